@@ -1,0 +1,55 @@
+#include "apps/millrace/cli.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "millrace/base/subprocess.h"
+
+namespace millrace::cli {
+
+Result<std::unique_ptr<object::Connection>> Context::Connect() const {
+  object::ConnectOptions options = globals.connect;
+  options.log = log();
+  return object::Connection::Open(std::move(options));
+}
+
+int ReportError(const Context& context, const Error& error) {
+  if (context.globals.json) {
+    PrintJsonLine({{"event", "error"}, {"code", CodeName(error.code())}, {"message", error.ToString()}});
+  }
+  fmt::print(stderr, "millrace: {}\n", error.ToString());
+  return ToExitStatus(error.code());
+}
+
+void PrintJsonLine(const Json& value) {
+  std::string line = DumpJson(value);
+  line += '\n';
+  std::fwrite(line.data(), 1, line.size(), stdout);
+  std::fflush(stdout);
+}
+
+CLI::App* AddCommand(CLI::App& parent, Context& context, std::string name, std::string description,
+                     std::string examples, std::function<int()> action) {
+  CLI::App* command = parent.add_subcommand(std::move(name), std::move(description));
+  if (!examples.empty()) command->footer("Examples:\n" + std::move(examples));
+  command->callback([&context, action = std::move(action)] { context.run = action; });
+  return command;
+}
+
+Error ExecSibling(std::string_view program, const std::vector<std::string>& arguments) {
+  auto directory = ProgramDirectory();
+  if (!directory) return directory.error();
+  std::string path = (*directory / program).string();
+  std::vector<char*> argv{path.data()};
+  std::vector<std::string> owned(arguments);
+  for (std::string& argument : owned) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  sigset_t none;
+  sigemptyset(&none);
+  pthread_sigmask(SIG_SETMASK, &none, nullptr);
+  execv(path.c_str(), argv.data());
+  return ErrnoError(errno, fmt::format("cannot run {}", path));
+}
+
+}  // namespace millrace::cli

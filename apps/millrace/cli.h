@@ -1,0 +1,72 @@
+// What the commands of `millrace` share: global flags, the stop token of Ctrl-C, and how a command reports its end.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "millrace/base/json.h"
+#include "millrace/base/log.h"
+#include "millrace/base/result.h"
+#include "millrace/object/open.h"
+
+namespace millrace::cli {
+
+/// Flags that every command takes. MILLRACE_<FLAG> in the environment sets a default.
+struct Globals {
+  object::ConnectOptions connect;
+  std::uint64_t memory_budget = 512 * kMiB;
+  bool json = false;
+  bool dry_run = false;
+  bool quiet = false;
+  std::string progress = "auto";  ///< auto | on | off
+  LogLevel log_level = LogLevel::kWarning;
+};
+
+/// Handed to every command. Lives for the whole process.
+struct Context {
+  Globals globals;
+  std::stop_token stop;  ///< fires on SIGINT and SIGTERM
+  std::vector<std::string> arguments;  ///< argv without argv[0]
+  /// Set by the chosen command's callback; main runs it after parsing and exits with what it returns.
+  std::function<int()> run;
+
+  Logger log() const { return Logger::Stderr(globals.log_level); }
+  /// Opens the connection that the global flags describe.
+  Result<std::unique_ptr<object::Connection>> Connect() const;
+};
+
+/// Standard exit statuses beyond those of ToExitStatus.
+inline constexpr int kExitOk = 0, kExitFailed = 1, kExitUsage = 2, kExitPartial = 3;
+
+/// Prints `millrace: <error>` on standard error (or an {"event":"error"} object with --json) and gives its exit status.
+int ReportError(const Context& context, const Error& error);
+/// One JSON object as a line on standard output.
+void PrintJsonLine(const Json& value);
+/// Adds a sub-command whose callback runs `action`; `examples` are shown at the end of its --help.
+CLI::App* AddCommand(CLI::App& parent, Context& context, std::string name, std::string description,
+                     std::string examples, std::function<int()> action);
+
+/// Runs a sibling program (millrace-train, millrace-serve) in place of this process, with `arguments` after argv[0].
+/// Returns only on failure.
+Error ExecSibling(std::string_view program, const std::vector<std::string>& arguments);
+
+/// Adds every command below, in the order in which --help shows them (commands.cc).
+void AddCommands(CLI::App& app, Context& context);
+
+// One function per group of commands; each is in the file of its name (object_commands.cc, s3d_command.cc, …).
+void AddObjectCommands(CLI::App& app, Context& context);     // ls cp mv rm sync cat pipe du head mb rb presign
+void AddS3dCommand(CLI::App& app, Context& context);
+void AddMountCommands(CLI::App& app, Context& context);      // mount umount
+void AddTokenizerCommands(CLI::App& app, Context& context);
+void AddDataCommands(CLI::App& app, Context& context);
+void AddCheckpointCommands(CLI::App& app, Context& context);
+void AddJobCommands(CLI::App& app, Context& context);        // job train serve
+void AddDoctorCommand(CLI::App& app, Context& context);
+void AddCompletionCommand(CLI::App& app, Context& context);
+
+}  // namespace millrace::cli

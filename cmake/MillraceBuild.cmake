@@ -1,0 +1,83 @@
+# Compiler settings, and the three functions every CMakeLists.txt of this tree is written with.
+set(CMAKE_CXX_STANDARD 23)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS ON)  # statement expressions (MR_TRY)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+# Assertions stay on: a corrupted state must stop the process, not reach the bucket.
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
+
+option(MILLRACE_ENGINE "Build the modules that need libtorch (engine, train, serve)" ON)
+option(MILLRACE_TESTS "Build tests" ON)
+option(MILLRACE_BENCHMARKS "Build benchmarks" OFF)
+set(MILLRACE_SANITIZE "" CACHE STRING "address;undefined or thread")
+
+add_compile_options(-Wall -Wextra -Wno-missing-field-initializers -fno-omit-frame-pointer)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  add_compile_options(-Wthread-safety -Wno-gnu-statement-expression -Wno-unknown-warning-option)
+endif()
+if(MILLRACE_SANITIZE)
+  list(JOIN MILLRACE_SANITIZE "," sanitizers)
+  add_compile_options(-fsanitize=${sanitizers} -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${sanitizers})
+endif()
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+find_program(MOLD_PROGRAM mold)
+if(MOLD_PROGRAM)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+# millrace_module(NAME SOURCES a.cc ... [DEPS module ...] [LIBS library ...] [TESTS a_test.cc ...] [TEST_DEPS module ...])
+#
+# One folder, one static library millrace::NAME, and, where there are tests, one program NAME_test whose cases ctest runs
+# one by one. DEPS are other modules; LIBS are outside libraries that the module's headers need or that it links.
+function(millrace_module name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;DEPS;LIBS;TESTS;TEST_DEPS")
+  string(REPLACE "/" "_" target ${name})
+  add_library(millrace_${target} STATIC ${arg_SOURCES})
+  add_library(millrace::${target} ALIAS millrace_${target})
+  target_include_directories(millrace_${target} PUBLIC ${PROJECT_SOURCE_DIR})
+  list(TRANSFORM arg_DEPS PREPEND millrace::)
+  target_link_libraries(millrace_${target} PUBLIC ${arg_DEPS} ${arg_LIBS})
+  set_property(GLOBAL APPEND PROPERTY MILLRACE_MODULES ${name})
+  if(arg_TESTS AND MILLRACE_TESTS)
+    list(TRANSFORM arg_TEST_DEPS PREPEND millrace::)
+    millrace_test(${target}_test SOURCES ${arg_TESTS} LIBS millrace::${target} ${arg_TEST_DEPS})
+  endif()
+endfunction()
+
+# millrace_test(NAME SOURCES ... LIBS ... [TIMEOUT s] [LABELS l ...]): a GoogleTest program; each case is a ctest test.
+# Tests find programs under MILLRACE_BIN and files under MILLRACE_SOURCE.
+function(millrace_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;LIBS;LABELS")
+  if(NOT MILLRACE_TESTS)
+    return()
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_LIBS} GTest::gmock_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST
+    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
+      ENVIRONMENT "MILLRACE_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};MILLRACE_SOURCE=${PROJECT_SOURCE_DIR}")
+endfunction()
+
+# millrace_program(NAME SOURCES ... DEPS module ... LIBS ...): a program in ${CMAKE_BINARY_DIR}/bin.
+function(millrace_program name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;DEPS;LIBS")
+  add_executable(${name} ${arg_SOURCES})
+  list(TRANSFORM arg_DEPS PREPEND millrace::)
+  target_link_libraries(${name} PRIVATE ${arg_DEPS} ${arg_LIBS})
+  target_compile_definitions(${name} PRIVATE MILLRACE_VERSION="${PROJECT_VERSION}")
+endfunction()

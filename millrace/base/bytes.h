@@ -1,0 +1,64 @@
+// Spans of raw bytes, and the conversions everybody needs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <type_traits>
+
+namespace millrace {
+
+using ByteSpan = std::span<const std::byte>;
+using MutableByteSpan = std::span<std::byte>;
+
+inline constexpr std::uint64_t kKiB = 1024, kMiB = 1024 * kKiB, kGiB = 1024 * kMiB;
+
+inline ByteSpan AsBytes(std::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+inline std::string_view AsText(ByteSpan bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+inline MutableByteSpan AsWritableBytes(std::span<char> text) {
+  return {reinterpret_cast<std::byte*>(text.data()), text.size()};
+}
+
+/// Little-endian integers in files and on the wire (Millrace runs on little-endian machines only; see base.cc).
+template <class T>
+  requires std::is_trivially_copyable_v<T>
+T LoadLittle(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+template <class T>
+  requires std::is_trivially_copyable_v<T>
+void StoreLittle(std::byte* to, T value) {
+  std::memcpy(to, &value, sizeof value);
+}
+
+/// A buffer of uninitialised bytes: std::vector would write zeros over memory that a read is about to fill.
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(std::size_t size) : data_(size ? new std::byte[size] : nullptr), size_(size) {}
+
+  std::byte* data() { return data_.get(); }
+  const std::byte* data() const { return data_.get(); }
+  std::size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  MutableByteSpan span() { return {data_.get(), size_}; }
+  ByteSpan span() const { return {data_.get(), size_}; }
+  operator ByteSpan() const { return span(); }
+  /// Forgets the tail; the memory stays with the buffer.
+  void Shrink(std::size_t size) { size_ = size < size_ ? size : size_; }
+
+ private:
+  std::unique_ptr<std::byte[]> data_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace millrace

@@ -1,0 +1,107 @@
+// Errors are values. Every fallible function in Millrace returns Result<T>; no exception crosses a module.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <expected>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace millrace {
+
+/// What kind of failure happened, as far as a caller may want to act on it. The tables in result.cc map each code to
+/// an errno (mount), a process exit status (commands) and an HTTP status (servers); there are no other such tables.
+enum class Code : std::uint8_t {
+  kInvalidArgument,     ///< the caller's input is wrong; retrying cannot help
+  kNotFound,            ///< the named thing does not exist
+  kAlreadyExists,       ///< creation refused, something is there
+  kPreconditionFailed,  ///< If-Match / If-None-Match did not hold, or a concurrent change won
+  kPermissionDenied,    ///< the store or the system refuses this caller
+  kUnavailable,         ///< transient: connection lost, 5xx, truncated response
+  kThrottled,           ///< transient: the other side asks to slow down
+  kDeadlineExceeded,    ///< the caller's deadline or a transport time-out passed
+  kCancelled,           ///< the caller's stop token fired
+  kCorrupt,             ///< checksum or format does not hold; the bytes must not be used
+  kIo,                  ///< the local system failed (disk, socket, process)
+  kNoSpace,             ///< disk or quota full
+  kResourceExhausted,   ///< a limit of ours (memory budget, descriptors, queue) is reached
+  kUnsupported,         ///< a known thing this build, store or file system does not do
+  kNotDirectory,
+  kIsDirectory,
+  kNotEmpty,
+  kBusy,
+  kReadOnly,
+  kNameTooLong,
+  kStale,     ///< the object changed under an open handle
+  kInternal,  ///< a bug in Millrace
+};
+
+/// The code's name as scripts and logs see it, such as "not_found".
+std::string_view CodeName(Code code);
+
+/// A failure: code, a sentence the user can act on, and the chain of causes beneath it. Immutable and cheap to copy;
+/// safe to share between threads.
+class [[nodiscard]] Error {
+ public:
+  Error(Code code, std::string message);
+
+  Code code() const { return rep_->code; }
+  const std::string& message() const { return rep_->message; }
+
+  /// The error that led to this one, or nullptr. Owned by this Error.
+  const Error* cause() const { return rep_->cause.get(); }
+
+  /// The same failure seen from one level up: keeps the code, puts `message` in front of the chain.
+  Error Context(std::string message) const;
+  Error WithCode(Code code) const;
+
+  /// "message: cause: cause of the cause"
+  std::string ToString() const;
+
+ private:
+  struct Rep {
+    Code code;
+    std::string message;
+    std::unique_ptr<const Error> cause;
+  };
+  explicit Error(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
+  std::shared_ptr<const Rep> rep_;
+};
+
+template <class T>
+using Result = std::expected<T, Error>;
+using Status = Result<void>;
+
+/// `return Fail(Code::kNotFound, "no object {}", key);`
+template <class... Args>
+[[nodiscard]] std::unexpected<Error> Fail(Code code, fmt::format_string<Args...> format, Args&&... args) {
+  return std::unexpected(Error(code, fmt::format(format, std::forward<Args>(args)...)));
+}
+/// `return Fail(std::move(error));` and, one level up, `return Fail(error.Context("uploading part 3"));`
+[[nodiscard]] inline std::unexpected<Error> Fail(Error error) { return std::unexpected(std::move(error)); }
+/// An error for a failed system call: the code and text come from `errno_value`.
+[[nodiscard]] Error ErrnoError(int errno_value, std::string what);
+
+/// True when the same operation may succeed if tried again. The only such decision in the code base.
+bool IsRetryable(Code code);
+
+int ToErrno(Code code);       ///< for FUSE replies
+int ToExitStatus(Code code);  ///< 1 failed, 2 usage, 4 not found, 5 access denied, 130 interrupted
+int ToHttpStatus(Code code);
+Code CodeFromErrno(int errno_value);
+Code CodeFromHttpStatus(int status);
+
+}  // namespace millrace
+
+/// Evaluates an expression of type Result<T>; returns its error from the enclosing function, else yields the T.
+///   auto info = MR_TRY(store.Head(key));
+#define MR_TRY(...)                                                               \
+  ({                                                                              \
+    auto mr_try_result = (__VA_ARGS__);                                           \
+    if (!mr_try_result) [[unlikely]]                                              \
+      return ::std::unexpected(std::move(mr_try_result).error());                 \
+    *std::move(mr_try_result);                                                    \
+  })

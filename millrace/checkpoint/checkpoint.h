@@ -1,0 +1,125 @@
+// Saving and loading sharded, checksummed, atomically committed checkpoints. Knows bytes, names and shapes; no tensors.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "millrace/base/clock.h"
+#include "millrace/base/log.h"
+#include "millrace/base/memory_budget.h"
+#include "millrace/base/result.h"
+#include "millrace/checkpoint/manifest.h"
+#include "millrace/object/open.h"
+
+namespace millrace::checkpoint {
+
+/// A piece of a tensor that this rank is to save: `elements` of the flattened tensor starting at `begin`.
+struct SavePiece {
+  std::string name;
+  TensorMeta meta;          ///< of the whole tensor
+  std::uint64_t begin = 0;  ///< first element
+  ByteSpan bytes;           ///< borrowed until Save returns (it copies)
+};
+
+/// How ranks of one job agree. Rank 0 commits after all ranks have reported; implemented over the training collective or,
+/// in tests, over threads. Calls block; they happen on the writer's background thread.
+class Group {
+ public:
+  virtual ~Group() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// Rank 0 receives every rank's string in rank order; others an empty vector.
+  virtual Result<std::vector<std::string>> Gather(std::string mine) = 0;
+  /// Everyone gets rank 0's string.
+  virtual Result<std::string> Broadcast(std::string from_rank_0) = 0;
+};
+std::unique_ptr<Group> SingleProcessGroup();
+
+struct Retention {
+  int keep_last = 3;                 ///< at least 1
+  std::uint64_t keep_every = 0;      ///< steps that are multiples of it are kept for ever; 0: none
+};
+
+struct SaveStats {
+  std::uint64_t step = 0;
+  std::uint64_t bytes = 0;        ///< written by this rank
+  Duration blocked{0};            ///< the caller stood still: waiting for the save before, and the snapshot copy
+  Duration total{0};              ///< until committed
+};
+
+/// Saves asynchronously: Save copies the pieces into a buffer it keeps, returns, and a background thread uploads and
+/// commits. At most one save is under way; the next one waits for it. One caller thread. Destruction waits for the save
+/// under way.
+class Writer {
+ public:
+  struct Options {
+    std::string url;  ///< s3://runs/llama-demo
+    Retention retention;
+    std::uint64_t part_bytes = 8 * kMiB;
+    std::uint64_t chunk_bytes = 1 * kMiB;
+    Logger log;
+    /// Called on the background thread once the checkpoint is committed, with an error if it could not be.
+    std::function<void(const Result<SaveStats>&)> on_done;
+  };
+  static Result<std::unique_ptr<Writer>> Open(object::Connection& connection, std::shared_ptr<Group> group,
+                                              MemoryBudget& budget, Options options);
+  virtual ~Writer() = default;
+
+  /// Starts saving step `step`; collective: every rank calls it with the same step and meta. Returns how long the caller
+  /// was held up. Fails with the error of the previous save, if that failed, after having started this one.
+  virtual Result<Duration> Save(std::uint64_t step, const std::vector<SavePiece>& pieces, const Json& meta) = 0;
+  /// Waits for the save under way.
+  virtual Result<std::optional<SaveStats>> Wait() = 0;
+};
+
+/// A committed checkpoint.
+struct Entry {
+  std::uint64_t step = 0;
+  std::string key;  ///< of its manifest
+  WallTime modified;
+};
+/// Committed checkpoints in ascending order of step. Blocks.
+Result<std::vector<Entry>> ListCheckpoints(const object::Location& root, object::Call call = {});
+/// Removes what `retention` lets go, and files of saves that never committed and are older than the newest commit.
+struct Collected {
+  std::vector<std::uint64_t> removed_steps;
+  std::uint64_t objects = 0, bytes = 0;
+};
+Result<Collected> CollectGarbage(const object::Location& root, Retention retention, bool dry_run, object::Call call = {});
+
+/// Reads one committed checkpoint, wholly or in parts, on any number of ranks. Thread-safe. Every chunk that is touched is
+/// verified against its crc32c; a mismatch is kCorrupt and names file and offset.
+class Reader {
+ public:
+  /// `step` nothing: the newest. kNotFound when there is none.
+  static Result<std::unique_ptr<Reader>> Open(object::Connection& connection, std::string_view url,
+                                              std::optional<std::uint64_t> step = std::nullopt, object::Call call = {});
+  virtual ~Reader() = default;
+  virtual const Manifest& manifest() const = 0;
+  virtual const std::string& name() const = 0;  ///< s3://runs/llama-demo/step-00000150
+  /// Fills `into` with `elements` of the flattened tensor from `begin`.
+  virtual Status Read(std::string_view tensor, std::uint64_t begin, MutableByteSpan into, object::Call call = {}) = 0;
+  struct Wanted {
+    std::string tensor;
+    std::uint64_t begin = 0;
+    MutableByteSpan into;
+  };
+  /// Many at once, with ranges merged and requests in parallel.
+  virtual Status ReadMany(const std::vector<Wanted>& wanted, int parallel = 8, object::Call call = {}) = 0;
+  struct Verified {
+    std::uint64_t files = 0, chunks = 0, bytes = 0;
+  };
+  /// Reads and checks every byte.
+  virtual Result<Verified> Verify(int parallel = 8, object::Call call = {}) = 0;
+};
+
+/// A Hugging Face folder's *.safetensors files (or one file), behind the same reading interface, so that model weights
+/// and checkpoints load alike. No checksums exist there; sizes and offsets are checked.
+Result<std::unique_ptr<Reader>> OpenSafetensors(object::Connection& connection, std::string_view url,
+                                                object::Call call = {});
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,114 @@
+// From a bucket of records to token batches, in an order that does not depend on who reads them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "millrace/base/clock.h"
+#include "millrace/base/json.h"
+#include "millrace/base/log.h"
+#include "millrace/base/memory_budget.h"
+#include "millrace/base/result.h"
+#include "millrace/object/open.h"
+#include "millrace/tokenizer/tokenizer.h"
+
+namespace millrace::data {
+
+using tokenizer::TokenId;
+
+/// Label value that the loss ignores, as in PyTorch.
+inline constexpr TokenId kIgnoreLabel = -100;
+
+struct Source {
+  std::string url;      ///< object, prefix ending in '/', or glob: "s3://corpus/wiki/*.jsonl"
+  double weight = 1.0;  ///< passes over this source per epoch
+};
+
+enum class Mode {
+  kPack,  ///< documents joined by EOS and cut into full sequences; the tail shorter than one sequence is dropped
+  kPad,   ///< one record a sequence, truncated or padded
+};
+
+struct DatasetOptions {
+  std::vector<Source> sources;
+  std::string template_text = "{text}";  ///< fields of the JSON record in braces; "{{" and "}}" are braces
+  int sequence_length = 256;
+  Mode mode = Mode::kPack;
+  std::uint64_t shuffle_seed = 1;
+  std::uint64_t shuffle_window = 262'144;  ///< samples among which the order is random; 0 or 1: no shuffle
+  std::string cache_url;  ///< where indexes go when the data's own bucket is read-only; empty: beside the data
+  int threads = 2;
+};
+
+/// One sequence of the global order. Row-major, int32.
+struct Batch {
+  int rows = 0;
+  int sequence_length = 0;
+  std::vector<TokenId> inputs;  ///< [rows, sequence_length]
+  std::vector<TokenId> labels;  ///< [rows, sequence_length], shifted by one: labels[t] is to be predicted from inputs[..t]
+  std::uint64_t first_sample = 0;  ///< index of row 0 in the epoch's global order before rank striding
+  std::uint64_t loss_tokens = 0;   ///< labels that are not kIgnoreLabel
+};
+
+/// Where a run is in its data; small, and the same for every rank. Restores on any number of ranks.
+struct State {
+  std::uint64_t epoch = 0;
+  std::uint64_t samples = 0;    ///< consumed of this epoch, over all ranks
+  std::string fingerprint;      ///< of sources, their ETags, tokenizer, template, length, mode and shuffle
+  Json ToJson() const;
+  static Result<State> FromJson(const Json& json);
+};
+
+/// The whole data set of a run: indexed, its length known before training starts. Immutable; thread-safe.
+class Dataset {
+ public:
+  /// Builds or loads the index. Blocks; progress goes to the log. `connection` and `tokenizer` must outlive it.
+  static Result<std::shared_ptr<Dataset>> Open(object::Connection& connection,
+                                               std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
+                                               DatasetOptions options, Logger log, object::Call call = {});
+  virtual ~Dataset() = default;
+
+  virtual std::uint64_t samples_per_epoch() const = 0;  ///< sequences
+  virtual std::uint64_t tokens_per_epoch() const = 0;
+  virtual std::uint64_t records() const = 0;
+  virtual std::uint64_t bytes() const = 0;  ///< of source data
+  virtual const std::string& fingerprint() const = 0;
+  virtual const DatasetOptions& options() const = 0;
+
+  /// Fills one row of `sequence_length` inputs and labels. A pure function of (epoch, index in the epoch's order).
+  virtual Status ReadSample(std::uint64_t epoch, std::uint64_t index, std::span<TokenId> inputs,
+                            std::span<TokenId> labels, object::Call call = {}) = 0;
+};
+
+/// Feeds one rank. Global batch b of an epoch is samples [b·G, (b+1)·G) of the order; rank r of n takes rows r, r+n, …
+/// of each. A trailing partial batch is dropped, so every rank sees the same number of batches. Prefetches on its own
+/// threads within the memory budget. One consumer thread.
+class Loader {
+ public:
+  struct Options {
+    int rank = 0, ranks = 1;
+    int global_batch = 8;   ///< sequences; divisible by ranks · micro_batch
+    int micro_batch = 1;    ///< rows of each Batch returned
+    int prefetch_batches = 8;
+    int threads = 2;
+  };
+  struct Stats {
+    Duration waited{0};      ///< the consumer stood still
+    std::uint64_t batches = 0, tokens = 0;
+  };
+  /// Starts at `state`; fails with kPreconditionFailed if it belongs to other data (names what differs).
+  static Result<std::unique_ptr<Loader>> Start(std::shared_ptr<Dataset> dataset, MemoryBudget& budget, Options options,
+                                               State state, Logger log = {});
+  virtual ~Loader() = default;
+
+  /// The rank's next micro-batch. Rolls over into the next epoch by itself. Blocks.
+  virtual Result<Batch> Next(std::stop_token stop = {}) = 0;
+  /// The position after the last whole global batch returned by Next.
+  virtual State state() const = 0;
+  virtual Stats stats() const = 0;
+  virtual std::uint64_t batches_per_epoch() const = 0;  ///< global batches
+};
+
+}  // namespace millrace::data

@@ -1,0 +1,76 @@
+// A language model as the training loop and the server see it.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "millrace/base/json.h"
+#include "millrace/base/result.h"
+
+namespace millrace::engine {
+
+/// Sizes and constants of a decoder; the JSON form has Hugging Face's config.json keys.
+struct ModelConfig {
+  std::string family = "llama";
+  std::int64_t vocab_size = 32000, hidden_size = 4096, intermediate_size = 11008;
+  std::int64_t num_layers = 32, num_heads = 32, num_kv_heads = 32, head_dim = 0;  ///< head_dim 0: hidden/heads
+  std::int64_t max_positions = 2048;
+  double rms_norm_eps = 1e-5, rope_theta = 10000;
+  bool tie_word_embeddings = false;
+
+  Json ToJson() const;
+  static Result<ModelConfig> FromJson(const Json& json, std::string_view what);
+  std::int64_t ParameterCount() const;
+  /// Floating-point operations per trained token: 6·(matmul parameters, LM head included) + 12·layers·hidden·length.
+  double FlopsPerToken(std::int64_t sequence_length) const;
+};
+
+struct NamedParameter {
+  std::string name;      ///< Hugging Face's: "model.layers.0.self_attn.q_proj.weight"
+  torch::Tensor tensor;  ///< shares storage with the model
+};
+
+/// Keys and values of the tokens seen so far, for generation. One sequence batch; grows up to `capacity` positions, which
+/// are allocated at construction.
+class KvCache {
+ public:
+  KvCache(const ModelConfig& config, std::int64_t rows, std::int64_t capacity, torch::Dtype dtype, torch::Device device);
+  std::int64_t length() const { return length_; }
+  std::int64_t capacity() const { return capacity_; }
+  void Truncate(std::int64_t length) { length_ = std::min(length_, length); }
+  /// Appends keys and values [rows, kv_heads, n, head_dim] of one layer at the current end and returns views of all so
+  /// far, the new ones included. The end moves in Advance, once all layers have appended.
+  std::pair<torch::Tensor, torch::Tensor> Append(std::int64_t layer, const torch::Tensor& keys,
+                                                 const torch::Tensor& values);
+  void Advance(std::int64_t tokens) { length_ += tokens; }
+
+ private:
+  std::int64_t length_ = 0, capacity_ = 0;
+  std::vector<torch::Tensor> keys_, values_;  ///< per layer [rows, kv_heads, capacity, head_dim]
+};
+
+/// Not thread-safe: one thread uses a model at a time.
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual const ModelConfig& config() const = 0;
+  /// In a fixed order. A tied LM head appears once, as the embedding.
+  virtual std::vector<NamedParameter> Parameters() = 0;
+
+  /// Sum of the cross-entropies (float32 scalar, differentiable) of labels that are not -100; int64 [rows, length] both.
+  /// labels[:, t] is what inputs[:, ..t] should predict (already shifted).
+  virtual torch::Tensor LossSum(const torch::Tensor& inputs, const torch::Tensor& labels) = 0;
+  /// Logits [rows, n, vocab] in float32 for int64 inputs [rows, n]. With a cache the inputs continue what it holds, and
+  /// only the last position's logits are computed: [rows, 1, vocab].
+  virtual torch::Tensor Logits(const torch::Tensor& inputs, KvCache* cache = nullptr) = 0;
+};
+
+/// Random weights: N(0, 0.02) for matrices, ones for norms, from `seed`; the same on every machine.
+Result<std::unique_ptr<Model>> MakeModel(const ModelConfig& config, torch::Dtype dtype, torch::Device device,
+                                         std::uint64_t seed);
+
+}  // namespace millrace::engine

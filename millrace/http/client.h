@@ -1,0 +1,110 @@
+// The HTTP client that every request to a store goes through: one event loop, pooled keep-alive connections.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "millrace/base/bytes.h"
+#include "millrace/base/clock.h"
+#include "millrace/base/log.h"
+#include "millrace/base/result.h"
+
+namespace millrace::http {
+
+/// Header fields in order; names compare without case.
+class Headers {
+ public:
+  void Set(std::string_view name, std::string value);  ///< replaces
+  void Add(std::string_view name, std::string value);
+  /// The first value, or "" when absent.
+  std::string_view Get(std::string_view name) const;
+  bool Has(std::string_view name) const;
+  void Remove(std::string_view name);
+  auto begin() const { return fields_.begin(); }
+  auto end() const { return fields_.end(); }
+  std::size_t size() const { return fields_.size(); }
+
+ private:
+  std::vector<std::pair<std::string, std::string>> fields_;
+};
+
+struct Request {
+  std::string method = "GET";
+  std::string url;  ///< absolute, percent-encoded
+  Headers headers;
+  /// Borrowed until the completion has run.
+  ByteSpan body;
+};
+
+/// Where a successful (2xx) body goes. The first `into.size()` bytes land there without another copy; a longer body fails
+/// with kCorrupt. With an empty span the body is collected in Response::body, up to `max_collected`.
+/// Bodies of other statuses are always collected.
+struct BodyTarget {
+  MutableByteSpan into;  ///< borrowed until the completion has run
+  std::uint64_t max_collected = 64 * kMiB;
+};
+
+struct Response {
+  int status = 0;
+  Headers headers;
+  std::string body;         ///< what was collected
+  std::uint64_t received = 0;  ///< bytes of body, wherever they went
+};
+
+/// What a request may cost. A request that goes over fails with kDeadlineExceeded or kUnavailable.
+struct Timeouts {
+  Duration connect = std::chrono::seconds(5);
+  Duration first_byte = std::chrono::seconds(30);   ///< from the request's last byte to the status line
+  Duration stall = std::chrono::seconds(20);        ///< no byte moved in either direction
+};
+
+/// Who waits, and until when. A cancelled call completes soon with kCancelled; its buffers are then no longer touched.
+struct Call {
+  std::stop_token stop;
+  Deadline deadline;
+};
+
+/// Any status is a Response; an Error means there was none (connection, time-out, cancelled, body cut short).
+using Completion = std::move_only_function<void(Result<Response>)>;
+
+/// Thread-safe. Completions run on the client's event-loop thread: they must not block. Destruction cancels what is in
+/// flight, runs the completions and joins the loop.
+class Client {
+ public:
+  struct Options {
+    int max_connections = 128;  ///< beyond: requests queue in order
+    int max_connections_per_host = 128;
+    Timeouts timeouts;
+    std::string ca_bundle;      ///< path; empty: the system's
+    bool verify_tls = true;
+    std::string user_agent = "millrace";
+    std::uint64_t max_bytes_per_second = 0;  ///< over all requests, each way; 0: no limit
+    Logger log;
+  };
+  explicit Client(Options options);
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  void Send(Request request, BodyTarget target, Call call, Completion done);
+  /// Blocking form; not for the event-loop thread.
+  Result<Response> Send(Request request, BodyTarget target = {}, Call call = {});
+
+  struct Stats {
+    std::uint64_t requests = 0, connections_opened = 0, bytes_sent = 0, bytes_received = 0;
+    int in_flight = 0;
+  };
+  Stats stats() const;
+
+ private:
+  class Loop;
+  std::unique_ptr<Loop> loop_;
+};
+
+}  // namespace millrace::http

@@ -1,0 +1,81 @@
+// The job file: what it says, with every default. The text form is docs/guide/job-file.md.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/base/clock.h"
+#include "millrace/base/result.h"
+
+namespace millrace::jobs {
+
+struct ModelSpec {
+  std::string family = "llama";
+  std::string from;  ///< Hugging Face folder; empty: random weights from the sizes below
+  int hidden_size = 256, num_layers = 4, num_heads = 4, num_kv_heads = 4, intermediate_size = 688, vocab_size = 0;
+  int max_position_embeddings = 0;  ///< 0: data.sequence_length
+  double rms_norm_eps = 1e-5, rope_theta = 10000;
+  bool tie_word_embeddings = false;
+};
+struct SourceSpec {
+  std::string url;
+  double weight = 1;
+};
+struct DataSpec {
+  std::vector<SourceSpec> sources;
+  std::string template_text = "{text}";
+  std::string tokenizer;
+  int sequence_length = 256;
+  std::string mode = "pack";  ///< pack | pad
+  std::uint64_t shuffle_seed = 1, shuffle_window = 262'144;
+  int threads = 2;
+};
+struct TrainSpec {
+  std::optional<double> epochs;
+  std::optional<std::uint64_t> steps;  ///< exactly one of the two
+  int global_batch = 8, micro_batch = 1;
+  std::string precision = "f32";
+  double lr = 3e-4, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, clip_norm = 1.0;
+  std::string schedule = "cosine";  ///< cosine | constant
+  std::uint64_t warmup_steps = 0;
+  double min_lr = 0;
+  std::uint64_t seed = 42;
+  int threads = 0;  ///< per rank; 0: the machine's cores divided by the ranks on it
+};
+struct CheckpointSpec {
+  std::string url;  ///< empty: none
+  std::uint64_t every_steps = 100;
+  int keep_last = 3;
+  std::uint64_t keep_every = 0;
+};
+struct RunSpec {
+  std::string launcher = "local";
+  int nodes = 1, processes_per_node = 1, max_restarts = 3;
+  std::optional<Duration> hang_timeout;  ///< nothing: auto, from the steps seen
+};
+struct LogSpec {
+  std::uint64_t every_steps = 1;
+  std::string tensorboard;  ///< URL; empty: none
+};
+
+/// A whole job. Plain data; validated: a Spec that Parse returned can be run.
+struct Spec {
+  std::string name;
+  ModelSpec model;
+  DataSpec data;
+  TrainSpec train;
+  CheckpointSpec checkpoint;
+  RunSpec run;
+  LogSpec log;
+
+  /// Errors carry file, line and column, and name the nearest right key. `overrides` are --set assignments.
+  static Result<Spec> Parse(std::string_view yaml, std::string file_name, const std::vector<std::string>& overrides = {});
+  /// YAML with every default filled in; parses back to the same Spec.
+  std::string Render() const;
+};
+
+}  // namespace millrace::jobs

@@ -1,0 +1,69 @@
+// Numbers that a running process shows: counters, gauges and histograms with Prometheus text.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/base/result.h"
+#include "millrace/base/sync.h"
+
+namespace millrace::metrics {
+
+using Labels = std::vector<std::pair<std::string, std::string>>;
+
+/// Only grows. Lock-free.
+class Counter {
+ public:
+  void Add(std::uint64_t by = 1) { value_.fetch_add(by, std::memory_order_relaxed); }
+  std::uint64_t value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> value_{0};
+};
+
+/// The current level of something. Lock-free.
+class Gauge {
+ public:
+  void Set(double value) { value_.store(value, std::memory_order_relaxed); }
+  double value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<double> value_{0};
+};
+
+/// Distribution over fixed upper bounds. Lock-free.
+class Histogram {
+ public:
+  explicit Histogram(std::vector<double> upper_bounds);
+  void Observe(double value);
+
+ private:
+  friend class Registry;
+  const std::vector<double> bounds_;
+  std::unique_ptr<std::atomic<std::uint64_t>[]> buckets_;
+  std::atomic<double> sum_{0};
+};
+
+/// Owns a process's metrics. The references it hands out stay valid as long as it lives; the same name and labels give
+/// the same metric. Thread-safe.
+class Registry {
+ public:
+  Counter& AddCounter(std::string name, std::string help, Labels labels = {});
+  Gauge& AddGauge(std::string name, std::string help, Labels labels = {});
+  Histogram& AddHistogram(std::string name, std::string help, std::vector<double> upper_bounds, Labels labels = {});
+  /// Prometheus text exposition format 0.0.4.
+  std::string PrometheusText() const;
+
+ private:
+  struct Family;
+  Family& FamilyOf(std::string name, std::string help, std::string_view type) MR_REQUIRES(mutex_);
+  mutable Mutex mutex_;
+  std::map<std::string, std::shared_ptr<Family>> families_ MR_GUARDED_BY(mutex_);
+};
+
+}  // namespace millrace::metrics

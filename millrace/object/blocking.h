@@ -1,0 +1,37 @@
+// Store's calls in waiting form, for code that has a thread to spare. Never call them from a completion.
+#pragma once
+
+#include "millrace/object/store.h"
+
+namespace millrace::object {
+
+Result<std::optional<ObjectInfo>> Head(Store& store, std::string key, Call call = {});
+Result<std::optional<GetResult>> Get(Store& store, std::string key, GetOptions options, MutableByteSpan into,
+                                     Call call = {});
+/// The whole object as a string; nothing when it does not exist, kResourceExhausted beyond `max_bytes`. A version that
+/// changes between Head and Get is read again.
+struct Content {
+  std::string bytes;
+  ObjectInfo info;
+};
+Result<std::optional<Content>> GetAll(Store& store, std::string key, std::uint64_t max_bytes, Call call = {});
+Result<ListPage> List(Store& store, ListRequest request, Call call = {});
+/// Pages until the end or until `visit` returns false.
+Status ListAll(Store& store, ListRequest request, const std::function<bool(const ListPage&)>& visit, Call call = {});
+Result<PutResult> Put(Store& store, std::string key, ByteSpan body, PutOptions options = {}, Call call = {});
+Status Delete(Store& store, std::string key, Call call = {});
+Result<std::vector<DeleteFailure>> DeleteMany(Store& store, std::vector<std::string> keys, Call call = {});
+Result<PutResult> Copy(Store& store, std::string source, std::string destination, CopyOptions options = {},
+                       Call call = {});
+Result<std::string> CreateMultipart(Store& store, std::string key, PutOptions options = {}, Call call = {});
+Result<PartInfo> UploadPart(Store& store, std::string key, std::string upload_id, int number, ByteSpan body,
+                            Call call = {});
+Result<PartInfo> CopyPart(Store& store, std::string key, std::string upload_id, int number, std::string source,
+                          ByteRange range, CopyOptions options = {}, Call call = {});
+Result<PutResult> CompleteMultipart(Store& store, std::string key, std::string upload_id, std::vector<PartInfo> parts,
+                                    PutOptions options = {}, Call call = {});
+Status AbortMultipart(Store& store, std::string key, std::string upload_id, Call call = {});
+Result<std::vector<PartInfo>> ListParts(Store& store, std::string key, std::string upload_id, Call call = {});
+Result<std::vector<UploadInfo>> ListUploads(Store& store, std::string prefix, Call call = {});
+
+}  // namespace millrace::object

@@ -1,0 +1,175 @@
+// The one interface to a bucket. Everything that moves bytes stands on it; s3/, file/, memory/ and fault/ implement it,
+// and conformance.h says in tests what an implementation must do.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/base/bytes.h"
+#include "millrace/base/clock.h"
+#include "millrace/base/result.h"
+
+namespace millrace::object {
+
+/// What a listing or a Head tells about an object. A listing leaves content_type and metadata empty.
+struct ObjectInfo {
+  std::string key;
+  std::uint64_t size = 0;
+  std::string etag;  ///< opaque, without quotes; changes whenever the content does
+  WallTime modified;
+  std::string content_type;
+  std::map<std::string, std::string> metadata;  ///< user metadata; names in lower case, without "x-amz-meta-"
+};
+
+struct ByteRange {
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+  bool operator==(const ByteRange&) const = default;
+};
+
+/// Who waits, and until when. Cancelling makes the call complete soon with kCancelled; whether a write took place is then
+/// unknown, as it is after any error of a write.
+struct Call {
+  std::stop_token stop;
+  Deadline deadline;
+};
+
+struct GetOptions {
+  /// Nothing: the whole object. A range that starts at or beyond the end yields zero bytes; one that reaches beyond it
+  /// yields what there is.
+  std::optional<ByteRange> range;
+  std::string if_match;  ///< fail with kPreconditionFailed unless the object still has this ETag; empty: any
+};
+struct GetResult {
+  std::uint64_t bytes = 0;  ///< how many landed in the caller's buffer
+  ObjectInfo info;          ///< of the whole object (size is its full size)
+};
+
+struct PutOptions {
+  std::string if_match;         ///< replace only this version
+  bool if_none_match = false;   ///< create only; kPreconditionFailed when the key exists
+  std::string content_type;
+  std::map<std::string, std::string> metadata;
+};
+struct PutResult {
+  std::string etag;
+};
+
+struct ListRequest {
+  std::string prefix;
+  std::string delimiter;    ///< "" or "/": keys that continue past it are rolled up into common_prefixes
+  std::string start_after;  ///< only keys (and prefixes) greater than this
+  std::string continuation; ///< from the page before; the other fields must be the same
+  int max_keys = 1000;      ///< 1…1000, objects and prefixes together
+};
+struct ListPage {
+  std::vector<ObjectInfo> objects;           ///< in the order of their UTF-8 bytes
+  std::vector<std::string> common_prefixes;  ///< likewise; each ends with the delimiter
+  std::string continuation;                  ///< empty on the last page
+};
+
+struct CopyOptions {
+  std::string source_bucket;    ///< empty: this store's bucket
+  std::string source_if_match;
+  bool if_none_match = false;   ///< of the destination
+  /// Set: replaces content type and metadata; nothing: they are copied.
+  std::optional<std::map<std::string, std::string>> metadata;
+  std::string content_type;     ///< with metadata only
+};
+
+struct PartInfo {
+  int number = 0;  ///< 1…10,000
+  std::string etag;
+  std::uint64_t size = 0;
+  std::string checksum;  ///< what the store wants repeated on completion; opaque, may be empty
+};
+struct UploadInfo {
+  std::string key, upload_id;
+  WallTime initiated;
+};
+struct DeleteFailure {
+  std::string key;
+  Error error;
+};
+
+/// Limits the store imposes; callers plan their parts by them.
+struct Limits {
+  std::uint64_t min_part = 5 * kMiB;  ///< of every part but the last
+  std::uint64_t max_part = 5 * kGiB;
+  int max_parts = 10'000;
+  std::uint64_t max_put = 5 * kGiB;   ///< Put and Copy beyond it need multipart
+};
+
+template <class T>
+using Done = std::move_only_function<void(Result<T>)>;
+
+/// One bucket (or a folder standing in for one). Thread-safe.
+///
+/// Every call starts work and returns at once; `done` runs exactly once, on a thread of the store's or before the call
+/// returns, and must not block. Spans are borrowed until then. Transient failures have been retried when `done` runs.
+/// An expected absence is a value: Head and Get yield nothing for a key that does not exist. A bucket that does not exist
+/// is an error (kNotFound). Keys are non-empty UTF-8 of at most 1,024 bytes; others fail with kInvalidArgument.
+/// Destroying a store cancels what is in flight and runs its completions first.
+/// blocking.h has the same calls in waiting form.
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  /// "s3://bucket", "file:///folder", "memory:": for messages.
+  virtual std::string Describe() const = 0;
+  virtual Limits limits() const { return {}; }
+
+  virtual void Head(std::string key, Call call, Done<std::optional<ObjectInfo>> done) = 0;
+  /// Fails with kInvalidArgument if the requested bytes do not fit `into`. Bytes are checked against the store's
+  /// checksum where it has one for them.
+  virtual void Get(std::string key, GetOptions options, MutableByteSpan into, Call call,
+                   Done<std::optional<GetResult>> done) = 0;
+  virtual void List(ListRequest request, Call call, Done<ListPage> done) = 0;
+  /// Atomic: readers see the old object or the whole new one.
+  virtual void Put(std::string key, ByteSpan body, PutOptions options, Call call, Done<PutResult> done) = 0;
+  /// Deleting what does not exist succeeds.
+  virtual void Delete(std::string key, Call call, Done<void> done) = 0;
+  /// Any number of keys; yields those that failed.
+  virtual void DeleteMany(std::vector<std::string> keys, Call call, Done<std::vector<DeleteFailure>> done) = 0;
+  /// Server-side; fails with kNotFound when the source does not exist.
+  virtual void Copy(std::string source, std::string destination, CopyOptions options, Call call,
+                    Done<PutResult> done) = 0;
+
+  virtual void CreateMultipart(std::string key, PutOptions options, Call call, Done<std::string> upload_id) = 0;
+  virtual void UploadPart(std::string key, std::string upload_id, int number, ByteSpan body, Call call,
+                          Done<PartInfo> done) = 0;
+  virtual void CopyPart(std::string key, std::string upload_id, int number, std::string source, ByteRange range,
+                        CopyOptions options, Call call, Done<PartInfo> done) = 0;
+  /// The object appears atomically. `parts` in ascending order. Of `options` only the two conditions count.
+  virtual void CompleteMultipart(std::string key, std::string upload_id, std::vector<PartInfo> parts,
+                                 PutOptions options, Call call, Done<PutResult> done) = 0;
+  virtual void AbortMultipart(std::string key, std::string upload_id, Call call, Done<void> done) = 0;
+  virtual void ListParts(std::string key, std::string upload_id, Call call, Done<std::vector<PartInfo>> done) = 0;
+  virtual void ListUploads(std::string prefix, Call call, Done<std::vector<UploadInfo>> done) = 0;
+
+  /// A URL that lets its holder do `method` ("GET" or "PUT") on the key for a while; kUnsupported where that has no sense.
+  virtual Result<std::string> Presign(std::string_view method, std::string_view key, Duration valid_for) = 0;
+};
+
+/// Buckets of one endpoint. Thread-safe; calls block.
+class Service {
+ public:
+  struct Bucket {
+    std::string name;
+    WallTime created;
+  };
+  virtual ~Service() = default;
+  virtual Result<std::vector<Bucket>> ListBuckets(Call call) = 0;
+  virtual Status MakeBucket(std::string_view name, Call call) = 0;
+  virtual Status RemoveBucket(std::string_view name, Call call) = 0;  ///< kNotEmpty when it is not
+};
+
+}  // namespace millrace::object
