@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <set>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +11,8 @@
 #include "millrace/base/result.h"
 
 namespace millrace::config {
+
+struct Tree;
 
 /// A value in a YAML document, with the place it came from. Cheap to copy; the document lives as long as a Node does.
 /// Not thread-safe. An absent node is false and gives defaults.
@@ -33,7 +35,7 @@ class Node {
   /// `job.yaml:12:5: train.steps: <what>`
   Error Invalid(std::string_view what) const;
 
-  /// The member, or an absent node. The name is remembered as known: see RejectUnknown.
+  /// The member, or an absent node.
   Node operator[](std::string_view key) const;
   std::vector<Node> Elements() const;
   std::vector<std::string> Keys() const;
@@ -62,8 +64,7 @@ class Document {
   Node Root() const;
 
  private:
-  struct Rep;
-  std::shared_ptr<Rep> rep_;
+  std::shared_ptr<Tree> tree_;
 };
 
 }  // namespace millrace::config
