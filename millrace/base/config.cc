@@ -194,9 +194,9 @@ Status Document::Set(std::string_view assignment) {
   YAML::Node value = MR_TRY(Load(assignment.substr(equals + 1), where));
   YAML::Node at = tree_->root;
   for (std::string_view key : Split(path, '.')) {
-    if (!at.IsMap() && !at.IsNull())
+    if (at.IsDefined() && !at.IsMap() && !at.IsNull())
       return Fail(Code::kInvalidArgument, "{}: \"{}\" is below a value that is not a map", where, key);
-    YAML::Node next = at[std::string(key)];  // inserts a null when absent
+    YAML::Node next = at[std::string(key)];  // an absent one comes into being when assigned
     at.reset(next);
   }
   at = value;
