@@ -46,7 +46,10 @@ class Node {
   Result<bool> Bool() const;
 
   /// Fails if this map has a key that is not in `known`, naming the nearest right one.
-  Status RejectUnknown(std::initializer_list<std::string_view> known) const;
+  Status RejectUnknown(std::span<const std::string_view> known) const;
+  Status RejectUnknown(std::initializer_list<std::string_view> known) const {
+    return RejectUnknown(std::span(known.begin(), known.size()));
+  }
 
  private:
   friend class Document;
