@@ -41,8 +41,8 @@ std::string Node::Where() const {
   for (std::string path = rep_->path; !path.empty();) {
     auto found = rep_->document->assigned.find(path);
     if (found != rep_->document->assigned.end()) return found->second;
-    std::size_t dot = path.rfind('.');
-    path.resize(dot == std::string::npos ? 0 : dot);
+    std::size_t parent = path.find_last_of(".[");
+    path.resize(parent == std::string::npos ? 0 : parent);
   }
   YAML::Mark mark = rep_->present ? rep_->yaml.Mark() : YAML::Mark::null_mark();
   if (mark.is_null()) return rep_->document->file_name;

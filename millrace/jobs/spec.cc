@@ -139,10 +139,10 @@ class SpecReader {
     Refuse(node.Invalid(fmt::format("this version does only {}", only)).WithCode(Code::kUnsupported));
   }
 
-  void Absent(std::string_view key) {
+  void Refused(std::string_view key, Code code, std::string_view why) {
     Node node = Member(key);
     if (!status_ || !node || (node.IsSequence() && node.Elements().empty())) return;
-    Refuse(node.Invalid("is not supported by this version; leave it out").WithCode(Code::kUnsupported));
+    Refuse(node.Invalid(why).WithCode(code));
   }
 
   /// After the last key: whatever else the map has is a mistake.
@@ -212,7 +212,7 @@ class SpecPrinter {
     }
   }
   void Neutral(std::string_view key, std::string_view only) { Line(key, only); }
-  void Absent(std::string_view) {}
+  void Refused(std::string_view, Code, std::string_view) {}
 
  private:
   void Line(std::string_view key, std::string_view value) {
@@ -233,10 +233,7 @@ Status CheckName(const Node& root, const std::string& name) {
 
 Status CheckModel(const Node& node, const Spec& spec) {
   const ModelSpec& model = spec.model;
-  if (!model.from.empty()) {
-    if (node["config"]) return Fail(node["config"].Invalid("leave it out: model.from has a config.json of its own"));
-    return {};
-  }
+  if (!model.from.empty()) return {};
   Node config = node["config"];
   if (model.hidden_size % (2 * model.num_heads) != 0) {
     return Fail(config["hidden_size"].Invalid(

@@ -16,6 +16,8 @@ struct Choice {
   std::initializer_list<std::string_view> supported, unsupported;
 };
 
+inline constexpr std::string_view kNotYet = "is not supported by this version; leave it out";
+
 /// What kind of text a key holds.
 enum class TextKind { kPlain, kUrl };
 
@@ -25,13 +27,15 @@ enum class TextKind { kPlain, kUrl };
 //   Flag(key, bool&)   TwoNumbers(key, double&, double&, least, most)     TimeLimit(key, optional<Duration>&)
 //   Section(key, f)    Sources(key, vector<SourceSpec>&)
 //   Neutral(key, value): a known key of which this version does only the value that changes nothing.
-//   Absent(key): a known key that this version does not do at all.
+//   Refused(key, code, why): a known key that must be absent (or an empty list) here.
 
 template <class Visitor>
 void VisitModel(Visitor& v, ModelSpec& model) {
   v.Word("family", model.family, {{"llama"}, {"gpt2", "gptj", "bert"}});
   v.Text("from", model.from, TextKind::kUrl, false);
-  if (!model.from.empty()) return;  // the folder's config.json has the sizes
+  if (!model.from.empty()) {
+    return v.Refused("config", Code::kInvalidArgument, "leave it out: the folder of model.from has a config.json");
+  }
   v.Section("config", [&](auto& c) {
     c.Integer("hidden_size", model.hidden_size, 8, 65536);
     c.Integer("num_layers", model.num_layers, 1, 1024);
@@ -95,7 +99,7 @@ void VisitTrain(Visitor& v, TrainSpec& train) {
     p.Neutral("microbatches", "1");
     p.Neutral("recompute", "none");
   });
-  v.Absent("lora");
+  v.Refused("lora", Code::kUnsupported, kNotYet);
   v.Integer("seed", train.seed, 0, kAnyCount);
   v.Integer("threads", train.threads, 0, 1024);
 }
@@ -121,7 +125,7 @@ template <class Visitor>
 void VisitLog(Visitor& v, LogSpec& log) {
   v.Integer("every_steps", log.every_steps, 1, std::int64_t{1} << 40);
   v.Text("tensorboard", log.tensorboard, TextKind::kUrl, false);
-  v.Absent("metric_definitions");
+  v.Refused("metric_definitions", Code::kUnsupported, kNotYet);
 }
 
 template <class Visitor>

@@ -101,49 +101,54 @@ struct Refusal {
   std::string says;
 };
 
-class SpecRefuses : public testing::TestWithParam<Refusal> {};
-
-TEST_P(SpecRefuses, WithASentence) {
-  auto spec = ParseSmall({GetParam().assignment});
-  ASSERT_FALSE(spec) << GetParam().assignment;
-  EXPECT_EQ(spec.error().code(), GetParam().code) << spec.error().ToString();
-  EXPECT_THAT(spec.error().ToString(), HasSubstr(GetParam().says));
-}
-
 constexpr Code kInvalid = Code::kInvalidArgument, kUnsupported = Code::kUnsupported;
-INSTANTIATE_TEST_SUITE_P(
-    All, SpecRefuses,
-    testing::Values(
-        Refusal{"name=../up", kInvalid, "letters, digits"}, Refusal{"name=", kInvalid, "name"},
-        Refusal{"model.family=gpt2", kUnsupported, "use llama"}, Refusal{"model.family=lama", kInvalid, "one of llama"},
-        Refusal{"model.config.hidden_size=100", kInvalid, "multiple of twice num_heads"},
-        Refusal{"model.config.num_kv_heads=3", kInvalid, "divide num_heads"},
-        Refusal{"model.config.max_position_embeddings=16", kInvalid, "at least data.sequence_length"},
-        Refusal{"model.config.hidden_size=big", kInvalid, "whole number"},
-        Refusal{"model={from: \"s3://m/x\", config: {num_layers: 2}}", kInvalid, "leave it out"},
-        Refusal{"model.from=ftp://x/y", kInvalid, "model.from"}, Refusal{"data.sources=[]", kInvalid, "at least one"},
-        Refusal{"data.sources=[{weight: 2}]", kInvalid, "data.sources[0].url: is required"},
-        Refusal{"data.sources=[s3://x/y]", kInvalid, "map with url"},
-        Refusal{"data.sources=[{url: \"s3://x/y\", wieght: 2}]", kInvalid, "did you mean \"weight\""},
-        Refusal{"data.mode=sft", kUnsupported, "pack, pad"}, Refusal{"data.sequence_length=1", kInvalid, "from 2 to"},
-        Refusal{"data.tokenizer=\"\"", kInvalid, "must not be empty"},
-        Refusal{"train.epochs=1", kInvalid, "exactly one of epochs and steps"},
-        Refusal{"train.steps=0", kInvalid, "from 1 to"}, Refusal{"train.global_batch=7", kInvalid, ""},
-        Refusal{"train.micro_batch=3", kInvalid, "multiple of 3"},
-        Refusal{"train.optimizer.name=sgd", kUnsupported, "only adamw"},
-        Refusal{"train.optimizer.betas=0.9", kInvalid, "two numbers"},
-        Refusal{"train.optimizer.lr=.nan", kInvalid, "number"},
-        Refusal{"train.schedule.min_lr=1", kInvalid, "should not be above"},
-        Refusal{"train.precision=f16", kUnsupported, "f32, bf16"},
-        Refusal{"train.parallel.tensor=2", kUnsupported, "only 1"},
-        Refusal{"train.parallel.pipeline=2", kUnsupported, "only 1"},
-        Refusal{"train.parallel.zero=1", kUnsupported, "only 0"},
-        Refusal{"train.parallel.recompute=full", kUnsupported, "only none"},
-        Refusal{"train.lora={r: 16}", kUnsupported, "lora"}, Refusal{"log.metric_definitions=[a]", kUnsupported, "log"},
-        Refusal{"checkpoint.keep_last=0", kInvalid, "from 1 to"}, Refusal{"run.launcher=slurm", kUnsupported, "local"},
-        Refusal{"run.nodes=2", kInvalid, "from 1 to 1"}, Refusal{"run.hang_timeout=soon", kInvalid, "auto or a time"},
-        Refusal{"train=5", kInvalid, "map of keys"}),
-    [](const auto& info) { return "case" + std::to_string(info.index); });
+
+TEST(Spec, RefusesWithASentence) {
+  const Refusal refusals[] = {
+
+      Refusal{"name=../up", kInvalid, "letters, digits"},
+      Refusal{"name=", kInvalid, "name"},
+      Refusal{"model.family=gpt2", kUnsupported, "use llama"},
+      Refusal{"model.family=lama", kInvalid, "one of llama"},
+      Refusal{"model.config.hidden_size=100", kInvalid, "multiple of twice num_heads"},
+      Refusal{"model.config.num_kv_heads=3", kInvalid, "divide num_heads"},
+      Refusal{"model.config.max_position_embeddings=16", kInvalid, "at least data.sequence_length"},
+      Refusal{"model.config.hidden_size=big", kInvalid, "whole number"},
+      Refusal{"model={from: \"s3://models/x\", config: {num_layers: 2}}", kInvalid, "leave it out"},
+      Refusal{"model.from=ftp://x/y", kInvalid, "model.from"},
+      Refusal{"data.sources=[]", kInvalid, "at least one"},
+      Refusal{"data.sources=[{weight: 2}]", kInvalid, "data.sources[0].url: is required"},
+      Refusal{"data.sources=[s3://corpus/y]", kInvalid, "map with url"},
+      Refusal{"data.sources=[{url: \"s3://corpus/y\", wieght: 2}]", kInvalid, "did you mean \"weight\""},
+      Refusal{"data.mode=sft", kUnsupported, "pack, pad"},
+      Refusal{"data.sequence_length=1", kInvalid, "from 2 to"},
+      Refusal{"data.tokenizer=\"\"", kInvalid, "must not be empty"},
+      Refusal{"train.epochs=1", kInvalid, "exactly one of epochs and steps"},
+      Refusal{"train.steps=0", kInvalid, "from 1 to"},
+      Refusal{"train.micro_batch=3", kInvalid, "multiple of 3"},
+      Refusal{"train.optimizer.name=sgd", kUnsupported, "only adamw"},
+      Refusal{"train.optimizer.betas=0.9", kInvalid, "two numbers"},
+      Refusal{"train.optimizer.lr=.nan", kInvalid, "number"},
+      Refusal{"train.schedule.min_lr=1", kInvalid, "should not be above"},
+      Refusal{"train.precision=f16", kUnsupported, "f32, bf16"},
+      Refusal{"train.parallel.tensor=2", kUnsupported, "only 1"},
+      Refusal{"train.parallel.pipeline=2", kUnsupported, "only 1"},
+      Refusal{"train.parallel.zero=1", kUnsupported, "only 0"},
+      Refusal{"train.parallel.recompute=full", kUnsupported, "only none"},
+      Refusal{"train.lora={r: 16}", kUnsupported, "lora"},
+      Refusal{"log.metric_definitions=[a]", kUnsupported, "log"},
+      Refusal{"checkpoint.keep_last=0", kInvalid, "from 1 to"},
+      Refusal{"run.launcher=slurm", kUnsupported, "local"},
+      Refusal{"run.nodes=2", kInvalid, "from 1 to 1"},
+      Refusal{"run.hang_timeout=soon", kInvalid, "auto or a time"},
+      Refusal{"train=5", kInvalid, "map of keys"}};
+  for (const auto& [assignment, code, says] : refusals) {
+    auto spec = ParseSmall({assignment});
+    ASSERT_FALSE(spec) << assignment;
+    EXPECT_EQ(spec.error().code(), code) << spec.error().ToString();
+    EXPECT_THAT(spec.error().ToString(), HasSubstr(says));
+  }
+}
 
 template <class T>
 T Pick(Random& random, std::initializer_list<T> values) {
