@@ -83,11 +83,14 @@ function(millrace_test name)
       ENVIRONMENT_MODIFICATION "MILLRACE_SOURCE=set:${PROJECT_SOURCE_DIR}")
 endfunction()
 
-# millrace_program(NAME SOURCES ... DEPS module ... LIBS ...): a program in ${CMAKE_BINARY_DIR}/bin.
+# millrace_program(NAME SOURCES ... DEPS module ... LIBS ...): a program in ${CMAKE_BINARY_DIR}/bin. The target `programs`
+# builds all of them and no test.
+add_custom_target(programs)
 function(millrace_program name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;DEPS;LIBS")
   add_executable(${name} ${arg_SOURCES})
   list(TRANSFORM arg_DEPS PREPEND millrace::)
   target_link_libraries(${name} PRIVATE ${arg_DEPS} ${arg_LIBS})
   target_compile_definitions(${name} PRIVATE MILLRACE_VERSION="${PROJECT_VERSION}")
+  add_dependencies(programs ${name})
 endfunction()
