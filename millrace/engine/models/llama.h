@@ -1,0 +1,14 @@
+// Llama (Touvron et al. 2023): pre-norm decoder with RMSNorm, rotary positions, grouped-query attention and SwiGLU,
+// without biases. Parameter names and numerics follow transformers' LlamaForCausalLM.
+#pragma once
+
+#include <memory>
+
+#include "millrace/engine/model.h"
+
+namespace millrace::engine {
+
+/// Uninitialised weights. `config` is valid and of family llama.
+std::unique_ptr<Model> MakeLlama(const ModelConfig& config, at::ScalarType dtype, at::Device device);
+
+}  // namespace millrace::engine

@@ -1,0 +1,107 @@
+// The memory-bound loops of the engine on a CPU, over raw rows. Each works on rows [begin, end) so that a caller may
+// split rows among threads; results do not depend on the split. Matrices are row-major and dense unless a stride is
+// named; T is float or Bf16, arithmetic is in float. Pointers never overlap.
+#pragma once
+
+#include <cstdint>
+
+#include "millrace/engine/ops/cpu/simd.h"
+
+namespace millrace::engine::cpu {
+
+struct Rows {
+  std::int64_t begin = 0, end = 0;
+};
+
+/// sum = x + delta (delta and sum may be null: sum is x); rstd = 1/sqrt(mean(sum²) + eps);
+/// out = weight · (sum · rstd), the inner product rounded to T first, as in transformers' LlamaRMSNorm.
+template <class T>
+struct RmsNormForward {
+  const T *x, *delta, *weight;
+  T *sum, *out;
+  float* rstd;
+  std::int64_t columns;
+  float eps;
+  void Run(Rows rows) const;
+};
+
+/// dx = dsum (may be null) + the gradient through the norm; weight_gradient [columns] += over these rows.
+template <class T>
+struct RmsNormBackward {
+  const T *dout, *dsum, *x, *weight;
+  const float* rstd;
+  T* dx;
+  std::int64_t columns;
+  void Run(Rows rows, float* weight_gradient) const;
+};
+
+/// Turns pairs (j, j + head_dim/2) of the first `heads` heads of each row by the angle of the row's position (row
+/// modulo `length`, plus `offset`) and copies the remaining columns. cosine and sine are [positions, head_dim/2];
+/// `sign` -1 turns back, which is also the backward pass.
+template <class T>
+struct Rope {
+  const T* x;
+  T* out;
+  const float *cosine, *sine;
+  std::int64_t heads, head_dim, columns, length, offset;
+  float sign;
+  void Run(Rows rows) const;
+};
+
+/// out [rows, columns] = silu(gate) · up, where gate_up is [rows, 2·columns]: gate, then up.
+template <class T>
+struct SwigluForward {
+  const T* gate_up;
+  T* out;
+  std::int64_t columns;
+  void Run(Rows rows) const;
+};
+template <class T>
+struct SwigluBackward {
+  const T *dout, *gate_up;
+  T* dgate_up;
+  std::int64_t columns;
+  void Run(Rows rows) const;
+};
+
+/// losses[row] = log(sum(exp(logits))) - logits[label]; with `gradient` the logits become softmax - onehot(label).
+template <class T>
+struct CrossEntropy {
+  T* logits;
+  const std::int64_t* labels;
+  double* losses;
+  std::int64_t columns;
+  bool gradient;
+  void Run(Rows rows) const;
+};
+
+// Attention's inner loops over one block of scores [rows, keys]; row r may see keys 0 … first_row + r.
+
+/// scores become exp(score - max) with zeros beyond the diagonal; sums and logsumexp per row.
+void CausalSoftmax(float* scores, std::int64_t rows, std::int64_t keys, std::int64_t first_row, float* sums,
+                   float* lse);
+/// scores become probabilities exp(score - lse), zero beyond the diagonal; dprobabilities become the gradient of the
+/// scores.
+void CausalSoftmaxBackward(float* scores, float* dprobabilities, std::int64_t rows, std::int64_t keys,
+                           std::int64_t first_row, const float* lse);
+/// out[r][c] = scale[r] · x[r][c] (scale null: `factor`), with row strides.
+template <class T>
+void PackRows(const T* x, std::int64_t x_stride, float* out, std::int64_t rows, std::int64_t columns, float factor);
+template <class T>
+void UnpackRows(const float* x, T* out, std::int64_t out_stride, std::int64_t rows, std::int64_t columns,
+                const float* divisors, float factor);
+
+/// Constants of one optimizer step.
+struct AdamwStep {
+  float lr, beta1, beta2, eps, weight_decay;
+  float correction1, correction2;  ///< 1 - beta^t
+  float gradient_scale;
+};
+/// One pass: updates moments and master weights, writes them rounded into `weights` when T is Bf16 (then `master` is
+/// another array; with float they are the same), and zeroes the gradients.
+template <class T>
+void Adamw(const AdamwStep& step, T* weights, float* master, float* gradients, float* moment1, float* moment2,
+           std::int64_t count);
+double SumOfSquares(const float* x, std::int64_t count);
+
+}  // namespace millrace::engine::cpu

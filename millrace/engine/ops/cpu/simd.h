@@ -1,0 +1,58 @@
+// Vector code without intrinsics: loops that the compiler vectorises, compiled once per instruction set and chosen when
+// the program loads. The inner parts are inlined into each clone.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define MR_SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define MR_SIMD
+#endif
+#define MR_INLINE inline __attribute__((always_inline))
+
+namespace millrace::engine::cpu {
+
+/// bfloat16 in memory; arithmetic is in float. An enumeration, because loops over a struct do not vectorise.
+enum class Bf16 : std::uint16_t {};
+
+MR_INLINE float ToFloat(float value) { return value; }
+MR_INLINE float ToFloat(Bf16 value) { return std::bit_cast<float>(static_cast<std::uint32_t>(value) << 16); }
+
+template <class T>
+MR_INLINE T FromFloat(float value);
+template <>
+MR_INLINE float FromFloat<float>(float value) {
+  return value;
+}
+/// Rounds to nearest, ties to even; a NaN stays one.
+template <>
+MR_INLINE Bf16 FromFloat<Bf16>(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  return static_cast<Bf16>(value != value ? 0x7fc0 : rounded);
+}
+
+/// e^x to 2 units in the last place. Below -87.3 it stays at the smallest normal number, above 88.3 at the largest
+/// reachable one; a NaN stays one. Range reduction by ln 2 in two parts, then the degree-6 minimax polynomial of
+/// Cephes.
+MR_INLINE float Exp(float x) {
+  x = x < -87.3F ? -87.3F : x;
+  x = x > 88.3F ? 88.3F : x;
+  constexpr float kShift = 12582912.0F;  // 1.5 · 2^23: adding it leaves the rounded integer in the low bits
+  const float shifted = x * 1.44269504088896341F + kShift;
+  const float n = shifted - kShift;
+  const float r = (x - n * 0.693359375F) - n * -2.12194440e-4F;
+  float p = 1.9875691500e-4F;
+  p = p * r + 1.3981999507e-3F;
+  p = p * r + 8.3334519073e-3F;
+  p = p * r + 4.1665795894e-2F;
+  p = p * r + 1.6666665459e-1F;
+  p = p * r + 5.0000001201e-1F;
+  p = p * r * r + r + 1.0F;
+  const std::uint32_t exponent = std::bit_cast<std::uint32_t>(shifted) << 23;  // the shift's own bits fall off the top
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(p) + exponent);
+}
+
+}  // namespace millrace::engine::cpu
