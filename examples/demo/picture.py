@@ -37,10 +37,10 @@ def run_picture(losses: list[tuple[int, float]], killed_at: int, resumed_from: i
     if killed_at > resumed_from:
         out.append(f'<rect x="{x(resumed_from):.1f}" y="{top}" width="{x(killed_at) - x(resumed_from):.1f}" '
                    f'height="{height - top - bottom}" fill="#d4572b" opacity="0.10"/>')
-    for step, colour, words, anchor, dx in ((resumed_from, "#2b7a4b", f"resumed from step {resumed_from}", "end", -6),
-                                            (killed_at, "#d4572b", f"rank 1 killed at step {killed_at}", "start", 6)):
+    for step, colour, words, label in ((resumed_from, "#2b7a4b", f"resumed from step {resumed_from}", height - bottom - 10),
+                                       (killed_at, "#d4572b", f"rank 1 killed after step {killed_at}", top + 14)):
         out.append(f'<line x1="{x(step):.1f}" y1="{top}" x2="{x(step):.1f}" y2="{height - bottom}" stroke="{colour}" '
-                   f'stroke-dasharray="4 3"/><text x="{x(step) + dx:.1f}" y="{top + 14}" text-anchor="{anchor}" '
+                   f'stroke-dasharray="4 3"/><text x="{x(step) + 6:.1f}" y="{label}" '
                    f'fill="{colour}">{words}</text>')
     for number, stretch in enumerate(stretches):
         points = " ".join(f"{x(step):.1f},{y(loss):.1f}" for step, loss in stretch)
