@@ -1,5 +1,41 @@
-# Set up, build, test. `make demo` and `make test` are all a new machine needs.
-.PHONY: all build
+# Everything a developer types. `make demo` and `make test` set a new machine up by themselves.
+SHELL := /bin/bash
+.PHONY: all setup build demo test bench fmt lint asan tsan clean
+
 all: build
-build:
-	cmake --preset release && cmake --build --preset release
+
+setup:            ## install missing packages of the distribution (root or sudo)
+	@tools/setup build
+
+build: setup      ## programs in build/release/bin
+	@tools/build release
+
+demo: setup       ## the whole data path on real text, with its figures; ends non-zero if a claim fails
+	@tools/build release programs
+	@tools/with-cleanup demo python3 examples/demo/demo.py
+
+test:             ## all tests, real mounts included
+	@tools/setup build test
+	@tools/build release
+	@tools/with-cleanup test tools/run-tests release
+
+asan tsan:        ## the tests under AddressSanitizer+UBSan, or ThreadSanitizer (all modules but the libtorch ones)
+	@tools/setup build test
+	@tools/build $@
+	@tools/with-cleanup $@ tools/run-tests $@
+
+bench:            ## the benchmarks behind docs/benchmarks.md; peers in $MILLRACE_PEERS
+	@tools/setup build test
+	@tools/build release
+	@tools/with-cleanup bench benchmarks/run
+
+fmt:
+	@tools/setup lint
+	@git ls-files '*.cc' '*.h' | xargs clang-format-19 -i
+
+lint:             ## format, order of modules, clang's warnings, thread-safety analysis and clang-tidy
+	@tools/setup build test lint
+	@tools/lint
+
+clean:
+	rm -rf build

@@ -58,10 +58,10 @@ function(millrace_module name)
   endif()
 endfunction()
 
-# millrace_test(NAME SOURCES ... LIBS ... [TIMEOUT s] [LABELS l ...]): a GoogleTest program; each case is a ctest test.
+# millrace_test(NAME SOURCES ... LIBS ... [TIMEOUT s] [LABEL l]): a GoogleTest program; each case is a ctest test.
 # Tests find programs under MILLRACE_BIN and files under MILLRACE_SOURCE.
 function(millrace_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;LIBS;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT;LABEL" "SOURCES;LIBS")
   if(NOT MILLRACE_TESTS)
     return()
   endif()
@@ -71,16 +71,26 @@ function(millrace_test name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LIBS} GTest::gmock_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  # gtest_discover_tests flattens lists, so that a property can hold one value only: hence a label, and two ways to set
+  # an environment variable.
+  set(labels)
+  if(arg_LABEL)
+    set(labels LABELS ${arg_LABEL})
+  endif()
   gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST
-    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
-      ENVIRONMENT "MILLRACE_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};MILLRACE_SOURCE=${PROJECT_SOURCE_DIR}")
+    PROPERTIES TIMEOUT ${arg_TIMEOUT} ${labels}
+      ENVIRONMENT "MILLRACE_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
+      ENVIRONMENT_MODIFICATION "MILLRACE_SOURCE=set:${PROJECT_SOURCE_DIR}")
 endfunction()
 
-# millrace_program(NAME SOURCES ... DEPS module ... LIBS ...): a program in ${CMAKE_BINARY_DIR}/bin.
+# millrace_program(NAME SOURCES ... DEPS module ... LIBS ...): a program in ${CMAKE_BINARY_DIR}/bin. The target `programs`
+# builds all of them and no test.
+add_custom_target(programs)
 function(millrace_program name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;DEPS;LIBS")
   add_executable(${name} ${arg_SOURCES})
   list(TRANSFORM arg_DEPS PREPEND millrace::)
   target_link_libraries(${name} PRIVATE ${arg_DEPS} ${arg_LIBS})
   target_compile_definitions(${name} PRIVATE MILLRACE_VERSION="${PROJECT_VERSION}")
+  add_dependencies(programs ${name})
 endfunction()

@@ -41,8 +41,8 @@ std::string Node::Where() const {
   for (std::string path = rep_->path; !path.empty();) {
     auto found = rep_->document->assigned.find(path);
     if (found != rep_->document->assigned.end()) return found->second;
-    std::size_t dot = path.rfind('.');
-    path.resize(dot == std::string::npos ? 0 : dot);
+    std::size_t parent = path.find_last_of(".[");
+    path.resize(parent == std::string::npos ? 0 : parent);
   }
   YAML::Mark mark = rep_->present ? rep_->yaml.Mark() : YAML::Mark::null_mark();
   if (mark.is_null()) return rep_->document->file_name;
@@ -120,14 +120,14 @@ Result<bool> Node::Bool() const {
   return value;
 }
 
-Status Node::RejectUnknown(std::initializer_list<std::string_view> known) const {
+Status Node::RejectUnknown(std::span<const std::string_view> known) const {
   if (!*this) return {};
   if (!IsMap()) return Fail(Invalid("should be a map of keys to values"));
   for (const auto& entry : rep_->yaml) {
     if (!entry.first.IsScalar()) return Fail(Invalid("has a key that is not text"));
     const std::string& key = entry.first.Scalar();
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    std::string problem = UnknownName("key", key, std::span(known.begin(), known.size()));
+    std::string problem = UnknownName("key", key, known);
     YAML::Mark mark = entry.first.Mark();
     std::string member = path().empty() ? key : fmt::format("{}.{}", path(), key);
     auto assigned = rep_->document->assigned.find(member);
@@ -194,9 +194,9 @@ Status Document::Set(std::string_view assignment) {
   YAML::Node value = MR_TRY(Load(assignment.substr(equals + 1), where));
   YAML::Node at = tree_->root;
   for (std::string_view key : Split(path, '.')) {
-    if (!at.IsMap() && !at.IsNull())
+    if (at.IsDefined() && !at.IsMap() && !at.IsNull())
       return Fail(Code::kInvalidArgument, "{}: \"{}\" is below a value that is not a map", where, key);
-    YAML::Node next = at[std::string(key)];  // inserts a null when absent
+    YAML::Node next = at[std::string(key)];  // an absent one comes into being when assigned
     at.reset(next);
   }
   at = value;

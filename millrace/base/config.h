@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
+#include <span>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -46,7 +48,10 @@ class Node {
   Result<bool> Bool() const;
 
   /// Fails if this map has a key that is not in `known`, naming the nearest right one.
-  Status RejectUnknown(std::initializer_list<std::string_view> known) const;
+  Status RejectUnknown(std::span<const std::string_view> known) const;
+  Status RejectUnknown(std::initializer_list<std::string_view> known) const {
+    return RejectUnknown(std::span(known.begin(), known.size()));
+  }
 
  private:
   friend class Document;

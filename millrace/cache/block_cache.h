@@ -23,30 +23,47 @@ struct ObjectVersion {
 };
 
 /// Reads ranges of objects through fixed-size blocks. Thread-safe. A block is fetched once however many readers want it
-/// (single flight); memory is bounded by `memory_bytes` and accounted to the budget; bytes from disk are checked against
-/// their crc32c and dropped when wrong. Fails with kStale when the object no longer has the version asked for.
+/// (single flight); adjacent missing blocks of one aligned `max_fetch_bytes` part come with one request. Memory is
+/// bounded by `memory_bytes`, taken from the budget when the cache opens; bytes from disk are checked against their
+/// crc32c and dropped when wrong. Fails with kStale when the object no longer has the version asked for.
 class BlockCache {
  public:
   struct Options {
     std::uint64_t block_bytes = 1 * kMiB;
-    std::uint64_t memory_bytes = 64 * kMiB;
-    std::filesystem::path directory;  ///< empty: no disk tier
+    std::uint64_t max_fetch_bytes = 8 * kMiB;  ///< of one request; rounded to whole blocks
+    std::uint64_t memory_bytes = 64 * kMiB;    ///< less when the budget has less
+    std::filesystem::path directory;           ///< empty: no disk tier
     std::uint64_t disk_bytes = 0;
     Logger log;
   };
   struct Stats {
-    std::uint64_t memory_hits = 0, disk_hits = 0, misses = 0, bytes_fetched = 0, evictions = 0, corrupt_blocks = 0;
+    std::uint64_t memory_hits = 0, disk_hits = 0, misses = 0;  ///< in runs: what one request brings or would bring
+    std::uint64_t bytes_fetched = 0, evictions = 0, corrupt_blocks = 0;
+    std::uint64_t memory_bytes = 0;  ///< held now
   };
 
-  /// `store` and `budget` must outlive the cache.
+  /// `store` and `budget` must outlive the cache. Fails when the budget is exhausted or the folder cannot be used, or
+  /// is in use by another process (kBusy).
   static Result<std::unique_ptr<BlockCache>> Open(object::Store& store, MemoryBudget& budget, Options options);
   virtual ~BlockCache() = default;
 
   /// Fills `into` from `offset`; returns the number of bytes, less than asked only at the object's end. Blocks.
   virtual Result<std::size_t> Read(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan into,
                                    object::Call call = {}) = 0;
-  /// Starts fetching the blocks of a range if memory allows; never blocks, never fails. For readahead.
-  virtual void Prefetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length) = 0;
+  /// Like Read, but asks the store for exactly the bytes that are not here, and keeps none of them. For readers that
+  /// jump.
+  virtual Result<std::size_t> ReadSparse(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan into,
+                                         object::Call call = {}) = 0;
+  /// Brings a range into the cache and waits for it. True when the store sent some of it during this call, which proves
+  /// that the version was current; false when all was here already or memory is short.
+  virtual Result<bool> Fetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length,
+                             object::Call call = {}) = 0;
+  /// Starts fetching the blocks of a range as far as memory allows: bytes that were fetched ahead and not read yet are
+  /// not pushed out by more of them. Never blocks, never fails. Returns how many bytes from `offset` are here or under
+  /// way.
+  virtual std::uint64_t Prefetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length) = 0;
+  /// The memory tier's size: what the budget granted.
+  virtual std::uint64_t capacity() const = 0;
   virtual Stats stats() const = 0;
 };
 

@@ -4,9 +4,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/log.h"
@@ -31,7 +34,7 @@ class ServerRequest {
   virtual Result<std::size_t> ReadBody(MutableByteSpan into) = 0;
   /// The whole body; kResourceExhausted beyond `max_bytes`.
   virtual Result<std::string> ReadAllBody(std::uint64_t max_bytes) = 0;
-  /// Fires when the client has gone or the server stops.
+  /// Fires when the client has gone (or sends no more), and when the server stops and its grace has passed.
   virtual std::stop_token stop() const = 0;
 };
 

@@ -16,50 +16,59 @@ namespace millrace::jobs {
 struct ModelSpec {
   std::string family = "llama";
   std::string from;  ///< Hugging Face folder; empty: random weights from the sizes below
-  int hidden_size = 256, num_layers = 4, num_heads = 4, num_kv_heads = 4, intermediate_size = 688, vocab_size = 0;
+  int hidden_size = 256, num_layers = 4, num_heads = 4, num_kv_heads = 4, intermediate_size = 688;
+  int vocab_size = 0;               ///< 0: the tokenizer's
   int max_position_embeddings = 0;  ///< 0: data.sequence_length
   double rms_norm_eps = 1e-5, rope_theta = 10000;
   bool tie_word_embeddings = false;
+  bool operator==(const ModelSpec&) const = default;
 };
 struct SourceSpec {
   std::string url;
   double weight = 1;
+  bool operator==(const SourceSpec&) const = default;
 };
 struct DataSpec {
   std::vector<SourceSpec> sources;
   std::string template_text = "{text}";
   std::string tokenizer;
   int sequence_length = 256;
-  std::string mode = "pack";  ///< pack | pad
-  std::uint64_t shuffle_seed = 1, shuffle_window = 262'144;
+  std::string mode = "pack";                                 ///< pack | pad
+  std::uint64_t shuffle_seed = 1, shuffle_window = 262'144;  ///< window 0 or 1: no shuffle
   int threads = 2;
+  bool operator==(const DataSpec&) const = default;
 };
 struct TrainSpec {
   std::optional<double> epochs;
   std::optional<std::uint64_t> steps;  ///< exactly one of the two
   int global_batch = 8, micro_batch = 1;
   std::string precision = "f32";
-  double lr = 3e-4, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, clip_norm = 1.0;
+  double lr = 3e-4, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+  double clip_norm = 1.0;           ///< 0: no clipping
   std::string schedule = "cosine";  ///< cosine | constant
   std::uint64_t warmup_steps = 0;
   double min_lr = 0;
   std::uint64_t seed = 42;
   int threads = 0;  ///< per rank; 0: the machine's cores divided by the ranks on it
+  bool operator==(const TrainSpec&) const = default;
 };
 struct CheckpointSpec {
   std::string url;  ///< empty: none
   std::uint64_t every_steps = 100;
   int keep_last = 3;
   std::uint64_t keep_every = 0;
+  bool operator==(const CheckpointSpec&) const = default;
 };
 struct RunSpec {
   std::string launcher = "local";
   int nodes = 1, processes_per_node = 1, max_restarts = 3;
-  std::optional<Duration> hang_timeout;  ///< nothing: auto, from the steps seen
+  std::optional<Duration> hang_timeout;  ///< nothing: auto, from the steps seen; whole milliseconds
+  bool operator==(const RunSpec&) const = default;
 };
 struct LogSpec {
   std::uint64_t every_steps = 1;
   std::string tensorboard;  ///< URL; empty: none
+  bool operator==(const LogSpec&) const = default;
 };
 
 /// A whole job. Plain data; validated: a Spec that Parse returned can be run.
@@ -73,9 +82,13 @@ struct Spec {
   LogSpec log;
 
   /// Errors carry file, line and column, and name the nearest right key. `overrides` are --set assignments.
-  static Result<Spec> Parse(std::string_view yaml, std::string file_name, const std::vector<std::string>& overrides = {});
+  static Result<Spec> Parse(std::string_view yaml, std::string file_name,
+                            const std::vector<std::string>& overrides = {});
   /// YAML with every default filled in; parses back to the same Spec.
   std::string Render() const;
+  /// Ranks of the whole job.
+  int ranks() const { return run.nodes * run.processes_per_node; }
+  bool operator==(const Spec&) const = default;
 };
 
 }  // namespace millrace::jobs

@@ -21,7 +21,8 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// Appends the ids of `text`. Special tokens are never added and never recognised in the text: a document that contains
+  /// Appends the ids of `text`. Special tokens are never added and never recognised in the text: a document that
+  /// contains
   /// "<s>" is text. Invalid UTF-8 is encoded as the reference implementation does.
   virtual Status Encode(std::string_view text, std::vector<TokenId>& ids) const = 0;
   /// The text of `ids`; special tokens yield nothing. Fails with kInvalidArgument on an id outside the vocabulary.
@@ -49,7 +50,8 @@ struct TrainOptions {
   std::uint64_t seed = 1;
 };
 /// Trains a SentencePiece BPE model with byte fallback, identity normalisation and the ids 0 <unk>, 1 <s>, 2 </s>, as
-/// Llama's. `next` yields the next document, or false at the end. Returns the model's bytes, the same for the same input.
+/// Llama's. `next` yields the next document, or false at the end. Returns the model's bytes, the same for the same
+/// input.
 Result<std::string> TrainSentencePieceBpe(const std::function<Result<bool>(std::string& document)>& next,
                                           TrainOptions options);
 

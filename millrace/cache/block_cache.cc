@@ -1,0 +1,292 @@
+#include "millrace/cache/block_cache.h"
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+
+#include "millrace/base/channel.h"
+#include "millrace/base/task_scope.h"
+#include "millrace/cache/disk_tier.h"
+#include "millrace/cache/memory_tier.h"
+#include "millrace/object/blocking.h"
+
+namespace millrace::cache {
+namespace {
+
+constexpr int kDiskThreads = 2;
+constexpr std::size_t kDiskQueue = 64;
+
+/// What a store said about a read of one version: kStale when that version is gone.
+Status CheckVersion(const ObjectVersion& version, std::uint64_t wanted,
+                    const Result<std::optional<object::GetResult>>& got) {
+  if (!got && got.error().code() == Code::kPreconditionFailed) {
+    return Fail(Code::kStale, "{} was replaced while it was being read; open it again", version.key);
+  }
+  if (!got) return Fail(got.error().Context(fmt::format("reading {}", version.key)));
+  if (!*got) return Fail(Code::kStale, "{} was deleted while it was being read", version.key);
+  if ((*got)->bytes != wanted) {
+    return Fail(Code::kStale, "{} ends {} bytes early: it was replaced while it was being read", version.key,
+                wanted - std::min(wanted, (*got)->bytes));
+  }
+  return {};
+}
+
+class Cache final : public BlockCache {
+ public:
+  Cache(object::Store& store, Reservation memory, std::unique_ptr<DiskTier> disk, const Options& options)
+      : store_(store),
+        block_bytes_(options.block_bytes),
+        reservation_(std::move(memory)),
+        memory_(reservation_.bytes(), options.block_bytes,
+                std::max<std::uint64_t>(1, options.max_fetch_bytes / options.block_bytes)),
+        disk_(std::move(disk)),
+        disk_work_(kDiskQueue) {
+    for (int i = 0; disk_ && i < kDiskThreads; ++i) {
+      disk_threads_.Spawn("cache-disk", [this](std::stop_token) {
+        while (auto work = disk_work_.Pop()) (*work)();
+      });
+    }
+  }
+
+  ~Cache() override {
+    disk_work_.Close();  // runs what is queued: claims must end, and blocks under way to the disk are worth keeping
+    disk_threads_.Join();
+    stop_.request_stop();
+    MutexLock lock(mutex_);
+    idle_.Wait(mutex_, {}, [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return fetches_ == 0; });
+  }
+
+  Result<std::size_t> Read(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan into,
+                           object::Call call) override {
+    into = Clip(version, offset, into);
+    const VersionKey key(version);
+    const std::uint64_t end = offset + into.size(), last_block = into.empty() ? 0 : (end - 1) / block_bytes_;
+    for (std::uint64_t at = offset; at < end;) {
+      auto claim = memory_.Find(key, at / block_bytes_, last_block, MemoryTier::Priority::kDemand);
+      const std::uint64_t piece_end =
+          claim.run ? std::min(end, claim.run->end()) : std::min(end, (at / block_bytes_ + 1) * block_bytes_);
+      MutableByteSpan piece = into.subspan(at - offset, piece_end - at);
+      if (!claim.run) {
+        MR_TRY(GetExactly(version, at, piece, call));
+      } else {
+        if (claim.mine) {
+          if (piece_end < end) Prefetch(version, piece_end, end - piece_end);  // before this thread waits
+          Fill(claim.run, /*may_block=*/true);
+        } else {
+          ++memory_hits_;
+        }
+        MR_TRY(CopyFrom(claim.run, at, piece, call));
+      }
+      at = piece_end;
+    }
+    return into.size();
+  }
+
+  Result<std::size_t> ReadSparse(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan into,
+                                 object::Call call) override {
+    into = Clip(version, offset, into);
+    const VersionKey key(version);
+    const std::uint64_t end = offset + into.size();
+    for (std::uint64_t at = offset; at < end;) {
+      std::uint64_t block = at / block_bytes_;
+      if (auto run = memory_.Peek(key, block)) {
+        ++memory_hits_;
+        std::uint64_t piece_end = std::min(end, run->end());
+        MR_TRY(CopyFrom(run, at, into.subspan(at - offset, piece_end - at), call));
+        at = piece_end;
+        continue;
+      }
+      do {
+        ++block;
+      } while (block * block_bytes_ < end && !memory_.Peek(key, block));
+      std::uint64_t piece_end = std::min(end, block * block_bytes_);
+      MR_TRY(GetExactly(version, at, into.subspan(at - offset, piece_end - at), call));
+      at = piece_end;
+    }
+    return into.size();
+  }
+
+  Result<bool> Fetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length,
+                     object::Call call) override {
+    const std::uint64_t end = std::min(version.size, offset + length);
+    const VersionKey key(version);
+    std::vector<std::shared_ptr<Run>> runs;
+    bool from_store = false;
+    for (std::uint64_t at = offset; at < end;) {
+      auto claim = memory_.Find(key, at / block_bytes_, (end - 1) / block_bytes_, MemoryTier::Priority::kDemand);
+      if (!claim.run) break;
+      if (claim.mine) from_store |= Fill(claim.run, /*may_block=*/true) == Source::kStore;
+      at = claim.run->end();
+      runs.push_back(std::move(claim.run));
+    }
+    for (const auto& run : runs) MR_TRY(run->Wait(call));
+    return from_store;
+  }
+
+  std::uint64_t Prefetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length) override {
+    const std::uint64_t end = std::min(version.size, offset + length);
+    const VersionKey key(version);
+    std::uint64_t at = offset;
+    while (at < end) {
+      auto claim = memory_.Find(key, at / block_bytes_, (end - 1) / block_bytes_, MemoryTier::Priority::kSpeculative);
+      if (!claim.run) break;
+      if (claim.mine) Fill(claim.run, /*may_block=*/false);
+      at = claim.run->end();
+    }
+    return std::min(at, end) - std::min(offset, end);
+  }
+
+  std::uint64_t capacity() const override { return reservation_.bytes(); }
+
+  Stats stats() const override {
+    Stats stats;
+    stats.memory_hits = memory_hits_;
+    stats.disk_hits = disk_hits_;
+    stats.misses = misses_;
+    stats.bytes_fetched = bytes_fetched_;
+    stats.evictions = memory_.evictions();
+    stats.corrupt_blocks = corrupt_blocks_;
+    stats.memory_bytes = memory_.held();
+    return stats;
+  }
+
+ private:
+  enum class Source { kDisk, kStore };
+
+  static MutableByteSpan Clip(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan into) {
+    return into.first(std::min<std::uint64_t>(into.size(), version.size - std::min(version.size, offset)));
+  }
+
+  Status CopyFrom(const std::shared_ptr<Run>& run, std::uint64_t at, MutableByteSpan piece, const object::Call& call) {
+    MR_TRY(run->Wait(call));
+    std::ranges::copy(run->bytes().subspan(at - run->offset, piece.size()), piece.begin());
+    memory_.Touch(run, at + piece.size());
+    return {};
+  }
+
+  /// Past the cache, for readers that jump and for times when memory is short.
+  Status GetExactly(const ObjectVersion& version, std::uint64_t at, MutableByteSpan piece, const object::Call& call) {
+    ++misses_;
+    bytes_fetched_ += piece.size();
+    return CheckVersion(version, piece.size(),
+                        object::Get(store_, version.key, RangeOf(version, at, piece.size()), piece, call));
+  }
+
+  static object::GetOptions RangeOf(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length) {
+    return {.range = object::ByteRange{offset, length}, .if_match = version.etag};
+  }
+
+  /// Fulfils a claim: from the disk when every block is there, else from the store.
+  Source Fill(const std::shared_ptr<Run>& run, bool may_block) {
+    if (disk_ && OnDisk(*run)) {
+      auto load = [this, run] {
+        if (!LoadFromDisk(run)) FillFromStore(run);
+      };
+      if (may_block) {
+        if (LoadFromDisk(run)) return Source::kDisk;
+      } else {
+        std::move_only_function<void()> work = std::move(load);
+        if (disk_work_.TryPush(work)) return Source::kDisk;
+      }
+    }
+    FillFromStore(run);
+    return Source::kStore;
+  }
+
+  void FillFromStore(const std::shared_ptr<Run>& run) {
+    ++misses_;
+    bytes_fetched_ += run->bytes().size();
+    {
+      MutexLock lock(mutex_);
+      ++fetches_;
+    }
+    auto done = [this, run](Result<std::optional<object::GetResult>> got) {
+      Status checked = CheckVersion(run->version, run->bytes().size(), got);
+      memory_.Publish(run, checked ? std::nullopt : std::optional(checked.error()));
+      if (checked && disk_) {
+        std::move_only_function<void()> work = [this, run] { SaveToDisk(*run); };
+        disk_work_.TryPush(work);  // a disk that cannot keep up caches less
+      }
+      MutexLock lock(mutex_);
+      if (--fetches_ == 0) idle_.NotifyAll();
+    };
+    store_.Get(run->version.key, RangeOf(run->version, run->offset, run->bytes().size()), run->filling(),
+               {.stop = stop_.get_token()}, std::move(done));
+  }
+
+  BlockId IdOf(const Run& run, std::uint64_t block) const {
+    const ObjectVersion& v = run.version;
+    std::string store = store_.Describe();
+    return Sha256(AsBytes(fmt::format("{}:{}\n{}:{}\n{}:{}\n{} {} {}", store.size(), store, v.key.size(), v.key,
+                                      v.etag.size(), v.etag, v.size, block_bytes_, block)));
+  }
+
+  bool OnDisk(const Run& run) const {
+    for (std::uint64_t i = 0; i < run.blocks; ++i) {
+      if (!disk_->Has(IdOf(run, run.first_block + i))) return false;
+    }
+    return true;
+  }
+
+  template <class Bytes>
+  Bytes BlockOf(Bytes bytes, std::uint64_t i) const {
+    return bytes.subspan(i * block_bytes_, std::min<std::uint64_t>(block_bytes_, bytes.size() - i * block_bytes_));
+  }
+
+  bool LoadFromDisk(const std::shared_ptr<Run>& run) {
+    for (std::uint64_t i = 0; i < run->blocks; ++i) {
+      auto outcome = disk_->Load(IdOf(*run, run->first_block + i), BlockOf(run->filling(), i));
+      if (outcome == DiskTier::Outcome::kCorrupt) ++corrupt_blocks_;
+      if (outcome != DiskTier::Outcome::kHit) return false;
+    }
+    ++disk_hits_;
+    memory_.Publish(run, std::nullopt);
+    return true;
+  }
+
+  void SaveToDisk(const Run& run) {
+    for (std::uint64_t i = 0; i < run.blocks; ++i)
+      disk_->Store(IdOf(run, run.first_block + i), BlockOf(run.bytes(), i));
+  }
+
+  object::Store& store_;
+  const std::uint64_t block_bytes_;
+  const Reservation reservation_;
+  MemoryTier memory_;
+  const std::unique_ptr<DiskTier> disk_;
+  std::atomic<std::uint64_t> memory_hits_ = 0, disk_hits_ = 0, misses_ = 0, bytes_fetched_ = 0, corrupt_blocks_ = 0;
+
+  std::stop_source stop_;
+  Mutex mutex_;
+  CondVar idle_;
+  int fetches_ MR_GUARDED_BY(mutex_) = 0;
+
+  Channel<std::move_only_function<void()>> disk_work_;
+  TaskScope disk_threads_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<BlockCache>> BlockCache::Open(object::Store& store, MemoryBudget& budget, Options options) {
+  if (options.block_bytes < 4 * kKiB || options.block_bytes > kGiB) {
+    return Fail(Code::kInvalidArgument, "cache blocks of {} bytes: choose between 4 KiB and 1 GiB",
+                options.block_bytes);
+  }
+  const std::uint64_t least = options.block_bytes;
+  std::uint64_t wanted = std::max(options.memory_bytes, least);
+  std::optional<Reservation> memory;
+  while (!(memory = budget.TryAcquire(wanted, MemoryBudget::Priority::kForeground)) && wanted > least) {
+    wanted = std::max(wanted / 2, least);
+  }
+  if (!memory) {
+    return Fail(Code::kResourceExhausted,
+                "the memory budget has no room for one cache block ({} bytes); raise --memory-budget", least);
+  }
+  std::unique_ptr<DiskTier> disk;
+  if (!options.directory.empty() && options.disk_bytes > 0) {
+    disk = MR_TRY(DiskTier::Open(options.directory, options.disk_bytes, options.log));
+  }
+  return std::make_unique<Cache>(store, std::move(*memory), std::move(disk), options);
+}
+
+}  // namespace millrace::cache

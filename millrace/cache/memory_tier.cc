@@ -1,0 +1,154 @@
+#include "millrace/cache/memory_tier.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace millrace::cache {
+
+VersionKey::VersionKey(const ObjectVersion& v)
+    : version(v),
+      hash(Mix64(std::hash<std::string_view>()(v.key)) ^ std::hash<std::string_view>()(v.etag) ^ Mix64(v.size)) {}
+
+Run::Run(const VersionKey& key, std::uint64_t first, std::uint64_t count, std::uint64_t at, std::uint64_t size,
+         std::atomic<std::uint64_t>& held)
+    : version(key.version),
+      version_hash(key.hash),
+      first_block(first),
+      blocks(count),
+      offset(at),
+      held_(held),
+      bytes_(size) {
+  held_ += size;
+}
+
+void Run::Finish(std::optional<Error> error) {
+  MutexLock lock(mutex_);
+  done_ = true;
+  ready_.store(!error, std::memory_order_release);
+  error_ = std::move(error);
+  finished_.NotifyAll();
+}
+
+Status Run::Wait(const object::Call& call) {
+  if (ready_.load(std::memory_order_acquire)) return {};
+  MutexLock lock(mutex_);
+  auto done = [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return done_; };
+  bool finished = call.deadline.infinite() ? finished_.Wait(mutex_, call.stop, done)
+                                           : finished_.WaitUntil(mutex_, call.deadline.at(), call.stop, done);
+  if (!finished) {
+    return Fail(call.stop.stop_requested() ? Code::kCancelled : Code::kDeadlineExceeded, "waiting for bytes of {}",
+                version.key);
+  }
+  if (error_) return Fail(*error_);
+  return {};
+}
+
+MemoryTier::MemoryTier(std::uint64_t capacity, std::uint64_t block_bytes, std::uint64_t blocks_per_fetch)
+    : block_bytes_(block_bytes), blocks_per_fetch_(blocks_per_fetch) {
+  // Few large shards: each must hold several runs for its order of eviction to mean something.
+  std::uint64_t shards = std::clamp<std::uint64_t>(capacity / (8 * block_bytes * blocks_per_fetch), 1, 16);
+  shard_capacity_ = capacity / shards;
+  for (std::uint64_t i = 0; i < shards; ++i) shards_.push_back(std::make_unique<Shard>());
+}
+
+MemoryTier::Shard& MemoryTier::ShardOf(std::uint64_t version_hash, std::uint64_t block) {
+  // Parts in a row go to shards in a row, so that one long read fills all of them evenly.
+  return *shards_[(version_hash + block / blocks_per_fetch_) % shards_.size()];
+}
+
+MemoryTier::Claim MemoryTier::Find(const VersionKey& key, std::uint64_t block, std::uint64_t last_block,
+                                   Priority priority) {
+  last_block = std::min(last_block, block / blocks_per_fetch_ * blocks_per_fetch_ + blocks_per_fetch_ - 1);
+  Shard& shard = ShardOf(key.hash, block);
+  MutexLock lock(shard.mutex);
+  if (auto found = shard.index.find({key.hash, block}); found != shard.index.end()) {
+    const ObjectVersion& other = found->second->version;
+    if (other.key != key.version.key || other.etag != key.version.etag) return {};  // a collision of 64-bit hashes
+    return {found->second, false};
+  }
+  std::uint64_t blocks = 1;
+  while (block + blocks <= last_block && !shard.index.contains({key.hash, block + blocks})) ++blocks;
+  const std::uint64_t offset = block * block_bytes_;
+  auto size_of = [&](std::uint64_t n) { return std::min(n * block_bytes_, key.version.size - offset); };
+  if (!MakeRoom(shard, size_of(blocks), priority)) {
+    if (blocks == 1 || !MakeRoom(shard, size_of(1), priority)) return {};
+    blocks = 1;
+  }
+  auto run = std::make_shared<Run>(key, block, blocks, offset, size_of(blocks), shard.held);
+  for (std::uint64_t i = 0; i < blocks; ++i) shard.index[{key.hash, block + i}] = run;
+  return {std::move(run), true};
+}
+
+std::shared_ptr<Run> MemoryTier::Peek(const VersionKey& key, std::uint64_t block) {
+  Shard& shard = ShardOf(key.hash, block);
+  MutexLock lock(shard.mutex);
+  auto found = shard.index.find({key.hash, block});
+  if (found == shard.index.end()) return nullptr;
+  const ObjectVersion& other = found->second->version;
+  return other.key == key.version.key && other.etag == key.version.etag ? found->second : nullptr;
+}
+
+void MemoryTier::Publish(const std::shared_ptr<Run>& run, std::optional<Error> error) {
+  Shard& shard = ShardOf(run->version_hash, run->first_block);
+  {
+    MutexLock lock(shard.mutex);
+    if (error) {
+      Drop(shard, run);
+    } else {
+      run->place_ = Run::Place::kFresh;
+      run->position_ = shard.fresh.insert(shard.fresh.end(), run);
+      shard.fresh_bytes += run->bytes().size();
+    }
+  }
+  run->Finish(std::move(error));
+}
+
+void MemoryTier::Touch(const std::shared_ptr<Run>& run, std::uint64_t end) {
+  Shard& shard = ShardOf(run->version_hash, run->first_block);
+  MutexLock lock(shard.mutex);
+  if (run->place_ == Run::Place::kFresh && end >= run->end()) {
+    shard.consumed.splice(shard.consumed.end(), shard.fresh, run->position_);
+    shard.fresh_bytes -= run->bytes().size();
+    run->place_ = Run::Place::kConsumed;
+  } else if (run->place_ == Run::Place::kFresh) {
+    shard.fresh.splice(shard.fresh.end(), shard.fresh, run->position_);
+  } else if (run->place_ == Run::Place::kConsumed) {
+    shard.consumed.splice(shard.consumed.end(), shard.consumed, run->position_);
+  }
+}
+
+bool MemoryTier::MakeRoom(Shard& shard, std::uint64_t bytes, Priority priority) {
+  auto evict_oldest = [&](std::list<std::shared_ptr<Run>>& queue) MR_REQUIRES(shard.mutex) {
+    std::shared_ptr<Run> victim = queue.front();
+    Drop(shard, victim);
+    ++evictions_;
+  };
+  auto fits = [&] { return shard.held + bytes <= shard_capacity_; };
+  while (!fits() && !shard.consumed.empty()) evict_oldest(shard.consumed);
+  const std::uint64_t keep_fresh = priority == Priority::kDemand ? 0 : shard_capacity_ / 4 * 3;
+  while (!fits() && !shard.fresh.empty() && shard.fresh_bytes > keep_fresh) evict_oldest(shard.fresh);
+  return fits();
+}
+
+void MemoryTier::Unlink(Shard& shard, Run& run) {
+  if (run.place_ == Run::Place::kFresh) {
+    shard.fresh_bytes -= run.bytes().size();
+    shard.fresh.erase(run.position_);
+  } else if (run.place_ == Run::Place::kConsumed) {
+    shard.consumed.erase(run.position_);
+  }
+  run.place_ = Run::Place::kOut;
+}
+
+void MemoryTier::Drop(Shard& shard, const std::shared_ptr<Run>& run) {
+  for (std::uint64_t i = 0; i < run->blocks; ++i) shard.index.erase({run->version_hash, run->first_block + i});
+  Unlink(shard, *run);
+}
+
+std::uint64_t MemoryTier::held() const {
+  std::uint64_t sum = 0;
+  for (const auto& shard : shards_) sum += shard->held;
+  return sum;
+}
+
+}  // namespace millrace::cache

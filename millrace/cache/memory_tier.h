@@ -1,0 +1,118 @@
+// The memory tier of the block cache: which blocks are here, which are under way, and what goes when room is needed.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "millrace/base/bytes.h"
+#include "millrace/base/random.h"
+#include "millrace/base/sync.h"
+#include "millrace/cache/block_cache.h"
+
+namespace millrace::cache {
+
+/// One object version with the hash that finds its blocks.
+struct VersionKey {
+  explicit VersionKey(const ObjectVersion& v);
+  const ObjectVersion& version;
+  std::uint64_t hash;
+};
+
+/// Adjacent blocks of one version: the unit of fetching, of eviction and of accounting. It begins under way and is
+/// finished once, with bytes or with an error. Shared by the tier, the fetch and the readers; thread-safe.
+class Run {
+ public:
+  Run(const VersionKey& key, std::uint64_t first_block, std::uint64_t blocks, std::uint64_t offset, std::uint64_t size,
+      std::atomic<std::uint64_t>& held);
+  ~Run() { held_ -= bytes_.size(); }
+
+  const ObjectVersion version;
+  const std::uint64_t version_hash;
+  const std::uint64_t first_block, blocks;
+  const std::uint64_t offset;  ///< of the first byte, in the object
+
+  std::uint64_t end() const { return offset + bytes_.size(); }
+  ByteSpan bytes() const { return bytes_; }
+  /// For the one who fills it, before Finish.
+  MutableByteSpan filling() { return bytes_.span(); }
+  void Finish(std::optional<Error> error) MR_EXCLUDES(mutex_);
+  /// Blocks until the run is finished; fails with its error, or when the call is stopped or late.
+  Status Wait(const object::Call& call) MR_EXCLUDES(mutex_);
+
+ private:
+  friend class MemoryTier;
+  enum class Place { kUnderWay, kFresh, kConsumed, kOut };
+
+  std::atomic<std::uint64_t>& held_;
+  Buffer bytes_;
+  std::atomic<bool> ready_ = false;
+  Mutex mutex_;
+  CondVar finished_;
+  bool done_ MR_GUARDED_BY(mutex_) = false;
+  std::optional<Error> error_ MR_GUARDED_BY(mutex_);
+
+  // Guarded by the mutex of the run's shard.
+  Place place_ = Place::kUnderWay;
+  std::list<std::shared_ptr<Run>>::iterator position_;
+};
+
+/// An index of runs in shards, each a least-recently-used cache of its own with two queues: `fresh` holds what was
+/// fetched and not read to its end, `consumed` the rest. Consumed runs go first; a speculative claim may push out fresh
+/// runs only where they fill more than three quarters of the shard, so that readahead never eats readahead, and what
+/// was abandoned still leaves. Memory of a run counts until its last user lets go. Thread-safe; nothing blocks.
+class MemoryTier {
+ public:
+  enum class Priority { kDemand, kSpeculative };
+
+  MemoryTier(std::uint64_t capacity, std::uint64_t block_bytes, std::uint64_t blocks_per_fetch);
+
+  struct Claim {
+    std::shared_ptr<Run> run;  ///< nothing: there is no room
+    bool mine = false;         ///< the caller must fill it and call Publish
+  };
+  /// The run that holds `block`, or a new one that begins there and spans the missing blocks up to `last_block` that
+  /// one request may bring.
+  Claim Find(const VersionKey& key, std::uint64_t block, std::uint64_t last_block, Priority priority);
+  /// The run that holds `block`, if any; claims nothing.
+  std::shared_ptr<Run> Peek(const VersionKey& key, std::uint64_t block);
+  /// Ends a claim: readers wake; a failed run is forgotten.
+  void Publish(const std::shared_ptr<Run>& run, std::optional<Error> error);
+  /// Tells the order of eviction that bytes up to `end` (in the object) were read.
+  void Touch(const std::shared_ptr<Run>& run, std::uint64_t end);
+
+  std::uint64_t held() const;
+  std::uint64_t evictions() const { return evictions_; }
+
+ private:
+  struct BlockKey {
+    std::uint64_t version_hash, block;
+    bool operator==(const BlockKey&) const = default;
+  };
+  struct BlockKeyHash {
+    std::size_t operator()(const BlockKey& key) const { return Mix64(key.version_hash ^ Mix64(key.block)); }
+  };
+  struct Shard {
+    Mutex mutex;
+    std::unordered_map<BlockKey, std::shared_ptr<Run>, BlockKeyHash> index MR_GUARDED_BY(mutex);
+    std::list<std::shared_ptr<Run>> fresh MR_GUARDED_BY(mutex), consumed MR_GUARDED_BY(mutex);  ///< oldest first
+    std::uint64_t fresh_bytes MR_GUARDED_BY(mutex) = 0;
+    std::atomic<std::uint64_t> held = 0;
+  };
+
+  Shard& ShardOf(std::uint64_t version_hash, std::uint64_t block);
+  bool MakeRoom(Shard& shard, std::uint64_t bytes, Priority priority) MR_REQUIRES(shard.mutex);
+  void Drop(Shard& shard, const std::shared_ptr<Run>& run) MR_REQUIRES(shard.mutex);
+  void Unlink(Shard& shard, Run& run) MR_REQUIRES(shard.mutex);
+
+  const std::uint64_t block_bytes_, blocks_per_fetch_;
+  std::uint64_t shard_capacity_;
+  std::vector<std::unique_ptr<Shard>> shards_;
+  std::atomic<std::uint64_t> evictions_ = 0;
+};
+
+}  // namespace millrace::cache

@@ -1,0 +1,446 @@
+#include "millrace/http/client.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <deque>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <set>
+#include <thread>
+#include <unordered_map>
+
+#include "millrace/base/files.h"
+#include "millrace/base/sync.h"
+#include "millrace/http/transfer.h"
+
+namespace millrace::http {
+
+/// The event loop. Callers' threads reach it through the inbox only; all other state belongs to the loop's thread.
+///
+///     Send ──▶ inbox ──▶ host queue ──▶ libcurl ──▶ completion
+///     stop token ──▶ inbox ──────────▲ (cancels wherever the request is)
+class Client::Loop {
+ public:
+  explicit Loop(Options options);
+  ~Loop();
+
+  void Send(Request request, BodyTarget target, Call call, Completion done) MR_EXCLUDES(mutex_);
+  Stats stats() const;
+
+ private:
+  using Id = std::uint64_t;
+  struct Canceller {
+    Loop* loop;
+    Id id;
+    void operator()() const noexcept { loop->Cancel(id); }
+  };
+  /// Requests to one server wait here in order.
+  struct Host {
+    std::deque<Id> queue;  ///< may name flights that have been cancelled since
+    int active = 0;
+  };
+  /// A request from Send to completion.
+  struct Flight {
+    Flight(Request request, BodyTarget target, Call call, Completion done)
+        : transfer(std::move(request), target, std::move(call), std::move(done)) {}
+    Id id = 0;
+    Transfer transfer;
+    Host* host = nullptr;
+    bool active = false;  ///< libcurl has it
+    std::optional<std::stop_callback<Canceller>> canceller;
+  };
+
+  void Cancel(Id id) MR_EXCLUDES(mutex_);
+  void Wake();
+
+  void Run();
+  int WaitTimeout() const;
+  void WaitForEvents();
+  bool DrainInbox() MR_EXCLUDES(mutex_);
+  void Admit(std::unique_ptr<Flight> flight);
+  void StartQueued();
+  void Start(Flight& flight);
+  void RunCurlTimer();
+  void Reap();
+  void Expire();
+  void ResumePaused();
+  void Complete(Id id, Result<Response> result);
+
+  static int OnSocket(CURL*, curl_socket_t socket, int what, void* self, void* known);
+  static int OnTimer(CURLM*, long milliseconds, void* self);
+
+  const Options options_;
+  UniqueFd epoll_, wake_;
+  CURLM* multi_;
+  CURLSH* share_;
+  Clock& clock_ = SystemClock();
+
+  mutable Mutex mutex_;
+  std::vector<std::unique_ptr<Flight>> arrived_ MR_GUARDED_BY(mutex_);
+  std::vector<Id> cancelled_ MR_GUARDED_BY(mutex_);
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
+  Id next_id_ MR_GUARDED_BY(mutex_) = 1;
+
+  std::atomic<std::uint64_t> requests_{0}, connections_{0}, sent_{0}, received_{0};
+  std::atomic<int> in_flight_{0};
+
+  // The loop thread's own.
+  TransferContext context_;
+  std::unordered_map<Id, std::unique_ptr<Flight>> flights_;
+  std::map<std::string, Host, std::less<>> hosts_;
+  std::set<std::pair<TimePoint, Id>> deadlines_;
+  std::set<Id> active_;
+  Id last_resumed_ = 0;
+  std::vector<CURL*> idle_handles_;
+  std::optional<TimePoint> curl_timer_;
+  TimePoint next_sweep_ = TimePoint::max();  ///< when to look for stalled transfers again
+  std::thread thread_;
+};
+
+namespace {
+
+/// "https://host:port" of an absolute URL: requests with the same one share connections.
+std::string_view Origin(std::string_view url) {
+  std::size_t scheme = url.find("://");
+  return scheme == url.npos ? url : url.substr(0, url.find('/', scheme + 3));
+}
+
+}  // namespace
+
+Client::Loop::Loop(Options options)
+    : options_(std::move(options)),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      context_{.now = clock_.Now(),
+               .down = Bandwidth(options_.max_bytes_per_second),
+               .up = Bandwidth(options_.max_bytes_per_second)} {
+  curl_global_init(CURL_GLOBAL_DEFAULT);  // counted and thread-safe
+  multi_ = curl_multi_init();
+  share_ = curl_share_init();
+  curl_share_setopt(share_, CURLSHOPT_SHARE, CURL_LOCK_DATA_SSL_SESSION);
+  curl_multi_setopt(multi_, CURLMOPT_SOCKETFUNCTION, OnSocket);
+  curl_multi_setopt(multi_, CURLMOPT_SOCKETDATA, this);
+  curl_multi_setopt(multi_, CURLMOPT_TIMERFUNCTION, OnTimer);
+  curl_multi_setopt(multi_, CURLMOPT_TIMERDATA, this);
+  curl_multi_setopt(multi_, CURLMOPT_PIPELINING, static_cast<long>(CURLPIPE_NOTHING));
+  curl_multi_setopt(multi_, CURLMOPT_MAXCONNECTS, static_cast<long>(options_.max_connections));
+  epoll_event event{.events = EPOLLIN, .data = {.fd = wake_.get()}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event);
+  // Signals are for other threads; SIGPIPE in particular, which OpenSSL's writes to a closed connection raise.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { Run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_setname_np(thread_.native_handle(), "http-client");
+}
+
+Client::Loop::~Loop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  Wake();
+  thread_.join();
+  for (CURL* easy : idle_handles_) curl_easy_cleanup(easy);
+  curl_multi_cleanup(multi_);
+  curl_share_cleanup(share_);
+  curl_global_cleanup();
+}
+
+void Client::Loop::Send(Request request, BodyTarget target, Call call, Completion done) {
+  auto flight = std::make_unique<Flight>(std::move(request), target, std::move(call), std::move(done));
+  bool first = false;
+  {
+    MutexLock lock(mutex_);
+    if (!stopping_) {
+      flight->id = next_id_++;
+      first = arrived_.empty();
+      arrived_.push_back(std::move(flight));
+    }
+  }
+  if (flight) {  // too late
+    flight->transfer.TakeCompletion()(Fail(flight->transfer.Failure(Code::kCancelled, "the client is shutting down")));
+  } else if (first) {
+    Wake();
+  }
+}
+
+void Client::Loop::Cancel(Id id) {
+  {
+    MutexLock lock(mutex_);
+    cancelled_.push_back(id);
+  }
+  Wake();
+}
+
+void Client::Loop::Wake() {
+  std::uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = write(wake_.get(), &one, sizeof one);  // a full counter wakes as well
+}
+
+Client::Stats Client::Loop::stats() const {
+  return {.requests = requests_,
+          .connections_opened = connections_,
+          .bytes_sent = sent_,
+          .bytes_received = received_,
+          .in_flight = in_flight_};
+}
+
+void Client::Loop::Run() {
+  bool running = true;
+  while (running) {
+    WaitForEvents();
+    running = DrainInbox();
+    RunCurlTimer();
+    Reap();
+    Expire();
+    ResumePaused();
+    StartQueued();
+    sent_.store(context_.bytes_sent, std::memory_order_relaxed);
+    received_.store(context_.bytes_received, std::memory_order_relaxed);
+  }
+  while (!flights_.empty()) {
+    Flight& flight = *flights_.begin()->second;
+    Complete(flight.id, Fail(flight.transfer.Failure(Code::kCancelled, "the client is shutting down")));
+  }
+}
+
+/// Milliseconds until something is due; -1: nothing is.
+int Client::Loop::WaitTimeout() const {
+  TimePoint due = next_sweep_;
+  if (curl_timer_) due = std::min(due, *curl_timer_);
+  if (!deadlines_.empty()) due = std::min(due, deadlines_.begin()->first);
+  for (const Bandwidth* direction : {&context_.down, &context_.up}) {
+    if (TimePoint open = direction->OpensAt(context_.now); open > context_.now) due = std::min(due, open);
+  }
+  if (due == TimePoint::max()) return -1;
+  auto left = std::chrono::ceil<std::chrono::milliseconds>(due - clock_.Now()).count();
+  return static_cast<int>(std::clamp<long>(left, 0, 60'000));
+}
+
+void Client::Loop::WaitForEvents() {
+  std::array<epoll_event, 64> events;
+  int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), WaitTimeout());
+  context_.now = clock_.Now();
+  for (int i = 0; i < count; ++i) {
+    int fd = events[i].data.fd;
+    if (fd == wake_.get()) {
+      std::uint64_t wakes;
+      [[maybe_unused]] ssize_t taken = read(wake_.get(), &wakes, sizeof wakes);
+      continue;
+    }
+    int what = (events[i].events & EPOLLIN ? CURL_CSELECT_IN : 0) |
+               (events[i].events & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
+               (events[i].events & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0);
+    int running;
+    curl_multi_socket_action(multi_, fd, what, &running);
+  }
+}
+
+/// Takes what callers have left; false when the client is to stop.
+bool Client::Loop::DrainInbox() {
+  std::vector<std::unique_ptr<Flight>> arrived;
+  std::vector<Id> cancelled;
+  bool running;
+  {
+    MutexLock lock(mutex_);
+    arrived.swap(arrived_);
+    cancelled.swap(cancelled_);
+    running = !stopping_;
+  }
+  for (auto& flight : arrived) Admit(std::move(flight));
+  for (Id id : cancelled) {
+    auto found = flights_.find(id);
+    if (found == flights_.end()) continue;
+    Complete(id, Fail(found->second->transfer.Failure(Code::kCancelled, "cancelled")));
+  }
+  return running;
+}
+
+void Client::Loop::Admit(std::unique_ptr<Flight> flight) {
+  std::string_view origin = Origin(flight->transfer.url());
+  auto host = hosts_.find(origin);
+  if (host == hosts_.end()) host = hosts_.emplace(std::string(origin), Host{}).first;
+  flight->host = &host->second;
+  host->second.queue.push_back(flight->id);
+  const Call& call = flight->transfer.call();
+  if (!call.deadline.infinite()) deadlines_.emplace(call.deadline.at(), flight->id);
+  Flight& admitted = *flight;
+  flights_.emplace(flight->id, std::move(flight));
+  requests_.fetch_add(1, std::memory_order_relaxed);
+  in_flight_.fetch_add(1, std::memory_order_relaxed);
+  // Last, since a token that has fired already cancels from within the constructor.
+  if (call.stop.stop_possible()) admitted.canceller.emplace(call.stop, Canceller{this, admitted.id});
+}
+
+/// Starts the oldest requests whose server has a connection to spare.
+void Client::Loop::StartQueued() {
+  while (static_cast<int>(active_.size()) < options_.max_connections) {
+    Host* next = nullptr;
+    for (auto& [origin, host] : hosts_) {
+      while (!host.queue.empty() && !flights_.contains(host.queue.front())) host.queue.pop_front();
+      if (host.queue.empty() || host.active >= options_.max_connections_per_host) continue;
+      if (!next || host.queue.front() < next->queue.front()) next = &host;
+    }
+    if (!next) return;
+    Flight& flight = *flights_.at(next->queue.front());
+    next->queue.pop_front();
+    Start(flight);
+  }
+}
+
+void Client::Loop::Start(Flight& flight) {
+  CURL* easy = nullptr;
+  if (idle_handles_.empty()) {
+    easy = curl_easy_init();
+  } else {
+    easy = idle_handles_.back();
+    idle_handles_.pop_back();
+  }
+  flight.transfer.Prepare(easy, options_, share_, context_);
+  curl_easy_setopt(easy, CURLOPT_PRIVATE, &flight);
+  flight.active = true;
+  ++flight.host->active;
+  active_.insert(flight.id);
+  next_sweep_ = std::min(next_sweep_, context_.now + std::min(options_.timeouts.first_byte, options_.timeouts.stall));
+  curl_multi_add_handle(multi_, easy);
+}
+
+void Client::Loop::RunCurlTimer() {
+  if (!curl_timer_ || *curl_timer_ > context_.now) return;
+  curl_timer_.reset();
+  int running;
+  curl_multi_socket_action(multi_, CURL_SOCKET_TIMEOUT, 0, &running);
+}
+
+/// Completes what libcurl is done with.
+void Client::Loop::Reap() {
+  int left;
+  while (CURLMsg* message = curl_multi_info_read(multi_, &left)) {
+    if (message->msg != CURLMSG_DONE) continue;
+    CURLcode code = message->data.result;
+    CURL* easy = message->easy_handle;
+    Flight* flight = nullptr;
+    long opened = 0;
+    curl_easy_getinfo(easy, CURLINFO_PRIVATE, &flight);
+    curl_easy_getinfo(easy, CURLINFO_NUM_CONNECTS, &opened);
+    connections_.fetch_add(static_cast<std::uint64_t>(opened), std::memory_order_relaxed);
+    Complete(flight->id, flight->transfer.Finish(code));
+  }
+}
+
+void Client::Loop::Expire() {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= context_.now) {
+    Id id = deadlines_.begin()->second;
+    Complete(id, Fail(flights_.at(id)->transfer.Failure(Code::kDeadlineExceeded, "the deadline has passed")));
+  }
+  if (context_.now < next_sweep_) return;
+  std::vector<Id> idle;
+  // A transfer's limit may come nearer when it enters its next phase: look again before that can matter.
+  TimePoint next = context_.now + std::min(options_.timeouts.first_byte, options_.timeouts.stall);
+  for (Id id : active_) {
+    auto limit = flights_.at(id)->transfer.IdleLimit(options_.timeouts);
+    if (!limit) continue;
+    if (*limit <= context_.now) {
+      idle.push_back(id);
+    } else {
+      next = std::min(next, *limit);
+    }
+  }
+  for (Id id : idle) Complete(id, Fail(flights_.at(id)->transfer.IdleError(options_.timeouts)));
+  next_sweep_ = active_.empty() ? TimePoint::max() : next;
+}
+
+/// Lets transfers go on that had used up the bandwidth, the one after the last to go on first.
+void Client::Loop::ResumePaused() {
+  if (!context_.down.limited()) return;
+  std::vector<Id> paused;
+  auto turn = active_.upper_bound(last_resumed_);
+  std::copy(turn, active_.end(), std::back_inserter(paused));
+  std::copy(active_.begin(), turn, std::back_inserter(paused));
+  for (Id id : paused) {
+    Transfer& transfer = flights_.at(id)->transfer;
+    Bandwidth* direction = transfer.waits_for();
+    if (!direction || !direction->Open(context_.now)) continue;
+    last_resumed_ = id;
+    // What libcurl had received meanwhile is delivered at once, and may be refused.
+    if (CURLcode code = transfer.Resume(); code != CURLE_OK) Complete(id, transfer.Finish(code));
+  }
+}
+
+void Client::Loop::Complete(Id id, Result<Response> result) {
+  auto found = flights_.find(id);
+  std::unique_ptr<Flight> flight = std::move(found->second);
+  flights_.erase(found);
+  if (flight->active) {
+    curl_multi_remove_handle(multi_, flight->transfer.easy());
+    idle_handles_.push_back(flight->transfer.Release());
+    --flight->host->active;
+    active_.erase(id);
+  }
+  const Call& call = flight->transfer.call();
+  if (!call.deadline.infinite()) deadlines_.erase({call.deadline.at(), id});
+  flight->canceller.reset();
+  in_flight_.fetch_sub(1, std::memory_order_relaxed);
+  Completion done = flight->transfer.TakeCompletion();
+  flight.reset();
+  done(std::move(result));
+}
+
+int Client::Loop::OnSocket(CURL*, curl_socket_t socket, int what, void* self, void* known) {
+  auto& loop = *static_cast<Loop*>(self);
+  if (what == CURL_POLL_REMOVE) {
+    epoll_ctl(loop.epoll_.get(), EPOLL_CTL_DEL, socket, nullptr);
+    return 0;
+  }
+  epoll_event event{.events = (what & CURL_POLL_IN ? EPOLLIN : 0u) | (what & CURL_POLL_OUT ? EPOLLOUT : 0u),
+                    .data = {.fd = socket}};
+  epoll_ctl(loop.epoll_.get(), known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, socket, &event);
+  if (!known) curl_multi_assign(loop.multi_, socket, self);
+  return 0;
+}
+
+int Client::Loop::OnTimer(CURLM*, long milliseconds, void* self) {
+  auto& loop = *static_cast<Loop*>(self);
+  if (milliseconds < 0) {
+    loop.curl_timer_.reset();
+  } else {
+    loop.curl_timer_ = loop.clock_.Now() + std::chrono::milliseconds(milliseconds);
+  }
+  return 0;
+}
+
+Client::Client(Options options) : loop_(std::make_unique<Loop>(std::move(options))) {}
+Client::~Client() = default;
+
+void Client::Send(Request request, BodyTarget target, Call call, Completion done) {
+  loop_->Send(std::move(request), target, std::move(call), std::move(done));
+}
+
+Result<Response> Client::Send(Request request, BodyTarget target, Call call) {
+  Mutex mutex;
+  CondVar ready;
+  std::optional<Result<Response>> result;
+  Send(std::move(request), target, std::move(call), [&](Result<Response> response) {
+    MutexLock lock(mutex);
+    result.emplace(std::move(response));
+    ready.NotifyOne();
+  });
+  MutexLock lock(mutex);
+  while (!result) ready.Wait(mutex);
+  return *std::move(result);
+}
+
+Client::Stats Client::stats() const { return loop_->stats(); }
+
+}  // namespace millrace::http

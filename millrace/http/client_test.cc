@@ -1,0 +1,320 @@
+#include "millrace/http/client.h"
+
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <latch>
+#include <thread>
+
+#include "millrace/http/testing/scripted_server.h"
+
+namespace millrace::http {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::Answer;
+using testing::ScriptedServer;
+using Then = ScriptedServer::Reply::Then;
+using Seen = ScriptedServer::Seen;
+
+ScriptedServer::Reply Echo(const Seen& seen) { return {Answer(200, seen.body)}; }
+
+Client::Options Impatient() {
+  return {
+      .timeouts = {.connect = std::chrono::seconds(2), .first_byte = milliseconds(150), .stall = milliseconds(150)}};
+}
+
+TEST(Client, SendsMethodHeadersAndBodyAndReportsStatusAndHeaders) {
+  ScriptedServer server([](const Seen&) { return ScriptedServer::Reply{Answer(201, "made", "ETag: \"x\"\r\n")}; });
+  Client client({});
+  std::string body = "hello";
+  Request request{.method = "PUT", .url = server.url() + "/a/../b%20c?d=e", .body = AsBytes(body)};
+  request.headers.Set("X-One", "1");
+  request.headers.Set("X-Empty", "");
+  auto response = client.Send(std::move(request));
+  ASSERT_TRUE(response) << response.error().ToString();
+  EXPECT_EQ(response->status, 201);
+  EXPECT_EQ(response->headers.Get("etag"), "\"x\"");
+  EXPECT_EQ(response->body, "made");
+  auto seen = server.seen();
+  ASSERT_EQ(seen.size(), 1u);
+  EXPECT_EQ(seen[0].method, "PUT");
+  EXPECT_EQ(seen[0].target, "/a/../b%20c?d=e") << "paths must travel as they are: they are keys";
+  EXPECT_EQ(seen[0].headers.Get("x-one"), "1");
+  EXPECT_TRUE(seen[0].headers.Has("x-empty"));
+  EXPECT_FALSE(seen[0].headers.Has("expect"));
+  EXPECT_EQ(seen[0].body, "hello");
+}
+
+TEST(Client, EveryMethodKeepsItsName) {
+  ScriptedServer server([](const Seen& seen) {
+    return ScriptedServer::Reply{seen.method == "HEAD" ? "HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n"
+                                                       : Answer(200, "")};
+  });
+  Client client({});
+  for (std::string method : {"GET", "HEAD", "PUT", "POST", "DELETE"}) {
+    auto response = client.Send({.method = method, .url = server.url() + "/"});
+    ASSERT_TRUE(response) << method << response.error().ToString();
+    EXPECT_EQ(server.seen().back().method, method);
+    if (method == "PUT" || method == "POST") {
+      EXPECT_EQ(server.seen().back().headers.Get("content-length"), "0");
+    }
+  }
+  EXPECT_EQ(server.connections(), 1);
+}
+
+TEST(Client, ABodyLandsInTheCallersBuffer) {
+  std::string content(3'000'000, 'x');
+  for (std::size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 2654435761u >> 24);
+  ScriptedServer server([&](const Seen&) { return ScriptedServer::Reply{Answer(206, content)}; });
+  Client client({});
+  Buffer into(content.size() + 10);
+  auto response = client.Send({.url = server.url()}, {.into = into.span()});
+  ASSERT_TRUE(response) << response.error().ToString();
+  EXPECT_EQ(response->received, content.size());
+  EXPECT_TRUE(response->body.empty());
+  EXPECT_EQ(AsText(into.span().first(content.size())), content);
+}
+
+TEST(Client, ABodyLongerThanTheBufferIsCorrupt) {
+  ScriptedServer server([](const Seen&) { return ScriptedServer::Reply{Answer(200, "0123456789")}; });
+  Client client({});
+  Buffer into(9);
+  auto response = client.Send({.url = server.url()}, {.into = into.span()});
+  ASSERT_FALSE(response);
+  EXPECT_EQ(response.error().code(), Code::kCorrupt);
+}
+
+TEST(Client, ErrorBodiesAreCollectedAndNeverLandInTheBuffer) {
+  ScriptedServer server([](const Seen&) { return ScriptedServer::Reply{Answer(503, "<Error/>")}; });
+  Client client({});
+  Buffer into(4);
+  auto response = client.Send({.url = server.url()}, {.into = into.span()});
+  ASSERT_TRUE(response) << response.error().ToString();
+  EXPECT_EQ(response->status, 503);
+  EXPECT_EQ(response->body, "<Error/>");
+}
+
+TEST(Client, CollectedBodiesAreBounded) {
+  ScriptedServer server([](const Seen&) { return ScriptedServer::Reply{Answer(200, "0123456789")}; });
+  Client client({});
+  auto response = client.Send({.url = server.url()}, {.max_collected = 9});
+  ASSERT_FALSE(response);
+  EXPECT_EQ(response.error().code(), Code::kResourceExhausted);
+}
+
+struct Misbehaviour {
+  std::string name;
+  ScriptedServer::Reply reply;
+};
+class Broken : public ::testing::TestWithParam<Misbehaviour> {};
+
+TEST_P(Broken, AnswersAreTransientErrorsThatNameTheRequest) {
+  ScriptedServer server([&](const Seen&) { return GetParam().reply; });
+  Client client(Impatient());
+  Buffer into(100);
+  auto response = client.Send({.url = server.url() + "/key?X-Amz-Signature=secret"}, {.into = into.span()});
+  ASSERT_FALSE(response);
+  EXPECT_EQ(response.error().code(), Code::kUnavailable) << response.error().ToString();
+  EXPECT_THAT(response.error().ToString(), ::testing::HasSubstr(server.url() + "/key"));
+  EXPECT_THAT(response.error().ToString(), ::testing::Not(::testing::HasSubstr("secret")));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Broken,
+    ::testing::Values(Misbehaviour{"CutShort", {"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf", Then::kClose}},
+                      Misbehaviour{"Reset", {"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf", Then::kReset}},
+                      Misbehaviour{"ClosedAtOnce", {"", Then::kClose}}, Misbehaviour{"NoAnswer", {"", Then::kHang}},
+                      Misbehaviour{"Stall", {"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf", Then::kHang}},
+                      Misbehaviour{"ChunkedCutShort",
+                                   {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhalf", Then::kClose}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(Client, ARefusedConnectionSaysWhatToCheck) {
+  int port = 0;
+  {
+    ScriptedServer gone(Echo);
+    port = gone.port();
+  }
+  Client client({});
+  auto response = client.Send({.url = fmt::format("http://127.0.0.1:{}/", port)});
+  ASSERT_FALSE(response);
+  EXPECT_EQ(response.error().code(), Code::kUnavailable);
+  EXPECT_THAT(response.error().message(), ::testing::HasSubstr("check that the endpoint's address"));
+}
+
+TEST(Client, OtherProtocolsAreRefused) {
+  Client client({});
+  auto response = client.Send({.url = "file:///etc/passwd"});
+  ASSERT_FALSE(response);
+  EXPECT_EQ(response.error().code(), Code::kInvalidArgument);
+}
+
+TEST(Client, ADeadlineEndsARequestThatIsUnderWay) {
+  ScriptedServer server([](const Seen&) { return ScriptedServer::Reply{"", Then::kHang}; });
+  Client client({});
+  auto response =
+      client.Send({.url = server.url()}, {}, {.deadline = Deadline::After(SystemClock(), milliseconds(50))});
+  ASSERT_FALSE(response);
+  EXPECT_EQ(response.error().code(), Code::kDeadlineExceeded);
+}
+
+TEST(Client, CancellingEndsRequestsUnderWayAndQueuedOnes) {
+  std::atomic<int> arrived = 0;
+  ScriptedServer server([&](const Seen&) {
+    ++arrived;
+    arrived.notify_all();
+    return ScriptedServer::Reply{"", Then::kHang};
+  });
+  Client client({.max_connections = 1});
+  std::stop_source stop;
+  std::latch ended(3);
+  std::atomic<int> cancelled = 0;
+  for (int i = 0; i < 3; ++i) {
+    client.Send({.url = server.url()}, {}, {.stop = stop.get_token()}, [&](Result<Response> response) {
+      if (!response && response.error().code() == Code::kCancelled) ++cancelled;
+      ended.count_down();
+    });
+  }
+  arrived.wait(0);
+  stop.request_stop();
+  ended.wait();
+  EXPECT_EQ(cancelled, 3);
+  EXPECT_EQ(server.seen().size(), 1u);
+  auto late = client.Send({.url = server.url()}, {}, {.stop = stop.get_token()});
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().code(), Code::kCancelled);
+}
+
+TEST(Client, DestructionCompletesEverything) {
+  ScriptedServer server([](const Seen&) { return ScriptedServer::Reply{"", Then::kHang}; });
+  int completed = 0;
+  {
+    Client client({.max_connections = 2});
+    for (int i = 0; i < 5; ++i) {
+      client.Send({.url = server.url()}, {}, {}, [&](Result<Response> response) {
+        EXPECT_FALSE(response);
+        ++completed;
+        // What a retry would do: the client refuses instead of waiting for ever.
+        client.Send({.url = server.url()}, {}, {}, [&](Result<Response> again) {
+          EXPECT_EQ(again.error().code(), Code::kCancelled);
+          ++completed;
+        });
+      });
+    }
+  }
+  EXPECT_EQ(completed, 10);
+}
+
+TEST(Client, ConnectionsAreKeptAndTheirNumberIsBounded) {
+  ScriptedServer server(Echo);
+  Client client({.max_connections = 3});
+  std::latch ended(60);
+  for (int i = 0; i < 60; ++i) {
+    client.Send({.url = server.url()}, {}, {}, [&](Result<Response> response) {
+      EXPECT_TRUE(response) << response.error().ToString();
+      ended.count_down();
+    });
+  }
+  ended.wait();
+  EXPECT_LE(server.connections(), 3);
+  Client::Stats stats = client.stats();
+  EXPECT_EQ(stats.requests, 60u);
+  EXPECT_EQ(static_cast<int>(stats.connections_opened), server.connections());
+  EXPECT_EQ(stats.in_flight, 0);
+}
+
+TEST(Client, QueuedRequestsGoInOrder) {
+  ScriptedServer server(Echo);
+  Client client({.max_connections = 1});
+  std::latch ended(20);
+  for (int i = 0; i < 20; ++i) {
+    client.Send({.url = fmt::format("{}/{}", server.url(), i)}, {}, {}, [&](Result<Response>) { ended.count_down(); });
+  }
+  ended.wait();
+  auto seen = server.seen();
+  ASSERT_EQ(seen.size(), 20u);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(seen[i].target, fmt::format("/{}", i));
+}
+
+TEST(Client, AConnectionTheServerDroppedWhileIdleIsReplaced) {
+  ScriptedServer server([](const Seen& seen) { return ScriptedServer::Reply{Answer(200, seen.body), Then::kClose}; });
+  Client client({});
+  std::string body(100'000, 'b');
+  for (int i = 0; i < 5; ++i) {
+    auto response = client.Send({.method = "PUT", .url = server.url(), .body = AsBytes(body)});
+    ASSERT_TRUE(response) << response.error().ToString();
+    EXPECT_EQ(response->body, body);
+  }
+}
+
+TEST(Client, InterimAnswersAreSkipped) {
+  ScriptedServer server([](const Seen&) {
+    return ScriptedServer::Reply{"HTTP/1.1 100 Continue\r\nX-Interim: 1\r\n\r\n" + Answer(200, "done")};
+  });
+  Client client({});
+  auto response = client.Send({.url = server.url()});
+  ASSERT_TRUE(response) << response.error().ToString();
+  EXPECT_EQ(response->status, 200);
+  EXPECT_FALSE(response->headers.Has("x-interim"));
+}
+
+TEST(Client, AnEndlessHeaderIsRefused) {
+  ScriptedServer server([](const Seen&) {
+    std::string fields;
+    for (int i = 0; i < 10'000; ++i) fields += fmt::format("X-Field-{}: {}\r\n", i, std::string(40, 'v'));
+    return ScriptedServer::Reply{Answer(200, "", fields)};
+  });
+  Client client({});
+  auto response = client.Send({.url = server.url()});
+  ASSERT_FALSE(response);
+  EXPECT_EQ(response.error().code(), Code::kCorrupt);
+}
+
+TEST(Client, BandwidthIsLimitedOverAllRequests) {
+  std::string content(100'000, 'x');
+  ScriptedServer server([&](const Seen&) { return ScriptedServer::Reply{Answer(200, content)}; });
+  Client client({.max_bytes_per_second = 1'000'000});
+  TimePoint start = SystemClock().Now();
+  std::latch ended(6);
+  for (int i = 0; i < 6; ++i) {
+    client.Send({.url = server.url()}, {}, {}, [&](Result<Response> response) {
+      EXPECT_TRUE(response && response->body == content);
+      ended.count_down();
+    });
+  }
+  ended.wait();
+  // 600 kB less the burst of 100 kB and the one chunk that may overdraw it.
+  EXPECT_GE(SystemClock().Now() - start, milliseconds(300));
+}
+
+TEST(Client, ManyThreadsMaySendAndCancelAtOnce) {
+  ScriptedServer server(Echo);
+  Client client({.max_connections = 8});
+  std::vector<std::thread> threads;
+  std::atomic<int> completed = 0;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 50; ++i) {
+        std::stop_source stop;
+        std::string body = fmt::format("{} {}", t, i);
+        std::jthread canceller([&] {
+          if (i % 3 == 0) stop.request_stop();
+        });
+        auto response =
+            client.Send({.method = "PUT", .url = server.url(), .body = AsBytes(body)}, {}, {.stop = stop.get_token()});
+        if (response) {
+          EXPECT_EQ(response->body, body);
+        } else {
+          EXPECT_EQ(response.error().code(), Code::kCancelled) << response.error().ToString();
+        }
+        ++completed;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(completed, 200);
+}
+
+}  // namespace
+}  // namespace millrace::http

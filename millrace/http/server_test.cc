@@ -1,0 +1,311 @@
+#include "millrace/http/server.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <latch>
+#include <thread>
+
+#include "millrace/base/files.h"
+
+namespace millrace::http {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// A client that sends exactly the bytes it is told to.
+class RawClient {
+ public:
+  explicit RawClient(int port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  }
+  void Send(std::string_view bytes) {
+    while (!bytes.empty()) {
+      ssize_t sent = send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent <= 0) return;
+      bytes.remove_prefix(sent);
+    }
+  }
+  /// Reads until `mark` has been seen or the server closes.
+  std::string ReadUntil(std::string_view mark) {
+    std::string all;
+    char piece[4096];
+    while (mark.empty() || all.find(mark) == std::string::npos) {
+      ssize_t got = recv(fd_.get(), piece, mark.empty() ? sizeof piece : 1, 0);
+      last_ = got < 0 ? errno : 0;
+      if (got <= 0) break;
+      all.append(piece, got);
+    }
+    return all;
+  }
+  std::string ReadToEnd() { return ReadUntil(""); }
+  int last_errno() const { return last_; }
+  void Leave() { fd_.Reset(); }
+
+ private:
+  UniqueFd fd_;
+  int last_ = 0;
+};
+
+/// Answers with what it got: method, target and body.
+void Echo(ServerRequest& request, ServerResponse& response) {
+  auto body = request.ReadAllBody(1 * kMiB);
+  if (!body) {
+    (void)response.Send(ToHttpStatus(body.error().code()), {}, AsBytes(body.error().message()));
+    return;
+  }
+  std::string text = fmt::format("{} {} [{}]", request.method(), request.target(), *body);
+  (void)response.Send(200, {}, AsBytes(text));
+}
+
+std::unique_ptr<Server> StartServer(Handler handler, Server::Options options = {}) {
+  auto server = Server::Start(std::move(options), std::move(handler));
+  EXPECT_TRUE(server) << server.error().ToString();
+  return std::move(*server);
+}
+
+std::string Exchange(Server& server, std::string_view request) {
+  RawClient client(server.port());
+  client.Send(request);
+  return client.ReadToEnd();
+}
+
+TEST(Server, KeepsConnectionsAndTakesPipelinedRequests) {
+  auto server = StartServer(Echo);
+  RawClient client(server->port());
+  client.Send("GET /a HTTP/1.1\r\nHost: h\r\n\r\nPUT /b HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nxyz\r\n");
+  EXPECT_NE(client.ReadUntil("[]").find("GET /a"), std::string::npos);
+  EXPECT_NE(client.ReadUntil("]").find("PUT /b [xyz"), std::string::npos);
+  client.Send("DELETE /c HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+  std::string last = client.ReadToEnd();
+  EXPECT_NE(last.find("DELETE /c []"), std::string::npos);
+  EXPECT_NE(last.find("Connection: close"), std::string::npos);
+}
+
+TEST(Server, UndoesTheChunkedCoding) {
+  auto server = StartServer(Echo);
+  std::string answer = Exchange(*server,
+                                "PUT / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+                                "3\r\nabc\r\n5;ext=1\r\ndefgh\r\n0\r\nTrailer: x\r\n\r\n");
+  EXPECT_NE(answer.find("[abcdefgh]"), std::string::npos) << answer;
+}
+
+TEST(Server, RefusesBrokenChunks) {
+  auto server = StartServer(Echo);
+  for (std::string_view body :
+       {"3\r\nabcd\r\n0\r\n\r\n", "x\r\n", "3\nabc\n0\n\n", "3\r\nabc\r\n0\r\nbad trailer\r\n\r\n"}) {
+    std::string answer =
+        Exchange(*server, fmt::format("PUT / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n{}", body));
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 400")) << body << answer;
+  }
+}
+
+TEST(Server, AnswersExpectationsBeforeTheBody) {
+  auto server = StartServer(Echo);
+  RawClient client(server->port());
+  client.Send("PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
+  EXPECT_EQ(client.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  client.Send("ok");
+  EXPECT_NE(client.ReadUntil("]").find("[ok]"), std::string::npos);
+}
+
+TEST(Server, ClosesWhenAnExpectedBodyWasNotWanted) {
+  auto server = StartServer([](ServerRequest&, ServerResponse& response) { (void)response.Send(403, {}, {}); });
+  RawClient client(server->port());
+  client.Send("PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
+  std::string answer = client.ReadUntil("\r\n\r\n");
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 403 Forbidden")) << answer;
+  EXPECT_NE(answer.find("Connection: close"), std::string::npos);
+}
+
+TEST(Server, RefusesMalformedAndOverlongHeads) {
+  auto server = StartServer(Echo, {.max_header_bytes = 20 * kKiB});
+  EXPECT_TRUE(Exchange(*server, "GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n")
+                  .starts_with("HTTP/1.1 400"));
+  std::string head = "GET / HTTP/1.1\r\nHost: h\r\nX: " + std::string(30'000, 'x') + "\r\n\r\n";
+  EXPECT_TRUE(Exchange(*server, head).starts_with("HTTP/1.1 431"));
+}
+
+TEST(Server, HeadHasTheLengthButNoBody) {
+  auto server = StartServer(Echo);
+  std::string answer = Exchange(*server, "HEAD /abc HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+  EXPECT_NE(answer.find("Content-Length: 12\r\n"), std::string::npos) << answer;
+  EXPECT_TRUE(answer.ends_with("\r\n\r\n"));
+}
+
+TEST(Server, StreamsWithoutALengthInChunks) {
+  auto server = StartServer([](ServerRequest&, ServerResponse& response) {
+    ASSERT_TRUE(response.Start(200, {}, std::nullopt));
+    ASSERT_TRUE(response.Write(AsBytes("hello")));
+    ASSERT_TRUE(response.Write(AsBytes(" world")));
+    ASSERT_TRUE(response.Finish());
+  });
+  std::string answer = Exchange(*server, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+  EXPECT_TRUE(answer.ends_with("\r\n\r\n5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n")) << answer;
+  answer = Exchange(*server, "GET / HTTP/1.0\r\n\r\n");
+  EXPECT_TRUE(answer.ends_with("\r\n\r\nhello world")) << answer;
+}
+
+TEST(Server, SendsFiles) {
+  auto folder = TempDir::Create();
+  ASSERT_TRUE(folder);
+  std::string content(3'000'000, 'a');
+  for (std::size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 31 >> 7);
+  ASSERT_TRUE(WriteFileAtomic(folder->path() / "f", AsBytes(content)));
+  UniqueFd file = *OpenFile(folder->path() / "f", O_RDONLY);
+  auto server = StartServer([&](ServerRequest&, ServerResponse& response) {
+    ASSERT_TRUE(response.Start(200, {}, content.size() - 10));
+    ASSERT_TRUE(response.WriteFile(file.get(), 10, content.size() - 10));
+    ASSERT_TRUE(response.Finish());
+  });
+  std::string answer = Exchange(*server, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+  EXPECT_EQ(answer.substr(answer.find("\r\n\r\n") + 4), content.substr(10));
+}
+
+TEST(Server, AShortAnswerEndsTheConnection) {
+  auto server = StartServer([](ServerRequest&, ServerResponse& response) {
+    ASSERT_TRUE(response.Start(200, {}, 100));
+    ASSERT_TRUE(response.Write(AsBytes("short")));
+    EXPECT_FALSE(response.Finish());
+  });
+  std::string answer = Exchange(*server, "GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+  EXPECT_TRUE(answer.ends_with("short")) << answer;
+}
+
+TEST(Server, AbortCanReset) {
+  auto server = StartServer([](ServerRequest&, ServerResponse& response) { response.Abort(true); });
+  RawClient client(server->port());
+  client.Send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+  EXPECT_EQ(client.ReadToEnd(), "");
+  EXPECT_EQ(client.last_errno(), ECONNRESET);
+}
+
+TEST(Server, ValuesCannotBecomeFields) {
+  auto server = StartServer([](ServerRequest&, ServerResponse& response) {
+    Headers headers;
+    headers.Set("X", "a\r\nInjected: yes");
+    (void)response.Send(200, headers, {});
+  });
+  std::string answer = Exchange(*server, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+  EXPECT_EQ(answer.find("\r\nInjected"), std::string::npos);
+}
+
+TEST(Server, AHandlerWithoutAnAnswerIsAnError) {
+  auto server = StartServer([](ServerRequest& request, ServerResponse&) {
+    if (request.path() == "/throw") throw std::runtime_error("no");
+  });
+  for (std::string_view path : {"/", "/throw"}) {
+    std::string answer =
+        Exchange(*server, fmt::format("GET {} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", path));
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 500")) << answer;
+  }
+}
+
+TEST(Server, LetsIdleAndSlowClientsGo) {
+  auto server = StartServer(Echo, {.idle_timeout = 30ms, .header_timeout = 30ms, .stall_timeout = 30ms});
+  RawClient idle(server->port());
+  EXPECT_EQ(idle.ReadToEnd(), "");
+  RawClient slow(server->port());
+  slow.Send("GET / HT");
+  EXPECT_TRUE(slow.ReadToEnd().starts_with("HTTP/1.1 408"));
+  RawClient stalled(server->port());
+  stalled.Send("PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\nx");
+  EXPECT_TRUE(stalled.ReadUntil("\r\n\r\n").starts_with("HTTP/1.1 504"));
+}
+
+TEST(Server, TurnsAwayMoreThanItsConnections) {
+  auto server = StartServer(Echo, {.max_connections = 1});
+  RawClient first(server->port());
+  first.Send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+  first.ReadUntil("]");
+  EXPECT_TRUE(Exchange(*server, "").starts_with("HTTP/1.1 503"));
+  first.Leave();
+}
+
+TEST(Server, TellsTheHandlerThatTheClientLeft) {
+  std::latch entered(1), noticed(1);
+  auto server = StartServer([&](ServerRequest& request, ServerResponse& response) {
+    std::stop_callback wake(request.stop(), [&] { noticed.count_down(); });
+    entered.count_down();
+    noticed.wait();
+    response.Abort(false);
+  });
+  RawClient client(server->port());
+  client.Send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+  entered.wait();
+  client.Leave();
+  noticed.wait();
+}
+
+TEST(Server, StopLetsRunningHandlersFinish) {
+  std::latch entered(1), release(1);
+  auto server = StartServer([&](ServerRequest&, ServerResponse& response) {
+    entered.count_down();
+    release.wait();
+    (void)response.Send(200, {}, AsBytes("done"));
+  });
+  RawClient client(server->port());
+  client.Send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+  entered.wait();
+  std::thread stopper([&] { server->Stop(10s); });
+  release.count_down();
+  std::string answer = client.ReadUntil("done");
+  EXPECT_TRUE(answer.ends_with("done")) << answer;
+  client.Leave();
+  stopper.join();
+}
+
+TEST(Server, StopCutsWhatOutlivesTheGrace) {
+  std::latch entered(1);
+  std::atomic<bool> told = false;
+  auto server = StartServer([&](ServerRequest& request, ServerResponse& response) {
+    std::latch stopped(1);
+    std::stop_callback wake(request.stop(), [&] { stopped.count_down(); });
+    entered.count_down();
+    stopped.wait();
+    told = true;
+    response.Abort(false);
+  });
+  RawClient client(server->port());
+  client.Send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+  entered.wait();
+  server->Stop(1ms);
+  EXPECT_TRUE(told);
+}
+
+TEST(Server, ServesManyClientsAtOnce) {
+  auto server = StartServer(Echo);
+  std::atomic<int> right = 0;
+  std::vector<std::thread> clients;
+  for (int c = 0; c < 8; ++c) {
+    clients.emplace_back([&, c] {
+      RawClient client(server->port());
+      for (int i = 0; i < 50; ++i) {
+        std::string body = fmt::format("{}-{}", c, i);
+        client.Send(fmt::format("PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n{}", body.size(), body));
+        if (client.ReadUntil("]").ends_with(fmt::format("[{}]", body))) ++right;
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(right, 400);
+}
+
+TEST(ParseQuery, DecodesInOrder) {
+  auto query = ParseQuery("b=x%20y&a=1+2&&flag&e=");
+  ASSERT_TRUE(query);
+  using Pairs = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(*query, (Pairs{{"b", "x y"}, {"a", "1 2"}, {"flag", ""}, {"e", ""}}));
+  EXPECT_FALSE(ParseQuery("a=%zz"));
+}
+
+}  // namespace
+}  // namespace millrace::http

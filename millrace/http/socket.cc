@@ -1,0 +1,172 @@
+#include "millrace/http/socket.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <memory>
+
+namespace millrace::http {
+namespace {
+
+constexpr Duration kLingerFor = std::chrono::seconds(3);
+constexpr std::uint64_t kMaxSendfile = 1 * kGiB;
+
+/// Waits for `events` until `deadline`; false when it passed.
+Result<bool> Await(int fd, short events, TimePoint deadline) {
+  for (;;) {
+    auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - SystemClock().Now()).count();
+    pollfd waiting{fd, events, 0};
+    int ready = poll(&waiting, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1 << 30)));
+    if (ready > 0) return true;
+    if (ready == 0) return false;
+    if (errno != EINTR) return Fail(ErrnoError(errno, "waiting for a socket"));
+  }
+}
+
+}  // namespace
+
+Status Socket::AwaitWritable() {
+  if (!MR_TRY(Await(fd_.get(), POLLOUT, SystemClock().Now() + stall_))) {
+    return Fail(Code::kDeadlineExceeded, "the client takes no more bytes");
+  }
+  return {};
+}
+
+Status Socket::AwaitReadable(TimePoint deadline) {
+  if (!MR_TRY(Await(fd_.get(), POLLIN, deadline))) {
+    return Fail(Code::kDeadlineExceeded, "the client sends no more bytes");
+  }
+  return {};
+}
+
+Result<std::size_t> Socket::Receive(MutableByteSpan into) { return Receive(into, SystemClock().Now() + stall_); }
+
+Result<std::size_t> Socket::Receive(MutableByteSpan into, TimePoint deadline) {
+  for (;;) {
+    ssize_t got = recv(fd_.get(), into.data(), into.size(), 0);
+    if (got >= 0) return static_cast<std::size_t>(got);
+    if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      MR_TRY(AwaitReadable(deadline));
+    } else if (errno != EINTR) {
+      return Fail(Error(Code::kUnavailable, "the client is gone"));
+    }
+  }
+}
+
+Status Socket::Send(ByteSpan head, ByteSpan body, bool more) {
+  while (!head.empty() || !body.empty()) {
+    iovec pieces[2] = {{const_cast<std::byte*>(head.data()), head.size()},
+                       {const_cast<std::byte*>(body.data()), body.size()}};
+    msghdr message{};
+    message.msg_iov = head.empty() ? pieces + 1 : pieces;
+    message.msg_iovlen = head.empty() ? 1 : 2;
+    ssize_t sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | (more ? MSG_MORE : 0));
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      if (errno != EAGAIN && errno != EWOULDBLOCK) return Fail(Error(Code::kUnavailable, "the client is gone"));
+      MR_TRY(AwaitWritable());
+      continue;
+    }
+    std::size_t of_head = std::min<std::size_t>(sent, head.size());
+    head = head.subspan(of_head);
+    body = body.subspan(sent - of_head);
+  }
+  return {};
+}
+
+Status Socket::SendFile(int file, std::uint64_t offset, std::uint64_t length) {
+  auto position = static_cast<off_t>(offset);
+  while (length > 0) {
+    ssize_t sent = sendfile(fd_.get(), file, &position, std::min(length, kMaxSendfile));
+    if (sent == 0) return Fail(Code::kIo, "the file is shorter than the answer announced");
+    if (sent > 0) {
+      length -= sent;
+    } else if (errno == EAGAIN) {
+      MR_TRY(AwaitWritable());
+    } else if (errno == EPIPE || errno == ECONNRESET) {
+      return Fail(Error(Code::kUnavailable, "the client is gone"));
+    } else if (errno != EINTR) {
+      return Fail(ErrnoError(errno, "sending a file"));
+    }
+  }
+  return {};
+}
+
+void Socket::Cut() { shutdown(fd_.get(), SHUT_RDWR); }
+
+void Socket::Reset() {
+  linger at_once{1, 0};
+  setsockopt(fd_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+}
+
+void Socket::Linger() {
+  shutdown(fd_.get(), SHUT_WR);
+  Buffer scratch(64 * kKiB);
+  TimePoint deadline = SystemClock().Now() + kLingerFor;
+  while (SystemClock().Now() < deadline) {
+    auto got = Receive(scratch.span(), deadline);
+    if (!got || *got == 0) return;
+  }
+}
+
+Result<Listener> Listener::Open(std::string_view listen) {
+  std::size_t colon = listen.rfind(':');
+  int port = -1;
+  if (colon != std::string_view::npos) {
+    auto [end, error] = std::from_chars(listen.data() + colon + 1, listen.data() + listen.size(), port);
+    if (error != std::errc() || end != listen.data() + listen.size()) port = -1;
+  }
+  std::string host(listen.substr(0, colon == std::string_view::npos ? 0 : colon));
+  if (port < 0 || port > 65535 || host.empty()) {
+    return Fail(Code::kInvalidArgument, "cannot listen on \"{}\": write it as host:port, such as 127.0.0.1:9000",
+                listen);
+  }
+  std::string bare = host.front() == '[' && host.back() == ']' ? host.substr(1, host.size() - 2) : host;
+
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  if (int error = getaddrinfo(bare.c_str(), std::to_string(port).c_str(), &hints, &found); error != 0) {
+    return Fail(Code::kInvalidArgument, "cannot listen on \"{}\": {}", listen, gai_strerror(error));
+  }
+  std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, &freeaddrinfo);
+  UniqueFd fd(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return Fail(ErrnoError(errno, "making a listening socket"));
+  int on = 1;
+  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 || ::listen(fd.get(), 1024) != 0) {
+    return Fail(ErrnoError(errno, fmt::format("cannot listen on {}", listen)));
+  }
+  sockaddr_storage bound{};
+  socklen_t size = sizeof bound;
+  getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &size);
+  int actual = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
+                                                 : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
+  return Listener{std::move(fd), std::move(host), actual};
+}
+
+std::string PeerName(int fd) {
+  sockaddr_storage peer{};
+  socklen_t size = sizeof peer;
+  char text[INET6_ADDRSTRLEN] = "";
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) return "unknown";
+  if (peer.ss_family == AF_INET6) {
+    auto* v6 = reinterpret_cast<sockaddr_in6*>(&peer);
+    inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
+    return fmt::format("[{}]:{}", text, ntohs(v6->sin6_port));
+  }
+  auto* v4 = reinterpret_cast<sockaddr_in*>(&peer);
+  inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text);
+  return fmt::format("{}:{}", text, ntohs(v4->sin_port));
+}
+
+}  // namespace millrace::http

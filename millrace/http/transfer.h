@@ -1,0 +1,101 @@
+// One request on its way through libcurl. Internal to the client: everything here belongs to its event-loop thread.
+#pragma once
+
+#include <curl/curl.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "millrace/http/client.h"
+
+namespace millrace::http {
+
+/// A token bucket for one direction. Bytes are taken when they have moved, so the level may fall below zero by one
+/// chunk; nothing moves until it is positive again.
+class Bandwidth {
+ public:
+  explicit Bandwidth(std::uint64_t bytes_per_second);
+
+  bool limited() const { return rate_ > 0; }
+  /// May bytes move at `now`?
+  bool Open(TimePoint now);
+  void Take(std::size_t bytes) { level_ -= static_cast<double>(bytes); }
+  /// When bytes may move again.
+  TimePoint OpensAt(TimePoint now) const;
+
+ private:
+  const double rate_, burst_;  // bytes a second, bytes
+  double level_;
+  TimePoint filled_{};
+};
+
+/// What transfers share with the loop that runs them.
+struct TransferContext {
+  TimePoint now;  ///< of the present turn of the loop: callbacks need no better one
+  Bandwidth down, up;
+  std::uint64_t bytes_sent = 0, bytes_received = 0;
+};
+
+/// The state of one request. Its address is known to libcurl: it never moves.
+class Transfer {
+ public:
+  Transfer(Request request, BodyTarget target, Call call, Completion done);
+  ~Transfer();
+  Transfer(const Transfer&) = delete;
+  Transfer& operator=(const Transfer&) = delete;
+
+  /// Sets `easy` up for this request. The handle is lent until Release().
+  void Prepare(CURL* easy, const Client::Options& options, CURLSH* share, TransferContext& context);
+  CURL* Release();
+  CURL* easy() const { return easy_; }
+
+  const Call& call() const { return call_; }
+  const std::string& url() const { return request_.url; }
+  Completion TakeCompletion() { return std::move(done_); }
+
+  /// When the transfer has been idle for too long; nothing while that is not for the loop to judge (libcurl limits
+  /// connecting; waiting for bandwidth is no fault of the other side).
+  std::optional<TimePoint> IdleLimit(const Timeouts& timeouts) const;
+  /// The error to give when IdleLimit has passed.
+  Error IdleError(const Timeouts& timeouts) const;
+  /// The bandwidth that ran out under the transfer, or nullptr while bytes may move.
+  Bandwidth* waits_for() const { return waits_for_; }
+  /// Lets bytes move again.
+  CURLcode Resume();
+
+  /// What libcurl's verdict means.
+  Result<Response> Finish(CURLcode code);
+  /// An error about this request.
+  Error Failure(Code code, std::string_view what) const;
+
+ private:
+  enum class Phase { kConnecting, kSending, kWaiting, kReceiving };
+
+  static int OnConnected(void* self, char*, char*, int, int);
+  static std::size_t OnSend(char* into, std::size_t size, std::size_t count, void* self);
+  static int OnRewind(void* self, curl_off_t offset, int origin);
+  static std::size_t OnHeader(char* line, std::size_t size, std::size_t count, void* self);
+  static std::size_t OnBody(char* bytes, std::size_t size, std::size_t count, void* self);
+  std::size_t ReceiveHeader(std::string_view line);
+  std::size_t ReceiveBody(std::string_view bytes);
+  void SetMethod();
+
+  Request request_;
+  const BodyTarget target_;
+  const Call call_;
+  Completion done_;
+
+  TransferContext* context_ = nullptr;
+  CURL* easy_ = nullptr;
+  curl_slist* fields_ = nullptr;
+  Phase phase_ = Phase::kConnecting;
+  TimePoint progress_{};  ///< when a byte last moved
+  Bandwidth* waits_for_ = nullptr;
+  std::size_t sent_ = 0, header_bytes_ = 0;
+  Response response_;
+  std::optional<Error> refusal_;  ///< why a callback stopped the transfer
+  char reason_[CURL_ERROR_SIZE] = "";
+};
+
+}  // namespace millrace::http

@@ -1,0 +1,304 @@
+#include "millrace/jobs/spec.h"
+
+#include <cctype>
+
+#include "millrace/base/config.h"
+#include "millrace/base/json.h"
+#include "millrace/base/text.h"
+#include "millrace/jobs/spec_fields.h"
+#include "millrace/object/open.h"
+
+namespace millrace::jobs {
+namespace {
+
+using config::Node;
+
+std::string Join(std::initializer_list<std::string_view> words) {
+  std::string text;
+  for (std::string_view word : words) text += fmt::format("{}{}", text.empty() ? "" : ", ", word);
+  return text;
+}
+
+bool Contains(std::initializer_list<std::string_view> words, std::string_view word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+/// Fills a Spec from a map of the document. Stops at the first error, which `status` then holds.
+class SpecReader {
+ public:
+  SpecReader(Node node, Status& status) : node_(std::move(node)), status_(status) {}
+
+  void Text(std::string_view key, std::string& value, TextKind kind, bool required) {
+    Node node = Member(key);
+    if (!status_) return;
+    if (!node) {
+      if (required && value.empty()) Refuse(node.Invalid("is required"));
+      return;
+    }
+    Take(node.String(), value);
+    if (!status_) return;
+    if (!IsValidUtf8(value)) return Refuse(node.Invalid("is not valid UTF-8"));
+    if (required && value.empty()) return Refuse(node.Invalid("must not be empty"));
+    if (kind == TextKind::kUrl && !value.empty()) {
+      auto url = object::ParseUrl(value);
+      if (!url) Refuse(node.Invalid(url.error().ToString()));
+    }
+  }
+
+  void Word(std::string_view key, std::string& value, Choice choice) {
+    Node node = Member(key);
+    if (!status_ || !node) return;
+    auto word = node.String();
+    if (!word) return Refuse(word.error());
+    if (Contains(choice.unsupported, *word)) {
+      return Refuse(
+          node.Invalid(fmt::format("{} is not supported by this version; use {}", *word, Join(choice.supported)))
+              .WithCode(Code::kUnsupported));
+    }
+    if (!Contains(choice.supported, *word)) {
+      return Refuse(node.Invalid(fmt::format("should be one of {}, not {}", Join(choice.supported), *word)));
+    }
+    value = *std::move(word);
+  }
+
+  template <class T>
+  void Integer(std::string_view key, T& value, std::int64_t least, std::int64_t most) {
+    Node node = Member(key);
+    if (status_ && node) Take(node.Int(least, most), value);
+  }
+  template <class T>
+  void OptionalInteger(std::string_view key, std::optional<T>& value, std::int64_t least, std::int64_t most) {
+    Node node = Member(key);
+    if (status_ && node) Take(node.Int(least, most), value.emplace());
+  }
+  void Number(std::string_view key, double& value, double least, double most) {
+    Node node = Member(key);
+    if (status_ && node) Take(node.Number(least, most), value);
+  }
+  void OptionalNumber(std::string_view key, std::optional<double>& value, double least, double most) {
+    Node node = Member(key);
+    if (status_ && node) Take(node.Number(least, most), value.emplace());
+  }
+  void Flag(std::string_view key, bool& value) {
+    Node node = Member(key);
+    if (status_ && node) Take(node.Bool(), value);
+  }
+
+  void TwoNumbers(std::string_view key, double& first, double& second, double least, double most) {
+    Node node = Member(key);
+    if (!status_ || !node) return;
+    std::vector<Node> elements = node.Elements();
+    if (elements.size() != 2) return Refuse(node.Invalid("should be two numbers, such as [0.9, 0.95]"));
+    Take(elements[0].Number(least, most), first);
+    if (status_) Take(elements[1].Number(least, most), second);
+  }
+
+  void TimeLimit(std::string_view key, std::optional<Duration>& value) {
+    Node node = Member(key);
+    if (!status_ || !node) return;
+    auto text = node.String();
+    if (!text) return Refuse(text.error());
+    if (*text == "auto") return value.reset();
+    auto duration = ParseDuration(*text);
+    if (!duration || *duration < std::chrono::seconds(1) || *duration > std::chrono::days(7)) {
+      return Refuse(node.Invalid(fmt::format("should be auto or a time from 1s to 7d, such as 90s, not {}", *text)));
+    }
+    value = std::chrono::floor<std::chrono::milliseconds>(*duration);
+  }
+
+  template <class Fields>
+  void Section(std::string_view key, Fields fields) {
+    Node node = Member(key);
+    if (!status_) return;
+    SpecReader inner(node, status_);
+    fields(inner);
+    inner.Finish();
+  }
+
+  void Sources(std::string_view key, std::vector<SourceSpec>& sources) {
+    Node node = Member(key);
+    if (!status_) return;
+    if (!node) return Refuse(node.Invalid("is required: where the training records are"));
+    if (!node.IsSequence() || node.Elements().empty()) {
+      return Refuse(node.Invalid("should be a list with at least one {url, weight}"));
+    }
+    for (const Node& element : node.Elements()) {
+      if (!element.IsMap()) return Refuse(element.Invalid("should be a map with url and weight"));
+      SpecReader inner(element, status_);
+      VisitSource(inner, sources.emplace_back());
+      inner.Finish();
+      if (!status_) return;
+    }
+  }
+
+  void Neutral(std::string_view key, std::string_view only) {
+    Node node = Member(key);
+    if (!status_ || !node) return;
+    auto text = node.String();
+    if (text && *text == only) return;
+    Refuse(node.Invalid(fmt::format("this version does only {}", only)).WithCode(Code::kUnsupported));
+  }
+
+  void Refused(std::string_view key, Code code, std::string_view why) {
+    Node node = Member(key);
+    if (!status_ || !node || (node.IsSequence() && node.Elements().empty())) return;
+    Refuse(node.Invalid(why).WithCode(code));
+  }
+
+  /// After the last key: whatever else the map has is a mistake.
+  void Finish() {
+    if (status_) status_ = node_.RejectUnknown(known_);
+  }
+
+ private:
+  Node Member(std::string_view key) {
+    known_.push_back(key);
+    return node_[key];
+  }
+  void Refuse(Error error) { status_ = std::unexpected(std::move(error)); }
+  template <class From, class To>
+  void Take(Result<From> result, To& into) {
+    if (result) {
+      into = static_cast<To>(*std::move(result));
+    } else {
+      Refuse(std::move(result).error());
+    }
+  }
+
+  Node node_;
+  std::vector<std::string_view> known_;
+  Status& status_;
+};
+
+/// Prints a Spec as YAML that SpecReader reads back. Text is in double quotes with JSON's escapes, which YAML shares.
+class SpecPrinter {
+ public:
+  SpecPrinter(std::string& out, std::string indent) : out_(out), indent_(std::move(indent)) {}
+
+  void Text(std::string_view key, std::string& value, TextKind, bool) { Line(key, DumpJson(value)); }
+  void Word(std::string_view key, std::string& value, const Choice&) { Line(key, value); }
+  template <class T>
+  void Integer(std::string_view key, T& value, std::int64_t, std::int64_t) {
+    Line(key, fmt::format("{}", value));
+  }
+  template <class T>
+  void OptionalInteger(std::string_view key, std::optional<T>& value, std::int64_t, std::int64_t) {
+    if (value) Line(key, fmt::format("{}", *value));
+  }
+  void Number(std::string_view key, double& value, double, double) { Line(key, fmt::format("{}", value)); }
+  void OptionalNumber(std::string_view key, std::optional<double>& value, double, double) {
+    if (value) Line(key, fmt::format("{}", *value));
+  }
+  void Flag(std::string_view key, bool& value) { Line(key, value ? "true" : "false"); }
+  void TwoNumbers(std::string_view key, double& first, double& second, double, double) {
+    Line(key, fmt::format("[{}, {}]", first, second));
+  }
+  void TimeLimit(std::string_view key, std::optional<Duration>& value) {
+    Line(key, value ? fmt::format("{}ms", *value / std::chrono::milliseconds(1)) : "auto");
+  }
+  template <class Fields>
+  void Section(std::string_view key, Fields fields) {
+    Line(key, "");
+    SpecPrinter inner(out_, indent_ + "  ");
+    fields(inner);
+  }
+  void Sources(std::string_view key, std::vector<SourceSpec>& sources) {
+    Line(key, "");
+    for (SourceSpec& source : sources) {
+      SpecPrinter inner(out_, indent_ + "    ");
+      std::size_t start = out_.size();
+      VisitSource(inner, source);
+      out_[start + indent_.size() + 2] = '-';
+    }
+  }
+  void Neutral(std::string_view key, std::string_view only) { Line(key, only); }
+  void Refused(std::string_view, Code, std::string_view) {}
+
+ private:
+  void Line(std::string_view key, std::string_view value) {
+    out_ += fmt::format("{}{}:{}{}\n", indent_, key, value.empty() ? "" : " ", value);
+  }
+
+  std::string& out_;
+  const std::string indent_;
+};
+
+Status CheckName(const Node& root, const std::string& name) {
+  bool good = name.size() <= 63 && std::isalnum(static_cast<unsigned char>(name.front())) != 0;
+  for (unsigned char c : name) good = good && c < 128 && (std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.');
+  if (good) return {};
+  return Fail(
+      root["name"].Invalid("should be at most 63 letters, digits, '-', '_' and '.', the first a letter or digit"));
+}
+
+Status CheckModel(const Node& node, const Spec& spec) {
+  const ModelSpec& model = spec.model;
+  if (!model.from.empty()) return {};
+  Node config = node["config"];
+  if (model.hidden_size % (2 * model.num_heads) != 0) {
+    return Fail(config["hidden_size"].Invalid(
+        fmt::format("{} should be a multiple of twice num_heads ({}): heads have an even number of channels",
+                    model.hidden_size, model.num_heads)));
+  }
+  if (model.num_heads % model.num_kv_heads != 0) {
+    return Fail(config["num_kv_heads"].Invalid(
+        fmt::format("{} should divide num_heads ({})", model.num_kv_heads, model.num_heads)));
+  }
+  if (model.max_position_embeddings != 0 && model.max_position_embeddings < spec.data.sequence_length) {
+    return Fail(config["max_position_embeddings"].Invalid(
+        fmt::format("{} should be at least data.sequence_length ({}), or 0 for just that",
+                    model.max_position_embeddings, spec.data.sequence_length)));
+  }
+  return {};
+}
+
+Status CheckTrain(const Node& node, const Spec& spec) {
+  const TrainSpec& train = spec.train;
+  if (train.epochs.has_value() == train.steps.has_value()) {
+    return Fail((train.steps ? node["steps"] : node).Invalid("give exactly one of epochs and steps"));
+  }
+  std::int64_t together = std::int64_t{spec.ranks()} * train.micro_batch;
+  if (train.global_batch % together != 0) {
+    return Fail(
+        node["global_batch"].Invalid(fmt::format("{} should be a multiple of {}: micro_batch ({}) on each of {} ranks",
+                                                 train.global_batch, together, train.micro_batch, spec.ranks())));
+  }
+  if (train.min_lr > train.lr) {
+    return Fail(node["schedule"]["min_lr"].Invalid(
+        fmt::format("{} should not be above optimizer.lr ({})", train.min_lr, train.lr)));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Spec> Spec::Parse(std::string_view yaml, std::string file_name, const std::vector<std::string>& overrides) {
+  config::Document document = MR_TRY(config::Document::Parse(yaml, std::move(file_name)));
+  for (const std::string& assignment : overrides) MR_TRY(document.Set(assignment));
+  Node root = document.Root();
+
+  Spec spec;
+  Status status;
+  SpecReader reader(root, status);
+  VisitSpec(reader, spec);
+  reader.Finish();
+  MR_TRY(std::move(status));
+  // Plain multi-head attention unless the file says otherwise.
+  if (spec.model.from.empty() && !root["model"]["config"]["num_kv_heads"])
+    spec.model.num_kv_heads = spec.model.num_heads;
+
+  MR_TRY(CheckName(root, spec.name));
+  MR_TRY(CheckModel(root["model"], spec));
+  MR_TRY(CheckTrain(root["train"], spec));
+  return spec;
+}
+
+std::string Spec::Render() const {
+  std::string text;
+  SpecPrinter printer(text, "");
+  Spec copy = *this;
+  VisitSpec(printer, copy);
+  return text;
+}
+
+}  // namespace millrace::jobs

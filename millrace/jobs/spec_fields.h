@@ -1,0 +1,142 @@
+// Every key of the job file, once: reading, printing and the guide's test all walk this one list.
+#pragma once
+
+#include <array>
+#include <limits>
+#include <string_view>
+
+#include "millrace/jobs/spec.h"
+
+namespace millrace::jobs {
+
+inline constexpr std::int64_t kAnyCount = std::numeric_limits<std::int64_t>::max();
+
+/// Words a key may have, and words that other versions of the interface name but this one does not do.
+struct Choice {
+  std::initializer_list<std::string_view> supported, unsupported;
+};
+
+inline constexpr std::string_view kNotYet = "is not supported by this version; leave it out";
+
+/// What kind of text a key holds.
+enum class TextKind { kPlain, kUrl };
+
+// A Visitor has these members; each is called with the key's name and the place of its value:
+//   Text(key, string&, TextKind, required)   Word(key, string&, Choice)   Integer(key, integer&, least, most)
+//   OptionalInteger / OptionalNumber (key, optional&, least, most)        Number(key, double&, least, most)
+//   Flag(key, bool&)   TwoNumbers(key, double&, double&, least, most)     TimeLimit(key, optional<Duration>&)
+//   Section(key, f)    Sources(key, vector<SourceSpec>&)
+//   Neutral(key, value): a known key of which this version does only the value that changes nothing.
+//   Refused(key, code, why): a known key that must be absent (or an empty list) here.
+
+template <class Visitor>
+void VisitModel(Visitor& v, ModelSpec& model) {
+  v.Word("family", model.family, {{"llama"}, {"gpt2", "gptj", "bert"}});
+  v.Text("from", model.from, TextKind::kUrl, false);
+  if (!model.from.empty()) {
+    return v.Refused("config", Code::kInvalidArgument, "leave it out: the folder of model.from has a config.json");
+  }
+  v.Section("config", [&](auto& c) {
+    c.Integer("hidden_size", model.hidden_size, 8, 65536);
+    c.Integer("num_layers", model.num_layers, 1, 1024);
+    c.Integer("num_heads", model.num_heads, 1, 1024);
+    c.Integer("num_kv_heads", model.num_kv_heads, 1, 1024);
+    c.Integer("intermediate_size", model.intermediate_size, 1, 1 << 20);
+    c.Integer("vocab_size", model.vocab_size, 0, 1 << 22);
+    c.Integer("max_position_embeddings", model.max_position_embeddings, 0, 1 << 24);
+    c.Number("rms_norm_eps", model.rms_norm_eps, 1e-12, 1);
+    c.Number("rope_theta", model.rope_theta, 1, 1e12);
+    c.Flag("tie_word_embeddings", model.tie_word_embeddings);
+  });
+}
+
+template <class Visitor>
+void VisitSource(Visitor& v, SourceSpec& source) {
+  v.Text("url", source.url, TextKind::kUrl, true);
+  v.Number("weight", source.weight, 1e-6, 1e6);
+}
+
+template <class Visitor>
+void VisitData(Visitor& v, DataSpec& data) {
+  v.Sources("sources", data.sources);
+  v.Text("template", data.template_text, TextKind::kPlain, true);
+  v.Text("tokenizer", data.tokenizer, TextKind::kUrl, true);
+  v.Integer("sequence_length", data.sequence_length, 2, 1 << 20);
+  v.Word("mode", data.mode, {{"pack", "pad"}, {"sft"}});
+  v.Section("shuffle", [&](auto& s) {
+    s.Integer("seed", data.shuffle_seed, 0, kAnyCount);
+    s.Integer("window", data.shuffle_window, 0, std::int64_t{1} << 40);
+  });
+  v.Integer("threads", data.threads, 1, 256);
+}
+
+template <class Visitor>
+void VisitTrain(Visitor& v, TrainSpec& train) {
+  v.OptionalNumber("epochs", train.epochs, 1e-6, 1e6);
+  v.OptionalInteger("steps", train.steps, 1, std::int64_t{1} << 40);
+  v.Integer("global_batch", train.global_batch, 1, 1 << 24);
+  v.Integer("micro_batch", train.micro_batch, 1, 1 << 16);
+  v.Word("precision", train.precision, {{"f32", "bf16"}, {"f16", "fp8"}});
+  v.Section("optimizer", [&](auto& o) {
+    o.Neutral("name", "adamw");
+    o.Number("lr", train.lr, 1e-12, 10);
+    o.TwoNumbers("betas", train.beta1, train.beta2, 0, 0.999999);
+    o.Number("eps", train.eps, 1e-20, 1);
+    o.Number("weight_decay", train.weight_decay, 0, 10);
+    o.Number("clip_norm", train.clip_norm, 0, 1e9);
+  });
+  v.Section("schedule", [&](auto& s) {
+    s.Word("name", train.schedule, {{"cosine", "constant"}, {"linear"}});
+    s.Integer("warmup_steps", train.warmup_steps, 0, std::int64_t{1} << 40);
+    s.Number("min_lr", train.min_lr, 0, 10);
+  });
+  v.Section("parallel", [](auto& p) {
+    p.Neutral("data", "auto");
+    p.Neutral("tensor", "1");
+    p.Neutral("pipeline", "1");
+    p.Neutral("sequence", "false");
+    p.Neutral("zero", "0");
+    p.Neutral("microbatches", "1");
+    p.Neutral("recompute", "none");
+  });
+  v.Refused("lora", Code::kUnsupported, kNotYet);
+  v.Integer("seed", train.seed, 0, kAnyCount);
+  v.Integer("threads", train.threads, 0, 1024);
+}
+
+template <class Visitor>
+void VisitCheckpoint(Visitor& v, CheckpointSpec& checkpoint) {
+  v.Text("url", checkpoint.url, TextKind::kUrl, false);
+  v.Integer("every_steps", checkpoint.every_steps, 1, std::int64_t{1} << 40);
+  v.Integer("keep_last", checkpoint.keep_last, 1, 1 << 20);
+  v.Integer("keep_every", checkpoint.keep_every, 0, std::int64_t{1} << 40);
+}
+
+template <class Visitor>
+void VisitRun(Visitor& v, RunSpec& run) {
+  v.Word("launcher", run.launcher, {{"local"}, {"slurm", "kubernetes"}});
+  v.Integer("nodes", run.nodes, 1, 1);
+  v.Integer("processes_per_node", run.processes_per_node, 1, 256);
+  v.Integer("max_restarts", run.max_restarts, 0, 1 << 20);
+  v.TimeLimit("hang_timeout", run.hang_timeout);
+}
+
+template <class Visitor>
+void VisitLog(Visitor& v, LogSpec& log) {
+  v.Integer("every_steps", log.every_steps, 1, std::int64_t{1} << 40);
+  v.Text("tensorboard", log.tensorboard, TextKind::kUrl, false);
+  v.Refused("metric_definitions", Code::kUnsupported, kNotYet);
+}
+
+template <class Visitor>
+void VisitSpec(Visitor& v, Spec& spec) {
+  v.Text("name", spec.name, TextKind::kPlain, true);
+  v.Section("model", [&](auto& s) { VisitModel(s, spec.model); });
+  v.Section("data", [&](auto& s) { VisitData(s, spec.data); });
+  v.Section("train", [&](auto& s) { VisitTrain(s, spec.train); });
+  v.Section("checkpoint", [&](auto& s) { VisitCheckpoint(s, spec.checkpoint); });
+  v.Section("run", [&](auto& s) { VisitRun(s, spec.run); });
+  v.Section("log", [&](auto& s) { VisitLog(s, spec.log); });
+}
+
+}  // namespace millrace::jobs

@@ -1,0 +1,247 @@
+#include "millrace/jobs/spec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "millrace/base/files.h"
+#include "millrace/base/random.h"
+#include "millrace/jobs/spec_fields.h"
+
+namespace millrace::jobs {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::string_view kSmall = R"(name: small
+data:
+  sources: [{url: "s3://corpus/wiki/*.jsonl"}]
+  tokenizer: s3://models/tokenizer.model
+train: {steps: 100}
+)";
+
+Result<Spec> ParseSmall(std::vector<std::string> overrides) { return Spec::Parse(kSmall, "job.yaml", overrides); }
+
+TEST(Spec, FillsDefaults) {
+  auto spec = Spec::Parse(kSmall, "job.yaml");
+  ASSERT_TRUE(spec) << spec.error().ToString();
+  EXPECT_EQ(spec->name, "small");
+  ASSERT_EQ(spec->data.sources.size(), 1u);
+  EXPECT_EQ(spec->data.sources[0], (SourceSpec{"s3://corpus/wiki/*.jsonl", 1}));
+  EXPECT_EQ(spec->train.steps, 100u);
+  EXPECT_FALSE(spec->train.epochs);
+  EXPECT_EQ(spec->model, ModelSpec());
+  EXPECT_EQ(spec->checkpoint, CheckpointSpec());
+  EXPECT_EQ(spec->run, RunSpec());
+}
+
+TEST(Spec, ReadsTheInterfacesExample) {
+  auto spec = Spec::Parse(R"(
+name: llama-demo
+model:
+  family: llama
+  config: {hidden_size: 256, num_layers: 4, num_heads: 8, intermediate_size: 688, vocab_size: 4096}
+data:
+  sources: [{url: "s3://corpus/zh_wiki/*.jsonl", weight: 2.5}, {url: "s3://corpus/en/"}]
+  template: "{title}\n\t\t{text}\n\n"
+  tokenizer: s3://models/tokenizer.model
+  sequence_length: 2048
+  mode: pad
+  shuffle: {seed: 7, window: 1024}
+train:
+  epochs: 1.5
+  global_batch: 256
+  micro_batch: 2
+  precision: bf16
+  optimizer: {name: adamw, lr: 3.0e-4, betas: [0.8, 0.9], eps: 1.0e-9, weight_decay: 0.2, clip_norm: 2.0}
+  schedule: {name: constant, warmup_steps: 2000, min_lr: 3.0e-5}
+  parallel: {data: auto, tensor: 1, pipeline: 1, sequence: false, zero: 0, microbatches: 1, recompute: none}
+  seed: 43
+checkpoint: {url: "s3://runs/llama-demo", every_steps: 50, keep_last: 5, keep_every: 1000}
+run: {launcher: local, nodes: 1, processes_per_node: 2, max_restarts: 4, hang_timeout: 90s}
+log: {every_steps: 10, tensorboard: "s3://runs/llama-demo/tb", metric_definitions: []}
+)",
+                          "job.yaml");
+  ASSERT_TRUE(spec) << spec.error().ToString();
+  EXPECT_EQ(spec->model.num_kv_heads, 8) << "as many as num_heads when not given";
+  EXPECT_EQ(spec->data.template_text, "{title}\n\t\t{text}\n\n");
+  EXPECT_EQ(spec->data.sources[0].weight, 2.5);
+  EXPECT_EQ(spec->data.shuffle_window, 1024u);
+  EXPECT_EQ(spec->train.epochs, 1.5);
+  EXPECT_EQ(spec->train.beta2, 0.9);
+  EXPECT_EQ(spec->train.min_lr, 3e-5);
+  EXPECT_EQ(spec->run.hang_timeout, std::chrono::seconds(90));
+  EXPECT_EQ(spec->ranks(), 2);
+  EXPECT_EQ(spec->log.tensorboard, "s3://runs/llama-demo/tb");
+}
+
+TEST(Spec, SetOverridesTheFile) {
+  auto spec = ParseSmall({"train.optimizer.lr=1e-4", "train.steps=7", "run.processes_per_node=4"});
+  ASSERT_TRUE(spec) << spec.error().ToString();
+  EXPECT_EQ(spec->train.lr, 1e-4);
+  EXPECT_EQ(spec->train.steps, 7u);
+  EXPECT_EQ(spec->run.processes_per_node, 4);
+}
+
+TEST(Spec, NamesTheNearestKeyAndThePlace) {
+  auto spec = Spec::Parse("name: x\ntrain:\n  setps: 5\n", "job.yaml");
+  ASSERT_FALSE(spec);
+  spec = Spec::Parse(std::string(kSmall) + "run:\n  max_restart: 5\n", "job.yaml");
+  ASSERT_FALSE(spec);
+  EXPECT_EQ(spec.error().code(), Code::kInvalidArgument);
+  EXPECT_THAT(spec.error().ToString(), HasSubstr("job.yaml:7:3"));
+  EXPECT_THAT(spec.error().ToString(), HasSubstr("max_restarts"));
+}
+
+/// One assignment that must be refused, with words the message must have.
+struct Refusal {
+  std::string assignment;
+  Code code;
+  std::string says;
+};
+
+constexpr Code kInvalid = Code::kInvalidArgument, kUnsupported = Code::kUnsupported;
+
+TEST(Spec, RefusesWithASentence) {
+  const Refusal refusals[] = {
+
+      Refusal{"name=../up", kInvalid, "letters, digits"},
+      Refusal{"name=", kInvalid, "name"},
+      Refusal{"model.family=gpt2", kUnsupported, "use llama"},
+      Refusal{"model.family=lama", kInvalid, "one of llama"},
+      Refusal{"model.config.hidden_size=100", kInvalid, "multiple of twice num_heads"},
+      Refusal{"model.config.num_kv_heads=3", kInvalid, "divide num_heads"},
+      Refusal{"model.config.max_position_embeddings=16", kInvalid, "at least data.sequence_length"},
+      Refusal{"model.config.hidden_size=big", kInvalid, "whole number"},
+      Refusal{"model={from: \"s3://models/x\", config: {num_layers: 2}}", kInvalid, "leave it out"},
+      Refusal{"model.from=ftp://x/y", kInvalid, "model.from"},
+      Refusal{"data.sources=[]", kInvalid, "at least one"},
+      Refusal{"data.sources=[{weight: 2}]", kInvalid, "data.sources[0].url: is required"},
+      Refusal{"data.sources=[s3://corpus/y]", kInvalid, "map with url"},
+      Refusal{"data.sources=[{url: \"s3://corpus/y\", wieght: 2}]", kInvalid, "did you mean \"weight\""},
+      Refusal{"data.mode=sft", kUnsupported, "pack, pad"},
+      Refusal{"data.sequence_length=1", kInvalid, "from 2 to"},
+      Refusal{"data.tokenizer=\"\"", kInvalid, "must not be empty"},
+      Refusal{"train.epochs=1", kInvalid, "exactly one of epochs and steps"},
+      Refusal{"train.steps=0", kInvalid, "from 1 to"},
+      Refusal{"train.micro_batch=3", kInvalid, "multiple of 3"},
+      Refusal{"train.optimizer.name=sgd", kUnsupported, "only adamw"},
+      Refusal{"train.optimizer.betas=0.9", kInvalid, "two numbers"},
+      Refusal{"train.optimizer.lr=.nan", kInvalid, "number"},
+      Refusal{"train.schedule.min_lr=1", kInvalid, "should not be above"},
+      Refusal{"train.precision=f16", kUnsupported, "f32, bf16"},
+      Refusal{"train.parallel.tensor=2", kUnsupported, "only 1"},
+      Refusal{"train.parallel.pipeline=2", kUnsupported, "only 1"},
+      Refusal{"train.parallel.zero=1", kUnsupported, "only 0"},
+      Refusal{"train.parallel.recompute=full", kUnsupported, "only none"},
+      Refusal{"train.lora={r: 16}", kUnsupported, "lora"},
+      Refusal{"log.metric_definitions=[a]", kUnsupported, "log"},
+      Refusal{"checkpoint.keep_last=0", kInvalid, "from 1 to"},
+      Refusal{"run.launcher=slurm", kUnsupported, "local"},
+      Refusal{"run.nodes=2", kInvalid, "from 1 to 1"},
+      Refusal{"run.hang_timeout=soon", kInvalid, "auto or a time"},
+      Refusal{"train=5", kInvalid, "map of keys"}};
+  for (const auto& [assignment, code, says] : refusals) {
+    auto spec = ParseSmall({assignment});
+    ASSERT_FALSE(spec) << assignment;
+    EXPECT_EQ(spec.error().code(), code) << spec.error().ToString();
+    EXPECT_THAT(spec.error().ToString(), HasSubstr(says));
+  }
+}
+
+template <class T>
+T Pick(Random& random, std::initializer_list<T> values) {
+  return values.begin()[random.Below(values.size())];
+}
+
+std::string RandomText(Random& random) {
+  std::string text;
+  for (std::uint64_t i = random.Below(12); i > 0; --i) {
+    text += Pick<std::string>(random,
+                              {"{text}", "\n", "\t", "\"", "\\", ": ", "#", "中", "\x01", "é", "'", "- ", "\r", "%"});
+  }
+  return text + "x";
+}
+
+double RandomNumber(Random& random, double least, double most) { return least + (most - least) * random.Uniform(); }
+
+/// A Spec anywhere in the space of valid ones.
+Spec RandomSpec(Random& random) {
+  Spec s;
+  s.name = Pick<std::string>(random, {"a", "llama-demo", "7b.2_x", "null", "1.5"});
+  if (random.Below(3) == 0) {
+    s.model.from = "s3://models/llama";
+  } else {
+    s.model.num_kv_heads = static_cast<int>(1 + random.Below(4));
+    s.model.num_heads = s.model.num_kv_heads * static_cast<int>(1 + random.Below(4));
+    s.model.hidden_size = 8 * s.model.num_heads;
+    s.model.rms_norm_eps = RandomNumber(random, 1e-9, 1e-3);
+    s.model.tie_word_embeddings = random.Below(2) == 0;
+  }
+  for (std::uint64_t i = 1 + random.Below(3); i > 0; --i) {
+    s.data.sources.push_back({"s3://bucket/" + RandomText(random), RandomNumber(random, 0.1, 9)});
+  }
+  s.data.template_text = RandomText(random);
+  s.data.tokenizer = "file:///models/tokenizer.model";
+  s.data.mode = Pick<std::string>(random, {"pack", "pad"});
+  s.data.shuffle_seed = random.Next() >> 1;
+  s.data.shuffle_window = random.Below(1 << 20);
+  if (random.Below(2) == 0) {
+    s.train.epochs = RandomNumber(random, 0.1, 10);
+  } else {
+    s.train.steps = 1 + random.Below(1000);
+  }
+  s.run.processes_per_node = static_cast<int>(1 + random.Below(8));
+  s.train.micro_batch = static_cast<int>(1 + random.Below(8));
+  s.train.global_batch = s.ranks() * s.train.micro_batch * static_cast<int>(1 + random.Below(8));
+  s.train.precision = Pick<std::string>(random, {"f32", "bf16"});
+  s.train.lr = RandomNumber(random, 1e-6, 1e-2);
+  s.train.min_lr = s.train.lr * random.Uniform();
+  s.train.beta1 = RandomNumber(random, 0, 0.99);
+  s.train.eps = RandomNumber(random, 1e-12, 1e-6);
+  s.train.seed = random.Next() >> 1;
+  s.checkpoint.url = Pick<std::string>(random, {"", "s3://runs/x"});
+  s.checkpoint.keep_every = random.Below(5000);
+  if (random.Below(2) == 0) s.run.hang_timeout = std::chrono::milliseconds(1000 + random.Below(100'000));
+  s.log.tensorboard = Pick<std::string>(random, {"", "runs/tb"});
+  return s;
+}
+
+TEST(Spec, RenderParsesBackToTheSameSpec) {
+  Random random(20240601);
+  for (int i = 0; i < 300; ++i) {
+    Spec spec = RandomSpec(random);
+    std::string text = spec.Render();
+    auto parsed = Spec::Parse(text, "rendered.yaml");
+    ASSERT_TRUE(parsed) << parsed.error().ToString() << "\n" << text;
+    ASSERT_TRUE(*parsed == spec) << text << "\nbecame\n" << parsed->Render();
+    ASSERT_EQ(parsed->Render(), text);
+  }
+}
+
+/// The guide must show every key: it holds the rendered defaults, and its YAML blocks are valid job files.
+TEST(Spec, TheGuideIsRight) {
+  const char* source = std::getenv("MILLRACE_SOURCE");
+  if (source == nullptr) GTEST_SKIP() << "MILLRACE_SOURCE is not set";
+  auto guide = ReadFile(std::string(source) + "/docs/guide/job-file.md");
+  ASSERT_TRUE(guide) << guide.error().ToString();
+  int blocks = 0;
+  for (std::size_t at = 0; (at = guide->find("```yaml\n", at)) != std::string::npos; ++blocks) {
+    at += 8;
+    std::string block = guide->substr(at, guide->find("```", at) - at);
+    auto spec = Spec::Parse(block, "job-file.md");
+    EXPECT_TRUE(spec) << spec.error().ToString() << "\n" << block;
+  }
+  EXPECT_GE(blocks, 2);
+  auto spec = Spec::Parse(kSmall, "job.yaml");
+  std::string rendered = spec->Render();
+  for (std::size_t at = 0, end; (end = rendered.find('\n', at)) != std::string::npos; at = end + 1) {
+    std::string line = rendered.substr(at, end - at);
+    std::size_t start = line.find_first_not_of(" -"), colon = line.find(':');
+    EXPECT_THAT(*guide, HasSubstr("`" + line.substr(start, colon - start) + "`"));
+  }
+}
+
+}  // namespace
+}  // namespace millrace::jobs
