@@ -19,8 +19,8 @@ std::string EventFileHeader(WallTime time);
 std::string EventFileScalars(WallTime time, std::int64_t step,
                              const std::vector<std::pair<std::string_view, float>>& scalars);
 
-/// One event file under a URL prefix (folder or bucket). A bucket has no append: the object is put whole at each Flush, so
-/// files start anew after `roll_bytes`. One writer thread.
+/// One event file under a URL prefix (folder or bucket). A bucket has no append: the object is put whole at each Flush,
+/// so files start anew after `roll_bytes`. One writer thread.
 class EventWriter {
  public:
   struct Options {
