@@ -25,8 +25,8 @@ struct SavePiece {
   ByteSpan bytes;           ///< borrowed until Save returns (it copies)
 };
 
-/// How ranks of one job agree. Rank 0 commits after all ranks have reported; implemented over the training collective or,
-/// in tests, over threads. Calls block; they happen on the writer's background thread.
+/// How ranks of one job agree. Rank 0 commits after all ranks have reported; implemented over the training collective
+/// or, in tests, over threads. Calls block; they happen on the writer's background thread.
 class Group {
  public:
   virtual ~Group() = default;
@@ -40,15 +40,15 @@ class Group {
 std::unique_ptr<Group> SingleProcessGroup();
 
 struct Retention {
-  int keep_last = 3;                 ///< at least 1
-  std::uint64_t keep_every = 0;      ///< steps that are multiples of it are kept for ever; 0: none
+  int keep_last = 3;             ///< at least 1
+  std::uint64_t keep_every = 0;  ///< steps that are multiples of it are kept for ever; 0: none
 };
 
 struct SaveStats {
   std::uint64_t step = 0;
-  std::uint64_t bytes = 0;        ///< written by this rank
-  Duration blocked{0};            ///< the caller stood still: waiting for the save before, and the snapshot copy
-  Duration total{0};              ///< until committed
+  std::uint64_t bytes = 0;  ///< written by this rank
+  Duration blocked{0};      ///< the caller stood still: waiting for the save before, and the snapshot copy
+  Duration total{0};        ///< until committed
 };
 
 /// Saves asynchronously: Save copies the pieces into a buffer it keeps, returns, and a background thread uploads and
@@ -60,19 +60,30 @@ class Writer {
     std::string url;  ///< s3://runs/llama-demo
     Retention retention;
     std::uint64_t part_bytes = 8 * kMiB;
-    std::uint64_t chunk_bytes = 1 * kMiB;
+    std::uint64_t chunk_bytes = 1 * kMiB;  ///< 4 KiB to 1 GiB
+    int parallel_parts = 4;
+    /// How much a Save of this rank will hold, where that is known beforehand: the buffer is then allocated, and its
+    /// pages touched, in the background, so that the first Save is as quick as later ones.
+    std::uint64_t snapshot_bytes = 0;
+    Clock* clock = &SystemClock();  ///< must outlive the writer
     Logger log;
     /// Called on the background thread once the checkpoint is committed, with an error if it could not be.
     std::function<void(const Result<SaveStats>&)> on_done;
   };
+  /// The snapshot is reserved in `budget`, which must outlive the writer, as long as the writer lives: a Save that
+  /// needs more than the whole budget fails with kResourceExhausted.
   static Result<std::unique_ptr<Writer>> Open(object::Connection& connection, std::shared_ptr<Group> group,
                                               MemoryBudget& budget, Options options);
   virtual ~Writer() = default;
 
-  /// Starts saving step `step`; collective: every rank calls it with the same step and meta. Returns how long the caller
-  /// was held up. Fails with the error of the previous save, if that failed, after having started this one.
+  /// Starts saving step `step`; collective: every rank calls it with the same step and meta. Returns how long the
+  /// caller was held up. Fails with the error of the previous save, if that failed and Wait did not tell already, after
+  /// having started this one. A save fails, and leaves no trace among the committed checkpoints, when any rank fails,
+  /// when the pieces of all ranks do not cover every tensor exactly once, and with kAlreadyExists when the step is
+  /// committed already. `meta` of rank 0 counts; its member kMetaModelConfig is what `millrace ckpt export` writes as
+  /// config.json.
   virtual Result<Duration> Save(std::uint64_t step, const std::vector<SavePiece>& pieces, const Json& meta) = 0;
-  /// Waits for the save under way.
+  /// Waits for the save under way and what retention removes after it. Nothing if there was none since the last Wait.
   virtual Result<std::optional<SaveStats>> Wait() = 0;
 };
 
@@ -84,15 +95,18 @@ struct Entry {
 };
 /// Committed checkpoints in ascending order of step. Blocks.
 Result<std::vector<Entry>> ListCheckpoints(const object::Location& root, object::Call call = {});
-/// Removes what `retention` lets go, and files of saves that never committed and are older than the newest commit.
+/// Removes what `retention` lets go, and files of saves that never committed and are older than the newest commit. Safe
+/// beside writers and other collectors (docs/formats/checkpoint.md, "Removing, and fences"). Blocks.
 struct Collected {
   std::vector<std::uint64_t> removed_steps;
-  std::uint64_t objects = 0, bytes = 0;
+  std::uint64_t objects = 0, bytes = 0;  ///< files; with `dry_run` those that would go
+  std::uint64_t uploads = 0;             ///< unfinished multipart uploads
 };
-Result<Collected> CollectGarbage(const object::Location& root, Retention retention, bool dry_run, object::Call call = {});
+Result<Collected> CollectGarbage(const object::Location& root, Retention retention, bool dry_run,
+                                 object::Call call = {});
 
-/// Reads one committed checkpoint, wholly or in parts, on any number of ranks. Thread-safe. Every chunk that is touched is
-/// verified against its crc32c; a mismatch is kCorrupt and names file and offset.
+/// Reads one committed checkpoint, wholly or in parts, on any number of ranks. Thread-safe. Every chunk that is touched
+/// is verified against its crc32c; a mismatch is kCorrupt and names file and offset.
 class Reader {
  public:
   /// `step` nothing: the newest. kNotFound when there is none.
@@ -101,14 +115,15 @@ class Reader {
   virtual ~Reader() = default;
   virtual const Manifest& manifest() const = 0;
   virtual const std::string& name() const = 0;  ///< s3://runs/llama-demo/step-00000150
-  /// Fills `into` with `elements` of the flattened tensor from `begin`.
+  /// Fills `into`, a whole number of elements, with those of the flattened tensor from `begin`. After a failure its
+  /// content is unspecified. kNotFound when there is no such tensor, or its file has been removed meanwhile.
   virtual Status Read(std::string_view tensor, std::uint64_t begin, MutableByteSpan into, object::Call call = {}) = 0;
   struct Wanted {
     std::string tensor;
     std::uint64_t begin = 0;
     MutableByteSpan into;
   };
-  /// Many at once, with ranges merged and requests in parallel.
+  /// Many at once, with near ranges merged and up to `parallel` requests of up to 8 MiB in flight.
   virtual Status ReadMany(const std::vector<Wanted>& wanted, int parallel = 8, object::Call call = {}) = 0;
   struct Verified {
     std::uint64_t files = 0, chunks = 0, bytes = 0;
@@ -118,7 +133,9 @@ class Reader {
 };
 
 /// A Hugging Face folder's *.safetensors files (or one file), behind the same reading interface, so that model weights
-/// and checkpoints load alike. No checksums exist there; sizes and offsets are checked.
+/// and checkpoints load alike: tensors are named kModelGroup + their name ("model/lm_head.weight"), and where the
+/// folder has a config.json it is meta[kMetaModelConfig]. With a model.safetensors.index.json its shards count, else
+/// model.safetensors, else every *.safetensors of the folder. No checksums exist there; sizes and offsets are checked.
 Result<std::unique_ptr<Reader>> OpenSafetensors(object::Connection& connection, std::string_view url,
                                                 object::Call call = {});
 

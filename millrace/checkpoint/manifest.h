@@ -19,36 +19,56 @@ std::uint64_t DTypeBytes(DType dtype);
 
 /// A run of consecutive elements (in C order) of a tensor, as one writer stored it.
 struct Slice {
-  std::string tensor;         ///< name within its group
-  std::uint64_t begin = 0;    ///< first element
+  std::string tensor;       ///< name within its group
+  std::uint64_t begin = 0;  ///< first element
   std::uint64_t elements = 0;
-  std::string file;           ///< key relative to the checkpoint
-  std::uint64_t offset = 0;   ///< of its bytes in that file
+  std::string file;          ///< key relative to the checkpoint
+  std::uint64_t offset = 0;  ///< of its bytes in that file
+  bool operator==(const Slice&) const = default;
 };
 struct TensorMeta {
   DType dtype = DType::kF32;
-  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> shape;  ///< empty: a scalar
   std::uint64_t elements() const;
+  std::uint64_t bytes() const { return elements() * DTypeBytes(dtype); }
+  /// Fails with kCorrupt on a negative dimension and where bytes() would not fit 63 bits; `name` is the tensor's.
+  Status Check(std::string_view name) const;
+  bool operator==(const TensorMeta&) const = default;
 };
 struct FileMeta {
   std::uint64_t size = 0;
   std::uint64_t chunk_bytes = 0;
-  std::vector<std::uint32_t> chunk_crc32c;  ///< of each chunk_bytes of the file, the last may be short
+  /// Of each chunk_bytes of the file, the last may be short. Empty where nothing is known (Hugging Face files).
+  std::vector<std::uint32_t> chunk_crc32c;
+  bool operator==(const FileMeta&) const = default;
 };
+
+/// The member of Manifest::meta that holds the model's Hugging Face config.json.
+inline constexpr std::string_view kMetaModelConfig = "model_config";
+/// The group of the model's weights; the names behind it are Hugging Face's.
+inline constexpr std::string_view kModelGroup = "model/";
 
 /// Everything a reader needs. Tensor names carry their group as a prefix: "model/…", "optimizer/…".
 struct Manifest {
   static constexpr int kVersion = 1;
+  static constexpr std::uint64_t kMaxBytes = 1 * kGiB;  ///< of the serialized form
   std::uint64_t step = 0;
   int ranks = 1;
+  std::string attempt;  ///< which of several tries at this step; the folder of its files
   std::string created;  ///< ISO 8601
   std::map<std::string, TensorMeta> tensors;
   std::vector<Slice> slices;
   std::map<std::string, FileMeta> files;
   Json meta;  ///< the caller's: scheduler, data state, RNG, model config
 
+  /// In canonical order: equal manifests give equal bytes. Check() must hold.
   std::string Serialize() const;
-  /// Fails with kCorrupt unless every tensor is covered exactly once by slices that lie inside their files.
+  /// Fails with kCorrupt unless every tensor is covered exactly once by slices that lie inside their files, and the
+  /// files' names stay inside the checkpoint. `name` names the manifest in messages.
+  Status Check(std::string_view name) const;
+  /// What one rank reports to rank 0, as a manifest of its own: checked for form, not for coverage.
+  static Result<Manifest> ParsePart(std::string_view text, std::string_view name);
+  /// Verifies the checksum, the form, then Check().
   static Result<Manifest> Parse(std::string_view text, std::string_view name);
 };
 
