@@ -12,7 +12,7 @@ class Waiter {
   Done<T> Callback() {
     return [this](Result<T> outcome) {
       MutexLock lock(mutex_);
-      outcome_ = std::move(outcome);
+      outcome_.emplace(std::move(outcome));
       // Under the lock: the waiter, and this object with it, may be gone as soon as it is released.
       ready_.NotifyOne();
     };
@@ -20,7 +20,7 @@ class Waiter {
   Result<T> Wait() {
     MutexLock lock(mutex_);
     while (!outcome_) ready_.Wait(mutex_);
-    return *std::move(outcome_);
+    return std::move(outcome_).value();
   }
 
  private:

@@ -1,5 +1,8 @@
 #include "millrace/object/conformance.h"
 
+#include "millrace/base/files.h"
+#include "millrace/object/fault/fault_store.h"
+#include "millrace/object/file/file_store.h"
 #include "millrace/object/memory/memory_store.h"
 
 namespace millrace::object {
@@ -11,9 +14,31 @@ ConformanceSubject Memory(std::string name, bool inline_completions, std::uint64
           }};
 }
 
-INSTANTIATE_TEST_SUITE_P(Memory, StoreConformance,
+ConformanceSubject File(bool prune_folders) {
+  return {.name = prune_folders ? "file" : "file_keeping_folders",
+          .make = [=]() -> Result<std::shared_ptr<Store>> {
+            // One allocation owns folder and store; members go in reverse, the store before its folder.
+            struct Owner {
+              TempDir folder;
+              std::shared_ptr<Store> store;
+            };
+            auto owner = std::make_shared<Owner>(MR_TRY(TempDir::Create()));
+            owner->store = MR_TRY(OpenFileStore(
+                {.root = owner->folder.path(), .prune_folders = prune_folders, .durable = false, .threads = 4}));
+            return std::shared_ptr<Store>(owner, owner->store.get());
+          },
+          .object_beside_folder = false};
+}
+
+ConformanceSubject Faultless() {
+  return {.name = "fault", .make = []() -> Result<std::shared_ptr<Store>> {
+            return FaultStore::Create(MakeMemoryStore({.limits = {.min_part = 1000}}));
+          }};
+}
+
+INSTANTIATE_TEST_SUITE_P(Stores, StoreConformance,
                          testing::Values(Memory("memory_threaded", false, 5 * kMiB),
-                                         Memory("memory_inline", true, 1000)),
+                                         Memory("memory_inline", true, 1000), Faultless(), File(true), File(false)),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -1,0 +1,145 @@
+#include "millrace/object/file/file_io.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "millrace/base/json.h"
+#include "millrace/base/random.h"
+#include "millrace/object/file/paths.h"
+
+namespace millrace::object {
+namespace {
+
+constexpr std::uint64_t kPiece = 8 * kMiB;
+constexpr char kAttribute[] = "user.millrace";
+constexpr std::size_t kMaxAttribute = 64 * kKiB;  // what Linux allows
+
+}  // namespace
+
+Result<std::uint64_t> ReadPieces(int fd, MutableByteSpan into, std::uint64_t offset, const KeepGoing& keep_going,
+                                 const std::string& what) {
+  std::uint64_t done = 0;
+  while (done < into.size()) {
+    MR_TRY(keep_going());
+    ssize_t n = pread(fd, into.data() + done, std::min<std::uint64_t>(into.size() - done, kPiece),
+                      static_cast<off_t>(offset + done));
+    if (n == 0) break;
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return Fail(ErrnoError(errno, "reading " + what));
+    done += static_cast<std::uint64_t>(n);
+  }
+  return done;
+}
+
+Status WritePieces(int fd, ByteSpan bytes, const KeepGoing& keep_going, const std::string& what) {
+  for (std::uint64_t done = 0; done < bytes.size();) {
+    MR_TRY(keep_going());
+    ByteSpan piece = bytes.subspan(done, std::min<std::uint64_t>(bytes.size() - done, kPiece));
+    MR_TRY(WriteFully(fd, piece, done, what));
+    done += piece.size();
+  }
+  return {};
+}
+
+Status CopyPieces(int from, ByteRange range, int to, const KeepGoing& keep_going, const std::string& what) {
+  auto offset = static_cast<off_t>(range.offset);
+  for (std::uint64_t left = range.length; left > 0;) {
+    MR_TRY(keep_going());
+    ssize_t n = copy_file_range(from, &offset, to, nullptr, std::min(left, 4 * kPiece), 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && (errno == EXDEV || errno == EINVAL || errno == EOPNOTSUPP || errno == ENOSYS)) {
+      Buffer piece(std::min(left, kPiece));
+      std::uint64_t got = MR_TRY(ReadPieces(from, piece.span(), static_cast<std::uint64_t>(offset), keep_going, what));
+      off_t end = lseek(to, 0, SEEK_CUR);
+      MR_TRY(WriteFully(to, piece.span().first(got), static_cast<std::uint64_t>(end), what));
+      lseek(to, static_cast<off_t>(got), SEEK_CUR);
+      offset += static_cast<off_t>(got);
+      n = static_cast<ssize_t>(got);
+    }
+    if (n < 0) return Fail(ErrnoError(errno, "copying " + what));
+    if (n == 0) return Fail(Code::kIo, "copying {}: it became shorter meanwhile", what);
+    left -= static_cast<std::uint64_t>(n);
+  }
+  return {};
+}
+
+Result<PendingFile> PendingFile::Create(int folder, const std::string& what) {
+  std::string temp = fmt::format("{}{}", kTempName, SecureHex(8));
+  UniqueFd fd(openat(folder, temp.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+  if (!fd) return Fail(ErrnoError(errno, "creating a temporary file for " + what));
+  return PendingFile(folder, std::move(fd), std::move(temp));
+}
+
+PendingFile::PendingFile(PendingFile&& other) noexcept
+    : folder_(other.folder_), fd_(std::move(other.fd_)), temp_(std::exchange(other.temp_, {})) {}
+
+PendingFile::~PendingFile() {
+  if (!temp_.empty()) unlinkat(folder_, temp_.c_str(), 0);
+}
+
+Status PendingFile::Seal(WallTime modified, bool durable, const std::string& what) {
+  auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(modified.time_since_epoch()).count();
+  timespec times[2] = {{0, UTIME_OMIT}, {since / 1'000'000'000, since % 1'000'000'000}};
+  if (futimens(fd_.get(), times) != 0) return Fail(ErrnoError(errno, "setting the time of " + what));
+  if (durable && fsync(fd_.get()) != 0) return Fail(ErrnoError(errno, "syncing " + what));
+  return {};
+}
+
+Status PendingFile::Publish(const std::string& name, bool replace_empty_folder, const std::string& what) {
+  bool renamed = renameat(folder_, temp_.c_str(), folder_, name.c_str()) == 0;
+  if (!renamed && errno == EISDIR && replace_empty_folder) {
+    unlinkat(folder_, name.c_str(), AT_REMOVEDIR);
+    renamed = renameat(folder_, temp_.c_str(), folder_, name.c_str()) == 0;
+  }
+  if (!renamed && errno == EISDIR) {
+    return Fail(Code::kIsDirectory, "{} is a folder here; a file store cannot keep an object under the same name",
+                what);
+  }
+  if (!renamed) return Fail(ErrnoError(errno, "publishing " + what));
+  temp_.clear();
+  return {};
+}
+
+std::string EncodeAttributes(const std::string& content_type, const std::map<std::string, std::string>& metadata) {
+  return DumpJson({{"content_type", content_type}, {"metadata", metadata}});
+}
+
+Status DecodeAttributes(std::string_view text, const std::string& what, std::string& content_type,
+                        std::map<std::string, std::string>& metadata) {
+  Json json = MR_TRY(ParseJson(text, what, 4));
+  content_type = MR_TRY(JsonString(json, "content_type"));
+  const Json* members = JsonFind(json, "metadata");
+  if (!members || !members->is_object()) return Fail(Code::kCorrupt, "{}: metadata is no object", what);
+  for (const auto& [name, value] : members->items()) {
+    if (!value.is_string()) return Fail(Code::kCorrupt, "{}: metadata {} is no string", what, name);
+    metadata[name] = value.get<std::string>();
+  }
+  return {};
+}
+
+Status WriteAttributes(int fd, const std::string& content_type, const std::map<std::string, std::string>& metadata,
+                       const std::string& what) {
+  if (content_type.empty() && metadata.empty()) return {};
+  std::string text = EncodeAttributes(content_type, metadata);
+  if (fsetxattr(fd, kAttribute, text.data(), text.size(), 0) == 0) return {};
+  if (errno != ENOTSUP) return Fail(ErrnoError(errno, "writing the attributes of " + what));
+  if (metadata.empty()) return {};  // a content type is a hint that readers can do without
+  return Fail(Code::kUnsupported, "{}: this file system keeps no extended attributes, so it cannot hold metadata",
+              what);
+}
+
+Status ReadAttributes(int fd, ObjectInfo& into) {
+  std::string text(kMaxAttribute, '\0');
+  ssize_t size = fgetxattr(fd, kAttribute, text.data(), text.size());
+  if (size < 0 && (errno == ENODATA || errno == ENOTSUP)) return {};
+  if (size < 0) return Fail(ErrnoError(errno, "reading the attributes of " + into.key));
+  return DecodeAttributes(std::string_view(text).substr(0, static_cast<std::size_t>(size)),
+                          "the attributes of " + into.key, into.content_type, into.metadata);
+}
+
+}  // namespace millrace::object

@@ -1,0 +1,161 @@
+#include "millrace/object/file/file_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "millrace/base/files.h"
+#include "millrace/object/blocking.h"
+#include "millrace/object/file/paths.h"
+#include "millrace/object/file/walk.h"
+
+namespace millrace::object {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+
+class FileStoreTest : public testing::Test {
+ protected:
+  FileStoreTest() : folder_(std::move(*TempDir::Create())), root_(folder_.path() / "root") {
+    fs::create_directory(root_);
+    store_ = *OpenFileStore({.root = root_, .durable = false, .threads = 2});
+  }
+  void WriteByHand(const fs::path& path, std::string_view text) {
+    fs::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+  }
+  std::vector<std::string> Keys(ListRequest request = {}) {
+    std::vector<std::string> keys;
+    EXPECT_TRUE(ListAll(*store_, std::move(request), [&](const ListPage& page) {
+      for (const auto& object : page.objects) keys.push_back(object.key);
+      for (const auto& prefix : page.common_prefixes) keys.push_back(prefix);
+      return true;
+    }));
+    return keys;
+  }
+
+  TempDir folder_;
+  fs::path root_;
+  std::shared_ptr<Store> store_;
+};
+
+TEST_F(FileStoreTest, KeysAreThePathsOfPlainFiles) {
+  WriteByHand(root_ / "a/b.txt", "by hand");
+  auto content = GetAll(*store_, "a/b.txt", 100);
+  ASSERT_TRUE(content && *content);
+  EXPECT_EQ((*content)->bytes, "by hand");
+  ASSERT_TRUE(Put(*store_, "c/d", AsBytes("by store")));
+  EXPECT_EQ(*ReadFile(root_ / "c/d"), "by store");
+  EXPECT_EQ(fs::status(root_ / "c/d").permissions() & fs::perms::owner_all,
+            fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_THAT(Keys(), ElementsAre("a/b.txt", "c/d"));
+}
+
+TEST_F(FileStoreTest, AChangeByAnotherProgramIsANewVersion) {
+  WriteByHand(root_ / "k", "one");
+  auto before = Head(*store_, "k");
+  WriteByHand(root_ / "k", "two");
+  fs::last_write_time(root_ / "k", fs::file_time_type::clock::now() + std::chrono::seconds(5));
+  std::byte into[3];
+  auto got = Get(*store_, "k", {.if_match = (*before)->etag}, into);
+  ASSERT_FALSE(got);
+  EXPECT_EQ(got.error().code(), Code::kPreconditionFailed);
+}
+
+TEST_F(FileStoreTest, NothingLeadsOutOfTheRoot) {
+  WriteByHand(folder_.path() / "secret", "secret");
+  fs::create_symlink(folder_.path(), root_ / "absolute");
+  fs::create_symlink("..", root_ / "relative");
+  fs::create_symlink("../secret", root_ / "file");
+  for (const char* key : {"../secret", "absolute/secret", "relative/secret", "file", "x/../../secret"}) {
+    auto head = Head(*store_, key);
+    EXPECT_TRUE(head && !*head) << key;
+    (void)Put(*store_, key, AsBytes("overwritten"));
+    EXPECT_EQ(*ReadFile(folder_.path() / "secret"), "secret") << key;
+    (void)Delete(*store_, key);
+    EXPECT_TRUE(fs::exists(folder_.path() / "secret")) << key;
+  }
+}
+
+TEST_F(FileStoreTest, LinksWithinTheRootAreFollowedAndLoopsEnd) {
+  WriteByHand(root_ / "data/x", "x");
+  fs::create_symlink("data", root_ / "link");
+  fs::create_symlink("..", root_ / "data/loop");
+  fs::create_symlink("nowhere", root_ / "dangling");
+  EXPECT_THAT(Keys(), ElementsAre("data/x", "link/x"));
+}
+
+TEST_F(FileStoreTest, ObjectsAndFoldersExcludeEachOther) {
+  ASSERT_TRUE(Put(*store_, "a/b", AsBytes("x")));
+  auto over_folder = Put(*store_, "a", AsBytes("x"));
+  ASSERT_FALSE(over_folder);
+  EXPECT_EQ(over_folder.error().code(), Code::kIsDirectory);
+  auto beneath_object = Put(*store_, "a/b/c", AsBytes("x"));
+  ASSERT_FALSE(beneath_object);
+  EXPECT_EQ(beneath_object.error().code(), Code::kNotDirectory);
+  EXPECT_FALSE(*Head(*store_, "a"));
+  EXPECT_FALSE(*Head(*store_, "a/b/c"));
+  ASSERT_TRUE(Delete(*store_, "a/b"));
+  EXPECT_TRUE(Put(*store_, "a", AsBytes("x"))) << "the folder went with its last object";
+}
+
+TEST_F(FileStoreTest, LongSegmentsAreRefused) {
+  auto put = Put(*store_, std::string(256, 'x'), AsBytes("x"));
+  ASSERT_FALSE(put);
+  EXPECT_EQ(put.error().code(), Code::kNameTooLong);
+}
+
+TEST_F(FileStoreTest, PrunesOnlyWhenAskedTo) {
+  ASSERT_TRUE(Put(*store_, "a/b/c", AsBytes("x")));
+  ASSERT_TRUE(Delete(*store_, "a/b/c"));
+  EXPECT_FALSE(fs::exists(root_ / "a"));
+  auto keeping = *OpenFileStore({.root = root_, .prune_folders = false, .durable = false});
+  ASSERT_TRUE(Put(*keeping, "a/b/c", AsBytes("x")));
+  ASSERT_TRUE(Delete(*keeping, "a/b/c"));
+  EXPECT_TRUE(fs::exists(root_ / "a/b"));
+  EXPECT_TRUE(Keys({.delimiter = "/"}).empty()) << "an empty folder is no prefix";
+}
+
+TEST_F(FileStoreTest, FailedWritesAndUploadsLeaveNothing) {
+  ASSERT_TRUE(Put(*store_, "k", AsBytes("x")));
+  EXPECT_FALSE(Put(*store_, "k", AsBytes("y"), {.if_none_match = true}));
+  std::stop_source stop;
+  auto id = CreateMultipart(*store_, "deep/er/k2");
+  ASSERT_TRUE(id);
+  ASSERT_TRUE(UploadPart(*store_, "deep/er/k2", *id, 1, AsBytes("x")));
+  ASSERT_TRUE(AbortMultipart(*store_, "deep/er/k2", *id));
+  std::vector<std::string> names;
+  for (const auto& entry : fs::recursive_directory_iterator(root_)) names.push_back(entry.path().filename());
+  EXPECT_THAT(names, ElementsAre("k"));
+}
+
+TEST_F(FileStoreTest, WalkerReportsWhatItPassesOver) {
+  WriteByHand(root_ / "good", "x");
+  WriteByHand(root_ / "bad\xff", "x");
+  RootFolder root = *RootFolder::Open(root_, false);
+  std::vector<std::string> passed_over;
+  TreeWalker walker(root, {.on_problem = [&](const std::string& path, const Error&) { passed_over.push_back(path); }});
+  std::vector<std::string> keys;
+  for (auto file = walker.Peek(); file && *file; file = walker.Peek()) {
+    keys.push_back((*file)->key);
+    walker.Advance();
+  }
+  EXPECT_THAT(keys, ElementsAre("good"));
+  EXPECT_THAT(passed_over, ElementsAre("bad\xff"));
+}
+
+TEST(FilePaths, SegmentsAndNamesAreOneToOne) {
+  for (std::string segment : {"a", "", ".", "..", "...", ".hidden", ".millrace~", ".millrace~=", ".millrace~tmp-1"}) {
+    std::string name = NameOfSegment(segment);
+    EXPECT_FALSE(name.empty() || name == "." || name == "..");
+    EXPECT_EQ(SegmentOfName(name), segment);
+  }
+  EXPECT_EQ(SegmentOfName(".millrace~tmp-0123"), std::nullopt);
+  EXPECT_EQ(SegmentOfName(".millrace~upload-0123"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace millrace::object

@@ -1,0 +1,44 @@
+#include "millrace/object/open.h"
+
+#include <utility>
+
+#include "millrace/base/sync.h"
+#include "millrace/object/file/file_store.h"
+
+namespace millrace::object {
+namespace {
+
+/// Opens what is asked for on first use: commands on local files need neither credentials nor a network.
+class LazyConnection final : public Connection {
+ public:
+  explicit LazyConnection(ConnectOptions options) : options_(std::move(options)) {}
+
+  Result<std::shared_ptr<Store>> OpenStore(const Url& url) override MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (url.scheme == Url::Scheme::kFile) return Files();
+    if (url.bucket.empty()) return Fail(Code::kInvalidArgument, "{} names no bucket", url.ToString());
+    return Fail(Code::kUnsupported, "{}: this build reaches local files only", url.ToString());
+  }
+  Result<std::shared_ptr<Service>> OpenService() override {
+    return Fail(Code::kUnsupported, "this build reaches local files only");
+  }
+
+ private:
+  Result<std::shared_ptr<Store>> Files() MR_REQUIRES(mutex_) {
+    // Folders here are the user's: an empty one stays.
+    if (!files_) files_ = MR_TRY(OpenFileStore({.root = "/", .prune_folders = false}));
+    return files_;
+  }
+
+  const ConnectOptions options_;
+  Mutex mutex_;
+  std::shared_ptr<Store> files_ MR_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Connection>> Connection::Open(ConnectOptions options) {
+  return std::make_unique<LazyConnection>(std::move(options));
+}
+
+}  // namespace millrace::object
