@@ -1,0 +1,145 @@
+#include "millrace/jobs/local/local_launcher.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <thread>
+
+namespace millrace::jobs {
+namespace {
+
+constexpr Duration kLookInterval = std::chrono::milliseconds(100);
+
+/// A port nobody listens on now. Somebody may take it before rank 0 does: the attempt then fails, and the next one gets
+/// another.
+Result<int> FreePort() {
+  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (!socket || ::bind(socket.get(), generic, size) != 0 || ::getsockname(socket.get(), generic, &size) != 0) {
+    return Fail(ErrnoError(errno, "cannot find a free port on 127.0.0.1"));
+  }
+  return ntohs(address.sin_port);
+}
+
+}  // namespace
+
+LocalLauncher::LocalLauncher(Options options)
+    : options_(std::move(options)),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      out_(LogPath(0, "out")),
+      error_(LogPath(0, "err")) {}
+
+LocalLauncher::~LocalLauncher() = default;
+
+std::filesystem::path LocalLauncher::LogPath(int rank, std::string_view suffix) const {
+  return options_.folder / "logs" / fmt::format("rank-{}.{}", rank, suffix);
+}
+
+std::filesystem::path LocalLauncher::HeartbeatPath(int rank) const {
+  return options_.folder / "heartbeats" / fmt::format("rank-{}", rank);
+}
+
+Subprocess::Options LocalLauncher::Command(int rank, int attempt, int port) const {
+  Subprocess::Options command;
+  command.argv = options_.command;
+  command.env = options_.env;
+  std::string ranks = std::to_string(options_.ranks);
+  command.env["RANK"] = command.env["LOCAL_RANK"] = std::to_string(rank);
+  command.env["WORLD_SIZE"] = command.env["LOCAL_WORLD_SIZE"] = ranks;
+  command.env["MASTER_ADDR"] = "127.0.0.1";
+  command.env["MASTER_PORT"] = std::to_string(port);
+  command.env["MILLRACE_HEARTBEAT_FILE"] = HeartbeatPath(rank).string();
+  command.env["MILLRACE_ATTEMPT"] = std::to_string(attempt);
+  if (options_.threads > 0 || std::getenv("OMP_NUM_THREADS") == nullptr) {
+    int share = static_cast<int>(std::thread::hardware_concurrency()) / options_.ranks;
+    command.env["OMP_NUM_THREADS"] = std::to_string(options_.threads > 0 ? options_.threads : std::max(1, share));
+  }
+  command.stdout_file = LogPath(rank, "out");
+  command.stderr_file = LogPath(rank, "err");
+  return command;
+}
+
+Status LocalLauncher::Start(int attempt) {
+  children_.clear();
+  states_.clear();
+  int port = MR_TRY(FreePort());
+  std::vector<Rank> children;  // goes, and kills what it has, if a later rank cannot be started
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    std::error_code ignored;
+    std::filesystem::remove(HeartbeatPath(rank), ignored);
+    children.push_back({MR_TRY(Subprocess::Start(Command(rank, attempt, port))), {}});
+  }
+  children_ = std::move(children);
+  for (const Rank& child : children_) states_.push_back({.pid = child.process.pid()});
+  return {};
+}
+
+std::span<const RankState> LocalLauncher::Wait(TimePoint until, std::stop_token stop) {
+  std::stop_callback wake(stop, [this] { ::eventfd_write(wake_.get(), 1); });
+  std::vector<pollfd> watched = {{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    if (!states_[i].exit) watched.push_back({.fd = children_[i].process.pidfd(), .events = POLLIN, .revents = 0});
+  }
+  Duration wait = std::clamp<Duration>(until - SystemClock().Now(), Duration(0), kLookInterval);
+  auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(wait).count();
+  ::poll(watched.data(), watched.size(), static_cast<int>(milliseconds));
+  eventfd_t ignored;
+  ::eventfd_read(wake_.get(), &ignored);
+  Look();
+  return states_;
+}
+
+/// Exits are looked at before heartbeats and logs, so that a rank's last step and last words are never missed.
+void LocalLauncher::Look() {
+  for (int rank = 0; rank < static_cast<int>(children_.size()); ++rank) {
+    RankState& state = states_[static_cast<std::size_t>(rank)];
+    if (state.exit) continue;
+    state.exit = children_[static_cast<std::size_t>(rank)].process.Poll();
+    ReadHeartbeat(rank);
+  }
+  if (!options_.on_line) return;
+  bool ended = !states_.empty() && states_[0].exit.has_value();
+  auto follow = [&](LogFollower& log, Stream stream) {
+    auto hand_on = [&](std::string_view line) { options_.on_line(stream, line); };
+    ended ? log.Drain(hand_on) : log.Poll(hand_on);
+  };
+  follow(out_, Stream::kOut);
+  follow(error_, Stream::kError);
+}
+
+void LocalLauncher::ReadHeartbeat(int rank) {
+  auto file = OpenFile(HeartbeatPath(rank), O_RDONLY | O_NOFOLLOW);
+  struct stat info{};
+  if (!file || ::fstat(file->get(), &info) != 0) return;
+  Beat beat{info.st_ino, std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec};
+  RankState& state = states_[static_cast<std::size_t>(rank)];
+  Rank& child = children_[static_cast<std::size_t>(rank)];
+  if (beat != child.beat) ++state.beats;
+  child.beat = beat;
+  char text[32];
+  ssize_t n = ::pread(file->get(), text, sizeof text, 0);
+  std::uint64_t step = 0;
+  auto [end, error] = std::from_chars(text, text + std::max<ssize_t>(n, 0), step);
+  // Without its newline the file is caught half written.
+  if (n > 0 && error == std::errc{} && end < text + n && *end == '\n') state.step = step;
+}
+
+void LocalLauncher::Signal(int signal_number) {
+  for (Rank& child : children_) child.process.Signal(signal_number);
+}
+
+std::string LocalLauncher::ErrorTail(int rank, int lines) { return TailOf(LogPath(rank, "err"), lines); }
+
+}  // namespace millrace::jobs

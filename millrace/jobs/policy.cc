@@ -1,0 +1,196 @@
+#include "millrace/jobs/policy.h"
+
+#include <algorithm>
+
+#include "millrace/base/text.h"
+
+namespace millrace::jobs {
+namespace {
+
+bool AllEnded(std::span<const RankState> ranks) {
+  return std::all_of(ranks.begin(), ranks.end(), [](const RankState& rank) { return rank.exit.has_value(); });
+}
+
+std::string AtStep(const std::optional<std::uint64_t>& step) {
+  return step ? fmt::format("at step {}", *step) : "before its first step";
+}
+
+/// Exit statuses with which a program says that the same command cannot do better (see ToExitStatus).
+bool CannotHelp(const ExitState& exit) {
+  return exit.signal == 0 && (exit.exit_code == 2 || exit.exit_code == 4 || exit.exit_code == 5);
+}
+
+}  // namespace
+
+void Policy::Started(TimePoint now, int ranks) {
+  ++attempt_;
+  state_ = State::kRunning;
+  watched_.assign(static_cast<std::size_t>(ranks), Watched{.life = now, .stepped = now});
+  attempt_step_.reset();
+  finished_at_.reset();
+  failure_.reset();
+}
+
+void Policy::StartFailed(const Error& error) {
+  End({Outcome::Kind::kFailed, fmt::format("the ranks cannot be started: {}", error.ToString()),
+       ToExitStatus(error.code())});
+}
+
+Duration Policy::hang_limit() const {
+  return options_.hang_timeout.value_or(std::max(options_.hang_floor, longest_step_ * options_.hang_factor));
+}
+
+Duration Policy::SilenceLimit(const Watched& rank) const {
+  return rank.step ? hang_limit() : std::max(options_.start_timeout, hang_limit());
+}
+
+void Policy::Watch(TimePoint now, std::span<const RankState> ranks) {
+  for (std::size_t i = 0; i < ranks.size() && i < watched_.size(); ++i) {
+    Watched& seen = watched_[i];
+    if (ranks[i].beats != seen.beats || ranks[i].step != seen.step) seen.life = now;
+    seen.beats = ranks[i].beats;
+    if (!ranks[i].step || ranks[i].step == seen.step) continue;
+    if (seen.step) longest_step_ = std::max(longest_step_, Duration(now - seen.stepped));  // start-up is no step
+    seen.step = ranks[i].step;
+    seen.stepped = now;
+    attempt_step_ = std::max(attempt_step_.value_or(0), *seen.step);
+    best_step_ = std::max(best_step_.value_or(0), *seen.step);
+  }
+}
+
+/// A rank that ended badly. When one dies, others may fail for the loss of it before anybody looks: a signal tells more
+/// than an exit status.
+std::optional<Failure> Policy::FindFailure(TimePoint now, std::span<const RankState> ranks) const {
+  const RankState* blamed = nullptr;
+  for (const RankState& rank : ranks) {
+    if (!rank.exit || rank.exit->ok()) continue;
+    if (blamed == nullptr || (blamed->exit->signal == 0 && rank.exit->signal != 0)) blamed = &rank;
+  }
+  if (blamed == nullptr) return std::nullopt;
+  int index = static_cast<int>(blamed - ranks.data());
+  std::string how = blamed->exit->signal != 0 ? fmt::format("was {}", blamed->exit->ToString())
+                                              : fmt::format("ended with {}", blamed->exit->ToString());
+  return Failure{.rank = index, .what = fmt::format("rank {} {} {}", index, how, AtStep(blamed->step)), .at = now};
+}
+
+std::optional<Failure> Policy::FindSilence(TimePoint now, std::span<const RankState> ranks) const {
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    Duration silent = now - watched_[i].life;
+    if (ranks[i].exit || silent < SilenceLimit(watched_[i])) continue;
+    return Failure{.rank = static_cast<int>(i),
+                   .what = fmt::format("rank {} has shown no sign of life for {} {}", i, FormatDuration(silent),
+                                       AtStep(ranks[i].step)),
+                   .hang = true,
+                   .at = now,
+                   .silent = silent};
+  }
+  if (finished_at_ && now - *finished_at_ >= options_.grace) {
+    return Failure{
+        .what = fmt::format("some ranks still ran {} after others had finished", FormatDuration(now - *finished_at_)),
+        .hang = true,
+        .at = now};
+  }
+  return std::nullopt;
+}
+
+TimePoint Policy::NextSilence(std::span<const RankState> ranks) const {
+  TimePoint next = finished_at_ ? *finished_at_ + options_.grace : TimePoint::max();
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (!ranks[i].exit) next = std::min(next, watched_[i].life + SilenceLimit(watched_[i]));
+  }
+  return next;
+}
+
+Policy::Decision Policy::Next(TimePoint now, std::span<const RankState> ranks, bool stop_requested) {
+  switch (state_) {
+    case State::kIdle:
+      if (stop_requested) return Interrupted();
+      if (attempt_ > 0 && now < due_) return {.until = due_};
+      return {.action = Action::kStart};
+    case State::kRunning:
+      Watch(now, ranks);
+      return WhileRunning(now, ranks, stop_requested);
+    case State::kLeaving:
+      Watch(now, ranks);
+      if (AllEnded(ranks)) return Settle(now, ranks);
+      if (now < kill_at_) return {.until = kill_at_};
+      state_ = State::kDying;
+      return {.action = Action::kKill};
+    case State::kDying:
+      Watch(now, ranks);
+      if (AllEnded(ranks)) return Settle(now, ranks);
+      return {};
+    case State::kEnded:
+      break;
+  }
+  return {.action = Action::kEnd};
+}
+
+Policy::Decision Policy::WhileRunning(TimePoint now, std::span<const RankState> ranks, bool stop_requested) {
+  if (auto failure = FindFailure(now, ranks)) return Fail(now, ranks, *std::move(failure));
+  if (AllEnded(ranks)) return Settle(now, ranks);
+  if (stop_requested) {
+    stopping_ = true;
+    state_ = State::kLeaving;
+    kill_at_ = now + options_.grace;
+    return {.action = Action::kTerminate};
+  }
+  bool some_finished = std::any_of(ranks.begin(), ranks.end(), [](const RankState& r) { return r.exit.has_value(); });
+  if (some_finished && !finished_at_) finished_at_ = now;
+  if (auto failure = FindSilence(now, ranks)) return Fail(now, ranks, *std::move(failure));
+  return {.until = NextSilence(ranks)};
+}
+
+/// The survivors wait in a collective for the one that is gone: nothing they could save would be whole.
+Policy::Decision Policy::Fail(TimePoint now, std::span<const RankState> ranks, Failure failure) {
+  failure_ = std::move(failure);
+  if (AllEnded(ranks)) return Settle(now, ranks);
+  state_ = State::kDying;
+  return {.action = Action::kKill};
+}
+
+Policy::Decision Policy::Settle(TimePoint now, std::span<const RankState> ranks) {
+  if (stopping_) return Interrupted();
+  if (!failure_) return End({Outcome::Kind::kDone, "all ranks finished", 0});
+
+  bool fruitless = !attempt_step_ || attempt_step_ == failed_step_;
+  fruitless_ = fruitless ? fruitless_ + 1 : 0;
+  failed_step_ = attempt_step_;
+  const std::optional<ExitState> exit =
+      failure_->rank >= 0 ? ranks[static_cast<std::size_t>(failure_->rank)].exit : std::nullopt;
+  if (!best_step_ && exit && CannotHelp(*exit)) {
+    return End({Outcome::Kind::kFailed, failure_->what + "; starting it again would not help", exit->exit_code});
+  }
+  if (restarts() >= options_.max_restarts) {
+    return End({Outcome::Kind::kFailed,
+                fmt::format("{}; no restart is left of run.max_restarts = {}", failure_->what, options_.max_restarts),
+                1});
+  }
+  if (fruitless_ >= options_.max_fruitless) {
+    return End({Outcome::Kind::kFailed,
+                fmt::format("{}; {} attempts in a row made no progress", failure_->what, fruitless_), 1});
+  }
+  Duration longest = options_.first_delay;
+  for (int i = 0; i < fruitless_ && longest < options_.longest_delay; ++i) longest *= 2;
+  longest = std::min(longest, options_.longest_delay);
+  delay_ = longest / 2 + Duration(random_.Below(static_cast<std::uint64_t>(longest.count()) / 2 + 1));
+  due_ = now + delay_;
+  state_ = State::kIdle;
+  return {.until = due_};
+}
+
+Policy::Decision Policy::Interrupted() {
+  return End({Outcome::Kind::kInterrupted,
+              best_step_
+                  ? fmt::format("stopped at step {}; the same command continues from the last checkpoint", *best_step_)
+                  : "stopped before the first step",
+              ToExitStatus(Code::kCancelled)});
+}
+
+Policy::Decision Policy::End(Outcome outcome) {
+  outcome_ = std::move(outcome);
+  state_ = State::kEnded;
+  return {.action = Action::kEnd};
+}
+
+}  // namespace millrace::jobs

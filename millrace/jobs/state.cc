@@ -1,0 +1,177 @@
+#include "millrace/jobs/state.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+
+#include "millrace/base/text.h"
+
+namespace millrace::jobs {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMaxStatusBytes = 1 << 20;
+
+Status MakeFolder(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) return Fail(Code::kIo, "cannot make the folder {}: {}", path.string(), error.message());
+  return {};
+}
+
+/// A job's name comes from a command line: it must stay a single path component.
+Result<fs::path> FolderOf(const fs::path& root, std::string_view name) {
+  if (name.empty() || name == "." || name == ".." || name.find('/') != std::string_view::npos ||
+      name.find('\0') != std::string_view::npos) {
+    return Fail(Code::kInvalidArgument, "\"{}\" is not a job's name", name);
+  }
+  return root / "jobs" / name;
+}
+
+Result<JobStatus> ReadStatusFile(const fs::path& folder) {
+  fs::path path = folder / "status.json";
+  std::string text = MR_TRY(ReadFile(path, kMaxStatusBytes));
+  return JobStatus::FromJson(MR_TRY(ParseJson(text, path.string())), path.string());
+}
+
+/// Does a supervisor hold the folder?
+bool IsHeld(const fs::path& folder) {
+  auto lock = OpenFile(folder / "lock", O_RDONLY);
+  return lock && ::flock(lock->get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
+}  // namespace
+
+bool JobStatus::active() const {
+  constexpr std::array<std::string_view, 4> kActive = {"starting", "running", "restarting", "stopping"};
+  return std::find(kActive.begin(), kActive.end(), state) != kActive.end();
+}
+
+Json JobStatus::ToJson() const {
+  Json json = {{"name", name},       {"state", state},       {"message", message}, {"pid", pid},
+               {"attempt", attempt}, {"restarts", restarts}, {"started", started}, {"updated", updated}};
+  if (step) json["step"] = *step;
+  json["ranks"] = Json::array();
+  for (const Rank& rank : ranks) {
+    Json entry = {{"pid", rank.pid}, {"state", rank.state}};
+    if (rank.step) entry["step"] = *rank.step;
+    json["ranks"].push_back(std::move(entry));
+  }
+  return json;
+}
+
+Result<JobStatus> JobStatus::FromJson(const Json& json, std::string_view what) {
+  auto parse = [&]() -> Result<JobStatus> {
+    JobStatus status;
+    status.name = MR_TRY(JsonString(json, "name"));
+    status.state = MR_TRY(JsonString(json, "state"));
+    status.message = MR_TRY(JsonString(json, "message"));
+    status.pid = MR_TRY(JsonInt(json, "pid"));
+    status.attempt = static_cast<int>(MR_TRY(JsonInt(json, "attempt")));
+    status.restarts = static_cast<int>(MR_TRY(JsonInt(json, "restarts")));
+    status.started = MR_TRY(JsonString(json, "started"));
+    status.updated = MR_TRY(JsonString(json, "updated"));
+    if (JsonFind(json, "step") != nullptr) status.step = MR_TRY(JsonUint(json, "step"));
+    const Json* ranks = JsonFind(json, "ranks");
+    if (ranks == nullptr || !ranks->is_array()) return millrace::Fail(Code::kCorrupt, "has no list of ranks");
+    for (const Json& entry : *ranks) {
+      Rank& rank = status.ranks.emplace_back();
+      rank.pid = MR_TRY(JsonInt(entry, "pid"));
+      rank.state = MR_TRY(JsonString(entry, "state"));
+      if (JsonFind(entry, "step") != nullptr) rank.step = MR_TRY(JsonUint(entry, "step"));
+    }
+    return status;
+  };
+  auto status = parse();
+  if (!status) return Fail(status.error().Context(std::string(what)).WithCode(Code::kCorrupt));
+  return status;
+}
+
+Result<fs::path> StateRoot() {
+  auto variable = [](const char* name) { return std::string(std::getenv(name) ? std::getenv(name) : ""); };
+  if (std::string root = variable("MILLRACE_STATE_DIR"); !root.empty()) return fs::path(root);
+  if (std::string state = variable("XDG_STATE_HOME"); !state.empty()) return fs::path(state) / "millrace";
+  if (std::string home = variable("HOME"); !home.empty()) return fs::path(home) / ".local/state/millrace";
+  return Fail(Code::kInvalidArgument, "no folder for the state of jobs: set MILLRACE_STATE_DIR or HOME");
+}
+
+Result<JobFolder> JobFolder::Claim(const fs::path& root, std::string_view name) {
+  fs::path path = MR_TRY(FolderOf(root, name));
+  MR_TRY(MakeFolder(path));
+  UniqueFd lock = MR_TRY(OpenFile(path / "lock", O_RDWR | O_CREAT));
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return Fail(ErrnoError(errno, fmt::format("cannot lock {}", (path / "lock").string())));
+    auto running = ReadStatusFile(path);
+    return Fail(Code::kBusy, "job \"{}\" already runs (process {}); `millrace job stop {}` ends it", name,
+                running ? running->pid : 0, name);
+  }
+  JobFolder folder(std::move(path), std::move(lock));
+  std::error_code error;
+  fs::remove_all(folder.path() / "logs.previous", error);
+  fs::rename(folder.logs(), folder.path() / "logs.previous", error);  // there may be none
+  MR_TRY(MakeFolder(folder.logs()));
+  MR_TRY(MakeFolder(folder.heartbeats()));
+  return folder;
+}
+
+Status JobFolder::Write(const JobStatus& status) const {
+  std::string text = DumpJsonPretty(status.ToJson()) + "\n";
+  fs::path path = path_ / "status.json", temporary = path_ / "status.json.new";
+  UniqueFd file = MR_TRY(OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC));
+  MR_TRY(WriteFully(file.get(), AsBytes(text), 0, temporary.string()));
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    return Fail(ErrnoError(errno, fmt::format("cannot replace {}", path.string())));
+  }
+  return {};
+}
+
+Result<JobStatus> ReadJob(const fs::path& root, std::string_view name) {
+  fs::path folder = MR_TRY(FolderOf(root, name));
+  bool held = IsHeld(folder);  // before the status: a supervisor's last act is to write it
+  auto status = ReadStatusFile(folder);
+  if (!status && status.error().code() == Code::kNotFound) {
+    return Fail(Code::kNotFound, "no job named \"{}\" in {}; `millrace job list` shows those there are", name,
+                (root / "jobs").string());
+  }
+  if (status && !held && status->active()) {
+    status = ReadStatusFile(folder);
+    if (status && status->active()) {
+      status->state = "lost";
+      status->message = fmt::format("its supervisor (process {}) is gone; the ranks went with it", status->pid);
+    }
+  }
+  return status;
+}
+
+Result<std::vector<JobStatus>> ListJobs(const fs::path& root) {
+  std::vector<JobStatus> jobs;
+  std::error_code error;
+  for (fs::directory_iterator entry(root / "jobs", error), end; !error && entry != end; entry.increment(error)) {
+    if (auto status = ReadJob(root, entry->path().filename().string())) jobs.push_back(*std::move(status));
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    return Fail(Code::kIo, "cannot list {}: {}", (root / "jobs").string(), error.message());
+  }
+  std::sort(jobs.begin(), jobs.end(), [](const JobStatus& a, const JobStatus& b) { return a.name < b.name; });
+  return jobs;
+}
+
+Status StopJob(const fs::path& root, std::string_view name) {
+  fs::path folder = MR_TRY(FolderOf(root, name));
+  JobStatus status = MR_TRY(ReadJob(root, name));
+  if (!IsHeld(folder)) return Fail(Code::kPreconditionFailed, "job \"{}\" does not run: it is {}", name, status.state);
+  if (status.pid <= 1) return Fail(Code::kUnavailable, "job \"{}\" is just starting; try again", name);
+  if (::kill(static_cast<pid_t>(status.pid), SIGTERM) != 0) {
+    return Fail(ErrnoError(errno, fmt::format("cannot signal process {}", status.pid)));
+  }
+  return {};
+}
+
+}  // namespace millrace::jobs

@@ -1,0 +1,98 @@
+#include "millrace/jobs/state.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+namespace millrace::jobs {
+namespace {
+
+using ::testing::HasSubstr;
+
+JobStatus Running() {
+  return {.name = "demo",
+          .state = "running",
+          .message = "attempt 1 started",
+          .pid = ::getpid(),
+          .attempt = 2,
+          .restarts = 1,
+          .step = 57,
+          .started = "2026-01-31T12:00:00.000Z",
+          .updated = "2026-01-31T12:00:01.000Z",
+          .ranks = {{.pid = 12, .state = "running", .step = 57}, {.pid = 13, .state = "starting", .step = {}}}};
+}
+
+class JobFolderTest : public testing::Test {
+ protected:
+  TempDir root_ = *TempDir::Create();
+};
+
+TEST_F(JobFolderTest, StatusSurvivesJson) {
+  auto back = JobStatus::FromJson(Running().ToJson(), "test");
+  ASSERT_TRUE(back) << back.error().ToString();
+  EXPECT_EQ(*back, Running());
+  EXPECT_EQ(JobStatus::FromJson(Json::object(), "test").error().code(), Code::kCorrupt);
+  EXPECT_EQ(JobStatus::FromJson(Json::array({1}), "test").error().code(), Code::kCorrupt);
+}
+
+TEST_F(JobFolderTest, OneSupervisorAtATime) {
+  auto first = JobFolder::Claim(root_.path(), "demo");
+  ASSERT_TRUE(first) << first.error().ToString();
+  ASSERT_TRUE(first->Write(Running()));
+  auto second = JobFolder::Claim(root_.path(), "demo");
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code(), Code::kBusy);
+  EXPECT_THAT(second.error().ToString(), HasSubstr(std::to_string(::getpid())));
+}
+
+TEST_F(JobFolderTest, AnAbandonedJobIsLost) {
+  {
+    auto folder = JobFolder::Claim(root_.path(), "demo");
+    ASSERT_TRUE(folder->Write(Running()));
+    EXPECT_EQ(ReadJob(root_.path(), "demo")->state, "running");
+  }
+  EXPECT_EQ(ReadJob(root_.path(), "demo")->state, "lost");
+  EXPECT_EQ(StopJob(root_.path(), "demo").error().code(), Code::kPreconditionFailed);
+}
+
+TEST_F(JobFolderTest, LogsOfTheRunBeforeAreKeptOnce) {
+  for (int run = 0; run < 3; ++run) {
+    auto folder = JobFolder::Claim(root_.path(), "demo");
+    ASSERT_TRUE(folder) << folder.error().ToString();
+    EXPECT_TRUE(std::filesystem::is_empty(folder->logs()));
+    std::ofstream(folder->logs() / "rank-0.out") << run;
+    if (run == 0) continue;
+    EXPECT_EQ(*ReadFile(folder->path() / "logs.previous" / "rank-0.out"), std::to_string(run - 1));
+  }
+}
+
+TEST_F(JobFolderTest, ListsByNameAndSkipsWhatIsNoJob) {
+  EXPECT_TRUE(ListJobs(root_.path())->empty());
+  for (const char* name : {"b", "a"}) {
+    JobStatus status = Running();
+    status.name = name;
+    status.state = "done";
+    ASSERT_TRUE(JobFolder::Claim(root_.path(), name)->Write(status));
+  }
+  std::filesystem::create_directories(root_.path() / "jobs" / "empty");
+  std::filesystem::create_directories(root_.path() / "jobs" / "torn");
+  std::ofstream(root_.path() / "jobs" / "torn" / "status.json") << "{\"name\":";
+  auto jobs = ListJobs(root_.path());
+  ASSERT_TRUE(jobs);
+  ASSERT_EQ(jobs->size(), 2u);
+  EXPECT_EQ(jobs->at(0).name, "a");
+  EXPECT_EQ(jobs->at(1).name, "b");
+}
+
+TEST_F(JobFolderTest, NamesStayInTheFolder) {
+  for (const char* name : {"", ".", "..", "a/b", "../x"}) {
+    EXPECT_EQ(JobFolder::Claim(root_.path(), name).error().code(), Code::kInvalidArgument) << name;
+    EXPECT_EQ(ReadJob(root_.path(), name).error().code(), Code::kInvalidArgument) << name;
+  }
+  EXPECT_EQ(ReadJob(root_.path(), "none").error().code(), Code::kNotFound);
+}
+
+}  // namespace
+}  // namespace millrace::jobs

@@ -1,0 +1,146 @@
+#include "millrace/jobs/supervisor.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "millrace/base/text.h"
+
+namespace millrace::jobs {
+namespace {
+
+constexpr int kTailLines = 20;
+
+double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+std::string DescribeState(const RankState& rank) {
+  if (rank.exit) return rank.exit->ToString();
+  return rank.step ? "running" : "starting";
+}
+
+}  // namespace
+
+Supervisor::Supervisor(Launcher& launcher, Clock& clock, Random random, Options options)
+    : launcher_(launcher), clock_(clock), options_(std::move(options)), policy_(options_.policy, random) {
+  status_.name = options_.name;
+  status_.pid = ::getpid();
+  status_.started = FormatIso8601(clock_.Wall());
+}
+
+Outcome Supervisor::Run(std::stop_token stop) {
+  Publish("starting", "starting");
+  for (;;) {
+    NoteSteps();
+    Policy::Decision decision = policy_.Next(clock_.Now(), ranks_, stop.stop_requested());
+    NoteFailure();
+    switch (decision.action) {
+      case Policy::Action::kStart:
+        Start();
+        break;
+      case Policy::Action::kTerminate:
+        Terminate();
+        break;
+      case Policy::Action::kKill:
+        launcher_.Signal(SIGKILL);
+        break;
+      case Policy::Action::kWait:
+        if (clock_.Now() >= next_status_) Publish(status_.state, status_.message);
+        // Once it has fired, the token would end every wait at once.
+        ranks_ =
+            launcher_.Wait(std::min(decision.until, next_status_), stop.stop_requested() ? std::stop_token{} : stop);
+        break;
+      case Policy::Action::kEnd:
+        NoteEnd();
+        return policy_.outcome();
+    }
+  }
+}
+
+void Supervisor::Start() {
+  int attempt = policy_.attempt() + 1;
+  std::string reason = policy_.failure() ? policy_.failure()->what : "";
+  if (auto started = launcher_.Start(attempt); !started) return policy_.StartFailed(started.error());
+  policy_.Started(clock_.Now(), launcher_.ranks());
+  ranks_ = launcher_.Wait(clock_.Now(), {});
+  Json fields = {{"attempt", attempt}, {"ranks", launcher_.ranks()}};
+  std::string sentence = fmt::format("started {} ranks", launcher_.ranks());
+  if (attempt > 1) {
+    sentence = fmt::format("attempt {}: {} again: {}", attempt, sentence, reason);
+    fields.update({{"reason", reason}, {"delay_s", Seconds(policy_.delay())}});
+  }
+  Emit(JobEvent::Level::kInfo, attempt > 1 ? "restart" : "start", sentence, fields);
+  Publish("running", sentence);
+}
+
+void Supervisor::Terminate() {
+  launcher_.Signal(SIGTERM);
+  std::string sentence =
+      fmt::format("stopping: the ranks have {} to save and leave", FormatDuration(options_.policy.grace));
+  Emit(JobEvent::Level::kInfo, "stopping", sentence, {{"step", policy_.best_step().value_or(0)}});
+  Publish("stopping", sentence);
+}
+
+/// After a restart, tells how long it took until steps were made again.
+void Supervisor::NoteSteps() {
+  if (!failed_at_ || policy_.attempt() <= noted_failure_) return;
+  auto stepping =
+      std::find_if(ranks_.begin(), ranks_.end(), [](const RankState& rank) { return rank.step.has_value(); });
+  if (stepping == ranks_.end()) return;
+  Duration took = clock_.Now() - *failed_at_;
+  failed_at_.reset();
+  Emit(JobEvent::Level::kInfo, "resumed",
+       fmt::format("steps are made again, from step {}, {} after the failure", *stepping->step, FormatDuration(took)),
+       {{"attempt", policy_.attempt()}, {"step", *stepping->step}, {"resume_s", Seconds(took)}});
+}
+
+void Supervisor::NoteFailure() {
+  if (!policy_.failure() || noted_failure_ == policy_.attempt()) return;
+  const Failure& failure = *policy_.failure();
+  noted_failure_ = policy_.attempt();
+  if (!failed_at_) failed_at_ = failure.at;
+  std::string log = failure.rank >= 0 ? launcher_.ErrorTail(failure.rank, kTailLines) : "";
+  Emit(JobEvent::Level::kWarning, "failure",
+       log.empty() ? failure.what : fmt::format("{}; the last lines of its log:\n{}", failure.what, log),
+       {{"attempt", policy_.attempt()},
+        {"rank", failure.rank},
+        {"reason", failure.what},
+        {"hang", failure.hang},
+        {"step", policy_.best_step().value_or(0)},
+        {"silent_s", Seconds(failure.silent)},
+        {"log", log}});
+  Publish("restarting", failure.what);
+}
+
+void Supervisor::NoteEnd() {
+  const Outcome& outcome = policy_.outcome();
+  const char* kind = outcome.kind == Outcome::Kind::kDone     ? "done"
+                     : outcome.kind == Outcome::Kind::kFailed ? "failed"
+                                                              : "interrupted";
+  auto level = outcome.kind == Outcome::Kind::kFailed ? JobEvent::Level::kError : JobEvent::Level::kInfo;
+  Emit(level, kind, outcome.message,
+       {{"reason", outcome.message}, {"step", policy_.best_step().value_or(0)}, {"restarts", policy_.restarts()}});
+  Publish(kind, outcome.message);
+}
+
+void Supervisor::Emit(JobEvent::Level level, std::string_view event, std::string sentence, Json fields) {
+  if (!options_.on_event) return;
+  Json object = {{"event", event}, {"time", FormatIso8601(clock_.Wall())}};
+  object.update(fields);
+  options_.on_event({level, std::move(sentence), std::move(object)});
+}
+
+void Supervisor::Publish(std::string state, std::string message) {
+  status_.state = std::move(state);
+  status_.message = std::move(message);
+  status_.attempt = policy_.attempt();
+  status_.restarts = policy_.restarts();
+  status_.step = policy_.best_step();
+  status_.updated = FormatIso8601(clock_.Wall());
+  status_.ranks.clear();
+  for (const RankState& rank : ranks_) status_.ranks.push_back({rank.pid, DescribeState(rank), rank.step});
+  next_status_ = clock_.Now() + options_.status_interval;
+  if (options_.on_status) options_.on_status(status_);
+}
+
+}  // namespace millrace::jobs

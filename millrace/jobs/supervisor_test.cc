@@ -1,0 +1,153 @@
+#include "millrace/jobs/supervisor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "millrace/jobs/fake_launcher.h"
+
+namespace millrace::jobs {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Event = FakeLauncher::Event;
+
+/// Runs a job whose attempts follow `script`, and keeps what was told.
+class SupervisorTest : public testing::Test {
+ protected:
+  Outcome Run(std::function<FakeLauncher::Script(int)> script, Policy::Options policy = {}) {
+    launcher_ = std::make_unique<FakeLauncher>(clock_, 2, std::move(script));
+    launcher_->on_wait = [this] {
+      if (stop_at_ && clock_.Now() >= *stop_at_) stop_.request_stop();
+    };
+    Supervisor::Options options{.name = "job", .policy = policy};
+    options.on_event = [this](const JobEvent& event) { events_.push_back(event); };
+    options.on_status = [this](const JobStatus& status) { statuses_.push_back(status); };
+    Supervisor supervisor(*launcher_, clock_, Random(3), std::move(options));
+    return supervisor.Run(stop_.get_token());
+  }
+  std::vector<std::string> EventNames() const {
+    std::vector<std::string> names;
+    for (const JobEvent& event : events_) names.push_back(event.object["event"]);
+    return names;
+  }
+
+  FakeClock clock_;
+  std::unique_ptr<FakeLauncher> launcher_;
+  std::stop_source stop_;
+  std::optional<TimePoint> stop_at_;
+  std::vector<JobEvent> events_;
+  std::vector<JobStatus> statuses_;
+};
+
+FakeLauncher::Script Steps(std::uint64_t from, std::uint64_t to, Duration startup = seconds(3)) {
+  FakeLauncher::Script script;
+  for (std::uint64_t step = from; step <= to; ++step) {
+    for (int rank : {0, 1}) script.push_back({startup + (step - from) * seconds(1), rank, step, {}});
+  }
+  return script;
+}
+
+FakeLauncher::Script EndedBy(FakeLauncher::Script script, ExitState exit) {
+  Duration last = script.empty() ? Duration(0) : script.back().after;
+  for (int rank : {0, 1}) script.push_back({last + milliseconds(500), rank, std::nullopt, exit});
+  return script;
+}
+
+TEST_F(SupervisorTest, TellsARunWithOneFailure) {
+  Outcome outcome = Run([](int attempt) {
+    if (attempt == 2) return EndedBy(Steps(50, 60), {});
+    auto script = Steps(1, 57);
+    script.push_back({script.back().after + milliseconds(100), 1, std::nullopt, {.signal = 9}});
+    return script;
+  });
+  EXPECT_EQ(outcome.kind, Outcome::Kind::kDone);
+  EXPECT_THAT(EventNames(), ElementsAre("start", "failure", "restart", "resumed", "done"));
+  const Json& failure = events_[1].object;
+  EXPECT_EQ(failure["rank"], 1);
+  EXPECT_EQ(failure["step"], 57);
+  EXPECT_EQ(failure["hang"], false);
+  EXPECT_EQ(failure["log"], "last words");
+  const Json& restart = events_[2].object;
+  EXPECT_EQ(restart["attempt"], 2);
+  EXPECT_THAT(restart["reason"].get<std::string>(), HasSubstr("rank 1 was killed by signal 9"));
+  const Json& resumed = events_[3].object;
+  EXPECT_EQ(resumed["step"], 50);
+  EXPECT_NEAR(resumed["resume_s"].get<double>(), 3 + restart["delay_s"].get<double>(), 1e-6);
+  EXPECT_THAT(launcher_->signals, ElementsAre(testing::Pair(testing::_, SIGKILL)));
+  EXPECT_EQ(statuses_.back().state, "done");
+  EXPECT_EQ(statuses_.back().restarts, 1);
+  EXPECT_EQ(statuses_.back().step, 60u);
+  EXPECT_EQ(statuses_.back().ranks.at(0).state, "exit status 0");
+}
+
+TEST_F(SupervisorTest, StopSavesAndLeaves) {
+  stop_at_ = clock_.Now() + seconds(10);
+  Outcome outcome = Run([](int) { return Steps(1, 1000); });
+  EXPECT_EQ(outcome.kind, Outcome::Kind::kInterrupted);
+  EXPECT_EQ(outcome.exit_status, 130);
+  EXPECT_THAT(EventNames(), ElementsAre("start", "stopping", "interrupted"));
+  EXPECT_THAT(launcher_->signals, ElementsAre(testing::Pair(testing::_, SIGTERM)));
+  EXPECT_LE(clock_.Now() - *stop_at_, seconds(4));
+}
+
+TEST_F(SupervisorTest, AHangIsFoundAndCured) {
+  Outcome outcome = Run([](int attempt) { return attempt == 1 ? Steps(1, 5) : EndedBy(Steps(6, 7), {}); });
+  EXPECT_EQ(outcome.kind, Outcome::Kind::kDone);
+  EXPECT_EQ(events_[1].object["hang"], true);
+  EXPECT_NEAR(events_[1].object["silent_s"].get<double>(), 30, 1.1);
+}
+
+TEST_F(SupervisorTest, RanksThatCannotBeStartedEndTheJob) {
+  FakeLauncher launcher(clock_, 1, [](int) { return FakeLauncher::Script(); });
+  launcher.start_error = Error(Code::kNotFound, "no millrace-train");
+  Supervisor supervisor(launcher, clock_, Random(1), {.name = "job"});
+  Outcome outcome = supervisor.Run({});
+  EXPECT_EQ(outcome.kind, Outcome::Kind::kFailed);
+  EXPECT_EQ(outcome.exit_status, 4);
+}
+
+/// Whatever ranks do: attempts never overlap (FakeLauncher checks), restarts stay within their limit, a job ends, and
+/// after a stop it ends within the grace.
+TEST_F(SupervisorTest, KeepsItsPromisesUnderRandomRanks) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    Random random(seed);
+    stop_ = std::stop_source();
+    stop_at_.reset();
+    if (random.Below(3) == 0) stop_at_ = clock_.Now() + seconds(random.Below(200));
+    Policy::Options policy{
+        .max_restarts = static_cast<int>(random.Below(6)), .start_timeout = seconds(60), .grace = seconds(20)};
+    bool deaf = random.Below(2) == 0;
+    std::uint64_t step = 0;
+    auto script = [&](int) {
+      if (deaf) launcher_->leaves_after.reset();
+      FakeLauncher::Script events;
+      Duration at = seconds(random.Below(5));
+      for (std::uint64_t i = random.Below(30); i > 0; --i) {
+        at += milliseconds(random.Below(4000));
+        events.push_back({at, static_cast<int>(random.Below(2)), ++step, {}});
+      }
+      for (std::uint64_t i = random.Below(3); i > 0; --i) {
+        at += milliseconds(random.Below(1000));
+        ExitState exit{.exit_code = static_cast<int>(random.Below(2)), .signal = random.Below(3) == 0 ? 9 : 0};
+        events.push_back({at, static_cast<int>(random.Below(2)), std::nullopt, exit});
+      }
+      return events;
+    };
+    events_.clear();
+    Outcome outcome = Run(script, policy);
+    EXPECT_LE(launcher_->starts, policy.max_restarts + 1) << seed;
+    if (outcome.kind == Outcome::Kind::kInterrupted) {
+      EXPECT_TRUE(stop_at_.has_value()) << seed;
+      EXPECT_LE(clock_.Now() - *stop_at_, policy.grace + seconds(1)) << seed;
+    }
+    EXPECT_EQ(EventNames().back(), outcome.kind == Outcome::Kind::kDone     ? "done"
+                                   : outcome.kind == Outcome::Kind::kFailed ? "failed"
+                                                                            : "interrupted");
+  }
+}
+
+}  // namespace
+}  // namespace millrace::jobs
