@@ -30,7 +30,7 @@ struct Globals {
 /// Handed to every command. Lives for the whole process.
 struct Context {
   Globals globals;
-  std::stop_token stop;  ///< fires on SIGINT and SIGTERM
+  std::stop_token stop;                ///< fires on SIGINT and SIGTERM
   std::vector<std::string> arguments;  ///< argv without argv[0]
   /// Set by the chosen command's callback; main runs it after parsing and exits with what it returns.
   std::function<int()> run;
@@ -59,13 +59,13 @@ Error ExecSibling(std::string_view program, const std::vector<std::string>& argu
 void AddCommands(CLI::App& app, Context& context);
 
 // One function per group of commands; each is in the file of its name (object_commands.cc, s3d_command.cc, …).
-void AddObjectCommands(CLI::App& app, Context& context);     // ls cp mv rm sync cat pipe du head mb rb presign
+void AddObjectCommands(CLI::App& app, Context& context);  // ls cp mv rm sync cat pipe du head mb rb presign
 void AddS3dCommand(CLI::App& app, Context& context);
-void AddMountCommands(CLI::App& app, Context& context);      // mount umount
+void AddMountCommands(CLI::App& app, Context& context);  // mount umount
 void AddTokenizerCommands(CLI::App& app, Context& context);
 void AddDataCommands(CLI::App& app, Context& context);
 void AddCheckpointCommands(CLI::App& app, Context& context);
-void AddJobCommands(CLI::App& app, Context& context);        // job train serve
+void AddJobCommands(CLI::App& app, Context& context);  // job train serve
 void AddDoctorCommand(CLI::App& app, Context& context);
 void AddCompletionCommand(CLI::App& app, Context& context);
 

@@ -3,7 +3,6 @@
 
 namespace millrace::cli {
 
-void AddCommands([[maybe_unused]] CLI::App& app, [[maybe_unused]] Context& context) {
-}
+void AddCommands([[maybe_unused]] CLI::App& app, [[maybe_unused]] Context& context) {}
 
 }  // namespace millrace::cli

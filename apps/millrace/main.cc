@@ -55,30 +55,40 @@ void AddGlobalFlags(CLI::App& app, Globals& g) {
   app.add_option("--region", g.connect.region, "Region of the endpoint")->group(group);
   app.add_option("--profile", g.connect.profile, "Profile of the shared AWS files")->group(group);
   app.add_flag("--no-sign-request", g.connect.no_sign_request, "Anonymous access")->group(group);
-  app.add_flag("--request-payer", g.connect.request_payer, "Accept the charges of requester-pays buckets")->group(group);
+  app.add_flag("--request-payer", g.connect.request_payer, "Accept the charges of requester-pays buckets")
+      ->group(group);
   app.add_option("--ca-bundle", g.connect.ca_bundle, "Certificate authorities (PEM) to trust")->group(group);
-  auto* path = app.add_flag_callback("--path-style", [&g] { g.connect.path_style = true; },
-                                     "Bucket in the path of the request");
-  auto* virtual_host = app.add_flag_callback("--virtual-host", [&g] { g.connect.path_style = false; },
-                                             "Bucket in the host name of the request");
+  auto* path =
+      app.add_flag_callback("--path-style", [&g] { g.connect.path_style = true; }, "Bucket in the path of the request");
+  auto* virtual_host = app.add_flag_callback(
+      "--virtual-host", [&g] { g.connect.path_style = false; }, "Bucket in the host name of the request");
   path->excludes(virtual_host)->group(group);
   virtual_host->group(group);
   app.add_option("--concurrency", g.connect.concurrency, "Connections to the endpoint")
-      ->check(CLI::Range(1, 1024))->capture_default_str()->group(group);
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str()
+      ->group(group);
   app.add_option_function<std::string>("--bandwidth", bytes(g.connect.bandwidth), "Bytes a second each way, e.g. 100MB")
       ->group(group);
   app.add_option_function<std::string>("--memory-budget", bytes(g.memory_budget),
-                                       "Memory for data in flight (default 512MiB)")->group(group);
-  app.add_option_function<std::string>("--log-level", [&g](const std::string& name) {
-        auto level = ParseLogLevel(name);
-        if (!level) throw CLI::ValidationError(level.error().ToString());
-        g.log_level = *level;
-      }, "debug, info, warning, error, off")->group(group);
+                                       "Memory for data in flight (default 512MiB)")
+      ->group(group);
+  app.add_option_function<std::string>(
+         "--log-level",
+         [&g](const std::string& name) {
+           auto level = ParseLogLevel(name);
+           if (!level) throw CLI::ValidationError(level.error().ToString());
+           g.log_level = *level;
+         },
+         "debug, info, warning, error, off")
+      ->group(group);
   app.add_flag("--json", g.json, "One JSON object a line on standard output")->group(group);
   app.add_flag("--dry-run", g.dry_run, "Say what would be done, change nothing")->group(group);
   app.add_flag("--quiet", g.quiet, "No progress, no summaries")->group(group);
-  app.add_option("--progress", g.progress, "auto, on, off")->check(CLI::IsMember({"auto", "on", "off"}))
-      ->capture_default_str()->group(group);
+  app.add_option("--progress", g.progress, "auto, on, off")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str()
+      ->group(group);
   for (CLI::Option* option : app.get_options()) {
     if (option->get_lnames().empty() || option->get_lnames().front() == "help") continue;
     std::string name = "MILLRACE_" + option->get_lnames().front();
@@ -94,7 +104,8 @@ std::string Suggestion(const CLI::App& command, const std::string& word) {
     for (const CLI::Option* option : app->get_options())
       for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
     if (app == &command)
-      for (const CLI::App* sub : app->get_subcommands([](const CLI::App*) { return true; })) names.push_back(sub->get_name());
+      for (const CLI::App* sub : app->get_subcommands([](const CLI::App*) { return true; }))
+        names.push_back(sub->get_name());
   }
   std::vector<std::string_view> views(names.begin(), names.end());
   return UnknownName(word.starts_with('-') ? "flag" : command.get_parent() ? "argument" : "command", word, views);

@@ -10,8 +10,8 @@
 
 namespace millrace {
 
-/// Multi-producer, multi-consumer queue of at most `capacity` items. Any thread may call any method. Push and Pop block;
-/// both give up when their stop token fires or the channel is closed.
+/// Multi-producer, multi-consumer queue of at most `capacity` items. Any thread may call any method. Push and Pop
+/// block; both give up when their stop token fires or the channel is closed.
 template <class T>
 class Channel {
  public:

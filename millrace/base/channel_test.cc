@@ -48,7 +48,8 @@ TEST(Channel, ManyProducersAndConsumersLoseNothing) {
   for (auto& p : producers) p.join();
   channel.Close();
   for (auto& c : consumers) c.join();
-  EXPECT_EQ(std::accumulate(sums.begin(), sums.end(), std::int64_t{0}), std::int64_t{kThreads} * kEach * (kEach + 1) / 2);
+  EXPECT_EQ(std::accumulate(sums.begin(), sums.end(), std::int64_t{0}),
+            std::int64_t{kThreads} * kEach * (kEach + 1) / 2);
 }
 
 }  // namespace

@@ -37,8 +37,7 @@ std::string Format(WallTime time, const char* format) {
 
 /// strftime knows the locale's names; HTTP wants English ones.
 constexpr const char* kDays[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
-constexpr const char* kMonths[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
-                                   "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+constexpr const char* kMonths[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
 
 Result<WallTime> FromFields(int year, int month, int day, int hour, int minute, int second, std::string_view text) {
   using namespace std::chrono;
@@ -111,8 +110,8 @@ void FakeClock::AwaitSleepers(int count) {
 }
 
 std::string FormatIso8601(WallTime time) {
-  auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(
-      time - std::chrono::floor<std::chrono::seconds>(time));
+  auto millis =
+      std::chrono::duration_cast<std::chrono::milliseconds>(time - std::chrono::floor<std::chrono::seconds>(time));
   return fmt::format("{}.{:03}Z", Format(time, "%Y-%m-%dT%H:%M:%S"), millis.count());
 }
 
@@ -127,10 +126,10 @@ std::string FormatAmzDate(WallTime time) { return Format(time, "%Y%m%dT%H%M%SZ")
 Result<WallTime> ParseIso8601(std::string_view text) {
   std::string owned(text.substr(0, 64));
   int year, month, day, hour, minute, second, used = 0;
-  bool extended = std::sscanf(owned.c_str(), "%4d-%2d-%2dT%2d:%2d:%2d%n", &year, &month, &day, &hour, &minute, &second,
-                              &used) == 6;
-  if (!extended && std::sscanf(owned.c_str(), "%4d%2d%2dT%2d%2d%2d%n", &year, &month, &day, &hour, &minute, &second,
-                               &used) != 6)
+  bool extended =
+      std::sscanf(owned.c_str(), "%4d-%2d-%2dT%2d:%2d:%2d%n", &year, &month, &day, &hour, &minute, &second, &used) == 6;
+  if (!extended &&
+      std::sscanf(owned.c_str(), "%4d%2d%2dT%2d%2d%2d%n", &year, &month, &day, &hour, &minute, &second, &used) != 6)
     return Fail(Code::kInvalidArgument, "\"{}\" is not an ISO 8601 date", owned);
   WallTime time = MR_TRY(FromFields(year, month, day, hour, minute, second, owned));
   std::string_view rest = std::string_view(owned).substr(static_cast<std::size_t>(used));

@@ -66,10 +66,10 @@ class Deadline {
   TimePoint at_ = TimePoint::max();
 };
 
-std::string FormatIso8601(WallTime time);                      ///< 2026-01-31T12:00:00.000Z
-std::string FormatHttpDate(WallTime time);                     ///< Sat, 31 Jan 2026 12:00:00 GMT
-std::string FormatAmzDate(WallTime time);                      ///< 20260131T120000Z
-Result<WallTime> ParseIso8601(std::string_view text);          ///< also accepts FormatAmzDate's form
+std::string FormatIso8601(WallTime time);              ///< 2026-01-31T12:00:00.000Z
+std::string FormatHttpDate(WallTime time);             ///< Sat, 31 Jan 2026 12:00:00 GMT
+std::string FormatAmzDate(WallTime time);              ///< 20260131T120000Z
+Result<WallTime> ParseIso8601(std::string_view text);  ///< also accepts FormatAmzDate's form
 Result<WallTime> ParseHttpDate(std::string_view text);
 
 }  // namespace millrace

@@ -2,8 +2,8 @@
 
 #include <yaml-cpp/yaml.h>
 
-#include <cmath>
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <span>
@@ -106,8 +106,8 @@ Result<std::int64_t> Node::Int(std::int64_t least, std::int64_t most) const {
 Result<double> Node::Number(double least, double most) const {
   double value = 0;
   if (!IsScalar() || rep_->yaml.Tag() == "!" || !YAML::convert<double>::decode(rep_->yaml, value) || std::isnan(value))
-    return Fail(Invalid(fmt::format("should be a number{}{}", IsScalar() ? ", not " : "",
-                                    IsScalar() ? rep_->yaml.Scalar() : "")));
+    return Fail(Invalid(
+        fmt::format("should be a number{}{}", IsScalar() ? ", not " : "", IsScalar() ? rep_->yaml.Scalar() : "")));
   if (value < least || value > most)
     return Fail(Invalid(fmt::format("should be from {} to {}, not {}", least, most, value)));
   return value;
@@ -171,7 +171,8 @@ Result<YAML::Node> Load(std::string_view text, const std::string& file_name) {
     MR_TRY(CheckShape(root, file_name, 0, nodes));
     return root;
   } catch (const YAML::Exception& error) {
-    return Fail(Code::kInvalidArgument, "{}:{}:{}: {}", file_name, error.mark.line + 1, error.mark.column + 1, error.msg);
+    return Fail(Code::kInvalidArgument, "{}:{}:{}: {}", file_name, error.mark.line + 1, error.mark.column + 1,
+                error.msg);
   }
 }
 

@@ -5,7 +5,6 @@
 #include <initializer_list>
 #include <memory>
 #include <span>
-#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>

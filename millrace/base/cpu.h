@@ -20,16 +20,16 @@ struct CpuInfo {
 CpuInfo DetectCpu();
 
 /// The OPENBLAS_CORETYPE that makes OpenBLAS use this processor's vector units, or "" where its own choice is right.
-/// OpenBLAS knows processors by model number and runs generic code on models newer than itself (0.3.21 on Intel family 6
-/// model 207: a fifth of the speed); naming a core by its instruction set avoids that.
+/// OpenBLAS knows processors by model number and runs generic code on models newer than itself (0.3.21 on Intel family
+/// 6 model 207: a fifth of the speed); naming a core by its instruction set avoids that.
 std::string OpenBlasCoreType(const CpuInfo& cpu);
 
 /// Variables that a compute program must be started with on this processor and that `environment` does not set already.
 /// The launchers add them when they start millrace-train and millrace-serve.
 std::map<std::string, std::string> MissingMathEnvironment(const CpuInfo& cpu);
 
-/// For main() of a compute program: runs it again with MissingMathEnvironment, in place, if there is any. Returns when there
-/// is nothing to add. `argv` ends with a null pointer.
+/// For main() of a compute program: runs it again with MissingMathEnvironment, in place, if there is any. Returns when
+/// there is nothing to add. `argv` ends with a null pointer.
 Status EnsureMathEnvironment(char** argv);
 
 }  // namespace millrace

@@ -58,8 +58,7 @@ constexpr std::array<std::array<Word, 256>, 8> SliceTables(Word poly) {
     tables[0][b] = crc;
   }
   for (std::size_t n = 1; n < 8; ++n)
-    for (std::size_t b = 0; b < 256; ++b)
-      tables[n][b] = (tables[n - 1][b] >> 8) ^ tables[0][tables[n - 1][b] & 0xff];
+    for (std::size_t b = 0; b < 256; ++b) tables[n][b] = (tables[n - 1][b] >> 8) ^ tables[0][tables[n - 1][b] & 0xff];
   return tables;
 }
 constexpr auto kTables32c = SliceTables<std::uint32_t>(kPoly32c);

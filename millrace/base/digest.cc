@@ -14,7 +14,8 @@ Digest OneShot(const EVP_MD* kind, ByteSpan bytes) {
   Digest digest;
   unsigned size = 0;
   // Fails only when the library cannot allocate or lacks the algorithm: nothing sensible can go on.
-  if (EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(digest.data()), &size, kind, nullptr) != 1)
+  if (EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(digest.data()), &size, kind, nullptr) !=
+      1)
     std::abort();
   return digest;
 }

@@ -42,7 +42,8 @@ TEST(Encodings, RoundTrip) {
 }
 
 TEST(Encodings, NonsenseIsRefused) {
-  for (auto text : {"Zg=", "Z", "Zg==Zg==", "Z===", " Zg==", "Zg==\n", "Z*==", "===="}) EXPECT_FALSE(Base64Decode(text)) << text;
+  for (auto text : {"Zg=", "Z", "Zg==Zg==", "Z===", " Zg==", "Zg==\n", "Z*==", "===="})
+    EXPECT_FALSE(Base64Decode(text)) << text;
   for (auto text : {"a", "zz", "0g"}) EXPECT_FALSE(HexDecode(text)) << text;
 }
 

@@ -13,8 +13,8 @@ namespace millrace {
 /// Objects keep the order in which keys were inserted, so that what we print is stable and readable.
 using Json = nlohmann::ordered_json;
 
-/// Parses one JSON text. Fails with kInvalidArgument, naming line and column, on a syntax error, on invalid UTF-8 and on
-/// nesting deeper than `max_depth`. `what` names the source in the message ("manifest s3://…").
+/// Parses one JSON text. Fails with kInvalidArgument, naming line and column, on a syntax error, on invalid UTF-8 and
+/// on nesting deeper than `max_depth`. `what` names the source in the message ("manifest s3://…").
 Result<Json> ParseJson(std::string_view text, std::string_view what, int max_depth = 64);
 
 /// One line; invalid UTF-8 becomes U+FFFD (never throws).

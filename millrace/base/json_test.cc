@@ -9,7 +9,8 @@ TEST(Json, ErrorsNameThePlace) {
   auto bad = ParseJson("{\n  \"a\": 1,\n  \"b\": nope\n}", "manifest");
   ASSERT_FALSE(bad);
   EXPECT_EQ(bad.error().code(), Code::kInvalidArgument);
-  EXPECT_TRUE(bad.error().message().starts_with("manifest: not valid JSON at line 3 column 9")) << bad.error().message();
+  EXPECT_TRUE(bad.error().message().starts_with("manifest: not valid JSON at line 3 column 9"))
+      << bad.error().message();
 }
 
 TEST(Json, DepthIsBounded) {

@@ -62,29 +62,42 @@ int ToHttpStatus(Code code) { return Row(code).http_status; }
 
 int ToExitStatus(Code code) {
   switch (code) {
-    case Code::kInvalidArgument: return 2;
-    case Code::kNotFound: return 4;
-    case Code::kPermissionDenied: return 5;
-    case Code::kCancelled: return 130;
-    default: return 1;
+    case Code::kInvalidArgument:
+      return 2;
+    case Code::kNotFound:
+      return 4;
+    case Code::kPermissionDenied:
+      return 5;
+    case Code::kCancelled:
+      return 130;
+    default:
+      return 1;
   }
 }
 
 Code CodeFromErrno(int errno_value) {
   switch (errno_value) {
-    case EINTR: return Code::kCancelled;
+    case EINTR:
+      return Code::kCancelled;
     case EPERM:
-    case EACCES: return Code::kPermissionDenied;
-    case EDQUOT: return Code::kNoSpace;
+    case EACCES:
+      return Code::kPermissionDenied;
+    case EDQUOT:
+      return Code::kNoSpace;
     case EMFILE:
-    case ENFILE: return Code::kResourceExhausted;
+    case ENFILE:
+      return Code::kResourceExhausted;
     case ECONNREFUSED:
     case ECONNRESET:
     case EPIPE:
-    case EAGAIN: return Code::kUnavailable;
-    case EBUSY: return Code::kBusy;
-    case EIO: return Code::kIo;
-    default: break;
+    case EAGAIN:
+      return Code::kUnavailable;
+    case EBUSY:
+      return Code::kBusy;
+    case EIO:
+      return Code::kIo;
+    default:
+      break;
   }
   for (const CodeRow& row : kCodes)
     if (row.errno_value == errno_value) return row.code;
@@ -93,16 +106,26 @@ Code CodeFromErrno(int errno_value) {
 
 Code CodeFromHttpStatus(int status) {
   switch (status) {
-    case 401: return Code::kPermissionDenied;
-    case 403: return Code::kPermissionDenied;
-    case 408: return Code::kUnavailable;
-    case 409: return Code::kPreconditionFailed;
-    case 416: return Code::kInvalidArgument;
-    case 429: return Code::kThrottled;
-    case 500: return Code::kUnavailable;
-    case 502: return Code::kUnavailable;
-    case 504: return Code::kUnavailable;
-    default: break;
+    case 401:
+      return Code::kPermissionDenied;
+    case 403:
+      return Code::kPermissionDenied;
+    case 408:
+      return Code::kUnavailable;
+    case 409:
+      return Code::kPreconditionFailed;
+    case 416:
+      return Code::kInvalidArgument;
+    case 429:
+      return Code::kThrottled;
+    case 500:
+      return Code::kUnavailable;
+    case 502:
+      return Code::kUnavailable;
+    case 504:
+      return Code::kUnavailable;
+    default:
+      break;
   }
   for (const CodeRow& row : kCodes)
     if (row.http_status == status) return row.code;
@@ -117,8 +140,8 @@ Error Error::Context(std::string message) const {
 }
 
 Error Error::WithCode(Code code) const {
-  return Error(std::make_shared<const Rep>(
-      Rep{code, message(), cause() ? std::make_unique<const Error>(*cause()) : nullptr}));
+  return Error(
+      std::make_shared<const Rep>(Rep{code, message(), cause() ? std::make_unique<const Error>(*cause()) : nullptr}));
 }
 
 std::string Error::ToString() const {
@@ -132,8 +155,7 @@ std::string Error::ToString() const {
 
 Error ErrnoError(int errno_value, std::string what) {
   char buffer[128];
-  return Error(CodeFromErrno(errno_value),
-               fmt::format("{}: {}", what, strerror_r(errno_value, buffer, sizeof buffer)));
+  return Error(CodeFromErrno(errno_value), fmt::format("{}: {}", what, strerror_r(errno_value, buffer, sizeof buffer)));
 }
 
 }  // namespace millrace

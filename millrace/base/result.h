@@ -98,10 +98,10 @@ Code CodeFromHttpStatus(int status);
 
 /// Evaluates an expression of type Result<T>; returns its error from the enclosing function, else yields the T.
 ///   auto info = MR_TRY(store.Head(key));
-#define MR_TRY(...)                                                               \
-  ({                                                                              \
-    auto mr_try_result = (__VA_ARGS__);                                           \
-    if (!mr_try_result) [[unlikely]]                                              \
-      return ::std::unexpected(std::move(mr_try_result).error());                 \
-    *std::move(mr_try_result);                                                    \
+#define MR_TRY(...)                                               \
+  ({                                                              \
+    auto mr_try_result = (__VA_ARGS__);                           \
+    if (!mr_try_result) [[unlikely]]                              \
+      return ::std::unexpected(std::move(mr_try_result).error()); \
+    *std::move(mr_try_result);                                    \
   })

@@ -54,13 +54,15 @@ TEST(Error, EveryCodeHasItsRow) {
 
 TEST(Error, TransientAndPermanentHttpStatuses) {
   for (int status : {408, 429, 500, 502, 503, 504}) EXPECT_TRUE(IsRetryable(CodeFromHttpStatus(status))) << status;
-  for (int status : {400, 401, 403, 404, 409, 412, 416, 501}) EXPECT_FALSE(IsRetryable(CodeFromHttpStatus(status))) << status;
+  for (int status : {400, 401, 403, 404, 409, 412, 416, 501})
+    EXPECT_FALSE(IsRetryable(CodeFromHttpStatus(status))) << status;
   EXPECT_EQ(CodeFromHttpStatus(404), Code::kNotFound);
   EXPECT_EQ(CodeFromHttpStatus(412), Code::kPreconditionFailed);
 }
 
 TEST(Error, ErrnoRoundTrips) {
-  for (int e : {ENOENT, EEXIST, EACCES, ENOSPC, ENOTDIR, EISDIR, ENOTEMPTY, EROFS, ENAMETOOLONG, ESTALE, ETIMEDOUT, EIO})
+  for (int e :
+       {ENOENT, EEXIST, EACCES, ENOSPC, ENOTDIR, EISDIR, ENOTEMPTY, EROFS, ENAMETOOLONG, ESTALE, ETIMEDOUT, EIO})
     EXPECT_EQ(ToErrno(CodeFromErrno(e)), e) << e;
   EXPECT_EQ(ErrnoError(ENOENT, "cannot open x").ToString(), "cannot open x: No such file or directory");
 }

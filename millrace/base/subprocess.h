@@ -27,15 +27,15 @@ struct ExitState {
 class Subprocess {
  public:
   struct Options {
-    std::vector<std::string> argv;             ///< argv[0] is looked up in PATH unless it has a slash
-    std::map<std::string, std::string> env;    ///< added to, and winning over, this process's environment
+    std::vector<std::string> argv;           ///< argv[0] is looked up in PATH unless it has a slash
+    std::map<std::string, std::string> env;  ///< added to, and winning over, this process's environment
     std::vector<std::string> unset_env;
-    std::filesystem::path working_directory;   ///< empty: this process's
+    std::filesystem::path working_directory;         ///< empty: this process's
     std::filesystem::path stdout_file, stderr_file;  ///< appended to; empty: inherited; equal paths share one file
-    bool capture_stdout = false;               ///< ReadStdout() gives it; excludes stdout_file
+    bool capture_stdout = false;                     ///< ReadStdout() gives it; excludes stdout_file
     bool null_stdin = true;
-    bool own_process_group = true;             ///< signals then reach the child's children too
-    bool die_with_parent = true;               ///< SIGKILL when this process dies, however it dies
+    bool own_process_group = true;  ///< signals then reach the child's children too
+    bool die_with_parent = true;    ///< SIGKILL when this process dies, however it dies
   };
   static Result<Subprocess> Start(Options options);
   /// Starts, waits, captures standard output (at most 64 MiB).

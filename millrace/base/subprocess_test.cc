@@ -39,8 +39,8 @@ TEST(Subprocess, FilesEnvironmentAndFolder) {
 }
 
 TEST(Subprocess, StopKillsWhatIgnoresSigterm) {
-  auto child = Subprocess::Start({.argv = {"sh", "-c", "trap '' TERM; echo ready; while :; do sleep 100; done"},
-                                  .capture_stdout = true});
+  auto child = Subprocess::Start(
+      {.argv = {"sh", "-c", "trap '' TERM; echo ready; while :; do sleep 100; done"}, .capture_stdout = true});
   ASSERT_TRUE(child);
   EXPECT_FALSE(child->Poll());
   EXPECT_FALSE(child->Wait(1ms));

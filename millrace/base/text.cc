@@ -46,9 +46,19 @@ bool IsUnreserved(unsigned char c) {
 }  // namespace
 
 Result<std::uint64_t> ParseBytes(std::string_view text) {
-  static constexpr std::array<Unit, 14> kUnits = {{{"", 1}, {"B", 1}, {"K", 0x1p10}, {"KiB", 0x1p10}, {"KB", 1e3},
-                                                   {"M", 0x1p20}, {"MiB", 0x1p20}, {"MB", 1e6}, {"G", 0x1p30},
-                                                   {"GiB", 0x1p30}, {"GB", 1e9}, {"T", 0x1p40}, {"TiB", 0x1p40},
+  static constexpr std::array<Unit, 14> kUnits = {{{"", 1},
+                                                   {"B", 1},
+                                                   {"K", 0x1p10},
+                                                   {"KiB", 0x1p10},
+                                                   {"KB", 1e3},
+                                                   {"M", 0x1p20},
+                                                   {"MiB", 0x1p20},
+                                                   {"MB", 1e6},
+                                                   {"G", 0x1p30},
+                                                   {"GiB", 0x1p30},
+                                                   {"GB", 1e9},
+                                                   {"T", 0x1p40},
+                                                   {"TiB", 0x1p40},
                                                    {"TB", 1e12}}};
   auto [number, unit] = MR_TRY(NumberAndUnit(text));
   for (const Unit& known : kUnits) {
@@ -73,7 +83,8 @@ Result<Duration> ParseDuration(std::string_view text) {
 std::string FormatBytes(std::uint64_t bytes) {
   static constexpr std::array<Unit, 4> kUnits = {{{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}}};
   for (const Unit& unit : kUnits)
-    if (static_cast<double>(bytes) >= unit.factor) return fmt::format("{:.1f} {}", static_cast<double>(bytes) / unit.factor, unit.name);
+    if (static_cast<double>(bytes) >= unit.factor)
+      return fmt::format("{:.1f} {}", static_cast<double>(bytes) / unit.factor, unit.name);
   return fmt::format("{} B", bytes);
 }
 

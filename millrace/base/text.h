@@ -16,9 +16,9 @@ namespace millrace {
 Result<std::uint64_t> ParseBytes(std::string_view text);
 /// "250ms", "10s", "5m", "2h", "1d".
 Result<Duration> ParseDuration(std::string_view text);
-std::string FormatBytes(std::uint64_t bytes);      ///< "12.3 MB" (powers of 1000)
-std::string FormatDuration(Duration duration);     ///< "1.2 s", "3m05s"
-std::string FormatCount(std::uint64_t count);      ///< "12,345,678"
+std::string FormatBytes(std::uint64_t bytes);   ///< "12.3 MB" (powers of 1000)
+std::string FormatDuration(Duration duration);  ///< "1.2 s", "3m05s"
+std::string FormatCount(std::uint64_t count);   ///< "12,345,678"
 
 /// The candidate that differs from `name` by the fewest edits, if that is a plausible slip of the keyboard, else "".
 std::string_view NearestName(std::string_view name, std::span<const std::string_view> candidates);

@@ -61,7 +61,8 @@ TEST(PercentCoding, AsS3WantsIt) {
 
 TEST(Utf8, Validity) {
   for (auto text : {"", "plain", "ü", "中文", "🦙", "\xf4\x8f\xbf\xbf"}) EXPECT_TRUE(IsValidUtf8(text)) << text;
-  for (auto text : {"\x80", "\xc0\xaf", "\xc2", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf5", "a\xe4\xb8"})
+  for (auto text :
+       {"\x80", "\xc0\xaf", "\xc2", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf5", "a\xe4\xb8"})
     EXPECT_FALSE(IsValidUtf8(text)) << text;
 }
 
