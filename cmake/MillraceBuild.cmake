@@ -14,6 +14,7 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
 
 option(MILLRACE_ENGINE "Build the modules that need libtorch (engine, train, serve)" ON)
 option(MILLRACE_TESTS "Build tests" ON)
+option(MILLRACE_FUZZ "Build fuzzers (clang)" OFF)
 option(MILLRACE_BENCHMARKS "Build benchmarks" OFF)
 set(MILLRACE_SANITIZE "" CACHE STRING "address;undefined or thread")
 

@@ -1,5 +1,6 @@
 #include "apps/millrace/cli.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
