@@ -78,6 +78,12 @@ function(millrace_test name)
   if(arg_LABEL)
     set(labels LABELS ${arg_LABEL})
   endif()
+  if(arg_WHOLE)
+    add_test(NAME ${name} COMMAND ${name})
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
+      ENVIRONMENT "MILLRACE_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};MILLRACE_SOURCE=${PROJECT_SOURCE_DIR}")
+    return()
+  endif()
   gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST
     PROPERTIES TIMEOUT ${arg_TIMEOUT} ${labels}
       ENVIRONMENT "MILLRACE_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""The peer of train_step: the same Llama in PyTorch, as a careful user writes it. Fused scaled_dot_product_attention, fused
+AdamW, torch's own rms_norm. Prints one JSON object."""
+import argparse
+import json
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self, hidden, inner, heads, kv_heads):
+        super().__init__()
+        self.heads, self.kv_heads, self.dim = heads, kv_heads, hidden // heads
+        self.q = nn.Linear(hidden, heads * self.dim, bias=False)
+        self.k = nn.Linear(hidden, kv_heads * self.dim, bias=False)
+        self.v = nn.Linear(hidden, kv_heads * self.dim, bias=False)
+        self.o = nn.Linear(heads * self.dim, hidden, bias=False)
+        self.gate = nn.Linear(hidden, inner, bias=False)
+        self.up = nn.Linear(hidden, inner, bias=False)
+        self.down = nn.Linear(inner, hidden, bias=False)
+        self.norm1, self.norm2 = nn.RMSNorm(hidden, eps=1e-5), nn.RMSNorm(hidden, eps=1e-5)
+
+    def rope(self, x, cos, sin):
+        a, b = x.chunk(2, dim=-1)
+        return x * cos + torch.cat((-b, a), dim=-1) * sin
+
+    def forward(self, x, cos, sin):
+        rows, length, _ = x.shape
+        n = self.norm1(x)
+        q = self.q(n).view(rows, length, self.heads, self.dim).transpose(1, 2)
+        k = self.k(n).view(rows, length, self.kv_heads, self.dim).transpose(1, 2)
+        v = self.v(n).view(rows, length, self.kv_heads, self.dim).transpose(1, 2)
+        q, k = self.rope(q, cos, sin), self.rope(k, cos, sin)
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
+        x = x + self.o(a.transpose(1, 2).reshape(rows, length, -1))
+        n = self.norm2(x)
+        return x + self.down(F.silu(self.gate(n)) * self.up(n))
+
+
+class Llama(nn.Module):
+    def __init__(self, o):
+        super().__init__()
+        self.embed = nn.Embedding(o.vocab, o.hidden)
+        self.blocks = nn.ModuleList(Block(o.hidden, o.intermediate, o.heads, o.kv_heads) for _ in range(o.layers))
+        self.norm = nn.RMSNorm(o.hidden, eps=1e-5)
+        self.head = nn.Linear(o.hidden, o.vocab, bias=False)
+        dim = o.hidden // o.heads
+        angles = torch.outer(torch.arange(o.length).float(), 10000.0 ** -(torch.arange(0, dim, 2) / dim))
+        dtype = torch.bfloat16 if o.bf16 else torch.float32
+        self.register_buffer("cos", torch.cat((angles, angles), 1).cos().to(dtype))
+        self.register_buffer("sin", torch.cat((angles, angles), 1).sin().to(dtype))
+        for p in self.parameters():
+            if p.dim() == 2:
+                nn.init.normal_(p, std=0.02)
+
+    def forward(self, ids, labels):
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), labels.flatten())
+
+
+def main():
+    p = argparse.ArgumentParser()
+    for name, default in dict(hidden=512, intermediate=1376, layers=8, heads=8, kv_heads=8, vocab=32000, batch=4,
+                              length=512, threads=2, steps=5).items():
+        p.add_argument("--" + name.replace("_", "-"), type=int, default=default)
+    p.add_argument("--bf16", action="store_true")
+    p.add_argument("--compile", action="store_true")
+    o = p.parse_args()
+    torch.set_num_threads(o.threads)
+    torch.manual_seed(1)
+    model = Llama(o)
+    if o.bf16:
+        model = model.bfloat16()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True)
+    forward = torch.compile(model) if o.compile else model
+    ids = torch.randint(0, o.vocab, (o.batch, o.length + 1))
+    times = []
+    for step in range(2 + o.steps):
+        if step == 2:
+            processor = time.process_time()
+        start = time.perf_counter()
+        loss = forward(ids[:, :-1], ids[:, 1:])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        value = loss.item()
+        if step >= 2:
+            times.append(time.perf_counter() - start)
+    processor = (time.process_time() - processor) / o.steps
+    times.sort()
+    median, tokens = times[len(times) // 2], o.batch * o.length
+    print(json.dumps({"program": "torch " + torch.__version__ + (" compiled" if o.compile else " eager"),
+                      "parameters": sum(p.numel() for p in model.parameters()), "step_s_min": times[0], "step_s": median,
+                      "step_s_max": times[-1], "cpu_s": processor, "tokens_per_s": tokens / median, "loss": value}))
+
+
+main()

@@ -1,0 +1,104 @@
+// Times training steps of a Llama on this CPU: forward, backward, clipping, AdamW. Prints one JSON object. Its peer,
+// torch_peer.py, does the same in PyTorch; compare.sh runs both and prints the ratio.
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+
+#include "millrace/base/cpu.h"
+#include "millrace/base/json.h"
+#include "millrace/engine/model.h"
+#include "millrace/engine/optim/adamw.h"
+#include "millrace/engine/runtime.h"
+
+namespace millrace {
+namespace {
+
+struct Options {
+  engine::ModelConfig model;
+  std::int64_t batch = 4, length = 512;
+  int threads = 2, steps = 5, warmup = 2;
+  bool bf16 = false;
+};
+
+int Run(const Options& options) {
+  engine::ConfigureRuntime(options.threads);
+  const at::ScalarType dtype = options.bf16 ? at::kBFloat16 : at::kFloat;
+  auto made = engine::MakeModel(options.model, dtype, at::kCPU, 1);
+  if (!made) {
+    fmt::print(stderr, "{}\n", made.error().ToString());
+    return 1;
+  }
+  engine::Model& model = **made;
+  model.buffer().EnableGradients();
+  engine::Adamw optimizer(model.buffer(), {});
+  const auto generator = at::detail::createCPUGenerator(1);
+  const at::Tensor ids =
+      at::randint(options.model.vocab_size, {options.batch, options.length + 1}, generator, at::kLong);
+  const at::Tensor inputs = ids.narrow(1, 0, options.length).contiguous();
+  const at::Tensor labels = ids.narrow(1, 1, options.length).contiguous();
+  const double tokens = static_cast<double>(options.batch * options.length);
+
+  std::vector<double> seconds;
+  std::clock_t processor = 0;  // of all threads; the fairer figure on a machine that others use too
+  double loss = 0;
+  for (int step = 0; step < options.warmup + options.steps; ++step) {
+    if (step == options.warmup) processor = std::clock();
+    const auto start = std::chrono::steady_clock::now();
+    const at::Tensor sum = model.LossSum(inputs, labels);
+    sum.backward();
+    const double norm = optimizer.GradientNorm(1 / tokens);
+    optimizer.Step(3e-4, engine::ClipScale(norm, 1) / tokens);
+    loss = sum.item<double>() / tokens;
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    if (step >= options.warmup) seconds.push_back(took.count());
+  }
+  const double processor_s = static_cast<double>(std::clock() - processor) / CLOCKS_PER_SEC / options.steps;
+  std::ranges::sort(seconds);
+  const double median = seconds[seconds.size() / 2];
+  const double flops = options.model.FlopsPerToken(options.length);
+  fmt::print("{}\n", DumpJson({{"program", "millrace"},
+                               {"parameters", options.model.ParameterCount()},
+                               {"step_s_min", seconds.front()},
+                               {"step_s", median},
+                               {"step_s_max", seconds.back()},
+                               {"cpu_s", processor_s},
+                               {"tokens_per_s", tokens / median},
+                               {"gflops", flops * tokens / median / 1e9},
+                               {"loss", loss}}));
+  return 0;
+}
+
+}  // namespace
+}  // namespace millrace
+
+int main(int argc, char** argv) {
+  if (const auto ready = millrace::EnsureMathEnvironment(argv); !ready) {
+    fmt::print(stderr, "train_step: {}\n", ready.error().ToString());
+    return 1;
+  }
+  millrace::Options options;
+  options.model = {.vocab_size = 32000,
+                   .hidden_size = 512,
+                   .intermediate_size = 1376,
+                   .num_layers = 8,
+                   .num_heads = 8,
+                   .num_kv_heads = 8};
+  CLI::App app("Times training steps of a Llama on this CPU");
+  app.add_option("--hidden", options.model.hidden_size);
+  app.add_option("--intermediate", options.model.intermediate_size);
+  app.add_option("--layers", options.model.num_layers);
+  app.add_option("--heads", options.model.num_heads);
+  app.add_option("--kv-heads", options.model.num_kv_heads);
+  app.add_option("--vocab", options.model.vocab_size);
+  app.add_option("--batch", options.batch);
+  app.add_option("--length", options.length);
+  app.add_option("--threads", options.threads);
+  app.add_option("--steps", options.steps);
+  app.add_flag("--bf16", options.bf16);
+  CLI11_PARSE(app, argc, argv);
+  return millrace::Run(options);
+}
