@@ -27,8 +27,8 @@ struct Source {
 };
 
 enum class Mode {
-  kPack,  ///< documents joined by EOS and cut into full sequences; the tail shorter than one sequence is dropped
-  kPad,   ///< one record a sequence, truncated or padded
+  kPack,  ///< documents (BOS text EOS) joined and cut into full sequences; the tail shorter than one is dropped
+  kPad,   ///< one document a sequence, truncated or padded with EOS
 };
 
 struct DatasetOptions {
@@ -37,75 +37,104 @@ struct DatasetOptions {
   int sequence_length = 256;
   Mode mode = Mode::kPack;
   std::uint64_t shuffle_seed = 1;
-  std::uint64_t shuffle_window = 262'144;  ///< samples among which the order is random; 0 or 1: no shuffle
+  /// Records among which the order is random (at most 64 MiB of them, from chunks picked over the whole data); 0 or 1:
+  /// the order of the sources. data/README.md defines the order.
+  std::uint64_t shuffle_window = 262'144;
   std::string cache_url;  ///< where indexes go when the data's own bucket is read-only; empty: beside the data
   int threads = 2;
 };
 
-/// One sequence of the global order. Row-major, int32.
+/// Consecutive sequences of the global order. Row-major, int32.
 struct Batch {
   int rows = 0;
   int sequence_length = 0;
   std::vector<TokenId> inputs;  ///< [rows, sequence_length]
-  std::vector<TokenId> labels;  ///< [rows, sequence_length], shifted by one: labels[t] is to be predicted from inputs[..t]
-  std::uint64_t first_sample = 0;  ///< index of row 0 in the epoch's global order before rank striding
+  std::vector<TokenId>
+      labels;  ///< [rows, sequence_length], shifted by one: labels[t] is to be predicted from inputs[..t]
+  std::uint64_t first_sample = 0;  ///< index of row 0 in the epoch's global order; row i is that sample + i
   std::uint64_t loss_tokens = 0;   ///< labels that are not kIgnoreLabel
 };
 
 /// Where a run is in its data; small, and the same for every rank. Restores on any number of ranks.
 struct State {
   std::uint64_t epoch = 0;
-  std::uint64_t samples = 0;    ///< consumed of this epoch, over all ranks
-  std::string fingerprint;      ///< of sources, their ETags, tokenizer, template, length, mode and shuffle
+  std::uint64_t samples = 0;  ///< consumed of this epoch, over all ranks
+  std::string fingerprint;    ///< of sources, their ETags, tokenizer, template, length, mode and shuffle
   Json ToJson() const;
   static Result<State> FromJson(const Json& json);
+};
+
+/// Reads samples through caches of its own: samples near each other share what was read and tokenized for them. Any
+/// thread may call it. The Dataset must outlive it.
+class SampleReader {
+ public:
+  virtual ~SampleReader() = default;
+  /// As Dataset::ReadSample.
+  virtual Status Read(std::uint64_t epoch, std::uint64_t index, std::span<TokenId> inputs, std::span<TokenId> labels,
+                      object::Call call) = 0;
 };
 
 /// The whole data set of a run: indexed, its length known before training starts. Immutable; thread-safe.
 class Dataset {
  public:
-  /// Builds or loads the index. Blocks; progress goes to the log. `connection` and `tokenizer` must outlive it.
+  /// Builds or loads the index. Blocks; progress goes to the log. `connection` must outlive it. Several ranks: let one
+  /// open the data before the others, so that the index is built once.
   static Result<std::shared_ptr<Dataset>> Open(object::Connection& connection,
                                                std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
                                                DatasetOptions options, Logger log, object::Call call = {});
   virtual ~Dataset() = default;
 
   virtual std::uint64_t samples_per_epoch() const = 0;  ///< sequences
-  virtual std::uint64_t tokens_per_epoch() const = 0;
-  virtual std::uint64_t records() const = 0;
-  virtual std::uint64_t bytes() const = 0;  ///< of source data
+  virtual std::uint64_t tokens_per_epoch() const = 0;   ///< samples times sequence length
+  virtual std::uint64_t records() const = 0;            ///< usable ones, each object counted once
+  virtual std::uint64_t broken_records() const = 0;     ///< skipped; `millrace data inspect` names them
+  virtual std::uint64_t bytes() const = 0;              ///< of source data
+  /// What the order depends on, as words "name=value".
   virtual const std::string& fingerprint() const = 0;
   virtual const DatasetOptions& options() const = 0;
 
   /// Fills one row of `sequence_length` inputs and labels. A pure function of (epoch, index in the epoch's order).
   virtual Status ReadSample(std::uint64_t epoch, std::uint64_t index, std::span<TokenId> inputs,
                             std::span<TokenId> labels, object::Call call = {}) = 0;
+
+  /// Bytes of cache for one reader: with fewer than `least` the same bytes are fetched again and again, with `best` the
+  /// next window is fetched while this one is read.
+  struct ReaderNeeds {
+    std::uint64_t least = 0, best = 0;
+  };
+  virtual ReaderNeeds reader_needs() const = 0;
+  /// `read_ahead_threads` fetch what samples further on will need; 0: none.
+  virtual std::unique_ptr<SampleReader> NewReader(std::uint64_t cache_bytes, int read_ahead_threads) = 0;
 };
 
-/// Feeds one rank. Global batch b of an epoch is samples [b·G, (b+1)·G) of the order; rank r of n takes rows r, r+n, …
-/// of each. A trailing partial batch is dropped, so every rank sees the same number of batches. Prefetches on its own
-/// threads within the memory budget. One consumer thread.
+/// Feeds one rank. Global batch b of an epoch is samples [b·G, (b+1)·G) of the order; rank r of n takes the r-th n-th
+/// of them, contiguous, micro_batch rows at a time: neighbouring rows share documents, so few are tokenized on two
+/// ranks. A trailing partial batch is dropped, so every rank sees the same number of batches. Prefetches on its own
+/// threads; all its memory is one reservation of the budget. One consumer thread.
 class Loader {
  public:
   struct Options {
     int rank = 0, ranks = 1;
-    int global_batch = 8;   ///< sequences; divisible by ranks · micro_batch
-    int micro_batch = 1;    ///< rows of each Batch returned
-    int prefetch_batches = 8;
-    int threads = 2;
+    int global_batch = 8;      ///< sequences; divisible by ranks · micro_batch
+    int micro_batch = 1;       ///< rows of each Batch returned
+    int prefetch_batches = 8;  ///< of those that Next returns
+    int threads = 2;           ///< that tokenize
   };
   struct Stats {
-    Duration waited{0};      ///< the consumer stood still
+    Duration waited{0};  ///< the consumer stood still
     std::uint64_t batches = 0, tokens = 0;
   };
-  /// Starts at `state`; fails with kPreconditionFailed if it belongs to other data (names what differs).
+  /// Starts at `state` (a default one: at the beginning). Fails with kPreconditionFailed if it belongs to other data,
+  /// naming what differs; with kInvalidArgument if the batch does not divide or an epoch holds no whole one; with
+  /// kResourceExhausted if the budget cannot hold one shuffle window. `budget` must outlive it.
   static Result<std::unique_ptr<Loader>> Start(std::shared_ptr<Dataset> dataset, MemoryBudget& budget, Options options,
                                                State state, Logger log = {});
   virtual ~Loader() = default;
 
-  /// The rank's next micro-batch. Rolls over into the next epoch by itself. Blocks.
+  /// The rank's next micro-batch. Rolls over into the next epoch by itself. Blocks. After a failure other than
+  /// kCancelled every call fails alike: start a new loader at state().
   virtual Result<Batch> Next(std::stop_token stop = {}) = 0;
-  /// The position after the last whole global batch returned by Next.
+  /// The position after the last whole global batch returned by Next: where another loader goes on.
   virtual State state() const = 0;
   virtual Stats stats() const = 0;
   virtual std::uint64_t batches_per_epoch() const = 0;  ///< global batches

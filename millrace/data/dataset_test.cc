@@ -1,0 +1,385 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "millrace/data/index_builder.h"
+#include "millrace/data/testing.h"
+#include "millrace/object/fault/fault_store.h"
+
+namespace millrace::data {
+namespace {
+
+using testing::ByteTokenizer;
+using testing::MakeTexts;
+using testing::PutText;
+using testing::ToJsonl;
+
+class DatasetTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    store_ = object::MakeMemoryStore();
+    connection_["corpus"] = store_;
+  }
+
+  Result<std::shared_ptr<Dataset>> Open(DatasetOptions options) {
+    return Dataset::Open(connection_, tokenizer_, std::move(options), {});
+  }
+  static DatasetOptions Options(std::string url, Mode mode = Mode::kPack, std::uint64_t window = 64) {
+    return {.sources = {{std::move(url), 1.0}}, .sequence_length = 32, .mode = mode, .shuffle_window = window};
+  }
+
+  /// The rows of an epoch, inputs and labels one after the other.
+  static std::vector<std::vector<TokenId>> Rows(Dataset& dataset, std::uint64_t epoch) {
+    std::vector<std::vector<TokenId>> rows;
+    std::size_t length = dataset.options().sequence_length;
+    for (std::uint64_t i = 0; i < dataset.samples_per_epoch(); ++i) {
+      std::vector<TokenId> row(2 * length);
+      auto read = dataset.ReadSample(epoch, i, std::span(row).first(length), std::span(row).last(length));
+      if (!read) ADD_FAILURE() << read.error().ToString();
+      rows.push_back(std::move(row));
+    }
+    return rows;
+  }
+
+  /// The stream of an epoch put together again: all inputs, and the last label.
+  static std::vector<TokenId> Stream(Dataset& dataset, std::uint64_t epoch) {
+    std::vector<TokenId> stream;
+    auto rows = Rows(dataset, epoch);
+    std::size_t length = dataset.options().sequence_length;
+    for (const auto& row : rows) stream.insert(stream.end(), row.begin(), row.begin() + length);
+    stream.push_back(rows.back().back());
+    return stream;
+  }
+
+  /// Cuts a stream at BOS and EOS into texts; the last may be cut short.
+  std::vector<std::string> Texts(const std::vector<TokenId>& stream) {
+    std::vector<std::string> texts;
+    std::vector<TokenId> open;
+    for (std::size_t i = 0; i < stream.size(); ++i) {
+      if (stream[i] == 1) {
+        EXPECT_TRUE(i == 0 || stream[i - 1] == 2) << "BOS follows EOS";
+        open.clear();
+      } else if (stream[i] == 2) {
+        texts.push_back(tokenizer_->Decode(open).value());
+      } else {
+        open.push_back(stream[i]);
+      }
+    }
+    if (stream.back() != 2) texts.push_back(tokenizer_->Decode(open).value());
+    return texts;
+  }
+
+  std::shared_ptr<object::Store> store_;
+  testing::TestConnection connection_;
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer_ = std::make_shared<ByteTokenizer>();
+};
+
+/// Packing as one would write it down: join, cut, shift.
+TEST_F(DatasetTest, PacksAsTheDefinitionSays) {
+  auto texts = MakeTexts("a", 200, 90, 1);
+  PutText(*store_, "a.jsonl", ToJsonl(texts));
+  auto dataset = Open(Options("s3://corpus/a.jsonl", Mode::kPack, 0)).value();
+  std::vector<TokenId> stream;
+  for (const std::string& text : texts) {
+    stream.push_back(1);
+    ASSERT_TRUE(tokenizer_->Encode(text, stream).has_value());
+    stream.push_back(2);
+  }
+  ASSERT_EQ(dataset->samples_per_epoch(), (stream.size() - 1) / 32);
+  EXPECT_EQ(dataset->tokens_per_epoch(), dataset->samples_per_epoch() * 32);
+  EXPECT_EQ(dataset->records(), 200u);
+  auto rows = Rows(*dataset, 0);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    std::vector<TokenId> expected(stream.begin() + i * 32, stream.begin() + i * 32 + 32);
+    expected.insert(expected.end(), stream.begin() + i * 32 + 1, stream.begin() + i * 32 + 33);
+    ASSERT_EQ(rows[i], expected) << "sample " << i;
+  }
+}
+
+TEST_F(DatasetTest, EveryDocumentOncePerPassInAnotherOrderEachEpoch) {
+  std::multiset<std::string> all;
+  std::vector<std::string> last;
+  for (int o = 0; o < 4; ++o) {
+    auto texts = MakeTexts(std::string(1, 'a' + o), 150, 200, o);
+    all.insert(texts.begin(), texts.end());
+    PutText(*store_, fmt::format("wiki/{}.jsonl", o), ToJsonl(texts));
+  }
+  auto dataset = Open(Options("s3://corpus/wiki/*.jsonl")).value();
+  std::vector<std::vector<std::string>> orders;
+  for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+    auto texts = Texts(Stream(*dataset, epoch));
+    ASSERT_GE(texts.size(), all.size() - 32) << "only the tail may be missing";
+    std::string partial = texts.back();
+    texts.pop_back();
+    std::multiset<std::string> seen(texts.begin(), texts.end());
+    EXPECT_TRUE(std::ranges::includes(all, seen));
+    std::uint64_t missing = 0;
+    for (const std::string& text : all) {
+      if (!seen.contains(text)) missing += text.size() + 2;
+    }
+    EXPECT_LE(missing, 32u + partial.size() + 2);
+    orders.push_back(std::move(texts));
+  }
+  EXPECT_NE(orders[0], orders[1]);
+  EXPECT_NE(orders[1], orders[2]);
+}
+
+TEST_F(DatasetTest, PadsCutsAndIgnores) {
+  PutText(*store_, "a.jsonl", ToJsonl({"abc", std::string(100, 'x')}));
+  auto dataset = Open(Options("s3://corpus/a.jsonl", Mode::kPad, 0)).value();
+  ASSERT_EQ(dataset->samples_per_epoch(), 2u);
+  auto rows = Rows(*dataset, 0);
+  std::vector<TokenId> expected = {1, 'a' + 3, 'b' + 3, 'c' + 3};
+  expected.resize(32, 2);
+  expected.insert(expected.end(), {'a' + 3, 'b' + 3, 'c' + 3, 2});
+  expected.resize(64, kIgnoreLabel);
+  EXPECT_EQ(rows[0], expected);
+  expected.assign(64, 'x' + 3);
+  expected[0] = 1;
+  EXPECT_EQ(rows[1], expected) << "cut to 33 tokens: no label is ignored, EOS is not reached";
+}
+
+TEST_F(DatasetTest, PaddedEpochIsAPermutationOfTheRecords) {
+  auto texts = MakeTexts("a", 300, 20, 1);
+  PutText(*store_, "a.jsonl", ToJsonl(texts));
+  auto dataset = Open(Options("s3://corpus/a.jsonl", Mode::kPad, 1000)).value();
+  std::vector<std::string> seen;
+  for (const auto& row : Rows(*dataset, 1)) seen.push_back(tokenizer_->Decode(std::span(row).first(32)).value());
+  EXPECT_NE(seen, texts);
+  std::ranges::sort(seen);
+  std::ranges::sort(texts);
+  EXPECT_EQ(seen, texts);
+}
+
+TEST_F(DatasetTest, SamplesDoNotDependOnTheOrderTheyAreReadIn) {
+  PutText(*store_, "a.jsonl", ToJsonl(MakeTexts("a", 400, 300, 1)));
+  auto forward = Rows(*Open(Options("s3://corpus/a.jsonl")).value(), 1);
+  auto again = Open(Options("s3://corpus/a.jsonl")).value();
+  Random random(5);
+  for (int i = 0; i < 300; ++i) {
+    std::uint64_t index = random.Below(forward.size());
+    std::vector<TokenId> row(64);
+    ASSERT_TRUE(again->ReadSample(1, index, std::span(row).first(32), std::span(row).last(32)).has_value());
+    ASSERT_EQ(row, forward[index]);
+  }
+  std::vector<TokenId> row(64);
+  EXPECT_EQ(again->ReadSample(0, forward.size(), std::span(row).first(32), std::span(row).last(32)).error().code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(again->ReadSample(0, 0, std::span(row).first(31), std::span(row).last(31)).error().code(),
+            Code::kInvalidArgument);
+}
+
+TEST_F(DatasetTest, WeightsArePasses) {
+  PutText(*store_, "a.jsonl", ToJsonl(MakeTexts("a", 40, 5, 1)));
+  PutText(*store_, "b.jsonl", ToJsonl(MakeTexts("b", 40, 5, 2)));
+  auto options = Options("s3://corpus/a.jsonl", Mode::kPad);
+  options.sources = {{"s3://corpus/a.jsonl", 2.25}, {"s3://corpus/b.jsonl", 0.5}};
+  auto dataset = Open(options).value();
+  EXPECT_EQ(dataset->samples_per_epoch(), 40u * 2 + 10 + 20);
+  std::map<std::string, int> first, second;
+  for (const auto& row : Rows(*dataset, 0)) ++first[tokenizer_->Decode(std::span(row).first(32)).value()];
+  for (const auto& row : Rows(*dataset, 1)) ++second[tokenizer_->Decode(std::span(row).first(32)).value()];
+  EXPECT_EQ(first, second);
+  EXPECT_EQ(first.size(), 60u);
+  for (double weight : {0.0, -1.0, 1e9, std::numeric_limits<double>::quiet_NaN()}) {
+    options.sources[0].weight = weight;
+    EXPECT_EQ(Open(options).error().code(), Code::kInvalidArgument);
+  }
+}
+
+TEST_F(DatasetTest, BrokenRecordsAreSkippedAndCounted) {
+  std::string lines = "\n  \nnot json\n" + testing::RecordLine("T", "one") + "{\"text\":\"no title\"}\n" +
+                      testing::RecordLine("U", "two") + "{\"title\":\"\xFF\",\"text\":\"x\"}\n" +
+                      "{\"title\":1,\"text\":\"x\"}";
+  PutText(*store_, "a.jsonl", lines);
+  auto options = Options("s3://corpus/a.jsonl", Mode::kPad, 0);
+  options.template_text = "{title}={text}";
+  auto dataset = Open(options).value();
+  EXPECT_EQ(dataset->records(), 2u);
+  EXPECT_EQ(dataset->broken_records(), 4u);
+  auto rows = Rows(*dataset, 0);
+  EXPECT_EQ(tokenizer_->Decode(std::span(rows[0]).first(32)).value(), "T=one");
+  EXPECT_EQ(tokenizer_->Decode(std::span(rows[1]).first(32)).value(), "U=two");
+
+  RecordTemplate record_template = RecordTemplate::Parse(options.template_text).value();
+  auto resolved = ResolveSources(connection_, options.sources).value();
+  auto indexes = LoadOrBuildIndexes(connection_, resolved.objects, {.record_template = &record_template}, {}).value();
+  ASSERT_EQ(indexes[0].broken().size(), 4u);
+  EXPECT_EQ(indexes[0].broken()[0], (BrokenLine{4, Broken::kNotJson}));
+  EXPECT_EQ(indexes[0].broken()[1].reason, Broken::kMissingField);
+  EXPECT_EQ(indexes[0].broken()[2].reason, Broken::kNotUtf8);
+  EXPECT_EQ(indexes[0].broken()[3].reason, Broken::kNotText);
+}
+
+/// Parts of 4 MiB meet inside lines, at their ends, and inside a line longer than any record may be.
+TEST_F(DatasetTest, LinesAreFoundWhereverPartsMeet) {
+  std::vector<std::string> texts;
+  std::string lines;
+  auto add = [&](std::size_t line_bytes) {
+    std::string text = fmt::format("{}:", texts.size());
+    text.resize(line_bytes - std::string_view("{\"text\":\"\"}\n").size(), 'a');
+    lines += fmt::format("{{\"text\":\"{}\"}}\n", text);
+    texts.push_back(text);
+  };
+  for (int i = 0; i < 100; ++i) add(42'001);
+  add(4 * kMiB - lines.size() % (4 * kMiB));  // ends exactly where a part does
+  add(100);
+  add(6 * kMiB);  // spans a whole part
+  add(100);
+  lines += std::string(kMaxRecordBytes + 5 * kMiB, 'z') + "\n";
+  add(100);
+  PutText(*store_, "a.jsonl", lines);
+  auto dataset = Open(Options("s3://corpus/a.jsonl", Mode::kPad, 0)).value();
+  EXPECT_EQ(dataset->records(), texts.size());
+  EXPECT_EQ(dataset->broken_records(), 1u);
+  std::size_t i = 0;
+  for (const auto& row : Rows(*dataset, 0)) {
+    ASSERT_EQ(tokenizer_->Decode(std::span(row).first(32)).value(), texts[i].substr(0, 31)) << i;
+    ++i;
+  }
+}
+
+class IndexReuse : public DatasetTest {
+ protected:
+  void SetUp() override {
+    DatasetTest::SetUp();
+    faults_ = object::FaultStore::Create(store_);
+    connection_["corpus"] = faults_;
+    PutText(*store_, "wiki/a.jsonl", ToJsonl(MakeTexts("a", 100, 50, 1)));
+    PutText(*store_, "wiki/b.jsonl", ToJsonl(MakeTexts("b", 100, 50, 2)));
+  }
+  /// Ranged reads that Open needed, beyond those of the two indexes.
+  std::uint64_t PartsRead() {
+    std::uint64_t before = faults_->calls(object::Operation::kPut);
+    EXPECT_TRUE(Open(Options("s3://corpus/wiki/")).has_value());
+    return faults_->calls(object::Operation::kPut) - before;
+  }
+  std::vector<std::string> Keys() {
+    std::vector<std::string> keys;
+    object::ListPage page = object::List(*store_, {}).value();
+    for (const object::ObjectInfo& info : page.objects) keys.push_back(info.key);
+    return keys;
+  }
+  std::shared_ptr<object::FaultStore> faults_;
+};
+
+TEST_F(IndexReuse, IsBuiltOncePerVersionAndView) {
+  EXPECT_EQ(PartsRead(), 2u) << "indexes built";
+  EXPECT_EQ(PartsRead(), 0u) << "found beside the data";
+  EXPECT_EQ(Keys().size(), 4u);
+  PutText(*store_, "wiki/b.jsonl", ToJsonl(MakeTexts("c", 50, 50, 3)));
+  EXPECT_EQ(PartsRead(), 1u) << "another version of one object";
+  EXPECT_EQ(Open(Options("s3://corpus/wiki/")).value()->records(), 150u);
+  tokenizer_ = std::make_shared<ByteTokenizer>(1, 2, "other");
+  EXPECT_EQ(PartsRead(), 2u) << "another tokenizer";
+}
+
+TEST_F(IndexReuse, DamageIsRepaired) {
+  EXPECT_EQ(PartsRead(), 2u);
+  std::string index_key;
+  for (const std::string& key : Keys()) {
+    if (key.find(".millrace/") != key.npos) index_key = key;
+  }
+  std::string bytes = object::GetAll(*store_, index_key, kGiB).value()->bytes;
+  bytes[bytes.size() / 2] ^= 1;
+  PutText(*store_, index_key, bytes);
+  EXPECT_EQ(PartsRead(), 1u);
+  EXPECT_EQ(PartsRead(), 0u);
+}
+
+TEST_F(IndexReuse, ReadOnlyDataAreUsedAllTheSame) {
+  faults_->Add({.operation = object::Operation::kPut, .times = -1, .fault = {.code = Code::kPermissionDenied}});
+  EXPECT_EQ(Open(Options("s3://corpus/wiki/")).value()->records(), 200u);
+  EXPECT_EQ(Keys().size(), 2u);
+  connection_["cache"] = object::MakeMemoryStore();
+  auto options = Options("s3://corpus/wiki/");
+  options.cache_url = "s3://cache/indexes";
+  EXPECT_EQ(Open(options).value()->records(), 200u);
+  EXPECT_EQ(object::List(*connection_["cache"], {.prefix = "indexes/index/"}).value().objects.size(), 2u);
+}
+
+TEST_F(IndexReuse, FailuresOfTheStoreSurfaceAndLeaveNothingWrong) {
+  for (Code code : {Code::kUnavailable, Code::kPermissionDenied}) {
+    for (int skip = 0; skip < 4; ++skip) {
+      faults_->Clear();
+      faults_->Add({.operation = object::Operation::kGet, .skip = skip, .fault = {.code = code}});
+      auto opened = Open(Options("s3://corpus/wiki/"));
+      if (!opened) {
+        EXPECT_EQ(opened.error().code(), code);
+      }
+    }
+  }
+  faults_->Clear();
+  EXPECT_EQ(Open(Options("s3://corpus/wiki/")).value()->records(), 200u);
+}
+
+TEST_F(IndexReuse, AChangeUnderARunIsNoticed) {
+  auto dataset = Open(Options("s3://corpus/wiki/a.jsonl")).value();
+  PutText(*store_, "wiki/a.jsonl", ToJsonl(MakeTexts("z", 100, 50, 1)));
+  std::vector<TokenId> row(64);
+  auto read = dataset->ReadSample(0, 0, std::span(row).first(32), std::span(row).last(32));
+  EXPECT_EQ(read.error().code(), Code::kStale);
+}
+
+TEST_F(IndexReuse, ATokenizerThatCountsDifferentlyIsNoticed) {
+  /// Claims to be the tokenizer that the index was made with.
+  struct Liar final : ByteTokenizer {
+    Status Encode(std::string_view text, std::vector<TokenId>& ids) const override {
+      ids.push_back(5);
+      return ByteTokenizer::Encode(text, ids);
+    }
+  };
+  ASSERT_TRUE(Open(Options("s3://corpus/wiki/")).has_value());
+  tokenizer_ = std::make_shared<Liar>();
+  auto dataset = Open(Options("s3://corpus/wiki/")).value();
+  std::vector<TokenId> row(64);
+  auto read = dataset->ReadSample(0, 0, std::span(row).first(32), std::span(row).last(32));
+  EXPECT_EQ(read.error().code(), Code::kCorrupt);
+}
+
+TEST_F(DatasetTest, SaysWhatIsWrongWithTheSources) {
+  PutText(*store_, "a.jsonl", ToJsonl({"one", "two"}));
+  PutText(*store_, "b.jsonl.gz", "x");
+  PutText(*store_, "broken.jsonl", "nonsense\n");
+  EXPECT_EQ(Open(Options("s3://corpus/none.jsonl")).error().code(), Code::kNotFound);
+  EXPECT_EQ(Open(Options("s3://corpus/none/*.jsonl")).error().code(), Code::kNotFound);
+  EXPECT_EQ(Open(Options("s3://corpus/b.jsonl.gz")).error().code(), Code::kUnsupported);
+  EXPECT_EQ(Open(Options("s3://corpus/broken.jsonl")).error().code(), Code::kInvalidArgument);
+  DatasetOptions none = Options("x");
+  none.sources.clear();
+  EXPECT_EQ(Open(none).error().code(), Code::kInvalidArgument);
+  tokenizer_ = std::make_shared<ByteTokenizer>(1, tokenizer::kNoToken);
+  EXPECT_EQ(Open(Options("s3://corpus/a.jsonl")).error().code(), Code::kInvalidArgument) << "packing needs EOS";
+}
+
+TEST_F(DatasetTest, FingerprintFollowsContentNotPlace) {
+  PutText(*store_, "a.jsonl", ToJsonl({"some text that fills a sequence of thirty-two tokens", "two"}));
+  std::string base = Open(Options("s3://corpus/a.jsonl")).value()->fingerprint();
+  EXPECT_EQ(Open(Options("s3://corpus/*.jsonl")).value()->fingerprint(), base);
+  auto changed = [&](auto change) {
+    DatasetOptions options = Options("s3://corpus/a.jsonl");
+    change(options);
+    return Open(options).value()->fingerprint();
+  };
+  EXPECT_NE(changed([](auto& o) { o.shuffle_seed = 9; }), base);
+  EXPECT_NE(changed([](auto& o) { o.shuffle_window = 9; }), base);
+  EXPECT_NE(changed([](auto& o) { o.sequence_length = 16; }), base);
+  EXPECT_NE(changed([](auto& o) { o.mode = Mode::kPad; }), base);
+  EXPECT_NE(changed([](auto& o) { o.template_text = "{text}\n"; }), base);
+  EXPECT_NE(changed([](auto& o) { o.sources[0].weight = 2; }), base);
+  EXPECT_EQ(changed([](auto& o) { o.threads = 7; }), base);
+  PutText(*store_, "a.jsonl", ToJsonl({"some text that fills a sequence of thirty-two tokens", "2.0"}));
+  EXPECT_NE(Open(Options("s3://corpus/a.jsonl")).value()->fingerprint(), base);
+}
+
+TEST_F(DatasetTest, CancellingStopsTheBuild) {
+  PutText(*store_, "a.jsonl", ToJsonl(MakeTexts("a", 100, 50, 1)));
+  std::stop_source stop;
+  stop.request_stop();
+  auto opened = Dataset::Open(connection_, tokenizer_, Options("s3://corpus/a.jsonl"), {}, {.stop = stop.get_token()});
+  EXPECT_EQ(opened.error().code(), Code::kCancelled);
+}
+
+}  // namespace
+}  // namespace millrace::data

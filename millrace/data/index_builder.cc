@@ -1,0 +1,285 @@
+#include "millrace/data/index_builder.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "millrace/base/digest.h"
+#include "millrace/base/sync.h"
+#include "millrace/base/text.h"
+#include "millrace/data/parallel.h"
+#include "millrace/object/blocking.h"
+
+namespace millrace::data {
+namespace {
+
+constexpr std::uint64_t kPartBytes = 4 * kMiB, kExtendBytes = 256 * kKiB;
+constexpr std::uint64_t kMaxIndexBytes = 8 * kGiB;
+constexpr int kLoadThreads = 16;
+
+IndexIdentity IdentityOf(const DataObject& object, const IndexOptions& options) {
+  return {object.info.etag, object.info.size, options.record_template->text(),
+          options.tokenizer ? options.tokenizer->fingerprint() : ""};
+}
+
+std::string ShortHash(std::string_view text) { return HexEncode(Sha256(AsBytes(text))).substr(0, 16); }
+
+/// A growing window onto one object version, from a fixed offset on.
+class PartBytes {
+ public:
+  PartBytes(const DataObject& object, std::uint64_t offset) : object_(object), offset_(offset) {}
+
+  std::uint64_t offset() const { return offset_; }
+  std::uint64_t end() const { return offset_ + filled_; }
+  bool at_object_end() const { return end() == object_.info.size; }
+  /// From absolute offset `from` to end().
+  std::string_view From(std::uint64_t from) const {
+    return AsText(bytes_.span().subspan(from - offset_, end() - from));
+  }
+
+  Status ExtendTo(std::uint64_t wanted_end, object::Call call) {
+    wanted_end = std::min(wanted_end, object_.info.size);
+    std::uint64_t more = wanted_end - end();
+    if (filled_ + more > bytes_.size()) {
+      Buffer grown(std::max(filled_ + more, bytes_.size() * 2));
+      if (filled_ > 0) std::memcpy(grown.data(), bytes_.data(), filled_);
+      bytes_ = std::move(grown);
+    }
+    auto got = object::Get(*object_.store, object_.info.key,
+                           {.range = object::ByteRange{end(), more}, .if_match = object_.info.etag},
+                           bytes_.span().subspan(filled_, more), call);
+    if (!got) {
+      if (got.error().code() == Code::kPreconditionFailed) return Changed();
+      return Fail(got.error().Context(fmt::format("reading {} to index it", object_.url)));
+    }
+    if (!*got || (*got)->bytes != more) return Changed();
+    filled_ += more;
+    return {};
+  }
+
+ private:
+  Status Changed() const { return Fail(Code::kStale, "{} changed while it was being indexed; run again", object_.url); }
+
+  const DataObject& object_;
+  const std::uint64_t offset_;
+  std::uint64_t filled_ = 0;
+  Buffer bytes_;
+};
+
+/// Indexes the lines that start in one part of an object. One thread.
+class PartIndexer {
+ public:
+  explicit PartIndexer(const IndexOptions& options) : options_(options), parser_(*options.record_template) {}
+
+  Result<RecordIndex> Index(const DataObject& object, object::ByteRange part, object::Call call) {
+    RecordIndexBuilder builder;
+    std::uint64_t part_end = part.offset + part.length;
+    // The byte before the part tells whether a line starts at its first one.
+    PartBytes bytes(object, part.offset == 0 ? 0 : part.offset - 1);
+    MR_TRY(bytes.ExtendTo(part_end, call));
+    std::uint64_t line = 0;
+    if (part.offset > 0) {
+      std::size_t newline = bytes.From(bytes.offset()).find('\n');
+      if (newline == std::string_view::npos) return builder.Finish();  // all of it belongs to a line that starts before
+      line = bytes.offset() + newline + 1;
+    }
+    while (line < part_end) {
+      auto length = MR_TRY(LineLength(bytes, line, call));
+      if (!length) {  // it ends beyond this part, and what follows it belongs to another one
+        builder.AddBroken(line, Broken::kTooLong);
+        break;
+      }
+      MR_TRY(AddLine(line, bytes.From(line).substr(0, *length), builder));
+      line += *length;
+    }
+    return builder.Finish();
+  }
+
+ private:
+  /// Of the line that starts at `line`, with its newline; nothing when it is too long for a record.
+  Result<std::optional<std::uint64_t>> LineLength(PartBytes& bytes, std::uint64_t line, object::Call call) {
+    std::size_t searched = 0;
+    while (true) {
+      std::string_view text = bytes.From(line);
+      std::size_t newline = text.find('\n', searched);
+      if (newline != text.npos) return newline + 1;
+      if (text.size() > kMaxRecordBytes) return std::nullopt;
+      if (bytes.at_object_end()) return text.size();
+      searched = text.size();
+      MR_TRY(bytes.ExtendTo(bytes.end() + std::max<std::uint64_t>(kExtendBytes, text.size()), call));
+    }
+  }
+
+  Status AddLine(std::uint64_t offset, std::string_view line, RecordIndexBuilder& builder) {
+    std::string_view record = line.ends_with('\n') ? line.substr(0, line.size() - 1) : line;
+    if (IsBlank(record)) return {};
+    auto document = parser_.Parse(record);
+    if (!document) {
+      builder.AddBroken(offset, document.error());
+      return {};
+    }
+    ids_.clear();
+    if (options_.tokenizer) MR_TRY(options_.tokenizer->Encode(*document, ids_));
+    builder.Add(offset, line.size(), static_cast<std::uint32_t>(ids_.size()));
+    return {};
+  }
+
+  const IndexOptions& options_;
+  RecordParser parser_;
+  std::vector<TokenId> ids_;
+};
+
+/// One object on its way to an index. Parts arrive in any order.
+class ObjectBuild {
+ public:
+  ObjectBuild(std::size_t object, std::size_t parts) : object_(object), parts_(parts), missing_(parts) {}
+
+  std::size_t object() const { return object_; }
+
+  /// The whole index, once the last part is there.
+  Result<std::optional<RecordIndex>> Deliver(std::size_t part, RecordIndex index) {
+    MutexLock lock(mutex_);
+    parts_[part] = std::move(index);
+    if (--missing_ > 0) return std::nullopt;
+    RecordIndexBuilder whole;
+    for (const RecordIndex& one : parts_) whole.Append(one);
+    parts_.clear();
+    return whole.Finish();
+  }
+
+ private:
+  const std::size_t object_;
+  Mutex mutex_;
+  std::vector<RecordIndex> parts_ MR_GUARDED_BY(mutex_);
+  std::size_t missing_ MR_GUARDED_BY(mutex_);
+};
+
+/// All that LoadOrBuildIndexes works on.
+class Indexing {
+ public:
+  Indexing(object::Connection& connection, std::span<const DataObject> objects, const IndexOptions& options,
+           const Logger& log, object::Call call)
+      : connection_(connection), objects_(objects), options_(options), log_(log), call_(call), found_(objects.size()) {}
+
+  Result<std::vector<RecordIndex>> Run() {
+    MR_TRY(LoadAll());
+    MR_TRY(BuildMissing());
+    std::vector<RecordIndex> indexes;
+    indexes.reserve(found_.size());
+    for (auto& one : found_) indexes.push_back(*std::move(one));
+    return indexes;
+  }
+
+ private:
+  object::Call CallWith(std::stop_token stop) const { return {.stop = std::move(stop), .deadline = call_.deadline}; }
+
+  Status LoadAll() {
+    return ParallelFor(objects_.size(), kLoadThreads, call_.stop, [this] {
+      return [this](std::uint64_t i, std::stop_token stop) { return LoadOne(i, CallWith(std::move(stop))); };
+    });
+  }
+
+  /// Leaves found_[i] empty when there is no index, or none that can be used.
+  Status LoadOne(std::size_t i, object::Call call) {
+    object::Location at = MR_TRY(IndexLocation(connection_, objects_[i], options_));
+    auto content = object::GetAll(*at.store, at.key, kMaxIndexBytes, call);
+    if (!content) return Fail(content.error().Context(fmt::format("reading the index of {}", objects_[i].url)));
+    if (!*content) return {};
+    auto index = RecordIndex::Parse((*content)->bytes, IdentityOf(objects_[i], options_));
+    if (index) {
+      found_[i] = *std::move(index);
+    } else {
+      log_.Info("index is not usable, building it anew", {{"object", objects_[i].url}, {"why", index.error()}});
+    }
+    return {};
+  }
+
+  Status BuildMissing() {
+    struct Part {
+      ObjectBuild* build;
+      std::size_t number;
+      object::ByteRange range;
+    };
+    std::vector<std::unique_ptr<ObjectBuild>> builds;
+    std::vector<Part> parts;
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < objects_.size(); ++i) {
+      if (found_[i]) continue;
+      std::uint64_t size = objects_[i].info.size;
+      builds.push_back(std::make_unique<ObjectBuild>(i, (size + kPartBytes - 1) / kPartBytes));
+      for (std::uint64_t at = 0; at < size; at += kPartBytes) {
+        parts.push_back({builds.back().get(), at / kPartBytes, {at, std::min(kPartBytes, size - at)}});
+      }
+      bytes += size;
+    }
+    if (parts.empty()) return {};
+    log_.Info("building record indexes", {{"objects", builds.size()}, {"bytes", bytes}});
+    return ParallelFor(parts.size(), 2 * options_.threads, call_.stop, [&] {
+      return [this, &parts, indexer = std::make_shared<PartIndexer>(options_)](std::uint64_t i, std::stop_token stop) {
+        return BuildPart(*parts[i].build, parts[i].number, parts[i].range, *indexer, CallWith(std::move(stop)));
+      };
+    });
+  }
+
+  Status BuildPart(ObjectBuild& build, std::size_t number, object::ByteRange range, PartIndexer& indexer,
+                   object::Call call) {
+    const DataObject& object = objects_[build.object()];
+    RecordIndex part = MR_TRY(indexer.Index(object, range, call));
+    auto whole = MR_TRY(build.Deliver(number, std::move(part)));
+    if (!whole) return {};
+    log_.Debug("indexed", {{"object", object.url}, {"records", whole->records()}, {"broken", whole->broken_count()}});
+    Save(object, *whole, call);
+    found_[build.object()] = *std::move(whole);
+    return {};
+  }
+
+  /// The index can be used whether or not it can be kept.
+  void Save(const DataObject& object, const RecordIndex& index, object::Call call) {
+    std::string bytes = index.Serialize(IdentityOf(object, options_));
+    auto at = IndexLocation(connection_, object, options_);
+    Status stored;
+    if (!at) {
+      stored = std::unexpected(at.error());
+    } else if (auto put = object::Put(*at->store, at->key, AsBytes(bytes), {}, call); !put) {
+      stored = std::unexpected(put.error());
+    }
+    if (!stored) {
+      log_.Warning(
+          "cannot keep the record index, it will be built again next time; name a writable place as index cache",
+          {{"object", object.url}, {"why", stored.error()}});
+    }
+  }
+
+  object::Connection& connection_;
+  const std::span<const DataObject> objects_;
+  const IndexOptions& options_;
+  const Logger& log_;
+  const object::Call call_;
+  std::vector<std::optional<RecordIndex>> found_;  ///< each element is written by one thread at a time
+};
+
+}  // namespace
+
+Result<object::Location> IndexLocation(object::Connection& connection, const DataObject& object,
+                                       const IndexOptions& options) {
+  std::string view = options.record_template->text();
+  view += '\0';
+  if (options.tokenizer) view += options.tokenizer->fingerprint();
+  std::string_view key = object.info.key;
+  std::size_t slash = key.rfind('/');
+  std::string_view folder = slash == key.npos ? "" : key.substr(0, slash + 1);
+  std::string name = fmt::format("{}.{}.index", key.substr(folder.size()), ShortHash(view));
+  if (options.cache_url.empty()) return object::Location{object.store, fmt::format("{}.millrace/{}", folder, name)};
+  object::Location cache = MR_TRY(object::Locate(connection, options.cache_url));
+  std::string_view separator = cache.key.empty() || cache.key.ends_with('/') ? "" : "/";
+  cache.key += fmt::format("{}index/{}/{}", separator, ShortHash(object.url), name);
+  return cache;
+}
+
+Result<std::vector<RecordIndex>> LoadOrBuildIndexes(object::Connection& connection, std::span<const DataObject> objects,
+                                                    const IndexOptions& options, const Logger& log, object::Call call) {
+  return Indexing(connection, objects, options, log, call).Run();
+}
+
+}  // namespace millrace::data

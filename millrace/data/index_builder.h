@@ -1,0 +1,36 @@
+// Makes the record indexes of a set of objects, or finds them where they were left.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "millrace/base/log.h"
+#include "millrace/base/result.h"
+#include "millrace/data/record_index.h"
+#include "millrace/data/record_template.h"
+#include "millrace/data/sources.h"
+#include "millrace/tokenizer/tokenizer.h"
+
+namespace millrace::data {
+
+struct IndexOptions {
+  const RecordTemplate* record_template = nullptr;  ///< must outlive the call
+  const tokenizer::Tokenizer* tokenizer = nullptr;  ///< null: tokens are not counted
+  std::string cache_url;                            ///< empty: beside the data
+  int threads = 2;                                  ///< that tokenize; as many more wait for the store
+};
+
+/// One index per object, in their order. Objects without a valid index are read in parts of 4 MiB, many at a time and
+/// many parts of one object at a time; memory is about 5 MiB a thread (up to 20 MiB where a record is huge) beside the
+/// indexes. Each new index is stored as soon as it is complete, so an interrupted build continues where it stopped; one
+/// that cannot be stored is logged and used all the same. Fails with kStale when an object changes meanwhile. Blocks.
+Result<std::vector<RecordIndex>> LoadOrBuildIndexes(object::Connection& connection, std::span<const DataObject> objects,
+                                                    const IndexOptions& options, const Logger& log,
+                                                    object::Call call = {});
+
+/// Where the index of `object` lies; see docs/formats/record-index.md.
+Result<object::Location> IndexLocation(object::Connection& connection, const DataObject& object,
+                                       const IndexOptions& options);
+
+}  // namespace millrace::data

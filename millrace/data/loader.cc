@@ -1,0 +1,236 @@
+#include "millrace/data/loader.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "millrace/base/sync.h"
+#include "millrace/base/task_scope.h"
+#include "millrace/base/text.h"
+
+namespace millrace::data {
+namespace {
+
+constexpr int kReadAheadThreads = 4;
+constexpr std::uint64_t kPerThreadBytes = 2 * kMiB;  ///< a chunk and a document in the making
+
+/// The words of two fingerprints that differ, by name.
+std::string Differences(std::string_view ours, std::string_view theirs) {
+  std::string names;
+  auto theirs_words = Split(theirs, ' ');
+  for (std::string_view word : Split(ours, ' ')) {
+    if (std::ranges::find(theirs_words, word) != theirs_words.end()) continue;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", word.substr(0, word.find('=')));
+  }
+  return names;
+}
+
+/// Where batches lie. Arithmetic only.
+class Schedule {
+ public:
+  Schedule(std::uint64_t samples_per_epoch, const Loader::Options& options, const State& start)
+      : batch_(options.global_batch),
+        micro_(options.micro_batch),
+        share_(batch_ / options.ranks),
+        rank_(options.rank),
+        start_epoch_(start.epoch),
+        start_sample_(start.samples),
+        first_batches_((samples_per_epoch - std::min(samples_per_epoch, start.samples)) / batch_),
+        epoch_batches_(samples_per_epoch / batch_) {}
+
+  std::uint64_t micro_batches() const { return share_ / micro_; }  ///< of one rank in a global batch
+  std::uint64_t epoch_batches() const { return epoch_batches_; }
+
+  struct Position {
+    std::uint64_t epoch = 0, sample = 0;
+  };
+  /// Of the n-th global batch since the start.
+  Position GlobalBatch(std::uint64_t n) const {
+    if (n < first_batches_) return {start_epoch_, start_sample_ + n * batch_};
+    n -= first_batches_;
+    return {start_epoch_ + 1 + n / epoch_batches_, n % epoch_batches_ * batch_};
+  }
+  /// Of the first row of this rank's n-th micro-batch since the start.
+  Position MicroBatch(std::uint64_t n) const {
+    Position position = GlobalBatch(n / micro_batches());
+    position.sample += rank_ * share_ + n % micro_batches() * micro_;
+    return position;
+  }
+
+ private:
+  std::uint64_t batch_, micro_, share_, rank_, start_epoch_, start_sample_, first_batches_, epoch_batches_;
+};
+
+/// Threads take numbers of micro-batches in order, fill them in any order, and leave them in a ring for the consumer.
+class PrefetchingLoader final : public Loader {
+ public:
+  PrefetchingLoader(std::shared_ptr<Dataset> dataset, std::unique_ptr<SampleReader> reader, Reservation memory,
+                    Options options, const State& start)
+      : dataset_(std::move(dataset)),
+        options_(options),
+        schedule_(dataset_->samples_per_epoch(), options, start),
+        memory_(std::move(memory)),
+        reader_(std::move(reader)),
+        ring_(options.prefetch_batches) {
+    for (int i = 0; i < options.threads; ++i) {
+      threads_.Spawn("data-load", [this](std::stop_token stop) { Fill(std::move(stop)); });
+    }
+  }
+
+  ~PrefetchingLoader() override {
+    threads_.RequestStop();
+    threads_.Join();
+  }
+
+  Result<Batch> Next(std::stop_token stop) override {
+    MutexLock lock(mutex_);
+    auto& slot = ring_[taken_ % ring_.size()];
+    auto ready = [&slot]() MR_NO_THREAD_SAFETY_ANALYSIS { return slot.has_value(); };
+    if (!ready()) {
+      TimePoint since = SystemClock().Now();
+      bool filled = filled_.Wait(mutex_, stop, ready);
+      stats_.waited += SystemClock().Now() - since;
+      if (!filled) return Fail(Code::kCancelled, "interrupted while waiting for data");
+    }
+    if (!*slot) return Fail(slot->error());
+    Batch batch = *std::move(*slot);
+    slot.reset();
+    ++taken_;
+    ++stats_.batches;
+    stats_.tokens += static_cast<std::uint64_t>(batch.rows) * batch.sequence_length;
+    lock.Unlock();
+    freed_.NotifyOne();
+    return batch;
+  }
+
+  State state() const override {
+    MutexLock lock(mutex_);
+    Schedule::Position next = schedule_.GlobalBatch(taken_ / schedule_.micro_batches());
+    return {.epoch = next.epoch, .samples = next.sample, .fingerprint = dataset_->fingerprint()};
+  }
+
+  Stats stats() const override {
+    MutexLock lock(mutex_);
+    return stats_;
+  }
+
+  std::uint64_t batches_per_epoch() const override { return schedule_.epoch_batches(); }
+
+ private:
+  void Fill(std::stop_token stop) {
+    while (true) {
+      std::uint64_t number;
+      {
+        MutexLock lock(mutex_);
+        auto room = [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return started_ < taken_ + ring_.size(); };
+        if (!freed_.Wait(mutex_, stop, room) || stop.stop_requested()) return;
+        number = started_++;
+      }
+      Result<Batch> batch = Make(number, stop);
+      {
+        MutexLock lock(mutex_);
+        ring_[number % ring_.size()] = std::move(batch);
+      }
+      filled_.NotifyOne();
+    }
+  }
+
+  Result<Batch> Make(std::uint64_t number, const std::stop_token& stop) {
+    Schedule::Position at = schedule_.MicroBatch(number);
+    std::size_t length = dataset_->options().sequence_length;
+    std::size_t rows = options_.micro_batch;
+    Batch batch{.rows = options_.micro_batch,
+                .sequence_length = dataset_->options().sequence_length,
+                .inputs = std::vector<TokenId>(rows * length),
+                .labels = std::vector<TokenId>(rows * length),
+                .first_sample = at.sample};
+    for (std::size_t row = 0; row < rows; ++row) {
+      MR_TRY(reader_->Read(at.epoch, at.sample + row, std::span(batch.inputs).subspan(row * length, length),
+                           std::span(batch.labels).subspan(row * length, length), {.stop = stop}));
+    }
+    batch.loss_tokens = batch.labels.size() - std::ranges::count(batch.labels, kIgnoreLabel);
+    return batch;
+  }
+
+  const std::shared_ptr<Dataset> dataset_;
+  const Options options_;
+  const Schedule schedule_;
+  Reservation memory_;
+  std::unique_ptr<SampleReader> reader_;
+
+  mutable Mutex mutex_;
+  CondVar filled_, freed_;
+  std::vector<std::optional<Result<Batch>>> ring_ MR_GUARDED_BY(mutex_);
+  std::uint64_t started_ MR_GUARDED_BY(mutex_) = 0;  ///< micro-batches that a thread has begun
+  std::uint64_t taken_ MR_GUARDED_BY(mutex_) = 0;    ///< micro-batches that Next has returned
+  Stats stats_ MR_GUARDED_BY(mutex_);
+  TaskScope threads_;
+};
+
+Status CheckOptions(const Dataset& dataset, const Loader::Options& o) {
+  if (o.ranks < 1 || o.rank < 0 || o.rank >= o.ranks) {
+    return Fail(Code::kInvalidArgument, "rank {} of {} does not exist", o.rank, o.ranks);
+  }
+  if (o.threads < 1 || o.prefetch_batches < 1) {
+    return Fail(Code::kInvalidArgument, "loading needs a thread and room for a batch, not {} and {}", o.threads,
+                o.prefetch_batches);
+  }
+  if (o.micro_batch < 1 || o.global_batch < 1 ||
+      o.global_batch % (static_cast<std::int64_t>(o.ranks) * o.micro_batch) != 0) {
+    return Fail(Code::kInvalidArgument, "a global batch of {} does not divide into {} ranks of {} rows at a time",
+                o.global_batch, o.ranks, o.micro_batch);
+  }
+  if (dataset.samples_per_epoch() < static_cast<std::uint64_t>(o.global_batch)) {
+    return Fail(Code::kInvalidArgument, "an epoch of {} samples holds no whole batch of {}",
+                dataset.samples_per_epoch(), o.global_batch);
+  }
+  return {};
+}
+
+Status CheckState(const Dataset& dataset, const State& state) {
+  bool fresh = state.epoch == 0 && state.samples == 0;
+  if (state.fingerprint != dataset.fingerprint() && !(fresh && state.fingerprint.empty())) {
+    return Fail(Code::kPreconditionFailed,
+                "the position to resume from belongs to other data: {} differ(s); its data were "
+                "\"{}\", these are \"{}\"",
+                Differences(dataset.fingerprint(), state.fingerprint), state.fingerprint, dataset.fingerprint());
+  }
+  if (state.samples > dataset.samples_per_epoch()) {
+    return Fail(Code::kPreconditionFailed, "the position to resume from, sample {}, is beyond the epoch's {}",
+                state.samples, dataset.samples_per_epoch());
+  }
+  return {};
+}
+
+}  // namespace
+
+Json State::ToJson() const { return {{"epoch", epoch}, {"samples", samples}, {"fingerprint", fingerprint}}; }
+
+Result<State> State::FromJson(const Json& json) {
+  return State{.epoch = MR_TRY(JsonUint(json, "epoch")),
+               .samples = MR_TRY(JsonUint(json, "samples")),
+               .fingerprint = MR_TRY(JsonString(json, "fingerprint"))};
+}
+
+Result<std::unique_ptr<Loader>> Loader::Start(std::shared_ptr<Dataset> dataset, MemoryBudget& budget, Options options,
+                                              State state, Logger log) {
+  MR_TRY(CheckOptions(*dataset, options));
+  MR_TRY(CheckState(*dataset, state));
+  std::uint64_t row_bytes = 2 * sizeof(TokenId) * static_cast<std::uint64_t>(dataset->options().sequence_length);
+  std::uint64_t fixed = row_bytes * options.micro_batch * (options.prefetch_batches + 1) +
+                        kPerThreadBytes * (options.threads + kReadAheadThreads);
+  Dataset::ReaderNeeds needs = dataset->reader_needs();
+  for (std::uint64_t cache : {needs.best, (needs.best + needs.least) / 2, needs.least}) {
+    auto memory = budget.TryAcquire(cache + fixed, MemoryBudget::Priority::kForeground);
+    if (!memory) continue;
+    log.Debug("loader started", {{"epoch", state.epoch}, {"samples", state.samples}, {"cache_bytes", cache}});
+    return std::make_unique<PrefetchingLoader>(dataset, dataset->NewReader(cache, kReadAheadThreads),
+                                               *std::move(memory), options, state);
+  }
+  return Fail(Code::kResourceExhausted,
+              "loading data needs {} for its shuffle window and batches, and the memory budget has "
+              "{} of {} left; raise the budget or make the shuffle window smaller",
+              FormatBytes(needs.least + fixed), FormatBytes(budget.total() - budget.used()),
+              FormatBytes(budget.total()));
+}
+
+}  // namespace millrace::data

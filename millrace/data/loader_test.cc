@@ -1,0 +1,251 @@
+#include "millrace/data/loader.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "millrace/data/testing.h"
+#include "millrace/object/fault/fault_store.h"
+
+namespace millrace::data {
+namespace {
+
+using testing::ByteTokenizer;
+using testing::MakeTexts;
+using testing::PutText;
+using testing::ToJsonl;
+
+class LoaderTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    store_ = object::MakeMemoryStore();
+    connection_["corpus"] = store_;
+    for (int i = 0; i < 3; ++i) {
+      PutText(*store_, fmt::format("{}.jsonl", i), ToJsonl(MakeTexts(std::to_string(i), 60, 120, i)));
+    }
+    dataset_ = Open(Mode::kPack);
+  }
+
+  std::shared_ptr<Dataset> Open(Mode mode) {
+    return Dataset::Open(
+               connection_, std::make_shared<ByteTokenizer>(),
+               {.sources = {{"s3://corpus/*.jsonl", 1.0}}, .sequence_length = 16, .mode = mode, .shuffle_window = 50},
+               {})
+        .value();
+  }
+
+  std::unique_ptr<Loader> Start(Loader::Options options, State state = {}) {
+    auto started = Loader::Start(dataset_, budget_, options, state);
+    if (!started) ADD_FAILURE() << started.error().ToString();
+    return std::move(started).value();
+  }
+
+  struct Row {
+    std::uint64_t sample = 0;
+    std::vector<TokenId> inputs, labels;
+    bool operator==(const Row&) const = default;
+  };
+  static void Append(const Batch& batch, std::vector<Row>& rows) {
+    for (int r = 0; r < batch.rows; ++r) {
+      auto at = [&](const std::vector<TokenId>& from) {
+        return std::vector<TokenId>(from.begin() + r * batch.sequence_length,
+                                    from.begin() + (r + 1) * batch.sequence_length);
+      };
+      rows.push_back({batch.first_sample + r, at(batch.inputs), at(batch.labels)});
+    }
+  }
+
+  /// What all ranks together see in `batches` global batches from `state` on, in the global order.
+  std::vector<Row> Read(Loader::Options options, std::uint64_t batches, State state = {}, State* after = nullptr) {
+    std::vector<Row> rows;
+    std::vector<std::unique_ptr<Loader>> loaders;
+    for (options.rank = 0; options.rank < options.ranks; ++options.rank) loaders.push_back(Start(options, state));
+    for (std::uint64_t b = 0; b < batches; ++b) {
+      for (auto& loader : loaders) {
+        for (int m = 0; m < options.global_batch / options.ranks / options.micro_batch; ++m) {
+          Append(loader->Next().value(), rows);
+        }
+      }
+    }
+    for (auto& loader : loaders) EXPECT_EQ(loader->state().ToJson(), loaders[0]->state().ToJson());
+    if (after) *after = loaders[0]->state();
+    return rows;
+  }
+
+  /// The definition: samples of the dataset one by one, partial batches at the end of an epoch left out.
+  std::vector<Row> Expected(std::uint64_t global_batch, std::uint64_t batches) {
+    std::vector<Row> rows;
+    std::uint64_t per_epoch = dataset_->samples_per_epoch() / global_batch;
+    for (std::uint64_t b = 0; b < batches; ++b) {
+      for (std::uint64_t i = 0; i < global_batch; ++i) {
+        Row row{b % per_epoch * global_batch + i, std::vector<TokenId>(16), std::vector<TokenId>(16)};
+        EXPECT_TRUE(dataset_->ReadSample(b / per_epoch, row.sample, row.inputs, row.labels).has_value());
+        rows.push_back(std::move(row));
+      }
+    }
+    return rows;
+  }
+
+  MemoryBudget budget_{256 * kMiB};
+  std::shared_ptr<object::Store> store_;
+  testing::TestConnection connection_;
+  std::shared_ptr<Dataset> dataset_;
+};
+
+TEST_F(LoaderTest, RanksAndThreadsDoNotChangeTheOrder) {
+  std::uint64_t batches = 2 * (dataset_->samples_per_epoch() / 24) + 3;
+  std::vector<Row> expected = Expected(24, batches);
+  for (Loader::Options options :
+       {Loader::Options{.ranks = 1, .global_batch = 24, .threads = 1},
+        {.ranks = 1, .global_batch = 24, .micro_batch = 24, .prefetch_batches = 1, .threads = 4},
+        {.ranks = 2, .global_batch = 24, .micro_batch = 3, .threads = 3},
+        {.ranks = 8, .global_batch = 24, .micro_batch = 1, .threads = 2}}) {
+    EXPECT_EQ(Read(options, batches), expected) << options.ranks << " ranks, " << options.threads << " threads";
+  }
+}
+
+TEST_F(LoaderTest, ResumesAtEveryPointOnAnyNumberOfRanks) {
+  std::uint64_t per_epoch = dataset_->samples_per_epoch() / 48, total = per_epoch + 4;
+  std::vector<Row> expected = Expected(48, total);
+  for (std::uint64_t stop_at = 0; stop_at <= total; stop_at += stop_at + 3 < per_epoch ? 3 : 1) {
+    State state;
+    int ranks = stop_at % 2 ? 4 : 1;
+    Loader::Options options{.ranks = ranks, .global_batch = 48, .micro_batch = 12, .prefetch_batches = 3, .threads = 2};
+    std::vector<Row> rows = Read(options, stop_at, {}, &state);
+    auto restored = State::FromJson(state.ToJson()).value();
+    options.ranks = 5 - ranks;
+    auto rest = Read(options, total - stop_at, restored);
+    rows.insert(rows.end(), rest.begin(), rest.end());
+    ASSERT_EQ(rows, expected) << "stopped after " << stop_at;
+  }
+}
+
+TEST_F(LoaderTest, StateMovesWithWholeGlobalBatchesOnly) {
+  auto loader = Start({.ranks = 2, .global_batch = 8, .micro_batch = 2});
+  EXPECT_EQ(loader->state().samples, 0u);
+  ASSERT_TRUE(loader->Next().has_value());
+  EXPECT_EQ(loader->state().samples, 0u) << "half of the rank's share";
+  ASSERT_TRUE(loader->Next().has_value());
+  EXPECT_EQ(loader->state().samples, 8u);
+  EXPECT_EQ(loader->batches_per_epoch(), dataset_->samples_per_epoch() / 8);
+  for (std::uint64_t i = 2; i < 2 * loader->batches_per_epoch(); ++i) ASSERT_TRUE(loader->Next().has_value());
+  EXPECT_EQ(loader->state().epoch, 1u);
+  EXPECT_EQ(loader->state().samples, 0u);
+  EXPECT_EQ(loader->stats().batches, 2 * loader->batches_per_epoch());
+  EXPECT_EQ(loader->stats().tokens, 2 * loader->batches_per_epoch() * 2 * 16);
+}
+
+TEST_F(LoaderTest, AnotherGlobalBatchGoesOnWhereTheOldOneStopped) {
+  State state;
+  Read({.global_batch = 10}, 3, {}, &state);
+  EXPECT_EQ(state.samples, 30u);
+  auto rows = Read({.global_batch = 8, .micro_batch = 8}, 1, state);
+  EXPECT_EQ(rows.front().sample, 30u);
+}
+
+TEST_F(LoaderTest, CountsTheTokensThatMatter) {
+  dataset_ = Open(Mode::kPad);
+  auto batch = Start({.global_batch = 4, .micro_batch = 4})->Next().value();
+  auto ignored = static_cast<std::uint64_t>(std::ranges::count(batch.labels, kIgnoreLabel));
+  EXPECT_EQ(batch.loss_tokens, 64 - ignored);
+}
+
+TEST_F(LoaderTest, RefusesAStateOfOtherDataAndNamesWhatDiffers) {
+  State state = Start({})->state();
+  PutText(*store_, "1.jsonl", ToJsonl(MakeTexts("new", 60, 120, 9)));
+  dataset_ = Open(Mode::kPack);
+  auto refused = Loader::Start(dataset_, budget_, {}, state);
+  EXPECT_EQ(refused.error().code(), Code::kPreconditionFailed);
+  EXPECT_NE(refused.error().message().find("other data: objects differ"), std::string::npos)
+      << refused.error().ToString();
+  dataset_ = Open(Mode::kPad);
+  refused = Loader::Start(dataset_, budget_, {}, state);
+  EXPECT_NE(refused.error().message().find("objects, mode differ"), std::string::npos) << refused.error().ToString();
+  State unnamed{.epoch = 1, .samples = 8};
+  EXPECT_EQ(Loader::Start(dataset_, budget_, {}, unnamed).error().code(), Code::kPreconditionFailed);
+}
+
+TEST_F(LoaderTest, RefusesWhatCannotWork) {
+  for (Loader::Options bad : {Loader::Options{.ranks = 3, .global_batch = 8},
+                              {.rank = 1, .ranks = 1},
+                              {.ranks = 0},
+                              {.global_batch = 8, .micro_batch = 3},
+                              {.global_batch = 1 << 20},
+                              {.threads = 0}}) {
+    EXPECT_EQ(Loader::Start(dataset_, budget_, bad, {}).error().code(), Code::kInvalidArgument);
+  }
+  MemoryBudget tiny(kMiB);
+  auto refused = Loader::Start(dataset_, tiny, {}, {});
+  EXPECT_EQ(refused.error().code(), Code::kResourceExhausted);
+  EXPECT_EQ(tiny.used(), 0u);
+}
+
+TEST_F(LoaderTest, GivesItsMemoryBack) {
+  {
+    auto loader = Start({});
+    ASSERT_TRUE(loader->Next().has_value());
+    EXPECT_GT(budget_.used(), 0u);
+    EXPECT_LT(budget_.used(), 64 * kMiB) << "the corpus is small, so is its window";
+  }
+  EXPECT_EQ(budget_.used(), 0u);
+}
+
+TEST_F(LoaderTest, AFailureComesInItsPlaceAndStays) {
+  auto faults = object::FaultStore::Create(store_);
+  connection_["corpus"] = faults;
+  dataset_ = Open(Mode::kPack);
+  faults->Add({.operation = object::Operation::kGet, .times = -1, .fault = {.code = Code::kPermissionDenied}});
+  auto loader = Start({});
+  auto failed = loader->Next();
+  EXPECT_EQ(failed.error().code(), Code::kPermissionDenied);
+  EXPECT_NE(failed.error().ToString().find("jsonl"), std::string::npos) << "the object is named";
+  faults->Clear();
+  EXPECT_EQ(loader->Next().error().code(), Code::kPermissionDenied);
+  EXPECT_EQ(Read({}, 20, loader->state()), Expected(8, 20)) << "a new loader goes on where this one stopped";
+}
+
+TEST_F(LoaderTest, WaitingCanBeInterrupted) {
+  FakeClock clock;  // stands still: reads never come back on their own
+  auto stuck = object::FaultStore::Create(store_, 1, clock);
+  connection_["corpus"] = stuck;
+  auto slow = Open(Mode::kPack);
+  stuck->Add({.operation = object::Operation::kGet, .times = -1, .fault = {.latency = std::chrono::hours(1)}});
+  auto loader = Loader::Start(slow, budget_, {}, {}).value();
+  std::stop_source stop;
+  std::jthread interrupter([&] {
+    clock.AwaitSleepers(1);
+    stop.request_stop();
+  });
+  EXPECT_EQ(loader->Next(stop.get_token()).error().code(), Code::kCancelled);
+  EXPECT_GT(loader->stats().waited.count(), 0);
+}
+
+/// A long document is tokenized once although it fills many samples, and each chunk is read once per epoch.
+TEST_F(LoaderTest, ReadsEachChunkAndTokenizesEachDocumentOnce) {
+  struct Counting final : ByteTokenizer {
+    Status Encode(std::string_view text, std::vector<TokenId>& ids) const override {
+      ++encoded;
+      return ByteTokenizer::Encode(text, ids);
+    }
+    mutable std::atomic<int> encoded = 0;
+  };
+  auto faults = object::FaultStore::Create(store_);
+  connection_["long"] = faults;
+  std::vector<std::string> texts = MakeTexts("x", 40, 50'000, 4);
+  PutText(*store_, "long.jsonl", ToJsonl(texts));
+  auto tokenizer = std::make_shared<Counting>();
+  dataset_ =
+      Dataset::Open(connection_, tokenizer, {.sources = {{"s3://long/long.jsonl"}}, .sequence_length = 16}, {}).value();
+  tokenizer->encoded = 0;
+  std::uint64_t gets = faults->calls(object::Operation::kGet);
+  auto loader = Start({.global_batch = 8, .micro_batch = 8, .threads = 4});
+  for (std::uint64_t i = 0; i < loader->batches_per_epoch(); ++i) ASSERT_TRUE(loader->Next().has_value());
+  EXPECT_LE(tokenizer->encoded, 2 * 40) << "the prefetch may have begun the next epoch";
+  std::uint64_t chunks = dataset_->bytes() / (512 * kKiB) + 1;
+  EXPECT_LE(faults->calls(object::Operation::kGet) - gets, chunks + 3);
+}
+
+}  // namespace
+}  // namespace millrace::data

@@ -1,0 +1,45 @@
+// One loop over many threads.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <stop_token>
+#include <string>
+
+#include "millrace/base/result.h"
+#include "millrace/base/sync.h"
+#include "millrace/base/task_scope.h"
+
+namespace millrace::data {
+
+/// Runs `make_worker()` once on each of `threads` threads and calls what it yields for every i < count, in ascending
+/// order of start. Blocks until all are done. The first failure (by time) stops the rest and is returned; `stop` fires:
+/// kCancelled.
+inline Status ParallelFor(std::uint64_t count, int threads, std::stop_token stop,
+                          const std::function<std::function<Status(std::uint64_t, std::stop_token)>()>& make_worker) {
+  std::stop_source cancel;
+  std::stop_callback relay(stop, [&] { cancel.request_stop(); });
+  std::atomic<std::uint64_t> next = 0;
+  Mutex mutex;
+  Status outcome;
+  {
+    TaskScope scope;
+    for (int t = 0; t < threads && static_cast<std::uint64_t>(t) < count; ++t) {
+      scope.Spawn("index", [&](std::stop_token) {
+        auto worker = make_worker();
+        for (std::uint64_t i; !cancel.stop_requested() && (i = next.fetch_add(1)) < count;) {
+          Status done = worker(i, cancel.get_token());
+          if (done) continue;
+          MutexLock lock(mutex);
+          if (outcome && !cancel.stop_requested()) outcome = std::move(done);
+          cancel.request_stop();
+        }
+      });
+    }
+    scope.Join();
+  }
+  if (outcome && stop.stop_requested()) return Fail(Code::kCancelled, "interrupted");
+  return outcome;
+}
+
+}  // namespace millrace::data

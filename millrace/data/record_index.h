@@ -1,0 +1,111 @@
+// Where the usable records of one object start and how many tokens each has; docs/formats/record-index.md has the
+// bytes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/base/bytes.h"
+#include "millrace/base/result.h"
+#include "millrace/data/record_template.h"
+
+namespace millrace::data {
+
+/// What an index was made for. Two indexes with equal identities are equal.
+struct IndexIdentity {
+  std::string etag;        ///< of the object
+  std::uint64_t size = 0;  ///< of the object, in bytes
+  std::string template_text;
+  std::string tokenizer;  ///< fingerprint; empty: tokens are not counted
+  bool operator==(const IndexIdentity&) const = default;
+};
+
+struct RecordExtent {
+  std::uint64_t offset = 0;
+  std::uint32_t bytes = 0;   ///< to the next record or the end of its block: the record and what nobody owns behind it
+  std::uint32_t tokens = 0;  ///< of the document's text; 0 when not counted
+  bool operator==(const RecordExtent&) const = default;
+};
+
+struct BrokenLine {
+  std::uint64_t offset = 0;
+  Broken reason{};
+  bool operator==(const BrokenLine&) const = default;
+};
+
+/// Immutable once built; any thread may read it. About three bytes a record, in memory as in the file.
+class RecordIndex {
+ public:
+  static constexpr std::size_t kMaxNamedBroken = 1000;
+
+  std::uint64_t records() const { return records_; }
+  std::uint64_t tokens() const { return tokens_; }
+  std::uint64_t broken_count() const;
+  const std::array<std::uint64_t, kBrokenKinds>& broken_by_reason() const { return broken_by_reason_; }
+  const std::vector<BrokenLine>& broken() const { return broken_; }  ///< the first kMaxNamedBroken, by offset
+
+  /// The runs of consecutive records that one read can fetch; they cover all records in order.
+  struct Block {
+    std::uint64_t first_record = 0;
+    std::uint64_t offset = 0;
+    std::uint32_t bytes = 0, records = 0;
+  };
+  std::size_t blocks() const { return blocks_.size(); }
+  Block block(std::size_t i) const;
+  /// Appends the extents of block i.
+  void Decode(std::size_t i, std::vector<RecordExtent>& into) const;
+
+  std::string Serialize(const IndexIdentity& identity) const;
+  /// Fails with kCorrupt if the bytes are damaged or not an index, with kStale if they are for something else than
+  /// `expected`.
+  static Result<RecordIndex> Parse(std::string_view bytes, const IndexIdentity& expected);
+
+ private:
+  friend class RecordIndexBuilder;
+  struct Entry {
+    std::uint64_t first_record = 0, offset = 0;
+    std::uint32_t bytes = 0, payload = 0, min_delta = 0, min_tokens = 0;
+    std::uint8_t delta_bits = 0, token_bits = 0;
+    std::uint16_t records = 0;
+  };
+  std::uint64_t PayloadBytes(const Entry& entry) const;
+  Status ParseHeader(std::string_view header, const IndexIdentity& expected, std::uint64_t& blocks,
+                     std::uint64_t& payload);
+  Status CheckBlocks(std::uint64_t object_bytes) const;
+
+  std::vector<Entry> blocks_;
+  std::vector<std::byte> payload_;
+  std::uint64_t records_ = 0, tokens_ = 0;
+  std::array<std::uint64_t, kBrokenKinds> broken_by_reason_{};
+  std::vector<BrokenLine> broken_;
+};
+
+/// Takes the lines of an object, or of a part of one, in order of offset. One owner.
+class RecordIndexBuilder {
+ public:
+  /// A usable record whose line, newline included, is `line_bytes` long.
+  void Add(std::uint64_t offset, std::uint64_t line_bytes, std::uint32_t tokens);
+  void AddBroken(std::uint64_t offset, Broken reason);
+  /// The lines of the part that follows.
+  void Append(const RecordIndex& next);
+  Result<RecordIndex> Finish();
+
+ private:
+  static constexpr std::size_t kBlockRecords = 256;
+  static constexpr std::uint64_t kMaxGap = 64 * kKiB, kMaxBlockBytes = 1ull << 31;
+  void CloseBlock();
+
+  struct Pending {
+    std::uint64_t offset;
+    std::uint32_t tokens;
+  };
+  std::vector<Pending> open_;
+  std::uint64_t open_end_ = 0;
+  RecordIndex index_;
+};
+
+}  // namespace millrace::data

@@ -1,0 +1,40 @@
+// From what a job names to the objects that hold its records.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/base/result.h"
+#include "millrace/data/loader.h"
+#include "millrace/object/open.h"
+#include "millrace/object/store.h"
+
+namespace millrace::data {
+
+/// One version of one object.
+struct DataObject {
+  std::shared_ptr<object::Store> store;
+  object::ObjectInfo info;
+  std::string url;  ///< for messages and fingerprints: "s3://bucket/key" or an absolute path
+};
+
+/// The objects of all sources, each once, and which of them make up each source.
+struct ResolvedSources {
+  std::vector<DataObject> objects;
+  std::vector<std::vector<std::uint32_t>> by_source;  ///< indexes into `objects`, in the order of their keys
+};
+
+/// An object, a prefix ending in '/', a folder, or a glob: '*' stands for any characters, '/' among them, '?' for one.
+/// Keys with a component that starts with a dot, and empty objects, are left out. Fails with kNotFound when a source
+/// matches nothing and with kUnsupported on a compressed object. Blocks.
+Result<ResolvedSources> ResolveSources(object::Connection& connection, std::span<const Source> sources,
+                                       object::Call call = {});
+
+/// Matches the whole of `text`.
+bool GlobMatches(std::string_view pattern, std::string_view text);
+
+}  // namespace millrace::data
