@@ -1,0 +1,42 @@
+#include "millrace/transfer/batch.h"
+
+#include <utility>
+
+namespace millrace::transfer {
+
+Batch::Batch(int workers, std::stop_token stop, std::function<void(const Outcome&)> report)
+    : stop_(std::move(stop)),
+      report_(std::move(report)),
+      pool_(std::make_unique<ThreadPool>("transfer", workers, static_cast<std::size_t>(workers) * 4)) {}
+
+Batch::~Batch() { Finish(); }
+
+void Batch::Add(std::string source, std::string destination, std::uint64_t size, Job job) {
+  if (stop_.stop_requested()) return;
+  counters_.items_known += 1;
+  counters_.bytes_known += size;
+  pool_->Submit(
+      [this, source = std::move(source), destination = std::move(destination), size, job = std::move(job)]() mutable {
+        Status status = stop_.stop_requested() ? Status(Fail(Code::kCancelled, "not started")) : job({.stop = stop_});
+        Report({source, destination, size, status});
+      });
+}
+
+void Batch::AddFailure(std::string source, std::string destination, Error error) {
+  counters_.items_known += 1;
+  Report({source, destination, 0, std::unexpected(std::move(error))});
+}
+
+void Batch::Finish() {
+  counters_.all_known = true;
+  pool_.reset();
+}
+
+void Batch::Report(const Outcome& outcome) {
+  MutexLock lock(report_mutex_);
+  counters_.items_done += 1;
+  if (!outcome.status) counters_.items_failed += 1;
+  report_(outcome);
+}
+
+}  // namespace millrace::transfer

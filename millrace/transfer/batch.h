@@ -1,0 +1,57 @@
+// Many transfers at a time, with a record of what came of each.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "millrace/base/result.h"
+#include "millrace/base/sync.h"
+#include "millrace/base/task_scope.h"
+#include "millrace/object/store.h"
+
+namespace millrace::transfer {
+
+/// Running totals; any thread may read them.
+struct BatchCounters {
+  std::atomic<std::uint64_t> bytes_moved = 0, bytes_known = 0;  ///< known: of the items added so far
+  std::atomic<std::uint64_t> items_known = 0, items_done = 0, items_failed = 0;
+  std::atomic<bool> all_known = false;  ///< no more items will be added
+};
+
+/// Runs jobs on worker threads through a bounded queue. Jobs get a Call whose token is the batch's. Add and Finish are
+/// for one thread; reports come one at a time from any thread.
+class Batch {
+ public:
+  struct Outcome {
+    const std::string& source;
+    const std::string& destination;
+    std::uint64_t size;
+    const Status& status;
+  };
+  using Job = std::move_only_function<Status(const object::Call&)>;
+
+  /// `report` is told of every item that ended, and of those that a stop kept from starting (kCancelled).
+  Batch(int workers, std::stop_token stop, std::function<void(const Outcome&)> report);
+  ~Batch();
+
+  /// Blocks while the queue is full. Ignored after a stop.
+  void Add(std::string source, std::string destination, std::uint64_t size, Job job);
+  /// An item that failed before it could be a job.
+  void AddFailure(std::string source, std::string destination, Error error);
+  /// Waits for all jobs.
+  void Finish();
+  BatchCounters& counters() { return counters_; }
+
+ private:
+  void Report(const Outcome& outcome) MR_EXCLUDES(report_mutex_);
+
+  const std::stop_token stop_;
+  const std::function<void(const Outcome&)> report_;
+  Mutex report_mutex_;
+  BatchCounters counters_;
+  std::unique_ptr<ThreadPool> pool_;
+};
+
+}  // namespace millrace::transfer

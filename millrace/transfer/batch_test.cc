@@ -1,0 +1,47 @@
+#include "millrace/transfer/batch.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace millrace::transfer {
+namespace {
+
+TEST(Batch, ReportsEveryItemOnce) {
+  std::set<std::string> done, failed;
+  Batch batch(4, {}, [&](const Batch::Outcome& outcome) { (outcome.status ? done : failed).insert(outcome.source); });
+  for (int i = 0; i < 200; ++i) {
+    batch.Add(std::to_string(i), "to", 10, [i](const object::Call&) -> Status {
+      if (i % 50 == 7) return Fail(Code::kUnavailable, "item {}", i);
+      return {};
+    });
+  }
+  batch.AddFailure("bad", "to", Error(Code::kInvalidArgument, "no name"));
+  batch.Finish();
+  EXPECT_EQ(done.size(), 196u);
+  EXPECT_EQ(failed, std::set<std::string>({"7", "57", "107", "157", "bad"}));
+  EXPECT_EQ(batch.counters().items_failed, 5u);
+  EXPECT_EQ(batch.counters().items_known, 201u);
+  EXPECT_EQ(batch.counters().bytes_known, 2000u);
+}
+
+TEST(Batch, AStopEndsItInOrder) {
+  std::stop_source stop;
+  int cancelled = 0, done = 0;
+  Batch batch(1, stop.get_token(), [&](const Batch::Outcome& outcome) {
+    if (outcome.status) ++done;
+    if (!outcome.status && outcome.status.error().code() == Code::kCancelled) ++cancelled;
+  });
+  batch.Add("first", "", 0, [&](const object::Call& call) -> Status {
+    stop.request_stop();
+    return call.stop.stop_requested() ? Status() : Fail(Code::kInternal, "the job did not see the stop");
+  });
+  for (int i = 0; i < 3; ++i) batch.Add("late", "", 0, [](const object::Call&) -> Status { return {}; });
+  batch.Finish();
+  EXPECT_EQ(done, 1);
+  EXPECT_LE(cancelled, 3);
+  EXPECT_EQ(batch.counters().items_done, batch.counters().items_known);
+}
+
+}  // namespace
+}  // namespace millrace::transfer

@@ -1,0 +1,127 @@
+#include "millrace/transfer/copy.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "millrace/base/files.h"
+#include "millrace/base/random.h"
+#include "millrace/object/blocking.h"
+#include "millrace/object/fault/fault_store.h"
+#include "millrace/object/memory/memory_store.h"
+
+namespace millrace::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+using object::Operation;
+
+class CopyTest : public testing::Test {
+ protected:
+  std::string Noise(std::size_t size) {
+    std::string text(size, '\0');
+    Random random(size + 1);
+    for (char& c : text) c = static_cast<char>(random.Next());
+    return text;
+  }
+  std::string Path(const std::string& name) { return (folder_.path() / name).string(); }
+  std::string Content(const std::string& key) {
+    auto content = object::GetAll(*store_, key, kGiB);
+    return content && *content ? (*content)->bytes : "<absent>";
+  }
+  std::size_t FilesLeft() {
+    std::size_t count = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_.path())) count += entry.is_regular_file();
+    return count;
+  }
+
+  TempDir folder_ = std::move(*TempDir::Create());
+  std::shared_ptr<object::FaultStore> store_ = object::FaultStore::Create(
+      object::MakeMemoryStore({.limits = {.min_part = 1000, .max_part = 3'000'000, .max_put = 50'000}}));
+  MemoryBudget budget_{100'000};
+  CopySettings settings_{.part_bytes = 4000, .parallel_parts = 4};
+};
+
+TEST_F(CopyTest, ThereAndBack) {
+  for (std::size_t size : {0u, 1u, 4000u, 4001u, 77'777u}) {
+    std::string content = Noise(size);
+    ASSERT_TRUE(WriteFileAtomic(Path("in"), AsBytes(content)));
+    std::uint64_t moved = 0;
+    settings_.on_bytes = [&](std::uint64_t n) { moved += n; };
+    ASSERT_TRUE(Upload(Path("in"), *store_, "k", budget_, {}, settings_, {}));
+    EXPECT_EQ(moved, size);
+    EXPECT_EQ(Content("k"), content);
+    object::ObjectInfo info = **object::Head(*store_, "k");
+    ASSERT_TRUE(Download(*store_, info, Path("new/folder/out"), budget_, settings_, {}));
+    EXPECT_EQ(*ReadFile(Path("new/folder/out")), content);
+    struct stat status;
+    ASSERT_EQ(stat(Path("new/folder/out").c_str(), &status), 0);
+    EXPECT_EQ(status.st_mtim.tv_sec, std::chrono::system_clock::to_time_t(info.modified));
+    ASSERT_TRUE(CopyFile(Path("new/folder/out"), Path("copy"), settings_, {}));
+    EXPECT_EQ(*ReadFile(Path("copy")), content);
+  }
+  EXPECT_LE(budget_.peak(), budget_.total());
+}
+
+TEST_F(CopyTest, AFailedDownloadLeavesTheOldFile) {
+  ASSERT_TRUE(WriteFileAtomic(Path("out"), AsBytes("old")));
+  ASSERT_TRUE(object::Put(*store_, "k", AsBytes(Noise(20'000))));
+  object::ObjectInfo info = **object::Head(*store_, "k");
+  store_->Add({.operation = Operation::kGet, .skip = 2, .fault = {.code = Code::kUnavailable}});
+  EXPECT_FALSE(Download(*store_, info, Path("out"), budget_, settings_, {}));
+  EXPECT_EQ(*ReadFile(Path("out")), "old");
+  EXPECT_EQ(FilesLeft(), 1u);
+  ASSERT_TRUE(object::Put(*store_, "k", AsBytes("other version")));
+  EXPECT_EQ(Download(*store_, info, Path("out"), budget_, settings_, {}).error().code(), Code::kStale);
+  EXPECT_EQ(*ReadFile(Path("out")), "old");
+}
+
+TEST_F(CopyTest, AFailedUploadLeavesNothing) {
+  ASSERT_TRUE(WriteFileAtomic(Path("in"), AsBytes(Noise(20'000))));
+  store_->Add({.operation = Operation::kUploadPart, .skip = 2, .fault = {.code = Code::kPermissionDenied}});
+  EXPECT_EQ(Upload(Path("in"), *store_, "k", budget_, {}, settings_, {}).error().code(), Code::kPermissionDenied);
+  EXPECT_EQ(Content("k"), "<absent>");
+  EXPECT_TRUE(object::ListUploads(*store_, "")->empty());
+}
+
+TEST_F(CopyTest, OnlyRegularFilesGoUp) {
+  EXPECT_EQ(Upload(Path(""), *store_, "k", budget_, {}, settings_, {}).error().code(), Code::kIsDirectory);
+  EXPECT_EQ(Upload(Path("absent"), *store_, "k", budget_, {}, settings_, {}).error().code(), Code::kNotFound);
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
+  EXPECT_EQ(Upload(Path("pipe"), *store_, "k", budget_, {}, settings_, {}).error().code(), Code::kInvalidArgument);
+}
+
+TEST_F(CopyTest, LargeObjectsAreCopiedInParts) {
+  // Copies of more than max_put (50,000 bytes) go by parts of at most max_part (3,000,000).
+  auto store = object::MakeMemoryStore({.limits = {.min_part = 1, .max_part = 3'000'000, .max_put = 50'000}});
+  std::string content = Noise(7'000'000);
+  std::string id = *object::CreateMultipart(*store, "k", {.content_type = "text/x", .metadata = {{"a", "1"}}});
+  std::vector<object::PartInfo> parts;
+  for (int i = 0; i < 7; ++i) {
+    parts.push_back(*object::UploadPart(*store, "k", id, i + 1, AsBytes(content).subspan(i * 1'000'000, 1'000'000)));
+  }
+  ASSERT_TRUE(object::CompleteMultipart(*store, "k", id, parts));
+  object::ObjectInfo info = **object::Head(*store, "k");
+  ASSERT_TRUE(CopyObject(*store, info, *store, "copy", "", settings_, {}));
+  EXPECT_EQ((*object::GetAll(*store, "copy", kGiB))->bytes, content);
+  object::ObjectInfo copied = **object::Head(*store, "copy");
+  EXPECT_EQ(copied.content_type, "text/x");
+  EXPECT_EQ(copied.metadata, info.metadata);
+  info.etag = "another";
+  EXPECT_FALSE(CopyObject(*store, info, *store, "copy2", "", settings_, {}));
+  EXPECT_TRUE(object::ListUploads(*store, "")->empty());
+}
+
+TEST_F(CopyTest, NamesThatLeadAwayAreRefused) {
+  EXPECT_EQ(*LocalPath("/d", "a/b"), "/d/a/b");
+  for (const char* name : {"../x", "a/../../x", "..", "a//b", "/etc/passwd", "", "a/", "./a"}) {
+    auto path = LocalPath("/d", name);
+    ASSERT_FALSE(path) << name;
+    EXPECT_EQ(path.error().code(), Code::kInvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace millrace::transfer
