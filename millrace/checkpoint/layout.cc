@@ -1,0 +1,74 @@
+#include "millrace/checkpoint/layout.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "millrace/base/random.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+constexpr std::string_view kManifestSuffix = ".json";
+constexpr std::size_t kAttemptDigits = 16;
+
+bool IsAttempt(std::string_view text) {
+  return text.size() == kAttemptDigits && text.find_first_not_of("0123456789abcdef") == text.npos;
+}
+
+}  // namespace
+
+Layout::Layout(std::string_view root) : root_(root) {
+  while (root_.ends_with('/')) root_.pop_back();
+  if (!root_.empty()) root_ += '/';
+}
+
+std::string Layout::StepName(std::uint64_t step) const { return fmt::format("{}{:08}", StepsPrefix(), step); }
+
+std::optional<std::uint64_t> Layout::ParseStep(std::string_view digits) const {
+  std::uint64_t step = 0;
+  auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  bool canonical = error == std::errc() && end == digits.data() + digits.size() && step <= kMaxStep &&
+                   digits == fmt::format("{:08}", step);
+  return canonical ? std::optional(step) : std::nullopt;
+}
+
+std::optional<std::uint64_t> Layout::StepOfManifest(std::string_view key) const {
+  std::string prefix = StepsPrefix();
+  if (!key.starts_with(prefix) || !key.ends_with(kManifestSuffix)) return std::nullopt;
+  key.remove_prefix(prefix.size());
+  if (key.size() < kManifestSuffix.size()) return std::nullopt;
+  key.remove_suffix(kManifestSuffix.size());
+  return ParseStep(key);
+}
+
+std::optional<Layout::FileKey> Layout::ParseFileKey(std::string_view key) const {
+  std::string prefix = StepsPrefix();
+  if (!key.starts_with(prefix)) return std::nullopt;
+  key.remove_prefix(prefix.size());
+  std::size_t first = key.find('/');
+  std::size_t second = first == key.npos ? first : key.find('/', first + 1);
+  if (second == key.npos) return std::nullopt;
+  auto step = ParseStep(key.substr(0, first));
+  std::string_view attempt = key.substr(first + 1, second - first - 1);
+  if (!step || !IsAttempt(attempt)) return std::nullopt;
+  return FileKey{*step, attempt};
+}
+
+std::string RankFile(std::string_view attempt, int rank) {
+  return fmt::format("{}/rank-{:05}.safetensors", attempt, rank);
+}
+std::string NewAttempt() { return SecureHex(kAttemptDigits / 2); }
+std::string NewFence() { return fmt::format("{{\"fence\":\"{}\"}}\n", SecureHex(16)); }
+
+std::set<std::uint64_t> Retained(const std::set<std::uint64_t>& committed, const Retention& retention) {
+  std::set<std::uint64_t> kept;
+  int newest = std::max(retention.keep_last, 1);
+  for (auto step = committed.rbegin(); step != committed.rend() && newest > 0; ++step, --newest) kept.insert(*step);
+  if (retention.keep_every > 0) {
+    for (std::uint64_t step : committed)
+      if (step % retention.keep_every == 0) kept.insert(step);
+  }
+  return kept;
+}
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,52 @@
+// Where things lie under a checkpoint URL: docs/formats/checkpoint.md, "Keys" and "Fences". Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "millrace/checkpoint/checkpoint.h"
+
+namespace millrace::checkpoint {
+
+/// Objects under a manifest's key that are smaller are fences.
+inline constexpr std::uint64_t kFenceLimit = 128;
+inline constexpr std::uint64_t kMaxStep = 999'999'999'999'999'999;
+
+/// Keys below one root. `root` is a key prefix, with or without a slash at its end; empty: the whole bucket.
+class Layout {
+ public:
+  explicit Layout(std::string_view root);
+
+  std::string StepsPrefix() const { return root_ + "step-"; }
+  std::string ManifestKey(std::uint64_t step) const { return StepName(step) + ".json"; }
+  /// Everything of the step but its manifest; ends with a slash.
+  std::string StepFolder(std::uint64_t step) const { return StepName(step) + "/"; }
+  /// "…/step-00000150"
+  std::string StepName(std::uint64_t step) const;
+
+  /// The step of a manifest's key, nothing for any other key.
+  std::optional<std::uint64_t> StepOfManifest(std::string_view key) const;
+  struct FileKey {
+    std::uint64_t step = 0;
+    std::string_view attempt;
+  };
+  /// Step and attempt of a file's key, nothing for any other key.
+  std::optional<FileKey> ParseFileKey(std::string_view key) const;
+
+ private:
+  std::optional<std::uint64_t> ParseStep(std::string_view digits) const;
+  std::string root_;  ///< empty, or ends with a slash
+};
+
+/// "5d1c0a9be2f34471/rank-00003.safetensors"
+std::string RankFile(std::string_view attempt, int rank);
+std::string NewAttempt();
+std::string NewFence();
+
+/// The steps that `retention` keeps of the committed ones.
+std::set<std::uint64_t> Retained(const std::set<std::uint64_t>& committed, const Retention& retention);
+
+}  // namespace millrace::checkpoint

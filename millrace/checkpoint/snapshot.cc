@@ -1,0 +1,154 @@
+#include "millrace/checkpoint/snapshot.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <latch>
+#include <thread>
+#include <tuple>
+
+#include "millrace/checkpoint/safetensors.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+/// Below it one thread copies faster than several are woken.
+constexpr std::uint64_t kParallelFrom = 16 * kMiB;
+/// A few cores saturate the memory of a machine.
+constexpr int kMaxCopyThreads = 4;
+constexpr std::size_t kPage = 4 * kKiB, kHugePage = 2 * kMiB;
+
+Status CheckPiece(const SavePiece& piece) {
+  Status shape = piece.meta.Check(piece.name);
+  if (!shape) return Fail(shape.error().WithCode(Code::kInvalidArgument));
+  std::uint64_t element = DTypeBytes(piece.meta.dtype), elements = piece.bytes.size() / element;
+  if (piece.bytes.size() % element != 0 || piece.begin > piece.meta.elements() ||
+      elements > piece.meta.elements() - piece.begin) {
+    return Fail(Code::kInvalidArgument,
+                "cannot save {} bytes from element {} of tensor {}: it has {} elements of {} bytes", piece.bytes.size(),
+                piece.begin, piece.name, piece.meta.elements(), element);
+  }
+  return {};
+}
+
+/// Largest elements first, so that every tensor is aligned in the file.
+std::vector<const SavePiece*> InFileOrder(const std::vector<SavePiece>& pieces) {
+  std::vector<const SavePiece*> ordered;
+  for (const SavePiece& piece : pieces) ordered.push_back(&piece);
+  std::sort(ordered.begin(), ordered.end(), [](const SavePiece* a, const SavePiece* b) {
+    return std::tuple(DTypeBytes(b->meta.dtype), std::string_view(a->name), a->begin) <
+           std::tuple(DTypeBytes(a->meta.dtype), std::string_view(b->name), b->begin);
+  });
+  return ordered;
+}
+
+SafetensorsEntry EntryOf(const SavePiece& piece) {
+  std::uint64_t elements = piece.bytes.size() / DTypeBytes(piece.meta.dtype);
+  if (elements == piece.meta.elements()) return {piece.name, piece.meta};
+  return {fmt::format("{}[{}:{}]", piece.name, piece.begin, piece.begin + elements),
+          {piece.meta.dtype, {static_cast<std::int64_t>(elements)}}};
+}
+
+}  // namespace
+
+Status PageBuffer::Grow(std::uint64_t size) {
+  if (size <= size_) return {};
+  Free();
+  std::size_t rounded = (size + kHugePage - 1) / kHugePage * kHugePage;
+  void* mapped = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) {
+    return Fail(Code::kResourceExhausted, "the system has no {} bytes for the snapshot of a checkpoint", rounded);
+  }
+  madvise(mapped, rounded, MADV_HUGEPAGE);
+  data_ = static_cast<std::byte*>(mapped);
+  size_ = rounded;
+  return {};
+}
+
+void PageBuffer::Free() {
+  if (data_ != nullptr) munmap(data_, size_);
+  data_ = nullptr;
+  size_ = 0;
+}
+
+void PageBuffer::Touch() {
+  for (std::size_t at = 0; at < size_; at += kPage) static_cast<volatile std::byte*>(data_)[at] = std::byte{0};
+}
+
+Snapshot::Snapshot(MemoryBudget& budget)
+    : budget_(budget), threads_(std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxCopyThreads)) {
+  if (threads_ > 1) copiers_ = std::make_unique<ThreadPool>("ckpt-copy", threads_ - 1, threads_);
+}
+
+Status Snapshot::Reserve(std::uint64_t bytes) {
+  if (bytes > reservation_.bytes()) {
+    file_ = {};
+    buffer_.Free();
+    reservation_.Release();
+    auto reserved = budget_.Acquire(bytes);
+    if (!reserved) {
+      return Fail(reserved.error().Context(fmt::format(
+          "this rank's part of a checkpoint takes {} bytes of memory (try a larger --memory-budget)", bytes)));
+    }
+    reservation_ = *std::move(reserved);
+  }
+  return buffer_.Grow(bytes);
+}
+
+Status Snapshot::Take(const std::vector<SavePiece>& pieces) {
+  file_ = {};
+  part_ = {};
+  std::vector<const SavePiece*> ordered = InFileOrder(pieces);
+  std::vector<SafetensorsEntry> entries;
+  for (const SavePiece* piece : ordered) {
+    MR_TRY(CheckPiece(*piece));
+    auto [tensor, added] = part_.tensors.emplace(piece->name, piece->meta);
+    if (tensor->second != piece->meta)
+      return Fail(Code::kInvalidArgument, "tensor {} is given two shapes", piece->name);
+    entries.push_back(EntryOf(*piece));
+  }
+  if (pieces.empty()) return {};
+  const std::string header = MakeSafetensorsHeader(entries);
+  const std::uint64_t size = entries.back().offset + ordered.back()->bytes.size();
+  MR_TRY(Reserve(size));
+  std::byte* file = buffer_.span().data();
+  std::vector<Copy> copies{{file, AsBytes(header).data(), header.size()}};
+  for (std::size_t i = 0; i < ordered.size(); ++i) {
+    const SavePiece& piece = *ordered[i];
+    if (piece.bytes.empty()) continue;
+    copies.push_back({file + entries[i].offset, piece.bytes.data(), piece.bytes.size()});
+    part_.slices.push_back(
+        {piece.name, piece.begin, piece.bytes.size() / DTypeBytes(piece.meta.dtype), "", entries[i].offset});
+  }
+  Run(copies);
+  file_ = {file, size};
+  return {};
+}
+
+void Snapshot::Run(const std::vector<Copy>& copies) {
+  const std::uint64_t total = static_cast<std::uint64_t>(copies.back().to - copies.front().to) + copies.back().bytes;
+  const int threads = total < kParallelFrom ? 1 : threads_;
+  const std::byte* start = copies.front().to;
+  // Thread i copies what falls into the i-th of equal parts of the file.
+  auto copy_part = [&](int i) {
+    const std::byte* begin = start + total / threads * i;
+    const std::byte* end = i + 1 == threads ? start + total : start + total / threads * (i + 1);
+    for (const Copy& copy : copies) {
+      std::byte* to = copy.to < begin ? copy.to + std::min<std::size_t>(begin - copy.to, copy.bytes) : copy.to;
+      std::size_t skipped = to - copy.to;
+      if (to >= end || skipped == copy.bytes) continue;
+      std::memcpy(to, copy.from + skipped, std::min<std::size_t>(end - to, copy.bytes - skipped));
+    }
+  };
+  std::latch others(threads - 1);
+  for (int i = 1; i < threads; ++i) {
+    copiers_->Submit([&, i] {
+      copy_part(i);
+      others.count_down();
+    });
+  }
+  copy_part(0);
+  others.wait();
+}
+
+}  // namespace millrace::checkpoint

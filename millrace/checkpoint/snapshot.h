@@ -1,0 +1,66 @@
+// What one rank saves, copied out of the training's memory into the exact bytes of its file.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "millrace/base/memory_budget.h"
+#include "millrace/base/task_scope.h"
+#include "millrace/checkpoint/checkpoint.h"
+
+namespace millrace::checkpoint {
+
+/// Memory straight from the system, huge pages where it grants them. Growing forgets the content.
+class PageBuffer {
+ public:
+  PageBuffer() = default;
+  PageBuffer(const PageBuffer&) = delete;
+  PageBuffer& operator=(const PageBuffer&) = delete;
+  ~PageBuffer() { Free(); }
+  Status Grow(std::uint64_t size);
+  void Free();
+  /// Writes to every page, so that nobody has to wait for the system to find them later.
+  void Touch();
+  MutableByteSpan span() { return {data_, size_}; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+/// Holds one save's file: header and data in one piece of memory that is used again for the next. Not thread-safe.
+class Snapshot {
+ public:
+  /// `budget` must outlive the snapshot.
+  explicit Snapshot(MemoryBudget& budget);
+
+  /// Makes room for a file of `bytes`. Blocks while the budget is taken by others.
+  Status Reserve(std::uint64_t bytes);
+  void Touch() { buffer_.Touch(); }
+  /// Copies the pieces. kInvalidArgument when one does not fit its tensor.
+  Status Take(const std::vector<SavePiece>& pieces);
+
+  /// The file, empty when there were no pieces.
+  ByteSpan file() const { return file_; }
+  /// Tensors and slices of the file; their `file` is to be filled in.
+  const Manifest& part() const { return part_; }
+
+ private:
+  struct Copy {
+    std::byte* to;
+    const std::byte* from;
+    std::size_t bytes;
+  };
+  void Run(const std::vector<Copy>& copies);
+
+  MemoryBudget& budget_;
+  Reservation reservation_;
+  PageBuffer buffer_;
+  ByteSpan file_;
+  Manifest part_;
+  std::unique_ptr<ThreadPool> copiers_;  ///< beside the caller's thread; none on a machine with one core
+  int threads_ = 1;
+};
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,180 @@
+#include "millrace/checkpoint/store_reader.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "millrace/base/crc.h"
+#include "millrace/base/task_scope.h"
+#include "millrace/object/blocking.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+/// The most one request asks for (or one chunk, where chunks are larger).
+constexpr std::uint64_t kRequestBytes = 8 * kMiB;
+/// Reading over a gap of this size costs less than another request.
+constexpr std::uint64_t kGapBytes = 1 * kMiB;
+
+/// Requests never cross multiples of this.
+std::uint64_t BlockBytes(const FileMeta& file) {
+  if (file.chunk_bytes == 0) return kRequestBytes;
+  return std::max<std::uint64_t>(kRequestBytes / file.chunk_bytes, 1) * file.chunk_bytes;
+}
+
+}  // namespace
+
+StoreReader::StoreReader(std::shared_ptr<object::Store> store, std::string folder, std::string name, Manifest manifest)
+    : store_(std::move(store)), folder_(std::move(folder)), name_(std::move(name)), manifest_(std::move(manifest)) {
+  for (const Slice& slice : manifest_.slices) slices_of_[slice.tensor].push_back(&slice);
+  for (auto& [tensor, slices] : slices_of_)
+    std::sort(slices.begin(), slices.end(), [](auto* a, auto* b) { return a->begin < b->begin; });
+}
+
+Status StoreReader::Read(std::string_view tensor, std::uint64_t begin, MutableByteSpan into, object::Call call) {
+  return ReadMany({{std::string(tensor), begin, into}}, 8, std::move(call));
+}
+
+Status StoreReader::ReadMany(const std::vector<Wanted>& wanted, int parallel, object::Call call) {
+  std::map<std::string_view, std::vector<Extent>> by_file;
+  for (const Wanted& one : wanted) MR_TRY(AddExtents(one, by_file));
+  std::vector<Run> runs;
+  for (auto& [file, extents] : by_file) {
+    auto planned = PlanRuns(manifest_.files.find(std::string(file)), std::move(extents));
+    std::move(planned.begin(), planned.end(), std::back_inserter(runs));
+  }
+  return Execute(runs, parallel, call);
+}
+
+Result<Reader::Verified> StoreReader::Verify(int parallel, object::Call call) {
+  Verified verified{.files = manifest_.files.size()};
+  std::vector<Run> runs;
+  for (auto file = manifest_.files.begin(); file != manifest_.files.end(); ++file) {
+    const std::uint64_t block = BlockBytes(file->second);
+    for (std::uint64_t begin = 0; begin < file->second.size; begin += block)
+      runs.push_back({file, begin, std::min(begin + block, file->second.size), {}});
+    verified.chunks += file->second.chunk_crc32c.size();
+    verified.bytes += file->second.size;
+  }
+  MR_TRY(Execute(runs, parallel, call));
+  return verified;
+}
+
+Status StoreReader::AddExtents(const Wanted& wanted, std::map<std::string_view, std::vector<Extent>>& by_file) const {
+  auto tensor = manifest_.tensors.find(wanted.tensor);
+  if (tensor == manifest_.tensors.end()) return Fail(Code::kNotFound, "{} has no tensor {}", name_, wanted.tensor);
+  const std::uint64_t element = DTypeBytes(tensor->second.dtype), total = tensor->second.elements();
+  const std::uint64_t elements = wanted.into.size() / element;
+  if (wanted.into.size() % element != 0 || wanted.begin > total || elements > total - wanted.begin) {
+    return Fail(Code::kInvalidArgument,
+                "{}: cannot read {} bytes from element {} of tensor {}, which has {} of {} bytes", name_,
+                wanted.into.size(), wanted.begin, wanted.tensor, total, element);
+  }
+  if (elements == 0) return {};
+  // Slices cover the tensor without gaps: start at the last one that begins at or before the first element wanted.
+  const auto& slices = slices_of_.at(wanted.tensor);
+  auto slice = std::upper_bound(slices.begin(), slices.end(), wanted.begin,
+                                [](std::uint64_t begin, const Slice* s) { return begin < s->begin; }) -
+               1;
+  for (std::uint64_t at = wanted.begin; at < wanted.begin + elements; ++slice) {
+    std::uint64_t skip = at - (*slice)->begin;
+    std::uint64_t take = std::min((*slice)->elements - skip, wanted.begin + elements - at);
+    by_file[(*slice)->file].push_back(
+        {(*slice)->offset + skip * element, wanted.into.subspan((at - wanted.begin) * element, take * element)});
+    at += take;
+  }
+  return {};
+}
+
+std::vector<StoreReader::Run> StoreReader::PlanRuns(Files::const_iterator file, std::vector<Extent> extents) const {
+  const FileMeta& meta = file->second;
+  const std::uint64_t block = BlockBytes(meta), chunk = std::max<std::uint64_t>(meta.chunk_bytes, 1);
+  std::vector<Extent> cut;  // at the borders of blocks
+  for (Extent extent : extents) {
+    while (!extent.into.empty()) {
+      std::uint64_t take = std::min<std::uint64_t>(extent.into.size(), block - extent.offset % block);
+      cut.push_back({extent.offset, extent.into.first(take)});
+      extent = {extent.offset + take, extent.into.subspan(take)};
+    }
+  }
+  std::sort(cut.begin(), cut.end(), [](const Extent& a, const Extent& b) { return a.offset < b.offset; });
+  std::vector<Run> runs;
+  for (const Extent& extent : cut) {
+    std::uint64_t begin = extent.offset / chunk * chunk;
+    std::uint64_t end = extent.offset + extent.into.size();
+    end = std::min((end + chunk - 1) / chunk * chunk, meta.size);
+    bool near = !runs.empty() && runs.back().begin / block == begin / block && begin <= runs.back().end + kGapBytes;
+    if (!near) runs.push_back({file, begin, end, {}});
+    runs.back().end = std::max(runs.back().end, end);
+    runs.back().extents.push_back(extent);
+  }
+  return runs;
+}
+
+Status StoreReader::Execute(const std::vector<Run>& runs, int parallel, const object::Call& call) const {
+  std::atomic<std::size_t> next = 0;
+  std::atomic<bool> failed = false;
+  Mutex mutex;
+  std::optional<Error> first;
+  auto work = [&] {
+    Buffer scratch;
+    for (std::size_t i = next++; i < runs.size() && !failed; i = next++) {
+      Status status = Fetch(runs[i], scratch, call);
+      if (status) continue;
+      failed = true;
+      MutexLock lock(mutex);
+      if (!first) first = status.error();
+    }
+  };
+  {
+    TaskScope workers;
+    const std::size_t threads = std::min<std::size_t>(std::max(parallel, 1), runs.size());
+    for (std::size_t i = 1; i < threads; ++i) workers.Spawn("ckpt-read", [&](std::stop_token) { work(); });
+    work();
+    workers.Join();
+  }
+  if (first) return Fail(*first);
+  return {};
+}
+
+Status StoreReader::Fetch(const Run& run, Buffer& scratch, const object::Call& call) const {
+  const std::uint64_t size = run.end - run.begin;
+  // Bytes that all go to one place, as those from the middle of a large tensor do, land there at once.
+  const bool direct = run.extents.size() == 1 && run.extents[0].into.size() == size;
+  if (!direct && scratch.size() < size) scratch = Buffer(size);
+  MutableByteSpan bytes = direct ? run.extents[0].into : scratch.span().first(size);
+  const std::string key = folder_ + run.file->first;
+  auto got = object::Get(*store_, key, {.range = object::ByteRange{run.begin, size}}, bytes, call);
+  if (!got) return Fail(got.error().Context(fmt::format("{}: reading {}", name_, run.file->first)));
+  if (!*got) {
+    return Fail(Code::kNotFound, "{}: its file {} is gone: the checkpoint has been removed, wholly or in part", name_,
+                run.file->first);
+  }
+  if ((*got)->bytes != size || (*got)->info.size != run.file->second.size) {
+    return Fail(Code::kCorrupt, "{}: file {} has {} bytes instead of {}: it was cut off or replaced", name_,
+                run.file->first, (*got)->info.size, run.file->second.size);
+  }
+  MR_TRY(VerifyChunks(run, bytes));
+  if (direct) return {};
+  for (const Extent& extent : run.extents)
+    std::memcpy(extent.into.data(), bytes.data() + (extent.offset - run.begin), extent.into.size());
+  return {};
+}
+
+Status StoreReader::VerifyChunks(const Run& run, ByteSpan bytes) const {
+  const FileMeta& meta = run.file->second;
+  if (meta.chunk_crc32c.empty()) return {};
+  for (std::uint64_t begin = run.begin; begin < run.end; begin += meta.chunk_bytes) {
+    const std::uint64_t size = std::min(meta.chunk_bytes, run.end - begin);
+    const std::uint32_t expected = meta.chunk_crc32c[begin / meta.chunk_bytes];
+    if (std::uint32_t actual = Crc32c(bytes.subspan(begin - run.begin, size)); actual != expected) {
+      return Fail(
+          Code::kCorrupt,
+          "{}: file {}: bytes {} to {} are damaged: their CRC-32C is {:08x}, it was {:08x} when they were saved "
+          "(try another checkpoint with --step)",
+          name_, run.file->first, begin, begin + size, actual, expected);
+    }
+  }
+  return {};
+}
+
+}  // namespace millrace::checkpoint
