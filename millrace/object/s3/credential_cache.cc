@@ -1,0 +1,107 @@
+#include "millrace/object/s3/credential_cache.h"
+
+namespace millrace::object::s3 {
+namespace {
+
+constexpr Duration kRenewBefore = std::chrono::minutes(5);
+constexpr Duration kPauseAfterFailure = std::chrono::seconds(30);
+
+}  // namespace
+
+CredentialCache::CredentialCache(std::unique_ptr<CredentialSource> source, Clock& clock, Logger log)
+    : source_(std::move(source)), clock_(clock), log_(std::move(log)) {
+  if (!source_->fixed()) {
+    thread_ = std::jthread([this](std::stop_token stop) { Run(stop); });
+    return;
+  }
+  if (auto fixed = source_->Fetch({})) {
+    MutexLock lock(mutex_);
+    current_ = *std::move(fixed);
+  }
+}
+
+CredentialCache::~CredentialCache() {
+  if (thread_.joinable()) {
+    thread_.request_stop();
+    thread_.join();
+  }
+  for (Taker& taker : waiting_) taker(Fail(Code::kCancelled, "the endpoint is being closed"));
+}
+
+bool CredentialCache::Usable() const { return current_ && (!current_->expires || clock_.Wall() < *current_->expires); }
+
+bool CredentialCache::RenewalDue() const {
+  return !Usable() ||
+         (current_->expires && clock_.Wall() + kRenewBefore >= *current_->expires && clock_.Now() >= next_early_try_);
+}
+
+void CredentialCache::Get(Taker taker) {
+  std::optional<Credentials> credentials;
+  {
+    MutexLock lock(mutex_);
+    if (RenewalDue() && !fetch_wanted_) {
+      fetch_wanted_ = true;
+      wanted_.NotifyOne();
+    }
+    if (!Usable()) {
+      waiting_.push_back(std::move(taker));
+      return;
+    }
+    credentials = current_;
+  }
+  taker(*std::move(credentials));
+}
+
+Result<Credentials> CredentialCache::GetNow() {
+  Mutex mutex;
+  CondVar ready;
+  std::optional<Result<Credentials>> result;
+  Get([&](Result<Credentials> credentials) {
+    MutexLock lock(mutex);
+    result.emplace(std::move(credentials));
+    ready.NotifyOne();
+  });
+  MutexLock lock(mutex);
+  while (!result) ready.Wait(mutex);
+  return *std::move(result);
+}
+
+bool CredentialCache::Renew(const std::string& access_key) {
+  if (source_->fixed()) return false;
+  MutexLock lock(mutex_);
+  if (current_ && current_->access_key == access_key) current_.reset();
+  return true;
+}
+
+void CredentialCache::Run(std::stop_token stop) {
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      wanted_.Wait(mutex_, stop, [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return fetch_wanted_; });
+      if (stop.stop_requested()) return;
+    }
+    Result<Credentials> fetched = source_->Fetch(stop);
+    if (fetched && fetched->expires && *fetched->expires <= clock_.Wall()) {
+      fetched = Fail(Code::kPermissionDenied, "{} gave credentials that have already expired", source_->Describe());
+    }
+    std::vector<Taker> waiting;
+    {
+      MutexLock lock(mutex_);
+      fetch_wanted_ = false;
+      if (fetched) {
+        current_ = *fetched;
+      } else {
+        next_early_try_ = clock_.Now() + kPauseAfterFailure;
+      }
+      waiting.swap(waiting_);
+    }
+    if (fetched) {
+      log_.Debug("fetched credentials", {{"source", source_->Describe()}});
+    } else {
+      log_.Warning("cannot fetch credentials", {{"source", source_->Describe()}, {"error", fetched.error()}});
+    }
+    for (Taker& taker : waiting) taker(fetched);
+  }
+}
+
+}  // namespace millrace::object::s3

@@ -1,0 +1,61 @@
+#include "millrace/object/s3/endpoint.h"
+
+#include "millrace/base/random.h"
+#include "millrace/object/s3/session.h"
+
+namespace millrace::object::s3 {
+namespace {
+
+http::Client::Options ClientOptions(const Settings& settings, const ConnectOptions& options) {
+  return {.max_connections = options.concurrency,
+          .max_connections_per_host = options.concurrency,
+          .ca_bundle = settings.ca_bundle,
+          .max_bytes_per_second = options.bandwidth,
+          .log = options.log};
+}
+
+/// Requests for credentials are a few an hour, go to other hosts, must not wait behind data, and must fail soon where
+/// there is no metadata service: each has a client of its own.
+Result<http::Response> FetchOnce(const std::string& ca_bundle, http::Request request, http::Call call) {
+  http::Client client({.timeouts = {.connect = std::chrono::seconds(1), .first_byte = std::chrono::seconds(5)},
+                       .ca_bundle = ca_bundle});
+  return client.Send(std::move(request), {.max_collected = kMiB}, std::move(call));
+}
+
+}  // namespace
+
+Endpoint::Session::Session(Settings settings, std::unique_ptr<CredentialSource> source, const ConnectOptions& options,
+                           Clock& clock)
+    : settings_(std::move(settings)),
+      credentials_(std::move(source), clock, options.log),
+      timers_(clock),
+      client_(ClientOptions(settings_, options)),
+      dispatcher_({.settings = &settings_,
+                   .client = &client_,
+                   .credentials = &credentials_,
+                   .timers = &timers_,
+                   .clock = &clock,
+                   .log = options.log,
+                   .jitter_seed = SystemEntropy()}) {}
+
+Result<std::unique_ptr<Endpoint>> Endpoint::Open(ConnectOptions options) {
+  Surroundings surroundings = Surroundings::System();
+  if (options.concurrency < 1) return Fail(Code::kInvalidArgument, "--concurrency must be at least 1");
+  Profiles profiles = MR_TRY(Profiles::Load(surroundings));
+  Settings settings = MR_TRY(Settings::Resolve(options, profiles, surroundings));
+  surroundings.fetch = [ca_bundle = settings.ca_bundle](http::Request request, http::Call call) {
+    return FetchOnce(ca_bundle, std::move(request), std::move(call));
+  };
+  auto source = MR_TRY(FindCredentials(settings, !options.profile.empty(), profiles, surroundings));
+  return std::unique_ptr<Endpoint>(
+      new Endpoint(std::make_shared<Session>(std::move(settings), std::move(source), options, *surroundings.clock)));
+}
+
+Endpoint::Endpoint(std::shared_ptr<Session> session) : session_(std::move(session)), service_(NewService(session_)) {}
+Endpoint::~Endpoint() = default;
+
+std::shared_ptr<Store> Endpoint::OpenBucket(std::string bucket) { return NewStore(session_, std::move(bucket)); }
+Service& Endpoint::service() { return *service_; }
+http::Client::Stats Endpoint::stats() const { return session_->client().stats(); }
+
+}  // namespace millrace::object::s3

@@ -1,0 +1,378 @@
+#include "millrace/object/s3/s3_store.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "millrace/base/digest.h"
+#include "millrace/base/text.h"
+#include "millrace/object/rules.h"
+#include "millrace/object/s3/checksums.h"
+#include "millrace/object/s3/xml.h"
+
+namespace millrace::object::s3 {
+namespace {
+
+constexpr std::string_view kMetaPrefix = "x-amz-meta-";
+
+bool ParseNumber(std::string_view text, std::uint64_t& value) {
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && !text.empty();
+}
+
+ObjectInfo InfoFromHeaders(std::string key, const http::Headers& headers) {
+  ObjectInfo info{.key = std::move(key),
+                  .etag = UnquoteETag(headers.Get("etag")),
+                  .content_type = std::string(headers.Get("content-type"))};
+  ParseNumber(headers.Get("content-length"), info.size);
+  if (auto modified = ParseHttpDate(headers.Get("last-modified"))) info.modified = *modified;
+  for (const auto& [name, value] : headers) {
+    std::string lower = ToLower(name);
+    if (lower.starts_with(kMetaPrefix)) info.metadata.emplace(lower.substr(kMetaPrefix.size()), value);
+  }
+  return info;
+}
+
+/// "bytes 10-19/1000"
+struct ContentRange {
+  std::uint64_t first = 0, last = 0, total = 0;
+};
+std::optional<ContentRange> ParseContentRange(std::string_view text) {
+  ContentRange range;
+  std::size_t dash = text.find('-'), slash = text.find('/');
+  if (!text.starts_with("bytes ") || dash == text.npos || slash == text.npos || slash < dash) return std::nullopt;
+  bool good = ParseNumber(text.substr(6, dash - 6), range.first) &&
+              ParseNumber(text.substr(dash + 1, slash - dash - 1), range.last) &&
+              ParseNumber(text.substr(slash + 1), range.total);
+  if (!good || range.first > range.last || range.last >= range.total) return std::nullopt;
+  return range;
+}
+
+/// Is this the answer to a Get of `range` that left its bytes at the beginning of `into`?
+Status CheckGot(const http::Response& response, const std::optional<ByteRange>& range, ByteSpan into) {
+  ByteSpan bytes = into.first(std::min<std::uint64_t>(response.received, into.size()));
+  if (response.status != 206) {
+    if (range && range->offset > 0) return Fail(Code::kUnsupported, "the endpoint ignores ranges");
+    return VerifyChecksum(response.headers, bytes);
+  }
+  auto got = ParseContentRange(response.headers.Get("content-range"));
+  if (!range || !got || got->first != range->offset) {
+    return Fail(Code::kCorrupt, "the answer has the range {:?}, which is not what was asked for",
+                response.headers.Get("content-range").substr(0, 80));
+  }
+  std::uint64_t expected = std::min(range->length, got->total - range->offset);
+  if (got->last - got->first + 1 != expected || response.received != expected) {
+    return Fail(Code::kCorrupt, "the answer has {} bytes where {} were asked for", response.received, expected);
+  }
+  return expected == got->total ? VerifyChecksum(response.headers, bytes) : Status();
+}
+
+Code CodeOf(const Outcome& outcome) { return outcome.response.error().code(); }
+
+/// No such key, as opposed to no such bucket.
+bool IsAbsent(const Outcome& outcome) {
+  return CodeOf(outcome) == Code::kNotFound && outcome.s3_code != "NoSuchBucket";
+}
+
+}  // namespace
+
+std::string QuoteETag(std::string_view etag) {
+  return etag.find('"') == etag.npos ? fmt::format("\"{}\"", etag) : std::string(etag);
+}
+
+void SetConditions(std::string_view if_match, bool if_none_match, http::Headers& headers) {
+  if (!if_match.empty()) headers.Set("If-Match", QuoteETag(if_match));
+  if (if_none_match) headers.Set("If-None-Match", "*");
+}
+
+void SetMetadata(const std::string& content_type, const std::map<std::string, std::string>& metadata,
+                 http::Headers& headers) {
+  if (!content_type.empty()) headers.Set("Content-Type", content_type);
+  for (const auto& [name, value] : metadata) headers.Set(fmt::format("{}{}", kMetaPrefix, name), value);
+}
+
+void SetCopySource(const std::string& bucket, const std::string& key, const CopyOptions& options,
+                   http::Headers& headers) {
+  const std::string& from = options.source_bucket.empty() ? bucket : options.source_bucket;
+  headers.Set("X-Amz-Copy-Source", "/" + PercentEncode(from + "/" + key, /*keep_slash=*/true));
+  if (!options.source_if_match.empty()) headers.Set("X-Amz-Copy-Source-If-Match", QuoteETag(options.source_if_match));
+}
+
+Error WriteError(const Outcome& outcome, bool conditional) {
+  const Error& error = outcome.response.error();
+  if (!conditional || !outcome.ambiguous || error.code() != Code::kPreconditionFailed) return error;
+  return error
+      .Context(
+          "the answer to an earlier try was lost, and now the condition no longer holds: the object may be what "
+          "this very call wrote; read it to find out")
+      .WithCode(Code::kUnavailable);
+}
+
+Operation S3Store::NewOperation(std::string_view name, std::string_view method, std::string key) const {
+  return {.name = name, .method = std::string(method), .bucket = bucket_, .key = std::move(key)};
+}
+
+void S3Store::Head(std::string key, Call call, Done<std::optional<ObjectInfo>> done) {
+  HeadIfMatch(std::move(key), "", std::move(call), std::move(done));
+}
+
+void S3Store::HeadIfMatch(std::string key, std::string if_match, Call call, Done<std::optional<ObjectInfo>> done) {
+  if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
+  Operation operation = NewOperation("HeadObject", "HEAD", key);
+  SetConditions(if_match, false, operation.headers);
+  RunThen(std::move(operation), call,
+          [this, key = std::move(key), call, done = std::move(done)](Outcome outcome) mutable {
+            if (outcome.response) return done(InfoFromHeaders(std::move(key), outcome.response->headers));
+            if (CodeOf(outcome) != Code::kNotFound) return done(Fail(outcome.response.error()));
+            // A HEAD's 404 has no body that would tell a missing key from a missing bucket.
+            if (bucket_seen_.load(std::memory_order_relaxed)) return done(std::nullopt);
+            AskForBucket(std::move(call), std::move(done));
+          });
+}
+
+void S3Store::AskForBucket(Call call, Done<std::optional<ObjectInfo>> done) {
+  Run<std::optional<ObjectInfo>>(NewOperation("HeadBucket", "HEAD"), std::move(call), std::move(done),
+                                 [](Outcome outcome) -> Result<std::optional<ObjectInfo>> {
+                                   // One who may read objects need not be allowed to look at the bucket.
+                                   if (outcome.response || CodeOf(outcome) == Code::kPermissionDenied) {
+                                     return std::nullopt;
+                                   }
+                                   return Fail(outcome.response.error());
+                                 });
+}
+
+void S3Store::Get(std::string key, GetOptions options, MutableByteSpan into, Call call,
+                  Done<std::optional<GetResult>> done) {
+  if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
+  const auto& range = options.range;
+  if (into.empty() || (range && range->length == 0)) {
+    return GetNothing(std::move(key), std::move(options), into.size(), std::move(call), std::move(done));
+  }
+  Operation operation = NewOperation("GetObject", "GET", key);
+  operation.target.into = into;
+  bool fits = range && range->length <= into.size();
+  if (range) {
+    std::uint64_t last = range->offset + std::min(range->length - 1, ~std::uint64_t{0} - range->offset);
+    operation.headers.Set("Range", fmt::format("bytes={}-{}", range->offset, last));
+    if (fits) operation.target.into = into.first(range->length);
+  } else {
+    operation.headers.Set("X-Amz-Checksum-Mode", "ENABLED");
+  }
+  SetConditions(options.if_match, false, operation.headers);
+  operation.check = [range = options.range, into](const http::Response& response) {
+    return CheckGot(response, range, into);
+  };
+  RunThen(std::move(operation), call,
+          [this, key = std::move(key), options = std::move(options), room = into.size(), fits, call,
+           done = std::move(done)](Outcome outcome) mutable {
+            if (outcome.response) {
+              const http::Response& response = *outcome.response;
+              ObjectInfo info = InfoFromHeaders(std::move(key), response.headers);
+              auto part = ParseContentRange(response.headers.Get("content-range"));
+              info.size = response.status == 206 && part ? part->total : response.received;
+              return done(GetResult{.bytes = response.received, .info = std::move(info)});
+            }
+            if (IsAbsent(outcome)) return done(std::nullopt);
+            if (outcome.s3_code == "InvalidRange") {  // the range begins at or beyond the end
+              return GetNothing(std::move(key), std::move(options), room, std::move(call), std::move(done));
+            }
+            if (CodeOf(outcome) == Code::kCorrupt && !outcome.answered && !fits) {
+              return done(Fail(outcome.response.error()
+                                   .Context("the bytes asked for do not fit the buffer they are to land in")
+                                   .WithCode(Code::kInvalidArgument)));
+            }
+            done(Fail(outcome.response.error()));
+          });
+}
+
+/// A Get that should yield no bytes, but information.
+void S3Store::GetNothing(std::string key, GetOptions options, std::size_t room, Call call,
+                         Done<std::optional<GetResult>> done) {
+  std::string if_match = std::move(options.if_match);
+  HeadIfMatch(std::move(key), std::move(if_match), std::move(call),
+              [range = options.range, room, done = std::move(done)](Result<std::optional<ObjectInfo>> info) mutable {
+                if (!info) return done(Fail(info.error()));
+                if (!*info) return done(std::nullopt);
+                auto clipped = FitRange(range, (*info)->size, room);
+                if (!clipped) return done(Fail(clipped.error()));
+                if (clipped->length > 0) {
+                  return done(Fail(Code::kUnavailable, "{} grew while it was being read", (*info)->key));
+                }
+                done(GetResult{.info = *std::move(*info)});
+              });
+}
+
+void S3Store::List(ListRequest request, Call call, Done<ListPage> done) {
+  if (request.max_keys < 1 || request.max_keys > 1000) {
+    return done(Fail(Code::kInvalidArgument, "a page has 1 to 1000 keys, not {}", request.max_keys));
+  }
+  Operation operation = NewOperation("ListObjectsV2", "GET");
+  operation.query = {{"list-type", "2"}, {"encoding-type", "url"}, {"max-keys", std::to_string(request.max_keys)}};
+  auto add = [&](const char* name, const std::string& value) {
+    if (!value.empty()) operation.query.emplace_back(name, value);
+  };
+  add("prefix", request.prefix);
+  add("delimiter", request.delimiter);
+  add("start-after", request.start_after);
+  add("continuation-token", request.continuation);
+  Run<ListPage>(std::move(operation), std::move(call), std::move(done),
+                [after = std::move(request.start_after)](Outcome outcome) -> Result<ListPage> {
+                  if (!outcome.response) return Fail(outcome.response.error());
+                  ListPage page = MR_TRY(ParseListPage(outcome.response->body));
+                  // Servers differ on prefixes that begin before start-after but have keys beyond it.
+                  std::erase_if(page.common_prefixes, [&](const std::string& prefix) { return prefix <= after; });
+                  std::erase_if(page.objects, [&](const ObjectInfo& object) { return object.key <= after; });
+                  return page;
+                });
+}
+
+void S3Store::Put(std::string key, ByteSpan body, PutOptions options, Call call, Done<PutResult> done) {
+  if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
+  if (body.size() > limits().max_put) {
+    return done(Fail(Code::kInvalidArgument, "{} bytes are too many for one request: use multipart", body.size()));
+  }
+  Operation operation = NewOperation("PutObject", "PUT", std::move(key));
+  operation.body = body;
+  SetConditions(options.if_match, options.if_none_match, operation.headers);
+  SetMetadata(options.content_type, options.metadata, operation.headers);
+  operation.headers.Set("X-Amz-Checksum-Crc32c", EncodeCrc32c(body));
+  bool conditional = options.if_none_match || !options.if_match.empty();
+  Run<PutResult>(std::move(operation), std::move(call), std::move(done),
+                 [conditional](Outcome outcome) -> Result<PutResult> {
+                   if (!outcome.response) return Fail(WriteError(outcome, conditional));
+                   return PutResult{.etag = UnquoteETag(outcome.response->headers.Get("etag"))};
+                 });
+}
+
+void S3Store::Delete(std::string key, Call call, Done<void> done) {
+  if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
+  Run<void>(NewOperation("DeleteObject", "DELETE", std::move(key)), std::move(call), std::move(done),
+            [](Outcome outcome) -> Status {
+              if (outcome.response || IsAbsent(outcome)) return {};
+              return Fail(outcome.response.error());
+            });
+}
+
+/// DeleteMany under way: batches, a few at a time.
+struct S3Store::DeleteRun {
+  std::vector<std::string> keys;
+  std::vector<std::span<const std::string>> batches;
+  Call call;
+  Done<std::vector<DeleteFailure>> done;
+
+  Mutex mutex;
+  std::size_t next MR_GUARDED_BY(mutex) = 0, ended MR_GUARDED_BY(mutex) = 0, refused MR_GUARDED_BY(mutex) = 0;
+  std::vector<DeleteFailure> failures MR_GUARDED_BY(mutex);
+
+  /// Notes how one batch ended; true for the last.
+  bool End(std::vector<DeleteFailure> failed, bool was_refused) MR_EXCLUDES(mutex) {
+    MutexLock lock(mutex);
+    std::ranges::move(failed, std::back_inserter(failures));
+    refused += was_refused;
+    return ++ended == batches.size();
+  }
+};
+
+void S3Store::DeleteMany(std::vector<std::string> keys, Call call, Done<std::vector<DeleteFailure>> done) {
+  constexpr std::size_t kMaxBatch = 1000, kMaxAtOnce = 4;
+  for (const std::string& key : keys) {
+    if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
+  }
+  if (keys.empty()) return done(std::vector<DeleteFailure>());
+  auto run = std::make_shared<DeleteRun>();
+  run->call = std::move(call);
+  run->done = std::move(done);
+  // Keys that no XML document can name are deleted one by one.
+  auto odd = std::stable_partition(keys.begin(), keys.end(), FitsXml);
+  std::size_t plain = static_cast<std::size_t>(odd - keys.begin());
+  run->keys = std::move(keys);
+  std::span<const std::string> all = run->keys;
+  for (std::size_t at = 0; at < all.size();) {
+    std::size_t count = at < plain ? std::min(kMaxBatch, plain - at) : 1;
+    run->batches.push_back(all.subspan(at, count));
+    at += count;
+  }
+  for (std::size_t i = 0; i < std::min(kMaxAtOnce, run->batches.size()); ++i) StartDeletes(run);
+}
+
+void S3Store::StartDeletes(std::shared_ptr<DeleteRun> run) {
+  std::span<const std::string> batch;
+  {
+    MutexLock lock(run->mutex);
+    if (run->next == run->batches.size()) return;
+    batch = run->batches[run->next++];
+  }
+  DeleteBatch(std::move(run), batch);
+}
+
+void S3Store::DeleteBatch(std::shared_ptr<DeleteRun> run, std::span<const std::string> keys) {
+  bool single = !FitsXml(keys[0]);
+  Operation operation =
+      single ? NewOperation("DeleteObject", "DELETE", keys[0]) : NewOperation("DeleteObjects", "POST");
+  if (!single) {
+    operation.query = {{"delete", ""}};
+    operation.own_body = DeleteDocument(keys);
+    ByteSpan body = AsBytes(operation.own_body);
+    operation.headers.Set("X-Amz-Checksum-Crc32c", EncodeCrc32c(body));
+    operation.headers.Set("Content-MD5", Base64Encode(Md5(body)));  // older servers insist on it
+    operation.headers.Set("Content-Type", "application/xml");
+  }
+  Call call = run->call;
+  RunThen(std::move(operation), std::move(call), [this, run, keys, single](Outcome outcome) {
+    std::vector<DeleteFailure> failed;
+    std::optional<Error> refused;
+    if (!outcome.response) refused = outcome.response.error();
+    if (outcome.response && !single) {
+      auto errors = ParseDeleteErrors(outcome.response->body);
+      if (!errors) refused = errors.error();
+      for (DeleteError& error : errors.value_or(std::vector<DeleteError>())) {
+        if (error.code == "NoSuchKey") continue;
+        Code code = error.code == "AccessDenied" ? Code::kPermissionDenied : Code::kUnavailable;
+        failed.push_back({.key = std::move(error.key), .error = Error(code, error.message + " (" + error.code + ")")});
+      }
+    }
+    if (refused) {
+      for (const std::string& key : keys) failed.push_back({.key = key, .error = *refused});
+    }
+    if (!run->End(std::move(failed), refused.has_value())) return StartDeletes(run);
+    std::vector<DeleteFailure> failures;
+    bool nothing_went;
+    {
+      MutexLock lock(run->mutex);
+      failures = std::move(run->failures);
+      nothing_went = run->refused == run->batches.size();
+    }
+    if (nothing_went) return run->done(Fail(failures.front().error));
+    run->done(std::move(failures));
+  });
+}
+
+void S3Store::Copy(std::string source, std::string destination, CopyOptions options, Call call, Done<PutResult> done) {
+  for (const std::string* key : {&source, &destination}) {
+    if (Status good = CheckKey(*key); !good) return done(Fail(good.error()));
+  }
+  Operation operation = NewOperation("CopyObject", "PUT", std::move(destination));
+  operation.error_may_follow_200 = true;
+  SetCopySource(bucket_, source, options, operation.headers);
+  SetConditions("", options.if_none_match, operation.headers);
+  if (options.metadata) {
+    operation.headers.Set("X-Amz-Metadata-Directive", "REPLACE");
+    SetMetadata(options.content_type, *options.metadata, operation.headers);
+  }
+  Run<PutResult>(std::move(operation), std::move(call), std::move(done),
+                 [conditional = options.if_none_match](Outcome outcome) -> Result<PutResult> {
+                   if (!outcome.response) return Fail(WriteError(outcome, conditional));
+                   WrittenDocument written = MR_TRY(ParseWritten(outcome.response->body));
+                   return PutResult{.etag = std::move(written.etag)};
+                 });
+}
+
+Result<std::string> S3Store::Presign(std::string_view method, std::string_view key, Duration valid_for) {
+  MR_TRY(CheckKey(key));
+  return session_->dispatcher().Presign(method, bucket_, key, valid_for);
+}
+
+std::shared_ptr<Store> NewStore(std::shared_ptr<Endpoint::Session> session, std::string bucket) {
+  return std::make_shared<S3Store>(std::move(session), std::move(bucket));
+}
+
+}  // namespace millrace::object::s3

@@ -1,0 +1,104 @@
+// object::Store over the S3 API. Internal to this module; Endpoint::OpenBucket makes them.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "millrace/object/s3/dispatcher.h"
+#include "millrace/object/s3/in_flight.h"
+#include "millrace/object/s3/session.h"
+
+namespace millrace::object::s3 {
+
+class S3Store final : public Store {
+ public:
+  S3Store(std::shared_ptr<Endpoint::Session> session, std::string bucket)
+      : session_(std::move(session)), bucket_(std::move(bucket)) {}
+
+  std::string Describe() const override { return "s3://" + bucket_; }
+
+  void Head(std::string key, Call call, Done<std::optional<ObjectInfo>> done) override;
+  void Get(std::string key, GetOptions options, MutableByteSpan into, Call call,
+           Done<std::optional<GetResult>> done) override;
+  void List(ListRequest request, Call call, Done<ListPage> done) override;
+  void Put(std::string key, ByteSpan body, PutOptions options, Call call, Done<PutResult> done) override;
+  void Delete(std::string key, Call call, Done<void> done) override;
+  void DeleteMany(std::vector<std::string> keys, Call call, Done<std::vector<DeleteFailure>> done) override;
+  void Copy(std::string source, std::string destination, CopyOptions options, Call call, Done<PutResult> done) override;
+
+  void CreateMultipart(std::string key, PutOptions options, Call call, Done<std::string> upload_id) override;
+  void UploadPart(std::string key, std::string upload_id, int number, ByteSpan body, Call call,
+                  Done<PartInfo> done) override;
+  void CopyPart(std::string key, std::string upload_id, int number, std::string source, ByteRange range,
+                CopyOptions options, Call call, Done<PartInfo> done) override;
+  void CompleteMultipart(std::string key, std::string upload_id, std::vector<PartInfo> parts, PutOptions options,
+                         Call call, Done<PutResult> done) override;
+  void AbortMultipart(std::string key, std::string upload_id, Call call, Done<void> done) override;
+  void ListParts(std::string key, std::string upload_id, Call call, Done<std::vector<PartInfo>> done) override;
+  void ListUploads(std::string prefix, Call call, Done<std::vector<UploadInfo>> done) override;
+
+  Result<std::string> Presign(std::string_view method, std::string_view key, Duration valid_for) override;
+
+ private:
+  struct DeleteRun;
+
+  Operation NewOperation(std::string_view name, std::string_view method, std::string key = {}) const;
+  /// Runs the operation as part of this store: cancelled and awaited by its destruction. `then` turns the outcome into
+  /// what `done` gets, on the thread of the completion.
+  template <class T, class Then>
+  void Run(Operation operation, Call call, Done<T> done, Then then);
+  /// Like Run; `then` goes on with the next request and sees to `done` itself.
+  template <class Next>
+  void RunThen(Operation operation, Call call, Next next);
+
+  void HeadIfMatch(std::string key, std::string if_match, Call call, Done<std::optional<ObjectInfo>> done);
+  void AskForBucket(Call call, Done<std::optional<ObjectInfo>> done);
+  void GetNothing(std::string key, GetOptions options, std::size_t room, Call call,
+                  Done<std::optional<GetResult>> done);
+  void StartDeletes(std::shared_ptr<DeleteRun> run);
+  void DeleteBatch(std::shared_ptr<DeleteRun> run, std::span<const std::string> keys);
+  void ListPartsFrom(std::string key, std::string upload_id, std::string marker, std::vector<PartInfo> before,
+                     Call call, Done<std::vector<PartInfo>> done);
+  void ListUploadsFrom(std::string prefix, std::string key_marker, std::string id_marker,
+                       std::vector<UploadInfo> before, Call call, Done<std::vector<UploadInfo>> done);
+
+  const std::shared_ptr<Endpoint::Session> session_;
+  const std::string bucket_;
+  std::atomic<bool> bucket_seen_ = false;  ///< an answer has shown that the bucket exists
+  InFlight in_flight_;                     ///< last: awaits what uses the others
+};
+
+/// `"etag"`, as If-Match wants it.
+std::string QuoteETag(std::string_view etag);
+void SetConditions(std::string_view if_match, bool if_none_match, http::Headers& headers);
+void SetMetadata(const std::string& content_type, const std::map<std::string, std::string>& metadata,
+                 http::Headers& headers);
+void SetCopySource(const std::string& bucket, const std::string& key, const CopyOptions& options,
+                   http::Headers& headers);
+/// What a write's error means: a condition that fails after a try whose end is unknown may have failed because of that
+/// very try.
+Error WriteError(const Outcome& outcome, bool conditional);
+
+template <class Next>
+void S3Store::RunThen(Operation operation, Call call, Next next) {
+  auto ticket = in_flight_.Begin(call.stop);
+  call.stop = ticket->token();
+  session_->dispatcher().Run(std::move(operation), std::move(call),
+                             [this, ticket = std::move(ticket), next = std::move(next)](Outcome outcome) mutable {
+                               if (outcome.response || outcome.s3_code == "NoSuchKey")
+                                 bucket_seen_.store(true, std::memory_order_relaxed);
+                               next(std::move(outcome));
+                               ticket.reset();  // the store may be gone after this
+                             });
+}
+
+template <class T, class Then>
+void S3Store::Run(Operation operation, Call call, Done<T> done, Then then) {
+  RunThen(
+      std::move(operation), std::move(call),
+      [done = std::move(done), then = std::move(then)](Outcome outcome) mutable { done(then(std::move(outcome))); });
+}
+
+}  // namespace millrace::object::s3

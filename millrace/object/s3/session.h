@@ -1,0 +1,31 @@
+// What the stores of an endpoint share. Internal to this module.
+#pragma once
+
+#include <memory>
+
+#include "millrace/http/client.h"
+#include "millrace/object/s3/dispatcher.h"
+#include "millrace/object/s3/endpoint.h"
+
+namespace millrace::object::s3 {
+
+/// Members are destroyed from the last to the first: what uses stands below what is used.
+class Endpoint::Session {
+ public:
+  Session(Settings settings, std::unique_ptr<CredentialSource> source, const ConnectOptions& options, Clock& clock);
+
+  Dispatcher& dispatcher() { return dispatcher_; }
+  http::Client& client() { return client_; }
+
+ private:
+  const Settings settings_;
+  CredentialCache credentials_;
+  Timers timers_;
+  http::Client client_;
+  Dispatcher dispatcher_;
+};
+
+std::shared_ptr<Store> NewStore(std::shared_ptr<Endpoint::Session> session, std::string bucket);
+std::unique_ptr<Service> NewService(std::shared_ptr<Endpoint::Session> session);
+
+}  // namespace millrace::object::s3

@@ -1,0 +1,271 @@
+#include "millrace/object/s3/xml.h"
+
+#include <charconv>
+#include <cstring>
+#include <pugixml.hpp>
+
+#include "millrace/base/text.h"
+
+namespace millrace::object::s3 {
+namespace {
+
+constexpr std::string_view kNamespace = "http://s3.amazonaws.com/doc/2006-03-01/";
+// Spaces can be a whole key; DTDs and processing instructions are skipped, not obeyed.
+constexpr unsigned kParse = pugi::parse_default | pugi::parse_ws_pcdata_single;
+
+/// One parsed document. Its nodes live as long as it does.
+class Document {
+ public:
+  static Result<Document> Parse(std::string_view body, std::initializer_list<std::string_view> roots) {
+    Document document;
+    auto parsed = document.xml_->load_buffer(body.data(), body.size(), kParse, pugi::encoding_utf8);
+    if (!parsed) {
+      return Fail(Code::kCorrupt, "the answer is no XML: {} at byte {}", parsed.description(), parsed.offset);
+    }
+    std::string_view name = document.root().name();
+    for (std::string_view root : roots) {
+      if (name == root) return document;
+    }
+    return Fail(Code::kCorrupt, "the answer is a <{}> where <{}> belongs", name.substr(0, 64), *roots.begin());
+  }
+  pugi::xml_node root() const { return xml_->document_element(); }
+
+ private:
+  std::unique_ptr<pugi::xml_document> xml_ = std::make_unique<pugi::xml_document>();
+};
+
+std::string_view Text(pugi::xml_node parent, const char* child) { return parent.child_value(child); }
+
+template <class T>
+Result<T> Number(pugi::xml_node parent, const char* child) {
+  std::string_view text = Trim(Text(parent, child));
+  T value{};
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    return Fail(Code::kCorrupt, "<{}> in the answer is {:?}, not a number", child, text.substr(0, 40));
+  }
+  return value;
+}
+
+Result<WallTime> Time(pugi::xml_node parent, const char* child) {
+  auto time = ParseIso8601(Text(parent, child));
+  if (!time) return Fail(time.error().WithCode(Code::kCorrupt).Context(fmt::format("reading <{}>", child)));
+  return *time;
+}
+
+/// Undoes encoding-type=url where the answer says it is in force.
+class Names {
+ public:
+  explicit Names(pugi::xml_node root) : encoded_(Text(root, "EncodingType") == "url") {}
+  Result<std::string> Read(pugi::xml_node parent, const char* child) const {
+    std::string_view text = Text(parent, child);
+    if (!encoded_) return std::string(text);
+    auto decoded = PercentDecode(text, /*plus_is_space=*/true);
+    if (!decoded) return Fail(Code::kCorrupt, "<{}> in the answer is not URL-encoded", child);
+    return decoded;
+  }
+
+ private:
+  const bool encoded_;
+};
+
+void Escape(std::string_view text, std::string& out) {
+  for (char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      // Written bare, XML readers would turn these into something else.
+      case '\r':
+        out += "&#13;";
+        break;
+      case '\n':
+        out += "&#10;";
+        break;
+      case '\t':
+        out += "&#9;";
+        break;
+      default:
+        out += c;
+    }
+  }
+}
+
+}  // namespace
+
+std::string UnquoteETag(std::string_view etag) {
+  if (etag.size() >= 2 && etag.front() == '"' && etag.back() == '"') etag = etag.substr(1, etag.size() - 2);
+  return std::string(etag);
+}
+
+ErrorDocument ParseErrorDocument(std::string_view body) {
+  auto document = Document::Parse(body, {"Error", "ErrorResponse"});
+  if (!document) return {};
+  pugi::xml_node root = document->root();
+  pugi::xml_node error = std::string_view(root.name()) == "ErrorResponse" ? root.child("Error") : root;
+  return {.code = std::string(Text(error, "Code")),
+          .message = std::string(Text(error, "Message")),
+          .request_id = std::string(Text(root, "RequestId")),
+          .region = std::string(Text(error, "Region"))};
+}
+
+bool IsErrorDocument(std::string_view body) { return Document::Parse(body, {"Error"}).has_value(); }
+
+Result<ListPage> ParseListPage(std::string_view body) {
+  Document document = MR_TRY(Document::Parse(body, {"ListBucketResult"}));
+  Names names(document.root());
+  ListPage page;
+  for (pugi::xml_node child : document.root().children("Contents")) {
+    ObjectInfo& info = page.objects.emplace_back();
+    info.key = MR_TRY(names.Read(child, "Key"));
+    info.size = MR_TRY(Number<std::uint64_t>(child, "Size"));
+    info.etag = UnquoteETag(Text(child, "ETag"));
+    info.modified = MR_TRY(Time(child, "LastModified"));
+  }
+  for (pugi::xml_node child : document.root().children("CommonPrefixes")) {
+    page.common_prefixes.push_back(MR_TRY(names.Read(child, "Prefix")));
+  }
+  if (Text(document.root(), "IsTruncated") == "true") {
+    page.continuation = Text(document.root(), "NextContinuationToken");
+    if (page.continuation.empty()) return Fail(Code::kCorrupt, "a truncated listing has no continuation token");
+  }
+  return page;
+}
+
+Result<std::string> ParseUploadId(std::string_view body) {
+  Document document = MR_TRY(Document::Parse(body, {"InitiateMultipartUploadResult"}));
+  std::string id(Text(document.root(), "UploadId"));
+  if (id.empty()) return Fail(Code::kCorrupt, "the answer names no upload id");
+  return id;
+}
+
+Result<WrittenDocument> ParseWritten(std::string_view body) {
+  Document document =
+      MR_TRY(Document::Parse(body, {"CopyObjectResult", "CopyPartResult", "CompleteMultipartUploadResult"}));
+  WrittenDocument written{.etag = UnquoteETag(Text(document.root(), "ETag")),
+                          .checksum_crc32c = std::string(Text(document.root(), "ChecksumCRC32C"))};
+  if (written.etag.empty()) return Fail(Code::kCorrupt, "the answer names no ETag");
+  return written;
+}
+
+Result<PartsPage> ParsePartsPage(std::string_view body) {
+  Document document = MR_TRY(Document::Parse(body, {"ListPartsResult"}));
+  PartsPage page;
+  for (pugi::xml_node child : document.root().children("Part")) {
+    PartInfo& part = page.parts.emplace_back();
+    part.number = MR_TRY(Number<int>(child, "PartNumber"));
+    part.size = MR_TRY(Number<std::uint64_t>(child, "Size"));
+    part.etag = UnquoteETag(Text(child, "ETag"));
+    part.checksum = Text(child, "ChecksumCRC32C");
+  }
+  if (Text(document.root(), "IsTruncated") == "true") {
+    page.next_marker = Text(document.root(), "NextPartNumberMarker");
+    if (page.next_marker.empty()) return Fail(Code::kCorrupt, "a truncated list of parts has no marker");
+  }
+  return page;
+}
+
+Result<UploadsPage> ParseUploadsPage(std::string_view body) {
+  Document document = MR_TRY(Document::Parse(body, {"ListMultipartUploadsResult"}));
+  Names names(document.root());
+  UploadsPage page;
+  for (pugi::xml_node child : document.root().children("Upload")) {
+    UploadInfo& upload = page.uploads.emplace_back();
+    upload.key = MR_TRY(names.Read(child, "Key"));
+    upload.upload_id = Text(child, "UploadId");
+    upload.initiated = MR_TRY(Time(child, "Initiated"));
+  }
+  if (Text(document.root(), "IsTruncated") == "true") {
+    page.next_key = MR_TRY(names.Read(document.root(), "NextKeyMarker"));
+    page.next_upload_id = Text(document.root(), "NextUploadIdMarker");
+    if (page.next_key.empty()) return Fail(Code::kCorrupt, "a truncated list of uploads has no marker");
+  }
+  return page;
+}
+
+Result<std::vector<Service::Bucket>> ParseBuckets(std::string_view body) {
+  Document document = MR_TRY(Document::Parse(body, {"ListAllMyBucketsResult"}));
+  std::vector<Service::Bucket> buckets;
+  for (pugi::xml_node child : document.root().child("Buckets").children("Bucket")) {
+    buckets.push_back({.name = std::string(Text(child, "Name")), .created = MR_TRY(Time(child, "CreationDate"))});
+  }
+  return buckets;
+}
+
+Result<std::vector<DeleteError>> ParseDeleteErrors(std::string_view body) {
+  Document document = MR_TRY(Document::Parse(body, {"DeleteResult"}));
+  std::vector<DeleteError> errors;
+  for (pugi::xml_node child : document.root().children("Error")) {
+    errors.push_back({.key = std::string(Text(child, "Key")),
+                      .code = std::string(Text(child, "Code")),
+                      .message = std::string(Text(child, "Message"))});
+  }
+  return errors;
+}
+
+Result<RoleCredentials> ParseRoleCredentials(std::string_view body) {
+  Document document = MR_TRY(Document::Parse(body, {"AssumeRoleResponse", "AssumeRoleWithWebIdentityResponse"}));
+  pugi::xml_node found;
+  for (pugi::xml_node result : document.root().children()) {
+    if (pugi::xml_node child = result.child("Credentials")) found = child;
+  }
+  RoleCredentials role{.access_key = std::string(Text(found, "AccessKeyId")),
+                       .secret_key = std::string(Text(found, "SecretAccessKey")),
+                       .session_token = std::string(Text(found, "SessionToken")),
+                       .expiration = std::string(Text(found, "Expiration"))};
+  if (role.access_key.empty() || role.secret_key.empty()) {
+    return Fail(Code::kCorrupt, "the answer of the token service holds no credentials");
+  }
+  return role;
+}
+
+bool FitsXml(std::string_view key) {
+  for (char c : key) {
+    if (static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n' && c != '\r') return false;
+  }
+  // U+FFFE and U+FFFF, the other characters XML leaves out.
+  return key.find("\xEF\xBF\xBE") == key.npos && key.find("\xEF\xBF\xBF") == key.npos;
+}
+
+std::string DeleteDocument(std::span<const std::string> keys) {
+  std::string out = fmt::format("<Delete xmlns=\"{}\"><Quiet>true</Quiet>", kNamespace);
+  for (const std::string& key : keys) {
+    out += "<Object><Key>";
+    Escape(key, out);
+    out += "</Key></Object>";
+  }
+  return out + "</Delete>";
+}
+
+std::string CompleteDocument(const std::vector<PartInfo>& parts) {
+  std::string out = fmt::format("<CompleteMultipartUpload xmlns=\"{}\">", kNamespace);
+  for (const PartInfo& part : parts) {
+    out += fmt::format("<Part><PartNumber>{}</PartNumber><ETag>&quot;", part.number);
+    Escape(part.etag, out);
+    out += "&quot;</ETag>";
+    if (!part.checksum.empty()) {
+      out += "<ChecksumCRC32C>";
+      Escape(part.checksum, out);
+      out += "</ChecksumCRC32C>";
+    }
+    out += "</Part>";
+  }
+  return out + "</CompleteMultipartUpload>";
+}
+
+std::string BucketDocument(std::string_view region) {
+  std::string out = fmt::format("<CreateBucketConfiguration xmlns=\"{}\"><LocationConstraint>", kNamespace);
+  Escape(region, out);
+  return out + "</LocationConstraint></CreateBucketConfiguration>";
+}
+
+}  // namespace millrace::object::s3

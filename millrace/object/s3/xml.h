@@ -1,0 +1,60 @@
+// S3's XML documents, read and written. Everything read comes from outside: sizes are bounded by the caller (the body
+// is in memory), nesting by the parser, numbers by their types; entities are never expanded beyond XML's own five.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/object/store.h"
+
+namespace millrace::object::s3 {
+
+struct ErrorDocument {
+  std::string code, message, request_id, region;
+};
+/// Empty fields where the body is no error document: proxies answer with HTML.
+ErrorDocument ParseErrorDocument(std::string_view body);
+/// Is this body of a 200 answer an error all the same? (CopyObject, CompleteMultipartUpload and UploadPartCopy start to
+/// answer before they know.)
+bool IsErrorDocument(std::string_view body);
+
+/// The functions below fail with kCorrupt when the body is not the document they expect.
+Result<ListPage> ParseListPage(std::string_view body);
+Result<std::string> ParseUploadId(std::string_view body);
+/// ETag and checksum of CopyObject, UploadPartCopy and CompleteMultipartUpload answers.
+struct WrittenDocument {
+  std::string etag, checksum_crc32c;
+};
+Result<WrittenDocument> ParseWritten(std::string_view body);
+struct PartsPage {
+  std::vector<PartInfo> parts;
+  std::string next_marker;  ///< empty on the last page
+};
+Result<PartsPage> ParsePartsPage(std::string_view body);
+struct UploadsPage {
+  std::vector<UploadInfo> uploads;
+  std::string next_key, next_upload_id;  ///< empty on the last page
+};
+Result<UploadsPage> ParseUploadsPage(std::string_view body);
+Result<std::vector<Service::Bucket>> ParseBuckets(std::string_view body);
+struct DeleteError {
+  std::string key, code, message;
+};
+Result<std::vector<DeleteError>> ParseDeleteErrors(std::string_view body);
+/// AssumeRole's and AssumeRoleWithWebIdentity's answers.
+struct RoleCredentials {
+  std::string access_key, secret_key, session_token, expiration;
+};
+Result<RoleCredentials> ParseRoleCredentials(std::string_view body);
+
+/// Can the key be written in XML 1.0? Some control characters cannot.
+bool FitsXml(std::string_view key);
+std::string DeleteDocument(std::span<const std::string> keys);
+std::string CompleteDocument(const std::vector<PartInfo>& parts);
+std::string BucketDocument(std::string_view region);
+
+/// Without the quotes around it.
+std::string UnquoteETag(std::string_view etag);
+
+}  // namespace millrace::object::s3
