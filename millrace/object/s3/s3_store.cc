@@ -73,6 +73,15 @@ bool IsAbsent(const Outcome& outcome) {
   return CodeOf(outcome) == Code::kNotFound && outcome.s3_code != "NoSuchBucket";
 }
 
+Result<std::optional<GetResult>> InformationOnly(Result<std::optional<ObjectInfo>> found,
+                                                 const std::optional<ByteRange>& range, std::size_t room) {
+  std::optional<ObjectInfo> info = MR_TRY(std::move(found));
+  if (!info) return std::nullopt;
+  ByteRange clipped = MR_TRY(FitRange(range, info->size, room));
+  if (clipped.length > 0) return Fail(Code::kUnavailable, "{} grew while it was being read", info->key);
+  return GetResult{.info = *std::move(info)};
+}
+
 }  // namespace
 
 std::string QuoteETag(std::string_view etag) {
@@ -190,14 +199,7 @@ void S3Store::GetNothing(std::string key, GetOptions options, std::size_t room, 
   std::string if_match = std::move(options.if_match);
   HeadIfMatch(std::move(key), std::move(if_match), std::move(call),
               [range = options.range, room, done = std::move(done)](Result<std::optional<ObjectInfo>> info) mutable {
-                if (!info) return done(Fail(info.error()));
-                if (!*info) return done(std::nullopt);
-                auto clipped = FitRange(range, (*info)->size, room);
-                if (!clipped) return done(Fail(clipped.error()));
-                if (clipped->length > 0) {
-                  return done(Fail(Code::kUnavailable, "{} grew while it was being read", (*info)->key));
-                }
-                done(GetResult{.info = *std::move(*info)});
+                done(InformationOnly(std::move(info), range, room));
               });
 }
 

@@ -66,8 +66,9 @@ class S3Store final : public Store {
 
   const std::shared_ptr<Endpoint::Session> session_;
   const std::string bucket_;
-  std::atomic<bool> bucket_seen_ = false;  ///< an answer has shown that the bucket exists
-  InFlight in_flight_;                     ///< last: awaits what uses the others
+  std::atomic<bool> bucket_seen_ = false;    ///< an answer has shown that the bucket exists
+  std::atomic<bool> plain_uploads_ = false;  ///< begin uploads without a checksum algorithm
+  InFlight in_flight_;                       ///< last: awaits what uses the others
 };
 
 /// `"etag"`, as If-Match wants it.

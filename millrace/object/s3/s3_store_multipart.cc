@@ -35,15 +35,30 @@ std::string ETagOf(const std::vector<PartInfo>& parts) {
 
 void S3Store::CreateMultipart(std::string key, PutOptions options, Call call, Done<std::string> done) {
   if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
-  Operation operation = NewOperation("CreateMultipartUpload", "POST", std::move(key));
+  Operation operation = NewOperation("CreateMultipartUpload", "POST", key);
   operation.query = {{"uploads", ""}};
   SetMetadata(options.content_type, options.metadata, operation.headers);
-  operation.headers.Set("X-Amz-Checksum-Algorithm", "CRC32C");
-  operation.headers.Set("X-Amz-Checksum-Type", "FULL_OBJECT");
-  Run<std::string>(std::move(operation), std::move(call), std::move(done), [](Outcome outcome) -> Result<std::string> {
-    if (!outcome.response) return Fail(outcome.response.error());
-    return ParseUploadId(outcome.response->body);
-  });
+  bool plain = plain_uploads_.load(std::memory_order_relaxed);
+  if (!plain) {
+    operation.headers.Set("X-Amz-Checksum-Algorithm", "CRC32C");
+    operation.headers.Set("X-Amz-Checksum-Type", "FULL_OBJECT");
+  }
+  RunThen(std::move(operation), call,
+          [this, plain, key = std::move(key), options = std::move(options), call,
+           done = std::move(done)](Outcome outcome) mutable {
+            if (!outcome.response) return done(Fail(outcome.response.error()));
+            auto upload_id = ParseUploadId(outcome.response->body);
+            if (!upload_id || plain || !outcome.response->headers.Get("server").starts_with("MinIO")) {
+              return done(std::move(upload_id));
+            }
+            // MinIO refuses to copy parts into an upload that was begun with a checksum algorithm. It checks the parts'
+            // checksums without one as well: begin again.
+            plain_uploads_.store(true, std::memory_order_relaxed);
+            AbortMultipart(key, *std::move(upload_id), call,
+                           [this, key, options = std::move(options), call, done = std::move(done)](Status) mutable {
+                             CreateMultipart(std::move(key), std::move(options), std::move(call), std::move(done));
+                           });
+          });
 }
 
 void S3Store::UploadPart(std::string key, std::string upload_id, int number, ByteSpan body, Call call,

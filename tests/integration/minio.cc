@@ -1,0 +1,67 @@
+#include "tests/integration/minio.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "millrace/base/text.h"
+#include "millrace/http/client.h"
+
+namespace millrace::peers {
+namespace {
+
+namespace fs = std::filesystem;
+
+Result<std::string> FindProgram() {
+  std::string path = std::getenv("PATH") ? std::getenv("PATH") : "";
+  if (const char* peers = std::getenv("MILLRACE_PEERS")) path = std::string(peers) + "/bin:" + path;
+  for (std::string_view folder : Split(path, ':')) {
+    fs::path candidate = fs::path(folder) / "minio";
+    if (access(candidate.c_str(), X_OK) == 0) return candidate.string();
+  }
+  return Fail(Code::kUnsupported, "there is no minio in $MILLRACE_PEERS/bin or PATH");
+}
+
+/// A port that was free a moment ago: MinIO cannot be told to choose one and say which.
+int FreePort() {
+  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+  socklen_t length = sizeof address;
+  bool good = bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+              getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0;
+  return good ? ntohs(address.sin_port) : 0;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Minio>> Minio::Start() {
+  std::string program = MR_TRY(FindProgram());
+  TempDir folder = MR_TRY(TempDir::Create());
+  std::string address = fmt::format("127.0.0.1:{}", FreePort()), url = "http://" + address;
+  fs::path log = folder.path() / "log";
+  Subprocess process = MR_TRY(Subprocess::Start(
+      {.argv = {program, "server", "--quiet", (folder.path() / "data").string(), "--address", address},
+       .env = {{"MINIO_ROOT_USER", kAccessKey},
+               {"MINIO_ROOT_PASSWORD", kSecretKey},
+               {"MINIO_BROWSER", "off"},
+               {"HOME", folder.path().string()}},
+       .stdout_file = log,
+       .stderr_file = log}));
+  http::Client client({});
+  Deadline deadline = Deadline::After(SystemClock(), std::chrono::seconds(20));
+  while (!deadline.Passed(SystemClock())) {
+    auto response = client.Send({.url = url + "/minio/health/ready"});
+    if (response && response->status == 200) {
+      return std::unique_ptr<Minio>(new Minio(std::move(folder), std::move(process), std::move(url)));
+    }
+    // Waiting for a process of someone else's: there is nothing to be notified by, but its end.
+    if (process.Wait(std::chrono::milliseconds(50))) break;
+  }
+  return Fail(Code::kUnavailable, "minio does not start: {}", ReadFile(log).value_or(""));
+}
+
+}  // namespace millrace::peers
