@@ -4,6 +4,7 @@
 
 #include "millrace/base/sync.h"
 #include "millrace/object/file/file_store.h"
+#include "millrace/object/s3/endpoint.h"
 
 namespace millrace::object {
 namespace {
@@ -17,10 +18,12 @@ class LazyConnection final : public Connection {
     MutexLock lock(mutex_);
     if (url.scheme == Url::Scheme::kFile) return Files();
     if (url.bucket.empty()) return Fail(Code::kInvalidArgument, "{} names no bucket", url.ToString());
-    return Fail(Code::kUnsupported, "{}: this build reaches local files only", url.ToString());
+    return MR_TRY(Endpoint())->OpenBucket(url.bucket);
   }
-  Result<std::shared_ptr<Service>> OpenService() override {
-    return Fail(Code::kUnsupported, "this build reaches local files only");
+  Result<std::shared_ptr<Service>> OpenService() override MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    std::shared_ptr<s3::Endpoint> endpoint = MR_TRY(Endpoint());
+    return std::shared_ptr<Service>(endpoint, &endpoint->service());
   }
 
  private:
@@ -30,9 +33,15 @@ class LazyConnection final : public Connection {
     return files_;
   }
 
+  Result<std::shared_ptr<s3::Endpoint>> Endpoint() MR_REQUIRES(mutex_) {
+    if (!endpoint_) endpoint_ = MR_TRY(s3::Endpoint::Open(options_));
+    return endpoint_;
+  }
+
   const ConnectOptions options_;
   Mutex mutex_;
   std::shared_ptr<Store> files_ MR_GUARDED_BY(mutex_);
+  std::shared_ptr<s3::Endpoint> endpoint_ MR_GUARDED_BY(mutex_);
 };
 
 }  // namespace
