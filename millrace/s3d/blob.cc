@@ -1,0 +1,168 @@
+#include "millrace/s3d/blob.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <system_error>
+#include <unordered_set>
+
+namespace millrace::s3d {
+namespace {
+
+/// Bodies up to this size share files: creating and syncing a file each would cost more than writing them.
+constexpr std::size_t kSmallBody = 64 * kKiB;
+constexpr std::uint64_t kPackBytes = 64 * kMiB;
+
+/// The lowest bit of a blob's number tells what kind of file it is.
+bool IsPack(std::uint64_t id) { return (id & 1) != 0; }
+
+}  // namespace
+
+Blob::~Blob() {
+  if (store_.removes_) unlink(store_.PathOf(id_).c_str());
+}
+
+Result<std::shared_ptr<const UniqueFd>> Blob::Open() {
+  MutexLock lock(mutex_);
+  if (auto open = shared_.lock()) return open;
+  auto fd = std::make_shared<const UniqueFd>(MR_TRY(OpenFile(store_.PathOf(id_), O_RDONLY)));
+  shared_ = fd;
+  if (IsPack(id_)) kept_ = fd;
+  return fd;
+}
+
+Extents Slice(const Extents& extents, std::uint64_t offset, std::uint64_t length) {
+  Extents slice;
+  for (const Extent& extent : extents) {
+    if (length == 0) break;
+    if (offset >= extent.length) {
+      offset -= extent.length;
+      continue;
+    }
+    std::uint64_t taken = std::min(length, extent.length - offset);
+    slice.push_back({extent.blob, extent.offset + offset, taken});
+    offset = 0;
+    length -= taken;
+  }
+  return slice;
+}
+
+BlobStore::BlobStore(std::filesystem::path folder, bool sync)
+    : folder_(std::move(folder)), sync_(sync), names_group_([this] { return SyncDirectory(folder_); }) {}
+
+Result<std::unique_ptr<BlobStore>> BlobStore::Open(std::filesystem::path folder, bool sync) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) return Fail(ErrnoError(error.value(), fmt::format("creating {}", folder.string())));
+  return std::unique_ptr<BlobStore>(new BlobStore(std::move(folder), sync));
+}
+
+std::filesystem::path BlobStore::PathOf(std::uint64_t id) const { return folder_ / fmt::format("{:016x}", id); }
+
+std::shared_ptr<Blob> BlobStore::Adopt(std::uint64_t id) {
+  MutexLock lock(mutex_);
+  std::weak_ptr<Blob>& known = adopted_[id];
+  if (auto blob = known.lock()) return blob;
+  auto blob = std::make_shared<Blob>(*this, id);
+  known = blob;
+  return blob;
+}
+
+Status BlobStore::Settle() {
+  MutexLock lock(mutex_);
+  std::error_code error;
+  std::unordered_set<std::uint64_t> present;
+  std::uint64_t highest = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
+    std::string name = entry.path().filename().string();
+    std::uint64_t id = 0;
+    auto [end, bad] = std::from_chars(name.data(), name.data() + name.size(), id, 16);
+    if (bad != std::errc() || end != name.data() + name.size() || name.size() != 16) continue;  // not ours
+    highest = std::max(highest, id);
+    auto known = adopted_.find(id);
+    if (known == adopted_.end() || known->second.expired()) {
+      unlink(entry.path().c_str());
+    } else {
+      present.insert(id);
+    }
+  }
+  if (error) return Fail(ErrnoError(error.value(), fmt::format("reading {}", folder_.string())));
+  for (const auto& [id, blob] : adopted_) {
+    highest = std::max(highest, id);
+    if (!blob.expired() && !present.contains(id)) {
+      return Fail(Code::kCorrupt,
+                  "{} is missing: objects whose bytes it holds cannot be served; restore it from a copy",
+                  PathOf(id).string());
+    }
+  }
+  next_number_ = highest / 2 + 1;
+  adopted_.clear();
+  removes_ = true;
+  return {};
+}
+
+Result<BlobStore::NewFile> BlobStore::Create(bool pack) {
+  std::uint64_t id = next_number_.fetch_add(1) * 2 + (pack ? 1 : 0);
+  UniqueFd fd = MR_TRY(OpenFile(PathOf(id), O_RDWR | O_CREAT | O_EXCL, 0600));
+  return NewFile{std::make_shared<Blob>(*this, id), std::move(fd)};
+}
+
+Result<Extent> BlobStore::AppendToPack(ByteSpan bytes) {
+  std::shared_ptr<Pack> pack;
+  std::uint64_t offset = 0;
+  {
+    MutexLock lock(mutex_);
+    if (!pack_ || pack_->size >= kPackBytes) {
+      NewFile file = MR_TRY(Create(true));
+      MR_TRY(SyncNames());
+      pack_ = std::make_shared<Pack>();
+      pack_->blob = std::move(file.blob);
+      pack_->fd = std::move(file.fd);
+      pack_->group = std::make_unique<GroupSync>([fd = pack_->fd.get(), path = PathOf(pack_->blob->id())]() -> Status {
+        if (fdatasync(fd) != 0) return Fail(ErrnoError(errno, path.string()));
+        return {};
+      });
+    }
+    pack = pack_;
+    offset = pack->size;
+    pack->size += bytes.size();
+  }
+  // Outside the lock: each writer has its own place.
+  MR_TRY(WriteFully(pack->fd.get(), bytes, offset, "a pack of small objects"));
+  if (sync_) MR_TRY(pack->group->Sync());
+  return Extent{pack->blob, offset, bytes.size()};
+}
+
+Status BlobWriter::Append(ByteSpan bytes) {
+  if (!file_.fd && size_ + bytes.size() <= kSmallBody) {
+    small_.append(AsText(bytes));
+    size_ += bytes.size();
+    return {};
+  }
+  if (!file_.fd) MR_TRY(Spill());
+  MR_TRY(WriteFully(file_.fd.get(), bytes, size_, "an object"));
+  size_ += bytes.size();
+  return {};
+}
+
+Status BlobWriter::Spill() {
+  file_ = MR_TRY(store_.Create(false));
+  MR_TRY(WriteFully(file_.fd.get(), AsBytes(small_), 0, "an object"));
+  small_ = {};
+  return {};
+}
+
+Result<Extents> BlobWriter::Finish() {
+  if (size_ == 0) return Extents();
+  if (!file_.fd) return Extents{MR_TRY(store_.AppendToPack(AsBytes(small_)))};
+  if (store_.sync_) {
+    if (fdatasync(file_.fd.get()) != 0) return Fail(ErrnoError(errno, "storing an object"));
+    MR_TRY(store_.SyncNames());
+  }
+  return Extents{{file_.blob, 0, size_}};
+}
+
+}  // namespace millrace::s3d

@@ -1,0 +1,352 @@
+#include "millrace/s3d/fault.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <optional>
+
+#include "millrace/base/random.h"
+#include "millrace/base/text.h"
+
+namespace millrace::s3d {
+
+const std::string_view kFaultHelp =
+    R"(SPEC is rules separated by ';'. A rule is an effect and, separated by ',', whom it befalls:
+
+  latency=50ms, latency=10ms..200ms   wait before the operation
+  bandwidth=10MB                      bytes a second, for each request, each way
+  error=500, error=503                answer InternalError, SlowDown; other statuses likewise; the operation is not done
+  slowdown                            the same as error=503
+  truncate                            end the answer half-way through its body, in good order
+  reset=request                       reset the connection before the operation
+  reset=answer                        do the operation, then reset the connection instead of answering
+  reset=body                          reset the connection half-way through the answer's body
+  seed=7                              a rule of its own: another sequence of decisions
+
+  op=GetObject|PutObject              only these operations (S3's names)
+  bucket=NAME  key=PREFIX             only this bucket, only keys with this prefix (percent-encode ',' and ';')
+  rate=5%                             only so many of the requests, picked by the seed
+  skip=N  count=N                     not the first N of them; N times at most
+
+Example: --fault "latency=5ms..20ms; error=503,op=GetObject,rate=2%; reset=answer,op=PutObject,skip=10,count=1")";
+
+struct FaultPlan::Rule {
+  enum class Effect { kLatency, kBandwidth, kError, kCut };
+  Effect effect = Effect::kLatency;
+  Duration least{}, most{};
+  std::uint64_t bytes_per_second = 0;
+  int status = 0;
+  Fault::Cut cut = Fault::Cut::kNone;
+  std::vector<std::string> operations;
+  std::optional<std::string> bucket;
+  std::string key_prefix;
+  double rate = 1;
+  std::uint64_t skip = 0, count = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t seen = 0, fired = 0;
+
+  bool Matches(std::string_view operation, std::string_view in_bucket, std::string_view key) const {
+    return (operations.empty() || std::ranges::find(operations, operation) != operations.end()) &&
+           (!bucket || *bucket == in_bucket) && key.starts_with(key_prefix);
+  }
+};
+
+namespace {
+
+S3Error ErrorOfStatus(int status) {
+  std::string_view code = status == 503   ? "SlowDown"
+                          : status == 403 ? "AccessDenied"
+                          : status == 404 ? "NoSuchKey"
+                          : status == 429 ? "TooManyRequests"
+                          : status == 408 ? "RequestTimeout"
+                                          : "InternalError";
+  S3Error error(code, status == 503 ? "Please reduce your request rate." : "A fault ordered with --fault.");
+  error.status = status;
+  return error;
+}
+
+Result<std::uint64_t> ParseNumber(std::string_view text) {
+  std::uint64_t value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) {
+    return Fail(Code::kInvalidArgument, "\"{}\" is not a number", text);
+  }
+  return value;
+}
+
+Result<double> ParseRate(std::string_view text) {
+  double scale = 1;
+  if (text.ends_with('%')) {
+    text.remove_suffix(1);
+    scale = 0.01;
+  }
+  double value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size() || !(value * scale >= 0) ||
+      value * scale > 1) {
+    return Fail(Code::kInvalidArgument, "\"{}\" is not a rate such as 5% or 0.05", text);
+  }
+  return value * scale;
+}
+
+Result<Fault::Cut> ParseReset(std::string_view where) {
+  if (where == "request") return Fault::Cut::kBeforeOperation;
+  if (where == "answer") return Fault::Cut::kBeforeAnswer;
+  if (where == "body") return Fault::Cut::kInBody;
+  return Fail(Code::kInvalidArgument, "reset takes request, answer or body, not \"{}\"", where);
+}
+
+/// Spreads bytes over time.
+class Pacer {
+ public:
+  Pacer(std::uint64_t bytes_per_second, Clock& clock, std::stop_token stop)
+      : rate_(bytes_per_second), clock_(clock), stop_(std::move(stop)), start_(clock.Now()) {}
+  /// How much may move in one go.
+  std::uint64_t Piece(std::uint64_t wanted) const {
+    return rate_ == 0 ? wanted : std::min(wanted, std::clamp<std::uint64_t>(rate_ / 20, 1, 256 * kKiB));
+  }
+  void Moved(std::uint64_t bytes) {
+    if (rate_ == 0) return;
+    moved_ += bytes;
+    clock_.SleepUntil(
+        start_ + Duration(static_cast<std::int64_t>(1e9 * static_cast<double>(moved_) / static_cast<double>(rate_))),
+        stop_);
+  }
+
+ private:
+  const std::uint64_t rate_;
+  Clock& clock_;
+  std::stop_token stop_;
+  const TimePoint start_;
+  std::uint64_t moved_ = 0;
+};
+
+class PacedRequest final : public http::ServerRequest {
+ public:
+  PacedRequest(http::ServerRequest& inner, std::uint64_t rate, Clock& clock)
+      : inner_(inner), pacer_(rate, clock, inner.stop()) {}
+  std::string_view method() const override { return inner_.method(); }
+  std::string_view target() const override { return inner_.target(); }
+  std::string_view path() const override { return inner_.path(); }
+  std::string_view query() const override { return inner_.query(); }
+  const http::Headers& headers() const override { return inner_.headers(); }
+  std::string_view peer() const override { return inner_.peer(); }
+  std::optional<std::uint64_t> content_length() const override { return inner_.content_length(); }
+  std::stop_token stop() const override { return inner_.stop(); }
+  Result<std::string> ReadAllBody(std::uint64_t max_bytes) override { return inner_.ReadAllBody(max_bytes); }
+  Result<std::size_t> ReadBody(MutableByteSpan into) override {
+    std::size_t got = MR_TRY(inner_.ReadBody(into.first(pacer_.Piece(into.size()))));
+    pacer_.Moved(got);
+    return got;
+  }
+
+ private:
+  http::ServerRequest& inner_;
+  Pacer pacer_;
+};
+
+class FaultyResponse final : public http::ServerResponse {
+ public:
+  FaultyResponse(http::ServerResponse& inner, const Fault& fault, std::stop_token stop, Clock& clock)
+      : inner_(inner), cut_(fault.cut), pacer_(fault.bytes_per_second, clock, std::move(stop)) {}
+
+  Status Send(int status, http::Headers headers, ByteSpan body) override {
+    MR_TRY(Start(status, std::move(headers), body.size()));
+    MR_TRY(Write(body));
+    return Finish();
+  }
+  Status Start(int status, http::Headers headers, std::optional<std::uint64_t> content_length) override {
+    if (cut_ == Fault::Cut::kBeforeAnswer) return Break();
+    left_ = content_length.value_or(0) / 2;
+    return inner_.Start(status, std::move(headers), content_length);
+  }
+  Status Write(ByteSpan bytes) override {
+    while (!bytes.empty()) {
+      ByteSpan piece = bytes.first(MR_TRY(Allow(bytes.size())));
+      MR_TRY(inner_.Write(piece));
+      pacer_.Moved(piece.size());
+      bytes = bytes.subspan(piece.size());
+    }
+    return {};
+  }
+  Status WriteFile(int fd, std::uint64_t offset, std::uint64_t length) override {
+    while (length > 0) {
+      std::uint64_t piece = MR_TRY(Allow(length));
+      MR_TRY(inner_.WriteFile(fd, offset, piece));
+      pacer_.Moved(piece);
+      offset += piece;
+      length -= piece;
+    }
+    return {};
+  }
+  Status Finish() override { return CutsBody() ? Break() : inner_.Finish(); }
+  void Abort(bool reset) override { inner_.Abort(reset); }
+  bool started() const override { return inner_.started(); }
+
+ private:
+  bool CutsBody() const { return cut_ == Fault::Cut::kInBody || cut_ == Fault::Cut::kTruncate; }
+  /// How many of `wanted` bytes may go out now.
+  Result<std::uint64_t> Allow(std::uint64_t wanted) {
+    wanted = pacer_.Piece(wanted);
+    if (!CutsBody()) return wanted;
+    if (left_ == 0) return Break();
+    wanted = std::min(wanted, left_);
+    left_ -= wanted;
+    return wanted;
+  }
+  std::unexpected<Error> Break() {
+    inner_.Abort(cut_ != Fault::Cut::kTruncate);
+    return Fail(Code::kUnavailable, "cut short by --fault");
+  }
+
+  http::ServerResponse& inner_;
+  const Fault::Cut cut_;
+  Pacer pacer_;
+  std::uint64_t left_ = 0;  ///< of the body, until it is cut
+};
+
+}  // namespace
+
+FaultPlan::FaultPlan() = default;
+FaultPlan::~FaultPlan() = default;
+
+namespace {
+
+/// Sets what `name=value` says; false when there is no effect of that name.
+template <class Rule>
+Result<bool> SetEffect(Rule& rule, std::string_view name, std::string_view value) {
+  using Effect = typename Rule::Effect;
+  if (name == "latency") {
+    rule.effect = Effect::kLatency;
+    std::size_t dots = value.find("..");
+    rule.least = MR_TRY(ParseDuration(value.substr(0, dots)));
+    rule.most = dots == std::string_view::npos ? rule.least : MR_TRY(ParseDuration(value.substr(dots + 2)));
+    if (rule.most < rule.least) return Fail(Code::kInvalidArgument, "\"{}\" goes backwards", value);
+  } else if (name == "bandwidth") {
+    rule.effect = Effect::kBandwidth;
+    rule.bytes_per_second = MR_TRY(ParseBytes(value));
+    if (rule.bytes_per_second == 0) return Fail(Code::kInvalidArgument, "a bandwidth of zero");
+  } else if (name == "error" || (name == "slowdown" && value.empty())) {
+    rule.effect = Effect::kError;
+    std::uint64_t status = name == "slowdown" ? 503 : MR_TRY(ParseNumber(value));
+    if (status < 400 || status > 599) return Fail(Code::kInvalidArgument, "{} is not an error's status", status);
+    rule.status = static_cast<int>(status);
+  } else if (name == "truncate" && value.empty()) {
+    rule.effect = Effect::kCut;
+    rule.cut = Fault::Cut::kTruncate;
+  } else if (name == "reset") {
+    rule.effect = Effect::kCut;
+    rule.cut = MR_TRY(ParseReset(value));
+  } else {
+    return false;
+  }
+  return true;
+}
+
+/// Sets whom a rule befalls; false when there is no such selector.
+template <class Rule>
+Result<bool> SetSelector(Rule& rule, std::string_view name, std::string_view value) {
+  if (name == "op") {
+    for (std::string_view operation : Split(value, '|')) rule.operations.emplace_back(Trim(operation));
+  } else if (name == "bucket") {
+    rule.bucket = std::string(value);
+  } else if (name == "key") {
+    rule.key_prefix = MR_TRY(PercentDecode(value));
+  } else if (name == "rate") {
+    rule.rate = MR_TRY(ParseRate(value));
+  } else if (name == "skip") {
+    rule.skip = MR_TRY(ParseNumber(value));
+  } else if (name == "count") {
+    rule.count = MR_TRY(ParseNumber(value));
+  } else {
+    return false;
+  }
+  return true;
+}
+
+constexpr std::string_view kWords[] = {"latency", "bandwidth", "error", "slowdown", "truncate", "reset", "seed",
+                                       "op",      "bucket",    "key",   "rate",     "skip",     "count"};
+
+}  // namespace
+
+Result<std::unique_ptr<FaultPlan>> FaultPlan::Parse(std::string_view text) {
+  auto plan = std::make_unique<FaultPlan>();
+  std::vector<Rule> rules;
+  for (std::string_view clause : Split(text, ';')) {
+    clause = Trim(clause);
+    if (clause.empty()) continue;
+    Rule rule;
+    bool has_effect = false;
+    for (std::string_view word : Split(clause, ',')) {
+      word = Trim(word);
+      std::size_t equals = std::min(word.find('='), word.size());
+      std::string_view name = Trim(word.substr(0, equals)),
+                       value = Trim(word.substr(std::min(equals + 1, word.size())));
+      auto explain = [&](Error error) { return Fail(error.Context(fmt::format("fault rule \"{}\"", clause))); };
+      if (name == "seed" && clause == word) {
+        auto seed = ParseNumber(value);
+        if (!seed) return explain(seed.error());
+        plan->seed_ = *seed;
+        continue;
+      }
+      auto effect = SetEffect(rule, name, value);
+      if (!effect) return explain(effect.error());
+      if (*effect && has_effect)
+        return explain(Error(Code::kInvalidArgument, "two effects in one rule: separate them with ';'"));
+      has_effect |= *effect;
+      if (*effect) continue;
+      auto selector = SetSelector(rule, name, value);
+      if (!selector) return explain(selector.error());
+      if (!*selector) return explain(Error(Code::kInvalidArgument, UnknownName("word", name, kWords)));
+    }
+    if (has_effect) {
+      rules.push_back(std::move(rule));
+    } else if (!clause.starts_with("seed")) {
+      return Fail(Code::kInvalidArgument, "fault rule \"{}\" has no effect: name one, such as latency=50ms", clause);
+    }
+  }
+  MutexLock lock(plan->mutex_);
+  plan->rules_ = std::move(rules);
+  lock.Unlock();
+  return plan;
+}
+
+Fault FaultPlan::Decide(std::string_view operation, std::string_view bucket, std::string_view key) {
+  Fault fault;
+  MutexLock lock(mutex_);
+  for (std::size_t i = 0; i < rules_.size(); ++i) {
+    Rule& rule = rules_[i];
+    if (!rule.Matches(operation, bucket, key)) continue;
+    const std::uint64_t turn = rule.seen++;
+    if (turn < rule.skip || rule.fired >= rule.count) continue;
+    Random random(Mix64(seed_) ^ Mix64(i + 1) ^ turn);
+    if (random.Uniform() >= rule.rate) continue;
+    ++rule.fired;
+    switch (rule.effect) {
+      case Rule::Effect::kLatency:
+        fault.latency += rule.least + Duration(static_cast<std::int64_t>(
+                                          random.Uniform() * static_cast<double>((rule.most - rule.least).count())));
+        break;
+      case Rule::Effect::kBandwidth:
+        fault.bytes_per_second = rule.bytes_per_second;
+        break;
+      case Rule::Effect::kError:
+        if (fault.error.empty()) fault.error.push_back(ErrorOfStatus(rule.status));
+        break;
+      case Rule::Effect::kCut:
+        if (fault.cut == Fault::Cut::kNone) fault.cut = rule.cut;
+        break;
+    }
+  }
+  return fault;
+}
+
+std::unique_ptr<http::ServerRequest> ApplyToRequest(const Fault& fault, http::ServerRequest& request, Clock& clock) {
+  return std::make_unique<PacedRequest>(request, fault.bytes_per_second, clock);
+}
+
+std::unique_ptr<http::ServerResponse> ApplyToResponse(const Fault& fault, http::ServerResponse& response,
+                                                      std::stop_token stop, Clock& clock) {
+  return std::make_unique<FaultyResponse>(response, fault, std::move(stop), clock);
+}
+
+}  // namespace millrace::s3d

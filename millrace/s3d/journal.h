@@ -1,0 +1,52 @@
+// The append-only file that says what exists. docs/formats/s3d.md has its bytes.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "millrace/base/files.h"
+#include "millrace/base/result.h"
+#include "millrace/s3d/group_sync.h"
+
+namespace millrace::s3d {
+
+/// A sequence of records, each framed with its length and CRC-32C. The torn tail that a crash may leave is cut off on
+/// opening; damage anywhere else fails with kCorrupt. Append, Replace and the size are for one thread at a time (the
+/// storage's lock); Sync is for any thread.
+class Journal {
+ public:
+  using Visitor = std::function<Status(std::string_view record)>;
+  /// Opens or creates the file and shows every whole record to `visit`, in order. With `sync` false nothing waits for
+  /// the disk: a kill loses nothing, a power cut may.
+  static Result<std::unique_ptr<Journal>> Open(std::filesystem::path path, bool sync, const Visitor& visit);
+
+  /// Hands records (as FrameRecord makes them) to the system: from now on they survive this process.
+  Status Append(std::string_view frames);
+  /// Blocks until all that was appended before survives the machine as well.
+  Status Sync();
+
+  std::uint64_t file_bytes() const { return file_bytes_; }
+  /// Puts a new file in the place of this one, atomically; `frames` must say the same in fewer words.
+  Status Replace(std::string_view frames);
+
+ private:
+  Journal(std::filesystem::path path, bool sync, UniqueFd fd, std::uint64_t bytes);
+  Status Flush();
+
+  const std::filesystem::path path_;
+  const bool sync_;
+  Mutex fd_mutex_;
+  std::shared_ptr<UniqueFd> fd_ MR_GUARDED_BY(fd_mutex_);
+  std::uint64_t file_bytes_ = 0;  ///< of the present file
+  bool broken_ = false;           ///< an append failed half-way: nothing may follow it
+  GroupSync group_;
+};
+
+/// Appends a framed record to `frames`.
+void FrameRecord(std::string_view record, std::string& frames);
+
+}  // namespace millrace::s3d

@@ -1,0 +1,127 @@
+#include "millrace/s3d/server.h"
+
+#include <atomic>
+
+#include "millrace/base/random.h"
+#include "millrace/base/sync.h"
+#include "millrace/http/server.h"
+#include "millrace/s3d/dispatch.h"
+#include "millrace/s3d/fault.h"
+#include "millrace/s3d/signature.h"
+#include "millrace/s3d/storage.h"
+#include "millrace/s3d/xml.h"
+
+namespace millrace::s3d {
+
+struct Server::Rep {
+  Rep(Options opts, std::unique_ptr<Storage> stored, std::shared_ptr<FaultPlan> faults)
+      : options(std::move(opts)),
+        clock(options.clock ? *options.clock : SystemClock()),
+        storage(std::move(stored)),
+        authenticator({options.access_key, options.secret_key}, options.anonymous, clock),
+        fault_plan(std::move(faults)) {}
+
+  void Handle(http::ServerRequest& request, http::ServerResponse& response);
+  Reply<void> Serve(const Route& route, const Target& target, const QueryParameters& query,
+                    const std::string& request_id, http::ServerRequest& request, http::ServerResponse& response);
+  void Answer(const S3Error& error, const std::string& request_id, const http::ServerRequest& request,
+              http::ServerResponse& response);
+
+  const Options options;
+  Clock& clock;
+  std::unique_ptr<Storage> storage;
+  const Authenticator authenticator;
+  std::atomic<std::uint64_t> next_request = Mix64(SystemEntropy());
+  Mutex fault_mutex;
+  std::shared_ptr<FaultPlan> fault_plan MR_GUARDED_BY(fault_mutex);
+  std::unique_ptr<http::Server> http;  ///< last: its threads use all of the above
+};
+
+Result<std::unique_ptr<Server>> Server::Start(Options options) {
+  std::shared_ptr<FaultPlan> faults = MR_TRY(FaultPlan::Parse(options.fault));
+  Clock& clock = options.clock ? *options.clock : SystemClock();
+  auto storage = MR_TRY(Storage::Open(options.root, options.sync, clock));
+  http::Server::Options http{.listen = options.listen, .max_connections = options.max_connections, .log = options.log};
+  auto rep = std::make_unique<Rep>(std::move(options), std::move(storage), std::move(faults));
+  rep->http = MR_TRY(http::Server::Start(
+      std::move(http), [rep = rep.get()](auto& request, auto& response) { rep->Handle(request, response); }));
+  return std::unique_ptr<Server>(new Server(std::move(rep)));
+}
+
+Server::Server(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
+Server::~Server() = default;
+int Server::port() const { return rep_->http->port(); }
+std::string Server::address() const { return rep_->http->address(); }
+std::string Server::endpoint() const { return "http://" + address(); }
+void Server::Stop(Duration grace) { rep_->http->Stop(grace); }
+
+Status Server::CreateBucket(std::string_view name) {
+  auto made = rep_->storage->CreateBucket(name);
+  if (made) return {};
+  Code code = made.error().status == 409 ? Code::kAlreadyExists : CodeFromHttpStatus(made.error().status);
+  return Fail(code, "bucket {}: {}", name, made.error().message);
+}
+
+Status Server::SetFaults(std::string_view spec) {
+  std::shared_ptr<FaultPlan> plan = MR_TRY(FaultPlan::Parse(spec));
+  MutexLock lock(rep_->fault_mutex);
+  rep_->fault_plan = std::move(plan);
+  return {};
+}
+
+void Server::Rep::Answer(const S3Error& error, const std::string& request_id, const http::ServerRequest& request,
+                         http::ServerResponse& response) {
+  options.log.Debug("request failed", {{"method", request.method()},
+                                       {"path", request.path()},
+                                       {"code", error.code},
+                                       {"message", error.message},
+                                       {"request_id", request_id}});
+  if (response.started()) return response.Abort(false);
+  http::Headers headers;
+  headers.Set("x-amz-request-id", request_id);
+  headers.Set("Content-Type", "application/xml");
+  (void)response.Send(error.status, std::move(headers), AsBytes(ErrorDocument(error, request.path(), request_id)));
+}
+
+void Server::Rep::Handle(http::ServerRequest& request, http::ServerResponse& response) {
+  std::string request_id = fmt::format("{:016X}", next_request.fetch_add(1));
+  auto fail = [&](const S3Error& error) { Answer(error, request_id, request, response); };
+
+  auto query = http::ParseQuery(request.query());
+  if (!query) return fail(S3Error("InvalidURI", "Couldn't parse the specified URI."));
+  auto target = ParseTarget(request);
+  if (!target) return fail(target.error());
+  auto route = FindRoute(request, *target, *query);
+  if (!route) return fail(route.error());
+
+  Fault fault = [&] {
+    MutexLock lock(fault_mutex);
+    std::shared_ptr<FaultPlan> plan = fault_plan;
+    lock.Unlock();
+    return plan->Decide((*route)->name, target->bucket, target->key);
+  }();
+  if (fault.latency.count() > 0 && !clock.SleepFor(fault.latency, request.stop())) return response.Abort(false);
+  if (!fault.error.empty()) return fail(fault.error.front());
+  if (fault.cut == Fault::Cut::kBeforeOperation) return response.Abort(true);
+
+  Reply<void> served;
+  if (fault.bytes_per_second == 0 && fault.cut == Fault::Cut::kNone) {
+    served = Serve(**route, *target, *query, request_id, request, response);
+  } else {
+    auto slow_request = ApplyToRequest(fault, request, clock);
+    auto faulty_response = ApplyToResponse(fault, response, request.stop(), clock);
+    served = Serve(**route, *target, *query, request_id, *slow_request, *faulty_response);
+  }
+  if (!served) fail(served.error());
+}
+
+Reply<void> Server::Rep::Serve(const Route& route, const Target& target, const QueryParameters& query,
+                               const std::string& request_id, http::ServerRequest& request,
+                               http::ServerResponse& response) {
+  Authenticated who = MR_TRY(authenticator.Check(request, query));
+  Exchange exchange{
+      request, response, *storage, who, query, target.bucket, target.key, request_id, options.min_part_bytes};
+  return route.run(exchange);
+}
+
+}  // namespace millrace::s3d
