@@ -3,6 +3,8 @@
 
 namespace millrace::cli {
 
-void AddCommands([[maybe_unused]] CLI::App& app, [[maybe_unused]] Context& context) {}
+void AddCommands(CLI::App& app, Context& context) {
+  AddS3dCommand(app, context);
+}
 
 }  // namespace millrace::cli

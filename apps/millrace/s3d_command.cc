@@ -34,9 +34,10 @@ Status Serve(const Context& context, S3dFlags flags) {
     return Fail(Code::kInvalidArgument, "an access key and a secret key belong together: give both, or neither");
   }
   if (options.access_key.empty() && !options.anonymous) {
-    return Fail(Code::kInvalidArgument,
-                "who may use the endpoint? Set MILLRACE_S3D_ACCESS_KEY and MILLRACE_S3D_SECRET_KEY (or --access-key and "
-                "--secret-key), or give --anonymous");
+    return Fail(
+        Code::kInvalidArgument,
+        "who may use the endpoint? Set MILLRACE_S3D_ACCESS_KEY and MILLRACE_S3D_SECRET_KEY (or --access-key and "
+        "--secret-key), or give --anonymous");
   }
   if (options.anonymous && !IsLoopback(options.listen)) {
     context.log().Warning("everybody who can reach this address can read and write", {{"listen", options.listen}});
@@ -62,7 +63,8 @@ Status Serve(const Context& context, S3dFlags flags) {
 void AddS3dCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<S3dFlags>();
   std::string examples =
-      "  MILLRACE_S3D_ACCESS_KEY=dev MILLRACE_S3D_SECRET_KEY=devsecret millrace s3d --root /tmp/s3 --listen 127.0.0.1:9000\n"
+      "  MILLRACE_S3D_ACCESS_KEY=dev MILLRACE_S3D_SECRET_KEY=devsecret millrace s3d --root /tmp/s3 --listen "
+      "127.0.0.1:9000\n"
       "  millrace s3d --root /tmp/s3 --anonymous --port-file /tmp/s3.port\n\nFaults:\n";
   examples += s3d::kFaultHelp;
   CLI::App* command = AddCommand(app, context, "s3d", "Serve a folder as an S3 endpoint, for development and tests",
@@ -78,7 +80,8 @@ void AddS3dCommand(CLI::App& app, Context& context) {
   command->add_option("--secret-key", options.secret_key,
                       "Secret key (better: MILLRACE_S3D_SECRET_KEY, which other users cannot see)");
   command->add_flag("--anonymous", options.anonymous, "Also serve requests without a signature");
-  command->add_flag("!--no-sync", options.sync, "Do not wait for the disk: what is acknowledged survives this process, not the machine");
+  command->add_flag("!--no-sync", options.sync,
+                    "Do not wait for the disk: what is acknowledged survives this process, not the machine");
   command->add_option("--fault", options.fault, "Faults to order, as described below");
 }
 
