@@ -62,7 +62,7 @@ endfunction()
 # millrace_test(NAME SOURCES ... LIBS ... [TIMEOUT s] [LABEL l]): a GoogleTest program; each case is a ctest test.
 # Tests find programs under MILLRACE_BIN and files under MILLRACE_SOURCE.
 function(millrace_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT;LABEL" "SOURCES;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "WHOLE" "TIMEOUT;LABEL" "SOURCES;LIBS")
   if(NOT MILLRACE_TESTS)
     return()
   endif()
@@ -80,7 +80,7 @@ function(millrace_test name)
   endif()
   if(arg_WHOLE)
     add_test(NAME ${name} COMMAND ${name})
-    set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} ${labels}
       ENVIRONMENT "MILLRACE_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};MILLRACE_SOURCE=${PROJECT_SOURCE_DIR}")
     return()
   endif()
