@@ -9,23 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "apps/common/globals.h"
 #include "millrace/base/json.h"
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
 #include "millrace/object/open.h"
 
 namespace millrace::cli {
-
-/// Flags that every command takes. MILLRACE_<FLAG> in the environment sets a default.
-struct Globals {
-  object::ConnectOptions connect;
-  std::uint64_t memory_budget = 512 * kMiB;
-  bool json = false;
-  bool dry_run = false;
-  bool quiet = false;
-  std::string progress = "auto";  ///< auto | on | off
-  LogLevel log_level = LogLevel::kWarning;
-};
 
 /// Handed to every command. Lives for the whole process.
 struct Context {

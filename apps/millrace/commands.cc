@@ -3,8 +3,11 @@
 
 namespace millrace::cli {
 
+// clang-format off
 void AddCommands(CLI::App& app, Context& context) {
   AddS3dCommand(app, context);
+  AddJobCommands(app, context);
 }
+// clang-format on
 
 }  // namespace millrace::cli

@@ -23,17 +23,18 @@ Result<std::pair<double, std::string_view>> NumberAndUnit(std::string_view text)
   return std::pair(number, text.substr(static_cast<std::size_t>(end - text.data())));
 }
 
+/// Letters inserted, removed, replaced, or swapped with their neighbour ("optimal string alignment").
 int EditDistance(std::string_view a, std::string_view b) {
-  std::vector<int> row(b.size() + 1);
+  std::vector<int> before(b.size() + 1), row(b.size() + 1), next(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);
   for (std::size_t i = 1; i <= a.size(); ++i) {
-    int diagonal = row[0];
-    row[0] = static_cast<int>(i);
+    next[0] = static_cast<int>(i);
     for (std::size_t j = 1; j <= b.size(); ++j) {
-      int substituted = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+      next[j] = std::min({row[j] + 1, next[j - 1] + 1, row[j - 1] + (a[i - 1] != b[j - 1])});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) next[j] = std::min(next[j], before[j - 2] + 1);
     }
+    before.swap(row);
+    row.swap(next);
   }
   return row.back();
 }

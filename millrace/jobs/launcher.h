@@ -35,7 +35,7 @@ class Launcher {
   virtual std::span<const RankState> Wait(TimePoint until, std::stop_token stop) = 0;
   /// To every rank that still runs.
   virtual void Signal(int signal_number) = 0;
-  /// The last lines that a rank wrote to standard error, to show with its failure.
+  /// The last lines that a rank wrote to standard error in this attempt, to show with its failure.
   virtual std::string ErrorTail(int rank, int lines) = 0;
 };
 

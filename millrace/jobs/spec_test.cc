@@ -85,8 +85,9 @@ TEST(Spec, SetOverridesTheFile) {
 }
 
 TEST(Spec, NamesTheNearestKeyAndThePlace) {
-  auto spec = Spec::Parse("name: x\ntrain:\n  setps: 5\n", "job.yaml");
+  auto spec = ParseSmall({"train.setps=5"});
   ASSERT_FALSE(spec);
+  EXPECT_THAT(spec.error().ToString(), HasSubstr("did you mean \"steps\""));
   spec = Spec::Parse(std::string(kSmall) + "run:\n  max_restart: 5\n", "job.yaml");
   ASSERT_FALSE(spec);
   EXPECT_EQ(spec.error().code(), Code::kInvalidArgument);

@@ -59,9 +59,9 @@ Json JobStatus::ToJson() const {
                {"attempt", attempt}, {"restarts", restarts}, {"started", started}, {"updated", updated}};
   if (step) json["step"] = *step;
   json["ranks"] = Json::array();
-  for (const Rank& rank : ranks) {
-    Json entry = {{"pid", rank.pid}, {"state", rank.state}};
-    if (rank.step) entry["step"] = *rank.step;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    Json entry = {{"rank", i}, {"pid", ranks[i].pid}, {"state", ranks[i].state}};
+    if (ranks[i].step) entry["step"] = *ranks[i].step;
     json["ranks"].push_back(std::move(entry));
   }
   return json;

@@ -62,14 +62,14 @@ void Supervisor::Start() {
   std::string reason = policy_.failure() ? policy_.failure()->what : "";
   if (auto started = launcher_.Start(attempt); !started) return policy_.StartFailed(started.error());
   policy_.Started(clock_.Now(), launcher_.ranks());
-  ranks_ = launcher_.Wait(clock_.Now(), {});
   Json fields = {{"attempt", attempt}, {"ranks", launcher_.ranks()}};
   std::string sentence = fmt::format("started {} ranks", launcher_.ranks());
   if (attempt > 1) {
     sentence = fmt::format("attempt {}: {} again: {}", attempt, sentence, reason);
     fields.update({{"reason", reason}, {"delay_s", Seconds(policy_.delay())}});
   }
-  Emit(JobEvent::Level::kInfo, attempt > 1 ? "restart" : "start", sentence, fields);
+  Emit(JobEvent::Level::kInfo, attempt > 1 ? "restart" : "start", sentence, fields);  // before any line of the ranks
+  ranks_ = launcher_.Wait(clock_.Now(), {});
   Publish("running", sentence);
 }
 

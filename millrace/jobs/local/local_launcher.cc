@@ -77,9 +77,11 @@ Status LocalLauncher::Start(int attempt) {
   int port = MR_TRY(FreePort());
   std::vector<Rank> children;  // goes, and kills what it has, if a later rank cannot be started
   for (int rank = 0; rank < options_.ranks; ++rank) {
-    std::error_code ignored;
-    std::filesystem::remove(HeartbeatPath(rank), ignored);
-    children.push_back({MR_TRY(Subprocess::Start(Command(rank, attempt, port))), {}});
+    std::error_code none;
+    std::filesystem::remove(HeartbeatPath(rank), none);
+    std::uint64_t written = std::filesystem::file_size(LogPath(rank, "err"), none);
+    if (none) written = 0;
+    children.push_back({MR_TRY(Subprocess::Start(Command(rank, attempt, port))), written, {}});
   }
   children_ = std::move(children);
   for (const Rank& child : children_) states_.push_back({.pid = child.process.pid()});
@@ -140,6 +142,8 @@ void LocalLauncher::Signal(int signal_number) {
   for (Rank& child : children_) child.process.Signal(signal_number);
 }
 
-std::string LocalLauncher::ErrorTail(int rank, int lines) { return TailOf(LogPath(rank, "err"), lines); }
+std::string LocalLauncher::ErrorTail(int rank, int lines) {
+  return TailOf(LogPath(rank, "err"), children_.at(static_cast<std::size_t>(rank)).error_start, lines);
+}
 
 }  // namespace millrace::jobs

@@ -53,6 +53,7 @@ class LocalLauncher final : public Launcher {
   };
   struct Rank {
     Subprocess process;
+    std::uint64_t error_start = 0;  ///< of this attempt in the rank's .err file
     Beat beat;
   };
 

@@ -129,6 +129,9 @@ TEST_F(LocalLauncherTest, TellsTheLastWordsOfARank) {
   Until(*launcher, AllEnded);
   EXPECT_EQ(launcher->ErrorTail(1, 2), "line 4 of 1\nline 5 of 1");
   EXPECT_EQ(launcher->ErrorTail(1, 100).substr(0, 6), "line 1");
+  ASSERT_TRUE(launcher->Start(2));
+  Until(*launcher, AllEnded);
+  EXPECT_EQ(launcher->ErrorTail(0, 100).size(), 5 * std::string("line 1 of 0\n").size() - 1) << "of this attempt only";
 }
 
 TEST_F(LocalLauncherTest, NothingIsLeftBehind) {
@@ -162,7 +165,7 @@ TEST(LogFollower, CutsEndlessLines) {
   }));
   EXPECT_EQ(total, 200 * kKiB + 4);
   EXPECT_EQ(lines.back(), "next");
-  EXPECT_EQ(TailOf(folder.path() / "none", 3), "");
+  EXPECT_EQ(TailOf(folder.path() / "none", 0, 3), "");
 }
 
 }  // namespace

@@ -49,13 +49,12 @@ bool LogFollower::Drain(const std::function<void(std::string_view)>& on_line) {
   return good;
 }
 
-std::string TailOf(const std::filesystem::path& path, int lines) {
+std::string TailOf(const std::filesystem::path& path, std::uint64_t begin, int lines) {
   auto file = OpenFile(path, O_RDONLY);
   if (!file) return {};
-  off_t size = ::lseek(file->get(), 0, SEEK_END);
-  std::string text(std::min<std::uint64_t>(kMaxTail, static_cast<std::uint64_t>(std::max<off_t>(size, 0))), '\0');
-  auto bytes = AsWritableBytes(std::span(text));
-  if (!ReadExactly(file->get(), bytes, static_cast<std::uint64_t>(size) - text.size(), path.string())) return {};
+  auto size = static_cast<std::uint64_t>(std::max<off_t>(::lseek(file->get(), 0, SEEK_END), 0));
+  std::string text(std::min<std::uint64_t>(kMaxTail, size - std::min(begin, size)), '\0');
+  if (!ReadExactly(file->get(), AsWritableBytes(text), size - text.size(), path.string())) return {};
   while (text.ends_with('\n')) text.pop_back();
   std::size_t start = text.size();
   for (int i = 0; i < lines && start != std::string::npos && start > 0; ++i) start = text.rfind('\n', start - 1);

@@ -30,7 +30,8 @@ class LogFollower {
   bool failed_ = false;
 };
 
-/// The last `lines` lines of a file, looking at no more than its last 16 KiB; "" when it cannot be read.
-std::string TailOf(const std::filesystem::path& path, int lines);
+/// The last `lines` lines of a file behind its first `begin` bytes, looking at no more than its last 16 KiB; "" when it
+/// cannot be read.
+std::string TailOf(const std::filesystem::path& path, std::uint64_t begin, int lines);
 
 }  // namespace millrace::jobs

@@ -1,0 +1,259 @@
+// millrace job …, millrace train, millrace serve.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+
+#include "apps/millrace/cli.h"
+#include "millrace/base/cpu.h"
+#include "millrace/base/files.h"
+#include "millrace/base/subprocess.h"
+#include "millrace/base/text.h"
+#include "millrace/jobs/local/local_launcher.h"
+#include "millrace/jobs/spec.h"
+#include "millrace/jobs/state.h"
+#include "millrace/jobs/supervisor.h"
+
+namespace millrace::cli {
+namespace {
+
+constexpr std::uint64_t kMaxJobFile = 4 * kMiB;
+
+/// Arguments of the commands that take a job file.
+struct JobArguments {
+  std::string file;
+  std::vector<std::string> assignments;
+  std::string program;  ///< of a rank; empty: millrace-train beside this one
+};
+
+/// Arguments of the commands that take a job's name.
+struct NameArguments {
+  std::string name;
+  int rank = 0;
+  bool errors = false, follow = false, no_wait = false;
+};
+
+Result<jobs::Spec> ReadSpec(const JobArguments& arguments) {
+  std::string text = MR_TRY(ReadFile(arguments.file, kMaxJobFile));
+  return jobs::Spec::Parse(text, arguments.file, arguments.assignments);
+}
+
+Result<std::vector<std::string>> RankCommand(const JobArguments& arguments, const std::filesystem::path& job_file) {
+  if (!arguments.program.empty()) return std::vector{arguments.program, job_file.string()};
+  auto directory = MR_TRY(ProgramDirectory());
+  return std::vector{(directory / "millrace-train").string(), job_file.string()};
+}
+
+/// Rank 0's results are this command's results; what it says beside them is marked as its own.
+void HandOn(jobs::LocalLauncher::Stream stream, std::string_view line) {
+  if (stream == jobs::LocalLauncher::Stream::kError) {
+    fmt::print(stderr, "[rank 0] {}\n", line);
+    return;
+  }
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
+void Tell(const Context& context, const std::string& name, const jobs::JobEvent& event) {
+  if (context.globals.json) PrintJsonLine(event.object);
+  if (context.globals.quiet && event.level == jobs::JobEvent::Level::kInfo) return;
+  fmt::print(stderr, "millrace: job {}: {}\n", name, event.sentence);
+}
+
+Result<int> RunJob(const Context& context, const JobArguments& arguments) {
+  jobs::Spec spec = MR_TRY(ReadSpec(arguments));
+  if (context.globals.dry_run) {
+    fmt::print("{}", spec.Render());
+    return kExitOk;
+  }
+  auto folder = MR_TRY(jobs::JobFolder::Claim(MR_TRY(jobs::StateRoot()), spec.name));
+  auto job_file = folder.path() / "job.yaml";
+  MR_TRY(WriteFileAtomic(job_file, AsBytes(spec.Render())));
+
+  jobs::LocalLauncher::Options local;
+  local.command = MR_TRY(RankCommand(arguments, job_file));
+  local.env = GlobalsEnvironment(context.globals);
+  local.env.merge(MissingMathEnvironment(DetectCpu()));
+  local.ranks = spec.ranks();
+  local.threads = spec.train.threads;
+  local.folder = folder.path();
+  local.on_line = HandOn;
+  jobs::LocalLauncher launcher(std::move(local));
+
+  jobs::Supervisor::Options options{.name = spec.name};
+  options.policy.max_restarts = spec.run.max_restarts;
+  options.policy.hang_timeout = spec.run.hang_timeout;
+  options.on_event = [&](const jobs::JobEvent& event) { Tell(context, spec.name, event); };
+  Logger log = context.log();
+  options.on_status = [&](const jobs::JobStatus& status) {
+    // A full disk must not end the training.
+    if (auto written = folder.Write(status); !written)
+      log.Warning("cannot write the status", {{"error", written.error()}});
+  };
+  jobs::Supervisor supervisor(launcher, SystemClock(), Random(SystemEntropy()), std::move(options));
+  return supervisor.Run(context.stop).exit_status;
+}
+
+std::string StepText(const std::optional<std::uint64_t>& step) { return step ? FormatCount(*step) : "-"; }
+
+Result<int> ShowStatus(const Context& context, const NameArguments& arguments) {
+  jobs::JobStatus status = MR_TRY(jobs::ReadJob(MR_TRY(jobs::StateRoot()), arguments.name));
+  if (context.globals.json) {
+    PrintJsonLine(status.ToJson());
+    return kExitOk;
+  }
+  fmt::print("{}: {}, step {}, attempt {}, {} restarts\n  {}\n  supervisor: process {}, since {}, seen {}\n",
+             status.name, status.state, StepText(status.step), status.attempt, status.restarts, status.message,
+             status.pid, status.started, status.updated);
+  for (std::size_t i = 0; i < status.ranks.size(); ++i) {
+    const auto& rank = status.ranks[i];
+    fmt::print("  rank {}: {}, step {}, process {}\n", i, rank.state, StepText(rank.step), rank.pid);
+  }
+  return kExitOk;
+}
+
+Result<int> ListAllJobs(const Context& context) {
+  auto all = MR_TRY(jobs::ListJobs(MR_TRY(jobs::StateRoot())));
+  if (!context.globals.json && !all.empty()) {
+    fmt::print("{:<24} {:<12} {:>10} {:>8}  {}\n", "NAME", "STATE", "STEP", "RESTARTS", "UPDATED");
+  }
+  for (const jobs::JobStatus& status : all) {
+    if (context.globals.json) {
+      PrintJsonLine(status.ToJson());
+    } else {
+      fmt::print("{:<24} {:<12} {:>10} {:>8}  {}\n", status.name, status.state, StepText(status.step), status.restarts,
+                 status.updated);
+    }
+  }
+  return kExitOk;
+}
+
+Result<int> ShowLogs(const Context& context, const NameArguments& arguments) {
+  auto root = MR_TRY(jobs::StateRoot());
+  auto status = MR_TRY(jobs::ReadJob(root, arguments.name));
+  auto path = root / "jobs" / status.name / "logs" /
+              fmt::format("rank-{}.{}", arguments.rank, arguments.errors ? "err" : "out");
+  if (!std::filesystem::exists(path)) {
+    return Fail(Code::kNotFound, "job \"{}\" has no log of rank {}: {}", status.name, arguments.rank, path.string());
+  }
+  jobs::LogFollower log(path);
+  auto print = [](std::string_view line) { fmt::print("{}\n", line); };
+  while (arguments.follow && status.active() && !context.stop.stop_requested()) {
+    if (!log.Poll(print)) break;
+    std::fflush(stdout);
+    SystemClock().SleepFor(std::chrono::milliseconds(200), context.stop);
+    status = MR_TRY(jobs::ReadJob(root, arguments.name));
+  }
+  if (!log.Drain(print)) return Fail(Code::kIo, "cannot read {}", path.string());
+  return kExitOk;
+}
+
+Result<int> StopOneJob(const Context& context, const NameArguments& arguments) {
+  auto root = MR_TRY(jobs::StateRoot());
+  MR_TRY(jobs::StopJob(root, arguments.name));
+  if (arguments.no_wait) return kExitOk;
+  for (;;) {
+    auto status = MR_TRY(jobs::ReadJob(root, arguments.name));
+    if (!status.active()) {
+      fmt::print(stderr, "millrace: job {}: {}\n", status.name, status.message);
+      return kExitOk;
+    }
+    if (!SystemClock().SleepFor(std::chrono::milliseconds(100), context.stop)) {
+      return Fail(Code::kCancelled, "job \"{}\" is still {}", status.name, status.state);
+    }
+  }
+}
+
+/// `millrace serve` is millrace-serve, with the flags given before the word `serve` as its environment.
+int RunServe(const Context& context) {
+  auto environment = GlobalsEnvironment(context.globals);
+  environment.merge(MissingMathEnvironment(DetectCpu()));
+  for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
+  auto word = std::find(context.arguments.begin(), context.arguments.end(), "serve");
+  return ReportError(
+      context, ExecSibling("millrace-serve", {word + (word != context.arguments.end()), context.arguments.end()}));
+}
+
+/// An action for AddCommand from a function that may fail.
+template <class Function, class... Bound>
+std::function<int()> Act(Context& context, Function function, const Bound&... bound) {
+  return [&context, function, bound...]() -> int {
+    Result<int> status = function(context, *bound...);
+    return status ? *status : ReportError(context, status.error());
+  };
+}
+
+void AddJobFileArguments(CLI::App& command, const std::shared_ptr<JobArguments>& arguments) {
+  command.add_option("JOB.yaml", arguments->file, "The job file")->required();
+  command.add_option("--set", arguments->assignments, "key.path=value: wins over the file; may be repeated")
+      ->allow_extra_args(false);
+}
+
+void AddRunCommand(CLI::App& parent, Context& context, std::string name, std::string description,
+                   std::string examples) {
+  auto arguments = std::make_shared<JobArguments>();
+  CLI::App* command = AddCommand(parent, context, std::move(name), std::move(description), std::move(examples),
+                                 Act(context, RunJob, arguments));
+  AddJobFileArguments(*command, arguments);
+  command->add_option("--program", arguments->program, "What to run as a rank instead of millrace-train")->group("");
+}
+
+void AddRender(CLI::App& job, Context& context) {
+  auto arguments = std::make_shared<JobArguments>();
+  auto render = [](Context&, const JobArguments& given) -> Result<int> {
+    fmt::print("{}", MR_TRY(ReadSpec(given)).Render());
+    return kExitOk;
+  };
+  AddJobFileArguments(*AddCommand(job, context, "render", "Print a job file with every default filled in",
+                                  "  millrace job render job.yaml\n"
+                                  "  millrace job render job.yaml --set train.steps=10",
+                                  Act(context, render, arguments)),
+                      arguments);
+}
+
+void AddNameCommands(CLI::App& job, Context& context) {
+  auto arguments = std::make_shared<NameArguments>();
+  auto add = [&](std::string name, std::string description, std::string examples, auto function) {
+    CLI::App* command = AddCommand(job, context, std::move(name), std::move(description), std::move(examples),
+                                   Act(context, function, arguments));
+    command->add_option("NAME", arguments->name, "The job's name")->required();
+    return command;
+  };
+  add("status", "Show how a job is doing", "  millrace job status llama-demo\n  millrace --json job status llama-demo",
+      ShowStatus);
+  CLI::App* logs =
+      add("logs", "Print what a rank wrote",
+          "  millrace job logs llama-demo --follow\n  millrace job logs llama-demo --rank 1 --errors", ShowLogs);
+  logs->add_option("--rank", arguments->rank, "Which rank")->check(CLI::NonNegativeNumber)->capture_default_str();
+  logs->add_flag("--errors", arguments->errors, "Its standard error instead of its standard output");
+  logs->add_flag("-f,--follow", arguments->follow, "Go on until the job ends");
+  CLI::App* stop =
+      add("stop", "Let a job save and leave, and wait until it has", "  millrace job stop llama-demo", StopOneJob);
+  stop->add_flag("--no-wait", arguments->no_wait, "Ask, and do not wait");
+}
+
+}  // namespace
+
+void AddJobCommands(CLI::App& app, Context& context) {
+  AddRunCommand(app, context, "train", "Train as a job file says, in the foreground (the same as `job run`)",
+                "  millrace train job.yaml\n"
+                "  millrace train job.yaml --set train.steps=100 --set run.processes_per_node=1");
+  CLI::App* job = app.add_subcommand("job", "Run training jobs, watch and stop them");
+  job->require_subcommand(1);
+  AddRunCommand(*job, context, "run", "Start the ranks of a job, restart them when one fails, until it is done",
+                "  millrace job run job.yaml\n"
+                "  millrace job run job.yaml --set train.optimizer.lr=1e-4 --json");
+  AddRender(*job, context);
+  AddNameCommands(*job, context);
+  AddCommand(*job, context, "list", "List the jobs of this machine", "  millrace job list\n  millrace --json job list",
+             Act(context, ListAllJobs));
+
+  CLI::App* serve = AddCommand(app, context, "serve", "Serve a model over HTTP (millrace-serve)", "",
+                               [&context] { return RunServe(context); });
+  serve->prefix_command();
+  serve->set_help_flag();
+}
+
+}  // namespace millrace::cli
