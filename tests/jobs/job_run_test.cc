@@ -1,0 +1,192 @@
+// Runs `millrace job …` with shell scripts as ranks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+#include "millrace/base/files.h"
+#include "millrace/base/json.h"
+#include "millrace/base/subprocess.h"
+
+namespace millrace {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+constexpr const char* kJob = R"(name: tested
+data:
+  sources: [{url: "s3://corpus/wiki/*.jsonl"}]
+  tokenizer: s3://models/tokenizer.model
+train: {steps: 100}
+run: {processes_per_node: 2, max_restarts: 3}
+)";
+
+/// A rank that makes `total` steps, from 10 on once it has been restarted, and leaves when asked to.
+constexpr const char* kRank = R"(#!/bin/sh
+trap 'echo saved; exit 130' TERM
+step=0
+[ $MILLRACE_ATTEMPT = 1 ] || step=10
+while [ $step -lt ${TOTAL:-20} ]; do
+  step=$((step + 1))
+  [ $RANK = 1 ] || echo "{\"step\": $step}"
+  echo $step > $MILLRACE_HEARTBEAT_FILE
+  sleep 0.02
+done
+)";
+
+class JobRunTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const char* bin = std::getenv("MILLRACE_BIN");
+    if (bin == nullptr) GTEST_SKIP() << "MILLRACE_BIN is not set";
+    millrace_ = std::string(bin) + "/millrace";
+    std::ofstream(Path("job.yaml")) << kJob;
+    std::ofstream(Path("rank.sh")) << kRank;
+    std::filesystem::permissions(Path("rank.sh"), std::filesystem::perms::owner_all);
+  }
+  std::string Path(std::string_view name) const { return (folder_.path() / name).string(); }
+  Subprocess::Options Command(std::vector<std::string> arguments) const {
+    Subprocess::Options options;
+    options.argv = std::move(arguments);
+    options.argv.insert(options.argv.begin(), millrace_);
+    options.env = {{"MILLRACE_STATE_DIR", Path("state")}, {"TOTAL", total_}};
+    options.stderr_file = Path("stderr");
+    return options;
+  }
+  Subprocess StartJob(std::vector<std::string> more = {}) const {
+    std::vector<std::string> arguments = {"job", "run", Path("job.yaml"), "--program", Path("rank.sh"), "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    auto options = Command(arguments);
+    options.stdout_file = Path("stdout");
+    return *Subprocess::Start(std::move(options));
+  }
+  Json Status() const {
+    auto output = Subprocess::Run(Command({"--json", "job", "status", "tested"}));
+    return output && output->state.ok() ? *ParseJson(output->stdout_text, "status") : Json();
+  }
+  /// Polls the status until `ready` holds; the test fails after 20 s.
+  template <class Ready>
+  Json AwaitStatus(Ready ready) const {
+    for (TimePoint end = SystemClock().Now() + seconds(20); SystemClock().Now() < end;) {
+      Json status = Status();
+      if (status.is_object() && ready(status)) return status;
+      SystemClock().SleepFor(milliseconds(20));
+    }
+    ADD_FAILURE() << "timed out";
+    return Status();
+  }
+  static bool Stepping(const Json& status) {
+    const Json& ranks = status["ranks"];
+    return ranks.size() == 2 && ranks[0].contains("step") && ranks[1].contains("step");
+  }
+  std::vector<Json> Lines() const {
+    std::vector<Json> lines;
+    std::ifstream file(Path("stdout"));
+    for (std::string line; std::getline(file, line);) lines.push_back(ParseJson(line, "a line").value_or(Json(line)));
+    return lines;
+  }
+  static std::vector<std::string> Events(const std::vector<Json>& lines) {
+    std::vector<std::string> events;
+    for (const Json& line : lines)
+      if (line.contains("event")) events.push_back(line["event"]);
+    return events;
+  }
+
+  TempDir folder_ = *TempDir::Create();
+  std::string millrace_, total_ = "20";
+};
+
+TEST_F(JobRunTest, RunsToItsEndAndHandsOnTheResultsOfRank0) {
+  EXPECT_EQ(StartJob().Wait()->exit_code, 0);
+  auto lines = Lines();
+  EXPECT_EQ(Events(lines), (std::vector<std::string>{"start", "done"}));
+  EXPECT_EQ(std::count_if(lines.begin(), lines.end(),
+                          [](const Json& line) { return line.contains("step") && !line.contains("event"); }),
+            20);
+  EXPECT_EQ(Status()["state"], "done");
+  EXPECT_EQ(Status()["step"], 20);
+}
+
+TEST_F(JobRunTest, AKilledRankIsNoticedAndTheJobGoesOn) {
+  total_ = "40";
+  Subprocess job = StartJob();
+  Json status = AwaitStatus(Stepping);
+  ::kill(status["ranks"][1]["pid"].get<int>(), SIGKILL);
+  TimePoint killed = SystemClock().Now();
+  AwaitStatus([](const Json& s) { return s["restarts"] == 1 || s["state"] == "restarting"; });
+  EXPECT_LT(SystemClock().Now() - killed, seconds(2));
+  EXPECT_EQ(job.Wait()->exit_code, 0);
+  EXPECT_EQ(Events(Lines()), (std::vector<std::string>{"start", "failure", "restart", "resumed", "done"}));
+}
+
+TEST_F(JobRunTest, StopLetsTheRanksSave) {
+  total_ = "100000";
+  Subprocess job = StartJob();
+  AwaitStatus(Stepping);
+  auto stop = Subprocess::Run(Command({"job", "stop", "tested"}));
+  EXPECT_TRUE(stop->state.ok());
+  EXPECT_EQ(job.Wait(seconds(20))->exit_code, 130);
+  EXPECT_EQ(Status()["state"], "interrupted");
+  EXPECT_THAT(Lines(), Contains(Json("saved")));
+  auto again = Subprocess::Run(Command({"job", "stop", "tested"}));
+  EXPECT_FALSE(again->state.ok());
+}
+
+TEST_F(JobRunTest, NobodyOutlivesAKilledSupervisor) {
+  total_ = "100000";
+  Subprocess job = StartJob();
+  Json status = AwaitStatus(Stepping);
+  ::kill(job.pid(), SIGKILL);
+  job.Wait();
+  for (const Json& rank : status["ranks"]) {
+    TimePoint end = SystemClock().Now() + seconds(10);
+    while (::kill(rank["pid"].get<int>(), 0) == 0 && SystemClock().Now() < end) {
+      // Nobody may be there to reap an orphan: a zombie is dead too.
+      auto stat = ReadFile("/proc/" + std::to_string(rank["pid"].get<int>()) + "/stat");
+      if (!stat || stat->find(") Z") != std::string::npos) break;
+      SystemClock().SleepFor(milliseconds(10));
+    }
+    EXPECT_LT(SystemClock().Now(), end);
+  }
+  EXPECT_EQ(Status()["state"], "lost");
+  total_ = "12";
+  EXPECT_EQ(StartJob().Wait()->exit_code, 0) << "the name is free again";
+}
+
+TEST_F(JobRunTest, OneRunOfAName) {
+  total_ = "100000";
+  Subprocess job = StartJob();
+  AwaitStatus(Stepping);
+  Subprocess second = StartJob();
+  EXPECT_EQ(second.Wait()->exit_code, 1);
+  EXPECT_THAT(*ReadFile(Path("stderr")), HasSubstr("already runs"));
+  job.Signal(SIGINT);
+  EXPECT_EQ(job.Wait()->exit_code, 130);
+}
+
+TEST_F(JobRunTest, RenderPrintsWhatRuns) {
+  auto rendered = Subprocess::Run(Command({"job", "render", Path("job.yaml"), "--set", "train.optimizer.lr=1e-4"}));
+  ASSERT_TRUE(rendered->state.ok());
+  EXPECT_THAT(rendered->stdout_text, HasSubstr("lr: 0.0001"));
+  auto wrong = Subprocess::Run(Command({"job", "render", Path("job.yaml"), "--set", "train.optimiser.lr=1"}));
+  EXPECT_EQ(wrong->state.exit_code, 2);
+  EXPECT_THAT(*ReadFile(Path("stderr")), HasSubstr("did you mean \"optimizer\""));
+}
+
+TEST_F(JobRunTest, LogsAndLists) {
+  EXPECT_EQ(StartJob().Wait()->exit_code, 0);
+  auto logs = Subprocess::Run(Command({"job", "logs", "tested", "--follow"}));
+  EXPECT_THAT(logs->stdout_text, HasSubstr("{\"step\": 20}\n"));
+  auto list = Subprocess::Run(Command({"job", "list"}));
+  EXPECT_THAT(list->stdout_text, HasSubstr("tested"));
+  EXPECT_EQ(Subprocess::Run(Command({"job", "status", "other"}))->state.exit_code, 4);
+}
+
+}  // namespace
+}  // namespace millrace
