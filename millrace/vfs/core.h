@@ -1,0 +1,58 @@
+// What the tree and its open files share.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "millrace/vfs/inode_table.h"
+#include "millrace/vfs/metadata_cache.h"
+#include "millrace/vfs/resolver.h"
+#include "millrace/vfs/tree.h"
+#include "millrace/vfs/writer.h"
+
+namespace millrace::vfs {
+
+/// The state of one Tree. Lock order: Inode::mutex, then those inside table, metadata and Writer.
+struct Core {
+  Core(object::Store& s, cache::BlockCache& c, MemoryBudget& b, Options o);
+
+  object::Store& store;
+  cache::BlockCache& cache;
+  MemoryBudget& budget;
+  const Options options;
+  const Clock& clock;
+  const WallTime began;  ///< the time that directories show
+  InodeTable table;
+  MetadataCache metadata;
+  Resolver resolver;
+  std::atomic<int> sequential_readers = 0;
+
+  /// Attributes to tell the caller, who from then on knows this version. An open writer wins over the store.
+  Entry Tell(Inode& inode, const Metadata& metadata) MR_EXCLUDES(inode.mutex);
+  /// What the store, or a writer, has for a file that has a name; kStale when it is no file any more.
+  Result<Metadata> FileState(Inode& inode, bool now, const object::Call& call) MR_EXCLUDES(inode.mutex);
+
+  std::shared_ptr<Writer> WriterOf(Inode& inode) MR_EXCLUDES(inode.mutex);
+  /// Makes the inode's one writer; kBusy when it has one.
+  Result<std::shared_ptr<Writer>> StartWriter(Inode& inode, Writer::Start start) MR_EXCLUDES(inode.mutex);
+  /// Publishes and lets everybody know.
+  Status Publish(Inode& inode, Writer& writer, const object::Call& call) MR_EXCLUDES(inode.mutex);
+  /// The last holder lets the writer go.
+  void EndWriter(Inode& inode, Writer& writer) MR_EXCLUDES(inode.mutex);
+
+  /// kReadOnly on a read-only tree.
+  Status CheckWritable() const;
+};
+
+/// Opens the stored version of a file.
+Result<std::unique_ptr<File>> OpenStored(std::shared_ptr<Core> core, InodePtr inode, OpenFlags flags,
+                                         const object::Call& call);
+/// The file that `writer`, which is the inode's, makes.
+std::unique_ptr<File> OpenWriting(std::shared_ptr<Core> core, InodePtr inode, std::shared_ptr<Writer> writer);
+/// As File::Write would, so that it can be refused for the same reasons.
+Status TruncateThrough(File& file, std::uint64_t size);
+
+std::unique_ptr<Directory> MakeDirectoryReader(std::shared_ptr<Core> core, InodePtr inode);
+
+}  // namespace millrace::vfs

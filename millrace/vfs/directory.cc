@@ -1,0 +1,109 @@
+// Open directories: pages of a listing, with the inodes that only this tree knows in front.
+#include <algorithm>
+#include <set>
+
+#include "millrace/vfs/core.h"
+#include "millrace/vfs/listing.h"
+
+namespace millrace::vfs {
+namespace {
+
+/// A cookie is a page's number and an index into it. The last page read stays; where every page began is remembered
+/// (one key a page), so that any can be read again.
+constexpr int kIndexBits = 16;
+
+class ListedDirectory final : public Directory {
+ public:
+  ListedDirectory(std::shared_ptr<Core> core, InodePtr inode) : core_(std::move(core)), inode_(std::move(inode)) {}
+
+  Status Read(std::uint64_t cookie, const Visit& visit, object::Call call) override {
+    return Pass(cookie, call, [&](const ListedName& listed, DirectoryEntry& entry) {
+      InodePtr known = core_->table.FindChild(inode_->id, listed.name);
+      entry.entry.attributes.inode = known ? known->id : 0;
+      return visit(entry);
+    });
+  }
+
+  Status ReadPlus(std::uint64_t cookie, const Visit& visit, object::Call call) override {
+    return Pass(cookie, call, [&](const ListedName& listed, DirectoryEntry& entry) {
+      InodePtr inode = core_->table.Acquire(inode_->id, listed.name, entry.kind);
+      entry.entry = core_->Tell(*inode, listed.metadata);
+      const bool seen = visit(entry);
+      if (!seen) core_->table.Forget(inode->id, 1);
+      return seen;
+    });
+  }
+
+ private:
+  template <class Emit>
+  Status Pass(std::uint64_t cookie, const object::Call& call, const Emit& emit) MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (cookie == 0) Restart();
+    std::uint64_t number = cookie >> kIndexBits, index = cookie & ((1u << kIndexBits) - 1);
+    while (MR_TRY(LoadPage(number, call))) {
+      for (; index < page_.size(); ++index) {
+        const ListedName& listed = page_[index];
+        DirectoryEntry entry{.name = listed.name,
+                             .kind = listed.metadata.is_directory() ? Kind::kDirectory : Kind::kFile,
+                             .next_cookie = (number << kIndexBits) + index + 1,
+                             .entry = {}};
+        if (!emit(listed, entry)) return {};
+      }
+      ++number;
+      index = 0;
+    }
+    return {};
+  }
+
+  void Restart() MR_REQUIRES(mutex_) {
+    begins_ = {{}};
+    current_ = kNone;
+    listing_.reset();
+    local_.clear();
+  }
+
+  /// Makes page `number` the current one; false when the directory ends before it.
+  Result<bool> LoadPage(std::uint64_t number, const object::Call& call) MR_REQUIRES(mutex_) {
+    if (current_ == number) return true;
+    if (number >= begins_.size()) return false;
+    std::string key = MR_TRY(core_->table.DirectoryKeyOf(*inode_));
+    if (!listing_ || number == 0 || current_ + 1 != number) {
+      listing_.emplace(core_->store, core_->metadata, core_->clock, std::move(key), begins_[number]);
+    }
+    page_ = MR_TRY(listing_->Next(call));
+    if (number == 0) AddLocalNames();
+    if (number > 0) {
+      std::erase_if(page_, [this](const ListedName& listed) { return local_.contains(listed.name); });
+    }
+    if (!listing_->done() && begins_.size() == number + 1) begins_.push_back(listing_->position());
+    current_ = number;
+    return true;
+  }
+
+  void AddLocalNames() MR_REQUIRES(mutex_) {
+    for (auto& child : core_->table.LocalChildren(inode_->id)) {
+      local_.insert(child.name);
+      std::erase_if(page_, [&](const ListedName& listed) { return listed.name == child.name; });
+      const auto state = child.kind == Kind::kFile ? Metadata::State::kFile : Metadata::State::kDirectory;
+      page_.insert(page_.begin(), {std::move(child.name), Metadata{.state = state, .as_of = core_->clock.Now()}});
+    }
+  }
+
+  static constexpr std::uint64_t kNone = ~0ULL;
+  const std::shared_ptr<Core> core_;
+  const InodePtr inode_;
+  Mutex mutex_;
+  std::vector<Listing::Position> begins_ MR_GUARDED_BY(mutex_) = {{}};
+  std::uint64_t current_ MR_GUARDED_BY(mutex_) = kNone;
+  std::vector<ListedName> page_ MR_GUARDED_BY(mutex_);
+  std::optional<Listing> listing_ MR_GUARDED_BY(mutex_);
+  std::set<std::string> local_ MR_GUARDED_BY(mutex_);  ///< names shown on the first page already
+};
+
+}  // namespace
+
+std::unique_ptr<Directory> MakeDirectoryReader(std::shared_ptr<Core> core, InodePtr inode) {
+  return std::make_unique<ListedDirectory>(std::move(core), std::move(inode));
+}
+
+}  // namespace millrace::vfs

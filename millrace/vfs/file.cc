@@ -1,0 +1,202 @@
+// Open files: reads with readahead, writes through the inode's Writer.
+#include <algorithm>
+
+#include "millrace/vfs/core.h"
+#include "millrace/vfs/readahead.h"
+
+namespace millrace::vfs {
+namespace {
+
+/// Reads of one handle. Thread-safe.
+class Reader {
+ public:
+  explicit Reader(Core& core) : core_(core), window_({.part = core.options.read_part_bytes}) {}
+  ~Reader() { Count(false); }
+
+  Result<std::size_t> Read(const cache::ObjectVersion& version, std::uint64_t offset, MutableByteSpan into,
+                           const object::Call& call) MR_EXCLUDES(mutex_) {
+    if (offset >= version.size || into.empty()) return 0;
+    ReadaheadWindow::Plan plan;
+    {
+      MutexLock lock(mutex_);
+      plan = window_.OnRead(offset, std::min<std::uint64_t>(into.size(), version.size - offset), Bound());
+      Count(window_.sequential());
+      if (plan.prefetch_length > 0) {
+        const std::uint64_t wanted =
+            std::min(plan.prefetch_length, version.size - std::min(version.size, plan.prefetch_from));
+        const std::uint64_t accepted = core_.cache.Prefetch(version, plan.prefetch_from, wanted);
+        window_.OnPrefetched(plan, accepted == wanted ? plan.prefetch_length : accepted);
+      }
+    }
+    return plan.exact ? core_.cache.ReadSparse(version, offset, into, call)
+                      : core_.cache.Read(version, offset, into, call);
+  }
+
+ private:
+  /// Readers share half of the cache's memory; the rest is for what they have read and for others.
+  std::uint64_t Bound() const {
+    const auto readers = static_cast<std::uint64_t>(std::max(1, core_.sequential_readers.load()));
+    return std::min(core_.options.max_readahead, core_.cache.capacity() / 2 / readers);
+  }
+  void Count(bool sequential) {
+    if (sequential != counted_) core_.sequential_readers += sequential ? 1 : -1;
+    counted_ = sequential;
+  }
+
+  Core& core_;
+  Mutex mutex_;
+  ReadaheadWindow window_ MR_GUARDED_BY(mutex_);
+  bool counted_ = false;  ///< guarded by mutex_ until destruction
+};
+
+class OpenedFile final : public File {
+ public:
+  OpenedFile(std::shared_ptr<Core> core, InodePtr inode)
+      : core_(std::move(core)), inode_(std::move(inode)), reader_(*core_) {}
+  ~OpenedFile() override {
+    if (writer_) {
+      if (writer_->unpublished()) writer_->Abandon();
+      core_->EndWriter(*inode_, *writer_);
+    }
+  }
+
+  InodeId inode() const override { return inode_->id; }
+  bool may_keep_pages() const override { return may_keep_pages_; }
+  bool found_change() const override { return found_change_; }
+
+  Result<std::size_t> Read(std::uint64_t offset, MutableByteSpan into, object::Call call) override {
+    cache::ObjectVersion version = MR_TRY(ReadableVersion());
+    return reader_.Read(version, offset, into, call);
+  }
+
+  Status Write(std::uint64_t offset, ByteSpan bytes, object::Call call) override {
+    auto writer = MR_TRY(EnsureWriter());
+    return writer->Write(offset, bytes, call);
+  }
+  Status Truncate(std::uint64_t size) {
+    auto writer = MR_TRY(EnsureWriter());
+    return writer->Truncate(size);
+  }
+
+  Status Sync(object::Call call) override {
+    auto writer = OwnWriter();
+    return writer ? core_->Publish(*inode_, *writer, call) : Status();
+  }
+  Status Flush(object::Call call) override {
+    auto writer = OwnWriter();
+    return writer && writer->has_written() ? core_->Publish(*inode_, *writer, call) : Status();
+  }
+  Status Close(object::Call call) override {
+    auto writer = OwnWriter();
+    if (!writer) return {};
+    Status published = core_->Publish(*inode_, *writer, call);
+    if (!published) writer->Abandon();
+    core_->EndWriter(*inode_, *writer);
+    MutexLock lock(mutex_);
+    writer_ = nullptr;
+    return published;
+  }
+
+ private:
+  friend Result<std::unique_ptr<File>> millrace::vfs::OpenStored(std::shared_ptr<Core>, InodePtr, OpenFlags,
+                                                                 const object::Call&);
+  friend std::unique_ptr<File> millrace::vfs::OpenWriting(std::shared_ptr<Core>, InodePtr, std::shared_ptr<Writer>);
+
+  std::shared_ptr<Writer> OwnWriter() const MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return writer_;
+  }
+
+  /// The version this handle reads, if it still is the inode's.
+  Result<cache::ObjectVersion> ReadableVersion() MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (writer_) {
+      if (writer_->unpublished()) {
+        return Fail(Code::kUnsupported, "what was written to {} can be read back after fsync or close", version_.key);
+      }
+      return writer_->stored().value_or(version_);
+    }
+    MutexLock inode_lock(inode_->mutex);
+    if (inode_->told.etag == version_.etag) return version_;
+    if (inode_->moved_from != version_.etag) {
+      return Fail(Code::kStale, "{} was replaced after it was opened; open it again", version_.key);
+    }
+    // The file was renamed: the same bytes are another object now.
+    version_ = {MR_TRY(core_->table.PathOf(*inode_)), inode_->told.etag, inode_->told.size};
+    return version_;
+  }
+
+  /// Handles opened for reading and writing become the inode's writer with their first write.
+  Result<std::shared_ptr<Writer>> EnsureWriter() MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (!writable_) return Fail(Code::kPermissionDenied, "{} is open for reading only", version_.key);
+    if (!writer_) {
+      std::string key = MR_TRY(core_->table.PathOf(*inode_));
+      writer_ = MR_TRY(core_->StartWriter(*inode_, {.key = std::move(key), .base = version_}));
+    }
+    return writer_;
+  }
+
+  const std::shared_ptr<Core> core_;
+  const InodePtr inode_;
+  Reader reader_;
+  bool writable_ = false, may_keep_pages_ = false, found_change_ = false;  ///< constant once open
+
+  mutable Mutex mutex_;
+  cache::ObjectVersion version_ MR_GUARDED_BY(mutex_);
+  std::shared_ptr<Writer> writer_ MR_GUARDED_BY(mutex_);
+};
+
+/// The version to open: known to be current when opens must be. A small file's own bytes are the proof, and the first
+/// read then finds them here.
+Result<Metadata> CurrentVersion(Core& core, Inode& inode, bool will_read, const object::Call& call) {
+  const TimePoint began = core.clock.Now();
+  Metadata state = MR_TRY(core.FileState(inode, false, call));
+  if (!core.options.revalidate_open || state.as_of > began || core.WriterOf(inode)) return state;
+  const std::uint64_t small = ReadaheadWindow::Options().initial;
+  if (will_read && state.size > 0 && state.size <= small) {
+    std::string path = MR_TRY(core.table.PathOf(inode));
+    auto fetched = core.cache.Fetch({path, state.etag, state.size}, 0, state.size, call);
+    if (fetched && *fetched) {
+      state.as_of = began;
+      core.metadata.Put(path, state);
+      return state;
+    }
+    if (!fetched && fetched.error().code() != Code::kStale) return Fail(fetched.error());
+  }
+  return core.FileState(inode, true, call);
+}
+
+}  // namespace
+
+Status TruncateThrough(File& file, std::uint64_t size) { return static_cast<OpenedFile&>(file).Truncate(size); }
+
+std::unique_ptr<File> OpenWriting(std::shared_ptr<Core> core, InodePtr inode, std::shared_ptr<Writer> writer) {
+  auto file = std::make_unique<OpenedFile>(std::move(core), std::move(inode));
+  file->writable_ = true;
+  MutexLock lock(file->mutex_);
+  file->writer_ = std::move(writer);
+  return file;
+}
+
+Result<std::unique_ptr<File>> OpenStored(std::shared_ptr<Core> core, InodePtr inode, OpenFlags flags,
+                                         const object::Call& call) {
+  if (auto writer = core->WriterOf(*inode); writer && writer->unpublished()) {
+    return Fail(Code::kBusy, "{} is being written; it can be opened once that is published",
+                core->table.PathOf(*inode).value_or("the file"));
+  }
+  Metadata state = MR_TRY(CurrentVersion(*core, *inode, flags.read, call));
+  std::string path = MR_TRY(core->table.PathOf(*inode));
+  auto file = std::make_unique<OpenedFile>(core, inode);
+  file->writable_ = flags.write;
+  MutexLock file_lock(file->mutex_);
+  file->version_ = {std::move(path), state.etag, state.size};
+  MutexLock lock(inode->mutex);
+  file->found_change_ = inode->told.etag != state.etag;
+  file->may_keep_pages_ = inode->pages_etag == state.etag;
+  inode->told = state;
+  inode->pages_etag = state.etag;
+  return file;
+}
+
+}  // namespace millrace::vfs

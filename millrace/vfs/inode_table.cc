@@ -1,0 +1,152 @@
+#include "millrace/vfs/inode_table.h"
+
+#include <algorithm>
+
+namespace millrace::vfs {
+
+InodeTable::InodeTable(std::string prefix) : prefix_(std::move(prefix)) {
+  auto root = std::make_shared<Inode>(kRootInode, Kind::kDirectory);
+  root->lookups_ = 1;  // never taken back
+  root->linked_ = true;
+  inodes_.emplace(kRootInode, std::move(root));
+}
+
+Result<InodePtr> InodeTable::Find(InodeId id) const {
+  MutexLock lock(mutex_);
+  auto found = inodes_.find(id);
+  if (found == inodes_.end()) return Fail(Code::kStale, "inode {} is not in use", id);
+  return found->second;
+}
+
+Result<InodePtr> InodeTable::FindDirectory(InodeId id) const {
+  InodePtr inode = MR_TRY(Find(id));
+  if (inode->kind != Kind::kDirectory) return Fail(Code::kNotDirectory, "inode {} is a file", id);
+  return inode;
+}
+
+InodePtr InodeTable::Child(InodeId parent, std::string_view name) const {
+  auto found = names_.find(NameLess::View(parent, name));
+  return found == names_.end() ? nullptr : found->second;
+}
+
+InodePtr InodeTable::FindChild(InodeId parent, std::string_view name) const {
+  MutexLock lock(mutex_);
+  return Child(parent, name);
+}
+
+InodePtr InodeTable::Acquire(InodeId parent, std::string_view name, Kind kind) {
+  MutexLock lock(mutex_);
+  InodePtr inode = Child(parent, name);
+  if (inode && inode->kind != kind) {
+    Detach(*inode);
+    inode = nullptr;
+  }
+  if (!inode) {
+    inode = std::make_shared<Inode>(next_++, kind);
+    inode->parent_ = parent;
+    inode->name_ = name;
+    inode->linked_ = true;
+    inodes_.emplace(inode->id, inode);
+    names_.emplace(Name(parent, name), inode);
+  }
+  ++inode->lookups_;
+  return inode;
+}
+
+void InodeTable::Forget(InodeId id, std::uint64_t lookups) {
+  MutexLock lock(mutex_);
+  auto found = inodes_.find(id);
+  if (found == inodes_.end() || id == kRootInode) return;
+  Inode& inode = *found->second;
+  inode.lookups_ -= std::min(lookups, inode.lookups_);
+  if (inode.lookups_ > 0) return;
+  if (inode.linked_) names_.erase(Name(inode.parent_, inode.name_));
+  inode.linked_ = false;
+  inodes_.erase(found);
+}
+
+Result<std::string> InodeTable::Path(const Inode& inode) const {
+  std::vector<const Inode*> chain;
+  for (const Inode* at = &inode; at->id != kRootInode;) {
+    auto parent = inodes_.find(at->parent_);
+    if (!at->linked_ || parent == inodes_.end()) return Fail(Code::kStale, "{} was removed", inode.name_);
+    chain.push_back(at);
+    at = parent->second.get();
+  }
+  std::string path = prefix_;
+  for (auto at = chain.rbegin(); at != chain.rend(); ++at) {
+    path += (*at)->name_;
+    path += '/';
+  }
+  if (!path.empty()) path.pop_back();
+  return path;
+}
+
+Result<std::string> InodeTable::PathOf(const Inode& inode) const {
+  MutexLock lock(mutex_);
+  return Path(inode);
+}
+
+Result<std::string> InodeTable::DirectoryKeyOf(const Inode& inode) const {
+  if (inode.id == kRootInode) return prefix_;
+  return MR_TRY(PathOf(inode)) + "/";
+}
+
+bool InodeTable::IsLinked(const Inode& inode) const {
+  MutexLock lock(mutex_);
+  return inode.linked_;
+}
+
+void InodeTable::Detach(Inode& inode) {
+  if (!inode.linked_ || inode.id == kRootInode) return;
+  names_.erase(Name(inode.parent_, inode.name_));
+  inode.linked_ = false;
+  inode.local_ = false;
+}
+
+void InodeTable::Unlink(Inode& inode) {
+  MutexLock lock(mutex_);
+  Detach(inode);
+}
+
+void InodeTable::Move(Inode& inode, InodeId new_parent, std::string_view new_name) {
+  MutexLock lock(mutex_);
+  if (!inodes_.contains(inode.id)) return;  // forgotten meanwhile
+  if (InodePtr replaced = Child(new_parent, new_name)) Detach(*replaced);
+  const bool local = inode.local_;
+  Detach(inode);
+  inode.parent_ = new_parent;
+  inode.name_ = new_name;
+  inode.linked_ = true;
+  inode.local_ = local;
+  names_.emplace(Name(new_parent, new_name), inodes_.at(inode.id));
+}
+
+void InodeTable::SetLocal(Inode& inode, bool local) {
+  MutexLock lock(mutex_);
+  inode.local_ = local && inode.linked_;
+}
+
+bool InodeTable::IsLocal(const Inode& inode) const {
+  MutexLock lock(mutex_);
+  return inode.local_;
+}
+
+std::vector<InodeTable::LocalChild> InodeTable::LocalChildren(InodeId parent) const {
+  MutexLock lock(mutex_);
+  std::vector<LocalChild> children;
+  for (auto at = names_.lower_bound(NameLess::View(parent, "")); at != names_.end() && at->first.first == parent;
+       ++at) {
+    if (at->second->local_) children.push_back({at->first.second, at->second->kind});
+  }
+  return children;
+}
+
+std::vector<InodePtr> InodeTable::All() const {
+  MutexLock lock(mutex_);
+  std::vector<InodePtr> all;
+  for (const auto& [id, inode] : inodes_) all.push_back(inode);
+  return all;
+}
+
+}  // namespace millrace::vfs

@@ -1,0 +1,68 @@
+#include "millrace/vfs/metadata_cache.h"
+
+#include <algorithm>
+
+#include "millrace/vfs/names.h"
+
+namespace millrace::vfs {
+namespace {
+
+constexpr std::size_t kMaxCompleteDirectories = 4096;
+
+}  // namespace
+
+Metadata FileMetadata(const object::ObjectInfo& info, TimePoint as_of) {
+  return {Metadata::State::kFile, info.size, info.modified, info.etag, as_of};
+}
+
+std::optional<Metadata> MetadataCache::Find(std::string_view path) {
+  const TimePoint now = clock_.Now();
+  MutexLock lock(mutex_);
+  if (auto found = slots_.find(path); found != slots_.end()) {
+    const Metadata& metadata = found->second.metadata;
+    if (now - metadata.as_of < (metadata.absent() ? negative_ttl_ : ttl_)) {
+      order_.splice(order_.end(), order_, found->second.position);
+      return metadata;
+    }
+    if (!metadata.absent()) return std::nullopt;  // it was there after the directory was listed
+  }
+  auto complete = complete_.find(DirectoryOf(path));
+  if (complete != complete_.end() && now - complete->second < negative_ttl_) return Metadata{.as_of = complete->second};
+  return std::nullopt;
+}
+
+void MetadataCache::Put(std::string_view path, Metadata metadata) {
+  MutexLock lock(mutex_);
+  auto found = slots_.find(path);
+  if (found != slots_.end()) {
+    if (found->second.metadata.as_of > metadata.as_of) return;
+    found->second.metadata = std::move(metadata);
+    order_.splice(order_.end(), order_, found->second.position);
+    return;
+  }
+  while (slots_.size() >= capacity_ && !slots_.empty()) EvictOldest();
+  auto slot = slots_.emplace(std::string(path), Slot{std::move(metadata), {}}).first;
+  slot->second.position = order_.insert(order_.end(), &slot->first);
+}
+
+void MetadataCache::PutComplete(std::string_view directory, TimePoint as_of) {
+  MutexLock lock(mutex_);
+  if (complete_.size() >= kMaxCompleteDirectories) complete_.clear();
+  TimePoint& known = complete_[std::string(directory)];
+  known = std::max(known, as_of);
+}
+
+Duration MetadataCache::ValidFor(const Metadata& metadata) const {
+  const Duration ttl = metadata.absent() ? negative_ttl_ : ttl_;
+  return std::max(Duration::zero(), ttl - (clock_.Now() - metadata.as_of));
+}
+
+void MetadataCache::EvictOldest() {
+  auto slot = slots_.find(*order_.front());
+  // Without this slot the directory is no longer known in full.
+  if (auto complete = complete_.find(DirectoryOf(slot->first)); complete != complete_.end()) complete_.erase(complete);
+  order_.pop_front();
+  slots_.erase(slot);
+}
+
+}  // namespace millrace::vfs

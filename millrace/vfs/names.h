@@ -1,0 +1,21 @@
+// Which keys have a place in a file tree.
+#pragma once
+
+#include <string_view>
+
+#include "millrace/base/result.h"
+
+namespace millrace::vfs {
+
+inline constexpr std::size_t kMaxNameBytes = 255, kMaxKeyBytes = 1024;
+
+/// True when a listing may show this component of a key: not empty, not "." or "..", at most 255 bytes, without NUL.
+bool IsShowable(std::string_view name);
+
+/// Refuses what can be no object: kNameTooLong, or kInvalidArgument for bytes that are not UTF-8.
+Status CheckNewName(std::string_view directory_key, std::string_view name);
+
+/// "a/b/" of "a/b/c"; "" of "c".
+std::string_view DirectoryOf(std::string_view key);
+
+}  // namespace millrace::vfs

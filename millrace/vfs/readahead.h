@@ -1,0 +1,47 @@
+// How far one reader is served ahead of itself.
+#pragma once
+
+#include <cstdint>
+
+#include "millrace/base/bytes.h"
+
+namespace millrace::vfs {
+
+/// Watches the reads of one open file and says what to fetch ahead. A pure state machine: one owner, no locking, no
+/// time.
+///
+/// A read at the start, or one that goes on where the last ended, is sequential: the window begins at `initial` and
+/// doubles, up to `bound`, each time the reader has used half of it. The kernel sends reads slightly out of order and
+/// readers skip a little: neither ends a sequence. A jump does, and the reads after it are exact until two follow each
+/// other.
+class ReadaheadWindow {
+ public:
+  struct Options {
+    std::uint64_t initial = 1 * kMiB;
+    std::uint64_t part = 8 * kMiB;  ///< windows of a part and more end at multiples of it
+    std::uint64_t skip_forward = 16 * kMiB, skip_back = 1 * kMiB;
+  };
+  struct Plan {
+    bool exact = false;  ///< fetch only the bytes read
+    std::uint64_t prefetch_from = 0, prefetch_length = 0;
+  };
+
+  explicit ReadaheadWindow(Options options) : options_(options) {}
+
+  Plan OnRead(std::uint64_t offset, std::uint64_t length, std::uint64_t bound);
+  /// What became of the plan: fewer bytes than planned (memory is short) halve the window.
+  void OnPrefetched(const Plan& plan, std::uint64_t accepted);
+  bool sequential() const { return window_ > 0; }
+  std::uint64_t window() const { return window_; }
+
+ private:
+  bool Follows(std::uint64_t offset, std::uint64_t length) const;
+
+  const Options options_;
+  bool started_ = false;
+  std::uint64_t window_ = 0;    ///< 0: the reader jumps
+  std::uint64_t expected_ = 0;  ///< the end of the furthest read of this sequence
+  std::uint64_t ahead_ = 0;     ///< the end of what was fetched ahead
+};
+
+}  // namespace millrace::vfs

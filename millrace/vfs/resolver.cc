@@ -1,0 +1,108 @@
+#include "millrace/vfs/resolver.h"
+
+#include <future>
+
+#include "millrace/object/blocking.h"
+#include "millrace/vfs/listing.h"
+#include "millrace/vfs/names.h"
+
+namespace millrace::vfs {
+namespace {
+
+constexpr int kAskBeforeListing = 3;
+constexpr int kWholePages = 4;                         ///< directories of up to so many pages are read in full
+constexpr Duration kMemory = std::chrono::seconds(2);  ///< questions longer ago do not count
+constexpr std::size_t kMaxDirectories = 4096;
+
+/// A string right before `path` and not shorter than `keep`: a listing after it begins at `path` or close to it.
+std::string JustBefore(std::string path, std::size_t keep) {
+  auto continues_character = [&] { return (static_cast<unsigned char>(path.back()) & 0xC0) == 0x80; };
+  while (path.size() > keep && continues_character()) path.pop_back();
+  if (path.size() > keep) path.pop_back();
+  return path;
+}
+
+}  // namespace
+
+Result<Metadata> Resolver::Find(const std::string& path, object::Call call) {
+  if (auto known = cache_.Find(path)) return *known;
+  const std::string directory(DirectoryOf(path));
+  const Way way = Choose(directory, path);
+  if (way != Way::kAskForName) {
+    Status listed = ListDirectory(directory, path, way, call);
+    {
+      MutexLock lock(mutex_);
+      asked_[directory].listing = false;
+    }
+    if (listed) {
+      if (auto known = cache_.Find(path)) return *known;
+    }
+  }
+  return Ask(path, call);
+}
+
+Resolver::Way Resolver::Choose(std::string_view directory, const std::string& path) {
+  MutexLock lock(mutex_);
+  if (asked_.size() >= kMaxDirectories) asked_.clear();
+  Asked& asked = asked_[std::string(directory)];
+  if (const TimePoint now = clock_.Now(); now - asked.since > kMemory) {
+    asked.times = 0;
+    asked.since = now;
+  }
+  asked.ascending = path > asked.last ? asked.ascending + 1 : 0;
+  asked.last = path;
+  if (++asked.times <= kAskBeforeListing || asked.listing || !cache_.remembers()) return Way::kAskForName;
+  if (asked.large && asked.ascending <= kAskBeforeListing) return Way::kAskForName;
+  asked.listing = true;
+  return asked.large ? Way::kListFromName : Way::kListFromStart;
+}
+
+Status Resolver::ListDirectory(const std::string& directory, const std::string& path, Way way,
+                               const object::Call& call) {
+  Listing::Position from;
+  if (way == Way::kListFromName) from.start_after = JustBefore(path, directory.size());
+  Listing listing(store_, cache_, clock_, directory, std::move(from));
+  for (int page = 0; page < (way == Way::kListFromStart ? kWholePages : 1) && !listing.done(); ++page) {
+    MR_TRY(listing.Next(call));
+  }
+  if (way == Way::kListFromStart && !listing.done()) {
+    MutexLock lock(mutex_);
+    asked_[directory].large = true;
+  }
+  return {};
+}
+
+Result<Metadata> Resolver::RefreshFile(const std::string& path, object::Call call) {
+  const TimePoint as_of = clock_.Now();
+  auto info = MR_TRY(object::Head(store_, path, call));
+  if (!info) return Ask(path, call);
+  Metadata metadata = FileMetadata(*info, as_of);
+  cache_.Put(path, metadata);
+  return metadata;
+}
+
+Result<Metadata> Resolver::Ask(const std::string& path, const object::Call& call) {
+  const TimePoint as_of = clock_.Now();
+  std::promise<Result<std::optional<object::ObjectInfo>>> head_done;
+  std::promise<Result<object::ListPage>> list_done;
+  store_.Head(path, call, [&](auto result) { head_done.set_value(std::move(result)); });
+  store_.List({.prefix = path + "/", .max_keys = 1}, call,
+              [&](auto result) { list_done.set_value(std::move(result)); });
+  auto info = head_done.get_future().get();
+  auto below = list_done.get_future().get();
+
+  Metadata metadata{.as_of = as_of};
+  if (below && !(below->objects.empty() && below->common_prefixes.empty())) {
+    metadata.state = Metadata::State::kDirectory;
+  } else if (!info) {
+    return Fail(info.error());
+  } else if (*info) {
+    metadata = FileMetadata(**info, as_of);
+  } else if (!below) {
+    return Fail(below.error());
+  }
+  cache_.Put(path, metadata);
+  return metadata;
+}
+
+}  // namespace millrace::vfs

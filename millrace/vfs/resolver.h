@@ -1,0 +1,48 @@
+// What is at a path: from memory while that is fresh, else from the store.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "millrace/base/sync.h"
+#include "millrace/object/store.h"
+#include "millrace/vfs/metadata_cache.h"
+
+namespace millrace::vfs {
+
+/// Answers questions about paths with few requests. A name costs a Head and a one-key List, sent together; after a few
+/// questions about one directory its listing is read instead, a page for a thousand names. Thread-safe; calls block.
+class Resolver {
+ public:
+  Resolver(object::Store& store, MetadataCache& cache, const Clock& clock)
+      : store_(store), cache_(cache), clock_(clock) {}
+
+  /// Absence is an answer. A directory shadows a file of the same name.
+  Result<Metadata> Find(const std::string& path, object::Call call = {});
+  /// The same for a path known to be a file, asked of the store now.
+  Result<Metadata> RefreshFile(const std::string& path, object::Call call = {});
+
+ private:
+  /// The recent questions about one directory that memory could not answer.
+  struct Asked {
+    TimePoint since;
+    int times = 0;      ///< since then
+    int ascending = 0;  ///< the last so many came in the order of their names
+    std::string last;
+    bool listing = false;  ///< somebody reads its listing now
+    bool large = false;    ///< its listing is too long to read whole
+  };
+  enum class Way { kAskForName, kListFromStart, kListFromName };
+  Way Choose(std::string_view directory, const std::string& path) MR_EXCLUDES(mutex_);
+  Status ListDirectory(const std::string& directory, const std::string& path, Way way, const object::Call& call);
+  Result<Metadata> Ask(const std::string& path, const object::Call& call);
+
+  object::Store& store_;
+  MetadataCache& cache_;
+  const Clock& clock_;
+  Mutex mutex_;
+  std::unordered_map<std::string, Asked> asked_ MR_GUARDED_BY(mutex_);
+};
+
+}  // namespace millrace::vfs

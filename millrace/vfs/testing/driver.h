@@ -1,0 +1,156 @@
+// Drives a Tree by paths, as a kernel does on behalf of programs: for tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "millrace/base/random.h"
+#include "millrace/base/text.h"
+#include "millrace/object/blocking.h"
+#include "millrace/object/fault/fault_store.h"
+#include "millrace/object/memory/memory_store.h"
+#include "millrace/transfer/multipart_writer.h"
+#include "millrace/vfs/tree.h"
+
+namespace millrace::vfs {
+
+inline std::string Noise(std::size_t size, std::uint64_t seed = 1) {
+  std::string text(size, '\0');
+  Random random(seed);
+  for (char& c : text) c = static_cast<char>(random.Next());
+  return text;
+}
+
+/// A tree over a memory store that can be made to fail, with small blocks and parts and a clock that stands still.
+class Driver {
+ public:
+  explicit Driver(Options options = {}) : options_(std::move(options)) {
+    options_.clock = &clock;
+    options_.read_part_bytes = 32 * kKiB;
+    options_.write_part_bytes = 4 * kKiB;
+    Remount();
+  }
+
+  void Remount(bool read_only = false) {
+    tree.reset();
+    cache.reset();
+    cache = *cache::BlockCache::Open(*store, budget,
+                                     {.block_bytes = 4 * kKiB, .max_fetch_bytes = 32 * kKiB, .memory_bytes = 2 * kMiB});
+    options_.read_only = read_only;
+    auto opened = Tree::Open(*store, *cache, budget, options_);
+    EXPECT_TRUE(opened) << opened.error().ToString();
+    tree = *std::move(opened);
+  }
+
+  /// The inode of a path, with one lookup that is never taken back: tests are short.
+  Result<InodeId> Walk(std::string_view path) {
+    InodeId at = kRootInode;
+    for (std::string_view name : Split(path, '/')) {
+      if (name.empty()) continue;
+      auto entry = MR_TRY(tree->Lookup(at, name));
+      if (!entry) return Fail(Code::kNotFound, "no {}", path);
+      at = entry->attributes.inode;
+    }
+    return at;
+  }
+  struct Split2 {
+    InodeId parent;
+    std::string name;
+  };
+  Result<Split2> WalkParent(std::string_view path) {
+    auto slash = path.rfind('/');
+    if (slash == std::string_view::npos) return Split2{kRootInode, std::string(path)};
+    return Split2{MR_TRY(Walk(path.substr(0, slash))), std::string(path.substr(slash + 1))};
+  }
+
+  Result<Attributes> Stat(std::string_view path) { return MR_TRY(tree->GetAttributes(MR_TRY(Walk(path)))).attributes; }
+  Result<std::unique_ptr<File>> Open(std::string_view path, OpenFlags flags = {}) {
+    return tree->OpenFile(MR_TRY(Walk(path)), flags);
+  }
+  Result<std::unique_ptr<File>> Create(std::string_view path, bool exclusive = false) {
+    auto [parent, name] = MR_TRY(WalkParent(path));
+    return MR_TRY(tree->Create(parent, name, exclusive)).file;
+  }
+  static Result<std::string> ReadAll(File& file, std::size_t step = 3000) {
+    std::string all, piece(step, '\0');
+    while (true) {
+      std::size_t n = MR_TRY(file.Read(all.size(), AsWritableBytes(piece)));
+      if (n == 0) return all;
+      all.append(piece, 0, n);
+    }
+  }
+  Result<std::string> Read(std::string_view path) { return ReadAll(*MR_TRY(Open(path))); }
+  /// open(O_CREAT|O_TRUNC), write, close.
+  Status Write(std::string_view path, std::string_view content) {
+    auto known = Walk(path);
+    auto file = MR_TRY(known ? tree->OpenFile(*known, {.write = true, .truncate = true}) : Create(path));
+    for (std::size_t at = 0; at < content.size(); at += 3000) {
+      MR_TRY(file->Write(at, AsBytes(content.substr(at, 3000))));
+    }
+    MR_TRY(file->Flush());
+    return file->Close();
+  }
+  Status Append(std::string_view path, std::string_view content) {
+    auto file = MR_TRY(Open(path, {.write = true}));
+    MR_TRY(file->Write(MR_TRY(Stat(path)).size, AsBytes(content)));
+    MR_TRY(file->Flush());
+    return file->Close();
+  }
+  Status Unlink(std::string_view path) {
+    auto [parent, name] = MR_TRY(WalkParent(path));
+    return tree->Unlink(parent, name);
+  }
+  Status Mkdir(std::string_view path) {
+    auto [parent, name] = MR_TRY(WalkParent(path));
+    MR_TRY(tree->MakeDirectory(parent, name));
+    return {};
+  }
+  Status Rmdir(std::string_view path) {
+    auto [parent, name] = MR_TRY(WalkParent(path));
+    return tree->RemoveDirectory(parent, name);
+  }
+  Status Rename(std::string_view from, std::string_view to, RenameFlags flags = {}) {
+    auto a = MR_TRY(WalkParent(from)), b = MR_TRY(WalkParent(to));
+    return tree->Rename(a.parent, a.name, b.parent, b.name, flags);
+  }
+  /// Names in listing order; directories end with '/'.
+  Result<std::vector<std::string>> List(std::string_view path = "") {
+    auto directory = MR_TRY(tree->OpenDirectory(MR_TRY(Walk(path))));
+    std::vector<std::string> names;
+    MR_TRY(directory->ReadPlus(0, [&](const DirectoryEntry& entry) {
+      names.push_back(std::string(entry.name) + (entry.kind == Kind::kDirectory ? "/" : ""));
+      return true;
+    }));
+    return names;
+  }
+
+  // What another client does.
+  void Put(const std::string& key, std::string_view content) {
+    transfer::MultipartWriter writer(*inner, budget, key, {});
+    EXPECT_TRUE(writer.Write(AsBytes(content)));
+    EXPECT_TRUE(writer.Finish());
+  }
+  void Delete(const std::string& key) { EXPECT_TRUE(object::Delete(*inner, key)); }
+  std::string Object(const std::string& key) {
+    auto content = object::GetAll(*inner, key, 64 * kMiB);
+    return content && *content ? (*content)->bytes : "<absent>";
+  }
+  void PassTtl() { clock.Advance(options_.metadata_ttl + options_.negative_ttl + std::chrono::seconds(5)); }
+
+  FakeClock clock;
+  MemoryBudget budget{64 * kMiB};
+  std::shared_ptr<object::Store> inner =
+      object::MakeMemoryStore({.limits = {.min_part = 4 * kKiB, .max_put = 64 * kKiB}, .clock = &clock});
+  std::shared_ptr<object::FaultStore> store = object::FaultStore::Create(inner, 1, clock);
+  std::unique_ptr<cache::BlockCache> cache;
+  std::unique_ptr<Tree> tree;
+
+ private:
+  Options options_;
+};
+
+}  // namespace millrace::vfs

@@ -1,0 +1,169 @@
+// A bucket, or a prefix of one, as a file tree. Knows no FUSE: the mount, tests and other front ends drive it.
+//
+// docs/semantics.md says what each operation promises; README.md how the parts fit together.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "millrace/base/bytes.h"
+#include "millrace/base/clock.h"
+#include "millrace/base/log.h"
+#include "millrace/base/memory_budget.h"
+#include "millrace/base/result.h"
+#include "millrace/cache/block_cache.h"
+#include "millrace/object/store.h"
+
+namespace millrace::vfs {
+
+/// Names a file or directory while somebody holds it (see Tree::Lookup). Never used twice in the life of a Tree; says
+/// nothing across mounts.
+using InodeId = std::uint64_t;
+inline constexpr InodeId kRootInode = 1;
+
+enum class Kind : std::uint8_t { kFile, kDirectory };
+
+struct Attributes {
+  InodeId inode = 0;
+  Kind kind = Kind::kFile;
+  std::uint64_t size = 0;
+  WallTime modified;
+  bool linked = true;  ///< false once it has no name any more
+};
+
+/// An answer and for how long it may be used without asking again.
+struct Entry {
+  Attributes attributes;
+  Duration valid_for{};
+};
+
+struct Options {
+  std::string prefix;  ///< the root of the tree; empty, or ends with '/'
+  bool read_only = false;
+  /// For how long names, attributes and listings may be used after the store told them; absence likewise.
+  Duration metadata_ttl = std::chrono::seconds(1);
+  Duration negative_ttl = std::chrono::seconds(1);
+  /// True: every open asks the store for the current version (close-to-open consistency). False: opens too trust
+  /// metadata_ttl.
+  bool revalidate_open = true;
+  std::size_t metadata_entries = 65'536;  ///< remembered at most, besides those of inodes in use
+  std::uint64_t read_part_bytes = 8 * kMiB;
+  std::uint64_t max_readahead = 64 * kMiB;  ///< of one file; all files together use at most half of the cache's memory
+  std::uint64_t write_part_bytes = 8 * kMiB;
+  int write_parallel_parts = 4;   ///< of one file
+  Clock* clock = &SystemClock();  ///< must outlive the tree
+  Logger log;
+};
+
+/// How a file is opened. Reading and writing may be combined; truncation needs writing.
+struct OpenFlags {
+  bool read = true;
+  bool write = false;
+  bool truncate = false;
+};
+
+/// An open file. Thread-safe. Reads are all of the version that was current at the open, or fail with kStale. Writes
+/// go on where the last one ended (others fail with kUnsupported and change nothing) and appear under the name as a
+/// whole, when Flush or Sync publishes them. Destroying a file without Close gives up what was not published.
+class File {
+ public:
+  virtual ~File() = default;
+  virtual InodeId inode() const = 0;
+  /// The number of bytes read, less than asked only at the end. Blocks on the network.
+  virtual Result<std::size_t> Read(std::uint64_t offset, MutableByteSpan into, object::Call call = {}) = 0;
+  /// Copies; blocks while too many parts are on their way. A failed upload fails this and every later call.
+  virtual Status Write(std::uint64_t offset, ByteSpan bytes, object::Call call = {}) = 0;
+  /// Publishes what was written; then it is durable and visible to everybody. Later writes go on and publish again.
+  virtual Status Sync(object::Call call = {}) = 0;
+  /// What close(2) waits for: like Sync, but leaves a file into which nothing was written to Close.
+  virtual Status Flush(object::Call call = {}) = 0;
+  /// Publishes what is left. Call once, last.
+  virtual Status Close(object::Call call = {}) = 0;
+  /// True when pages that the caller keeps of this inode are still those of the version opened.
+  virtual bool may_keep_pages() const = 0;
+  /// True when the open found another version than the caller was told before: its attributes are out of date.
+  virtual bool found_change() const = 0;
+};
+
+/// One name of a directory. The name is valid during the visit only.
+struct DirectoryEntry {
+  std::string_view name;
+  Kind kind = Kind::kFile;
+  std::uint64_t next_cookie = 0;  ///< where to go on after this entry
+  Entry entry;                    ///< with ReadPlus only
+};
+
+/// An open directory: a stream of pages. Cookies stay valid, in any order, until it is destroyed; names that exist
+/// throughout come exactly once in one pass. Cookie 0 is the start and reads afresh. "." and ".." are not shown.
+/// Thread-safe; blocks on the network at page ends.
+class Directory {
+ public:
+  /// False ends the pass; that entry then counts as not seen.
+  using Visit = std::function<bool(const DirectoryEntry&)>;
+  virtual ~Directory() = default;
+  virtual Status Read(std::uint64_t cookie, const Visit& visit, object::Call call = {}) = 0;
+  /// Likewise; each entry seen is looked up, as by Tree::Lookup.
+  virtual Status ReadPlus(std::uint64_t cookie, const Visit& visit, object::Call call = {}) = 0;
+};
+
+struct AttributeChange {
+  std::optional<std::uint64_t> size;
+};
+
+struct RenameFlags {
+  bool no_replace = false;
+};
+
+/// What is open and not yet published, for status reports.
+struct Pending {
+  int files = 0;  ///< open for writing
+  std::uint64_t bytes = 0;
+};
+
+/// The tree. Thread-safe; every call but Forget may wait for the store, until its Call ends. Errors carry the code
+/// whose errno (ToErrno) is what a system call should return.
+class Tree {
+ public:
+  /// Checks that the bucket can be listed. Store, cache and budget must outlive the tree.
+  static Result<std::unique_ptr<Tree>> Open(object::Store& store, cache::BlockCache& cache, MemoryBudget& budget,
+                                            Options options, object::Call call = {});
+  virtual ~Tree() = default;
+
+  /// Finds a name; nothing when there is none (an answer like any other: valid for the negative_ttl). Each success, and
+  /// each Create and MakeDirectory, counts as one lookup: the inode lives until as many are taken back by Forget.
+  virtual Result<std::optional<Entry>> Lookup(InodeId parent, std::string_view name, object::Call call = {}) = 0;
+  virtual void Forget(InodeId inode, std::uint64_t lookups) = 0;
+  virtual Duration negative_ttl() const = 0;
+
+  virtual Result<Entry> GetAttributes(InodeId inode, object::Call call = {}) = 0;
+  /// Sizes: 0, the present one, and, while nothing has been written through an open handle, shorter ones.
+  virtual Result<Entry> SetAttributes(InodeId inode, const AttributeChange& change, File* through,
+                                      object::Call call = {}) = 0;
+
+  virtual Result<std::unique_ptr<File>> OpenFile(InodeId inode, OpenFlags flags, object::Call call = {}) = 0;
+  struct Created {
+    Entry entry;
+    std::unique_ptr<File> file;
+  };
+  /// A new file, open for writing. With `exclusive`, publishing fails with kAlreadyExists if somebody else made it
+  /// meanwhile.
+  virtual Result<Created> Create(InodeId parent, std::string_view name, bool exclusive, object::Call call = {}) = 0;
+  virtual Result<std::unique_ptr<Directory>> OpenDirectory(InodeId inode) = 0;
+
+  virtual Result<Entry> MakeDirectory(InodeId parent, std::string_view name, object::Call call = {}) = 0;
+  virtual Status RemoveDirectory(InodeId parent, std::string_view name, object::Call call = {}) = 0;
+  virtual Status Unlink(InodeId parent, std::string_view name, object::Call call = {}) = 0;
+  /// Files only: a copy in the store, then a delete. In between both names exist; the new one is always whole.
+  virtual Status Rename(InodeId parent, std::string_view name, InodeId new_parent, std::string_view new_name,
+                        RenameFlags flags, object::Call call = {}) = 0;
+
+  /// Publishes everything that open files have written, and reports the first failure.
+  virtual Status FlushAll(object::Call call = {}) = 0;
+  virtual Pending pending() const = 0;
+};
+
+}  // namespace millrace::vfs
