@@ -6,6 +6,8 @@ namespace millrace::cli {
 // clang-format off
 void AddCommands(CLI::App& app, Context& context) {
   AddS3dCommand(app, context);
+  AddTokenizerCommands(app, context);
+  AddDataCommands(app, context);
   AddJobCommands(app, context);
 }
 // clang-format on

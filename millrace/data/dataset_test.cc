@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "millrace/data/document_reader.h"
 #include "millrace/data/index_builder.h"
 #include "millrace/data/testing.h"
 #include "millrace/object/fault/fault_store.h"
@@ -233,6 +234,16 @@ TEST_F(DatasetTest, LinesAreFoundWhereverPartsMeet) {
   auto dataset = Open(Options("s3://corpus/a.jsonl", Mode::kPad, 0)).value();
   EXPECT_EQ(dataset->records(), texts.size());
   EXPECT_EQ(dataset->broken_records(), 1u);
+  RecordTemplate record_template = RecordTemplate::Parse("{text}").value();
+  std::vector<Source> sources = {{"s3://corpus/a.jsonl"}};
+  auto reader = DocumentReader::Open(connection_, sources, record_template).value();
+  std::string document;
+  for (const std::string& text : texts) {
+    ASSERT_TRUE(reader.Next(document).value());
+    ASSERT_EQ(document, text);
+  }
+  EXPECT_FALSE(reader.Next(document).value());
+  EXPECT_EQ(reader.broken(), 1u);
   std::size_t i = 0;
   for (const auto& row : Rows(*dataset, 0)) {
     ASSERT_EQ(tokenizer_->Decode(std::span(row).first(32)).value(), texts[i].substr(0, 31)) << i;

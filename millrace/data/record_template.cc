@@ -72,6 +72,7 @@ struct RecordParser::Rep {
 };
 
 RecordParser::RecordParser(const RecordTemplate& record_template) : rep_(new Rep{record_template}) {}
+RecordParser::RecordParser(RecordParser&&) noexcept = default;
 RecordParser::~RecordParser() = default;
 
 std::expected<std::string_view, Broken> RecordParser::Parse(std::string_view record) {

@@ -42,6 +42,7 @@ class RecordTemplate {
 class RecordParser {
  public:
   explicit RecordParser(const RecordTemplate& record_template);
+  RecordParser(RecordParser&&) noexcept;
   ~RecordParser();
 
   /// The document of `record` (without its newline), or why there is none. Valid until the next call. The verdict

@@ -1,0 +1,240 @@
+// millrace data index | inspect | plan | cat
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/millrace/cli.h"
+#include "apps/millrace/data_flags.h"
+#include "millrace/base/text.h"
+#include "millrace/data/index_builder.h"
+#include "millrace/data/loader.h"
+
+namespace millrace::cli {
+namespace {
+
+/// A dataset and what it stands on, in the order in which they must go away.
+struct OpenData {
+  std::unique_ptr<object::Connection> connection;
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
+  std::shared_ptr<data::Dataset> dataset;
+};
+
+Result<OpenData> OpenDataset(const Context& context, const DataRequest& request) {
+  if (request.tokenizer.empty()) {
+    return Fail(Code::kInvalidArgument, "no tokenizer: give --tokenizer URL, or a job file that names one");
+  }
+  OpenData open;
+  open.connection = MR_TRY(context.Connect());
+  open.tokenizer = MR_TRY(LoadTokenizer(*open.connection, request.tokenizer, context.stop));
+  open.dataset = MR_TRY(
+      data::Dataset::Open(*open.connection, open.tokenizer, request.options, context.log(), {.stop = context.stop}));
+  return open;
+}
+
+struct Indexed {
+  data::ResolvedSources sources;
+  std::vector<data::RecordIndex> indexes;
+  bool counts_tokens = false;
+};
+
+/// Without a tokenizer, and for padding, tokens are not counted.
+Result<Indexed> LoadIndexes(const Context& context, const DataRequest& request) {
+  auto connection = MR_TRY(context.Connect());
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
+  if (!request.tokenizer.empty() && request.options.mode == data::Mode::kPack) {
+    tokenizer = MR_TRY(LoadTokenizer(*connection, request.tokenizer, context.stop));
+  }
+  auto record_template = MR_TRY(data::RecordTemplate::Parse(request.options.template_text));
+  object::Call call{.stop = context.stop};
+  Indexed result{.sources = MR_TRY(data::ResolveSources(*connection, request.options.sources, call)),
+                 .counts_tokens = tokenizer != nullptr};
+  result.indexes = MR_TRY(data::LoadOrBuildIndexes(*connection, result.sources.objects,
+                                                   {.record_template = &record_template,
+                                                    .tokenizer = tokenizer.get(),
+                                                    .cache_url = request.options.cache_url,
+                                                    .threads = request.options.threads},
+                                                   context.log(), call));
+  return result;
+}
+
+struct Totals {
+  std::uint64_t objects = 0, bytes = 0, records = 0, tokens = 0, broken = 0;
+  void Add(const data::DataObject& object, const data::RecordIndex& index) {
+    ++objects;
+    bytes += object.info.size;
+    records += index.records();
+    tokens += index.tokens();
+    broken += index.broken_count();
+  }
+};
+
+Totals Sum(const Indexed& indexed) {
+  Totals totals;
+  for (std::size_t i = 0; i < indexed.indexes.size(); ++i) totals.Add(indexed.sources.objects[i], indexed.indexes[i]);
+  return totals;
+}
+
+void PrintTotals(const Context& context, const Totals& t, bool counts_tokens, std::string_view event) {
+  if (context.globals.json) {
+    Json line{
+        {"event", event}, {"objects", t.objects}, {"bytes", t.bytes}, {"records", t.records}, {"broken", t.broken}};
+    if (counts_tokens) line["tokens"] = t.tokens;
+    PrintJsonLine(line);
+    return;
+  }
+  fmt::print("{} objects, {}, {} records", FormatCount(t.objects), FormatBytes(t.bytes), FormatCount(t.records));
+  if (counts_tokens) fmt::print(", {} tokens", FormatCount(t.tokens));
+  fmt::print(", {} broken\n", FormatCount(t.broken));
+}
+
+Result<int> Index(const Context& context, const DataFlags& flags) {
+  DataRequest request = MR_TRY(ResolveDataFlags(flags));
+  TimePoint began = SystemClock().Now();
+  Indexed indexed = MR_TRY(LoadIndexes(context, request));
+  Totals totals = Sum(indexed);
+  PrintTotals(context, totals, indexed.counts_tokens, "indexed");
+  if (!context.globals.quiet && !context.globals.json) {
+    fmt::print("in {}\n", FormatDuration(SystemClock().Now() - began));
+  }
+  if (totals.broken > 0) fmt::print(stderr, "millrace: `millrace data inspect` names the broken records\n");
+  return kExitOk;
+}
+
+void PrintObject(const Context& context, const data::DataObject& object, const data::RecordIndex& index, bool tokens) {
+  if (context.globals.json) {
+    Json skipped = Json::object(), broken = Json::array();
+    for (int i = 0; i < data::kBrokenKinds; ++i) {
+      std::uint64_t count = index.broken_by_reason()[i];
+      if (count > 0) skipped[std::string(data::BrokenName(static_cast<data::Broken>(i)))] = count;
+    }
+    for (const data::BrokenLine& line : index.broken()) {
+      broken.push_back({{"offset", line.offset}, {"reason", data::BrokenName(line.reason)}});
+    }
+    Json line{
+        {"url", object.url}, {"etag", object.info.etag}, {"bytes", object.info.size}, {"records", index.records()}};
+    if (tokens) line["tokens"] = index.tokens();
+    line["skipped"] = std::move(skipped);
+    line["broken"] = std::move(broken);
+    PrintJsonLine(line);
+    return;
+  }
+  fmt::print("{}  {}  {} records", object.url, FormatBytes(object.info.size), FormatCount(index.records()));
+  if (tokens) fmt::print("  {} tokens", FormatCount(index.tokens()));
+  fmt::print("\n");
+  for (const data::BrokenLine& line : index.broken()) {
+    fmt::print("    byte {}: {}\n", line.offset, data::BrokenName(line.reason));
+  }
+  if (index.broken_count() > index.broken().size()) {
+    fmt::print("    and {} more\n", FormatCount(index.broken_count() - index.broken().size()));
+  }
+}
+
+Result<int> Inspect(const Context& context, const DataFlags& flags) {
+  DataRequest request = MR_TRY(ResolveDataFlags(flags));
+  Indexed indexed = MR_TRY(LoadIndexes(context, request));
+  for (std::size_t i = 0; i < indexed.indexes.size(); ++i) {
+    PrintObject(context, indexed.sources.objects[i], indexed.indexes[i], indexed.counts_tokens);
+  }
+  PrintTotals(context, Sum(indexed), indexed.counts_tokens, "total");
+  return kExitOk;
+}
+
+Result<int> Plan(const Context& context, const DataFlags& flags) {
+  DataRequest request = MR_TRY(ResolveDataFlags(flags));
+  OpenData open = MR_TRY(OpenDataset(context, request));
+  const data::Dataset& dataset = *open.dataset;
+  std::uint64_t steps_per_epoch = dataset.samples_per_epoch() / request.global_batch;
+  std::uint64_t steps = request.steps.value_or(
+      static_cast<std::uint64_t>(std::ceil(request.epochs.value_or(1.0) * static_cast<double>(steps_per_epoch))));
+  std::uint64_t batch_tokens = static_cast<std::uint64_t>(request.global_batch) * request.options.sequence_length;
+  if (context.globals.json) {
+    PrintJsonLine({{"event", "plan"},
+                   {"records", dataset.records()},
+                   {"broken", dataset.broken_records()},
+                   {"bytes", dataset.bytes()},
+                   {"samples_per_epoch", dataset.samples_per_epoch()},
+                   {"tokens_per_epoch", dataset.tokens_per_epoch()},
+                   {"steps_per_epoch", steps_per_epoch},
+                   {"tokens_per_step", batch_tokens},
+                   {"steps", steps},
+                   {"fingerprint", dataset.fingerprint()}});
+    return kExitOk;
+  }
+  fmt::print("records      {} ({}; {} broken)\n", FormatCount(dataset.records()), FormatBytes(dataset.bytes()),
+             FormatCount(dataset.broken_records()));
+  fmt::print("an epoch     {} samples of {} tokens = {} tokens\n", FormatCount(dataset.samples_per_epoch()),
+             request.options.sequence_length, FormatCount(dataset.tokens_per_epoch()));
+  fmt::print("             {} steps of {} samples = {} tokens a step\n", FormatCount(steps_per_epoch),
+             request.global_batch, FormatCount(batch_tokens));
+  if (request.steps || request.epochs) {
+    fmt::print("the job      {} steps = {} tokens\n", FormatCount(steps), FormatCount(steps * batch_tokens));
+  }
+  fmt::print("fingerprint  {}\n", dataset.fingerprint());
+  return kExitOk;
+}
+
+struct CatFlags : DataFlags {
+  std::uint64_t epoch = 0, start = 0, count = 4;
+};
+
+Result<int> Cat(const Context& context, const CatFlags& flags) {
+  DataRequest request = MR_TRY(ResolveDataFlags(flags));
+  OpenData open = MR_TRY(OpenDataset(context, request));
+  std::vector<tokenizer::TokenId> inputs(request.options.sequence_length), labels(inputs.size());
+  std::uint64_t end = open.dataset->samples_per_epoch();
+  if (flags.start >= end) {
+    return Fail(Code::kInvalidArgument, "sample {} is beyond the epoch's {}", flags.start, end);
+  }
+  end = flags.start + std::min(flags.count, end - flags.start);
+  for (std::uint64_t i = flags.start; i < end; ++i) {
+    MR_TRY(open.dataset->ReadSample(flags.epoch, i, inputs, labels, {.stop = context.stop}));
+    std::string text = MR_TRY(open.tokenizer->Decode(inputs));
+    if (context.globals.json) {
+      PrintJsonLine({{"epoch", flags.epoch}, {"sample", i}, {"text", text}, {"inputs", inputs}, {"labels", labels}});
+    } else {
+      fmt::print("--- sample {}\n{}\n", i, text);
+    }
+  }
+  return kExitOk;
+}
+
+template <class Flags>
+CLI::App* Add(CLI::App& group, Context& context, std::string name, std::string description, std::string examples,
+              Result<int> (*run)(const Context&, const Flags&), std::shared_ptr<Flags> flags) {
+  CLI::App* command =
+      AddCommand(group, context, std::move(name), std::move(description), std::move(examples), [&context, flags, run] {
+        Result<int> status = run(context, *flags);
+        return status ? *status : ReportError(context, status.error());
+      });
+  AddDataFlags(*command, *flags);
+  return command;
+}
+
+}  // namespace
+
+void AddDataCommands(CLI::App& app, Context& context) {
+  CLI::App* group = app.add_subcommand("data", "Index, inspect and read training data");
+  group->require_subcommand(1);
+  Add(*group, context, "index", "Build the record indexes of a job's data, once and in parallel",
+      "  millrace data index job.yaml\n"
+      "  millrace data index 's3://corpus/wiki/*.jsonl' --tokenizer s3://models/tokenizer.model --template "
+      "'{title}\\n{text}'",
+      &Index, std::make_shared<DataFlags>());
+  Add(*group, context, "inspect", "List objects, records and every record that cannot be used",
+      "  millrace data inspect s3://corpus/wiki/ --json", &Inspect, std::make_shared<DataFlags>());
+  auto plan_flags = std::make_shared<DataFlags>();
+  Add(*group, context, "plan", "Say how many samples, tokens and steps an epoch has",
+      "  millrace data plan job.yaml --set data.sequence_length=2048", &Plan, plan_flags)
+      ->add_option("--global-batch", plan_flags->global_batch, "Samples a step (default 8)")
+      ->check(CLI::PositiveNumber);
+  auto cat_flags = std::make_shared<CatFlags>();
+  CLI::App* cat = Add(*group, context, "cat", "Print samples as the model sees them",
+                      "  millrace data cat job.yaml --start 1000 --count 2", &Cat, cat_flags);
+  cat->add_option("--epoch", cat_flags->epoch)->capture_default_str();
+  cat->add_option("--start", cat_flags->start, "First sample")->capture_default_str();
+  cat->add_option("--count", cat_flags->count, "Samples")->capture_default_str();
+}
+
+}  // namespace millrace::cli

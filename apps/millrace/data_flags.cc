@@ -1,0 +1,108 @@
+#include "apps/millrace/data_flags.h"
+
+#include "millrace/base/files.h"
+#include "millrace/jobs/spec.h"
+#include "millrace/object/blocking.h"
+
+namespace millrace::cli {
+namespace {
+
+constexpr std::uint64_t kMaxModelBytes = 256 * kMiB;
+
+bool IsJobFile(std::string_view name) { return name.ends_with(".yaml") || name.ends_with(".yml"); }
+
+Result<data::Mode> ParseMode(std::string_view name) {
+  if (name == "pack") return data::Mode::kPack;
+  if (name == "pad") return data::Mode::kPad;
+  return Fail(Code::kUnsupported, "data mode \"{}\" is not known; use pack or pad", name);
+}
+
+Result<DataRequest> FromJob(const std::string& path, const std::vector<std::string>& set) {
+  std::string text = MR_TRY(ReadFile(path));
+  jobs::Spec job = MR_TRY(jobs::Spec::Parse(text, path, set));
+  DataRequest request{.tokenizer = job.data.tokenizer,
+                      .global_batch = job.train.global_batch,
+                      .micro_batch = job.train.micro_batch,
+                      .ranks = job.run.nodes * job.run.processes_per_node,
+                      .steps = job.train.steps,
+                      .epochs = job.train.epochs};
+  for (const jobs::SourceSpec& source : job.data.sources)
+    request.options.sources.push_back({source.url, source.weight});
+  request.options.template_text = job.data.template_text;
+  request.options.sequence_length = job.data.sequence_length;
+  request.options.mode = MR_TRY(ParseMode(job.data.mode));
+  request.options.shuffle_seed = job.data.shuffle_seed;
+  request.options.shuffle_window = job.data.shuffle_window;
+  request.options.threads = job.data.threads;
+  return request;
+}
+
+Result<DataRequest> FromUrls(const DataFlags& flags) {
+  if (!flags.weights.empty() && flags.weights.size() != flags.inputs.size()) {
+    return Fail(Code::kInvalidArgument, "{} sources need as many weights, not {}", flags.inputs.size(),
+                flags.weights.size());
+  }
+  DataRequest request;
+  for (std::size_t i = 0; i < flags.inputs.size(); ++i) {
+    if (IsJobFile(flags.inputs[i])) {
+      return Fail(Code::kInvalidArgument, "{}: give either one job file or the URLs of the data", flags.inputs[i]);
+    }
+    request.options.sources.push_back({flags.inputs[i], flags.weights.empty() ? 1.0 : flags.weights[i]});
+  }
+  return request;
+}
+
+}  // namespace
+
+std::string Unescape(std::string_view text) {
+  std::string plain;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    char next = i + 1 < text.size() ? text[i + 1] : '\0';
+    bool escape = text[i] == '\\' && (next == 'n' || next == 't' || next == '\\');
+    plain += !escape ? text[i] : next == 'n' ? '\n' : next == 't' ? '\t' : '\\';
+    i += escape;
+  }
+  return plain;
+}
+
+Result<std::shared_ptr<const tokenizer::Tokenizer>> LoadTokenizer(object::Connection& connection,
+                                                                  const std::string& url, std::stop_token stop) {
+  object::Location at = MR_TRY(object::Locate(connection, url));
+  auto content = MR_TRY(object::GetAll(*at.store, at.key, kMaxModelBytes, {.stop = std::move(stop)}));
+  if (!content) return Fail(Code::kNotFound, "no tokenizer at {}", url);
+  return tokenizer::Load(AsBytes(content->bytes), url);
+}
+
+void AddDataFlags(CLI::App& command, DataFlags& flags) {
+  command.add_option("inputs", flags.inputs, "JOB.yaml, or objects, prefixes and globs of JSON-lines records")
+      ->required();
+  command.add_option("--set", flags.set, "Change a key of the job file: data.sequence_length=512");
+  command.add_option("--weight", flags.weights, "Passes over each source per epoch, in their order");
+  command.add_option("--tokenizer", flags.tokenizer, "URL of the tokenizer's model");
+  command.add_option("--template", flags.template_text, "Fields in braces (default {text})");
+  command.add_option("--mode", flags.mode, "pack or pad (default pack)");
+  command.add_option("--sequence-length", flags.sequence_length, "Tokens (default 256)")->check(CLI::PositiveNumber);
+  command.add_option("--shuffle-seed", flags.seed, "Default 1");
+  command.add_option("--shuffle-window", flags.window, "Records; 0: keep the order of the sources");
+  command.add_option("--index-cache", flags.index_cache, "URL for indexes when the data's bucket is read-only");
+  command.add_option("--threads", flags.threads, "That tokenize (default 2)")->check(CLI::Range(1, 512));
+}
+
+Result<DataRequest> ResolveDataFlags(const DataFlags& flags) {
+  bool job = flags.inputs.size() == 1 && IsJobFile(flags.inputs[0]);
+  if (!job && !flags.set.empty()) return Fail(Code::kInvalidArgument, "--set changes a job file, and none is given");
+  DataRequest request = job ? MR_TRY(FromJob(flags.inputs[0], flags.set)) : MR_TRY(FromUrls(flags));
+  data::DatasetOptions& options = request.options;
+  if (!flags.tokenizer.empty()) request.tokenizer = flags.tokenizer;
+  if (!flags.template_text.empty()) options.template_text = Unescape(flags.template_text);
+  if (!flags.mode.empty()) options.mode = MR_TRY(ParseMode(flags.mode));
+  if (flags.sequence_length > 0) options.sequence_length = flags.sequence_length;
+  if (flags.threads > 0) options.threads = flags.threads;
+  if (flags.global_batch > 0) request.global_batch = flags.global_batch;
+  options.shuffle_seed = flags.seed.value_or(options.shuffle_seed);
+  options.shuffle_window = flags.window.value_or(options.shuffle_window);
+  options.cache_url = flags.index_cache;
+  return request;
+}
+
+}  // namespace millrace::cli
