@@ -24,12 +24,12 @@ Result<http::Response> FetchOnce(const std::string& ca_bundle, http::Request req
 
 }  // namespace
 
-Endpoint::Session::Session(Settings settings, std::unique_ptr<CredentialSource> source, const ConnectOptions& options,
+Endpoint::Session::Session(Settings settings, std::unique_ptr<CredentialSource> source, http::Client::Options options,
                            Clock& clock)
     : settings_(std::move(settings)),
       credentials_(std::move(source), clock, options.log),
       timers_(clock),
-      client_(ClientOptions(settings_, options)),
+      client_(options),
       dispatcher_({.settings = &settings_,
                    .client = &client_,
                    .credentials = &credentials_,
@@ -47,8 +47,9 @@ Result<std::unique_ptr<Endpoint>> Endpoint::Open(ConnectOptions options) {
     return FetchOnce(ca_bundle, std::move(request), std::move(call));
   };
   auto source = MR_TRY(FindCredentials(settings, !options.profile.empty(), profiles, surroundings));
-  return std::unique_ptr<Endpoint>(
-      new Endpoint(std::make_shared<Session>(std::move(settings), std::move(source), options, *surroundings.clock)));
+  http::Client::Options client = ClientOptions(settings, options);
+  return std::unique_ptr<Endpoint>(new Endpoint(
+      std::make_shared<Session>(std::move(settings), std::move(source), std::move(client), *surroundings.clock)));
 }
 
 Endpoint::Endpoint(std::shared_ptr<Session> session) : session_(std::move(session)), service_(NewService(session_)) {}

@@ -12,7 +12,7 @@ namespace millrace::object::s3 {
 /// Members are destroyed from the last to the first: what uses stands below what is used.
 class Endpoint::Session {
  public:
-  Session(Settings settings, std::unique_ptr<CredentialSource> source, const ConnectOptions& options, Clock& clock);
+  Session(Settings settings, std::unique_ptr<CredentialSource> source, http::Client::Options options, Clock& clock);
 
   Dispatcher& dispatcher() { return dispatcher_; }
   http::Client& client() { return client_; }

@@ -1,0 +1,310 @@
+// The store against a server that misbehaves on purpose. What a well-behaved one sees is in tests/integration.
+#include <gmock/gmock.h>
+
+#include "millrace/base/digest.h"
+#include "millrace/http/testing/scripted_server.h"
+#include "millrace/object/blocking.h"
+#include "millrace/object/s3/checksums.h"
+#include "millrace/object/s3/session.h"
+
+namespace millrace::object::s3 {
+namespace {
+
+using http::testing::Answer;
+using http::testing::ScriptedServer;
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+using Reply = ScriptedServer::Reply;
+using Seen = ScriptedServer::Seen;
+using Then = ScriptedServer::Reply::Then;
+
+class FixedKeys final : public CredentialSource {
+ public:
+  Result<Credentials> Fetch(std::stop_token) override { return Credentials{.access_key = "AK", .secret_key = "SK"}; }
+  std::string Describe() const override { return "test"; }
+  bool fixed() const override { return true; }
+};
+
+std::string ErrorBody(std::string_view code) {
+  return fmt::format("<Error><Code>{}</Code><Message>scripted</Message></Error>", code);
+}
+Reply Refuse(int status, std::string_view code, std::string_view fields = {}) {
+  return {Answer(status, ErrorBody(code), fields)};
+}
+
+/// A store of bucket "b" on a scripted server. Waits for retries take no time.
+class S3StoreTest : public ::testing::Test {
+ protected:
+  void Serve(ScriptedServer::Script script, int max_attempts = 5) {
+    server_ = std::make_unique<ScriptedServer>(std::move(script));
+    Settings settings{.scheme = "http",
+                      .authority = fmt::format("127.0.0.1:{}", server_->port()),
+                      .loopback = true,
+                      .region = "us-east-1",
+                      .max_attempts = max_attempts};
+    http::Client::Options client{.timeouts = {.first_byte = milliseconds(200), .stall = milliseconds(200)}};
+    clock_.AdvanceOnSleep(true);
+    session_ = std::make_shared<Endpoint::Session>(settings, std::make_unique<FixedKeys>(), client, clock_);
+    store_ = NewStore(session_, "b");
+  }
+  Result<std::optional<GetResult>> GetText(std::string& into, GetOptions options = {}) {
+    return Get(*store_, "k", std::move(options), AsWritableBytes(into));
+  }
+
+  FakeClock clock_;
+  std::unique_ptr<ScriptedServer> server_;
+  std::shared_ptr<Endpoint::Session> session_;
+  std::shared_ptr<Store> store_;
+};
+
+TEST_F(S3StoreTest, EveryKindOfTransientFailureIsTriedAgain) {
+  const std::vector<Reply> failures = {
+      Refuse(503, "SlowDown"),
+      Refuse(500, "InternalError"),
+      {Answer(502, "<html>Bad Gateway</html>")},
+      {"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel", Then::kClose},
+      {"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel", Then::kReset},
+      {"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel", Then::kHang},
+      {"", Then::kHang},
+  };
+  Serve(
+      [&](const Seen& seen) {
+        std::size_t number = static_cast<std::size_t>(seen.number);
+        return number < failures.size() ? failures[number] : Reply{Answer(200, "hello", "ETag: \"e\"\r\n")};
+      },
+      10);
+  std::string into(5, '?');
+  auto got = GetText(into);
+  ASSERT_TRUE(got) << got.error().ToString();
+  EXPECT_EQ(into, "hello");
+  EXPECT_EQ((*got)->info.etag, "e");
+  EXPECT_EQ(server_->seen().size(), failures.size() + 1);
+}
+
+TEST_F(S3StoreTest, PermanentFailuresAreNot) {
+  Serve([](const Seen&) { return Refuse(403, "AccessDenied", "x-amz-request-id: R1\r\n"); });
+  std::string into(5, '?');
+  auto got = GetText(into);
+  ASSERT_FALSE(got);
+  EXPECT_EQ(got.error().code(), Code::kPermissionDenied);
+  EXPECT_THAT(got.error().ToString(), ::testing::AllOf(HasSubstr("GetObject s3://b/k"), HasSubstr("scripted"),
+                                                       HasSubstr("AccessDenied, HTTP 403, request R1")));
+  EXPECT_EQ(server_->seen().size(), 1u);
+}
+
+TEST_F(S3StoreTest, TriesAreCounted) {
+  Serve([](const Seen&) { return Refuse(503, "SlowDown"); }, 4);
+  auto head = Put(*store_, "k", AsBytes("x"));
+  ASSERT_FALSE(head);
+  EXPECT_EQ(head.error().code(), Code::kThrottled);
+  EXPECT_THAT(head.error().ToString(), HasSubstr("tried 4 times"));
+  EXPECT_EQ(server_->seen().size(), 4u);
+}
+
+TEST_F(S3StoreTest, TheBudgetForRetriesIsShared) {
+  Serve([](const Seen&) { return Refuse(503, "SlowDown"); }, 1000);
+  auto put = Put(*store_, "k", AsBytes("x"));
+  EXPECT_EQ(put.error().code(), Code::kThrottled);
+  std::size_t first = server_->seen().size();
+  EXPECT_EQ(first, 101u) << "500 tokens of 5 each";
+  EXPECT_FALSE(Put(*store_, "other", AsBytes("x")));
+  EXPECT_EQ(server_->seen().size(), first + 1);
+}
+
+TEST_F(S3StoreTest, RetryAfterIsHonoured) {
+  Serve([](const Seen& seen) {
+    return seen.number == 0 ? Refuse(503, "SlowDown", "Retry-After: 9\r\n") : Reply{Answer(200, "", "ETag: \"e\"\r\n")};
+  });
+  TimePoint before = clock_.Now();
+  ASSERT_TRUE(Put(*store_, "k", AsBytes("x")));
+  EXPECT_GE(clock_.Now() - before, std::chrono::seconds(9));
+}
+
+TEST_F(S3StoreTest, CancellingEndsTheWaitForARetry) {
+  Serve([](const Seen&) { return Refuse(503, "SlowDown", "Retry-After: 30\r\n"); });
+  clock_.AdvanceOnSleep(false);
+  std::stop_source stop;
+  std::jthread canceller([&] {
+    clock_.AwaitSleepers(1);
+    stop.request_stop();
+  });
+  auto put = Put(*store_, "k", AsBytes("x"), {}, {.stop = stop.get_token()});
+  ASSERT_FALSE(put);
+  EXPECT_EQ(put.error().code(), Code::kCancelled);
+}
+
+TEST_F(S3StoreTest, DestructionEndsTheWaitForARetryAndRunsTheCompletion) {
+  Serve([](const Seen&) { return Refuse(503, "SlowDown", "Retry-After: 30\r\n"); });
+  clock_.AdvanceOnSleep(false);
+  std::optional<Code> code;
+  store_->Put("k", AsBytes("x"), {}, {}, [&](Result<PutResult> put) { code = put.error().code(); });
+  clock_.AwaitSleepers(1);
+  store_.reset();
+  EXPECT_EQ(code, Code::kCancelled);
+}
+
+TEST_F(S3StoreTest, AnErrorWithin200IsAnError) {
+  Serve([](const Seen& seen) {
+    return Reply{Answer(200, seen.number == 0 ? ErrorBody("InternalError")
+                                              : "<CopyObjectResult><ETag>\"e\"</ETag></CopyObjectResult>")};
+  });
+  auto copied = Copy(*store_, "from", "to");
+  ASSERT_TRUE(copied) << copied.error().ToString();
+  EXPECT_EQ(copied->etag, "e");
+  EXPECT_EQ(server_->seen().size(), 2u);
+}
+
+TEST_F(S3StoreTest, CompletionWithin200ThatFailsForGood) {
+  Serve([](const Seen&) { return Reply{Answer(200, "   " + ErrorBody("InvalidPart"))}; });
+  auto done = CompleteMultipart(*store_, "k", "id", {{.number = 1, .etag = "e"}});
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code(), Code::kInvalidArgument);
+}
+
+TEST_F(S3StoreTest, ACompletionWhoseAnswerWasLostIsFound) {
+  std::string part = std::string(32, 'a');
+  std::string etag = fmt::format("{}-1", HexEncode(Md5(*HexDecode(part))));
+  Serve([&](const Seen& seen) {
+    if (seen.method == "HEAD")
+      return Reply{fmt::format("HTTP/1.1 200 OK\r\nETag: \"{}\"\r\nContent-Length: 3\r\n\r\n", etag)};
+    return seen.number == 0 ? Reply{"", Then::kReset} : Refuse(404, "NoSuchUpload");
+  });
+  auto done = CompleteMultipart(*store_, "k", "id", {{.number = 1, .etag = part}});
+  ASSERT_TRUE(done) << done.error().ToString();
+  EXPECT_EQ(done->etag, etag);
+}
+
+TEST_F(S3StoreTest, AConditionalPutWhoseAnswerWasLostDoesNotClaimThatAnotherWon) {
+  Serve(
+      [](const Seen& seen) { return seen.number == 0 ? Reply{"", Then::kReset} : Refuse(412, "PreconditionFailed"); });
+  auto put = Put(*store_, "k", AsBytes("x"), {.if_none_match = true});
+  ASSERT_FALSE(put);
+  EXPECT_EQ(put.error().code(), Code::kUnavailable);
+  EXPECT_THAT(put.error().message(), HasSubstr("may be what this very call wrote"));
+}
+
+TEST_F(S3StoreTest, ADefiniteRefusalBeforeIsNotAmbiguous) {
+  Serve(
+      [](const Seen& seen) { return seen.number == 0 ? Refuse(503, "SlowDown") : Refuse(412, "PreconditionFailed"); });
+  EXPECT_EQ(Put(*store_, "k", AsBytes("x"), {.if_none_match = true}).error().code(), Code::kPreconditionFailed);
+}
+
+TEST_F(S3StoreTest, DamagedBytesAreNoticedAndReadAgain) {
+  std::string checksum = "x-amz-checksum-crc32c: " + EncodeCrc32c(AsBytes("hello")) + "\r\nETag: \"e\"\r\n";
+  Serve([&](const Seen& seen) { return Reply{Answer(200, seen.number == 0 ? "hellO" : "hello", checksum)}; });
+  std::string into(5, '?');
+  ASSERT_TRUE(GetText(into));
+  EXPECT_EQ(into, "hello");
+  EXPECT_EQ(server_->seen().size(), 2u);
+}
+
+TEST_F(S3StoreTest, BytesDamagedInTheBucketAreCorrupt) {
+  std::string checksum = "x-amz-checksum-crc64nvme: AAAAAAAAAAA=\r\n";
+  Serve([&](const Seen&) { return Reply{Answer(200, "hello", checksum)}; });
+  std::string into(5, '?');
+  auto got = GetText(into);
+  ASSERT_FALSE(got);
+  EXPECT_EQ(got.error().code(), Code::kCorrupt);
+  EXPECT_EQ(server_->seen().size(), 3u);
+}
+
+TEST_F(S3StoreTest, ChecksumsOfPartsAreNoChecksumsOfBytes) {
+  Serve([&](const Seen&) { return Reply{Answer(200, "hello", "x-amz-checksum-crc32c: AAAAAA==-2\r\n")}; });
+  std::string into(5, '?');
+  EXPECT_TRUE(GetText(into));
+}
+
+TEST_F(S3StoreTest, AnAnswerWithAnotherRangeIsCorrupt) {
+  Serve([](const Seen&) {
+    return Reply{"HTTP/1.1 206 P\r\nContent-Length: 3\r\nContent-Range: bytes 0-2/10\r\n\r\nabc"};
+  });
+  std::string into(3, '?');
+  EXPECT_EQ(GetText(into, {.range = ByteRange{4, 3}}).error().code(), Code::kCorrupt);
+}
+
+TEST_F(S3StoreTest, AnEndpointThatIgnoresRangesIsFoundOut) {
+  Serve([](const Seen&) { return Reply{Answer(200, "abc")}; });
+  std::string into(3, '?');
+  EXPECT_EQ(GetText(into, {.range = ByteRange{4, 3}}).error().code(), Code::kUnsupported);
+}
+
+TEST_F(S3StoreTest, ABucketInAnotherRegionIsSignedForAgain) {
+  Serve([](const Seen& seen) {
+    bool right = seen.headers.Get("authorization").find("/eu-west-1/s3/") != std::string_view::npos;
+    if (right) return Reply{Answer(200, "", "ETag: \"e\"\r\n")};
+    return Refuse(400, "AuthorizationHeaderMalformed", "x-amz-bucket-region: eu-west-1\r\n");
+  });
+  ASSERT_TRUE(Put(*store_, "k", AsBytes("x")));
+  ASSERT_TRUE(Put(*store_, "k", AsBytes("x")));
+  EXPECT_EQ(server_->seen().size(), 3u) << "the region is remembered";
+}
+
+TEST_F(S3StoreTest, AHostileRegionIsNotFollowed) {
+  Serve([](const Seen&) { return Refuse(301, "PermanentRedirect", "x-amz-bucket-region: evil.example/\r\n"); });
+  EXPECT_EQ(Put(*store_, "k", AsBytes("x")).error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(server_->seen().size(), 1u);
+}
+
+TEST_F(S3StoreTest, AWrongClockIsPutRight) {
+  Serve([](const Seen& seen) {
+    if (seen.headers.Get("x-amz-date").starts_with("20260131T12")) return Reply{Answer(200, "", "ETag: \"e\"\r\n")};
+    return Refuse(403, "RequestTimeTooSkewed", "Date: Sat, 31 Jan 2026 12:00:00 GMT\r\n");
+  });
+  EXPECT_TRUE(Put(*store_, "k", AsBytes("x")));
+  EXPECT_TRUE(Put(*store_, "k", AsBytes("x")));
+  EXPECT_EQ(server_->seen().size(), 3u);
+}
+
+TEST_F(S3StoreTest, AMissingBucketIsAnErrorAlsoForHead) {
+  Serve([](const Seen&) { return Reply{"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"}; });
+  auto head = Head(*store_, "k");
+  ASSERT_FALSE(head);
+  EXPECT_EQ(head.error().code(), Code::kNotFound);
+  Serve([](const Seen&) { return Refuse(404, "NoSuchBucket"); });
+  std::string into(1, '?');
+  EXPECT_EQ(GetText(into).error().code(), Code::kNotFound);
+}
+
+TEST_F(S3StoreTest, HeadersCannotBeSmuggledIn) {
+  Serve([](const Seen&) { return Reply{Answer(200, "", "ETag: \"e\"\r\n")}; });
+  EXPECT_EQ(Put(*store_, "k", AsBytes("x"), {.content_type = "a\r\nX-Evil: 1"}).error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(Put(*store_, "k", AsBytes("x"), {.metadata = {{"a b", "1"}}}).error().code(), Code::kInvalidArgument);
+  EXPECT_TRUE(server_->seen().empty());
+}
+
+TEST_F(S3StoreTest, DeletingManyGoesInBatchesAndNamesWhatFailed) {
+  Serve([](const Seen& seen) {
+    if (seen.method == "DELETE") return Reply{"HTTP/1.1 204 No Content\r\n\r\n"};
+    bool first = seen.body.find("<Key>k0</Key>") != std::string::npos;
+    return Reply{Answer(200, first ? "<DeleteResult><Error><Key>k0</Key><Code>AccessDenied</Code><Message>no</Message>"
+                                     "</Error></DeleteResult>"
+                                   : "<DeleteResult/>")};
+  });
+  std::vector<std::string> keys = {"bell\x07"};
+  for (int i = 0; i < 2500; ++i) keys.push_back(fmt::format("k{}", i));
+  auto failures = DeleteMany(*store_, keys);
+  ASSERT_TRUE(failures) << failures.error().ToString();
+  ASSERT_EQ(failures->size(), 1u);
+  EXPECT_EQ((*failures)[0].key, "k0");
+  EXPECT_EQ((*failures)[0].error.code(), Code::kPermissionDenied);
+  EXPECT_EQ(server_->seen().size(), 4u) << "three batches, and one key that no XML can name";
+}
+
+TEST_F(S3StoreTest, DeletingManyFailsWhenNothingCouldBeAsked) {
+  Serve([](const Seen&) { return Refuse(404, "NoSuchBucket"); });
+  auto failures = DeleteMany(*store_, {"a", "b"});
+  ASSERT_FALSE(failures);
+  EXPECT_EQ(failures.error().code(), Code::kNotFound);
+}
+
+TEST_F(S3StoreTest, BodiesCarryTheirChecksum) {
+  Serve([](const Seen&) { return Reply{Answer(200, "", "ETag: \"e\"\r\nx-amz-checksum-crc32c: yZRlqg==\r\n")}; });
+  ASSERT_TRUE(Put(*store_, "k", AsBytes("hello world")));
+  auto part = UploadPart(*store_, "k", "id", 1, AsBytes("hello world"));
+  ASSERT_TRUE(part);
+  EXPECT_EQ(part->checksum, "yZRlqg==");
+  for (const Seen& seen : server_->seen()) EXPECT_EQ(seen.headers.Get("x-amz-checksum-crc32c"), "yZRlqg==");
+}
+
+}  // namespace
+}  // namespace millrace::object::s3
