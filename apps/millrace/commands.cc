@@ -6,6 +6,7 @@ namespace millrace::cli {
 // clang-format off
 void AddCommands(CLI::App& app, Context& context) {
   AddS3dCommand(app, context);
+  AddCheckpointCommands(app, context);
   AddTokenizerCommands(app, context);
   AddDataCommands(app, context);
   AddJobCommands(app, context);

@@ -68,9 +68,13 @@ Result<SafetensorsEntry> ParseEntry(const std::string& name, const nlohmann::jso
 
 }  // namespace
 
-std::string MakeSafetensorsHeader(std::vector<SafetensorsEntry>& entries) {
+std::string MakeSafetensorsHeader(std::vector<SafetensorsEntry>& entries,
+                                  const std::map<std::string, std::string>& metadata) {
   std::string header(8, '\0');
   header += '{';
+  if (!metadata.empty()) {
+    header += fmt::format("\"{}\":{}{}", kMetadata, DumpJson(Json(metadata)), entries.empty() ? "" : ",");
+  }
   std::uint64_t end = 0;
   for (SafetensorsEntry& entry : entries) {
     entry.offset = end;

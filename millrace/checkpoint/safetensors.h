@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,7 +24,9 @@ inline constexpr std::uint64_t kMaxSafetensorsHeader = 100'000'000;
 
 /// Where each tensor goes, and the bytes in front of the data. Sets the entries' offsets. The header is padded so that
 /// the data start at a multiple of 8; entries sorted by size of their elements, largest first, are then all aligned.
-std::string MakeSafetensorsHeader(std::vector<SafetensorsEntry>& entries);
+/// `metadata` becomes the header's `__metadata__`.
+std::string MakeSafetensorsHeader(std::vector<SafetensorsEntry>& entries,
+                                  const std::map<std::string, std::string>& metadata = {});
 
 /// The length of the JSON header that a file's first 8 bytes announce; kCorrupt when it cannot be. `name` names the
 /// file.
