@@ -22,6 +22,17 @@ void Batch::Add(std::string source, std::string destination, std::uint64_t size,
       });
 }
 
+void Batch::AddMany(std::vector<std::string> sources, GroupJob job) {
+  if (stop_.stop_requested()) return;
+  counters_.items_known += sources.size();
+  pool_->Submit([this, sources = std::move(sources), job = std::move(job)]() mutable {
+    std::vector<Status> outcomes =
+        stop_.stop_requested() ? std::vector<Status>(sources.size(), Status(Fail(Code::kCancelled, "not started")))
+                               : job({.stop = stop_});
+    for (std::size_t i = 0; i < sources.size(); ++i) Report({sources[i], "", 0, outcomes[i]});
+  });
+}
+
 void Batch::AddFailure(std::string source, std::string destination, Error error) {
   counters_.items_known += 1;
   Report({source, destination, 0, std::unexpected(std::move(error))});

@@ -4,7 +4,9 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "millrace/base/result.h"
 #include "millrace/base/sync.h"
@@ -31,6 +33,8 @@ class Batch {
     const Status& status;
   };
   using Job = std::move_only_function<Status(const object::Call&)>;
+  /// One outcome for each source, in their order.
+  using GroupJob = std::move_only_function<std::vector<Status>(const object::Call&)>;
 
   /// `report` is told of every item that ended, and of those that a stop kept from starting (kCancelled).
   Batch(int workers, std::stop_token stop, std::function<void(const Outcome&)> report);
@@ -38,6 +42,8 @@ class Batch {
 
   /// Blocks while the queue is full. Ignored after a stop.
   void Add(std::string source, std::string destination, std::uint64_t size, Job job);
+  /// Items that are done together, such as the deletion of a page of keys.
+  void AddMany(std::vector<std::string> sources, GroupJob job);
   /// An item that failed before it could be a job.
   void AddFailure(std::string source, std::string destination, Error error);
   /// Waits for all jobs.

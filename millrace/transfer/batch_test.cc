@@ -25,6 +25,16 @@ TEST(Batch, ReportsEveryItemOnce) {
   EXPECT_EQ(batch.counters().bytes_known, 2000u);
 }
 
+TEST(Batch, AGroupHasAnOutcomeForEachItem) {
+  std::string outcomes;
+  Batch batch(2, {}, [&](const Batch::Outcome& outcome) { outcomes += outcome.source + (outcome.status ? "+" : "-"); });
+  batch.AddMany({"a", "b", "c"},
+                [](const object::Call&) { return std::vector<Status>{{}, Fail(Code::kPermissionDenied, "no"), {}}; });
+  batch.Finish();
+  EXPECT_EQ(outcomes, "a+b-c+");
+  EXPECT_EQ(batch.counters().items_failed, 1u);
+}
+
 TEST(Batch, AStopEndsItInOrder) {
   std::stop_source stop;
   int cancelled = 0, done = 0;

@@ -1,0 +1,163 @@
+// completion: scripts for shells, made from the tree of commands.
+#include <string>
+#include <vector>
+
+#include "apps/millrace/cli.h"
+
+namespace millrace::cli {
+namespace {
+
+struct Word {
+  std::string text, description;
+};
+
+/// A command with what may follow it. `path` is "" for the program itself, else "ckpt ls" and so on.
+struct Command {
+  std::string path;
+  std::vector<Word> commands, flags;
+};
+
+std::vector<const CLI::App*> SubcommandsOf(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App* command) { return !command->get_name().empty(); });
+}
+
+std::vector<Word> FlagsOf(const CLI::App& app) {
+  std::vector<Word> flags;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) flags.push_back({"--" + name, option->get_description()});
+    for (const std::string& name : option->get_snames()) flags.push_back({"-" + name, option->get_description()});
+  }
+  return flags;
+}
+
+void Collect(const CLI::App& app, const std::string& path, std::vector<Command>& into) {
+  Command command{path, {}, FlagsOf(app)};
+  for (const CLI::App* sub : SubcommandsOf(app)) command.commands.push_back({sub->get_name(), sub->get_description()});
+  into.push_back(std::move(command));
+  for (const CLI::App* sub : SubcommandsOf(app)) {
+    Collect(*sub, path.empty() ? sub->get_name() : path + " " + sub->get_name(), into);
+  }
+}
+
+/// The text in single quotes, for any of the shells.
+std::string Quoted(std::string_view text, std::string_view escaped_quote) {
+  std::string quoted = "'";
+  for (char c : text) quoted += c == '\'' ? std::string(escaped_quote) : std::string(1, c == '\n' ? ' ' : c);
+  return quoted + "'";
+}
+
+std::string Joined(const std::vector<Word>& words) {
+  std::string joined;
+  for (const Word& word : words) joined += (joined.empty() ? "" : " ") + word.text;
+  return joined;
+}
+
+/// Walks the words typed so far to the innermost command, in shell syntax that bash and zsh share.
+std::string CaseOfCommands(const std::vector<Command>& commands, std::string_view indent) {
+  std::string cases;
+  for (const Command& command : commands) {
+    std::string words = Joined(command.commands), flags = Joined(command.flags);
+    if (!command.path.empty() && !commands.front().flags.empty()) flags += " " + Joined(commands.front().flags);
+    cases += fmt::format("{}{}) commands={}; flags={} ;;\n", indent, Quoted(command.path, R"('\'')"),
+                         Quoted(words, R"('\'')"), Quoted(flags, R"('\'')"));
+  }
+  return cases;
+}
+
+std::string Bash(const std::vector<Command>& commands) {
+  return "# bash completion for millrace: source <(millrace completion bash)\n"
+         "_millrace() {\n"
+         "  local path= commands flags word i current=${COMP_WORDS[COMP_CWORD]}\n"
+         "  _millrace_words \"\"\n"
+         "  for ((i = 1; i < COMP_CWORD; ++i)); do\n"
+         "    word=${COMP_WORDS[i]}\n"
+         "    if [[ \" $commands \" == *\" $word \"* ]]; then\n"
+         "      path=${path:+$path }$word\n"
+         "      _millrace_words \"$path\"\n"
+         "    fi\n"
+         "  done\n"
+         "  if [[ $current == -* ]]; then\n"
+         "    COMPREPLY=($(compgen -W \"$flags\" -- \"$current\"))\n"
+         "  elif [[ -n $commands ]]; then\n"
+         "    COMPREPLY=($(compgen -W \"$commands\" -- \"$current\"))\n"
+         "  else\n"
+         "    COMPREPLY=($(compgen -f -- \"$current\"))\n"
+         "  fi\n"
+         "}\n"
+         "_millrace_words() {\n"
+         "  case $1 in\n" +
+         CaseOfCommands(commands, "    ") +
+         "  esac\n"
+         "}\n"
+         "complete -o filenames -F _millrace millrace\n";
+}
+
+std::string Zsh(const std::vector<Command>& commands) {
+  return "#compdef millrace\n"
+         "# zsh completion for millrace: source <(millrace completion zsh)\n"
+         "_millrace_words() {\n"
+         "  case $1 in\n" +
+         CaseOfCommands(commands, "    ") +
+         "  esac\n"
+         "}\n"
+         "_millrace() {\n"
+         "  local at= commands flags word\n"
+         "  _millrace_words \"\"\n"
+         "  for word in ${words[2,CURRENT-1]}; do\n"
+         "    if [[ \" $commands \" == *\" $word \"* ]]; then\n"
+         "      at=${at:+$at }$word\n"
+         "      _millrace_words \"$at\"\n"
+         "    fi\n"
+         "  done\n"
+         "  if [[ $PREFIX == -* ]]; then\n"
+         "    compadd -- ${=flags}\n"
+         "  elif [[ -n $commands ]]; then\n"
+         "    compadd -- ${=commands}\n"
+         "  else\n"
+         "    _files\n"
+         "  fi\n"
+         "}\n"
+         "compdef _millrace millrace\n";
+}
+
+std::string Fish(const std::vector<Command>& commands) {
+  std::string script = "# fish completion for millrace: millrace completion fish | source\n";
+  for (const Command& command : commands) {
+    std::string condition = "__fish_use_subcommand";
+    if (!command.path.empty()) {
+      std::string last = command.path.substr(command.path.rfind(' ') + 1);
+      condition = "__fish_seen_subcommand_from " + last;
+      for (const Word& word : command.commands) condition += "; and not __fish_seen_subcommand_from " + word.text;
+    }
+    for (const Word& word : command.commands) {
+      script += fmt::format("complete -c millrace -f -n '{}' -a {} -d {}\n", condition, word.text,
+                            Quoted(word.description, "\\'"));
+    }
+    for (const Word& word : command.flags) {
+      bool is_long = word.text.starts_with("--");
+      script += fmt::format("complete -c millrace -n '{}' {} {} -d {}\n", command.path.empty() ? "true" : condition,
+                            is_long ? "-l" : "-s", word.text.substr(is_long ? 2 : 1), Quoted(word.description, "\\'"));
+    }
+  }
+  return script;
+}
+
+}  // namespace
+
+void AddCompletionCommand(CLI::App& app, Context& context) {
+  auto shell = std::make_shared<std::string>();
+  CLI::App* command = AddCommand(
+      app, context, "completion", "Print a script that completes commands in your shell",
+      "  source <(millrace completion bash)\n"
+      "  millrace completion fish > ~/.config/fish/completions/millrace.fish\n",
+      [&app, shell] {
+        std::vector<Command> commands;
+        Collect(app, "", commands);
+        std::string script = *shell == "bash" ? Bash(commands) : *shell == "zsh" ? Zsh(commands) : Fish(commands);
+        fmt::print("{}", script);
+        return kExitOk;
+      });
+  command->add_option("SHELL", *shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,194 @@
+// Places, selections and runs: the common part of the object verbs.
+#include "apps/millrace/object_commands.h"
+
+#include <filesystem>
+
+#include "apps/millrace/progress.h"
+#include "millrace/base/text.h"
+#include "millrace/object/blocking.h"
+
+namespace millrace::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Threads that each wait for one object; parts of large ones go in parallel beyond them.
+constexpr int kMostWorkers = 64;
+constexpr int kParallelParts = 8;
+
+}  // namespace
+
+std::string Place::Name(const std::string& of_key) const {
+  return local() ? "/" + of_key : fmt::format("s3://{}/{}", url.bucket, of_key);
+}
+
+Result<Place> OpenPlace(object::Connection& connection, const std::string& text) {
+  Place place{.url = MR_TRY(object::ParseUrl(text)), .store = nullptr, .key = ""};
+  object::Location location = MR_TRY(object::Locate(connection, text));
+  place.store = std::move(location.store);
+  place.key = std::move(location.key);
+  return place;
+}
+
+void SelectFlags::AddTo(CLI::App& command) {
+  command.add_flag("-r,--recursive", recursive, "Everything beneath a folder or prefix");
+  command.add_flag("--raw", raw, "Take *, ? and [ in sources literally");
+  command.add_option("--include", include, "Only names that match this pattern (repeatable)")->allow_extra_args(false);
+  command.add_option("--exclude", exclude, "Not names that match this pattern (repeatable)")->allow_extra_args(false);
+}
+
+Result<Selection> Select(object::Connection& connection, const std::string& text, const SelectFlags& flags) {
+  Selection selection{.place = MR_TRY(OpenPlace(connection, text)), .filter = {flags.include, flags.exclude}};
+  const std::string& key = selection.place.key;
+  if (!flags.raw && transfer::HasWildcard(key)) {
+    selection.glob.emplace(key);
+    selection.prefix = selection.glob->literal_prefix();
+    selection.name_from = selection.prefix.rfind('/') + 1;  // npos + 1 == 0
+    return selection;
+  }
+  bool folder = selection.place.local() && fs::is_directory("/" + key);
+  bool many = flags.recursive || key.empty() || key.ends_with('/');
+  if (folder && !many) {
+    return Fail(Code::kInvalidArgument, "{} is a folder; add --recursive or a slash at its end", text);
+  }
+  if (!many || (flags.recursive && selection.place.local() && fs::is_regular_file("/" + key))) {
+    selection.single = true;
+    return selection;
+  }
+  if (selection.place.local() && !folder) return Fail(Code::kNotFound, "no folder {}", selection.place.Name());
+  selection.prefix = key.empty() || key.ends_with('/') ? key : key + "/";
+  selection.name_from = selection.prefix.size();
+  return selection;
+}
+
+Status ForEach(const Selection& selection, const object::Call& call,
+               const std::function<void(const std::string&, const Error&)>& on_problem,
+               const std::function<Status(transfer::Item)>& visit) {
+  const Place& place = selection.place;
+  if (selection.single) {
+    auto info = MR_TRY(object::Head(*place.store, place.key, call));
+    if (!info) return Fail(Code::kNotFound, "{} does not exist", place.Name());
+    return visit({place.key.substr(place.key.rfind('/') + 1), *std::move(info)});
+  }
+  std::unique_ptr<transfer::ItemStream> items =
+      place.local() ? MR_TRY(transfer::ListLocal(selection.prefix, selection.name_from, on_problem, call))
+                    : transfer::ListStore(*place.store, selection.prefix, selection.name_from, call);
+  bool any = false;
+  while (auto item = MR_TRY(items->Next())) {
+    if (selection.glob && !selection.glob->Matches(item->info.key)) continue;
+    any = true;
+    if (selection.filter.Passes(item->name)) MR_TRY(visit(*std::move(item)));
+  }
+  if (any) return {};
+  return Fail(Code::kNotFound, "nothing matches {}", place.Name());
+}
+
+Run::Run(const Context& context, std::string verb)
+    : context_(context), verb_(std::move(verb)), budget_(context.globals.memory_budget) {
+  const Globals& globals = context.globals;
+  show_progress_ = !globals.dry_run && WantsProgress(globals.progress, globals.quiet, globals.json);
+  batch_ = std::make_unique<transfer::Batch>(std::min(globals.connect.concurrency, kMostWorkers), context.stop,
+                                             [this](const transfer::Batch::Outcome& outcome) { Report(outcome); });
+  if (show_progress_) progress_ = std::make_unique<ProgressLine>(batch_->counters());
+}
+
+Run::~Run() = default;
+
+transfer::CopySettings Run::Settings(std::uint64_t part_bytes) {
+  return {.part_bytes = part_bytes,
+          .parallel_parts = std::min(context_.globals.connect.concurrency, kParallelParts),
+          .on_bytes = [this](std::uint64_t bytes) { batch_->counters().bytes_moved += bytes; }};
+}
+
+void Run::Add(std::string source, std::string destination, std::uint64_t size, transfer::Batch::Job job) {
+  if (context_.globals.dry_run) {
+    ++dry_items_;
+    return PrintItem(source, destination, size, "dry_run", nullptr);
+  }
+  batch_->Add(std::move(source), std::move(destination), size, std::move(job));
+}
+
+void Run::AddMany(std::vector<std::string> sources, transfer::Batch::GroupJob job) {
+  if (context_.globals.dry_run) {
+    dry_items_ += sources.size();
+    for (const std::string& source : sources) PrintItem(source, "", 0, "dry_run", nullptr);
+    return;
+  }
+  batch_->AddMany(std::move(sources), std::move(job));
+}
+
+void Run::AddFailure(const std::string& source, const std::string& destination, const Error& error) {
+  batch_->AddFailure(source, destination, error);
+}
+
+void Run::Report(const transfer::Batch::Outcome& outcome) {
+  const Error* error = outcome.status ? nullptr : &outcome.status.error();
+  if (error && error->code() == Code::kCancelled) {
+    cancelled_ = true;
+    return;
+  }
+  if (error) last_exit_ = ToExitStatus(error->code());
+  PrintItem(outcome.source, outcome.destination, outcome.size, error ? "failed" : "ok", error);
+}
+
+void Run::PrintItem(const std::string& source, const std::string& destination, std::uint64_t size,
+                    std::string_view status, const Error* error) {
+  std::string line = verb_ + " " + source + (destination.empty() ? "" : " " + destination);
+  if (error) fmt::print(stderr, "{}millrace: {}: {}\n", show_progress_ ? "\r\033[K" : "", line, error->ToString());
+  if (context_.globals.json) {
+    Json object = {{"source", source}, {"destination", destination}, {"size", size}, {"status", status}};
+    if (error) object["error"] = error->ToString();
+    PrintJsonLine(object);
+  } else if (!error && !context_.globals.quiet && !show_progress_) {
+    fmt::print("{}\n", line);
+  }
+}
+
+int Run::Finish(const Status& planned) {
+  batch_->Finish();
+  progress_.reset();
+  const transfer::BatchCounters& counters = batch_->counters();
+  std::uint64_t done = counters.items_done, failed = counters.items_failed, bytes = counters.bytes_moved;
+  double seconds = std::chrono::duration<double>(SystemClock().Now() - started_).count();
+  if (context_.globals.json) {
+    PrintJsonLine({{"event", "summary"},
+                   {"items", done + dry_items_},
+                   {"failed", failed},
+                   {"unchanged", skipped_},
+                   {"bytes", bytes},
+                   {"seconds", seconds}});
+  } else if (!context_.globals.quiet && !context_.globals.dry_run && done > 1) {
+    fmt::print(stderr, "{}: {} items, {} in {:.2f} s ({}/s){}{}\n", verb_, FormatCount(done - failed),
+               FormatBytes(bytes), seconds,
+               FormatBytes(static_cast<std::uint64_t>(static_cast<double>(bytes) / seconds)),
+               skipped_ ? fmt::format(", {} unchanged", FormatCount(skipped_)) : "",
+               failed ? fmt::format(", {} FAILED", FormatCount(failed)) : "");
+  }
+  if (context_.stop.stop_requested() || cancelled_) {
+    fmt::print(stderr, "millrace: interrupted; what was done stays, nothing half-done is left. {}\n",
+               verb_ == "sync" ? "Run the same command again to go on" : "`millrace sync` copies only what is missing");
+    return ToExitStatus(Code::kCancelled);
+  }
+  if (!planned) {
+    int exit = ReportError(context_, planned.error());
+    return done > failed ? kExitPartial : exit;
+  }
+  if (failed == 0) return kExitOk;
+  return counters.items_known == 1 ? last_exit_ : kExitPartial;
+}
+
+int WithConnection(const Context& context, const std::function<Result<int>(object::Connection&)>& body) {
+  auto connection = context.Connect();
+  if (!connection) return ReportError(context, connection.error());
+  auto exit = body(**connection);
+  return exit ? *exit : ReportError(context, exit.error());
+}
+
+void AddObjectCommands(CLI::App& app, Context& context) {
+  AddListCommands(app, context);
+  AddCopyCommands(app, context);
+  AddStreamCommands(app, context);
+  AddManageCommands(app, context);
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,105 @@
+// What the object verbs share: places, selections of items, and the run of many transfers with its reports.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/millrace/cli.h"
+#include "millrace/base/memory_budget.h"
+#include "millrace/object/open.h"
+#include "millrace/transfer/batch.h"
+#include "millrace/transfer/copy.h"
+#include "millrace/transfer/glob.h"
+#include "millrace/transfer/items.h"
+
+namespace millrace::cli {
+
+/// A URL or path that a user typed, with its store open. Local paths are keys of the file store of "/".
+struct Place {
+  object::Url url;
+  std::shared_ptr<object::Store> store;
+  std::string key;
+
+  bool local() const { return url.scheme == object::Url::Scheme::kFile; }
+  /// "s3://bucket/key" or "/path": what messages and results show.
+  std::string Name(const std::string& of_key) const;
+  std::string Name() const { return Name(key); }
+};
+Result<Place> OpenPlace(object::Connection& connection, const std::string& text);
+
+/// Flags of the commands that take many sources.
+struct SelectFlags {
+  bool recursive = false;
+  bool raw = false;  ///< wildcards stand for themselves
+  std::vector<std::string> include, exclude;
+  void AddTo(CLI::App& command);
+};
+
+/// What one source argument stands for.
+struct Selection {
+  Place place;
+  bool single = false;                 ///< one object or file: place.key
+  std::string prefix;                  ///< otherwise: the keys that begin so…
+  std::size_t name_from = 0;           ///< …named by what follows this many bytes…
+  std::optional<transfer::Glob> glob;  ///< …and match this, as whole keys…
+  transfer::NameFilter filter;         ///< …with names that pass
+};
+/// A trailing slash, --recursive, an empty key or a wildcard selects many; anything else one. A folder without either
+/// is an error that says so.
+Result<Selection> Select(object::Connection& connection, const std::string& text, const SelectFlags& flags);
+
+/// Calls `visit` for each item of the selection, in order; kNotFound when there is none. `on_problem` is told of local
+/// files that cannot be named or folders that cannot be read.
+Status ForEach(const Selection& selection, const object::Call& call,
+               const std::function<void(const std::string&, const Error&)>& on_problem,
+               const std::function<Status(transfer::Item)>& visit);
+
+/// A batch of transfers as a command sees it: one line (or JSON object) an item, progress on a terminal, failures
+/// named, a summary, an exit status. One owner.
+class Run {
+ public:
+  /// `verb` begins the lines: "cp", "rm". Nothing is done with --dry-run but said.
+  Run(const Context& context, std::string verb);
+  ~Run();
+
+  object::Call call() const { return {.stop = context_.stop}; }
+  MemoryBudget& budget() { return budget_; }
+  transfer::CopySettings Settings(std::uint64_t part_bytes);
+
+  void Add(std::string source, std::string destination, std::uint64_t size, transfer::Batch::Job job);
+  /// One request for many items.
+  void AddMany(std::vector<std::string> sources, transfer::Batch::GroupJob job);
+  void AddFailure(const std::string& source, const std::string& destination, const Error& error);
+  /// Of an item that needs nothing done.
+  void Skip() { ++skipped_; }
+  /// Waits for all, prints the summary. `planned`: whether the list of items was complete.
+  int Finish(const Status& planned);
+
+ private:
+  void Report(const transfer::Batch::Outcome& outcome);
+  void PrintItem(const std::string& source, const std::string& destination, std::uint64_t size, std::string_view status,
+                 const Error* error);
+
+  const Context& context_;
+  const std::string verb_;
+  MemoryBudget budget_;
+  const TimePoint started_ = SystemClock().Now();
+  std::uint64_t skipped_ = 0, dry_items_ = 0;
+  int last_exit_ = 0;
+  bool cancelled_ = false;
+  bool show_progress_ = false;
+  std::unique_ptr<transfer::Batch> batch_;
+  std::unique_ptr<class ProgressLine> progress_;
+};
+
+/// Runs `body` with an open connection; reports its error.
+int WithConnection(const Context& context, const std::function<Result<int>(object::Connection&)>& body);
+
+void AddCopyCommands(CLI::App& app, Context& context);    // cp mv sync
+void AddListCommands(CLI::App& app, Context& context);    // ls du head
+void AddStreamCommands(CLI::App& app, Context& context);  // cat pipe
+void AddManageCommands(CLI::App& app, Context& context);  // rm presign mb rb
+
+}  // namespace millrace::cli

@@ -1,0 +1,291 @@
+// cp, mv, sync.
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <map>
+
+#include "apps/millrace/object_commands.h"
+#include "millrace/base/text.h"
+#include "millrace/object/blocking.h"
+#include "millrace/transfer/sync_plan.h"
+
+namespace millrace::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using transfer::Item;
+
+struct CopyFlags {
+  std::vector<std::string> sources;
+  std::string destination;
+  SelectFlags select;
+  std::uint64_t part_bytes = 8 * kMiB;
+  std::string content_type;
+  std::vector<std::string> metadata;
+  bool delete_extra = false, size_only = false, exact_timestamps = false;
+
+  void AddCommon(CLI::App& command) {
+    command.add_option_function<std::string>(
+        "--part-size",
+        [this](const std::string& text) {
+          auto parsed = ParseBytes(text);
+          if (!parsed || *parsed == 0)
+            throw CLI::ValidationError("--part-size: " + text + " is no size, such as 16MiB");
+          part_bytes = *parsed;
+        },
+        "Size of the parts that large objects move in (default 8MiB)");
+    command.add_option("--content-type", content_type, "Content type of uploads (default: by the name's ending)");
+    command.add_option("--metadata", metadata, "name=value to store with uploads (repeatable)")
+        ->allow_extra_args(false);
+  }
+  Result<object::PutOptions> PutFor(const std::string& name) const;
+};
+
+/// The media type that the name's ending says, or "" to leave it to the store.
+std::string ContentTypeOf(const std::string& name) {
+  static const std::map<std::string, std::string, std::less<>> kTypes = {{"bin", "application/octet-stream"},
+                                                                         {"css", "text/css"},
+                                                                         {"csv", "text/csv"},
+                                                                         {"gif", "image/gif"},
+                                                                         {"gz", "application/gzip"},
+                                                                         {"html", "text/html"},
+                                                                         {"jpeg", "image/jpeg"},
+                                                                         {"jpg", "image/jpeg"},
+                                                                         {"js", "text/javascript"},
+                                                                         {"json", "application/json"},
+                                                                         {"md", "text/markdown"},
+                                                                         {"mp4", "video/mp4"},
+                                                                         {"pdf", "application/pdf"},
+                                                                         {"png", "image/png"},
+                                                                         {"svg", "image/svg+xml"},
+                                                                         {"tar", "application/x-tar"},
+                                                                         {"txt", "text/plain"},
+                                                                         {"wav", "audio/wav"},
+                                                                         {"xml", "application/xml"},
+                                                                         {"yaml", "application/yaml"},
+                                                                         {"zip", "application/zip"},
+                                                                         {"zst", "application/zstd"}};
+  std::size_t dot = name.rfind('.');
+  auto found = dot == std::string::npos ? kTypes.end() : kTypes.find(ToLower(name.substr(dot + 1)));
+  return found == kTypes.end() ? "" : found->second;
+}
+
+Result<object::PutOptions> CopyFlags::PutFor(const std::string& name) const {
+  object::PutOptions put{.content_type = content_type.empty() ? ContentTypeOf(name) : content_type};
+  for (const std::string& pair : metadata) {
+    std::size_t equals = pair.find('=');
+    if (equals == 0 || equals == std::string::npos) {
+      return Fail(Code::kInvalidArgument, "--metadata {}: expected name=value", pair);
+    }
+    put.metadata[ToLower(pair.substr(0, equals))] = pair.substr(equals + 1);
+  }
+  return put;
+}
+
+/// Copies one item of `from` to a key of `to`, whichever of the two are local.
+Status CopyOne(const Place& from, const Item& item, const Place& to, const std::string& key, MemoryBudget& budget,
+               const CopyFlags& flags, const transfer::CopySettings& settings, const object::Call& call) {
+  if (from.local() && to.local()) return transfer::CopyFile("/" + item.info.key, "/" + key, settings, call);
+  if (from.local()) {
+    object::PutOptions put = MR_TRY(flags.PutFor(key));
+    return transfer::Upload("/" + item.info.key, *to.store, key, budget, put, settings, call);
+  }
+  if (to.local()) return transfer::Download(*from.store, item.info, "/" + key, budget, settings, call);
+  return transfer::CopyObject(*from.store, item.info, *to.store, key,
+                              from.url.bucket == to.url.bucket ? "" : from.url.bucket, settings, call);
+}
+
+Status DeleteOne(const Place& place, const std::string& key, const object::Call& call) {
+  if (!place.local()) return object::Delete(*place.store, key, call);
+  std::string path = "/" + key;
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) return Fail(ErrnoError(errno, "removing " + path));
+  return {};
+}
+
+/// The key that a name gets beneath a folder of the destination.
+Result<std::string> KeyBeneath(const Place& to, const std::string& folder, const std::string& name) {
+  if (!to.local()) return folder + name;
+  return MR_TRY(transfer::LocalPath("/" + folder, name)).substr(1);
+}
+
+std::string AsFolder(const std::string& key) { return key.empty() || key.ends_with('/') ? key : key + "/"; }
+
+/// One command line's copies or moves.
+class Copier {
+ public:
+  Copier(Run& run, const CopyFlags& flags, bool move, Place to)
+      : run_(run), flags_(flags), move_(move), to_(std::move(to)), settings_(run.Settings(flags.part_bytes)) {}
+
+  /// `key`: where the item goes.
+  void Add(const Place& from, Item item, const std::string& key) {
+    std::string source = from.Name(item.info.key), destination = to_.Name(key);
+    if (source == destination) {
+      run_.AddFailure(source, destination, Error(Code::kInvalidArgument, "source and destination are the same"));
+      return;
+    }
+    std::uint64_t size = item.info.size;
+    run_.Add(std::move(source), std::move(destination), size,
+             [this, &from, item = std::move(item), key](const object::Call& call) -> Status {
+               MR_TRY(CopyOne(from, item, to_, key, run_.budget(), flags_, settings_, call));
+               return move_ ? DeleteOne(from, item.info.key, call) : Status();
+             });
+  }
+
+  /// Beneath a folder. Objects that stand for folders ("a/", empty) become none.
+  void AddBeneath(const Place& from, const std::string& folder, Item item) {
+    if (to_.local() && item.info.size == 0 && (item.name.empty() || item.name.ends_with('/'))) return run_.Skip();
+    auto key = KeyBeneath(to_, folder, item.name);
+    if (!key) return run_.AddFailure(from.Name(item.info.key), to_.Name(folder), key.error());
+    Add(from, std::move(item), *key);
+  }
+
+  const Place& to() const { return to_; }
+
+ private:
+  Run& run_;
+  const CopyFlags& flags_;
+  const bool move_;
+  const Place to_;
+  const transfer::CopySettings settings_;
+};
+
+Result<int> CopyOrMove(const Context& context, object::Connection& connection, const CopyFlags& flags, bool move) {
+  std::vector<Selection> selections;
+  bool many = flags.sources.size() > 1;
+  for (const std::string& source : flags.sources) {
+    selections.push_back(MR_TRY(Select(connection, source, flags.select)));
+    many = many || !selections.back().single;
+  }
+  Place to = MR_TRY(OpenPlace(connection, flags.destination));
+  MR_TRY(flags.PutFor(""));
+  if (many && to.local() && fs::is_regular_file("/" + to.key)) {
+    return Fail(Code::kInvalidArgument, "{} is a file; many sources need a folder", to.Name());
+  }
+  bool folder = many || to.key.empty() || to.key.ends_with('/') || (to.local() && fs::is_directory("/" + to.key));
+  Run run(context, move ? "mv" : "cp");
+  Copier copier(run, flags, move, to);
+  Status planned;
+  for (const Selection& selection : selections) {
+    planned = ForEach(
+        selection, run.call(),
+        [&](const std::string& path, const Error& error) { run.AddFailure("/" + path, to.Name(), error); },
+        [&](Item item) -> Status {
+          if (folder) {
+            copier.AddBeneath(selection.place, AsFolder(to.key), std::move(item));
+          } else {
+            copier.Add(selection.place, std::move(item), to.key);
+          }
+          return {};
+        });
+    if (!planned) break;
+  }
+  return run.Finish(planned);
+}
+
+/// The listing of one side of a sync. A local folder that is not there yet is empty.
+Result<std::unique_ptr<transfer::ItemStream>> SyncSide(
+    const Place& place, const object::Call& call,
+    const std::function<void(const std::string&, const Error&)>& on_problem) {
+  std::string prefix = AsFolder(place.key);
+  if (!place.local()) return transfer::ListStore(*place.store, prefix, prefix.size(), call);
+  return transfer::ListLocal(prefix, prefix.size(), on_problem, call);
+}
+
+Result<int> Sync(const Context& context, object::Connection& connection, const CopyFlags& flags) {
+  Place from = MR_TRY(OpenPlace(connection, flags.sources.front()));
+  Place to = MR_TRY(OpenPlace(connection, flags.destination));
+  MR_TRY(flags.PutFor(""));
+  for (const Place* place : {&from, &to}) {
+    if (place->local() && !fs::is_directory("/" + place->key) && (place == &from || fs::exists("/" + place->key))) {
+      return Fail(place == &from && !fs::exists("/" + place->key) ? Code::kNotFound : Code::kInvalidArgument,
+                  "{} is no folder; sync works on folders and prefixes", place->Name());
+    }
+  }
+  std::string from_folder = AsFolder(from.key), to_folder = AsFolder(to.key);
+  if (from.Name(from_folder) == to.Name(to_folder)) {
+    return Fail(Code::kInvalidArgument, "source and destination are the same: {}", from.Name(from_folder));
+  }
+  Run run(context, "sync");
+  Copier copier(run, flags, false, to);
+  // What lies beneath a folder of the source that cannot be read is not known to be gone.
+  std::vector<std::string> unread;
+  auto source_problem = [&](const std::string& path, const Error& error) {
+    if (path.size() >= from_folder.size()) unread.push_back(path.substr(from_folder.size()));
+    run.AddFailure("/" + path, to.Name(to_folder), error);
+  };
+  auto destination_problem = [&](const std::string& path, const Error& error) {
+    run.AddFailure(from.Name(from_folder), "/" + path, error);
+  };
+  auto source = MR_TRY(SyncSide(from, run.call(), source_problem));
+  auto destination = MR_TRY(SyncSide(to, run.call(), destination_problem));
+  transfer::SyncRules rules{.size_only = flags.size_only,
+                            .exact_timestamps = flags.exact_timestamps,
+                            .delete_extra = flags.delete_extra,
+                            .filter = {flags.select.include, flags.select.exclude}};
+  Status planned = transfer::PlanSync(*source, *destination, rules, [&](transfer::SyncAction action) -> Status {
+    using Kind = transfer::SyncAction::Kind;
+    if (action.kind == Kind::kSame) {
+      run.Skip();
+    } else if (action.kind == Kind::kCopy) {
+      copier.AddBeneath(from, to_folder, std::move(action.item));
+    } else if (std::ranges::none_of(unread, [&](const auto& path) { return action.item.name.starts_with(path); })) {
+      std::string key = action.item.info.key;
+      run.Add("delete:" + to.Name(key), "", 0,
+              [&to, key](const object::Call& call) { return DeleteOne(to, key, call); });
+    }
+    return {};
+  });
+  return run.Finish(planned);
+}
+
+}  // namespace
+
+void AddCopyCommands(CLI::App& app, Context& context) {
+  for (bool move : {false, true}) {
+    auto flags = std::make_shared<CopyFlags>();
+    std::string verb = move ? "mv" : "cp";
+    CLI::App* command = AddCommand(
+        app, context, verb, move ? "Copy files and objects, then delete the sources" : "Copy files and objects",
+        "  millrace " + verb +
+            " model.bin s3://bucket/models/\n"
+            "  millrace " +
+            verb +
+            " -r data/ s3://bucket/data/          # what is in data, beneath data/\n"
+            "  millrace " +
+            verb +
+            " 's3://bucket/logs/*.gz' ./logs/     # * matches slashes too\n"
+            "  millrace " +
+            verb + " -r --exclude '*.tmp' s3://a/x/ s3://b/y/\n",
+        [&context, flags, move] {
+          return WithConnection(
+              context, [&](object::Connection& connection) { return CopyOrMove(context, connection, *flags, move); });
+        });
+    command->add_option("SOURCE", flags->sources, "s3://bucket/key, file:///path or a path; wildcards * ? [a-z]")
+        ->required()
+        ->expected(1, 1 << 20);
+    command->add_option("DESTINATION", flags->destination, "Where to; a folder when there are many sources")
+        ->required();
+    flags->select.AddTo(*command);
+    flags->AddCommon(*command);
+  }
+  auto flags = std::make_shared<CopyFlags>();
+  CLI::App* sync =
+      AddCommand(app, context, "sync", "Make a folder or prefix hold what another one holds, copying only what differs",
+                 "  millrace sync data/ s3://bucket/data/\n"
+                 "  millrace sync --delete s3://bucket/data/ /mnt/nvme/data/\n"
+                 "  millrace sync --size-only --exclude '*.tmp' s3://a/x/ s3://b/x/\n",
+                 [&context, flags] {
+                   return WithConnection(
+                       context, [&](object::Connection& connection) { return Sync(context, connection, *flags); });
+                 });
+  sync->add_option("SOURCE", flags->sources, "Folder or prefix to copy from")->required()->expected(1);
+  sync->add_option("DESTINATION", flags->destination, "Folder or prefix to bring up to date")->required();
+  sync->add_flag("--delete", flags->delete_extra, "Delete what the source does not have");
+  sync->add_flag("--size-only", flags->size_only, "Equal sizes are equal files");
+  sync->add_flag("--exact-timestamps", flags->exact_timestamps, "Copy whenever the times differ, not only if newer");
+  flags->select.AddTo(*sync);
+  flags->AddCommon(*sync);
+}
+
+}  // namespace millrace::cli

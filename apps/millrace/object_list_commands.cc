@@ -1,0 +1,191 @@
+// ls, du, head.
+#include "apps/millrace/object_commands.h"
+#include "millrace/base/text.h"
+#include "millrace/object/blocking.h"
+
+#include <filesystem>
+
+namespace millrace::cli {
+namespace {
+
+std::string ReadableTime(WallTime time) {
+  std::string text = FormatIso8601(time);  // 2026-01-31T12:00:00.000Z
+  return text.substr(0, 10) + " " + text.substr(11, 8);
+}
+
+struct ListFlags {
+  std::vector<std::string> urls;
+  bool recursive = false, human = false, raw = false;
+  std::string Size(std::uint64_t bytes) const { return human ? FormatBytes(bytes) : std::to_string(bytes); }
+};
+
+void PrintObject(const Context& context, const ListFlags& flags, const object::ObjectInfo& info,
+                 const std::string& shown) {
+  if (context.globals.json) {
+    return PrintJsonLine(
+        {{"key", info.key}, {"size", info.size}, {"etag", info.etag}, {"modified", FormatIso8601(info.modified)}});
+  }
+  fmt::print("{} {:>14} {}\n", ReadableTime(info.modified), flags.Size(info.size), shown);
+}
+
+void PrintPrefix(const Context& context, const std::string& prefix, const std::string& shown) {
+  if (context.globals.json) return PrintJsonLine({{"prefix", prefix}});
+  fmt::print("{:>34} {}\n", "DIR", shown);
+}
+
+Result<int> ListBuckets(const Context& context, object::Connection& connection) {
+  auto service = MR_TRY(connection.OpenService());
+  for (const auto& bucket : MR_TRY(service->ListBuckets({.stop = context.stop}))) {
+    if (context.globals.json) {
+      PrintJsonLine({{"bucket", bucket.name}, {"created", FormatIso8601(bucket.created)}});
+    } else {
+      fmt::print("{} s3://{}\n", ReadableTime(bucket.created), bucket.name);
+    }
+  }
+  return kExitOk;
+}
+
+/// Objects and folders of one level, by the store's own delimiter.
+Status ListLevel(const Context& context, const ListFlags& flags, const Place& place, bool& any) {
+  std::string prefix = place.key;
+  if (place.local() && !prefix.empty() && !prefix.ends_with('/') && std::filesystem::is_directory("/" + prefix)) {
+    prefix += '/';
+  }
+  std::size_t name_from = prefix.rfind('/') + 1;
+  return object::ListAll(*place.store, {.prefix = prefix, .delimiter = "/"},
+                         [&](const object::ListPage& page) {
+                           auto next = page.common_prefixes.begin();
+                           auto print_prefixes_before = [&](const std::string* key) {
+                             for (; next != page.common_prefixes.end() && (!key || *next < *key); ++next) {
+                               PrintPrefix(context, *next, next->substr(name_from));
+                             }
+                           };
+                           for (const object::ObjectInfo& info : page.objects) {
+                             print_prefixes_before(&info.key);
+                             PrintObject(context, flags, info, info.key.substr(name_from));
+                           }
+                           print_prefixes_before(nullptr);
+                           any = any || !page.objects.empty() || !page.common_prefixes.empty();
+                           return true;
+                         },
+                         {.stop = context.stop});
+}
+
+Result<int> List(const Context& context, object::Connection& connection, const ListFlags& flags) {
+  std::vector<std::string> urls = flags.urls.empty() ? std::vector<std::string>{"s3://"} : flags.urls;
+  for (const std::string& text : urls) {
+    object::Url url = MR_TRY(object::ParseUrl(text));
+    if (url.scheme == object::Url::Scheme::kS3 && url.bucket.empty()) {
+      MR_TRY(ListBuckets(context, connection));
+      continue;
+    }
+    Place place = MR_TRY(OpenPlace(connection, text));
+    if (!flags.recursive && (flags.raw || !transfer::HasWildcard(place.key))) {
+      bool any = false;
+      MR_TRY(ListLevel(context, flags, place, any));
+      if (!any && !place.key.empty()) return Fail(Code::kNotFound, "nothing at {}", place.Name());
+      continue;
+    }
+    Selection selection = MR_TRY(Select(connection, text, {.recursive = flags.recursive, .raw = flags.raw}));
+    Status listed = ForEach(
+        selection, {.stop = context.stop},
+        [&](const std::string& path, const Error& error) {
+          fmt::print(stderr, "millrace: ls /{}: {}\n", path, error.ToString());
+        },
+        [&](transfer::Item item) -> Status {
+          PrintObject(context, flags, item.info, item.name);
+          return {};
+        });
+    if (!listed && !(listed.error().code() == Code::kNotFound && place.key.empty())) return Fail(listed.error());
+  }
+  return kExitOk;
+}
+
+Result<int> DiskUsage(const Context& context, object::Connection& connection, const ListFlags& flags) {
+  for (const std::string& text : flags.urls) {
+    std::uint64_t bytes = 0, objects = 0;
+    int unreadable = 0;
+    Place place = MR_TRY(OpenPlace(connection, text));
+    bool many = place.key.empty() || place.key.ends_with('/') || (!flags.raw && transfer::HasWildcard(place.key));
+    if (!many) many = !MR_TRY(object::Head(*place.store, place.key, {.stop = context.stop}));
+    Selection selection = MR_TRY(Select(connection, text, {.recursive = many, .raw = flags.raw}));
+    Status counted = ForEach(
+        selection, {.stop = context.stop},
+        [&](const std::string& path, const Error& error) {
+          ++unreadable;
+          fmt::print(stderr, "millrace: du /{}: {}\n", path, error.ToString());
+        },
+        [&](transfer::Item item) -> Status {
+          bytes += item.info.size;
+          ++objects;
+          return {};
+        });
+    if (!counted && !(counted.error().code() == Code::kNotFound && place.key.empty())) return Fail(counted.error());
+    if (context.globals.json) {
+      PrintJsonLine({{"url", place.Name()}, {"bytes", bytes}, {"objects", objects}});
+    } else {
+      fmt::print("{:>14} {:>10} objects  {}\n", flags.Size(bytes), FormatCount(objects), place.Name());
+    }
+    if (unreadable > 0) return kExitPartial;
+  }
+  return kExitOk;
+}
+
+Result<int> Head(const Context& context, object::Connection& connection, const ListFlags& flags) {
+  for (const std::string& text : flags.urls) {
+    Place place = MR_TRY(OpenPlace(connection, text));
+    if (place.key.empty()) return Fail(Code::kInvalidArgument, "{} names no object", text);
+    auto info = MR_TRY(object::Head(*place.store, place.key, {.stop = context.stop}));
+    if (!info) return Fail(Code::kNotFound, "{} does not exist", place.Name());
+    Json json = {{"key", info->key},
+                 {"size", info->size},
+                 {"etag", info->etag},
+                 {"modified", FormatIso8601(info->modified)},
+                 {"content_type", info->content_type},
+                 {"metadata", Json::object()}};
+    for (const auto& [name, value] : info->metadata) json["metadata"][name] = value;
+    if (context.globals.json) {
+      PrintJsonLine(json);
+      continue;
+    }
+    fmt::print("{}\n", place.Name());
+    for (const auto& [name, value] : json.items()) {
+      if (name == "key") continue;
+      fmt::print("  {:<13} {}\n", name, value.is_string() ? value.get<std::string>() : DumpJson(value));
+    }
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddListCommands(CLI::App& app, Context& context) {
+  auto add = [&](const char* name, const char* description, const char* examples, auto function) {
+    auto flags = std::make_shared<ListFlags>();
+    CLI::App* command = AddCommand(app, context, name, description, examples, [&context, flags, function] {
+      return WithConnection(context,
+                            [&](object::Connection& connection) { return function(context, connection, *flags); });
+    });
+    return std::pair(command, flags);
+  };
+  auto [ls, ls_flags] = add("ls", "List buckets, or objects and folders",
+                            "  millrace ls                              # buckets\n"
+                            "  millrace ls s3://bucket/data/\n"
+                            "  millrace ls -r --json s3://bucket/ | jq .size\n"
+                            "  millrace ls 's3://bucket/logs/*.gz'\n",
+                            List);
+  ls->add_option("URL", ls_flags->urls, "s3://bucket/prefix, or a path; none: the buckets");
+  ls->add_flag("-r,--recursive", ls_flags->recursive, "All objects beneath");
+  ls->add_flag("-H,--human-readable", ls_flags->human, "Sizes such as 1.5 GB");
+  ls->add_flag("--raw", ls_flags->raw, "Take *, ? and [ literally");
+  auto [du, du_flags] = add("du", "Add up the sizes of objects",
+                            "  millrace du s3://bucket/data/\n  millrace du -H 's3://bucket/*.parquet'\n", DiskUsage);
+  du->add_option("URL", du_flags->urls, "s3://bucket/prefix, or a path")->required();
+  du->add_flag("-H,--human-readable", du_flags->human, "Sizes such as 1.5 GB");
+  du->add_flag("--raw", du_flags->raw, "Take *, ? and [ literally");
+  auto [head, head_flags] = add("head", "Show what is known about an object: size, ETag, times, metadata",
+                                "  millrace head s3://bucket/model.bin\n", Head);
+  head->add_option("URL", head_flags->urls, "s3://bucket/key, or a path")->required();
+}
+
+}  // namespace millrace::cli

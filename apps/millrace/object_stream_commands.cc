@@ -1,0 +1,143 @@
+// cat, pipe.
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "apps/millrace/object_commands.h"
+#include "millrace/base/files.h"
+#include "millrace/base/text.h"
+#include "millrace/object/blocking.h"
+#include "millrace/transfer/multipart_writer.h"
+#include "millrace/transfer/ranged_reader.h"
+
+namespace millrace::cli {
+namespace {
+
+Status WriteOut(ByteSpan bytes) {
+  while (!bytes.empty()) {
+    ssize_t n = write(STDOUT_FILENO, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return Fail(ErrnoError(errno, "writing to standard output"));
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+  }
+  return {};
+}
+
+Result<int> Cat(const Context& context, object::Connection& connection, const std::vector<std::string>& urls,
+                const SelectFlags& flags) {
+  MemoryBudget budget(context.globals.memory_budget);
+  object::Call call{.stop = context.stop};
+  for (const std::string& url : urls) {
+    Selection selection = MR_TRY(Select(connection, url, flags));
+    MR_TRY(ForEach(
+        selection, call,
+        [](const std::string& path, const Error& error) {
+          fmt::print(stderr, "millrace: cat /{}: {}\n", path, error.ToString());
+        },
+        [&](transfer::Item item) -> Status {
+          transfer::RangedReader reader(*selection.place.store, budget, item.info, {});
+          for (;;) {
+            ByteSpan piece = MR_TRY(reader.Next(call));
+            if (piece.empty()) return {};
+            MR_TRY(WriteOut(piece));
+          }
+        }));
+  }
+  return kExitOk;
+}
+
+/// Standard input, given up when the stop token fires.
+class Input {
+ public:
+  explicit Input(std::stop_token stop)
+      : wake_(eventfd(0, EFD_CLOEXEC)), on_stop_(std::move(stop), [this] { eventfd_write(wake_.get(), 1); }) {}
+
+  /// 0 at the end.
+  Result<std::size_t> Read(MutableByteSpan into) {
+    for (;;) {
+      pollfd fds[] = {{STDIN_FILENO, POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+      if (poll(fds, 2, -1) < 0 && errno != EINTR) return Fail(ErrnoError(errno, "waiting for standard input"));
+      if (fds[1].revents) return Fail(Code::kCancelled, "interrupted");
+      if (!fds[0].revents) continue;
+      ssize_t n = read(STDIN_FILENO, into.data(), into.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return Fail(ErrnoError(errno, "reading standard input"));
+      return static_cast<std::size_t>(n);
+    }
+  }
+
+ private:
+  UniqueFd wake_;
+  std::stop_callback<std::function<void()>> on_stop_;
+};
+
+Result<int> Pipe(const Context& context, object::Connection& connection, const std::string& url,
+                 const std::string& content_type, std::uint64_t part_bytes) {
+  Place place = MR_TRY(OpenPlace(connection, url));
+  if (place.key.empty() || place.key.ends_with('/')) {
+    return Fail(Code::kInvalidArgument, "{} names no object to write", url);
+  }
+  MemoryBudget budget(context.globals.memory_budget);
+  object::Call call{.stop = context.stop};
+  transfer::MultipartWriter writer(*place.store, budget, place.key,
+                                   {.part_bytes = part_bytes, .put = {.content_type = content_type}});
+  Input input(context.stop);
+  while (!context.globals.dry_run) {
+    MutableByteSpan space = MR_TRY(writer.Space(call));
+    std::size_t n = MR_TRY(input.Read(space));
+    if (n == 0) break;
+    MR_TRY(writer.Commit(n));
+  }
+  if (context.globals.dry_run) {
+    fmt::print("pipe {}\n", place.Name());
+    return kExitOk;
+  }
+  auto finished = MR_TRY(writer.Finish(call));
+  if (context.globals.json) {
+    PrintJsonLine({{"source", "-"}, {"destination", place.Name()}, {"size", finished.size}, {"status", "ok"}});
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddStreamCommands(CLI::App& app, Context& context) {
+  auto urls = std::make_shared<std::vector<std::string>>();
+  auto select = std::make_shared<SelectFlags>();
+  CLI::App* cat = AddCommand(app, context, "cat", "Write objects to standard output",
+                             "  millrace cat s3://bucket/a.jsonl | head\n"
+                             "  millrace cat 's3://bucket/part-*' > whole\n",
+                             [&context, urls, select] {
+                               return WithConnection(context, [&](object::Connection& connection) {
+                                 return Cat(context, connection, *urls, *select);
+                               });
+                             });
+  cat->add_option("URL", *urls, "s3://bucket/key, or a path; wildcards * ? [a-z]")->required();
+  select->AddTo(*cat);
+
+  struct PipeFlags {
+    std::string url, content_type;
+    std::uint64_t part_bytes = 8 * kMiB;
+  };
+  auto flags = std::make_shared<PipeFlags>();
+  CLI::App* pipe = AddCommand(app, context, "pipe", "Write standard input to an object",
+                              "  tar c data | millrace pipe s3://bucket/data.tar\n", [&context, flags] {
+                                return WithConnection(context, [&](object::Connection& connection) {
+                                  return Pipe(context, connection, flags->url, flags->content_type, flags->part_bytes);
+                                });
+                              });
+  pipe->add_option("URL", flags->url, "s3://bucket/key")->required();
+  pipe->add_option("--content-type", flags->content_type, "Content type of the object");
+  pipe->add_option_function<std::string>(
+      "--part-size",
+      [flags](const std::string& text) {
+        auto parsed = ParseBytes(text);
+        if (!parsed || *parsed == 0) throw CLI::ValidationError("--part-size: " + text + " is no size, such as 16MiB");
+        flags->part_bytes = *parsed;
+      },
+      "Size of the first parts (default 8MiB)");
+}
+
+}  // namespace millrace::cli
