@@ -5,11 +5,13 @@ namespace millrace::cli {
 
 // clang-format off
 void AddCommands(CLI::App& app, Context& context) {
+  AddObjectCommands(app, context);
   AddS3dCommand(app, context);
   AddCheckpointCommands(app, context);
   AddTokenizerCommands(app, context);
   AddDataCommands(app, context);
   AddJobCommands(app, context);
+  AddCompletionCommand(app, context);
 }
 // clang-format on
 

@@ -79,7 +79,7 @@ Status ForEach(const Selection& selection, const object::Call& call,
     any = true;
     if (selection.filter.Passes(item->name)) MR_TRY(visit(*std::move(item)));
   }
-  if (any) return {};
+  if (any || place.key.empty()) return {};  // an empty bucket is no mistake
   return Fail(Code::kNotFound, "nothing matches {}", place.Name());
 }
 
@@ -133,7 +133,9 @@ void Run::Report(const transfer::Batch::Outcome& outcome) {
 
 void Run::PrintItem(const std::string& source, const std::string& destination, std::uint64_t size,
                     std::string_view status, const Error* error) {
-  std::string line = verb_ + " " + source + (destination.empty() ? "" : " " + destination);
+  bool deletion = source.empty();
+  std::string line = verb_ + " " + (deletion ? "delete" : source) + (destination.empty() ? "" : " " + destination);
+  if (deletion && status == "ok") status = "deleted";
   if (error) fmt::print(stderr, "{}millrace: {}: {}\n", show_progress_ ? "\r\033[K" : "", line, error->ToString());
   if (context_.globals.json) {
     Json object = {{"source", source}, {"destination", destination}, {"size", size}, {"status", status}};
@@ -157,10 +159,11 @@ int Run::Finish(const Status& planned) {
                    {"unchanged", skipped_},
                    {"bytes", bytes},
                    {"seconds", seconds}});
-  } else if (!context_.globals.quiet && !context_.globals.dry_run && done > 1) {
-    fmt::print(stderr, "{}: {} items, {} in {:.2f} s ({}/s){}{}\n", verb_, FormatCount(done - failed),
-               FormatBytes(bytes), seconds,
-               FormatBytes(static_cast<std::uint64_t>(static_cast<double>(bytes) / seconds)),
+  } else if (!context_.globals.quiet && !context_.globals.dry_run && (done > 1 || skipped_ > 0)) {
+    std::string moved = bytes == 0 ? ""
+                                   : fmt::format(", {} at {}/s", FormatBytes(bytes),
+                                                 FormatBytes(static_cast<std::uint64_t>(bytes / seconds)));
+    fmt::print(stderr, "{}: {} items{} in {:.2f} s{}{}\n", verb_, FormatCount(done - failed), moved, seconds,
                skipped_ ? fmt::format(", {} unchanged", FormatCount(skipped_)) : "",
                failed ? fmt::format(", {} FAILED", FormatCount(failed)) : "");
   }

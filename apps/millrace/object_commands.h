@@ -68,6 +68,7 @@ class Run {
   MemoryBudget& budget() { return budget_; }
   transfer::CopySettings Settings(std::uint64_t part_bytes);
 
+  /// An empty source says that the destination is deleted.
   void Add(std::string source, std::string destination, std::uint64_t size, transfer::Batch::Job job);
   /// One request for many items.
   void AddMany(std::vector<std::string> sources, transfer::Batch::GroupJob job);

@@ -1,9 +1,11 @@
 // cp, mv, sync.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <map>
+#include <span>
 
 #include "apps/millrace/object_commands.h"
 #include "millrace/base/text.h"
@@ -17,8 +19,7 @@ namespace fs = std::filesystem;
 using transfer::Item;
 
 struct CopyFlags {
-  std::vector<std::string> sources;
-  std::string destination;
+  std::vector<std::string> places;  ///< sources, then the destination
   SelectFlags select;
   std::uint64_t part_bytes = 8 * kMiB;
   std::string content_type;
@@ -39,6 +40,8 @@ struct CopyFlags {
     command.add_option("--metadata", metadata, "name=value to store with uploads (repeatable)")
         ->allow_extra_args(false);
   }
+  std::span<const std::string> sources() const { return std::span(places).first(places.size() - 1); }
+  const std::string& destination() const { return places.back(); }
   Result<object::PutOptions> PutFor(const std::string& name) const;
 };
 
@@ -152,12 +155,12 @@ class Copier {
 
 Result<int> CopyOrMove(const Context& context, object::Connection& connection, const CopyFlags& flags, bool move) {
   std::vector<Selection> selections;
-  bool many = flags.sources.size() > 1;
-  for (const std::string& source : flags.sources) {
+  bool many = flags.sources().size() > 1;
+  for (const std::string& source : flags.sources()) {
     selections.push_back(MR_TRY(Select(connection, source, flags.select)));
     many = many || !selections.back().single;
   }
-  Place to = MR_TRY(OpenPlace(connection, flags.destination));
+  Place to = MR_TRY(OpenPlace(connection, flags.destination()));
   MR_TRY(flags.PutFor(""));
   if (many && to.local() && fs::is_regular_file("/" + to.key)) {
     return Fail(Code::kInvalidArgument, "{} is a file; many sources need a folder", to.Name());
@@ -193,8 +196,8 @@ Result<std::unique_ptr<transfer::ItemStream>> SyncSide(
 }
 
 Result<int> Sync(const Context& context, object::Connection& connection, const CopyFlags& flags) {
-  Place from = MR_TRY(OpenPlace(connection, flags.sources.front()));
-  Place to = MR_TRY(OpenPlace(connection, flags.destination));
+  Place from = MR_TRY(OpenPlace(connection, flags.sources().front()));
+  Place to = MR_TRY(OpenPlace(connection, flags.destination()));
   MR_TRY(flags.PutFor(""));
   for (const Place* place : {&from, &to}) {
     if (place->local() && !fs::is_directory("/" + place->key) && (place == &from || fs::exists("/" + place->key))) {
@@ -231,8 +234,7 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
       copier.AddBeneath(from, to_folder, std::move(action.item));
     } else if (std::ranges::none_of(unread, [&](const auto& path) { return action.item.name.starts_with(path); })) {
       std::string key = action.item.info.key;
-      run.Add("delete:" + to.Name(key), "", 0,
-              [&to, key](const object::Call& call) { return DeleteOne(to, key, call); });
+      run.Add("", to.Name(key), 0, [&to, key](const object::Call& call) { return DeleteOne(to, key, call); });
     }
     return {};
   });
@@ -261,11 +263,12 @@ void AddCopyCommands(CLI::App& app, Context& context) {
           return WithConnection(
               context, [&](object::Connection& connection) { return CopyOrMove(context, connection, *flags, move); });
         });
-    command->add_option("SOURCE", flags->sources, "s3://bucket/key, file:///path or a path; wildcards * ? [a-z]")
+    command
+        ->add_option("PLACE", flags->places,
+                     "Sources, then where to: s3://bucket/key, file:///path or a path. Sources take the wildcards "
+                     "* ? [a-z]; the destination is a folder when there are many")
         ->required()
-        ->expected(1, 1 << 20);
-    command->add_option("DESTINATION", flags->destination, "Where to; a folder when there are many sources")
-        ->required();
+        ->expected(2, 1 << 20);
     flags->select.AddTo(*command);
     flags->AddCommon(*command);
   }
@@ -279,8 +282,9 @@ void AddCopyCommands(CLI::App& app, Context& context) {
                    return WithConnection(
                        context, [&](object::Connection& connection) { return Sync(context, connection, *flags); });
                  });
-  sync->add_option("SOURCE", flags->sources, "Folder or prefix to copy from")->required()->expected(1);
-  sync->add_option("DESTINATION", flags->destination, "Folder or prefix to bring up to date")->required();
+  sync->add_option("PLACE", flags->places, "The folder or prefix to copy from, then the one to bring up to date")
+      ->required()
+      ->expected(2);
   sync->add_flag("--delete", flags->delete_extra, "Delete what the source does not have");
   sync->add_flag("--size-only", flags->size_only, "Equal sizes are equal files");
   sync->add_flag("--exact-timestamps", flags->exact_timestamps, "Copy whenever the times differ, not only if newer");

@@ -87,7 +87,7 @@ Result<int> List(const Context& context, object::Connection& connection, const L
       continue;
     }
     Selection selection = MR_TRY(Select(connection, text, {.recursive = flags.recursive, .raw = flags.raw}));
-    Status listed = ForEach(
+    MR_TRY(ForEach(
         selection, {.stop = context.stop},
         [&](const std::string& path, const Error& error) {
           fmt::print(stderr, "millrace: ls /{}: {}\n", path, error.ToString());
@@ -95,8 +95,7 @@ Result<int> List(const Context& context, object::Connection& connection, const L
         [&](transfer::Item item) -> Status {
           PrintObject(context, flags, item.info, item.name);
           return {};
-        });
-    if (!listed && !(listed.error().code() == Code::kNotFound && place.key.empty())) return Fail(listed.error());
+        }));
   }
   return kExitOk;
 }
@@ -109,7 +108,7 @@ Result<int> DiskUsage(const Context& context, object::Connection& connection, co
     bool many = place.key.empty() || place.key.ends_with('/') || (!flags.raw && transfer::HasWildcard(place.key));
     if (!many) many = !MR_TRY(object::Head(*place.store, place.key, {.stop = context.stop}));
     Selection selection = MR_TRY(Select(connection, text, {.recursive = many, .raw = flags.raw}));
-    Status counted = ForEach(
+    MR_TRY(ForEach(
         selection, {.stop = context.stop},
         [&](const std::string& path, const Error& error) {
           ++unreadable;
@@ -119,8 +118,7 @@ Result<int> DiskUsage(const Context& context, object::Connection& connection, co
           bytes += item.info.size;
           ++objects;
           return {};
-        });
-    if (!counted && !(counted.error().code() == Code::kNotFound && place.key.empty())) return Fail(counted.error());
+        }));
     if (context.globals.json) {
       PrintJsonLine({{"url", place.Name()}, {"bytes", bytes}, {"objects", objects}});
     } else {
