@@ -7,6 +7,7 @@ namespace millrace::cli {
 void AddCommands(CLI::App& app, Context& context) {
   AddObjectCommands(app, context);
   AddS3dCommand(app, context);
+  AddMountCommands(app, context);
   AddCheckpointCommands(app, context);
   AddTokenizerCommands(app, context);
   AddDataCommands(app, context);

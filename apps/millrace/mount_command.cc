@@ -1,0 +1,242 @@
+// `millrace mount` and `millrace umount`.
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "apps/millrace/cli.h"
+#include "apps/millrace/mount_daemon.h"
+#include "apps/millrace/mount_fuse.h"
+#include "apps/millrace/mount_point.h"
+#include "millrace/base/text.h"
+#include "millrace/cache/block_cache.h"
+#include "millrace/vfs/tree.h"
+
+namespace millrace::cli {
+namespace {
+
+/// Requests and names take memory besides the data in flight.
+constexpr std::uint64_t kOverhead = 64 * kMiB;
+constexpr Duration kForever = std::chrono::hours(24 * 365 * 10);
+
+struct MountFlags {
+  std::string url, directory, prefix, cache_directory, log_file, metadata_ttl, negative_ttl, file_mode, directory_mode;
+  std::uint64_t max_cache = 20 * kGiB, read_part = 8 * kMiB, write_part = 8 * kMiB, read_ahead = 1 * kMiB;
+  bool read_only = false, allow_other = false, foreground = false;
+  uid_t uid = ::geteuid();
+  gid_t gid = ::getegid();
+  int threads = 16, status_fd = -1;
+};
+
+Result<mode_t> ParseMode(const std::string& text, mode_t otherwise) {
+  if (text.empty()) return otherwise;
+  char* end = nullptr;
+  unsigned long mode = std::strtoul(text.c_str(), &end, 8);
+  if (*end != '\0' || mode > 0777)
+    return Fail(Code::kInvalidArgument, "\"{}\" is no mode; give one such as 0640", text);
+  return static_cast<mode_t>(mode);
+}
+
+Result<Duration> ParseTtl(const std::string& text, Duration otherwise) {
+  if (text.empty()) return otherwise;
+  if (text == "forever" || text == "indefinite") return kForever;
+  if (text == "none" || text == "0") return Duration::zero();
+  return ParseDuration(text);
+}
+
+Result<vfs::Options> TreeOptions(const MountFlags& flags, const std::string& key, const Logger& log) {
+  vfs::Options options{.prefix = key, .read_only = flags.read_only, .log = log};
+  if (!options.prefix.empty() && !options.prefix.ends_with('/')) options.prefix += '/';
+  options.prefix += flags.prefix;
+  if (!options.prefix.empty() && !options.prefix.ends_with('/')) options.prefix += '/';
+  if (options.prefix.starts_with('/')) return Fail(Code::kInvalidArgument, "--prefix must not begin with '/'");
+  options.metadata_ttl = MR_TRY(ParseTtl(flags.metadata_ttl, options.metadata_ttl));
+  options.negative_ttl =
+      MR_TRY(ParseTtl(flags.negative_ttl, flags.metadata_ttl.empty() ? options.negative_ttl : options.metadata_ttl));
+  options.revalidate_open = flags.metadata_ttl.empty();
+  options.read_part_bytes = flags.read_part;
+  options.write_part_bytes = flags.write_part;
+  return options;
+}
+
+Status CheckRoot(const object::Url& url, const std::string& prefix) {
+  if (url.scheme != object::Url::Scheme::kFile || std::filesystem::is_directory("/" + prefix)) return {};
+  return Fail(Code::kNotFound, "{} is no folder", url.ToString());
+}
+
+Status ServeMount(const Context& context, const MountFlags& flags) {
+  Logger log = context.log();
+  if (flags.status_fd >= 0 && flags.log_file.empty()) {
+    log = Logger(mount::MakeSystemLog(), context.globals.log_level);
+  }
+  const std::string point = MR_TRY(mount::ResolveMountPoint(flags.directory));
+  MR_TRY(mount::PrepareMountPoint(point));
+  const object::Url url = MR_TRY(object::ParseUrl(flags.url));
+  auto connection = MR_TRY(context.Connect());
+  object::Location root = MR_TRY(object::Locate(*connection, flags.url));
+  vfs::Options options = MR_TRY(TreeOptions(flags, root.key, log));
+  MR_TRY(CheckRoot(url, options.prefix));
+
+  const std::uint64_t total = context.globals.memory_budget;
+  MemoryBudget budget(total - std::min(kOverhead, total / 4));
+  auto cache = MR_TRY(cache::BlockCache::Open(
+      *root.store, budget,
+      {.block_bytes = std::min<std::uint64_t>(kMiB, flags.read_part),
+       .max_fetch_bytes = flags.read_part,
+       .memory_bytes = flags.read_only ? budget.total() / 8 * 7 : budget.total() / 2,
+       .directory = flags.cache_directory.empty() ? "" : std::filesystem::absolute(flags.cache_directory),
+       .disk_bytes = flags.cache_directory.empty() ? 0 : flags.max_cache,
+       .log = log}));
+  auto tree = MR_TRY(vfs::Tree::Open(*root.store, *cache, budget, std::move(options), {.stop = context.stop}));
+  auto server = MR_TRY(mount::FuseMount::Create(*tree, {.mount_point = point,
+                                                        .source = flags.url,
+                                                        .read_only = flags.read_only,
+                                                        .allow_other = flags.allow_other,
+                                                        .uid = flags.uid,
+                                                        .gid = flags.gid,
+                                                        .file_mode = MR_TRY(ParseMode(flags.file_mode, 0644)),
+                                                        .directory_mode = MR_TRY(ParseMode(flags.directory_mode, 0755)),
+                                                        .kernel_read_ahead = flags.read_ahead,
+                                                        .max_threads = flags.threads,
+                                                        .log = log}));
+  Status detached;
+  auto live = [&] {
+    if (auto set = mount::SetReadAhead(point, flags.read_ahead); !set) {
+      log.Debug("the kernel's readahead stays as it is", {{"reason", set.error()}});
+    }
+    if (flags.status_fd >= 0) {
+      detached = mount::BecomeDaemon(UniqueFd(flags.status_fd), flags.log_file);
+    } else if (!context.globals.quiet) {
+      fmt::print(stderr, "{} is mounted on {}; Ctrl-C unmounts\n", flags.url, point);
+    }
+  };
+  Status served = server->Serve(live, context.stop);
+  return detached ? served : detached;
+}
+
+int RunMount(const Context& context, const MountFlags& flags) {
+  if (context.globals.dry_run) {
+    fmt::print("would mount {} on {}\n", flags.url, flags.directory);
+    return kExitOk;
+  }
+  if (!flags.foreground && flags.status_fd < 0) {
+    auto status = mount::StartDaemon(context.arguments, context.stop);
+    return status ? *status : ReportError(context, status.error());
+  }
+  Status served = ServeMount(context, flags);
+  return served ? kExitOk : ReportError(context, served.error());
+}
+
+/// Blocks until the process ends; false once the time has passed or `stop` fired.
+bool AwaitEnd(int pidfd, Duration timeout, const std::stop_token& stop) {
+  const Deadline deadline = Deadline::After(SystemClock(), timeout);
+  while (!deadline.Passed(SystemClock()) && !stop.stop_requested()) {
+    pollfd ended{pidfd, POLLIN, 0};
+    if (::poll(&ended, 1, 100) > 0) return true;
+  }
+  return false;
+}
+
+struct UmountFlags {
+  std::string directory, timeout = "5m";
+  bool lazy = false;
+};
+
+Status RunUmount(const Context& context, const UmountFlags& flags) {
+  const Duration timeout = MR_TRY(ParseDuration(flags.timeout));
+  const std::string point = MR_TRY(mount::ResolveMountPoint(flags.directory));
+  auto mounted = MR_TRY(mount::FindMount(point));
+  if (!mounted) return Fail(Code::kNotFound, "nothing is mounted on {}", point);
+  if (!mounted->type.starts_with("fuse")) {
+    return Fail(Code::kInvalidArgument, "{} is a {} mount, not one of millrace", point, mounted->type);
+  }
+  auto daemon = mount::QueryDaemon(point);
+  if (!daemon && daemon.error().code() != Code::kUnavailable) return Fail(daemon.error());
+  if (!daemon) return mount::Unmount(point, /*lazy=*/true);  // it was killed: nothing is left to wait for
+  UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, daemon->pid, 0)));
+  if (Status detached = mount::Unmount(point, flags.lazy); !detached) {
+    if (detached.error().code() != Code::kBusy) return detached;
+    return Fail(
+        Code::kBusy,
+        "{} is in use ({} files open for writing, {} not published); `fuser -m {}` shows by whom, --lazy detaches "
+        "it anyway",
+        point, daemon->files_being_written, FormatBytes(daemon->bytes_being_written), point);
+  }
+  if (process && !AwaitEnd(process.get(), timeout, context.stop)) {
+    return Fail(context.stop.stop_requested() ? Code::kCancelled : Code::kDeadlineExceeded,
+                "{} is detached, but its daemon (process {}) still publishes {} files ({})", point, daemon->pid,
+                daemon->files_being_written, FormatBytes(daemon->bytes_being_written));
+  }
+  return {};
+}
+
+CLI::Option* AddBytes(CLI::App& command, const std::string& name, std::uint64_t& into, const std::string& help) {
+  return command.add_option_function<std::string>(
+      name,
+      [&into](const std::string& text) {
+        auto parsed = ParseBytes(text);
+        if (!parsed) throw CLI::ValidationError(parsed.error().ToString());
+        into = *parsed;
+      },
+      help);
+}
+
+void AddMount(CLI::App& app, Context& context) {
+  auto flags = std::make_shared<MountFlags>();
+  CLI::App* mount =
+      AddCommand(app, context, "mount", "Mount a bucket, a prefix of one, or a folder as a file system",
+                 "  millrace mount s3://corpus /mnt/corpus --read-only\n"
+                 "  millrace mount s3://runs/llama /mnt/run --cache /var/cache/millrace --max-cache-size 100GiB\n"
+                 "  millrace umount /mnt/corpus",
+                 [&context, flags] { return RunMount(context, *flags); });
+  mount->add_option("url", flags->url, "s3://bucket[/prefix], file:///folder or a path")->required();
+  mount->add_option("directory", flags->directory, "An empty folder to mount on")->required();
+  mount->add_flag("--read-only", flags->read_only, "Refuse every change");
+  mount->add_flag("--allow-other", flags->allow_other, "Let other users in, within the modes");
+  mount->add_option("--uid", flags->uid, "Owner of all files (default: you)");
+  mount->add_option("--gid", flags->gid, "Group of all files (default: yours)");
+  mount->add_option("--file-mode", flags->file_mode, "Mode of all files (default 0644)");
+  mount->add_option("--dir-mode", flags->directory_mode, "Mode of all directories (default 0755)");
+  mount->add_option("--prefix", flags->prefix, "Show only the keys below this prefix");
+  mount->add_flag("--foreground", flags->foreground, "Stay in the terminal");
+  mount->add_option("--cache", flags->cache_directory, "Keep blocks in this folder, across mounts");
+  AddBytes(*mount, "--max-cache-size", flags->max_cache, "Of that folder (default 20GiB)");
+  mount->add_option(
+      "--metadata-ttl", flags->metadata_ttl,
+      "Trust names, attributes and versions for so long, also on open; a duration or \"forever\" (default: "
+      "1s, and every open asks)");
+  mount->add_option("--negative-ttl", flags->negative_ttl, "Trust absence for so long (default: as --metadata-ttl)");
+  AddBytes(*mount, "--read-part-size", flags->read_part, "Most bytes of one read request (default 8MiB)");
+  AddBytes(*mount, "--write-part-size", flags->write_part, "Bytes of one uploaded part (default 8MiB)");
+  AddBytes(*mount, "--kernel-read-ahead", flags->read_ahead,
+           "How far the kernel reads ahead (default 1MiB; needs root)");
+  mount->add_option("--threads", flags->threads, "Requests served at a time")
+      ->check(CLI::Range(2, 256))
+      ->capture_default_str();
+  mount->add_option("--log-file", flags->log_file, "Where the daemon logs (default: the system log)");
+  mount->add_option("--status-fd", flags->status_fd)->group("");  // how the daemon reports to the command
+}
+
+void AddUmount(CLI::App& app, Context& context) {
+  auto flags = std::make_shared<UmountFlags>();
+  CLI::App* umount = AddCommand(app, context, "umount", "Unmount, and wait until everything written is in the bucket",
+                                "  millrace umount /mnt/corpus", [&context, flags] {
+                                  Status done = RunUmount(context, *flags);
+                                  return done ? kExitOk : ReportError(context, done.error());
+                                });
+  umount->add_option("directory", flags->directory, "The mount point")->required();
+  umount->add_flag("--lazy", flags->lazy, "Detach even while files are open");
+  umount->add_option("--timeout", flags->timeout, "How long to wait for the daemon")->capture_default_str();
+}
+
+}  // namespace
+
+void AddMountCommands(CLI::App& app, Context& context) {
+  AddMount(app, context);
+  AddUmount(app, context);
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,138 @@
+#include "apps/millrace/mount_point.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "millrace/base/subprocess.h"
+#include "millrace/base/text.h"
+
+namespace millrace::mount {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// mountinfo writes space, tab, newline and backslash as \ooo.
+std::string Unescape(std::string_view text) {
+  std::string plain;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && i + 3 < text.size()) {
+      plain += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
+      i += 3;
+    } else {
+      plain += text[i];
+    }
+  }
+  return plain;
+}
+
+bool IsDisconnected(int error) { return error == ENOTCONN || error == ECONNABORTED; }
+
+}  // namespace
+
+const unsigned long kDaemonStatusRequest = _IOR('M', 1, DaemonStatus);
+
+Result<std::optional<MountedAt>> FindMount(const std::string& absolute_path) {
+  std::string table = MR_TRY(ReadFile("/proc/self/mountinfo"));
+  std::optional<MountedAt> found;
+  for (std::string_view line : Split(table, '\n')) {
+    // 36 35 0:45 / /mnt rw,nosuid - fuse.millrace s3://bucket rw,…  (optional fields before the dash)
+    auto fields = Split(line, ' ');
+    if (fields.size() < 7 || Unescape(fields[4]) != absolute_path) continue;
+    for (std::size_t dash = 6; dash + 2 < fields.size(); ++dash) {
+      if (fields[dash] != "-") continue;
+      found = MountedAt{std::string(fields[2]), std::string(fields[dash + 1]), Unescape(fields[dash + 2])};
+      break;
+    }
+  }
+  return found;
+}
+
+Result<std::string> ResolveMountPoint(const std::string& path) {
+  // realpath asks for the last component, which a dead mount cannot answer: resolve its parent and add the name.
+  std::string trimmed = path;
+  while (trimmed.size() > 1 && trimmed.ends_with('/')) trimmed.pop_back();
+  fs::path last = fs::path(trimmed).filename(), parent = fs::path(trimmed).parent_path();
+  char resolved[PATH_MAX];
+  struct stat info;
+  const bool answers = ::lstat(trimmed.c_str(), &info) == 0 || !IsDisconnected(errno);
+  if (answers || last == "." || last == "..") {
+    if (::realpath(trimmed.c_str(), resolved) == nullptr) return Fail(ErrnoError(errno, trimmed));
+    return std::string(resolved);
+  }
+  if (::realpath(parent.empty() ? "." : parent.c_str(), resolved) == nullptr) return Fail(ErrnoError(errno, trimmed));
+  return (fs::path(resolved) / last).string();
+}
+
+Status PrepareMountPoint(const std::string& path) {
+  if (::access("/dev/fuse", R_OK | W_OK) != 0) {
+    if (errno == ENOENT) {
+      return Fail(
+          Code::kUnsupported,
+          "there is no /dev/fuse here: load the kernel's fuse module, or run the container with --device /dev/fuse "
+          "--cap-add SYS_ADMIN");
+    }
+    return Fail(ErrnoError(errno, "cannot use /dev/fuse"));
+  }
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0 && IsDisconnected(errno)) {
+    MR_TRY(Unmount(path, /*lazy=*/true));  // its daemon was killed
+  }
+  if (auto mounted = MR_TRY(FindMount(path)); mounted && mounted->type.starts_with("fuse")) {
+    return Fail(Code::kBusy, "{} is mounted on {} already; `millrace umount {}` ends that", mounted->source, path,
+                path);
+  }
+  if (::stat(path.c_str(), &info) != 0) {
+    if (errno == ENOENT) return Fail(Code::kNotFound, "the mount point {} does not exist; make it with mkdir", path);
+    return Fail(ErrnoError(errno, fmt::format("cannot use {} as mount point", path)));
+  }
+  if (!S_ISDIR(info.st_mode)) return Fail(Code::kNotDirectory, "the mount point {} is not a directory", path);
+  std::error_code error;
+  if (!fs::is_empty(path, error) && !error) {
+    return Fail(Code::kNotEmpty, "the mount point {} is not empty; its files would be hidden: choose an empty folder",
+                path);
+  }
+  return {};
+}
+
+Status Unmount(const std::string& path, bool lazy) {
+  if (::umount2(path.c_str(), UMOUNT_NOFOLLOW | (lazy ? MNT_DETACH : 0)) == 0) return {};
+  if (errno != EPERM) {
+    if (errno == EBUSY) return Fail(Code::kBusy, "{} is in use", path);
+    return Fail(ErrnoError(errno, fmt::format("cannot unmount {}", path)));
+  }
+  std::vector<std::string> argv = {"fusermount3", lazy ? "-uz" : "-u", "--", path};
+  auto run = MR_TRY(Subprocess::Run({.argv = std::move(argv)}));
+  if (!run.state.ok()) return Fail(Code::kBusy, "fusermount3 could not unmount {}: {}", path, run.state.ToString());
+  return {};
+}
+
+Status SetReadAhead(const std::string& path, std::uint64_t bytes) {
+  auto mounted = MR_TRY(FindMount(path));
+  if (!mounted) return Fail(Code::kNotFound, "{} is not mounted", path);
+  const std::string file = fmt::format("/sys/class/bdi/{}/read_ahead_kb", mounted->device);
+  UniqueFd fd = MR_TRY(OpenFile(file, O_WRONLY));
+  return WriteFully(fd.get(), AsBytes(fmt::format("{}", bytes / kKiB)), 0, file);
+}
+
+Result<DaemonStatus> QueryDaemon(const std::string& path) {
+  UniqueFd root(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  DaemonStatus status;
+  if (!root || ::ioctl(root.get(), kDaemonStatusRequest, &status) != 0) {
+    if (IsDisconnected(errno)) return Fail(Code::kUnavailable, "the daemon of {} is gone", path);
+    if (errno == ENOTTY || errno == ENOSYS || errno == EINVAL) {
+      return Fail(Code::kUnsupported, "{} is not a millrace mount", path);
+    }
+    return Fail(ErrnoError(errno, path));
+  }
+  if (status.magic != kDaemonStatusMagic) return Fail(Code::kUnsupported, "{} is not a millrace mount", path);
+  return status;
+}
+
+}  // namespace millrace::mount

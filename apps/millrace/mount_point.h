@@ -1,0 +1,50 @@
+// The folder a tree is mounted on: what is there, and how to leave it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "millrace/base/clock.h"
+#include "millrace/base/files.h"
+#include "millrace/base/result.h"
+
+namespace millrace::mount {
+
+/// One line of /proc/self/mountinfo.
+struct MountedAt {
+  std::string device;  ///< "0:45"
+  std::string type;    ///< "fuse.millrace"
+  std::string source;  ///< the URL
+};
+/// The topmost mount at exactly this path; nothing when it is no mount point. Never touches the mount itself.
+Result<std::optional<MountedAt>> FindMount(const std::string& absolute_path);
+
+/// The path without symbolic links, fit for mountinfo; works on a mount whose server has died.
+Result<std::string> ResolveMountPoint(const std::string& path);
+
+/// Refuses what cannot be mounted on, saying what to do: no such folder, no folder, not empty, mounted already, no
+/// /dev/fuse. A mount left behind by a killed daemon is removed.
+Status PrepareMountPoint(const std::string& absolute_path);
+
+/// Detaches the mount: by system call as root, else by fusermount3. `lazy`: even while it is in use.
+Status Unmount(const std::string& absolute_path, bool lazy);
+
+/// Asks the kernel to read this far ahead on the mount. Needs root; a failure costs speed only.
+Status SetReadAhead(const std::string& absolute_path, std::uint64_t bytes);
+
+/// What a mount's daemon tells about itself through an ioctl on its root.
+struct DaemonStatus {
+  std::uint64_t magic = 0;
+  std::int32_t pid = 0;
+  std::int32_t files_being_written = 0;
+  std::uint64_t bytes_being_written = 0;
+};
+inline constexpr std::uint64_t kDaemonStatusMagic = 0x4d494c4c52414345;  // "MILLRACE"
+extern const unsigned long kDaemonStatusRequest;
+/// kUnsupported when it is no millrace mount, kUnavailable when its daemon is gone.
+Result<DaemonStatus> QueryDaemon(const std::string& absolute_path);
+
+}  // namespace millrace::mount

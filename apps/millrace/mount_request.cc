@@ -1,0 +1,101 @@
+#include "apps/millrace/mount_request.h"
+
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <charconv>
+
+#include "millrace/base/files.h"
+
+namespace millrace::mount {
+namespace {
+
+/// The value of a line "Name:\tvalue" of /proc/PID/status; empty when it is not there.
+std::string ProcessField(pid_t pid, std::string_view name) {
+  auto text = ReadFile(fmt::format("/proc/{}/status", pid), 64 * kKiB);
+  if (!text) return {};
+  auto at = text->find(fmt::format("\n{}:\t", name));
+  if (at == std::string::npos) return {};
+  at += name.size() + 3;
+  return text->substr(at, text->find('\n', at) - at);
+}
+
+/// Fatal signals reach every thread of a process as a pending SIGKILL.
+bool IsBeingKilled(pid_t pid) {
+  const std::string pending = ProcessField(pid, "SigPnd");
+  std::uint64_t signals = 0;
+  std::from_chars(pending.data(), pending.data() + pending.size(), signals, 16);
+  return (signals & (1ULL << (SIGKILL - 1))) != 0;
+}
+
+bool IsAnAnswer(Code code) {
+  switch (code) {
+    case Code::kNotFound:
+    case Code::kAlreadyExists:
+    case Code::kNotDirectory:
+    case Code::kIsDirectory:
+    case Code::kNotEmpty:
+    case Code::kNameTooLong:
+    case Code::kReadOnly:
+    case Code::kCancelled:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+Interruptible::Interruptible(fuse_req_t request) : request_(request) {
+  fuse_req_interrupt_func(request_, &OnInterrupt, this);
+}
+
+Interruptible::~Interruptible() { fuse_req_interrupt_func(request_, nullptr, nullptr); }
+
+void Interruptible::OnInterrupt(fuse_req_t request, void* self) {
+  if (IsBeingKilled(fuse_req_ctx(request)->pid)) static_cast<Interruptible*>(self)->stop_.request_stop();
+}
+
+pid_t ProcessOf(fuse_req_t request) {
+  const std::string leader = ProcessField(fuse_req_ctx(request)->pid, "Tgid");
+  pid_t pid = 0;
+  std::from_chars(leader.data(), leader.data() + leader.size(), pid);
+  return pid;
+}
+
+double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+struct stat ToStat(const vfs::Attributes& attributes, const FuseOptions& options) {
+  struct stat info{};
+  const bool directory = attributes.kind == vfs::Kind::kDirectory;
+  info.st_ino = attributes.inode;
+  info.st_mode = directory ? S_IFDIR | options.directory_mode : S_IFREG | options.file_mode;
+  info.st_nlink = attributes.linked ? 1 : 0;
+  info.st_uid = options.uid;
+  info.st_gid = options.gid;
+  info.st_size = static_cast<off_t>(attributes.size);
+  info.st_blksize = static_cast<blksize_t>(kMiB);  // what programs copy in
+  info.st_blocks = static_cast<blkcnt_t>((attributes.size + 511) / 512);
+  const auto since = attributes.modified.time_since_epoch();
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(since);
+  info.st_mtim = {.tv_sec = seconds.count(),
+                  .tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(since - seconds).count()};
+  info.st_ctim = info.st_atim = info.st_mtim;
+  return info;
+}
+
+fuse_entry_param ToEntry(const vfs::Entry& entry, const FuseOptions& options) {
+  fuse_entry_param param{};
+  param.ino = entry.attributes.inode;
+  param.attr = ToStat(entry.attributes, options);
+  param.attr_timeout = param.entry_timeout = Seconds(entry.valid_for);
+  return param;
+}
+
+int Explain(const FuseOptions& options, const char* operation, fuse_ino_t inode, const Error& error) {
+  const LogLevel level = IsAnAnswer(error.code()) ? LogLevel::kDebug : LogLevel::kWarning;
+  options.log.Log(level, fmt::format("{} failed", operation), {{"inode", inode}, {"reason", error}});
+  return ToErrno(error.code());
+}
+
+}  // namespace millrace::mount
