@@ -9,6 +9,7 @@ void AddCommands(CLI::App& app, Context& context) {
   AddS3dCommand(app, context);
   AddMountCommands(app, context);
   AddCheckpointCommands(app, context);
+  AddDoctorCommand(app, context);
   AddTokenizerCommands(app, context);
   AddDataCommands(app, context);
   AddJobCommands(app, context);

@@ -1,0 +1,137 @@
+#include <algorithm>
+#include <chrono>
+
+#include "apps/millrace/doctor.h"
+#include "millrace/base/text.h"
+#include "millrace/http/client.h"
+#include "millrace/object/blocking.h"
+#include "millrace/object/s3/credentials.h"
+#include "millrace/object/s3/settings.h"
+
+namespace millrace::cli {
+namespace {
+
+using Level = Finding::Level;
+using object::s3::Profiles;
+using object::s3::Settings;
+using object::s3::Surroundings;
+
+constexpr auto kPatience = std::chrono::seconds(5);
+/// Amazon refuses requests that are dated further from its own clock.
+constexpr auto kSkewRefused = std::chrono::minutes(15), kSkewSuspicious = std::chrono::minutes(1);
+
+Result<http::Response> Send(const std::string& ca_bundle, http::Request request, http::Call call) {
+  http::Client client({.timeouts = {.connect = kPatience, .first_byte = kPatience}, .ca_bundle = ca_bundle});
+  return client.Send(std::move(request), {.max_collected = kMiB}, std::move(call));
+}
+
+/// Where keys come from, and whether they can be had; never the keys. Fetching may ask a metadata service: only if
+/// `needed`.
+Finding CheckCredentials(const Settings& settings, const Profiles& profiles, const object::ConnectOptions& options,
+                         bool needed, std::stop_token stop) {
+  Surroundings surroundings = Surroundings::System();
+  surroundings.fetch = [&settings](http::Request request, http::Call call) {
+    return Send(settings.ca_bundle, std::move(request), std::move(call));
+  };
+  const char* advice =
+      "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --profile, or use --no-sign-request for public buckets";
+  const Level missing = needed ? Level::kFail : Level::kWarn;
+  auto source = object::s3::FindCredentials(settings, !options.profile.empty(), profiles, surroundings);
+  if (!source) return {missing, "credentials", source.error().ToString(), advice};
+  std::string from = (*source)->Describe();
+  if (!needed && !(*source)->fixed()) {
+    return {Level::kOk, "credentials", fmt::format("would come from {} (not asked: no s3:// URL was given)", from), ""};
+  }
+  auto credentials = (*source)->Fetch(stop);
+  if (!credentials) {
+    return {missing, "credentials", fmt::format("from {}: {}", from, credentials.error().ToString()), advice};
+  }
+  if (credentials->anonymous()) return {Level::kOk, "credentials", "none: requests go out unsigned", ""};
+  std::string until = credentials->expires ? ", valid until " + FormatIso8601(*credentials->expires) : "";
+  return {Level::kOk, "credentials", fmt::format("from {}{}", from, until), ""};
+}
+
+/// One unsigned request: does anybody answer, how soon, and what time is it there?
+Findings CheckEndpoint(const Settings& settings, std::stop_token stop) {
+  const std::string url = settings.Locate("", "", settings.region).Url("");
+  const TimePoint started = SystemClock().Now();
+  auto response = Send(settings.ca_bundle, {.method = "HEAD", .url = url},
+                       {.stop = stop, .deadline = Deadline::After(SystemClock(), 2 * kPatience)});
+  if (!response) {
+    return {{Level::kFail, "endpoint", fmt::format("{} does not answer: {}", url, response.error().ToString()),
+             "check --endpoint-url (or AWS_ENDPOINT_URL), the network, HTTPS_PROXY and --ca-bundle"}};
+  }
+  Findings findings{
+      {Level::kOk, "endpoint",
+       fmt::format("{} answers in {} (region {})", url, FormatDuration(SystemClock().Now() - started), settings.region),
+       ""}};
+  auto date = ParseHttpDate(response->headers.Get("Date"));
+  if (!date) {
+    findings.push_back({Level::kWarn, "clock", "the endpoint does not tell its time", ""});
+    return findings;
+  }
+  const Duration skew = SystemClock().Wall() - *date;
+  const Duration size = skew < Duration::zero() ? -skew : skew;
+  // The header has whole seconds, so a difference of one means nothing.
+  std::string what = size < std::chrono::seconds(2) ? "agrees with the endpoint's"
+                                                    : fmt::format("is {} {} the endpoint's", FormatDuration(size),
+                                                                  skew > Duration::zero() ? "ahead of" : "behind");
+  if (size < kSkewSuspicious) {
+    findings.push_back({Level::kOk, "clock", what, ""});
+  } else {
+    findings.push_back({size < kSkewRefused ? Level::kWarn : Level::kFail, "clock",
+                        what + ": signed requests are refused from 15 minutes on",
+                        "synchronise it (chronyc, timedatectl)"});
+  }
+  return findings;
+}
+
+/// Lists one key below the URL: that takes an endpoint, credentials, rights and the bucket.
+Finding CheckUrl(object::Connection& connection, const std::string& url, std::stop_token stop) {
+  auto list = [&]() -> Result<object::ListPage> {
+    object::Location location = MR_TRY(object::Locate(connection, url));
+    return object::List(*location.store, {.prefix = location.key, .max_keys = 1},
+                        {.stop = stop, .deadline = Deadline::After(SystemClock(), 4 * kPatience)});
+  };
+  auto page = list();
+  if (!page) return {Level::kFail, "url", page.error().Context(url).ToString(), ""};  // says itself what to try
+  return {Level::kOk, "url",
+          fmt::format("{} can be listed{}", url, page->objects.empty() ? " (there is nothing yet)" : ""), ""};
+}
+
+bool IsS3(const std::string& text) {
+  auto url = object::ParseUrl(text);
+  return url && url->scheme == object::Url::Scheme::kS3;
+}
+
+}  // namespace
+
+Findings CheckStores(const Context& context, const Needs& needs) {
+  object::ConnectOptions options = context.globals.connect;
+  options.max_attempts = 2;
+  options.log = context.log();
+  const bool s3 = std::any_of(needs.urls.begin(), needs.urls.end(), IsS3);
+  const Level level = s3 ? Level::kFail : Level::kWarn;
+  Findings findings;
+  auto profiles = Profiles::Load(Surroundings::System());
+  if (!profiles) {
+    findings.push_back({level, "settings", profiles.error().ToString(), "correct the file, or remove it"});
+  } else if (auto settings = Settings::Resolve(options, *profiles, Surroundings::System()); !settings) {
+    findings.push_back({level, "settings", settings.error().ToString(), ""});
+  } else {
+    findings.push_back(CheckCredentials(*settings, *profiles, options, s3, context.stop));
+    if (s3 || !settings->aws) {
+      for (Finding& finding : CheckEndpoint(*settings, context.stop)) findings.push_back(std::move(finding));
+    }
+  }
+  if (needs.urls.empty()) return findings;
+  auto connection = object::Connection::Open(options);
+  if (!connection) {
+    findings.push_back({Level::kFail, "url", connection.error().ToString(), ""});
+    return findings;
+  }
+  for (const std::string& url : needs.urls) findings.push_back(CheckUrl(**connection, url, context.stop));
+  return findings;
+}
+
+}  // namespace millrace::cli
