@@ -124,7 +124,7 @@ Reply<void> ChunkReader::ReadTrailers() {
   std::string canonical, signature;
   for (int count = 0;; ++count) {
     // Some clients end the body without the empty line.
-    if (begin_ == end_ && count > 0 && !MR_TRY(Refill())) break;
+    if (begin_ == end_ && !MR_TRY(Refill())) break;
     std::string line = MR_TRY(ReadLine());
     if (line.empty()) break;
     std::size_t colon = line.find(':');
