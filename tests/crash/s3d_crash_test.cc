@@ -106,7 +106,9 @@ TEST(S3dCrash, EveryAcknowledgedObjectSurvivesKill) {
   for (int round = 0; round < kRounds; ++round) {
     Endpoint endpoint(folder.path());
     http::Client client({});
-    if (round == 0) ASSERT_EQ(client.Send({.method = "PUT", .url = endpoint.url()})->status, 200);
+    if (round == 0) {
+      ASSERT_EQ(client.Send({.method = "PUT", .url = endpoint.url()})->status, 200);
+    }
     for (auto& keys : writers) {
       for (auto& [key, known] : keys) Check(client, endpoint.url(), key, known);
     }
