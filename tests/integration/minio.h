@@ -14,11 +14,9 @@ namespace millrace::peers {
 class Minio {
  public:
   /// kUnsupported when neither $MILLRACE_PEERS/bin nor PATH has a `minio`.
-  static Result<std::unique_ptr<Minio>> Start();
+  static Result<std::unique_ptr<Minio>> Start(const std::string& access_key, const std::string& secret_key);
 
   const std::string& url() const { return url_; }
-  static constexpr const char* kAccessKey = "test";
-  static constexpr const char* kSecretKey = "testtest1";
 
  private:
   Minio(TempDir folder, Subprocess process, std::string url)

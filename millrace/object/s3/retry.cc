@@ -113,13 +113,13 @@ void RetryBudget::Succeeded() {
 
 Duration Backoff::Wait(int attempt, Code code, std::optional<Duration> asked) {
   constexpr Duration kFirst = std::chrono::milliseconds(50), kFirstThrottled = std::chrono::milliseconds(250),
-                     kMost = std::chrono::seconds(20), kMostAsked = std::chrono::seconds(60);
+                     kMost = std::chrono::seconds(20);
   Duration bound = code == Code::kThrottled ? kFirstThrottled : kFirst;
   for (int i = 1; i < attempt && bound < kMost; ++i) bound *= 2;
   bound = std::min(bound, kMost);
   MutexLock lock(mutex_);
   auto jittered = std::chrono::duration_cast<Duration>(bound * random_.Uniform());
-  return std::max(jittered, std::min(asked.value_or(Duration(0)), kMostAsked));
+  return std::max(jittered, std::min(asked.value_or(Duration(0)), kMost));
 }
 
 }  // namespace millrace::object::s3

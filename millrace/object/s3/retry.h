@@ -45,7 +45,8 @@ class RetryBudget {
 class Backoff {
  public:
   explicit Backoff(std::uint64_t seed) : random_(seed) {}
-  /// The wait before try number `attempt` + 1, after `attempt` ≥ 1 failed ones; at least `asked`.
+  /// The wait before try number `attempt` + 1, after `attempt` ≥ 1 failed ones. At least `asked`, within
+  /// reason: some servers ask for a minute each time without looking.
   Duration Wait(int attempt, Code code, std::optional<Duration> asked) MR_EXCLUDES(mutex_);
 
  private:
