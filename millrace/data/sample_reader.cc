@@ -118,8 +118,11 @@ Result<FlightCache<std::uint64_t, CorpusReader::Tokens>::Made> CorpusReader::Tok
   TokenId bos = corpus_->tokenizer->bos(), eos = corpus_->tokenizer->eos();
   if (bos != tokenizer::kNoToken) tokens->push_back(bos);
   std::size_t before = tokens->size();
-  MR_TRY(corpus_->tokenizer->Encode(*document, *tokens));
-  if (corpus_->plan->options().mode == Mode::kPack && tokens->size() - before != extent.tokens) {
+  bool pack = corpus_->plan->options().mode == Mode::kPack;
+  // A padded sequence is cut after one token more than it has inputs.
+  std::size_t wanted = pack ? std::string_view::npos : corpus_->plan->options().sequence_length + 1;
+  MR_TRY(corpus_->tokenizer->EncodeFirst(*document, wanted, *tokens));
+  if (pack && tokens->size() - before != extent.tokens) {
     return Fail(Code::kCorrupt,
                 "{}: the record at byte {} has {} tokens, but its index says {}; delete the index beside "
                 "it to have it rebuilt",

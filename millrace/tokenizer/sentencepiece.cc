@@ -36,12 +36,18 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   Status Encode(std::string_view text, std::vector<TokenId>& ids) const override {
-    if (!cuts_are_exact_) return EncodePart(text, ids);
-    for (std::size_t start = 0; start < text.size();) {
-      std::size_t end = start + kPartBytes < text.size() ? NextCut(text, start + kPartBytes) : text.size();
+    return EncodeFirst(text, std::string_view::npos, ids);
+  }
+
+  Status EncodeFirst(std::string_view text, std::size_t count, std::vector<TokenId>& ids) const override {
+    std::size_t before = ids.size();
+    std::size_t part_bytes = cuts_are_exact_ ? kPartBytes : text.size();
+    for (std::size_t start = 0; start < text.size() && ids.size() - before < count;) {
+      std::size_t end = part_bytes < text.size() - start ? NextCut(text, start + part_bytes) : text.size();
       MR_TRY(EncodePart(text.substr(start, end - start), ids));
       start = end == text.size() ? end : end + 1;  // the library puts the cut space back as its dummy prefix
     }
+    if (ids.size() - before > count) ids.resize(before + count);
     return {};
   }
 

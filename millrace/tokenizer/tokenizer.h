@@ -25,6 +25,13 @@ class Tokenizer {
   /// contains
   /// "<s>" is text. Invalid UTF-8 is encoded as the reference implementation does.
   virtual Status Encode(std::string_view text, std::vector<TokenId>& ids) const = 0;
+  /// Appends the first `count` of those ids, or all if there are fewer; may spare the work for the rest.
+  virtual Status EncodeFirst(std::string_view text, std::size_t count, std::vector<TokenId>& ids) const {
+    std::size_t before = ids.size();
+    MR_TRY(Encode(text, ids));
+    if (ids.size() - before > count) ids.resize(before + count);
+    return {};
+  }
   /// The text of `ids`; special tokens yield nothing. Fails with kInvalidArgument on an id outside the vocabulary.
   virtual Result<std::string> Decode(std::span<const TokenId> ids) const = 0;
   /// The piece as stored in the model ("▁the", "<0x0A>").
