@@ -76,7 +76,7 @@ void AddGlobalFlags(CLI::App& app, Globals& g) {
       ->capture_default_str()
       ->group(group);
   for (CLI::Option* option : app.get_options()) {
-    if (option->get_lnames().empty() || option->get_lnames().front() == "help") continue;
+    if (option->get_group() != group) continue;  // --help and --version
     std::string name = "MILLRACE_" + option->get_lnames().front();
     for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
     option->envname(name);

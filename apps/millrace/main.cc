@@ -7,6 +7,25 @@
 namespace millrace::cli {
 namespace {
 
+/// Commands before flags; the variables that set flags are told once, not at every flag.
+class Help final : public CLI::Formatter {
+ public:
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
+    if (mode == CLI::AppFormatMode::Sub) return make_expanded(app);
+    std::string text = make_description(app) + make_usage(app, name) + make_positionals(app) +
+                       make_subcommands(app, mode) + make_groups(app, mode);
+    if (app->get_parent() != nullptr)
+      text += "\nGlobal flags (--endpoint-url, --json, --dry-run, ...): see `millrace --help`\n";
+    return text + make_footer(app);
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    std::string text = Formatter::make_option_opts(option);
+    std::size_t begin = text.find(" (Env:");
+    if (begin != std::string::npos) text.erase(begin, text.find(')', begin) + 1 - begin);
+    return text;
+  }
+};
+
 /// The words a user may have meant when `command` did not know `word`.
 std::string Suggestion(const CLI::App& command, const std::string& word) {
   std::vector<std::string> names;
@@ -17,13 +36,19 @@ std::string Suggestion(const CLI::App& command, const std::string& word) {
       for (const CLI::App* sub : app->get_subcommands([](const CLI::App*) { return true; }))
         names.push_back(sub->get_name());
   }
+  bool takes_commands = !command.get_subcommands([](const CLI::App*) { return true; }).empty();
   std::vector<std::string_view> views(names.begin(), names.end());
-  return UnknownName(word.starts_with('-') ? "flag" : command.get_parent() ? "argument" : "command", word, views);
+  return UnknownName(word.starts_with('-') ? "flag" : takes_commands ? "command" : "argument", word, views);
 }
 
 const CLI::App& ChosenCommand(const CLI::App& app) {
   auto chosen = app.get_subcommands();
   return chosen.empty() ? app : ChosenCommand(*chosen.front());
+}
+
+/// "millrace ckpt ls"
+std::string FullName(const CLI::App& command) {
+  return command.get_parent() ? FullName(*command.get_parent()) + " " + command.get_name() : command.get_name();
 }
 
 int Main(int argc, char** argv) {
@@ -33,6 +58,8 @@ int Main(int argc, char** argv) {
   context.arguments.assign(argv + 1, argv + argc);
 
   CLI::App app("Train language models straight from object storage.", "millrace");
+  app.formatter(std::make_shared<Help>());
+  app.footer("Every global flag has a default in the environment: --endpoint-url in MILLRACE_ENDPOINT_URL, and so on.");
   app.set_version_flag("--version", "millrace " MILLRACE_VERSION);
   app.require_subcommand(1);
   app.fallthrough();
@@ -41,18 +68,13 @@ int Main(int argc, char** argv) {
 
   try {
     app.parse(argc, argv);
-  } catch (const CLI::ExtrasError&) {
-    const CLI::App& chosen = ChosenCommand(app);
-    auto rest = app.remaining(true);
-    std::string word = rest.empty() ? "" : rest.front();
-    fmt::print(stderr, "millrace: {}; see `{} --help`\n", Suggestion(chosen, word),
-               chosen.get_parent() ? "millrace " + chosen.get_name() : "millrace");
-    return kExitUsage;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     const CLI::App& chosen = ChosenCommand(app);
-    fmt::print(stderr, "millrace: {}; see `millrace{}{} --help`\n", error.what(), chosen.get_parent() ? " " : "",
-               chosen.get_parent() ? chosen.get_name() : "");
+    // A word that no command knows is the reason, whatever else the parser then missed.
+    std::vector<std::string> unknown = app.remaining(true);
+    fmt::print(stderr, "millrace: {}; see `{} --help`\n",
+               unknown.empty() ? error.what() : Suggestion(chosen, unknown.front()), FullName(chosen));
     return kExitUsage;
   }
   return context.run();
