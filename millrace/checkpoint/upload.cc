@@ -75,15 +75,17 @@ Status UploadBytes(object::Store& store, const std::string& key, ByteSpan bytes,
     store.UploadPart(key, upload_id, static_cast<int>(index) + 1, part, call,
                      [&parts, index](Result<object::PartInfo> done) { parts.Finished(index, std::move(done)); });
   }
-  auto uploaded = parts.WaitForAll();
-  Status status = uploaded ? Status() : Fail(uploaded.error());
-  if (status) {
-    auto completed = object::CompleteMultipart(store, key, upload_id, *std::move(uploaded), {}, call);
-    if (!completed) status = Fail(completed.error());
+  auto complete = [&]() -> Status {
+    auto uploaded = MR_TRY(parts.WaitForAll());
+    MR_TRY(object::CompleteMultipart(store, key, upload_id, std::move(uploaded), {}, call));
+    return {};
+  };
+  if (auto failed = complete(); !failed) {
+    // Without the caller's stop token, which may be what ended the upload. Garbage collection aborts what is left over.
+    std::ignore = object::AbortMultipart(store, key, upload_id, {});
+    return failed;
   }
-  // Without the caller's stop token, which may be what ended the upload. Garbage collection aborts what is left over.
-  if (!status) std::ignore = object::AbortMultipart(store, key, upload_id, {});
-  return status;
+  return {};
 }
 
 }  // namespace millrace::checkpoint
