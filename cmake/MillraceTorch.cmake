@@ -31,3 +31,20 @@ if(MILLRACE_LIB_torch_cuda AND MILLRACE_LIB_c10_cuda)
   target_link_libraries(millrace_torch INTERFACE ${MILLRACE_LIB_torch_cuda} ${MILLRACE_LIB_c10_cuda})
 endif()
 target_link_libraries(millrace_torch INTERFACE -Wl,--as-needed)
+
+# Debian's libtorch links libprotobuf, and Debian's libsentencepiece exports a private copy of another version of it: in one
+# process each would call into the other's, and crash before main. Programs with libtorch therefore name libprotobuf first,
+# so that it finds itself, and run with a copy of libsentencepiece that looks into itself first (DF_SYMBOLIC). Training
+# tokenizers (libsentencepiece_train) stays out of these programs.
+find_library(MILLRACE_LIB_protobuf NAMES libprotobuf.so.32)
+if(NOT TORCH_ROOT AND MILLRACE_LIB_protobuf)
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  find_library(MILLRACE_LIB_sentencepiece NAMES libsentencepiece.so.0 REQUIRED)
+  set(private_sentencepiece ${CMAKE_BINARY_DIR}/lib/libsentencepiece.so.0)
+  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+  execute_process(COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bind_symbolic.py
+    ${MILLRACE_LIB_sentencepiece} ${private_sentencepiece} COMMAND_ERROR_IS_FATAL ANY)
+  target_link_libraries(millrace_torch INTERFACE
+    -Wl,--push-state,--no-as-needed,${MILLRACE_LIB_protobuf},--as-needed,${private_sentencepiece},--pop-state
+    -Wl,-rpath,${CMAKE_BINARY_DIR}/lib)
+endif()

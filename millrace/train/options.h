@@ -1,0 +1,49 @@
+// What a training run is told. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "millrace/base/clock.h"
+#include "millrace/base/log.h"
+#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/data/loader.h"
+#include "millrace/engine/model.h"
+#include "millrace/engine/optim/adamw.h"
+
+namespace millrace::train {
+
+struct Options {
+  std::string name;
+  /// Sizes of a model with random weights. vocab_size 0: the tokenizer's. Ignored where `model_url` names a folder.
+  engine::ModelConfig model;
+  std::string model_url;  ///< Hugging Face folder to start from; empty: random weights
+  at::ScalarType precision = at::kFloat;
+
+  data::DatasetOptions data;
+  std::string tokenizer_url;
+
+  int global_batch = 8, micro_batch = 1;  ///< in sequences
+  std::optional<std::uint64_t> steps;     ///< one of these two
+  std::optional<double> epochs;
+  engine::AdamwOptions optimizer;
+  engine::Schedule schedule;  ///< its total_steps is computed
+  double clip_norm = 1;       ///< 0: none
+  std::uint64_t seed = 42;
+
+  std::string checkpoint_url;  ///< empty: none are made
+  std::uint64_t checkpoint_every = 100;
+  checkpoint::Retention retention;
+
+  std::uint64_t log_every = 1;
+  std::string tensorboard_url;  ///< empty: none
+  /// Rewritten with "<steps done>\n" after each step, for the supervisor. Empty: none.
+  std::filesystem::path heartbeat_file;
+  std::uint64_t memory_budget = 512 * kMiB;  ///< of data in flight
+  Clock* clock = &SystemClock();
+  Logger log;
+};
+
+}  // namespace millrace::train

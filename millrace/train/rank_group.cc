@@ -1,0 +1,52 @@
+#include "millrace/train/rank_group.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace millrace::train {
+namespace {
+
+class RankGroup final : public checkpoint::Group {
+ public:
+  explicit RankGroup(std::unique_ptr<engine::Collective> group) : group_(std::move(group)) {}
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+
+  Result<std::vector<std::string>> Gather(std::string mine) override {
+    const auto sizes = MR_TRY(group_->AllGather(at::scalar_tensor(static_cast<std::int64_t>(mine.size()), at::kLong)));
+    std::int64_t most = 0;
+    for (const at::Tensor& size : sizes) most = std::max(most, size.item<std::int64_t>());
+    if (most == 0) return std::vector<std::string>(rank() == 0 ? sizes.size() : 0);
+    const at::Tensor padded = at::zeros({most}, at::kByte);
+    std::memcpy(padded.data_ptr(), mine.data(), mine.size());
+    const auto all = MR_TRY(group_->AllGather(padded));
+    std::vector<std::string> strings;
+    if (rank() != 0) return strings;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      strings.emplace_back(static_cast<const char*>(all[i].data_ptr()),
+                           static_cast<std::size_t>(sizes[i].item<std::int64_t>()));
+    }
+    return strings;
+  }
+
+  Result<std::string> Broadcast(std::string from_rank_0) override {
+    at::Tensor size = at::scalar_tensor(static_cast<std::int64_t>(from_rank_0.size()), at::kLong);
+    MR_TRY(group_->Broadcast(size, 0));
+    from_rank_0.resize(static_cast<std::size_t>(size.item<std::int64_t>()));
+    if (from_rank_0.empty()) return from_rank_0;
+    const at::Tensor bytes = at::from_blob(from_rank_0.data(), {size.item<std::int64_t>()}, at::kByte);
+    MR_TRY(group_->Broadcast(bytes, 0));
+    return from_rank_0;
+  }
+
+ private:
+  const std::unique_ptr<engine::Collective> group_;
+};
+
+}  // namespace
+
+std::shared_ptr<checkpoint::Group> MakeRankGroup(std::unique_ptr<engine::Collective> group) {
+  return std::make_shared<RankGroup>(std::move(group));
+}
+
+}  // namespace millrace::train

@@ -1,0 +1,88 @@
+#include "millrace/train/report.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "millrace/base/text.h"
+
+namespace millrace::train {
+namespace {
+
+/// Nine significant digits tell every float32 from its neighbours, so losses of two runs can be compared as printed.
+Json NineDigits(double value) {
+  const std::string text = fmt::format("{:.9g}", value);
+  double rounded = value;
+  std::from_chars(text.data(), text.data() + text.size(), rounded);
+  return rounded;
+}
+Json Seconds(double value) { return std::max(0.0, std::round(value * 1e6) / 1e6); }
+
+}  // namespace
+
+Json Plan::ToJson() const {
+  return {{"event", "plan"},
+          {"name", name},
+          {"ranks", ranks},
+          {"precision", precision},
+          {"records", records},
+          {"data_bytes", data_bytes},
+          {"samples_per_epoch", samples_per_epoch},
+          {"tokens_per_epoch", tokens_per_epoch},
+          {"steps_per_epoch", steps_per_epoch},
+          {"steps", steps},
+          {"resumed_from", resumed_from},
+          {"global_batch", global_batch},
+          {"micro_batch", micro_batch},
+          {"accumulation", accumulation},
+          {"sequence_length", sequence_length},
+          {"parameters", parameters},
+          {"flops_per_token", flops_per_token},
+          {"memory_bytes", memory_bytes},
+          {"checkpoint", checkpoint_url}};
+}
+
+std::string Plan::ToText() const {
+  std::string text = fmt::format(
+      "plan of {}\n"
+      "  data      {} records, {}: {} samples of {} tokens an epoch\n"
+      "  steps     {} in all, {} an epoch; {} samples a step ({} tokens)\n"
+      "  model     {} parameters in {}, {:.1f} MFLOP a token\n"
+      "  layout    {} data-parallel rank{}, {} micro-batch{} of {} each; about {} of memory a rank\n",
+      name, FormatCount(records), FormatBytes(data_bytes), FormatCount(samples_per_epoch), sequence_length,
+      FormatCount(steps), FormatCount(steps_per_epoch), global_batch,
+      FormatCount(static_cast<std::uint64_t>(global_batch) * static_cast<std::uint64_t>(sequence_length)),
+      FormatCount(static_cast<std::uint64_t>(parameters)), precision, flops_per_token / 1e6, ranks,
+      ranks == 1 ? "" : "s", accumulation, accumulation == 1 ? "" : "es", micro_batch, FormatBytes(memory_bytes));
+  text += checkpoint_url.empty() ? "  no checkpoints\n" : fmt::format("  checkpoints to {}\n", checkpoint_url);
+  if (resumed_from > 0) text += fmt::format("  goes on after step {}\n", FormatCount(resumed_from));
+  return text;
+}
+
+Json StepReport::ToJson() const {
+  return {{"step", step},
+          {"loss", NineDigits(loss)},
+          {"lr", NineDigits(lr)},
+          {"grad_norm", NineDigits(grad_norm)},
+          {"tokens", tokens},
+          {"tokens_per_s", std::round(tokens_per_s() * 10) / 10},
+          {"step_s", Seconds(step_s)},
+          {"data_wait_s", Seconds(data_wait_s)},
+          {"comm_wait_s", Seconds(comm_wait_s)},
+          {"checkpoint_wait_s", Seconds(checkpoint_wait_s)}};
+}
+
+std::string StepReport::ToText(std::uint64_t steps) const {
+  const auto share = [&](double wait) { return step_s > 0 ? 100 * wait / step_s : 0; };
+  return fmt::format(
+      "step {:>{}}/{}  loss {:.4f}  lr {:.2e}  grad {:.3f}  {:>7.0f} tok/s  {:.1f} GFLOP/s  "
+      "wait: data {:.1f} % comm {:.1f} % ckpt {:.1f} %",
+      step, fmt::formatted_size("{}", steps), steps, loss, lr, grad_norm, tokens_per_s(),
+      tokens_per_s() * flops_per_token / 1e9, share(data_wait_s), share(comm_wait_s), share(checkpoint_wait_s));
+}
+
+Json Outcome::ToJson() const {
+  return {{"event", "done"}, {"step", step}, {"loss", NineDigits(loss)}, {"stopped", stopped}};
+}
+
+}  // namespace millrace::train

@@ -1,0 +1,52 @@
+// What a run tells: its plan, a line a step, its end; as text and as JSON objects (docs of the keys: README.md).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "millrace/base/json.h"
+
+namespace millrace::train {
+
+/// What will be done, computed before the first step.
+struct Plan {
+  std::string name;
+  std::string precision;
+  int ranks = 1, global_batch = 0, micro_batch = 0;
+  int sequence_length = 0;
+  std::uint64_t accumulation = 0;  ///< micro-batches a rank and step
+  std::uint64_t records = 0, data_bytes = 0, samples_per_epoch = 0, tokens_per_epoch = 0, steps_per_epoch = 0;
+  std::uint64_t steps = 0;
+  std::uint64_t resumed_from = 0;  ///< steps already done
+  std::int64_t parameters = 0;
+  double flops_per_token = 0;
+  std::uint64_t memory_bytes = 0;  ///< estimate for one rank, data in flight included
+  std::string checkpoint_url;
+
+  Json ToJson() const;
+  std::string ToText() const;  ///< several lines
+};
+
+/// One step, over all ranks. Waits are this rank's.
+struct StepReport {
+  std::uint64_t step = 0;  ///< from 1
+  double loss = 0;         ///< mean over the batch's labels
+  double lr = 0, grad_norm = 0;
+  std::uint64_t tokens = 0;
+  double step_s = 0, data_wait_s = 0, comm_wait_s = 0, checkpoint_wait_s = 0;
+  double flops_per_token = 0;
+
+  double tokens_per_s() const { return step_s > 0 ? static_cast<double>(tokens) / step_s : 0; }
+  Json ToJson() const;
+  std::string ToText(std::uint64_t steps) const;
+};
+
+/// How a run ended without an error.
+struct Outcome {
+  std::uint64_t step = 0;  ///< steps done since the beginning of the job
+  double loss = 0;         ///< of the last step made; 0 if none was
+  bool stopped = false;    ///< asked to leave before the last step
+  Json ToJson() const;
+};
+
+}  // namespace millrace::train

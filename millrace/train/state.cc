@@ -1,0 +1,116 @@
+#include "millrace/train/state.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace millrace::train {
+namespace {
+
+Result<checkpoint::TensorMeta> MetaOf(const at::Tensor& tensor) {
+  checkpoint::TensorMeta meta;
+  meta.dtype = MR_TRY(checkpoint::ParseDType(engine::ScalarTypeName(tensor.scalar_type())));
+  meta.shape = tensor.sizes().vec();
+  return meta;
+}
+
+/// The checkpoint's description of a tensor that the model has.
+Result<const checkpoint::TensorMeta*> FindTensor(const checkpoint::Reader& reader, const std::string& name,
+                                                 const at::Tensor& like) {
+  const auto found = reader.manifest().tensors.find(name);
+  if (found == reader.manifest().tensors.end()) {
+    return Fail(Code::kPreconditionFailed, "{} has no tensor {}: it belongs to another model", reader.name(), name);
+  }
+  if (found->second.shape != like.sizes().vec()) {
+    return Fail(Code::kPreconditionFailed, "{}: {} has the shape [{}], the model wants [{}]", reader.name(), name,
+                fmt::join(found->second.shape, ", "), fmt::join(like.sizes().vec(), ", "));
+  }
+  return &found->second;
+}
+
+}  // namespace
+
+std::vector<StateTensor> StateTensors(engine::Model& model, engine::Adamw& optimizer) {
+  std::vector<StateTensor> tensors;
+  for (const auto& parameter : model.Parameters()) {
+    tensors.push_back({std::string(checkpoint::kModelGroup) + parameter.name, parameter.tensor});
+  }
+  for (auto& state : optimizer.State()) tensors.push_back({"optimizer/" + state.name, state.tensor});
+  return tensors;
+}
+
+std::vector<checkpoint::SavePiece> PiecesOf(const std::vector<StateTensor>& tensors, int rank, int ranks) {
+  std::uint64_t total = 0;
+  for (const StateTensor& state : tensors) total += static_cast<std::uint64_t>(state.tensor.numel());
+  const std::uint64_t first = total * static_cast<std::uint64_t>(rank) / static_cast<std::uint64_t>(ranks);
+  const std::uint64_t last = total * static_cast<std::uint64_t>(rank + 1) / static_cast<std::uint64_t>(ranks);
+
+  std::vector<checkpoint::SavePiece> pieces;
+  std::uint64_t position = 0;  // of the tensor's first element among all
+  for (const StateTensor& state : tensors) {
+    const auto elements = static_cast<std::uint64_t>(state.tensor.numel());
+    const std::uint64_t begin = std::clamp(first, position, position + elements) - position;
+    const std::uint64_t end = std::clamp(last, position, position + elements) - position;
+    position += elements;
+    if (begin == end) continue;
+    const auto size = static_cast<std::uint64_t>(state.tensor.element_size());
+    checkpoint::SavePiece piece{.name = state.name, .meta = MetaOf(state.tensor).value(), .begin = begin};
+    piece.bytes = engine::BytesOf(state.tensor).subspan(begin * size, (end - begin) * size);
+    pieces.push_back(std::move(piece));
+  }
+  return pieces;
+}
+
+Json RunState::ToJson() const {
+  return {{std::string(checkpoint::kMetaModelConfig), model_config},
+          {"tokenizer", {{"url", tokenizer_url}, {"fingerprint", tokenizer_fingerprint}}},
+          {"train", {{"step", step}, {"optimizer_steps", optimizer_steps}, {"seed", seed}}},
+          {"data", data.ToJson()}};
+}
+
+Result<RunState> RunState::FromJson(const Json& meta, std::string_view name) {
+  const auto member = [&](std::string_view key) -> Result<const Json*> {
+    const Json* found = JsonFind(meta, key);
+    if (found == nullptr) return Fail(Code::kPreconditionFailed, "{} was not made by a training run: no {}", name, key);
+    return found;
+  };
+  RunState state;
+  state.model_config = *MR_TRY(member(checkpoint::kMetaModelConfig));
+  const Json& train = *MR_TRY(member("train"));
+  state.step = MR_TRY(JsonUint(train, "step"));
+  state.optimizer_steps = MR_TRY(JsonInt(train, "optimizer_steps"));
+  state.seed = MR_TRY(JsonUint(train, "seed"));
+  state.data = MR_TRY(data::State::FromJson(*MR_TRY(member("data"))));
+  const Json& tokenizer = *MR_TRY(member("tokenizer"));
+  state.tokenizer_url = MR_TRY(JsonString(tokenizer, "url"));
+  state.tokenizer_fingerprint = MR_TRY(JsonString(tokenizer, "fingerprint"));
+  return state;
+}
+
+Status ReadState(checkpoint::Reader& reader, const std::vector<StateTensor>& tensors) {
+  std::vector<checkpoint::Reader::Wanted> wanted;
+  for (const StateTensor& state : tensors) {
+    const auto* meta = MR_TRY(FindTensor(reader, state.name, state.tensor));
+    if (checkpoint::DTypeName(meta->dtype) != engine::ScalarTypeName(state.tensor.scalar_type())) {
+      return Fail(Code::kPreconditionFailed, "{}: {} is {}, this run computes it in {}; keep train.precision as it was",
+                  reader.name(), state.name, checkpoint::DTypeName(meta->dtype),
+                  engine::ScalarTypeName(state.tensor.scalar_type()));
+    }
+    wanted.push_back({.tensor = state.name, .into = engine::BytesOf(state.tensor)});
+  }
+  return reader.ReadMany(wanted);
+}
+
+Status ReadWeights(checkpoint::Reader& reader, engine::Model& model) {
+  for (const auto& parameter : model.Parameters()) {
+    const std::string name = std::string(checkpoint::kModelGroup) + parameter.name;
+    const auto* meta = MR_TRY(FindTensor(reader, name, parameter.tensor));
+    const at::ScalarType type = MR_TRY(engine::ParseScalarType(checkpoint::DTypeName(meta->dtype)));
+    Buffer bytes(meta->bytes());
+    MR_TRY(reader.Read(name, 0, bytes.span()));
+    MR_TRY(engine::CopyInto(parameter.tensor, type, bytes));
+  }
+  return {};
+}
+
+}  // namespace millrace::train

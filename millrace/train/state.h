@@ -1,0 +1,46 @@
+// Everything a run needs to go on as if it had never stopped: what of it goes into a checkpoint, and back.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "millrace/base/json.h"
+#include "millrace/base/result.h"
+#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/data/loader.h"
+#include "millrace/engine/model.h"
+#include "millrace/engine/optim/adamw.h"
+
+namespace millrace::train {
+
+/// A tensor of the run by its name in checkpoints: "model/…", "optimizer/exp_avg/…".
+struct StateTensor {
+  std::string name;
+  at::Tensor tensor;
+};
+std::vector<StateTensor> StateTensors(engine::Model& model, engine::Adamw& optimizer);
+
+/// Rank `rank`'s share of the tensors: all ranks hold the same, so each saves an equal run of the bytes. The pieces
+/// borrow the tensors' memory.
+std::vector<checkpoint::SavePiece> PiecesOf(const std::vector<StateTensor>& tensors, int rank, int ranks);
+
+/// What a checkpoint says beside its tensors (docs/formats/training-state.md).
+struct RunState {
+  std::uint64_t step = 0;
+  std::int64_t optimizer_steps = 0;
+  std::uint64_t seed = 0;
+  data::State data;
+  Json model_config;  ///< Hugging Face's config.json
+  std::string tokenizer_url, tokenizer_fingerprint;
+
+  Json ToJson() const;
+  static Result<RunState> FromJson(const Json& meta, std::string_view name);
+};
+
+/// Fills the tensors from a checkpoint of the same model. Fails with kPreconditionFailed where shapes or types differ.
+Status ReadState(checkpoint::Reader& reader, const std::vector<StateTensor>& tensors);
+/// Fills the model's weights from a Hugging Face folder, converting types.
+Status ReadWeights(checkpoint::Reader& reader, engine::Model& model);
+
+}  // namespace millrace::train

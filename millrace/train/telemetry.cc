@@ -1,0 +1,75 @@
+#include "millrace/train/telemetry.h"
+
+#include <chrono>
+
+#include "millrace/base/channel.h"
+#include "millrace/base/task_scope.h"
+
+namespace millrace::train {
+namespace {
+
+constexpr std::size_t kQueued = 4096;
+constexpr auto kFlushInterval = std::chrono::seconds(10);
+constexpr auto kFlushTimeout = std::chrono::seconds(30);
+
+}  // namespace
+
+struct Telemetry::Rep {
+  Rep(std::unique_ptr<metrics::EventWriter> event_writer, Clock& its_clock, Logger its_log)
+      : writer(std::move(event_writer)), clock(its_clock), log(std::move(its_log)) {}
+
+  void Run() {
+    TimePoint flushed = clock.Now();
+    while (auto report = queue.Pop()) {
+      Write(*report);
+      if (clock.Now() - flushed < kFlushInterval) continue;
+      Flush();
+      flushed = clock.Now();
+    }
+    Flush();
+  }
+
+  void Write(const StepReport& r) {
+    const auto f = [](double value) { return static_cast<float>(value); };
+    const double share = r.step_s > 0 ? 1 / r.step_s : 0;
+    writer->Scalars(static_cast<std::int64_t>(r.step),
+                    {{"train/loss", f(r.loss)},
+                     {"train/lr", f(r.lr)},
+                     {"train/grad_norm", f(r.grad_norm)},
+                     {"speed/tokens_per_s", f(r.tokens_per_s())},
+                     {"speed/data_wait_share", f(r.data_wait_s * share)},
+                     {"speed/comm_wait_share", f(r.comm_wait_s * share)},
+                     {"speed/checkpoint_wait_share", f(r.checkpoint_wait_s * share)}});
+  }
+
+  void Flush() {
+    if (Status done = writer->Flush({.deadline = Deadline::After(clock, kFlushTimeout)}); !done) {
+      log.Warning("TensorBoard events could not be written; training goes on", {{"error", done.error()}});
+    }
+  }
+
+  const std::unique_ptr<metrics::EventWriter> writer;
+  Clock& clock;
+  const Logger log;
+  std::uint64_t dropped = 0;
+  Channel<StepReport> queue{kQueued};
+  TaskScope thread;
+};
+
+Telemetry::Telemetry(std::unique_ptr<metrics::EventWriter> writer, Clock& clock, Logger log)
+    : rep_(std::make_unique<Rep>(std::move(writer), clock, std::move(log))) {
+  rep_->thread.Spawn("telemetry", [rep = rep_.get()](std::stop_token) { rep->Run(); });
+}
+
+Telemetry::~Telemetry() {
+  rep_->queue.Close();
+  rep_->thread.Join();
+  if (rep_->dropped > 0) rep_->log.Warning("TensorBoard misses steps", {{"dropped", rep_->dropped}});
+}
+
+void Telemetry::Add(const StepReport& report) {
+  StepReport copy = report;
+  if (!rep_->queue.TryPush(copy)) ++rep_->dropped;
+}
+
+}  // namespace millrace::train

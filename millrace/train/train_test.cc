@@ -1,0 +1,262 @@
+// Whole runs of a tiny model over a folder: what resuming, stopping, ranks and accumulation must not change.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <thread>
+
+#include "millrace/base/files.h"
+#include "millrace/base/random.h"
+#include "millrace/train/state.h"
+#include "millrace/train/trainer.h"
+
+namespace millrace::train {
+namespace {
+
+using testing::HasSubstr;
+
+/// Sentences with some order in them, so that a model has something to learn.
+std::string Corpus(int records) {
+  const std::string_view words[] = {"the",   "mill",  "race",  "turns", "water",
+                                    "wheel", "stone", "grain", "flour", "bread"};
+  Random random(5);
+  std::string lines;
+  for (int i = 0; i < records; ++i) {
+    std::string text;
+    std::uint64_t word = random.Below(10);
+    for (int j = 0; j < 30; ++j) {
+      text += std::string(words[word]) + (j % 7 == 6 ? ". " : " ");
+      word = (word * 3 + random.Below(2)) % 10;
+    }
+    lines += DumpJson({{"text", text}}) + "\n";
+  }
+  return lines;
+}
+
+class TrainTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new TempDir(TempDir::Create().value());
+    const std::string corpus = Corpus(400);
+    ASSERT_TRUE(WriteFileAtomic(folder_->path() / "corpus.jsonl", AsBytes(corpus)));
+    // 300 pieces: bytes, and the corpus's words and parts of them.
+    const char* source = std::getenv("MILLRACE_SOURCE");
+    const auto model =
+        ReadFile(std::filesystem::path(source ? source : ".") / "millrace/train/testdata/tokenizer.model");
+    ASSERT_TRUE(model) << model.error().ToString();
+    ASSERT_TRUE(WriteFileAtomic(folder_->path() / "tokenizer.model", AsBytes(*model)));
+  }
+  static void TearDownTestSuite() { delete folder_; }
+
+  Options Tiny(std::string_view run) const {
+    Options options;
+    options.name = run;
+    options.model = {.vocab_size = 0,
+                     .hidden_size = 32,
+                     .intermediate_size = 48,
+                     .num_layers = 2,
+                     .num_heads = 4,
+                     .num_kv_heads = 2,
+                     .max_positions = 32};
+    options.data.sources = {{.url = (folder_->path() / "*.jsonl").native()}};
+    options.data.sequence_length = 32;
+    options.tokenizer_url = (folder_->path() / "tokenizer.model").native();
+    options.global_batch = 8;
+    options.micro_batch = 2;
+    options.steps = 12;
+    options.schedule = {.lr = 5e-3, .min_lr = 1e-4, .warmup_steps = 3};
+    options.checkpoint_every = 4;
+    options.memory_budget = 128 * kMiB;
+    return options;
+  }
+  std::string CheckpointUrl(std::string_view run) const { return (folder_->path() / "runs" / run).native(); }
+
+  struct Ran {
+    Result<Outcome> outcome = Fail(Code::kInternal, "not run");
+    std::map<std::uint64_t, double> losses;
+    Plan plan;
+    std::vector<std::uint64_t> saved;
+  };
+  /// One rank; stops after the step that follows `stop_after`.
+  Ran Run(const Options& options, std::uint64_t stop_after = 0) { return RunRanks(options, 1, stop_after); }
+
+  Ran RunRanks(const Options& options, int ranks, std::uint64_t stop_after = 0) {
+    Ran ran;
+    std::stop_source stop;
+    const Observer observer{.on_plan = [&](const Plan& plan) { ran.plan = plan; },
+                            .on_step =
+                                [&](const StepReport& report) {
+                                  ran.losses[report.step] = report.loss;
+                                  if (report.step == stop_after) stop.request_stop();
+                                },
+                            .on_checkpoint =
+                                [&](const Result<checkpoint::SaveStats>& stats) {
+                                  ASSERT_TRUE(stats) << stats.error().ToString();
+                                  ran.saved.push_back(stats->step);
+                                }};
+    auto groups = engine::ConnectLocal(ranks);
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank, group = std::move(groups[rank])] {
+        auto connection = object::Connection::Open({}).value();
+        auto outcome = Train(*connection, *group, options, observer, stop.get_token());
+        if (rank == 0) ran.outcome = std::move(outcome);
+      });
+    }
+    threads.clear();
+    return ran;
+  }
+
+  /// Every byte of a checkpoint's tensors.
+  std::map<std::string, std::string> Tensors(const std::string& url, std::uint64_t step) {
+    auto connection = object::Connection::Open({}).value();
+    auto reader = checkpoint::Reader::Open(*connection, url, step).value();
+    std::map<std::string, std::string> tensors;
+    for (const auto& [name, meta] : reader->manifest().tensors) {
+      Buffer bytes(meta.bytes());
+      EXPECT_TRUE(reader->Read(name, 0, bytes.span()));
+      tensors[name] = AsText(bytes);
+    }
+    return tensors;
+  }
+
+  static inline TempDir* folder_ = nullptr;
+};
+
+TEST_F(TrainTest, LearnsAndReports) {
+  Options options = Tiny("learns");
+  options.steps = 30;
+  options.heartbeat_file = folder_->path() / "beat";
+  options.tensorboard_url = (folder_->path() / "tb").native();
+  const Ran ran = Run(options);
+  ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
+  EXPECT_EQ(ran.outcome->step, 30u);
+  EXPECT_FALSE(ran.outcome->stopped);
+  EXPECT_NEAR(ran.losses.at(1), std::log(300), 0.1);
+  EXPECT_LT(ran.losses.at(30), 4);
+  EXPECT_EQ(ReadFile(options.heartbeat_file).value(), "30\n");
+  EXPECT_EQ(ran.plan.steps, 30u);
+  EXPECT_EQ(ran.plan.accumulation, 4u);
+  EXPECT_EQ(ran.plan.steps_per_epoch, ran.plan.samples_per_epoch / 8);
+  EXPECT_FALSE(std::filesystem::is_empty(folder_->path() / "tb"));
+}
+
+TEST_F(TrainTest, AStoppedRunGoesOnBitForBit) {
+  Options options = Tiny("whole");
+  options.checkpoint_url = CheckpointUrl("whole");
+  const Ran whole = Run(options);
+  ASSERT_TRUE(whole.outcome) << whole.outcome.error().ToString();
+  EXPECT_THAT(whole.saved, testing::ElementsAre(4, 8, 12));
+
+  options.checkpoint_url = CheckpointUrl("parts");
+  const Ran first = Run(options, 4);
+  ASSERT_TRUE(first.outcome) << first.outcome.error().ToString();
+  EXPECT_TRUE(first.outcome->stopped);
+  EXPECT_EQ(first.outcome->step, 5u);  // the step under way when the stop came
+  const Ran second = Run(options);
+  ASSERT_TRUE(second.outcome) << second.outcome.error().ToString();
+  EXPECT_EQ(second.plan.resumed_from, 5u);
+
+  std::map<std::uint64_t, double> joined = first.losses;
+  joined.insert(second.losses.begin(), second.losses.end());
+  EXPECT_EQ(joined, whole.losses);
+  EXPECT_EQ(Tensors(CheckpointUrl("parts"), 12), Tensors(CheckpointUrl("whole"), 12));
+
+  const Ran third = Run(options);
+  ASSERT_TRUE(third.outcome);
+  EXPECT_EQ(third.outcome->step, 12u);
+  EXPECT_TRUE(third.losses.empty()) << "a finished job has nothing left to do";
+}
+
+TEST_F(TrainTest, RanksAndMicroBatchesDoNotChangeTheRun) {
+  Options options = Tiny("base");
+  const Ran one = Run(options);
+  options.micro_batch = 8;
+  const Ran full = Run(options);
+  options.micro_batch = 1;
+  const Ran two = RunRanks(options, 2);
+  ASSERT_TRUE(one.outcome && full.outcome && two.outcome);
+  for (const auto& [step, loss] : one.losses) {
+    EXPECT_NEAR(full.losses.at(step), loss, 2e-4 * loss) << step;
+    EXPECT_NEAR(two.losses.at(step), loss, 2e-4 * loss) << step;
+  }
+}
+
+TEST_F(TrainTest, GoesOnWithAnotherNumberOfRanks) {
+  Options options = Tiny("reference");
+  const Ran reference = Run(options);
+  options.checkpoint_url = CheckpointUrl("elastic");
+  ASSERT_TRUE(RunRanks(options, 2, 5).outcome);
+  const Ran rest = RunRanks(options, 4);
+  ASSERT_TRUE(rest.outcome) << rest.outcome.error().ToString();
+  EXPECT_EQ(rest.plan.resumed_from, 6u);
+  for (const auto& [step, loss] : rest.losses) EXPECT_NEAR(loss, reference.losses.at(step), 1e-3 * loss) << step;
+}
+
+TEST_F(TrainTest, Bf16RunsResumeToo) {
+  Options options = Tiny("bf16");
+  options.precision = at::kBFloat16;
+  options.checkpoint_url = CheckpointUrl("bf16");
+  const Ran first = Run(options, 4);
+  ASSERT_TRUE(first.outcome) << first.outcome.error().ToString();
+  const Ran second = Run(options);
+  ASSERT_TRUE(second.outcome) << second.outcome.error().ToString();
+  options.checkpoint_url.clear();
+  const Ran whole = Run(options);
+  std::map<std::uint64_t, double> joined = first.losses;
+  joined.insert(second.losses.begin(), second.losses.end());
+  EXPECT_EQ(joined, whole.losses);
+  options.checkpoint_url = CheckpointUrl("bf16");
+  options.precision = at::kFloat;
+  EXPECT_THAT(Run(options).outcome.error().ToString(), HasSubstr("train.precision"));
+}
+
+TEST_F(TrainTest, ALossThatIsNotANumberEndsTheRun) {
+  Options options = Tiny("nan");
+  options.schedule = {.kind = engine::Schedule::Kind::kConstant, .lr = 1e30};
+  const Ran ran = Run(options);
+  ASSERT_FALSE(ran.outcome);
+  EXPECT_EQ(ran.outcome.error().code(), Code::kInternal);
+  EXPECT_THAT(ran.outcome.error().ToString(), HasSubstr("learning rate"));
+}
+
+TEST_F(TrainTest, RefusesWhatCannotWork) {
+  Options options = Tiny("bad");
+  options.global_batch = 9;
+  EXPECT_EQ(Run(options).outcome.error().code(), Code::kInvalidArgument);
+  options = Tiny("bad");
+  options.tokenizer_url = (folder_->path() / "none.model").native();
+  EXPECT_EQ(Run(options).outcome.error().code(), Code::kNotFound);
+  options = Tiny("bad");
+  options.model.vocab_size = 10;
+  EXPECT_EQ(Run(options).outcome.error().code(), Code::kInvalidArgument);
+  options = Tiny("bad");
+  options.model.max_positions = 16;
+  EXPECT_EQ(Run(options).outcome.error().code(), Code::kInvalidArgument);
+}
+
+TEST(PiecesOf, CoverEveryElementOnce) {
+  std::vector<StateTensor> tensors;
+  for (const std::int64_t elements : {1, 7, 100, 3}) {
+    tensors.push_back({fmt::format("t{}", elements), at::zeros({elements})});
+  }
+  for (int ranks = 1; ranks <= 5; ++ranks) {
+    std::map<std::string, std::uint64_t> next;
+    std::uint64_t least = 1000, most = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      std::uint64_t mine = 0;
+      for (const auto& piece : PiecesOf(tensors, rank, ranks)) {
+        EXPECT_EQ(piece.begin, next[piece.name]);
+        next[piece.name] += piece.bytes.size() / 4;
+        mine += piece.bytes.size() / 4;
+      }
+      least = std::min(least, mine);
+      most = std::max(most, mine);
+    }
+    for (const StateTensor& tensor : tensors) EXPECT_EQ(next[tensor.name], tensor.tensor.numel());
+    EXPECT_LE(most - least, 1u);
+  }
+}
+
+}  // namespace
+}  // namespace millrace::train

@@ -1,0 +1,398 @@
+#include "millrace/train/trainer.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "millrace/base/files.h"
+#include "millrace/engine/errors.h"
+#include "millrace/engine/parallel/gradient_reducer.h"
+#include "millrace/object/blocking.h"
+#include "millrace/train/rank_group.h"
+#include "millrace/train/state.h"
+#include "millrace/train/telemetry.h"
+
+namespace millrace::train {
+namespace {
+
+constexpr std::uint64_t kMaxTokenizerBytes = 256 * kMiB;
+
+double SecondsOf(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+/// Adds the time until its end to a total.
+class Stopwatch {
+ public:
+  explicit Stopwatch(Clock& clock) : clock_(clock), start_(clock.Now()) {}
+  double Seconds() const { return SecondsOf(clock_.Now() - start_); }
+
+ private:
+  Clock& clock_;
+  const TimePoint start_;
+};
+
+/// The file by which a supervisor sees that this rank makes progress.
+class Heartbeat {
+ public:
+  static Result<Heartbeat> Open(const std::filesystem::path& path) {
+    Heartbeat heartbeat;
+    if (!path.empty()) heartbeat.file_ = MR_TRY(OpenFile(path, O_WRONLY | O_CREAT));
+    return heartbeat;
+  }
+  Status Beat(std::uint64_t step) {
+    if (!file_) return {};
+    const std::string text = fmt::format("{}\n", step);
+    return WriteFully(file_.get(), AsBytes(text), 0, "the heartbeat file");
+  }
+
+ private:
+  UniqueFd file_;
+};
+
+Result<std::shared_ptr<const tokenizer::Tokenizer>> LoadTokenizer(object::Connection& connection,
+                                                                  const std::string& url) {
+  const object::Location location = MR_TRY(object::Locate(connection, url));
+  const auto content = MR_TRY(object::GetAll(*location.store, location.key, kMaxTokenizerBytes));
+  if (!content) return Fail(Code::kNotFound, "no tokenizer at {}; make one with `millrace tokenizer train`", url);
+  return tokenizer::Load(AsBytes(content->bytes), url);
+}
+
+/// One rank's run. Built up in Prepare, then driven by Run; members are destroyed in the reverse order.
+class Trainer {
+ public:
+  Trainer(object::Connection& connection, engine::Collective& group, const Options& options, const Observer& observer)
+      : connection_(connection),
+        group_(group),
+        options_(options),
+        observer_(observer),
+        clock_(*options.clock),
+        data_budget_(options.memory_budget) {}
+
+  Status Prepare();
+  Result<Outcome> Run(std::stop_token stop);
+
+ private:
+  struct Sums {
+    double loss = 0;
+    std::uint64_t tokens = 0;  ///< labels that count
+    bool stop = false;
+  };
+
+  bool leads() const { return group_.rank() == 0; }
+  Status OpenData();
+  Status OpenModel();
+  Status Resume();
+  Status OpenWriter();
+  Status OpenTelemetry();
+  void MakePlan();
+
+  Result<StepReport> Step(bool stop_here, bool& stop);
+  Result<Sums> ForwardBackward(StepReport& report);
+  Result<Sums> SumOverRanks(Sums mine, StepReport& report);
+  Status Save(StepReport& report);
+  Status FinishSaving();
+  Json Meta() const;
+
+  object::Connection& connection_;
+  engine::Collective& group_;
+  const Options& options_;
+  const Observer& observer_;
+  Clock& clock_;
+  MemoryBudget data_budget_;
+  std::unique_ptr<MemoryBudget> snapshot_budget_;
+
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
+  std::shared_ptr<data::Dataset> dataset_;
+  std::unique_ptr<engine::Model> model_;
+  std::unique_ptr<engine::Adamw> optimizer_;
+  std::unique_ptr<engine::GradientReducer> reducer_;
+  std::vector<StateTensor> tensors_;
+  std::vector<checkpoint::SavePiece> pieces_;
+  engine::Schedule schedule_;
+  Plan plan_;
+  std::uint64_t step_ = 0;  ///< steps done
+  data::State data_state_;
+  std::optional<std::uint64_t> saved_step_;
+  std::unique_ptr<data::Loader> loader_;
+  std::unique_ptr<checkpoint::Writer> writer_;
+  std::unique_ptr<Telemetry> telemetry_;
+  Heartbeat heartbeat_;
+};
+
+Status Trainer::Prepare() {
+  heartbeat_ = MR_TRY(Heartbeat::Open(options_.heartbeat_file));
+  MR_TRY(OpenData());
+  MR_TRY(OpenModel());
+  MR_TRY(Resume());
+  MR_TRY(OpenWriter());
+  MR_TRY(OpenTelemetry());
+  const data::Loader::Options loader{.rank = group_.rank(),
+                                     .ranks = group_.size(),
+                                     .global_batch = options_.global_batch,
+                                     .micro_batch = options_.micro_batch,
+                                     .threads = options_.data.threads};
+  loader_ = MR_TRY(data::Loader::Start(dataset_, data_budget_, loader, data_state_, options_.log));
+  MakePlan();
+  return {};
+}
+
+Status Trainer::OpenData() {
+  tokenizer_ = MR_TRY(LoadTokenizer(connection_, options_.tokenizer_url));
+  const auto open = [&]() -> Status {
+    dataset_ = MR_TRY(data::Dataset::Open(connection_, tokenizer_, options_.data, options_.log));
+    return {};
+  };
+  // Rank 0 builds the index where there is none; the others then find it.
+  if (leads()) MR_TRY(open());
+  MR_TRY(group_.Barrier());
+  if (!leads()) MR_TRY(open());
+  return {};
+}
+
+Status Trainer::OpenModel() {
+  engine::ModelConfig config = options_.model;
+  std::unique_ptr<checkpoint::Reader> weights;
+  if (!options_.model_url.empty()) {
+    weights = MR_TRY(checkpoint::OpenSafetensors(connection_, options_.model_url));
+    const Json* json = JsonFind(weights->manifest().meta, checkpoint::kMetaModelConfig);
+    if (json == nullptr) return Fail(Code::kNotFound, "{} has no config.json", options_.model_url);
+    config = MR_TRY(engine::ModelConfig::FromJson(*json, options_.model_url + "/config.json"));
+  }
+  if (config.vocab_size == 0) config.vocab_size = tokenizer_->vocab_size();
+  if (config.vocab_size < tokenizer_->vocab_size()) {
+    return Fail(Code::kInvalidArgument,
+                "the model has {} tokens, the tokenizer {} makes {}; set model.config.vocab_size", config.vocab_size,
+                options_.tokenizer_url, tokenizer_->vocab_size());
+  }
+  if (config.max_positions < options_.data.sequence_length) {
+    return Fail(Code::kInvalidArgument, "sequences of {} tokens are longer than the model's {} positions",
+                options_.data.sequence_length, config.max_positions);
+  }
+  model_ = MR_TRY(engine::MakeModel(config, options_.precision, at::kCPU, options_.seed));
+  if (weights) MR_TRY(ReadWeights(*weights, *model_));
+  MR_TRY(engine::CatchTorch("allocating gradients and optimizer state", [&] {
+    model_->buffer().EnableGradients();
+    optimizer_ = std::make_unique<engine::Adamw>(model_->buffer(), options_.optimizer);
+  }));
+  reducer_ = std::make_unique<engine::GradientReducer>(model_->buffer(), group_);
+  tensors_ = StateTensors(*model_, *optimizer_);
+  pieces_ = PiecesOf(tensors_, group_.rank(), group_.size());
+  return {};
+}
+
+Status Trainer::Resume() {
+  if (options_.checkpoint_url.empty()) return {};
+  // Rank 0 chooses, so that all read the same one even while others come and go.
+  at::Tensor chosen = at::full({1}, -1, at::kLong);
+  if (leads()) {
+    const object::Location root = MR_TRY(object::Locate(connection_, options_.checkpoint_url));
+    const auto entries = MR_TRY(checkpoint::ListCheckpoints(root));
+    if (!entries.empty()) chosen.fill_(static_cast<std::int64_t>(entries.back().step));
+  }
+  MR_TRY(group_.Broadcast(chosen, 0));
+  const auto step = chosen.item<std::int64_t>();
+  if (step < 0) return {};
+
+  const auto reader =
+      MR_TRY(checkpoint::Reader::Open(connection_, options_.checkpoint_url, static_cast<std::uint64_t>(step)));
+  const RunState state = MR_TRY(RunState::FromJson(reader->manifest().meta, reader->name()));
+  if (state.tokenizer_fingerprint != tokenizer_->fingerprint()) {
+    return Fail(Code::kPreconditionFailed, "{} was trained with another tokenizer ({}); use another checkpoint.url",
+                reader->name(), state.tokenizer_url);
+  }
+  MR_TRY(ReadState(*reader, tensors_));
+  optimizer_->Restore(state.optimizer_steps);
+  step_ = state.step;
+  saved_step_ = state.step;
+  data_state_ = state.data;
+  options_.log.Info("going on from a checkpoint", {{"checkpoint", reader->name()}, {"step", step_}});
+  return {};
+}
+
+Status Trainer::OpenWriter() {
+  if (options_.checkpoint_url.empty()) return {};
+  checkpoint::Writer::Options writer{.url = options_.checkpoint_url, .retention = options_.retention};
+  for (const checkpoint::SavePiece& piece : pieces_) writer.snapshot_bytes += piece.bytes.size();
+  writer.clock = options_.clock;
+  writer.log = options_.log;
+  if (leads()) writer.on_done = observer_.on_checkpoint;
+  // The snapshot's size is the model's, not a matter of choice; it has a budget of its own.
+  snapshot_budget_ = std::make_unique<MemoryBudget>(writer.snapshot_bytes + kMiB);
+  auto ranks = MakeRankGroup(MR_TRY(group_.Duplicate("checkpoint")));
+  writer_ = MR_TRY(checkpoint::Writer::Open(connection_, std::move(ranks), *snapshot_budget_, std::move(writer)));
+  return {};
+}
+
+Status Trainer::OpenTelemetry() {
+  if (options_.tensorboard_url.empty() || !leads()) return {};
+  auto writer = MR_TRY(
+      metrics::EventWriter::Open(connection_, options_.tensorboard_url, {.suffix = options_.name + ".rank0"}, clock_));
+  telemetry_ = std::make_unique<Telemetry>(std::move(writer), clock_, options_.log);
+  return {};
+}
+
+void Trainer::MakePlan() {
+  const engine::ModelConfig& config = model_->config();
+  const std::uint64_t per_epoch = loader_->batches_per_epoch();
+  plan_.name = options_.name;
+  plan_.precision = options_.precision == at::kFloat ? "f32" : "bf16";
+  plan_.ranks = group_.size();
+  plan_.global_batch = options_.global_batch;
+  plan_.micro_batch = options_.micro_batch;
+  plan_.sequence_length = options_.data.sequence_length;
+  plan_.accumulation = static_cast<std::uint64_t>(options_.global_batch / (group_.size() * options_.micro_batch));
+  plan_.records = dataset_->records();
+  plan_.data_bytes = dataset_->bytes();
+  plan_.samples_per_epoch = dataset_->samples_per_epoch();
+  plan_.tokens_per_epoch = dataset_->tokens_per_epoch();
+  plan_.steps_per_epoch = per_epoch;
+  plan_.steps = options_.steps
+                    ? *options_.steps
+                    : static_cast<std::uint64_t>(std::ceil(*options_.epochs * static_cast<double>(per_epoch)));
+  plan_.resumed_from = step_;
+  plan_.parameters = config.ParameterCount();
+  plan_.flops_per_token = config.FlopsPerToken(options_.data.sequence_length);
+  plan_.checkpoint_url = options_.checkpoint_url;
+  schedule_ = options_.schedule;
+  schedule_.total_steps = plan_.steps;
+
+  // Weights, gradients and moments are exact; activations are what a backward pass keeps of each layer.
+  std::uint64_t state_bytes = model_->buffer().gradients().nbytes();
+  for (const StateTensor& tensor : tensors_) state_bytes += tensor.tensor.nbytes();
+  const std::int64_t kept = config.num_layers * (5 * config.hidden_size + 3 * config.intermediate_size +
+                                                 3 * (config.num_heads + 2 * config.num_kv_heads) * config.HeadDim());
+  const std::int64_t tokens = static_cast<std::int64_t>(options_.micro_batch) * options_.data.sequence_length;
+  const auto activations = static_cast<std::uint64_t>(tokens * kept) * at::elementSize(options_.precision);
+  const std::uint64_t snapshot = snapshot_budget_ ? snapshot_budget_->total() : 0;
+  plan_.memory_bytes = state_bytes + activations + snapshot + options_.memory_budget;
+}
+
+Json Trainer::Meta() const {
+  RunState state{.step = step_,
+                 .optimizer_steps = optimizer_->steps(),
+                 .seed = options_.seed,
+                 .data = loader_->state(),
+                 .model_config = model_->config().ToJson(),
+                 .tokenizer_url = options_.tokenizer_url,
+                 .tokenizer_fingerprint = tokenizer_->fingerprint()};
+  state.model_config["torch_dtype"] = options_.precision == at::kFloat ? "float32" : "bfloat16";
+  if (tokenizer_->bos() != tokenizer::kNoToken) state.model_config["bos_token_id"] = tokenizer_->bos();
+  if (tokenizer_->eos() != tokenizer::kNoToken) state.model_config["eos_token_id"] = tokenizer_->eos();
+  return state.ToJson();
+}
+
+Result<Outcome> Trainer::Run(std::stop_token stop) {
+  if (leads() && observer_.on_plan) observer_.on_plan(plan_);
+  Outcome outcome{.step = step_};
+  while (step_ < plan_.steps && !outcome.stopped) {
+    const Stopwatch whole(clock_);
+    StepReport report = MR_TRY(Step(stop.stop_requested(), outcome.stopped));
+    const bool last = step_ == plan_.steps || outcome.stopped;
+    if (last || step_ % options_.checkpoint_every == 0) MR_TRY(Save(report));
+    report.step_s = whole.Seconds();
+    outcome.step = step_;
+    outcome.loss = report.loss;
+    MR_TRY(heartbeat_.Beat(step_));
+    if (telemetry_) telemetry_->Add(report);
+    if (leads() && observer_.on_step && (last || step_ % options_.log_every == 0)) observer_.on_step(report);
+  }
+  outcome.stopped = outcome.stopped && step_ < plan_.steps;
+  MR_TRY(FinishSaving());
+  return outcome;
+}
+
+Result<StepReport> Trainer::Step(bool stop_here, bool& stop) {
+  StepReport report{.step = step_ + 1, .lr = schedule_.At(step_), .flops_per_token = plan_.flops_per_token};
+  report.tokens = static_cast<std::uint64_t>(options_.global_batch) * static_cast<std::uint64_t>(plan_.sequence_length);
+  Sums mine = MR_TRY(ForwardBackward(report));
+  mine.stop = stop_here;
+  const Sums all = MR_TRY(SumOverRanks(mine, report));
+  stop = all.stop;
+  if (all.tokens == 0) return Fail(Code::kInvalidArgument, "step {}: no label of the batch counts", report.step);
+
+  // Gradients are of the sum of all losses; one factor makes them the mean's and clips them.
+  const double scale = 1 / static_cast<double>(all.tokens);
+  report.loss = all.loss * scale;
+  report.grad_norm = MR_TRY(engine::CatchTorch("gradient norm", [&] { return optimizer_->GradientNorm(scale); }));
+  if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) {
+    return Fail(Code::kInternal,
+                "step {}: the loss is {} and the gradient norm {}; nothing of this step was kept. Try a lower learning "
+                "rate, more warm-up steps or a smaller clip_norm",
+                report.step, report.loss, report.grad_norm);
+  }
+  MR_TRY(engine::CatchTorch("optimizer step", [&] {
+    optimizer_->Step(report.lr, scale * engine::ClipScale(report.grad_norm, options_.clip_norm));
+  }));
+  ++step_;
+  return report;
+}
+
+Result<Trainer::Sums> Trainer::ForwardBackward(StepReport& report) {
+  Sums sums;
+  for (std::uint64_t i = 0; i < plan_.accumulation; ++i) {
+    const Stopwatch waiting(clock_);
+    data::Batch batch = MR_TRY(loader_->Next());
+    report.data_wait_s += waiting.Seconds();
+    if (i + 1 == plan_.accumulation) reducer_->Arm();
+    sums.tokens += batch.loss_tokens;
+    sums.loss += MR_TRY(engine::CatchTorch("forward and backward pass", [&] {
+      const auto tensor = [&](std::vector<data::TokenId>& ids) {
+        return at::from_blob(ids.data(), {batch.rows, batch.sequence_length}, at::kInt).to(at::kLong);
+      };
+      const at::Tensor loss = model_->LossSum(tensor(batch.inputs), tensor(batch.labels));
+      loss.backward();
+      return loss.item<double>();
+    }));
+  }
+  report.comm_wait_s += SecondsOf(MR_TRY(reducer_->Finish()));
+  return sums;
+}
+
+Result<Trainer::Sums> Trainer::SumOverRanks(Sums mine, StepReport& report) {
+  const Stopwatch waiting(clock_);
+  const at::Tensor sums = at::tensor({mine.loss, static_cast<double>(mine.tokens), mine.stop ? 1.0 : 0.0}, at::kDouble);
+  MR_TRY(group_.AllReduce(sums));
+  report.comm_wait_s += waiting.Seconds();
+  const double* all = sums.data_ptr<double>();
+  return Sums{.loss = all[0], .tokens = static_cast<std::uint64_t>(all[1]), .stop = all[2] > 0};
+}
+
+Status Trainer::Save(StepReport& report) {
+  if (!writer_ || saved_step_ == step_) return {};
+  const Stopwatch waiting(clock_);
+  const Result<Duration> held = writer_->Save(step_, pieces_, Meta());
+  report.checkpoint_wait_s = waiting.Seconds();
+  saved_step_ = step_;
+  // The one before failed: its observer knows. This one is under way, and the job lives on the newest that committed.
+  if (!held) options_.log.Warning("an earlier checkpoint was not committed", {{"error", held.error()}});
+  return {};
+}
+
+Status Trainer::FinishSaving() {
+  if (!writer_) return {};
+  const auto done = writer_->Wait();
+  if (!done)
+    return Fail(done.error().Context(fmt::format("the checkpoint of step {}, the last, was not saved", step_)));
+  return {};
+}
+
+}  // namespace
+
+Result<Outcome> Train(object::Connection& connection, engine::Collective& group, const Options& options,
+                      const Observer& observer, std::stop_token stop) {
+  const int rows = group.size() * options.micro_batch;
+  if (options.micro_batch < 1 || options.global_batch < 1 || options.global_batch % rows != 0) {
+    return Fail(Code::kInvalidArgument,
+                "train.global_batch {} is not a multiple of {} ranks times train.micro_batch {}", options.global_batch,
+                group.size(), options.micro_batch);
+  }
+  if (options.steps.has_value() == options.epochs.has_value()) {
+    return Fail(Code::kInvalidArgument, "a run takes either train.steps or train.epochs");
+  }
+  Trainer trainer(connection, group, options, observer);
+  MR_TRY(trainer.Prepare());
+  return trainer.Run(stop);
+}
+
+}  // namespace millrace::train
