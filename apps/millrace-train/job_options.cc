@@ -1,0 +1,69 @@
+#include "apps/millrace-train/job_options.h"
+
+namespace millrace {
+namespace {
+
+engine::ModelConfig ModelOf(const jobs::Spec& spec) {
+  const jobs::ModelSpec& from = spec.model;
+  engine::ModelConfig model;
+  model.family = from.family;
+  model.vocab_size = from.vocab_size;
+  model.hidden_size = from.hidden_size;
+  model.intermediate_size = from.intermediate_size;
+  model.num_layers = from.num_layers;
+  model.num_heads = from.num_heads;
+  model.num_kv_heads = from.num_kv_heads;
+  model.max_positions = from.max_position_embeddings > 0 ? from.max_position_embeddings : spec.data.sequence_length;
+  model.rms_norm_eps = from.rms_norm_eps;
+  model.rope_theta = from.rope_theta;
+  model.tie_word_embeddings = from.tie_word_embeddings;
+  return model;
+}
+
+data::DatasetOptions DataOf(const jobs::DataSpec& spec) {
+  data::DatasetOptions data;
+  for (const jobs::SourceSpec& source : spec.sources) data.sources.push_back({source.url, source.weight});
+  data.template_text = spec.template_text;
+  data.sequence_length = spec.sequence_length;
+  data.mode = spec.mode == "pad" ? data::Mode::kPad : data::Mode::kPack;
+  data.shuffle_seed = spec.shuffle_seed;
+  data.shuffle_window = spec.shuffle_window;
+  data.threads = spec.threads;
+  return data;
+}
+
+}  // namespace
+
+Result<train::Options> OptionsOf(const jobs::Spec& spec) {
+  const jobs::TrainSpec& from = spec.train;
+  train::Options options;
+  options.name = spec.name;
+  options.model = ModelOf(spec);
+  options.model_url = spec.model.from;
+  options.precision = from.precision == "bf16" ? at::kBFloat16 : at::kFloat;
+  options.data = DataOf(spec.data);
+  options.tokenizer_url = spec.data.tokenizer;
+  options.global_batch = from.global_batch;
+  options.micro_batch = from.micro_batch;
+  options.steps = from.steps;
+  options.epochs = from.epochs;
+  options.optimizer = {.beta1 = from.beta1, .beta2 = from.beta2, .eps = from.eps, .weight_decay = from.weight_decay};
+  options.schedule = {
+      .kind = from.schedule == "constant" ? engine::Schedule::Kind::kConstant : engine::Schedule::Kind::kCosine,
+      .lr = from.lr,
+      .min_lr = from.min_lr,
+      .warmup_steps = from.warmup_steps};
+  options.clip_norm = from.clip_norm;
+  options.seed = from.seed;
+  options.checkpoint_url = spec.checkpoint.url;
+  options.checkpoint_every = spec.checkpoint.every_steps;
+  options.retention = {.keep_last = spec.checkpoint.keep_last, .keep_every = spec.checkpoint.keep_every};
+  options.log_every = spec.log.every_steps;
+  options.tensorboard_url = spec.log.tensorboard;
+  if (spec.model.family != "llama") {
+    return Fail(Code::kUnsupported, "model.family {}: this version trains llama", spec.model.family);
+  }
+  return options;
+}
+
+}  // namespace millrace

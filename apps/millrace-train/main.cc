@@ -1,0 +1,149 @@
+// millrace-train: one rank of a training job. `millrace train` and `millrace job run` start it; alone it trains on one
+// rank.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "apps/common/globals.h"
+#include "apps/millrace-train/job_options.h"
+#include "millrace/base/cpu.h"
+#include "millrace/base/files.h"
+#include "millrace/base/text.h"
+#include "millrace/engine/parallel/collective.h"
+#include "millrace/engine/runtime.h"
+#include "millrace/train/trainer.h"
+
+namespace millrace {
+namespace {
+
+constexpr std::uint64_t kMaxJobFile = 4 * kMiB;
+/// A rank that dies closes its connections and is noticed at once; this bounds the wait for one that hangs or is slow
+/// to index its data. The supervisor's heartbeat notices earlier.
+constexpr auto kRankTimeout = std::chrono::minutes(30);
+
+struct Arguments {
+  std::string job_file;
+  std::vector<std::string> assignments;
+  cli::Globals globals;
+};
+
+/// Lines of rank 0 on standard output, whole even when two threads speak.
+class Reporter {
+ public:
+  explicit Reporter(bool json) : json_(json) {}
+
+  train::Observer Observe() {
+    return {.on_plan =
+                [this](const train::Plan& plan) {
+                  steps_ = plan.steps;
+                  Print(json_ ? DumpJson(plan.ToJson()) + "\n" : plan.ToText());
+                },
+            .on_step =
+                [this](const train::StepReport& report) {
+                  Print((json_ ? DumpJson(report.ToJson()) : report.ToText(steps_)) + "\n");
+                },
+            .on_checkpoint = [this](const Result<checkpoint::SaveStats>& stats) { Checkpoint(stats); }};
+  }
+  void Done(const train::Outcome& outcome) {
+    if (json_) return Print(DumpJson(outcome.ToJson()) + "\n");
+    Print(outcome.stopped ? fmt::format("stopped after step {}; run the job again to go on\n", outcome.step)
+                          : fmt::format("done: {} steps, loss {:.4f}\n", outcome.step, outcome.loss));
+  }
+
+ private:
+  void Checkpoint(const Result<checkpoint::SaveStats>& stats) {
+    if (!stats) {
+      if (json_) Print(DumpJson({{"event", "checkpoint_failed"}, {"error", stats.error().ToString()}}) + "\n");
+      fmt::print(stderr, "millrace-train: checkpoint not saved: {}\n", stats.error().ToString());
+      return;
+    }
+    const double seconds = std::chrono::duration<double>(stats->total).count();
+    const double blocked = std::chrono::duration<double>(stats->blocked).count();
+    if (json_) {
+      Print(DumpJson({{"event", "checkpoint"},
+                      {"step", stats->step},
+                      {"bytes", stats->bytes},
+                      {"seconds", seconds},
+                      {"blocked_s", blocked}}) +
+            "\n");
+    } else {
+      Print(fmt::format("checkpoint of step {} committed: {} by this rank in {}, training held up {:.1f} ms\n",
+                        stats->step, FormatBytes(stats->bytes), FormatDuration(stats->total), 1e3 * blocked));
+    }
+  }
+  static void Print(const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);  // one call holds the stream's lock
+    std::fflush(stdout);
+  }
+
+  const bool json_;
+  std::uint64_t steps_ = 0;
+};
+
+int ThreadsOf(const jobs::Spec& spec, const engine::RankInfo& info) {
+  if (spec.train.threads > 0) return spec.train.threads;
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, cores / info.local_size);
+}
+
+Result<int> Run(const Arguments& arguments, std::stop_token stop) {
+  const std::string text = MR_TRY(ReadFile(arguments.job_file, kMaxJobFile));
+  const jobs::Spec spec = MR_TRY(jobs::Spec::Parse(text, arguments.job_file, arguments.assignments));
+  if (arguments.globals.dry_run) {
+    fmt::print("{}", spec.Render());
+    return 0;
+  }
+  const engine::RankInfo info = MR_TRY(engine::RankInfo::FromEnvironment());
+  train::Options options = MR_TRY(OptionsOf(spec));
+  options.memory_budget = arguments.globals.memory_budget;
+  options.log = Logger::Stderr(arguments.globals.log_level).With({"rank", info.rank});
+  if (const char* path = std::getenv("MILLRACE_HEARTBEAT_FILE")) options.heartbeat_file = path;
+
+  engine::ConfigureRuntime(ThreadsOf(spec, info));
+  std::unique_ptr<engine::Collective> group;
+  if (info.size == 1) {
+    group = std::move(engine::ConnectLocal(1)[0]);
+  } else {
+    group = MR_TRY(engine::ConnectGloo(info, kRankTimeout));
+  }
+  object::ConnectOptions connect = arguments.globals.connect;
+  connect.log = options.log;
+  const auto connection = MR_TRY(object::Connection::Open(std::move(connect)));
+  Reporter reporter(arguments.globals.json);
+  const train::Outcome outcome = MR_TRY(train::Train(*connection, *group, options, reporter.Observe(), stop));
+  if (info.rank == 0) reporter.Done(outcome);
+  return outcome.stopped ? ToExitStatus(Code::kCancelled) : 0;
+}
+
+}  // namespace
+}  // namespace millrace
+
+int main(int argc, char** argv) {
+  using namespace millrace;
+  if (const Status ready = EnsureMathEnvironment(argv); !ready) {
+    fmt::print(stderr, "millrace-train: {}\n", ready.error().ToString());
+    return 1;
+  }
+  const cli::SignalStop signals;
+  Arguments arguments;
+  CLI::App app("One rank of a training job; `millrace train` starts as many as the job file says.", "millrace-train");
+  app.set_version_flag("--version", MILLRACE_VERSION);
+  app.add_option("job", arguments.job_file, "Job file (YAML)")->required();
+  app.add_option("--set", arguments.assignments, "key.path=value, over the job file; repeatable")
+      ->allow_extra_args(false);
+  cli::AddGlobalFlags(app, arguments.globals);
+  app.footer("Examples:\n  millrace-train job.yaml\n  millrace-train job.yaml --set train.steps=100 --json");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : ToExitStatus(Code::kInvalidArgument);
+  }
+  const Result<int> status = Run(arguments, signals.token());
+  if (status) return *status;
+  fmt::print(stderr, "millrace-train: {}\n", status.error().ToString());
+  return ToExitStatus(status.error().code());
+}
