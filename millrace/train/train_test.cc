@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "millrace/base/files.h"
-#include "millrace/base/random.h"
 #include "millrace/train/state.h"
+#include "millrace/train/test_corpus.h"
 #include "millrace/train/trainer.h"
 
 namespace millrace::train {
@@ -15,36 +15,11 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Sentences with some order in them, so that a model has something to learn.
-std::string Corpus(int records) {
-  const std::string_view words[] = {"the",   "mill",  "race",  "turns", "water",
-                                    "wheel", "stone", "grain", "flour", "bread"};
-  Random random(5);
-  std::string lines;
-  for (int i = 0; i < records; ++i) {
-    std::string text;
-    std::uint64_t word = random.Below(10);
-    for (int j = 0; j < 30; ++j) {
-      text += std::string(words[word]) + (j % 7 == 6 ? ". " : " ");
-      word = (word * 3 + random.Below(2)) % 10;
-    }
-    lines += DumpJson({{"text", text}}) + "\n";
-  }
-  return lines;
-}
-
 class TrainTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = new TempDir(TempDir::Create().value());
-    const std::string corpus = Corpus(400);
-    ASSERT_TRUE(WriteFileAtomic(folder_->path() / "corpus.jsonl", AsBytes(corpus)));
-    // 300 pieces: bytes, and the corpus's words and parts of them.
-    const char* source = std::getenv("MILLRACE_SOURCE");
-    const auto model =
-        ReadFile(std::filesystem::path(source ? source : ".") / "millrace/train/testdata/tokenizer.model");
-    ASSERT_TRUE(model) << model.error().ToString();
-    ASSERT_TRUE(WriteFileAtomic(folder_->path() / "tokenizer.model", AsBytes(*model)));
+    WriteCorpus(folder_->path());
   }
   static void TearDownTestSuite() { delete folder_; }
 
