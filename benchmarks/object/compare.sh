@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Reads one 256 MiB object in 8 ranges, and 2,000 objects of 10 KiB 64 at a time, from one MinIO server: our store,
-# `curl -Z` (the floor: no checks, bytes to /dev/null) and s5cmd (files in memory). Rounds are interleaved; prints the
-# seconds of each and the ratios of the medians.
+# `curl -Z` (bytes to /dev/null, nothing checked) and s5cmd (files in memory). Rounds are interleaved; prints the seconds of
+# each and the ratios of the medians. Ours are from first request to last byte, the others those of the whole command.
 #   compare.sh BUILD_DIR [ROUNDS]        minio and s5cmd from $MILLRACE_PEERS/bin or PATH
 set -euo pipefail
 bench=$1/bin/object_bench; rounds=${2:-5}
@@ -27,10 +27,10 @@ seconds() { local start=$EPOCHREALTIME; "$@" >/dev/null 2>"$work/err" || { cat "
   awk "BEGIN { printf \"%.3f\n\", $EPOCHREALTIME - $start }"; }
 s5() { rm -rf "$work/out"; mkdir "$work/out"; s5cmd --endpoint-url "$endpoint" --numworkers 64 cp "$@" "$work/out/"; }
 for ((round = 0; round < rounds; ++round)); do
-  seconds "$bench" "$endpoint" bench large >>"$work/large.ours"
+  "$bench" "$endpoint" bench large >>"$work/large.ours"
   seconds curl -sSf -Z --parallel-max 8 -K "$work/large" >>"$work/large.curl"
   seconds s5 --concurrency 8 --part-size 32 s3://bench/large >>"$work/large.s5cmd"
-  seconds "$bench" "$endpoint" bench small >>"$work/small.ours"
+  "$bench" "$endpoint" bench small >>"$work/small.ours"
   seconds curl -sSf -Z --parallel-max 64 -K "$work/small" >>"$work/small.curl"
   seconds s5 's3://bench/small/*' >>"$work/small.s5cmd"
 done
