@@ -284,7 +284,7 @@ void S3Store::DeleteMany(std::vector<std::string> keys, Call call, Done<std::vec
   run->call = std::move(call);
   run->done = std::move(done);
   // Keys that no XML document can name are deleted one by one.
-  auto odd = std::stable_partition(keys.begin(), keys.end(), FitsXml);
+  auto odd = std::partition(keys.begin(), keys.end(), FitsXml);
   std::size_t plain = static_cast<std::size_t>(odd - keys.begin());
   run->keys = std::move(keys);
   std::span<const std::string> all = run->keys;

@@ -1,6 +1,7 @@
 #include "millrace/object/s3/signer.h"
 
 #include <algorithm>
+#include <map>
 
 #include "millrace/base/text.h"
 
@@ -26,19 +27,20 @@ struct CanonicalHeaders {
 };
 
 CanonicalHeaders Canonicalize(const http::Headers& headers) {
-  std::vector<std::pair<std::string, std::string>> fields;
-  for (const auto& [name, value] : headers) fields.emplace_back(ToLower(name), CanonicalValue(value));
-  std::ranges::stable_sort(fields, {}, &std::pair<std::string, std::string>::first);
+  std::multimap<std::string, std::string> fields;  // equal names stay in order
+  for (const auto& [name, value] : headers) fields.emplace(ToLower(name), CanonicalValue(value));
   CanonicalHeaders canonical;
-  for (std::size_t i = 0; i < fields.size(); ++i) {
-    if (i > 0 && fields[i].first == fields[i - 1].first) {
+  std::string_view before;
+  for (const auto& [name, value] : fields) {
+    if (name == before) {
       canonical.lines.back() = ',';
-      canonical.lines += fields[i].second + "\n";
+      canonical.lines += value + "\n";
       continue;
     }
-    canonical.lines += fields[i].first + ":" + fields[i].second + "\n";
+    before = name;
+    canonical.lines += name + ":" + value + "\n";
     if (!canonical.names.empty()) canonical.names += ';';
-    canonical.names += fields[i].first;
+    canonical.names += name;
   }
   return canonical;
 }
