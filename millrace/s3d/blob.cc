@@ -15,6 +15,8 @@ namespace {
 /// Bodies up to this size share files: creating and syncing a file each would cost more than writing them.
 constexpr std::size_t kSmallBody = 64 * kKiB;
 constexpr std::uint64_t kPackBytes = 64 * kMiB;
+/// A large body's bytes start on their way to the disk after so many, so that the final sync finds little left to do.
+constexpr std::uint64_t kWriteBehind = 4 * kMiB;
 
 /// The lowest bit of a blob's number tells what kind of file it is.
 bool IsPack(std::uint64_t id) { return (id & 1) != 0; }
@@ -145,6 +147,11 @@ Status BlobWriter::Append(ByteSpan bytes) {
   if (!file_.fd) MR_TRY(Spill());
   MR_TRY(WriteFully(file_.fd.get(), bytes, size_, "an object"));
   size_ += bytes.size();
+  if (store_.sync_ && size_ - behind_ >= kWriteBehind) {
+    sync_file_range(file_.fd.get(), static_cast<off_t>(behind_), static_cast<off_t>(size_ - behind_),
+                    SYNC_FILE_RANGE_WRITE);
+    behind_ = size_;
+  }
   return {};
 }
 

@@ -110,6 +110,7 @@ class BlobWriter {
 
   BlobStore& store_;
   std::uint64_t size_ = 0;
+  std::uint64_t behind_ = 0;  ///< up to here the bytes are on their way to the disk
   std::string small_;  ///< the body as long as it is small enough for a pack
   BlobStore::NewFile file_;
 };

@@ -1,0 +1,25 @@
+// Request heads and chunk lines from the network. Whatever is accepted must read the same way twice.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "millrace/http/request_head.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  std::string_view text(reinterpret_cast<const char*>(data), size);
+  (void)millrace::http::ParseChunkSize(text);
+  (void)millrace::http::IsFieldLine(text);
+  auto head = millrace::http::ParseRequestHead(text);
+  if (!head) return 0;
+  // Both framings at once, a second Host, or a line within a value: that is what smuggling is made of.
+  if (head->chunked && head->content_length) std::abort();
+  for (const auto& [name, value] : head->headers) {
+    if (value.find_first_of("\r\n") != std::string_view::npos ||
+        name.find_first_of(" \t\r\n:") != std::string_view::npos) {
+      std::abort();
+    }
+  }
+  if (!head->target.starts_with('/') && head->target != "*") std::abort();
+  return 0;
+}
