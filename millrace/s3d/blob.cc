@@ -18,9 +18,6 @@ constexpr std::uint64_t kPackBytes = 64 * kMiB;
 /// A large body's bytes start on their way to the disk after so many, so that the final sync finds little left to do.
 constexpr std::uint64_t kWriteBehind = 4 * kMiB;
 
-/// The lowest bit of a blob's number tells what kind of file it is.
-bool IsPack(std::uint64_t id) { return (id & 1) != 0; }
-
 }  // namespace
 
 Blob::~Blob() {
@@ -32,7 +29,7 @@ Result<std::shared_ptr<const UniqueFd>> Blob::Open() {
   if (auto open = shared_.lock()) return open;
   auto fd = std::make_shared<const UniqueFd>(MR_TRY(OpenFile(store_.PathOf(id_), O_RDONLY)));
   shared_ = fd;
-  if (IsPack(id_)) kept_ = fd;
+  if (is_pack()) kept_ = fd;
   return fd;
 }
 
@@ -52,14 +49,27 @@ Extents Slice(const Extents& extents, std::uint64_t offset, std::uint64_t length
   return slice;
 }
 
-BlobStore::BlobStore(std::filesystem::path folder, bool sync)
-    : folder_(std::move(folder)), sync_(sync), names_group_([this] { return SyncDirectory(folder_); }) {}
+BlobStore::BlobStore(std::filesystem::path folder)
+    : folder_(std::move(folder)), names_group_([this] { return SyncDirectory(folder_); }) {}
 
-Result<std::unique_ptr<BlobStore>> BlobStore::Open(std::filesystem::path folder, bool sync) {
+Result<std::unique_ptr<BlobStore>> BlobStore::Open(std::filesystem::path folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) return Fail(ErrnoError(error.value(), fmt::format("creating {}", folder.string())));
-  return std::unique_ptr<BlobStore>(new BlobStore(std::move(folder), sync));
+  return std::unique_ptr<BlobStore>(new BlobStore(std::move(folder)));
+}
+
+Status BlobStore::SyncEverything() {
+  UniqueFd fd = MR_TRY(OpenFile(folder_, O_RDONLY | O_DIRECTORY));
+  if (syncfs(fd.get()) != 0) return Fail(ErrnoError(errno, fmt::format("syncing {}", folder_.string())));
+  return {};
+}
+
+Result<std::uint64_t> BlobStore::FileSize(const Blob& blob) const {
+  std::error_code error;
+  std::uint64_t size = std::filesystem::file_size(PathOf(blob.id()), error);
+  if (error) return Fail(ErrnoError(error.value(), PathOf(blob.id()).string()));
+  return size;
 }
 
 std::filesystem::path BlobStore::PathOf(std::uint64_t id) const { return folder_ / fmt::format("{:016x}", id); }

@@ -29,6 +29,8 @@ class Blob {
   Blob& operator=(const Blob&) = delete;
 
   std::uint64_t id() const { return id_; }
+  /// Whether it holds many small bodies.
+  bool is_pack() const { return (id_ & 1) != 0; }
   /// A descriptor for reading, shared with others who read at the same time.
   Result<std::shared_ptr<const UniqueFd>> Open() MR_EXCLUDES(mutex_);
 
@@ -54,13 +56,19 @@ Extents Slice(const Extents& extents, std::uint64_t offset, std::uint64_t length
 /// The folder of blobs. Any thread may call any method.
 class BlobStore {
  public:
-  static Result<std::unique_ptr<BlobStore>> Open(std::filesystem::path folder, bool sync);
+  /// Until SyncFromNowOn, writers do not wait for the disk.
+  static Result<std::unique_ptr<BlobStore>> Open(std::filesystem::path folder);
 
   /// The blob of that number, which a record names. Only while loading.
   std::shared_ptr<Blob> Adopt(std::uint64_t id) MR_EXCLUDES(mutex_);
   /// Ends the loading: removes the files that nobody owns (left by writers that a crash cut short), and from now on
   /// files go with their last owner. Fails with kCorrupt when an owned file is missing.
   Status Settle() MR_EXCLUDES(mutex_);
+  /// Makes everything written so far durable, at the price of flushing the whole file system.
+  Status SyncEverything();
+  /// From now on each body is durable when its writer has finished.
+  void SyncFromNowOn() { sync_ = true; }
+  Result<std::uint64_t> FileSize(const Blob& blob) const;
   /// From now on files stay although their owners go: the process ends.
   void KeepAll() { removes_ = false; }
 
@@ -74,7 +82,7 @@ class BlobStore {
     std::uint64_t size = 0;
   };
 
-  BlobStore(std::filesystem::path folder, bool sync);
+  explicit BlobStore(std::filesystem::path folder);
   std::filesystem::path PathOf(std::uint64_t id) const;
   struct NewFile {
     std::shared_ptr<Blob> blob;
@@ -86,7 +94,7 @@ class BlobStore {
   Result<Extent> AppendToPack(ByteSpan bytes) MR_EXCLUDES(mutex_);
 
   const std::filesystem::path folder_;
-  const bool sync_;
+  std::atomic<bool> sync_ = false;
   std::atomic<bool> removes_ = false;
   std::atomic<std::uint64_t> next_number_ = 1;
   GroupSync names_group_;
@@ -111,7 +119,7 @@ class BlobWriter {
   BlobStore& store_;
   std::uint64_t size_ = 0;
   std::uint64_t behind_ = 0;  ///< up to here the bytes are on their way to the disk
-  std::string small_;  ///< the body as long as it is small enough for a pack
+  std::string small_;         ///< the body as long as it is small enough for a pack
   BlobStore::NewFile file_;
 };
 

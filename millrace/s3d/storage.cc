@@ -27,6 +27,27 @@ std::string After(std::string prefix) {
   return prefix;
 }
 
+/// The same object, with the bytes of the extents that `must_move` copied to a new place.
+template <class Predicate>
+Result<ObjectPtr> MoveSmallBodies(const Object& object, const Predicate& must_move, BlobStore& blobs) {
+  auto copy = std::make_shared<Object>(object);
+  copy->extents.clear();
+  for (const Extent& extent : object.extents) {
+    if (!must_move(extent)) {
+      copy->extents.push_back(extent);
+      continue;
+    }
+    Buffer body(extent.length);
+    auto fd = MR_TRY(extent.blob->Open());
+    MR_TRY(ReadExactly(fd->get(), body.span(), extent.offset, "a pack of small objects"));
+    BlobWriter writer(blobs);
+    MR_TRY(writer.Append(body));
+    Extents place = MR_TRY(writer.Finish());
+    copy->extents.insert(copy->extents.end(), place.begin(), place.end());
+  }
+  return ObjectPtr(std::move(copy));
+}
+
 }  // namespace
 
 bool IsValidBucketName(std::string_view name) {
@@ -48,7 +69,7 @@ Result<std::unique_ptr<Storage>> Storage::Open(const std::filesystem::path& root
 }
 
 Status Storage::Load(bool sync) {
-  blobs_ = MR_TRY(BlobStore::Open(root_ / "blobs", sync));
+  blobs_ = MR_TRY(BlobStore::Open(root_ / "blobs"));
   root_lock_ = MR_TRY(OpenFile(root_ / "lock", O_RDWR | O_CREAT, 0600));
   if (flock(root_lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     return Fail(Code::kBusy, "{} is in use by another millrace s3d: give each its own --root", root_.string());
@@ -67,7 +88,51 @@ Status Storage::Load(bool sync) {
   std::uint64_t live = 0;
   for (const auto& [name, bucket] : buckets_) live += 1 + bucket.objects.size() + bucket.uploads.size();
   snapshot_bytes_ = records == 0 ? 0 : journal_->file_bytes() / records * std::min(live, records);
+  MR_TRY(TidyPacks(sync));
+  if (sync) blobs_->SyncFromNowOn();
   return CompactIfWorthIt();
+}
+
+/// Moves what little is left in packs that are mostly dead bytes to new packs, so that the old files go. Small bodies
+/// come back this way at each start; parts of uploads stay where they are.
+Status Storage::TidyPacks(bool sync) {
+  std::unordered_map<const Blob*, std::uint64_t> live;
+  auto each_object = [&](const auto& visit) MR_NO_THREAD_SAFETY_ANALYSIS {
+    for (const auto& [name, bucket] : buckets_) {
+      for (const auto& [key, object] : bucket.objects) visit(name, key, *object);
+    }
+  };
+  each_object([&](const std::string&, const std::string&, const Object& object) {
+    for (const Extent& extent : object.extents) {
+      if (extent.blob->is_pack()) live[extent.blob.get()] += extent.length;
+    }
+  });
+  for (auto at = live.begin(); at != live.end();) {
+    bool mostly_dead = at->second < MR_TRY(blobs_->FileSize(*at->first)) / 2;
+    at = mostly_dead ? std::next(at) : live.erase(at);
+  }
+  if (live.empty()) return {};
+
+  std::vector<Record> records;
+  Status moved;
+  each_object([&](const std::string& bucket, const std::string& key, const Object& object) {
+    auto must_move = [&](const Extent& extent) { return live.contains(extent.blob.get()); };
+    if (!moved || std::ranges::none_of(object.extents, must_move)) return;
+    auto copy = MoveSmallBodies(object, must_move, *blobs_);
+    if (!copy) {
+      moved = Fail(copy.error());
+    } else {
+      records.push_back({.type = Record::Type::kPutObject, .bucket = bucket, .key = key, .object = std::move(*copy)});
+    }
+  });
+  MR_TRY(std::move(moved));
+  if (sync) MR_TRY(blobs_->SyncEverything());
+  std::string frames;
+  for (const Record& record : records) FrameRecord(EncodeRecord(record), frames);
+  MR_TRY(journal_->Append(frames));
+  std::vector<Displaced> displaced;
+  for (const Record& record : records) displaced.push_back(Apply(record));
+  return journal_->Sync();
 }
 
 WallTime Storage::Now() const { return std::chrono::floor<std::chrono::milliseconds>(clock_.Wall()); }

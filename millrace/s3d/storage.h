@@ -102,6 +102,7 @@ class Storage {
 
   Storage(std::filesystem::path root, Clock& clock);
   Status Load(bool sync);
+  Status TidyPacks(bool sync) MR_REQUIRES(mutex_);
 
   const Bucket* FindBucket(std::string_view name) const MR_REQUIRES(mutex_);
   Reply<std::shared_ptr<Upload>> FindUpload(std::string_view bucket, std::string_view key, std::string_view id) const

@@ -227,6 +227,25 @@ TEST_F(StorageTest, OpeningRemovesWhatAWriterLeftBehind) {
   EXPECT_EQ(StateOf(*storage_)["bucket"].size(), 1u);
 }
 
+TEST_F(StorageTest, OpeningTidiesPacksThatAreMostlyDead) {
+  ASSERT_TRUE(storage_->CreateBucket("bucket"));
+  const std::string body(10'000, 'x');
+  for (int i = 0; i < 100; ++i) Put("bucket", fmt::format("k{}", i), body);
+  for (int i = 0; i < 98; ++i) Delete("bucket", fmt::format("k{}", i));
+  auto stored = [&] {
+    std::uint64_t bytes = 0;
+    for (const auto& entry : fs::directory_iterator(root() / "blobs")) bytes += entry.file_size();
+    return bytes;
+  };
+  EXPECT_EQ(stored(), 100 * body.size());
+  Model before = StateOf(*storage_);
+  Open();
+  EXPECT_EQ(stored(), 2 * body.size());
+  EXPECT_EQ(StateOf(*storage_), before);
+  Open();
+  EXPECT_EQ(StateOf(*storage_), before);
+}
+
 TEST_F(StorageTest, AMissingFileIsTold) {
   ASSERT_TRUE(storage_->CreateBucket("bucket"));
   Put("bucket", "a", std::string(100'000, 'x'));
