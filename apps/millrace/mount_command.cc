@@ -18,8 +18,9 @@
 namespace millrace::cli {
 namespace {
 
-/// Requests and names take memory besides the data in flight.
-constexpr std::uint64_t kOverhead = 64 * kMiB;
+/// What the process takes besides the data in flight: itself, its connections, and for each thread a request and a
+/// reply.
+constexpr std::uint64_t kProcessBytes = 28 * kMiB, kThreadBytes = 2 * kMiB;
 constexpr Duration kForever = std::chrono::hours(24 * 365 * 10);
 
 struct MountFlags {
@@ -81,12 +82,19 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
   MR_TRY(CheckRoot(url, options.prefix));
 
   const std::uint64_t total = context.globals.memory_budget;
-  MemoryBudget budget(total - std::min(kOverhead, total / 4));
+  const int threads = std::clamp(static_cast<int>(total / 8 / kThreadBytes), 2, flags.threads);
+  const std::uint64_t overhead = kProcessBytes + kThreadBytes * static_cast<std::uint64_t>(threads);
+  if (total < overhead + 2 * flags.write_part) {
+    return Fail(Code::kInvalidArgument, "a mount needs a memory budget of {} at least; this one is {}",
+                FormatBytes(overhead + 2 * flags.write_part), FormatBytes(total));
+  }
+  MemoryBudget budget(total - overhead);
   auto cache = MR_TRY(cache::BlockCache::Open(
       *root.store, budget,
       {.block_bytes = std::min<std::uint64_t>(kMiB, flags.read_part),
        .max_fetch_bytes = flags.read_part,
        .memory_bytes = flags.read_only ? budget.total() / 8 * 7 : budget.total() / 2,
+       .keep_read_bytes = budget.total() / 16,  // the kernel keeps pages too
        .directory = flags.cache_directory.empty() ? "" : std::filesystem::absolute(flags.cache_directory),
        .disk_bytes = flags.cache_directory.empty() ? 0 : flags.max_cache,
        .log = log}));
@@ -100,7 +108,7 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
                                                         .file_mode = MR_TRY(ParseMode(flags.file_mode, 0644)),
                                                         .directory_mode = MR_TRY(ParseMode(flags.directory_mode, 0755)),
                                                         .kernel_read_ahead = flags.read_ahead,
-                                                        .max_threads = flags.threads,
+                                                        .max_threads = threads,
                                                         .log = log}));
   Status detached;
   auto live = [&] {

@@ -6,6 +6,7 @@
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -63,7 +64,10 @@ Result<std::string> ResolveMountPoint(const std::string& path) {
   struct stat info;
   const bool answers = ::lstat(trimmed.c_str(), &info) == 0 || !IsDisconnected(errno);
   if (answers || last == "." || last == "..") {
-    if (::realpath(trimmed.c_str(), resolved) == nullptr) return Fail(ErrnoError(errno, trimmed));
+    if (::realpath(trimmed.c_str(), resolved) == nullptr) {
+      if (errno == ENOENT) return Fail(Code::kNotFound, "the mount point {} does not exist; make it with mkdir", path);
+      return Fail(ErrnoError(errno, trimmed));
+    }
     return std::string(resolved);
   }
   if (::realpath(parent.empty() ? "." : parent.c_str(), resolved) == nullptr) return Fail(ErrnoError(errno, trimmed));
@@ -81,7 +85,8 @@ Status PrepareMountPoint(const std::string& path) {
     return Fail(ErrnoError(errno, "cannot use /dev/fuse"));
   }
   struct stat info;
-  if (::stat(path.c_str(), &info) != 0 && IsDisconnected(errno)) {
+  struct statfs asked;  // unlike stat, never answered from the kernel's memory
+  if (::statfs(path.c_str(), &asked) != 0 && IsDisconnected(errno)) {
     MR_TRY(Unmount(path, /*lazy=*/true));  // its daemon was killed
   }
   if (auto mounted = MR_TRY(FindMount(path)); mounted && mounted->type.starts_with("fuse")) {
@@ -89,7 +94,6 @@ Status PrepareMountPoint(const std::string& path) {
                 path);
   }
   if (::stat(path.c_str(), &info) != 0) {
-    if (errno == ENOENT) return Fail(Code::kNotFound, "the mount point {} does not exist; make it with mkdir", path);
     return Fail(ErrnoError(errno, fmt::format("cannot use {} as mount point", path)));
   }
   if (!S_ISDIR(info.st_mode)) return Fail(Code::kNotDirectory, "the mount point {} is not a directory", path);

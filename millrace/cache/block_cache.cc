@@ -38,7 +38,7 @@ class Cache final : public BlockCache {
         block_bytes_(options.block_bytes),
         reservation_(std::move(memory)),
         memory_(reservation_.bytes(), options.block_bytes,
-                std::max<std::uint64_t>(1, options.max_fetch_bytes / options.block_bytes)),
+                std::max<std::uint64_t>(1, options.max_fetch_bytes / options.block_bytes), options.keep_read_bytes),
         disk_(std::move(disk)),
         disk_work_(kDiskQueue) {
     for (int i = 0; disk_ && i < kDiskThreads; ++i) {

@@ -32,7 +32,10 @@ class BlockCache {
     std::uint64_t block_bytes = 1 * kMiB;
     std::uint64_t max_fetch_bytes = 8 * kMiB;  ///< of one request; rounded to whole blocks
     std::uint64_t memory_bytes = 64 * kMiB;    ///< less when the budget has less
-    std::filesystem::path directory;           ///< empty: no disk tier
+    /// Of blocks that were read to their end, keep at most so many bytes in memory: little where a page cache keeps
+    /// them too.
+    std::uint64_t keep_read_bytes = ~0ULL;
+    std::filesystem::path directory;  ///< empty: no disk tier
     std::uint64_t disk_bytes = 0;
     Logger log;
   };

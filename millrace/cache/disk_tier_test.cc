@@ -57,7 +57,7 @@ TEST_F(DiskTierTest, EveryDamageIsAMissAndRemovesTheFile) {
   Open();
   Random random(3);
   std::string of_another_block = "x";
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 100; ++i) {
     Store(i);
     ASSERT_EQ(Load(i), DiskTier::Outcome::kHit);
     const std::string whole = *ReadFile(FileOf(i));

@@ -9,16 +9,40 @@ VersionKey::VersionKey(const ObjectVersion& v)
     : version(v),
       hash(Mix64(std::hash<std::string_view>()(v.key)) ^ std::hash<std::string_view>()(v.etag) ^ Mix64(v.size)) {}
 
+Buffer BufferPool::Take(std::uint64_t bytes) {
+  if (bytes == buffer_bytes_) {
+    MutexLock lock(mutex_);
+    if (!spare_.empty()) {
+      Buffer buffer = std::move(spare_.back());
+      spare_.pop_back();
+      return buffer;
+    }
+  }
+  return Buffer(bytes);
+}
+
+void BufferPool::Give(Buffer buffer) {
+  if (buffer.size() != buffer_bytes_) return;
+  MutexLock lock(mutex_);
+  if (spare_.size() < most_) spare_.push_back(std::move(buffer));
+}
+
 Run::Run(const VersionKey& key, std::uint64_t first, std::uint64_t count, std::uint64_t at, std::uint64_t size,
-         std::atomic<std::uint64_t>& held)
+         std::atomic<std::uint64_t>& held, BufferPool& pool)
     : version(key.version),
       version_hash(key.hash),
       first_block(first),
       blocks(count),
       offset(at),
       held_(held),
-      bytes_(size) {
+      pool_(pool),
+      bytes_(pool.Take(size)) {
   held_ += size;
+}
+
+Run::~Run() {
+  held_ -= bytes_.size();
+  pool_.Give(std::move(bytes_));
 }
 
 void Run::Finish(std::optional<Error> error) {
@@ -43,11 +67,16 @@ Status Run::Wait(const object::Call& call) {
   return {};
 }
 
-MemoryTier::MemoryTier(std::uint64_t capacity, std::uint64_t block_bytes, std::uint64_t blocks_per_fetch)
-    : block_bytes_(block_bytes), blocks_per_fetch_(blocks_per_fetch) {
+MemoryTier::MemoryTier(std::uint64_t capacity, std::uint64_t block_bytes, std::uint64_t blocks_per_fetch,
+                       std::uint64_t keep_read)
+    : block_bytes_(block_bytes),
+      blocks_per_fetch_(blocks_per_fetch),
+      pool_(block_bytes * blocks_per_fetch, capacity / 8 / (block_bytes * blocks_per_fetch)) {
+  capacity -= capacity / 8 / (block_bytes * blocks_per_fetch) * (block_bytes * blocks_per_fetch);
   // Few large shards: each must hold several runs for its order of eviction to mean something.
   std::uint64_t shards = std::clamp<std::uint64_t>(capacity / (8 * block_bytes * blocks_per_fetch), 1, 16);
   shard_capacity_ = capacity / shards;
+  shard_keep_read_ = keep_read / shards;
   for (std::uint64_t i = 0; i < shards; ++i) shards_.push_back(std::make_unique<Shard>());
 }
 
@@ -74,7 +103,7 @@ MemoryTier::Claim MemoryTier::Find(const VersionKey& key, std::uint64_t block, s
     if (blocks == 1 || !MakeRoom(shard, size_of(1), priority)) return {};
     blocks = 1;
   }
-  auto run = std::make_shared<Run>(key, block, blocks, offset, size_of(blocks), shard.held);
+  auto run = std::make_shared<Run>(key, block, blocks, offset, size_of(blocks), shard.held, pool_);
   for (std::uint64_t i = 0; i < blocks; ++i) shard.index[{key.hash, block + i}] = run;
   return {std::move(run), true};
 }
@@ -97,7 +126,6 @@ void MemoryTier::Publish(const std::shared_ptr<Run>& run, std::optional<Error> e
     } else {
       run->place_ = Run::Place::kFresh;
       run->position_ = shard.fresh.insert(shard.fresh.end(), run);
-      shard.fresh_bytes += run->bytes().size();
     }
   }
   run->Finish(std::move(error));
@@ -108,8 +136,9 @@ void MemoryTier::Touch(const std::shared_ptr<Run>& run, std::uint64_t end) {
   MutexLock lock(shard.mutex);
   if (run->place_ == Run::Place::kFresh && end >= run->end()) {
     shard.consumed.splice(shard.consumed.end(), shard.fresh, run->position_);
-    shard.fresh_bytes -= run->bytes().size();
+    shard.consumed_bytes += run->bytes().size();
     run->place_ = Run::Place::kConsumed;
+    while (shard.consumed_bytes > shard_keep_read_ && shard.consumed.size() > 1) EvictOldest(shard, shard.consumed);
   } else if (run->place_ == Run::Place::kFresh) {
     shard.fresh.splice(shard.fresh.end(), shard.fresh, run->position_);
   } else if (run->place_ == Run::Place::kConsumed) {
@@ -117,24 +146,25 @@ void MemoryTier::Touch(const std::shared_ptr<Run>& run, std::uint64_t end) {
   }
 }
 
+void MemoryTier::EvictOldest(Shard& shard, std::list<std::shared_ptr<Run>>& queue) {
+  std::shared_ptr<Run> victim = queue.front();
+  Drop(shard, victim);
+  ++evictions_;
+}
+
 bool MemoryTier::MakeRoom(Shard& shard, std::uint64_t bytes, Priority priority) {
-  auto evict_oldest = [&](std::list<std::shared_ptr<Run>>& queue) MR_REQUIRES(shard.mutex) {
-    std::shared_ptr<Run> victim = queue.front();
-    Drop(shard, victim);
-    ++evictions_;
-  };
   auto fits = [&] { return shard.held + bytes <= shard_capacity_; };
-  while (!fits() && !shard.consumed.empty()) evict_oldest(shard.consumed);
-  const std::uint64_t keep_fresh = priority == Priority::kDemand ? 0 : shard_capacity_ / 4 * 3;
-  while (!fits() && !shard.fresh.empty() && shard.fresh_bytes > keep_fresh) evict_oldest(shard.fresh);
+  while (!fits() && !shard.consumed.empty()) EvictOldest(shard, shard.consumed);
+  if (priority == Priority::kSpeculative) return fits();
+  while (!fits() && !shard.fresh.empty()) EvictOldest(shard, shard.fresh);
   return fits();
 }
 
 void MemoryTier::Unlink(Shard& shard, Run& run) {
   if (run.place_ == Run::Place::kFresh) {
-    shard.fresh_bytes -= run.bytes().size();
     shard.fresh.erase(run.position_);
   } else if (run.place_ == Run::Place::kConsumed) {
+    shard.consumed_bytes -= run.bytes().size();
     shard.consumed.erase(run.position_);
   }
   run.place_ = Run::Place::kOut;

@@ -1,0 +1,281 @@
+// The real program on a real mount: what users and their programs see.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <thread>
+
+#include "millrace/base/random.h"
+#include "millrace/object/blocking.h"
+#include "tests/mount/mount_program.h"
+
+namespace millrace {
+namespace {
+
+using testing::HasSubstr;
+
+class MountTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (Status available = MountProgram::Available(); !available) GTEST_SKIP() << available.error().ToString();
+    mount_ = std::make_unique<MountProgram>();
+  }
+  void MustMount(std::vector<std::string> flags = {}) {
+    auto mounted = mount_->Mount(std::move(flags));
+    ASSERT_EQ(mounted.status, 0) << mounted.output;
+  }
+  void MustUmount() {
+    auto gone = mount_->Umount();
+    ASSERT_EQ(gone.status, 0) << gone.output << mount_->log();
+    EXPECT_EQ(mount_->daemon(), 0) << "the daemon has ended";
+  }
+  void Check(const std::string& command, const std::string& output = "") {
+    auto ran = mount_->Shell(command);
+    EXPECT_EQ(ran.status, 0) << command << ": " << ran.output << mount_->log();
+    if (!output.empty()) {
+      EXPECT_EQ(ran.output, output) << command;
+    }
+  }
+  static std::string Noise(std::size_t size, std::uint64_t seed = 1) {
+    std::string text(size, '\0');
+    Random random(seed);
+    for (char& c : text) c = static_cast<char>(random.Next());
+    return text;
+  }
+  static bool Has(const char* program) { return ::access(program, X_OK) == 0; }
+
+  std::unique_ptr<MountProgram> mount_;
+};
+
+TEST_F(MountTest, FilesAndFoldersAsProgramsUseThem) {
+  MustMount();
+  Check("mkdir d && echo hello > d/a && cat d/a", "hello\n");
+  EXPECT_EQ(mount_->Object("d/a"), "hello\n");
+  Check("cp /etc/passwd d/p && cmp /etc/passwd d/p && mv d/p q && cmp /etc/passwd q && test ! -e d/p");
+  Check("echo replaced > other && mv q other && cmp /etc/passwd other && ! mv -T d other 2>/dev/null");
+  Check("mv -n other d/a && cat d/a", "hello\n");
+  Check("echo one > log; echo two >> log; cat log", "one\ntwo\n");
+  Check("printf 12345 > t && truncate -s 0 t && stat -c %s t", "0\n");
+  Check("touch empty && test -e empty && ! test -s empty");
+  Check("python3 -c \"open('py','w').write('x'*5000); assert len(open('py').read())==5000\"");
+  Check("(echo a; /bin/echo b; /bin/echo c) > forked && cat forked", "a\nb\nc\n");
+  EXPECT_EQ(mount_->Shell("rmdir d").status, 1);
+  Check("rm -r d && test ! -e d && ls", "empty\nforked\nlog\nother\npy\nt\n");
+  MustUmount();
+  EXPECT_EQ(mount_->Object("empty"), "");
+  EXPECT_EQ(mount_->Object("log"), "one\ntwo\n");
+}
+
+TEST_F(MountTest, ADirectoryOfTenThousandListsInFull) {
+  for (int block = 0; block < 10; ++block) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = t; i < 1000; i += 4) mount_->Put(fmt::format("many/f{:05}", block * 1000 + i), "x");
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  mount_->Put("many/sub/x", "x");
+  MustMount();
+  Check("ls many | wc -l", "10001\n");
+  Check("ls -l many | grep -c '^-rw-r--r-- 1 root root 1 '", "10000\n");
+  Check("ls many | sort | uniq -d | wc -l", "0\n");
+  Check("find . -type d | wc -l", "3\n");
+  MustUmount();
+}
+
+TEST_F(MountTest, LargeFilesKeepEveryByte) {
+  MustMount({"--memory-budget", "72MiB"});
+  Check(
+      "dd if=/dev/urandom of=../big bs=1M count=40 2>/dev/null && dd if=../big of=big bs=1M 2>/dev/null && cmp big "
+      "../big");
+  std::ifstream status(fmt::format("/proc/{}/status", mount_->daemon()));
+  std::string line;
+  while (std::getline(status, line) && !line.starts_with("VmHWM:")) {
+  }
+  EXPECT_LT(std::atoi(line.c_str() + 6), 72 * 1024) << "memory stays within the budget: " << line;
+  Check("cp big copy && cmp copy ../big && dd if=big of=/dev/null bs=64k skip=777 2>/dev/null");
+  MustUmount();
+  EXPECT_EQ((*object::Head(mount_->store(), "big"))->size, 40 * kMiB);
+}
+
+TEST_F(MountTest, ReadersSeeReplacedObjectsOnTheNextOpen) {
+  mount_->Put("f", "old content");
+  MustMount();
+  Check("cat f", "old content");
+  mount_->Put("f", "and the new, longer content");
+  Check("cat f", "and the new, longer content");
+  mount_->Put("f", "short");
+  Check("cat f", "short");
+}
+
+TEST_F(MountTest, AnOpenFileNeverMixesVersions) {
+  const std::string old = Noise(4 * kMiB, 1), fresh = Noise(4 * kMiB, 2);
+  mount_->Put("f", old);
+  MustMount();
+  UniqueFd fd(::open((mount_->point() / "f").c_str(), O_RDONLY));
+  std::string piece(4096, '?');
+  ASSERT_EQ(::pread(fd.get(), piece.data(), piece.size(), 0), 4096);
+  mount_->Put("f", fresh);
+  for (std::size_t at = 0; at < old.size(); at += 512 * kKiB) {
+    ssize_t n = ::pread(fd.get(), piece.data(), piece.size(), static_cast<off_t>(at));
+    if (n > 0) {
+      EXPECT_EQ(piece, old.substr(at, 4096)) << at;
+    } else {
+      EXPECT_EQ(errno, ESTALE) << at;
+    }
+  }
+  std::string whole(fresh.size(), '?');
+  UniqueFd again(::open((mount_->point() / "f").c_str(), O_RDONLY));
+  EXPECT_EQ(::pread(again.get(), whole.data(), whole.size(), 0), static_cast<ssize_t>(whole.size()));
+  EXPECT_EQ(whole, fresh);
+}
+
+TEST_F(MountTest, MappedFilesRead) {
+  const std::string content = Noise(3 * kMiB + 100);
+  mount_->Put("f", content);
+  MustMount({"--read-only"});
+  UniqueFd fd(::open((mount_->point() / "f").c_str(), O_RDONLY));
+  void* at = ::mmap(nullptr, content.size(), PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  ASSERT_NE(at, MAP_FAILED);
+  EXPECT_EQ(std::string_view(static_cast<char*>(at), content.size()), content);
+  ::munmap(at, content.size());
+  EXPECT_EQ(::open((mount_->point() / "g").c_str(), O_WRONLY | O_CREAT, 0644), -1);
+  EXPECT_EQ(errno, EROFS);
+}
+
+TEST_F(MountTest, FioVerifiesWhatItWrote) {
+  if (!Has("/usr/bin/fio")) GTEST_SKIP() << "fio is not installed";
+  MustMount();
+  Check(
+      "fio --name=v --filename=fio --rw=write --bs=256k --size=48m --verify=crc32c --do_verify=1 --end_fsync=1 "
+      "--create_on_open=1 --fallocate=none --overwrite=0 --output=../fio.txt && grep -q 'err= 0' ../fio.txt");
+  MustUmount();
+}
+
+TEST_F(MountTest, FsyncPublishesAndTheFileGoesOn) {
+  MustMount();
+  UniqueFd fd(::open((mount_->point() / "f").c_str(), O_WRONLY | O_CREAT, 0644));
+  ASSERT_EQ(::write(fd.get(), "one ", 4), 4);
+  EXPECT_EQ(mount_->Object("f"), "<absent>");
+  ASSERT_EQ(::fsync(fd.get()), 0);
+  EXPECT_EQ(mount_->Object("f"), "one ");
+  ASSERT_EQ(::write(fd.get(), "two", 3), 3);
+  ASSERT_EQ(::close(fd.Release()), 0);
+  EXPECT_EQ(mount_->Object("f"), "one two");
+}
+
+TEST_F(MountTest, WhatIsRefusedIsRefusedWithItsReason) {
+  mount_->Put("f", "content");
+  MustMount();
+  UniqueFd fd(::open((mount_->point() / "f").c_str(), O_RDWR));
+  EXPECT_EQ(::pwrite(fd.get(), "x", 1, 3), -1);
+  EXPECT_EQ(errno, ENOTSUP);
+  EXPECT_EQ(::symlink("f", (mount_->point() / "l").c_str()), -1);
+  EXPECT_EQ(::open((mount_->point() / "bad\xFF").c_str(), O_WRONLY | O_CREAT, 0644), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(::open((mount_->point() / std::string(256, 'n')).c_str(), O_WRONLY | O_CREAT, 0644), -1);
+  EXPECT_EQ(errno, ENAMETOOLONG);
+  EXPECT_THAT(mount_->log(), HasSubstr("can be written only at its end"));
+}
+
+TEST_F(MountTest, AFailedUploadReachesFsyncAndClose) {
+  MustMount();
+  for (bool sync : {true, false}) {
+    mount_->SetFaults("error=500,op=PutObject");
+    UniqueFd fd(::open((mount_->point() / "f").c_str(), O_WRONLY | O_CREAT, 0644));
+    ASSERT_GE(fd.get(), 0);
+    EXPECT_EQ(::write(fd.get(), "x", 1), 1);
+    EXPECT_EQ(sync ? ::fsync(fd.get()) : ::close(fd.Release()), -1);
+    EXPECT_EQ(errno, EIO);
+    mount_->SetFaults("");
+    EXPECT_EQ(mount_->Object("f"), "<absent>");
+  }
+  EXPECT_THAT(mount_->log(), HasSubstr("publishing f"));
+}
+
+TEST_F(MountTest, ModesAndOwners) {
+  mount_->Put("d/f", "x");
+  MustMount({"--uid", "12", "--gid", "34", "--file-mode", "0640", "--dir-mode", "0750", "--allow-other"});
+  Check("stat -c '%u %g %a' d d/f", "12 34 750\n12 34 640\n");
+}
+
+TEST_F(MountTest, PrefixesAndTheDiskCache) {
+  mount_->Put("a/b/f", "inside");
+  MustMount({"--prefix", "a/b", "--cache", (mount_->scratch() / "cache").string()});
+  Check("cat f", "inside");
+  Check("ls", "f\n");
+  MustUmount();
+}
+
+TEST_F(MountTest, FoldersMountToo) {
+  const auto folder = mount_->scratch() / "folder";
+  std::filesystem::create_directories(folder / "sub");
+  std::ofstream(folder / "sub" / "first") << "x";
+  auto mounted = mount_->Run({"mount", folder.string(), mount_->point().string()});
+  ASSERT_EQ(mounted.status, 0) << mounted.output;
+  Check("echo x > sub/f && mv sub/f g && cat g", "x\n");
+  EXPECT_EQ(*ReadFile(folder / "g"), "x\n");
+  MustUmount();
+}
+
+TEST_F(MountTest, ATermSignalUnmountsAndPublishesWhatIsOpen) {
+  MustMount();
+  UniqueFd fd(::open((mount_->point() / "f").c_str(), O_WRONLY | O_CREAT, 0644));
+  ASSERT_EQ(::write(fd.get(), "so far", 6), 6);
+  ASSERT_EQ(mount_->Umount().status, 1) << "it is in use";
+  ::kill(mount_->daemon(), SIGTERM);
+  for (int i = 0; i < 1000 && mount_->daemon() != 0; ++i) ::usleep(10'000);
+  EXPECT_EQ(mount_->daemon(), 0);
+  EXPECT_EQ(mount_->Object("f"), "so far");
+  EXPECT_NE(::close(fd.Release()), 0);
+  EXPECT_TRUE(std::filesystem::is_empty(mount_->point()));
+}
+
+TEST_F(MountTest, AKilledDaemonLeavesAMountPointThatRecovers) {
+  mount_->Put("f", "x");
+  for (bool umount_first : {true, false}) {
+    MustMount();
+    Check("cat f", "x");
+    ::kill(mount_->daemon(), SIGKILL);
+    for (int i = 0; i < 1000 && mount_->daemon() != 0; ++i) ::usleep(10'000);
+    EXPECT_EQ(::open(mount_->point().c_str(), O_RDONLY | O_DIRECTORY), -1);
+    if (umount_first) MustUmount();
+  }
+  MustMount();
+  Check("cat f", "x");
+  MustUmount();
+}
+
+TEST_F(MountTest, WhatCannotBeMountedSaysWhy) {
+  auto run = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "mount");
+    return mount_->Run(std::move(arguments));
+  };
+  const std::string point = mount_->point().string();
+  auto missing = run({"s3://bucket", point + "/none"});
+  EXPECT_EQ(missing.status, 4);
+  EXPECT_THAT(missing.output, HasSubstr("does not exist"));
+  std::ofstream(point + "/file") << "x";
+  EXPECT_THAT(run({"s3://bucket", point + "/file"}).output, HasSubstr("not a directory"));
+  EXPECT_THAT(run({"s3://bucket", point}).output, HasSubstr("not empty"));
+  std::filesystem::remove(point + "/file");
+  EXPECT_THAT(run({"s3://no-such-bucket", point}).output, HasSubstr("does not exist"));
+  mount_->SetFaults("error=403");
+  auto denied = run({"s3://bucket", point});
+  EXPECT_EQ(denied.status, 5) << denied.output;
+  mount_->SetFaults("");
+  MustMount();
+  EXPECT_THAT(run({"s3://bucket", point}).output, HasSubstr("already"));
+  MustUmount();
+  EXPECT_THAT(mount_->Umount().output, HasSubstr("nothing is mounted"));
+}
+
+}  // namespace
+}  // namespace millrace
