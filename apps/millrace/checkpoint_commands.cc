@@ -9,6 +9,7 @@
 #include "millrace/base/text.h"
 #include "millrace/checkpoint/checkpoint.h"
 #include "millrace/checkpoint/export.h"
+#include "millrace/checkpoint/import.h"
 
 namespace millrace::cli {
 namespace {
@@ -19,7 +20,7 @@ using checkpoint::Reader;
 
 /// What the user typed; each command uses its share.
 struct Arguments {
-  std::string url, destination;
+  std::string url, source, destination;
   std::optional<std::uint64_t> step;
   bool all = false;
   int keep_last = std::numeric_limits<int>::max();
@@ -165,6 +166,29 @@ Status Export(const Context& context, const Arguments& arguments) {
   return {};
 }
 
+Status Import(const Context& context, const Arguments& arguments) {
+  auto connection = MR_TRY(context.Connect());
+  const std::uint64_t step = arguments.step.value_or(0);
+  if (context.globals.dry_run) {
+    fmt::print("would import {} as step {} of {}\n", arguments.source, step, arguments.url);
+    return {};
+  }
+  MemoryBudget budget(context.globals.memory_budget);
+  Manifest manifest = MR_TRY(
+      checkpoint::ImportHuggingFace(*connection, arguments.source, arguments.url, step, budget, CallOf(context)));
+  if (context.globals.json) {
+    PrintJsonLine({{"event", "imported"},
+                   {"step", step},
+                   {"source", arguments.source},
+                   {"tensors", manifest.tensors.size()},
+                   {"bytes", FileBytes(manifest)}});
+  } else {
+    fmt::print("{} -> step {} of {}: {} tensors, {}\n", arguments.source, step, arguments.url, manifest.tensors.size(),
+               FormatBytes(FileBytes(manifest)));
+  }
+  return {};
+}
+
 Status Collect(const Context& context, const Arguments& arguments) {
   auto connection = MR_TRY(context.Connect());
   object::Location root = MR_TRY(object::Locate(*connection, arguments.url));
@@ -189,25 +213,35 @@ Status Collect(const Context& context, const Arguments& arguments) {
 
 using Action = Status (*)(const Context&, const Arguments&);
 
+/// A command whose positional arguments are `positionals`, in that order.
 CLI::App* AddAction(CLI::App& parent, Context& context, std::shared_ptr<Arguments> arguments, std::string name,
-                    std::string description, std::string examples, Action action) {
+                    std::string description, std::string examples, Action action,
+                    std::initializer_list<std::string Arguments::*> positionals = {&Arguments::url}) {
   CLI::App* command = AddCommand(parent, context, std::move(name), std::move(description), std::move(examples),
                                  [&context, arguments, action] {
                                    Status status = action(context, *arguments);
                                    return status ? kExitOk : ReportError(context, status.error());
                                  });
-  command->add_option("url", arguments->url, "Where the checkpoints are: s3://bucket/prefix or a folder")->required();
+  for (auto positional : positionals) {
+    bool url = positional == &Arguments::url;
+    const char* label = url ? "url" : positional == &Arguments::source ? "source" : "destination";
+    command
+        ->add_option(label, (*arguments).*positional,
+                     url ? "Where the checkpoints are: s3://bucket/prefix or a folder"
+                         : "A Hugging Face folder: s3://bucket/prefix or a path")
+        ->required();
+  }
   return command;
 }
 
 }  // namespace
 
 void AddCheckpointCommands(CLI::App& app, Context& context) {
-  CLI::App* ckpt = app.add_subcommand("ckpt", "List, inspect, verify, export and clean up checkpoints");
+  CLI::App* ckpt = app.add_subcommand("ckpt", "List, inspect, verify, export, import and clean up checkpoints");
   ckpt->require_subcommand(1);
   auto arguments = std::make_shared<Arguments>();
-  auto add_step = [&](CLI::App* command) {
-    return command->add_option("--step", arguments->step, "Which checkpoint (default: the newest)");
+  auto add_step = [&](CLI::App* command, const char* what = "Which checkpoint (default: the newest)") {
+    return command->add_option("--step", arguments->step, what);
   };
   AddAction(*ckpt, context, arguments, "ls", "List committed checkpoints",
             "  millrace ckpt ls s3://runs/llama-demo\n  millrace ckpt ls --json ./runs/demo | jq .step\n", &List);
@@ -219,13 +253,15 @@ void AddCheckpointCommands(CLI::App& app, Context& context) {
                 "Exit status 1 names the file and the bytes that are damaged.\n",
                 &Verify);
   verify->add_flag("--all", arguments->all, "Every checkpoint, oldest first")->excludes(add_step(verify));
-  CLI::App* exported = AddAction(
+  add_step(AddAction(
       *ckpt, context, arguments, "export", "Write the model as a Hugging Face folder",
       "  millrace ckpt export s3://runs/llama-demo ./llama-demo\n"
       "  python -c 'from transformers import AutoModelForCausalLM as M; M.from_pretrained(\"./llama-demo\")'\n",
-      &Export);
-  exported->add_option("destination", arguments->destination, "A folder or s3://bucket/prefix")->required();
-  add_step(exported);
+      &Export, {&Arguments::url, &Arguments::destination}));
+  add_step(AddAction(*ckpt, context, arguments, "import", "Make a checkpoint of a Hugging Face folder",
+                     "  millrace ckpt import ./Llama-2-7b-hf s3://runs/llama-2-7b\n", &Import,
+                     {&Arguments::source, &Arguments::url}),
+           "The checkpoint's step (default: 0)");
   CLI::App* gc = AddAction(*ckpt, context, arguments, "gc",
                            "Remove files of saves that never committed and, if asked, old checkpoints",
                            "  millrace ckpt gc s3://runs/llama-demo --dry-run\n"

@@ -7,6 +7,8 @@
 #include <set>
 #include <thread>
 
+#include "millrace/base/crc.h"
+#include "millrace/checkpoint/commit.h"
 #include "millrace/checkpoint/layout.h"
 #include "millrace/checkpoint/testing/random_state.h"
 #include "millrace/checkpoint/testing/thread_group.h"
@@ -511,6 +513,25 @@ TEST_F(CheckpointTest, ASaveCannotCommitOverARemovedCheckpointOfItsStep) {
   gate->Open();
   EXPECT_FALSE(writer->Wait());
   EXPECT_THAT(Steps(), ElementsAre(3));
+}
+
+TEST(ChunkSums, DoNotDependOnHowTheBytesCome) {
+  Random random(1);
+  for (int round = 0; round < 100; ++round) {
+    std::vector<std::byte> bytes(random.Below(5000));
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.Next());
+    FileMeta expected{.size = bytes.size(), .chunk_bytes = 512};
+    for (std::size_t at = 0; at < bytes.size(); at += 512)
+      expected.chunk_crc32c.push_back(
+          Crc32c(ByteSpan(bytes).subspan(at, std::min<std::size_t>(512, bytes.size() - at))));
+    ChunkSums sums(512);
+    for (ByteSpan left = bytes; !left.empty();) {
+      ByteSpan piece = left.first(1 + random.Below(left.size()));
+      sums.Add(piece);
+      left = left.subspan(piece.size());
+    }
+    EXPECT_EQ(sums.Finish(), expected);
+  }
 }
 
 TEST(Retained, HoldsItsRules) {

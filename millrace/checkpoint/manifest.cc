@@ -136,6 +136,7 @@ Status ParseFiles(const Json& files, Manifest& into, std::vector<std::string>& n
     std::string name = MR_TRY(JsonString(json, "name"));
     FileMeta file{.size = MR_TRY(JsonUint(json, "size")), .chunk_bytes = MR_TRY(JsonUint(json, "chunk_bytes"))};
     file.chunk_crc32c = MR_TRY(DecodeCrcs(MR_TRY(JsonString(json, "crc32c"))));
+    if (file.chunk_bytes == 0) return Fail(Code::kCorrupt, "file {} has no checksums", name);
     names.push_back(name);
     if (!into.files.emplace(name, std::move(file)).second) return Fail(Code::kCorrupt, "file {} appears twice", name);
   }

@@ -24,6 +24,9 @@ class StoreReader final : public Reader {
   Status ReadMany(const std::vector<Wanted>& wanted, int parallel, object::Call call) override;
   Result<Verified> Verify(int parallel, object::Call call) override;
 
+  object::Store& store() const { return *store_; }
+  const std::string& folder() const { return folder_; }
+
  private:
   using Files = std::map<std::string, FileMeta>;
   /// Bytes of one file that go to one place.
@@ -49,5 +52,9 @@ class StoreReader final : public Reader {
   const Manifest manifest_;
   std::map<std::string_view, std::vector<const Slice*>> slices_of_;  ///< sorted by their first element
 };
+
+/// OpenSafetensors, for those who need to know where the files are.
+Result<std::unique_ptr<StoreReader>> OpenSafetensorsFiles(object::Connection& connection, std::string_view url,
+                                                          object::Call call);
 
 }  // namespace millrace::checkpoint

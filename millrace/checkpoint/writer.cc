@@ -3,9 +3,9 @@
 #include <optional>
 #include <utility>
 
-#include "millrace/base/crc.h"
 #include "millrace/base/task_scope.h"
 #include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/commit.h"
 #include "millrace/checkpoint/layout.h"
 #include "millrace/checkpoint/snapshot.h"
 #include "millrace/checkpoint/upload.h"
@@ -46,11 +46,6 @@ struct Job {
   Duration blocked{0};
 };
 
-/// What became of the put of a manifest. `unknown`: it may still take place, so the files must stay.
-struct CommitOutcome {
-  Status status;
-  bool unknown = false;
-};
 std::string EncodeOutcome(const CommitOutcome& outcome) {
   Result<std::string> text = std::string();
   if (!outcome.status) text = Fail(outcome.status.error());
@@ -183,18 +178,9 @@ class StoreWriter final : public Writer {
   }
 
   /// Rank 0: is the step free? Draws the attempt.
-  Result<std::string> Begin(std::uint64_t step, std::string& expected_etag) {
-    auto there = MR_TRY(object::Head(*store_, layout_.ManifestKey(step)));
-    if (there && there->size >= kFenceLimit) return Fail(Taken(step));
-    if (there) expected_etag = there->etag;
+  Result<std::string> Begin(std::uint64_t step, std::string& expected) {
+    expected = MR_TRY(ExpectedFence(*store_, layout_, step));
     return NewAttempt();
-  }
-  static Error Taken(std::uint64_t step) {
-    return Error(
-        Code::kAlreadyExists,
-        fmt::format("step {} has a committed checkpoint already (another run saves to the same place, or this one "
-                    "went back: remove the newer checkpoints or use another URL)",
-                    step));
   }
 
   /// Uploads this rank's file; yields its part of the manifest.
@@ -203,19 +189,11 @@ class StoreWriter final : public Writer {
     Manifest part = snapshot_.part();
     if (const ByteSpan bytes = snapshot_.file(); !bytes.empty()) {
       const std::string file = RankFile(attempt, group_->rank());
-      FileMeta meta{.size = bytes.size(), .chunk_bytes = options_.chunk_bytes};
-      // Sums the chunks that end in a part just before it goes out, while the parts before it travel.
-      std::uint64_t sent = 0;
-      auto sum = [&](ByteSpan next) {
-        sent += next.size();
-        for (std::uint64_t at = meta.chunk_crc32c.size() * meta.chunk_bytes; at < sent; at += meta.chunk_bytes) {
-          if (at + meta.chunk_bytes > sent && sent < bytes.size()) break;
-          meta.chunk_crc32c.push_back(Crc32c(bytes.subspan(at, std::min(meta.chunk_bytes, bytes.size() - at))));
-        }
-      };
-      MR_TRY(UploadBytes(*store_, key, bytes, {options_.part_bytes, options_.parallel_parts}, sum));
+      ChunkSums sums(options_.chunk_bytes);  // of each part just before it goes out, while those before it travel
+      MR_TRY(UploadBytes(*store_, key, bytes, {options_.part_bytes, options_.parallel_parts},
+                         [&](ByteSpan sent) { sums.Add(sent); }));
       for (Slice& slice : part.slices) slice.file = file;
-      part.files.emplace(file, std::move(meta));
+      part.files.emplace(file, sums.Finish());
     }
     return part.Serialize();
   }
@@ -250,24 +228,7 @@ class StoreWriter final : public Writer {
                        std::vector<std::string> reports) {
     auto manifest = Merge(job, attempt, std::move(reports));
     if (!manifest) return {Fail(manifest.error())};
-    const std::string text = manifest->Serialize();
-    const std::string key = layout_.ManifestKey(job.step);
-    object::PutOptions condition{
-        .if_match = expected, .if_none_match = expected.empty(), .content_type = "application/json"};
-    auto put = object::Put(*store_, key, AsBytes(text), condition);
-    if (put) return {};
-    // Whatever the error says, a request may have got through: what lies there now decides.
-    auto there = object::GetAll(*store_, key, Manifest::kMaxBytes);
-    if (there && *there) {
-      const auto& [bytes, info] = **there;
-      if (bytes == text) return {};
-      if (bytes.size() >= kFenceLimit) return {Fail(Taken(job.step))};
-      if (info.etag != expected) {
-        return {Fail(Code::kPreconditionFailed, "step {} was given up by garbage collection while it was being saved",
-                     job.step)};
-      }
-    }
-    return {Fail(put.error().Context(fmt::format("whether {} was written is unknown", key))), true};
+    return CommitManifest(*store_, layout_, *manifest, expected);
   }
 
   /// Best effort: what stays is garbage, and collected as such.

@@ -147,7 +147,16 @@ TEST_F(CheckpointCliTest, ExportsTheModelOnly) {
   }
   EXPECT_EQ((*reader)->manifest().tensors.size(), models);
 
-  Save(4, state_, {});
+  auto imported = Run({"ckpt", "import", folder, root_, "--step", "9"});
+  ASSERT_EQ(imported.exit_code, 0) << imported.err;
+  EXPECT_EQ(Run({"ckpt", "verify", root_, "--json"}).lines().at(0)["step"], 9);
+  auto again = Reader::Open(connection_, root_, 9);
+  ASSERT_TRUE(again) << again.error().ToString();
+  EXPECT_EQ((*again)->manifest().tensors, (*reader)->manifest().tensors);
+  EXPECT_EQ((*again)->manifest().meta, (*reader)->manifest().meta);
+  EXPECT_EQ(Run({"ckpt", "import", folder, root_, "--step", "9"}).exit_code, 1) << "it is there already";
+
+  Save(10, state_, {});
   auto refused = Run({"ckpt", "export", root_, folder});
   EXPECT_EQ(refused.exit_code, 4);
   EXPECT_THAT(refused.err, HasSubstr("model_config"));

@@ -1,0 +1,66 @@
+#include "millrace/checkpoint/commit.h"
+
+#include <algorithm>
+
+#include "millrace/base/crc.h"
+#include "millrace/object/blocking.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+Error Taken(std::uint64_t step) {
+  return Error(
+      Code::kAlreadyExists,
+      fmt::format("step {} has a committed checkpoint already (another run saves to the same place, or this one "
+                  "went back: remove the newer checkpoints or use another URL)",
+                  step));
+}
+
+}  // namespace
+
+Result<std::string> ExpectedFence(object::Store& store, const Layout& layout, std::uint64_t step, object::Call call) {
+  auto there = MR_TRY(object::Head(store, layout.ManifestKey(step), std::move(call)));
+  if (!there) return std::string();
+  if (there->size >= kFenceLimit) return Fail(Taken(step));
+  return there->etag;
+}
+
+CommitOutcome CommitManifest(object::Store& store, const Layout& layout, const Manifest& manifest,
+                             const std::string& expected_fence) {
+  const std::string text = manifest.Serialize();
+  const std::string key = layout.ManifestKey(manifest.step);
+  auto put = object::Put(
+      store, key, AsBytes(text),
+      {.if_match = expected_fence, .if_none_match = expected_fence.empty(), .content_type = "application/json"});
+  if (put) return {};
+  // Whatever the error says, a request may have got through: what lies there now decides.
+  auto there = object::GetAll(store, key, Manifest::kMaxBytes);
+  if (there && *there) {
+    const auto& [bytes, info] = **there;
+    if (bytes == text) return {};
+    if (bytes.size() >= kFenceLimit) return {Fail(Taken(manifest.step))};
+    if (info.etag != expected_fence) {
+      return {Fail(Code::kPreconditionFailed, "step {} was given up by garbage collection while it was being saved",
+                   manifest.step)};
+    }
+  }
+  return {Fail(put.error().Context(fmt::format("whether {} was written is unknown", key))), true};
+}
+
+void ChunkSums::Add(ByteSpan bytes) {
+  while (!bytes.empty()) {
+    const std::uint64_t room = chunk_bytes_ - size_ % chunk_bytes_;
+    ByteSpan piece = bytes.first(std::min<std::uint64_t>(room, bytes.size()));
+    open_ = Crc32c(piece, open_);
+    size_ += piece.size();
+    bytes = bytes.subspan(piece.size());
+    if (size_ % chunk_bytes_ == 0) sums_.push_back(std::exchange(open_, 0));
+  }
+}
+
+FileMeta ChunkSums::Finish() {
+  if (size_ % chunk_bytes_ != 0) sums_.push_back(open_);
+  return {size_, chunk_bytes_, std::move(sums_)};
+}
+
+}  // namespace millrace::checkpoint
