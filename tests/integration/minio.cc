@@ -16,14 +16,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Result<std::string> FindProgram() {
+Result<std::string> FindProgram(std::string_view name) {
   std::string path = std::getenv("PATH") ? std::getenv("PATH") : "";
   if (const char* peers = std::getenv("MILLRACE_PEERS")) path = std::string(peers) + "/bin:" + path;
   for (std::string_view folder : Split(path, ':')) {
-    fs::path candidate = fs::path(folder) / "minio";
+    fs::path candidate = fs::path(folder) / name;
     if (access(candidate.c_str(), X_OK) == 0) return candidate.string();
   }
-  return Fail(Code::kUnsupported, "there is no minio in $MILLRACE_PEERS/bin or PATH");
+  return Fail(Code::kUnsupported, "there is no {} in $MILLRACE_PEERS/bin or PATH", name);
 }
 
 /// A port that was free a moment ago: MinIO cannot be told to choose one and say which.
@@ -36,22 +36,38 @@ int FreePort() {
   return good ? ntohs(address.sin_port) : 0;
 }
 
+Status MakeCertificate(const fs::path& folder) {
+  std::string openssl = MR_TRY(FindProgram("openssl"));
+  auto made =
+      MR_TRY(Subprocess::Run({.argv = {openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+                                       "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout",
+                                       (folder / "private.key").string(), "-out", (folder / "public.crt").string()},
+                              .stderr_file = folder / "log"}));
+  if (made.state.ok()) return {};
+  return Fail(Code::kIo, "openssl makes no certificate: {}", ReadFile(folder / "log").value_or(""));
+}
+
 }  // namespace
 
-Result<std::unique_ptr<Minio>> Minio::Start(const std::string& access_key, const std::string& secret_key) {
-  std::string program = MR_TRY(FindProgram());
+Result<std::unique_ptr<Minio>> Minio::Start(Options options) {
+  std::string program = MR_TRY(FindProgram("minio"));
   TempDir folder = MR_TRY(TempDir::Create());
-  std::string address = fmt::format("127.0.0.1:{}", FreePort()), url = "http://" + address;
-  fs::path log = folder.path() / "log";
-  Subprocess process = MR_TRY(Subprocess::Start(
-      {.argv = {program, "server", "--quiet", (folder.path() / "data").string(), "--address", address},
-       .env = {{"MINIO_ROOT_USER", access_key},
-               {"MINIO_ROOT_PASSWORD", secret_key},
-               {"MINIO_BROWSER", "off"},
-               {"HOME", folder.path().string()}},
-       .stdout_file = log,
-       .stderr_file = log}));
-  http::Client client({});
+  fs::path log = folder.path() / "log", certificates = folder.path() / "certs";
+  fs::create_directory(certificates);
+  if (options.tls) MR_TRY(MakeCertificate(certificates));
+  std::string port = std::to_string(FreePort());
+  std::string url = (options.tls ? "https://localhost:" : "http://localhost:") + port;
+  Subprocess process =
+      MR_TRY(Subprocess::Start({.argv = {program, "server", "--quiet", "--certs-dir", certificates.string(),
+                                         "--address", "127.0.0.1:" + port, (folder.path() / "data").string()},
+                                .env = {{"MINIO_ROOT_USER", options.access_key},
+                                        {"MINIO_ROOT_PASSWORD", options.secret_key},
+                                        {"MINIO_DOMAIN", "localhost"},
+                                        {"MINIO_BROWSER", "off"},
+                                        {"HOME", folder.path().string()}},
+                                .stdout_file = log,
+                                .stderr_file = log}));
+  http::Client client({.verify_tls = false});
   Deadline deadline = Deadline::After(SystemClock(), std::chrono::seconds(20));
   while (!deadline.Passed(SystemClock())) {
     // Without a signature: refused as soon as requests are served at all (its health checks succeed before).

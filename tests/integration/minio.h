@@ -13,10 +13,16 @@ namespace millrace::peers {
 /// One server on a free loopback port with a folder of its own, gone with the object.
 class Minio {
  public:
-  /// kUnsupported when neither $MILLRACE_PEERS/bin nor PATH has a `minio`.
-  static Result<std::unique_ptr<Minio>> Start(const std::string& access_key, const std::string& secret_key);
+  struct Options {
+    std::string access_key, secret_key;
+    bool tls = false;  ///< with a certificate of its own for localhost, made by the openssl command
+  };
+  /// kUnsupported when neither $MILLRACE_PEERS/bin nor PATH has a `minio`, or for TLS an `openssl`. The server also
+  /// knows buckets by host name: BUCKET.localhost.
+  static Result<std::unique_ptr<Minio>> Start(Options options);
 
-  const std::string& url() const { return url_; }
+  const std::string& url() const { return url_; }  ///< http(s)://localhost:port
+  std::string certificate() const { return (folder_.path() / "certs" / "public.crt").string(); }
 
  private:
   Minio(TempDir folder, Subprocess process, std::string url)
