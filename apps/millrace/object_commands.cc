@@ -128,6 +128,7 @@ void Run::Report(const transfer::Batch::Outcome& outcome) {
     return;
   }
   if (error) last_exit_ = ToExitStatus(error->code());
+  if (!error) bytes_done_ += outcome.size;
   PrintItem(outcome.source, outcome.destination, outcome.size, error ? "failed" : "ok", error);
 }
 
@@ -150,7 +151,7 @@ int Run::Finish(const Status& planned) {
   batch_->Finish();
   progress_.reset();
   const transfer::BatchCounters& counters = batch_->counters();
-  std::uint64_t done = counters.items_done, failed = counters.items_failed, bytes = counters.bytes_moved;
+  std::uint64_t done = counters.items_done, failed = counters.items_failed, bytes = bytes_done_;
   double seconds = std::chrono::duration<double>(SystemClock().Now() - started_).count();
   if (context_.globals.json) {
     PrintJsonLine({{"event", "summary"},

@@ -87,7 +87,7 @@ class Run {
   const std::string verb_;
   MemoryBudget budget_;
   const TimePoint started_ = SystemClock().Now();
-  std::uint64_t skipped_ = 0, dry_items_ = 0;
+  std::uint64_t skipped_ = 0, dry_items_ = 0, bytes_done_ = 0;
   int last_exit_ = 0;
   bool cancelled_ = false;
   bool show_progress_ = false;

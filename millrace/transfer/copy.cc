@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -61,7 +62,8 @@ class TemporarySibling {
     std::string temp = (target.parent_path() / fmt::format(".millrace~tmp-{}", SecureHex(8))).string();
     TemporarySibling sibling(MR_TRY(OpenFile(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666)), temp, path);
     // Space that is missing is better noticed now than after half the download.
-    if (size > 0 && fallocate(sibling.fd(), 0, 0, static_cast<off_t>(size)) != 0 && errno == ENOSPC) {
+    struct statvfs disk;
+    if (fstatvfs(sibling.fd(), &disk) == 0 && size / disk.f_frsize > disk.f_bavail) {
       return Fail(Code::kNoSpace, "no space for the {} of {}", FormatBytes(size), path);
     }
     return sibling;
@@ -148,15 +150,14 @@ Status Upload(const std::string& path, object::Store& store, const std::string& 
 
 Status Download(object::Store& store, const object::ObjectInfo& info, const std::string& path, MemoryBudget& budget,
                 const CopySettings& settings, object::Call call) {
-  auto sibling = MR_TRY(TemporarySibling::Create(path, info.size > settings.part_bytes ? info.size : 0));
-  RangedReader reader(store, budget, info,
-                      {.part_bytes = settings.part_bytes, .parallel_parts = settings.parallel_parts});
-  std::uint64_t offset = 0;
+  auto sibling = MR_TRY(TemporarySibling::Create(path, info.size));
+  RangedReader reader(
+      store, budget, info,
+      {.part_bytes = settings.part_bytes, .parallel_parts = settings.parallel_parts, .in_order = false});
   for (;;) {
     ByteSpan piece = MR_TRY(reader.Next(call));
     if (piece.empty()) break;
-    MR_TRY(WriteFully(sibling.fd(), piece, offset, path));
-    offset += piece.size();
+    MR_TRY(WriteFully(sibling.fd(), piece, reader.offset(), path));
     if (settings.on_bytes) settings.on_bytes(piece.size());
   }
   return sibling.Publish(ToTimespec(info.modified));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <stop_token>
+#include <utility>
 
 #include "millrace/base/sync.h"
 #include "millrace/object/rules.h"
@@ -42,17 +43,24 @@ struct RangedReader::Rep {
     while (in_flight > 0) changed.Wait(mutex);
   }
 
-  /// A part on its way or arrived. Owned by the deque and, while on its way, by its completion.
-  struct Part {
+  /// The memory of a part. It goes from part to part: fresh pages cost more than the bytes that fill them.
+  struct Block {
     Reservation reservation;
     Buffer buffer;
+  };
+  /// A part on its way or arrived. It stays in `ahead` while on its way: were its completion an owner, memory could go
+  /// back to the budget after reader and budget are gone.
+  struct Part {
+    Block block;
+    std::uint64_t offset = 0, length = 0;
     bool arrived = false;
     Status status;
   };
 
   Result<ByteSpan> Next(const object::Call& call) MR_EXCLUDES(mutex);
   Status FetchAhead(const object::Call& call) MR_EXCLUDES(mutex);
-  void Start(Reservation reservation, std::uint64_t length) MR_EXCLUDES(mutex);
+  void Start(Block block) MR_EXCLUDES(mutex);
+  std::deque<std::unique_ptr<Part>>::iterator FirstArrived() MR_REQUIRES(mutex);
 
   object::Store& store;
   MemoryBudget& budget;
@@ -62,8 +70,9 @@ struct RangedReader::Rep {
 
   // The reader's thread only.
   std::uint64_t next = 0, end = 0;          ///< what has not been asked for yet
-  std::deque<std::shared_ptr<Part>> ahead;  ///< in order of their offsets
-  std::shared_ptr<Part> current;            ///< what the caller looks at
+  std::deque<std::unique_ptr<Part>> ahead;  ///< in order of their offsets
+  std::unique_ptr<Part> current;            ///< what the caller looks at
+  std::optional<Block> spare;               ///< of the part that the caller looked at before
 
   std::stop_source stop;
   Mutex mutex;
@@ -72,49 +81,62 @@ struct RangedReader::Rep {
 };
 
 Result<ByteSpan> RangedReader::Rep::Next(const object::Call& call) {
+  if (current && next < end) spare = std::move(current->block);
   current.reset();
   MR_TRY(FetchAhead(call));
   if (ahead.empty()) return ByteSpan();
-  std::shared_ptr<Part> front = ahead.front();
   {
     MutexLock lock(mutex);
-    auto arrived = [&] { return front->arrived; };
+    auto arrived = [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return FirstArrived() != ahead.end(); };
     bool in_time = call.deadline.infinite() ? changed.Wait(mutex, call.stop, arrived)
                                             : changed.WaitUntil(mutex, call.deadline.at(), call.stop, arrived);
     if (!in_time && call.stop.stop_requested()) return Fail(Code::kCancelled, "reading {} was cancelled", info.key);
     if (!in_time) return Fail(Code::kDeadlineExceeded, "reading {} took too long", info.key);
+    auto found = FirstArrived();
+    MR_TRY(Status((*found)->status));
+    current = std::move(*found);
+    ahead.erase(found);
   }
-  MR_TRY(Status(front->status));
-  ahead.pop_front();
-  current = std::move(front);
-  return current->buffer.span();
+  return current->block.buffer.span().first(current->length);
+}
+
+/// The part that may be handed out next, or the end.
+std::deque<std::unique_ptr<RangedReader::Rep::Part>>::iterator RangedReader::Rep::FirstArrived() {
+  if (options.in_order) return ahead.front()->arrived ? ahead.begin() : ahead.end();
+  return std::ranges::find_if(ahead, [](const auto& part) { return part->arrived; });
 }
 
 /// Asks for parts until enough are ahead or memory is short; waits for memory only when none is ahead.
 Status RangedReader::Rep::FetchAhead(const object::Call& call) {
   while (next < end && ahead.size() < static_cast<std::size_t>(options.parallel_parts)) {
-    std::uint64_t length = std::min(part_bytes, end - next);
-    if (ahead.empty()) {
-      Start(MR_TRY(budget.Acquire(length, call.stop)), length);
-    } else {
-      auto reservation = budget.TryAcquire(length, MemoryBudget::Priority::kSpeculative);
-      if (!reservation) return {};
-      Start(*std::move(reservation), length);
+    if (spare) {
+      Start(*std::exchange(spare, std::nullopt));
+      continue;
     }
+    std::uint64_t bytes = std::min(part_bytes, end - next);
+    std::optional<Reservation> reservation;
+    if (ahead.empty()) {
+      reservation = MR_TRY(budget.Acquire(bytes, call.stop));
+    } else {
+      reservation = budget.TryAcquire(bytes, MemoryBudget::Priority::kSpeculative);
+    }
+    if (!reservation) return {};
+    Start({*std::move(reservation), Buffer(bytes)});
   }
   return {};
 }
 
-void RangedReader::Rep::Start(Reservation reservation, std::uint64_t length) {
-  auto part = std::make_shared<Part>(Part{std::move(reservation), Buffer(length), false, {}});
-  ahead.push_back(part);
+void RangedReader::Rep::Start(Block block) {
+  std::uint64_t length = std::min<std::uint64_t>(block.buffer.size(), end - next);
+  ahead.push_back(std::make_unique<Part>(Part{std::move(block), next, length, false, {}}));
+  Part* part = ahead.back().get();
   {
     MutexLock lock(mutex);
     ++in_flight;
   }
   object::GetOptions get{.range = object::ByteRange{next, length}, .if_match = info.etag};
   next += length;
-  MutableByteSpan into = part->buffer.span();
+  MutableByteSpan into = part->block.buffer.span().first(length);
   store.Get(info.key, std::move(get), into, {.stop = stop.get_token()},
             [this, part, length](Result<std::optional<object::GetResult>> got) {
               Status status = CheckGot(got, info, length);
@@ -132,6 +154,8 @@ RangedReader::RangedReader(object::Store& store, MemoryBudget& budget, object::O
 RangedReader::~RangedReader() = default;
 
 Result<ByteSpan> RangedReader::Next(object::Call call) { return rep_->Next(call); }
+
+std::uint64_t RangedReader::offset() const { return rep_->current ? rep_->current->offset : rep_->end; }
 
 Status ReadInto(object::Store& store, const object::ObjectInfo& info, std::uint64_t offset, MutableByteSpan into,
                 int parallel_parts, std::uint64_t part_bytes, object::Call call) {

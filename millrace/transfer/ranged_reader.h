@@ -21,13 +21,17 @@ class RangedReader {
     std::uint64_t part_bytes = 8 * kMiB;
     int parallel_parts = 8;
     std::optional<object::ByteRange> range;
+    /// False: pieces come as they arrive, and offset() says where they belong.
+    bool in_order = true;
   };
   /// `info` from Head or a listing. Store and budget must outlive the reader.
   RangedReader(object::Store& store, MemoryBudget& budget, object::ObjectInfo info, Options options);
   ~RangedReader();
 
-  /// The next piece in order, or an empty span at the end. Valid until the next call.
+  /// The next piece, or an empty span at the end. Valid until the next call.
   Result<ByteSpan> Next(object::Call call = {});
+  /// Where in the object the piece lies that Next gave last.
+  std::uint64_t offset() const;
 
  private:
   struct Rep;

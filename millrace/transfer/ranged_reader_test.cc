@@ -50,6 +50,27 @@ TEST_F(RangedReaderTest, ReadsWholesAndRanges) {
   EXPECT_LE(budget_.peak(), budget_.total());
 }
 
+TEST_F(RangedReaderTest, UnorderedPiecesSayWhereTheyBelong) {
+  object::ObjectInfo info = MustPut(25'500);
+  FakeClock clock;
+  auto slow = FaultStore::Create(store_, 1, clock);
+  slow->Add({.operation = Operation::kGet, .fault = {.latency = std::chrono::hours(1)}});  // the first part
+  RangedReader reader(*slow, budget_, info, {.part_bytes = 1000, .parallel_parts = 4, .in_order = false});
+  std::string content(25'500, '?');
+  for (std::size_t got = 0; got < content.size();) {
+    auto piece = reader.Next();
+    ASSERT_TRUE(piece);
+    EXPECT_TRUE(got > 0 || reader.offset() > 0);
+    content.replace(reader.offset(), piece->size(), AsText(*piece));
+    got += piece->size();
+    if (got != 24'500) continue;
+    clock.AwaitSleepers(1);
+    clock.Advance(std::chrono::hours(1));
+  }
+  EXPECT_EQ(content, content_);
+  EXPECT_TRUE(reader.Next()->empty());
+}
+
 TEST_F(RangedReaderTest, PartsShrinkToASmallBudget) {
   object::ObjectInfo info = MustPut(100'000);
   MemoryBudget small(3000);
