@@ -1,0 +1,257 @@
+// The object verbs end to end: the real program, an S3 endpoint in this process, files on disk.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "millrace/base/files.h"
+#include "millrace/base/json.h"
+#include "millrace/base/subprocess.h"
+#include "millrace/base/text.h"
+#include "millrace/s3d/server.h"
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+using testing::UnorderedElementsAre;
+
+class ObjectCommands : public testing::Test {
+ protected:
+  void SetUp() override {
+    const char* bin = std::getenv("MILLRACE_BIN");
+    if (!bin) GTEST_SKIP() << "MILLRACE_BIN does not say where the program is";
+    program_ = fs::path(bin) / "millrace";
+    auto server = s3d::Server::Start(
+        {.root = folder_.path() / "s3d", .access_key = "key", .secret_key = "secret-of-the-test", .sync = false});
+    ASSERT_TRUE(server) << server.error().ToString();
+    server_ = *std::move(server);
+    ASSERT_TRUE(server_->CreateBucket("bucket"));
+    fs::create_directories(work());
+  }
+
+  fs::path work() const { return folder_.path() / "work"; }
+
+  struct Ran {
+    int exit = -1;
+    std::string out, err;
+    std::vector<std::string> lines() const {
+      std::vector<std::string> all;
+      for (std::string_view line : Split(out, '\n')) {
+        if (!line.empty()) all.emplace_back(line);
+      }
+      return all;
+    }
+    std::vector<Json> objects() const {
+      std::vector<Json> all;
+      for (const std::string& line : lines()) all.push_back(ParseJson(line, "output").value_or(Json()));
+      return all;
+    }
+  };
+  Ran Millrace(std::vector<std::string> arguments, std::map<std::string, std::string> env = {}) {
+    fs::path err = folder_.path() / "stderr";
+    fs::remove(err);
+    Subprocess::Options options{.argv = {program_.string()}, .working_directory = work(), .stderr_file = err};
+    for (std::string& argument : arguments) options.argv.push_back(std::move(argument));
+    options.env = {{"AWS_ENDPOINT_URL", server_->endpoint()},       {"AWS_ACCESS_KEY_ID", "key"},
+                   {"AWS_SECRET_ACCESS_KEY", "secret-of-the-test"}, {"AWS_REGION", "us-east-1"},
+                   {"AWS_EC2_METADATA_DISABLED", "true"},           {"AWS_MAX_ATTEMPTS", "2"}};
+    for (auto& [name, value] : env) options.env[name] = value;
+    auto output = Subprocess::Run(std::move(options));
+    EXPECT_TRUE(output) << (output ? "" : output.error().ToString());
+    if (!output) return {};
+    return {output->state.signal ? -output->state.signal : output->state.exit_code, output->stdout_text,
+            ReadFile(err).value_or("")};
+  }
+
+  void WriteLocal(const std::string& name, std::string_view content) {
+    fs::create_directories((work() / name).parent_path());
+    std::ofstream(work() / name, std::ios::binary) << content;
+  }
+  std::string Local(const std::string& name) { return ReadFile(work() / name).value_or("<absent>"); }
+  std::vector<std::string> LocalFiles(const std::string& beneath) {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::recursive_directory_iterator(work() / beneath)) {
+      if (entry.is_regular_file()) names.push_back(fs::relative(entry.path(), work() / beneath).string());
+    }
+    return names;
+  }
+  std::vector<std::string> Keys(const std::string& url) {
+    std::vector<std::string> keys;
+    for (const Json& object : Millrace({"ls", "-r", "--json", url}).objects()) keys.push_back(object.value("key", "?"));
+    return keys;
+  }
+
+  TempDir folder_ = std::move(*TempDir::Create());
+  fs::path program_;
+  std::unique_ptr<s3d::Server> server_;
+};
+
+TEST_F(ObjectCommands, AFileGoesThereAndBack) {
+  std::string content(9 * kMiB + 17, 'x');  // two parts
+  WriteLocal("file.bin", content);
+  EXPECT_EQ(Millrace({"cp", "file.bin", "s3://bucket/folder/"}).exit, 0);
+  EXPECT_EQ(Millrace({"cp", "s3://bucket/folder/file.bin", "back.bin"}).exit, 0);
+  EXPECT_TRUE(Local("back.bin") == content);
+  EXPECT_TRUE(Millrace({"cat", "s3://bucket/folder/file.bin"}).out == content);
+  EXPECT_EQ(Millrace({"cp", "s3://bucket/folder/file.bin", "file:///" + work().string() + "/by-url"}).exit, 0);
+  EXPECT_TRUE(Local("by-url") == content);
+}
+
+TEST_F(ObjectCommands, FoldersGlobsAndFilters) {
+  for (const char* name : {"d/a.txt", "d/b.bin", "d/sub/c.txt", "d/sub/d.tmp"}) WriteLocal(name, name);
+  EXPECT_EQ(Millrace({"cp", "d", "s3://bucket/x/"}).exit, 2) << "a folder needs --recursive";
+  EXPECT_EQ(Millrace({"cp", "-r", "d", "s3://bucket/x"}).exit, 0);
+  EXPECT_THAT(Keys("s3://bucket/x/"), ElementsAre("x/a.txt", "x/b.bin", "x/sub/c.txt", "x/sub/d.tmp"));
+  EXPECT_EQ(Millrace({"cp", "s3://bucket/x/*.txt", "texts/"}).exit, 0);
+  EXPECT_THAT(LocalFiles("texts"), UnorderedElementsAre("a.txt", "sub/c.txt"));
+  EXPECT_EQ(Local("texts/sub/c.txt"), "d/sub/c.txt");
+  EXPECT_EQ(Millrace({"cp", "-r", "--exclude", "*.tmp", "--exclude", "*.bin", "s3://bucket/x/", "s3://bucket/y/"}).exit,
+            0);
+  EXPECT_THAT(Keys("s3://bucket/y/"), ElementsAre("y/a.txt", "y/sub/c.txt"));
+  EXPECT_EQ(Millrace({"mv", "s3://bucket/y/a.txt", "s3://bucket/z"}).exit, 0);
+  EXPECT_THAT(Keys("s3://bucket/y/"), ElementsAre("y/sub/c.txt"));
+  EXPECT_EQ(Millrace({"cat", "s3://bucket/z"}).out, "d/a.txt");
+}
+
+TEST_F(ObjectCommands, SyncCopiesOnlyWhatDiffers) {
+  for (const char* name : {"d/a", "d/b", "d/sub/c"}) WriteLocal(name, name);
+  EXPECT_EQ(Millrace({"sync", "d", "s3://bucket/d"}).exit, 0);
+  Json summary = Millrace({"sync", "d", "s3://bucket/d", "--json"}).objects().back();
+  EXPECT_EQ(summary["items"], 0);
+  EXPECT_EQ(summary["unchanged"], 3);
+  WriteLocal("d/b", "longer than before");
+  fs::remove(work() / "d/a");
+  EXPECT_THAT(Millrace({"sync", "--delete", "--dry-run", "d", "s3://bucket/d"}).lines(),
+              ElementsAre("sync delete s3://bucket/d/a", "sync " + (work() / "d/b").string() + " s3://bucket/d/b"));
+  EXPECT_THAT(Keys("s3://bucket/d/"), ElementsAre("d/a", "d/b", "d/sub/c")) << "a dry run changes nothing";
+  EXPECT_EQ(Millrace({"sync", "--delete", "d", "s3://bucket/d"}).exit, 0);
+  EXPECT_THAT(Keys("s3://bucket/d/"), ElementsAre("d/b", "d/sub/c"));
+  EXPECT_EQ(Millrace({"sync", "s3://bucket/d", "copy"}).exit, 0);
+  EXPECT_EQ(Local("copy/b"), "longer than before");
+  EXPECT_EQ(Millrace({"sync", "s3://bucket/d", "copy", "--exact-timestamps", "--json"}).objects().back()["items"], 0);
+  WriteLocal("copy/extra", "x");
+  EXPECT_EQ(Millrace({"sync", "--delete", "s3://bucket/d", "copy"}).exit, 0);
+  EXPECT_THAT(LocalFiles("copy"), UnorderedElementsAre("b", "sub/c"));
+}
+
+TEST_F(ObjectCommands, JsonSaysWhatHappenedToEachItem) {
+  WriteLocal("d/a", "12345");
+  WriteLocal("d/b", "1");
+  auto objects = Millrace({"cp", "-r", "--json", "d/", "s3://bucket/"}).objects();
+  ASSERT_EQ(objects.size(), 3u);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(objects[i]["status"], "ok");
+    EXPECT_THAT(objects[i]["destination"].get<std::string>(), HasSubstr("s3://bucket/"));
+  }
+  EXPECT_EQ(objects[2]["event"], "summary");
+  EXPECT_EQ(objects[2]["items"], 2);
+  EXPECT_EQ(objects[2]["bytes"], 6);
+  auto listed = Millrace({"ls", "--json", "s3://bucket/"}).objects();
+  ASSERT_EQ(listed.size(), 2u);
+  EXPECT_EQ(listed[0]["key"], "a");
+  EXPECT_EQ(listed[0]["size"], 5);
+  EXPECT_FALSE(listed[0]["etag"].get<std::string>().empty());
+  EXPECT_TRUE(ParseIso8601(listed[0]["modified"].get<std::string>()));
+  Json head = Millrace({"head", "--json", "s3://bucket/a"}).objects().at(0);
+  EXPECT_EQ(head["size"], 5);
+  Json usage = Millrace({"du", "--json", "s3://bucket"}).objects().at(0);
+  EXPECT_EQ(usage["bytes"], 6);
+  EXPECT_EQ(usage["objects"], 2);
+}
+
+TEST_F(ObjectCommands, ExitStatusesTellFailuresApart) {
+  WriteLocal("file", "x");
+  EXPECT_EQ(Millrace({"cp", "file", "s3://bucket/k"}).exit, 0);
+  Ran absent = Millrace({"cp", "s3://bucket/absent", "x"});
+  EXPECT_EQ(absent.exit, 4);
+  EXPECT_THAT(absent.err, HasSubstr("s3://bucket/absent does not exist"));
+  EXPECT_EQ(Millrace({"ls", "s3://bucket/absent"}).exit, 4);
+  EXPECT_EQ(Millrace({"rm", "s3://bucket/absent"}).exit, 4);
+  EXPECT_EQ(Millrace({"cp", "absent", "s3://bucket/k"}).exit, 4);
+  EXPECT_EQ(Millrace({"cp", "file", "s3://Bad_Bucket/k"}).exit, 2);
+  EXPECT_EQ(Millrace({"cp", "file", "gs://bucket/k"}).exit, 2);
+  EXPECT_EQ(Millrace({"cp", "file"}).exit, 2);
+  EXPECT_EQ(Millrace({"cp", "--recursiv", "file", "s3://bucket/"}).exit, 2);
+  EXPECT_EQ(Millrace({"cp", "file", "file"}).exit, 2);
+  EXPECT_EQ(Millrace({"sync", "absent", "s3://bucket/k"}).exit, 4);
+  EXPECT_EQ(Millrace({"rm", "s3://bucket"}).exit, 2) << "a whole bucket needs --recursive";
+  Ran denied = Millrace({"cat", "s3://bucket/k"}, {{"AWS_SECRET_ACCESS_KEY", "wrong"}});
+  EXPECT_EQ(denied.exit, 5);
+  EXPECT_THAT(denied.err, Not(HasSubstr("wrong")));
+}
+
+TEST_F(ObjectCommands, FailuresOfSomeAreNamedAndTheRestGoesOn) {
+  for (const char* name : {"d/a", "d/b", "d/c"}) WriteLocal(name, name);
+  fs::create_directories(work() / "out/b");  // a folder where a file should go
+  ASSERT_EQ(Millrace({"cp", "-r", "d", "s3://bucket/d"}).exit, 0);
+  Ran ran = Millrace({"cp", "-r", "--json", "s3://bucket/d", "out"});
+  EXPECT_EQ(ran.exit, 3);
+  EXPECT_THAT(ran.err, HasSubstr("s3://bucket/d/b"));
+  EXPECT_EQ(Local("out/a"), "d/a");
+  EXPECT_EQ(Local("out/c"), "d/c");
+  EXPECT_EQ(ran.objects().back()["failed"], 1);
+  EXPECT_THAT(LocalFiles("out"), UnorderedElementsAre("a", "c")) << "no temporary file stays";
+}
+
+TEST_F(ObjectCommands, KeysThatLeadOutOfTheDestinationAreRefused) {
+  WriteLocal("evil", "evil");
+  // The path that a client would normalize is sent as it is by the store.
+  ASSERT_EQ(Millrace({"cp", "evil", "s3://bucket/in/../../evil"}).exit, 0);
+  ASSERT_EQ(Millrace({"cp", "evil", "s3://bucket/in/good"}).exit, 0);
+  Ran ran = Millrace({"cp", "-r", "s3://bucket/in/", "deep/out/"});
+  EXPECT_EQ(ran.exit, 3);
+  EXPECT_THAT(ran.err, HasSubstr("refused"));
+  EXPECT_THAT(LocalFiles("deep"), ElementsAre("out/good"));
+}
+
+TEST_F(ObjectCommands, PipeMetadataPresignAndBuckets) {
+  EXPECT_EQ(Millrace({"mb", "s3://second"}).exit, 0);
+  EXPECT_EQ(Millrace({"mb", "s3://second/key"}).exit, 2);
+  EXPECT_THAT(Millrace({"ls"}).out, HasSubstr("s3://second"));
+  EXPECT_EQ(Millrace({"pipe", "s3://second/empty"}).exit, 0);
+  EXPECT_EQ(Millrace({"cat", "s3://second/empty"}).out, "");
+  EXPECT_EQ(Millrace({"rb", "s3://second"}).exit, 1) << "it is not empty";
+  WriteLocal("page.html", "<p>");
+  EXPECT_EQ(Millrace({"cp", "--metadata", "Colour=blue", "page.html", "s3://second/"}).exit, 0);
+  Json head = Millrace({"head", "--json", "s3://second/page.html"}).objects().at(0);
+  EXPECT_EQ(head["content_type"], "text/html");
+  EXPECT_EQ(head["metadata"]["colour"], "blue");
+  EXPECT_THAT(Millrace({"presign", "s3://second/page.html", "--expires-in", "5m"}).out, HasSubstr("X-Amz-Expires=300"));
+  EXPECT_EQ(Millrace({"cp", "s3://second/page.html", "s3://bucket/copied"}).exit, 0) << "between buckets";
+  EXPECT_EQ(Millrace({"cat", "s3://bucket/copied"}).out, "<p>");
+  EXPECT_EQ(Millrace({"rm", "-r", "s3://second"}).exit, 0);
+  EXPECT_EQ(Millrace({"rb", "s3://second"}).exit, 0);
+}
+
+TEST_F(ObjectCommands, FilesAloneNeedNoCredentials) {
+  WriteLocal("d/a", "1");
+  std::map<std::string, std::string> none = {
+      {"AWS_ACCESS_KEY_ID", ""}, {"AWS_SECRET_ACCESS_KEY", ""}, {"AWS_ENDPOINT_URL", "http://127.0.0.1:9"}};
+  EXPECT_EQ(Millrace({"cp", "-r", "d", "e"}, none).exit, 0);
+  EXPECT_EQ(Local("e/a"), "1");
+  EXPECT_THAT(Millrace({"ls", "e/"}, none).out, HasSubstr(" a\n"));
+}
+
+TEST_F(ObjectCommands, CompletionScriptsKnowTheCommands) {
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    Ran ran = Millrace({"completion", shell});
+    EXPECT_EQ(ran.exit, 0);
+    EXPECT_THAT(ran.out, HasSubstr("sync"));
+    EXPECT_THAT(ran.out, HasSubstr("endpoint-url"));
+  }
+  std::ofstream(work() / "complete.sh") << Millrace({"completion", "bash"}).out
+                                        << "COMP_WORDS=(millrace cp --rec); COMP_CWORD=2; _millrace\n"
+                                        << "[ \"${COMPREPLY[*]}\" = --recursive ]\n";
+  auto bash = Subprocess::Run({.argv = {"bash", "complete.sh"}, .working_directory = work()});
+  ASSERT_TRUE(bash);
+  EXPECT_TRUE(bash->state.ok());
+  EXPECT_EQ(Millrace({"completion", "tcsh"}).exit, 2);
+}
+
+}  // namespace
+}  // namespace millrace
