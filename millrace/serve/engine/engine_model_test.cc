@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "millrace/base/files.h"
@@ -113,20 +115,14 @@ class LoadModelTest : public testing::Test {
  protected:
   void SetUp() override {
     connection_ = *object::Connection::Open({});
-    int document = 0;
-    auto next = [&document](std::string& text) -> Result<bool> {
-      text.clear();
-      for (int i = 0; i < 40; ++i)
-        text += "word" + std::to_string((document * 7 + i * 13) % 50) + (i % 2 ? " and " : " or ");
-      return document++ < 40;
-    };
-    auto trained = tokenizer::TrainSentencePieceBpe(next, {.vocab_size = 320, .threads = 1});
-    ASSERT_TRUE(trained) << trained.error().ToString();
-    tokenizer_ = *trained;
+    const char* source = std::getenv("MILLRACE_SOURCE");
+    auto model = ReadFile(std::filesystem::path(source ? source : ".") / "millrace/train/testdata/tokenizer.model");
+    ASSERT_TRUE(model) << model.error().ToString();
+    tokenizer_ = *std::move(model);
     Write("tokenizer.model", tokenizer_);
     fingerprint_ = (*tokenizer::Load(AsBytes(tokenizer_), "test"))->fingerprint();
-    model_ = RandomModel(Tiny(320));
-    expected_ = GreedyByDefinition(*model_, {5, 6, 7, 300}, 20);
+    model_ = RandomModel(Tiny(300));
+    expected_ = GreedyByDefinition(*model_, {5, 6, 7, 270}, 20);
   }
   std::string Path(std::string_view name) const { return (folder_.path() / name).string(); }
   void Write(std::string name, std::string_view content) {
@@ -181,7 +177,7 @@ TEST_F(LoadModelTest, FromTheNewestCheckpointOfARun) {
   EXPECT_THAT(loaded->source, HasSubstr("20"));
   EXPECT_EQ(loaded->tokenizer->fingerprint(), fingerprint_);
   EXPECT_FALSE(loaded->add_bos);
-  EXPECT_EQ(GreedyByScheduler(*loaded->model, {5, 6, 7, 300}, 20), expected_);
+  EXPECT_EQ(GreedyByScheduler(*loaded->model, {5, 6, 7, 270}, 20), expected_);
   EXPECT_THAT(Load({.model_url = Path("run"), .step = 10})->source, HasSubstr("10"));
   EXPECT_EQ(Load({.model_url = Path("run"), .step = 11}).error().code(), Code::kNotFound);
 }
@@ -191,12 +187,12 @@ TEST_F(LoadModelTest, FromAHuggingFaceFolder) {
   auto loaded = Load({.model_url = Path("hf")});
   ASSERT_TRUE(loaded) << loaded.error().ToString();
   EXPECT_TRUE(loaded->add_bos);
-  EXPECT_EQ(GreedyByScheduler(*loaded->model, {5, 6, 7, 300}, 20), expected_);
+  EXPECT_EQ(GreedyByScheduler(*loaded->model, {5, 6, 7, 270}, 20), expected_);
   Write("hf/tokenizer_config.json", R"({"add_bos_token": false})");
   auto rounded = Load({.model_url = Path("hf/"), .precision = "bf16"});
   ASSERT_TRUE(rounded) << rounded.error().ToString();
   EXPECT_FALSE(rounded->add_bos);
-  EXPECT_EQ(GreedyByScheduler(*rounded->model, {5, 6, 7, 300}, 20).size(), 20u);
+  EXPECT_EQ(GreedyByScheduler(*rounded->model, {5, 6, 7, 270}, 20).size(), 20u);
 }
 
 TEST_F(LoadModelTest, SaysWhatIsMissingOrWrong) {
