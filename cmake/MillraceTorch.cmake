@@ -44,7 +44,8 @@ if(NOT TORCH_ROOT AND MILLRACE_LIB_protobuf)
   file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
   execute_process(COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bind_symbolic.py
     ${MILLRACE_LIB_sentencepiece} ${private_sentencepiece} COMMAND_ERROR_IS_FATAL ANY)
-  target_link_libraries(millrace_torch INTERFACE
-    -Wl,--push-state,--no-as-needed,${MILLRACE_LIB_protobuf},--as-needed,${private_sentencepiece},--pop-state
-    -Wl,-rpath,${CMAKE_BINARY_DIR}/lib)
+  # An option, because options stand before all libraries, in whatever order a program names its modules.
+  target_link_options(millrace_torch INTERFACE
+    LINKER:--push-state,--no-as-needed,${MILLRACE_LIB_protobuf},--pop-state)
+  target_link_libraries(millrace_torch INTERFACE ${private_sentencepiece} -Wl,-rpath,${CMAKE_BINARY_DIR}/lib)
 endif()
