@@ -200,13 +200,14 @@ class Cache final : public BlockCache {
       MutexLock lock(mutex_);
       ++fetches_;
     }
-    auto done = [this, run](Result<std::optional<object::GetResult>> got) {
+    auto done = [this, run = run](Result<std::optional<object::GetResult>> got) mutable {
       Status checked = CheckVersion(run->version, run->bytes().size(), got);
       memory_.Publish(run, checked ? std::nullopt : std::optional(checked.error()));
       if (checked && disk_) {
         std::move_only_function<void()> work = [this, run] { SaveToDisk(*run); };
         disk_work_.TryPush(work);  // a disk that cannot keep up caches less
       }
+      run.reset();  // the cache may be gone as soon as this fetch does not count any more
       MutexLock lock(mutex_);
       if (--fetches_ == 0) idle_.NotifyAll();
     };
