@@ -250,6 +250,19 @@ TEST_F(CheckpointTest, WaitTellsOnceAndDestructionWaits) {
   EXPECT_THAT(done, ElementsAre(1, 2));
 }
 
+TEST_F(CheckpointTest, TheFirstSaveFindsItsMemoryReady) {
+  State state = State::Random(1);
+  Writer::Options options = Options();
+  for (const SavePiece& piece : Whole(state)) options.snapshot_bytes += piece.bytes.size();
+  auto writer = Open(SingleProcessGroup(), options);
+  ASSERT_TRUE(writer->Wait());
+  const std::uint64_t reserved = budget_.used();
+  EXPECT_EQ(reserved, options.snapshot_bytes + 1 * kMiB);
+  ASSERT_TRUE(Save(*writer, 1, state));
+  EXPECT_EQ(budget_.used(), reserved);
+  EXPECT_EQ(budget_.peak(), reserved) << "the snapshot is all that is taken";
+}
+
 TEST_F(CheckpointTest, AStepIsCommittedOnce) {
   State first = State::Random(1), second = State::Random(2);
   auto writer = Open();

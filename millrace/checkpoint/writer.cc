@@ -37,6 +37,9 @@ Result<std::string> DecodeResult(std::string text) {
   return Fail(Error(static_cast<Code>(code - 1), std::move(text)));
 }
 
+/// For the header of a file with some thousand tensors, beside Options::snapshot_bytes.
+constexpr std::uint64_t kHeaderRoom = 1 * kMiB;
+
 /// One save under way.
 struct Job {
   std::uint64_t step = 0;
@@ -116,7 +119,7 @@ class StoreWriter final : public Writer {
   void Work(std::stop_token stop) {
     if (options_.snapshot_bytes > 0) {
       // A failure is told by the first Save, which needs the same memory.
-      if (snapshot_.Reserve(options_.snapshot_bytes)) snapshot_.Touch();
+      if (snapshot_.Reserve(options_.snapshot_bytes + kHeaderRoom)) snapshot_.Touch();
       Idle(std::nullopt);
     }
     while (auto job = NextJob(stop)) {
