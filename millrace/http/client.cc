@@ -59,6 +59,7 @@ class Client::Loop {
     std::optional<std::stop_callback<Canceller>> canceller;
   };
 
+  std::unique_ptr<Flight> Enqueue(std::unique_ptr<Flight> flight) MR_EXCLUDES(mutex_);
   void Cancel(Id id) MR_EXCLUDES(mutex_);
   void Wake();
 
@@ -158,21 +159,21 @@ Client::Loop::~Loop() {
 }
 
 void Client::Loop::Send(Request request, BodyTarget target, Call call, Completion done) {
-  auto flight = std::make_unique<Flight>(std::move(request), target, std::move(call), std::move(done));
-  bool first = false;
-  {
-    MutexLock lock(mutex_);
-    if (!stopping_) {
-      flight->id = next_id_++;
-      first = arrived_.empty();
-      arrived_.push_back(std::move(flight));
-    }
-  }
-  if (flight) {  // too late
-    flight->transfer.TakeCompletion()(Fail(flight->transfer.Failure(Code::kCancelled, "the client is shutting down")));
-  } else if (first) {
-    Wake();
-  }
+  auto flight = Enqueue(std::make_unique<Flight>(std::move(request), target, std::move(call), std::move(done)));
+  if (!flight) return;
+  flight->transfer.TakeCompletion()(Fail(flight->transfer.Failure(Code::kCancelled, "the client is shutting down")));
+}
+
+/// Leaves the flight in the inbox, or gives it back when it is too late for that.
+std::unique_ptr<Client::Loop::Flight> Client::Loop::Enqueue(std::unique_ptr<Flight> flight) {
+  MutexLock lock(mutex_);
+  if (stopping_) return flight;
+  flight->id = next_id_++;
+  bool first = arrived_.empty();
+  arrived_.push_back(std::move(flight));
+  lock.Unlock();
+  if (first) Wake();
+  return nullptr;
 }
 
 void Client::Loop::Cancel(Id id) {

@@ -42,9 +42,9 @@ struct Request {
   ByteSpan body;
 };
 
-/// Where a successful (2xx) body goes. The first `into.size()` bytes land there without another copy; a longer body fails
-/// with kCorrupt. With an empty span the body is collected in Response::body, up to `max_collected`.
-/// Bodies of other statuses are always collected.
+/// Where a successful (2xx) body goes. The first `into.size()` bytes land there without another copy; a longer body
+/// fails with kCorrupt. With an empty span the body is collected in Response::body, up to `max_collected`. Bodies of
+/// other statuses are always collected.
 struct BodyTarget {
   MutableByteSpan into;  ///< borrowed until the completion has run
   std::uint64_t max_collected = 64 * kMiB;
@@ -53,15 +53,15 @@ struct BodyTarget {
 struct Response {
   int status = 0;
   Headers headers;
-  std::string body;         ///< what was collected
+  std::string body;            ///< what was collected
   std::uint64_t received = 0;  ///< bytes of body, wherever they went
 };
 
 /// What a request may cost. A request that goes over fails with kDeadlineExceeded or kUnavailable.
 struct Timeouts {
   Duration connect = std::chrono::seconds(5);
-  Duration first_byte = std::chrono::seconds(30);   ///< from the request's last byte to the status line
-  Duration stall = std::chrono::seconds(20);        ///< no byte moved in either direction
+  Duration first_byte = std::chrono::seconds(30);  ///< from the request's last byte to the status line
+  Duration stall = std::chrono::seconds(20);       ///< no byte moved in either direction
 };
 
 /// Who waits, and until when. A cancelled call completes soon with kCancelled; its buffers are then no longer touched.
@@ -81,7 +81,7 @@ class Client {
     int max_connections = 128;  ///< beyond: requests queue in order
     int max_connections_per_host = 128;
     Timeouts timeouts;
-    std::string ca_bundle;      ///< path; empty: the system's
+    std::string ca_bundle;  ///< path; empty: the system's
     bool verify_tls = true;
     std::string user_agent = "millrace";
     std::uint64_t max_bytes_per_second = 0;  ///< over all requests, each way; 0: no limit

@@ -38,7 +38,8 @@ class ServerRequest {
   virtual std::stop_token stop() const = 0;
 };
 
-/// The answer. Either Send once, or Start, Write…, Finish. Writes block while the client is slow and fail once it is gone.
+/// The answer. Either Send once, or Start, Write…, Finish. Writes block while the client is slow and fail once it is
+/// gone.
 class ServerResponse {
  public:
   virtual ~ServerResponse() = default;

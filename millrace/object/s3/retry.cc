@@ -63,6 +63,13 @@ constexpr std::array kKnownCodes = {
     KnownCode{"NotImplemented", Code::kUnsupported},
 };
 
+const KnownCode* Find(std::string_view s3_code) {
+  for (const KnownCode& known : kKnownCodes) {
+    if (known.name == s3_code) return &known;
+  }
+  return nullptr;
+}
+
 /// "120" seconds, or a date.
 std::optional<Duration> ParseRetryAfter(std::string_view text, WallTime now) {
   if (text.empty()) return std::nullopt;
@@ -83,10 +90,9 @@ Refusal Classify(const http::Response& response, WallTime now) {
   // An error within a 200 answer: the server failed midway.
   if (response.status < 300) refusal.code = Code::kUnavailable;
   std::string_view advice;
-  for (const KnownCode& known : kKnownCodes) {
-    if (known.name != document.code) continue;
-    refusal.code = known.code;
-    advice = known.advice;
+  if (const KnownCode* known = Find(document.code)) {
+    refusal.code = known->code;
+    advice = known->advice;
   }
   if (document.code.empty() && response.status == 301) advice = "the bucket is in another region: check --region";
   refusal.message = fmt::format("{}{}{}HTTP {}{}{}){}{}", document.message.empty() ? "refused" : document.message, " (",
@@ -97,6 +103,11 @@ Refusal Classify(const http::Response& response, WallTime now) {
   refusal.wait = ParseRetryAfter(response.headers.Get("retry-after"), now);
   refusal.ambiguous = refusal.code == Code::kUnavailable && (response.status >= 500 || response.status < 300);
   return refusal;
+}
+
+Code CodeFromS3(std::string_view s3_code) {
+  const KnownCode* known = Find(s3_code);
+  return known ? known->code : Code::kUnavailable;
 }
 
 bool RetryBudget::TakeForRetry() {

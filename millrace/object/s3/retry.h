@@ -24,6 +24,8 @@ struct Refusal {
 };
 /// The one place where statuses and S3's error codes become our codes.
 Refusal Classify(const http::Response& response, WallTime now);
+/// The same for an error that comes without a status: one key's of DeleteObjects.
+Code CodeFromS3(std::string_view s3_code);
 
 /// Bounds what retries may add to the load of an endpoint in trouble: retries take from it, successes give back. Shared
 /// by all requests of an endpoint. Thread-safe.

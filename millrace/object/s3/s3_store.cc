@@ -328,7 +328,7 @@ void S3Store::DeleteBatch(std::shared_ptr<DeleteRun> run, std::span<const std::s
       if (!errors) refused = errors.error();
       for (DeleteError& error : errors.value_or(std::vector<DeleteError>())) {
         if (error.code == "NoSuchKey") continue;
-        Code code = error.code == "AccessDenied" ? Code::kPermissionDenied : Code::kUnavailable;
+        Code code = CodeFromS3(error.code);
         failed.push_back({.key = std::move(error.key), .error = Error(code, error.message + " (" + error.code + ")")});
       }
     }
