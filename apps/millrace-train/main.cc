@@ -90,7 +90,8 @@ int ThreadsOf(const jobs::Spec& spec, const engine::RankInfo& info) {
   return std::max(1, cores / info.local_size);
 }
 
-Result<int> Run(const Arguments& arguments, std::stop_token stop) {
+/// `group` is left to the caller: see main.
+Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>& group, std::stop_token stop) {
   const std::string text = MR_TRY(ReadFile(arguments.job_file, kMaxJobFile));
   const jobs::Spec spec = MR_TRY(jobs::Spec::Parse(text, arguments.job_file, arguments.assignments));
   if (arguments.globals.dry_run) {
@@ -104,7 +105,6 @@ Result<int> Run(const Arguments& arguments, std::stop_token stop) {
   if (const char* path = std::getenv("MILLRACE_HEARTBEAT_FILE")) options.heartbeat_file = path;
 
   engine::ConfigureRuntime(ThreadsOf(spec, info));
-  std::unique_ptr<engine::Collective> group;
   if (info.size == 1) {
     group = std::move(engine::ConnectLocal(1)[0]);
   } else {
@@ -142,8 +142,12 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : ToExitStatus(Code::kInvalidArgument);
   }
-  const Result<int> status = Run(arguments, signals.token());
-  if (status) return *status;
-  fmt::print(stderr, "millrace-train: {}\n", status.error().ToString());
-  return ToExitStatus(status.error().code());
+  std::unique_ptr<engine::Collective> group;
+  const Result<int> run = Run(arguments, group, signals.token());
+  if (!run) fmt::print(stderr, "millrace-train: {}\n", run.error().ToString());
+  const int status = run ? *run : ToExitStatus(run.error().code());
+  std::fflush(stdout);
+  // Gloo's own threads may still hear from ranks that leave at this moment; taking the group down under them can crash.
+  // Everything else has been closed in order by now, and the system closes the sockets.
+  std::_Exit(status);
 }
