@@ -5,6 +5,9 @@
 namespace millrace::s3d {
 namespace {
 
+/// Some time in the year 2255: what fits the clock's nanoseconds.
+constexpr std::uint64_t kLatestTime = 9'000'000'000'000;
+
 class Encoder {
  public:
   void Number(std::uint64_t value) {
@@ -100,8 +103,9 @@ class Decoder {
     return text;
   }
   WallTime Time() {
-    auto milliseconds = static_cast<std::int64_t>(Number() & 0xffff'ffff'ffff);
-    return WallTime(std::chrono::milliseconds(milliseconds));
+    std::uint64_t milliseconds = Number();
+    if (milliseconds > kLatestTime) ok_ = false;
+    return WallTime(std::chrono::milliseconds(ok_ ? milliseconds : 0));
   }
   std::optional<ChecksumKind> Kind() {
     std::uint64_t kind = Number();
