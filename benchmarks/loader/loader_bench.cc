@@ -33,7 +33,11 @@ Result<double> LibraryRate(object::Connection& connection, std::span<const Sourc
   if (!library.LoadFromSerializedProto(model).ok()) return Fail(Code::kInvalidArgument, "not a SentencePiece model");
   auto reader = MR_TRY(DocumentReader::Open(connection, sources, form));
   std::vector<std::string> documents;
-  for (std::string document; documents.size() < 20'000 && MR_TRY(reader.Next(document));) documents.push_back(document);
+  std::uint64_t held = 0;
+  for (std::string document; held < 256 * kMiB && MR_TRY(reader.Next(document));) {
+    held += document.size();
+    documents.push_back(document);
+  }
   std::uint64_t tokens = 0;
   TimePoint began = SystemClock().Now();
   double cpu = CpuSeconds();

@@ -14,7 +14,8 @@ namespace {
 constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581, how pieces write a space
 
 /// Texts are encoded in parts of about this size where that is exact. The library's merge queue spans its whole input:
-/// parts that stay in the CPU's cache make long documents twice as fast and keep its memory (60 times the text) small.
+/// parts that stay in the CPU's cache are much faster (docs/benchmarks.md) and keep its memory, many times the text,
+/// small.
 constexpr std::size_t kPartBytes = 2048;
 
 class SentencePieceTokenizer final : public Tokenizer {
