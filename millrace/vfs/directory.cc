@@ -73,7 +73,7 @@ class ListedDirectory final : public Directory {
     page_ = MR_TRY(listing_->Next(call));
     if (number == 0) AddLocalNames();
     if (number > 0) {
-      std::erase_if(page_, [this](const ListedName& listed) { return local_.contains(listed.name); });
+      std::erase_if(page_, [&local = local_](const ListedName& listed) { return local.contains(listed.name); });
     }
     if (!listing_->done() && begins_.size() == number + 1) begins_.push_back(listing_->position());
     current_ = number;
