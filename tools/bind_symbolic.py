@@ -4,6 +4,7 @@
 
 For a library that carries a private copy of another one and exports it: see cmake/MillraceTorch.cmake.
 """
+import pathlib
 import struct
 import sys
 
@@ -29,6 +30,11 @@ def set_symbolic(elf: bytearray) -> None:
     raise SystemExit(f"{sys.argv[1]}: has no DT_FLAGS entry to set DF_SYMBOLIC in")
 
 
-content = bytearray(open(sys.argv[1], "rb").read())
+content = bytearray(pathlib.Path(sys.argv[1]).read_bytes())
 set_symbolic(content)
-open(sys.argv[2], "wb").write(content)
+out = pathlib.Path(sys.argv[2])
+if not out.exists() or out.read_bytes() != content:
+    # Never in place: running programs have the old one mapped, and would lose their relocated pages.
+    new = out.with_name(out.name + ".new")
+    new.write_bytes(content)
+    new.replace(out)
