@@ -47,5 +47,6 @@ if(NOT TORCH_ROOT AND MILLRACE_LIB_protobuf)
   # An option, because options stand before all libraries, in whatever order a program names its modules.
   target_link_options(millrace_torch INTERFACE
     LINKER:--push-state,--no-as-needed,${MILLRACE_LIB_protobuf},--pop-state)
-  target_link_libraries(millrace_torch INTERFACE ${private_sentencepiece} -Wl,-rpath,${CMAKE_BINARY_DIR}/lib)
+  # The copy has the same soname: where the loader looks decides.
+  target_link_libraries(millrace_torch INTERFACE -Wl,-rpath,${CMAKE_BINARY_DIR}/lib)
 endif()
