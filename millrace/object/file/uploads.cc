@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <tuple>
 
 #include "millrace/base/json.h"
 #include "millrace/base/random.h"
@@ -166,7 +167,7 @@ Result<std::vector<UploadInfo>> FileUploads::List(const std::string& prefix, con
     if (!description || !description->key.starts_with(prefix)) continue;
     uploads.push_back({description->key, name.substr(kUploadName.size()), description->initiated});
   }
-  std::ranges::stable_sort(uploads, {}, &UploadInfo::key);
+  std::ranges::sort(uploads, {}, [](const UploadInfo& upload) { return std::tie(upload.key, upload.upload_id); });
   return uploads;
 }
 

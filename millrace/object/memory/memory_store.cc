@@ -1,6 +1,7 @@
 #include "millrace/object/memory/memory_store.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "millrace/base/random.h"
 #include "millrace/base/sync.h"
@@ -33,7 +34,7 @@ struct Upload {
 class MemoryStore final : public Store {
  public:
   explicit MemoryStore(MemoryStoreOptions options) : options_(std::move(options)) {
-    if (!options_.inline_completions) queue_.emplace("memory-store", 1);
+    if (!options_.inline_completions) queue_ = std::make_unique<WorkQueue>("memory-store", 1);
   }
 
   std::string Describe() const override { return "memory:" + options_.name; }
@@ -120,7 +121,7 @@ class MemoryStore final : public Store {
       for (const auto& [id, upload] : uploads_) {
         if (upload.key.starts_with(prefix)) found.push_back({upload.key, id, upload.initiated});
       }
-      std::ranges::stable_sort(found, {}, &UploadInfo::key);
+      std::ranges::sort(found, {}, [](const UploadInfo& upload) { return std::tie(upload.key, upload.upload_id); });
       return found;
     });
   }
@@ -321,7 +322,7 @@ class MemoryStore final : public Store {
   std::map<std::string, Upload> uploads_ MR_GUARDED_BY(mutex_);
   std::uint64_t last_etag_ MR_GUARDED_BY(mutex_) = 0;
   std::uint64_t last_upload_ MR_GUARDED_BY(mutex_) = 0;
-  std::optional<WorkQueue> queue_;  // last: its destruction completes calls that use the rest
+  std::unique_ptr<WorkQueue> queue_;  // last: its destruction completes calls that use the rest
 };
 
 }  // namespace
