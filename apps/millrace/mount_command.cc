@@ -20,7 +20,7 @@ namespace {
 
 /// What the process takes besides the data in flight: itself, its connections, and for each thread a request and a
 /// reply.
-constexpr std::uint64_t kProcessBytes = 28 * kMiB, kThreadBytes = 2 * kMiB;
+constexpr std::uint64_t kProcessBytes = 56 * kMiB, kThreadBytes = 2 * kMiB;
 constexpr Duration kForever = std::chrono::hours(24 * 365 * 10);
 
 struct MountFlags {
@@ -84,9 +84,9 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
   const std::uint64_t total = context.globals.memory_budget;
   const int threads = std::clamp(static_cast<int>(total / 8 / kThreadBytes), 2, flags.threads);
   const std::uint64_t overhead = kProcessBytes + kThreadBytes * static_cast<std::uint64_t>(threads);
-  if (total < overhead + 2 * flags.write_part) {
+  if (total < overhead + 4 * flags.write_part) {
     return Fail(Code::kInvalidArgument, "a mount needs a memory budget of {} at least; this one is {}",
-                FormatBytes(overhead + 2 * flags.write_part), FormatBytes(total));
+                FormatBytes(overhead + 4 * flags.write_part), FormatBytes(total));
   }
   MemoryBudget budget(total - overhead);
   auto cache = MR_TRY(cache::BlockCache::Open(

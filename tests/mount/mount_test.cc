@@ -91,7 +91,7 @@ TEST_F(MountTest, ADirectoryOfTenThousandListsInFull) {
 }
 
 TEST_F(MountTest, LargeFilesKeepEveryByte) {
-  MustMount({"--memory-budget", "72MiB"});
+  MustMount({"--memory-budget", "128MiB"});
   Check(
       "dd if=/dev/urandom of=../big bs=1M count=40 2>/dev/null && dd if=../big of=big bs=1M 2>/dev/null && cmp big "
       "../big");
@@ -99,7 +99,7 @@ TEST_F(MountTest, LargeFilesKeepEveryByte) {
   std::string line;
   while (std::getline(status, line) && !line.starts_with("VmHWM:")) {
   }
-  EXPECT_LT(std::atoi(line.c_str() + 6), 72 * 1024) << "memory stays within the budget: " << line;
+  EXPECT_LT(std::atoi(line.c_str() + 6), 128 * 1024) << "memory stays within the budget: " << line;
   Check("cp big copy && cmp copy ../big && dd if=big of=/dev/null bs=64k skip=777 2>/dev/null");
   MustUmount();
   EXPECT_EQ((*object::Head(mount_->store(), "big"))->size, 40 * kMiB);
