@@ -62,7 +62,7 @@ class Writer {
     std::uint64_t part_bytes = 8 * kMiB;
     std::uint64_t chunk_bytes = 1 * kMiB;  ///< 4 KiB to 1 GiB
     int parallel_parts = 4;
-    /// Bytes of tensors in a Save of this rank, where known beforehand: the buffer, with 1 MiB for the file's header, is
+    /// Bytes of tensors in a Save of this rank, if known beforehand: the buffer, with 1 MiB for a header, is
     /// then allocated and its pages touched in the background, so that the first Save is as quick as later ones.
     std::uint64_t snapshot_bytes = 0;
     Clock* clock = &SystemClock();  ///< must outlive the writer
