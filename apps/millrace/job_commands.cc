@@ -252,7 +252,8 @@ void AddJobCommands(CLI::App& app, Context& context) {
 
   CLI::App* serve = AddCommand(app, context, "serve", "Serve a model over HTTP (millrace-serve)", "",
                                [&context] { return RunServe(context); });
-  serve->prefix_command();
+  serve->prefix_command();  // whatever follows is for millrace-serve, --help too
+  serve->fallthrough(false);
   serve->set_help_flag();
 }
 

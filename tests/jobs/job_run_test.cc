@@ -188,5 +188,16 @@ TEST_F(JobRunTest, LogsAndLists) {
   EXPECT_EQ(Subprocess::Run(Command({"job", "status", "other"}))->state.exit_code, 4);
 }
 
+TEST_F(JobRunTest, ServeHandsItsFlagsOn) {
+  auto serve = Subprocess::Run(Command({"serve", "--model", Path("nothing"), "--listen", "127.0.0.1:0", "--quiet"}));
+  std::string said = *ReadFile(Path("stderr"));
+  if (std::filesystem::exists(millrace_ + "-serve")) {
+    EXPECT_EQ(serve->state.exit_code, 4);
+    EXPECT_THAT(said, HasSubstr("millrace serve: no model at"));
+  } else {
+    EXPECT_THAT(said, HasSubstr("cannot run"));
+  }
+}
+
 }  // namespace
 }  // namespace millrace
