@@ -20,7 +20,9 @@ set(MILLRACE_SANITIZE "" CACHE STRING "address;undefined or thread")
 
 add_compile_options(-Wall -Wextra -Wno-missing-field-initializers -fno-omit-frame-pointer)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  add_compile_options(-Wno-restrict)  # false alarms of GCC 12 in std::string (its bug 105651)
+  # False alarms of GCC 12: in std::string (its bug 105651) and around std::expected.
+  add_compile_options(-Wno-restrict -Wno-maybe-uninitialized)
+  add_compile_options(-fpch-preprocess -Wno-invalid-pch)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   add_compile_options(-Wthread-safety -Wno-gnu-statement-expression -Wno-unknown-warning-option)
@@ -33,7 +35,8 @@ endif()
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  # Without these ccache would not cache files that use a precompiled header.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})
 endif()
 find_program(MOLD_PROGRAM mold)
 if(MOLD_PROGRAM)
@@ -43,16 +46,18 @@ endif()
 # millrace_module(NAME SOURCES a.cc ... [DEPS module ...] [LIBS library ...] [TESTS a_test.cc ...] [TEST_DEPS module ...])
 #
 # One folder, one static library millrace::NAME, and, where there are tests, one program NAME_test whose cases ctest runs
-# one by one. DEPS are other modules; LIBS are outside libraries that the module's headers need or that it links.
+# one by one. OWN_PRECOMPILED: the target sets its own precompiled headers. DEPS are other modules; LIBS are outside libraries that the module's headers need or that it links.
 function(millrace_module name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;DEPS;LIBS;TESTS;TEST_DEPS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_PRECOMPILED" "" "SOURCES;DEPS;LIBS;TESTS;TEST_DEPS")
   string(REPLACE "/" "_" target ${name})
   add_library(millrace_${target} STATIC ${arg_SOURCES})
   add_library(millrace::${target} ALIAS millrace_${target})
   target_include_directories(millrace_${target} PUBLIC ${PROJECT_SOURCE_DIR})
   list(TRANSFORM arg_DEPS PREPEND millrace::)
   target_link_libraries(millrace_${target} PUBLIC ${arg_DEPS} ${arg_LIBS})
-  set_property(GLOBAL APPEND PROPERTY MILLRACE_MODULES ${name})
+  if(NOT arg_OWN_PRECOMPILED)
+    target_precompile_headers(millrace_${target} REUSE_FROM millrace_precompiled)
+  endif()
   if(arg_TESTS AND MILLRACE_TESTS)
     list(TRANSFORM arg_TEST_DEPS PREPEND millrace::)
     millrace_test(${target}_test SOURCES ${arg_TESTS} LIBS millrace::${target} ${arg_TEST_DEPS})
@@ -71,6 +76,9 @@ function(millrace_test name)
   endif()
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LIBS} GTest::gmock_main)
+  if(NOT arg_WHOLE)
+    target_precompile_headers(${name} REUSE_FROM millrace_test_precompiled)
+  endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   # gtest_discover_tests flattens lists, so that a property can hold one value only: hence a label, and two ways to set
   # an environment variable.

@@ -15,7 +15,7 @@ def declared(root: pathlib.Path) -> dict[str, dict]:
         text = re.sub(r"#.*", "", lists.read_text())
         for call in re.findall(r"millrace_module\(([^)]*)\)", text):
             name, *words = call.split()
-            section, fields = None, {}
+            section, fields = None, {}  # options without values fall away
             for word in words:
                 if word in ("SOURCES", "DEPS", "LIBS", "TESTS", "TEST_DEPS"):
                     section = word
