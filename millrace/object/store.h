@@ -35,8 +35,8 @@ struct ByteRange {
   bool operator==(const ByteRange&) const = default;
 };
 
-/// Who waits, and until when. Cancelling makes the call complete soon with kCancelled; whether a write took place is then
-/// unknown, as it is after any error of a write.
+/// Who waits, and until when. Cancelling makes the call complete soon with kCancelled; whether a write took place is
+/// then unknown, as it is after any error of a write.
 struct Call {
   std::stop_token stop;
   Deadline deadline;
@@ -54,8 +54,8 @@ struct GetResult {
 };
 
 struct PutOptions {
-  std::string if_match;         ///< replace only this version
-  bool if_none_match = false;   ///< create only; kPreconditionFailed when the key exists
+  std::string if_match;        ///< replace only this version
+  bool if_none_match = false;  ///< create only; kPreconditionFailed when the key exists
   std::string content_type;
   std::map<std::string, std::string> metadata;
 };
@@ -65,10 +65,10 @@ struct PutResult {
 
 struct ListRequest {
   std::string prefix;
-  std::string delimiter;    ///< "" or "/": keys that continue past it are rolled up into common_prefixes
-  std::string start_after;  ///< only keys (and prefixes) greater than this
-  std::string continuation; ///< from the page before; the other fields must be the same
-  int max_keys = 1000;      ///< 1…1000, objects and prefixes together
+  std::string delimiter;     ///< "" or "/": keys that continue past it are rolled up into common_prefixes
+  std::string start_after;   ///< only keys (and prefixes) greater than this
+  std::string continuation;  ///< from the page before; the other fields must be the same
+  int max_keys = 1000;       ///< 1…1000, objects and prefixes together
 };
 struct ListPage {
   std::vector<ObjectInfo> objects;           ///< in the order of their UTF-8 bytes
@@ -77,12 +77,12 @@ struct ListPage {
 };
 
 struct CopyOptions {
-  std::string source_bucket;    ///< empty: this store's bucket
+  std::string source_bucket;  ///< empty: this store's bucket
   std::string source_if_match;
-  bool if_none_match = false;   ///< of the destination
+  bool if_none_match = false;  ///< of the destination
   /// Set: replaces content type and metadata; nothing: they are copied.
   std::optional<std::map<std::string, std::string>> metadata;
-  std::string content_type;     ///< with metadata only
+  std::string content_type;  ///< with metadata only
 };
 
 struct PartInfo {
@@ -105,7 +105,7 @@ struct Limits {
   std::uint64_t min_part = 5 * kMiB;  ///< of every part but the last
   std::uint64_t max_part = 5 * kGiB;
   int max_parts = 10'000;
-  std::uint64_t max_put = 5 * kGiB;   ///< Put and Copy beyond it need multipart
+  std::uint64_t max_put = 5 * kGiB;  ///< Put and Copy beyond it need multipart
 };
 
 template <class T>
@@ -115,8 +115,8 @@ using Done = std::move_only_function<void(Result<T>)>;
 ///
 /// Every call starts work and returns at once; `done` runs exactly once, on a thread of the store's or before the call
 /// returns, and must not block. Spans are borrowed until then. Transient failures have been retried when `done` runs.
-/// An expected absence is a value: Head and Get yield nothing for a key that does not exist. A bucket that does not exist
-/// is an error (kNotFound). Keys are non-empty UTF-8 of at most 1,024 bytes; others fail with kInvalidArgument.
+/// An expected absence is a value: Head and Get yield nothing for a key that does not exist. A bucket that does not
+/// exist is an error (kNotFound). Keys are non-empty UTF-8 of at most 1,024 bytes; others fail with kInvalidArgument.
 /// Destroying a store cancels what is in flight and runs its completions first.
 /// blocking.h has the same calls in waiting form.
 class Store {
@@ -155,7 +155,8 @@ class Store {
   virtual void ListParts(std::string key, std::string upload_id, Call call, Done<std::vector<PartInfo>> done) = 0;
   virtual void ListUploads(std::string prefix, Call call, Done<std::vector<UploadInfo>> done) = 0;
 
-  /// A URL that lets its holder do `method` ("GET" or "PUT") on the key for a while; kUnsupported where that has no sense.
+  /// A URL that lets its holder do `method` ("GET" or "PUT") on the key for a while; kUnsupported where that has no
+  /// sense.
   virtual Result<std::string> Presign(std::string_view method, std::string_view key, Duration valid_for) = 0;
 };
 

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "millrace/base/files.h"
+#include "millrace/base/task_scope.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/parallel/gradient_reducer.h"
 #include "millrace/object/blocking.h"
@@ -48,6 +49,22 @@ class Heartbeat {
 
  private:
   UniqueFd file_;
+};
+
+/// While it lives, beats every few seconds though no step is made: waiting for an upload to end, which has time-outs of
+/// its own, may take longer than any step did and is no hang.
+class KeepBeating {
+ public:
+  KeepBeating(Heartbeat& heartbeat, std::uint64_t step, Clock& clock) {
+    beating_.Spawn("heartbeat", [&heartbeat, step, &clock](std::stop_token stop) {
+      while (clock.SleepFor(std::chrono::seconds(5), stop)) {
+        if (!heartbeat.Beat(step)) return;  // the next step tells
+      }
+    });
+  }
+
+ private:
+  TaskScope beating_;
 };
 
 Result<std::shared_ptr<const tokenizer::Tokenizer>> LoadTokenizer(object::Connection& connection,
@@ -361,6 +378,7 @@ Result<Trainer::Sums> Trainer::SumOverRanks(Sums mine, StepReport& report) {
 Status Trainer::Save(StepReport& report) {
   if (!writer_ || saved_step_ == step_) return {};
   const Stopwatch waiting(clock_);
+  const KeepBeating beating(heartbeat_, step_, clock_);
   const Result<Duration> held = writer_->Save(step_, pieces_, Meta());
   report.checkpoint_wait_s = waiting.Seconds();
   saved_step_ = step_;
@@ -371,6 +389,7 @@ Status Trainer::Save(StepReport& report) {
 
 Status Trainer::FinishSaving() {
   if (!writer_) return {};
+  const KeepBeating beating(heartbeat_, step_, clock_);
   const auto done = writer_->Wait();
   if (!done)
     return Fail(done.error().Context(fmt::format("the checkpoint of step {}, the last, was not saved", step_)));
