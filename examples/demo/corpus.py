@@ -29,8 +29,8 @@ def unpack(cache: pathlib.Path) -> pathlib.Path:
     return root
 
 
-def wordnet(root: pathlib.Path, per_record: int = 64):
-    """Synsets as `word, other word: gloss` lines, 64 to a record. Format: wndb(5WN)."""
+def wordnet(root: pathlib.Path, per_record: int = 10):
+    """Synsets as `word, other word: gloss` lines, ten to a record: short records mix well. Format: wndb(5WN)."""
     for part in ("noun", "verb", "adj", "adv"):
         lines, first = [], ""
         for line in (root / f"usr/share/wordnet/data.{part}").read_text(encoding="utf-8", errors="replace").splitlines():
@@ -85,8 +85,21 @@ def postgres(root: pathlib.Path):
         parser.feed(page.read_text(encoding="utf-8", errors="replace"))
         text = re.sub(r"[ \t\u00a0]+", " ", "".join(parser.parts))
         text = re.sub(r" ?\n[ \n]*", "\n", text).strip()
-        if len(text) > 200:
-            yield " ".join(parser.title.split()), text
+        title = " ".join(parser.title.split())
+        for number, part in enumerate(parts_of(text), start=1):
+            yield f"{title} ({number})", part
+
+
+def parts_of(text: str, size: int = 1500):
+    """The lines of a text in pieces of about `size` characters."""
+    part = ""
+    for line in text.splitlines(keepends=True):
+        part += line
+        if len(part) >= size:
+            yield part.strip()
+            part = ""
+    if part.strip():
+        yield part.strip()
 
 
 def fortunes(root: pathlib.Path):

@@ -100,7 +100,8 @@ void Api::Complete(http::ServerRequest& request, http::ServerResponse& response,
   Status done = job->request.stream ? Stream(*job, request, response) : Collect(*job, request, response);
   metrics_.request_s.Observe(Seconds(clock_.Now() - arrived));
   if (done) return Count(200);
-  if (request.stop().stop_requested()) metrics_.cancelled.Add();
+  // A client's going shows as a failed write or as the stop token, whichever comes first.
+  if (request.stop().stop_requested() || done.error().code() == Code::kUnavailable) metrics_.cancelled.Add();
   options_.log.Info("completion not delivered", {{"peer", request.peer()}, {"error", done.error()}});
   if (!response.started()) SendError(response, ToApiError(done.error()));
 }
