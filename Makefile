@@ -26,6 +26,7 @@ asan tsan:        ## the tests under AddressSanitizer+UBSan, or ThreadSanitizer 
 
 bench:            ## the benchmarks behind docs/benchmarks.md; peers in $MILLRACE_PEERS
 	@tools/setup build test
+	@mkdir -p build && cmake --preset release -DMILLRACE_BENCHMARKS=ON >build/bench.log
 	@tools/build release
 	@tools/with-cleanup bench benchmarks/run
 
