@@ -25,11 +25,14 @@ inline std::string Noise(std::size_t size, std::uint64_t seed = 1) {
   return text;
 }
 
-/// A tree over a memory store that can be made to fail, with small blocks and parts and a clock that stands still.
+/// A tree over a memory store that can be made to fail, with small blocks and parts. Its clock stands still unless
+/// asked to run; several threads need one that runs, for a tree tells newer answers of the store from older ones by
+/// when it asked.
 class Driver {
  public:
-  explicit Driver(Options options = {}) : options_(std::move(options)) {
-    options_.clock = &clock;
+  enum class Time { kStands, kRuns };
+  explicit Driver(Options options = {}, Time time = Time::kStands) : options_(std::move(options)) {
+    if (time == Time::kStands) options_.clock = &clock;
     options_.read_part_bytes = 32 * kKiB;
     options_.write_part_bytes = 4 * kKiB;
     Remount();
