@@ -1,6 +1,6 @@
 # Everything a developer types. `make demo` and `make test` set a new machine up by themselves.
 SHELL := /bin/bash
-.PHONY: all setup build demo test bench fmt lint asan tsan clean
+.PHONY: all setup build demo test bench fmt check lint asan tsan clean
 
 all: build
 
@@ -33,6 +33,11 @@ bench:            ## the benchmarks behind docs/benchmarks.md; peers in $MILLRAC
 fmt:
 	@tools/setup lint
 	@git ls-files '*.cc' '*.h' | xargs clang-format-19 -i
+
+check:            ## format and the order of modules: the quick part of lint
+	@tools/setup build lint
+	@git ls-files '*.cc' '*.h' | xargs clang-format-19 --dry-run --Werror
+	@python3 tools/check_layers.py .
 
 lint:             ## format, order of modules, clang's warnings, thread-safety analysis and clang-tidy
 	@tools/setup build test lint
