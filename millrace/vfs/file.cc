@@ -1,53 +1,9 @@
 // Open files: reads with readahead, writes through the inode's Writer.
-#include <algorithm>
-
 #include "millrace/vfs/core.h"
-#include "millrace/vfs/readahead.h"
+#include "millrace/vfs/reader.h"
 
 namespace millrace::vfs {
 namespace {
-
-/// Reads of one handle. Thread-safe.
-class Reader {
- public:
-  explicit Reader(Core& core) : core_(core), window_({.part = core.options.read_part_bytes}) {}
-  ~Reader() { Count(false); }
-
-  Result<std::size_t> Read(const cache::ObjectVersion& version, std::uint64_t offset, MutableByteSpan into,
-                           const object::Call& call) MR_EXCLUDES(mutex_) {
-    if (offset >= version.size || into.empty()) return 0;
-    ReadaheadWindow::Plan plan;
-    {
-      MutexLock lock(mutex_);
-      plan = window_.OnRead(offset, std::min<std::uint64_t>(into.size(), version.size - offset), Bound());
-      Count(window_.sequential());
-      if (plan.prefetch_length > 0) {
-        const std::uint64_t wanted =
-            std::min(plan.prefetch_length, version.size - std::min(version.size, plan.prefetch_from));
-        const std::uint64_t accepted = core_.cache.Prefetch(version, plan.prefetch_from, wanted);
-        window_.OnPrefetched(plan, accepted == wanted ? plan.prefetch_length : accepted);
-      }
-    }
-    return plan.exact ? core_.cache.ReadSparse(version, offset, into, call)
-                      : core_.cache.Read(version, offset, into, call);
-  }
-
- private:
-  /// Readers share half of the cache's memory; the rest is for what they have read and for others.
-  std::uint64_t Bound() const {
-    const auto readers = static_cast<std::uint64_t>(std::max(1, core_.sequential_readers.load()));
-    return std::min(core_.options.max_readahead, core_.cache.capacity() / 2 / readers);
-  }
-  void Count(bool sequential) {
-    if (sequential != counted_) core_.sequential_readers += sequential ? 1 : -1;
-    counted_ = sequential;
-  }
-
-  Core& core_;
-  Mutex mutex_;
-  ReadaheadWindow window_ MR_GUARDED_BY(mutex_);
-  bool counted_ = false;  ///< guarded by mutex_ until destruction
-};
 
 class OpenedFile final : public File {
  public:

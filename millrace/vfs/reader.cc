@@ -1,0 +1,41 @@
+#include "millrace/vfs/reader.h"
+
+#include <algorithm>
+
+namespace millrace::vfs {
+
+Reader::Reader(Core& core) : core_(core), window_({.part = core.options.read_part_bytes}) {}
+
+Reader::~Reader() { Count(false); }
+
+Result<std::size_t> Reader::Read(const cache::ObjectVersion& version, std::uint64_t offset, MutableByteSpan into,
+                                 const object::Call& call) {
+  if (offset >= version.size || into.empty()) return 0;
+  ReadaheadWindow::Plan plan;
+  {
+    MutexLock lock(mutex_);
+    plan = window_.OnRead(offset, std::min<std::uint64_t>(into.size(), version.size - offset), Bound());
+    Count(window_.sequential());
+    if (plan.prefetch_length > 0) {
+      const std::uint64_t wanted =
+          std::min(plan.prefetch_length, version.size - std::min(version.size, plan.prefetch_from));
+      const std::uint64_t accepted = core_.cache.Prefetch(version, plan.prefetch_from, wanted);
+      window_.OnPrefetched(plan, accepted == wanted ? plan.prefetch_length : accepted);
+    }
+  }
+  return plan.exact ? core_.cache.ReadSparse(version, offset, into, call)
+                    : core_.cache.Read(version, offset, into, call);
+}
+
+/// Readers share half of the cache's memory; the rest is for what they have read and for others.
+std::uint64_t Reader::Bound() const {
+  const auto readers = static_cast<std::uint64_t>(std::max(1, core_.sequential_readers.load()));
+  return std::min(core_.options.max_readahead, core_.cache.capacity() / 2 / readers);
+}
+
+void Reader::Count(bool sequential) {
+  if (sequential != counted_) core_.sequential_readers += sequential ? 1 : -1;
+  counted_ = sequential;
+}
+
+}  // namespace millrace::vfs

@@ -1,0 +1,34 @@
+// What one open file reads: through the block cache, with readahead.
+#pragma once
+
+#include <cstdint>
+
+#include "millrace/base/sync.h"
+#include "millrace/vfs/core.h"
+#include "millrace/vfs/readahead.h"
+
+namespace millrace::vfs {
+
+/// The reads of one handle: remembers how it reads and has the cache fetch ahead. Thread-safe; `core` must outlive it.
+class Reader {
+ public:
+  explicit Reader(Core& core);
+  ~Reader();
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  /// Reads up to into.size() bytes of `version` from `offset`; 0 at its end. Blocks. kStale: the object was replaced.
+  Result<std::size_t> Read(const cache::ObjectVersion& version, std::uint64_t offset, MutableByteSpan into,
+                           const object::Call& call) MR_EXCLUDES(mutex_);
+
+ private:
+  std::uint64_t Bound() const;
+  void Count(bool sequential);
+
+  Core& core_;
+  Mutex mutex_;
+  ReadaheadWindow window_ MR_GUARDED_BY(mutex_);
+  bool counted_ = false;  ///< guarded by mutex_ until destruction
+};
+
+}  // namespace millrace::vfs
