@@ -3,6 +3,7 @@
 #include <linux/fs.h>
 #include <signal.h>
 #include <sys/statvfs.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -302,14 +303,18 @@ void FuseServer::Create(fuse_req_t request, fuse_ino_t parent, const char* name,
 }
 
 void FuseServer::Read(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset, fuse_file_info* info) {
-  thread_local Buffer buffer;  // fresh memory for every reply would cost more than the copy
+  thread_local Buffer buffer;  // for what the cache does not keep
   if (buffer.size() < size) buffer = Buffer(std::max<std::size_t>(size, kMaxRequest));
   auto read = [&] {
     Interruptible wait(request);
-    return HandleOf(info).file->Read(static_cast<std::uint64_t>(offset), buffer.span().first(size), wait.call());
+    return HandleOf(info).file->ReadView(static_cast<std::uint64_t>(offset), buffer.span().first(size), wait.call());
   }();
   if (!read) return Of(request).ReplyError(request, "read", inode, read.error());
-  fuse_reply_buf(request, reinterpret_cast<const char*>(buffer.data()), *read);
+  std::vector<iovec> pieces;
+  for (const auto& piece : read->pieces) {
+    pieces.push_back({const_cast<std::byte*>(piece.bytes.data()), piece.bytes.size()});
+  }
+  fuse_reply_iov(request, pieces.data(), static_cast<int>(pieces.size()));
 }
 
 void FuseServer::Write(fuse_req_t request, fuse_ino_t inode, const char* bytes, std::size_t size, off_t offset,

@@ -56,54 +56,11 @@ class Cache final : public BlockCache {
     idle_.Wait(mutex_, {}, [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return fetches_ == 0; });
   }
 
-  Result<std::size_t> Read(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan into,
-                           object::Call call) override {
-    into = Clip(version, offset, into);
+  Result<View> ReadView(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan room, Mode mode,
+                        object::Call call) override {
+    room = Clip(version, offset, room);
     const VersionKey key(version);
-    const std::uint64_t end = offset + into.size(), last_block = into.empty() ? 0 : (end - 1) / block_bytes_;
-    for (std::uint64_t at = offset; at < end;) {
-      auto claim = memory_.Find(key, at / block_bytes_, last_block, MemoryTier::Priority::kDemand);
-      const std::uint64_t piece_end =
-          claim.run ? std::min(end, claim.run->end()) : std::min(end, (at / block_bytes_ + 1) * block_bytes_);
-      MutableByteSpan piece = into.subspan(at - offset, piece_end - at);
-      if (!claim.run) {
-        MR_TRY(GetExactly(version, at, piece, call));
-      } else {
-        if (claim.mine) {
-          if (piece_end < end) Prefetch(version, piece_end, end - piece_end);  // before this thread waits
-          Fill(claim.run, /*may_block=*/true);
-        } else {
-          ++memory_hits_;
-        }
-        MR_TRY(CopyFrom(claim.run, at, piece, call));
-      }
-      at = piece_end;
-    }
-    return into.size();
-  }
-
-  Result<std::size_t> ReadSparse(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan into,
-                                 object::Call call) override {
-    into = Clip(version, offset, into);
-    const VersionKey key(version);
-    const std::uint64_t end = offset + into.size();
-    for (std::uint64_t at = offset; at < end;) {
-      std::uint64_t block = at / block_bytes_;
-      if (auto run = memory_.Peek(key, block)) {
-        ++memory_hits_;
-        std::uint64_t piece_end = std::min(end, run->end());
-        MR_TRY(CopyFrom(run, at, into.subspan(at - offset, piece_end - at), call));
-        at = piece_end;
-        continue;
-      }
-      do {
-        ++block;
-      } while (block * block_bytes_ < end && !memory_.Peek(key, block));
-      std::uint64_t piece_end = std::min(end, block * block_bytes_);
-      MR_TRY(GetExactly(version, at, into.subspan(at - offset, piece_end - at), call));
-      at = piece_end;
-    }
-    return into.size();
+    return mode == Mode::kBlocks ? ViewBlocks(key, offset, room, call) : ViewExactly(key, offset, room, call);
   }
 
   Result<bool> Fetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length,
@@ -157,17 +114,65 @@ class Cache final : public BlockCache {
     return into.first(std::min<std::uint64_t>(into.size(), version.size - std::min(version.size, offset)));
   }
 
-  Status CopyFrom(const std::shared_ptr<Run>& run, std::uint64_t at, MutableByteSpan piece, const object::Call& call) {
+  Result<View> ViewBlocks(const VersionKey& key, std::uint64_t offset, MutableByteSpan room, const object::Call& call) {
+    const std::uint64_t end = offset + room.size(), last_block = room.empty() ? 0 : (end - 1) / block_bytes_;
+    View view;
+    for (std::uint64_t at = offset; at < end;) {
+      auto claim = memory_.Find(key, at / block_bytes_, last_block, MemoryTier::Priority::kDemand);
+      const std::uint64_t piece_end =
+          claim.run ? std::min(end, claim.run->end()) : std::min(end, (at / block_bytes_ + 1) * block_bytes_);
+      if (!claim.run) {
+        MR_TRY(GetExactly(key.version, at, room.subspan(at - offset, piece_end - at), view, call));
+      } else {
+        if (claim.mine) {
+          if (piece_end < end) Prefetch(key.version, piece_end, end - piece_end);  // before this thread waits
+          Fill(claim.run, /*may_block=*/true);
+        } else {
+          ++memory_hits_;
+        }
+        MR_TRY(Lend(claim.run, at, piece_end, view, call));
+      }
+      at = piece_end;
+    }
+    return view;
+  }
+
+  Result<View> ViewExactly(const VersionKey& key, std::uint64_t offset, MutableByteSpan room,
+                           const object::Call& call) {
+    const std::uint64_t end = offset + room.size();
+    View view;
+    for (std::uint64_t at = offset; at < end;) {
+      std::uint64_t block = at / block_bytes_, piece_end = 0;
+      if (auto run = memory_.Peek(key, block)) {
+        ++memory_hits_;
+        piece_end = std::min(end, run->end());
+        MR_TRY(Lend(run, at, piece_end, view, call));
+      } else {
+        do {
+          ++block;
+        } while (block * block_bytes_ < end && !memory_.Peek(key, block));
+        piece_end = std::min(end, block * block_bytes_);
+        MR_TRY(GetExactly(key.version, at, room.subspan(at - offset, piece_end - at), view, call));
+      }
+      at = piece_end;
+    }
+    return view;
+  }
+
+  Status Lend(const std::shared_ptr<Run>& run, std::uint64_t at, std::uint64_t end, View& view,
+              const object::Call& call) {
     MR_TRY(run->Wait(call));
-    std::ranges::copy(run->bytes().subspan(at - run->offset, piece.size()), piece.begin());
-    memory_.Touch(run, at + piece.size());
+    view.pieces.push_back({run->bytes().subspan(at - run->offset, end - at), run});
+    memory_.Touch(run, end);
     return {};
   }
 
   /// Past the cache, for readers that jump and for times when memory is short.
-  Status GetExactly(const ObjectVersion& version, std::uint64_t at, MutableByteSpan piece, const object::Call& call) {
+  Status GetExactly(const ObjectVersion& version, std::uint64_t at, MutableByteSpan piece, View& view,
+                    const object::Call& call) {
     ++misses_;
     bytes_fetched_ += piece.size();
+    view.pieces.push_back({piece, nullptr});
     return CheckVersion(version, piece.size(),
                         object::Get(store_, version.key, RangeOf(version, at, piece.size()), piece, call));
   }
@@ -267,6 +272,21 @@ class Cache final : public BlockCache {
 };
 
 }  // namespace
+
+Result<std::size_t> BlockCache::Read(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan into,
+                                     Mode mode, object::Call call) {
+  View view = MR_TRY(ReadView(version, offset, into, mode, std::move(call)));
+  return view.CopyTo(into);
+}
+
+std::size_t View::CopyTo(MutableByteSpan room) const {
+  std::size_t done = 0;
+  for (const Piece& piece : pieces) {
+    if (piece.owner) std::ranges::copy(piece.bytes, room.begin() + static_cast<std::ptrdiff_t>(done));
+    done += piece.bytes.size();
+  }
+  return done;
+}
 
 Result<std::unique_ptr<BlockCache>> BlockCache::Open(object::Store& store, MemoryBudget& budget, Options options) {
   if (options.block_bytes < 4 * kKiB || options.block_bytes > kGiB) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/log.h"
@@ -20,6 +21,23 @@ struct ObjectVersion {
   std::string key;
   std::string etag;
   std::uint64_t size = 0;
+};
+
+/// Bytes of an object, in order and mostly not copied: a piece is valid while its owner is held.
+struct View {
+  struct Piece {
+    ByteSpan bytes;
+    std::shared_ptr<const void> owner;  ///< the cache's memory; null: the bytes lie in the caller's
+  };
+  std::vector<Piece> pieces;
+
+  std::size_t size() const {
+    std::size_t sum = 0;
+    for (const Piece& piece : pieces) sum += piece.bytes.size();
+    return sum;
+  }
+  /// Copies what is lent into `room`, which the view was made for; then all of it is there. Returns size().
+  std::size_t CopyTo(MutableByteSpan room) const;
 };
 
 /// Reads ranges of objects through fixed-size blocks. Thread-safe. A block is fetched once however many readers want it
@@ -50,13 +68,17 @@ class BlockCache {
   static Result<std::unique_ptr<BlockCache>> Open(object::Store& store, MemoryBudget& budget, Options options);
   virtual ~BlockCache() = default;
 
-  /// Fills `into` from `offset`; returns the number of bytes, less than asked only at the object's end. Blocks.
-  virtual Result<std::size_t> Read(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan into,
-                                   object::Call call = {}) = 0;
-  /// Like Read, but asks the store for exactly the bytes that are not here, and keeps none of them. For readers that
-  /// jump.
-  virtual Result<std::size_t> ReadSparse(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan into,
-                                         object::Call call = {}) = 0;
+  enum class Mode {
+    kBlocks,  ///< brings whole blocks, and keeps them
+    kExact,   ///< asks the store for exactly the bytes that are not here, and keeps none of them: for readers that jump
+  };
+  /// The bytes from `offset`, `room.size()` of them or less at the object's end. What the cache does not keep lands in
+  /// `room`, each byte at its place. Blocks.
+  virtual Result<View> ReadView(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan room, Mode mode,
+                                object::Call call = {}) = 0;
+  /// The same, copied into `into`; returns the number of bytes.
+  Result<std::size_t> Read(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan into,
+                           Mode mode = Mode::kBlocks, object::Call call = {});
   /// Brings a range into the cache and waits for it. True when the store sent some of it during this call, which proves
   /// that the version was current; false when all was here already or memory is short.
   virtual Result<bool> Fetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length,

@@ -42,8 +42,8 @@ class BlockCacheTest : public testing::Test {
   Result<std::string> Read(const ObjectVersion& version, std::uint64_t offset, std::size_t size, bool sparse = false,
                            object::Call call = {}) {
     std::string into(size, '?');
-    std::size_t n = MR_TRY(sparse ? cache_->ReadSparse(version, offset, AsWritableBytes(into), call)
-                                  : cache_->Read(version, offset, AsWritableBytes(into), call));
+    const auto mode = sparse ? BlockCache::Mode::kExact : BlockCache::Mode::kBlocks;
+    std::size_t n = MR_TRY(cache_->Read(version, offset, AsWritableBytes(into), mode, call));
     return into.substr(0, n);
   }
 

@@ -20,9 +20,9 @@ class OpenedFile final : public File {
   bool may_keep_pages() const override { return may_keep_pages_; }
   bool found_change() const override { return found_change_; }
 
-  Result<std::size_t> Read(std::uint64_t offset, MutableByteSpan into, object::Call call) override {
+  Result<cache::View> ReadView(std::uint64_t offset, MutableByteSpan room, object::Call call) override {
     cache::ObjectVersion version = MR_TRY(ReadableVersion());
-    return reader_.Read(version, offset, into, call);
+    return reader_.Read(version, offset, room, call);
   }
 
   Status Write(std::uint64_t offset, ByteSpan bytes, object::Call call) override {
@@ -124,6 +124,11 @@ Result<Metadata> CurrentVersion(Core& core, Inode& inode, bool will_read, const 
 }
 
 }  // namespace
+
+Result<std::size_t> File::Read(std::uint64_t offset, MutableByteSpan into, object::Call call) {
+  cache::View view = MR_TRY(ReadView(offset, into, std::move(call)));
+  return view.CopyTo(into);
+}
 
 Status TruncateThrough(File& file, std::uint64_t size) { return static_cast<OpenedFile&>(file).Truncate(size); }
 

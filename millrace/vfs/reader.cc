@@ -8,13 +8,13 @@ Reader::Reader(Core& core) : core_(core), window_({.part = core.options.read_par
 
 Reader::~Reader() { Count(false); }
 
-Result<std::size_t> Reader::Read(const cache::ObjectVersion& version, std::uint64_t offset, MutableByteSpan into,
+Result<cache::View> Reader::Read(const cache::ObjectVersion& version, std::uint64_t offset, MutableByteSpan room,
                                  const object::Call& call) {
-  if (offset >= version.size || into.empty()) return 0;
+  if (offset >= version.size || room.empty()) return cache::View{};
   ReadaheadWindow::Plan plan;
   {
     MutexLock lock(mutex_);
-    plan = window_.OnRead(offset, std::min<std::uint64_t>(into.size(), version.size - offset), Bound());
+    plan = window_.OnRead(offset, std::min<std::uint64_t>(room.size(), version.size - offset), Bound());
     Count(window_.sequential());
     if (plan.prefetch_length > 0) {
       const std::uint64_t wanted =
@@ -23,8 +23,8 @@ Result<std::size_t> Reader::Read(const cache::ObjectVersion& version, std::uint6
       window_.OnPrefetched(plan, accepted == wanted ? plan.prefetch_length : accepted);
     }
   }
-  return plan.exact ? core_.cache.ReadSparse(version, offset, into, call)
-                    : core_.cache.Read(version, offset, into, call);
+  using Mode = cache::BlockCache::Mode;
+  return core_.cache.ReadView(version, offset, room, plan.exact ? Mode::kExact : Mode::kBlocks, call);
 }
 
 /// Readers share half of the cache's memory; the rest is for what they have read and for others.

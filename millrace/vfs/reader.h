@@ -17,8 +17,8 @@ class Reader {
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
 
-  /// Reads up to into.size() bytes of `version` from `offset`; 0 at its end. Blocks. kStale: the object was replaced.
-  Result<std::size_t> Read(const cache::ObjectVersion& version, std::uint64_t offset, MutableByteSpan into,
+  /// Up to room.size() bytes of `version` from `offset`; none at its end. Blocks. kStale: the object was replaced.
+  Result<cache::View> Read(const cache::ObjectVersion& version, std::uint64_t offset, MutableByteSpan room,
                            const object::Call& call) MR_EXCLUDES(mutex_);
 
  private:

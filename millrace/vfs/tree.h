@@ -73,8 +73,11 @@ class File {
  public:
   virtual ~File() = default;
   virtual InodeId inode() const = 0;
-  /// The number of bytes read, less than asked only at the end. Blocks on the network.
-  virtual Result<std::size_t> Read(std::uint64_t offset, MutableByteSpan into, object::Call call = {}) = 0;
+  /// The bytes from `offset`, less than room.size() only at the end; what is not lent by the cache lies in `room`.
+  /// Blocks on the network.
+  virtual Result<cache::View> ReadView(std::uint64_t offset, MutableByteSpan room, object::Call call = {}) = 0;
+  /// The same, copied into `into`; the number of bytes.
+  Result<std::size_t> Read(std::uint64_t offset, MutableByteSpan into, object::Call call = {});
   /// Copies; blocks while too many parts are on their way. A failed upload fails this and every later call.
   virtual Status Write(std::uint64_t offset, ByteSpan bytes, object::Call call = {}) = 0;
   /// Publishes what was written; then it is durable and visible to everybody. Later writes go on and publish again.
