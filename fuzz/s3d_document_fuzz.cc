@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "millrace/s3d/conditions.h"
+#include "millrace/s3d/documents.h"
 #include "millrace/s3d/fault.h"
-#include "millrace/s3d/xml.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace millrace::s3d;

@@ -27,7 +27,7 @@ ConformanceSubject File(bool prune_folders) {
                 {.root = owner->folder.path(), .prune_folders = prune_folders, .durable = false, .threads = 4}));
             return std::shared_ptr<Store>(owner, owner->store.get());
           },
-          .object_beside_folder = false};
+          .lacks = {Capability::kObjectBesideFolder}};
 }
 
 ConformanceSubject Faultless() {

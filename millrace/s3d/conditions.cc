@@ -7,7 +7,7 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/text.h"
-#include "millrace/s3d/xml.h"
+#include "millrace/xml/xml.h"
 
 namespace millrace::s3d {
 namespace {
@@ -18,7 +18,7 @@ bool Names(std::string_view list, std::string_view etag) {
     item = Trim(item);
     if (item == "*") return true;
     if (item.starts_with("W/")) item.remove_prefix(2);
-    if (Unquote(item) == etag) return true;
+    if (xml::Unquote(item) == etag) return true;
   }
   return false;
 }
@@ -87,7 +87,7 @@ Reply<WriteCondition> ParseWriteCondition(const http::Headers& headers) {
     return Refuse("NotImplemented", "A write's If-None-Match can only be *");
   }
   condition.if_none_match = !none.empty();
-  condition.if_match = Unquote(Trim(headers.Get("If-Match")));
+  condition.if_match = xml::Unquote(Trim(headers.Get("If-Match")));
   return condition;
 }
 

@@ -1,7 +1,7 @@
 #include "millrace/base/digest.h"
 #include "millrace/base/text.h"
 #include "millrace/s3d/exchange.h"
-#include "millrace/s3d/xml.h"
+#include "millrace/xml/xml.h"
 
 namespace millrace::s3d {
 namespace {
@@ -25,7 +25,7 @@ class Naming {
   bool encodes_;
 };
 
-void WriteEntries(XmlWriter& xml, const Listing& listing, const Naming& naming, bool owner) {
+void WriteEntries(xml::Writer& xml, const Listing& listing, const Naming& naming, bool owner) {
   for (const auto& [name, object] : listing.entries) {
     if (!object) continue;
     xml.Open("Contents").Text("Key", naming(name)).Text("LastModified", FormatIso8601(object->modified));
@@ -51,7 +51,7 @@ Reply<ListQuery> QueryOf(const Exchange& exchange) {
   return query;
 }
 
-void WriteQuery(XmlWriter& xml, const Exchange& exchange, const ListQuery& query, const Naming& naming) {
+void WriteQuery(xml::Writer& xml, const Exchange& exchange, const ListQuery& query, const Naming& naming) {
   xml.Text("Name", exchange.bucket).Text("Prefix", naming(query.prefix));
   if (!query.delimiter.empty()) xml.Text("Delimiter", naming(query.delimiter));
   xml.Number("MaxKeys", query.max_keys);
@@ -65,7 +65,7 @@ Reply<void> ListObjects(Exchange& exchange) {
   ListQuery query = MR_TRY(QueryOf(exchange));
   query.after = exchange.Parameter("marker");
   Listing listing = MR_TRY(exchange.storage.List(exchange.bucket, query));
-  XmlWriter xml("ListBucketResult");
+  xml::Writer xml("ListBucketResult");
   WriteQuery(xml, exchange, query, naming);
   xml.Text("Marker", naming(query.after)).Bool("IsTruncated", listing.truncated);
   if (listing.truncated) xml.Text("NextMarker", naming(listing.entries.back().first));
@@ -84,7 +84,7 @@ Reply<void> ListObjectsV2(Exchange& exchange) {
     query.after = AsText(*after);
   }
   Listing listing = MR_TRY(exchange.storage.List(exchange.bucket, query));
-  XmlWriter xml("ListBucketResult");
+  xml::Writer xml("ListBucketResult");
   WriteQuery(xml, exchange, query, naming);
   if (exchange.Asks("start-after")) xml.Text("StartAfter", naming(exchange.Parameter("start-after")));
   if (!token.empty()) xml.Text("ContinuationToken", token);
@@ -105,7 +105,7 @@ Reply<void> ListMultipartUploads(Exchange& exchange) {
   query.upload_id_marker = exchange.Parameter("upload-id-marker");
   query.max_uploads = static_cast<int>(MR_TRY(exchange.Number("max-uploads", 1000, 1, 1000)));
   UploadListing listing = MR_TRY(exchange.storage.ListUploads(exchange.bucket, query));
-  XmlWriter xml("ListMultipartUploadsResult");
+  xml::Writer xml("ListMultipartUploadsResult");
   xml.Text("Bucket", exchange.bucket).Text("KeyMarker", naming(query.key_marker));
   xml.Text("UploadIdMarker", query.upload_id_marker).Text("Prefix", naming(query.prefix));
   if (listing.truncated) {
@@ -126,7 +126,7 @@ Reply<void> ListParts(Exchange& exchange) {
   auto marker = static_cast<int>(MR_TRY(exchange.Number("part-number-marker", 0, 0, INT32_MAX)));
   std::size_t most = MR_TRY(exchange.Number("max-parts", 1000, 1, 1000));
   Upload upload = MR_TRY(exchange.storage.GetUpload(exchange.bucket, exchange.key, id));
-  XmlWriter xml("ListPartsResult");
+  xml::Writer xml("ListPartsResult");
   xml.Text("Bucket", exchange.bucket).Text("Key", exchange.key).Text("UploadId", id);
   xml.Text("StorageClass", "STANDARD").Number("PartNumberMarker", marker).Number("MaxParts", most);
   if (upload.checksum_kind) {

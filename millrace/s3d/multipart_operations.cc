@@ -3,10 +3,11 @@
 #include "millrace/base/digest.h"
 #include "millrace/base/text.h"
 #include "millrace/s3d/conditions.h"
+#include "millrace/s3d/documents.h"
 #include "millrace/s3d/exchange.h"
 #include "millrace/s3d/payload.h"
 #include "millrace/s3d/receive.h"
-#include "millrace/s3d/xml.h"
+#include "millrace/xml/xml.h"
 
 namespace millrace::s3d {
 namespace {
@@ -124,7 +125,7 @@ Reply<void> CreateMultipartUpload(Exchange& exchange) {
     headers.Set("x-amz-checksum-algorithm", std::string(ChecksumName(*kind)));
     headers.Set("x-amz-checksum-type", std::string(ChecksumTypeName(type)));
   }
-  XmlWriter xml("InitiateMultipartUploadResult");
+  xml::Writer xml("InitiateMultipartUploadResult");
   xml.Text("Bucket", exchange.bucket).Text("Key", exchange.key).Text("UploadId", id);
   return exchange.SendXml(xml.Finish(), std::move(headers));
 }
@@ -178,7 +179,7 @@ Reply<void> UploadPartCopy(Exchange& exchange) {
   part.extents = Slice(source->extents, span.offset, span.length);
   MR_TRY(DigestPart(upload.checksum_kind, part));
   part.modified = exchange.storage.Now();
-  XmlWriter xml("CopyPartResult");
+  xml::Writer xml("CopyPartResult");
   xml.Text("LastModified", FormatIso8601(part.modified)).Text("ETag", Quote(part.etag));
   if (upload.checksum_kind) xml.Text(ChecksumElement(*upload.checksum_kind), part.checksum);
   MR_TRY(exchange.storage.PutPart(exchange.bucket, exchange.key, id, number, std::move(part)));
@@ -201,7 +202,7 @@ Reply<void> CompleteMultipartUpload(Exchange& exchange) {
   };
   ObjectPtr object = MR_TRY(exchange.storage.CompleteUpload(exchange.bucket, exchange.key,
                                                             exchange.Parameter("uploadId"), condition, assemble));
-  XmlWriter xml("CompleteMultipartUploadResult");
+  xml::Writer xml("CompleteMultipartUploadResult");
   xml.Text("Location",
            fmt::format("http://{}/{}/{}", exchange.Header("Host"), exchange.bucket, PercentEncode(exchange.key, true)));
   xml.Text("Bucket", exchange.bucket).Text("Key", exchange.key).Text("ETag", Quote(object->etag));

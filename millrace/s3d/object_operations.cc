@@ -3,10 +3,11 @@
 #include "millrace/base/digest.h"
 #include "millrace/base/text.h"
 #include "millrace/s3d/conditions.h"
+#include "millrace/s3d/documents.h"
 #include "millrace/s3d/exchange.h"
 #include "millrace/s3d/payload.h"
 #include "millrace/s3d/receive.h"
-#include "millrace/s3d/xml.h"
+#include "millrace/xml/xml.h"
 
 namespace millrace::s3d {
 namespace {
@@ -83,7 +84,7 @@ Reply<Reading> DecideReading(const Exchange& exchange, const Object& object) {
     return reading;
   }
   std::string_view condition = exchange.Header("If-Range");
-  if (!condition.empty() && Unquote(condition) != object.etag && condition != FormatHttpDate(object.modified)) {
+  if (!condition.empty() && xml::Unquote(condition) != object.etag && condition != FormatHttpDate(object.modified)) {
     return reading;
   }
   if (auto span = MR_TRY(ParseRange(exchange.Header("Range"), object.size))) {
@@ -228,7 +229,7 @@ Reply<void> CopyObject(Exchange& exchange) {
   copy.modified = exchange.storage.Now();
   if (directive == "REPLACE") copy.attributes = MR_TRY(StoredAttributes(exchange.request.headers()));
   ObjectPtr stored = MR_TRY(exchange.storage.Put(exchange.bucket, exchange.key, std::move(copy), condition));
-  XmlWriter xml("CopyObjectResult");
+  xml::Writer xml("CopyObjectResult");
   xml.Text("LastModified", FormatIso8601(stored->modified)).Text("ETag", Quote(stored->etag));
   if (stored->checksum) {
     xml.Text(ChecksumElement(stored->checksum->kind), stored->checksum->value);
@@ -247,7 +248,7 @@ Reply<void> DeleteObjects(Exchange& exchange) {
   Payload payload = MR_TRY(Payload::Open(exchange.request, exchange.who, kMaxDeleteDocument));
   DeleteRequest request = MR_TRY(ParseDeleteRequest(MR_TRY(ReadDocument(payload))));
   MR_TRY(exchange.storage.HeadBucket(exchange.bucket));
-  XmlWriter xml("DeleteResult");
+  xml::Writer xml("DeleteResult");
   auto deleted = [&](const std::string& key) {
     if (!request.quiet) xml.Open("Deleted").Text("Key", key).Close("Deleted");
   };

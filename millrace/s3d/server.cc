@@ -6,10 +6,10 @@
 #include "millrace/base/sync.h"
 #include "millrace/http/server.h"
 #include "millrace/s3d/dispatch.h"
+#include "millrace/s3d/documents.h"
 #include "millrace/s3d/fault.h"
 #include "millrace/s3d/signature.h"
 #include "millrace/s3d/storage.h"
-#include "millrace/s3d/xml.h"
 
 namespace millrace::s3d {
 

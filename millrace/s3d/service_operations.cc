@@ -1,7 +1,7 @@
 #include "millrace/base/clock.h"
 #include "millrace/base/text.h"
 #include "millrace/s3d/exchange.h"
-#include "millrace/s3d/xml.h"
+#include "millrace/xml/xml.h"
 
 namespace millrace::s3d {
 namespace {
@@ -10,7 +10,7 @@ constexpr std::uint64_t kMaxConfiguration = 64 * kKiB;
 
 /// An access control list that says: the owner may do everything.
 std::string OwnerOnlyAcl() {
-  XmlWriter xml("AccessControlPolicy");
+  xml::Writer xml("AccessControlPolicy");
   xml.Open("Owner").Text("ID", "millrace").Text("DisplayName", "millrace").Close("Owner");
   xml.Open("AccessControlList").Open("Grant");
   xml.Open("Grantee xmlns:xsi=\"http://www.w3.org/2001/XMLSchema-instance\" xsi:type=\"CanonicalUser\"");
@@ -53,7 +53,7 @@ constexpr EmptyDocument kEmptyBucketSettings[] = {
 }  // namespace
 
 Reply<void> ListBuckets(Exchange& exchange) {
-  XmlWriter xml("ListAllMyBucketsResult");
+  xml::Writer xml("ListAllMyBucketsResult");
   xml.Open("Owner").Text("ID", "millrace").Text("DisplayName", "millrace").Close("Owner").Open("Buckets");
   for (const auto& [name, created] : exchange.storage.ListBuckets()) {
     xml.Open("Bucket").Text("Name", name).Text("CreationDate", FormatIso8601(created)).Close("Bucket");
@@ -91,10 +91,10 @@ Reply<void> GetBucketSetting(Exchange& exchange) {
     if (exchange.Asks(absence.parameter)) return Refuse(absence.code, std::string(absence.message));
   }
   for (const EmptyDocument& document : kEmptyBucketSettings) {
-    if (exchange.Asks(document.parameter)) return exchange.SendXml(XmlWriter(document.root).Finish());
+    if (exchange.Asks(document.parameter)) return exchange.SendXml(xml::Writer(document.root).Finish());
   }
   if (exchange.Asks("acl")) return exchange.SendXml(OwnerOnlyAcl());
-  XmlWriter payment("RequestPaymentConfiguration");
+  xml::Writer payment("RequestPaymentConfiguration");
   return exchange.SendXml(payment.Text("Payer", "BucketOwner").Finish());
 }
 
@@ -102,7 +102,7 @@ Reply<void> GetObjectSetting(Exchange& exchange) {
   MR_TRY(exchange.storage.Get(exchange.bucket, exchange.key));
   if (exchange.Asks("acl")) return exchange.SendXml(OwnerOnlyAcl());
   if (exchange.Asks("tagging")) {
-    XmlWriter xml("Tagging");
+    xml::Writer xml("Tagging");
     return exchange.SendXml(xml.Open("TagSet").Close("TagSet").Finish());
   }
   return Refuse("NoSuchObjectLockConfiguration", "The specified object does not have a ObjectLock configuration");

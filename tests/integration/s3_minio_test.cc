@@ -23,13 +23,14 @@ Result<std::shared_ptr<Store>> MinioStore() {
   return std::shared_ptr<Store>(bucket, bucket->store.get());
 }
 
-// MinIO keeps objects in a file system, and lists uploads of one key at a time.
+// MinIO keeps objects in a file system (its listings leave out what is beside "folder/"), and lists uploads of one key
+// at a time.
 INSTANTIATE_TEST_SUITE_P(Minio, StoreConformance,
-                         testing::Values(ConformanceSubject{.name = "minio",
-                                                            .make = MinioStore,
-                                                            .object_beside_folder = false,
-                                                            .free_segments = false,
-                                                            .uploads_by_prefix = false}));
+                         testing::Values(ConformanceSubject{
+                             .name = "minio",
+                             .make = MinioStore,
+                             .lacks = {Capability::kObjectBesideFolder, Capability::kFreeSegments,
+                                       Capability::kUploadsByPrefix}}));
 
 /// Writes and reads one object, and lists it.
 void ExpectWorks(Store& store) {

@@ -133,21 +133,25 @@ void Dispatcher::Refused(JobPtr job, const http::Response& response) {
   Again(std::move(job), Error(refusal.code, refusal.message), refusal.wait);
 }
 
-void Dispatcher::Again(JobPtr job, Error error, std::optional<Duration> asked) {
-  bool allowed = IsRetryable(error.code()) && job->tries < parts_.settings->max_attempts && budget_.TakeForRetry();
-  if (!allowed) return Finish(std::move(job), Fail(std::move(error)));
-  Duration wait = backoff_.Wait(job->tries, error.code(), asked);
+Result<Duration> Dispatcher::NextTry(int tries, const Error& error, const Call& call, std::optional<Duration> asked) {
+  bool allowed = IsRetryable(error.code()) && tries < parts_.settings->max_attempts && budget_.TakeForRetry();
+  if (!allowed) return Fail(error);
+  Duration wait = backoff_.Wait(tries, error.code(), asked);
   // Waiting past the deadline would only hide the error that matters.
-  const Deadline& deadline = job->call.deadline;
-  if (!deadline.infinite() && parts_.clock->Now() + wait >= deadline.at()) {
-    return Finish(std::move(job),
-                  Fail(error.Context("no time left for another try").WithCode(Code::kDeadlineExceeded)));
+  if (!call.deadline.infinite() && parts_.clock->Now() + wait >= call.deadline.at()) {
+    return Fail(error.Context("no time left for another try").WithCode(Code::kDeadlineExceeded));
   }
+  return wait;
+}
+
+void Dispatcher::Again(JobPtr job, Error error, std::optional<Duration> asked) {
+  auto wait = NextTry(job->tries, error, job->call, asked);
+  if (!wait) return Finish(std::move(job), Fail(wait.error()));
   parts_.log.Debug(
       "trying again",
-      {{"operation", job->Describe()}, {"tries", job->tries}, {"wait", FormatDuration(wait)}, {"error", error}});
+      {{"operation", job->Describe()}, {"tries", job->tries}, {"wait", FormatDuration(*wait)}, {"error", error}});
   std::stop_token stop = job->call.stop;
-  parts_.timers->After(wait, std::move(stop), [this, job = std::move(job)]() mutable { Try(std::move(job)); });
+  After(*wait, std::move(stop), [this, job = std::move(job)]() mutable { Try(std::move(job)); });
 }
 
 void Dispatcher::Finish(JobPtr job, Result<http::Response> response) {

@@ -66,6 +66,15 @@ class Dispatcher {
   /// call returns.
   void Run(Operation operation, Call call, std::move_only_function<void(Outcome)> done);
 
+  /// How long to wait before another try after `tries` that ended in `error`, at least as long as the server `asked`;
+  /// an Error, the one to give up with, when there shall be none: the error is for good, the tries or the endpoint's
+  /// budget are used up, or the call ends before.
+  Result<Duration> NextTry(int tries, const Error& error, const Call& call, std::optional<Duration> asked);
+  /// Runs `work` on the timers' thread after the wait, or as soon as `stop` fires.
+  void After(Duration wait, std::stop_token stop, std::move_only_function<void()> work) {
+    parts_.timers->After(wait, std::move(stop), std::move(work));
+  }
+
   Result<std::string> Presign(std::string_view method, std::string_view bucket, std::string_view key,
                               Duration valid_for);
   const Settings& settings() const { return *parts_.settings; }

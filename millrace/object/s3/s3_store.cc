@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <charconv>
 
-#include "millrace/base/digest.h"
 #include "millrace/base/text.h"
 #include "millrace/object/rules.h"
 #include "millrace/object/s3/checksums.h"
 #include "millrace/object/s3/xml.h"
+#include "millrace/xml/xml.h"
 
 namespace millrace::object::s3 {
 namespace {
@@ -21,7 +21,7 @@ bool ParseNumber(std::string_view text, std::uint64_t& value) {
 
 ObjectInfo InfoFromHeaders(std::string key, const http::Headers& headers) {
   ObjectInfo info{.key = std::move(key),
-                  .etag = UnquoteETag(headers.Get("etag")),
+                  .etag = xml::Unquote(headers.Get("etag")),
                   .content_type = std::string(headers.Get("content-type"))};
   ParseNumber(headers.Get("content-length"), info.size);
   if (auto modified = ParseHttpDate(headers.Get("last-modified"))) info.modified = *modified;
@@ -241,7 +241,7 @@ void S3Store::Put(std::string key, ByteSpan body, PutOptions options, Call call,
   Run<PutResult>(std::move(operation), std::move(call), std::move(done),
                  [conditional](Outcome outcome) -> Result<PutResult> {
                    if (!outcome.response) return Fail(WriteError(outcome, conditional));
-                   return PutResult{.etag = UnquoteETag(outcome.response->headers.Get("etag"))};
+                   return PutResult{.etag = xml::Unquote(outcome.response->headers.Get("etag"))};
                  });
 }
 
@@ -252,100 +252,6 @@ void S3Store::Delete(std::string key, Call call, Done<void> done) {
               if (outcome.response || IsAbsent(outcome)) return {};
               return Fail(outcome.response.error());
             });
-}
-
-/// DeleteMany under way: batches, a few at a time.
-struct S3Store::DeleteRun {
-  std::vector<std::string> keys;
-  std::vector<std::span<const std::string>> batches;
-  Call call;
-  Done<std::vector<DeleteFailure>> done;
-
-  Mutex mutex;
-  std::size_t next MR_GUARDED_BY(mutex) = 0, ended MR_GUARDED_BY(mutex) = 0, refused MR_GUARDED_BY(mutex) = 0;
-  std::vector<DeleteFailure> failures MR_GUARDED_BY(mutex);
-
-  /// Notes how one batch ended; true for the last.
-  bool End(std::vector<DeleteFailure> failed, bool was_refused) MR_EXCLUDES(mutex) {
-    MutexLock lock(mutex);
-    std::ranges::move(failed, std::back_inserter(failures));
-    refused += was_refused;
-    return ++ended == batches.size();
-  }
-};
-
-void S3Store::DeleteMany(std::vector<std::string> keys, Call call, Done<std::vector<DeleteFailure>> done) {
-  constexpr std::size_t kMaxBatch = 1000, kMaxAtOnce = 4;
-  for (const std::string& key : keys) {
-    if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
-  }
-  if (keys.empty()) return done(std::vector<DeleteFailure>());
-  auto run = std::make_shared<DeleteRun>();
-  run->call = std::move(call);
-  run->done = std::move(done);
-  // Keys that no XML document can name are deleted one by one.
-  auto odd = std::partition(keys.begin(), keys.end(), FitsXml);
-  std::size_t plain = static_cast<std::size_t>(odd - keys.begin());
-  run->keys = std::move(keys);
-  std::span<const std::string> all = run->keys;
-  for (std::size_t at = 0; at < all.size();) {
-    std::size_t count = at < plain ? std::min(kMaxBatch, plain - at) : 1;
-    run->batches.push_back(all.subspan(at, count));
-    at += count;
-  }
-  for (std::size_t i = 0; i < std::min(kMaxAtOnce, run->batches.size()); ++i) StartDeletes(run);
-}
-
-void S3Store::StartDeletes(std::shared_ptr<DeleteRun> run) {
-  std::span<const std::string> batch;
-  {
-    MutexLock lock(run->mutex);
-    if (run->next == run->batches.size()) return;
-    batch = run->batches[run->next++];
-  }
-  DeleteBatch(std::move(run), batch);
-}
-
-void S3Store::DeleteBatch(std::shared_ptr<DeleteRun> run, std::span<const std::string> keys) {
-  bool single = !FitsXml(keys[0]);
-  Operation operation =
-      single ? NewOperation("DeleteObject", "DELETE", keys[0]) : NewOperation("DeleteObjects", "POST");
-  if (!single) {
-    operation.query = {{"delete", ""}};
-    operation.own_body = DeleteDocument(keys);
-    ByteSpan body = AsBytes(operation.own_body);
-    operation.headers.Set("X-Amz-Checksum-Crc32c", EncodeCrc32c(body));
-    operation.headers.Set("Content-MD5", Base64Encode(Md5(body)));  // older servers insist on it
-    operation.headers.Set("Content-Type", "application/xml");
-  }
-  Call call = run->call;
-  RunThen(std::move(operation), std::move(call), [this, run, keys, single](Outcome outcome) {
-    std::vector<DeleteFailure> failed;
-    std::optional<Error> refused;
-    if (!outcome.response) refused = outcome.response.error();
-    if (outcome.response && !single) {
-      auto errors = ParseDeleteErrors(outcome.response->body);
-      if (!errors) refused = errors.error();
-      for (DeleteError& error : errors.value_or(std::vector<DeleteError>())) {
-        if (error.code == "NoSuchKey") continue;
-        Code code = CodeFromS3(error.code);
-        failed.push_back({.key = std::move(error.key), .error = Error(code, error.message + " (" + error.code + ")")});
-      }
-    }
-    if (refused) {
-      for (const std::string& key : keys) failed.push_back({.key = key, .error = *refused});
-    }
-    if (!run->End(std::move(failed), refused.has_value())) return StartDeletes(run);
-    std::vector<DeleteFailure> failures;
-    bool nothing_went;
-    {
-      MutexLock lock(run->mutex);
-      failures = std::move(run->failures);
-      nothing_went = run->refused == run->batches.size();
-    }
-    if (nothing_went) return run->done(Fail(failures.front().error));
-    run->done(std::move(failures));
-  });
 }
 
 void S3Store::Copy(std::string source, std::string destination, CopyOptions options, Call call, Done<PutResult> done) {

@@ -9,6 +9,7 @@
 #include "millrace/object/s3/dispatcher.h"
 #include "millrace/object/s3/in_flight.h"
 #include "millrace/object/s3/session.h"
+#include "millrace/object/s3/xml.h"
 
 namespace millrace::object::s3 {
 
@@ -42,6 +43,7 @@ class S3Store final : public Store {
   Result<std::string> Presign(std::string_view method, std::string_view key, Duration valid_for) override;
 
  private:
+  struct DeleteBatch;
   struct DeleteRun;
 
   Operation NewOperation(std::string_view name, std::string_view method, std::string key = {}) const;
@@ -58,7 +60,9 @@ class S3Store final : public Store {
   void GetNothing(std::string key, GetOptions options, std::size_t room, Call call,
                   Done<std::optional<GetResult>> done);
   void StartDeletes(std::shared_ptr<DeleteRun> run);
-  void DeleteBatch(std::shared_ptr<DeleteRun> run, std::span<const std::string> keys);
+  void SendDeletes(std::shared_ptr<DeleteRun> run, DeleteBatch batch);
+  void SettleDeletes(std::shared_ptr<DeleteRun> run, int tries, std::vector<DeleteError> errors);
+  void EndDeletes(std::shared_ptr<DeleteRun> run, std::vector<DeleteFailure> failed, bool refused);
   void ListPartsFrom(std::string key, std::string upload_id, std::string marker, std::vector<PartInfo> before,
                      Call call, Done<std::vector<PartInfo>> done);
   void ListUploadsFrom(std::string prefix, std::string key_marker, std::string id_marker,

@@ -6,6 +6,7 @@
 #include "millrace/object/s3/checksums.h"
 #include "millrace/object/s3/s3_store.h"
 #include "millrace/object/s3/xml.h"
+#include "millrace/xml/xml.h"
 
 namespace millrace::object::s3 {
 namespace {
@@ -75,7 +76,7 @@ void S3Store::UploadPart(std::string key, std::string upload_id, int number, Byt
                   const http::Headers& headers = outcome.response->headers;
                   // Servers that know nothing of checksums do not repeat it, and need not be given it again.
                   return PartInfo{.number = number,
-                                  .etag = UnquoteETag(headers.Get("etag")),
+                                  .etag = xml::Unquote(headers.Get("etag")),
                                   .size = size,
                                   .checksum = std::string(headers.Get("x-amz-checksum-crc32c"))};
                 });

@@ -290,6 +290,38 @@ TEST_F(S3StoreTest, DeletingManyGoesInBatchesAndNamesWhatFailed) {
   EXPECT_EQ(server_->seen().size(), 4u) << "three batches, and one key that no XML can name";
 }
 
+TEST_F(S3StoreTest, DeletingManyTriesKeysAgainThatFailedForAMoment) {
+  auto error = [](std::string_view key, std::string_view code) {
+    return fmt::format("<Error><Key>{}</Key><Code>{}</Code><Message>no</Message></Error>", key, code);
+  };
+  Serve([&](const Seen& seen) {
+    std::string errors;
+    if (seen.number == 0) errors = error("a", "InternalError") + error("b", "SlowDown") + error("c", "AccessDenied");
+    if (seen.number == 1) errors = error("b", "SlowDown");
+    return Reply{Answer(200, "<DeleteResult>" + errors + "</DeleteResult>")};
+  });
+  auto failures = DeleteMany(*store_, {"a", "b", "c", "d"});
+  ASSERT_TRUE(failures) << failures.error().ToString();
+  ASSERT_EQ(failures->size(), 1u);
+  EXPECT_EQ((*failures)[0].key, "c");
+  auto seen = server_->seen();
+  ASSERT_EQ(seen.size(), 3u);
+  EXPECT_THAT(seen[1].body, ::testing::AllOf(HasSubstr("<Key>a</Key>"), HasSubstr("<Key>b</Key>")));
+  EXPECT_THAT(seen[1].body, ::testing::Not(HasSubstr("<Key>c</Key>")));
+  EXPECT_THAT(seen[2].body, ::testing::Not(HasSubstr("<Key>a</Key>")));
+}
+
+TEST_F(S3StoreTest, DeletingManyGivesUpOnKeysThatFailEachTime) {
+  Serve([](const Seen&) {
+    return Reply{Answer(200, "<DeleteResult><Error><Key>a</Key><Code>SlowDown</Code></Error></DeleteResult>")};
+  });
+  auto failures = DeleteMany(*store_, {"a"});
+  ASSERT_TRUE(failures) << failures.error().ToString();
+  ASSERT_EQ(failures->size(), 1u);
+  EXPECT_EQ((*failures)[0].error.code(), Code::kThrottled);
+  EXPECT_EQ(server_->seen().size(), 5u);
+}
+
 TEST_F(S3StoreTest, DeletingManyFailsWhenNothingCouldBeAsked) {
   Serve([](const Seen&) { return Refuse(404, "NoSuchBucket"); });
   auto failures = DeleteMany(*store_, {"a", "b"});

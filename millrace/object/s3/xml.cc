@@ -1,38 +1,23 @@
 #include "millrace/object/s3/xml.h"
 
 #include <charconv>
-#include <cstring>
-#include <pugixml.hpp>
 
 #include "millrace/base/text.h"
+#include "millrace/xml/document.h"
+#include "millrace/xml/xml.h"
 
 namespace millrace::object::s3 {
 namespace {
 
-constexpr std::string_view kNamespace = "http://s3.amazonaws.com/doc/2006-03-01/";
-// Spaces can be a whole key; DTDs and processing instructions are skipped, not obeyed.
-constexpr unsigned kParse = pugi::parse_default | pugi::parse_ws_pcdata_single;
-
-/// One parsed document. Its nodes live as long as it does.
-class Document {
- public:
-  static Result<Document> Parse(std::string_view body, std::initializer_list<std::string_view> roots) {
-    Document document;
-    auto parsed = document.xml_->load_buffer(body.data(), body.size(), kParse, pugi::encoding_utf8);
-    if (!parsed) {
-      return Fail(Code::kCorrupt, "the answer is no XML: {} at byte {}", parsed.description(), parsed.offset);
-    }
-    std::string_view name = document.root().name();
-    for (std::string_view root : roots) {
-      if (name == root) return document;
-    }
-    return Fail(Code::kCorrupt, "the answer is a <{}> where <{}> belongs", name.substr(0, 64), *roots.begin());
+Result<xml::Document> Parse(std::string_view body, std::initializer_list<std::string_view> roots) {
+  auto document = xml::Document::Parse(body);
+  if (!document) return Fail(document.error().Context("reading the answer"));
+  std::string_view name = document->root().name();
+  for (std::string_view root : roots) {
+    if (name == root) return document;
   }
-  pugi::xml_node root() const { return xml_->document_element(); }
-
- private:
-  std::unique_ptr<pugi::xml_document> xml_ = std::make_unique<pugi::xml_document>();
-};
+  return Fail(Code::kCorrupt, "the answer is a <{}> where <{}> belongs", name.substr(0, 64), *roots.begin());
+}
 
 std::string_view Text(pugi::xml_node parent, const char* child) { return parent.child_value(child); }
 
@@ -69,46 +54,10 @@ class Names {
   const bool encoded_;
 };
 
-void Escape(std::string_view text, std::string& out) {
-  for (char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      // Written bare, XML readers would turn these into something else.
-      case '\r':
-        out += "&#13;";
-        break;
-      case '\n':
-        out += "&#10;";
-        break;
-      case '\t':
-        out += "&#9;";
-        break;
-      default:
-        out += c;
-    }
-  }
-}
-
 }  // namespace
 
-std::string UnquoteETag(std::string_view etag) {
-  if (etag.size() >= 2 && etag.front() == '"' && etag.back() == '"') etag = etag.substr(1, etag.size() - 2);
-  return std::string(etag);
-}
-
 ErrorDocument ParseErrorDocument(std::string_view body) {
-  auto document = Document::Parse(body, {"Error", "ErrorResponse"});
+  auto document = Parse(body, {"Error", "ErrorResponse"});
   if (!document) return {};
   pugi::xml_node root = document->root();
   pugi::xml_node error = std::string_view(root.name()) == "ErrorResponse" ? root.child("Error") : root;
@@ -118,17 +67,17 @@ ErrorDocument ParseErrorDocument(std::string_view body) {
           .region = std::string(Text(error, "Region"))};
 }
 
-bool IsErrorDocument(std::string_view body) { return Document::Parse(body, {"Error"}).has_value(); }
+bool IsErrorDocument(std::string_view body) { return Parse(body, {"Error"}).has_value(); }
 
 Result<ListPage> ParseListPage(std::string_view body) {
-  Document document = MR_TRY(Document::Parse(body, {"ListBucketResult"}));
+  xml::Document document = MR_TRY(Parse(body, {"ListBucketResult"}));
   Names names(document.root());
   ListPage page;
   for (pugi::xml_node child : document.root().children("Contents")) {
     ObjectInfo& info = page.objects.emplace_back();
     info.key = MR_TRY(names.Read(child, "Key"));
     info.size = MR_TRY(Number<std::uint64_t>(child, "Size"));
-    info.etag = UnquoteETag(Text(child, "ETag"));
+    info.etag = xml::Unquote(Text(child, "ETag"));
     info.modified = MR_TRY(Time(child, "LastModified"));
   }
   for (pugi::xml_node child : document.root().children("CommonPrefixes")) {
@@ -142,29 +91,28 @@ Result<ListPage> ParseListPage(std::string_view body) {
 }
 
 Result<std::string> ParseUploadId(std::string_view body) {
-  Document document = MR_TRY(Document::Parse(body, {"InitiateMultipartUploadResult"}));
+  xml::Document document = MR_TRY(Parse(body, {"InitiateMultipartUploadResult"}));
   std::string id(Text(document.root(), "UploadId"));
   if (id.empty()) return Fail(Code::kCorrupt, "the answer names no upload id");
   return id;
 }
 
 Result<WrittenDocument> ParseWritten(std::string_view body) {
-  Document document =
-      MR_TRY(Document::Parse(body, {"CopyObjectResult", "CopyPartResult", "CompleteMultipartUploadResult"}));
-  WrittenDocument written{.etag = UnquoteETag(Text(document.root(), "ETag")),
+  xml::Document document = MR_TRY(Parse(body, {"CopyObjectResult", "CopyPartResult", "CompleteMultipartUploadResult"}));
+  WrittenDocument written{.etag = xml::Unquote(Text(document.root(), "ETag")),
                           .checksum_crc32c = std::string(Text(document.root(), "ChecksumCRC32C"))};
   if (written.etag.empty()) return Fail(Code::kCorrupt, "the answer names no ETag");
   return written;
 }
 
 Result<PartsPage> ParsePartsPage(std::string_view body) {
-  Document document = MR_TRY(Document::Parse(body, {"ListPartsResult"}));
+  xml::Document document = MR_TRY(Parse(body, {"ListPartsResult"}));
   PartsPage page;
   for (pugi::xml_node child : document.root().children("Part")) {
     PartInfo& part = page.parts.emplace_back();
     part.number = MR_TRY(Number<int>(child, "PartNumber"));
     part.size = MR_TRY(Number<std::uint64_t>(child, "Size"));
-    part.etag = UnquoteETag(Text(child, "ETag"));
+    part.etag = xml::Unquote(Text(child, "ETag"));
     part.checksum = Text(child, "ChecksumCRC32C");
   }
   if (Text(document.root(), "IsTruncated") == "true") {
@@ -175,7 +123,7 @@ Result<PartsPage> ParsePartsPage(std::string_view body) {
 }
 
 Result<UploadsPage> ParseUploadsPage(std::string_view body) {
-  Document document = MR_TRY(Document::Parse(body, {"ListMultipartUploadsResult"}));
+  xml::Document document = MR_TRY(Parse(body, {"ListMultipartUploadsResult"}));
   Names names(document.root());
   UploadsPage page;
   for (pugi::xml_node child : document.root().children("Upload")) {
@@ -193,7 +141,7 @@ Result<UploadsPage> ParseUploadsPage(std::string_view body) {
 }
 
 Result<std::vector<Service::Bucket>> ParseBuckets(std::string_view body) {
-  Document document = MR_TRY(Document::Parse(body, {"ListAllMyBucketsResult"}));
+  xml::Document document = MR_TRY(Parse(body, {"ListAllMyBucketsResult"}));
   std::vector<Service::Bucket> buckets;
   for (pugi::xml_node child : document.root().child("Buckets").children("Bucket")) {
     buckets.push_back({.name = std::string(Text(child, "Name")), .created = MR_TRY(Time(child, "CreationDate"))});
@@ -202,7 +150,7 @@ Result<std::vector<Service::Bucket>> ParseBuckets(std::string_view body) {
 }
 
 Result<std::vector<DeleteError>> ParseDeleteErrors(std::string_view body) {
-  Document document = MR_TRY(Document::Parse(body, {"DeleteResult"}));
+  xml::Document document = MR_TRY(Parse(body, {"DeleteResult"}));
   std::vector<DeleteError> errors;
   for (pugi::xml_node child : document.root().children("Error")) {
     errors.push_back({.key = std::string(Text(child, "Key")),
@@ -213,7 +161,7 @@ Result<std::vector<DeleteError>> ParseDeleteErrors(std::string_view body) {
 }
 
 Result<RoleCredentials> ParseRoleCredentials(std::string_view body) {
-  Document document = MR_TRY(Document::Parse(body, {"AssumeRoleResponse", "AssumeRoleWithWebIdentityResponse"}));
+  xml::Document document = MR_TRY(Parse(body, {"AssumeRoleResponse", "AssumeRoleWithWebIdentityResponse"}));
   pugi::xml_node found;
   for (pugi::xml_node result : document.root().children()) {
     if (pugi::xml_node child = result.child("Credentials")) found = child;
@@ -228,44 +176,26 @@ Result<RoleCredentials> ParseRoleCredentials(std::string_view body) {
   return role;
 }
 
-bool FitsXml(std::string_view key) {
-  for (char c : key) {
-    if (static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n' && c != '\r') return false;
-  }
-  // U+FFFE and U+FFFF, the other characters XML leaves out.
-  return key.find("\xEF\xBF\xBE") == key.npos && key.find("\xEF\xBF\xBF") == key.npos;
-}
-
 std::string DeleteDocument(std::span<const std::string> keys) {
-  std::string out = fmt::format("<Delete xmlns=\"{}\"><Quiet>true</Quiet>", kNamespace);
-  for (const std::string& key : keys) {
-    out += "<Object><Key>";
-    Escape(key, out);
-    out += "</Key></Object>";
-  }
-  return out + "</Delete>";
+  xml::Writer xml("Delete");
+  xml.Bool("Quiet", true);
+  for (const std::string& key : keys) xml.Open("Object").Text("Key", key).Close("Object");
+  return xml.Finish();
 }
 
 std::string CompleteDocument(const std::vector<PartInfo>& parts) {
-  std::string out = fmt::format("<CompleteMultipartUpload xmlns=\"{}\">", kNamespace);
+  xml::Writer xml("CompleteMultipartUpload");
   for (const PartInfo& part : parts) {
-    out += fmt::format("<Part><PartNumber>{}</PartNumber><ETag>&quot;", part.number);
-    Escape(part.etag, out);
-    out += "&quot;</ETag>";
-    if (!part.checksum.empty()) {
-      out += "<ChecksumCRC32C>";
-      Escape(part.checksum, out);
-      out += "</ChecksumCRC32C>";
-    }
-    out += "</Part>";
+    xml.Open("Part").Number("PartNumber", static_cast<std::uint64_t>(part.number));
+    xml.Text("ETag", fmt::format("\"{}\"", part.etag));
+    if (!part.checksum.empty()) xml.Text("ChecksumCRC32C", part.checksum);
+    xml.Close("Part");
   }
-  return out + "</CompleteMultipartUpload>";
+  return xml.Finish();
 }
 
 std::string BucketDocument(std::string_view region) {
-  std::string out = fmt::format("<CreateBucketConfiguration xmlns=\"{}\"><LocationConstraint>", kNamespace);
-  Escape(region, out);
-  return out + "</LocationConstraint></CreateBucketConfiguration>";
+  return xml::Writer("CreateBucketConfiguration").Text("LocationConstraint", region).Finish();
 }
 
 }  // namespace millrace::object::s3

@@ -1,5 +1,5 @@
-// S3's XML documents, read and written. Everything read comes from outside: sizes are bounded by the caller (the body
-// is in memory), nesting by the parser, numbers by their types; entities are never expanded beyond XML's own five.
+// S3's XML documents as a client reads and writes them. Everything read comes from outside: sizes are bounded by the
+// caller (the body is in memory), nesting by the parser, numbers by their types.
 #pragma once
 
 #include <string>
@@ -48,13 +48,8 @@ struct RoleCredentials {
 };
 Result<RoleCredentials> ParseRoleCredentials(std::string_view body);
 
-/// Can the key be written in XML 1.0? Some control characters cannot.
-bool FitsXml(std::string_view key);
 std::string DeleteDocument(std::span<const std::string> keys);
 std::string CompleteDocument(const std::vector<PartInfo>& parts);
 std::string BucketDocument(std::string_view region);
-
-/// Without the quotes around it.
-std::string UnquoteETag(std::string_view etag);
 
 }  // namespace millrace::object::s3

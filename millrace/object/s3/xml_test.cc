@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "millrace/xml/xml.h"
+
 namespace millrace::object::s3 {
 namespace {
 
@@ -105,17 +107,17 @@ TEST(Documents, EscapeWhatTheyCarry) {
   std::vector<std::string> keys = {"a&b<c>\"d\"", "line\nand\rreturn\t"};
   std::string text = DeleteDocument(keys);
   EXPECT_NE(text.find("<Key>a&amp;b&lt;c&gt;&quot;d&quot;</Key>"), text.npos) << text;
-  EXPECT_NE(text.find("<Key>line&#10;and&#13;return&#9;</Key>"), text.npos) << text;
+  EXPECT_NE(text.find("<Key>line&#xa;and&#xd;return&#x9;</Key>"), text.npos) << text;
   text = CompleteDocument({{.number = 3, .etag = "e", .checksum = "AAAAAA=="}, {.number = 4, .etag = "f"}});
   EXPECT_NE(text.find("<Part><PartNumber>3</PartNumber><ETag>&quot;e&quot;</ETag><ChecksumCRC32C>AAAAAA=="), text.npos);
   EXPECT_NE(text.find("<Part><PartNumber>4</PartNumber><ETag>&quot;f&quot;</ETag></Part>"), text.npos);
 }
 
 TEST(Documents, SomeKeysFitNone) {
-  EXPECT_TRUE(FitsXml("中文\n\t"));
-  EXPECT_FALSE(FitsXml(std::string_view("a\0b", 3)));
-  EXPECT_FALSE(FitsXml("bell\x07"));
-  EXPECT_FALSE(FitsXml("\xEF\xBF\xBF"));
+  EXPECT_TRUE(xml::Fits("中文\n\t"));
+  EXPECT_FALSE(xml::Fits(std::string_view("a\0b", 3)));
+  EXPECT_FALSE(xml::Fits("bell\x07"));
+  EXPECT_FALSE(xml::Fits("\xEF\xBF\xBF"));
 }
 
 }  // namespace
