@@ -2,183 +2,30 @@
 
 #include <set>
 
-#include "millrace/base/json.h"
 #include "millrace/base/random.h"
 #include "millrace/base/text.h"
-#include "millrace/object/s3/xml.h"
+#include "millrace/object/s3/credential_sources.h"
 
 namespace millrace::object::s3 {
 namespace {
 
 constexpr std::string_view kEcsHost = "http://169.254.170.2";
-constexpr std::string_view kImdsHost = "http://169.254.169.254";
+constexpr std::string_view kImdsHost = "http://169.254.169.254", kImdsHost6 = "http://[fd00:ec2::254]";
 
 std::string Member(const Profile& profile, std::string_view name) {
   auto found = profile.find(name);
   return found == profile.end() ? "" : found->second;
 }
 
-class FixedSource final : public CredentialSource {
- public:
-  FixedSource(Credentials credentials, std::string name)
-      : credentials_(std::move(credentials)), name_(std::move(name)) {}
-  Result<Credentials> Fetch(std::stop_token) override { return credentials_; }
-  std::string Describe() const override { return name_; }
-  bool fixed() const override { return true; }
-
- private:
-  const Credentials credentials_;
-  const std::string name_;
-};
-
-/// The JSON that metadata services and credential_process agree on, but for the names of two members.
-Result<Credentials> ParseJsonCredentials(std::string_view text, std::string_view what, std::string_view token_name) {
-  Json json = MR_TRY(ParseJson(text, what));
-  auto member = [&](std::string_view name) { return JsonString(json, name).value_or(""); };
-  Credentials credentials{.access_key = member("AccessKeyId"),
-                          .secret_key = member("SecretAccessKey"),
-                          .session_token = member(token_name)};
-  if (credentials.access_key.empty() || credentials.secret_key.empty()) {
-    return Fail(Code::kPermissionDenied, "{} gave no AccessKeyId and SecretAccessKey{}{}", what,
-                member("Message").empty() ? "" : ": ", member("Message"));
-  }
-  if (std::string expires = member("Expiration"); !expires.empty()) {
-    credentials.expires = MR_TRY(ParseIso8601(expires));
-  }
-  return credentials;
+/// http://, on this machine or at an address where containers have their metadata.
+bool IsMetadataHost(std::string_view url) {
+  std::size_t scheme = url.find("://");
+  if (scheme == url.npos || url.substr(0, scheme) != "http") return false;
+  std::string_view authority = url.substr(scheme + 3);
+  authority = authority.substr(0, authority.find('/'));
+  return IsLoopback(authority) || authority == "169.254.170.2" || authority == "169.254.170.23" ||
+         authority == "[fd00:ec2::23]";
 }
-
-Result<std::string> FetchText(const Surroundings& surroundings, http::Request request, std::stop_token stop,
-                              std::string_view what) {
-  auto response = surroundings.fetch(std::move(request), {.stop = stop});
-  if (!response) return Fail(response.error().Context(fmt::format("asking {} for credentials", what)));
-  if (response->status == 200) return std::move(response->body);
-  ErrorDocument document = ParseErrorDocument(response->body);
-  return Fail(CodeFromHttpStatus(response->status), "{} gave no credentials: HTTP {}{}{}", what, response->status,
-              document.message.empty() ? "" : ": ", document.message);
-}
-
-class ProcessSource final : public CredentialSource {
- public:
-  ProcessSource(std::vector<std::string> argv, const Surroundings& surroundings)
-      : argv_(std::move(argv)), surroundings_(surroundings) {}
-  Result<Credentials> Fetch(std::stop_token) override {
-    auto text = surroundings_.run(argv_);
-    if (!text) return Fail(text.error().WithCode(Code::kPermissionDenied).Context("credential_process failed"));
-    return ParseJsonCredentials(*text, Describe(), "SessionToken");
-  }
-  std::string Describe() const override { return "credential_process"; }
-
- private:
-  const std::vector<std::string> argv_;
-  const Surroundings surroundings_;
-};
-
-/// Calls the Security Token Service.
-class RoleSource final : public CredentialSource {
- public:
-  struct Role {
-    std::string arn, session_name, external_id, duration_seconds, region, endpoint;
-    std::string token_file;  ///< for web identity; else `base` signs
-    std::unique_ptr<CredentialSource> base;
-  };
-  RoleSource(Role role, const Surroundings& surroundings)
-      : role_(std::move(role)), surroundings_(surroundings), signer_(role_.region, "sts") {}
-
-  Result<Credentials> Fetch(std::stop_token stop) override {
-    Query form{{"Version", "2011-06-15"}, {"RoleArn", role_.arn}, {"RoleSessionName", role_.session_name}};
-    if (!role_.duration_seconds.empty()) form.emplace_back("DurationSeconds", role_.duration_seconds);
-    if (!role_.external_id.empty()) form.emplace_back("ExternalId", role_.external_id);
-    Credentials base;
-    if (role_.token_file.empty()) {
-      form.emplace_back("Action", "AssumeRole");
-      base = MR_TRY(role_.base->Fetch(stop));
-    } else {
-      form.emplace_back("Action", "AssumeRoleWithWebIdentity");
-      // Read each time: the file's owner replaces it before it expires.
-      auto token = surroundings_.read_file(role_.token_file);
-      if (!token) return Fail(token.error().Context("reading the web identity token"));
-      form.emplace_back("WebIdentityToken", Trim(*token));
-    }
-    std::string body = EncodeQuery(form);
-    http::Request request{.method = "POST", .url = role_.endpoint + "/", .body = AsBytes(body)};
-    request.headers.Set("Content-Type", "application/x-www-form-urlencoded; charset=utf-8");
-    if (!base.anonymous()) {
-      std::string_view host = std::string_view(role_.endpoint).substr(role_.endpoint.find("://") + 3);
-      Sha256Digest digest = Sha256(AsBytes(body));
-      signer_.Sign({.method = "POST", .host = host, .path = "/", .query = ""}, HexEncode(digest), base,
-                   surroundings_.clock->Wall(), request.headers);
-    }
-    std::string answer = MR_TRY(FetchText(surroundings_, std::move(request), stop, Describe()));
-    RoleCredentials role = MR_TRY(ParseRoleCredentials(answer));
-    return Credentials{.access_key = role.access_key,
-                       .secret_key = role.secret_key,
-                       .session_token = role.session_token,
-                       .expires = MR_TRY(ParseIso8601(role.expiration))};
-  }
-  std::string Describe() const override { return "role " + role_.arn; }
-
- private:
-  const Role role_;
-  const Surroundings surroundings_;
-  const Signer signer_;
-};
-
-/// The metadata service of ECS tasks and EKS pods.
-class ContainerSource final : public CredentialSource {
- public:
-  ContainerSource(std::string url, std::string token, std::string token_file, const Surroundings& surroundings)
-      : url_(std::move(url)),
-        token_(std::move(token)),
-        token_file_(std::move(token_file)),
-        surroundings_(surroundings) {}
-  Result<Credentials> Fetch(std::stop_token stop) override {
-    http::Request request{.url = url_};
-    std::string token = token_;
-    if (!token_file_.empty()) token = std::string(Trim(MR_TRY(surroundings_.read_file(token_file_))));
-    if (!token.empty()) request.headers.Set("Authorization", token);
-    std::string answer = MR_TRY(FetchText(surroundings_, std::move(request), stop, Describe()));
-    return ParseJsonCredentials(answer, Describe(), "Token");
-  }
-  std::string Describe() const override { return "the container's metadata service"; }
-
- private:
-  const std::string url_, token_, token_file_;
-  const Surroundings surroundings_;
-};
-
-/// The metadata service of EC2 machines, version 2: a session token first.
-class InstanceSource final : public CredentialSource {
- public:
-  InstanceSource(std::string endpoint, const Surroundings& surroundings)
-      : endpoint_(std::move(endpoint)), surroundings_(surroundings) {}
-  Result<Credentials> Fetch(std::stop_token stop) override {
-    http::Request request{.method = "PUT", .url = endpoint_ + "/latest/api/token"};
-    request.headers.Set("X-aws-ec2-metadata-token-ttl-seconds", "21600");
-    auto token = FetchText(surroundings_, std::move(request), stop, Describe());
-    if (!token) {
-      return Fail(Error(token.error())
-                      .WithCode(token.error().code() == Code::kCancelled ? Code::kCancelled : Code::kPermissionDenied)
-                      .Context("no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, choose a "
-                               "profile with --profile, or read public data with --no-sign-request"));
-    }
-    const std::string path = "/latest/meta-data/iam/security-credentials/";
-    std::string role = MR_TRY(Get(path, *token, stop));
-    std::string_view first = Trim(Split(role, '\n')[0]);
-    std::string answer = MR_TRY(Get(path + PercentEncode(first, false), *token, stop));
-    return ParseJsonCredentials(answer, Describe(), "Token");
-  }
-  std::string Describe() const override { return "the instance metadata service"; }
-
- private:
-  Result<std::string> Get(const std::string& path, const std::string& token, std::stop_token stop) {
-    http::Request request{.url = endpoint_ + path};
-    request.headers.Set("X-aws-ec2-metadata-token", token);
-    return FetchText(surroundings_, std::move(request), stop, Describe());
-  }
-  const std::string endpoint_;
-  const Surroundings surroundings_;
-};
 
 /// Walks the chain. One use.
 class Chain {
@@ -189,7 +36,7 @@ class Chain {
   using Found = std::unique_ptr<CredentialSource>;
 
   Result<Found> Find(bool profile_asked_for) {
-    if (settings_.no_sign_request) return std::make_unique<FixedSource>(Credentials{}, "no signature");
+    if (settings_.no_sign_request) return NewFixedSource(Credentials{}, "no signature");
     if (!profile_asked_for) {
       if (Found found = MR_TRY(FromEnvironment())) return found;
     }
@@ -204,13 +51,8 @@ class Chain {
       }
     }
     if (profile) {
+      if (Found found = MR_TRY(FromSso(settings_.profile, *profile))) return found;
       if (Found found = MR_TRY(FromKeys(settings_.profile, *profile))) return found;
-      if (profile->contains("sso_session") || profile->contains("sso_account_id")) {
-        return Fail(Code::kUnsupported,
-                    "profile {} signs in through SSO, which needs a browser; run `aws configure "
-                    "export-credentials --profile {} --format env` and use what it prints",
-                    settings_.profile, settings_.profile);
-      }
     }
     if (Found found = MR_TRY(FromContainer())) return found;
     return FromInstance();
@@ -225,7 +67,7 @@ class Chain {
     if (access.empty() || secret.empty()) {
       return Fail(Code::kInvalidArgument, "only one of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY is set: set both");
     }
-    return std::make_unique<FixedSource>(
+    return NewFixedSource(
         Credentials{.access_key = access, .secret_key = secret, .session_token = Env("AWS_SESSION_TOKEN")},
         "environment");
   }
@@ -233,7 +75,7 @@ class Chain {
   Result<Found> FromKeys(const std::string& name, const Profile& profile) const {
     std::string access = Member(profile, "aws_access_key_id"), secret = Member(profile, "aws_secret_access_key");
     if (!access.empty() && !secret.empty()) {
-      return std::make_unique<FixedSource>(
+      return NewFixedSource(
           Credentials{
               .access_key = access, .secret_key = secret, .session_token = Member(profile, "aws_session_token")},
           "profile " + name);
@@ -242,12 +84,12 @@ class Chain {
     if (command.empty()) return nullptr;
     auto argv = SplitCommand(command);
     if (!argv) return Fail(argv.error().Context(fmt::format("profile {}: credential_process", name)));
-    return std::make_unique<ProcessSource>(*std::move(argv), surroundings_);
+    return NewProcessSource(*std::move(argv), surroundings_);
   }
 
   Found FromWebIdentity(const std::string& arn, const std::string& token_file, const std::string& session) const {
     if (arn.empty() || token_file.empty()) return nullptr;
-    return std::make_unique<RoleSource>(NewRole(arn, session, token_file), surroundings_);
+    return NewRoleSource(NewRole(arn, session, token_file), surroundings_);
   }
 
   /// A profile may take its role with another profile's credentials, and so on: `visited_` stops circles.
@@ -258,7 +100,7 @@ class Chain {
     if (std::string token_file = Member(profile, "web_identity_token_file"); !token_file.empty()) {
       return FromWebIdentity(arn, token_file, session);
     }
-    RoleSource::Role role = NewRole(arn, session, "");
+    RoleToAssume role = NewRole(arn, session, "");
     role.external_id = Member(profile, "external_id");
     role.duration_seconds = Member(profile, "duration_seconds");
     std::string source = Member(profile, "source_profile"), ambient = Member(profile, "credential_source");
@@ -267,7 +109,7 @@ class Chain {
                   name);
     }
     role.base = ambient.empty() ? MR_TRY(FromSourceProfile(name, source)) : MR_TRY(FromAmbient(name, ambient));
-    return std::make_unique<RoleSource>(std::move(role), surroundings_);
+    return NewRoleSource(std::move(role), surroundings_);
   }
 
   Result<Found> FromSourceProfile(const std::string& name, const std::string& source) {
@@ -280,6 +122,7 @@ class Chain {
       }
       if (Found found = MR_TRY(FromRole(source, *profile))) return found;
     }
+    if (Found found = MR_TRY(FromSso(source, *profile))) return found;
     if (Found found = MR_TRY(FromKeys(source, *profile))) return found;
     return Fail(Code::kInvalidArgument, "profile {}: its source_profile {} has no credentials", name, source);
   }
@@ -293,34 +136,74 @@ class Chain {
     return Fail(Code::kInvalidArgument, "profile {}: credential_source {} has no credentials", name, source);
   }
 
+  Result<Found> FromSso(const std::string& name, const Profile& profile) const {
+    std::string session_name = Member(profile, "sso_session");
+    SsoRole role{.profile = name,
+                 .account_id = Member(profile, "sso_account_id"),
+                 .role_name = Member(profile, "sso_role_name"),
+                 .region = Member(profile, "sso_region"),
+                 .token_name = Member(profile, "sso_start_url")};
+    if (role.account_id.empty() && role.role_name.empty()) return nullptr;
+    if (!session_name.empty()) {
+      const Profile* session = profiles_.FindSsoSession(session_name);
+      if (!session) {
+        return Fail(Code::kInvalidArgument, "profile {}: there is no [sso-session {}]", name, session_name);
+      }
+      role.region = Member(*session, "sso_region");
+      role.token_name = session_name;
+    }
+    if (role.account_id.empty() || role.role_name.empty() || role.region.empty() || role.token_name.empty()) {
+      return Fail(
+          Code::kInvalidArgument,
+          "profile {}: single sign-on needs sso_account_id, sso_role_name, and an sso_session (or sso_region and "
+          "sso_start_url)",
+          name);
+    }
+    std::string domain = fmt::format("{}.amazonaws.com{}", role.region, role.region.starts_with("cn-") ? ".cn" : "");
+    role.portal = ServiceUrl("AWS_ENDPOINT_URL_SSO", "https://portal.sso." + domain);
+    role.oidc = ServiceUrl("AWS_ENDPOINT_URL_SSO_OIDC", "https://oidc." + domain);
+    return NewSsoSource(std::move(role), surroundings_);
+  }
+
   Result<Found> FromContainer() const {
     std::string url = Env("AWS_CONTAINER_CREDENTIALS_FULL_URI");
     if (std::string path = Env("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"); !path.empty()) {
       url = std::string(kEcsHost) + path;
     }
     if (url.empty()) return nullptr;
-    return std::make_unique<ContainerSource>(url, Env("AWS_CONTAINER_AUTHORIZATION_TOKEN"),
-                                             Env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"), surroundings_);
+    // The token must not go to just anybody in the clear.
+    if (!url.starts_with("https://") && !IsMetadataHost(url)) {
+      return Fail(Code::kInvalidArgument,
+                  "AWS_CONTAINER_CREDENTIALS_FULL_URI is {:?}: give it as https://, or as http:// on a loopback or a "
+                  "metadata address",
+                  url);
+    }
+    return NewContainerSource({.url = url,
+                               .token = Env("AWS_CONTAINER_AUTHORIZATION_TOKEN"),
+                               .token_file = Env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")},
+                              surroundings_);
   }
 
   Result<Found> FromInstance() const {
-    if (ToLower(Env("AWS_EC2_METADATA_DISABLED")) == "true") {
-      return Fail(Code::kPermissionDenied,
-                  "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, choose a profile with "
-                  "--profile, or read public data with --no-sign-request");
-    }
-    std::string endpoint = Env("AWS_EC2_METADATA_SERVICE_ENDPOINT");
-    while (endpoint.ends_with('/')) endpoint.pop_back();
-    return std::make_unique<InstanceSource>(endpoint.empty() ? std::string(kImdsHost) : endpoint, surroundings_);
+    if (ToLower(Env("AWS_EC2_METADATA_DISABLED")) == "true") return Fail(NoCredentials());
+    bool ipv6 = ToLower(Env("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE")) == "ipv6";
+    return NewInstanceSource(
+        {.endpoint = ServiceUrl("AWS_EC2_METADATA_SERVICE_ENDPOINT", std::string(ipv6 ? kImdsHost6 : kImdsHost)),
+         .allow_version_1 = ToLower(Env("AWS_EC2_METADATA_V1_DISABLED")) != "true"},
+        surroundings_);
   }
 
-  RoleSource::Role NewRole(const std::string& arn, const std::string& session, const std::string& token_file) const {
-    std::string endpoint = Env("AWS_ENDPOINT_URL_STS");
-    while (endpoint.ends_with('/')) endpoint.pop_back();
-    if (endpoint.empty()) {
-      endpoint = fmt::format("https://sts.{}.amazonaws.com{}", settings_.region,
-                             settings_.region.starts_with("cn-") ? ".cn" : "");
-    }
+  /// The base URL that the variable holds, or the service's own.
+  std::string ServiceUrl(const char* variable, std::string usual) const {
+    std::string url = Env(variable);
+    while (url.ends_with('/')) url.pop_back();
+    return url.empty() ? std::move(usual) : url;
+  }
+
+  RoleToAssume NewRole(const std::string& arn, const std::string& session, const std::string& token_file) const {
+    std::string endpoint =
+        ServiceUrl("AWS_ENDPOINT_URL_STS", fmt::format("https://sts.{}.amazonaws.com{}", settings_.region,
+                                                       settings_.region.starts_with("cn-") ? ".cn" : ""));
     return {.arn = arn,
             .session_name = session.empty() ? fmt::format("millrace-{:016x}", SystemEntropy()) : session,
             .region = settings_.region,

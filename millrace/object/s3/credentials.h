@@ -2,8 +2,8 @@
 //
 // In this order: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (unless a profile was asked for), the profile's role
 // (role_arn with source_profile, credential_source or web_identity_token_file), the environment's web identity
-// (AWS_ROLE_ARN, AWS_WEB_IDENTITY_TOKEN_FILE), the profile's keys, its credential_process, the container's metadata
-// service, the machine's (IMDSv2).
+// (AWS_ROLE_ARN, AWS_WEB_IDENTITY_TOKEN_FILE), the profile's single sign-on, its keys, its credential_process, the
+// container's metadata service, the machine's (IMDSv2).
 #pragma once
 
 #include <memory>

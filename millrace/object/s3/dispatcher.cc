@@ -36,7 +36,7 @@ struct Dispatcher::Job {
   Call call;
   std::move_only_function<void(Outcome)> done;
   int tries = 0, corrupt_answers = 0;
-  bool answered = false, ambiguous = false, relocated = false, clock_adjusted = false, renewed = false;
+  bool answered = false, ambiguous = false, relocated = false, clock_adjusted = false;
   std::string access_key, s3_code;
 
   /// "PutObject s3://bucket/key"
@@ -122,10 +122,10 @@ void Dispatcher::Refused(JobPtr job, const http::Response& response) {
   Refusal refusal = Classify(response, ServerTime());
   job->s3_code = refusal.s3_code;
   job->ambiguous |= refusal.ambiguous;
-  // Three things that we can put right ourselves, once each.
+  // Three things that we can put right ourselves: the first two once each.
   bool fixed = Relocate(*job, refusal) || (refusal.s3_code == "RequestTimeTooSkewed" && AdjustClock(*job, response)) ||
                ((refusal.s3_code == "ExpiredToken" || refusal.s3_code == "TokenRefreshRequired") &&
-                !std::exchange(job->renewed, true) && parts_.credentials->Renew(job->access_key));
+                job->tries < parts_.settings->max_attempts && parts_.credentials->Renew(job->access_key));
   if (fixed) return Try(std::move(job));
   if (!refusal.region.empty() && refusal.region != RegionOf(job->operation.bucket)) {
     refusal.message += fmt::format("; the bucket is in {}", refusal.region);

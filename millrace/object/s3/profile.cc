@@ -29,6 +29,8 @@ Surroundings Surroundings::System() {
             return value && *value ? std::optional<std::string>(value) : std::nullopt;
           },
           .read_file = [](const std::filesystem::path& path) { return ReadFile(path, kMaxFile); },
+          .write_file = [](const std::filesystem::path& path,
+                           std::string_view text) { return WriteFileAtomic(path, AsBytes(text), 0600); },
           .run = [](std::vector<std::string> argv) -> Result<std::string> {
             std::string program = argv.empty() ? "" : argv[0];
             auto output = MR_TRY(Subprocess::Run({.argv = std::move(argv)}));
@@ -53,7 +55,7 @@ Result<Profiles> Profiles::Load(const Surroundings& surroundings) {
 
 Status Profiles::Parse(std::string_view text, std::string_view file, bool is_config) {
   Profile* profile = nullptr;
-  bool skipping = true;  // before the first section, and in sections that are no profile (sso-session, services)
+  bool skipping = true;  // before the first section, and in sections of other kinds (services)
   std::string group;     // of nested settings
   int number = 0;
   for (std::string_view raw : Split(text, '\n')) {
@@ -67,13 +69,17 @@ Status Profiles::Parse(std::string_view text, std::string_view file, bool is_con
       std::string_view name = Trim(line.substr(1, end - 1));
       skipping = false;
       group.clear();
+      auto* kind = &profiles_;
       if (is_config && name.starts_with("profile ")) {
         name = Trim(name.substr(8));
+      } else if (is_config && name.starts_with("sso-session ")) {
+        name = Trim(name.substr(12));
+        kind = &sso_sessions_;
       } else if (is_config && name != "default") {
         skipping = true;
         continue;
       }
-      profile = &profiles_[std::string(name)];
+      profile = &(*kind)[std::string(name)];
       continue;
     }
     std::size_t equals = line.find('=');
@@ -96,6 +102,11 @@ Status Profiles::Parse(std::string_view text, std::string_view file, bool is_con
 const Profile* Profiles::Find(std::string_view name) const {
   auto found = profiles_.find(name);
   return found == profiles_.end() ? nullptr : &found->second;
+}
+
+const Profile* Profiles::FindSsoSession(std::string_view name) const {
+  auto found = sso_sessions_.find(name);
+  return found == sso_sessions_.end() ? nullptr : &found->second;
 }
 
 Error Profiles::Missing(std::string_view name) const {

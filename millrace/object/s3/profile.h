@@ -18,6 +18,8 @@ namespace millrace::object::s3 {
 struct Surroundings {
   std::function<std::optional<std::string>(const char*)> getenv;  ///< nothing when unset or empty
   std::function<Result<std::string>(const std::filesystem::path&)> read_file;
+  /// Replaces a file that its owner alone may read.
+  std::function<Status(const std::filesystem::path&, std::string_view)> write_file;
   /// Runs a program without a shell and yields its standard output.
   std::function<Result<std::string>(std::vector<std::string> argv)> run;
   /// One HTTP request, not retried; blocks.
@@ -39,12 +41,14 @@ class Profiles {
   static Result<Profiles> Load(const Surroundings& surroundings);
   /// nullptr when neither file has it.
   const Profile* Find(std::string_view name) const;
+  /// The [sso-session NAME] of the config file; nullptr when there is none.
+  const Profile* FindSsoSession(std::string_view name) const;
   /// kInvalidArgument that names the nearest profile there is.
   Error Missing(std::string_view name) const;
 
  private:
   Status Parse(std::string_view text, std::string_view file, bool is_config);
-  std::map<std::string, Profile, std::less<>> profiles_;
+  std::map<std::string, Profile, std::less<>> profiles_, sso_sessions_;
 };
 
 }  // namespace millrace::object::s3

@@ -1,6 +1,10 @@
 // The store against a server that misbehaves on purpose. What a well-behaved one sees is in tests/integration.
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <latch>
+#include <map>
+
 #include "millrace/base/digest.h"
 #include "millrace/http/testing/scripted_server.h"
 #include "millrace/object/blocking.h"
@@ -25,6 +29,23 @@ class FixedKeys final : public CredentialSource {
   bool fixed() const override { return true; }
 };
 
+/// K1, K2, … each with the promise of an hour.
+class RenewedKeys final : public CredentialSource {
+ public:
+  explicit RenewedKeys(Clock& clock) : clock_(clock) {}
+  Result<Credentials> Fetch(std::stop_token) override {
+    return Credentials{.access_key = fmt::format("K{}", ++fetched_),
+                       .secret_key = "s",
+                       .session_token = "t",
+                       .expires = clock_.Wall() + std::chrono::hours(1)};
+  }
+  std::string Describe() const override { return "test"; }
+
+ private:
+  Clock& clock_;
+  int fetched_ = 0;
+};
+
 std::string ErrorBody(std::string_view code) {
   return fmt::format("<Error><Code>{}</Code><Message>scripted</Message></Error>", code);
 }
@@ -35,7 +56,8 @@ Reply Refuse(int status, std::string_view code, std::string_view fields = {}) {
 /// A store of bucket "b" on a scripted server. Waits for retries take no time.
 class S3StoreTest : public ::testing::Test {
  protected:
-  void Serve(ScriptedServer::Script script, int max_attempts = 5) {
+  void Serve(ScriptedServer::Script script, int max_attempts = 5,
+             std::unique_ptr<CredentialSource> keys = std::make_unique<FixedKeys>()) {
     server_ = std::make_unique<ScriptedServer>(std::move(script));
     Settings settings{.scheme = "http",
                       .authority = fmt::format("127.0.0.1:{}", server_->port()),
@@ -44,7 +66,7 @@ class S3StoreTest : public ::testing::Test {
                       .max_attempts = max_attempts};
     http::Client::Options client{.timeouts = {.first_byte = milliseconds(200), .stall = milliseconds(200)}};
     clock_.AdvanceOnSleep(true);
-    session_ = std::make_shared<Endpoint::Session>(settings, std::make_unique<FixedKeys>(), client, clock_);
+    session_ = std::make_shared<Endpoint::Session>(settings, std::move(keys), client, clock_);
     store_ = NewStore(session_, "b");
   }
   Result<std::optional<GetResult>> GetText(std::string& into, GetOptions options = {}) {
@@ -253,6 +275,42 @@ TEST_F(S3StoreTest, AWrongClockIsPutRight) {
   EXPECT_TRUE(Put(*store_, "k", AsBytes("x")));
   EXPECT_TRUE(Put(*store_, "k", AsBytes("x")));
   EXPECT_EQ(server_->seen().size(), 3u);
+}
+
+TEST_F(S3StoreTest, CredentialsThatExpireInTheMiddleAreReplaced) {
+  // The server revokes each key after ten requests, without having said so before.
+  std::map<std::string, int> used;
+  Serve(
+      [&](const Seen& seen) {
+        std::string_view authorization = seen.headers.Get("authorization");
+        std::size_t at = authorization.find("Credential=") + 11;
+        std::string key(authorization.substr(at, authorization.find('/', at) - at));
+        if (++used[key] > 10) return Refuse(400, "ExpiredToken");
+        return Reply{Answer(200, "", "ETag: \"e\"\r\n")};
+      },
+      5, std::make_unique<RenewedKeys>(clock_));
+  constexpr int kParts = 45;
+  std::atomic<int> good = 0;
+  std::latch ended(kParts);
+  for (int i = 1; i <= kParts; ++i) {
+    store_->UploadPart("k", "id", i, AsBytes("part"), {}, [&](Result<PartInfo> part) {
+      good += part.has_value();
+      if (!part) ADD_FAILURE() << part.error().ToString();
+      ended.count_down();
+    });
+  }
+  ended.wait();
+  EXPECT_EQ(good, kParts);
+  EXPECT_EQ(used.size(), 5u);
+}
+
+TEST_F(S3StoreTest, CredentialsThatCannotBeReplacedAreAnError) {
+  Serve([](const Seen&) { return Refuse(400, "ExpiredToken"); });
+  auto put = Put(*store_, "k", AsBytes("x"));
+  ASSERT_FALSE(put);
+  EXPECT_EQ(put.error().code(), Code::kPermissionDenied);
+  EXPECT_THAT(put.error().ToString(), HasSubstr("sign in again"));
+  EXPECT_EQ(server_->seen().size(), 1u);
 }
 
 TEST_F(S3StoreTest, AMissingBucketIsAnErrorAlsoForHead) {

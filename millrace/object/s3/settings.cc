@@ -25,12 +25,6 @@ std::string AwsHost(std::string_view region) {
   return fmt::format("s3.{}.amazonaws.com{}", region, region.starts_with("cn-") ? ".cn" : "");
 }
 
-bool IsLoopback(std::string_view authority) {
-  std::string_view host = authority.starts_with('[') ? authority.substr(0, authority.find(']') + 1)
-                                                     : authority.substr(0, authority.find(':'));
-  return host == "localhost" || host == "[::1]" || host.starts_with("127.");
-}
-
 Status ParseEndpoint(std::string_view url, Settings& settings) {
   auto invalid = [&](std::string_view why) {
     return Fail(Code::kInvalidArgument, "endpoint URL {:?}: {}; give it as https://host[:port]", url, why);
@@ -71,6 +65,12 @@ Result<int> Attempts(const ConnectOptions& options, const std::string& configure
 }
 
 }  // namespace
+
+bool IsLoopback(std::string_view authority) {
+  std::string_view host = authority.starts_with('[') ? authority.substr(0, authority.find(']') + 1)
+                                                     : authority.substr(0, authority.find(':'));
+  return host == "localhost" || host == "[::1]" || host.starts_with("127.");
+}
 
 Result<Settings> Settings::Resolve(const ConnectOptions& options, const Profiles& profiles,
                                    const Surroundings& surroundings) {

@@ -8,6 +8,9 @@
 
 namespace millrace::object::s3 {
 
+/// Is the "host[:port]" this machine's own loopback interface?
+bool IsLoopback(std::string_view authority);
+
 struct Settings {
   std::string scheme;     ///< "https" or "http"
   std::string authority;  ///< host, with the port unless it is the scheme's own
