@@ -34,12 +34,11 @@ fmt:
 	@tools/setup lint
 	@git ls-files '*.cc' '*.h' | xargs clang-format-19 -i
 
-check:            ## format and the order of modules: the quick part of lint
-	@tools/setup build lint
-	@git ls-files '*.cc' '*.h' | xargs clang-format-19 --dry-run --Werror
-	@python3 tools/check_layers.py .
+check:            ## lint without clang's static analyzer, in a third of the time: what CI runs
+	@tools/setup build test lint
+	@tools/lint quick
 
-lint:             ## format, order of modules, clang's warnings, thread-safety analysis and clang-tidy
+lint:             ## format, order of modules, clang's warnings, thread-safety analysis, clang-tidy, static analyzer
 	@tools/setup build test lint
 	@tools/lint
 

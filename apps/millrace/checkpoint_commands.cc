@@ -35,7 +35,7 @@ std::uint64_t FileBytes(const Manifest& manifest) {
 
 /// Requests of up to 8 MiB each that the memory budget allows.
 int Parallel(const Context& context) {
-  return static_cast<int>(std::clamp<std::uint64_t>(context.globals.memory_budget / (8 * kMiB), 1, 16));
+  return static_cast<int>(std::clamp<std::uint64_t>(context.DataBudget() / (8 * kMiB), 1, 16));
 }
 
 object::Call CallOf(const Context& context) { return {.stop = context.stop}; }
@@ -151,7 +151,7 @@ Status Export(const Context& context, const Arguments& arguments) {
     return {};
   }
   object::Location folder = MR_TRY(object::Locate(*connection, arguments.destination));
-  MemoryBudget budget(context.globals.memory_budget);
+  MemoryBudget budget(context.DataBudget());
   auto exported = MR_TRY(checkpoint::ExportHuggingFace(*reader, folder, budget, CallOf(context)));
   if (context.globals.json) {
     PrintJsonLine({{"event", "exported"},
@@ -173,7 +173,7 @@ Status Import(const Context& context, const Arguments& arguments) {
     fmt::print("would import {} as step {} of {}\n", arguments.source, step, arguments.url);
     return {};
   }
-  MemoryBudget budget(context.globals.memory_budget);
+  MemoryBudget budget(context.DataBudget());
   Manifest manifest = MR_TRY(
       checkpoint::ImportHuggingFace(*connection, arguments.source, arguments.url, step, budget, CallOf(context)));
   if (context.globals.json) {

@@ -3,11 +3,16 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "millrace/base/subprocess.h"
 
 namespace millrace::cli {
+
+std::uint64_t Context::DataBudget() const {
+  return globals.memory_budget - std::min(globals.memory_budget / 2, kProcessBytes);
+}
 
 Result<std::unique_ptr<object::Connection>> Context::Connect() const {
   object::ConnectOptions options = globals.connect;

@@ -17,6 +17,9 @@
 
 namespace millrace::cli {
 
+/// What a process takes besides the data in flight: code, connections, threads, what malloc keeps.
+inline constexpr std::uint64_t kProcessBytes = 56 * kMiB;
+
 /// Handed to every command. Lives for the whole process.
 struct Context {
   Globals globals;
@@ -25,6 +28,8 @@ struct Context {
   /// Set by the chosen command's callback; main runs it after parsing and exits with what it returns.
   std::function<int()> run;
 
+  /// What --memory-budget leaves for data in flight: less kProcessBytes, or half of a small budget.
+  std::uint64_t DataBudget() const;
   Logger log() const { return Logger::Stderr(globals.log_level); }
   /// Opens the connection that the global flags describe.
   Result<std::unique_ptr<object::Connection>> Connect() const;

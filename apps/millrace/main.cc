@@ -1,4 +1,6 @@
 // `millrace`: global flags, the choice of a command, signals, the exit status.
+#include <malloc.h>
+
 #include <cstdio>
 
 #include "apps/millrace/cli.h"
@@ -52,6 +54,9 @@ std::string FullName(const CLI::App& command) {
 }
 
 int Main(int argc, char** argv) {
+  // Large buffers that one thread has freed must serve the next one that any thread asks for: with malloc's arena for
+  // every thread the process keeps several times its memory budget.
+  mallopt(M_ARENA_MAX, 1);
   SignalStop signals;
   Context context;
   context.stop = signals.token();

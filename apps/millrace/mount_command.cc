@@ -18,9 +18,8 @@
 namespace millrace::cli {
 namespace {
 
-/// What the process takes besides the data in flight: itself, its connections, and for each thread a request and a
-/// reply.
-constexpr std::uint64_t kProcessBytes = 56 * kMiB, kThreadBytes = 2 * kMiB;
+/// What each thread takes beyond kProcessBytes: a request and a reply.
+constexpr std::uint64_t kThreadBytes = 2 * kMiB;
 constexpr Duration kForever = std::chrono::hours(24 * 365 * 10);
 
 struct MountFlags {

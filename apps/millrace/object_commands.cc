@@ -84,7 +84,7 @@ Status ForEach(const Selection& selection, const object::Call& call,
 }
 
 Run::Run(const Context& context, std::string verb)
-    : context_(context), verb_(std::move(verb)), budget_(context.globals.memory_budget) {
+    : context_(context), verb_(std::move(verb)), budget_(context.DataBudget()) {
   const Globals& globals = context.globals;
   show_progress_ = !globals.dry_run && WantsProgress(globals.progress, globals.quiet, globals.json);
   batch_ = std::make_unique<transfer::Batch>(std::min(globals.connect.concurrency, kMostWorkers), context.stop,

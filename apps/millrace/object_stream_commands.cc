@@ -27,7 +27,7 @@ Status WriteOut(ByteSpan bytes) {
 
 Result<int> Cat(const Context& context, object::Connection& connection, const std::vector<std::string>& urls,
                 const SelectFlags& flags) {
-  MemoryBudget budget(context.globals.memory_budget);
+  MemoryBudget budget(context.DataBudget());
   object::Call call{.stop = context.stop};
   for (const std::string& url : urls) {
     Selection selection = MR_TRY(Select(connection, url, flags));
@@ -79,7 +79,7 @@ Result<int> Pipe(const Context& context, object::Connection& connection, const s
   if (place.key.empty() || place.key.ends_with('/')) {
     return Fail(Code::kInvalidArgument, "{} names no object to write", url);
   }
-  MemoryBudget budget(context.globals.memory_budget);
+  MemoryBudget budget(context.DataBudget());
   object::Call call{.stop = context.stop};
   transfer::MultipartWriter writer(*place.store, budget, place.key,
                                    {.part_bytes = part_bytes, .put = {.content_type = content_type}});

@@ -147,7 +147,7 @@ void MemoryTier::Touch(const std::shared_ptr<Run>& run, std::uint64_t end) {
 }
 
 void MemoryTier::EvictOldest(Shard& shard, std::list<std::shared_ptr<Run>>& queue) {
-  std::shared_ptr<Run> victim = queue.front();
+  const std::shared_ptr<Run> victim = queue.front();
   Drop(shard, victim);
   ++evictions_;
 }

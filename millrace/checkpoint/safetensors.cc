@@ -20,6 +20,7 @@ Result<nlohmann::json> ParseHeaderJson(std::string_view text, std::string_view n
     nlohmann::json json = nlohmann::json::parse(text.begin(), text.end(), limit);
     if (!too_deep && json.is_object()) return json;
   } catch (const nlohmann::json::exception&) {
+    return Fail(Code::kCorrupt, "{}: its header is not JSON", name);
   }
   return Fail(Code::kCorrupt, "{}: its header is no safetensors header", name);
 }

@@ -116,8 +116,8 @@ void Plan::AddSource(const Source& source, std::size_t number, std::span<const s
     for (std::uint32_t c = object_chunks_[object]; c < object_chunks_[object + 1]; ++c) members.push_back(c);
     records += indexes_[object].records();
   }
-  double whole = std::floor(source.weight);
-  for (double pass = 0; pass < whole; ++pass) {
+  const double whole = std::floor(source.weight);
+  for (auto passes = static_cast<std::uint64_t>(whole); passes > 0; --passes) {
     for (std::uint32_t c : members) pieces_.push_back(PieceOf(c, chunks_[c].records));
   }
   auto wanted = static_cast<std::uint64_t>(std::floor((source.weight - whole) * static_cast<double>(records) + 0.5));

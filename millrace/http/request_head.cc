@@ -162,7 +162,8 @@ std::optional<std::uint64_t> ParseChunkSize(std::string_view line) {
   std::string_view extension = TrimBlank(line.substr(digits));
   if (!extension.empty() && (extension.front() != ';' || !IsFieldContent(extension))) return std::nullopt;
   std::uint64_t size = 0;
-  std::from_chars(line.data(), line.data() + digits, size, 16);
+  const std::string_view number = line.substr(0, digits);
+  std::from_chars(number.data(), number.data() + number.size(), size, 16);
   return size;
 }
 

@@ -26,7 +26,7 @@ bool Contains(std::initializer_list<std::string_view> words, std::string_view wo
 /// Fills a Spec from a map of the document. Stops at the first error, which `status` then holds.
 class SpecReader {
  public:
-  SpecReader(Node node, Status& status) : node_(std::move(node)), status_(status) {}
+  SpecReader(const Node& node, Status& status) : node_(node), status_(status) {}
 
   void Text(std::string_view key, std::string& value, TextKind kind, bool required) {
     Node node = Member(key);

@@ -95,7 +95,10 @@ Result<JobStatus> JobStatus::FromJson(const Json& json, std::string_view what) {
 }
 
 Result<fs::path> StateRoot() {
-  auto variable = [](const char* name) { return std::string(std::getenv(name) ? std::getenv(name) : ""); };
+  auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value != nullptr ? value : "");
+  };
   if (std::string root = variable("MILLRACE_STATE_DIR"); !root.empty()) return fs::path(root);
   if (std::string state = variable("XDG_STATE_HOME"); !state.empty()) return fs::path(state) / "millrace";
   if (std::string home = variable("HOME"); !home.empty()) return fs::path(home) / ".local/state/millrace";
