@@ -1,12 +1,14 @@
-// Reads objects through the S3 store as fast as it goes; compare.sh runs it beside curl and s5cmd.
+// Reads and writes objects through the S3 store as fast as it goes; compare.sh runs it beside curl and s5cmd.
 //
-//   object_bench ENDPOINT BUCKET setup|large|small|urls
+//   object_bench ENDPOINT BUCKET setup | down-large | down-small | up-large | up-small | urls FOLDER
 //
-// setup makes the bucket, "large" (256 MiB) and small/0…1999 (10 KiB each). large reads the first in 8 ranges at once,
-// small reads the others 64 at a time; both print the seconds from the first request, which opens its connections, to
-// the last byte in memory that was there before. urls prints presigned URLs: a curl configuration of the small ones,
-// and the large one's on standard error.
+// setup makes the bucket, "large" (256 MiB) and small/0…999 (570,000 bytes each). down-large reads the first in 8
+// ranges at once, down-small the others 16 at a time; up-large puts 8 objects of 32 MiB at once, up-small 500 objects
+// of 570,000 bytes 16 at a time. Each prints the seconds from the first request, which opens its connections, to the
+// last byte in memory that was there before, and the CPU seconds of this process per GB. urls writes curl
+// configurations of the same four, with presigned URLs, into FOLDER.
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <cstdio>
 #include <cstring>
@@ -16,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "millrace/base/files.h"
 #include "millrace/base/sync.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/s3/endpoint.h"
@@ -23,10 +26,19 @@
 namespace millrace::object {
 namespace {
 
-constexpr std::uint64_t kLarge = 256 * kMiB, kPart = 32 * kMiB, kSmall = 10 * kKiB;
-constexpr int kSmallCount = 2000, kSmallAtOnce = 64;
+constexpr std::uint64_t kLarge = 256 * kMiB, kPart = 32 * kMiB, kSmall = 570'000;
+constexpr int kParts = kLarge / kPart, kSmallCount = 1000, kSmallUp = 500, kSmallAtOnce = 16;
 
 std::string SmallKey(int i) { return fmt::format("small/{}", i); }
+
+double CpuSeconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
 
 /// Runs `count` asynchronous calls, `at_once` of them at a time; the first error ends it.
 class Flood {
@@ -64,23 +76,34 @@ class Flood {
   Status status_ MR_GUARDED_BY(mutex_);
 };
 
+/// A part or an object of bytes that do not compress.
+Buffer NoiseBuffer(std::size_t size) {
+  Buffer buffer(size);
+  std::uint64_t state = 1;
+  for (std::size_t i = 0; i + 8 <= size; i += 8) {
+    state = state * 6364136223846793005 + 1442695040888963407;
+    std::memcpy(buffer.data() + i, &state, 8);
+  }
+  return buffer;
+}
+
+Flood PutAll(Store& store, std::string prefix, int count, int at_once, ByteSpan body) {
+  return Flood(count, at_once, [&store, prefix, body](int i, std::move_only_function<void(Status)> done) {
+    store.Put(fmt::format("{}{}", prefix, i), body, {}, {},
+              [done = std::move(done)](Result<PutResult> put) mutable { done(put ? Status() : Fail(put.error())); });
+  });
+}
+
 Status Setup(s3::Endpoint& endpoint, const std::string& bucket, Store& store) {
   MR_TRY(endpoint.service().MakeBucket(bucket, {}));
-  std::string body(kPart, 'x');
+  Buffer body = NoiseBuffer(kPart);
   std::string id = MR_TRY(CreateMultipart(store, "large"));
   std::vector<PartInfo> parts;
-  for (std::uint64_t i = 0; i < kLarge / kPart; ++i) {
-    parts.push_back(MR_TRY(UploadPart(store, "large", id, static_cast<int>(i) + 1, AsBytes(body))));
+  for (int i = 0; i < kParts; ++i) {
+    parts.push_back(MR_TRY(UploadPart(store, "large", id, i + 1, body.span())));
   }
   MR_TRY(CompleteMultipart(store, "large", id, parts));
-  ByteSpan small = AsBytes(body).first(kSmall);
-  return Flood(kSmallCount, kSmallAtOnce,
-               [&](int i, std::move_only_function<void(Status)> done) {
-                 store.Put(SmallKey(i), small, {}, {}, [done = std::move(done)](Result<PutResult> put) mutable {
-                   done(put ? Status() : Fail(put.error()));
-                 });
-               })
-      .Run();
+  return PutAll(store, "small/", kSmallCount, kSmallAtOnce, body.span().first(kSmall)).Run();
 }
 
 void ReadInto(Store& store, const std::string& key, std::optional<ByteRange> range, MutableByteSpan into,
@@ -100,41 +123,75 @@ Buffer TouchedBuffer(std::size_t size) {
   return buffer;
 }
 
-Status PrintSeconds(Flood& flood) {
+Status Measure(std::uint64_t bytes, Flood flood) {
+  double cpu = CpuSeconds();
   TimePoint start = SystemClock().Now();
   MR_TRY(flood.Run());
   std::chrono::duration<double> seconds = SystemClock().Now() - start;
-  fmt::print("{:.3f}\n", seconds.count());
+  fmt::print("{:.3f} {:.3f}\n", seconds.count(), (CpuSeconds() - cpu) / (static_cast<double>(bytes) / 1e9));
   return {};
 }
 
+Status WriteUrls(Store& store, const std::filesystem::path& folder) {
+  auto get = [&](const std::string& key) { return store.Presign("GET", key, std::chrono::hours(1)); };
+  auto put = [&](const std::string& key) { return store.Presign("PUT", key, std::chrono::hours(1)); };
+  std::string down_large, down_small, up_large, up_small;
+  for (int i = 0; i < kParts; ++i) {
+    if (i > 0) down_large += "next\n", up_large += "next\n";
+    std::uint64_t begin = kPart * static_cast<std::uint64_t>(i);
+    down_large += fmt::format("url = \"{}\"\nrange = {}-{}\noutput = /dev/null\n", MR_TRY(get("large")), begin,
+                              begin + kPart - 1);
+    up_large += fmt::format("url = \"{}\"\nupload-file = {}/part\noutput = /dev/null\n",
+                            MR_TRY(put(fmt::format("curl-up/large{}", i))), folder.string());
+  }
+  for (int i = 0; i < kSmallCount; ++i) {
+    down_small += fmt::format("url = \"{}\"\noutput = /dev/null\n", MR_TRY(get(SmallKey(i))));
+    if (i >= kSmallUp) continue;
+    up_small += fmt::format("url = \"{}\"\nupload-file = {}/small\noutput = /dev/null\n",
+                            MR_TRY(put(fmt::format("curl-up/{}", i))), folder.string());
+  }
+  Buffer body = NoiseBuffer(kPart);
+  MR_TRY(WriteFileAtomic(folder / "part", body.span()));
+  MR_TRY(WriteFileAtomic(folder / "small", body.span().first(kSmall)));
+  MR_TRY(WriteFileAtomic(folder / "down-large.curl", AsBytes(down_large)));
+  MR_TRY(WriteFileAtomic(folder / "down-small.curl", AsBytes(down_small)));
+  MR_TRY(WriteFileAtomic(folder / "up-large.curl", AsBytes(up_large)));
+  return WriteFileAtomic(folder / "up-small.curl", AsBytes(up_small));
+}
+
 Status Run(int argc, char** argv) {
-  if (argc != 4) return Fail(Code::kInvalidArgument, "usage: object_bench ENDPOINT BUCKET setup|large|small|urls");
+  if (argc < 4) {
+    return Fail(Code::kInvalidArgument,
+                "usage: object_bench ENDPOINT BUCKET setup|down-large|down-small|up-large|up-small|urls FOLDER");
+  }
   std::string bucket = argv[2], what = argv[3];
   auto endpoint = MR_TRY(s3::Endpoint::Open({.endpoint_url = argv[1]}));
   auto store = endpoint->OpenBucket(bucket);
   if (what == "setup") return Setup(*endpoint, bucket, *store);
-  if (what == "large") {
+  if (what == "urls" && argc == 5) return WriteUrls(*store, argv[4]);
+  if (what == "down-large") {
     Buffer buffer = TouchedBuffer(kLarge);
-    Flood flood(kLarge / kPart, 8, [&](int i, std::move_only_function<void(Status)> done) {
-      std::uint64_t offset = kPart * static_cast<std::uint64_t>(i);
-      ReadInto(*store, "large", ByteRange{offset, kPart}, buffer.span().subspan(offset, kPart), std::move(done));
-    });
-    return PrintSeconds(flood);
+    return Measure(kLarge, Flood(kParts, kParts, [&](int i, std::move_only_function<void(Status)> done) {
+                     std::uint64_t offset = kPart * static_cast<std::uint64_t>(i);
+                     ReadInto(*store, "large", ByteRange{offset, kPart}, buffer.span().subspan(offset, kPart),
+                              std::move(done));
+                   }));
   }
-  if (what == "small") {
-    Buffer buffer = TouchedBuffer(kSmall * kSmallCount);
-    Flood flood(kSmallCount, kSmallAtOnce, [&](int i, std::move_only_function<void(Status)> done) {
-      ReadInto(*store, SmallKey(i), std::nullopt, buffer.span().subspan(kSmall * static_cast<std::size_t>(i), kSmall),
-               std::move(done));
-    });
-    return PrintSeconds(flood);
+  if (what == "down-small") {
+    Buffer buffer = TouchedBuffer(kSmall * kSmallAtOnce);
+    return Measure(kSmall * kSmallCount,
+                   Flood(kSmallCount, kSmallAtOnce, [&](int i, std::move_only_function<void(Status)> done) {
+                     // Two reads may share a place: what they find there is the same.
+                     auto place = static_cast<std::size_t>(i % kSmallAtOnce) * kSmall;
+                     ReadInto(*store, SmallKey(i), std::nullopt, buffer.span().subspan(place, kSmall), std::move(done));
+                   }));
   }
-  for (int i = 0; i < kSmallCount; ++i) {
-    fmt::print("url = \"{}\"\noutput = /dev/null\n", MR_TRY(store->Presign("GET", SmallKey(i), std::chrono::hours(1))));
+  Buffer body = NoiseBuffer(kPart);
+  if (what == "up-large") return Measure(kLarge, PutAll(*store, "up/large", kParts, kParts, body.span()));
+  if (what == "up-small") {
+    return Measure(kSmall * kSmallUp, PutAll(*store, "up/", kSmallUp, kSmallAtOnce, body.span().first(kSmall)));
   }
-  fmt::print(stderr, "{}\n", MR_TRY(store->Presign("GET", "large", std::chrono::hours(1))));
-  return {};
+  return Fail(Code::kInvalidArgument, "what is {:?}?", what);
 }
 
 }  // namespace
