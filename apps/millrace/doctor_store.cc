@@ -21,7 +21,9 @@ constexpr auto kPatience = std::chrono::seconds(5);
 constexpr auto kSkewRefused = std::chrono::minutes(15), kSkewSuspicious = std::chrono::minutes(1);
 
 Result<http::Response> Send(const std::string& ca_bundle, http::Request request, http::Call call) {
-  http::Client client({.timeouts = {.connect = kPatience, .first_byte = kPatience}, .ca_bundle = ca_bundle});
+  http::Client client({.timeouts = {.connect = kPatience, .first_byte = kPatience},
+                       .ca_bundle = ca_bundle,
+                       .proxies = http::Proxies::FromEnvironment(Surroundings::System().getenv)});
   return client.Send(std::move(request), {.max_collected = kMiB}, std::move(call));
 }
 

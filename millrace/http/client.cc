@@ -35,6 +35,10 @@ class Client::Loop {
 
   void Send(Request request, BodyTarget target, Call call, Completion done) MR_EXCLUDES(mutex_);
   Stats stats() const;
+  void LimitActive(int most) {
+    most_active_.store(std::clamp(most, 1, options_.max_connections), std::memory_order_relaxed);
+    Wake();
+  }
 
  private:
   using Id = std::uint64_t;
@@ -93,6 +97,7 @@ class Client::Loop {
 
   std::atomic<std::uint64_t> requests_{0}, connections_{0}, sent_{0}, received_{0};
   std::atomic<int> in_flight_{0};
+  std::atomic<int> most_active_;
 
   // The loop thread's own.
   TransferContext context_;
@@ -121,6 +126,7 @@ Client::Loop::Loop(Options options)
     : options_(std::move(options)),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      most_active_(options_.max_connections),
       context_{.now = clock_.Now(),
                .down = Bandwidth(options_.max_bytes_per_second),
                .up = Bandwidth(options_.max_bytes_per_second)} {
@@ -194,7 +200,8 @@ Client::Stats Client::Loop::stats() const {
           .connections_opened = connections_,
           .bytes_sent = sent_,
           .bytes_received = received_,
-          .in_flight = in_flight_};
+          .in_flight = in_flight_,
+          .most_active = most_active_};
 }
 
 void Client::Loop::Run() {
@@ -286,7 +293,7 @@ void Client::Loop::Admit(std::unique_ptr<Flight> flight) {
 
 /// Starts the oldest requests whose server has a connection to spare.
 void Client::Loop::StartQueued() {
-  while (static_cast<int>(active_.size()) < options_.max_connections) {
+  while (static_cast<int>(active_.size()) < most_active_.load(std::memory_order_relaxed)) {
     Host* next = nullptr;
     for (auto& [origin, host] : hosts_) {
       while (!host.queue.empty() && !flights_.contains(host.queue.front())) host.queue.pop_front();
@@ -421,6 +428,18 @@ int Client::Loop::OnTimer(CURLM*, long milliseconds, void* self) {
   return 0;
 }
 
+Proxies Proxies::FromEnvironment(const std::function<std::optional<std::string>(const char*)>& getenv) {
+  auto first = [&](std::initializer_list<const char*> names) {
+    for (const char* name : names) {
+      if (auto value = getenv(name)) return *value;
+    }
+    return std::string();
+  };
+  return {.http = first({"http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"}),
+          .https = first({"https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"}),
+          .except = first({"no_proxy", "NO_PROXY"})};
+}
+
 Client::Client(Options options) : loop_(std::make_unique<Loop>(std::move(options))) {}
 Client::~Client() = default;
 
@@ -442,6 +461,7 @@ Result<Response> Client::Send(Request request, BodyTarget target, Call call) {
   return *std::move(result);
 }
 
+void Client::LimitActive(int most) { loop_->LimitActive(most); }
 Client::Stats Client::stats() const { return loop_->stats(); }
 
 }  // namespace millrace::http

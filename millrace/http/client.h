@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -73,6 +74,14 @@ struct Call {
 /// Any status is a Response; an Error means there was none (connection, time-out, cancelled, body cut short).
 using Completion = std::move_only_function<void(Result<Response>)>;
 
+/// Which proxies requests go through. Empty: none.
+struct Proxies {
+  std::string http, https;  ///< URLs ("http://host:port"), by the scheme of the request
+  std::string except;       ///< hosts, domains and networks that are reached without, separated by commas; "*": all
+  /// From HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, or their spellings in lower case, which go first.
+  static Proxies FromEnvironment(const std::function<std::optional<std::string>(const char*)>& getenv);
+};
+
 /// Thread-safe. Completions run on the client's event-loop thread: they must not block. Destruction cancels what is in
 /// flight, runs the completions and joins the loop.
 class Client {
@@ -83,6 +92,7 @@ class Client {
     Timeouts timeouts;
     std::string ca_bundle;  ///< path; empty: the system's
     bool verify_tls = true;
+    Proxies proxies;  ///< the environment's are not looked at
     std::string user_agent = "millrace";
     std::uint64_t max_bytes_per_second = 0;  ///< over all requests, each way; 0: no limit
     Logger log;
@@ -96,9 +106,14 @@ class Client {
   /// Blocking form; not for the event-loop thread.
   Result<Response> Send(Request request, BodyTarget target = {}, Call call = {});
 
+  /// From now on at most so many requests are under way (and never more than Options::max_connections): what is under
+  /// way goes on, what comes waits. Any thread.
+  void LimitActive(int most);
+
   struct Stats {
     std::uint64_t requests = 0, connections_opened = 0, bytes_sent = 0, bytes_received = 0;
     int in_flight = 0;
+    int most_active = 0;  ///< see LimitActive
   };
   Stats stats() const;
 

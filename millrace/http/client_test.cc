@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <latch>
+#include <map>
 #include <thread>
 
 #include "millrace/http/testing/scripted_server.h"
@@ -314,6 +315,42 @@ TEST(Client, ManyThreadsMaySendAndCancelAtOnce) {
   }
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(completed, 200);
+}
+
+TEST(Client, PlainRequestsGoThroughTheProxyAsWholeUrls) {
+  ScriptedServer proxy([](const Seen& seen) { return ScriptedServer::Reply{Answer(200, "proxied " + seen.target)}; });
+  Client client({.proxies = {.http = proxy.url(), .except = "direct.example,127.0.0.1"}});
+  auto response = client.Send({.url = "http://bucket.example:81/a/../k?x=y"});
+  ASSERT_TRUE(response) << response.error().ToString();
+  EXPECT_EQ(response->body, "proxied http://bucket.example:81/a/../k?x=y");
+  ScriptedServer server(Echo);
+  ASSERT_TRUE(client.Send({.url = server.url() + "/"}));
+  EXPECT_EQ(proxy.seen().size(), 1u) << "excepted hosts are reached without it";
+}
+
+TEST(Client, TlsGoesThroughATunnel) {
+  ScriptedServer proxy([](const Seen&) { return ScriptedServer::Reply{Answer(403, "no tunnels here")}; });
+  Client client({.proxies = {.https = proxy.url()}});
+  auto response = client.Send({.url = "https://bucket.example/secret?token=1"});
+  ASSERT_FALSE(response);
+  EXPECT_EQ(response.error().code(), Code::kUnavailable);
+  ASSERT_EQ(proxy.seen().size(), 1u);
+  EXPECT_EQ(proxy.seen()[0].method, "CONNECT");
+  EXPECT_EQ(proxy.seen()[0].target, "bucket.example:443") << "paths and queries stay within TLS";
+}
+
+TEST(Client, ProxiesOfTheEnvironmentAreTheCallersToPass) {
+  std::map<std::string, std::string> env{{"HTTP_PROXY", "http://upper:1"},
+                                         {"http_proxy", "http://lower:1"},
+                                         {"ALL_PROXY", "http://all:1"},
+                                         {"NO_PROXY", "x"}};
+  Proxies proxies = Proxies::FromEnvironment([&](const char* name) -> std::optional<std::string> {
+    auto found = env.find(name);
+    return found == env.end() ? std::nullopt : std::optional(found->second);
+  });
+  EXPECT_EQ(proxies.http, "http://lower:1");
+  EXPECT_EQ(proxies.https, "http://all:1");
+  EXPECT_EQ(proxies.except, "x");
 }
 
 }  // namespace

@@ -90,9 +90,15 @@ void Transfer::Prepare(CURL* easy, const Client::Options& options, CURLSH* share
   curl_easy_setopt(easy, CURLOPT_USERAGENT, options.user_agent.c_str());
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, Milliseconds(options.timeouts.connect));
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+  // Each connection asks for the name again and takes an address at random: a service of many addresses is used on all
+  // of them. libcurl's own cache would lead every connection of a minute to the same one.
   curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 1L);
+  curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, 0L);
   curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, kReceiveBuffer);
   curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, kSendBuffer);
+  const Proxies& proxies = options.proxies;
+  curl_easy_setopt(easy, CURLOPT_PROXY, (request_.url.starts_with("https:") ? proxies.https : proxies.http).c_str());
+  curl_easy_setopt(easy, CURLOPT_NOPROXY, proxies.except.c_str());
   if (!options.ca_bundle.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, options.ca_bundle.c_str());
   if (!options.verify_tls) {
     curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 0L);

@@ -268,6 +268,21 @@ TEST(Settings, Endpoints) {
   }
 }
 
+TEST(Settings, RedirectsStayWithinTheEndpoint) {
+  World world;
+  Settings own = *world.Resolve({.endpoint_url = "http://store.example:9000"});
+  EXPECT_EQ(own.PlaceOf("http://Store.example:9001/b/k?x=1")->Url("q"), "http://store.example:9001/b/k?q");
+  EXPECT_EQ(own.PlaceOf("http://b.store.example/k")->host, "b.store.example");
+  for (const char* bad :
+       {"https://store.example/", "http://evil.example/", "http://evilstore.example/", "//store.example/",
+        "http://u@store.example/", "http://store.example\\@evil/", "http://store.example/a b", ""}) {
+    EXPECT_FALSE(own.PlaceOf(bad)) << bad;
+  }
+  Settings aws = *world.Resolve();
+  EXPECT_TRUE(aws.PlaceOf("https://b.s3-us-west-2.amazonaws.com/k"));
+  EXPECT_FALSE(aws.PlaceOf("https://b.s3.amazonaws.com.evil.example/k"));
+}
+
 /// Yields K1, K2, … each good for an hour, or fails while told to.
 class CountingSource final : public CredentialSource {
  public:

@@ -10,7 +10,8 @@ namespace millrace::object::s3 {
 namespace {
 
 constexpr std::size_t kMaxKnownRegions = 1000;
-constexpr int kMaxCorruptAnswers = 3;
+constexpr int kMaxCorruptAnswers = 3, kMaxRedirects = 3;
+constexpr int kLeastAtOnce = 2;
 
 /// Nothing in a header may begin a new one, and no redirect may lead outside the endpoint's domain.
 Status CheckHeaders(const http::Headers& headers) {
@@ -35,7 +36,8 @@ struct Dispatcher::Job {
   Operation operation;
   Call call;
   std::move_only_function<void(Outcome)> done;
-  int tries = 0, corrupt_answers = 0;
+  int tries = 0, corrupt_answers = 0, redirects = 0;
+  std::optional<Settings::Place> redirected;  ///< where the endpoint has sent this operation
   bool answered = false, ambiguous = false, relocated = false, clock_adjusted = false;
   std::string access_key, s3_code;
 
@@ -47,7 +49,10 @@ struct Dispatcher::Job {
   }
 };
 
-Dispatcher::Dispatcher(Parts parts) : parts_(std::move(parts)), backoff_(parts_.jitter_seed) {}
+Dispatcher::Dispatcher(Parts parts)
+    : parts_(std::move(parts)),
+      backoff_(parts_.jitter_seed),
+      pace_(std::min(kLeastAtOnce, parts_.most_at_once), parts_.most_at_once) {}
 
 void Dispatcher::Run(Operation operation, Call call, std::move_only_function<void(Outcome)> done) {
   auto job = std::make_unique<Job>(std::move(operation), std::move(call), std::move(done));
@@ -82,7 +87,8 @@ void Dispatcher::Send(JobPtr job, const Credentials& credentials) {
   ++job->tries;
   job->access_key = credentials.access_key;
   std::string region = RegionOf(operation.bucket);
-  Settings::Place place = parts_.settings->Locate(operation.bucket, operation.key, region);
+  Settings::Place place =
+      job->redirected ? *job->redirected : parts_.settings->Locate(operation.bucket, operation.key, region);
   std::string query = EncodeQuery(operation.query);
   http::Request request{
       .method = operation.method, .url = place.Url(query), .headers = operation.headers, .body = operation.body};
@@ -115,15 +121,32 @@ void Dispatcher::Receive(JobPtr job, Result<http::Response> response) {
     }
   }
   budget_.Succeeded();
+  if (paced_.load(std::memory_order_relaxed)) Pace(/*throttled=*/false);
   Finish(std::move(job), std::move(response));
+}
+
+/// Asks the endpoint less at once after it has complained of the load, and by and by more again.
+void Dispatcher::Pace(bool throttled) {
+  int before, now;
+  {
+    MutexLock lock(pace_mutex_);
+    before = pace_.limit();
+    throttled ? pace_.Throttled(parts_.clock->Now()) : pace_.Succeeded();
+    now = pace_.limit();
+    paced_.store(!pace_.open(), std::memory_order_relaxed);
+  }
+  if (now == before) return;
+  parts_.client->LimitActive(now);
+  if (throttled) parts_.log.Info("the endpoint asks to slow down", {{"requests_at_once", now}});
 }
 
 void Dispatcher::Refused(JobPtr job, const http::Response& response) {
   Refusal refusal = Classify(response, ServerTime());
   job->s3_code = refusal.s3_code;
   job->ambiguous |= refusal.ambiguous;
-  // Three things that we can put right ourselves: the first two once each.
-  bool fixed = Relocate(*job, refusal) || (refusal.s3_code == "RequestTimeTooSkewed" && AdjustClock(*job, response)) ||
+  if (refusal.code == Code::kThrottled) Pace(/*throttled=*/true);
+  bool fixed = Relocate(*job, refusal) || Follow(*job, refusal) ||
+               (refusal.s3_code == "RequestTimeTooSkewed" && AdjustClock(*job, response)) ||
                ((refusal.s3_code == "ExpiredToken" || refusal.s3_code == "TokenRefreshRequired") &&
                 job->tries < parts_.settings->max_attempts && parts_.credentials->Renew(job->access_key));
   if (fixed) return Try(std::move(job));
@@ -179,6 +202,16 @@ bool Dispatcher::Relocate(Job& job, const Refusal& refusal) {
   MutexLock lock(mutex_);
   if (regions_.size() >= kMaxKnownRegions) regions_.clear();
   regions_[bucket] = refusal.region;
+  return true;
+}
+
+/// The answer names another place for this operation.
+bool Dispatcher::Follow(Job& job, const Refusal& refusal) {
+  if (refusal.location.empty() || job.redirects == kMaxRedirects) return false;
+  auto place = parts_.settings->PlaceOf(refusal.location);
+  if (!place) return false;
+  ++job.redirects;
+  job.redirected = std::move(place);
   return true;
 }
 

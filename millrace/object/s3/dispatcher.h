@@ -12,6 +12,7 @@
 #include "millrace/base/sync.h"
 #include "millrace/http/client.h"
 #include "millrace/object/s3/credential_cache.h"
+#include "millrace/object/s3/pace.h"
 #include "millrace/object/s3/retry.h"
 #include "millrace/object/s3/settings.h"
 #include "millrace/object/s3/signer.h"
@@ -57,6 +58,7 @@ class Dispatcher {
     CredentialCache* credentials;
     Timers* timers;
     Clock* clock;
+    int most_at_once = 128;  ///< requests under way; fewer when the endpoint complains
     Logger log;
     std::uint64_t jitter_seed = 0;
   };
@@ -92,9 +94,11 @@ class Dispatcher {
   void Again(JobPtr job, Error error, std::optional<Duration> wait);
   void Finish(JobPtr job, Result<http::Response> response);
   bool Relocate(Job& job, const Refusal& refusal);
+  bool Follow(Job& job, const Refusal& refusal);
   bool AdjustClock(Job& job, const http::Response& response);
 
   std::string PayloadHash(ByteSpan body) const;
+  void Pace(bool throttled) MR_EXCLUDES(pace_mutex_);
   const Signer& SignerFor(const std::string& region) MR_EXCLUDES(mutex_);
   std::string RegionOf(const std::string& bucket) MR_EXCLUDES(mutex_);
   WallTime ServerTime() const;
@@ -103,6 +107,10 @@ class Dispatcher {
   RetryBudget budget_;
   Backoff backoff_;
   std::atomic<Duration::rep> clock_offset_{0};  ///< what the server's clock is ahead, once it has complained
+
+  std::atomic<bool> paced_{false};  ///< fewer requests at once than allowed
+  Mutex pace_mutex_;
+  AdaptiveLimit pace_ MR_GUARDED_BY(pace_mutex_);
 
   Mutex mutex_;
   std::map<std::string, std::unique_ptr<Signer>> signers_ MR_GUARDED_BY(mutex_);  ///< by region

@@ -6,19 +6,24 @@
 namespace millrace::object::s3 {
 namespace {
 
-http::Client::Options ClientOptions(const Settings& settings, const ConnectOptions& options) {
+http::Client::Options ClientOptions(const Settings& settings, const ConnectOptions& options,
+                                    const Surroundings& surroundings) {
   return {.max_connections = options.concurrency,
           .max_connections_per_host = options.concurrency,
           .ca_bundle = settings.ca_bundle,
+          .proxies = settings.loopback ? http::Proxies() : http::Proxies::FromEnvironment(surroundings.getenv),
           .max_bytes_per_second = options.bandwidth,
           .log = options.log};
 }
 
 /// Requests for credentials are a few an hour, go to other hosts, must not wait behind data, and must fail soon where
 /// there is no metadata service: each has a client of its own.
-Result<http::Response> FetchOnce(const std::string& ca_bundle, http::Request request, http::Call call) {
+Result<http::Response> FetchOnce(const std::string& ca_bundle, http::Proxies proxies, http::Request request,
+                                 http::Call call) {
+  if (request.url.starts_with("http:")) proxies = {};  // metadata services are this machine's own
   http::Client client({.timeouts = {.connect = std::chrono::seconds(1), .first_byte = std::chrono::seconds(5)},
-                       .ca_bundle = ca_bundle});
+                       .ca_bundle = ca_bundle,
+                       .proxies = std::move(proxies)});
   return client.Send(std::move(request), {.max_collected = kMiB}, std::move(call));
 }
 
@@ -35,6 +40,7 @@ Endpoint::Session::Session(Settings settings, std::unique_ptr<CredentialSource> 
                    .credentials = &credentials_,
                    .timers = &timers_,
                    .clock = &clock,
+                   .most_at_once = options.max_connections,
                    .log = options.log,
                    .jitter_seed = SystemEntropy()}) {}
 
@@ -43,11 +49,12 @@ Result<std::unique_ptr<Endpoint>> Endpoint::Open(ConnectOptions options) {
   if (options.concurrency < 1) return Fail(Code::kInvalidArgument, "--concurrency must be at least 1");
   Profiles profiles = MR_TRY(Profiles::Load(surroundings));
   Settings settings = MR_TRY(Settings::Resolve(options, profiles, surroundings));
-  surroundings.fetch = [ca_bundle = settings.ca_bundle](http::Request request, http::Call call) {
-    return FetchOnce(ca_bundle, std::move(request), std::move(call));
+  surroundings.fetch = [ca_bundle = settings.ca_bundle, proxies = http::Proxies::FromEnvironment(surroundings.getenv)](
+                           http::Request request, http::Call call) {
+    return FetchOnce(ca_bundle, proxies, std::move(request), std::move(call));
   };
   auto source = MR_TRY(FindCredentials(settings, !options.profile.empty(), profiles, surroundings));
-  http::Client::Options client = ClientOptions(settings, options);
+  http::Client::Options client = ClientOptions(settings, options, surroundings);
   return std::unique_ptr<Endpoint>(new Endpoint(
       std::make_shared<Session>(std::move(settings), std::move(source), std::move(client), *surroundings.clock)));
 }

@@ -30,6 +30,7 @@ constexpr std::array kKnownCodes = {
     KnownCode{"RequestTimeTooSkewed", Code::kPermissionDenied, "set this machine's clock"},
     KnownCode{"AuthorizationHeaderMalformed", Code::kInvalidArgument, "check --region"},
     KnownCode{"PermanentRedirect", Code::kInvalidArgument, "the bucket is in another region: check --region"},
+    KnownCode{"TemporaryRedirect", Code::kInvalidArgument, "the answer leads outside the endpoint: check its address"},
     // These also come inside answers that began with 200.
     KnownCode{"NoSuchKey", Code::kNotFound},
     KnownCode{"PreconditionFailed", Code::kPreconditionFailed},
@@ -100,6 +101,7 @@ Refusal Classify(const http::Response& response, WallTime now) {
                                 request_id.empty() ? "" : ", request ", request_id, advice.empty() ? "" : "; ", advice);
   refusal.region = response.headers.Get("x-amz-bucket-region");
   if (refusal.region.empty()) refusal.region = document.region;
+  if (response.status >= 300 && response.status < 400) refusal.location = response.headers.Get("location");
   refusal.wait = ParseRetryAfter(response.headers.Get("retry-after"), now);
   refusal.ambiguous = refusal.code == Code::kUnavailable && (response.status >= 500 || response.status < 300);
   return refusal;

@@ -18,6 +18,7 @@ struct Refusal {
   std::string s3_code;           ///< "SlowDown"; empty when the answer had no body
   std::string message;           ///< for the user, with status, S3's code and request id
   std::string region;            ///< where the bucket is, if the answer says so
+  std::string location;          ///< where a redirect leads
   std::optional<Duration> wait;  ///< from Retry-After
   /// May the request have been carried out all the same?
   bool ambiguous = false;

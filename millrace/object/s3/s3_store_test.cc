@@ -267,6 +267,48 @@ TEST_F(S3StoreTest, AHostileRegionIsNotFollowed) {
   EXPECT_EQ(server_->seen().size(), 1u);
 }
 
+TEST_F(S3StoreTest, RedirectsWithinTheEndpointAreFollowedAndSignedAnew) {
+  Serve([](const Seen& seen) { return Reply{Answer(200, "", "ETag: \"new\"\r\n")}; });
+  auto destination = std::move(server_);
+  Serve([&](const Seen&) {
+    return Refuse(307, "TemporaryRedirect",
+                  fmt::format("Location: http://127.0.0.1:{}/moved/k?ignored=1\r\n", destination->port()));
+  });
+  auto put = Put(*store_, "k", AsBytes("body"));
+  ASSERT_TRUE(put) << put.error().ToString();
+  EXPECT_EQ(put->etag, "new");
+  auto seen = destination->seen();
+  ASSERT_EQ(seen.size(), 1u);
+  EXPECT_EQ(seen[0].target, "/moved/k");
+  EXPECT_EQ(seen[0].body, "body");
+  EXPECT_EQ(seen[0].headers.Get("host"), fmt::format("127.0.0.1:{}", destination->port()));
+  EXPECT_NE(seen[0].headers.Get("authorization"), server_->seen()[0].headers.Get("authorization"));
+}
+
+TEST_F(S3StoreTest, RedirectsOutOfTheEndpointOrWithoutEndAreNot) {
+  Serve([](const Seen&) { return Refuse(307, "TemporaryRedirect", "Location: http://evil.example/b/k\r\n"); });
+  EXPECT_EQ(Put(*store_, "k", AsBytes("x")).error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(server_->seen().size(), 1u);
+  Serve([&](const Seen&) {
+    return Refuse(307, "TemporaryRedirect", fmt::format("Location: {}/b/k\r\n", server_->url()));
+  });
+  EXPECT_FALSE(Put(*store_, "k", AsBytes("x")));
+  EXPECT_EQ(server_->seen().size(), 4u);
+}
+
+TEST_F(S3StoreTest, AnEndpointThatComplainsOfTheLoadIsAskedLessAtOnce) {
+  // Every request of the first twenty is refused once.
+  Serve([](const Seen& seen) {
+    return seen.number < 20 ? Refuse(503, "SlowDown") : Reply{Answer(200, "", "ETag: \"e\"\r\n")};
+  });
+  int before = session_->client().stats().most_active;
+  for (int i = 0; i < 4; ++i) {
+    auto put = Put(*store_, "k", AsBytes("x"), {}, {});
+    if (i < 3) EXPECT_FALSE(put) << "five tries are not enough";
+  }
+  EXPECT_LT(session_->client().stats().most_active, before);
+}
+
 TEST_F(S3StoreTest, AWrongClockIsPutRight) {
   Serve([](const Seen& seen) {
     if (seen.headers.Get("x-amz-date").starts_with("20260131T12")) return Reply{Answer(200, "", "ETag: \"e\"\r\n")};

@@ -25,6 +25,12 @@ std::string AwsHost(std::string_view region) {
   return fmt::format("s3.{}.amazonaws.com{}", region, region.starts_with("cn-") ? ".cn" : "");
 }
 
+/// Without the port.
+std::string HostName(std::string_view authority) {
+  return std::string(authority.starts_with('[') ? authority.substr(0, authority.find(']') + 1)
+                                                : authority.substr(0, authority.find(':')));
+}
+
 Status ParseEndpoint(std::string_view url, Settings& settings) {
   auto invalid = [&](std::string_view why) {
     return Fail(Code::kInvalidArgument, "endpoint URL {:?}: {}; give it as https://host[:port]", url, why);
@@ -67,8 +73,7 @@ Result<int> Attempts(const ConnectOptions& options, const std::string& configure
 }  // namespace
 
 bool IsLoopback(std::string_view authority) {
-  std::string_view host = authority.starts_with('[') ? authority.substr(0, authority.find(']') + 1)
-                                                     : authority.substr(0, authority.find(':'));
+  std::string host = HostName(authority);
   return host == "localhost" || host == "[::1]" || host.starts_with("127.");
 }
 
@@ -102,6 +107,23 @@ Result<Settings> Settings::Resolve(const ConnectOptions& options, const Profiles
   std::string style = Member(profile, "s3.addressing_style");
   settings.path_style = options.path_style.value_or(style.empty() || style == "auto" ? !settings.aws : style == "path");
   return settings;
+}
+
+std::optional<Settings::Place> Settings::PlaceOf(std::string_view location) const {
+  std::string prefix = scheme + "://";
+  if (!location.starts_with(prefix)) return std::nullopt;
+  location.remove_prefix(prefix.size());
+  std::size_t slash = location.find('/');
+  std::string host = ToLower(location.substr(0, slash));
+  std::string_view path = slash == location.npos ? "/" : location.substr(slash);
+  path = path.substr(0, path.find('?'));
+  auto printable = [](unsigned char c) { return c > 0x20 && c < 0x7f; };
+  if (host.find_first_of("@#?\\") != host.npos || !std::ranges::all_of(location, printable)) return std::nullopt;
+  std::string name = HostName(host), own = HostName(authority);
+  bool within = name == own || name.ends_with("." + own) ||
+                (aws && (name.ends_with(".amazonaws.com") || name.ends_with(".amazonaws.com.cn")));
+  if (!within) return std::nullopt;
+  return Place{.scheme = scheme, .host = std::move(host), .path = std::string(path)};
 }
 
 Settings::Place Settings::Locate(std::string_view bucket, std::string_view key, std::string_view bucket_region) const {

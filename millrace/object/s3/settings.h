@@ -1,6 +1,7 @@
 // How to reach an endpoint, put together from options, environment and profile, in the order of the AWS command line.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "millrace/object/open.h"
@@ -35,6 +36,9 @@ struct Settings {
       return scheme + "://" + host + path + (query.empty() ? "" : "?") + std::string(query);
     }
   };
+  /// Where a redirect leads; nothing unless that is part of the endpoint: the same scheme, and its host or one below it
+  /// (with Amazon's own: any of Amazon's). Requests carry the right to act, so they must not be led elsewhere.
+  std::optional<Place> PlaceOf(std::string_view location) const;
   Place Locate(std::string_view bucket, std::string_view key, std::string_view bucket_region) const;
 };
 
