@@ -23,9 +23,11 @@ constexpr std::uint64_t kThreadBytes = 2 * kMiB;
 constexpr Duration kForever = std::chrono::hours(24 * 365 * 10);
 
 struct MountFlags {
-  std::string url, directory, prefix, cache_directory, log_file, metadata_ttl, negative_ttl, file_mode, directory_mode;
+  std::string url, directory, prefix, cache_directory, log_file, metadata_ttl, negative_ttl, file_mode, directory_mode,
+      stored_attributes = "auto";
   std::uint64_t max_cache = 20 * kGiB, read_part = 8 * kMiB, write_part = 8 * kMiB, read_ahead = 1 * kMiB;
   bool read_only = false, allow_other = false, foreground = false;
+  bool strict = false, allow_delete = false, allow_overwrite = false, no_delete = false, no_overwrite = false;
   uid_t uid = ::geteuid();
   gid_t gid = ::getegid();
   int threads = 16, status_fd = -1;
@@ -57,6 +59,16 @@ Result<vfs::Options> TreeOptions(const MountFlags& flags, const std::string& key
   options.negative_ttl =
       MR_TRY(ParseTtl(flags.negative_ttl, flags.metadata_ttl.empty() ? options.negative_ttl : options.metadata_ttl));
   options.revalidate_open = flags.metadata_ttl.empty();
+  options.uid = flags.uid;
+  options.gid = flags.gid;
+  options.file_permissions = MR_TRY(ParseMode(flags.file_mode, 0644));
+  options.directory_permissions = MR_TRY(ParseMode(flags.directory_mode, 0755));
+  using Policy = vfs::StoredAttributesPolicy;
+  options.stored_attributes = flags.stored_attributes == "always"  ? Policy::kAlways
+                              : flags.stored_attributes == "never" ? Policy::kNever
+                                                                   : Policy::kAuto;
+  options.allow_delete = !flags.no_delete && (!flags.strict || flags.allow_delete);
+  options.allow_overwrite = !flags.no_overwrite && (!flags.strict || flags.allow_overwrite);
   options.read_part_bytes = flags.read_part;
   options.write_part_bytes = flags.write_part;
   return options;
@@ -97,15 +109,13 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
        .directory = flags.cache_directory.empty() ? "" : std::filesystem::absolute(flags.cache_directory),
        .disk_bytes = flags.cache_directory.empty() ? 0 : flags.max_cache,
        .log = log}));
+  const bool strict = !options.allow_delete || !options.allow_overwrite;
   auto tree = MR_TRY(vfs::Tree::Open(*root.store, *cache, budget, std::move(options), {.stop = context.stop}));
   auto server = MR_TRY(mount::FuseMount::Create(*tree, {.mount_point = point,
                                                         .source = flags.url,
                                                         .read_only = flags.read_only,
                                                         .allow_other = flags.allow_other,
-                                                        .uid = flags.uid,
-                                                        .gid = flags.gid,
-                                                        .file_mode = MR_TRY(ParseMode(flags.file_mode, 0644)),
-                                                        .directory_mode = MR_TRY(ParseMode(flags.directory_mode, 0755)),
+                                                        .strict = strict,
                                                         .kernel_read_ahead = flags.read_ahead,
                                                         .max_threads = threads,
                                                         .log = log}));
@@ -203,10 +213,20 @@ void AddMount(CLI::App& app, Context& context) {
   mount->add_option("directory", flags->directory, "An empty folder to mount on")->required();
   mount->add_flag("--read-only", flags->read_only, "Refuse every change");
   mount->add_flag("--allow-other", flags->allow_other, "Let other users in, within the modes");
-  mount->add_option("--uid", flags->uid, "Owner of all files (default: you)");
-  mount->add_option("--gid", flags->gid, "Group of all files (default: yours)");
-  mount->add_option("--file-mode", flags->file_mode, "Mode of all files (default 0644)");
-  mount->add_option("--dir-mode", flags->directory_mode, "Mode of all directories (default 0755)");
+  mount->add_flag("--strict", flags->strict, "As Mountpoint: refuse to delete and to overwrite unless allowed");
+  mount->add_flag("--allow-delete", flags->allow_delete, "With --strict: allow deleting");
+  mount->add_flag("--allow-overwrite", flags->allow_overwrite, "With --strict: allow overwriting");
+  mount->add_flag("--no-delete", flags->no_delete, "Refuse to delete");
+  mount->add_flag("--no-overwrite", flags->no_overwrite, "Refuse to overwrite");
+  mount->add_option("--uid", flags->uid, "Owner of files that store none (default: you)");
+  mount->add_option("--gid", flags->gid, "Group of files that store none (default: yours)");
+  mount->add_option("--file-mode", flags->file_mode, "Mode of files that store none (default 0644)");
+  mount->add_option("--dir-mode", flags->directory_mode, "Mode of directories that store none (default 0755)");
+  mount
+      ->add_option("--stored-attributes", flags->stored_attributes,
+                   "Modes, owners, times, xattrs and links in object metadata: auto; always, to ask for those of "
+                   "every entry, as buckets of s3fs and rclone need; or never")
+      ->check(CLI::IsMember({"auto", "always", "never"}));
   mount->add_option("--prefix", flags->prefix, "Show only the keys below this prefix");
   mount->add_flag("--foreground", flags->foreground, "Stay in the terminal");
   mount->add_option("--cache", flags->cache_directory, "Keep blocks in this folder, across mounts");

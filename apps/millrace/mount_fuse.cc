@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "apps/millrace/mount_attributes.h"
 #include "apps/millrace/mount_point.h"
 #include "apps/millrace/mount_request.h"
 #include "millrace/base/random.h"
@@ -27,9 +28,9 @@ struct FileHandle {
   pid_t opener = 0;  ///< the process that opened it for writing
 };
 
-class FuseServer final : public FuseMount {
+class FuseServer final : public FuseMount, private RequestContext {
  public:
-  FuseServer(vfs::Tree& tree, FuseOptions options) : tree_(tree), options_(std::move(options)) {}
+  FuseServer(vfs::Tree& served, FuseOptions how) : RequestContext{served, std::move(how)} {}
   ~FuseServer() override;
 
   Status Mount();
@@ -37,7 +38,7 @@ class FuseServer final : public FuseMount {
 
  private:
   static const fuse_lowlevel_ops kOperations;
-  static FuseServer& Of(fuse_req_t request) { return *static_cast<FuseServer*>(fuse_req_userdata(request)); }
+  static FuseServer& Of(fuse_req_t request) { return static_cast<FuseServer&>(RequestContext::Of(request)); }
   static FileHandle& HandleOf(const fuse_file_info* info) { return *reinterpret_cast<FileHandle*>(info->fh); }
 
   static void Init(void* self, fuse_conn_info* connection);
@@ -70,7 +71,7 @@ class FuseServer final : public FuseMount {
                       unsigned flags, const void* in, std::size_t in_size, std::size_t out_size);
 
   void ReplyError(fuse_req_t request, const char* operation, fuse_ino_t inode, const Error& error) const {
-    fuse_reply_err(request, Explain(options_, operation, inode, error));
+    fuse_reply_err(request, Explain(options, operation, inode, error));
   }
   void ReplyStatus(fuse_req_t request, const char* operation, fuse_ino_t inode, const Status& status) const {
     status ? void(fuse_reply_err(request, 0)) : ReplyError(request, operation, inode, status.error());
@@ -81,8 +82,6 @@ class FuseServer final : public FuseMount {
 
   Status Drop(fuse_file_info* info) MR_EXCLUDES(mutex_);
 
-  vfs::Tree& tree_;
-  const FuseOptions options_;
   fuse_session* session_ = nullptr;
   bool mounted_ = false;
   std::function<void()> live_;
@@ -94,10 +93,12 @@ class FuseServer final : public FuseMount {
 // clang-format off
 const fuse_lowlevel_ops FuseServer::kOperations = {
     .init = &Init, .lookup = &Lookup, .forget = &Forget, .getattr = &GetAttributes, .setattr = &SetAttributes,
-    .mkdir = &MakeDirectory, .unlink = &Unlink, .rmdir = &RemoveDirectory, .rename = &Rename,
+    .readlink = &HandleReadLink, .mknod = &HandleMakeNode, .mkdir = &MakeDirectory, .unlink = &Unlink,
+    .rmdir = &RemoveDirectory, .symlink = &HandleSymlink, .rename = &Rename, .link = &HandleLink,
     .open = &Open, .read = &Read, .write = &Write, .flush = &Flush, .release = &Release, .fsync = &Sync,
     .opendir = &OpenDirectory, .readdir = &ReadDirectory, .releasedir = &ReleaseDirectory, .fsyncdir = &SyncDirectory,
-    .statfs = &StatFs, .create = &Create, .ioctl = &Control, .forget_multi = &ForgetMany,
+    .statfs = &StatFs, .setxattr = &HandleSetXattr, .getxattr = &HandleGetXattr, .listxattr = &HandleListXattrs,
+    .removexattr = &HandleRemoveXattr, .create = &Create, .ioctl = &Control, .forget_multi = &ForgetMany,
     .readdirplus = &ReadDirectoryPlus};
 // clang-format on
 
@@ -105,24 +106,24 @@ const fuse_lowlevel_ops FuseServer::kOperations = {
 
 Status FuseServer::Mount() {
   std::string source;
-  for (char c : options_.source) {  // the separator of mount options
+  for (char c : options.source) {  // the separator of mount options
     if (c == ',' || c == '\\') source += '\\';
     source += c;
   }
   std::string flags = fmt::format("fsname={},subtype=millrace,default_permissions,max_read={}", source, kMaxRequest);
-  if (options_.allow_other) flags += ",allow_other";
-  if (options_.read_only) flags += ",ro";
+  if (options.allow_other) flags += ",allow_other";
+  if (options.read_only) flags += ",ro";
   std::vector<std::string> words = {"millrace", "-o", flags};
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   fuse_args arguments = FUSE_ARGS_INIT(static_cast<int>(argv.size()), argv.data());
-  session_ = fuse_session_new(&arguments, &kOperations, sizeof kOperations, this);
+  session_ = fuse_session_new(&arguments, &kOperations, sizeof kOperations, static_cast<RequestContext*>(this));
   fuse_opt_free_args(&arguments);
   if (session_ == nullptr) return Fail(Code::kInternal, "libfuse refuses the mount options {}", flags);
-  if (fuse_session_mount(session_, options_.mount_point.c_str()) != 0) {
-    return Fail(Code::kIo, "cannot mount on {}{}", options_.mount_point,
-                options_.allow_other && ::geteuid() != 0 ? ": --allow-other needs user_allow_other in /etc/fuse.conf"
-                                                         : "; see the message above");
+  if (fuse_session_mount(session_, options.mount_point.c_str()) != 0) {
+    return Fail(Code::kIo, "cannot mount on {}{}", options.mount_point,
+                options.allow_other && ::geteuid() != 0 ? ": --allow-other needs user_allow_other in /etc/fuse.conf"
+                                                        : "; see the message above");
   }
   mounted_ = true;
   return {};
@@ -162,15 +163,15 @@ Status FuseServer::Serve(std::function<void()> live, std::stop_token stop) {
   });
   fuse_loop_config* config = fuse_loop_cfg_create();
   fuse_loop_cfg_set_clone_fd(config, 1);
-  fuse_loop_cfg_set_max_threads(config, static_cast<unsigned>(options_.max_threads));
-  fuse_loop_cfg_set_idle_threads(config, static_cast<unsigned>(options_.max_threads));
+  fuse_loop_cfg_set_max_threads(config, static_cast<unsigned>(options.max_threads));
+  fuse_loop_cfg_set_idle_threads(config, static_cast<unsigned>(options.max_threads));
   const int result = fuse_session_loop_mt(session_, config);
   fuse_loop_cfg_destroy(config);
   stopper.request_stop();
   stopper.join();
-  Status flushed = tree_.FlushAll();
+  Status flushed = tree.FlushAll();
   if (!flushed) {
-    options_.log.Error("unmounting lost what an open file had written", {{"reason", flushed.error()}});
+    options.log.Error("unmounting lost what an open file had written", {{"reason", flushed.error()}});
     return flushed;
   }
   if (result < 0) return Fail(ErrnoError(-result, "serving the mount"));
@@ -178,11 +179,12 @@ Status FuseServer::Serve(std::function<void()> live, std::stop_token stop) {
 }
 
 void FuseServer::Init(void* self, fuse_conn_info* connection) {
-  auto& server = *static_cast<FuseServer*>(self);
-  connection->want &= ~(FUSE_CAP_WRITEBACK_CACHE | FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE);
+  auto& server = static_cast<FuseServer&>(*static_cast<RequestContext*>(self));
+  connection->want &= ~(FUSE_CAP_WRITEBACK_CACHE | FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE |
+                        FUSE_CAP_HANDLE_KILLPRIV);            // the kernel drops set-id bits itself, by chmod
   connection->max_read = static_cast<unsigned>(kMaxRequest);  // must repeat the mount option
   connection->max_write = static_cast<unsigned>(kMaxRequest);
-  connection->max_readahead = static_cast<unsigned>(server.options_.kernel_read_ahead);
+  connection->max_readahead = static_cast<unsigned>(server.options.kernel_read_ahead);
   connection->max_background = 64;
   connection->congestion_threshold = 48;
   connection->time_gran = 1;
@@ -195,22 +197,22 @@ void FuseServer::Lookup(fuse_req_t request, fuse_ino_t parent, const char* name)
   FuseServer& server = Of(request);
   Result<std::optional<vfs::Entry>> found = [&] {
     Interruptible wait(request);
-    return server.tree_.Lookup(parent, name, wait.call());
+    return server.tree.Lookup(parent, name, wait.call());
   }();
   if (!found) return server.ReplyError(request, "lookup", parent, found.error());
   fuse_entry_param param{};
-  param.entry_timeout = Seconds(server.tree_.negative_ttl());  // an inode of 0 is remembered as absent
-  if (*found) param = ToEntry(**found, server.options_);
-  if (fuse_reply_entry(request, &param) != 0 && *found) server.tree_.Forget(param.ino, 1);
+  param.entry_timeout = Seconds(server.tree.negative_ttl());  // an inode of 0 is remembered as absent
+  if (*found) param = ToEntry(**found);
+  if (fuse_reply_entry(request, &param) != 0 && *found) server.tree.Forget(param.ino, 1);
 }
 
 void FuseServer::Forget(fuse_req_t request, fuse_ino_t inode, std::uint64_t lookups) {
-  Of(request).tree_.Forget(inode, lookups);
+  Of(request).tree.Forget(inode, lookups);
   fuse_reply_none(request);
 }
 
 void FuseServer::ForgetMany(fuse_req_t request, std::size_t count, fuse_forget_data* forgets) {
-  for (std::size_t i = 0; i < count; ++i) Of(request).tree_.Forget(forgets[i].ino, forgets[i].nlookup);
+  for (std::size_t i = 0; i < count; ++i) Of(request).tree.Forget(forgets[i].ino, forgets[i].nlookup);
   fuse_reply_none(request);
 }
 
@@ -218,38 +220,38 @@ void FuseServer::GetAttributes(fuse_req_t request, fuse_ino_t inode, fuse_file_i
   FuseServer& server = Of(request);
   auto entry = [&] {
     Interruptible wait(request);
-    return server.tree_.GetAttributes(inode, wait.call());
+    return server.tree.GetAttributes(inode, wait.call());
   }();
   if (!entry) return server.ReplyError(request, "stat", inode, entry.error());
-  struct stat info = ToStat(entry->attributes, server.options_);
+  struct stat info = ToStat(entry->attributes);
   fuse_reply_attr(request, &info, Seconds(entry->valid_for));
 }
 
 void FuseServer::SetAttributes(fuse_req_t request, fuse_ino_t inode, struct stat* wanted, int which,
                                fuse_file_info* info) {
   FuseServer& server = Of(request);
-  vfs::AttributeChange change;  // modes, owners and times are accepted and not stored: docs/semantics.md
+  vfs::AttributeChange change = ToChange(*wanted, which);
   if (which & FUSE_SET_ATTR_SIZE) change.size = static_cast<std::uint64_t>(wanted->st_size);
-  auto entry = server.tree_.SetAttributes(inode, change, info ? HandleOf(info).file.get() : nullptr);
+  auto entry = server.tree.SetAttributes(inode, change, info ? HandleOf(info).file.get() : nullptr);
   if (!entry) return server.ReplyError(request, "setattr", inode, entry.error());
-  struct stat now = ToStat(entry->attributes, server.options_);
+  struct stat now = ToStat(entry->attributes);
   fuse_reply_attr(request, &now, Seconds(entry->valid_for));
 }
 
-void FuseServer::MakeDirectory(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t) {
+void FuseServer::MakeDirectory(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
   FuseServer& server = Of(request);
-  auto made = server.tree_.MakeDirectory(parent, name);
+  auto made = server.tree.MakeDirectory(parent, name, OwnershipOf(request, mode));
   if (!made) return server.ReplyError(request, "mkdir", parent, made.error());
-  fuse_entry_param param = ToEntry(*made, server.options_);
-  if (fuse_reply_entry(request, &param) != 0) server.tree_.Forget(param.ino, 1);
+  fuse_entry_param param = ToEntry(*made);
+  if (fuse_reply_entry(request, &param) != 0) server.tree.Forget(param.ino, 1);
 }
 
 void FuseServer::Unlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
-  Of(request).ReplyStatus(request, "unlink", parent, Of(request).tree_.Unlink(parent, name));
+  Of(request).ReplyStatus(request, "unlink", parent, Of(request).tree.Unlink(parent, name));
 }
 
 void FuseServer::RemoveDirectory(fuse_req_t request, fuse_ino_t parent, const char* name) {
-  Of(request).ReplyStatus(request, "rmdir", parent, Of(request).tree_.RemoveDirectory(parent, name));
+  Of(request).ReplyStatus(request, "rmdir", parent, Of(request).tree.RemoveDirectory(parent, name));
 }
 
 void FuseServer::Rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
@@ -257,7 +259,7 @@ void FuseServer::Rename(fuse_req_t request, fuse_ino_t parent, const char* name,
   if (flags & ~static_cast<unsigned>(RENAME_NOREPLACE)) return void(fuse_reply_err(request, EINVAL));
   Of(request).ReplyStatus(
       request, "rename", parent,
-      Of(request).tree_.Rename(parent, name, new_parent, new_name, {.no_replace = (flags & RENAME_NOREPLACE) != 0}));
+      Of(request).tree.Rename(parent, name, new_parent, new_name, {.no_replace = (flags & RENAME_NOREPLACE) != 0}));
 }
 
 // --- Files ---
@@ -280,7 +282,7 @@ void FuseServer::Open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info
   const bool writes = access != O_RDONLY;
   auto file = [&] {
     Interruptible wait(request);
-    return server.tree_.OpenFile(
+    return server.tree.OpenFile(
         inode, {.read = access != O_WRONLY, .write = writes, .truncate = (info->flags & O_TRUNC) != 0}, wait.call());
   }();
   if (!file) return server.ReplyError(request, "open", inode, file.error());
@@ -290,15 +292,15 @@ void FuseServer::Open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info
   if (fuse_reply_open(request, info) != 0) (void)server.Drop(info);  // the caller has gone
 }
 
-void FuseServer::Create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t, fuse_file_info* info) {
+void FuseServer::Create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* info) {
   FuseServer& server = Of(request);
-  auto created = server.tree_.Create(parent, name, (info->flags & O_EXCL) != 0);
+  auto created = server.tree.Create(parent, name, (info->flags & O_EXCL) != 0, OwnershipOf(request, mode));
   if (!created) return server.ReplyError(request, "create", parent, created.error());
-  fuse_entry_param param = ToEntry(created->entry, server.options_);
+  fuse_entry_param param = ToEntry(created->entry);
   server.Keep(std::move(created->file), request, true, info);
   if (fuse_reply_create(request, &param, info) != 0) {
     (void)server.Drop(info);
-    server.tree_.Forget(param.ino, 1);
+    server.tree.Forget(param.ino, 1);
   }
 }
 
@@ -353,7 +355,7 @@ Status FuseServer::Drop(fuse_file_info* info) {
 // --- Directories ---
 
 void FuseServer::OpenDirectory(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
-  auto directory = Of(request).tree_.OpenDirectory(inode);
+  auto directory = Of(request).tree.OpenDirectory(inode);
   if (!directory) return Of(request).ReplyError(request, "opendir", inode, directory.error());
   info->fh = reinterpret_cast<std::uint64_t>(directory->get());
   if (fuse_reply_open(request, info) == 0) directory->release();
@@ -396,9 +398,9 @@ void FuseServer::FillDirectory(fuse_req_t request, fuse_ino_t inode, std::size_t
     add(at == 0 ? "." : "..", dot, at + 1);
   }
   auto visit = [&](const vfs::DirectoryEntry& entry) {
-    fuse_entry_param param = ToEntry(entry.entry, options_);
+    fuse_entry_param param = ToEntry(entry.entry);
     if (!plus) {
-      param.attr.st_mode = entry.kind == vfs::Kind::kDirectory ? S_IFDIR : S_IFREG;
+      param.attr.st_mode = TypeOf(entry.kind);
       // readdir must show some number; names nobody has looked up have none yet.
       if (param.attr.st_ino == 0) param.attr.st_ino = Mix64(std::hash<std::string_view>()(entry.name)) | 1;
     }
@@ -432,7 +434,7 @@ void FuseServer::Control(fuse_req_t request, fuse_ino_t inode, unsigned command,
       out_size < sizeof(DaemonStatus)) {
     return void(fuse_reply_err(request, ENOTTY));
   }
-  const vfs::Pending pending = Of(request).tree_.pending();
+  const vfs::Pending pending = Of(request).tree.pending();
   DaemonStatus status{.magic = kDaemonStatusMagic,
                       .pid = ::getpid(),
                       .files_being_written = pending.files,

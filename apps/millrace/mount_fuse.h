@@ -19,9 +19,7 @@ struct FuseOptions {
   std::string source;       ///< what the mount table shows: the URL
   bool read_only = false;
   bool allow_other = false;
-  uid_t uid = 0;
-  gid_t gid = 0;
-  mode_t file_mode = 0644, directory_mode = 0755;
+  bool strict = false;  ///< what the tree's policies refuse is EPERM, as on Mountpoint
   std::uint64_t kernel_read_ahead = 1 * kMiB;
   int max_threads = 16;
   Logger log;

@@ -65,29 +65,45 @@ pid_t ProcessOf(fuse_req_t request) {
 
 double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-struct stat ToStat(const vfs::Attributes& attributes, const FuseOptions& options) {
+timespec ToTimespec(WallTime time) {
+  const auto since = time.time_since_epoch();
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(since);
+  return {.tv_sec = seconds.count(),
+          .tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(since - seconds).count()};
+}
+
+mode_t TypeOf(vfs::Kind kind) {
+  switch (kind) {
+    case vfs::Kind::kDirectory:
+      return S_IFDIR;
+    case vfs::Kind::kSymlink:
+      return S_IFLNK;
+    case vfs::Kind::kFile:
+      break;
+  }
+  return S_IFREG;
+}
+
+struct stat ToStat(const vfs::Attributes& attributes) {
   struct stat info{};
-  const bool directory = attributes.kind == vfs::Kind::kDirectory;
   info.st_ino = attributes.inode;
-  info.st_mode = directory ? S_IFDIR | options.directory_mode : S_IFREG | options.file_mode;
+  info.st_mode = TypeOf(attributes.kind) | attributes.permissions;
   info.st_nlink = attributes.linked ? 1 : 0;
-  info.st_uid = options.uid;
-  info.st_gid = options.gid;
+  info.st_uid = attributes.uid;
+  info.st_gid = attributes.gid;
   info.st_size = static_cast<off_t>(attributes.size);
   info.st_blksize = static_cast<blksize_t>(kMiB);  // what programs copy in
   info.st_blocks = static_cast<blkcnt_t>((attributes.size + 511) / 512);
-  const auto since = attributes.modified.time_since_epoch();
-  const auto seconds = std::chrono::floor<std::chrono::seconds>(since);
-  info.st_mtim = {.tv_sec = seconds.count(),
-                  .tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(since - seconds).count()};
-  info.st_ctim = info.st_atim = info.st_mtim;
+  info.st_mtim = ToTimespec(attributes.modified);
+  info.st_atim = ToTimespec(attributes.accessed);
+  info.st_ctim = ToTimespec(attributes.changed);
   return info;
 }
 
-fuse_entry_param ToEntry(const vfs::Entry& entry, const FuseOptions& options) {
+fuse_entry_param ToEntry(const vfs::Entry& entry) {
   fuse_entry_param param{};
   param.ino = entry.attributes.inode;
-  param.attr = ToStat(entry.attributes, options);
+  param.attr = ToStat(entry.attributes);
   param.attr_timeout = param.entry_timeout = Seconds(entry.valid_for);
   return param;
 }
@@ -95,6 +111,7 @@ fuse_entry_param ToEntry(const vfs::Entry& entry, const FuseOptions& options) {
 int Explain(const FuseOptions& options, const char* operation, fuse_ino_t inode, const Error& error) {
   const LogLevel level = IsAnAnswer(error.code()) ? LogLevel::kDebug : LogLevel::kWarning;
   options.log.Log(level, fmt::format("{} failed", operation), {{"inode", inode}, {"reason", error}});
+  if (options.strict && error.code() == Code::kPermissionDenied) return EPERM;
   return ToErrno(error.code());
 }
 

@@ -12,6 +12,13 @@
 
 namespace millrace::mount {
 
+/// What all handlers work on: the session's user data.
+struct RequestContext {
+  vfs::Tree& tree;
+  const FuseOptions options;
+  static RequestContext& Of(fuse_req_t request) { return *static_cast<RequestContext*>(fuse_req_userdata(request)); }
+};
+
 /// Ends the wait of one request when the process behind it is being killed. Other signals do not: a read that fails
 /// with EINTR surprises most programs. Lives on the handler's stack, and is gone before the reply.
 class Interruptible {
@@ -31,8 +38,9 @@ class Interruptible {
 /// The process (not the thread) that sent the request; 0 when it cannot be told.
 pid_t ProcessOf(fuse_req_t request);
 
-struct stat ToStat(const vfs::Attributes& attributes, const FuseOptions& options);
-fuse_entry_param ToEntry(const vfs::Entry& entry, const FuseOptions& options);
+mode_t TypeOf(vfs::Kind kind);  ///< as in st_mode
+struct stat ToStat(const vfs::Attributes& attributes);
+fuse_entry_param ToEntry(const vfs::Entry& entry);
 double Seconds(Duration duration);
 
 /// Writes the reason to the log (faults of the store and of ours as warnings, answers such as "not found" as debug) and

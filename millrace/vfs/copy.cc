@@ -3,9 +3,12 @@
 #include <algorithm>
 
 #include "millrace/object/blocking.h"
+#include "millrace/transfer/window.h"
 
 namespace millrace::vfs {
 namespace {
+
+constexpr int kParallelParts = 16;
 
 Error Explain(const Error& error, const object::ObjectInfo& source, const std::string& destination,
               bool if_none_match) {
@@ -20,29 +23,43 @@ Result<std::vector<object::PartInfo>> CopyParts(object::Store& store, const obje
   const object::Limits limits = store.limits();
   const auto max_parts = static_cast<std::uint64_t>(limits.max_parts);
   const std::uint64_t part_bytes =
-      std::clamp(std::max(limits.max_put / 8, source.size / max_parts + 1), limits.min_part, limits.max_part);
-  std::vector<object::PartInfo> parts;
-  for (std::uint64_t at = 0; at < source.size; at += part_bytes) {
-    object::ByteRange range{at, std::min(part_bytes, source.size - at)};
-    parts.push_back(MR_TRY(object::CopyPart(store, destination, upload, static_cast<int>(parts.size()) + 1, source.key,
-                                            range, {.source_if_match = source.etag}, call)));
+      std::clamp(std::max(limits.max_put / 16, source.size / max_parts + 1), limits.min_part, limits.max_part);
+  std::vector<object::PartInfo> parts((source.size + part_bytes - 1) / part_bytes);
+  transfer::Window window(kParallelParts, call);
+  for (std::size_t i = 0; i < parts.size() && window.Enter(); ++i) {
+    const object::ByteRange range{i * part_bytes, std::min(part_bytes, source.size - i * part_bytes)};
+    object::CopyOptions options;
+    options.source_if_match = source.etag;
+    store.CopyPart(destination, upload, static_cast<int>(i) + 1, source.key, range, std::move(options), window.call(),
+                   [&, i](auto copied) {
+                     if (copied) parts[i] = *std::move(copied);
+                     window.Leave(copied ? Status() : Status(Fail(copied.error())));
+                   });
   }
+  MR_TRY(window.Finish());
   return parts;
 }
 
 }  // namespace
 
 Result<object::PutResult> CopyVersion(object::Store& store, const object::ObjectInfo& source,
-                                      const std::string& destination, bool if_none_match, const object::Call& call) {
+                                      const std::string& destination, VersionCopy how, const object::Call& call) {
+  const bool if_none_match = how.if_none_match;
   auto explained = [&](const Error& error) { return Fail(Explain(error, source, destination, if_none_match)); };
   if (source.size <= store.limits().max_put) {
-    auto copied = object::Copy(store, source.key, destination,
-                               {.source_if_match = source.etag, .if_none_match = if_none_match}, call);
+    object::CopyOptions options;
+    options.source_if_match = source.etag;
+    options.if_none_match = if_none_match;
+    if (how.metadata) options.content_type = source.content_type;
+    options.metadata = std::move(how.metadata);
+    auto copied = object::Copy(store, source.key, destination, std::move(options), call);
     if (!copied) return explained(copied.error());
     return copied;
   }
   std::string upload = MR_TRY(object::CreateMultipart(
-      store, destination, {.content_type = source.content_type, .metadata = source.metadata}, call));
+      store, destination,
+      {.content_type = source.content_type, .metadata = how.metadata ? *std::move(how.metadata) : source.metadata},
+      call));
   auto complete = [&]() -> Result<object::PutResult> {
     auto parts = MR_TRY(CopyParts(store, source, destination, upload, call));
     return object::CompleteMultipart(store, destination, upload, std::move(parts), {.if_none_match = if_none_match},

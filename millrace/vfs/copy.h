@@ -1,15 +1,24 @@
 // A server-side copy of any size.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "millrace/object/store.h"
+#include "millrace/vfs/attributes.h"
 
 namespace millrace::vfs {
 
-/// Copies one version of an object within the store; in parts when it is beyond what one Copy may move. Fails with
-/// kStale when the source has another version now, with kAlreadyExists when `if_none_match` does not hold. Blocks.
+struct VersionCopy {
+  bool if_none_match = false;            ///< of the destination
+  std::optional<UserMetadata> metadata;  ///< of the copy; nothing: the source's
+};
+
+/// Copies one version of an object within the store, onto itself too where the metadata changes; in parts, many at a
+/// time, when it is beyond what one Copy may move (then `source` must be of a Head: its metadata and content type go
+/// along). Fails with kStale when the source has another version now, with kAlreadyExists when `if_none_match` does not
+/// hold. Blocks.
 Result<object::PutResult> CopyVersion(object::Store& store, const object::ObjectInfo& source,
-                                      const std::string& destination, bool if_none_match, const object::Call& call);
+                                      const std::string& destination, VersionCopy how, const object::Call& call);
 
 }  // namespace millrace::vfs

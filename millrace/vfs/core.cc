@@ -1,5 +1,11 @@
 #include "millrace/vfs/core.h"
 
+#include <sys/stat.h>
+
+#include "millrace/base/text.h"
+#include "millrace/object/blocking.h"
+#include "millrace/vfs/names.h"
+
 namespace millrace::vfs {
 
 Core::Core(object::Store& s, cache::BlockCache& c, MemoryBudget& b, Options o)
@@ -11,23 +17,42 @@ Core::Core(object::Store& s, cache::BlockCache& c, MemoryBudget& b, Options o)
       began(options.clock->Wall()),
       table(options.prefix),
       metadata(*options.clock, options.metadata_ttl, options.negative_ttl, options.metadata_entries),
-      resolver(store, metadata, *options.clock) {}
+      attributes(store, metadata, *options.clock, options.prefix, options.stored_attributes),
+      resolver(store, metadata, attributes, *options.clock) {}
+
+Kind KindOf(const Metadata& state) {
+  if (state.is_directory()) return Kind::kDirectory;
+  return state.is_symlink() ? Kind::kSymlink : Kind::kFile;
+}
 
 Entry Core::Tell(Inode& inode, const Metadata& state) {
+  static const StoredAttributes kNothing;
   Entry entry;
   Attributes& a = entry.attributes;
   a.inode = inode.id;
   a.kind = inode.kind;
   a.linked = table.IsLinked(inode);
   entry.valid_for = metadata.ValidFor(state);
-  if (inode.kind == Kind::kDirectory) {
-    a.modified = began;
-    return entry;
-  }
   MutexLock lock(inode.mutex);
-  if (inode.told.as_of <= state.as_of) inode.told = state;
-  a.size = inode.writer ? inode.writer->size() : inode.told.size;
-  a.modified = inode.writer ? inode.writer->modified() : inode.told.modified;
+  if (inode.told.as_of <= state.as_of) inode.Learn(state);
+  const StoredAttributes& stored = inode.told.attributes ? *inode.told.attributes : kNothing;
+  const bool directory = inode.kind == Kind::kDirectory;
+  a.permissions = stored.mode.value_or(directory ? options.directory_permissions : options.file_permissions) & 07777;
+  a.uid = stored.uid.value_or(options.uid);
+  a.gid = stored.gid.value_or(options.gid);
+  if (directory) {
+    a.changed = inode.changed.value_or(began);
+    a.modified = std::max(stored.modified.value_or(began), inode.changed.value_or(stored.modified.value_or(began)));
+    if (stored.changed) a.changed = std::max(a.changed, *stored.changed);
+  } else {
+    a.size = inode.writer ? inode.writer->size() : inode.told.size;
+    a.modified = stored.modified.value_or(inode.told.modified);
+    a.changed = stored.changed.value_or(inode.told.modified);
+  }
+  if (inode.writer && inode.writer->unpublished()) {
+    if (inode.times_set != inode.writer->modified()) a.modified = a.changed = inode.writer->modified();
+  }
+  a.accessed = stored.accessed.value_or(a.modified);
   if (inode.writer) entry.valid_for = Duration::zero();  // it grows
   return entry;
 }
@@ -50,6 +75,14 @@ std::shared_ptr<Writer> Core::WriterOf(Inode& inode) {
 
 Result<std::shared_ptr<Writer>> Core::StartWriter(Inode& inode, Writer::Start start) {
   const std::string key = start.key;
+  if (!start.metadata) {  // what replaces a file keeps its owner and mode
+    MutexLock lock(inode.mutex);
+    if (inode.told.attributes) {
+      MR_TRY(ToMetadata(*inode.told.attributes, start.metadata.emplace()));
+      ForgetTimes(*start.metadata);
+    }
+  }
+  auto user_metadata = start.metadata;
   auto writer = std::make_shared<Writer>(Writer::Environment{.store = store,
                                                              .budget = budget,
                                                              .clock = clock,
@@ -59,26 +92,126 @@ Result<std::shared_ptr<Writer>> Core::StartWriter(Inode& inode, Writer::Start st
   MutexLock lock(inode.mutex);
   if (inode.writer) return Fail(Code::kBusy, "{} is open for writing already", key);
   inode.writer = writer;
+  inode.metadata = std::move(user_metadata);
   return writer;
 }
 
 Status Core::Publish(Inode& inode, Writer& writer, const object::Call& call) {
   auto published = MR_TRY(writer.Publish(call));
   if (!published) return {};
-  if (auto path = table.PathOf(inode)) metadata.Put(*path, *published);
+  auto path = table.PathOf(inode);
+  const WallTime published_change = published->modified;
   table.SetLocal(inode, false);
   MutexLock lock(inode.mutex);
-  inode.told = *published;
+  Metadata& state = *published;
+  state.complete = true;
+  state.attributes = inode.told.attributes;
+  if (state.attributes && inode.times_set != published_change) {
+    StoredAttributes kept = *state.attributes;
+    kept.modified = kept.accessed = kept.changed = std::nullopt;
+    state.attributes = kept.empty() ? nullptr : std::make_shared<const StoredAttributes>(std::move(kept));
+  }
+  if (path) metadata.Put(*path, state);
+  inode.Learn(std::move(state));
   return {};
 }
 
 void Core::EndWriter(Inode& inode, Writer& writer) {
   {
     MutexLock lock(inode.mutex);
-    if (inode.writer.get() == &writer) inode.writer = nullptr;
+    if (inode.writer.get() == &writer) {
+      inode.writer = nullptr;
+      inode.metadata.reset();
+      inode.times_set.reset();
+    }
   }
   // What never reached the store does not exist.
   if (table.IsLocal(inode) && !writer.stored()) table.Unlink(inode);
+}
+
+StoredAttributes Core::NewAttributes(std::uint32_t type, const Ownership& ownership, Inode& parent) {
+  StoredAttributes attributes;
+  if (!this->attributes.stores()) return attributes;
+  const std::uint32_t usual = S_ISDIR(type) ? options.directory_permissions : options.file_permissions;
+  std::uint32_t permissions = ownership.permissions.value_or(usual) & 07777;
+  if (ownership.uid && *ownership.uid != options.uid) attributes.uid = ownership.uid;
+  std::uint32_t gid = ownership.gid.value_or(options.gid);
+  {
+    MutexLock lock(parent.mutex);
+    if (parent.told.attributes && parent.told.attributes->mode.value_or(0) & S_ISGID) {
+      gid = parent.told.attributes->gid.value_or(options.gid);
+      if (S_ISDIR(type)) permissions |= S_ISGID;
+    }
+  }
+  if (gid != options.gid) attributes.gid = gid;
+  if (permissions != usual || S_ISLNK(type)) attributes.mode = type | permissions;
+  return attributes;
+}
+
+Status Core::ChangeAttributes(const InodePtr& inode, const AttributeStore::Change& change, const object::Call& call) {
+  MR_TRY(CheckWritable());
+  if (inode->kind == Kind::kDirectory) {
+    std::string directory = MR_TRY(table.DirectoryKeyOf(*inode));
+    Metadata state = MR_TRY(attributes.ChangeDirectory(directory, change, call));
+    MutexLock lock(inode->mutex);
+    inode->Learn(std::move(state));
+    return {};
+  }
+  std::string path = MR_TRY(table.PathOf(*inode));
+  if (!WriterOf(*inode)) {
+    Metadata state = MR_TRY(attributes.ChangeFile(path, change, call));
+    MutexLock lock(inode->mutex);
+    inode->LearnMove(std::move(state));
+    return {};
+  }
+  UserMetadata stored;
+  if (!table.IsLocal(*inode)) {
+    if (auto info = MR_TRY(object::Head(store, path, call))) stored = std::move(info->metadata);
+  }
+  MR_TRY(attributes.Mark(std::string(DirectoryOf(path)), call));
+  MutexLock lock(inode->mutex);
+  if (!inode->writer) return Fail(Code::kBusy, "{} was just closed", path);
+  StoredAttributes now = inode->told.attributes ? *inode->told.attributes : StoredAttributes();
+  const WallTime written = inode->writer->modified();
+  if (inode->writer->unpublished() && inode->times_set != written) now.modified = now.accessed = std::nullopt;
+  const auto times = std::pair(now.modified, now.accessed);
+  MR_TRY(change(now));
+  if (times != std::pair(now.modified, now.accessed)) inode->times_set = written;
+  now.changed = clock.Wall();
+  if (!inode->metadata) inode->metadata = std::move(stored);
+  MR_TRY(ToMetadata(now, *inode->metadata));
+  inode->writer->SetMetadata(*inode->metadata);
+  inode->told.attributes = std::make_shared<const StoredAttributes>(std::move(now));
+  inode->told.complete = true;
+  return {};
+}
+
+Result<Place> Core::PlaceOf(InodeId parent, std::string_view name) const {
+  InodePtr directory = MR_TRY(table.FindDirectory(parent));
+  std::string path = MR_TRY(table.DirectoryKeyOf(*directory));
+  path += name;
+  return Place{parent, std::string(name), std::move(path)};
+}
+
+Result<Metadata> Core::StateAt(const Place& place, const object::Call& call) {
+  InodePtr inode = table.FindChild(place.parent, place.name);
+  if (inode && table.IsLocal(*inode)) {
+    MutexLock lock(inode->mutex);
+    Metadata state = inode->told;
+    state.as_of = clock.Now();
+    return state;
+  }
+  if (!IsShowable(place.name) || !IsValidUtf8(place.name) || place.path.size() >= kMaxKeyBytes) {
+    return Metadata{.as_of = clock.Now()};  // no key can be there
+  }
+  return resolver.Find(place.path, call);
+}
+
+void Core::TouchDirectory(InodeId directory) {
+  auto inode = table.Find(directory);
+  if (!inode) return;
+  MutexLock lock((*inode)->mutex);
+  (*inode)->changed = clock.Wall();
 }
 
 Status Core::CheckWritable() const {

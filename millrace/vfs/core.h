@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "millrace/vfs/attribute_store.h"
 #include "millrace/vfs/inode_table.h"
 #include "millrace/vfs/metadata_cache.h"
 #include "millrace/vfs/resolver.h"
@@ -12,6 +13,13 @@
 #include "millrace/vfs/writer.h"
 
 namespace millrace::vfs {
+
+/// A name in a directory, whether or not something is there.
+struct Place {
+  InodeId parent;
+  std::string name;
+  std::string path;  ///< the key of a file there
+};
 
 /// The state of one Tree. Lock order: Inode::mutex, then those inside table, metadata and Writer.
 struct Core {
@@ -25,6 +33,7 @@ struct Core {
   const WallTime began;  ///< the time that directories show
   InodeTable table;
   MetadataCache metadata;
+  AttributeStore attributes;
   Resolver resolver;
   std::atomic<int> sequential_readers = 0;
 
@@ -41,9 +50,24 @@ struct Core {
   /// The last holder lets the writer go.
   void EndWriter(Inode& inode, Writer& writer) MR_EXCLUDES(inode.mutex);
 
+  /// Attributes to store for something new in a directory, where they are not those that the options give anyway.
+  StoredAttributes NewAttributes(std::uint32_t type, const Ownership& ownership, Inode& parent)
+      MR_EXCLUDES(parent.mutex);
+  /// Changes stored attributes of whatever it is, through its writer while it has one.
+  Status ChangeAttributes(const InodePtr& inode, const AttributeStore::Change& change, const object::Call& call)
+      MR_EXCLUDES(inode->mutex);
+
+  Result<Place> PlaceOf(InodeId parent, std::string_view name) const;
+  /// What is there now, as far as the time-to-live asks for.
+  Result<Metadata> StateAt(const Place& place, const object::Call& call);
+  /// The tree has changed what is in this directory.
+  void TouchDirectory(InodeId directory);
+
   /// kReadOnly on a read-only tree.
   Status CheckWritable() const;
 };
+
+Kind KindOf(const Metadata& state);
 
 /// Opens the stored version of a file.
 Result<std::unique_ptr<File>> OpenStored(std::shared_ptr<Core> core, InodePtr inode, OpenFlags flags,

@@ -44,7 +44,7 @@ class ListedDirectory final : public Directory {
       for (; index < page_.size(); ++index) {
         const ListedName& listed = page_[index];
         DirectoryEntry entry{.name = listed.name,
-                             .kind = listed.metadata.is_directory() ? Kind::kDirectory : Kind::kFile,
+                             .kind = KindOf(listed.metadata),
                              .next_cookie = (number << kIndexBits) + index + 1,
                              .entry = {}};
         if (!emit(listed, entry)) return {};
@@ -68,9 +68,11 @@ class ListedDirectory final : public Directory {
     if (number >= begins_.size()) return false;
     std::string key = MR_TRY(core_->table.DirectoryKeyOf(*inode_));
     if (!listing_ || number == 0 || current_ + 1 != number) {
-      listing_.emplace(core_->store, core_->metadata, core_->clock, std::move(key), begins_[number]);
+      listing_.emplace(core_->store, core_->metadata, core_->clock, key, begins_[number]);
     }
-    page_ = MR_TRY(listing_->Next(call));
+    std::vector<ListedName> page = MR_TRY(listing_->Next(call));
+    MR_TRY(core_->attributes.Complete(key, page, call));
+    page_ = std::move(page);
     if (number == 0) AddLocalNames();
     if (number > 0) {
       std::erase_if(page_, [&local = local_](const ListedName& listed) { return local.contains(listed.name); });

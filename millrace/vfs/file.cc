@@ -73,12 +73,13 @@ class OpenedFile final : public File {
       return writer_->stored().value_or(version_);
     }
     MutexLock inode_lock(inode_->mutex);
-    if (inode_->told.etag == version_.etag) return version_;
-    if (inode_->moved_from != version_.etag) {
+    if (inode_->content != content_) {
       return Fail(Code::kStale, "{} was replaced after it was opened; open it again", version_.key);
     }
-    // The file was renamed: the same bytes are another object now.
-    version_ = {MR_TRY(core_->table.PathOf(*inode_)), inode_->told.etag, inode_->told.size};
+    if (inode_->moves != moves_) {  // the same bytes are another object, or version, now
+      version_ = {MR_TRY(core_->table.PathOf(*inode_)), inode_->told.etag, inode_->told.size};
+      moves_ = inode_->moves;
+    }
     return version_;
   }
 
@@ -100,6 +101,7 @@ class OpenedFile final : public File {
 
   mutable Mutex mutex_;
   cache::ObjectVersion version_ MR_GUARDED_BY(mutex_);
+  std::uint64_t content_ MR_GUARDED_BY(mutex_) = 0, moves_ MR_GUARDED_BY(mutex_) = 0;  ///< as Inode counts them
   std::shared_ptr<Writer> writer_ MR_GUARDED_BY(mutex_);
 };
 
@@ -155,7 +157,9 @@ Result<std::unique_ptr<File>> OpenStored(std::shared_ptr<Core> core, InodePtr in
   MutexLock lock(inode->mutex);
   file->found_change_ = inode->told.etag != state.etag;
   file->may_keep_pages_ = inode->pages_etag == state.etag;
-  inode->told = state;
+  inode->Learn(state);
+  file->content_ = inode->content;
+  file->moves_ = inode->moves;
   inode->pages_etag = state.etag;
   return file;
 }

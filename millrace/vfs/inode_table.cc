@@ -4,6 +4,26 @@
 
 namespace millrace::vfs {
 
+void Inode::Learn(Metadata state) {
+  if (state.etag != told.etag) ++content;
+  if (!state.complete && state.etag == told.etag) {
+    state.attributes = told.attributes;
+    state.complete = told.complete;
+  }
+  // Until a store tells the time of a new version, it was guessed: the same bytes keep the time that was told first.
+  if (kind != Kind::kDirectory && state.etag == told.etag && !state.etag.empty() &&
+      std::chrono::abs(state.modified - told.modified) < std::chrono::seconds(2)) {
+    state.modified = told.modified;
+  }
+  told = std::move(state);
+}
+
+void Inode::LearnMove(Metadata state) {
+  ++moves;
+  if (pages_etag == told.etag) pages_etag = state.etag;
+  told = std::move(state);
+}
+
 InodeTable::InodeTable(std::string prefix) : prefix_(std::move(prefix)) {
   auto root = std::make_shared<Inode>(kRootInode, Kind::kDirectory);
   root->lookups_ = 1;  // never taken back

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -23,11 +24,22 @@ struct Inode {
   const InodeId id;
   const Kind kind;
 
+  /// Callers are told of this state, which may be another version.
+  void Learn(Metadata state) MR_REQUIRES(mutex);
+  /// The same bytes are under another key or ETag now.
+  void LearnMove(Metadata state) MR_REQUIRES(mutex);
+
   Mutex mutex;
   Metadata told MR_GUARDED_BY(mutex);  ///< what callers were told last; what remains known of a file without a name
-  std::string moved_from MR_GUARDED_BY(mutex);          ///< the ETag that told.etag's content had before a rename
-  std::string pages_etag MR_GUARDED_BY(mutex);          ///< the version whose pages the caller may keep
-  std::shared_ptr<Writer> writer MR_GUARDED_BY(mutex);  ///< while open for writing
+  std::uint64_t content MR_GUARDED_BY(mutex) = 0;        ///< counts versions with other bytes
+  std::uint64_t moves MR_GUARDED_BY(mutex) = 0;          ///< counts the others: renames, changes of attributes
+  std::optional<WallTime> changed MR_GUARDED_BY(mutex);  ///< of a directory: when this tree changed its entries
+  std::string pages_etag MR_GUARDED_BY(mutex);           ///< the version whose pages the caller may keep
+  std::shared_ptr<Writer> writer MR_GUARDED_BY(mutex);   ///< while open for writing
+  /// With a writer: the user metadata that it publishes, once somebody asked for it to change…
+  std::optional<UserMetadata> metadata MR_GUARDED_BY(mutex);
+  /// …and the writer's time of change when told.attributes got times that are newer than its bytes.
+  std::optional<WallTime> times_set MR_GUARDED_BY(mutex);
 
  private:
   friend class InodeTable;

@@ -22,6 +22,7 @@ Result<std::vector<ListedName>> Listing::Next(object::Call call) {
   const TimePoint as_of = clock_.Now();
   object::ListPage page = MR_TRY(object::List(store_, std::move(request), std::move(call)));
 
+  if (position_.start_after.empty() && !directory_.empty()) LearnMarker(page, as_of);
   std::vector<ListedName> names;
   auto object = page.objects.begin();
   auto prefix = page.common_prefixes.begin();
@@ -45,6 +46,15 @@ Result<std::vector<ListedName>> Listing::Next(object::Call call) {
   for (const ListedName& listed : names) cache_.Put(directory_ + listed.name, listed.metadata);
   if (done_ && start_after_.empty()) cache_.PutComplete(directory_, began_);
   return names;
+}
+
+void Listing::LearnMarker(const object::ListPage& page, TimePoint as_of) {
+  using Marker = MetadataCache::Marker;
+  Marker marker = Marker::kNone;
+  if (!page.objects.empty() && page.objects.front().key == directory_) {  // it comes first of all
+    marker = page.objects.front().size > 0 ? Marker::kMarked : Marker::kPlain;
+  }
+  cache_.PutMarker(directory_, marker, as_of);
 }
 
 void Listing::Add(ListedName next, std::vector<ListedName>& names) {

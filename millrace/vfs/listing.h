@@ -35,6 +35,7 @@ class Listing {
   const Position& position() const { return position_; }
 
  private:
+  void LearnMarker(const object::ListPage& page, TimePoint as_of);
   void Add(ListedName next, std::vector<ListedName>& names);
   void ReleaseHeld(std::string_view next, std::vector<ListedName>& names);
 

@@ -12,7 +12,14 @@ constexpr std::size_t kMaxCompleteDirectories = 4096;
 }  // namespace
 
 Metadata FileMetadata(const object::ObjectInfo& info, TimePoint as_of) {
-  return {Metadata::State::kFile, info.size, info.modified, info.etag, as_of};
+  Metadata state{.state = Metadata::State::kFile, .size = info.size, .modified = info.modified, .etag = info.etag};
+  state.as_of = as_of;
+  return state;
+}
+
+bool Metadata::SameVersion(const Metadata& other) const {
+  auto second = [](WallTime time) { return std::chrono::floor<std::chrono::seconds>(time); };  // all that a Head tells
+  return state == other.state && etag == other.etag && size == other.size && second(modified) == second(other.modified);
 }
 
 std::optional<Metadata> MetadataCache::Find(std::string_view path) {
@@ -35,7 +42,9 @@ void MetadataCache::Put(std::string_view path, Metadata metadata) {
   MutexLock lock(mutex_);
   auto found = slots_.find(path);
   if (found != slots_.end()) {
-    if (found->second.metadata.as_of > metadata.as_of) return;
+    const Metadata& known = found->second.metadata;
+    if (known.as_of > metadata.as_of) return;
+    TakeAttributes(known, metadata);
     found->second.metadata = std::move(metadata);
     order_.splice(order_.end(), order_, found->second.position);
     return;
@@ -45,11 +54,36 @@ void MetadataCache::Put(std::string_view path, Metadata metadata) {
   slot->second.position = order_.insert(order_.end(), &slot->first);
 }
 
+void MetadataCache::TakeAttributes(const Metadata& known, Metadata& state) {
+  if (state.complete || !known.complete || !known.settled || !state.is_file() || !known.SameVersion(state)) return;
+  state.attributes = known.attributes;
+  state.complete = state.settled = true;
+}
+
+void MetadataCache::Recall(std::string_view path, Metadata& state) {
+  MutexLock lock(mutex_);
+  if (auto found = slots_.find(path); found != slots_.end()) TakeAttributes(found->second.metadata, state);
+}
+
 void MetadataCache::PutComplete(std::string_view directory, TimePoint as_of) {
   MutexLock lock(mutex_);
   if (complete_.size() >= kMaxCompleteDirectories) complete_.clear();
   TimePoint& known = complete_[std::string(directory)];
   known = std::max(known, as_of);
+}
+
+std::optional<MetadataCache::Marker> MetadataCache::FindMarker(std::string_view directory) {
+  MutexLock lock(mutex_);
+  auto found = markers_.find(directory);
+  if (found == markers_.end() || clock_.Now() - found->second.as_of >= ttl_) return std::nullopt;
+  return found->second.marker;
+}
+
+void MetadataCache::PutMarker(std::string_view directory, Marker marker, TimePoint as_of) {
+  MutexLock lock(mutex_);
+  if (markers_.size() >= kMaxCompleteDirectories) markers_.clear();
+  KnownMarker& known = markers_[std::string(directory)];
+  if (known.as_of <= as_of) known = {marker, as_of};
 }
 
 Duration MetadataCache::ValidFor(const Metadata& metadata) const {

@@ -5,7 +5,7 @@
 namespace millrace::vfs {
 
 bool IsShowable(std::string_view name) {
-  return !name.empty() && name != "." && name != ".." && name.size() <= kMaxNameBytes &&
+  return !name.empty() && name != "." && name != ".." && name != kHiddenName && name.size() <= kMaxNameBytes &&
          name.find('\0') == std::string_view::npos && name.find('/') == std::string_view::npos;
 }
 

@@ -9,7 +9,11 @@ namespace millrace::vfs {
 
 inline constexpr std::size_t kMaxNameBytes = 255, kMaxKeyBytes = 1024;
 
-/// True when a listing may show this component of a key: not empty, not "." or "..", at most 255 bytes, without NUL.
+/// The directory in which the mount keeps what is its own (journals of renames). Never shown, at any depth.
+inline constexpr std::string_view kHiddenName = ".millrace";
+
+/// True when a listing may show this component of a key: not empty, not "." or "..", at most 255 bytes, without NUL,
+/// and not kHiddenName.
 bool IsShowable(std::string_view name);
 
 /// Refuses what can be no object: kNameTooLong, or kInvalidArgument for bytes that are not UTF-8.

@@ -25,6 +25,12 @@ std::string JustBefore(std::string path, std::size_t keep) {
 }  // namespace
 
 Result<Metadata> Resolver::Find(const std::string& path, object::Call call) {
+  Metadata state = MR_TRY(FindState(path, call));
+  MR_TRY(attributes_.Complete(path, state, call));
+  return state;
+}
+
+Result<Metadata> Resolver::FindState(const std::string& path, const object::Call& call) {
   if (auto known = cache_.Find(path)) return *known;
   const std::string directory(DirectoryOf(path));
   const Way way = Choose(directory, path);
@@ -76,7 +82,7 @@ Result<Metadata> Resolver::RefreshFile(const std::string& path, object::Call cal
   const TimePoint as_of = clock_.Now();
   auto info = MR_TRY(object::Head(store_, path, call));
   if (!info) return Ask(path, call);
-  Metadata metadata = FileMetadata(*info, as_of);
+  Metadata metadata = attributes_.FromHead(*info, as_of);
   cache_.Put(path, metadata);
   return metadata;
 }
@@ -94,10 +100,11 @@ Result<Metadata> Resolver::Ask(const std::string& path, const object::Call& call
   Metadata metadata{.as_of = as_of};
   if (below && !(below->objects.empty() && below->common_prefixes.empty())) {
     metadata.state = Metadata::State::kDirectory;
+    metadata.complete = below->objects.empty() || below->objects.front().key != path + "/";  // without marker: none
   } else if (!info) {
     return Fail(info.error());
   } else if (*info) {
-    metadata = FileMetadata(**info, as_of);
+    metadata = attributes_.FromHead(**info, as_of);
   } else if (!below) {
     return Fail(below.error());
   }

@@ -7,6 +7,7 @@
 
 #include "millrace/base/sync.h"
 #include "millrace/object/store.h"
+#include "millrace/vfs/attribute_store.h"
 #include "millrace/vfs/metadata_cache.h"
 
 namespace millrace::vfs {
@@ -15,10 +16,11 @@ namespace millrace::vfs {
 /// questions about one directory its listing is read instead, a page for a thousand names. Thread-safe; calls block.
 class Resolver {
  public:
-  Resolver(object::Store& store, MetadataCache& cache, const Clock& clock)
-      : store_(store), cache_(cache), clock_(clock) {}
+  Resolver(object::Store& store, MetadataCache& cache, AttributeStore& attributes, const Clock& clock)
+      : store_(store), cache_(cache), attributes_(attributes), clock_(clock) {}
 
-  /// Absence is an answer. A directory shadows a file of the same name.
+  /// Absence is an answer; what there is comes complete with its attributes. A directory shadows a file of the same
+  /// name.
   Result<Metadata> Find(const std::string& path, object::Call call = {});
   /// The same for a path known to be a file, asked of the store now.
   Result<Metadata> RefreshFile(const std::string& path, object::Call call = {});
@@ -36,10 +38,12 @@ class Resolver {
   enum class Way { kAskForName, kListFromStart, kListFromName };
   Way Choose(std::string_view directory, const std::string& path) MR_EXCLUDES(mutex_);
   Status ListDirectory(const std::string& directory, const std::string& path, Way way, const object::Call& call);
+  Result<Metadata> FindState(const std::string& path, const object::Call& call);
   Result<Metadata> Ask(const std::string& path, const object::Call& call);
 
   object::Store& store_;
   MetadataCache& cache_;
+  AttributeStore& attributes_;
   const Clock& clock_;
   Mutex mutex_;
   std::unordered_map<std::string, Asked> asked_ MR_GUARDED_BY(mutex_);

@@ -1,10 +1,12 @@
 #include "millrace/vfs/tree.h"
 
+#include <sys/stat.h>
+
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
-#include "millrace/vfs/copy.h"
 #include "millrace/vfs/core.h"
 #include "millrace/vfs/names.h"
+#include "millrace/vfs/rename.h"
 
 namespace millrace::vfs {
 namespace {
@@ -15,8 +17,8 @@ class StoreTree final : public Tree {
 
   Result<std::optional<Entry>> Lookup(InodeId parent, std::string_view name, object::Call call) override {
     if (name.size() > kMaxNameBytes) return Fail(Code::kNameTooLong, "names have at most {} bytes", kMaxNameBytes);
-    Place place = MR_TRY(PlaceOf(parent, name));
-    Metadata state = MR_TRY(StateAt(place, call));
+    Place place = MR_TRY(core_->PlaceOf(parent, name));
+    Metadata state = MR_TRY(core_->StateAt(place, call));
     if (state.absent()) return std::nullopt;
     return Acquire(place, state);
   }
@@ -26,43 +28,147 @@ class StoreTree final : public Tree {
 
   Result<Entry> GetAttributes(InodeId id, object::Call call) override {
     InodePtr inode = MR_TRY(core_->table.Find(id));
-    if (inode->kind == Kind::kDirectory) return core_->Tell(*inode, DirectoryNow());
+    if (inode->kind == Kind::kDirectory) return core_->Tell(*inode, MR_TRY(DirectoryState(*inode, call)));
     return core_->Tell(*inode, MR_TRY(core_->FileState(*inode, false, call)));
   }
 
   Result<Entry> SetAttributes(InodeId id, const AttributeChange& change, File* through, object::Call call) override {
+    InodePtr inode = MR_TRY(core_->table.Find(id));
     if (change.size) {
       MR_TRY(core_->CheckWritable());
-      InodePtr inode = MR_TRY(core_->table.Find(id));
       if (inode->kind == Kind::kDirectory) return Fail(Code::kIsDirectory, "a directory has no size to set");
+      MR_TRY(CheckOverwrite(*inode));
       MR_TRY(Resize(inode, *change.size, through, call));
     }
+    if (change.touches_stored() && core_->attributes.stores()) {
+      MR_TRY(core_->ChangeAttributes(inode, [&](StoredAttributes& a) { return Apply(*inode, change, a); }, call));
+    }
     return GetAttributes(id, call);
+  }
+
+  Result<std::optional<std::string>> GetXattr(InodeId id, const std::string& name, object::Call call) override {
+    auto xattrs = MR_TRY(Xattrs(id, call));
+    auto found = xattrs.find(name);
+    if (found == xattrs.end()) return std::nullopt;
+    return found->second;
+  }
+
+  Result<std::vector<std::string>> ListXattrs(InodeId id, object::Call call) override {
+    std::vector<std::string> names;
+    for (const auto& [name, value] : MR_TRY(Xattrs(id, call))) names.push_back(name);
+    return names;
+  }
+
+  Result<bool> SetXattr(InodeId id, const std::string& name, std::string_view value, XattrMode mode,
+                        object::Call call) override {
+    MR_TRY(CheckXattr(name));
+    InodePtr inode = MR_TRY(core_->table.Find(id));
+    bool missing = false;
+    MR_TRY(core_->ChangeAttributes(
+        inode,
+        [&](StoredAttributes& a) -> Status {
+          const bool exists = a.xattrs.contains(name);
+          if (mode == XattrMode::kCreate && exists) return Fail(Code::kAlreadyExists, "there is a {}", name);
+          missing = mode == XattrMode::kReplace && !exists;
+          if (!missing) a.xattrs[name] = value;
+          return {};
+        },
+        call));
+    return !missing;
+  }
+
+  Result<bool> RemoveXattr(InodeId id, const std::string& name, object::Call call) override {
+    MR_TRY(CheckXattr(name));
+    InodePtr inode = MR_TRY(core_->table.Find(id));
+    bool removed = false;
+    MR_TRY(core_->ChangeAttributes(
+        inode,
+        [&](StoredAttributes& a) {
+          removed = a.xattrs.erase(name) > 0;
+          return Status();
+        },
+        call));
+    return removed;
+  }
+
+  Result<std::string> ReadLink(InodeId id, object::Call call) override {
+    InodePtr inode = MR_TRY(core_->table.Find(id));
+    if (inode->kind != Kind::kSymlink) return Fail(Code::kInvalidArgument, "inode {} is no symbolic link", id);
+    std::string path = MR_TRY(core_->table.PathOf(*inode));
+    auto content = MR_TRY(object::GetAll(core_->store, path, kMaxTarget, call));
+    if (!content) return Fail(Code::kNotFound, "no link {}", path);
+    return std::move(content->bytes);
+  }
+
+  Result<Entry> MakeSymlink(InodeId parent, std::string_view name, std::string_view target, const Ownership& ownership,
+                            object::Call call) override {
+    if (!core_->attributes.stores()) return Fail(Code::kUnsupported, "links need --stored-attributes");
+    if (target.empty()) return Fail(Code::kNotFound, "a link needs a target");
+    if (target.size() > kMaxTarget) return Fail(Code::kNameTooLong, "targets have at most {} bytes", kMaxTarget);
+    Place place = MR_TRY(NewPlace(parent, name));
+    if (Metadata state = MR_TRY(core_->StateAt(place, call)); !state.absent()) {
+      return Fail(Code::kAlreadyExists, "{} exists", place.path);
+    }
+    Ownership owner = ownership;
+    owner.permissions = 0777;
+    InodePtr directory = MR_TRY(core_->table.Find(parent));
+    StoredAttributes attributes = core_->NewAttributes(S_IFLNK, owner, *directory);
+    object::PutOptions options{.if_none_match = true, .content_type = "application/octet-stream"};
+    MR_TRY(ToMetadata(attributes, options.metadata));
+    MR_TRY(core_->attributes.Mark(std::string(DirectoryOf(place.path)), call));
+    auto put = object::Put(core_->store, place.path, AsBytes(target), std::move(options), call);
+    if (!put) {
+      const bool exists = put.error().code() == Code::kPreconditionFailed;
+      return Fail(exists ? put.error().WithCode(Code::kAlreadyExists) : put.error());
+    }
+    Metadata made{
+        .state = Metadata::State::kFile, .size = target.size(), .modified = core_->clock.Wall(), .etag = put->etag};
+    made.as_of = core_->clock.Now();
+    made.complete = true;
+    made.attributes = std::make_shared<const StoredAttributes>(std::move(attributes));
+    core_->metadata.Put(place.path, made);
+    core_->TouchDirectory(parent);
+    return Acquire(place, made);
   }
 
   Result<std::unique_ptr<File>> OpenFile(InodeId id, OpenFlags flags, object::Call call) override {
     InodePtr inode = MR_TRY(core_->table.Find(id));
     if (inode->kind == Kind::kDirectory) return Fail(Code::kIsDirectory, "a directory cannot be opened as a file");
-    if (flags.write || flags.truncate) MR_TRY(core_->CheckWritable());
+    if (flags.write || flags.truncate) {
+      MR_TRY(core_->CheckWritable());
+      MR_TRY(CheckOverwrite(*inode));
+    }
     if (!flags.truncate) return OpenStored(core_, std::move(inode), flags, call);
     return OpenTruncated(std::move(inode));
   }
 
-  Result<Created> Create(InodeId parent, std::string_view name, bool exclusive, object::Call call) override {
+  Result<Created> Create(InodeId parent, std::string_view name, bool exclusive, const Ownership& ownership,
+                         object::Call call) override {
     Place place = MR_TRY(NewPlace(parent, name));
-    Metadata state = MR_TRY(StateAt(place, call));
+    Metadata state = MR_TRY(core_->StateAt(place, call));
     if (state.is_directory()) return Fail(Code::kIsDirectory, "{} is a directory", place.path);
     if (!state.absent() && exclusive) return Fail(Code::kAlreadyExists, "{} exists", place.path);
     const bool fresh = state.absent();
-    if (fresh) state = {.state = Metadata::State::kFile, .modified = core_->clock.Wall(), .as_of = core_->clock.Now()};
+    if (!fresh && !core_->options.allow_overwrite) return Refuse("overwriting", place.path);
+    Writer::Start start{.key = place.path, .base = {}, .unpublished = true, .exclusive = exclusive, .metadata = {}};
+    if (fresh) {
+      InodePtr directory = MR_TRY(core_->table.Find(parent));
+      StoredAttributes attributes = core_->NewAttributes(S_IFREG, ownership, *directory);
+      MR_TRY(ToMetadata(attributes, start.metadata.emplace()));
+      if (!attributes.empty()) MR_TRY(core_->attributes.Mark(std::string(DirectoryOf(place.path)), call));
+      state = {.state = Metadata::State::kFile, .modified = core_->clock.Wall(), .as_of = core_->clock.Now()};
+      state.complete = true;
+      if (!attributes.empty()) state.attributes = std::make_shared<const StoredAttributes>(std::move(attributes));
+    }
     Entry entry = Acquire(place, state);
     InodePtr inode = MR_TRY(core_->table.Find(entry.attributes.inode));
-    auto writer = core_->StartWriter(*inode, {.key = place.path, .unpublished = true, .exclusive = exclusive});
+    auto writer = core_->StartWriter(*inode, std::move(start));
     if (!writer) {
       core_->table.Forget(inode->id, 1);
       return Fail(writer.error());
     }
     if (fresh) core_->table.SetLocal(*inode, true);
+    if (fresh) core_->TouchDirectory(parent);
     return Created{core_->Tell(*inode, state), OpenWriting(core_, inode, *std::move(writer))};
   }
 
@@ -70,20 +176,22 @@ class StoreTree final : public Tree {
     return MakeDirectoryReader(core_, MR_TRY(core_->table.FindDirectory(id)));
   }
 
-  Result<Entry> MakeDirectory(InodeId parent, std::string_view name, object::Call call) override {
+  Result<Entry> MakeDirectory(InodeId parent, std::string_view name, const Ownership& ownership,
+                              object::Call call) override {
     Place place = MR_TRY(NewPlace(parent, name));
-    if (Metadata state = MR_TRY(StateAt(place, call)); !state.absent()) {
+    if (Metadata state = MR_TRY(core_->StateAt(place, call)); !state.absent()) {
       return Fail(Code::kAlreadyExists, "{} exists", place.path);
     }
-    MR_TRY(object::Put(core_->store, place.path + "/", {}, {}, call));
-    Metadata made = DirectoryNow();
-    core_->metadata.Put(place.path, made);
+    InodePtr directory = MR_TRY(core_->table.Find(parent));
+    StoredAttributes attributes = core_->NewAttributes(S_IFDIR, ownership, *directory);
+    Metadata made = MR_TRY(core_->attributes.MakeDirectory(place.path + "/", attributes, call));
+    core_->TouchDirectory(parent);
     return Acquire(place, made);
   }
 
   Status RemoveDirectory(InodeId parent, std::string_view name, object::Call call) override {
     Place place = MR_TRY(NewPlace(parent, name));
-    Metadata state = MR_TRY(StateAt(place, call));
+    Metadata state = MR_TRY(core_->StateAt(place, call));
     if (state.absent()) return Fail(Code::kNotFound, "no directory {}", place.path);
     if (state.is_file()) return Fail(Code::kNotDirectory, "{} is a file", place.path);
     const std::string marker = place.path + "/";
@@ -94,22 +202,27 @@ class StoreTree final : public Tree {
     if (local_names || page.objects.size() > (has_marker ? 1u : 0u)) {
       return Fail(Code::kNotEmpty, "{} is not empty", place.path);
     }
+    if (!core_->options.allow_delete) return Refuse("deleting", marker);
+    MR_TRY(core_->attributes.Keep(std::string(DirectoryOf(place.path)), call));
     if (has_marker) MR_TRY(object::Delete(core_->store, marker, call));
+    core_->metadata.PutMarker(marker, MetadataCache::Marker::kNone, core_->clock.Now());
     Removed(place, inode.get());
     return {};
   }
 
   Status Unlink(InodeId parent, std::string_view name, object::Call call) override {
     Place place = MR_TRY(NewPlace(parent, name));
-    Metadata state = MR_TRY(StateAt(place, call));
+    Metadata state = MR_TRY(core_->StateAt(place, call));
     if (state.absent()) return Fail(Code::kNotFound, "no file {}", place.path);
     if (state.is_directory()) return Fail(Code::kIsDirectory, "{} is a directory", place.path);
+    if (!core_->options.allow_delete) return Refuse("deleting", place.path);
     InodePtr inode = core_->table.FindChild(parent, name);
     bool stored = true;
     if (auto writer = inode ? core_->WriterOf(*inode) : nullptr) {
       writer->Abandon();
       stored = !core_->table.IsLocal(*inode) || writer->stored();
     }
+    MR_TRY(core_->attributes.Keep(std::string(DirectoryOf(place.path)), call));
     if (stored) MR_TRY(object::Delete(core_->store, place.path, call));
     Removed(place, inode.get());
     return {};
@@ -117,24 +230,7 @@ class StoreTree final : public Tree {
 
   Status Rename(InodeId parent, std::string_view name, InodeId new_parent, std::string_view new_name, RenameFlags flags,
                 object::Call call) override {
-    Place from = MR_TRY(NewPlace(parent, name)), to = MR_TRY(NewPlace(new_parent, new_name));
-    Metadata source = MR_TRY(StateAt(from, call));
-    if (source.absent()) return Fail(Code::kNotFound, "no file {}", from.path);
-    if (source.is_directory()) {
-      return Fail(Code::kUnsupported, "directories cannot be renamed yet; copy {} and remove it", from.path);
-    }
-    Metadata target = MR_TRY(StateAt(to, call));
-    if (flags.no_replace && !target.absent()) return Fail(Code::kAlreadyExists, "{} exists", to.path);
-    if (from.path == to.path) return {};
-    if (target.is_directory()) return Fail(Code::kIsDirectory, "{} is a directory", to.path);
-
-    InodePtr inode = core_->table.FindChild(parent, name);
-    auto writer = inode ? core_->WriterOf(*inode) : nullptr;
-    if (writer) MR_TRY(core_->Publish(*inode, *writer, call));  // the name must get all that was written
-    std::string path = from.path;
-    source = MR_TRY(core_->resolver.RefreshFile(path, call));
-    if (!source.is_file()) return Fail(Code::kNotFound, "no file {}", path);
-    return Move(from, to, source, inode.get(), writer.get(), flags, call);
+    return vfs::Rename(*core_, MR_TRY(NewPlace(parent, name)), MR_TRY(NewPlace(new_parent, new_name)), flags, call);
   }
 
   Status FlushAll(object::Call call) override {
@@ -159,55 +255,76 @@ class StoreTree final : public Tree {
   }
 
  private:
-  /// A name in a directory, whether or not something is there.
-  struct Place {
-    InodeId parent;
-    std::string name;
-    std::string path;
-  };
+  static constexpr std::size_t kMaxTarget = 4095;
 
   Metadata DirectoryNow() const { return {.state = Metadata::State::kDirectory, .as_of = core_->clock.Now()}; }
 
-  Result<Place> PlaceOf(InodeId parent, std::string_view name) {
-    InodePtr directory = MR_TRY(core_->table.FindDirectory(parent));
-    std::string path = MR_TRY(core_->table.DirectoryKeyOf(*directory));
-    path += name;
-    return Place{parent, std::string(name), std::move(path)};
+  /// A directory that somebody holds exists, whatever others do.
+  Result<Metadata> DirectoryState(Inode& inode, const object::Call& call) {
+    Metadata state = DirectoryNow();
+    if (!core_->attributes.stores() || !core_->table.IsLinked(inode)) return state;
+    std::string path = MR_TRY(core_->table.PathOf(inode));
+    if (auto known = core_->metadata.Find(path); known && known->is_directory()) state = *known;
+    MR_TRY(core_->attributes.Complete(path, state, call));
+    core_->metadata.Put(path, state);
+    return state;
+  }
+
+  Result<std::map<std::string, std::string>> Xattrs(InodeId id, const object::Call& call) {
+    MR_TRY(GetAttributes(id, call));
+    InodePtr inode = MR_TRY(core_->table.Find(id));
+    MutexLock lock(inode->mutex);
+    return inode->told.attributes ? inode->told.attributes->xattrs : std::map<std::string, std::string>();
+  }
+
+  Status CheckXattr(const std::string& name) const {
+    if (!core_->attributes.stores() || !name.starts_with("user.") || name.size() == 5) {
+      return Fail(Code::kUnsupported, "extended attributes are kept in the namespace \"user.\" only, not {}", name);
+    }
+    return {};
+  }
+
+  Status Apply(const Inode& inode, const AttributeChange& change, StoredAttributes& a) const {
+    if (change.permissions) {
+      const std::uint32_t type = inode.kind == Kind::kDirectory ? S_IFDIR
+                                 : inode.kind == Kind::kSymlink ? S_IFLNK
+                                                                : S_IFREG;
+      a.mode = type | (*change.permissions & 07777);
+    }
+    if (change.uid) a.uid = change.uid;
+    if (change.gid) a.gid = change.gid;
+    if (change.modified) a.modified = change.modified;
+    if (change.accessed) a.accessed = change.accessed;
+    return {};
+  }
+
+  static std::unexpected<Error> Refuse(std::string_view what, const std::string& path) {
+    return Fail(Code::kPermissionDenied, "{}: {} is not allowed on this mount", path, what);
+  }
+
+  /// Where overwriting is not allowed, what the store has may not be written.
+  Status CheckOverwrite(Inode& inode) {
+    if (core_->options.allow_overwrite || core_->table.IsLocal(inode)) return {};
+    return Refuse("overwriting", core_->table.PathOf(inode).value_or("the file"));
   }
 
   /// For what changes the tree.
   Result<Place> NewPlace(InodeId parent, std::string_view name) {
     MR_TRY(core_->CheckWritable());
-    Place place = MR_TRY(PlaceOf(parent, name));
+    Place place = MR_TRY(core_->PlaceOf(parent, name));
     MR_TRY(CheckNewName(DirectoryOf(place.path), name));
     return place;
   }
 
-  Result<Metadata> StateAt(const Place& place, const object::Call& call) {
-    InodePtr inode = core_->table.FindChild(place.parent, place.name);
-    if (inode && core_->table.IsLocal(*inode)) {
-      if (inode->kind == Kind::kDirectory) return DirectoryNow();
-      MutexLock lock(inode->mutex);
-      Metadata state = inode->told;
-      state.as_of = core_->clock.Now();
-      return state;
-    }
-    if (!IsShowable(place.name) || !IsValidUtf8(place.name) || place.path.size() >= kMaxKeyBytes) {
-      return Metadata{.as_of = core_->clock.Now()};  // no key can be there
-    }
-    return core_->resolver.Find(place.path, call);
-  }
-
   Entry Acquire(const Place& place, const Metadata& state) {
-    const Kind kind = state.is_directory() ? Kind::kDirectory : Kind::kFile;
-    return core_->Tell(*core_->table.Acquire(place.parent, place.name, kind), state);
+    return core_->Tell(*core_->table.Acquire(place.parent, place.name, KindOf(state)), state);
   }
 
-  /// After something went away: its name is free, and the directory that held it stays although it may be empty now.
+  /// After something went away: its name is free.
   void Removed(const Place& place, Inode* inode) {
     core_->metadata.Put(place.path, {.as_of = core_->clock.Now()});
     if (inode) core_->table.Unlink(*inode);
-    if (auto directory = core_->table.Find(place.parent)) core_->table.SetLocal(**directory, true);
+    core_->TouchDirectory(place.parent);
   }
 
   Result<std::unique_ptr<File>> OpenTruncated(InodePtr inode) {
@@ -227,36 +344,6 @@ class StoreTree final : public Tree {
       MR_TRY(TruncateThrough(*file, size));
     }
     return file->Close(call);
-  }
-
-  Status Move(const Place& from, const Place& to, const Metadata& source, Inode* inode, Writer* writer,
-              RenameFlags flags, const object::Call& call) {
-    const object::ObjectInfo info{
-        .key = from.path, .size = source.size, .etag = source.etag, .modified = source.modified};
-    if (InodePtr replaced = core_->table.FindChild(to.parent, to.name)) {
-      if (auto other = core_->WriterOf(*replaced)) other->Abandon();
-    }
-    auto copied = MR_TRY(CopyVersion(core_->store, info, to.path, flags.no_replace, call));
-    MR_TRY(object::Delete(core_->store, from.path, call));
-
-    Metadata moved = source;
-    moved.etag = copied.etag;
-    moved.modified = core_->clock.Wall();
-    moved.as_of = core_->clock.Now();
-    core_->metadata.Put(to.path, moved);
-    if (inode) {
-      core_->table.Move(*inode, to.parent, to.name);
-      if (writer) writer->SetKey(to.path, moved.etag);
-      MutexLock lock(inode->mutex);
-      inode->moved_from = source.etag;
-      if (inode->pages_etag == source.etag) inode->pages_etag = moved.etag;
-      inode->told = moved;
-    } else if (InodePtr replaced = core_->table.FindChild(to.parent, to.name)) {
-      core_->table.Unlink(*replaced);
-    }
-    core_->metadata.Put(from.path, {.as_of = core_->clock.Now()});
-    if (auto directory = core_->table.Find(from.parent)) core_->table.SetLocal(**directory, true);
-    return {};
   }
 
   const std::shared_ptr<Core> core_;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/clock.h"
@@ -25,13 +26,15 @@ namespace millrace::vfs {
 using InodeId = std::uint64_t;
 inline constexpr InodeId kRootInode = 1;
 
-enum class Kind : std::uint8_t { kFile, kDirectory };
+enum class Kind : std::uint8_t { kFile, kDirectory, kSymlink };
 
 struct Attributes {
   InodeId inode = 0;
   Kind kind = Kind::kFile;
   std::uint64_t size = 0;
-  WallTime modified;
+  WallTime modified, accessed, changed;
+  std::uint32_t permissions = 0;  ///< the low twelve bits of a mode
+  std::uint32_t uid = 0, gid = 0;
   bool linked = true;  ///< false once it has no name any more
 };
 
@@ -41,9 +44,20 @@ struct Entry {
   Duration valid_for{};
 };
 
+/// Whether modes, owners, times, extended attributes and symbolic links are kept in object metadata.
+enum class StoredAttributesPolicy : std::uint8_t {
+  kAuto,    ///< entries are asked for them in directories that are marked as having some
+  kAlways,  ///< every entry is asked: for buckets written by s3fs or rclone
+  kNever,   ///< not stored, not read
+};
+
 struct Options {
   std::string prefix;  ///< the root of the tree; empty, or ends with '/'
   bool read_only = false;
+  bool allow_delete = true, allow_overwrite = true;  ///< else kPermissionDenied
+  StoredAttributesPolicy stored_attributes = StoredAttributesPolicy::kAuto;
+  /// What files have that store no attributes.
+  std::uint32_t uid = 0, gid = 0, file_permissions = 0644, directory_permissions = 0755;
   /// For how long names, attributes and listings may be used after the store told them; absence likewise.
   Duration metadata_ttl = std::chrono::seconds(1);
   Duration negative_ttl = std::chrono::seconds(1);
@@ -115,7 +129,17 @@ class Directory {
 
 struct AttributeChange {
   std::optional<std::uint64_t> size;
+  std::optional<std::uint32_t> permissions, uid, gid;
+  std::optional<WallTime> modified, accessed;
+  bool touches_stored() const { return permissions || uid || gid || modified || accessed; }
 };
+
+/// Of something new; what is left out is as the Options say.
+struct Ownership {
+  std::optional<std::uint32_t> permissions, uid, gid;
+};
+
+enum class XattrMode : std::uint8_t { kAny, kCreate, kReplace };
 
 struct RenameFlags {
   bool no_replace = false;
@@ -143,9 +167,25 @@ class Tree {
   virtual Duration negative_ttl() const = 0;
 
   virtual Result<Entry> GetAttributes(InodeId inode, object::Call call = {}) = 0;
-  /// Sizes: 0, the present one, and, while nothing has been written through an open handle, shorter ones.
+  /// Sizes: 0, the present one, and, while nothing has been written through an open handle, shorter ones. The rest is
+  /// stored with the object (see attributes.h), unless the policy is never: then it is ignored.
   virtual Result<Entry> SetAttributes(InodeId inode, const AttributeChange& change, File* through,
                                       object::Call call = {}) = 0;
+
+  /// Extended attributes; names begin with "user." (else kUnsupported). Absence is an answer.
+  virtual Result<std::optional<std::string>> GetXattr(InodeId inode, const std::string& name,
+                                                      object::Call call = {}) = 0;
+  virtual Result<std::vector<std::string>> ListXattrs(InodeId inode, object::Call call = {}) = 0;
+  /// With kReplace: false, changing nothing, when there is none; with kCreate: kAlreadyExists when there is one.
+  virtual Result<bool> SetXattr(InodeId inode, const std::string& name, std::string_view value, XattrMode mode,
+                                object::Call call = {}) = 0;
+  /// False when there was none.
+  virtual Result<bool> RemoveXattr(InodeId inode, const std::string& name, object::Call call = {}) = 0;
+
+  virtual Result<std::string> ReadLink(InodeId inode, object::Call call = {}) = 0;
+  /// An object whose content is the target, as s3fs makes them.
+  virtual Result<Entry> MakeSymlink(InodeId parent, std::string_view name, std::string_view target,
+                                    const Ownership& ownership = {}, object::Call call = {}) = 0;
 
   virtual Result<std::unique_ptr<File>> OpenFile(InodeId inode, OpenFlags flags, object::Call call = {}) = 0;
   struct Created {
@@ -154,10 +194,12 @@ class Tree {
   };
   /// A new file, open for writing. With `exclusive`, publishing fails with kAlreadyExists if somebody else made it
   /// meanwhile.
-  virtual Result<Created> Create(InodeId parent, std::string_view name, bool exclusive, object::Call call = {}) = 0;
+  virtual Result<Created> Create(InodeId parent, std::string_view name, bool exclusive, const Ownership& ownership = {},
+                                 object::Call call = {}) = 0;
   virtual Result<std::unique_ptr<Directory>> OpenDirectory(InodeId inode) = 0;
 
-  virtual Result<Entry> MakeDirectory(InodeId parent, std::string_view name, object::Call call = {}) = 0;
+  virtual Result<Entry> MakeDirectory(InodeId parent, std::string_view name, const Ownership& ownership = {},
+                                      object::Call call = {}) = 0;
   virtual Status RemoveDirectory(InodeId parent, std::string_view name, object::Call call = {}) = 0;
   virtual Status Unlink(InodeId parent, std::string_view name, object::Call call = {}) = 0;
   /// Files only: a copy in the store, then a delete. In between both names exist; the new one is always whole.

@@ -18,6 +18,7 @@ Writer::Writer(Environment environment, Start start)
       unpublished_(start.unpublished),
       key_(std::move(start.key)),
       exclusive_(start.exclusive),
+      metadata_(start.metadata.value_or(UserMetadata())),
       stored_(std::move(start.base)),
       base_bytes_(size_) {}
 
@@ -64,12 +65,14 @@ void Writer::Changed(std::uint64_t size, bool written) {
   modified_ = environment_.clock.Wall().time_since_epoch().count();
   has_written_ = written;
   unpublished_ = true;
+  ForgetTimes(metadata_);
 }
 
 Status Writer::Begin(const object::Call& call) {
   if (upload_) return {};
   object::PutOptions put;
   put.if_none_match = exclusive_;
+  put.metadata = metadata_;
   if (base_bytes_ > 0) put.if_match = stored_->etag;  // what is built on a version replaces only that one
   upload_ = std::make_unique<transfer::MultipartWriter>(
       environment_.store, environment_.budget, key_,
@@ -132,6 +135,12 @@ void Writer::SetKey(std::string key, std::string etag) {
   MutexLock lock(mutex_);
   key_ = std::move(key);
   stored_ = cache::ObjectVersion{key_, std::move(etag), size_};
+}
+
+void Writer::SetMetadata(UserMetadata metadata) {
+  MutexLock lock(mutex_);
+  metadata_ = std::move(metadata);
+  unpublished_ = true;
 }
 
 }  // namespace millrace::vfs

@@ -34,6 +34,7 @@ class Writer {
     std::optional<cache::ObjectVersion> base;  ///< nothing: empty
     bool unpublished = false;                  ///< there is something to publish before the first write
     bool exclusive = false;                    ///< the key must not exist when it is first published
+    std::optional<UserMetadata> metadata;      ///< to publish with
   };
   Writer(Environment environment, Start start);
   ~Writer();
@@ -60,11 +61,13 @@ class Writer {
   void Abandon() MR_EXCLUDES(mutex_);
   /// The stored version has moved. Only when nothing is unpublished.
   void SetKey(std::string key, std::string etag) MR_EXCLUDES(mutex_);
+  /// User metadata of the next version.
+  void SetMetadata(UserMetadata metadata) MR_EXCLUDES(mutex_);
 
  private:
   Status Begin(const object::Call& call) MR_REQUIRES(mutex_);
   Status CopyBase(const object::Call& call) MR_REQUIRES(mutex_);
-  void Changed(std::uint64_t size, bool written);
+  void Changed(std::uint64_t size, bool written) MR_REQUIRES(mutex_);
 
   const Environment environment_;
   std::atomic<std::uint64_t> size_;
@@ -74,6 +77,7 @@ class Writer {
   mutable Mutex mutex_;  ///< held while the store is asked: writes to one file are one at a time
   std::string key_ MR_GUARDED_BY(mutex_);
   bool exclusive_ MR_GUARDED_BY(mutex_);
+  UserMetadata metadata_ MR_GUARDED_BY(mutex_);
   bool abandoned_ MR_GUARDED_BY(mutex_) = false;
   std::optional<Error> failed_ MR_GUARDED_BY(mutex_);
   std::optional<cache::ObjectVersion> stored_ MR_GUARDED_BY(mutex_);

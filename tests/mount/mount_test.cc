@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -179,7 +180,10 @@ TEST_F(MountTest, WhatIsRefusedIsRefusedWithItsReason) {
   UniqueFd fd(::open((mount_->point() / "f").c_str(), O_RDWR));
   EXPECT_EQ(::pwrite(fd.get(), "x", 1, 3), -1);
   EXPECT_EQ(errno, ENOTSUP);
-  EXPECT_EQ(::symlink("f", (mount_->point() / "l").c_str()), -1);
+  EXPECT_EQ(::link((mount_->point() / "f").c_str(), (mount_->point() / "l").c_str()), -1);
+  EXPECT_EQ(errno, EPERM);
+  EXPECT_EQ(::mkfifo((mount_->point() / "p").c_str(), 0600), -1);
+  EXPECT_EQ(errno, ENOTSUP);
   EXPECT_EQ(::open((mount_->point() / "bad\xFF").c_str(), O_WRONLY | O_CREAT, 0644), -1);
   EXPECT_EQ(errno, EINVAL);
   EXPECT_EQ(::open((mount_->point() / std::string(256, 'n')).c_str(), O_WRONLY | O_CREAT, 0644), -1);
@@ -200,6 +204,46 @@ TEST_F(MountTest, AFailedUploadReachesFsyncAndClose) {
     EXPECT_EQ(mount_->Object("f"), "<absent>");
   }
   EXPECT_THAT(mount_->log(), HasSubstr("publishing f"));
+}
+
+TEST_F(MountTest, AttributesAndLinksOutliveTheMount) {
+  mount_->Put("d/f", "content");
+  MustMount({"--allow-other"});
+  Check("chmod 750 d/f && chown 12:34 d/f && touch -d '2001-02-03 04:05:06.789Z' d/f && ln -s f d/l && readlink d/l",
+        "f\n");
+  Check("chmod 2700 d && (umask 077; echo x > private; mkdir own) && chmod u+s private", "");
+  const char* value = "v\0w";
+  ASSERT_EQ(::setxattr((mount_->point() / "d/f").c_str(), "user.k", value, 3, XATTR_CREATE), 0);
+  EXPECT_EQ(::setxattr((mount_->point() / "d/f").c_str(), "user.k", value, 3, XATTR_CREATE), -1);
+  EXPECT_EQ(errno, EEXIST);
+  EXPECT_EQ(::setxattr((mount_->point() / "d/f").c_str(), "trusted.k", value, 3, 0), -1);
+  EXPECT_EQ(errno, ENOTSUP);
+  for (bool again : {false, true}) {
+    Check("stat -c '%n %A %u:%g' d d/f d/l private own",
+          "d drwx--S--- 0:0\nd/f -rwxr-x--- 12:34\nd/l lrwxrwxrwx 0:0\nprivate -rwS------ 0:0\nown drwx------ 0:0\n");
+    Check("TZ=UTC0 stat -c %y d/f; cat d/l", "2001-02-03 04:05:06.789000000 +0000\ncontent");
+    char buffer[8];
+    EXPECT_EQ(::getxattr((mount_->point() / "d/f").c_str(), "user.k", buffer, sizeof buffer), 3);
+    EXPECT_EQ(::getxattr((mount_->point() / "d/f").c_str(), "user.other", buffer, sizeof buffer), -1);
+    EXPECT_EQ(errno, ENODATA);
+    if (again) break;
+    MustUmount();
+    MustMount({"--allow-other"});
+  }
+  MustUmount();
+}
+
+TEST_F(MountTest, MountpointsStrictness) {
+  mount_->Put("f", "old");
+  mount_->Put("d/g", "x");
+  MustMount({"--strict"});
+  Check("echo new > n && cat n", "new\n");
+  Check("rm -f f 2>&1 || true", "rm: cannot remove 'f': Operation not permitted\n");
+  Check("(echo x > f) 2>/dev/null || cat f", "old");
+  MustUmount();
+  MustMount({"--strict", "--allow-overwrite", "--allow-delete"});
+  Check("echo x > f && rm f d/g", "");
+  MustUmount();
 }
 
 TEST_F(MountTest, ModesAndOwners) {
