@@ -35,6 +35,7 @@ class Cache final : public BlockCache {
  public:
   Cache(object::Store& store, Reservation memory, std::unique_ptr<DiskTier> disk, const Options& options)
       : store_(store),
+        clock_(*options.clock),
         block_bytes_(options.block_bytes),
         reservation_(std::move(memory)),
         memory_(reservation_.bytes(), options.block_bytes,
@@ -63,33 +64,38 @@ class Cache final : public BlockCache {
     return mode == Mode::kBlocks ? ViewBlocks(key, offset, room, call) : ViewExactly(key, offset, room, call);
   }
 
-  Result<bool> Fetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length,
-                     object::Call call) override {
+  Result<Proof> Fetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length,
+                      object::Call call) override {
     const std::uint64_t end = std::min(version.size, offset + length);
     const VersionKey key(version);
     std::vector<std::shared_ptr<Run>> runs;
-    bool from_store = false;
+    Proof proof;
     for (std::uint64_t at = offset; at < end;) {
       auto claim = memory_.Find(key, at / block_bytes_, (end - 1) / block_bytes_, MemoryTier::Priority::kDemand);
       if (!claim.run) break;
-      if (claim.mine) from_store |= Fill(claim.run, /*may_block=*/true) == Source::kStore;
+      if (claim.mine) proof.now |= Fill(claim.run, /*may_block=*/true) == Source::kStore;
       at = claim.run->end();
       runs.push_back(std::move(claim.run));
     }
     for (const auto& run : runs) MR_TRY(run->Wait(call));
-    return from_store;
+    proof.asked = OldestAsked(runs, end);
+    return proof;
   }
 
-  std::uint64_t Prefetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length) override {
+  std::uint64_t Prefetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length,
+                         std::optional<TimePoint>* asked) override {
     const std::uint64_t end = std::min(version.size, offset + length);
     const VersionKey key(version);
+    std::vector<std::shared_ptr<Run>> runs;
     std::uint64_t at = offset;
     while (at < end) {
       auto claim = memory_.Find(key, at / block_bytes_, (end - 1) / block_bytes_, MemoryTier::Priority::kSpeculative);
       if (!claim.run) break;
       if (claim.mine) Fill(claim.run, /*may_block=*/false);
       at = claim.run->end();
+      if (asked) runs.push_back(std::move(claim.run));
     }
+    if (asked) *asked = OldestAsked(runs, end);
     return std::min(at, end) - std::min(offset, end);
   }
 
@@ -110,6 +116,14 @@ class Cache final : public BlockCache {
  private:
   enum class Source { kDisk, kStore };
 
+  /// Of runs that should reach up to `end`.
+  static std::optional<TimePoint> OldestAsked(const std::vector<std::shared_ptr<Run>>& runs, std::uint64_t end) {
+    if (runs.empty() || runs.back()->end() < end) return std::nullopt;
+    TimePoint oldest = TimePoint::max();
+    for (const auto& run : runs) oldest = std::min(oldest, run->asked());
+    return oldest == TimePoint::min() ? std::nullopt : std::optional(oldest);
+  }
+
   static MutableByteSpan Clip(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan into) {
     return into.first(std::min<std::uint64_t>(into.size(), version.size - std::min(version.size, offset)));
   }
@@ -125,7 +139,7 @@ class Cache final : public BlockCache {
         MR_TRY(GetExactly(key.version, at, room.subspan(at - offset, piece_end - at), view, call));
       } else {
         if (claim.mine) {
-          if (piece_end < end) Prefetch(key.version, piece_end, end - piece_end);  // before this thread waits
+          if (piece_end < end) Prefetch(key.version, piece_end, end - piece_end, nullptr);  // before this thread waits
           Fill(claim.run, /*may_block=*/true);
         } else {
           ++memory_hits_;
@@ -199,6 +213,7 @@ class Cache final : public BlockCache {
   }
 
   void FillFromStore(const std::shared_ptr<Run>& run) {
+    run->SetAsked(clock_.Now());
     ++misses_;
     bytes_fetched_ += run->bytes().size();
     {
@@ -256,6 +271,7 @@ class Cache final : public BlockCache {
   }
 
   object::Store& store_;
+  const Clock& clock_;
   const std::uint64_t block_bytes_;
   const Reservation reservation_;
   MemoryTier memory_;

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "millrace/base/bytes.h"
+#include "millrace/base/clock.h"
 #include "millrace/base/log.h"
 #include "millrace/base/memory_budget.h"
 #include "millrace/base/result.h"
@@ -55,6 +57,7 @@ class BlockCache {
     std::uint64_t keep_read_bytes = ~0ULL;
     std::filesystem::path directory;  ///< empty: no disk tier
     std::uint64_t disk_bytes = 0;
+    const Clock* clock = &SystemClock();
     Logger log;
   };
   struct Stats {
@@ -79,14 +82,19 @@ class BlockCache {
   /// The same, copied into `into`; returns the number of bytes.
   Result<std::size_t> Read(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan into,
                            Mode mode = Mode::kBlocks, object::Call call = {});
-  /// Brings a range into the cache and waits for it. True when the store sent some of it during this call, which proves
-  /// that the version was current; false when all was here already or memory is short.
-  virtual Result<bool> Fetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length,
-                             object::Call call = {}) = 0;
+  /// What a fetch proves about the version.
+  struct Proof {
+    bool now = false;                ///< the store sent some of it during this call: the version is current
+    std::optional<TimePoint> asked;  ///< it was current then; nothing: some bytes are from disk, or memory is short
+  };
+  /// Brings a range into the cache and waits for it.
+  virtual Result<Proof> Fetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length,
+                              object::Call call = {}) = 0;
   /// Starts fetching the blocks of a range as far as memory allows: bytes that were fetched ahead and not read yet are
   /// not pushed out by more of them. Never blocks, never fails. Returns how many bytes from `offset` are here or under
-  /// way.
-  virtual std::uint64_t Prefetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length) = 0;
+  /// way; of `asked`, when given, what Fetch would prove once all has arrived.
+  virtual std::uint64_t Prefetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length,
+                                 std::optional<TimePoint>* asked = nullptr) = 0;
   /// The memory tier's size: what the budget granted.
   virtual std::uint64_t capacity() const = 0;
   virtual Stats stats() const = 0;

@@ -158,11 +158,17 @@ TEST_F(BlockCacheTest, AReadNeedsNoRoom) {
   EXPECT_EQ(read.get(), content.substr(0, 2 * kBlock));
 }
 
-TEST_F(BlockCacheTest, FetchTellsWhetherTheStoreWasAsked) {
+TEST_F(BlockCacheTest, FetchTellsWhenTheStoreWasAsked) {
   ObjectVersion version = PutObject("a", Noise(2 * kBlock));
   OpenCache(Small());
-  EXPECT_EQ(cache_->Fetch(version, 0, kBlock), true);
-  EXPECT_EQ(cache_->Fetch(version, 0, kBlock), false);
+  const TimePoint before = SystemClock().Now();
+  auto proof = cache_->Fetch(version, 0, kBlock);
+  ASSERT_TRUE(proof && proof->asked);
+  EXPECT_TRUE(proof->now);
+  EXPECT_GE(*proof->asked, before);
+  auto again = cache_->Fetch(version, 0, kBlock);
+  EXPECT_FALSE(again->now);  // here already: the proof is as old as it was
+  EXPECT_EQ(again->asked, proof->asked);
   PutObject("a", "other");
   EXPECT_EQ(cache_->Fetch(version, kBlock, kBlock).error().code(), Code::kStale);
 }

@@ -1,30 +1,57 @@
 #include "millrace/cache/memory_tier.h"
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 
 namespace millrace::cache {
+namespace {
+
+constexpr std::uint64_t kPooled = 64 * kKiB;  ///< smaller buffers come from the allocator, which keeps them itself
+
+/// The pool's share of the memory: an eighth, in whole fetches.
+std::uint64_t SpareBytes(std::uint64_t capacity, std::uint64_t fetch_bytes) {
+  return capacity / 8 / fetch_bytes * fetch_bytes;
+}
+
+}  // namespace
 
 VersionKey::VersionKey(const ObjectVersion& v)
     : version(v),
       hash(Mix64(std::hash<std::string_view>()(v.key)) ^ std::hash<std::string_view>()(v.etag) ^ Mix64(v.size)) {}
 
+std::uint64_t BufferPool::RoundUp(std::uint64_t bytes) {
+  if (bytes < kPooled) return bytes;
+  const std::uint64_t step = std::bit_floor(bytes) / 4;
+  return (bytes + step - 1) / step * step;
+}
+
 Buffer BufferPool::Take(std::uint64_t bytes) {
-  if (bytes == buffer_bytes_) {
+  const std::uint64_t size = RoundUp(bytes);
+  {
     MutexLock lock(mutex_);
-    if (!spare_.empty()) {
-      Buffer buffer = std::move(spare_.back());
-      spare_.pop_back();
+    auto found = std::find_if(spare_.rbegin(), spare_.rend(), [&](const Buffer& b) { return b.size() == size; });
+    if (found != spare_.rend()) {
+      Buffer buffer = std::move(*found);
+      spare_.erase(std::next(found).base());
+      spare_bytes_ -= size;
       return buffer;
     }
   }
-  return Buffer(bytes);
+  return Buffer(size);
 }
 
 void BufferPool::Give(Buffer buffer) {
-  if (buffer.size() != buffer_bytes_) return;
+  if (buffer.size() < kPooled || buffer.size() > most_) return;
+  std::vector<Buffer> dropped;  // freed without the lock
   MutexLock lock(mutex_);
-  if (spare_.size() < most_) spare_.push_back(std::move(buffer));
+  spare_bytes_ += buffer.size();
+  spare_.push_back(std::move(buffer));
+  while (spare_bytes_ > most_) {
+    spare_bytes_ -= spare_.front().size();
+    dropped.push_back(std::move(spare_.front()));
+    spare_.erase(spare_.begin());
+  }
 }
 
 Run::Run(const VersionKey& key, std::uint64_t first, std::uint64_t count, std::uint64_t at, std::uint64_t size,
@@ -36,13 +63,14 @@ Run::Run(const VersionKey& key, std::uint64_t first, std::uint64_t count, std::u
       offset(at),
       held_(held),
       pool_(pool),
-      bytes_(pool.Take(size)) {
-  held_ += size;
+      size_(size),
+      buffer_(pool.Take(size)) {
+  held_ += memory();
 }
 
 Run::~Run() {
-  held_ -= bytes_.size();
-  pool_.Give(std::move(bytes_));
+  held_ -= memory();
+  pool_.Give(std::move(buffer_));
 }
 
 void Run::Finish(std::optional<Error> error) {
@@ -71,8 +99,8 @@ MemoryTier::MemoryTier(std::uint64_t capacity, std::uint64_t block_bytes, std::u
                        std::uint64_t keep_read)
     : block_bytes_(block_bytes),
       blocks_per_fetch_(blocks_per_fetch),
-      pool_(block_bytes * blocks_per_fetch, capacity / 8 / (block_bytes * blocks_per_fetch)) {
-  capacity -= capacity / 8 / (block_bytes * blocks_per_fetch) * (block_bytes * blocks_per_fetch);
+      pool_(SpareBytes(capacity, block_bytes * blocks_per_fetch)) {
+  capacity -= SpareBytes(capacity, block_bytes * blocks_per_fetch);
   // Few large shards: each must hold several runs for its order of eviction to mean something.
   std::uint64_t shards = std::clamp<std::uint64_t>(capacity / (8 * block_bytes * blocks_per_fetch), 1, 16);
   shard_capacity_ = capacity / shards;
@@ -99,8 +127,8 @@ MemoryTier::Claim MemoryTier::Find(const VersionKey& key, std::uint64_t block, s
   while (block + blocks <= last_block && !shard.index.contains({key.hash, block + blocks})) ++blocks;
   const std::uint64_t offset = block * block_bytes_;
   auto size_of = [&](std::uint64_t n) { return std::min(n * block_bytes_, key.version.size - offset); };
-  if (!MakeRoom(shard, size_of(blocks), priority)) {
-    if (blocks == 1 || !MakeRoom(shard, size_of(1), priority)) return {};
+  if (!MakeRoom(shard, BufferPool::RoundUp(size_of(blocks)), priority)) {
+    if (blocks == 1 || !MakeRoom(shard, BufferPool::RoundUp(size_of(1)), priority)) return {};
     blocks = 1;
   }
   auto run = std::make_shared<Run>(key, block, blocks, offset, size_of(blocks), shard.held, pool_);
@@ -136,7 +164,7 @@ void MemoryTier::Touch(const std::shared_ptr<Run>& run, std::uint64_t end) {
   MutexLock lock(shard.mutex);
   if (run->place_ == Run::Place::kFresh && end >= run->end()) {
     shard.consumed.splice(shard.consumed.end(), shard.fresh, run->position_);
-    shard.consumed_bytes += run->bytes().size();
+    shard.consumed_bytes += run->memory();
     run->place_ = Run::Place::kConsumed;
     while (shard.consumed_bytes > shard_keep_read_ && shard.consumed.size() > 1) EvictOldest(shard, shard.consumed);
   } else if (run->place_ == Run::Place::kFresh) {
@@ -164,7 +192,7 @@ void MemoryTier::Unlink(Shard& shard, Run& run) {
   if (run.place_ == Run::Place::kFresh) {
     shard.fresh.erase(run.position_);
   } else if (run.place_ == Run::Place::kConsumed) {
-    shard.consumed_bytes -= run.bytes().size();
+    shard.consumed_bytes -= run.memory();
     shard.consumed.erase(run.position_);
   }
   run.place_ = Run::Place::kOut;

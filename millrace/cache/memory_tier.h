@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "millrace/base/bytes.h"
+#include "millrace/base/clock.h"
 #include "millrace/base/random.h"
 #include "millrace/base/sync.h"
 #include "millrace/cache/block_cache.h"
@@ -23,19 +24,23 @@ struct VersionKey {
   std::uint64_t hash;
 };
 
-/// Keeps buffers of one size for their next use: memory that was used a moment ago is several times faster to fill than
-/// memory fresh from the system. Thread-safe.
+/// Keeps buffers for their next use: memory that was used a moment ago is several times faster to fill than memory
+/// fresh from the system. Sizes are rounded up by a quarter at most, so that runs of similar sizes share buffers.
+/// Thread-safe.
 class BufferPool {
  public:
-  BufferPool(std::uint64_t buffer_bytes, std::size_t most) : buffer_bytes_(buffer_bytes), most_(most) {}
+  /// `most`: bytes kept in buffers that nobody uses; the oldest make room for the newest.
+  explicit BufferPool(std::uint64_t most) : most_(most) {}
+  /// What Take really takes for so many bytes.
+  static std::uint64_t RoundUp(std::uint64_t bytes);
   Buffer Take(std::uint64_t bytes) MR_EXCLUDES(mutex_);
   void Give(Buffer buffer) MR_EXCLUDES(mutex_);
 
  private:
-  const std::uint64_t buffer_bytes_;
-  const std::size_t most_;
+  const std::uint64_t most_;
   Mutex mutex_;
-  std::vector<Buffer> spare_ MR_GUARDED_BY(mutex_);
+  std::vector<Buffer> spare_ MR_GUARDED_BY(mutex_);  ///< oldest first
+  std::uint64_t spare_bytes_ MR_GUARDED_BY(mutex_) = 0;
 };
 
 /// Adjacent blocks of one version: the unit of fetching, of eviction and of accounting. It begins under way and is
@@ -51,10 +56,14 @@ class Run {
   const std::uint64_t first_block, blocks;
   const std::uint64_t offset;  ///< of the first byte, in the object
 
-  std::uint64_t end() const { return offset + bytes_.size(); }
-  ByteSpan bytes() const { return bytes_; }
+  std::uint64_t end() const { return offset + size_; }
+  ByteSpan bytes() const { return buffer_.span().first(size_); }
+  std::uint64_t memory() const { return buffer_.size(); }  ///< what it takes
+  /// When the store was asked for the bytes; TimePoint::min(): they are from disk, or nobody has asked yet.
+  TimePoint asked() const { return TimePoint(Duration(asked_.load(std::memory_order_acquire))); }
+  void SetAsked(TimePoint when) { asked_.store(when.time_since_epoch().count(), std::memory_order_release); }
   /// For the one who fills it, before Finish.
-  MutableByteSpan filling() { return bytes_.span(); }
+  MutableByteSpan filling() { return buffer_.span().first(size_); }
   void Finish(std::optional<Error> error) MR_EXCLUDES(mutex_);
   /// Blocks until the run is finished; fails with its error, or when the call is stopped or late.
   Status Wait(const object::Call& call) MR_EXCLUDES(mutex_);
@@ -65,8 +74,10 @@ class Run {
 
   std::atomic<std::uint64_t>& held_;
   BufferPool& pool_;
-  Buffer bytes_;
+  const std::uint64_t size_;
+  Buffer buffer_;
   std::atomic<bool> ready_ = false;
+  std::atomic<Duration::rep> asked_ = TimePoint::min().time_since_epoch().count();
   Mutex mutex_;
   CondVar finished_;
   bool done_ MR_GUARDED_BY(mutex_) = false;

@@ -2,6 +2,8 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
 #include "millrace/vfs/names.h"
@@ -18,7 +20,13 @@ Core::Core(object::Store& s, cache::BlockCache& c, MemoryBudget& b, Options o)
       table(options.prefix),
       metadata(*options.clock, options.metadata_ttl, options.negative_ttl, options.metadata_entries),
       attributes(store, metadata, *options.clock, options.prefix, options.stored_attributes),
-      resolver(store, metadata, attributes, *options.clock) {}
+      ahead(
+          store, cache, metadata, attributes, clock,
+          {.most_bytes = std::min(options.max_readahead, cache.capacity() / 4),
+           .trust = options.metadata_ttl,
+           .guess = {},
+           .has_bytes = [this](const std::string& path, const std::string& etag) { return MayHavePages(path, etag); }}),
+      resolver(store, metadata, attributes, ahead, clock) {}
 
 Kind KindOf(const Metadata& state) {
   if (state.is_directory()) return Kind::kDirectory;
@@ -212,6 +220,21 @@ void Core::TouchDirectory(InodeId directory) {
   if (!inode) return;
   MutexLock lock((*inode)->mutex);
   (*inode)->changed = clock.Wall();
+}
+
+bool Core::MayHavePages(std::string_view path, std::string_view etag) {
+  if (!path.starts_with(options.prefix)) return false;
+  path.remove_prefix(options.prefix.size());
+  InodePtr inode;
+  for (InodeId at = kRootInode; !path.empty(); at = inode->id) {
+    const std::string_view name = path.substr(0, path.find('/'));
+    inode = table.FindChild(at, name);
+    if (!inode) return false;
+    path.remove_prefix(std::min(path.size(), name.size() + 1));
+  }
+  if (!inode) return false;
+  MutexLock lock(inode->mutex);
+  return inode->pages_etag == etag;
 }
 
 Status Core::CheckWritable() const {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "millrace/vfs/attribute_store.h"
+#include "millrace/vfs/file_readahead.h"
 #include "millrace/vfs/inode_table.h"
 #include "millrace/vfs/metadata_cache.h"
 #include "millrace/vfs/resolver.h"
@@ -34,6 +35,7 @@ struct Core {
   InodeTable table;
   MetadataCache metadata;
   AttributeStore attributes;
+  FileReadahead ahead;
   Resolver resolver;
   std::atomic<int> sequential_readers = 0;
 
@@ -62,6 +64,9 @@ struct Core {
   Result<Metadata> StateAt(const Place& place, const object::Call& call);
   /// The tree has changed what is in this directory.
   void TouchDirectory(InodeId directory);
+
+  /// True when the caller has been shown that version and may still have its pages.
+  bool MayHavePages(std::string_view path, std::string_view etag);
 
   /// kReadOnly on a read-only tree.
   Status CheckWritable() const;

@@ -106,18 +106,27 @@ class OpenedFile final : public File {
 };
 
 /// The version to open: known to be current when opens must be. A small file's own bytes are the proof, and the first
-/// read then finds them here.
-Result<Metadata> CurrentVersion(Core& core, Inode& inode, bool will_read, const object::Call& call) {
+/// read then finds them here; one that was read ahead was proved then.
+Result<Metadata> CurrentVersion(Core& core, Inode& inode, OpenFlags flags, const object::Call& call) {
   const TimePoint began = core.clock.Now();
+  const bool only_reads = flags.read && !flags.write;
+  auto path = core.table.PathOf(inode);
+  if (only_reads && path) {
+    auto confirmed = core.ahead.Confirm(*path, call);
+    core.ahead.OnOpen(*path);
+    if (confirmed && core.options.revalidate_open && !core.WriterOf(inode)) {
+      MR_TRY(core.attributes.Complete(*path, *confirmed, call));
+      return *std::move(confirmed);
+    }
+  }
   Metadata state = MR_TRY(core.FileState(inode, false, call));
   if (!core.options.revalidate_open || state.as_of > began || core.WriterOf(inode)) return state;
   const std::uint64_t small = ReadaheadWindow::Options().initial;
-  if (will_read && state.size > 0 && state.size <= small) {
-    std::string path = MR_TRY(core.table.PathOf(inode));
-    auto fetched = core.cache.Fetch({path, state.etag, state.size}, 0, state.size, call);
-    if (fetched && *fetched) {
+  if (flags.read && path && state.size > 0 && state.size <= small) {
+    auto fetched = core.cache.Fetch({*path, state.etag, state.size}, 0, state.size, call);
+    if (fetched && fetched->now) {
       state.as_of = began;
-      core.metadata.Put(path, state);
+      core.metadata.Put(*path, state);
       return state;
     }
     if (!fetched && fetched.error().code() != Code::kStale) return Fail(fetched.error());
@@ -148,7 +157,7 @@ Result<std::unique_ptr<File>> OpenStored(std::shared_ptr<Core> core, InodePtr in
     return Fail(Code::kBusy, "{} is being written; it can be opened once that is published",
                 core->table.PathOf(*inode).value_or("the file"));
   }
-  Metadata state = MR_TRY(CurrentVersion(*core, *inode, flags.read, call));
+  Metadata state = MR_TRY(CurrentVersion(*core, *inode, flags, call));
   std::string path = MR_TRY(core->table.PathOf(*inode));
   auto file = std::make_unique<OpenedFile>(core, inode);
   file->writable_ = flags.write;

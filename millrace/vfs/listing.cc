@@ -17,11 +17,15 @@ Listing::Listing(object::Store& store, MetadataCache& cache, const Clock& clock,
       began_(clock.Now()) {}
 
 Result<std::vector<ListedName>> Listing::Next(object::Call call) {
-  object::ListRequest request{
-      .prefix = directory_, .delimiter = "/", .start_after = start_after_, .continuation = continuation_};
   const TimePoint as_of = clock_.Now();
-  object::ListPage page = MR_TRY(object::List(store_, std::move(request), std::move(call)));
+  return Accept(MR_TRY(object::List(store_, NextRequest(), std::move(call))), as_of);
+}
 
+object::ListRequest Listing::NextRequest() const {
+  return {.prefix = directory_, .delimiter = "/", .start_after = start_after_, .continuation = continuation_};
+}
+
+std::vector<ListedName> Listing::Accept(object::ListPage page, TimePoint as_of) {
   if (position_.start_after.empty() && !directory_.empty()) LearnMarker(page, as_of);
   std::vector<ListedName> names;
   auto object = page.objects.begin();

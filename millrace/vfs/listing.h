@@ -30,7 +30,12 @@ class Listing {
 
   /// The next names, possibly none; call until done().
   Result<std::vector<ListedName>> Next(object::Call call = {});
+  /// The same in two steps, for those who do not wait: what to ask the store, and what its answer tells. `as_of`: when
+  /// it was asked.
+  object::ListRequest NextRequest() const;
+  std::vector<ListedName> Accept(object::ListPage page, TimePoint as_of);
   bool done() const { return done_; }
+  const std::string& directory() const { return directory_; }
   /// Where the page after the last one begins.
   const Position& position() const { return position_; }
 

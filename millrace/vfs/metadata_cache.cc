@@ -38,6 +38,13 @@ std::optional<Metadata> MetadataCache::Find(std::string_view path) {
   return std::nullopt;
 }
 
+std::optional<Metadata> MetadataCache::FindLast(std::string_view path) const {
+  MutexLock lock(mutex_);
+  auto found = slots_.find(path);
+  if (found == slots_.end()) return std::nullopt;
+  return found->second.metadata;
+}
+
 void MetadataCache::Put(std::string_view path, Metadata metadata) {
   MutexLock lock(mutex_);
   auto found = slots_.find(path);

@@ -50,6 +50,8 @@ class MetadataCache {
       : clock_(clock), ttl_(ttl), negative_ttl_(negative_ttl), capacity_(capacity) {}
 
   std::optional<Metadata> Find(std::string_view path) MR_EXCLUDES(mutex_);
+  /// What was last known to be there, however long ago.
+  std::optional<Metadata> FindLast(std::string_view path) const MR_EXCLUDES(mutex_);
   void Put(std::string_view path, Metadata metadata) MR_EXCLUDES(mutex_);
   /// Completes what a listing told of a file with the attributes that are known of this version.
   void Recall(std::string_view path, Metadata& state) MR_EXCLUDES(mutex_);
@@ -84,7 +86,7 @@ class MetadataCache {
   const Clock& clock_;
   const Duration ttl_, negative_ttl_;
   const std::size_t capacity_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::unordered_map<std::string, Slot, StringHash, std::equal_to<>> slots_ MR_GUARDED_BY(mutex_);
   std::list<const std::string*> order_ MR_GUARDED_BY(mutex_);  ///< keys of slots_, oldest first
   std::unordered_map<std::string, TimePoint, StringHash, std::equal_to<>> complete_ MR_GUARDED_BY(mutex_);

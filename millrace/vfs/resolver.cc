@@ -32,6 +32,7 @@ Result<Metadata> Resolver::Find(const std::string& path, object::Call call) {
 
 Result<Metadata> Resolver::FindState(const std::string& path, const object::Call& call) {
   if (auto known = cache_.Find(path)) return *known;
+  if (auto confirmed = ahead_.Confirm(path, call)) return *confirmed;
   const std::string directory(DirectoryOf(path));
   const Way way = Choose(directory, path);
   if (way != Way::kAskForName) {

@@ -8,6 +8,7 @@
 #include "millrace/base/sync.h"
 #include "millrace/object/store.h"
 #include "millrace/vfs/attribute_store.h"
+#include "millrace/vfs/file_readahead.h"
 #include "millrace/vfs/metadata_cache.h"
 
 namespace millrace::vfs {
@@ -16,8 +17,9 @@ namespace millrace::vfs {
 /// questions about one directory its listing is read instead, a page for a thousand names. Thread-safe; calls block.
 class Resolver {
  public:
-  Resolver(object::Store& store, MetadataCache& cache, AttributeStore& attributes, const Clock& clock)
-      : store_(store), cache_(cache), attributes_(attributes), clock_(clock) {}
+  Resolver(object::Store& store, MetadataCache& cache, AttributeStore& attributes, FileReadahead& ahead,
+           const Clock& clock)
+      : store_(store), cache_(cache), attributes_(attributes), ahead_(ahead), clock_(clock) {}
 
   /// Absence is an answer; what there is comes complete with its attributes. A directory shadows a file of the same
   /// name.
@@ -44,6 +46,7 @@ class Resolver {
   object::Store& store_;
   MetadataCache& cache_;
   AttributeStore& attributes_;
+  FileReadahead& ahead_;
   const Clock& clock_;
   Mutex mutex_;
   std::unordered_map<std::string, Asked> asked_ MR_GUARDED_BY(mutex_);
