@@ -4,6 +4,7 @@
 
 #include "millrace/vfs/core.h"
 #include "millrace/vfs/listing.h"
+#include "millrace/vfs/page_stream.h"
 
 namespace millrace::vfs {
 namespace {
@@ -59,6 +60,7 @@ class ListedDirectory final : public Directory {
     begins_ = {{}};
     current_ = kNone;
     listing_.reset();
+    stream_.reset();
     local_.clear();
   }
 
@@ -66,11 +68,19 @@ class ListedDirectory final : public Directory {
   Result<bool> LoadPage(std::uint64_t number, const object::Call& call) MR_REQUIRES(mutex_) {
     if (current_ == number) return true;
     if (number >= begins_.size()) return false;
-    std::string key = MR_TRY(core_->table.DirectoryKeyOf(*inode_));
+    const std::string key = MR_TRY(core_->table.DirectoryKeyOf(*inode_));
     if (!listing_ || number == 0 || current_ + 1 != number) {
       listing_.emplace(core_->store, core_->metadata, core_->clock, key, begins_[number]);
+      stream_.reset();
     }
-    std::vector<ListedName> page = MR_TRY(listing_->Next(call));
+    // A page that is read again ends where it ended before.
+    const bool again = number + 1 < begins_.size();
+    if (!stream_ || again) {
+      stream_ = std::make_unique<PageStream>(core_->store, core_->clock, key, listing_->position().start_after,
+                                             again ? begins_[number + 1].start_after : "", PageStream::Options());
+    }
+    std::vector<ListedName> page = MR_TRY(NextNames(again, call));
+    if (again) stream_.reset();
     MR_TRY(core_->attributes.Complete(key, page, call));
     page_ = std::move(page);
     if (number == 0) AddLocalNames();
@@ -80,6 +90,18 @@ class ListedDirectory final : public Directory {
     if (!listing_->done() && begins_.size() == number + 1) begins_.push_back(listing_->position());
     current_ = number;
     return true;
+  }
+
+  /// The names of the stream's next page, or of all that is left of it.
+  Result<std::vector<ListedName>> NextNames(bool all, const object::Call& call) MR_REQUIRES(mutex_) {
+    std::vector<ListedName> names;
+    for (bool last = false; !last;) {
+      PageStream::Page next = MR_TRY(stream_->Next(call));
+      last = next.last || !all;
+      next.page.continuation = next.last && !all ? "" : "more";
+      std::ranges::move(listing_->Accept(std::move(next.page), next.as_of), std::back_inserter(names));
+    }
+    return names;
   }
 
   void AddLocalNames() MR_REQUIRES(mutex_) {
@@ -99,7 +121,8 @@ class ListedDirectory final : public Directory {
   std::uint64_t current_ MR_GUARDED_BY(mutex_) = kNone;
   std::vector<ListedName> page_ MR_GUARDED_BY(mutex_);
   std::optional<Listing> listing_ MR_GUARDED_BY(mutex_);
-  std::set<std::string> local_ MR_GUARDED_BY(mutex_);  ///< names shown on the first page already
+  std::unique_ptr<PageStream> stream_ MR_GUARDED_BY(mutex_);  ///< what comes after the current page
+  std::set<std::string> local_ MR_GUARDED_BY(mutex_);         ///< names shown on the first page already
 };
 
 }  // namespace

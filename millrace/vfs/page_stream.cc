@@ -1,0 +1,193 @@
+#include "millrace/vfs/page_stream.h"
+
+#include <algorithm>
+#include <set>
+
+namespace millrace::vfs {
+namespace {
+
+std::string_view FirstKey(const object::ListPage& page) {
+  std::string_view object = page.objects.empty() ? std::string_view() : page.objects.front().key;
+  std::string_view prefix = page.common_prefixes.empty() ? std::string_view() : page.common_prefixes.front();
+  return object.empty() || (!prefix.empty() && prefix < object) ? prefix : object;
+}
+
+std::string_view LastKey(const object::ListPage& page) {
+  std::string_view object = page.objects.empty() ? std::string_view() : page.objects.back().key;
+  std::string_view prefix = page.common_prefixes.empty() ? std::string_view() : page.common_prefixes.back();
+  return std::max(object, prefix);
+}
+
+/// Digits, and hexadecimal or all letters where the keys have some, in the order of their bytes.
+std::string AlphabetOf(std::string_view first, std::string_view last) {
+  std::set<char> seen;
+  auto range = [&seen](char from, char to) {
+    for (char c = from; c <= to; ++c) seen.insert(c);
+  };
+  for (char c : std::string(first) + std::string(last)) {
+    if (c >= '0' && c <= '9') range('0', '9');
+    if (c >= 'a' && c <= 'z') range('a', c <= 'f' ? 'f' : 'z');
+    if (c >= 'A' && c <= 'Z') range('A', c <= 'F' ? 'F' : 'Z');
+  }
+  return {seen.begin(), seen.end()};
+}
+
+/// Adds `by` to a number written in `alphabet`; false when it has too few digits for that.
+bool Add(std::string& number, std::string_view alphabet, std::size_t by) {
+  for (auto digit = number.rbegin(); digit != number.rend() && by > 0; ++digit) {
+    const std::size_t value = alphabet.find(*digit);
+    if (value == std::string_view::npos) return false;
+    by += value;
+    *digit = alphabet[by % alphabet.size()];
+    by /= alphabet.size();
+  }
+  return by == 0;
+}
+
+}  // namespace
+
+std::vector<std::string> GuessCuts(std::string_view prefix, std::string_view first, std::string_view last, int stride,
+                                   int most) {
+  const std::size_t same = static_cast<std::size_t>(std::ranges::mismatch(first, last).in1 - first.begin());
+  if (same < prefix.size() || same >= last.size()) return {};
+  const std::string alphabet = AlphabetOf(first.substr(same), last.substr(same));
+  if (alphabet.empty()) return {};
+  // The number is what stands before the first difference; where that is nothing, or no number, the difference itself
+  // is.
+  auto is_digit = [&](char c) { return alphabet.find(c) != std::string::npos; };
+  std::size_t end = same > prefix.size() && is_digit(last[same - 1]) ? same : same + 1;
+  std::size_t begin = end;
+  while (begin > prefix.size() && is_digit(last[begin - 1])) --begin;
+  std::vector<std::string> best;
+  for (; stride > 0 && static_cast<int>(best.size()) < most; stride /= 2) {
+    std::vector<std::string> cuts;
+    std::string number(last.substr(begin, end - begin));
+    while (static_cast<int>(cuts.size()) < most && Add(number, alphabet, static_cast<std::size_t>(stride))) {
+      cuts.push_back(std::string(last.substr(0, begin)) + number);
+    }
+    if (cuts.size() > best.size()) best = std::move(cuts);
+  }
+  return best;
+}
+
+PageStream::PageStream(object::Store& store, const Clock& clock, std::string prefix, std::string after,
+                       std::string until, Options options)
+    : store_(store), clock_(clock), prefix_(std::move(prefix)), options_(options) {
+  Piece& whole = pieces_.emplace_back();
+  whole.after = std::move(after);
+  whole.until = std::move(until);
+}
+
+PageStream::~PageStream() {
+  stop_.request_stop();
+  MutexLock lock(mutex_);
+  while (asking_ > 0) changed_.Wait(mutex_);
+}
+
+void PageStream::Start() { Ask(); }
+
+/// The first piece that needs a page; the reader's own always gets one, others as far as there is room.
+PageStream::Piece* PageStream::NextToAsk() {
+  for (Piece& piece : pieces_) {
+    if (piece.asking || piece.done || piece.error) continue;
+    const bool needed_now = &piece == &pieces_.front() && piece.pages.empty();
+    if (needed_now || (asking_ < options_.parallel && waiting_pages_ + asking_ < options_.most_ahead)) return &piece;
+  }
+  return nullptr;
+}
+
+void PageStream::Ask() {
+  while (true) {
+    object::ListRequest request{.prefix = prefix_, .delimiter = "/", .start_after = {}, .continuation = {}};
+    Piece* piece = nullptr;
+    {
+      MutexLock lock(mutex_);
+      piece = NextToAsk();
+      if (!piece) return;
+      piece->asking = true;
+      ++asking_;
+      request.start_after = piece->after;
+      request.continuation = piece->continuation;
+    }
+    const TimePoint asked = clock_.Now();
+    store_.List(std::move(request), {.stop = stop_.get_token()}, [this, piece, asked](auto answer) {
+      {
+        MutexLock lock(mutex_);
+        Take(*piece, std::move(answer), asked);
+      }
+      if (!stop_.stop_requested()) Ask();
+      MutexLock lock(mutex_);
+      --asking_;
+      changed_.NotifyAll();
+    });
+  }
+}
+
+void PageStream::Take(Piece& piece, Result<object::ListPage> answer, TimePoint asked) {
+  piece.asking = false;
+  changed_.NotifyAll();
+  if (!answer) {
+    piece.error = answer.error();
+    return;
+  }
+  object::ListPage page = *std::move(answer);
+  piece.continuation = std::exchange(page.continuation, "");
+  ++pages_seen_;
+  quickest_ = std::min<Duration>(quickest_, clock_.Now() - asked);
+  piece.done = piece.continuation.empty();
+  if (!piece.until.empty()) {
+    const std::size_t objects = page.objects.size(), prefixes = page.common_prefixes.size();
+    std::erase_if(page.objects, [&](const auto& object) { return object.key > piece.until; });
+    std::erase_if(page.common_prefixes, [&](const auto& name) { return name > piece.until; });
+    piece.done |= page.objects.size() < objects || page.common_prefixes.size() < prefixes;
+  } else if (!piece.done) {
+    Cut(page);
+  }
+  piece.pages.push_back({std::move(page), asked, false});
+  ++waiting_pages_;
+}
+
+/// Makes pieces of what is behind a page of the last piece.
+void PageStream::Cut(const object::ListPage& page) {
+  const int unfinished = static_cast<int>(std::ranges::count_if(pieces_, [](const Piece& p) { return !p.done; }));
+  const int most = options_.parallel - unfinished;
+  if (pages_seen_ < options_.after_pages || quickest_ < options_.slow_page || most <= 0) return;
+  constexpr int kPagesApart = 8;
+  for (std::string& cut : GuessCuts(prefix_, FirstKey(page), LastKey(page), kPagesApart, most)) {
+    pieces_.back().until = cut;
+    pieces_.emplace_back().after = std::move(cut);
+  }
+}
+
+Result<PageStream::Page> PageStream::Next(const object::Call& call) {
+  Ask();
+  Page page;
+  {
+    MutexLock lock(mutex_);
+    while (true) {
+      Piece& piece = pieces_.front();
+      if (!piece.pages.empty()) break;
+      if (piece.error) return Fail(*piece.error);
+      if (piece.done && !piece.asking) {
+        if (pieces_.size() == 1) return Page{{}, clock_.Now(), true};
+        pieces_.pop_front();
+        continue;
+      }
+      auto ready = [&]() MR_NO_THREAD_SAFETY_ANALYSIS { return !piece.pages.empty() || piece.error || piece.done; };
+      const bool woken = call.deadline.infinite() ? changed_.Wait(mutex_, call.stop, ready)
+                                                  : changed_.WaitUntil(mutex_, call.deadline.at(), call.stop, ready);
+      if (!woken) {
+        return Fail(call.stop.stop_requested() ? Code::kCancelled : Code::kDeadlineExceeded, "listing {}", prefix_);
+      }
+    }
+    Piece& piece = pieces_.front();
+    page = std::move(piece.pages.front());
+    piece.pages.pop_front();
+    --waiting_pages_;
+    page.last = piece.done && piece.pages.empty() && pieces_.size() == 1;
+  }
+  Ask();
+  return page;
+}
+
+}  // namespace millrace::vfs

@@ -1,0 +1,88 @@
+// The pages of one directory's listing, fetched ahead of whoever reads them.
+#pragma once
+
+#include <deque>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/base/clock.h"
+#include "millrace/base/sync.h"
+#include "millrace/object/store.h"
+
+namespace millrace::vfs {
+
+/// Keys at which a listing that has come as far as `last` may be cut, so that the pieces are listed at the same time:
+/// `first` and `last` are the first and last key of one page. Where they begin to differ, keys are counted on as
+/// numbers in the alphabet seen there are (between "key-017000" and "key-017999" it is 017: "key-025", "key-033", …),
+/// `stride` apart or less. Guesses: a piece may hold any number of keys. Ascending, greater than `last`; none when the
+/// keys suggest none.
+std::vector<std::string> GuessCuts(std::string_view prefix, std::string_view first, std::string_view last, int stride,
+                                   int most);
+
+/// Lists with the delimiter '/', in order. Pages are asked for ahead of the reader: within a
+/// piece of the key space one after another, several pieces at a time once the listing has shown to be long. A piece
+/// ends where the next begins, whatever that cut was guessed from, so every key comes exactly once. Bounded by
+/// `most_ahead` pages that wait. One reader; the destructor cancels what is under way and waits for it.
+class PageStream {
+ public:
+  struct Options {
+    int parallel = 6;     ///< pieces listed at a time
+    int most_ahead = 24;  ///< pages
+    int after_pages = 2;  ///< so many pages come one after another before pieces are made
+    /// Pieces are made where even the quickest page takes so long: then waiting dominates. A server that is quick works
+    /// for each piece anew, and would be no quicker in pieces.
+    Duration slow_page = std::chrono::milliseconds(25);
+  };
+  struct Page {
+    object::ListPage page;  ///< without continuation
+    TimePoint as_of;        ///< when it was asked for
+    bool last = false;
+  };
+  /// Of the keys and common prefixes after `after`, up to and with `until` (empty: to the end).
+  PageStream(object::Store& store, const Clock& clock, std::string prefix, std::string after, std::string until,
+             Options options);
+  ~PageStream();
+  PageStream(const PageStream&) = delete;
+  PageStream& operator=(const PageStream&) = delete;
+
+  /// Asks for the first page already. Does not block.
+  void Start();
+  /// The next page; call until one is the last. Blocks; the error of a page comes in its place, and the same again.
+  Result<Page> Next(const object::Call& call);
+
+ private:
+  /// A piece of the key space: after `after`, up to and with `until`.
+  struct Piece {
+    std::string after, until;  ///< until empty: to the end
+    std::string continuation;
+    std::deque<Page> pages;
+    bool asking = false, done = false;
+    std::optional<Error> error;
+  };
+  using Pieces = std::list<Piece>;
+
+  void Ask() MR_EXCLUDES(mutex_);
+  Piece* NextToAsk() MR_REQUIRES(mutex_);
+  void Take(Piece& piece, Result<object::ListPage> answer, TimePoint asked) MR_REQUIRES(mutex_);
+  void Cut(const object::ListPage& page) MR_REQUIRES(mutex_);
+
+  object::Store& store_;
+  const Clock& clock_;
+  const std::string prefix_;
+  const Options options_;
+  std::stop_source stop_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  Pieces pieces_ MR_GUARDED_BY(mutex_);
+  int asking_ MR_GUARDED_BY(mutex_) = 0;
+  int waiting_pages_ MR_GUARDED_BY(mutex_) = 0;
+  int pages_seen_ MR_GUARDED_BY(mutex_) = 0;
+  Duration quickest_ MR_GUARDED_BY(mutex_) = Duration::max();
+};
+
+}  // namespace millrace::vfs
