@@ -62,8 +62,12 @@ void HandleSymlink(fuse_req_t request, const char* target, fuse_ino_t parent, co
   made ? ReplyEntry(request, *made) : ReplyError(request, "symlink", parent, made.error());
 }
 
-void HandleMakeNode(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t) {
-  if (!S_ISREG(mode)) return void(fuse_reply_err(request, ENOTSUP));  // an object is a file
+void HandleMakeNode(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
+  if (!S_ISREG(mode)) {
+    auto made =
+        RequestContext::Of(request).tree.MakeSpecial(parent, name, mode & S_IFMT, device, OwnershipOf(request, mode));
+    return made ? ReplyEntry(request, *made) : ReplyError(request, "mknod", parent, made.error());
+  }
   auto created = RequestContext::Of(request).tree.Create(parent, name, true, OwnershipOf(request, mode));
   if (!created) return ReplyError(request, "mknod", parent, created.error());
   Status closed = created->file->Close();

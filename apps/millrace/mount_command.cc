@@ -13,6 +13,7 @@
 #include "apps/millrace/mount_point.h"
 #include "millrace/base/text.h"
 #include "millrace/cache/block_cache.h"
+#include "millrace/vfs/rename_journal.h"
 #include "millrace/vfs/tree.h"
 
 namespace millrace::cli {
@@ -27,6 +28,7 @@ struct MountFlags {
       stored_attributes = "auto";
   std::uint64_t max_cache = 20 * kGiB, read_part = 8 * kMiB, write_part = 8 * kMiB, read_ahead = 1 * kMiB;
   bool read_only = false, allow_other = false, foreground = false;
+  bool recover = false;
   bool strict = false, allow_delete = false, allow_overwrite = false, no_delete = false, no_overwrite = false;
   uid_t uid = ::geteuid();
   gid_t gid = ::getegid();
@@ -59,6 +61,8 @@ Result<vfs::Options> TreeOptions(const MountFlags& flags, const std::string& key
   options.negative_ttl =
       MR_TRY(ParseTtl(flags.negative_ttl, flags.metadata_ttl.empty() ? options.negative_ttl : options.metadata_ttl));
   options.revalidate_open = flags.metadata_ttl.empty();
+  options.owner = mount::ProcessName();
+  options.owner_alive = mount::IsProcessAlive;
   options.uid = flags.uid;
   options.gid = flags.gid;
   options.file_permissions = MR_TRY(ParseMode(flags.file_mode, 0644));
@@ -134,7 +138,29 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
   return detached ? served : detached;
 }
 
+/// Finishes what earlier mounts left behind, without mounting.
+Status Recover(const Context& context, const MountFlags& flags) {
+  auto connection = MR_TRY(context.Connect());
+  object::Location root = MR_TRY(object::Locate(*connection, flags.url));
+  const vfs::Options options = MR_TRY(TreeOptions(flags, root.key, context.log()));
+  auto renames = MR_TRY(vfs::RecoverRenames(*root.store, options.prefix, options.owner, options.owner_alive,
+                                            *options.clock, {.stop = context.stop}));
+  if (context.globals.quiet) return {};
+  fmt::print("renames of directories that were cut off: {} finished, {} undone, {} left to whoever is at work\n",
+             renames.finished, renames.rolled_back, renames.left);
+  return {};
+}
+
 int RunMount(const Context& context, const MountFlags& flags) {
+  if (flags.recover || flags.directory.empty()) {
+    Status done = Fail(Code::kInvalidArgument, "name the directory to mount on");
+    if (flags.recover && !flags.directory.empty()) {
+      done = Fail(Code::kInvalidArgument, "--recover mounts nothing: leave out the directory");
+    } else if (flags.recover) {
+      done = Recover(context, flags);
+    }
+    return done ? kExitOk : ReportError(context, done.error());
+  }
   if (context.globals.dry_run) {
     fmt::print("would mount {} on {}\n", flags.url, flags.directory);
     return kExitOk;
@@ -210,7 +236,9 @@ void AddMount(CLI::App& app, Context& context) {
                  "  millrace umount /mnt/corpus",
                  [&context, flags] { return RunMount(context, *flags); });
   mount->add_option("url", flags->url, "s3://bucket[/prefix], file:///folder or a path")->required();
-  mount->add_option("directory", flags->directory, "An empty folder to mount on")->required();
+  mount->add_option("directory", flags->directory, "An empty folder to mount on");
+  mount->add_flag("--recover", flags->recover,
+                  "Mount nothing: finish what mounts that were killed left behind, as the next mount would");
   mount->add_flag("--read-only", flags->read_only, "Refuse every change");
   mount->add_flag("--allow-other", flags->allow_other, "Let other users in, within the modes");
   mount->add_flag("--strict", flags->strict, "As Mountpoint: refuse to delete and to overwrite unless allowed");

@@ -78,6 +78,8 @@ mode_t TypeOf(vfs::Kind kind) {
       return S_IFDIR;
     case vfs::Kind::kSymlink:
       return S_IFLNK;
+    case vfs::Kind::kSpecial:
+      return 0;  // DT_UNKNOWN: whoever needs it asks
     case vfs::Kind::kFile:
       break;
   }
@@ -87,7 +89,8 @@ mode_t TypeOf(vfs::Kind kind) {
 struct stat ToStat(const vfs::Attributes& attributes) {
   struct stat info{};
   info.st_ino = attributes.inode;
-  info.st_mode = TypeOf(attributes.kind) | attributes.permissions;
+  info.st_mode = TypeOf(attributes.kind) | attributes.special_type | attributes.permissions;
+  info.st_rdev = attributes.device;
   info.st_nlink = attributes.linked ? 1 : 0;
   info.st_uid = attributes.uid;
   info.st_gid = attributes.gid;

@@ -10,7 +10,6 @@ namespace {
 
 constexpr int kParallelHeads = 32;
 constexpr int kAttempts = 5;  ///< others may change the same object meanwhile
-constexpr std::string_view kMarkBody = "{\"millrace\":\"directory\",\"entries\":\"have attributes\"}\n";
 
 std::shared_ptr<const StoredAttributes> Share(StoredAttributes attributes) {
   return attributes.empty() ? nullptr : std::make_shared<const StoredAttributes>(std::move(attributes));

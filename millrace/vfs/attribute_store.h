@@ -49,6 +49,8 @@ class AttributeStore {
 
   bool stores() const { return policy_ != StoredAttributesPolicy::kNever; }
 
+  /// What the marker of a marked directory holds.
+  static constexpr std::string_view kMarkBody = "{\"millrace\":\"directory\",\"entries\":\"have attributes\"}\n";
   /// The object that stands for a directory.
   static std::string MarkerKey(const std::string& directory);
 

@@ -14,7 +14,7 @@ namespace millrace::vfs {
 namespace {
 
 constexpr const char *kMode = "mode", *kUid = "uid", *kGid = "gid", *kModified = "mtime", *kAccessed = "atime",
-                     *kChanged = "ctime", *kXattr = "xattr";
+                     *kChanged = "ctime", *kXattr = "xattr", *kDevice = "rdev";
 constexpr std::uint32_t kMaxMode = S_IFMT | 07777;
 constexpr int kNanoDigits = 9;
 constexpr std::int64_t kSecond = 1'000'000'000;
@@ -131,6 +131,10 @@ std::string FormatXattrs(const std::map<std::string, std::string>& xattrs) {
 
 bool StoredAttributes::is_symlink() const { return mode && S_ISLNK(*mode); }
 
+bool StoredAttributes::is_special() const {
+  return mode && (S_ISFIFO(*mode) || S_ISSOCK(*mode) || S_ISBLK(*mode) || S_ISCHR(*mode));
+}
+
 StoredAttributes FromMetadata(const UserMetadata& metadata) {
   StoredAttributes attributes;
   auto read = [&]<class T>(const char* name, T parse) -> decltype(parse(std::string())) {
@@ -141,6 +145,7 @@ StoredAttributes FromMetadata(const UserMetadata& metadata) {
   attributes.mode = read(kMode, [](const std::string& text) { return ParseMode(text); });
   attributes.uid = read(kUid, [](const std::string& text) { return ParseNumber<std::uint32_t>(text); });
   attributes.gid = read(kGid, [](const std::string& text) { return ParseNumber<std::uint32_t>(text); });
+  attributes.device = read(kDevice, [](const std::string& text) { return ParseNumber<std::uint64_t>(text, 16); });
   attributes.modified = read(kModified, ParseTime);
   attributes.accessed = read(kAccessed, ParseTime);
   attributes.changed = read(kChanged, ParseTime);
@@ -150,10 +155,12 @@ StoredAttributes FromMetadata(const UserMetadata& metadata) {
 
 Status ToMetadata(const StoredAttributes& attributes, UserMetadata& metadata) {
   UserMetadata next = metadata;
-  for (const char* name : {kMode, kUid, kGid, kModified, kAccessed, kChanged, kXattr}) next.erase(name);
+  for (const char* name : {kMode, kUid, kGid, kDevice, kModified, kAccessed, kChanged, kXattr, kRenameKey})
+    next.erase(name);
   if (attributes.mode) next[kMode] = std::to_string(*attributes.mode);
   if (attributes.uid) next[kUid] = std::to_string(*attributes.uid);
   if (attributes.gid) next[kGid] = std::to_string(*attributes.gid);
+  if (attributes.device) next[kDevice] = fmt::format("{:x}", *attributes.device);
   if (attributes.modified) next[kModified] = FormatTime(*attributes.modified);
   if (attributes.accessed) next[kAccessed] = FormatTime(*attributes.accessed);
   if (attributes.changed) next[kChanged] = FormatTime(*attributes.changed);
@@ -169,7 +176,7 @@ Status ToMetadata(const StoredAttributes& attributes, UserMetadata& metadata) {
 }
 
 void ForgetTimes(UserMetadata& metadata) {
-  for (const char* name : {kModified, kAccessed, kChanged}) metadata.erase(name);
+  for (const char* name : {kModified, kAccessed, kChanged, kRenameKey}) metadata.erase(name);
 }
 
 }  // namespace millrace::vfs

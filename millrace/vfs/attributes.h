@@ -22,12 +22,14 @@ namespace millrace::vfs {
 struct StoredAttributes {
   std::optional<std::uint32_t> mode;  ///< as in struct stat: the file's type and its permissions
   std::optional<std::uint32_t> uid, gid;
+  std::optional<std::uint64_t> device;  ///< of a device file
   std::optional<WallTime> modified, accessed, changed;
   std::map<std::string, std::string> xattrs;  ///< name (with "user.") to any bytes
 
   bool operator==(const StoredAttributes&) const = default;
   bool empty() const { return *this == StoredAttributes(); }
   bool is_symlink() const;
+  bool is_special() const;  ///< a pipe, a socket or a device
 };
 
 using UserMetadata = std::map<std::string, std::string>;  ///< see object::ObjectInfo::metadata
@@ -40,6 +42,10 @@ StoredAttributes FromMetadata(const UserMetadata& metadata);
 /// Replaces what `metadata` has of attributes and keeps the rest. Fails with kNoSpace, changing nothing, when an object
 /// cannot hold so much.
 Status ToMetadata(const StoredAttributes& attributes, UserMetadata& metadata);
+
+/// The name under which the copies that a rename makes keep its id. ToMetadata and ForgetTimes drop it: what has
+/// changed since is no mere copy.
+inline constexpr const char* kRenameKey = "millrace-rename";
 
 /// New content has new times: forgets those of the old one.
 void ForgetTimes(UserMetadata& metadata);

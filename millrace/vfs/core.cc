@@ -30,6 +30,7 @@ Core::Core(object::Store& s, cache::BlockCache& c, MemoryBudget& b, Options o)
 
 Kind KindOf(const Metadata& state) {
   if (state.is_directory()) return Kind::kDirectory;
+  if (state.is_file() && state.attributes && state.attributes->is_special()) return Kind::kSpecial;
   return state.is_symlink() ? Kind::kSymlink : Kind::kFile;
 }
 
@@ -53,6 +54,10 @@ Entry Core::Tell(Inode& inode, const Metadata& state) {
     a.modified = std::max(stored.modified.value_or(began), inode.changed.value_or(stored.modified.value_or(began)));
     if (stored.changed) a.changed = std::max(a.changed, *stored.changed);
   } else {
+    if (inode.kind == Kind::kSpecial) {
+      a.special_type = stored.mode.value_or(0) & S_IFMT;
+      a.device = stored.device.value_or(0);
+    }
     a.size = inode.writer ? inode.writer->size() : inode.told.size;
     a.modified = stored.modified.value_or(inode.told.modified);
     a.changed = stored.changed.value_or(inode.told.modified);
@@ -104,7 +109,22 @@ Result<std::shared_ptr<Writer>> Core::StartWriter(Inode& inode, Writer::Start st
   return writer;
 }
 
+Result<PathGate::Pass> Core::Enter(const Inode& inode, const object::Call& call) {
+  while (true) {
+    auto path = table.PathOf(inode);
+    if (!path) return PathGate::Pass();
+    PathGate::Pass pass = MR_TRY(gate.Enter({*path}, call.stop));
+    if (auto now = table.PathOf(inode); now && *now == *path) return pass;  // else it was moved while we waited
+  }
+}
+
 Status Core::Publish(Inode& inode, Writer& writer, const object::Call& call) {
+  PathGate::Pass pass = MR_TRY(Enter(inode, call));
+  return PublishHere(inode, writer, call);
+}
+
+Status Core::PublishHere(Inode& inode, Writer& writer, const object::Call& call) {
+  MutexLock changing(inode.changing);
   auto published = MR_TRY(writer.Publish(call));
   if (!published) return {};
   auto path = table.PathOf(inode);
@@ -152,12 +172,13 @@ StoredAttributes Core::NewAttributes(std::uint32_t type, const Ownership& owners
     }
   }
   if (gid != options.gid) attributes.gid = gid;
-  if (permissions != usual || S_ISLNK(type)) attributes.mode = type | permissions;
+  if (permissions != usual || !(S_ISREG(type) || S_ISDIR(type))) attributes.mode = type | permissions;
   return attributes;
 }
 
 Status Core::ChangeAttributes(const InodePtr& inode, const AttributeStore::Change& change, const object::Call& call) {
   MR_TRY(CheckWritable());
+  PathGate::Pass pass = MR_TRY(Enter(*inode, call));
   if (inode->kind == Kind::kDirectory) {
     std::string directory = MR_TRY(table.DirectoryKeyOf(*inode));
     Metadata state = MR_TRY(attributes.ChangeDirectory(directory, change, call));
@@ -166,31 +187,38 @@ Status Core::ChangeAttributes(const InodePtr& inode, const AttributeStore::Chang
     return {};
   }
   std::string path = MR_TRY(table.PathOf(*inode));
-  if (!WriterOf(*inode)) {
-    Metadata state = MR_TRY(attributes.ChangeFile(path, change, call));
-    MutexLock lock(inode->mutex);
-    inode->LearnMove(std::move(state));
-    return {};
-  }
+  MutexLock changing(inode->changing);
+  auto writer = WriterOf(*inode);
+  if (writer && writer->unpublished()) return ChangeWithWriter(*inode, *writer, path, change, call);
+  Metadata state = MR_TRY(attributes.ChangeFile(path, change, call));
+  if (writer) writer->SetKey(path, state.etag);
+  MutexLock lock(inode->mutex);
+  inode->metadata.reset();
+  inode->LearnMove(std::move(state));
+  return {};
+}
+
+/// The next version takes the change along.
+Status Core::ChangeWithWriter(Inode& inode, Writer& writer, const std::string& path,
+                              const AttributeStore::Change& change, const object::Call& call) {
   UserMetadata stored;
-  if (!table.IsLocal(*inode)) {
+  if (!table.IsLocal(inode)) {
     if (auto info = MR_TRY(object::Head(store, path, call))) stored = std::move(info->metadata);
   }
   MR_TRY(attributes.Mark(std::string(DirectoryOf(path)), call));
-  MutexLock lock(inode->mutex);
-  if (!inode->writer) return Fail(Code::kBusy, "{} was just closed", path);
-  StoredAttributes now = inode->told.attributes ? *inode->told.attributes : StoredAttributes();
-  const WallTime written = inode->writer->modified();
-  if (inode->writer->unpublished() && inode->times_set != written) now.modified = now.accessed = std::nullopt;
+  MutexLock lock(inode.mutex);
+  StoredAttributes now = inode.told.attributes ? *inode.told.attributes : StoredAttributes();
+  const WallTime written = writer.modified();
+  if (inode.times_set != written) now.modified = now.accessed = std::nullopt;
   const auto times = std::pair(now.modified, now.accessed);
   MR_TRY(change(now));
-  if (times != std::pair(now.modified, now.accessed)) inode->times_set = written;
+  if (times != std::pair(now.modified, now.accessed)) inode.times_set = written;
   now.changed = clock.Wall();
-  if (!inode->metadata) inode->metadata = std::move(stored);
-  MR_TRY(ToMetadata(now, *inode->metadata));
-  inode->writer->SetMetadata(*inode->metadata);
-  inode->told.attributes = std::make_shared<const StoredAttributes>(std::move(now));
-  inode->told.complete = true;
+  if (!inode.metadata) inode.metadata = std::move(stored);
+  MR_TRY(ToMetadata(now, *inode.metadata));
+  writer.SetMetadata(*inode.metadata);
+  inode.told.attributes = std::make_shared<const StoredAttributes>(std::move(now));
+  inode.told.complete = true;
   return {};
 }
 
@@ -198,7 +226,7 @@ Result<Place> Core::PlaceOf(InodeId parent, std::string_view name) const {
   InodePtr directory = MR_TRY(table.FindDirectory(parent));
   std::string path = MR_TRY(table.DirectoryKeyOf(*directory));
   path += name;
-  return Place{parent, std::string(name), std::move(path)};
+  return Place{parent, std::string(name), std::move(path), {}};
 }
 
 Result<Metadata> Core::StateAt(const Place& place, const object::Call& call) {

@@ -9,6 +9,7 @@
 #include "millrace/vfs/file_readahead.h"
 #include "millrace/vfs/inode_table.h"
 #include "millrace/vfs/metadata_cache.h"
+#include "millrace/vfs/path_gate.h"
 #include "millrace/vfs/resolver.h"
 #include "millrace/vfs/tree.h"
 #include "millrace/vfs/writer.h"
@@ -19,7 +20,8 @@ namespace millrace::vfs {
 struct Place {
   InodeId parent;
   std::string name;
-  std::string path;  ///< the key of a file there
+  std::string path;     ///< the key of a file there
+  PathGate::Pass pass;  ///< where it is to be changed
 };
 
 /// The state of one Tree. Lock order: Inode::mutex, then those inside table, metadata and Writer.
@@ -37,7 +39,9 @@ struct Core {
   AttributeStore attributes;
   FileReadahead ahead;
   Resolver resolver;
+  PathGate gate;
   std::atomic<int> sequential_readers = 0;
+  std::atomic<std::uint64_t> renames = 0;  ///< begun
 
   /// Attributes to tell the caller, who from then on knows this version. An open writer wins over the store.
   Entry Tell(Inode& inode, const Metadata& metadata) MR_EXCLUDES(inode.mutex);
@@ -47,8 +51,10 @@ struct Core {
   std::shared_ptr<Writer> WriterOf(Inode& inode) MR_EXCLUDES(inode.mutex);
   /// Makes the inode's one writer; kBusy when it has one.
   Result<std::shared_ptr<Writer>> StartWriter(Inode& inode, Writer::Start start) MR_EXCLUDES(inode.mutex);
-  /// Publishes and lets everybody know.
+  /// Publishes and lets everybody know; once no rename is under way that covers the file.
   Status Publish(Inode& inode, Writer& writer, const object::Call& call) MR_EXCLUDES(inode.mutex);
+  /// The same, for whoever has a pass for the file, or has closed the directory it is in.
+  Status PublishHere(Inode& inode, Writer& writer, const object::Call& call) MR_EXCLUDES(inode.mutex);
   /// The last holder lets the writer go.
   void EndWriter(Inode& inode, Writer& writer) MR_EXCLUDES(inode.mutex);
 
@@ -59,6 +65,8 @@ struct Core {
   Status ChangeAttributes(const InodePtr& inode, const AttributeStore::Change& change, const object::Call& call)
       MR_EXCLUDES(inode->mutex);
 
+  /// A pass for where the inode is; an empty one for an inode without a name.
+  Result<PathGate::Pass> Enter(const Inode& inode, const object::Call& call);
   Result<Place> PlaceOf(InodeId parent, std::string_view name) const;
   /// What is there now, as far as the time-to-live asks for.
   Result<Metadata> StateAt(const Place& place, const object::Call& call);
@@ -70,6 +78,10 @@ struct Core {
 
   /// kReadOnly on a read-only tree.
   Status CheckWritable() const;
+
+ private:
+  Status ChangeWithWriter(Inode& inode, Writer& writer, const std::string& path, const AttributeStore::Change& change,
+                          const object::Call& call) MR_EXCLUDES(inode.mutex);
 };
 
 Kind KindOf(const Metadata& state);

@@ -29,6 +29,7 @@ struct Inode {
   /// The same bytes are under another key or ETag now.
   void LearnMove(Metadata state) MR_REQUIRES(mutex);
 
+  Mutex changing;  ///< held, before `mutex`, while the store gets a version or attributes of this file: one at a time
   Mutex mutex;
   Metadata told MR_GUARDED_BY(mutex);  ///< what callers were told last; what remains known of a file without a name
   std::uint64_t content MR_GUARDED_BY(mutex) = 0;        ///< counts versions with other bytes

@@ -93,6 +93,21 @@ void MetadataCache::PutMarker(std::string_view directory, Marker marker, TimePoi
   if (known.as_of <= as_of) known = {marker, as_of};
 }
 
+void MetadataCache::ForgetBelow(std::string_view directory) {
+  auto below = [&](const auto& item) { return item.first.starts_with(directory); };
+  MutexLock lock(mutex_);
+  for (auto at = slots_.begin(); at != slots_.end();) {
+    if (!below(*at)) {
+      ++at;
+      continue;
+    }
+    order_.erase(at->second.position);
+    at = slots_.erase(at);
+  }
+  std::erase_if(complete_, below);
+  std::erase_if(markers_, below);
+}
+
 Duration MetadataCache::ValidFor(const Metadata& metadata) const {
   const Duration ttl = metadata.absent() ? negative_ttl_ : ttl_;
   return std::max(Duration::zero(), ttl - (clock_.Now() - metadata.as_of));

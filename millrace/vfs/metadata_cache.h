@@ -63,6 +63,9 @@ class MetadataCache {
   std::optional<Marker> FindMarker(std::string_view directory) MR_EXCLUDES(mutex_);
   void PutMarker(std::string_view directory, Marker marker, TimePoint as_of) MR_EXCLUDES(mutex_);
 
+  /// Forgets whatever is below a directory.
+  void ForgetBelow(std::string_view directory) MR_EXCLUDES(mutex_);
+
   bool remembers() const { return ttl_ > Duration::zero(); }
   /// For how long from now an answer may be used.
   Duration ValidFor(const Metadata& metadata) const;

@@ -11,24 +11,10 @@ namespace {
 /// files that were just written and now get their name need no stored attributes.
 constexpr Duration kSameTime = std::chrono::seconds(2);
 
-/// What the file's copy carries. Nothing: what the file itself does.
-Result<std::optional<UserMetadata>> MetadataOfCopy(Core& core, const object::ObjectInfo& source, WallTime modified,
-                                                   const std::string& to, const object::Call& call) {
-  if (!core.attributes.stores()) return std::nullopt;
-  StoredAttributes attributes = FromMetadata(source.metadata);
-  const bool stores_time = !attributes.modified && core.clock.Wall() - modified > kSameTime;
-  if (stores_time) attributes.modified = modified;
-  if (!attributes.empty()) MR_TRY(core.attributes.Mark(std::string(DirectoryOf(to)), call));
-  if (!stores_time) return std::nullopt;
-  UserMetadata metadata = source.metadata;
-  MR_TRY(ToMetadata(attributes, metadata));
-  return metadata;
-}
-
 Status RenameFile(Core& core, const Place& from, const Place& to, RenameFlags flags, const object::Call& call) {
   InodePtr inode = core.table.FindChild(from.parent, from.name);
   auto writer = inode ? core.WriterOf(*inode) : nullptr;
-  if (writer) MR_TRY(core.Publish(*inode, *writer, call));  // the name must get all that was written
+  if (writer) MR_TRY(core.PublishHere(*inode, *writer, call));  // the name must get all that was written
   const TimePoint as_of = core.clock.Now();
   auto source = MR_TRY(object::Head(core.store, from.path, call));
   if (!source) return Fail(Code::kNotFound, "no file {}", from.path);
@@ -40,7 +26,10 @@ Status RenameFile(Core& core, const Place& from, const Place& to, RenameFlags fl
   }
   InodePtr replaced = core.table.FindChild(to.parent, to.name);
   if (auto other = replaced ? core.WriterOf(*replaced) : nullptr) other->Abandon();
-  auto metadata = MR_TRY(MetadataOfCopy(core, *source, moved.modified, to.path, call));
+  auto metadata = MR_TRY(MetadataOfCopy(core, *source, moved.modified));
+  if (core.attributes.stores() && !FromMetadata(metadata.value_or(source->metadata)).empty()) {
+    MR_TRY(core.attributes.Mark(std::string(DirectoryOf(to.path)), call));
+  }
   if (metadata) moved.attributes = std::make_shared<const StoredAttributes>(FromMetadata(*metadata));
   MR_TRY(core.attributes.Keep(std::string(DirectoryOf(from.path)), call));
   auto copied = MR_TRY(CopyVersion(core.store, *source, to.path,
@@ -63,21 +52,71 @@ Status RenameFile(Core& core, const Place& from, const Place& to, RenameFlags fl
   return {};
 }
 
+/// What is there and where, held against changes: a pass for two files, or both directories closed.
+struct Held {
+  Place from, to;
+  Metadata source, target;
+  std::optional<PathGate::Pass> pass;
+  std::optional<PathGate::Closure> closure;
+};
+
+Result<Held> Hold(Core& core, const RenameRequest& request, const object::Call& call) {
+  auto places = [&](Held& held) -> Status {
+    held.from = MR_TRY(core.PlaceOf(request.parent, request.name));
+    held.to = MR_TRY(core.PlaceOf(request.new_parent, request.new_name));
+    MR_TRY(CheckNewName(DirectoryOf(held.from.path), request.name));
+    return CheckNewName(DirectoryOf(held.to.path), request.new_name);
+  };
+  while (true) {
+    Held held;
+    MR_TRY(places(held));
+    const bool directory = MR_TRY(core.StateAt(held.from, call)).is_directory();
+    const std::string from = held.from.path, to = held.to.path;
+    if (directory && (to + "/").starts_with(from + "/") && from != to) {
+      return Fail(Code::kInvalidArgument, "{} cannot move into itself", from);
+    }
+    if (directory) {
+      held.closure.emplace(MR_TRY(core.gate.Close({from + "/", to + "/"}, call.stop)));
+    } else {
+      held.pass = MR_TRY(core.gate.Enter({from, to}, call.stop));
+    }
+    MR_TRY(places(held));
+    held.source = MR_TRY(core.StateAt(held.from, call));
+    held.target = MR_TRY(core.StateAt(held.to, call));
+    const bool as_before = held.from.path == from && held.to.path == to;
+    if (as_before && held.source.is_directory() == directory) return held;
+  }
+}
+
 }  // namespace
 
-Status Rename(Core& core, const Place& from, const Place& to, RenameFlags flags, const object::Call& call) {
-  Metadata source = MR_TRY(core.StateAt(from, call)), target = MR_TRY(core.StateAt(to, call));
+Result<std::optional<UserMetadata>> MetadataOfCopy(const Core& core, const object::ObjectInfo& source,
+                                                   WallTime modified) {
+  if (!core.attributes.stores() || source.key.ends_with('/')) return std::nullopt;
+  StoredAttributes attributes = FromMetadata(source.metadata);
+  if (attributes.modified || core.clock.Wall() - modified <= kSameTime) return std::nullopt;
+  attributes.modified = modified;
+  UserMetadata metadata = source.metadata;
+  MR_TRY(ToMetadata(attributes, metadata));
+  return metadata;
+}
+
+Status Rename(Core& core, const RenameRequest& request, RenameFlags flags, const object::Call& call) {
+  Held held = MR_TRY(Hold(core, request, call));
+  const auto& [from, to, source, target, pass, closure] = held;
   if (source.absent()) return Fail(Code::kNotFound, "no file {}", from.path);
-  if (source.is_directory()) {
-    return Fail(Code::kUnsupported, "directories cannot be renamed yet; copy {} and remove it", from.path);
-  }
   if (flags.no_replace && !target.absent()) return Fail(Code::kAlreadyExists, "{} exists", to.path);
+  if (from.path == to.path) return {};
   if (!core.options.allow_overwrite && !target.absent()) {
     return Fail(Code::kAlreadyExists, "{} exists, and overwriting is not allowed on this mount", to.path);
   }
-  if (from.path == to.path) return {};
-  if (target.is_directory()) return Fail(Code::kIsDirectory, "{} is a directory", to.path);
-  MR_TRY(RenameFile(core, from, to, flags, call));
+  if (source.is_directory()) {
+    if (target.is_file()) return Fail(Code::kNotDirectory, "{} is a file", to.path);
+    MR_TRY(RenameDirectory(core, from, to, target.is_directory(), call));
+  } else {
+    if (target.is_directory()) return Fail(Code::kIsDirectory, "{} is a directory", to.path);
+    MR_TRY(RenameFile(core, from, to, flags, call));
+  }
   core.TouchDirectory(from.parent);
   core.TouchDirectory(to.parent);
   return {};

@@ -7,6 +7,7 @@
 #include "millrace/vfs/core.h"
 #include "millrace/vfs/names.h"
 #include "millrace/vfs/rename.h"
+#include "millrace/vfs/rename_journal.h"
 
 namespace millrace::vfs {
 namespace {
@@ -105,30 +106,21 @@ class StoreTree final : public Tree {
     if (!core_->attributes.stores()) return Fail(Code::kUnsupported, "links need --stored-attributes");
     if (target.empty()) return Fail(Code::kNotFound, "a link needs a target");
     if (target.size() > kMaxTarget) return Fail(Code::kNameTooLong, "targets have at most {} bytes", kMaxTarget);
-    Place place = MR_TRY(NewPlace(parent, name));
+    Place place = MR_TRY(NewPlace(parent, name, call));
     if (Metadata state = MR_TRY(core_->StateAt(place, call)); !state.absent()) {
       return Fail(Code::kAlreadyExists, "{} exists", place.path);
     }
     Ownership owner = ownership;
     owner.permissions = 0777;
-    InodePtr directory = MR_TRY(core_->table.Find(parent));
-    StoredAttributes attributes = core_->NewAttributes(S_IFLNK, owner, *directory);
-    object::PutOptions options{.if_none_match = true, .content_type = "application/octet-stream"};
-    MR_TRY(ToMetadata(attributes, options.metadata));
-    MR_TRY(core_->attributes.Mark(std::string(DirectoryOf(place.path)), call));
-    auto put = object::Put(core_->store, place.path, AsBytes(target), std::move(options), call);
-    if (!put) {
-      const bool exists = put.error().code() == Code::kPreconditionFailed;
-      return Fail(exists ? put.error().WithCode(Code::kAlreadyExists) : put.error());
-    }
-    Metadata made{
-        .state = Metadata::State::kFile, .size = target.size(), .modified = core_->clock.Wall(), .etag = put->etag};
-    made.as_of = core_->clock.Now();
-    made.complete = true;
-    made.attributes = std::make_shared<const StoredAttributes>(std::move(attributes));
-    core_->metadata.Put(place.path, made);
-    core_->TouchDirectory(parent);
-    return Acquire(place, made);
+    return MakeObject(place, S_IFLNK, {}, owner, target, call);
+  }
+
+  Result<Entry> MakeSpecial(InodeId parent, std::string_view name, std::uint32_t type, std::uint64_t device,
+                            const Ownership& ownership, object::Call call) override {
+    if (!core_->attributes.stores()) return Fail(Code::kUnsupported, "special files need --stored-attributes");
+    Place place = MR_TRY(NewPlace(parent, name, call));
+    const bool is_device = S_ISBLK(type) || S_ISCHR(type);
+    return MakeObject(place, type, is_device ? std::optional(device) : std::nullopt, ownership, "", call);
   }
 
   Result<std::unique_ptr<File>> OpenFile(InodeId id, OpenFlags flags, object::Call call) override {
@@ -144,7 +136,7 @@ class StoreTree final : public Tree {
 
   Result<Created> Create(InodeId parent, std::string_view name, bool exclusive, const Ownership& ownership,
                          object::Call call) override {
-    Place place = MR_TRY(NewPlace(parent, name));
+    Place place = MR_TRY(NewPlace(parent, name, call));
     Metadata state = MR_TRY(core_->StateAt(place, call));
     if (state.is_directory()) return Fail(Code::kIsDirectory, "{} is a directory", place.path);
     if (!state.absent() && exclusive) return Fail(Code::kAlreadyExists, "{} exists", place.path);
@@ -178,7 +170,7 @@ class StoreTree final : public Tree {
 
   Result<Entry> MakeDirectory(InodeId parent, std::string_view name, const Ownership& ownership,
                               object::Call call) override {
-    Place place = MR_TRY(NewPlace(parent, name));
+    Place place = MR_TRY(NewPlace(parent, name, call));
     if (Metadata state = MR_TRY(core_->StateAt(place, call)); !state.absent()) {
       return Fail(Code::kAlreadyExists, "{} exists", place.path);
     }
@@ -190,7 +182,7 @@ class StoreTree final : public Tree {
   }
 
   Status RemoveDirectory(InodeId parent, std::string_view name, object::Call call) override {
-    Place place = MR_TRY(NewPlace(parent, name));
+    Place place = MR_TRY(NewPlace(parent, name, call));
     Metadata state = MR_TRY(core_->StateAt(place, call));
     if (state.absent()) return Fail(Code::kNotFound, "no directory {}", place.path);
     if (state.is_file()) return Fail(Code::kNotDirectory, "{} is a file", place.path);
@@ -211,7 +203,7 @@ class StoreTree final : public Tree {
   }
 
   Status Unlink(InodeId parent, std::string_view name, object::Call call) override {
-    Place place = MR_TRY(NewPlace(parent, name));
+    Place place = MR_TRY(NewPlace(parent, name, call));
     Metadata state = MR_TRY(core_->StateAt(place, call));
     if (state.absent()) return Fail(Code::kNotFound, "no file {}", place.path);
     if (state.is_directory()) return Fail(Code::kIsDirectory, "{} is a directory", place.path);
@@ -230,7 +222,8 @@ class StoreTree final : public Tree {
 
   Status Rename(InodeId parent, std::string_view name, InodeId new_parent, std::string_view new_name, RenameFlags flags,
                 object::Call call) override {
-    return vfs::Rename(*core_, MR_TRY(NewPlace(parent, name)), MR_TRY(NewPlace(new_parent, new_name)), flags, call);
+    MR_TRY(core_->CheckWritable());
+    return vfs::Rename(*core_, {parent, name, new_parent, new_name}, flags, call);
   }
 
   Status FlushAll(object::Call call) override {
@@ -286,9 +279,9 @@ class StoreTree final : public Tree {
 
   Status Apply(const Inode& inode, const AttributeChange& change, StoredAttributes& a) const {
     if (change.permissions) {
-      const std::uint32_t type = inode.kind == Kind::kDirectory ? S_IFDIR
-                                 : inode.kind == Kind::kSymlink ? S_IFLNK
-                                                                : S_IFREG;
+      std::uint32_t type = S_IFREG;
+      if (inode.kind == Kind::kDirectory) type = S_IFDIR;
+      if (inode.kind == Kind::kSymlink || inode.kind == Kind::kSpecial) type = a.mode.value_or(type) & S_IFMT;
       a.mode = type | (*change.permissions & 07777);
     }
     if (change.uid) a.uid = change.uid;
@@ -309,11 +302,42 @@ class StoreTree final : public Tree {
   }
 
   /// For what changes the tree.
-  Result<Place> NewPlace(InodeId parent, std::string_view name) {
+  Result<Place> NewPlace(InodeId parent, std::string_view name, const object::Call& call) {
     MR_TRY(core_->CheckWritable());
-    Place place = MR_TRY(core_->PlaceOf(parent, name));
-    MR_TRY(CheckNewName(DirectoryOf(place.path), name));
-    return place;
+    while (true) {
+      Place place = MR_TRY(core_->PlaceOf(parent, name));
+      MR_TRY(CheckNewName(DirectoryOf(place.path), name));
+      place.pass = MR_TRY(core_->gate.Enter({place.path}, call.stop));
+      if (MR_TRY(core_->PlaceOf(parent, name)).path == place.path) return place;
+    }
+  }
+
+  /// What is a file to the store, and something else to those who know its mode.
+  Result<Entry> MakeObject(const Place& place, std::uint32_t type, std::optional<std::uint64_t> device,
+                           const Ownership& ownership, std::string_view content, const object::Call& call) {
+    if (Metadata state = MR_TRY(core_->StateAt(place, call)); !state.absent()) {
+      return Fail(Code::kAlreadyExists, "{} exists", place.path);
+    }
+    InodePtr directory = MR_TRY(core_->table.Find(place.parent));
+    StoredAttributes attributes = core_->NewAttributes(type, ownership, *directory);
+    attributes.device = device;
+    object::PutOptions options{
+        .if_match = {}, .if_none_match = true, .content_type = "application/octet-stream", .metadata = {}};
+    MR_TRY(ToMetadata(attributes, options.metadata));
+    MR_TRY(core_->attributes.Mark(std::string(DirectoryOf(place.path)), call));
+    auto put = object::Put(core_->store, place.path, AsBytes(content), std::move(options), call);
+    if (!put) {
+      const bool exists = put.error().code() == Code::kPreconditionFailed;
+      return Fail(exists ? put.error().WithCode(Code::kAlreadyExists) : put.error());
+    }
+    Metadata made{
+        .state = Metadata::State::kFile, .size = content.size(), .modified = core_->clock.Wall(), .etag = put->etag};
+    made.as_of = core_->clock.Now();
+    made.complete = true;
+    made.attributes = std::make_shared<const StoredAttributes>(std::move(attributes));
+    core_->metadata.Put(place.path, made);
+    core_->TouchDirectory(place.parent);
+    return Acquire(place, made);
   }
 
   Entry Acquire(const Place& place, const Metadata& state) {
@@ -349,6 +373,16 @@ class StoreTree final : public Tree {
   const std::shared_ptr<Core> core_;
 };
 
+void RecoverLeftRenames(object::Store& store, const Options& options, const object::Call& call) {
+  auto done = RecoverRenames(store, options.prefix, options.owner, options.owner_alive, *options.clock, call);
+  if (!done) {
+    options.log.Warning("renames that were cut off could not be looked for", {{"reason", done.error()}});
+  } else if (done->finished + done->rolled_back + done->left > 0) {
+    options.log.Info("renames of directories that were cut off",
+                     {{"finished", done->finished}, {"undone", done->rolled_back}, {"left", done->left}});
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Tree>> Tree::Open(object::Store& store, cache::BlockCache& cache, MemoryBudget& budget,
@@ -359,6 +393,7 @@ Result<std::unique_ptr<Tree>> Tree::Open(object::Store& store, cache::BlockCache
   if (auto page = object::List(store, {.prefix = options.prefix, .max_keys = 1}, call); !page) {
     return Fail(page.error().Context(fmt::format("cannot list {}", store.Describe())));
   }
+  if (!options.read_only) RecoverLeftRenames(store, options, call);
   return std::make_unique<StoreTree>(std::make_shared<Core>(store, cache, budget, std::move(options)));
 }
 

@@ -26,7 +26,7 @@ namespace millrace::vfs {
 using InodeId = std::uint64_t;
 inline constexpr InodeId kRootInode = 1;
 
-enum class Kind : std::uint8_t { kFile, kDirectory, kSymlink };
+enum class Kind : std::uint8_t { kFile, kDirectory, kSymlink, kSpecial };
 
 struct Attributes {
   InodeId inode = 0;
@@ -35,6 +35,8 @@ struct Attributes {
   WallTime modified, accessed, changed;
   std::uint32_t permissions = 0;  ///< the low twelve bits of a mode
   std::uint32_t uid = 0, gid = 0;
+  std::uint32_t special_type = 0;  ///< of a kSpecial: S_IFIFO, S_IFSOCK, S_IFBLK or S_IFCHR
+  std::uint64_t device = 0;
   bool linked = true;  ///< false once it has no name any more
 };
 
@@ -50,6 +52,9 @@ enum class StoredAttributesPolicy : std::uint8_t {
   kAlways,  ///< every entry is asked: for buckets written by s3fs or rclone
   kNever,   ///< not stored, not read
 };
+
+/// Says whether the process that an owner's name stands for is still there; nothing when it cannot be known here.
+using OwnerAlive = std::function<std::optional<bool>(std::string_view owner)>;
 
 struct Options {
   std::string prefix;  ///< the root of the tree; empty, or ends with '/'
@@ -70,6 +75,9 @@ struct Options {
   std::uint64_t write_part_bytes = 8 * kMiB;
   int write_parallel_parts = 4;   ///< of one file
   Clock* clock = &SystemClock();  ///< must outlive the tree
+  /// Names this process in the records of renames under way, and tells whether such a name's process is still there.
+  std::string owner = "unknown";
+  OwnerAlive owner_alive;
   Logger log;
 };
 
@@ -155,7 +163,8 @@ struct Pending {
 /// whose errno (ToErrno) is what a system call should return.
 class Tree {
  public:
-  /// Checks that the bucket can be listed. Store, cache and budget must outlive the tree.
+  /// Checks that the bucket can be listed, and finishes or undoes renames that were cut off. Store, cache and budget
+  /// must outlive the tree.
   static Result<std::unique_ptr<Tree>> Open(object::Store& store, cache::BlockCache& cache, MemoryBudget& budget,
                                             Options options, object::Call call = {});
   virtual ~Tree() = default;
@@ -186,6 +195,9 @@ class Tree {
   /// An object whose content is the target, as s3fs makes them.
   virtual Result<Entry> MakeSymlink(InodeId parent, std::string_view name, std::string_view target,
                                     const Ownership& ownership = {}, object::Call call = {}) = 0;
+  /// A pipe, socket or device: an empty object. `type` as in Attributes::special_type.
+  virtual Result<Entry> MakeSpecial(InodeId parent, std::string_view name, std::uint32_t type, std::uint64_t device,
+                                    const Ownership& ownership = {}, object::Call call = {}) = 0;
 
   virtual Result<std::unique_ptr<File>> OpenFile(InodeId inode, OpenFlags flags, object::Call call = {}) = 0;
   struct Created {
@@ -202,7 +214,9 @@ class Tree {
                                       object::Call call = {}) = 0;
   virtual Status RemoveDirectory(InodeId parent, std::string_view name, object::Call call = {}) = 0;
   virtual Status Unlink(InodeId parent, std::string_view name, object::Call call = {}) = 0;
-  /// Files only: a copy in the store, then a delete. In between both names exist; the new one is always whole.
+  /// A copy in the store, then a delete. In between both names exist; the new one of a file is always whole. A
+  /// directory may replace an empty one; what changes below either name waits. Cut off, it is finished or undone by the
+  /// next Open: see rename_journal.h.
   virtual Status Rename(InodeId parent, std::string_view name, InodeId new_parent, std::string_view new_name,
                         RenameFlags flags, object::Call call = {}) = 0;
 

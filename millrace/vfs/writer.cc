@@ -140,7 +140,6 @@ void Writer::SetKey(std::string key, std::string etag) {
 void Writer::SetMetadata(UserMetadata metadata) {
   MutexLock lock(mutex_);
   metadata_ = std::move(metadata);
-  unpublished_ = true;
 }
 
 }  // namespace millrace::vfs

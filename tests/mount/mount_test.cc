@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "millrace/base/random.h"
+#include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
 #include "tests/mount/mount_program.h"
 
@@ -182,8 +183,6 @@ TEST_F(MountTest, WhatIsRefusedIsRefusedWithItsReason) {
   EXPECT_EQ(errno, ENOTSUP);
   EXPECT_EQ(::link((mount_->point() / "f").c_str(), (mount_->point() / "l").c_str()), -1);
   EXPECT_EQ(errno, EPERM);
-  EXPECT_EQ(::mkfifo((mount_->point() / "p").c_str(), 0600), -1);
-  EXPECT_EQ(errno, ENOTSUP);
   EXPECT_EQ(::open((mount_->point() / "bad\xFF").c_str(), O_WRONLY | O_CREAT, 0644), -1);
   EXPECT_EQ(errno, EINVAL);
   EXPECT_EQ(::open((mount_->point() / std::string(256, 'n')).c_str(), O_WRONLY | O_CREAT, 0644), -1);
@@ -230,6 +229,57 @@ TEST_F(MountTest, AttributesAndLinksOutliveTheMount) {
     MustUmount();
     MustMount({"--allow-other"});
   }
+  MustUmount();
+}
+
+/// The blocks of docs/semantics.md that begin with ```console: commands after "$ ", what they print below them.
+TEST_F(MountTest, TheExamplesOfTheContractHold) {
+  const char* source = std::getenv("MILLRACE_SOURCE");
+  const std::string contract = ReadFile(fmt::format("{}/docs/semantics.md", source ? source : ".")).value_or("");
+  MustMount();
+  int examples = 0;
+  for (std::size_t at = contract.find("```console\n"); at != std::string::npos;
+       at = contract.find("```console\n", at)) {
+    at += std::string_view("```console\n").size();
+    const std::string block = contract.substr(at, contract.find("```", at) - at);
+    std::string command, expected;
+    auto run = [&] {
+      if (command.empty()) return;
+      ++examples;
+      auto ran = mount_->Shell("export LC_ALL=C.UTF-8 QUOTING_STYLE=shell-escape; " + command);
+      EXPECT_EQ(ran.output, expected) << command;
+    };
+    for (std::string_view line : Split(block, '\n')) {
+      if (line.starts_with("$ ")) {
+        run();
+        command = line.substr(2);
+        expected.clear();
+      } else if (!line.empty()) {
+        expected.append(line).push_back('\n');
+      }
+    }
+    run();
+  }
+  EXPECT_GE(examples, 10);
+  MustUmount();
+}
+
+TEST_F(MountTest, ARenameThatWasCutOffIsUndoneByTheNextMount) {
+  for (int i = 0; i < 50; ++i) mount_->Put(fmt::format("a/{}", i), "x");
+  MustMount();
+  mount_->SetFaults("latency=200ms,op=CopyObject");
+  std::jthread renaming([&] { ::rename((mount_->point() / "a").c_str(), (mount_->point() / "b").c_str()); });
+  while (mount_->Object("b/0") != "x") ::usleep(10'000);
+  ::kill(mount_->daemon(), SIGKILL);
+  renaming.join();
+  for (int i = 0; i < 1000 && mount_->daemon() != 0; ++i) ::usleep(10'000);
+  mount_->SetFaults("");
+  MustUmount();
+  auto recovered = mount_->Run({"mount", "s3://bucket", "--recover"});
+  EXPECT_THAT(recovered.output, HasSubstr("1 undone"));
+  MustMount();
+  Check("ls -d * && ls a | wc -l", "a\n50\n");
+  Check("mv a b && ls b | wc -l", "50\n");
   MustUmount();
 }
 

@@ -1,0 +1,349 @@
+// Renames of directories: all is copied, then the rename is committed, then all that was copied is deleted.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "millrace/base/digest.h"
+#include "millrace/object/blocking.h"
+#include "millrace/transfer/window.h"
+#include "millrace/vfs/copy.h"
+#include "millrace/vfs/names.h"
+#include "millrace/vfs/rename.h"
+#include "millrace/vfs/rename_journal.h"
+
+namespace millrace::vfs {
+namespace {
+
+constexpr std::size_t kMaxObjects = 250'000;  ///< their names and versions are held, and are in the record
+constexpr int kParallelCopies = 32;
+constexpr int kMaxRounds = 5;                              ///< of copying what others changed meanwhile
+constexpr Duration kHeartbeat = std::chrono::seconds(15);  ///< others take an untouched record for abandoned after 60 s
+
+/// Nobody else's: the owner is one process.
+std::string NewId(Core& core) {
+  const std::string text =
+      fmt::format("{} {} {}", core.options.owner, core.clock.Wall().time_since_epoch().count(), ++core.renames);
+  return HexEncode(ByteSpan(Sha256(AsBytes(text))).first(8));
+}
+
+class DirectoryRename {
+ public:
+  DirectoryRename(Core& core, const Place& from, const Place& to, bool replaces, const object::Call& call)
+      : core_(core), from_(from), to_(to), call_(call) {
+    record_.id = NewId(core);
+    record_.owner = core.options.owner;
+    record_.from = from.path + "/";
+    record_.to = to.path + "/";
+    record_.replaced_empty = replaces;
+  }
+
+  Status Run() {
+    MR_TRY(PublishBelow());
+    MR_TRY(List(listed_));
+    MR_TRY(CheckNames());
+    MR_TRY(CheckTargetEmpty());
+    MR_TRY(core_.attributes.Keep(std::string(DirectoryOf(from_.path)), call_));
+    MR_TRY(MarkParent());
+    RenameJournal journal = MR_TRY(RenameJournal::Begin(core_.store, core_.options.prefix, record_, call_));
+    journal_ = &journal;
+    touched_ = core_.clock.Now();
+    if (Status copied = CopyAll(); !copied) return RollBack(copied.error());
+    if (Status committed = Commit(); !committed) return committed;
+    MoveInodes();
+    Status deleted = DeleteSources(core_.store, record_, call_);
+    if (deleted) deleted = journal.Remove(call_);
+    if (!deleted) {  // it has the new name, whole; the rest of the old one goes when its record is found
+      core_.options.log.Warning("the old name of a renamed directory is not all gone yet",
+                                {{"from", record_.from}, {"to", record_.to}, {"reason", deleted.error()}});
+    }
+    return {};
+  }
+
+ private:
+  using Versions = std::map<std::string, RenameRecord::Source>;  ///< by name below the directory
+  /// A copy that was made.
+  struct Copied {
+    RenameRecord::Source source;
+    Metadata state;  ///< of the copy
+  };
+
+  Status PublishBelow() {
+    for (const InodePtr& inode : core_.table.All()) {
+      auto writer = core_.WriterOf(*inode);
+      auto path = core_.table.PathOf(*inode);
+      if (writer && path && path->starts_with(record_.from)) MR_TRY(core_.PublishHere(*inode, *writer, call_));
+    }
+    return {};
+  }
+
+  Status List(Versions& versions) {
+    versions.clear();
+    bool too_many = false;
+    MR_TRY(object::ListAll(
+        core_.store, {.prefix = record_.from},
+        [&](const object::ListPage& page) {
+          for (const auto& info : page.objects) {
+            std::string name = info.key.substr(record_.from.size());
+            versions[name] = {name, info.etag, info.modified};
+          }
+          too_many = versions.size() > kMaxObjects;
+          return !too_many;
+        },
+        call_));
+    if (too_many) {
+      return Fail(Code::kResourceExhausted,
+                  "{} has more than {} objects; rename what is in it, or copy it with `millrace mv`", record_.from,
+                  kMaxObjects);
+    }
+    return {};
+  }
+
+  Status CheckNames() const {
+    for (const auto& [name, source] : listed_) {
+      if (record_.to.size() + name.size() > kMaxKeyBytes) {
+        return Fail(Code::kNameTooLong, "keys have at most {} bytes; {}{} is longer", kMaxKeyBytes, record_.to, name);
+      }
+    }
+    return {};
+  }
+
+  Status CheckTargetEmpty() {
+    auto page = MR_TRY(object::List(core_.store, {.prefix = record_.to, .max_keys = 2}, call_));
+    InodePtr inode = core_.table.FindChild(to_.parent, to_.name);
+    const bool has_marker = !page.objects.empty() && page.objects.front().key == record_.to;
+    if (page.objects.size() > (has_marker ? 1u : 0u) ||
+        (inode && inode->kind == Kind::kDirectory && !core_.table.LocalChildren(inode->id).empty())) {
+      return Fail(Code::kNotEmpty, "{} is not empty", to_.path);
+    }
+    return {};
+  }
+
+  /// The directory is an entry of its new parent, which must know when it has attributes.
+  Status MarkParent() {
+    auto marker = MR_TRY(object::Head(core_.store, record_.from, call_));
+    if (!marker || FromMetadata(marker->metadata).empty()) return {};
+    return core_.attributes.Mark(std::string(DirectoryOf(to_.path)), call_);
+  }
+
+  /// Copies until the source stands still.
+  Status CopyAll() {
+    MR_TRY(MakeMarkers());
+    Versions wanted = listed_;
+    for (int round = 1;; ++round) {
+      MR_TRY(CopyThese(wanted));
+      Versions now;
+      MR_TRY(List(now));
+      wanted.clear();
+      for (const auto& [name, source] : now) {
+        auto copied = copied_.find(name);
+        if (copied == copied_.end() || copied->second.source != source) wanted.emplace(name, source);
+      }
+      for (auto at = copied_.begin(); at != copied_.end();) {  // what others have deleted meanwhile
+        if (now.contains(at->first) || at->first.empty()) {
+          ++at;
+          continue;
+        }
+        MR_TRY(object::Delete(core_.store, record_.to + at->first, call_));
+        at = copied_.erase(at);
+      }
+      if (wanted.empty()) return {};
+      if (round == kMaxRounds) return Fail(Code::kBusy, "others keep changing what is in {}", record_.from);
+    }
+  }
+
+  /// Directories whose files store attributes are marked before these come. The new directory has a marker anyway.
+  Status MakeMarkers() {
+    if (core_.attributes.stores()) {
+      for (const auto& [name, source] : listed_) {
+        if (!name.ends_with('/')) to_mark_.insert(std::string(DirectoryOf(name)));
+      }
+    }
+    std::set<std::string> wanted = to_mark_;
+    wanted.insert("");
+    transfer::Window window(kParallelCopies, call_);
+    for (const std::string& directory : wanted) {
+      if (listed_.contains(directory)) continue;  // its own marker is copied
+      if (!window.Enter()) break;
+      object::PutOptions options;
+      options.metadata[kRenameKey] = record_.id;
+      const ByteSpan body = to_mark_.contains(directory) ? AsBytes(AttributeStore::kMarkBody) : ByteSpan();
+      core_.store.Put(record_.to + directory, body, std::move(options), window.call(),
+                      [&window](auto put) { window.Leave(put ? Status() : Status(Fail(put.error()))); });
+    }
+    return window.Finish();
+  }
+
+  Status CopyThese(const Versions& wanted) {
+    std::vector<object::ObjectInfo> in_parts;
+    transfer::Window window(kParallelCopies, call_);
+    for (const auto& [name, source] : wanted) {
+      if (core_.clock.Now() - touched_ > kHeartbeat) MR_TRY(Touch());
+      if (!window.Enter()) break;
+      core_.store.Head(record_.from + name, window.call(), [&, source](auto info) {
+        if (!info) return window.Leave(Fail(info.error()));
+        if (!*info) return window.Leave({});  // gone: the next round sees it
+        if ((*info)->size > core_.store.limits().max_put) {
+          MutexLock lock(mutex_);
+          in_parts.push_back(**info);
+          return window.Leave({});
+        }
+        StartCopy(std::move(**info), source, window);
+      });
+    }
+    MR_TRY(window.Finish());
+    for (const object::ObjectInfo& info : in_parts) {
+      MR_TRY(Touch());
+      const auto& source = wanted.at(info.key.substr(record_.from.size()));
+      UserMetadata metadata = MR_TRY(CopyMetadata(info));
+      auto copied = CopyVersion(core_.store, info, record_.to + source.name,
+                                {.if_none_match = !MayReplace(source.name), .metadata = metadata}, call_);
+      if (!copied && copied.error().code() == Code::kStale) continue;
+      MR_TRY(Remember(source, info, metadata, MR_TRY(std::move(copied)).etag));
+    }
+    return {};
+  }
+
+  void StartCopy(object::ObjectInfo info, const RenameRecord::Source& source, transfer::Window& window) {
+    auto metadata = CopyMetadata(info);
+    if (!metadata) return window.Leave(Fail(metadata.error()));
+    const std::string to = record_.to + source.name;
+    const bool marks = info.size == 0 && to_mark_.contains(source.name);
+    auto done = [this, info, source, metadata = *metadata, &window](Result<object::PutResult> copied) {
+      if (!copied && copied.error().code() == Code::kPreconditionFailed) return Examine(source.name, window);
+      if (!copied) return window.Leave(Fail(copied.error()));
+      window.Leave(Remember(source, info, metadata, copied->etag));
+    };
+    if (marks) {  // an empty marker becomes one that says that its entries have attributes
+      object::PutOptions options{.if_match = {}, .content_type = info.content_type, .metadata = *std::move(metadata)};
+      core_.store.Put(to, AsBytes(AttributeStore::kMarkBody), std::move(options), window.call(), std::move(done));
+      return;
+    }
+    object::CopyOptions options;
+    options.source_if_match = info.etag;
+    options.if_none_match = !MayReplace(source.name);
+    options.content_type = info.content_type;
+    options.metadata = *std::move(metadata);
+    core_.store.Copy(info.key, to, std::move(options), window.call(), std::move(done));
+  }
+
+  /// Markers may stand in the new place already, and our own copies may be renewed; what others put there may not.
+  bool MayReplace(const std::string& name) MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return name.empty() || name.ends_with('/') || ours_.contains(name);
+  }
+
+  /// A copy was refused: the source has changed, or there is something in its place; ours, if an answer was lost.
+  void Examine(const std::string& name, transfer::Window& window) {
+    core_.store.Head(record_.to + name, window.call(), [this, name, &window](auto info) {
+      if (!info) return window.Leave(Fail(info.error()));
+      if (*info) {
+        auto id = (*info)->metadata.find(kRenameKey);
+        if (id == (*info)->metadata.end() || id->second != record_.id) {
+          return window.Leave(Fail(Code::kNotEmpty, "others put {} into the new place", name));
+        }
+        MutexLock lock(mutex_);
+        ours_.insert(name);
+      }
+      window.Leave({});
+    });
+  }
+
+  Result<UserMetadata> CopyMetadata(const object::ObjectInfo& info) const {
+    UserMetadata metadata = MR_TRY(MetadataOfCopy(core_, info, info.modified)).value_or(info.metadata);
+    metadata[kRenameKey] = record_.id;
+    return metadata;
+  }
+
+  Status Remember(const RenameRecord::Source& source, object::ObjectInfo info, UserMetadata metadata, std::string etag)
+      MR_EXCLUDES(mutex_) {
+    info.etag = std::move(etag);
+    info.modified = core_.clock.Wall();
+    info.metadata = std::move(metadata);
+    Metadata state = core_.attributes.FromHead(info, core_.clock.Now());
+    MutexLock lock(mutex_);
+    ours_.insert(source.name);
+    copied_[source.name] = {source, std::move(state)};
+    return {};
+  }
+
+  Status Touch() {
+    touched_ = core_.clock.Now();
+    return journal_->Write(record_, call_);
+  }
+
+  Status Commit() {
+    RenameRecord committed = record_;
+    committed.committed = true;
+    for (const auto& [name, copied] : copied_) committed.sources.push_back(copied.source);
+    Status written = journal_->Write(committed, call_);
+    if (!written && written.error().code() == Code::kPreconditionFailed) {
+      return Fail(Code::kBusy, "another mount took {} for abandoned and undid its renaming", record_.from);
+    }
+    // Any other failure leaves open whether it is committed; its record tells whoever reads it next.
+    if (!written) return Fail(written.error().Context(fmt::format("renaming {}", record_.from)));
+    record_ = std::move(committed);
+    return {};
+  }
+
+  Status RollBack(const Error& reason) {
+    Status undone = DeleteCopies(core_.store, record_, {});
+    if (undone) undone = journal_->Remove({});
+    if (!undone) {
+      core_.options.log.Warning("a renaming that failed is not undone yet; the next mount does so",
+                                {{"from", record_.from}, {"to", record_.to}, {"reason", undone.error()}});
+    }
+    Forget();
+    return Fail(reason.Context(fmt::format("renaming {} to {}", record_.from, record_.to)));
+  }
+
+  void Forget() {
+    core_.metadata.ForgetBelow(record_.from);
+    core_.metadata.ForgetBelow(record_.to);
+  }
+
+  /// From here on everybody sees the new name.
+  void MoveInodes() {
+    std::vector<std::pair<InodePtr, std::string>> below;
+    for (const InodePtr& inode : core_.table.All()) {
+      auto path = core_.table.PathOf(*inode);
+      if (path && path->starts_with(record_.from)) below.emplace_back(inode, path->substr(record_.from.size()));
+    }
+    if (InodePtr moved = core_.table.FindChild(from_.parent, from_.name)) {
+      core_.table.Move(*moved, to_.parent, to_.name);
+    } else if (InodePtr replaced = core_.table.FindChild(to_.parent, to_.name)) {
+      core_.table.Unlink(*replaced);
+    }
+    Forget();
+    core_.metadata.Put(from_.path, {.as_of = core_.clock.Now()});
+    core_.metadata.Put(to_.path, {.state = Metadata::State::kDirectory, .as_of = core_.clock.Now()});
+    for (const auto& [inode, name] : below) {
+      if (inode->kind == Kind::kDirectory) continue;
+      auto copied = copied_.find(name);
+      if (copied == copied_.end()) continue;
+      if (auto writer = core_.WriterOf(*inode)) writer->SetKey(record_.to + name, copied->second.state.etag);
+      MutexLock lock(inode->mutex);
+      inode->LearnMove(copied->second.state);
+    }
+  }
+
+  Core& core_;
+  const Place& from_;
+  const Place& to_;
+  const object::Call& call_;
+  RenameRecord record_;
+  RenameJournal* journal_ = nullptr;
+  TimePoint touched_;
+  Versions listed_;
+  std::set<std::string> to_mark_;  ///< directories below, of files that will store attributes
+  Mutex mutex_;
+  std::map<std::string, Copied> copied_;  ///< by mutex_ while copies are under way
+  std::set<std::string> ours_;            ///< names of the copies; likewise
+};
+
+}  // namespace
+
+Status RenameDirectory(Core& core, const Place& from, const Place& to, bool replaces, const object::Call& call) {
+  return DirectoryRename(core, from, to, replaces, call).Run();
+}
+
+}  // namespace millrace::vfs
