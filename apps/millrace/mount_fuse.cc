@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "apps/millrace/mount_attributes.h"
+#include "apps/millrace/mount_hints.h"
 #include "apps/millrace/mount_point.h"
 #include "apps/millrace/mount_request.h"
 #include "millrace/base/random.h"
@@ -69,6 +70,7 @@ class FuseServer final : public FuseMount, private RequestContext {
   static void StatFs(fuse_req_t request, fuse_ino_t inode);
   static void Control(fuse_req_t request, fuse_ino_t inode, unsigned command, void* argument, fuse_file_info* info,
                       unsigned flags, const void* in, std::size_t in_size, std::size_t out_size);
+  void WillOpen(fuse_req_t request, fuse_ino_t directory, ByteSpan argument);
 
   void ReplyError(fuse_req_t request, const char* operation, fuse_ino_t inode, const Error& error) const {
     fuse_reply_err(request, Explain(options, operation, inode, error));
@@ -429,7 +431,10 @@ void FuseServer::StatFs(fuse_req_t request, fuse_ino_t) {
 }
 
 void FuseServer::Control(fuse_req_t request, fuse_ino_t inode, unsigned command, void*, fuse_file_info*, unsigned,
-                         const void*, std::size_t, std::size_t out_size) {
+                         const void* in, std::size_t in_size, std::size_t out_size) {
+  if (command == static_cast<unsigned>(kWillOpenRequest)) {
+    return Of(request).WillOpen(request, inode, {static_cast<const std::byte*>(in), in_size});
+  }
   if (inode != vfs::kRootInode || command != static_cast<unsigned>(kDaemonStatusRequest) ||
       out_size < sizeof(DaemonStatus)) {
     return void(fuse_reply_err(request, ENOTTY));
@@ -440,6 +445,15 @@ void FuseServer::Control(fuse_req_t request, fuse_ino_t inode, unsigned command,
                       .files_being_written = pending.files,
                       .bytes_being_written = pending.bytes};
   fuse_reply_ioctl(request, 0, &status, sizeof status);
+}
+
+void FuseServer::WillOpen(fuse_req_t request, fuse_ino_t directory, ByteSpan argument) {
+  auto names = ParseWillOpen(argument);
+  if (!names) return ReplyError(request, "hint", directory, names.error());
+  auto taken = tree.WillOpen(directory, *std::move(names));
+  if (!taken) return ReplyError(request, "hint", directory, taken.error());
+  WillOpenRequest answer{.taken = static_cast<std::uint32_t>(*taken)};
+  fuse_reply_ioctl(request, 0, &answer, sizeof answer);
 }
 
 }  // namespace

@@ -226,6 +226,13 @@ class StoreTree final : public Tree {
     return vfs::Rename(*core_, {parent, name, new_parent, new_name}, flags, call);
   }
 
+  Result<std::size_t> WillOpen(InodeId id, std::vector<std::string> names) override {
+    InodePtr directory = MR_TRY(core_->table.FindDirectory(id));
+    const std::string key = MR_TRY(core_->table.DirectoryKeyOf(*directory));
+    for (std::string& name : names) name.insert(0, key);
+    return core_->ahead.WillOpen(std::move(names));
+  }
+
   Status FlushAll(object::Call call) override {
     Status first;
     for (const InodePtr& inode : core_->table.All()) {

@@ -220,6 +220,10 @@ class Tree {
   virtual Status Rename(InodeId parent, std::string_view name, InodeId new_parent, std::string_view new_name,
                         RenameFlags flags, object::Call call = {}) = 0;
 
+  /// Says that these files, named relative to a directory, will be opened in this order, after those said before; they
+  /// are read ahead as memory allows. What is no file is passed over. The number taken: fewer when too many wait.
+  virtual Result<std::size_t> WillOpen(InodeId directory, std::vector<std::string> names) = 0;
+
   /// Publishes everything that open files have written, and reports the first failure.
   virtual Status FlushAll(object::Call call = {}) = 0;
   virtual Pending pending() const = 0;

@@ -310,6 +310,30 @@ TEST_F(MountTest, PrefixesAndTheDiskCache) {
   MustUmount();
 }
 
+/// docs/formats/mount-hints.md, as it stands.
+TEST_F(MountTest, HintsAreGivenAsTheirFormatShows) {
+  if (!Has("/usr/bin/python3")) GTEST_SKIP() << "no /usr/bin/python3";
+  const char* source = std::getenv("MILLRACE_SOURCE");
+  if (!source) GTEST_SKIP() << "MILLRACE_SOURCE does not name the source tree";
+  std::ifstream document(std::filesystem::path(source) / "docs/formats/mount-hints.md");
+  std::string program;
+  for (std::string line; std::getline(document, line);) {
+    if (line.starts_with("    ")) program += line.substr(4) + "\n";
+  }
+  ASSERT_THAT(program, HasSubstr("def will_open"));
+  for (int i = 0; i < 40; ++i) mount_->Put(fmt::format("d/f{}", i * 37 % 40), fmt::format("content {}", i * 37 % 40));
+  MustMount({"--read-only"});
+  program +=
+      "names = [f'f{i * 11 % 40}' for i in range(40)]\n"
+      "assert will_open('d', names + ['none']) == 41\n"
+      "for name in names: assert open('d/' + name).read() == 'content ' + name[1:]\n"
+      "try: will_open('.', ['../d'])\n"
+      "except OSError as error: print(error.errno)\n";
+  std::ofstream(mount_->scratch() / "hints.py") << program;
+  Check("/usr/bin/python3 ../hints.py", "22\n");
+  MustUmount();
+}
+
 TEST_F(MountTest, FoldersMountToo) {
   const auto folder = mount_->scratch() / "folder";
   std::filesystem::create_directories(folder / "sub");
