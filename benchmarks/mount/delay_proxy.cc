@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -89,6 +90,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: delay_proxy LISTEN_PORT SERVER_PORT MILLISECONDS\n");
     return 2;
   }
+  signal(SIGPIPE, SIG_IGN);  // splice has no MSG_NOSIGNAL
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
   setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   const sockaddr_in here = Loopback(std::atoi(argv[1])), there = Loopback(std::atoi(argv[2]));

@@ -190,8 +190,8 @@ def raw_get(url, ranges):
 def raw_small(url, parallel, count=SMALL_COUNT):
     flags = ["-Z", "--parallel-max", str(parallel)] if parallel > 1 else []
     return count / timed(lambda: subprocess.run(
-        ["curl", "-s", "-S", "-f", "--no-progress-meter", *flags, "-o", "/dev/null", f"{url}/{BUCKET}/small/f[00000-{count - 1:05}]"],
-        check=True))
+        ["curl", "-s", "-f", "--no-progress-meter", *flags, "-o", "/dev/null", f"{url}/{BUCKET}/small/f[00000-{count - 1:05}]"],
+        check=True, stderr=subprocess.DEVNULL))
 
 
 def raw_list(url, prefix):
