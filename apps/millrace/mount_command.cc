@@ -25,7 +25,8 @@ constexpr Duration kForever = std::chrono::hours(24 * 365 * 10);
 
 struct MountFlags {
   std::string url, directory, prefix, cache_directory, log_file, metadata_ttl, negative_ttl, file_mode, directory_mode,
-      stored_attributes = "auto";
+      stored_attributes = "auto", staging_directory;
+  std::uint64_t staging_limit = 0;
   std::uint64_t max_cache = 20 * kGiB, read_part = 8 * kMiB, write_part = 8 * kMiB, read_ahead = 1 * kMiB;
   bool read_only = false, allow_other = false, foreground = false;
   bool recover = false;
@@ -78,6 +79,40 @@ Result<vfs::Options> TreeOptions(const MountFlags& flags, const std::string& key
   return options;
 }
 
+/// Where a user's staged writes are, whichever mount they belong to.
+std::filesystem::path DefaultStaging() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/') {
+    return std::filesystem::path(cache) / "millrace" / "staging";
+  }
+  return fmt::format("/var/tmp/millrace-{}/staging", ::geteuid());
+}
+
+/// A quarter of what is free, so that other programs find room too.
+std::uint64_t DefaultStagingLimit(std::filesystem::path directory) {
+  std::error_code error;
+  while (!std::filesystem::exists(directory, error) && directory.has_relative_path())
+    directory = directory.parent_path();
+  const auto space = std::filesystem::space(directory, error);
+  return error ? 1 * kGiB : std::max<std::uint64_t>(space.available / 4, 64 * kMiB);
+}
+
+/// The bucket and its service: the same bucket name elsewhere is another store.
+std::string StoreName(const Context& context, const object::Store& store) {
+  std::string endpoint = context.globals.connect.endpoint_url;
+  for (const char* name : {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}) {
+    if (const char* value = std::getenv(name); endpoint.empty() && value != nullptr) endpoint = value;
+  }
+  return fmt::format("{} {}", store.Describe(), endpoint);
+}
+
+void AddStaging(const MountFlags& flags, const std::string& target, vfs::Options& options) {
+  options.staging_directory =
+      flags.staging_directory.empty() ? DefaultStaging() : std::filesystem::absolute(flags.staging_directory);
+  options.staging_limit =
+      flags.staging_limit > 0 ? flags.staging_limit : DefaultStagingLimit(options.staging_directory);
+  options.staging_target = target;
+}
+
 Status CheckRoot(const object::Url& url, const std::string& prefix) {
   if (url.scheme != object::Url::Scheme::kFile || std::filesystem::is_directory("/" + prefix)) return {};
   return Fail(Code::kNotFound, "{} is no folder", url.ToString());
@@ -95,6 +130,7 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
   object::Location root = MR_TRY(object::Locate(*connection, flags.url));
   vfs::Options options = MR_TRY(TreeOptions(flags, root.key, log));
   MR_TRY(CheckRoot(url, options.prefix));
+  AddStaging(flags, StoreName(context, *root.store), options);
 
   const std::uint64_t total = context.globals.memory_budget;
   const int threads = std::clamp(static_cast<int>(total / 8 / kThreadBytes), 2, flags.threads);
@@ -266,6 +302,12 @@ void AddMount(CLI::App& app, Context& context) {
   mount->add_option("--negative-ttl", flags->negative_ttl, "Trust absence for so long (default: as --metadata-ttl)");
   AddBytes(*mount, "--read-part-size", flags->read_part, "Most bytes of one read request (default 8MiB)");
   AddBytes(*mount, "--write-part-size", flags->write_part, "Bytes of one uploaded part (default 8MiB)");
+  mount->add_option("--staging-dir", flags->staging_directory,
+                    "Keep written bytes here until the store has them (default: $XDG_CACHE_HOME/millrace/staging, or "
+                    "/var/tmp/millrace-UID/staging)");
+  AddBytes(*mount, "--staging-limit", flags->staging_limit,
+           "Of that folder; beyond it, writes give ENOSPC (default: a "
+           "quarter of the free disk)");
   AddBytes(*mount, "--kernel-read-ahead", flags->read_ahead,
            "How far the kernel reads ahead (default 1MiB; needs root)");
   mount->add_option("--threads", flags->threads, "Requests served at a time")

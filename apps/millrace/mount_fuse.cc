@@ -58,6 +58,8 @@ class FuseServer final : public FuseMount, private RequestContext {
   static void Read(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset, fuse_file_info* info);
   static void Write(fuse_req_t request, fuse_ino_t inode, const char* bytes, std::size_t size, off_t offset,
                     fuse_file_info* info);
+  static void Allocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, off_t length,
+                       fuse_file_info* info);
   static void Flush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info);
   static void Sync(fuse_req_t request, fuse_ino_t inode, int data_only, fuse_file_info* info);
   static void Release(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info);
@@ -100,7 +102,7 @@ const fuse_lowlevel_ops FuseServer::kOperations = {
     .open = &Open, .read = &Read, .write = &Write, .flush = &Flush, .release = &Release, .fsync = &Sync,
     .opendir = &OpenDirectory, .readdir = &ReadDirectory, .releasedir = &ReleaseDirectory, .fsyncdir = &SyncDirectory,
     .statfs = &StatFs, .setxattr = &HandleSetXattr, .getxattr = &HandleGetXattr, .listxattr = &HandleListXattrs,
-    .removexattr = &HandleRemoveXattr, .create = &Create, .ioctl = &Control, .forget_multi = &ForgetMany,
+    .removexattr = &HandleRemoveXattr, .create = &Create, .ioctl = &Control, .forget_multi = &ForgetMany, .fallocate = &Allocate,
     .readdirplus = &ReadDirectoryPlus};
 // clang-format on
 
@@ -271,8 +273,7 @@ void FuseServer::Keep(std::unique_ptr<vfs::File> file, fuse_req_t request, bool 
   handle->file = std::move(file);
   if (writes) handle->opener = ProcessOf(request);
   info->fh = reinterpret_cast<std::uint64_t>(handle.get());
-  info->direct_io = writes;  // bytes of a version that is being made never mix with cached pages of an old one
-  info->keep_cache = !writes && handle->file->may_keep_pages();
+  info->keep_cache = handle->file->may_keep_pages();
   info->noflush = !writes;
   MutexLock lock(mutex_);
   files_.insert(handle.release());
@@ -297,6 +298,9 @@ void FuseServer::Open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info
 void FuseServer::Create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* info) {
   FuseServer& server = Of(request);
   auto created = server.tree.Create(parent, name, (info->flags & O_EXCL) != 0, OwnershipOf(request, mode));
+  if (created && (info->flags & O_TRUNC)) {
+    if (Status cut = created->file->Truncate(0); !cut) created = Fail(cut.error());
+  }
   if (!created) return server.ReplyError(request, "create", parent, created.error());
   fuse_entry_param param = ToEntry(created->entry);
   server.Keep(std::move(created->file), request, true, info);
@@ -327,6 +331,24 @@ void FuseServer::Write(fuse_req_t request, fuse_ino_t inode, const char* bytes, 
   Status written = HandleOf(info).file->Write(static_cast<std::uint64_t>(offset), AsBytes({bytes, size}));
   if (!written) return Of(request).ReplyError(request, "write", inode, written.error());
   fuse_reply_write(request, size);
+}
+
+void FuseServer::Allocate(fuse_req_t request, fuse_ino_t inode, int mode, off_t offset, off_t length,
+                          fuse_file_info* info) {
+  FuseServer& server = Of(request);
+  vfs::File& file = *HandleOf(info).file;
+  const bool zeros = (mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE)) != 0;
+  if (mode & ~(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE)) {
+    return void(fuse_reply_err(request, EOPNOTSUPP));
+  }
+  const auto begin = static_cast<std::uint64_t>(offset), bytes = static_cast<std::uint64_t>(length);
+  Status done = zeros ? file.Zero(begin, bytes) : Status();
+  if (done && !(mode & FALLOC_FL_KEEP_SIZE)) {
+    auto entry = server.tree.GetAttributes(inode);
+    if (!entry) done = Fail(entry.error());
+    if (entry && entry->attributes.size < begin + bytes) done = file.Truncate(begin + bytes);
+  }
+  server.ReplyStatus(request, "fallocate", inode, done);
 }
 
 void FuseServer::Flush(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {

@@ -10,13 +10,14 @@
 
 namespace millrace::vfs {
 
-Core::Core(object::Store& s, cache::BlockCache& c, MemoryBudget& b, Options o)
+Core::Core(object::Store& s, cache::BlockCache& c, MemoryBudget& b, std::unique_ptr<StagingArea> area, Options o)
     : store(s),
       cache(c),
       budget(b),
       options(std::move(o)),
       clock(*options.clock),
       began(options.clock->Wall()),
+      staging(std::move(area)),
       table(options.prefix),
       metadata(*options.clock, options.metadata_ttl, options.negative_ttl, options.metadata_entries),
       attributes(store, metadata, *options.clock, options.prefix, options.stored_attributes),
@@ -34,6 +35,10 @@ Kind KindOf(const Metadata& state) {
   return state.is_symlink() ? Kind::kSymlink : Kind::kFile;
 }
 
+void Core::Learn(Inode& inode, const Metadata& state) {
+  if (!inode.writer && state.as_of >= inode.told.as_of) inode.Learn(state);
+}
+
 Entry Core::Tell(Inode& inode, const Metadata& state) {
   static const StoredAttributes kNothing;
   Entry entry;
@@ -43,7 +48,7 @@ Entry Core::Tell(Inode& inode, const Metadata& state) {
   a.linked = table.IsLinked(inode);
   entry.valid_for = metadata.ValidFor(state);
   MutexLock lock(inode.mutex);
-  if (inode.told.as_of <= state.as_of) inode.Learn(state);
+  Learn(inode, state);
   const StoredAttributes& stored = inode.told.attributes ? *inode.told.attributes : kNothing;
   const bool directory = inode.kind == Kind::kDirectory;
   a.permissions = stored.mode.value_or(directory ? options.directory_permissions : options.file_permissions) & 07777;
@@ -86,27 +91,25 @@ std::shared_ptr<Writer> Core::WriterOf(Inode& inode) {
   return inode.writer;
 }
 
-Result<std::shared_ptr<Writer>> Core::StartWriter(Inode& inode, Writer::Start start) {
-  const std::string key = start.key;
-  if (!start.metadata) {  // what replaces a file keeps its owner and mode
-    MutexLock lock(inode.mutex);
-    if (inode.told.attributes) {
-      MR_TRY(ToMetadata(*inode.told.attributes, start.metadata.emplace()));
-      ForgetTimes(*start.metadata);
-    }
+Status Core::MakeWriter(const InodePtr& inode, Writer::Start start) {
+  if (!start.base && !start.metadata && inode->told.attributes) {  // what replaces a file keeps its owner and mode
+    MR_TRY(ToMetadata(*inode->told.attributes, start.metadata.emplace()));
+    ForgetTimes(*start.metadata);
   }
-  auto user_metadata = start.metadata;
-  auto writer = std::make_shared<Writer>(Writer::Environment{.store = store,
-                                                             .budget = budget,
-                                                             .clock = clock,
-                                                             .part_bytes = options.write_part_bytes,
-                                                             .parallel_parts = options.write_parallel_parts},
-                                         std::move(start));
-  MutexLock lock(inode.mutex);
-  if (inode.writer) return Fail(Code::kBusy, "{} is open for writing already", key);
-  inode.writer = writer;
-  inode.metadata = std::move(user_metadata);
-  return writer;
+  inode->metadata = start.metadata;
+  start.on_published = [this, weak = std::weak_ptr<Inode>(inode)](const Metadata& now) {
+    if (InodePtr published = weak.lock()) OnPublished(*published, now);
+  };
+  inode->writer = std::make_shared<Writer>(Writer::Environment{.store = store,
+                                                               .cache = cache,
+                                                               .budget = budget,
+                                                               .staging = *staging,
+                                                               .uploads = uploads,
+                                                               .clock = clock,
+                                                               .part_bytes = options.write_part_bytes,
+                                                               .parallel_parts = options.write_parallel_parts},
+                                           std::move(start));
+  return {};
 }
 
 Result<PathGate::Pass> Core::Enter(const Inode& inode, const object::Call& call) {
@@ -125,36 +128,83 @@ Status Core::Publish(Inode& inode, Writer& writer, const object::Call& call) {
 
 Status Core::PublishHere(Inode& inode, Writer& writer, const object::Call& call) {
   MutexLock changing(inode.changing);
-  auto published = MR_TRY(writer.Publish(call));
-  if (!published) return {};
-  auto path = table.PathOf(inode);
-  const WallTime published_change = published->modified;
-  table.SetLocal(inode, false);
-  MutexLock lock(inode.mutex);
-  Metadata& state = *published;
-  state.complete = true;
-  state.attributes = inode.told.attributes;
-  if (state.attributes && inode.times_set != published_change) {
-    StoredAttributes kept = *state.attributes;
-    kept.modified = kept.accessed = kept.changed = std::nullopt;
-    state.attributes = kept.empty() ? nullptr : std::make_shared<const StoredAttributes>(std::move(kept));
-  }
-  if (path) metadata.Put(*path, state);
-  inode.Learn(std::move(state));
-  return {};
+  return writer.Publish(call);
 }
 
-void Core::EndWriter(Inode& inode, Writer& writer) {
+void Core::OnPublished(Inode& inode, Metadata now) {
+  auto path = table.PathOf(inode);
+  table.SetLocal(inode, false);
+  MutexLock lock(inode.mutex);
+  now.complete = true;
+  now.attributes = inode.told.attributes;
+  if (now.attributes && inode.times_set != now.modified) {
+    StoredAttributes kept = *now.attributes;
+    kept.modified = kept.accessed = kept.changed = std::nullopt;
+    now.attributes = kept.empty() ? nullptr : std::make_shared<const StoredAttributes>(std::move(kept));
+  }
+  if (path) metadata.Put(*path, now);
+  inode.LearnMove(std::move(now));  // what is open here has seen it grow
+}
+
+Result<std::shared_ptr<Writer>> Core::JoinWriter(const InodePtr& inode, Writer::Start start) {
+  MutexLock lock(inode->mutex);
+  if (!inode->writer) MR_TRY(MakeWriter(inode, std::move(start)));
+  ++inode->writing_files;
+  return inode->writer;
+}
+
+Result<std::shared_ptr<Writer>> Core::JoinWriter(const InodePtr& inode, std::uint64_t content) {
+  MutexLock lock(inode->mutex);
+  if (inode->content != content) return Fail(Code::kStale, "the file was replaced after it was opened; open it again");
+  if (!inode->writer) {
+    Writer::Start start{.key = MR_TRY(table.PathOf(*inode))};
+    if (!inode->told.etag.empty()) start.base = {start.key, inode->told.etag, inode->told.size};
+    MR_TRY(MakeWriter(inode, std::move(start)));
+  }
+  ++inode->writing_files;
+  return inode->writer;
+}
+
+Status Core::LeaveWriter(Inode& inode, const std::shared_ptr<Writer>& writer, bool publish, const object::Call& call) {
   {
     MutexLock lock(inode.mutex);
-    if (inode.writer.get() == &writer) {
-      inode.writer = nullptr;
+    if (inode.writing_files > 1) publish = false;
+  }
+  Status published = publish ? Publish(inode, *writer, call) : Status();
+  std::shared_ptr<Writer> ended;  // outlives the lock: its end may ask the store
+  {
+    MutexLock lock(inode.mutex);
+    if (--inode.writing_files > 0 || inode.writer != writer) return published;
+    if (table.IsLinked(inode) || inode.open_files == 0) {
+      ended = std::move(inode.writer);
       inode.metadata.reset();
       inode.times_set.reset();
     }
   }
   // What never reached the store does not exist.
-  if (table.IsLocal(inode) && !writer.stored()) table.Unlink(inode);
+  if (ended && table.IsLocal(inode) && !writer->stored()) table.Unlink(inode);
+  return published;
+}
+
+std::shared_ptr<Writer> Core::BeginUnlink(const InodePtr& inode, const object::Call& call) {
+  std::shared_ptr<Writer> writer;
+  bool open;
+  {
+    MutexLock lock(inode->mutex);
+    open = inode->open_files > 0;
+    if (open && !inode->writer && staging && !inode->told.etag.empty()) {
+      if (auto key = table.PathOf(*inode)) {
+        (void)MakeWriter(inode, {.key = *key, .base = cache::ObjectVersion{*key, inode->told.etag, inode->told.size}});
+      }
+    }
+    writer = inode->writer;
+  }
+  if (!writer) return nullptr;
+  writer->Abandon();
+  if (Status kept = open ? writer->Detach(call) : Status(); !kept) {
+    options.log.Warning("a file that is open and removed cannot be read on in full", {{"reason", kept.error()}});
+  }
+  return writer;
 }
 
 StoredAttributes Core::NewAttributes(std::uint32_t type, const Ownership& ownership, Inode& parent) {
@@ -231,7 +281,7 @@ Result<Place> Core::PlaceOf(InodeId parent, std::string_view name) const {
 
 Result<Metadata> Core::StateAt(const Place& place, const object::Call& call) {
   InodePtr inode = table.FindChild(place.parent, place.name);
-  if (inode && table.IsLocal(*inode)) {
+  if (inode && (table.IsLocal(*inode) || WriterOf(*inode))) {
     MutexLock lock(inode->mutex);
     Metadata state = inode->told;
     state.as_of = clock.Now();

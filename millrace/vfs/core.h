@@ -5,12 +5,14 @@
 #include <memory>
 #include <string>
 
+#include "millrace/object/work_queue.h"
 #include "millrace/vfs/attribute_store.h"
 #include "millrace/vfs/file_readahead.h"
 #include "millrace/vfs/inode_table.h"
 #include "millrace/vfs/metadata_cache.h"
 #include "millrace/vfs/path_gate.h"
 #include "millrace/vfs/resolver.h"
+#include "millrace/vfs/staging_area.h"
 #include "millrace/vfs/tree.h"
 #include "millrace/vfs/writer.h"
 
@@ -26,7 +28,8 @@ struct Place {
 
 /// The state of one Tree. Lock order: Inode::mutex, then those inside table, metadata and Writer.
 struct Core {
-  Core(object::Store& s, cache::BlockCache& c, MemoryBudget& b, Options o);
+  /// `staging`: none for a read-only tree.
+  Core(object::Store& s, cache::BlockCache& c, MemoryBudget& b, std::unique_ptr<StagingArea> staging, Options o);
 
   object::Store& store;
   cache::BlockCache& cache;
@@ -34,6 +37,8 @@ struct Core {
   const Options options;
   const Clock& clock;
   const WallTime began;  ///< the time that directories show
+  const std::unique_ptr<StagingArea> staging;
+  object::WorkQueue uploads{"upload", 4};  ///< of all writers; they wait for their parts before they go
   InodeTable table;
   MetadataCache metadata;
   AttributeStore attributes;
@@ -49,14 +54,22 @@ struct Core {
   Result<Metadata> FileState(Inode& inode, bool now, const object::Call& call) MR_EXCLUDES(inode.mutex);
 
   std::shared_ptr<Writer> WriterOf(Inode& inode) MR_EXCLUDES(inode.mutex);
-  /// Makes the inode's one writer; kBusy when it has one.
-  Result<std::shared_ptr<Writer>> StartWriter(Inode& inode, Writer::Start start) MR_EXCLUDES(inode.mutex);
-  /// Publishes and lets everybody know; once no rename is under way that covers the file.
+  /// What the store says now; what is written here wins.
+  void Learn(Inode& inode, const Metadata& state) MR_REQUIRES(inode.mutex);
+  /// The inode's writer for one file more; made as `start` says if there is none.
+  Result<std::shared_ptr<Writer>> JoinWriter(const InodePtr& inode, Writer::Start start) MR_EXCLUDES(inode->mutex);
+  /// One that a file which reads `content` may join: its base is what the store has.
+  Result<std::shared_ptr<Writer>> JoinWriter(const InodePtr& inode, std::uint64_t content) MR_EXCLUDES(inode->mutex);
+  /// A file that holds the writer closes. The last one publishes, and the writer goes.
+  Status LeaveWriter(Inode& inode, const std::shared_ptr<Writer>& writer, bool publish, const object::Call& call)
+      MR_EXCLUDES(inode.mutex);
+  /// Publishes; once no rename is under way that covers the file.
   Status Publish(Inode& inode, Writer& writer, const object::Call& call) MR_EXCLUDES(inode.mutex);
   /// The same, for whoever has a pass for the file, or has closed the directory it is in.
   Status PublishHere(Inode& inode, Writer& writer, const object::Call& call) MR_EXCLUDES(inode.mutex);
-  /// The last holder lets the writer go.
-  void EndWriter(Inode& inode, Writer& writer) MR_EXCLUDES(inode.mutex);
+  /// Before a file loses its name for good: nothing of it will be published, and files that have it open will find its
+  /// content as far as the staging area can hold it. Gives the writer to Revive should the name stay after all.
+  std::shared_ptr<Writer> BeginUnlink(const InodePtr& inode, const object::Call& call) MR_EXCLUDES(inode->mutex);
 
   /// Attributes to store for something new in a directory, where they are not those that the options give anyway.
   StoredAttributes NewAttributes(std::uint32_t type, const Ownership& ownership, Inode& parent)
@@ -82,6 +95,8 @@ struct Core {
  private:
   Status ChangeWithWriter(Inode& inode, Writer& writer, const std::string& path, const AttributeStore::Change& change,
                           const object::Call& call) MR_EXCLUDES(inode.mutex);
+  Status MakeWriter(const InodePtr& inode, Writer::Start start) MR_REQUIRES(inode->mutex);
+  void OnPublished(Inode& inode, Metadata now) MR_EXCLUDES(inode.mutex);
 };
 
 Kind KindOf(const Metadata& state);
@@ -89,10 +104,8 @@ Kind KindOf(const Metadata& state);
 /// Opens the stored version of a file.
 Result<std::unique_ptr<File>> OpenStored(std::shared_ptr<Core> core, InodePtr inode, OpenFlags flags,
                                          const object::Call& call);
-/// The file that `writer`, which is the inode's, makes.
+/// A file that has joined `writer`, the inode's.
 std::unique_ptr<File> OpenWriting(std::shared_ptr<Core> core, InodePtr inode, std::shared_ptr<Writer> writer);
-/// As File::Write would, so that it can be refused for the same reasons.
-Status TruncateThrough(File& file, std::uint64_t size);
 
 std::unique_ptr<Directory> MakeDirectoryReader(std::shared_ptr<Core> core, InodePtr inode);
 

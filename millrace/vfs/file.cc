@@ -8,11 +8,16 @@ namespace {
 class OpenedFile final : public File {
  public:
   OpenedFile(std::shared_ptr<Core> core, InodePtr inode)
-      : core_(std::move(core)), inode_(std::move(inode)), reader_(*core_) {}
+      : core_(std::move(core)), inode_(std::move(inode)), reader_(*core_) {
+    MutexLock lock(inode_->mutex);
+    ++inode_->open_files;
+  }
   ~OpenedFile() override {
-    if (writer_) {
-      if (writer_->unpublished()) writer_->Abandon();
-      core_->EndWriter(*inode_, *writer_);
+    (void)Leave(/*publish=*/false, {});
+    std::shared_ptr<Writer> ended;
+    MutexLock lock(inode_->mutex);
+    if (--inode_->open_files == 0 && inode_->writing_files == 0 && !core_->table.IsLinked(*inode_)) {
+      ended = std::move(inode_->writer);  // nobody can read it any more
     }
   }
 
@@ -21,83 +26,91 @@ class OpenedFile final : public File {
   bool found_change() const override { return found_change_; }
 
   Result<cache::View> ReadView(std::uint64_t offset, MutableByteSpan room, object::Call call) override {
+    if (auto writer = core_->WriterOf(*inode_)) {
+      MR_TRY(CheckContent());
+      auto read_stored = [&](const cache::ObjectVersion& version, std::uint64_t at,
+                             MutableByteSpan bytes) -> Result<std::size_t> {
+        return MR_TRY(reader_.Read(version, at, bytes, call)).CopyTo(bytes);
+      };
+      const std::size_t read = MR_TRY(writer->Read(offset, room, read_stored, call));
+      return cache::View{{{.bytes = room.first(read), .owner = nullptr}}};
+    }
     cache::ObjectVersion version = MR_TRY(ReadableVersion());
     return reader_.Read(version, offset, room, call);
   }
 
   Status Write(std::uint64_t offset, ByteSpan bytes, object::Call call) override {
     auto writer = MR_TRY(EnsureWriter());
+    has_written_ = true;
     return writer->Write(offset, bytes, call);
   }
-  Status Truncate(std::uint64_t size) {
+  Status Truncate(std::uint64_t size, object::Call call) override {
     auto writer = MR_TRY(EnsureWriter());
-    return writer->Truncate(size);
+    return writer->Truncate(size, call);
+  }
+  Status Zero(std::uint64_t offset, std::uint64_t length, object::Call call) override {
+    auto writer = MR_TRY(EnsureWriter());
+    has_written_ = true;
+    return writer->Zero(offset, length, call);
   }
 
   Status Sync(object::Call call) override {
-    auto writer = OwnWriter();
+    auto writer = core_->WriterOf(*inode_);
     return writer ? core_->Publish(*inode_, *writer, call) : Status();
   }
   Status Flush(object::Call call) override {
-    auto writer = OwnWriter();
-    return writer && writer->has_written() ? core_->Publish(*inode_, *writer, call) : Status();
-  }
-  Status Close(object::Call call) override {
-    auto writer = OwnWriter();
-    if (!writer) return {};
-    Status published = core_->Publish(*inode_, *writer, call);
-    if (!published) writer->Abandon();
-    core_->EndWriter(*inode_, *writer);
-    MutexLock lock(mutex_);
-    writer_ = nullptr;
+    if (!has_written_.exchange(false)) return {};
+    Status published = Sync(call);
+    if (!published) has_written_ = true;
     return published;
   }
+  Status Close(object::Call call) override { return Leave(/*publish=*/true, call); }
 
  private:
   friend Result<std::unique_ptr<File>> millrace::vfs::OpenStored(std::shared_ptr<Core>, InodePtr, OpenFlags,
                                                                  const object::Call&);
   friend std::unique_ptr<File> millrace::vfs::OpenWriting(std::shared_ptr<Core>, InodePtr, std::shared_ptr<Writer>);
 
-  std::shared_ptr<Writer> OwnWriter() const MR_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    return writer_;
+  Status CheckContent() const {
+    MutexLock lock(inode_->mutex);
+    if (inode_->content == content_) return {};
+    return Fail(Code::kStale, "the file was replaced after it was opened; open it again");
   }
 
-  /// The version this handle reads, if it still is the inode's.
+  /// The version this handle reads: the newest that this tree has made of the one it opened.
   Result<cache::ObjectVersion> ReadableVersion() MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    if (writer_) {
-      if (writer_->unpublished()) {
-        return Fail(Code::kUnsupported, "what was written to {} can be read back after fsync or close", version_.key);
-      }
-      return writer_->stored().value_or(version_);
-    }
+    MR_TRY(CheckContent());
+    auto path = core_->table.PathOf(*inode_);
+    if (!path) return version_;  // unlinked: as far as its bytes are here
     MutexLock inode_lock(inode_->mutex);
-    if (inode_->content != content_) {
-      return Fail(Code::kStale, "{} was replaced after it was opened; open it again", version_.key);
-    }
     if (inode_->moves != moves_) {  // the same bytes are another object, or version, now
-      version_ = {MR_TRY(core_->table.PathOf(*inode_)), inode_->told.etag, inode_->told.size};
+      version_ = {*std::move(path), inode_->told.etag, inode_->told.size};
       moves_ = inode_->moves;
     }
     return version_;
   }
 
-  /// Handles opened for reading and writing become the inode's writer with their first write.
+  /// Handles that may write join the inode's writer with their first change.
   Result<std::shared_ptr<Writer>> EnsureWriter() MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     if (!writable_) return Fail(Code::kPermissionDenied, "{} is open for reading only", version_.key);
-    if (!writer_) {
-      std::string key = MR_TRY(core_->table.PathOf(*inode_));
-      writer_ = MR_TRY(core_->StartWriter(*inode_, {.key = std::move(key), .base = version_}));
-    }
+    if (!writer_) writer_ = MR_TRY(core_->JoinWriter(inode_, content_));
     return writer_;
+  }
+
+  Status Leave(bool publish, const object::Call& call) MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    auto writer = std::exchange(writer_, nullptr);
+    lock.Unlock();
+    return writer ? core_->LeaveWriter(*inode_, writer, publish, call) : Status();
   }
 
   const std::shared_ptr<Core> core_;
   const InodePtr inode_;
   Reader reader_;
   bool writable_ = false, may_keep_pages_ = false, found_change_ = false;  ///< constant once open
+  std::atomic<bool> has_written_ = false;                                  ///< since the last Flush
 
   mutable Mutex mutex_;
   cache::ObjectVersion version_ MR_GUARDED_BY(mutex_);
@@ -141,35 +154,31 @@ Result<std::size_t> File::Read(std::uint64_t offset, MutableByteSpan into, objec
   return view.CopyTo(into);
 }
 
-Status TruncateThrough(File& file, std::uint64_t size) { return static_cast<OpenedFile&>(file).Truncate(size); }
-
 std::unique_ptr<File> OpenWriting(std::shared_ptr<Core> core, InodePtr inode, std::shared_ptr<Writer> writer) {
-  auto file = std::make_unique<OpenedFile>(std::move(core), std::move(inode));
+  auto file = std::make_unique<OpenedFile>(std::move(core), inode);
   file->writable_ = true;
-  MutexLock lock(file->mutex_);
+  MutexLock file_lock(file->mutex_);
   file->writer_ = std::move(writer);
+  MutexLock lock(inode->mutex);
+  file->content_ = inode->content;
   return file;
 }
 
 Result<std::unique_ptr<File>> OpenStored(std::shared_ptr<Core> core, InodePtr inode, OpenFlags flags,
                                          const object::Call& call) {
-  if (auto writer = core->WriterOf(*inode); writer && writer->unpublished()) {
-    return Fail(Code::kBusy, "{} is being written; it can be opened once that is published",
-                core->table.PathOf(*inode).value_or("the file"));
-  }
   Metadata state = MR_TRY(CurrentVersion(*core, *inode, flags, call));
   std::string path = MR_TRY(core->table.PathOf(*inode));
   auto file = std::make_unique<OpenedFile>(core, inode);
   file->writable_ = flags.write;
   MutexLock file_lock(file->mutex_);
-  file->version_ = {std::move(path), state.etag, state.size};
   MutexLock lock(inode->mutex);
   file->found_change_ = inode->told.etag != state.etag;
   file->may_keep_pages_ = inode->pages_etag == state.etag;
-  inode->Learn(state);
+  core->Learn(*inode, state);
+  file->version_ = {std::move(path), inode->told.etag, inode->told.size};
   file->content_ = inode->content;
   file->moves_ = inode->moves;
-  inode->pages_etag = state.etag;
+  inode->pages_etag = inode->told.etag;
   return file;
 }
 

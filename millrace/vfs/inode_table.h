@@ -41,6 +41,8 @@ struct Inode {
   std::optional<UserMetadata> metadata MR_GUARDED_BY(mutex);
   /// …and the writer's time of change when told.attributes got times that are newer than its bytes.
   std::optional<WallTime> times_set MR_GUARDED_BY(mutex);
+  int open_files MR_GUARDED_BY(mutex) = 0;
+  int writing_files MR_GUARDED_BY(mutex) = 0;  ///< those that hold the writer
 
  private:
   friend class InodeTable;

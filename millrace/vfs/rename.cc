@@ -25,15 +25,17 @@ Status RenameFile(Core& core, const Place& from, const Place& to, RenameFlags fl
     moved = inode->told;
   }
   InodePtr replaced = core.table.FindChild(to.parent, to.name);
-  if (auto other = replaced ? core.WriterOf(*replaced) : nullptr) other->Abandon();
   auto metadata = MR_TRY(MetadataOfCopy(core, *source, moved.modified));
   if (core.attributes.stores() && !FromMetadata(metadata.value_or(source->metadata)).empty()) {
     MR_TRY(core.attributes.Mark(std::string(DirectoryOf(to.path)), call));
   }
   if (metadata) moved.attributes = std::make_shared<const StoredAttributes>(FromMetadata(*metadata));
   MR_TRY(core.attributes.Keep(std::string(DirectoryOf(from.path)), call));
-  auto copied = MR_TRY(CopyVersion(core.store, *source, to.path,
-                                   {.if_none_match = flags.no_replace, .metadata = std::move(metadata)}, call));
+  auto unlinked = replaced ? core.BeginUnlink(replaced, call) : nullptr;
+  auto result = CopyVersion(core.store, *source, to.path,
+                            {.if_none_match = flags.no_replace, .metadata = std::move(metadata)}, call);
+  if (!result && unlinked) unlinked->Revive();
+  auto copied = MR_TRY(std::move(result));
   MR_TRY(object::Delete(core.store, from.path, call));
 
   moved.etag = copied.etag;

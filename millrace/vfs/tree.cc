@@ -131,7 +131,7 @@ class StoreTree final : public Tree {
       MR_TRY(CheckOverwrite(*inode));
     }
     if (!flags.truncate) return OpenStored(core_, std::move(inode), flags, call);
-    return OpenTruncated(std::move(inode));
+    return OpenTruncated(std::move(inode), call);
   }
 
   Result<Created> Create(InodeId parent, std::string_view name, bool exclusive, const Ownership& ownership,
@@ -154,14 +154,16 @@ class StoreTree final : public Tree {
     }
     Entry entry = Acquire(place, state);
     InodePtr inode = MR_TRY(core_->table.Find(entry.attributes.inode));
-    auto writer = core_->StartWriter(*inode, std::move(start));
-    if (!writer) {
-      core_->table.Forget(inode->id, 1);
-      return Fail(writer.error());
+    if (!fresh) {
+      auto file = OpenStored(core_, inode, {.read = false, .write = true}, call);
+      if (!file) core_->table.Forget(inode->id, 1);
+      if (!file) return Fail(file.error());
+      return Created{core_->Tell(*inode, state), *std::move(file)};
     }
-    if (fresh) core_->table.SetLocal(*inode, true);
-    if (fresh) core_->TouchDirectory(parent);
-    return Created{core_->Tell(*inode, state), OpenWriting(core_, inode, *std::move(writer))};
+    auto writer = MR_TRY(core_->JoinWriter(inode, std::move(start)));
+    core_->table.SetLocal(*inode, true);
+    core_->TouchDirectory(parent);
+    return Created{core_->Tell(*inode, state), OpenWriting(core_, inode, std::move(writer))};
   }
 
   Result<std::unique_ptr<Directory>> OpenDirectory(InodeId id) override {
@@ -209,13 +211,12 @@ class StoreTree final : public Tree {
     if (state.is_directory()) return Fail(Code::kIsDirectory, "{} is a directory", place.path);
     if (!core_->options.allow_delete) return Refuse("deleting", place.path);
     InodePtr inode = core_->table.FindChild(parent, name);
-    bool stored = true;
-    if (auto writer = inode ? core_->WriterOf(*inode) : nullptr) {
-      writer->Abandon();
-      stored = !core_->table.IsLocal(*inode) || writer->stored();
-    }
     MR_TRY(core_->attributes.Keep(std::string(DirectoryOf(place.path)), call));
-    if (stored) MR_TRY(object::Delete(core_->store, place.path, call));
+    auto writer = inode ? core_->BeginUnlink(inode, call) : nullptr;
+    const bool stored = !writer || !core_->table.IsLocal(*inode) || writer->stored();
+    Status deleted = stored ? object::Delete(core_->store, place.path, call) : Status();
+    if (!deleted && writer) writer->Revive();
+    MR_TRY(std::move(deleted));
     Removed(place, inode.get());
     return {};
   }
@@ -358,21 +359,22 @@ class StoreTree final : public Tree {
     core_->TouchDirectory(place.parent);
   }
 
-  Result<std::unique_ptr<File>> OpenTruncated(InodePtr inode) {
+  Result<std::unique_ptr<File>> OpenTruncated(InodePtr inode, const object::Call& call) {
     std::string path = MR_TRY(core_->table.PathOf(*inode));
-    auto writer = MR_TRY(core_->StartWriter(*inode, {.key = std::move(path), .unpublished = true}));
-    return OpenWriting(core_, std::move(inode), std::move(writer));
+    auto writer = MR_TRY(core_->JoinWriter(inode, {.key = std::move(path), .unpublished = true}));
+    auto file = OpenWriting(core_, std::move(inode), std::move(writer));
+    MR_TRY(file->Truncate(0, call));
+    return file;
   }
 
   Status Resize(const InodePtr& inode, std::uint64_t size, File* through, const object::Call& call) {
-    if (through) return TruncateThrough(*through, size);
-    if (auto writer = core_->WriterOf(*inode)) return writer->Truncate(size);
+    if (through) return through->Truncate(size, call);
     std::unique_ptr<File> file;
     if (size == 0) {
-      file = MR_TRY(OpenTruncated(inode));
+      file = MR_TRY(OpenTruncated(inode, call));
     } else {
       file = MR_TRY(OpenStored(core_, inode, {.read = false, .write = true}, call));
-      MR_TRY(TruncateThrough(*file, size));
+      MR_TRY(file->Truncate(size, call));
     }
     return file->Close(call);
   }
@@ -401,7 +403,14 @@ Result<std::unique_ptr<Tree>> Tree::Open(object::Store& store, cache::BlockCache
     return Fail(page.error().Context(fmt::format("cannot list {}", store.Describe())));
   }
   if (!options.read_only) RecoverLeftRenames(store, options, call);
-  return std::make_unique<StoreTree>(std::make_shared<Core>(store, cache, budget, std::move(options)));
+  std::unique_ptr<StagingArea> staging;
+  if (!options.read_only) {
+    staging = MR_TRY(StagingArea::Open({.directory = options.staging_directory,
+                                        .limit_bytes = options.staging_limit,
+                                        .target = options.staging_target}));
+  }
+  return std::make_unique<StoreTree>(
+      std::make_shared<Core>(store, cache, budget, std::move(staging), std::move(options)));
 }
 
 }  // namespace millrace::vfs

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -73,7 +74,11 @@ struct Options {
   std::uint64_t read_part_bytes = 8 * kMiB;
   std::uint64_t max_readahead = 64 * kMiB;  ///< of one file; all files together use at most half of the cache's memory
   std::uint64_t write_part_bytes = 8 * kMiB;
-  int write_parallel_parts = 4;   ///< of one file
+  int write_parallel_parts = 4;  ///< of one file
+  /// Where what is written waits for its upload; a tree that is not read-only needs it.
+  std::filesystem::path staging_directory;
+  std::uint64_t staging_limit = 16 * kGiB;
+  std::string staging_target;     ///< names the store among all that use the folder
   Clock* clock = &SystemClock();  ///< must outlive the tree
   /// Names this process in the records of renames under way, and tells whether such a name's process is still there.
   std::string owner = "unknown";
@@ -88,9 +93,10 @@ struct OpenFlags {
   bool truncate = false;
 };
 
-/// An open file. Thread-safe. Reads are all of the version that was current at the open, or fail with kStale. Writes
-/// go on where the last one ended (others fail with kUnsupported and change nothing) and appear under the name as a
-/// whole, when Flush or Sync publishes them. Destroying a file without Close gives up what was not published.
+/// An open file. Thread-safe. Reads are of the version that was current at the open, with what has been written through
+/// this tree since, or fail with kStale. Writes go to local staging, are seen by every open file of this tree at once,
+/// and appear under the name as a whole, when Flush or Sync publishes them. Destroying the last file that wrote without
+/// Close gives up what was not published.
 class File {
  public:
   virtual ~File() = default;
@@ -100,13 +106,17 @@ class File {
   virtual Result<cache::View> ReadView(std::uint64_t offset, MutableByteSpan room, object::Call call = {}) = 0;
   /// The same, copied into `into`; the number of bytes.
   Result<std::size_t> Read(std::uint64_t offset, MutableByteSpan into, object::Call call = {});
-  /// Copies; blocks while too many parts are on their way. A failed upload fails this and every later call.
+  /// Copies. Anywhere: bytes between the end and `offset` are zeros. kNoSpace when the staging area is full.
   virtual Status Write(std::uint64_t offset, ByteSpan bytes, object::Call call = {}) = 0;
-  /// Publishes what was written; then it is durable and visible to everybody. Later writes go on and publish again.
+  virtual Status Truncate(std::uint64_t size, object::Call call = {}) = 0;
+  /// Makes what the file has of a range zeros.
+  virtual Status Zero(std::uint64_t offset, std::uint64_t length, object::Call call = {}) = 0;
+  /// Publishes what was written to the file; then it is durable and visible to everybody. Later writes go on and
+  /// publish again, and so do failed ones.
   virtual Status Sync(object::Call call = {}) = 0;
-  /// What close(2) waits for: like Sync, but leaves a file into which nothing was written to Close.
+  /// What close(2) waits for: like Sync, but leaves a file into which nothing was written through here to Close.
   virtual Status Flush(object::Call call = {}) = 0;
-  /// Publishes what is left. Call once, last.
+  /// Publishes what is left when this is the last file that writes. Call once, last.
   virtual Status Close(object::Call call = {}) = 0;
   /// True when pages that the caller keeps of this inode are still those of the version opened.
   virtual bool may_keep_pages() const = 0;
@@ -176,8 +186,7 @@ class Tree {
   virtual Duration negative_ttl() const = 0;
 
   virtual Result<Entry> GetAttributes(InodeId inode, object::Call call = {}) = 0;
-  /// Sizes: 0, the present one, and, while nothing has been written through an open handle, shorter ones. The rest is
-  /// stored with the object (see attributes.h), unless the policy is never: then it is ignored.
+  /// Any size. The rest is stored with the object (see attributes.h), unless the policy is never: then it is ignored.
   virtual Result<Entry> SetAttributes(InodeId inode, const AttributeChange& change, File* through,
                                       object::Call call = {}) = 0;
 
@@ -204,8 +213,8 @@ class Tree {
     Entry entry;
     std::unique_ptr<File> file;
   };
-  /// A new file, open for writing. With `exclusive`, publishing fails with kAlreadyExists if somebody else made it
-  /// meanwhile.
+  /// A new file, open for writing; one that exists is opened as it is, unless `exclusive`: then it is kAlreadyExists,
+  /// also when publishing finds that somebody else made it meanwhile.
   virtual Result<Created> Create(InodeId parent, std::string_view name, bool exclusive, const Ownership& ownership = {},
                                  object::Call call = {}) = 0;
   virtual Result<std::unique_ptr<Directory>> OpenDirectory(InodeId inode) = 0;

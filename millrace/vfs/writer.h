@@ -1,7 +1,10 @@
-// One file being written: the pending bytes and the version they build on.
+// One file being written: a stored version with local changes laid over it.
 #pragma once
 
 #include <atomic>
+#include <deque>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,20 +14,31 @@
 #include "millrace/base/sync.h"
 #include "millrace/cache/block_cache.h"
 #include "millrace/object/store.h"
-#include "millrace/transfer/multipart_writer.h"
+#include "millrace/object/work_queue.h"
+#include "millrace/vfs/interval_set.h"
 #include "millrace/vfs/metadata_cache.h"
+#include "millrace/vfs/part_layout.h"
+#include "millrace/vfs/staging_area.h"
 
 namespace millrace::vfs {
 
-/// A file's future version, written front to back. It begins empty or as (the front of) a stored version, takes bytes
-/// at its end, and is published as a whole, as often as wanted: each time the stored version becomes the base of the
-/// next. Bytes leave in parts while they are written; nothing shows under the key before Publish. Thread-safe; calls
-/// that touch the store block, one at a time. After a failure of the store every call fails with it, until Truncate(0).
+/// A file's future version. Its content is a base (the front of a stored version, or nothing), overlaid by bytes in a
+/// staging file; where neither has any, it is zeros. It takes any write and any size, can be read at any time, and is
+/// published as a whole, as often as wanted: each time the published version becomes the base of the next.
+///
+/// Long files leave while they are written: a part that the writing has passed is sent in the background, and again if
+/// it changes later. Nothing shows under the key before Publish. A failed Publish loses nothing: the next one tries
+/// again with all that is staged.
+///
+/// Thread-safe. Publish and whatever must wait for it block on the store; a write waits for a Publish under way.
 class Writer {
  public:
   struct Environment {
     object::Store& store;
+    cache::BlockCache& cache;
     MemoryBudget& budget;
+    StagingArea& staging;
+    object::WorkQueue& uploads;  ///< where parts are made ready and sent
     const Clock& clock;
     std::uint64_t part_bytes;
     int parallel_parts;
@@ -34,55 +48,131 @@ class Writer {
     std::optional<cache::ObjectVersion> base;  ///< nothing: empty
     bool unpublished = false;                  ///< there is something to publish before the first write
     bool exclusive = false;                    ///< the key must not exist when it is first published
-    std::optional<UserMetadata> metadata;      ///< to publish with
+    /// User metadata to publish with; nothing: the base's.
+    std::optional<UserMetadata> metadata;
+    /// Told of each publication, holding no lock.
+    std::function<void(const Metadata&)> on_published = {};
   };
   Writer(Environment environment, Start start);
-  ~Writer();
+  ~Writer();  ///< gives up what was not published
 
   // These never wait.
   std::uint64_t size() const { return size_; }
   WallTime modified() const { return WallTime(WallTime::duration(modified_)); }
-  /// True when bytes were written since the last Publish.
-  bool has_written() const { return has_written_; }
-  /// True when the store does not have the present content.
-  bool unpublished() const { return unpublished_; }
+  /// True when the store does not have the present content, and is to have it.
+  bool unpublished() const MR_EXCLUDES(mutex_);
 
   /// What the store has under the key because of this writer, or had at the start.
   std::optional<cache::ObjectVersion> stored() const MR_EXCLUDES(mutex_);
 
-  /// Fails with kUnsupported, changing nothing, unless `offset` is the end.
+  /// kNoSpace when the staging area is full; then nothing has changed.
   Status Write(std::uint64_t offset, ByteSpan bytes, const object::Call& call) MR_EXCLUDES(mutex_);
-  /// To nothing, to the present size, or, before the first write, to the front of the base.
-  Status Truncate(std::uint64_t size) MR_EXCLUDES(mutex_);
-  /// Makes the content durable and visible; nothing when it already is. kAlreadyExists when `exclusive` did not hold,
-  /// kStale when somebody replaced the base.
-  Result<std::optional<Metadata>> Publish(const object::Call& call) MR_EXCLUDES(mutex_);
-  /// The file lost its name: pending and later bytes go nowhere. Waits for a Publish under way.
+  Status Truncate(std::uint64_t size, const object::Call& call) MR_EXCLUDES(mutex_);
+  /// Makes a range within the file zeros.
+  Status Zero(std::uint64_t offset, std::uint64_t length, const object::Call& call) MR_EXCLUDES(mutex_);
+
+  /// How to read a stored version.
+  using ReadStored =
+      std::function<Result<std::size_t>(const cache::ObjectVersion&, std::uint64_t offset, MutableByteSpan into)>;
+  Result<std::size_t> Read(std::uint64_t offset, MutableByteSpan into, const ReadStored& read_stored,
+                           const object::Call& call) MR_EXCLUDES(mutex_);
+
+  /// Makes the content durable and visible, unless it already is. kAlreadyExists when `exclusive` did not hold, kStale
+  /// when somebody replaced the base.
+  Status Publish(const object::Call& call) MR_EXCLUDES(mutex_);
+  /// The file lost its name: nothing of it is published any more, but it can be read and written on. Waits for a
+  /// Publish under way. Revive takes it back.
   void Abandon() MR_EXCLUDES(mutex_);
+  void Revive() MR_EXCLUDES(mutex_);
+  /// Brings all of the content into staging, so that it outlives the base.
+  Status Detach(const object::Call& call) MR_EXCLUDES(mutex_);
   /// The stored version has moved. Only when nothing is unpublished.
   void SetKey(std::string key, std::string etag) MR_EXCLUDES(mutex_);
   /// User metadata of the next version.
   void SetMetadata(UserMetadata metadata) MR_EXCLUDES(mutex_);
 
  private:
-  Status Begin(const object::Call& call) MR_REQUIRES(mutex_);
-  Status CopyBase(const object::Call& call) MR_REQUIRES(mutex_);
-  void Changed(std::uint64_t size, bool written) MR_REQUIRES(mutex_);
+  /// A part on its way to the store, or there. A run of unchanged parts is one copy, under the number of its first.
+  struct Part {
+    enum class State : std::uint8_t { kQueued, kSending, kSent };
+    Interval range;
+    bool copied = false;  ///< from the base
+    State state = State::kQueued;
+    bool dirty = false;  ///< changed after its bytes were taken
+    object::PartInfo info;
+  };
+
+  // The content.
+  Status Change(std::uint64_t begin, std::uint64_t end, const object::Call& call,
+                const std::function<Status(StagedFile&)>& change) MR_REQUIRES(mutex_);
+  Status MakeRoom(const object::Call& call) MR_REQUIRES(mutex_);
+  void DropClean() MR_REQUIRES(mutex_);
+  void DropSent(const Part& part) MR_REQUIRES(mutex_);
+  Status NeedHere(std::uint64_t begin, std::uint64_t end, const object::Call& call) MR_REQUIRES(mutex_);
+  void Touch() MR_REQUIRES(mutex_);
+  std::uint64_t PartEnd(std::uint64_t end) const;
+  Status Assemble(Interval range, MutableByteSpan into, Part* part, const object::Call& call) MR_EXCLUDES(mutex_);
+  std::vector<Interval> ReadHere(std::uint64_t offset, MutableByteSpan into) const MR_REQUIRES(mutex_);
+  Status Await(const object::Call& call, const std::function<bool()>& ready) MR_REQUIRES(mutex_);
+  Status AwaitTurn(const object::Call& call) MR_REQUIRES(mutex_);
+
+  // Parts.
+  void SendPassed(std::uint64_t begin, std::uint64_t end) MR_REQUIRES(mutex_);
+  void Enqueue(int number, Interval range, bool copied) MR_REQUIRES(mutex_);
+  void Pump() MR_REQUIRES(mutex_);
+  void ClearQueue() MR_REQUIRES(mutex_);
+  void Send(int number) MR_EXCLUDES(mutex_);
+  Status TrySend(int number) MR_EXCLUDES(mutex_);
+  void OnSent(int number, Result<object::PartInfo> done) MR_EXCLUDES(mutex_);
+  Result<std::string> EnsureUpload(const object::Call& call) MR_EXCLUDES(upload_mutex_, mutex_);
+  Status DropUpload(const object::Call& call) MR_REQUIRES(mutex_);
+  void Spoil(std::uint64_t begin, std::uint64_t end) MR_REQUIRES(mutex_);
+  std::map<int, Part>::iterator FirstPart(std::uint64_t from) MR_REQUIRES(mutex_);
+  bool Unchanged(Interval range) const MR_REQUIRES(mutex_);
+
+  // Publishing.
+  Status PublishInTurn(const object::Call& call) MR_REQUIRES(mutex_);
+  Status PublishOnce(const object::Call& call) MR_REQUIRES(mutex_);
+  Result<object::PutOptions> NextOptions(const object::Call& call) MR_EXCLUDES(mutex_);
+  Result<std::string> PutWhole(object::PutOptions conditions, const object::Call& call) MR_EXCLUDES(mutex_);
+  Result<std::string> PutParts(object::PutOptions conditions, const object::Call& call) MR_EXCLUDES(mutex_);
+  bool EnqueueMissing() MR_REQUIRES(mutex_);
+  std::optional<std::string> FindPublished(const object::Call& call) MR_EXCLUDES(mutex_);
 
   const Environment environment_;
+  const std::function<void(const Metadata&)> on_published_;
+  const object::Limits limits_;
+  const PartLayout layout_;
   std::atomic<std::uint64_t> size_;
   std::atomic<WallTime::rep> modified_;
-  std::atomic<bool> has_written_ = false, unpublished_;
+  std::atomic<bool> unpublished_;
 
-  mutable Mutex mutex_;  ///< held while the store is asked: writes to one file are one at a time
+  Mutex upload_mutex_;   ///< held while an upload is begun; before mutex_
+  mutable Mutex mutex_;  ///< held for local work only, never while the store is asked
+  CondVar news_;         ///< a part is done, or a turn
   std::string key_ MR_GUARDED_BY(mutex_);
   bool exclusive_ MR_GUARDED_BY(mutex_);
-  UserMetadata metadata_ MR_GUARDED_BY(mutex_);
   bool abandoned_ MR_GUARDED_BY(mutex_) = false;
-  std::optional<Error> failed_ MR_GUARDED_BY(mutex_);
-  std::optional<cache::ObjectVersion> stored_ MR_GUARDED_BY(mutex_);
-  std::uint64_t base_bytes_ MR_GUARDED_BY(mutex_) = 0;  ///< of stored_ that the content begins with
-  std::unique_ptr<transfer::MultipartWriter> upload_ MR_GUARDED_BY(mutex_);
+  bool publishing_ MR_GUARDED_BY(mutex_) = false;  ///< somebody has the turn: content and base stay as they are
+  std::uint64_t publications_ MR_GUARDED_BY(mutex_) = 0;
+
+  std::optional<cache::ObjectVersion> base_ MR_GUARDED_BY(mutex_);
+  std::uint64_t base_bytes_ MR_GUARDED_BY(mutex_) = 0;  ///< of the base that count, where nothing is staged
+  std::unique_ptr<StagedFile> staged_ MR_GUARDED_BY(mutex_);
+  IntervalSet changed_ MR_GUARDED_BY(mutex_);    ///< differs from the base
+  IntervalSet sent_only_ MR_GUARDED_BY(mutex_);  ///< in sent parts and nowhere else: staging was full
+  std::optional<UserMetadata> metadata_ MR_GUARDED_BY(mutex_);
+  std::string content_type_ MR_GUARDED_BY(mutex_);
+  bool touched_ MR_GUARDED_BY(mutex_) = false;           ///< times of the base do not hold any more
+  bool metadata_changed_ MR_GUARDED_BY(mutex_) = false;  ///< since it was last sent
+
+  std::stop_source stop_ MR_GUARDED_BY(mutex_);  ///< of the parts on their way
+  std::string upload_id_ MR_GUARDED_BY(mutex_), upload_key_ MR_GUARDED_BY(mutex_);
+  std::map<int, Part> parts_ MR_GUARDED_BY(mutex_);
+  std::deque<int> queue_ MR_GUARDED_BY(mutex_);
+  int in_flight_ MR_GUARDED_BY(mutex_) = 0;  ///< parts handed to `uploads` that are not done
+  std::uint64_t parts_done_ MR_GUARDED_BY(mutex_) = 0;
+  std::optional<Error> failure_ MR_GUARDED_BY(mutex_);  ///< of a part; until the next Publish nothing is sent ahead
 };
 
 }  // namespace millrace::vfs

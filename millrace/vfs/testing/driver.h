@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "millrace/base/files.h"
 #include "millrace/base/random.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
@@ -35,6 +36,7 @@ class Driver {
     if (time == Time::kStands) options_.clock = &clock;
     options_.read_part_bytes = 32 * kKiB;
     options_.write_part_bytes = 4 * kKiB;
+    options_.staging_directory = staging.path();
     Remount();
   }
 
@@ -149,6 +151,7 @@ class Driver {
   std::shared_ptr<object::Store> inner =
       object::MakeMemoryStore({.limits = {.min_part = 4 * kKiB, .max_put = 64 * kKiB}, .clock = &clock});
   std::shared_ptr<object::FaultStore> store = object::FaultStore::Create(inner, 1, clock);
+  TempDir staging = *TempDir::Create();
   std::unique_ptr<cache::BlockCache> cache;
   std::unique_ptr<Tree> tree;
 

@@ -1,0 +1,126 @@
+// Local disk for what was written and is not in the store yet.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "millrace/base/bytes.h"
+#include "millrace/base/files.h"
+#include "millrace/base/result.h"
+#include "millrace/base/sync.h"
+#include "millrace/cache/block_cache.h"
+#include "millrace/object/store.h"
+#include "millrace/vfs/interval_set.h"
+
+namespace millrace::vfs {
+
+/// Everything besides the staged bytes themselves that is needed to publish a file, should this process not live to do
+/// it. docs/formats/staging.md has the bytes.
+struct StagedRecord {
+  std::string key;
+  std::uint64_t size = 0;
+  WallTime modified;
+  /// Finish this file; otherwise it was in the middle of being written, and only its upload must be removed.
+  bool complete = false;
+  bool exclusive = false;                    ///< the key must not exist
+  std::optional<cache::ObjectVersion> base;  ///< what the content builds on
+  std::uint64_t base_bytes = 0;              ///< so many bytes of it count
+  std::optional<std::map<std::string, std::string>> metadata;
+  std::string content_type;
+  IntervalSet held;     ///< in the staging file
+  IntervalSet changed;  ///< differs from the base
+  std::string upload_id, upload_key;
+  std::vector<object::PartInfo> parts;  ///< of that upload, done and still right
+};
+
+class StagingArea;
+
+/// The staged bytes of one file: a sparse local file, and the set of bytes that count in it. Not thread-safe: it
+/// belongs to a Writer, under whose lock it is used. Destruction removes everything, but for a file that was kept.
+class StagedFile {
+ public:
+  ~StagedFile();
+  StagedFile(const StagedFile&) = delete;
+  StagedFile& operator=(const StagedFile&) = delete;
+
+  const IntervalSet& held() const { return held_; }
+  /// kNoSpace when the area's limit or the disk is reached; nothing has changed then.
+  Status Write(std::uint64_t offset, ByteSpan bytes);
+  /// Makes the range held, as zeros.
+  Status Zero(std::uint64_t begin, std::uint64_t end);
+  /// All of it must be held.
+  Status Read(std::uint64_t offset, MutableByteSpan into) const;
+  /// Forgets the range, and gives its room back.
+  void Drop(std::uint64_t begin, std::uint64_t end);
+
+  /// Writes the record beside the bytes: from here on, the death of this process loses neither. `durable`: nor does the
+  /// machine's.
+  Status Save(const StagedRecord& record, bool durable);
+  bool saved() const { return saved_; }
+  /// The record is out of date and must not be used: the content is in the store.
+  void Unsave();
+  /// Leaves bytes and record where they are, for StagingArea::Adopt of this or another process.
+  void Keep() { kept_ = true; }
+  std::string path() const { return path_.string(); }
+
+ private:
+  friend class StagingArea;
+  StagedFile(StagingArea& area, std::filesystem::path path, UniqueFd fd);
+  std::filesystem::path record_path() const;
+  bool Punch(std::uint64_t begin, std::uint64_t end) const;
+  Status MakeZero(std::uint64_t begin, std::uint64_t end) const;
+  Status Charge(std::uint64_t bytes) const;
+
+  StagingArea& area_;
+  const std::filesystem::path path_;
+  const UniqueFd fd_;  ///< locked: says that the file has an owner
+  IntervalSet held_;
+  bool saved_ = false, kept_ = false;
+};
+
+/// A private folder of staged files, shared by all mounts of a user. Each file is locked by the process that works on
+/// it; a lock that can be had means that its owner has gone. Thread-safe.
+class StagingArea {
+ public:
+  struct Options {
+    std::filesystem::path directory;  ///< made with mode 0700
+    std::uint64_t limit_bytes = 16 * kGiB;
+    std::string target;  ///< names the store: what is staged for one store is never published to another
+  };
+  /// Fails when the folder cannot be made, or belongs to somebody else.
+  static Result<std::unique_ptr<StagingArea>> Open(Options options);
+
+  Result<std::unique_ptr<StagedFile>> Create() MR_EXCLUDES(mutex_);
+
+  struct Adopted {
+    std::unique_ptr<StagedFile> file;
+    StagedRecord record;
+  };
+  /// Takes over what processes that have gone left for this store below `prefix`. Files without a usable record are
+  /// removed; records that cannot be read are left alone and named in `unreadable`.
+  Result<std::vector<Adopted>> Adopt(const std::string& prefix, std::vector<std::string>* unreadable)
+      MR_EXCLUDES(mutex_);
+
+  const Options& options() const { return options_; }
+  std::uint64_t used() const MR_EXCLUDES(mutex_);
+  /// More than half full: whoever can spare something should.
+  bool crowded() const { return used() > options_.limit_bytes / 2; }
+
+ private:
+  friend class StagedFile;
+  explicit StagingArea(Options options) : options_(std::move(options)) {}
+  bool Take(std::uint64_t bytes) MR_EXCLUDES(mutex_);
+  void Give(std::uint64_t bytes) MR_EXCLUDES(mutex_);
+
+  const Options options_;
+  UniqueFd lock_;  ///< held, shared, while a file is made and not locked yet; exclusive while owners are looked for
+  mutable Mutex mutex_;
+  std::uint64_t used_ MR_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace millrace::vfs

@@ -1,0 +1,140 @@
+#include "millrace/vfs/staging_area.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "millrace/vfs/staged_record.h"
+
+namespace millrace::vfs {
+namespace {
+
+namespace fs = std::filesystem;
+
+class StagingAreaTest : public testing::Test {
+ protected:
+  std::unique_ptr<StagingArea> Open(std::uint64_t limit = kMiB, std::string target = "s3://bucket") {
+    auto area =
+        StagingArea::Open({.directory = folder.path() / "staging", .limit_bytes = limit, .target = std::move(target)});
+    EXPECT_TRUE(area) << area.error().ToString();
+    return *std::move(area);
+  }
+  std::size_t Files() const {
+    std::size_t files = 0;
+    for (const auto& entry : fs::directory_iterator(folder.path() / "staging")) files += entry.path().extension() != "";
+    return files;
+  }
+  static std::string Read(const StagedFile& file, std::uint64_t offset, std::size_t size) {
+    std::string bytes(size, '?');
+    EXPECT_TRUE(file.Read(offset, AsWritableBytes(bytes)));
+    return bytes;
+  }
+  static StagedRecord Record(const StagedFile& file) {
+    StagedRecord record{.key = "dir/f", .size = 100, .complete = true, .held = file.held(), .changed = file.held()};
+    record.modified = WallTime(std::chrono::seconds(1'700'000'000));
+    record.base = {"dir/f", "etag", 90};
+    record.base_bytes = 80;
+    record.metadata.emplace()["mode"] = "33188";
+    record.upload_id = "id";
+    record.upload_key = "dir/f";
+    record.parts = {{.number = 2, .etag = "e", .size = 50, .checksum = "c"}};
+    return record;
+  }
+
+  TempDir folder = *TempDir::Create();
+};
+
+TEST_F(StagingAreaTest, AFileHoldsWhatWasWrittenAndNothingElse) {
+  auto area = Open();
+  auto file = *area->Create();
+  ASSERT_TRUE(file->Write(100, AsBytes("hello")));
+  ASSERT_TRUE(file->Write(103, AsBytes("LO, you")));
+  EXPECT_EQ(file->held().All(), (std::vector<Interval>{{100, 110}}));
+  EXPECT_EQ(Read(*file, 100, 10), "helLO, you");
+  ASSERT_TRUE(file->Zero(102, 120));
+  EXPECT_EQ(Read(*file, 100, 20), "he" + std::string(18, '\0'));
+  file->Drop(101, 110);
+  EXPECT_EQ(file->held().All(), (std::vector<Interval>{{100, 101}, {110, 120}}));
+  EXPECT_EQ(area->used(), 11u);
+  file.reset();
+  EXPECT_EQ(area->used(), 0u);
+  EXPECT_EQ(Files(), 0u);
+}
+
+TEST_F(StagingAreaTest, TheLimitIsForAllFilesAndARefusedWriteChangesNothing) {
+  auto area = Open(100);
+  auto one = *area->Create(), two = *area->Create();
+  ASSERT_TRUE(one->Write(0, AsBytes(std::string(60, 'a'))));
+  auto refused = two->Write(0, AsBytes(std::string(41, 'b')));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kNoSpace);
+  EXPECT_TRUE(two->held().empty());
+  EXPECT_FALSE(two->Zero(0, 41));
+  ASSERT_TRUE(one->Write(10, AsBytes(std::string(50, 'c')))) << "the same room again";
+  one->Drop(0, 1);
+  EXPECT_TRUE(two->Write(0, AsBytes(std::string(41, 'b'))));
+}
+
+TEST_F(StagingAreaTest, ARecordSurvivesItsProcess) {
+  auto area = Open();
+  {
+    auto file = *area->Create();
+    ASSERT_TRUE(file->Write(10, AsBytes("kept")));
+    ASSERT_TRUE(file->Save(Record(*file), false));
+    file->Keep();
+    auto lost = *area->Create();
+    ASSERT_TRUE(lost->Write(0, AsBytes("no record")));
+    lost->Keep();  // as a killed process does
+  }
+  EXPECT_EQ(area->used(), 0u);
+  std::vector<std::string> unreadable;
+  EXPECT_TRUE(Open(kMiB, "s3://other")->Adopt("", &unreadable)->empty()) << "of another store";
+  EXPECT_TRUE(area->Adopt("elsewhere/", &unreadable)->empty());
+  auto adopted = *area->Adopt("dir/", &unreadable);
+  ASSERT_EQ(adopted.size(), 1u);
+  EXPECT_TRUE(unreadable.empty());
+  EXPECT_EQ(area->used(), 4u);
+  EXPECT_EQ(Read(*adopted[0].file, 10, 4), "kept");
+  EXPECT_TRUE(Open()->Adopt("", &unreadable)->empty()) << "it has an owner";
+  const StagedRecord record = adopted[0].record, wanted = Record(*adopted[0].file);
+  EXPECT_EQ(EncodeRecord(record, "x"), EncodeRecord(wanted, "x"));
+  adopted.clear();
+  EXPECT_EQ(Files(), 2u) << "not finished: it stays";
+  adopted = *area->Adopt("dir/", &unreadable);
+  adopted.at(0).file->Unsave();
+  adopted.clear();
+  EXPECT_EQ(Files(), 0u);
+}
+
+TEST_F(StagingAreaTest, DamagedRecordsAreNamedAndLeftAlone) {
+  auto area = Open();
+  std::string path;
+  {
+    auto file = *area->Create();
+    ASSERT_TRUE(file->Write(0, AsBytes("data")));
+    ASSERT_TRUE(file->Save(Record(*file), true));
+    file->Keep();
+    path = fs::path(file->path()).replace_extension(".record");
+  }
+  const std::string text = *ReadFile(path);
+  for (std::size_t at = 0; at < text.size(); at += 3) {
+    std::string damaged = text;
+    damaged[at] ^= 4;
+    EXPECT_FALSE(DecodeRecord(damaged, "it")) << at;
+    EXPECT_FALSE(DecodeRecord(text.substr(0, at), "it")) << at;
+  }
+  std::ofstream(path) << text.substr(0, text.size() / 2);
+  std::vector<std::string> unreadable;
+  EXPECT_TRUE(area->Adopt("", &unreadable)->empty());
+  ASSERT_EQ(unreadable.size(), 1u);
+  EXPECT_TRUE(unreadable[0].contains(path)) << unreadable[0];
+  EXPECT_EQ(Files(), 2u);
+}
+
+TEST_F(StagingAreaTest, TheFolderIsPrivate) {
+  Open();
+  EXPECT_EQ(fs::status(folder.path() / "staging").permissions(), fs::perms::owner_all);
+}
+
+}  // namespace
+}  // namespace millrace::vfs
