@@ -151,7 +151,8 @@ Status AttributeStore::MarkFor(const std::string& path, const StoredAttributes& 
   return Mark(std::string(DirectoryOf(path)), call);
 }
 
-Result<Metadata> AttributeStore::ChangeFile(const std::string& path, const Change& change, const object::Call& call) {
+Result<Metadata> AttributeStore::ChangeFile(const std::string& path, const Metadata& told, const Change& change,
+                                            const object::Call& call) {
   for (int attempt = 1;; ++attempt) {
     const TimePoint as_of = clock_.Now();
     auto info = MR_TRY(object::Head(store_, path, call));
@@ -160,7 +161,8 @@ Result<Metadata> AttributeStore::ChangeFile(const std::string& path, const Chang
     const StoredAttributes before = attributes;
     MR_TRY(change(attributes));
     if (attributes == before) return FromHead(*info, as_of);
-    if (!attributes.modified) attributes.modified = info->modified;  // the object's own time moves on
+    // The object's own time moves on.
+    if (!attributes.modified) attributes.modified = told.etag == info->etag ? told.modified : info->modified;
     attributes.changed = clock_.Wall();
     MR_TRY(ToMetadata(attributes, info->metadata));
     MR_TRY(MarkFor(path, attributes, call));

@@ -44,7 +44,9 @@ class AttributeStore {
 
   /// Changes attributes; kNotFound when there is no such file. Bytes stay, ETags may change.
   using Change = std::function<Status(StoredAttributes&)>;
-  Result<Metadata> ChangeFile(const std::string& path, const Change& change, const object::Call& call);
+  /// `told`: what callers know of the file; its time is exact where a Head tells whole seconds.
+  Result<Metadata> ChangeFile(const std::string& path, const Metadata& told, const Change& change,
+                              const object::Call& call);
   Result<Metadata> ChangeDirectory(const std::string& directory, const Change& change, const object::Call& call);
 
   bool stores() const { return policy_ != StoredAttributesPolicy::kNever; }

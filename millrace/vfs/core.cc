@@ -240,7 +240,12 @@ Status Core::ChangeAttributes(const InodePtr& inode, const AttributeStore::Chang
   MutexLock changing(inode->changing);
   auto writer = WriterOf(*inode);
   if (writer && writer->unpublished()) return ChangeWithWriter(*inode, *writer, path, change, call);
-  Metadata state = MR_TRY(attributes.ChangeFile(path, change, call));
+  Metadata told;
+  {
+    MutexLock lock(inode->mutex);
+    told = inode->told;
+  }
+  Metadata state = MR_TRY(attributes.ChangeFile(path, told, change, call));
   if (writer) writer->SetKey(path, state.etag);
   MutexLock lock(inode->mutex);
   inode->metadata.reset();

@@ -1,7 +1,5 @@
 #include "millrace/vfs/path_gate.h"
 
-#include <algorithm>
-
 namespace millrace::vfs {
 namespace {
 
@@ -13,17 +11,21 @@ bool Covers(std::string_view directory, std::string_view path) {
 }  // namespace
 
 bool PathGate::IsClosed(const std::vector<std::string>& paths) const {
-  return std::ranges::any_of(paths, [&](const std::string& path) {
-    return std::ranges::any_of(closed_, [&](const std::string& closed) {
-      return Covers(closed, path) || (path.ends_with('/') && Covers(path, closed));
-    });
-  });
+  for (const std::string& closed : closed_) {
+    for (const std::string& path : paths) {
+      if (Covers(closed, path) || (path.ends_with('/') && Covers(path, closed))) return true;
+    }
+  }
+  return false;
 }
 
 bool PathGate::InUse(const std::vector<std::string>& directories) const {
-  return std::ranges::any_of(directories, [&](const std::string& directory) {
-    return std::ranges::any_of(passes_, [&](const std::string& path) { return Covers(directory, path); });
-  });
+  for (const std::string& path : passes_) {
+    for (const std::string& directory : directories) {
+      if (Covers(directory, path)) return true;
+    }
+  }
+  return false;
 }
 
 Result<PathGate::Pass> PathGate::Enter(std::vector<std::string> paths, std::stop_token stop) {

@@ -71,6 +71,23 @@ TEST_F(TreeTest, KeysWithoutAPlaceAreHiddenAndHarmless) {
   EXPECT_EQ(CodeOf(d.Create(deep + "0123456789012345678")), Code::kNameTooLong) << "of the key";
 }
 
+TEST_F(TreeTest, TheMountsOwnNamesAndMarkersContentsAreHidden) {
+  d.Put(".millrace/renames/x", "not a record: left alone");
+  d.Put("a/.millrace/y", "of a mount of a/");
+  d.Put("a/", "somebody's");
+  d.Put("a/\\ \n\t\x01", "all other bytes may be in names");
+  EXPECT_THAT(*d.List(), ElementsAre("a/"));
+  EXPECT_THAT(*d.List("a"), ElementsAre("\\ \n\t\x01"));
+  EXPECT_EQ(CodeOf(d.Walk(".millrace")), Code::kNotFound);
+  EXPECT_EQ(CodeOf(d.Create("a/.millrace")), Code::kInvalidArgument);
+  EXPECT_EQ(CodeOf(d.Mkdir(".millrace")), Code::kInvalidArgument);
+  ASSERT_TRUE(d.Unlink("a/\\ \n\t\x01"));
+  EXPECT_EQ(CodeOf(d.Rmdir("a")), Code::kNotEmpty) << "what is not shown is not lost";
+  d.Remount();
+  EXPECT_EQ(d.Object(".millrace/renames/x"), "not a record: left alone");
+  EXPECT_EQ(d.Object("a/"), "somebody's");
+}
+
 TEST_F(TreeTest, APrefixIsARoot) {
   d.Put("data/train/x", "1");
   d.Put("other", "2");
