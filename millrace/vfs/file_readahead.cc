@@ -45,8 +45,9 @@ void FileReadahead::OnOpen(const std::string& path) {
     if (hints_) {
       if (auto place = hints_->places.find(path); place != hints_->places.end()) {
         hinted = true;
-        hints_->plan = hints_->guess.OnOpen(place->second, guessed, clock_.Now());
-        while (hints_->begin <= place->second) {  // what was passed over will not come
+        const auto opened = place->second;  // its node is erased below
+        hints_->plan = hints_->guess.OnOpen(opened, guessed, clock_.Now());
+        while (hints_->begin <= opened) {  // what was passed over will not come
           auto known = hints_->places.find(hints_->paths.front());
           if (known != hints_->places.end() && known->second == hints_->begin) hints_->places.erase(known);
           hints_->paths.pop_front();

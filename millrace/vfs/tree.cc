@@ -265,6 +265,10 @@ class StoreTree final : public Tree {
     Metadata state = DirectoryNow();
     if (!core_->attributes.stores() || !core_->table.IsLinked(inode)) return state;
     std::string path = MR_TRY(core_->table.PathOf(inode));
+    if (inode.id != kRootInode) {
+      Metadata found = MR_TRY(core_->resolver.Find(path, call));
+      return found.is_directory() ? found : state;
+    }
     if (auto known = core_->metadata.Find(path); known && known->is_directory()) state = *known;
     MR_TRY(core_->attributes.Complete(path, state, call));
     core_->metadata.Put(path, state);
