@@ -1,6 +1,7 @@
 // Places, selections and runs: the common part of the object verbs.
 #include "apps/millrace/object_commands.h"
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "apps/millrace/progress.h"
@@ -15,6 +16,14 @@ namespace fs = std::filesystem;
 // Threads that each wait for one object; parts of large ones go in parallel beyond them.
 constexpr int kMostWorkers = 64;
 constexpr int kParallelParts = 8;
+
+/// Where uploads are remembered that were cut off; "" where the user has no home.
+std::string JournalFolder() {
+  const char* state = std::getenv("XDG_STATE_HOME");
+  const char* home = std::getenv("HOME");
+  if (state && *state == '/') return fs::path(state) / "millrace" / "transfers";
+  return home && *home == '/' ? fs::path(home) / ".local/state/millrace/transfers" : fs::path();
+}
 
 }  // namespace
 
@@ -97,7 +106,9 @@ Run::~Run() = default;
 transfer::CopySettings Run::Settings(std::uint64_t part_bytes) {
   return {.part_bytes = part_bytes,
           .parallel_parts = std::min(context_.globals.connect.concurrency, kParallelParts),
-          .on_bytes = [this](std::uint64_t bytes) { batch_->counters().bytes_moved += bytes; }};
+          .journal_folder = JournalFolder(),
+          .on_bytes = [this](std::uint64_t bytes) { batch_->counters().bytes_moved += bytes; },
+          .on_resumed = [this](std::uint64_t bytes) { batch_->counters().bytes_resumed += bytes; }};
 }
 
 void Run::Add(std::string source, std::string destination, std::uint64_t size, transfer::Batch::Job job) {
@@ -159,6 +170,7 @@ int Run::Finish(const Status& planned) {
                    {"failed", failed},
                    {"unchanged", skipped_},
                    {"bytes", bytes},
+                   {"resumed_bytes", counters.bytes_resumed.load()},
                    {"seconds", seconds}});
   } else if (!context_.globals.quiet && !context_.globals.dry_run && (done > 1 || skipped_ > 0)) {
     std::string moved = bytes == 0 ? ""
@@ -169,8 +181,10 @@ int Run::Finish(const Status& planned) {
                failed ? fmt::format(", {} FAILED", FormatCount(failed)) : "");
   }
   if (context_.stop.stop_requested() || cancelled_) {
-    fmt::print(stderr, "millrace: interrupted; what was done stays, nothing half-done is left. {}\n",
-               verb_ == "sync" ? "Run the same command again to go on" : "`millrace sync` copies only what is missing");
+    fmt::print(stderr, "millrace: interrupted; what was done stays, nothing half-done shows. {}\n",
+               verb_ == "sync" ? "Run the same command again to go on"
+                               : "Run the same command again to go on within a large file; `millrace sync` copies only "
+                                 "the files that are missing");
     return ToExitStatus(Code::kCancelled);
   }
   if (!planned) {

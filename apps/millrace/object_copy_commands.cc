@@ -87,16 +87,17 @@ Result<object::PutOptions> CopyFlags::PutFor(const std::string& name) const {
 }
 
 /// Copies one item of `from` to a key of `to`, whichever of the two are local.
-Status CopyOne(const Place& from, const Item& item, const Place& to, const std::string& key, MemoryBudget& budget,
-               const CopyFlags& flags, const transfer::CopySettings& settings, const object::Call& call) {
+Status CopyOne(const Place& from, const Item& item, const Place& to, const std::string& key, const CopyFlags& flags,
+               const transfer::CopySettings& settings, const object::Call& call) {
   if (from.local() && to.local()) return transfer::CopyFile("/" + item.info.key, "/" + key, settings, call);
   if (from.local()) {
     object::PutOptions put = MR_TRY(flags.PutFor(key));
-    return transfer::Upload("/" + item.info.key, *to.store, key, budget, put, settings, call);
+    return transfer::Upload("/" + item.info.key, *to.store, key, put, settings, call);
   }
-  if (to.local()) return transfer::Download(*from.store, item.info, "/" + key, budget, settings, call);
+  if (to.local()) return transfer::Download(*from.store, item.info, "/" + key, settings, call);
   return transfer::CopyObject(*from.store, item.info, *to.store, key,
-                              from.url.bucket == to.url.bucket ? "" : from.url.bucket, settings, call);
+                              {.source_bucket = from.url.bucket == to.url.bucket ? "" : from.url.bucket}, settings,
+                              call);
 }
 
 Status DeleteOne(const Place& place, const std::string& key, const object::Call& call) {
@@ -130,7 +131,7 @@ class Copier {
     std::uint64_t size = item.info.size;
     run_.Add(std::move(source), std::move(destination), size,
              [this, &from, item = std::move(item), key](const object::Call& call) -> Status {
-               MR_TRY(CopyOne(from, item, to_, key, run_.budget(), flags_, settings_, call));
+               MR_TRY(CopyOne(from, item, to_, key, flags_, settings_, call));
                return move_ ? DeleteOne(from, item.info.key, call) : Status();
              });
   }

@@ -34,8 +34,9 @@ ProgressLine::~ProgressLine() { thread_.RequestStop(); }
 
 void ProgressLine::Draw(TimePoint started) {
   double seconds = std::chrono::duration<double>(SystemClock().Now() - started).count();
-  std::uint64_t moved = counters_.bytes_moved, known = std::max<std::uint64_t>(counters_.bytes_known, 1);
-  double rate = static_cast<double>(moved) / std::max(seconds, 1e-3);
+  std::uint64_t fresh = counters_.bytes_moved, known = std::max<std::uint64_t>(counters_.bytes_known, 1);
+  std::uint64_t moved = fresh + counters_.bytes_resumed;
+  double rate = static_cast<double>(fresh) / std::max(seconds, 1e-3);
   std::uint64_t filled = std::min(kBarWidth, moved * kBarWidth / known);
   std::string eta;
   // While items are still being listed nobody knows how much is left.

@@ -35,19 +35,40 @@ class Headers {
   std::vector<std::pair<std::string, std::string>> fields_;
 };
 
+/// A body that is not in memory. Read runs on the client's event-loop thread: nothing else moves meanwhile.
+class BodySource {
+ public:
+  virtual ~BodySource() = default;
+  virtual std::uint64_t size() const = 0;
+  /// Fills `into` with the bytes from `offset` on. An error ends the request with it.
+  virtual Status Read(std::uint64_t offset, MutableByteSpan into) = 0;
+};
+
 struct Request {
   std::string method = "GET";
   std::string url;  ///< absolute, percent-encoded
   Headers headers;
-  /// Borrowed until the completion has run.
+  /// Borrowed until the completion has run, as is `source`, which goes before it.
   ByteSpan body;
+  BodySource* source = nullptr;
+  std::uint64_t body_size() const { return source ? source->size() : body.size(); }
 };
 
-/// Where a successful (2xx) body goes. The first `into.size()` bytes land there without another copy; a longer body
-/// fails with kCorrupt. With an empty span the body is collected in Response::body, up to `max_collected`. Bodies of
-/// other statuses are always collected.
+/// Takes a body as it arrives, on the client's event-loop thread: nothing else moves meanwhile.
+class BodySink {
+ public:
+  virtual ~BodySink() = default;
+  /// The body's bytes from `offset` on, without gaps. An error ends the request with it.
+  virtual Status Take(std::uint64_t offset, ByteSpan bytes) = 0;
+};
+
+/// Where a successful (2xx) body goes: to the sink if there is one; else the first `into.size()` bytes land there
+/// without another copy. A body longer than `into` or `sink_limit` fails with kCorrupt. With neither, the body is
+/// collected in Response::body, up to `max_collected`. Bodies of other statuses are always collected.
 struct BodyTarget {
-  MutableByteSpan into;  ///< borrowed until the completion has run
+  MutableByteSpan into;      ///< borrowed until the completion has run
+  BodySink* sink = nullptr;  ///< likewise
+  std::uint64_t sink_limit = 0;
   std::uint64_t max_collected = 64 * kMiB;
 };
 

@@ -125,9 +125,9 @@ void Transfer::SetMethod() {
   const std::string& method = request_.method;
   if (method == "HEAD") {
     curl_easy_setopt(easy_, CURLOPT_NOBODY, 1L);
-  } else if (!request_.body.empty() || method == "PUT" || method == "POST") {
+  } else if (request_.body_size() > 0 || method == "PUT" || method == "POST") {
     curl_easy_setopt(easy_, CURLOPT_UPLOAD, 1L);
-    curl_easy_setopt(easy_, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(request_.body.size()));
+    curl_easy_setopt(easy_, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(request_.body_size()));
     curl_easy_setopt(easy_, CURLOPT_READFUNCTION, OnSend);
     curl_easy_setopt(easy_, CURLOPT_READDATA, this);
     curl_easy_setopt(easy_, CURLOPT_SEEKFUNCTION, OnRewind);
@@ -177,7 +177,7 @@ Result<Response> Transfer::Finish(CURLcode code) {
 
 int Transfer::OnConnected(void* self, char*, char*, int, int) {
   auto& transfer = *static_cast<Transfer*>(self);
-  transfer.phase_ = transfer.request_.body.empty() ? Phase::kWaiting : Phase::kSending;
+  transfer.phase_ = transfer.request_.body_size() == 0 ? Phase::kWaiting : Phase::kSending;
   transfer.progress_ = transfer.context_->now;
   return CURL_PREREQFUNC_OK;
 }
@@ -185,24 +185,31 @@ int Transfer::OnConnected(void* self, char*, char*, int, int) {
 std::size_t Transfer::OnSend(char* into, std::size_t size, std::size_t count, void* self) {
   auto& transfer = *static_cast<Transfer*>(self);
   TransferContext& context = *transfer.context_;
-  ByteSpan left = transfer.request_.body.subspan(transfer.sent_);
-  if (!left.empty() && !context.up.Open(context.now)) {
+  const Request& request = transfer.request_;
+  std::uint64_t left = request.body_size() - transfer.sent_;
+  if (left > 0 && !context.up.Open(context.now)) {
     transfer.waits_for_ = &context.up;
     return CURL_READFUNC_PAUSE;
   }
-  std::size_t bytes = std::min(size * count, left.size());
-  if (bytes > 0) std::memcpy(into, left.data(), bytes);
+  std::size_t bytes = std::min<std::uint64_t>(size * count, left);
+  if (bytes > 0 && !request.source) std::memcpy(into, request.body.data() + transfer.sent_, bytes);
+  if (bytes > 0 && request.source) {
+    if (Status read = request.source->Read(transfer.sent_, AsWritableBytes({into, bytes})); !read) {
+      transfer.refusal_ = read.error();
+      return CURL_READFUNC_ABORT;
+    }
+  }
   transfer.sent_ += bytes;
   transfer.progress_ = context.now;
   context.up.Take(bytes);
   context.bytes_sent += bytes;
-  if (bytes == left.size() && transfer.phase_ == Phase::kSending) transfer.phase_ = Phase::kWaiting;
+  if (bytes == left && transfer.phase_ == Phase::kSending) transfer.phase_ = Phase::kWaiting;
   return bytes;
 }
 
 int Transfer::OnRewind(void* self, curl_off_t offset, int origin) {
   auto& transfer = *static_cast<Transfer*>(self);
-  if (origin != SEEK_SET || offset < 0 || static_cast<std::size_t>(offset) > transfer.request_.body.size()) {
+  if (origin != SEEK_SET || offset < 0 || static_cast<std::uint64_t>(offset) > transfer.request_.body_size()) {
     return CURL_SEEKFUNC_CANTSEEK;
   }
   transfer.sent_ = static_cast<std::size_t>(offset);
@@ -243,13 +250,18 @@ std::size_t Transfer::ReceiveBody(std::string_view bytes) {
     return CURL_WRITEFUNC_PAUSE;
   }
   bool success = response_.status >= 200 && response_.status < 300;
-  if (success && !target_.into.empty()) {
-    if (bytes.size() > target_.into.size() - response_.received) {
-      refusal_ =
-          Failure(Code::kCorrupt, fmt::format("the answer is longer than the {} bytes asked for", target_.into.size()));
+  if (success && (target_.sink || !target_.into.empty())) {
+    std::uint64_t limit = target_.sink ? target_.sink_limit : target_.into.size();
+    if (bytes.size() > limit - response_.received) {
+      refusal_ = Failure(Code::kCorrupt, fmt::format("the answer is longer than the {} bytes asked for", limit));
       return CURL_WRITEFUNC_ERROR;
     }
-    std::memcpy(target_.into.data() + response_.received, bytes.data(), bytes.size());
+    if (!target_.sink) {
+      std::memcpy(target_.into.data() + response_.received, bytes.data(), bytes.size());
+    } else if (Status taken = target_.sink->Take(response_.received, AsBytes(bytes)); !taken) {
+      refusal_ = taken.error();
+      return CURL_WRITEFUNC_ERROR;
+    }
   } else {
     if (bytes.size() > target_.max_collected - response_.body.size()) {
       refusal_ = Failure(Code::kResourceExhausted,

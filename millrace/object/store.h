@@ -19,14 +19,34 @@
 
 namespace millrace::object {
 
-/// What a listing or a Head tells about an object. A listing leaves content_type and metadata empty.
+/// What a store keeps to prove an object's bytes.
+struct Checksum {
+  enum class Kind { kNone, kMd5, kCrc32c, kCrc64Nvme };
+  Kind kind = Kind::kNone;
+  std::string value;  ///< the digest's bytes, most significant first
+  bool operator==(const Checksum&) const = default;
+};
+
+/// What S3 keeps beside an object's content, or does with it. Empty: as the bucket has it. Stores that know nothing of
+/// a field ignore it.
+struct Attributes {
+  std::string storage_class;  ///< "STANDARD_IA"
+  std::string acl;            ///< canned: "public-read"; never told by a Head
+  std::string encryption;     ///< "AES256", "aws:kms"
+  std::string kms_key;        ///< with "aws:kms"
+  std::string cache_control, content_encoding, content_disposition;
+};
+
+/// What a listing or a Head tells about an object. A listing leaves what follows `modified` empty.
 struct ObjectInfo {
   std::string key;
   std::uint64_t size = 0;
   std::string etag;  ///< opaque, without quotes; changes whenever the content does
   WallTime modified;
   std::string content_type;
-  std::map<std::string, std::string> metadata;  ///< user metadata; names in lower case, without "x-amz-meta-"
+  std::map<std::string, std::string> metadata;   ///< user metadata; names in lower case, without "x-amz-meta-"
+  Checksum checksum;                             ///< of the whole content, where the store has one
+  std::shared_ptr<const Attributes> attributes;  ///< may be null
 };
 
 struct ByteRange {
@@ -53,11 +73,32 @@ struct GetResult {
   ObjectInfo info;          ///< of the whole object (size is its full size)
 };
 
+/// Takes the bytes of a Get as they arrive, for a caller who would only pass them on. Calls come one at a time, from
+/// threads of the store's, and must wait for nothing but a local file.
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  /// Bytes of the object from `offset` on, without gaps; a Get that is tried again begins again. An error ends it.
+  virtual Status Take(std::uint64_t offset, ByteSpan bytes) = 0;
+};
+
+/// Bytes to be written that are not in memory.
+class Source {
+ public:
+  virtual ~Source() = default;
+  virtual std::uint64_t size() const = 0;
+  /// Fills `into` with the bytes from `offset` on; the same ones each time. Must wait for nothing but a local file.
+  virtual Status Read(std::uint64_t offset, MutableByteSpan into) = 0;
+};
+
 struct PutOptions {
   std::string if_match;        ///< replace only this version
   bool if_none_match = false;  ///< create only; kPreconditionFailed when the key exists
   std::string content_type;
   std::map<std::string, std::string> metadata;
+  Attributes attributes;
+  /// Of a multipart upload: no part will come by CopyPart. Some stores keep a checksum of the whole object only then.
+  bool uploads_only = false;
 };
 struct PutResult {
   std::string etag;
@@ -83,6 +124,7 @@ struct CopyOptions {
   /// Set: replaces content type and metadata; nothing: they are copied.
   std::optional<std::map<std::string, std::string>> metadata;
   std::string content_type;  ///< with metadata only
+  Attributes attributes;
 };
 
 struct PartInfo {
@@ -132,9 +174,19 @@ class Store {
   /// checksum where it has one for them.
   virtual void Get(std::string key, GetOptions options, MutableByteSpan into, Call call,
                    Done<std::optional<GetResult>> done) = 0;
+  /// A Get of at most `limit` bytes without a buffer of the caller's. The bytes are not checked: for a whole object the
+  /// result's info has the checksum to check them by. `sink` is borrowed. A store that has no better way reads into
+  /// memory and calls Take once.
+  virtual void GetTo(std::string key, GetOptions options, std::uint64_t limit, Sink& sink, Call call,
+                     Done<std::optional<GetResult>> done);
   virtual void List(ListRequest request, Call call, Done<ListPage> done) = 0;
   /// Atomic: readers see the old object or the whole new one.
   virtual void Put(std::string key, ByteSpan body, PutOptions options, Call call, Done<PutResult> done) = 0;
+  /// Put and UploadPart of what is not in memory. `body` is borrowed and may be read more than once, first by this
+  /// call. A store that has no better way reads it into memory.
+  virtual void PutFrom(std::string key, Source& body, PutOptions options, Call call, Done<PutResult> done);
+  virtual void UploadPartFrom(std::string key, std::string upload_id, int number, Source& body, Call call,
+                              Done<PartInfo> done);
   /// Deleting what does not exist succeeds.
   virtual void Delete(std::string key, Call call, Done<void> done) = 0;
   /// Any number of keys; yields those that failed.

@@ -18,6 +18,7 @@ namespace millrace::transfer {
 /// Running totals; any thread may read them.
 struct BatchCounters {
   std::atomic<std::uint64_t> bytes_moved = 0, bytes_known = 0;  ///< known: of the items added so far
+  std::atomic<std::uint64_t> bytes_resumed = 0;                 ///< that an earlier run had moved
   std::atomic<std::uint64_t> items_known = 0, items_done = 0, items_failed = 0;
   std::atomic<bool> all_known = false;  ///< no more items will be added
 };

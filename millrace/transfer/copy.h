@@ -5,34 +5,41 @@
 #include <functional>
 #include <string>
 
-#include "millrace/base/memory_budget.h"
 #include "millrace/object/store.h"
 
 namespace millrace::transfer {
 
 struct CopySettings {
-  std::uint64_t part_bytes = 8 * kMiB;
+  std::uint64_t part_bytes = 8 * kMiB;  ///< what is larger moves in parts
   int parallel_parts = 8;
-  /// Told of bytes as they move, on the thread that copies. May be empty.
-  std::function<void(std::uint64_t bytes)> on_bytes;
+  /// Hold downloads against the store's checksums (CRC32C, CRC64NVME, or an ETag that is the MD5).
+  bool verify = true;
+  /// Where multipart uploads are remembered until they are complete; empty: nowhere, and one that fails is aborted.
+  std::string journal_folder;
+  /// Told of bytes that have arrived, and of those that an earlier run had moved, on any thread. May be empty.
+  std::function<void(std::uint64_t bytes)> on_bytes, on_resumed;
 };
 
-/// All of these block, may be called by any thread, and hold memory in flight against `budget`. After a failure the
-/// destination is as it was before; what had been moved is removed.
+/// All of these block and may be called by any thread. They hold next to no memory: bytes pass between the connection's
+/// buffer and the file. After a failure the destination is as it was before. What had been moved is removed, unless the
+/// same call made again could use it: finished parts of a download stay in a hidden sibling with a journal, those of an
+/// upload in the store.
 
-/// Fails with kStale when the file changes meanwhile, kIsDirectory and the like when it is no regular file.
-Status Upload(const std::string& path, object::Store& store, const std::string& key, MemoryBudget& budget,
-              const object::PutOptions& put, const CopySettings& settings, object::Call call);
+/// The store checks what it receives by CRC-32C. Fails with kStale when the file changes meanwhile, kIsDirectory and
+/// the like when it is no regular file.
+Status Upload(const std::string& path, object::Store& store, const std::string& key, const object::PutOptions& put,
+              const CopySettings& settings, object::Call call);
 
 /// Writes a hidden sibling of `path`, sets the object's modification time and renames it. Makes folders as needed.
-/// `info` names one version: another one meanwhile fails with kStale.
-Status Download(object::Store& store, const object::ObjectInfo& info, const std::string& path, MemoryBudget& budget,
+/// `info` names one version: another one meanwhile fails with kStale. kCorrupt when the checksums differ.
+Status Download(object::Store& store, const object::ObjectInfo& info, const std::string& path,
                 const CopySettings& settings, object::Call call);
 
-/// Server-side, in parts where the object is larger than one request may copy. `source_bucket` is where `info` is,
-/// empty for the bucket of `to`; `from` is its store.
+/// Server-side, in parallel parts where the object is larger than one request may copy; content type and metadata are
+/// kept unless `options` replaces them. options.source_bucket is where `info` is, empty for the bucket of `to`; `from`
+/// is its store.
 Status CopyObject(object::Store& from, const object::ObjectInfo& info, object::Store& to, const std::string& key,
-                  const std::string& source_bucket, const CopySettings& settings, object::Call call);
+                  object::CopyOptions options, const CopySettings& settings, object::Call call);
 
 /// From local file to local file, as Download does.
 Status CopyFile(const std::string& from, const std::string& to, const CopySettings& settings, object::Call call);

@@ -6,10 +6,10 @@
 #include <fstream>
 
 #include "millrace/base/files.h"
-#include "millrace/base/json.h"
 #include "millrace/base/subprocess.h"
 #include "millrace/base/text.h"
 #include "millrace/s3d/server.h"
+#include "tests/support/program.h"
 
 namespace millrace {
 namespace {
@@ -19,60 +19,30 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 using testing::UnorderedElementsAre;
+using testing_support::Ran;
 
 class ObjectCommands : public testing::Test {
  protected:
   void SetUp() override {
-    const char* bin = std::getenv("MILLRACE_BIN");
-    if (!bin) GTEST_SKIP() << "MILLRACE_BIN does not say where the program is";
-    program_ = fs::path(bin) / "millrace";
+    if (!program_.available()) GTEST_SKIP() << "MILLRACE_BIN does not say where the program is";
     auto server = s3d::Server::Start(
         {.root = folder_.path() / "s3d", .access_key = "key", .secret_key = "secret-of-the-test", .sync = false});
     ASSERT_TRUE(server) << server.error().ToString();
     server_ = *std::move(server);
     ASSERT_TRUE(server_->CreateBucket("bucket"));
-    fs::create_directories(work());
+    program_.env().insert({{"AWS_ENDPOINT_URL", server_->endpoint()},
+                           {"AWS_ACCESS_KEY_ID", "key"},
+                           {"AWS_SECRET_ACCESS_KEY", "secret-of-the-test"},
+                           {"AWS_REGION", "us-east-1"}});
   }
 
-  fs::path work() const { return folder_.path() / "work"; }
-
-  struct Ran {
-    int exit = -1;
-    std::string out, err;
-    std::vector<std::string> lines() const {
-      std::vector<std::string> all;
-      for (std::string_view line : Split(out, '\n')) {
-        if (!line.empty()) all.emplace_back(line);
-      }
-      return all;
-    }
-    std::vector<Json> objects() const {
-      std::vector<Json> all;
-      for (const std::string& line : lines()) all.push_back(ParseJson(line, "output").value_or(Json()));
-      return all;
-    }
-  };
-  Ran Millrace(std::vector<std::string> arguments, std::map<std::string, std::string> env = {}) {
-    fs::path err = folder_.path() / "stderr";
-    fs::remove(err);
-    Subprocess::Options options{.argv = {program_.string()}, .working_directory = work(), .stderr_file = err};
-    for (std::string& argument : arguments) options.argv.push_back(std::move(argument));
-    options.env = {{"AWS_ENDPOINT_URL", server_->endpoint()},       {"AWS_ACCESS_KEY_ID", "key"},
-                   {"AWS_SECRET_ACCESS_KEY", "secret-of-the-test"}, {"AWS_REGION", "us-east-1"},
-                   {"AWS_EC2_METADATA_DISABLED", "true"},           {"AWS_MAX_ATTEMPTS", "2"}};
-    for (auto& [name, value] : env) options.env[name] = value;
-    auto output = Subprocess::Run(std::move(options));
-    EXPECT_TRUE(output) << (output ? "" : output.error().ToString());
-    if (!output) return {};
-    return {output->state.signal ? -output->state.signal : output->state.exit_code, output->stdout_text,
-            ReadFile(err).value_or("")};
+  const fs::path& work() const { return program_.folder(); }
+  Ran Millrace(std::vector<std::string> arguments, const std::map<std::string, std::string>& env = {},
+               std::string_view input = "") {
+    return program_.Run(std::move(arguments), env, input);
   }
-
-  void WriteLocal(const std::string& name, std::string_view content) {
-    fs::create_directories((work() / name).parent_path());
-    std::ofstream(work() / name, std::ios::binary) << content;
-  }
-  std::string Local(const std::string& name) { return ReadFile(work() / name).value_or("<absent>"); }
+  void WriteLocal(const std::string& name, std::string_view content) { program_.Write(name, content); }
+  std::string Local(const std::string& name) { return program_.Read(name); }
   std::vector<std::string> LocalFiles(const std::string& beneath) {
     std::vector<std::string> names;
     for (const auto& entry : fs::recursive_directory_iterator(work() / beneath)) {
@@ -87,7 +57,7 @@ class ObjectCommands : public testing::Test {
   }
 
   TempDir folder_ = std::move(*TempDir::Create());
-  fs::path program_;
+  testing_support::Program program_;
   std::unique_ptr<s3d::Server> server_;
 };
 

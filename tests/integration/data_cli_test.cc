@@ -1,28 +1,25 @@
 // `millrace tokenizer` and `millrace data` as a script sees them: exit status, standard output, standard error.
 #include <gmock/gmock.h>
 
-#include <cstdlib>
 #include <filesystem>
 
 #include "millrace/base/files.h"
 #include "millrace/base/json.h"
 #include "millrace/base/random.h"
-#include "millrace/base/subprocess.h"
 #include "millrace/base/text.h"
+#include "tests/support/program.h"
 
 namespace millrace {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing_support::Ran;
 
 class DataCliTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const char* bin = std::getenv("MILLRACE_BIN");
-    ASSERT_NE(bin, nullptr);
-    program_ = std::filesystem::path(bin) / "millrace";
-    std::filesystem::create_directory(folder_ / "corpus");
+    ASSERT_TRUE(program_.available());
     WriteCorpus("a.jsonl", 1);
     WriteCorpus("b.jsonl", 2);
     model_ = folder_ / "tokenizer.model";
@@ -40,42 +37,20 @@ class DataCliTest : public ::testing::Test {
     }
     Write("corpus/" + name, lines);
   }
-  void Write(const std::string& name, std::string_view text) {
-    ASSERT_TRUE(WriteFileAtomic(folder_ / name, AsBytes(text)));
-  }
+  void Write(const std::string& name, std::string_view text) { program_.Write(name, text); }
 
-  struct Output {
-    int exit_code;
-    std::string out, err;
-    std::vector<Json> lines() const {
-      std::vector<Json> lines;
-      for (std::string_view line : Split(out, '\n'))
-        if (!line.empty()) lines.push_back(ParseJson(line, "output").value());
-      return lines;
-    }
-  };
-  /// `input` becomes standard input, by way of a shell: it is the only one here that redirects.
-  Output Run(std::vector<std::string> arguments, std::string_view input = "") {
-    Write("stdin", input);
-    std::vector<std::string> argv = {"sh", "-c", "exec \"$@\" <" + (folder_ / "stdin").string(), "sh",
-                                     program_.string()};
-    argv.insert(argv.end(), arguments.begin(), arguments.end());
-    auto errors = folder_ / "stderr";
-    std::filesystem::remove(errors);
-    auto output = Subprocess::Run({.argv = argv, .working_directory = folder_, .stderr_file = errors});
-    EXPECT_TRUE(output);
-    return {output->state.exit_code, output->stdout_text, ReadFile(errors).value_or("")};
+  Ran Run(std::vector<std::string> arguments, std::string_view input = "") {
+    return program_.Run(std::move(arguments), {}, input);
   }
   void TrainTokenizer() {
     auto trained = Run({"tokenizer", "train", "--input", "corpus/*.jsonl", "--template", "{title}\\n{text}",
                         "--vocab-size", "320", "--output", model_});
-    ASSERT_EQ(trained.exit_code, 0) << trained.err;
+    ASSERT_EQ(trained.exit, 0) << trained.err;
     EXPECT_THAT(trained.out, HasSubstr("320 pieces from 120 documents"));
   }
 
-  TempDir directory_ = *TempDir::Create();
-  const std::filesystem::path folder_ = directory_.path();
-  std::filesystem::path program_;
+  testing_support::Program program_;
+  const std::filesystem::path folder_ = program_.folder();
   std::string model_;
 };
 
@@ -83,16 +58,16 @@ TEST_F(DataCliTest, TokenizerTrainsEncodesDecodesAndShows) {
   TrainTokenizer();
   std::string document = "the 数据 of\n<s> \"x\"";
   auto encoded = Run({"tokenizer", "encode", "--model", model_, "--json"}, DumpJson({{"text", document}}) + "\n");
-  ASSERT_EQ(encoded.exit_code, 0) << encoded.err;
+  ASSERT_EQ(encoded.exit, 0) << encoded.err;
   auto decoded = Run({"tokenizer", "decode", "--model", model_, "--json"}, encoded.out);
-  ASSERT_EQ(decoded.exit_code, 0) << decoded.err;
-  EXPECT_EQ(decoded.lines().at(0)["text"], document);
+  ASSERT_EQ(decoded.exit, 0) << decoded.err;
+  EXPECT_EQ(decoded.objects().at(0)["text"], document);
 
   auto plain = Run({"tokenizer", "encode", "--model", model_}, "the bucket\n\nof");
   EXPECT_EQ(Split(plain.out, '\n').size(), 4u) << "a line for every document, empty ones too";
   EXPECT_EQ(Run({"tokenizer", "decode", "--model", model_}, plain.out).out, "the bucket\n\nof\n");
 
-  auto shown = Run({"tokenizer", "show", "--model", model_, "--pieces", "--json"}).lines();
+  auto shown = Run({"tokenizer", "show", "--model", model_, "--pieces", "--json"}).objects();
   ASSERT_EQ(shown.size(), 321u);
   EXPECT_EQ(shown[0]["kind"], "sentencepiece-bpe");
   EXPECT_EQ(shown[2]["piece"], "<s>");
@@ -100,18 +75,18 @@ TEST_F(DataCliTest, TokenizerTrainsEncodesDecodesAndShows) {
 
 TEST_F(DataCliTest, TokenizerSaysWhatIsWrong) {
   TrainTokenizer();
-  EXPECT_EQ(Run({"tokenizer", "show", "--model", "none.model"}).exit_code, 4);
+  EXPECT_EQ(Run({"tokenizer", "show", "--model", "none.model"}).exit, 4);
   Write("broken.model", "not a model");
   auto broken = Run({"tokenizer", "show", "--model", "broken.model"});
-  EXPECT_EQ(broken.exit_code, 2);
+  EXPECT_EQ(broken.exit, 2);
   EXPECT_THAT(broken.err, HasSubstr("not a SentencePiece model"));
   auto foreign = Run({"tokenizer", "decode", "--model", model_}, "5 6\n99999\n");
-  EXPECT_EQ(foreign.exit_code, 2);
+  EXPECT_EQ(foreign.exit, 2);
   EXPECT_THAT(foreign.err, HasSubstr("line 2: token 99999"));
   EXPECT_THAT(Run({"tokenizer", "decode", "--model", model_}, "five\n").err, HasSubstr("\"five\" is not a token id"));
   EXPECT_THAT(Run({"tokenizer", "encode", "--model", model_, "--json"}, "{\"txt\": 1}\n").err, HasSubstr("line 1"));
-  EXPECT_EQ(Run({"tokenizer", "train", "--input", "none/*.jsonl", "--output", "x"}).exit_code, 4);
-  EXPECT_EQ(Run({"tokenizer", "train", "--input", "corpus/", "--output", "x", "--vocab-size", "10"}).exit_code, 2);
+  EXPECT_EQ(Run({"tokenizer", "train", "--input", "none/*.jsonl", "--output", "x"}).exit, 4);
+  EXPECT_EQ(Run({"tokenizer", "train", "--input", "corpus/", "--output", "x", "--vocab-size", "10"}).exit, 2);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "x"));
 }
 
@@ -125,23 +100,23 @@ TEST_F(DataCliTest, IndexPlanAndCatAgree) {
     return Run(command);
   };
   auto indexed = with({"data", "index"});
-  ASSERT_EQ(indexed.exit_code, 0) << indexed.err;
-  EXPECT_EQ(indexed.lines().at(0)["records"], 120);
-  std::uint64_t tokens = indexed.lines()[0]["tokens"].get<std::uint64_t>() + 2 * 120;
+  ASSERT_EQ(indexed.exit, 0) << indexed.err;
+  EXPECT_EQ(indexed.objects().at(0)["records"], 120);
+  std::uint64_t tokens = indexed.objects()[0]["tokens"].get<std::uint64_t>() + 2 * 120;
   EXPECT_TRUE(std::filesystem::exists(folder_ / "corpus/.millrace"));
 
-  auto plan = with({"data", "plan"}, {"--global-batch", "4"}).lines().at(0);
+  auto plan = with({"data", "plan"}, {"--global-batch", "4"}).objects().at(0);
   EXPECT_EQ(plan["samples_per_epoch"], (tokens - 1) / 64);
   EXPECT_EQ(plan["steps_per_epoch"], (tokens - 1) / 64 / 4);
   EXPECT_EQ(plan["tokens_per_step"], 256);
 
-  auto samples = with({"data", "cat"}, {"--start", "1", "--count", "2"}).lines();
+  auto samples = with({"data", "cat"}, {"--start", "1", "--count", "2"}).objects();
   ASSERT_EQ(samples.size(), 2u);
   EXPECT_EQ(samples[0]["sample"], 1);
   EXPECT_EQ(samples[0]["inputs"].size(), 64u);
   EXPECT_EQ(samples[0]["labels"][63], samples[1]["inputs"][0]) << "samples are neighbours in one stream";
   auto beyond = with({"data", "cat"}, {"--start", "1000000"});
-  EXPECT_EQ(beyond.exit_code, 2);
+  EXPECT_EQ(beyond.exit, 2);
 }
 
 TEST_F(DataCliTest, TakesAJobFileAndItsOverrides) {
@@ -150,28 +125,28 @@ TEST_F(DataCliTest, TakesAJobFileAndItsOverrides) {
                         "\"}]\n  tokenizer: " + model_ +
                         "\n  sequence_length: 32\ntrain: {epochs: 2, global_batch: 4}\nrun: {launcher: local}\n");
   auto plan = Run({"data", "plan", "job.yaml", "--set", "data.sequence_length=16", "--json"});
-  ASSERT_EQ(plan.exit_code, 0) << plan.err;
-  Json line = plan.lines().at(0);
+  ASSERT_EQ(plan.exit, 0) << plan.err;
+  Json line = plan.objects().at(0);
   EXPECT_EQ(line["tokens_per_step"], 64);
   EXPECT_EQ(line["steps"], 2 * line["steps_per_epoch"].get<std::uint64_t>());
   auto wrong = Run({"data", "plan", "job.yaml", "--set", "data.sequence_lenght=16"});
-  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_EQ(wrong.exit, 2);
   EXPECT_THAT(wrong.err, HasSubstr("sequence_length"));
 }
 
 TEST_F(DataCliTest, InspectNamesEveryBrokenRecord) {
   Write("corpus/c.jsonl", "{\"text\":\"fine\"}\nnonsense\n{\"title\":\"no text\"}\n");
   auto inspected = Run({"data", "inspect", "corpus/", "--json"});
-  ASSERT_EQ(inspected.exit_code, 0) << inspected.err;
-  auto lines = inspected.lines();
+  ASSERT_EQ(inspected.exit, 0) << inspected.err;
+  auto lines = inspected.objects();
   ASSERT_EQ(lines.size(), 4u);
   EXPECT_THAT(lines[2]["url"].get<std::string>(), HasSubstr("/corpus/c.jsonl"));
   EXPECT_EQ(lines[2]["records"], 1);
   EXPECT_THAT(lines[2]["broken"], ElementsAre(Json{{"offset", 16}, {"reason", "not_json"}},
                                               Json{{"offset", 25}, {"reason", "missing_field"}}));
   EXPECT_EQ(lines[3]["broken"], 2);
-  EXPECT_EQ(Run({"data", "inspect", "nowhere/*.jsonl"}).exit_code, 4);
-  EXPECT_EQ(Run({"data", "plan", "corpus/"}).exit_code, 2) << "packing needs a tokenizer";
+  EXPECT_EQ(Run({"data", "inspect", "nowhere/*.jsonl"}).exit, 4);
+  EXPECT_EQ(Run({"data", "plan", "corpus/"}).exit, 2) << "packing needs a tokenizer";
 }
 
 }  // namespace

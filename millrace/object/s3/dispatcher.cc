@@ -4,6 +4,7 @@
 
 #include "millrace/base/text.h"
 #include "millrace/object/rules.h"
+#include "millrace/object/s3/checksums.h"
 #include "millrace/object/s3/xml.h"
 
 namespace millrace::object::s3 {
@@ -59,17 +60,24 @@ void Dispatcher::Run(Operation operation, Call call, std::move_only_function<voi
   if (!job->operation.own_body.empty()) job->operation.body = AsBytes(job->operation.own_body);
   if (Status clean = CheckHeaders(job->operation.headers); !clean) return Finish(std::move(job), Fail(clean.error()));
   http::Headers& headers = job->operation.headers;
-  headers.Set("X-Amz-Content-Sha256", PayloadHash(job->operation.body));
+  auto hash = PayloadHash(job->operation);
+  if (!hash) return Finish(std::move(job), Fail(hash.error()));
+  headers.Set("X-Amz-Content-Sha256", *std::move(hash));
   if (parts_.settings->request_payer) headers.Set("X-Amz-Request-Payer", "requester");
   Try(std::move(job));
 }
 
 /// TLS protects the body from change, and on the loopback interface there is nobody to change it: hashing it a second
 /// time would cost both sides more CPU than all the rest of the request.
-std::string Dispatcher::PayloadHash(ByteSpan body) const {
+Result<std::string> Dispatcher::PayloadHash(const Operation& operation) const {
   if (parts_.settings->scheme == "https" || parts_.settings->loopback) return std::string(kUnsignedPayload);
-  Sha256Digest digest = Sha256(body);
-  return HexEncode(digest);
+  Hasher hasher(Hasher::Kind::kSha256);
+  if (operation.source) {
+    MR_TRY(ReadThrough(*operation.source, [&](ByteSpan bytes) { hasher.Update(bytes); }));
+  } else {
+    hasher.Update(operation.body);
+  }
+  return HexEncode(hasher.Finish());
 }
 
 void Dispatcher::Try(JobPtr job) {
@@ -90,8 +98,11 @@ void Dispatcher::Send(JobPtr job, const Credentials& credentials) {
   Settings::Place place =
       job->redirected ? *job->redirected : parts_.settings->Locate(operation.bucket, operation.key, region);
   std::string query = EncodeQuery(operation.query);
-  http::Request request{
-      .method = operation.method, .url = place.Url(query), .headers = operation.headers, .body = operation.body};
+  http::Request request{.method = operation.method,
+                        .url = place.Url(query),
+                        .headers = operation.headers,
+                        .body = operation.body,
+                        .source = operation.source};
   if (!credentials.anonymous()) {
     Signable signable{.method = operation.method, .host = place.host, .path = place.path, .query = query};
     SignerFor(region).Sign(signable, operation.headers.Get("X-Amz-Content-Sha256"), credentials, ServerTime(),

@@ -28,8 +28,9 @@ struct Operation {
   std::string bucket, key;  ///< either may be empty
   Query query;
   http::Headers headers;
-  ByteSpan body;         ///< borrowed until completion
-  std::string own_body;  ///< sent instead of `body` unless empty
+  ByteSpan body;                       ///< borrowed until completion
+  http::BodySource* source = nullptr;  ///< sent instead of `body`; likewise borrowed
+  std::string own_body;                ///< sent instead of `body` unless empty
   http::BodyTarget target{.max_collected = 16 * kMiB};
   /// A 200 answer of this operation may hold an error document.
   bool error_may_follow_200 = false;
@@ -97,7 +98,7 @@ class Dispatcher {
   bool Follow(Job& job, const Refusal& refusal);
   bool AdjustClock(Job& job, const http::Response& response);
 
-  std::string PayloadHash(ByteSpan body) const;
+  Result<std::string> PayloadHash(const Operation& operation) const;
   void Pace(bool throttled) MR_EXCLUDES(pace_mutex_);
   const Signer& SignerFor(const std::string& region) MR_EXCLUDES(mutex_);
   std::string RegionOf(const std::string& bucket) MR_EXCLUDES(mutex_);

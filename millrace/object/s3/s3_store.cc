@@ -25,6 +25,15 @@ ObjectInfo InfoFromHeaders(std::string key, const http::Headers& headers) {
                   .content_type = std::string(headers.Get("content-type"))};
   ParseNumber(headers.Get("content-length"), info.size);
   if (auto modified = ParseHttpDate(headers.Get("last-modified"))) info.modified = *modified;
+  info.checksum = WholeChecksum(headers);
+  auto get = [&](const char* name) { return std::string(headers.Get(name)); };
+  info.attributes =
+      std::make_shared<Attributes>(Attributes{.storage_class = get("x-amz-storage-class"),
+                                              .encryption = get("x-amz-server-side-encryption"),
+                                              .kms_key = get("x-amz-server-side-encryption-aws-kms-key-id"),
+                                              .cache_control = get("cache-control"),
+                                              .content_encoding = get("content-encoding"),
+                                              .content_disposition = get("content-disposition")});
   for (const auto& [name, value] : headers) {
     std::string lower = ToLower(name);
     if (lower.starts_with(kMetaPrefix)) info.metadata.emplace(lower.substr(kMetaPrefix.size()), value);
@@ -47,12 +56,11 @@ std::optional<ContentRange> ParseContentRange(std::string_view text) {
   return range;
 }
 
-/// Is this the answer to a Get of `range` that left its bytes at the beginning of `into`?
-Status CheckGot(const http::Response& response, const std::optional<ByteRange>& range, ByteSpan into) {
-  ByteSpan bytes = into.first(std::min<std::uint64_t>(response.received, into.size()));
+/// Is this the answer to a Get of `range`?
+Status CheckRange(const http::Response& response, const std::optional<ByteRange>& range) {
   if (response.status != 206) {
     if (range && range->offset > 0) return Fail(Code::kUnsupported, "the endpoint ignores ranges");
-    return VerifyChecksum(response.headers, bytes);
+    return {};
   }
   auto got = ParseContentRange(response.headers.Get("content-range"));
   if (!range || !got || got->first != range->offset) {
@@ -63,7 +71,40 @@ Status CheckGot(const http::Response& response, const std::optional<ByteRange>& 
   if (got->last - got->first + 1 != expected || response.received != expected) {
     return Fail(Code::kCorrupt, "the answer has {} bytes where {} were asked for", response.received, expected);
   }
-  return expected == got->total ? VerifyChecksum(response.headers, bytes) : Status();
+  return {};
+}
+
+/// Likewise, with its bytes at the beginning of `into`.
+Status CheckGot(const http::Response& response, const std::optional<ByteRange>& range, ByteSpan into) {
+  MR_TRY(CheckRange(response, range));
+  auto part = ParseContentRange(response.headers.Get("content-range"));
+  bool whole = response.status != 206 || (part && response.received == part->total);
+  if (!whole) return {};
+  return VerifyChecksum(response.headers, into.first(std::min<std::uint64_t>(response.received, into.size())));
+}
+
+/// What a Get that was answered tells of its object.
+GetResult ResultOf(std::string key, const http::Response& response) {
+  ObjectInfo info = InfoFromHeaders(std::move(key), response.headers);
+  auto part = ParseContentRange(response.headers.Get("content-range"));
+  info.size = response.status == 206 && part ? part->total : response.received;
+  return {.bytes = response.received, .info = std::move(info)};
+}
+
+/// Passes a body on as bytes of an object.
+class RangeSink final : public http::BodySink {
+ public:
+  RangeSink(Sink& sink, std::uint64_t from) : sink_(sink), from_(from) {}
+  Status Take(std::uint64_t offset, ByteSpan bytes) override { return sink_.Take(from_ + offset, bytes); }
+
+ private:
+  Sink& sink_;
+  const std::uint64_t from_;
+};
+
+void SetRange(const ByteRange& range, http::Headers& headers) {
+  std::uint64_t last = range.offset + std::min(range.length - 1, ~std::uint64_t{0} - range.offset);
+  headers.Set("Range", fmt::format("bytes={}-{}", range.offset, last));
 }
 
 Code CodeOf(const Outcome& outcome) { return outcome.response.error().code(); }
@@ -99,6 +140,18 @@ void SetMetadata(const std::string& content_type, const std::map<std::string, st
   for (const auto& [name, value] : metadata) headers.Set(fmt::format("{}{}", kMetaPrefix, name), value);
 }
 
+void SetAttributes(const Attributes& attributes, http::Headers& headers) {
+  for (const auto& [name, value] :
+       {std::pair("X-Amz-Storage-Class", &attributes.storage_class), std::pair("X-Amz-Acl", &attributes.acl),
+        std::pair("X-Amz-Server-Side-Encryption", &attributes.encryption),
+        std::pair("X-Amz-Server-Side-Encryption-Aws-Kms-Key-Id", &attributes.kms_key),
+        std::pair("Cache-Control", &attributes.cache_control),
+        std::pair("Content-Encoding", &attributes.content_encoding),
+        std::pair("Content-Disposition", &attributes.content_disposition)}) {
+    if (!value->empty()) headers.Set(name, *value);
+  }
+}
+
 void SetCopySource(const std::string& bucket, const std::string& key, const CopyOptions& options,
                    http::Headers& headers) {
   const std::string& from = options.source_bucket.empty() ? bucket : options.source_bucket;
@@ -127,6 +180,7 @@ void S3Store::Head(std::string key, Call call, Done<std::optional<ObjectInfo>> d
 void S3Store::HeadIfMatch(std::string key, std::string if_match, Call call, Done<std::optional<ObjectInfo>> done) {
   if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
   Operation operation = NewOperation("HeadObject", "HEAD", key);
+  operation.headers.Set("X-Amz-Checksum-Mode", "ENABLED");
   SetConditions(if_match, false, operation.headers);
   RunThen(std::move(operation), call,
           [this, key = std::move(key), call, done = std::move(done)](Outcome outcome) mutable {
@@ -160,8 +214,7 @@ void S3Store::Get(std::string key, GetOptions options, MutableByteSpan into, Cal
   operation.target.into = into;
   bool fits = range && range->length <= into.size();
   if (range) {
-    std::uint64_t last = range->offset + std::min(range->length - 1, ~std::uint64_t{0} - range->offset);
-    operation.headers.Set("Range", fmt::format("bytes={}-{}", range->offset, last));
+    SetRange(*range, operation.headers);
     if (fits) operation.target.into = into.first(range->length);
   } else {
     operation.headers.Set("X-Amz-Checksum-Mode", "ENABLED");
@@ -173,13 +226,7 @@ void S3Store::Get(std::string key, GetOptions options, MutableByteSpan into, Cal
   RunThen(std::move(operation), call,
           [this, key = std::move(key), options = std::move(options), room = into.size(), fits, call,
            done = std::move(done)](Outcome outcome) mutable {
-            if (outcome.response) {
-              const http::Response& response = *outcome.response;
-              ObjectInfo info = InfoFromHeaders(std::move(key), response.headers);
-              auto part = ParseContentRange(response.headers.Get("content-range"));
-              info.size = response.status == 206 && part ? part->total : response.received;
-              return done(GetResult{.bytes = response.received, .info = std::move(info)});
-            }
+            if (outcome.response) return done(ResultOf(std::move(key), *outcome.response));
             if (IsAbsent(outcome)) return done(std::nullopt);
             if (outcome.s3_code == "InvalidRange") {  // the range begins at or beyond the end
               return GetNothing(std::move(key), std::move(options), room, std::move(call), std::move(done));
@@ -188,6 +235,32 @@ void S3Store::Get(std::string key, GetOptions options, MutableByteSpan into, Cal
               return done(Fail(outcome.response.error()
                                    .Context("the bytes asked for do not fit the buffer they are to land in")
                                    .WithCode(Code::kInvalidArgument)));
+            }
+            done(Fail(outcome.response.error()));
+          });
+}
+
+void S3Store::GetTo(std::string key, GetOptions options, std::uint64_t limit, Sink& sink, Call call,
+                    Done<std::optional<GetResult>> done) {
+  if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
+  if (limit == 0 || (options.range && options.range->length == 0)) {
+    return GetNothing(std::move(key), std::move(options), 0, std::move(call), std::move(done));
+  }
+  Operation operation = NewOperation("GetObject", "GET", key);
+  auto pass_on = std::make_shared<RangeSink>(sink, options.range ? options.range->offset : 0);
+  operation.target.sink = pass_on.get();
+  operation.target.sink_limit = limit;
+  if (options.range) SetRange(*options.range, operation.headers);
+  if (!options.range) operation.headers.Set("X-Amz-Checksum-Mode", "ENABLED");
+  SetConditions(options.if_match, false, operation.headers);
+  operation.check = [range = options.range](const http::Response& response) { return CheckRange(response, range); };
+  RunThen(std::move(operation), call,
+          [this, key = std::move(key), options = std::move(options), pass_on, call,
+           done = std::move(done)](Outcome outcome) mutable {
+            if (outcome.response) return done(ResultOf(std::move(key), *outcome.response));
+            if (IsAbsent(outcome)) return done(std::nullopt);
+            if (outcome.s3_code == "InvalidRange") {
+              return GetNothing(std::move(key), std::move(options), 0, std::move(call), std::move(done));
             }
             done(Fail(outcome.response.error()));
           });
@@ -234,9 +307,29 @@ void S3Store::Put(std::string key, ByteSpan body, PutOptions options, Call call,
   }
   Operation operation = NewOperation("PutObject", "PUT", std::move(key));
   operation.body = body;
+  operation.headers.Set("X-Amz-Checksum-Crc32c", EncodeCrc32c(body));
+  SendPut(std::move(operation), std::move(options), std::move(call), std::move(done));
+}
+
+void S3Store::PutFrom(std::string key, Source& body, PutOptions options, Call call, Done<PutResult> done) {
+  if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
+  if (body.size() > limits().max_put) {
+    return done(Fail(Code::kInvalidArgument, "{} bytes are too many for one request: use multipart", body.size()));
+  }
+  auto source = std::make_shared<SourceBody>(body);
+  auto checksum = EncodeCrc32c(*source);
+  if (!checksum) return done(Fail(checksum.error()));
+  Operation operation = NewOperation("PutObject", "PUT", std::move(key));
+  operation.source = source.get();
+  operation.headers.Set("X-Amz-Checksum-Crc32c", *std::move(checksum));
+  SendPut(std::move(operation), std::move(options), std::move(call),
+          [source, done = std::move(done)](Result<PutResult> put) mutable { done(std::move(put)); });
+}
+
+void S3Store::SendPut(Operation operation, PutOptions options, Call call, Done<PutResult> done) {
   SetConditions(options.if_match, options.if_none_match, operation.headers);
   SetMetadata(options.content_type, options.metadata, operation.headers);
-  operation.headers.Set("X-Amz-Checksum-Crc32c", EncodeCrc32c(body));
+  SetAttributes(options.attributes, operation.headers);
   bool conditional = options.if_none_match || !options.if_match.empty();
   Run<PutResult>(std::move(operation), std::move(call), std::move(done),
                  [conditional](Outcome outcome) -> Result<PutResult> {
@@ -266,6 +359,7 @@ void S3Store::Copy(std::string source, std::string destination, CopyOptions opti
     operation.headers.Set("X-Amz-Metadata-Directive", "REPLACE");
     SetMetadata(options.content_type, *options.metadata, operation.headers);
   }
+  SetAttributes(options.attributes, operation.headers);
   Run<PutResult>(std::move(operation), std::move(call), std::move(done),
                  [conditional = options.if_none_match](Outcome outcome) -> Result<PutResult> {
                    if (!outcome.response) return Fail(WriteError(outcome, conditional));

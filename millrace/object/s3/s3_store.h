@@ -23,8 +23,13 @@ class S3Store final : public Store {
   void Head(std::string key, Call call, Done<std::optional<ObjectInfo>> done) override;
   void Get(std::string key, GetOptions options, MutableByteSpan into, Call call,
            Done<std::optional<GetResult>> done) override;
+  void GetTo(std::string key, GetOptions options, std::uint64_t limit, Sink& sink, Call call,
+             Done<std::optional<GetResult>> done) override;
   void List(ListRequest request, Call call, Done<ListPage> done) override;
   void Put(std::string key, ByteSpan body, PutOptions options, Call call, Done<PutResult> done) override;
+  void PutFrom(std::string key, Source& body, PutOptions options, Call call, Done<PutResult> done) override;
+  void UploadPartFrom(std::string key, std::string upload_id, int number, Source& body, Call call,
+                      Done<PartInfo> done) override;
   void Delete(std::string key, Call call, Done<void> done) override;
   void DeleteMany(std::vector<std::string> keys, Call call, Done<std::vector<DeleteFailure>> done) override;
   void Copy(std::string source, std::string destination, CopyOptions options, Call call, Done<PutResult> done) override;
@@ -55,6 +60,9 @@ class S3Store final : public Store {
   template <class Next>
   void RunThen(Operation operation, Call call, Next next);
 
+  void SendPut(Operation operation, PutOptions options, Call call, Done<PutResult> done);
+  void SendPart(Operation operation, std::string upload_id, int number, std::uint64_t size, Call call,
+                Done<PartInfo> done);
   void HeadIfMatch(std::string key, std::string if_match, Call call, Done<std::optional<ObjectInfo>> done);
   void AskForBucket(Call call, Done<std::optional<ObjectInfo>> done);
   void GetNothing(std::string key, GetOptions options, std::size_t room, Call call,
@@ -75,11 +83,23 @@ class S3Store final : public Store {
   InFlight in_flight_;                       ///< last: awaits what uses the others
 };
 
+/// Passes an object's source on as a request's. Destroyed with the operation's completion.
+class SourceBody final : public http::BodySource {
+ public:
+  explicit SourceBody(Source& source) : source_(source) {}
+  std::uint64_t size() const override { return source_.size(); }
+  Status Read(std::uint64_t offset, MutableByteSpan into) override { return source_.Read(offset, into); }
+
+ private:
+  Source& source_;
+};
+
 /// `"etag"`, as If-Match wants it.
 std::string QuoteETag(std::string_view etag);
 void SetConditions(std::string_view if_match, bool if_none_match, http::Headers& headers);
 void SetMetadata(const std::string& content_type, const std::map<std::string, std::string>& metadata,
                  http::Headers& headers);
+void SetAttributes(const Attributes& attributes, http::Headers& headers);
 void SetCopySource(const std::string& bucket, const std::string& key, const CopyOptions& options,
                    http::Headers& headers);
 /// What a write's error means: a condition that fails after a try whose end is unknown may have failed because of that

@@ -39,7 +39,8 @@ void S3Store::CreateMultipart(std::string key, PutOptions options, Call call, Do
   Operation operation = NewOperation("CreateMultipartUpload", "POST", key);
   operation.query = {{"uploads", ""}};
   SetMetadata(options.content_type, options.metadata, operation.headers);
-  bool plain = plain_uploads_.load(std::memory_order_relaxed);
+  SetAttributes(options.attributes, operation.headers);
+  bool plain = !options.uploads_only && plain_uploads_.load(std::memory_order_relaxed);
   if (!plain) {
     operation.headers.Set("X-Amz-Checksum-Algorithm", "CRC32C");
     operation.headers.Set("X-Amz-Checksum-Type", "FULL_OBJECT");
@@ -49,7 +50,8 @@ void S3Store::CreateMultipart(std::string key, PutOptions options, Call call, Do
            done = std::move(done)](Outcome outcome) mutable {
             if (!outcome.response) return done(Fail(outcome.response.error()));
             auto upload_id = ParseUploadId(outcome.response->body);
-            if (!upload_id || plain || !outcome.response->headers.Get("server").starts_with("MinIO")) {
+            if (!upload_id || plain || options.uploads_only ||
+                !outcome.response->headers.Get("server").starts_with("MinIO")) {
               return done(std::move(upload_id));
             }
             // MinIO refuses to copy parts into an upload that was begun with a checksum algorithm. It checks the parts'
@@ -66,12 +68,29 @@ void S3Store::UploadPart(std::string key, std::string upload_id, int number, Byt
                          Done<PartInfo> done) {
   if (Status good = CheckPart(key, number, body.size(), limits()); !good) return done(Fail(good.error()));
   Operation operation = NewOperation("UploadPart", "PUT", std::move(key));
-  operation.query = {{"partNumber", std::to_string(number)}, {"uploadId", std::move(upload_id)}};
   operation.body = body;
-  std::string checksum = EncodeCrc32c(body);
-  operation.headers.Set("X-Amz-Checksum-Crc32c", checksum);
+  operation.headers.Set("X-Amz-Checksum-Crc32c", EncodeCrc32c(body));
+  SendPart(std::move(operation), std::move(upload_id), number, body.size(), std::move(call), std::move(done));
+}
+
+void S3Store::UploadPartFrom(std::string key, std::string upload_id, int number, Source& body, Call call,
+                             Done<PartInfo> done) {
+  if (Status good = CheckPart(key, number, body.size(), limits()); !good) return done(Fail(good.error()));
+  auto source = std::make_shared<SourceBody>(body);
+  auto checksum = EncodeCrc32c(*source);
+  if (!checksum) return done(Fail(checksum.error()));
+  Operation operation = NewOperation("UploadPart", "PUT", std::move(key));
+  operation.source = source.get();
+  operation.headers.Set("X-Amz-Checksum-Crc32c", *std::move(checksum));
+  SendPart(std::move(operation), std::move(upload_id), number, body.size(), std::move(call),
+           [source, done = std::move(done)](Result<PartInfo> part) mutable { done(std::move(part)); });
+}
+
+void S3Store::SendPart(Operation operation, std::string upload_id, int number, std::uint64_t size, Call call,
+                       Done<PartInfo> done) {
+  operation.query = {{"partNumber", std::to_string(number)}, {"uploadId", std::move(upload_id)}};
   Run<PartInfo>(std::move(operation), std::move(call), std::move(done),
-                [number, size = body.size()](Outcome outcome) -> Result<PartInfo> {
+                [number, size](Outcome outcome) -> Result<PartInfo> {
                   if (!outcome.response) return Fail(outcome.response.error());
                   const http::Headers& headers = outcome.response->headers;
                   // Servers that know nothing of checksums do not repeat it, and need not be given it again.

@@ -1,0 +1,23 @@
+// Holding local bytes against what a store says about an object.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "millrace/base/result.h"
+#include "millrace/object/store.h"
+
+namespace millrace::transfer {
+
+/// The checksum's form for a CRC-32C.
+object::Checksum Crc32cChecksum(std::uint32_t crc);
+
+/// Reads the first `size` bytes of the file and fails with kCorrupt unless they have the checksum. kNone holds for
+/// everything. `what` is for messages.
+Status VerifyFile(int fd, std::uint64_t size, const object::Checksum& expected, const std::string& what,
+                  const object::Call& call);
+
+/// The error of bytes that do not have the checksum they should have.
+Error Mismatch(const std::string& what, const object::Checksum& expected);
+
+}  // namespace millrace::transfer
