@@ -25,6 +25,8 @@ struct Context {
   Globals globals;
   std::stop_token stop;                ///< fires on SIGINT and SIGTERM
   std::vector<std::string> arguments;  ///< argv without argv[0]
+  /// What commands use instead of a connection of their own, where one runs many (`millrace run`).
+  object::Connection* shared_connection = nullptr;
   /// Set by the chosen command's callback; main runs it after parsing and exits with what it returns.
   std::function<int()> run;
 

@@ -1,8 +1,13 @@
 // Places, selections and runs: the common part of the object verbs.
 #include "apps/millrace/object_commands.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <iostream>
+#include <map>
 
 #include "apps/millrace/progress.h"
 #include "millrace/base/text.h"
@@ -16,6 +21,7 @@ namespace fs = std::filesystem;
 // Threads that each wait for one object; parts of large ones go in parallel beyond them.
 constexpr int kMostWorkers = 64;
 constexpr int kParallelParts = 8;
+constexpr std::size_t kDeletesPerRequest = 1000;  // what S3 takes at once
 
 /// Where uploads are remembered that were cut off; "" where the user has no home.
 std::string JournalFolder() {
@@ -43,7 +49,17 @@ void SelectFlags::AddTo(CLI::App& command) {
   command.add_flag("-r,--recursive", recursive, "Everything beneath a folder or prefix");
   command.add_flag("--raw", raw, "Take *, ? and [ in sources literally");
   command.add_option("--include", include, "Only names that match this pattern (repeatable)")->allow_extra_args(false);
+  command.add_flag("--files-from-stdin", from_stdin, "Read more sources from standard input, one a line");
   command.add_option("--exclude", exclude, "Not names that match this pattern (repeatable)")->allow_extra_args(false);
+}
+
+Result<std::vector<std::string>> SelectFlags::Sources(std::span<const std::string> given) const {
+  std::vector<std::string> sources(given.begin(), given.end());
+  for (std::string line; from_stdin && std::getline(std::cin, line);) {
+    if (!line.empty()) sources.push_back(std::move(line));
+  }
+  if (sources.empty()) return Fail(Code::kInvalidArgument, "no source is named");
+  return sources;
 }
 
 Result<Selection> Select(object::Connection& connection, const std::string& text, const SelectFlags& flags) {
@@ -119,13 +135,45 @@ void Run::Add(std::string source, std::string destination, std::uint64_t size, t
   batch_->Add(std::move(source), std::move(destination), size, std::move(job));
 }
 
-void Run::AddMany(std::vector<std::string> sources, transfer::Batch::GroupJob job) {
+void Run::AddMany(std::vector<std::string> names, bool as_destination, transfer::Batch::GroupJob job) {
   if (context_.globals.dry_run) {
-    dry_items_ += sources.size();
-    for (const std::string& source : sources) PrintItem(source, "", 0, "dry_run", nullptr);
+    dry_items_ += names.size();
+    for (const std::string& name : names)
+      PrintItem(as_destination ? "" : name, as_destination ? name : "", 0, "dry_run", nullptr);
     return;
   }
-  batch_->AddMany(std::move(sources), std::move(job));
+  batch_->AddMany(std::move(names), as_destination, std::move(job));
+}
+
+void Deletions::Add(std::string key) {
+  keys_.push_back(std::move(key));
+  if (keys_.size() == kDeletesPerRequest) Flush();
+}
+
+void Deletions::Flush() {
+  if (keys_.empty()) return;
+  std::vector<std::string> keys = std::exchange(keys_, {}), names;
+  for (const std::string& key : keys) names.push_back(place_.Name(key));
+  run_.AddMany(std::move(names), as_destination_, [&place = place_, keys = std::move(keys)](const object::Call& call) {
+    std::vector<Status> outcomes(keys.size());
+    if (place.local()) {
+      for (std::size_t i = 0; i < keys.size(); ++i) outcomes[i] = RemoveFile("/" + keys[i]);
+      return outcomes;
+    }
+    auto failures = object::DeleteMany(*place.store, keys, call);
+    if (!failures) return std::vector<Status>(keys.size(), Status(std::unexpected(failures.error())));
+    std::map<std::string_view, const Error*> failed;
+    for (const object::DeleteFailure& failure : *failures) failed.emplace(failure.key, &failure.error);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (auto found = failed.find(keys[i]); found != failed.end()) outcomes[i] = std::unexpected(*found->second);
+    }
+    return outcomes;
+  });
+}
+
+Status RemoveFile(const std::string& path) {
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) return Fail(ErrnoError(errno, "removing " + path));
+  return {};
 }
 
 void Run::AddFailure(const std::string& source, const std::string& destination, const Error& error) {
@@ -139,6 +187,7 @@ void Run::Report(const transfer::Batch::Outcome& outcome) {
     return;
   }
   if (error) last_exit_ = ToExitStatus(error->code());
+  if (!outcome.needed) return Skip();
   if (!error) bytes_done_ += outcome.size;
   PrintItem(outcome.source, outcome.destination, outcome.size, error ? "failed" : "ok", error);
 }
@@ -168,7 +217,7 @@ int Run::Finish(const Status& planned) {
     PrintJsonLine({{"event", "summary"},
                    {"items", done + dry_items_},
                    {"failed", failed},
-                   {"unchanged", skipped_},
+                   {"unchanged", skipped_.load()},
                    {"bytes", bytes},
                    {"resumed_bytes", counters.bytes_resumed.load()},
                    {"seconds", seconds}});
@@ -177,7 +226,7 @@ int Run::Finish(const Status& planned) {
                                    : fmt::format(", {} at {}/s", FormatBytes(bytes),
                                                  FormatBytes(static_cast<std::uint64_t>(bytes / seconds)));
     fmt::print(stderr, "{}: {} items{} in {:.2f} s{}{}\n", verb_, FormatCount(done - failed), moved, seconds,
-               skipped_ ? fmt::format(", {} unchanged", FormatCount(skipped_)) : "",
+               skipped_ ? fmt::format(", {} unchanged", FormatCount(skipped_.load())) : "",
                failed ? fmt::format(", {} FAILED", FormatCount(failed)) : "");
   }
   if (context_.stop.stop_requested() || cancelled_) {
@@ -196,9 +245,13 @@ int Run::Finish(const Status& planned) {
 }
 
 int WithConnection(const Context& context, const std::function<Result<int>(object::Connection&)>& body) {
-  auto connection = context.Connect();
-  if (!connection) return ReportError(context, connection.error());
-  auto exit = body(**connection);
+  std::unique_ptr<object::Connection> own;
+  if (!context.shared_connection) {
+    auto connection = context.Connect();
+    if (!connection) return ReportError(context, connection.error());
+    own = *std::move(connection);
+  }
+  auto exit = body(own ? *own : *context.shared_connection);
   return exit ? *exit : ReportError(context, exit.error());
 }
 
@@ -207,6 +260,8 @@ void AddObjectCommands(CLI::App& app, Context& context) {
   AddCopyCommands(app, context);
   AddStreamCommands(app, context);
   AddManageCommands(app, context);
+  AddDuplicateCommand(app, context);
+  if (!context.shared_connection) AddRunCommand(app, context);  // no runs within runs
 }
 
 }  // namespace millrace::cli

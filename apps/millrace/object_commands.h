@@ -1,12 +1,15 @@
 // What the object verbs share: places, selections of items, and the run of many transfers with its reports.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "apps/millrace/cli.h"
+#include "apps/millrace/object_options.h"
 #include "millrace/base/memory_budget.h"
 #include "millrace/object/open.h"
 #include "millrace/transfer/batch.h"
@@ -33,8 +36,11 @@ Result<Place> OpenPlace(object::Connection& connection, const std::string& text)
 struct SelectFlags {
   bool recursive = false;
   bool raw = false;  ///< wildcards stand for themselves
+  bool from_stdin = false;
   std::vector<std::string> include, exclude;
   void AddTo(CLI::App& command);
+  /// `given`, and the lines of standard input where the flag asks for them.
+  Result<std::vector<std::string>> Sources(std::span<const std::string> given) const;
 };
 
 /// What one source argument stands for.
@@ -70,8 +76,8 @@ class Run {
 
   /// An empty source says that the destination is deleted.
   void Add(std::string source, std::string destination, std::uint64_t size, transfer::Batch::Job job);
-  /// One request for many items.
-  void AddMany(std::vector<std::string> sources, transfer::Batch::GroupJob job);
+  /// One request for many items, each of which is deleted; `as_destination` as above.
+  void AddMany(std::vector<std::string> names, bool as_destination, transfer::Batch::GroupJob job);
   void AddFailure(const std::string& source, const std::string& destination, const Error& error);
   /// Of an item that needs nothing done.
   void Skip() { ++skipped_; }
@@ -87,12 +93,31 @@ class Run {
   const std::string verb_;
   MemoryBudget budget_;
   const TimePoint started_ = SystemClock().Now();
-  std::uint64_t skipped_ = 0, dry_items_ = 0, bytes_done_ = 0;
+  std::atomic<std::uint64_t> skipped_ = 0;
+  std::uint64_t dry_items_ = 0, bytes_done_ = 0;
   int last_exit_ = 0;
   bool cancelled_ = false;
   bool show_progress_ = false;
   std::unique_ptr<transfer::Batch> batch_;
   std::unique_ptr<class ProgressLine> progress_;
+};
+
+Status RemoveFile(const std::string& path);  ///< one that is not there is as good as removed
+
+/// Deletes keys of one place a thousand at a time, as S3 takes them. One owner.
+class Deletions {
+ public:
+  /// `run` and `place` must outlive the run. `as_destination`: the keys were not named by the user (sync --delete).
+  Deletions(Run& run, const Place& place, bool as_destination)
+      : run_(run), place_(place), as_destination_(as_destination) {}
+  void Add(std::string key);
+  void Flush();
+
+ private:
+  Run& run_;
+  const Place& place_;
+  const bool as_destination_;
+  std::vector<std::string> keys_;
 };
 
 /// Runs `body` with an open connection; reports its error.
@@ -102,5 +127,7 @@ void AddCopyCommands(CLI::App& app, Context& context);    // cp mv sync
 void AddListCommands(CLI::App& app, Context& context);    // ls du head
 void AddStreamCommands(CLI::App& app, Context& context);  // cat pipe
 void AddManageCommands(CLI::App& app, Context& context);  // rm presign mb rb
+void AddDuplicateCommand(CLI::App& app, Context& context);
+void AddRunCommand(CLI::App& app, Context& context);
 
 }  // namespace millrace::cli

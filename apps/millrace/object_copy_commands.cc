@@ -1,15 +1,11 @@
 // cp, mv, sync.
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
-#include <map>
 #include <span>
 
 #include "apps/millrace/object_commands.h"
-#include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
+#include "millrace/transfer/compare.h"
 #include "millrace/transfer/sync_plan.h"
 
 namespace millrace::cli {
@@ -21,90 +17,34 @@ using transfer::Item;
 struct CopyFlags {
   std::vector<std::string> places;  ///< sources, then the destination
   SelectFlags select;
-  std::uint64_t part_bytes = 8 * kMiB;
-  std::string content_type;
-  std::vector<std::string> metadata;
+  WriteFlags write;
+  transfer::CopyWhen when;
+  bool no_verify = false;
   bool delete_extra = false, size_only = false, exact_timestamps = false;
 
   void AddCommon(CLI::App& command) {
-    command.add_option_function<std::string>(
-        "--part-size",
-        [this](const std::string& text) {
-          auto parsed = ParseBytes(text);
-          if (!parsed || *parsed == 0)
-            throw CLI::ValidationError("--part-size: " + text + " is no size, such as 16MiB");
-          part_bytes = *parsed;
-        },
-        "Size of the parts that large objects move in (default 8MiB)");
-    command.add_option("--content-type", content_type, "Content type of uploads (default: by the name's ending)");
-    command.add_option("--metadata", metadata, "name=value to store with uploads (repeatable)")
-        ->allow_extra_args(false);
+    write.AddTo(command);
+    command.add_flag("--no-verify", no_verify, "Do not hold downloads against the store's checksums");
   }
   std::span<const std::string> sources() const { return std::span(places).first(places.size() - 1); }
   const std::string& destination() const { return places.back(); }
-  Result<object::PutOptions> PutFor(const std::string& name) const;
 };
-
-/// The media type that the name's ending says, or "" to leave it to the store.
-std::string ContentTypeOf(const std::string& name) {
-  static const std::map<std::string, std::string, std::less<>> kTypes = {{"bin", "application/octet-stream"},
-                                                                         {"css", "text/css"},
-                                                                         {"csv", "text/csv"},
-                                                                         {"gif", "image/gif"},
-                                                                         {"gz", "application/gzip"},
-                                                                         {"html", "text/html"},
-                                                                         {"jpeg", "image/jpeg"},
-                                                                         {"jpg", "image/jpeg"},
-                                                                         {"js", "text/javascript"},
-                                                                         {"json", "application/json"},
-                                                                         {"md", "text/markdown"},
-                                                                         {"mp4", "video/mp4"},
-                                                                         {"pdf", "application/pdf"},
-                                                                         {"png", "image/png"},
-                                                                         {"svg", "image/svg+xml"},
-                                                                         {"tar", "application/x-tar"},
-                                                                         {"txt", "text/plain"},
-                                                                         {"wav", "audio/wav"},
-                                                                         {"xml", "application/xml"},
-                                                                         {"yaml", "application/yaml"},
-                                                                         {"zip", "application/zip"},
-                                                                         {"zst", "application/zstd"}};
-  std::size_t dot = name.rfind('.');
-  auto found = dot == std::string::npos ? kTypes.end() : kTypes.find(ToLower(name.substr(dot + 1)));
-  return found == kTypes.end() ? "" : found->second;
-}
-
-Result<object::PutOptions> CopyFlags::PutFor(const std::string& name) const {
-  object::PutOptions put{.content_type = content_type.empty() ? ContentTypeOf(name) : content_type};
-  for (const std::string& pair : metadata) {
-    std::size_t equals = pair.find('=');
-    if (equals == 0 || equals == std::string::npos) {
-      return Fail(Code::kInvalidArgument, "--metadata {}: expected name=value", pair);
-    }
-    put.metadata[ToLower(pair.substr(0, equals))] = pair.substr(equals + 1);
-  }
-  return put;
-}
 
 /// Copies one item of `from` to a key of `to`, whichever of the two are local.
 Status CopyOne(const Place& from, const Item& item, const Place& to, const std::string& key, const CopyFlags& flags,
                const transfer::CopySettings& settings, const object::Call& call) {
   if (from.local() && to.local()) return transfer::CopyFile("/" + item.info.key, "/" + key, settings, call);
   if (from.local()) {
-    object::PutOptions put = MR_TRY(flags.PutFor(key));
-    return transfer::Upload("/" + item.info.key, *to.store, key, put, settings, call);
+    return transfer::Upload("/" + item.info.key, *to.store, key, flags.write.ForUpload(key), settings, call);
   }
   if (to.local()) return transfer::Download(*from.store, item.info, "/" + key, settings, call);
-  return transfer::CopyObject(*from.store, item.info, *to.store, key,
-                              {.source_bucket = from.url.bucket == to.url.bucket ? "" : from.url.bucket}, settings,
-                              call);
+  object::CopyOptions options = flags.write.ForCopy();
+  if (from.url.bucket != to.url.bucket) options.source_bucket = from.url.bucket;
+  return transfer::CopyObject(*from.store, item.info, *to.store, key, std::move(options), settings, call);
 }
 
 Status DeleteOne(const Place& place, const std::string& key, const object::Call& call) {
-  if (!place.local()) return object::Delete(*place.store, key, call);
-  std::string path = "/" + key;
-  if (unlink(path.c_str()) != 0 && errno != ENOENT) return Fail(ErrnoError(errno, "removing " + path));
-  return {};
+  return place.local() ? RemoveFile("/" + key) : object::Delete(*place.store, key, call);
 }
 
 /// The key that a name gets beneath a folder of the destination.
@@ -119,7 +59,9 @@ std::string AsFolder(const std::string& key) { return key.empty() || key.ends_wi
 class Copier {
  public:
   Copier(Run& run, const CopyFlags& flags, bool move, Place to)
-      : run_(run), flags_(flags), move_(move), to_(std::move(to)), settings_(run.Settings(flags.part_bytes)) {}
+      : run_(run), flags_(flags), move_(move), to_(std::move(to)), settings_(run.Settings(flags.write.part_bytes)) {
+    settings_.verify = !flags.no_verify;
+  }
 
   /// `key`: where the item goes.
   void Add(const Place& from, Item item, const std::string& key) {
@@ -129,11 +71,9 @@ class Copier {
       return;
     }
     std::uint64_t size = item.info.size;
-    run_.Add(std::move(source), std::move(destination), size,
-             [this, &from, item = std::move(item), key](const object::Call& call) -> Status {
-               MR_TRY(CopyOne(from, item, to_, key, flags_, settings_, call));
-               return move_ ? DeleteOne(from, item.info.key, call) : Status();
-             });
+    run_.Add(
+        std::move(source), std::move(destination), size,
+        [this, &from, item = std::move(item), key](const object::Call& call) { return Move(from, item, key, call); });
   }
 
   /// Beneath a folder. Objects that stand for folders ("a/", empty) become none.
@@ -144,25 +84,53 @@ class Copier {
     Add(from, std::move(item), *key);
   }
 
-  const Place& to() const { return to_; }
+  /// One object or file of which nothing is known yet.
+  void AddUnseen(const Place& from, const std::string& folder) {
+    std::string name = from.key.substr(from.key.rfind('/') + 1);
+    auto key = KeyBeneath(to_, folder, name);
+    if (!key) return run_.AddFailure(from.Name(), to_.Name(folder), key.error());
+    run_.Add(from.Name(), to_.Name(*key), 0, [this, &from, key = *key](const object::Call& call) -> Result<bool> {
+      auto info = MR_TRY(object::Head(*from.store, from.key, call));
+      if (!info) return Fail(Code::kNotFound, "{} does not exist", from.Name());
+      return Move(from, {"", *std::move(info)}, key, call);
+    });
+  }
 
  private:
+  Result<bool> Move(const Place& from, const Item& item, const std::string& key, const object::Call& call) {
+    if (!MR_TRY(Needed(from, item.info, key, call))) return false;
+    MR_TRY(CopyOne(from, item, to_, key, flags_, settings_, call));
+    if (move_) MR_TRY(DeleteOne(from, item.info.key, call));
+    return true;
+  }
+  /// --if-newer, --if-size-differ, --checksum: is what is at the destination something else?
+  Result<bool> Needed(const Place& from, const object::ObjectInfo& source, const std::string& key,
+                      const object::Call& call) {
+    if (!flags_.when.conditional()) return true;
+    auto there = MR_TRY(object::Head(*to_.store, key, call));
+    if (!there) return true;
+    transfer::Version ours{.store = from.store.get(), .local = from.local(), .info = source};
+    transfer::Version theirs{.store = to_.store.get(), .local = to_.local(), .info = *std::move(there)};
+    return transfer::NeedsCopy(ours, theirs, flags_.when, call);
+  }
+
   Run& run_;
   const CopyFlags& flags_;
   const bool move_;
   const Place to_;
-  const transfer::CopySettings settings_;
+  transfer::CopySettings settings_;
 };
 
 Result<int> CopyOrMove(const Context& context, object::Connection& connection, const CopyFlags& flags, bool move) {
   std::vector<Selection> selections;
-  bool many = flags.sources().size() > 1;
-  for (const std::string& source : flags.sources()) {
+  std::vector<std::string> sources = MR_TRY(flags.select.Sources(flags.sources()));
+  bool many = sources.size() > 1 || flags.select.from_stdin;
+  for (const std::string& source : sources) {
     selections.push_back(MR_TRY(Select(connection, source, flags.select)));
     many = many || !selections.back().single;
   }
   Place to = MR_TRY(OpenPlace(connection, flags.destination()));
-  MR_TRY(flags.PutFor(""));
+  MR_TRY(flags.write.Check());
   if (many && to.local() && fs::is_regular_file("/" + to.key)) {
     return Fail(Code::kInvalidArgument, "{} is a file; many sources need a folder", to.Name());
   }
@@ -171,6 +139,10 @@ Result<int> CopyOrMove(const Context& context, object::Connection& connection, c
   Copier copier(run, flags, move, to);
   Status planned;
   for (const Selection& selection : selections) {
+    if (flags.select.from_stdin && selection.single) {  // a long list: no waiting for one after the other
+      copier.AddUnseen(selection.place, AsFolder(to.key));
+      continue;
+    }
     planned = ForEach(
         selection, run.call(),
         [&](const std::string& path, const Error& error) { run.AddFailure("/" + path, to.Name(), error); },
@@ -199,7 +171,7 @@ Result<std::unique_ptr<transfer::ItemStream>> SyncSide(
 Result<int> Sync(const Context& context, object::Connection& connection, const CopyFlags& flags) {
   Place from = MR_TRY(OpenPlace(connection, flags.sources().front()));
   Place to = MR_TRY(OpenPlace(connection, flags.destination()));
-  MR_TRY(flags.PutFor(""));
+  MR_TRY(flags.write.Check());
   for (const Place* place : {&from, &to}) {
     if (place->local() && !fs::is_directory("/" + place->key) && (place == &from || fs::exists("/" + place->key))) {
       return Fail(place == &from && !fs::exists("/" + place->key) ? Code::kNotFound : Code::kInvalidArgument,
@@ -212,6 +184,7 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
   }
   Run run(context, "sync");
   Copier copier(run, flags, false, to);
+  Deletions deletions(run, to, true);
   // What lies beneath a folder of the source that cannot be read is not known to be gone.
   std::vector<std::string> unread;
   auto source_problem = [&](const std::string& path, const Error& error) {
@@ -229,16 +202,16 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
                             .filter = {flags.select.include, flags.select.exclude}};
   Status planned = transfer::PlanSync(*source, *destination, rules, [&](transfer::SyncAction action) -> Status {
     using Kind = transfer::SyncAction::Kind;
-    if (action.kind == Kind::kSame) {
+    if (action.kind == Kind::kSame && !flags.when.checksum) {
       run.Skip();
-    } else if (action.kind == Kind::kCopy) {
+    } else if (action.kind == Kind::kCopy || action.kind == Kind::kSame) {
       copier.AddBeneath(from, to_folder, std::move(action.item));
     } else if (std::ranges::none_of(unread, [&](const auto& path) { return action.item.name.starts_with(path); })) {
-      std::string key = action.item.info.key;
-      run.Add("", to.Name(key), 0, [&to, key](const object::Call& call) { return DeleteOne(to, key, call); });
+      deletions.Add(std::move(action.item.info.key));
     }
     return {};
   });
+  deletions.Flush();
   return run.Finish(planned);
 }
 
@@ -269,9 +242,12 @@ void AddCopyCommands(CLI::App& app, Context& context) {
                      "Sources, then where to: s3://bucket/key, file:///path or a path. Sources take the wildcards "
                      "* ? [a-z]; the destination is a folder when there are many")
         ->required()
-        ->expected(2, 1 << 20);
+        ->expected(1, 1 << 20);
     flags->select.AddTo(*command);
     flags->AddCommon(*command);
+    command->add_flag("-u,--if-newer", flags->when.newer, "Only over what is older at the destination");
+    command->add_flag("-s,--if-size-differ", flags->when.size_differs, "Only over what has another size");
+    command->add_flag("--checksum", flags->when.checksum, "Only over what has other bytes, by the store's checksums");
   }
   auto flags = std::make_shared<CopyFlags>();
   CLI::App* sync =
@@ -288,6 +264,7 @@ void AddCopyCommands(CLI::App& app, Context& context) {
       ->expected(2);
   sync->add_flag("--delete", flags->delete_extra, "Delete what the source does not have");
   sync->add_flag("--size-only", flags->size_only, "Equal sizes are equal files");
+  sync->add_flag("--checksum", flags->when.checksum, "Copy what has other bytes, by the store's checksums");
   sync->add_flag("--exact-timestamps", flags->exact_timestamps, "Copy whenever the times differ, not only if newer");
   flags->select.AddTo(*sync);
   flags->AddCommon(*sync);

@@ -1,5 +1,6 @@
 // ls, du, head.
 #include "apps/millrace/object_commands.h"
+#include "millrace/base/digest.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
 
@@ -129,6 +130,23 @@ Result<int> DiskUsage(const Context& context, object::Connection& connection, co
   return kExitOk;
 }
 
+/// What only some objects have.
+void AddDetails(const object::ObjectInfo& info, Json& json) {
+  using Kind = object::Checksum::Kind;
+  auto add = [&json](const char* name, const std::string& value) {
+    if (!value.empty()) json[name] = value;
+  };
+  std::string digest = Base64Encode(AsBytes(info.checksum.value));
+  add(info.checksum.kind == Kind::kCrc32c ? "crc32c" : info.checksum.kind == Kind::kMd5 ? "md5" : "crc64nvme", digest);
+  if (!info.attributes) return;
+  add("storage_class", info.attributes->storage_class);
+  add("encryption", info.attributes->encryption);
+  add("kms_key", info.attributes->kms_key);
+  add("cache_control", info.attributes->cache_control);
+  add("content_encoding", info.attributes->content_encoding);
+  add("content_disposition", info.attributes->content_disposition);
+}
+
 Result<int> Head(const Context& context, object::Connection& connection, const ListFlags& flags) {
   for (const std::string& text : flags.urls) {
     Place place = MR_TRY(OpenPlace(connection, text));
@@ -142,6 +160,7 @@ Result<int> Head(const Context& context, object::Connection& connection, const L
                  {"content_type", info->content_type},
                  {"metadata", Json::object()}};
     for (const auto& [name, value] : info->metadata) json["metadata"][name] = value;
+    AddDetails(*info, json);
     if (context.globals.json) {
       PrintJsonLine(json);
       continue;

@@ -6,31 +6,10 @@
 namespace millrace::cli {
 namespace {
 
-constexpr std::size_t kDeletesPerRequest = 1000;  // what S3 takes at once
-
-/// Deletes a page of keys with one request.
-void DeleteKeys(Run& run, const Place& place, std::vector<std::string> keys) {
-  if (keys.empty()) return;
-  std::vector<std::string> names;
-  for (const std::string& key : keys) names.push_back(place.Name(key));
-  run.AddMany(std::move(names), [store = place.store, keys = std::move(keys)](const object::Call& call) {
-    std::vector<Status> outcomes(keys.size());
-    auto failures = object::DeleteMany(*store, keys, call);
-    if (!failures) return std::vector<Status>(keys.size(), Status(std::unexpected(failures.error())));
-    for (const object::DeleteFailure& failure : *failures) {
-      auto found = std::ranges::find(keys, failure.key);
-      if (found != keys.end()) {
-        outcomes[static_cast<std::size_t>(found - keys.begin())] = std::unexpected(failure.error);
-      }
-    }
-    return outcomes;
-  });
-}
-
 Result<int> Remove(const Context& context, object::Connection& connection, const std::vector<std::string>& urls,
                    const SelectFlags& flags) {
   std::vector<Selection> selections;
-  for (const std::string& url : urls) {
+  for (const std::string& url : MR_TRY(flags.Sources(urls))) {
     selections.push_back(MR_TRY(Select(connection, url, flags)));
     if (selections.back().place.key.empty() && !flags.recursive) {
       return Fail(Code::kInvalidArgument, "{} is a whole bucket; add --recursive to delete all that is in it", url);
@@ -39,16 +18,15 @@ Result<int> Remove(const Context& context, object::Connection& connection, const
   Run run(context, "rm");
   Status planned;
   for (const Selection& selection : selections) {
-    std::vector<std::string> keys;
+    Deletions deletions(run, selection.place, false);
     planned = ForEach(
         selection, run.call(),
         [&](const std::string& path, const Error& error) { run.AddFailure("/" + path, "", error); },
         [&](transfer::Item item) -> Status {
-          keys.push_back(std::move(item.info.key));
-          if (keys.size() == kDeletesPerRequest) DeleteKeys(run, selection.place, std::exchange(keys, {}));
+          deletions.Add(std::move(item.info.key));
           return {};
         });
-    DeleteKeys(run, selection.place, std::move(keys));
+    deletions.Flush();
     if (!planned) break;
   }
   return run.Finish(planned);
@@ -80,9 +58,11 @@ Result<int> ChangeBuckets(const Context& context, object::Connection& connection
     if (url.scheme != object::Url::Scheme::kS3 || url.bucket.empty() || !url.key.empty()) {
       return Fail(Code::kInvalidArgument, "{} is no bucket; expected s3://bucket", text);
     }
-    run.Add("s3://" + url.bucket, "", 0, [service, bucket = url.bucket, make](const object::Call& call) {
-      return make ? service->MakeBucket(bucket, call) : service->RemoveBucket(bucket, call);
-    });
+    run.Add("s3://" + url.bucket, "", 0,
+            [service, bucket = url.bucket, make](const object::Call& call) -> Result<bool> {
+              MR_TRY(make ? service->MakeBucket(bucket, call) : service->RemoveBucket(bucket, call));
+              return true;
+            });
   }
   return run.Finish({});
 }
@@ -101,7 +81,7 @@ void AddManageCommands(CLI::App& app, Context& context) {
                                 return Remove(context, connection, *urls, *select);
                               });
                             });
-  rm->add_option("URL", *urls, "s3://bucket/key, file:///path or a path; wildcards * ? [a-z]")->required();
+  rm->add_option("URL", *urls, "s3://bucket/key, file:///path or a path; wildcards * ? [a-z]");
   select->AddTo(*rm);
 
   auto presign = std::make_shared<PresignFlags>();

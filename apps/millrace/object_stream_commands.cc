@@ -74,7 +74,8 @@ class Input {
 };
 
 Result<int> Pipe(const Context& context, object::Connection& connection, const std::string& url,
-                 const std::string& content_type, std::uint64_t part_bytes) {
+                 const WriteFlags& flags) {
+  MR_TRY(flags.Check());
   Place place = MR_TRY(OpenPlace(connection, url));
   if (place.key.empty() || place.key.ends_with('/')) {
     return Fail(Code::kInvalidArgument, "{} names no object to write", url);
@@ -82,7 +83,7 @@ Result<int> Pipe(const Context& context, object::Connection& connection, const s
   MemoryBudget budget(context.DataBudget());
   object::Call call{.stop = context.stop};
   transfer::MultipartWriter writer(*place.store, budget, place.key,
-                                   {.part_bytes = part_bytes, .put = {.content_type = content_type}});
+                                   {.part_bytes = flags.part_bytes, .put = flags.ForUpload(place.key)});
   Input input(context.stop);
   while (!context.globals.dry_run) {
     MutableByteSpan space = MR_TRY(writer.Space(call));
@@ -118,26 +119,18 @@ void AddStreamCommands(CLI::App& app, Context& context) {
   select->AddTo(*cat);
 
   struct PipeFlags {
-    std::string url, content_type;
-    std::uint64_t part_bytes = 8 * kMiB;
+    std::string url;
+    WriteFlags write;
   };
   auto flags = std::make_shared<PipeFlags>();
   CLI::App* pipe = AddCommand(app, context, "pipe", "Write standard input to an object",
                               "  tar c data | millrace pipe s3://bucket/data.tar\n", [&context, flags] {
                                 return WithConnection(context, [&](object::Connection& connection) {
-                                  return Pipe(context, connection, flags->url, flags->content_type, flags->part_bytes);
+                                  return Pipe(context, connection, flags->url, flags->write);
                                 });
                               });
   pipe->add_option("URL", flags->url, "s3://bucket/key")->required();
-  pipe->add_option("--content-type", flags->content_type, "Content type of the object");
-  pipe->add_option_function<std::string>(
-      "--part-size",
-      [flags](const std::string& text) {
-        auto parsed = ParseBytes(text);
-        if (!parsed || *parsed == 0) throw CLI::ValidationError("--part-size: " + text + " is no size, such as 16MiB");
-        flags->part_bytes = *parsed;
-      },
-      "Size of the first parts (default 8MiB)");
+  flags->write.AddTo(*pipe);
 }
 
 }  // namespace millrace::cli

@@ -17,19 +17,24 @@ void Batch::Add(std::string source, std::string destination, std::uint64_t size,
   counters_.bytes_known += size;
   pool_->Submit(
       [this, source = std::move(source), destination = std::move(destination), size, job = std::move(job)]() mutable {
-        Status status = stop_.stop_requested() ? Status(Fail(Code::kCancelled, "not started")) : job({.stop = stop_});
-        Report({source, destination, size, status});
+        Result<bool> needed =
+            stop_.stop_requested() ? Result<bool>(Fail(Code::kCancelled, "not started")) : job({.stop = stop_});
+        Status status = needed ? Status() : Status(std::unexpected(needed.error()));
+        Report({source, destination, size, status, needed.value_or(true)});
       });
 }
 
-void Batch::AddMany(std::vector<std::string> sources, GroupJob job) {
+void Batch::AddMany(std::vector<std::string> names, bool as_destination, GroupJob job) {
   if (stop_.stop_requested()) return;
-  counters_.items_known += sources.size();
-  pool_->Submit([this, sources = std::move(sources), job = std::move(job)]() mutable {
+  counters_.items_known += names.size();
+  pool_->Submit([this, as_destination, names = std::move(names), job = std::move(job)]() mutable {
     std::vector<Status> outcomes =
-        stop_.stop_requested() ? std::vector<Status>(sources.size(), Status(Fail(Code::kCancelled, "not started")))
+        stop_.stop_requested() ? std::vector<Status>(names.size(), Status(Fail(Code::kCancelled, "not started")))
                                : job({.stop = stop_});
-    for (std::size_t i = 0; i < sources.size(); ++i) Report({sources[i], "", 0, outcomes[i]});
+    const std::string none;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      Report({as_destination ? none : names[i], as_destination ? names[i] : none, 0, outcomes[i]});
+    }
   });
 }
 

@@ -32,8 +32,10 @@ class Batch {
     const std::string& destination;
     std::uint64_t size;
     const Status& status;
+    bool needed = true;  ///< false: it was found to be done already
   };
-  using Job = std::move_only_function<Status(const object::Call&)>;
+  /// Yields false when there was nothing to do after all.
+  using Job = std::move_only_function<Result<bool>(const object::Call&)>;
   /// One outcome for each source, in their order.
   using GroupJob = std::move_only_function<std::vector<Status>(const object::Call&)>;
 
@@ -43,8 +45,9 @@ class Batch {
 
   /// Blocks while the queue is full. Ignored after a stop.
   void Add(std::string source, std::string destination, std::uint64_t size, Job job);
-  /// Items that are done together, such as the deletion of a page of keys.
-  void AddMany(std::vector<std::string> sources, GroupJob job);
+  /// Items that are done together, such as the deletion of a page of keys. The names are reported as sources, or as
+  /// destinations.
+  void AddMany(std::vector<std::string> names, bool as_destination, GroupJob job);
   /// An item that failed before it could be a job.
   void AddFailure(std::string source, std::string destination, Error error);
   /// Waits for all jobs.

@@ -9,16 +9,21 @@ namespace {
 
 TEST(Batch, ReportsEveryItemOnce) {
   std::set<std::string> done, failed;
-  Batch batch(4, {}, [&](const Batch::Outcome& outcome) { (outcome.status ? done : failed).insert(outcome.source); });
+  int unneeded = 0;
+  Batch batch(4, {}, [&](const Batch::Outcome& outcome) {
+    (outcome.status ? done : failed).insert(outcome.source);
+    unneeded += !outcome.needed;
+  });
   for (int i = 0; i < 200; ++i) {
-    batch.Add(std::to_string(i), "to", 10, [i](const object::Call&) -> Status {
+    batch.Add(std::to_string(i), "to", 10, [i](const object::Call&) -> Result<bool> {
       if (i % 50 == 7) return Fail(Code::kUnavailable, "item {}", i);
-      return {};
+      return i % 50 != 8;
     });
   }
   batch.AddFailure("bad", "to", Error(Code::kInvalidArgument, "no name"));
   batch.Finish();
   EXPECT_EQ(done.size(), 196u);
+  EXPECT_EQ(unneeded, 4);
   EXPECT_EQ(failed, std::set<std::string>({"7", "57", "107", "157", "bad"}));
   EXPECT_EQ(batch.counters().items_failed, 5u);
   EXPECT_EQ(batch.counters().items_known, 201u);
@@ -27,8 +32,10 @@ TEST(Batch, ReportsEveryItemOnce) {
 
 TEST(Batch, AGroupHasAnOutcomeForEachItem) {
   std::string outcomes;
-  Batch batch(2, {}, [&](const Batch::Outcome& outcome) { outcomes += outcome.source + (outcome.status ? "+" : "-"); });
-  batch.AddMany({"a", "b", "c"},
+  Batch batch(2, {}, [&](const Batch::Outcome& outcome) {
+    outcomes += outcome.source + outcome.destination + (outcome.status ? "+" : "-");
+  });
+  batch.AddMany({"a", "b", "c"}, true,
                 [](const object::Call&) { return std::vector<Status>{{}, Fail(Code::kPermissionDenied, "no"), {}}; });
   batch.Finish();
   EXPECT_EQ(outcomes, "a+b-c+");
@@ -42,11 +49,12 @@ TEST(Batch, AStopEndsItInOrder) {
     if (outcome.status) ++done;
     if (!outcome.status && outcome.status.error().code() == Code::kCancelled) ++cancelled;
   });
-  batch.Add("first", "", 0, [&](const object::Call& call) -> Status {
+  batch.Add("first", "", 0, [&](const object::Call& call) -> Result<bool> {
     stop.request_stop();
-    return call.stop.stop_requested() ? Status() : Fail(Code::kInternal, "the job did not see the stop");
+    if (!call.stop.stop_requested()) return Fail(Code::kInternal, "the job did not see the stop");
+    return true;
   });
-  for (int i = 0; i < 3; ++i) batch.Add("late", "", 0, [](const object::Call&) -> Status { return {}; });
+  for (int i = 0; i < 3; ++i) batch.Add("late", "", 0, [](const object::Call&) -> Result<bool> { return true; });
   batch.Finish();
   EXPECT_EQ(done, 1);
   EXPECT_LE(cancelled, 3);

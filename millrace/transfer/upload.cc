@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::uint64_t kPiece = 128 * kKiB;
 
-/// A range of a file. With its last bytes it looks whether the file is still the same: a request that fails then has not
-/// been sent whole, so that bytes of two versions never appear as one object.
+/// A range of a file. With its last bytes it looks whether the file is still the same: a request that fails then has
+/// not been sent whole, so that bytes of two versions never appear as one object.
 class FileSource final : public object::Source {
  public:
   FileSource(const LocalFile& file, object::ByteRange range) : file_(file), range_(range) {}

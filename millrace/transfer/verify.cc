@@ -1,6 +1,7 @@
 #include "millrace/transfer/verify.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "millrace/base/crc.h"
 #include "millrace/base/digest.h"
@@ -30,30 +31,45 @@ std::string_view NameOf(object::Checksum::Kind kind) {
   }
 }
 
-}  // namespace
-
-object::Checksum Crc32cChecksum(std::uint32_t crc) { return {object::Checksum::Kind::kCrc32c, BigEndian(crc)}; }
-
-Status VerifyFile(int fd, std::uint64_t size, const object::Checksum& expected, const std::string& what,
-                  const object::Call& call) {
-  using Kind = object::Checksum::Kind;
-  if (expected.kind == Kind::kNone) return {};
-  Hasher md5(Hasher::Kind::kMd5);
-  std::uint32_t crc32c = 0;
-  std::uint64_t crc64 = 0;
+Status ForEachPiece(int fd, std::uint64_t size, const std::string& what, const object::Call& call,
+                    const std::function<void(ByteSpan)>& visit) {
   Buffer piece(std::min(size, kPiece));
   for (std::uint64_t at = 0; at < size;) {
     MR_TRY(object::CheckCall(call, SystemClock()));
     MutableByteSpan bytes = piece.span().first(std::min<std::uint64_t>(piece.size(), size - at));
     MR_TRY(ReadExactly(fd, bytes, at, what));
-    if (expected.kind == Kind::kMd5) md5.Update(bytes);
-    if (expected.kind == Kind::kCrc32c) crc32c = Crc32c(bytes, crc32c);
-    if (expected.kind == Kind::kCrc64Nvme) crc64 = Crc64Nvme(bytes, crc64);
+    visit(bytes);
     at += bytes.size();
   }
-  std::string actual = expected.kind == Kind::kMd5      ? std::string(AsText(md5.Finish()))
-                       : expected.kind == Kind::kCrc32c ? BigEndian(crc32c)
-                                                        : BigEndian(crc64);
+  return {};
+}
+
+}  // namespace
+
+object::Checksum Crc32cChecksum(std::uint32_t crc) { return {object::Checksum::Kind::kCrc32c, BigEndian(crc)}; }
+
+Result<std::uint32_t> FileCrc32c(int fd, std::uint64_t size, const std::string& what, const object::Call& call) {
+  std::uint32_t crc = 0;
+  MR_TRY(ForEachPiece(fd, size, what, call, [&](ByteSpan bytes) { crc = Crc32c(bytes, crc); }));
+  return crc;
+}
+
+Status VerifyFile(int fd, std::uint64_t size, const object::Checksum& expected, const std::string& what,
+                  const object::Call& call) {
+  using Kind = object::Checksum::Kind;
+  std::string actual;
+  if (expected.kind == Kind::kNone) return {};
+  if (expected.kind == Kind::kCrc32c) actual = BigEndian(MR_TRY(FileCrc32c(fd, size, what, call)));
+  if (expected.kind == Kind::kCrc64Nvme) {
+    std::uint64_t crc = 0;
+    MR_TRY(ForEachPiece(fd, size, what, call, [&](ByteSpan bytes) { crc = Crc64Nvme(bytes, crc); }));
+    actual = BigEndian(crc);
+  }
+  if (expected.kind == Kind::kMd5) {
+    Hasher md5(Hasher::Kind::kMd5);
+    MR_TRY(ForEachPiece(fd, size, what, call, [&](ByteSpan bytes) { md5.Update(bytes); }));
+    actual = std::string(AsText(md5.Finish()));
+  }
   if (actual != expected.value) return std::unexpected(Mismatch(what, expected));
   return {};
 }

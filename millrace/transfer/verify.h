@@ -17,6 +17,9 @@ object::Checksum Crc32cChecksum(std::uint32_t crc);
 Status VerifyFile(int fd, std::uint64_t size, const object::Checksum& expected, const std::string& what,
                   const object::Call& call);
 
+/// CRC-32C of the first `size` bytes.
+Result<std::uint32_t> FileCrc32c(int fd, std::uint64_t size, const std::string& what, const object::Call& call);
+
 /// The error of bytes that do not have the checksum they should have.
 Error Mismatch(const std::string& what, const object::Checksum& expected);
 

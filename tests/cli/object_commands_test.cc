@@ -198,6 +198,86 @@ TEST_F(ObjectCommands, PipeMetadataPresignAndBuckets) {
   EXPECT_EQ(Millrace({"rb", "s3://second"}).exit, 0);
 }
 
+TEST_F(ObjectCommands, CopiesOnlyOverWhatDiffers) {
+  WriteLocal("d/a", "same size 1");
+  WriteLocal("d/b", "same size 2");
+  ASSERT_EQ(Millrace({"cp", "-r", "d/", "s3://bucket/x/"}).exit, 0);
+  WriteLocal("d/b", "same size 3");
+  auto items = [&](const char* flag) {
+    Json summary = Millrace({"cp", "-r", "--json", "--dry-run", flag, "d/", "s3://bucket/x/"}).objects().back();
+    EXPECT_EQ(summary["items"], 2) << "a dry run asks for nothing";
+    return Millrace({"cp", "-r", "--json", flag, "d/", "s3://bucket/x/"}).objects();
+  };
+  Json by_size = items("--if-size-differ").back();
+  EXPECT_EQ(by_size["unchanged"], 2);
+  auto by_checksum = items("--checksum");
+  EXPECT_EQ(by_checksum.back()["unchanged"], 1);
+  EXPECT_THAT(by_checksum.front()["destination"].get<std::string>(), testing::EndsWith("/x/b"));
+  EXPECT_EQ(Millrace({"cat", "s3://bucket/x/b"}).out, "same size 3");
+  fs::last_write_time(work() / "d/a", fs::file_time_type::clock::now() - std::chrono::hours(1));
+  fs::last_write_time(work() / "d/b", fs::file_time_type::clock::now() + std::chrono::hours(1));
+  EXPECT_EQ(items("--if-newer").back()["unchanged"], 1);
+  WriteLocal("d/a", "same size 4");
+  fs::last_write_time(work() / "d/a", fs::file_time_type::clock::now() - std::chrono::hours(1));
+  Json synced = Millrace({"sync", "--json", "--checksum", "d", "s3://bucket/x"}).objects().front();
+  EXPECT_THAT(synced["destination"].get<std::string>(), testing::EndsWith("/x/a")) << "newer or not";
+}
+
+TEST_F(ObjectCommands, ListsComeFromStandardInput) {
+  for (const char* name : {"a", "b", "c"}) WriteLocal(name, name);
+  Ran ran = Millrace({"cp", "--json", "--files-from-stdin", "s3://bucket/l/"}, {}, "a\nb\nabsent\n");
+  EXPECT_EQ(ran.exit, 3);
+  EXPECT_THAT(ran.err, HasSubstr("absent"));
+  EXPECT_THAT(Keys("s3://bucket/l/"), ElementsAre("l/a", "l/b"));
+  EXPECT_EQ(Millrace({"rm", "--files-from-stdin"}, {}, "s3://bucket/l/a\ns3://bucket/l/b\n").exit, 0);
+  EXPECT_THAT(Keys("s3://bucket/l/"), ElementsAre());
+}
+
+TEST_F(ObjectCommands, RunsAFileOfCommands) {
+  for (const char* name : {"a", "b c", "d"}) WriteLocal(name, name);
+  WriteLocal("commands",
+             "cp a s3://bucket/r/\n\n# a comment\ncp 'b c' s3://bucket/r/  # another\ncp \"d\" s3://bucket/r/e\\ f\n");
+  EXPECT_EQ(Millrace({"run", "commands"}).exit, 0);
+  EXPECT_THAT(Keys("s3://bucket/r/"), ElementsAre("r/a", "r/b c", "r/e f"));
+  Ran ran = Millrace({"run", "-"}, {},
+                     "rm s3://bucket/r/a\ncp --no-such-flag x y\nrun commands\nmv 'open\nrm s3://bucket/none\n");
+  EXPECT_EQ(ran.exit, 3);
+  EXPECT_THAT(ran.err, testing::AllOf(HasSubstr("-:2"), HasSubstr("-:3"), HasSubstr("-:4: a quote is not closed")));
+  EXPECT_THAT(Keys("s3://bucket/r/"), ElementsAre("r/b c", "r/e f"));
+}
+
+TEST_F(ObjectCommands, DuplicateGrowsASample) {
+  WriteLocal("s/a", "12345");
+  WriteLocal("s/b", "12");
+  ASSERT_EQ(Millrace({"cp", "-r", "s/", "s3://bucket/s/"}).exit, 0);
+  EXPECT_EQ(Millrace({"duplicate", "s3://bucket/s/", "s3://bucket/big/"}).exit, 2) << "how far?";
+  ASSERT_EQ(Millrace({"duplicate", "s3://bucket/s/", "s3://bucket/big", "--count", "3"}).exit, 0);
+  EXPECT_THAT(Keys("s3://bucket/big/"), ElementsAre("big/000000/a", "big/000000/b", "big/000001/a"));
+  Json summary =
+      Millrace({"duplicate", "--json", "s3://bucket/s/", "s3://bucket/big/", "--size", "20B"}).objects().back();
+  EXPECT_EQ(summary["items"], 3);
+  EXPECT_EQ(summary["unchanged"], 3);
+  EXPECT_EQ(Millrace({"du", "--json", "s3://bucket/big"}).objects().at(0)["bytes"], 21);
+}
+
+TEST_F(ObjectCommands, AttributesAreKept) {
+  WriteLocal("a.txt", "text");
+  ASSERT_EQ(Millrace({"cp", "--cache-control", "max-age=60", "--content-disposition", "inline", "--metadata", "k=v",
+                      "a.txt", "s3://bucket/a.txt"})
+                .exit,
+            0);
+  ASSERT_EQ(Millrace({"cp", "s3://bucket/a.txt", "s3://bucket/b.txt"}).exit, 0);
+  ASSERT_EQ(Millrace({"cp", "--metadata", "k=w", "s3://bucket/a.txt", "s3://bucket/c.txt"}).exit, 0);
+  Json b = Millrace({"head", "--json", "s3://bucket/b.txt"}).objects().at(0);
+  EXPECT_EQ(b["cache_control"], "max-age=60");
+  EXPECT_EQ(b["content_disposition"], "inline");
+  EXPECT_EQ(b["metadata"]["k"], "v");
+  EXPECT_FALSE(b["crc32c"].get<std::string>().empty());
+  EXPECT_EQ(Millrace({"head", "--json", "s3://bucket/c.txt"}).objects().at(0)["metadata"]["k"], "w");
+  EXPECT_EQ(Millrace({"cp", "--sse", "rot13", "a.txt", "s3://bucket/x"}).exit, 2);
+  EXPECT_EQ(Millrace({"cp", "--metadata", "=v", "a.txt", "s3://bucket/x"}).exit, 2);
+}
+
 TEST_F(ObjectCommands, FilesAloneNeedNoCredentials) {
   WriteLocal("d/a", "1");
   std::map<std::string, std::string> none = {

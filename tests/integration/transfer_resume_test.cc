@@ -1,5 +1,6 @@
 // Transfers that are cut off and begun again, against the embedded endpoint: the same bytes in the end, nothing moved
 // twice that was moved whole.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -7,7 +7,7 @@
 
 #include "millrace/base/crc.h"
 #include "millrace/base/digest.h"
-#include "millrace/object/s3/xml.h"
+#include "millrace/xml/xml.h"
 
 namespace millrace::object::s3 {
 namespace {
@@ -55,7 +55,7 @@ Checksum WholeChecksum(const http::Headers& headers) {
   if (headers.Has("x-amz-server-side-encryption") || headers.Has("x-amz-server-side-encryption-customer-algorithm")) {
     return {};
   }
-  auto md5 = HexDecode(UnquoteETag(headers.Get("etag")));
+  auto md5 = HexDecode(xml::Unquote(headers.Get("etag")));
   if (md5 && md5->size() == sizeof(Md5Digest)) return {Checksum::Kind::kMd5, text(*md5)};
   return {};
 }
