@@ -1,4 +1,6 @@
 // rm, presign, mb, rb.
+#include <map>
+
 #include "apps/millrace/object_commands.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
@@ -17,7 +19,13 @@ Result<int> Remove(const Context& context, object::Connection& connection, const
   }
   Run run(context, "rm");
   Status planned;
+  std::map<std::string, Deletions> listed;  // by bucket
   for (const Selection& selection : selections) {
+    if (flags.from_stdin && selection.single) {  // a long list: a thousand a request, and none asked for beforehand
+      const Place& place = selection.place;
+      listed.try_emplace(place.url.bucket, run, place, false).first->second.Add(place.key);
+      continue;
+    }
     Deletions deletions(run, selection.place, false);
     planned = ForEach(
         selection, run.call(),
@@ -29,6 +37,7 @@ Result<int> Remove(const Context& context, object::Connection& connection, const
     deletions.Flush();
     if (!planned) break;
   }
+  for (auto& [bucket, deletions] : listed) deletions.Flush();
   return run.Finish(planned);
 }
 

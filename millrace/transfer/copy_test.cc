@@ -67,7 +67,7 @@ TEST_F(CopyTest, AFailedDownloadLeavesTheOldFile) {
   ASSERT_TRUE(WriteFileAtomic(Path("out"), AsBytes("old")));
   ASSERT_TRUE(object::Put(*store_, "k", AsBytes(Noise(20'000))));
   object::ObjectInfo info = **object::Head(*store_, "k");
-  store_->Add({.operation = Operation::kGet, .skip = 2, .fault = {.code = Code::kUnavailable}});
+  store_->Add({.operation = Operation::kGet, .skip = 2, .fault = {.code = Code::kPermissionDenied}});
   EXPECT_FALSE(Download(*store_, info, Path("out"), settings_, {}));
   EXPECT_EQ(*ReadFile(Path("out")), "old");
   EXPECT_EQ(FilesLeft(), 1u);

@@ -254,7 +254,8 @@ TEST_F(TransferResume, AnUploadThatTheStoreForgotStartsOver) {
   Cut(Operation::kUploadPart, 4);
   EXPECT_FALSE(Upload(Path("in"), *store_, "k", {}, settings_, {}));
   store_->Clear();
-  for (const auto& upload : *object::ListUploads(*bucket_->store, "")) {
+  const auto uploads = *object::ListUploads(*bucket_->store, "");
+  for (const auto& upload : uploads) {
     ASSERT_TRUE(object::AbortMultipart(*bucket_->store, upload.key, upload.upload_id));
   }
   ASSERT_TRUE(Upload(Path("in"), *store_, "k", {}, settings_, {}));
