@@ -108,8 +108,7 @@ Status ForEach(const Selection& selection, const object::Call& call,
   return Fail(Code::kNotFound, "nothing matches {}", place.Name());
 }
 
-Run::Run(const Context& context, std::string verb)
-    : context_(context), verb_(std::move(verb)), budget_(context.DataBudget()) {
+Run::Run(const Context& context, std::string verb) : context_(context), verb_(std::move(verb)) {
   const Globals& globals = context.globals;
   show_progress_ = !globals.dry_run && WantsProgress(globals.progress, globals.quiet, globals.json);
   batch_ = std::make_unique<transfer::Batch>(std::min(globals.connect.concurrency, kMostWorkers), context.stop,

@@ -10,7 +10,6 @@
 
 #include "apps/millrace/cli.h"
 #include "apps/millrace/object_options.h"
-#include "millrace/base/memory_budget.h"
 #include "millrace/object/open.h"
 #include "millrace/transfer/batch.h"
 #include "millrace/transfer/copy.h"
@@ -71,7 +70,6 @@ class Run {
   ~Run();
 
   object::Call call() const { return {.stop = context_.stop}; }
-  MemoryBudget& budget() { return budget_; }
   transfer::CopySettings Settings(std::uint64_t part_bytes);
 
   /// An empty source says that the destination is deleted.
@@ -91,7 +89,6 @@ class Run {
 
   const Context& context_;
   const std::string verb_;
-  MemoryBudget budget_;
   const TimePoint started_ = SystemClock().Now();
   std::atomic<std::uint64_t> skipped_ = 0;
   std::uint64_t dry_items_ = 0, bytes_done_ = 0;

@@ -7,6 +7,7 @@
 
 #include "apps/millrace/object_commands.h"
 #include "millrace/base/files.h"
+#include "millrace/base/memory_budget.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
 #include "millrace/transfer/multipart_writer.h"
