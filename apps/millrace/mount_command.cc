@@ -178,9 +178,14 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
 Status Recover(const Context& context, const MountFlags& flags) {
   auto connection = MR_TRY(context.Connect());
   object::Location root = MR_TRY(object::Locate(*connection, flags.url));
-  const vfs::Options options = MR_TRY(TreeOptions(flags, root.key, context.log()));
+  vfs::Options options = MR_TRY(TreeOptions(flags, root.key, context.log()));
+  AddStaging(flags, StoreName(context, *root.store), options);
   auto renames = MR_TRY(vfs::RecoverRenames(*root.store, options.prefix, options.owner, options.owner_alive,
                                             *options.clock, {.stop = context.stop}));
+  MemoryBudget budget(context.globals.memory_budget);
+  auto cache = MR_TRY(cache::BlockCache::Open(*root.store, budget, {.memory_bytes = budget.total() / 4}));
+  // A tree that opens publishes what is staged, and logs what it published and what it could not.
+  MR_TRY(vfs::Tree::Open(*root.store, *cache, budget, std::move(options), {.stop = context.stop}));
   if (context.globals.quiet) return {};
   fmt::print("renames of directories that were cut off: {} finished, {} undone, {} left to whoever is at work\n",
              renames.finished, renames.rolled_back, renames.left);

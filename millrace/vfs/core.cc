@@ -100,15 +100,7 @@ Status Core::MakeWriter(const InodePtr& inode, Writer::Start start) {
   start.on_published = [this, weak = std::weak_ptr<Inode>(inode)](const Metadata& now) {
     if (InodePtr published = weak.lock()) OnPublished(*published, now);
   };
-  inode->writer = std::make_shared<Writer>(Writer::Environment{.store = store,
-                                                               .cache = cache,
-                                                               .budget = budget,
-                                                               .staging = *staging,
-                                                               .uploads = uploads,
-                                                               .clock = clock,
-                                                               .part_bytes = options.write_part_bytes,
-                                                               .parallel_parts = options.write_parallel_parts},
-                                           std::move(start));
+  inode->writer = std::make_shared<Writer>(WriterEnvironment(), std::move(start));
   return {};
 }
 
@@ -128,7 +120,58 @@ Status Core::Publish(Inode& inode, Writer& writer, const object::Call& call) {
 
 Status Core::PublishHere(Inode& inode, Writer& writer, const object::Call& call) {
   MutexLock changing(inode.changing);
-  return writer.Publish(call);
+  Status published = writer.Publish(call);
+  if (published) return published;
+  auto kept = writer.Keep();
+  if (!kept) {
+    options.log.Error("what was written could not be published, nor written down", {{"reason", kept.error()}});
+  } else if (!kept->empty()) {
+    options.log.Error("what was written could not be published; it is kept, and the next mount will try again",
+                      {{"file", *kept}, {"reason", published.error()}});
+  }
+  return published;
+}
+
+Status Core::RecoverStaged(const object::Call& call) {
+  constexpr int kNames = 100;
+  std::vector<std::string> unreadable;
+  Status first;
+  for (auto& left : MR_TRY(staging->Adopt(options.prefix, &unreadable))) {
+    const std::string key = left.record.key;
+    Writer writer(WriterEnvironment(), std::move(left));
+    Status published = writer.Publish(call);
+    std::string name = key;
+    for (int n = 1; n <= kNames && !published; ++n) {
+      const Code code = published.error().code();
+      if (code != Code::kStale && code != Code::kAlreadyExists) break;
+      name = fmt::format("{}.millrace-recovered-{}", key, n);  // never over what others wrote
+      published = writer.Divert(name, call);
+      if (!published) break;
+      published = writer.Publish(call);
+    }
+    if (published) {
+      options.log.Warning("published what an earlier mount could not", {{"key", name}});
+    } else {
+      options.log.Error("what an earlier mount wrote still cannot be published; it stays staged",
+                        {{"key", key}, {"reason", published.error()}});
+      if (first) first = published;
+    }
+  }
+  for (const std::string& reason : unreadable) {
+    options.log.Error("a record in the staging folder cannot be read; it is left alone", {{"reason", reason}});
+  }
+  return first;
+}
+
+Writer::Environment Core::WriterEnvironment() {
+  return {.store = store,
+          .cache = cache,
+          .budget = budget,
+          .staging = *staging,
+          .uploads = uploads,
+          .clock = clock,
+          .part_bytes = options.write_part_bytes,
+          .parallel_parts = options.write_parallel_parts};
 }
 
 void Core::OnPublished(Inode& inode, Metadata now) {

@@ -67,6 +67,8 @@ struct Core {
   Status Publish(Inode& inode, Writer& writer, const object::Call& call) MR_EXCLUDES(inode.mutex);
   /// The same, for whoever has a pass for the file, or has closed the directory it is in.
   Status PublishHere(Inode& inode, Writer& writer, const object::Call& call) MR_EXCLUDES(inode.mutex);
+  /// Publishes what earlier mounts staged and could not publish; the first failure. What fails stays staged.
+  Status RecoverStaged(const object::Call& call);
   /// Before a file loses its name for good: nothing of it will be published, and files that have it open will find its
   /// content as far as the staging area can hold it. Gives the writer to Revive should the name stay after all.
   std::shared_ptr<Writer> BeginUnlink(const InodePtr& inode, const object::Call& call) MR_EXCLUDES(inode->mutex);
@@ -96,6 +98,7 @@ struct Core {
   Status ChangeWithWriter(Inode& inode, Writer& writer, const std::string& path, const AttributeStore::Change& change,
                           const object::Call& call) MR_EXCLUDES(inode.mutex);
   Status MakeWriter(const InodePtr& inode, Writer::Start start) MR_REQUIRES(inode->mutex);
+  Writer::Environment WriterEnvironment();
   void OnPublished(Inode& inode, Metadata now) MR_EXCLUDES(inode.mutex);
 };
 

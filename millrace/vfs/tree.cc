@@ -413,8 +413,9 @@ Result<std::unique_ptr<Tree>> Tree::Open(object::Store& store, cache::BlockCache
                                         .limit_bytes = options.staging_limit,
                                         .target = options.staging_target}));
   }
-  return std::make_unique<StoreTree>(
-      std::make_shared<Core>(store, cache, budget, std::move(staging), std::move(options)));
+  auto core = std::make_shared<Core>(store, cache, budget, std::move(staging), std::move(options));
+  if (core->staging) (void)core->RecoverStaged(call);  // it has said what it could not do
+  return std::make_unique<StoreTree>(std::move(core));
 }
 
 }  // namespace millrace::vfs

@@ -458,6 +458,33 @@ TEST_F(TreeTest, AFailedUploadReachesFlushAndTheOldVersionStays) {
   EXPECT_EQ(d.budget.used(), d.cache->capacity());
 }
 
+TEST_F(TreeTest, WhatCouldNotBePublishedIsKeptForTheNextMount) {
+  const std::string old = Noise(30'000, 1);
+  d.Put("edited", old);
+  d.Put("replaced", old);
+  for (std::string key : {"new", "edited", "replaced"}) {
+    auto file = key == "new" ? *d.Create(key) : *d.Open(key, {.write = true});
+    ASSERT_TRUE(file->Write(100, AsBytes("written")));
+    d.store->Add({.times = -1, .fault = {.code = Code::kUnavailable}});
+    EXPECT_FALSE(file->Flush());
+    EXPECT_FALSE(file->Close());
+    d.store->Clear();
+  }
+  d.Put("replaced", "theirs");
+  d.Remount();
+  std::string edited = old;
+  edited.replace(100, 7, "written");
+  EXPECT_EQ(d.Object("new"), std::string(100, '\0') + "written");
+  EXPECT_EQ(d.Object("edited"), edited);
+  EXPECT_EQ(d.Object("replaced"), "theirs") << "and what cannot be told from it stays staged";
+  EXPECT_TRUE(object::ListUploads(*d.inner, "")->empty());
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(d.staging.path())) {
+    files += entry.path().extension() == ".record";
+  }
+  EXPECT_EQ(files, 1u);
+}
+
 TEST_F(TreeTest, ShutdownPublishesWhatIsOpen) {
   auto file = *d.Create("f");
   ASSERT_TRUE(file->Write(0, AsBytes("so far")));

@@ -39,6 +39,21 @@ Writer::Writer(Environment environment, Start start)
   if (!base_ && !metadata_) metadata_.emplace();
 }
 
+Writer::Writer(Environment environment, StagingArea::Adopted left)
+    : Writer(environment, {.key = left.record.key,
+                           .base = left.record.base,
+                           .unpublished = true,
+                           .exclusive = left.record.exclusive,
+                           .metadata = left.record.metadata}) {
+  MutexLock lock(mutex_);
+  size_ = left.record.size;
+  modified_ = left.record.modified.time_since_epoch().count();
+  base_bytes_ = left.record.base_bytes;
+  content_type_ = left.record.content_type;
+  staged_ = std::move(left.file);
+  changed_ = std::move(left.record.changed);
+}
+
 Writer::~Writer() {
   MutexLock lock(mutex_);
   ClearQueue();
@@ -288,12 +303,46 @@ void Writer::Abandon() {
   MutexLock lock(mutex_);
   while (publishing_) news_.Wait(mutex_);
   abandoned_ = true;
+  if (staged_) staged_->Unsave();
   ClearQueue();
 }
 
 void Writer::Revive() {
   MutexLock lock(mutex_);
   abandoned_ = false;
+}
+
+Result<std::string> Writer::Keep() {
+  MutexLock lock(mutex_);
+  while (publishing_) news_.Wait(mutex_);
+  if (!unpublished_ || abandoned_) return std::string();
+  if (!sent_only_.empty()) {
+    return Fail(Code::kNoSpace, "{} is too long for the staging area to keep all of it", key_);
+  }
+  if (!staged_) staged_ = MR_TRY(environment_.staging.Create());
+  StagedRecord record{.key = key_, .size = size_, .modified = modified(), .complete = true, .exclusive = exclusive_};
+  record.base = base_;
+  record.base_bytes = base_bytes_;
+  record.metadata = metadata_;
+  record.content_type = content_type_;
+  record.held = staged_->held();
+  record.changed = changed_;
+  MR_TRY(staged_->Save(record, /*durable=*/true));
+  staged_->Keep();
+  return staged_->path();
+}
+
+Status Writer::Divert(std::string key, const object::Call& call) {
+  MR_TRY(Detach(call));
+  MutexLock lock(mutex_);
+  MR_TRY(AwaitTurn(call));
+  (void)DropUpload(call);
+  key_ = std::move(key);
+  base_.reset();
+  base_bytes_ = 0;
+  exclusive_ = true;
+  if (!metadata_) metadata_.emplace();
+  return {};
 }
 
 Status Writer::Detach(const object::Call& call) {

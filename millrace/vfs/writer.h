@@ -54,6 +54,8 @@ class Writer {
     std::function<void(const Metadata&)> on_published = {};
   };
   Writer(Environment environment, Start start);
+  /// Goes on with what another writer, or process, left by Keep.
+  Writer(Environment environment, StagingArea::Adopted left);
   ~Writer();  ///< gives up what was not published
 
   // These never wait.
@@ -84,6 +86,10 @@ class Writer {
   /// Publish under way. Revive takes it back.
   void Abandon() MR_EXCLUDES(mutex_);
   void Revive() MR_EXCLUDES(mutex_);
+  /// Writes down what is unpublished, durably, so that it outlives this writer and the process. Gives the staging file.
+  Result<std::string> Keep() MR_EXCLUDES(mutex_);
+  /// Leaves the base and the name to whoever replaced them: the content goes to a key of its own.
+  Status Divert(std::string key, const object::Call& call) MR_EXCLUDES(mutex_);
   /// Brings all of the content into staging, so that it outlives the base.
   Status Detach(const object::Call& call) MR_EXCLUDES(mutex_);
   /// The stored version has moved. Only when nothing is unpublished.

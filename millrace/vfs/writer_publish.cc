@@ -229,6 +229,7 @@ Status Writer::PublishOnce(const object::Call& call) {
   sent_only_.Clear();
   unpublished_ = metadata_changed_;
   ++publications_;
+  if (staged_ && !unpublished_) staged_->Unsave();
   if (environment_.staging.crowded()) DropClean();
   const Metadata now{Metadata::State::kFile, size, modified(), *etag, environment_.clock.Now()};
   mutex_.unlock();
