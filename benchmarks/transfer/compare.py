@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`millrace cp` beside s5cmd and plain curl, both ways, against one MinIO server; all files in memory (/dev/shm).
 
-    compare.py BUILD_DIR [--sets small,big,one,list] [--rounds 3]
+    compare.py BUILD_DIR [--sets small,big,one,list] [--rounds 3] [--files 3000]
 
 small: 3,000 files of 570 kB; big: 12 of 100 MB; one: 2 GB; list: 100,000 keys. Rounds are interleaved and the first is
 discarded; every tool reads what millrace uploaded. Prints for each tool the median seconds, CPU seconds a GB and peak
@@ -176,6 +176,7 @@ if __name__ == "__main__":
     parser.add_argument("build")
     parser.add_argument("--sets", default="small,big,one,list")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--files", type=int, default=3000, help="of the set `small`")
     options = parser.parse_args()
     bench = Bench(options.build, options.rounds)
     try:
@@ -183,6 +184,6 @@ if __name__ == "__main__":
             if name == "list":
                 bench.listing(100_000)
             else:
-                bench.moving(name, *{"small": (3000, 570_000), "big": (12, 100_000_000), "one": (1, 2_000_000_000)}[name])
+                bench.moving(name, *{"small": (options.files, 570_000), "big": (12, 100_000_000), "one": (1, 2_000_000_000)}[name])
     finally:
         bench.close()
