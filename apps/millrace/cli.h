@@ -59,6 +59,7 @@ void AddCommands(CLI::App& app, Context& context);
 void AddObjectCommands(CLI::App& app, Context& context);  // ls cp mv rm sync cat pipe du head mb rb presign
 void AddS3dCommand(CLI::App& app, Context& context);
 void AddMountCommands(CLI::App& app, Context& context);  // mount umount
+void AddStatsCommand(CLI::App& app, Context& context);
 void AddTokenizerCommands(CLI::App& app, Context& context);
 void AddDataCommands(CLI::App& app, Context& context);
 void AddCheckpointCommands(CLI::App& app, Context& context);

@@ -8,6 +8,7 @@ void AddCommands(CLI::App& app, Context& context) {
   AddObjectCommands(app, context);
   AddS3dCommand(app, context);
   AddMountCommands(app, context);
+  AddStatsCommand(app, context);
   AddCheckpointCommands(app, context);
   AddDoctorCommand(app, context);
   AddTokenizerCommands(app, context);

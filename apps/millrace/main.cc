@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "apps/millrace/cli.h"
+#include "apps/millrace/mount_helper.h"
 #include "millrace/base/text.h"
 
 namespace millrace::cli {
@@ -61,6 +62,14 @@ int Main(int argc, char** argv) {
   Context context;
   context.stop = signals.token();
   context.arguments.assign(argv + 1, argv + argc);
+  if (mount::IsMountHelper(argv[0])) {
+    auto translated = mount::TranslateMountHelper(context.arguments);
+    if (!translated) {
+      ReportError(context, translated.error());
+      return kExitUsage;
+    }
+    context.arguments = *std::move(translated);
+  }
 
   CLI::App app("Train language models straight from object storage.", "millrace");
   app.formatter(std::make_shared<Help>());
@@ -72,7 +81,7 @@ int Main(int argc, char** argv) {
   AddCommands(app, context);
 
   try {
-    app.parse(argc, argv);
+    app.parse(std::vector<std::string>(context.arguments.rbegin(), context.arguments.rend()));  // it takes the last first
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     const CLI::App& chosen = ChosenCommand(app);

@@ -8,9 +8,11 @@
 #include <filesystem>
 
 #include "apps/millrace/cli.h"
+#include "apps/millrace/mount_caretaker.h"
 #include "apps/millrace/mount_daemon.h"
 #include "apps/millrace/mount_fuse.h"
 #include "apps/millrace/mount_point.h"
+#include "apps/millrace/mount_stats.h"
 #include "millrace/base/text.h"
 #include "millrace/cache/block_cache.h"
 #include "millrace/vfs/rename_journal.h"
@@ -25,11 +27,10 @@ constexpr Duration kForever = std::chrono::hours(24 * 365 * 10);
 
 struct MountFlags {
   std::string url, directory, prefix, cache_directory, log_file, metadata_ttl, negative_ttl, file_mode, directory_mode,
-      stored_attributes = "auto", staging_directory;
+      stored_attributes = "auto", staging_directory, metrics_listen, check_timeout = "10s";
   std::uint64_t staging_limit = 0;
   std::uint64_t max_cache = 20 * kGiB, read_part = 8 * kMiB, write_part = 8 * kMiB, read_ahead = 1 * kMiB;
-  bool read_only = false, allow_other = false, foreground = false;
-  bool recover = false;
+  bool read_only = false, allow_other = false, foreground = false, check = false, recover = false;
   bool strict = false, allow_delete = false, allow_overwrite = false, no_delete = false, no_overwrite = false;
   uid_t uid = ::geteuid();
   gid_t gid = ::getegid();
@@ -150,7 +151,16 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
        .disk_bytes = flags.cache_directory.empty() ? 0 : flags.max_cache,
        .log = log}));
   const bool strict = !options.allow_delete || !options.allow_overwrite;
+  const mount::ServiceManager manager;
+  // Made here, to go after the mount: what it asks of a mount that hangs ends when the kernel drops the mount.
+  std::optional<mount::Caretaker> caretaker;
   auto tree = MR_TRY(vfs::Tree::Open(*root.store, *cache, budget, std::move(options), {.stop = context.stop}));
+  mount::MountStats stats(*tree, *cache, flags.url, point);
+  std::unique_ptr<http::Server> metrics;
+  if (!flags.metrics_listen.empty()) {
+    metrics = MR_TRY(mount::ServeMetrics(stats, flags.metrics_listen, log));
+    log.Info("/metrics is served", {{"address", metrics->address()}});
+  }
   auto server = MR_TRY(mount::FuseMount::Create(*tree, {.mount_point = point,
                                                         .source = flags.url,
                                                         .read_only = flags.read_only,
@@ -158,6 +168,7 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
                                                         .strict = strict,
                                                         .kernel_read_ahead = flags.read_ahead,
                                                         .max_threads = threads,
+                                                        .stats = &stats,
                                                         .log = log}));
   Status detached;
   auto live = [&] {
@@ -169,8 +180,11 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
     } else if (!context.globals.quiet) {
       fmt::print(stderr, "{} is mounted on {}; Ctrl-C unmounts\n", flags.url, point);
     }
+    caretaker.emplace(manager, flags.log_file, [point] { return mount::QueryDaemon(point).has_value(); }, log);
+    manager.Ready(fmt::format("{} is mounted on {}", flags.url, point));
   };
   Status served = server->Serve(live, context.stop);
+  manager.Stopping();
   return detached ? served : detached;
 }
 
@@ -192,7 +206,20 @@ Status Recover(const Context& context, const MountFlags& flags) {
   return {};
 }
 
+/// `millrace mount --check DIR`
+Status RunCheck(const Context& context, const MountFlags& flags) {
+  const std::string& directory = flags.directory.empty() ? flags.url : flags.directory;
+  const Duration timeout = MR_TRY(ParseDuration(flags.check_timeout));
+  MR_TRY(mount::CheckMount(directory, timeout));
+  if (!context.globals.quiet) fmt::print("{} is mounted and answers\n", directory);
+  return {};
+}
+
 int RunMount(const Context& context, const MountFlags& flags) {
+  if (flags.check) {
+    Status checked = RunCheck(context, flags);
+    return checked ? kExitOk : ReportError(context, checked.error());
+  }
   if (flags.recover || flags.directory.empty()) {
     Status done = Fail(Code::kInvalidArgument, "name the directory to mount on");
     if (flags.recover && !flags.directory.empty()) {
@@ -274,6 +301,7 @@ void AddMount(CLI::App& app, Context& context) {
       AddCommand(app, context, "mount", "Mount a bucket, a prefix of one, or a folder as a file system",
                  "  millrace mount s3://corpus /mnt/corpus --read-only\n"
                  "  millrace mount s3://runs/llama /mnt/run --cache /var/cache/millrace --max-cache-size 100GiB\n"
+                 "  millrace mount --check /mnt/corpus\n"
                  "  millrace umount /mnt/corpus",
                  [&context, flags] { return RunMount(context, *flags); });
   mount->add_option("url", flags->url, "s3://bucket[/prefix], file:///folder or a path")->required();
@@ -319,6 +347,9 @@ void AddMount(CLI::App& app, Context& context) {
       ->check(CLI::Range(2, 256))
       ->capture_default_str();
   mount->add_option("--log-file", flags->log_file, "Where the daemon logs (default: the system log)");
+  mount->add_option("--metrics-listen", flags->metrics_listen, "Serve /metrics for Prometheus here: 127.0.0.1:9464");
+  mount->add_flag("--check", flags->check, "Ask whether the mount on a directory answers; status 0 if it does");
+  mount->add_option("--check-timeout", flags->check_timeout, "How long to wait for its answer")->capture_default_str();
   mount->add_option("--status-fd", flags->status_fd)->group("");  // how the daemon reports to the command
 }
 

@@ -15,6 +15,7 @@
 #include "apps/millrace/mount_hints.h"
 #include "apps/millrace/mount_point.h"
 #include "apps/millrace/mount_request.h"
+#include "apps/millrace/mount_stats.h"
 #include "millrace/base/random.h"
 #include "millrace/base/sync.h"
 
@@ -29,6 +30,10 @@ struct FileHandle {
   pid_t opener = 0;  ///< the process that opened it for writing
 };
 
+/// Runs a handler and counts how long it took; every handler has replied when it returns.
+template <auto member, Operation operation>
+struct Counted;
+
 class FuseServer final : public FuseMount, private RequestContext {
  public:
   FuseServer(vfs::Tree& served, FuseOptions how) : RequestContext{served, std::move(how)} {}
@@ -38,7 +43,10 @@ class FuseServer final : public FuseMount, private RequestContext {
   Status Serve(std::function<void()> live, std::stop_token stop) override;
 
  private:
+  template <auto member, Operation operation>
+  friend struct Counted;
   static const fuse_lowlevel_ops kOperations;
+  static fuse_lowlevel_ops CountedOperations();
   static FuseServer& Of(fuse_req_t request) { return static_cast<FuseServer&>(RequestContext::Of(request)); }
   static FileHandle& HandleOf(const fuse_file_info* info) { return *reinterpret_cast<FileHandle*>(info->fh); }
 
@@ -106,6 +114,37 @@ const fuse_lowlevel_ops FuseServer::kOperations = {
     .readdirplus = &ReadDirectoryPlus};
 // clang-format on
 
+template <class... Arguments, void (*fuse_lowlevel_ops::*member)(fuse_req_t, Arguments...), Operation operation>
+struct Counted<member, operation> {
+  static void Run(fuse_req_t request, Arguments... arguments) {
+    MountStats& stats = *FuseServer::Of(request).options.stats;  // the request is gone after the reply
+    const TimePoint began = SystemClock().Now();
+    (FuseServer::kOperations.*member)(request, arguments...);
+    stats.Count(operation, SystemClock().Now() - began);
+  }
+};
+
+fuse_lowlevel_ops FuseServer::CountedOperations() {
+  fuse_lowlevel_ops counted = kOperations;
+  counted.lookup = &Counted<&fuse_lowlevel_ops::lookup, Operation::kLookup>::Run;
+  counted.getattr = &Counted<&fuse_lowlevel_ops::getattr, Operation::kStat>::Run;
+  counted.setattr = &Counted<&fuse_lowlevel_ops::setattr, Operation::kSetAttributes>::Run;
+  counted.open = &Counted<&fuse_lowlevel_ops::open, Operation::kOpen>::Run;
+  counted.create = &Counted<&fuse_lowlevel_ops::create, Operation::kCreate>::Run;
+  counted.read = &Counted<&fuse_lowlevel_ops::read, Operation::kRead>::Run;
+  counted.write = &Counted<&fuse_lowlevel_ops::write, Operation::kWrite>::Run;
+  counted.flush = &Counted<&fuse_lowlevel_ops::flush, Operation::kFlush>::Run;
+  counted.fsync = &Counted<&fuse_lowlevel_ops::fsync, Operation::kSync>::Run;
+  counted.release = &Counted<&fuse_lowlevel_ops::release, Operation::kRelease>::Run;
+  counted.readdir = &Counted<&fuse_lowlevel_ops::readdir, Operation::kReadDirectory>::Run;
+  counted.readdirplus = &Counted<&fuse_lowlevel_ops::readdirplus, Operation::kReadDirectory>::Run;
+  counted.mkdir = &Counted<&fuse_lowlevel_ops::mkdir, Operation::kMakeDirectory>::Run;
+  counted.unlink = &Counted<&fuse_lowlevel_ops::unlink, Operation::kUnlink>::Run;
+  counted.rmdir = &Counted<&fuse_lowlevel_ops::rmdir, Operation::kRemoveDirectory>::Run;
+  counted.rename = &Counted<&fuse_lowlevel_ops::rename, Operation::kRename>::Run;
+  return counted;
+}
+
 // --- The session ---
 
 Status FuseServer::Mount() {
@@ -121,7 +160,8 @@ Status FuseServer::Mount() {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   fuse_args arguments = FUSE_ARGS_INIT(static_cast<int>(argv.size()), argv.data());
-  session_ = fuse_session_new(&arguments, &kOperations, sizeof kOperations, static_cast<RequestContext*>(this));
+  const fuse_lowlevel_ops operations = CountedOperations();
+  session_ = fuse_session_new(&arguments, &operations, sizeof operations, static_cast<RequestContext*>(this));
   fuse_opt_free_args(&arguments);
   if (session_ == nullptr) return Fail(Code::kInternal, "libfuse refuses the mount options {}", flags);
   if (fuse_session_mount(session_, options.mount_point.c_str()) != 0) {
@@ -322,6 +362,7 @@ void FuseServer::Read(fuse_req_t request, fuse_ino_t inode, std::size_t size, of
   for (const auto& piece : read->pieces) {
     pieces.push_back({const_cast<std::byte*>(piece.bytes.data()), piece.bytes.size()});
   }
+  Of(request).options.stats->CountRead(read->size());
   fuse_reply_iov(request, pieces.data(), static_cast<int>(pieces.size()));
 }
 
@@ -330,6 +371,7 @@ void FuseServer::Write(fuse_req_t request, fuse_ino_t inode, const char* bytes, 
   // Not interruptible: half a write would have to fail the file.
   Status written = HandleOf(info).file->Write(static_cast<std::uint64_t>(offset), AsBytes({bytes, size}));
   if (!written) return Of(request).ReplyError(request, "write", inode, written.error());
+  Of(request).options.stats->CountWrite(size);
   fuse_reply_write(request, size);
 }
 
@@ -456,6 +498,11 @@ void FuseServer::Control(fuse_req_t request, fuse_ino_t inode, unsigned command,
                          const void* in, std::size_t in_size, std::size_t out_size) {
   if (command == static_cast<unsigned>(kWillOpenRequest)) {
     return Of(request).WillOpen(request, inode, {static_cast<const std::byte*>(in), in_size});
+  }
+  if (inode == vfs::kRootInode && command == static_cast<unsigned>(kDaemonStatsRequest)) {
+    const std::string stats = DumpJson(Of(request).options.stats->Snapshot());
+    if (stats.size() > out_size) return void(fuse_reply_err(request, EOVERFLOW));
+    return void(fuse_reply_ioctl(request, static_cast<int>(stats.size()), stats.data(), stats.size()));
   }
   if (inode != vfs::kRootInode || command != static_cast<unsigned>(kDaemonStatusRequest) ||
       out_size < sizeof(DaemonStatus)) {

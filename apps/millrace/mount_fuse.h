@@ -14,6 +14,8 @@
 
 namespace millrace::mount {
 
+class MountStats;
+
 struct FuseOptions {
   std::string mount_point;  ///< absolute
   std::string source;       ///< what the mount table shows: the URL
@@ -22,6 +24,7 @@ struct FuseOptions {
   bool strict = false;  ///< what the tree's policies refuse is EPERM, as on Mountpoint
   std::uint64_t kernel_read_ahead = 1 * kMiB;
   int max_threads = 16;
+  MountStats* stats = nullptr;  ///< required; must outlive the mount
   Logger log;
 };
 

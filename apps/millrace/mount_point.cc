@@ -9,8 +9,13 @@
 #include <sys/statfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <future>
+#include <memory>
+#include <thread>
 
+#include "apps/millrace/mount_stats.h"
 #include "millrace/base/subprocess.h"
 #include "millrace/base/text.h"
 
@@ -38,6 +43,7 @@ bool IsDisconnected(int error) { return error == ENOTCONN || error == ECONNABORT
 }  // namespace
 
 const unsigned long kDaemonStatusRequest = _IOR('M', 1, DaemonStatus);
+const unsigned long kDaemonStatsRequest = _IOC(_IOC_READ, 'M', 2, kMaxStatsBytes);
 
 Result<std::optional<MountedAt>> FindMount(const std::string& absolute_path) {
   std::string table = MR_TRY(ReadFile("/proc/self/mountinfo"));
@@ -125,18 +131,58 @@ Status SetReadAhead(const std::string& path, std::uint64_t bytes) {
   return WriteFully(fd.get(), AsBytes(fmt::format("{}", bytes / kKiB)), 0, file);
 }
 
-Result<DaemonStatus> QueryDaemon(const std::string& path) {
+namespace {
+
+/// Asks the daemon of a mount by an ioctl on its root; gives what the ioctl returned.
+Result<int> AskDaemon(const std::string& path, unsigned long request, void* answer) {
   UniqueFd root(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  DaemonStatus status;
-  if (!root || ::ioctl(root.get(), kDaemonStatusRequest, &status) != 0) {
-    if (IsDisconnected(errno)) return Fail(Code::kUnavailable, "the daemon of {} is gone", path);
-    if (errno == ENOTTY || errno == ENOSYS || errno == EINVAL) {
-      return Fail(Code::kUnsupported, "{} is not a millrace mount", path);
-    }
-    return Fail(ErrnoError(errno, path));
+  const int answered = root ? ::ioctl(root.get(), request, answer) : -1;
+  if (answered >= 0) return answered;
+  if (IsDisconnected(errno)) return Fail(Code::kUnavailable, "the daemon of {} is gone", path);
+  if (errno == ENOTTY || errno == ENOSYS || errno == EINVAL) {
+    return Fail(Code::kUnsupported, "{} is not a millrace mount", path);
   }
+  return Fail(ErrnoError(errno, path));
+}
+
+}  // namespace
+
+Result<DaemonStatus> QueryDaemon(const std::string& path) {
+  DaemonStatus status;
+  MR_TRY(AskDaemon(path, kDaemonStatusRequest, &status));
   if (status.magic != kDaemonStatusMagic) return Fail(Code::kUnsupported, "{} is not a millrace mount", path);
   return status;
+}
+
+Result<Json> QueryStats(const std::string& path) {
+  std::string text(kMaxStatsBytes, '\0');
+  const int length = MR_TRY(AskDaemon(path, kDaemonStatsRequest, text.data()));
+  text.resize(std::min(static_cast<std::size_t>(length), text.size()));
+  return ParseJson(text, "the daemon's answer");
+}
+
+Status CheckMount(const std::string& given, Duration timeout) {
+  // In a thread, because a daemon that hangs keeps whoever asks it in the kernel.
+  auto answer = std::make_shared<std::promise<Status>>();
+  auto answered = answer->get_future();
+  std::thread([answer, given] {
+    auto check = [&]() -> Status {
+      const std::string path = MR_TRY(ResolveMountPoint(given));
+      auto mounted = MR_TRY(FindMount(path));
+      if (!mounted) return Fail(Code::kNotFound, "nothing is mounted on {}", path);
+      MR_TRY(QueryDaemon(path));
+      std::error_code error;
+      if (fs::directory_iterator listing(path, error); error) {
+        return Fail(Code::kUnavailable, "{} cannot be listed: {}", path, error.message());
+      }
+      return {};
+    };
+    answer->set_value(check());
+  }).detach();
+  if (answered.wait_for(timeout) != std::future_status::ready) {
+    return Fail(Code::kDeadlineExceeded, "the mount on {} has not answered for {}", given, FormatDuration(timeout));
+  }
+  return answered.get();
 }
 
 }  // namespace millrace::mount

@@ -9,6 +9,7 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/files.h"
+#include "millrace/base/json.h"
 #include "millrace/base/result.h"
 
 namespace millrace::mount {
@@ -46,5 +47,11 @@ inline constexpr std::uint64_t kDaemonStatusMagic = 0x4d494c4c52414345;  // "MIL
 extern const unsigned long kDaemonStatusRequest;
 /// kUnsupported when it is no millrace mount, kUnavailable when its daemon is gone.
 Result<DaemonStatus> QueryDaemon(const std::string& absolute_path);
+/// Likewise: its figures (see MountStats::Snapshot).
+extern const unsigned long kDaemonStatsRequest;
+Result<Json> QueryStats(const std::string& absolute_path);
+/// Whether the mount answers: its daemon within `timeout`, and the store behind it to a listing of the root. Fails with
+/// what is wrong. Leaves a thread behind when the daemon does not answer, so call it last.
+Status CheckMount(const std::string& path, Duration timeout);
 
 }  // namespace millrace::mount

@@ -1,5 +1,7 @@
 #include "apps/millrace/mount_request.h"
 
+#include "apps/millrace/mount_stats.h"
+
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -112,6 +114,7 @@ fuse_entry_param ToEntry(const vfs::Entry& entry) {
 }
 
 int Explain(const FuseOptions& options, const char* operation, fuse_ino_t inode, const Error& error) {
+  options.stats->CountFailure(operation);
   const LogLevel level = IsAnAnswer(error.code()) ? LogLevel::kDebug : LogLevel::kWarning;
   options.log.Log(level, fmt::format("{} failed", operation), {{"inode", inode}, {"reason", error}});
   if (options.strict && error.code() == Code::kPermissionDenied) return EPERM;

@@ -16,12 +16,8 @@ Result<nlohmann::json> ParseHeaderJson(std::string_view text, std::string_view n
     too_deep = too_deep || depth > kMaxDepth;
     return !too_deep;
   };
-  try {
-    nlohmann::json json = nlohmann::json::parse(text.begin(), text.end(), limit);
-    if (!too_deep && json.is_object()) return json;
-  } catch (const nlohmann::json::exception&) {
-    return Fail(Code::kCorrupt, "{}: its header is not JSON", name);
-  }
+  nlohmann::json json = nlohmann::json::parse(text.begin(), text.end(), limit, /*allow_exceptions=*/false);
+  if (!too_deep && json.is_object()) return json;
   return Fail(Code::kCorrupt, "{}: its header is no safetensors header", name);
 }
 

@@ -76,6 +76,26 @@ void Histogram::Observe(double value) {
   sum_.fetch_add(value, std::memory_order_relaxed);
 }
 
+Histogram::Totals Histogram::totals() const {
+  Totals totals{.sum = sum_.load(std::memory_order_relaxed)};
+  for (std::size_t i = 0; i <= bounds_.size(); ++i) totals.count += buckets_[i].load(std::memory_order_relaxed);
+  return totals;
+}
+
+double Histogram::Quantile(double q) const {
+  const double rank = q * static_cast<double>(totals().count);
+  double below = 0;
+  for (std::size_t i = 0; i < bounds_.size(); ++i) {
+    const auto here = static_cast<double>(buckets_[i].load(std::memory_order_relaxed));
+    if (here > 0 && below + here >= rank) {
+      const double from = i == 0 ? 0 : bounds_[i - 1];
+      return from + (bounds_[i] - from) * (rank - below) / here;
+    }
+    below += here;
+  }
+  return below < rank && !bounds_.empty() ? bounds_.back() : 0;
+}
+
 /// Metrics of one name and type, one for each set of labels; only one of the three maps is used.
 struct Registry::Family {
   std::string help, type;

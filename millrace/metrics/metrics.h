@@ -41,6 +41,14 @@ class Histogram {
  public:
   explicit Histogram(std::vector<double> upper_bounds);
   void Observe(double value);
+  struct Totals {
+    std::uint64_t count = 0;
+    double sum = 0;
+  };
+  Totals totals() const;
+  /// An estimate of the value below which the share `q` (0…1) lies: linear within its bucket, from 0 below the first
+  /// bound; the last bound for what lies beyond it. 0 while nothing was observed.
+  double Quantile(double q) const;
 
  private:
   friend class Registry;

@@ -102,8 +102,9 @@ void ReadPrompts(BodyReader& reader, std::string_view key, const RequestLimits& 
       return true;
     }
     auto ids = one.is_array() && !one.empty() ? TokenIds(one) : std::nullopt;
-    if (ids) prompts.emplace_back(*std::move(ids));
-    return ids.has_value();
+    if (!ids) return false;
+    prompts.emplace_back(*std::move(ids));
+    return true;
   };
   constexpr std::string_view kShape = "should be a string, a list of token ids, or a list of these";
   bool one = member->is_string() || (member->is_array() && !member->empty() && member->front().is_number());

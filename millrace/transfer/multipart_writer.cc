@@ -146,8 +146,11 @@ Status MultipartWriter::Rep::Launch(const object::Call& call) {
                    [this, part, number](Result<object::PartInfo> done) mutable {
                      part.reset();
                      MutexLock lock(mutex);
-                     if (done) parts.push_back(*std::move(done));
-                     if (!done && !failure) failure = done.error().Context(fmt::format("part {} of {}", number, key));
+                     if (done) {
+                       parts.push_back(*std::move(done));
+                     } else if (!failure) {
+                       failure = done.error().Context(fmt::format("part {} of {}", number, key));
+                     }
                      --in_flight;
                      changed.NotifyAll();  // under the lock: the writer may go once it is released
                    });

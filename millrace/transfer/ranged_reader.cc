@@ -30,7 +30,7 @@ Status CheckGot(const Result<std::optional<object::GetResult>>& got, const objec
 
 struct RangedReader::Rep {
   Rep(object::Store& s, MemoryBudget& b, object::ObjectInfo i, Options o)
-      : store(s), budget(b), info(std::move(i)), options(std::move(o)) {
+      : store(s), budget(b), info(std::move(i)), options(o) {
     object::ByteRange range = object::ClipRange(options.range, info.size);
     next = range.offset;
     end = range.offset + range.length;
@@ -149,7 +149,7 @@ void RangedReader::Rep::Start(Block block) {
 }
 
 RangedReader::RangedReader(object::Store& store, MemoryBudget& budget, object::ObjectInfo info, Options options)
-    : rep_(std::make_unique<Rep>(store, budget, std::move(info), std::move(options))) {}
+    : rep_(std::make_unique<Rep>(store, budget, std::move(info), options)) {}
 
 RangedReader::~RangedReader() = default;
 

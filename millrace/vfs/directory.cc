@@ -85,7 +85,8 @@ class ListedDirectory final : public Directory {
     page_ = std::move(page);
     if (number == 0) AddLocalNames();
     if (number > 0) {
-      std::erase_if(page_, [&local = local_](const ListedName& listed) { return local.contains(listed.name); });
+      const std::set<std::string>& local = local_;
+      std::erase_if(page_, [&local](const ListedName& listed) { return local.contains(listed.name); });
     }
     if (!listing_->done() && begins_.size() == number + 1) begins_.push_back(listing_->position());
     current_ = number;

@@ -89,8 +89,8 @@ def move(run: Programs) -> None:
 
 
 def move_through_mount(run: Programs) -> None:
-    if not os.path.exists("/dev/fuse"):
-        print("no /dev/fuse: the mount is skipped")
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        print("no usable /dev/fuse: the mount is skipped")
         return
     point = run.home / "mnt"
     point.mkdir()

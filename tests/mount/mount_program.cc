@@ -41,18 +41,25 @@ MountProgram::~MountProgram() {
   if (pid_t pid = daemon(); pid > 0) ::kill(pid, SIGKILL);
 }
 
-MountProgram::Ran MountProgram::Run(std::vector<std::string> arguments) {
+std::map<std::string, std::string> MountProgram::environment() const {
+  return {{"AWS_ENDPOINT_URL", server_->endpoint()},
+          {"AWS_REGION", "us-east-1"},
+          {"AWS_MAX_ATTEMPTS", "2"},
+          {"MILLRACE_NO_SIGN_REQUEST", "true"},
+          {"XDG_CACHE_HOME", (folder_.path() / "home").string()}};
+}
+
+std::filesystem::path MountProgram::program() {
   const char* bin = std::getenv("MILLRACE_BIN");
-  const std::string program = fmt::format("{}/millrace", bin ? bin : "build/release/bin");
+  return std::filesystem::absolute(bin ? bin : "build/release/bin") / "millrace";
+}
+
+MountProgram::Ran MountProgram::Run(std::vector<std::string> arguments) {
   const auto output = folder_.path() / "output";
   std::filesystem::remove(output);
-  arguments.insert(arguments.begin(), program);
+  arguments.insert(arguments.begin(), program());
   auto child = Subprocess::Start({.argv = std::move(arguments),
-                                  .env = {{"AWS_ENDPOINT_URL", server_->endpoint()},
-                                          {"AWS_REGION", "us-east-1"},
-                                          {"AWS_MAX_ATTEMPTS", "2"},
-                                          {"MILLRACE_NO_SIGN_REQUEST", "true"},
-                                          {"XDG_CACHE_HOME", (folder_.path() / "home").string()}},
+                                  .env = environment(),
                                   .working_directory = {},
                                   .stdout_file = output,
                                   .stderr_file = output,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,6 +29,9 @@ class MountProgram {
   };
   /// Runs `millrace ARGUMENTS...` to its end.
   Ran Run(std::vector<std::string> arguments);
+  /// What a program needs in its environment to reach the bucket.
+  std::map<std::string, std::string> environment() const;
+  static std::filesystem::path program();
   /// Mounts the bucket on a fresh folder with these flags more; gives the folder.
   Ran Mount(std::vector<std::string> flags = {});
   Ran Umount();

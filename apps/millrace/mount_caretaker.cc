@@ -1,0 +1,108 @@
+#include "apps/millrace/mount_caretaker.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+
+namespace millrace::mount {
+namespace {
+
+/// Where the signal handler tells the Caretaker; -1 while there is none.
+std::atomic<int> hangup_fd = -1;
+
+void OnHangup(int) {
+  const int saved = errno;
+  const std::uint64_t one = 1;
+  if (const int fd = hangup_fd; fd >= 0) (void)!::write(fd, &one, sizeof one);
+  errno = saved;
+}
+
+Duration WatchdogPeriod() {
+  const char* microseconds = std::getenv("WATCHDOG_USEC");
+  const char* process = std::getenv("WATCHDOG_PID");
+  if (microseconds == nullptr || (process != nullptr && std::strtol(process, nullptr, 10) != ::getpid())) return {};
+  std::int64_t count = 0;
+  std::from_chars(microseconds, microseconds + std::strlen(microseconds), count);
+  return std::chrono::microseconds(std::max<std::int64_t>(count, 0)) / 2;
+}
+
+}  // namespace
+
+ServiceManager::ServiceManager() : watchdog_period_(WatchdogPeriod()) {
+  if (const char* address = std::getenv("NOTIFY_SOCKET")) address_ = address;
+}
+
+void ServiceManager::Send(const std::string& state) const {
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  if (address_.empty() || address_.size() >= sizeof to.sun_path) return;
+  std::memcpy(to.sun_path, address_.data(), address_.size());
+  if (to.sun_path[0] == '@') to.sun_path[0] = '\0';  // the abstract namespace
+  UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + address_.size());
+  // A manager that does not listen is no reason to stop serving.
+  if (socket)
+    (void)!::sendto(socket.get(), state.data(), state.size(), MSG_NOSIGNAL, reinterpret_cast<sockaddr*>(&to), length);
+}
+
+Caretaker::Caretaker(const ServiceManager& manager, std::string log_file, std::function<bool()> check, Logger log)
+    : manager_(manager),
+      log_file_(std::move(log_file)),
+      check_(std::move(check)),
+      log_(std::move(log)),
+      signalled_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  hangup_fd = signalled_.get();
+  struct sigaction action{};
+  action.sa_handler = &OnHangup;
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGHUP, &action, nullptr);
+  thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
+}
+
+Caretaker::~Caretaker() {
+  ::signal(SIGHUP, SIG_DFL);
+  hangup_fd = -1;
+  thread_.request_stop();
+  const std::uint64_t one = 1;
+  (void)!::write(signalled_.get(), &one, sizeof one);
+}
+
+void Caretaker::Run(const std::stop_token& stop) {
+  using std::chrono::milliseconds;
+  const Duration period = manager_.watchdog_period();
+  const int timeout =
+      period > Duration::zero()
+          ? static_cast<int>(std::max<milliseconds::rep>(std::chrono::duration_cast<milliseconds>(period).count(), 1))
+          : -1;
+  while (!stop.stop_requested()) {
+    if (timeout >= 0 && check_()) manager_.Alive();
+    pollfd hangup{signalled_.get(), POLLIN, 0};
+    if (::poll(&hangup, 1, timeout) <= 0) continue;
+    std::uint64_t times = 0;
+    (void)!::read(signalled_.get(), &times, sizeof times);
+    if (!stop.stop_requested()) ReopenLog();
+  }
+}
+
+void Caretaker::ReopenLog() const {
+  if (log_file_.empty()) return;
+  auto file = OpenFile(log_file_, O_WRONLY | O_CREAT | O_APPEND, 0640);
+  if (!file)
+    return log_.Error("the log file cannot be opened anew: logging goes on to the old one", {{"reason", file.error()}});
+  ::dup2(file->get(), STDOUT_FILENO);
+  ::dup2(file->get(), STDERR_FILENO);
+}
+
+}  // namespace millrace::mount

@@ -1,0 +1,187 @@
+// Running a mount: figures, checks, log rotation, the service manager, mount(8).
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "millrace/base/json.h"
+#include "tests/mount/mount_program.h"
+
+namespace millrace {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class MountOperationTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (Status available = MountProgram::Available(); !available) GTEST_SKIP() << available.error().ToString();
+    mount_ = std::make_unique<MountProgram>();
+  }
+  void MustMount(std::vector<std::string> flags = {}) {
+    auto mounted = mount_->Mount(std::move(flags));
+    ASSERT_EQ(mounted.status, 0) << mounted.output;
+  }
+  MountProgram::Ran Check(const std::string& timeout = "10s") {
+    return mount_->Run({"mount", "--check", mount_->point().string(), "--check-timeout", timeout});
+  }
+
+  std::unique_ptr<MountProgram> mount_;
+};
+
+TEST_F(MountOperationTest, StatsTellWhatProgramsDid) {
+  mount_->Put("f", std::string(100'000, 'x'));
+  MustMount();
+  ASSERT_EQ(mount_->Shell("cat f >/dev/null && mkdir d && echo 12345 >d/g && ! rmdir d 2>/dev/null").status, 0);
+  auto told = mount_->Run({"stats", mount_->point().string(), "--json"});
+  ASSERT_EQ(told.status, 0) << told.output;
+  const Json stats = ParseJson(told.output, "stats").value();
+  EXPECT_EQ(stats["source"], "s3://bucket");
+  EXPECT_EQ(stats["mount_point"], mount_->point().string());
+  EXPECT_EQ(stats["data"]["read_bytes"], 100'000);
+  EXPECT_EQ(stats["data"]["written_bytes"], 6);
+  EXPECT_GE(stats["operations"]["read"]["count"], 1);
+  EXPECT_EQ(stats["operations"]["read"]["failures"], 0);
+  EXPECT_GE(stats["operations"]["rmdir"]["failures"], 1);
+  EXPECT_GT(stats["operations"]["read"]["p99"], 0);
+  EXPECT_GE(stats["cache"]["bytes_fetched"], 100'000);
+  auto table = mount_->Run({"stats", mount_->point().string()});
+  EXPECT_THAT(table.output, HasSubstr("s3://bucket on "));
+  EXPECT_THAT(table.output, HasSubstr("operation"));
+  auto elsewhere = mount_->Run({"stats", mount_->scratch().string()});
+  EXPECT_EQ(elsewhere.status, 1);
+  EXPECT_THAT(elsewhere.output, HasSubstr("is not a millrace mount"));
+}
+
+TEST_F(MountOperationTest, PrometheusReadsTheSameFigures) {
+  mount_->Put("f", "hello");
+  auto mounted = mount_->Mount({"--metrics-listen", "127.0.0.1:0", "--log-level", "info"});
+  ASSERT_EQ(mounted.status, 0) << mounted.output;
+  ASSERT_EQ(mount_->Shell("cat f").output, "hello");
+  const std::string log = mounted.output + mount_->log();
+  const std::size_t at = log.find("address=127.0.0.1:");
+  ASSERT_NE(at, std::string::npos) << log;
+  const std::string address = log.substr(at + 8, log.find_first_of(" \n", at) - at - 8);
+  auto fetched = mount_->Shell("curl -s --noproxy '*' http://" + address + "/metrics");
+  EXPECT_THAT(fetched.output, HasSubstr("millrace_mount_operation_seconds_count{operation=\"read\"} "));
+  EXPECT_THAT(fetched.output, HasSubstr("\nmillrace_mount_read_bytes_total 5\n"));
+  EXPECT_THAT(fetched.output, HasSubstr("\nmillrace_mount_pending_files 0\n"));
+}
+
+TEST_F(MountOperationTest, ChecksTellALiveMountFromADeadOne) {
+  EXPECT_EQ(Check().status, 4) << "nothing is mounted";
+  MustMount();
+  auto live = Check();
+  EXPECT_EQ(live.status, 0) << live.output;
+  const pid_t daemon = mount_->daemon();
+  ASSERT_GT(daemon, 0);
+  ::kill(daemon, SIGSTOP);
+  auto hanging = Check("100ms");
+  ::kill(daemon, SIGCONT);
+  EXPECT_NE(hanging.status, 0);
+  EXPECT_THAT(hanging.output, HasSubstr("has not answered"));
+  ::kill(daemon, SIGKILL);
+  EXPECT_NE(Check().status, 0);
+}
+
+TEST_F(MountOperationTest, AStoreThatIsGoneFailsTheCheck) {
+  MustMount();
+  mount_->SetFaults("error=503");
+  auto failing = Check();
+  EXPECT_NE(failing.status, 0);
+  EXPECT_THAT(failing.output, HasSubstr("Input/output error"));
+}
+
+TEST_F(MountOperationTest, HangupOpensTheLogAnew) {
+  MustMount();
+  const auto log = mount_->scratch() / "log", rotated = mount_->scratch() / "log.1";
+  std::filesystem::rename(log, rotated);
+  ::kill(mount_->daemon(), SIGHUP);
+  for (int i = 0; i < 2000 && !std::filesystem::exists(log); ++i) ::usleep(5000);  // bounded wait for the other process
+  EXPECT_TRUE(std::filesystem::exists(log));
+  mount_->SetFaults("error=503,op=PutObject");
+  EXPECT_NE(mount_->Shell("dd if=/dev/zero of=f bs=10 count=1 conv=fsync").status, 0);
+  EXPECT_THAT(mount_->log(), HasSubstr("failed"));
+  EXPECT_EQ(ReadFile(rotated).value_or("?").find("failed"), std::string::npos);
+}
+
+/// The service manager's end of the notification socket.
+class Manager {
+ public:
+  explicit Manager(const std::filesystem::path& path) : socket_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+    EXPECT_EQ(::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    timeval patience{.tv_sec = 20, .tv_usec = 0};
+    ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  }
+  /// The next message; empty when none came.
+  std::string Receive() {
+    char buffer[512];
+    const ssize_t n = ::recv(socket_.get(), buffer, sizeof buffer, 0);
+    return n > 0 ? std::string(buffer, static_cast<std::size_t>(n)) : "";
+  }
+
+ private:
+  UniqueFd socket_;
+};
+
+TEST_F(MountOperationTest, TheServiceManagerIsKeptInformed) {
+  Manager manager(mount_->scratch() / "notify");
+  auto environment = mount_->environment();
+  environment["NOTIFY_SOCKET"] = mount_->scratch() / "notify";
+  environment["WATCHDOG_USEC"] = "20000";
+  auto daemon = Subprocess::Start(
+      {.argv = {MountProgram::program(), "mount", "--foreground", "--quiet", "s3://bucket", mount_->point()},
+       .env = environment,
+       .working_directory = {},
+       .stdout_file = mount_->scratch() / "out",
+       .stderr_file = mount_->scratch() / "out"});
+  ASSERT_TRUE(daemon);
+  EXPECT_THAT(manager.Receive(), StartsWith("READY=1\nSTATUS=s3://bucket is mounted on "));
+  EXPECT_EQ(manager.Receive(), "WATCHDOG=1");
+  EXPECT_EQ(manager.Receive(), "WATCHDOG=1");
+  daemon->Signal(SIGTERM);
+  std::string last = manager.Receive();
+  while (last == "WATCHDOG=1") last = manager.Receive();
+  EXPECT_EQ(last, "STOPPING=1");
+  EXPECT_TRUE(daemon->Wait(std::chrono::seconds(20)).value_or(ExitState{.exit_code = -1}).ok())
+      << ReadFile(mount_->scratch() / "out").value_or("");
+}
+
+TEST_F(MountOperationTest, MountEightsHelperMountsFromFstab) {
+  mount_->Put("f", "hello");
+  const auto helper = mount_->scratch() / "mount.millrace";
+  std::filesystem::create_symlink(MountProgram::program(), helper);
+  auto run = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), helper.string());
+    const auto output = mount_->scratch() / "helped";
+    std::filesystem::remove(output);
+    auto child = Subprocess::Start({.argv = std::move(arguments),
+                                    .env = mount_->environment(),
+                                    .working_directory = {},
+                                    .stdout_file = output,
+                                    .stderr_file = output});
+    auto state = child->Wait(std::chrono::seconds(60));
+    return MountProgram::Ran{state ? state->exit_code : -1, ReadFile(output).value_or("")};
+  };
+  auto mounted =
+      run({"s3://bucket", mount_->point(), "-n", "-o",
+           "rw,_netdev,nofail,x-systemd.automount,ro,file_mode=0640,log_file=" + (mount_->scratch() / "log").string()});
+  ASSERT_EQ(mounted.status, 0) << mounted.output;
+  EXPECT_EQ(mount_->Shell("cat f && stat -c ' %a' f").output, "hello 640\n");
+  EXPECT_EQ(mount_->Shell("touch g").status, 1) << "read-only";
+  EXPECT_EQ(mount_->Umount().status, 0);
+  auto unknown = run({"s3://bucket", mount_->point(), "-o", "no_such_thing=1"});
+  EXPECT_EQ(unknown.status, 2);
+  EXPECT_THAT(unknown.output, HasSubstr("no-such-thing"));
+  EXPECT_EQ(run({"s3://bucket"}).status, 2);
+}
+
+}  // namespace
+}  // namespace millrace
