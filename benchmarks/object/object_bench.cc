@@ -1,5 +1,6 @@
 // Reads and writes objects through the S3 store as fast as it goes; compare.sh runs it beside curl and s5cmd.
 //
+//   object_bench checksums
 //   object_bench ENDPOINT BUCKET setup | down-large | down-small | up-large | up-small | urls FOLDER
 //
 // setup makes the bucket, "large" (256 MiB) and small/0…999 (570,000 bytes each). down-large reads the first in 8
@@ -18,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "millrace/base/crc.h"
 #include "millrace/base/files.h"
 #include "millrace/base/sync.h"
 #include "millrace/object/blocking.h"
@@ -159,7 +161,25 @@ Status WriteUrls(Store& store, const std::filesystem::path& folder) {
   return WriteFileAtomic(folder / "up-small.curl", AsBytes(up_small));
 }
 
+void MeasureChecksums() {
+  Buffer buffer = NoiseBuffer(kMiB);
+  auto measure = [&](const char* name, auto function) {
+    constexpr int kRounds = 2000;
+    std::uint64_t mixed = 0;
+    TimePoint start = SystemClock().Now();
+    for (int i = 0; i < kRounds; ++i) mixed += function(buffer.span(), mixed);
+    std::chrono::duration<double> seconds = SystemClock().Now() - start;
+    fmt::print("{} {:.1f} GB/s ({:016x})\n", name, kRounds * static_cast<double>(kMiB) / 1e9 / seconds.count(), mixed);
+  };
+  measure("crc32c", [](ByteSpan bytes, std::uint64_t seed) { return Crc32c(bytes, static_cast<std::uint32_t>(seed)); });
+  measure("crc64nvme", [](ByteSpan bytes, std::uint64_t seed) { return Crc64Nvme(bytes, seed); });
+}
+
 Status Run(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "checksums") {
+    MeasureChecksums();
+    return {};
+  }
   if (argc < 4) {
     return Fail(Code::kInvalidArgument,
                 "usage: object_bench ENDPOINT BUCKET setup|down-large|down-small|up-large|up-small|urls FOLDER");

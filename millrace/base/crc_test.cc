@@ -43,7 +43,8 @@ TEST(Crc64Nvme, KnownValues) {
 TEST(Crc, EveryLengthAndAlignmentMatchesTheDefinition) {
   Random random(1);
   auto bytes = RandomBytes(random, 20'000);
-  for (std::size_t size : {1u, 7u, 8u, 9u, 63u, 64u, 255u, 2048u, 6143u, 6144u, 6145u, 12'288u, 19'000u})
+  for (std::size_t size :
+       {1u, 7u, 8u, 9u, 63u, 64u, 127u, 128u, 129u, 191u, 192u, 255u, 2048u, 6143u, 6144u, 6145u, 12'288u, 19'000u})
     for (std::size_t offset : {0u, 1u, 3u, 8u}) {
       ByteSpan part = ByteSpan(bytes).subspan(offset, size);
       EXPECT_EQ(Crc32c(part), Reference<std::uint32_t>(part, 0x82f63b78)) << size;

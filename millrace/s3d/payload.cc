@@ -147,6 +147,53 @@ Reply<void> ChunkReader::ReadTrailers() {
   return {};
 }
 
+BodyHashes::~BodyHashes() {
+  if (!thread_.joinable()) return;
+  {
+    MutexLock lock(mutex_);
+    ending_ = true;
+  }
+  changed_.NotifyAll();
+  thread_.join();
+}
+
+void BodyHashes::StartThread() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void BodyHashes::Take(ByteSpan bytes) {
+  md5.Update(bytes);
+  if (sha256) sha256->Update(bytes);
+  if (checksum) checksum->Update(bytes);
+}
+
+void BodyHashes::Update(ByteSpan bytes) {
+  if (!thread_.joinable()) return Take(bytes);
+  MutexLock lock(mutex_);
+  while (!pending_.empty()) changed_.Wait(mutex_);
+  pending_ = bytes;
+  changed_.NotifyAll();
+}
+
+void BodyHashes::Finish() {
+  MutexLock lock(mutex_);
+  while (!pending_.empty()) changed_.Wait(mutex_);
+}
+
+void BodyHashes::Run() {
+  MutexLock lock(mutex_);
+  for (;;) {
+    while (pending_.empty() && !ending_) changed_.Wait(mutex_);
+    if (pending_.empty()) return;
+    ByteSpan bytes = pending_;
+    lock.Unlock();
+    Take(bytes);
+    lock.Lock();
+    pending_ = {};
+    changed_.NotifyAll();
+  }
+}
+
 Reply<Payload> Payload::Open(http::ServerRequest& request, const Authenticated& who, std::uint64_t max_bytes,
                              std::optional<ChecksumKind> checksum) {
   Payload payload(request, max_bytes);
@@ -180,7 +227,7 @@ Reply<void> Payload::ReadPromises(const Authenticated& who, std::optional<Checks
     }
     if (content.size() == 64) {
       promised_sha256_ = content;
-      sha256_hash_.emplace(Hasher::Kind::kSha256);
+      hashes_->sha256.emplace(Hasher::Kind::kSha256);
     } else if (content != "UNSIGNED-PAYLOAD") {
       return Refuse("InvalidRequest", "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, a STREAMING- value or a SHA-256");
     }
@@ -204,47 +251,51 @@ Reply<void> Payload::ReadPromises(const Authenticated& who, std::optional<Checks
     checksum_in_trailer_ = announced;
     checksum = kind;
   }
-  if (checksum) checksum_hash_.emplace(*checksum);
+  if (checksum) hashes_->checksum.emplace(*checksum);
   return {};
+}
+
+Reply<std::size_t> Payload::ReadSome(MutableByteSpan into) {
+  if (chunks_) return chunks_->Read(into);
+  return MR_TRY(request_->ReadBody(into));
 }
 
 Reply<std::size_t> Payload::Read(MutableByteSpan into) {
   if (settled_) return std::size_t{0};
-  std::size_t got = 0;
-  if (chunks_) {
-    got = MR_TRY(chunks_->Read(into));
-  } else {
-    got = MR_TRY(request_->ReadBody(into));
+  std::size_t filled = 0;
+  while (filled < into.size()) {
+    std::size_t got = MR_TRY(ReadSome(into.subspan(filled)));
+    if (got == 0) break;
+    filled += got;
+    received_ += got;
+    if (received_ > expected_.value_or(max_bytes_)) {
+      if (!expected_) return Refuse("EntityTooLarge", "Your proposed upload exceeds the maximum allowed size");
+      return Incomplete();
+    }
   }
-  if (got == 0) {
+  if (filled == 0) {
     MR_TRY(Settle());
-    return got;
+  } else {
+    hashes_->Update(into.first(filled));
   }
-  received_ += got;
-  if (received_ > expected_.value_or(max_bytes_)) {
-    if (!expected_) return Refuse("EntityTooLarge", "Your proposed upload exceeds the maximum allowed size");
-    return Incomplete();
-  }
-  ByteSpan bytes = into.first(got);
-  md5_hash_.Update(bytes);
-  if (sha256_hash_) sha256_hash_->Update(bytes);
-  if (checksum_hash_) checksum_hash_->Update(bytes);
-  return got;
+  return filled;
 }
 
 Reply<void> Payload::Settle() {
   settled_ = true;
+  hashes_->Finish();
   if (expected_ && received_ != *expected_) return Incomplete();
-  std::ranges::copy(md5_hash_.Finish(), md5_.begin());
+  std::ranges::copy(hashes_->md5.Finish(), md5_.begin());
   if (!promised_md5_.empty() && promised_md5_ != AsText(md5_)) {
     return Refuse("BadDigest", "The Content-MD5 you specified did not match what we received.");
   }
-  if (sha256_hash_ && HexEncode(sha256_hash_->Finish()) != promised_sha256_) {
+  if (hashes_->sha256 && HexEncode(hashes_->sha256->Finish()) != promised_sha256_) {
     return Refuse("XAmzContentSHA256Mismatch",
                   "The provided 'x-amz-content-sha256' header does not match what was computed.");
   }
-  if (!checksum_hash_) return {};
-  checksum_ = StoredChecksum{checksum_hash_->kind(), ChecksumType::kFullObject, Base64Encode(checksum_hash_->Finish())};
+  if (!hashes_->checksum) return {};
+  checksum_ =
+      StoredChecksum{hashes_->checksum->kind(), ChecksumType::kFullObject, Base64Encode(hashes_->checksum->Finish())};
   if (checksum_in_trailer_) {
     auto found = chunks_ ? chunks_->trailers().find(std::string(ChecksumHeader(checksum_->kind)))
                          : decltype(chunks_->trailers().end()){};

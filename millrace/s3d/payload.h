@@ -3,13 +3,16 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/digest.h"
+#include "millrace/base/sync.h"
 #include "millrace/http/server.h"
 #include "millrace/s3d/checksum.h"
 #include "millrace/s3d/s3_error.h"
@@ -51,6 +54,35 @@ class ChunkReader {
   std::map<std::string, std::string> trailers_;
 };
 
+/// What is computed over a body, at once or on a thread. One owner.
+class BodyHashes {
+ public:
+  BodyHashes() = default;
+  ~BodyHashes();
+  BodyHashes(const BodyHashes&) = delete;
+  BodyHashes& operator=(const BodyHashes&) = delete;
+
+  void StartThread();
+  /// Takes the bytes in, or, with a thread, sees to it that the ones before have been taken in and leaves it these.
+  void Update(ByteSpan bytes) MR_EXCLUDES(mutex_);
+  /// Returns when all has been taken in: then the hashers may be read.
+  void Finish() MR_EXCLUDES(mutex_);
+
+  Hasher md5{Hasher::Kind::kMd5};
+  std::optional<Hasher> sha256;
+  std::optional<ChecksumHasher> checksum;
+
+ private:
+  void Take(ByteSpan bytes);
+  void Run() MR_EXCLUDES(mutex_);
+
+  Mutex mutex_;
+  CondVar changed_;
+  ByteSpan pending_ MR_GUARDED_BY(mutex_);  ///< being hashed; empty: the thread is idle
+  bool ending_ MR_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
 /// One upload's body with all its promises: length, Content-MD5, SHA-256, x-amz-checksum-*. One thread.
 class Payload {
  public:
@@ -58,8 +90,13 @@ class Payload {
   static Reply<Payload> Open(http::ServerRequest& request, const Authenticated& who, std::uint64_t max_bytes,
                              std::optional<ChecksumKind> checksum = std::nullopt);
 
-  /// The next bytes; 0 once all have come and every promise has held.
+  /// The next bytes, as many as fit unless the body ends; 0 once all have come and every promise has held.
   Reply<std::size_t> Read(MutableByteSpan into);
+  /// From now on bytes are hashed on a thread of their own while the caller stores them and the next ones come: MD5
+  /// takes longer than all the rest. What Read has handed out must then stay as it is until the next Read has returned,
+  /// or until AwaitHashes has.
+  void HashBeside() { hashes_->StartThread(); }
+  void AwaitHashes() { hashes_->Finish(); }
   /// How many bytes will come, when the headers tell.
   std::optional<std::uint64_t> expected() const { return expected_; }
 
@@ -71,6 +108,7 @@ class Payload {
  private:
   Payload(http::ServerRequest& request, std::uint64_t max_bytes) : request_(&request), max_bytes_(max_bytes) {}
   Reply<void> ReadPromises(const Authenticated& who, std::optional<ChecksumKind> checksum);
+  Reply<std::size_t> ReadSome(MutableByteSpan into);
   Reply<void> Settle();
 
   http::ServerRequest* request_;
@@ -79,9 +117,7 @@ class Payload {
   std::optional<std::uint64_t> expected_;
   std::uint64_t received_ = 0;
   bool settled_ = false;
-  Hasher md5_hash_{Hasher::Kind::kMd5};
-  std::optional<Hasher> sha256_hash_;
-  std::optional<ChecksumHasher> checksum_hash_;
+  std::unique_ptr<BodyHashes> hashes_ = std::make_unique<BodyHashes>();
   std::string promised_md5_, promised_sha256_;  ///< binary and hexadecimal
   std::string promised_checksum_;               ///< base64
   bool checksum_in_trailer_ = false;

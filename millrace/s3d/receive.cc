@@ -15,9 +15,20 @@ Buffer PieceBuffer(const Payload& payload) {
 }  // namespace
 
 Reply<Extents> ReceiveBody(Payload& payload, BlobStore& blobs, std::uint64_t& size) {
+  // What does not fit one piece is hashed beside, which needs a second to receive into.
+  Buffer pieces[2] = {PieceBuffer(payload), Buffer(payload.expected().value_or(kPiece + 1) > kPiece ? kPiece : 0)};
+  std::size_t count = pieces[1].size() > 0 ? 2 : 1;
+  if (count == 2) payload.HashBeside();
+  struct Awaiter {  // the pieces must not go while they are being hashed
+    Payload& payload;
+    ~Awaiter() { payload.AwaitHashes(); }
+  } awaiter{payload};
   BlobWriter writer(blobs);
-  Buffer piece = PieceBuffer(payload);
-  while (std::size_t got = MR_TRY(payload.Read(piece.span()))) MR_TRY(writer.Append(piece.span().first(got)));
+  for (std::size_t i = 0;; i = (i + 1) % count) {
+    std::size_t got = MR_TRY(payload.Read(pieces[i].span()));
+    if (got == 0) break;
+    MR_TRY(writer.Append(pieces[i].span().first(got)));
+  }
   size = writer.size();
   return MR_TRY(writer.Finish());
 }
