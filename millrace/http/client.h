@@ -83,7 +83,8 @@ struct Response {
 struct Timeouts {
   Duration connect = std::chrono::seconds(5);
   Duration first_byte = std::chrono::seconds(30);  ///< from the request's last byte to the status line
-  Duration stall = std::chrono::seconds(20);       ///< no byte moved in either direction
+  /// Fewer than 4 KiB moved in either direction in such a time: a server that drips is as good as one that hangs.
+  Duration stall = std::chrono::seconds(20);
 };
 
 /// Who waits, and until when. A cancelled call completes soon with kCancelled; its buffers are then no longer touched.

@@ -317,6 +317,17 @@ TEST(Client, ManyThreadsMaySendAndCancelAtOnce) {
   EXPECT_EQ(completed, 200);
 }
 
+TEST(Client, AServerThatDripsIsGivenUpOn) {
+  for (const char* begin :
+       {"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", "HTTP/1.1 200 OK\r\nX-Long: ", "HTTP/1.1"}) {
+    ScriptedServer server([&](const Seen&) { return ScriptedServer::Reply{begin, Then::kDrip}; });
+    Client client(Impatient());
+    auto response = client.Send({.url = server.url()});
+    ASSERT_FALSE(response) << begin;
+    EXPECT_EQ(response.error().code(), Code::kUnavailable) << begin;
+  }
+}
+
 TEST(Client, PlainRequestsGoThroughTheProxyAsWholeUrls) {
   ScriptedServer proxy([](const Seen& seen) { return ScriptedServer::Reply{Answer(200, "proxied " + seen.target)}; });
   Client client({.proxies = {.http = proxy.url(), .except = "direct.example,127.0.0.1"}});

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <utility>
 
 #include "millrace/base/text.h"
 
@@ -12,6 +13,7 @@ namespace {
 constexpr long kReceiveBuffer = 256 * kKiB;
 constexpr long kSendBuffer = 256 * kKiB;
 constexpr std::size_t kMaxHeaderBytes = 256 * kKiB;
+constexpr std::size_t kLeastProgress = 4 * kKiB;
 constexpr std::uint64_t kMaxReserve = kMiB;  // of a collected body, before its bytes are seen
 
 long Milliseconds(Duration duration) {
@@ -153,7 +155,14 @@ Error Transfer::IdleError(const Timeouts& timeouts) const {
   if (phase_ == Phase::kWaiting) {
     return Failure(Code::kUnavailable, fmt::format("no answer within {}", FormatDuration(timeouts.first_byte)));
   }
-  return Failure(Code::kUnavailable, fmt::format("no byte moved for {}", FormatDuration(timeouts.stall)));
+  return Failure(Code::kUnavailable, fmt::format("next to no byte moved for {}", FormatDuration(timeouts.stall)));
+}
+
+void Transfer::Moved(std::size_t bytes) {
+  since_progress_ += bytes;
+  if (since_progress_ < kLeastProgress) return;
+  since_progress_ = 0;
+  progress_ = context_->now;
 }
 
 CURLcode Transfer::Resume() {
@@ -200,10 +209,13 @@ std::size_t Transfer::OnSend(char* into, std::size_t size, std::size_t count, vo
     }
   }
   transfer.sent_ += bytes;
-  transfer.progress_ = context.now;
+  transfer.Moved(bytes);
   context.up.Take(bytes);
   context.bytes_sent += bytes;
-  if (bytes == left && transfer.phase_ == Phase::kSending) transfer.phase_ = Phase::kWaiting;
+  if (bytes == left && transfer.phase_ == Phase::kSending) {
+    transfer.phase_ = Phase::kWaiting;
+    transfer.progress_ = context.now;
+  }
   return bytes;
 }
 
@@ -221,8 +233,8 @@ std::size_t Transfer::OnHeader(char* line, std::size_t size, std::size_t count, 
 }
 
 std::size_t Transfer::ReceiveHeader(std::string_view line) {
-  phase_ = Phase::kReceiving;
-  progress_ = context_->now;
+  if (std::exchange(phase_, Phase::kReceiving) != Phase::kReceiving) progress_ = context_->now;
+  Moved(line.size());
   header_bytes_ += line.size();
   if (header_bytes_ > kMaxHeaderBytes) {
     refusal_ = Failure(Code::kCorrupt, "the answer's header is longer than any sane one");
@@ -276,7 +288,7 @@ std::size_t Transfer::ReceiveBody(std::string_view bytes) {
     response_.body.append(bytes);
   }
   response_.received += bytes.size();
-  progress_ = context_->now;
+  Moved(bytes.size());
   context_->down.Take(bytes.size());
   context_->bytes_received += bytes.size();
   return bytes.size();

@@ -80,6 +80,7 @@ class Transfer {
   std::size_t ReceiveHeader(std::string_view line);
   std::size_t ReceiveBody(std::string_view bytes);
   void SetMethod();
+  void Moved(std::size_t bytes);
 
   Request request_;
   const BodyTarget target_;
@@ -90,7 +91,8 @@ class Transfer {
   CURL* easy_ = nullptr;
   curl_slist* fields_ = nullptr;
   Phase phase_ = Phase::kConnecting;
-  TimePoint progress_{};  ///< when a byte last moved
+  TimePoint progress_{};            ///< when enough bytes to count had last moved
+  std::size_t since_progress_ = 0;  ///< bytes that have moved since then
   Bandwidth* waits_for_ = nullptr;
   std::size_t sent_ = 0, header_bytes_ = 0;
   Response response_;

@@ -2,18 +2,16 @@
 #include <gtest/gtest.h>
 
 #include "millrace/object/conformance.h"
-#include "tests/integration/minio.h"
+#include "tests/integration/peers.h"
 #include "tests/integration/s3_bucket.h"
 
 namespace millrace::object {
 namespace {
 
-using peers::Minio;
-
 /// One server for the whole program: starting one takes longer than most cases.
 Result<std::string> MinioUrl() {
-  static Result<std::unique_ptr<Minio>> minio =
-      Minio::Start({.access_key = kTestAccessKey, .secret_key = kTestSecretKey});
+  static Result<std::unique_ptr<peers::Server>> minio =
+      peers::Server::StartMinio({.access_key = kTestAccessKey, .secret_key = kTestSecretKey});
   if (!minio) return Fail(minio.error());
   return (*minio)->url();
 }
@@ -55,7 +53,7 @@ TEST(S3Minio, BucketsAsHostNames) {
 }
 
 TEST(S3Minio, TlsWithAnAuthorityOfOnesOwn) {
-  auto minio = Minio::Start({.access_key = kTestAccessKey, .secret_key = kTestSecretKey, .tls = true});
+  auto minio = peers::Server::StartMinio({.access_key = kTestAccessKey, .secret_key = kTestSecretKey, .tls = true});
   if (!minio) GTEST_SKIP() << minio.error().ToString();
   auto stranger = NewBucket((*minio)->url());
   ASSERT_FALSE(stranger) << "a certificate that nobody vouches for";

@@ -122,6 +122,10 @@ void ScriptedServer::Serve(int fd) {
       std::string ignored;
       while (Receive(fd, ignored)) ignored.clear();
     }
+    if (reply.then == Reply::Then::kDrip) {
+      pollfd client{fd, POLLIN | POLLRDHUP, 0};
+      while (poll(&client, 1, 20) == 0 && SendAll(fd, "x")) continue;
+    }
     if (reply.then == Reply::Then::kReset) {
       linger reset{.l_onoff = 1, .l_linger = 0};
       setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);

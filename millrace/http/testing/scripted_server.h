@@ -26,7 +26,8 @@ class ScriptedServer {
   };
   struct Reply {
     std::string bytes;  ///< raw: status line, fields, body
-    enum class Then { kKeep, kClose, kReset, kHang } then = Then::kKeep;
+    /// kDrip: one more byte ('x') every 20 ms until the client leaves.
+    enum class Then { kKeep, kClose, kReset, kHang, kDrip } then = Then::kKeep;
   };
   /// Called on connection threads, one call at a time.
   using Script = std::function<Reply(const Seen&)>;

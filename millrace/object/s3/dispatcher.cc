@@ -168,9 +168,9 @@ void Dispatcher::Refused(JobPtr job, const http::Response& response) {
 }
 
 Result<Duration> Dispatcher::NextTry(int tries, const Error& error, const Call& call, std::optional<Duration> asked) {
-  bool allowed = IsRetryable(error.code()) && tries < parts_.settings->max_attempts && budget_.TakeForRetry();
-  if (!allowed) return Fail(error);
+  if (!IsRetryable(error.code()) || tries >= parts_.settings->max_attempts) return Fail(error);
   Duration wait = backoff_.Wait(tries, error.code(), asked);
+  if (!budget_.TakeForRetry()) wait = std::max(wait, backoff_.LongWait());
   // Waiting past the deadline would only hide the error that matters.
   if (!call.deadline.infinite() && parts_.clock->Now() + wait >= call.deadline.at()) {
     return Fail(error.Context("no time left for another try").WithCode(Code::kDeadlineExceeded));

@@ -135,4 +135,10 @@ Duration Backoff::Wait(int attempt, Code code, std::optional<Duration> asked) {
   return std::max(jittered, std::min(asked.value_or(Duration(0)), kMost));
 }
 
+Duration Backoff::LongWait() {
+  constexpr Duration kLeast = std::chrono::seconds(5), kSpread = std::chrono::seconds(5);
+  MutexLock lock(mutex_);
+  return kLeast + std::chrono::duration_cast<Duration>(kSpread * random_.Uniform());
+}
+
 }  // namespace millrace::object::s3

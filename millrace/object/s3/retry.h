@@ -28,8 +28,9 @@ Refusal Classify(const http::Response& response, WallTime now);
 /// The same for an error that comes without a status: one key's of DeleteObjects.
 Code CodeFromS3(std::string_view s3_code);
 
-/// Bounds what retries may add to the load of an endpoint in trouble: retries take from it, successes give back. Shared
-/// by all requests of an endpoint. Thread-safe.
+/// Bounds what retries may add to the load of an endpoint in trouble: retries take from it, successes give back. A
+/// retry that finds it empty is put off by seconds, so that an outage is ridden out without a storm. Shared by all
+/// requests of an endpoint. Thread-safe.
 class RetryBudget {
  public:
   explicit RetryBudget(double capacity = 500) : capacity_(capacity), tokens_(capacity) {}
@@ -51,6 +52,8 @@ class Backoff {
   /// The wait before try number `attempt` + 1, after `attempt` ≥ 1 failed ones. At least `asked`, within
   /// reason: some servers ask for a minute each time without looking.
   Duration Wait(int attempt, Code code, std::optional<Duration> asked) MR_EXCLUDES(mutex_);
+  /// The wait for a retry that the budget does not cover: 5 to 10 s.
+  Duration LongWait() MR_EXCLUDES(mutex_);
 
  private:
   Mutex mutex_;

@@ -66,7 +66,7 @@ class S3StoreTest : public ::testing::Test {
                       .max_attempts = max_attempts};
     http::Client::Options client{.timeouts = {.first_byte = milliseconds(200), .stall = milliseconds(200)}};
     clock_.AdvanceOnSleep(true);
-    session_ = std::make_shared<Endpoint::Session>(settings, std::move(keys), client, clock_);
+    session_ = std::make_shared<Endpoint::Session>(settings, std::move(keys), client, *store_clock_);
     store_ = NewStore(session_, "b");
   }
   Result<std::optional<GetResult>> GetText(std::string& into, GetOptions options = {}) {
@@ -74,6 +74,7 @@ class S3StoreTest : public ::testing::Test {
   }
 
   FakeClock clock_;
+  Clock* store_clock_ = &clock_;
   std::unique_ptr<ScriptedServer> server_;
   std::shared_ptr<Endpoint::Session> session_;
   std::shared_ptr<Store> store_;
@@ -123,14 +124,15 @@ TEST_F(S3StoreTest, TriesAreCounted) {
   EXPECT_EQ(server_->seen().size(), 4u);
 }
 
-TEST_F(S3StoreTest, TheBudgetForRetriesIsShared) {
-  Serve([](const Seen&) { return Refuse(503, "SlowDown"); }, 1000);
-  auto put = Put(*store_, "k", AsBytes("x"));
-  EXPECT_EQ(put.error().code(), Code::kThrottled);
-  std::size_t first = server_->seen().size();
-  EXPECT_EQ(first, 101u) << "500 tokens of 5 each";
-  EXPECT_FALSE(Put(*store_, "other", AsBytes("x")));
-  EXPECT_EQ(server_->seen().size(), first + 1);
+TEST_F(S3StoreTest, RetriesBeyondTheSharedBudgetComeSlowly) {
+  constexpr int kCovered = 100;  // 500 tokens of 5 each
+  Serve([](const Seen&) { return Refuse(500, "InternalError"); }, kCovered + 1 + 20);
+  TimePoint before = clock_.Now();
+  EXPECT_EQ(Put(*store_, "k", AsBytes("x")).error().code(), Code::kUnavailable);
+  EXPECT_EQ(server_->seen().size(), kCovered + 1u + 20);
+  before = clock_.Now();
+  EXPECT_FALSE(Delete(*store_, "other"));
+  EXPECT_GE(clock_.Now() - before, (kCovered + 20) * std::chrono::seconds(5)) << "the budget is the endpoint's";
 }
 
 TEST_F(S3StoreTest, RetryAfterIsHonoured) {
@@ -436,6 +438,97 @@ TEST_F(S3StoreTest, BodiesCarryTheirChecksum) {
   ASSERT_TRUE(part);
   EXPECT_EQ(part->checksum, "yZRlqg==");
   for (const Seen& seen : server_->seen()) EXPECT_EQ(seen.headers.Get("x-amz-checksum-crc32c"), "yZRlqg==");
+}
+
+// --- Faults: errors are right, nothing hangs past its deadline, nothing is lost -------------------------------------
+
+TEST_F(S3StoreTest, AServerThatIsGoneForAMinuteIsWaitedFor) {
+  const TimePoint back = clock_.Now() + std::chrono::minutes(1);
+  std::map<std::string, std::string> objects;
+  Serve(
+      [&](const Seen& seen) {
+        if (clock_.Now() < back) return Reply{"", Then::kReset};
+        objects[seen.target] = seen.body;
+        return Reply{Answer(200, "", "ETag: \"e\"\r\n")};
+      },
+      /*max_attempts=*/30);
+  constexpr int kPuts = 40;
+  std::vector<std::string> bodies;
+  for (int i = 0; i < kPuts; ++i) bodies.push_back(fmt::format("body {}", i));
+  std::latch ended(kPuts);
+  for (int i = 0; i < kPuts; ++i) {
+    store_->Put(fmt::format("k{}", i), AsBytes(bodies[static_cast<std::size_t>(i)]), {}, {},
+                [&](Result<PutResult> put) {
+                  EXPECT_TRUE(put) << put.error().ToString();
+                  ended.count_down();
+                });
+  }
+  ended.wait();
+  ASSERT_EQ(objects.size(), static_cast<std::size_t>(kPuts));
+  for (int i = 0; i < kPuts; ++i) EXPECT_EQ(objects[fmt::format("/b/k{}", i)], fmt::format("body {}", i));
+}
+
+TEST_F(S3StoreTest, NobodyThereIsAnErrorThatSaysSo) {
+  Serve([](const Seen&) { return Reply{""}; });
+  server_.reset();
+  auto put = Put(*store_, "k", AsBytes("x"));
+  ASSERT_FALSE(put);
+  EXPECT_EQ(put.error().code(), Code::kUnavailable);
+  EXPECT_THAT(put.error().ToString(),
+              ::testing::AllOf(HasSubstr("PutObject s3://b/k (tried 5 times)"),
+                               HasSubstr("check that the endpoint's address and port are right")));
+}
+
+/// Whatever the server does, a call with a deadline ends by it, with an error that tries could follow.
+TEST_F(S3StoreTest, NothingHangsPastItsDeadline) {
+  const std::vector<Reply> mischief = {
+      {"", Then::kHang},
+      {"", Then::kDrip},
+      {"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nab", Then::kHang},
+      {"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nab", Then::kDrip},
+      {"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\nX-", Then::kDrip},
+      {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Then::kDrip},
+      Refuse(503, "SlowDown"),
+      Refuse(503, "SlowDown", "Retry-After: 86400\r\n"),
+      {"", Then::kReset},
+      {Answer(200, "short", "ETag: \"e\"\r\nx-amz-checksum-crc32c: AAAAAA==\r\n")},
+  };
+  store_clock_ = &SystemClock();  // waits for retries must end as well
+  for (const Reply& reply : mischief) {
+    SCOPED_TRACE(reply.bytes);
+    Serve([&](const Seen&) { return reply; }, 1000);
+    std::string into(100'000, '?');
+    TimePoint started = SystemClock().Now();
+    auto call = [&] { return Call{.deadline = Deadline::After(SystemClock(), milliseconds(100))}; };
+    auto got = Get(*store_, "k", {}, AsWritableBytes(into), call());
+    auto put = Put(*store_, "k", AsBytes(into), {}, call());
+    EXPECT_LT(SystemClock().Now() - started, std::chrono::seconds(2));
+    ASSERT_FALSE(got && *got && (*got)->bytes == into.size());
+    if (!got) EXPECT_TRUE(IsRetryable(got.error().code()) || got.error().code() == Code::kDeadlineExceeded);
+    if (!put) EXPECT_TRUE(IsRetryable(put.error().code()) || put.error().code() == Code::kDeadlineExceeded);
+  }
+}
+
+TEST_F(S3StoreTest, ABodyThatIsCutAndOneThatIsTooLongAreNoticed) {
+  std::string whole(5000, 'w');
+  const std::vector<Reply> bad = {
+      {"HTTP/1.1 200 OK\r\nETag: \"e\"\r\nContent-Length: 5000\r\n\r\n" + whole.substr(0, 4999), Then::kClose},
+      {"HTTP/1.1 200 OK\r\nETag: \"e\"\r\nTransfer-Encoding: chunked\r\n\r\n1000\r\n" + whole.substr(0, 100),
+       Then::kReset},
+      {Answer(200, whole.substr(0, 4999) + "x", "x-amz-checksum-crc32c: " + EncodeCrc32c(AsBytes(whole)) + "\r\n")},
+      {Answer(500, whole)},
+  };
+  Serve(
+      [&](const Seen& seen) {
+        auto number = static_cast<std::size_t>(seen.number);
+        return number < bad.size() ? bad[number] : Reply{Answer(200, whole, "ETag: \"e\"\r\n")};
+      },
+      10);
+  std::string into(5000, '?');
+  auto got = GetText(into);
+  ASSERT_TRUE(got) << got.error().ToString();
+  EXPECT_EQ(into, whole);
+  EXPECT_EQ(server_->seen().size(), bad.size() + 1);
 }
 
 }  // namespace

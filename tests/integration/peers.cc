@@ -1,4 +1,4 @@
-#include "tests/integration/minio.h"
+#include "tests/integration/peers.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -26,7 +26,7 @@ Result<std::string> FindProgram(std::string_view name) {
   return Fail(Code::kUnsupported, "there is no {} in $MILLRACE_PEERS/bin or PATH", name);
 }
 
-/// A port that was free a moment ago: MinIO cannot be told to choose one and say which.
+/// A port that was free a moment ago: these servers cannot be told to choose one and say which.
 int FreePort() {
   UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
@@ -49,7 +49,22 @@ Status MakeCertificate(const fs::path& folder) {
 
 }  // namespace
 
-Result<std::unique_ptr<Minio>> Minio::Start(Options options) {
+Result<std::unique_ptr<Server>> Server::Await(std::string name, TempDir folder, Subprocess process, std::string url) {
+  http::Client client({.verify_tls = false});
+  Deadline deadline = Deadline::After(SystemClock(), std::chrono::seconds(20));
+  while (!deadline.Passed(SystemClock())) {
+    // Without a signature: refused as soon as requests are served at all (health checks succeed before).
+    auto response = client.Send({.url = url + "/"});
+    if (response && response->status == 403) {
+      return std::unique_ptr<Server>(new Server(std::move(folder), std::move(process), std::move(url)));
+    }
+    // Waiting for a process of someone else's: there is nothing to be notified by, but its end.
+    if (process.Wait(std::chrono::milliseconds(50))) break;
+  }
+  return Fail(Code::kUnavailable, "{} does not start: {}", name, ReadFile(folder.path() / "log").value_or(""));
+}
+
+Result<std::unique_ptr<Server>> Server::StartMinio(Options options) {
   std::string program = MR_TRY(FindProgram("minio"));
   TempDir folder = MR_TRY(TempDir::Create());
   fs::path log = folder.path() / "log", certificates = folder.path() / "certs";
@@ -67,18 +82,21 @@ Result<std::unique_ptr<Minio>> Minio::Start(Options options) {
                                         {"HOME", folder.path().string()}},
                                 .stdout_file = log,
                                 .stderr_file = log}));
-  http::Client client({.verify_tls = false});
-  Deadline deadline = Deadline::After(SystemClock(), std::chrono::seconds(20));
-  while (!deadline.Passed(SystemClock())) {
-    // Without a signature: refused as soon as requests are served at all (its health checks succeed before).
-    auto response = client.Send({.url = url + "/"});
-    if (response && response->status == 403) {
-      return std::unique_ptr<Minio>(new Minio(std::move(folder), std::move(process), std::move(url)));
-    }
-    // Waiting for a process of someone else's: there is nothing to be notified by, but its end.
-    if (process.Wait(std::chrono::milliseconds(50))) break;
-  }
-  return Fail(Code::kUnavailable, "minio does not start: {}", ReadFile(log).value_or(""));
+  return Await("minio", std::move(folder), std::move(process), std::move(url));
+}
+
+Result<std::unique_ptr<Server>> Server::StartVersityGateway(Options options) {
+  std::string program = MR_TRY(FindProgram("versitygw"));
+  TempDir folder = MR_TRY(TempDir::Create());
+  fs::path log = folder.path() / "log", data = folder.path() / "data";
+  fs::create_directory(data);
+  std::string port = std::to_string(FreePort());
+  Subprocess process = MR_TRY(
+      Subprocess::Start({.argv = {program, "--port", "127.0.0.1:" + port, "--quiet", "posix", data.string()},
+                         .env = {{"ROOT_ACCESS_KEY", options.access_key}, {"ROOT_SECRET_KEY", options.secret_key}},
+                         .stdout_file = log,
+                         .stderr_file = log}));
+  return Await("versitygw", std::move(folder), std::move(process), "http://localhost:" + port);
 }
 
 }  // namespace millrace::peers

@@ -1,4 +1,4 @@
-// A MinIO server for tests, when the machine has one.
+// S3 servers of other makers for tests, where the machine has them.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 namespace millrace::peers {
 
 /// One server on a free loopback port with a folder of its own, gone with the object.
-class Minio {
+class Server {
  public:
   struct Options {
     std::string access_key, secret_key;
@@ -19,14 +19,18 @@ class Minio {
   };
   /// kUnsupported when neither $MILLRACE_PEERS/bin nor PATH has a `minio`, or for TLS an `openssl`. The server also
   /// knows buckets by host name: BUCKET.localhost.
-  static Result<std::unique_ptr<Minio>> Start(Options options);
+  static Result<std::unique_ptr<Server>> StartMinio(Options options);
+  /// Likewise with `versitygw`, which keeps objects as files. No TLS.
+  static Result<std::unique_ptr<Server>> StartVersityGateway(Options options);
 
   const std::string& url() const { return url_; }  ///< http(s)://localhost:port
   std::string certificate() const { return (folder_.path() / "certs" / "public.crt").string(); }
 
  private:
-  Minio(TempDir folder, Subprocess process, std::string url)
+  Server(TempDir folder, Subprocess process, std::string url)
       : folder_(std::move(folder)), process_(std::move(process)), url_(std::move(url)) {}
+  /// Waits until requests are served.
+  static Result<std::unique_ptr<Server>> Await(std::string name, TempDir folder, Subprocess process, std::string url);
   TempDir folder_;
   Subprocess process_;
   std::string url_;
