@@ -181,7 +181,10 @@ Result<Response> Transfer::Finish(CURLcode code) {
   if (refusal_) return Fail(*refusal_);
   if (code == CURLE_OK) return std::move(response_);
   std::string_view reason = reason_[0] ? reason_ : curl_easy_strerror(code);
-  return Fail(Failure(CodeOf(code), fmt::format("{}{}", reason, AdviceFor(code))));
+  // Once connected, whatever goes wrong is the other side's (an answer that is no HTTP, say) and may go right next
+  // time.
+  bool connected = phase_ != Phase::kConnecting && code != CURLE_OUT_OF_MEMORY;
+  return Fail(Failure(connected ? Code::kUnavailable : CodeOf(code), fmt::format("{}{}", reason, AdviceFor(code))));
 }
 
 int Transfer::OnConnected(void* self, char*, char*, int, int) {

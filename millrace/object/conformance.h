@@ -28,7 +28,8 @@ namespace millrace::object {
 enum class Capability {
   kObjectBesideFolder,  ///< "a", "a/" and "a/b" can exist together; else: one is refused or not listed, what was there
                         ///< stays
-  kFreeSegments,        ///< keys may have empty, "." and ".." segments; else: they are refused, or are another's name
+  kFreeSegments,  ///< keys may have empty (also last), "." and ".." segments; else: they are refused, or are another's
+                  ///< name
   kUploadsByPrefix,     ///< ListUploads finds uploads by any prefix; else: by their whole keys only
   kConditionalWrites,   ///< If-Match and If-None-Match hold for Put; else: they are ignored
   kConditionalComplete  ///< likewise for CompleteMultipart
@@ -280,7 +281,8 @@ TEST_P(StoreConformance, OddKeysKeepTheirNames) {
   std::vector<std::string> keys = OddKeys();
   if (!Has(Capability::kFreeSegments)) {
     auto is_free = [](const std::string& key) {
-      return key.starts_with("/") || key.contains("//") || key.contains("/./") || key.contains("/../");
+      return key.starts_with("/") || key.ends_with("/") || key.contains("//") || key.contains("/./") ||
+             key.contains("/../");
     };
     for (const std::string& key : keys) {
       if (!is_free(key) || !Put(store(), key, AsBytes("x"))) continue;

@@ -64,7 +64,7 @@ Reply<std::optional<Span>> ParseRange(std::string_view range, std::uint64_t size
   if (!range.starts_with(kUnit) || dash == std::string_view::npos || range.find(',') != std::string_view::npos) {
     return std::nullopt;
   }
-  std::string_view first = Trim(range.substr(kUnit.size(), dash - kUnit.size())), last = Trim(range.substr(dash + 1));
+  std::string_view first = range.substr(kUnit.size(), dash - kUnit.size()), last = range.substr(dash + 1);
   auto unsatisfiable = [] { return Refuse("InvalidRange", "The requested range is not satisfiable"); };
   if (first.empty()) {
     auto suffix = Digits(last);
@@ -84,7 +84,7 @@ Reply<WriteCondition> ParseWriteCondition(const http::Headers& headers) {
   WriteCondition condition;
   std::string_view none = Trim(headers.Get("If-None-Match"));
   if (!none.empty() && none != "*") {
-    return Refuse("NotImplemented", "A write's If-None-Match can only be *");
+    return Refuse("NotImplemented", "A header you provided implies functionality that is not implemented.");
   }
   condition.if_none_match = !none.empty();
   condition.if_match = xml::Unquote(Trim(headers.Get("If-Match")));

@@ -159,7 +159,8 @@ Reply<std::uint64_t> Exchange::Number(std::string_view name, std::uint64_t absen
   std::uint64_t value = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
-    return Refuse("InvalidArgument", fmt::format("{} must be a number from {} to {}", name, least, most));
+    return Refuse("InvalidArgument",
+                  fmt::format("Argument {} must be an integer between {} and {}", name, least, most));
   }
   return value;
 }

@@ -9,14 +9,15 @@ namespace {
 
 constexpr std::size_t kMaxDeletes = 1000, kMaxParts = 10'000;
 
-std::unexpected<S3Error> Malformed(std::string_view what) {
-  return Refuse("MalformedXML", fmt::format("The XML you provided was not well-formed: {}", what));
+std::unexpected<S3Error> Malformed() {
+  return Refuse("MalformedXML",
+                "The XML you provided was not well-formed or did not validate against our published schema.");
 }
 
 Reply<xml::Document> Parse(std::string_view body, std::string_view root) {
   auto document = xml::Document::Parse(body);
-  if (!document) return Malformed(document.error().message());
-  if (xml::LocalName(document->root()) != root) return Malformed(fmt::format("a <{}> was expected", root));
+  if (!document) return Malformed();
+  if (xml::LocalName(document->root()) != root) return Malformed();
   return *std::move(document);
 }
 
@@ -40,11 +41,11 @@ Reply<DeleteRequest> ParseDeleteRequest(std::string_view body) {
       if (xml::LocalName(field) == "ETag") item.etag = xml::Unquote(field.text().as_string());
       if (xml::LocalName(field) == "VersionId") item.version_id = field.text().as_string();
     }
-    if (item.key.empty()) return Malformed("an <Object> without a <Key>");
+    if (item.key.empty()) return Malformed();
     request.items.push_back(std::move(item));
-    if (request.items.size() > kMaxDeletes) return Malformed("more than 1,000 keys");
+    if (request.items.size() > kMaxDeletes) return Malformed();
   }
-  if (request.items.empty()) return Malformed("no keys");
+  if (request.items.empty()) return Malformed();
   return request;
 }
 
@@ -56,16 +57,20 @@ Reply<std::vector<CompletedPart>> ParseCompleteRequest(std::string_view body) {
     CompletedPart part;
     for (pugi::xml_node field : child) {
       std::string_view name = xml::LocalName(field);
-      if (name == "PartNumber") part.number = field.text().as_int();
+      if (name == "PartNumber") {
+        part.number = field.text().as_int();
+        if (part.number < 1) return Refuse("InvalidArgument", "PartNumber must be >= 1");
+      }
       if (name == "ETag") part.etag = xml::Unquote(field.text().as_string());
       for (ChecksumKind kind : kChecksumKinds) {
         if (name == ChecksumElement(kind)) part.checksums.emplace_back(kind, field.text().as_string());
       }
     }
+    if (part.number == 0 || part.etag.empty()) return Malformed();
     parts.push_back(std::move(part));
-    if (parts.size() > kMaxParts) return Malformed("more than 10,000 parts");
+    if (parts.size() > kMaxParts) return Malformed();
   }
-  if (parts.empty()) return Malformed("no parts");
+  if (parts.empty()) return Malformed();
   return parts;
 }
 

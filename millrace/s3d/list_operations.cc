@@ -103,7 +103,8 @@ Reply<void> ListMultipartUploads(Exchange& exchange) {
   query.prefix = exchange.Parameter("prefix");
   query.key_marker = exchange.Parameter("key-marker");
   query.upload_id_marker = exchange.Parameter("upload-id-marker");
-  query.max_uploads = static_cast<int>(MR_TRY(exchange.Number("max-uploads", 1000, 1, 1000)));
+  query.max_uploads =
+      static_cast<int>(std::min<std::uint64_t>(1000, MR_TRY(exchange.Number("max-uploads", 1000, 1, INT32_MAX))));
   UploadListing listing = MR_TRY(exchange.storage.ListUploads(exchange.bucket, query));
   xml::Writer xml("ListMultipartUploadsResult");
   xml.Text("Bucket", exchange.bucket).Text("KeyMarker", naming(query.key_marker));
@@ -124,7 +125,7 @@ Reply<void> ListMultipartUploads(Exchange& exchange) {
 Reply<void> ListParts(Exchange& exchange) {
   std::string_view id = exchange.Parameter("uploadId");
   auto marker = static_cast<int>(MR_TRY(exchange.Number("part-number-marker", 0, 0, INT32_MAX)));
-  std::size_t most = MR_TRY(exchange.Number("max-parts", 1000, 1, 1000));
+  std::size_t most = std::min<std::uint64_t>(1000, MR_TRY(exchange.Number("max-parts", 1000, 1, INT32_MAX)));
   Upload upload = MR_TRY(exchange.storage.GetUpload(exchange.bucket, exchange.key, id));
   xml::Writer xml("ListPartsResult");
   xml.Text("Bucket", exchange.bucket).Text("Key", exchange.key).Text("UploadId", id);

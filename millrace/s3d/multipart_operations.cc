@@ -18,7 +18,7 @@ constexpr std::uint64_t kMaxObject = 5 * 1024 * kGiB;
 
 Reply<int> PartNumberOf(const Exchange& exchange) {
   auto number = exchange.Number("partNumber", 0, 1, kMaxParts);
-  if (!number) return Refuse("InvalidArgument", "Part number must be an integer between 1 and 10000, inclusive");
+  if (!number) return Refuse("InvalidArgument", "Part number must be an integer between 1 and 10000, inclusive.");
   return static_cast<int>(*number);
 }
 
@@ -46,7 +46,8 @@ Reply<const Part*> MatchPart(const Upload& upload, const CompletedPart& wanted) 
   auto found = upload.parts.find(wanted.number);
   if (found == upload.parts.end() || found->second.etag != wanted.etag) {
     return Refuse("InvalidPart",
-                  fmt::format("Part {} could not be found, or its entity tag does not match.", wanted.number));
+                  "One or more of the specified parts could not be found.  The part may not have been uploaded, or the "
+                  "specified entity tag may not match the part's entity tag.");
   }
   for (const auto& [kind, value] : wanted.checksums) {
     if (upload.checksum_kind == kind && value != found->second.checksum) {
@@ -69,7 +70,7 @@ Reply<Object> Assemble(const Exchange& exchange, const std::vector<CompletedPart
     previous = entry.number;
     const Part* part = MR_TRY(MatchPart(upload, entry));
     if (&entry != &wanted.back() && part->size < exchange.min_part_bytes) {
-      return Refuse("EntityTooSmall", fmt::format("Part {} is smaller than the minimum allowed size", entry.number));
+      return Refuse("EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size");
     }
     auto digest = HexDecode(part->etag);
     if (!digest) return Refuse("InternalError", "a part has no digest");

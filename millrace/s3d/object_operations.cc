@@ -73,10 +73,13 @@ struct Reading {
 Reply<Reading> DecideReading(const Exchange& exchange, const Object& object) {
   Reading reading{200, {0, object.size}, 0};
   if (exchange.Asks("partNumber")) {
+    if (!exchange.Header("Range").empty()) {
+      return Refuse("InvalidRequest", "Cannot specify both Range header and partNumber query parameter");
+    }
     std::uint64_t number = MR_TRY(exchange.Number("partNumber", 1, 1, 10'000));
     std::vector<std::uint64_t> sizes = object.part_sizes;
     if (sizes.empty()) sizes.push_back(object.size);
-    if (number > sizes.size()) return Refuse("InvalidPartNumber", "The requested partnumber is not satisfiable");
+    if (number > sizes.size()) return Refuse("InvalidPartNumber", "The requested partnumber is not satisfiable.");
     reading.span = {0, sizes[number - 1]};
     for (std::uint64_t i = 0; i + 1 < number; ++i) reading.span.offset += sizes[i];
     reading.status = 206;
@@ -147,7 +150,7 @@ Reply<void> GetObject(Exchange& exchange) {
   ObjectPtr object = MR_TRY(exchange.storage.Get(exchange.bucket, exchange.key));
   ReadVerdict verdict = CheckRead(exchange.request.headers(), "", *object);
   if (verdict == ReadVerdict::kFailed) {
-    return Refuse("PreconditionFailed", "At least one of the preconditions you specified did not hold");
+    return Refuse("PreconditionFailed", "At least one of the pre-conditions you specified did not hold.");
   }
   if (verdict == ReadVerdict::kNotModified) return exchange.SendEmpty(304, ObjectHeaders(exchange, *object, false));
   Reading reading = MR_TRY(DecideReading(exchange, *object));
@@ -193,7 +196,7 @@ Reply<ObjectPtr> CopySource(Exchange& exchange) {
     return Refuse("NoSuchVersion", "The specified version does not exist.");
   }
   auto decoded = PercentDecode(source.substr(0, mark));
-  if (!decoded) return Refuse("InvalidArgument", "The x-amz-copy-source header is not well encoded");
+  if (!decoded) return Refuse("InvalidArgument", "Invalid copy source encoding");
   std::string_view path = *decoded;
   if (path.starts_with('/')) path.remove_prefix(1);
   std::size_t slash = path.find('/');
@@ -202,7 +205,7 @@ Reply<ObjectPtr> CopySource(Exchange& exchange) {
   }
   ObjectPtr object = MR_TRY(exchange.storage.Get(path.substr(0, slash), path.substr(slash + 1)));
   if (CheckRead(exchange.request.headers(), "x-amz-copy-source-", *object) != ReadVerdict::kServe) {
-    return Refuse("PreconditionFailed", "At least one of the preconditions you specified did not hold");
+    return Refuse("PreconditionFailed", "At least one of the pre-conditions you specified did not hold.");
   }
   return object;
 }
@@ -222,7 +225,7 @@ Reply<void> CopyObject(Exchange& exchange) {
   if (directive != "REPLACE" && own && (*own == self || *own == "/" + self)) {
     return Refuse("InvalidRequest",
                   "This copy request is illegal because it is trying to copy an object to itself without changing the "
-                  "object's metadata");
+                  "object's metadata, storage class, website redirect location or encryption attributes.");
   }
   // The bytes are shared: they never change, and they go when the last object that names them goes.
   Object copy = *source;

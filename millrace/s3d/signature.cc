@@ -85,6 +85,7 @@ struct Authenticator::Claim {
   std::string_view signed_headers, signature;
   std::string date;
   std::string content_sha256;
+  bool presigned = false;
 };
 
 Sha256Digest DeriveSigningKey(std::string_view secret_key, std::string_view day, std::string_view region,
@@ -128,7 +129,7 @@ Reply<Authenticated> Authenticator::CheckHeader(const http::ServerRequest& reque
   claim.date = request.headers().Get("x-amz-date");
   if (claim.date.empty()) {
     auto date = ParseHttpDate(request.headers().Get("Date"));
-    if (!date) return Refuse("AccessDenied", "AWS authentication requires a valid Date or x-amz-date header");
+    if (!date) return Refuse("AccessDenied", "AWS authentication requires a valid Date or x-amz-date header.");
     claim.date = FormatAmzDate(*date);
   }
   claim.content_sha256 = request.headers().Get("x-amz-content-sha256");
@@ -136,7 +137,7 @@ Reply<Authenticated> Authenticator::CheckHeader(const http::ServerRequest& reque
     return Refuse("InvalidRequest", "Missing required header for this request: x-amz-content-sha256");
   }
   auto when = ParseIso8601(claim.date);
-  if (!when) return Refuse("AccessDenied", "AWS authentication requires a valid Date or x-amz-date header");
+  if (!when) return Refuse("AccessDenied", "AWS authentication requires a valid Date or x-amz-date header.");
   auto skew = clock_.Wall() - *when;
   if (skew > kMaxSkew || -skew > kMaxSkew) {
     return Refuse("RequestTimeTooSkewed",
@@ -150,7 +151,7 @@ Reply<Authenticated> Authenticator::CheckPresigned(const http::ServerRequest& re
   if (Find(query, "X-Amz-Algorithm") != kAlgorithm) {
     return Refuse("AuthorizationQueryParametersError", "X-Amz-Algorithm only supports AWS4-HMAC-SHA256");
   }
-  Claim claim;
+  Claim claim{.presigned = true};
   claim.credential = Find(query, "X-Amz-Credential");
   claim.signed_headers = Find(query, "X-Amz-SignedHeaders");
   claim.signature = Find(query, "X-Amz-Signature");
@@ -168,7 +169,7 @@ Reply<Authenticated> Authenticator::CheckPresigned(const http::ServerRequest& re
   }
   WallTime now = clock_.Wall();
   if (now + kMaxSkew < *when) return Refuse("AccessDenied", "Request is not yet valid");
-  if (now > *when + std::chrono::seconds(seconds)) return Refuse("AccessDenied", "Request has expired");
+  if (now > *when + std::chrono::seconds(seconds)) return Refuse("AccessDenied", "Request has expired.");
   return Verify(request, query, std::move(claim));
 }
 
@@ -183,7 +184,7 @@ Reply<Authenticated> Authenticator::Verify(const http::ServerRequest& request, c
   if (parts.size() != 4 || parts[2] != "s3" || parts[3] != "aws4_request" || claim.signature.empty() ||
       claim.signed_headers.empty() || !claim.date.starts_with(parts[0])) {
     return Refuse(
-        "AuthorizationHeaderMalformed",
+        claim.presigned ? "AuthorizationQueryParametersError" : "AuthorizationHeaderMalformed",
         "The authorization is malformed; expecting key/day/region/s3/aws4_request, signed headers and a signature");
   }
   if (credentials_.access_key.empty() || scope.substr(0, cut) != credentials_.access_key) {

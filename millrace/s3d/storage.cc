@@ -17,7 +17,7 @@ constexpr std::uint64_t kCompactionSlack = 32 * kMiB;
 
 bool IsBucketCharacter(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.'; }
 
-std::unexpected<S3Error> NoSuchBucket() { return Refuse("NoSuchBucket", "The specified bucket does not exist"); }
+std::unexpected<S3Error> NoSuchBucket() { return Refuse("NoSuchBucket", "The specified bucket does not exist."); }
 std::unexpected<S3Error> NoSuchKey() { return Refuse("NoSuchKey", "The specified key does not exist."); }
 
 /// The smallest string greater than everything that starts with `prefix`; empty when there is none.
@@ -150,7 +150,9 @@ Reply<std::shared_ptr<Upload>> Storage::FindUpload(std::string_view bucket, std:
   if (!in) return NoSuchBucket();
   auto found = in->uploads.find({std::string(key), std::string(id)});
   if (found == in->uploads.end()) {
-    return Refuse("NoSuchUpload", "The specified upload does not exist: it may have been aborted or completed.");
+    return Refuse("NoSuchUpload",
+                  "The specified multipart upload does not exist. The upload ID may be invalid, or the upload may have "
+                  "been aborted or completed.");
   }
   return found->second;
 }
@@ -159,12 +161,12 @@ Reply<void> Storage::Check(const Bucket& bucket, std::string_view key, const Wri
   auto found = bucket.objects.find(key);
   bool exists = found != bucket.objects.end();
   if (condition.if_none_match && exists) {
-    return Refuse("PreconditionFailed", "At least one of the preconditions you specified did not hold: the key exists");
+    return Refuse("PreconditionFailed", "At least one of the pre-conditions you specified did not hold.");
   }
   if (condition.if_match.empty()) return {};
   if (!exists) return NoSuchKey();
   if (condition.if_match != "*" && condition.if_match != found->second->etag) {
-    return Refuse("PreconditionFailed", "At least one of the preconditions you specified did not hold: another ETag");
+    return Refuse("PreconditionFailed", "At least one of the pre-conditions you specified did not hold.");
   }
   return {};
 }
@@ -288,7 +290,7 @@ Reply<void> Storage::DeleteBucket(std::string_view name) {
   MutexLock lock(mutex_);
   const Bucket* bucket = FindBucket(name);
   if (!bucket) return NoSuchBucket();
-  if (!bucket->objects.empty()) return Refuse("BucketNotEmpty", "The bucket you tried to delete is not empty");
+  if (!bucket->objects.empty()) return Refuse("BucketNotEmpty", "The bucket you tried to delete is not empty.");
   Record record{.type = Record::Type::kDeleteBucket, .bucket = std::string(name)};
   return Commit(lock, {&record, 1});
 }
