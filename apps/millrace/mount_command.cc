@@ -34,7 +34,7 @@ struct MountFlags {
   bool strict = false, allow_delete = false, allow_overwrite = false, no_delete = false, no_overwrite = false;
   uid_t uid = ::geteuid();
   gid_t gid = ::getegid();
-  int threads = 16, status_fd = -1;
+  int threads = 16, parallel_listing = 1, status_fd = -1;
 };
 
 Result<mode_t> ParseMode(const std::string& text, mode_t otherwise) {
@@ -76,6 +76,7 @@ Result<vfs::Options> TreeOptions(const MountFlags& flags, const std::string& key
   options.allow_delete = !flags.no_delete && (!flags.strict || flags.allow_delete);
   options.allow_overwrite = !flags.no_overwrite && (!flags.strict || flags.allow_overwrite);
   options.read_part_bytes = flags.read_part;
+  options.parallel_listing = flags.parallel_listing;
   options.write_part_bytes = flags.write_part;
   return options;
 }
@@ -343,6 +344,11 @@ void AddMount(CLI::App& app, Context& context) {
            "quarter of the free disk)");
   AddBytes(*mount, "--kernel-read-ahead", flags->read_ahead,
            "How far the kernel reads ahead (default 1MiB; needs root)");
+  mount
+      ->add_option("--parallel-listing", flags->parallel_listing,
+                   "Pieces of a long, slow listing to read at a time; for S3, not for MinIO")
+      ->check(CLI::Range(1, 16))
+      ->capture_default_str();
   mount->add_option("--threads", flags->threads, "Requests served at a time")
       ->check(CLI::Range(2, 256))
       ->capture_default_str();

@@ -70,6 +70,7 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
         self.environment = dict(os.environ, AWS_ENDPOINT_URL=self.url, AWS_REGION="us-east-1",
                                 AWS_ACCESS_KEY_ID=ACCESS, AWS_SECRET_ACCESS_KEY=SECRET)
+        self.environment.pop("AWS_CA_BUNDLE", None)  # rclone 1.60 does not start with it
         self.process = subprocess.Popen(
             [find("minio"), "server", "--quiet", str(folder / "minio"), "--address", f"127.0.0.1:{self.port}"],
             env=dict(os.environ, MINIO_ROOT_USER=ACCESS, MINIO_ROOT_PASSWORD=SECRET, MINIO_BROWSER="off"),
@@ -137,7 +138,11 @@ class Mount:
         begin = time.monotonic()
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL,
                                         stderr=subprocess.DEVNULL)
-        wait_until(f"the mount of {name}", lambda: self.point.stat().st_dev != device)
+        try:
+            wait_until(f"the mount of {name}", lambda: self.point.stat().st_dev != device)
+        except TimeoutError:
+            self.stop()
+            raise
         self.seconds_to_mount = time.monotonic() - begin
         self.usage = Usage(self.process.pid)
 

@@ -264,8 +264,13 @@ def run_case(case, args, server, point):
                 for name, action in raw.items():
                     results.setdefault(name, []).append((action(url), 0, 0))
             for subject in args.subject:
-                if subject != "raw" and (case, subject) not in SLOW:
+                if subject == "raw" or (case, subject) in SLOW:
+                    continue
+                try:
                     results.setdefault(subject, []).append(measure(case, subject, args, server, url, point))
+                except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+                    print(f"{case:11} {subject:20} failed: {error}", flush=True)
+        results = {name: runs for name, runs in results.items() if runs}
         for name, runs in results.items():
             cpu, peak = min(run[1] for run in runs), max(run[2] for run in runs)
             per = "s" if unit == "s" else "s/GiB"

@@ -1,12 +1,16 @@
 #include "millrace/cache/memory_tier.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <new>
 
 namespace millrace::cache {
 namespace {
 
+constexpr std::uint64_t kHugePage = 2 * kMiB;
 constexpr std::uint64_t kPooled = 64 * kKiB;  ///< smaller buffers come from the allocator, which keeps them itself
 
 /// The pool's share of the memory: an eighth, in whole fetches.
@@ -20,30 +24,38 @@ VersionKey::VersionKey(const ObjectVersion& v)
     : version(v),
       hash(Mix64(std::hash<std::string_view>()(v.key)) ^ std::hash<std::string_view>()(v.etag) ^ Mix64(v.size)) {}
 
+RunBuffer::RunBuffer(std::uint64_t size) : size_(size) {
+  const bool huge = size > 0 && size % kHugePage == 0;
+  auto* memory = static_cast<std::byte*>(huge ? std::aligned_alloc(kHugePage, size) : std::malloc(size));
+  if (!memory && size > 0) throw std::bad_alloc();
+  if (huge) ::madvise(memory, size, MADV_HUGEPAGE);  // a wish: small pages serve as well
+  bytes_.reset(memory);
+}
+
 std::uint64_t BufferPool::RoundUp(std::uint64_t bytes) {
   if (bytes < kPooled) return bytes;
   const std::uint64_t step = std::bit_floor(bytes) / 4;
   return (bytes + step - 1) / step * step;
 }
 
-Buffer BufferPool::Take(std::uint64_t bytes) {
+RunBuffer BufferPool::Take(std::uint64_t bytes) {
   const std::uint64_t size = RoundUp(bytes);
   {
     MutexLock lock(mutex_);
-    auto found = std::find_if(spare_.rbegin(), spare_.rend(), [&](const Buffer& b) { return b.size() == size; });
+    auto found = std::find_if(spare_.rbegin(), spare_.rend(), [&](const RunBuffer& b) { return b.size() == size; });
     if (found != spare_.rend()) {
-      Buffer buffer = std::move(*found);
+      RunBuffer buffer = std::move(*found);
       spare_.erase(std::next(found).base());
       spare_bytes_ -= size;
       return buffer;
     }
   }
-  return Buffer(size);
+  return RunBuffer(size);
 }
 
-void BufferPool::Give(Buffer buffer) {
+void BufferPool::Give(RunBuffer buffer) {
   if (buffer.size() < kPooled || buffer.size() > most_) return;
-  std::vector<Buffer> dropped;  // freed without the lock
+  std::vector<RunBuffer> dropped;  // freed without the lock
   MutexLock lock(mutex_);
   spare_bytes_ += buffer.size();
   spare_.push_back(std::move(buffer));

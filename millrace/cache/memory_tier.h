@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <list>
 #include <memory>
 #include <optional>
@@ -24,6 +25,24 @@ struct VersionKey {
   std::uint64_t hash;
 };
 
+/// Memory of a run. Where the size allows it, it is asked for in huge pages: they are filled and read with far fewer
+/// faults and table walks, which a virtual machine pays for twice.
+class RunBuffer {
+ public:
+  explicit RunBuffer(std::uint64_t size);
+
+  std::uint64_t size() const { return size_; }
+  MutableByteSpan span() { return {bytes_.get(), size_}; }
+  ByteSpan span() const { return {bytes_.get(), size_}; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* bytes) const { std::free(bytes); }
+  };
+  std::unique_ptr<std::byte[], Free> bytes_;
+  std::uint64_t size_;
+};
+
 /// Keeps buffers for their next use: memory that was used a moment ago is several times faster to fill than memory
 /// fresh from the system. Sizes are rounded up by a quarter at most, so that runs of similar sizes share buffers.
 /// Thread-safe.
@@ -33,13 +52,13 @@ class BufferPool {
   explicit BufferPool(std::uint64_t most) : most_(most) {}
   /// What Take really takes for so many bytes.
   static std::uint64_t RoundUp(std::uint64_t bytes);
-  Buffer Take(std::uint64_t bytes) MR_EXCLUDES(mutex_);
-  void Give(Buffer buffer) MR_EXCLUDES(mutex_);
+  RunBuffer Take(std::uint64_t bytes) MR_EXCLUDES(mutex_);
+  void Give(RunBuffer buffer) MR_EXCLUDES(mutex_);
 
  private:
   const std::uint64_t most_;
   Mutex mutex_;
-  std::vector<Buffer> spare_ MR_GUARDED_BY(mutex_);  ///< oldest first
+  std::vector<RunBuffer> spare_ MR_GUARDED_BY(mutex_);  ///< oldest first
   std::uint64_t spare_bytes_ MR_GUARDED_BY(mutex_) = 0;
 };
 
@@ -75,7 +94,7 @@ class Run {
   std::atomic<std::uint64_t>& held_;
   BufferPool& pool_;
   const std::uint64_t size_;
-  Buffer buffer_;
+  RunBuffer buffer_;
   std::atomic<bool> ready_ = false;
   std::atomic<Duration::rep> asked_ = TimePoint::min().time_since_epoch().count();
   Mutex mutex_;

@@ -77,7 +77,8 @@ class ListedDirectory final : public Directory {
     const bool again = number + 1 < begins_.size();
     if (!stream_ || again) {
       stream_ = std::make_unique<PageStream>(core_->store, core_->clock, key, listing_->position().start_after,
-                                             again ? begins_[number + 1].start_after : "", PageStream::Options());
+                                             again ? begins_[number + 1].start_after : "",
+                                             PageStream::Options{.parallel = core_->options.parallel_listing});
     }
     std::vector<ListedName> page = MR_TRY(NextNames(again, call));
     if (again) stream_.reset();

@@ -30,11 +30,10 @@ std::vector<std::string> GuessCuts(std::string_view prefix, std::string_view fir
 class PageStream {
  public:
   struct Options {
-    int parallel = 6;     ///< pieces listed at a time
+    int parallel = 1;     ///< pieces listed at a time, where pages are slow
     int most_ahead = 24;  ///< pages
     int after_pages = 2;  ///< so many pages come one after another before pieces are made
-    /// Pieces are made where even the quickest page takes so long: then waiting dominates. A server that is quick works
-    /// for each piece anew, and would be no quicker in pieces.
+    /// Pieces are made where even the quickest page takes so long: elsewhere there is nothing to gain.
     Duration slow_page = std::chrono::milliseconds(25);
   };
   struct Page {
