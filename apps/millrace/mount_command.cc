@@ -200,11 +200,12 @@ Status Recover(const Context& context, const MountFlags& flags) {
   MemoryBudget budget(context.globals.memory_budget);
   auto cache = MR_TRY(cache::BlockCache::Open(*root.store, budget, {.memory_bytes = budget.total() / 4}));
   // A tree that opens publishes what is staged, and logs what it published and what it could not.
-  MR_TRY(vfs::Tree::Open(*root.store, *cache, budget, std::move(options), {.stop = context.stop}));
-  if (context.globals.quiet) return {};
-  fmt::print("renames of directories that were cut off: {} finished, {} undone, {} left to whoever is at work\n",
-             renames.finished, renames.rolled_back, renames.left);
-  return {};
+  auto tree = MR_TRY(vfs::Tree::Open(*root.store, *cache, budget, std::move(options), {.stop = context.stop}));
+  if (!context.globals.quiet) {
+    fmt::print("renames of directories that were cut off: {} finished, {} undone, {} left to whoever is at work\n",
+               renames.finished, renames.rolled_back, renames.left);
+  }
+  return tree->recovery();
 }
 
 /// `millrace mount --check DIR`

@@ -159,6 +159,7 @@ Status Core::RecoverStaged(const object::Call& call) {
   }
   for (const std::string& reason : unreadable) {
     options.log.Error("a record in the staging folder cannot be read; it is left alone", {{"reason", reason}});
+    if (first) first = Fail(Code::kCorrupt, "a record in the staging folder cannot be read: {}", reason);
   }
   return first;
 }

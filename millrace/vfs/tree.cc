@@ -14,7 +14,7 @@ namespace {
 
 class StoreTree final : public Tree {
  public:
-  explicit StoreTree(std::shared_ptr<Core> core) : core_(std::move(core)) {}
+  StoreTree(std::shared_ptr<Core> core, Status recovery) : core_(std::move(core)), recovery_(std::move(recovery)) {}
 
   Result<std::optional<Entry>> Lookup(InodeId parent, std::string_view name, object::Call call) override {
     if (name.size() > kMaxNameBytes) return Fail(Code::kNameTooLong, "names have at most {} bytes", kMaxNameBytes);
@@ -244,6 +244,8 @@ class StoreTree final : public Tree {
     return first;
   }
 
+  Status recovery() const override { return recovery_; }
+
   Pending pending() const override {
     Pending pending;
     for (const InodePtr& inode : core_->table.All()) {
@@ -384,6 +386,7 @@ class StoreTree final : public Tree {
   }
 
   const std::shared_ptr<Core> core_;
+  const Status recovery_;
 };
 
 void RecoverLeftRenames(object::Store& store, const Options& options, const object::Call& call) {
@@ -414,8 +417,9 @@ Result<std::unique_ptr<Tree>> Tree::Open(object::Store& store, cache::BlockCache
                                         .target = options.staging_target}));
   }
   auto core = std::make_shared<Core>(store, cache, budget, std::move(staging), std::move(options));
-  if (core->staging) (void)core->RecoverStaged(call);  // it has said what it could not do
-  return std::make_unique<StoreTree>(std::move(core));
+  Status recovery;  // a tree is of use although something stays staged
+  if (core->staging) recovery = core->RecoverStaged(call);
+  return std::make_unique<StoreTree>(std::move(core), std::move(recovery));
 }
 
 }  // namespace millrace::vfs

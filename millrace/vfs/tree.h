@@ -239,6 +239,8 @@ class Tree {
   /// Publishes everything that open files have written, and reports the first failure.
   virtual Status FlushAll(object::Call call = {}) = 0;
   virtual Pending pending() const = 0;
+  /// What opening the tree could not publish of what earlier mounts left staged: the first reason. It stays staged.
+  virtual Status recovery() const = 0;
 };
 
 }  // namespace millrace::vfs
