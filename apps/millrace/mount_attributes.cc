@@ -81,6 +81,8 @@ void HandleLink(fuse_req_t request, fuse_ino_t, fuse_ino_t, const char*) {
 }
 
 void HandleGetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, std::size_t room) {
+  // `ls -l` asks twice for each file: where none can have any, one answer has to do for all of them.
+  if (!RequestContext::Of(request).options.xattrs) return void(fuse_reply_err(request, ENOSYS));
   // The kernel asks for capabilities and labels with every write and execution: nothing to look up.
   if (!std::string_view(name).starts_with("user.")) return void(fuse_reply_err(request, ENODATA));
   auto value = [&] {

@@ -166,6 +166,7 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
                                                         .source = flags.url,
                                                         .read_only = flags.read_only,
                                                         .allow_other = flags.allow_other,
+                                                        .xattrs = flags.stored_attributes != "never",
                                                         .strict = strict,
                                                         .kernel_read_ahead = flags.read_ahead,
                                                         .max_threads = threads,

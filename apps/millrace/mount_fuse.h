@@ -21,6 +21,7 @@ struct FuseOptions {
   std::string source;       ///< what the mount table shows: the URL
   bool read_only = false;
   bool allow_other = false;
+  bool xattrs = true;   ///< false: the kernel is told that there are none, and never asks again
   bool strict = false;  ///< what the tree's policies refuse is EPERM, as on Mountpoint
   std::uint64_t kernel_read_ahead = 1 * kMiB;
   int max_threads = 16;

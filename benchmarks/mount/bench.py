@@ -133,6 +133,8 @@ class Mount:
 
     def __init__(self, name, command, point, environment):
         self.name, self.point = name, pathlib.Path(point)
+        # A run that was killed may have left its mount.
+        subprocess.run(["fusermount3", "-uzq", str(self.point)], check=False, stderr=subprocess.DEVNULL)
         self.point.mkdir(parents=True, exist_ok=True)
         device = self.point.stat().st_dev
         begin = time.monotonic()
