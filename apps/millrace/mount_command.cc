@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 
 #include "apps/millrace/cli.h"
@@ -221,7 +222,10 @@ Status RunCheck(const Context& context, const MountFlags& flags) {
 int RunMount(const Context& context, const MountFlags& flags) {
   if (flags.check) {
     Status checked = RunCheck(context, flags);
-    return checked ? kExitOk : ReportError(context, checked.error());
+    if (checked) return kExitOk;
+    const int status = ReportError(context, checked.error());
+    std::fflush(nullptr);
+    ::_exit(status);  // the thread that asks a mount which hangs cannot be joined
   }
   if (flags.recover || flags.directory.empty()) {
     Status done = Fail(Code::kInvalidArgument, "name the directory to mount on");

@@ -112,7 +112,9 @@ TEST(SyncScale, MemoryAndFirstCopyDoNotGrowWithTheNumberOfKeys) {
   EXPECT_EQ(deletions, kKeys / kExtra);
   EXPECT_EQ(same, kKeys / kExtra * (kExtra - 2));
   EXPECT_LE(pages_at_first_copy, 4) << "listing goes on while copies are under way";
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // their own memory is many times the program's
   EXPECT_LT(peak - std::min(peak, before), 50 * kMiB);
+#endif
 }
 
 }  // namespace
