@@ -81,7 +81,8 @@ int Main(int argc, char** argv) {
   AddCommands(app, context);
 
   try {
-    app.parse(std::vector<std::string>(context.arguments.rbegin(), context.arguments.rend()));  // it takes the last first
+    app.parse(
+        std::vector<std::string>(context.arguments.rbegin(), context.arguments.rend()));  // it takes the last first
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     const CLI::App& chosen = ChosenCommand(app);
