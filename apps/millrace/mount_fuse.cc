@@ -424,7 +424,7 @@ void FuseServer::OpenDirectory(fuse_req_t request, fuse_ino_t inode, fuse_file_i
   auto directory = Of(request).tree.OpenDirectory(inode);
   if (!directory) return Of(request).ReplyError(request, "opendir", inode, directory.error());
   info->fh = reinterpret_cast<std::uint64_t>(directory->get());
-  if (fuse_reply_open(request, info) == 0) directory->release();
+  if (fuse_reply_open(request, info) == 0) (void)directory->release();
 }
 
 void FuseServer::ReleaseDirectory(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {

@@ -187,8 +187,7 @@ void MemoryTier::Touch(const std::shared_ptr<Run>& run, std::uint64_t end) {
 }
 
 void MemoryTier::EvictOldest(Shard& shard, std::list<std::shared_ptr<Run>>& queue) {
-  const std::shared_ptr<Run> victim = queue.front();
-  Drop(shard, victim);
+  Drop(shard, std::shared_ptr<Run>(queue.front()));  // a copy: the queue lets go of its own
   ++evictions_;
 }
 
