@@ -123,8 +123,9 @@ void PartialFile::Believe(const std::string& journal) {
     std::uint32_t expected = 0, actual = 0;
     std::size_t middle = text->find(' ');
     if (middle == text->npos) return;
-    std::from_chars(text->data(), text->data() + middle, part);
-    std::from_chars(text->data() + middle + 1, text->data() + text->size(), expected, 16);
+    const std::string_view whole = *text, number = whole.substr(0, middle), sum = whole.substr(middle + 1);
+    std::from_chars(number.data(), number.data() + number.size(), part);
+    std::from_chars(sum.data(), sum.data() + sum.size(), expected, 16);
     if (part >= parts_.size()) return;
     std::uint64_t at = part * plan_.part_bytes, end = at + LengthOf(part);
     Status read;
