@@ -32,8 +32,9 @@ Result<std::vector<object::PartInfo>> CopyParts(object::Store& store, const obje
     options.source_if_match = source.etag;
     store.CopyPart(destination, upload, static_cast<int>(i) + 1, source.key, range, std::move(options), window.call(),
                    [&, i](auto copied) {
-                     if (copied) parts[i] = *std::move(copied);
-                     window.Leave(copied ? Status() : Status(Fail(copied.error())));
+                     if (!copied) return window.Leave(Fail(copied.error()));
+                     parts[i] = *std::move(copied);
+                     window.Leave({});
                    });
   }
   MR_TRY(window.Finish());

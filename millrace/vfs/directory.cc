@@ -13,6 +13,10 @@ namespace {
 /// (one key a page), so that any can be read again.
 constexpr int kIndexBits = 16;
 
+void RemoveNames(std::vector<ListedName>& page, const std::set<std::string>& names) {
+  std::erase_if(page, [&names](const ListedName& listed) { return names.contains(listed.name); });
+}
+
 class ListedDirectory final : public Directory {
  public:
   ListedDirectory(std::shared_ptr<Core> core, InodePtr inode) : core_(std::move(core)), inode_(std::move(inode)) {}
@@ -86,8 +90,7 @@ class ListedDirectory final : public Directory {
     page_ = std::move(page);
     if (number == 0) AddLocalNames();
     if (number > 0) {
-      const std::set<std::string>& local = local_;
-      std::erase_if(page_, [&local](const ListedName& listed) { return local.contains(listed.name); });
+      RemoveNames(page_, local_);
     }
     if (!listing_->done() && begins_.size() == number + 1) begins_.push_back(listing_->position());
     current_ = number;

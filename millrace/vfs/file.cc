@@ -114,7 +114,8 @@ class OpenedFile final : public File {
 
   mutable Mutex mutex_;
   cache::ObjectVersion version_ MR_GUARDED_BY(mutex_);
-  std::uint64_t content_ MR_GUARDED_BY(mutex_) = 0, moves_ MR_GUARDED_BY(mutex_) = 0;  ///< as Inode counts them
+  std::uint64_t content_ = 0;                      ///< as Inode counts it; as it was at the open
+  std::uint64_t moves_ MR_GUARDED_BY(mutex_) = 0;  ///< likewise, of the version that is read
   std::shared_ptr<Writer> writer_ MR_GUARDED_BY(mutex_);
 };
 
