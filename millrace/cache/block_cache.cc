@@ -222,11 +222,11 @@ class Cache final : public BlockCache {
     }
     auto done = [this, run = run](Result<std::optional<object::GetResult>> got) mutable {
       Status checked = CheckVersion(run->version, run->bytes().size(), got);
-      memory_.Publish(run, checked ? std::nullopt : std::optional(checked.error()));
-      if (checked && disk_) {
+      if (checked && disk_) {  // before a reader sees the bytes: who has read them may close the cache
         std::move_only_function<void()> work = [this, run] { SaveToDisk(*run); };
         disk_work_.TryPush(work);  // a disk that cannot keep up caches less
       }
+      memory_.Publish(run, checked ? std::nullopt : std::optional(checked.error()));
       run.reset();  // the cache may be gone as soon as this fetch does not count any more
       MutexLock lock(mutex_);
       if (--fetches_ == 0) idle_.NotifyAll();

@@ -86,8 +86,8 @@ Status Writer::TrySend(int number) {
   MR_TRY(Assemble(range, memory->buffer.span(), part, call));
   const ByteSpan bytes = memory->buffer.span();
   environment_.store.UploadPart(key, std::move(upload), number, bytes, call,
-                                [done, memory](Result<object::PartInfo> sent) mutable {
-                                  memory.reset();
+                                [done, memory = std::move(memory)](Result<object::PartInfo> sent) mutable {
+                                  memory.reset();  // before the writer, whose budget it is, may go
                                   done(std::move(sent));
                                 });
   return {};
