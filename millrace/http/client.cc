@@ -20,6 +20,7 @@
 
 #include "millrace/base/files.h"
 #include "millrace/base/sync.h"
+#include "millrace/http/hedge.h"
 #include "millrace/http/transfer.h"
 
 namespace millrace::http {
@@ -55,9 +56,18 @@ class Client::Loop {
   /// A request from Send to completion.
   struct Flight {
     Flight(Request request, BodyTarget target, Call call, Completion done)
-        : transfer(std::move(request), target, std::move(call), std::move(done)) {}
+        : call(call),
+          done(std::move(done)),
+          transfer(std::make_unique<Transfer>(std::move(request), target, std::move(call))) {}
+    /// The one whose answer is being taken, if any is yet.
+    Transfer& leading() { return winner ? *winner : *transfer; }
     Id id = 0;
-    Transfer transfer;
+    const Call call;
+    Completion done;
+    std::unique_ptr<Transfer> transfer;
+    std::unique_ptr<Transfer> second;  ///< the same request once more, while both may win
+    Transfer* winner = nullptr;
+    TimePoint hedge_at = TimePoint::max();
     Host* host = nullptr;
     bool active = false;  ///< libcurl has it
     std::optional<std::stop_callback<Canceller>> canceller;
@@ -74,6 +84,9 @@ class Client::Loop {
   void Admit(std::unique_ptr<Flight> flight);
   void StartQueued();
   void Start(Flight& flight);
+  void Begin(Flight& flight, Transfer& transfer);
+  void Drop(Flight& flight, Transfer& transfer);
+  void HedgeLate();
   void RunCurlTimer();
   void Reap();
   void Expire();
@@ -95,7 +108,7 @@ class Client::Loop {
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
   Id next_id_ MR_GUARDED_BY(mutex_) = 1;
 
-  std::atomic<std::uint64_t> requests_{0}, connections_{0}, sent_{0}, received_{0};
+  std::atomic<std::uint64_t> requests_{0}, connections_{0}, sent_{0}, received_{0}, hedged_{0};
   std::atomic<int> in_flight_{0};
   std::atomic<int> most_active_;
 
@@ -104,6 +117,8 @@ class Client::Loop {
   std::unordered_map<Id, std::unique_ptr<Flight>> flights_;
   std::map<std::string, Host, std::less<>> hosts_;
   std::set<std::pair<TimePoint, Id>> deadlines_;
+  HedgePolicy hedging_;
+  std::set<std::pair<TimePoint, Id>> hedges_;  ///< when flights are late
   std::set<Id> active_;
   Id last_resumed_ = 0;
   std::vector<CURL*> idle_handles_;
@@ -129,7 +144,8 @@ Client::Loop::Loop(Options options)
       most_active_(options_.max_connections),
       context_{.now = clock_.Now(),
                .down = Bandwidth(options_.max_bytes_per_second),
-               .up = Bandwidth(options_.max_bytes_per_second)} {
+               .up = Bandwidth(options_.max_bytes_per_second)},
+      hedging_(options_.hedged_share) {
   curl_global_init(CURL_GLOBAL_DEFAULT);  // counted and thread-safe
   multi_ = curl_multi_init();
   share_ = curl_share_init();
@@ -167,7 +183,7 @@ Client::Loop::~Loop() {
 void Client::Loop::Send(Request request, BodyTarget target, Call call, Completion done) {
   auto flight = Enqueue(std::make_unique<Flight>(std::move(request), target, std::move(call), std::move(done)));
   if (!flight) return;
-  flight->transfer.TakeCompletion()(Fail(flight->transfer.Failure(Code::kCancelled, "the client is shutting down")));
+  flight->done(Fail(flight->transfer->Failure(Code::kCancelled, "the client is shutting down")));
 }
 
 /// Leaves the flight in the inbox, or gives it back when it is too late for that.
@@ -200,6 +216,7 @@ Client::Stats Client::Loop::stats() const {
           .connections_opened = connections_,
           .bytes_sent = sent_,
           .bytes_received = received_,
+          .hedged = hedged_,
           .in_flight = in_flight_,
           .most_active = most_active_};
 }
@@ -212,6 +229,7 @@ void Client::Loop::Run() {
     RunCurlTimer();
     Reap();
     Expire();
+    HedgeLate();
     ResumePaused();
     StartQueued();
     sent_.store(context_.bytes_sent, std::memory_order_relaxed);
@@ -219,7 +237,7 @@ void Client::Loop::Run() {
   }
   while (!flights_.empty()) {
     Flight& flight = *flights_.begin()->second;
-    Complete(flight.id, Fail(flight.transfer.Failure(Code::kCancelled, "the client is shutting down")));
+    Complete(flight.id, Fail(flight.transfer->Failure(Code::kCancelled, "the client is shutting down")));
   }
 }
 
@@ -228,6 +246,7 @@ int Client::Loop::WaitTimeout() const {
   TimePoint due = next_sweep_;
   if (curl_timer_) due = std::min(due, *curl_timer_);
   if (!deadlines_.empty()) due = std::min(due, deadlines_.begin()->first);
+  if (!hedges_.empty()) due = std::min(due, hedges_.begin()->first);
   for (const Bandwidth* direction : {&context_.down, &context_.up}) {
     if (TimePoint open = direction->OpensAt(context_.now); open > context_.now) due = std::min(due, open);
   }
@@ -270,18 +289,18 @@ bool Client::Loop::DrainInbox() {
   for (Id id : cancelled) {
     auto found = flights_.find(id);
     if (found == flights_.end()) continue;
-    Complete(id, Fail(found->second->transfer.Failure(Code::kCancelled, "cancelled")));
+    Complete(id, Fail(found->second->transfer->Failure(Code::kCancelled, "cancelled")));
   }
   return running;
 }
 
 void Client::Loop::Admit(std::unique_ptr<Flight> flight) {
-  std::string_view origin = Origin(flight->transfer.url());
+  std::string_view origin = Origin(flight->transfer->url());
   auto host = hosts_.find(origin);
   if (host == hosts_.end()) host = hosts_.emplace(std::string(origin), Host{}).first;
   flight->host = &host->second;
   host->second.queue.push_back(flight->id);
-  const Call& call = flight->transfer.call();
+  const Call& call = flight->call;
   if (!call.deadline.infinite()) deadlines_.emplace(call.deadline.at(), flight->id);
   Flight& admitted = *flight;
   flights_.emplace(flight->id, std::move(flight));
@@ -308,6 +327,19 @@ void Client::Loop::StartQueued() {
 }
 
 void Client::Loop::Start(Flight& flight) {
+  flight.active = true;
+  ++flight.host->active;
+  active_.insert(flight.id);
+  if (flight.transfer->hedge()) {
+    if (auto patience = hedging_.Began()) {
+      flight.hedge_at = context_.now + *patience;
+      hedges_.emplace(flight.hedge_at, flight.id);
+    }
+  }
+  Begin(flight, *flight.transfer);
+}
+
+void Client::Loop::Begin(Flight& flight, Transfer& transfer) {
   CURL* easy = nullptr;
   if (idle_handles_.empty()) {
     easy = curl_easy_init();
@@ -315,13 +347,35 @@ void Client::Loop::Start(Flight& flight) {
     easy = idle_handles_.back();
     idle_handles_.pop_back();
   }
-  flight.transfer.Prepare(easy, options_, share_, context_);
-  curl_easy_setopt(easy, CURLOPT_PRIVATE, &flight);
-  flight.active = true;
-  ++flight.host->active;
-  active_.insert(flight.id);
+  transfer.Prepare(easy, options_, share_, context_);
+  transfer.owner = &flight;
+  curl_easy_setopt(easy, CURLOPT_PRIVATE, &transfer);
   next_sweep_ = std::min(next_sweep_, context_.now + std::min(options_.timeouts.first_byte, options_.timeouts.stall));
   curl_multi_add_handle(multi_, easy);
+}
+
+/// Sends requests once more whose answers are late.
+void Client::Loop::HedgeLate() {
+  while (!hedges_.empty() && hedges_.begin()->first <= context_.now) {
+    Flight& flight = *flights_.at(hedges_.begin()->second);
+    hedges_.erase(hedges_.begin());
+    flight.hedge_at = TimePoint::max();
+    bool room = static_cast<int>(active_.size()) < most_active_.load(std::memory_order_relaxed);
+    if (flight.transfer->answered() || !room || !hedging_.Spend()) continue;
+    flight.second = flight.transfer->Twin();
+    flight.transfer->Join(&flight.winner);
+    flight.second->Join(&flight.winner);
+    hedged_.fetch_add(1, std::memory_order_relaxed);
+    Begin(flight, *flight.second);
+  }
+}
+
+/// Takes one of a flight's two transfers out; the other goes on.
+void Client::Loop::Drop(Flight& flight, Transfer& transfer) {
+  curl_multi_remove_handle(multi_, transfer.easy());
+  idle_handles_.push_back(transfer.Release());
+  if (&transfer == flight.transfer.get()) flight.transfer.swap(flight.second);
+  flight.second.reset();
 }
 
 void Client::Loop::RunCurlTimer() {
@@ -338,26 +392,33 @@ void Client::Loop::Reap() {
     if (message->msg != CURLMSG_DONE) continue;
     CURLcode code = message->data.result;
     CURL* easy = message->easy_handle;
-    Flight* flight = nullptr;
+    Transfer* transfer = nullptr;
     long opened = 0;
-    curl_easy_getinfo(easy, CURLINFO_PRIVATE, &flight);
+    curl_easy_getinfo(easy, CURLINFO_PRIVATE, &transfer);
     curl_easy_getinfo(easy, CURLINFO_NUM_CONNECTS, &opened);
     connections_.fetch_add(static_cast<std::uint64_t>(opened), std::memory_order_relaxed);
-    Complete(flight->id, flight->transfer.Finish(code));
+    Flight& flight = *static_cast<Flight*>(transfer->owner);
+    // Of two the one that lost ends in vain, and so does one that fails while the other may still win.
+    bool in_vain = flight.second && flight.winner != transfer && (flight.winner || code != CURLE_OK);
+    if (in_vain) {
+      Drop(flight, *transfer);
+    } else {
+      Complete(flight.id, transfer->Finish(code));
+    }
   }
 }
 
 void Client::Loop::Expire() {
   while (!deadlines_.empty() && deadlines_.begin()->first <= context_.now) {
     Id id = deadlines_.begin()->second;
-    Complete(id, Fail(flights_.at(id)->transfer.Failure(Code::kDeadlineExceeded, "the deadline has passed")));
+    Complete(id, Fail(flights_.at(id)->transfer->Failure(Code::kDeadlineExceeded, "the deadline has passed")));
   }
   if (context_.now < next_sweep_) return;
   std::vector<Id> idle;
   // A transfer's limit may come nearer when it enters its next phase: look again before that can matter.
   TimePoint next = context_.now + std::min(options_.timeouts.first_byte, options_.timeouts.stall);
   for (Id id : active_) {
-    auto limit = flights_.at(id)->transfer.IdleLimit(options_.timeouts);
+    auto limit = flights_.at(id)->leading().IdleLimit(options_.timeouts);
     if (!limit) continue;
     if (*limit <= context_.now) {
       idle.push_back(id);
@@ -365,7 +426,7 @@ void Client::Loop::Expire() {
       next = std::min(next, *limit);
     }
   }
-  for (Id id : idle) Complete(id, Fail(flights_.at(id)->transfer.IdleError(options_.timeouts)));
+  for (Id id : idle) Complete(id, Fail(flights_.at(id)->leading().IdleError(options_.timeouts)));
   next_sweep_ = active_.empty() ? TimePoint::max() : next;
 }
 
@@ -377,7 +438,7 @@ void Client::Loop::ResumePaused() {
   std::copy(turn, active_.end(), std::back_inserter(paused));
   std::copy(active_.begin(), turn, std::back_inserter(paused));
   for (Id id : paused) {
-    Transfer& transfer = flights_.at(id)->transfer;
+    Transfer& transfer = flights_.at(id)->leading();
     Bandwidth* direction = transfer.waits_for();
     if (!direction || !direction->Open(context_.now)) continue;
     last_resumed_ = id;
@@ -391,16 +452,22 @@ void Client::Loop::Complete(Id id, Result<Response> result) {
   std::unique_ptr<Flight> flight = std::move(found->second);
   flights_.erase(found);
   if (flight->active) {
-    curl_multi_remove_handle(multi_, flight->transfer.easy());
-    idle_handles_.push_back(flight->transfer.Release());
+    Transfer& leading = flight->leading();
+    if (leading.answered() && leading.hedge()) hedging_.Answered(leading.first_byte_after());
+    for (Transfer* transfer : {flight->transfer.get(), flight->second.get()}) {
+      if (!transfer) continue;
+      curl_multi_remove_handle(multi_, transfer->easy());
+      idle_handles_.push_back(transfer->Release());
+    }
     --flight->host->active;
     active_.erase(id);
+    hedges_.erase({flight->hedge_at, id});
   }
-  const Call& call = flight->transfer.call();
+  const Call& call = flight->call;
   if (!call.deadline.infinite()) deadlines_.erase({call.deadline.at(), id});
   flight->canceller.reset();
   in_flight_.fetch_sub(1, std::memory_order_relaxed);
-  Completion done = flight->transfer.TakeCompletion();
+  Completion done = std::move(flight->done);
   flight.reset();
   done(std::move(result));
 }

@@ -52,6 +52,9 @@ struct Request {
   ByteSpan body;
   BodySource* source = nullptr;
   std::uint64_t body_size() const { return source ? source->size() : body.size(); }
+  /// When the answer is much later than usual, send the request once more on another connection and take the answer
+  /// that begins first. For requests without a body and without effect; see Options::hedged_share.
+  bool hedge = false;
 };
 
 /// Takes a body as it arrives, on the client's event-loop thread: nothing else moves meanwhile.
@@ -116,6 +119,7 @@ class Client {
     bool verify_tls = true;
     Proxies proxies;  ///< the environment's are not looked at
     std::string user_agent = "millrace";
+    double hedged_share = 0.05;              ///< of the requests that allow it, at most so many are sent a second time
     std::uint64_t max_bytes_per_second = 0;  ///< over all requests, each way; 0: no limit
     Logger log;
   };
@@ -134,6 +138,7 @@ class Client {
 
   struct Stats {
     std::uint64_t requests = 0, connections_opened = 0, bytes_sent = 0, bytes_received = 0;
+    std::uint64_t hedged = 0;  ///< requests sent a second time
     int in_flight = 0;
     int most_active = 0;  ///< see LimitActive
   };

@@ -317,6 +317,52 @@ TEST(Client, ManyThreadsMaySendAndCancelAtOnce) {
   EXPECT_EQ(completed, 200);
 }
 
+/// Answers the first requests at once; the `late`-th never.
+ScriptedServer::Script OneNever(int late, std::string body) {
+  return [=](const Seen& seen) {
+    return seen.number == late ? ScriptedServer::Reply{"", Then::kHang} : ScriptedServer::Reply{Answer(200, body)};
+  };
+}
+
+TEST(Client, ALateAnswerIsAskedForOnceMore) {
+  constexpr int kUsual = 40;
+  ScriptedServer server(OneNever(kUsual, "body"));
+  Client client({.timeouts = {.first_byte = std::chrono::seconds(20)}});
+  std::string into(4, '?');
+  for (int i = 0; i <= kUsual; ++i) {
+    into = "????";
+    auto response = client.Send({.url = server.url(), .hedge = true}, {.into = AsWritableBytes(into)});
+    ASSERT_TRUE(response) << response.error().ToString();
+    EXPECT_EQ(into, "body");
+  }
+  EXPECT_EQ(client.stats().hedged, 1u);
+  EXPECT_EQ(server.seen().size(), kUsual + 2u);
+  EXPECT_EQ(client.stats().in_flight, 0);
+}
+
+TEST(Client, OnlyWhatAllowsItIsAskedForTwice) {
+  constexpr int kUsual = 40;
+  ScriptedServer server(OneNever(kUsual, "body"));
+  Client client(Impatient());
+  for (int i = 0; i < kUsual; ++i) ASSERT_TRUE(client.Send({.url = server.url(), .hedge = true}));
+  EXPECT_FALSE(client.Send({.url = server.url()}));
+  EXPECT_EQ(client.stats().hedged, 0u);
+}
+
+TEST(Client, CancellingEndsBothOfAPair) {
+  constexpr int kUsual = 40;
+  ScriptedServer server([](const Seen& seen) {
+    return seen.number >= kUsual ? ScriptedServer::Reply{"", Then::kHang} : ScriptedServer::Reply{Answer(200, "body")};
+  });
+  Client client({.timeouts = {.first_byte = std::chrono::seconds(20)}});
+  for (int i = 0; i < kUsual; ++i) ASSERT_TRUE(client.Send({.url = server.url(), .hedge = true}));
+  auto response = client.Send({.url = server.url(), .hedge = true}, {},
+                              {.deadline = Deadline::After(SystemClock(), milliseconds(300))});
+  ASSERT_FALSE(response);
+  EXPECT_EQ(response.error().code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(client.stats().hedged, 1u);
+}
+
 TEST(Client, AServerThatDripsIsGivenUpOn) {
   for (const char* begin :
        {"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", "HTTP/1.1 200 OK\r\nX-Long: ", "HTTP/1.1"}) {

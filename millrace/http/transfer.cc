@@ -71,8 +71,10 @@ TimePoint Bandwidth::OpensAt(TimePoint now) const {
   return filled_ + std::chrono::ceil<Duration>(std::chrono::duration<double>((1 - level_) / rate_));
 }
 
-Transfer::Transfer(Request request, BodyTarget target, Call call, Completion done)
-    : request_(std::move(request)), target_(target), call_(std::move(call)), done_(std::move(done)) {}
+Transfer::Transfer(Request request, BodyTarget target, Call call)
+    : request_(std::move(request)), target_(target), call_(std::move(call)) {}
+
+std::unique_ptr<Transfer> Transfer::Twin() const { return std::make_unique<Transfer>(request_, target_, call_); }
 
 Transfer::~Transfer() { curl_slist_free_all(fields_); }
 
@@ -190,7 +192,7 @@ Result<Response> Transfer::Finish(CURLcode code) {
 int Transfer::OnConnected(void* self, char*, char*, int, int) {
   auto& transfer = *static_cast<Transfer*>(self);
   transfer.phase_ = transfer.request_.body_size() == 0 ? Phase::kWaiting : Phase::kSending;
-  transfer.progress_ = transfer.context_->now;
+  transfer.progress_ = transfer.waiting_since_ = transfer.context_->now;
   return CURL_PREREQFUNC_OK;
 }
 
@@ -236,7 +238,9 @@ std::size_t Transfer::OnHeader(char* line, std::size_t size, std::size_t count, 
 }
 
 std::size_t Transfer::ReceiveHeader(std::string_view line) {
-  if (std::exchange(phase_, Phase::kReceiving) != Phase::kReceiving) progress_ = context_->now;
+  if (race_ && !*race_) *race_ = this;
+  if (race_ && *race_ != this) return 0;  // the other's answer is being taken
+  if (std::exchange(phase_, Phase::kReceiving) != Phase::kReceiving) progress_ = first_byte_ = context_->now;
   Moved(line.size());
   header_bytes_ += line.size();
   if (header_bytes_ > kMaxHeaderBytes) {

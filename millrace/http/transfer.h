@@ -4,6 +4,7 @@
 #include <curl/curl.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -40,7 +41,7 @@ struct TransferContext {
 /// The state of one request. Its address is known to libcurl: it never moves.
 class Transfer {
  public:
-  Transfer(Request request, BodyTarget target, Call call, Completion done);
+  Transfer(Request request, BodyTarget target, Call call);
   ~Transfer();
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
@@ -50,9 +51,19 @@ class Transfer {
   CURL* Release();
   CURL* easy() const { return easy_; }
 
+  /// A second one for the same request, without the completion.
+  std::unique_ptr<Transfer> Twin() const;
+  /// Of transfers that share `race` the one whose answer begins first goes on; another ends when its answer begins.
+  void Join(Transfer** race) { race_ = race; }
+  /// Has the answer begun?
+  bool answered() const { return phase_ == Phase::kReceiving; }
+  bool hedge() const { return request_.hedge && request_.body_size() == 0; }
+  /// From the request's last byte to the answer's first.
+  Duration first_byte_after() const { return first_byte_ - waiting_since_; }
+  void* owner = nullptr;  ///< whatever the loop finds it by
+
   const Call& call() const { return call_; }
   const std::string& url() const { return request_.url; }
-  Completion TakeCompletion() { return std::move(done_); }
 
   /// When the transfer has been idle for too long; nothing while that is not for the loop to judge (libcurl limits
   /// connecting; waiting for bandwidth is no fault of the other side).
@@ -85,12 +96,13 @@ class Transfer {
   Request request_;
   const BodyTarget target_;
   const Call call_;
-  Completion done_;
 
   TransferContext* context_ = nullptr;
   CURL* easy_ = nullptr;
   curl_slist* fields_ = nullptr;
   Phase phase_ = Phase::kConnecting;
+  Transfer** race_ = nullptr;
+  TimePoint waiting_since_{}, first_byte_{};
   TimePoint progress_{};            ///< when enough bytes to count had last moved
   std::size_t since_progress_ = 0;  ///< bytes that have moved since then
   Bandwidth* waits_for_ = nullptr;

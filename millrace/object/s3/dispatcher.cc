@@ -102,7 +102,8 @@ void Dispatcher::Send(JobPtr job, const Credentials& credentials) {
                         .url = place.Url(query),
                         .headers = operation.headers,
                         .body = operation.body,
-                        .source = operation.source};
+                        .source = operation.source,
+                        .hedge = operation.method == "GET" && !operation.key.empty()};
   if (!credentials.anonymous()) {
     Signable signable{.method = operation.method, .host = place.host, .path = place.path, .query = query};
     SignerFor(region).Sign(signable, operation.headers.Get("X-Amz-Content-Sha256"), credentials, ServerTime(),
