@@ -355,5 +355,31 @@ TEST(BucketNames, AreChecked) {
   EXPECT_FALSE(IsValidBucketName(std::string(64, 'a')));
 }
 
+TEST_F(StorageTest, AHundredThousandKeysAreListedPageByPage) {
+  constexpr int kKeys = 100'000, kFolders = 500;
+  ASSERT_TRUE(storage_->CreateBucket("bucket"));
+  for (int i = 0; i < kKeys; ++i) {
+    ASSERT_TRUE(storage_->Put("bucket", fmt::format("d{:03}/{:06}", i % kFolders, i), Object{.etag = "e"}, {}));
+  }
+  Open();  // from the journal
+  int keys = 0, pages = 0;
+  std::string after;
+  for (bool more = true; more; ++pages) {
+    auto page = storage_->List("bucket", {.after = after, .max_keys = 1000});
+    ASSERT_TRUE(page);
+    for (const auto& [key, object] : page->entries) {
+      ASSERT_LT(after, key);
+      after = key;
+      ++keys;
+    }
+    more = page->truncated;
+  }
+  EXPECT_EQ(keys, kKeys);
+  EXPECT_EQ(pages, kKeys / 1000);
+  auto folders = storage_->List("bucket", {.delimiter = "/", .max_keys = 1000});
+  ASSERT_TRUE(folders);
+  EXPECT_EQ(folders->entries.size(), static_cast<std::size_t>(kFolders));
+}
+
 }  // namespace
 }  // namespace millrace::s3d
