@@ -82,6 +82,9 @@ class Client::Loop {
   void WaitForEvents();
   bool DrainInbox() MR_EXCLUDES(mutex_);
   void Admit(std::unique_ptr<Flight> flight);
+  bool RoomForMore() const {
+    return static_cast<int>(active_.size()) + doubled_ < most_active_.load(std::memory_order_relaxed);
+  }
   void StartQueued();
   void Start(Flight& flight);
   void Begin(Flight& flight, Transfer& transfer);
@@ -119,6 +122,7 @@ class Client::Loop {
   std::set<std::pair<TimePoint, Id>> deadlines_;
   HedgePolicy hedging_;
   std::set<std::pair<TimePoint, Id>> hedges_;  ///< when flights are late
+  int doubled_ = 0;                            ///< flights with a second transfer: a connection more each
   std::set<Id> active_;
   Id last_resumed_ = 0;
   std::vector<CURL*> idle_handles_;
@@ -312,7 +316,7 @@ void Client::Loop::Admit(std::unique_ptr<Flight> flight) {
 
 /// Starts the oldest requests whose server has a connection to spare.
 void Client::Loop::StartQueued() {
-  while (static_cast<int>(active_.size()) < most_active_.load(std::memory_order_relaxed)) {
+  while (RoomForMore()) {
     Host* next = nullptr;
     for (auto& [origin, host] : hosts_) {
       while (!host.queue.empty() && !flights_.contains(host.queue.front())) host.queue.pop_front();
@@ -360,8 +364,10 @@ void Client::Loop::HedgeLate() {
     Flight& flight = *flights_.at(hedges_.begin()->second);
     hedges_.erase(hedges_.begin());
     flight.hedge_at = TimePoint::max();
-    bool room = static_cast<int>(active_.size()) < most_active_.load(std::memory_order_relaxed);
+    bool room = RoomForMore() && flight.host->active < options_.max_connections_per_host;
     if (flight.transfer->answered() || !room || !hedging_.Spend()) continue;
+    ++doubled_;
+    ++flight.host->active;
     flight.second = flight.transfer->Twin();
     flight.transfer->Join(&flight.winner);
     flight.second->Join(&flight.winner);
@@ -376,6 +382,8 @@ void Client::Loop::Drop(Flight& flight, Transfer& transfer) {
   idle_handles_.push_back(transfer.Release());
   if (&transfer == flight.transfer.get()) flight.transfer.swap(flight.second);
   flight.second.reset();
+  --doubled_;
+  --flight.host->active;
 }
 
 void Client::Loop::RunCurlTimer() {
@@ -459,7 +467,8 @@ void Client::Loop::Complete(Id id, Result<Response> result) {
       curl_multi_remove_handle(multi_, transfer->easy());
       idle_handles_.push_back(transfer->Release());
     }
-    --flight->host->active;
+    if (flight->second) --doubled_;
+    flight->host->active -= flight->second ? 2 : 1;
     active_.erase(id);
     hedges_.erase({flight->hedge_at, id});
   }

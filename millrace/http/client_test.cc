@@ -349,6 +349,17 @@ TEST(Client, OnlyWhatAllowsItIsAskedForTwice) {
   EXPECT_EQ(client.stats().hedged, 0u);
 }
 
+TEST(Client, WithoutAConnectionToSpareNothingIsAskedForTwice) {
+  constexpr int kUsual = 40;
+  ScriptedServer server(OneNever(kUsual, "body"));
+  Client::Options options = Impatient();
+  options.max_connections_per_host = 1;
+  Client client(options);
+  for (int i = 0; i < kUsual; ++i) ASSERT_TRUE(client.Send({.url = server.url(), .hedge = true}));
+  EXPECT_FALSE(client.Send({.url = server.url(), .hedge = true}));
+  EXPECT_EQ(client.stats().hedged, 0u);
+}
+
 TEST(Client, CancellingEndsBothOfAPair) {
   constexpr int kUsual = 40;
   ScriptedServer server([](const Seen& seen) {
