@@ -3,8 +3,8 @@
 
     compare.py BUILD_DIR [--sets small,big,one,list] [--rounds 3] [--files 3000]
 
-small: 3,000 files of 570 kB; big: 12 of 100 MB; one: 2 GB; list: 100,000 keys. Rounds are interleaved and the first is
-discarded; every tool reads what millrace uploaded. Prints for each tool the median seconds, CPU seconds a GB and peak
+small: 3,000 files of 570 kB; big: 12 of 100 MB; one: 2 GB; list: 100,000 keys. Rounds are interleaved, each begins with another
+tool, and the first is discarded; every tool reads what millrace uploaded. Prints for each tool the median seconds, CPU seconds a GB and peak
 resident memory, and millrace's ratio to it (above 1: millrace is faster). The floor is curl in parallel on presigned
 URLs: no signature to make, no checksum, no manifest. minio and s5cmd come from $MILLRACE_PEERS/bin or PATH.
 """
@@ -28,6 +28,11 @@ def presign(method, host, path, query=()):
         key = hmac.new(key, part.encode(), hashlib.sha256).digest()
     signature = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
     return f"http://{host}{path}?{encoded}&X-Amz-Signature={signature}"
+
+
+def rotated(items, by):
+    """Nobody is first each time: whoever is pays for memory that nobody has touched before."""
+    return items[by % len(items):] + items[:by % len(items)]
 
 
 class Bench:
@@ -105,30 +110,32 @@ class Bench:
             with open(f"{source}/{file}", "wb") as f:
                 for left in range(size, 0, -1 << 24):
                     f.write(os.urandom(min(left, 1 << 24)))
+        ups = {"millrace": lambda keep: self.time(f"up {name}", "millrace", [self.millrace, "--quiet", "cp", "-r",
+                                                  f"{source}/", "s3://bench/m/"], keep),
+               "s5cmd": lambda keep: self.time(f"up {name}", "s5cmd", [self.s5cmd, "cp", f"{source}/", "s3://bench/s/"], keep)}
+        downs = {"millrace": lambda keep: self.time(f"down {name}", "millrace", [self.millrace, "--quiet", "cp", "-r",
+                                                    "s3://bench/m/", f"{out}/"], keep),
+                 "s5cmd": lambda keep: self.time(f"down {name}", "s5cmd", [self.s5cmd, "cp", "s3://bench/m/*", f"{out}/"], keep)}
+        if name == "one":
+            piece = size // 8
+            gets = [(presign("GET", self.host, f"/bench/m/{names[0]}"),
+                     f'output = "{out}/{i}"\nrange = "{i * piece}-{(i + 1) * piece - 1}"') for i in range(8)]
+        else:
+            gets = [(presign("GET", self.host, f"/bench/m/{file}"), f'output = "{out}/{file}"') for file in names]
+            puts = [(presign("PUT", self.host, f"/bench/c/{file}"),
+                     f'upload-file = "{source}/{file}"\nheader = "Expect:"') for file in names]
+            ups["curl"] = lambda keep: self.curl(f"up {name}", puts, keep, 8 if name == "small" else 4)
+        downs["curl"] = lambda keep: self.curl(f"down {name}", gets, keep)
         for round in range(self.rounds + 1):
-            keep = round > 0
-            for tool, argv in (("millrace", [self.millrace, "--quiet", "cp", "-r", f"{source}/", "s3://bench/m/"]),
-                               ("s5cmd", [self.s5cmd, "cp", f"{source}/", "s3://bench/s/"])):
-                self.time(f"up {name}", tool, argv, keep)
-            if size <= 5_000_000_000 and name != "one":
-                self.curl(f"up {name}", [(presign("PUT", self.host, f"/bench/c/{file}"),
-                                          f'upload-file = "{source}/{file}"\nheader = "Expect:"') for file in names],
-                          keep, 8 if name == "small" else 4)
-            self.fresh(out)
-            self.time(f"down {name}", "millrace", [self.millrace, "--quiet", "cp", "-r", "s3://bench/m/", f"{out}/"], keep)
-            for file in names:
-                if not filecmp.cmp(f"{source}/{file}", f"{out}/{file}", shallow=False):
-                    sys.exit(f"{file} came back changed")
-            self.fresh(out)
-            self.time(f"down {name}", "s5cmd", [self.s5cmd, "cp", "s3://bench/m/*", f"{out}/"], keep)
-            self.fresh(out)
-            if name == "one":
-                piece = size // 8
-                gets = [(presign("GET", self.host, f"/bench/m/{names[0]}"),
-                         f'output = "{out}/{i}"\nrange = "{i * piece}-{(i + 1) * piece - 1}"') for i in range(8)]
-            else:
-                gets = [(presign("GET", self.host, f"/bench/m/{file}"), f'output = "{out}/{file}"') for file in names]
-            self.curl(f"down {name}", gets, keep)
+            for way in (ups, downs):
+                for tool in rotated(list(way), round):
+                    if way is downs:
+                        self.fresh(out)
+                    way[tool](round > 0)
+                    if way is downs and tool == "millrace":
+                        for file in names:
+                            if not filecmp.cmp(f"{source}/{file}", f"{out}/{file}", shallow=False):
+                                sys.exit(f"{file} came back changed")
             shutil.rmtree(out)
         subprocess.run([self.millrace, "--quiet", "rm", "-r", "s3://bench/"], env=self.env, check=True,
                        stdout=subprocess.DEVNULL)
@@ -145,10 +152,11 @@ class Bench:
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             list(pool.map(put, [[f"/bench/list/{i:06}" for i in range(first, count, 8)] for first in range(8)]))
         bare = [sys.executable, os.path.abspath(__file__), "--bare", self.host]
+        tools = {"millrace": [self.millrace, "ls", "-r", "s3://bench/list/"],
+                 "s5cmd": [self.s5cmd, "ls", "s3://bench/list/*"], "curl": bare}
         for round in range(self.rounds + 1):
-            self.time("list", "millrace", [self.millrace, "ls", "-r", "s3://bench/list/"], round > 0)
-            self.time("list", "s5cmd", [self.s5cmd, "ls", "s3://bench/list/*"], round > 0)
-            self.time("list", "curl", bare, round > 0)
+            for tool in rotated(list(tools), round):
+                self.time("list", tool, tools[tool], round > 0)
         print(f"{count} keys; `curl` stands for one connection that lists and parses nothing; CPU s/GB: CPU seconds")
         self.report("list", 1)
 
