@@ -81,13 +81,15 @@ void HandleLink(fuse_req_t request, fuse_ino_t, fuse_ino_t, const char*) {
 }
 
 void HandleGetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, std::size_t room) {
-  // `ls -l` asks twice for each file: where none can have any, one answer has to do for all of them.
-  if (!RequestContext::Of(request).options.xattrs) return void(fuse_reply_err(request, ENOSYS));
-  // The kernel asks for capabilities and labels with every write and execution: nothing to look up.
-  if (!std::string_view(name).starts_with("user.")) return void(fuse_reply_err(request, ENODATA));
+  // Programs that list (ls asks for the ACL and the label of every name) take EOPNOTSUPP for an answer that holds for
+  // the whole file system, and ask once; the kernel, which wants capabilities, takes it for none. ENOSYS ends all
+  // questions, where no name can have any.
+  RequestContext& context = RequestContext::Of(request);
+  if (!context.options.xattrs) return void(fuse_reply_err(request, ENOSYS));
+  if (!std::string_view(name).starts_with("user.")) return void(fuse_reply_err(request, EOPNOTSUPP));
   auto value = [&] {
     Interruptible wait(request);
-    return RequestContext::Of(request).tree.GetXattr(inode, name, wait.call());
+    return context.tree.GetXattr(inode, name, wait.call());
   }();
   if (!value) return ReplyError(request, "getxattr", inode, value.error());
   if (!*value) return void(fuse_reply_err(request, ENODATA));

@@ -138,6 +138,7 @@ fuse_lowlevel_ops FuseServer::CountedOperations() {
   counted.release = &Counted<&fuse_lowlevel_ops::release, Operation::kRelease>::Run;
   counted.readdir = &Counted<&fuse_lowlevel_ops::readdir, Operation::kReadDirectory>::Run;
   counted.readdirplus = &Counted<&fuse_lowlevel_ops::readdirplus, Operation::kReadDirectory>::Run;
+  counted.getxattr = &Counted<&fuse_lowlevel_ops::getxattr, Operation::kGetXattr>::Run;
   counted.mkdir = &Counted<&fuse_lowlevel_ops::mkdir, Operation::kMakeDirectory>::Run;
   counted.unlink = &Counted<&fuse_lowlevel_ops::unlink, Operation::kUnlink>::Run;
   counted.rmdir = &Counted<&fuse_lowlevel_ops::rmdir, Operation::kRemoveDirectory>::Run;

@@ -30,14 +30,15 @@ enum class Operation : std::uint8_t {
   kSync,
   kRelease,
   kReadDirectory,
+  kGetXattr,
   kMakeDirectory,
   kUnlink,
   kRemoveDirectory,
   kRename,
 };
-inline constexpr std::array<std::string_view, 15> kOperationNames = {"lookup",  "stat",  "setattr", "open",  "create",
-                                                                     "read",    "write", "close",   "fsync", "release",
-                                                                     "readdir", "mkdir", "unlink",  "rmdir", "rename"};
+inline constexpr std::array<std::string_view, 16> kOperationNames = {
+    "lookup", "stat",    "setattr", "open",     "create", "read",   "write", "close",
+    "fsync",  "release", "readdir", "getxattr", "mkdir",  "unlink", "rmdir", "rename"};
 
 /// Counters of one mount. Thread-safe; counting takes no lock. Tree and cache must outlive it.
 class MountStats {

@@ -57,6 +57,16 @@ TEST_F(MountOperationTest, StatsTellWhatProgramsDid) {
   EXPECT_THAT(elsewhere.output, HasSubstr("is not a millrace mount"));
 }
 
+TEST_F(MountOperationTest, ListingInDetailCostsTheMountNothingPerName) {
+  for (int i = 0; i < 300; ++i) mount_->Put(fmt::format("d/{:03}", i), "x");
+  MustMount();
+  ASSERT_EQ(mount_->Shell("test $(ls -l d | wc -l) = 301").status, 0);
+  auto told = mount_->Run({"stats", mount_->point().string(), "--json"});
+  const Json stats = ParseJson(told.output, "stats").value();
+  EXPECT_LE(stats["operations"]["getxattr"]["count"], 4) << "ACLs and labels: asked for once";
+  EXPECT_LE(stats["operations"]["lookup"]["count"].get<int>() + stats["operations"]["stat"]["count"].get<int>(), 8);
+}
+
 TEST_F(MountOperationTest, PrometheusReadsTheSameFigures) {
   mount_->Put("f", "hello");
   auto mounted = mount_->Mount({"--metrics-listen", "127.0.0.1:0", "--log-level", "info"});
