@@ -7,6 +7,7 @@
 #include "millrace/object/blocking.h"
 #include "millrace/transfer/compare.h"
 #include "millrace/transfer/sync_plan.h"
+#include "millrace/vfs/attribute_store.h"
 
 namespace millrace::cli {
 namespace {
@@ -76,9 +77,10 @@ class Copier {
         [this, &from, item = std::move(item), key](const object::Call& call) { return Move(from, item, key, call); });
   }
 
-  /// Beneath a folder. Objects that stand for folders ("a/", empty) become none.
+  /// Beneath a folder. Objects that stand for folders ("a/", empty or with the mark of a mount) become no files.
   void AddBeneath(const Place& from, const std::string& folder, Item item) {
-    if (to_.local() && item.info.size == 0 && (item.name.empty() || item.name.ends_with('/'))) return run_.Skip();
+    const bool marks = item.info.size == 0 || item.info.size == vfs::AttributeStore::kMarkBody.size();
+    if (to_.local() && marks && (item.name.empty() || item.name.ends_with('/'))) return run_.Skip();
     auto key = KeyBeneath(to_, folder, item.name);
     if (!key) return run_.AddFailure(from.Name(item.info.key), to_.Name(folder), key.error());
     Add(from, std::move(item), *key);

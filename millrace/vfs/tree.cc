@@ -43,6 +43,8 @@ class StoreTree final : public Tree {
     }
     if (change.touches_stored() && core_->attributes.stores()) {
       MR_TRY(core_->ChangeAttributes(inode, [&](StoredAttributes& a) { return Apply(*inode, change, a); }, call));
+      MutexLock lock(inode->mutex);
+      if (change.modified) inode->changed.reset();  // a time that was set counts, also one before the last change
     }
     return GetAttributes(id, call);
   }

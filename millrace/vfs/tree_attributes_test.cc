@@ -111,6 +111,20 @@ TEST_F(TreeAttributesTest, CreatedWithAModeOrAnOwner) {
   EXPECT_EQ(MetadataOf("usual"), UserMetadata());
 }
 
+TEST_F(TreeAttributesTest, ATimeThatIsSetForADirectoryCounts) {
+  d.Put("dir/f", "x");
+  const WallTime past = Later(-5000);
+  for (int i = 0; i < 2; ++i) {
+    d.clock.Advance(std::chrono::seconds(1));
+    ASSERT_TRUE(d.Write(fmt::format("dir/new{}", i), "x"));
+    EXPECT_EQ(d.Stat("dir")->modified, d.clock.Wall()) << "entries change it";
+    ASSERT_TRUE(Change("dir", {.modified = past}));
+    EXPECT_EQ(d.Stat("dir")->modified, past) << "as unpacked archives have it";
+  }
+  ASSERT_TRUE(Chmod("dir", 0700));
+  EXPECT_EQ(d.Stat("dir")->modified, past);
+}
+
 TEST_F(TreeAttributesTest, RewritingKeepsTheModeAndMovesTheTime) {
   ASSERT_TRUE(d.Write("f", "one"));
   ASSERT_TRUE(Change("f", {.permissions = 0600, .modified = Later(-1000)}));

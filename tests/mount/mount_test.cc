@@ -425,6 +425,17 @@ TEST_F(MountTest, HintsAreGivenAsTheirFormatShows) {
   MustUmount();
 }
 
+TEST_F(MountTest, WhatWasWrittenHereCanBeSyncedElsewhere) {
+  MustMount();
+  Check("mkdir -p d/sub d/empty && echo x >d/sub/f && chmod 600 d/sub/f && echo y >d/g");
+  MustUmount();
+  const auto there = mount_->scratch() / "there";
+  auto synced = mount_->Run({"sync", "s3://bucket/", there.string() + "/"});
+  EXPECT_EQ(synced.status, 0) << synced.output << "markers of folders are no files";
+  EXPECT_EQ(ReadFile(there / "d/sub/f").value_or("?"), "x\n");
+  EXPECT_EQ(ReadFile(there / "d/g").value_or("?"), "y\n");
+}
+
 TEST_F(MountTest, FoldersMountToo) {
   const auto folder = mount_->scratch() / "folder";
   std::filesystem::create_directories(folder / "sub");
