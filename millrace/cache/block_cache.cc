@@ -237,7 +237,7 @@ class Cache final : public BlockCache {
 
   BlockId IdOf(const Run& run, std::uint64_t block) const {
     const ObjectVersion& v = run.version;
-    std::string store = store_.Describe();
+    const std::string store = store_.Identity();
     return Sha256(AsBytes(fmt::format("{}:{}\n{}:{}\n{}:{}\n{} {} {}", store.size(), store, v.key.size(), v.key,
                                       v.etag.size(), v.etag, v.size, block_bytes_, block)));
   }
@@ -321,7 +321,11 @@ Result<std::unique_ptr<BlockCache>> BlockCache::Open(object::Store& store, Memor
   }
   std::unique_ptr<DiskTier> disk;
   if (!options.directory.empty() && options.disk_bytes > 0) {
-    disk = MR_TRY(DiskTier::Open(options.directory, options.disk_bytes, options.log));
+    disk = MR_TRY(DiskTier::Open({.directory = options.directory,
+                                  .max_bytes = options.disk_bytes,
+                                  .block_bytes = options.block_bytes,
+                                  .clock = options.clock,
+                                  .log = options.log}));
   }
   return std::make_unique<Cache>(store, std::move(*memory), std::move(disk), options);
 }

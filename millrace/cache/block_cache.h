@@ -67,7 +67,7 @@ class BlockCache {
   };
 
   /// `store` and `budget` must outlive the cache. Fails when the budget is exhausted or the folder cannot be used, or
-  /// is in use by another process (kBusy).
+  /// is in use with another size (kBusy). Caches of several processes may share a folder.
   static Result<std::unique_ptr<BlockCache>> Open(object::Store& store, MemoryBudget& budget, Options options);
   virtual ~BlockCache() = default;
 

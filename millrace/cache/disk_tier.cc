@@ -1,12 +1,9 @@
 #include "millrace/cache/disk_tier.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 
 #include "millrace/base/crc.h"
 
@@ -15,168 +12,174 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kMagic = "MRCBLK01";
-constexpr std::size_t kHeaderBytes = 64, kCrcAt = 8, kLengthAt = 12, kIdAt = 16, kHeaderCrcAt = 60;
-using Header = std::array<std::byte, kHeaderBytes>;
-
-Header MakeHeader(const BlockId& id, ByteSpan bytes) {
-  Header header{};
-  std::ranges::copy(AsBytes(kMagic), header.begin());
-  StoreLittle(&header[kCrcAt], Crc32c(bytes));
-  StoreLittle(&header[kLengthAt], static_cast<std::uint32_t>(bytes.size()));
-  std::ranges::copy(id, &header[kIdAt]);
-  StoreLittle(&header[kHeaderCrcAt], Crc32c(ByteSpan(header).first(kHeaderCrcAt)));
-  return header;
-}
-
-/// One comparison covers magic, identity, length and both checksums: the header is a function of the block.
-bool Verify(const Header& header, const BlockId& id, ByteSpan bytes) { return header == MakeHeader(id, bytes); }
+constexpr std::uint64_t kSample = 32;  ///< entries, of which the one used longest ago makes room
 
 }  // namespace
 
-Result<std::unique_ptr<DiskTier>> DiskTier::Open(fs::path directory, std::uint64_t max_bytes, Logger log) {
-  std::error_code error;
-  fs::create_directories(directory / "tmp", error);
-  if (error) return Fail(ErrnoError(error.value(), fmt::format("cannot use {} as cache folder", directory.string())));
-  ::chmod(directory.c_str(), 0700);  // cached bytes are as private as the bucket
-  std::unique_ptr<DiskTier> tier(new DiskTier(std::move(directory), max_bytes, std::move(log)));
-  tier->lock_file_ = MR_TRY(OpenFile(tier->directory_ / "lock", O_RDWR | O_CREAT, 0600));
-  if (::flock(tier->lock_file_.get(), LOCK_EX | LOCK_NB) != 0) {
-    return Fail(Code::kBusy, "the cache folder {} is in use by another process; give each its own",
-                tier->directory_.string());
+DiskTier::DiskTier(Options options, const DiskLayout& layout, std::unique_ptr<DiskIndex> index)
+    : options_(std::move(options)),
+      layout_(layout),
+      shard_bytes_((options_.max_bytes - layout.index_bytes()) / layout.shards),
+      index_(std::move(index)) {}
+
+Result<std::unique_ptr<DiskTier>> DiskTier::Open(Options options) {
+  const DiskLayout layout = DiskLayout::For(options.max_bytes, options.block_bytes);
+  const std::uint64_t least = layout.index_bytes() + layout.shards * layout.slot_bytes;
+  if (options.max_bytes < least) {
+    return Fail(Code::kInvalidArgument, "a disk cache of {} bytes holds no block; allow at least {}", options.max_bytes,
+                least);
   }
-  MR_TRY(tier->TakeStock());
-  tier->EvictBeyondLimit();
+  std::error_code error;
+  fs::create_directories(options.directory, error);
+  if (error) {
+    return Fail(ErrnoError(error.value(), fmt::format("cannot use {} as cache folder", options.directory.string())));
+  }
+  ::chmod(options.directory.c_str(), 0700);  // cached bytes are as private as the bucket
+  auto index = MR_TRY(DiskIndex::Open(options.directory, layout));
+  std::unique_ptr<DiskTier> tier(new DiskTier(std::move(options), layout, std::move(index)));
+  for (std::size_t shard = 0; shard < layout.shards; ++shard) {
+    const fs::path path = tier->options_.directory / fmt::format("blocks-{:02}", shard);
+    tier->files_.push_back(MR_TRY(OpenFile(path, O_RDWR | O_CREAT, 0600)));
+  }
   return tier;
 }
 
-Status DiskTier::TakeStock() {
-  struct Found {
-    fs::file_time_type written;
-    BlockId id;
-    std::uint64_t bytes;
-  };
-  std::vector<Found> found;
-  std::error_code error;
-  for (const auto& folder : fs::directory_iterator(directory_, error)) {
-    const std::string prefix = folder.path().filename().string();
-    for (const auto& file : fs::directory_iterator(folder, error)) {
-      auto id = HexDecode(prefix + file.path().filename().string());
-      std::error_code stat_error;
-      if (prefix == "tmp" || !id || id->size() != sizeof(BlockId)) {
-        if (prefix == "tmp") fs::remove(file.path(), stat_error);
-        continue;  // what is not ours stays
-      }
-      Found entry{file.last_write_time(stat_error), {}, file.file_size(stat_error)};
-      std::ranges::copy(*id, entry.id.begin());
-      if (!stat_error) found.push_back(entry);
-    }
+std::optional<DiskTier::Found> DiskTier::Find(const BlockId& id) const {
+  const DiskIndex::Place place = index_->PlaceOf(id);
+  const DiskIndex::Bucket bucket = index_->Read(place);
+  for (std::size_t way = 0; way < bucket.size(); ++way) {
+    if (bucket[way].length > 0 && bucket[way].id == id) return Found{place, way, bucket[way]};
   }
-  std::ranges::sort(found, {}, &Found::written);
-  MutexLock lock(mutex_);
-  for (const Found& entry : found) Insert(entry.id, entry.bytes);
-  return {};
+  return std::nullopt;
 }
 
-fs::path DiskTier::PathOf(const BlockId& id) const {
-  std::string name = HexEncode(id);
-  return directory_ / name.substr(0, 2) / name.substr(2);
+bool DiskTier::Has(const BlockId& id) const { return Find(id).has_value(); }
+
+std::uint64_t DiskTier::OffsetOf(DiskIndex::Place place, std::size_t way) const {
+  return (place.bucket * DiskLayout::kWays + way) * layout_.slot_bytes;
 }
 
-bool DiskTier::Has(const BlockId& id) const {
-  MutexLock lock(mutex_);
-  return index_.contains(id);
+std::int64_t DiskTier::Now() const {
+  return std::chrono::nanoseconds(options_.clock->Wall().time_since_epoch()).count();
 }
 
 DiskTier::Outcome DiskTier::Load(const BlockId& id, MutableByteSpan into) {
-  {
-    MutexLock lock(mutex_);
-    auto found = index_.find(id);
-    if (found == index_.end()) return Outcome::kMiss;
-    order_.splice(order_.end(), order_, found->second.position);
-  }
-  const fs::path path = PathOf(id);
-  auto file = OpenFile(path, O_RDONLY);
-  Header header;
-  bool read = file && ReadExactly(file->get(), header, 0, "cache block") &&
-              ReadExactly(file->get(), into, kHeaderBytes, "cache block");
-  if (read && Verify(header, id, into)) {
-    ::futimens(file->get(), nullptr);  // the order of eviction outlives the process by the files' times
+  const auto found = Find(id);
+  if (!found) return Outcome::kMiss;
+  const auto& [place, way, entry] = *found;
+  if (entry.length == into.size() &&
+      ReadExactly(files_[place.shard].get(), into, OffsetOf(place, way), "cache block") && Crc32c(into) == entry.crc) {
+    index_->Touch(place, way, Now());
     return Outcome::kHit;
   }
-  Remove(id);
-  if (!file && file.error().code() == Code::kNotFound) return Outcome::kMiss;
-  log_.Warning("dropped a damaged cache block", {{"file", path.string()}});
+  bool damaged = false;
+  Change(place.shard, [&](DiskIndex::Head& head) {
+    // Unless another block has come into the slot meanwhile, or this one anew.
+    const auto again = Find(id);
+    damaged = again && again->way == way && again->entry == entry;
+    if (damaged) (void)Forget(head, *again);
+  });
+  if (!damaged) return Outcome::kMiss;
+  options_.log.Warning("dropped a damaged cache block",
+                       {{"folder", options_.directory.string()}, {"block", HexEncode(id)}});
   return Outcome::kCorrupt;
 }
 
 void DiskTier::Store(const BlockId& id, ByteSpan bytes) {
-  if (kHeaderBytes + bytes.size() > max_bytes_ || Has(id)) return;
-  auto written = Write(id, bytes);
+  if (bytes.empty() || bytes.size() > layout_.slot_bytes) return;
+  Status stored;
+  Change(index_->PlaceOf(id).shard, [&](DiskIndex::Head& head) { stored = Put(head, id, bytes); });
+  if (!stored && !failing_.exchange(true)) {
+    options_.log.Warning("cannot write to the disk cache", {{"reason", stored.error()}});
+  }
+  if (stored) failing_ = false;
+}
+
+void DiskTier::Change(std::size_t shard, const std::function<void(DiskIndex::Head&)>& change) {
+  index_->Change(shard, [&](DiskIndex::Head& head) {
+    if (head.recounted) GiveBackEmptySlots(shard);
+    change(head);
+  });
+}
+
+/// A slot without an entry takes no room, except while it is filled: an entry goes before its bytes go, and comes after
+/// they have come. Nothing is synced: what a power failure tears, checksums tell.
+Status DiskTier::Put(DiskIndex::Head& head, const BlockId& id, ByteSpan bytes) {
+  const DiskIndex::Place place = index_->PlaceOf(id);
+  const DiskIndex::Bucket bucket = index_->Read(place);
+  std::size_t way = 0;
+  for (std::size_t i = 0; i < bucket.size(); ++i) {
+    if (bucket[i].length > 0 && bucket[i].id == id) return {};  // somebody else was faster
+    const bool emptier = (bucket[i].length == 0) > (bucket[way].length == 0);
+    const bool older = bucket[way].length > 0 && bucket[i].used < bucket[way].used;
+    if (emptier || older) way = i;
+  }
+  if (bucket[way].length > 0) MR_TRY(Forget(head, {place, way, bucket[way]}));
+  const std::uint64_t on_disk = BytesOnDisk(bytes.size());
+  MR_TRY(MakeRoom(head, place.shard, on_disk));
+  const std::uint64_t offset = OffsetOf(place, way);
+  Status written = WriteFully(files_[place.shard].get(), bytes, offset, "cache block");
+  if (written) {
+    written = index_->Write(
+        place, way,
+        {.id = id, .length = static_cast<std::uint32_t>(bytes.size()), .crc = Crc32c(bytes), .used = Now()});
+  }
   if (!written) {
-    if (!failing_.exchange(true)) log_.Warning("cannot write to the disk cache", {{"reason", written.error()}});
-    return;
+    GiveBack(place.shard, offset, layout_.slot_bytes);
+    return written;
   }
-  failing_ = false;
-  {
-    MutexLock lock(mutex_);
-    Insert(id, kHeaderBytes + bytes.size());
-  }
-  EvictBeyondLimit();
+  head.bytes += on_disk;
+  return {};
 }
 
-Status DiskTier::Write(const BlockId& id, ByteSpan bytes) {
-  const fs::path temporary = directory_ / "tmp" / fmt::format("{}", next_temporary_++), path = PathOf(id);
-  Header header = MakeHeader(id, bytes);
-  auto attempt = [&]() -> Status {
-    UniqueFd file = MR_TRY(OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC, 0600));
-    MR_TRY(WriteFully(file.get(), header, 0, "cache block"));
-    MR_TRY(WriteFully(file.get(), bytes, kHeaderBytes, "cache block"));
-    std::error_code error;
-    fs::create_directory(path.parent_path(), error);
-    // No fsync: after a crash of the machine a file may be torn, which its checksum tells.
-    if (::rename(temporary.c_str(), path.c_str()) != 0) return Fail(ErrnoError(errno, path.string()));
-    return {};
-  };
-  Status done = attempt();
-  if (!done) ::unlink(temporary.c_str());
-  return done;
+Status DiskTier::Forget(DiskIndex::Head& head, const Found& found) {
+  MR_TRY(index_->Write(found.place, found.way, {}));
+  GiveBack(found.place.shard, OffsetOf(found.place, found.way), layout_.slot_bytes);
+  head.bytes -= std::min(head.bytes, BytesOnDisk(found.entry.length));
+  return {};
 }
 
-void DiskTier::Insert(const BlockId& id, std::uint64_t bytes) {
-  auto [entry, inserted] = index_.try_emplace(id);
-  if (!inserted) return;
-  entry->second = {bytes, order_.insert(order_.end(), id)};
-  bytes_ += bytes;
-}
-
-void DiskTier::Remove(const BlockId& id) {
-  {
-    MutexLock lock(mutex_);
-    auto found = index_.find(id);
-    if (found == index_.end()) return;
-    bytes_ -= found->second.bytes;
-    order_.erase(found->second.position);
-    index_.erase(found);
-  }
-  ::unlink(PathOf(id).c_str());
-}
-
-void DiskTier::EvictBeyondLimit() {
-  while (true) {
-    BlockId oldest;
-    {
-      MutexLock lock(mutex_);
-      if (bytes_ <= max_bytes_) return;
-      oldest = order_.front();
+Status DiskTier::MakeRoom(DiskIndex::Head& head, std::size_t shard, std::uint64_t bytes) {
+  while (head.bytes > 0 && head.bytes + bytes > shard_bytes_) {
+    std::optional<Found> oldest;
+    std::uint64_t seen = 0;
+    for (std::uint64_t passed = 0; passed < layout_.buckets && seen < kSample; passed += DiskIndex::kBucketsAtOnce) {
+      const std::uint64_t count = std::min(DiskIndex::kBucketsAtOnce, layout_.buckets);
+      const auto buckets = index_->Read({shard, head.hand}, count);
+      for (std::uint64_t i = 0; i < count; ++i) {
+        for (std::size_t way = 0; way < DiskLayout::kWays; ++way) {
+          const DiskEntry& entry = buckets[i][way];
+          if (entry.length == 0) continue;
+          ++seen;
+          const DiskIndex::Place place{shard, (head.hand + i) % layout_.buckets};
+          if (!oldest || entry.used < oldest->entry.used) oldest = Found{place, way, entry};
+        }
+      }
+      head.hand = (head.hand + count) % layout_.buckets;
     }
-    Remove(oldest);
+    if (oldest) MR_TRY(Forget(head, *oldest));
+    if (!oldest) head.bytes = 0;  // entries that were counted have been damaged since
   }
+  return {};
 }
 
-std::uint64_t DiskTier::bytes() const {
-  MutexLock lock(mutex_);
-  return bytes_;
+void DiskTier::GiveBack(std::size_t shard, std::uint64_t offset, std::uint64_t length) {
+  ::fallocate(files_[shard].get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+              static_cast<off_t>(length));
+}
+
+void DiskTier::GiveBackEmptySlots(std::size_t shard) {
+  std::uint64_t empty_from = 0;
+  for (std::uint64_t slot = 0; slot <= layout_.slots();) {
+    const bool end = slot == layout_.slots();
+    const auto bucket = end ? DiskIndex::Bucket{} : index_->Read({shard, slot / DiskLayout::kWays});
+    for (std::size_t way = 0; way < DiskLayout::kWays; ++way, ++slot) {
+      if (!end && bucket[way].length == 0) continue;
+      if (slot > empty_from) GiveBack(shard, empty_from * layout_.slot_bytes, (slot - empty_from) * layout_.slot_bytes);
+      empty_from = slot + 1;
+      if (end) return;
+    }
+  }
 }
 
 }  // namespace millrace::cache

@@ -1,71 +1,75 @@
-// The disk tier of the block cache: one file a block, checked on every read. docs/formats/cache.md gives the bytes.
+// The disk tier of the block cache: blocks in slots of a few sparse files. docs/formats/cache.md gives the bytes.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
-#include <list>
+#include <functional>
 #include <memory>
-#include <unordered_map>
+#include <optional>
 #include <vector>
 
 #include "millrace/base/bytes.h"
-#include "millrace/base/digest.h"
+#include "millrace/base/clock.h"
 #include "millrace/base/files.h"
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
-#include "millrace/base/sync.h"
+#include "millrace/cache/disk_index.h"
 
 namespace millrace::cache {
 
-/// What a block is: the hash of everything that its bytes depend on.
-using BlockId = Sha256Digest;
-
-/// A least-recently-used set of block files below one folder, at most `max_bytes` of them. It belongs to one process at
-/// a time and survives it: a file either passes its checks or is thrown away. Thread-safe; calls wait for the disk. A
-/// failing disk makes misses, not errors.
+/// Blocks of at most `block_bytes` each in one folder, at most `max_bytes` of disk in all; what was used longest ago
+/// makes room (of a sample of each shard, so nearly the longest). Any number of processes may share the folder: what
+/// one stores, all find. It outlives them, and is not looked through when it opens. A block either passes its checksum
+/// or is thrown away, whoever wrote it and whenever they were killed. Thread-safe; calls wait for the disk. A failing
+/// disk makes misses, not errors.
 class DiskTier {
  public:
-  /// Takes stock of the folder (created when absent). Fails with kBusy when another process uses it.
-  static Result<std::unique_ptr<DiskTier>> Open(std::filesystem::path directory, std::uint64_t max_bytes, Logger log);
+  struct Options {
+    std::filesystem::path directory;  ///< created when absent, mode 0700
+    std::uint64_t max_bytes = 0;
+    std::uint64_t block_bytes = 1 * kMiB;
+    const Clock* clock = &SystemClock();
+    Logger log;
+  };
+  /// Fails with kBusy when the folder is in use with a layout for another size, with kInvalidArgument when `max_bytes`
+  /// hold no block.
+  static Result<std::unique_ptr<DiskTier>> Open(Options options);
 
-  bool Has(const BlockId& id) const MR_EXCLUDES(mutex_);
+  bool Has(const BlockId& id) const;
   enum class Outcome { kHit, kMiss, kCorrupt };
-  /// Fills `into`, whose size is the block's. A wrong file is removed.
-  Outcome Load(const BlockId& id, MutableByteSpan into) MR_EXCLUDES(mutex_);
-  void Store(const BlockId& id, ByteSpan bytes) MR_EXCLUDES(mutex_);
+  /// Fills `into`, whose size is the block's. A wrong block is removed.
+  Outcome Load(const BlockId& id, MutableByteSpan into);
+  void Store(const BlockId& id, ByteSpan bytes);
 
-  std::uint64_t bytes() const MR_EXCLUDES(mutex_);
+  std::uint64_t bytes() const { return index_->bytes(); }
 
  private:
-  struct Entry {
-    std::uint64_t bytes;  ///< of the file
-    std::list<BlockId>::iterator position;
-  };
-  struct IdHash {
-    std::size_t operator()(const BlockId& id) const { return LoadLittle<std::size_t>(id.data()); }
+  struct Found {
+    DiskIndex::Place place;
+    std::size_t way = 0;
+    DiskEntry entry;
   };
 
-  DiskTier(std::filesystem::path directory, std::uint64_t max_bytes, Logger log)
-      : directory_(std::move(directory)), max_bytes_(max_bytes), log_(std::move(log)) {}
-  Status TakeStock() MR_EXCLUDES(mutex_);
-  std::filesystem::path PathOf(const BlockId& id) const;
-  void Insert(const BlockId& id, std::uint64_t bytes) MR_REQUIRES(mutex_);
-  void Remove(const BlockId& id) MR_EXCLUDES(mutex_);
-  void EvictBeyondLimit() MR_EXCLUDES(mutex_);
-  Status Write(const BlockId& id, ByteSpan bytes);
+  DiskTier(Options options, const DiskLayout& layout, std::unique_ptr<DiskIndex> index);
+  std::optional<Found> Find(const BlockId& id) const;
+  std::uint64_t OffsetOf(DiskIndex::Place place, std::size_t way) const;
+  std::int64_t Now() const;
 
-  const std::filesystem::path directory_;
-  const std::uint64_t max_bytes_;
-  const Logger log_;
-  UniqueFd lock_file_;
-  std::atomic<std::uint64_t> next_temporary_ = 0;
+  void Change(std::size_t shard, const std::function<void(DiskIndex::Head&)>& change);
+  // Only within Change of the place's shard.
+  Status Put(DiskIndex::Head& head, const BlockId& id, ByteSpan bytes);
+  Status Forget(DiskIndex::Head& head, const Found& found);
+  Status MakeRoom(DiskIndex::Head& head, std::size_t shard, std::uint64_t bytes);
+  void GiveBack(std::size_t shard, std::uint64_t offset, std::uint64_t length);
+  void GiveBackEmptySlots(std::size_t shard);
+
+  const Options options_;
+  const DiskLayout layout_;
+  const std::uint64_t shard_bytes_;  ///< at most, on the disk
+  const std::unique_ptr<DiskIndex> index_;
+  std::vector<UniqueFd> files_;  ///< of each shard: its slots
   std::atomic<bool> failing_ = false;
-
-  mutable Mutex mutex_;
-  std::unordered_map<BlockId, Entry, IdHash> index_ MR_GUARDED_BY(mutex_);
-  std::list<BlockId> order_ MR_GUARDED_BY(mutex_);  ///< oldest first
-  std::uint64_t bytes_ MR_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace millrace::cache

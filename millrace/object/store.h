@@ -167,6 +167,8 @@ class Store {
 
   /// "s3://bucket", "file:///folder", "memory:": for messages.
   virtual std::string Describe() const = 0;
+  /// Tells the store from every other one, of other endpoints too: for what outlives the process.
+  virtual std::string Identity() const { return Describe(); }
   virtual Limits limits() const { return {}; }
 
   virtual void Head(std::string key, Call call, Done<std::optional<ObjectInfo>> done) = 0;

@@ -25,10 +25,11 @@ std::string FindProgram() {
 /// The patterns of pjdfstest_exclusions.txt.
 std::vector<std::string> Exclusions() {
   const char* source = std::getenv("MILLRACE_SOURCE");
-  auto text = ReadFile(fmt::format("{}/tests/mount/pjdfstest_exclusions.txt", source ? source : "."));
-  EXPECT_TRUE(text) << text.error().ToString();
+  const auto read = ReadFile(fmt::format("{}/tests/mount/pjdfstest_exclusions.txt", source ? source : "."));
+  EXPECT_TRUE(read) << read.error().ToString();
+  const std::string text = read.value_or("");
   std::vector<std::string> patterns;
-  for (std::string_view line : Split(text.value_or(""), '\n')) {
+  for (std::string_view line : Split(text, '\n')) {
     if (!line.empty() && line.front() != '#') patterns.emplace_back(line.substr(0, line.find(' ')));
   }
   return patterns;

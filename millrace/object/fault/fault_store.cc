@@ -32,6 +32,7 @@ class FaultStoreImpl final : public FaultStore {
   ~FaultStoreImpl() override { closing_.request_stop(); }
 
   std::string Describe() const override { return inner_->Describe(); }
+  std::string Identity() const override { return inner_->Identity(); }
   Limits limits() const override { return inner_->limits(); }
   Result<std::string> Presign(std::string_view method, std::string_view key, Duration valid_for) override {
     return inner_->Presign(method, key, valid_for);

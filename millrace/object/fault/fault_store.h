@@ -51,7 +51,7 @@ struct FaultRule {
   Fault fault;
 };
 
-/// Wraps any store. Thread-safe. Describe(), limits() and Presign() are the inner store's.
+/// Wraps any store. Thread-safe. Describe(), Identity(), limits() and Presign() are the inner store's.
 class FaultStore : public Store {
  public:
   /// `clock` pays the latencies (with a FakeClock, at once or when the test says) on a thread of this store's.

@@ -1,0 +1,236 @@
+#include "millrace/cache/disk_index.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "millrace/base/crc.h"
+#include "millrace/base/random.h"
+
+namespace millrace::cache {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kMagic = "MRCIDX02";
+constexpr std::uint64_t kMostShards = 64, kShardBytes = 1 * kGiB, kLeastSlot = 4 * kKiB;
+// The file: a page that tells the layout, a page of heads, the entries.
+constexpr std::uint64_t kHeadsAt = 4096, kHeadBytes = 64, kEntriesAt = 8192, kEntryBytes = 64;
+constexpr std::size_t kLayoutBytes = 40, kLayoutCrcAt = 36, kEpochAt = 16;
+constexpr std::size_t kLengthAt = 32, kCrcAt = 36, kCheckAt = 40, kUsedAt = 48;
+constexpr std::uint64_t kBucketBytes = DiskLayout::kWays * kEntryBytes;
+
+using LayoutBytes = std::array<std::byte, kLayoutBytes>;
+using HeadBytes = std::array<std::byte, 24>;
+using EntryBytes = std::array<std::byte, kEntryBytes>;
+
+LayoutBytes Encode(const DiskLayout& layout) {
+  LayoutBytes bytes{};
+  std::ranges::copy(AsBytes(kMagic), bytes.begin());
+  StoreLittle(&bytes[8], layout.slot_bytes);
+  StoreLittle(&bytes[16], layout.shards);
+  StoreLittle(&bytes[24], layout.buckets);
+  StoreLittle(&bytes[kLayoutCrcAt], Crc32c(ByteSpan(bytes).first(kLayoutCrcAt)));
+  return bytes;
+}
+
+EntryBytes Encode(const DiskEntry& entry) {
+  EntryBytes bytes{};
+  if (entry.length == 0) return bytes;
+  std::ranges::copy(entry.id, bytes.begin());
+  StoreLittle(&bytes[kLengthAt], entry.length);
+  StoreLittle(&bytes[kCrcAt], entry.crc);
+  StoreLittle(&bytes[kCheckAt], Crc32c(ByteSpan(bytes).first(kCheckAt)));
+  StoreLittle(&bytes[kUsedAt], entry.used);
+  return bytes;
+}
+
+HeadBytes Encode(const DiskIndex::Head& head, std::uint64_t epoch) {
+  HeadBytes bytes;
+  StoreLittle(&bytes[0], head.bytes);
+  StoreLittle(&bytes[8], head.hand);
+  StoreLittle(&bytes[kEpochAt], epoch);
+  return bytes;
+}
+
+DiskEntry Decode(const std::byte* bytes) {
+  DiskEntry entry;
+  entry.length = LoadLittle<std::uint32_t>(bytes + kLengthAt);
+  if (entry.length == 0 || LoadLittle<std::uint32_t>(bytes + kCheckAt) != Crc32c({bytes, kCheckAt})) return {};
+  std::memcpy(entry.id.data(), bytes, entry.id.size());
+  entry.crc = LoadLittle<std::uint32_t>(bytes + kCrcAt);
+  entry.used = LoadLittle<std::int64_t>(bytes + kUsedAt);
+  return entry;
+}
+
+/// Differs from start to start of the machine: what was written before a power failure may not all be there.
+std::uint64_t EpochOfThisBoot() {
+  auto id = ReadFile("/proc/sys/kernel/random/boot_id", 4 * kKiB);
+  const std::uint64_t epoch = id ? Crc64Nvme(AsBytes(*id)) : SystemEntropy();
+  return epoch == 0 ? 1 : epoch;
+}
+
+bool Holds(const UniqueFd& file, const DiskLayout& layout) {
+  LayoutBytes found;
+  return ReadExactly(file.get(), found, 0, "cache index") && found == Encode(layout);
+}
+
+/// Of one byte per shard, which the shard's changes go by. It belongs to the open file, so it excludes other processes,
+/// and other indexes of this one.
+bool SetLock(int fd, std::size_t shard, short type) {
+  struct flock range = {};
+  range.l_type = type;
+  range.l_whence = SEEK_SET;
+  range.l_start = static_cast<off_t>(shard);
+  range.l_len = 1;
+  return ::fcntl(fd, F_OFD_SETLK, &range) == 0;
+}
+
+/// Makes an empty index. The folder must be locked for this process alone.
+Status LayOut(const fs::path& directory, const DiskLayout& layout, std::uint64_t epoch) {
+  std::error_code error;
+  for (const auto& file : fs::directory_iterator(directory, error)) {
+    const std::string name = file.path().filename().string();
+    if (name.starts_with("blocks-") || name.starts_with("index")) fs::remove(file.path(), error);
+  }
+  const LayoutBytes bytes = Encode(layout);
+  const fs::path fresh = directory / "index.new";
+  UniqueFd file = MR_TRY(OpenFile(fresh, O_RDWR | O_CREAT | O_TRUNC, 0600));
+  if (::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kLeastSlot) != 0) {
+    return Fail(ErrnoError(errno, fmt::format("the file system of {} cannot give back parts of files (fallocate); "
+                                              "choose a cache folder on ext4, xfs, btrfs or tmpfs",
+                                              directory.string())));
+  }
+  if (::ftruncate(file.get(), static_cast<off_t>(layout.index_bytes())) != 0) {
+    return Fail(ErrnoError(errno, fmt::format("cannot make {}", fresh.string())));
+  }
+  MR_TRY(WriteFully(file.get(), bytes, 0, fresh.string()));
+  for (std::size_t shard = 0; shard < layout.shards; ++shard) {
+    MR_TRY(WriteFully(file.get(), Encode({}, epoch), kHeadsAt + shard * kHeadBytes, fresh.string()));
+  }
+  fs::rename(fresh, directory / "index", error);
+  if (error) return Fail(ErrnoError(error.value(), fmt::format("cannot make {}", (directory / "index").string())));
+  return {};
+}
+
+}  // namespace
+
+DiskLayout DiskLayout::For(std::uint64_t max_bytes, std::uint64_t block_bytes) {
+  const std::uint64_t limit = std::bit_ceil(std::max(max_bytes, 1 * kMiB));  // so that limits may differ a little
+  DiskLayout layout;
+  layout.slot_bytes = BytesOnDisk(block_bytes);
+  layout.shards = std::clamp<std::uint64_t>(limit / kShardBytes, 1, kMostShards);
+  const std::uint64_t slots = limit / layout.shards / std::max(kLeastSlot, layout.slot_bytes / 16);
+  layout.buckets = std::max<std::uint64_t>(1, std::bit_ceil(slots / kWays));
+  return layout;
+}
+
+std::uint64_t DiskLayout::index_bytes() const { return kEntriesAt + shards * slots() * kEntryBytes; }
+
+Result<std::unique_ptr<DiskIndex>> DiskIndex::Open(const fs::path& directory, const DiskLayout& layout) {
+  std::unique_ptr<DiskIndex> index(new DiskIndex(layout, EpochOfThisBoot()));
+  index->folder_lock_ = MR_TRY(OpenFile(directory / "lock", O_RDWR | O_CREAT, 0600));
+  const int lock = index->folder_lock_.get();
+  const fs::path path = directory / "index";
+  if (::flock(lock, LOCK_EX | LOCK_NB) == 0) {
+    auto present = OpenFile(path, O_RDWR);
+    if (!present || !Holds(*present, layout)) MR_TRY(LayOut(directory, layout, index->epoch_));
+  }
+  if (::flock(lock, LOCK_SH) != 0) return Fail(ErrnoError(errno, "locking " + (directory / "lock").string()));
+  index->file_ = MR_TRY(OpenFile(path, O_RDWR));  // made now by whoever was faster, or by us
+  if (!Holds(index->file_, layout)) {
+    return Fail(Code::kBusy,
+                "the cache folder {} is in use with another size; give all mounts that share it the same "
+                "--max-cache-size and --read-part-size, or a folder of their own",
+                directory.string());
+  }
+  return index;
+}
+
+DiskIndex::Place DiskIndex::PlaceOf(const BlockId& id) const {
+  const auto hash = LoadLittle<std::uint64_t>(id.data());
+  return {hash % layout_.shards, hash / layout_.shards % layout_.buckets};
+}
+
+std::uint64_t DiskIndex::OffsetOf(Place place, std::size_t way) const {
+  return kEntriesAt + (place.shard * layout_.slots() + place.bucket * DiskLayout::kWays + way) * kEntryBytes;
+}
+
+DiskIndex::Bucket DiskIndex::Read(Place place) const {
+  std::array<std::byte, kBucketBytes> bytes{};
+  Bucket bucket;
+  if (!ReadExactly(file_.get(), bytes, OffsetOf(place), "cache index")) return bucket;
+  for (std::size_t way = 0; way < bucket.size(); ++way) bucket[way] = Decode(&bytes[way * kEntryBytes]);
+  return bucket;
+}
+
+std::vector<DiskIndex::Bucket> DiskIndex::Read(Place first, std::uint64_t count) const {
+  std::vector<Bucket> buckets(count);
+  Buffer bytes(count * kBucketBytes);
+  const std::uint64_t before_end = std::min(count, layout_.buckets - first.bucket);
+  const MutableByteSpan front = bytes.span().first(before_end * kBucketBytes);
+  const MutableByteSpan back = bytes.span().subspan(front.size());
+  if (!ReadExactly(file_.get(), front, OffsetOf(first), "cache index")) return buckets;
+  if (!ReadExactly(file_.get(), back, OffsetOf({first.shard, 0}), "cache index")) return buckets;
+  for (std::uint64_t i = 0; i < count * DiskLayout::kWays; ++i) {
+    buckets[i / DiskLayout::kWays][i % DiskLayout::kWays] = Decode(bytes.data() + i * kEntryBytes);
+  }
+  return buckets;
+}
+
+Status DiskIndex::Write(Place place, std::size_t way, const DiskEntry& entry) {
+  return WriteFully(file_.get(), Encode(entry), OffsetOf(place, way), "cache index");
+}
+
+void DiskIndex::Touch(Place place, std::size_t way, std::int64_t used) {
+  std::array<std::byte, sizeof used> bytes;
+  StoreLittle(bytes.data(), used);
+  (void)WriteFully(file_.get(), bytes, OffsetOf(place, way) + kUsedAt, "cache index");  // only an order is at stake
+}
+
+bool DiskIndex::Change(std::size_t shard, const std::function<void(Head&)>& change) {
+  MutexLock lock(mutexes_[shard]);
+  if (!SetLock(file_.get(), shard, F_WRLCK)) return false;
+  HeadBytes bytes{};
+  (void)ReadExactly(file_.get(), bytes, kHeadsAt + shard * kHeadBytes, "cache index");
+  Head head{.bytes = LoadLittle<std::uint64_t>(&bytes[0]), .hand = LoadLittle<std::uint64_t>(&bytes[8])};
+  if (LoadLittle<std::uint64_t>(&bytes[kEpochAt]) != epoch_) {
+    head.bytes = Recount(shard);
+    head.recounted = true;
+  }
+  head.hand %= layout_.buckets;
+  WriteHead(shard, head, 0);
+  change(head);
+  WriteHead(shard, head, epoch_);
+  SetLock(file_.get(), shard, F_UNLCK);
+  return true;
+}
+
+void DiskIndex::WriteHead(std::size_t shard, const Head& head, std::uint64_t epoch) {
+  // When this fails, it is counted again.
+  (void)WriteFully(file_.get(), Encode(head, epoch), kHeadsAt + shard * kHeadBytes, "cache index");
+}
+
+std::uint64_t DiskIndex::Recount(std::size_t shard) const {
+  std::uint64_t sum = 0;
+  for (std::uint64_t bucket = 0; bucket < layout_.buckets; bucket += kBucketsAtOnce) {
+    for (const Bucket& some : Read({shard, bucket}, std::min(kBucketsAtOnce, layout_.buckets - bucket))) {
+      for (const DiskEntry& entry : some) sum += BytesOnDisk(entry.length);
+    }
+  }
+  return sum;
+}
+
+std::uint64_t DiskIndex::bytes() const {
+  std::uint64_t sum = 0;
+  for (std::size_t shard = 0; shard < layout_.shards; ++shard) {
+    std::array<std::byte, 8> bytes{};
+    (void)ReadExactly(file_.get(), bytes, kHeadsAt + shard * kHeadBytes, "cache index");
+    sum += LoadLittle<std::uint64_t>(bytes.data());
+  }
+  return sum;
+}
+
+}  // namespace millrace::cache
