@@ -121,6 +121,7 @@ TEST(S3Service, BucketsComeAndGo) {
   EXPECT_EQ(service.MakeBucket("../evil", {}).error().code(), Code::kInvalidArgument);
   auto absent = (*bucket)->endpoint->OpenBucket("absent");
   EXPECT_EQ(Head(*absent, "k").error().code(), Code::kNotFound) << "a bucket that does not exist is an error";
+  EXPECT_EQ(absent->Identity(), (*embedded)->server->endpoint() + "/absent") << "buckets of other endpoints differ";
   auto there = Head(*(*bucket)->store, "absent");
   ASSERT_TRUE(there) << there.error().ToString();
   EXPECT_FALSE(*there);

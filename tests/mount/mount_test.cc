@@ -11,6 +11,8 @@
 #include <fstream>
 #include <thread>
 
+#include "millrace/base/files.h"
+#include "millrace/base/json.h"
 #include "millrace/base/random.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
@@ -393,12 +395,28 @@ TEST_F(MountTest, ModesAndOwners) {
   Check("stat -c '%u %g %a' d d/f", "12 34 750\n12 34 640\n");
 }
 
-TEST_F(MountTest, PrefixesAndTheDiskCache) {
+TEST_F(MountTest, APrefixIsARoot) {
   mount_->Put("a/b/f", "inside");
-  MustMount({"--prefix", "a/b", "--cache", (mount_->scratch() / "cache").string()});
+  MustMount({"--prefix", "a/b"});
   Check("cat f", "inside");
   Check("ls", "f\n");
   MustUmount();
+}
+
+TEST_F(MountTest, TheNextMountFindsWhatTheDiskCacheHas) {
+  mount_->Put("f", Noise(3'000'000));
+  const std::string cache = (mount_->scratch() / "cache").string();
+  for (const bool first : {true, false}) {
+    MustMount({"--cache", cache});
+    Check("cat f > ../copy");
+    EXPECT_EQ(std::filesystem::file_size(mount_->scratch() / "copy"), 3'000'000u);
+    const auto told = mount_->Run({"stats", mount_->point().string(), "--json"});
+    const Json stats = ParseJson(told.output, "stats").value();
+    EXPECT_EQ(stats["cache"]["bytes_fetched"], first ? 3'000'000 : 0);
+    EXPECT_EQ(stats["cache"]["disk_hits"] > 0, !first);
+    MustUmount();
+  }
+  EXPECT_EQ(*ReadFile(mount_->scratch() / "copy"), mount_->Object("f"));
 }
 
 /// docs/formats/mount-hints.md, as it stands.
