@@ -45,7 +45,8 @@ class ListedDirectory final : public Directory {
     MutexLock lock(mutex_);
     if (cookie == 0) Restart();
     std::uint64_t number = cookie >> kIndexBits, index = cookie & ((1u << kIndexBits) - 1);
-    while (MR_TRY(LoadPage(number, call))) {
+    bool visited = false;
+    while ((!visited || HasPage(number)) && MR_TRY(LoadPage(number, call))) {
       for (; index < page_.size(); ++index) {
         const ListedName& listed = page_[index];
         DirectoryEntry entry{.name = listed.name,
@@ -53,6 +54,7 @@ class ListedDirectory final : public Directory {
                              .next_cookie = (number << kIndexBits) + index + 1,
                              .entry = {}};
         if (!emit(listed, entry)) return {};
+        visited = true;
       }
       ++number;
       index = 0;
@@ -66,6 +68,11 @@ class ListedDirectory final : public Directory {
     listing_.reset();
     stream_.reset();
     local_.clear();
+  }
+
+  /// True when the page after the current one can be loaded without waiting.
+  bool HasPage(std::uint64_t number) MR_REQUIRES(mutex_) {
+    return number + 1 == begins_.size() && stream_ && stream_->ready();
   }
 
   /// Makes page `number` the current one; false when the directory ends before it.

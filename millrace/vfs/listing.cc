@@ -27,6 +27,7 @@ object::ListRequest Listing::NextRequest() const {
 
 std::vector<ListedName> Listing::Accept(object::ListPage page, TimePoint as_of) {
   if (position_.start_after.empty() && !directory_.empty()) LearnMarker(page, as_of);
+  const bool below = !page.objects.empty() || !page.common_prefixes.empty();
   std::vector<ListedName> names;
   auto object = page.objects.begin();
   auto prefix = page.common_prefixes.begin();
@@ -48,6 +49,10 @@ std::vector<ListedName> Listing::Accept(object::ListPage page, TimePoint as_of) 
   done_ = continuation_.empty();
   if (done_) ReleaseHeld("", names);
   for (const ListedName& listed : names) cache_.Put(directory_ + listed.name, listed.metadata);
+  if (below && !directory_.empty()) {
+    cache_.Put(std::string_view(directory_).substr(0, directory_.size() - 1),
+               {.state = Metadata::State::kDirectory, .as_of = as_of});
+  }
   if (done_ && start_after_.empty()) cache_.PutComplete(directory_, began_);
   return names;
 }

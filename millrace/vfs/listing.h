@@ -15,8 +15,9 @@ struct ListedName {
 };
 
 /// Reads a directory's listing once, from the start or from a remembered position, and remembers what it sees in the
-/// MetadataCache. Where a file and a directory share a name, only the directory is shown: files whose name might still
-/// turn up as a directory ("a" before "a-b" and "a/") are held back until that is decided. One owner.
+/// MetadataCache, the directory itself included. Where a file and a directory share a name, only the directory is
+/// shown: files whose name might still turn up as a directory ("a" before "a-b" and "a/") are held back until that is
+/// decided. One owner.
 class Listing {
  public:
   /// Where a page begins; pages can be read again from it.

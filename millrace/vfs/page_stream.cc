@@ -159,6 +159,12 @@ void PageStream::Cut(const object::ListPage& page) {
   }
 }
 
+bool PageStream::ready() {
+  MutexLock lock(mutex_);
+  const Piece& piece = pieces_.front();
+  return !piece.pages.empty() || piece.error || piece.done;
+}
+
 Result<PageStream::Page> PageStream::Next(const object::Call& call) {
   Ask();
   Page page;

@@ -50,6 +50,8 @@ class PageStream {
 
   /// Asks for the first page already. Does not block.
   void Start();
+  /// False when Next would wait.
+  bool ready() MR_EXCLUDES(mutex_);
   /// The next page; call until one is the last. Blocks; the error of a page comes in its place, and the same again.
   Result<Page> Next(const object::Call& call);
 

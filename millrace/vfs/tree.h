@@ -140,9 +140,11 @@ struct DirectoryEntry {
 /// Thread-safe; blocks on the network at page ends.
 class Directory {
  public:
-  /// False ends the pass; that entry then counts as not seen.
+  /// False ends the reading; that entry then counts as not seen.
   using Visit = std::function<bool(const DirectoryEntry&)>;
   virtual ~Directory() = default;
+  /// Visits one entry at least, unless the directory ends at `cookie`; stops rather than waits where the store has not
+  /// told more yet, so that a caller works on what there is meanwhile.
   virtual Status Read(std::uint64_t cookie, const Visit& visit, object::Call call = {}) = 0;
   /// Likewise; each entry seen is looked up, as by Tree::Lookup.
   virtual Status ReadPlus(std::uint64_t cookie, const Visit& visit, object::Call call = {}) = 0;

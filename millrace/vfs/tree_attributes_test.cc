@@ -71,9 +71,8 @@ TEST_F(TreeAttributesTest, OnlyMarkedDirectoriesCostHeads) {
   auto modes = [&](InodeId id) {
     std::map<std::string, std::uint32_t> modes;
     auto directory = *d.tree->OpenDirectory(id);
-    EXPECT_TRUE(directory->ReadPlus(0, [&](const DirectoryEntry& entry) {
+    EXPECT_TRUE(Driver::ReadToEnd(*directory, [&](const DirectoryEntry& entry) {
       modes[std::string(entry.name)] = entry.entry.attributes.permissions;
-      return true;
     }));
     return modes;
   };
@@ -236,6 +235,20 @@ TEST_F(TreeAttributesTest, ARenameKeepsWhatTheObjectHas) {
   ASSERT_TRUE(d.Mkdir("m"));
   ASSERT_TRUE(d.Rename("fresh", "m/fresh"));
   EXPECT_EQ(d.Object("m/"), "") << "a file that just got its name needs no stored time";
+}
+
+TEST_F(TreeAttributesTest, AListingProvesItsDirectory) {
+  Driver d({.stored_attributes = StoredAttributesPolicy::kNever});
+  d.Put("dir/file", "");
+  const auto id = *d.Walk("dir");
+  d.clock.Advance(std::chrono::milliseconds(900));
+  auto directory = *d.tree->OpenDirectory(id);
+  ASSERT_TRUE(Driver::ReadToEnd(*directory, [](const DirectoryEntry&) {}));
+  d.clock.Advance(std::chrono::milliseconds(900));
+  const auto heads = d.store->calls(object::Operation::kHead), lists = d.store->calls(object::Operation::kList);
+  EXPECT_TRUE((*d.tree->Lookup(kRootInode, "dir")).has_value());
+  EXPECT_EQ(d.store->calls(object::Operation::kHead), heads);
+  EXPECT_EQ(d.store->calls(object::Operation::kList), lists);
 }
 
 TEST_F(TreeAttributesTest, NeverStoresAndReadsNothing) {

@@ -152,9 +152,8 @@ Model Snapshot(Driver& driver) {
   auto visit = [&](auto& self, const std::string& directory) -> void {
     auto opened = driver.tree->OpenDirectory(*driver.Walk(directory));
     std::vector<std::pair<std::string, Attributes>> entries;
-    Status read = (*opened)->ReadPlus(0, [&](const DirectoryEntry& entry) {
+    Status read = Driver::ReadToEnd(**opened, [&](const DirectoryEntry& entry) {
       entries.emplace_back(directory + std::string(entry.name), entry.entry.attributes);
-      return true;
     });
     EXPECT_TRUE(read) << read.error().ToString();
     for (const auto& [path, attributes] : entries) {

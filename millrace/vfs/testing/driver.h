@@ -126,11 +126,22 @@ class Driver {
   Result<std::vector<std::string>> List(std::string_view path = "") {
     auto directory = MR_TRY(tree->OpenDirectory(MR_TRY(Walk(path))));
     std::vector<std::string> names;
-    MR_TRY(directory->ReadPlus(0, [&](const DirectoryEntry& entry) {
+    MR_TRY(ReadToEnd(*directory, [&](const DirectoryEntry& entry) {
       names.push_back(std::string(entry.name) + (entry.kind == Kind::kDirectory ? "/" : ""));
-      return true;
     }));
     return names;
+  }
+  static Status ReadToEnd(Directory& directory, const std::function<void(const DirectoryEntry&)>& visit) {
+    std::uint64_t cookie = 0;
+    for (bool more = true; more;) {
+      more = false;
+      MR_TRY(directory.ReadPlus(cookie, [&](const DirectoryEntry& entry) {
+        visit(entry);
+        cookie = entry.next_cookie;
+        return more = true;
+      }));
+    }
+    return {};
   }
 
   // What another client does.
