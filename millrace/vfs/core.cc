@@ -27,7 +27,8 @@ Core::Core(object::Store& s, cache::BlockCache& c, MemoryBudget& b, std::unique_
            .trust = options.metadata_ttl,
            .guess = {},
            .has_bytes = [this](const std::string& path, const std::string& etag) { return MayHavePages(path, etag); }}),
-      resolver(store, metadata, attributes, ahead, clock) {}
+      walk(store, clock, {.trust = options.metadata_ttl, .parallel = options.parallel_listing}),
+      resolver(store, metadata, attributes, ahead, walk, clock) {}
 
 Kind KindOf(const Metadata& state) {
   if (state.is_directory()) return Kind::kDirectory;
@@ -177,6 +178,7 @@ Writer::Environment Core::WriterEnvironment() {
 
 void Core::OnPublished(Inode& inode, Metadata now) {
   auto path = table.PathOf(inode);
+  walk.Forget();
   table.SetLocal(inode, false);
   MutexLock lock(inode.mutex);
   now.complete = true;
@@ -343,6 +345,7 @@ Result<Metadata> Core::StateAt(const Place& place, const object::Call& call) {
 }
 
 void Core::TouchDirectory(InodeId directory) {
+  walk.Forget();
   auto inode = table.Find(directory);
   if (!inode) return;
   MutexLock lock((*inode)->mutex);

@@ -14,6 +14,7 @@
 #include "millrace/vfs/resolver.h"
 #include "millrace/vfs/staging_area.h"
 #include "millrace/vfs/tree.h"
+#include "millrace/vfs/walk_ahead.h"
 #include "millrace/vfs/writer.h"
 
 namespace millrace::vfs {
@@ -43,6 +44,7 @@ struct Core {
   MetadataCache metadata;
   AttributeStore attributes;
   FileReadahead ahead;
+  WalkAhead walk;
   Resolver resolver;
   PathGate gate;
   std::atomic<int> sequential_readers = 0;

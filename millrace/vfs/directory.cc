@@ -86,13 +86,15 @@ class ListedDirectory final : public Directory {
     }
     // A page that is read again ends where it ended before.
     const bool again = number + 1 < begins_.size();
+    if (number == 0 && !again) stream_ = core_->walk.Take(key);
     if (!stream_ || again) {
-      stream_ = std::make_unique<PageStream>(core_->store, core_->clock, key, listing_->position().start_after,
+      stream_ = std::make_shared<PageStream>(core_->store, core_->clock, key, listing_->position().start_after,
                                              again ? begins_[number + 1].start_after : "",
                                              PageStream::Options{.parallel = core_->options.parallel_listing});
     }
     std::vector<ListedName> page = MR_TRY(NextNames(again, call));
     if (again) stream_.reset();
+    if (!again) core_->walk.OnPage(key, page, number == 0);
     MR_TRY(core_->attributes.Complete(key, page, call));
     page_ = std::move(page);
     if (number == 0) AddLocalNames();
@@ -133,7 +135,7 @@ class ListedDirectory final : public Directory {
   std::uint64_t current_ MR_GUARDED_BY(mutex_) = kNone;
   std::vector<ListedName> page_ MR_GUARDED_BY(mutex_);
   std::optional<Listing> listing_ MR_GUARDED_BY(mutex_);
-  std::unique_ptr<PageStream> stream_ MR_GUARDED_BY(mutex_);  ///< what comes after the current page
+  std::shared_ptr<PageStream> stream_ MR_GUARDED_BY(mutex_);  ///< what comes after the current page
   std::set<std::string> local_ MR_GUARDED_BY(mutex_);         ///< names shown on the first page already
 };
 

@@ -27,6 +27,7 @@ object::ListRequest Listing::NextRequest() const {
 
 std::vector<ListedName> Listing::Accept(object::ListPage page, TimePoint as_of) {
   if (position_.start_after.empty() && !directory_.empty()) LearnMarker(page, as_of);
+  began_ = std::min(began_, as_of);
   const bool below = !page.objects.empty() || !page.common_prefixes.empty();
   std::vector<ListedName> names;
   auto object = page.objects.begin();

@@ -52,7 +52,7 @@ class Listing {
   const std::string start_after_;
   Position position_;
   std::string continuation_;
-  TimePoint began_;
+  TimePoint began_;  ///< no page is older
   bool done_ = false;
 };
 

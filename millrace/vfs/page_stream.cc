@@ -159,10 +159,28 @@ void PageStream::Cut(const object::ListPage& page) {
   }
 }
 
-bool PageStream::ready() {
-  MutexLock lock(mutex_);
+bool PageStream::Ready() const {
   const Piece& piece = pieces_.front();
   return !piece.pages.empty() || piece.error || piece.done;
+}
+
+bool PageStream::ready() {
+  MutexLock lock(mutex_);
+  return Ready();
+}
+
+bool PageStream::AwaitPage(const object::Call& call) {
+  auto ready = [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return Ready(); };
+  return call.deadline.infinite() ? changed_.Wait(mutex_, call.stop, ready)
+                                  : changed_.WaitUntil(mutex_, call.deadline.at(), call.stop, ready);
+}
+
+std::optional<TimePoint> PageStream::Proof(const object::Call& call) {
+  MutexLock lock(mutex_);
+  if (!AwaitPage(call) || pieces_.front().pages.empty()) return std::nullopt;
+  const Page& page = pieces_.front().pages.front();
+  if (page.page.objects.empty() && page.page.common_prefixes.empty()) return std::nullopt;
+  return page.as_of;
 }
 
 Result<PageStream::Page> PageStream::Next(const object::Call& call) {
@@ -179,10 +197,7 @@ Result<PageStream::Page> PageStream::Next(const object::Call& call) {
         pieces_.pop_front();
         continue;
       }
-      auto ready = [&]() MR_NO_THREAD_SAFETY_ANALYSIS { return !piece.pages.empty() || piece.error || piece.done; };
-      const bool woken = call.deadline.infinite() ? changed_.Wait(mutex_, call.stop, ready)
-                                                  : changed_.WaitUntil(mutex_, call.deadline.at(), call.stop, ready);
-      if (!woken) {
+      if (!AwaitPage(call)) {
         return Fail(call.stop.stop_requested() ? Code::kCancelled : Code::kDeadlineExceeded, "listing {}", prefix_);
       }
     }

@@ -52,6 +52,8 @@ class PageStream {
   void Start();
   /// False when Next would wait.
   bool ready() MR_EXCLUDES(mutex_);
+  /// When the store was asked for the first page that waits; nothing when it is empty, or none comes. Blocks.
+  std::optional<TimePoint> Proof(const object::Call& call) MR_EXCLUDES(mutex_);
   /// The next page; call until one is the last. Blocks; the error of a page comes in its place, and the same again.
   Result<Page> Next(const object::Call& call);
 
@@ -66,6 +68,8 @@ class PageStream {
   };
   using Pieces = std::list<Piece>;
 
+  bool Ready() const MR_REQUIRES(mutex_);
+  bool AwaitPage(const object::Call& call) MR_REQUIRES(mutex_);
   void Ask() MR_EXCLUDES(mutex_);
   Piece* NextToAsk() MR_REQUIRES(mutex_);
   void Take(Piece& piece, Result<object::ListPage> answer, TimePoint asked) MR_REQUIRES(mutex_);

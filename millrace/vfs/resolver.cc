@@ -33,6 +33,11 @@ Result<Metadata> Resolver::Find(const std::string& path, object::Call call) {
 Result<Metadata> Resolver::FindState(const std::string& path, const object::Call& call) {
   if (auto known = cache_.Find(path)) return *known;
   if (auto confirmed = ahead_.Confirm(path, call)) return *confirmed;
+  if (auto proved = walk_.Confirm(path + "/", call)) {
+    Metadata found{.state = Metadata::State::kDirectory, .as_of = *proved};
+    cache_.Put(path, found);
+    return found;
+  }
   const std::string directory(DirectoryOf(path));
   const Way way = Choose(directory, path);
   if (way != Way::kAskForName) {

@@ -10,6 +10,7 @@
 #include "millrace/vfs/attribute_store.h"
 #include "millrace/vfs/file_readahead.h"
 #include "millrace/vfs/metadata_cache.h"
+#include "millrace/vfs/walk_ahead.h"
 
 namespace millrace::vfs {
 
@@ -18,8 +19,8 @@ namespace millrace::vfs {
 class Resolver {
  public:
   Resolver(object::Store& store, MetadataCache& cache, AttributeStore& attributes, FileReadahead& ahead,
-           const Clock& clock)
-      : store_(store), cache_(cache), attributes_(attributes), ahead_(ahead), clock_(clock) {}
+           WalkAhead& walk, const Clock& clock)
+      : store_(store), cache_(cache), attributes_(attributes), ahead_(ahead), walk_(walk), clock_(clock) {}
 
   /// Absence is an answer; what there is comes complete with its attributes. A directory shadows a file of the same
   /// name.
@@ -47,6 +48,7 @@ class Resolver {
   MetadataCache& cache_;
   AttributeStore& attributes_;
   FileReadahead& ahead_;
+  WalkAhead& walk_;
   const Clock& clock_;
   Mutex mutex_;
   std::unordered_map<std::string, Asked> asked_ MR_GUARDED_BY(mutex_);
