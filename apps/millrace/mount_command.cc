@@ -16,6 +16,7 @@
 #include "apps/millrace/mount_stats.h"
 #include "millrace/base/text.h"
 #include "millrace/cache/block_cache.h"
+#include "millrace/object/all_buckets.h"
 #include "millrace/vfs/rename_journal.h"
 #include "millrace/vfs/tree.h"
 
@@ -54,12 +55,14 @@ Result<Duration> ParseTtl(const std::string& text, Duration otherwise) {
   return ParseDuration(text);
 }
 
-Result<vfs::Options> TreeOptions(const MountFlags& flags, const std::string& key, const Logger& log) {
+Result<vfs::Options> TreeOptions(const MountFlags& flags, const object::Url& url, const std::string& key,
+                                 const Logger& log) {
   vfs::Options options{.prefix = key, .read_only = flags.read_only, .log = log};
   if (!options.prefix.empty() && !options.prefix.ends_with('/')) options.prefix += '/';
   options.prefix += flags.prefix;
   if (!options.prefix.empty() && !options.prefix.ends_with('/')) options.prefix += '/';
   if (options.prefix.starts_with('/')) return Fail(Code::kInvalidArgument, "--prefix must not begin with '/'");
+  options.buckets_at_top = url.scheme == object::Url::Scheme::kS3 && url.bucket.empty() && options.prefix.empty();
   options.metadata_ttl = MR_TRY(ParseTtl(flags.metadata_ttl, options.metadata_ttl));
   options.negative_ttl =
       MR_TRY(ParseTtl(flags.negative_ttl, flags.metadata_ttl.empty() ? options.negative_ttl : options.metadata_ttl));
@@ -99,13 +102,12 @@ std::uint64_t DefaultStagingLimit(std::filesystem::path directory) {
   return error ? 1 * kGiB : std::max<std::uint64_t>(space.available / 4, 64 * kMiB);
 }
 
-/// The bucket and its service: the same bucket name elsewhere is another store.
-std::string StoreName(const Context& context, const object::Store& store) {
-  std::string endpoint = context.globals.connect.endpoint_url;
-  for (const char* name : {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}) {
-    if (const char* value = std::getenv(name); endpoint.empty() && value != nullptr) endpoint = value;
+/// The bucket, or with `s3://` alone all buckets.
+Result<object::Location> OpenRoot(object::Connection& connection, const object::Url& url) {
+  if (url.scheme == object::Url::Scheme::kS3 && url.bucket.empty()) {
+    return object::Location{MR_TRY(object::OpenAllBuckets(connection)), ""};
   }
-  return fmt::format("{} {}", store.Describe(), endpoint);
+  return object::Locate(connection, url.ToString());
 }
 
 void AddStaging(const MountFlags& flags, const std::string& target, vfs::Options& options) {
@@ -130,10 +132,10 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
   MR_TRY(mount::PrepareMountPoint(point));
   const object::Url url = MR_TRY(object::ParseUrl(flags.url));
   auto connection = MR_TRY(context.Connect());
-  object::Location root = MR_TRY(object::Locate(*connection, flags.url));
-  vfs::Options options = MR_TRY(TreeOptions(flags, root.key, log));
+  object::Location root = MR_TRY(OpenRoot(*connection, url));
+  vfs::Options options = MR_TRY(TreeOptions(flags, url, root.key, log));
   MR_TRY(CheckRoot(url, options.prefix));
-  AddStaging(flags, StoreName(context, *root.store), options);
+  AddStaging(flags, root.store->Identity(), options);
 
   const std::uint64_t total = context.globals.memory_budget;
   const int threads = std::clamp(static_cast<int>(total / 8 / kThreadBytes), 2, flags.threads);
@@ -194,11 +196,11 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
 /// Finishes what earlier mounts left behind, without mounting.
 Status Recover(const Context& context, const MountFlags& flags) {
   auto connection = MR_TRY(context.Connect());
-  object::Location root = MR_TRY(object::Locate(*connection, flags.url));
-  vfs::Options options = MR_TRY(TreeOptions(flags, root.key, context.log()));
-  AddStaging(flags, StoreName(context, *root.store), options);
-  auto renames = MR_TRY(vfs::RecoverRenames(*root.store, options.prefix, options.owner, options.owner_alive,
-                                            *options.clock, {.stop = context.stop}));
+  const object::Url url = MR_TRY(object::ParseUrl(flags.url));
+  object::Location root = MR_TRY(OpenRoot(*connection, url));
+  vfs::Options options = MR_TRY(TreeOptions(flags, url, root.key, context.log()));
+  AddStaging(flags, root.store->Identity(), options);
+  auto renames = MR_TRY(vfs::RecoverAllRenames(*root.store, options, {.stop = context.stop}));
   MemoryBudget budget(context.globals.memory_budget);
   auto cache = MR_TRY(cache::BlockCache::Open(*root.store, budget, {.memory_bytes = budget.total() / 4}));
   // A tree that opens publishes what is staged, and logs what it published and what it could not.

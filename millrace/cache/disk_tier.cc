@@ -12,6 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kSample = 32;  ///< entries, of which the one used longest ago makes room
 
 }  // namespace
@@ -39,7 +40,9 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(Options options) {
   std::unique_ptr<DiskTier> tier(new DiskTier(std::move(options), layout, std::move(index)));
   for (std::size_t shard = 0; shard < layout.shards; ++shard) {
     const fs::path path = tier->options_.directory / fmt::format("blocks-{:02}", shard);
-    tier->files_.push_back(MR_TRY(OpenFile(path, O_RDWR | O_CREAT, 0600)));
+    UniqueFd file = MR_TRY(OpenFile(path, O_RDWR | O_CREAT, 0600));
+    auto direct = OpenFile(path, O_RDONLY | O_DIRECT);
+    tier->shards_.push_back({std::move(file), direct ? *std::move(direct) : UniqueFd()});
   }
   return tier;
 }
@@ -63,12 +66,22 @@ std::int64_t DiskTier::Now() const {
   return std::chrono::nanoseconds(options_.clock->Wall().time_since_epoch()).count();
 }
 
+/// Whole pages come straight into the caller's memory where that begins at a page: what is read from here is kept by
+/// whoever reads it, so the kernel need not keep it too.
+Status DiskTier::Read(const Found& found, MutableByteSpan into) const {
+  const auto& [file, direct] = shards_[found.place.shard];
+  const std::uint64_t offset = OffsetOf(found.place, found.way);
+  const bool at_page = reinterpret_cast<std::uintptr_t>(into.data()) % kPage == 0;
+  const std::size_t whole = direct && at_page ? into.size() / kPage * kPage : 0;
+  if (whole > 0) MR_TRY(ReadExactly(direct.get(), into.first(whole), offset, "cache block"));
+  return ReadExactly(file.get(), into.subspan(whole), offset + whole, "cache block");
+}
+
 DiskTier::Outcome DiskTier::Load(const BlockId& id, MutableByteSpan into) {
   const auto found = Find(id);
   if (!found) return Outcome::kMiss;
   const auto& [place, way, entry] = *found;
-  if (entry.length == into.size() &&
-      ReadExactly(files_[place.shard].get(), into, OffsetOf(place, way), "cache block") && Crc32c(into) == entry.crc) {
+  if (entry.length == into.size() && Read(*found, into) && Crc32c(into) == entry.crc) {
     index_->Touch(place, way, Now());
     return Outcome::kHit;
   }
@@ -118,7 +131,7 @@ Status DiskTier::Put(DiskIndex::Head& head, const BlockId& id, ByteSpan bytes) {
   const std::uint64_t on_disk = BytesOnDisk(bytes.size());
   MR_TRY(MakeRoom(head, place.shard, on_disk));
   const std::uint64_t offset = OffsetOf(place, way);
-  Status written = WriteFully(files_[place.shard].get(), bytes, offset, "cache block");
+  Status written = WriteFully(shards_[place.shard].file.get(), bytes, offset, "cache block");
   if (written) {
     written = index_->Write(
         place, way,
@@ -164,7 +177,7 @@ Status DiskTier::MakeRoom(DiskIndex::Head& head, std::size_t shard, std::uint64_
 }
 
 void DiskTier::GiveBack(std::size_t shard, std::uint64_t offset, std::uint64_t length) {
-  ::fallocate(files_[shard].get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+  ::fallocate(shards_[shard].file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
               static_cast<off_t>(length));
 }
 

@@ -53,6 +53,7 @@ class DiskTier {
 
   DiskTier(Options options, const DiskLayout& layout, std::unique_ptr<DiskIndex> index);
   std::optional<Found> Find(const BlockId& id) const;
+  Status Read(const Found& found, MutableByteSpan into) const;
   std::uint64_t OffsetOf(DiskIndex::Place place, std::size_t way) const;
   std::int64_t Now() const;
 
@@ -68,7 +69,11 @@ class DiskTier {
   const DiskLayout layout_;
   const std::uint64_t shard_bytes_;  ///< at most, on the disk
   const std::unique_ptr<DiskIndex> index_;
-  std::vector<UniqueFd> files_;  ///< of each shard: its slots
+  struct Slots {
+    UniqueFd file;
+    UniqueFd direct;  ///< the same without the kernel's cache, where the file system can
+  };
+  std::vector<Slots> shards_;
   std::atomic<bool> failing_ = false;
 };
 

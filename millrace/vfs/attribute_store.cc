@@ -22,8 +22,12 @@ bool LostRace(const Error& error) {
 
 }  // namespace
 
-std::string AttributeStore::MarkerKey(const std::string& directory) {
-  return directory.empty() ? std::string(kHiddenName) + "/root" : directory;
+bool AttributeStore::IsWholeBucket(const std::string& directory) const {
+  return directory.empty() || (buckets_at_top_ && directory.find('/') + 1 == directory.size());
+}
+
+std::string AttributeStore::MarkerKey(const std::string& directory) const {
+  return IsWholeBucket(directory) ? fmt::format("{}{}/root", directory, kHiddenName) : directory;
 }
 
 Metadata AttributeStore::FromHead(const object::ObjectInfo& info, TimePoint as_of) const {
@@ -116,7 +120,7 @@ Status AttributeStore::Mark(const std::string& directory, const object::Call& ca
 }
 
 Status AttributeStore::Keep(const std::string& directory, const object::Call& call) {
-  if (directory == root_) return {};
+  if (directory == root_ || IsWholeBucket(directory)) return {};
   if (auto known = cache_.FindMarker(directory); known && *known != MetadataCache::Marker::kNone) return {};
   if (MR_TRY(HeadMarker(directory, call))) return {};
   auto put = object::Put(store_, MarkerKey(directory), {}, {.if_none_match = true}, call);

@@ -24,8 +24,13 @@ class AttributeStore {
  public:
   /// `root`: of the tree. The others must outlive this.
   AttributeStore(object::Store& store, MetadataCache& cache, const Clock& clock, std::string root,
-                 StoredAttributesPolicy policy)
-      : store_(store), cache_(cache), clock_(clock), root_(std::move(root)), policy_(policy) {}
+                 StoredAttributesPolicy policy, bool buckets_at_top = false)
+      : store_(store),
+        cache_(cache),
+        clock_(clock),
+        root_(std::move(root)),
+        buckets_at_top_(buckets_at_top),
+        policy_(policy) {}
 
   /// What a Head says about a file.
   Metadata FromHead(const object::ObjectInfo& info, TimePoint as_of) const;
@@ -54,7 +59,8 @@ class AttributeStore {
   /// What the marker of a marked directory holds.
   static constexpr std::string_view kMarkBody = "{\"millrace\":\"directory\",\"entries\":\"have attributes\"}\n";
   /// The object that stands for a directory.
-  static std::string MarkerKey(const std::string& directory);
+  bool IsWholeBucket(const std::string& directory) const;
+  std::string MarkerKey(const std::string& directory) const;
 
  private:
   Result<bool> IsMarked(const std::string& directory, const object::Call& call);
@@ -65,6 +71,7 @@ class AttributeStore {
   MetadataCache& cache_;
   const Clock& clock_;
   const std::string root_;
+  const bool buckets_at_top_;
   const StoredAttributesPolicy policy_;
 };
 

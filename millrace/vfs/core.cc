@@ -20,7 +20,7 @@ Core::Core(object::Store& s, cache::BlockCache& c, MemoryBudget& b, std::unique_
       staging(std::move(area)),
       table(options.prefix),
       metadata(*options.clock, options.metadata_ttl, options.negative_ttl, options.metadata_entries),
-      attributes(store, metadata, *options.clock, options.prefix, options.stored_attributes),
+      attributes(store, metadata, *options.clock, options.prefix, options.stored_attributes, options.buckets_at_top),
       ahead(
           store, cache, metadata, attributes, clock,
           {.most_bytes = std::min(options.max_readahead, cache.capacity() / 4),

@@ -38,13 +38,19 @@ class DirectoryRename {
   }
 
   Status Run() {
+    for (const std::string& path : {record_.from, record_.to}) {
+      if (core_.options.buckets_at_top && path == JournalRoot(core_.options, path)) {
+        return Fail(Code::kPermissionDenied, "{} is a bucket, or would be one: buckets keep their names", path);
+      }
+    }
     MR_TRY(PublishBelow());
     MR_TRY(List(listed_));
     MR_TRY(CheckNames());
     MR_TRY(CheckTargetEmpty());
     MR_TRY(core_.attributes.Keep(std::string(DirectoryOf(from_.path)), call_));
     MR_TRY(MarkParent());
-    RenameJournal journal = MR_TRY(RenameJournal::Begin(core_.store, core_.options.prefix, record_, call_));
+    RenameJournal journal =
+        MR_TRY(RenameJournal::Begin(core_.store, JournalRoot(core_.options, record_.from), record_, call_));
     journal_ = &journal;
     touched_ = core_.clock.Now();
     if (Status copied = CopyAll(); !copied) return RollBack(copied.error());

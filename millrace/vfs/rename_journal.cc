@@ -228,4 +228,34 @@ Result<RecoveredRenames> RecoverRenames(object::Store& store, const std::string&
   return counts;
 }
 
+Result<RecoveredRenames> RecoverAllRenames(object::Store& store, const Options& options, const object::Call& call) {
+  std::vector<std::string> roots = {options.prefix};
+  if (options.buckets_at_top) {
+    roots.clear();
+    auto collect = [&](const object::ListPage& page) {
+      roots.insert(roots.end(), page.common_prefixes.begin(), page.common_prefixes.end());
+      return true;
+    };
+    MR_TRY(object::ListAll(store, {.prefix = options.prefix, .delimiter = "/"}, collect, call));
+  }
+  RecoveredRenames sum;
+  for (const std::string& root : roots) {
+    auto done = RecoverRenames(store, root, options.owner, options.owner_alive, *options.clock, call);
+    if (!done && roots.size() == 1) return done;
+    if (!done) {  // one bucket of many that may not be read
+      options.log.Debug("renames in a bucket could not be looked for", {{"bucket", root}, {"reason", done.error()}});
+      continue;
+    }
+    sum.finished += done->finished;
+    sum.rolled_back += done->rolled_back;
+    sum.left += done->left;
+  }
+  return sum;
+}
+
+std::string JournalRoot(const Options& options, std::string_view path) {
+  if (!options.buckets_at_top) return options.prefix;
+  return std::string(path.substr(0, path.find('/', options.prefix.size()) + 1));
+}
+
 }  // namespace millrace::vfs

@@ -64,6 +64,11 @@ struct RecoveredRenames {
 Result<RecoveredRenames> RecoverRenames(object::Store& store, const std::string& root, const std::string& owner,
                                         const OwnerAlive& alive, const Clock& clock, const object::Call& call = {});
 
+/// The same for a whole tree.
+Result<RecoveredRenames> RecoverAllRenames(object::Store& store, const Options& options, const object::Call& call = {});
+/// Where a tree keeps the record of a rename of `path`.
+std::string JournalRoot(const Options& options, std::string_view path);
+
 /// Deletes the sources of a committed rename, as far as they still are what was copied.
 Status DeleteSources(object::Store& store, const RenameRecord& record, const object::Call& call);
 /// Deletes the copies of a rename that was not committed.

@@ -322,6 +322,9 @@ class StoreTree final : public Tree {
     MR_TRY(core_->CheckWritable());
     while (true) {
       Place place = MR_TRY(core_->PlaceOf(parent, name));
+      if (core_->options.buckets_at_top && DirectoryOf(place.path).empty()) {
+        return Fail(Code::kPermissionDenied, "{}: at the top there are buckets only", place.path);
+      }
       MR_TRY(CheckNewName(DirectoryOf(place.path), name));
       place.pass = MR_TRY(core_->gate.Enter({place.path}, call.stop));
       if (MR_TRY(core_->PlaceOf(parent, name)).path == place.path) return place;
@@ -392,7 +395,7 @@ class StoreTree final : public Tree {
 };
 
 void RecoverLeftRenames(object::Store& store, const Options& options, const object::Call& call) {
-  auto done = RecoverRenames(store, options.prefix, options.owner, options.owner_alive, *options.clock, call);
+  auto done = RecoverAllRenames(store, options, call);
   if (!done) {
     options.log.Warning("renames that were cut off could not be looked for", {{"reason", done.error()}});
   } else if (done->finished + done->rolled_back + done->left > 0) {
@@ -408,7 +411,7 @@ Result<std::unique_ptr<Tree>> Tree::Open(object::Store& store, cache::BlockCache
   if (!options.prefix.empty() && !options.prefix.ends_with('/')) {
     return Fail(Code::kInvalidArgument, "the prefix \"{}\" must end with '/'", options.prefix);
   }
-  if (auto page = object::List(store, {.prefix = options.prefix, .max_keys = 1}, call); !page) {
+  if (auto page = object::List(store, {.prefix = options.prefix, .delimiter = "/", .max_keys = 1}, call); !page) {
     return Fail(page.error().Context(fmt::format("cannot list {}", store.Describe())));
   }
   if (!options.read_only) RecoverLeftRenames(store, options, call);

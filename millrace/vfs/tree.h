@@ -60,6 +60,9 @@ using OwnerAlive = std::function<std::optional<bool>(std::string_view owner)>;
 struct Options {
   std::string prefix;  ///< the root of the tree; empty, or ends with '/'
   bool read_only = false;
+  /// Directories at the top are buckets (object/all_buckets.h): they cannot be renamed, and what the tree writes down
+  /// for itself goes into each.
+  bool buckets_at_top = false;
   bool allow_delete = true, allow_overwrite = true;  ///< else kPermissionDenied
   StoredAttributesPolicy stored_attributes = StoredAttributesPolicy::kAuto;
   /// What files have that store no attributes.

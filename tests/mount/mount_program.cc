@@ -74,7 +74,11 @@ MountProgram::Ran MountProgram::Run(std::vector<std::string> arguments) {
 }
 
 MountProgram::Ran MountProgram::Mount(std::vector<std::string> flags) {
-  std::vector<std::string> arguments = {"mount", "s3://bucket", point().string(), "--log-file",
+  return MountUrl("s3://bucket", std::move(flags));
+}
+
+MountProgram::Ran MountProgram::MountUrl(const std::string& url, std::vector<std::string> flags) {
+  std::vector<std::string> arguments = {"mount", url, point().string(), "--log-file",
                                         (folder_.path() / "log").string()};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
   return Run(std::move(arguments));

@@ -34,6 +34,7 @@ class MountProgram {
   static std::filesystem::path program();
   /// Mounts the bucket on a fresh folder with these flags more; gives the folder.
   Ran Mount(std::vector<std::string> flags = {});
+  Ran MountUrl(const std::string& url, std::vector<std::string> flags = {});
   Ran Umount();
   /// Runs a shell command in the mount point.
   Ran Shell(const std::string& command);

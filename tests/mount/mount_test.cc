@@ -403,6 +403,23 @@ TEST_F(MountTest, APrefixIsARoot) {
   MustUmount();
 }
 
+TEST_F(MountTest, AllBucketsOfAnEndpointInOneTree) {
+  mount_->Put("f", "in the first");
+  ASSERT_EQ(mount_->Run({"mb", "s3://second"}).status, 0);
+  auto mounted = mount_->MountUrl("s3://");
+  ASSERT_EQ(mounted.status, 0) << mounted.output;
+  Check("ls", "bucket\nsecond\n");
+  Check("cat bucket/f", "in the first");
+  Check("mkdir bucket/d && echo x > bucket/d/x && chmod 600 bucket/d/x && mv bucket/d second/e && ls -R second",
+        "second:\ne\n\nsecond/e:\nx\n");
+  Check("stat -c %a second/e/x", "600\n");
+  Check("mv bucket/f second/ && cat second/f && ls bucket", "in the first");
+  Check("echo x 2>/dev/null > file || echo refused", "refused\n");
+  Check("mkdir new 2>/dev/null || rmdir second 2>/dev/null || mv bucket third 2>/dev/null || echo refused",
+        "refused\n");
+  MustUmount();
+}
+
 TEST_F(MountTest, TheNextMountFindsWhatTheDiskCacheHas) {
   mount_->Put("f", Noise(3'000'000));
   const std::string cache = (mount_->scratch() / "cache").string();
