@@ -310,10 +310,11 @@ void AddMount(CLI::App& app, Context& context) {
       AddCommand(app, context, "mount", "Mount a bucket, a prefix of one, or a folder as a file system",
                  "  millrace mount s3://corpus /mnt/corpus --read-only\n"
                  "  millrace mount s3://runs/llama /mnt/run --cache /var/cache/millrace --max-cache-size 100GiB\n"
+                 "  millrace mount s3:// /mnt/buckets\n"
                  "  millrace mount --check /mnt/corpus\n"
                  "  millrace umount /mnt/corpus",
                  [&context, flags] { return RunMount(context, *flags); });
-  mount->add_option("url", flags->url, "s3://bucket[/prefix], file:///folder or a path")->required();
+  mount->add_option("url", flags->url, "s3://bucket[/prefix], s3:// for all buckets, file:///folder or a path")->required();
   mount->add_option("directory", flags->directory, "An empty folder to mount on");
   mount->add_flag("--recover", flags->recover,
                   "Mount nothing: finish what mounts that were killed left behind, as the next mount would");
@@ -335,7 +336,7 @@ void AddMount(CLI::App& app, Context& context) {
       ->check(CLI::IsMember({"auto", "always", "never"}));
   mount->add_option("--prefix", flags->prefix, "Show only the keys below this prefix");
   mount->add_flag("--foreground", flags->foreground, "Stay in the terminal");
-  mount->add_option("--cache", flags->cache_directory, "Keep blocks in this folder, across mounts");
+  mount->add_option("--cache", flags->cache_directory, "Keep blocks in this folder; mounts may share it");
   AddBytes(*mount, "--max-cache-size", flags->max_cache, "Of that folder (default 20GiB)");
   mount->add_option(
       "--metadata-ttl", flags->metadata_ttl,
