@@ -1,6 +1,7 @@
 #include "apps/millrace/mount_fuse.h"
 
 #include <linux/fs.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
@@ -23,6 +24,7 @@ namespace millrace::mount {
 namespace {
 
 constexpr std::uint64_t kMaxRequest = 1 * kMiB;
+constexpr auto kLookForEnd = std::chrono::seconds(1);
 
 /// An open file as the kernel knows it.
 struct FileHandle {
@@ -36,7 +38,7 @@ struct Counted;
 
 class FuseServer final : public FuseMount, private RequestContext {
  public:
-  FuseServer(vfs::Tree& served, FuseOptions how) : RequestContext{served, std::move(how)} {}
+  FuseServer(vfs::Tree& served, FuseOptions how) : RequestContext{served, std::move(how), {}} {}
   ~FuseServer() override;
 
   Status Mount();
@@ -197,8 +199,13 @@ Status FuseServer::Serve(std::function<void()> live, std::stop_token stop) {
       woken.NotifyAll();
     });
     MutexLock lock(mutex);
-    woken.Wait(mutex, served, [&] { return stop.stop_requested(); });
-    if (!stop.stop_requested()) return;
+    while (!woken.WaitUntil(mutex, std::chrono::steady_clock::now() + kLookForEnd, served,
+                            [&] { return stop.stop_requested(); })) {
+      if (served.stop_requested()) return;
+      // Unmounted: reads that the kernel does not wait for any more must not keep the session.
+      if (pollfd device{fuse_session_fd(session_), 0, 0}; ::poll(&device, 1, 0) > 0) ended.request_stop();
+    }
+    ended.request_stop();
     fuse_session_exit(session_);
     while (!served.stop_requested()) {  // until it has looked
       pthread_kill(server, SIGUSR1);

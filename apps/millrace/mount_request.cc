@@ -48,7 +48,8 @@ bool IsAnAnswer(Code code) {
 
 }  // namespace
 
-Interruptible::Interruptible(fuse_req_t request) : request_(request) {
+Interruptible::Interruptible(fuse_req_t request)
+    : request_(request), at_end_(RequestContext::Of(request).ended.get_token(), [this] { stop_.request_stop(); }) {
   fuse_req_interrupt_func(request_, &OnInterrupt, this);
 }
 

@@ -4,6 +4,7 @@
 #define FUSE_USE_VERSION 312
 #include <fuse3/fuse_lowlevel.h>
 
+#include <functional>
 #include <optional>
 #include <stop_token>
 
@@ -16,11 +17,13 @@ namespace millrace::mount {
 struct RequestContext {
   vfs::Tree& tree;
   const FuseOptions options;
+  std::stop_source ended;  ///< the mount has: nobody waits for a reply any more
   static RequestContext& Of(fuse_req_t request) { return *static_cast<RequestContext*>(fuse_req_userdata(request)); }
 };
 
-/// Ends the wait of one request when the process behind it is being killed. Other signals do not: a read that fails
-/// with EINTR surprises most programs. Lives on the handler's stack, and is gone before the reply.
+/// Ends the wait of one request when the process behind it is being killed, or the mount has ended. Other signals do
+/// not: a read that fails with EINTR surprises most programs. Lives on the handler's stack, and is gone before the
+/// reply.
 class Interruptible {
  public:
   explicit Interruptible(fuse_req_t request);
@@ -33,6 +36,7 @@ class Interruptible {
   static void OnInterrupt(fuse_req_t request, void* self);
   const fuse_req_t request_;
   std::stop_source stop_;
+  const std::stop_callback<std::function<void()>> at_end_;
 };
 
 /// The process (not the thread) that sent the request; 0 when it cannot be told.

@@ -192,6 +192,7 @@ class Cache final : public BlockCache {
   }
 
   static object::GetOptions RangeOf(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length) {
+    if (length == version.size) return {.if_match = version.etag};  // stores tell the checksum of the whole only
     return {.range = object::ByteRange{offset, length}, .if_match = version.etag};
   }
 

@@ -21,6 +21,7 @@ const std::string_view kFaultHelp =
   reset=request                       reset the connection before the operation
   reset=answer                        do the operation, then reset the connection instead of answering
   reset=body                          reset the connection half-way through the answer's body
+  damage                              turn a bit in the middle of the request's body, or else of the answer's
   seed=7                              a rule of its own: another sequence of decisions
 
   op=GetObject|PutObject              only these operations (S3's names)
@@ -31,7 +32,7 @@ const std::string_view kFaultHelp =
 Example: --fault "latency=5ms..20ms; error=503,op=GetObject,rate=2%; reset=answer,op=PutObject,skip=10,count=1")";
 
 struct FaultPlan::Rule {
-  enum class Effect { kLatency, kBandwidth, kError, kCut };
+  enum class Effect { kLatency, kBandwidth, kError, kCut, kDamage };
   Effect effect = Effect::kLatency;
   Duration least{}, most{};
   std::uint64_t bytes_per_second = 0;
@@ -95,6 +96,8 @@ Result<Fault::Cut> ParseReset(std::string_view where) {
   return Fail(Code::kInvalidArgument, "reset takes request, answer or body, not \"{}\"", where);
 }
 
+constexpr std::byte kDamage{1};
+
 /// Spreads bytes over time.
 class Pacer {
  public:
@@ -120,10 +123,12 @@ class Pacer {
   std::uint64_t moved_ = 0;
 };
 
-class PacedRequest final : public http::ServerRequest {
+class FaultyRequest final : public http::ServerRequest {
  public:
-  PacedRequest(http::ServerRequest& inner, std::uint64_t rate, Clock& clock)
-      : inner_(inner), pacer_(rate, clock, inner.stop()) {}
+  FaultyRequest(http::ServerRequest& inner, const Fault& fault, Clock& clock)
+      : inner_(inner), pacer_(fault.bytes_per_second, clock, inner.stop()) {
+    if (fault.damage) damaged_at_ = inner.content_length().value_or(0) / 2;
+  }
   std::string_view method() const override { return inner_.method(); }
   std::string_view target() const override { return inner_.target(); }
   std::string_view path() const override { return inner_.path(); }
@@ -136,18 +141,24 @@ class PacedRequest final : public http::ServerRequest {
   Result<std::size_t> ReadBody(MutableByteSpan into) override {
     std::size_t got = MR_TRY(inner_.ReadBody(into.first(pacer_.Piece(into.size()))));
     pacer_.Moved(got);
+    if (damaged_at_ >= read_ && damaged_at_ < read_ + got) into[damaged_at_ - read_] ^= kDamage;
+    read_ += got;
     return got;
   }
 
  private:
   http::ServerRequest& inner_;
   Pacer pacer_;
+  std::uint64_t read_ = 0, damaged_at_ = UINT64_MAX;
 };
 
 class FaultyResponse final : public http::ServerResponse {
  public:
   FaultyResponse(http::ServerResponse& inner, const Fault& fault, std::stop_token stop, Clock& clock)
-      : inner_(inner), cut_(fault.cut), pacer_(fault.bytes_per_second, clock, std::move(stop)) {}
+      : inner_(inner),
+        cut_(fault.cut),
+        damages_(fault.damage),
+        pacer_(fault.bytes_per_second, clock, std::move(stop)) {}
 
   Status Send(int status, http::Headers headers, ByteSpan body) override {
     MR_TRY(Start(status, std::move(headers), body.size()));
@@ -157,13 +168,15 @@ class FaultyResponse final : public http::ServerResponse {
   Status Start(int status, http::Headers headers, std::optional<std::uint64_t> content_length) override {
     if (cut_ == Fault::Cut::kBeforeAnswer) return Break();
     left_ = content_length.value_or(0) / 2;
+    if (damages_) damaged_at_ = left_;
     return inner_.Start(status, std::move(headers), content_length);
   }
   Status Write(ByteSpan bytes) override {
     while (!bytes.empty()) {
       ByteSpan piece = bytes.first(MR_TRY(Allow(bytes.size())));
-      MR_TRY(inner_.Write(piece));
-      pacer_.Moved(piece.size());
+      const std::byte damaged = piece[0] ^ kDamage;
+      MR_TRY(inner_.Write(written_ == damaged_at_ ? ByteSpan(&damaged, 1) : piece));
+      Moved(piece.size());
       bytes = bytes.subspan(piece.size());
     }
     return {};
@@ -171,8 +184,13 @@ class FaultyResponse final : public http::ServerResponse {
   Status WriteFile(int fd, std::uint64_t offset, std::uint64_t length) override {
     while (length > 0) {
       std::uint64_t piece = MR_TRY(Allow(length));
-      MR_TRY(inner_.WriteFile(fd, offset, piece));
-      pacer_.Moved(piece);
+      if (std::byte byte; written_ == damaged_at_ && ::pread(fd, &byte, 1, static_cast<off_t>(offset)) == 1) {
+        byte ^= kDamage;
+        MR_TRY(inner_.Write(ByteSpan(&byte, 1)));
+      } else {
+        MR_TRY(inner_.WriteFile(fd, offset, piece));
+      }
+      Moved(piece);
       offset += piece;
       length -= piece;
     }
@@ -187,11 +205,17 @@ class FaultyResponse final : public http::ServerResponse {
   /// How many of `wanted` bytes may go out now.
   Result<std::uint64_t> Allow(std::uint64_t wanted) {
     wanted = pacer_.Piece(wanted);
+    if (damaged_at_ == written_) wanted = 1;
+    if (damaged_at_ > written_) wanted = std::min(wanted, damaged_at_ - written_);
     if (!CutsBody()) return wanted;
     if (left_ == 0) return Break();
     wanted = std::min(wanted, left_);
     left_ -= wanted;
     return wanted;
+  }
+  void Moved(std::uint64_t bytes) {
+    written_ += bytes;
+    pacer_.Moved(bytes);
   }
   std::unexpected<Error> Break() {
     inner_.Abort(cut_ != Fault::Cut::kTruncate);
@@ -200,8 +224,10 @@ class FaultyResponse final : public http::ServerResponse {
 
   http::ServerResponse& inner_;
   const Fault::Cut cut_;
+  const bool damages_;
   Pacer pacer_;
   std::uint64_t left_ = 0;  ///< of the body, until it is cut
+  std::uint64_t written_ = 0, damaged_at_ = UINT64_MAX;
 };
 
 }  // namespace
@@ -233,6 +259,8 @@ Result<bool> SetEffect(Rule& rule, std::string_view name, std::string_view value
   } else if (name == "truncate" && value.empty()) {
     rule.effect = Effect::kCut;
     rule.cut = Fault::Cut::kTruncate;
+  } else if (name == "damage" && value.empty()) {
+    rule.effect = Effect::kDamage;
   } else if (name == "reset") {
     rule.effect = Effect::kCut;
     rule.cut = MR_TRY(ParseReset(value));
@@ -263,8 +291,8 @@ Result<bool> SetSelector(Rule& rule, std::string_view name, std::string_view val
   return true;
 }
 
-constexpr std::string_view kWords[] = {"latency", "bandwidth", "error", "slowdown", "truncate", "reset", "seed",
-                                       "op",      "bucket",    "key",   "rate",     "skip",     "count"};
+constexpr std::string_view kWords[] = {"latency", "bandwidth", "error",  "slowdown", "truncate", "reset", "damage",
+                                       "seed",    "op",        "bucket", "key",      "rate",     "skip",  "count"};
 
 }  // namespace
 
@@ -335,13 +363,16 @@ Fault FaultPlan::Decide(std::string_view operation, std::string_view bucket, std
       case Rule::Effect::kCut:
         if (fault.cut == Fault::Cut::kNone) fault.cut = rule.cut;
         break;
+      case Rule::Effect::kDamage:
+        fault.damage = true;
+        break;
     }
   }
   return fault;
 }
 
 std::unique_ptr<http::ServerRequest> ApplyToRequest(const Fault& fault, http::ServerRequest& request, Clock& clock) {
-  return std::make_unique<PacedRequest>(request, fault.bytes_per_second, clock);
+  return std::make_unique<FaultyRequest>(request, fault, clock);
 }
 
 std::unique_ptr<http::ServerResponse> ApplyToResponse(const Fault& fault, http::ServerResponse& response,

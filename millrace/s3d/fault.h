@@ -31,6 +31,7 @@ struct Fault {
   std::uint64_t bytes_per_second = 0;  ///< 0: no limit
   std::vector<S3Error> error;          ///< at most one
   Cut cut = Cut::kNone;
+  bool damage = false;  ///< one bit in the middle of the request's body turns, or, where it has none, of the answer's
 };
 
 /// A parsed specification. Any thread may call Decide. The n-th request that a rule matches always meets the same fate:
@@ -51,9 +52,9 @@ class FaultPlan {
   std::vector<Rule> rules_ MR_GUARDED_BY(mutex_);
 };
 
-/// Reads a request's body no faster than the fault allows.
+/// Reads a request's body no faster than the fault allows, or with its damage.
 std::unique_ptr<http::ServerRequest> ApplyToRequest(const Fault& fault, http::ServerRequest& request, Clock& clock);
-/// Sends the answer as the fault has it: slowly, in part, or not at all.
+/// Sends the answer as the fault has it: slowly, damaged, in part, or not at all.
 std::unique_ptr<http::ServerResponse> ApplyToResponse(const Fault& fault, http::ServerResponse& response,
                                                       std::stop_token stop, Clock& clock);
 

@@ -105,7 +105,7 @@ void Server::Rep::Handle(http::ServerRequest& request, http::ServerResponse& res
   if (fault.cut == Fault::Cut::kBeforeOperation) return response.Abort(true);
 
   Reply<void> served;
-  if (fault.bytes_per_second == 0 && fault.cut == Fault::Cut::kNone) {
+  if (fault.bytes_per_second == 0 && fault.cut == Fault::Cut::kNone && !fault.damage) {
     served = Serve(**route, *target, *query, request_id, request, response);
   } else {
     auto slow_request = ApplyToRequest(fault, request, clock);

@@ -232,6 +232,14 @@ TEST_F(S3dServer, FaultsBefallWhomTheyShould) {
     ASSERT_TRUE(server_->SetFaults(fmt::format("{},op=GetObject", cut)));
     EXPECT_FALSE(TryDo("GET", "/bucket/k")) << cut;
   }
+  ASSERT_TRUE(server_->SetFaults("damage"));
+  const std::string damaged = Do("GET", "/bucket/k").body;
+  EXPECT_EQ(damaged.size(), body.size());
+  EXPECT_EQ(damaged.find_first_not_of('x'), body.size() / 2);
+  EXPECT_EQ(damaged.find_last_not_of('x'), body.size() / 2);
+  Do("PUT", "/bucket/damaged", "zzz");
+  ASSERT_TRUE(server_->SetFaults(""));
+  EXPECT_EQ(Do("GET", "/bucket/damaged").body, "z{z");
   ASSERT_TRUE(server_->SetFaults("reset=answer,op=PutObject"));
   EXPECT_FALSE(TryDo("PUT", "/bucket/done", "written"));
   ASSERT_TRUE(server_->SetFaults("reset=request,op=PutObject"));

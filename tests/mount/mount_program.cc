@@ -21,9 +21,7 @@ Status MountProgram::Available() {
 }
 
 MountProgram::MountProgram() : folder_(*TempDir::Create()) {
-  auto server = s3d::Server::Start({.root = folder_.path() / "buckets", .anonymous = true, .sync = false});
-  EXPECT_TRUE(server) << server.error().ToString();
-  server_ = *std::move(server);
+  StartServer();
   EXPECT_TRUE(server_->CreateBucket("bucket"));
   object::ConnectOptions options;
   options.endpoint_url = server_->endpoint();
@@ -37,17 +35,28 @@ MountProgram::MountProgram() : folder_(*TempDir::Create()) {
 }
 
 MountProgram::~MountProgram() {
-  server_->SetFaults("");
+  if (server_) server_->SetFaults("");
   if (::umount2(point().c_str(), MNT_DETACH) != 0 && errno == EPERM) {
     (void)Subprocess::Run({.argv = {"fusermount3", "-uz", "--", point().string()}});
   }
   if (pid_t pid = daemon(); pid > 0) ::kill(pid, SIGKILL);
 }
 
+void MountProgram::StartServer() {
+  s3d::Options options{.root = folder_.path() / "buckets", .anonymous = true, .sync = false};
+  if (!endpoint_.empty()) options.listen = endpoint_.substr(endpoint_.rfind('/') + 1);
+  auto server = s3d::Server::Start(options);
+  ASSERT_TRUE(server) << server.error().ToString();
+  server_ = *std::move(server);
+  endpoint_ = server_->endpoint();
+}
+
+void MountProgram::StopServer() { server_.reset(); }
+
 std::map<std::string, std::string> MountProgram::environment() const {
-  return {{"AWS_ENDPOINT_URL", server_->endpoint()},
+  return {{"AWS_ENDPOINT_URL", endpoint_},
           {"AWS_REGION", "us-east-1"},
-          {"AWS_MAX_ATTEMPTS", "2"},
+          {"AWS_MAX_ATTEMPTS", std::to_string(attempts_)},
           {"MILLRACE_NO_SIGN_REQUEST", "true"},
           {"XDG_CACHE_HOME", (folder_.path() / "home").string()}};
 }

@@ -31,6 +31,8 @@ class MountProgram {
   Ran Run(std::vector<std::string> arguments);
   /// What a program needs in its environment to reach the bucket.
   std::map<std::string, std::string> environment() const;
+  /// How often a request is tried; 2 unless told otherwise, before Mount.
+  void SetAttempts(int attempts) { attempts_ = attempts; }
   static std::filesystem::path program();
   /// Mounts the bucket on a fresh folder with these flags more; gives the folder.
   Ran Mount(std::vector<std::string> flags = {});
@@ -46,6 +48,9 @@ class MountProgram {
   std::string log() const;
 
   s3d::Server& server() { return *server_; }
+  /// Takes the endpoint away, and brings it back where it was.
+  void StopServer();
+  void StartServer();
   void SetFaults(std::string_view spec);
   object::Store& store() { return *store_; }
   std::string Object(const std::string& key);
@@ -53,6 +58,8 @@ class MountProgram {
 
  private:
   TempDir folder_;
+  int attempts_ = 2;
+  std::string endpoint_;
   std::unique_ptr<s3d::Server> server_;
   std::unique_ptr<object::Connection> connection_;
   std::shared_ptr<object::Store> store_;
