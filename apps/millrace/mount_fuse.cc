@@ -471,6 +471,7 @@ void FuseServer::FillDirectory(fuse_req_t request, fuse_ino_t inode, std::size_t
     dot.attr.st_mode = S_IFDIR;
     add(at == 0 ? "." : "..", dot, at + 1);
   }
+  const std::size_t dots = used;
   auto visit = [&](const vfs::DirectoryEntry& entry) {
     fuse_entry_param param = ToEntry(entry.entry);
     if (!plus) {
@@ -485,7 +486,7 @@ void FuseServer::FillDirectory(fuse_req_t request, fuse_ino_t inode, std::size_t
     Interruptible wait(request);
     return plus ? directory.ReadPlus(at - kDots, visit, wait.call()) : directory.Read(at - kDots, visit, wait.call());
   }();
-  if (!read && used == 0) return ReplyError(request, "readdir", inode, read.error());
+  if (!read && used == dots) return ReplyError(request, "readdir", inode, read.error());
   fuse_reply_buf(request, buffer.data(), used);
 }
 

@@ -212,20 +212,23 @@ Result<std::shared_ptr<Writer>> Core::JoinWriter(const InodePtr& inode, std::uin
 }
 
 Status Core::LeaveWriter(Inode& inode, const std::shared_ptr<Writer>& writer, bool publish, const object::Call& call) {
-  {
-    MutexLock lock(inode.mutex);
-    if (inode.writing_files > 1) publish = false;
-  }
-  Status published = publish ? Publish(inode, *writer, call) : Status();
+  Status published;
   std::shared_ptr<Writer> ended;  // outlives the lock: its end may ask the store
-  {
-    MutexLock lock(inode.mutex);
-    if (--inode.writing_files > 0 || inode.writer != writer) return published;
-    if (table.IsLinked(inode) || inode.open_files == 0) {
-      ended = std::move(inode.writer);
-      inode.metadata.reset();
-      inode.times_set.reset();
+  for (bool done = false; !done;) {
+    {
+      MutexLock lock(inode.mutex);
+      // Others may have come, changed something and left it to us while we were publishing.
+      done = !publish || !published || inode.writing_files > 1 || !writer->unpublished();
+      if (done) {
+        if (--inode.writing_files > 0 || inode.writer != writer) return published;
+        if (table.IsLinked(inode) || inode.open_files == 0) {
+          ended = std::move(inode.writer);
+          inode.metadata.reset();
+          inode.times_set.reset();
+        }
+      }
     }
+    if (!done) published = Publish(inode, *writer, call);
   }
   // What never reached the store does not exist.
   if (ended && table.IsLocal(inode) && !writer->stored()) table.Unlink(inode);

@@ -100,7 +100,8 @@ TEST_F(MountFaultTest, StormsAreRiddenOutAndNothingIsLost) {
   mount_->SetAttempts(20);
   MustMount();
   mount_->SetFaults(
-      "error=503,rate=4%; error=500,rate=4%; reset=request,rate=4%; reset=answer,rate=3%; "
+      "error=503,rate=4%; error=500,rate=4%; reset=request,rate=4%; "
+      "reset=answer,rate=3%,op=PutObject|UploadPart|DeleteObject|HeadObject; "
       "reset=body,rate=4%,op=GetObject|ListObjectsV2; truncate,rate=4%,op=GetObject|ListObjectsV2; damage,rate=3%,"
       "op=PutObject|UploadPart");
   Check("mkdir ../expected && python3 ../workload.py ../expected");
