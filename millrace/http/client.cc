@@ -36,6 +36,7 @@ class Client::Loop {
 
   void Send(Request request, BodyTarget target, Call call, Completion done) MR_EXCLUDES(mutex_);
   Stats stats() const;
+  int in_flight() const { return in_flight_.load(std::memory_order_relaxed); }
   void LimitActive(int most) {
     most_active_.store(std::clamp(most, 1, options_.max_connections), std::memory_order_relaxed);
     Wake();
@@ -195,6 +196,7 @@ std::unique_ptr<Client::Loop::Flight> Client::Loop::Enqueue(std::unique_ptr<Flig
   MutexLock lock(mutex_);
   if (stopping_) return flight;
   flight->id = next_id_++;
+  in_flight_.fetch_add(1, std::memory_order_relaxed);
   bool first = arrived_.empty();
   arrived_.push_back(std::move(flight));
   lock.Unlock();
@@ -309,7 +311,6 @@ void Client::Loop::Admit(std::unique_ptr<Flight> flight) {
   Flight& admitted = *flight;
   flights_.emplace(flight->id, std::move(flight));
   requests_.fetch_add(1, std::memory_order_relaxed);
-  in_flight_.fetch_add(1, std::memory_order_relaxed);
   // Last, since a token that has fired already cancels from within the constructor.
   if (call.stop.stop_possible()) admitted.canceller.emplace(call.stop, Canceller{this, admitted.id});
 }
@@ -516,11 +517,39 @@ Proxies Proxies::FromEnvironment(const std::function<std::optional<std::string>(
           .except = first({"no_proxy", "NO_PROXY"})};
 }
 
-Client::Client(Options options) : loop_(std::make_unique<Loop>(std::move(options))) {}
+namespace {
+
+int LoopsFor(const Client::Options& options) {
+  constexpr int kMost = 4, kLeastConnections = 8;
+  if (options.max_bytes_per_second > 0) return 1;
+  if (options.loops > 0) return std::min(options.loops, options.max_connections);
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::clamp(std::min(cores, options.max_connections / kLeastConnections), 1, kMost);
+}
+
+/// The part of `total` that falls to the `index`-th of `count`.
+int Share(int total, int index, int count) { return std::max(1, (total + count - 1 - index) / count); }
+
+}  // namespace
+
+Client::Client(Options options) {
+  const int count = LoopsFor(options);
+  for (int i = 0; i < count; ++i) {
+    Options own = options;
+    own.max_connections = Share(options.max_connections, i, count);
+    own.max_connections_per_host = Share(options.max_connections_per_host, i, count);
+    loops_.push_back(std::make_unique<Loop>(std::move(own)));
+  }
+}
 Client::~Client() = default;
 
+/// The first of those with the least to do, so that one request after the other uses one connection.
+Client::Loop& Client::Idlest() const {
+  return **std::ranges::min_element(loops_, {}, [](const auto& loop) { return loop->in_flight(); });
+}
+
 void Client::Send(Request request, BodyTarget target, Call call, Completion done) {
-  loop_->Send(std::move(request), target, std::move(call), std::move(done));
+  Idlest().Send(std::move(request), target, std::move(call), std::move(done));
 }
 
 Result<Response> Client::Send(Request request, BodyTarget target, Call call) {
@@ -537,7 +566,24 @@ Result<Response> Client::Send(Request request, BodyTarget target, Call call) {
   return *std::move(result);
 }
 
-void Client::LimitActive(int most) { loop_->LimitActive(most); }
-Client::Stats Client::stats() const { return loop_->stats(); }
+void Client::LimitActive(int most) {
+  const int count = static_cast<int>(loops_.size());
+  for (int i = 0; i < count; ++i) loops_[static_cast<std::size_t>(i)]->LimitActive(Share(most, i, count));
+}
+
+Client::Stats Client::stats() const {
+  Stats sum;
+  for (const auto& loop : loops_) {
+    const Stats of = loop->stats();
+    sum.requests += of.requests;
+    sum.connections_opened += of.connections_opened;
+    sum.bytes_sent += of.bytes_sent;
+    sum.bytes_received += of.bytes_received;
+    sum.hedged += of.hedged;
+    sum.in_flight += of.in_flight;
+    sum.most_active += of.most_active;
+  }
+  return sum;
+}
 
 }  // namespace millrace::http

@@ -35,7 +35,7 @@ class Headers {
   std::vector<std::pair<std::string, std::string>> fields_;
 };
 
-/// A body that is not in memory. Read runs on the client's event-loop thread: nothing else moves meanwhile.
+/// A body that is not in memory. Read runs on an event-loop thread: nothing else of that loop moves meanwhile.
 class BodySource {
  public:
   virtual ~BodySource() = default;
@@ -57,7 +57,7 @@ struct Request {
   bool hedge = false;
 };
 
-/// Takes a body as it arrives, on the client's event-loop thread: nothing else moves meanwhile.
+/// Takes a body as it arrives, on an event-loop thread: nothing else of that loop moves meanwhile.
 class BodySink {
  public:
   virtual ~BodySink() = default;
@@ -107,13 +107,16 @@ struct Proxies {
   static Proxies FromEnvironment(const std::function<std::optional<std::string>(const char*)>& getenv);
 };
 
-/// Thread-safe. Completions run on the client's event-loop thread: they must not block. Destruction cancels what is in
-/// flight, runs the completions and joins the loop.
+/// Thread-safe. Completions run on one of the client's event-loop threads: they must not block. Destruction cancels
+/// what is in flight, runs the completions and joins the loops.
 class Client {
  public:
   struct Options {
     int max_connections = 128;  ///< beyond: requests queue in order
     int max_connections_per_host = 128;
+    /// Event-loop threads, among which requests and connections are divided. 0: as many as there are cores, but 4 at
+    /// most, and each with 8 connections at least. One when the bandwidth is limited.
+    int loops = 0;
     Timeouts timeouts;
     std::string ca_bundle;  ///< path; empty: the system's
     bool verify_tls = true;
@@ -132,8 +135,8 @@ class Client {
   /// Blocking form; not for the event-loop thread.
   Result<Response> Send(Request request, BodyTarget target = {}, Call call = {});
 
-  /// From now on at most so many requests are under way (and never more than Options::max_connections): what is under
-  /// way goes on, what comes waits. Any thread.
+  /// From now on at most so many requests are under way (and never more than Options::max_connections, nor fewer than
+  /// one for each loop): what is under way goes on, what comes waits. Any thread.
   void LimitActive(int most);
 
   struct Stats {
@@ -146,7 +149,8 @@ class Client {
 
  private:
   class Loop;
-  std::unique_ptr<Loop> loop_;
+  Loop& Idlest() const;
+  std::vector<std::unique_ptr<Loop>> loops_;
 };
 
 }  // namespace millrace::http
