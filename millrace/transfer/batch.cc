@@ -1,5 +1,6 @@
 #include "millrace/transfer/batch.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace millrace::transfer {
@@ -7,7 +8,8 @@ namespace millrace::transfer {
 Batch::Batch(int workers, std::stop_token stop, std::function<void(const Outcome&)> report)
     : stop_(std::move(stop)),
       report_(std::move(report)),
-      pool_(std::make_unique<ThreadPool>("transfer", workers, static_cast<std::size_t>(workers) * 4)) {}
+      workers_(std::max(1, workers)),
+      queue_(static_cast<std::size_t>(workers_) * 4) {}
 
 Batch::~Batch() { Finish(); }
 
@@ -15,7 +17,7 @@ void Batch::Add(std::string source, std::string destination, std::uint64_t size,
   if (stop_.stop_requested()) return;
   counters_.items_known += 1;
   counters_.bytes_known += size;
-  pool_->Submit(
+  Submit(
       [this, source = std::move(source), destination = std::move(destination), size, job = std::move(job)]() mutable {
         Result<bool> needed =
             stop_.stop_requested() ? Result<bool>(Fail(Code::kCancelled, "not started")) : job({.stop = stop_});
@@ -27,7 +29,7 @@ void Batch::Add(std::string source, std::string destination, std::uint64_t size,
 void Batch::AddMany(std::vector<std::string> names, bool as_destination, GroupJob job) {
   if (stop_.stop_requested()) return;
   counters_.items_known += names.size();
-  pool_->Submit([this, as_destination, names = std::move(names), job = std::move(job)]() mutable {
+  Submit([this, as_destination, names = std::move(names), job = std::move(job)]() mutable {
     std::vector<Status> outcomes =
         stop_.stop_requested() ? std::vector<Status>(names.size(), Status(Fail(Code::kCancelled, "not started")))
                                : job({.stop = stop_});
@@ -45,7 +47,26 @@ void Batch::AddFailure(std::string source, std::string destination, Error error)
 
 void Batch::Finish() {
   counters_.all_known = true;
-  pool_.reset();
+  queue_.Close();
+  if (started_ < workers_) RunQueued();
+  threads_.Join();
+}
+
+/// The owner's thread is a worker at the end: a job that no other follows is left to it.
+void Batch::Submit(Work work) {
+  std::uint64_t outstanding = ++submitted_ - ended_;
+  if (started_ < workers_ && outstanding > static_cast<std::uint64_t>(started_) + 1) {
+    ++started_;
+    threads_.Spawn("transfer", [this](std::stop_token) { RunQueued(); });
+  }
+  queue_.Push(std::move(work));
+}
+
+void Batch::RunQueued() {
+  while (auto work = queue_.Pop()) {
+    (*work)();
+    ++ended_;
+  }
 }
 
 void Batch::Report(const Outcome& outcome) {

@@ -4,10 +4,10 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
+#include "millrace/base/channel.h"
 #include "millrace/base/result.h"
 #include "millrace/base/sync.h"
 #include "millrace/base/task_scope.h"
@@ -23,8 +23,9 @@ struct BatchCounters {
   std::atomic<bool> all_known = false;  ///< no more items will be added
 };
 
-/// Runs jobs on worker threads through a bounded queue. Jobs get a Call whose token is the batch's. Add and Finish are
-/// for one thread; reports come one at a time from any thread.
+/// Runs jobs on up to `workers` threads, in the end the owner's among them, through a bounded queue. Threads come with
+/// the work: a batch of one job has none of its own. Jobs get a Call whose token is the batch's. Add and Finish are for
+/// one thread, the owner's; reports come one at a time from any thread.
 class Batch {
  public:
   struct Outcome {
@@ -50,18 +51,26 @@ class Batch {
   void AddMany(std::vector<std::string> names, bool as_destination, GroupJob job);
   /// An item that failed before it could be a job.
   void AddFailure(std::string source, std::string destination, Error error);
-  /// Waits for all jobs.
+  /// Waits for all jobs, at work as one of the threads.
   void Finish();
   BatchCounters& counters() { return counters_; }
 
  private:
+  using Work = std::move_only_function<void()>;
+  void Submit(Work work);
+  void RunQueued();
   void Report(const Outcome& outcome) MR_EXCLUDES(report_mutex_);
 
   const std::stop_token stop_;
   const std::function<void(const Outcome&)> report_;
   Mutex report_mutex_;
   BatchCounters counters_;
-  std::unique_ptr<ThreadPool> pool_;
+  const int workers_;
+  std::uint64_t submitted_ = 0;
+  int started_ = 0;  ///< threads
+  std::atomic<std::uint64_t> ended_ = 0;
+  Channel<Work> queue_;
+  TaskScope threads_;
 };
 
 }  // namespace millrace::transfer

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <thread>
 
 namespace millrace::transfer {
 namespace {
@@ -28,6 +29,36 @@ TEST(Batch, ReportsEveryItemOnce) {
   EXPECT_EQ(batch.counters().items_failed, 5u);
   EXPECT_EQ(batch.counters().items_known, 201u);
   EXPECT_EQ(batch.counters().bytes_known, 2000u);
+}
+
+TEST(Batch, OneJobNeedsNoThread) {
+  std::thread::id ran_on;
+  Batch batch(8, {}, [](const Batch::Outcome&) {});
+  batch.Add("a", "b", 1, [&](const object::Call&) -> Result<bool> {
+    ran_on = std::this_thread::get_id();
+    return true;
+  });
+  batch.Finish();
+  EXPECT_EQ(ran_on, std::this_thread::get_id());
+}
+
+TEST(Batch, JobsRunSideBySide) {
+  constexpr int kWorkers = 4;
+  Mutex mutex;
+  CondVar met;
+  int there = 0;
+  Batch batch(kWorkers, {}, [](const Batch::Outcome&) {});
+  for (int i = 0; i < kWorkers; ++i) {
+    batch.Add("a", "b", 1, [&](const object::Call&) -> Result<bool> {  // each waits for all the others
+      MutexLock lock(mutex);
+      ++there;
+      met.NotifyAll();
+      while (there < kWorkers) met.Wait(mutex);
+      return true;
+    });
+  }
+  batch.Finish();
+  EXPECT_EQ(there, kWorkers);
 }
 
 TEST(Batch, AGroupHasAnOutcomeForEachItem) {
