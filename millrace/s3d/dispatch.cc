@@ -14,6 +14,7 @@ constexpr std::size_t kMaxKey = 1024;
 constexpr Route kRoutes[] = {
     {"ListBuckets", kService, "GET", "", false, ListBuckets},
 
+    {"ListObjectVersions", kBucket, "GET", "versions", false, ListObjectVersions},
     {"ListMultipartUploads", kBucket, "GET", "uploads", false, ListMultipartUploads},
     {"GetBucketLocation", kBucket, "GET", "location", false, GetBucketSetting},
     {"GetBucketVersioning", kBucket, "GET", "versioning", false, GetBucketSetting},

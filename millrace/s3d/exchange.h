@@ -57,6 +57,7 @@ Reply<void> GetObjectSetting(Exchange& exchange);
 // list_operations.cc
 Reply<void> ListObjects(Exchange& exchange);
 Reply<void> ListObjectsV2(Exchange& exchange);
+Reply<void> ListObjectVersions(Exchange& exchange);
 Reply<void> ListMultipartUploads(Exchange& exchange);
 Reply<void> ListParts(Exchange& exchange);
 

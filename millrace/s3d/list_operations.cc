@@ -94,6 +94,35 @@ Reply<void> ListObjectsV2(Exchange& exchange) {
   return exchange.SendXml(xml.Finish());
 }
 
+/// Each object is its only version.
+Reply<void> ListObjectVersions(Exchange& exchange) {
+  Naming naming = MR_TRY(Naming::Of(exchange));
+  ListQuery query = MR_TRY(QueryOf(exchange));
+  query.after = exchange.Parameter("key-marker");
+  if (exchange.Asks("version-id-marker") && query.after.empty()) {
+    return Refuse("InvalidArgument", "A version-id marker cannot be specified without a key marker.");
+  }
+  Listing listing = MR_TRY(exchange.storage.List(exchange.bucket, query));
+  xml::Writer xml("ListVersionsResult");
+  WriteQuery(xml, exchange, query, naming);
+  xml.Text("KeyMarker", naming(query.after)).Text("VersionIdMarker", exchange.Parameter("version-id-marker"));
+  xml.Bool("IsTruncated", listing.truncated);
+  if (listing.truncated) {
+    xml.Text("NextKeyMarker", naming(listing.entries.back().first)).Text("NextVersionIdMarker", "null");
+  }
+  for (const auto& [name, object] : listing.entries) {
+    if (!object) continue;
+    xml.Open("Version").Text("Key", naming(name)).Text("VersionId", "null").Bool("IsLatest", true);
+    xml.Text("LastModified", FormatIso8601(object->modified)).Text("ETag", Quote(object->etag));
+    xml.Number("Size", object->size).Text("StorageClass", "STANDARD");
+    xml.Open("Owner").Text("ID", "millrace").Text("DisplayName", "millrace").Close("Owner").Close("Version");
+  }
+  for (const auto& [name, object] : listing.entries) {
+    if (!object) xml.Open("CommonPrefixes").Text("Prefix", naming(name)).Close("CommonPrefixes");
+  }
+  return exchange.SendXml(xml.Finish());
+}
+
 Reply<void> ListMultipartUploads(Exchange& exchange) {
   Naming naming = MR_TRY(Naming::Of(exchange));
   if (!exchange.Parameter("delimiter").empty()) {

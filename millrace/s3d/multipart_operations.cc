@@ -49,6 +49,14 @@ Reply<const Part*> MatchPart(const Upload& upload, const CompletedPart& wanted) 
                   "One or more of the specified parts could not be found.  The part may not have been uploaded, or the "
                   "specified entity tag may not match the part's entity tag.");
   }
+  // A checksum of the parts' checksums is worth what the client knows of them; one of the bytes is checked by itself.
+  if (upload.checksum_kind && upload.checksum_type == ChecksumType::kComposite &&
+      std::ranges::none_of(wanted.checksums, [&](const auto& told) { return told.first == *upload.checksum_kind; })) {
+    return Refuse("InvalidRequest",
+                  fmt::format("The upload was created using a {} checksum. The complete request must include the "
+                              "checksum for each part. It was missing for part {} in the request.",
+                              ToLower(ChecksumName(*upload.checksum_kind)), wanted.number));
+  }
   for (const auto& [kind, value] : wanted.checksums) {
     if (upload.checksum_kind == kind && value != found->second.checksum) {
       return Refuse("InvalidPart", fmt::format("The checksum of part {} does not match.", wanted.number));
@@ -61,13 +69,11 @@ Reply<Object> Assemble(const Exchange& exchange, const std::vector<CompletedPart
   Object object;
   Hasher etags(Hasher::Kind::kMd5);
   std::vector<PartChecksum> checksums;
-  int previous = 0;
+  if (std::ranges::adjacent_find(wanted, std::ranges::greater_equal(), &CompletedPart::number) != wanted.end()) {
+    return Refuse("InvalidPartOrder",
+                  "The list of parts was not in ascending order. Parts must be ordered by part number.");
+  }
   for (const CompletedPart& entry : wanted) {
-    if (entry.number <= previous) {
-      return Refuse("InvalidPartOrder",
-                    "The list of parts was not in ascending order. Parts must be ordered by part number.");
-    }
-    previous = entry.number;
     const Part* part = MR_TRY(MatchPart(upload, entry));
     if (&entry != &wanted.back() && part->size < exchange.min_part_bytes) {
       return Refuse("EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size");

@@ -12,7 +12,8 @@
 namespace millrace::s3d {
 namespace {
 
-constexpr std::size_t kMaxMetadataBytes = 8 * kKiB;
+constexpr std::string_view kMetadataPrefix = "x-amz-meta-";
+constexpr std::size_t kMaxMetadataBytes = 2 * kKiB;  // names without the prefix, and values
 constexpr std::uint64_t kMaxDeleteDocument = 4 * kMiB;
 
 constexpr std::string_view kStoredFields[] = {
@@ -127,9 +128,9 @@ Reply<Attributes> StoredAttributes(const http::Headers& headers) {
   std::size_t metadata_bytes = 0;
   for (const auto& [field, value] : headers) {
     std::string name = ToLower(field);
-    bool is_metadata = name.starts_with("x-amz-meta-");
+    bool is_metadata = name.starts_with(kMetadataPrefix);
     if (!is_metadata && std::ranges::find(kStoredFields, name) == std::end(kStoredFields)) continue;
-    if (is_metadata) metadata_bytes += name.size() + value.size();
+    if (is_metadata) metadata_bytes += name.size() - kMetadataPrefix.size() + value.size();
     std::string kept = name == "content-encoding" ? WithoutAwsChunked(value) : value;
     if (kept.empty() && !is_metadata) continue;
     if (name == "x-amz-storage-class" && kept == "STANDARD") continue;

@@ -247,6 +247,10 @@ Reply<void> Payload::ReadPromises(const Authenticated& who, std::optional<Checks
     if (!promised_checksum_.empty() || checksum_in_trailer_) {
       return Refuse("InvalidRequest", "Expecting a single x-amz-checksum- header");
     }
+    auto bytes = Base64Decode(value);
+    if (!announced && (!bytes || bytes->size() != ChecksumBytes(kind))) {
+      return Refuse("InvalidRequest", fmt::format("Value for {} header is invalid.", ChecksumHeader(kind)));
+    }
     promised_checksum_ = value;
     checksum_in_trailer_ = announced;
     checksum = kind;

@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "millrace/base/random.h"
+#include "millrace/base/text.h"
 
 namespace millrace::s3d {
 namespace {
@@ -53,6 +54,11 @@ Result<ObjectPtr> MoveSmallBodies(const Object& object, const Predicate& must_mo
 bool IsValidBucketName(std::string_view name) {
   if (name.size() < 3 || name.size() > 63 || !std::ranges::all_of(name, IsBucketCharacter)) return false;
   auto is_edge = [](char c) { return c != '-' && c != '.'; };
+  auto is_number = [](std::string_view label) {
+    return !label.empty() && label.find_first_not_of("0123456789") == label.npos;
+  };
+  auto labels = Split(name, '.');
+  if (labels.size() == 4 && std::ranges::all_of(labels, is_number)) return false;  // an IP address
   return is_edge(name.front()) && is_edge(name.back()) && name.find("..") == std::string_view::npos;
 }
 
