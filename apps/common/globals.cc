@@ -5,6 +5,8 @@
 #include <array>
 #include <cctype>
 
+#include "millrace/base/digest.h"
+#include "millrace/base/files.h"
 #include "millrace/base/text.h"
 
 namespace millrace::cli {
@@ -28,6 +30,21 @@ SignalStop::~SignalStop() {
   thread_.join();
 }
 
+Result<std::string> ReadCustomerKey(const std::string& path) {
+  constexpr std::size_t kKeyBytes = 32, kMostBytes = 256;
+  const std::string text = MR_TRY(ReadFile(path, kMostBytes));
+  if (text.size() == kKeyBytes) return text;
+  const std::string_view line = Trim(text);
+  for (const auto& decoded : {HexDecode(line), Base64Decode(line)}) {
+    if (decoded && decoded->size() == kKeyBytes) return std::string(AsText(*decoded));
+  }
+  return Fail(
+      Code::kInvalidArgument,
+      "{} holds no key for SSE-C: expected 32 bytes, or a line of their base64 or hex form, as of `openssl rand "
+      "-base64 32`",
+      path);
+}
+
 void AddGlobalFlags(CLI::App& app, Globals& g) {
   auto bytes = [](std::uint64_t& into) {
     return [&into](const std::string& text) {
@@ -44,6 +61,12 @@ void AddGlobalFlags(CLI::App& app, Globals& g) {
   app.add_flag("--request-payer", g.connect.request_payer, "Accept the charges of requester-pays buckets")
       ->group(group);
   app.add_option("--ca-bundle", g.connect.ca_bundle, "Certificate authorities (PEM) to trust")->group(group);
+  app.add_option("--sse-c-key-file", g.sse_c_key_file,
+                 "File with the key (SSE-C) that encrypts what is written and read")
+      ->group(group);
+  app.add_option("--sse-c-source-key-file", g.sse_c_source_key_file,
+                 "The same for the sources of copies inside the store (default: the same key; none: not encrypted so)")
+      ->group(group);
   auto* path =
       app.add_flag_callback("--path-style", [&g] { g.connect.path_style = true; }, "Bucket in the path of the request");
   auto* virtual_host = app.add_flag_callback(
@@ -95,6 +118,8 @@ std::map<std::string, std::string> GlobalsEnvironment(const Globals& g) {
   add("MILLRACE_NO_SIGN_REQUEST", g.connect.no_sign_request, defaults.connect.no_sign_request);
   add("MILLRACE_REQUEST_PAYER", g.connect.request_payer, defaults.connect.request_payer);
   add("MILLRACE_CA_BUNDLE", g.connect.ca_bundle, defaults.connect.ca_bundle);
+  add("MILLRACE_SSE_C_KEY_FILE", g.sse_c_key_file, defaults.sse_c_key_file);
+  add("MILLRACE_SSE_C_SOURCE_KEY_FILE", g.sse_c_source_key_file, defaults.sse_c_source_key_file);
   if (g.connect.path_style) env[*g.connect.path_style ? "MILLRACE_PATH_STYLE" : "MILLRACE_VIRTUAL_HOST"] = "true";
   add("MILLRACE_CONCURRENCY", g.connect.concurrency, defaults.connect.concurrency);
   add("MILLRACE_BANDWIDTH", g.connect.bandwidth, defaults.connect.bandwidth);

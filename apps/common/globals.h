@@ -18,6 +18,7 @@ namespace millrace::cli {
 /// Flags that every command takes. MILLRACE_<FLAG> in the environment sets a default.
 struct Globals {
   object::ConnectOptions connect;
+  std::string sse_c_key_file, sse_c_source_key_file;  ///< read by Context::Connect
   std::uint64_t memory_budget = 512 * kMiB;
   bool json = false;
   bool dry_run = false;
@@ -25,6 +26,10 @@ struct Globals {
   std::string progress = "auto";  ///< auto | on | off
   LogLevel log_level = LogLevel::kWarning;
 };
+
+/// A key for SSE-C from a file that holds its 32 bytes, or their base64 or hex form in a line. Messages quote none of
+/// it.
+Result<std::string> ReadCustomerKey(const std::string& path);
 
 /// `globals` must outlive the parsing.
 void AddGlobalFlags(CLI::App& app, Globals& globals);

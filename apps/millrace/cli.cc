@@ -14,9 +14,17 @@ std::uint64_t Context::DataBudget() const {
   return globals.memory_budget - std::min(globals.memory_budget / 2, kProcessBytes);
 }
 
-Result<std::unique_ptr<object::Connection>> Context::Connect() const {
+Result<std::unique_ptr<object::Connection>> Context::Connect(Role role) const {
   object::ConnectOptions options = globals.connect;
   options.log = log();
+  auto read_key = [](const std::string& path) -> Result<std::string> {
+    if (path.empty() || path == "none") return "";
+    return ReadCustomerKey(path);
+  };
+  options.customer_key = MR_TRY(read_key(globals.sse_c_key_file));
+  options.copy_source_key =
+      globals.sse_c_source_key_file.empty() ? options.customer_key : MR_TRY(read_key(globals.sse_c_source_key_file));
+  if (role == Role::kSources) options.customer_key = options.copy_source_key;
   return object::Connection::Open(std::move(options));
 }
 

@@ -33,8 +33,10 @@ struct Context {
   /// What --memory-budget leaves for data in flight: less kProcessBytes, or half of a small budget.
   std::uint64_t DataBudget() const;
   Logger log() const { return Logger::Stderr(globals.log_level); }
-  /// Opens the connection that the global flags describe.
-  Result<std::unique_ptr<object::Connection>> Connect() const;
+  /// Opens the connection that the global flags describe. What it is for decides which of the keys for SSE-C it reads
+  /// and writes with: kSources reads what copies inside the store copy.
+  enum class Role { kAll, kSources };
+  Result<std::unique_ptr<object::Connection>> Connect(Role role = Role::kAll) const;
 };
 
 /// Standard exit statuses beyond those of ToExitStatus.

@@ -57,10 +57,12 @@ void ServiceManager::Send(const std::string& state) const {
     (void)!::sendto(socket.get(), state.data(), state.size(), MSG_NOSIGNAL, reinterpret_cast<sockaddr*>(&to), length);
 }
 
-Caretaker::Caretaker(const ServiceManager& manager, std::string log_file, std::function<bool()> check, Logger log)
+Caretaker::Caretaker(const ServiceManager& manager, std::string log_file, std::function<bool()> check,
+                     std::function<Status()> reload, Logger log)
     : manager_(manager),
       log_file_(std::move(log_file)),
       check_(std::move(check)),
+      reload_(std::move(reload)),
       log_(std::move(log)),
       signalled_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   hangup_fd = signalled_.get();
@@ -92,7 +94,17 @@ void Caretaker::Run(const std::stop_token& stop) {
     if (::poll(&hangup, 1, timeout) <= 0) continue;
     std::uint64_t times = 0;
     (void)!::read(signalled_.get(), &times, sizeof times);
-    if (!stop.stop_requested()) ReopenLog();
+    if (stop.stop_requested()) return;
+    ReopenLog();
+    Reload();
+  }
+}
+
+void Caretaker::Reload() const {
+  if (Status reloaded = reload_(); !reloaded) {
+    log_.Error("credentials cannot be read anew: those at hand serve on", {{"reason", reloaded.error()}});
+  } else {
+    log_.Info("credentials were read anew");
   }
 }
 

@@ -8,6 +8,7 @@
 #include "millrace/base/clock.h"
 #include "millrace/base/files.h"
 #include "millrace/base/log.h"
+#include "millrace/base/result.h"
 
 namespace millrace::mount {
 
@@ -27,11 +28,12 @@ class ServiceManager {
   Duration watchdog_period_{};
 };
 
-/// While it lives, SIGHUP opens `log_file` (if any) anew as standard output and error, and the service manager is told
-/// that the mount is alive as often as it wants, as long as `check` says so. One per process.
+/// While it lives, SIGHUP opens `log_file` (if any) anew as standard output and error and runs `reload`, and the
+/// service manager is told that the mount is alive as often as it wants, as long as `check` says so. One per process.
 class Caretaker {
  public:
-  Caretaker(const ServiceManager& manager, std::string log_file, std::function<bool()> check, Logger log);
+  Caretaker(const ServiceManager& manager, std::string log_file, std::function<bool()> check,
+            std::function<Status()> reload, Logger log);
   ~Caretaker();
   Caretaker(const Caretaker&) = delete;
   Caretaker& operator=(const Caretaker&) = delete;
@@ -39,10 +41,12 @@ class Caretaker {
  private:
   void Run(const std::stop_token& stop);
   void ReopenLog() const;
+  void Reload() const;
 
   const ServiceManager& manager_;
   const std::string log_file_;
   const std::function<bool()> check_;
+  const std::function<Status()> reload_;
   const Logger log_;
   UniqueFd signalled_;  ///< an eventfd that the signal handler and the destructor write to
   std::jthread thread_;

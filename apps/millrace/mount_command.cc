@@ -185,7 +185,9 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
     } else if (!context.globals.quiet) {
       fmt::print(stderr, "{} is mounted on {}; Ctrl-C unmounts\n", flags.url, point);
     }
-    caretaker.emplace(manager, flags.log_file, [point] { return mount::QueryDaemon(point).has_value(); }, log);
+    caretaker.emplace(
+        manager, flags.log_file, [point] { return mount::QueryDaemon(point).has_value(); },
+        [&connection] { return connection->ReloadCredentials(); }, log);
     manager.Ready(fmt::format("{} is mounted on {}", flags.url, point));
   };
   Status served = server->Serve(live, context.stop);

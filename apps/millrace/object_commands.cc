@@ -243,6 +243,14 @@ int Run::Finish(const Status& planned) {
   return counters.items_known == 1 ? last_exit_ : kExitPartial;
 }
 
+Result<object::Connection*> ConnectSources(const Context& context, object::Connection& connection,
+                                           const std::string& destination, std::unique_ptr<object::Connection>& own) {
+  bool into_store = MR_TRY(object::ParseUrl(destination)).scheme == object::Url::Scheme::kS3;
+  if (context.globals.sse_c_source_key_file.empty() || !into_store) return &connection;
+  own = MR_TRY(context.Connect(Context::Role::kSources));
+  return own.get();
+}
+
 int WithConnection(const Context& context, const std::function<Result<int>(object::Connection&)>& body) {
   std::unique_ptr<object::Connection> own;
   if (!context.shared_connection) {

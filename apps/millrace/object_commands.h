@@ -117,6 +117,11 @@ class Deletions {
   std::vector<std::string> keys_;
 };
 
+/// The connection for the sources of copies inside the store: `connection`, or one with the key of their own for SSE-C,
+/// which `own` then keeps.
+Result<object::Connection*> ConnectSources(const Context& context, object::Connection& connection,
+                                           const std::string& destination, std::unique_ptr<object::Connection>& own);
+
 /// Runs `body` with an open connection; reports its error.
 int WithConnection(const Context& context, const std::function<Result<int>(object::Connection&)>& body);
 

@@ -124,11 +124,13 @@ class Copier {
 };
 
 Result<int> CopyOrMove(const Context& context, object::Connection& connection, const CopyFlags& flags, bool move) {
-  std::vector<Selection> selections;
   std::vector<std::string> sources = MR_TRY(flags.select.Sources(flags.sources()));
   bool many = sources.size() > 1 || flags.select.from_stdin;
+  std::unique_ptr<object::Connection> own;
+  object::Connection* reading = MR_TRY(ConnectSources(context, connection, flags.destination(), own));
+  std::vector<Selection> selections;
   for (const std::string& source : sources) {
-    selections.push_back(MR_TRY(Select(connection, source, flags.select)));
+    selections.push_back(MR_TRY(Select(*reading, source, flags.select)));
     many = many || !selections.back().single;
   }
   Place to = MR_TRY(OpenPlace(connection, flags.destination()));
@@ -171,7 +173,9 @@ Result<std::unique_ptr<transfer::ItemStream>> SyncSide(
 }
 
 Result<int> Sync(const Context& context, object::Connection& connection, const CopyFlags& flags) {
-  Place from = MR_TRY(OpenPlace(connection, flags.sources().front()));
+  std::unique_ptr<object::Connection> own;
+  object::Connection* reading = MR_TRY(ConnectSources(context, connection, flags.destination(), own));
+  Place from = MR_TRY(OpenPlace(*reading, flags.sources().front()));
   Place to = MR_TRY(OpenPlace(connection, flags.destination()));
   MR_TRY(flags.write.Check());
   for (const Place* place : {&from, &to}) {

@@ -16,7 +16,7 @@ std::string ReadableTime(WallTime time) {
 
 struct ListFlags {
   std::vector<std::string> urls;
-  bool recursive = false, human = false, raw = false;
+  bool recursive = false, human = false, raw = false, all_versions = false;
   std::string Size(std::uint64_t bytes) const { return human ? FormatBytes(bytes) : std::to_string(bytes); }
 };
 
@@ -72,12 +72,58 @@ Status ListLevel(const Context& context, const ListFlags& flags, const Place& pl
                          {.stop = context.stop});
 }
 
+void PrintVersion(const Context& context, const ListFlags& flags, const object::VersionInfo& version,
+                  const std::string& shown) {
+  const object::ObjectInfo& info = version.info;
+  if (context.globals.json) {
+    Json json = {{"key", info.key},
+                 {"version_id", version.id},
+                 {"latest", version.latest},
+                 {"deleted", version.deletion},
+                 {"modified", FormatIso8601(info.modified)}};
+    if (!version.deletion) json.update({{"size", info.size}, {"etag", info.etag}});
+    return PrintJsonLine(json);
+  }
+  fmt::print("{} {:>14} {} {}{}\n", ReadableTime(info.modified), version.deletion ? "DELETED" : flags.Size(info.size),
+             version.id, shown, version.latest ? " (latest)" : "");
+}
+
+/// Every version of what the URL selects; folders by name, unless all beneath them is asked for.
+Status ListVersions(const Context& context, object::Connection& connection, const ListFlags& flags,
+                    const std::string& text) {
+  Place place = MR_TRY(OpenPlace(connection, text));
+  std::optional<transfer::Glob> glob;
+  if (!flags.raw && transfer::HasWildcard(place.key)) glob.emplace(place.key);
+  object::VersionsRequest request{.prefix = glob ? glob->literal_prefix() : place.key,
+                                  .delimiter = flags.recursive || glob ? "" : "/"};
+  const std::size_t name_from = request.prefix.rfind('/') + 1;
+  bool any = false;
+  do {
+    object::VersionsPage page = MR_TRY(object::ListVersions(*place.store, request, {.stop = context.stop}));
+    for (const std::string& prefix : page.common_prefixes) PrintPrefix(context, prefix, prefix.substr(name_from));
+    for (const object::VersionInfo& version : page.versions) {
+      if (glob && !glob->Matches(version.info.key)) continue;
+      any = true;
+      PrintVersion(context, flags, version, version.info.key.substr(name_from));
+    }
+    any = any || !page.common_prefixes.empty();
+    request.key_marker = std::move(page.next_key);
+    request.version_marker = std::move(page.next_version);
+  } while (!request.key_marker.empty());
+  if (any || place.key.empty()) return {};
+  return Fail(Code::kNotFound, "nothing at {}", place.Name());
+}
+
 Result<int> List(const Context& context, object::Connection& connection, const ListFlags& flags) {
   std::vector<std::string> urls = flags.urls.empty() ? std::vector<std::string>{"s3://"} : flags.urls;
   for (const std::string& text : urls) {
     object::Url url = MR_TRY(object::ParseUrl(text));
     if (url.scheme == object::Url::Scheme::kS3 && url.bucket.empty()) {
       MR_TRY(ListBuckets(context, connection));
+      continue;
+    }
+    if (flags.all_versions) {
+      MR_TRY(ListVersions(context, connection, flags, text));
       continue;
     }
     Place place = MR_TRY(OpenPlace(connection, text));
@@ -137,6 +183,7 @@ void AddDetails(const object::ObjectInfo& info, Json& json) {
     if (!value.empty()) json[name] = value;
   };
   std::string digest = Base64Encode(AsBytes(info.checksum.value));
+  if (info.checksum.parts > 0) digest += fmt::format("-{}", info.checksum.parts);
   add(info.checksum.kind == Kind::kCrc32c ? "crc32c" : info.checksum.kind == Kind::kMd5 ? "md5" : "crc64nvme", digest);
   if (!info.attributes) return;
   add("storage_class", info.attributes->storage_class);
@@ -195,6 +242,7 @@ void AddListCommands(CLI::App& app, Context& context) {
   ls->add_flag("-r,--recursive", ls_flags->recursive, "All objects beneath");
   ls->add_flag("-H,--human-readable", ls_flags->human, "Sizes such as 1.5 GB");
   ls->add_flag("--raw", ls_flags->raw, "Take *, ? and [ literally");
+  ls->add_flag("--all-versions", ls_flags->all_versions, "Every version of each object, deletions too");
   auto [du, du_flags] = add("du", "Add up the sizes of objects",
                             "  millrace du s3://bucket/data/\n  millrace du -H 's3://bucket/*.parquet'\n", DiskUsage);
   du->add_option("URL", du_flags->urls, "s3://bucket/prefix, or a path")->required();

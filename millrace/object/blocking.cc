@@ -75,6 +75,11 @@ Result<ListPage> List(Store& store, ListRequest request, Call call) {
   return Await<ListPage>([&](auto done) { store.List(std::move(request), std::move(call), std::move(done)); });
 }
 
+Result<VersionsPage> ListVersions(Store& store, VersionsRequest request, Call call) {
+  return Await<VersionsPage>(
+      [&](auto done) { store.ListVersions(std::move(request), std::move(call), std::move(done)); });
+}
+
 Status ListAll(Store& store, ListRequest request, const std::function<bool(const ListPage&)>& visit, Call call) {
   for (;;) {
     ListPage page = MR_TRY(List(store, request, call));

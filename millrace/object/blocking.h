@@ -16,6 +16,7 @@ struct Content {
 };
 Result<std::optional<Content>> GetAll(Store& store, std::string key, std::uint64_t max_bytes, Call call = {});
 Result<ListPage> List(Store& store, ListRequest request, Call call = {});
+Result<VersionsPage> ListVersions(Store& store, VersionsRequest request, Call call = {});
 /// Pages until the end or until `visit` returns false.
 Status ListAll(Store& store, ListRequest request, const std::function<bool(const ListPage&)>& visit, Call call = {});
 Result<PutResult> Put(Store& store, std::string key, ByteSpan body, PutOptions options = {}, Call call = {});

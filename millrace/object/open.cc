@@ -25,6 +25,10 @@ class LazyConnection final : public Connection {
     std::shared_ptr<s3::Endpoint> endpoint = MR_TRY(Endpoint());
     return std::shared_ptr<Service>(endpoint, &endpoint->service());
   }
+  Status ReloadCredentials() override MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return endpoint_ ? endpoint_->ReloadCredentials() : Status();  // what is not open yet reads them when it opens
+  }
 
  private:
   Result<std::shared_ptr<Store>> Files() MR_REQUIRES(mutex_) {

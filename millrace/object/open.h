@@ -36,6 +36,10 @@ struct ConnectOptions {
   int concurrency = 64;            ///< connections
   int max_attempts = 0;            ///< 0: AWS_MAX_ATTEMPTS, else 10
   std::uint64_t bandwidth = 0;     ///< bytes a second, 0: no limit
+  /// SSE-C: keys of the owner's, 32 bytes, or empty. All that is written and read is encrypted by the first, the
+  /// sources of copies inside the store by the second. Secrets: for no message, and refused where the network could see
+  /// them.
+  std::string customer_key, copy_source_key;
   Logger log;
 };
 
@@ -48,6 +52,9 @@ class Connection {
   /// s3: the bucket of `url`. file: the root folder "/", so that the absolute path without its first slash is the key.
   virtual Result<std::shared_ptr<Store>> OpenStore(const Url& url) = 0;
   virtual Result<std::shared_ptr<Service>> OpenService() = 0;
+  /// Looks for credentials anew, as at first: the shared AWS files may have others by now. Stores that are open use
+  /// them from then on; requests under way end with the old. On failure the old ones stay. Blocks on files only.
+  virtual Status ReloadCredentials() { return {}; }
 };
 
 /// A place inside a store: what most commands and modules take.

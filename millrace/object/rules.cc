@@ -49,6 +49,13 @@ Status CheckConditions(std::string_view key, std::string_view if_match, bool if_
   return {};
 }
 
+Attributes KeptAttributes(const ObjectInfo& source) {
+  if (!source.attributes) return {};
+  Attributes kept = *source.attributes;
+  kept.acl.clear();
+  return kept;
+}
+
 Status CheckPartOrder(const std::vector<PartInfo>& parts, const Limits& limits) {
   if (parts.empty()) return Fail(Code::kInvalidArgument, "a multipart upload needs at least one part");
   int before = 0;

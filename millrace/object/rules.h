@@ -26,6 +26,9 @@ Result<ByteRange> FitRange(const std::optional<ByteRange>& range, std::uint64_t 
 /// not.
 Status CheckConditions(std::string_view key, std::string_view if_match, bool if_none_match,
                        std::string_view current_etag);
+/// What a copy within one store must say again of its source, since replacing the metadata or copying by parts forgets
+/// it: the headers that describe the content, the storage class and the encryption. An ACL is never told.
+Attributes KeptAttributes(const ObjectInfo& source);
 /// Numbers ascend within 1…limits.max_parts and there is at least one part.
 Status CheckPartOrder(const std::vector<PartInfo>& parts, const Limits& limits);
 

@@ -17,6 +17,14 @@ void Store::GetTo(std::string key, GetOptions options, std::uint64_t limit, Sink
       });
 }
 
+void Store::HeadPart(std::string, std::string, int, Call, Done<std::optional<std::uint64_t>> done) {
+  done(std::nullopt);
+}
+
+void Store::ListVersions(VersionsRequest, Call, Done<VersionsPage> done) {
+  done(Fail(Code::kUnsupported, "{} keeps no versions", Describe()));
+}
+
 namespace {
 
 Result<std::shared_ptr<Buffer>> ReadAll(Source& body) {

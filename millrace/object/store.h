@@ -24,6 +24,7 @@ struct Checksum {
   enum class Kind { kNone, kMd5, kCrc32c, kCrc64Nvme };
   Kind kind = Kind::kNone;
   std::string value;  ///< the digest's bytes, most significant first
+  int parts = 0;      ///< more than 0: the digest of the digests of so many parts, as in "…-3"
   bool operator==(const Checksum&) const = default;
 };
 
@@ -127,6 +128,23 @@ struct CopyOptions {
   Attributes attributes;
 };
 
+/// One of an object's versions, in a bucket that keeps them.
+struct VersionInfo {
+  ObjectInfo info;  ///< as in a listing
+  std::string id;   ///< "null": written while the bucket kept none
+  bool latest = false;
+  bool deletion = false;  ///< nothing but a mark that the object was deleted then
+};
+struct VersionsRequest {
+  std::string prefix, delimiter;           ///< as in ListRequest
+  std::string key_marker, version_marker;  ///< next_… of the page before
+};
+struct VersionsPage {
+  std::vector<VersionInfo> versions;  ///< by key, of one key the latest first
+  std::vector<std::string> common_prefixes;
+  std::string next_key, next_version;  ///< empty on the last page
+};
+
 struct PartInfo {
   int number = 0;  ///< 1…10,000
   std::string etag;
@@ -181,7 +199,13 @@ class Store {
   /// memory and calls Take once.
   virtual void GetTo(std::string key, GetOptions options, std::uint64_t limit, Sink& sink, Call call,
                      Done<std::optional<GetResult>> done);
+  /// How the version `etag` was cut when it was uploaded: the size of its part `number` (from 1). Nothing where the
+  /// store does not tell. kPreconditionFailed when there is another version.
+  virtual void HeadPart(std::string key, std::string etag, int number, Call call,
+                        Done<std::optional<std::uint64_t>> done);
   virtual void List(ListRequest request, Call call, Done<ListPage> done) = 0;
+  /// kUnsupported where there are no versions.
+  virtual void ListVersions(VersionsRequest request, Call call, Done<VersionsPage> done);
   /// Atomic: readers see the old object or the whole new one.
   virtual void Put(std::string key, ByteSpan body, PutOptions options, Call call, Done<PutResult> done) = 0;
   /// Put and UploadPart of what is not in memory. `body` is borrowed and may be read more than once, first by this

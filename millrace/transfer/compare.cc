@@ -18,12 +18,18 @@ Result<object::Checksum> ChecksumOf(const Version& version, const object::Call& 
   return std::move(head->checksum);
 }
 
-Result<bool> FileHas(const Version& file, const object::Checksum& checksum, const object::Call& call) {
+Result<bool> FileHas(const Version& file, const Version& object, const object::Checksum& checksum,
+                     const object::Call& call) {
   if (checksum.kind == object::Checksum::Kind::kNone) return false;
   LocalFile open = MR_TRY(LocalFile::Open("/" + file.info.key));
-  Status verified = VerifyFile(open.fd(), open.size(), checksum, open.path(), call);
-  if (!verified && verified.error().code() != Code::kCorrupt) return std::unexpected(verified.error());
-  return verified.has_value();
+  Result<bool> same = true;
+  if (checksum.parts > 0) {
+    same = VerifyParts(open.fd(), *object.store, object.info, checksum, call);
+  } else if (Status verified = VerifyFile(open.fd(), open.size(), checksum, open.path(), call); !verified) {
+    same = std::unexpected(verified.error());
+  }
+  if (!same && same.error().code() == Code::kCorrupt) return false;
+  return same;
 }
 
 }  // namespace
@@ -36,10 +42,10 @@ Result<bool> SameContent(const Version& a, const Version& b, const object::Call&
     object::Checksum ours = MR_TRY(ChecksumOf(a, call)), theirs = MR_TRY(ChecksumOf(b, call));
     return ours.kind != object::Checksum::Kind::kNone && ours == theirs;
   }
-  if (!a.local) return FileHas(b, MR_TRY(ChecksumOf(a, call)), call);
-  if (!b.local) return FileHas(a, MR_TRY(ChecksumOf(b, call)), call);
+  if (!a.local) return FileHas(b, a, MR_TRY(ChecksumOf(a, call)), call);
+  if (!b.local) return FileHas(a, b, MR_TRY(ChecksumOf(b, call)), call);
   LocalFile file = MR_TRY(LocalFile::Open("/" + a.info.key));
-  return FileHas(b, Crc32cChecksum(MR_TRY(FileCrc32c(file.fd(), file.size(), file.path(), call))), call);
+  return FileHas(b, a, Crc32cChecksum(MR_TRY(FileCrc32c(file.fd(), file.size(), file.path(), call))), call);
 }
 
 Result<bool> NeedsCopy(const Version& source, const Version& destination, const CopyWhen& when,

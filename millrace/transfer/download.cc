@@ -57,8 +57,12 @@ timespec ToTimespec(WallTime time) {
   return {since / 1'000'000'000, since % 1'000'000'000};
 }
 
-Status Verify(const PartialFile& file, const object::ObjectInfo& info, const object::Checksum& expected,
-              const object::Call& call) {
+Status Verify(object::Store& store, const PartialFile& file, const object::ObjectInfo& info,
+              const object::Checksum& expected, const object::Call& call) {
+  if (expected.parts > 0) {
+    MR_TRY(VerifyParts(file.fd(), store, info, expected, call));
+    return {};
+  }
   if (expected.kind != object::Checksum::Kind::kCrc32c) {
     return VerifyFile(file.fd(), info.size, expected, info.key, call);
   }
@@ -82,7 +86,7 @@ Status DownloadWhole(object::Store& store, const object::ObjectInfo& info, const
   }
   MR_TRY(window.Finish());
   MR_TRY(file.MarkDone(0, sink.crc32c()));
-  if (settings.verify) MR_TRY(Verify(file, info, checksum, call));
+  if (settings.verify) MR_TRY(Verify(store, file, info, checksum, call));
   MR_TRY(file.Publish(ToTimespec(info.modified)));
   if (settings.on_bytes) settings.on_bytes(info.size);
   return {};
@@ -128,7 +132,7 @@ Status Download(object::Store& store, const object::ObjectInfo& info, const std:
   Status fetched = FetchParts(store, info, file, settings.part_bytes, path, settings, call);
   if (!fetched && WorthKeeping(fetched.error().code())) file.Keep();
   MR_TRY(std::move(fetched));
-  if (settings.verify) MR_TRY(Verify(file, info, checksum, call));
+  if (settings.verify) MR_TRY(Verify(store, file, info, checksum, call));
   return file.Publish(ToTimespec(info.modified));
 }
 

@@ -1,12 +1,17 @@
 #include "millrace/transfer/verify.h"
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
+#include <numeric>
+#include <optional>
+#include <vector>
 
 #include "millrace/base/crc.h"
 #include "millrace/base/digest.h"
 #include "millrace/base/files.h"
 #include "millrace/object/rules.h"
+#include "millrace/transfer/window.h"
 
 namespace millrace::transfer {
 namespace {
@@ -31,17 +36,86 @@ std::string_view NameOf(object::Checksum::Kind kind) {
   }
 }
 
-Status ForEachPiece(int fd, std::uint64_t size, const std::string& what, const object::Call& call,
+Status ForEachPiece(int fd, object::ByteRange range, const std::string& what, const object::Call& call,
                     const std::function<void(ByteSpan)>& visit) {
-  Buffer piece(std::min(size, kPiece));
-  for (std::uint64_t at = 0; at < size;) {
+  Buffer piece(std::min(range.length, kPiece));
+  for (std::uint64_t at = 0; at < range.length;) {
     MR_TRY(object::CheckCall(call, SystemClock()));
-    MutableByteSpan bytes = piece.span().first(std::min<std::uint64_t>(piece.size(), size - at));
-    MR_TRY(ReadExactly(fd, bytes, at, what));
+    MutableByteSpan bytes = piece.span().first(std::min<std::uint64_t>(piece.size(), range.length - at));
+    MR_TRY(ReadExactly(fd, bytes, range.offset + at, what));
     visit(bytes);
     at += bytes.size();
   }
   return {};
+}
+
+/// The digest's bytes.
+Result<std::string> DigestOf(int fd, object::ByteRange range, object::Checksum::Kind kind, const std::string& what,
+                             const object::Call& call) {
+  using Kind = object::Checksum::Kind;
+  std::uint32_t crc32 = 0;
+  std::uint64_t crc64 = 0;
+  Hasher md5(Hasher::Kind::kMd5);
+  MR_TRY(ForEachPiece(fd, range, what, call, [&](ByteSpan bytes) {
+    if (kind == Kind::kCrc32c) crc32 = Crc32c(bytes, crc32);
+    if (kind == Kind::kCrc64Nvme) crc64 = Crc64Nvme(bytes, crc64);
+    if (kind == Kind::kMd5) md5.Update(bytes);
+  }));
+  if (kind == Kind::kCrc32c) return BigEndian(crc32);
+  return kind == Kind::kCrc64Nvme ? BigEndian(crc64) : std::string(AsText(md5.Finish()));
+}
+
+std::string DigestOf(std::string_view bytes, object::Checksum::Kind kind) {
+  using Kind = object::Checksum::Kind;
+  if (kind == Kind::kCrc32c) return BigEndian(Crc32c(AsBytes(bytes)));
+  if (kind == Kind::kCrc64Nvme) return BigEndian(Crc64Nvme(AsBytes(bytes)));
+  Hasher md5(Hasher::Kind::kMd5);
+  md5.Update(AsBytes(bytes));
+  return std::string(AsText(md5.Finish()));
+}
+
+/// The sizes of an object's parts.
+using PartSizes = std::vector<std::uint64_t>;
+
+Result<bool> PartsHave(int fd, const PartSizes& sizes, const object::Checksum& expected, const std::string& what,
+                       const object::Call& call) {
+  std::string digests;
+  std::uint64_t at = 0;
+  for (std::uint64_t size : sizes) {
+    digests += MR_TRY(DigestOf(fd, {at, size}, expected.kind, what, call));
+    at += size;
+  }
+  return DigestOf(digests, expected.kind) == expected.value;
+}
+
+/// As nearly every client cuts: all parts but the last are as long as the first.
+std::optional<PartSizes> EvenParts(std::uint64_t size, std::uint64_t first, int parts) {
+  if (first == 0 || (size + first - 1) / first != static_cast<std::uint64_t>(parts)) return std::nullopt;
+  PartSizes sizes(static_cast<std::size_t>(parts), first);
+  sizes.back() = size - first * (sizes.size() - 1);
+  return sizes;
+}
+
+/// What the store says of each part from `first` on; nothing if it does not, or not of all of the object.
+Result<std::optional<PartSizes>> AskForParts(object::Store& store, const object::ObjectInfo& info, int first, int last,
+                                             const object::Call& call) {
+  constexpr int kAtOnce = 16;
+  PartSizes sizes(static_cast<std::size_t>(last - first + 1));
+  std::atomic<bool> told = true;
+  Window window(kAtOnce, call);
+  for (int number = first; number <= last && told && window.Enter(); ++number) {
+    store.HeadPart(info.key, info.etag, number, window.call(), [&, number](Result<std::optional<std::uint64_t>> size) {
+      if (size && *size) sizes[static_cast<std::size_t>(number - first)] = **size;
+      if (size && !*size) told = false;
+      window.Leave(size ? Status() : Status(std::unexpected(size.error())));
+    });
+  }
+  Status asked = window.Finish();
+  if (!asked && asked.error().code() == Code::kPreconditionFailed) {
+    return Fail(Code::kStale, "{} was replaced while it was checked", info.key);
+  }
+  MR_TRY(std::move(asked));
+  return told ? std::optional(std::move(sizes)) : std::nullopt;
 }
 
 }  // namespace
@@ -50,28 +124,30 @@ object::Checksum Crc32cChecksum(std::uint32_t crc) { return {object::Checksum::K
 
 Result<std::uint32_t> FileCrc32c(int fd, std::uint64_t size, const std::string& what, const object::Call& call) {
   std::uint32_t crc = 0;
-  MR_TRY(ForEachPiece(fd, size, what, call, [&](ByteSpan bytes) { crc = Crc32c(bytes, crc); }));
+  MR_TRY(ForEachPiece(fd, {0, size}, what, call, [&](ByteSpan bytes) { crc = Crc32c(bytes, crc); }));
   return crc;
 }
 
 Status VerifyFile(int fd, std::uint64_t size, const object::Checksum& expected, const std::string& what,
                   const object::Call& call) {
-  using Kind = object::Checksum::Kind;
-  std::string actual;
-  if (expected.kind == Kind::kNone) return {};
-  if (expected.kind == Kind::kCrc32c) actual = BigEndian(MR_TRY(FileCrc32c(fd, size, what, call)));
-  if (expected.kind == Kind::kCrc64Nvme) {
-    std::uint64_t crc = 0;
-    MR_TRY(ForEachPiece(fd, size, what, call, [&](ByteSpan bytes) { crc = Crc64Nvme(bytes, crc); }));
-    actual = BigEndian(crc);
+  if (expected.kind == object::Checksum::Kind::kNone) return {};
+  if (MR_TRY(DigestOf(fd, {0, size}, expected.kind, what, call)) == expected.value) return {};
+  return std::unexpected(Mismatch(what, expected));
+}
+
+Result<bool> VerifyParts(int fd, object::Store& store, const object::ObjectInfo& info, const object::Checksum& expected,
+                         const object::Call& call) {
+  std::optional<PartSizes> even(PartSizes{info.size});
+  if (expected.parts > 1) {
+    auto first = MR_TRY(AskForParts(store, info, 1, 1, call));
+    if (!first) return false;
+    even = EvenParts(info.size, first->front(), expected.parts);
   }
-  if (expected.kind == Kind::kMd5) {
-    Hasher md5(Hasher::Kind::kMd5);
-    MR_TRY(ForEachPiece(fd, size, what, call, [&](ByteSpan bytes) { md5.Update(bytes); }));
-    actual = std::string(AsText(md5.Finish()));
-  }
-  if (actual != expected.value) return std::unexpected(Mismatch(what, expected));
-  return {};
+  if (even && MR_TRY(PartsHave(fd, *even, expected, info.key, call))) return true;
+  auto asked = MR_TRY(AskForParts(store, info, 1, expected.parts, call));
+  if (!asked || std::accumulate(asked->begin(), asked->end(), std::uint64_t{0}) != info.size) return false;
+  if (*asked != even && MR_TRY(PartsHave(fd, *asked, expected, info.key, call))) return true;
+  return std::unexpected(Mismatch(info.key, expected));
 }
 
 Error Mismatch(const std::string& what, const object::Checksum& expected) {

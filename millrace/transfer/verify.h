@@ -12,10 +12,15 @@ namespace millrace::transfer {
 /// The checksum's form for a CRC-32C.
 object::Checksum Crc32cChecksum(std::uint32_t crc);
 
-/// Reads the first `size` bytes of the file and fails with kCorrupt unless they have the checksum. kNone holds for
-/// everything. `what` is for messages.
+/// Reads the first `size` bytes of the file and fails with kCorrupt unless they have the checksum, which covers the
+/// bytes themselves. kNone holds for everything. `what` is for messages.
 Status VerifyFile(int fd, std::uint64_t size, const object::Checksum& expected, const std::string& what,
                   const object::Call& call);
+
+/// Likewise against a checksum of an object's parts, which needs their sizes, of which the store is asked. False when
+/// it does not tell: nothing can be said then. kStale when the object was replaced.
+Result<bool> VerifyParts(int fd, object::Store& store, const object::ObjectInfo& info, const object::Checksum& expected,
+                         const object::Call& call);
 
 /// CRC-32C of the first `size` bytes.
 Result<std::uint32_t> FileCrc32c(int fd, std::uint64_t size, const std::string& what, const object::Call& call);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "millrace/object/blocking.h"
+#include "millrace/object/rules.h"
 #include "millrace/transfer/window.h"
 
 namespace millrace::vfs {
@@ -52,15 +53,18 @@ Result<object::PutResult> CopyVersion(object::Store& store, const object::Object
     options.source_if_match = source.etag;
     options.if_none_match = if_none_match;
     if (how.metadata) options.content_type = source.content_type;
+    if (how.metadata) options.attributes = object::KeptAttributes(source);
     options.metadata = std::move(how.metadata);
     auto copied = object::Copy(store, source.key, destination, std::move(options), call);
     if (!copied) return explained(copied.error());
     return copied;
   }
-  std::string upload = MR_TRY(object::CreateMultipart(
-      store, destination,
-      {.content_type = source.content_type, .metadata = how.metadata ? *std::move(how.metadata) : source.metadata},
-      call));
+  std::string upload =
+      MR_TRY(object::CreateMultipart(store, destination,
+                                     {.content_type = source.content_type,
+                                      .metadata = how.metadata ? *std::move(how.metadata) : source.metadata,
+                                      .attributes = object::KeptAttributes(source)},
+                                     call));
   auto complete = [&]() -> Result<object::PutResult> {
     auto parts = MR_TRY(CopyParts(store, source, destination, upload, call));
     return object::CompleteMultipart(store, destination, upload, std::move(parts), {.if_none_match = if_none_match},

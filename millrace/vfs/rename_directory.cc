@@ -5,6 +5,7 @@
 
 #include "millrace/base/digest.h"
 #include "millrace/object/blocking.h"
+#include "millrace/object/rules.h"
 #include "millrace/transfer/window.h"
 #include "millrace/vfs/copy.h"
 #include "millrace/vfs/names.h"
@@ -229,6 +230,7 @@ class DirectoryRename {
     options.if_none_match = !MayReplace(source.name);
     options.content_type = info.content_type;
     options.metadata = *std::move(metadata);
+    options.attributes = object::KeptAttributes(info);
     core_.store.Copy(info.key, to, std::move(options), window.call(), std::move(done));
   }
 

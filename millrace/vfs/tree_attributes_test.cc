@@ -32,7 +32,12 @@ class TreeAttributesTest : public testing::Test {
 
 TEST_F(TreeAttributesTest, WhatIsChangedIsStoredAndTheBytesStay) {
   d.Put("dir/f", "content");
-  object::PutOptions with{.content_type = "text/x-special", .metadata = {{"colour", "blue"}}};
+  object::PutOptions with{.content_type = "text/x-special",
+                          .metadata = {{"colour", "blue"}},
+                          .attributes = {.storage_class = "STANDARD_IA",
+                                         .encryption = "aws:kms",
+                                         .cache_control = "max-age=60",
+                                         .content_encoding = "gzip"}};
   ASSERT_TRUE(object::Put(*d.inner, "dir/g", AsBytes("other"), with));
   const WallTime before = d.Stat("dir/g")->modified;
   d.clock.Advance(std::chrono::hours(1));
@@ -51,6 +56,12 @@ TEST_F(TreeAttributesTest, WhatIsChangedIsStoredAndTheBytesStay) {
   EXPECT_EQ(MetadataOf("dir/g").at("mode"), "33256");
   EXPECT_EQ(MetadataOf("dir/g").at("colour"), "blue");
   EXPECT_EQ((*object::Head(*d.inner, "dir/g"))->content_type, "text/x-special");
+  ASSERT_TRUE(d.tree->Rename(*d.Walk("dir"), "g", *d.Walk("dir"), "h"));
+  const auto attributes = (*object::Head(*d.inner, "dir/h"))->attributes;
+  EXPECT_EQ(attributes->cache_control, "max-age=60");
+  EXPECT_EQ(attributes->content_encoding, "gzip");
+  EXPECT_EQ(attributes->storage_class, "STANDARD_IA");
+  EXPECT_EQ(attributes->encryption, "aws:kms");
   const WallTime when = Later(-5000) + std::chrono::nanoseconds(17);
   ASSERT_TRUE(Change("dir/f", {.modified = when, .accessed = Later(3)}));
   d.Remount();

@@ -5,12 +5,16 @@
 
 #include <filesystem>
 
+#include "millrace/base/crc.h"
+#include "millrace/base/digest.h"
 #include "millrace/base/files.h"
 #include "millrace/base/random.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/fault/fault_store.h"
 #include "millrace/s3d/server.h"
+#include "millrace/transfer/compare.h"
 #include "millrace/transfer/copy.h"
+#include "millrace/transfer/verify.h"
 #include "tests/integration/s3_bucket.h"
 
 namespace millrace::transfer {
@@ -38,13 +42,17 @@ class TransferResume : public testing::Test {
   }
 
   /// S3Store has S3's limits; the endpoint here takes smaller parts.
-  class SmallParts final : public object::Store {
+  class SmallParts : public object::Store {
    public:
     explicit SmallParts(std::shared_ptr<object::Store> inner) : inner_(std::move(inner)) {}
     std::string Describe() const override { return inner_->Describe(); }
     object::Limits limits() const override { return {.min_part = 1, .max_put = 2 * kSize}; }
     void Head(std::string key, object::Call call, object::Done<std::optional<object::ObjectInfo>> done) override {
       inner_->Head(key, call, std::move(done));
+    }
+    void HeadPart(std::string key, std::string etag, int number, object::Call call,
+                  object::Done<std::optional<std::uint64_t>> done) override {
+      inner_->HeadPart(key, etag, number, call, std::move(done));
     }
     void Get(std::string key, object::GetOptions options, MutableByteSpan into, object::Call call,
              object::Done<std::optional<object::GetResult>> done) override {
@@ -281,6 +289,79 @@ TEST_F(TransferResume, AWrongChecksumIsFoundOut) {
     EXPECT_EQ(Hidden("out"), 0u);
     EXPECT_FALSE(fs::exists(Path("out/file")));
   }
+}
+
+/// An object of parts of these sizes, and what is known of it.
+class TransferParts : public TransferResume {
+ protected:
+  object::ObjectInfo PutParts(const std::vector<std::size_t>& sizes, std::string& content) {
+    const std::string id = *object::CreateMultipart(*bucket_->store, "k");
+    std::vector<object::PartInfo> parts;
+    std::string md5s, crcs;
+    for (std::size_t size : sizes) {
+      const std::string part = Noise(size, size);
+      parts.push_back(*object::UploadPart(*bucket_->store, "k", id, static_cast<int>(parts.size()) + 1, AsBytes(part)));
+      content += part;
+      Hasher md5(Hasher::Kind::kMd5);
+      md5.Update(AsBytes(part));
+      md5s += AsText(md5.Finish());
+      crcs += Crc32cChecksum(Crc32c(AsBytes(part))).value;
+    }
+    EXPECT_TRUE(object::CompleteMultipart(*bucket_->store, "k", id, parts));
+    Hasher md5(Hasher::Kind::kMd5);
+    md5.Update(AsBytes(md5s));
+    by_etag_ = {object::Checksum::Kind::kMd5, std::string(AsText(md5.Finish())), static_cast<int>(sizes.size())};
+    by_crc_ = {object::Checksum::Kind::kCrc32c, Crc32cChecksum(Crc32c(AsBytes(crcs))).value, by_etag_.parts};
+    return **object::Head(*bucket_->store, "k");
+  }
+  object::Checksum by_etag_, by_crc_;
+};
+
+TEST_F(TransferParts, ChecksumsOfPartsAreHeldAgainstTheBytes) {
+  for (const std::vector<std::size_t>& sizes : {std::vector<std::size_t>{7000, 7000, 7000, 123},
+                                                {4000, 9000, 6000},  // no even cut has as many parts
+                                                {6000, 7000, 5000},  // an even one would have
+                                                {12'000}}) {
+    std::string content;
+    object::ObjectInfo info = PutParts(sizes, content);
+    EXPECT_EQ(info.etag, fmt::format("{}-{}", HexEncode(AsBytes(by_etag_.value)), sizes.size()));
+    for (const object::Checksum& right : {by_etag_, by_crc_}) {
+      fs::remove_all(Path("out"));
+      info.checksum = right;
+      Status got = Download(*store_, info, Path("out/file"), settings_, {});
+      ASSERT_TRUE(got) << got.error().ToString();
+      EXPECT_EQ(*ReadFile(Path("out/file")), content);
+      Version remote{.store = store_.get(), .info = info};
+      Version local{.local = true, .info = {.key = Path("out/file").substr(1), .size = info.size}};
+      EXPECT_TRUE(*SameContent(remote, local, {}));
+      remote.info.checksum.value[1] ^= 1;
+      EXPECT_FALSE(*SameContent(remote, local, {}));
+      info.checksum.value[0] ^= 1;
+      got = Download(*store_, info, Path("out/other"), settings_, {});
+      ASSERT_FALSE(got);
+      EXPECT_EQ(got.error().code(), Code::kCorrupt);
+    }
+  }
+}
+
+TEST_F(TransferParts, WhereTheStoreTellsNoSizesNothingIsClaimed) {
+  std::string content;
+  object::ObjectInfo info = PutParts({7000, 7000}, content);
+  class Silent final : public SmallParts {
+   public:
+    using SmallParts::SmallParts;
+    void HeadPart(std::string, std::string, int, object::Call,
+                  object::Done<std::optional<std::uint64_t>> done) override {
+      done(std::nullopt);
+    }
+  };
+  Silent silent(bucket_->store);
+  info.checksum = by_etag_;
+  info.checksum.value[0] ^= 1;
+  EXPECT_TRUE(Download(silent, info, Path("out/file"), settings_, {}));
+  Version remote{.store = &silent, .info = info};
+  Version local{.local = true, .info = {.key = Path("out/file").substr(1), .size = info.size}};
+  EXPECT_FALSE(*SameContent(remote, local, {}));
 }
 
 }  // namespace

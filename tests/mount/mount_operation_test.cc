@@ -119,6 +119,49 @@ TEST_F(MountOperationTest, HangupOpensTheLogAnew) {
   EXPECT_EQ(ReadFile(rotated).value_or("?").find("failed"), std::string::npos);
 }
 
+TEST_F(MountOperationTest, HangupReadsTheCredentialsAnew) {
+  auto server = *s3d::Server::Start({.root = mount_->scratch() / "s3d-with-keys",
+                                     .access_key = "key",
+                                     .secret_key = "secret-of-the-test",
+                                     .sync = false});
+  ASSERT_TRUE(server->CreateBucket("bucket"));
+  const auto credentials = mount_->scratch() / "credentials";
+  auto have_secret = [&](std::string_view secret) {
+    const std::string text = fmt::format("[default]\naws_access_key_id = key\naws_secret_access_key = {}\n", secret);
+    ASSERT_TRUE(WriteFileAtomic(credentials, AsBytes(text)));
+  };
+  have_secret("secret-of-the-test");
+  auto environment = mount_->environment();
+  environment.erase("MILLRACE_NO_SIGN_REQUEST");
+  environment["AWS_ENDPOINT_URL"] = server->endpoint();
+  environment["AWS_SHARED_CREDENTIALS_FILE"] = credentials;
+  auto daemon = Subprocess::Start(
+      {.argv = {MountProgram::program(), "mount", "--foreground", "--quiet", "s3://bucket", mount_->point()},
+       .env = environment,
+       .working_directory = {},
+       .stdout_file = mount_->scratch() / "out",
+       .stderr_file = mount_->scratch() / "out"});
+  ASSERT_TRUE(daemon);
+  auto eventually = [&](bool works) {  // bounded wait for the other process
+    for (int i = 0; i < 2000; ++i) {
+      if ((mount_->Shell(fmt::format("echo hello >f-{}-{}", works, i)).status == 0) == works) return true;
+      ::usleep(5000);
+    }
+    return false;
+  };
+  for (int i = 0; i < 2000 && Check().status != 0; ++i) ::usleep(5000);
+  EXPECT_TRUE(eventually(true)) << ReadFile(mount_->scratch() / "out").value_or("");
+  have_secret("another-secret");
+  EXPECT_EQ(mount_->Shell("echo hello >before").status, 0) << "files are read when they are told to be";
+  daemon->Signal(SIGHUP);
+  EXPECT_TRUE(eventually(false));
+  have_secret("secret-of-the-test");
+  daemon->Signal(SIGHUP);
+  EXPECT_TRUE(eventually(true));
+  daemon->Signal(SIGTERM);
+  EXPECT_TRUE(daemon->Wait(std::chrono::seconds(20)).has_value());
+}
+
 /// The service manager's end of the notification socket.
 class Manager {
  public:

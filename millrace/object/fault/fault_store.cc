@@ -55,6 +55,13 @@ class FaultStoreImpl final : public FaultStore {
     Apply(Operation::kHead, key, call, std::move(done),
           [this, key, call](auto then) mutable { inner_->Head(std::move(key), std::move(call), std::move(then)); });
   }
+  void HeadPart(std::string key, std::string etag, int number, Call call,
+                Done<std::optional<std::uint64_t>> done) override {
+    Apply(Operation::kHead, key, call, std::move(done),
+          [this, key, etag = std::move(etag), number, call](auto then) mutable {
+            inner_->HeadPart(std::move(key), std::move(etag), number, std::move(call), std::move(then));
+          });
+  }
   void Get(std::string key, GetOptions options, MutableByteSpan into, Call call,
            Done<std::optional<GetResult>> done) override {
     Fault fault = Choose(Operation::kGet, key);
@@ -73,6 +80,11 @@ class FaultStoreImpl final : public FaultStore {
   void List(ListRequest request, Call call, Done<ListPage> done) override {
     Apply(Operation::kList, request.prefix, call, std::move(done), [this, request, call](auto then) mutable {
       inner_->List(std::move(request), std::move(call), std::move(then));
+    });
+  }
+  void ListVersions(VersionsRequest request, Call call, Done<VersionsPage> done) override {
+    Apply(Operation::kList, request.prefix, call, std::move(done), [this, request, call](auto then) mutable {
+      inner_->ListVersions(std::move(request), std::move(call), std::move(then));
     });
   }
   void Put(std::string key, ByteSpan body, PutOptions options, Call call, Done<PutResult> done) override {

@@ -209,7 +209,13 @@ class MemoryStore final : public Store {
     MR_TRY(CheckSize(source, object.content->size()));
     PutOptions put{.if_none_match = options.if_none_match,
                    .content_type = options.metadata ? options.content_type : object.info.content_type,
-                   .metadata = options.metadata ? *options.metadata : object.info.metadata};
+                   .metadata = options.metadata ? *options.metadata : object.info.metadata,
+                   .attributes = options.attributes};
+    if (!options.metadata) {
+      put.attributes.cache_control = object.info.attributes->cache_control;
+      put.attributes.content_encoding = object.info.attributes->content_encoding;
+      put.attributes.content_disposition = object.info.attributes->content_disposition;
+    }
     return Publish(destination, std::move(object.content), put);
   }
 
@@ -290,7 +296,8 @@ class MemoryStore final : public Store {
                     .etag = NextETag(),
                     .modified = options_.clock->Wall(),
                     .content_type = options.content_type,
-                    .metadata = options.metadata};
+                    .metadata = options.metadata,
+                    .attributes = std::make_shared<Attributes>(options.attributes)};
     std::string etag = info.etag;
     objects_[key] = Object{std::move(content), std::move(info)};
     return PutResult{std::move(etag)};

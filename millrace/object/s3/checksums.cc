@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <tuple>
 #include <vector>
 
@@ -42,22 +43,40 @@ Result<std::string> EncodeCrc32c(http::BodySource& source) {
   return EncodeBigEndian(crc);
 }
 
-Checksum WholeChecksum(const http::Headers& headers) {
-  auto text = [](const std::vector<std::byte>& bytes) { return std::string(AsText(bytes)); };
-  if (headers.Get("x-amz-checksum-type") != "COMPOSITE") {
-    using Kind = Checksum::Kind;
-    for (auto [name, kind, size] : {std::tuple("x-amz-checksum-crc32c", Kind::kCrc32c, 4u),
-                                    std::tuple("x-amz-checksum-crc64nvme", Kind::kCrc64Nvme, 8u)}) {
-      auto bytes = Base64Decode(headers.Get(name));
-      if (bytes && bytes->size() == size) return {kind, text(*bytes)};
-    }
+namespace {
+
+/// "digest" or "digest-3": the digest, as `decode` reads it, and how many parts it covers. kNone if it is neither.
+template <class Decode>
+Checksum ParseChecksum(Checksum::Kind kind, std::size_t size, std::string_view text, Decode decode) {
+  std::size_t dash = text.find('-');
+  int parts = 0;
+  if (dash != text.npos) {
+    auto [end, error] = std::from_chars(text.data() + dash + 1, text.data() + text.size(), parts);
+    if (error != std::errc() || end != text.data() + text.size() || parts < 1 || parts > 10'000) return {};
   }
-  if (headers.Has("x-amz-server-side-encryption") || headers.Has("x-amz-server-side-encryption-customer-algorithm")) {
+  auto bytes = decode(text.substr(0, dash));
+  if (!bytes || bytes->size() != size) return {};
+  return {kind, std::string(AsText(*bytes)), parts};
+}
+
+}  // namespace
+
+Checksum WholeChecksum(const http::Headers& headers) {
+  using Kind = Checksum::Kind;
+  for (auto [name, kind, size] : {std::tuple("x-amz-checksum-crc32c", Kind::kCrc32c, 4u),
+                                  std::tuple("x-amz-checksum-crc64nvme", Kind::kCrc64Nvme, 8u)}) {
+    Checksum checksum = ParseChecksum(kind, size, headers.Get(name), Base64Decode);
+    // A composite one that does not say of how many parts proves nothing.
+    bool composite = headers.Get("x-amz-checksum-type") == "COMPOSITE";
+    if (checksum.kind != Kind::kNone && composite == (checksum.parts > 0)) return checksum;
+  }
+  // Encrypted by a key that the service keeps for itself the ETag is still the MD5; by any other it is not.
+  std::string_view encryption = headers.Get("x-amz-server-side-encryption");
+  if ((!encryption.empty() && encryption != "AES256") ||
+      headers.Has("x-amz-server-side-encryption-customer-algorithm")) {
     return {};
   }
-  auto md5 = HexDecode(xml::Unquote(headers.Get("etag")));
-  if (md5 && md5->size() == sizeof(Md5Digest)) return {Checksum::Kind::kMd5, text(*md5)};
-  return {};
+  return ParseChecksum(Kind::kMd5, sizeof(Md5Digest), xml::Unquote(headers.Get("etag")), HexDecode);
 }
 
 Status VerifyChecksum(const http::Headers& headers, ByteSpan bytes) {

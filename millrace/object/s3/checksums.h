@@ -16,8 +16,8 @@ std::string EncodeCrc32c(ByteSpan bytes);
 Status ReadThrough(http::BodySource& source, const std::function<void(ByteSpan)>& take);
 /// EncodeCrc32c of a body that is not in memory.
 Result<std::string> EncodeCrc32c(http::BodySource& source);
-/// What an answer's headers say about the whole object's bytes: CRC32C, CRC64NVME, or an ETag that is their MD5 (32 hex
-/// digits, and nothing encrypted).
+/// What an answer's headers say about the whole object's bytes: CRC32C, CRC64NVME, or the ETag, which is their MD5 or
+/// that of their parts' MD5s unless a key of the owner's encrypts them.
 Checksum WholeChecksum(const http::Headers& headers);
 /// kCorrupt unless the whole object's `bytes` have the checksum that came with them: CRC32C, CRC64NVME or SHA-256,
 /// whichever costs least. Checksums of multipart objects that cover their parts' checksums only ("…-3") prove nothing

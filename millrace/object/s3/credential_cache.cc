@@ -9,15 +9,36 @@ constexpr Duration kPauseAfterFailure = std::chrono::seconds(30);
 }  // namespace
 
 CredentialCache::CredentialCache(std::unique_ptr<CredentialSource> source, Clock& clock, Logger log)
-    : source_(std::move(source)), clock_(clock), log_(std::move(log)) {
+    : clock_(clock), log_(std::move(log)), source_(std::move(source)) {
+  MutexLock lock(mutex_);
   if (!source_->fixed()) {
-    thread_ = std::jthread([this](std::stop_token stop) { Run(stop); });
-    return;
-  }
-  if (auto fixed = source_->Fetch({})) {
-    MutexLock lock(mutex_);
+    StartThread();
+  } else if (auto fixed = source_->Fetch({})) {
     current_ = *std::move(fixed);
   }
+}
+
+void CredentialCache::StartThread() {
+  if (!thread_.joinable()) thread_ = std::jthread([this](std::stop_token stop) { Run(stop); });
+}
+
+void CredentialCache::Replace(std::unique_ptr<CredentialSource> source) {
+  Result<Credentials> fixed = Fail(Code::kUnavailable, "not fetched yet");
+  if (source->fixed()) fixed = source->Fetch({});
+  std::vector<Taker> waiting;
+  {
+    MutexLock lock(mutex_);
+    source_ = std::move(source);
+    if (fixed) {
+      current_ = *fixed;
+      waiting.swap(waiting_);
+    } else {
+      StartThread();
+      fetch_wanted_ = true;
+      wanted_.NotifyOne();
+    }
+  }
+  for (Taker& taker : waiting) taker(fixed);
 }
 
 CredentialCache::~CredentialCache() {
@@ -67,26 +88,29 @@ Result<Credentials> CredentialCache::GetNow() {
 }
 
 bool CredentialCache::Renew(const std::string& access_key) {
-  if (source_->fixed()) return false;
   MutexLock lock(mutex_);
+  if (source_->fixed()) return false;
   if (current_ && current_->access_key == access_key) current_.reset();
   return true;
 }
 
 void CredentialCache::Run(std::stop_token stop) {
   while (true) {
+    std::shared_ptr<CredentialSource> source;
     {
       MutexLock lock(mutex_);
       wanted_.Wait(mutex_, stop, [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return fetch_wanted_; });
       if (stop.stop_requested()) return;
+      source = source_;
     }
-    Result<Credentials> fetched = source_->Fetch(stop);
+    Result<Credentials> fetched = source->Fetch(stop);
     if (fetched && fetched->expires && *fetched->expires <= clock_.Wall()) {
-      fetched = Fail(Code::kPermissionDenied, "{} gave credentials that have already expired", source_->Describe());
+      fetched = Fail(Code::kPermissionDenied, "{} gave credentials that have already expired", source->Describe());
     }
     std::vector<Taker> waiting;
     {
       MutexLock lock(mutex_);
+      if (source != source_) continue;  // replaced meanwhile: what it gave is not wanted any more
       fetch_wanted_ = false;
       if (fetched) {
         current_ = *fetched;
@@ -96,9 +120,9 @@ void CredentialCache::Run(std::stop_token stop) {
       waiting.swap(waiting_);
     }
     if (fetched) {
-      log_.Debug("fetched credentials", {{"source", source_->Describe()}});
+      log_.Debug("fetched credentials", {{"source", source->Describe()}});
     } else {
-      log_.Warning("cannot fetch credentials", {{"source", source_->Describe()}, {"error", fetched.error()}});
+      log_.Warning("cannot fetch credentials", {{"source", source->Describe()}, {"error", fetched.error()}});
     }
     for (Taker& taker : waiting) taker(fetched);
   }

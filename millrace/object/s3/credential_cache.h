@@ -29,18 +29,21 @@ class CredentialCache {
   Result<Credentials> GetNow() MR_EXCLUDES(mutex_);
   /// The server says that the credentials with this key have expired. False when fetching again cannot help.
   bool Renew(const std::string& access_key) MR_EXCLUDES(mutex_);
+  /// From now on those of another source, as soon as it has given some; until then the old ones serve on.
+  void Replace(std::unique_ptr<CredentialSource> source) MR_EXCLUDES(mutex_);
 
  private:
+  void StartThread() MR_REQUIRES(mutex_);
   void Run(std::stop_token stop) MR_EXCLUDES(mutex_);
   bool Usable() const MR_REQUIRES(mutex_);
   bool RenewalDue() const MR_REQUIRES(mutex_);
 
-  const std::unique_ptr<CredentialSource> source_;
   Clock& clock_;
   const Logger log_;
 
   mutable Mutex mutex_;
   CondVar wanted_;
+  std::shared_ptr<CredentialSource> source_ MR_GUARDED_BY(mutex_);  ///< the thread fetches from it unlocked
   std::optional<Credentials> current_ MR_GUARDED_BY(mutex_);
   bool fetch_wanted_ MR_GUARDED_BY(mutex_) = false;
   TimePoint next_early_try_ MR_GUARDED_BY(mutex_){};  ///< after a failed renewal the old ones serve on for a while

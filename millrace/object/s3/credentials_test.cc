@@ -356,6 +356,36 @@ TEST(CredentialCache, ManyWaitForOneFetch) {
   EXPECT_EQ(source.fetched, 1);
 }
 
+/// Never changes.
+class FixedSource final : public CredentialSource {
+ public:
+  explicit FixedSource(std::string key) : key_(std::move(key)) {}
+  Result<Credentials> Fetch(std::stop_token) override { return Credentials{.access_key = key_, .secret_key = "s"}; }
+  std::string Describe() const override { return "fixed"; }
+  bool fixed() const override { return true; }
+
+ private:
+  const std::string key_;
+};
+
+TEST(CredentialCache, AnotherSourceTakesOver) {
+  FakeClock clock;
+  CredentialCache cache(std::make_unique<FixedSource>("first"), clock, {});
+  EXPECT_EQ(cache.GetNow()->access_key, "first");
+  cache.Replace(std::make_unique<FixedSource>("second"));
+  EXPECT_EQ(cache.GetNow()->access_key, "second");
+  auto owned = std::make_unique<CountingSource>(clock);
+  owned->broken = true;
+  cache.Replace(std::move(owned));
+  EXPECT_EQ(cache.GetNow()->access_key, "second") << "until the new one has some";
+  cache.Replace(std::make_unique<CountingSource>(clock));
+  std::string key = "second";
+  while (key == "second") key = cache.GetNow()->access_key;
+  EXPECT_EQ(key, "K1");
+  cache.Replace(std::make_unique<FixedSource>("last"));
+  EXPECT_EQ(cache.GetNow()->access_key, "last");
+}
+
 TEST(SplitCommand, KnowsQuotes) {
   using Words = std::vector<std::string>;
   EXPECT_EQ(*SplitCommand("a  b\tc"), Words({"a", "b", "c"}));

@@ -44,9 +44,14 @@ Endpoint::Session::Session(Settings settings, std::unique_ptr<CredentialSource> 
                    .log = options.log,
                    .jitter_seed = SystemEntropy()}) {}
 
-Result<std::unique_ptr<Endpoint>> Endpoint::Open(ConnectOptions options) {
-  Surroundings surroundings = Surroundings::System();
-  if (options.concurrency < 1) return Fail(Code::kInvalidArgument, "--concurrency must be at least 1");
+namespace {
+
+/// What the environment and the shared AWS files say now.
+struct Found {
+  Settings settings;
+  std::unique_ptr<CredentialSource> source;
+};
+Result<Found> Find(const ConnectOptions& options, Surroundings& surroundings) {
   Profiles profiles = MR_TRY(Profiles::Load(surroundings));
   Settings settings = MR_TRY(Settings::Resolve(options, profiles, surroundings));
   surroundings.fetch = [ca_bundle = settings.ca_bundle, proxies = http::Proxies::FromEnvironment(surroundings.getenv)](
@@ -54,13 +59,30 @@ Result<std::unique_ptr<Endpoint>> Endpoint::Open(ConnectOptions options) {
     return FetchOnce(ca_bundle, proxies, std::move(request), std::move(call));
   };
   auto source = MR_TRY(FindCredentials(settings, !options.profile.empty(), profiles, surroundings));
-  http::Client::Options client = ClientOptions(settings, options, surroundings);
-  return std::unique_ptr<Endpoint>(new Endpoint(
-      std::make_shared<Session>(std::move(settings), std::move(source), std::move(client), *surroundings.clock)));
+  return Found{std::move(settings), std::move(source)};
 }
 
-Endpoint::Endpoint(std::shared_ptr<Session> session) : session_(std::move(session)), service_(NewService(session_)) {}
+}  // namespace
+
+Result<std::unique_ptr<Endpoint>> Endpoint::Open(ConnectOptions options) {
+  if (options.concurrency < 1) return Fail(Code::kInvalidArgument, "--concurrency must be at least 1");
+  Surroundings surroundings = Surroundings::System();
+  Found found = MR_TRY(Find(options, surroundings));
+  http::Client::Options client = ClientOptions(found.settings, options, surroundings);
+  auto session = std::make_shared<Session>(std::move(found.settings), std::move(found.source), std::move(client),
+                                           *surroundings.clock);
+  return std::unique_ptr<Endpoint>(new Endpoint(std::move(options), std::move(session)));
+}
+
+Endpoint::Endpoint(ConnectOptions options, std::shared_ptr<Session> session)
+    : options_(std::move(options)), session_(std::move(session)), service_(NewService(session_)) {}
 Endpoint::~Endpoint() = default;
+
+Status Endpoint::ReloadCredentials() {
+  Surroundings surroundings = Surroundings::System();
+  session_->credentials().Replace(std::move(MR_TRY(Find(options_, surroundings)).source));
+  return {};
+}
 
 std::shared_ptr<Store> Endpoint::OpenBucket(std::string bucket) { return NewStore(session_, std::move(bucket)); }
 Service& Endpoint::service() { return *service_; }

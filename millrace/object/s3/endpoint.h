@@ -23,12 +23,15 @@ class Endpoint {
   /// Sends nothing: that the bucket does not exist shows at first use.
   std::shared_ptr<Store> OpenBucket(std::string bucket);
   Service& service();
+  /// See Connection::ReloadCredentials.
+  Status ReloadCredentials();
   http::Client::Stats stats() const;
 
   class Session;
 
  private:
-  explicit Endpoint(std::shared_ptr<Session> session);
+  Endpoint(ConnectOptions options, std::shared_ptr<Session> session);
+  const ConnectOptions options_;
   std::shared_ptr<Session> session_;
   std::unique_ptr<Service> service_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "millrace/base/digest.h"
 #include "millrace/base/text.h"
 #include "millrace/object/rules.h"
 #include "millrace/object/s3/checksums.h"
@@ -107,6 +108,15 @@ void SetRange(const ByteRange& range, http::Headers& headers) {
   headers.Set("Range", fmt::format("bytes={}-{}", range.offset, last));
 }
 
+void SetCustomerKey(std::string_view prefix, const std::string& key, http::Headers& headers) {
+  if (key.empty()) return;
+  Hasher md5(Hasher::Kind::kMd5);
+  md5.Update(AsBytes(key));
+  headers.Set(fmt::format("{}Algorithm", prefix), "AES256");
+  headers.Set(fmt::format("{}Key", prefix), Base64Encode(AsBytes(key)));
+  headers.Set(fmt::format("{}Key-Md5", prefix), Base64Encode(md5.Finish()));
+}
+
 Code CodeOf(const Outcome& outcome) { return outcome.response.error().code(); }
 
 /// No such key, as opposed to no such bucket.
@@ -152,13 +162,6 @@ void SetAttributes(const Attributes& attributes, http::Headers& headers) {
   }
 }
 
-void SetCopySource(const std::string& bucket, const std::string& key, const CopyOptions& options,
-                   http::Headers& headers) {
-  const std::string& from = options.source_bucket.empty() ? bucket : options.source_bucket;
-  headers.Set("X-Amz-Copy-Source", "/" + PercentEncode(from + "/" + key, /*keep_slash=*/true));
-  if (!options.source_if_match.empty()) headers.Set("X-Amz-Copy-Source-If-Match", QuoteETag(options.source_if_match));
-}
-
 Error WriteError(const Outcome& outcome, bool conditional) {
   const Error& error = outcome.response.error();
   if (!conditional || !outcome.ambiguous || error.code() != Code::kPreconditionFailed) return error;
@@ -173,13 +176,28 @@ Operation S3Store::NewOperation(std::string_view name, std::string_view method, 
   return {.name = name, .method = std::string(method), .bucket = bucket_, .key = std::move(key)};
 }
 
+Operation S3Store::NewKeyedOperation(std::string_view name, std::string_view method, std::string key) const {
+  Operation operation = NewOperation(name, method, std::move(key));
+  SetCustomerKey("X-Amz-Server-Side-Encryption-Customer-", session_->dispatcher().settings().customer_key,
+                 operation.headers);
+  return operation;
+}
+
+void S3Store::SetCopySource(const std::string& key, const CopyOptions& options, http::Headers& headers) const {
+  const std::string& from = options.source_bucket.empty() ? bucket_ : options.source_bucket;
+  headers.Set("X-Amz-Copy-Source", "/" + PercentEncode(from + "/" + key, /*keep_slash=*/true));
+  if (!options.source_if_match.empty()) headers.Set("X-Amz-Copy-Source-If-Match", QuoteETag(options.source_if_match));
+  SetCustomerKey("X-Amz-Copy-Source-Server-Side-Encryption-Customer-",
+                 session_->dispatcher().settings().copy_source_key, headers);
+}
+
 void S3Store::Head(std::string key, Call call, Done<std::optional<ObjectInfo>> done) {
   HeadIfMatch(std::move(key), "", std::move(call), std::move(done));
 }
 
 void S3Store::HeadIfMatch(std::string key, std::string if_match, Call call, Done<std::optional<ObjectInfo>> done) {
   if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
-  Operation operation = NewOperation("HeadObject", "HEAD", key);
+  Operation operation = NewKeyedOperation("HeadObject", "HEAD", key);
   operation.headers.Set("X-Amz-Checksum-Mode", "ENABLED");
   SetConditions(if_match, false, operation.headers);
   RunThen(std::move(operation), call,
@@ -190,6 +208,27 @@ void S3Store::HeadIfMatch(std::string key, std::string if_match, Call call, Done
             if (bucket_seen_.load(std::memory_order_relaxed)) return done(std::nullopt);
             AskForBucket(std::move(call), std::move(done));
           });
+}
+
+void S3Store::HeadPart(std::string key, std::string etag, int number, Call call,
+                       Done<std::optional<std::uint64_t>> done) {
+  if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
+  Operation operation = NewKeyedOperation("HeadObject", "HEAD", std::move(key));
+  operation.query = {{"partNumber", std::to_string(number)}};
+  SetConditions(etag, false, operation.headers);
+  Run<std::optional<std::uint64_t>>(
+      std::move(operation), std::move(call), std::move(done),
+      [](Outcome outcome) -> Result<std::optional<std::uint64_t>> {
+        if (!outcome.response) {  // no such part, or none that this server knows of
+          Code code = CodeOf(outcome);
+          bool unknown = outcome.answered && code != Code::kPreconditionFailed && !IsRetryable(code);
+          return unknown ? Result<std::optional<std::uint64_t>>(std::nullopt) : Fail(outcome.response.error());
+        }
+        const http::Headers& headers = outcome.response->headers;
+        auto range = ParseContentRange(headers.Get("content-range"));
+        if (!range || !headers.Has("x-amz-mp-parts-count")) return std::nullopt;
+        return range->last - range->first + 1;
+      });
 }
 
 void S3Store::AskForBucket(Call call, Done<std::optional<ObjectInfo>> done) {
@@ -210,7 +249,7 @@ void S3Store::Get(std::string key, GetOptions options, MutableByteSpan into, Cal
   if (into.empty() || (range && range->length == 0)) {
     return GetNothing(std::move(key), std::move(options), into.size(), std::move(call), std::move(done));
   }
-  Operation operation = NewOperation("GetObject", "GET", key);
+  Operation operation = NewKeyedOperation("GetObject", "GET", key);
   operation.target.into = into;
   bool fits = range && range->length <= into.size();
   if (range) {
@@ -246,7 +285,7 @@ void S3Store::GetTo(std::string key, GetOptions options, std::uint64_t limit, Si
   if (limit == 0 || (options.range && options.range->length == 0)) {
     return GetNothing(std::move(key), std::move(options), 0, std::move(call), std::move(done));
   }
-  Operation operation = NewOperation("GetObject", "GET", key);
+  Operation operation = NewKeyedOperation("GetObject", "GET", key);
   auto pass_on = std::make_shared<RangeSink>(sink, options.range ? options.range->offset : 0);
   operation.target.sink = pass_on.get();
   operation.target.sink_limit = limit;
@@ -300,12 +339,34 @@ void S3Store::List(ListRequest request, Call call, Done<ListPage> done) {
                 });
 }
 
+void S3Store::ListVersions(VersionsRequest request, Call call, Done<VersionsPage> done) {
+  Operation operation = NewOperation("ListObjectVersions", "GET");
+  operation.query = {{"versions", ""}, {"encoding-type", "url"}};
+  auto add = [&](const char* name, const std::string& value) {
+    if (!value.empty()) operation.query.emplace_back(name, value);
+  };
+  add("prefix", request.prefix);
+  add("delimiter", request.delimiter);
+  add("key-marker", request.key_marker);
+  add("version-id-marker", request.version_marker);
+  Run<VersionsPage>(
+      std::move(operation), std::move(call), std::move(done),
+      [marker = std::pair(request.key_marker, request.version_marker)](Outcome outcome) -> Result<VersionsPage> {
+        if (!outcome.response) return Fail(outcome.response.error());
+        VersionsPage page = MR_TRY(ParseVersionsPage(outcome.response->body));
+        if (!page.next_key.empty() && marker == std::pair(page.next_key, page.next_version)) {
+          return Fail(Code::kCorrupt, "the list of versions does not end");
+        }
+        return page;
+      });
+}
+
 void S3Store::Put(std::string key, ByteSpan body, PutOptions options, Call call, Done<PutResult> done) {
   if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
   if (body.size() > limits().max_put) {
     return done(Fail(Code::kInvalidArgument, "{} bytes are too many for one request: use multipart", body.size()));
   }
-  Operation operation = NewOperation("PutObject", "PUT", std::move(key));
+  Operation operation = NewKeyedOperation("PutObject", "PUT", std::move(key));
   operation.body = body;
   operation.headers.Set("X-Amz-Checksum-Crc32c", EncodeCrc32c(body));
   SendPut(std::move(operation), std::move(options), std::move(call), std::move(done));
@@ -319,7 +380,7 @@ void S3Store::PutFrom(std::string key, Source& body, PutOptions options, Call ca
   auto source = std::make_shared<SourceBody>(body);
   auto checksum = EncodeCrc32c(*source);
   if (!checksum) return done(Fail(checksum.error()));
-  Operation operation = NewOperation("PutObject", "PUT", std::move(key));
+  Operation operation = NewKeyedOperation("PutObject", "PUT", std::move(key));
   operation.source = source.get();
   operation.headers.Set("X-Amz-Checksum-Crc32c", *std::move(checksum));
   SendPut(std::move(operation), std::move(options), std::move(call),
@@ -351,9 +412,9 @@ void S3Store::Copy(std::string source, std::string destination, CopyOptions opti
   for (const std::string* key : {&source, &destination}) {
     if (Status good = CheckKey(*key); !good) return done(Fail(good.error()));
   }
-  Operation operation = NewOperation("CopyObject", "PUT", std::move(destination));
+  Operation operation = NewKeyedOperation("CopyObject", "PUT", std::move(destination));
   operation.error_may_follow_200 = true;
-  SetCopySource(bucket_, source, options, operation.headers);
+  SetCopySource(source, options, operation.headers);
   SetConditions("", options.if_none_match, operation.headers);
   if (options.metadata) {
     operation.headers.Set("X-Amz-Metadata-Directive", "REPLACE");

@@ -29,7 +29,10 @@ class S3Store final : public Store {
            Done<std::optional<GetResult>> done) override;
   void GetTo(std::string key, GetOptions options, std::uint64_t limit, Sink& sink, Call call,
              Done<std::optional<GetResult>> done) override;
+  void HeadPart(std::string key, std::string etag, int number, Call call,
+                Done<std::optional<std::uint64_t>> done) override;
   void List(ListRequest request, Call call, Done<ListPage> done) override;
+  void ListVersions(VersionsRequest request, Call call, Done<VersionsPage> done) override;
   void Put(std::string key, ByteSpan body, PutOptions options, Call call, Done<PutResult> done) override;
   void PutFrom(std::string key, Source& body, PutOptions options, Call call, Done<PutResult> done) override;
   void UploadPartFrom(std::string key, std::string upload_id, int number, Source& body, Call call,
@@ -56,6 +59,10 @@ class S3Store final : public Store {
   struct DeleteRun;
 
   Operation NewOperation(std::string_view name, std::string_view method, std::string key = {}) const;
+  /// NewOperation of one that reads or writes an object's bytes or what it is: with the key that encrypts it, if any.
+  Operation NewKeyedOperation(std::string_view name, std::string_view method, std::string key) const;
+  /// Where CopyObject and UploadPartCopy read.
+  void SetCopySource(const std::string& key, const CopyOptions& options, http::Headers& headers) const;
   /// Runs the operation as part of this store: cancelled and awaited by its destruction. `then` turns the outcome into
   /// what `done` gets, on the thread of the completion.
   template <class T, class Then>
@@ -104,8 +111,6 @@ void SetConditions(std::string_view if_match, bool if_none_match, http::Headers&
 void SetMetadata(const std::string& content_type, const std::map<std::string, std::string>& metadata,
                  http::Headers& headers);
 void SetAttributes(const Attributes& attributes, http::Headers& headers);
-void SetCopySource(const std::string& bucket, const std::string& key, const CopyOptions& options,
-                   http::Headers& headers);
 /// What a write's error means: a condition that fails after a try whose end is unknown may have failed because of that
 /// very try.
 Error WriteError(const Outcome& outcome, bool conditional);

@@ -36,7 +36,7 @@ std::string ETagOf(const std::vector<PartInfo>& parts) {
 
 void S3Store::CreateMultipart(std::string key, PutOptions options, Call call, Done<std::string> done) {
   if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
-  Operation operation = NewOperation("CreateMultipartUpload", "POST", key);
+  Operation operation = NewKeyedOperation("CreateMultipartUpload", "POST", key);
   operation.query = {{"uploads", ""}};
   SetMetadata(options.content_type, options.metadata, operation.headers);
   SetAttributes(options.attributes, operation.headers);
@@ -67,7 +67,7 @@ void S3Store::CreateMultipart(std::string key, PutOptions options, Call call, Do
 void S3Store::UploadPart(std::string key, std::string upload_id, int number, ByteSpan body, Call call,
                          Done<PartInfo> done) {
   if (Status good = CheckPart(key, number, body.size(), limits()); !good) return done(Fail(good.error()));
-  Operation operation = NewOperation("UploadPart", "PUT", std::move(key));
+  Operation operation = NewKeyedOperation("UploadPart", "PUT", std::move(key));
   operation.body = body;
   operation.headers.Set("X-Amz-Checksum-Crc32c", EncodeCrc32c(body));
   SendPart(std::move(operation), std::move(upload_id), number, body.size(), std::move(call), std::move(done));
@@ -79,7 +79,7 @@ void S3Store::UploadPartFrom(std::string key, std::string upload_id, int number,
   auto source = std::make_shared<SourceBody>(body);
   auto checksum = EncodeCrc32c(*source);
   if (!checksum) return done(Fail(checksum.error()));
-  Operation operation = NewOperation("UploadPart", "PUT", std::move(key));
+  Operation operation = NewKeyedOperation("UploadPart", "PUT", std::move(key));
   operation.source = source.get();
   operation.headers.Set("X-Amz-Checksum-Crc32c", *std::move(checksum));
   SendPart(std::move(operation), std::move(upload_id), number, body.size(), std::move(call),
@@ -107,10 +107,10 @@ void S3Store::CopyPart(std::string key, std::string upload_id, int number, std::
   if (good) good = CheckKey(source);
   if (good && range.length == 0) good = Fail(Code::kInvalidArgument, "a copied part needs at least one byte");
   if (!good) return done(Fail(good.error()));
-  Operation operation = NewOperation("UploadPartCopy", "PUT", std::move(key));
+  Operation operation = NewKeyedOperation("UploadPartCopy", "PUT", std::move(key));
   operation.error_may_follow_200 = true;
   operation.query = {{"partNumber", std::to_string(number)}, {"uploadId", std::move(upload_id)}};
-  SetCopySource(bucket_, source, options, operation.headers);
+  SetCopySource(source, options, operation.headers);
   operation.headers.Set("X-Amz-Copy-Source-Range",
                         fmt::format("bytes={}-{}", range.offset, range.offset + range.length - 1));
   Run<PartInfo>(std::move(operation), std::move(call), std::move(done),
@@ -129,7 +129,7 @@ void S3Store::CompleteMultipart(std::string key, std::string upload_id, std::vec
   Status good = CheckKey(key);
   if (good) good = CheckPartOrder(parts, limits());
   if (!good) return done(Fail(good.error()));
-  Operation operation = NewOperation("CompleteMultipartUpload", "POST", key);
+  Operation operation = NewKeyedOperation("CompleteMultipartUpload", "POST", key);
   operation.error_may_follow_200 = true;
   operation.query = {{"uploadId", std::move(upload_id)}};
   operation.own_body = CompleteDocument(parts);
@@ -172,7 +172,7 @@ void S3Store::ListParts(std::string key, std::string upload_id, Call call, Done<
 
 void S3Store::ListPartsFrom(std::string key, std::string upload_id, std::string marker, std::vector<PartInfo> before,
                             Call call, Done<std::vector<PartInfo>> done) {
-  Operation operation = NewOperation("ListParts", "GET", key);
+  Operation operation = NewKeyedOperation("ListParts", "GET", key);
   operation.query = {{"uploadId", upload_id}};
   if (!marker.empty()) operation.query.emplace_back("part-number-marker", marker);
   RunThen(std::move(operation), call,

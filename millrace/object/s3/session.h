@@ -17,6 +17,7 @@ class Endpoint::Session {
   const Settings& settings() const { return settings_; }
   Dispatcher& dispatcher() { return dispatcher_; }
   http::Client& client() { return client_; }
+  CredentialCache& credentials() { return credentials_; }
 
  private:
   const Settings settings_;

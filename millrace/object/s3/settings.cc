@@ -70,6 +70,19 @@ Result<int> Attempts(const ConnectOptions& options, const std::string& configure
   return attempts;
 }
 
+Status CheckCustomerKeys(const Settings& settings) {
+  for (const std::string& key : {settings.customer_key, settings.copy_source_key}) {
+    if (key.empty()) continue;
+    if (key.size() != 32) return Fail(Code::kInvalidArgument, "an encryption key has 32 bytes, not {}", key.size());
+    if (settings.scheme != "https" && !settings.loopback) {
+      return Fail(Code::kInvalidArgument,
+                  "encryption keys are not sent to {}://{}, where others could read them; use https", settings.scheme,
+                  settings.authority);
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 bool IsLoopback(std::string_view authority) {
@@ -103,6 +116,10 @@ Result<Settings> Settings::Resolve(const ConnectOptions& options, const Profiles
   std::string url = FirstOf({options.endpoint_url, configured});
   settings.aws = url.empty();
   MR_TRY(ParseEndpoint(settings.aws ? "https://" + AwsHost(settings.region) : url, settings));
+
+  settings.customer_key = options.customer_key;
+  settings.copy_source_key = options.copy_source_key;
+  MR_TRY(CheckCustomerKeys(settings));
 
   std::string style = Member(profile, "s3.addressing_style");
   settings.path_style = options.path_style.value_or(style.empty() || style == "auto" ? !settings.aws : style == "path");

@@ -22,6 +22,7 @@ struct Settings {
   std::string region, profile, ca_bundle;
   bool no_sign_request = false, request_payer = false;
   int max_attempts = 10;
+  std::string customer_key, copy_source_key;  ///< secrets, see ConnectOptions
 
   /// For options, then AWS_* variables, then the profile's settings, then defaults. Fails with kInvalidArgument on
   /// values that cannot be and on a profile that does not exist.

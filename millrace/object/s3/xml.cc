@@ -90,6 +90,32 @@ Result<ListPage> ParseListPage(std::string_view body) {
   return page;
 }
 
+Result<VersionsPage> ParseVersionsPage(std::string_view body) {
+  xml::Document document = MR_TRY(Parse(body, {"ListVersionsResult"}));
+  Names names(document.root());
+  VersionsPage page;
+  for (pugi::xml_node child : document.root().children()) {
+    const std::string_view name = child.name();
+    if (name == "CommonPrefixes") page.common_prefixes.push_back(MR_TRY(names.Read(child, "Prefix")));
+    if (name != "Version" && name != "DeleteMarker") continue;
+    VersionInfo& version = page.versions.emplace_back();
+    version.deletion = name == "DeleteMarker";
+    version.id = Text(child, "VersionId");
+    version.latest = Text(child, "IsLatest") == "true";
+    version.info.key = MR_TRY(names.Read(child, "Key"));
+    version.info.modified = MR_TRY(Time(child, "LastModified"));
+    if (version.deletion) continue;
+    version.info.size = MR_TRY(Number<std::uint64_t>(child, "Size"));
+    version.info.etag = xml::Unquote(Text(child, "ETag"));
+  }
+  if (Text(document.root(), "IsTruncated") == "true") {
+    page.next_key = MR_TRY(names.Read(document.root(), "NextKeyMarker"));
+    page.next_version = Text(document.root(), "NextVersionIdMarker");
+    if (page.next_key.empty()) return Fail(Code::kCorrupt, "a truncated list of versions has no marker");
+  }
+  return page;
+}
+
 Result<std::string> ParseUploadId(std::string_view body) {
   xml::Document document = MR_TRY(Parse(body, {"InitiateMultipartUploadResult"}));
   std::string id(Text(document.root(), "UploadId"));
