@@ -108,8 +108,8 @@ class Bench:
         names = [f"f{i:05}" for i in range(count)]
         for file in names:
             with open(f"{source}/{file}", "wb") as f:
-                for left in range(size, 0, -1 << 24):
-                    f.write(os.urandom(min(left, 1 << 24)))
+                for left in range(size, 0, -1 << 20):
+                    f.write(os.urandom(min(left, 1 << 20)))
         ups = {"millrace": lambda keep: self.time(f"up {name}", "millrace", [self.millrace, "--quiet", "cp", "-r",
                                                   f"{source}/", "s3://bench/m/"], keep),
                "s5cmd": lambda keep: self.time(f"up {name}", "s5cmd", [self.s5cmd, "cp", f"{source}/", "s3://bench/s/"], keep)}
