@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -121,6 +122,9 @@ class Client {
     std::string ca_bundle;  ///< path; empty: the system's
     bool verify_tls = true;
     Proxies proxies;  ///< the environment's are not looked at
+    /// Of "host:port": addresses to use instead of the resolver's. A new connection takes one of a name's addresses at
+    /// random, and another one when nobody answers there.
+    std::map<std::string, std::vector<std::string>> addresses;
     std::string user_agent = "millrace";
     double hedged_share = 0.05;              ///< of the requests that allow it, at most so many are sent a second time
     std::uint64_t max_bytes_per_second = 0;  ///< over all requests, each way; 0: no limit

@@ -374,6 +374,35 @@ TEST(Client, CancellingEndsBothOfAPair) {
   EXPECT_EQ(client.stats().hedged, 1u);
 }
 
+TEST(Client, ConnectionsSpreadOverANamesAddressesAndPassTheDeadOnes) {
+  auto script = [](const Seen&) { return ScriptedServer::Reply{Answer(200, "ok"), Then::kClose}; };
+  ScriptedServer first(script), second(script, "127.0.0.2", first.port()), third(script, "127.0.0.3", first.port());
+  const std::string authority = fmt::format("store.test:{}", first.port());
+  Client client({.addresses = {{authority, {"127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"}}}});
+  for (int i = 0; i < 90; ++i) ASSERT_TRUE(client.Send({.url = "http://" + authority + "/"}));
+  for (const ScriptedServer* server : {&first, &second, &third}) EXPECT_GE(server->seen().size(), 8u);
+}
+
+TEST(Client, LoopsShareRequestsAndConnections) {
+  ScriptedServer server([](const Seen&) { return ScriptedServer::Reply{Answer(200, "ok")}; });
+  Client client({.max_connections = 5, .max_connections_per_host = 5, .loops = 3});
+  constexpr int kRequests = 200;
+  std::latch left(kRequests);
+  for (int i = 0; i < kRequests; ++i) {
+    client.Send({.url = server.url()}, {}, {}, [&](Result<Response> response) {
+      EXPECT_TRUE(response) << response.error().ToString();
+      left.count_down();
+    });
+  }
+  left.wait();
+  EXPECT_EQ(client.stats().requests, static_cast<std::uint64_t>(kRequests));
+  EXPECT_EQ(client.stats().most_active, 5);
+  EXPECT_LE(server.connections(), 5);
+  EXPECT_GE(server.connections(), 3);
+  client.LimitActive(3);
+  EXPECT_EQ(client.stats().most_active, 3);
+}
+
 TEST(Client, AServerThatDripsIsGivenUpOn) {
   for (const char* begin :
        {"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", "HTTP/1.1 200 OK\r\nX-Long: ", "HTTP/1.1"}) {

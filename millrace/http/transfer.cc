@@ -76,7 +76,10 @@ Transfer::Transfer(Request request, BodyTarget target, Call call)
 
 std::unique_ptr<Transfer> Transfer::Twin() const { return std::make_unique<Transfer>(request_, target_, call_); }
 
-Transfer::~Transfer() { curl_slist_free_all(fields_); }
+Transfer::~Transfer() {
+  curl_slist_free_all(fields_);
+  curl_slist_free_all(known_);
+}
 
 void Transfer::Prepare(CURL* easy, const Client::Options& options, CURLSH* share, TransferContext& context) {
   easy_ = easy;
@@ -98,6 +101,10 @@ void Transfer::Prepare(CURL* easy, const Client::Options& options, CURLSH* share
   // of them. libcurl's own cache would lead every connection of a minute to the same one.
   curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 1L);
   curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, 0L);
+  for (const auto& [name, addresses] : options.addresses) {
+    known_ = curl_slist_append(known_, fmt::format("{}:{}", name, fmt::join(addresses, ",")).c_str());
+  }
+  if (known_) curl_easy_setopt(easy, CURLOPT_RESOLVE, known_);
   curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, kReceiveBuffer);
   curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, kSendBuffer);
   const Proxies& proxies = options.proxies;

@@ -100,6 +100,7 @@ class Transfer {
   TransferContext* context_ = nullptr;
   CURL* easy_ = nullptr;
   curl_slist* fields_ = nullptr;
+  curl_slist* known_ = nullptr;  ///< addresses of names
   Phase phase_ = Phase::kConnecting;
   Transfer** race_ = nullptr;
   TimePoint waiting_since_{}, first_byte_{};

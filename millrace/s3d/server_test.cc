@@ -136,14 +136,19 @@ TEST_F(S3dServer, MultipartUploads) {
   auto created = Do("POST", "/bucket/big?uploads", "", {{"x-amz-meta-a", "b"}, {"x-amz-checksum-algorithm", "CRC32C"}});
   std::string id = Between(created.body, "<UploadId>", "<");
   ASSERT_FALSE(id.empty());
+  std::map<std::string, std::string> checksums;  // by ETag
   auto part = [&](int number, std::string_view body) {
     auto answer = Do("PUT", fmt::format("/bucket/big?partNumber={}&uploadId={}", number, id), body);
-    return std::string(answer.headers.Get("ETag"));
+    std::string etag(answer.headers.Get("ETag"));
+    checksums[etag] = answer.headers.Get("x-amz-checksum-crc32c");
+    return etag;
   };
   auto complete = [&](const std::vector<std::pair<int, std::string>>& parts) {
     std::string body = "<CompleteMultipartUpload>";
     for (const auto& [number, etag] : parts) {
-      body += fmt::format("<Part><PartNumber>{}</PartNumber><ETag>{}</ETag></Part>", number, etag);
+      body += fmt::format("<Part><PartNumber>{}</PartNumber><ETag>{}</ETag>", number, etag);
+      if (!checksums[etag].empty()) body += "<ChecksumCRC32C>" + checksums[etag] + "</ChecksumCRC32C>";
+      body += "</Part>";
     }
     return Do("POST", "/bucket/big?uploadId=" + id, body + "</CompleteMultipartUpload>");
   };
@@ -152,6 +157,8 @@ TEST_F(S3dServer, MultipartUploads) {
   auto copied = Do("PUT", fmt::format("/bucket/big?partNumber=2&uploadId={}", id), "",
                    {{"x-amz-copy-source", "/bucket/source"}, {"x-amz-copy-source-range", "bytes=7-11"}});
   std::string two = "\"" + Between(copied.body, "<ETag>&quot;", "&quot;") + "\"";
+  EXPECT_EQ(CodeOf(complete({{1, one}, {2, two}})), "InvalidRequest") << "a composite checksum needs those of all parts";
+  checksums[two] = Between(copied.body, "<ChecksumCRC32C>", "<");
   EXPECT_EQ(All(Do("GET", "/bucket/big?uploadId=" + id).body, "PartNumber"),
             (std::vector<std::string>{"1", "2", "3", "7"}));
   EXPECT_EQ(All(Do("GET", "/bucket?uploads").body, "UploadId"), std::vector<std::string>{id});

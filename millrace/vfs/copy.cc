@@ -53,7 +53,7 @@ Result<object::PutResult> CopyVersion(object::Store& store, const object::Object
     options.source_if_match = source.etag;
     options.if_none_match = if_none_match;
     if (how.metadata) options.content_type = source.content_type;
-    if (how.metadata) options.attributes = object::KeptAttributes(source);
+    options.attributes = object::KeptAttributes(source);
     options.metadata = std::move(how.metadata);
     auto copied = object::Copy(store, source.key, destination, std::move(options), call);
     if (!copied) return explained(copied.error());

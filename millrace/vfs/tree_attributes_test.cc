@@ -56,7 +56,7 @@ TEST_F(TreeAttributesTest, WhatIsChangedIsStoredAndTheBytesStay) {
   EXPECT_EQ(MetadataOf("dir/g").at("mode"), "33256");
   EXPECT_EQ(MetadataOf("dir/g").at("colour"), "blue");
   EXPECT_EQ((*object::Head(*d.inner, "dir/g"))->content_type, "text/x-special");
-  ASSERT_TRUE(d.tree->Rename(*d.Walk("dir"), "g", *d.Walk("dir"), "h"));
+  ASSERT_TRUE(d.Rename("dir/g", "dir/h"));
   const auto attributes = (*object::Head(*d.inner, "dir/h"))->attributes;
   EXPECT_EQ(attributes->cache_control, "max-age=60");
   EXPECT_EQ(attributes->content_encoding, "gzip");

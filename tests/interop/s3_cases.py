@@ -170,10 +170,13 @@ def bucket_list_maxkeys(b):
 
 @case
 def bucket_list_maxkeys_invalid(b):
-    def blah(params, **_):
-        params["url"] += "?max-keys=blah"
-    b.s3.meta.events.register("before-call.s3.ListObjects", blah)
-    refused("InvalidArgument", b.list_objects, 400)
+    from botocore.auth import S3SigV4QueryAuth
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
+    request = AWSRequest("GET", f"{b.url}/{b.name}?max-keys=blah")
+    S3SigV4QueryAuth(Credentials(ACCESS, SECRET), "s3", "us-east-1").add_auth(request)
+    status, body = fetch(request.url)
+    assert status == 400 and b"<Code>InvalidArgument</Code>" in body, body
 
 
 @case

@@ -33,9 +33,10 @@ bool SendAll(int fd, std::string_view bytes) {
 
 }  // namespace
 
-ScriptedServer::ScriptedServer(Script script)
+ScriptedServer::ScriptedServer(Script script, const char* at, int port)
     : script_(std::move(script)), listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  sockaddr_in address{.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+  sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<std::uint16_t>(port))};
+  inet_pton(AF_INET, at, &address.sin_addr);
   socklen_t length = sizeof address;
   if (bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
       listen(listener_.get(), 128) != 0 ||

@@ -14,7 +14,7 @@
 
 namespace millrace::http::testing {
 
-/// Listens on a free loopback port. Each connection has a thread, which reads whole requests (Content-Length bodies)
+/// Listens on a free loopback port, or at the address and port given. Each connection has a thread, which reads whole requests (Content-Length bodies)
 /// and sends what the script says. Destruction cuts every connection and joins.
 class ScriptedServer {
  public:
@@ -32,7 +32,7 @@ class ScriptedServer {
   /// Called on connection threads, one call at a time.
   using Script = std::function<Reply(const Seen&)>;
 
-  explicit ScriptedServer(Script script);
+  explicit ScriptedServer(Script script, const char* address = "127.0.0.1", int port = 0);
   ~ScriptedServer();
 
   std::string url() const;  ///< "http://127.0.0.1:port"

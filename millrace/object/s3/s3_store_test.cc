@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <future>
 #include <latch>
 #include <map>
 
@@ -63,7 +64,9 @@ class S3StoreTest : public ::testing::Test {
                       .authority = fmt::format("127.0.0.1:{}", server_->port()),
                       .loopback = true,
                       .region = "us-east-1",
-                      .max_attempts = max_attempts};
+                      .max_attempts = max_attempts,
+                      .customer_key = customer_key_,
+                      .copy_source_key = copy_source_key_};
     http::Client::Options client{.timeouts = {.first_byte = milliseconds(200), .stall = milliseconds(200)}};
     clock_.AdvanceOnSleep(true);
     session_ = std::make_shared<Endpoint::Session>(settings, std::move(keys), client, *store_clock_);
@@ -75,6 +78,7 @@ class S3StoreTest : public ::testing::Test {
 
   FakeClock clock_;
   Clock* store_clock_ = &clock_;
+  std::string customer_key_, copy_source_key_;
   std::unique_ptr<ScriptedServer> server_;
   std::shared_ptr<Endpoint::Session> session_;
   std::shared_ptr<Store> store_;
@@ -102,6 +106,90 @@ TEST_F(S3StoreTest, EveryKindOfTransientFailureIsTriedAgain) {
   EXPECT_EQ(into, "hello");
   EXPECT_EQ((*got)->info.etag, "e");
   EXPECT_EQ(server_->seen().size(), failures.size() + 1);
+}
+
+TEST_F(S3StoreTest, CustomersKeysGoWithWhatReadsOrWrites) {
+  customer_key_ = std::string(32, 'k');
+  copy_source_key_ = std::string(32, 's');
+  const std::string document = "<CopyPartResult><ETag>e</ETag></CopyPartResult>";
+  Serve([&](const Seen& seen) {
+    return Reply{Answer(200, seen.headers.Has("x-amz-copy-source") ? document : "", "ETag: \"e\"\r\n")};
+  });
+  std::string body = "hello";
+  (void)Head(*store_, "k");
+  (void)Put(*store_, "k", AsBytes(body));
+  (void)UploadPart(*store_, "k", "u", 1, AsBytes(body));
+  (void)Copy(*store_, "a", "b");
+  (void)CopyPart(*store_, "k", "u", 1, "a", {0, 5});
+  for (const Seen& seen : server_->seen()) {
+    EXPECT_EQ(seen.headers.Get("X-Amz-Server-Side-Encryption-Customer-Algorithm"), "AES256") << seen.target;
+    EXPECT_EQ(seen.headers.Get("X-Amz-Server-Side-Encryption-Customer-Key"), Base64Encode(AsBytes(customer_key_)));
+    EXPECT_EQ(seen.headers.Get("X-Amz-Server-Side-Encryption-Customer-Key-Md5"), "mT2HRsMGJ5IX5C+0rreZ8Q==");
+    EXPECT_EQ(seen.headers.Get("X-Amz-Copy-Source-Server-Side-Encryption-Customer-Key"),
+              seen.headers.Has("x-amz-copy-source") ? Base64Encode(AsBytes(copy_source_key_)) : "");
+    EXPECT_THAT(std::string(seen.headers.Get("authorization")), HasSubstr("x-amz-server-side-encryption-customer-key"));
+  }
+  EXPECT_EQ(server_->seen().size(), 5u);
+  (void)List(*store_, {});
+  (void)Delete(*store_, "k");
+  for (std::size_t i = 5; i < 7; ++i) {
+    EXPECT_FALSE(server_->seen()[i].headers.Has("X-Amz-Server-Side-Encryption-Customer-Key"));
+  }
+}
+
+TEST(Settings, CustomersKeysAreKeptFromTheNetwork) {
+  Surroundings nowhere{.getenv = [](const char*) { return std::nullopt; },
+                       .read_file = [](const auto&) -> Result<std::string> { return Fail(Code::kNotFound, "none"); },
+                       .write_file = nullptr,
+                       .run = nullptr,
+                       .fetch = nullptr};
+  Profiles none;
+  auto resolve = [&](const char* url, std::size_t bytes) {
+    return Settings::Resolve({.endpoint_url = url, .customer_key = std::string(bytes, 'k')}, none, nowhere);
+  };
+  EXPECT_TRUE(resolve("https://store.example", 32));
+  EXPECT_TRUE(resolve("http://127.0.0.1:9000", 32));
+  EXPECT_FALSE(resolve("https://store.example", 16));
+  auto plain = resolve("http://store.example", 32);
+  ASSERT_FALSE(plain);
+  EXPECT_THAT(plain.error().ToString(), HasSubstr("use https"));
+  EXPECT_EQ(plain.error().ToString().find("kkkk"), std::string::npos);
+}
+
+TEST_F(S3StoreTest, PartsOfAnObjectAndTheirChecksums) {
+  std::string fields = "ETag: \"0123456789abcdef0123456789abcdef-3\"\r\n";
+  Serve([&](const Seen& seen) {
+    const bool part = seen.target.find("partNumber=") != std::string::npos;
+    if (!part) return Reply{Answer(200, "", fields)};
+    if (seen.target.find("partNumber=4") != std::string::npos) return Refuse(416, "InvalidPartNumber");
+    return Reply{Answer(206, "", "Content-Range: bytes 10-24/40\r\nx-amz-mp-parts-count: 3\r\n")};
+  });
+  auto head = [&](const std::string& more) {
+    fields = "ETag: \"0123456789abcdef0123456789abcdef-3\"\r\n" + more;
+    return (*Head(*store_, "k"))->checksum;
+  };
+  using Kind = Checksum::Kind;
+  EXPECT_EQ(head("").kind, Kind::kMd5);
+  EXPECT_EQ(head("").parts, 3);
+  EXPECT_EQ(head("").value.size(), 16u);
+  EXPECT_EQ(head("x-amz-server-side-encryption: AES256\r\n").kind, Kind::kMd5);
+  EXPECT_EQ(head("x-amz-server-side-encryption: aws:kms\r\n").kind, Kind::kNone);
+  EXPECT_EQ(head("x-amz-server-side-encryption-customer-algorithm: AES256\r\n").kind, Kind::kNone);
+  Checksum composite = head("x-amz-checksum-crc32c: AAAAAA==-3\r\nx-amz-checksum-type: COMPOSITE\r\n");
+  EXPECT_EQ(composite.kind, Kind::kCrc32c);
+  EXPECT_EQ(composite.parts, 3);
+  Checksum whole = head("x-amz-checksum-crc64nvme: AAAAAAAAAAA=\r\nx-amz-checksum-type: FULL_OBJECT\r\n");
+  EXPECT_EQ(whole.kind, Kind::kCrc64Nvme);
+  EXPECT_EQ(whole.parts, 0);
+  EXPECT_EQ(head("x-amz-checksum-crc32c: AAAAAA==-0\r\nx-amz-checksum-type: COMPOSITE\r\n").kind, Kind::kMd5);
+  auto part = [&](int number) {
+    std::promise<Result<std::optional<std::uint64_t>>> told;
+    store_->HeadPart("k", "e", number, {}, [&](auto size) { told.set_value(std::move(size)); });
+    return told.get_future().get();
+  };
+  EXPECT_EQ(part(2)->value(), 15u);
+  EXPECT_EQ(server_->seen().back().headers.Get("if-match"), "\"e\"");
+  EXPECT_FALSE(part(4)->has_value());
 }
 
 TEST_F(S3StoreTest, PermanentFailuresAreNot) {

@@ -72,6 +72,26 @@ TEST(ListPage, DeepNestingIsHarmless) {
   EXPECT_FALSE(ParseListPage(deep));
 }
 
+TEST(VersionsPage, KeepsTheOrderOfVersionsAndDeletions) {
+  auto page = ParseVersionsPage(
+      "<ListVersionsResult><EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>"
+      "<DeleteMarker><Key>a+b</Key><VersionId>2</VersionId><IsLatest>true</IsLatest>"
+      "<LastModified>2026-01-31T12:00:00Z</LastModified></DeleteMarker>"
+      "<Version><Key>a+b</Key><VersionId>1</VersionId><IsLatest>false</IsLatest><Size>7</Size><ETag>\"e\"</ETag>"
+      "<LastModified>2026-01-30T12:00:00Z</LastModified></Version>"
+      "<CommonPrefixes><Prefix>c%2F</Prefix></CommonPrefixes>"
+      "<NextKeyMarker>a+b</NextKeyMarker><NextVersionIdMarker>1</NextVersionIdMarker></ListVersionsResult>");
+  ASSERT_TRUE(page) << page.error().ToString();
+  ASSERT_EQ(page->versions.size(), 2u);
+  EXPECT_EQ(page->versions[0].info.key, "a b");
+  EXPECT_TRUE(page->versions[0].deletion && page->versions[0].latest);
+  EXPECT_EQ(page->versions[1].id, "1");
+  EXPECT_EQ(page->versions[1].info.size, 7u);
+  EXPECT_EQ(page->common_prefixes, std::vector<std::string>{"c/"});
+  EXPECT_EQ(page->next_key, "a b");
+  EXPECT_FALSE(ParseVersionsPage("<ListVersionsResult><IsTruncated>true</IsTruncated></ListVersionsResult>"));
+}
+
 TEST(ErrorDocument, IsReadFromS3AndFromTheTokenService) {
   auto s3 = ParseErrorDocument(
       "<Error><Code>PermanentRedirect</Code><Message>m</Message><Region>eu-west-1</Region><RequestId>r</RequestId>"
