@@ -18,6 +18,7 @@
 #include "millrace/cache/block_cache.h"
 #include "millrace/object/all_buckets.h"
 #include "millrace/vfs/rename_journal.h"
+#include "millrace/vfs/staging_area.h"
 #include "millrace/vfs/tree.h"
 
 namespace millrace::cli {
@@ -29,7 +30,8 @@ constexpr Duration kForever = std::chrono::hours(24 * 365 * 10);
 
 struct MountFlags {
   std::string url, directory, prefix, cache_directory, log_file, metadata_ttl, negative_ttl, file_mode, directory_mode,
-      stored_attributes = "auto", staging_directory, metrics_listen, check_timeout = "10s";
+      stored_attributes = "auto", staging_directory, metrics_listen, check_timeout = "10s", close = "sync",
+      publish_delay = "1s", flush_timeout = "5m";
   std::uint64_t staging_limit = 0;
   std::uint64_t max_cache = 20 * kGiB, read_part = 8 * kMiB, write_part = 8 * kMiB, read_ahead = 1 * kMiB;
   bool read_only = false, allow_other = false, foreground = false, check = false, recover = false;
@@ -82,6 +84,8 @@ Result<vfs::Options> TreeOptions(const MountFlags& flags, const object::Url& url
   options.read_part_bytes = flags.read_part;
   options.parallel_listing = flags.parallel_listing;
   options.write_part_bytes = flags.write_part;
+  options.close_async = flags.close == "async";
+  options.publish_delay = MR_TRY(ParseDuration(flags.publish_delay));
   return options;
 }
 
@@ -154,12 +158,13 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
        .directory = flags.cache_directory.empty() ? "" : std::filesystem::absolute(flags.cache_directory),
        .disk_bytes = flags.cache_directory.empty() ? 0 : flags.max_cache,
        .log = log}));
+  Json staging = {{"directory", options.staging_directory.string()}, {"target", options.staging_target}};
   const bool strict = !options.allow_delete || !options.allow_overwrite;
   const mount::ServiceManager manager;
   // Made here, to go after the mount: what it asks of a mount that hangs ends when the kernel drops the mount.
   std::optional<mount::Caretaker> caretaker;
   auto tree = MR_TRY(vfs::Tree::Open(*root.store, *cache, budget, std::move(options), {.stop = context.stop}));
-  mount::MountStats stats(*tree, *cache, flags.url, point);
+  mount::MountStats stats(*tree, *cache, flags.url, point, std::move(staging));
   std::unique_ptr<http::Server> metrics;
   if (!flags.metrics_listen.empty()) {
     metrics = MR_TRY(mount::ServeMetrics(stats, flags.metrics_listen, log));
@@ -173,6 +178,7 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
                                                         .strict = strict,
                                                         .kernel_read_ahead = flags.read_ahead,
                                                         .max_threads = threads,
+                                                        .flush_timeout = MR_TRY(ParseDuration(flags.flush_timeout)),
                                                         .stats = &stats,
                                                         .log = log}));
   Status detached;
@@ -205,12 +211,17 @@ Status Recover(const Context& context, const MountFlags& flags) {
   auto renames = MR_TRY(vfs::RecoverAllRenames(*root.store, options, {.stop = context.stop}));
   MemoryBudget budget(context.globals.memory_budget);
   auto cache = MR_TRY(cache::BlockCache::Open(*root.store, budget, {.memory_bytes = budget.total() / 4}));
-  // A tree that opens publishes what is staged, and logs what it published and what it could not.
+  const std::string staging = options.staging_directory;
   auto tree = MR_TRY(vfs::Tree::Open(*root.store, *cache, budget, std::move(options), {.stop = context.stop}));
+  const int files = tree->pending().files;
+  Status flushed = tree->FlushAll({.stop = context.stop});
+  const int left = tree->pending().files;
   if (!context.globals.quiet) {
+    fmt::print("files that were staged: {} published, {} left in {}\n", files - left, left, staging);
     fmt::print("renames of directories that were cut off: {} finished, {} undone, {} left to whoever is at work\n",
                renames.finished, renames.rolled_back, renames.left);
   }
+  MR_TRY(std::move(flushed));
   return tree->recovery();
 }
 
@@ -220,6 +231,12 @@ Status RunCheck(const Context& context, const MountFlags& flags) {
   const Duration timeout = MR_TRY(ParseDuration(flags.check_timeout));
   MR_TRY(mount::CheckMount(directory, timeout));
   if (!context.globals.quiet) fmt::print("{} is mounted and answers\n", directory);
+  auto stats = mount::QueryStats(directory);
+  const Json pending = stats ? stats->value("pending", Json::object()) : Json::object();
+  if (const int failing = pending.value("failing", 0); failing > 0) {
+    fmt::print(stderr, "{} files cannot be published yet; they are staged, and tried again: {}\n", failing,
+               pending.value("reason", ""));
+  }
   return {};
 }
 
@@ -279,6 +296,7 @@ Status RunUmount(const Context& context, const UmountFlags& flags) {
   if (!daemon && daemon.error().code() != Code::kUnavailable) return Fail(daemon.error());
   if (!daemon) return mount::Unmount(point, /*lazy=*/true);  // it was killed: nothing is left to wait for
   UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, daemon->pid, 0)));
+  const Json staging = mount::QueryStats(point).value_or(Json::object()).value("staging", Json::object());
   if (Status detached = mount::Unmount(point, flags.lazy); !detached) {
     if (detached.error().code() != Code::kBusy) return detached;
     return Fail(
@@ -292,7 +310,14 @@ Status RunUmount(const Context& context, const UmountFlags& flags) {
                 "{} is detached, but its daemon (process {}) still publishes {} files ({})", point, daemon->pid,
                 daemon->files_being_written, FormatBytes(daemon->bytes_being_written));
   }
-  return {};
+  const std::string folder = staging.value("directory", "");
+  const auto left = vfs::StagingArea::LookFor(folder, staging.value("target", ""));
+  if (left.files == 0) return {};
+  return Fail(
+      Code::kUnavailable,
+      "{} is unmounted, but {} files ({}) are not in the bucket; they are in {}: the next mount publishes them, or "
+      "`millrace mount {} --recover`",
+      point, left.files, FormatBytes(left.bytes), folder, mounted->source);
 }
 
 CLI::Option* AddBytes(CLI::App& command, const std::string& name, std::uint64_t& into, const std::string& help) {
@@ -347,6 +372,19 @@ void AddMount(CLI::App& app, Context& context) {
   mount->add_option("--negative-ttl", flags->negative_ttl, "Trust absence for so long (default: as --metadata-ttl)");
   AddBytes(*mount, "--read-part-size", flags->read_part, "Most bytes of one read request (default 8MiB)");
   AddBytes(*mount, "--write-part-size", flags->write_part, "Bytes of one uploaded part (default 8MiB)");
+  mount
+      ->add_option(
+          "--close", flags->close,
+          "What close waits for: sync, that the store has the file; async, that it is staged on local disk (it "
+          "outlives the daemon, and is published in the background)")
+      ->check(CLI::IsMember({"sync", "async"}))
+      ->capture_default_str();
+  mount->add_option("--publish-delay", flags->publish_delay, "With --close=async: how long after close")
+      ->capture_default_str();
+  mount
+      ->add_option("--flush-timeout", flags->flush_timeout,
+                   "How long unmounting tries to publish; what is left then stays staged for the next mount")
+      ->capture_default_str();
   mount->add_option("--staging-dir", flags->staging_directory,
                     "Keep written bytes here until the store has them (default: $XDG_CACHE_HOME/millrace/staging, or "
                     "/var/tmp/millrace-UID/staging)");

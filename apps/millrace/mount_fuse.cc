@@ -221,9 +221,11 @@ Status FuseServer::Serve(std::function<void()> live, std::stop_token stop) {
   fuse_loop_cfg_destroy(config);
   stopper.request_stop();
   stopper.join();
-  Status flushed = tree.FlushAll();
+  Status flushed = tree.FlushAll({.stop = {}, .deadline = Deadline::After(SystemClock(), options.flush_timeout)});
   if (!flushed) {
-    options.log.Error("unmounting lost what an open file had written", {{"reason", flushed.error()}});
+    const vfs::Pending left = tree.pending();
+    options.log.Error("not all that was written could be published; the next mount goes on with what is staged",
+                      {{"files", left.files}, {"bytes", left.bytes}, {"reason", flushed.error()}});
     return flushed;
   }
   if (result < 0) return Fail(ErrnoError(-result, "serving the mount"));

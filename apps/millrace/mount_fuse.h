@@ -25,7 +25,8 @@ struct FuseOptions {
   bool strict = false;  ///< what the tree's policies refuse is EPERM, as on Mountpoint
   std::uint64_t kernel_read_ahead = 1 * kMiB;
   int max_threads = 16;
-  MountStats* stats = nullptr;  ///< required; must outlive the mount
+  Duration flush_timeout = std::chrono::minutes(5);  ///< for publishing at the end
+  MountStats* stats = nullptr;                       ///< required; must outlive the mount
   Logger log;
 };
 

@@ -45,11 +45,12 @@ std::string FormatLatency(double seconds) {
 }  // namespace
 
 MountStats::MountStats(const vfs::Tree& tree, const cache::BlockCache& cache, std::string source,
-                       std::string mount_point)
+                       std::string mount_point, Json staging)
     : tree_(tree),
       cache_(cache),
       source_(std::move(source)),
       mount_point_(std::move(mount_point)),
+      staging_(std::move(staging)),
       began_(SystemClock().Now()),
       read_bytes_(registry_.AddCounter("millrace_mount_read_bytes_total", "Bytes that programs have read")),
       written_bytes_(registry_.AddCounter("millrace_mount_written_bytes_total", "Bytes that programs have written")) {
@@ -87,7 +88,14 @@ Json MountStats::Snapshot() const {
           {"pid", ::getpid()},
           {"uptime_seconds", ToSeconds(SystemClock().Now() - began_)},
           {"data", {{"read_bytes", read_bytes_.value()}, {"written_bytes", written_bytes_.value()}}},
-          {"pending", {{"files", pending.files}, {"bytes", pending.bytes}}},
+          {"pending",
+           {{"files", pending.files},
+            {"bytes", pending.bytes},
+            {"waiting", pending.waiting},
+            {"failing", pending.failing},
+            {"failures", pending.failures},
+            {"reason", pending.reason.substr(0, 1000)}}},
+          {"staging", staging_},
           {"cache", std::move(cache)},
           {"operations", std::move(operations)}};
 }
@@ -105,6 +113,10 @@ std::string MountStats::PrometheusText() const {
   const vfs::Pending pending = tree_.pending();
   add("millrace_mount_pending_files", "Files whose content the store does not have yet", "gauge",
       static_cast<std::uint64_t>(pending.files));
+  add("millrace_mount_failing_files", "Files whose publication failed and is tried again", "gauge",
+      static_cast<std::uint64_t>(pending.failing));
+  add("millrace_mount_background_failures_total", "Publications in the background that failed", "counter",
+      pending.failures);
   add("millrace_mount_pending_bytes", "Bytes that the store does not have yet", "gauge", pending.bytes);
   return text;
 }
@@ -136,6 +148,10 @@ std::string FormatStats(const Json& now, const Json* before) {
   text += fmt::format("read {}/s, written {}/s; {} files ({}) not in the store yet\n", FormatBytes(rate("read_bytes")),
                       FormatBytes(rate("written_bytes")), Number(now, "pending", "files"),
                       FormatBytes(static_cast<std::uint64_t>(Number(now, "pending", "bytes"))));
+  if (const double failing = Number(now, "pending", "failing"); failing > 0) {
+    text += fmt::format("{} of them cannot be published, and are tried again: {}\n", failing,
+                        now["pending"].value("reason", ""));
+  }
   const double hits = change("cache", "memory_hits") + change("cache", "disk_hits"), misses = change("cache", "misses");
   text += fmt::format("cache: {} of {} in memory; {:.0f} % hits, {} from the store\n",
                       FormatBytes(static_cast<std::uint64_t>(Number(now, "cache", "memory_bytes"))),

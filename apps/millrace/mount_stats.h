@@ -43,7 +43,8 @@ inline constexpr std::array<std::string_view, 16> kOperationNames = {
 /// Counters of one mount. Thread-safe; counting takes no lock. Tree and cache must outlive it.
 class MountStats {
  public:
-  MountStats(const vfs::Tree& tree, const cache::BlockCache& cache, std::string source, std::string mount_point);
+  MountStats(const vfs::Tree& tree, const cache::BlockCache& cache, std::string source, std::string mount_point,
+             Json staging);
 
   void Count(Operation operation, Duration took) { of(operation).seconds->Observe(ToSeconds(took)); }
   void CountFailure(std::string_view operation);
@@ -65,6 +66,7 @@ class MountStats {
   const vfs::Tree& tree_;
   const cache::BlockCache& cache_;
   const std::string source_, mount_point_;
+  const Json staging_;  ///< where what is written waits
   const TimePoint began_;
   metrics::Registry registry_;
   std::array<PerOperation, kOperationNames.size()> operations_;

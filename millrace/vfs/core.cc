@@ -28,7 +28,11 @@ Core::Core(object::Store& s, cache::BlockCache& c, MemoryBudget& b, std::unique_
            .guess = {},
            .has_bytes = [this](const std::string& path, const std::string& etag) { return MayHavePages(path, etag); }}),
       walk(store, clock, {.trust = options.metadata_ttl, .parallel = options.parallel_listing}),
-      resolver(store, metadata, attributes, ahead, walk, clock) {}
+      resolver(store, metadata, attributes, ahead, walk, clock),
+      publisher_(
+          {.parallel = options.publish_parallel, .most = options.publish_most}, *options.clock,
+          [this](const InodePtr& inode, const object::Call& call) { return PublishKept(inode, call); },
+          [this](const InodePtr& inode) { table.Forget(inode->id, 1); }) {}
 
 Kind KindOf(const Metadata& state) {
   if (state.is_directory()) return Kind::kDirectory;
@@ -98,9 +102,7 @@ Status Core::MakeWriter(const InodePtr& inode, Writer::Start start) {
     ForgetTimes(*start.metadata);
   }
   inode->metadata = start.metadata;
-  start.on_published = [this, weak = std::weak_ptr<Inode>(inode)](const Metadata& now) {
-    if (InodePtr published = weak.lock()) OnPublished(*published, now);
-  };
+  start.on_published = OnPublishedOf(inode);
   inode->writer = std::make_shared<Writer>(WriterEnvironment(), std::move(start));
   return {};
 }
@@ -112,84 +114,6 @@ Result<PathGate::Pass> Core::Enter(const Inode& inode, const object::Call& call)
     PathGate::Pass pass = MR_TRY(gate.Enter({*path}, call.stop));
     if (auto now = table.PathOf(inode); now && *now == *path) return pass;  // else it was moved while we waited
   }
-}
-
-Status Core::Publish(Inode& inode, Writer& writer, const object::Call& call) {
-  PathGate::Pass pass = MR_TRY(Enter(inode, call));
-  return PublishHere(inode, writer, call);
-}
-
-Status Core::PublishHere(Inode& inode, Writer& writer, const object::Call& call) {
-  MutexLock changing(inode.changing);
-  Status published = writer.Publish(call);
-  if (published) return published;
-  auto kept = writer.Keep();
-  if (!kept) {
-    options.log.Error("what was written could not be published, nor written down", {{"reason", kept.error()}});
-  } else if (!kept->empty()) {
-    options.log.Error("what was written could not be published; it is kept, and the next mount will try again",
-                      {{"file", *kept}, {"reason", published.error()}});
-  }
-  return published;
-}
-
-Status Core::RecoverStaged(const object::Call& call) {
-  constexpr int kNames = 100;
-  std::vector<std::string> unreadable;
-  Status first;
-  for (auto& left : MR_TRY(staging->Adopt(options.prefix, &unreadable))) {
-    const std::string key = left.record.key;
-    Writer writer(WriterEnvironment(), std::move(left));
-    Status published = writer.Publish(call);
-    std::string name = key;
-    for (int n = 1; n <= kNames && !published; ++n) {
-      const Code code = published.error().code();
-      if (code != Code::kStale && code != Code::kAlreadyExists) break;
-      name = fmt::format("{}.millrace-recovered-{}", key, n);  // never over what others wrote
-      published = writer.Divert(name, call);
-      if (!published) break;
-      published = writer.Publish(call);
-    }
-    if (published) {
-      options.log.Warning("published what an earlier mount could not", {{"key", name}});
-    } else {
-      options.log.Error("what an earlier mount wrote still cannot be published; it stays staged",
-                        {{"key", key}, {"reason", published.error()}});
-      if (first) first = published;
-    }
-  }
-  for (const std::string& reason : unreadable) {
-    options.log.Error("a record in the staging folder cannot be read; it is left alone", {{"reason", reason}});
-    if (first) first = Fail(Code::kCorrupt, "a record in the staging folder cannot be read: {}", reason);
-  }
-  return first;
-}
-
-Writer::Environment Core::WriterEnvironment() {
-  return {.store = store,
-          .cache = cache,
-          .budget = budget,
-          .staging = *staging,
-          .uploads = uploads,
-          .clock = clock,
-          .part_bytes = options.write_part_bytes,
-          .parallel_parts = options.write_parallel_parts};
-}
-
-void Core::OnPublished(Inode& inode, Metadata now) {
-  auto path = table.PathOf(inode);
-  walk.Forget();
-  table.SetLocal(inode, false);
-  MutexLock lock(inode.mutex);
-  now.complete = true;
-  now.attributes = inode.told.attributes;
-  if (now.attributes && inode.times_set != now.modified) {
-    StoredAttributes kept = *now.attributes;
-    kept.modified = kept.accessed = kept.changed = std::nullopt;
-    now.attributes = kept.empty() ? nullptr : std::make_shared<const StoredAttributes>(std::move(kept));
-  }
-  if (path) metadata.Put(*path, now);
-  inode.LearnMove(std::move(now));  // what is open here has seen it grow
 }
 
 Result<std::shared_ptr<Writer>> Core::JoinWriter(const InodePtr& inode, Writer::Start start) {
@@ -209,51 +133,6 @@ Result<std::shared_ptr<Writer>> Core::JoinWriter(const InodePtr& inode, std::uin
   }
   ++inode->writing_files;
   return inode->writer;
-}
-
-Status Core::LeaveWriter(Inode& inode, const std::shared_ptr<Writer>& writer, bool publish, const object::Call& call) {
-  Status published;
-  std::shared_ptr<Writer> ended;  // outlives the lock: its end may ask the store
-  for (bool done = false; !done;) {
-    {
-      MutexLock lock(inode.mutex);
-      // Others may have come, changed something and left it to us while we were publishing.
-      done = !publish || !published || inode.writing_files > 1 || !writer->unpublished();
-      if (done) {
-        if (--inode.writing_files > 0 || inode.writer != writer) return published;
-        if (table.IsLinked(inode) || inode.open_files == 0) {
-          ended = std::move(inode.writer);
-          inode.metadata.reset();
-          inode.times_set.reset();
-        }
-      }
-    }
-    if (!done) published = Publish(inode, *writer, call);
-  }
-  // What never reached the store does not exist.
-  if (ended && table.IsLocal(inode) && !writer->stored()) table.Unlink(inode);
-  return published;
-}
-
-std::shared_ptr<Writer> Core::BeginUnlink(const InodePtr& inode, const object::Call& call) {
-  std::shared_ptr<Writer> writer;
-  bool open;
-  {
-    MutexLock lock(inode->mutex);
-    open = inode->open_files > 0;
-    if (open && !inode->writer && staging && !inode->told.etag.empty()) {
-      if (auto key = table.PathOf(*inode)) {
-        (void)MakeWriter(inode, {.key = *key, .base = cache::ObjectVersion{*key, inode->told.etag, inode->told.size}});
-      }
-    }
-    writer = inode->writer;
-  }
-  if (!writer) return nullptr;
-  writer->Abandon();
-  if (Status kept = open ? writer->Detach(call) : Status(); !kept) {
-    options.log.Warning("a file that is open and removed cannot be read on in full", {{"reason", kept.error()}});
-  }
-  return writer;
 }
 
 StoredAttributes Core::NewAttributes(std::uint32_t type, const Ownership& ownership, Inode& parent) {
@@ -289,13 +168,15 @@ Status Core::ChangeAttributes(const InodePtr& inode, const AttributeStore::Chang
   MutexLock changing(inode->changing);
   auto writer = WriterOf(*inode);
   if (writer && writer->unpublished()) return ChangeWithWriter(*inode, *writer, path, change, call);
+  std::optional<Writer::Turn> turn;
+  if (writer) turn.emplace(MR_TRY(Writer::Hold(writer, call)));
   Metadata told;
   {
     MutexLock lock(inode->mutex);
     told = inode->told;
   }
   Metadata state = MR_TRY(attributes.ChangeFile(path, told, change, call));
-  if (writer) writer->SetKey(path, state.etag);
+  if (turn) turn->Move(path, state.etag);
   MutexLock lock(inode->mutex);
   inode->metadata.reset();
   inode->LearnMove(std::move(state));

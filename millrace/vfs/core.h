@@ -11,6 +11,7 @@
 #include "millrace/vfs/inode_table.h"
 #include "millrace/vfs/metadata_cache.h"
 #include "millrace/vfs/path_gate.h"
+#include "millrace/vfs/publisher.h"
 #include "millrace/vfs/resolver.h"
 #include "millrace/vfs/staging_area.h"
 #include "millrace/vfs/tree.h"
@@ -62,18 +63,30 @@ struct Core {
   Result<std::shared_ptr<Writer>> JoinWriter(const InodePtr& inode, Writer::Start start) MR_EXCLUDES(inode->mutex);
   /// One that a file which reads `content` may join: its base is what the store has.
   Result<std::shared_ptr<Writer>> JoinWriter(const InodePtr& inode, std::uint64_t content) MR_EXCLUDES(inode->mutex);
-  /// A file that holds the writer closes. The last one publishes, and the writer goes.
-  Status LeaveWriter(Inode& inode, const std::shared_ptr<Writer>& writer, bool publish, const object::Call& call)
-      MR_EXCLUDES(inode.mutex);
-  /// Publishes; once no rename is under way that covers the file.
-  Status Publish(Inode& inode, Writer& writer, const object::Call& call) MR_EXCLUDES(inode.mutex);
-  /// The same, for whoever has a pass for the file, or has closed the directory it is in.
-  Status PublishHere(Inode& inode, Writer& writer, const object::Call& call) MR_EXCLUDES(inode.mutex);
-  /// Publishes what earlier mounts staged and could not publish; the first failure. What fails stays staged.
-  Status RecoverStaged(const object::Call& call);
+  /// A file that holds the writer closes; `publish`: as Close. The writer goes with the last one, once its content is
+  /// published.
+  Status LeaveWriter(const InodePtr& inode, const std::shared_ptr<Writer>& writer, bool publish,
+                     const object::Call& call) MR_EXCLUDES(inode->mutex);
+  /// Publishes; once no rename is under way that covers the file. What fails is kept, and tried again later.
+  Status Publish(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call)
+      MR_EXCLUDES(inode->mutex);
+  /// The same, for whoever has a pass for the file, or has closed the directory it is in. Nothing changes in the file
+  /// until the turn is given back.
+  Result<Writer::Turn> HoldHere(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call)
+      MR_EXCLUDES(inode->mutex);
+  /// What close(2) waits for: Publish, or with Options::close_async only that the content outlives the process.
+  Status Close(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call)
+      MR_EXCLUDES(inode->mutex);
+  Status FlushAll(const object::Call& call);
+  Pending PendingNow() const;
+  /// Takes over what earlier mounts staged and did not publish: it is seen as the files it belongs to, and published in
+  /// the background. kCorrupt when there are records that cannot be read; they are left alone.
+  Status AdoptStaged(const object::Call& call);
   /// Before a file loses its name for good: nothing of it will be published, and files that have it open will find its
-  /// content as far as the staging area can hold it. Gives the writer to Revive should the name stay after all.
+  /// content as far as the staging area can hold it. Gives the writer, for EndUnlink.
   std::shared_ptr<Writer> BeginUnlink(const InodePtr& inode, const object::Call& call) MR_EXCLUDES(inode->mutex);
+  /// `unlinked`: the name has gone.
+  void EndUnlink(const InodePtr& inode, const std::shared_ptr<Writer>& writer, bool unlinked) MR_EXCLUDES(inode->mutex);
 
   /// Attributes to store for something new in a directory, where they are not those that the options give anyway.
   StoredAttributes NewAttributes(std::uint32_t type, const Ownership& ownership, Inode& parent)
@@ -101,7 +114,18 @@ struct Core {
                           const object::Call& call) MR_EXCLUDES(inode.mutex);
   Status MakeWriter(const InodePtr& inode, Writer::Start start) MR_REQUIRES(inode->mutex);
   Writer::Environment WriterEnvironment();
+  std::function<void(const Metadata&)> OnPublishedOf(const InodePtr& inode);
   void OnPublished(Inode& inode, Metadata now) MR_EXCLUDES(inode.mutex);
+  void OnFailed(const InodePtr& inode, Writer& writer, const Error& reason) MR_EXCLUDES(inode->mutex);
+  Status PublishLater(const InodePtr& inode, Duration delay);
+  Status PublishKept(const InodePtr& inode, const object::Call& call) MR_EXCLUDES(inode->mutex);
+  Status Divert(Inode& inode, Writer& writer, Status failed, const object::Call& call) MR_EXCLUDES(inode.mutex);
+  void Settle(const InodePtr& inode) MR_EXCLUDES(inode->mutex);
+  void Adopt(StagingArea::Adopted left, const object::Call& call);
+  Status RemoveUpload(const StagedRecord& record, const object::Call& call);
+  Result<InodePtr> InodeAt(std::string_view key);
+
+  Publisher publisher_;  ///< last: what it runs uses all the rest
 };
 
 Kind KindOf(const Metadata& state);

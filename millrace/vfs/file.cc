@@ -40,29 +40,30 @@ class OpenedFile final : public File {
   }
 
   Status Write(std::uint64_t offset, ByteSpan bytes, object::Call call) override {
-    auto writer = MR_TRY(EnsureWriter());
+    auto writer = MR_TRY(EnsureWriter(call));
     has_written_ = true;
     return writer->Write(offset, bytes, call);
   }
   Status Truncate(std::uint64_t size, object::Call call) override {
-    auto writer = MR_TRY(EnsureWriter());
+    auto writer = MR_TRY(EnsureWriter(call));
     return writer->Truncate(size, call);
   }
   Status Zero(std::uint64_t offset, std::uint64_t length, object::Call call) override {
-    auto writer = MR_TRY(EnsureWriter());
+    auto writer = MR_TRY(EnsureWriter(call));
     has_written_ = true;
     return writer->Zero(offset, length, call);
   }
 
   Status Sync(object::Call call) override {
     auto writer = core_->WriterOf(*inode_);
-    return writer ? core_->Publish(*inode_, *writer, call) : Status();
+    return writer ? core_->Publish(inode_, writer, call) : Status();
   }
   Status Flush(object::Call call) override {
     if (!has_written_.exchange(false)) return {};
-    Status published = Sync(call);
-    if (!published) has_written_ = true;
-    return published;
+    auto writer = core_->WriterOf(*inode_);
+    Status closed = writer ? core_->Close(inode_, writer, call) : Status();
+    if (!closed) has_written_ = true;
+    return closed;
   }
   Status Close(object::Call call) override { return Leave(/*publish=*/true, call); }
 
@@ -92,9 +93,14 @@ class OpenedFile final : public File {
   }
 
   /// Handles that may write join the inode's writer with their first change.
-  Result<std::shared_ptr<Writer>> EnsureWriter() MR_EXCLUDES(mutex_) {
+  Result<std::shared_ptr<Writer>> EnsureWriter(const object::Call& call) MR_EXCLUDES(mutex_) {
+    {
+      MutexLock lock(mutex_);
+      if (!writable_) return Fail(Code::kPermissionDenied, "{} is open for reading only", version_.key);
+      if (writer_) return writer_;
+    }
+    PathGate::Pass pass = MR_TRY(core_->Enter(*inode_, call));  // a writer knows its key
     MutexLock lock(mutex_);
-    if (!writable_) return Fail(Code::kPermissionDenied, "{} is open for reading only", version_.key);
     if (!writer_) writer_ = MR_TRY(core_->JoinWriter(inode_, content_));
     return writer_;
   }
@@ -103,7 +109,7 @@ class OpenedFile final : public File {
     MutexLock lock(mutex_);
     auto writer = std::exchange(writer_, nullptr);
     lock.Unlock();
-    return writer ? core_->LeaveWriter(*inode_, writer, publish, call) : Status();
+    return writer ? core_->LeaveWriter(inode_, writer, publish, call) : Status();
   }
 
   const std::shared_ptr<Core> core_;

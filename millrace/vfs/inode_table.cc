@@ -63,26 +63,41 @@ InodePtr InodeTable::Acquire(InodeId parent, std::string_view name, Kind kind) {
   }
   if (!inode) {
     inode = std::make_shared<Inode>(next_++, kind);
-    inode->parent_ = parent;
-    inode->name_ = name;
-    inode->linked_ = true;
     inodes_.emplace(inode->id, inode);
-    names_.emplace(Name(parent, name), inode);
+    Attach(*inode, parent, name);
   }
   ++inode->lookups_;
   return inode;
 }
 
+void InodeTable::Hold(Inode& inode) {
+  MutexLock lock(mutex_);
+  ++inode.lookups_;
+}
+
 void InodeTable::Forget(InodeId id, std::uint64_t lookups) {
   MutexLock lock(mutex_);
   auto found = inodes_.find(id);
+  if (found == inodes_.end()) return;
+  found->second->lookups_ -= std::min(lookups, found->second->lookups_);
+  EraseUnused(id);
+}
+
+void InodeTable::EraseUnused(InodeId id) {
+  auto found = inodes_.find(id);
   if (found == inodes_.end() || id == kRootInode) return;
-  Inode& inode = *found->second;
-  inode.lookups_ -= std::min(lookups, inode.lookups_);
-  if (inode.lookups_ > 0) return;
-  if (inode.linked_) names_.erase(Name(inode.parent_, inode.name_));
-  inode.linked_ = false;
+  const InodePtr inode = found->second;
+  if (inode->lookups_ > 0 || inode->children_ > 0) return;
   inodes_.erase(found);
+  Detach(*inode);
+}
+
+void InodeTable::Attach(Inode& inode, InodeId parent, std::string_view name) {
+  inode.parent_ = parent;
+  inode.name_ = name;
+  inode.linked_ = true;
+  names_.emplace(Name(parent, name), inodes_.at(inode.id));
+  if (auto above = inodes_.find(parent); above != inodes_.end()) ++above->second->children_;
 }
 
 Result<std::string> InodeTable::Path(const Inode& inode) const {
@@ -122,6 +137,10 @@ void InodeTable::Detach(Inode& inode) {
   names_.erase(Name(inode.parent_, inode.name_));
   inode.linked_ = false;
   inode.local_ = false;
+  auto above = inodes_.find(inode.parent_);
+  if (above == inodes_.end()) return;
+  --above->second->children_;
+  EraseUnused(inode.parent_);
 }
 
 void InodeTable::Unlink(Inode& inode) {
@@ -135,11 +154,8 @@ void InodeTable::Move(Inode& inode, InodeId new_parent, std::string_view new_nam
   if (InodePtr replaced = Child(new_parent, new_name)) Detach(*replaced);
   const bool local = inode.local_;
   Detach(inode);
-  inode.parent_ = new_parent;
-  inode.name_ = new_name;
-  inode.linked_ = true;
+  Attach(inode, new_parent, new_name);
   inode.local_ = local;
-  names_.emplace(Name(new_parent, new_name), inodes_.at(inode.id));
 }
 
 void InodeTable::SetLocal(Inode& inode, bool local) {

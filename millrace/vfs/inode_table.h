@@ -50,14 +50,15 @@ struct Inode {
   InodeId parent_ = 0;
   std::string name_;
   std::uint64_t lookups_ = 0;
-  bool linked_ = false;  ///< has a name
-  bool local_ = false;   ///< exists although the store does not show it
+  std::uint64_t children_ = 0;  ///< inodes with names in this one
+  bool linked_ = false;         ///< has a name
+  bool local_ = false;          ///< exists although the store does not show it
 };
 
 using InodePtr = std::shared_ptr<Inode>;
 
 /// Inodes by number and by (parent, name). Thread-safe; never blocks. An inode lives while its count of lookups is
-/// above zero; whoever has an InodePtr may go on using it.
+/// above zero, or that of one below it; whoever has an InodePtr may go on using it.
 class InodeTable {
  public:
   /// `prefix`: of the root's directory; empty, or ends with '/'.
@@ -70,6 +71,8 @@ class InodeTable {
   InodePtr FindChild(InodeId parent, std::string_view name) const MR_EXCLUDES(mutex_);
   /// The inode of that name and kind, made if needed, with one lookup more. One of another kind loses its name.
   InodePtr Acquire(InodeId parent, std::string_view name, Kind kind) MR_EXCLUDES(mutex_);
+  /// One lookup more of an inode that lives.
+  void Hold(Inode& inode) MR_EXCLUDES(mutex_);
   void Forget(InodeId id, std::uint64_t lookups) MR_EXCLUDES(mutex_);
 
   /// The key of a file or directory, without a trailing slash. Fails with kStale when it has no name any more.
@@ -105,7 +108,9 @@ class InodeTable {
     }
   };
   InodePtr Child(InodeId parent, std::string_view name) const MR_REQUIRES(mutex_);
+  void Attach(Inode& inode, InodeId parent, std::string_view name) MR_REQUIRES(mutex_);
   void Detach(Inode& inode) MR_REQUIRES(mutex_);
+  void EraseUnused(InodeId id) MR_REQUIRES(mutex_);
   Result<std::string> Path(const Inode& inode) const MR_REQUIRES(mutex_);
 
   const std::string prefix_;

@@ -11,10 +11,40 @@ namespace {
 /// files that were just written and now get their name need no stored attributes.
 constexpr Duration kSameTime = std::chrono::seconds(2);
 
+/// A file that is staged and not in the store yet needs nothing but another name. False: the store may have it.
+Result<bool> RenameStaged(Core& core, const Place& from, const Place& to, bool exclusive, const object::Call& call) {
+  InodePtr inode = core.table.FindChild(from.parent, from.name);
+  auto writer = inode ? core.WriterOf(*inode) : nullptr;
+  if (!writer || !core.table.IsLocal(*inode) || !(core.options.close_async || writer->kept())) return false;
+  Metadata moved;
+  {
+    MutexLock lock(inode->mutex);
+    moved = inode->told;
+  }
+  if (moved.attributes && core.attributes.stores()) {
+    MR_TRY(core.attributes.Mark(std::string(DirectoryOf(to.path)), call));
+  }
+  InodePtr replaced = core.table.FindChild(to.parent, to.name);
+  auto unlinked = replaced ? core.BeginUnlink(replaced, call) : nullptr;  // nothing of it is published after this file
+  auto renamed = [&] {
+    MutexLock changing(inode->changing);
+    return writer->MoveUnstored(to.path, exclusive, call);
+  }();
+  const bool done = renamed && *renamed;
+  if (done) core.table.Move(*inode, to.parent, to.name);
+  core.EndUnlink(replaced, unlinked, done);
+  if (!done) return renamed;
+  moved.as_of = core.clock.Now();
+  core.metadata.Put(to.path, moved);
+  core.metadata.Put(from.path, {.as_of = moved.as_of});
+  return true;
+}
+
 Status RenameFile(Core& core, const Place& from, const Place& to, RenameFlags flags, const object::Call& call) {
   InodePtr inode = core.table.FindChild(from.parent, from.name);
   auto writer = inode ? core.WriterOf(*inode) : nullptr;
-  if (writer) MR_TRY(core.PublishHere(*inode, *writer, call));  // the name must get all that was written
+  std::optional<Writer::Turn> turn;
+  if (writer) turn.emplace(MR_TRY(core.HoldHere(inode, writer, call)));  // the name must get all that was written
   const TimePoint as_of = core.clock.Now();
   auto source = MR_TRY(object::Head(core.store, from.path, call));
   if (!source) return Fail(Code::kNotFound, "no file {}", from.path);
@@ -34,7 +64,7 @@ Status RenameFile(Core& core, const Place& from, const Place& to, RenameFlags fl
   auto unlinked = replaced ? core.BeginUnlink(replaced, call) : nullptr;
   auto result = CopyVersion(core.store, *source, to.path,
                             {.if_none_match = flags.no_replace, .metadata = std::move(metadata)}, call);
-  if (!result && unlinked) unlinked->Revive();
+  if (!result) core.EndUnlink(replaced, unlinked, false);
   auto copied = MR_TRY(std::move(result));
   MR_TRY(object::Delete(core.store, from.path, call));
 
@@ -45,12 +75,13 @@ Status RenameFile(Core& core, const Place& from, const Place& to, RenameFlags fl
   core.metadata.Put(from.path, {.as_of = moved.as_of});
   if (inode) {
     core.table.Move(*inode, to.parent, to.name);
-    if (writer) writer->SetKey(to.path, moved.etag);
+    if (turn) turn->Move(to.path, moved.etag);
     MutexLock lock(inode->mutex);
     inode->LearnMove(std::move(moved));
   } else if (replaced) {
     core.table.Unlink(*replaced);
   }
+  core.EndUnlink(replaced, unlinked, true);
   return {};
 }
 
@@ -117,7 +148,9 @@ Status Rename(Core& core, const RenameRequest& request, RenameFlags flags, const
     MR_TRY(RenameDirectory(core, from, to, target.is_directory(), call));
   } else {
     if (target.is_directory()) return Fail(Code::kIsDirectory, "{} is a directory", to.path);
-    MR_TRY(RenameFile(core, from, to, flags, call));
+    if (!MR_TRY(RenameStaged(core, from, to, flags.no_replace, call))) {
+      MR_TRY(RenameFile(core, from, to, flags, call));
+    }
   }
   core.TouchDirectory(from.parent);
   core.TouchDirectory(to.parent);

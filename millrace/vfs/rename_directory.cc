@@ -78,7 +78,8 @@ class DirectoryRename {
     for (const InodePtr& inode : core_.table.All()) {
       auto writer = core_.WriterOf(*inode);
       auto path = core_.table.PathOf(*inode);
-      if (writer && path && path->starts_with(record_.from)) MR_TRY(core_.PublishHere(*inode, *writer, call_));
+      if (!writer || !path || !path->starts_with(record_.from)) continue;
+      turns_.emplace(inode->id, MR_TRY(core_.HoldHere(inode, writer, call_)));
     }
     return {};
   }
@@ -328,7 +329,8 @@ class DirectoryRename {
       if (inode->kind == Kind::kDirectory) continue;
       auto copied = copied_.find(name);
       if (copied == copied_.end()) continue;
-      if (auto writer = core_.WriterOf(*inode)) writer->SetKey(record_.to + name, copied->second.state.etag);
+      auto turn = turns_.find(inode->id);
+      if (turn != turns_.end()) turn->second.Move(record_.to + name, copied->second.state.etag);
       MutexLock lock(inode->mutex);
       inode->LearnMove(copied->second.state);
     }
@@ -341,6 +343,7 @@ class DirectoryRename {
   RenameRecord record_;
   RenameJournal* journal_ = nullptr;
   TimePoint touched_;
+  std::map<InodeId, Writer::Turn> turns_;  ///< of files that are open for writing: they change when all is done
   Versions listed_;
   std::set<std::string> to_mark_;  ///< directories below, of files that will store attributes
   Mutex mutex_;

@@ -42,17 +42,7 @@ Result<std::map<std::string, std::string>> ToMetadata(const Json& object) {
 Status DecodeUpload(const Json& upload, StagedRecord& record) {
   record.upload_id = MR_TRY(JsonString(upload, "id"));
   record.upload_key = MR_TRY(JsonString(upload, "key"));
-  const Json* parts = JsonFind(upload, "parts");
-  if (parts == nullptr || !parts->is_array()) return Fail(Code::kCorrupt, "its upload has no \"parts\"");
-  for (const Json& part : *parts) {
-    object::PartInfo info{.etag = MR_TRY(JsonString(part, "etag")),
-                          .size = MR_TRY(JsonUint(part, "size")),
-                          .checksum = MR_TRY(JsonString(part, "checksum"))};
-    const std::uint64_t number = MR_TRY(JsonUint(part, "number"));
-    if (number < 1 || number > 10'000) return Fail(Code::kCorrupt, "its upload has a part {}", number);
-    info.number = static_cast<int>(number);
-    record.parts.push_back(std::move(info));
-  }
+  record.upload_begun = WallTime(std::chrono::nanoseconds(MR_TRY(JsonInt(upload, "begun"))));
   return {};
 }
 
@@ -61,6 +51,9 @@ Result<StagedRecord> DecodeBody(const Json& body) {
   record.key = MR_TRY(JsonString(body, "key"));
   record.size = MR_TRY(JsonUint(body, "size"));
   record.modified = WallTime(std::chrono::nanoseconds(MR_TRY(JsonInt(body, "modified"))));
+  if (JsonFind(body, "saved") != nullptr) {
+    record.saved = WallTime(std::chrono::nanoseconds(MR_TRY(JsonInt(body, "saved"))));
+  }
   const std::string state = MR_TRY(JsonString(body, "state"));
   record.complete = state == "complete";
   if (!record.complete && state != "writing") return Fail(Code::kCorrupt, "its state is \"{}\"", state);
@@ -79,6 +72,7 @@ Result<StagedRecord> DecodeBody(const Json& body) {
   record.held = MR_TRY(ToIntervals(body, "held"));
   record.changed = MR_TRY(ToIntervals(body, "changed"));
   if (const Json* upload = JsonFind(body, "upload"); upload != nullptr) MR_TRY(DecodeUpload(*upload, record));
+  if (JsonFind(body, "expected") != nullptr) record.expected = MR_TRY(JsonString(body, "expected"));
   if (record.size > kMaxSize) return Fail(Code::kCorrupt, "its size is impossible");
   return record;
 }
@@ -91,6 +85,7 @@ std::string EncodeRecord(const StagedRecord& record, std::string_view target) {
                {"state", record.complete ? "complete" : "writing"},
                {"size", record.size},
                {"modified", std::chrono::nanoseconds(record.modified.time_since_epoch()).count()},
+               {"saved", std::chrono::nanoseconds(record.saved.time_since_epoch()).count()},
                {"exclusive", record.exclusive},
                {"content_type", record.content_type},
                {"held", ToJson(record.held)},
@@ -101,16 +96,15 @@ std::string EncodeRecord(const StagedRecord& record, std::string_view target) {
                     {"size", record.base->size},
                     {"bytes", record.base_bytes}};
   }
+  if (!record.expected.empty()) body["expected"] = record.expected;
   if (record.metadata) {
     body["metadata"] = Json::object();
     for (const auto& [name, value] : *record.metadata) body["metadata"][name] = value;
   }
-  if (!record.upload_id.empty()) {
-    Json parts = Json::array();
-    for (const object::PartInfo& part : record.parts) {
-      parts.push_back({{"number", part.number}, {"etag", part.etag}, {"size", part.size}, {"checksum", part.checksum}});
-    }
-    body["upload"] = {{"id", record.upload_id}, {"key", record.upload_key}, {"parts", std::move(parts)}};
+  if (!record.upload_key.empty()) {
+    body["upload"] = {{"id", record.upload_id},
+                      {"key", record.upload_key},
+                      {"begun", std::chrono::nanoseconds(record.upload_begun.time_since_epoch()).count()}};
   }
   const std::string text = DumpJson(body);
   const Json header = {{"format", kFormat}, {"crc32c", Crc32c(AsBytes(text))}};
@@ -119,7 +113,8 @@ std::string EncodeRecord(const StagedRecord& record, std::string_view target) {
 
 Result<DecodedRecord> DecodeRecord(std::string_view text, std::string_view what) {
   const std::size_t line = text.find('\n');
-  if (line == std::string_view::npos || !text.ends_with('\n')) return Fail(Code::kCorrupt, "{} is cut short", what);
+  if (line == std::string_view::npos || line + 1 == text.size() || !text.ends_with('\n'))
+    return Fail(Code::kCorrupt, "{} is cut short", what);
   auto header = ParseJson(text.substr(0, line), what);
   if (!header) return Fail(header.error().WithCode(Code::kCorrupt));
   if (auto format = JsonUint(*header, "format"); !format || *format != kFormat) {

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "millrace/base/random.h"
@@ -22,6 +23,19 @@ Buffer ZeroBuffer(std::size_t size) {
   Buffer zeros(size);
   std::memset(zeros.data(), 0, size);
   return zeros;
+}
+
+/// Shares the blocks where the file system can.
+Status CopyRange(int from, int to, std::uint64_t begin, std::uint64_t end, const std::string& what) {
+  for (auto at = static_cast<off_t>(begin); at < static_cast<off_t>(end);) {
+    off_t source = at, target = at;
+    const ssize_t copied = ::copy_file_range(from, &source, to, &target, end - static_cast<std::uint64_t>(at), 0);
+    if (copied < 0 && errno == EINTR) continue;
+    if (copied < 0) return Fail(ErrnoError(errno, "copying to " + what));
+    if (copied == 0) return Fail(Code::kIo, "copying to {}: the staged file is shorter than it should be", what);
+    at += copied;
+  }
+  return {};
 }
 
 /// A lock of the whole folder for a scope.
@@ -115,7 +129,18 @@ bool StagedFile::Punch(std::uint64_t begin, std::uint64_t end) const {
                      static_cast<off_t>(end - begin)) == 0;
 }
 
-Status StagedFile::Save(const StagedRecord& record, bool durable) {
+Result<std::unique_ptr<StagedFile>> StagedFile::Clone() const {
+  std::unique_ptr<StagedFile> clone = MR_TRY(area_.Create());
+  MR_TRY(clone->Charge(held_.bytes()));
+  clone->held_ = held_;
+  for (const Interval& held : held_.All()) {
+    MR_TRY(CopyRange(fd_.get(), clone->fd_.get(), held.begin, held.end, clone->path_.string()));
+  }
+  return clone;
+}
+
+Status StagedFile::Save(StagedRecord record, bool durable) {
+  record.saved = area_.NextStamp();
   const std::string text = EncodeRecord(record, area_.options().target);
   if (durable) {
     if (::fdatasync(fd_.get()) != 0) return Fail(ErrnoError(errno, "syncing " + path_.string()));
@@ -206,7 +231,31 @@ Result<std::vector<StagingArea::Adopted>> StagingArea::Adopt(const std::string& 
     }
     adopted.push_back({std::move(file), std::move(decoded->record)});
   }
+  std::ranges::sort(adopted, {}, [](const Adopted& each) { return each.record.saved; });
   return adopted;
+}
+
+StagingArea::Left StagingArea::LookFor(const fs::path& directory, const std::string& target) {
+  Left left;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    if (entry.path().extension() != kRecord) continue;
+    auto data = OpenFile(fs::path(entry.path()).replace_extension(kData), O_RDONLY | O_NOFOLLOW);
+    if (!data || ::flock(data->get(), LOCK_SH | LOCK_NB) != 0) continue;
+    auto text = ReadFile(entry.path(), kMaxRecordBytes);
+    auto decoded = text ? DecodeRecord(*text, entry.path().string()) : Fail(text.error());
+    if (!decoded || decoded->target != target || !decoded->record.complete) continue;
+    ++left.files;
+    left.bytes += decoded->record.size;
+  }
+  return left;
+}
+
+/// Later than all before it, so that records can be ordered.
+WallTime StagingArea::NextStamp() {
+  MutexLock lock(mutex_);
+  last_stamp_ = std::max(last_stamp_ + WallTime::duration(1), options_.clock->Wall());
+  return last_stamp_;
 }
 
 bool StagingArea::Take(std::uint64_t bytes) {

@@ -25,6 +25,8 @@ struct StagedRecord {
   std::string key;
   std::uint64_t size = 0;
   WallTime modified;
+  /// Orders records: of two for one key, the later one is the file. Set by StagedFile::Save.
+  WallTime saved;
   /// Finish this file; otherwise it was in the middle of being written, and only its upload must be removed.
   bool complete = false;
   bool exclusive = false;                    ///< the key must not exist
@@ -34,8 +36,11 @@ struct StagedRecord {
   std::string content_type;
   IntervalSet held;     ///< in the staging file
   IntervalSet changed;  ///< differs from the base
+  /// The ETag that the object gets when its publication, which may have been under way, is done; empty: not known.
+  std::string expected;
+  /// A multipart upload under way. It is written down before it is begun, when it has no id yet.
   std::string upload_id, upload_key;
-  std::vector<object::PartInfo> parts;  ///< of that upload, done and still right
+  WallTime upload_begun;
 };
 
 class StagingArea;
@@ -57,12 +62,13 @@ class StagedFile {
   Status Read(std::uint64_t offset, MutableByteSpan into) const;
   /// Forgets the range, and gives its room back.
   void Drop(std::uint64_t begin, std::uint64_t end);
+  /// A file of its own that holds the same.
+  Result<std::unique_ptr<StagedFile>> Clone() const;
 
   /// Writes the record beside the bytes: from here on, the death of this process loses neither. `durable`: nor does the
   /// machine's.
-  Status Save(const StagedRecord& record, bool durable);
-  bool saved() const { return saved_; }
-  /// The record is out of date and must not be used: the content is in the store.
+  Status Save(StagedRecord record, bool durable);
+  /// The record is out of date and must not be used: the content is in the store, or elsewhere.
   void Unsave();
   /// Leaves bytes and record where they are, for StagingArea::Adopt of this or another process.
   void Keep() { kept_ = true; }
@@ -91,6 +97,7 @@ class StagingArea {
     std::filesystem::path directory;  ///< made with mode 0700
     std::uint64_t limit_bytes = 16 * kGiB;
     std::string target;  ///< names the store: what is staged for one store is never published to another
+    const Clock* clock = &SystemClock();
   };
   /// Fails when the folder cannot be made, or belongs to somebody else.
   static Result<std::unique_ptr<StagingArea>> Open(Options options);
@@ -101,10 +108,18 @@ class StagingArea {
     std::unique_ptr<StagedFile> file;
     StagedRecord record;
   };
-  /// Takes over what processes that have gone left for this store below `prefix`. Files without a usable record are
-  /// removed; records that cannot be read are left alone and named in `unreadable`.
+  /// Takes over what processes that have gone left for this store below `prefix`, earlier records first. Files without
+  /// a record are removed; records that cannot be read are left alone and named in `unreadable`. Whoever drops one
+  /// gives it back as it was, unless it was unsaved.
   Result<std::vector<Adopted>> Adopt(const std::string& prefix, std::vector<std::string>* unreadable)
       MR_EXCLUDES(mutex_);
+
+  /// What lies in a folder for a store and has no owner: for those who only tell about it. Changes nothing.
+  struct Left {
+    int files = 0;
+    std::uint64_t bytes = 0;  ///< of the files when they are published
+  };
+  static Left LookFor(const std::filesystem::path& directory, const std::string& target);
 
   const Options& options() const { return options_; }
   std::uint64_t used() const MR_EXCLUDES(mutex_);
@@ -116,11 +131,13 @@ class StagingArea {
   explicit StagingArea(Options options) : options_(std::move(options)) {}
   bool Take(std::uint64_t bytes) MR_EXCLUDES(mutex_);
   void Give(std::uint64_t bytes) MR_EXCLUDES(mutex_);
+  WallTime NextStamp() MR_EXCLUDES(mutex_);
 
   const Options options_;
   UniqueFd lock_;  ///< held, shared, while a file is made and not locked yet; exclusive while owners are looked for
   mutable Mutex mutex_;
   std::uint64_t used_ MR_GUARDED_BY(mutex_) = 0;
+  WallTime last_stamp_ MR_GUARDED_BY(mutex_);
 };
 
 }  // namespace millrace::vfs

@@ -37,7 +37,7 @@ class StagingAreaTest : public testing::Test {
     record.metadata.emplace()["mode"] = "33188";
     record.upload_id = "id";
     record.upload_key = "dir/f";
-    record.parts = {{.number = 2, .etag = "e", .size = 50, .checksum = "c"}};
+    record.upload_begun = record.modified;
     return record;
   }
 
@@ -96,7 +96,10 @@ TEST_F(StagingAreaTest, ARecordSurvivesItsProcess) {
   EXPECT_EQ(area->used(), 4u);
   EXPECT_EQ(Read(*adopted[0].file, 10, 4), "kept");
   EXPECT_TRUE(Open()->Adopt("", &unreadable)->empty()) << "it has an owner";
-  const StagedRecord record = adopted[0].record, wanted = Record(*adopted[0].file);
+  StagedRecord record = adopted[0].record;
+  const StagedRecord wanted = Record(*adopted[0].file);
+  EXPECT_GT(record.saved, WallTime());
+  record.saved = wanted.saved;
   EXPECT_EQ(EncodeRecord(record, "x"), EncodeRecord(wanted, "x"));
   adopted.clear();
   EXPECT_EQ(Files(), 2u) << "not finished: it stays";

@@ -215,12 +215,11 @@ class StoreTree final : public Tree {
     InodePtr inode = core_->table.FindChild(parent, name);
     MR_TRY(core_->attributes.Keep(std::string(DirectoryOf(place.path)), call));
     auto writer = inode ? core_->BeginUnlink(inode, call) : nullptr;
-    const bool stored = !writer || !core_->table.IsLocal(*inode) || writer->stored();
+    const bool stored = !writer || !core_->table.IsLocal(*inode) || writer->may_be_stored();
     Status deleted = stored ? object::Delete(core_->store, place.path, call) : Status();
-    if (!deleted && writer) writer->Revive();
-    MR_TRY(std::move(deleted));
-    Removed(place, inode.get());
-    return {};
+    if (deleted) Removed(place, inode.get());
+    if (writer) core_->EndUnlink(inode, writer, deleted.has_value());
+    return deleted;
   }
 
   Status Rename(InodeId parent, std::string_view name, InodeId new_parent, std::string_view new_name, RenameFlags flags,
@@ -236,28 +235,9 @@ class StoreTree final : public Tree {
     return core_->ahead.WillOpen(std::move(names));
   }
 
-  Status FlushAll(object::Call call) override {
-    Status first;
-    for (const InodePtr& inode : core_->table.All()) {
-      auto writer = core_->WriterOf(*inode);
-      if (!writer) continue;
-      if (Status done = core_->Publish(*inode, *writer, call); !done && first) first = done;
-    }
-    return first;
-  }
-
+  Status FlushAll(object::Call call) override { return core_->FlushAll(call); }
   Status recovery() const override { return recovery_; }
-
-  Pending pending() const override {
-    Pending pending;
-    for (const InodePtr& inode : core_->table.All()) {
-      auto writer = core_->WriterOf(*inode);
-      if (!writer || !writer->unpublished()) continue;
-      ++pending.files;
-      pending.bytes += writer->size();
-    }
-    return pending;
-  }
+  Pending pending() const override { return core_->PendingNow(); }
 
  private:
   static constexpr std::size_t kMaxTarget = 4095;
@@ -371,9 +351,13 @@ class StoreTree final : public Tree {
   }
 
   Result<std::unique_ptr<File>> OpenTruncated(InodePtr inode, const object::Call& call) {
-    std::string path = MR_TRY(core_->table.PathOf(*inode));
-    auto writer = MR_TRY(core_->JoinWriter(inode, {.key = std::move(path), .unpublished = true}));
-    auto file = OpenWriting(core_, std::move(inode), std::move(writer));
+    std::unique_ptr<File> file;
+    {
+      PathGate::Pass pass = MR_TRY(core_->Enter(*inode, call));
+      std::string path = MR_TRY(core_->table.PathOf(*inode));
+      auto writer = MR_TRY(core_->JoinWriter(inode, {.key = std::move(path), .unpublished = true}));
+      file = OpenWriting(core_, std::move(inode), std::move(writer));
+    }
     MR_TRY(file->Truncate(0, call));
     return file;
   }
@@ -419,11 +403,12 @@ Result<std::unique_ptr<Tree>> Tree::Open(object::Store& store, cache::BlockCache
   if (!options.read_only) {
     staging = MR_TRY(StagingArea::Open({.directory = options.staging_directory,
                                         .limit_bytes = options.staging_limit,
-                                        .target = options.staging_target}));
+                                        .target = options.staging_target,
+                                        .clock = options.clock}));
   }
   auto core = std::make_shared<Core>(store, cache, budget, std::move(staging), std::move(options));
   Status recovery;  // a tree is of use although something stays staged
-  if (core->staging) recovery = core->RecoverStaged(call);
+  if (core->staging) recovery = core->AdoptStaged(call);
   return std::make_unique<StoreTree>(std::move(core), std::move(recovery));
 }
 

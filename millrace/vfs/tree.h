@@ -84,8 +84,15 @@ struct Options {
   /// Where what is written waits for its upload; a tree that is not read-only needs it.
   std::filesystem::path staging_directory;
   std::uint64_t staging_limit = 16 * kGiB;
-  std::string staging_target;     ///< names the store among all that use the folder
-  Clock* clock = &SystemClock();  ///< must outlive the tree
+  std::string staging_target;  ///< names the store among all that use the folder
+  /// True: Flush and Close stage what was written, so that it outlives the process, and it is published in the
+  /// background, `publish_delay` later: what is gone by then, or has another name, costs no request. False: they
+  /// publish.
+  bool close_async = false;
+  Duration publish_delay = std::chrono::seconds(1);
+  int publish_parallel = 8;         ///< files that are published at once in the background
+  std::size_t publish_most = 4096;  ///< files that wait; beyond it closing publishes
+  Clock* clock = &SystemClock();    ///< must outlive the tree
   /// Names this process in the records of renames under way, and tells whether such a name's process is still there.
   std::string owner = "unknown";
   OwnerAlive owner_alive;
@@ -171,10 +178,14 @@ struct RenameFlags {
   bool no_replace = false;
 };
 
-/// What is open and not yet published, for status reports.
+/// What is not yet published, for status reports.
 struct Pending {
-  int files = 0;  ///< open for writing
+  int files = 0;  ///< being written, or closed
   std::uint64_t bytes = 0;
+  int waiting = 0;             ///< closed, and to be published in the background
+  int failing = 0;             ///< of these: tried at least once
+  std::uint64_t failures = 0;  ///< attempts in the background that failed, since the start
+  std::string reason;          ///< of the last failure of the file that failed most often; empty: none fails
 };
 
 /// The tree. Thread-safe; every call but Forget may wait for the store, until its Call ends. Errors carry the code
@@ -244,7 +255,8 @@ class Tree {
   /// Publishes everything that open files have written, and reports the first failure.
   virtual Status FlushAll(object::Call call = {}) = 0;
   virtual Pending pending() const = 0;
-  /// What opening the tree could not publish of what earlier mounts left staged: the first reason. It stays staged.
+  /// What earlier mounts left staged is taken over by opening the tree, and published in the background, or by
+  /// FlushAll. What of it could not even be taken over: the first reason. It stays staged.
   virtual Status recovery() const = 0;
 };
 

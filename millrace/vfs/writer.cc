@@ -24,34 +24,42 @@ MutableByteSpan Slice(MutableByteSpan bytes, std::uint64_t origin, Interval rang
 }  // namespace
 
 Writer::Writer(Environment environment, Start start)
-    : environment_(environment),
-      on_published_(std::move(start.on_published)),
-      limits_(environment.store.limits()),
+    : environment_(std::move(environment)),
+      limits_(environment_.store.limits()),
       layout_(LayoutFor(environment_, limits_)),
       size_(start.base ? start.base->size : 0),
-      modified_(environment.clock.Wall().time_since_epoch().count()),
+      modified_(environment_.clock.Wall().time_since_epoch().count()),
       unpublished_(start.unpublished),
       key_(std::move(start.key)),
       exclusive_(start.exclusive),
+      on_published_(std::move(start.on_published)),
       base_(std::move(start.base)),
       base_bytes_(size_),
       metadata_(std::move(start.metadata)) {
   if (!base_ && !metadata_) metadata_.emplace();
 }
 
-Writer::Writer(Environment environment, StagingArea::Adopted left)
-    : Writer(environment, {.key = left.record.key,
-                           .base = left.record.base,
-                           .unpublished = true,
-                           .exclusive = left.record.exclusive,
-                           .metadata = left.record.metadata}) {
+Writer::Writer(Environment environment, StagingArea::Adopted left, std::function<void(const Metadata&)> on_published)
+    : Writer(std::move(environment), {.key = left.record.key,
+                                      .base = left.record.base,
+                                      .unpublished = true,
+                                      .exclusive = left.record.exclusive,
+                                      .metadata = left.record.metadata,
+                                      .on_published = std::move(on_published)}) {
   MutexLock lock(mutex_);
+  attempted_ = kept_ = true;
   size_ = left.record.size;
   modified_ = left.record.modified.time_since_epoch().count();
   base_bytes_ = left.record.base_bytes;
   content_type_ = left.record.content_type;
   staged_ = std::move(left.file);
   changed_ = std::move(left.record.changed);
+  expected_ = std::move(left.record.expected);
+  if (left.record.upload_key == key_ && !left.record.upload_id.empty()) {  // its parts are sent again, under its id
+    upload_id_ = std::move(left.record.upload_id);
+    upload_key_ = key_;
+    upload_begun_ = left.record.upload_begun;
+  }
 }
 
 Writer::~Writer() {
@@ -59,8 +67,11 @@ Writer::~Writer() {
   ClearQueue();
   stop_.request_stop();
   while (in_flight_ > 0) news_.Wait(mutex_);
-  // Best effort: what stays behind is invisible, and a bucket's lifecycle rules collect it.
-  if (!upload_id_.empty()) (void)object::AbortMultipart(environment_.store, upload_key_, upload_id_);
+  if (upload_id_.empty() || kept_) return;  // whoever adopts what is kept goes on with the upload
+  if (object::AbortMultipart(environment_.store, upload_key_, upload_id_) || !staged_) return;
+  // Whoever adopts the record tries again.
+  staged_->Drop(0, IntervalSet::kEnd);
+  if (SaveUpload()) staged_->Keep();
 }
 
 bool Writer::unpublished() const {
@@ -71,6 +82,16 @@ bool Writer::unpublished() const {
 std::optional<cache::ObjectVersion> Writer::stored() const {
   MutexLock lock(mutex_);
   return base_;
+}
+
+bool Writer::may_be_stored() const {
+  MutexLock lock(mutex_);
+  return base_ || attempted_;
+}
+
+bool Writer::kept() const {
+  MutexLock lock(mutex_);
+  return kept_ && unpublished_ && !abandoned_;
 }
 
 Status Writer::Await(const object::Call& call, const std::function<bool()>& ready) {
@@ -121,6 +142,7 @@ Status Writer::Truncate(std::uint64_t size, const object::Call& call) {
   if (size == size_) return {};
   const std::uint64_t end = std::min(size, size_.load());
   if (PartEnd(end) < end) MR_TRY(NeedHere(end, end + 1, call));
+  MR_TRY(Thaw(/*with_content=*/end > 0, call));
   if (end < size_) ClearQueue();
   Spoil(PartEnd(end), IntervalSet::kEnd);
   sent_only_.Remove(end, IntervalSet::kEnd);
@@ -136,6 +158,7 @@ void Writer::Touch() {
   modified_ = environment_.clock.Wall().time_since_epoch().count();
   unpublished_ = true;
   touched_ = true;
+  expected_.clear();
   if (metadata_) ForgetTimes(*metadata_);
 }
 
@@ -144,6 +167,7 @@ Status Writer::Change(std::uint64_t begin, std::uint64_t end, const object::Call
   while (true) {
     MR_TRY(AwaitTurn(call));
     MR_TRY(NeedHere(std::min(begin, size_.load()), end, call));
+    MR_TRY(Thaw(/*with_content=*/true, call));
     if (!staged_) staged_ = MR_TRY(environment_.staging.Create());
     Status done = change(*staged_);
     if (done) break;
@@ -169,7 +193,14 @@ Status Writer::MakeRoom(const object::Call& call) {
   DropClean();
   for (const auto& [number, part] : parts_) DropSent(part);
   if (staged_->held().bytes() < before) return {};
-  if (in_flight_ == 0) return Fail(Code::kNoSpace, "the staging area is full");
+  if (in_flight_ == 0) {
+    if (!environment_.await_room) return Fail(Code::kNoSpace, "the staging area is full");
+    mutex_.unlock();
+    const bool room = environment_.await_room(call);
+    mutex_.lock();
+    if (!room) return Fail(Code::kNoSpace, "the staging area is full");
+    return {};
+  }
   return Await(call, [this, seen = parts_done_]() MR_NO_THREAD_SAFETY_ANALYSIS { return parts_done_ != seen; });
 }
 
@@ -180,7 +211,7 @@ void Writer::DropClean() {
 }
 
 void Writer::DropSent(const Part& part) {
-  if (part.state != Part::State::kSent || part.copied || abandoned_) return;
+  if (part.state != Part::State::kSent || part.copied || abandoned_ || kept_) return;
   for (const Interval& held : staged_->held().In(part.range.begin, part.range.end)) {
     sent_only_.Add(held.begin, held.end);
   }
@@ -303,8 +334,12 @@ void Writer::Abandon() {
   MutexLock lock(mutex_);
   while (publishing_) news_.Wait(mutex_);
   abandoned_ = true;
-  if (staged_) staged_->Unsave();
   ClearQueue();
+}
+
+void Writer::Discard() {
+  MutexLock lock(mutex_);
+  Unsave();
 }
 
 void Writer::Revive() {
@@ -312,24 +347,77 @@ void Writer::Revive() {
   abandoned_ = false;
 }
 
-Result<std::string> Writer::Keep() {
+// --- What outlives the process ---
+
+Result<std::string> Writer::Keep(bool durable) {
   MutexLock lock(mutex_);
-  while (publishing_) news_.Wait(mutex_);
+  while (publishing_ && !kept_) news_.Wait(mutex_);
   if (!unpublished_ || abandoned_) return std::string();
   if (!sent_only_.empty()) {
     return Fail(Code::kNoSpace, "{} is too long for the staging area to keep all of it", key_);
   }
+  if (!kept_ || durable) MR_TRY(SaveContent(durable));
+  return staged_->path();
+}
+
+StagedRecord Writer::RecordNow() const {
+  return {.key = key_,
+          .size = size_,
+          .modified = modified(),
+          .exclusive = exclusive_,
+          .upload_id = upload_id_,
+          .upload_key = upload_key_,
+          .upload_begun = upload_begun_};
+}
+
+Status Writer::SaveContent(bool durable) {
   if (!staged_) staged_ = MR_TRY(environment_.staging.Create());
-  StagedRecord record{.key = key_, .size = size_, .modified = modified(), .complete = true, .exclusive = exclusive_};
+  StagedRecord record = RecordNow();
+  record.complete = true;
   record.base = base_;
   record.base_bytes = base_bytes_;
   record.metadata = metadata_;
   record.content_type = content_type_;
   record.held = staged_->held();
   record.changed = changed_;
-  MR_TRY(staged_->Save(record, /*durable=*/true));
+  record.expected = expected_;
+  MR_TRY(staged_->Save(std::move(record), durable));
   staged_->Keep();
-  return staged_->path();
+  kept_ = true;
+  if (previous_) previous_->Unsave();
+  previous_.reset();
+  return {};
+}
+
+/// Writes down that there is an upload, so that it can be removed.
+Status Writer::SaveUpload() {
+  if (kept_) return SaveContent(/*durable=*/false);
+  if (!staged_) staged_ = MR_TRY(environment_.staging.Create());
+  return staged_->Save(RecordNow(), /*durable=*/false);
+}
+
+/// Before a change: what was kept stays as it is, and the change is made to a copy of it. Where there is no room for
+/// one, it is published first.
+Status Writer::Thaw(bool with_content, const object::Call& call) {
+  if (!kept_) return {};
+  std::unique_ptr<StagedFile> fresh;
+  if (with_content) {
+    auto clone = staged_->Clone();
+    if (!clone && clone.error().code() == Code::kNoSpace) return PublishInTurn(call);
+    if (!clone) return Fail(clone.error());
+    fresh = *std::move(clone);
+  }
+  kept_ = false;
+  previous_ = std::exchange(staged_, std::move(fresh));
+  return upload_key_.empty() ? Status() : SaveUpload();
+}
+
+/// The content is where it belongs, or nowhere any more.
+void Writer::Unsave() {
+  kept_ = false;
+  if (staged_) staged_->Unsave();
+  if (previous_) previous_->Unsave();
+  previous_.reset();
 }
 
 Status Writer::Divert(std::string key, const object::Call& call) {
@@ -341,6 +429,8 @@ Status Writer::Divert(std::string key, const object::Call& call) {
   base_.reset();
   base_bytes_ = 0;
   exclusive_ = true;
+  attempted_ = false;
+  on_published_ = nullptr;  // the file under the old name is another one's
   if (!metadata_) metadata_.emplace();
   return {};
 }
@@ -367,13 +457,33 @@ Status Writer::Detach(const object::Call& call) {
   }
 }
 
-void Writer::SetKey(std::string key, std::string etag) {
+void Writer::Turn::Move(std::string key, std::string etag) {
+  Writer& writer = *writer_;
+  MutexLock lock(writer.mutex_);
+  writer.key_ = std::move(key);
+  writer.base_ = cache::ObjectVersion{writer.key_, std::move(etag), writer.size_};
+}
+
+Writer::Turn::~Turn() {
+  if (!writer_) return;
+  MutexLock lock(writer_->mutex_);
+  writer_->publishing_ = false;
+  writer_->news_.NotifyAll();
+}
+
+Result<bool> Writer::MoveUnstored(std::string key, bool exclusive, const object::Call& call) {
   MutexLock lock(mutex_);
-  while (publishing_) news_.Wait(mutex_);
-  if (!sent_only_.empty()) return;  // written meanwhile, and bound to the old name: it is published there, not lost
-  if (!upload_id_.empty() || in_flight_ > 0) (void)DropUpload({});
-  key_ = std::move(key);
-  base_ = cache::ObjectVersion{key_, std::move(etag), base_ ? base_->size : size_.load()};
+  MR_TRY(AwaitTurn(call));
+  if (!unpublished_ || abandoned_ || base_ || attempted_ || previous_ || !sent_only_.empty()) return false;
+  if (!upload_id_.empty() || in_flight_ > 0) (void)DropUpload(call);
+  std::swap(key_, key);
+  std::swap(exclusive_, exclusive);
+  if (!kept_) return true;
+  Status saved = SaveContent(/*durable=*/false);
+  if (saved) return true;
+  std::swap(key_, key);
+  std::swap(exclusive_, exclusive);
+  return Fail(saved.error());
 }
 
 void Writer::SetMetadata(UserMetadata metadata) {
@@ -381,6 +491,9 @@ void Writer::SetMetadata(UserMetadata metadata) {
   metadata_ = std::move(metadata);
   metadata_changed_ = true;
   unpublished_ = true;
+  expected_.clear();
+  // Best effort: what is kept without it has all the bytes.
+  if (kept_ && !publishing_) (void)SaveContent(/*durable=*/false);
 }
 
 }  // namespace millrace::vfs

@@ -42,6 +42,8 @@ class Writer {
     const Clock& clock;
     std::uint64_t part_bytes;
     int parallel_parts;
+    /// Waits until others need less of the staging area; false when that is not to be expected. May be empty.
+    std::function<bool(const object::Call&)> await_room = {};
   };
   struct Start {
     std::string key;
@@ -55,8 +57,8 @@ class Writer {
   };
   Writer(Environment environment, Start start);
   /// Goes on with what another writer, or process, left by Keep.
-  Writer(Environment environment, StagingArea::Adopted left);
-  ~Writer();  ///< gives up what was not published
+  Writer(Environment environment, StagingArea::Adopted left, std::function<void(const Metadata&)> on_published = {});
+  ~Writer();  ///< gives up what was neither published nor kept
 
   // These never wait.
   std::uint64_t size() const { return size_; }
@@ -66,6 +68,10 @@ class Writer {
 
   /// What the store has under the key because of this writer, or had at the start.
   std::optional<cache::ObjectVersion> stored() const MR_EXCLUDES(mutex_);
+  /// False when the store cannot have anything under the key because of this writer.
+  bool may_be_stored() const MR_EXCLUDES(mutex_);
+  /// True while what is unpublished is as Keep wrote it down.
+  bool kept() const MR_EXCLUDES(mutex_);
 
   /// kNoSpace when the staging area is full; then nothing has changed.
   Status Write(std::uint64_t offset, ByteSpan bytes, const object::Call& call) MR_EXCLUDES(mutex_);
@@ -82,18 +88,39 @@ class Writer {
   /// Makes the content durable and visible, unless it already is. kAlreadyExists when `exclusive` did not hold, kStale
   /// when somebody replaced the base.
   Status Publish(const object::Call& call) MR_EXCLUDES(mutex_);
-  /// The file lost its name: nothing of it is published any more, but it can be read and written on. Waits for a
-  /// Publish under way. Revive takes it back.
+  /// The same for content that is as Keep left it; does nothing about one that has changed since.
+  Status PublishKept(const object::Call& call) MR_EXCLUDES(mutex_);
+  /// The file is losing its name: nothing of it is published any more, but it can be read and written on. Waits for a
+  /// Publish under way. Revive takes it back; Discard makes it final: what was kept goes.
   void Abandon() MR_EXCLUDES(mutex_);
   void Revive() MR_EXCLUDES(mutex_);
-  /// Writes down what is unpublished, durably, so that it outlives this writer and the process. Gives the staging file.
-  Result<std::string> Keep() MR_EXCLUDES(mutex_);
+  void Discard() MR_EXCLUDES(mutex_);
+  /// Writes down what is unpublished, so that it outlives this writer and the process; when `durable`, the machine's
+  /// death too. Changes that follow leave what was written down alone, until the next Keep or Publish. Gives the
+  /// staging file; nothing when there is nothing to keep.
+  Result<std::string> Keep(bool durable) MR_EXCLUDES(mutex_);
   /// Leaves the base and the name to whoever replaced them: the content goes to a key of its own.
   Status Divert(std::string key, const object::Call& call) MR_EXCLUDES(mutex_);
   /// Brings all of the content into staging, so that it outlives the base.
   Status Detach(const object::Call& call) MR_EXCLUDES(mutex_);
-  /// The stored version has moved. Only when nothing is unpublished.
-  void SetKey(std::string key, std::string etag) MR_EXCLUDES(mutex_);
+  /// While it lives, the content stays as it is published, and whoever would change it waits.
+  class Turn {
+   public:
+    explicit Turn(std::shared_ptr<Writer> writer) : writer_(std::move(writer)) {}
+    Turn(Turn&&) = default;
+    Turn& operator=(Turn&&) = delete;
+    ~Turn();
+    /// The stored version is under this key, or has this ETag, from now on.
+    void Move(std::string key, std::string etag);
+
+   private:
+    std::shared_ptr<Writer> writer_;
+  };
+  /// Publishes, as Publish does, and lets nothing change until the turn is given back.
+  static Result<Turn> Hold(std::shared_ptr<Writer> writer, const object::Call& call);
+  /// Gives another name to a file that the store has nothing of. False, changing nothing, when it may have.
+  /// `exclusive`: the new key must not exist.
+  Result<bool> MoveUnstored(std::string key, bool exclusive, const object::Call& call) MR_EXCLUDES(mutex_);
   /// User metadata of the next version.
   void SetMetadata(UserMetadata metadata) MR_EXCLUDES(mutex_);
 
@@ -107,6 +134,13 @@ class Writer {
     bool dirty = false;  ///< changed after its bytes were taken
     object::PartInfo info;
   };
+
+  // What outlives the process.
+  StagedRecord RecordNow() const MR_REQUIRES(mutex_);
+  Status SaveContent(bool durable) MR_REQUIRES(mutex_);
+  Status SaveUpload() MR_REQUIRES(mutex_);
+  Status Thaw(bool with_content, const object::Call& call) MR_REQUIRES(mutex_);
+  void Unsave() MR_REQUIRES(mutex_);
 
   // The content.
   Status Change(std::uint64_t begin, std::uint64_t end, const object::Call& call,
@@ -138,15 +172,16 @@ class Writer {
 
   // Publishing.
   Status PublishInTurn(const object::Call& call) MR_REQUIRES(mutex_);
+  Status PublishAll(const object::Call& call) MR_REQUIRES(mutex_);
   Status PublishOnce(const object::Call& call) MR_REQUIRES(mutex_);
   Result<object::PutOptions> NextOptions(const object::Call& call) MR_EXCLUDES(mutex_);
+  void Expect(std::string etag) MR_EXCLUDES(mutex_);
   Result<std::string> PutWhole(object::PutOptions conditions, const object::Call& call) MR_EXCLUDES(mutex_);
   Result<std::string> PutParts(object::PutOptions conditions, const object::Call& call) MR_EXCLUDES(mutex_);
   bool EnqueueMissing() MR_REQUIRES(mutex_);
   std::optional<std::string> FindPublished(const object::Call& call) MR_EXCLUDES(mutex_);
 
   const Environment environment_;
-  const std::function<void(const Metadata&)> on_published_;
   const object::Limits limits_;
   const PartLayout layout_;
   std::atomic<std::uint64_t> size_;
@@ -158,15 +193,20 @@ class Writer {
   CondVar news_;         ///< a part is done, or a turn
   std::string key_ MR_GUARDED_BY(mutex_);
   bool exclusive_ MR_GUARDED_BY(mutex_);
+  std::function<void(const Metadata&)> on_published_ MR_GUARDED_BY(mutex_);
   bool abandoned_ MR_GUARDED_BY(mutex_) = false;
+  bool attempted_ MR_GUARDED_BY(mutex_) = false;   ///< a publication may have reached the store
   bool publishing_ MR_GUARDED_BY(mutex_) = false;  ///< somebody has the turn: content and base stay as they are
   std::uint64_t publications_ MR_GUARDED_BY(mutex_) = 0;
 
   std::optional<cache::ObjectVersion> base_ MR_GUARDED_BY(mutex_);
   std::uint64_t base_bytes_ MR_GUARDED_BY(mutex_) = 0;  ///< of the base that count, where nothing is staged
   std::unique_ptr<StagedFile> staged_ MR_GUARDED_BY(mutex_);
-  IntervalSet changed_ MR_GUARDED_BY(mutex_);    ///< differs from the base
-  IntervalSet sent_only_ MR_GUARDED_BY(mutex_);  ///< in sent parts and nowhere else: staging was full
+  bool kept_ MR_GUARDED_BY(mutex_) = false;                     ///< the record of staged_ tells the present content
+  std::unique_ptr<StagedFile> previous_ MR_GUARDED_BY(mutex_);  ///< what Keep wrote down, where that is older
+  IntervalSet changed_ MR_GUARDED_BY(mutex_);                   ///< differs from the base
+  IntervalSet sent_only_ MR_GUARDED_BY(mutex_);                 ///< in sent parts and nowhere else: staging was full
+  std::string expected_ MR_GUARDED_BY(mutex_);  ///< the ETag of a publication under way that builds on the base
   std::optional<UserMetadata> metadata_ MR_GUARDED_BY(mutex_);
   std::string content_type_ MR_GUARDED_BY(mutex_);
   bool touched_ MR_GUARDED_BY(mutex_) = false;           ///< times of the base do not hold any more
@@ -174,6 +214,7 @@ class Writer {
 
   std::stop_source stop_ MR_GUARDED_BY(mutex_);  ///< of the parts on their way
   std::string upload_id_ MR_GUARDED_BY(mutex_), upload_key_ MR_GUARDED_BY(mutex_);
+  WallTime upload_begun_ MR_GUARDED_BY(mutex_);
   std::map<int, Part> parts_ MR_GUARDED_BY(mutex_);
   std::deque<int> queue_ MR_GUARDED_BY(mutex_);
   int in_flight_ MR_GUARDED_BY(mutex_) = 0;  ///< parts handed to `uploads` that are not done

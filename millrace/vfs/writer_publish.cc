@@ -1,6 +1,7 @@
 // How a Writer's content reaches the store.
 #include <algorithm>
 
+#include "millrace/base/digest.h"
 #include "millrace/object/blocking.h"
 #include "millrace/vfs/writer.h"
 
@@ -8,6 +9,22 @@ namespace millrace::vfs {
 namespace {
 
 constexpr std::uint64_t kCompareBytes = 1 * kMiB;
+
+/// The ETag that S3 gives an object made of these parts: the MD5 of their MD5s. Empty where theirs are no MD5s.
+std::string EtagOfParts(const std::vector<object::PartInfo>& parts) {
+  std::vector<std::byte> digests;
+  for (const object::PartInfo& part : parts) {
+    auto digest = HexDecode(part.etag);
+    if (!digest || digest->size() != sizeof(Md5Digest)) return {};
+    digests.insert(digests.end(), digest->begin(), digest->end());
+  }
+  return fmt::format("{}-{}", HexEncode(Md5(digests)), parts.size());
+}
+
+/// The version that should have been replaced, or copied from, is not there.
+bool MeansReplaced(Code code) {
+  return code == Code::kPreconditionFailed || code == Code::kNotFound || code == Code::kStale;
+}
 
 }  // namespace
 
@@ -156,11 +173,17 @@ Result<std::string> Writer::EnsureUpload(const object::Call& call) {
     key = key_;
   }
   const object::PutOptions options = MR_TRY(NextOptions(call));
+  {
+    MutexLock lock(mutex_);
+    upload_key_ = key;
+    upload_begun_ = environment_.clock.Wall();
+    MR_TRY(SaveUpload());  // first: whoever finds the record looks for the upload, should we not live to tell its id
+  }
   auto created = object::CreateMultipart(environment_.store, key, options, call);
   if (!created) return Fail(created.error().Context("starting the upload of " + key));
   MutexLock lock(mutex_);
   upload_id_ = *created;
-  upload_key_ = key;
+  MR_TRY(SaveUpload());
   return created;
 }
 
@@ -172,7 +195,7 @@ Status Writer::DropUpload(const object::Call& call) {
   stop_ = std::stop_source();
   parts_.clear();
   failure_.reset();
-  const std::string id = std::exchange(upload_id_, {}), key = upload_key_;
+  const std::string id = std::exchange(upload_id_, {}), key = std::exchange(upload_key_, {});
   if (id.empty()) return {};
   mutex_.unlock();
   Status aborted = object::AbortMultipart(environment_.store, key, id, call);
@@ -187,27 +210,51 @@ Status Writer::Publish(const object::Call& call) {
   return PublishInTurn(call);
 }
 
+Status Writer::PublishKept(const object::Call& call) {
+  MutexLock lock(mutex_);
+  MR_TRY(AwaitTurn(call));
+  return kept_ ? PublishInTurn(call) : Status();
+}
+
 Status Writer::PublishInTurn(const object::Call& call) {
   MR_TRY(AwaitTurn(call));
-  Status published;
   publishing_ = true;
-  // Metadata that changed while the upload ran makes another version, of the same bytes.
-  while (published && unpublished_ && !abandoned_) published = PublishOnce(call);
+  Status published = PublishAll(call);
   publishing_ = false;
   news_.NotifyAll();
   return published;
 }
 
+Result<Writer::Turn> Writer::Hold(std::shared_ptr<Writer> writer, const object::Call& call) {
+  MutexLock lock(writer->mutex_);
+  MR_TRY(writer->AwaitTurn(call));
+  writer->publishing_ = true;
+  Status published = writer->PublishAll(call);
+  lock.Unlock();
+  Turn turn(std::move(writer));
+  if (!published) return Fail(published.error());
+  return turn;
+}
+
+Status Writer::PublishAll(const object::Call& call) {
+  Status published;
+  // Metadata that changed while the upload ran makes another version, of the same bytes.
+  while (published && unpublished_ && !abandoned_) published = PublishOnce(call);
+  return published;
+}
+
 Status Writer::PublishOnce(const object::Call& call) {
   failure_.reset();
+  attempted_ = true;
   const std::uint64_t size = size_;
   const bool on_base = base_bytes_ > 0, exclusive = exclusive_;
+  const bool may_be_there =
+      !exclusive || kept_;  // else whoever is about to create the file must be told that it exists
   const bool whole = size <= layout_.Range(1).size() && sent_only_.empty();
   object::PutOptions conditions{.if_match = on_base ? base_->etag : "", .if_none_match = exclusive};
   mutex_.unlock();
   auto etag = whole ? PutWhole(conditions, call) : PutParts(conditions, call);
-  if (!etag && !exclusive &&
-      (etag.error().code() == Code::kPreconditionFailed || etag.error().code() == Code::kNotFound)) {
+  if (!etag && may_be_there && MeansReplaced(etag.error().code())) {
     if (auto published = FindPublished(call)) etag = *std::move(published);
     mutex_.lock();
     if (etag) (void)DropUpload(call);
@@ -222,6 +269,8 @@ Status Writer::PublishOnce(const object::Call& call) {
   }
   parts_.clear();
   upload_id_.clear();
+  upload_key_.clear();
+  expected_.clear();
   exclusive_ = false;
   base_ = cache::ObjectVersion{key_, *etag, size};
   base_bytes_ = size;
@@ -229,11 +278,12 @@ Status Writer::PublishOnce(const object::Call& call) {
   sent_only_.Clear();
   unpublished_ = metadata_changed_;
   ++publications_;
-  if (staged_ && !unpublished_) staged_->Unsave();
+  Unsave();
   if (environment_.staging.crowded()) DropClean();
   const Metadata now{Metadata::State::kFile, size, modified(), *etag, environment_.clock.Now()};
+  const auto on_published = on_published_;
   mutex_.unlock();
-  if (on_published_) on_published_(now);
+  if (on_published) on_published(now);
   mutex_.lock();
   return {};
 }
@@ -252,6 +302,7 @@ Result<std::string> Writer::PutWhole(object::PutOptions conditions, const object
   Reservation reservation = MR_TRY(environment_.budget.Acquire(size, call.stop));
   Buffer content(size);
   MR_TRY(Assemble({0, size}, content.span(), nullptr, call));
+  if (!options.if_match.empty()) Expect(HexEncode(Md5(content.span())));
   return MR_TRY(object::Put(environment_.store, std::move(key), content.span(), std::move(options), call)).etag;
 }
 
@@ -272,6 +323,7 @@ Result<std::string> Writer::PutParts(object::PutOptions conditions, const object
     key = upload_key_;
     upload = upload_id_;
   }
+  if (!conditions.if_match.empty()) Expect(EtagOfParts(parts));
   auto completed =
       object::CompleteMultipart(environment_.store, key, upload, std::move(parts), std::move(conditions), call);
   if (completed) return std::move(completed->etag);
@@ -310,17 +362,29 @@ bool Writer::EnqueueMissing() {
   return missing;
 }
 
+/// What shall be published is about to replace the base, after which some of it can be read nowhere else: from here on
+/// it is known by its ETag.
+void Writer::Expect(std::string etag) {
+  MutexLock lock(mutex_);
+  expected_ = std::move(etag);
+  if (kept_) (void)SaveContent(/*durable=*/false);  // what is there already will do but for this
+}
+
 /// The version under the key when it has exactly this content: an answer of the store may get lost, and the request
 /// that is sent again then fails on what the first one did.
 std::optional<std::string> Writer::FindPublished(const object::Call& call) {
-  std::string key;
+  std::string key, expected;
+  bool readable;
   {
     MutexLock lock(mutex_);
     key = key_;
-    if (!sent_only_.empty()) return std::nullopt;
+    expected = expected_;
+    readable = sent_only_.empty();
   }
   auto info = object::Head(environment_.store, key, call);
   if (!info || !*info || (*info)->size != size_) return std::nullopt;
+  if ((*info)->etag == expected) return expected;
+  if (!readable) return std::nullopt;
   auto reservation = environment_.budget.Acquire(2 * kCompareBytes, call.stop);
   if (!reservation) return std::nullopt;
   Buffer theirs(kCompareBytes), ours(kCompareBytes);

@@ -375,6 +375,44 @@ TEST_F(MountTest, ARenameThatWasCutOffIsUndoneByTheNextMount) {
   MustUmount();
 }
 
+TEST_F(MountTest, ClosingWithoutWaitingLosesNothingToAKill) {
+  MustMount({"--close", "async", "--publish-delay", "1h"});
+  Check("mkdir d && for i in $(seq 50); do echo content-$i > d/$i; done && ls d | wc -l", "50\n");
+  Check("cat d/7 && mv d/7 d/seven && rm d/8 && cat d/seven", "content-7\ncontent-7\n");
+  Check("echo synced > d/synced && sync d/synced && head -c 20M /dev/urandom > d/large && md5sum < d/large > sum", "");
+  EXPECT_EQ(mount_->Object("d/1"), "<absent>");
+  EXPECT_EQ(mount_->Object("d/synced"), "synced\n");
+  auto large = mount_->Shell("md5sum < d/large");
+  ::kill(mount_->daemon(), SIGKILL);
+  for (int i = 0; i < 1000 && mount_->daemon() != 0; ++i) ::usleep(10'000);  // bounded wait for the other process
+  MustUmount();
+  MustMount({"--close", "async", "--publish-delay", "1h"});
+  Check("ls d | wc -l && cat d/seven && md5sum < d/large", "51\ncontent-7\n" + large.output);
+  auto unmounted = mount_->Umount();
+  EXPECT_EQ(unmounted.status, 0) << unmounted.output;
+  EXPECT_EQ(mount_->Object("d/seven"), "content-7\n");
+  EXPECT_EQ(mount_->Object("d/8"), "<absent>");
+  EXPECT_EQ(mount_->Object("d/50"), "content-50\n");
+}
+
+TEST_F(MountTest, UnmountingSaysWhatIsLeftAndRecoverFinishesIt) {
+  MustMount({"--close", "async", "--publish-delay", "1h", "--flush-timeout", "1s"});
+  Check("echo one > a && echo two > b", "");
+  mount_->SetFaults("error=503,op=PutObject");
+  auto unmounted = mount_->Umount();
+  EXPECT_NE(unmounted.status, 0);
+  EXPECT_THAT(unmounted.output, HasSubstr("2 files (8 B) are not in the bucket; they are in "));
+  auto failed = mount_->Run({"mount", "s3://bucket", "--recover"});
+  EXPECT_NE(failed.status, 0);
+  EXPECT_THAT(failed.output, HasSubstr("0 published, 2 left in"));
+  mount_->SetFaults("");
+  auto recovered = mount_->Run({"mount", "s3://bucket", "--recover"});
+  EXPECT_EQ(recovered.status, 0) << recovered.output;
+  EXPECT_THAT(recovered.output, HasSubstr("2 published, 0 left in"));
+  EXPECT_EQ(mount_->Object("a"), "one\n");
+  EXPECT_EQ(mount_->Object("b"), "two\n");
+}
+
 TEST_F(MountTest, MountpointsStrictness) {
   mount_->Put("f", "old");
   mount_->Put("d/g", "x");

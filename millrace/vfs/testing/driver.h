@@ -40,6 +40,7 @@ class Driver {
     Remount();
   }
 
+  /// As after kill -9: what is not published yet stays staged, and the new tree publishes it.
   void Remount(bool read_only = false) {
     tree.reset();
     cache.reset();
@@ -49,6 +50,7 @@ class Driver {
     auto opened = Tree::Open(*store, *cache, budget, options_);
     EXPECT_TRUE(opened) << opened.error().ToString();
     tree = *std::move(opened);
+    if (!read_only) (void)tree->FlushAll();
   }
 
   /// The inode of a path, with one lookup that is never taken back: tests are short.
