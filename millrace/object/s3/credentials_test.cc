@@ -1,6 +1,8 @@
 #include "millrace/object/s3/credentials.h"
 
 #include <gmock/gmock.h>
+#include <pwd.h>
+#include <unistd.h>
 
 #include <latch>
 #include <map>
@@ -72,6 +74,17 @@ std::string RoleAnswer(std::string_view action, std::string_view key) {
       "<SessionToken>t</SessionToken><Expiration>2026-01-31T12:00:00Z</Expiration></Credentials></{0}Result></"
       "{0}Response>",
       action, key);
+}
+
+TEST(SurroundingsTest, AHomeIsFoundWithoutTheEnvironment) {
+  const char* set = std::getenv("HOME");
+  const std::optional<std::string> before = set ? std::optional<std::string>(set) : std::nullopt;
+  unsetenv("HOME");
+  const passwd* entry = ::getpwuid(::geteuid());
+  const auto home = Surroundings::System().getenv("HOME");
+  if (before) setenv("HOME", before->c_str(), 1);
+  if (!entry) GTEST_SKIP() << "this user is not in the user database";
+  EXPECT_EQ(home, entry->pw_dir);
 }
 
 TEST(Credentials, TheEnvironmentComesFirst) {

@@ -1,5 +1,9 @@
 #include "millrace/object/s3/profile.h"
 
+#include <pwd.h>
+#include <unistd.h>
+
+#include <array>
 #include <cstdlib>
 
 #include "millrace/base/files.h"
@@ -21,12 +25,21 @@ std::optional<std::filesystem::path> SharedFile(const Surroundings& surroundings
   return *path;
 }
 
+/// What the user database says: services and mounts at boot have no HOME.
+std::optional<std::string> HomeOfUser() {
+  std::array<char, 16 * kKiB> buffer;
+  passwd entry{}, *found = nullptr;
+  if (::getpwuid_r(::geteuid(), &entry, buffer.data(), buffer.size(), &found) != 0 || !found) return std::nullopt;
+  return found->pw_dir && *found->pw_dir ? std::optional<std::string>(found->pw_dir) : std::nullopt;
+}
+
 }  // namespace
 
 Surroundings Surroundings::System() {
   return {.getenv = [](const char* name) -> std::optional<std::string> {
             const char* value = std::getenv(name);
-            return value && *value ? std::optional<std::string>(value) : std::nullopt;
+            if (value && *value) return value;
+            return std::string_view(name) == "HOME" ? HomeOfUser() : std::nullopt;
           },
           .read_file = [](const std::filesystem::path& path) { return ReadFile(path, kMaxFile); },
           .write_file = [](const std::filesystem::path& path,

@@ -16,7 +16,8 @@ namespace millrace::object::s3 {
 
 /// What the standard chain asks of the outside world; tests supply their own.
 struct Surroundings {
-  std::function<std::optional<std::string>(const char*)> getenv;  ///< nothing when unset or empty
+  /// Nothing when unset or empty. HOME is the user database's where the environment has none.
+  std::function<std::optional<std::string>(const char*)> getenv;
   std::function<Result<std::string>(const std::filesystem::path&)> read_file;
   /// Replaces a file that its owner alone may read.
   std::function<Status(const std::filesystem::path&, std::string_view)> write_file;
