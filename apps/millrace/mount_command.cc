@@ -341,7 +341,8 @@ void AddMount(CLI::App& app, Context& context) {
                  "  millrace mount --check /mnt/corpus\n"
                  "  millrace umount /mnt/corpus",
                  [&context, flags] { return RunMount(context, *flags); });
-  mount->add_option("url", flags->url, "s3://bucket[/prefix], s3:// for all buckets, file:///folder or a path")->required();
+  mount->add_option("url", flags->url, "s3://bucket[/prefix], s3:// for all buckets, file:///folder or a path")
+      ->required();
   mount->add_option("directory", flags->directory, "An empty folder to mount on");
   mount->add_flag("--recover", flags->recover,
                   "Mount nothing: finish what mounts that were killed left behind, as the next mount would");

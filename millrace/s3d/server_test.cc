@@ -157,7 +157,8 @@ TEST_F(S3dServer, MultipartUploads) {
   auto copied = Do("PUT", fmt::format("/bucket/big?partNumber=2&uploadId={}", id), "",
                    {{"x-amz-copy-source", "/bucket/source"}, {"x-amz-copy-source-range", "bytes=7-11"}});
   std::string two = "\"" + Between(copied.body, "<ETag>&quot;", "&quot;") + "\"";
-  EXPECT_EQ(CodeOf(complete({{1, one}, {2, two}})), "InvalidRequest") << "a composite checksum needs those of all parts";
+  EXPECT_EQ(CodeOf(complete({{1, one}, {2, two}})), "InvalidRequest")
+      << "a composite checksum needs those of all parts";
   checksums[two] = Between(copied.body, "<ChecksumCRC32C>", "<");
   EXPECT_EQ(All(Do("GET", "/bucket/big?uploadId=" + id).body, "PartNumber"),
             (std::vector<std::string>{"1", "2", "3", "7"}));

@@ -14,8 +14,8 @@
 
 namespace millrace::http::testing {
 
-/// Listens on a free loopback port, or at the address and port given. Each connection has a thread, which reads whole requests (Content-Length bodies)
-/// and sends what the script says. Destruction cuts every connection and joins.
+/// Listens on a free loopback port, or at the address and port given. Each connection has a thread, which reads whole
+/// requests (Content-Length bodies) and sends what the script says. Destruction cuts every connection and joins.
 class ScriptedServer {
  public:
   struct Seen {

@@ -200,18 +200,18 @@ void S3Store::HeadIfMatch(std::string key, std::string if_match, Call call, Done
   Operation operation = NewKeyedOperation("HeadObject", "HEAD", key);
   operation.headers.Set("X-Amz-Checksum-Mode", "ENABLED");
   SetConditions(if_match, false, operation.headers);
-  RunThen(std::move(operation), call,
-          [this, key = std::move(key), call, done = std::move(done)](Outcome outcome) mutable {
-            if (outcome.response) return done(InfoFromHeaders(std::move(key), outcome.response->headers));
-            if (CodeOf(outcome) == Code::kInvalidArgument) {  // of which a HEAD cannot say more
-              return done(Fail(outcome.response.error().Context(
-                  "the object may be encrypted with a key of its owner's (--sse-c-key-file), or not with the one given")));
-            }
-            if (CodeOf(outcome) != Code::kNotFound) return done(Fail(outcome.response.error()));
-            // A HEAD's 404 has no body that would tell a missing key from a missing bucket.
-            if (bucket_seen_.load(std::memory_order_relaxed)) return done(std::nullopt);
-            AskForBucket(std::move(call), std::move(done));
-          });
+  RunThen(
+      std::move(operation), call, [this, key = std::move(key), call, done = std::move(done)](Outcome outcome) mutable {
+        if (outcome.response) return done(InfoFromHeaders(std::move(key), outcome.response->headers));
+        if (CodeOf(outcome) == Code::kInvalidArgument) {  // of which a HEAD cannot say more
+          return done(Fail(outcome.response.error().Context(
+              "the object may be encrypted with a key of its owner's (--sse-c-key-file), or not with the one given")));
+        }
+        if (CodeOf(outcome) != Code::kNotFound) return done(Fail(outcome.response.error()));
+        // A HEAD's 404 has no body that would tell a missing key from a missing bucket.
+        if (bucket_seen_.load(std::memory_order_relaxed)) return done(std::nullopt);
+        AskForBucket(std::move(call), std::move(done));
+      });
 }
 
 void S3Store::HeadPart(std::string key, std::string etag, int number, Call call,
