@@ -1,5 +1,6 @@
 // `millrace mount` and `millrace umount`.
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -127,7 +128,16 @@ Status CheckRoot(const object::Url& url, const std::string& prefix) {
   return Fail(Code::kNotFound, "{} is no folder", url.ToString());
 }
 
+/// A file that waits for its publication holds a descriptor, and so does each connection.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // what is allowed anyway
+}
+
 Status ServeMount(const Context& context, const MountFlags& flags) {
+  RaiseDescriptorLimit();
   Logger log = context.log();
   if (flags.status_fd >= 0 && flags.log_file.empty()) {
     log = Logger(mount::MakeSystemLog(), context.globals.log_level);
