@@ -32,7 +32,7 @@ SignalStop::~SignalStop() {
 
 Result<std::string> ReadCustomerKey(const std::string& path) {
   constexpr std::size_t kKeyBytes = 32, kMostBytes = 256;
-  const std::string text = MR_TRY(ReadFile(path, kMostBytes));
+  std::string text = MR_TRY(ReadFile(path, kMostBytes));
   if (text.size() == kKeyBytes) return text;
   const std::string_view line = Trim(text);
   for (const auto& decoded : {HexDecode(line), Base64Decode(line)}) {
