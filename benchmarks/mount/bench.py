@@ -158,7 +158,7 @@ class Mount:
 
 
 def millrace_mount(millrace, url, point, environment, *flags):
-    command = [millrace, "mount", f"s3://{BUCKET}", str(point), "--foreground", "--quiet", "--read-only", *flags]
+    command = [millrace, "mount", f"s3://{BUCKET}", str(point), "--foreground", "--quiet", *flags]
     return Mount("millrace", command, point, dict(environment, AWS_ENDPOINT_URL=url))
 
 
@@ -180,7 +180,7 @@ def rclone_mount(url, point, environment):
 
 
 def mount(name, millrace, url, point, environment, *flags):
-    if name == "millrace":
+    if name.startswith("millrace"):
         return millrace_mount(millrace, url, point, environment, *flags)
     return {"s3fs": s3fs_mount, "rclone": rclone_mount}[name](url, point, environment)
 

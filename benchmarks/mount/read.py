@@ -235,7 +235,7 @@ SLOW = {("ls", "s3fs"), ("ls", "rclone"), ("ls-20ms", "s3fs"), ("ls-20ms", "rclo
 
 def measure(case, subject, args, server, url, point):
     unit, _, action, _, _ = CASES[case]
-    flags = args.mount_flags if subject == "millrace" else []
+    flags = ["--read-only", *args.mount_flags] if subject == "millrace" else []
     begin = time.monotonic()
     with bench.stopping(bench.mount(subject, args.millrace, url, point, server.environment, *flags)) as mounted:
         figure, moved = action(mounted.point)
@@ -292,7 +292,7 @@ def disk_cache(args, server, point):
     local = pathlib.Path(args.data) / "local"
     if not local.exists():
         random_file(local, BIG)
-    flags = ["--cache", str(folder), "--max-cache-size", "8GiB", *args.mount_flags]
+    flags = ["--read-only", "--cache", str(folder), "--max-cache-size", "8GiB", *args.mount_flags]
     figures = {"filling": [], "from the disk cache": [], "local file": []}
     cpu = 0.0
     for i in range(args.repeat + 1):
