@@ -22,7 +22,7 @@ test:             ## all tests, real mounts included
 asan tsan:        ## the tests under AddressSanitizer+UBSan, or ThreadSanitizer (all modules but the libtorch ones)
 	@tools/setup build test
 	@tools/build $@
-	@tools/with-cleanup $@ tools/run-tests $@
+	@tools/with-cleanup $@ tools/run-tests $@ $(if $(filter tsan,$@),--label-exclude interop)
 
 bench:            ## the benchmarks behind docs/benchmarks.md; peers in $MILLRACE_PEERS
 	@tools/setup build test
