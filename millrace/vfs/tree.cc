@@ -254,7 +254,10 @@ class StoreTree final : public Tree {
       return found.is_directory() ? found : state;
     }
     if (auto known = core_->metadata.Find(path); known && known->is_directory()) state = *known;
-    MR_TRY(core_->attributes.Complete(path, state, call));
+    if (Status completed = core_->attributes.Complete(path, state, call); !completed) {
+      MutexLock lock(inode.mutex);  // a root that can be asked about its daemon while the store is down
+      return inode.told.is_directory() ? Result<Metadata>(inode.told) : Fail(completed.error());
+    }
     core_->metadata.Put(path, state);
     return state;
   }

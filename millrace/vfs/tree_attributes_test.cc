@@ -102,6 +102,15 @@ TEST_F(TreeAttributesTest, OnlyMarkedDirectoriesCostHeads) {
   EXPECT_EQ(Heads(), before + 1) << "attributes of a known version are known; a directory has no version";
 }
 
+TEST_F(TreeAttributesTest, TheRootIsToldAsItWasWhileTheStoreIsDown) {
+  ASSERT_TRUE(d.tree->SetAttributes(kRootInode, {.permissions = 0700}, nullptr));
+  d.store->Add({.operation = {}, .times = -1, .fault = {.code = Code::kUnavailable}});
+  d.clock.Advance(std::chrono::minutes(1));
+  auto root = d.tree->GetAttributes(kRootInode);
+  ASSERT_TRUE(root) << root.error().ToString();
+  EXPECT_EQ(root->attributes.permissions, 0700u);
+}
+
 TEST_F(TreeAttributesTest, CreatedWithAModeOrAnOwner) {
   auto created = d.tree->Create(kRootInode, "x", true, {.permissions = 0755, .uid = 5});
   ASSERT_TRUE(created);
