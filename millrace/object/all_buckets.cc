@@ -43,10 +43,7 @@ class AllBuckets final : public Store {
 
   std::string Describe() const override { return "s3://"; }
 
-  std::string Identity() const override {
-    auto any = Bucket("any-bucket");  // no bucket's own part of it: the same for all that this store may have
-    return any ? (*any)->Identity() + " and all others" : Describe();
-  }
+  std::string Identity() const override { return service_->Identity(); }
 
   void Head(std::string path, Call call, Done<std::optional<ObjectInfo>> done) override {
     const auto [bucket, key] = Split(path);
@@ -164,8 +161,11 @@ class AllBuckets final : public Store {
     for (auto& [bucket, some] : keys) {
       auto then = [batch, finish, bucket = bucket, all = some](Result<std::vector<DeleteFailure>> failed) {
         std::vector<DeleteFailure> named;
-        if (failed) named = *std::move(failed);
-        for (const std::string& key : failed ? std::vector<std::string>() : all) named.push_back({key, failed.error()});
+        if (failed) {
+          named = *std::move(failed);
+        } else {
+          for (const std::string& key : all) named.push_back({key, failed.error()});
+        }
         for (DeleteFailure& failure : named) failure.key = bucket + "/" + failure.key;
         finish(*batch, std::move(named));
       };

@@ -246,6 +246,8 @@ class Service {
     WallTime created;
   };
   virtual ~Service() = default;
+  /// As a store's.
+  virtual std::string Identity() const = 0;
   virtual Result<std::vector<Bucket>> ListBuckets(Call call) = 0;
   virtual Status MakeBucket(std::string_view name, Call call) = 0;
   virtual Status RemoveBucket(std::string_view name, Call call) = 0;  ///< kNotEmpty when it is not

@@ -254,8 +254,9 @@ class StoreTree final : public Tree {
       return found.is_directory() ? found : state;
     }
     if (auto known = core_->metadata.Find(path); known && known->is_directory()) state = *known;
+    // Opening the root must not need the store: the way to ask the daemon how it is leads through it.
     if (Status completed = core_->attributes.Complete(path, state, call); !completed) {
-      MutexLock lock(inode.mutex);  // a root that can be asked about its daemon while the store is down
+      MutexLock lock(inode.mutex);
       return inode.told.is_directory() ? Result<Metadata>(inode.told) : Fail(completed.error());
     }
     core_->metadata.Put(path, state);

@@ -12,8 +12,6 @@ namespace {
 using testing::ElementsAre;
 using testing::UnorderedElementsAre;
 
-Code CodeOf(const auto& result) { return result ? Code::kInternal : result.error().code(); }
-
 class TreeAttributesTest : public testing::Test {
  protected:
   std::uint64_t Heads() const { return d.store->calls(object::Operation::kHead); }

@@ -139,7 +139,7 @@ class Model {
 };
 
 template <class T>
-Code CodeOf(const Result<T>& result) {
+Code Outcome(const Result<T>& result) {
   return result ? Model::kOk : result.error().code();
 }
 
@@ -202,34 +202,34 @@ class Actor {
     switch (random_.Below(13)) {
       case 0:
       case 1:
-        return {"write " + p, model_.Write(p, text), CodeOf(driver_.Write(p, text))};
+        return {"write " + p, model_.Write(p, text), Outcome(driver_.Write(p, text))};
       case 2:
-        return {"append " + p, model_.Append(p, text), CodeOf(driver_.Append(p, text))};
+        return {"append " + p, model_.Append(p, text), Outcome(driver_.Append(p, text))};
       case 3:
-        return {"unlink " + p, model_.Unlink(p), CodeOf(driver_.Unlink(p))};
+        return {"unlink " + p, model_.Unlink(p), Outcome(driver_.Unlink(p))};
       case 4:
       case 5:
-        return {"mkdir " + p, model_.Mkdir(p), CodeOf(driver_.Mkdir(p))};
+        return {"mkdir " + p, model_.Mkdir(p), Outcome(driver_.Mkdir(p))};
       case 6:
-        return {"rmdir " + p, model_.Rmdir(p), CodeOf(driver_.Rmdir(p))};
+        return {"rmdir " + p, model_.Rmdir(p), Outcome(driver_.Rmdir(p))};
       case 7:
       case 8: {
         const bool no_replace = random_.Below(3) == 0;
         const Code from = model_.ParentError(p), to = model_.ParentError(q);
         Step step{"rename " + p + " " + q, model_.Rename(p, q, no_replace),
-                  CodeOf(driver_.Rename(p, q, {.no_replace = no_replace}))};
+                  Outcome(driver_.Rename(p, q, {.no_replace = no_replace}))};
         // Where both ways are barred, either may be named.
         if (from != Model::kOk && step.answered == to) step.expected = to;
         return step;
       }
       case 9: {
         const auto bits = static_cast<std::uint32_t>(random_.Below(01000));
-        return {"chmod " + p, model_.Chmod(p, bits), CodeOf(Chmod(p, bits))};
+        return {"chmod " + p, model_.Chmod(p, bits), Outcome(Chmod(p, bits))};
       }
       case 10: {
         Step step{"read " + p, model_.FileError(p), Model::kOk};
         auto read = driver_.Read(p);
-        step.answered = CodeOf(read);
+        step.answered = Outcome(read);
         if (read && step.expected == Model::kOk) EXPECT_TRUE(*read == model_.files.at(p)) << step.what;
         return step;
       }
@@ -247,7 +247,7 @@ class Actor {
         Step step{"list " + p};
         if (!model_.IsDirectory(p)) return step;
         auto listed = driver_.List(p);
-        step.answered = CodeOf(listed);
+        step.answered = Outcome(listed);
         if (listed) {
           EXPECT_EQ(std::set<std::string>(listed->begin(), listed->end()), model_.Names(p + "/")) << step.what;
         }

@@ -16,8 +16,6 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
 
-Code CodeOf(const auto& result) { return result ? Code::kInternal : result.error().code(); }
-
 /// Stands for a content that is too long to print.
 std::string Short(const std::string& content) { return HexEncode(ByteSpan(Sha256(AsBytes(content))).first(6)); }
 

@@ -74,6 +74,7 @@ TEST_F(AllBucketsTest, BucketsAreFoldersAtTheTop) {
 TEST_F(AllBucketsTest, KeysReachTheirBuckets) {
   EXPECT_EQ(Content("one/d/b"), "one/d/b");
   EXPECT_EQ((*Head(*store_, "two/c"))->key, "two/c");
+  EXPECT_EQ(store_->Identity(), server_->endpoint() + "/");
   EXPECT_EQ((*Head(*store_, "void/"))->size, 0u);
   for (const char* absent : {"two/x", "two", "absent/", "absent/x", ".git", ".git/x"}) {
     auto info = Head(*store_, absent);

@@ -10,7 +10,7 @@
 #include <fstream>
 
 #include "millrace/base/random.h"
-#include "tests/mount/mount_program.h"
+#include "tests/mount/mount_fixture.h"
 
 namespace millrace {
 namespace {
@@ -44,29 +44,10 @@ shutil.copytree("renamed", "copied")
 os.chmod("big", 0o600)
 )";
 
-class MountFaultTest : public testing::Test {
+class MountFaultTest : public MountFixture {
  protected:
-  void SetUp() override {
-    if (Status available = MountProgram::Available(); !available) GTEST_SKIP() << available.error().ToString();
-    mount_ = std::make_unique<MountProgram>();
-  }
   void TearDown() override {
     if (!small_disk_.empty()) ::umount2(small_disk_.c_str(), MNT_DETACH);
-  }
-  void MustMount(std::vector<std::string> flags = {}) {
-    auto mounted = mount_->Mount(std::move(flags));
-    ASSERT_EQ(mounted.status, 0) << mounted.output;
-  }
-  void MustUmount() {
-    auto gone = mount_->Umount();
-    ASSERT_EQ(gone.status, 0) << gone.output << mount_->log();
-  }
-  void Check(const std::string& command, const std::string& output = "") {
-    auto ran = mount_->Shell(command);
-    EXPECT_EQ(ran.status, 0) << command << ": " << ran.output << mount_->log();
-    if (!output.empty()) {
-      EXPECT_EQ(ran.output, output) << command;
-    }
   }
   /// Runs a command that must end within a time, however.
   MountProgram::Ran Within(std::chrono::milliseconds time, const std::string& command) {
@@ -91,7 +72,6 @@ class MountFaultTest : public testing::Test {
     return text;
   }
 
-  std::unique_ptr<MountProgram> mount_;
   std::filesystem::path small_disk_;
 };
 

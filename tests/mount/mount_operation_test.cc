@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "millrace/base/json.h"
-#include "tests/mount/mount_program.h"
+#include "tests/mount/mount_fixture.h"
 
 namespace millrace {
 namespace {
@@ -17,21 +17,19 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-class MountOperationTest : public testing::Test {
+class MountOperationTest : public MountFixture {
  protected:
-  void SetUp() override {
-    if (Status available = MountProgram::Available(); !available) GTEST_SKIP() << available.error().ToString();
-    mount_ = std::make_unique<MountProgram>();
+  Result<Subprocess> MountInForeground(const std::map<std::string, std::string>& environment) {
+    return Subprocess::Start(
+        {.argv = {MountProgram::program(), "mount", "--foreground", "--quiet", "s3://bucket", mount_->point()},
+         .env = environment,
+         .working_directory = {},
+         .stdout_file = mount_->scratch() / "out",
+         .stderr_file = mount_->scratch() / "out"});
   }
-  void MustMount(std::vector<std::string> flags = {}) {
-    auto mounted = mount_->Mount(std::move(flags));
-    ASSERT_EQ(mounted.status, 0) << mounted.output;
-  }
-  MountProgram::Ran Check(const std::string& timeout = "10s") {
+  MountProgram::Ran RunCheck(const std::string& timeout = "10s") {
     return mount_->Run({"mount", "--check", mount_->point().string(), "--check-timeout", timeout});
   }
-
-  std::unique_ptr<MountProgram> mount_;
 };
 
 TEST_F(MountOperationTest, StatsTellWhatProgramsDid) {
@@ -84,25 +82,25 @@ TEST_F(MountOperationTest, PrometheusReadsTheSameFigures) {
 }
 
 TEST_F(MountOperationTest, ChecksTellALiveMountFromADeadOne) {
-  EXPECT_EQ(Check().status, 4) << "nothing is mounted";
+  EXPECT_EQ(RunCheck().status, 4) << "nothing is mounted";
   MustMount();
-  auto live = Check();
+  auto live = RunCheck();
   EXPECT_EQ(live.status, 0) << live.output;
   const pid_t daemon = mount_->daemon();
   ASSERT_GT(daemon, 0);
   ::kill(daemon, SIGSTOP);
-  auto hanging = Check("100ms");
+  auto hanging = RunCheck("100ms");
   ::kill(daemon, SIGCONT);
   EXPECT_NE(hanging.status, 0);
   EXPECT_THAT(hanging.output, HasSubstr("has not answered"));
   ::kill(daemon, SIGKILL);
-  EXPECT_NE(Check().status, 0);
+  EXPECT_NE(RunCheck().status, 0);
 }
 
 TEST_F(MountOperationTest, AStoreThatIsGoneFailsTheCheck) {
   MustMount();
   mount_->SetFaults("error=503");
-  auto failing = Check();
+  auto failing = RunCheck();
   EXPECT_NE(failing.status, 0);
   EXPECT_THAT(failing.output, HasSubstr("Input/output error"));
 }
@@ -136,12 +134,7 @@ TEST_F(MountOperationTest, HangupReadsTheCredentialsAnew) {
   environment.erase("MILLRACE_NO_SIGN_REQUEST");
   environment["AWS_ENDPOINT_URL"] = server->endpoint();
   environment["AWS_SHARED_CREDENTIALS_FILE"] = credentials;
-  auto daemon = Subprocess::Start(
-      {.argv = {MountProgram::program(), "mount", "--foreground", "--quiet", "s3://bucket", mount_->point()},
-       .env = environment,
-       .working_directory = {},
-       .stdout_file = mount_->scratch() / "out",
-       .stderr_file = mount_->scratch() / "out"});
+  auto daemon = MountInForeground(environment);
   ASSERT_TRUE(daemon);
   auto write = [&](const std::string& name) {
     std::ofstream file(mount_->point() / name);
@@ -156,7 +149,7 @@ TEST_F(MountOperationTest, HangupReadsTheCredentialsAnew) {
     }
     return false;
   };
-  for (int i = 0; i < 2000 && Check().status != 0; ++i) ::usleep(5000);
+  for (int i = 0; i < 2000 && RunCheck().status != 0; ++i) ::usleep(5000);
   EXPECT_TRUE(eventually(true)) << ReadFile(mount_->scratch() / "out").value_or("");
   have_secret("another-secret");
   EXPECT_TRUE(write("before")) << "files are read when they are told to be";
@@ -196,12 +189,7 @@ TEST_F(MountOperationTest, TheServiceManagerIsKeptInformed) {
   auto environment = mount_->environment();
   environment["NOTIFY_SOCKET"] = mount_->scratch() / "notify";
   environment["WATCHDOG_USEC"] = "20000";
-  auto daemon = Subprocess::Start(
-      {.argv = {MountProgram::program(), "mount", "--foreground", "--quiet", "s3://bucket", mount_->point()},
-       .env = environment,
-       .working_directory = {},
-       .stdout_file = mount_->scratch() / "out",
-       .stderr_file = mount_->scratch() / "out"});
+  auto daemon = MountInForeground(environment);
   ASSERT_TRUE(daemon);
   EXPECT_THAT(manager.Receive(), StartsWith("READY=1\nSTATUS=s3://bucket is mounted on "));
   EXPECT_EQ(manager.Receive(), "WATCHDOG=1");

@@ -16,35 +16,15 @@
 #include "millrace/base/random.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
-#include "tests/mount/mount_program.h"
+#include "tests/mount/mount_fixture.h"
 
 namespace millrace {
 namespace {
 
 using testing::HasSubstr;
 
-class MountTest : public testing::Test {
+class MountTest : public MountFixture {
  protected:
-  void SetUp() override {
-    if (Status available = MountProgram::Available(); !available) GTEST_SKIP() << available.error().ToString();
-    mount_ = std::make_unique<MountProgram>();
-  }
-  void MustMount(std::vector<std::string> flags = {}) {
-    auto mounted = mount_->Mount(std::move(flags));
-    ASSERT_EQ(mounted.status, 0) << mounted.output;
-  }
-  void MustUmount() {
-    auto gone = mount_->Umount();
-    ASSERT_EQ(gone.status, 0) << gone.output << mount_->log();
-    EXPECT_EQ(mount_->daemon(), 0) << "the daemon has ended";
-  }
-  void Check(const std::string& command, const std::string& output = "") {
-    auto ran = mount_->Shell(command);
-    EXPECT_EQ(ran.status, 0) << command << ": " << ran.output << mount_->log();
-    if (!output.empty()) {
-      EXPECT_EQ(ran.output, output) << command;
-    }
-  }
   static std::string Noise(std::size_t size, std::uint64_t seed = 1) {
     std::string text(size, '\0');
     Random random(seed);
@@ -52,8 +32,6 @@ class MountTest : public testing::Test {
     return text;
   }
   static bool Has(const char* program) { return ::access(program, X_OK) == 0; }
-
-  std::unique_ptr<MountProgram> mount_;
 };
 
 TEST_F(MountTest, FilesAndFoldersAsProgramsUseThem) {

@@ -19,10 +19,7 @@ class S3Store final : public Store {
       : session_(std::move(session)), bucket_(std::move(bucket)) {}
 
   std::string Describe() const override { return "s3://" + bucket_; }
-  std::string Identity() const override {
-    const Settings& at = session_->settings();  // Amazon's bucket names are good for all of its regions
-    return at.aws ? Describe() : fmt::format("{}://{}{}/{}", at.scheme, at.authority, at.base_path, bucket_);
-  }
+  std::string Identity() const override { return session_->dispatcher().settings().Identity() + "/" + bucket_; }
 
   void Head(std::string key, Call call, Done<std::optional<ObjectInfo>> done) override;
   void Get(std::string key, GetOptions options, MutableByteSpan into, Call call,

@@ -10,6 +10,8 @@ class S3Service final : public Service {
  public:
   explicit S3Service(std::shared_ptr<Endpoint::Session> session) : session_(std::move(session)) {}
 
+  std::string Identity() const override { return session_->dispatcher().settings().Identity() + "/"; }
+
   Result<std::vector<Bucket>> ListBuckets(Call call) override {
     http::Response response = MR_TRY(Run({.name = "ListBuckets"}, std::move(call)));
     return ParseBuckets(response.body);

@@ -14,7 +14,6 @@ class Endpoint::Session {
  public:
   Session(Settings settings, std::unique_ptr<CredentialSource> source, http::Client::Options options, Clock& clock);
 
-  const Settings& settings() const { return settings_; }
   Dispatcher& dispatcher() { return dispatcher_; }
   http::Client& client() { return client_; }
   CredentialCache& credentials() { return credentials_; }

@@ -29,6 +29,9 @@ struct Settings {
   static Result<Settings> Resolve(const ConnectOptions& options, const Profiles& profiles,
                                   const Surroundings& surroundings);
 
+  /// The endpoint, for what outlives the process; the same for all of Amazon's regions, which share names of buckets.
+  std::string Identity() const { return aws ? "s3:/" : scheme + "://" + authority + base_path; }
+
   /// Where a bucket's requests go. An empty bucket stands for the service.
   struct Place {
     std::string scheme, host;

@@ -26,6 +26,9 @@ inline std::string Noise(std::size_t size, std::uint64_t seed = 1) {
   return text;
 }
 
+/// What a call failed with; kInternal when it did not.
+inline Code CodeOf(const auto& result) { return result ? Code::kInternal : result.error().code(); }
+
 /// A tree over a memory store that can be made to fail, with small blocks and parts. Its clock stands still unless
 /// asked to run; several threads need one that runs, for a tree tells newer answers of the store from older ones by
 /// when it asked.
