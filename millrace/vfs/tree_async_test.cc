@@ -137,9 +137,6 @@ TEST_F(AsyncTreeTest, WhatOthersMadeMeanwhileStays) {
 }
 
 TEST_F(AsyncTreeTest, AStoreThatIsGoneForAWhileDelaysOnly) {
-  d.store->Add({.operation = {}, .times = -1, .fault = {.code = Code::kUnavailable}});
-  ASSERT_TRUE(d.tree->pending().reason.empty());
-  d.store->Clear();
   ASSERT_TRUE(d.Write("f", "1"));
   d.store->Add({.operation = {}, .times = -1, .fault = {.code = Code::kUnavailable}});
   d.clock.AwaitSleepers(1);

@@ -106,12 +106,13 @@ TEST_F(MountOperationTest, AStoreThatIsGoneFailsTheCheck) {
 }
 
 TEST_F(MountOperationTest, HangupOpensTheLogAnew) {
-  MustMount();
+  MustMount({"--log-level", "info"});
   const auto log = mount_->scratch() / "log", rotated = mount_->scratch() / "log.1";
   std::filesystem::rename(log, rotated);
   ::kill(mount_->daemon(), SIGHUP);
-  for (int i = 0; i < 2000 && !std::filesystem::exists(log); ++i) ::usleep(5000);  // bounded wait for the other process
-  EXPECT_TRUE(std::filesystem::exists(log));
+  auto moved = [&] { return ReadFile(log).value_or("").contains("read anew"); };  // said once the new file is in use
+  for (int i = 0; i < 2000 && !moved(); ++i) ::usleep(5000);                      // bounded wait for the other process
+  EXPECT_TRUE(moved());
   mount_->SetFaults("error=503,op=PutObject");
   EXPECT_NE(mount_->Shell("dd if=/dev/zero of=f bs=10 count=1 conv=fsync").status, 0);
   EXPECT_THAT(mount_->log(), HasSubstr("failed"));
