@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
-"""`millrace cp` beside s5cmd and plain curl, both ways, against one MinIO server; all files in memory (/dev/shm).
+"""`millrace` beside s5cmd and plain curl, both ways, against one MinIO server; all files in memory (/dev/shm).
 
-    compare.py BUILD_DIR [--sets small,big,one,list] [--rounds 3] [--files 3000]
+    compare.py BUILD_DIR [--sets small,big,one,list] [--rounds 3] [--files 3000] [--latency MS] [--beside NAME=MILLRACE]
 
-small: 3,000 files of 570 kB; big: 12 of 100 MB; one: 2 GB; list: 100,000 keys. Rounds are interleaved, each begins with another
-tool, and the first is discarded; every tool reads what millrace uploaded. Prints for each tool the median seconds, CPU seconds a GB and peak
-resident memory, and millrace's ratio to it (above 1: millrace is faster). The floor is curl in parallel on presigned
-URLs: no signature to make, no checksum, no manifest. minio and s5cmd come from $MILLRACE_PEERS/bin or PATH.
+small: 3,000 files of 570 kB; big: 12 of 100 MB; one: 2 GB; list: 100,000 keys, listed by `ls` and added up by `du`. Rounds are
+interleaved, each begins with another tool, and the first is discarded; every tool reads what millrace uploaded. Prints for each
+tool the median seconds with the least and the most, CPU seconds a GB and peak resident memory, and millrace's ratio to it (the
+median of the rounds' ratios; above 1: millrace is faster). The floor is curl in parallel on presigned URLs: no signature to
+make, no checksum, no manifest.
+
+Data is made in --data before anything is measured, and found there by later runs; --prepare only makes it, --clean removes it.
+--latency holds every request back in a proxy (BUILD_DIR/bin/delay_proxy). --beside runs another build of millrace as well.
+minio and s5cmd come from $MILLRACE_PEERS/bin or PATH.
 """
-import argparse, concurrent.futures, datetime, filecmp, hashlib, hmac, http.client, os, shutil, signal, socket
+import argparse, concurrent.futures, datetime, filecmp, hashlib, hmac, http.client, os, shlex, shutil, signal, socket
 import statistics, subprocess, sys, tempfile, time, urllib.parse
 
 KEY, SECRET, REGION = "bench", "benchbench1", "us-east-1"
@@ -35,40 +40,60 @@ def rotated(items, by):
     return items[by % len(items):] + items[:by % len(items)]
 
 
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
 class Bench:
-    def __init__(self, build, rounds):
-        self.rounds, self.work = rounds, tempfile.mkdtemp(prefix="transfer-bench.", dir="/dev/shm")
+    def __init__(self, options):
+        self.rounds, self.data = options.rounds, options.data
+        self.work = tempfile.mkdtemp(prefix="transfer-bench.", dir="/dev/shm")
         peers = os.environ.get("MILLRACE_PEERS")
         path = f"{peers}/bin:{os.environ['PATH']}" if peers else os.environ["PATH"]
-        self.millrace = os.path.join(os.path.abspath(build), "bin/millrace")
+        build = os.path.join(os.path.abspath(options.build), "bin")
+        self.millraces = {"millrace": [f"{build}/millrace", "--quiet", *shlex.split(options.flags)]}
+        for name, _, command in (text.partition("=") for text in options.beside):
+            self.millraces[name] = [*shlex.split(command), "--quiet"]
         self.s5cmd, minio = shutil.which("s5cmd", path=path), shutil.which("minio", path=path)
         if not self.s5cmd or not minio:
             sys.exit("compare.py: no minio or s5cmd in $MILLRACE_PEERS/bin or PATH")
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.host = f"127.0.0.1:{s.getsockname()[1]}"
-        self.env = dict(os.environ, AWS_ENDPOINT_URL=f"http://{self.host}", S3_ENDPOINT_URL=f"http://{self.host}",
-                        AWS_REGION=REGION, AWS_ACCESS_KEY_ID=KEY, AWS_SECRET_ACCESS_KEY=SECRET,
+        self.tools = options.tools.split(",") if options.tools else [*self.millraces, "s5cmd", "curl"]
+        port, self.processes = free_port(), []
+        self.host = self.server = f"127.0.0.1:{port}"
+        self.env = dict(os.environ, AWS_REGION=REGION, AWS_ACCESS_KEY_ID=KEY, AWS_SECRET_ACCESS_KEY=SECRET,
                         XDG_STATE_HOME=f"{self.work}/state", MINIO_ROOT_USER=KEY, MINIO_ROOT_PASSWORD=SECRET,
                         MINIO_BROWSER="off")
-        self.server = subprocess.Popen([minio, "server", "--quiet", f"{self.work}/data", "--address", self.host],
-                                       env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while not self.answers():
+        self.start([minio, "server", "--quiet", f"{self.work}/data", "--address", self.server])
+        if options.latency:
+            proxy = free_port()
+            self.host = f"127.0.0.1:{proxy}"
+            self.start([f"{build}/delay_proxy", str(proxy), str(port), str(options.latency)])
+        self.env.update(AWS_ENDPOINT_URL=f"http://{self.host}", S3_ENDPOINT_URL=f"http://{self.host}")
+        while not (self.answers(self.server) and self.answers(self.host)):
             time.sleep(0.1)
-        subprocess.run([self.millrace, "--quiet", "mb", "s3://bench"], env=self.env, check=True)
+        self.run([*self.millraces["millrace"], "mb", "s3://bench"])
         self.figures = {}
 
-    def answers(self):
+    def start(self, argv):
+        self.processes.append(subprocess.Popen(argv, env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+
+    def run(self, argv):
+        subprocess.run(argv, env=self.env, check=True, stdout=subprocess.DEVNULL)
+
+    def answers(self, host):
         try:
-            connection = http.client.HTTPConnection(self.host, timeout=5)
+            connection = http.client.HTTPConnection(host, timeout=5)
             connection.request("GET", "/")
             return connection.getresponse().status == 403
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return False
 
     def close(self):
-        self.server.send_signal(signal.SIGTERM)
-        self.server.wait()
+        for process in reversed(self.processes):
+            process.send_signal(signal.SIGTERM)
+            process.wait()
         shutil.rmtree(self.work, ignore_errors=True)
 
     def time(self, case, tool, argv, keep):
@@ -83,86 +108,96 @@ class Bench:
         if keep:
             self.figures.setdefault((case, tool), []).append((seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss))
 
-    def curl(self, case, requests, keep, parallel=8):
-        """`requests`: pairs of a URL and the curl options that belong to it."""
-        config = f"{self.work}/curl.config"
+    def curl(self, requests, parallel=8):
+        """The command for `requests`: pairs of a URL and the curl options that belong to it."""
+        config = tempfile.mktemp(prefix="curl.", dir=self.work)
         with open(config, "w") as f:
             f.write("next\n".join(f'url = "{url}"\n{options}\n' for url, options in requests))
-        argv = ["curl", "-sS", "-Z", "--parallel-max", str(parallel), "--parallel-immediate", "-K", config]
-        self.time(case, "curl", argv, keep)
+        return ["curl", "-sS", "-Z", "--parallel-max", str(parallel), "--parallel-immediate", "-K", config]
 
     def report(self, case, gigabytes):
-        mine = None
-        for tool in ("millrace", "s5cmd", "curl"):
+        mine = self.figures.get((case, "millrace"), [])
+        for tool in self.tools:
             runs = self.figures.get((case, tool))
             if not runs:
                 continue
             seconds, cpu, rss = (statistics.median(column) for column in zip(*runs))
-            mine = mine or seconds
-            print(f"{case:<11} {tool:<9} {seconds:7.2f} s  {cpu / gigabytes:5.2f} CPU s/GB  {rss / 1024:4.0f} MB  "
-                  f"{seconds / mine:5.2f}x", flush=True)
+            ratio = statistics.median(theirs[0] / ours[0] for theirs, ours in zip(runs, mine)) if mine else 0
+            spread = f"({min(run[0] for run in runs):.2f} to {max(run[0] for run in runs):.2f})"
+            print(f"{case:<11} {tool:<9} {seconds:6.2f} s {spread:<16} {cpu / gigabytes:5.2f} CPU s/GB {rss / 1024:5.0f} MB"
+                  f" {ratio:6.2f}x", flush=True)
 
     def moving(self, name, count, size):
-        source, out = f"{self.work}/source", f"{self.work}/out"
-        os.mkdir(source)
+        source, out = f"{self.data}/{name}", f"{self.work}/out"
         names = [f"f{i:05}" for i in range(count)]
-        for file in names:
-            with open(f"{source}/{file}", "wb") as f:
-                for left in range(size, 0, -1 << 20):
-                    f.write(os.urandom(min(left, 1 << 20)))
-        ups = {"millrace": lambda keep: self.time(f"up {name}", "millrace", [self.millrace, "--quiet", "cp", "-r",
-                                                  f"{source}/", "s3://bench/m/"], keep),
-               "s5cmd": lambda keep: self.time(f"up {name}", "s5cmd", [self.s5cmd, "cp", f"{source}/", "s3://bench/s/"], keep)}
-        downs = {"millrace": lambda keep: self.time(f"down {name}", "millrace", [self.millrace, "--quiet", "cp", "-r",
-                                                    "s3://bench/m/", f"{out}/"], keep),
-                 "s5cmd": lambda keep: self.time(f"down {name}", "s5cmd", [self.s5cmd, "cp", "s3://bench/m/*", f"{out}/"], keep)}
+        ups, downs = {}, {}
+        for tool, command in self.millraces.items():
+            ups[tool] = [*command, "cp", "-r", f"{source}/", f"s3://bench/{'millrace' if tool == 'millrace' else 'other'}/"]
+            downs[tool] = [*command, "cp", "-r", "s3://bench/millrace/", f"{out}/"]
+        ups["s5cmd"] = [self.s5cmd, "cp", f"{source}/", "s3://bench/other/"]
+        downs["s5cmd"] = [self.s5cmd, "cp", "s3://bench/millrace/*", f"{out}/"]
         if name == "one":
             piece = size // 8
-            gets = [(presign("GET", self.host, f"/bench/m/{names[0]}"),
+            gets = [(presign("GET", self.host, f"/bench/millrace/{names[0]}"),
                      f'output = "{out}/{i}"\nrange = "{i * piece}-{(i + 1) * piece - 1}"') for i in range(8)]
         else:
-            gets = [(presign("GET", self.host, f"/bench/m/{file}"), f'output = "{out}/{file}"') for file in names]
-            puts = [(presign("PUT", self.host, f"/bench/c/{file}"),
+            gets = [(presign("GET", self.host, f"/bench/millrace/{file}"), f'output = "{out}/{file}"') for file in names]
+            puts = [(presign("PUT", self.host, f"/bench/other/{file}"),
                      f'upload-file = "{source}/{file}"\nheader = "Expect:"') for file in names]
-            ups["curl"] = lambda keep: self.curl(f"up {name}", puts, keep, 8 if name == "small" else 4)
-        downs["curl"] = lambda keep: self.curl(f"down {name}", gets, keep)
+            ups["curl"] = self.curl(puts, 8 if name == "small" else 4)
+        downs["curl"] = self.curl(gets)
         for round in range(self.rounds + 1):
-            for way in (ups, downs):
-                for tool in rotated(list(way), round):
-                    if way is downs:
-                        self.fresh(out)
-                    way[tool](round > 0)
-                    if way is downs and tool == "millrace":
+            for way, commands in (("up", ups), ("down", downs)):
+                for tool in rotated([tool for tool in self.tools if tool in commands], round):
+                    if way == "down":
+                        fresh(out)
+                    self.time(f"{way} {name}", tool, commands[tool], round > 0)
+                    if way == "down" and tool == "millrace" and round == 0:
                         for file in names:
                             if not filecmp.cmp(f"{source}/{file}", f"{out}/{file}", shallow=False):
                                 sys.exit(f"{file} came back changed")
             shutil.rmtree(out)
-        subprocess.run([self.millrace, "--quiet", "rm", "-r", "s3://bench/"], env=self.env, check=True,
-                       stdout=subprocess.DEVNULL)
-        shutil.rmtree(source)
+        self.run([*self.millraces["millrace"], "rm", "-r", "s3://bench/"])
         for way in ("up", "down"):
             self.report(f"{way} {name}", count * size / 1e9)
 
     def listing(self, count):
         def put(keys):
-            connection = http.client.HTTPConnection(self.host)
+            connection = http.client.HTTPConnection(self.server)
             for key in keys:
-                connection.request("PUT", presign("PUT", self.host, key).split(self.host)[1], body=b"0123456789")
+                connection.request("PUT", presign("PUT", self.server, key).split(self.server)[1], body=b"0123456789")
                 connection.getresponse().read()
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             list(pool.map(put, [[f"/bench/list/{i:06}" for i in range(first, count, 8)] for first in range(8)]))
         bare = [sys.executable, os.path.abspath(__file__), "--bare", self.host]
-        tools = {"millrace": [self.millrace, "ls", "-r", "s3://bench/list/"],
-                 "s5cmd": [self.s5cmd, "ls", "s3://bench/list/*"], "curl": bare}
+        cases = {"ls": {"s5cmd": [self.s5cmd, "ls", "s3://bench/list/*"], "curl": bare},
+                 "du": {"s5cmd": [self.s5cmd, "du", "s3://bench/list/*"], "curl": bare}}
+        for tool, command in self.millraces.items():
+            cases["ls"][tool] = [command[0], *command[2:], "ls", "-r", "s3://bench/list/"]
+            cases["du"][tool] = [command[0], *command[2:], "du", "s3://bench/list/"]
         for round in range(self.rounds + 1):
-            for tool in rotated(list(tools), round):
-                self.time("list", tool, tools[tool], round > 0)
+            for case, commands in cases.items():
+                for tool in rotated(self.tools, round):
+                    self.time(case, tool, commands[tool], round > 0)
         print(f"{count} keys; `curl` stands for one connection that lists and parses nothing; CPU s/GB: CPU seconds")
-        self.report("list", 1)
+        for case in cases:
+            self.report(case, 1)
 
-    def fresh(self, folder):
-        shutil.rmtree(folder, ignore_errors=True)
-        os.mkdir(folder)
+def fresh(folder):
+    shutil.rmtree(folder, ignore_errors=True)
+    os.mkdir(folder)
+
+
+def prepare(folder, count, size):
+    """`count` files of random bytes, unless they are there."""
+    if os.path.isdir(folder) and len(os.listdir(folder)) == count:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    for i in range(count):
+        with open(f"{folder}/f{i:05}", "wb") as f:
+            for left in range(size, 0, -1 << 20):
+                f.write(os.urandom(min(left, 1 << 20)))
 
 
 def bare_listing(host):
@@ -177,21 +212,44 @@ def bare_listing(host):
         token = body[at + 23:body.index(b"<", at + 23)].decode()
 
 
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["--bare"]:
-        sys.exit(bare_listing(sys.argv[2]))
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build")
     parser.add_argument("--sets", default="small,big,one,list")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--files", type=int, default=3000, help="of the set `small`")
+    parser.add_argument("--keys", type=int, default=100_000, help="of the set `list`")
+    parser.add_argument("--data", default="/dev/shm/transfer-bench-data")
+    parser.add_argument("--prepare", action="store_true")
+    parser.add_argument("--clean", action="store_true")
+    parser.add_argument("--latency", type=int, default=0)
+    parser.add_argument("--beside", action="append", default=[])
+    parser.add_argument("--tools", default="", help="only these: millrace, those of --beside, s5cmd, curl")
+    parser.add_argument("--flags", default="", help="more global flags for millrace")
     options = parser.parse_args()
-    bench = Bench(options.build, options.rounds)
+    if options.clean:
+        return shutil.rmtree(options.data, ignore_errors=True)
+    shapes = {"small": (options.files, 570_000), "big": (12, 100_000_000), "one": (1, 2_000_000_000)}
+    sets = options.sets.split(",")
+    for name in sets:
+        if name in shapes:
+            prepare(f"{options.data}/{name}", *shapes[name])
+    if options.prepare:
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # what it has in memory must go
+    bench = Bench(options)
     try:
-        for name in options.sets.split(","):
+        for name in sets:
             if name == "list":
-                bench.listing(100_000)
+                bench.listing(options.keys)
             else:
-                bench.moving(name, *{"small": (options.files, 570_000), "big": (12, 100_000_000), "one": (1, 2_000_000_000)}[name])
+                bench.moving(name, *shapes[name])
     finally:
         bench.close()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--bare"]:
+        bare_listing(sys.argv[2])
+    else:
+        main()
