@@ -41,6 +41,10 @@ class Client::Loop {
     most_active_.store(std::clamp(most, 1, options_.max_connections), std::memory_order_relaxed);
     Wake();
   }
+  void LimitUploads(int most) {
+    most_uploads_.store(std::max(most, 1), std::memory_order_relaxed);
+    Wake();
+  }
 
  private:
   using Id = std::uint64_t;
@@ -51,7 +55,7 @@ class Client::Loop {
   };
   /// Requests to one server wait here in order.
   struct Host {
-    std::deque<Id> queue;  ///< may name flights that have been cancelled since
+    std::deque<Id> queue, uploads;  ///< may name flights that have been cancelled since
     int active = 0;
   };
   /// A request from Send to completion.
@@ -83,6 +87,7 @@ class Client::Loop {
   void WaitForEvents();
   bool DrainInbox() MR_EXCLUDES(mutex_);
   void Admit(std::unique_ptr<Flight> flight);
+  std::deque<Id>* Next(Host& host);
   bool RoomForMore() const {
     return static_cast<int>(active_.size()) + doubled_ < most_active_.load(std::memory_order_relaxed);
   }
@@ -114,7 +119,7 @@ class Client::Loop {
 
   std::atomic<std::uint64_t> requests_{0}, connections_{0}, sent_{0}, received_{0}, hedged_{0};
   std::atomic<int> in_flight_{0};
-  std::atomic<int> most_active_;
+  std::atomic<int> most_active_, most_uploads_;
 
   // The loop thread's own.
   TransferContext context_;
@@ -124,6 +129,7 @@ class Client::Loop {
   HedgePolicy hedging_;
   std::set<std::pair<TimePoint, Id>> hedges_;  ///< when flights are late
   int doubled_ = 0;                            ///< flights with a second transfer: a connection more each
+  int uploads_ = 0;                            ///< active flights that are one
   std::set<Id> active_;
   Id last_resumed_ = 0;
   std::vector<CURL*> idle_handles_;
@@ -147,6 +153,7 @@ Client::Loop::Loop(Options options)
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       most_active_(options_.max_connections),
+      most_uploads_(options_.max_connections),
       context_{.now = clock_.Now(),
                .down = Bandwidth(options_.max_bytes_per_second),
                .up = Bandwidth(options_.max_bytes_per_second)},
@@ -305,7 +312,7 @@ void Client::Loop::Admit(std::unique_ptr<Flight> flight) {
   auto host = hosts_.find(origin);
   if (host == hosts_.end()) host = hosts_.emplace(std::string(origin), Host{}).first;
   flight->host = &host->second;
-  host->second.queue.push_back(flight->id);
+  (flight->transfer->upload() ? host->second.uploads : host->second.queue).push_back(flight->id);
   const Call& call = flight->call;
   if (!call.deadline.infinite()) deadlines_.emplace(call.deadline.at(), flight->id);
   Flight& admitted = *flight;
@@ -315,18 +322,28 @@ void Client::Loop::Admit(std::unique_ptr<Flight> flight) {
   if (call.stop.stop_possible()) admitted.canceller.emplace(call.stop, Canceller{this, admitted.id});
 }
 
+/// The queue with the oldest request that may be sent to the host now, if there is one.
+std::deque<Client::Loop::Id>* Client::Loop::Next(Host& host) {
+  for (std::deque<Id>* queue : {&host.queue, &host.uploads}) {
+    while (!queue->empty() && !flights_.contains(queue->front())) queue->pop_front();
+  }
+  const bool upload = !host.uploads.empty() && uploads_ < most_uploads_.load(std::memory_order_relaxed);
+  if (host.queue.empty()) return upload ? &host.uploads : nullptr;
+  return upload && host.uploads.front() < host.queue.front() ? &host.uploads : &host.queue;
+}
+
 /// Starts the oldest requests whose server has a connection to spare.
 void Client::Loop::StartQueued() {
   while (RoomForMore()) {
-    Host* next = nullptr;
+    std::deque<Id>* oldest = nullptr;
     for (auto& [origin, host] : hosts_) {
-      while (!host.queue.empty() && !flights_.contains(host.queue.front())) host.queue.pop_front();
-      if (host.queue.empty() || host.active >= options_.max_connections_per_host) continue;
-      if (!next || host.queue.front() < next->queue.front()) next = &host;
+      if (host.active >= options_.max_connections_per_host) continue;
+      std::deque<Id>* next = Next(host);
+      if (next && (!oldest || next->front() < oldest->front())) oldest = next;
     }
-    if (!next) return;
-    Flight& flight = *flights_.at(next->queue.front());
-    next->queue.pop_front();
+    if (!oldest) return;
+    Flight& flight = *flights_.at(oldest->front());
+    oldest->pop_front();
     Start(flight);
   }
 }
@@ -335,6 +352,7 @@ void Client::Loop::Start(Flight& flight) {
   flight.active = true;
   ++flight.host->active;
   active_.insert(flight.id);
+  uploads_ += flight.transfer->upload();
   if (flight.transfer->hedge()) {
     if (auto patience = hedging_.Began()) {
       flight.hedge_at = context_.now + *patience;
@@ -471,6 +489,7 @@ void Client::Loop::Complete(Id id, Result<Response> result) {
     if (flight->second) --doubled_;
     flight->host->active -= flight->second ? 2 : 1;
     active_.erase(id);
+    uploads_ -= flight->transfer->upload();
     hedges_.erase({flight->hedge_at, id});
   }
   const Call& call = flight->call;
@@ -569,6 +588,11 @@ Result<Response> Client::Send(Request request, BodyTarget target, Call call) {
 void Client::LimitActive(int most) {
   const int count = static_cast<int>(loops_.size());
   for (int i = 0; i < count; ++i) loops_[static_cast<std::size_t>(i)]->LimitActive(Share(most, i, count));
+}
+
+void Client::LimitUploads(int most) {
+  const int count = static_cast<int>(loops_.size());
+  for (int i = 0; i < count; ++i) loops_[static_cast<std::size_t>(i)]->LimitUploads(Share(most, i, count));
 }
 
 Client::Stats Client::stats() const {

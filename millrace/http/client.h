@@ -56,6 +56,7 @@ struct Request {
   /// When the answer is much later than usual, send the request once more on another connection and take the answer
   /// that begins first. For requests without a body and without effect; see Options::hedged_share.
   bool hedge = false;
+  bool upload = false;  ///< counts for LimitUploads
 };
 
 /// Takes a body as it arrives, on an event-loop thread: nothing else of that loop moves meanwhile.
@@ -142,6 +143,8 @@ class Client {
   /// From now on at most so many requests are under way (and never more than Options::max_connections, nor fewer than
   /// one for each loop): what is under way goes on, what comes waits. Any thread.
   void LimitActive(int most);
+  /// Likewise of uploads; others pass those that wait.
+  void LimitUploads(int most);
 
   struct Stats {
     std::uint64_t requests = 0, connections_opened = 0, bytes_sent = 0, bytes_received = 0;

@@ -403,6 +403,31 @@ TEST(Client, LoopsShareRequestsAndConnections) {
   EXPECT_EQ(client.stats().most_active, 3);
 }
 
+TEST(Client, UploadsBeyondTheirLimitWaitAndOthersPassThem) {
+  constexpr int kUploads = 4;
+  std::atomic<int> arrived = 0;
+  std::latch all_arrived(kUploads), all_ended(kUploads);
+  ScriptedServer server([&](const Seen& seen) {
+    if (seen.method == "GET") return ScriptedServer::Reply{Answer(200, "ok")};
+    ++arrived;
+    all_arrived.count_down();
+    return ScriptedServer::Reply{"", Then::kHang};
+  });
+  Client client({.loops = 1});
+  client.LimitUploads(2);
+  std::stop_source stop;
+  for (int i = 0; i < kUploads; ++i) {
+    client.Send({.method = "PUT", .url = server.url(), .body = AsBytes("x"), .upload = true}, {},
+                {.stop = stop.get_token()}, [&](Result<Response>) { all_ended.count_down(); });
+  }
+  ASSERT_TRUE(client.Send({.url = server.url()})) << "what is no upload does not wait behind them";
+  EXPECT_LE(arrived, 2);
+  client.LimitUploads(kUploads);
+  all_arrived.wait();
+  stop.request_stop();
+  all_ended.wait();
+}
+
 TEST(Client, AServerThatDripsIsGivenUpOn) {
   for (const char* begin :
        {"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", "HTTP/1.1 200 OK\r\nX-Long: ", "HTTP/1.1"}) {

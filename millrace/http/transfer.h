@@ -57,6 +57,7 @@ class Transfer {
   void Join(Transfer** race) { race_ = race; }
   /// Has the answer begun?
   bool answered() const { return phase_ == Phase::kReceiving; }
+  bool upload() const { return request_.upload; }
   bool hedge() const { return request_.hedge && request_.body_size() == 0; }
   /// From the request's last byte to the answer's first.
   Duration first_byte_after() const { return first_byte_ - waiting_since_; }

@@ -23,7 +23,8 @@ std::string EncodeBigEndian(T value) {
 
 }  // namespace
 
-std::string EncodeCrc32c(ByteSpan bytes) { return EncodeBigEndian(Crc32c(bytes)); }
+std::string EncodeCrc32c(ByteSpan bytes) { return EncodeCrc32c(Crc32c(bytes)); }
+std::string EncodeCrc32c(std::uint32_t crc) { return EncodeBigEndian(crc); }
 
 Status ReadThrough(http::BodySource& source, const std::function<void(ByteSpan)>& take) {
   constexpr std::uint64_t kPiece = 128 * kKiB;  // stays in the processor's cache
@@ -40,7 +41,7 @@ Status ReadThrough(http::BodySource& source, const std::function<void(ByteSpan)>
 Result<std::string> EncodeCrc32c(http::BodySource& source) {
   std::uint32_t crc = 0;
   MR_TRY(ReadThrough(source, [&](ByteSpan bytes) { crc = Crc32c(bytes, crc); }));
-  return EncodeBigEndian(crc);
+  return EncodeCrc32c(crc);
 }
 
 namespace {

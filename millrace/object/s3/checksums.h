@@ -12,6 +12,7 @@ namespace millrace::object::s3 {
 
 /// Base64 of the big-endian CRC-32C: the value of x-amz-checksum-crc32c.
 std::string EncodeCrc32c(ByteSpan bytes);
+std::string EncodeCrc32c(std::uint32_t crc);
 /// Reads all of a body, a piece at a time.
 Status ReadThrough(http::BodySource& source, const std::function<void(ByteSpan)>& take);
 /// EncodeCrc32c of a body that is not in memory.

@@ -13,6 +13,8 @@ namespace {
 constexpr std::size_t kMaxKnownRegions = 1000;
 constexpr int kMaxCorruptAnswers = 3, kMaxRedirects = 3;
 constexpr int kLeastAtOnce = 2;
+/// What servers call themselves that understand checksums behind the body.
+constexpr std::string_view kTakeTrailers[] = {"AmazonS3", "MinIO", "millrace"};
 
 /// Nothing in a header may begin a new one, and no redirect may lead outside the endpoint's domain.
 Status CheckHeaders(const http::Headers& headers) {
@@ -53,16 +55,22 @@ struct Dispatcher::Job {
 Dispatcher::Dispatcher(Parts parts)
     : parts_(std::move(parts)),
       backoff_(parts_.jitter_seed),
-      pace_(std::min(kLeastAtOnce, parts_.most_at_once), parts_.most_at_once) {}
+      pace_(std::min(kLeastAtOnce, parts_.most_at_once), parts_.most_at_once),
+      uploads_(parts_.most_at_once) {
+  MutexLock lock(pace_mutex_);
+  parts_.client->LimitUploads(uploads_.limit());
+}
 
 void Dispatcher::Run(Operation operation, Call call, std::move_only_function<void(Outcome)> done) {
   auto job = std::make_unique<Job>(std::move(operation), std::move(call), std::move(done));
   if (!job->operation.own_body.empty()) job->operation.body = AsBytes(job->operation.own_body);
   if (Status clean = CheckHeaders(job->operation.headers); !clean) return Finish(std::move(job), Fail(clean.error()));
   http::Headers& headers = job->operation.headers;
-  auto hash = PayloadHash(job->operation);
-  if (!hash) return Finish(std::move(job), Fail(hash.error()));
-  headers.Set("X-Amz-Content-Sha256", *std::move(hash));
+  if (!headers.Has("X-Amz-Content-Sha256")) {
+    auto hash = PayloadHash(job->operation);
+    if (!hash) return Finish(std::move(job), Fail(hash.error()));
+    headers.Set("X-Amz-Content-Sha256", *std::move(hash));
+  }
   if (parts_.settings->request_payer) headers.Set("X-Amz-Request-Payer", "requester");
   Try(std::move(job));
 }
@@ -70,7 +78,7 @@ void Dispatcher::Run(Operation operation, Call call, std::move_only_function<voi
 /// TLS protects the body from change, and on the loopback interface there is nobody to change it: hashing it a second
 /// time would cost both sides more CPU than all the rest of the request.
 Result<std::string> Dispatcher::PayloadHash(const Operation& operation) const {
-  if (parts_.settings->scheme == "https" || parts_.settings->loopback) return std::string(kUnsignedPayload);
+  if (!signs_payloads()) return std::string(kUnsignedPayload);
   Hasher hasher(Hasher::Kind::kSha256);
   if (operation.source) {
     MR_TRY(ReadThrough(*operation.source, [&](ByteSpan bytes) { hasher.Update(bytes); }));
@@ -104,6 +112,8 @@ void Dispatcher::Send(JobPtr job, const Credentials& credentials) {
                         .body = operation.body,
                         .source = operation.source,
                         .hedge = operation.method == "GET" && !operation.key.empty()};
+  request.upload = operation.method == "PUT" && request.body_size() > 0;
+  if (request.upload) UploadBegan();
   if (!credentials.anonymous()) {
     Signable signable{.method = operation.method, .host = place.host, .path = place.path, .query = query};
     SignerFor(region).Sign(signable, operation.headers.Get("X-Amz-Content-Sha256"), credentials, ServerTime(),
@@ -111,8 +121,10 @@ void Dispatcher::Send(JobPtr job, const Credentials& credentials) {
   }
   http::BodyTarget target = operation.target;
   http::Call call{.stop = job->call.stop, .deadline = job->call.deadline};
+  const std::uint64_t uploaded = request.upload ? request.body_size() : 0;
   parts_.client->Send(std::move(request), target, std::move(call),
-                      [this, job = std::move(job)](Result<http::Response> response) mutable {
+                      [this, uploaded, job = std::move(job)](Result<http::Response> response) mutable {
+                        if (uploaded > 0) UploadEnded(uploaded);
                         Receive(std::move(job), std::move(response));
                       });
 }
@@ -123,6 +135,7 @@ void Dispatcher::Receive(JobPtr job, Result<http::Response> response) {
     job->ambiguous |= IsRetryable(response.error().code());
     return Again(std::move(job), response.error(), std::nullopt);
   }
+  LearnServer(*response);
   bool failed = response->status >= 300 || (job->operation.error_may_follow_200 && IsErrorDocument(response->body));
   if (failed) return Refused(std::move(job), *response);
   if (job->operation.check) {
@@ -135,6 +148,13 @@ void Dispatcher::Receive(JobPtr job, Result<http::Response> response) {
   budget_.Succeeded();
   if (paced_.load(std::memory_order_relaxed)) Pace(/*throttled=*/false);
   Finish(std::move(job), std::move(response));
+}
+
+void Dispatcher::LearnServer(const http::Response& response) {
+  if (trailers_.load(std::memory_order_relaxed) != Trailers::kUnknown) return;
+  const std::string_view server = response.headers.Get("server");
+  bool known = std::ranges::any_of(kTakeTrailers, [&](std::string_view name) { return server.starts_with(name); });
+  trailers_.store(known && !signs_payloads() ? Trailers::kTaken : Trailers::kRefused, std::memory_order_relaxed);
 }
 
 /// Asks the endpoint less at once after it has complained of the load, and by and by more again.
@@ -150,6 +170,20 @@ void Dispatcher::Pace(bool throttled) {
   if (now == before) return;
   parts_.client->LimitActive(now);
   if (throttled) parts_.log.Info("the endpoint asks to slow down", {{"requests_at_once", now}});
+}
+
+void Dispatcher::UploadBegan() {
+  MutexLock lock(pace_mutex_);
+  uploads_.Began();
+}
+
+void Dispatcher::UploadEnded(std::uint64_t bytes) {
+  MutexLock lock(pace_mutex_);
+  const int before = uploads_.limit();
+  uploads_.Ended(bytes, parts_.clock->Now());
+  if (uploads_.limit() == before) return;
+  parts_.client->LimitUploads(uploads_.limit());
+  parts_.log.Debug("uploads at once", {{"limit", uploads_.limit()}});
 }
 
 void Dispatcher::Refused(JobPtr job, const http::Response& response) {

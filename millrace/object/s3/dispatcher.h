@@ -81,6 +81,11 @@ class Dispatcher {
   Result<std::string> Presign(std::string_view method, std::string_view bucket, std::string_view key,
                               Duration valid_for);
   const Settings& settings() const { return *parts_.settings; }
+  /// May a body's checksum follow it? Where the payload need not be signed, and the endpoint has shown itself to be one
+  /// that is known to understand it: others might store the coding with the bytes.
+  bool takes_trailers() const { return trailers_.load(std::memory_order_relaxed) == Trailers::kTaken; }
+  /// The endpoint has refused such a body.
+  void ForgoTrailers() { trailers_.store(Trailers::kRefused, std::memory_order_relaxed); }
   Clock& clock() const { return *parts_.clock; }
 
  private:
@@ -98,8 +103,13 @@ class Dispatcher {
   bool Follow(Job& job, const Refusal& refusal);
   bool AdjustClock(Job& job, const http::Response& response);
 
+  enum class Trailers { kUnknown, kTaken, kRefused };
+  bool signs_payloads() const { return parts_.settings->scheme != "https" && !parts_.settings->loopback; }
+  void LearnServer(const http::Response& response);
   Result<std::string> PayloadHash(const Operation& operation) const;
   void Pace(bool throttled) MR_EXCLUDES(pace_mutex_);
+  void UploadBegan() MR_EXCLUDES(pace_mutex_);
+  void UploadEnded(std::uint64_t bytes) MR_EXCLUDES(pace_mutex_);
   const Signer& SignerFor(const std::string& region) MR_EXCLUDES(mutex_);
   std::string RegionOf(const std::string& bucket) MR_EXCLUDES(mutex_);
   WallTime ServerTime() const;
@@ -109,9 +119,11 @@ class Dispatcher {
   Backoff backoff_;
   std::atomic<Duration::rep> clock_offset_{0};  ///< what the server's clock is ahead, once it has complained
 
+  std::atomic<Trailers> trailers_{Trailers::kUnknown};
   std::atomic<bool> paced_{false};  ///< fewer requests at once than allowed
   Mutex pace_mutex_;
   AdaptiveLimit pace_ MR_GUARDED_BY(pace_mutex_);
+  UploadPace uploads_ MR_GUARDED_BY(pace_mutex_);
 
   Mutex mutex_;
   std::map<std::string, std::unique_ptr<Signer>> signers_ MR_GUARDED_BY(mutex_);  ///< by region

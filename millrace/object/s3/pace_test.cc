@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace millrace::object::s3 {
 namespace {
 
@@ -62,6 +64,57 @@ TEST(AdaptiveLimit, SettlesAroundWhatTheServerTakes) {
   }
   EXPECT_GT(sum / 200, 20);
   EXPECT_LT(sum / 200, 36);
+}
+
+/// Lets `count` uploads of 1 MB end while there are always `waiting` of them; `rate_of` tells the bytes a second that
+/// come through when so many are sent at once.
+template <class Rate>
+void Upload(UploadPace& pace, FakeClock& clock, int count, int waiting, Rate rate_of) {
+  for (int i = 0; i < waiting; ++i) pace.Began();
+  for (int i = 0; i < count; ++i) {
+    const double seconds = 1e6 / rate_of(std::min(pace.limit(), waiting));
+    clock.Advance(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)));
+    pace.Ended(1'000'000, clock.Now());
+    pace.Began();
+  }
+}
+
+TEST(UploadPace, GrowsToCoverALongWay) {
+  FakeClock clock;
+  UploadPace pace(128);
+  Upload(pace, clock, 3000, 200, [](int at_once) { return at_once * 20e6; });  // 50 ms each, whatever else goes on
+  EXPECT_GE(pace.limit(), 80);
+}
+
+TEST(UploadPace, StopsWhereTheServerIsBusy) {
+  FakeClock clock;
+  UploadPace pace(128);
+  Upload(pace, clock, 500, 200, [](int at_once) { return std::min(at_once, 24) * 20e6; });
+  EXPECT_LE(pace.limit(), 36);
+  EXPECT_GE(pace.limit(), 16);
+}
+
+TEST(UploadPace, ASlowerServerIsAskedForLess) {
+  FakeClock clock;
+  UploadPace pace(128);
+  Upload(pace, clock, 10'000, 200, [](int at_once) { return 1e9 / (1 + at_once * 0.02); });
+  EXPECT_LE(pace.limit(), 10);
+}
+
+TEST(UploadPace, UploadsThatFillNoLimitSayNothingAboutIt) {
+  FakeClock clock;
+  UploadPace pace(128);
+  Upload(pace, clock, 5000, 8, [](int at_once) { return at_once * 20e6; });
+  EXPECT_EQ(pace.limit(), 16);
+}
+
+TEST(UploadPace, NeverMoreThanAllowed) {
+  FakeClock clock;
+  UploadPace pace(6);
+  EXPECT_EQ(pace.limit(), 6);
+  Upload(pace, clock, 5000, 64, [](int at_once) { return at_once * 20e6; });
+  EXPECT_LE(pace.limit(), 6);
+  EXPECT_GE(pace.limit(), 4);
 }
 
 }  // namespace

@@ -381,14 +381,38 @@ void S3Store::PutFrom(std::string key, Source& body, PutOptions options, Call ca
   if (body.size() > limits().max_put) {
     return done(Fail(Code::kInvalidArgument, "{} bytes are too many for one request: use multipart", body.size()));
   }
-  auto source = std::make_shared<SourceBody>(body);
-  auto checksum = EncodeCrc32c(*source);
-  if (!checksum) return done(Fail(checksum.error()));
-  Operation operation = NewKeyedOperation("PutObject", "PUT", std::move(key));
-  operation.source = source.get();
-  operation.headers.Set("X-Amz-Checksum-Crc32c", *std::move(checksum));
-  SendPut(std::move(operation), std::move(options), std::move(call),
-          [source, done = std::move(done)](Result<PutResult> put) mutable { done(std::move(put)); });
+  Operation operation = NewKeyedOperation("PutObject", "PUT", key);
+  // The coding would have to stand beside another one, on which servers differ.
+  const bool may_trail = options.attributes.content_encoding.empty();
+  auto attached = AttachBody(body, may_trail, operation);
+  if (!attached) return done(Fail(attached.error()));
+  SendPut(std::move(operation), options, call,
+          [this, key = std::move(key), &body, options, call, sent = *std::move(attached),
+           done = std::move(done)](Result<PutResult> put) mutable {
+            if (put || !sent.Refused(put.error())) return done(std::move(put));
+            session_->dispatcher().ForgoTrailers();
+            PutFrom(std::move(key), body, std::move(options), std::move(call), std::move(done));
+          });
+}
+
+/// Lets the operation send `body` with its checksum behind it, or ahead where that is the way.
+Result<S3Store::SentBody> S3Store::AttachBody(Source& body, bool may_trail, Operation& operation) {
+  if (may_trail && body.size() > 0 && session_->dispatcher().takes_trailers()) {
+    auto trailing = std::make_shared<TrailingBody>(body);
+    trailing->SetHeaders(operation.headers);
+    operation.source = trailing.get();
+    operation.check = [trailing](const http::Response& response) -> Status {
+      const std::string_view stored = response.headers.Get("x-amz-checksum-crc32c");
+      if (stored.empty() || stored == trailing->checksum()) return {};
+      return Fail(Code::kCorrupt, "the endpoint says that it has bytes of the checksum {}, not {}", stored,
+                  trailing->checksum());
+    };
+    return SentBody{.source = std::move(trailing), .trailing = true};
+  }
+  auto plain = std::make_shared<SourceBody>(body);
+  operation.headers.Set("X-Amz-Checksum-Crc32c", MR_TRY(EncodeCrc32c(*plain)));
+  operation.source = plain.get();
+  return SentBody{.source = std::move(plain)};
 }
 
 void S3Store::SendPut(Operation operation, PutOptions options, Call call, Done<PutResult> done) {

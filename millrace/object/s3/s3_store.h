@@ -9,6 +9,7 @@
 #include "millrace/object/s3/dispatcher.h"
 #include "millrace/object/s3/in_flight.h"
 #include "millrace/object/s3/session.h"
+#include "millrace/object/s3/trailing_body.h"
 #include "millrace/object/s3/xml.h"
 
 namespace millrace::object::s3 {
@@ -68,6 +69,18 @@ class S3Store final : public Store {
   template <class Next>
   void RunThen(Operation operation, Call call, Next next);
 
+  /// What an operation reads its body from, kept until the operation's end.
+  struct SentBody {
+    std::shared_ptr<http::BodySource> source;
+    bool trailing = false;
+    /// Was it perhaps the coding that the endpoint did not like?
+    bool Refused(const Error& error) const {
+      const Code code = error.code();
+      return trailing &&
+             (code == Code::kInvalidArgument || code == Code::kPermissionDenied || code == Code::kUnsupported);
+    }
+  };
+  Result<SentBody> AttachBody(Source& body, bool may_trail, Operation& operation);
   void SendPut(Operation operation, PutOptions options, Call call, Done<PutResult> done);
   void SendPart(Operation operation, std::string upload_id, int number, std::uint64_t size, Call call,
                 Done<PartInfo> done);

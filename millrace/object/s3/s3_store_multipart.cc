@@ -76,14 +76,16 @@ void S3Store::UploadPart(std::string key, std::string upload_id, int number, Byt
 void S3Store::UploadPartFrom(std::string key, std::string upload_id, int number, Source& body, Call call,
                              Done<PartInfo> done) {
   if (Status good = CheckPart(key, number, body.size(), limits()); !good) return done(Fail(good.error()));
-  auto source = std::make_shared<SourceBody>(body);
-  auto checksum = EncodeCrc32c(*source);
-  if (!checksum) return done(Fail(checksum.error()));
-  Operation operation = NewKeyedOperation("UploadPart", "PUT", std::move(key));
-  operation.source = source.get();
-  operation.headers.Set("X-Amz-Checksum-Crc32c", *std::move(checksum));
-  SendPart(std::move(operation), std::move(upload_id), number, body.size(), std::move(call),
-           [source, done = std::move(done)](Result<PartInfo> part) mutable { done(std::move(part)); });
+  Operation operation = NewKeyedOperation("UploadPart", "PUT", key);
+  auto attached = AttachBody(body, /*may_trail=*/true, operation);
+  if (!attached) return done(Fail(attached.error()));
+  SendPart(std::move(operation), upload_id, number, body.size(), call,
+           [this, key = std::move(key), upload_id, number, &body, call, sent = *std::move(attached),
+            done = std::move(done)](Result<PartInfo> part) mutable {
+             if (part || !sent.Refused(part.error())) return done(std::move(part));
+             session_->dispatcher().ForgoTrailers();
+             UploadPartFrom(std::move(key), std::move(upload_id), number, body, std::move(call), std::move(done));
+           });
 }
 
 void S3Store::SendPart(Operation operation, std::string upload_id, int number, std::uint64_t size, Call call,
