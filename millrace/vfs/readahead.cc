@@ -27,7 +27,9 @@ ReadaheadWindow::Plan ReadaheadWindow::OnRead(std::uint64_t offset, std::uint64_
   }
   expected_ = std::max(expected_, end);
   ahead_ = std::max(ahead_, expected_);
-  if (ahead_ - expected_ > window_ / 2) return {};
+  // A part is asked for as soon as there is room for it: parts wait for the server's first byte while others arrive.
+  const std::uint64_t step = std::min(window_ / 2, options_.part);
+  if (ahead_ - expected_ > window_ - step) return {};
   std::uint64_t until = expected_ + window_;
   if (window_ >= options_.part) until = (until + options_.part - 1) / options_.part * options_.part;
   window_ = std::min(window_ * 2, std::max(bound, options_.initial));

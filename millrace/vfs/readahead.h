@@ -11,9 +11,9 @@ namespace millrace::vfs {
 /// time.
 ///
 /// A read at the start, or one that goes on where the last ended, is sequential: the window begins at `initial` and
-/// doubles, up to `bound`, each time the reader has used half of it. The kernel sends reads slightly out of order and
-/// readers skip a little: neither ends a sequence. A jump does, and the reads after it are exact until two follow each
-/// other.
+/// doubles, up to `bound`, each time the reader has used half of it or a part. The kernel sends reads slightly out of
+/// order and readers skip a little: neither ends a sequence. A jump does, and the reads after it are exact until two
+/// follow each other.
 class ReadaheadWindow {
  public:
   struct Options {

@@ -78,7 +78,7 @@ struct Options {
   /// cheaply as from the first (S3 does; MinIO walks the directory anew for each piece).
   int parallel_listing = 1;
   std::uint64_t read_part_bytes = 8 * kMiB;
-  std::uint64_t max_readahead = 64 * kMiB;  ///< of one file; all files together use at most half of the cache's memory
+  std::uint64_t max_readahead = 128 * kMiB;  ///< of one file; all files together use at most half of the cache's memory
   std::uint64_t write_part_bytes = 8 * kMiB;
   int write_parallel_parts = 4;  ///< of one file
   /// Where what is written waits for its upload; a tree that is not read-only needs it.
