@@ -4,6 +4,8 @@
 
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <charconv>
 
@@ -60,7 +62,10 @@ void Interruptible::OnInterrupt(fuse_req_t request, void* self) {
 }
 
 pid_t ProcessOf(fuse_req_t request) {
-  const std::string leader = ProcessField(fuse_req_ctx(request)->pid, "Tgid");
+  const pid_t caller = fuse_req_ctx(request)->pid;
+  // Most often it is the first thread, which has the process's number: only for those there are such descriptors.
+  if (UniqueFd leads(static_cast<int>(::syscall(SYS_pidfd_open, caller, 0))); leads) return caller;
+  const std::string leader = ProcessField(caller, "Tgid");
   pid_t pid = 0;
   std::from_chars(leader.data(), leader.data() + leader.size(), pid);
   return pid;

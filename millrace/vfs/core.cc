@@ -23,7 +23,7 @@ Core::Core(object::Store& s, cache::BlockCache& c, MemoryBudget& b, std::unique_
       attributes(store, metadata, *options.clock, options.prefix, options.stored_attributes, options.buckets_at_top),
       ahead(
           store, cache, metadata, attributes, clock,
-          {.most_bytes = std::min(options.max_readahead, cache.capacity() / 4),
+          {.most_bytes = std::min(FileReadahead::Options().most_bytes, cache.capacity() / 4),
            .trust = options.metadata_ttl,
            .guess = {},
            .has_bytes = [this](const std::string& path, const std::string& etag) { return MayHavePages(path, etag); }}),

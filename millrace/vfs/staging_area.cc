@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kData = ".data", kRecord = ".record";
+constexpr std::string_view kData = ".data", kRecord = ".record", kSpareRecord = ".record.tmp";
 constexpr std::uint64_t kMaxRecordBytes = 256 * kMiB;
 
 Buffer ZeroBuffer(std::size_t size) {
@@ -63,11 +63,17 @@ StagedFile::StagedFile(StagingArea& area, fs::path path, UniqueFd fd)
 StagedFile::~StagedFile() {
   area_.Give(held_.bytes());
   if (kept_) return;
-  if (saved_) ::unlink(record_path().c_str());
-  ::unlink(path_.c_str());
+  Unsave();
+  area_.Retire(path_, std::move(fd_));
 }
 
 fs::path StagedFile::record_path() const { return fs::path(path_).replace_extension(kRecord); }
+fs::path StagedFile::spare_record_path() const { return fs::path(path_).replace_extension(kSpareRecord); }
+
+void StagedFile::EmptySpareRecord() const {
+  const fs::path spare = spare_record_path();
+  if (!OpenFile(spare, O_WRONLY | O_TRUNC)) ::unlink(spare.c_str());
+}
 
 Status StagedFile::Charge(std::uint64_t bytes) const {
   if (area_.Take(bytes)) return {};
@@ -146,12 +152,16 @@ Status StagedFile::Save(StagedRecord record, bool durable) {
     if (::fdatasync(fd_.get()) != 0) return Fail(ErrnoError(errno, "syncing " + path_.string()));
     MR_TRY(WriteFileAtomic(record_path(), AsBytes(text), 0600));
   } else {
-    fs::path temporary = record_path();
-    temporary += ".tmp";
-    UniqueFd fd = MR_TRY(OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC, 0600));
-    MR_TRY(WriteFully(fd.get(), AsBytes(text), 0, temporary.string()));
-    if (::rename(temporary.c_str(), record_path().c_str()) != 0) {
-      return Fail(ErrnoError(errno, "replacing " + record_path().string()));
+    // New, or empty. Cutting it only now would have ext4 write it to the disk at once.
+    const fs::path next = spare_record_path();
+    UniqueFd fd = MR_TRY(OpenFile(next, O_WRONLY | O_CREAT, 0600));
+    Status written = WriteFully(fd.get(), AsBytes(text), 0, next.string());
+    if (written && ::rename(next.c_str(), record_path().c_str()) != 0) {
+      written = Fail(ErrnoError(errno, "replacing " + record_path().string()));
+    }
+    if (!written) {
+      ::unlink(next.c_str());
+      return written;
     }
   }
   saved_ = true;
@@ -159,7 +169,12 @@ Status StagedFile::Save(StagedRecord record, bool durable) {
 }
 
 void StagedFile::Unsave() {
-  if (saved_) ::unlink(record_path().c_str());
+  if (saved_) {
+    // Its file serves for the next record, but its content must not: after a power failure it could be found under that
+    // record's name.
+    if (::rename(record_path().c_str(), spare_record_path().c_str()) != 0) ::unlink(record_path().c_str());
+    EmptySpareRecord();
+  }
   saved_ = false;
   kept_ = false;
 }
@@ -185,12 +200,39 @@ Result<std::unique_ptr<StagingArea>> StagingArea::Open(Options options) {
 }
 
 Result<std::unique_ptr<StagedFile>> StagingArea::Create() {
-  fs::path path = options_.directory / (SecureHex(8) + std::string(kData));
   MutexLock lock(mutex_);  // a lock of the folder is the process's, not the thread's
   FolderLock making(lock_.get(), LOCK_SH);
+  if (auto spare = TakeSpare()) {
+    return std::unique_ptr<StagedFile>(new StagedFile(*this, std::move(spare->first), std::move(spare->second)));
+  }
+  fs::path path = options_.directory / (SecureHex(8) + std::string(kData));
   UniqueFd fd = MR_TRY(OpenFile(path, O_RDWR | O_CREAT | O_EXCL, 0600));
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return Fail(ErrnoError(errno, "locking " + path.string()));
   return std::unique_ptr<StagedFile>(new StagedFile(*this, std::move(path), std::move(fd)));
+}
+
+/// An empty file that still is nobody's: other processes adopt what they find in the folder, and may have used it.
+std::optional<std::pair<fs::path, UniqueFd>> StagingArea::TakeSpare() {
+  while (!spare_.empty()) {
+    fs::path path = std::move(spare_.back());
+    spare_.pop_back();
+    auto fd = OpenFile(path, O_RDWR | O_NOFOLLOW);
+    struct stat info{};
+    if (!fd || ::flock(fd->get(), LOCK_EX | LOCK_NB) != 0 || ::fstat(fd->get(), &info) != 0) continue;
+    const bool used = info.st_size > 0 || ::access(fs::path(path).replace_extension(kRecord).c_str(), F_OK) == 0;
+    if (!used) return std::pair(std::move(path), *std::move(fd));
+  }
+  return std::nullopt;
+}
+
+/// Takes back a file without a record, before its lock goes.
+void StagingArea::Retire(const fs::path& path, UniqueFd fd) {
+  if (::ftruncate(fd.get(), 0) == 0) {
+    MutexLock lock(mutex_);
+    if (spare_.size() < options_.most_spare) return spare_.push_back(path);
+  }
+  ::unlink(fs::path(path).replace_extension(kSpareRecord).c_str());
+  ::unlink(path.c_str());
 }
 
 Result<std::vector<StagingArea::Adopted>> StagingArea::Adopt(const std::string& prefix,
@@ -210,8 +252,9 @@ Result<std::vector<StagingArea::Adopted>> StagingArea::Adopt(const std::string& 
   std::vector<Adopted> adopted;
   for (auto& [path, fd] : ownerless) {
     std::unique_ptr<StagedFile> file(new StagedFile(*this, path, std::move(fd)));
+    file->EmptySpareRecord();  // its owner may have died while it wrote the next one
     auto text = ReadFile(file->record_path(), kMaxRecordBytes);
-    if (!text && text.error().code() == Code::kNotFound) continue;  // never finished: its bytes go
+    if (!text && text.error().code() == Code::kNotFound) continue;  // spare, or never finished: its bytes go
     file->Keep();
     if (!text) {
       unreadable->push_back(text.error().ToString());

@@ -46,7 +46,7 @@ struct StagedRecord {
 class StagingArea;
 
 /// The staged bytes of one file: a sparse local file, and the set of bytes that count in it. Not thread-safe: it
-/// belongs to a Writer, under whose lock it is used. Destruction removes everything, but for a file that was kept.
+/// belongs to a Writer, under whose lock it is used. Destruction forgets everything, but for a file that was kept.
 class StagedFile {
  public:
   ~StagedFile();
@@ -78,25 +78,30 @@ class StagedFile {
   friend class StagingArea;
   StagedFile(StagingArea& area, std::filesystem::path path, UniqueFd fd);
   std::filesystem::path record_path() const;
+  std::filesystem::path spare_record_path() const;
+  void EmptySpareRecord() const;
   bool Punch(std::uint64_t begin, std::uint64_t end) const;
   Status MakeZero(std::uint64_t begin, std::uint64_t end) const;
   Status Charge(std::uint64_t bytes) const;
 
   StagingArea& area_;
   const std::filesystem::path path_;
-  const UniqueFd fd_;  ///< locked: says that the file has an owner
+  UniqueFd fd_;  ///< locked: says that the file has an owner
   IntervalSet held_;
   bool saved_ = false, kept_ = false;
 };
 
 /// A private folder of staged files, shared by all mounts of a user. Each file is locked by the process that works on
-/// it; a lock that can be had means that its owner has gone. Thread-safe.
+/// it; a lock that can be had means that its owner has gone. Files that have done their work stay for the next ones,
+/// empty: making a file is the most expensive part of staging a small one, the more so (on ext4) the more were removed
+/// in the last minutes. Thread-safe.
 class StagingArea {
  public:
   struct Options {
     std::filesystem::path directory;  ///< made with mode 0700
     std::uint64_t limit_bytes = 16 * kGiB;
-    std::string target;  ///< names the store: what is staged for one store is never published to another
+    std::string target;            ///< names the store: what is staged for one store is never published to another
+    std::size_t most_spare = 512;  ///< empty files kept
     const Clock* clock = &SystemClock();
   };
   /// Fails when the folder cannot be made, or belongs to somebody else.
@@ -129,6 +134,8 @@ class StagingArea {
  private:
   friend class StagedFile;
   explicit StagingArea(Options options) : options_(std::move(options)) {}
+  std::optional<std::pair<std::filesystem::path, UniqueFd>> TakeSpare() MR_REQUIRES(mutex_);
+  void Retire(const std::filesystem::path& path, UniqueFd fd) MR_EXCLUDES(mutex_);
   bool Take(std::uint64_t bytes) MR_EXCLUDES(mutex_);
   void Give(std::uint64_t bytes) MR_EXCLUDES(mutex_);
   WallTime NextStamp() MR_EXCLUDES(mutex_);
@@ -138,6 +145,7 @@ class StagingArea {
   mutable Mutex mutex_;
   std::uint64_t used_ MR_GUARDED_BY(mutex_) = 0;
   WallTime last_stamp_ MR_GUARDED_BY(mutex_);
+  std::vector<std::filesystem::path> spare_ MR_GUARDED_BY(mutex_);  ///< not locked: other processes may take them
 };
 
 }  // namespace millrace::vfs

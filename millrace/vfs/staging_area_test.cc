@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <set>
 
 #include "millrace/vfs/staged_record.h"
 
@@ -19,10 +20,16 @@ class StagingAreaTest : public testing::Test {
     EXPECT_TRUE(area) << area.error().ToString();
     return *std::move(area);
   }
+  /// Spare ones are empty.
   std::size_t Files() const {
     std::size_t files = 0;
-    for (const auto& entry : fs::directory_iterator(folder.path() / "staging")) files += entry.path().extension() != "";
+    for (const auto& entry : fs::directory_iterator(folder.path() / "staging")) files += entry.file_size() > 0;
     return files;
+  }
+  std::set<std::string> Names() const {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder.path() / "staging")) names.insert(entry.path().filename());
+    return names;
   }
   static std::string Read(const StagedFile& file, std::uint64_t offset, std::size_t size) {
     std::string bytes(size, '?');
@@ -132,6 +139,66 @@ TEST_F(StagingAreaTest, DamagedRecordsAreNamedAndLeftAlone) {
   ASSERT_EQ(unreadable.size(), 1u);
   EXPECT_TRUE(unreadable[0].contains(path)) << unreadable[0];
   EXPECT_EQ(Files(), 2u);
+}
+
+TEST_F(StagingAreaTest, FilesServeAgainAndBringNothingAlong) {
+  auto area = Open();
+  std::set<std::string> names;
+  for (int i = 0; i < 5; ++i) {
+    auto file = *area->Create();
+    EXPECT_TRUE(file->held().empty());
+    ASSERT_TRUE(file->Write(0, AsBytes(std::string(static_cast<std::size_t>(100 - 10 * i), 'x'))));
+    StagedRecord record = Record(*file);
+    record.key = std::string(static_cast<std::size_t>(40 - 8 * i), 'k');
+    ASSERT_TRUE(file->Save(record, /*durable=*/i == 3));
+    const std::string text = *ReadFile(fs::path(file->path()).replace_extension(".record"));
+    EXPECT_EQ(DecodeRecord(text, "it")->record.key, record.key) << "nothing of a longer one is left";
+    file->Unsave();
+    file.reset();
+    EXPECT_EQ(Files(), 0u);
+    if (names.empty()) names = Names();
+    EXPECT_EQ(Names(), names);
+  }
+  for (const std::string& name : names) {  // a process dies while it writes a record
+    if (name.ends_with(".tmp")) std::ofstream(folder.path() / "staging" / name) << std::string(10'000, '#');
+  }
+  area = Open();  // the next mount
+  std::vector<std::string> unreadable;
+  EXPECT_TRUE(area->Adopt("", &unreadable)->empty());
+  EXPECT_EQ(Files(), 0u);
+  auto file = *area->Create();
+  ASSERT_TRUE(file->Save({.key = "f"}, false));
+  EXPECT_TRUE(DecodeRecord(*ReadFile(fs::path(file->path()).replace_extension(".record")), "it"));
+  file.reset();
+  EXPECT_EQ(Names(), names);
+}
+
+TEST_F(StagingAreaTest, WhatOthersUsedMeanwhileIsNotSpareAnyMore) {
+  auto area = Open();
+  area->Create()->reset();
+  std::string path;
+  {
+    auto other = Open();
+    std::vector<std::string> unreadable;
+    EXPECT_TRUE(other->Adopt("", &unreadable)->empty());
+    auto theirs = *other->Create();
+    path = theirs->path();
+    EXPECT_NE((*area->Create())->path(), path) << "theirs is locked";
+    ASSERT_TRUE(theirs->Save(Record(*theirs), false));  // of an empty file
+    theirs->Keep();
+  }
+  EXPECT_NE((*area->Create())->path(), path);
+  std::vector<std::string> unreadable;
+  EXPECT_EQ(area->Adopt("", &unreadable)->size(), 1u);
+}
+
+TEST_F(StagingAreaTest, SpareFilesAreFew) {
+  auto area = *StagingArea::Open({.directory = folder.path() / "staging", .target = "t", .most_spare = 2});
+  {
+    std::vector<std::unique_ptr<StagedFile>> files;
+    for (int i = 0; i < 5; ++i) files.push_back(*area->Create());
+  }
+  EXPECT_EQ(Names().size(), 3u) << "and the lock";
 }
 
 TEST_F(StagingAreaTest, TheFolderIsPrivate) {
