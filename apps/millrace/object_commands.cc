@@ -118,9 +118,10 @@ Run::Run(const Context& context, std::string verb) : context_(context), verb_(st
 
 Run::~Run() = default;
 
-transfer::CopySettings Run::Settings(std::uint64_t part_bytes) {
-  return {.part_bytes = part_bytes,
+transfer::CopySettings Run::Settings(std::optional<std::uint64_t> part_bytes) {
+  return {.part_bytes = part_bytes.value_or(kPartBytes),
           .parallel_parts = std::min(context_.globals.connect.concurrency, kParallelParts),
+          .larger_download_parts = !part_bytes,
           .journal_folder = JournalFolder(),
           .on_bytes = [this](std::uint64_t bytes) { batch_->counters().bytes_moved += bytes; },
           .on_resumed = [this](std::uint64_t bytes) { batch_->counters().bytes_resumed += bytes; }};

@@ -70,7 +70,7 @@ class Run {
   ~Run();
 
   object::Call call() const { return {.stop = context_.stop}; }
-  transfer::CopySettings Settings(std::uint64_t part_bytes);
+  transfer::CopySettings Settings(std::optional<std::uint64_t> part_bytes);
 
   /// An empty source says that the destination is deleted.
   void Add(std::string source, std::string destination, std::uint64_t size, transfer::Batch::Job job);

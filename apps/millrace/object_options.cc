@@ -46,9 +46,8 @@ std::map<std::string, std::string> Pairs(const std::vector<std::string>& metadat
   return pairs;
 }
 
-}  // namespace
-
-void AddSizeFlag(CLI::App& command, const std::string& name, std::uint64_t& into, const std::string& description) {
+template <class Into>
+void AddSize(CLI::App& command, const std::string& name, Into& into, const std::string& description) {
   command.add_option_function<std::string>(
       name,
       [name, &into](const std::string& text) {
@@ -59,8 +58,20 @@ void AddSizeFlag(CLI::App& command, const std::string& name, std::uint64_t& into
       description);
 }
 
+}  // namespace
+
+void AddSizeFlag(CLI::App& command, const std::string& name, std::uint64_t& into, const std::string& description) {
+  AddSize(command, name, into, description);
+}
+
+void AddSizeFlag(CLI::App& command, const std::string& name, std::optional<std::uint64_t>& into,
+                 const std::string& description) {
+  AddSize(command, name, into, description);
+}
+
 void WriteFlags::AddTo(CLI::App& command) {
-  AddSizeFlag(command, "--part-size", part_bytes, "Size of the parts that large objects move in (default 8MiB)");
+  AddSizeFlag(command, "--part-size", part_bytes,
+              "Size of the parts that large objects move in (default 8MiB, up to 64MiB for large downloads)");
   command.add_option("--content-type", content_type, "Content type of the objects (default: by the name's ending)");
   command.add_option("--metadata", metadata, "name=value to store with the objects (repeatable)")
       ->allow_extra_args(false);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,9 +11,11 @@
 
 namespace millrace::cli {
 
+inline constexpr std::uint64_t kPartBytes = 8 * kMiB;
+
 /// What a command line says about the objects it writes.
 struct WriteFlags {
-  std::uint64_t part_bytes = 8 * kMiB;
+  std::optional<std::uint64_t> part_bytes;  ///< nothing: kPartBytes, and more for large downloads
   std::string content_type;
   std::vector<std::string> metadata;  ///< name=value
   object::Attributes attributes;
@@ -28,5 +31,7 @@ struct WriteFlags {
 
 /// A flag that takes a size such as 16MiB.
 void AddSizeFlag(CLI::App& command, const std::string& name, std::uint64_t& into, const std::string& description);
+void AddSizeFlag(CLI::App& command, const std::string& name, std::optional<std::uint64_t>& into,
+                 const std::string& description);
 
 }  // namespace millrace::cli

@@ -83,8 +83,9 @@ Result<int> Pipe(const Context& context, object::Connection& connection, const s
   }
   MemoryBudget budget(context.DataBudget());
   object::Call call{.stop = context.stop};
-  transfer::MultipartWriter writer(*place.store, budget, place.key,
-                                   {.part_bytes = flags.part_bytes, .put = flags.ForUpload(place.key)});
+  transfer::MultipartWriter writer(
+      *place.store, budget, place.key,
+      {.part_bytes = flags.part_bytes.value_or(kPartBytes), .put = flags.ForUpload(place.key)});
   Input input(context.stop);
   while (!context.globals.dry_run) {
     MutableByteSpan space = MR_TRY(writer.Space(call));

@@ -13,7 +13,7 @@ Data is made in --data before anything is measured, and found there by later run
 --latency holds every request back in a proxy (BUILD_DIR/bin/delay_proxy). --beside runs another build of millrace as well.
 minio and s5cmd come from $MILLRACE_PEERS/bin or PATH.
 """
-import argparse, concurrent.futures, datetime, filecmp, hashlib, hmac, http.client, os, shlex, shutil, signal, socket
+import argparse, concurrent.futures, contextlib, datetime, filecmp, hashlib, hmac, http.client, os, shlex, shutil, signal, socket
 import statistics, subprocess, sys, tempfile, time, urllib.parse
 
 KEY, SECRET, REGION = "bench", "benchbench1", "us-east-1"
@@ -47,7 +47,8 @@ def free_port():
 
 
 class Bench:
-    def __init__(self, options):
+    def __init__(self, options, objects=None):
+        """`objects`: a folder of the server's that stays; otherwise it begins and ends with none."""
         self.rounds, self.data = options.rounds, options.data
         self.work = tempfile.mkdtemp(prefix="transfer-bench.", dir="/dev/shm")
         peers = os.environ.get("MILLRACE_PEERS")
@@ -65,7 +66,7 @@ class Bench:
         self.env = dict(os.environ, AWS_REGION=REGION, AWS_ACCESS_KEY_ID=KEY, AWS_SECRET_ACCESS_KEY=SECRET,
                         XDG_STATE_HOME=f"{self.work}/state", MINIO_ROOT_USER=KEY, MINIO_ROOT_PASSWORD=SECRET,
                         MINIO_BROWSER="off")
-        self.start([minio, "server", "--quiet", f"{self.work}/data", "--address", self.server])
+        self.start([minio, "server", "--quiet", objects or f"{self.work}/data", "--address", self.server])
         if options.latency:
             proxy = free_port()
             self.host = f"127.0.0.1:{proxy}"
@@ -73,7 +74,8 @@ class Bench:
         self.env.update(AWS_ENDPOINT_URL=f"http://{self.host}", S3_ENDPOINT_URL=f"http://{self.host}")
         while not (self.answers(self.server) and self.answers(self.host)):
             time.sleep(0.1)
-        self.run([*self.millraces["millrace"], "mb", "s3://bench"])
+        if not objects:
+            self.run([*self.millraces["millrace"], "mb", "s3://bench"])
         self.figures = {}
 
     def start(self, argv):
@@ -161,14 +163,18 @@ class Bench:
         for way in ("up", "down"):
             self.report(f"{way} {name}", count * size / 1e9)
 
-    def listing(self, count):
+    def fill(self, count):
+        """Makes the keys that are listed."""
         def put(keys):
             connection = http.client.HTTPConnection(self.server)
             for key in keys:
                 connection.request("PUT", presign("PUT", self.server, key).split(self.server)[1], body=b"0123456789")
                 connection.getresponse().read()
+        self.run([*self.millraces["millrace"], "mb", "s3://bench"])
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             list(pool.map(put, [[f"/bench/list/{i:06}" for i in range(first, count, 8)] for first in range(8)]))
+
+    def listing(self, count):
         bare = [sys.executable, os.path.abspath(__file__), "--bare", self.host]
         cases = {"ls": {"s5cmd": [self.s5cmd, "ls", "s3://bench/list/*"], "curl": bare},
                  "du": {"s5cmd": [self.s5cmd, "du", "s3://bench/list/*"], "curl": bare}}
@@ -234,18 +240,21 @@ def main():
     for name in sets:
         if name in shapes:
             prepare(f"{options.data}/{name}", *shapes[name])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # what it has in memory must go
+    keys = f"{options.data}/list"
+    if "list" in sets and not os.path.exists(f"{keys}.filled"):
+        shutil.rmtree(keys, ignore_errors=True)
+        with contextlib.closing(Bench(options, keys)) as bench:
+            bench.fill(options.keys)
+        open(f"{keys}.filled", "w").close()
     if options.prepare:
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # what it has in memory must go
-    bench = Bench(options)
-    try:
-        for name in sets:
+    for name in sets:
+        with contextlib.closing(Bench(options, keys if name == "list" else None)) as bench:
             if name == "list":
                 bench.listing(options.keys)
             else:
                 bench.moving(name, *shapes[name])
-    finally:
-        bench.close()
 
 
 if __name__ == "__main__":

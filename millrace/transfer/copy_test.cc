@@ -5,9 +5,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "millrace/base/files.h"
 #include "millrace/base/random.h"
+#include "millrace/base/sync.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/fault/fault_store.h"
 #include "millrace/object/memory/memory_store.h"
@@ -61,6 +63,25 @@ TEST_F(CopyTest, ThereAndBack) {
     ASSERT_TRUE(CopyFile(Path("new/folder/out"), Path("copy"), settings_, {}));
     EXPECT_EQ(*ReadFile(Path("copy")), content);
   }
+}
+
+TEST_F(CopyTest, LargeDownloadsMayHaveLargerParts) {
+  const std::string content = Noise(50'000);
+  ASSERT_TRUE(object::Put(*store_, "k", AsBytes(content)));
+  object::ObjectInfo info = **object::Head(*store_, "k");
+  Mutex mutex;
+  std::map<std::uint64_t, int> sizes;  // of parts
+  settings_.on_bytes = [&](std::uint64_t bytes) {
+    MutexLock lock(mutex);
+    ++sizes[bytes];
+  };
+  ASSERT_TRUE(Download(*store_, info, Path("out"), settings_, {}));
+  EXPECT_EQ(sizes, (std::map<std::uint64_t, int>{{4000, 12}, {2000, 1}}));
+  sizes.clear();
+  settings_.larger_download_parts = true;  // 13 parts, 4 at a time: three go together
+  ASSERT_TRUE(Download(*store_, info, Path("out"), settings_, {}));
+  EXPECT_EQ(sizes, (std::map<std::uint64_t, int>{{12'000, 4}, {2000, 1}}));
+  EXPECT_EQ(*ReadFile(Path("out")), content);
 }
 
 TEST_F(CopyTest, AFailedDownloadLeavesTheOldFile) {

@@ -92,6 +92,15 @@ Status DownloadWhole(object::Store& store, const object::ObjectInfo& info, const
   return {};
 }
 
+/// Multiples of part_bytes, so that a request seldom reaches into a part of the upload more than it must.
+std::uint64_t PartBytesFor(std::uint64_t size, const CopySettings& settings) {
+  constexpr std::uint64_t kMost = 64 * kMiB;
+  if (!settings.larger_download_parts) return settings.part_bytes;
+  const std::uint64_t most = std::max<std::uint64_t>(1, kMost / settings.part_bytes);
+  const std::uint64_t parts = (size + settings.part_bytes - 1) / settings.part_bytes;
+  return settings.part_bytes * std::clamp<std::uint64_t>(parts / std::max(1, settings.parallel_parts), 1, most);
+}
+
 /// The parts that are not done yet, several at a time.
 Status FetchParts(object::Store& store, const object::ObjectInfo& info, PartialFile& file, std::uint64_t part_bytes,
                   const std::string& path, const CopySettings& settings, const object::Call& call) {
@@ -125,11 +134,12 @@ Status Download(object::Store& store, const object::ObjectInfo& info, const std:
     if (!head || head->etag != info.etag) return Fail(Code::kStale, "{} was replaced or deleted meanwhile", info.key);
     checksum = head->checksum;
   }
-  PartialFile file = MR_TRY(PartialFile::Open(path, {.source = store.Describe() + "/" + info.key + "\n" + info.etag,
-                                                     .size = info.size,
-                                                     .part_bytes = settings.part_bytes}));
+  const std::uint64_t part_bytes = PartBytesFor(info.size, settings);
+  PartialFile file = MR_TRY(PartialFile::Open(
+      path,
+      {.source = store.Describe() + "/" + info.key + "\n" + info.etag, .size = info.size, .part_bytes = part_bytes}));
   if (settings.on_resumed && file.bytes_done() > 0) settings.on_resumed(file.bytes_done());
-  Status fetched = FetchParts(store, info, file, settings.part_bytes, path, settings, call);
+  Status fetched = FetchParts(store, info, file, part_bytes, path, settings, call);
   if (!fetched && WorthKeeping(fetched.error().code())) file.Keep();
   MR_TRY(std::move(fetched));
   if (settings.verify) MR_TRY(Verify(store, file, info, checksum, call));
