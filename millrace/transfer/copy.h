@@ -12,8 +12,8 @@ namespace millrace::transfer {
 struct CopySettings {
   std::uint64_t part_bytes = 8 * kMiB;  ///< what is larger moves in parts
   int parallel_parts = 8;
-  /// Downloads that would have more parts than move at once have larger ones, up to 64 MiB: a request costs a server as
-  /// much as a megabyte or two.
+  /// Downloads have larger parts, up to 64 MiB, if that leaves as many as half of what moves at once: a request costs a
+  /// server as much as a megabyte or two.
   bool larger_download_parts = false;
   /// Hold downloads against the store's checksums (CRC32C, CRC64NVME, or an ETag that is the MD5).
   bool verify = true;

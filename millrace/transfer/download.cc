@@ -98,7 +98,7 @@ std::uint64_t PartBytesFor(std::uint64_t size, const CopySettings& settings) {
   if (!settings.larger_download_parts) return settings.part_bytes;
   const std::uint64_t most = std::max<std::uint64_t>(1, kMost / settings.part_bytes);
   const std::uint64_t parts = (size + settings.part_bytes - 1) / settings.part_bytes;
-  return settings.part_bytes * std::clamp<std::uint64_t>(parts / std::max(1, settings.parallel_parts), 1, most);
+  return settings.part_bytes * std::clamp<std::uint64_t>(2 * parts / std::max(1, settings.parallel_parts), 1, most);
 }
 
 /// The parts that are not done yet, several at a time.
