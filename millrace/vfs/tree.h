@@ -80,7 +80,7 @@ struct Options {
   std::uint64_t read_part_bytes = 8 * kMiB;
   std::uint64_t max_readahead = 128 * kMiB;  ///< of one file; all files together use at most half of the cache's memory
   std::uint64_t write_part_bytes = 8 * kMiB;
-  int write_parallel_parts = 8;  ///< of one file
+  int write_parallel_parts = 4;  ///< of one file
   /// Where what is written waits for its upload; a tree that is not read-only needs it.
   std::filesystem::path staging_directory;
   std::uint64_t staging_limit = 16 * kGiB;
