@@ -170,7 +170,7 @@ Result<Metadata> AttributeStore::ChangeFile(const std::string& path, const Metad
     attributes.changed = clock_.Wall();
     MR_TRY(ToMetadata(attributes, info->metadata));
     MR_TRY(MarkFor(path, attributes, call));
-    auto copied = CopyVersion(store_, *info, path, {.metadata = info->metadata}, call);
+    auto copied = CopyVersion(store_, ledger_, *info, path, {.metadata = info->metadata}, call);
     if (!copied) {
       if (LostRace(copied.error()) && attempt < kAttempts) continue;
       return Fail(copied.error());
@@ -203,7 +203,7 @@ Result<Metadata> AttributeStore::ChangeDirectory(const std::string& directory, c
       MR_TRY(MarkFor(path, attributes, call));
       Result<object::PutResult> stored;
       if (info && info->size > 0) {  // a body is never rewritten: it might be somebody else's
-        stored = CopyVersion(store_, *info, key, {.metadata = metadata}, call);
+        stored = CopyVersion(store_, ledger_, *info, key, {.metadata = metadata}, call);
       } else {
         stored = object::Put(store_, key, {},
                              {.if_match = info ? info->etag : "",

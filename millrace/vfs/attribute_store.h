@@ -10,6 +10,7 @@
 #include "millrace/vfs/listing.h"
 #include "millrace/vfs/metadata_cache.h"
 #include "millrace/vfs/tree.h"
+#include "millrace/vfs/upload_ledger.h"
 
 namespace millrace::vfs {
 
@@ -24,12 +25,13 @@ class AttributeStore {
  public:
   /// `root`: of the tree. The others must outlive this.
   AttributeStore(object::Store& store, MetadataCache& cache, const Clock& clock, std::string root,
-                 StoredAttributesPolicy policy, bool buckets_at_top = false)
+                 StoredAttributesPolicy policy, bool buckets_at_top = false, UploadLedger* ledger = nullptr)
       : store_(store),
         cache_(cache),
         clock_(clock),
         root_(std::move(root)),
         buckets_at_top_(buckets_at_top),
+        ledger_(ledger),
         policy_(policy) {}
 
   /// What a Head says about a file.
@@ -72,6 +74,7 @@ class AttributeStore {
   const Clock& clock_;
   const std::string root_;
   const bool buckets_at_top_;
+  UploadLedger* const ledger_;  ///< none where nothing is changed
   const StoredAttributesPolicy policy_;
 };
 

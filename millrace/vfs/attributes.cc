@@ -155,7 +155,8 @@ StoredAttributes FromMetadata(const UserMetadata& metadata) {
 
 Status ToMetadata(const StoredAttributes& attributes, UserMetadata& metadata) {
   UserMetadata next = metadata;
-  for (const char* name : {kMode, kUid, kGid, kDevice, kModified, kAccessed, kChanged, kXattr, kRenameKey})
+  for (const char* name :
+       {kMode, kUid, kGid, kDevice, kModified, kAccessed, kChanged, kXattr, kRenameKey, kRenameSourceKey})
     next.erase(name);
   if (attributes.mode) next[kMode] = std::to_string(*attributes.mode);
   if (attributes.uid) next[kUid] = std::to_string(*attributes.uid);
@@ -176,7 +177,7 @@ Status ToMetadata(const StoredAttributes& attributes, UserMetadata& metadata) {
 }
 
 void ForgetTimes(UserMetadata& metadata) {
-  for (const char* name : {kModified, kAccessed, kChanged, kRenameKey}) metadata.erase(name);
+  for (const char* name : {kModified, kAccessed, kChanged, kRenameKey, kRenameSourceKey}) metadata.erase(name);
 }
 
 }  // namespace millrace::vfs

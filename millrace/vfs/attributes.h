@@ -46,6 +46,8 @@ Status ToMetadata(const StoredAttributes& attributes, UserMetadata& metadata);
 /// The name under which the copies that a rename makes keep its id. ToMetadata and ForgetTimes drop it: what has
 /// changed since is no mere copy.
 inline constexpr const char* kRenameKey = "millrace-rename";
+/// The ETag of what it is a copy of: a copy whose answer was lost is known by it.
+inline constexpr const char* kRenameSourceKey = "millrace-rename-of";
 
 /// New content has new times: forgets those of the old one.
 void ForgetTimes(UserMetadata& metadata);

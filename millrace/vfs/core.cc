@@ -18,9 +18,11 @@ Core::Core(object::Store& s, cache::BlockCache& c, MemoryBudget& b, std::unique_
       clock(*options.clock),
       began(options.clock->Wall()),
       staging(std::move(area)),
+      ledger(staging ? std::optional<UploadLedger>(std::in_place, store, *staging, clock) : std::nullopt),
       table(options.prefix),
       metadata(*options.clock, options.metadata_ttl, options.negative_ttl, options.metadata_entries),
-      attributes(store, metadata, *options.clock, options.prefix, options.stored_attributes, options.buckets_at_top),
+      attributes(store, metadata, *options.clock, options.prefix, options.stored_attributes, options.buckets_at_top,
+                 uploads_begun()),
       ahead(
           store, cache, metadata, attributes, clock,
           {.most_bytes = std::min(FileReadahead::Options().most_bytes, cache.capacity() / 4),
@@ -176,7 +178,10 @@ Status Core::ChangeAttributes(const InodePtr& inode, const AttributeStore::Chang
     told = inode->told;
   }
   Metadata state = MR_TRY(attributes.ChangeFile(path, told, change, call));
-  if (turn) turn->Move(path, state.etag);
+  if (turn) {
+    turn->Move(path, state.etag);
+    turn->ForgetMetadata();
+  }
   MutexLock lock(inode->mutex);
   inode->metadata.reset();
   inode->LearnMove(std::move(state));

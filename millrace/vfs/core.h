@@ -15,6 +15,7 @@
 #include "millrace/vfs/resolver.h"
 #include "millrace/vfs/staging_area.h"
 #include "millrace/vfs/tree.h"
+#include "millrace/vfs/upload_ledger.h"
 #include "millrace/vfs/walk_ahead.h"
 #include "millrace/vfs/writer.h"
 
@@ -40,6 +41,7 @@ struct Core {
   const Clock& clock;
   const WallTime began;  ///< the time that directories show
   const std::unique_ptr<StagingArea> staging;
+  std::optional<UploadLedger> ledger;      ///< as long as there is a staging area
   object::WorkQueue uploads{"upload", 4};  ///< of all writers; they wait for their parts before they go
   InodeTable table;
   MetadataCache metadata;
@@ -106,6 +108,7 @@ struct Core {
   /// True when the caller has been shown that version and may still have its pages.
   bool MayHavePages(std::string_view path, std::string_view etag);
 
+  UploadLedger* uploads_begun() { return ledger ? &*ledger : nullptr; }
   /// kReadOnly on a read-only tree.
   Status CheckWritable() const;
 
@@ -120,9 +123,12 @@ struct Core {
   Status PublishLater(const InodePtr& inode, Duration delay);
   Status PublishKept(const InodePtr& inode, const object::Call& call) MR_EXCLUDES(inode->mutex);
   Status Divert(Inode& inode, Writer& writer, Status failed, const object::Call& call) MR_EXCLUDES(inode.mutex);
+  void RemoveLeftUploads(const object::Call& call);
   void Settle(const InodePtr& inode) MR_EXCLUDES(inode->mutex);
+  std::optional<std::string> StoredEtag(const Inode& inode, const Writer& writer, const object::Call& call);
+  bool WasPublished(const StagedRecord& record, const object::Call& call);
+  bool WasRemoved(const StagedRecord& record, const object::Call& call);
   void Adopt(StagingArea::Adopted left, const object::Call& call);
-  Status RemoveUpload(const StagedRecord& record, const object::Call& call);
   Result<InodePtr> InodeAt(std::string_view key);
 
   Publisher publisher_;  ///< last: what it runs uses all the rest

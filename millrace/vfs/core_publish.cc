@@ -9,8 +9,6 @@ namespace {
 
 constexpr Duration kRetry = std::chrono::seconds(1);  ///< of what failed for the first time
 constexpr int kNames = 100;
-/// By so much may the clock of a store be ahead of ours.
-constexpr Duration kSkew = std::chrono::minutes(5);
 
 bool IsLost(Code code) { return code == Code::kStale || code == Code::kAlreadyExists; }
 
@@ -23,6 +21,7 @@ Writer::Environment Core::WriterEnvironment() {
           .staging = *staging,
           .uploads = uploads,
           .clock = clock,
+          .ledger = uploads_begun(),
           .part_bytes = options.write_part_bytes,
           .parallel_parts = options.write_parallel_parts,
           .await_room = [this](const object::Call& call) { return publisher_.AwaitProgress(call); }};
@@ -39,7 +38,7 @@ void Core::OnPublished(Inode& inode, Metadata now) {
   walk.Forget();
   table.SetLocal(inode, false);
   MutexLock lock(inode.mutex);
-  now.complete = true;
+  now.complete = inode.told.complete;
   now.attributes = inode.told.attributes;
   if (now.attributes && inode.times_set != now.modified) {
     StoredAttributes kept = *now.attributes;
@@ -119,6 +118,7 @@ Status Core::LeaveWriter(const InodePtr& inode, const std::shared_ptr<Writer>& w
   // What never reached the store does not exist.
   if (ended && table.IsLocal(*inode) && !writer->stored()) table.Unlink(*inode);
   Settle(inode);
+  if (closed) RemoveLeftUploads(call);
   return closed;
 }
 
@@ -127,7 +127,9 @@ void Core::Settle(const InodePtr& inode) {
   std::shared_ptr<Writer> ended;
   MutexLock lock(inode->mutex);
   if (inode->writing_files > 0 || !inode->writer || inode->writer->unpublished()) return;
-  if (!table.IsLinked(*inode) && inode->open_files > 0) return;  // it holds what can be read of the file
+  const bool linked = table.IsLinked(*inode);
+  if (!linked && inode->open_files > 0) return;      // it holds what can be read of the file
+  if (linked && inode->writer->abandoned()) return;  // and is about to
   ended = std::move(inode->writer);
   inode->metadata.reset();
   inode->times_set.reset();
@@ -156,6 +158,7 @@ Status Core::PublishKept(const InodePtr& inode, const object::Call& call) {
   }
   if (published) {
     Settle(inode);
+    RemoveLeftUploads(call);
   } else if (published.error().code() != Code::kCancelled) {
     options.log.Warning("a file cannot be published yet; it stays staged, and is tried again",
                         {{"key", table.PathOf(*inode).value_or("?")}, {"reason", published.error()}});
@@ -195,7 +198,16 @@ Status Core::FlushAll(const object::Call& call) {
     if (!writer || (writer->kept() && publisher_.Waits(*inode))) continue;  // tried just now
     if (Status done = Publish(inode, writer, call); !done && first) first = done;
   }
+  RemoveLeftUploads(call);
   return first;
+}
+
+/// Those whose beginning or end the store did not confirm.
+void Core::RemoveLeftUploads(const object::Call& call) {
+  if (!ledger) return;
+  if (Status removed = ledger->Remove(call); !removed) {
+    options.log.Debug("an upload is not removed yet", {{"reason", removed.error()}});
+  }
 }
 
 Pending Core::PendingNow() const {
@@ -219,7 +231,7 @@ Pending Core::PendingNow() const {
 std::shared_ptr<Writer> Core::BeginUnlink(const InodePtr& inode, const object::Call& call) {
   std::shared_ptr<Writer> writer;
   bool open;
-  {
+  for (bool held = false; !held;) {
     MutexLock lock(inode->mutex);
     open = inode->open_files > 0;
     if (open && !inode->writer && staging && !inode->told.etag.empty()) {
@@ -228,13 +240,26 @@ std::shared_ptr<Writer> Core::BeginUnlink(const InodePtr& inode, const object::C
       }
     }
     writer = inode->writer;
+    if (!writer) return nullptr;
+    lock.Unlock();
+    writer->Abandon(writer->kept() ? StoredEtag(*inode, *writer, call) : std::nullopt);
+    lock.Lock();
+    held = inode->writer == writer;  // else it was let go once its publication, for which we waited, was done
   }
-  if (!writer) return nullptr;
-  writer->Abandon();
   if (Status kept = open ? writer->Detach(call) : Status(); !kept) {
     options.log.Warning("a file that is open and removed cannot be read on in full", {{"reason", kept.error()}});
   }
   return writer;
+}
+
+/// What the store has under the name of a file that is kept; empty: nothing. Nothing when that cannot be found out.
+std::optional<std::string> Core::StoredEtag(const Inode& inode, const Writer& writer, const object::Call& call) {
+  if (table.IsLocal(inode) && !writer.may_be_stored()) return "";
+  auto path = table.PathOf(inode);
+  if (!path) return std::nullopt;
+  auto info = object::Head(store, *path, call);
+  if (!info) return std::nullopt;
+  return *info ? (*info)->etag : "";
 }
 
 void Core::EndUnlink(const InodePtr& inode, const std::shared_ptr<Writer>& writer, bool unlinked) {
@@ -245,13 +270,23 @@ void Core::EndUnlink(const InodePtr& inode, const std::shared_ptr<Writer>& write
   }
   writer->Revive();
   if (writer->kept()) (void)PublishLater(inode, kRetry);
+  Settle(inode);
 }
 
 // --- What others left ---
 
 Status Core::AdoptStaged(const object::Call& call) {
   std::vector<std::string> unreadable;
-  for (auto& left : MR_TRY(staging->Adopt(options.prefix, &unreadable))) Adopt(std::move(left), call);
+  auto all = MR_TRY(staging->Adopt(options.prefix, &unreadable));
+  std::map<std::string, const StagedRecord*>
+      latest;  // of one key the last is the file; none of the others is published
+  for (const auto& left : all) {
+    if (left.record.complete) latest[left.record.key] = &left.record;
+  }
+  for (auto& left : all) {
+    if (left.record.complete && latest.at(left.record.key) != &left.record) left.record.complete = false;
+  }
+  for (auto& left : all) Adopt(std::move(left), call);
   for (const std::string& reason : unreadable) {
     options.log.Error("a record in the staging folder cannot be read; it is left alone", {{"reason", reason}});
   }
@@ -261,8 +296,8 @@ Status Core::AdoptStaged(const object::Call& call) {
 
 void Core::Adopt(StagingArea::Adopted left, const object::Call& call) {
   const StagedRecord record = left.record;
-  const bool goes_on = record.complete && record.upload_key == record.key && !record.upload_id.empty();
-  Status removed = goes_on ? Status() : RemoveUpload(record, call);
+  // Its parts are not known, and its metadata may be older: what is to be published is sent anew.
+  Status removed = AbortRecorded(store, record, call);
   if (!removed) {
     options.log.Warning("an upload that an earlier mount began is not removed yet; the next mount tries again",
                         {{"key", record.upload_key}, {"reason", removed.error()}});
@@ -271,26 +306,28 @@ void Core::Adopt(StagingArea::Adopted left, const object::Call& call) {
     if (removed) left.file->Unsave();
     return;
   }
+  if (!removed) ledger->Lost(record.upload_key, record.upload_begun, record.upload_id);
+  if (record.removing && WasRemoved(record, call)) return left.file->Unsave();
+  if (!record.expected.empty() && WasPublished(record, call)) return left.file->Unsave();
   auto inode = InodeAt(record.key);
   if (!inode) {
     options.log.Error("what an earlier mount wrote has no place in this one; it stays staged",
                       {{"key", record.key}, {"reason", inode.error()}});
     return;
   }
-  if (auto earlier = WriterOf(**inode)) {  // what it held was written before this
-    earlier->Abandon();
-    earlier->Discard();
+  Metadata told{.state = Metadata::State::kFile, .size = record.size, .modified = record.modified};
+  if (record.base) told.etag = record.base->etag;
+  if (record.metadata) {
+    StoredAttributes stored = FromMetadata(*record.metadata);
+    if (!stored.empty()) told.attributes = std::make_shared<const StoredAttributes>(std::move(stored));
+    told.complete = true;
+  } else if (Status known = attributes.Complete(record.key, told, call); !known) {
+    options.log.Warning("the attributes of a file that an earlier mount changed are not known yet",
+                        {{"key", record.key}, {"reason", known.error()}});
   }
+  told.as_of = clock.Now();
   {
     MutexLock lock((*inode)->mutex);
-    Metadata told{.state = Metadata::State::kFile, .size = record.size, .modified = record.modified};
-    if (record.base) told.etag = record.base->etag;
-    if (record.metadata) {
-      StoredAttributes attributes = FromMetadata(*record.metadata);
-      if (!attributes.empty()) told.attributes = std::make_shared<const StoredAttributes>(std::move(attributes));
-      told.complete = true;
-    }
-    told.as_of = clock.Now();
     (*inode)->told = std::move(told);
     (*inode)->metadata = record.metadata;
     (*inode)->writer = std::make_shared<Writer>(WriterEnvironment(), std::move(left), OnPublishedOf(*inode));
@@ -303,29 +340,18 @@ void Core::Adopt(StagingArea::Adopted left, const object::Call& call) {
   table.Forget((*inode)->id, 1);
 }
 
-/// Of a process that died when its upload had just begun, only the key is known, and about when.
-Status Core::RemoveUpload(const StagedRecord& record, const object::Call& call) {
-  if (record.upload_key.empty()) return {};
-  std::vector<std::string> ids;
-  if (!record.upload_id.empty()) {
-    ids.push_back(record.upload_id);
-  } else {
-    for (const auto& upload : MR_TRY(object::ListUploads(store, record.upload_key, call))) {
-      if (upload.key == record.upload_key && upload.initiated >= record.upload_begun - kSkew) {
-        ids.push_back(upload.upload_id);
-      }
-    }
-    if (ids.size() > 1) {  // others are at work on the same key
-      options.log.Warning("an upload of an earlier mount cannot be told from those of others; it is left alone",
-                          {{"key", record.upload_key}});
-      return {};
-    }
-  }
-  for (const std::string& id : ids) {
-    Status aborted = object::AbortMultipart(store, record.upload_key, id, call);
-    if (!aborted && aborted.error().code() != Code::kNotFound) return aborted;
-  }
-  return {};
+/// What the earlier process was about to remove, or to replace by another file, has gone.
+bool Core::WasRemoved(const StagedRecord& record, const object::Call& call) {
+  auto now = object::Head(store, record.key, call);
+  if (!now) return false;  // then it is seen when it is published
+  return (*now ? (*now)->etag : "") != *record.removing;
+}
+
+/// The publication that was under way is done, and nothing more is to be published.
+bool Core::WasPublished(const StagedRecord& record, const object::Call& call) {
+  auto now = object::Head(store, record.key, call);
+  if (!now || !*now || (*now)->etag != record.expected) return false;
+  return !record.metadata || *record.metadata == (*now)->metadata;
 }
 
 /// The inode of a file, with one lookup, whether or not the store has it.

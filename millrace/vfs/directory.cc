@@ -92,12 +92,15 @@ class ListedDirectory final : public Directory {
                                              again ? begins_[number + 1].start_after : "",
                                              PageStream::Options{.parallel = core_->options.parallel_listing});
     }
+    // Before the store is asked: what is published meanwhile may be missing in its answer.
+    std::vector<InodeTable::LocalChild> local;
+    if (number == 0) local = core_->table.LocalChildren(inode_->id);
     std::vector<ListedName> page = MR_TRY(NextNames(again, call));
     if (again) stream_.reset();
     if (!again) core_->walk.OnPage(key, page, number == 0);
     MR_TRY(core_->attributes.Complete(key, page, call));
     page_ = std::move(page);
-    if (number == 0) AddLocalNames();
+    if (number == 0) AddLocalNames(key, std::move(local));
     if (number > 0) {
       RemoveNames(page_, local_);
     }
@@ -118,12 +121,20 @@ class ListedDirectory final : public Directory {
     return names;
   }
 
-  void AddLocalNames() MR_REQUIRES(mutex_) {
-    for (auto& child : core_->table.LocalChildren(inode_->id)) {
-      local_.insert(child.name);
+  /// Those that were local before the page was asked for, and those that are now.
+  void AddLocalNames(const std::string& key, std::vector<InodeTable::LocalChild> children) MR_REQUIRES(mutex_) {
+    std::erase_if(children, [&](const auto& child) {
+      auto known = core_->metadata.Find(key + child.name);
+      return known && known->absent();
+    });
+    std::ranges::move(core_->table.LocalChildren(inode_->id), std::back_inserter(children));
+    for (auto& child : children) {
+      if (!local_.insert(child.name).second) continue;
       std::erase_if(page_, [&](const ListedName& listed) { return listed.name == child.name; });
       const auto state = child.kind == Kind::kFile ? Metadata::State::kFile : Metadata::State::kDirectory;
-      page_.insert(page_.begin(), {std::move(child.name), Metadata{.state = state, .as_of = core_->clock.Now()}});
+      // It tells that there is a file, no more: that may have been published since.
+      const TimePoint as_of = child.kind == Kind::kFile ? TimePoint() : core_->clock.Now();
+      page_.insert(page_.begin(), {std::move(child.name), Metadata{.state = state, .as_of = as_of}});
     }
   }
 

@@ -12,7 +12,9 @@ namespace {
 constexpr Duration kSameTime = std::chrono::seconds(2);
 
 /// A file that is staged and not in the store yet needs nothing but another name. False: the store may have it.
-Result<bool> RenameStaged(Core& core, const Place& from, const Place& to, bool exclusive, const object::Call& call) {
+/// `over_file`: there is a file of the new name.
+Result<bool> RenameStaged(Core& core, const Place& from, const Place& to, bool over_file, bool exclusive,
+                          const object::Call& call) {
   InodePtr inode = core.table.FindChild(from.parent, from.name);
   auto writer = inode ? core.WriterOf(*inode) : nullptr;
   if (!writer || !core.table.IsLocal(*inode) || !(core.options.close_async || writer->kept())) return false;
@@ -26,9 +28,11 @@ Result<bool> RenameStaged(Core& core, const Place& from, const Place& to, bool e
   }
   InodePtr replaced = core.table.FindChild(to.parent, to.name);
   auto unlinked = replaced ? core.BeginUnlink(replaced, call) : nullptr;  // nothing of it is published after this file
+  const bool over_stored =
+      over_file && (!replaced || !core.table.IsLocal(*replaced) || (unlinked && unlinked->may_be_stored()));
   auto renamed = [&] {
     MutexLock changing(inode->changing);
-    return writer->MoveUnstored(to.path, exclusive, call);
+    return writer->MoveUnstored(to.path, exclusive, over_stored, call);
   }();
   const bool done = renamed && *renamed;
   if (done) core.table.Move(*inode, to.parent, to.name);
@@ -62,10 +66,11 @@ Status RenameFile(Core& core, const Place& from, const Place& to, RenameFlags fl
   if (metadata) moved.attributes = std::make_shared<const StoredAttributes>(FromMetadata(*metadata));
   MR_TRY(core.attributes.Keep(std::string(DirectoryOf(from.path)), call));
   auto unlinked = replaced ? core.BeginUnlink(replaced, call) : nullptr;
-  auto result = CopyVersion(core.store, *source, to.path,
+  auto result = CopyVersion(core.store, core.uploads_begun(), *source, to.path,
                             {.if_none_match = flags.no_replace, .metadata = std::move(metadata)}, call);
   if (!result) core.EndUnlink(replaced, unlinked, false);
   auto copied = MR_TRY(std::move(result));
+  if (unlinked) unlinked->Discard();  // before the source goes: the next mount would publish it over the copy
   MR_TRY(object::Delete(core.store, from.path, call));
 
   moved.etag = copied.etag;
@@ -148,7 +153,7 @@ Status Rename(Core& core, const RenameRequest& request, RenameFlags flags, const
     MR_TRY(RenameDirectory(core, from, to, target.is_directory(), call));
   } else {
     if (target.is_directory()) return Fail(Code::kIsDirectory, "{} is a directory", to.path);
-    if (!MR_TRY(RenameStaged(core, from, to, flags.no_replace, call))) {
+    if (!MR_TRY(RenameStaged(core, from, to, target.is_file(), flags.no_replace, call))) {
       MR_TRY(RenameFile(core, from, to, flags, call));
     }
   }

@@ -203,8 +203,9 @@ class DirectoryRename {
       MR_TRY(Touch());
       const auto& source = wanted.at(info.key.substr(record_.from.size()));
       UserMetadata metadata = MR_TRY(CopyMetadata(info));
-      auto copied = CopyVersion(core_.store, info, record_.to + source.name,
-                                {.if_none_match = !MayReplace(source.name), .metadata = metadata}, call_);
+      auto copied =
+          CopyVersion(core_.store, core_.uploads_begun(), info, record_.to + source.name,
+                      {.if_none_match = !MayReplace(source.name), .metadata = metadata, .unique = true}, call_);
       if (!copied && copied.error().code() == Code::kStale) continue;
       MR_TRY(Remember(source, info, metadata, MR_TRY(std::move(copied)).etag));
     }
@@ -217,8 +218,7 @@ class DirectoryRename {
     const std::string to = record_.to + source.name;
     const bool marks = info.size == 0 && to_mark_.contains(source.name);
     auto done = [this, info, source, metadata = *metadata, &window](Result<object::PutResult> copied) {
-      if (!copied && copied.error().code() == Code::kPreconditionFailed) return Examine(source.name, window);
-      if (!copied) return window.Leave(Fail(copied.error()));
+      if (!copied) return Examine(info, source, metadata, copied.error(), window);
       window.Leave(Remember(source, info, metadata, copied->etag));
     };
     if (marks) {  // an empty marker becomes one that says that its entries have attributes
@@ -241,18 +241,27 @@ class DirectoryRename {
     return name.empty() || name.ends_with('/') || ours_.contains(name);
   }
 
-  /// A copy was refused: the source has changed, or there is something in its place; ours, if an answer was lost.
-  void Examine(const std::string& name, transfer::Window& window) {
-    core_.store.Head(record_.to + name, window.call(), [this, name, &window](auto info) {
-      if (!info) return window.Leave(Fail(info.error()));
-      if (*info) {
-        auto id = (*info)->metadata.find(kRenameKey);
-        if (id == (*info)->metadata.end() || id->second != record_.id) {
-          return window.Leave(Fail(Code::kNotEmpty, "others put {} into the new place", name));
-        }
-        MutexLock lock(mutex_);
-        ours_.insert(name);
+  /// A copy failed. It may be there all the same, when an answer was lost; it was refused when the source has changed,
+  /// or others put something into its place.
+  void Examine(const object::ObjectInfo& info, const RenameRecord::Source& source, const UserMetadata& metadata,
+               const Error& error, transfer::Window& window) {
+    const bool refused = error.code() == Code::kPreconditionFailed;
+    core_.store.Head(record_.to + source.name, window.call(), [=, this, &window](auto found) {
+      if (!found || (!*found && !refused)) return window.Leave(Fail(error));
+      if (!*found) return window.Leave({});  // the next round sees what has become of the source
+      auto is = [&](const char* name, const std::string& value) {
+        auto entry = (*found)->metadata.find(name);
+        return entry != (*found)->metadata.end() && entry->second == value;
+      };
+      if (!is(kRenameKey, record_.id)) {
+        return window.Leave(refused ? Fail(Code::kNotEmpty, "others put {} into the new place", source.name)
+                                    : Fail(error));
       }
+      if (is(kRenameSourceKey, info.etag)) return window.Leave(Remember(source, info, metadata, (*found)->etag));
+      if (!refused) return window.Leave(Fail(error));
+      MutexLock lock(mutex_);
+      ours_.insert(source.name);
+      lock.Unlock();
       window.Leave({});
     });
   }
@@ -260,6 +269,7 @@ class DirectoryRename {
   Result<UserMetadata> CopyMetadata(const object::ObjectInfo& info) const {
     UserMetadata metadata = MR_TRY(MetadataOfCopy(core_, info, info.modified)).value_or(info.metadata);
     metadata[kRenameKey] = record_.id;
+    metadata[kRenameSourceKey] = info.etag;
     return metadata;
   }
 

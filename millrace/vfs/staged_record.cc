@@ -59,6 +59,7 @@ Result<StagedRecord> DecodeBody(const Json& body) {
   if (!record.complete && state != "writing") return Fail(Code::kCorrupt, "its state is \"{}\"", state);
   const Json* exclusive = JsonFind(body, "exclusive");
   record.exclusive = exclusive != nullptr && exclusive->is_boolean() && exclusive->get<bool>();
+  if (JsonFind(body, "removing") != nullptr) record.removing = MR_TRY(JsonString(body, "removing"));
   if (const Json* base = JsonFind(body, "base"); base != nullptr) {
     record.base = {MR_TRY(JsonString(*base, "key")), MR_TRY(JsonString(*base, "etag")),
                    MR_TRY(JsonUint(*base, "size"))};
@@ -96,6 +97,7 @@ std::string EncodeRecord(const StagedRecord& record, std::string_view target) {
                     {"size", record.base->size},
                     {"bytes", record.base_bytes}};
   }
+  if (record.removing) body["removing"] = *record.removing;
   if (!record.expected.empty()) body["expected"] = record.expected;
   if (record.metadata) {
     body["metadata"] = Json::object();

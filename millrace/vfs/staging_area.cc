@@ -148,22 +148,24 @@ Result<std::unique_ptr<StagedFile>> StagedFile::Clone() const {
 Status StagedFile::Save(StagedRecord record, bool durable) {
   record.saved = area_.NextStamp();
   const std::string text = EncodeRecord(record, area_.options().target);
-  if (durable) {
-    if (::fdatasync(fd_.get()) != 0) return Fail(ErrnoError(errno, "syncing " + path_.string()));
-    MR_TRY(WriteFileAtomic(record_path(), AsBytes(text), 0600));
-  } else {
-    // New, or empty. Cutting it only now would have ext4 write it to the disk at once.
-    const fs::path next = spare_record_path();
-    UniqueFd fd = MR_TRY(OpenFile(next, O_WRONLY | O_CREAT, 0600));
-    Status written = WriteFully(fd.get(), AsBytes(text), 0, next.string());
-    if (written && ::rename(next.c_str(), record_path().c_str()) != 0) {
-      written = Fail(ErrnoError(errno, "replacing " + record_path().string()));
-    }
-    if (!written) {
-      ::unlink(next.c_str());
-      return written;
-    }
+  const auto sync = [durable](int fd, const fs::path& path) -> Status {
+    if (!durable || ::fdatasync(fd) == 0) return {};
+    return Fail(ErrnoError(errno, "syncing " + path.string()));
+  };
+  MR_TRY(sync(fd_.get(), path_));
+  // New, or empty. Cutting it only now would have ext4 write it to the disk at once.
+  const fs::path next = spare_record_path();
+  UniqueFd fd = MR_TRY(OpenFile(next, O_WRONLY | O_CREAT, 0600));
+  Status written = WriteFully(fd.get(), AsBytes(text), 0, next.string());
+  if (written) written = sync(fd.get(), next);
+  if (written && ::rename(next.c_str(), record_path().c_str()) != 0) {
+    written = Fail(ErrnoError(errno, "replacing " + record_path().string()));
   }
+  if (!written) {
+    ::unlink(next.c_str());
+    return written;
+  }
+  if (durable) MR_TRY(SyncDirectory(path_.parent_path()));
   saved_ = true;
   return {};
 }

@@ -29,6 +29,8 @@ struct StagedRecord {
   WallTime saved;
   /// Finish this file; otherwise it was in the middle of being written, and only its upload must be removed.
   bool complete = false;
+  /// The file was about to lose its name: if the store still has that ETag under the key (empty: nothing), it did not.
+  std::optional<std::string> removing;
   bool exclusive = false;                    ///< the key must not exist
   std::optional<cache::ObjectVersion> base;  ///< what the content builds on
   std::uint64_t base_bytes = 0;              ///< so many bytes of it count
@@ -72,6 +74,8 @@ class StagedFile {
   void Unsave();
   /// Leaves bytes and record where they are, for StagingArea::Adopt of this or another process.
   void Keep() { kept_ = true; }
+  /// They go with this object again.
+  void Release() { kept_ = false; }
   std::string path() const { return path_.string(); }
 
  private:

@@ -241,6 +241,7 @@ class StoreTree final : public Tree {
 
  private:
   static constexpr std::size_t kMaxTarget = 4095;
+  static constexpr Duration kRootPatience = std::chrono::milliseconds(300), kRootPause = std::chrono::seconds(5);
 
   Metadata DirectoryNow() const { return {.state = Metadata::State::kDirectory, .as_of = core_->clock.Now()}; }
 
@@ -254,13 +255,32 @@ class StoreTree final : public Tree {
       return found.is_directory() ? found : state;
     }
     if (auto known = core_->metadata.Find(path); known && known->is_directory()) state = *known;
-    // Opening the root must not need the store: the way to ask the daemon how it is leads through it.
-    if (Status completed = core_->attributes.Complete(path, state, call); !completed) {
-      MutexLock lock(inode.mutex);
-      return inode.told.is_directory() ? Result<Metadata>(inode.told) : Fail(completed.error());
-    }
+    MR_TRY(CompleteRoot(path, inode, state, call));
     core_->metadata.Put(path, state);
     return state;
+  }
+
+  /// Whoever asks the daemon about itself opens the root, and must not wait for a store that is down: then the root is
+  /// told as it was last, and the store not asked again for a while.
+  Status CompleteRoot(const std::string& path, Inode& inode, Metadata& state, const object::Call& call) {
+    Metadata told;
+    {
+      MutexLock lock(inode.mutex);
+      told = inode.told;
+    }
+    if (!told.is_directory()) return core_->attributes.Complete(path, state, call);
+    const Clock& clock = core_->clock;
+    if (clock.Now() < root_asked_after_.load()) {
+      state = std::move(told);
+      return {};
+    }
+    object::Call soon = call;
+    soon.deadline = std::min(call.deadline, Deadline::After(clock, kRootPatience));
+    if (Status completed = core_->attributes.Complete(path, state, soon); !completed) {
+      root_asked_after_ = clock.Now() + kRootPause;
+      state = std::move(told);
+    }
+    return {};
   }
 
   Result<std::map<std::string, std::string>> Xattrs(InodeId id, const object::Call& call) {
@@ -380,6 +400,7 @@ class StoreTree final : public Tree {
 
   const std::shared_ptr<Core> core_;
   const Status recovery_;
+  std::atomic<TimePoint> root_asked_after_ = TimePoint::min();  ///< the store had no answer for the root before
 };
 
 void RecoverLeftRenames(object::Store& store, const Options& options, const object::Call& call) {

@@ -55,11 +55,6 @@ Writer::Writer(Environment environment, StagingArea::Adopted left, std::function
   staged_ = std::move(left.file);
   changed_ = std::move(left.record.changed);
   expected_ = std::move(left.record.expected);
-  if (left.record.upload_key == key_ && !left.record.upload_id.empty()) {  // its parts are sent again, under its id
-    upload_id_ = std::move(left.record.upload_id);
-    upload_key_ = key_;
-    upload_begun_ = left.record.upload_begun;
-  }
 }
 
 Writer::~Writer() {
@@ -67,8 +62,9 @@ Writer::~Writer() {
   ClearQueue();
   stop_.request_stop();
   while (in_flight_ > 0) news_.Wait(mutex_);
-  if (upload_id_.empty() || kept_) return;  // whoever adopts what is kept goes on with the upload
-  if (object::AbortMultipart(environment_.store, upload_key_, upload_id_) || !staged_) return;
+  if (upload_id_.empty() || kept_) return;  // whoever adopts what is kept removes the upload
+  Status aborted = object::AbortMultipart(environment_.store, upload_key_, upload_id_);
+  if (aborted || aborted.error().code() == Code::kNotFound || !staged_) return;
   // Whoever adopts the record tries again.
   staged_->Drop(0, IntervalSet::kEnd);
   if (SaveUpload()) staged_->Keep();
@@ -330,21 +326,38 @@ Status Writer::Assemble(Interval range, MutableByteSpan into, Part* part, const 
 
 // --- The end of a name ---
 
-void Writer::Abandon() {
+void Writer::Abandon(std::optional<std::string> stored) {
   MutexLock lock(mutex_);
   while (publishing_) news_.Wait(mutex_);
   abandoned_ = true;
+  removing_ = std::move(stored);
   ClearQueue();
+  if (kept_) (void)SaveContent(/*durable=*/false);
+}
+
+bool Writer::abandoned() const {
+  MutexLock lock(mutex_);
+  return abandoned_;
 }
 
 void Writer::Discard() {
   MutexLock lock(mutex_);
-  Unsave();
+  kept_ = false;
+  // The content goes at once, but the upload is still to be aborted: by us, or whoever finds its record.
+  if (!upload_id_.empty() && staged_ && SaveUpload()) {
+    staged_->Release();
+    if (previous_) previous_->Unsave();
+    previous_.reset();
+  } else {
+    Unsave();
+  }
 }
 
 void Writer::Revive() {
   MutexLock lock(mutex_);
   abandoned_ = false;
+  removing_.reset();
+  if (kept_) (void)SaveContent(/*durable=*/false);
 }
 
 // --- What outlives the process ---
@@ -374,6 +387,7 @@ Status Writer::SaveContent(bool durable) {
   if (!staged_) staged_ = MR_TRY(environment_.staging.Create());
   StagedRecord record = RecordNow();
   record.complete = true;
+  record.removing = removing_;
   record.base = base_;
   record.base_bytes = base_bytes_;
   record.metadata = metadata_;
@@ -464,6 +478,11 @@ void Writer::Turn::Move(std::string key, std::string etag) {
   writer.base_ = cache::ObjectVersion{writer.key_, std::move(etag), writer.size_};
 }
 
+void Writer::Turn::ForgetMetadata() {
+  MutexLock lock(writer_->mutex_);
+  writer_->metadata_.reset();
+}
+
 Writer::Turn::~Turn() {
   if (!writer_) return;
   MutexLock lock(writer_->mutex_);
@@ -471,15 +490,15 @@ Writer::Turn::~Turn() {
   writer_->news_.NotifyAll();
 }
 
-Result<bool> Writer::MoveUnstored(std::string key, bool exclusive, const object::Call& call) {
+Result<bool> Writer::MoveUnstored(std::string key, bool exclusive, bool over_stored, const object::Call& call) {
   MutexLock lock(mutex_);
   MR_TRY(AwaitTurn(call));
   if (!unpublished_ || abandoned_ || base_ || attempted_ || previous_ || !sent_only_.empty()) return false;
   if (!upload_id_.empty() || in_flight_ > 0) (void)DropUpload(call);
   std::swap(key_, key);
   std::swap(exclusive_, exclusive);
-  if (!kept_) return true;
-  Status saved = SaveContent(/*durable=*/false);
+  Status saved = kept_ ? SaveContent(/*durable=*/false) : Status();
+  if (saved) attempted_ = over_stored;
   if (saved) return true;
   std::swap(key_, key);
   std::swap(exclusive_, exclusive);

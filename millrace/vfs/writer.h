@@ -19,6 +19,7 @@
 #include "millrace/vfs/metadata_cache.h"
 #include "millrace/vfs/part_layout.h"
 #include "millrace/vfs/staging_area.h"
+#include "millrace/vfs/upload_ledger.h"
 
 namespace millrace::vfs {
 
@@ -40,6 +41,7 @@ class Writer {
     StagingArea& staging;
     object::WorkQueue& uploads;  ///< where parts are made ready and sent
     const Clock& clock;
+    UploadLedger* ledger = nullptr;  ///< of uploads that may have been begun without our knowing
     std::uint64_t part_bytes;
     int parallel_parts;
     /// Waits until others need less of the staging area; false when that is not to be expected. May be empty.
@@ -91,8 +93,10 @@ class Writer {
   /// The same for content that is as Keep left it; does nothing about one that has changed since.
   Status PublishKept(const object::Call& call) MR_EXCLUDES(mutex_);
   /// The file is losing its name: nothing of it is published any more, but it can be read and written on. Waits for a
-  /// Publish under way. Revive takes it back; Discard makes it final: what was kept goes.
-  void Abandon() MR_EXCLUDES(mutex_);
+  /// Publish under way. Revive takes it back; Discard makes it final: what was kept goes. Should the process die in
+  /// between, what was kept counts if the store has `stored` under the key then, an ETag or empty for nothing.
+  void Abandon(std::optional<std::string> stored = {}) MR_EXCLUDES(mutex_);
+  bool abandoned() const MR_EXCLUDES(mutex_);
   void Revive() MR_EXCLUDES(mutex_);
   void Discard() MR_EXCLUDES(mutex_);
   /// Writes down what is unpublished, so that it outlives this writer and the process; when `durable`, the machine's
@@ -112,6 +116,8 @@ class Writer {
     ~Turn();
     /// The stored version is under this key, or has this ETag, from now on.
     void Move(std::string key, std::string etag);
+    /// Its metadata were changed there: the next version takes them along.
+    void ForgetMetadata();
 
    private:
     std::shared_ptr<Writer> writer_;
@@ -119,8 +125,9 @@ class Writer {
   /// Publishes, as Publish does, and lets nothing change until the turn is given back.
   static Result<Turn> Hold(std::shared_ptr<Writer> writer, const object::Call& call);
   /// Gives another name to a file that the store has nothing of. False, changing nothing, when it may have.
-  /// `exclusive`: the new key must not exist.
-  Result<bool> MoveUnstored(std::string key, bool exclusive, const object::Call& call) MR_EXCLUDES(mutex_);
+  /// `exclusive`: the new key must not exist; `over_stored`: the store has something there, which this file replaces.
+  Result<bool> MoveUnstored(std::string key, bool exclusive, bool over_stored, const object::Call& call)
+      MR_EXCLUDES(mutex_);
   /// User metadata of the next version.
   void SetMetadata(UserMetadata metadata) MR_EXCLUDES(mutex_);
 
@@ -179,7 +186,7 @@ class Writer {
   Result<std::string> PutWhole(object::PutOptions conditions, const object::Call& call) MR_EXCLUDES(mutex_);
   Result<std::string> PutParts(object::PutOptions conditions, const object::Call& call) MR_EXCLUDES(mutex_);
   bool EnqueueMissing() MR_REQUIRES(mutex_);
-  std::optional<std::string> FindPublished(const object::Call& call) MR_EXCLUDES(mutex_);
+  std::optional<std::string> FindPublished(const object::Call& call, bool& other_metadata) MR_EXCLUDES(mutex_);
 
   const Environment environment_;
   const object::Limits limits_;
@@ -195,7 +202,8 @@ class Writer {
   bool exclusive_ MR_GUARDED_BY(mutex_);
   std::function<void(const Metadata&)> on_published_ MR_GUARDED_BY(mutex_);
   bool abandoned_ MR_GUARDED_BY(mutex_) = false;
-  bool attempted_ MR_GUARDED_BY(mutex_) = false;   ///< a publication may have reached the store
+  std::optional<std::string> removing_ MR_GUARDED_BY(mutex_);  ///< as Abandon was told
+  bool attempted_ MR_GUARDED_BY(mutex_) = false;               ///< a publication may have reached the store
   bool publishing_ MR_GUARDED_BY(mutex_) = false;  ///< somebody has the turn: content and base stay as they are
   std::uint64_t publications_ MR_GUARDED_BY(mutex_) = 0;
 

@@ -173,14 +173,18 @@ Result<std::string> Writer::EnsureUpload(const object::Call& call) {
     key = key_;
   }
   const object::PutOptions options = MR_TRY(NextOptions(call));
+  const WallTime begun = environment_.clock.Wall();
   {
     MutexLock lock(mutex_);
     upload_key_ = key;
-    upload_begun_ = environment_.clock.Wall();
+    upload_begun_ = begun;
     MR_TRY(SaveUpload());  // first: whoever finds the record looks for the upload, should we not live to tell its id
   }
   auto created = object::CreateMultipart(environment_.store, key, options, call);
-  if (!created) return Fail(created.error().Context("starting the upload of " + key));
+  if (!created) {
+    if (environment_.ledger != nullptr) environment_.ledger->Lost(key, begun);
+    return Fail(created.error().Context("starting the upload of " + key));
+  }
   MutexLock lock(mutex_);
   upload_id_ = *created;
   MR_TRY(SaveUpload());
@@ -196,9 +200,13 @@ Status Writer::DropUpload(const object::Call& call) {
   parts_.clear();
   failure_.reset();
   const std::string id = std::exchange(upload_id_, {}), key = std::exchange(upload_key_, {});
+  const WallTime begun = upload_begun_;
   if (id.empty()) return {};
   mutex_.unlock();
   Status aborted = object::AbortMultipart(environment_.store, key, id, call);
+  if (!aborted && aborted.error().code() != Code::kNotFound && environment_.ledger != nullptr) {
+    environment_.ledger->Lost(key, begun, id);
+  }
   mutex_.lock();
   return aborted;
 }
@@ -254,12 +262,19 @@ Status Writer::PublishOnce(const object::Call& call) {
   object::PutOptions conditions{.if_match = on_base ? base_->etag : "", .if_none_match = exclusive};
   mutex_.unlock();
   auto etag = whole ? PutWhole(conditions, call) : PutParts(conditions, call);
+  bool other_metadata = false;
   if (!etag && may_be_there && MeansReplaced(etag.error().code())) {
-    if (auto published = FindPublished(call)) etag = *std::move(published);
+    auto published = FindPublished(call, other_metadata);
+    if (published) etag = *std::move(published);
     mutex_.lock();
-    if (etag) (void)DropUpload(call);
+    if (published) {
+      metadata_changed_ = metadata_changed_ || other_metadata;
+      (void)DropUpload(call);
+    }
     mutex_.unlock();
   }
+  // A store that has given up the upload gets a new one.
+  if (!etag && !whole && etag.error().code() == Code::kNotFound) etag = PutParts(conditions, call);
   mutex_.lock();
   if (!etag) {
     Error error = etag.error().Context(fmt::format("publishing {}", key_));
@@ -278,8 +293,9 @@ Status Writer::PublishOnce(const object::Call& call) {
   sent_only_.Clear();
   unpublished_ = metadata_changed_;
   ++publications_;
-  Unsave();
-  if (environment_.staging.crowded()) DropClean();
+  // What is still to be published, as chmod has promised, is written down before anything less is forgotten.
+  if (!unpublished_ || !kept_ || !SaveContent(/*durable=*/false)) Unsave();
+  if (!kept_ && environment_.staging.crowded()) DropClean();
   const Metadata now{Metadata::State::kFile, size, modified(), *etag, environment_.clock.Now()};
   const auto on_published = on_published_;
   mutex_.unlock();
@@ -314,7 +330,6 @@ Result<std::string> Writer::PutParts(object::PutOptions conditions, const object
     while (EnqueueMissing()) {
       MR_TRY(Await(call, [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return in_flight_ == 0 && queue_.empty(); }));
       if (!failure_) continue;
-      // A store that has given up the upload gets a new one, next time.
       const Error error = *failure_;
       if (error.code() == Code::kNotFound && sent_only_.empty()) (void)DropUpload(call);
       return Fail(error);
@@ -371,8 +386,8 @@ void Writer::Expect(std::string etag) {
 }
 
 /// The version under the key when it has exactly this content: an answer of the store may get lost, and the request
-/// that is sent again then fails on what the first one did.
-std::optional<std::string> Writer::FindPublished(const object::Call& call) {
+/// that is sent again then fails on what the first one did. Its metadata may be older.
+std::optional<std::string> Writer::FindPublished(const object::Call& call, bool& other_metadata) {
   std::string key, expected;
   bool readable;
   {
@@ -383,6 +398,10 @@ std::optional<std::string> Writer::FindPublished(const object::Call& call) {
   }
   auto info = object::Head(environment_.store, key, call);
   if (!info || !*info || (*info)->size != size_) return std::nullopt;
+  {
+    MutexLock lock(mutex_);
+    other_metadata = metadata_ && *metadata_ != (*info)->metadata;
+  }
   if ((*info)->etag == expected) return expected;
   if (!readable) return std::nullopt;
   auto reservation = environment_.budget.Acquire(2 * kCompareBytes, call.stop);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "millrace/base/digest.h"
 #include "millrace/base/random.h"
 #include "millrace/base/sync.h"
 #include "millrace/object/listing.h"
@@ -191,7 +192,8 @@ class MemoryStore final : public Store {
     MR_TRY(CheckSize(key, body.size()));
     auto content = std::make_shared<const std::string>(AsText(body));
     MutexLock lock(mutex_);
-    return Publish(key, std::move(content), options);
+    std::string etag = NextETag(*content);
+    return Publish(key, std::move(content), std::move(etag), options);
   }
 
   Status DoDelete(const std::string& key) MR_EXCLUDES(mutex_) {
@@ -216,7 +218,8 @@ class MemoryStore final : public Store {
       put.attributes.content_encoding = object.info.attributes->content_encoding;
       put.attributes.content_disposition = object.info.attributes->content_disposition;
     }
-    return Publish(destination, std::move(object.content), put);
+    std::string etag = NextETag(*object.content);
+    return Publish(destination, std::move(object.content), std::move(etag), put);
   }
 
   Result<std::string> DoCreate(const std::string& key, const PutOptions& options) MR_EXCLUDES(mutex_) {
@@ -235,7 +238,7 @@ class MemoryStore final : public Store {
     }
     MutexLock lock(mutex_);
     Upload* upload = MR_TRY(FindUpload(key, id));
-    PartInfo info{.number = number, .etag = NextETag(), .size = content->size()};
+    PartInfo info{.number = number, .etag = NextETag(*content), .size = content->size()};
     upload->parts[number] = Part{std::move(content), info};
     return info;
   }
@@ -260,7 +263,7 @@ class MemoryStore final : public Store {
     MR_TRY(CheckPartOrder(parts, options_.limits));
     MutexLock lock(mutex_);
     Upload* upload = MR_TRY(FindUpload(key, id));
-    std::string whole;
+    std::string whole, digests;
     for (const PartInfo& part : parts) {
       auto found = upload->parts.find(part.number);
       if (found == upload->parts.end() || found->second.info.etag != part.etag) {
@@ -272,11 +275,15 @@ class MemoryStore final : public Store {
                     content.size(), options_.limits.min_part);
       }
       whole += content;
+      if (options_.md5_etags) digests += AsText(Md5(AsBytes(content)));
     }
     PutOptions put = upload->options;
     put.if_match = conditions.if_match;
     put.if_none_match = conditions.if_none_match;
-    PutResult result = MR_TRY(Publish(key, std::make_shared<const std::string>(std::move(whole)), put));
+    std::string etag = NextETag(digests);
+    if (options_.md5_etags) etag += fmt::format("-{}", parts.size());
+    PutResult result =
+        MR_TRY(Publish(key, std::make_shared<const std::string>(std::move(whole)), std::move(etag), put));
     uploads_.erase(id);
     return result;
   }
@@ -287,18 +294,18 @@ class MemoryStore final : public Store {
                 options_.limits.max_put);
   }
 
-  Result<PutResult> Publish(const std::string& key, Content content, const PutOptions& options) MR_REQUIRES(mutex_) {
+  Result<PutResult> Publish(const std::string& key, Content content, std::string etag, const PutOptions& options)
+      MR_REQUIRES(mutex_) {
     auto found = objects_.find(key);
     MR_TRY(CheckConditions(key, options.if_match, options.if_none_match,
                            found == objects_.end() ? "" : found->second.info.etag));
     ObjectInfo info{.key = key,
                     .size = content->size(),
-                    .etag = NextETag(),
+                    .etag = etag,
                     .modified = options_.clock->Wall(),
                     .content_type = options.content_type,
                     .metadata = options.metadata,
                     .attributes = std::make_shared<Attributes>(options.attributes)};
-    std::string etag = info.etag;
     objects_[key] = Object{std::move(content), std::move(info)};
     return PutResult{std::move(etag)};
   }
@@ -321,7 +328,10 @@ class MemoryStore final : public Store {
     return &found->second;
   }
 
-  std::string NextETag() MR_REQUIRES(mutex_) { return fmt::format("{:016x}", ++last_etag_); }
+  std::string NextETag(std::string_view content) MR_REQUIRES(mutex_) {
+    if (options_.md5_etags) return HexEncode(Md5(AsBytes(content)));
+    return fmt::format("{:016x}", ++last_etag_);
+  }
 
   const MemoryStoreOptions options_;
   Mutex mutex_;

@@ -16,10 +16,13 @@ struct MemoryStoreOptions {
   /// True: completions run before the call returns, in the caller's thread. False: one by one on a thread of the
   /// store's.
   bool inline_completions = false;
+  /// True: ETags as S3 gives them, the MD5 of the bytes or that of the parts' MD5s. The same bytes have the same one.
+  bool md5_etags = false;
   Clock* clock = &SystemClock();  ///< must outlive the store
 };
 
-/// Keeps the whole Store contract. ETags count up from 1, so two versions never share one and runs repeat exactly.
+/// Keeps the whole Store contract. ETags count up from 1, unless told otherwise, so two versions never share one and runs
+/// repeat exactly.
 /// Holds objects and parts of unfinished uploads in full; nothing bounds them but the caller.
 std::shared_ptr<Store> MakeMemoryStore(MemoryStoreOptions options = {});
 

@@ -28,31 +28,47 @@ inline std::string Noise(std::size_t size, std::uint64_t seed = 1) {
 
 /// What a call failed with; kInternal when it did not.
 inline Code CodeOf(const auto& result) { return result ? Code::kInternal : result.error().code(); }
+/// A FakeClock that no two looks find at the same time.
+class TickingClock final : public Clock {
+ public:
+  explicit TickingClock(FakeClock& clock) : clock_(clock) {}
+  TimePoint Now() const override {
+    clock_.Advance(std::chrono::nanoseconds(1));
+    return clock_.Now();
+  }
+  WallTime Wall() const override { return clock_.Wall(); }
+  bool SleepUntil(TimePoint when, std::stop_token stop) override { return clock_.SleepUntil(when, std::move(stop)); }
+
+ private:
+  FakeClock& clock_;
+};
 
 /// A tree over a memory store that can be made to fail, with small blocks and parts. Its clock stands still unless
-/// asked to run; several threads need one that runs, for a tree tells newer answers of the store from older ones by
-/// when it asked.
+/// asked to run or to tick; several threads need one that does, for a tree tells newer answers of the store from older
+/// ones by when it asked.
 class Driver {
  public:
-  enum class Time { kStands, kRuns };
-  explicit Driver(Options options = {}, Time time = Time::kStands) : options_(std::move(options)) {
+  enum class Time { kStands, kTicks, kRuns };
+  /// `bucket`: one that others use too; nothing: one of its own.
+  explicit Driver(Options options = {}, Time time = Time::kStands, std::shared_ptr<object::Store> bucket = nullptr)
+      : inner(bucket ? std::move(bucket) : MakeBucket(clock)), options_(std::move(options)) {
     if (time == Time::kStands) options_.clock = &clock;
+    if (time == Time::kTicks) options_.clock = &ticking;
     options_.read_part_bytes = 32 * kKiB;
     options_.write_part_bytes = 4 * kKiB;
-    options_.staging_directory = staging.path();
-    Remount();
+    if (options_.staging_directory.empty()) options_.staging_directory = staging.path();
+    Mount();
+  }
+  static std::shared_ptr<object::Store> MakeBucket(Clock& clock) {
+    return object::MakeMemoryStore({.limits = {.min_part = 4 * kKiB, .max_put = 64 * kKiB}, .clock = &clock});
   }
 
   /// As after kill -9: what is not published yet stays staged, and the new tree publishes it.
   void Remount(bool read_only = false) {
     tree.reset();
     cache.reset();
-    cache = *cache::BlockCache::Open(*store, budget,
-                                     {.block_bytes = 4 * kKiB, .max_fetch_bytes = 32 * kKiB, .memory_bytes = 2 * kMiB});
     options_.read_only = read_only;
-    auto opened = Tree::Open(*store, *cache, budget, options_);
-    EXPECT_TRUE(opened) << opened.error().ToString();
-    tree = *std::move(opened);
+    Mount();
     if (!read_only) (void)tree->FlushAll();
   }
 
@@ -163,15 +179,23 @@ class Driver {
   void PassTtl() { clock.Advance(options_.metadata_ttl + options_.negative_ttl + std::chrono::seconds(5)); }
 
   FakeClock clock;
+  TickingClock ticking{clock};
   MemoryBudget budget{64 * kMiB};
-  std::shared_ptr<object::Store> inner =
-      object::MakeMemoryStore({.limits = {.min_part = 4 * kKiB, .max_put = 64 * kKiB}, .clock = &clock});
+  std::shared_ptr<object::Store> inner;
   std::shared_ptr<object::FaultStore> store = object::FaultStore::Create(inner, 1, clock);
   TempDir staging = *TempDir::Create();
   std::unique_ptr<cache::BlockCache> cache;
   std::unique_ptr<Tree> tree;
 
  private:
+  void Mount() {
+    cache = *cache::BlockCache::Open(*store, budget,
+                                     {.block_bytes = 4 * kKiB, .max_fetch_bytes = 32 * kKiB, .memory_bytes = 2 * kMiB});
+    auto opened = Tree::Open(*store, *cache, budget, options_);
+    EXPECT_TRUE(opened) << opened.error().ToString();
+    tree = *std::move(opened);
+  }
+
   Options options_;
 };
 
