@@ -40,13 +40,15 @@ find_library(MILLRACE_LIB_protobuf NAMES libprotobuf.so.32)
 if(NOT TORCH_ROOT AND MILLRACE_LIB_protobuf)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
   find_library(MILLRACE_LIB_sentencepiece NAMES libsentencepiece.so.0 REQUIRED)
-  set(private_sentencepiece ${CMAKE_BINARY_DIR}/lib/libsentencepiece.so.0)
-  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+  set(private_sentencepiece ${CMAKE_BINARY_DIR}/lib/millrace/libsentencepiece.so.0)
+  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/lib/millrace)
   execute_process(COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bind_symbolic.py
     ${MILLRACE_LIB_sentencepiece} ${private_sentencepiece} COMMAND_ERROR_IS_FATAL ANY)
   # An option, because options stand before all libraries, in whatever order a program names its modules.
   target_link_options(millrace_torch INTERFACE
     LINKER:--push-state,--no-as-needed,${MILLRACE_LIB_protobuf},--pop-state)
   # The copy has the same soname: where the loader looks decides.
-  target_link_libraries(millrace_torch INTERFACE -Wl,-rpath,${CMAKE_BINARY_DIR}/lib)
+  set_target_properties(millrace_torch PROPERTIES
+    INTERFACE_PRIVATE_LIBRARIES ON COMPATIBLE_INTERFACE_BOOL PRIVATE_LIBRARIES)
+  install(FILES ${private_sentencepiece} DESTINATION lib/millrace)
 endif()

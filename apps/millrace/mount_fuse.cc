@@ -19,6 +19,7 @@
 #include "apps/millrace/mount_stats.h"
 #include "millrace/base/random.h"
 #include "millrace/base/sync.h"
+#include "millrace/object/file/mount_hints.h"
 
 namespace millrace::mount {
 namespace {
@@ -507,7 +508,7 @@ void FuseServer::StatFs(fuse_req_t request, fuse_ino_t) {
 
 void FuseServer::Control(fuse_req_t request, fuse_ino_t inode, unsigned command, void*, fuse_file_info*, unsigned,
                          const void* in, std::size_t in_size, std::size_t out_size) {
-  if (command == static_cast<unsigned>(kWillOpenRequest)) {
+  if (command == static_cast<unsigned>(object::kWillOpenRequest)) {
     return Of(request).WillOpen(request, inode, {static_cast<const std::byte*>(in), in_size});
   }
   if (inode == vfs::kRootInode && command == static_cast<unsigned>(kDaemonStatsRequest)) {
@@ -532,7 +533,7 @@ void FuseServer::WillOpen(fuse_req_t request, fuse_ino_t directory, ByteSpan arg
   if (!names) return ReplyError(request, "hint", directory, names.error());
   auto taken = tree.WillOpen(directory, *std::move(names));
   if (!taken) return ReplyError(request, "hint", directory, taken.error());
-  WillOpenRequest answer{.taken = static_cast<std::uint32_t>(*taken)};
+  object::WillOpenRequest answer{.taken = static_cast<std::uint32_t>(*taken)};
   fuse_reply_ioctl(request, 0, &answer, sizeof answer);
 }
 

@@ -1,15 +1,15 @@
 #include "apps/millrace/mount_hints.h"
 
-#include <sys/ioctl.h>
+#include <cstddef>
 
 #include "millrace/base/text.h"
+#include "millrace/object/file/mount_hints.h"
 #include "millrace/vfs/names.h"
 
 namespace millrace::mount {
 
-const unsigned long kWillOpenRequest = _IOWR('M', 2, WillOpenRequest);
-
 Result<std::vector<std::string>> ParseWillOpen(ByteSpan argument) {
+  using object::WillOpenRequest;
   constexpr std::size_t kNamesAt = offsetof(WillOpenRequest, names);
   if (argument.size() != sizeof(WillOpenRequest)) return Fail(Code::kInvalidArgument, "hints of another size");
   const auto bytes = LoadLittle<std::uint32_t>(argument.data());

@@ -349,6 +349,35 @@ TEST_F(IndexReuse, ATokenizerThatCountsDifferentlyIsNoticed) {
   EXPECT_EQ(read.error().code(), Code::kCorrupt);
 }
 
+/// A mount that is told the order can have the files at hand in time.
+TEST_F(DatasetTest, SmallFilesAreAnnouncedOnceInTheOrderOfReading) {
+  std::set<std::string> small;
+  for (int i = 0; i < 50; ++i) {
+    std::string key = fmt::format("d/small-{:02}.jsonl", i);
+    PutText(*store_, key, fmt::format("{{\"text\":\"{}\"}}\n", std::string(200, static_cast<char>('a' + i % 26))));
+    small.insert(std::move(key));
+  }
+  std::string large;
+  for (int i = 0; i < 3'000; ++i) large += fmt::format("{{\"text\":\"{:0400}\"}}\n", i);
+  PutText(*store_, "d/large.jsonl", large);
+  auto store = object::FaultStore::Create(store_);
+  connection_["corpus"] = store;
+  auto dataset = *Open(Options("s3://corpus/d/"));
+  auto reader = dataset->NewReader(dataset->reader_needs().best, 1);
+  std::vector<TokenId> inputs(32), labels(32);
+  auto read_epoch = [&](std::uint64_t epoch) {
+    for (std::uint64_t i = 0; i < dataset->samples_per_epoch(); ++i) {
+      ASSERT_TRUE(reader->Read(epoch, i, inputs, labels, {}));
+    }
+  };
+  read_epoch(0);
+  auto announced = store->announced();
+  ASSERT_GE(announced.size(), small.size());
+  announced.resize(small.size());  // what follows is of the next epoch
+  EXPECT_EQ(std::set(announced.begin(), announced.end()), small);
+  EXPECT_FALSE(std::ranges::is_sorted(announced));
+}
+
 TEST_F(DatasetTest, SaysWhatIsWrongWithTheSources) {
   PutText(*store_, "a.jsonl", ToJsonl({"one", "two"}));
   PutText(*store_, "b.jsonl.gz", "x");

@@ -1,6 +1,7 @@
 #include "millrace/data/sample_reader.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 
 #include "millrace/object/blocking.h"
@@ -160,10 +161,12 @@ Result<FlightCache<std::uint32_t, CorpusReader::LoadedChunk>::Made> CorpusReader
 
 Status CorpusReader::ReadAhead(const EpochOrder& epoch, std::size_t window, const WindowOrder& order,
                                std::stop_token stop) {
+  bool first;
   {
     MutexLock lock(mutex_);
     WindowKey entered{epoch.epoch, window};
     if (ahead_of_ && entered <= *ahead_of_) return {};
+    first = !ahead_of_;
     ahead_of_ = entered;
   }
   const Plan& plan = *corpus_->plan;
@@ -172,6 +175,7 @@ Status CorpusReader::ReadAhead(const EpochOrder& epoch, std::size_t window, cons
   bool last = window + 2 == epoch.windows.size();
   std::ranges::copy(last ? plan.ChunksOf(*MR_TRY(Epoch(epoch.epoch + 1, stop)), 0) : plan.ChunksOf(epoch, window + 1),
                     std::back_inserter(chunks));
+  Announce(std::span(chunks).subspan(first ? 0 : order.pieces.size()));
   std::uint64_t bytes = 0;
   std::size_t fit = 0;
   for (; fit < chunks.size(); ++fit) {
@@ -185,6 +189,16 @@ Status CorpusReader::ReadAhead(const EpochOrder& epoch, std::size_t window, cons
   lock.Unlock();
   more_ahead_.NotifyAll();
   return {};
+}
+
+void CorpusReader::Announce(std::span<const std::uint32_t> chunks) const {
+  std::map<object::Store*, std::vector<std::string>> keys;
+  for (std::uint32_t number : chunks) {
+    const Chunk& chunk = corpus_->plan->chunks()[number];
+    const DataObject& object = corpus_->objects[chunk.object];
+    if (2 * std::uint64_t{chunk.bytes} > object.info.size) keys[object.store.get()].push_back(object.info.key);
+  }
+  for (const auto& [store, some] : keys) store->WillRead(some);
 }
 
 void CorpusReader::ReadAheadLoop(std::stop_token stop) {

@@ -68,6 +68,8 @@ class CorpusReader final : public SampleReader {
 
   /// Makes `window` and the one behind it what the read-ahead threads work on.
   Status ReadAhead(const EpochOrder& epoch, std::size_t window, const WindowOrder& order, std::stop_token stop);
+  /// Tells the stores which objects come next, as far as a chunk is most of its object.
+  void Announce(std::span<const std::uint32_t> chunks) const;
   void ReadAheadLoop(std::stop_token stop);
 
   const std::shared_ptr<const Corpus> corpus_;

@@ -189,6 +189,9 @@ class Store {
   virtual std::string Identity() const { return Describe(); }
   virtual Limits limits() const { return {}; }
 
+  /// Advice: these objects will be read whole, in this order. Changes no answer, only when bytes are fetched.
+  virtual void WillRead(std::span<const std::string> keys) { (void)keys; }
+
   virtual void Head(std::string key, Call call, Done<std::optional<ObjectInfo>> done) = 0;
   /// Fails with kInvalidArgument if the requested bytes do not fit `into`. Bytes are checked against the store's
   /// checksum where it has one for them.

@@ -16,6 +16,7 @@
 #include "millrace/base/random.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
+#include "millrace/object/file/file_store.h"
 #include "tests/mount/mount_fixture.h"
 
 namespace millrace {
@@ -473,6 +474,29 @@ TEST_F(MountTest, HintsAreGivenAsTheirFormatShows) {
       "except OSError as error: print(error.errno)\n";
   std::ofstream(mount_->scratch() / "hints.py") << program;
   Check("/usr/bin/python3 ../hints.py", "22\n");
+  MustUmount();
+}
+
+TEST_F(MountTest, AFileStoreOnAMountPassesHintsOn) {
+  std::vector<std::string> keys;
+  for (int i = 0; i < 40; ++i) {
+    keys.push_back(fmt::format("{}/f{}", i % 2 ? "d/sub" : "d", i * 37 % 40));
+    mount_->Put(keys.back(), Noise(10'000));
+  }
+  MustMount();
+  auto store = *object::OpenFileStore({.root = mount_->point()});
+  store->WillRead(keys);
+  ASSERT_TRUE(object::GetAll(*store, keys[0], kMiB));
+  std::uint64_t fetched = 0;
+  for (int i = 0; i < 2000 && fetched < 40 * 10'000; ++i) {  // bounded wait for the other process
+    ::usleep(5000);
+    const auto told = mount_->Run({"stats", mount_->point().string(), "--json"});
+    fetched = ParseJson(told.output, "stats").value()["cache"]["bytes_fetched"].get<std::uint64_t>();
+  }
+  EXPECT_EQ(fetched, 40 * 10'000u) << "one was opened; hints stand for the others";
+  store->WillRead(std::vector<std::string>{"d/f0", "../x"});
+  object::OpenFileStore({.root = mount_->scratch()}).value()->WillRead(keys);
+  store.reset();
   MustUmount();
 }
 

@@ -34,6 +34,13 @@ class FaultStoreImpl final : public FaultStore {
   std::string Describe() const override { return inner_->Describe(); }
   std::string Identity() const override { return inner_->Identity(); }
   Limits limits() const override { return inner_->limits(); }
+  void WillRead(std::span<const std::string> keys) override {
+    {
+      MutexLock lock(mutex_);
+      announced_.insert(announced_.end(), keys.begin(), keys.end());
+    }
+    inner_->WillRead(keys);
+  }
   Result<std::string> Presign(std::string_view method, std::string_view key, Duration valid_for) override {
     return inner_->Presign(method, key, valid_for);
   }
@@ -49,6 +56,10 @@ class FaultStoreImpl final : public FaultStore {
   std::uint64_t calls(Operation operation) const override {
     MutexLock lock(mutex_);
     return calls_[static_cast<std::size_t>(operation)];
+  }
+  std::vector<std::string> announced() const override {
+    MutexLock lock(mutex_);
+    return announced_;
   }
 
   void Head(std::string key, Call call, Done<std::optional<ObjectInfo>> done) override {
@@ -213,6 +224,7 @@ class FaultStoreImpl final : public FaultStore {
   mutable Mutex mutex_;
   std::vector<FaultRule> rules_ MR_GUARDED_BY(mutex_);
   std::array<std::uint64_t, kNames.size()> calls_ MR_GUARDED_BY(mutex_){};
+  std::vector<std::string> announced_ MR_GUARDED_BY(mutex_);
   Random random_ MR_GUARDED_BY(mutex_);
   WorkQueue delayed_;  // last: its destruction runs calls that use the rest
 };

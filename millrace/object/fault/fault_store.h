@@ -62,6 +62,8 @@ class FaultStore : public Store {
   virtual void Clear() = 0;
   /// Calls seen so far, failed ones included.
   virtual std::uint64_t calls(Operation operation) const = 0;
+  /// The keys that WillRead was told so far.
+  virtual std::vector<std::string> announced() const = 0;
 };
 
 }  // namespace millrace::object

@@ -11,6 +11,7 @@
 
 #include "millrace/base/sync.h"
 #include "millrace/object/file/file_io.h"
+#include "millrace/object/file/mount_hints.h"
 #include "millrace/object/file/paths.h"
 #include "millrace/object/file/uploads.h"
 #include "millrace/object/file/walk.h"
@@ -32,6 +33,7 @@ class FileStore final : public Store {
 
   std::string Describe() const override { return "file://" + root_.path(); }
   Limits limits() const override { return {.min_part = 1}; }
+  void WillRead(std::span<const std::string> keys) override;
 
   void Head(std::string key, Call call, Done<std::optional<ObjectInfo>> done) override {
     Run(std::move(call), std::move(done), [this, key = std::move(key)](const KeepGoing&) { return DoHead(key); });
@@ -362,6 +364,22 @@ class FileStore final : public Store {
   std::list<Parked> listings_ MR_GUARDED_BY(listings_mutex_);
   WorkQueue queue_;  // last: its destruction completes calls that use the rest
 };
+
+/// Of use where all the keys lie in one Millrace mount; another file system does not know the request, and then nothing
+/// is said.
+void FileStore::WillRead(std::span<const std::string> keys) {
+  if (keys.empty()) return;
+  std::string_view folder = std::string_view(keys.front()).substr(0, keys.front().rfind('/') + 1);
+  for (const std::string& key : keys) {
+    while (!key.starts_with(folder)) folder = folder.substr(0, folder.substr(0, folder.size() - 1).rfind('/') + 1);
+  }
+  std::vector<std::string> names;
+  for (const std::string& key : keys) {
+    if (auto path = PathOfKey(key.substr(folder.size()))) names.push_back(path->Full());
+  }
+  auto directory = root_.TryOpen(std::string(folder), O_RDONLY | O_DIRECTORY);
+  if (directory && *directory) (void)WillOpen(directory->get(), names);
+}
 
 }  // namespace
 
