@@ -212,7 +212,7 @@ Status Core::ChangeWithWriter(Inode& inode, Writer& writer, const std::string& p
   return {};
 }
 
-Result<Place> Core::PlaceOf(InodeId parent, std::string_view name) const {
+Result<Place> Core::PlaceOf(InodeId parent, std::string_view name) {
   InodePtr directory = MR_TRY(table.FindDirectory(parent));
   std::string path = MR_TRY(table.DirectoryKeyOf(*directory));
   path += name;
@@ -244,16 +244,16 @@ void Core::TouchDirectory(InodeId directory) {
 bool Core::MayHavePages(std::string_view path, std::string_view etag) {
   if (!path.starts_with(options.prefix)) return false;
   path.remove_prefix(options.prefix.size());
-  InodePtr inode;
-  for (InodeId at = kRootInode; !path.empty(); at = inode->id) {
+  InodeId at = kRootInode;
+  while (!path.empty() && at != 0) {
     const std::string_view name = path.substr(0, path.find('/'));
-    inode = table.FindChild(at, name);
-    if (!inode) return false;
+    at = table.FindChildId(at, name);
     path.remove_prefix(std::min(path.size(), name.size() + 1));
   }
+  auto inode = table.Find(at);
   if (!inode) return false;
-  MutexLock lock(inode->mutex);
-  return inode->pages_etag == etag;
+  MutexLock lock((*inode)->mutex);
+  return (*inode)->pages_etag == etag;
 }
 
 Status Core::CheckWritable() const {

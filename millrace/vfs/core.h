@@ -80,7 +80,7 @@ struct Core {
   Status Close(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call)
       MR_EXCLUDES(inode->mutex);
   Status FlushAll(const object::Call& call);
-  Pending PendingNow() const;
+  Pending PendingNow();
   /// Takes over what earlier mounts staged and did not publish: it is seen as the files it belongs to, and published in
   /// the background. kCorrupt when there are records that cannot be read; they are left alone.
   Status AdoptStaged(const object::Call& call);
@@ -99,7 +99,7 @@ struct Core {
 
   /// A pass for where the inode is; an empty one for an inode without a name.
   Result<PathGate::Pass> Enter(const Inode& inode, const object::Call& call);
-  Result<Place> PlaceOf(InodeId parent, std::string_view name) const;
+  Result<Place> PlaceOf(InodeId parent, std::string_view name);
   /// What is there now, as far as the time-to-live asks for.
   Result<Metadata> StateAt(const Place& place, const object::Call& call);
   /// The tree has changed what is in this directory.

@@ -28,8 +28,8 @@ Writer::Environment Core::WriterEnvironment() {
 }
 
 std::function<void(const Metadata&)> Core::OnPublishedOf(const InodePtr& inode) {
-  return [this, weak = std::weak_ptr<Inode>(inode)](const Metadata& now) {
-    if (InodePtr published = weak.lock()) OnPublished(*published, now);
+  return [this, id = inode->id](const Metadata& now) {
+    if (auto published = table.Find(id)) OnPublished(**published, now);
   };
 }
 
@@ -193,7 +193,7 @@ Status Core::Divert(Inode& inode, Writer& writer, Status failed, const object::C
 
 Status Core::FlushAll(const object::Call& call) {
   Status first = publisher_.Flush(call);
-  for (const InodePtr& inode : table.All()) {
+  for (const InodePtr& inode : table.InUse()) {
     auto writer = WriterOf(*inode);
     if (!writer || (writer->kept() && publisher_.Waits(*inode))) continue;  // tried just now
     if (Status done = Publish(inode, writer, call); !done && first) first = done;
@@ -210,9 +210,9 @@ void Core::RemoveLeftUploads(const object::Call& call) {
   }
 }
 
-Pending Core::PendingNow() const {
+Pending Core::PendingNow() {
   Pending pending;
-  for (const InodePtr& inode : table.All()) {
+  for (const InodePtr& inode : table.InUse()) {
     MutexLock lock(inode->mutex);
     if (!inode->writer || !inode->writer->unpublished()) continue;
     ++pending.files;

@@ -23,8 +23,7 @@ class ListedDirectory final : public Directory {
 
   Status Read(std::uint64_t cookie, const Visit& visit, object::Call call) override {
     return Pass(cookie, call, [&](const ListedName& listed, DirectoryEntry& entry) {
-      InodePtr known = core_->table.FindChild(inode_->id, listed.name);
-      entry.entry.attributes.inode = known ? known->id : 0;
+      entry.entry.attributes.inode = core_->table.FindChildId(inode_->id, listed.name);
       return visit(entry);
     });
   }

@@ -1,8 +1,19 @@
 #include "millrace/vfs/inode_table.h"
 
 #include <algorithm>
+#include <functional>
+#include <limits>
 
 namespace millrace::vfs {
+namespace {
+
+constexpr std::uint32_t kMost = std::numeric_limits<std::uint32_t>::max();
+
+std::uint64_t HashName(std::uint32_t parent, std::string_view name) {
+  return std::hash<std::string_view>()(name) ^ (parent * 0x9E3779B97F4A7C15ULL);
+}
+
+}  // namespace
 
 void Inode::Learn(Metadata state) {
   if (state.etag != told.etag) ++content;
@@ -25,101 +36,220 @@ void Inode::LearnMove(Metadata state) {
 }
 
 InodeTable::InodeTable(std::string prefix) : prefix_(std::move(prefix)) {
-  auto root = std::make_shared<Inode>(kRootInode, Kind::kDirectory);
-  root->lookups_ = 1;  // never taken back
-  root->linked_ = true;
-  inodes_.emplace(kRootInode, std::move(root));
+  records_.resize(kRoot);
+  Record& root = records_[Add(Kind::kDirectory)];
+  root.lookups = 1;  // never taken back
+  root.linked = true;
 }
 
-Result<InodePtr> InodeTable::Find(InodeId id) const {
-  MutexLock lock(mutex_);
-  auto found = inodes_.find(id);
-  if (found == inodes_.end()) return Fail(Code::kStale, "inode {} is not in use", id);
-  return found->second;
+// --- Records and the inodes made of them ---
+
+InodeId InodeTable::IdOf(Slot slot) const { return static_cast<InodeId>(records_[slot].generation) << 32 | slot; }
+
+InodeTable::Slot InodeTable::SlotOf(InodeId id) const {
+  const Slot slot = static_cast<Slot>(id);
+  return slot < records_.size() && records_[slot].used && IdOf(slot) == id ? slot : kNone;
 }
 
-Result<InodePtr> InodeTable::FindDirectory(InodeId id) const {
-  InodePtr inode = MR_TRY(Find(id));
-  if (inode->kind != Kind::kDirectory) return Fail(Code::kNotDirectory, "inode {} is a file", id);
+auto InodeTable::HashOf() const {
+  return [this](Slot slot)
+             MR_NO_THREAD_SAFETY_ANALYSIS { return HashName(records_[slot].parent, records_[slot].name.view()); };
+}
+
+InodeTable::Slot InodeTable::Add(Kind kind) {
+  Slot slot = free_;
+  if (slot == kNone) {
+    slot = static_cast<Slot>(records_.size());
+    records_.emplace_back();
+  } else {
+    free_ = records_[slot].parent;
+  }
+  Record& record = records_[slot];
+  record.parent = kNone;
+  record.kind = kind;
+  record.used = true;
+  return slot;
+}
+
+InodePtr InodeTable::Use(Slot slot) {
+  Used& used = in_use_[slot];
+  if (InodePtr inode = used.handle.lock()) return inode;
+  if (!used.inode) {
+    const Record& record = records_[slot];
+    used.inode = std::make_unique<Inode>(IdOf(slot), record.kind);
+    MutexLock lock(used.inode->mutex);
+    used.inode->told = record.told.Unpack();
+    if (record.pages) used.inode->pages_etag = used.inode->told.etag;
+    if (auto changed = changed_.find(slot); changed != changed_.end()) used.inode->changed = changed->second;
+  }
+  InodePtr inode(used.inode.get(), [this, slot](Inode*) { Release(slot); });
+  used.handle = inode;
   return inode;
 }
 
-InodePtr InodeTable::Child(InodeId parent, std::string_view name) const {
-  auto found = names_.find(NameLess::View(parent, name));
-  return found == names_.end() ? nullptr : found->second;
-}
-
-InodePtr InodeTable::FindChild(InodeId parent, std::string_view name) const {
+/// Somebody's last InodePtr has gone; by now there may be others.
+void InodeTable::Release(Slot slot) {
+  Gone gone;
   MutexLock lock(mutex_);
-  return Child(parent, name);
-}
-
-InodePtr InodeTable::Acquire(InodeId parent, std::string_view name, Kind kind) {
-  MutexLock lock(mutex_);
-  InodePtr inode = Child(parent, name);
-  if (inode && inode->kind != kind) {
-    Detach(*inode);
-    inode = nullptr;
+  auto used = in_use_.find(slot);
+  if (used == in_use_.end() || !used->second.handle.expired()) return;
+  if (Fold(slot, *used->second.inode)) {
+    gone.push_back(std::move(used->second.inode));
+    in_use_.erase(used);
   }
-  if (!inode) {
-    inode = std::make_shared<Inode>(next_++, kind);
-    inodes_.emplace(inode->id, inode);
-    Attach(*inode, parent, name);
+  RemoveUnused(slot, gone);
+}
+
+bool InodeTable::Fold(Slot slot, Inode& inode) {
+  if (!inode.mutex.try_lock()) return false;  // nobody has it; taken to see what others did
+  const bool idle = inode.idle();
+  if (idle) {
+    Record& record = records_[slot];
+    record.told = PackedMetadata(inode.told);
+    record.pages = !inode.told.etag.empty() && inode.pages_etag == inode.told.etag;
+    if (inode.changed) changed_[slot] = *inode.changed;
+    if (!inode.changed && inode.kind == Kind::kDirectory) changed_.erase(slot);
   }
-  ++inode->lookups_;
-  return inode;
+  inode.mutex.unlock();
+  return idle;
 }
 
-void InodeTable::Hold(Inode& inode) {
-  MutexLock lock(mutex_);
-  ++inode.lookups_;
+void InodeTable::RemoveUnused(Slot slot, Gone& gone) {
+  Record& record = records_[slot];
+  if (slot == kRoot || !record.used || record.lookups > 0 || record.children > 0) return;
+  if (auto used = in_use_.find(slot); used != in_use_.end()) {
+    if (!used->second.handle.expired()) return;
+    gone.push_back(std::move(used->second.inode));
+    in_use_.erase(used);
+  }
+  record.used = false;
+  Detach(slot, gone);
+  changed_.erase(slot);
+  const std::uint32_t generation = record.generation;
+  record = Record();
+  record.generation = generation + 1;
+  if (generation == kMost) return;  // its numbers are used up
+  record.parent = free_;
+  free_ = slot;
 }
 
-void InodeTable::Forget(InodeId id, std::uint64_t lookups) {
-  MutexLock lock(mutex_);
-  auto found = inodes_.find(id);
-  if (found == inodes_.end()) return;
-  found->second->lookups_ -= std::min(lookups, found->second->lookups_);
-  EraseUnused(id);
+// --- Names ---
+
+InodeTable::Slot InodeTable::Child(Slot parent, std::string_view name) const {
+  return names_.Find(HashName(parent, name), [&](Slot slot) MR_NO_THREAD_SAFETY_ANALYSIS {
+    return records_[slot].parent == parent && records_[slot].name.view() == name;
+  });
 }
 
-void InodeTable::EraseUnused(InodeId id) {
-  auto found = inodes_.find(id);
-  if (found == inodes_.end() || id == kRootInode) return;
-  const InodePtr inode = found->second;
-  if (inode->lookups_ > 0 || inode->children_ > 0) return;
-  inodes_.erase(found);
-  Detach(*inode);
+void InodeTable::Attach(Slot slot, Slot parent, std::string_view name) {
+  Record& record = records_[slot];
+  record.parent = parent;
+  record.name = SmallBytes(name);
+  record.linked = true;
+  names_.Insert(slot, HashOf());
+  ++records_[parent].children;
 }
 
-void InodeTable::Attach(Inode& inode, InodeId parent, std::string_view name) {
-  inode.parent_ = parent;
-  inode.name_ = name;
-  inode.linked_ = true;
-  names_.emplace(Name(parent, name), inodes_.at(inode.id));
-  if (auto above = inodes_.find(parent); above != inodes_.end()) ++above->second->children_;
+void InodeTable::Detach(Slot slot, Gone& gone) {
+  Record& record = records_[slot];
+  if (!record.linked || slot == kRoot) return;
+  SetLocal(slot, false);
+  names_.Erase(slot, HashOf());
+  record.linked = false;
+  --records_[record.parent].children;
+  RemoveUnused(record.parent, gone);
 }
 
-Result<std::string> InodeTable::Path(const Inode& inode) const {
-  std::vector<const Inode*> chain;
-  for (const Inode* at = &inode; at->id != kRootInode;) {
-    auto parent = inodes_.find(at->parent_);
-    if (!at->linked_ || parent == inodes_.end()) return Fail(Code::kStale, "{} was removed", inode.name_);
-    chain.push_back(at);
-    at = parent->second.get();
+void InodeTable::SetLocal(Slot slot, bool local) {
+  Record& record = records_[slot];
+  record.local = local && record.linked;
+  const auto name = std::pair(record.parent, slot);
+  record.local ? void(local_.insert(name)) : void(local_.erase(name));
+}
+
+Result<std::string> InodeTable::Path(Slot slot) const {
+  std::vector<std::string_view> names;
+  for (; slot != kRoot; slot = records_[slot].parent) {
+    const Record& record = records_[slot];
+    if (!record.linked) return Fail(Code::kStale, "{} was removed", record.name.view());
+    names.push_back(record.name.view());
   }
   std::string path = prefix_;
-  for (auto at = chain.rbegin(); at != chain.rend(); ++at) {
-    path += (*at)->name_;
+  for (auto name = names.rbegin(); name != names.rend(); ++name) {
+    path += *name;
     path += '/';
   }
   if (!path.empty()) path.pop_back();
   return path;
 }
 
+// --- For everybody ---
+
+Result<InodePtr> InodeTable::Find(InodeId id) {
+  MutexLock lock(mutex_);
+  const Slot slot = SlotOf(id);
+  if (slot == kNone) return Fail(Code::kStale, "inode {} is not in use", id);
+  return Use(slot);
+}
+
+Result<InodePtr> InodeTable::FindDirectory(InodeId id) {
+  InodePtr inode = MR_TRY(Find(id));
+  if (inode->kind != Kind::kDirectory) return Fail(Code::kNotDirectory, "inode {} is a file", id);
+  return inode;
+}
+
+InodePtr InodeTable::FindChild(InodeId parent, std::string_view name) {
+  MutexLock lock(mutex_);
+  const Slot child = Child(SlotOf(parent), name);
+  return child == kNone ? nullptr : Use(child);
+}
+
+InodeId InodeTable::FindChildId(InodeId parent, std::string_view name) const {
+  MutexLock lock(mutex_);
+  const Slot child = Child(SlotOf(parent), name);
+  return child == kNone ? 0 : IdOf(child);
+}
+
+InodePtr InodeTable::Acquire(InodeId parent, std::string_view name, Kind kind) {
+  Gone gone;
+  MutexLock lock(mutex_);
+  const Slot above = SlotOf(parent);
+  Slot slot = Child(above, name);
+  if (slot != kNone && records_[slot].kind != kind) {
+    ++records_[above].children;  // it stays while its child changes
+    Detach(slot, gone);
+    --records_[above].children;
+    slot = kNone;
+  }
+  if (slot == kNone) {
+    slot = Add(kind);
+    if (above != kNone) Attach(slot, above, name);
+  }
+  Record& record = records_[slot];
+  if (record.lookups < kMost) ++record.lookups;
+  return Use(slot);
+}
+
+void InodeTable::Hold(const Inode& inode) {
+  MutexLock lock(mutex_);
+  Record& record = records_[SlotOf(inode.id)];
+  if (record.lookups < kMost) ++record.lookups;
+}
+
+void InodeTable::Forget(InodeId id, std::uint64_t lookups) {
+  Gone gone;
+  MutexLock lock(mutex_);
+  const Slot slot = SlotOf(id);
+  if (slot == kNone || slot == kRoot) return;
+  Record& record = records_[slot];
+  if (record.lookups < kMost)
+    record.lookups -= static_cast<std::uint32_t>(std::min<std::uint64_t>(lookups, record.lookups));
+  RemoveUnused(slot, gone);
+}
+
 Result<std::string> InodeTable::PathOf(const Inode& inode) const {
   MutexLock lock(mutex_);
-  return Path(inode);
+  return Path(SlotOf(inode.id));
 }
 
 Result<std::string> InodeTable::DirectoryKeyOf(const Inode& inode) const {
@@ -129,60 +259,75 @@ Result<std::string> InodeTable::DirectoryKeyOf(const Inode& inode) const {
 
 bool InodeTable::IsLinked(const Inode& inode) const {
   MutexLock lock(mutex_);
-  return inode.linked_;
+  return records_[SlotOf(inode.id)].linked;
 }
 
-void InodeTable::Detach(Inode& inode) {
-  if (!inode.linked_ || inode.id == kRootInode) return;
-  names_.erase(Name(inode.parent_, inode.name_));
-  inode.linked_ = false;
-  inode.local_ = false;
-  auto above = inodes_.find(inode.parent_);
-  if (above == inodes_.end()) return;
-  --above->second->children_;
-  EraseUnused(inode.parent_);
-}
-
-void InodeTable::Unlink(Inode& inode) {
+void InodeTable::Unlink(const Inode& inode) {
+  Gone gone;
   MutexLock lock(mutex_);
-  Detach(inode);
+  Detach(SlotOf(inode.id), gone);
 }
 
-void InodeTable::Move(Inode& inode, InodeId new_parent, std::string_view new_name) {
+void InodeTable::Move(const Inode& inode, InodeId new_parent, std::string_view new_name) {
+  Gone gone;
   MutexLock lock(mutex_);
-  if (!inodes_.contains(inode.id)) return;  // forgotten meanwhile
-  if (InodePtr replaced = Child(new_parent, new_name)) Detach(*replaced);
-  const bool local = inode.local_;
-  Detach(inode);
-  Attach(inode, new_parent, new_name);
-  inode.local_ = local;
+  const Slot slot = SlotOf(inode.id), above = SlotOf(new_parent);
+  const bool local = records_[slot].local;
+  if (above != kNone) ++records_[above].children;  // it stays while its children change
+  if (const Slot replaced = Child(above, new_name); replaced != kNone && replaced != slot) {
+    Detach(replaced, gone);
+  }
+  Detach(slot, gone);
+  if (above != kNone) {
+    Attach(slot, above, new_name);
+    SetLocal(slot, local);
+    --records_[above].children;
+  }
 }
 
-void InodeTable::SetLocal(Inode& inode, bool local) {
+void InodeTable::SetLocal(const Inode& inode, bool local) {
   MutexLock lock(mutex_);
-  inode.local_ = local && inode.linked_;
+  SetLocal(SlotOf(inode.id), local);
 }
 
 bool InodeTable::IsLocal(const Inode& inode) const {
   MutexLock lock(mutex_);
-  return inode.local_;
+  return records_[SlotOf(inode.id)].local;
 }
 
 std::vector<InodeTable::LocalChild> InodeTable::LocalChildren(InodeId parent) const {
-  MutexLock lock(mutex_);
   std::vector<LocalChild> children;
-  for (auto at = names_.lower_bound(NameLess::View(parent, "")); at != names_.end() && at->first.first == parent;
-       ++at) {
-    if (at->second->local_) children.push_back({at->first.second, at->second->kind});
+  {
+    MutexLock lock(mutex_);
+    const Slot above = SlotOf(parent);
+    for (auto at = local_.lower_bound({above, 0}); at != local_.end() && at->first == above; ++at) {
+      const Record& record = records_[at->second];
+      children.push_back({std::string(record.name.view()), record.kind});
+    }
   }
+  std::ranges::sort(children, {}, &LocalChild::name);
   return children;
 }
 
-std::vector<InodePtr> InodeTable::All() const {
-  MutexLock lock(mutex_);
+std::vector<InodePtr> InodeTable::InUse() {
   std::vector<InodePtr> all;
-  for (const auto& [id, inode] : inodes_) all.push_back(inode);
+  MutexLock lock(mutex_);
+  std::vector<Slot> slots;
+  for (const auto& [slot, used] : in_use_) slots.push_back(slot);
+  for (Slot slot : slots) all.push_back(Use(slot));
   return all;
+}
+
+std::vector<InodeTable::Below> InodeTable::FilesBelow(std::string_view directory) const {
+  std::vector<Below> below;
+  MutexLock lock(mutex_);
+  for (Slot slot = kRoot; slot < records_.size(); ++slot) {
+    const Record& record = records_[slot];
+    if (!record.linked || record.kind == Kind::kDirectory) continue;
+    auto path = Path(slot);
+    if (path && path->starts_with(directory)) below.push_back({IdOf(slot), path->substr(directory.size())});
+  }
+  return below;
 }
 
 }  // namespace millrace::vfs

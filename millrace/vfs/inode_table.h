@@ -2,23 +2,25 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "millrace/base/sync.h"
-#include "millrace/vfs/metadata_cache.h"
+#include "millrace/vfs/metadata.h"
+#include "millrace/vfs/slot_index.h"
 #include "millrace/vfs/tree.h"
 
 namespace millrace::vfs {
 
 class Writer;
 
-/// A file or directory that somebody holds. The place in the tree belongs to the InodeTable; the rest to `mutex`.
+/// A file or directory that somebody uses. The place in the tree belongs to the InodeTable; what is here to `mutex`.
 struct Inode {
   Inode(InodeId i, Kind k) : id(i), kind(k) {}
   const InodeId id;
@@ -28,11 +30,13 @@ struct Inode {
   void Learn(Metadata state) MR_REQUIRES(mutex);
   /// The same bytes are under another key or ETag now.
   void LearnMove(Metadata state) MR_REQUIRES(mutex);
+  /// True when nothing is lost if only what callers were told is kept.
+  bool idle() const MR_REQUIRES(mutex) { return !writer && open_files == 0; }
 
   Mutex changing;  ///< held, before `mutex`, while the store gets a version or attributes of this file: one at a time
   Mutex mutex;
   Metadata told MR_GUARDED_BY(mutex);  ///< what callers were told last; what remains known of a file without a name
-  std::uint64_t content MR_GUARDED_BY(mutex) = 0;        ///< counts versions with other bytes
+  std::uint64_t content MR_GUARDED_BY(mutex) = 0;        ///< counts versions with other bytes, while files are open
   std::uint64_t moves MR_GUARDED_BY(mutex) = 0;          ///< counts the others: renames, changes of attributes
   std::optional<WallTime> changed MR_GUARDED_BY(mutex);  ///< of a directory: when this tree changed its entries
   std::string pages_etag MR_GUARDED_BY(mutex);           ///< the version whose pages the caller may keep
@@ -43,36 +47,32 @@ struct Inode {
   std::optional<WallTime> times_set MR_GUARDED_BY(mutex);
   int open_files MR_GUARDED_BY(mutex) = 0;
   int writing_files MR_GUARDED_BY(mutex) = 0;  ///< those that hold the writer
-
- private:
-  friend class InodeTable;
-  // Guarded by the table's mutex.
-  InodeId parent_ = 0;
-  std::string name_;
-  std::uint64_t lookups_ = 0;
-  std::uint64_t children_ = 0;  ///< inodes with names in this one
-  bool linked_ = false;         ///< has a name
-  bool local_ = false;          ///< exists although the store does not show it
 };
 
 using InodePtr = std::shared_ptr<Inode>;
 
-/// Inodes by number and by (parent, name). Thread-safe; never blocks. An inode lives while its count of lookups is
-/// above zero, or that of one below it; whoever has an InodePtr may go on using it.
+/// Inodes by number and by (parent, name). Thread-safe; never blocks. An inode is in the table while its count of
+/// lookups is above zero, or that of one below it, or somebody has an InodePtr.
+///
+/// Most inodes are merely known: the table has a small record of each, about 120 bytes with its name and its place in
+/// the index. An Inode is made from the record when somebody asks for it, and folded into it again when the last
+/// InodePtr goes, unless it has a writer.
 class InodeTable {
  public:
-  /// `prefix`: of the root's directory; empty, or ends with '/'.
+  /// `prefix`: of the root's directory; empty, or ends with '/'. Outlives every InodePtr.
   explicit InodeTable(std::string prefix);
 
   /// Fails with kStale for a number that is not in use.
-  Result<InodePtr> Find(InodeId id) const MR_EXCLUDES(mutex_);
-  Result<InodePtr> FindDirectory(InodeId id) const MR_EXCLUDES(mutex_);
+  Result<InodePtr> Find(InodeId id) MR_EXCLUDES(mutex_);
+  Result<InodePtr> FindDirectory(InodeId id) MR_EXCLUDES(mutex_);
   /// The inode of that name, if somebody holds it.
-  InodePtr FindChild(InodeId parent, std::string_view name) const MR_EXCLUDES(mutex_);
+  InodePtr FindChild(InodeId parent, std::string_view name) MR_EXCLUDES(mutex_);
+  /// Its number; 0 when there is none.
+  InodeId FindChildId(InodeId parent, std::string_view name) const MR_EXCLUDES(mutex_);
   /// The inode of that name and kind, made if needed, with one lookup more. One of another kind loses its name.
   InodePtr Acquire(InodeId parent, std::string_view name, Kind kind) MR_EXCLUDES(mutex_);
   /// One lookup more of an inode that lives.
-  void Hold(Inode& inode) MR_EXCLUDES(mutex_);
+  void Hold(const Inode& inode) MR_EXCLUDES(mutex_);
   void Forget(InodeId id, std::uint64_t lookups) MR_EXCLUDES(mutex_);
 
   /// The key of a file or directory, without a trailing slash. Fails with kStale when it has no name any more.
@@ -81,43 +81,77 @@ class InodeTable {
   Result<std::string> DirectoryKeyOf(const Inode& inode) const MR_EXCLUDES(mutex_);
   bool IsLinked(const Inode& inode) const MR_EXCLUDES(mutex_);
 
-  void Unlink(Inode& inode) MR_EXCLUDES(mutex_);
+  void Unlink(const Inode& inode) MR_EXCLUDES(mutex_);
   /// Gives it a new name; an inode that has that name loses it.
-  void Move(Inode& inode, InodeId new_parent, std::string_view new_name) MR_EXCLUDES(mutex_);
+  void Move(const Inode& inode, InodeId new_parent, std::string_view new_name) MR_EXCLUDES(mutex_);
 
   /// Local inodes (files not published yet, directories emptied through this tree) exist although listings lack them.
-  void SetLocal(Inode& inode, bool local) MR_EXCLUDES(mutex_);
+  void SetLocal(const Inode& inode, bool local) MR_EXCLUDES(mutex_);
   bool IsLocal(const Inode& inode) const MR_EXCLUDES(mutex_);
   struct LocalChild {
     std::string name;
     Kind kind;
   };
+  /// By name.
   std::vector<LocalChild> LocalChildren(InodeId parent) const MR_EXCLUDES(mutex_);
-  std::vector<InodePtr> All() const MR_EXCLUDES(mutex_);
+  /// Those that are more than known: all writers are among them.
+  std::vector<InodePtr> InUse() MR_EXCLUDES(mutex_);
+  /// All files below a directory's key ("a/b/"), each with its key's rest.
+  struct Below {
+    InodeId id;
+    std::string name;
+  };
+  std::vector<Below> FilesBelow(std::string_view directory) const MR_EXCLUDES(mutex_);
 
  private:
-  using Name = std::pair<InodeId, std::string>;
-  struct NameLess {
-    using is_transparent = void;
-    using View = std::pair<InodeId, std::string_view>;
-    static View ToView(const Name& name) { return {name.first, name.second}; }
-    static View ToView(const View& name) { return name; }
-    template <class A, class B>
-    bool operator()(const A& a, const B& b) const {
-      return ToView(a) < ToView(b);
-    }
+  /// Where a record is; an InodeId is this, and how often the slot was used before in the upper half.
+  using Slot = std::uint32_t;
+  static constexpr Slot kNone = SlotIndex::kNone;
+  static constexpr Slot kRoot = kRootInode;
+  struct Record {
+    std::uint32_t generation = 0;
+    Slot parent = kNone;         ///< of one that is not used: the next such
+    std::uint32_t lookups = 0;   ///< at its maximum: too many to count, so that it stays for good
+    std::uint32_t children = 0;  ///< inodes with names in this one
+    SmallBytes name;             ///< the last one it had
+    [[no_unique_address]] PackedMetadata told;
+    Kind kind{};
+    bool used : 1 = false;
+    bool linked : 1 = false;  ///< has a name
+    bool local : 1 = false;   ///< exists although the store does not show it
+    bool pages : 1 = false;   ///< the caller may keep pages of the version told
   };
-  InodePtr Child(InodeId parent, std::string_view name) const MR_REQUIRES(mutex_);
-  void Attach(Inode& inode, InodeId parent, std::string_view name) MR_REQUIRES(mutex_);
-  void Detach(Inode& inode) MR_REQUIRES(mutex_);
-  void EraseUnused(InodeId id) MR_REQUIRES(mutex_);
-  Result<std::string> Path(const Inode& inode) const MR_REQUIRES(mutex_);
+  static_assert(sizeof(Record) == 80);
+  struct Used {
+    std::unique_ptr<Inode> inode;
+    std::weak_ptr<Inode> handle;  ///< expired: it has a writer, or is about to be folded
+  };
+  using Gone = std::vector<std::unique_ptr<Inode>>;  ///< to be destroyed without the lock: the end of a writer waits
+
+  InodeId IdOf(Slot slot) const MR_REQUIRES(mutex_);
+  Slot SlotOf(InodeId id) const MR_REQUIRES(mutex_);
+  Slot Child(Slot parent, std::string_view name) const MR_REQUIRES(mutex_);
+  InodePtr Use(Slot slot) MR_REQUIRES(mutex_);
+  void Release(Slot slot) MR_EXCLUDES(mutex_);
+  bool Fold(Slot slot, Inode& inode) MR_REQUIRES(mutex_);
+  Slot Add(Kind kind) MR_REQUIRES(mutex_);
+  void Attach(Slot slot, Slot parent, std::string_view name) MR_REQUIRES(mutex_);
+  void Detach(Slot slot, Gone& gone) MR_REQUIRES(mutex_);
+  void RemoveUnused(Slot slot, Gone& gone) MR_REQUIRES(mutex_);
+  void SetLocal(Slot slot, bool local) MR_REQUIRES(mutex_);
+  Result<std::string> Path(Slot slot) const MR_REQUIRES(mutex_);
+  /// For the index.
+  auto HashOf() const MR_REQUIRES(mutex_);
 
   const std::string prefix_;
   mutable Mutex mutex_;
-  InodeId next_ MR_GUARDED_BY(mutex_) = kRootInode + 1;
-  std::unordered_map<InodeId, InodePtr> inodes_ MR_GUARDED_BY(mutex_);
-  std::map<Name, InodePtr, NameLess> names_ MR_GUARDED_BY(mutex_);
+  std::deque<Record> records_ MR_GUARDED_BY(mutex_);
+  Slot free_ MR_GUARDED_BY(mutex_) = kNone;  ///< the first record that is not used
+  SlotIndex names_ MR_GUARDED_BY(mutex_);    ///< of linked ones
+  std::unordered_map<Slot, Used> in_use_ MR_GUARDED_BY(mutex_);
+  // What few have.
+  std::set<std::pair<Slot, Slot>> local_ MR_GUARDED_BY(mutex_);  ///< parent and child
+  std::unordered_map<Slot, WallTime> changed_ MR_GUARDED_BY(mutex_);
 };
 
 }  // namespace millrace::vfs

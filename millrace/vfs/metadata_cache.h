@@ -2,48 +2,24 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
-#include <memory>
+#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "millrace/base/clock.h"
 #include "millrace/base/sync.h"
-#include "millrace/object/store.h"
-#include "millrace/vfs/attributes.h"
+#include "millrace/vfs/metadata.h"
+#include "millrace/vfs/slot_index.h"
 
 namespace millrace::vfs {
 
-/// What is at a path, as of a moment.
-struct Metadata {
-  enum class State : std::uint8_t { kAbsent, kFile, kDirectory };
-  State state = State::kAbsent;
-  std::uint64_t size = 0;
-  WallTime modified;
-  std::string etag;
-  TimePoint as_of;  ///< true at this moment or later: when the request began, or when our own change was done
-
-  /// What is stored of attributes, for a directory in its marker; nothing when there are none, or not known yet.
-  std::shared_ptr<const StoredAttributes> attributes;
-  bool complete = false;  ///< `attributes` are known; a listing does not tell them
-  bool settled = false;   ///< no later version can have this one's ETag and `modified`
-
-  bool absent() const { return state == State::kAbsent; }
-  bool is_file() const { return state == State::kFile; }
-  bool is_directory() const { return state == State::kDirectory; }
-  bool is_symlink() const { return is_file() && attributes && attributes->is_symlink(); }
-  /// True when both tell of the same version of an object. Its attributes are then the same, too.
-  bool SameVersion(const Metadata& other) const;
-};
-
-/// What a listing says about a file.
-Metadata FileMetadata(const object::ObjectInfo& info, TimePoint as_of);
-
 /// A bounded memory of paths (keys without a trailing slash) for as long as the time-to-live allows. Later knowledge
 /// always wins: an answer whose request began before our own change does not undo it. Directories known in full answer
-/// for names that do not exist, too. Thread-safe; never blocks.
+/// for names that do not exist, too. About 100 bytes a path; those that were not asked for in a long while go first.
+/// Thread-safe; never blocks.
 class MetadataCache {
  public:
   MetadataCache(const Clock& clock, Duration ttl, Duration negative_ttl, std::size_t capacity)
@@ -71,29 +47,51 @@ class MetadataCache {
   Duration ValidFor(const Metadata& metadata) const;
 
  private:
-  struct Slot {
-    Metadata metadata;
-    std::list<const std::string*>::iterator position;
+  using Slot = std::uint32_t;
+  using DirectoryId = std::uint32_t;
+  static constexpr std::uint32_t kNone = SlotIndex::kNone;
+  struct Known {
+    SmallBytes name;
+    [[no_unique_address]] PackedMetadata metadata;
+    bool asked = false;             ///< since eviction last came by
+    DirectoryId directory = kNone;  ///< kNone: the slot is free
+  };
+  struct Directory {
+    std::string_view path;  ///< as in directory_ids_
+    std::size_t names = 0;
   };
   struct StringHash {
     using is_transparent = void;
     std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
+  template <class T>
+  using ByPath = std::unordered_map<std::string, T, StringHash, std::equal_to<>>;
   struct KnownMarker {
     Marker marker = Marker::kNone;
     TimePoint as_of;
   };
-  static void TakeAttributes(const Metadata& known, Metadata& state);
-  void EvictOldest() MR_REQUIRES(mutex_);
+
+  static void TakeAttributes(const PackedMetadata& known, Metadata& state);
+  Slot FindSlot(std::string_view path) const MR_REQUIRES(mutex_);
+  Slot TakeSlot() MR_REQUIRES(mutex_);
+  void Erase(Slot slot) MR_REQUIRES(mutex_);
+  DirectoryId TakeDirectory(std::string_view path) MR_REQUIRES(mutex_);
+  /// For the index.
+  auto HashOf() const MR_REQUIRES(mutex_);
 
   const Clock& clock_;
   const Duration ttl_, negative_ttl_;
   const std::size_t capacity_;
   mutable Mutex mutex_;
-  std::unordered_map<std::string, Slot, StringHash, std::equal_to<>> slots_ MR_GUARDED_BY(mutex_);
-  std::list<const std::string*> order_ MR_GUARDED_BY(mutex_);  ///< keys of slots_, oldest first
-  std::unordered_map<std::string, TimePoint, StringHash, std::equal_to<>> complete_ MR_GUARDED_BY(mutex_);
-  std::unordered_map<std::string, KnownMarker, StringHash, std::equal_to<>> markers_ MR_GUARDED_BY(mutex_);
+  std::deque<Known> slots_ MR_GUARDED_BY(mutex_);
+  std::vector<Slot> free_ MR_GUARDED_BY(mutex_);
+  Slot hand_ MR_GUARDED_BY(mutex_) = 0;  ///< where eviction looks next
+  SlotIndex names_ MR_GUARDED_BY(mutex_);
+  std::vector<Directory> directories_ MR_GUARDED_BY(mutex_);  ///< those with names; others' places are in…
+  std::vector<DirectoryId> free_directories_ MR_GUARDED_BY(mutex_);
+  ByPath<DirectoryId> directory_ids_ MR_GUARDED_BY(mutex_);
+  ByPath<TimePoint> complete_ MR_GUARDED_BY(mutex_);
+  ByPath<KnownMarker> markers_ MR_GUARDED_BY(mutex_);
 };
 
 }  // namespace millrace::vfs

@@ -75,7 +75,7 @@ class DirectoryRename {
   };
 
   Status PublishBelow() {
-    for (const InodePtr& inode : core_.table.All()) {
+    for (const InodePtr& inode : core_.table.InUse()) {
       auto writer = core_.WriterOf(*inode);
       auto path = core_.table.PathOf(*inode);
       if (!writer || !path || !path->starts_with(record_.from)) continue;
@@ -322,11 +322,7 @@ class DirectoryRename {
 
   /// From here on everybody sees the new name.
   void MoveInodes() {
-    std::vector<std::pair<InodePtr, std::string>> below;
-    for (const InodePtr& inode : core_.table.All()) {
-      auto path = core_.table.PathOf(*inode);
-      if (path && path->starts_with(record_.from)) below.emplace_back(inode, path->substr(record_.from.size()));
-    }
+    const auto below = core_.table.FilesBelow(record_.from);
     if (InodePtr moved = core_.table.FindChild(from_.parent, from_.name)) {
       core_.table.Move(*moved, to_.parent, to_.name);
     } else if (InodePtr replaced = core_.table.FindChild(to_.parent, to_.name)) {
@@ -335,14 +331,14 @@ class DirectoryRename {
     Forget();
     core_.metadata.Put(from_.path, {.as_of = core_.clock.Now()});
     core_.metadata.Put(to_.path, {.state = Metadata::State::kDirectory, .as_of = core_.clock.Now()});
-    for (const auto& [inode, name] : below) {
-      if (inode->kind == Kind::kDirectory) continue;
+    for (const auto& [id, name] : below) {
       auto copied = copied_.find(name);
-      if (copied == copied_.end()) continue;
-      auto turn = turns_.find(inode->id);
+      auto inode = core_.table.Find(id);
+      if (copied == copied_.end() || !inode) continue;
+      auto turn = turns_.find(id);
       if (turn != turns_.end()) turn->second.Move(record_.to + name, copied->second.state.etag);
-      MutexLock lock(inode->mutex);
-      inode->LearnMove(copied->second.state);
+      MutexLock lock((*inode)->mutex);
+      (*inode)->LearnMove(copied->second.state);
     }
   }
 
