@@ -75,7 +75,8 @@ TEST(Dates, RoundTrip) {
 
 TEST(Dates, NonsenseIsRefused) {
   for (auto text : {"", "yesterday", "2013-13-01T00:00:00Z", "2013-02-30T00:00:00Z", "2013-02-01T25:00:00Z",
-                    "2013-05-24T00:00:00+02:00"})
+                    "2013-05-24T00:00:0", "2013-05-24T00:00:-1Z", "2013-05-24T00:00:-0Z", "2013-05-24", "20130524T0000",
+                    "2013-05-24T000000Z", " 2013-05-24T00:00:00Z", "T", "2013-", "2013-05-24T00:00:00+02:00"})
     EXPECT_FALSE(ParseIso8601(text)) << text;
   for (auto text : {"", "Fri, 24 Mai 2013 00:00:00 GMT", "Fri, 34 May 2013 00:00:00 GMT"})
     EXPECT_FALSE(ParseHttpDate(text)) << text;

@@ -168,9 +168,11 @@ std::string PercentEncode(std::string_view text, bool keep_slash) {
 }
 
 Result<std::string> PercentDecode(std::string_view text, bool plus_is_space) {
+  const std::size_t plain = std::min(text.find_first_of(plus_is_space ? "%+" : "%"), text.size());
   std::string decoded;
   decoded.reserve(text.size());
-  for (std::size_t i = 0; i < text.size(); ++i) {
+  decoded = text.substr(0, plain);
+  for (std::size_t i = plain; i < text.size(); ++i) {
     if (text[i] == '%') {
       unsigned value = 0;
       const char* digits = text.data() + i + 1;
