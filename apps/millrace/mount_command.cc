@@ -39,7 +39,7 @@ struct MountFlags {
   bool strict = false, allow_delete = false, allow_overwrite = false, no_delete = false, no_overwrite = false;
   uid_t uid = ::geteuid();
   gid_t gid = ::getegid();
-  int threads = 16, parallel_listing = 1, status_fd = -1;
+  int threads = 16, parallel_listing = 8, status_fd = -1;
 };
 
 Result<mode_t> ParseMode(const std::string& text, mode_t otherwise) {
@@ -406,7 +406,7 @@ void AddMount(CLI::App& app, Context& context) {
            "How far the kernel reads ahead (default 1MiB; needs root)");
   mount
       ->add_option("--parallel-listing", flags->parallel_listing,
-                   "Pieces of a long, slow listing to read at a time; for S3, not for MinIO")
+                   "Pieces of a long listing to read at a time, where pages are slow and it proves faster")
       ->check(CLI::Range(1, 16))
       ->capture_default_str();
   mount->add_option("--threads", flags->threads, "Requests served at a time")

@@ -64,18 +64,24 @@ class Usage:
 class Server:
     """A MinIO whose data stays in `folder`. Anybody may read and write: the raw figures need no signatures."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, millrace=None):
         folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.environment = dict(os.environ, AWS_ENDPOINT_URL=self.url, AWS_REGION="us-east-1",
                                 AWS_ACCESS_KEY_ID=ACCESS, AWS_SECRET_ACCESS_KEY=SECRET)
         self.environment.pop("AWS_CA_BUNDLE", None)  # rclone 1.60 does not start with it
-        self.process = subprocess.Popen(
+        self.process = self.start(folder, millrace)
+        self.usage = Usage(self.process.pid)
+        self.wait_until_up()
+
+    def start(self, folder, _):
+        return subprocess.Popen(
             [find("minio"), "server", "--quiet", str(folder / "minio"), "--address", f"127.0.0.1:{self.port}"],
             env=dict(os.environ, MINIO_ROOT_USER=ACCESS, MINIO_ROOT_PASSWORD=SECRET, MINIO_BROWSER="off"),
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.usage = Usage(self.process.pid)
+
+    def wait_until_up(self):
         wait_until("minio", lambda: self.curl("-o", os.devnull, "-f", self.url + "/minio/health/live").returncode == 0)
 
     def curl(self, *arguments, **options):
@@ -112,6 +118,22 @@ class Server:
     def stop(self):
         self.process.terminate()
         self.process.wait()
+
+
+class S3d(Server):
+    """Likewise `millrace s3d`: a server that lists with next to no work."""
+
+    def start(self, folder, millrace):
+        return subprocess.Popen(
+            [millrace, "s3d", "--root", str(folder / "s3d"), "--listen", f"127.0.0.1:{self.port}", "--anonymous",
+             "--no-sync", "--access-key", ACCESS], env=dict(os.environ, MILLRACE_S3D_SECRET_KEY=SECRET),
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def wait_until_up(self):
+        wait_until("s3d", lambda: listens(self.port))
+
+    def make_bucket(self, millrace):
+        subprocess.run([millrace, "--quiet", "mb", f"s3://{BUCKET}"], env=self.environment, check=True)
 
 
 class Proxy:

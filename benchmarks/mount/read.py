@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Reads and listings through `millrace mount`, beside s3fs and rclone mounts and the raw server, in one run.
 
-  read.py --build build/release --data DIR --prepare          fills a MinIO (a few minutes; DIR is kept)
+  read.py --build build/release --data DIR --prepare [NAME…]  fills a MinIO with all sets of data, or these (DIR is kept)
   read.py --build build/release --data DIR [--case NAME…] [--subject NAME…] [--repeat N] [-- MOUNT FLAGS…]
 
 Every run has a fresh mount. Printed are the best of the repeats, all of them, the daemon's CPU seconds a GiB (or in
-all, where no bytes matter) and its peak memory. Let nothing else run meanwhile. Needs minio, curl and fio; peers that
+all, where no bytes matter) and its peak memory. With `--server s3d`: `millrace s3d` instead of MinIO. Let nothing else run meanwhile. Needs minio, curl and fio; peers that
 are absent are left out.
 """
 import argparse
@@ -63,11 +63,11 @@ def make_tree(folder):
             (folder / f"dir-{i:03}" / f"key-{k:04}").write_bytes(b"0123456789")
 
 
-def prepare(server, millrace, data):
+def prepare(server, millrace, data, wanted):
     sets = {"big": make_big, "four": make_streams, "small": make_small, "flat": make_flat, "tree": make_tree}
     server.make_bucket(millrace)
     for name, make in sets.items():
-        if (data / f"{name}.ready").exists():
+        if (wanted and name not in wanted) or (data / f"{name}.ready").exists():
             continue
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
             make(pathlib.Path(folder))
@@ -316,7 +316,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", required=True)
     parser.add_argument("--data", required=True)
-    parser.add_argument("--prepare", action="store_true")
+    parser.add_argument("--prepare", nargs="*")
+    parser.add_argument("--server", choices=["minio", "s3d"], default="minio")
     parser.add_argument("--case", nargs="*", default=[*CASES, "cache"])
     parser.add_argument("--subject", nargs="*", default=["raw", "millrace", "s3fs", "rclone"])
     parser.add_argument("--repeat", type=int, default=3)
@@ -326,9 +327,10 @@ def main():
     args.proxy = os.path.join(args.build, "bin/delay_proxy")
     args.subject = [s for s in args.subject if s in ("raw", "millrace") or bench.find(s)]
     data = pathlib.Path(args.data)
-    with bench.stopping(bench.Server(data)) as server:
-        if args.prepare:
-            return prepare(server, args.millrace, data)
+    kind = bench.Server if args.server == "minio" else bench.S3d
+    with bench.stopping(kind(data, args.millrace)) as server:
+        if args.prepare is not None:
+            return prepare(server, args.millrace, data, args.prepare)
         point = data / "mnt"
         for case in args.case:
             disk_cache(args, server, point) if case == "cache" else run_case(case, args, server, point)

@@ -37,6 +37,8 @@ class Client::Loop {
   void Send(Request request, BodyTarget target, Call call, Completion done) MR_EXCLUDES(mutex_);
   Stats stats() const;
   int in_flight() const { return in_flight_.load(std::memory_order_relaxed); }
+  /// A completion of this loop is asking: nothing moves here until it ends.
+  bool is_asking() const { return thread_.get_id() == std::this_thread::get_id(); }
   void LimitActive(int most) {
     most_active_.store(std::clamp(most, 1, options_.max_connections), std::memory_order_relaxed);
     Wake();
@@ -564,7 +566,7 @@ Client::~Client() = default;
 
 /// The first of those with the least to do, so that one request after the other uses one connection.
 Client::Loop& Client::Idlest() const {
-  return **std::ranges::min_element(loops_, {}, [](const auto& loop) { return loop->in_flight(); });
+  return **std::ranges::min_element(loops_, {}, [](const auto& loop) { return loop->in_flight() + loop->is_asking(); });
 }
 
 void Client::Send(Request request, BodyTarget target, Call call, Completion done) {

@@ -3,8 +3,13 @@
 #include <algorithm>
 #include <set>
 
+#include "millrace/object/early_pages.h"
+
 namespace millrace::vfs {
 namespace {
+
+constexpr int kTrialRounds = 3;        ///< pages for each piece before a trial ends
+constexpr std::pair kBetter = {3, 4};  ///< of the time that a page took, at most so much is worth more pieces
 
 std::string_view FirstKey(const object::ListPage& page) {
   std::string_view object = page.objects.empty() ? std::string_view() : page.objects.front().key;
@@ -81,7 +86,7 @@ PageStream::PageStream(object::Store& store, const Clock& clock, std::string pre
 PageStream::~PageStream() {
   stop_.request_stop();
   MutexLock lock(mutex_);
-  while (asking_ > 0) changed_.Wait(mutex_);
+  while (running_ > 0) changed_.Wait(mutex_);
 }
 
 void PageStream::Start() { Ask(); }
@@ -91,7 +96,7 @@ PageStream::Piece* PageStream::NextToAsk() {
   for (Piece& piece : pieces_) {
     if (piece.asking || piece.done || piece.error) continue;
     const bool needed_now = &piece == &pieces_.front() && piece.pages.empty();
-    if (needed_now || (asking_ < options_.parallel && waiting_pages_ + asking_ < options_.most_ahead)) return &piece;
+    if (needed_now || (asking_ < trial_.pieces && waiting_pages_ + asking_ < options_.most_ahead)) return &piece;
   }
   return nullptr;
 }
@@ -100,59 +105,100 @@ void PageStream::Ask() {
   while (true) {
     object::ListRequest request{.prefix = prefix_, .delimiter = "/", .start_after = {}, .continuation = {}};
     Piece* piece = nullptr;
+    Asked* asked = nullptr;
     {
       MutexLock lock(mutex_);
       piece = NextToAsk();
       if (!piece) return;
       piece->asking = true;
-      ++asking_;
+      asked = &piece->pages.emplace_back(clock_.Now());
+      ++running_;
+      if (++asking_ == trial_.pieces && trial_.since == TimePoint()) trial_.since = asked->when;
       request.start_after = piece->after;
       request.continuation = piece->continuation;
     }
-    const TimePoint asked = clock_.Now();
-    store_.List(std::move(request), {.stop = stop_.get_token()}, [this, piece, asked](auto answer) {
-      {
-        MutexLock lock(mutex_);
-        Take(*piece, std::move(answer), asked);
-      }
-      if (!stop_.stop_requested()) Ask();
-      MutexLock lock(mutex_);
-      --asking_;
-      changed_.NotifyAll();
-    });
+    auto early = std::make_shared<bool>(false);
+    object::EarlyPages::List(
+        store_, std::move(request), {.stop = stop_.get_token()},
+        [this, piece, early](std::string continuation) {
+          *early = true;
+          AskNext(*piece, std::move(continuation));
+        },
+        [this, piece, asked, early](auto answer) {
+          {
+            MutexLock lock(mutex_);
+            Take(*piece, *asked, std::move(answer), *early);
+          }
+          if (!stop_.stop_requested()) Ask();
+          MutexLock lock(mutex_);
+          --running_;
+          changed_.NotifyAll();
+        });
   }
 }
 
-void PageStream::Take(Piece& piece, Result<object::ListPage> answer, TimePoint asked) {
-  piece.asking = false;
+/// The store has told where the page after one begins that is still being read.
+void PageStream::AskNext(Piece& piece, std::string continuation) {
+  {
+    MutexLock lock(mutex_);
+    --asking_;
+    piece.asking = false;
+    piece.continuation = std::move(continuation);
+  }
+  if (!stop_.stop_requested()) Ask();
+}
+
+/// `early`: the page after it may have been asked for, and may be here, already.
+void PageStream::Take(Piece& piece, Asked& asked, Result<object::ListPage> answer, bool early) {
   changed_.NotifyAll();
-  if (!answer) {
+  if (!early) {
+    piece.asking = false;
+    --asking_;
+  }
+  if (!answer && !piece.done) {
     piece.error = answer.error();
     return;
   }
-  object::ListPage page = *std::move(answer);
-  piece.continuation = std::exchange(page.continuation, "");
-  ++pages_seen_;
-  quickest_ = std::min<Duration>(quickest_, clock_.Now() - asked);
-  piece.done = piece.continuation.empty();
+  object::ListPage page = answer ? *std::move(answer) : object::ListPage();
+  if (!early) piece.continuation = page.continuation;
+  piece.done |= page.continuation.empty();
+  page.continuation.clear();
+  quickest_ = std::min<Duration>(quickest_, clock_.Now() - asked.when);
+  CountPage();
   if (!piece.until.empty()) {
     const std::size_t objects = page.objects.size(), prefixes = page.common_prefixes.size();
     std::erase_if(page.objects, [&](const auto& object) { return object.key > piece.until; });
     std::erase_if(page.common_prefixes, [&](const auto& name) { return name > piece.until; });
     piece.done |= page.objects.size() < objects || page.common_prefixes.size() < prefixes;
   } else if (!piece.done) {
-    Cut(page);
+    auto later = piece.pages.rbegin();
+    while (&*later != &asked && !later->here) ++later;
+    if (&*later == &asked) Cut(page);  // what came before this one is not looked at again
   }
-  piece.pages.push_back({std::move(page), asked, false});
+  asked.page = {std::move(page), asked.when, false};
+  asked.here = true;
   ++waiting_pages_;
+}
+
+/// Decides, when enough pages have come, whether more pieces shall be tried or fewer kept.
+void PageStream::CountPage() {
+  if (trial_.decided || trial_.since == TimePoint()) return;
+  if (++trial_.pages < std::max(options_.after_pages, kTrialRounds * trial_.pieces)) return;
+  const Duration each = (clock_.Now() - trial_.since) / trial_.pages;
+  const bool slow = quickest_ >= options_.slow_page;
+  const bool better = trial_.pieces == 1 || each * kBetter.second <= trial_.each_before * kBetter.first;
+  trial_.decided = !slow || !better || trial_.pieces >= options_.parallel;
+  if (!better) trial_.pieces /= 2;
+  if (trial_.decided) return;
+  trial_ = {.pieces = std::min(2 * trial_.pieces, options_.parallel), .each_before = each};
 }
 
 /// Makes pieces of what is behind a page of the last piece.
 void PageStream::Cut(const object::ListPage& page) {
   const int unfinished = static_cast<int>(std::ranges::count_if(pieces_, [](const Piece& p) { return !p.done; }));
-  const int most = options_.parallel - unfinished;
-  if (pages_seen_ < options_.after_pages || quickest_ < options_.slow_page || most <= 0) return;
-  constexpr int kPagesApart = 8;
+  const int most = trial_.pieces - unfinished;
+  if (trial_.pieces == 1 || most <= 0) return;
+  constexpr int kPagesApart = 4;
   for (std::string& cut : GuessCuts(prefix_, FirstKey(page), LastKey(page), kPagesApart, most)) {
     pieces_.back().until = cut;
     pieces_.emplace_back().after = std::move(cut);
@@ -161,7 +207,7 @@ void PageStream::Cut(const object::ListPage& page) {
 
 bool PageStream::Ready() const {
   const Piece& piece = pieces_.front();
-  return !piece.pages.empty() || piece.error || piece.done;
+  return piece.pages.empty() ? piece.error || piece.done : piece.pages.front().here || piece.error;
 }
 
 bool PageStream::ready() {
@@ -175,10 +221,16 @@ bool PageStream::AwaitPage(const object::Call& call) {
                                   : changed_.WaitUntil(mutex_, call.deadline.at(), call.stop, ready);
 }
 
+std::optional<Duration> PageStream::quickest_page() {
+  MutexLock lock(mutex_);
+  return quickest_ == Duration::max() ? std::nullopt : std::optional(quickest_);
+}
+
 std::optional<TimePoint> PageStream::Proof(const object::Call& call) {
   MutexLock lock(mutex_);
-  if (!AwaitPage(call) || pieces_.front().pages.empty()) return std::nullopt;
-  const Page& page = pieces_.front().pages.front();
+  const Pieces::iterator first = pieces_.begin();
+  if (!AwaitPage(call) || first->pages.empty() || !first->pages.front().here) return std::nullopt;
+  const Page& page = first->pages.front().page;
   if (page.page.objects.empty() && page.page.common_prefixes.empty()) return std::nullopt;
   return page.as_of;
 }
@@ -190,9 +242,9 @@ Result<PageStream::Page> PageStream::Next(const object::Call& call) {
     MutexLock lock(mutex_);
     while (true) {
       Piece& piece = pieces_.front();
-      if (!piece.pages.empty()) break;
+      if (!piece.pages.empty() && piece.pages.front().here) break;
       if (piece.error) return Fail(*piece.error);
-      if (piece.done && !piece.asking) {
+      if (piece.done && piece.pages.empty()) {
         if (pieces_.size() == 1) return Page{{}, clock_.Now(), true};
         pieces_.pop_front();
         continue;
@@ -202,7 +254,7 @@ Result<PageStream::Page> PageStream::Next(const object::Call& call) {
       }
     }
     Piece& piece = pieces_.front();
-    page = std::move(piece.pages.front());
+    page = std::move(piece.pages.front().page);
     piece.pages.pop_front();
     --waiting_pages_;
     page.last = piece.done && piece.pages.empty() && pieces_.size() == 1;

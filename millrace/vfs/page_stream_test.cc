@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <thread>
 
 #include "millrace/base/random.h"
+#include "millrace/base/sync.h"
 #include "millrace/object/blocking.h"
+#include "millrace/object/early_pages.h"
 #include "millrace/object/memory/memory_store.h"
 
 namespace millrace::vfs {
@@ -38,6 +41,81 @@ TEST(GuessCutsTest, AreAscendingAndBehindThePage) {
     }
   }
 }
+
+/// Lists another store's keys, each page on a thread of its own, after telling where the next one begins: pages
+/// overtake each other. Nothing else works.
+class EarlyStore final : public object::Store, public object::EarlyPages {
+ public:
+  explicit EarlyStore(object::Store& keys) : keys_(keys) {}
+  std::string Describe() const override { return "early:"; }
+
+  void ListEarly(object::ListRequest request, object::Call call, std::move_only_function<void(std::string)> next,
+                 object::Done<object::ListPage> done) override {
+    MutexLock lock(mutex_);
+    threads_.emplace_back([this, request = std::move(request), call = std::move(call), next = std::move(next),
+                           done = std::move(done)]() mutable {
+      auto page = object::List(keys_, request, call);
+      if (page && !page->continuation.empty()) next(page->continuation);
+      std::this_thread::yield();
+      done(std::move(page));
+    });
+  }
+  void List(object::ListRequest request, object::Call call, object::Done<object::ListPage> done) override {
+    keys_.List(std::move(request), std::move(call), std::move(done));
+  }
+
+  template <class T>
+  static void Refuse(object::Done<T> done) {
+    done(Fail(Code::kUnsupported, "only listings"));
+  }
+  using Text = std::string;
+  void Head(Text, object::Call, object::Done<std::optional<object::ObjectInfo>> done) override {
+    Refuse(std::move(done));
+  }
+  void Get(Text, object::GetOptions, MutableByteSpan, object::Call,
+           object::Done<std::optional<object::GetResult>> done) override {
+    Refuse(std::move(done));
+  }
+  void Put(Text, ByteSpan, object::PutOptions, object::Call, object::Done<object::PutResult> done) override {
+    Refuse(std::move(done));
+  }
+  void Delete(Text, object::Call, object::Done<void> done) override { Refuse(std::move(done)); }
+  void DeleteMany(std::vector<Text>, object::Call, object::Done<std::vector<object::DeleteFailure>> done) override {
+    Refuse(std::move(done));
+  }
+  void Copy(Text, Text, object::CopyOptions, object::Call, object::Done<object::PutResult> done) override {
+    Refuse(std::move(done));
+  }
+  void CreateMultipart(Text, object::PutOptions, object::Call, object::Done<Text> done) override {
+    Refuse(std::move(done));
+  }
+  void UploadPart(Text, Text, int, ByteSpan, object::Call, object::Done<object::PartInfo> done) override {
+    Refuse(std::move(done));
+  }
+  void CopyPart(Text, Text, int, Text, object::ByteRange, object::CopyOptions, object::Call,
+                object::Done<object::PartInfo> done) override {
+    Refuse(std::move(done));
+  }
+  void CompleteMultipart(Text, Text, std::vector<object::PartInfo>, object::PutOptions, object::Call,
+                         object::Done<object::PutResult> done) override {
+    Refuse(std::move(done));
+  }
+  void AbortMultipart(Text, Text, object::Call, object::Done<void> done) override { Refuse(std::move(done)); }
+  void ListParts(Text, Text, object::Call, object::Done<std::vector<object::PartInfo>> done) override {
+    Refuse(std::move(done));
+  }
+  void ListUploads(Text, object::Call, object::Done<std::vector<object::UploadInfo>> done) override {
+    Refuse(std::move(done));
+  }
+  Result<Text> Presign(std::string_view, std::string_view, Duration) override {
+    return Fail(Code::kUnsupported, "only listings");
+  }
+
+ private:
+  object::Store& keys_;
+  Mutex mutex_;
+  std::vector<std::jthread> threads_ MR_GUARDED_BY(mutex_);
+};
 
 /// All names below a prefix that a stream shows, in its order.
 Keys ReadAll(object::Store& store, const std::string& after, const std::string& until) {
@@ -89,6 +167,10 @@ TEST_P(PageStreamTest, ShowsEveryNameOnceInOrderHoweverKeysAreMade) {
   }
   const Keys all(expected.begin(), expected.end());
   EXPECT_EQ(ReadAll(*store, "", ""), all);
+  {
+    EarlyStore early(*store);
+    EXPECT_EQ(ReadAll(early, "", ""), all);
+  }
   const std::string from = all[random.Below(all.size() / 2)], to = all[all.size() / 2 + random.Below(all.size() / 2)];
   Keys middle;
   for (const std::string& name : all) {

@@ -74,9 +74,9 @@ struct Options {
   /// metadata_ttl.
   bool revalidate_open = true;
   std::size_t metadata_entries = 65'536;  ///< remembered at most, besides those of inodes in use
-  /// Pieces of a long directory that are listed at a time where pages are slow. For stores that list from any key as
-  /// cheaply as from the first (S3 does; MinIO walks the directory anew for each piece).
-  int parallel_listing = 1;
+  /// Pieces of a long directory that are listed at a time, at most, where pages are slow and that is faster: see
+  /// PageStream.
+  int parallel_listing = 8;
   std::uint64_t read_part_bytes = 8 * kMiB;
   std::uint64_t max_readahead = 128 * kMiB;  ///< of one file; all files together use at most half of the cache's memory
   std::uint64_t write_part_bytes = 8 * kMiB;

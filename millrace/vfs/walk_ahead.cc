@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kInOrder = 2;  ///< directories read in order before others are begun
 constexpr std::size_t kMostParents = 16, kMostChildren = 16'384;
-constexpr std::size_t kMostBegun = 16;
+constexpr std::size_t kMostBegun = 24;
 constexpr int kPagesAhead = 2;  ///< of a listing that nobody reads yet
 
 }  // namespace
@@ -48,6 +48,7 @@ std::shared_ptr<PageStream> WalkAhead::Take(const std::string& directory) {
   std::shared_ptr<PageStream> stream;
   if (auto found = FindBegun(directory); found != begun_.end()) {
     if (clock_.Now() - found->when < options_.trust) stream = found->stream;
+    if (auto took = found->stream->quickest_page()) slow_ = *took >= PageStream::kSlowPage;
     dropped.splice(dropped.end(), begun_, found);
   }
   auto children = FindChildren(DirectoryOf(std::string_view(directory).substr(0, directory.size() - 1)));
@@ -66,7 +67,8 @@ std::shared_ptr<PageStream> WalkAhead::Take(const std::string& directory) {
 }
 
 void WalkAhead::BeginNext(const Children& children, AllBegun& dropped) {
-  const std::size_t end = std::min(children.keys.size(), children.next + options_.ahead);
+  const std::size_t end =
+      std::min(children.keys.size(), children.next + (slow_ ? options_.ahead_slow : options_.ahead));
   for (std::size_t i = children.next; i < end; ++i) {
     const std::string& key = children.keys[i];
     if (FindBegun(key) != begun_.end()) continue;

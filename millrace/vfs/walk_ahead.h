@@ -24,9 +24,10 @@ namespace millrace::vfs {
 class WalkAhead {
  public:
   struct Options {
-    Duration trust{};       ///< how old a listing may be when it is read; zero: nothing is begun
-    int parallel = 1;       ///< see PageStream
-    std::size_t ahead = 3;  ///< listings begun at a time in one directory
+    Duration trust{};             ///< how old a listing may be when it is read; zero: nothing is begun
+    int parallel = 1;             ///< see PageStream
+    std::size_t ahead = 3;        ///< listings begun at a time in one directory,
+    std::size_t ahead_slow = 12;  ///< where their pages take PageStream::kSlowPage and more
   };
   /// Store and clock must outlive this.
   WalkAhead(object::Store& store, const Clock& clock, Options options)
@@ -65,6 +66,7 @@ class WalkAhead {
   const Clock& clock_;
   const Options options_;
   Mutex mutex_;
+  bool slow_ MR_GUARDED_BY(mutex_) = false;     ///< the last listing that was begun ahead and read
   AllChildren children_ MR_GUARDED_BY(mutex_);  ///< latest first
   AllBegun begun_ MR_GUARDED_BY(mutex_);        ///< oldest first
 };

@@ -319,7 +319,8 @@ void S3Store::GetNothing(std::string key, GetOptions options, std::size_t room, 
               });
 }
 
-void S3Store::List(ListRequest request, Call call, Done<ListPage> done) {
+void S3Store::ListEarly(ListRequest request, Call call, std::move_only_function<void(std::string)> next,
+                        Done<ListPage> done) {
   if (request.max_keys < 1 || request.max_keys > 1000) {
     return done(Fail(Code::kInvalidArgument, "a page has 1 to 1000 keys, not {}", request.max_keys));
   }
@@ -332,15 +333,19 @@ void S3Store::List(ListRequest request, Call call, Done<ListPage> done) {
   add("delimiter", request.delimiter);
   add("start-after", request.start_after);
   add("continuation-token", request.continuation);
-  Run<ListPage>(std::move(operation), std::move(call), std::move(done),
-                [after = std::move(request.start_after)](Outcome outcome) -> Result<ListPage> {
-                  if (!outcome.response) return Fail(outcome.response.error());
-                  ListPage page = MR_TRY(ParseListPage(outcome.response->body));
-                  // Servers differ on prefixes that begin before start-after but have keys beyond it.
-                  std::erase_if(page.common_prefixes, [&](const std::string& prefix) { return prefix <= after; });
-                  std::erase_if(page.objects, [&](const ObjectInfo& object) { return object.key <= after; });
-                  return page;
-                });
+  Run<ListPage>(
+      std::move(operation), std::move(call), std::move(done),
+      [after = std::move(request.start_after), next = std::move(next)](Outcome outcome) mutable -> Result<ListPage> {
+        if (!outcome.response) return Fail(outcome.response.error());
+        if (std::string token = next ? PeekContinuation(outcome.response->body) : ""; !token.empty()) {
+          next(std::move(token));
+        }
+        ListPage page = MR_TRY(ParseListPage(outcome.response->body));
+        // Servers differ on prefixes that begin before start-after but have keys beyond it.
+        std::erase_if(page.common_prefixes, [&](const std::string& prefix) { return prefix <= after; });
+        std::erase_if(page.objects, [&](const ObjectInfo& object) { return object.key <= after; });
+        return page;
+      });
 }
 
 void S3Store::ListVersions(VersionsRequest request, Call call, Done<VersionsPage> done) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "millrace/object/early_pages.h"
 #include "millrace/object/s3/dispatcher.h"
 #include "millrace/object/s3/in_flight.h"
 #include "millrace/object/s3/session.h"
@@ -14,7 +15,7 @@
 
 namespace millrace::object::s3 {
 
-class S3Store final : public Store {
+class S3Store final : public Store, public EarlyPages {
  public:
   S3Store(std::shared_ptr<Endpoint::Session> session, std::string bucket)
       : session_(std::move(session)), bucket_(std::move(bucket)) {}
@@ -29,7 +30,11 @@ class S3Store final : public Store {
              Done<std::optional<GetResult>> done) override;
   void HeadPart(std::string key, std::string etag, int number, Call call,
                 Done<std::optional<std::uint64_t>> done) override;
-  void List(ListRequest request, Call call, Done<ListPage> done) override;
+  void List(ListRequest request, Call call, Done<ListPage> done) override {
+    ListEarly(std::move(request), std::move(call), nullptr, std::move(done));
+  }
+  void ListEarly(ListRequest request, Call call, std::move_only_function<void(std::string)> next,
+                 Done<ListPage> done) override;
   void ListVersions(VersionsRequest request, Call call, Done<VersionsPage> done) override;
   void Put(std::string key, ByteSpan body, PutOptions options, Call call, Done<PutResult> done) override;
   void PutFrom(std::string key, Source& body, PutOptions options, Call call, Done<PutResult> done) override;

@@ -10,6 +10,7 @@
 #include "millrace/base/digest.h"
 #include "millrace/http/testing/scripted_server.h"
 #include "millrace/object/blocking.h"
+#include "millrace/object/early_pages.h"
 #include "millrace/object/s3/checksums.h"
 #include "millrace/object/s3/session.h"
 
@@ -254,6 +255,33 @@ TEST_F(S3StoreTest, DestructionEndsTheWaitForARetryAndRunsTheCompletion) {
   clock_.AwaitSleepers(1);
   store_.reset();
   EXPECT_EQ(code, Code::kCancelled);
+}
+
+TEST_F(S3StoreTest, TheNextPageCanBeAskedForWhileOneIsRead) {
+  std::atomic<int> asked = 0;
+  Serve([&](const Seen&) -> Reply {
+    const bool last = ++asked == 2;
+    return {
+        Answer(200, fmt::format("<ListBucketResult><IsTruncated>{}</IsTruncated>{}<Contents><Key>k{}</Key>"
+                                "<LastModified>2026-01-01T00:00:00.000Z</LastModified><Size>1</Size></Contents>"
+                                "</ListBucketResult>",
+                                !last, last ? "" : "<NextContinuationToken>t</NextContinuationToken>", asked.load()))};
+  });
+  std::promise<Result<ListPage>> first, second;
+  EarlyPages::List(
+      *store_, {}, {},
+      [&](std::string token) {
+        EXPECT_EQ(token, "t");
+        EarlyPages::List(
+            *store_, {.continuation = token}, {}, [](std::string) { ADD_FAILURE() << "there is no third"; },
+            [&](auto page) { second.set_value(std::move(page)); });
+      },
+      [&](auto page) { first.set_value(std::move(page)); });
+  auto page = first.get_future().get();
+  ASSERT_TRUE(page) << page.error().ToString();
+  EXPECT_EQ(page->objects.at(0).key, "k1");
+  EXPECT_EQ(page->continuation, "t");
+  EXPECT_EQ(second.get_future().get()->objects.at(0).key, "k2");
 }
 
 TEST_F(S3StoreTest, AnErrorWithin200IsAnError) {

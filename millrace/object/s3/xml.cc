@@ -90,6 +90,16 @@ Result<ListPage> ParseListPage(std::string_view body) {
   return page;
 }
 
+std::string PeekContinuation(std::string_view body) {
+  // Within a name, markup would be escaped.
+  constexpr std::string_view kBegin = "<NextContinuationToken>", kMore = "<IsTruncated>true</IsTruncated>";
+  const std::size_t at = body.find(kBegin);
+  if (at == body.npos || body.find(kMore) == body.npos) return {};
+  const std::string_view token = body.substr(at + kBegin.size());
+  const std::size_t end = token.find_first_of("<&\r");
+  return std::string(end != token.npos && token[end] == '<' ? token.substr(0, end) : "");
+}
+
 Result<VersionsPage> ParseVersionsPage(std::string_view body) {
   xml::Document document = MR_TRY(Parse(body, {"ListVersionsResult"}));
   Names names(document.root());

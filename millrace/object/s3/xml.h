@@ -21,6 +21,8 @@ bool IsErrorDocument(std::string_view body);
 
 /// The functions below fail with kCorrupt when the body is not the document they expect.
 Result<ListPage> ParseListPage(std::string_view body);
+/// What its continuation will be, from a glance at the text; empty where that does not tell.
+std::string PeekContinuation(std::string_view body);
 Result<VersionsPage> ParseVersionsPage(std::string_view body);
 Result<std::string> ParseUploadId(std::string_view body);
 /// ETag and checksum of CopyObject, UploadPartCopy and CompleteMultipartUpload answers.

@@ -9,6 +9,18 @@ namespace {
 
 constexpr std::string_view kHead = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
 
+TEST(PeekContinuationTest, TellsOnlyWhatIsCertain) {
+  const std::string more = "<IsTruncated>true</IsTruncated>",
+                    token = "<NextContinuationToken>1/a b==</NextContinuationToken>";
+  EXPECT_EQ(PeekContinuation("<ListBucketResult>" + token + more), "1/a b==");
+  EXPECT_EQ(PeekContinuation(more + "<Key>x</Key>" + token), "1/a b==");
+  for (const std::string& body : {std::string(), more, token, token + "<IsTruncated>false</IsTruncated>",
+                                  more + "<NextContinuationToken>a&amp;b</NextContinuationToken>",
+                                  more + "<NextContinuationToken>cut", more + "&lt;NextContinuationToken&gt;a&lt;"}) {
+    EXPECT_EQ(PeekContinuation(body), "") << body;
+  }
+}
+
 TEST(ListPage, IsDecodedWhereTheAnswerSaysItIsEncoded) {
   auto page = ParseListPage(std::string(kHead) + R"(
     <ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">
