@@ -55,10 +55,16 @@ class Usage:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") - self.begin
 
     def peak_mb(self):
+        return self.memory("VmHWM") / MB
+
+    def resident(self):
+        return self.memory("VmRSS")
+
+    def memory(self, field):
         for line in (self.proc / "status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024 / MB
-        return 0.0
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) * 1024
+        return 0
 
 
 class Server:

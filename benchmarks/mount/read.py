@@ -312,13 +312,30 @@ def disk_cache(args, server, point):
           f"CPU {cpu:.2f} s/GiB, mounted in {ready * 1000:.0f} ms")
 
 
+def memory(args, server, point):
+    """What the daemon's resident memory grows by for each name that the kernel remembers."""
+    half = TREE_DIRS // 2
+    for _ in range(args.repeat):
+        flags = ["--read-only", *args.mount_flags]
+        with bench.stopping(bench.mount("millrace", args.millrace, server.url, point, server.environment,
+                                        *flags)) as mounted:
+            def walk(first, last):
+                folders = [str(mounted.point / f"tree/dir-{i:03}") for i in range(first, last)]
+                expect(lines_of("find", *folders, "-type", "f"), (last - first) * TREE_FILES)
+                return mounted.usage.resident()
+            empty = mounted.usage.resident()
+            middle, full = walk(0, half), walk(half, TREE_DIRS)
+            print(f"memory      {(middle - empty) / half / TREE_FILES:.0f} bytes a name for the first {half * TREE_FILES:,}, "
+                  f"{(full - middle) / (TREE_DIRS - half) / TREE_FILES:.0f} for as many more", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", required=True)
     parser.add_argument("--data", required=True)
     parser.add_argument("--prepare", nargs="*")
     parser.add_argument("--server", choices=["minio", "s3d"], default="minio")
-    parser.add_argument("--case", nargs="*", default=[*CASES, "cache"])
+    parser.add_argument("--case", nargs="*", default=[*CASES, "cache", "memory"])
     parser.add_argument("--subject", nargs="*", default=["raw", "millrace", "s3fs", "rclone"])
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("mount_flags", nargs="*")
@@ -333,7 +350,8 @@ def main():
             return prepare(server, args.millrace, data, args.prepare)
         point = data / "mnt"
         for case in args.case:
-            disk_cache(args, server, point) if case == "cache" else run_case(case, args, server, point)
+            special = {"cache": disk_cache, "memory": memory}.get(case)
+            special(args, server, point) if special else run_case(case, args, server, point)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <set>
 #include <thread>
 
@@ -42,24 +43,11 @@ TEST(GuessCutsTest, AreAscendingAndBehindThePage) {
   }
 }
 
-/// Lists another store's keys, each page on a thread of its own, after telling where the next one begins: pages
-/// overtake each other. Nothing else works.
-class EarlyStore final : public object::Store, public object::EarlyPages {
+/// Lists another store's keys; nothing else works.
+class ListsOnly : public object::Store {
  public:
-  explicit EarlyStore(object::Store& keys) : keys_(keys) {}
-  std::string Describe() const override { return "early:"; }
-
-  void ListEarly(object::ListRequest request, object::Call call, std::move_only_function<void(std::string)> next,
-                 object::Done<object::ListPage> done) override {
-    MutexLock lock(mutex_);
-    threads_.emplace_back([this, request = std::move(request), call = std::move(call), next = std::move(next),
-                           done = std::move(done)]() mutable {
-      auto page = object::List(keys_, request, call);
-      if (page && !page->continuation.empty()) next(page->continuation);
-      std::this_thread::yield();
-      done(std::move(page));
-    });
-  }
+  explicit ListsOnly(object::Store& keys) : keys_(keys) {}
+  std::string Describe() const override { return "lists:"; }
   void List(object::ListRequest request, object::Call call, object::Done<object::ListPage> done) override {
     keys_.List(std::move(request), std::move(call), std::move(done));
   }
@@ -111,10 +99,49 @@ class EarlyStore final : public object::Store, public object::EarlyPages {
     return Fail(Code::kUnsupported, "only listings");
   }
 
- private:
+ protected:
   object::Store& keys_;
+};
+
+/// Lists each page on a thread of its own, after telling where the next one begins: pages overtake each other.
+class EarlyStore final : public ListsOnly, public object::EarlyPages {
+ public:
+  using ListsOnly::ListsOnly;
+  void ListEarly(object::ListRequest request, object::Call call, std::move_only_function<void(std::string)> next,
+                 object::Done<object::ListPage> done) override {
+    MutexLock lock(mutex_);
+    threads_.emplace_back([this, request = std::move(request), call = std::move(call), next = std::move(next),
+                           done = std::move(done)]() mutable {
+      auto page = object::List(keys_, request, call);
+      if (page && !page->continuation.empty()) next(page->continuation);
+      std::this_thread::yield();
+      done(std::move(page));
+    });
+  }
+
+ private:
   Mutex mutex_;
   std::vector<std::jthread> threads_ MR_GUARDED_BY(mutex_);
+};
+
+/// Answers when told to.
+class HeldStore final : public ListsOnly {
+ public:
+  using ListsOnly::ListsOnly;
+  void List(object::ListRequest request, object::Call, object::Done<object::ListPage> done) override {
+    held_.push_back([this, request = std::move(request), done = std::move(done)]() mutable {
+      keys_.List(std::move(request), {}, std::move(done));
+    });
+  }
+  std::size_t held() const { return held_.size(); }
+  void Answer() {
+    auto first = std::move(held_.front());
+    held_.pop_front();
+    first();
+  }
+
+ private:
+  std::deque<std::move_only_function<void()>> held_;
 };
 
 /// All names below a prefix that a stream shows, in its order.
@@ -179,6 +206,54 @@ TEST_P(PageStreamTest, ShowsEveryNameOnceInOrderHoweverKeysAreMade) {
   Keys got = ReadAll(*store, from, to);
   std::erase(got, from);  // a common prefix that begins before the range
   EXPECT_EQ(got, middle);
+}
+
+struct Server {
+  std::chrono::milliseconds
+      page{};  ///< what the requests that wait take together, or each where it has one machine only
+  bool one_machine = false;
+};
+
+/// How many pages the store was asked for at the same time, at most: in all, and in the second half.
+std::pair<std::size_t, std::size_t> AskedAtOnce(Server server) {
+  constexpr std::size_t kKeys = 60'000;
+  auto keys = object::MakeMemoryStore();
+  for (std::size_t i = 0; i < kKeys; ++i) EXPECT_TRUE(object::Put(*keys, fmt::format("d/key-{:06}", i), {}, {}));
+  HeldStore store(*keys);
+  FakeClock clock;
+  PageStream stream(store, clock, "d/", "", "", {.parallel = 8});
+  stream.Start();
+  std::size_t most = 0, late = 0, names = 0;
+  for (bool last = false; !last;) {
+    while (!stream.ready()) {
+      const std::size_t asked = store.held();
+      most = std::max(most, asked);
+      if (names > kKeys / 2) late = std::max(late, asked);
+      clock.Advance(server.one_machine ? server.page * static_cast<int>(asked) : server.page);
+      for (std::size_t i = 0; i < asked; ++i) store.Answer();
+    }
+    auto page = stream.Next({});
+    EXPECT_TRUE(page);
+    if (!page) break;
+    names += page->page.objects.size();
+    last = page->last;
+  }
+  EXPECT_EQ(names, kKeys);
+  return {most, late};
+}
+
+TEST(PageStreamTrialTest, ADistantServerIsAskedForManyPagesAtOnce) {
+  EXPECT_EQ(AskedAtOnce({.page = std::chrono::milliseconds(30)}).first, 8u);
+}
+
+TEST(PageStreamTrialTest, AServerThatOnlyDividesItsWorkIsNotAskedForMoreForLong) {
+  auto [most, late] = AskedAtOnce({.page = std::chrono::milliseconds(30), .one_machine = true});
+  EXPECT_EQ(most, 2u);
+  EXPECT_EQ(late, 1u);
+}
+
+TEST(PageStreamTrialTest, AQuickServerIsAskedForOnePageAfterTheOther) {
+  EXPECT_EQ(AskedAtOnce({.page = std::chrono::milliseconds(15)}).first, 1u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Keys, PageStreamTest, testing::Range(0, 8));
