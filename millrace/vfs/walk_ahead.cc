@@ -59,6 +59,8 @@ std::shared_ptr<PageStream> WalkAhead::Take(const std::string& directory) {
     if (place < keys.size() && keys[place] == directory) {
       children->in_order = place == children->next ? children->in_order + 1 : 0;
       children->next = place + 1;
+      const TimePoint now = clock_.Now();
+      children->pace = now - std::exchange(children->last_read, now);
       if (children->in_order >= kInOrder) BeginNext(*children, dropped);
     }
   }
@@ -67,8 +69,12 @@ std::shared_ptr<PageStream> WalkAhead::Take(const std::string& directory) {
 }
 
 void WalkAhead::BeginNext(const Children& children, AllBegun& dropped) {
-  const std::size_t end =
-      std::min(children.keys.size(), children.next + (slow_ ? options_.ahead_slow : options_.ahead));
+  std::size_t ahead = options_.ahead;
+  if (slow_) {
+    const auto in_time = static_cast<std::size_t>(options_.trust / 2 / std::max<Duration>(children.pace, Duration(1)));
+    ahead = std::max(ahead, std::min(options_.ahead_slow, in_time));
+  }
+  const std::size_t end = std::min(children.keys.size(), children.next + ahead);
   for (std::size_t i = children.next; i < end; ++i) {
     const std::string& key = children.keys[i];
     if (FindBegun(key) != begun_.end()) continue;

@@ -24,10 +24,11 @@ namespace millrace::vfs {
 class WalkAhead {
  public:
   struct Options {
-    Duration trust{};             ///< how old a listing may be when it is read; zero: nothing is begun
-    int parallel = 1;             ///< see PageStream
-    std::size_t ahead = 3;        ///< listings begun at a time in one directory,
-    std::size_t ahead_slow = 12;  ///< where their pages take PageStream::kSlowPage and more
+    Duration trust{};       ///< how old a listing may be when it is read; zero: nothing is begun
+    int parallel = 1;       ///< see PageStream
+    std::size_t ahead = 3;  ///< listings begun at a time in one directory,
+    std::size_t ahead_slow =
+        12;  ///< where pages take PageStream::kSlowPage and more, as far as all will be read in time
   };
   /// Store and clock must outlive this.
   WalkAhead(object::Store& store, const Clock& clock, Options options)
@@ -49,6 +50,8 @@ class WalkAhead {
     std::vector<std::string> keys;  ///< ascending
     std::size_t next = 0;           ///< behind the last one read
     int in_order = 0;               ///< so many were read one after another
+    TimePoint last_read;
+    Duration pace{};  ///< between the last two
   };
   struct Begun {
     std::string directory;
