@@ -39,7 +39,7 @@ struct MountFlags {
   bool strict = false, allow_delete = false, allow_overwrite = false, no_delete = false, no_overwrite = false;
   uid_t uid = ::geteuid();
   gid_t gid = ::getegid();
-  int threads = 16, parallel_listing = 8, status_fd = -1;
+  int threads = 16, parallel_listing = 1, status_fd = -1;
 };
 
 Result<mode_t> ParseMode(const std::string& text, mode_t otherwise) {

@@ -76,7 +76,7 @@ struct Options {
   std::size_t metadata_entries = 65'536;  ///< remembered at most, besides those of inodes in use
   /// Pieces of a long directory that are listed at a time, at most, where pages are slow and that is faster: see
   /// PageStream.
-  int parallel_listing = 8;
+  int parallel_listing = 1;
   std::uint64_t read_part_bytes = 8 * kMiB;
   std::uint64_t max_readahead = 128 * kMiB;  ///< of one file; all files together use at most half of the cache's memory
   std::uint64_t write_part_bytes = 8 * kMiB;
