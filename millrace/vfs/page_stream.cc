@@ -120,10 +120,7 @@ void PageStream::Ask() {
     auto early = std::make_shared<bool>(false);
     object::EarlyPages::List(
         store_, std::move(request), {.stop = stop_.get_token()},
-        [this, piece, early](std::string continuation) {
-          *early = true;
-          AskNext(*piece, std::move(continuation));
-        },
+        [this, piece, early](std::string continuation) { *early = AskNext(*piece, std::move(continuation)); },
         [this, piece, asked, early](auto answer) {
           {
             MutexLock lock(mutex_);
@@ -137,15 +134,17 @@ void PageStream::Ask() {
   }
 }
 
-/// The store has told where the page after one begins that is still being read.
-void PageStream::AskNext(Piece& piece, std::string continuation) {
+/// The store has told where the page after one begins that is still being read. False where the one may be the last.
+bool PageStream::AskNext(Piece& piece, std::string continuation) {
   {
     MutexLock lock(mutex_);
+    if (!piece.until.empty()) return false;
     --asking_;
     piece.asking = false;
     piece.continuation = std::move(continuation);
   }
   if (!stop_.stop_requested()) Ask();
+  return true;
 }
 
 /// `early`: the page after it may have been asked for, and may be here, already.
@@ -185,7 +184,7 @@ void PageStream::CountPage() {
   if (trial_.decided || trial_.since == TimePoint()) return;
   if (++trial_.pages < std::max(options_.after_pages, kTrialRounds * trial_.pieces)) return;
   const Duration each = (clock_.Now() - trial_.since) / trial_.pages;
-  const bool slow = quickest_ >= options_.slow_page;
+  const bool slow = trial_.pieces > 1 || each >= options_.slow_page;
   const bool better = trial_.pieces == 1 || each * kBetter.second <= trial_.each_before * kBetter.first;
   trial_.decided = !slow || !better || trial_.pieces >= options_.parallel;
   if (!better) trial_.pieces /= 2;

@@ -37,7 +37,7 @@ class PageStream {
     int parallel = 1;     ///< pieces listed at a time, at most
     int most_ahead = 40;  ///< pages
     int after_pages = 2;  ///< so many pages come one after another before pieces are made
-    /// Pieces are made where even the quickest page takes so long: elsewhere there is little to gain.
+    /// Pieces are made where a page takes so long: elsewhere there is little to gain.
     Duration slow_page = kSlowPage;
   };
   struct Page {
@@ -84,7 +84,7 @@ class PageStream {
   bool AwaitPage(const object::Call& call) MR_REQUIRES(mutex_);
   void Ask() MR_EXCLUDES(mutex_);
   Piece* NextToAsk() MR_REQUIRES(mutex_);
-  void AskNext(Piece& piece, std::string continuation) MR_EXCLUDES(mutex_);
+  bool AskNext(Piece& piece, std::string continuation) MR_EXCLUDES(mutex_);
   void Take(Piece& piece, Asked& asked, Result<object::ListPage> answer, bool early) MR_REQUIRES(mutex_);
   void Cut(const object::ListPage& page) MR_REQUIRES(mutex_);
   void CountPage() MR_REQUIRES(mutex_);
