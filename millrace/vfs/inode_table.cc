@@ -76,11 +76,9 @@ InodePtr InodeTable::Use(Slot slot) {
   if (InodePtr inode = used.handle.lock()) return inode;
   if (!used.inode) {
     const Record& record = records_[slot];
-    used.inode = std::make_unique<Inode>(IdOf(slot), record.kind);
-    MutexLock lock(used.inode->mutex);
-    used.inode->told = record.told.Unpack();
-    if (record.pages) used.inode->pages_etag = used.inode->told.etag;
-    if (auto changed = changed_.find(slot); changed != changed_.end()) used.inode->changed = changed->second;
+    auto changed = changed_.find(slot);
+    used.inode = std::make_unique<Inode>(IdOf(slot), record.kind, record.told.Unpack(), record.pages,
+                                         changed == changed_.end() ? std::nullopt : std::optional(changed->second));
   }
   InodePtr inode(used.inode.get(), [this, slot](Inode*) { Release(slot); });
   used.handle = inode;

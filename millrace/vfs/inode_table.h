@@ -22,7 +22,11 @@ class Writer;
 
 /// A file or directory that somebody uses. The place in the tree belongs to the InodeTable; what is here to `mutex`.
 struct Inode {
-  Inode(InodeId i, Kind k) : id(i), kind(k) {}
+  explicit Inode(InodeId i, Kind k, Metadata state = {}, bool may_keep_pages = false,
+                 std::optional<WallTime> when_changed = {})
+      : id(i), kind(k), told(std::move(state)), changed(when_changed) {
+    if (may_keep_pages) pages_etag = told.etag;
+  }
   const InodeId id;
   const Kind kind;
 
