@@ -82,15 +82,16 @@ InodePtr InodeTable::Use(Slot slot) {
   }
   InodePtr inode(used.inode.get(), [this, slot](Inode*) { Release(slot); });
   used.handle = inode;
+  ++used.handles;
   return inode;
 }
 
-/// Somebody's last InodePtr has gone; by now there may be others.
+/// A handle has expired; by now there may be others.
 void InodeTable::Release(Slot slot) {
   Gone gone;
   MutexLock lock(mutex_);
   auto used = in_use_.find(slot);
-  if (used == in_use_.end() || !used->second.handle.expired()) return;
+  if (--used->second.handles > 0) return;
   if (Fold(slot, *used->second.inode)) {
     gone.push_back(std::move(used->second.inode));
     in_use_.erase(used);
@@ -116,7 +117,7 @@ void InodeTable::RemoveUnused(Slot slot, Gone& gone) {
   Record& record = records_[slot];
   if (slot == kRoot || !record.used || record.lookups > 0 || record.children > 0) return;
   if (auto used = in_use_.find(slot); used != in_use_.end()) {
-    if (!used->second.handle.expired()) return;
+    if (used->second.handles > 0) return;
     gone.push_back(std::move(used->second.inode));
     in_use_.erase(used);
   }

@@ -129,6 +129,7 @@ class InodeTable {
   struct Used {
     std::unique_ptr<Inode> inode;
     std::weak_ptr<Inode> handle;  ///< expired: it has a writer, or is about to be folded
+    int handles = 0;              ///< made and not released yet: an expired one's last user may still be on its way out
   };
   using Gone = std::vector<std::unique_ptr<Inode>>;  ///< to be destroyed without the lock: the end of a writer waits
 

@@ -344,7 +344,7 @@ void Writer::Discard() {
   MutexLock lock(mutex_);
   kept_ = false;
   // The content goes at once, but the upload is still to be aborted: by us, or whoever finds its record.
-  if (!upload_id_.empty() && staged_ && SaveUpload()) {
+  if (!upload_key_.empty() && staged_ && SaveUpload()) {
     staged_->Release();
     if (previous_) previous_->Unsave();
     previous_.reset();
