@@ -134,8 +134,9 @@ Result<WallTime> ParseIso8601(std::string_view text) {
       rest.remove_prefix(good ? 1 : 0);
     }
     unsigned value = 0;
-    const char* end = std::from_chars(rest.data(), rest.data() + std::min(digits, rest.size()), value).ptr;
-    good = good && end - rest.data() == static_cast<std::ptrdiff_t>(digits);
+    const std::string_view number = rest.substr(0, digits);
+    const char* end = std::from_chars(number.data(), number.data() + number.size(), value).ptr;
+    good = good && number.size() == digits && end == number.data() + number.size();
     rest.remove_prefix(good ? digits : 0);
     return static_cast<int>(value);
   };

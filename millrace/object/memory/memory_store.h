@@ -21,9 +21,8 @@ struct MemoryStoreOptions {
   Clock* clock = &SystemClock();  ///< must outlive the store
 };
 
-/// Keeps the whole Store contract. ETags count up from 1, unless told otherwise, so two versions never share one and runs
-/// repeat exactly.
-/// Holds objects and parts of unfinished uploads in full; nothing bounds them but the caller.
+/// Keeps the whole Store contract. ETags count up from 1, unless told otherwise, so two versions never share one and
+/// runs repeat exactly. Holds objects and parts of unfinished uploads in full; nothing bounds them but the caller.
 std::shared_ptr<Store> MakeMemoryStore(MemoryStoreOptions options = {});
 
 }  // namespace millrace::object
