@@ -196,14 +196,14 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
     if (auto set = mount::SetReadAhead(point, flags.read_ahead); !set) {
       log.Debug("the kernel's readahead stays as it is", {{"reason", set.error()}});
     }
+    caretaker.emplace(  // before anybody is told that there is a daemon, and sends it SIGHUP
+        manager, flags.log_file, [point] { return mount::QueryDaemon(point).has_value(); },
+        [&connection] { return connection->ReloadCredentials(); }, log);
     if (flags.status_fd >= 0) {
       detached = mount::BecomeDaemon(UniqueFd(flags.status_fd), flags.log_file);
     } else if (!context.globals.quiet) {
       fmt::print(stderr, "{} is mounted on {}; Ctrl-C unmounts\n", flags.url, point);
     }
-    caretaker.emplace(
-        manager, flags.log_file, [point] { return mount::QueryDaemon(point).has_value(); },
-        [&connection] { return connection->ReloadCredentials(); }, log);
     manager.Ready(fmt::format("{} is mounted on {}", flags.url, point));
   };
   Status served = server->Serve(live, context.stop);

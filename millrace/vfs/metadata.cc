@@ -93,7 +93,7 @@ class Decoder {
   template <class T>
   T Take() {
     T value;
-    std::memcpy(&value, bytes_.data(), sizeof value);
+    bytes_.copy(reinterpret_cast<char*>(&value), sizeof value);
     bytes_.remove_prefix(sizeof value);
     return value;
   }

@@ -141,7 +141,9 @@ MetadataCache::Slot MetadataCache::TakeSlot() {
     slots_.emplace_back();
     return static_cast<Slot>(slots_.size() - 1);
   }
-  auto advance = [&] { return std::exchange(hand_, hand_ + 1 == slots_.size() ? 0 : hand_ + 1); };
+  auto advance = [this]() MR_NO_THREAD_SAFETY_ANALYSIS {
+    return std::exchange(hand_, hand_ + 1 == slots_.size() ? 0 : hand_ + 1);
+  };
   Slot slot = advance();
   for (; slots_[slot].asked; slot = advance()) slots_[slot].asked = false;
   // Without this name the directory is no longer known in full.

@@ -265,9 +265,9 @@ Status Writer::PublishOnce(const object::Call& call) {
   bool other_metadata = false;
   if (!etag && may_be_there && MeansReplaced(etag.error().code())) {
     auto published = FindPublished(call, other_metadata);
-    if (published) etag = *std::move(published);
     mutex_.lock();
     if (published) {
+      etag = *std::move(published);
       metadata_changed_ = metadata_changed_ || other_metadata;
       (void)DropUpload(call);
     }
