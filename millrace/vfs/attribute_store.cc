@@ -20,6 +20,11 @@ bool LostRace(const Error& error) {
          error.code() == Code::kAlreadyExists;
 }
 
+/// Is it worth looking again? Also once when an answer was lost: the change may be there by now.
+bool MayTryAgain(const Error& error, int attempt) {
+  return LostRace(error) ? attempt < kAttempts : error.code() == Code::kUnavailable && attempt == 1;
+}
+
 }  // namespace
 
 bool AttributeStore::IsWholeBucket(const std::string& directory) const {
@@ -113,7 +118,7 @@ Status AttributeStore::Mark(const std::string& directory, const object::Call& ca
                                .metadata = info ? info->metadata : UserMetadata()};
     auto put = object::Put(store_, MarkerKey(directory), AsBytes(kMarkBody), std::move(options), call);
     if (put) break;
-    if (!LostRace(put.error()) || attempt == kAttempts) return Fail(put.error());
+    if (!MayTryAgain(put.error(), attempt)) return Fail(put.error());
   }
   cache_.PutMarker(directory, MetadataCache::Marker::kMarked, clock_.Now());
   return {};
@@ -124,7 +129,7 @@ Status AttributeStore::Keep(const std::string& directory, const object::Call& ca
   if (auto known = cache_.FindMarker(directory); known && *known != MetadataCache::Marker::kNone) return {};
   if (MR_TRY(HeadMarker(directory, call))) return {};
   auto put = object::Put(store_, MarkerKey(directory), {}, {.if_none_match = true}, call);
-  if (!put && !LostRace(put.error())) return Fail(put.error());
+  if (!put && !LostRace(put.error()) && !MR_TRY(HeadMarker(directory, call))) return Fail(put.error());
   if (put) cache_.PutMarker(directory, MetadataCache::Marker::kPlain, clock_.Now());
   return {};
 }
@@ -172,7 +177,7 @@ Result<Metadata> AttributeStore::ChangeFile(const std::string& path, const Metad
     MR_TRY(MarkFor(path, attributes, call));
     auto copied = CopyVersion(store_, ledger_, *info, path, {.metadata = info->metadata}, call);
     if (!copied) {
-      if (LostRace(copied.error()) && attempt < kAttempts) continue;
+      if (MayTryAgain(copied.error(), attempt)) continue;
       return Fail(copied.error());
     }
     Metadata state = FileMetadata(*info, clock_.Now());
@@ -213,7 +218,7 @@ Result<Metadata> AttributeStore::ChangeDirectory(const std::string& directory, c
                              call);
       }
       if (!stored) {
-        if (LostRace(stored.error()) && attempt < kAttempts) continue;
+        if (MayTryAgain(stored.error(), attempt)) continue;
         return Fail(stored.error());
       }
       if (!info) cache_.PutMarker(directory, MetadataCache::Marker::kPlain, clock_.Now());
