@@ -129,9 +129,8 @@ class HeldStore final : public ListsOnly {
  public:
   using ListsOnly::ListsOnly;
   void List(object::ListRequest request, object::Call, object::Done<object::ListPage> done) override {
-    held_.push_back([this, request = std::move(request), done = std::move(done)]() mutable {
-      done(object::List(keys_, request));
-    });
+    held_.push_back(
+        [this, request = std::move(request), done = std::move(done)]() mutable { done(object::List(keys_, request)); });
   }
   std::size_t held() const { return held_.size(); }
   void Answer() {
