@@ -81,15 +81,7 @@ Status DocumentReader::Fill(const DataObject& object) {
   }
   begin_ = 0;
   end_ = kept;
-  auto got = object::Get(*object.store, object.info.key,
-                         {.range = object::ByteRange{fetched_, more}, .if_match = object.info.etag},
-                         buffer_.span().subspan(kept, more), call_);
-  if (!got && got.error().code() != Code::kPreconditionFailed) {
-    return Fail(got.error().Context(fmt::format("reading {}", object.url)));
-  }
-  if (!got || !*got || (*got)->bytes != more) {
-    return Fail(Code::kStale, "{} changed while it was being read; run again", object.url);
-  }
+  MR_TRY(ReadRange(object, fetched_, buffer_.span().subspan(kept, more), "reading", call_));
   fetched_ += more;
   end_ += more;
   return {};

@@ -20,7 +20,8 @@ constexpr int kLoadThreads = 16;
 
 IndexIdentity IdentityOf(const DataObject& object, const IndexOptions& options) {
   return {object.info.etag, object.info.size, options.record_template->text(),
-          options.tokenizer ? options.tokenizer->fingerprint() : ""};
+          options.tokenizer ? options.tokenizer->fingerprint() : "",
+          object.content ? std::string(object.content->format()) : ""};
 }
 
 std::string ShortHash(std::string_view text) { return HexEncode(Sha256(AsBytes(text))).substr(0, 16); }
@@ -46,21 +47,12 @@ class PartBytes {
       if (filled_ > 0) std::memcpy(grown.data(), bytes_.data(), filled_);
       bytes_ = std::move(grown);
     }
-    auto got = object::Get(*object_.store, object_.info.key,
-                           {.range = object::ByteRange{end(), more}, .if_match = object_.info.etag},
-                           bytes_.span().subspan(filled_, more), call);
-    if (!got) {
-      if (got.error().code() == Code::kPreconditionFailed) return Changed();
-      return Fail(got.error().Context(fmt::format("reading {} to index it", object_.url)));
-    }
-    if (!*got || (*got)->bytes != more) return Changed();
+    MR_TRY(ReadRange(object_, end(), bytes_.span().subspan(filled_, more), "indexing", std::move(call)));
     filled_ += more;
     return {};
   }
 
  private:
-  Status Changed() const { return Fail(Code::kStale, "{} changed while it was being indexed; run again", object_.url); }
-
   const DataObject& object_;
   const std::uint64_t offset_;
   std::uint64_t filled_ = 0;
@@ -72,7 +64,26 @@ class PartIndexer {
  public:
   explicit PartIndexer(const IndexOptions& options) : options_(options), parser_(*options.record_template) {}
 
-  Result<RecordIndex> Index(const DataObject& object, object::ByteRange part, object::Call call) {
+  /// Of a frame, as a part of its own: offsets count from its start.
+  Result<RecordIndex> IndexFrame(const DataObject& object, const Frame& frame, object::Call call) {
+    Buffer content = MR_TRY(object.content->ReadFrame(frame, std::move(call)));
+    RecordIndexBuilder builder;
+    builder.SetFrame(frame, static_cast<std::uint32_t>(content.size()));
+    std::string_view rest = AsText(content);
+    for (std::uint64_t offset = 0; offset < rest.size();) {
+      std::size_t newline = rest.find('\n', offset);
+      std::string_view line = rest.substr(offset, newline == rest.npos ? newline : newline + 1 - offset);
+      if (line.size() > kMaxRecordBytes) {
+        builder.AddBroken(offset, Broken::kTooLong);
+      } else {
+        MR_TRY(AddLine(offset, line, builder));
+      }
+      offset += line.size();
+    }
+    return builder.Finish();
+  }
+
+  Result<RecordIndex> IndexRange(const DataObject& object, object::ByteRange part, object::Call call) {
     RecordIndexBuilder builder;
     std::uint64_t part_end = part.offset + part.length;
     // The byte before the part tells whether a line starts at its first one.
@@ -195,38 +206,62 @@ class Indexing {
     return {};
   }
 
+  /// A piece of work: a frame, or a range of plain lines.
+  struct Part {
+    ObjectBuild* build;
+    std::size_t number;
+    object::ByteRange range;
+    Frame frame;
+  };
+
   Status BuildMissing() {
-    struct Part {
-      ObjectBuild* build;
-      std::size_t number;
-      object::ByteRange range;
-    };
-    std::vector<std::unique_ptr<ObjectBuild>> builds;
-    std::vector<Part> parts;
+    std::vector<std::size_t> missing;
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < objects_.size(); ++i) {
       if (found_[i]) continue;
-      std::uint64_t size = objects_[i].info.size;
-      builds.push_back(std::make_unique<ObjectBuild>(i, (size + kPartBytes - 1) / kPartBytes));
-      for (std::uint64_t at = 0; at < size; at += kPartBytes) {
-        parts.push_back({builds.back().get(), at / kPartBytes, {at, std::min(kPartBytes, size - at)}});
-      }
-      bytes += size;
+      missing.push_back(i);
+      bytes += objects_[i].info.size;
     }
-    if (parts.empty()) return {};
-    log_.Info("building record indexes", {{"objects", builds.size()}, {"bytes", bytes}});
+    if (missing.empty()) return {};
+    log_.Info("building record indexes", {{"objects", missing.size()}, {"bytes", bytes}});
+    std::vector<std::vector<Frame>> frames(missing.size());
+    MR_TRY(ParallelFor(missing.size(), 2 * options_.threads, call_.stop, [&] {
+      return [&](std::uint64_t i, std::stop_token stop) -> Status {
+        const DataObject& object = objects_[missing[i]];
+        if (object.content) frames[i] = MR_TRY(object.content->FindFrames(CallWith(std::move(stop))));
+        return {};
+      };
+    }));
+    std::vector<std::unique_ptr<ObjectBuild>> builds;
+    std::vector<Part> parts;
+    for (std::size_t i = 0; i < missing.size(); ++i) {
+      const DataObject& object = objects_[missing[i]];
+      std::uint64_t size = object.info.size;
+      std::size_t count = object.content ? frames[i].size() : (size + kPartBytes - 1) / kPartBytes;
+      if (count == 0) found_[missing[i]] = RecordIndex();
+      builds.push_back(std::make_unique<ObjectBuild>(missing[i], count));
+      for (std::size_t k = 0; k < count; ++k) {
+        parts.push_back({.build = builds.back().get(), .number = k});
+        if (object.content) {
+          parts.back().frame = std::move(frames[i][k]);
+        } else {
+          parts.back().range = {k * kPartBytes, std::min(kPartBytes, size - k * kPartBytes)};
+        }
+      }
+    }
     return ParallelFor(parts.size(), 2 * options_.threads, call_.stop, [&] {
       return [this, &parts, indexer = std::make_shared<PartIndexer>(options_)](std::uint64_t i, std::stop_token stop) {
-        return BuildPart(*parts[i].build, parts[i].number, parts[i].range, *indexer, CallWith(std::move(stop)));
+        return BuildPart(parts[i], *indexer, CallWith(std::move(stop)));
       };
     });
   }
 
-  Status BuildPart(ObjectBuild& build, std::size_t number, object::ByteRange range, PartIndexer& indexer,
-                   object::Call call) {
+  Status BuildPart(const Part& part, PartIndexer& indexer, object::Call call) {
+    ObjectBuild& build = *part.build;
     const DataObject& object = objects_[build.object()];
-    RecordIndex part = MR_TRY(indexer.Index(object, range, call));
-    auto whole = MR_TRY(build.Deliver(number, std::move(part)));
+    RecordIndex index = object.content ? MR_TRY(indexer.IndexFrame(object, part.frame, call))
+                                       : MR_TRY(indexer.IndexRange(object, part.range, call));
+    auto whole = MR_TRY(build.Deliver(part.number, std::move(index)));
     if (!whole) return {};
     log_.Debug("indexed", {{"object", object.url}, {"records", whole->records()}, {"broken", whole->broken_count()}});
     Save(object, *whole, call);

@@ -57,6 +57,8 @@ Result<Plan> Plan::Make(std::span<const RecordIndex> indexes, std::span<const st
 void Plan::MakeChunks(std::uint32_t object) {
   object_chunks_.push_back(static_cast<std::uint32_t>(chunks_.size()));
   const RecordIndex& index = indexes_[object];
+  const bool framed = !index.frames().empty();
+  std::uint64_t frame_end = 0;
   std::vector<RecordExtent> extents;
   Chunk open{.object = object};
   auto close = [&] {
@@ -67,9 +69,15 @@ void Plan::MakeChunks(std::uint32_t object) {
     index.Decode(b, extents);
     for (std::uint32_t i = 0; i < extents.size(); ++i) {
       const RecordExtent& record = extents[i];
-      bool adjacent = record.offset == open.offset + open.bytes;
-      if (open.records == 0 || !adjacent || open.bytes + std::uint64_t{record.bytes} > kChunkBytes) {
+      bool fits =
+          framed ? record.offset < frame_end
+                 : record.offset == open.offset + open.bytes && open.bytes + std::uint64_t{record.bytes} <= kChunkBytes;
+      if (open.records == 0 || !fits) {
         close();
+        if (framed) {
+          const IndexedFrame& frame = index.FrameAt(record.offset);
+          frame_end = frame.content_offset + frame.content_bytes;
+        }
         open = {.object = object,
                 .block = static_cast<std::uint32_t>(b),
                 .skip = i,
@@ -78,7 +86,7 @@ void Plan::MakeChunks(std::uint32_t object) {
       }
       ++open.records;
       ++documents_;
-      open.bytes += record.bytes;
+      open.bytes = static_cast<std::uint32_t>(record.offset + record.bytes - open.offset);
       open.tokens += record.tokens;
     }
   }

@@ -16,13 +16,13 @@ inline constexpr std::uint64_t kChunkBytes = 512 * kKiB, kWindowBytes = 64 * kMi
 /// Windows of unshuffled data only bound what is read ahead.
 inline constexpr std::uint64_t kPlainWindowBytes = 8 * kMiB;
 
-/// Consecutive records of one object, read in one go.
+/// Consecutive records of one object, read in one go: up to kChunkBytes of plain lines, or a frame's.
 struct Chunk {
   std::uint32_t object = 0;
   std::uint32_t block = 0;  ///< of the index, where its first record is
   std::uint32_t skip = 0;   ///< records of that block before its first
   std::uint32_t records = 0;
-  std::uint64_t offset = 0;          ///< in the object
+  std::uint64_t offset = 0;          ///< in the content
   std::uint64_t first_document = 0;  ///< number of its first record among all records of all objects
   std::uint32_t bytes = 0;
   std::uint64_t tokens = 0;  ///< of the documents' texts
@@ -95,7 +95,8 @@ class Plan {
   WindowOrder OrderOf(const EpochOrder& epoch, std::size_t window) const;
   /// The chunks of a window, without looking at their records.
   std::vector<std::uint32_t> ChunksOf(const EpochOrder& epoch, std::size_t window) const;
-  /// Where a chunk's records lie in its object, and their token counts.
+  const RecordIndex& index(std::uint32_t object) const { return indexes_[object]; }
+  /// Where a chunk's records lie in the content, and their token counts.
   std::vector<RecordExtent> Extents(std::uint32_t chunk) const;
 
  private:

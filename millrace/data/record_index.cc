@@ -11,8 +11,8 @@
 namespace millrace::data {
 namespace {
 
-constexpr std::string_view kMagic = "MRINDEX1";
-constexpr std::size_t kEntryBytes = 28, kMaxHeaderBytes = kMiB;
+constexpr std::string_view kMagic = "MRINDEX2";
+constexpr std::size_t kEntryBytes = 28, kFrameBytes = 28, kMaxHeaderBytes = kMiB;
 
 class BitWriter {
  public:
@@ -95,6 +95,8 @@ std::string RecordIndex::Serialize(const IndexIdentity& identity) const {
                                  {"size", identity.size},
                                  {"template", identity.template_text},
                                  {"tokenizer", identity.tokenizer},
+                                 {"format", identity.format},
+                                 {"frames", frames_.size()},
                                  {"records", records_},
                                  {"tokens", tokens_},
                                  {"blocks", blocks_.size()},
@@ -113,23 +115,32 @@ std::string RecordIndex::Serialize(const IndexIdentity& identity) const {
     AppendLittle(out, entry.records);
   }
   out += AsText(payload_);
+  for (const IndexedFrame& one : frames_) {
+    AppendLittle(out, one.frame.offset);
+    AppendLittle(out, one.frame.bytes);
+    for (std::uint32_t word : {one.content_bytes, one.frame.skip, static_cast<std::uint32_t>(one.frame.state.size())}) {
+      AppendLittle(out, word);
+    }
+    out += one.frame.state;
+  }
   AppendLittle(out, Crc32c(AsBytes(out)));
   return out;
 }
 
-Status RecordIndex::ParseHeader(std::string_view header, const IndexIdentity& expected, std::uint64_t& blocks,
-                                std::uint64_t& payload) {
+Status RecordIndex::ParseHeader(std::string_view header, const IndexIdentity& expected, Sections& sections) {
   Json json = MR_TRY(ParseJson(header, "record index header"));
   IndexIdentity found{MR_TRY(JsonString(json, "etag")), MR_TRY(JsonUint(json, "size")),
-                      MR_TRY(JsonString(json, "template")), MR_TRY(JsonString(json, "tokenizer"))};
+                      MR_TRY(JsonString(json, "template")), MR_TRY(JsonString(json, "tokenizer")),
+                      MR_TRY(JsonString(json, "format"))};
   if (found != expected) {
     return Fail(Code::kStale, "record index is for version {} of {} bytes, not for {} of {}", found.etag, found.size,
                 expected.etag, expected.size);
   }
   records_ = MR_TRY(JsonUint(json, "records"));
   tokens_ = MR_TRY(JsonUint(json, "tokens"));
-  blocks = MR_TRY(JsonUint(json, "blocks"));
-  payload = MR_TRY(JsonUint(json, "payload"));
+  sections = {.blocks = MR_TRY(JsonUint(json, "blocks")),
+              .payload = MR_TRY(JsonUint(json, "payload")),
+              .frames = MR_TRY(JsonUint(json, "frames"))};
   const Json* skipped = JsonFind(json, "skipped");
   const Json* broken = JsonFind(json, "broken");
   if (!skipped || !skipped->is_object() || !broken || !broken->is_array() || broken->size() > kMaxNamedBroken) {
@@ -149,13 +160,13 @@ Status RecordIndex::ParseHeader(std::string_view header, const IndexIdentity& ex
 }
 
 /// A checksum guards against damage, not against a foreign writer: nothing below may lead a read out of its bounds.
-Status RecordIndex::CheckBlocks(std::uint64_t object_bytes) const {
+Status RecordIndex::CheckBlocks(std::uint64_t content_bytes) const {
   std::uint64_t records = 0, end = 0, tokens = 0;
   std::vector<RecordExtent> extents;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const Entry& entry = blocks_[i];
     bool sane = entry.records >= 1 && entry.records <= 256 && entry.delta_bits <= 32 && entry.token_bits <= 32 &&
-                entry.offset >= end && entry.offset <= object_bytes && entry.bytes <= object_bytes - entry.offset &&
+                entry.offset >= end && entry.offset <= content_bytes && entry.bytes <= content_bytes - entry.offset &&
                 entry.payload <= payload_.size() && PayloadBytes(entry) <= payload_.size() - entry.payload;
     if (!sane) return Fail(Code::kCorrupt, "record index: block {} is out of bounds", i);
     extents.clear();
@@ -189,14 +200,15 @@ Result<RecordIndex> RecordIndex::Parse(std::string_view bytes, const IndexIdenti
     return Fail(Code::kCorrupt, "record index: its header does not fit");
   }
   RecordIndex index;
-  std::uint64_t blocks = 0, payload = 0;
-  MR_TRY(index.ParseHeader(body.substr(0, header_bytes), expected, blocks, payload));
+  Sections sections;
+  MR_TRY(index.ParseHeader(body.substr(0, header_bytes), expected, sections));
   body.remove_prefix(header_bytes);
-  if (blocks > body.size() / kEntryBytes || payload != body.size() - blocks * kEntryBytes) {
+  std::uint64_t blocks = sections.blocks, payload = sections.payload;
+  if (blocks > body.size() / kEntryBytes || payload > body.size() - blocks * kEntryBytes) {
     return Fail(Code::kCorrupt, "record index: {} blocks do not fit", blocks);
   }
   ByteSpan table = AsBytes(body);
-  index.payload_.assign(table.begin() + blocks * kEntryBytes, table.end());
+  index.payload_.assign(table.begin() + blocks * kEntryBytes, table.begin() + blocks * kEntryBytes + payload);
   index.blocks_.resize(blocks);
   std::uint64_t records = 0;
   for (std::size_t i = 0; i < blocks; ++i) {
@@ -213,8 +225,47 @@ Result<RecordIndex> RecordIndex::Parse(std::string_view bytes, const IndexIdenti
              LoadLittle<std::uint16_t>(at + 26)};
     records += entry.records;
   }
-  MR_TRY(index.CheckBlocks(expected.size));
+  MR_TRY(index.ParseFrames(body.substr(blocks * kEntryBytes + payload), sections.frames, expected.size));
+  MR_TRY(index.CheckBlocks(expected.format.empty() ? expected.size : index.FramedBytes()));
   return index;
+}
+
+Status RecordIndex::ParseFrames(std::string_view bytes, std::uint64_t count, std::uint64_t object_bytes) {
+  if (count > bytes.size() / kFrameBytes) return Fail(Code::kCorrupt, "record index: {} frames do not fit", count);
+  frames_.reserve(count);
+  std::uint64_t content = 0;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    if (bytes.size() < kFrameBytes) return Fail(Code::kCorrupt, "record index: frame {} is cut off", i);
+    const std::byte* at = AsBytes(bytes).data();
+    IndexedFrame one{.frame = {.offset = LoadLittle<std::uint64_t>(at),
+                               .bytes = LoadLittle<std::uint64_t>(at + 8),
+                               .skip = LoadLittle<std::uint32_t>(at + 20)},
+                     .content_offset = content,
+                     .content_bytes = LoadLittle<std::uint32_t>(at + 16)};
+    auto state = LoadLittle<std::uint32_t>(at + 24);
+    bytes.remove_prefix(kFrameBytes);
+    if (state > bytes.size() || one.content_bytes > kMaxFrameContent || one.frame.offset > object_bytes ||
+        one.frame.bytes > object_bytes - one.frame.offset) {
+      return Fail(Code::kCorrupt, "record index: frame {} is out of bounds", i);
+    }
+    one.frame.state = bytes.substr(0, state);
+    bytes.remove_prefix(state);
+    content += one.content_bytes;
+    frames_.push_back(std::move(one));
+  }
+  if (!bytes.empty()) return Fail(Code::kCorrupt, "record index: {} bytes too many", bytes.size());
+  return {};
+}
+
+const IndexedFrame& RecordIndex::FrameAt(std::uint64_t offset) const {
+  auto after = std::ranges::upper_bound(frames_, offset, {}, &IndexedFrame::content_offset);
+  assert(after != frames_.begin());
+  return *--after;
+}
+
+void RecordIndexBuilder::SetFrame(Frame frame, std::uint32_t content_bytes) {
+  assert(index_.frames_.empty() && open_.empty());
+  index_.frames_.push_back({std::move(frame), 0, content_bytes});
 }
 
 void RecordIndexBuilder::Add(std::uint64_t offset, std::uint64_t line_bytes, std::uint32_t tokens) {
@@ -266,8 +317,14 @@ void RecordIndexBuilder::CloseBlock() {
 void RecordIndexBuilder::Append(const RecordIndex& next) {
   CloseBlock();
   auto shift = static_cast<std::uint32_t>(index_.payload_.size());
+  const std::uint64_t content = index_.FramedBytes();
+  for (IndexedFrame frame : next.frames_) {
+    frame.content_offset += content;
+    index_.frames_.push_back(std::move(frame));
+  }
   for (RecordIndex::Entry entry : next.blocks_) {
     entry.payload += shift;
+    entry.offset += content;
     entry.first_record += index_.records_;
     index_.blocks_.push_back(entry);
   }
@@ -276,7 +333,8 @@ void RecordIndexBuilder::Append(const RecordIndex& next) {
   index_.tokens_ += next.tokens_;
   for (int i = 0; i < kBrokenKinds; ++i) index_.broken_by_reason_[i] += next.broken_by_reason_[i];
   for (const BrokenLine& line : next.broken_) {
-    if (index_.broken_.size() < RecordIndex::kMaxNamedBroken) index_.broken_.push_back(line);
+    if (index_.broken_.size() == RecordIndex::kMaxNamedBroken) break;
+    index_.broken_.push_back({line.offset + content, line.reason});
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/result.h"
+#include "millrace/data/content.h"
 #include "millrace/data/record_template.h"
 
 namespace millrace::data {
@@ -21,20 +22,29 @@ struct IndexIdentity {
   std::uint64_t size = 0;  ///< of the object, in bytes
   std::string template_text;
   std::string tokenizer;  ///< fingerprint; empty: tokens are not counted
+  std::string format;     ///< Content::format(); empty: the object's own lines
   bool operator==(const IndexIdentity&) const = default;
 };
 
 struct RecordExtent {
-  std::uint64_t offset = 0;
+  std::uint64_t offset = 0;  ///< in the content
   std::uint32_t bytes = 0;   ///< to the next record or the end of its block: the record and what nobody owns behind it
   std::uint32_t tokens = 0;  ///< of the document's text; 0 when not counted
   bool operator==(const RecordExtent&) const = default;
 };
 
 struct BrokenLine {
-  std::uint64_t offset = 0;
+  std::uint64_t offset = 0;  ///< in the content
   Broken reason{};
   bool operator==(const BrokenLine&) const = default;
+};
+
+/// A frame and its place in the content.
+struct IndexedFrame {
+  Frame frame;
+  std::uint64_t content_offset = 0;
+  std::uint32_t content_bytes = 0;
+  bool operator==(const IndexedFrame&) const = default;
 };
 
 /// Immutable once built; any thread may read it. About three bytes a record, in memory as in the file.
@@ -47,6 +57,11 @@ class RecordIndex {
   std::uint64_t broken_count() const;
   const std::array<std::uint64_t, kBrokenKinds>& broken_by_reason() const { return broken_by_reason_; }
   const std::vector<BrokenLine>& broken() const { return broken_; }  ///< the first kMaxNamedBroken, by offset
+
+  /// Empty: the object's own lines are the content.
+  std::span<const IndexedFrame> frames() const { return frames_; }
+  /// The frame that holds the content at `offset`. Only where there are frames.
+  const IndexedFrame& FrameAt(std::uint64_t offset) const;
 
   /// The runs of consecutive records that one read can fetch; they cover all records in order.
   struct Block {
@@ -73,10 +88,21 @@ class RecordIndex {
     std::uint16_t records = 0;
   };
   std::uint64_t PayloadBytes(const Entry& entry) const;
-  Status ParseHeader(std::string_view header, const IndexIdentity& expected, std::uint64_t& blocks,
-                     std::uint64_t& payload);
-  Status CheckBlocks(std::uint64_t object_bytes) const;
+  /// What follows the header.
+  struct Sections {
+    std::uint64_t blocks = 0;   ///< entries
+    std::uint64_t payload = 0;  ///< bytes
+    std::uint64_t frames = 0;   ///< entries
+  };
+  Status ParseHeader(std::string_view header, const IndexIdentity& expected, Sections& sections);
+  Status CheckBlocks(std::uint64_t content_bytes) const;
+  Status ParseFrames(std::string_view bytes, std::uint64_t count, std::uint64_t object_bytes);
+  /// Of the frames; 0 without any.
+  std::uint64_t FramedBytes() const {
+    return frames_.empty() ? 0 : frames_.back().content_offset + frames_.back().content_bytes;
+  }
 
+  std::vector<IndexedFrame> frames_;
   std::vector<Entry> blocks_;
   std::vector<std::byte> payload_;
   std::uint64_t records_ = 0, tokens_ = 0;
@@ -84,13 +110,16 @@ class RecordIndex {
   std::vector<BrokenLine> broken_;
 };
 
-/// Takes the lines of an object, or of a part of one, in order of offset. One owner.
+/// Takes the lines of an object, or of a part of one (a frame, or any range of plain lines), in order of offset. One
+/// owner.
 class RecordIndexBuilder {
  public:
+  /// The lines are those of this frame, alone: their offsets count from its start. Before any line.
+  void SetFrame(Frame frame, std::uint32_t content_bytes);
   /// A usable record whose line, newline included, is `line_bytes` long.
   void Add(std::uint64_t offset, std::uint64_t line_bytes, std::uint32_t tokens);
   void AddBroken(std::uint64_t offset, Broken reason);
-  /// The lines of the part that follows.
+  /// The lines of the part that follows. Frames follow each other in the content.
   void Append(const RecordIndex& next);
   Result<RecordIndex> Finish();
 

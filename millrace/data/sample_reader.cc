@@ -105,7 +105,7 @@ Result<FlightCache<std::uint64_t, CorpusReader::Tokens>::Made> CorpusReader::Tok
   const Chunk& chunk = corpus_->plan->chunks()[place.chunk];
   auto loaded = MR_TRY(ChunkBytes(place.chunk, call));
   const RecordExtent& extent = loaded->extents[place.record];
-  std::string_view line = AsText(loaded->bytes.span().subspan(extent.offset - chunk.offset, extent.bytes));
+  std::string_view line = AsText(loaded->bytes.span().subspan(extent.offset - loaded->offset, extent.bytes));
   RecordParser parser(*corpus_->record_template);
   auto document = parser.Parse(line.substr(0, line.find('\n')));
   const std::string& url = corpus_->objects[chunk.object].url;
@@ -144,18 +144,23 @@ Result<FlightCache<std::uint32_t, CorpusReader::LoadedChunk>::Made> CorpusReader
   const Chunk& chunk = corpus_->plan->chunks()[number];
   const DataObject& object = corpus_->objects[chunk.object];
   auto loaded = std::make_shared<LoadedChunk>();
-  loaded->bytes = Buffer(chunk.bytes);
-  auto got = object::Get(*object.store, object.info.key,
-                         {.range = object::ByteRange{chunk.offset, chunk.bytes}, .if_match = object.info.etag},
-                         loaded->bytes.span(), call);
-  if (!got && got.error().code() != Code::kPreconditionFailed) {
-    return Fail(got.error().Context(fmt::format("reading records of {} at byte {}", object.url, chunk.offset)));
-  }
-  if (!got || !*got || (*got)->bytes != chunk.bytes) {
-    return Fail(Code::kStale, "{} changed since the run opened it; its order can no longer be kept", object.url);
+  if (object.content) {
+    const IndexedFrame& frame = corpus_->plan->index(chunk.object).FrameAt(chunk.offset);
+    loaded->bytes = MR_TRY(object.content->ReadFrame(frame.frame, std::move(call)));
+    loaded->offset = frame.content_offset;
+    if (loaded->bytes.size() != frame.content_bytes) {
+      return Fail(Code::kCorrupt,
+                  "{}: the records at byte {} of the object are not those of its index; delete the index "
+                  "to have it rebuilt",
+                  object.url, frame.frame.offset);
+    }
+  } else {
+    loaded->bytes = Buffer(chunk.bytes);
+    loaded->offset = chunk.offset;
+    MR_TRY(ReadRange(object, chunk.offset, loaded->bytes.span(), "reading records of", std::move(call)));
   }
   loaded->extents = corpus_->plan->Extents(number);
-  std::uint64_t cost = chunk.bytes + loaded->extents.size() * sizeof(RecordExtent);
+  std::uint64_t cost = loaded->bytes.size() + loaded->extents.size() * sizeof(RecordExtent);
   return {{std::move(loaded), cost}};
 }
 

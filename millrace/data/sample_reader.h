@@ -49,6 +49,7 @@ class CorpusReader final : public SampleReader {
  private:
   struct LoadedChunk {
     Buffer bytes;
+    std::uint64_t offset = 0;  ///< of `bytes` in the content
     std::vector<RecordExtent> extents;
   };
   using Tokens = std::vector<TokenId>;

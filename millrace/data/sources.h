@@ -9,18 +9,12 @@
 #include <vector>
 
 #include "millrace/base/result.h"
+#include "millrace/data/content.h"
 #include "millrace/data/loader.h"
 #include "millrace/object/open.h"
 #include "millrace/object/store.h"
 
 namespace millrace::data {
-
-/// One version of one object.
-struct DataObject {
-  std::shared_ptr<object::Store> store;
-  object::ObjectInfo info;
-  std::string url;  ///< for messages and fingerprints: "s3://bucket/key" or an absolute path
-};
 
 /// The objects of all sources, each once, and which of them make up each source.
 struct ResolvedSources {
