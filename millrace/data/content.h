@@ -6,8 +6,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <span>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,16 +41,20 @@ struct Frame {
 /// instead.
 inline constexpr std::uint64_t kMaxFrameContent = 256 * kMiB;
 
+/// Takes a frame, and its content where whoever found it has that at hand. May block; an error ends the search.
+using FrameSink = std::function<Status(Frame frame, std::optional<Buffer> content)>;
+
 /// How the records of one object are got at. Immutable; any thread may call any method.
 class Content {
  public:
   virtual ~Content() = default;
   /// "jsonl+gzip", "parquet": part of the identity of an index, since another reader would find other records.
   virtual std::string_view format() const = 0;
-  /// All frames in order, each of whole records; none for an object without records. Reads what it must: headers where
-  /// the format has them, everything once where it does not. Fails with kCorrupt naming object and offset where the
-  /// object is not what its format demands, with kStale when it changed. Blocks.
-  virtual Result<std::vector<Frame>> FindFrames(object::Call call) const = 0;
+  /// Calls `found` with all frames in order, each of whole records; never for an object without records. Reads what it
+  /// must: headers where the format has them, everything once, front to back, where it does not; then the content comes
+  /// along. Fails with kCorrupt naming object and offset where the object is not what its format demands, with kStale
+  /// when it changed. Blocks.
+  virtual Status FindFrames(const FrameSink& found, object::Call call) const = 0;
   /// The content of a frame: lines of JSON, each ended by '\n', the same bytes every time. Errors as above. Blocks.
   virtual Result<Buffer> ReadFrame(const Frame& frame, object::Call call) const = 0;
 };

@@ -5,8 +5,10 @@
 #include <optional>
 #include <utility>
 
+#include "millrace/base/channel.h"
 #include "millrace/base/digest.h"
 #include "millrace/base/sync.h"
+#include "millrace/base/task_scope.h"
 #include "millrace/base/text.h"
 #include "millrace/data/parallel.h"
 #include "millrace/object/blocking.h"
@@ -65,10 +67,9 @@ class PartIndexer {
   explicit PartIndexer(const IndexOptions& options) : options_(options), parser_(*options.record_template) {}
 
   /// Of a frame, as a part of its own: offsets count from its start.
-  Result<RecordIndex> IndexFrame(const DataObject& object, const Frame& frame, object::Call call) {
-    Buffer content = MR_TRY(object.content->ReadFrame(frame, std::move(call)));
+  Result<RecordIndex> IndexFrame(Frame frame, const Buffer& content) {
     RecordIndexBuilder builder;
-    builder.SetFrame(frame, static_cast<std::uint32_t>(content.size()));
+    builder.SetFrame(std::move(frame), static_cast<std::uint32_t>(content.size()));
     std::string_view rest = AsText(content);
     for (std::uint64_t offset = 0; offset < rest.size();) {
       std::size_t newline = rest.find('\n', offset);
@@ -141,29 +142,41 @@ class PartIndexer {
   std::vector<TokenId> ids_;
 };
 
-/// One object on its way to an index. Parts arrive in any order.
+/// One object on its way to an index. Parts arrive in any order, and how many there are is known when all were found.
 class ObjectBuild {
  public:
-  ObjectBuild(std::size_t object, std::size_t parts) : object_(object), parts_(parts), missing_(parts) {}
+  explicit ObjectBuild(std::size_t object) : object_(object) {}
 
   std::size_t object() const { return object_; }
 
-  /// The whole index, once the last part is there.
+  /// Both yield the whole index once nothing is missing any more.
   Result<std::optional<RecordIndex>> Deliver(std::size_t part, RecordIndex index) {
     MutexLock lock(mutex_);
+    if (part >= parts_.size()) parts_.resize(part + 1);
     parts_[part] = std::move(index);
-    if (--missing_ > 0) return std::nullopt;
+    ++delivered_;
+    return FinishIfWhole();
+  }
+  Result<std::optional<RecordIndex>> SetCount(std::size_t parts) {
+    MutexLock lock(mutex_);
+    count_ = parts;
+    return FinishIfWhole();
+  }
+
+ private:
+  Result<std::optional<RecordIndex>> FinishIfWhole() MR_REQUIRES(mutex_) {
+    if (delivered_ != count_) return std::nullopt;
     RecordIndexBuilder whole;
     for (const RecordIndex& one : parts_) whole.Append(one);
     parts_.clear();
     return whole.Finish();
   }
 
- private:
   const std::size_t object_;
   Mutex mutex_;
   std::vector<RecordIndex> parts_ MR_GUARDED_BY(mutex_);
-  std::size_t missing_ MR_GUARDED_BY(mutex_);
+  std::size_t delivered_ MR_GUARDED_BY(mutex_) = 0;
+  std::optional<std::size_t> count_ MR_GUARDED_BY(mutex_);
 };
 
 /// All that LoadOrBuildIndexes works on.
@@ -206,63 +219,85 @@ class Indexing {
     return {};
   }
 
-  /// A piece of work: a frame, or a range of plain lines.
+  /// A piece of work: a frame, with its content if that was at hand, or a range of plain lines.
   struct Part {
-    ObjectBuild* build;
-    std::size_t number;
+    ObjectBuild* build = nullptr;
+    std::size_t number = 0;
     object::ByteRange range;
     Frame frame;
+    std::optional<Buffer> content;
   };
 
+  /// Some threads find parts, others index them: a long object that must be decoded front to back keeps all of the
+  /// latter busy.
   Status BuildMissing() {
-    std::vector<std::size_t> missing;
+    std::vector<std::unique_ptr<ObjectBuild>> builds;
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < objects_.size(); ++i) {
       if (found_[i]) continue;
-      missing.push_back(i);
+      builds.push_back(std::make_unique<ObjectBuild>(i));
       bytes += objects_[i].info.size;
     }
-    if (missing.empty()) return {};
-    log_.Info("building record indexes", {{"objects", missing.size()}, {"bytes", bytes}});
-    std::vector<std::vector<Frame>> frames(missing.size());
-    MR_TRY(ParallelFor(missing.size(), 2 * options_.threads, call_.stop, [&] {
-      return [&](std::uint64_t i, std::stop_token stop) -> Status {
-        const DataObject& object = objects_[missing[i]];
-        if (object.content) frames[i] = MR_TRY(object.content->FindFrames(CallWith(std::move(stop))));
-        return {};
-      };
-    }));
-    std::vector<std::unique_ptr<ObjectBuild>> builds;
-    std::vector<Part> parts;
-    for (std::size_t i = 0; i < missing.size(); ++i) {
-      const DataObject& object = objects_[missing[i]];
-      std::uint64_t size = object.info.size;
-      std::size_t count = object.content ? frames[i].size() : (size + kPartBytes - 1) / kPartBytes;
-      if (count == 0) found_[missing[i]] = RecordIndex();
-      builds.push_back(std::make_unique<ObjectBuild>(missing[i], count));
-      for (std::size_t k = 0; k < count; ++k) {
-        parts.push_back({.build = builds.back().get(), .number = k});
-        if (object.content) {
-          parts.back().frame = std::move(frames[i][k]);
-        } else {
-          parts.back().range = {k * kPartBytes, std::min(kPartBytes, size - k * kPartBytes)};
-        }
-      }
+    if (builds.empty()) return {};
+    log_.Info("building record indexes", {{"objects", builds.size()}, {"bytes", bytes}});
+    Channel<Part> parts(static_cast<std::size_t>(options_.threads));
+    std::stop_source cancel;
+    std::stop_callback relay(call_.stop, [&] { cancel.request_stop(); });
+    Status found, indexed;
+    {
+      TaskScope finding;
+      finding.Spawn("find", [&](std::stop_token) {
+        found = ParallelFor(builds.size(), options_.threads, cancel.get_token(), [&] {
+          return [&](std::uint64_t i, std::stop_token stop) { return FindParts(*builds[i], parts, CallWith(stop)); };
+        });
+        parts.Close();
+      });
+      const int indexers = 2 * options_.threads;
+      indexed = ParallelFor(indexers, indexers, call_.stop, [&] {
+        return [&](std::uint64_t, std::stop_token stop) { return IndexParts(parts, CallWith(stop)); };
+      });
+      if (!indexed) cancel.request_stop();
     }
-    return ParallelFor(parts.size(), 2 * options_.threads, call_.stop, [&] {
-      return [this, &parts, indexer = std::make_shared<PartIndexer>(options_)](std::uint64_t i, std::stop_token stop) {
-        return BuildPart(parts[i], *indexer, CallWith(std::move(stop)));
-      };
-    });
+    return indexed ? found : indexed;
   }
 
-  Status BuildPart(const Part& part, PartIndexer& indexer, object::Call call) {
-    ObjectBuild& build = *part.build;
+  Status FindParts(ObjectBuild& build, Channel<Part>& parts, object::Call call) {
     const DataObject& object = objects_[build.object()];
-    RecordIndex index = object.content ? MR_TRY(indexer.IndexFrame(object, part.frame, call))
-                                       : MR_TRY(indexer.IndexRange(object, part.range, call));
-    auto whole = MR_TRY(build.Deliver(part.number, std::move(index)));
+    std::size_t count = 0;
+    auto push = [&](Part part) -> Status {
+      part.build = &build;
+      part.number = count++;
+      if (parts.Push(std::move(part), call.stop)) return {};
+      return Fail(Code::kCancelled, "interrupted while indexing {}", object.url);
+    };
+    if (object.content) {
+      auto found = [&](Frame frame, std::optional<Buffer> content) {
+        return push({.frame = std::move(frame), .content = std::move(content)});
+      };
+      MR_TRY(object.content->FindFrames(found, call));
+    } else {
+      for (std::uint64_t at = 0; at < object.info.size; at += kPartBytes) {
+        MR_TRY(push({.range = {at, std::min(kPartBytes, object.info.size - at)}}));
+      }
+    }
+    return Finish(build, MR_TRY(build.SetCount(count)), call);
+  }
+
+  Status IndexParts(Channel<Part>& parts, object::Call call) {
+    PartIndexer indexer(options_);
+    while (auto part = parts.Pop(call.stop)) {
+      const DataObject& object = objects_[part->build->object()];
+      if (object.content && !part->content) part->content = MR_TRY(object.content->ReadFrame(part->frame, call));
+      RecordIndex index = object.content ? MR_TRY(indexer.IndexFrame(std::move(part->frame), *part->content))
+                                         : MR_TRY(indexer.IndexRange(object, part->range, call));
+      MR_TRY(Finish(*part->build, MR_TRY(part->build->Deliver(part->number, std::move(index))), call));
+    }
+    return {};
+  }
+
+  Status Finish(const ObjectBuild& build, std::optional<RecordIndex> whole, object::Call call) {
     if (!whole) return {};
+    const DataObject& object = objects_[build.object()];
     log_.Debug("indexed", {{"object", object.url}, {"records", whole->records()}, {"broken", whole->broken_count()}});
     Save(object, *whole, call);
     found_[build.object()] = *std::move(whole);

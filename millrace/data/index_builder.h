@@ -21,10 +21,11 @@ struct IndexOptions {
   int threads = 2;                                  ///< that tokenize; as many more wait for the store
 };
 
-/// One index per object, in their order. Objects without a valid index are read in parts of 4 MiB, many at a time and
-/// many parts of one object at a time; memory is about 5 MiB a thread (up to 20 MiB where a record is huge) beside the
-/// indexes. Each new index is stored as soon as it is complete, so an interrupted build continues where it stopped; one
-/// that cannot be stored is logged and used all the same. Fails with kStale when an object changes meanwhile. Blocks.
+/// One index per object, in their order. Objects without a valid index are read in parts of 4 MiB or a frame, many at
+/// a time and many parts of one object at a time; memory is about four parts a thread (a part is 20 MiB where a record
+/// is huge) beside the indexes. Each new index is stored as soon as it is complete, so an interrupted build continues
+/// where it stopped; one that cannot be stored is logged and used all the same. Fails with kStale when an object
+/// changes meanwhile. Blocks.
 Result<std::vector<RecordIndex>> LoadOrBuildIndexes(object::Connection& connection, std::span<const DataObject> objects,
                                                     const IndexOptions& options, const Logger& log,
                                                     object::Call call = {});

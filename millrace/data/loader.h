@@ -24,6 +24,7 @@ inline constexpr TokenId kIgnoreLabel = -100;
 struct Source {
   std::string url;      ///< object, prefix ending in '/', or glob: "s3://corpus/wiki/*.jsonl"
   double weight = 1.0;  ///< passes over this source per epoch
+  std::string format;   ///< of its objects, as data/formats/format.h names them; empty: as their names say
 };
 
 enum class Mode {
