@@ -5,7 +5,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace millrace;
-  auto traits = tokenizer::ReadSentencePieceTraits({reinterpret_cast<const std::byte*>(data), size});
-  if (traits && traits->pieces <= 0) std::abort();
+  auto model = tokenizer::ReadSentencePieceModel({reinterpret_cast<const std::byte*>(data), size});
+  if (model && model->pieces.empty()) std::abort();
   return 0;
 }

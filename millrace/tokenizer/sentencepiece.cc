@@ -1,38 +1,46 @@
 #include "millrace/tokenizer/sentencepiece.h"
 
-#include <sentencepiece_processor.h>
-
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "millrace/base/crc.h"
+#include "millrace/base/text.h"
+#include "millrace/tokenizer/pieces.h"
+#include "millrace/tokenizer/scratch.h"
 #include "millrace/tokenizer/sentencepiece_model.h"
+#include "millrace/tokenizer/spm_bpe.h"
+#include "millrace/tokenizer/spm_normalizer.h"
+#include "millrace/tokenizer/utf8.h"
 
 namespace millrace::tokenizer {
 namespace {
 
-constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581, how pieces write a space
+using Type = SentencePieceModel::Type;
 
-/// Texts are encoded in parts of about this size where that is exact. The library's merge queue spans its whole input:
-/// parts that stay in the CPU's cache are much faster (docs/benchmarks.md) and keep its memory, many times the text,
-/// small.
-constexpr std::size_t kPartBytes = 2048;
+constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
+constexpr std::size_t kMaxTextBytes = (1u << 31) - 1, kMaxPieceBytes = 4096;
+
+/// "<0x0A>" → 10.
+std::optional<std::uint8_t> ByteOfPiece(std::string_view piece) {
+  std::uint8_t value = 0;
+  if (piece.size() != 6 || !piece.starts_with("<0x") || piece[5] != '>') return std::nullopt;
+  auto [end, error] = std::from_chars(piece.data() + 3, piece.data() + 5, value, 16);
+  if (error != std::errc() || end != piece.data() + 5) return std::nullopt;
+  return value;
+}
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  static Result<std::shared_ptr<const Tokenizer>> Load(ByteSpan model, std::string_view name) {
+  static Result<std::shared_ptr<const Tokenizer>> Make(const SentencePieceModel& model, ByteSpan bytes) {
     auto made = std::shared_ptr<SentencePieceTokenizer>(new SentencePieceTokenizer);
-    auto traits = ReadSentencePieceTraits(model);
-    if (!traits) return Fail(traits.error().Context(fmt::format("loading the tokenizer {}", name)));
-    if (traits->algorithm != SentencePieceTraits::Algorithm::kBpe) {
-      return Fail(Code::kUnsupported, "tokenizer {}: a SentencePiece model, but not of the BPE kind", name);
-    }
-    auto status = made->processor_.LoadFromSerializedProto(AsText(model));
-    if (!status.ok()) {
-      return Fail(Code::kInvalidArgument, "loading the tokenizer {}: {}", name, status.ToString());
-    }
-    made->fingerprint_ = fmt::format("{:08x}", Crc32c(model));
-    made->cuts_are_exact_ = made->CutsAreExact(*traits);
+    MR_TRY(CheckSupported(model));
+    MR_TRY(made->AddPieces(model));
+    MR_TRY(made->AddEncoder(model));
+    made->fingerprint_ = fmt::format("{:08x}", Crc32c(bytes));
     return made;
   }
 
@@ -41,66 +49,213 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   Status EncodeFirst(std::string_view text, std::size_t count, std::vector<TokenId>& ids) const override {
-    std::size_t before = ids.size();
-    std::size_t part_bytes = cuts_are_exact_ ? kPartBytes : text.size();
-    for (std::size_t start = 0; start < text.size() && ids.size() - before < count;) {
-      std::size_t end = part_bytes < text.size() - start ? NextCut(text, start + part_bytes) : text.size();
-      MR_TRY(EncodePart(text.substr(start, end - start), ids));
-      start = end == text.size() ? end : end + 1;  // the library puts the cut space back as its dummy prefix
+    if (text.size() > kMaxTextBytes) {
+      return Fail(Code::kInvalidArgument, "a text of {} cannot be encoded at once; split it", FormatBytes(text.size()));
     }
-    if (ids.size() - before > count) ids.resize(before + count);
+    if (text.empty() || count == 0) return {};
+    ScratchPool::Lease scratch(scratches_);
+    IdWriter writer(ids, count);
+    if (normalizer_.trivial()) {
+      bpe_->Encode(text, normalizer_.add_dummy_prefix(), *scratch, writer);
+    } else {
+      std::string normalized = std::move((*scratch).text);
+      normalizer_.Normalize(text, normalized);
+      bpe_->Encode(normalized, false, *scratch, writer);
+      (*scratch).text = std::move(normalized);
+    }
+    return {};
+  }
+
+  Status EncodeWithSpecials(std::string_view text, std::vector<TokenId>& ids) const override {
+    for (std::size_t at = 0; at < text.size();) {
+      ByteTrie::Match match;
+      std::size_t special = specials_.Find(text, at, match);
+      MR_TRY(Encode(text.substr(at, special - at), ids));
+      if (match.length > 0) ids.push_back(match.value);
+      at = special + match.length;
+    }
     return {};
   }
 
   Result<std::string> Decode(std::span<const TokenId> ids) const override {
-    std::vector<int> visible;
-    visible.reserve(ids.size());
+    std::string text;
+    text.reserve(4 * ids.size());
+    DecodeState state;
     for (TokenId id : ids) {
       MR_TRY(CheckId(id));
-      if (!processor_.IsControl(id) && !processor_.IsUnknown(id)) visible.push_back(id);
+      DecodeOne(state, id, text);
     }
-    std::string text;
-    auto status = processor_.Decode(visible, &text);
-    if (!status.ok()) return Fail(Code::kInternal, "decoding {} tokens: {}", ids.size(), status.ToString());
+    DecodeEnd(state, text);
     return text;
   }
 
-  Result<std::string> Piece(TokenId id) const override {
+  Status DecodeNext(DecodeState& state, TokenId id, std::string& text) const override {
     MR_TRY(CheckId(id));
-    return processor_.IdToPiece(id);
+    DecodeOne(state, id, text);
+    return {};
   }
 
-  int vocab_size() const override { return processor_.GetPieceSize(); }
-  TokenId bos() const override { return processor_.bos_id(); }
-  TokenId eos() const override { return processor_.eos_id(); }
-  TokenId unk() const override { return processor_.unk_id(); }
+  void DecodeEnd(DecodeState& state, std::string& text) const override { FlushBytes(state, true, text); }
+
+  Result<std::string> Piece(TokenId id) const override {
+    MR_TRY(CheckId(id));
+    return std::string(pieces_[id]);
+  }
+
+  TokenId IdOf(std::string_view piece) const override {
+    TokenId reserved = reserved_.Find(piece);
+    return reserved != kNoToken ? reserved : others_.Find(piece);
+  }
+
+  int vocab_size() const override { return pieces_.size(); }
+  TokenId bos() const override { return bos_; }
+  TokenId eos() const override { return eos_; }
+  TokenId unk() const override { return unk_; }
+  TokenId pad() const override { return pad_; }
   std::string_view kind() const override { return "sentencepiece-bpe"; }
   const std::string& fingerprint() const override { return fingerprint_; }
 
  private:
+  /// How a token is decoded.
+  enum class Shape : std::uint8_t { kText, kMarked, kByte, kNothing };  // kMarked: begins with a space
+
   SentencePieceTokenizer() = default;
 
-  /// A merge never reaches over a cut when every piece keeps its spaces in front, and a cut space comes back as the
-  /// dummy prefix of the part behind it when the normaliser changes nothing else.
-  bool CutsAreExact(const SentencePieceTraits& traits) const {
-    if (traits.has_character_map || !traits.add_dummy_prefix || traits.remove_extra_whitespaces ||
-        !traits.escape_whitespaces || traits.whitespace_is_suffix) {
-      return false;
+  static Status CheckSupported(const SentencePieceModel& model) {
+    using Algorithm = SentencePieceTraits::Algorithm;
+    auto algorithm = model.traits.algorithm;
+    if (algorithm != Algorithm::kBpe) {
+      return Fail(Code::kUnsupported, "it is a SentencePiece model of the {} kind; BPE is supported",
+                  algorithm == Algorithm::kUnigram ? "unigram"
+                  : algorithm == Algorithm::kWord  ? "word"
+                                                   : "char");
     }
-    for (int id = 0; id < vocab_size(); ++id) {
-      std::string_view piece = processor_.IdToPiece(id);
-      while (piece.starts_with(kSpaceMark)) piece.remove_prefix(kSpaceMark.size());
-      if (piece.find(kSpaceMark) != piece.npos) return false;
+    if (model.traits.has_reverse_character_map) {
+      return Fail(Code::kUnsupported, "it maps characters of decoded text (denormalizer_spec), which is not supported");
     }
-    return true;
+    for (const auto& piece : model.pieces) {
+      if (piece.type == Type::kUnused) {
+        return Fail(Code::kUnsupported, "its piece \"{}\" is marked unused, which is not supported", piece.text);
+      }
+      if (piece.text.size() > kMaxPieceBytes) {
+        return Fail(Code::kUnsupported, "it has a piece of {}", FormatBytes(piece.text.size()));
+      }
+      if (piece.text.empty() || !IsValidUtf8(piece.text) || !std::isfinite(piece.score)) {
+        return Fail(Code::kInvalidArgument, "it has a piece that is empty, not UTF-8 or of no score");
+      }
+    }
+    return {};
   }
 
-  Status EncodePart(std::string_view text, std::vector<TokenId>& ids) const {
-    std::vector<int> part;
-    auto status = processor_.Encode(text, &part);
-    if (!status.ok()) return Fail(Code::kInternal, "encoding {} bytes: {}", text.size(), status.ToString());
-    ids.insert(ids.end(), part.begin(), part.end());
+  Status AddPieces(const SentencePieceModel& model) {
+    std::size_t bytes = 0;
+    for (const auto& piece : model.pieces) bytes += piece.text.size();
+    pieces_.Reserve(model.pieces.size(), bytes);
+    for (const auto& piece : model.pieces) pieces_.Add(piece.text);
+    reserved_ = others_ = PieceIndex(pieces_, model.pieces.size());
+    std::vector<ByteTrie::Key> specials;
+    int bytes_found = 0;
+    for (TokenId id = 0; id < pieces_.size(); ++id) {
+      const auto& piece = model.pieces[static_cast<std::size_t>(id)];
+      bool is_text = piece.type == Type::kNormal || piece.type == Type::kUserDefined;
+      if (!(is_text ? others_ : reserved_).Insert(id)) {
+        return Fail(Code::kInvalidArgument, "it has the piece \"{}\" twice", piece.text);
+      }
+      AddDecoded(piece);
+      if (piece.type == Type::kControl) specials.push_back({pieces_[id], id});
+      if (piece.type == Type::kUnknown && std::exchange(unknown_, id) != kNoToken) {
+        return Fail(Code::kInvalidArgument, "it has two unknown pieces");
+      }
+      if (piece.type != Type::kByte) continue;
+      auto byte = ByteOfPiece(piece.text);
+      if (!byte) return Fail(Code::kInvalidArgument, "its byte piece \"{}\" names no byte", piece.text);
+      bytes_[*byte] = id;
+      ++bytes_found;
+    }
+    if (unknown_ == kNoToken) return Fail(Code::kInvalidArgument, "it has no unknown piece");
+    if (bytes_found != (model.traits.byte_fallback ? 256 : 0)) {
+      return Fail(Code::kInvalidArgument, "it has {} byte pieces", bytes_found);
+    }
+    specials_ = ByteTrie(std::move(specials));
+    auto control = [&](const std::string& piece) {
+      TokenId id = IdOf(piece);
+      return id != kNoToken && model.pieces[static_cast<std::size_t>(id)].type == Type::kControl ? id : kNoToken;
+    };
+    bos_ = control(model.traits.bos_piece);
+    eos_ = control(model.traits.eos_piece);
+    pad_ = control(model.traits.pad_piece);
+    unk_ = IdOf(model.traits.unk_piece) == unknown_ ? unknown_ : kNoToken;
     return {};
+  }
+
+  /// Keeps what the token is as text: marks are spaces.
+  void AddDecoded(const SentencePieceModel::Piece& piece) {
+    std::string text;
+    Shape shape = Shape::kText;
+    if (piece.type == Type::kControl || piece.type == Type::kUnknown) {
+      shape = Shape::kNothing;
+    } else if (piece.type == Type::kByte) {
+      shape = Shape::kByte;
+      text += static_cast<char>(ByteOfPiece(piece.text).value_or(0));
+    } else {
+      std::string_view rest = piece.text;
+      if (rest.starts_with(kSpaceMark)) shape = Shape::kMarked;
+      for (std::size_t mark; (mark = rest.find(kSpaceMark)) != rest.npos;
+           rest.remove_prefix(mark + kSpaceMark.size())) {
+        text.append(rest, 0, mark) += ' ';
+      }
+      text += rest;
+    }
+    decoded_.Add(text);
+    shapes_.push_back(shape);
+  }
+
+  Status AddEncoder(const SentencePieceModel& model) {
+    std::vector<std::string> user_defined;
+    for (const auto& piece : model.pieces) {
+      if (piece.type == Type::kUserDefined) user_defined.emplace_back(piece.text);
+    }
+    normalizer_ = MR_TRY(SpmNormalizer::Make(model, user_defined));
+    SpmFallback fallback{.unk = unknown_, .to_bytes = model.traits.byte_fallback, .bytes = bytes_};
+    bpe_ = SpmBpe(model, {.space_is_mark = model.traits.escape_whitespaces, .fallback = fallback});
+    strips_one_ = model.traits.add_dummy_prefix && !model.traits.remove_extra_whitespaces;
+    strips_all_ = model.traits.remove_extra_whitespaces;
+    return {};
+  }
+
+  void DecodeOne(DecodeState& state, TokenId id, std::string& text) const {
+    auto at = static_cast<std::size_t>(id);
+    if (shapes_[at] == Shape::kNothing) return;
+    std::string_view piece = decoded_[id];
+    if (shapes_[at] == Shape::kByte) {
+      state.pending += piece;
+      return FlushBytes(state, false, text);
+    }
+    if (!state.pending.empty()) FlushBytes(state, true, text);
+    if (!state.begun) {
+      if (shapes_[at] == Shape::kMarked && (strips_one_ || strips_all_)) piece.remove_prefix(1);
+      state.begun = !strips_all_ || !piece.empty();
+    }
+    text += piece;
+  }
+
+  /// Moves characters from the pending bytes to the text, U+FFFD for what is none; without `all`, up to one that may
+  /// still become whole.
+  static void FlushBytes(DecodeState& state, bool all, std::string& text) {
+    std::string& bytes = state.pending;
+    std::size_t at = 0;
+    while (at < bytes.size()) {
+      Decoded character = DecodeUtf8(bytes.data() + at, bytes.data() + bytes.size());
+      if (character.code == kInvalid) {
+        if (!all && MayBecomeWhole(std::string_view(bytes).substr(at))) break;
+        AppendUtf8(kReplacement, text);
+      } else {
+        text.append(bytes, at, character.length);
+      }
+      at += character.length;
+      state.begun = true;
+    }
+    bytes.erase(0, at);
   }
 
   Status CheckId(TokenId id) const {
@@ -108,27 +263,27 @@ class SentencePieceTokenizer final : public Tokenizer {
     return Fail(Code::kInvalidArgument, "token {} is outside the vocabulary of {}", id, vocab_size());
   }
 
-  sentencepiece::SentencePieceProcessor processor_;
+  Pieces pieces_, decoded_;
+  std::vector<Shape> shapes_;
+  PieceIndex reserved_, others_;  ///< control, unknown and byte pieces; the rest
+  ByteTrie specials_;
+  SpmNormalizer normalizer_;
+  std::optional<SpmBpe> bpe_;
+  std::array<TokenId, 256> bytes_{};
+  TokenId unknown_ = kNoToken, bos_ = kNoToken, eos_ = kNoToken, unk_ = kNoToken, pad_ = kNoToken;
+  bool strips_one_ = false, strips_all_ = false;  ///< spaces at the beginning of decoded text
   std::string fingerprint_;
-  bool cuts_are_exact_ = false;
+  mutable ScratchPool scratches_;
 };
 
 }  // namespace
 
-std::size_t NextCut(std::string_view text, std::size_t from) {
-  for (std::size_t at = text.find(' ', from); at != text.npos && at + 1 < text.size(); at = text.find(' ', at + 1)) {
-    std::string_view before = text.substr(0, at);
-    if (at > 0 && !before.ends_with(' ') && !before.ends_with(kSpaceMark)) return at;
-  }
-  return text.size();
-}
-
-Result<std::shared_ptr<const Tokenizer>> LoadSentencePiece(ByteSpan model, std::string_view name) {
-  return SentencePieceTokenizer::Load(model, name);
-}
-
-Result<std::shared_ptr<const Tokenizer>> Load(ByteSpan model, std::string_view name) {
-  return LoadSentencePiece(model, name);
+Result<std::shared_ptr<const Tokenizer>> LoadSentencePiece(ByteSpan bytes, std::string_view name) {
+  auto model = ReadSentencePieceModel(bytes);
+  if (!model) return Fail(model.error().Context(fmt::format("loading the tokenizer {}", name)));
+  auto made = SentencePieceTokenizer::Make(*model, bytes);
+  if (!made) return Fail(made.error().Context(fmt::format("loading the tokenizer {}", name)));
+  return made;
 }
 
 }  // namespace millrace::tokenizer

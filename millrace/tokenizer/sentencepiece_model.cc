@@ -81,30 +81,56 @@ bool ForEachField(ByteSpan message, const std::function<void(const Field&)>& vis
 
 }  // namespace
 
-Result<SentencePieceTraits> ReadSentencePieceTraits(ByteSpan model) {
-  SentencePieceTraits traits;
+Result<SentencePieceModel> ReadSentencePieceModel(ByteSpan bytes) {
+  SentencePieceModel model;
+  SentencePieceTraits& traits = model.traits;
   bool well_formed = true;
+  auto text = [](const Field& field) { return std::string(AsText(field.bytes)); };
+  auto piece_field = [&](const Field& field) {
+    SentencePieceModel::Piece& piece = model.pieces.back();
+    if (field.number == 1) piece.text = AsText(field.bytes);
+    if (field.number == 2 && field.bytes.size() == 4) piece.score = LoadLittle<float>(field.bytes.data());
+    if (field.number == 3 && field.varint >= 1 && field.varint <= 6) {
+      piece.type = static_cast<SentencePieceModel::Type>(field.varint);
+    }
+  };
   auto trainer_field = [&](const Field& field) {
     if (field.number == 3 && field.varint >= 1 && field.varint <= 4) {
       traits.algorithm = static_cast<SentencePieceTraits::Algorithm>(field.varint);
     }
     if (field.number == 24) traits.whitespace_is_suffix = field.varint != 0;
+    if (field.number == 35) traits.byte_fallback = field.varint != 0;
+    if (field.number == 45) traits.unk_piece = text(field);
+    if (field.number == 46) traits.bos_piece = text(field);
+    if (field.number == 47) traits.eos_piece = text(field);
+    if (field.number == 48) traits.pad_piece = text(field);
   };
   auto normalizer_field = [&](const Field& field) {
-    if (field.number == 2) traits.has_character_map = !field.bytes.empty();
+    if (field.number == 2) {
+      traits.has_character_map = !field.bytes.empty();
+      model.character_map = field.bytes;
+    }
     if (field.number == 3) traits.add_dummy_prefix = field.varint != 0;
     if (field.number == 4) traits.remove_extra_whitespaces = field.varint != 0;
     if (field.number == 5) traits.escape_whitespaces = field.varint != 0;
   };
-  bool outer = ForEachField(model, [&](const Field& field) {
-    if (field.number == 1) ++traits.pieces;
+  auto denormalizer_field = [&](const Field& field) {
+    if (field.number == 2) traits.has_reverse_character_map = !field.bytes.empty();
+  };
+  bool outer = ForEachField(bytes, [&](const Field& field) {
+    if (field.number == 1) {
+      model.pieces.emplace_back();
+      well_formed &= ForEachField(field.bytes, piece_field);
+    }
     if (field.number == 2) well_formed &= ForEachField(field.bytes, trainer_field);
     if (field.number == 3) well_formed &= ForEachField(field.bytes, normalizer_field);
+    if (field.number == 5) well_formed &= ForEachField(field.bytes, denormalizer_field);
   });
+  traits.pieces = static_cast<int>(model.pieces.size());
   if (!outer || !well_formed || traits.pieces == 0) {
-    return Fail(Code::kInvalidArgument, "not a SentencePiece model ({} bytes)", model.size());
+    return Fail(Code::kInvalidArgument, "not a SentencePiece model ({} bytes)", bytes.size());
   }
-  return traits;
+  return model;
 }
 
 }  // namespace millrace::tokenizer

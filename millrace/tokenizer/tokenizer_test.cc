@@ -130,15 +130,6 @@ TEST(Tokenizer, LongTextsAreCutWithoutChangingTheirIds) {
   }
 }
 
-TEST(Tokenizer, CutsOnlyBeforeASpaceThatFollowsText) {
-  EXPECT_EQ(NextCut("ab cd", 0), 2u);
-  EXPECT_EQ(NextCut("ab  cd", 3), 6u) << "inside a run of spaces";
-  EXPECT_EQ(NextCut("ab ", 0), 3u) << "nothing would be left behind the cut";
-  EXPECT_EQ(NextCut(" ab", 0), 3u);
-  EXPECT_EQ(NextCut("a▁ b c", 0), 6u);
-  EXPECT_EQ(NextCut("", 0), 0u);
-}
-
 TEST(Tokenizer, AppendsAndNeverAddsSpecials) {
   auto tokenizer = Load(AsBytes(TrainedModel()), "model").value();
   Ids ids = {42};
@@ -175,7 +166,7 @@ TEST(Tokenizer, RejectsWhatIsNotAModel) {
     for (int flips = 0; flips < 3 && !broken.empty(); ++flips) {
       broken[random.Below(broken.size())] = static_cast<char>(random.Below(256));
     }
-    auto traits = ReadSentencePieceTraits(AsBytes(broken));  // must not crash; may or may not see the damage
+    auto traits = ReadSentencePieceModel(AsBytes(broken));  // must not crash; may or may not see the damage
     if (!traits) {
       EXPECT_EQ(traits.error().code(), Code::kInvalidArgument);
     }
@@ -193,7 +184,7 @@ TEST(Tokenizer, FingerprintNamesTheModel) {
 
 TEST(TokenizerTraining, IsRepeatableAndLikeLlama) {
   EXPECT_EQ(TrainOn(400, {.vocab_size = 400}).value(), TrainedModel());
-  auto traits = ReadSentencePieceTraits(AsBytes(TrainedModel())).value();
+  auto traits = ReadSentencePieceModel(AsBytes(TrainedModel())).value().traits;
   EXPECT_EQ(traits.algorithm, SentencePieceTraits::Algorithm::kBpe);
   EXPECT_FALSE(traits.has_character_map);
   EXPECT_TRUE(traits.add_dummy_prefix);

@@ -1,0 +1,30 @@
+#include "millrace/tokenizer/tokenizer.h"
+
+#include "millrace/tokenizer/sentencepiece.h"
+#include "millrace/tokenizer/utf8.h"
+
+namespace millrace::tokenizer {
+
+Status Tokenizer::DecodeNext(DecodeState& state, TokenId id, std::string& text) const {
+  state.pending += MR_TRY(Decode(std::span(&id, 1)));
+  std::size_t certain = state.pending.size() - UnfinishedEnd(state.pending);
+  text.append(state.pending, 0, certain);
+  state.pending.erase(0, certain);
+  return {};
+}
+
+void Tokenizer::DecodeEnd(DecodeState& state, std::string& text) const { text += state.pending; }
+
+TokenId Tokenizer::IdOf(std::string_view piece) const {
+  for (TokenId id = 0; id < vocab_size(); ++id) {
+    auto found = Piece(id);
+    if (found && *found == piece) return id;
+  }
+  return kNoToken;
+}
+
+Result<std::shared_ptr<const Tokenizer>> Load(ByteSpan model, std::string_view name) {
+  return LoadSentencePiece(model, name);
+}
+
+}  // namespace millrace::tokenizer
