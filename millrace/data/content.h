@@ -27,6 +27,10 @@ struct DataObject {
   object::ObjectInfo info;
   std::string url;  ///< for messages and fingerprints: "s3://bucket/key" or an absolute path
   std::shared_ptr<const Content> content = nullptr;  ///< null: the object's own lines are its content
+  /// 2 or 4: the object is a Megatron .bin, its records are token ids of so many bytes, complete with whatever BOS and
+  /// EOS they are to have; no content then. 0: its records are text.
+  int token_bytes = 0;
+  std::shared_ptr<const object::ObjectInfo> table = nullptr;  ///< with token_bytes: the .idx beside it
 };
 
 /// A range of an object that decodes by itself to whole records. Decoded it should be half a MiB to a few MiB: a frame

@@ -22,6 +22,7 @@ std::string Fingerprint(const ResolvedSources& resolved, const DatasetOptions& o
     for (std::uint32_t i : resolved.by_source[s]) {
       const object::ObjectInfo& info = resolved.objects[i].info;
       contents += fmt::format("{}:{}\n", info.size, info.etag);
+      if (resolved.objects[i].table) contents += fmt::format("{}\n", resolved.objects[i].table->etag);
     }
     contents += '\n';
     weights += fmt::format("{}{}", s ? "," : "", options.sources[s].weight);

@@ -15,6 +15,9 @@ constexpr std::uint64_t kReadBytes = 4 * kMiB;
 Result<DocumentReader> DocumentReader::Open(object::Connection& connection, std::span<const Source> sources,
                                             const RecordTemplate& record_template, object::Call call) {
   ResolvedSources resolved = MR_TRY(ResolveSources(connection, sources, call));
+  for (const DataObject& object : resolved.objects) {
+    if (object.token_bytes > 0) return Fail(Code::kInvalidArgument, "{}: token ids hold no text", object.url);
+  }
   return DocumentReader(std::move(resolved), record_template, std::move(call));
 }
 

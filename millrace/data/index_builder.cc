@@ -10,6 +10,7 @@
 #include "millrace/base/sync.h"
 #include "millrace/base/task_scope.h"
 #include "millrace/base/text.h"
+#include "millrace/data/megatron.h"
 #include "millrace/data/parallel.h"
 #include "millrace/object/blocking.h"
 
@@ -206,6 +207,10 @@ class Indexing {
 
   /// Leaves found_[i] empty when there is no index, or none that can be used.
   Status LoadOne(std::size_t i, object::Call call) {
+    if (objects_[i].token_bytes > 0) {
+      found_[i] = MR_TRY(IndexTokenFile(objects_[i], std::move(call)));
+      return {};
+    }
     object::Location at = MR_TRY(IndexLocation(connection_, objects_[i], options_));
     auto content = object::GetAll(*at.store, at.key, kMaxIndexBytes, call);
     if (!content) return Fail(content.error().Context(fmt::format("reading the index of {}", objects_[i].url)));

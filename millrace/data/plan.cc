@@ -114,7 +114,7 @@ Piece Plan::PieceOf(std::uint32_t number, std::uint32_t records) const {
     std::vector<RecordExtent> extents = Extents(number);
     for (std::uint32_t i = 0; i < records; ++i) tokens += extents[i].tokens;
   }
-  return {number, records, tokens + std::uint64_t{records} * options_.added_tokens};
+  return {number, records, tokens + std::uint64_t{records} * AddedTokens(chunk)};
 }
 
 void Plan::AddSource(const Source& source, std::size_t number, std::span<const std::uint32_t> objects) {
@@ -192,7 +192,8 @@ WindowOrder Plan::OrderOf(const EpochOrder& epoch, std::size_t window) const {
   units.reserve(order.documents());
   for (const Piece& piece : order.pieces) {
     std::vector<RecordExtent> extents = Extents(piece.chunk);
-    for (std::uint32_t i = 0; i < piece.records; ++i) units.push_back(extents[i].tokens + options_.added_tokens);
+    std::uint32_t added = AddedTokens(chunks_[piece.chunk]);
+    for (std::uint32_t i = 0; i < piece.records; ++i) units.push_back(extents[i].tokens + added);
   }
   order.ends.reserve(units.size());
   std::uint32_t end = 0;

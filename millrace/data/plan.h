@@ -39,7 +39,7 @@ struct PlanOptions {
   Mode mode = Mode::kPack;
   std::uint64_t sequence_length = 0;
   std::uint64_t seed = 0, window = 0;
-  std::uint32_t added_tokens = 0;  ///< per document: BOS and EOS, as far as the tokenizer has them
+  std::uint32_t added_tokens = 0;  ///< per document of text: BOS and EOS, as far as the tokenizer has them
 };
 
 /// A run of pieces of an epoch whose records are shuffled among themselves.
@@ -103,6 +103,10 @@ class Plan {
   Plan(std::span<const RecordIndex> indexes, PlanOptions options) : indexes_(indexes), options_(options) {}
   void MakeChunks(std::uint32_t object);
   void AddSource(const Source& source, std::size_t number, std::span<const std::uint32_t> objects);
+  /// Per document of the chunk.
+  std::uint32_t AddedTokens(const Chunk& chunk) const {
+    return indexes_[chunk.object].token_bytes() > 0 ? 0 : options_.added_tokens;
+  }
   Piece PieceOf(std::uint32_t chunk, std::uint32_t records) const;
   bool shuffled() const { return options_.window > 1; }
   Permutation PieceOrder(std::uint64_t epoch) const;

@@ -58,6 +58,9 @@ class RecordIndex {
   const std::array<std::uint64_t, kBrokenKinds>& broken_by_reason() const { return broken_by_reason_; }
   const std::vector<BrokenLine>& broken() const { return broken_; }  ///< the first kMaxNamedBroken, by offset
 
+  /// As DataObject::token_bytes. Such an index is never stored: the object's table is as good.
+  int token_bytes() const { return token_bytes_; }
+
   /// Empty: the object's own lines are the content.
   std::span<const IndexedFrame> frames() const { return frames_; }
   /// The frame that holds the content at `offset`. Only where there are frames.
@@ -102,6 +105,7 @@ class RecordIndex {
     return frames_.empty() ? 0 : frames_.back().content_offset + frames_.back().content_bytes;
   }
 
+  int token_bytes_ = 0;
   std::vector<IndexedFrame> frames_;
   std::vector<Entry> blocks_;
   std::vector<std::byte> payload_;
@@ -116,6 +120,8 @@ class RecordIndexBuilder {
  public:
   /// The lines are those of this frame, alone: their offsets count from its start. Before any line.
   void SetFrame(Frame frame, std::uint32_t content_bytes);
+  /// The records are token ids of so many bytes each. Before any record.
+  void SetTokenBytes(int token_bytes) { index_.token_bytes_ = token_bytes; }
   /// A usable record whose line, newline included, is `line_bytes` long.
   void Add(std::uint64_t offset, std::uint64_t line_bytes, std::uint32_t tokens);
   void AddBroken(std::uint64_t offset, Broken reason);

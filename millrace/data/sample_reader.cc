@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 
+#include "millrace/data/megatron.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::data {
@@ -105,6 +106,7 @@ Result<FlightCache<std::uint64_t, CorpusReader::Tokens>::Made> CorpusReader::Tok
   const Chunk& chunk = corpus_->plan->chunks()[place.chunk];
   auto loaded = MR_TRY(ChunkBytes(place.chunk, call));
   const RecordExtent& extent = loaded->extents[place.record];
+  if (corpus_->objects[chunk.object].token_bytes > 0) return ReadTokens(chunk, *loaded, extent);
   std::string_view line = AsText(loaded->bytes.span().subspan(extent.offset - loaded->offset, extent.bytes));
   RecordParser parser(*corpus_->record_template);
   auto document = parser.Parse(line.substr(0, line.find('\n')));
@@ -130,6 +132,20 @@ Result<FlightCache<std::uint64_t, CorpusReader::Tokens>::Made> CorpusReader::Tok
                 url, extent.offset, tokens->size() - before, extent.tokens);
   }
   if (eos != tokenizer::kNoToken) tokens->push_back(eos);
+  std::uint64_t cost = tokens->size() * sizeof(TokenId) + 128;
+  return {{std::move(tokens), cost}};
+}
+
+Result<FlightCache<std::uint64_t, CorpusReader::Tokens>::Made> CorpusReader::ReadTokens(
+    const Chunk& chunk, const LoadedChunk& loaded, const RecordExtent& extent) const {
+  const DataObject& object = corpus_->objects[chunk.object];
+  ByteSpan bytes = loaded.bytes.span().subspan(extent.offset - loaded.offset, extent.bytes);
+  bool pack = corpus_->plan->options().mode == Mode::kPack;
+  std::size_t wanted = pack ? SIZE_MAX : corpus_->plan->options().sequence_length + 1;
+  auto tokens = std::make_shared<Tokens>();
+  MR_TRY(ParseTokens(bytes.first(std::uint64_t{extent.tokens} * object.token_bytes), object.token_bytes, wanted,
+                     corpus_->tokenizer->vocab_size(),
+                     fmt::format("{}: the document at byte {}", object.url, extent.offset), *tokens));
   std::uint64_t cost = tokens->size() * sizeof(TokenId) + 128;
   return {{std::move(tokens), cost}};
 }

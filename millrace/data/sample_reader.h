@@ -66,6 +66,9 @@ class CorpusReader final : public SampleReader {
   Result<std::shared_ptr<const LoadedChunk>> ChunkBytes(std::uint32_t chunk, object::Call call);
   Result<FlightCache<std::uint32_t, LoadedChunk>::Made> FetchChunk(std::uint32_t chunk, object::Call call) const;
   Result<FlightCache<std::uint64_t, Tokens>::Made> Tokenize(WindowOrder::Place place, object::Call call);
+  /// Of a document that is token ids already.
+  Result<FlightCache<std::uint64_t, Tokens>::Made> ReadTokens(const Chunk& chunk, const LoadedChunk& loaded,
+                                                              const RecordExtent& extent) const;
 
   /// Makes `window` and the one behind it what the read-ahead threads work on.
   Status ReadAhead(const EpochOrder& epoch, std::size_t window, const WindowOrder& order, std::stop_token stop);

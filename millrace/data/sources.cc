@@ -2,22 +2,57 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <optional>
 
 #include "millrace/base/text.h"
+#include "millrace/data/megatron.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::data {
 namespace {
 
 constexpr std::string_view kGlobCharacters = "*?";
+constexpr std::string_view kTokens = ".bin", kTable = ".idx";
 
 /// Of the part of the key that the listing found, not of the folders that the user named.
 bool IsHidden(std::string_view key, std::string_view prefix) {
   std::size_t slash = prefix.rfind('/');
   if (slash != prefix.npos) key.remove_prefix(slash + 1);
   return key.starts_with('.') || key.find("/.") != key.npos;
+}
+
+/// A .bin and its .idx are one object of data. The .idx may be outside of what a glob matches.
+Result<std::vector<DataObject>> PairTokenFiles(const object::Location& at, std::vector<object::ObjectInfo> found,
+                                               const std::function<std::string(std::string_view)>& url_of,
+                                               object::Call call) {
+  std::map<std::string, object::ObjectInfo> tables;
+  std::erase_if(found, [&](object::ObjectInfo& info) {
+    bool table = info.key.ends_with(kTable);
+    if (table) tables.emplace(info.key, std::move(info));
+    return table;
+  });
+  std::vector<DataObject> objects;
+  for (object::ObjectInfo& info : found) {
+    std::string url = url_of(info.key);
+    DataObject& object = objects.emplace_back(DataObject{at.store, std::move(info), std::move(url)});
+    if (!object.info.key.ends_with(kTokens)) continue;
+    std::string key = TokenTableKey(object.info.key);
+    std::optional<object::ObjectInfo> table;
+    if (auto listed = tables.extract(key)) {
+      table = std::move(listed.mapped());
+    } else {
+      table = MR_TRY(object::Head(*at.store, key, call));
+    }
+    if (!table)
+      return Fail(Code::kNotFound, "{}: no {} beside these token ids says where they begin", object.url, kTable);
+    MR_TRY(OpenTokenFile(object, *std::move(table), call));
+  }
+  if (!tables.empty()) {
+    return Fail(Code::kNotFound, "{}: a table of token ids without its {}", url_of(tables.begin()->first), kTokens);
+  }
+  return objects;
 }
 
 Status CheckUncompressed(std::string_view url) {
@@ -55,6 +90,9 @@ Result<std::vector<object::ObjectInfo>> Resolve(const object::Location& at, obje
   if (glob != at.key.npos) return Find(*at.store, at.key.substr(0, glob), at.key, call);
   if (at.key.empty() || at.key.ends_with('/')) return Find(*at.store, at.key, "", call);
   auto info = MR_TRY(object::Head(*at.store, at.key, call));
+  if (info) return std::vector{*std::move(info)};
+  // Megatron-LM names its files by what they have in common.
+  info = MR_TRY(object::Head(*at.store, fmt::format("{}{}", at.key, kTokens), call));
   if (info) return std::vector{*std::move(info)};
   return Find(*at.store, at.key + "/", "", call);
 }
@@ -97,11 +135,11 @@ Result<ResolvedSources> ResolveSources(object::Connection& connection, std::span
     if (found->empty()) return Fail(Code::kNotFound, "no data at {}: no object matches", source.url);
     std::ranges::sort(*found, {}, &object::ObjectInfo::key);
     auto& members = resolved.by_source.emplace_back();
-    for (object::ObjectInfo& info : *found) {
-      std::string name = UrlOfKey(url, info.key);
-      MR_TRY(CheckUncompressed(name));
-      auto [at, fresh] = known.try_emplace(name, static_cast<std::uint32_t>(resolved.objects.size()));
-      if (fresh) resolved.objects.push_back({location.store, std::move(info), std::move(name)});
+    auto url_of = [&](std::string_view key) { return UrlOfKey(url, key); };
+    for (DataObject& object : MR_TRY(PairTokenFiles(location, *std::move(found), url_of, call))) {
+      MR_TRY(CheckUncompressed(object.url));
+      auto [at, fresh] = known.try_emplace(object.url, static_cast<std::uint32_t>(resolved.objects.size()));
+      if (fresh) resolved.objects.push_back(std::move(object));
       members.push_back(at->second);
     }
   }

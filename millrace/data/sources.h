@@ -22,7 +22,8 @@ struct ResolvedSources {
   std::vector<std::vector<std::uint32_t>> by_source;  ///< indexes into `objects`, in the order of their keys
 };
 
-/// An object, a prefix ending in '/', a folder, or a glob: '*' stands for any characters, '/' among them, '?' for one.
+/// An object, a prefix ending in '/', a folder, what a .bin and its .idx have in common, or a glob: '*' stands for any
+/// characters, '/' among them, '?' for one. A .bin and its .idx are one object of token ids.
 /// Keys with a component that starts with a dot, and empty objects, are left out. Fails with kNotFound when a source
 /// matches nothing and with kUnsupported on a compressed object. Blocks.
 Result<ResolvedSources> ResolveSources(object::Connection& connection, std::span<const Source> sources,
