@@ -113,7 +113,7 @@ Result<PathGate::Pass> Core::Enter(const Inode& inode, const object::Call& call)
   while (true) {
     auto path = table.PathOf(inode);
     if (!path) return PathGate::Pass();
-    PathGate::Pass pass = MR_TRY(gate.Enter({*path}, call.stop));
+    PathGate::Pass pass = MR_TRY(gate.Enter(*path, call.stop));
     if (auto now = table.PathOf(inode); now && *now == *path) return pass;  // else it was moved while we waited
   }
 }

@@ -25,8 +25,8 @@ namespace millrace::vfs {
 struct Place {
   InodeId parent;
   std::string name;
-  std::string path;     ///< the key of a file there
-  PathGate::Pass pass;  ///< where it is to be changed
+  std::string path;           ///< the key of a file there
+  PathGate::Closure closure;  ///< where it is to be changed
 };
 
 /// The state of one Tree. Lock order: Inode::mutex, then those inside table, metadata and Writer.
@@ -97,7 +97,7 @@ struct Core {
   Status ChangeAttributes(const InodePtr& inode, const AttributeStore::Change& change, const object::Call& call)
       MR_EXCLUDES(inode->mutex);
 
-  /// A pass for where the inode is; an empty one for an inode without a name.
+  /// A pass for where the inode is, once nobody changes its name; an empty one for an inode without a name.
   Result<PathGate::Pass> Enter(const Inode& inode, const object::Call& call);
   Result<Place> PlaceOf(InodeId parent, std::string_view name);
   /// What is there now, as far as the time-to-live asks for.
@@ -119,7 +119,8 @@ struct Core {
   Writer::Environment WriterEnvironment();
   std::function<void(const Metadata&)> OnPublishedOf(const InodePtr& inode);
   void OnPublished(Inode& inode, Metadata now) MR_EXCLUDES(inode.mutex);
-  void OnFailed(const InodePtr& inode, Writer& writer, const Error& reason) MR_EXCLUDES(inode->mutex);
+  void OnFailed(const InodePtr& inode, Writer& writer, const Error& reason, const object::Call& call)
+      MR_EXCLUDES(inode->mutex);
   Status PublishLater(const InodePtr& inode, Duration delay);
   Status PublishKept(const InodePtr& inode, const object::Call& call) MR_EXCLUDES(inode->mutex);
   Status Divert(Inode& inode, Writer& writer, Status failed, const object::Call& call) MR_EXCLUDES(inode.mutex);

@@ -61,13 +61,13 @@ Result<Writer::Turn> Core::HoldHere(const InodePtr& inode, const std::shared_ptr
                                     const object::Call& call) {
   MutexLock changing(inode->changing);
   auto held = Writer::Hold(writer, call);
-  if (!held) OnFailed(inode, *writer, held.error());
+  if (!held) OnFailed(inode, *writer, held.error(), call);
   return held;
 }
 
 /// Keeps what could not be published, for a later attempt or, where that cannot be of use, for the next mount: its
 /// program has been told.
-void Core::OnFailed(const InodePtr& inode, Writer& writer, const Error& reason) {
+void Core::OnFailed(const InodePtr& inode, Writer& writer, const Error& reason, const object::Call& call) {
   auto kept = writer.Keep(/*durable=*/true);
   if (!kept) {
     options.log.Error("what was written could not be published, nor written down", {{"reason", kept.error()}});
@@ -75,6 +75,7 @@ void Core::OnFailed(const InodePtr& inode, Writer& writer, const Error& reason) 
   }
   if (kept->empty()) return;
   const bool later = !IsLost(reason.code()) && PublishLater(inode, kRetry);
+  if (!later) writer.GiveUpParts(call);
   options.log.Error(later ? "what was written could not be published; it is kept, and tried again"
                           : "what was written could not be published; it is kept, and the next mount will try again",
                     {{"file", *kept}, {"reason", reason}});
@@ -269,6 +270,12 @@ void Core::EndUnlink(const InodePtr& inode, const std::shared_ptr<Writer>& write
     return Settle(inode);
   }
   writer->Revive();
+  bool closed;
+  {
+    MutexLock lock(inode->mutex);
+    closed = inode->writing_files == 0;
+  }
+  if (closed) (void)writer->Keep(/*durable=*/false);  // whoever closed it meanwhile counted on its going
   if (writer->kept()) (void)PublishLater(inode, kRetry);
   Settle(inode);
 }
@@ -278,8 +285,8 @@ void Core::EndUnlink(const InodePtr& inode, const std::shared_ptr<Writer>& write
 Status Core::AdoptStaged(const object::Call& call) {
   std::vector<std::string> unreadable;
   auto all = MR_TRY(staging->Adopt(options.prefix, &unreadable));
-  std::map<std::string, const StagedRecord*>
-      latest;  // of one key the last is the file; none of the others is published
+  // Of one key the last is the file; none of the others is published.
+  std::map<std::string, const StagedRecord*> latest;
   for (const auto& left : all) {
     if (left.record.complete) latest[left.record.key] = &left.record;
   }

@@ -3,61 +3,57 @@
 namespace millrace::vfs {
 namespace {
 
-/// True when `path` is below `directory` ("a/b/"), or names it.
-bool Covers(std::string_view directory, std::string_view path) {
-  return path.starts_with(directory) || path == directory.substr(0, directory.size() - 1);
+/// True when the two are one, or `path` is below the directory `above` ("a/b/"), or names it.
+bool Covers(std::string_view above, std::string_view path) {
+  if (!above.ends_with('/')) return path == above;
+  return path.starts_with(above) || path == above.substr(0, above.size() - 1);
 }
 
 }  // namespace
 
-bool PathGate::IsClosed(const std::vector<std::string>& paths) const {
-  for (const std::string& closed : closed_) {
+const std::string* PathGate::FindMeeting(const std::vector<std::string>& paths, const Paths& others) {
+  for (const std::string& other : others) {
     for (const std::string& path : paths) {
-      if (Covers(closed, path) || (path.ends_with('/') && Covers(path, closed))) return true;
+      if (Covers(other, path) || Covers(path, other)) return &path;
     }
   }
-  return false;
+  return nullptr;
 }
 
-bool PathGate::InUse(const std::vector<std::string>& directories) const {
-  for (const std::string& path : passes_) {
-    for (const std::string& directory : directories) {
-      if (Covers(directory, path)) return true;
-    }
-  }
-  return false;
-}
-
-Result<PathGate::Pass> PathGate::Enter(std::vector<std::string> paths, std::stop_token stop) {
+Result<PathGate::Pass> PathGate::Enter(std::string path, std::stop_token stop) {
   MutexLock lock(mutex_);
-  while (IsClosed(paths)) {
-    if (stop.stop_requested()) return Fail(Code::kCancelled, "{} is being renamed", paths.front());
-    changed_.Wait(mutex_, stop, [&]() MR_REQUIRES(mutex_) { return !IsClosed(paths); });
+  if (!changed_.Wait(mutex_, stop, [&]() MR_REQUIRES(mutex_) { return !FindMeeting({path}, closed_); })) {
+    return Fail(Code::kCancelled, "{} is being renamed or removed", path);
   }
-  passes_.insert(paths.begin(), paths.end());
-  return Pass(this, std::move(paths));
+  passes_.insert(path);
+  return Pass(this, std::move(path));
 }
 
-Result<PathGate::Closure> PathGate::Close(std::vector<std::string> directories, std::stop_token stop) {
+Result<PathGate::Closure> PathGate::Close(std::vector<std::string> paths, std::stop_token stop) {
   MutexLock lock(mutex_);
-  while (IsClosed(directories)) {
-    if (stop.stop_requested()) return Fail(Code::kCancelled, "{} is being renamed", directories.front());
-    changed_.Wait(mutex_, stop, [&]() MR_REQUIRES(mutex_) { return !IsClosed(directories); });
+  if (!changed_.Wait(mutex_, stop, [&]() MR_REQUIRES(mutex_) { return !FindMeeting(paths, closed_); })) {
+    return Fail(Code::kCancelled, "{} is being renamed or removed", *FindMeeting(paths, closed_));
   }
-  closed_.insert(directories.begin(), directories.end());
-  while (InUse(directories)) changed_.Wait(mutex_);
-  return Closure(this, std::move(directories));
+  closed_.insert(paths.begin(), paths.end());
+  Closure closure(this, std::move(paths));
+  // Nobody comes in any more; those who are in have yet to leave.
+  if (changed_.Wait(mutex_, stop, [&]() MR_REQUIRES(mutex_) { return !FindMeeting(closure.paths_, passes_); })) {
+    return closure;
+  }
+  const std::string busy = *FindMeeting(closure.paths_, passes_);
+  lock.Unlock();  // for the closure, which goes
+  return Fail(Code::kCancelled, "{} is being changed", busy);
 }
 
-void PathGate::LeavePass(const std::vector<std::string>& paths) {
+void PathGate::Leave(const std::string& path) {
   MutexLock lock(mutex_);
-  for (const std::string& path : paths) passes_.erase(passes_.find(path));
+  passes_.erase(passes_.find(path));
   changed_.NotifyAll();
 }
 
-void PathGate::Open(const std::vector<std::string>& directories) {
+void PathGate::Open(const std::vector<std::string>& paths) {
   MutexLock lock(mutex_);
-  for (const std::string& directory : directories) closed_.erase(closed_.find(directory));
+  for (const std::string& path : paths) closed_.erase(closed_.find(path));
   changed_.NotifyAll();
 }
 

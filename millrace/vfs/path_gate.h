@@ -1,4 +1,4 @@
-// Keeps changes below a directory out while that directory is being renamed.
+// Keeps changes of files out while their names, or those of directories above them, are being changed.
 #pragma once
 
 #include <set>
@@ -12,37 +12,39 @@
 
 namespace millrace::vfs {
 
-/// Whoever changes something at a path holds a Pass for it; whoever renames a directory holds a Closure of both its
-/// names, which waits for the passes below them and lets nobody in. Passes for several paths are taken together, and
-/// none is taken while holding another, so nobody waits in a circle. Thread-safe.
+/// Whoever changes what is in a file holds a Pass for its path. Whoever changes names, making or removing or moving
+/// what they stand for, holds a Closure of them, which waits for passes and other closures and lets nobody in: a path
+/// "a/b" is closed itself, a directory "a/b/" with all that is below. What somebody needs is taken at once, and nothing
+/// while holding something, so nobody waits in a circle. Thread-safe.
 class PathGate {
  public:
-  /// Paths that its holder may change. Movable; give it back before the gate goes.
+  /// A path whose file its holder may change, as others may. Movable; give it back before the gate goes.
   class Pass {
    public:
     Pass() = default;
-    Pass(Pass&& other) noexcept : gate_(std::exchange(other.gate_, nullptr)), paths_(std::move(other.paths_)) {}
-    Pass& operator=(Pass&& other) noexcept {
-      std::swap(gate_, other.gate_);
-      std::swap(paths_, other.paths_);
-      return *this;
-    }
+    Pass(Pass&& other) noexcept : gate_(std::exchange(other.gate_, nullptr)), path_(std::move(other.path_)) {}
+    Pass& operator=(Pass&&) = delete;
     ~Pass() {
-      if (gate_) gate_->LeavePass(paths_);
+      if (gate_) gate_->Leave(path_);
     }
 
    private:
     friend class PathGate;
-    Pass(PathGate* gate, std::vector<std::string> paths) : gate_(gate), paths_(std::move(paths)) {}
+    Pass(PathGate* gate, std::string path) : gate_(gate), path_(std::move(path)) {}
     PathGate* gate_ = nullptr;
-    std::vector<std::string> paths_;
+    std::string path_;
   };
 
-  /// Directories ("a/b/") below which only its holder changes anything. Likewise.
+  /// Paths and directories in which only its holder changes anything. Likewise.
   class Closure {
    public:
+    Closure() = default;
     Closure(Closure&& other) noexcept : gate_(std::exchange(other.gate_, nullptr)), paths_(std::move(other.paths_)) {}
-    Closure& operator=(Closure&&) = delete;
+    Closure& operator=(Closure&& other) noexcept {
+      std::swap(gate_, other.gate_);
+      std::swap(paths_, other.paths_);
+      return *this;
+    }
     ~Closure() {
       if (gate_) gate_->Open(paths_);
     }
@@ -50,20 +52,20 @@ class PathGate {
    private:
     friend class PathGate;
     Closure(PathGate* gate, std::vector<std::string> paths) : gate_(gate), paths_(std::move(paths)) {}
-    PathGate* gate_;
+    PathGate* gate_ = nullptr;
     std::vector<std::string> paths_;
   };
 
   /// Both fail with kCancelled when `stop` fires before they may go on.
-  Result<Pass> Enter(std::vector<std::string> paths, std::stop_token stop = {}) MR_EXCLUDES(mutex_);
-  Result<Closure> Close(std::vector<std::string> directories, std::stop_token stop = {}) MR_EXCLUDES(mutex_);
+  Result<Pass> Enter(std::string path, std::stop_token stop = {}) MR_EXCLUDES(mutex_);
+  Result<Closure> Close(std::vector<std::string> paths, std::stop_token stop = {}) MR_EXCLUDES(mutex_);
 
  private:
   using Paths = std::multiset<std::string>;
-  void LeavePass(const std::vector<std::string>& paths) MR_EXCLUDES(mutex_);
-  void Open(const std::vector<std::string>& directories) MR_EXCLUDES(mutex_);
-  bool IsClosed(const std::vector<std::string>& paths) const MR_REQUIRES(mutex_);
-  bool InUse(const std::vector<std::string>& directories) const MR_REQUIRES(mutex_);
+  void Leave(const std::string& path) MR_EXCLUDES(mutex_);
+  void Open(const std::vector<std::string>& paths) MR_EXCLUDES(mutex_);
+  /// The first of `paths` that meets one of `others`; nothing when none does.
+  static const std::string* FindMeeting(const std::vector<std::string>& paths, const Paths& others);
 
   Mutex mutex_;
   CondVar changed_;

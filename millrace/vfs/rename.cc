@@ -90,12 +90,11 @@ Status RenameFile(Core& core, const Place& from, const Place& to, RenameFlags fl
   return {};
 }
 
-/// What is there and where, held against changes: a pass for two files, or both directories closed.
+/// What is there and where, closed to everybody else.
 struct Held {
   Place from, to;
   Metadata source, target;
-  std::optional<PathGate::Pass> pass;
-  std::optional<PathGate::Closure> closure;
+  PathGate::Closure closure;
 };
 
 Result<Held> Hold(Core& core, const RenameRequest& request, const object::Call& call) {
@@ -113,11 +112,9 @@ Result<Held> Hold(Core& core, const RenameRequest& request, const object::Call& 
     if (directory && (to + "/").starts_with(from + "/") && from != to) {
       return Fail(Code::kInvalidArgument, "{} cannot move into itself", from);
     }
-    if (directory) {
-      held.closure.emplace(MR_TRY(core.gate.Close({from + "/", to + "/"}, call.stop)));
-    } else {
-      held.pass = MR_TRY(core.gate.Enter({from, to}, call.stop));
-    }
+    const std::string_view below = directory ? "/" : "";
+    held.closure =
+        MR_TRY(core.gate.Close({fmt::format("{}{}", from, below), fmt::format("{}{}", to, below)}, call.stop));
     MR_TRY(places(held));
     held.source = MR_TRY(core.StateAt(held.from, call));
     held.target = MR_TRY(core.StateAt(held.to, call));
@@ -141,7 +138,7 @@ Result<std::optional<UserMetadata>> MetadataOfCopy(const Core& core, const objec
 
 Status Rename(Core& core, const RenameRequest& request, RenameFlags flags, const object::Call& call) {
   Held held = MR_TRY(Hold(core, request, call));
-  const auto& [from, to, source, target, pass, closure] = held;
+  const auto& [from, to, source, target, closure] = held;
   if (source.absent()) return Fail(Code::kNotFound, "no file {}", from.path);
   if (flags.no_replace && !target.absent()) return Fail(Code::kAlreadyExists, "{} exists", to.path);
   if (from.path == to.path) return {};

@@ -321,7 +321,7 @@ class StoreTree final : public Tree {
     return Refuse("overwriting", core_->table.PathOf(inode).value_or("the file"));
   }
 
-  /// For what changes the tree.
+  /// For what changes the tree: nobody else changes that name meanwhile, nor the file that has it.
   Result<Place> NewPlace(InodeId parent, std::string_view name, const object::Call& call) {
     MR_TRY(core_->CheckWritable());
     while (true) {
@@ -330,7 +330,7 @@ class StoreTree final : public Tree {
         return Fail(Code::kPermissionDenied, "{}: at the top there are buckets only", place.path);
       }
       MR_TRY(CheckNewName(DirectoryOf(place.path), name));
-      place.pass = MR_TRY(core_->gate.Enter({place.path}, call.stop));
+      place.closure = MR_TRY(core_->gate.Close({place.path}, call.stop));
       if (MR_TRY(core_->PlaceOf(parent, name)).path == place.path) return place;
     }
   }

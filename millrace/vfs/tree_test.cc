@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <set>
-#include <thread>
 
 #include "millrace/vfs/testing/driver.h"
 
@@ -374,6 +373,21 @@ TEST_F(TreeTest, AppendsKeepWhatWasThere) {
   EXPECT_EQ(d.Object("f"), "somebody else's");
 }
 
+TEST_F(TreeTest, WhatCannotBePublishedHereIsKeptWithoutItsUpload) {
+  auto file = *d.Create("f", /*exclusive=*/true);
+  ASSERT_TRUE(file->Write(0, AsBytes(Noise(20'000))));
+  d.Put("f", "somebody else's");
+  EXPECT_EQ(CodeOf(file->Flush()), Code::kAlreadyExists);
+  EXPECT_GT(d.store->calls(object::Operation::kUploadPart), 0u);
+  EXPECT_TRUE(object::ListUploads(*d.inner, "")->empty()) << "whoever takes it over sends it anew";
+  EXPECT_EQ(CodeOf(file->Close()), Code::kAlreadyExists);
+  file.reset();
+  EXPECT_TRUE(object::ListUploads(*d.inner, "")->empty());
+  d.Remount();
+  EXPECT_EQ(d.Object("f"), "somebody else's");
+  EXPECT_TRUE(d.Object("f.millrace-recovered-1") == Noise(20'000));
+}
+
 TEST_F(TreeTest, SizesCanBeSetToNothingToTheSameAndShorter) {
   d.Put("f", "0123456789");
   InodeId id = *d.Walk("f");
@@ -581,47 +595,6 @@ TEST_F(TreeTest, ErrorsOfTheStoreComeThrough) {
   EXPECT_TRUE(file->Read(700'000, AsWritableBytes(piece))) << "a failure is not remembered";
   d.store->Add({.operation = object::Operation::kHead, .times = -1, .fault = {.code = Code::kPermissionDenied}});
   EXPECT_EQ(ToErrno(CodeOf(d.Walk("g"))), EACCES);
-}
-
-TEST(TreeThreadsTest, ThreadsShareATree) {
-  Driver d({}, Driver::Time::kRuns);
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 6; ++t) {
-    threads.emplace_back([&, t] {
-      Random random(t);
-      for (int i = 0; i < 40; ++i) {
-        const std::string path = fmt::format("f{}", random.Below(4)), mine = fmt::format("own{}", t);
-        switch (random.Below(6)) {
-          case 0:
-            (void)d.Write(path, Noise(random.Below(20'000), random.Next()));
-            break;
-          case 1:
-            (void)d.Read(path);
-            break;
-          case 2:
-            (void)d.Unlink(path);
-            break;
-          case 3:
-            (void)d.Rename(path, fmt::format("f{}", random.Below(4)));
-            break;
-          case 4:
-            EXPECT_TRUE(d.List());
-            break;
-          default: {
-            const std::string content = Noise(9000, random.Next());
-            Status written = d.Write(mine, content);
-            EXPECT_TRUE(written) << written.error().ToString();
-            auto read = d.Read(mine);
-            ASSERT_TRUE(read) << read.error().ToString();
-            EXPECT_EQ(*read, content);
-          }
-        }
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_TRUE(object::ListUploads(*d.inner, "")->empty());
-  EXPECT_EQ(d.budget.used(), d.cache->capacity());
 }
 
 }  // namespace

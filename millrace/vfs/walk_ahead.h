@@ -27,8 +27,8 @@ class WalkAhead {
     Duration trust{};       ///< how old a listing may be when it is read; zero: nothing is begun
     int parallel = 1;       ///< see PageStream
     std::size_t ahead = 3;  ///< listings begun at a time in one directory,
-    std::size_t ahead_slow =
-        12;  ///< where pages take PageStream::kSlowPage and more, as far as all will be read in time
+    /// Where pages take PageStream::kSlowPage and more, as far as all will be read in time.
+    std::size_t ahead_slow = 12;
   };
   /// Store and clock must outlive this.
   WalkAhead(object::Store& store, const Clock& clock, Options options)

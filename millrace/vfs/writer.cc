@@ -373,6 +373,16 @@ Result<std::string> Writer::Keep(bool durable) {
   return staged_->path();
 }
 
+void Writer::GiveUpParts(const object::Call& call) {
+  MutexLock lock(mutex_);
+  if (!AwaitTurn(call) || !kept_ || upload_key_.empty()) return;
+  publishing_ = true;
+  (void)DropUpload(call);  // where the store does not confirm it, the ledger knows
+  if (kept_) (void)SaveContent(/*durable=*/false);
+  publishing_ = false;
+  news_.NotifyAll();
+}
+
 StagedRecord Writer::RecordNow() const {
   return {.key = key_,
           .size = size_,

@@ -103,6 +103,8 @@ class Writer {
   /// death too. Changes that follow leave what was written down alone, until the next Keep or Publish. Gives the
   /// staging file; nothing when there is nothing to keep.
   Result<std::string> Keep(bool durable) MR_EXCLUDES(mutex_);
+  /// What is kept waits for the next mount, which sends it anew: the parts that were sent are removed from the store.
+  void GiveUpParts(const object::Call& call) MR_EXCLUDES(mutex_);
   /// Leaves the base and the name to whoever replaced them: the content goes to a key of its own.
   Status Divert(std::string key, const object::Call& call) MR_EXCLUDES(mutex_);
   /// Brings all of the content into staging, so that it outlives the base.
