@@ -7,8 +7,10 @@
 namespace millrace::vfs {
 namespace {
 
-/// By so much may the clock of a store be ahead of ours.
+/// By so much may the clock of a store differ from ours…
 constexpr Duration kSkew = std::chrono::minutes(5);
+/// …and by so much may an upload be begun after that was written down: as long as a request is tried again.
+constexpr Duration kDelay = std::chrono::minutes(5);
 
 Status Abort(object::Store& store, const std::string& key, const std::string& id, const object::Call& call) {
   Status aborted = object::AbortMultipart(store, key, id, call);
@@ -22,7 +24,9 @@ Status AbortRecorded(object::Store& store, const StagedRecord& record, const obj
   if (record.upload_key.empty()) return {};
   if (!record.upload_id.empty()) return Abort(store, record.upload_key, record.upload_id, call);
   for (const auto& upload : MR_TRY(object::ListUploads(store, record.upload_key, call))) {
-    if (upload.key != record.upload_key || upload.initiated < record.upload_begun - kSkew) continue;
+    if (upload.key != record.upload_key) continue;
+    if (upload.initiated < record.upload_begun - kSkew) continue;
+    if (upload.initiated > record.upload_begun + kDelay + kSkew) continue;
     auto parts = object::ListParts(store, upload.key, upload.upload_id, call);
     if (!parts && parts.error().code() != Code::kNotFound) return Fail(parts.error());
     if (parts && parts->empty()) MR_TRY(Abort(store, upload.key, upload.upload_id, call));

@@ -12,7 +12,8 @@
 namespace millrace::vfs {
 
 /// Removes from the store the upload that a record names. Of one whose id nobody learnt only the key is known, about
-/// when it was begun, and that it has no parts: those of others that are like it go too, and are begun anew.
+/// when it was begun (from five minutes before to ten after it was written down), and that it has no parts: those of
+/// others that are like it go too, and are begun anew.
 Status AbortRecorded(object::Store& store, const StagedRecord& record, const object::Call& call);
 
 /// Uploads of one process. Each is written down before it is begun, so that the next mount removes it should this
