@@ -1,0 +1,275 @@
+// Arrow and Parquet as Arrow's own writers make them, read by the plug-in.
+#include <arrow/array.h>
+#include <arrow/builder.h>
+#include <arrow/io/memory.h>
+#include <arrow/ipc/writer.h>
+#include <arrow/json/from_string.h>
+#include <arrow/table.h>
+#include <arrow/type.h>
+#include <gmock/gmock.h>
+#include <parquet/arrow/writer.h>
+
+#include "millrace/base/random.h"
+#include "millrace/base/text.h"
+#include "millrace/data/arrow_plugin.h"
+#include "millrace/data/testing.h"
+
+namespace millrace::data {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::PutText;
+
+std::shared_ptr<arrow::Array> FromJson(const std::shared_ptr<arrow::DataType>& type, const std::string& json) {
+  return arrow::json::ArrayFromJSONString(type, json).ValueOrDie();
+}
+
+std::shared_ptr<arrow::Table> MakeTable(
+    const std::vector<std::pair<std::string, std::shared_ptr<arrow::Array>>>& columns) {
+  arrow::FieldVector fields;
+  arrow::ArrayVector arrays;
+  for (const auto& [name, array] : columns) {
+    fields.push_back(arrow::field(name, array->type()));
+    arrays.push_back(array);
+  }
+  return arrow::Table::Make(arrow::schema(fields), arrays);
+}
+
+std::string Taken(arrow::io::BufferOutputStream& out) { return out.Finish().ValueOrDie()->ToString(); }
+
+std::string ToIpc(const arrow::Table& table, bool file = false, std::int64_t batch_rows = 1000,
+                  const arrow::ipc::IpcWriteOptions& options = arrow::ipc::IpcWriteOptions::Defaults()) {
+  auto out = arrow::io::BufferOutputStream::Create().ValueOrDie();
+  auto writer = (file ? arrow::ipc::MakeFileWriter(out, table.schema(), options)
+                      : arrow::ipc::MakeStreamWriter(out, table.schema(), options))
+                    .ValueOrDie();
+  EXPECT_TRUE(writer->WriteTable(table, batch_rows).ok());
+  EXPECT_TRUE(writer->Close().ok());
+  return Taken(*out);
+}
+
+std::string ToParquet(const arrow::Table& table, std::int64_t group_rows,
+                      arrow::Compression::type codec = arrow::Compression::SNAPPY) {
+  auto out = arrow::io::BufferOutputStream::Create().ValueOrDie();
+  auto properties = parquet::WriterProperties::Builder().compression(codec)->build();
+  EXPECT_TRUE(parquet::arrow::WriteTable(table, arrow::default_memory_pool(), out, group_rows, properties).ok());
+  return Taken(*out);
+}
+
+std::vector<std::string> Lines(const std::string& content) {
+  std::vector<std::string> lines;
+  for (std::string_view line : Split(content, '\n')) lines.emplace_back(line);
+  EXPECT_EQ(lines.back(), "");
+  lines.pop_back();
+  return lines;
+}
+
+class ArrowTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<const Content> Open(const std::string& bytes, ArrowFormat format,
+                                      std::vector<std::string> fields = {}) {
+    PutText(*store_, "o", bytes);
+    auto info = object::Head(*store_, "o").value().value();
+    return OpenArrowContent({store_, info, "s3://b/o"}, format, std::move(fields)).value();
+  }
+  struct Read {
+    std::string content;
+    std::vector<Frame> frames;
+  };
+  static Result<Read> ReadAll(const Content& content) {
+    Read read;
+    MR_TRY(content.FindFrames(
+        [&](Frame frame, std::optional<Buffer>) -> Status {
+          read.frames.push_back(std::move(frame));
+          return {};
+        },
+        {}));
+    // In any order: a frame needs none of the others.
+    std::vector<std::string> pieces(read.frames.size());
+    for (std::size_t i = read.frames.size(); i-- > 0;) {
+      pieces[i] = AsText(MR_TRY(content.ReadFrame(read.frames[i], {})));
+    }
+    for (const std::string& piece : pieces) read.content += piece;
+    return read;
+  }
+  /// Of a table in every layout that there is; all must agree.
+  std::vector<std::string> LinesOf(const arrow::Table& table, std::vector<std::string> fields = {}) {
+    auto stream = ReadAll(*Open(ToIpc(table), ArrowFormat::kIpc, fields)).value();
+    auto file = ReadAll(*Open(ToIpc(table, true, 2), ArrowFormat::kIpc, fields)).value();
+    EXPECT_EQ(file.content, stream.content);
+    return Lines(stream.content);
+  }
+
+  std::shared_ptr<object::Store> store_ = object::MakeMemoryStore();
+};
+
+TEST_F(ArrowTest, EveryTypeIsWrittenAsJsonHasIt) {
+  auto table = MakeTable({
+      {"text", FromJson(arrow::utf8(), R"(["a\"\\\n\u0001é", "", null])")},
+      {"large", FromJson(arrow::large_utf8(), R"(["x", "y", "z"])")},
+      {"view", FromJson(arrow::utf8_view(), R"(["short", "longer than twelve bytes", null])")},
+      {"yes", FromJson(arrow::boolean(), "[true, false, null]")},
+      {"i8", FromJson(arrow::int8(), "[-5, 127, null]")},
+      {"u64", FromJson(arrow::uint64(), "[18446744073709551615, 0, null]")},
+      {"f", FromJson(arrow::float64(), "[0.1, NaN, -3]")},
+      {"bytes", FromJson(arrow::binary(), R"(["ab", null, "c"])")},
+      {"date", FromJson(arrow::date32(), "[0, 1, null]")},
+      {"list", FromJson(arrow::list(arrow::int32()), "[[1, 2], [], null]")},
+      {"chat", FromJson(arrow::list(arrow::struct_(
+                            {arrow::field("role", arrow::utf8()), arrow::field("content", arrow::utf8())})),
+                        R"([[{"role": "user", "content": "hi"}, {"role": "bot", "content": null}], [], null])")},
+      {"map", FromJson(arrow::map(arrow::utf8(), arrow::int32()), R"([[["k", 1], ["l", null]], [], null])")},
+  });
+  EXPECT_THAT(
+      LinesOf(*table),
+      ElementsAre(
+          R"({"text":"a\"\\\n\u0001é","large":"x","view":"short","yes":true,"i8":-5,"u64":18446744073709551615,)"
+          R"("f":0.1,"bytes":"ab","date":"1970-01-01","list":[1,2],"chat":[{"role":"user","content":"hi"},)"
+          R"({"role":"bot"}],"map":{"k":1,"l":null}})",
+          R"({"text":"","large":"y","view":"longer than twelve bytes","yes":false,"i8":127,"u64":0,"f":null,)"
+          R"("date":"1970-01-02","list":[],"chat":[],"map":{}})",
+          R"({"large":"z","f":-3,"bytes":"c"})"));
+}
+
+TEST_F(ArrowTest, OnlyTheFieldsAskedFor) {
+  auto table = MakeTable({{"a", FromJson(arrow::utf8(), R"(["1", "2"])")},
+                          {"b", FromJson(arrow::utf8(), R"(["3", "4"])")},
+                          {"c", FromJson(arrow::utf8(), R"(["5", "6"])")}});
+  EXPECT_THAT(LinesOf(*table, {"c", "a"}), ElementsAre(R"({"a":"1","c":"5"})", R"({"a":"2","c":"6"})"));
+  auto parquet = Open(ToParquet(*table, 10), ArrowFormat::kParquet, {"b"});
+  EXPECT_EQ(parquet->format(), "parquet(b)");
+  EXPECT_EQ(ReadAll(*parquet).value().content, "{\"b\":\"3\"}\n{\"b\":\"4\"}\n");
+  for (auto format : {ArrowFormat::kIpc, ArrowFormat::kParquet}) {
+    auto read = ReadAll(*Open(format == ArrowFormat::kIpc ? ToIpc(*table) : ToParquet(*table, 10), format, {"text"}));
+    ASSERT_FALSE(read);
+    EXPECT_EQ(read.error().code(), Code::kInvalidArgument);
+    EXPECT_THAT(read.error().ToString(), HasSubstr("no column \"text\"; it has a, b, c"));
+  }
+}
+
+TEST_F(ArrowTest, DictionariesAreWhatTheyStandFor) {
+  auto type = arrow::dictionary(arrow::int8(), arrow::utf8());
+  auto column = arrow::ChunkedArray::Make(
+                    {
+                        arrow::json::DictArrayFromJSONString(type, "[1, 0, null]", R"(["a", "b"])").ValueOrDie(),
+                        arrow::json::DictArrayFromJSONString(type, "[0, 1]", R"(["c", "d"])").ValueOrDie(),
+                    })
+                    .ValueOrDie();
+  auto table = arrow::Table::Make(arrow::schema({arrow::field("d", type)}), {column});
+  // A stream replaces its dictionary between the batches.
+  auto read = ReadAll(*Open(ToIpc(*table), ArrowFormat::kIpc)).value();
+  EXPECT_EQ(read.content, "{\"d\":\"b\"}\n{\"d\":\"a\"}\n{}\n{\"d\":\"c\"}\n{\"d\":\"d\"}\n");
+  EXPECT_EQ(read.frames.size(), 2u);
+}
+
+/// Rows with texts of about 300 bytes.
+std::shared_ptr<arrow::Table> Corpus(int rows, std::string* lines = nullptr) {
+  Random random(5);
+  arrow::StringBuilder texts, others;
+  for (int i = 0; i < rows; ++i) {
+    std::string text = fmt::format("row {} ", i);
+    for (std::uint64_t n = random.Below(600); n > 0; --n) text += static_cast<char>('a' + random.Below(26));
+    EXPECT_TRUE(texts.Append(text).ok());
+    EXPECT_TRUE(others.Append(std::string(500, 'x') + text).ok());
+    if (lines) *lines += fmt::format("{{\"text\":\"{}\"}}\n", text);
+  }
+  return MakeTable({{"other", others.Finish().ValueOrDie()}, {"text", texts.Finish().ValueOrDie()}});
+}
+
+TEST_F(ArrowTest, FramesArePiecesOfAReasonableSize) {
+  std::string lines;
+  auto table = Corpus(6000, &lines);
+  for (auto codec : {arrow::Compression::UNCOMPRESSED, arrow::Compression::LZ4_FRAME, arrow::Compression::ZSTD}) {
+    auto options = arrow::ipc::IpcWriteOptions::Defaults();
+    if (codec != arrow::Compression::UNCOMPRESSED) options.codec = arrow::util::Codec::Create(codec).ValueOrDie();
+    for (bool file : {false, true}) {
+      auto read = ReadAll(*Open(ToIpc(*table, file, 100, options), ArrowFormat::kIpc, {"text"})).value();
+      EXPECT_EQ(read.content, lines);
+      EXPECT_GE(read.frames.size(), 4u);
+      for (std::size_t i = 1; i < read.frames.size(); ++i) {
+        EXPECT_EQ(read.frames[i].offset, read.frames[i - 1].offset + read.frames[i - 1].bytes);
+        EXPECT_LE(read.frames[i].bytes, 700 * kKiB);
+      }
+    }
+  }
+  for (auto codec : {arrow::Compression::UNCOMPRESSED, arrow::Compression::SNAPPY, arrow::Compression::GZIP,
+                     arrow::Compression::ZSTD, arrow::Compression::LZ4}) {
+    for (std::int64_t rows : {100, 2500, 10'000}) {
+      auto read = ReadAll(*Open(ToParquet(*table, rows, codec), ArrowFormat::kParquet, {"text"})).value();
+      EXPECT_EQ(read.content, lines);
+      EXPECT_EQ(read.frames.size(), rows == 10'000 ? 1 : rows == 100 ? 4 : 3) << rows;
+    }
+  }
+}
+
+TEST_F(ArrowTest, OnlyTheWantedColumnsOfParquetAreRead) {
+  std::string lines;
+  auto table = Corpus(10'000, &lines);
+  std::string parquet = ToParquet(*table, 2500, arrow::Compression::UNCOMPRESSED);
+  auto content = Open(parquet, ArrowFormat::kParquet, {"text"});
+  auto read = ReadAll(*content).value();
+  EXPECT_EQ(read.content, lines);
+  std::uint64_t bytes = 0;
+  for (const Frame& frame : read.frames) bytes += frame.bytes;
+  EXPECT_LT(bytes, parquet.size() / 2) << "the other column is more than half";
+}
+
+TEST_F(ArrowTest, ABadRowIsItsOwnAffair) {
+  arrow::StringBuilder builder;
+  for (const char* text : {"good", "b\xff\xfe", "fine"}) ASSERT_TRUE(builder.Append(text).ok());
+  auto table = MakeTable({{"text", builder.Finish().ValueOrDie()}});
+  EXPECT_THAT(LinesOf(*table), ElementsAre(R"({"text":"good"})", "{\"text\":\"b\xff\xfe\"}", R"({"text":"fine"})"));
+}
+
+TEST_F(ArrowTest, SaysWhatIsWrong) {
+  auto table = Corpus(100);
+  std::string ipc = ToIpc(*table);
+  EXPECT_THAT(ReadAll(*Open("hello, this is text", ArrowFormat::kIpc)).error().ToString(), HasSubstr("s3://b/o"));
+  EXPECT_THAT(ReadAll(*Open(ipc.substr(0, ipc.size() / 2), ArrowFormat::kIpc)).error().ToString(),
+              HasSubstr("is cut off"));
+  std::string parquet = ToParquet(*table, 10);
+  EXPECT_EQ(ReadAll(*Open(parquet.substr(0, parquet.size() - 3), ArrowFormat::kParquet)).error().code(),
+            Code::kCorrupt);
+  EXPECT_EQ(ReadAll(*Open("x", ArrowFormat::kParquet)).error().code(), Code::kCorrupt);
+
+  auto content = Open(parquet, ArrowFormat::kParquet);
+  auto frames = ReadAll(*content).value().frames;
+  PutText(*store_, "o", "another object");
+  EXPECT_EQ(content->ReadFrame(frames[0], {}).error().code(), Code::kStale);
+  frames[0].state = "nonsense";
+  EXPECT_EQ(content->ReadFrame(frames[0], {}).error().code(), Code::kCorrupt);
+}
+
+/// No damage makes anything but an error, or other records.
+TEST_F(ArrowTest, DamageIsAnErrorOrOtherText) {
+  auto table = MakeTable({
+      {"text", FromJson(arrow::utf8(), R"(["one", "two", null, "four", "five"])")},
+      {"tag", FromJson(arrow::utf8_view(), R"(["a", "b", "c", "a view beyond its twelve bytes", "b"])")},
+      {"list", FromJson(arrow::list(arrow::struct_({arrow::field("s", arrow::large_utf8())})),
+                        R"([[{"s": "x"}], [], null, [{"s": "y"}, {"s": "z"}], []])")},
+  });
+  auto plain = MakeTable({{"text", table->column(0)->chunk(0)}, {"list", table->column(2)->chunk(0)}});
+  auto zstd = arrow::ipc::IpcWriteOptions::Defaults();
+  zstd.codec = arrow::util::Codec::Create(arrow::Compression::ZSTD).ValueOrDie();
+  const std::pair<std::string, ArrowFormat> originals[] = {
+      {ToIpc(*table, false, 3), ArrowFormat::kIpc},
+      {ToIpc(*table, true, 3, zstd), ArrowFormat::kIpc},
+      {ToParquet(*plain, 3), ArrowFormat::kParquet},
+      {ToParquet(*plain, 3, arrow::Compression::UNCOMPRESSED), ArrowFormat::kParquet},
+  };
+  Random random(17);
+  int survived = 0;
+  for (int round = 0; round < 1200; ++round) {
+    auto [bytes, format] = originals[round % 4];
+    if (random.Below(10) == 0) bytes.resize(random.Below(bytes.size()));
+    for (std::uint64_t flips = random.Below(4); flips > 0 && !bytes.empty(); --flips) {
+      bytes[random.Below(bytes.size())] ^= static_cast<char>(1u << random.Below(8));
+    }
+    survived += ReadAll(*Open(bytes, format)).has_value();
+  }
+  EXPECT_GT(survived, 100);
+}
+
+}  // namespace
+}  // namespace millrace::data

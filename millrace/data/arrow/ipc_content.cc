@@ -1,0 +1,244 @@
+#include "millrace/data/arrow/ipc_content.h"
+
+#include <arrow/buffer.h>
+#include <arrow/io/memory.h>
+#include <arrow/ipc/message.h>
+#include <arrow/ipc/reader.h>
+#include <arrow/memory_pool.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "millrace/base/sync.h"
+#include "millrace/base/text.h"
+#include "millrace/data/arrow/json_rows.h"
+#include "millrace/data/arrow/memory.h"
+#include "millrace/data/arrow/status.h"
+
+namespace millrace::data::arrow_format {
+namespace {
+
+constexpr std::uint64_t kFrameBytes = 512 * kKiB, kWindowBytes = 64 * kKiB, kMaxMetadataBytes = 64 * kMiB;
+constexpr std::size_t kMaxDictionaries = 1024;
+constexpr std::uint32_t kContinuation = 0xFFFFFFFF;
+/// A file is a stream between this and a footer, which repeats where the batches are.
+constexpr std::string_view kFileMagic{"ARROW1\0\0", 8};
+
+/// One message of a stream, with its place in the object.
+struct MessageAt {
+  arrow::ipc::MessageType type{};
+  std::uint64_t offset = 0, bytes = 0;
+};
+
+/// Reads the headers of a stream's messages, one after the other, without their bodies.
+class MessageWalk {
+ public:
+  MessageWalk(const DataObject& object, object::Call call) : object_(object), call_(std::move(call)) {}
+
+  /// Nothing at the end of the stream.
+  Result<std::optional<MessageAt>> Next() {
+    if (at_ == 0 && MR_TRY(Bytes(0, kFileMagic.size())) == kFileMagic) at_ = kFileMagic.size();
+    const std::uint64_t size = object_.info.size;
+    if (at_ == size) return std::nullopt;  // the mark of the end may be missing
+    std::string_view head = MR_TRY(Bytes(at_, 8));
+    if (head.size() < 4) return Corrupt("is cut off");
+    auto length = LoadLittle<std::uint32_t>(AsBytes(head).data());
+    std::uint64_t prefix = 4;  // before version 0.15
+    if (length == kContinuation) {
+      if (head.size() < 8) return Corrupt("is cut off");
+      length = LoadLittle<std::uint32_t>(AsBytes(head).data() + 4);
+      prefix = 8;
+    }
+    if (length == 0) return std::nullopt;
+    if (length > kMaxMetadataBytes || length > size - at_ - prefix) {
+      return Corrupt("does not begin as one, or is cut off");
+    }
+    std::string_view metadata = MR_TRY(Bytes(at_, prefix + length)).substr(prefix);
+    auto message = arrow::ipc::Message::Open(arrow::Buffer::FromString(std::string(metadata)), nullptr);
+    if (!message.ok()) return Corrupt(message.status().message());
+    std::int64_t body = (*message)->body_length();
+    if (body < 0 || static_cast<std::uint64_t>(body) > size - at_ - prefix - length) return Corrupt("is cut off");
+    MessageAt found{(*message)->type(), at_, prefix + length + static_cast<std::uint64_t>(body)};
+    at_ += found.bytes;
+    return found;
+  }
+
+ private:
+  std::unexpected<Error> Corrupt(std::string_view why) const {
+    return Fail(Code::kCorrupt, "{}: the Arrow message at byte {} {}", object_.url, at_, why);
+  }
+
+  /// `count` bytes from `offset` on, or what there is of them. Valid until the next call.
+  Result<std::string_view> Bytes(std::uint64_t offset, std::uint64_t count) {
+    count = std::min(count, object_.info.size - offset);
+    if (offset < window_at_ || offset + count > window_at_ + window_.size()) {
+      window_ = Buffer(std::min(std::max(count, kWindowBytes), object_.info.size - offset));
+      window_at_ = offset;
+      MR_TRY(ReadRange(object_, offset, window_.span(), "reading", call_));
+    }
+    return AsText(window_).substr(offset - window_at_, count);
+  }
+
+  const DataObject& object_;
+  const object::Call call_;
+  std::uint64_t at_ = 0;
+  Buffer window_;
+  std::uint64_t window_at_ = 0;
+};
+
+class IpcContent final : public Content {
+ public:
+  IpcContent(DataObject object, std::vector<std::string> fields)
+      : object_(std::move(object)),
+        fields_(std::move(fields)),
+        format_(fmt::format("arrow({})", fmt::join(fields_, ","))) {}
+
+  std::string_view format() const override { return format_; }
+
+  Status FindFrames(const FrameSink& found, object::Call call) const override {
+    return Guard(object_.url, [&]() -> Status {
+      MessageWalk walk(object_, call);
+      MR_TRY(Begin(walk));
+      Frame open;
+      auto close = [&]() -> Status {
+        Frame next{.state = open.state};
+        return open.bytes > 0 ? found(std::exchange(open, std::move(next)), std::nullopt) : Status();
+      };
+      while (auto message = MR_TRY(walk.Next())) {
+        if (message->type == arrow::ipc::MessageType::DICTIONARY_BATCH) {
+          MR_TRY(close());
+          MR_TRY(AddDictionary(*message, open.state));
+          continue;
+        }
+        MR_TRY(CheckBatch(*message));
+        if (open.bytes == 0) open.offset = message->offset;
+        open.bytes = message->offset + message->bytes - open.offset;
+        if (open.bytes >= kFrameBytes) MR_TRY(close());
+      }
+      return close();
+    });
+  }
+
+  Result<Buffer> ReadFrame(const Frame& frame, object::Call call) const override {
+    std::string what = fmt::format("{}: the record batches at byte {}", object_.url, frame.offset);
+    return Guard(what, [&]() -> Result<Buffer> {
+      auto schema = MR_TRY(LoadSchema(call));
+      MemoryLimit memory;
+      std::shared_ptr<arrow::Buffer> stream = MR_TRY(Assemble(schema->message, frame, memory, call));
+      auto options = arrow::ipc::IpcReadOptions::Defaults();
+      options.memory_pool = memory.pool();
+      options.use_threads = false;
+      options.included_fields = schema->columns;
+      auto reader = MR_ARROW_TRY(
+          what, arrow::ipc::RecordBatchStreamReader::Open(std::make_shared<arrow::io::BufferReader>(stream), options));
+      std::string lines;
+      std::shared_ptr<arrow::RecordBatch> batch;
+      while (true) {
+        MR_ARROW_TRY(what, reader->ReadNext(&batch));
+        if (!batch) break;
+        MR_TRY(AppendRows(*batch, kMaxFrameContent, what, lines));
+      }
+      Buffer content(lines.size());
+      std::ranges::copy(AsBytes(lines), content.data());
+      return content;
+    });
+  }
+
+ private:
+  struct Schema {
+    MessageAt message;
+    std::vector<int> columns;  ///< the wanted ones
+  };
+
+  /// The stream's first message, which must be its schema.
+  Result<MessageAt> Begin(MessageWalk& walk) const {
+    auto first = MR_TRY(walk.Next());
+    if (!first || first->type != arrow::ipc::MessageType::SCHEMA) {
+      return Fail(Code::kCorrupt, "{}: does not begin with a schema, as Arrow data do", object_.url);
+    }
+    return *first;
+  }
+
+  Status AddDictionary(const MessageAt& message, std::string& state) const {
+    if (state.size() / 16 >= kMaxDictionaries) {
+      return Fail(Code::kUnsupported, "{}: more than {} dictionaries; write the columns without", object_.url,
+                  kMaxDictionaries);
+    }
+    std::array<std::byte, 16> entry;
+    StoreLittle(entry.data(), message.offset);
+    StoreLittle(entry.data() + 8, message.bytes);
+    state += AsText(entry);
+    return {};
+  }
+
+  Status CheckBatch(const MessageAt& message) const {
+    if (message.type != arrow::ipc::MessageType::RECORD_BATCH) {
+      return Fail(Code::kUnsupported, "{}: the Arrow message at byte {} holds no rows", object_.url, message.offset);
+    }
+    if (message.bytes > kMaxFrameContent) {
+      return Fail(Code::kUnsupported,
+                  "{}: the record batch at byte {} is {}, and no more than {} can be held; write "
+                  "smaller ones (datasets: writer_batch_size, pyarrow: max_chunksize)",
+                  object_.url, message.offset, FormatBytes(message.bytes), FormatBytes(kMaxFrameContent));
+    }
+    return {};
+  }
+
+  /// Read once.
+  Result<std::shared_ptr<const Schema>> LoadSchema(object::Call call) const {
+    MutexLock lock(mutex_);
+    if (schema_) return schema_;
+    MessageWalk walk(object_, call);
+    auto schema = std::make_shared<Schema>(Schema{.message = MR_TRY(Begin(walk))});
+    MemoryLimit memory;
+    auto stream = MR_TRY(Assemble(schema->message, {}, memory, call));
+    auto reader = MR_ARROW_TRY(
+        object_.url, arrow::ipc::RecordBatchStreamReader::Open(std::make_shared<arrow::io::BufferReader>(stream)));
+    schema->columns = MR_TRY(ChooseColumns(reader->schema()->field_names(), fields_, object_.url));
+    schema_ = schema;
+    return schema_;
+  }
+
+  /// A stream of its own: schema, dictionaries, the frame's batches, and the mark of the end.
+  Result<std::shared_ptr<arrow::Buffer>> Assemble(const MessageAt& schema, const Frame& frame, MemoryLimit& memory,
+                                                  object::Call call) const {
+    std::vector<object::ByteRange> parts = {{schema.offset, schema.bytes}};
+    for (std::size_t i = 0; i + 16 <= frame.state.size(); i += 16) {
+      const std::byte* entry = AsBytes(frame.state).data() + i;
+      parts.push_back({LoadLittle<std::uint64_t>(entry), LoadLittle<std::uint64_t>(entry + 8)});
+    }
+    if (frame.bytes > 0) parts.push_back({frame.offset, frame.bytes});
+    std::uint64_t bytes = 8;
+    for (const object::ByteRange& part : parts) {
+      if (part.length > object_.info.size || part.offset > object_.info.size - part.length) {
+        return Fail(Code::kCorrupt, "{}: the index names bytes beyond the end; delete the index", object_.url);
+      }
+      bytes += part.length;
+    }
+    std::shared_ptr<arrow::Buffer> stream =
+        MR_ARROW_TRY(object_.url, arrow::AllocateBuffer(static_cast<std::int64_t>(bytes), memory.pool()));
+    MutableByteSpan into(reinterpret_cast<std::byte*>(stream->mutable_data()), bytes);
+    for (const object::ByteRange& part : parts) {
+      MR_TRY(ReadRange(object_, part.offset, into.first(part.length), "reading records of", call));
+      into = into.subspan(part.length);
+    }
+    StoreLittle(into.data(), std::uint64_t{kContinuation});
+    return stream;
+  }
+
+  const DataObject object_;
+  const std::vector<std::string> fields_;
+  const std::string format_;
+  mutable Mutex mutex_;
+  mutable std::shared_ptr<const Schema> schema_ MR_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::shared_ptr<const Content> MakeIpcContent(DataObject object, std::vector<std::string> fields) {
+  return std::make_shared<IpcContent>(std::move(object), std::move(fields));
+}
+
+}  // namespace millrace::data::arrow_format

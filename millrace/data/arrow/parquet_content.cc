@@ -1,0 +1,195 @@
+#include "millrace/data/arrow/parquet_content.h"
+
+#include <fmt/ranges.h>
+#include <parquet/arrow/reader.h>
+#include <parquet/file_reader.h>
+#include <parquet/metadata.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "millrace/base/sync.h"
+#include "millrace/base/text.h"
+#include "millrace/data/arrow/json_rows.h"
+#include "millrace/data/arrow/memory.h"
+#include "millrace/data/arrow/status.h"
+#include "millrace/data/arrow/store_file.h"
+
+namespace millrace::data::arrow_format {
+namespace {
+
+constexpr std::uint64_t kFrameBytes = 512 * kKiB, kFooterBytes = 256 * kKiB;
+constexpr std::int64_t kBatchRows = 1024;
+
+/// The footer, and what is wanted of it. Immutable.
+struct Footer {
+  std::shared_ptr<parquet::FileMetaData> metadata;
+  std::vector<int> columns;  ///< leaves of the wanted top-level columns
+};
+
+class ParquetContent final : public Content {
+ public:
+  ParquetContent(DataObject object, std::vector<std::string> fields)
+      : object_(std::move(object)),
+        fields_(std::move(fields)),
+        format_(fmt::format("parquet({})", fmt::join(fields_, ","))) {}
+
+  std::string_view format() const override { return format_; }
+
+  Status FindFrames(const FrameSink& found, object::Call call) const override {
+    return Guard(object_.url, [&]() -> Status {
+      auto footer = MR_TRY(LoadFooter(call));
+      const int groups = footer->metadata->num_row_groups();
+      for (int first = 0; first < groups;) {
+        int count = 0;
+        std::uint64_t bytes = 0;
+        object::ByteRange range{object_.info.size, 0};
+        while (first + count < groups && bytes < kFrameBytes) {
+          std::uint64_t more = 0;
+          for (const object::ByteRange& chunk : MR_TRY(ChunksOf(*footer, first + count, more))) {
+            std::uint64_t end = std::max(range.offset + range.length, chunk.offset + chunk.length);
+            if (range.length == 0) end = chunk.offset + chunk.length;
+            range.offset = std::min(range.offset, chunk.offset);
+            range.length = end - range.offset;
+          }
+          // One that is large stands alone.
+          if (count > 0 && bytes + more > 2 * kFrameBytes) break;
+          bytes += more;
+          ++count;
+        }
+        MR_TRY(
+            found({.offset = range.offset, .bytes = range.length, .state = EncodeState(first, count)}, std::nullopt));
+        first += count;
+      }
+      return {};
+    });
+  }
+
+  Result<Buffer> ReadFrame(const Frame& frame, object::Call call) const override {
+    std::string what = fmt::format("{}: the row groups at byte {}", object_.url, frame.offset);
+    auto file = std::make_shared<StoreFile>(object_, call);
+    auto content = Guard(what, [&] { return ReadGroups(frame, file, what, call); });
+    // What the store said is what went wrong, not what Parquet's reader made of it.
+    if (!content && file->error()) return Fail(*file->error());
+    return content;
+  }
+
+ private:
+  static std::string EncodeState(int first, int count) {
+    std::array<std::byte, 8> state;
+    StoreLittle(state.data(), first);
+    StoreLittle(state.data() + 4, count);
+    return std::string(AsText(state));
+  }
+
+  Result<Buffer> ReadGroups(const Frame& frame, const std::shared_ptr<StoreFile>& file, const std::string& what,
+                            object::Call call) const {
+    auto footer = MR_TRY(LoadFooter(call));
+    std::int32_t first = -1, count = 0, groups = footer->metadata->num_row_groups();
+    if (frame.state.size() == 8) {
+      first = LoadLittle<std::int32_t>(AsBytes(frame.state).data());
+      count = LoadLittle<std::int32_t>(AsBytes(frame.state).data() + 4);
+    }
+    if (first < 0 || count < 1 || first > groups || count > groups - first) {
+      return Fail(Code::kCorrupt, "{}: the index names row groups that it lacks; delete the index", what);
+    }
+    std::vector<object::ByteRange> ranges;
+    std::uint64_t bytes = 0;
+    for (int group = first; group < first + count; ++group) {
+      for (const object::ByteRange& chunk : MR_TRY(ChunksOf(*footer, group, bytes))) ranges.push_back(chunk);
+    }
+    MR_TRY(file->Fetch(std::move(ranges)));
+
+    MemoryLimit memory;
+    parquet::ArrowReaderProperties properties(/*use_threads=*/false);
+    properties.set_pre_buffer(false);
+    properties.set_batch_size(kBatchRows);
+    auto reader = MR_ARROW_TRY(
+        what, parquet::arrow::FileReader::Make(
+                  memory.pool(),
+                  parquet::ParquetFileReader::Open(file, parquet::ReaderProperties(memory.pool()), footer->metadata),
+                  properties));
+    std::vector<int> numbers(count);
+    std::iota(numbers.begin(), numbers.end(), first);
+    auto batches = MR_ARROW_TRY(what, reader->GetRecordBatchReader(numbers, footer->columns));
+    std::string lines;
+    std::shared_ptr<arrow::RecordBatch> batch;
+    while (true) {
+      MR_ARROW_TRY(what, batches->ReadNext(&batch));
+      if (!batch) break;
+      MR_TRY(AppendRows(*batch, kMaxFrameContent, what, lines));
+    }
+    Buffer content(lines.size());
+    std::ranges::copy(AsBytes(lines), content.data());
+    return content;
+  }
+
+  /// Where the wanted columns of a row group lie; adds what they take decoded to `content`.
+  Result<std::vector<object::ByteRange>> ChunksOf(const Footer& footer, int group, std::uint64_t& content) const {
+    auto row_group = footer.metadata->RowGroup(group);
+    std::vector<object::ByteRange> chunks;
+    std::uint64_t bytes = 0;
+    for (int column : footer.columns) {
+      auto chunk = row_group->ColumnChunk(column);
+      std::int64_t offset = chunk->data_page_offset(), length = chunk->total_compressed_size();
+      if (chunk->has_dictionary_page() && chunk->dictionary_page_offset() > 0) {
+        offset = std::min(offset, chunk->dictionary_page_offset());
+      }
+      auto size = static_cast<std::int64_t>(object_.info.size);
+      if (offset < 0 || length < 0 || offset > size || length > size - offset || chunk->total_uncompressed_size() < 0) {
+        return Fail(Code::kCorrupt, "{}: column \"{}\" of row group {} is beyond the object's end", object_.url,
+                    chunk->path_in_schema()->ToDotString(), group);
+      }
+      chunks.push_back({static_cast<std::uint64_t>(offset), static_cast<std::uint64_t>(length)});
+      bytes += static_cast<std::uint64_t>(chunk->total_uncompressed_size());
+      if (bytes > kMaxFrameContent) {
+        return Fail(Code::kUnsupported,
+                    "{}: row group {} holds {} of the columns wanted, and no more than {} can be "
+                    "held; write smaller ones (pandas and pyarrow: row_group_size=10000)",
+                    object_.url, group, FormatBytes(bytes), FormatBytes(kMaxFrameContent));
+      }
+    }
+    content += bytes;
+    return chunks;
+  }
+
+  /// Read once.
+  Result<std::shared_ptr<const Footer>> LoadFooter(object::Call call) const {
+    MutexLock lock(mutex_);
+    if (footer_) return footer_;
+    auto file = std::make_shared<StoreFile>(object_, call);
+    auto footer = std::make_shared<Footer>();
+    std::uint64_t tail = std::min(kFooterBytes, object_.info.size);
+    MR_TRY(file->Fetch({{object_.info.size - tail, tail}}));
+    Status parsed = Guard(object_.url, [&]() -> Status {
+      footer->metadata = parquet::ReadMetaData(file);
+      return {};
+    });
+    if (!parsed) return Fail(file->error() ? *file->error() : parsed.error());
+    const parquet::SchemaDescriptor& schema = *footer->metadata->schema();
+    std::vector<std::string> names;
+    for (int i = 0; i < schema.group_node()->field_count(); ++i) names.push_back(schema.group_node()->field(i)->name());
+    std::vector<std::string> wanted;
+    for (int i : MR_TRY(ChooseColumns(names, fields_, object_.url))) wanted.push_back(names[i]);
+    for (int i = 0; i < schema.num_columns(); ++i) {
+      if (std::ranges::find(wanted, schema.GetColumnRoot(i)->name()) != wanted.end()) footer->columns.push_back(i);
+    }
+    footer_ = footer;
+    return footer_;
+  }
+
+  const DataObject object_;
+  const std::vector<std::string> fields_;
+  const std::string format_;
+  mutable Mutex mutex_;
+  mutable std::shared_ptr<const Footer> footer_ MR_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::shared_ptr<const Content> MakeParquetContent(DataObject object, std::vector<std::string> fields) {
+  return std::make_shared<ParquetContent>(std::move(object), std::move(fields));
+}
+
+}  // namespace millrace::data::arrow_format

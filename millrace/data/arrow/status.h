@@ -1,0 +1,50 @@
+// Arrow's failures as ours.
+#pragma once
+
+#include <arrow/result.h>
+#include <arrow/status.h>
+
+#include <exception>
+#include <string_view>
+
+#include "millrace/base/result.h"
+
+namespace millrace::data::arrow_format {
+
+/// What the library could not do with bytes that were read: they are damaged, unless it says that it cannot read such.
+inline Error ToError(const arrow::Status& status, std::string_view what) {
+  bool unsupported = status.IsNotImplemented() || status.IsOutOfMemory() || status.IsCapacityError();
+  return Error(unsupported ? Code::kUnsupported : Code::kCorrupt, fmt::format("{}: {}", what, status.message()));
+}
+
+/// Evaluates an arrow::Status or arrow::Result; returns its error from the enclosing function. `what` names the object.
+#define MR_ARROW_TRY(what, ...)                                                                                      \
+  ({                                                                                                                 \
+    auto mr_arrow_result = (__VA_ARGS__);                                                                            \
+    if (!mr_arrow_result.ok()) [[unlikely]]                                                                          \
+      return ::millrace::Fail(                                                                                       \
+          ::millrace::data::arrow_format::ToError(::millrace::data::arrow_format::StatusOf(mr_arrow_result), what)); \
+    ::millrace::data::arrow_format::Unwrap(std::move(mr_arrow_result));                                              \
+  })
+inline const arrow::Status& StatusOf(const arrow::Status& status) { return status; }
+inline void Unwrap(const arrow::Status&) {}
+template <class T>
+const arrow::Status& StatusOf(const arrow::Result<T>& result) {
+  return result.status();
+}
+template <class T>
+T Unwrap(arrow::Result<T> result) {
+  return std::move(result).ValueUnsafe();
+}
+
+/// Calls what may throw, as Parquet's reader does on damaged bytes.
+template <class Function>
+auto Guard(std::string_view what, const Function& function) -> decltype(function()) {
+  try {
+    return function();
+  } catch (const std::exception& thrown) {
+    return Fail(Code::kCorrupt, "{}: {}", what, thrown.what());
+  }
+}
+
+}  // namespace millrace::data::arrow_format
