@@ -48,8 +48,9 @@ Result<Indexed> LoadIndexes(const Context& context, const DataRequest& request) 
   }
   auto record_template = MR_TRY(data::RecordTemplate::Parse(request.options.template_text));
   object::Call call{.stop = context.stop};
-  Indexed result{.sources = MR_TRY(data::ResolveSources(*connection, request.options.sources, call)),
-                 .counts_tokens = tokenizer != nullptr};
+  Indexed result{
+      .sources = MR_TRY(data::ResolveSources(*connection, request.options.sources, call, record_template.fields())),
+      .counts_tokens = tokenizer != nullptr};
   result.indexes = MR_TRY(data::LoadOrBuildIndexes(*connection, result.sources.objects,
                                                    {.record_template = &record_template,
                                                     .tokenizer = tokenizer.get(),

@@ -67,5 +67,8 @@ class Content {
 /// with `purpose` ("indexing", "reading records of") in front.
 Status ReadRange(const DataObject& object, std::uint64_t offset, MutableByteSpan into, std::string_view purpose,
                  object::Call call);
+/// What became of such a read.
+Status CheckRange(const DataObject& object, std::uint64_t offset, std::uint64_t bytes, std::string_view purpose,
+                  Result<std::optional<object::GetResult>> got);
 
 }  // namespace millrace::data

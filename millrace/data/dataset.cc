@@ -22,6 +22,7 @@ std::string Fingerprint(const ResolvedSources& resolved, const DatasetOptions& o
     for (std::uint32_t i : resolved.by_source[s]) {
       const object::ObjectInfo& info = resolved.objects[i].info;
       contents += fmt::format("{}:{}\n", info.size, info.etag);
+      if (const auto& content = resolved.objects[i].content) contents += fmt::format("{}\n", content->format());
       if (resolved.objects[i].table) contents += fmt::format("{}\n", resolved.objects[i].table->etag);
     }
     contents += '\n';
@@ -83,7 +84,7 @@ class IndexedDataset final : public Dataset {
 
   Status Build(object::Connection& connection, const Logger& log, object::Call call) {
     template_ = MR_TRY(RecordTemplate::Parse(options_.template_text));
-    ResolvedSources resolved = MR_TRY(ResolveSources(connection, options_.sources, call));
+    ResolvedSources resolved = MR_TRY(ResolveSources(connection, options_.sources, call, template_->fields()));
     fingerprint_ = Fingerprint(resolved, options_, *tokenizer_);
     bool pack = options_.mode == Mode::kPack;
     IndexOptions index_options{.record_template = &*template_,

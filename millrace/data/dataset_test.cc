@@ -4,6 +4,7 @@
 #include <set>
 
 #include "millrace/data/document_reader.h"
+#include "millrace/data/formats/testing.h"
 #include "millrace/data/index_builder.h"
 #include "millrace/data/testing.h"
 #include "millrace/object/fault/fault_store.h"
@@ -378,13 +379,57 @@ TEST_F(DatasetTest, SmallFilesAreAnnouncedOnceInTheOrderOfReading) {
   EXPECT_FALSE(std::ranges::is_sorted(announced));
 }
 
+/// The same documents, however they are stored: same tokens in the same order where nothing is shuffled, and nothing is
+/// lost where it is; also through an index that was kept.
+TEST_F(DatasetTest, CompressionChangesNothing) {
+  auto texts = MakeTexts("a", 3000, 6000, 3);
+  std::string lines = ToJsonl(texts), plain;
+  for (const std::string& text : texts) plain += text + "\n";
+  PutText(*store_, "plain.jsonl", lines);
+  PutText(*store_, "one.jsonl.gz", testing::Gzip(lines, 1));
+  Random random(1);
+  PutText(*store_, "many.jsonl.zst",
+          testing::InPieces(random, lines, 1 << 20, [](std::string_view t) { return testing::Zstd(t, 1); }));
+  PutText(*store_, "lines.txt", plain);
+  auto stream = [&](std::string url, std::string format, std::uint64_t window) {
+    DatasetOptions options = Options(std::move(url), Mode::kPack, window);
+    options.sources[0].format = std::move(format);
+    options.sequence_length = 2048;
+    auto dataset = Open(options).value();
+    EXPECT_EQ(dataset->records(), texts.size());
+    return Stream(*dataset, 0);
+  };
+  const std::vector<TokenId> expected = stream("s3://corpus/plain.jsonl", "", 0);
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(stream("s3://corpus/one.jsonl.gz", "", 0), expected);
+    EXPECT_EQ(stream("s3://corpus/many.jsonl.zst", "", 0), expected);
+    EXPECT_EQ(stream("s3://corpus/lines.txt", "lines", 0), expected);
+  }
+  auto shuffled = Texts(stream("s3://corpus/one.jsonl.gz", "", 5000));
+  std::set<std::string> all(texts.begin(), texts.end());
+  EXPECT_GE(shuffled.size(), texts.size() - 1);
+  shuffled.pop_back();
+  for (const std::string& text : shuffled) EXPECT_TRUE(all.contains(text));
+}
+
+TEST_F(DatasetTest, AFolderIsReadForWhatHoldsRecords) {
+  PutText(*store_, "set/a.jsonl", ToJsonl({"one"}));
+  PutText(*store_, "set/sub/b.json.gz", testing::Gzip(ToJsonl({"two"})));
+  for (std::string_view other : {"README.md", "dataset_info.json", "_SUCCESS", ".hidden", "sub/LICENSE"}) {
+    PutText(*store_, fmt::format("set/{}", other), "not records");
+  }
+  EXPECT_EQ(Open(Options("s3://corpus/set/", Mode::kPad)).value()->records(), 2u);
+  EXPECT_EQ(Open(Options("s3://corpus/set/*", Mode::kPad)).value()->records(), 2u);
+  EXPECT_EQ(Open(Options("s3://corpus/set/*.md", Mode::kPad)).error().code(), Code::kInvalidArgument) << "as asked for";
+}
+
 TEST_F(DatasetTest, SaysWhatIsWrongWithTheSources) {
   PutText(*store_, "a.jsonl", ToJsonl({"one", "two"}));
-  PutText(*store_, "b.jsonl.gz", "x");
+  PutText(*store_, "b.jsonl.bz2", "x");
   PutText(*store_, "broken.jsonl", "nonsense\n");
   EXPECT_EQ(Open(Options("s3://corpus/none.jsonl")).error().code(), Code::kNotFound);
   EXPECT_EQ(Open(Options("s3://corpus/none/*.jsonl")).error().code(), Code::kNotFound);
-  EXPECT_EQ(Open(Options("s3://corpus/b.jsonl.gz")).error().code(), Code::kUnsupported);
+  EXPECT_EQ(Open(Options("s3://corpus/b.jsonl.bz2")).error().code(), Code::kUnsupported);
   EXPECT_EQ(Open(Options("s3://corpus/broken.jsonl")).error().code(), Code::kInvalidArgument);
   DatasetOptions none = Options("x");
   none.sources.clear();

@@ -1,93 +1,116 @@
 #include "millrace/data/document_reader.h"
 
-#include <algorithm>
-#include <cstring>
+#include <functional>
+#include <utility>
 
-#include "millrace/object/blocking.h"
+#include "millrace/base/channel.h"
+#include "millrace/base/task_scope.h"
+#include "millrace/data/formats/decoded_content.h"
 
 namespace millrace::data {
-namespace {
 
-constexpr std::uint64_t kReadBytes = 4 * kMiB;
+class DocumentReader::Rep {
+ public:
+  Rep(ResolvedSources sources, const RecordTemplate& record_template, object::Call call)
+      : sources_(std::move(sources)), parser_(record_template), deadline_(call.deadline), caller_(call.stop) {
+    reading_.Spawn("documents", [this](std::stop_token stop) {
+      Status read = ReadAll(std::move(stop));
+      if (!read) pieces_.Push(std::unexpected(read.error()), reading_.stop_token());
+      pieces_.Close();
+    });
+  }
 
-}  // namespace
+  Result<bool> Next(std::string& document) {
+    while (true) {
+      while (at_ < piece_.content.size()) {
+        auto parsed = parser_.Parse(NextLine());
+        if (parsed) {
+          document = *parsed;
+          ++documents_;
+          return true;
+        }
+        broken_ += blank_ ? 0 : 1;
+      }
+      auto piece = pieces_.Pop();
+      if (!piece) return failed_ ? Result<bool>(std::unexpected(*failed_)) : false;
+      if (!*piece) return std::unexpected(*(failed_ = piece->error()));
+      piece_ = **std::move(piece);
+      bytes_ += piece_.object_bytes;
+      at_ = 0;
+    }
+  }
+
+  std::uint64_t documents() const { return documents_; }
+  std::uint64_t broken() const { return broken_; }
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  /// A frame's content; or nothing of an object that ended, and its size.
+  struct Piece {
+    Buffer content;
+    std::uint64_t object_bytes = 0;
+  };
+
+  std::string_view NextLine() {
+    std::string_view rest = AsText(piece_.content).substr(at_);
+    std::string_view line = rest.substr(0, rest.find('\n'));
+    at_ += line.size() + 1;
+    blank_ = IsBlank(line);
+    return line;
+  }
+
+  Status ReadAll(std::stop_token stop) {
+    std::stop_source cancel;
+    std::stop_callback of_owner(stop, [&] { cancel.request_stop(); });
+    std::stop_callback of_caller(caller_, [&] { cancel.request_stop(); });
+    const object::Call call{.stop = cancel.get_token(), .deadline = deadline_};
+    for (const DataObject& object : sources_.objects) {
+      auto content = object.content ? object.content : MakeDecodedContent(object, {});
+      auto found = [&](const Frame& frame, std::optional<Buffer> bytes) -> Status {
+        if (!bytes) bytes = MR_TRY(content->ReadFrame(frame, call));
+        return Push({.content = *std::move(bytes)}, call);
+      };
+      MR_TRY(content->FindFrames(found, call));
+      MR_TRY(Push({.object_bytes = object.info.size}, call));
+    }
+    return {};
+  }
+
+  Status Push(Piece piece, const object::Call& call) {
+    if (pieces_.Push(std::move(piece), call.stop)) return {};
+    return Fail(Code::kCancelled, "interrupted");
+  }
+
+  const ResolvedSources sources_;
+  RecordParser parser_;
+  const Deadline deadline_;
+  const std::stop_token caller_;
+  Piece piece_;
+  std::size_t at_ = 0;  ///< in the piece
+  bool blank_ = false;  ///< the last line was
+  std::optional<Error> failed_;
+  std::uint64_t documents_ = 0, broken_ = 0, bytes_ = 0;
+  Channel<Result<Piece>> pieces_{2};
+  TaskScope reading_;
+};
+
+DocumentReader::DocumentReader(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
+DocumentReader::DocumentReader(DocumentReader&&) noexcept = default;
+DocumentReader& DocumentReader::operator=(DocumentReader&&) noexcept = default;
+DocumentReader::~DocumentReader() = default;
 
 Result<DocumentReader> DocumentReader::Open(object::Connection& connection, std::span<const Source> sources,
                                             const RecordTemplate& record_template, object::Call call) {
-  ResolvedSources resolved = MR_TRY(ResolveSources(connection, sources, call));
+  ResolvedSources resolved = MR_TRY(ResolveSources(connection, sources, call, record_template.fields()));
   for (const DataObject& object : resolved.objects) {
     if (object.token_bytes > 0) return Fail(Code::kInvalidArgument, "{}: token ids hold no text", object.url);
   }
-  return DocumentReader(std::move(resolved), record_template, std::move(call));
+  return DocumentReader(std::make_unique<Rep>(std::move(resolved), record_template, std::move(call)));
 }
 
-Result<bool> DocumentReader::Next(std::string& document) {
-  while (object_ < sources_.objects.size()) {
-    const DataObject& object = sources_.objects[object_];
-    std::string_view line;
-    if (!MR_TRY(NextLine(object, line))) {
-      bytes_ += object.info.size;
-      ++object_;
-      fetched_ = begin_ = end_ = 0;
-      continue;
-    }
-    if (IsBlank(line)) continue;
-    auto parsed = parser_.Parse(line);
-    if (!parsed) {
-      ++broken_;
-      continue;
-    }
-    document = *parsed;
-    ++documents_;
-    return true;
-  }
-  return false;
-}
-
-Result<bool> DocumentReader::NextLine(const DataObject& object, std::string_view& line) {
-  std::size_t searched = 0;
-  while (true) {
-    std::string_view rest = AsText(buffer_.span().subspan(begin_, end_ - begin_));
-    std::size_t newline = rest.find('\n', searched);
-    bool at_end = fetched_ == object.info.size;
-    if (newline == rest.npos && !at_end) {
-      searched = rest.size();
-      if (rest.size() > kMaxRecordBytes) {
-        skipping_ = true;
-        begin_ = end_;
-        searched = 0;
-      }
-      MR_TRY(Fill(object));
-      continue;
-    }
-    if (rest.empty() && at_end) {
-      broken_ += std::exchange(skipping_, false);
-      return false;
-    }
-    line = rest.substr(0, newline);
-    begin_ += newline == rest.npos ? rest.size() : newline + 1;
-    if (!std::exchange(skipping_, false)) return true;
-    ++broken_;
-    searched = 0;
-  }
-}
-
-Status DocumentReader::Fill(const DataObject& object) {
-  std::size_t kept = end_ - begin_;
-  std::uint64_t more = std::min(kReadBytes, object.info.size - fetched_);
-  if (buffer_.size() < kept + more) {
-    Buffer larger(kept + std::max<std::uint64_t>(kReadBytes, kept));
-    if (kept > 0) std::memcpy(larger.data(), buffer_.data() + begin_, kept);
-    buffer_ = std::move(larger);
-  } else if (kept > 0) {
-    std::memmove(buffer_.data(), buffer_.data() + begin_, kept);
-  }
-  begin_ = 0;
-  end_ = kept;
-  MR_TRY(ReadRange(object, fetched_, buffer_.span().subspan(kept, more), "reading", call_));
-  fetched_ += more;
-  end_ += more;
-  return {};
-}
+Result<bool> DocumentReader::Next(std::string& document) { return rep_->Next(document); }
+std::uint64_t DocumentReader::documents() const { return rep_->documents(); }
+std::uint64_t DocumentReader::broken() const { return rep_->broken(); }
+std::uint64_t DocumentReader::bytes() const { return rep_->bytes(); }
 
 }  // namespace millrace::data

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "millrace/base/text.h"
+#include "millrace/data/formats/format.h"
 #include "millrace/data/megatron.h"
 #include "millrace/object/blocking.h"
 
@@ -55,16 +56,6 @@ Result<std::vector<DataObject>> PairTokenFiles(const object::Location& at, std::
   return objects;
 }
 
-Status CheckUncompressed(std::string_view url) {
-  for (std::string_view suffix : {".gz", ".zst", ".bz2", ".xz", ".lz4"}) {
-    if (url.ends_with(suffix)) {
-      return Fail(Code::kUnsupported,
-                  "{}: records of a compressed object cannot be read by range; store it uncompressed", url);
-    }
-  }
-  return {};
-}
-
 std::string UrlOfKey(const object::Url& source, std::string_view key) {
   return source.scheme == object::Url::Scheme::kS3 ? fmt::format("s3://{}/{}", source.bucket, key)
                                                    : fmt::format("/{}", key);
@@ -74,10 +65,16 @@ std::string UrlOfKey(const object::Url& source, std::string_view key) {
 Result<std::vector<object::ObjectInfo>> Find(object::Store& store, const std::string& prefix, std::string_view pattern,
                                              object::Call call) {
   std::vector<object::ObjectInfo> found;
+  // A pattern that says how names end picks what it matches; others pick what holds records.
+  const bool whole_names = !pattern.empty() && !pattern.ends_with('*');
+  auto wanted = [&](const object::ObjectInfo& info) {
+    if (info.size == 0 || IsHidden(info.key, prefix)) return false;
+    if (!pattern.empty() && !GlobMatches(pattern, info.key)) return false;
+    return whole_names || MayHoldRecords(info.key) || info.key.ends_with(kTable);
+  };
   auto visit = [&](const object::ListPage& page) {
     for (const object::ObjectInfo& info : page.objects) {
-      if (info.size == 0 || IsHidden(info.key, prefix)) continue;
-      if (pattern.empty() || GlobMatches(pattern, info.key)) found.push_back(info);
+      if (wanted(info)) found.push_back(info);
     }
     return true;
   };
@@ -119,7 +116,7 @@ bool GlobMatches(std::string_view pattern, std::string_view text) {
 }
 
 Result<ResolvedSources> ResolveSources(object::Connection& connection, std::span<const Source> sources,
-                                       object::Call call) {
+                                       object::Call call, std::span<const std::string> fields) {
   if (sources.empty()) return Fail(Code::kInvalidArgument, "no data sources are given");
   ResolvedSources resolved;
   std::map<std::string, std::uint32_t> known;
@@ -137,8 +134,13 @@ Result<ResolvedSources> ResolveSources(object::Connection& connection, std::span
     auto& members = resolved.by_source.emplace_back();
     auto url_of = [&](std::string_view key) { return UrlOfKey(url, key); };
     for (DataObject& object : MR_TRY(PairTokenFiles(location, *std::move(found), url_of, call))) {
-      MR_TRY(CheckUncompressed(object.url));
-      auto [at, fresh] = known.try_emplace(object.url, static_cast<std::uint32_t>(resolved.objects.size()));
+      if (object.token_bytes == 0) {
+        Format format = MR_TRY(FormatOf(source.format, object.info.key));
+        object.content = MR_TRY(ContentFor(object, format, fields));
+      }
+      // Read in two formats, an object is two.
+      std::string name = fmt::format("{} {}", object.url, object.content ? object.content->format() : "");
+      auto [at, fresh] = known.try_emplace(std::move(name), static_cast<std::uint32_t>(resolved.objects.size()));
       if (fresh) resolved.objects.push_back(std::move(object));
       members.push_back(at->second);
     }

@@ -1,0 +1,206 @@
+#include "millrace/data/formats/decoded_content.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "millrace/base/crc.h"
+#include "millrace/data/formats/decoder.h"
+#include "millrace/data/formats/input.h"
+#include "millrace/data/formats/syntax.h"
+
+namespace millrace::data {
+namespace {
+
+/// While a record is longer than a frame should be, the entry is moved up after so many bytes.
+constexpr std::uint64_t kEntrySpacing = 512 * kKiB;
+constexpr std::size_t kStepBytes = 256 * kKiB;
+constexpr std::size_t kStateHead = 8;
+
+/// What a frame needs to be read: its state, taken apart.
+struct FrameState {
+  std::uint32_t length = 0, crc = 0;
+  std::string entry;
+
+  std::string Pack() const {
+    std::string packed(kStateHead, '\0');
+    StoreLittle(reinterpret_cast<std::byte*>(packed.data()), length);
+    StoreLittle(reinterpret_cast<std::byte*>(packed.data() + 4), crc);
+    return packed + entry;
+  }
+  static Result<FrameState> Parse(std::string_view packed) {
+    if (packed.size() < kStateHead) return Fail(Code::kCorrupt, "a frame's state is cut off");
+    return FrameState{.length = LoadLittle<std::uint32_t>(AsBytes(packed).data()),
+                      .crc = LoadLittle<std::uint32_t>(AsBytes(packed).data() + 4),
+                      .entry = std::string(packed.substr(kStateHead))};
+  }
+};
+
+/// One pass over an object. Frames are cut at the first end of a record behind the next entry.
+class Scan {
+ public:
+  Scan(const Format& format, Decoder& decoder, const FrameSink& found)
+      : format_(format),
+        syntax_(SyntaxOf(format.layout)),
+        decoder_(decoder),
+        found_(found),
+        cutter_(syntax_.NewCutter()),
+        buffer_(kFrameTarget + 4 * kStepBytes) {}
+
+  Status Run() {
+    while (!at_end_) {
+      MR_TRY(DecodeSome());
+      MR_TRY(CutFrames());
+    }
+    if (filled_ > 0) MR_TRY(Emit(filled_));
+    return {};
+  }
+
+ private:
+  /// A place where the decoder can begin, and where that is in what it decodes.
+  struct Place {
+    Entry entry;
+    std::uint64_t at = 0;
+  };
+
+  Status DecodeSome() {
+    if (buffer_.size() - filled_ < kStepBytes) {
+      MR_TRY(CheckSize());
+      Buffer larger(2 * buffer_.size());
+      std::memcpy(larger.data(), buffer_.data(), filled_);
+      buffer_ = std::move(larger);
+    }
+    const std::uint64_t now = begin_ + filled_;
+    const bool wants_entry = now >= begin_ + kFrameTarget && (!next_ || now >= next_->at + kEntrySpacing);
+    const auto step = MR_TRY(decoder_.Decode(buffer_.span().subspan(filled_, kStepBytes), wants_entry));
+    filled_ += step.bytes;
+    at_end_ = step.at_end;
+    if (step.at_entry) next_ = {decoder_.entry(), begin_ + filled_};
+    return {};
+  }
+
+  Status CheckSize() const {
+    if (filled_ < kMaxFrameContent) return {};
+    if (next_) {
+      return Fail(Code::kUnsupported, "a record of more than {} MiB at byte {} of the data; is this really {}?",
+                  kMaxFrameContent / kMiB, begin_, format_.Name());
+    }
+    return Fail(Code::kUnsupported, "{} MiB of data from byte {} on cannot be read in parts: {}",
+                kMaxFrameContent / kMiB, entry_.entry.offset, CureForDistantEntries(format_.compression));
+  }
+
+  Status CutFrames() {
+    while (next_) {
+      std::string_view bytes = AsText(buffer_.span().first(filled_));
+      auto end = MR_TRY(cutter_->Find(bytes, next_->at - begin_, at_end_));
+      if (!end) return {};
+      MR_TRY(Emit(*end));
+      entry_ = *std::exchange(next_, std::nullopt);
+    }
+    return {};
+  }
+
+  /// The first `bytes` of the buffer are a frame.
+  Status Emit(std::size_t bytes) {
+    Buffer rest(kFrameTarget + 4 * kStepBytes + (filled_ - bytes));
+    std::memcpy(rest.data(), buffer_.data() + bytes, filled_ - bytes);
+    Buffer records = std::exchange(buffer_, std::move(rest));
+    records.Shrink(bytes);
+    FrameState state{.length = static_cast<std::uint32_t>(bytes), .crc = Crc32c(records), .entry = entry_.entry.state};
+    Frame frame{.offset = entry_.entry.offset,
+                .bytes = decoder_.position() - entry_.entry.offset,
+                .skip = static_cast<std::uint32_t>(begin_ - entry_.at),
+                .state = state.Pack()};
+    begin_ += bytes;
+    filled_ -= bytes;
+    cutter_->Restart(begin_);
+    Buffer lines = MR_TRY(syntax_.ToLines(std::move(records), begin_ - bytes));
+    if (lines.empty()) return {};
+    if (lines.size() > kMaxFrameContent) {
+      return Fail(Code::kUnsupported, "the records from byte {} of the data on take {} MiB as JSON", begin_ - bytes,
+                  lines.size() / kMiB);
+    }
+    return found_(std::move(frame), std::move(lines));
+  }
+
+  const Format format_;
+  const Syntax& syntax_;
+  Decoder& decoder_;
+  const FrameSink& found_;
+  const std::unique_ptr<Cutter> cutter_;
+  Place entry_;                ///< of the frame in the buffer
+  std::optional<Place> next_;  ///< of the one behind it
+  std::uint64_t begin_ = 0;    ///< where the buffer starts in what is decoded: at a record
+  Buffer buffer_;
+  std::size_t filled_ = 0;
+  bool at_end_ = false;
+};
+
+class DecodedContent final : public Content {
+ public:
+  DecodedContent(const DataObject& object, Format format)
+      : object_{.store = object.store, .info = object.info, .url = object.url}, format_(format), name_(format.Name()) {}
+
+  std::string_view format() const override { return name_; }
+
+  Status FindFrames(const FrameSink& found, object::Call call) const override {
+    ObjectStream stream(object_, 0, std::move(call));
+    auto decoder = MR_TRY(MakeDecoder(format_.compression, stream, {}));
+    auto scanned = Scan(format_, *decoder, found).Run();
+    return scanned ? scanned : Named(scanned.error());
+  }
+
+  Result<Buffer> ReadFrame(const Frame& frame, object::Call call) const override {
+    if (frame.bytes > 2 * kMaxFrameContent) return Fail(Code::kCorrupt, "{}: a frame of {} bytes", name_, frame.bytes);
+    Buffer bytes(frame.bytes);
+    MR_TRY(ReadRange(object_, frame.offset, bytes.span(), "reading records of", std::move(call)));
+    auto records = Decode(frame, bytes);
+    if (!records) return Named(records.error());
+    auto lines = SyntaxOf(format_.layout).ToLines(*std::move(records), 0);  // the same bytes as when they were found
+    return lines ? std::move(lines) : Named(lines.error());
+  }
+
+ private:
+  /// Errors of the store name the object themselves.
+  std::unexpected<Error> Named(const Error& error) const {
+    bool of_data = error.code() == Code::kCorrupt || error.code() == Code::kUnsupported;
+    return Fail(of_data ? error.Context(object_.url) : error);
+  }
+
+  Result<Buffer> Decode(const Frame& frame, const Buffer& bytes) const {
+    FrameState state = MR_TRY(FrameState::Parse(frame.state));
+    if (state.length > 2 * kMaxFrameContent) return Fail(Code::kCorrupt, "a frame of {} bytes", state.length);
+    MemoryInput input(bytes);
+    auto decoder = MR_TRY(MakeDecoder(format_.compression, input, {frame.offset, std::move(state.entry)}));
+    Buffer scratch(std::min<std::size_t>(frame.skip, kStepBytes));
+    for (std::uint32_t left = frame.skip; left > 0;) {
+      auto into = scratch.span().first(std::min<std::size_t>(left, scratch.size()));
+      const auto step = MR_TRY(decoder->Decode(into, false));
+      left -= static_cast<std::uint32_t>(step.bytes);
+      if (step.at_end && left > 0) return Changed(frame);
+    }
+    Buffer records(state.length);
+    const auto step = MR_TRY(decoder->Decode(records.span(), false));
+    if (step.bytes != records.size() || Crc32c(records) != state.crc) return Changed(frame);
+    return records;
+  }
+
+  static std::unexpected<Error> Changed(const Frame& frame) {
+    return Fail(Code::kCorrupt,
+                "the data at byte {} are not those that its index was made of; if they are right, delete "
+                "the index",
+                frame.offset);
+  }
+
+  const DataObject object_;
+  const Format format_;
+  const std::string name_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Content> MakeDecodedContent(const DataObject& object, Format format) {
+  return std::make_shared<DecodedContent>(object, format);
+}
+
+}  // namespace millrace::data

@@ -1,0 +1,128 @@
+#include "millrace/data/formats/format.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "millrace/base/text.h"
+#include "millrace/data/arrow_plugin.h"
+#include "millrace/data/formats/decoded_content.h"
+
+namespace millrace::data {
+namespace {
+
+constexpr std::array<std::string_view, 7> kLayouts = {"jsonl", "lines", "text", "tar", "arrow", "parquet", "megatron"};
+constexpr std::array<std::string_view, 3> kCompressions = {"none", "gzip", "zstd"};
+
+constexpr std::array<std::pair<std::string_view, Layout>, 10> kSuffixes = {{{".jsonl", Layout::kJsonLines},
+                                                                            {".ndjson", Layout::kJsonLines},
+                                                                            {".jsonlist", Layout::kJsonLines},
+                                                                            {".json", Layout::kJsonLines},
+                                                                            {".txt", Layout::kText},
+                                                                            {".tar", Layout::kTar},
+                                                                            {".arrow", Layout::kArrow},
+                                                                            {".feather", Layout::kArrow},
+                                                                            {".parquet", Layout::kParquet},
+                                                                            {".bin", Layout::kMegatron}}};
+
+/// Cuts the compressor's suffix off.
+Result<Compression> TakeCompression(std::string& name) {
+  if (name.ends_with(".tgz")) name.replace(name.size() - 3, 3, "tar.gz");
+  for (auto [suffix, compression] :
+       {std::pair{".gz", Compression::kGzip}, {".zst", Compression::kZstd}, {".zstd", Compression::kZstd}}) {
+    if (!name.ends_with(suffix)) continue;
+    name.resize(name.size() - std::string_view(suffix).size());
+    return compression;
+  }
+  for (std::string_view other : {".bz2", ".xz", ".lz4", ".lzma", ".br", ".z", ".7z", ".zip", ".rar"}) {
+    if (name.ends_with(other)) {
+      return Fail(Code::kUnsupported,
+                  "objects compressed as {} cannot be read; store them as .gz, .zst or uncompressed", other);
+    }
+  }
+  return Compression::kNone;
+}
+
+}  // namespace
+
+std::string Format::Name() const {
+  std::string name(kLayouts[static_cast<std::size_t>(layout)]);
+  if (compression != Compression::kNone) {
+    name += '+';
+    name += kCompressions[static_cast<std::size_t>(compression)];
+  }
+  return name;
+}
+
+Result<Format> FormatOf(std::string_view declared, std::string_view key) {
+  Format format;
+  std::string name = ToLower(key.substr(key.rfind('/') + 1));
+  const std::size_t plus = declared.find('+');
+  if (plus != declared.npos) {
+    auto word = std::ranges::find(kCompressions, declared.substr(plus + 1));
+    if (word == kCompressions.end()) {
+      return Fail(Code::kInvalidArgument, "{}; gzip and zstd are known",
+                  UnknownName("compression", declared.substr(plus + 1), kCompressions));
+    }
+    format.compression = static_cast<Compression>(word - kCompressions.begin());
+    declared = declared.substr(0, plus);
+  } else {
+    auto compression = TakeCompression(name);
+    if (!compression) return Fail(compression.error().Context(std::string(key)));
+    format.compression = *compression;
+  }
+  if (!declared.empty()) {
+    auto word = std::ranges::find(kLayouts, declared);
+    if (word == kLayouts.end()) {
+      return Fail(Code::kInvalidArgument, "{}; one of jsonl, lines, text, tar, arrow, parquet, megatron",
+                  UnknownName("format", declared, kLayouts));
+    }
+    format.layout = static_cast<Layout>(word - kLayouts.begin());
+    return format;
+  }
+  for (auto [suffix, layout] : kSuffixes) {
+    if (name.ends_with(suffix)) format.layout = layout;
+  }
+  return format;
+}
+
+bool MayHoldRecords(std::string_view key) {
+  const std::string name = ToLower(key.substr(key.rfind('/') + 1));
+  if (name.starts_with('.') || name.starts_with('_')) return false;
+  for (std::string_view start : {"readme", "license", "licence", "copying", "checksums", "sha256sums", "md5sums"}) {
+    if (name.starts_with(start)) return false;
+  }
+  for (std::string_view whole :
+       {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "index.json", "manifest.json"}) {
+    if (name == whole) return false;
+  }
+  constexpr std::array<std::string_view, 17> kOther = {".idx",  ".index", ".md",     ".rst",  ".yaml", ".yml",
+                                                       ".toml", ".py",    ".pdf",    ".html", ".png",  ".jpg",
+                                                       ".crc",  ".md5",   ".sha256", ".sha1", ".lock"};
+  return std::ranges::none_of(kOther, [&](std::string_view suffix) { return name.ends_with(suffix); });
+}
+
+Result<std::shared_ptr<const Content>> ContentFor(const DataObject& object, Format format,
+                                                  std::span<const std::string> fields) {
+  const bool plain = format.compression == Compression::kNone;
+  switch (format.layout) {
+    case Layout::kJsonLines:
+      if (plain) return nullptr;
+      [[fallthrough]];
+    case Layout::kLines:
+    case Layout::kText:
+    case Layout::kTar:
+      return MakeDecodedContent(object, format);
+    case Layout::kArrow:
+    case Layout::kParquet:
+      if (!plain) break;
+      return OpenArrowContent(object, format.layout == Layout::kArrow ? ArrowFormat::kIpc : ArrowFormat::kParquet,
+                              {fields.begin(), fields.end()});
+    case Layout::kMegatron:
+      break;  // token ids: no content
+  }
+  return Fail(Code::kUnsupported, "{}: {} cannot be read in the middle; store it uncompressed", object.url,
+              format.Name());
+}
+
+}  // namespace millrace::data

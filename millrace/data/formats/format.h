@@ -1,0 +1,51 @@
+// Which format an object has, and how it is read.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "millrace/base/result.h"
+#include "millrace/data/content.h"
+
+namespace millrace::data {
+
+enum class Compression : std::uint8_t { kNone, kGzip, kZstd };
+
+/// What the bytes are once decompressed.
+enum class Layout : std::uint8_t {
+  kJsonLines,  ///< a JSON object a line
+  kLines,      ///< a document a line: field "text"
+  kText,       ///< one document: field "text"
+  kTar,        ///< samples of files with the same name but for their extension (webdataset)
+  kArrow,      ///< Arrow IPC, stream or file
+  kParquet,
+  kMegatron,  ///< token ids, .bin with .idx
+};
+
+struct Format {
+  Layout layout = Layout::kJsonLines;
+  Compression compression = Compression::kNone;
+  bool operator==(const Format&) const = default;
+  /// "jsonl", "lines+gzip": what ParseFormat takes.
+  std::string Name() const;
+};
+
+/// The format of the object called `key` in a source whose format is `declared`: jsonl, lines, text, tar, arrow,
+/// parquet or megatron, with or without +gzip or +zstd, or empty. What is not declared the name says: by .jsonl .ndjson
+/// .json .jsonlist .txt .tar .arrow .parquet .bin, followed by .gz or .zst; JSON lines where it says nothing. Fails
+/// with kInvalidArgument on an unknown word, with kUnsupported on a name that ends like another compressor's.
+Result<Format> FormatOf(std::string_view declared, std::string_view key);
+
+/// True unless the name of an object found under a folder says that it holds no records: what begins with '.' or '_',
+/// README and LICENSE, what describes a data set (dataset_info.json, .idx, .md, .yaml…), checksums.
+bool MayHoldRecords(std::string_view key);
+
+/// How the records of `object` are got at; null for plain JSON lines. `fields`: those that somebody will ask for, which
+/// spares formats that are columns the others; empty: all. Fails with kUnsupported where this build cannot.
+Result<std::shared_ptr<const Content>> ContentFor(const DataObject& object, Format format,
+                                                  std::span<const std::string> fields = {});
+
+}  // namespace millrace::data

@@ -1,0 +1,192 @@
+#include "millrace/data/formats/syntax.h"
+
+#include <algorithm>
+#include <array>
+
+#include "millrace/data/formats/tar.h"
+#include "millrace/data/record_template.h"
+
+namespace millrace::data {
+namespace {
+
+constexpr std::string_view kOpen = "{\"text\":\"", kClose = "\"}\n";
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+/// Bytes that each byte takes inside a JSON string.
+constexpr std::array<std::uint8_t, 256> kEscapedBytes = [] {
+  std::array<std::uint8_t, 256> bytes{};
+  bytes.fill(1);
+  for (int c = 0; c < 0x20; ++c) bytes[c] = 6;
+  for (char c : {'"', '\\', '\n', '\r', '\t', '\b', '\f'}) bytes[static_cast<unsigned char>(c)] = 2;
+  return bytes;
+}();
+
+std::size_t EscapedSize(std::string_view text) {
+  std::size_t size = 0;
+  for (char c : text) size += kEscapedBytes[static_cast<unsigned char>(c)];
+  return size;
+}
+
+void AppendDocument(std::string_view text, std::string& lines) {
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  lines += kOpen;
+  AppendEscaped(text, lines);
+  lines += kClose;
+}
+
+class LineCutter final : public Cutter {
+ public:
+  Result<std::optional<std::size_t>> Find(std::string_view bytes, std::size_t at_least, bool at_end) override {
+    const std::size_t newline = bytes.find('\n', std::max(searched_, at_least - 1));
+    if (newline != bytes.npos) return newline + 1;
+    searched_ = bytes.size();
+    if (at_end) return bytes.size();
+    return std::nullopt;
+  }
+  void Restart(std::uint64_t) override { searched_ = 0; }
+
+ private:
+  std::size_t searched_ = 0;
+};
+
+class JsonLines final : public Syntax {
+ public:
+  std::unique_ptr<Cutter> NewCutter() const override { return std::make_unique<LineCutter>(); }
+  Result<Buffer> ToLines(Buffer records, std::uint64_t) const override {
+    if (records.empty() || AsText(records).ends_with('\n')) return records;
+    Buffer ended(records.size() + 1);
+    std::memcpy(ended.data(), records.data(), records.size());
+    ended.data()[records.size()] = std::byte{'\n'};
+    return ended;
+  }
+};
+
+class TextLines final : public Syntax {
+ public:
+  std::unique_ptr<Cutter> NewCutter() const override { return std::make_unique<LineCutter>(); }
+  Result<Buffer> ToLines(Buffer records, std::uint64_t) const override {
+    std::string lines;
+    lines.reserve(records.size() + records.size() / 8);
+    std::string_view rest = AsText(records);
+    while (!rest.empty()) {
+      const std::size_t newline = rest.find('\n');
+      std::string_view line = rest.substr(0, newline);
+      rest.remove_prefix(newline == rest.npos ? rest.size() : newline + 1);
+      if (line.ends_with('\r')) line.remove_suffix(1);
+      if (!IsBlank(line)) AppendDocument(line, lines);
+    }
+    return ToBuffer(lines);
+  }
+};
+
+/// Cuts a text where the lines so far fill a record. One that is no longer than a record is not cut.
+class TextCutter final : public Cutter {
+ public:
+  Result<std::optional<std::size_t>> Find(std::string_view bytes, std::size_t at_least, bool at_end) override {
+    while (true) {
+      const std::size_t newline = bytes.find('\n', searched_);
+      if (newline == bytes.npos && !at_end) {
+        searched_ = bytes.size();
+        return std::nullopt;
+      }
+      const std::size_t end = newline == bytes.npos ? bytes.size() : newline + 1;
+      const std::size_t more = EscapedSize(bytes.substr(line_, end - line_));
+      if (line_ > piece_ && escaped_ + more > kRoom) {
+        piece_ = line_;
+        escaped_ = 0;
+        if (piece_ >= at_least) return piece_;
+      }
+      escaped_ += more;
+      line_ = searched_ = end;
+      if (end == bytes.size() && at_end) return end;
+    }
+  }
+  void Restart(std::uint64_t) override { *this = TextCutter(); }
+
+ private:
+  static constexpr std::size_t kRoom = kMaxRecordBytes - kOpen.size() - kClose.size();
+  std::size_t piece_ = 0;    ///< where the document being filled starts
+  std::size_t line_ = 0;     ///< lines before here have been counted
+  std::size_t escaped_ = 0;  ///< of the document so far
+  std::size_t searched_ = 0;
+};
+
+class Text final : public Syntax {
+ public:
+  std::unique_ptr<Cutter> NewCutter() const override { return std::make_unique<TextCutter>(); }
+  Result<Buffer> ToLines(Buffer records, std::uint64_t) const override {
+    std::string lines;
+    lines.reserve(records.size() + records.size() / 8);
+    TextCutter cutter;
+    for (std::string_view rest = AsText(records); !rest.empty(); cutter.Restart(0)) {
+      const std::size_t end = *MR_TRY(cutter.Find(rest, 1, true));
+      if (!IsBlank(rest.substr(0, end))) AppendDocument(rest.substr(0, end), lines);
+      rest.remove_prefix(end);
+    }
+    return ToBuffer(lines);
+  }
+};
+
+}  // namespace
+
+void AppendEscaped(std::string_view text, std::string& json) {
+  constexpr std::string_view kHex = "0123456789abcdef";
+  std::size_t plain = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    if (kEscapedBytes[c] == 1) continue;
+    json.append(text, plain, i - plain);
+    plain = i + 1;
+    json += '\\';
+    switch (c) {
+      case '\n':
+        json += 'n';
+        break;
+      case '\r':
+        json += 'r';
+        break;
+      case '\t':
+        json += 't';
+        break;
+      case '\b':
+        json += 'b';
+        break;
+      case '\f':
+        json += 'f';
+        break;
+      case '"':
+      case '\\':
+        json += static_cast<char>(c);
+        break;
+      default:
+        json += "u00";
+        json += kHex[c >> 4];
+        json += kHex[c & 15];
+    }
+  }
+  json.append(text, plain);
+}
+
+Buffer ToBuffer(std::string_view text) {
+  Buffer bytes(text.size());
+  if (!text.empty()) std::memcpy(bytes.data(), text.data(), text.size());
+  return bytes;
+}
+
+const Syntax& SyntaxOf(Layout layout) {
+  static const JsonLines kJsonLines;
+  static const TextLines kTextLines;
+  static const Text kText;
+  switch (layout) {
+    case Layout::kLines:
+      return kTextLines;
+    case Layout::kText:
+      return kText;
+    case Layout::kTar:
+      return TarSyntax();
+    default:
+      return kJsonLines;
+  }
+}
+
+}  // namespace millrace::data

@@ -1,0 +1,48 @@
+// How decompressed bytes are records, and those lines of JSON.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "millrace/base/bytes.h"
+#include "millrace/base/result.h"
+#include "millrace/data/formats/format.h"
+
+namespace millrace::data {
+
+/// Finds where records end. One pass over bytes that become known bit by bit. One thread.
+class Cutter {
+ public:
+  virtual ~Cutter() = default;
+  /// `bytes`, which start with a record, are all that is known yet: what the call before was given and more. The first
+  /// end of a record at or behind `at_least` (more than 0), which may only grow; nothing when that lies further on.
+  /// With `at_end` nothing follows, and the last record ends there. Fails with kCorrupt, naming the byte of the data,
+  /// when the bytes are not what the format demands.
+  virtual Result<std::optional<std::size_t>> Find(std::string_view bytes, std::size_t at_least, bool at_end) = 0;
+  /// From now on bytes start with the record at `offset` of the data.
+  virtual void Restart(std::uint64_t offset) = 0;
+};
+
+/// One of the layouts that are read as a stream. Immutable; any thread may call it.
+class Syntax {
+ public:
+  virtual ~Syntax() = default;
+  virtual std::unique_ptr<Cutter> NewCutter() const = 0;
+  /// Whole records, which start at `offset` of the data, as lines of JSON. Fails with kCorrupt as a cutter does.
+  virtual Result<Buffer> ToLines(Buffer records, std::uint64_t offset) const = 0;
+};
+
+/// Of kJsonLines, kLines, kText and kTar. Lives as long as the program.
+const Syntax& SyntaxOf(Layout layout);
+
+/// Appends `text` as the inside of a JSON string. Bytes that are not UTF-8 stay as they are, so that whoever parses the
+/// line finds them.
+void AppendEscaped(std::string_view text, std::string& json);
+
+/// A string's bytes as a buffer.
+Buffer ToBuffer(std::string_view text);
+
+}  // namespace millrace::data
