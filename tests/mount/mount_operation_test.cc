@@ -105,6 +105,18 @@ TEST_F(MountOperationTest, AStoreThatIsGoneFailsTheCheck) {
   EXPECT_THAT(failing.output, HasSubstr("Input/output error"));
 }
 
+TEST_F(MountOperationTest, AStoreThatIsGoneDoesNotDelayFiguresNorTheEndOfAMountThatOwesItNothing) {
+  mount_->SetAttempts(10);
+  MustMount({"--metadata-ttl", "none"});
+  Check("echo text > f && cat f && ls -l");
+  mount_->StopServer();
+  const TimePoint began = SystemClock().Now();
+  auto stats = mount_->Run({"stats", mount_->point().string()});
+  EXPECT_EQ(stats.status, 0) << stats.output;
+  MustUmount();
+  EXPECT_LT(SystemClock().Now() - began, std::chrono::seconds(4)) << "one request alone would take more";
+}
+
 TEST_F(MountOperationTest, HangupOpensTheLogAnew) {
   MustMount({"--log-level", "info"});
   const auto log = mount_->scratch() / "log", rotated = mount_->scratch() / "log.1";
