@@ -21,8 +21,9 @@ struct WillOpenRequest {
 static_assert(sizeof(WillOpenRequest) == WillOpenRequest::kSize);
 extern const unsigned long kWillOpenRequest;
 
-/// Says that files beneath an open directory will be opened, in this order. Returns how many of the names were taken:
-/// none where the directory is in no Millrace mount (kUnsupported is then the error), fewer when its list is full.
+/// Tells the mount which files below an open directory will be opened next, in this order. Returns how many of the
+/// names the mount has taken: fewer than given when its list is full. Fails with kUnsupported where the directory is not
+/// in a Millrace mount.
 Result<std::size_t> WillOpen(int directory, std::span<const std::string> names);
 
 }  // namespace millrace::object

@@ -1,0 +1,142 @@
+// What uploads send to a server, and what they make of its answers.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <future>
+
+#include "millrace/base/digest.h"
+#include "millrace/object/s3/testing/scripted_store.h"
+
+namespace millrace::object::s3 {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST_F(S3StoreTest, CompletionWithin200ThatFailsForGood) {
+  Serve([](const Seen&) { return Reply{Answer(200, "   " + ErrorBody("InvalidPart"))}; });
+  auto done = CompleteMultipart(*store_, "k", "id", {{.number = 1, .etag = "e"}});
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code(), Code::kInvalidArgument);
+}
+
+TEST_F(S3StoreTest, ACompletionWhoseAnswerWasLostIsFound) {
+  std::string part = std::string(32, 'a');
+  std::string etag = fmt::format("{}-1", HexEncode(Md5(*HexDecode(part))));
+  Serve([&](const Seen& seen) {
+    if (seen.method == "HEAD")
+      return Reply{fmt::format("HTTP/1.1 200 OK\r\nETag: \"{}\"\r\nContent-Length: 3\r\n\r\n", etag)};
+    return seen.number == 0 ? Reply{"", Then::kReset} : Refuse(404, "NoSuchUpload");
+  });
+  auto done = CompleteMultipart(*store_, "k", "id", {{.number = 1, .etag = part}});
+  ASSERT_TRUE(done) << done.error().ToString();
+  EXPECT_EQ(done->etag, etag);
+}
+
+TEST_F(S3StoreTest, AConditionalPutWhoseAnswerWasLostDoesNotClaimThatAnotherWon) {
+  Serve(
+      [](const Seen& seen) { return seen.number == 0 ? Reply{"", Then::kReset} : Refuse(412, "PreconditionFailed"); });
+  auto put = Put(*store_, "k", AsBytes("x"), {.if_none_match = true});
+  ASSERT_FALSE(put);
+  EXPECT_EQ(put.error().code(), Code::kUnavailable);
+  EXPECT_THAT(put.error().message(), HasSubstr("may be what this very call wrote"));
+}
+
+TEST_F(S3StoreTest, ADefiniteRefusalBeforeIsNotAmbiguous) {
+  Serve(
+      [](const Seen& seen) { return seen.number == 0 ? Refuse(503, "SlowDown") : Refuse(412, "PreconditionFailed"); });
+  EXPECT_EQ(Put(*store_, "k", AsBytes("x"), {.if_none_match = true}).error().code(), Code::kPreconditionFailed);
+}
+
+// --- Checksums ---
+
+TEST_F(S3StoreTest, BodiesCarryTheirChecksum) {
+  Serve([](const Seen&) { return Reply{Answer(200, "", "ETag: \"e\"\r\nx-amz-checksum-crc32c: yZRlqg==\r\n")}; });
+  ASSERT_TRUE(Put(*store_, "k", AsBytes("hello world")));
+  auto part = UploadPart(*store_, "k", "id", 1, AsBytes("hello world"));
+  ASSERT_TRUE(part);
+  EXPECT_EQ(part->checksum, "yZRlqg==");
+  for (const Seen& seen : server_->seen()) EXPECT_EQ(seen.headers.Get("x-amz-checksum-crc32c"), "yZRlqg==");
+}
+
+class TextSource final : public Source {
+ public:
+  explicit TextSource(std::string text) : text_(std::move(text)) {}
+  std::uint64_t size() const override { return text_.size(); }
+  Status Read(std::uint64_t offset, MutableByteSpan into) override {
+    std::ranges::copy(AsBytes(text_).subspan(offset, into.size()), into.begin());
+    return {};
+  }
+
+ private:
+  const std::string text_;
+};
+
+Status PutFrom(Store& store, Source& body, PutOptions options = {}) {
+  std::promise<Status> done;
+  store.PutFrom("k", body, std::move(options), {},
+                [&](Result<PutResult> put) { done.set_value(put ? Status() : Status(std::unexpected(put.error()))); });
+  return done.get_future().get();
+}
+Result<PartInfo> UploadPartFrom(Store& store, Source& body) {
+  std::promise<Result<PartInfo>> done;
+  store.UploadPartFrom("k", "upload", 1, body, {}, [&](Result<PartInfo> part) { done.set_value(std::move(part)); });
+  return done.get_future().get();
+}
+
+constexpr char kTrailing[] = "STREAMING-UNSIGNED-PAYLOAD-TRAILER";
+
+TEST_F(S3StoreTest, ChecksumsFollowBodiesOnceTheServerIsKnownToTakeThem) {
+  Serve([](const Seen&) { return Reply{Answer(200, "", "Server: MinIO\r\nETag: \"e\"\r\n")}; });
+  TextSource text("123456789");
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(PutFrom(*store_, text));
+  auto part = UploadPartFrom(*store_, text);
+  ASSERT_TRUE(part) << part.error().ToString();
+  EXPECT_EQ(part->size, 9u);
+  PutOptions encoded;
+  encoded.attributes.content_encoding = "gzip";
+  ASSERT_TRUE(PutFrom(*store_, text, encoded));
+  auto seen = server_->seen();
+  ASSERT_EQ(seen.size(), 4u);
+  EXPECT_EQ(seen[0].body, "123456789") << "nothing is known yet";
+  EXPECT_EQ(seen[0].headers.Get("x-amz-checksum-crc32c"), "4waSgw==");
+  for (std::size_t i : {1, 2}) {
+    EXPECT_EQ(seen[i].body, "9\r\n123456789\r\n0\r\nx-amz-checksum-crc32c:4waSgw==\r\n\r\n");
+    EXPECT_EQ(seen[i].headers.Get("x-amz-content-sha256"), kTrailing);
+    EXPECT_EQ(seen[i].headers.Get("x-amz-decoded-content-length"), "9");
+    EXPECT_EQ(seen[i].headers.Get("content-encoding"), "aws-chunked");
+  }
+  EXPECT_EQ(seen[3].body, "123456789") << "the user's coding is kept apart";
+}
+
+TEST_F(S3StoreTest, AServerThatRefusesTrailersGetsChecksumsAhead) {
+  Serve([](const Seen& seen) {
+    if (seen.headers.Get("x-amz-content-sha256") == kTrailing) {
+      return Reply{Answer(400, ErrorBody("InvalidRequest"), "Server: MinIO\r\n")};
+    }
+    return Reply{Answer(200, "", "Server: MinIO\r\nETag: \"e\"\r\n")};
+  });
+  TextSource text("123456789");
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(PutFrom(*store_, text));
+  ASSERT_TRUE(UploadPartFrom(*store_, text));
+  EXPECT_EQ(server_->seen().size(), 5u) << "one was refused, and none after it was sent that way";
+}
+
+TEST_F(S3StoreTest, ServersThatNobodyKnowsGetNoTrailers) {
+  Serve([](const Seen&) { return Reply{Answer(200, "", "Server: other\r\nETag: \"e\"\r\n")}; });
+  TextSource text("123456789");
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(PutFrom(*store_, text));
+  for (const Seen& seen : server_->seen()) EXPECT_EQ(seen.body, "123456789");
+}
+
+TEST_F(S3StoreTest, AServerThatStoredOtherBytesIsAskedAgain) {
+  Serve([](const Seen& seen) {
+    std::string_view sum = seen.number == 1 ? "AAAAAA==" : "4waSgw==";
+    return Reply{Answer(200, "", fmt::format("Server: MinIO\r\nETag: \"e\"\r\nx-amz-checksum-crc32c: {}\r\n", sum))};
+  });
+  TextSource text("123456789");
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(PutFrom(*store_, text));
+  EXPECT_EQ(server_->seen().size(), 3u);
+}
+
+}  // namespace
+}  // namespace millrace::object::s3
