@@ -32,6 +32,8 @@ class Schedule {
         micro_(options.micro_batch),
         share_(batch_ / options.ranks),
         rank_(options.rank),
+        stride_(options.stride),
+        phase_(options.phase),
         start_epoch_(start.epoch),
         start_sample_(start.samples),
         first_batches_((samples_per_epoch - std::min(samples_per_epoch, start.samples)) / batch_),
@@ -43,8 +45,9 @@ class Schedule {
   struct Position {
     std::uint64_t epoch = 0, sample = 0;
   };
-  /// Of the n-th global batch since the start.
+  /// Of the loader's n-th global batch since the start.
   Position GlobalBatch(std::uint64_t n) const {
+    n = n * stride_ + phase_;
     if (n < first_batches_) return {start_epoch_, start_sample_ + n * batch_};
     n -= first_batches_;
     return {start_epoch_ + 1 + n / epoch_batches_, n % epoch_batches_ * batch_};
@@ -57,7 +60,7 @@ class Schedule {
   }
 
  private:
-  std::uint64_t batch_, micro_, share_, rank_, start_epoch_, start_sample_, first_batches_, epoch_batches_;
+  std::uint64_t batch_, micro_, share_, rank_, stride_, phase_, start_epoch_, start_sample_, first_batches_, epoch_batches_;
 };
 
 /// Threads take numbers of micro-batches in order, fill them in any order, and leave them in a ring for the consumer.
@@ -169,6 +172,9 @@ class PrefetchingLoader final : public Loader {
 Status CheckOptions(const Dataset& dataset, const Loader::Options& o) {
   if (o.ranks < 1 || o.rank < 0 || o.rank >= o.ranks) {
     return Fail(Code::kInvalidArgument, "rank {} of {} does not exist", o.rank, o.ranks);
+  }
+  if (o.stride < 1 || o.phase < 0 || o.phase >= o.stride) {
+    return Fail(Code::kInvalidArgument, "phase {} of {} does not exist", o.phase, o.stride);
   }
   if (o.threads < 1 || o.prefetch_batches < 1) {
     return Fail(Code::kInvalidArgument, "loading needs a thread and room for a batch, not {} and {}", o.threads,

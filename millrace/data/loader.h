@@ -120,6 +120,9 @@ class Loader {
     int micro_batch = 1;       ///< rows of each Batch returned
     int prefetch_batches = 8;  ///< of those that Next returns
     int threads = 2;           ///< that tokenize
+    /// Of its batches a loader takes every stride-th, from the phase-th after `state` on: loaders of phases 0 to
+    /// stride - 1 share a rank's batches, each in a process of its own.
+    int stride = 1, phase = 0;
   };
   struct Stats {
     Duration waited{0};  ///< the consumer stood still
@@ -135,7 +138,8 @@ class Loader {
   /// The rank's next micro-batch. Rolls over into the next epoch by itself. Blocks. After a failure other than
   /// kCancelled every call fails alike: start a new loader at state().
   virtual Result<Batch> Next(std::stop_token stop = {}) = 0;
-  /// The position after the last whole global batch returned by Next: where another loader goes on.
+  /// The position after the last whole global batch returned by Next: where another loader goes on. With a stride:
+  /// that of the batch which this loader takes next, in phase 0.
   virtual State state() const = 0;
   virtual Stats stats() const = 0;
   virtual std::uint64_t batches_per_epoch() const = 0;  ///< global batches

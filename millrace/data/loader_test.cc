@@ -122,6 +122,27 @@ TEST_F(LoaderTest, ResumesAtEveryPointOnAnyNumberOfRanks) {
   }
 }
 
+TEST_F(LoaderTest, StridedLoadersShareTheBatches) {
+  std::uint64_t batches = dataset_->samples_per_epoch() / 24 + 5;
+  std::vector<Row> expected = Expected(24, batches);
+  std::vector<std::unique_ptr<Loader>> loaders;
+  constexpr int kStride = 3;
+  for (int phase = 0; phase < kStride; ++phase) {
+    loaders.push_back(Start({.global_batch = 24, .micro_batch = 24, .stride = kStride, .phase = phase}));
+  }
+  std::vector<Row> rows;
+  for (std::uint64_t b = 0; b < batches; ++b) {
+    auto& loader = loaders[b % kStride];
+    // Half of the way each goes on where its own state says.
+    if (b / kStride == batches / kStride / 2) {
+      State state = loader->state();
+      loader = Start({.global_batch = 24, .micro_batch = 24, .stride = kStride}, state);
+    }
+    Append(loader->Next().value(), rows);
+  }
+  EXPECT_EQ(rows, expected);
+}
+
 TEST_F(LoaderTest, StateMovesWithWholeGlobalBatchesOnly) {
   auto loader = Start({.ranks = 2, .global_batch = 8, .micro_batch = 2});
   EXPECT_EQ(loader->state().samples, 0u);

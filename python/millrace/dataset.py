@@ -1,0 +1,285 @@
+"""Training data straight from the bucket, as torch's data loaders and transformers' Trainer want it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from . import _native
+from .errors import InvalidArgumentError, PreconditionFailedError
+from .session import Options, session_of
+from .tokenizer import Tokenizer
+
+try:
+    import torch
+    from torch.utils.data import IterableDataset as _Base
+    from torch.utils.data import get_worker_info as _worker_info
+except ImportError:  # numpy arrays are then all there is
+    torch = None  # type: ignore[assignment]
+    _Base = object  # type: ignore[assignment,misc]
+
+    def _worker_info() -> None:  # type: ignore[misc]
+        return None
+
+
+Sources = Union[str, Sequence[Union[str, Tuple[str, float]]], Mapping[str, float]]
+
+
+def _sources(sources: Sources) -> List[Tuple[str, float]]:
+    if isinstance(sources, (str, os.PathLike)):
+        return [(os.fspath(sources), 1.0)]
+    if isinstance(sources, Mapping):
+        return [(os.fspath(url), float(weight)) for url, weight in sources.items()]
+    return [(os.fspath(one), 1.0) if isinstance(one, (str, os.PathLike)) else (one[0], float(one[1])) for one in sources]
+
+
+class Dataset(_Base):  # type: ignore[misc,valid-type]
+    """Records of a bucket as token sequences, in an order that depends on the data and ``shuffle_seed`` alone.
+
+    Iterating yields this rank's share of an epoch; the next iteration is the next epoch. Reading, parsing and tokenizing
+    run on C++ threads, so no DataLoader workers are needed (they may be used all the same). Each sample is a dict of
+    ``input_ids``, ``labels`` and, with ``mode="pad"``, ``attention_mask``.
+
+    Args:
+        sources: A URL (object, prefix ending in ``/``, or glob), several, or a mapping from URL to weight (passes over
+            it an epoch).
+        tokenizer: A ``millrace.Tokenizer``, or the URL of its model.
+        template: The text of a record: fields of its JSON in braces.
+        sequence_length: Tokens a sample.
+        mode: ``"pack"`` joins documents and cuts them into full sequences; ``"pad"`` makes one sample of each document.
+        batch_size: Nothing: iterating yields samples, for a DataLoader to collate. Else batches of so many, made in C++;
+            pass ``batch_size=None`` to the DataLoader then.
+        rank, world_size: Whose share this is. Left out, the dataset is whole, as accelerate and the Trainer want it.
+        labels: ``"aligned"``: ``labels[t]`` belongs to ``input_ids[t]`` (transformers' models shift them); ``"shifted"``:
+            to the position before.
+        dtype: ``"int64"``, or ``"int32"`` without a copy.
+        framework: ``"torch"`` or ``"numpy"``; left out: torch where it is installed.
+        index_cache: URL for record indexes when the data's own bucket cannot be written.
+        threads: That read and tokenize. prefetch: batches (or samples) made ahead.
+        connection: How to reach the store; left out: as the environment says.
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        tokenizer: Union[Tokenizer, str, os.PathLike],
+        *,
+        template: str = "{text}",
+        sequence_length: int = 2048,
+        mode: str = "pack",
+        batch_size: Optional[int] = None,
+        shuffle_seed: int = 1,
+        shuffle_window: int = 262_144,
+        rank: int = 0,
+        world_size: int = 1,
+        labels: str = "aligned",
+        dtype: str = "int64",
+        framework: Optional[str] = None,
+        index_cache: str = "",
+        threads: int = 2,
+        prefetch: Optional[int] = None,
+        connection: Optional[Options] = None,
+    ) -> None:
+        super().__init__()
+        if labels not in ("aligned", "shifted"):
+            raise ValueError(f'labels must be "aligned" or "shifted", not "{labels}"')
+        if dtype not in ("int64", "int32"):
+            raise ValueError(f'dtype must be "int64" or "int32", not "{dtype}"')
+        if framework not in (None, "torch", "numpy"):
+            raise ValueError(f'framework must be "torch" or "numpy", not "{framework}"')
+        if framework == "torch" and torch is None:
+            raise ValueError("framework is torch, and torch is not installed")
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"a batch of {batch_size} samples is none")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} of {world_size} does not exist")
+        self._connection = connection
+        self._tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer, connection=connection)
+        self._sources = _sources(sources)
+        self._options: Dict[str, Any] = {
+            "template": template,
+            "sequence_length": sequence_length,
+            "mode": mode,
+            "shuffle_seed": shuffle_seed,
+            "shuffle_window": shuffle_window,
+            "index_cache": index_cache,
+            "threads": threads,
+            "aligned": labels == "aligned",
+            "wide": dtype == "int64",
+        }
+        self._torch = framework == "torch" or (framework is None and torch is not None)
+        self._rows = batch_size or 1
+        self._batched = batch_size is not None
+        self._rank, self._world_size = rank, world_size
+        self._prefetch = prefetch or (8 if self._batched else 64)
+        self._opened: Optional[Tuple[int, _native.Dataset]] = None
+        self._epoch, self._samples = 0, 0  # where the next iteration begins, in samples over all ranks
+        self._began = (0, 0)  # where the one under way began
+        self._skipped = 0
+        self._loader: Optional[_native.Loader] = None
+        self._dataset  # errors of the data are errors of this line, not of the first batch
+
+    # --- what is known before the first batch
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """Over all ranks."""
+        return self._dataset.samples_per_epoch
+
+    @property
+    def tokens_per_epoch(self) -> int:
+        return self._dataset.tokens_per_epoch
+
+    @property
+    def records(self) -> int:
+        return self._dataset.records
+
+    @property
+    def broken_records(self) -> int:
+        """Records left out because they cannot be used; ``millrace data inspect`` names them."""
+        return self._dataset.broken_records
+
+    @property
+    def fingerprint(self) -> str:
+        """What the order depends on."""
+        return self._dataset.fingerprint
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    def __len__(self) -> int:
+        """Samples of this rank in an epoch, or batches where there is a ``batch_size``: the same for every rank."""
+        return self.samples_per_epoch // (self._rows * self._world_size)
+
+    def sample(self, index: int, epoch: int = 0) -> Dict[str, Any]:
+        """The ``index``-th sample of an epoch, over all ranks."""
+        return self._one(self._dataset.sample(epoch, index))
+
+    # --- iteration
+
+    def __iter__(self) -> Iterator[Dict[str, Any]]:
+        worker = _worker_info()
+        stride, phase = (worker.num_workers, worker.id) if worker is not None else (1, 0)
+        if self._resumed_in_worker:
+            phase = 0  # the position is this worker's own
+        step = self._rows * self._world_size  # samples of all ranks in one step
+        epoch, first, whole = self._epoch, self._samples // step, self._whole // step
+        skipped, self._skipped = self._skipped // step, 0  # steps that whoever asks drops again
+        self._began = (epoch, self._samples)
+        options = {
+            "rank": self._rank,
+            "ranks": self._world_size,
+            "global_batch": step,
+            "micro_batch": self._rows,
+            "prefetch": self._prefetch,
+            "threads": self._options["threads"],
+            "stride": stride,
+            "phase": (phase - skipped) % stride,
+        }
+        loader = _native.Loader(self._dataset, options, self._state(epoch, self._samples + skipped * step))
+        self._resumed_in_worker = False
+        self._loader = loader
+        for at in range(first + phase, whole, stride):
+            batch = loader.next() if at >= skipped else self._empty
+            # Before it is handed out: a state taken by whoever got the batch is the position behind it.
+            self._epoch, self._samples = epoch, (at + stride) * step
+            yield {name: self._tensor(rows) for name, rows in batch.items()} if self._batched else self._one(batch)
+        if self._epoch == epoch:
+            self._epoch, self._samples = epoch + 1, 0
+        self._loader = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is this epoch, from its start; unless it is the one a restored position lies in."""
+        if epoch != self._epoch:
+            self._epoch, self._samples, self._skipped = epoch, 0, 0
+
+    # --- state
+
+    _resumed_in_worker = False
+
+    def state_dict(self) -> Dict[str, Any]:
+        """The position after the last sample that was handed out: the same on every rank that is as far. In a worker of a
+        DataLoader: that of this worker alone, as torchdata's StatefulDataLoader keeps it."""
+        return self._state(self._epoch, min(self._samples, self._whole))
+
+    def state_at(self, samples: int) -> Dict[str, Any]:
+        """The position after ``samples`` more samples, over all ranks, than when the iteration under way began: for
+        whoever counts what was trained on, which may be less than what was handed out."""
+        return self._state(self._began[0], min(self._began[1] + samples, self._whole))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next iteration goes on there: on any number of ranks, threads and batch size that divides the position.
+        Raises ``PreconditionFailedError``, naming what differs, if the position belongs to other data or settings."""
+        self._epoch, self._samples = self._position(state)
+        self._skipped = 0
+        self._resumed_in_worker = _worker_info() is not None
+
+    def skip_to(self, state: Mapping[str, Any]) -> None:
+        """As ``load_state_dict``, for whoever skips by himself what he had before, as transformers' Trainer and
+        ``accelerate.skip_first_batches`` do: the next iteration is the whole epoch, but up to the position its samples
+        are empty (all zeros) and cost nothing."""
+        self._epoch, self._skipped = self._position(state)
+        self._samples = 0
+
+    def _position(self, state: Mapping[str, Any]) -> Tuple[int, int]:
+        theirs, ours = state["fingerprint"].split(" "), self.fingerprint.split(" ")
+        if theirs != ours:
+            names = ", ".join(word.partition("=")[0] for word in ours if word not in theirs)
+            raise PreconditionFailedError(
+                f'the position to resume from belongs to other data: {names} differ(s); its data were "'
+                f'{state["fingerprint"]}", these are "{self.fingerprint}"'
+            )
+        epoch, samples, step = int(state["epoch"]), int(state["samples"]), self._rows * self._world_size
+        if not 0 <= samples <= self.samples_per_epoch or epoch < 0:
+            raise PreconditionFailedError(f"there is no sample {samples} in epochs of {self.samples_per_epoch}")
+        if samples % step:
+            raise InvalidArgumentError(f"the position, sample {samples}, is inside a step of {step} samples")
+        return epoch, samples
+
+    def wait_seconds(self) -> float:
+        """How long the iteration under way has waited for data."""
+        return self._loader.stats()["waited_s"] if self._loader is not None else 0.0
+
+    # --- inside
+
+    @property
+    def _whole(self) -> int:
+        """Samples of an epoch that make whole steps."""
+        step = self._rows * self._world_size
+        return self.samples_per_epoch // step * step
+
+    @property
+    def _dataset(self) -> "_native.Dataset":
+        # Threads do not survive a fork, so a DataLoader's worker opens the data itself; the index is there by then.
+        if self._opened is None or self._opened[0] != os.getpid():
+            opened = _native.Dataset(
+                session_of(self._connection), self._sources, self._tokenizer._native, self._options
+            )
+            self._opened = (os.getpid(), opened)
+        return self._opened[1]
+
+    @property
+    def _empty(self) -> Dict[str, Any]:
+        shape, dtype = (self._rows, self._options["sequence_length"]), "int64" if self._options["wide"] else "int32"
+        names = ["input_ids", "labels"] + (["attention_mask"] if self._options["mode"] == "pad" else [])
+        return {name: np.zeros(shape, dtype) for name in names}
+
+    def _state(self, epoch: int, samples: int) -> Dict[str, Any]:
+        return {"epoch": epoch, "samples": samples, "fingerprint": self.fingerprint}
+
+    def _tensor(self, rows: Any) -> Any:
+        return torch.from_numpy(rows) if self._torch else rows
+
+    def _one(self, batch: Dict[str, Any]) -> Dict[str, Any]:
+        return {name: self._tensor(rows[0]) for name, rows in batch.items()}
+
+    def __getstate__(self) -> Dict[str, Any]:
+        kept = dict(self.__dict__)
+        kept["_opened"] = kept["_loader"] = None
+        return kept
+
+    def __repr__(self) -> str:
+        return f"millrace.Dataset({self._sources!r}, samples_per_epoch={self.samples_per_epoch:,})"

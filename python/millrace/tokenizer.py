@@ -1,0 +1,79 @@
+"""Text to token ids and back, with the tokenizers that training uses."""
+
+from __future__ import annotations
+
+import os
+from typing import List, Optional, Sequence, Union
+
+import numpy as np
+
+from . import _native
+from .session import Options, session_of
+
+
+class Tokenizer:
+    """A tokenizer read from a URL or a path. Immutable; threads may share it, and it can be pickled.
+
+    Special tokens are never recognised in text: a document that contains ``"</s>"`` is text.
+    """
+
+    def __init__(self, url: Union[str, os.PathLike], *, connection: Optional[Options] = None) -> None:
+        self.url = os.fspath(url)
+        self._connection = connection
+        self._native = _native.Tokenizer(session_of(connection), self.url)
+
+    def __reduce__(self):
+        return _load, (self.url, self._connection)
+
+    def __repr__(self) -> str:
+        return f"millrace.Tokenizer({self.url!r}, kind={self.kind!r}, vocab_size={self.vocab_size})"
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    def encode(self, text: Union[str, bytes], *, bos: bool = False, eos: bool = False) -> "np.ndarray":
+        """The ids of ``text`` as an int32 array; ``bos`` and ``eos`` add those of the model, where it has them."""
+        return self._native.encode(text, bos, eos)
+
+    def encode_batch(
+        self, texts: Sequence[Union[str, bytes]], *, bos: bool = False, eos: bool = False, threads: Optional[int] = None
+    ) -> "List[np.ndarray]":
+        """``encode`` of many texts, on ``threads`` threads (default: as many as this process may use)."""
+        return self._native.encode_batch(texts, bos, eos, threads or len(os.sched_getaffinity(0)))
+
+    def decode(self, ids: "Union[Sequence[int], np.ndarray]") -> str:
+        """The text of ``ids``; special tokens yield nothing, bytes that are no UTF-8 become U+FFFD."""
+        return self._native.decode(np.ascontiguousarray(ids, dtype=np.int32))
+
+    def piece(self, id: int) -> bytes:
+        """The piece as the model has it."""
+        return self._native.piece(id)
+
+    @property
+    def vocab_size(self) -> int:
+        return self._native.vocab_size
+
+    @property
+    def bos(self) -> Optional[int]:
+        return self._native.bos
+
+    @property
+    def eos(self) -> Optional[int]:
+        return self._native.eos
+
+    @property
+    def unk(self) -> Optional[int]:
+        return self._native.unk
+
+    @property
+    def kind(self) -> str:
+        return self._native.kind
+
+    @property
+    def fingerprint(self) -> str:
+        """Part of the identity of all that was tokenized with it."""
+        return self._native.fingerprint
+
+
+def _load(url: str, connection: Optional[Options]) -> Tokenizer:
+    return Tokenizer(url, connection=connection)

@@ -1,0 +1,33 @@
+#include "python/native/module.h"
+
+namespace millrace::python {
+namespace {
+
+SessionHandle OpenSession(const std::string& endpoint_url, const std::string& region, const std::string& profile,
+                          const std::string& ca_bundle, bool anonymous, std::uint64_t memory,
+                          const std::string& log_level) {
+  Logger log = Logger::Stderr(Unwrap(ParseLogLevel(log_level)));
+  auto connection = Unwrap(object::Connection::Open({.endpoint_url = endpoint_url,
+                                                     .region = region,
+                                                     .profile = profile,
+                                                     .ca_bundle = ca_bundle,
+                                                     .no_sign_request = anonymous,
+                                                     .log = log}));
+  return SessionHandle(std::make_shared<Session>(std::move(connection), memory));
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_native, module) {
+  module.doc() = "Millrace's core; use the package's own names instead.";
+  module.attr("__version__") = MILLRACE_VERSION;
+  TranslateErrors();
+  py::class_<SessionHandle>(module, "Session")
+      .def(py::init(&OpenSession), py::kw_only(), py::arg("endpoint_url"), py::arg("region"), py::arg("profile"),
+           py::arg("ca_bundle"), py::arg("anonymous"), py::arg("memory"), py::arg("log_level"));
+  AddFiles(module);
+  AddTokenizer(module);
+  AddDataset(module);
+}
+
+}  // namespace millrace::python

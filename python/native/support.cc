@@ -1,0 +1,67 @@
+#include "python/native/support.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+namespace millrace::python {
+namespace {
+
+bool InMainThread() {
+  py::object threading = py::module_::import("threading");
+  return threading.attr("current_thread")().is(threading.attr("main_thread")());
+}
+
+void Raise(const Error& error) {
+  py::object type = py::module_::import("millrace.errors").attr("of_code")(std::string(CodeName(error.code())));
+  PyErr_SetObject(type.ptr(), type(error.ToString()).ptr());
+}
+
+}  // namespace
+
+void TranslateErrors() {
+  py::register_exception_translator([](std::exception_ptr raised) {
+    try {
+      if (raised) std::rethrow_exception(raised);
+    } catch (const Raised& one) {
+      Raise(one.error);
+    }
+  });
+}
+
+void RunInterruptibly(const std::function<void(std::stop_token)>& work) {
+  if (!InMainThread()) {
+    py::gil_scoped_release release;
+    work({});
+    return;
+  }
+  // Python's handlers only set a flag; the main thread must come by to see it. So another one does the work.
+  constexpr auto kLook = std::chrono::milliseconds(50);
+  std::mutex mutex;
+  std::condition_variable finished;
+  bool done = false, interrupted = false;
+  {
+    py::gil_scoped_release release;
+    std::jthread worker([&](std::stop_token stop) {
+      work(std::move(stop));
+      std::lock_guard lock(mutex);
+      done = true;
+      finished.notify_one();
+    });
+    std::unique_lock lock(mutex);
+    while (!finished.wait_for(lock, kLook, [&] { return done; })) {
+      if (interrupted) continue;
+      lock.unlock();
+      {
+        py::gil_scoped_acquire acquire;
+        interrupted = PyErr_CheckSignals() != 0;
+      }
+      if (interrupted) worker.request_stop();
+      lock.lock();
+    }
+  }
+  if (interrupted) throw py::error_already_set();
+}
+
+}  // namespace millrace::python

@@ -1,0 +1,80 @@
+// What all bindings share: errors as exceptions, waiting without the interpreter's lock, and objects that a fork must
+// not touch.
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <utility>
+
+#include "millrace/base/result.h"
+
+namespace millrace::python {
+
+namespace py = pybind11;
+
+/// Carries an Error through C++ frames of this extension to the translator, which raises the class that
+/// millrace/errors.py has for its code.
+struct Raised {
+  Error error;
+};
+
+template <class T>
+T Unwrap(Result<T> result) {
+  if (!result) throw Raised{std::move(result).error()};
+  if constexpr (!std::is_void_v<T>) return *std::move(result);
+}
+
+/// Registers the translator. Once, when the module is made.
+void TranslateErrors();
+
+/// Runs `work` without the interpreter's lock. In the main thread an interrupt (Ctrl-C) stops it: `work` then sees its
+/// token and its outcome is dropped for the KeyboardInterrupt. `work` may not touch Python.
+void RunInterruptibly(const std::function<void(std::stop_token)>& work);
+
+template <class T>
+T Interruptible(const std::function<Result<T>(std::stop_token)>& work) {
+  std::optional<Result<T>> outcome;
+  RunInterruptibly([&](std::stop_token stop) { outcome.emplace(work(std::move(stop))); });
+  return Unwrap(*std::move(outcome));
+}
+
+/// Owns an object with threads. In a forked child these threads do not exist and the object's destructor would wait for
+/// them: there it is left alone, and using it is an error.
+template <class T>
+class ProcessBound {
+ public:
+  ProcessBound() = default;
+  explicit ProcessBound(std::shared_ptr<T> object) : object_(std::move(object)) {}
+  ProcessBound(const ProcessBound&) = default;
+  ProcessBound(ProcessBound&&) = default;
+  ProcessBound& operator=(const ProcessBound&) = default;
+  ProcessBound& operator=(ProcessBound&&) = default;
+  ~ProcessBound() {
+    if (object_ && getpid() != process_) new std::shared_ptr<T>(std::move(object_));  // never freed, as promised above
+  }
+
+  T& operator*() const { return *Get(); }
+  T* operator->() const { return Get(); }
+  const std::shared_ptr<T>& shared() const {
+    (void)Get();
+    return object_;
+  }
+
+ private:
+  T* Get() const {
+    if (!object_) throw py::value_error("it is closed");
+    if (getpid() != process_) {
+      throw std::runtime_error("it was opened before this process was forked; open it again in the child");
+    }
+    return object_.get();
+  }
+
+  std::shared_ptr<T> object_;
+  pid_t process_ = getpid();
+};
+
+}  // namespace millrace::python

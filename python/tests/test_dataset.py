@@ -1,0 +1,109 @@
+import pickle
+
+import numpy as np
+import pytest
+
+import millrace
+
+
+def rows(samples):
+    return [np.asarray(sample["input_ids"]).tolist() for sample in samples]
+
+
+def numpy_dataset(dataset, **options):
+    return dataset(framework="numpy", **options)
+
+
+def test_an_epoch_is_the_samples_in_order(dataset):
+    data = numpy_dataset(dataset)
+    first = rows(data)
+    assert len(first) == len(data) == data.samples_per_epoch > 100
+    assert first == rows([data.sample(i) for i in range(len(data))])
+    second = rows(data)
+    assert second == rows([data.sample(i, epoch=1) for i in range(len(data))]) and second != first
+    data.set_epoch(0)
+    assert rows(data) == first
+
+
+def test_samples_are_what_transformers_models_want(dataset):
+    aligned, shifted = numpy_dataset(dataset).sample(3), numpy_dataset(dataset, labels="shifted").sample(3)
+    assert aligned["input_ids"].dtype == np.int64 and aligned["input_ids"].shape == (32,)
+    assert aligned["labels"].tolist() == aligned["input_ids"].tolist()
+    assert shifted["labels"][:-1].tolist() == aligned["input_ids"][1:].tolist()
+    narrow = numpy_dataset(dataset, dtype="int32").sample(3)
+    assert narrow["input_ids"].dtype == np.int32 and narrow["input_ids"].tolist() == aligned["input_ids"].tolist()
+
+
+def test_padding_has_a_mask(dataset):
+    data = numpy_dataset(dataset, mode="pad", sequence_length=64)
+    assert len(data) == data.records == 600
+    lengths = set()
+    for sample in data:
+        length = int(sample["attention_mask"].sum())
+        lengths.add(length)
+        assert sample["attention_mask"].tolist() == [1] * length + [0] * (64 - length)
+        assert sample["labels"][:length].tolist() == sample["input_ids"][:length].tolist()
+        assert (sample["labels"][length:] == -100).all()
+        assert length == 64 or sample["input_ids"][length - 1] == data.tokenizer.eos
+    assert 64 in lengths and len(lengths) > 10
+
+
+def test_batches_and_ranks_divide_the_same_order(dataset):
+    data = numpy_dataset(dataset)
+    order = rows(data)
+    batched = numpy_dataset(dataset, batch_size=6)
+    batches = [batch["input_ids"].tolist() for batch in batched]
+    assert len(batches) == len(batched) == len(order) // 6
+    assert [row for batch in batches for row in batch] == order[: len(batches) * 6]
+    shares = [rows(numpy_dataset(dataset, rank=rank, world_size=3)) for rank in range(3)]
+    assert [row for step in zip(*shares) for row in step] == order[: len(order) // 3 * 3]
+
+
+def test_resumes_exactly_on_other_ranks_and_batches(dataset):
+    order = rows(numpy_dataset(dataset))
+    data = numpy_dataset(dataset, batch_size=4)
+    batches, taken = iter(data), []
+    for _ in range(9):
+        taken += next(batches)["input_ids"].tolist()
+    state = pickle.loads(pickle.dumps(data.state_dict()))
+    del batches
+    assert state["samples"] == 36 and len(str(state)) < 1024
+    resumed = [numpy_dataset(dataset, rank=rank, world_size=2, batch_size=2) for rank in range(2)]
+    for one in resumed:
+        one.load_state_dict(state)
+    rest = [
+        row
+        for step in zip(*([batch["input_ids"].tolist() for batch in one] for one in resumed))
+        for share in step
+        for row in share
+    ]
+    assert taken + rest == order[: len(taken) + len(rest)] and len(order) - len(taken) - len(rest) < 4
+
+
+def test_a_position_in_other_data_is_refused(dataset):
+    state = numpy_dataset(dataset).state_dict()
+    with pytest.raises(millrace.Error, match="length") as raised:
+        numpy_dataset(dataset, sequence_length=16).load_state_dict(state)
+    assert raised.value.code == "precondition_failed"
+    with pytest.raises(ValueError, match="inside a step"):
+        numpy_dataset(dataset, batch_size=7).load_state_dict({**state, "samples": 3})
+
+
+def test_mistakes_are_named(corpus, model):
+    for wrong, word in (
+        ({"mode": "fold"}, "mode"),
+        ({"labels": "both"}, "labels"),
+        ({"dtype": "float"}, "dtype"),
+        ({"rank": 2, "world_size": 2}, "rank 2"),
+        ({"batch_size": 0}, "batch"),
+        ({"template": "{text"}, "template|brace"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            millrace.Dataset(corpus, tokenizer=model, **wrong)
+    with pytest.raises(FileNotFoundError, match="s3://corpus/none"):
+        millrace.Dataset("s3://corpus/none/", tokenizer=model)
+
+
+def test_pickles_without_what_is_open(dataset):
+    data = numpy_dataset(dataset)
+    assert rows(pickle.loads(pickle.dumps(data))) == rows(data)

@@ -1,0 +1,171 @@
+import io
+import os
+import pickle
+import random
+import signal
+import threading
+import time
+
+import pytest
+
+import millrace
+
+
+def blob(size, seed=0):
+    return random.Random(seed).randbytes(size)
+
+
+def test_reads_what_was_written_at_every_size(endpoint):
+    for size in (0, 1, 1000, (1 << 20) - 1, 1 << 20, (8 << 20) + 1, 20 << 20):
+        data = blob(size, size)
+        with millrace.open(f"s3://corpus/files/{size}", "wb") as file:
+            for at in range(0, size, 700_001):
+                assert file.write(data[at : at + 700_001]) == len(data[at : at + 700_001])
+            assert file.tell() == size
+        with millrace.open(f"s3://corpus/files/{size}") as file:
+            assert file.read() == data
+        with millrace.open(f"s3://corpus/files/{size}") as file:
+            assert b"".join(iter(lambda: file.read(333_333), b"")) == data
+
+
+def test_random_reads_agree_with_a_file_in_memory(endpoint):
+    data, random_ = blob(3 << 20), random.Random(7)
+    with millrace.open("s3://corpus/files/random", "wb") as file:
+        file.write(data)
+    with millrace.open("s3://corpus/files/random") as file, io.BytesIO(data) as model:
+        for _ in range(300):
+            offset, whence = random_.choice(
+                [(random_.randrange(4 << 20), 0), (-random_.randrange(3 << 20), 2), (random_.randrange(5000), 1)]
+            )
+            size = random_.choice([0, 1, 100, 5000, 2 << 20])
+            assert file.seek(offset, whence) == model.seek(offset, whence)
+            assert file.read(size) == model.read(size)
+            assert file.tell() == model.tell()
+
+
+def test_text_and_lines(endpoint):
+    with millrace.open("s3://corpus/files/text", "w") as file:
+        print("first", file=file)
+        file.write("zweite\u4e8c\n")
+        file.writelines(["a\n", "b"])
+    assert list(millrace.lines("s3://corpus/files/text")) == ["first", "zweite\u4e8c", "a", "b"]
+    with millrace.open("s3://corpus/files/text", "r") as file:
+        assert file.readline() == "first\n"
+
+
+def test_an_exception_publishes_nothing(endpoint):
+    for mode in ("wb", "w"):
+        with pytest.raises(RuntimeError):
+            with millrace.open("s3://corpus/files/given-up", mode) as file:
+                file.write(b"half" if mode == "wb" else "half")
+                raise RuntimeError
+        with pytest.raises(FileNotFoundError):
+            millrace.open("s3://corpus/files/given-up")
+    file = millrace.open("s3://corpus/files/lost", "wb")
+    file.write(b"half")
+    del file
+    with pytest.raises(millrace.Error) as raised:
+        millrace.open("s3://corpus/files/lost")
+    assert raised.value.code == "not_found" and "s3://corpus/files/lost" in str(raised.value)
+
+
+def test_create_does_not_replace(endpoint):
+    with millrace.open("s3://corpus/files/new", "xb") as file:
+        file.write(b"mine")
+    with pytest.raises(millrace.Error) as raised:
+        with millrace.open("s3://corpus/files/new", "xb") as file:
+            file.write(b"theirs")
+    assert raised.value.code in ("precondition_failed", "already_exists")
+    with millrace.open("s3://corpus/files/new") as file:
+        assert file.read() == b"mine"
+
+
+def test_an_object_replaced_while_it_is_read_is_never_mixed(endpoint):
+    old, new = b"o" * (4 << 20), b"n" * (4 << 20)
+    with millrace.open("s3://corpus/files/replaced", "wb") as file:
+        file.write(old)
+    reader = millrace.open("s3://corpus/files/replaced")
+    assert reader.read(10) == b"o" * 10
+    with millrace.open("s3://corpus/files/replaced", "wb") as file:
+        file.write(new)
+    with pytest.raises(millrace.Error) as raised:
+        reader.seek(3 << 20)
+        reader.read()
+    assert raised.value.code == "stale"
+
+
+def test_bad_modes_and_names_are_named(endpoint):
+    for mode in ("ab", "r+b", "rbt", "q"):
+        with pytest.raises(ValueError, match="mode"):
+            millrace.open("s3://corpus/files/x", mode)
+    with pytest.raises(ValueError, match="encoding"):
+        millrace.open("s3://corpus/files/x", "rb", encoding="utf-8")
+    with pytest.raises(ValueError, match="names no object"):
+        millrace.open("s3://corpus/")
+
+
+def test_paths_are_files_too(tmp_path):
+    path = tmp_path / "local.bin"
+    with millrace.open(path, "wb") as file:
+        file.write(b"local")
+    assert path.read_bytes() == b"local"
+    with millrace.open(path) as file:
+        assert file.read() == b"local"
+
+
+def test_a_forked_child_opens_its_own(endpoint):
+    with millrace.open("s3://corpus/files/fork", "wb") as file:
+        file.write(b"before the fork")
+    with millrace.open("s3://corpus/files/fork") as mine:
+        assert mine.read(6) == b"before"
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                with millrace.open("s3://corpus/files/fork") as its_own:
+                    status = 0 if its_own.read() == b"before the fork" else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert mine.read() == b" the fork"
+
+
+def test_an_interrupt_ends_a_wait():
+    # A server that takes connections and never answers.
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        options = millrace.Options(endpoint_url=f"http://127.0.0.1:{server.getsockname()[1]}", anonymous=True)
+
+        def interrupt():
+            connection, _ = server.accept()
+            os.kill(os.getpid(), signal.SIGINT)
+            stop.wait()
+            connection.close()
+
+        stop = threading.Event()
+        helper = threading.Thread(target=interrupt)
+        helper.start()
+        try:
+            began = time.monotonic()
+            with pytest.raises(KeyboardInterrupt):
+                millrace.open("s3://corpus/never", connection=options)
+            assert time.monotonic() - began < 10
+        finally:
+            stop.set()
+            helper.join()
+
+
+def test_sizes_are_read_as_everywhere():
+    from millrace.session import parse_bytes
+
+    assert [parse_bytes(size) for size in (5, "5", "1KiB", "2 MiB", "3G", "1.5MB")] == [
+        5, 5, 1024, 2 << 20, 3 << 30, 3 << 19
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="GiB"):
+        parse_bytes("much")
+
+
+def test_options_can_be_pickled():
+    options = millrace.Options(endpoint_url="http://x", memory="2GiB")
+    assert pickle.loads(pickle.dumps(options)) == options

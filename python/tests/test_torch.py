@@ -1,0 +1,103 @@
+"""With the real torch, torchdata, accelerate and transformers, as far as they are installed."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
+
+import millrace  # noqa: E402
+
+
+def ids(batches):
+    return [row for batch in batches for row in batch["input_ids"].tolist()]
+
+
+def test_is_an_iterable_dataset_of_tensors(dataset):
+    data = dataset()
+    assert isinstance(data, IterableDataset)
+    sample = next(iter(data))
+    assert sample["input_ids"].dtype == torch.int64 and sample["labels"].shape == (32,)
+
+
+def test_data_loader_without_workers(dataset):
+    order = [sample["input_ids"].tolist() for sample in dataset()]
+    loader = DataLoader(dataset(), batch_size=8)
+    assert len(loader) == (len(order) + 7) // 8
+    assert ids(loader) == order
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_workers_do_not_change_the_batches(dataset, workers):
+    order = [sample["input_ids"].tolist() for sample in dataset()]
+    loader = DataLoader(dataset(batch_size=8), batch_size=None, num_workers=workers)
+    assert ids(loader) == order[: len(order) // 8 * 8]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stateful_data_loader_resumes_exactly(dataset, workers):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    order = [sample["input_ids"].tolist() for sample in dataset()]
+    make = lambda: stateful(dataset(batch_size=4), batch_size=None, num_workers=workers)  # noqa: E731
+    loader, taken = make(), []
+    iterator = iter(loader)
+    for _ in range(11):
+        taken += next(iterator)["input_ids"].tolist()
+    state = loader.state_dict()
+    del iterator
+    resumed = make()
+    resumed.load_state_dict(state)
+    assert taken + ids(resumed) == order[: len(order) // 4 * 4]
+
+
+def test_accelerate_prepares_it(dataset):
+    accelerate = pytest.importorskip("accelerate")
+    order = [sample["input_ids"].tolist() for sample in dataset()]
+    accelerator = accelerate.Accelerator(cpu=True)
+    loader = accelerator.prepare(DataLoader(dataset(), batch_size=8))
+    assert ids(loader) == order
+
+
+def tiny_model(vocabulary):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(1)
+    config = transformers.LlamaConfig(
+        vocab_size=vocabulary, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def train(data, folder, **options):
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    resume = options.pop("resume", None)
+    losses = {}
+
+    class Watch(transformers.TrainerCallback):
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            if "loss" in logs:
+                losses[state.global_step] = logs["loss"]
+
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder), per_device_train_batch_size=8, gradient_accumulation_steps=2, logging_steps=1,
+        use_cpu=True, report_to=[], disable_tqdm=True, seed=1, lr_scheduler_type="constant",
+        save_strategy="steps", save_steps=5, **options,
+    )  # fmt: skip
+    trainer = transformers.Trainer(
+        tiny_model(data.tokenizer.vocab_size), arguments, train_dataset=data,
+        callbacks=[millrace.StateCallback(data), Watch()],
+    )  # fmt: skip
+    trainer.train(resume_from_checkpoint=resume)
+    return losses, trainer.state
+
+
+def test_trainer_knows_the_length_and_resumes_exactly(dataset, tmp_path):
+    data = dataset()
+    losses, state = train(data, tmp_path / "whole", num_train_epochs=2)
+    batches = (len(data) + 7) // 8
+    assert state.global_step == 2 * ((batches + 1) // 2)  # no max_steps was computed by hand
+    assert losses[state.global_step] < losses[1]
+    for step in (5, state.global_step // 2 // 5 * 5 + 5):  # in the first epoch and in the second
+        resumed = dataset()
+        checkpoint = millrace.StateCallback.restore(resumed, str(tmp_path / "whole" / f"checkpoint-{step}"))
+        rest, _ = train(resumed, tmp_path / f"resumed-{step}", num_train_epochs=2, resume=checkpoint)
+        assert rest == {at: loss for at, loss in losses.items() if at > step}
