@@ -1,5 +1,9 @@
 """With the real torch, torchdata, accelerate and transformers, as far as they are installed."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -101,3 +105,24 @@ def test_trainer_knows_the_length_and_resumes_exactly(dataset, tmp_path):
         checkpoint = millrace.StateCallback.restore(resumed, str(tmp_path / "whole" / f"checkpoint-{step}"))
         rest, _ = train(resumed, tmp_path / f"resumed-{step}", num_train_epochs=2, resume=checkpoint)
         assert rest == {at: loss for at, loss in losses.items() if at > step}
+
+
+def test_empty_samples_are_for_those_who_skip(dataset):
+    order = [sample["input_ids"].tolist() for sample in dataset()]
+    for workers in (0, 2):
+        data = dataset(batch_size=4)
+        data.skip_to({"epoch": 0, "samples": 24, "fingerprint": data.fingerprint})
+        batches = list(DataLoader(data, batch_size=None, num_workers=workers))
+        assert len(batches) == len(data)
+        assert not any(batch["input_ids"].any() for batch in batches[:6])
+        assert ids(batches[6:]) == order[24 : len(order) // 4 * 4]
+
+
+def test_the_example_runs_and_resumes(corpus, model, tmp_path):
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    script = Path(__file__).parents[2] / "examples" / "trainer" / "train.py"
+    command = [sys.executable, str(script), corpus, model, "--sequence-length", "32", "--output", str(tmp_path)]
+    whole = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "600 records, 600 samples an epoch, 0 broken" in whole.stdout
+    subprocess.run([*command, "--resume", str(tmp_path / "checkpoint-50")], check=True, capture_output=True)
