@@ -18,16 +18,39 @@ class CodePointMap {
   /// `code` < 0x110000.
   T operator[](char32_t code) const { return values_[blocks_[code / kBlock] * kBlock + code % kBlock]; }
 
+  /// To change a value: gives the block that it is in memory of its own.
   T& At(char32_t code) {
     std::uint16_t& block = blocks_[code / kBlock];
-    if (block == 0) {
-      block = static_cast<std::uint16_t>(values_.size() / kBlock);
-      values_.insert(values_.end(), kBlock, T(values_[0]));  // block 0 stays as it was made
-    }
+    if (block < kFirstOwned) block = AddBlock(&values_[block * kBlock]);
     return values_[block * kBlock + code % kBlock];
   }
 
+  /// Sets a range; whole blocks of it share one. Later changes within such a block are not supported.
+  void Fill(char32_t first, char32_t end, T value) {
+    std::uint16_t shared = 0;
+    while (first < end) {
+      if (first % kBlock != 0 || end - first < kBlock) {
+        At(first++) = value;
+        continue;
+      }
+      if (shared == 0) {
+        std::array<T, kBlock> whole;
+        whole.fill(value);
+        shared = AddBlock(whole.data());
+      }
+      blocks_[first / kBlock] = shared;
+      first += kBlock;
+    }
+  }
+
  private:
+  std::uint16_t AddBlock(const T* from) {
+    std::vector<T> copy(from, from + kBlock);
+    values_.insert(values_.end(), copy.begin(), copy.end());
+    return static_cast<std::uint16_t>(values_.size() / kBlock - 1);
+  }
+
+  static constexpr std::uint16_t kFirstOwned = 1;  // block 0 stays as it was made
   std::array<std::uint16_t, kBlocks> blocks_{};
   std::vector<T> values_;
 };

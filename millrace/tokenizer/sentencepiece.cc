@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "millrace/base/crc.h"
 #include "millrace/base/text.h"
 #include "millrace/tokenizer/pieces.h"
 #include "millrace/tokenizer/scratch.h"
@@ -35,12 +34,12 @@ std::optional<std::uint8_t> ByteOfPiece(std::string_view piece) {
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  static Result<std::shared_ptr<const Tokenizer>> Make(const SentencePieceModel& model, ByteSpan bytes) {
+  static Result<std::shared_ptr<const Tokenizer>> Make(const SentencePieceModel& model, std::string fingerprint) {
     auto made = std::shared_ptr<SentencePieceTokenizer>(new SentencePieceTokenizer);
     MR_TRY(CheckSupported(model));
     MR_TRY(made->AddPieces(model));
     MR_TRY(made->AddEncoder(model));
-    made->fingerprint_ = fmt::format("{:08x}", Crc32c(bytes));
+    made->fingerprint_ = std::move(fingerprint);
     return made;
   }
 
@@ -49,28 +48,15 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   Status EncodeFirst(std::string_view text, std::size_t count, std::vector<TokenId>& ids) const override {
-    if (text.size() > kMaxTextBytes) {
-      return Fail(Code::kInvalidArgument, "a text of {} cannot be encoded at once; split it", FormatBytes(text.size()));
-    }
-    if (text.empty() || count == 0) return {};
-    ScratchPool::Lease scratch(scratches_);
-    IdWriter writer(ids, count);
-    if (normalizer_.trivial()) {
-      bpe_->Encode(text, normalizer_.add_dummy_prefix(), *scratch, writer);
-    } else {
-      std::string normalized = std::move((*scratch).text);
-      normalizer_.Normalize(text, normalized);
-      bpe_->Encode(normalized, false, *scratch, writer);
-      (*scratch).text = std::move(normalized);
-    }
-    return {};
+    return EncodePart(text, normalizer_.add_dummy_prefix(), count, ids);
   }
 
   Status EncodeWithSpecials(std::string_view text, std::vector<TokenId>& ids) const override {
     for (std::size_t at = 0; at < text.size();) {
       ByteTrie::Match match;
       std::size_t special = specials_.Find(text, at, match);
-      MR_TRY(Encode(text.substr(at, special - at), ids));
+      bool prefix = normalizer_.add_dummy_prefix() && (at == 0 || prefix_every_part_);
+      MR_TRY(EncodePart(text.substr(at, special - at), prefix, std::string_view::npos, ids));
       if (match.length > 0) ids.push_back(match.value);
       at = special + match.length;
     }
@@ -162,7 +148,7 @@ class SentencePieceTokenizer final : public Tokenizer {
         return Fail(Code::kInvalidArgument, "it has the piece \"{}\" twice", piece.text);
       }
       AddDecoded(piece);
-      if (piece.type == Type::kControl) specials.push_back({pieces_[id], id});
+      if (piece.type == Type::kControl || piece.type == Type::kUnknown) specials.push_back({pieces_[id], id});
       if (piece.type == Type::kUnknown && std::exchange(unknown_, id) != kNoToken) {
         return Fail(Code::kInvalidArgument, "it has two unknown pieces");
       }
@@ -219,7 +205,26 @@ class SentencePieceTokenizer final : public Tokenizer {
     SpmFallback fallback{.unk = unknown_, .to_bytes = model.traits.byte_fallback, .bytes = bytes_};
     bpe_ = SpmBpe(model, {.space_is_mark = model.traits.escape_whitespaces, .fallback = fallback});
     strips_one_ = model.traits.add_dummy_prefix && !model.traits.remove_extra_whitespaces;
+    prefix_every_part_ = model.traits.prefix_every_part;
     strips_all_ = model.traits.remove_extra_whitespaces;
+    return {};
+  }
+
+  Status EncodePart(std::string_view text, bool prefix, std::size_t count, std::vector<TokenId>& ids) const {
+    if (text.size() > kMaxTextBytes) {
+      return Fail(Code::kInvalidArgument, "a text of {} cannot be encoded at once; split it", FormatBytes(text.size()));
+    }
+    if (text.empty() || count == 0) return {};
+    ScratchPool::Lease scratch(scratches_);
+    IdWriter writer(ids, count);
+    if (normalizer_.trivial()) {
+      bpe_->Encode(text, prefix, *scratch, writer);
+    } else {
+      std::string normalized = std::move((*scratch).text);
+      normalizer_.Normalize(text, normalized);
+      bpe_->Encode(normalized, false, *scratch, writer);
+      (*scratch).text = std::move(normalized);
+    }
     return {};
   }
 
@@ -272,18 +277,19 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::array<TokenId, 256> bytes_{};
   TokenId unknown_ = kNoToken, bos_ = kNoToken, eos_ = kNoToken, unk_ = kNoToken, pad_ = kNoToken;
   bool strips_one_ = false, strips_all_ = false;  ///< spaces at the beginning of decoded text
+  bool prefix_every_part_ = true;
   std::string fingerprint_;
   mutable ScratchPool scratches_;
 };
 
 }  // namespace
 
-Result<std::shared_ptr<const Tokenizer>> LoadSentencePiece(ByteSpan bytes, std::string_view name) {
-  auto model = ReadSentencePieceModel(bytes);
-  if (!model) return Fail(model.error().Context(fmt::format("loading the tokenizer {}", name)));
-  auto made = SentencePieceTokenizer::Make(*model, bytes);
-  if (!made) return Fail(made.error().Context(fmt::format("loading the tokenizer {}", name)));
-  return made;
+Result<std::shared_ptr<const Tokenizer>> LoadSentencePiece(ByteSpan bytes, std::string fingerprint) {
+  return MakeSentencePiece(MR_TRY(ReadSentencePieceModel(bytes)), std::move(fingerprint));
+}
+
+Result<std::shared_ptr<const Tokenizer>> MakeSentencePiece(const SentencePieceModel& model, std::string fingerprint) {
+  return SentencePieceTokenizer::Make(model, std::move(fingerprint));
 }
 
 }  // namespace millrace::tokenizer

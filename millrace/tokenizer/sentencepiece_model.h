@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct SentencePieceTraits {
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;
+  bool prefix_every_part = true;  ///< the dummy prefix, of a text that special tokens divide: in front of each part
   int pieces = 0;
   std::string unk_piece = "<unk>", bos_piece = "<s>", eos_piece = "</s>", pad_piece = "<pad>";
 };
@@ -32,9 +34,14 @@ struct SentencePieceModel {
     float score = 0;
     Type type = Type::kNormal;
   };
+  /// A merge by name, of models that list them (Hugging Face's JSON); SentencePiece's own have scores instead.
+  struct Merge {
+    std::int32_t left, right, merged;
+  };
   SentencePieceTraits traits;
   std::vector<Piece> pieces;
-  ByteSpan character_map;  ///< in the model's bytes
+  std::optional<std::vector<Merge>> merges;  ///< in order of rank
+  ByteSpan character_map;                    ///< in the model's bytes
 };
 
 /// Fails with kInvalidArgument unless the bytes have the shape of a SentencePiece model. Never reads out of bounds. The

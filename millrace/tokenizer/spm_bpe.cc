@@ -14,7 +14,7 @@ constexpr std::string_view kMarkText = "\xE2\x96\x81";
 using Piece = SentencePieceModel::Piece;
 using Type = SentencePieceModel::Type;
 
-bool Merges(const Piece& piece) { return piece.type == Type::kNormal || piece.type == Type::kUserDefined; }
+bool IsText(const Piece& piece) { return piece.type == Type::kNormal || piece.type == Type::kUserDefined; }
 
 std::string WithSpaces(std::string_view piece) {
   std::string text;
@@ -28,7 +28,7 @@ std::string WithSpaces(std::string_view piece) {
 std::vector<std::uint32_t> Ranks(const std::vector<Piece>& pieces) {
   std::vector<float> scores;
   for (const Piece& piece : pieces) {
-    if (Merges(piece)) scores.push_back(piece.score);
+    if (IsText(piece)) scores.push_back(piece.score);
   }
   std::ranges::sort(scores, std::greater());
   auto repeated = std::ranges::unique(scores);
@@ -49,7 +49,8 @@ SpmBpe::SpmBpe(const SentencePieceModel& model, const Options& options) : option
   std::vector<std::pair<std::string, std::int32_t>> frozen;
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
     const Piece& piece = model.pieces[id];
-    if (Merges(piece)) AddJoints(piece.text);
+    if (!Occurs(piece)) continue;
+    AddJoints(piece.text);
     if (piece.type != Type::kUserDefined) continue;
     frozen.emplace_back(options.space_is_mark ? WithSpaces(piece.text) : std::string(piece.text), ids_[id]);
   }
@@ -64,7 +65,7 @@ void SpmBpe::AddCharacters(const SentencePieceModel& model) {
   for (const Piece& piece : model.pieces) texts.Add(piece.text);
   PieceIndex reserved(texts, model.pieces.size()), others(texts, model.pieces.size());
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
-    (Merges(model.pieces[id]) ? others : reserved).Insert(static_cast<TokenId>(id));
+    (IsText(model.pieces[id]) ? others : reserved).Insert(static_cast<TokenId>(id));
   }
   for (const Piece& piece : model.pieces) {
     TokenId special = reserved.Find(piece.text);
@@ -93,6 +94,12 @@ void SpmBpe::AddCharacters(const SentencePieceModel& model) {
 }
 
 void SpmBpe::AddMerges(const SentencePieceModel& model) {
+  if (model.merges) {
+    merges_ = MergeTable(model.merges->size());
+    std::uint32_t rank = 0;
+    for (const auto& merge : *model.merges) merges_.Add(merge.left, merge.right, {merge.merged, rank++});
+    return;
+  }
   std::vector<std::uint32_t> ranks = Ranks(model.pieces);
   Pieces texts;
   std::size_t bytes = 0;
@@ -102,7 +109,7 @@ void SpmBpe::AddMerges(const SentencePieceModel& model) {
   }
   PieceIndex index(texts, model.pieces.size());
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
-    if (Merges(model.pieces[id])) index.Insert(static_cast<TokenId>(id));
+    if (IsText(model.pieces[id])) index.Insert(static_cast<TokenId>(id));
   }
   auto symbol_of = [&](std::string_view text) {
     Decoded first = DecodeUtf8(text.data(), text.data() + text.size());
@@ -111,7 +118,7 @@ void SpmBpe::AddMerges(const SentencePieceModel& model) {
   std::vector<std::pair<std::pair<Symbol, Symbol>, MergeTable::Merge>> found;
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
     std::string_view piece = model.pieces[id].text;
-    if (!Merges(model.pieces[id])) continue;
+    if (!Occurs(model.pieces[id])) continue;
     for (std::size_t at = 1; at < piece.size(); ++at) {
       if ((piece[at] & 0xC0) == 0x80) continue;
       Symbol left = symbol_of(piece.substr(0, at)), right = symbol_of(piece.substr(at));
@@ -121,6 +128,11 @@ void SpmBpe::AddMerges(const SentencePieceModel& model) {
   }
   merges_ = MergeTable(found.size());
   for (auto& [pair, merge] : found) merges_.Add(pair.first, pair.second, merge);
+}
+
+/// Where spaces become marks, a piece with a space is in no text.
+bool SpmBpe::Occurs(const SentencePieceModel::Piece& piece) const {
+  return IsText(piece) && !(options_.space_is_mark && piece.text.find(' ') != piece.text.npos);
 }
 
 void SpmBpe::AddJoints(std::string_view piece) {

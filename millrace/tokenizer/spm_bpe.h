@@ -38,6 +38,7 @@ class SpmBpe {
  private:
   void AddCharacters(const SentencePieceModel& model);
   void AddMerges(const SentencePieceModel& model);
+  bool Occurs(const SentencePieceModel::Piece& piece) const;
   void AddJoints(std::string_view piece);
   Symbol SymbolOf(char32_t code) const {
     Symbol symbol = characters_[code];

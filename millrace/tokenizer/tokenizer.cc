@@ -1,6 +1,9 @@
 #include "millrace/tokenizer/tokenizer.h"
 
+#include "millrace/base/crc.h"
+#include "millrace/tokenizer/hf_json.h"
 #include "millrace/tokenizer/sentencepiece.h"
+#include "millrace/tokenizer/tiktoken.h"
 #include "millrace/tokenizer/utf8.h"
 
 namespace millrace::tokenizer {
@@ -23,8 +26,17 @@ TokenId Tokenizer::IdOf(std::string_view piece) const {
   return kNoToken;
 }
 
-Result<std::shared_ptr<const Tokenizer>> Load(ByteSpan model, std::string_view name) {
-  return LoadSentencePiece(model, name);
+Result<std::shared_ptr<const Tokenizer>> Load(ByteSpan model, std::string_view name, const LoadOptions& options) {
+  std::string_view text = AsText(model);
+  std::string fingerprint = fmt::format("{:08x}", Crc32c(model));
+  auto loaded = [&]() -> Result<std::shared_ptr<const Tokenizer>> {
+    std::size_t first = text.find_first_not_of(" \t\r\n");
+    if (first != text.npos && text[first] == '{') return LoadHuggingFace(text, std::move(fingerprint));
+    if (LooksLikeTiktoken(text)) return LoadTiktoken(text, name, options, std::move(fingerprint));
+    return LoadSentencePiece(model, std::move(fingerprint));
+  }();
+  if (!loaded) return Fail(loaded.error().Context(fmt::format("loading the tokenizer {}", name)));
+  return loaded;
 }
 
 }  // namespace millrace::tokenizer

@@ -90,10 +90,17 @@ class StreamDecoder {
   DecodeState state_;
 };
 
-/// Recognises the format by its content. `name` is for messages. Fails with kInvalidArgument on what is no tokenizer
+struct LoadOptions {
+  /// By which pattern a .tiktoken file's text is split, which the file does not say: "gpt2" (r50k and p50k too),
+  /// "cl100k" or "llama3". Empty: told by the number of its ranks (50256, 50280, 100256, 128000), else by its name.
+  std::string pattern;
+};
+
+/// Recognises the format by its content: a SentencePiece model, Hugging Face's tokenizer.json, tiktoken's ranks, BERT's
+/// vocab.txt. `name` is for messages. Fails with kInvalidArgument on what is no tokenizer
 /// and with kUnsupported, naming it, on anything a file asks for that is not done here exactly as its reference does
 /// it.
-Result<std::shared_ptr<const Tokenizer>> Load(ByteSpan model, std::string_view name);
+Result<std::shared_ptr<const Tokenizer>> Load(ByteSpan model, std::string_view name, const LoadOptions& options = {});
 
 struct TrainOptions {
   int vocab_size = 4096;

@@ -9,6 +9,7 @@
 
 #include "millrace/base/files.h"
 #include "millrace/base/random.h"
+#include "millrace/base/text.h"
 #include "millrace/tokenizer/sentencepiece.h"
 #include "millrace/tokenizer/sentencepiece_model.h"
 
@@ -153,6 +154,42 @@ TEST(Tokenizer, SpecialsDecodeToNothingAndForeignIdsFail) {
   for (TokenId id : {-1, 400, 1 << 30}) {
     EXPECT_EQ(tokenizer->Decode(Ids{id}).error().code(), Code::kInvalidArgument);
     EXPECT_EQ(tokenizer->Piece(id).error().code(), Code::kInvalidArgument);
+  }
+}
+
+TEST(Tokenizer, SpecialsInTextAreRecognisedWhereAskedFor) {
+  auto tokenizer = Load(AsBytes(TrainedModel()), "model").value();
+  Ids ids, expected = {1};
+  ASSERT_TRUE(tokenizer->EncodeWithSpecials("<s>the stream</s> a", ids).has_value());
+  ASSERT_TRUE(tokenizer->Encode("the stream", expected).has_value());
+  expected.push_back(2);
+  ASSERT_TRUE(tokenizer->Encode(" a", expected).has_value());
+  EXPECT_EQ(ids, expected);
+  EXPECT_EQ(tokenizer->IdOf("</s>"), 2);
+  EXPECT_EQ(tokenizer->IdOf("no such piece"), kNoToken);
+  EXPECT_EQ(tokenizer->pad(), kNoToken);
+}
+
+TEST(Tokenizer, AStreamIsWhatDecodeMakesOfAllIdsAndEndsNowhereWithinACharacter) {
+  auto tokenizer = Load(AsBytes(TrainedModel()), "model").value();
+  Random random(4);
+  for (int i = 0; i < 2000; ++i) {
+    Ids ids;
+    if (i % 2 == 0) {
+      ASSERT_TRUE(tokenizer->Encode(OddString(random), ids).has_value());
+    } else {
+      for (std::uint64_t n = random.Below(12); n > 0; --n) ids.push_back(static_cast<TokenId>(random.Below(400)));
+    }
+    std::string text;
+    StreamDecoder decoder(*tokenizer);
+    for (TokenId id : ids) {
+      std::string more;
+      ASSERT_TRUE(decoder.Add(id, more).has_value());
+      ASSERT_TRUE(IsValidUtf8(more));
+      text += more;
+    }
+    decoder.Finish(text);
+    ASSERT_EQ(text, tokenizer->Decode(ids).value());
   }
 }
 

@@ -1,0 +1,362 @@
+#include "millrace/tokenizer/hf_json.h"
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "millrace/tokenizer/byte_bpe.h"
+#include "millrace/tokenizer/pieces.h"
+#include "millrace/tokenizer/sentencepiece.h"
+#include "millrace/tokenizer/utf8.h"
+
+namespace millrace::tokenizer {
+namespace {
+
+// Not base/json.h's type, which keeps the order of keys and therefore takes quadratic time for a vocabulary.
+using Json = nlohmann::json;
+
+constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
+constexpr std::string_view kLlama3Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+const Json kNull;
+
+const Json& Get(const Json& object, const char* key) {
+  if (!object.is_object()) return kNull;
+  auto found = object.find(key);
+  return found == object.end() ? kNull : *found;
+}
+std::string Text(const Json& object, const char* key) {
+  const Json& value = Get(object, key);
+  return value.is_string() ? value.get<std::string>() : "";
+}
+bool Flag(const Json& object, const char* key, bool otherwise = false) {
+  const Json& value = Get(object, key);
+  return value.is_boolean() ? value.get<bool>() : otherwise;
+}
+
+/// "normalizer: NFC", for messages.
+std::unexpected<Error> Unsupported(std::string_view part, const Json& what) {
+  std::string text = what.is_object() && what.contains("type") ? Text(what, "type") : what.dump(-1, ' ', true);
+  if (text.size() > 200) text = text.substr(0, 200) + "…";
+  return Fail(Code::kUnsupported, "its {} ({}) is not supported", part, text);
+}
+
+/// The elements of {"type": "Sequence", "normalizers": […]}, or the one thing itself; nothing for null.
+std::vector<Json> Steps(const Json& value, const char* plural) {
+  if (value.is_null()) return {};
+  if (Text(value, "type") != "Sequence") return {value};
+  const Json& steps = Get(value, plural);
+  return steps.is_array() ? steps.get<std::vector<Json>>() : std::vector<Json>{value};
+}
+
+struct AddedToken {
+  std::string content;
+  TokenId id = kNoToken;
+  bool special = false, normalized = false;
+};
+
+/// What every kind of file has.
+struct File {
+  Json json;
+  std::vector<std::string> tokens;  ///< as they are written in the vocabulary, by id
+  std::vector<AddedToken> added;
+  TokenId bos = kNoToken, eos = kNoToken, unk = kNoToken, pad = kNoToken;
+
+  TokenId IdOf(std::string_view token) const {
+    for (const AddedToken& one : added) {
+      if (one.content == token) return one.id;
+    }
+    return kNoToken;
+  }
+};
+
+constexpr std::size_t kMaxVocabulary = 1u << 22;
+
+Status ReadVocabulary(const Json& vocab, File& file) {
+  if (!vocab.is_object()) return Fail(Code::kInvalidArgument, "its model has no vocabulary");
+  for (auto& [token, id] : vocab.items()) {
+    if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= kMaxVocabulary) {
+      return Fail(Code::kInvalidArgument, "the id of the token \"{}\" is no number below {}", token, kMaxVocabulary);
+    }
+    auto at = id.get<std::size_t>();
+    if (at >= file.tokens.size()) file.tokens.resize(at + 1);
+    if (!file.tokens[at].empty()) return Fail(Code::kInvalidArgument, "it has two tokens of the id {}", at);
+    file.tokens[at] = token;
+  }
+  return {};
+}
+
+Status ReadAddedTokens(File& file) {
+  for (const Json& token : Get(file.json, "added_tokens")) {
+    const Json& id = Get(token, "id");
+    AddedToken added{.content = Text(token, "content"),
+                     .special = Flag(token, "special"),
+                     .normalized = Flag(token, "normalized", true)};
+    if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= kMaxVocabulary || added.content.empty()) {
+      return Fail(Code::kInvalidArgument, "an added token has no text or no id below {}", kMaxVocabulary);
+    }
+    added.id = id.get<TokenId>();
+    for (const char* option : {"single_word", "lstrip", "rstrip"}) {
+      if (Flag(token, option)) {
+        return Fail(Code::kUnsupported, "its token \"{}\" has the option {}, which is not supported", added.content,
+                    option);
+      }
+    }
+    file.added.push_back(std::move(added));
+  }
+  return {};
+}
+
+/// Which special tokens begin and end a text: those that the post-processor adds, else the usual names.
+void FindEnds(File& file) {
+  for (const Json& processor : Steps(Get(file.json, "post_processor"), "processors")) {
+    if (Text(processor, "type") == "TemplateProcessing") {
+      const Json& single = Get(processor, "single");
+      if (!single.is_array() || single.empty()) continue;
+      auto special = [&](const Json& item) { return file.IdOf(Text(Get(item, "SpecialToken"), "id")); };
+      file.bos = special(single.front());
+      file.eos = special(single.back());
+    } else if (Text(processor, "type") == "BertProcessing" || Text(processor, "type") == "RobertaProcessing") {
+      auto name = [&](const char* key) {
+        const Json& pair = Get(processor, key);
+        return pair.is_array() && !pair.empty() && pair[0].is_string() ? pair[0].get<std::string>() : std::string();
+      };
+      file.bos = file.IdOf(name("cls"));
+      file.eos = file.IdOf(name("sep"));
+    }
+  }
+  auto first_of = [&](TokenId& id, std::initializer_list<std::string_view> names) {
+    for (std::string_view name : names) {
+      if (id == kNoToken) id = file.IdOf(name);
+    }
+  };
+  first_of(file.bos, {"<s>", "<|begin_of_text|>", "[CLS]"});
+  first_of(file.eos, {"</s>", "<|end_of_text|>", "<|endoftext|>", "[SEP]"});
+  first_of(file.pad, {"<pad>", "[PAD]", "<|pad|>"});
+}
+
+/// Byte-level vocabularies write bytes as characters: printable ones of Latin-1 as themselves, the rest from U+0100 on.
+class ByteAlphabet {
+ public:
+  ByteAlphabet() {
+    bytes_.fill(-1);
+    char32_t next = 0x100;
+    for (int byte = 0; byte < 256; ++byte) {
+      bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+      bytes_[printable ? static_cast<char32_t>(byte) : next++] = byte;
+    }
+  }
+  std::optional<std::string> ToBytes(std::string_view token) const {
+    std::string bytes;
+    for (const char *at = token.data(), *end = at + token.size(); at != end;) {
+      Decoded character = DecodeUtf8(at, end);
+      if (character.code >= bytes_.size() || bytes_[character.code] < 0) return std::nullopt;
+      bytes += static_cast<char>(bytes_[character.code]);
+      at += character.length;
+    }
+    return bytes;
+  }
+
+ private:
+  std::array<int, 0x144> bytes_;
+};
+
+/// The two sides of each merge: "a b" or ["a", "b"].
+Result<std::vector<std::pair<std::string, std::string>>> ReadMerges(const Json& merges) {
+  if (!merges.is_array()) return Fail(Code::kInvalidArgument, "its model has no merges");
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (const Json& merge : merges) {
+    if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+      pairs.emplace_back(merge[0].get<std::string>(), merge[1].get<std::string>());
+      continue;
+    }
+    std::string text = merge.is_string() ? merge.get<std::string>() : "";
+    std::size_t space = text.find(' ');
+    if (space == text.npos || text.find(' ', space + 1) != text.npos) {
+      return Fail(Code::kInvalidArgument, "the merge {} is not two tokens", pairs.size());
+    }
+    pairs.emplace_back(text.substr(0, space), text.substr(space + 1));
+  }
+  return pairs;
+}
+
+template <class Merge>
+Result<std::vector<Merge>> ResolveMerges(const File& file) {
+  auto pairs = MR_TRY(ReadMerges(Get(Get(file.json, "model"), "merges")));
+  Pieces tokens;
+  for (const std::string& token : file.tokens) tokens.Add(token);
+  PieceIndex index(tokens, file.tokens.size());
+  for (TokenId id = 0; id < tokens.size(); ++id) {
+    if (!tokens[id].empty()) index.Insert(id);
+  }
+  std::vector<Merge> merges;
+  for (auto& [left, right] : pairs) {
+    Merge merge{index.Find(left), index.Find(right), index.Find(left + right)};
+    if (merge.left == kNoToken || merge.right == kNoToken || merge.merged == kNoToken) {
+      return Fail(Code::kInvalidArgument, "the merge of \"{}\" and \"{}\" is not of tokens that make one", left, right);
+    }
+    merges.push_back(merge);
+  }
+  return merges;
+}
+
+/// How a byte-level file splits text; nothing when its pre-tokenizer is of another kind.
+Result<bool> ReadByteLevelSplit(const File& file, ByteBpeSpec& spec) {
+  const Json& pre_tokenizer = Get(file.json, "pre_tokenizer");
+  auto steps = Steps(pre_tokenizer, "pretokenizers");
+  if (steps.empty() || Text(steps.back(), "type") != "ByteLevel") return false;
+  spec.add_prefix_space = Flag(steps.back(), "add_prefix_space", true);
+  bool own_pattern = Flag(steps.back(), "use_regex", true);
+  if (steps.size() == 1 && own_pattern) {
+    spec.pattern = SplitPattern::kGpt2;
+    return true;
+  }
+  if (steps.size() != 2 || own_pattern || spec.add_prefix_space || Text(steps[0], "type") != "Split" ||
+      Text(steps[0], "behavior") != "Isolated" || Flag(steps[0], "invert")) {
+    return Unsupported("pre_tokenizer", pre_tokenizer);
+  }
+  std::string pattern = Text(Get(steps[0], "pattern"), "Regex");
+  if (pattern != kLlama3Pattern && pattern != kGpt2Pattern) return Unsupported("pattern", Json(pattern));
+  spec.pattern = pattern == kGpt2Pattern ? SplitPattern::kGpt2 : SplitPattern::kLlama3;
+  return true;
+}
+
+Result<std::shared_ptr<const Tokenizer>> MakeByteLevel(const File& file, ByteBpeSpec spec, std::string fingerprint) {
+  if (!Get(file.json, "normalizer").is_null()) return Unsupported("normalizer", Get(file.json, "normalizer"));
+  const Json& model = Get(file.json, "model");
+  if (Flag(model, "byte_fallback"))
+    return Fail(Code::kUnsupported, "byte_fallback of a byte-level model is not supported");
+  spec.merges = MR_TRY(ResolveMerges<ByteBpeSpec::Merge>(file));
+  spec.whole_words_first = Flag(model, "ignore_merges");
+  for (const AddedToken& added : file.added) spec.specials.push_back({added.content, added.id, !added.special});
+  ByteAlphabet alphabet;
+  for (const std::string& token : file.tokens) {
+    auto bytes = alphabet.ToBytes(token);
+    if (!bytes && file.IdOf(token) == kNoToken) {
+      return Fail(Code::kInvalidArgument, "its token \"{}\" is not written in the byte-level alphabet", token);
+    }
+    spec.tokens.push_back(bytes.value_or(""));
+  }
+  spec.bos = file.bos;
+  spec.eos = file.eos;
+  spec.unk = file.unk;
+  spec.pad = file.pad;
+  return MakeByteBpe(std::move(spec), std::move(fingerprint));
+}
+
+/// Llama 2's: spaces become marks, with one in front of the text, and all of it is merged as one word.
+Result<SentencePieceTraits> ReadSpaceMarks(const File& file) {
+  SentencePieceTraits traits{
+      .algorithm = SentencePieceTraits::Algorithm::kBpe, .add_dummy_prefix = false, .remove_extra_whitespaces = false};
+  const Json& normalizer = Get(file.json, "normalizer");
+  bool replaced = false;
+  for (const Json& step : Steps(normalizer, "normalizers")) {
+    if (Text(step, "type") == "Prepend" && Text(step, "prepend") == kSpaceMark && !replaced) {
+      traits.add_dummy_prefix = true;
+    } else if (Text(step, "type") == "Replace" && Text(Get(step, "pattern"), "String") == " " &&
+               Text(step, "content") == kSpaceMark) {
+      replaced = true;
+    } else {
+      return Unsupported("normalizer", normalizer);
+    }
+  }
+  const Json& pre_tokenizer = Get(file.json, "pre_tokenizer");
+  if (pre_tokenizer.is_null() && replaced) return traits;
+  if (replaced || Text(pre_tokenizer, "type") != "Metaspace" || Text(pre_tokenizer, "replacement") != kSpaceMark ||
+      Flag(pre_tokenizer, "split", true) || traits.add_dummy_prefix) {
+    return Unsupported("pre_tokenizer", pre_tokenizer);
+  }
+  std::string scheme = Text(pre_tokenizer, "prepend_scheme");
+  if (scheme != "never" && scheme != "first") return Unsupported("prepend_scheme", Json(scheme));
+  traits.add_dummy_prefix = scheme == "first";
+  traits.prefix_every_part = false;
+  return traits;
+}
+
+Result<std::shared_ptr<const Tokenizer>> MakeCharacterBpe(const File& file, std::string fingerprint) {
+  SentencePieceModel model;
+  model.traits = MR_TRY(ReadSpaceMarks(file));
+  const Json& json = Get(file.json, "model");
+  model.traits.byte_fallback = Flag(json, "byte_fallback");
+  if (!model.traits.byte_fallback)
+    return Fail(Code::kUnsupported, "BPE of characters without byte_fallback is not supported");
+  if (Flag(json, "ignore_merges"))
+    return Fail(Code::kUnsupported, "ignore_merges of a BPE of characters is not supported");
+  using Type = SentencePieceModel::Type;
+  for (std::size_t id = 0; id < file.tokens.size(); ++id) {
+    const std::string& token = file.tokens[id];
+    bool is_byte = token.size() == 6 && token.starts_with("<0x") && token.ends_with('>');
+    if (token.empty()) return Fail(Code::kUnsupported, "ids without a token ({}) are not supported", id);
+    model.pieces.push_back({token, 0, is_byte ? Type::kByte : Type::kNormal});
+  }
+  for (const AddedToken& added : file.added) {
+    auto at = static_cast<std::size_t>(added.id);
+    if (!added.special || added.normalized) {
+      return Fail(Code::kUnsupported, "its added token \"{}\" is {}, which is not supported", added.content,
+                  added.special ? "looked for in normalized text" : "not special");
+    }
+    if (at > model.pieces.size()) return Fail(Code::kUnsupported, "ids without a token are not supported");
+    if (at == model.pieces.size()) model.pieces.push_back({added.content, 0, Type::kControl});
+    model.pieces[at].type = added.id == file.unk ? Type::kUnknown : Type::kControl;
+  }
+  if (file.unk == kNoToken) return Fail(Code::kUnsupported, "a model without an unk_token is not supported");
+  model.pieces[static_cast<std::size_t>(file.unk)].type = Type::kUnknown;
+  auto name = [&](TokenId id) {
+    return id == kNoToken ? std::string() : std::string(model.pieces[static_cast<std::size_t>(id)].text);
+  };
+  model.traits.unk_piece = name(file.unk);
+  model.traits.bos_piece = name(file.bos);
+  model.traits.eos_piece = name(file.eos);
+  model.traits.pad_piece = name(file.pad);
+  model.merges = MR_TRY(ResolveMerges<SentencePieceModel::Merge>(file));
+  for (const auto& merge : *model.merges) {
+    for (TokenId side : {merge.left, merge.right, merge.merged}) {
+      if (model.pieces[static_cast<std::size_t>(side)].type != Type::kNormal) {
+        return Fail(Code::kUnsupported, "a merge of the special token or byte \"{}\" is not supported",
+                    model.pieces[static_cast<std::size_t>(side)].text);
+      }
+    }
+  }
+  return MakeSentencePiece(model, std::move(fingerprint));
+}
+
+Result<std::shared_ptr<const Tokenizer>> MakeBpe(File& file, std::string fingerprint) {
+  const Json& model = Get(file.json, "model");
+  const Json& dropout = Get(model, "dropout");
+  if (dropout.is_number() && dropout.get<double>() != 0) return Fail(Code::kUnsupported, "dropout is not supported");
+  for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    if (!Text(model, affix).empty()) return Fail(Code::kUnsupported, "its {} is not supported", affix);
+  }
+  std::string unk = Text(model, "unk_token");
+  for (std::size_t id = 0; id < file.tokens.size() && !unk.empty(); ++id) {
+    if (file.tokens[id] == unk) file.unk = static_cast<TokenId>(id);
+  }
+  ByteBpeSpec spec;
+  if (MR_TRY(ReadByteLevelSplit(file, spec))) return MakeByteLevel(file, std::move(spec), std::move(fingerprint));
+  return MakeCharacterBpe(file, std::move(fingerprint));
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Tokenizer>> LoadHuggingFace(std::string_view text, std::string fingerprint) {
+  File file;
+  file.json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (file.json.is_discarded()) return Fail(Code::kInvalidArgument, "it is not valid JSON");
+  const Json& model = Get(file.json, "model");
+  if (!model.is_object()) return Fail(Code::kInvalidArgument, "it is JSON, but no tokenizer.json: it has no model");
+  std::string type = Text(model, "type");
+  if (type.empty() && model.contains("merges")) type = "BPE";
+  if (type != "BPE") return Fail(Code::kUnsupported, "its model ({}) is not supported", type);
+  MR_TRY(ReadVocabulary(Get(model, "vocab"), file));
+  MR_TRY(ReadAddedTokens(file));
+  FindEnds(file);
+  return MakeBpe(file, std::move(fingerprint));
+}
+
+}  // namespace millrace::tokenizer

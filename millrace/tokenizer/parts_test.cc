@@ -1,0 +1,127 @@
+// The data structures beneath the encoders, and the splitter.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "millrace/base/random.h"
+#include "millrace/tokenizer/byte_trie.h"
+#include "millrace/tokenizer/joints.h"
+#include "millrace/tokenizer/scratch.h"
+#include "millrace/tokenizer/splitter.h"
+#include "millrace/tokenizer/utf8.h"
+
+namespace millrace::tokenizer {
+namespace {
+
+std::vector<std::string> Words(SplitPattern pattern, std::string_view text) {
+  Splitter splitter(pattern);
+  std::vector<std::string> words;
+  for (const char *at = text.data(), *end = at + text.size(); at != end;) {
+    const char* next = splitter.WordEnd(at, end);
+    words.emplace_back(at, next);
+    at = next;
+  }
+  return words;
+}
+using Strings = std::vector<std::string>;
+
+TEST(Splitter, Gpt2) {
+  auto split = [](std::string_view text) { return Words(SplitPattern::kGpt2, text); };
+  EXPECT_EQ(split("I'll don't  x"), (Strings{"I", "'ll", " don", "'t", " ", " x"}));
+  EXPECT_EQ(split("I'LL"), (Strings{"I", "'", "LL"}));
+  EXPECT_EQ(split("a \n\n b"), (Strings{"a", " \n\n", " b"}));
+  EXPECT_EQ(split("a\n\nb  "), (Strings{"a", "\n", "\n", "b", "  "}));
+  EXPECT_EQ(split("x\xC2\xA0y 12ab"), (Strings{"x", "\xC2\xA0", "y", " 12", "ab"}));
+  EXPECT_EQ(split("数据。é!?' '"), (Strings{"数据", "。", "é", "!?'", " '"}));
+  EXPECT_EQ(split(" "), (Strings{" "}));
+  EXPECT_EQ(split("\xFF\xE4x"), (Strings{"\xFF\xE4", "x"})) << "broken bytes are neither letters nor spaces";
+}
+
+TEST(Splitter, Llama3AndCl100k) {
+  auto split = [](std::string_view text) { return Words(SplitPattern::kLlama3, text); };
+  EXPECT_EQ(split("I'LL don'T"), (Strings{"I", "'LL", " don", "'T"}));
+  EXPECT_EQ(split("12345 678"), (Strings{"123", "45", " ", "678"}));
+  EXPECT_EQ(split("\tx !ab"), (Strings{"\tx", " !", "ab"}));
+  EXPECT_EQ(split("a!\r\n\n b"), (Strings{"a", "!\r\n\n", " b"}));
+  EXPECT_EQ(split("a \n \n  b"), (Strings{"a", " \n \n", " ", " b"}));
+  EXPECT_EQ(split("a\n  "), (Strings{"a", "\n", "  "}));
+  EXPECT_EQ(Words(SplitPattern::kCl100k, "a\n  "), (Strings{"a", "\n  "}));
+  EXPECT_EQ(Words(SplitPattern::kCl100k, "a\n  b"), (Strings{"a", "\n", " ", " b"}));
+  EXPECT_EQ(split("'\xC5\xBFx"), (Strings{"'\xC5\xBF", "x"})) << "U+017F is an s without case";
+}
+
+TEST(ByteTrie, FindsWhatAMapFinds) {
+  Random random(2);
+  std::map<std::string, std::int32_t> keys;
+  for (int i = 0; i < 3000; ++i) {
+    std::string key;
+    for (std::uint64_t n = 1 + random.Below(6); n > 0; --n) key += static_cast<char>(random.Below(3) * 85);
+    keys.emplace(key, static_cast<std::int32_t>(keys.size()));
+  }
+  std::vector<ByteTrie::Key> list;
+  for (auto& [key, value] : keys) list.push_back({key, value});
+  ByteTrie trie(list);
+  for (int i = 0; i < 3000; ++i) {
+    std::string text;
+    for (std::uint64_t n = random.Below(9); n > 0; --n) text += static_cast<char>(random.Below(4) * 85);
+    ByteTrie::Match expected;
+    for (std::size_t length = 1; length <= text.size(); ++length) {
+      auto found = keys.find(text.substr(0, length));
+      if (found != keys.end()) expected = {length, found->second};
+    }
+    auto match = trie.Longest(text);
+    ASSERT_EQ(match.length, expected.length);
+    ASSERT_EQ(match.value, expected.value);
+  }
+  ByteTrie::Match match;
+  EXPECT_EQ(ByteTrie().Find("abc", 0, match), 3u);
+}
+
+TEST(Joints, KnowEveryPlaceInsideOfATokenAndNoOther) {
+  Joints joints;
+  joints.AddToken("the数据");
+  EXPECT_TRUE(joints.MayJoin('t', 'h'));
+  EXPECT_TRUE(joints.MayJoin('e', U'数'));
+  EXPECT_TRUE(joints.MayJoin(U'数', U'据'));
+  EXPECT_FALSE(joints.MayJoin(U'据', U'数'));
+  EXPECT_FALSE(joints.MayJoin('h', 't'));
+  EXPECT_FALSE(joints.MayJoin(U'据', U'一'));
+  EXPECT_TRUE(joints.MayJoin(kInvalid, 'a')) << "broken text is never cut";
+}
+
+TEST(Joints, KnowCharactersOfWhichATokenHasOnlyAPart) {
+  Joints joints;
+  joints.AddToken("\xAE\xE9\xAD\x94");  // the end of の and 魔
+  EXPECT_TRUE(joints.MayJoin(U'の', U'魔'));
+  EXPECT_TRUE(joints.MayJoin(U'宮', U'魔')) << "ends with the same byte";
+  EXPECT_FALSE(joints.MayJoin(U'一', U'魔'));
+  EXPECT_FALSE(joints.MayJoin(U'の', U'一'));
+  joints.AddToken("a\xE4\xB8");
+  EXPECT_TRUE(joints.MayJoin('a', U'一'));
+  EXPECT_FALSE(joints.MayJoin('b', U'一'));
+}
+
+TEST(WordCache, KeysTellLengthFromContent) {
+  const std::string text = "word_word and more than sixteen bytes", nul("word\0", 5);
+  const char* end = text.data() + text.size();
+  auto key = [&](std::size_t at, std::size_t size) { return WordCache::MakeKey(text.data() + at, size, end); };
+  EXPECT_EQ(key(0, 4), key(5, 4));
+  EXPECT_NE(key(0, 4), WordCache::MakeKey(nul.data(), 5, nul.data() + 5)) << "a NUL is a byte";
+  for (std::size_t size = 1; size <= WordCache::kMaxBytes; ++size) {
+    std::string alone = text.substr(0, size);
+    EXPECT_EQ(WordCache::MakeKey(alone.data(), size, alone.data() + size), key(0, size)) << "at the end of the text";
+  }
+}
+
+TEST(Utf8, TellsWhatMayBecomeWhole) {
+  EXPECT_TRUE(MayBecomeWhole("\xE2"));
+  EXPECT_TRUE(MayBecomeWhole("\xF0\x9F\xA6"));
+  for (const char* never : {"", "a", "\x80", "\xC0", "\xED\xA0", "\xE0\x80", "\xF4\x90", "\xF5", "\xE2\x96\x81"}) {
+    EXPECT_FALSE(MayBecomeWhole(never)) << testing::PrintToString(never);
+  }
+  EXPECT_EQ(UnfinishedEnd("ab\xE2\x96"), 2u);
+  EXPECT_EQ(UnfinishedEnd("ab\xE2\x96\x81"), 0u);
+}
+
+}  // namespace
+}  // namespace millrace::tokenizer

@@ -1,0 +1,19 @@
+// tiktoken's files of ranks.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "millrace/tokenizer/tokenizer.h"
+
+namespace millrace::tokenizer {
+
+/// Whether the bytes begin like a file of ranks: base64, a space, a number.
+bool LooksLikeTiktoken(std::string_view text);
+
+/// Loads lines of "base64 rank". Special tokens, of which the file knows nothing, are those of the vocabulary that the
+/// number of ranks tells; another vocabulary has none.
+Result<std::shared_ptr<const Tokenizer>> LoadTiktoken(std::string_view text, std::string_view name,
+                                                      const LoadOptions& options, std::string fingerprint);
+
+}  // namespace millrace::tokenizer

@@ -1,0 +1,316 @@
+#!/usr/bin/env python3
+"""Holds our tokenizers against the libraries whose ids they promise: tiktoken, Hugging Face tokenizers, SentencePiece.
+
+Vocabularies are trained here, on this repository's own documents, and taken from $MILLRACE_ORACLE where that is. Texts are
+natural language, code, Unicode soup and what tokenizers get wrong; --texts FOLDER adds *.jsonl of {"text": …}, of which
+--bytes are used. Exit status: 0 all the same, 77 a library is missing (named), 1 otherwise.
+
+    tokenizers_interop.py LIBRARY --ids build/release/bin/tokenizer_ids [--texts FOLDER --bytes 1e9] [--only CASE]
+"""
+import argparse
+import importlib
+import itertools
+import json
+import os
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+SKIPPED = 77
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ORACLE = pathlib.Path(os.environ.get("MILLRACE_ORACLE", "/nonexistent"))
+GPT2 = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+CL100K = (r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|"""
+          r"""\s*[\r\n]|\s+(?!\S)|\s""")
+LLAMA3 = (r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"""
+          r"""\s+(?!\S)|\s+""")
+SAMPLES = [
+    "The quick brown fox doesn't jump over 12,345 lazy dogs; it's can't've DON'T I'LL We'Re 'tis.",
+    "数据从对象存储直接流向训练。这是一个测试,包含标点、数字123和English混排。", "日本語の文章とカタカナ、ひらがな。",
+    "한국어 문장도 있습니다.", "Съешь же ещё этих мягких французских булок", "Ζαφείρι δέξου πάγκαλο", "नमस्ते दुनिया क्षत्रिय",
+    "Größe, naïve café — “quoted” … ﬁn", "مرحبا بالعالم", "שלום עולם", "สวัสดีชาวโลก", "🦙🦙👩‍👩‍👧‍👦🇩🇪 ok",
+    "def f(x):\n\treturn {'a': x**2,\n\n    'b': [1, 2]}\r\n", "  leading and trailing  \n \n\n  ", "e\u0301 n\u0303 \u0130 \u017fo",
+]
+ODD = [" ", "  ", " " * 17, "\n", "\r\n", "\t", "\u00a0", "\u3000", "\u2028", "\u0085", "▁", "▁▁", "<s>", "</s>", "<unk>", "<0x0A>", "'s",
+       "'S", "'ſ", "'ll", "'LL", "'t", "’s", "a", "Z", "ß", "ǅ", "ª", "²", "٣", "Ⅷ", "1", "42", "2024", "_", "-", "...", "\u0301",
+       "\u200d", "\ufeff", "\ufffd", "🦙", "数", "の", "가", "\u1161", "𝔘", "\x00", "\x1c", "\x7f", "<|endoftext|>", "##", "[MASK]",
+       "don't", "hello", "Hello", "İ", "ﬃ", "①", "ｱ", "Ａ", "\u0345", "\U000e0001", "\u0378"]
+
+
+def require(name):
+    """The package, of this Python or of the peers'."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        peers = os.path.join(os.environ.get("MILLRACE_PEERS", ""), "venv", "bin", "python")
+        if os.path.exists(peers) and os.path.realpath(sys.prefix) != os.path.realpath(os.path.dirname(os.path.dirname(peers))):
+            os.execv(peers, [peers, *sys.argv])
+        print(f"skipped: no Python package {name} ({error})")
+        sys.exit(SKIPPED)
+
+
+# -- texts ---------------------------------------------------------------------------------------------------------------
+
+def soup(rng):
+    """Odd parts and characters from everywhere."""
+    parts = []
+    for _ in range(rng.randrange(1, 60)):
+        kind = rng.randrange(6)
+        if kind < 3:
+            parts.append(rng.choice(ODD))
+        elif kind == 3:
+            parts.append(chr(rng.choice((rng.randrange(0x300), rng.randrange(0x3000), rng.randrange(0xD800),
+                                         rng.randrange(0xE000, 0x110000)))))
+        else:
+            sample = rng.choice(SAMPLES)
+            start = rng.randrange(len(sample))
+            parts.append(sample[start:start + rng.randrange(1, 12)])
+    return "".join(parts)
+
+
+def pathological(rng, size):
+    base64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    yield from ("a" * size, " " * size, "ab" * (size // 2), "\n" * size, "▁" * size, "the " * (size // 4), "数" * (size // 3), "1" * size,
+                " \n" * (size // 2), "!" * size, "".join(rng.choices(base64, k=size)), "é" * (size // 2),
+                "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=size)), "".join(map(chr, rng.choices(range(0x4E00, 0x9FA5), k=size // 3))),
+                "🦙" * (size // 4), "a " * (size // 2), "  a" * (size // 3), "\u0301" * (size // 2))
+
+
+def own_files():
+    for path in sorted(itertools.chain(ROOT.glob("docs/**/*.md"), ROOT.glob("*.md"), ROOT.glob("millrace/base/*.cc"))):
+        yield path.read_text()
+
+
+def stored(folder, limit, rng):
+    """Documents of all files, in turn, until `limit` bytes; once through is enough."""
+    files = [path.open() for path in sorted(folder.glob("*.jsonl"))]
+    total = 0
+    while files and total < limit:
+        file = rng.choice(files)
+        line = file.readline()
+        if not line:
+            files.remove(file)
+            continue
+        text = json.loads(line)["text"]
+        total += len(text)
+        yield text
+
+
+def texts(arguments, seed):
+    rng = random.Random(seed)
+    yield ""
+    yield from SAMPLES
+    yield from ODD
+    yield from own_files()
+    yield from (soup(rng) for _ in range(arguments.soups))
+    yield from pathological(rng, arguments.long)
+    if arguments.texts:
+        yield from stored(arguments.texts, arguments.bytes, rng)
+
+
+# -- our side ------------------------------------------------------------------------------------------------------------
+
+class Ours:
+    """tokenizer_ids on one model; a thread feeds it, so that pipes never fill up."""
+
+    def __init__(self, program, model, mode, *pattern):
+        self.process = subprocess.Popen([program, str(model), mode, *pattern], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.as_text = mode in ("decode", "stream")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
+
+    def ask(self, item):
+        data = struct.pack(f"<{len(item)}i", *item) if self.as_text else item
+        self.process.stdin.write(struct.pack("<I", len(item)) + data)
+        self.process.stdin.flush()
+        head = self.process.stdout.read(4)
+        if len(head) < 4:
+            sys.exit(f"tokenizer_ids ended: {self.process.wait()}")
+        (count,) = struct.unpack("<I", head)
+        body = self.process.stdout.read(count if self.as_text else 4 * count)
+        return body if self.as_text else list(struct.unpack(f"<{count}i", body))
+
+
+class Case:
+    def __init__(self, name, model, encode, *, pattern=(), invalid=False, decode=None, mode="encode"):
+        self.name, self.model, self.encode, self.pattern = name, model, encode, pattern
+        self.invalid, self.decode, self.mode = invalid, decode, mode
+
+    def run(self, arguments):
+        began, bytes_seen, tokens, count, panics = time.monotonic(), 0, 0, 0, 0
+        with Ours(arguments.ids, self.model, self.mode, *self.pattern) as ours, \
+                Ours(arguments.ids, self.model, "decode", *self.pattern) as decoder, \
+                Ours(arguments.ids, self.model, "stream", *self.pattern) as stream:
+            inputs = ((text, text.encode("utf-8", "replace")) for text in texts(arguments, self.name))
+            if self.invalid:
+                inputs = itertools.chain(inputs, self.broken(arguments))
+            for text, data in inputs:
+                try:
+                    expected, got = list(self.encode(text)), ours.ask(data)
+                except BaseException as error:  # tiktoken's regular expressions overflow their stack on long runs
+                    if type(error).__name__ != "PanicException":
+                        raise
+                    panics += 1
+                    continue
+                if expected != got:
+                    self.differ("ids", data, expected, got)
+                if len(got) < 5000:
+                    decoded = decoder.ask(got)
+                    if stream.ask(got) != decoded:
+                        self.differ("text of a stream", data, decoded, stream.ask(got))
+                    if self.decode and self.decode(got) != decoded:
+                        self.differ("text", data, self.decode(got), decoded)
+                bytes_seen, tokens, count = bytes_seen + len(data), tokens + len(got), count + 1
+        seconds = time.monotonic() - began
+        print(f"{self.name}: the same for {count} texts, {bytes_seen / 1e6:.1f} MB, {tokens} tokens ({seconds:.1f} s)"
+              + f"; the library gave up on {panics}" * (panics > 0), flush=True)
+
+    def broken(self, arguments):
+        rng = random.Random(self.name)
+        for _ in range(arguments.soups // 4):
+            data = bytearray(soup(rng).encode())
+            for _ in range(rng.randrange(1, 9)):
+                data.insert(rng.randrange(len(data) + 1), rng.randrange(256))
+            yield bytes(data), bytes(data)
+        yield (noise := rng.randbytes(arguments.long)), noise
+
+    def differ(self, what, data, expected, got):
+        at = next((i for i, (a, b) in enumerate(zip(expected, got)) if a != b), min(len(expected), len(got)))
+        sys.exit(f"{self.name}: other {what} for {data[:200]!r}… at {at}:\nexpected {expected[max(0, at - 5):at + 5]}\n"
+                 f"got      {got[max(0, at - 5):at + 5]}")
+
+
+# -- references ----------------------------------------------------------------------------------------------------------
+
+def tiktoken_cases(folder):
+    import base64
+    tiktoken = require("tiktoken")
+    files = {"r50k": ORACLE / "r50k_base.tiktoken"}
+    if not files["r50k"].exists():
+        files = {}
+    small = {bytes([byte]): byte for byte in range(256)}
+    words = sorted({word for text in itertools.chain(own_files(), SAMPLES) for word in text.split()})
+    rng = random.Random(1)
+    # Any set of strings is a vocabulary; this one has tokens that their bytes do not merge to, and parts of characters.
+    for _ in range(3000):
+        data = (rng.choice(("", " ")) + rng.choice(words)).encode()
+        start = rng.randrange(len(data))
+        small.setdefault(data[start:start + rng.choice((2, 2, 2, 3, 3, 4, 5, 8))], len(small))
+    files["small"] = folder / "small.tiktoken"
+    files["small"].write_bytes(b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in small.items()))
+    for (name, path), (pattern, regex) in itertools.product(files.items(), (("gpt2", GPT2), ("cl100k", CL100K), ("llama3", LLAMA3))):
+        ranks = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in path.read_bytes().splitlines())}
+        encoding = tiktoken.Encoding("x", pat_str=regex, mergeable_ranks=ranks, special_tokens={})
+        yield Case(f"tiktoken-{name}-{pattern}", path, encoding.encode_ordinary, pattern=(pattern,), decode=encoding.decode_bytes)
+
+
+def sentencepiece_cases(folder):
+    spm = require("sentencepiece")
+    models = {}
+    if (ORACLE / "llama2-tokenizer.model").exists():
+        models["llama2"] = ORACLE / "llama2-tokenizer.model"
+    lines = [line for text in own_files() for line in text.splitlines()] + SAMPLES * 20
+    llama = dict(model_type="bpe", normalization_rule_name="identity", remove_extra_whitespaces=False, byte_fallback=True)
+    kinds = {
+        "llama": llama,
+        "plain-bpe": dict(model_type="bpe"),
+        "user-defined": llama | dict(user_defined_symbols=["<tool>", "▁▁", "abc", "ab", "数据", "▁the"]),
+        "user-defined-nfkc": dict(model_type="bpe", user_defined_symbols=["<tool>", "①", "don't", "a b"], byte_fallback=True),
+        "suffix": llama | dict(treat_whitespace_as_suffix=True),
+        "no-prefix": llama | dict(add_dummy_prefix=False),
+        "no-fallback": llama | dict(byte_fallback=False),
+        "casefold": dict(model_type="bpe", normalization_rule_name="nmt_nfkc_cf"),
+    }
+    for name, options in kinds.items():
+        models[name] = folder / f"{name}.model"
+        with models[name].open("wb") as file:
+            spm.SentencePieceTrainer.Train(sentence_iterator=iter(lines), model_writer=file, vocab_size=1200, character_coverage=0.99,
+                                           minloglevel=2, hard_vocab_limit=False, **options)
+    for name, path in models.items():
+        library = spm.SentencePieceProcessor(model_file=str(path))
+        specials = {i for i in range(library.vocab_size()) if library.is_control(i) or library.is_unknown(i)}
+
+        def decode(ids, library=library, specials=specials):
+            return library.decode([i for i in ids if i not in specials]).encode()
+        yield Case(f"sentencepiece-{name}", path, library.encode, invalid=True, decode=decode)
+
+
+def byte_level(tokenizers, pre_tokenizer, lines, **options):
+    from tokenizers import decoders, models, trainers
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=2000, special_tokens=["<|endoftext|>", "<|im_start|>"], show_progress=False,
+                                  initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator(lines, trainer)
+    data = json.loads(tokenizer.to_str())
+    data["model"] |= options
+    return json.dumps(data)
+
+
+def llama2_json(tokenizers, lines):
+    from tokenizers import decoders, models, normalizers, trainers
+    tokenizer = tokenizers.Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    tokenizer.train_from_iterator([line for line in lines if len(line) < 200], trainers.BpeTrainer(
+        vocab_size=2000, limit_alphabet=200, max_token_length=8, show_progress=False,
+        special_tokens=["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]))
+    data = json.loads(tokenizer.to_str())
+    data["added_tokens"] = [token | {"normalized": False} for token in data["added_tokens"] if not token["content"].startswith("<0x")]
+    return json.dumps(data)
+
+
+def hf_cases(folder):
+    tokenizers = require("tokenizers")
+    from tokenizers import pre_tokenizers as pre
+    lines = [line for text in own_files() for line in text.splitlines(True)] + SAMPLES * 20
+    llama3 = pre.Sequence([pre.Split(tokenizers.Regex(LLAMA3), "isolated"), pre.ByteLevel(add_prefix_space=False, use_regex=False)])
+    files = {
+        "gpt2": byte_level(tokenizers, pre.ByteLevel(add_prefix_space=False), lines),
+        "gpt2-prefix": byte_level(tokenizers, pre.ByteLevel(add_prefix_space=True), lines),
+        "llama3": byte_level(tokenizers, llama3, lines, ignore_merges=True),
+        "llama2": llama2_json(tokenizers, lines),
+    }
+    for name, text in files.items():
+        path = folder / f"{name}.json"
+        path.write_text(text)
+        library = tokenizers.Tokenizer.from_file(str(path))
+        plain = tokenizers.Tokenizer.from_file(str(path))
+        plain.encode_special_tokens = True
+
+        def encode(text, library):
+            return library.encode(text, add_special_tokens=False).ids
+        yield Case(f"tokenizers-{name}", path, lambda text, library=plain: encode(text, library))
+        yield Case(f"tokenizers-{name}-specials", path, lambda text, library=library: encode(text, library), mode="specials")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("library", choices=("tiktoken", "sentencepiece", "tokenizers"))
+    parser.add_argument("--ids", required=True)
+    parser.add_argument("--texts", type=pathlib.Path)
+    parser.add_argument("--bytes", type=float, default=1e8)
+    parser.add_argument("--soups", type=int, default=300)
+    parser.add_argument("--long", type=int, default=20_000)
+    parser.add_argument("--only", default="")
+    arguments = parser.parse_args()
+    cases = {"tiktoken": tiktoken_cases, "sentencepiece": sentencepiece_cases, "tokenizers": hf_cases}[arguments.library]
+    with tempfile.TemporaryDirectory() as folder:
+        for case in cases(pathlib.Path(folder)):
+            if arguments.only in case.name:
+                case.run(arguments)
+
+
+if __name__ == "__main__":
+    main()
