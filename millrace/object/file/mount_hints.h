@@ -22,8 +22,8 @@ static_assert(sizeof(WillOpenRequest) == WillOpenRequest::kSize);
 extern const unsigned long kWillOpenRequest;
 
 /// Tells the mount which files below an open directory will be opened next, in this order. Returns how many of the
-/// names the mount has taken: fewer than given when its list is full. Fails with kUnsupported where the directory is not
-/// in a Millrace mount.
+/// names the mount has taken: fewer than given when its list is full. Fails with kUnsupported where the directory is
+/// not in a Millrace mount.
 Result<std::size_t> WillOpen(int directory, std::span<const std::string> names);
 
 }  // namespace millrace::object
