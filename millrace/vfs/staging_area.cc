@@ -145,8 +145,7 @@ Result<std::unique_ptr<StagedFile>> StagedFile::Clone() const {
   return clone;
 }
 
-Status StagedFile::Save(StagedRecord record, bool durable) {
-  record.saved = area_.NextStamp();
+Status StagedFile::Save(const StagedRecord& record, bool durable) {
   const std::string text = EncodeRecord(record, area_.options().target);
   const auto sync = [durable](int fd, const fs::path& path) -> Status {
     if (!durable || ::fdatasync(fd) == 0) return {};
@@ -296,7 +295,6 @@ StagingArea::Left StagingArea::LookFor(const fs::path& directory, const std::str
   return left;
 }
 
-/// Later than all before it, so that records can be ordered.
 WallTime StagingArea::NextStamp() {
   MutexLock lock(mutex_);
   last_stamp_ = std::max(last_stamp_ + WallTime::duration(1), options_.clock->Wall());

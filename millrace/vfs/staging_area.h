@@ -25,7 +25,7 @@ struct StagedRecord {
   std::string key;
   std::uint64_t size = 0;
   WallTime modified;
-  /// Orders records: of two for one key, the later one is the file. Set by StagedFile::Save.
+  /// When this content got this name, a StagingArea::NextStamp: of two records for one key, the later one is the file.
   WallTime saved;
   /// Finish this file; otherwise it was in the middle of being written, and only its upload must be removed.
   bool complete = false;
@@ -69,7 +69,7 @@ class StagedFile {
 
   /// Writes the record beside the bytes: from here on, the death of this process loses neither. `durable`: nor does the
   /// machine's.
-  Status Save(StagedRecord record, bool durable);
+  Status Save(const StagedRecord& record, bool durable);
   /// The record is out of date and must not be used: the content is in the store, or elsewhere.
   void Unsave();
   /// Leaves bytes and record where they are, for StagingArea::Adopt of this or another process.
@@ -130,6 +130,9 @@ class StagingArea {
   };
   static Left LookFor(const std::filesystem::path& directory, const std::string& target);
 
+  /// Later than all before it, so that records can be ordered.
+  WallTime NextStamp() MR_EXCLUDES(mutex_);
+
   const Options& options() const { return options_; }
   std::uint64_t used() const MR_EXCLUDES(mutex_);
   /// More than half full: whoever can spare something should.
@@ -142,7 +145,6 @@ class StagingArea {
   void Retire(const std::filesystem::path& path, UniqueFd fd) MR_EXCLUDES(mutex_);
   bool Take(std::uint64_t bytes) MR_EXCLUDES(mutex_);
   void Give(std::uint64_t bytes) MR_EXCLUDES(mutex_);
-  WallTime NextStamp() MR_EXCLUDES(mutex_);
 
   const Options options_;
   UniqueFd lock_;  ///< held, shared, while a file is made and not locked yet; exclusive while owners are looked for

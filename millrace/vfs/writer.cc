@@ -50,6 +50,7 @@ Writer::Writer(Environment environment, StagingArea::Adopted left, std::function
   attempted_ = kept_ = true;
   size_ = left.record.size;
   modified_ = left.record.modified.time_since_epoch().count();
+  named_ = left.record.saved;
   base_bytes_ = left.record.base_bytes;
   content_type_ = left.record.content_type;
   staged_ = std::move(left.file);
@@ -369,6 +370,7 @@ Result<std::string> Writer::Keep(bool durable) {
   if (!sent_only_.empty()) {
     return Fail(Code::kNoSpace, "{} is too long for the staging area to keep all of it", key_);
   }
+  if (!kept_) named_ = environment_.staging.NextStamp();
   if (!kept_ || durable) MR_TRY(SaveContent(durable));
   return staged_->path();
 }
@@ -387,6 +389,7 @@ StagedRecord Writer::RecordNow() const {
   return {.key = key_,
           .size = size_,
           .modified = modified(),
+          .saved = named_,
           .exclusive = exclusive_,
           .upload_id = upload_id_,
           .upload_key = upload_key_,
@@ -507,11 +510,13 @@ Result<bool> Writer::MoveUnstored(std::string key, bool exclusive, bool over_sto
   if (!upload_id_.empty() || in_flight_ > 0) (void)DropUpload(call);
   std::swap(key_, key);
   std::swap(exclusive_, exclusive);
+  const WallTime before = std::exchange(named_, environment_.staging.NextStamp());
   Status saved = kept_ ? SaveContent(/*durable=*/false) : Status();
   if (saved) attempted_ = over_stored;
   if (saved) return true;
   std::swap(key_, key);
   std::swap(exclusive_, exclusive);
+  named_ = before;
   return Fail(saved.error());
 }
 

@@ -201,6 +201,7 @@ class Writer {
   mutable Mutex mutex_;  ///< held for local work only, never while the store is asked
   CondVar news_;         ///< a part is done, or a turn
   std::string key_ MR_GUARDED_BY(mutex_);
+  WallTime named_ MR_GUARDED_BY(mutex_);  ///< as StagedRecord::saved
   bool exclusive_ MR_GUARDED_BY(mutex_);
   std::function<void(const Metadata&)> on_published_ MR_GUARDED_BY(mutex_);
   bool abandoned_ MR_GUARDED_BY(mutex_) = false;

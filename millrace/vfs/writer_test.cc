@@ -312,5 +312,20 @@ TEST_P(WriterModelTest, IsAFile) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, WriterModelTest, testing::Range(1, 13));
 
+TEST_F(WriterTest, WhatIsSavedAgainIsNoNewerThanWhatHasTakenItsName) {
+  auto replaced = Make({.key = "f", .unpublished = true}), moved = Make({.key = "g", .unpublished = true});
+  ASSERT_TRUE(moved->Write(0, AsBytes("new"), {}));
+  ASSERT_TRUE(moved->Keep(/*durable=*/false));
+  ASSERT_TRUE(replaced->Write(0, AsBytes("old content"), {}));
+  ASSERT_TRUE(replaced->Keep(/*durable=*/false));
+  ASSERT_TRUE(*moved->MoveUnstored("f", /*exclusive=*/false, /*over_stored=*/false, {}));
+  replaced->Abandon("");  // or any other reason to write its record again
+  replaced.reset(), moved.reset();
+  const auto adopted = *Area(kMiB)->Adopt("", nullptr);
+  ASSERT_EQ(adopted.size(), 2u);
+  EXPECT_EQ(adopted.front().record.size, 11u);
+  EXPECT_EQ(adopted.back().record.size, 3u) << "the last one is the file";
+}
+
 }  // namespace
 }  // namespace millrace::vfs
