@@ -64,6 +64,7 @@ void AddMountCommands(CLI::App& app, Context& context);  // mount umount
 void AddStatsCommand(CLI::App& app, Context& context);
 void AddTokenizerCommands(CLI::App& app, Context& context);
 void AddDataCommands(CLI::App& app, Context& context);
+void AddDataTokenizeCommand(CLI::App& data, Context& context);  // of the group that AddDataCommands makes
 void AddCheckpointCommands(CLI::App& app, Context& context);
 void AddJobCommands(CLI::App& app, Context& context);  // job train serve
 void AddDoctorCommand(CLI::App& app, Context& context);

@@ -1,4 +1,4 @@
-// millrace data index | inspect | plan | cat
+// millrace data index | inspect | plan | cat; tokenize is in data_tokenize_command.cc
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -236,6 +236,7 @@ void AddDataCommands(CLI::App& app, Context& context) {
   cat->add_option("--epoch", cat_flags->epoch)->capture_default_str();
   cat->add_option("--start", cat_flags->start, "First sample")->capture_default_str();
   cat->add_option("--count", cat_flags->count, "Samples")->capture_default_str();
+  AddDataTokenizeCommand(*group, context);
 }
 
 }  // namespace millrace::cli
