@@ -22,7 +22,7 @@ using tokenizer::TokenId;
 inline constexpr TokenId kIgnoreLabel = -100;
 
 struct Source {
-  std::string url;      ///< object, prefix ending in '/', or glob: "s3://corpus/wiki/*.jsonl"
+  std::string url;      ///< object, prefix ending in '/', or glob: "s3://corpus/wiki/*.jsonl"; "#train" chooses a split
   double weight = 1.0;  ///< passes over this source per epoch
   std::string format;   ///< of its objects, as data/formats/format.h names them; empty: as their names say
 };

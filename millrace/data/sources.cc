@@ -8,6 +8,7 @@
 
 #include "millrace/base/text.h"
 #include "millrace/data/formats/format.h"
+#include "millrace/data/hub_folder.h"
 #include "millrace/data/megatron.h"
 #include "millrace/object/blocking.h"
 
@@ -62,9 +63,13 @@ std::string UrlOfKey(const object::Url& source, std::string_view key) {
 }
 
 /// Objects under `prefix` that match `pattern` (empty: all).
-Result<std::vector<object::ObjectInfo>> Find(object::Store& store, const std::string& prefix, std::string_view pattern,
-                                             object::Call call) {
-  std::vector<object::ObjectInfo> found;
+struct Found {
+  std::vector<object::ObjectInfo> objects;
+  std::string folder;  ///< that was listed; empty for one object
+  bool hub = false;    ///< a data set as Hugging Face's tools lay it out
+};
+Result<Found> Find(object::Store& store, const std::string& prefix, std::string_view pattern, object::Call call) {
+  Found found{.folder = prefix.substr(0, prefix.rfind('/') + 1)};
   // A pattern that says how names end picks what it matches; others pick what holds records.
   const bool whole_names = !pattern.empty() && !pattern.ends_with('*');
   auto wanted = [&](const object::ObjectInfo& info) {
@@ -74,7 +79,8 @@ Result<std::vector<object::ObjectInfo>> Find(object::Store& store, const std::st
   };
   auto visit = [&](const object::ListPage& page) {
     for (const object::ObjectInfo& info : page.objects) {
-      if (wanted(info)) found.push_back(info);
+      if (wanted(info)) found.objects.push_back(info);
+      found.hub |= pattern.empty() && IsHubFile(info.key);
     }
     return true;
   };
@@ -82,16 +88,22 @@ Result<std::vector<object::ObjectInfo>> Find(object::Store& store, const std::st
   return found;
 }
 
-Result<std::vector<object::ObjectInfo>> Resolve(const object::Location& at, object::Call call) {
+Result<Found> Resolve(const object::Location& at, object::Call call) {
   std::size_t glob = at.key.find_first_of(kGlobCharacters);
   if (glob != at.key.npos) return Find(*at.store, at.key.substr(0, glob), at.key, call);
   if (at.key.empty() || at.key.ends_with('/')) return Find(*at.store, at.key, "", call);
   auto info = MR_TRY(object::Head(*at.store, at.key, call));
-  if (info) return std::vector{*std::move(info)};
+  if (info) return Found{.objects = {*std::move(info)}};
   // Megatron-LM names its files by what they have in common.
   info = MR_TRY(object::Head(*at.store, fmt::format("{}{}", at.key, kTokens), call));
-  if (info) return std::vector{*std::move(info)};
+  if (info) return Found{.objects = {*std::move(info)}};
   return Find(*at.store, at.key + "/", "", call);
+}
+
+Result<std::vector<object::ObjectInfo>> FindSplit(const object::Location& at, std::string_view split,
+                                                  object::Call call) {
+  Found found = MR_TRY(Resolve(at, std::move(call)));
+  return ChooseSplit(std::move(found.objects), found.folder, found.hub, split);
 }
 
 }  // namespace
@@ -125,9 +137,10 @@ Result<ResolvedSources> ResolveSources(object::Connection& connection, std::span
       return Fail(Code::kInvalidArgument, "{}: a weight of {} passes an epoch makes no sense", source.url,
                   source.weight);
     }
-    object::Url url = MR_TRY(object::ParseUrl(source.url));
-    object::Location location = MR_TRY(object::Locate(connection, source.url));
-    auto found = Resolve(location, call);
+    SplitUrl place = ParseSplitUrl(source.url);
+    object::Url url = MR_TRY(object::ParseUrl(place.url));
+    object::Location location = MR_TRY(object::Locate(connection, place.url));
+    auto found = FindSplit(location, place.split, call);
     if (!found) return Fail(found.error().Context(fmt::format("looking for data at {}", source.url)));
     if (found->empty()) return Fail(Code::kNotFound, "no data at {}: no object matches", source.url);
     std::ranges::sort(*found, {}, &object::ObjectInfo::key);

@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""Data as other people's tools write them, read by `millrace data`, and token files as others define them, written by it.
+
+    data_formats.py (datasets|columns|tokens) --millrace PROGRAM
+
+Exit status: 0 all right, 77 what writes the data is not installed (the reason is printed), anything else a failure.
+"""
+import argparse
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+SKIPPED = 77
+VENV = pathlib.Path(os.environ.get("MILLRACE_PEERS", "/nonexistent")) / "venv/bin/python"
+
+
+def need(*modules):
+    """Goes on with the Python of the peers where this one lacks a module."""
+    try:
+        for module in modules:
+            __import__(module)
+    except ImportError as missing:
+        if VENV.exists() and pathlib.Path(sys.executable) != VENV:
+            os.execv(VENV, [str(VENV), *sys.argv])
+        print(f"skipped: {missing}")
+        sys.exit(SKIPPED)
+
+
+def make_texts(count, seed=7):
+    draw = random.Random(seed)
+    words = ["bucket", "stream", "of", "tokens", "数据", "naïve", "\"quoted\"", "line\nbreak", "tab\t", "😀", "the"]
+    return [f"{i}: " + " ".join(draw.choices(words, k=draw.randint(1, 40))) for i in range(count)]
+
+
+class Data:
+    """`millrace data` on local folders, with a tokenizer that keeps every text as it is."""
+
+    def __init__(self, millrace, folder):
+        self.millrace, self.folder = millrace, folder
+        (folder / "train.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in make_texts(400, 1)))
+        self.model = folder / "tokenizer.model"
+        self.run("tokenizer", "train", "--input", folder / "train.jsonl", "--vocab-size", "360", "--output", self.model)
+
+    def run(self, *arguments, fails=False):
+        done = subprocess.run([self.millrace, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+        if (done.returncode != 0) != fails:
+            sys.exit(f"millrace {' '.join(map(str, arguments))}: status {done.returncode}\n{done.stderr}")
+        return done.stderr if fails else done.stdout
+
+    def texts(self, source, *more):
+        """The documents of a source in its order."""
+        out = self.run("data", "cat", source, "--tokenizer", self.model, "--mode", "pad", "--sequence-length", "1500",
+                       "--shuffle-window", "0", "--count", "1000000", "--json", *more)
+        return [json.loads(line)["text"] for line in out.splitlines()]
+
+    def expect(self, source, texts, *more):
+        got = self.texts(source, *more)
+        if got != texts:
+            at = next((i for i, (a, b) in enumerate(zip(got, texts)) if a != b), min(len(got), len(texts)))
+            sys.exit(f"{source}: {len(got)} documents instead of {len(texts)}, the first other one is {at}:\n"
+                     f"{got[at:at + 1]}\n{texts[at:at + 1]}")
+        print(f"ok: {source}: {len(texts)} documents")
+
+
+def test_datasets(data):
+    """What Hugging Face's `datasets` leaves on disk."""
+    need("datasets")
+    import datasets
+    texts, others = make_texts(700), make_texts(50, 8)
+    train, test = datasets.Dataset.from_dict({"text": texts}), datasets.Dataset.from_dict({"text": others})
+
+    train.save_to_disk(data.folder / "saved", num_shards=3)
+    data.expect(data.folder / "saved", texts)
+    datasets.DatasetDict({"train": train, "test": test}).save_to_disk(data.folder / "dict")
+    data.expect(f"{data.folder}/dict/#train", texts)
+    data.expect(f"{data.folder}/dict#test", others)
+    assert "say which" in data.run("data", "plan", data.folder / "dict", "--tokenizer", data.model, fails=True)
+
+    # A cache, as load_dataset makes it: one stream a split, and computations beside them.
+    (data.folder / "raw.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    loaded = datasets.load_dataset("json", data_files=str(data.folder / "raw.jsonl"), split="train",
+                                   cache_dir=str(data.folder / "cache"))
+    loaded.map(lambda row: {"text": "computed " + row["text"]})
+    cache = pathlib.Path(loaded.cache_files[0]["filename"])
+    shutil.copy(cache, data.folder / "openassistant-guanaco-train.arrow")
+    data.expect(data.folder / "openassistant-guanaco-train.arrow", texts)
+    data.expect(f"{cache.parent}/#train", texts)
+
+    hub = data.folder / "hub/data"
+    hub.mkdir(parents=True)
+    for shard in range(2):
+        train.shard(2, shard, contiguous=True).to_parquet(hub / f"train-{shard:05}-of-00002.parquet")
+    test.to_parquet(hub / "test-00000-of-00001.parquet")
+    (hub.parent / "README.md").write_text("---\nlicense: mit\n---\n# A data set\n")
+    data.expect(f"{data.folder}/hub/#train", texts)
+    data.expect(f"{data.folder}/hub/#test", others)
+
+
+def test_columns(data):
+    """Arrow and Parquet as pyarrow writes them, with every codec that text is compressed by."""
+    need("pyarrow")
+    import pyarrow as pa
+    import pyarrow.feather
+    import pyarrow.ipc
+    import pyarrow.parquet
+    texts = make_texts(5000)
+    plain = pa.table({"id": range(len(texts)), "text": texts, "extra": [list(t) for t in texts]})
+    for kind in (pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())):
+        column = plain["text"].combine_chunks()
+        column = column.dictionary_encode() if pa.types.is_dictionary(kind) else column.cast(kind)
+        table = plain.set_column(1, "text", column)
+        path = data.folder / f"{str(kind).split('<')[0]}.arrow"
+        with pa.ipc.new_stream(path, table.schema) as writer:
+            writer.write_table(table, max_chunksize=300)
+        data.expect(path, texts)
+    for codec in ("uncompressed", "lz4", "zstd"):
+        path = data.folder / f"{codec}.feather"
+        pa.feather.write_feather(plain, path, compression=codec, chunksize=700)
+        data.expect(path, texts)
+    for codec in ("none", "snappy", "gzip", "zstd", "lz4"):
+        for rows, version, pages in ((100, "1.0", "1.0"), (2000, "2.6", "2.0"), (10**6, "2.6", "1.0")):
+            path = data.folder / f"{codec}-{rows}.parquet"
+            pa.parquet.write_table(plain, path, compression=codec, row_group_size=rows, version=version,
+                                   data_page_version=pages, write_page_index=rows == 2000)
+            data.expect(path, texts)
+    missing = data.run("data", "plan", data.folder / "zstd-100.parquet", "--template", "{body}", "--tokenizer",
+                       data.model, fails=True)
+    assert "no column \"body\"; it has id, text, extra" in missing, missing
+
+
+def megatron(documents, width):
+    """The bytes of .bin and .idx by their definition."""
+    token = "<H" if width == 2 else "<i"
+    lengths = [len(d) for d in documents if d]
+    pointers, starts = [0], [0]
+    for document in documents:
+        starts.append(starts[-1] + bool(document))
+    for length in lengths:
+        pointers.append(pointers[-1] + length * width)
+    head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8 if width == 2 else 4, len(lengths), len(documents) + 1)
+    table = head + b"".join(struct.pack("<i", n) for n in lengths) + b"".join(struct.pack("<q", p) for p in pointers[:-1])
+    return (b"".join(struct.pack(token, t) for d in documents for t in d),
+            table + b"".join(struct.pack("<q", s) for s in starts))
+
+
+def test_tokens(data):
+    """`millrace data tokenize` against sentencepiece and the format's definition; killed again and again on its way."""
+    need("sentencepiece")
+    import sentencepiece
+    reference = sentencepiece.SentencePieceProcessor(model_file=str(data.model))
+    corpus = data.folder / "corpus"
+    corpus.mkdir()
+    documents = []
+    for file in range(60):
+        texts = make_texts(300, file)
+        (corpus / f"{file:02}.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+        documents += [reference.encode(text) + [reference.eos_id()] for text in texts]
+    expected = megatron(documents, 2)
+    output = data.folder / "out/tokens"
+    command = [data.millrace, "data", "tokenize", str(corpus) + "/", "--tokenizer", str(data.model), "--output",
+               str(output), "--threads", "1", "--json"]
+    bin_file, idx_file = output.with_suffix(".bin"), output.with_suffix(".idx")
+    kills = 0
+    for parts in (1, 10, 25, 40):
+        run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while run.poll() is None and time.monotonic() < deadline:
+            if len(list(output.parent.glob(".millrace/*/*"))) >= parts:
+                run.send_signal(signal.SIGKILL)
+                kills += 1
+                break
+            time.sleep(0.001)
+        run.wait()
+        assert not idx_file.exists() or idx_file.read_bytes() == expected[1]
+    done = json.loads(data.run(*command[1:]))
+    assert (bin_file.read_bytes(), idx_file.read_bytes()) == expected, "other bytes than the definition's"
+    assert done["documents"] == len(documents) and done["tokens"] == sum(map(len, documents)), done
+    assert kills == 0 or done["resumed"] > 0 or done["parts"] == 0, done
+    # What a killed process had not finished writing is the file store's: it has names of its own and is in no listing.
+    left = [path for path in output.parent.glob(".millrace/*/*") if not path.name.startswith(".millrace~")]
+    assert not left, left
+    print(f"ok: {done['tokens']} tokens after {kills} kills, {done['resumed']} of {done['parts']} parts taken over")
+
+    texts = [reference.decode(document) for document in documents]
+    data.expect(output, texts)
+    with_eod = data.run("data", "plan", output, "--tokenizer", data.model, "--json", "--sequence-length", "100")
+    assert json.loads(with_eod)["samples_per_epoch"] == (sum(map(len, documents)) - 1) // 100
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("test", choices=["datasets", "columns", "tokens"])
+    parser.add_argument("--millrace", required=True)
+    arguments = parser.parse_args()
+    os.environ.update(HF_DATASETS_OFFLINE="1", HF_HUB_OFFLINE="1", HF_DATASETS_DISABLE_PROGRESS_BARS="1")
+    need({"datasets": "datasets", "columns": "pyarrow", "tokens": "sentencepiece"}[arguments.test])
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["HF_HOME"] = folder
+        data = Data(str(pathlib.Path(arguments.millrace).resolve()), pathlib.Path(folder))
+        if arguments.test != "tokens" and not list(pathlib.Path(data.millrace).parent.glob("../lib/millrace/*_arrow.so")):
+            print("skipped: this build reads no Arrow")
+            sys.exit(SKIPPED)
+        globals()["test_" + arguments.test](data)
+
+
+if __name__ == "__main__":
+    main()
