@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ._native import __version__
+from .documents import documents
 from .errors import Error
 from .files import ObjectReader, ObjectWriter, lines, open
 from .session import Options
@@ -35,6 +36,7 @@ __all__ = [
     "StateCallback",
     "Tokenizer",
     "__version__",
+    "documents",
     "lines",
     "open",
     "register_s3",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
 from . import _native
+from .documents import Sources, weighted
 from .errors import InvalidArgumentError, PreconditionFailedError
 from .session import Options, session_of
 from .tokenizer import Tokenizer
@@ -22,17 +23,6 @@ except ImportError:  # numpy arrays are then all there is
 
     def _worker_info() -> None:  # type: ignore[misc]
         return None
-
-
-Sources = Union[str, Sequence[Union[str, Tuple[str, float]]], Mapping[str, float]]
-
-
-def _sources(sources: Sources) -> List[Tuple[str, float]]:
-    if isinstance(sources, (str, os.PathLike)):
-        return [(os.fspath(sources), 1.0)]
-    if isinstance(sources, Mapping):
-        return [(os.fspath(url), float(weight)) for url, weight in sources.items()]
-    return [(os.fspath(one), 1.0) if isinstance(one, (str, os.PathLike)) else (one[0], float(one[1])) for one in sources]
 
 
 class Dataset(_Base):  # type: ignore[misc,valid-type]
@@ -97,7 +87,7 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
             raise ValueError(f"rank {rank} of {world_size} does not exist")
         self._connection = connection
         self._tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer, connection=connection)
-        self._sources = _sources(sources)
+        self._sources = weighted(sources)
         self._options: Dict[str, Any] = {
             "template": template,
             "sequence_length": sequence_length,

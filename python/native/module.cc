@@ -28,6 +28,7 @@ PYBIND11_MODULE(_native, module) {
   AddFiles(module);
   AddTokenizer(module);
   AddDataset(module);
+  AddDocuments(module);
 }
 
 }  // namespace millrace::python

@@ -19,5 +19,6 @@ using SessionHandle = ProcessBound<Session>;
 void AddFiles(py::module_& module);
 void AddTokenizer(py::module_& module);
 void AddDataset(py::module_& module);
+void AddDocuments(py::module_& module);
 
 }  // namespace millrace::python

@@ -107,3 +107,13 @@ def test_mistakes_are_named(corpus, model):
 def test_pickles_without_what_is_open(dataset):
     data = numpy_dataset(dataset)
     assert rows(pickle.loads(pickle.dumps(data))) == rows(data)
+
+
+def test_documents_are_the_records_in_order(corpus):
+    from conftest import records
+
+    expected = [f"{record['title']}: {record['text']}" for part in range(2) for record in records(300, part)]
+    assert list(millrace.documents(corpus, template="{title}: {text}")) == expected
+    assert list(millrace.documents([corpus], template="{title}: {text}", at_once=7)) == expected
+    with pytest.raises(FileNotFoundError):
+        list(millrace.documents("s3://corpus/none/"))
