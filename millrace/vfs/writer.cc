@@ -408,7 +408,7 @@ Status Writer::SaveContent(bool durable) {
   record.held = staged_->held();
   record.changed = changed_;
   record.expected = expected_;
-  MR_TRY(staged_->Save(std::move(record), durable));
+  MR_TRY(staged_->Save(record, durable));
   staged_->Keep();
   kept_ = true;
   if (previous_) previous_->Unsave();
