@@ -43,16 +43,15 @@ struct Indexed {
 Result<Indexed> LoadIndexes(const Context& context, const DataRequest& request) {
   auto connection = MR_TRY(context.Connect());
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
-  if (!request.tokenizer.empty() && request.options.mode == data::Mode::kPack) {
+  if (!request.tokenizer.empty() && data::CountsTokens(request.options)) {
     tokenizer = MR_TRY(LoadTokenizer(*connection, request.tokenizer, context.stop));
   }
-  auto record_template = MR_TRY(data::RecordTemplate::Parse(request.options.template_text));
+  auto form = MR_TRY(data::DocumentForm::Make(request.options));
   object::Call call{.stop = context.stop};
-  Indexed result{
-      .sources = MR_TRY(data::ResolveSources(*connection, request.options.sources, call, record_template.fields())),
-      .counts_tokens = tokenizer != nullptr};
+  Indexed result{.sources = MR_TRY(data::ResolveSources(*connection, request.options.sources, call, form.fields())),
+                 .counts_tokens = tokenizer != nullptr};
   result.indexes = MR_TRY(data::LoadOrBuildIndexes(*connection, result.sources.objects,
-                                                   {.record_template = &record_template,
+                                                   {.form = &form,
                                                     .tokenizer = tokenizer.get(),
                                                     .cache_url = request.options.cache_url,
                                                     .threads = request.options.threads},

@@ -2,22 +2,26 @@
 
 #include "millrace/base/digest.h"
 #include "millrace/base/text.h"
+#include "millrace/data/document_encoder.h"
 #include "millrace/data/index_builder.h"
 #include "millrace/data/loader.h"
 #include "millrace/data/plan.h"
-#include "millrace/data/record_template.h"
 #include "millrace/data/sample_reader.h"
 #include "millrace/data/sources.h"
 
 namespace millrace::data {
 namespace {
 
+/// Of the definition in README.md. Whoever changes the order of any data counts it up.
+constexpr int kOrderVersion = 2;
+constexpr std::size_t kLongestSpelled = 64;
+
 std::string ShortHash(std::string_view text) { return HexEncode(Sha256(AsBytes(text))).substr(0, 16); }
 
 /// Contents, not names: data that moved to another bucket is still the same data.
-std::string Fingerprint(const ResolvedSources& resolved, const DatasetOptions& options,
+std::string Fingerprint(const ResolvedSources& resolved, const DatasetOptions& options, const DocumentForm& form,
                         const tokenizer::Tokenizer& tokenizer) {
-  std::string contents, weights;
+  std::string contents, weights, rows;
   for (std::size_t s = 0; s < resolved.by_source.size(); ++s) {
     for (std::uint32_t i : resolved.by_source[s]) {
       const object::ObjectInfo& info = resolved.objects[i].info;
@@ -28,10 +32,24 @@ std::string Fingerprint(const ResolvedSources& resolved, const DatasetOptions& o
     contents += '\n';
     weights += fmt::format("{}{}", s ? "," : "", options.sources[s].weight);
   }
-  return fmt::format("objects={} weights={} template={} tokenizer={} mode={} length={} seed={} window={}",
-                     ShortHash(contents), weights, ShortHash(options.template_text), tokenizer.fingerprint(),
-                     options.mode == Mode::kPack ? "pack" : "pad", options.sequence_length, options.shuffle_seed,
-                     options.shuffle_window);
+  if (weights.size() > kLongestSpelled) weights = ShortHash(weights);
+  constexpr std::string_view kModes[] = {"pack", "pad", "sft"};
+  std::string_view mode = kModes[static_cast<std::size_t>(options.mode)];
+  for (auto [set, name] : {std::pair{options.best_fit, "best_fit"}, {options.split_long, "split_long"}}) {
+    if (set) rows += fmt::format("{}{}", rows.empty() ? "" : ",", name);
+  }
+  std::string split = "none";
+  if (options.split.held_out > 0) {
+    split = fmt::format("{},{},{}", options.split.held_out, options.split.part == Part::kTrain ? "train" : "held_out",
+                        options.split.seed);
+  }
+  return fmt::format(
+      "order={} objects={} weights={} template={} tokenizer={} mode={} rows={} boundaries={} length={} split={} "
+      "seed={} "
+      "window={}",
+      kOrderVersion, ShortHash(contents), weights, ShortHash(form.identity()), tokenizer.fingerprint(), mode,
+      rows.empty() ? "plain" : rows, options.boundaries ? "kept" : "none", options.sequence_length, split,
+      options.shuffle_seed, options.shuffle_window);
 }
 
 class IndexedDataset final : public Dataset {
@@ -47,15 +65,22 @@ class IndexedDataset final : public Dataset {
 
   std::uint64_t samples_per_epoch() const override { return plan_->samples(); }
   std::uint64_t tokens_per_epoch() const override { return plan_->samples() * options_.sequence_length; }
-  std::uint64_t records() const override { return records_; }
+  std::uint64_t records() const override { return plan_->records(); }
   std::uint64_t broken_records() const override { return broken_; }
   std::uint64_t bytes() const override { return bytes_; }
+  std::uint64_t truncated_documents() const override { return plan_->truncated(); }
+  std::vector<SourceShare> source_shares() const override {
+    std::vector<SourceShare> shares;
+    for (std::size_t s = 0; s < plan_->streams().size(); ++s) {
+      shares.push_back({plan_->streams()[s].samples, plan_->blend().counts()[s]});
+    }
+    return shares;
+  }
   const std::string& fingerprint() const override { return fingerprint_; }
   const DatasetOptions& options() const override { return options_; }
 
-  Status ReadSample(std::uint64_t epoch, std::uint64_t index, std::span<TokenId> inputs, std::span<TokenId> labels,
-                    object::Call call) override {
-    return reader_->Read(epoch, index, inputs, labels, call);
+  Status ReadSample(std::uint64_t epoch, std::uint64_t index, Row& row, object::Call call) override {
+    return reader_->Read(epoch, index, row, std::move(call));
   }
 
   ReaderNeeds reader_needs() const override { return needs_; }
@@ -79,21 +104,35 @@ class IndexedDataset final : public Dataset {
                   "packing joins documents by an end-of-sequence token, which this tokenizer lacks; "
                   "use mode pad");
     }
+    if (options.mode == Mode::kPack && (options.best_fit || options.split_long)) {
+      return Fail(Code::kInvalidArgument,
+                  "mode pack cuts documents wherever a row ends; best_fit and split_long are for pad and sft");
+    }
+    if (options.split_long && (options.best_fit || options.mode == Mode::kSft)) {
+      return Fail(
+          Code::kInvalidArgument, "split_long is for mode pad without best_fit: {}",
+          options.best_fit ? "fitted documents stay whole" : "the rest of a split conversation lacks its beginning");
+    }
+    const HeldOutSplit& split = options.split;
+    if (split.held_out > 0) return Fail(Code::kUnsupported, "indexes without hashes of records cannot be split");
+    if (!(split.held_out >= 0 && split.held_out < 1) || (split.part == Part::kHeldOut && split.held_out == 0)) {
+      return Fail(Code::kInvalidArgument, "a share of {} held out leaves one part without records", split.held_out);
+    }
     return {};
   }
 
   Status Build(object::Connection& connection, const Logger& log, object::Call call) {
-    template_ = MR_TRY(RecordTemplate::Parse(options_.template_text));
-    ResolvedSources resolved = MR_TRY(ResolveSources(connection, options_.sources, call, template_->fields()));
-    fingerprint_ = Fingerprint(resolved, options_, *tokenizer_);
-    bool pack = options_.mode == Mode::kPack;
-    IndexOptions index_options{.record_template = &*template_,
-                               .tokenizer = pack ? tokenizer_.get() : nullptr,
+    form_ = MR_TRY(DocumentForm::Make(options_));
+    ResolvedSources resolved = MR_TRY(ResolveSources(connection, options_.sources, call, form_->fields()));
+    fingerprint_ = Fingerprint(resolved, options_, *form_, *tokenizer_);
+    if (options_.mode == Mode::kSft) MR_TRY(RequireText(resolved));
+    const bool counted = CountsTokens(options_);
+    IndexOptions index_options{.form = &*form_,
+                               .tokenizer = counted ? tokenizer_.get() : nullptr,
                                .cache_url = options_.cache_url,
                                .threads = options_.threads};
     indexes_ = MR_TRY(LoadOrBuildIndexes(connection, resolved.objects, index_options, log, call));
     for (std::size_t i = 0; i < indexes_.size(); ++i) {
-      records_ += indexes_[i].records();
       broken_ += indexes_[i].broken_count();
       bytes_ += resolved.objects[i].info.size;
       if (indexes_[i].broken().empty()) continue;
@@ -103,43 +142,67 @@ class IndexedDataset final : public Dataset {
                                           {"first_at", first.offset},
                                           {"first_reason", BrokenName(first.reason)}});
     }
-    auto added = static_cast<std::uint32_t>((tokenizer_->bos() != tokenizer::kNoToken) +
-                                            (tokenizer_->eos() != tokenizer::kNoToken));
     plan_ = MR_TRY(Plan::Make(indexes_, resolved.by_source, options_.sources,
                               {.mode = options_.mode,
                                .sequence_length = static_cast<std::uint64_t>(options_.sequence_length),
                                .seed = options_.shuffle_seed,
                                .window = options_.shuffle_window,
-                               .added_tokens = added}));
+                               .added_tokens = form_->added_tokens(*tokenizer_),
+                               .best_fit = options_.best_fit,
+                               .split_long = options_.split_long,
+                               .split = options_.split}));
+    if (plan_->truncated() > 0) {
+      log.Warning("documents are cut because they are longer than a row",
+                  {{"count", plan_->truncated()}, {"row", options_.sequence_length}});
+    }
     corpus_ = std::make_shared<Corpus>(Corpus{.objects = std::move(resolved.objects),
                                               .plan = &*plan_,
-                                              .record_template = &*template_,
-                                              .tokenizer = tokenizer_.get()});
+                                              .form = &*form_,
+                                              .tokenizer = tokenizer_.get(),
+                                              .counted = counted,
+                                              .boundaries = options_.boundaries,
+                                              .patience = options_.patience,
+                                              .clock = options_.clock});
     MeasureNeeds();
     reader_ = NewReader(needs_.least, 0);
     return {};
   }
 
-  /// Windows of other epochs are made of other chunks, but of as many: an eighth covers the difference.
+  static Status RequireText(const ResolvedSources& resolved) {
+    for (const DataObject& object : resolved.objects) {
+      if (object.token_bytes > 0) {
+        return Fail(Code::kInvalidArgument, "{}: token ids do not tell prompts from answers; mode sft needs records",
+                    object.url);
+      }
+    }
+    return {};
+  }
+
+  /// Windows of other passes are made of other chunks, but of as many: an eighth covers the difference.
   void MeasureNeeds() {
-    std::uint64_t window = plan_->OrderOf(0).largest_window_bytes;
+    std::uint64_t window = 0;
+    for (std::uint32_t s = 0; s < plan_->streams().size(); ++s) window += plan_->OrderOf(s, 0).largest_window_bytes;
     window += window / 8 + kChunkBytes;
     needs_ = {window + CorpusReader::kDocumentCacheBytes, 2 * window + CorpusReader::kDocumentCacheBytes};
   }
 
   const DatasetOptions options_;
   const std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
-  std::optional<RecordTemplate> template_;
+  std::optional<DocumentForm> form_;
   std::vector<RecordIndex> indexes_;
   std::optional<Plan> plan_;
   std::shared_ptr<const Corpus> corpus_;
   std::string fingerprint_;
-  std::uint64_t records_ = 0, broken_ = 0, bytes_ = 0;
+  std::uint64_t broken_ = 0, bytes_ = 0;
   ReaderNeeds needs_;
   std::unique_ptr<SampleReader> reader_;
 };
 
 }  // namespace
+
+bool CountsTokens(const DatasetOptions& options) {
+  return options.mode == Mode::kPack || options.best_fit || options.split_long;
+}
 
 Result<std::shared_ptr<Dataset>> Dataset::Open(object::Connection& connection,
                                                std::shared_ptr<const tokenizer::Tokenizer> tokenizer,

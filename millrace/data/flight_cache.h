@@ -61,6 +61,13 @@ class FlightCache {
     return std::move(made->value);
   }
 
+  /// True if Get would not wait.
+  bool Ready(const Key& key) const MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    auto at = entries_.find(key);
+    return at != entries_.end() && at->second.value != nullptr;
+  }
+
   /// True if the value is here or on its way.
   bool Has(const Key& key) const MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);

@@ -22,7 +22,7 @@ constexpr std::uint64_t kMaxIndexBytes = 8 * kGiB;
 constexpr int kLoadThreads = 16;
 
 IndexIdentity IdentityOf(const DataObject& object, const IndexOptions& options) {
-  return {object.info.etag, object.info.size, options.record_template->text(),
+  return {object.info.etag, object.info.size, options.form->identity(),
           options.tokenizer ? options.tokenizer->fingerprint() : "",
           object.content ? std::string(object.content->format()) : ""};
 }
@@ -65,7 +65,9 @@ class PartBytes {
 /// Indexes the lines that start in one part of an object. One thread.
 class PartIndexer {
  public:
-  explicit PartIndexer(const IndexOptions& options) : options_(options), parser_(*options.record_template) {}
+  explicit PartIndexer(const IndexOptions& options) : options_(options), encoder_(*options.form, options.tokenizer) {
+    if (options.tokenizer) added_ = options.form->added_tokens(*options.tokenizer);
+  }
 
   /// Of a frame, as a part of its own: offsets count from its start.
   Result<RecordIndex> IndexFrame(Frame frame, const Buffer& content) {
@@ -127,20 +129,19 @@ class PartIndexer {
   Status AddLine(std::uint64_t offset, std::string_view line, RecordIndexBuilder& builder) {
     std::string_view record = line.ends_with('\n') ? line.substr(0, line.size() - 1) : line;
     if (IsBlank(record)) return {};
-    auto document = parser_.Parse(record);
-    if (!document) {
-      builder.AddBroken(offset, document.error());
+    if (auto broken = MR_TRY(encoder_.Encode(record, document_))) {
+      builder.AddBroken(offset, *broken);
       return {};
     }
-    ids_.clear();
-    if (options_.tokenizer) MR_TRY(options_.tokenizer->Encode(*document, ids_));
-    builder.Add(offset, line.size(), static_cast<std::uint32_t>(ids_.size()));
+    std::size_t tokens = options_.tokenizer ? document_.ids.size() - added_ : 0;
+    builder.Add(offset, line.size(), static_cast<std::uint32_t>(tokens));
     return {};
   }
 
   const IndexOptions& options_;
-  RecordParser parser_;
-  std::vector<TokenId> ids_;
+  DocumentEncoder encoder_;
+  std::uint32_t added_ = 0;
+  EncodedDocument document_;
 };
 
 /// One object on its way to an index. Parts arrive in any order, and how many there are is known when all were found.
@@ -338,7 +339,7 @@ class Indexing {
 
 Result<object::Location> IndexLocation(object::Connection& connection, const DataObject& object,
                                        const IndexOptions& options) {
-  std::string view = options.record_template->text();
+  std::string view = options.form->identity();
   view += '\0';
   if (options.tokenizer) view += options.tokenizer->fingerprint();
   std::string_view key = object.info.key;

@@ -7,15 +7,15 @@
 
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
+#include "millrace/data/document_encoder.h"
 #include "millrace/data/record_index.h"
-#include "millrace/data/record_template.h"
 #include "millrace/data/sources.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::data {
 
 struct IndexOptions {
-  const RecordTemplate* record_template = nullptr;  ///< must outlive the call
+  const DocumentForm* form = nullptr;               ///< must outlive the call
   const tokenizer::Tokenizer* tokenizer = nullptr;  ///< null: tokens are not counted
   std::string cache_url;                            ///< empty: beside the data
   int threads = 2;                                  ///< that tokenize; as many more wait for the store

@@ -6,12 +6,14 @@
 #include "millrace/base/sync.h"
 #include "millrace/base/task_scope.h"
 #include "millrace/base/text.h"
+#include "millrace/data/stage_trace.h"
 
 namespace millrace::data {
 namespace {
 
-constexpr int kReadAheadThreads = 4;
-constexpr std::uint64_t kPerThreadBytes = 2 * kMiB;  ///< a chunk and a document in the making
+constexpr int kReadAheadThreads = 16;
+constexpr std::uint64_t kPerThreadBytes = 2 * kMiB;       ///< a chunk and a document in the making
+constexpr std::uint64_t kPerReadAheadBytes = 512 * kKiB;  ///< a chunk on its way
 
 /// The words of two fingerprints that differ, by name.
 std::string Differences(std::string_view ours, std::string_view theirs) {
@@ -91,11 +93,14 @@ class PrefetchingLoader final : public Loader {
     if (!ready()) {
       TimePoint since = SystemClock().Now();
       bool filled = filled_.Wait(mutex_, stop, ready);
-      stats_.waited += SystemClock().Now() - since;
+      TimePoint until = SystemClock().Now();
+      stats_.waited += until - since;
       if (!filled) return Fail(Code::kCancelled, "interrupted while waiting for data");
+      auto spent = slot->trace.Within(since, until);
+      for (int s = 0; s < kStages; ++s) stats_.waited_on[s] += spent[s];
     }
-    if (!*slot) return Fail(slot->error());
-    Batch batch = *std::move(*slot);
+    if (!slot->batch) return Fail(slot->batch.error());
+    Batch batch = *std::move(slot->batch);
     slot.reset();
     ++taken_;
     ++stats_.batches;
@@ -119,6 +124,11 @@ class PrefetchingLoader final : public Loader {
   std::uint64_t batches_per_epoch() const override { return schedule_.epoch_batches(); }
 
  private:
+  struct Filled {
+    Result<Batch> batch;
+    StageTrace trace;
+  };
+
   void Fill(std::stop_token stop) {
     while (true) {
       std::uint64_t number;
@@ -128,16 +138,18 @@ class PrefetchingLoader final : public Loader {
         if (!freed_.Wait(mutex_, stop, room) || stop.stop_requested()) return;
         number = started_++;
       }
-      Result<Batch> batch = Make(number, stop);
+      Filled filled;
+      filled.batch = Make(number, filled.trace, stop);
       {
         MutexLock lock(mutex_);
-        ring_[number % ring_.size()] = std::move(batch);
+        ring_[number % ring_.size()] = std::move(filled);
       }
       filled_.NotifyOne();
     }
   }
 
-  Result<Batch> Make(std::uint64_t number, const std::stop_token& stop) {
+  Result<Batch> Make(std::uint64_t number, StageTrace& trace, const std::stop_token& stop) {
+    InStage packing(&trace, Stage::kPack);
     Schedule::Position at = schedule_.MicroBatch(number);
     std::size_t length = dataset_->options().sequence_length;
     std::size_t rows = options_.micro_batch;
@@ -146,10 +158,18 @@ class PrefetchingLoader final : public Loader {
                 .inputs = std::vector<TokenId>(rows * length),
                 .labels = std::vector<TokenId>(rows * length),
                 .first_sample = at.sample};
-    for (std::size_t row = 0; row < rows; ++row) {
-      MR_TRY(reader_->Read(at.epoch, at.sample + row, std::span(batch.inputs).subspan(row * length, length),
-                           std::span(batch.labels).subspan(row * length, length), {.stop = stop}));
+    if (dataset_->options().boundaries) batch.positions.resize(rows * length);
+    for (std::size_t r = 0; r < rows; ++r) {
+      Row row{.inputs = std::span(batch.inputs).subspan(r * length, length),
+              .labels = std::span(batch.labels).subspan(r * length, length)};
+      if (!batch.positions.empty()) row.positions = std::span(batch.positions).subspan(r * length, length);
+      MR_TRY(reader_->Read(at.epoch, at.sample + r, row, {.stop = stop}, &trace));
+      batch.lengths.push_back(row.length);
     }
+    for (std::size_t t = 0; t < batch.positions.size(); ++t) {
+      if (batch.positions[t] == 0) batch.cu_seqlens.push_back(static_cast<std::int32_t>(t));
+    }
+    if (!batch.positions.empty()) batch.cu_seqlens.push_back(static_cast<std::int32_t>(batch.positions.size()));
     batch.loss_tokens = batch.labels.size() - std::ranges::count(batch.labels, kIgnoreLabel);
     return batch;
   }
@@ -162,7 +182,7 @@ class PrefetchingLoader final : public Loader {
 
   mutable Mutex mutex_;
   CondVar filled_, freed_;
-  std::vector<std::optional<Result<Batch>>> ring_ MR_GUARDED_BY(mutex_);
+  std::vector<std::optional<Filled>> ring_ MR_GUARDED_BY(mutex_);
   std::uint64_t started_ MR_GUARDED_BY(mutex_) = 0;  ///< micro-batches that a thread has begun
   std::uint64_t taken_ MR_GUARDED_BY(mutex_) = 0;    ///< micro-batches that Next has returned
   Stats stats_ MR_GUARDED_BY(mutex_);
@@ -209,6 +229,11 @@ Status CheckState(const Dataset& dataset, const State& state) {
 
 }  // namespace
 
+std::string_view StageName(Stage stage) {
+  constexpr std::string_view kNames[] = {"network", "parse", "tokenize", "pack"};
+  return kNames[static_cast<std::size_t>(stage)];
+}
+
 Json State::ToJson() const { return {{"epoch", epoch}, {"samples", samples}, {"fingerprint", fingerprint}}; }
 
 Result<State> State::FromJson(const Json& json) {
@@ -221,9 +246,10 @@ Result<std::unique_ptr<Loader>> Loader::Start(std::shared_ptr<Dataset> dataset, 
                                               State state, Logger log) {
   MR_TRY(CheckOptions(*dataset, options));
   MR_TRY(CheckState(*dataset, state));
-  std::uint64_t row_bytes = 2 * sizeof(TokenId) * static_cast<std::uint64_t>(dataset->options().sequence_length);
+  std::uint64_t row_bytes = (dataset->options().boundaries ? 4 : 2) * sizeof(TokenId) *
+                            static_cast<std::uint64_t>(dataset->options().sequence_length);
   std::uint64_t fixed = row_bytes * options.micro_batch * (options.prefetch_batches + 1) +
-                        kPerThreadBytes * (options.threads + kReadAheadThreads);
+                        kPerThreadBytes * options.threads + kPerReadAheadBytes * kReadAheadThreads;
   Dataset::ReaderNeeds needs = dataset->reader_needs();
   for (std::uint64_t cache : {needs.best, (needs.best + needs.least) / 2, needs.least}) {
     auto memory = budget.TryAcquire(cache + fixed, MemoryBudget::Priority::kForeground);

@@ -140,10 +140,10 @@ TEST_F(MegatronTest, SamplesAreTheIdsAsTheyAre) {
 
 TEST_F(MegatronTest, TextAndIdsMixInOneEpoch) {
   PutText(*store_, "text/a.jsonl", testing::ToJsonl({"abc", "defgh"}));
-  Put("ids/t", Write({{10, 11, 2}, {12, 2}}, 4));
+  Put("ids/t", Write({{10, 11, 2}, {12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 2}}, 4));
   auto dataset = OpenDataset({"s3://corpus/text/", "s3://corpus/ids/"}).value();
   // Text: two documents with BOS and EOS; ids: as they are.
-  EXPECT_EQ(dataset->samples_per_epoch(), (3 + 5 + 2 * 2 + 5 - 1) / 8u);
+  EXPECT_EQ(dataset->samples_per_epoch(), (3 + 5 + 2 * 2 - 1) / 8u + (16 - 1) / 8u);
 }
 
 TEST_F(MegatronTest, SaysWhatIsWrong) {

@@ -4,12 +4,14 @@
 #include <cassert>
 #include <cmath>
 
+#include "millrace/data/packing.h"
+
 namespace millrace::data {
 namespace {
 
 /// Keys of independent permutations. Part of the order of every run: never changes.
-enum class Purpose : std::uint64_t { kPieces = 1, kRecords = 2, kSubset = 3 };
-std::uint64_t KeyOf(std::uint64_t seed, Purpose purpose, std::uint64_t a, std::uint64_t b) {
+enum class Purpose : std::uint64_t { kStream = 1, kPieces = 2, kItems = 3, kSplit = 4 };
+std::uint64_t KeyOf(std::uint64_t seed, Purpose purpose, std::uint64_t a, std::uint64_t b = 0) {
   std::uint64_t key = Mix64(seed);
   for (std::uint64_t word : {static_cast<std::uint64_t>(purpose), a, b}) key = Mix64(key + word);
   return key;
@@ -17,16 +19,15 @@ std::uint64_t KeyOf(std::uint64_t seed, Purpose purpose, std::uint64_t a, std::u
 
 }  // namespace
 
-std::size_t EpochOrder::Find(std::uint64_t unit) const {
-  auto after = std::upper_bound(windows.begin(), windows.end(), unit,
-                                [](std::uint64_t u, const Window& window) { return u < window.first_unit; });
+std::size_t PassOrder::Find(std::uint64_t unit) const {
+  auto after = std::ranges::upper_bound(windows, unit, {}, &Window::first_unit);
   return static_cast<std::size_t>(after - windows.begin()) - 1;
 }
 
-WindowOrder::Place WindowOrder::Document(std::uint32_t k) const {
+WindowOrder::Item WindowOrder::At(std::uint32_t k) const {
   auto at = static_cast<std::uint32_t>(order(k));
   auto piece = static_cast<std::size_t>(std::upper_bound(starts.begin(), starts.end(), at) - starts.begin()) - 1;
-  return {pieces[piece].chunk, at - starts[piece]};
+  return {pieces[piece], at - starts[piece]};
 }
 
 WindowOrder::Hit WindowOrder::Find(std::uint32_t unit) const {
@@ -35,22 +36,43 @@ WindowOrder::Hit WindowOrder::Find(std::uint32_t unit) const {
   return {k, k == 0 ? 0 : ends[k - 1]};
 }
 
+std::vector<std::uint32_t> WindowOrder::FirstUse(std::uint32_t from) const {
+  std::vector<std::uint32_t> used;
+  std::vector<bool> seen(pieces.size());
+  for (std::uint32_t k = from; k < items() && used.size() < pieces.size(); ++k) {
+    auto at = static_cast<std::uint32_t>(order(k));
+    auto piece = static_cast<std::size_t>(std::upper_bound(starts.begin(), starts.end(), at) - starts.begin()) - 1;
+    if (seen[piece]) continue;
+    seen[piece] = true;
+    used.push_back(static_cast<std::uint32_t>(piece));
+  }
+  return used;
+}
+
 Result<Plan> Plan::Make(std::span<const RecordIndex> indexes, std::span<const std::vector<std::uint32_t>> by_source,
                         std::span<const Source> sources, PlanOptions options) {
   Plan plan(indexes, options);
   for (std::uint32_t i = 0; i < indexes.size(); ++i) plan.MakeChunks(i);
   plan.object_chunks_.push_back(static_cast<std::uint32_t>(plan.chunks_.size()));
-  for (std::size_t s = 0; s < sources.size(); ++s) plan.AddSource(sources[s], s, by_source[s]);
-  for (const Piece& piece : plan.pieces_) {
-    plan.units_ += piece.units;
-    plan.records_ += piece.records;
+  plan.records_ = plan.documents_;
+  std::vector<std::uint64_t> counts;
+  for (std::size_t s = 0; s < sources.size(); ++s) {
+    Stream stream = plan.MakeStream(s, by_source[s]);
+    if (stream.samples == 0) {
+      return Fail(Code::kInvalidArgument, "{} holds less than one sample{}: {} usable records, {} {}", sources[s].url,
+                  options.split.held_out > 0 ? " of this part of the split" : "", stream.records, stream.units,
+                  options.joins() ? "tokens" : "samples");
+    }
+    double wanted = std::floor(sources[s].weight * static_cast<double>(stream.samples) + 0.5);
+    if (wanted < 1) {
+      return Fail(Code::kInvalidArgument, "{}: a weight of {} leaves nothing of its {} samples; give it a larger one",
+                  sources[s].url, sources[s].weight, stream.samples);
+    }
+    counts.push_back(static_cast<std::uint64_t>(wanted));
+    plan.streams_.push_back(std::move(stream));
   }
-  bool pack = options.mode == Mode::kPack;
-  plan.samples_ = !pack ? plan.units_ : plan.units_ == 0 ? 0 : (plan.units_ - 1) / options.sequence_length;
-  if (plan.samples_ == 0) {
-    return Fail(Code::kInvalidArgument, "the data hold less than one sample: {} usable records, {} {}", plan.records_,
-                plan.units_, pack ? "tokens" : "records");
-  }
+  plan.blend_ = Blend(std::move(counts));
+  plan.ShareWindow(sources);
   return plan;
 }
 
@@ -72,7 +94,7 @@ void Plan::MakeChunks(std::uint32_t object) {
       bool fits =
           framed ? record.offset < frame_end
                  : record.offset == open.offset + open.bytes && open.bytes + std::uint64_t{record.bytes} <= kChunkBytes;
-      if (open.records == 0 || !fits) {
+      if (open.span == 0 || !fits) {
         close();
         if (framed) {
           const IndexedFrame& frame = index.FrameAt(record.offset);
@@ -84,9 +106,10 @@ void Plan::MakeChunks(std::uint32_t object) {
                 .offset = record.offset,
                 .first_document = documents_};
       }
+      ++open.span;
+      open.bytes = static_cast<std::uint32_t>(record.offset + record.bytes - open.offset);
       ++open.records;
       ++documents_;
-      open.bytes = static_cast<std::uint32_t>(record.offset + record.bytes - open.offset);
       open.tokens += record.tokens;
     }
   }
@@ -96,104 +119,183 @@ void Plan::MakeChunks(std::uint32_t object) {
 std::vector<RecordExtent> Plan::Extents(std::uint32_t number) const {
   const Chunk& chunk = chunks_[number];
   std::vector<RecordExtent> extents;
-  extents.reserve(chunk.skip + chunk.records + 256);
-  for (std::size_t b = chunk.block; extents.size() < std::size_t{chunk.skip} + chunk.records; ++b) {
+  extents.reserve(chunk.skip + chunk.span + 256);
+  for (std::size_t b = chunk.block; extents.size() < std::size_t{chunk.skip} + chunk.span; ++b) {
     indexes_[chunk.object].Decode(b, extents);
   }
   extents.erase(extents.begin(), extents.begin() + chunk.skip);
-  extents.resize(chunk.records);
+  extents.resize(chunk.span);
   return extents;
 }
 
-Piece Plan::PieceOf(std::uint32_t number, std::uint32_t records) const {
-  const Chunk& chunk = chunks_[number];
-  if (options_.mode == Mode::kPad) return {number, records, records};
-  std::uint64_t tokens = chunk.tokens;
-  if (records < chunk.records) {
-    tokens = 0;
-    std::vector<RecordExtent> extents = Extents(number);
-    for (std::uint32_t i = 0; i < records; ++i) tokens += extents[i].tokens;
-  }
-  return {number, records, tokens + std::uint64_t{records} * AddedTokens(chunk)};
+std::uint32_t Plan::UnitsOf(std::uint32_t tokens) const {
+  if (options_.joins()) return tokens;
+  if (!options_.split_long) return 1;
+  // Samples overlap by one token: the last label of one is the first input of the next.
+  return tokens < 2 ? 1 : static_cast<std::uint32_t>((tokens - 2) / options_.sequence_length + 1);
 }
 
-void Plan::AddSource(const Source& source, std::size_t number, std::span<const std::uint32_t> objects) {
-  std::vector<std::uint32_t> members;
-  std::uint64_t records = 0;
+Stream Plan::MakeStream(std::size_t number, std::span<const std::uint32_t> objects) {
+  Stream stream{.key = KeyOf(options_.seed, Purpose::kStream, number)};
   for (std::uint32_t object : objects) {
-    for (std::uint32_t c = object_chunks_[object]; c < object_chunks_[object + 1]; ++c) members.push_back(c);
-    records += indexes_[object].records();
+    for (std::uint32_t c = object_chunks_[object]; c < object_chunks_[object + 1]; ++c) stream.chunks.push_back(c);
   }
-  const double whole = std::floor(source.weight);
-  for (auto passes = static_cast<std::uint64_t>(whole); passes > 0; --passes) {
-    for (std::uint32_t c : members) pieces_.push_back(PieceOf(c, chunks_[c].records));
-  }
-  auto wanted = static_cast<std::uint64_t>(std::floor((source.weight - whole) * static_cast<double>(records) + 0.5));
-  Permutation subset(members.size(), KeyOf(options_.seed, Purpose::kSubset, number, 0));
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> chosen;
-  for (std::uint64_t i = 0; wanted > 0; ++i) {
-    std::uint32_t c = members[subset(i)];
-    auto take = static_cast<std::uint32_t>(std::min<std::uint64_t>(wanted, chunks_[c].records));
-    chosen.emplace_back(c, take);
-    wanted -= take;
-  }
-  std::ranges::sort(chosen);  // unshuffled data keeps the order of its source
-  for (auto [c, take] : chosen) pieces_.push_back(PieceOf(c, take));
+  MakePieces(stream);
+  for (const Piece& piece : stream.pieces) stream.units += piece.units;
+  for (std::uint32_t c : stream.chunks) stream.records += chunks_[c].records;
+  stream.samples = !options_.joins()   ? stream.units
+                   : stream.units == 0 ? 0
+                                       : (stream.units - 1) / options_.sequence_length;
+  return stream;
 }
 
-Permutation Plan::PieceOrder(std::uint64_t epoch) const {
-  return {pieces_.size(), KeyOf(options_.seed, Purpose::kPieces, epoch, 0)};
+void Plan::MakePieces(Stream& stream) {
+  if (!options_.best_fit) {
+    for (std::uint32_t i = 0; i < stream.chunks.size(); ++i) {
+      const Chunk& chunk = chunks_[stream.chunks[i]];
+      std::uint64_t units = chunk.records;
+      if (options_.joins()) {
+        units = TokensOf(chunk);
+      } else if (options_.split_long) {
+        units = 0;
+        for (const RecordExtent& record : Extents(stream.chunks[i])) units += UnitsOf(TokensOf(chunk, record));
+      }
+      stream.pieces.push_back({i, 1, chunk.records, units});
+    }
+    return;
+  }
+  for (std::uint32_t i = 0; i < stream.chunks.size();) {
+    Piece piece{.first = i};
+    std::uint64_t tokens = 0, bytes = 0;
+    while (i < stream.chunks.size() && tokens < kGroupRows * options_.sequence_length && bytes < kGroupBytes) {
+      const Chunk& chunk = chunks_[stream.chunks[i++]];
+      tokens += TokensOf(chunk);
+      bytes += chunk.bytes;
+      ++piece.chunks;
+      for (const RecordExtent& record : Extents(stream.chunks[i - 1])) {
+        truncated_ += TokensOf(chunk, record) > options_.sequence_length + 1;
+      }
+    }
+    piece.items = static_cast<std::uint32_t>(FitRows(stream, piece).size());
+    piece.units = piece.items;
+    stream.pieces.push_back(piece);
+  }
 }
 
-EpochOrder Plan::OrderOf(std::uint64_t epoch) const {
-  EpochOrder order{.epoch = epoch};
-  Permutation pieces = PieceOrder(epoch);
+std::vector<FittedRow> Plan::FitRows(std::uint32_t stream, std::uint32_t piece) const {
+  return FitRows(streams_[stream], streams_[stream].pieces[piece]);
+}
+
+std::vector<FittedRow> Plan::FitRows(const Stream& stream, const Piece& piece) const {
+  // The last token of a row need only be a label.
+  const auto capacity = static_cast<std::uint32_t>(options_.sequence_length + 1);
+  std::vector<Place> places;
+  std::vector<std::uint32_t> lengths;
+  for (std::uint32_t i = piece.first; i < piece.first + piece.chunks; ++i) {
+    std::vector<RecordExtent> extents = Extents(stream.chunks[i]);
+    for (std::uint32_t r = 0; r < extents.size(); ++r) {
+      places.push_back({stream.chunks[i], r});
+      lengths.push_back(std::min(capacity, TokensOf(chunks_[stream.chunks[i]], extents[r])));
+    }
+  }
+  std::vector<FittedRow> rows;
+  for (const auto& bin : BestFitDecreasing(lengths, capacity)) {
+    FittedRow& row = rows.emplace_back();
+    for (std::uint32_t item : bin) row.push_back(places[item]);
+  }
+  return rows;
+}
+
+/// In proportion to what an epoch reads of each source, so that all windows together are no larger than one would be.
+void Plan::ShareWindow(std::span<const Source> sources) {
+  std::vector<double> bytes, records;
+  double all_bytes = 0, all_records = 0;
+  for (std::size_t s = 0; s < streams_.size(); ++s) {
+    double sum = 0;
+    for (std::uint32_t c : streams_[s].chunks) sum += chunks_[c].bytes;
+    bytes.push_back(sources[s].weight * sum);
+    records.push_back(sources[s].weight * static_cast<double>(streams_[s].records));
+    all_bytes += bytes.back();
+    all_records += records.back();
+  }
+  auto limit = static_cast<double>(options_.shuffled() ? kWindowBytes : kPlainWindowBytes);
+  for (std::size_t s = 0; s < streams_.size(); ++s) {
+    streams_[s].window_bytes = static_cast<std::uint64_t>(std::ceil(limit * (bytes[s] / all_bytes)));
+    streams_[s].window_records =
+        static_cast<std::uint64_t>(std::ceil(static_cast<double>(options_.window) * (records[s] / all_records)));
+  }
+}
+
+Plan::Location Plan::Locate(std::uint64_t epoch, std::uint64_t index) const {
+  Blend::Pick pick = blend_.At(index);
+  auto position = static_cast<unsigned __int128>(epoch) * blend_.counts()[pick.source] + pick.number;
+  std::uint64_t samples = streams_[pick.source].samples;
+  return {pick.source, static_cast<std::uint64_t>(position / samples), static_cast<std::uint64_t>(position % samples)};
+}
+
+double Plan::TimeOf(std::uint32_t stream, std::uint64_t pass, std::uint64_t unit) const {
+  std::uint64_t sample = options_.joins() ? unit / options_.sequence_length : unit;
+  auto samples = static_cast<double>(streams_[stream].samples);
+  return (static_cast<double>(pass) * samples + static_cast<double>(sample)) /
+         static_cast<double>(blend_.counts()[stream]);
+}
+
+Permutation Plan::PieceOrder(const Stream& stream, std::uint64_t pass) const {
+  if (!options_.shuffled()) return Permutation::Identity(stream.pieces.size());
+  return {stream.pieces.size(), KeyOf(stream.key, Purpose::kPieces, pass)};
+}
+
+PassOrder Plan::OrderOf(std::uint32_t number, std::uint64_t pass) const {
+  const Stream& stream = streams_[number];
+  PassOrder order{.pass = pass};
+  Permutation pieces = PieceOrder(stream, pass);
   std::uint64_t unit = 0, records = 0, bytes = 0;
-  std::uint64_t limit = shuffled() ? kWindowBytes : kPlainWindowBytes;
-  for (std::uint64_t i = 0; i < pieces_.size(); ++i) {
-    const Piece& piece = pieces_[shuffled() ? pieces(i) : i];
-    std::uint64_t size = chunks_[piece.chunk].bytes;
-    bool full = (shuffled() && records >= options_.window) || bytes + size > limit;
+  for (std::uint64_t i = 0; i < stream.pieces.size(); ++i) {
+    const Piece& piece = stream.pieces[pieces(i)];
+    std::uint64_t size = 0, held = 0;
+    for (std::uint32_t c = piece.first; c < piece.first + piece.chunks; ++c) {
+      size += chunks_[stream.chunks[c]].bytes;
+      held += chunks_[stream.chunks[c]].records;
+    }
+    bool full = (options_.shuffled() && records >= stream.window_records) || bytes + size > stream.window_bytes;
     if (i == 0 || full) {
       order.windows.push_back({i, unit});
       records = bytes = 0;
     }
-    records += piece.records;
+    records += held;
     bytes += size;
     unit += piece.units;
     order.largest_window_bytes = std::max(order.largest_window_bytes, bytes);
   }
-  order.windows.push_back({pieces_.size(), unit});
+  order.windows.push_back({stream.pieces.size(), unit});
   return order;
 }
 
-std::vector<std::uint32_t> Plan::ChunksOf(const EpochOrder& epoch, std::size_t window) const {
-  Permutation pieces = PieceOrder(epoch.epoch);
-  std::vector<std::uint32_t> chunks;
-  for (std::uint64_t i = epoch.windows[window].first_piece; i < epoch.windows[window + 1].first_piece; ++i) {
-    chunks.push_back(pieces_[shuffled() ? pieces(i) : i].chunk);
+std::vector<std::uint32_t> Plan::PiecesOf(std::uint32_t number, const PassOrder& pass, std::size_t window) const {
+  Permutation order = PieceOrder(streams_[number], pass.pass);
+  std::vector<std::uint32_t> pieces;
+  for (std::uint64_t i = pass.windows[window].first_piece; i < pass.windows[window + 1].first_piece; ++i) {
+    pieces.push_back(static_cast<std::uint32_t>(order(i)));
   }
-  return chunks;
+  return pieces;
 }
 
-WindowOrder Plan::OrderOf(const EpochOrder& epoch, std::size_t window) const {
-  Permutation pieces = PieceOrder(epoch.epoch);
-  WindowOrder order{.first_unit = epoch.windows[window].first_unit};
+WindowOrder Plan::OrderOf(std::uint32_t number, const PassOrder& pass, std::size_t window) const {
+  const Stream& stream = streams_[number];
+  WindowOrder order{.first_unit = pass.windows[window].first_unit, .pieces = PiecesOf(number, pass, window)};
   order.starts.push_back(0);
-  for (std::uint64_t i = epoch.windows[window].first_piece; i < epoch.windows[window + 1].first_piece; ++i) {
-    order.pieces.push_back(pieces_[shuffled() ? pieces(i) : i]);
-    order.starts.push_back(order.starts.back() + order.pieces.back().records);
-  }
-  std::uint64_t key = KeyOf(options_.seed, Purpose::kRecords, epoch.epoch, window);
-  order.order = shuffled() ? Permutation(order.documents(), key) : Permutation::Identity(order.documents());
-  if (options_.mode == Mode::kPad) return order;
+  for (std::uint32_t piece : order.pieces) order.starts.push_back(order.starts.back() + stream.pieces[piece].items);
+  order.order = options_.shuffled() ? Permutation(order.items(), KeyOf(stream.key, Purpose::kItems, pass.pass, window))
+                                    : Permutation::Identity(order.items());
+  if (!options_.joins() && !options_.split_long) return order;
 
   std::vector<std::uint32_t> units;
-  units.reserve(order.documents());
-  for (const Piece& piece : order.pieces) {
-    std::vector<RecordExtent> extents = Extents(piece.chunk);
-    std::uint32_t added = AddedTokens(chunks_[piece.chunk]);
-    for (std::uint32_t i = 0; i < piece.records; ++i) units.push_back(extents[i].tokens + added);
+  units.reserve(order.items());
+  for (std::uint32_t piece : order.pieces) {
+    std::uint32_t number_of_chunk = stream.chunks[stream.pieces[piece].first];
+    for (const RecordExtent& record : Extents(number_of_chunk)) {
+      units.push_back(UnitsOf(TokensOf(chunks_[number_of_chunk], record)));
+    }
   }
   order.ends.reserve(units.size());
   std::uint32_t end = 0;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -77,27 +78,43 @@ std::vector<std::uint32_t> RandomTokens(std::size_t count, std::uint64_t seed) {
   return tokens;
 }
 
-/// The documents of an epoch in order, as (object, record), from the plan's windows.
-std::vector<std::pair<std::uint32_t, std::uint64_t>> Documents(const Plan& plan, std::uint64_t epoch_number) {
-  EpochOrder epoch = plan.OrderOf(epoch_number);
-  std::vector<std::pair<std::uint32_t, std::uint64_t>> documents;
-  for (std::size_t w = 0; w + 1 < epoch.windows.size(); ++w) {
-    WindowOrder window = plan.OrderOf(epoch, w);
-    for (std::uint32_t k = 0; k < window.documents(); ++k) {
-      auto place = window.Document(k);
-      documents.emplace_back(place.chunk, place.record);
+/// The documents of a pass in order.
+std::vector<Place> Documents(const Plan& plan, std::uint32_t stream, std::uint64_t pass_number) {
+  PassOrder pass = plan.OrderOf(stream, pass_number);
+  std::vector<Place> documents;
+  std::map<std::uint32_t, std::vector<FittedRow>> fitted;
+  for (std::size_t w = 0; w + 1 < pass.windows.size(); ++w) {
+    WindowOrder window = plan.OrderOf(stream, pass, w);
+    for (std::uint32_t k = 0; k < window.items(); ++k) {
+      WindowOrder::Item item = window.At(k);
+      if (!plan.options().best_fit) {
+        documents.push_back(plan.DocumentOf(stream, item));
+      } else {
+        auto [rows, fresh] = fitted.try_emplace(item.piece);
+        if (fresh) rows->second = plan.FitRows(stream, item.piece);
+        for (Place place : rows->second[item.number]) documents.push_back(place);
+      }
     }
   }
   return documents;
 }
 
+std::vector<std::pair<std::uint32_t, std::uint32_t>> Sorted(const std::vector<Place>& places) {
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> sorted;
+  for (Place place : places) sorted.emplace_back(place.chunk, place.record);
+  std::ranges::sort(sorted);
+  return sorted;
+}
+
 struct PlanCase {
   Mode mode;
   std::uint64_t window;
+  bool best_fit = false, split_long = false;
 };
 
 class PlanOrder : public ::testing::TestWithParam<PlanCase> {
  protected:
+  static constexpr std::uint64_t kLength = 512;
   void SetUp() override {
     for (std::size_t i = 0; i < 3; ++i) indexes_.push_back(MakeIndex(RandomTokens(700 + 300 * i, i), 5000));
     sources_ = {{"a", 1.0}, {"b", 2.0}, {"c", 0.3}};
@@ -106,111 +123,230 @@ class PlanOrder : public ::testing::TestWithParam<PlanCase> {
   Plan Make(std::uint64_t seed = 1) {
     return Plan::Make(indexes_, by_source_, sources_,
                       {.mode = GetParam().mode,
-                       .sequence_length = 512,
+                       .sequence_length = kLength,
                        .seed = seed,
                        .window = GetParam().window,
-                       .added_tokens = 2})
+                       .added_tokens = 2,
+                       .best_fit = GetParam().best_fit,
+                       .split_long = GetParam().split_long})
         .value();
+  }
+  /// Of a document, as the definition has them.
+  static std::uint64_t Units(const Plan& plan, Place place) {
+    std::uint64_t tokens = plan.Extents(place.chunk)[place.record].tokens + 2;
+    if (GetParam().mode == Mode::kPack) return tokens;
+    return GetParam().split_long ? std::max<std::uint64_t>(1, (tokens - 1 + kLength - 1) / kLength) : 1;
   }
   std::vector<RecordIndex> indexes_;
   std::vector<Source> sources_;
   std::vector<std::vector<std::uint32_t>> by_source_;
 };
 
-TEST_P(PlanOrder, EveryDocumentAsOftenAsItsWeightSaysAndTheSameSetEachEpoch) {
+TEST_P(PlanOrder, EveryPassHasEveryDocumentOnceInAnotherOrder) {
   Plan plan = Make();
-  std::map<std::pair<std::uint32_t, std::uint64_t>, int> first;
-  std::map<std::uint32_t, std::uint64_t> per_object;
-  for (const auto& document : Documents(plan, 0)) {
-    ++first[document];
-    ++per_object[plan.chunks()[document.first].object];
+  for (std::uint32_t s = 0; s < 3; ++s) {
+    auto first = Documents(plan, s, 0), second = Documents(plan, s, 1);
+    ASSERT_EQ(first.size(), 700u + 300 * s);
+    auto sorted = Sorted(first);
+    EXPECT_TRUE(std::ranges::adjacent_find(sorted) == sorted.end());
+    EXPECT_EQ(sorted, Sorted(second));
+    for (Place place : first) ASSERT_EQ(plan.chunks()[place.chunk].object, s);
+    if (GetParam().window > 1) {
+      EXPECT_NE(first, second);
+      EXPECT_NE(first, Documents(Make(2), s, 0));
+    } else {
+      EXPECT_EQ(first, second);
+    }
+    EXPECT_EQ(Documents(plan, s, 5), Documents(Make(), s, 5));
   }
-  EXPECT_EQ(per_object[0], 700u);
-  EXPECT_EQ(per_object[1], 2000u);
-  EXPECT_EQ(per_object[2], 390u);
-  EXPECT_EQ(plan.records(), 3090u);
-  for (const auto& [document, times] : first) {
-    EXPECT_EQ(times, plan.chunks()[document.first].object == 1 ? 2 : 1);
+  EXPECT_EQ(plan.records(), 700u + 1000 + 1300);
+}
+
+TEST_P(PlanOrder, EpochsGoThroughTheSourcesWithoutGapsAndByWeight) {
+  Plan plan = Make();
+  std::vector<std::uint64_t> next(3);
+  for (std::uint64_t epoch = 0; epoch < 5; ++epoch) {
+    for (std::uint64_t i = 0; i < plan.samples(); ++i) {
+      auto at = plan.Locate(epoch, i);
+      std::uint64_t samples = plan.streams()[at.stream].samples;
+      ASSERT_EQ(at.pass * samples + at.sample, next[at.stream]++) << "each source's samples follow each other";
+      ASSERT_LT(at.sample, samples);
+    }
+    for (std::uint32_t s = 0; s < 3; ++s) {
+      auto per_epoch =
+          static_cast<std::uint64_t>(sources_[s].weight * static_cast<double>(plan.streams()[s].samples) + 0.5);
+      ASSERT_EQ(next[s], (epoch + 1) * per_epoch);
+    }
   }
-  std::map<std::pair<std::uint32_t, std::uint64_t>, int> second;
-  for (const auto& document : Documents(plan, 1)) ++second[document];
-  EXPECT_EQ(first, second);
-  if (GetParam().window > 1) {
-    EXPECT_NE(Documents(plan, 0), Documents(plan, 1));
-    EXPECT_NE(Documents(plan, 0), Documents(Make(2), 0));
-  }
-  EXPECT_EQ(Documents(plan, 5), Documents(Make(), 5));
 }
 
 TEST_P(PlanOrder, LengthIsExact) {
   Plan plan = Make();
-  std::uint64_t units = 0;
-  for (const auto& [chunk, record] : Documents(plan, 3)) {
-    units += GetParam().mode == Mode::kPad ? 1 : plan.Extents(chunk)[record].tokens + 2;
+  for (std::uint32_t s = 0; s < 3; ++s) {
+    std::uint64_t units = 0;
+    for (Place place : Documents(plan, s, 3)) units += Units(plan, place);
+    const Stream& stream = plan.streams()[s];
+    if (!GetParam().best_fit) {
+      EXPECT_EQ(stream.units, units);
+    }
+    EXPECT_EQ(stream.samples, GetParam().mode == Mode::kPack ? (units - 1) / kLength : stream.units);
   }
-  EXPECT_EQ(plan.units(), units);
-  EXPECT_EQ(plan.samples(), GetParam().mode == Mode::kPad ? units : (units - 1) / 512);
 }
 
 TEST_P(PlanOrder, FindsEveryUnit) {
+  if (GetParam().best_fit) GTEST_SKIP() << "a row is one unit";
   Plan plan = Make();
-  EpochOrder epoch = plan.OrderOf(2);
+  PassOrder pass = plan.OrderOf(1, 2);
   std::uint64_t unit = 0;
-  for (std::size_t w = 0; w + 1 < epoch.windows.size(); ++w) {
-    WindowOrder window = plan.OrderOf(epoch, w);
+  for (std::size_t w = 0; w + 1 < pass.windows.size(); ++w) {
+    WindowOrder window = plan.OrderOf(1, pass, w);
     ASSERT_EQ(window.first_unit, unit);
-    for (std::uint32_t k = 0; k < window.documents(); ++k) {
-      auto place = window.Document(k);
-      std::uint32_t length = GetParam().mode == Mode::kPad ? 1 : plan.Extents(place.chunk)[place.record].tokens + 2;
+    for (std::uint32_t k = 0; k < window.items(); ++k) {
+      std::uint64_t length = Units(plan, plan.DocumentOf(1, window.At(k)));
       for (std::uint64_t probe : {unit, unit + length - 1}) {
-        ASSERT_EQ(epoch.Find(probe), w);
+        ASSERT_EQ(pass.Find(probe), w);
         auto hit = window.Find(static_cast<std::uint32_t>(probe - window.first_unit));
-        ASSERT_EQ(hit.document, k);
+        ASSERT_EQ(hit.item, k);
         ASSERT_EQ(window.first_unit + hit.start, unit);
       }
       unit += length;
     }
   }
-  EXPECT_EQ(unit, plan.units());
+  EXPECT_EQ(unit, plan.streams()[1].units);
 }
 
-TEST_P(PlanOrder, WindowsAreBoundedAndReadTheirChunksOnly) {
+TEST_P(PlanOrder, WindowsAreBoundedAndTheirPiecesComeInTheOrderOfUse) {
   Plan plan = Make();
-  EpochOrder epoch = plan.OrderOf(0);
-  for (std::size_t w = 0; w + 1 < epoch.windows.size(); ++w) {
-    WindowOrder window = plan.OrderOf(epoch, w);
-    std::uint64_t bytes = 0;
-    std::vector<std::uint32_t> chunks;
-    for (const Piece& piece : window.pieces) {
-      chunks.push_back(piece.chunk);
-      bytes += plan.chunks()[piece.chunk].bytes;
-    }
-    EXPECT_EQ(plan.ChunksOf(epoch, w), chunks);
-    EXPECT_LE(bytes, kWindowBytes);
-    EXPECT_LE(bytes, epoch.largest_window_bytes);
-    if (GetParam().window > 1) {
-      EXPECT_LT(window.documents(), GetParam().window + kChunkBytes / 5000 + 1);
+  std::uint64_t all = 0;
+  for (std::uint32_t s = 0; s < 3; ++s) {
+    PassOrder pass = plan.OrderOf(s, 0);
+    all += plan.streams()[s].window_bytes;
+    for (std::size_t w = 0; w + 1 < pass.windows.size(); ++w) {
+      WindowOrder window = plan.OrderOf(s, pass, w);
+      EXPECT_EQ(plan.PiecesOf(s, pass, w), window.pieces);
+      std::uint64_t bytes = 0, records = 0;
+      for (std::uint32_t piece : window.pieces) {
+        const Piece& one = plan.streams()[s].pieces[piece];
+        for (std::uint32_t c = one.first; c < one.first + one.chunks; ++c) {
+          bytes += plan.chunks()[plan.streams()[s].chunks[c]].bytes;
+          records += plan.chunks()[plan.streams()[s].chunks[c]].records;
+        }
+      }
+      EXPECT_LE(bytes, std::max(plan.streams()[s].window_bytes, kGroupBytes + kChunkBytes));
+      EXPECT_LE(bytes, pass.largest_window_bytes);
+      if (GetParam().window > 1 && !GetParam().best_fit) {
+        EXPECT_LT(records, plan.streams()[s].window_records + kChunkBytes / 5000 + 1);
+      }
+      auto use = window.FirstUse(0);
+      EXPECT_EQ(use.size(), window.pieces.size());
+      EXPECT_EQ(window.pieces[use[0]], window.At(0).piece);
     }
   }
+  EXPECT_LE(all, kWindowBytes + 3);
+}
+
+TEST_P(PlanOrder, RowsHoldWholeDocumentsAndLittlePadding) {
+  if (!GetParam().best_fit) GTEST_SKIP() << "documents are not fitted";
+  Plan plan = Make();
+  std::uint64_t tokens = 0, rows = 0, long_ones = 0;
+  for (std::uint32_t s = 0; s < 3; ++s) {
+    for (std::uint32_t p = 0; p < plan.streams()[s].pieces.size(); ++p) {
+      auto fitted = plan.FitRows(s, p);
+      ASSERT_EQ(fitted.size(), plan.streams()[s].pieces[p].items);
+      for (const FittedRow& row : fitted) {
+        std::uint64_t sum = 0;
+        for (Place place : row) {
+          std::uint64_t length = plan.Extents(place.chunk)[place.record].tokens + 2;
+          long_ones += length > kLength + 1;
+          sum += std::min(length, kLength + 1);
+        }
+        ASSERT_LE(sum, kLength + 1);
+        tokens += sum;
+      }
+      rows += fitted.size();
+    }
+  }
+  EXPECT_EQ(plan.truncated(), long_ones);
+  EXPECT_GT(static_cast<double>(tokens) / static_cast<double>(rows * (kLength + 1)), 0.97);
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, PlanOrder,
                          ::testing::Values(PlanCase{Mode::kPack, 262'144}, PlanCase{Mode::kPack, 300},
-                                           PlanCase{Mode::kPack, 0}, PlanCase{Mode::kPad, 300},
-                                           PlanCase{Mode::kPad, 1}));
+                                           PlanCase{Mode::kPack, 0}, PlanCase{Mode::kPad, 300}, PlanCase{Mode::kPad, 1},
+                                           PlanCase{Mode::kPad, 300, false, true}, PlanCase{Mode::kPad, 300, true},
+                                           PlanCase{Mode::kSft, 262'144, true}, PlanCase{Mode::kSft, 0, true},
+                                           PlanCase{Mode::kSft, 300}));
 
-TEST(Plan, UnshuffledKeepsTheOrderOfTheSources) {
+TEST(Plan, UnshuffledKeepsEachSourcesOrder) {
   std::vector<RecordIndex> indexes;
   indexes.push_back(MakeIndex(RandomTokens(500, 1), 5000));
   indexes.push_back(MakeIndex(RandomTokens(500, 2), 5000));
-  std::vector<std::vector<std::uint32_t>> by_source = {{1}, {0}};
-  std::vector<Source> sources = {{"b", 1.0}, {"a", 0.5}};
+  std::vector<std::vector<std::uint32_t>> by_source = {{1, 0}};
+  std::vector<Source> sources = {{"b", 1.0}};
   Plan plan = Plan::Make(indexes, by_source, sources, {.sequence_length = 64, .window = 1, .added_tokens = 1}).value();
-  auto documents = Documents(plan, 4);
-  ASSERT_EQ(documents.size(), 750u);
-  EXPECT_EQ(plan.chunks()[documents[499].first].object, 1u);
-  EXPECT_EQ(plan.chunks()[documents[500].first].object, 0u);
-  EXPECT_TRUE(std::is_sorted(documents.begin() + 500, documents.end()));
+  auto documents = Documents(plan, 0, 4);
+  ASSERT_EQ(documents.size(), 1000u);
+  EXPECT_EQ(plan.chunks()[documents[499].chunk].object, 1u);
+  EXPECT_EQ(plan.chunks()[documents[500].chunk].object, 0u);
+  auto sorted = Sorted(documents);
+  EXPECT_TRUE(std::equal(documents.begin(), documents.begin() + 500, sorted.begin() + 500,
+                         [](Place a, auto b) { return a.chunk == b.first && a.record == b.second; }));
+}
+
+/// An order is arithmetic: a plan over 10^10 samples answers for any of them at once.
+TEST(Plan, TenThousandMillionSamples) {
+  std::vector<RecordIndex> indexes;
+  indexes.push_back(MakeIndex(std::vector<std::uint32_t>(4000, 4'000'000'000u), 512 * kKiB));
+  std::vector<std::vector<std::uint32_t>> by_source = {{0}, {0}};
+  std::vector<Source> sources = {{"a", 1.0}, {"b", 0.6}};
+  Plan plan = Plan::Make(indexes, by_source, sources, {.sequence_length = 2048, .window = 100}).value();
+  EXPECT_GT(plan.samples(), 10'000'000'000u);
+  for (std::uint64_t epoch : {0ull, 7ull, 1ull << 40}) {
+    auto at = plan.Locate(epoch, plan.samples() - 1);
+    EXPECT_LT(at.sample, plan.streams()[at.stream].samples);
+    PassOrder pass = plan.OrderOf(at.stream, at.pass);
+    EXPECT_EQ(pass.windows.back().first_unit, 4000 * 4'000'000'000ull);
+    EXPECT_LT(pass.Find(at.sample * 2048), pass.windows.size() - 1);
+  }
+}
+
+/// Where neighbours of the data land, as README.md tells it: any two as far apart as two picked at random out of one
+/// window, or out of the whole pass when their chunks are not neighbours.
+TEST(Plan, NeighboursLandFarApart) {
+  constexpr std::size_t kRecords = 40'000;
+  constexpr std::uint64_t kWindow = 4'000;
+  std::vector<RecordIndex> indexes;
+  indexes.push_back(MakeIndex(std::vector<std::uint32_t>(kRecords, 10), 5000));
+  std::vector<std::vector<std::uint32_t>> by_source = {{0}};
+  std::vector<Source> sources = {{"a", 1.0}};
+  Plan plan =
+      Plan::Make(indexes, by_source, sources, {.mode = Mode::kPad, .sequence_length = 64, .window = kWindow}).value();
+  auto documents = Documents(plan, 0, 0);
+  std::vector<std::size_t> place(kRecords);
+  for (std::size_t i = 0; i < kRecords; ++i) {
+    place[plan.chunks()[documents[i].chunk].first_document + documents[i].record] = i;
+  }
+  std::vector<double> distance;
+  double chunk_distance = 0;
+  std::size_t chunk_pairs = 0, next_to_each_other = 0;
+  for (std::size_t i = 0; i + 1 < kRecords; ++i) {
+    auto apart = static_cast<double>(std::max(place[i], place[i + 1]) - std::min(place[i], place[i + 1]));
+    distance.push_back(apart);
+    next_to_each_other += apart == 1;
+  }
+  for (std::size_t c = 0; c + 1 < plan.chunks().size(); ++c, ++chunk_pairs) {
+    auto a = static_cast<double>(place[plan.chunks()[c].first_document]);
+    auto b = static_cast<double>(place[plan.chunks()[c + 1].first_document]);
+    chunk_distance += std::abs(a - b);
+  }
+  std::ranges::sort(distance);
+  double window = kWindow + 50;  // up to a chunk more
+  auto quantile = [&](double q) { return distance[static_cast<std::size_t>(q * (kRecords - 2))] / window; };
+  // Of two random places in a window: P(distance < d) = 1 - (1 - d)^2.
+  for (double q : {0.05, 0.25, 0.5, 0.75, 0.95}) EXPECT_NEAR(quantile(q), 1 - std::sqrt(1 - q), 0.03) << q;
+  EXPECT_LT(next_to_each_other, kRecords / 1000) << "2 of a window's 4000 pairs are expected";
+  EXPECT_NEAR(chunk_distance / static_cast<double>(chunk_pairs), kRecords / 3.0, kRecords * 0.04)
+      << "records of neighbouring chunks: anywhere in the pass";
 }
 
 TEST(Plan, ChunksAreBoundedAndHugeRecordsStandAlone) {
@@ -241,6 +377,9 @@ TEST(Plan, LessThanOneSampleIsAnError) {
   EXPECT_TRUE(Plan::Make(indexes, by_source, sources, {.sequence_length = 4, .added_tokens = 2}).has_value());
   auto short_one = Plan::Make(indexes, by_source, sources, {.sequence_length = 5, .added_tokens = 2});
   EXPECT_EQ(short_one.error().code(), Code::kInvalidArgument);
+  sources[0].weight = 0.1;
+  auto too_light = Plan::Make(indexes, by_source, sources, {.sequence_length = 4, .added_tokens = 2});
+  EXPECT_NE(too_light.error().message().find("a weight of 0.1"), std::string::npos);
 }
 
 }  // namespace

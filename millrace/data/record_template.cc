@@ -10,8 +10,8 @@
 namespace millrace::data {
 namespace {
 
-constexpr std::array<std::string_view, kBrokenKinds> kNames = {"not_json", "not_utf8", "missing_field",
-                                                               "not_text", "empty",    "too_long"};
+constexpr std::array<std::string_view, kBrokenKinds> kNames = {"not_json", "not_utf8", "missing_field", "not_text",
+                                                               "empty",    "too_long", "not_chat"};
 
 constexpr std::size_t kMaxTemplateBytes = 64 * kKiB;
 

@@ -3,31 +3,22 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
-#include <span>
-#include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "millrace/base/bytes.h"
 #include "millrace/base/sync.h"
-#include "millrace/base/task_scope.h"
+#include "millrace/data/chunk_cache.h"
+#include "millrace/data/document_encoder.h"
 #include "millrace/data/flight_cache.h"
 #include "millrace/data/loader.h"
 #include "millrace/data/plan.h"
-#include "millrace/data/record_template.h"
-#include "millrace/data/sources.h"
+#include "millrace/data/row_writer.h"
 
 namespace millrace::data {
-
-/// What readers of one dataset share. Immutable.
-struct Corpus {
-  std::vector<DataObject> objects;
-  const Plan* plan = nullptr;
-  const RecordTemplate* record_template = nullptr;
-  const tokenizer::Tokenizer* tokenizer = nullptr;
-};
 
 /// Reads samples in any order from any number of threads; neighbouring samples share chunks and documents. Holds at
 /// most about `cache_bytes`, plus what calls in progress need.
@@ -41,54 +32,59 @@ class CorpusReader final : public SampleReader {
   static constexpr std::uint64_t kDocumentCacheBytes = 16 * kMiB;
 
   CorpusReader(std::shared_ptr<const Corpus> corpus, Options options);
-  ~CorpusReader() override;
 
-  Status Read(std::uint64_t epoch, std::uint64_t index, std::span<TokenId> inputs, std::span<TokenId> labels,
-              object::Call call) override;
+  Status Read(std::uint64_t epoch, std::uint64_t index, Row& row, object::Call call, StageTrace* trace) override;
 
  private:
-  struct LoadedChunk {
-    Buffer bytes;
-    std::uint64_t offset = 0;  ///< of `bytes` in the content
-    std::vector<RecordExtent> extents;
+  using Document = std::shared_ptr<const EncodedDocument>;
+  using MadeDocument = FlightCache<std::uint64_t, EncodedDocument>::Made;
+  using PassKey = std::pair<std::uint32_t, std::uint64_t>;                  ///< stream, pass
+  using WindowKey = std::tuple<std::uint32_t, std::uint64_t, std::size_t>;  ///< stream, pass, window
+  using Rows = std::vector<FittedRow>;
+
+  /// One call of Read.
+  struct Reading {
+    std::uint32_t stream;
+    std::shared_ptr<const PassOrder> pass;
+    object::Call call;
+    StageTrace* trace;
   };
-  using Tokens = std::vector<TokenId>;
-  using WindowKey = std::pair<std::uint64_t, std::size_t>;  ///< epoch, window
+  /// The tokens of the pass from `first` on, until the row is full.
+  Status AppendStream(const Reading& reading, std::uint64_t first, RowWriter& row);
+  Status AppendUnit(const Reading& reading, std::uint64_t unit, RowWriter& row);
 
-  /// Appends the tokens [first, first + count) of the epoch's stream to `into`.
-  Status ReadStream(const EpochOrder& epoch, std::uint64_t first, std::size_t count, Tokens& into, object::Call call);
-  void FillPadded(const Tokens& document, std::span<TokenId> inputs, std::span<TokenId> labels) const;
+  Result<std::shared_ptr<const PassOrder>> Pass(std::uint32_t stream, std::uint64_t pass, std::stop_token stop);
+  /// The window's order, in which `unit` is about to be read.
+  Result<std::shared_ptr<const WindowOrder>> EnterWindow(const Reading& reading, std::size_t window,
+                                                         std::uint64_t unit);
+  Result<std::shared_ptr<const Rows>> RowsOf(std::uint32_t stream, std::uint32_t piece, std::stop_token stop);
+  Result<Document> DocumentAt(const Reading& reading, Place place);
+  Result<MadeDocument> Encode(const Reading& reading, Place place);
+  Status EncodeText(const Reading& reading, const Chunk& chunk, const RecordExtent& extent, std::string_view line,
+                    EncodedDocument& document);
 
-  Result<std::shared_ptr<const EpochOrder>> Epoch(std::uint64_t epoch, std::stop_token stop);
-  Result<std::shared_ptr<const WindowOrder>> EnterWindow(const EpochOrder& epoch, std::size_t window,
-                                                         std::stop_token stop);
-  Result<std::shared_ptr<const Tokens>> Document(WindowOrder::Place place, object::Call call);
-  Result<std::shared_ptr<const LoadedChunk>> ChunkBytes(std::uint32_t chunk, object::Call call);
-  Result<FlightCache<std::uint32_t, LoadedChunk>::Made> FetchChunk(std::uint32_t chunk, object::Call call) const;
-  Result<FlightCache<std::uint64_t, Tokens>::Made> Tokenize(WindowOrder::Place place, object::Call call);
-  /// Of a document that is token ids already.
-  Result<FlightCache<std::uint64_t, Tokens>::Made> ReadTokens(const Chunk& chunk, const LoadedChunk& loaded,
-                                                              const RecordExtent& extent) const;
-
-  /// Makes `window` and the one behind it what the read-ahead threads work on.
-  Status ReadAhead(const EpochOrder& epoch, std::size_t window, const WindowOrder& order, std::stop_token stop);
+  /// Makes `window`, from `unit` on, and the one behind it what is fetched ahead.
+  Status ReadAhead(const Reading& reading, std::size_t window, const WindowOrder& order, std::uint64_t unit);
   /// Tells the stores which objects come next, as far as a chunk is most of its object.
-  void Announce(std::span<const std::uint32_t> chunks) const;
-  void ReadAheadLoop(std::stop_token stop);
+  void Announce(std::span<const ChunkCache::Due> chunks) const;
+
+  std::unique_ptr<DocumentEncoder> BorrowEncoder();
+  void ReturnEncoder(std::unique_ptr<DocumentEncoder> encoder);
 
   const std::shared_ptr<const Corpus> corpus_;
   const bool reads_ahead_;
-  const std::uint64_t chunk_cache_bytes_;
-  FlightCache<std::uint64_t, EpochOrder> epochs_{2};
-  FlightCache<WindowKey, WindowOrder> windows_{3};
-  FlightCache<std::uint32_t, LoadedChunk> chunks_;
-  FlightCache<std::uint64_t, Tokens> documents_;
+  const std::uint64_t chunk_bytes_;
+  FlightCache<PassKey, PassOrder> passes_;
+  FlightCache<WindowKey, WindowOrder> windows_;
+  FlightCache<PassKey, Rows> rows_{kRowCacheBytes};  ///< by stream and piece
+  FlightCache<std::uint64_t, EncodedDocument> documents_;
 
+  static constexpr std::uint64_t kRowCacheBytes = 4 * kMiB;
   Mutex mutex_;
-  CondVar more_ahead_;
-  std::optional<WindowKey> ahead_of_ MR_GUARDED_BY(mutex_);  ///< the furthest window entered
-  std::vector<std::uint32_t> ahead_ MR_GUARDED_BY(mutex_);   ///< chunks to fetch, the next one last
-  TaskScope threads_;
+  std::map<std::uint32_t, std::pair<std::uint64_t, std::size_t>> ahead_of_
+      MR_GUARDED_BY(mutex_);  ///< by stream, the furthest window entered
+  std::vector<std::unique_ptr<DocumentEncoder>> encoders_ MR_GUARDED_BY(mutex_);
+  ChunkCache chunks_;  ///< last: its threads end first
 };
 
 }  // namespace millrace::data
