@@ -154,6 +154,169 @@ TEST_F(DatasetTest, PaddedEpochIsAPermutationOfTheRecords) {
   EXPECT_EQ(seen, texts);
 }
 
+/// A row as one would write it down: tokens with the marks of their documents, joined, cut and shifted.
+struct Token {
+  TokenId id;
+  bool starts, learnt;
+};
+struct RowValues {
+  std::vector<TokenId> inputs, labels;
+  std::vector<std::int32_t> positions;
+  std::int32_t length = 0;
+  bool operator==(const RowValues&) const = default;
+};
+RowValues Expected(std::vector<Token> tokens, std::size_t length, bool boundaries) {
+  RowValues row{.length = static_cast<std::int32_t>(std::min(tokens.size(), length))};
+  tokens[0].starts = true;
+  std::size_t held = tokens.size();
+  while (tokens.size() < length + 1) tokens.push_back({2, tokens.size() == held, false});
+  for (std::size_t t = 0; t < length; ++t) {
+    const Token& next = tokens[t + 1];
+    row.inputs.push_back(tokens[t].id);
+    bool ignored = !next.learnt || t + 1 >= held || (boundaries && next.starts);
+    row.labels.push_back(ignored ? kIgnoreLabel : next.id);
+    row.positions.push_back(tokens[t].starts ? 0 : row.positions.back() + 1);
+  }
+  return row;
+}
+std::vector<Token> TokensOf(const std::string& text) {
+  std::vector<Token> tokens = {{1, true, true}};
+  for (char c : text) tokens.push_back({static_cast<unsigned char>(c) + 3, false, true});
+  tokens.push_back({2, false, true});
+  return tokens;
+}
+RowValues ReadRow(Dataset& dataset, std::uint64_t epoch, std::uint64_t index) {
+  std::size_t length = dataset.options().sequence_length;
+  RowValues values{std::vector<TokenId>(length), std::vector<TokenId>(length), std::vector<std::int32_t>(length)};
+  Row row{.inputs = values.inputs, .labels = values.labels, .positions = values.positions};
+  auto read = dataset.ReadSample(epoch, index, row);
+  if (!read) ADD_FAILURE() << read.error().ToString();
+  values.length = row.length;
+  return values;
+}
+
+TEST_F(DatasetTest, PackedRowsKeepDocumentsApartWhenAsked) {
+  auto texts = MakeTexts("a", 200, 60, 1);
+  PutText(*store_, "a.jsonl", ToJsonl(texts));
+  std::vector<Token> stream;
+  for (const std::string& text : texts) std::ranges::copy(TokensOf(text), std::back_inserter(stream));
+  for (bool boundaries : {false, true}) {
+    auto options = Options("s3://corpus/a.jsonl", Mode::kPack, 0);
+    options.boundaries = boundaries;
+    auto dataset = Open(options).value();
+    for (std::uint64_t i = 0; i < dataset->samples_per_epoch(); ++i) {
+      std::vector<Token> row(stream.begin() + i * 32, stream.begin() + i * 32 + 33);
+      ASSERT_EQ(ReadRow(*dataset, 0, i), Expected(row, 32, boundaries)) << "sample " << i;
+    }
+  }
+}
+
+TEST_F(DatasetTest, LongDocumentsAreSeveralRowsWhenAsked) {
+  auto texts = MakeTexts("a", 100, 150, 1);
+  texts.push_back(std::string(30, 'x'));  // 32 tokens: a row with a label to spare
+  texts.push_back(std::string(31, 'y'));  // 33: a full row
+  texts.push_back(std::string(32, 'z'));  // 34: one more
+  PutText(*store_, "a.jsonl", ToJsonl(texts));
+  auto options = Options("s3://corpus/a.jsonl", Mode::kPad, 0);
+  options.split_long = true;
+  for (bool boundaries : {false, true}) {
+    options.boundaries = boundaries;
+    auto dataset = Open(options).value();
+    std::uint64_t i = 0;
+    for (const std::string& text : texts) {
+      std::vector<Token> tokens = TokensOf(text);
+      for (std::size_t at = 0; at + 1 < tokens.size(); at += 32, ++i) {
+        std::vector<Token> part(tokens.begin() + at, tokens.begin() + std::min(tokens.size(), at + 33));
+        ASSERT_EQ(ReadRow(*dataset, 0, i), Expected(part, 32, boundaries)) << "sample " << i;
+      }
+    }
+    EXPECT_EQ(dataset->samples_per_epoch(), i);
+  }
+}
+
+TEST_F(DatasetTest, FittedRowsHoldEveryDocumentWhole) {
+  std::map<std::string, int> all;
+  std::uint64_t cut = 0;
+  for (int o = 0; o < 20; ++o) {
+    auto texts = MakeTexts(std::string(1, 'a' + o), 25, 20, o);
+    if (o == 3) texts.push_back(std::string(100, 'x'));
+    for (const std::string& text : texts) {
+      ++all[text.substr(0, 32)];
+      cut += text.size() + 2 > 33;
+    }
+    PutText(*store_, fmt::format("d/{:02}.jsonl", o), ToJsonl(texts));
+  }
+  for (bool boundaries : {false, true}) {
+    auto options = Options("s3://corpus/d/", Mode::kPad, 1000);
+    options.best_fit = true;
+    options.boundaries = boundaries;
+    auto dataset = Open(options).value();
+    EXPECT_EQ(dataset->truncated_documents(), cut);
+    for (std::uint64_t epoch : {0, 1}) {
+      std::map<std::string, int> seen;
+      std::uint64_t padding = 0;
+      for (std::uint64_t i = 0; i < dataset->samples_per_epoch(); ++i) {
+        RowValues row = ReadRow(*dataset, epoch, i);
+        padding += 32 - row.length;
+        // What the row holds, from its tokens alone: the last one may only be a label.
+        std::vector<Token> tokens;
+        std::vector<TokenId> ids(row.inputs.begin(), row.inputs.begin() + row.length);
+        if (row.length == 32 && ids.back() != 2) ids.push_back(row.labels.back());
+        for (std::size_t t = 0; t < ids.size(); ++t) {
+          if (ids[t] == 1) tokens.clear();
+          tokens.push_back({ids[t], ids[t] == 1, true});
+          if (ids[t] == 2 || t + 1 == ids.size()) {
+            std::string text;
+            for (const Token& token : tokens) {
+              if (token.id > 2) text += static_cast<char>(token.id - 3);
+            }
+            ++seen[text.substr(0, 32)];
+          }
+        }
+        tokens.clear();
+        for (TokenId id : ids) tokens.push_back({id, id == 1, true});
+        ASSERT_EQ(row, Expected(tokens, 32, boundaries));
+      }
+      EXPECT_EQ(seen, all);
+      EXPECT_LT(padding, dataset->samples_per_epoch() * 32 / 20) << "less than 5 % is padding";
+    }
+  }
+}
+
+TEST_F(DatasetTest, AnswersAloneAreLearnt) {
+  std::string lines;
+  Random random(4);
+  std::vector<std::vector<Token>> documents;
+  for (int i = 0; i < 80; ++i) {
+    std::string prompt = MakeTexts("p", 1, 20, i)[0], answer = MakeTexts("r", 1, 20, i + 1000)[0];
+    lines += DumpJson({{"q", prompt}, {"a", answer}}) + "\n";
+    auto tokens = TokensOf(prompt + answer);
+    for (std::size_t t = 0; t <= prompt.size(); ++t) tokens[t].learnt = false;
+    documents.push_back(std::move(tokens));
+  }
+  PutText(*store_, "a.jsonl", lines);
+  auto options = Options("s3://corpus/a.jsonl", Mode::kSft, 0);
+  options.template_text = "{q}";
+  options.response_text = "{a}";
+  auto dataset = Open(options).value();
+  ASSERT_EQ(dataset->samples_per_epoch(), documents.size());
+  for (std::size_t i = 0; i < documents.size(); ++i) {
+    auto tokens = documents[i];
+    if (tokens.size() > 33) tokens.resize(33);
+    ASSERT_EQ(ReadRow(*dataset, 0, i), Expected(tokens, 32, false));
+  }
+  options.best_fit = true;
+  options.sequence_length = 128;
+  auto fitted = Open(options).value();
+  std::uint64_t learnt = 0, expected = 0;
+  for (std::uint64_t i = 0; i < fitted->samples_per_epoch(); ++i) {
+    RowValues row = ReadRow(*fitted, 0, i);
+    learnt += row.labels.size() - std::ranges::count(row.labels, kIgnoreLabel);
+  }
+  for (const auto& document : documents) expected += std::ranges::count(document, true, &Token::learnt);
+  EXPECT_EQ(learnt, expected) << "every answer, whole, whatever row it is in";
+}
+
 TEST_F(DatasetTest, SamplesDoNotDependOnTheOrderTheyAreReadIn) {
   PutText(*store_, "a.jsonl", ToJsonl(MakeTexts("a", 400, 300, 1)));
   auto forward = Rows(*Open(Options("s3://corpus/a.jsonl")).value(), 1);

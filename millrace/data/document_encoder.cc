@@ -21,7 +21,7 @@ constexpr std::string_view kAlpacaWithout =
     "Write a response that appropriately completes the request.\n\n"
     "### Instruction:\n{instruction}\n\n### Response:";
 
-constexpr std::uint64_t kMaxAnswerBytes = kGiB;
+constexpr std::uint64_t kMaxAnswerBytes = 128 * kMiB;
 
 }  // namespace
 

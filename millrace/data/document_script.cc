@@ -42,8 +42,15 @@ void DocumentScript::Token(TokenId id, bool trained) {
   run.token_trained = trained;
 }
 
+TokenId DocumentScript::IdOf(std::string_view piece) {
+  if (!tokenizer_) return kNoToken;
+  auto known = specials_.find(piece);
+  if (known == specials_.end()) known = specials_.emplace(piece, tokenizer_->IdOf(piece)).first;
+  return known->second;
+}
+
 void DocumentScript::Special(std::string_view piece, bool trained) {
-  TokenId id = tokenizer_ ? tokenizer_->IdOf(piece) : kNoToken;
+  TokenId id = IdOf(piece);
   if (id == kNoToken) return Text(piece, trained);
   Token(id, trained);
 }

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "millrace/data/document_encoder.h"
@@ -43,7 +46,10 @@ class DocumentScript {
   Result<std::size_t> Count(std::size_t begin, std::size_t end, std::size_t wanted);
   static void Train(EncodedDocument& document, std::size_t begin, std::size_t end);
 
+  TokenId IdOf(std::string_view piece);
+
   const tokenizer::Tokenizer* tokenizer_;
+  std::map<std::string, TokenId, std::less<>> specials_;  ///< looked up so far
   std::string text_;
   std::vector<Run> runs_;
   std::vector<std::pair<std::size_t, std::size_t>> marks_;  ///< learnt stretches of text_, ascending

@@ -110,6 +110,12 @@ struct PlanCase {
   Mode mode;
   std::uint64_t window;
   bool best_fit = false, split_long = false;
+  friend void PrintTo(const PlanCase& c, std::ostream* out) {
+    *out << (c.mode == Mode::kPack  ? "pack"
+             : c.mode == Mode::kPad ? "pad"
+                                    : "sft")
+         << "-" << c.window << (c.best_fit ? "-best_fit" : "") << (c.split_long ? "-split_long" : "");
+  }
 };
 
 class PlanOrder : public ::testing::TestWithParam<PlanCase> {
