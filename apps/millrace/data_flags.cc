@@ -14,7 +14,14 @@ bool IsJobFile(std::string_view name) { return name.ends_with(".yaml") || name.e
 Result<data::Mode> ParseMode(std::string_view name) {
   if (name == "pack") return data::Mode::kPack;
   if (name == "pad") return data::Mode::kPad;
-  return Fail(Code::kUnsupported, "data mode \"{}\" is not known; use pack or pad", name);
+  if (name == "sft") return data::Mode::kSft;
+  return Fail(Code::kUnsupported, "data mode \"{}\" is not known; use pack, pad or sft", name);
+}
+
+Result<data::Part> ParsePart(std::string_view name) {
+  if (name == "train") return data::Part::kTrain;
+  if (name == "held_out" || name == "held-out") return data::Part::kHeldOut;
+  return Fail(Code::kInvalidArgument, "part \"{}\" of the split is not known; use train or held_out", name);
 }
 
 Result<DataRequest> FromJob(const std::string& path, const std::vector<std::string>& set) {
@@ -27,10 +34,17 @@ Result<DataRequest> FromJob(const std::string& path, const std::vector<std::stri
                       .steps = job.train.steps,
                       .epochs = job.train.epochs};
   for (const jobs::SourceSpec& source : job.data.sources)
-    request.options.sources.push_back({source.url, source.weight});
+    request.options.sources.push_back({source.url, source.weight, source.format});
   request.options.template_text = job.data.template_text;
   request.options.sequence_length = job.data.sequence_length;
   request.options.mode = MR_TRY(ParseMode(job.data.mode));
+  if (job.data.layout != "template") request.options.layout = job.data.layout;
+  request.options.response_text = job.data.response_text;
+  request.options.best_fit = job.data.best_fit;
+  request.options.split_long = job.data.split_long;
+  request.options.boundaries = job.data.boundaries;
+  request.options.split = {
+      .held_out = job.data.held_out, .part = MR_TRY(ParsePart(job.data.part)), .seed = job.data.split_seed};
   request.options.shuffle_seed = job.data.shuffle_seed;
   request.options.shuffle_window = job.data.shuffle_window;
   request.options.threads = job.data.threads;
@@ -80,7 +94,17 @@ void AddDataFlags(CLI::App& command, DataFlags& flags) {
   command.add_option("--weight", flags.weights, "Passes over each source per epoch, in their order");
   command.add_option("--tokenizer", flags.tokenizer, "URL of the tokenizer's model");
   command.add_option("--template", flags.template_text, "Fields in braces (default {text})");
-  command.add_option("--mode", flags.mode, "pack or pad (default pack)");
+  command.add_option("--mode", flags.mode, "pack, pad or sft (default pack)");
+  command.add_option("--layout", flags.layout,
+                     "Of sft: alpaca, guanaco, llama2, llama3, chatml, zephyr or gemma (default: the templates)");
+  command.add_option("--response", flags.response, "Template of the answer in sft (default {response})");
+  command.add_flag("--best-fit", flags.best_fit, "Pad, sft: put whole documents together into rows");
+  command.add_flag("--split-long", flags.split_long, "Pad: long documents are several samples");
+  command.add_flag("--boundaries", flags.boundaries, "Keep documents that share a row apart");
+  command.add_option("--held-out", flags.held_out, "Share of the records that is held out, chosen by their content")
+      ->check(CLI::Range(0.0, 0.999));
+  command.add_option("--part", flags.part, "train or held_out (default train)");
+  command.add_option("--split-seed", flags.split_seed, "Default 1");
   command.add_option("--sequence-length", flags.sequence_length, "Tokens (default 256)")->check(CLI::PositiveNumber);
   command.add_option("--shuffle-seed", flags.seed, "Default 1");
   command.add_option("--shuffle-window", flags.window, "Records; 0: keep the order of the sources");
@@ -96,6 +120,14 @@ Result<DataRequest> ResolveDataFlags(const DataFlags& flags) {
   if (!flags.tokenizer.empty()) request.tokenizer = flags.tokenizer;
   if (!flags.template_text.empty()) options.template_text = Unescape(flags.template_text);
   if (!flags.mode.empty()) options.mode = MR_TRY(ParseMode(flags.mode));
+  if (!flags.layout.empty()) options.layout = flags.layout == "template" ? "" : flags.layout;
+  if (!flags.response.empty()) options.response_text = Unescape(flags.response);
+  options.best_fit |= flags.best_fit;
+  options.split_long |= flags.split_long;
+  options.boundaries |= flags.boundaries;
+  options.split.held_out = flags.held_out.value_or(options.split.held_out);
+  if (!flags.part.empty()) options.split.part = MR_TRY(ParsePart(flags.part));
+  options.split.seed = flags.split_seed.value_or(options.split.seed);
   if (flags.sequence_length > 0) options.sequence_length = flags.sequence_length;
   if (flags.threads > 0) options.threads = flags.threads;
   if (flags.global_batch > 0) request.global_batch = flags.global_batch;

@@ -26,6 +26,7 @@ struct ModelSpec {
 struct SourceSpec {
   std::string url;
   double weight = 1;
+  std::string format;  ///< empty: as the objects' names say
   bool operator==(const SourceSpec&) const = default;
 };
 struct DataSpec {
@@ -33,7 +34,13 @@ struct DataSpec {
   std::string template_text = "{text}";
   std::string tokenizer;
   int sequence_length = 256;
-  std::string mode = "pack";                                 ///< pack | pad
+  std::string mode = "pack";        ///< pack | pad | sft
+  std::string layout = "template";  ///< sft: template | alpaca | guanaco | llama2 | llama3 | chatml | zephyr | gemma
+  std::string response_text = "{response}";
+  bool best_fit = false, split_long = false, boundaries = false;
+  double held_out = 0;
+  std::string part = "train";  ///< train | held_out
+  std::uint64_t split_seed = 1;
   std::uint64_t shuffle_seed = 1, shuffle_window = 262'144;  ///< window 0 or 1: no shuffle
   int threads = 2;
   bool operator==(const DataSpec&) const = default;

@@ -53,7 +53,8 @@ void VisitModel(Visitor& v, ModelSpec& model) {
 template <class Visitor>
 void VisitSource(Visitor& v, SourceSpec& source) {
   v.Text("url", source.url, TextKind::kUrl, true);
-  v.Number("weight", source.weight, 1e-6, 1e6);
+  v.Number("weight", source.weight, 1e-6, 1000);
+  v.Text("format", source.format, TextKind::kPlain, false);
 }
 
 template <class Visitor>
@@ -62,7 +63,18 @@ void VisitData(Visitor& v, DataSpec& data) {
   v.Text("template", data.template_text, TextKind::kPlain, true);
   v.Text("tokenizer", data.tokenizer, TextKind::kUrl, true);
   v.Integer("sequence_length", data.sequence_length, 2, 1 << 20);
-  v.Word("mode", data.mode, {{"pack", "pad"}, {"sft"}});
+  v.Word("mode", data.mode, {{"pack", "pad", "sft"}, {}});
+  v.Word("layout", data.layout,
+         {{"template", "alpaca", "guanaco", "llama2", "llama3", "chatml", "zephyr", "gemma"}, {}});
+  v.Text("response", data.response_text, TextKind::kPlain, true);
+  v.Flag("best_fit", data.best_fit);
+  v.Flag("split_long", data.split_long);
+  v.Flag("boundaries", data.boundaries);
+  v.Section("split", [&](auto& s) {
+    s.Number("held_out", data.held_out, 0, 0.999);
+    s.Word("part", data.part, {{"train", "held_out"}, {}});
+    s.Integer("seed", data.split_seed, 0, kAnyCount);
+  });
   v.Section("shuffle", [&](auto& s) {
     s.Integer("seed", data.shuffle_seed, 0, kAnyCount);
     s.Integer("window", data.shuffle_window, 0, std::int64_t{1} << 40);

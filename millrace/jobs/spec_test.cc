@@ -121,7 +121,9 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"data.sources=[{weight: 2}]", kInvalid, "data.sources[0].url: is required"},
       Refusal{"data.sources=[s3://corpus/y]", kInvalid, "map with url"},
       Refusal{"data.sources=[{url: \"s3://corpus/y\", wieght: 2}]", kInvalid, "did you mean \"weight\""},
-      Refusal{"data.mode=sft", kUnsupported, "pack, pad"},
+      Refusal{"data.mode=stf", kInvalid, "pack, pad, sft"},
+      Refusal{"data.layout=vicuna", kInvalid, "llama3"},
+      Refusal{"data.split.held_out=1", kInvalid, "from 0 to"},
       Refusal{"data.sequence_length=1", kInvalid, "from 2 to"},
       Refusal{"data.tokenizer=\"\"", kInvalid, "must not be empty"},
       Refusal{"train.epochs=1", kInvalid, "exactly one of epochs and steps"},
@@ -185,7 +187,15 @@ Spec RandomSpec(Random& random) {
   }
   s.data.template_text = RandomText(random);
   s.data.tokenizer = "file:///models/tokenizer.model";
-  s.data.mode = Pick<std::string>(random, {"pack", "pad"});
+  s.data.mode = Pick<std::string>(random, {"pack", "pad", "sft"});
+  s.data.layout = Pick<std::string>(random, {"template", "alpaca", "chatml"});
+  s.data.response_text = RandomText(random);
+  s.data.best_fit = random.Below(2) == 0;
+  s.data.split_long = random.Below(2) == 0;
+  s.data.boundaries = random.Below(2) == 0;
+  s.data.held_out = RandomNumber(random, 0, 0.5);
+  s.data.part = Pick<std::string>(random, {"train", "held_out"});
+  s.data.split_seed = random.Next() >> 1;
   s.data.shuffle_seed = random.Next() >> 1;
   s.data.shuffle_window = random.Below(1 << 20);
   if (random.Below(2) == 0) {
