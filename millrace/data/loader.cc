@@ -62,7 +62,8 @@ class Schedule {
   }
 
  private:
-  std::uint64_t batch_, micro_, share_, rank_, stride_, phase_, start_epoch_, start_sample_, first_batches_, epoch_batches_;
+  std::uint64_t batch_, micro_, share_, rank_, stride_, phase_, start_epoch_, start_sample_, first_batches_,
+      epoch_batches_;
 };
 
 /// Threads take numbers of micro-batches in order, fill them in any order, and leave them in a ring for the consumer.
@@ -72,6 +73,7 @@ class PrefetchingLoader final : public Loader {
                     Options options, const State& start)
       : dataset_(std::move(dataset)),
         options_(options),
+        clock_(*dataset_->options().clock),
         schedule_(dataset_->samples_per_epoch(), options, start),
         memory_(std::move(memory)),
         reader_(std::move(reader)),
@@ -91,9 +93,9 @@ class PrefetchingLoader final : public Loader {
     auto& slot = ring_[taken_ % ring_.size()];
     auto ready = [&slot]() MR_NO_THREAD_SAFETY_ANALYSIS { return slot.has_value(); };
     if (!ready()) {
-      TimePoint since = SystemClock().Now();
+      TimePoint since = clock_.Now();
       bool filled = filled_.Wait(mutex_, stop, ready);
-      TimePoint until = SystemClock().Now();
+      TimePoint until = clock_.Now();
       stats_.waited += until - since;
       if (!filled) return Fail(Code::kCancelled, "interrupted while waiting for data");
       auto spent = slot->trace.Within(since, until);
@@ -138,7 +140,7 @@ class PrefetchingLoader final : public Loader {
         if (!freed_.Wait(mutex_, stop, room) || stop.stop_requested()) return;
         number = started_++;
       }
-      Filled filled;
+      Filled filled{.trace = StageTrace(clock_)};
       filled.batch = Make(number, filled.trace, stop);
       {
         MutexLock lock(mutex_);
@@ -176,6 +178,7 @@ class PrefetchingLoader final : public Loader {
 
   const std::shared_ptr<Dataset> dataset_;
   const Options options_;
+  const Clock& clock_;
   const Schedule schedule_;
   Reservation memory_;
   std::unique_ptr<SampleReader> reader_;

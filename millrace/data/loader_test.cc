@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <functional>
 #include <thread>
 
+#include "millrace/data/stage_trace.h"
 #include "millrace/data/testing.h"
 #include "millrace/object/fault/fault_store.h"
 
@@ -266,6 +269,272 @@ TEST_F(LoaderTest, ReadsEachChunkAndTokenizesEachDocumentOnce) {
   EXPECT_LE(tokenizer->encoded, 2 * 40) << "the prefetch may have begun the next epoch";
   std::uint64_t chunks = dataset_->bytes() / (512 * kKiB) + 1;
   EXPECT_LE(faults->calls(object::Operation::kGet) - gets, chunks + 3);
+}
+
+/// All that makes rows differ, with two sources of which one takes more than an epoch to go through.
+struct Settings {
+  const char* name;
+  Mode mode;
+  bool best_fit = false, split_long = false, boundaries = false;
+  friend void PrintTo(const Settings& s, std::ostream* out) { *out << s.name; }
+};
+
+class LoaderModes : public LoaderTest, public ::testing::WithParamInterface<Settings> {
+ protected:
+  void SetUp() override {
+    LoaderTest::SetUp();
+    std::string lines;
+    for (const std::string& text : MakeTexts("q", 150, 40, 9))
+      lines += DumpJson({{"text", text}, {"response", text}}) + "\n";
+    PutText(*store_, "more/q.jsonl", lines);
+    PutText(*store_, "more/r.jsonl", lines + lines);
+  }
+  DatasetOptions Options() const {
+    return {.sources = {{"s3://corpus/more/q.jsonl", 1.5}, {"s3://corpus/more/r.jsonl", 0.4}},
+            .sequence_length = 16,
+            .mode = GetParam().mode,
+            .best_fit = GetParam().best_fit,
+            .split_long = GetParam().split_long,
+            .boundaries = GetParam().boundaries,
+            .shuffle_window = 70};
+  }
+  std::shared_ptr<Dataset> Reopen(DatasetOptions options) {
+    return Dataset::Open(connection_, std::make_shared<ByteTokenizer>(), std::move(options), {}).value();
+  }
+};
+
+/// Kills at random places, between and within batches, each time going on with other ranks and threads: the rows, their
+/// order and their marks are those of a run that nothing disturbed.
+TEST_P(LoaderModes, KillsAndOtherRanksChangeNothing) {
+  dataset_ = Reopen(Options());
+  const std::uint64_t total = 2 * (dataset_->samples_per_epoch() / 24) + 5;
+  std::vector<Row> expected = Expected(24, total);
+  Random random(17);
+  std::vector<Row> rows;
+  State state;
+  for (std::uint64_t done = 0, life = 0; done < total; ++life) {
+    const int ranks = std::array{1, 2, 4, 3}[life % 4];
+    const std::uint64_t batches = std::min(total - done, random.Below(total / 3));
+    Loader::Options options{.ranks = ranks,
+                            .global_batch = 24,
+                            .micro_batch = ranks == 1 ? 24 : 2,
+                            .prefetch_batches = static_cast<int>(1 + random.Below(5)),
+                            .threads = static_cast<int>(1 + random.Below(3))};
+    std::vector<std::unique_ptr<Loader>> loaders;
+    for (options.rank = 0; options.rank < ranks; ++options.rank) loaders.push_back(Start(options, state));
+    for (std::uint64_t b = 0; b < batches; ++b) {
+      for (auto& loader : loaders) {
+        for (int m = 0; m < 24 / ranks / options.micro_batch; ++m) Append(loader->Next().value(), rows);
+      }
+    }
+    std::string saved = DumpJson(loaders[0]->state().ToJson());
+    // A batch that not all have had when the kill comes does not count.
+    if (ranks > 1 && done + batches < total) {
+      EXPECT_TRUE(loaders[0]->Next().has_value());
+      EXPECT_EQ(DumpJson(loaders[0]->state().ToJson()), saved);
+    }
+    state = State::FromJson(ParseJson(saved, "state").value()).value();
+    done += batches;
+  }
+  EXPECT_EQ(rows, expected);
+}
+
+TEST_P(LoaderModes, BatchesSayWhereDocumentsAndPaddingAre) {
+  dataset_ = Reopen(Options());
+  auto loader = Start({.global_batch = 6, .micro_batch = 3});
+  for (std::uint64_t b = 0; b < 2 * loader->batches_per_epoch(); ++b) {
+    Batch batch = loader->Next().value();
+    ASSERT_EQ(batch.lengths.size(), 3u);
+    for (int r = 0; r < 3; ++r) {
+      ASSERT_GT(batch.lengths[r], 0);
+      for (int t = batch.lengths[r]; t < 16; ++t) {
+        ASSERT_EQ(batch.inputs[r * 16 + t], 2);
+        ASSERT_EQ(batch.labels[r * 16 + t], kIgnoreLabel);
+      }
+      if (GetParam().mode == Mode::kPack) {
+        ASSERT_EQ(batch.lengths[r], 16);
+      }
+    }
+    if (!GetParam().boundaries) {
+      ASSERT_TRUE(batch.positions.empty() && batch.cu_seqlens.empty());
+      continue;
+    }
+    ASSERT_EQ(batch.positions.size(), 48u);
+    ASSERT_EQ(batch.cu_seqlens.front(), 0);
+    ASSERT_EQ(batch.cu_seqlens.back(), 48);
+    for (std::size_t d = 0; d + 1 < batch.cu_seqlens.size(); ++d) {
+      ASSERT_LT(batch.cu_seqlens[d], batch.cu_seqlens[d + 1]);
+      for (std::int32_t t = batch.cu_seqlens[d]; t < batch.cu_seqlens[d + 1]; ++t) {
+        ASSERT_EQ(batch.positions[t], t - batch.cu_seqlens[d]);
+        ASSERT_FALSE(t > batch.cu_seqlens[d] && batch.inputs[t] == 1) << "BOS stands first";
+      }
+      std::int32_t last = batch.cu_seqlens[d + 1] - 1;
+      if (batch.inputs[last] == 2) {
+        ASSERT_EQ(batch.labels[last], kIgnoreLabel) << "no label crosses into the next document";
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, LoaderModes,
+    ::testing::Values(Settings{"pack", Mode::kPack}, Settings{"pack_boundaries", Mode::kPack, false, false, true},
+                      Settings{"pad", Mode::kPad}, Settings{"pad_split", Mode::kPad, false, true, true},
+                      Settings{"pad_fitted", Mode::kPad, true, false, true},
+                      Settings{"sft", Mode::kSft, false, false, true}, Settings{"sft_fitted", Mode::kSft, true}));
+
+/// The state is small whatever the data, and refused by other data in words that say what is other.
+TEST_F(LoaderTest, AnyChangeIsRefusedByItsName) {
+  DatasetOptions base{.sources = {}, .sequence_length = 16, .shuffle_window = 50};
+  base.template_text = std::string(5000, 'x') + "{text}";
+  for (int i = 0; i < 60; ++i) base.sources.push_back({"s3://corpus/0.jsonl", 1.0 / 3 + i});
+  auto open = [&](const DatasetOptions& options, std::string fingerprint = "bytes") {
+    return Dataset::Open(connection_, std::make_shared<ByteTokenizer>(1, 2, std::move(fingerprint)), options, {})
+        .value();
+  };
+  dataset_ = open(base);
+  State state = Start({})->state();
+  state.epoch = state.samples = UINT64_MAX;
+  EXPECT_LT(DumpJson(state.ToJson()).size(), 1000u);
+  state.epoch = 3, state.samples = 8;
+  EXPECT_TRUE(Loader::Start(dataset_, budget_, {}, state).has_value());
+  using Change = std::pair<std::string, std::function<void(DatasetOptions&)>>;
+  for (const auto& [name, change] :
+       std::vector<Change>{{"objects", [](auto& o) { o.sources[7].url = "s3://corpus/1.jsonl"; }},
+                           {"weights", [](auto& o) { o.sources[7].weight += 0.001; }},
+                           {"template", [](auto& o) { o.template_text += "."; }},
+                           {"mode", [](auto& o) { o.mode = Mode::kPad; }},
+                           {"boundaries", [](auto& o) { o.boundaries = true; }},
+                           {"length", [](auto& o) { o.sequence_length = 17; }},
+                           {"seed", [](auto& o) { o.shuffle_seed = 2; }},
+                           {"window", [](auto& o) { o.shuffle_window = 51; }}}) {
+    DatasetOptions options = base;
+    change(options);
+    auto refused = Loader::Start(open(options), budget_, {}, state);
+    ASSERT_FALSE(refused) << name;
+    EXPECT_EQ(refused.error().code(), Code::kPreconditionFailed);
+    EXPECT_NE(refused.error().message().find("other data: " + name + " differ"), std::string::npos)
+        << refused.error().ToString();
+  }
+  auto refused = Loader::Start(open(base, "other"), budget_, {}, state);
+  EXPECT_NE(refused.error().message().find("tokenizer differ"), std::string::npos);
+}
+
+class LoaderFaults : public LoaderTest {
+ protected:
+  void SetUp() override {
+    LoaderTest::SetUp();
+    batches_ = dataset_->samples_per_epoch() / 8 + 4;
+    expected_ = Expected(8, batches_);
+    clock_.AdvanceOnSleep(true);
+    faults_ = object::FaultStore::Create(store_);
+    connection_["corpus"] = faults_;
+    dataset_ =
+        Dataset::Open(
+            connection_, std::make_shared<ByteTokenizer>(),
+            {.sources = {{"s3://corpus/*.jsonl", 1.0}}, .sequence_length = 16, .shuffle_window = 50, .clock = &clock_},
+            {})
+            .value();
+  }
+  FakeClock clock_;
+  std::shared_ptr<object::FaultStore> faults_;
+  std::uint64_t batches_ = 0;
+  std::vector<Row> expected_;
+};
+
+TEST_F(LoaderFaults, ErrorsAndResetsChangeNothing) {
+  faults_->Add(
+      {.operation = object::Operation::kGet, .times = -1, .probability = 0.5, .fault = {.code = Code::kUnavailable}});
+  faults_->Add({.operation = object::Operation::kGet, .times = 3, .fault = {.cut_after = 1000}});
+  faults_->Add({.operation = object::Operation::kGet, .times = 3, .fault = {.code = Code::kDeadlineExceeded}});
+  EXPECT_EQ(Read({.micro_batch = 2, .threads = 3}, batches_), expected_);
+}
+
+TEST_F(LoaderFaults, AStoreThatIsGoneForALongTimeDelaysOnly) {
+  TimePoint began = clock_.Now();
+  faults_->Add({.operation = object::Operation::kGet, .times = 60, .fault = {.code = Code::kUnavailable}});
+  EXPECT_EQ(Read({.micro_batch = 2, .threads = 2}, batches_), expected_);
+  EXPECT_GT(clock_.Now() - began, std::chrono::seconds(30));
+}
+
+TEST_F(LoaderFaults, ALastingFailureEndsAndLeavesAStateToGoOnFrom) {
+  auto loader = Start({.prefetch_batches = 1, .threads = 1});
+  std::vector<Row> rows;
+  for (int b = 0; b < 3 * 8; ++b) Append(loader->Next().value(), rows);
+  State state = loader->state();
+  loader.reset();
+  faults_->Add({.operation = object::Operation::kGet, .times = -1, .fault = {.code = Code::kUnavailable}});
+  TimePoint began = clock_.Now();
+  loader = Start({.threads = 2}, state);
+  auto failed = loader->Next();
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code(), Code::kUnavailable);
+  EXPECT_NE(failed.error().ToString().find("start again at the last state"), std::string::npos)
+      << failed.error().ToString();
+  EXPECT_NE(failed.error().ToString().find("jsonl"), std::string::npos) << "the object is named";
+  EXPECT_GE(clock_.Now() - began, std::chrono::minutes(10));
+  EXPECT_EQ(loader->state().ToJson(), state.ToJson());
+  faults_->Clear();
+  auto rest = Read({}, batches_ - 3, loader->state());
+  rows.insert(rows.end(), rest.begin(), rest.end());
+  EXPECT_EQ(rows, expected_);
+}
+
+TEST(StageTrace, TellsWhatAThreadDidBetweenTwoMoments) {
+  FakeClock clock;
+  StageTrace trace(clock);
+  TimePoint began = clock.Now();
+  auto ms = [](int n) { return std::chrono::milliseconds(n); };
+  clock.Advance(ms(5));
+  {
+    InStage pack(&trace, Stage::kPack);
+    clock.Advance(ms(1));
+    InStage tokenize(&trace, Stage::kTokenize);
+    {
+      InStage network(&trace, Stage::kNetwork);
+      clock.Advance(ms(40));
+    }
+    {
+      InStage parse(&trace, Stage::kParse);
+      clock.Advance(ms(2));
+    }
+    clock.Advance(ms(7));
+  }
+  clock.Advance(ms(3));
+  using Spent = std::array<Duration, kStages>;
+  EXPECT_EQ(trace.Within(began, clock.Now()), (Spent{ms(40), ms(2), ms(7), ms(9)}));
+  EXPECT_EQ(trace.Within(began + ms(16), began + ms(47)), (Spent{ms(30), ms(1), ms(0), ms(0)}));
+  EXPECT_EQ(trace.Within(began, began + ms(4)), (Spent{ms(0), ms(0), ms(0), ms(4)}));
+  EXPECT_EQ(trace.Within(clock.Now(), clock.Now() + ms(6)), (Spent{ms(0), ms(0), ms(0), ms(6)}));
+}
+
+/// What the consumer waited for, if it did, is what its batch was waiting for: here time passes in one stage alone.
+TEST_F(LoaderFaults, AWaitIsAccountedToItsStage) {
+  struct Slow final : ByteTokenizer {
+    explicit Slow(Clock& c) : clock(c) {}
+    Status Encode(std::string_view text, std::vector<TokenId>& ids) const override {
+      clock.SleepFor(std::chrono::milliseconds(1));
+      return ByteTokenizer::Encode(text, ids);
+    }
+    Clock& clock;
+  };
+  auto run = [&](std::shared_ptr<const tokenizer::Tokenizer> tokenizer) {
+    dataset_ =
+        Dataset::Open(
+            connection_, std::move(tokenizer),
+            {.sources = {{"s3://corpus/*.jsonl", 1.0}}, .sequence_length = 64, .mode = Mode::kPad, .clock = &clock_},
+            {})
+            .value();
+    auto loader = Start({.micro_batch = 8, .prefetch_batches = 1, .threads = 1});
+    for (int b = 0; b < 4; ++b) EXPECT_TRUE(loader->Next().has_value());
+    return loader->stats();
+  };
+  auto stats = run(std::make_shared<Slow>(clock_));
+  EXPECT_EQ(stats.waited_on[static_cast<std::size_t>(Stage::kTokenize)], stats.waited);
+  faults_->Add(
+      {.operation = object::Operation::kGet, .times = -1, .fault = {.latency = std::chrono::milliseconds(40)}});
+  stats = run(std::make_shared<ByteTokenizer>());
+  EXPECT_EQ(stats.waited_on[static_cast<std::size_t>(Stage::kNetwork)], stats.waited);
 }
 
 }  // namespace

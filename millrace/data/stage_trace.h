@@ -13,10 +13,12 @@ namespace millrace::data {
 /// The stages of the making of one batch. One thread at a time.
 class StageTrace {
  public:
+  explicit StageTrace(const Clock& clock = SystemClock()) : clock_(&clock) {}
+
   /// From now on, until the next call. Returns what it was before.
   Stage Enter(Stage stage) {
     Stage before = now_;
-    if (stage != before || marks_.empty()) marks_.push_back({SystemClock().Now(), stage});
+    if (stage != before || marks_.empty()) marks_.push_back({clock_->Now(), stage});
     now_ = stage;
     return before;
   }
@@ -41,6 +43,7 @@ class StageTrace {
     TimePoint since;
     Stage stage;
   };
+  const Clock* clock_;
   Stage now_ = Stage::kPack;
   std::vector<Mark> marks_;
 };
