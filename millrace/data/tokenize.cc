@@ -160,12 +160,11 @@ class Tokenization {
     for (const DataObject& object : sources_.objects) {
       if (object.token_bytes > 0) return Fail(Code::kInvalidArgument, "{}: is tokenized already", object.url);
     }
-    indexes_ = MR_TRY(LoadOrBuildIndexes(connection_, sources_.objects,
-                                         {.record_template = &*template_,
-                                          .tokenizer = nullptr,
-                                          .cache_url = options_.cache_url,
-                                          .threads = options_.threads},
-                                         log_, call_));
+    const DocumentForm form = DocumentForm::OfTemplate(*template_);
+    indexes_ = MR_TRY(LoadOrBuildIndexes(
+        connection_, sources_.objects,
+        {.form = &form, .tokenizer = nullptr, .cache_url = options_.cache_url, .threads = options_.threads}, log_,
+        call_));
     parts_ = CutIntoParts(indexes_, options_.part_bytes);
     summary_.parts = parts_.size();
     summary_.token_bytes = TokenBytesFor(tokenizer_.vocab_size());
