@@ -50,9 +50,9 @@ std::size_t Merger::RunLong(const MergeTable& table, std::span<Symbol> symbols) 
   nodes_.resize(count);
   for (std::uint32_t i = 0; i < count; ++i) {
     bool last = i + 1 == count;
-    std::uint32_t rank = last ? kNoRank : table.Find(symbols[i], symbols[i + 1]).rank;
-    nodes_[i] = {symbols[i], i == 0 ? kNowhere : i - 1, last ? kNowhere : i + 1, rank};
-    if (rank != kNoRank) Wait(rank, i);
+    MergeTable::Merge merge = last ? MergeTable::Merge() : table.Find(symbols[i], symbols[i + 1]);
+    nodes_[i] = {symbols[i], i == 0 ? kNowhere : i - 1, last ? kNowhere : i + 1, merge};
+    if (merge.rank != kNoRank) Wait(merge.rank, i);
   }
   while (!ranks_.empty()) {
     std::ranges::pop_heap(ranks_, std::greater());
@@ -68,7 +68,7 @@ std::size_t Merger::RunLong(const MergeTable& table, std::span<Symbol> symbols) 
       } else {
         ++i;
       }
-      if (nodes_[next.second].rank == next.first) MergeAt(table, next.second, rank);
+      if (nodes_[next.second].merge.rank == next.first) MergeAt(table, next.second, rank);
     }
   }
   waiting_.clear();
@@ -100,9 +100,9 @@ void Merger::TakePositions(std::uint32_t rank) {
 void Merger::MergeAt(const MergeTable& table, std::uint32_t position, std::uint32_t current_rank) {
   Node& left = nodes_[position];
   Node& right = nodes_[left.next];
-  left.symbol = table.Find(left.symbol, right.symbol).merged;
+  left.symbol = left.merge.merged;
   left.next = right.next;
-  right.rank = kNoRank;
+  right.merge.rank = kNoRank;
   if (left.next != kNowhere) nodes_[left.next].previous = position;
   if (left.previous != kNowhere) Announce(table, left.previous, current_rank);
   Announce(table, position, current_rank);
@@ -110,13 +110,14 @@ void Merger::MergeAt(const MergeTable& table, std::uint32_t position, std::uint3
 
 void Merger::Announce(const MergeTable& table, std::uint32_t position, std::uint32_t current_rank) {
   Node& node = nodes_[position];
-  node.rank = node.next == kNowhere ? kNoRank : table.Find(node.symbol, nodes_[node.next].symbol).rank;
-  if (node.rank == kNoRank) return;
-  if (node.rank <= current_rank) {
-    urgent_.emplace_back(node.rank, position);
+  node.merge = node.next == kNowhere ? MergeTable::Merge() : table.Find(node.symbol, nodes_[node.next].symbol);
+  std::uint32_t rank = node.merge.rank;
+  if (rank == kNoRank) return;
+  if (rank <= current_rank) {
+    urgent_.emplace_back(rank, position);
     std::ranges::push_heap(urgent_, std::greater());
   } else {
-    Wait(node.rank, position);
+    Wait(rank, position);
   }
 }
 

@@ -73,7 +73,7 @@ class Merger {
   struct Node {
     Symbol symbol;
     std::uint32_t previous, next;  ///< kNowhere at the ends
-    std::uint32_t rank;            ///< of the pair with the next node; kNoRank also for a node that is gone
+    MergeTable::Merge merge;       ///< with the next node; kNoRank also for a node that is gone
   };
   struct Waiting {
     std::uint32_t position, next;

@@ -23,6 +23,7 @@ void ScratchPool::Return(std::unique_ptr<Scratch> scratch) {
     scratch->symbols = {};
     scratch->merger = {};
   }
+  if (scratch->path.capacity() > kMaxSymbols) scratch->path = {};
   if (scratch->text.capacity() > kMaxText) scratch->text = {};
   MutexLock lock(mutex_);
   if (free_.size() < kMaxKept) free_.push_back(std::move(scratch));

@@ -102,11 +102,19 @@ class WordCache {
   std::unique_ptr<Set[]> sets_ = std::make_unique<Set[]>(kSets);
 };
 
+/// The best way to the end of a prefix of a text (unigram models).
+struct PathNode {
+  float score = 0;
+  TokenId id = kNoToken;    ///< of its last token; kNoToken: no way found yet
+  std::uint32_t start = 0;  ///< where that token begins
+};
+
 /// What one call works with; one thread at a time.
 struct Scratch {
   WordCache words;
   Merger merger;
   std::vector<Symbol> symbols;
+  std::vector<PathNode> path;
   std::string text;
 };
 

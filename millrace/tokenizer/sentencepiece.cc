@@ -13,6 +13,7 @@
 #include "millrace/tokenizer/sentencepiece_model.h"
 #include "millrace/tokenizer/spm_bpe.h"
 #include "millrace/tokenizer/spm_normalizer.h"
+#include "millrace/tokenizer/spm_unigram.h"
 #include "millrace/tokenizer/utf8.h"
 
 namespace millrace::tokenizer {
@@ -98,7 +99,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   TokenId eos() const override { return eos_; }
   TokenId unk() const override { return unk_; }
   TokenId pad() const override { return pad_; }
-  std::string_view kind() const override { return "sentencepiece-bpe"; }
+  std::string_view kind() const override { return bpe_ ? "sentencepiece-bpe" : "sentencepiece-unigram"; }
   const std::string& fingerprint() const override { return fingerprint_; }
 
  private:
@@ -110,11 +111,9 @@ class SentencePieceTokenizer final : public Tokenizer {
   static Status CheckSupported(const SentencePieceModel& model) {
     using Algorithm = SentencePieceTraits::Algorithm;
     auto algorithm = model.traits.algorithm;
-    if (algorithm != Algorithm::kBpe) {
-      return Fail(Code::kUnsupported, "it is a SentencePiece model of the {} kind; BPE is supported",
-                  algorithm == Algorithm::kUnigram ? "unigram"
-                  : algorithm == Algorithm::kWord  ? "word"
-                                                   : "char");
+    if (algorithm != Algorithm::kBpe && algorithm != Algorithm::kUnigram) {
+      return Fail(Code::kUnsupported, "it is a SentencePiece model of the {} kind; BPE and unigram are supported",
+                  algorithm == Algorithm::kWord ? "word" : "char");
     }
     if (model.traits.has_reverse_character_map) {
       return Fail(Code::kUnsupported, "it maps characters of decoded text (denormalizer_spec), which is not supported");
@@ -122,6 +121,10 @@ class SentencePieceTokenizer final : public Tokenizer {
     for (const auto& piece : model.pieces) {
       if (piece.type == Type::kUnused) {
         return Fail(Code::kUnsupported, "its piece \"{}\" is marked unused, which is not supported", piece.text);
+      }
+      if (piece.type == Type::kUserDefined && algorithm == Algorithm::kUnigram) {
+        return Fail(Code::kUnsupported, "its piece \"{}\" is user-defined, which is supported in BPE models only",
+                    piece.text);
       }
       if (piece.text.size() > kMaxPieceBytes) {
         return Fail(Code::kUnsupported, "it has a piece of {}", FormatBytes(piece.text.size()));
@@ -184,13 +187,8 @@ class SentencePieceTokenizer final : public Tokenizer {
       shape = Shape::kByte;
       text += static_cast<char>(ByteOfPiece(piece.text).value_or(0));
     } else {
-      std::string_view rest = piece.text;
-      if (rest.starts_with(kSpaceMark)) shape = Shape::kMarked;
-      for (std::size_t mark; (mark = rest.find(kSpaceMark)) != rest.npos;
-           rest.remove_prefix(mark + kSpaceMark.size())) {
-        text.append(rest, 0, mark) += ' ';
-      }
-      text += rest;
+      if (piece.text.starts_with(kSpaceMark)) shape = Shape::kMarked;
+      text = MarksToSpaces(piece.text);
     }
     decoded_.Add(text);
     shapes_.push_back(shape);
@@ -203,7 +201,11 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
     normalizer_ = MR_TRY(SpmNormalizer::Make(model, user_defined));
     SpmFallback fallback{.unk = unknown_, .to_bytes = model.traits.byte_fallback, .bytes = bytes_};
-    bpe_ = SpmBpe(model, {.space_is_mark = model.traits.escape_whitespaces, .fallback = fallback});
+    if (model.traits.algorithm == SentencePieceTraits::Algorithm::kBpe) {
+      bpe_.emplace(model, SpmBpe::Options{.space_is_mark = model.traits.escape_whitespaces, .fallback = fallback});
+    } else {
+      unigram_.emplace(model, fallback);
+    }
     strips_one_ = model.traits.add_dummy_prefix && !model.traits.remove_extra_whitespaces;
     prefix_every_part_ = model.traits.prefix_every_part;
     strips_all_ = model.traits.remove_extra_whitespaces;
@@ -217,12 +219,16 @@ class SentencePieceTokenizer final : public Tokenizer {
     if (text.empty() || count == 0) return {};
     ScratchPool::Lease scratch(scratches_);
     IdWriter writer(ids, count);
-    if (normalizer_.trivial()) {
+    if (bpe_ && normalizer_.trivial()) {
       bpe_->Encode(text, prefix, *scratch, writer);
     } else {
       std::string normalized = std::move((*scratch).text);
-      normalizer_.Normalize(text, normalized);
-      bpe_->Encode(normalized, false, *scratch, writer);
+      normalizer_.Normalize(text, prefix, normalized);
+      if (bpe_) {
+        bpe_->Encode(normalized, false, *scratch, writer);
+      } else {
+        unigram_->Encode(normalized, *scratch, writer);
+      }
       (*scratch).text = std::move(normalized);
     }
     return {};
@@ -273,7 +279,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   PieceIndex reserved_, others_;  ///< control, unknown and byte pieces; the rest
   ByteTrie specials_;
   SpmNormalizer normalizer_;
-  std::optional<SpmBpe> bpe_;
+  std::optional<SpmBpe> bpe_;  ///< or
+  std::optional<SpmUnigram> unigram_;
   std::array<TokenId, 256> bytes_{};
   TokenId unknown_ = kNoToken, bos_ = kNoToken, eos_ = kNoToken, unk_ = kNoToken, pad_ = kNoToken;
   bool strips_one_ = false, strips_all_ = false;  ///< spaces at the beginning of decoded text

@@ -81,6 +81,15 @@ bool ForEachField(ByteSpan message, const std::function<void(const Field&)>& vis
 
 }  // namespace
 
+std::string MarksToSpaces(std::string_view piece) {
+  constexpr std::string_view kMark = "\xE2\x96\x81";
+  std::string text;
+  for (std::size_t mark; (mark = piece.find(kMark)) != piece.npos; piece.remove_prefix(mark + kMark.size())) {
+    text.append(piece, 0, mark) += ' ';
+  }
+  return text += piece;
+}
+
 Result<SentencePieceModel> ReadSentencePieceModel(ByteSpan bytes) {
   SentencePieceModel model;
   SentencePieceTraits& traits = model.traits;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "millrace/base/bytes.h"
@@ -43,6 +44,9 @@ struct SentencePieceModel {
   std::optional<std::vector<Merge>> merges;  ///< in order of rank
   ByteSpan character_map;                    ///< in the model's bytes
 };
+
+/// The piece with a space for each U+2581, which is how pieces write one.
+std::string MarksToSpaces(std::string_view piece);
 
 /// Fails with kInvalidArgument unless the bytes have the shape of a SentencePiece model. Never reads out of bounds. The
 /// result points into `model`.

@@ -16,14 +16,6 @@ using Type = SentencePieceModel::Type;
 
 bool IsText(const Piece& piece) { return piece.type == Type::kNormal || piece.type == Type::kUserDefined; }
 
-std::string WithSpaces(std::string_view piece) {
-  std::string text;
-  for (std::size_t mark; (mark = piece.find(kMarkText)) != piece.npos; piece.remove_prefix(mark + kMarkText.size())) {
-    text.append(piece, 0, mark) += ' ';
-  }
-  return text += piece;
-}
-
 /// Ranks by falling score; equal scores have equal ranks, so that the leftmost of them merges first.
 std::vector<std::uint32_t> Ranks(const std::vector<Piece>& pieces) {
   std::vector<float> scores;
@@ -52,7 +44,7 @@ SpmBpe::SpmBpe(const SentencePieceModel& model, const Options& options) : option
     if (!Occurs(piece)) continue;
     AddJoints(piece.text);
     if (piece.type != Type::kUserDefined) continue;
-    frozen.emplace_back(options.space_is_mark ? WithSpaces(piece.text) : std::string(piece.text), ids_[id]);
+    frozen.emplace_back(options.space_is_mark ? MarksToSpaces(piece.text) : std::string(piece.text), ids_[id]);
   }
   std::vector<ByteTrie::Key> keys;
   for (auto& [text, id] : frozen) keys.push_back({text, id});
@@ -138,7 +130,7 @@ bool SpmBpe::Occurs(const SentencePieceModel::Piece& piece) const {
 void SpmBpe::AddJoints(std::string_view piece) {
   joints_.AddToken(piece);
   if (!options_.space_is_mark || piece.find(kMarkText) == piece.npos) return;
-  joints_.AddToken(WithSpaces(piece));
+  joints_.AddToken(MarksToSpaces(piece));
   joints_.AddToken("\xE2\x96\x81 ");  // in a run of both kinds
   joints_.AddToken(" \xE2\x96\x81");
 }

@@ -84,7 +84,7 @@ void SpmNormalizer::Append(std::string_view part, std::string& normalized) const
   normalized += part;
 }
 
-void SpmNormalizer::Normalize(std::string_view text, std::string& normalized) const {
+void SpmNormalizer::Normalize(std::string_view text, bool prefix, std::string& normalized) const {
   normalized.clear();
   if (remove_extra_) {
     while (!text.empty()) {
@@ -94,7 +94,7 @@ void SpmNormalizer::Normalize(std::string_view text, std::string& normalized) co
     }
   }
   if (text.empty()) return;
-  if (dummy_prefix_ && !suffix_) normalized += ' ';
+  if (prefix && dummy_prefix_ && !suffix_) normalized += ' ';
   bool after_space = remove_extra_;
   while (!text.empty()) {
     Step step = Next(text);
@@ -108,7 +108,7 @@ void SpmNormalizer::Normalize(std::string_view text, std::string& normalized) co
   if (remove_extra_) {
     while (normalized.ends_with(' ')) normalized.pop_back();
   }
-  if (dummy_prefix_ && suffix_) normalized += ' ';
+  if (prefix && dummy_prefix_ && suffix_) normalized += ' ';
 }
 
 }  // namespace millrace::tokenizer

@@ -23,7 +23,8 @@ class SpmNormalizer {
   /// Whether a space and U+2581 are the same to the vocabulary. Normalized text then has spaces for both.
   bool escape_whitespaces() const { return escape_; }
 
-  void Normalize(std::string_view text, std::string& normalized) const;
+  /// `prefix`: whether the dummy prefix is wanted, in models that have one.
+  void Normalize(std::string_view text, bool prefix, std::string& normalized) const;
 
  private:
   /// The normalized beginning of a text and how much of the text it stands for.

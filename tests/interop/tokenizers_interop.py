@@ -229,6 +229,9 @@ def sentencepiece_cases(folder):
         "suffix": llama | dict(treat_whitespace_as_suffix=True),
         "no-prefix": llama | dict(add_dummy_prefix=False),
         "no-fallback": llama | dict(byte_fallback=False),
+        "unigram": dict(model_type="unigram"),
+        "unigram-fallback": dict(model_type="unigram", normalization_rule_name="identity", remove_extra_whitespaces=False,
+                                 byte_fallback=True),
         "casefold": dict(model_type="bpe", normalization_rule_name="nmt_nfkc_cf"),
     }
     for name, options in kinds.items():
