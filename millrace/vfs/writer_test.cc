@@ -321,7 +321,8 @@ TEST_F(WriterTest, WhatIsSavedAgainIsNoNewerThanWhatHasTakenItsName) {
   ASSERT_TRUE(*moved->MoveUnstored("f", /*exclusive=*/false, /*over_stored=*/false, {}));
   replaced->Abandon("");  // or any other reason to write its record again
   replaced.reset(), moved.reset();
-  const auto adopted = *Area(kMiB)->Adopt("", nullptr);
+  const auto area = Area(kMiB);
+  const auto adopted = *area->Adopt("", nullptr);
   ASSERT_EQ(adopted.size(), 2u);
   EXPECT_EQ(adopted.front().record.size, 11u);
   EXPECT_EQ(adopted.back().record.size, 3u) << "the last one is the file";
