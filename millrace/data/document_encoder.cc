@@ -95,6 +95,7 @@ struct DocumentEncoder::Rep {
       text = parsers[0].Parse(record);
     }
     if (!text) return text.error();
+    content = *text;
     if (!tokenizer) return std::nullopt;
     if (tokenizer->bos() != tokenizer::kNoToken) document.ids.push_back(tokenizer->bos());
     MR_TRY(tokenizer->EncodeFirst(*text, wanted, document.ids));
@@ -152,12 +153,15 @@ struct DocumentEncoder::Rep {
   std::vector<RecordParser> parsers;  ///< of the form's templates
   std::optional<ConversationParser> conversations;
   DocumentScript script;
+  std::string_view content;
 };
 
 DocumentEncoder::DocumentEncoder(const DocumentForm& form, const tokenizer::Tokenizer* tokenizer)
     : rep_(new Rep(form, tokenizer)) {}
 DocumentEncoder::DocumentEncoder(DocumentEncoder&&) noexcept = default;
 DocumentEncoder::~DocumentEncoder() = default;
+
+std::string_view DocumentEncoder::content() const { return rep_->content; }
 
 Result<std::optional<Broken>> DocumentEncoder::Encode(std::string_view record, std::size_t wanted,
                                                       EncodedDocument& document, StageTrace* trace) {
@@ -170,6 +174,7 @@ Result<std::optional<Broken>> DocumentEncoder::Encode(std::string_view record, s
   // Finding where answers lie may take encoding the text in front of each once more.
   if (rep_->script.answers() * record.size() > kMaxAnswerBytes) return Broken::kTooLong;
   MR_TRY(rep_->script.Encode(wanted, document));
+  rep_->content = record;
   return std::nullopt;
 }
 

@@ -73,6 +73,11 @@ class DocumentEncoder {
     return Encode(record, static_cast<std::size_t>(-1), document);
   }
 
+  /// What the last usable record says, for recognising it elsewhere: the document's text, or in mode sft the record as
+  /// it is, since what its layout writes around it depends on the tokenizer. Valid until the next call and while the
+  /// record lives.
+  std::string_view content() const;
+
  private:
   struct Rep;
   std::unique_ptr<Rep> rep_;
