@@ -54,8 +54,7 @@ class Upload {
   Upload(object::Store& store, std::string key, std::string id)
       : store_(store), key_(std::move(key)), id_(std::move(id)) {}
   object::Store& store_;
-  const std::string key_;
-  std::string id_;
+  std::string key_, id_;
 };
 
 /// Uploads that a killed run has left take space and are of no use.

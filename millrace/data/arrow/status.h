@@ -26,10 +26,10 @@ inline Error ToError(const arrow::Status& status, std::string_view what) {
           ::millrace::data::arrow_format::ToError(::millrace::data::arrow_format::StatusOf(mr_arrow_result), what)); \
     ::millrace::data::arrow_format::Unwrap(std::move(mr_arrow_result));                                              \
   })
-inline const arrow::Status& StatusOf(const arrow::Status& status) { return status; }
+inline arrow::Status StatusOf(const arrow::Status& status) { return status; }
 inline void Unwrap(const arrow::Status&) {}
 template <class T>
-const arrow::Status& StatusOf(const arrow::Result<T>& result) {
+arrow::Status StatusOf(const arrow::Result<T>& result) {
   return result.status();
 }
 template <class T>
