@@ -7,6 +7,7 @@
 
 #include "apps/millrace/cli.h"
 #include "apps/millrace/data_flags.h"
+#include "apps/millrace/data_inspect.h"
 #include "millrace/base/text.h"
 #include "millrace/data/index_builder.h"
 #include "millrace/data/loader.h"
@@ -131,13 +132,20 @@ void PrintObject(const Context& context, const data::DataObject& object, const d
   }
 }
 
-Result<int> Inspect(const Context& context, const DataFlags& flags) {
+struct InspectFlags : DataFlags {
+  std::string picture;
+  bool text = false;
+};
+
+Result<int> Inspect(const Context& context, const InspectFlags& flags) {
   DataRequest request = MR_TRY(ResolveDataFlags(flags));
   Indexed indexed = MR_TRY(LoadIndexes(context, request));
   for (std::size_t i = 0; i < indexed.indexes.size(); ++i) {
     PrintObject(context, indexed.sources.objects[i], indexed.indexes[i], indexed.counts_tokens);
   }
   PrintTotals(context, Sum(indexed), indexed.counts_tokens, "total");
+  MR_TRY(PrintLengths(context, indexed.indexes, indexed.counts_tokens, flags.picture));
+  if (flags.text) MR_TRY(PrintSurvey(context, request.options));
   return kExitOk;
 }
 
@@ -222,8 +230,12 @@ void AddDataCommands(CLI::App& app, Context& context) {
       "  millrace data index 's3://corpus/wiki/*.jsonl' --tokenizer s3://models/tokenizer.model --template "
       "'{title}\\n{text}'",
       &Index, std::make_shared<DataFlags>());
-  Add(*group, context, "inspect", "List objects, records and every record that cannot be used",
-      "  millrace data inspect s3://corpus/wiki/ --json", &Inspect, std::make_shared<DataFlags>());
+  auto inspect_flags = std::make_shared<InspectFlags>();
+  CLI::App* inspect =
+      Add(*group, context, "inspect", "List objects, records and every record that cannot be used",
+          "  millrace data inspect s3://corpus/wiki/ --text --picture lengths.svg", &Inspect, inspect_flags);
+  inspect->add_option("--picture", inspect_flags->picture, "SVG file to draw the lengths of the records into");
+  inspect->add_flag("--text", inspect_flags->text, "Read all documents and tell their scripts and duplicates");
   auto plan_flags = std::make_shared<DataFlags>();
   Add(*group, context, "plan", "Say how many samples, tokens and steps an epoch has",
       "  millrace data plan job.yaml --set data.sequence_length=2048", &Plan, plan_flags)

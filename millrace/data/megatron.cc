@@ -190,9 +190,9 @@ Result<RecordIndex> IndexTokenFile(const DataObject& object, object::Call call) 
         return corrupt(document, "is beyond the .bin's end");
       bytes += size;
     }
-    if (bytes == 0 || bytes > kMaxRecordBytes) {
-      builder.AddBroken(first, bytes == 0 ? Broken::kEmpty : Broken::kTooLong);
-    } else {
+    if (bytes > kMaxRecordBytes) {
+      builder.AddBroken(first, Broken::kTooLong);
+    } else if (bytes > 0) {
       builder.Add(first, bytes, static_cast<std::uint32_t>(bytes / object.token_bytes));
     }
     end = first + bytes;

@@ -53,8 +53,8 @@ std::string TokenTableKey(std::string_view bin_key);
 /// other numbers than token ids. Blocks.
 Status OpenTokenFile(DataObject& object, object::ObjectInfo table, object::Call call);
 
-/// The index of an object of token ids, from its table alone. Empty documents are counted as broken. Fails with
-/// kCorrupt where the table's parts contradict each other or the object's size. Blocks.
+/// The index of an object of token ids, from its table alone. Empty documents are nothing, as blank lines are. Fails
+/// with kCorrupt where the table's parts contradict each other or the object's size. Blocks.
 Result<RecordIndex> IndexTokenFile(const DataObject& object, object::Call call);
 
 }  // namespace millrace::data

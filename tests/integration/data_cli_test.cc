@@ -136,15 +136,19 @@ TEST_F(DataCliTest, TakesAJobFileAndItsOverrides) {
 
 TEST_F(DataCliTest, InspectNamesEveryBrokenRecord) {
   Write("corpus/c.jsonl", "{\"text\":\"fine\"}\nnonsense\n{\"title\":\"no text\"}\n");
-  auto inspected = Run({"data", "inspect", "corpus/", "--json"});
+  auto inspected = Run({"data", "inspect", "corpus/", "--json", "--text", "--picture", "lengths.svg"});
   ASSERT_EQ(inspected.exit, 0) << inspected.err;
   auto lines = inspected.objects();
-  ASSERT_EQ(lines.size(), 4u);
+  ASSERT_EQ(lines.size(), 6u);
   EXPECT_THAT(lines[2]["url"].get<std::string>(), HasSubstr("/corpus/c.jsonl"));
   EXPECT_EQ(lines[2]["records"], 1);
   EXPECT_THAT(lines[2]["broken"], ElementsAre(Json{{"offset", 16}, {"reason", "not_json"}},
                                               Json{{"offset", 25}, {"reason", "missing_field"}}));
   EXPECT_EQ(lines[3]["broken"], 2);
+  EXPECT_EQ(lines[4]["of"], "bytes");
+  EXPECT_EQ(lines[4]["count"], 121);
+  EXPECT_EQ(lines[5]["documents"], 121);
+  EXPECT_THAT(ReadFile(folder_ / "lengths.svg").value(), HasSubstr("bytes a record"));
   EXPECT_EQ(Run({"data", "inspect", "nowhere/*.jsonl"}).exit, 4);
   EXPECT_EQ(Run({"data", "plan", "corpus/"}).exit, 2) << "packing needs a tokenizer";
 }

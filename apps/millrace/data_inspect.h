@@ -1,0 +1,22 @@
+// What `millrace data inspect` says beyond its list of objects.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "apps/millrace/cli.h"
+#include "millrace/base/result.h"
+#include "millrace/data/loader.h"
+#include "millrace/data/record_index.h"
+
+namespace millrace::cli {
+
+/// Prints how long the indexed records are, in tokens or else in bytes, and draws it into `picture` unless that is
+/// empty.
+Status PrintLengths(const Context& context, std::span<const data::RecordIndex> indexes, bool counts_tokens,
+                    const std::string& picture);
+
+/// Reads every document of the sources and prints what they are.
+Status PrintSurvey(const Context& context, const data::DatasetOptions& options);
+
+}  // namespace millrace::cli

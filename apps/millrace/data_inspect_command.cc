@@ -1,0 +1,69 @@
+// millrace data inspect, beyond its list of objects: how long records are, their scripts, their duplicates.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/millrace/data_inspect.h"
+#include "millrace/base/files.h"
+#include "millrace/base/text.h"
+#include "millrace/data/document_reader.h"
+#include "millrace/data/survey.h"
+
+namespace millrace::cli {
+
+Status PrintLengths(const Context& context, std::span<const data::RecordIndex> indexes, bool counts_tokens,
+                    const std::string& picture) {
+  data::LengthHistogram lengths;
+  std::vector<data::RecordExtent> extents;
+  bool tokens = counts_tokens || std::ranges::all_of(indexes, [](const auto& one) { return one.token_bytes() > 0; });
+  for (const data::RecordIndex& index : indexes) {
+    for (std::size_t b = 0; b < index.blocks(); ++b) {
+      extents.clear();
+      index.Decode(b, extents);
+      for (const data::RecordExtent& extent : extents) lengths.Add(tokens ? extent.tokens : extent.bytes);
+    }
+  }
+  if (lengths.count() == 0) return {};
+  std::string_view of = tokens ? "tokens" : "bytes";
+  if (!picture.empty()) MR_TRY(WriteFileAtomic(picture, AsBytes(lengths.ToSvg(of))));
+  if (context.globals.json) {
+    PrintJsonLine(lengths.ToJson(of));
+  } else {
+    fmt::print("{}", lengths.ToText(of));
+  }
+  return {};
+}
+
+Status PrintSurvey(const Context& context, const data::DatasetOptions& options) {
+  auto connection = MR_TRY(context.Connect());
+  auto record_template = MR_TRY(data::RecordTemplate::Parse(options.template_text));
+  auto reader =
+      MR_TRY(data::DocumentReader::Open(*connection, options.sources, record_template, {.stop = context.stop}));
+  data::TextSurvey survey;
+  std::string document;
+  while (MR_TRY(reader.Next(document))) survey.Add(document);
+  std::uint64_t duplicates = survey.Duplicates();
+  if (context.globals.json) {
+    Json scripts = Json::object();
+    for (auto [name, count] : survey.Scripts()) scripts[std::string(name)] = count;
+    PrintJsonLine({{"event", "text"},
+                   {"documents", survey.documents()},
+                   {"duplicates", duplicates},
+                   {"scripts", std::move(scripts)}});
+    return {};
+  }
+  auto percent = [&](std::uint64_t part) {
+    return 100.0 * static_cast<double>(part) / static_cast<double>(std::max<std::uint64_t>(survey.documents(), 1));
+  };
+  fmt::print("scripts:");
+  std::string_view separator = " ";
+  for (auto [name, count] : survey.Scripts()) {
+    fmt::print("{}{} {:.1f} %", std::exchange(separator, ", "), name, percent(count));
+  }
+  fmt::print(" of {} documents\nduplicates: {} ({:.1f} %) say what another one says\n", FormatCount(survey.documents()),
+             FormatCount(duplicates), percent(duplicates));
+  return {};
+}
+
+}  // namespace millrace::cli
