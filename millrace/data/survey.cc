@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <functional>
 #include <iterator>
 
 #include "millrace/base/bytes.h"
@@ -176,7 +175,9 @@ std::uint64_t TextSurvey::Duplicates() const {
 
 std::vector<std::pair<std::string_view, std::uint64_t>> TextSurvey::Scripts() const {
   std::vector<std::pair<std::string_view, std::uint64_t>> scripts(scripts_.begin(), scripts_.end());
-  std::ranges::stable_sort(scripts, std::greater{}, [](const auto& one) { return one.second; });
+  std::ranges::sort(scripts, [](const auto& a, const auto& b) {
+    return a.second != b.second ? a.second > b.second : a.first < b.first;
+  });
   return scripts;
 }
 
