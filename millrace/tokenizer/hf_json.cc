@@ -11,6 +11,7 @@
 #include "millrace/tokenizer/pieces.h"
 #include "millrace/tokenizer/sentencepiece.h"
 #include "millrace/tokenizer/utf8.h"
+#include "millrace/tokenizer/wordpiece.h"
 
 namespace millrace::tokenizer {
 namespace {
@@ -342,6 +343,42 @@ Result<std::shared_ptr<const Tokenizer>> MakeBpe(File& file, std::string fingerp
   return MakeCharacterBpe(file, std::move(fingerprint));
 }
 
+Result<std::shared_ptr<const Tokenizer>> MakeBert(const File& file, std::string fingerprint) {
+  const Json &model = Get(file.json, "model"), &normalizer = Get(file.json, "normalizer");
+  const Json& decoder = Get(file.json, "decoder");
+  if (Text(normalizer, "type") != "BertNormalizer") return Unsupported("normalizer", normalizer);
+  if (Text(Get(file.json, "pre_tokenizer"), "type") != "BertPreTokenizer") {
+    return Unsupported("pre_tokenizer", Get(file.json, "pre_tokenizer"));
+  }
+  WordPieceSpec spec{.tokens = file.tokens, .bos = file.bos, .eos = file.eos, .pad = file.pad};
+  spec.continuing_prefix = Text(model, "continuing_subword_prefix");
+  if (!decoder.is_null() &&
+      (Text(decoder, "type") != "WordPiece" || Text(decoder, "prefix") != spec.continuing_prefix)) {
+    return Unsupported("decoder", decoder);
+  }
+  spec.cleanup = Flag(decoder, "cleanup", true);
+  const Json& longest = Get(model, "max_input_chars_per_word");
+  if (longest.is_number_unsigned()) spec.max_word_characters = longest.get<std::size_t>();
+  spec.normalizer.clean_text = Flag(normalizer, "clean_text", true);
+  spec.normalizer.handle_chinese_chars = Flag(normalizer, "handle_chinese_chars", true);
+  spec.normalizer.lowercase = Flag(normalizer, "lowercase", true);
+  spec.normalizer.strip_accents = Flag(normalizer, "strip_accents", spec.normalizer.lowercase);
+  for (const AddedToken& added : file.added) {
+    if (!added.special || added.normalized) {
+      return Fail(Code::kUnsupported, "its added token \"{}\" is {}, which is not supported", added.content,
+                  added.special ? "looked for in normalized text" : "not special");
+    }
+    auto at = static_cast<std::size_t>(added.id);
+    if (at >= spec.tokens.size()) spec.tokens.resize(at + 1);
+    spec.tokens[at] = added.content;
+    spec.specials.push_back(added.id);
+  }
+  for (std::size_t id = 0; id < spec.tokens.size(); ++id) {
+    if (!spec.tokens[id].empty() && spec.tokens[id] == Text(model, "unk_token")) spec.unk = static_cast<TokenId>(id);
+  }
+  return MakeWordPiece(std::move(spec), std::move(fingerprint));
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const Tokenizer>> LoadHuggingFace(std::string_view text, std::string fingerprint) {
@@ -352,11 +389,11 @@ Result<std::shared_ptr<const Tokenizer>> LoadHuggingFace(std::string_view text, 
   if (!model.is_object()) return Fail(Code::kInvalidArgument, "it is JSON, but no tokenizer.json: it has no model");
   std::string type = Text(model, "type");
   if (type.empty() && model.contains("merges")) type = "BPE";
-  if (type != "BPE") return Fail(Code::kUnsupported, "its model ({}) is not supported", type);
+  if (type != "BPE" && type != "WordPiece") return Fail(Code::kUnsupported, "its model ({}) is not supported", type);
   MR_TRY(ReadVocabulary(Get(model, "vocab"), file));
   MR_TRY(ReadAddedTokens(file));
   FindEnds(file);
-  return MakeBpe(file, std::move(fingerprint));
+  return type == "BPE" ? MakeBpe(file, std::move(fingerprint)) : MakeBert(file, std::move(fingerprint));
 }
 
 }  // namespace millrace::tokenizer

@@ -5,6 +5,7 @@
 #include "millrace/tokenizer/sentencepiece.h"
 #include "millrace/tokenizer/tiktoken.h"
 #include "millrace/tokenizer/utf8.h"
+#include "millrace/tokenizer/wordpiece.h"
 
 namespace millrace::tokenizer {
 
@@ -33,6 +34,7 @@ Result<std::shared_ptr<const Tokenizer>> Load(ByteSpan model, std::string_view n
     std::size_t first = text.find_first_not_of(" \t\r\n");
     if (first != text.npos && text[first] == '{') return LoadHuggingFace(text, std::move(fingerprint));
     if (LooksLikeTiktoken(text)) return LoadTiktoken(text, name, options, std::move(fingerprint));
+    if (LooksLikeBertVocabulary(text)) return LoadBertVocabulary(text, std::move(fingerprint));
     return LoadSentencePiece(model, std::move(fingerprint));
   }();
   if (!loaded) return Fail(loaded.error().Context(fmt::format("loading the tokenizer {}", name)));

@@ -274,6 +274,24 @@ def llama2_json(tokenizers, lines):
     return json.dumps(data)
 
 
+def bert_json(tokenizers, lines, **options):
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(**options)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.train_from_iterator(lines, trainers.WordPieceTrainer(
+        vocab_size=3000, show_progress=False, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+        # So that what normalization makes of odd characters can be seen.
+        initial_alphabet=[chr(code) for code in range(0x21, 0x3000) if code % 3 and chr(code).isprintable() and not 0x41 <= code <= 0x5A]))
+    return tokenizer.to_str()
+
+
+def bert_vocabulary(text):
+    vocabulary = json.loads(text)["model"]["vocab"]
+    return "".join(f"{token}\n" for token in sorted(vocabulary, key=vocabulary.get))
+
+
 def hf_cases(folder):
     tokenizers = require("tokenizers")
     from tokenizers import pre_tokenizers as pre
@@ -284,6 +302,10 @@ def hf_cases(folder):
         "gpt2-prefix": byte_level(tokenizers, pre.ByteLevel(add_prefix_space=True), lines),
         "llama3": byte_level(tokenizers, llama3, lines, ignore_merges=True),
         "llama2": llama2_json(tokenizers, lines),
+        "bert": bert_json(tokenizers, lines),
+        "bert-cased": bert_json(tokenizers, lines, lowercase=False),
+        "bert-accents": bert_json(tokenizers, lines, lowercase=True, strip_accents=False),
+        "bert-raw": bert_json(tokenizers, lines, clean_text=False, handle_chinese_chars=False, strip_accents=True),
     }
     for name, text in files.items():
         path = folder / f"{name}.json"
@@ -295,6 +317,10 @@ def hf_cases(folder):
         def encode(text, library):
             return library.encode(text, add_special_tokens=False).ids
         yield Case(f"tokenizers-{name}", path, lambda text, library=plain: encode(text, library))
+        if name == "bert":
+            (folder / "vocab.txt").write_text(bert_vocabulary(text))
+            yield Case("tokenizers-vocab.txt", folder / "vocab.txt", lambda text, library=plain: encode(text, library),
+                       decode=lambda ids, library=plain: library.decode(ids).encode())
         yield Case(f"tokenizers-{name}-specials", path, lambda text, library=library: encode(text, library), mode="specials")
 
 
