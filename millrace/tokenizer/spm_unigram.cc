@@ -1,6 +1,7 @@
 #include "millrace/tokenizer/spm_unigram.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string>
 
@@ -13,6 +14,15 @@ using Type = SentencePieceModel::Type;
 
 constexpr float kUnknownPenalty = 10.0F;
 constexpr char32_t kMark = 0x2581;
+constexpr float kLargestSum = 100'000.0F;  // the library's
+
+/// Takes the sum at `start` from all there are beyond, so that long texts do not lose the low digits.
+void StartSumsAfresh(std::size_t start, std::size_t frontier, std::vector<PathNode>& path) {
+  float sum = path[start].score;
+  for (std::size_t i = start; i <= frontier; ++i) {
+    if (i == start || path[i].id != kNoToken) path[i].score -= sum;
+  }
+}
 
 }  // namespace
 
@@ -39,7 +49,9 @@ SpmUnigram::SpmUnigram(const SentencePieceModel& model, const SpmFallback& fallb
 
 void SpmUnigram::FindBestPath(std::string_view text, std::vector<PathNode>& path) const {
   path.assign(text.size() + 1, {});
+  std::size_t frontier = 0;  // nothing beyond was reached
   for (std::size_t start = 0; start < text.size();) {
+    if (std::abs(path[start].score) > kLargestSum) StartSumsAfresh(start, frontier, path);
     float before = path[start].score;
     std::size_t length = DecodeUtf8(text.data() + start, text.data() + text.size()).length;
     bool known = false;
@@ -50,15 +62,20 @@ void SpmUnigram::FindBestPath(std::string_view text, std::vector<PathNode>& path
       TokenId id = trie_.Value(state);
       if (id == ByteTrie::kNone) continue;
       known |= end - start == length;
+      frontier = std::max(frontier, end);
       PathNode& node = path[end];
       float score = scores_[static_cast<std::size_t>(id)] + before;
       if (node.id == kNoToken || score > node.score) node = {score, id, static_cast<std::uint32_t>(start)};
     }
-    PathNode& next = path[start + length];
-    if (float score = unknown_score_ + before; !known && (next.id == kNoToken || score > next.score)) {
-      next = {score, fallback_.unk, static_cast<std::uint32_t>(start)};
+    std::size_t after = start + length;
+    if (!known) {
+      frontier = std::max(frontier, after);
+      float score = unknown_score_ + before;
+      if (PathNode& node = path[after]; node.id == kNoToken || score > node.score) {
+        node = {score, fallback_.unk, static_cast<std::uint32_t>(start)};
+      }
     }
-    start += length;
+    start = after;
   }
 }
 
