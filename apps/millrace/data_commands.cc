@@ -11,6 +11,7 @@
 #include "millrace/base/text.h"
 #include "millrace/data/index_builder.h"
 #include "millrace/data/loader.h"
+#include "millrace/data/simulate.h"
 
 namespace millrace::cli {
 namespace {
@@ -149,7 +150,60 @@ Result<int> Inspect(const Context& context, const InspectFlags& flags) {
   return kExitOk;
 }
 
-Result<int> Plan(const Context& context, const DataFlags& flags) {
+struct PlanFlags : DataFlags {
+  std::string simulate;
+};
+
+/// "bandwidth=100MB,latency=50ms,step=200ms": bytes a second, of a request, of the work on a batch.
+Result<data::SimulatedPlace> ParsePlace(std::string_view text) {
+  data::SimulatedPlace place;
+  for (std::string_view word : Split(text, ',')) {
+    std::size_t equals = word.find('=');
+    std::string_view name = word.substr(0, equals), value = equals == word.npos ? "" : word.substr(equals + 1);
+    if (name == "bandwidth") {
+      place.bandwidth = static_cast<double>(MR_TRY(ParseBytes(value.substr(0, value.find("/s")))));
+    } else if (name == "latency" || name == "step") {
+      double seconds = std::chrono::duration<double>(MR_TRY(ParseDuration(value))).count();
+      (name == "step" ? place.step : place.latency) = seconds;
+    } else {
+      return Fail(Code::kInvalidArgument, "--simulate: {} is not known; give bandwidth=100MB,latency=50ms,step=200ms",
+                  name);
+    }
+  }
+  if (place.bandwidth <= 0) return Fail(Code::kInvalidArgument, "--simulate: a bandwidth of 0 brings nothing");
+  return place;
+}
+
+/// Prints what a rank would wait for its data in the first steps there.
+Status PrintForecast(const Context& context, const DataRequest& request, data::Dataset& dataset,
+                     const std::string& text) {
+  constexpr std::uint64_t kBatches = 2000;
+  data::SimulatedPlace place = MR_TRY(ParsePlace(text));
+  place.threads = request.options.threads;
+  place.seconds_per_byte = MR_TRY(dataset.MeasureEncoding({.stop = context.stop}));
+  const int rows = request.global_batch / request.ranks;
+  data::Forecast forecast = dataset.Simulate(place, rows, kBatches);
+  if (context.globals.json) {
+    PrintJsonLine({{"event", "forecast"},
+                   {"seconds_per_byte", place.seconds_per_byte},
+                   {"first_batch_s", forecast.first_batch},
+                   {"seconds", forecast.seconds},
+                   {"waited_s", forecast.waited},
+                   {"waited_on_network_s", forecast.waited_on_network},
+                   {"waited_on_encoding_s", forecast.waited_on_encoding},
+                   {"stall_share", forecast.stall_share()}});
+    return {};
+  }
+  double after_first = forecast.seconds - forecast.first_batch;
+  fmt::print("there        first batch after {:.2f} s, then {:.2f} % of the time waiting for data\n",
+             forecast.first_batch,
+             after_first > 0 ? 100 * (forecast.waited - forecast.first_batch) / after_first : 0.0);
+  fmt::print("             ({:.2f} s for the store, {:.2f} s for tokenizing, of {:.1f} s; {:.1f} MB/s a thread here)\n",
+             forecast.waited_on_network, forecast.waited_on_encoding, forecast.seconds, 1e-6 / place.seconds_per_byte);
+  return {};
+}
+
+Result<int> Plan(const Context& context, const PlanFlags& flags) {
   DataRequest request = MR_TRY(ResolveDataFlags(flags));
   OpenData open = MR_TRY(OpenDataset(context, request));
   const data::Dataset& dataset = *open.dataset;
@@ -167,7 +221,9 @@ Result<int> Plan(const Context& context, const DataFlags& flags) {
                    {"steps_per_epoch", steps_per_epoch},
                    {"tokens_per_step", batch_tokens},
                    {"steps", steps},
+                   {"truncated", dataset.truncated_documents()},
                    {"fingerprint", dataset.fingerprint()}});
+    if (!flags.simulate.empty()) MR_TRY(PrintForecast(context, request, *open.dataset, flags.simulate));
     return kExitOk;
   }
   fmt::print("records      {} ({}; {} broken)\n", FormatCount(dataset.records()), FormatBytes(dataset.bytes()),
@@ -179,7 +235,16 @@ Result<int> Plan(const Context& context, const DataFlags& flags) {
   if (request.steps || request.epochs) {
     fmt::print("the job      {} steps = {} tokens\n", FormatCount(steps), FormatCount(steps * batch_tokens));
   }
+  if (dataset.truncated_documents() > 0) {
+    fmt::print("cut          {} documents, which are longer than a row\n", FormatCount(dataset.truncated_documents()));
+  }
+  auto shares = dataset.source_shares();
+  for (std::size_t s = 0; shares.size() > 1 && s < shares.size(); ++s) {
+    fmt::print("source       {}: {} of its {} samples an epoch\n", request.options.sources[s].url,
+               FormatCount(shares[s].samples_per_epoch), FormatCount(shares[s].samples_per_pass));
+  }
   fmt::print("fingerprint  {}\n", dataset.fingerprint());
+  if (!flags.simulate.empty()) MR_TRY(PrintForecast(context, request, *open.dataset, flags.simulate));
   return kExitOk;
 }
 
@@ -236,11 +301,16 @@ void AddDataCommands(CLI::App& app, Context& context) {
           "  millrace data inspect s3://corpus/wiki/ --text --picture lengths.svg", &Inspect, inspect_flags);
   inspect->add_option("--picture", inspect_flags->picture, "SVG file to draw the lengths of the records into");
   inspect->add_flag("--text", inspect_flags->text, "Read all documents and tell their scripts and duplicates");
-  auto plan_flags = std::make_shared<DataFlags>();
-  Add(*group, context, "plan", "Say how many samples, tokens and steps an epoch has",
-      "  millrace data plan job.yaml --set data.sequence_length=2048", &Plan, plan_flags)
-      ->add_option("--global-batch", plan_flags->global_batch, "Samples a step (default 8)")
+  auto plan_flags = std::make_shared<PlanFlags>();
+  CLI::App* plan = Add(*group, context, "plan", "Say how many samples, tokens and steps an epoch has",
+                       "  millrace data plan job.yaml --set data.sequence_length=2048\n"
+                       "  millrace data plan job.yaml --simulate bandwidth=100MB/s,latency=50ms,step=200ms",
+                       &Plan, plan_flags);
+  plan->add_option("--global-batch", plan_flags->global_batch, "Samples a step (default 8)")
       ->check(CLI::PositiveNumber);
+  plan->add_option(
+      "--simulate", plan_flags->simulate,
+      "Say what a rank would wait for data where a store has this bandwidth and latency, at this step time");
   auto cat_flags = std::make_shared<CatFlags>();
   CLI::App* cat = Add(*group, context, "cat", "Print samples as the model sees them",
                       "  millrace data cat job.yaml --start 1000 --count 2", &Cat, cat_flags);

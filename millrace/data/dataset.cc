@@ -5,9 +5,12 @@
 #include "millrace/data/document_encoder.h"
 #include "millrace/data/index_builder.h"
 #include "millrace/data/loader.h"
+#include "millrace/data/needs.h"
 #include "millrace/data/plan.h"
 #include "millrace/data/sample_reader.h"
+#include "millrace/data/simulate.h"
 #include "millrace/data/sources.h"
+#include "millrace/data/stage_trace.h"
 
 namespace millrace::data {
 namespace {
@@ -81,6 +84,36 @@ class IndexedDataset final : public Dataset {
 
   Status ReadSample(std::uint64_t epoch, std::uint64_t index, Row& row, object::Call call) override {
     return reader_->Read(epoch, index, row, std::move(call));
+  }
+
+  Forecast Simulate(const SimulatedPlace& place, int rows, std::uint64_t batches) const override {
+    SimulatedPlace with_cache = place;
+    with_cache.cache_bytes = std::min(place.cache_bytes, needs_.best);
+    return data::Simulate(
+        NeedsOf(*plan_, static_cast<std::uint64_t>(rows), batches),
+        [this](std::uint32_t chunk) { return std::uint64_t{plan_->chunks()[chunk].bytes}; }, with_cache);
+  }
+
+  Result<double> MeasureEncoding(object::Call call) override {
+    constexpr std::uint64_t kEnoughBytes = 4 * kMiB, kMostSamples = 4096;
+    auto reader = NewReader(needs_.least, 0);
+    auto length = static_cast<std::size_t>(options_.sequence_length);
+    std::vector<TokenId> inputs(length), labels(length);
+    double seconds = 0;
+    std::uint64_t bytes = 0;
+    const std::uint64_t samples = std::min(kMostSamples, plan_->samples());
+    std::vector<BatchNeeds> needs = NeedsOf(*plan_, 1, samples);
+    for (std::uint64_t i = 0; i < samples && bytes < kEnoughBytes; ++i) {
+      StageTrace trace;
+      Row row{.inputs = inputs, .labels = labels};
+      TimePoint began = SystemClock().Now();
+      MR_TRY(reader->Read(0, i, row, call, &trace));
+      auto spent = trace.Within(began, SystemClock().Now());
+      spent[static_cast<std::size_t>(Stage::kNetwork)] = {};
+      for (Duration one : spent) seconds += std::chrono::duration<double>(one).count();
+      bytes += needs[i].bytes;
+    }
+    return seconds / static_cast<double>(std::max<std::uint64_t>(bytes, 1));
   }
 
   ReaderNeeds reader_needs() const override { return needs_; }

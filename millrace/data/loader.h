@@ -103,6 +103,8 @@ enum class Stage { kNetwork, kParse, kTokenize, kPack };
 inline constexpr int kStages = 4;
 std::string_view StageName(Stage stage);  ///< "network", "parse", "tokenize", "pack"
 class StageTrace;
+struct SimulatedPlace;
+struct Forecast;
 
 /// Where a run is in its data; small, and the same for every rank. Restores on any number of ranks.
 struct State {
@@ -155,6 +157,11 @@ class Dataset {
     Row row{.inputs = inputs, .labels = labels};
     return ReadSample(epoch, index, row, std::move(call));
   }
+
+  /// What a rank waits for its data elsewhere, in the first `batches` batches of `rows` rows: a model, see simulate.h.
+  virtual Forecast Simulate(const SimulatedPlace& place, int rows, std::uint64_t batches) const = 0;
+  /// Seconds that one thread takes to make rows of a byte of records, measured on some of these data; for Simulate.
+  virtual Result<double> MeasureEncoding(object::Call call = {}) = 0;
 
   /// Bytes of cache for one reader: with fewer than `least` the same bytes are fetched again and again, with `best` the
   /// next window is fetched while this one is read.

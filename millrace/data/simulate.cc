@@ -70,12 +70,12 @@ Forecast Simulate(std::span<const BatchNeeds> batches, const std::function<std::
     auto ring = static_cast<std::size_t>(place.prefetch_batches);
     double begun = std::max(worker, b >= ring ? taken[b - ring] : 0.0);
     double ready = std::max(begun, arrived);
-    double made = worker = ready + static_cast<double>(batches[b].tokens) * place.seconds_per_token;
+    double made = worker = ready + static_cast<double>(batches[b].bytes) * place.seconds_per_byte;
     double got = std::max(free, made);
     forecast.waited += got - free;
     double on_network = std::max(0.0, std::min(got, ready) - std::max(free, begun));
     forecast.waited_on_network += on_network;
-    forecast.waited_on_tokens += got - free - on_network;
+    forecast.waited_on_encoding += got - free - on_network;
     if (b == 0) forecast.first_batch = got;
     taken.push_back(got);
     free = got + place.step;

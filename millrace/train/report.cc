@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <string_view>
 
 #include "millrace/base/text.h"
 
@@ -59,7 +60,21 @@ std::string Plan::ToText() const {
   return text;
 }
 
+namespace {
+
+/// The stage that most of the wait for data was for.
+std::string_view LargestStage(const StepReport& report) {
+  auto largest = std::ranges::max_element(report.data_wait_on_s);
+  return data::StageName(static_cast<data::Stage>(largest - report.data_wait_on_s.begin()));
+}
+
+}  // namespace
+
 Json StepReport::ToJson() const {
+  Json waited_on;
+  for (int s = 0; s < data::kStages; ++s) {
+    waited_on[std::string(data::StageName(static_cast<data::Stage>(s)))] = Seconds(data_wait_on_s[s]);
+  }
   return {{"step", step},
           {"loss", NineDigits(loss)},
           {"lr", NineDigits(lr)},
@@ -68,6 +83,7 @@ Json StepReport::ToJson() const {
           {"tokens_per_s", std::round(tokens_per_s() * 10) / 10},
           {"step_s", Seconds(step_s)},
           {"data_wait_s", Seconds(data_wait_s)},
+          {"data_wait_on_s", std::move(waited_on)},
           {"comm_wait_s", Seconds(comm_wait_s)},
           {"checkpoint_wait_s", Seconds(checkpoint_wait_s)}};
 }
@@ -76,9 +92,11 @@ std::string StepReport::ToText(std::uint64_t steps) const {
   const auto share = [&](double wait) { return step_s > 0 ? 100 * wait / step_s : 0; };
   return fmt::format(
       "step {:>{}}/{}  loss {:.4f}  lr {:.2e}  grad {:.3f}  {:>7.0f} tok/s  {:.1f} GFLOP/s  "
-      "wait: data {:.1f} % comm {:.1f} % ckpt {:.1f} %",
+      "wait: data {:.1f} %{} comm {:.1f} % ckpt {:.1f} %",
       step, fmt::formatted_size("{}", steps), steps, loss, lr, grad_norm, tokens_per_s(),
-      tokens_per_s() * flops_per_token / 1e9, share(data_wait_s), share(comm_wait_s), share(checkpoint_wait_s));
+      tokens_per_s() * flops_per_token / 1e9, share(data_wait_s),
+      share(data_wait_s) >= 0.1 ? fmt::format(" ({})", LargestStage(*this)) : "", share(comm_wait_s),
+      share(checkpoint_wait_s));
 }
 
 Json Outcome::ToJson() const {

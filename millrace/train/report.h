@@ -1,10 +1,12 @@
 // What a run tells: its plan, a line a step, its end; as text and as JSON objects (docs of the keys: README.md).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 
 #include "millrace/base/json.h"
+#include "millrace/data/loader.h"
 
 namespace millrace::train {
 
@@ -34,6 +36,7 @@ struct StepReport {
   double lr = 0, grad_norm = 0;
   std::uint64_t tokens = 0;
   double step_s = 0, data_wait_s = 0, comm_wait_s = 0, checkpoint_wait_s = 0;
+  std::array<double, data::kStages> data_wait_on_s{};  ///< data_wait_s by what the data were waiting for themselves
   double flops_per_token = 0;
 
   double tokens_per_s() const { return step_s > 0 ? static_cast<double>(tokens) / step_s : 0; }

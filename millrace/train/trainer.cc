@@ -349,8 +349,13 @@ Result<Trainer::Sums> Trainer::ForwardBackward(StepReport& report) {
   Sums sums;
   for (std::uint64_t i = 0; i < plan_.accumulation; ++i) {
     const Stopwatch waiting(clock_);
+    const data::Loader::Stats before = loader_->stats();
     data::Batch batch = MR_TRY(loader_->Next());
     report.data_wait_s += waiting.Seconds();
+    const data::Loader::Stats after = loader_->stats();
+    for (int s = 0; s < data::kStages; ++s) {
+      report.data_wait_on_s[s] += SecondsOf(after.waited_on[s] - before.waited_on[s]);
+    }
     if (i + 1 == plan_.accumulation) reducer_->Arm();
     sums.tokens += batch.loss_tokens;
     sums.loss += MR_TRY(engine::CatchTorch("forward and backward pass", [&] {
