@@ -250,6 +250,7 @@ Result<int> Plan(const Context& context, const PlanFlags& flags) {
 
 struct CatFlags : DataFlags {
   std::uint64_t epoch = 0, start = 0, count = 4;
+  bool tokens = false;
 };
 
 Result<int> Cat(const Context& context, const CatFlags& flags) {
@@ -263,7 +264,8 @@ Result<int> Cat(const Context& context, const CatFlags& flags) {
   end = flags.start + std::min(flags.count, end - flags.start);
   for (std::uint64_t i = flags.start; i < end; ++i) {
     MR_TRY(open.dataset->ReadSample(flags.epoch, i, inputs, labels, {.stop = context.stop}));
-    std::string text = MR_TRY(open.tokenizer->Decode(inputs));
+    std::string text = flags.tokens && !context.globals.json ? MR_TRY(ShowTokens(*open.tokenizer, inputs, labels))
+                                                             : MR_TRY(open.tokenizer->Decode(inputs));
     if (context.globals.json) {
       PrintJsonLine({{"epoch", flags.epoch}, {"sample", i}, {"text", text}, {"inputs", inputs}, {"labels", labels}});
     } else {
@@ -317,6 +319,7 @@ void AddDataCommands(CLI::App& app, Context& context) {
   cat->add_option("--epoch", cat_flags->epoch)->capture_default_str();
   cat->add_option("--start", cat_flags->start, "First sample")->capture_default_str();
   cat->add_option("--count", cat_flags->count, "Samples")->capture_default_str();
+  cat->add_flag("--tokens", cat_flags->tokens, "Show where tokens end, and in ‹› those that are not learned");
   AddDataTokenizeCommand(*group, context);
 }
 

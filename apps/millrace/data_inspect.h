@@ -8,6 +8,7 @@
 #include "millrace/base/result.h"
 #include "millrace/data/loader.h"
 #include "millrace/data/record_index.h"
+#include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::cli {
 
@@ -18,5 +19,10 @@ Status PrintLengths(const Context& context, std::span<const data::RecordIndex> i
 
 /// Reads every document of the sources and prints what they are.
 Status PrintSurvey(const Context& context, const data::DatasetOptions& options);
+
+/// A sample's tokens, a '│' between them, as their pieces; "‹…›" around those that no label asks for: masked answers
+/// and padding. Runs of one token are counted.
+Result<std::string> ShowTokens(const tokenizer::Tokenizer& tokenizer, std::span<const tokenizer::TokenId> inputs,
+                               std::span<const tokenizer::TokenId> labels);
 
 }  // namespace millrace::cli

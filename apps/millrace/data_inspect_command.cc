@@ -66,4 +66,24 @@ Status PrintSurvey(const Context& context, const data::DatasetOptions& options) 
   return {};
 }
 
+Result<std::string> ShowTokens(const tokenizer::Tokenizer& tokenizer, std::span<const tokenizer::TokenId> inputs,
+                               std::span<const tokenizer::TokenId> labels) {
+  std::string shown;
+  bool masked = false;
+  for (std::size_t t = 0; t < inputs.size();) {
+    // What is to be predicted before the row begins is not this row's to say.
+    auto is_masked = [&](std::size_t at) { return at > 0 && labels[at - 1] == data::kIgnoreLabel; };
+    std::size_t end = t + 1;
+    while (end < inputs.size() && inputs[end] == inputs[t] && is_masked(end) == is_masked(t)) ++end;
+    if (t > 0 && masked && !is_masked(t)) shown += "›";
+    if (t > 0) shown += "│";
+    if (!masked && is_masked(t)) shown += "‹";
+    masked = is_masked(t);
+    shown += MR_TRY(tokenizer.Piece(inputs[t]));
+    if (end > t + 1) shown += fmt::format(" ×{}", end - t);
+    t = end;
+  }
+  return masked ? shown + "›" : shown;
+}
+
 }  // namespace millrace::cli

@@ -134,6 +134,15 @@ TEST_F(DataCliTest, TakesAJobFileAndItsOverrides) {
   EXPECT_THAT(wrong.err, HasSubstr("sequence_length"));
 }
 
+TEST_F(DataCliTest, CatShowsWhereTokensEndAndWhatIsMasked) {
+  TrainTokenizer();
+  Write("one/a.jsonl", "{\"text\":\"of the\"}\n");
+  auto shown =
+      Run({"data", "cat", "one/", "--tokenizer", model_, "--mode", "pad", "--sequence-length", "40", "--tokens"});
+  ASSERT_EQ(shown.exit, 0) << shown.err;
+  EXPECT_THAT(shown.out, ::testing::MatchesRegex("--- sample 0\n<s>│▁of│.*│</s>│‹</s> ×[0-9]+›\n"));
+}
+
 TEST_F(DataCliTest, InspectNamesEveryBrokenRecord) {
   Write("corpus/c.jsonl", "{\"text\":\"fine\"}\nnonsense\n{\"title\":\"no text\"}\n");
   auto inspected = Run({"data", "inspect", "corpus/", "--json", "--text", "--picture", "lengths.svg"});
