@@ -130,6 +130,8 @@ class IpcContent final : public Content {
       auto options = arrow::ipc::IpcReadOptions::Defaults();
       options.memory_pool = memory.pool();
       options.use_threads = false;
+      // A writer aligns its buffers, but an object may say anything of where they lie.
+      options.ensure_alignment = arrow::ipc::Alignment::kDataTypeSpecificAlignment;
       options.included_fields = schema->columns;
       auto reader = MR_ARROW_TRY(
           what, arrow::ipc::RecordBatchStreamReader::Open(std::make_shared<arrow::io::BufferReader>(stream), options));
