@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -585,7 +586,29 @@ TEST_F(DatasetTest, AFolderIsReadForWhatHoldsRecords) {
   }
   EXPECT_EQ(Open(Options("s3://corpus/set/", Mode::kPad)).value()->records(), 2u);
   EXPECT_EQ(Open(Options("s3://corpus/set/*", Mode::kPad)).value()->records(), 2u);
-  EXPECT_EQ(Open(Options("s3://corpus/set/*.md", Mode::kPad)).error().code(), Code::kInvalidArgument) << "as asked for";
+  EXPECT_EQ(Open(Options("s3://corpus/set/*.md", Mode::kPad)).error().code(), Code::kCorrupt) << "as asked for";
+}
+
+TEST_F(DatasetTest, BrokenRecordsAreSkippedUpToALimitAndThenNamed) {
+  std::string lines;
+  for (int i = 0; i < 300; ++i) lines += i % 2 ? "nonsense\n" : ToJsonl({fmt::format("text {}", i)});
+  PutText(*store_, "a.jsonl", lines);
+  PutText(*store_, "b.jsonl.gz", testing::Gzip(lines));
+  DatasetOptions options = Options("s3://corpus/a.jsonl", Mode::kPad);
+  auto refused = Open(options);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code(), Code::kCorrupt);
+  EXPECT_THAT(
+      refused.error().ToString(),
+      ::testing::HasSubstr("150 of 300 records cannot be used, and 100 are allowed: s3://corpus/a.jsonl at byte 18 "
+                           "not_json; s3://corpus/a.jsonl at byte "));
+  options.max_broken = 149;
+  EXPECT_FALSE(Open(options).has_value()) << "the kept index counts as well";
+  options.max_broken = 150;
+  EXPECT_EQ(Open(options).value()->broken_records(), 150u);
+  options.sources[0].url = "s3://corpus/b.jsonl.gz";
+  options.max_broken = 0;
+  EXPECT_THAT(Open(options).error().ToString(), ::testing::HasSubstr("at byte 18 of what it decodes to not_json"));
 }
 
 TEST_F(DatasetTest, SaysWhatIsWrongWithTheSources) {
@@ -595,7 +618,7 @@ TEST_F(DatasetTest, SaysWhatIsWrongWithTheSources) {
   EXPECT_EQ(Open(Options("s3://corpus/none.jsonl")).error().code(), Code::kNotFound);
   EXPECT_EQ(Open(Options("s3://corpus/none/*.jsonl")).error().code(), Code::kNotFound);
   EXPECT_EQ(Open(Options("s3://corpus/b.jsonl.bz2")).error().code(), Code::kUnsupported);
-  EXPECT_EQ(Open(Options("s3://corpus/broken.jsonl")).error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(Open(Options("s3://corpus/broken.jsonl")).error().code(), Code::kCorrupt);
   DatasetOptions none = Options("x");
   none.sources.clear();
   EXPECT_EQ(Open(none).error().code(), Code::kInvalidArgument);

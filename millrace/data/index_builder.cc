@@ -22,9 +22,12 @@ constexpr std::uint64_t kMaxIndexBytes = 8 * kGiB;
 constexpr int kLoadThreads = 16;
 
 IndexIdentity IdentityOf(const DataObject& object, const IndexOptions& options) {
-  return {object.info.etag, object.info.size, options.form->identity(),
+  return {object.info.etag,
+          object.info.size,
+          options.form->identity(),
           options.tokenizer ? options.tokenizer->fingerprint() : "",
-          object.content ? std::string(object.content->format()) : ""};
+          object.content ? std::string(object.content->format()) : "",
+          options.hashes};
 }
 
 std::string ShortHash(std::string_view text) { return HexEncode(Sha256(AsBytes(text))).substr(0, 16); }
@@ -71,7 +74,7 @@ class PartIndexer {
 
   /// Of a frame, as a part of its own: offsets count from its start.
   Result<RecordIndex> IndexFrame(Frame frame, const Buffer& content) {
-    RecordIndexBuilder builder;
+    RecordIndexBuilder builder(options_.hashes);
     builder.SetFrame(std::move(frame), static_cast<std::uint32_t>(content.size()));
     std::string_view rest = AsText(content);
     for (std::uint64_t offset = 0; offset < rest.size();) {
@@ -88,7 +91,7 @@ class PartIndexer {
   }
 
   Result<RecordIndex> IndexRange(const DataObject& object, object::ByteRange part, object::Call call) {
-    RecordIndexBuilder builder;
+    RecordIndexBuilder builder(options_.hashes);
     std::uint64_t part_end = part.offset + part.length;
     // The byte before the part tells whether a line starts at its first one.
     PartBytes bytes(object, part.offset == 0 ? 0 : part.offset - 1);
@@ -134,7 +137,8 @@ class PartIndexer {
       return {};
     }
     std::size_t tokens = options_.tokenizer ? document_.ids.size() - added_ : 0;
-    builder.Add(offset, line.size(), static_cast<std::uint32_t>(tokens));
+    builder.Add(offset, line.size(), static_cast<std::uint32_t>(tokens),
+                options_.hashes ? DocumentHash(encoder_.content()) : std::uint16_t{0});
     return {};
   }
 
@@ -147,7 +151,7 @@ class PartIndexer {
 /// One object on its way to an index. Parts arrive in any order, and how many there are is known when all were found.
 class ObjectBuild {
  public:
-  explicit ObjectBuild(std::size_t object) : object_(object) {}
+  ObjectBuild(std::size_t object, bool hashes) : object_(object), hashes_(hashes) {}
 
   std::size_t object() const { return object_; }
 
@@ -168,13 +172,14 @@ class ObjectBuild {
  private:
   Result<std::optional<RecordIndex>> FinishIfWhole() MR_REQUIRES(mutex_) {
     if (delivered_ != count_) return std::nullopt;
-    RecordIndexBuilder whole;
+    RecordIndexBuilder whole(hashes_);
     for (const RecordIndex& one : parts_) whole.Append(one);
     parts_.clear();
     return whole.Finish();
   }
 
   const std::size_t object_;
+  const bool hashes_;
   Mutex mutex_;
   std::vector<RecordIndex> parts_ MR_GUARDED_BY(mutex_);
   std::size_t delivered_ MR_GUARDED_BY(mutex_) = 0;
@@ -191,6 +196,7 @@ class Indexing {
   Result<std::vector<RecordIndex>> Run() {
     MR_TRY(LoadAll());
     MR_TRY(BuildMissing());
+    MR_TRY(CheckBroken());
     std::vector<RecordIndex> indexes;
     indexes.reserve(found_.size());
     for (auto& one : found_) indexes.push_back(*std::move(one));
@@ -241,7 +247,7 @@ class Indexing {
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < objects_.size(); ++i) {
       if (found_[i]) continue;
-      builds.push_back(std::make_unique<ObjectBuild>(i));
+      builds.push_back(std::make_unique<ObjectBuild>(i, options_.hashes));
       bytes += objects_[i].info.size;
     }
     if (builds.empty()) return {};
@@ -308,6 +314,38 @@ class Indexing {
     Save(object, *whole, call);
     found_[build.object()] = *std::move(whole);
     return {};
+  }
+
+  /// Records that cannot be used are never passed over in silence, and many of them are no accident.
+  Status CheckBroken() const {
+    std::uint64_t broken = 0, records = 0;
+    for (const auto& index : found_) {
+      broken += index->broken_count();
+      records += index->records();
+    }
+    const std::uint64_t limit = options_.max_broken.value_or(std::max<std::uint64_t>(100, (records + broken) / 1000));
+    if (broken == 0 || (broken <= limit && records > 0) || limit == kAnyNumber) return {};
+    constexpr std::size_t kNamed = 5;
+    std::string first;
+    std::size_t named = 0;
+    for (std::size_t i = 0; i < found_.size(); ++i) {
+      for (const BrokenLine& line : found_[i]->broken()) {
+        if (named++ == kNamed) break;
+        first +=
+            fmt::format("{}{} {}", named == 1 ? "" : "; ", NameOf(objects_[i], line.offset), BrokenName(line.reason));
+      }
+      if (named > kNamed) break;
+    }
+    return Fail(Code::kCorrupt,
+                "{} of {} records cannot be used, {}: {}{}. Mend them, or the template, or allow as many (max_broken); "
+                "`millrace data inspect` names them",
+                FormatCount(broken), FormatCount(records + broken),
+                records == 0 ? "which leaves none" : fmt::format("and {} are allowed", FormatCount(limit)), first,
+                named > kNamed ? "…" : "");
+  }
+
+  static std::string NameOf(const DataObject& object, std::uint64_t offset) {
+    return fmt::format("{} at byte {}{}", object.url, offset, object.content ? " of what it decodes to" : "");
   }
 
   /// The index can be used whether or not it can be kept.

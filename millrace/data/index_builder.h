@@ -1,6 +1,7 @@
 // Makes the record indexes of a set of objects, or finds them where they were left.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,11 +15,17 @@
 
 namespace millrace::data {
 
+/// As max_broken: do not mind.
+inline constexpr std::uint64_t kAnyNumber = UINT64_MAX;
+
 struct IndexOptions {
   const DocumentForm* form = nullptr;               ///< must outlive the call
   const tokenizer::Tokenizer* tokenizer = nullptr;  ///< null: tokens are not counted
   std::string cache_url;                            ///< empty: beside the data
-  int threads = 2;                                  ///< that tokenize; as many more wait for the store
+  bool hashes = false;                              ///< of documents, see RecordExtent::hash
+  /// Records of all objects that may be unusable; nothing: 100, or a thousandth of all if that is more.
+  std::optional<std::uint64_t> max_broken;
+  int threads = 2;  ///< that tokenize; as many more wait for the store
 };
 
 /// One index per object, in their order. Objects without a valid index are read in parts of 4 MiB or a frame, many at
@@ -30,7 +37,7 @@ Result<std::vector<RecordIndex>> LoadOrBuildIndexes(object::Connection& connecti
                                                     const IndexOptions& options, const Logger& log,
                                                     object::Call call = {});
 
-/// Where the index of `object` lies; see docs/formats/record-index.md.
+/// Where the index of `object` lies; see docs/formats/index.md.
 Result<object::Location> IndexLocation(object::Connection& connection, const DataObject& object,
                                        const IndexOptions& options);
 

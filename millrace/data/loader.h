@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -70,6 +71,8 @@ struct DatasetOptions {
   Duration patience = std::chrono::minutes(10);
   Clock* clock = &SystemClock();
   std::string cache_url;  ///< where indexes go when the data's own bucket is read-only; empty: beside the data
+  /// Records that may be unusable before that is an error; nothing: 100, or a thousandth of all if that is more.
+  std::optional<std::uint64_t> max_broken;
   int threads = 2;
 };
 

@@ -7,12 +7,14 @@
 
 #include "millrace/base/crc.h"
 #include "millrace/base/json.h"
+#include "millrace/base/random.h"
 
 namespace millrace::data {
 namespace {
 
 constexpr std::string_view kMagic = "MRINDEX2";
 constexpr std::size_t kEntryBytes = 28, kFrameBytes = 28, kMaxHeaderBytes = kMiB;
+constexpr int kHashBits = 16;
 
 class BitWriter {
  public:
@@ -56,6 +58,11 @@ void AppendLittle(std::string& out, T value) {
 
 }  // namespace
 
+std::uint16_t DocumentHash(std::string_view document) {
+  const std::uint64_t sum = Crc32c(AsBytes(document));
+  return static_cast<std::uint16_t>(Mix64(sum << 32 | (document.size() & 0xffff'ffff)) >> 48);
+}
+
 std::uint64_t RecordIndex::broken_count() const {
   return std::accumulate(broken_by_reason_.begin(), broken_by_reason_.end(), std::uint64_t{0});
 }
@@ -66,7 +73,8 @@ RecordIndex::Block RecordIndex::block(std::size_t i) const {
 }
 
 std::uint64_t RecordIndex::PayloadBytes(const Entry& entry) const {
-  std::uint64_t bits = (entry.records - 1ull) * entry.delta_bits + std::uint64_t{entry.records} * entry.token_bits;
+  const std::uint64_t hash_bits = hashes_ ? kHashBits : 0;
+  std::uint64_t bits = (entry.records - 1ull) * entry.delta_bits + entry.records * (entry.token_bits + hash_bits);
   return (bits + 7) / 8;
 }
 
@@ -83,6 +91,8 @@ void RecordIndex::Decode(std::size_t i, std::vector<RecordExtent>& into) const {
   }
   extents.back().bytes = static_cast<std::uint32_t>(entry.offset + entry.bytes - extents.back().offset);
   for (RecordExtent& extent : extents) extent.tokens = entry.min_tokens + bits.Get(entry.token_bits);
+  if (!hashes_) return;
+  for (RecordExtent& extent : extents) extent.hash = static_cast<std::uint16_t>(bits.Get(kHashBits));
 }
 
 std::string RecordIndex::Serialize(const IndexIdentity& identity) const {
@@ -96,6 +106,7 @@ std::string RecordIndex::Serialize(const IndexIdentity& identity) const {
                                  {"template", identity.template_text},
                                  {"tokenizer", identity.tokenizer},
                                  {"format", identity.format},
+                                 {"hashes", hashes_},
                                  {"frames", frames_.size()},
                                  {"records", records_},
                                  {"tokens", tokens_},
@@ -129,9 +140,12 @@ std::string RecordIndex::Serialize(const IndexIdentity& identity) const {
 
 Status RecordIndex::ParseHeader(std::string_view header, const IndexIdentity& expected, Sections& sections) {
   Json json = MR_TRY(ParseJson(header, "record index header"));
-  IndexIdentity found{MR_TRY(JsonString(json, "etag")), MR_TRY(JsonUint(json, "size")),
+  IndexIdentity found{MR_TRY(JsonString(json, "etag")),     MR_TRY(JsonUint(json, "size")),
                       MR_TRY(JsonString(json, "template")), MR_TRY(JsonString(json, "tokenizer")),
-                      MR_TRY(JsonString(json, "format"))};
+                      MR_TRY(JsonString(json, "format")),   expected.hashes};
+  const Json* hashes = JsonFind(json, "hashes");
+  hashes_ = hashes && hashes->is_boolean() && hashes->get<bool>();
+  if (expected.hashes && !hashes_) return Fail(Code::kStale, "record index without hashes of documents");
   if (found != expected) {
     return Fail(Code::kStale, "record index is for version {} of {} bytes, not for {} of {}", found.etag, found.size,
                 expected.etag, expected.size);
@@ -268,12 +282,12 @@ void RecordIndexBuilder::SetFrame(Frame frame, std::uint32_t content_bytes) {
   index_.frames_.push_back({std::move(frame), 0, content_bytes});
 }
 
-void RecordIndexBuilder::Add(std::uint64_t offset, std::uint64_t line_bytes, std::uint32_t tokens) {
+void RecordIndexBuilder::Add(std::uint64_t offset, std::uint64_t line_bytes, std::uint32_t tokens, std::uint16_t hash) {
   assert(offset >= open_end_);
   bool fits = open_.size() < kBlockRecords && offset - open_end_ <= kMaxGap &&
               (open_.empty() || offset + line_bytes - open_.front().offset <= kMaxBlockBytes);
   if (!open_.empty() && !fits) CloseBlock();
-  open_.push_back({offset, tokens});
+  open_.push_back({offset, tokens, hash});
   open_end_ = offset + line_bytes;
 }
 
@@ -308,6 +322,7 @@ void RecordIndexBuilder::CloseBlock() {
     BitWriter bits(index_.payload_);
     for (std::size_t i = 1; i < open_.size(); ++i) bits.Put(delta(i) - entry.min_delta, entry.delta_bits);
     for (const Pending& record : open_) bits.Put(record.tokens - entry.min_tokens, entry.token_bits);
+    for (const Pending& record : open_) bits.Put(record.hash, index_.hashes_ ? kHashBits : 0);
   }
   index_.records_ += open_.size();
   index_.blocks_.push_back(entry);
@@ -315,6 +330,7 @@ void RecordIndexBuilder::CloseBlock() {
 }
 
 void RecordIndexBuilder::Append(const RecordIndex& next) {
+  assert(next.hashes_ == index_.hashes_);
   CloseBlock();
   auto shift = static_cast<std::uint32_t>(index_.payload_.size());
   const std::uint64_t content = index_.FramedBytes();

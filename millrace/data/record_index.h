@@ -1,4 +1,4 @@
-// Where the usable records of one object start and how many tokens each has; docs/formats/record-index.md has the
+// Where the usable records of one object start and how many tokens each has; docs/formats/index.md has the
 // bytes.
 #pragma once
 
@@ -23,13 +23,19 @@ struct IndexIdentity {
   std::string template_text;
   std::string tokenizer;  ///< fingerprint; empty: tokens are not counted
   std::string format;     ///< Content::format(); empty: the object's own lines
+  bool hashes = false;    ///< of documents are in it; one that has them serves those who want none
   bool operator==(const IndexIdentity&) const = default;
 };
+
+/// Of a document's text: equal ones have equal hashes, wherever they are stored. Part of the index's format: never
+/// changes.
+std::uint16_t DocumentHash(std::string_view document);
 
 struct RecordExtent {
   std::uint64_t offset = 0;  ///< in the content
   std::uint32_t bytes = 0;   ///< to the next record or the end of its block: the record and what nobody owns behind it
   std::uint32_t tokens = 0;  ///< of the document's text; 0 when not counted
+  std::uint16_t hash = 0;    ///< DocumentHash; 0 when the index has none
   bool operator==(const RecordExtent&) const = default;
 };
 
@@ -47,7 +53,8 @@ struct IndexedFrame {
   bool operator==(const IndexedFrame&) const = default;
 };
 
-/// Immutable once built; any thread may read it. About three bytes a record, in memory as in the file.
+/// Immutable once built; any thread may read it. About three bytes a record, five with hashes, in memory as in the
+/// file.
 class RecordIndex {
  public:
   static constexpr std::size_t kMaxNamedBroken = 1000;
@@ -60,6 +67,8 @@ class RecordIndex {
 
   /// As DataObject::token_bytes. Such an index is never stored: the object's table is as good.
   int token_bytes() const { return token_bytes_; }
+
+  bool has_hashes() const { return hashes_; }
 
   /// Empty: the object's own lines are the content.
   std::span<const IndexedFrame> frames() const { return frames_; }
@@ -106,6 +115,7 @@ class RecordIndex {
   }
 
   int token_bytes_ = 0;
+  bool hashes_ = false;
   std::vector<IndexedFrame> frames_;
   std::vector<Entry> blocks_;
   std::vector<std::byte> payload_;
@@ -118,12 +128,14 @@ class RecordIndex {
 /// owner.
 class RecordIndexBuilder {
  public:
+  /// With `hashes` the index keeps those that Add is given. Parts that are put together agree in this.
+  explicit RecordIndexBuilder(bool hashes = false) { index_.hashes_ = hashes; }
   /// The lines are those of this frame, alone: their offsets count from its start. Before any line.
   void SetFrame(Frame frame, std::uint32_t content_bytes);
   /// The records are token ids of so many bytes each. Before any record.
   void SetTokenBytes(int token_bytes) { index_.token_bytes_ = token_bytes; }
   /// A usable record whose line, newline included, is `line_bytes` long.
-  void Add(std::uint64_t offset, std::uint64_t line_bytes, std::uint32_t tokens);
+  void Add(std::uint64_t offset, std::uint64_t line_bytes, std::uint32_t tokens, std::uint16_t hash = 0);
   void AddBroken(std::uint64_t offset, Broken reason);
   /// The lines of the part that follows. Frames follow each other in the content.
   void Append(const RecordIndex& next);
@@ -137,6 +149,7 @@ class RecordIndexBuilder {
   struct Pending {
     std::uint64_t offset;
     std::uint32_t tokens;
+    std::uint16_t hash;
   };
   std::vector<Pending> open_;
   std::uint64_t open_end_ = 0;

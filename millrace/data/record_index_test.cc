@@ -84,6 +84,44 @@ TEST(RecordIndex, HoldsWhatWasAddedInAnyNumberOfParts) {
   }
 }
 
+TEST(RecordIndex, KeepsHashesForWhoWantsThem) {
+  Random random(7);
+  RecordIndexBuilder whole(true);
+  std::vector<std::uint16_t> hashes;
+  std::uint64_t at = 0;
+  for (int part = 0; part < 3; ++part) {
+    RecordIndexBuilder builder(true);
+    for (int i = 0; i < 300; ++i, at += 100) {
+      hashes.push_back(DocumentHash(fmt::format("document {}", hashes.size())));
+      builder.Add(at, 100, 7, hashes.back());
+    }
+    whole.Append(builder.Finish().value());
+  }
+  IndexIdentity with{.etag = "e", .size = at, .template_text = "{text}", .hashes = true};
+  IndexIdentity without = with;
+  without.hashes = false;
+  RecordIndex index = whole.Finish().value();
+  for (const IndexIdentity& identity : {with, without}) {
+    RecordIndex parsed = RecordIndex::Parse(index.Serialize(with), identity).value();
+    EXPECT_TRUE(parsed.has_hashes());
+    std::vector<RecordExtent> extents;
+    for (std::size_t i = 0; i < parsed.blocks(); ++i) parsed.Decode(i, extents);
+    ASSERT_EQ(extents.size(), hashes.size());
+    for (std::size_t i = 0; i < hashes.size(); ++i) ASSERT_EQ(extents[i].hash, hashes[i]);
+  }
+  RecordIndexBuilder plain;
+  plain.Add(0, 100, 7);
+  EXPECT_EQ(RecordIndex::Parse(plain.Finish().value().Serialize(without), with).error().code(), Code::kStale);
+}
+
+TEST(RecordIndex, HashesOfDocumentsAreSpreadAndNeverChange) {
+  EXPECT_EQ(DocumentHash(""), 0u);
+  EXPECT_EQ(DocumentHash("millrace"), 63616u);
+  int low = 0;
+  for (int i = 0; i < 20'000; ++i) low += DocumentHash(fmt::format("document {}", i)) < 655;  // 1 %
+  EXPECT_NEAR(low, 200, 60);
+}
+
 TEST(RecordIndex, IsSmall) {
   Random random(2);
   for (auto [bytes, limit] : {std::pair{4000, 0.0015}, {1000, 0.005}, {300, 0.01}}) {
