@@ -38,6 +38,7 @@ data::DatasetOptions DataOf(const jobs::DataSpec& spec) {
                 .seed = spec.split_seed};
   data.shuffle_seed = spec.shuffle_seed;
   data.shuffle_window = spec.shuffle_window;
+  data.max_broken = spec.max_broken;
   data.threads = spec.threads;
   return data;
 }

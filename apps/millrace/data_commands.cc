@@ -42,7 +42,8 @@ struct Indexed {
 };
 
 /// Without a tokenizer, and for padding, tokens are not counted.
-Result<Indexed> LoadIndexes(const Context& context, const DataRequest& request) {
+Result<Indexed> LoadIndexes(const Context& context, const DataRequest& request,
+                            std::optional<std::uint64_t> max_broken) {
   auto connection = MR_TRY(context.Connect());
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   if (!request.tokenizer.empty() && data::CountsTokens(request.options)) {
@@ -56,6 +57,7 @@ Result<Indexed> LoadIndexes(const Context& context, const DataRequest& request) 
                                                    {.form = &form,
                                                     .tokenizer = tokenizer.get(),
                                                     .cache_url = request.options.cache_url,
+                                                    .max_broken = max_broken,
                                                     .threads = request.options.threads},
                                                    context.log(), call));
   return result;
@@ -94,7 +96,7 @@ void PrintTotals(const Context& context, const Totals& t, bool counts_tokens, st
 Result<int> Index(const Context& context, const DataFlags& flags) {
   DataRequest request = MR_TRY(ResolveDataFlags(flags));
   TimePoint began = SystemClock().Now();
-  Indexed indexed = MR_TRY(LoadIndexes(context, request));
+  Indexed indexed = MR_TRY(LoadIndexes(context, request, request.options.max_broken));
   Totals totals = Sum(indexed);
   PrintTotals(context, totals, indexed.counts_tokens, "indexed");
   if (!context.globals.quiet && !context.globals.json) {
@@ -140,7 +142,7 @@ struct InspectFlags : DataFlags {
 
 Result<int> Inspect(const Context& context, const InspectFlags& flags) {
   DataRequest request = MR_TRY(ResolveDataFlags(flags));
-  Indexed indexed = MR_TRY(LoadIndexes(context, request));
+  Indexed indexed = MR_TRY(LoadIndexes(context, request, data::kAnyNumber));
   for (std::size_t i = 0; i < indexed.indexes.size(); ++i) {
     PrintObject(context, indexed.sources.objects[i], indexed.indexes[i], indexed.counts_tokens);
   }

@@ -47,6 +47,7 @@ Result<DataRequest> FromJob(const std::string& path, const std::vector<std::stri
       .held_out = job.data.held_out, .part = MR_TRY(ParsePart(job.data.part)), .seed = job.data.split_seed};
   request.options.shuffle_seed = job.data.shuffle_seed;
   request.options.shuffle_window = job.data.shuffle_window;
+  request.options.max_broken = job.data.max_broken;
   request.options.threads = job.data.threads;
   return request;
 }
@@ -61,7 +62,7 @@ Result<DataRequest> FromUrls(const DataFlags& flags) {
     if (IsJobFile(flags.inputs[i])) {
       return Fail(Code::kInvalidArgument, "{}: give either one job file or the URLs of the data", flags.inputs[i]);
     }
-    request.options.sources.push_back({flags.inputs[i], flags.weights.empty() ? 1.0 : flags.weights[i]});
+    request.options.sources.push_back({flags.inputs[i], flags.weights.empty() ? 1.0 : flags.weights[i], flags.format});
   }
   return request;
 }
@@ -88,10 +89,11 @@ Result<std::shared_ptr<const tokenizer::Tokenizer>> LoadTokenizer(object::Connec
 }
 
 void AddDataFlags(CLI::App& command, DataFlags& flags) {
-  command.add_option("inputs", flags.inputs, "JOB.yaml, or objects, prefixes and globs of JSON-lines records")
-      ->required();
+  command.add_option("inputs", flags.inputs, "JOB.yaml, or objects, prefixes, globs and @lists of records")->required();
   command.add_option("--set", flags.set, "Change a key of the job file: data.sequence_length=512");
   command.add_option("--weight", flags.weights, "Passes over each source per epoch, in their order");
+  command.add_option("--format", flags.format, "jsonl, lines, text, tar, arrow, parquet (default: as names say)");
+  command.add_option("--max-broken", flags.max_broken, "Records that may be unusable (default 100, or 0.1 %)");
   command.add_option("--tokenizer", flags.tokenizer, "URL of the tokenizer's model");
   command.add_option("--template", flags.template_text, "Fields in braces (default {text})");
   command.add_option("--mode", flags.mode, "pack, pad or sft (default pack)");
@@ -133,6 +135,10 @@ Result<DataRequest> ResolveDataFlags(const DataFlags& flags) {
   if (flags.global_batch > 0) request.global_batch = flags.global_batch;
   options.shuffle_seed = flags.seed.value_or(options.shuffle_seed);
   options.shuffle_window = flags.window.value_or(options.shuffle_window);
+  if (flags.max_broken) options.max_broken = flags.max_broken;
+  if (!flags.format.empty() && job) {
+    return Fail(Code::kInvalidArgument, "--format is for URLs; a job file's sources have a format each");
+  }
   options.cache_url = flags.index_cache;
   return request;
 }

@@ -27,11 +27,11 @@ struct DataFlags {
   std::vector<std::string> inputs;  ///< one JOB.yaml, or URLs
   std::vector<std::string> set;
   std::vector<double> weights;
-  std::string tokenizer, template_text, mode, layout, response, part, index_cache;
+  std::string tokenizer, template_text, mode, layout, response, part, index_cache, format;
   bool best_fit = false, split_long = false, boundaries = false;
   std::optional<double> held_out;
   int sequence_length = 0, global_batch = 0, threads = 0;
-  std::optional<std::uint64_t> seed, window, split_seed;
+  std::optional<std::uint64_t> seed, window, split_seed, max_broken;
 };
 /// Adds the flags to a command. `flags` must live as long as it.
 void AddDataFlags(CLI::App& command, DataFlags& flags);

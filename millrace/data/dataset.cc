@@ -163,6 +163,7 @@ class IndexedDataset final : public Dataset {
     IndexOptions index_options{.form = &*form_,
                                .tokenizer = counted ? tokenizer_.get() : nullptr,
                                .cache_url = options_.cache_url,
+                               .hashes = options_.split.held_out > 0,
                                .max_broken = options_.max_broken,
                                .threads = options_.threads};
     indexes_ = MR_TRY(LoadOrBuildIndexes(connection, resolved.objects, index_options, log, call));

@@ -589,6 +589,19 @@ TEST_F(DatasetTest, AFolderIsReadForWhatHoldsRecords) {
   EXPECT_EQ(Open(Options("s3://corpus/set/*.md", Mode::kPad)).error().code(), Code::kCorrupt) << "as asked for";
 }
 
+TEST_F(DatasetTest, AListNamesWhatIsRead) {
+  for (std::string_view name : {"a", "b", "c"})
+    PutText(*store_, fmt::format("set/{}.jsonl", name), ToJsonl({std::string(name)}));
+  PutText(*store_, "set/list.txt", "# in this order\n\nc.jsonl\r\n  s3://corpus/set/a.jsonl \n?.jsonl\n");
+  auto dataset = Open(Options("@s3://corpus/set/list.txt", Mode::kPad, 0)).value();
+  std::string order;
+  for (const auto& row : Rows(*dataset, 0)) order += static_cast<char>(row[1] - 3);
+  EXPECT_EQ(order, "cab");
+  EXPECT_EQ(Open(Options("@s3://corpus/set/none.txt")).error().code(), Code::kNotFound);
+  PutText(*store_, "set/bad.txt", "a.jsonl\nmissing.jsonl\n");
+  EXPECT_THAT(Open(Options("@s3://corpus/set/bad.txt")).error().ToString(), ::testing::HasSubstr("missing.jsonl"));
+}
+
 TEST_F(DatasetTest, BrokenRecordsAreSkippedUpToALimitAndThenNamed) {
   std::string lines;
   for (int i = 0; i < 300; ++i) lines += i % 2 ? "nonsense\n" : ToJsonl({fmt::format("text {}", i)});

@@ -26,7 +26,9 @@ using tokenizer::TokenId;
 inline constexpr TokenId kIgnoreLabel = -100;
 
 struct Source {
-  std::string url;  ///< object, prefix ending in '/', or glob: "s3://corpus/wiki/*.jsonl"; "#train" chooses a split
+  /// Object, prefix ending in '/', glob ("s3://corpus/wiki/*.jsonl"), or '@' and a list of them; "#train" chooses a
+  /// split. See ResolveSources.
+  std::string url;
   /// Passes over this source per epoch: 0.5 reads one half in the first epoch and the other in the second.
   double weight = 1.0;
   std::string format;  ///< of its objects, as data/formats/format.h names them; empty: as their names say

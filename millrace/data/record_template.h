@@ -17,7 +17,7 @@ inline constexpr std::uint64_t kMaxRecordBytes = 16ull << 20;
 /// Why a line is not a usable record.
 enum class Broken : std::uint8_t { kNotJson, kNotUtf8, kMissingField, kNotText, kEmpty, kTooLong, kNotChat };
 inline constexpr int kBrokenKinds = 7;
-std::string_view BrokenName(Broken reason);  ///< "not_json", as in docs/formats/record-index.md
+std::string_view BrokenName(Broken reason);  ///< "not_json", as in docs/formats/index.md
 Result<Broken> ParseBroken(std::string_view name);
 
 /// "{title}\n\t\t{text}\n\n": literal text and the names of string fields in braces; "{{" and "}}" are braces.

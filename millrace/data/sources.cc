@@ -3,19 +3,24 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "millrace/base/text.h"
 #include "millrace/data/formats/format.h"
 #include "millrace/data/hub_folder.h"
 #include "millrace/data/megatron.h"
+#include "millrace/data/parallel.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::data {
 namespace {
 
 constexpr std::string_view kGlobCharacters = "*?";
+constexpr std::uint64_t kMaxListBytes = 64 * kMiB;
+constexpr int kListThreads = 16;
 constexpr std::string_view kTokens = ".bin", kTable = ".idx";
 
 /// Of the part of the key that the listing found, not of the folders that the user named.
@@ -106,6 +111,52 @@ Result<std::vector<object::ObjectInfo>> FindSplit(const object::Location& at, st
   return ChooseSplit(std::move(found.objects), found.folder, found.hub, split);
 }
 
+/// At one URL, in the order of their keys.
+Result<std::vector<DataObject>> ObjectsAt(object::Connection& connection, const std::string& text, object::Call call) {
+  SplitUrl place = ParseSplitUrl(text);
+  object::Url url = MR_TRY(object::ParseUrl(place.url));
+  object::Location location = MR_TRY(object::Locate(connection, place.url));
+  auto found = FindSplit(location, place.split, call);
+  if (!found) return Fail(found.error().Context(fmt::format("looking for data at {}", text)));
+  if (found->empty()) return Fail(Code::kNotFound, "no data at {}: no object matches", text);
+  std::ranges::sort(*found, {}, &object::ObjectInfo::key);
+  auto url_of = [&](std::string_view key) { return UrlOfKey(url, key); };
+  return PairTokenFiles(location, *std::move(found), url_of, call);
+}
+
+/// The URLs that a list names, one a line.
+Result<std::vector<std::string>> ReadList(object::Connection& connection, const std::string& url, object::Call call) {
+  object::Location at = MR_TRY(object::Locate(connection, url));
+  auto list = object::GetAll(*at.store, at.key, kMaxListBytes, call);
+  if (!list) return Fail(list.error().Context(fmt::format("reading the list of data {}", url)));
+  if (!*list) return Fail(Code::kNotFound, "no list of data at {}", url);
+  const std::string folder = url.substr(0, url.rfind('/') + 1);
+  std::vector<std::string> urls;
+  for (std::string_view line : Split((*list)->bytes, '\n')) {
+    line = Trim(line);
+    if (line.empty() || line.starts_with('#')) continue;
+    const bool whole = line.starts_with('/') || line.find("://") != line.npos;
+    urls.push_back(whole ? std::string(line) : folder + std::string(line));
+  }
+  if (urls.empty()) return Fail(Code::kNotFound, "the list of data {} names none", url);
+  return urls;
+}
+
+Result<std::vector<DataObject>> ObjectsOf(object::Connection& connection, const Source& source, object::Call call) {
+  if (!source.url.starts_with('@')) return ObjectsAt(connection, source.url, call);
+  const std::vector<std::string> urls = MR_TRY(ReadList(connection, source.url.substr(1), call));
+  std::vector<std::vector<DataObject>> found(urls.size());
+  MR_TRY(ParallelFor(urls.size(), kListThreads, call.stop, [&] {
+    return [&](std::uint64_t i, std::stop_token stop) -> Status {
+      found[i] = MR_TRY(ObjectsAt(connection, urls[i], {.stop = std::move(stop), .deadline = call.deadline}));
+      return {};
+    };
+  }));
+  std::vector<DataObject> objects;
+  for (auto& some : found) std::ranges::move(some, std::back_inserter(objects));
+  return objects;
+}
+
 }  // namespace
 
 bool GlobMatches(std::string_view pattern, std::string_view text) {
@@ -137,16 +188,9 @@ Result<ResolvedSources> ResolveSources(object::Connection& connection, std::span
       return Fail(Code::kInvalidArgument, "{}: a weight of {} passes an epoch makes no sense", source.url,
                   source.weight);
     }
-    SplitUrl place = ParseSplitUrl(source.url);
-    object::Url url = MR_TRY(object::ParseUrl(place.url));
-    object::Location location = MR_TRY(object::Locate(connection, place.url));
-    auto found = FindSplit(location, place.split, call);
-    if (!found) return Fail(found.error().Context(fmt::format("looking for data at {}", source.url)));
-    if (found->empty()) return Fail(Code::kNotFound, "no data at {}: no object matches", source.url);
-    std::ranges::sort(*found, {}, &object::ObjectInfo::key);
-    auto& members = resolved.by_source.emplace_back();
-    auto url_of = [&](std::string_view key) { return UrlOfKey(url, key); };
-    for (DataObject& object : MR_TRY(PairTokenFiles(location, *std::move(found), url_of, call))) {
+    std::vector<std::uint32_t> members;
+    std::set<std::uint32_t> taken;
+    for (DataObject& object : MR_TRY(ObjectsOf(connection, source, call))) {
       if (object.token_bytes == 0) {
         Format format = MR_TRY(FormatOf(source.format, object.info.key));
         object.content = MR_TRY(ContentFor(object, format, fields));
@@ -155,8 +199,9 @@ Result<ResolvedSources> ResolveSources(object::Connection& connection, std::span
       std::string name = fmt::format("{} {}", object.url, object.content ? object.content->format() : "");
       auto [at, fresh] = known.try_emplace(std::move(name), static_cast<std::uint32_t>(resolved.objects.size()));
       if (fresh) resolved.objects.push_back(std::move(object));
-      members.push_back(at->second);
+      if (taken.insert(at->second).second) members.push_back(at->second);
     }
+    resolved.by_source.push_back(std::move(members));
   }
   return resolved;
 }

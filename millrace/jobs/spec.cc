@@ -39,8 +39,10 @@ class SpecReader {
     if (!status_) return;
     if (!IsValidUtf8(value)) return Refuse(node.Invalid("is not valid UTF-8"));
     if (required && value.empty()) return Refuse(node.Invalid("must not be empty"));
-    if (kind == TextKind::kUrl && !value.empty()) {
-      auto url = object::ParseUrl(value);
+    if (kind != TextKind::kPlain && !value.empty()) {
+      std::string_view text = value;
+      if (kind == TextKind::kData && text.starts_with('@')) text.remove_prefix(1);
+      auto url = object::ParseUrl(text);
       if (!url) Refuse(node.Invalid(url.error().ToString()));
     }
   }

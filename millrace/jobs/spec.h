@@ -24,7 +24,7 @@ struct ModelSpec {
   bool operator==(const ModelSpec&) const = default;
 };
 struct SourceSpec {
-  std::string url;
+  std::string url;  ///< or '@' and the URL of a list
   double weight = 1;
   std::string format;  ///< empty: as the objects' names say
   bool operator==(const SourceSpec&) const = default;
@@ -42,6 +42,7 @@ struct DataSpec {
   std::string part = "train";  ///< train | held_out
   std::uint64_t split_seed = 1;
   std::uint64_t shuffle_seed = 1, shuffle_window = 262'144;  ///< window 0 or 1: no shuffle
+  std::optional<std::uint64_t> max_broken;                   ///< nothing: the loader's own
   int threads = 2;
   bool operator==(const DataSpec&) const = default;
 };

@@ -19,7 +19,11 @@ struct Choice {
 inline constexpr std::string_view kNotYet = "is not supported by this version; leave it out";
 
 /// What kind of text a key holds.
-enum class TextKind { kPlain, kUrl };
+enum class TextKind {
+  kPlain,
+  kUrl,
+  kData,  ///< a URL, or '@' and the URL of a list of some
+};
 
 // A Visitor has these members; each is called with the key's name and the place of its value:
 //   Text(key, string&, TextKind, required)   Word(key, string&, Choice)   Integer(key, integer&, least, most)
@@ -52,7 +56,7 @@ void VisitModel(Visitor& v, ModelSpec& model) {
 
 template <class Visitor>
 void VisitSource(Visitor& v, SourceSpec& source) {
-  v.Text("url", source.url, TextKind::kUrl, true);
+  v.Text("url", source.url, TextKind::kData, true);
   v.Number("weight", source.weight, 1e-6, 1000);
   v.Text("format", source.format, TextKind::kPlain, false);
 }
@@ -79,6 +83,7 @@ void VisitData(Visitor& v, DataSpec& data) {
     s.Integer("seed", data.shuffle_seed, 0, kAnyCount);
     s.Integer("window", data.shuffle_window, 0, std::int64_t{1} << 40);
   });
+  v.OptionalInteger("max_broken", data.max_broken, 0, kAnyCount);
   v.Integer("threads", data.threads, 1, 256);
 }
 

@@ -184,7 +184,10 @@ Spec RandomSpec(Random& random) {
   }
   for (std::uint64_t i = 1 + random.Below(3); i > 0; --i) {
     s.data.sources.push_back({"s3://bucket/" + RandomText(random), RandomNumber(random, 0.1, 9)});
+    if (random.Below(2) == 0) s.data.sources.back().url.insert(0, "@");
+    s.data.sources.back().format = Pick<std::string>(random, {"", "lines+gzip"});
   }
+  if (random.Below(2) == 0) s.data.max_broken = random.Below(1000);
   s.data.template_text = RandomText(random);
   s.data.tokenizer = "file:///models/tokenizer.model";
   s.data.mode = Pick<std::string>(random, {"pack", "pad", "sft"});
