@@ -589,6 +589,57 @@ TEST_F(DatasetTest, AFolderIsReadForWhatHoldsRecords) {
   EXPECT_EQ(Open(Options("s3://corpus/set/*.md", Mode::kPad)).error().code(), Code::kCorrupt) << "as asked for";
 }
 
+/// Whatever the sources are, and also when nobody reads on to the end.
+TEST_F(DatasetTest, DocumentsOfEveryFormatAreReadFrontToBack) {
+  auto texts = MakeTexts("d", 2000, 6000, 5);
+  std::string lines = ToJsonl(texts);
+  std::size_t half = lines.find('\n', lines.size() / 2) + 1;
+  PutText(*store_, "set/1.jsonl", lines.substr(0, half));
+  PutText(*store_, "set/2.jsonl.gz", testing::Gzip(lines.substr(half), 1));
+  PutText(*store_, "set/3.jsonl.zst", testing::Zstd("nonsense\n\n" + ToJsonl({"last"}), 1));
+  texts.emplace_back("last");
+  RecordTemplate form = RecordTemplate::Parse("{text}").value();
+  std::vector<Source> sources = {{"s3://corpus/set/"}};
+  auto reader = DocumentReader::Open(connection_, sources, form).value();
+  std::string document;
+  for (const std::string& text : texts) {
+    ASSERT_TRUE(reader.Next(document).value());
+    ASSERT_EQ(document, text);
+  }
+  EXPECT_FALSE(reader.Next(document).value());
+  EXPECT_FALSE(reader.Next(document).value());
+  EXPECT_EQ(reader.documents(), texts.size());
+  EXPECT_EQ(reader.broken(), 1u);
+  auto abandoned = DocumentReader::Open(connection_, sources, form).value();
+  EXPECT_TRUE(abandoned.Next(document).value());
+}
+
+TEST_F(DatasetTest, ADamagedObjectFailsByNameAndTheOthersKeepTheirIndexes) {
+  std::string packed = testing::Gzip(ToJsonl(MakeTexts("d", 300, 600, 5)));
+  PutText(*store_, "set/a.jsonl.gz", packed);
+  PutText(*store_, "set/z.jsonl.gz", packed.substr(0, packed.size() / 2));
+  DatasetOptions options = Options("s3://corpus/set/", Mode::kPad);
+  options.threads = 1;  // one object after the other
+  auto failed = Open(options);
+  ASSERT_FALSE(failed.has_value());
+  EXPECT_EQ(failed.error().code(), Code::kCorrupt);
+  EXPECT_THAT(failed.error().ToString(),
+              ::testing::HasSubstr(
+                  fmt::format("s3://corpus/set/z.jsonl.gz: gzip data are cut off at byte {}", packed.size() / 2)));
+  auto kept = object::List(*store_, {.prefix = "set/.millrace/"}).value().objects;
+  ASSERT_EQ(kept.size(), 1u);
+  EXPECT_TRUE(kept[0].key.starts_with("set/.millrace/a.jsonl.gz."));
+  RecordTemplate form = RecordTemplate::Parse("{text}").value();
+  std::vector<Source> sources = {{"s3://corpus/set/z.jsonl.gz"}};
+  auto reader = DocumentReader::Open(connection_, sources, form).value();
+  std::string document;
+  Result<bool> more = true;
+  while (more && *more) more = reader.Next(document);
+  ASSERT_FALSE(more.has_value());
+  EXPECT_EQ(more.error().code(), Code::kCorrupt);
+  EXPECT_EQ(reader.Next(document).error().code(), Code::kCorrupt) << "and stays so";
+}
+
 TEST_F(DatasetTest, AListNamesWhatIsRead) {
   for (std::string_view name : {"a", "b", "c"})
     PutText(*store_, fmt::format("set/{}.jsonl", name), ToJsonl({std::string(name)}));

@@ -1,0 +1,82 @@
+// Against what people's own programs write.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "millrace/base/files.h"
+#include "millrace/base/subprocess.h"
+#include "millrace/data/formats/testing.h"
+
+namespace millrace::data {
+namespace {
+
+using testing::FindAll;
+using testing::RandomRecords;
+using testing::ReadBack;
+using testing::Stored;
+
+class Programs : public ::testing::Test {
+ protected:
+  /// What the shell prints when it runs `command` in the folder.
+  std::string Run(const std::string& command) {
+    auto output = Subprocess::Run({.argv = {"sh", "-c", command}, .working_directory = folder_.path()}).value();
+    EXPECT_TRUE(output.state.ok()) << command;
+    return output.stdout_text;
+  }
+  static bool Has(const std::string& program) {
+    return Subprocess::Run({.argv = {"sh", "-c", "command -v " + program}}).value().state.ok();
+  }
+  void Write(const std::string& name, const std::string& bytes) {
+    std::filesystem::create_directories((folder_.path() / name).parent_path());
+    ASSERT_TRUE(WriteFileAtomic(folder_.path() / name, AsBytes(bytes)).has_value());
+  }
+
+  TempDir folder_ = TempDir::Create().value();
+  Random random_{1};
+};
+
+TEST_F(Programs, Gzip) {
+  if (!Has("gzip")) GTEST_SKIP() << "no gzip";
+  const std::string a = RandomRecords(random_, 9 << 20, 100'000), b = RandomRecords(random_, 1 << 20, 100'000);
+  Write("a", a);
+  Write("b", b);
+  Stored stored(Run("gzip -1 -c a; gzip -9 -n -c b"), {Layout::kJsonLines, Compression::kGzip});
+  EXPECT_GE(FindAll(*stored.object.content).value().frames.size(), 2u);
+  EXPECT_TRUE(ReadBack(*stored.object.content) == a + b);
+}
+
+TEST_F(Programs, Zstd) {
+  if (!Has("zstd")) GTEST_SKIP() << "no zstd";
+  const std::string lines = RandomRecords(random_, 9 << 20, 100'000);
+  Write("a", lines);
+  constexpr Format kZstd{Layout::kJsonLines, Compression::kZstd};
+  Stored one(Run("zstd -q -c a"), kZstd);
+  EXPECT_EQ(FindAll(*one.object.content).value().frames.size(), 1u);
+  EXPECT_TRUE(ReadBack(*one.object.content) == lines);
+  // What the error about huge frames advises.
+  Stored many(Run("zstd -q -c a | zstd -dc | split -C 1M --filter='zstd -q -c'"), kZstd);
+  EXPECT_EQ(FindAll(*many.object.content).value().frames.size(), 2u);
+  EXPECT_TRUE(ReadBack(*many.object.content) == lines);
+  EXPECT_TRUE(ReadBack(*Stored(Run("zstd -q --long=27 -3 -c a"), kZstd).object.content) == lines);
+  if (Has("pzstd")) EXPECT_TRUE(ReadBack(*Stored(Run("pzstd -q -1 -c a"), kZstd).object.content) == lines);
+}
+
+TEST_F(Programs, Tar) {
+  if (!Has("tar")) GTEST_SKIP() << "no tar";
+  const std::string deep = "deep" + std::string(90, 'd') + "/" + std::string(60, 'k');
+  Write("set/a.txt", "first");
+  Write("set/a.json", "{\"n\": 1}");
+  Write("set/b.txt", std::string(70'000, 'b'));
+  Write("set/" + deep + ".txt", "long name");
+  const std::string tail = fmt::format("{{\"__key__\":\"set/{}\",\"txt\":\"long name\"}}\n", deep);
+  for (std::string_view kind : {"ustar", "gnu", "pax"}) {
+    std::string archive = Run(fmt::format("tar --format={} --sort=name -cf - set", kind));
+    EXPECT_EQ(ReadBack(*Stored(archive, {Layout::kTar}).object.content),
+              "{\"__key__\":\"set/a\",\"n\":1,\"txt\":\"first\"}\n{\"__key__\":\"set/b\",\"txt\":\"" +
+                  std::string(70'000, 'b') + "\"}\n" + tail)
+        << kind;
+  }
+}
+
+}  // namespace
+}  // namespace millrace::data
