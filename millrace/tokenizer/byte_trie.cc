@@ -58,7 +58,7 @@ class ByteTrie::Builder {
 };
 
 ByteTrie::ByteTrie(std::vector<Key> keys) : empty_(keys.empty()) {
-  std::ranges::stable_sort(keys, {}, &Key::text);
+  std::ranges::sort(keys, {}, [](const Key& key) { return std::pair(key.text, key.value); });
   auto repeated = std::ranges::unique(keys, {}, &Key::text);
   keys.erase(repeated.begin(), repeated.end());
   for (const Key& key : keys) begins_[static_cast<std::uint8_t>(key.text[0])] = true;

@@ -22,7 +22,7 @@ class ByteTrie {
   };
 
   ByteTrie() : ByteTrie(std::vector<Key>()) {}
-  /// Of equal keys the first counts. Takes the keys in any order.
+  /// Of equal keys the one of the lowest value counts. Takes the keys in any order.
   explicit ByteTrie(std::vector<Key> keys);
 
   bool empty() const { return empty_; }

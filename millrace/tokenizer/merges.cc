@@ -46,11 +46,13 @@ std::size_t Merger::RunShort(const MergeTable& table, std::span<Symbol> symbols)
 
 std::size_t Merger::RunLong(const MergeTable& table, std::span<Symbol> symbols) {
   auto count = static_cast<std::uint32_t>(symbols.size());
+  last_left_ = last_right_ = kNoSymbol;
   if (first_waiting_.size() < table.ranks()) first_waiting_.resize(table.ranks(), kNowhere);
   nodes_.resize(count);
+  waiting_.reserve(count);
   for (std::uint32_t i = 0; i < count; ++i) {
     bool last = i + 1 == count;
-    MergeTable::Merge merge = last ? MergeTable::Merge() : table.Find(symbols[i], symbols[i + 1]);
+    MergeTable::Merge merge = last ? MergeTable::Merge() : Look(table, symbols[i], symbols[i + 1]);
     nodes_[i] = {symbols[i], i == 0 ? kNowhere : i - 1, last ? kNowhere : i + 1, merge};
     if (merge.rank != kNoRank) Wait(merge.rank, i);
   }
@@ -110,7 +112,7 @@ void Merger::MergeAt(const MergeTable& table, std::uint32_t position, std::uint3
 
 void Merger::Announce(const MergeTable& table, std::uint32_t position, std::uint32_t current_rank) {
   Node& node = nodes_[position];
-  node.merge = node.next == kNowhere ? MergeTable::Merge() : table.Find(node.symbol, nodes_[node.next].symbol);
+  node.merge = node.next == kNowhere ? MergeTable::Merge() : Look(table, node.symbol, nodes_[node.next].symbol);
   std::uint32_t rank = node.merge.rank;
   if (rank == kNoRank) return;
   if (rank <= current_rank) {

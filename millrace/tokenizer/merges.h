@@ -69,6 +69,7 @@ class Merger {
  private:
   static constexpr std::size_t kLong = 64;
   static constexpr std::uint32_t kNowhere = UINT32_MAX;
+  static constexpr Symbol kNoSymbol = INT32_MIN;
 
   struct Node {
     Symbol symbol;
@@ -82,6 +83,15 @@ class Merger {
 
   std::size_t RunShort(const MergeTable& table, std::span<Symbol> symbols);
   std::size_t RunLong(const MergeTable& table, std::span<Symbol> symbols);
+  /// As Find, but remembers the last pair: long stretches repeat themselves.
+  const MergeTable::Merge& Look(const MergeTable& table, Symbol left, Symbol right) {
+    if (left != last_left_ || right != last_right_) {
+      last_left_ = left;
+      last_right_ = right;
+      last_ = table.Find(left, right);
+    }
+    return last_;
+  }
   void Wait(std::uint32_t rank, std::uint32_t position);
   void TakePositions(std::uint32_t rank);
   void MergeAt(const MergeTable& table, std::uint32_t position, std::uint32_t current_rank);
@@ -96,6 +106,8 @@ class Merger {
   std::vector<std::uint32_t> ranks_;
   std::vector<std::uint32_t> positions_;
   std::vector<Urgent> urgent_;
+  Symbol last_left_ = kNoSymbol, last_right_ = kNoSymbol;
+  MergeTable::Merge last_;
 };
 
 }  // namespace millrace::tokenizer

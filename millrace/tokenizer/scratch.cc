@@ -17,15 +17,16 @@ std::unique_ptr<Scratch> ScratchPool::Take() {
 }
 
 void ScratchPool::Return(std::unique_ptr<Scratch> scratch) {
-  // What one huge stretch of text took is not kept.
-  constexpr std::size_t kMaxSymbols = 1u << 18, kMaxText = 1u << 22;
-  if (scratch->symbols.capacity() > kMaxSymbols) {
+  // What one huge stretch of text took is kept once if it is moderate (some 50 MB), else not at all.
+  constexpr std::size_t kLarge = 1u << 18, kHuge = 1u << 20;
+  MutexLock lock(mutex_);
+  std::size_t largest = free_.empty() ? kHuge : kLarge;
+  if (scratch->symbols.capacity() > largest) {
     scratch->symbols = {};
     scratch->merger = {};
   }
-  if (scratch->path.capacity() > kMaxSymbols) scratch->path = {};
-  if (scratch->text.capacity() > kMaxText) scratch->text = {};
-  MutexLock lock(mutex_);
+  if (scratch->path.capacity() > largest) scratch->path = {};
+  if (scratch->text.capacity() > 4 * largest) scratch->text = {};
   if (free_.size() < kMaxKept) free_.push_back(std::move(scratch));
 }
 

@@ -94,11 +94,7 @@ void SpmBpe::AddMerges(const SentencePieceModel& model) {
   }
   std::vector<std::uint32_t> ranks = Ranks(model.pieces);
   Pieces texts;
-  std::size_t bytes = 0;
-  for (const Piece& piece : model.pieces) {
-    texts.Add(piece.text);
-    bytes += piece.text.size();
-  }
+  for (const Piece& piece : model.pieces) texts.Add(piece.text);
   PieceIndex index(texts, model.pieces.size());
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
     if (IsText(model.pieces[id])) index.Insert(static_cast<TokenId>(id));
@@ -165,9 +161,10 @@ void SpmBpe::Encode(std::string_view text, bool prefix, Scratch& scratch, IdWrit
       previous = code;
       at += character.length;
     }
-    scratch.text.assign(1, ' ').append(text.data(), at);
+    auto length = static_cast<std::size_t>(at - text.data());
+    scratch.text.assign(1, ' ').append(text.substr(0, length));
     EncodeStretch(scratch.text, first, scratch, ids);
-    text.remove_prefix(static_cast<std::size_t>(at - text.data()));
+    text.remove_prefix(length);
   }
   EncodeStretch(text, first, scratch, ids);
 }
