@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "millrace/base/digest.h"
 #include "millrace/base/random.h"
@@ -138,6 +140,20 @@ TEST(ByteBpe, AStreamEndsNowhereWithinACharacter) {
     decoder.Finish(streamed);
     ASSERT_EQ(streamed, text);
   }
+}
+
+TEST(ByteBpe, ThreadsShareOne) {
+  auto tokenizer = Load(AsBytes(ToFile(SmallRanks())), "x", {.pattern = "gpt2"}).value();
+  auto encode_all = [&](Ids& ids) {
+    Random random(9);
+    for (int i = 0; i < 300; ++i) EXPECT_TRUE(tokenizer->Encode(OddText(random), ids).has_value());
+  };
+  std::array<Ids, 4> ids;
+  {
+    std::vector<std::jthread> threads;
+    for (Ids& mine : ids) threads.emplace_back([&] { encode_all(mine); });
+  }
+  for (const Ids& others : ids) EXPECT_EQ(others, ids[0]);
 }
 
 TEST(Tiktoken, SaysWhatIsWrong) {
