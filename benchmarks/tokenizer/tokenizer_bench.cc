@@ -1,6 +1,7 @@
 // How fast Millrace encodes and decodes the documents of a file; compare.py runs it beside other libraries.
 //
 //   tokenizer_bench MODEL DOCUMENTS.jsonl [SECONDS]      {"text": …} a line; one JSON object a result
+#include <ctime>
 #include <thread>
 
 #include "millrace/base/clock.h"
@@ -23,16 +24,19 @@ class Bench {
   /// Repeats `pass`, which goes over `bytes` bytes, and prints the median rate.
   template <class Pass>
   void Time(std::string_view what, std::size_t bytes, std::size_t tokens, Pass pass) const {
-    std::vector<double> rates;
+    std::vector<double> rates, cpu_rates;
     TimePoint began = SystemClock().Now();
     while (rates.size() < 3 || Seconds(began) < seconds_) {
       TimePoint start = SystemClock().Now();
+      double cpu = CpuSeconds();
       pass();
       rates.push_back(static_cast<double>(bytes) / 1e6 / Seconds(start));
+      cpu_rates.push_back(static_cast<double>(bytes) / 1e6 / (CpuSeconds() - cpu));
     }
-    rates.erase(rates.begin());  // the first warms up
-    std::ranges::sort(rates);
-    fmt::print("{}\n", DumpJson({{"what", what}, {"mb_per_s", rates[rates.size() / 2]}, {"tokens", tokens}}));
+    fmt::print(
+        "{}\n",
+        DumpJson(
+            {{"what", what}, {"mb_per_s", Median(rates)}, {"mb_per_cpu_s", Median(cpu_rates)}, {"tokens", tokens}}));
   }
 
   std::size_t EncodeAll(std::span<const std::string> documents) const {
@@ -76,6 +80,14 @@ class Bench {
   }
 
  private:
+  /// Of all but the first, which warms up.
+  static double Median(std::vector<double> rates) {
+    rates.erase(rates.begin());
+    std::ranges::sort(rates);
+    return rates[rates.size() / 2];
+  }
+  /// Of all threads. Rates per CPU second depend little on who else uses the machine.
+  static double CpuSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
   static double Seconds(TimePoint since) { return std::chrono::duration<double>(SystemClock().Now() - since).count(); }
 
   std::shared_ptr<const Tokenizer> tokenizer_;
