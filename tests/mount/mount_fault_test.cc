@@ -6,10 +6,15 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <fstream>
+#include <functional>
+#include <thread>
 
 #include "millrace/base/random.h"
+#include "millrace/base/sync.h"
+#include "millrace/object/blocking.h"
 #include "tests/mount/mount_fixture.h"
 
 namespace millrace {
@@ -148,6 +153,112 @@ TEST_F(MountFaultTest, AnOutageOfSecondsIsWaitedFor) {
   Check("cat there && cp there copy && cat copy", "contentcontent");
   back.join();
   EXPECT_EQ(mount_->Object("copy"), "content");
+  MustUmount();
+}
+
+/// Programs that do the same thing again and again, while a test waits for what becomes of them.
+class Programs {
+ public:
+  /// Does its thing once: 0, or what it was refused with.
+  using Once = std::function<int()>;
+  explicit Programs(std::vector<Once> all) : seen_(all.size()) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      threads_.emplace_back([this, i, once = std::move(all[i])](const std::stop_token& stop) {
+        while (!stop.stop_requested()) Count(i, once());
+      });
+    }
+  }
+  /// Until each has done it so often more, or has been refused.
+  void AwaitDone(int times) { Await(times, &Seen::done); }
+  void AwaitRefused() { Await(1, &Seen::refused); }
+
+ private:
+  struct Seen {
+    int done = 0, refused = 0;
+  };
+  void Count(std::size_t i, int error) MR_EXCLUDES(mutex_) {
+    EXPECT_TRUE(error == 0 || error == EIO) << "program " << i << ": " << error;
+    MutexLock lock(mutex_);
+    ++(error == 0 ? seen_[i].done : seen_[i].refused);
+    news_.NotifyAll();
+  }
+  void Await(int times, int Seen::* what) MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    const std::vector<Seen> before = seen_;
+    const auto end = std::chrono::steady_clock::now() + 50s;
+    auto all = [&]() MR_NO_THREAD_SAFETY_ANALYSIS {
+      for (std::size_t i = 0; i < seen_.size(); ++i) {
+        if (seen_[i].*what < before[i].*what + times) return false;
+      }
+      return true;
+    };
+    EXPECT_TRUE(news_.WaitUntil(mutex_, end, {}, all)) << "a program hangs";
+  }
+
+  Mutex mutex_;
+  CondVar news_;
+  std::vector<Seen> seen_ MR_GUARDED_BY(mutex_);
+  std::vector<std::jthread> threads_;
+};
+
+TEST_F(MountFaultTest, ProgramsThatTryAgainLoseNothingToAnOutage) {
+  const std::string large = Noise(20'000'000, 6);
+  mount_->Put("large", large);
+  for (int i = 0; i < 20; ++i) mount_->Put(fmt::format("list/{}", i), "x");
+  ASSERT_NO_FATAL_FAILURE(MustMount({"--memory-budget", "128MiB"}));
+  const auto point = mount_->point();
+
+  UniqueFd reading;
+  std::size_t read = 0;
+  auto read_on = [&] {
+    if (!reading) {
+      reading = UniqueFd(::open((point / "large").c_str(), O_RDONLY));
+      if (!reading) return errno;
+      (void)::posix_fadvise(reading.get(), 0, 0, POSIX_FADV_DONTNEED);
+    }
+    std::string piece(kMiB, '\0');
+    const ssize_t got = ::pread(reading.get(), piece.data(), piece.size(), static_cast<off_t>(read));
+    if (got < 0) return errno;
+    EXPECT_TRUE(piece.substr(0, static_cast<std::size_t>(got)) == large.substr(read, kMiB)) << read;
+    read += static_cast<std::size_t>(got);
+    if (read == large.size()) reading.Reset(), read = 0;
+    return 0;
+  };
+  UniqueFd writing;
+  std::uint64_t files = 0;
+  auto content = [](std::uint64_t i) { return Noise(i % 5 == 4 ? 9'000'000 : 2'000 * i, i); };
+  auto write_file = [&] {
+    if (!writing) {
+      writing = UniqueFd(::open((point / fmt::format("w{}", files)).c_str(), O_WRONLY | O_CREAT, 0644));
+      if (!writing) return errno;
+      const std::string text = content(files);
+      EXPECT_EQ(::write(writing.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+    }
+    if (::fsync(writing.get()) != 0) return errno;
+    ++files;
+    return ::close(writing.Release()) == 0 ? 0 : errno;
+  };
+  auto list = [&] {
+    std::error_code error;
+    std::ptrdiff_t names = 0;
+    for (std::filesystem::directory_iterator at(point / "list", error), end; !error && at != end; at.increment(error)) {
+      ++names;
+    }
+    EXPECT_TRUE(error || names == 20) << names;
+    return error.value();
+  };
+  {
+    Programs programs({read_on, write_file, list});
+    programs.AwaitDone(3);
+    mount_->StopServer();
+    programs.AwaitRefused();
+    mount_->StartServer();
+    programs.AwaitDone(6);
+  }
+  writing.Reset();
+  reading.Reset();
+  for (std::uint64_t i = 0; i < files; ++i) EXPECT_TRUE(mount_->Object(fmt::format("w{}", i)) == content(i)) << i;
+  EXPECT_TRUE(object::ListUploads(mount_->store(), "")->empty());
   MustUmount();
 }
 

@@ -64,7 +64,7 @@ def run(*command, seconds=60, **options):
 class Bucket:
     """A `millrace s3d` with one bucket."""
 
-    def __init__(self, millrace, folder, cleanup):
+    def __init__(self, millrace, folder, cleanup, *flags):
         self.millrace, self.folder = millrace, folder
         self.environment = {name: value for name, value in os.environ.items()
                             if not name.startswith("AWS_") and not name.lower().endswith("_proxy")}
@@ -73,7 +73,7 @@ class Bucket:
                              "MILLRACE_S3D_ACCESS_KEY": key, "MILLRACE_S3D_SECRET_KEY": secret,
                              "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null"}
         port_file = folder / "port"
-        server = subprocess.Popen([millrace, "s3d", "--root", folder / "s3", "--no-sync", "--port-file", port_file],
+        server = subprocess.Popen([millrace, "s3d", "--root", folder / "s3", "--no-sync", "--port-file", port_file, *flags],
                                   env=self.environment, stdout=subprocess.DEVNULL)
         cleanup.callback(server.wait)
         cleanup.callback(server.terminate)
@@ -99,16 +99,16 @@ class Mount:
 
     publishes_on_close = True
 
-    def __init__(self, bucket, home, cleanup):
-        self.bucket, self.home, self.point, self.mounted = bucket, home, home / "mnt", True
-        self.point.mkdir(parents=True)
+    def __init__(self, bucket, home, cleanup, *flags):
+        self.bucket, self.home, self.point, self.flags, self.mounted = bucket, home, home / "mnt", flags, True
+        self.point.mkdir(parents=True, exist_ok=True)
         self.environment = bucket.environment | {"XDG_CACHE_HOME": str(home / "cache"), "HOME": str(home)}
         cleanup.callback(self.clear)
         self.start()
 
     def start(self):
         run(self.bucket.millrace, "mount", "s3://bucket", self.point, "--log-file", self.home / "log",
-            env=self.environment)
+            *self.flags, env=self.environment)
 
     def stop(self):
         run(self.bucket.millrace, "umount", self.point, env=self.environment)
