@@ -255,7 +255,8 @@ Status Writer::PublishOnce(const object::Call& call) {
   failure_.reset();
   attempted_ = true;
   const std::uint64_t size = size_;
-  const bool on_base = base_bytes_ > 0, exclusive = exclusive_;
+  // Nothing builds on a base that was truncated away; what is appended to an empty file does.
+  const bool on_base = base_ && (base_bytes_ > 0 || base_->size == 0), exclusive = exclusive_;
   const bool may_be_there =
       !exclusive || kept_;  // else whoever is about to create the file must be told that it exists
   const bool whole = size <= layout_.Range(1).size() && sent_only_.empty();
