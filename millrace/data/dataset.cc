@@ -147,7 +147,6 @@ class IndexedDataset final : public Dataset {
           options.best_fit ? "fitted documents stay whole" : "the rest of a split conversation lacks its beginning");
     }
     const HeldOutSplit& split = options.split;
-    if (split.held_out > 0) return Fail(Code::kUnsupported, "indexes without hashes of records cannot be split");
     if (!(split.held_out >= 0 && split.held_out < 1) || (split.part == Part::kHeldOut && split.held_out == 0)) {
       return Fail(Code::kInvalidArgument, "a share of {} held out leaves one part without records", split.held_out);
     }
@@ -158,7 +157,10 @@ class IndexedDataset final : public Dataset {
     form_ = MR_TRY(DocumentForm::Make(options_));
     ResolvedSources resolved = MR_TRY(ResolveSources(connection, options_.sources, call, form_->fields()));
     fingerprint_ = Fingerprint(resolved, options_, *form_, *tokenizer_);
-    if (options_.mode == Mode::kSft) MR_TRY(RequireText(resolved));
+    if (options_.mode == Mode::kSft) {
+      MR_TRY(RequireText(resolved, "do not tell prompts from answers; mode sft needs records"));
+    }
+    if (options_.split.held_out > 0) MR_TRY(RequireText(resolved, "cannot be split by what they say"));
     const bool counted = CountsTokens(options_);
     IndexOptions index_options{.form = &*form_,
                                .tokenizer = counted ? tokenizer_.get() : nullptr,
@@ -203,11 +205,10 @@ class IndexedDataset final : public Dataset {
     return {};
   }
 
-  static Status RequireText(const ResolvedSources& resolved) {
+  static Status RequireText(const ResolvedSources& resolved, std::string_view why) {
     for (const DataObject& object : resolved.objects) {
       if (object.token_bytes > 0) {
-        return Fail(Code::kInvalidArgument, "{}: token ids do not tell prompts from answers; mode sft needs records",
-                    object.url);
+        return Fail(Code::kInvalidArgument, "{}: token ids {}", object.url, why);
       }
     }
     return {};

@@ -318,6 +318,54 @@ TEST_F(DatasetTest, AnswersAloneAreLearnt) {
   EXPECT_EQ(learnt, expected) << "every answer, whole, whatever row it is in";
 }
 
+/// The parts have no record in common and miss none; which part a record is in depends on what it says alone.
+TEST_F(DatasetTest, HeldOutRecordsStayHeldOutWhereverTheyGo) {
+  auto texts = MakeTexts("a", 3000, 20, 1);
+  PutText(*store_, "one/a.jsonl", ToJsonl(texts));
+  auto part_of = [&](const std::string& url, Part part, Mode mode = Mode::kPad, std::uint64_t seed = 1) {
+    auto options = Options(url, mode, 500);
+    options.split = {.held_out = 0.1, .part = part, .seed = seed};
+    return Open(options).value();
+  };
+  auto texts_of = [&](Dataset& dataset) {
+    std::multiset<std::string> seen;
+    for (const auto& row : Rows(dataset, 0)) seen.insert(tokenizer_->Decode(std::span(row).first(32)).value());
+    EXPECT_EQ(seen.size(), dataset.samples_per_epoch());
+    EXPECT_EQ(dataset.records(), dataset.samples_per_epoch());
+    return seen;
+  };
+  auto train = texts_of(*part_of("s3://corpus/one/", Part::kTrain));
+  auto held = texts_of(*part_of("s3://corpus/one/", Part::kHeldOut));
+  EXPECT_NEAR(static_cast<double>(held.size()), 300, 5 * 17);
+  std::multiset<std::string> both = train;
+  both.insert(held.begin(), held.end());
+  EXPECT_EQ(both, std::multiset<std::string>(texts.begin(), texts.end()));
+  EXPECT_NE(texts_of(*part_of("s3://corpus/one/", Part::kHeldOut, Mode::kPad, 2)), held) << "another seed";
+
+  // The same records in another order, in other files, with other fields, and more of them.
+  std::ranges::reverse(texts);
+  std::vector<std::string> more = MakeTexts("b", 500, 20, 2);
+  for (int file = 0; file < 3; ++file) {
+    std::string lines;
+    for (std::size_t i = file; i < texts.size(); i += 3) {
+      lines += DumpJson({{"id", static_cast<int>(i)}, {"text", texts[i]}}) + "\n";
+    }
+    PutText(*store_, fmt::format("other/{}.jsonl", file), lines + (file == 1 ? ToJsonl(more) : ""));
+  }
+  std::multiset<std::string> moved;
+  for (const std::string& text : texts_of(*part_of("s3://corpus/other/", Part::kHeldOut))) {
+    if (text.starts_with("a-")) moved.insert(text);
+  }
+  EXPECT_EQ(moved, held);
+
+  std::uint64_t tokens = 0;
+  for (const std::string& text : held) tokens += text.size() + 2;
+  EXPECT_EQ(part_of("s3://corpus/one/", Part::kHeldOut, Mode::kPack)->samples_per_epoch(), (tokens - 1) / 32);
+  auto none = Options("s3://corpus/one/");
+  none.split.part = Part::kHeldOut;
+  EXPECT_EQ(Open(none).error().code(), Code::kInvalidArgument) << "nothing is held out";
+}
+
 TEST_F(DatasetTest, SamplesDoNotDependOnTheOrderTheyAreReadIn) {
   PutText(*store_, "a.jsonl", ToJsonl(MakeTexts("a", 400, 300, 1)));
   auto forward = Rows(*Open(Options("s3://corpus/a.jsonl")).value(), 1);

@@ -76,6 +76,16 @@ Result<Plan> Plan::Make(std::span<const RecordIndex> indexes, std::span<const st
   return plan;
 }
 
+bool Plan::Selects(const RecordExtent& record) const {
+  const HeldOutSplit& split = options_.split;
+  if (split.held_out <= 0) return true;
+  // A permutation of the hashes: of their 65536 values exactly the wanted share is held out.
+  constexpr std::uint64_t kHashes = 65'536;
+  auto held = static_cast<std::uint64_t>(std::llround(split.held_out * static_cast<double>(kHashes)));
+  bool out = Permutation(kHashes, KeyOf(split.seed, Purpose::kSplit, 0))(record.hash) < held;
+  return out == (split.part == Part::kHeldOut);
+}
+
 void Plan::MakeChunks(std::uint32_t object) {
   object_chunks_.push_back(static_cast<std::uint32_t>(chunks_.size()));
   const RecordIndex& index = indexes_[object];
@@ -108,6 +118,7 @@ void Plan::MakeChunks(std::uint32_t object) {
       }
       ++open.span;
       open.bytes = static_cast<std::uint32_t>(record.offset + record.bytes - open.offset);
+      if (!Selects(record)) continue;
       ++open.records;
       ++documents_;
       open.tokens += record.tokens;
@@ -125,6 +136,7 @@ std::vector<RecordExtent> Plan::Extents(std::uint32_t number) const {
   }
   extents.erase(extents.begin(), extents.begin() + chunk.skip);
   extents.resize(chunk.span);
+  if (chunk.records < chunk.span) std::erase_if(extents, [this](const RecordExtent& r) { return !Selects(r); });
   return extents;
 }
 

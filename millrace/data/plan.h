@@ -151,6 +151,8 @@ class Plan {
  private:
   Plan(std::span<const RecordIndex> indexes, PlanOptions options) : indexes_(indexes), options_(options), blend_({}) {}
   void MakeChunks(std::uint32_t object);
+  /// True if the record belongs to this part of the split.
+  bool Selects(const RecordExtent& record) const;
   Stream MakeStream(std::size_t number, std::span<const std::uint32_t> objects);
   void MakePieces(Stream& stream);
   void ShareWindow(std::span<const Source> sources);
