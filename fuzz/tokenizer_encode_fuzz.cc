@@ -2,6 +2,7 @@
 // decoded ids are the text.
 #include <sentencepiece_processor.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "millrace/base/digest.h"
