@@ -95,7 +95,7 @@ Status Run(int argc, char** argv) {
   MR_TRY(MakeCorpus(*memory, file, total));
   auto slow = object::FaultStore::Create(memory);
   OneStore near(memory), far(slow);
-  DatasetOptions options{.sources = {{"s3://b/data/"}}, .sequence_length = 512};
+  DatasetOptions options{.sources = {{"s3://bench/data/"}}, .sequence_length = 512};
   auto dataset = MR_TRY(Dataset::Open(near, tokenizer, options, {}));
   auto distant = MR_TRY(Dataset::Open(far, tokenizer, options, {}));
   slow->Add({.operation = object::Operation::kGet, .times = -1, .fault = {.latency = latency}});
