@@ -38,7 +38,16 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         tokenizer: A ``millrace.Tokenizer``, or the URL of its model.
         template: The text of a record: fields of its JSON in braces.
         sequence_length: Tokens a sample.
-        mode: ``"pack"`` joins documents and cuts them into full sequences; ``"pad"`` makes one sample of each document.
+        mode: ``"pack"`` joins documents and cuts them into full sequences; ``"pad"`` makes one sample of each document;
+            ``"sft"`` likewise of prompts and answers, with labels for the answers alone.
+        layout, response: What sft makes of a record: ``"alpaca"``, ``"guanaco"``, ``"llama2"``, ``"llama3"``,
+            ``"chatml"``, ``"zephyr"``, ``"gemma"``; without a layout ``template`` is the prompt, ``response`` the answer.
+        best_fit: pad and sft put several documents into a sample, without cutting them.
+        split_long: pad makes several samples of a document that is longer than one, instead of cutting it.
+        boundaries: Samples have ``position_ids`` that begin anew with each document, and batches made here ``cu_seqlens``, so
+            that attention can stay within documents; no label crosses into the next one.
+        held_out, part, split_seed: The share of the records that is held out, by a hash of their content, and which
+            ``part`` this is: ``"train"`` or ``"held_out"``.
         batch_size: Nothing: iterating yields samples, for a DataLoader to collate. Else batches of so many, made in C++;
             pass ``batch_size=None`` to the DataLoader then.
         rank, world_size: Whose share this is. Left out, the dataset is whole, as accelerate and the Trainer want it.
@@ -59,6 +68,14 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         template: str = "{text}",
         sequence_length: int = 2048,
         mode: str = "pack",
+        layout: str = "",
+        response: str = "{response}",
+        best_fit: bool = False,
+        split_long: bool = False,
+        boundaries: bool = False,
+        held_out: float = 0.0,
+        part: str = "train",
+        split_seed: int = 1,
         batch_size: Optional[int] = None,
         shuffle_seed: int = 1,
         shuffle_window: int = 262_144,
@@ -81,6 +98,8 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
             raise ValueError(f'framework must be "torch" or "numpy", not "{framework}"')
         if framework == "torch" and torch is None:
             raise ValueError("framework is torch, and torch is not installed")
+        if part not in ("train", "held_out"):
+            raise ValueError(f'part must be "train" or "held_out", not "{part}"')
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"a batch of {batch_size} samples is none")
         if not 0 <= rank < world_size:
@@ -92,6 +111,14 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
             "template": template,
             "sequence_length": sequence_length,
             "mode": mode,
+            "layout": layout,
+            "response": response,
+            "best_fit": best_fit,
+            "split_long": split_long,
+            "boundaries": boundaries,
+            "held_out": held_out,
+            "part": part,
+            "split_seed": split_seed,
             "shuffle_seed": shuffle_seed,
             "shuffle_window": shuffle_window,
             "index_cache": index_cache,
@@ -130,6 +157,11 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
     def broken_records(self) -> int:
         """Records left out because they cannot be used; ``millrace data inspect`` names them."""
         return self._dataset.broken_records
+
+    @property
+    def truncated_documents(self) -> int:
+        """With ``best_fit``: documents cut because they are longer than a sample."""
+        return self._dataset.truncated_documents
 
     @property
     def fingerprint(self) -> str:
@@ -229,9 +261,10 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
             raise InvalidArgumentError(f"the position, sample {samples}, is inside a step of {step} samples")
         return epoch, samples
 
-    def wait_seconds(self) -> float:
-        """How long the iteration under way has waited for data."""
-        return self._loader.stats()["waited_s"] if self._loader is not None else 0.0
+    def stats(self) -> Dict[str, float]:
+        """Of the iteration under way: seconds that it waited for data (``waited_s``), and on what (``waited_on_network_s``,
+        ``_parse_s``, ``_tokenize_s``, ``_pack_s``)."""
+        return self._loader.stats() if self._loader is not None else {}
 
     # --- inside
 
@@ -254,8 +287,12 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
     @property
     def _empty(self) -> Dict[str, Any]:
         shape, dtype = (self._rows, self._options["sequence_length"]), "int64" if self._options["wide"] else "int32"
-        names = ["input_ids", "labels"] + (["attention_mask"] if self._options["mode"] == "pad" else [])
-        return {name: np.zeros(shape, dtype) for name in names}
+        names = ["input_ids", "labels"] + (["attention_mask"] if self._options["mode"] != "pack" else [])
+        names += ["position_ids"] if self._options["boundaries"] else []
+        batch = {name: np.zeros(shape, dtype) for name in names}
+        if self._options["boundaries"]:
+            batch["cu_seqlens"] = np.arange(0, shape[0] * shape[1] + 1, shape[1], dtype=np.int32)
+        return batch
 
     def _state(self, epoch: int, samples: int) -> Dict[str, Any]:
         return {"epoch": epoch, "samples": samples, "fingerprint": self.fingerprint}
@@ -264,7 +301,7 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         return torch.from_numpy(rows) if self._torch else rows
 
     def _one(self, batch: Dict[str, Any]) -> Dict[str, Any]:
-        return {name: self._tensor(rows[0]) for name, rows in batch.items()}
+        return {name: self._tensor(rows[0]) for name, rows in batch.items() if name != "cu_seqlens"}
 
     def __getstate__(self) -> Dict[str, Any]:
         kept = dict(self.__dict__)

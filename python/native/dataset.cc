@@ -19,24 +19,22 @@ struct Layout {
   bool mask = false;  ///< with an attention mask
 };
 
-/// labels[t] was what follows inputs[t]; now it is what stands at t. The first of a row is never predicted.
+/// labels[t] was what follows inputs[t]; now it is what stands at t. The first of a row is never predicted; it
+/// is as its neighbour.
 void Align(std::span<const TokenId> inputs, std::span<TokenId> labels, std::size_t columns) {
   for (std::size_t row = 0; row < inputs.size(); row += columns) {
     auto one = labels.subspan(row, columns);
+    const bool learned = one[0] != kIgnoreLabel;
     std::move_backward(one.begin(), one.end() - 1, one.end());
-    one[0] = inputs[row];
+    one[0] = learned ? inputs[row] : kIgnoreLabel;
   }
 }
 
-/// 1 for what belongs to the document, 0 for padding: of a document of n tokens, n - 1 have a label behind them.
-std::vector<TokenId> MaskOf(std::span<const TokenId> shifted_labels, std::size_t columns) {
-  std::vector<TokenId> mask(shifted_labels.size());
-  for (std::size_t row = 0; row < mask.size(); row += columns) {
-    auto labels = shifted_labels.subspan(row, columns);
-    std::size_t length = columns;
-    while (length > 0 && labels[length - 1] == kIgnoreLabel) --length;
-    length = std::min(columns, length + 1);
-    std::fill_n(mask.begin() + static_cast<std::ptrdiff_t>(row), length, 1);
+/// 1 for what belongs to a document, 0 for padding.
+std::vector<TokenId> MaskOf(std::span<const std::int32_t> lengths, std::size_t columns) {
+  std::vector<TokenId> mask(lengths.size() * columns);
+  for (std::size_t row = 0; row < lengths.size(); ++row) {
+    std::fill_n(mask.begin() + static_cast<std::ptrdiff_t>(row * columns), lengths[row], 1);
   }
   return mask;
 }
@@ -46,16 +44,21 @@ py::array ToArray(std::vector<TokenId> values, const Layout& layout, py::ssize_t
   return AdoptArray(std::vector<std::int64_t>(values.begin(), values.end()), {rows, columns});
 }
 
-py::dict ToDict(std::vector<TokenId> inputs, std::vector<TokenId> labels, const Layout& layout, py::ssize_t rows) {
-  py::dict batch;
-  auto columns = static_cast<py::ssize_t>(inputs.size()) / rows;
-  std::vector<TokenId> mask;
-  if (layout.mask) mask = MaskOf(labels, static_cast<std::size_t>(columns));
-  if (layout.aligned) Align(inputs, labels, static_cast<std::size_t>(columns));
-  batch["input_ids"] = ToArray(std::move(inputs), layout, rows, columns);
-  batch["labels"] = ToArray(std::move(labels), layout, rows, columns);
-  if (layout.mask) batch["attention_mask"] = ToArray(std::move(mask), layout, rows, columns);
-  return batch;
+py::dict ToDict(data::Batch batch, const Layout& layout) {
+  py::dict dict;
+  const py::ssize_t rows = batch.rows, columns = batch.sequence_length;
+  if (layout.aligned) Align(batch.inputs, batch.labels, static_cast<std::size_t>(columns));
+  dict["input_ids"] = ToArray(std::move(batch.inputs), layout, rows, columns);
+  dict["labels"] = ToArray(std::move(batch.labels), layout, rows, columns);
+  if (layout.mask) {
+    dict["attention_mask"] = ToArray(MaskOf(batch.lengths, static_cast<std::size_t>(columns)), layout, rows, columns);
+  }
+  if (!batch.positions.empty()) {
+    dict["position_ids"] = ToArray(std::move(batch.positions), layout, rows, columns);
+    // Of whole batches; int32, as flash attention takes them.
+    if (!batch.cu_seqlens.empty()) dict["cu_seqlens"] = AdoptArray(std::move(batch.cu_seqlens));
+  }
+  return dict;
 }
 
 data::State StateOf(const py::dict& state) {
@@ -87,14 +90,27 @@ struct OpenLoader {
 };
 using LoaderHandle = ProcessBound<OpenLoader>;
 
+data::Mode ModeOf(std::string_view name) {
+  if (name == "pack") return data::Mode::kPack;
+  if (name == "pad") return data::Mode::kPad;
+  if (name == "sft") return data::Mode::kSft;
+  throw py::value_error(fmt::format("mode must be \"pack\", \"pad\" or \"sft\", not \"{}\"", name));
+}
+
 data::DatasetOptions OptionsOf(const std::vector<std::pair<std::string, double>>& sources, const py::dict& options) {
   data::DatasetOptions made;
   for (const auto& [url, weight] : sources) made.sources.push_back({url, weight});
   made.template_text = options["template"].cast<std::string>();
   made.sequence_length = options["sequence_length"].cast<int>();
-  auto mode = options["mode"].cast<std::string>();
-  if (mode != "pack" && mode != "pad") throw py::value_error("mode must be \"pack\" or \"pad\", not \"" + mode + "\"");
-  made.mode = mode == "pack" ? data::Mode::kPack : data::Mode::kPad;
+  made.mode = ModeOf(options["mode"].cast<std::string>());
+  made.layout = options["layout"].cast<std::string>();
+  made.response_text = options["response"].cast<std::string>();
+  made.best_fit = options["best_fit"].cast<bool>();
+  made.split_long = options["split_long"].cast<bool>();
+  made.boundaries = options["boundaries"].cast<bool>();
+  made.split = {.held_out = options["held_out"].cast<double>(),
+                .part = options["part"].cast<std::string>() == "train" ? data::Part::kTrain : data::Part::kHeldOut,
+                .seed = options["split_seed"].cast<std::uint64_t>()};
   made.shuffle_seed = options["shuffle_seed"].cast<std::uint64_t>();
   made.shuffle_window = options["shuffle_window"].cast<std::uint64_t>();
   made.cache_url = options["index_cache"].cast<std::string>();
@@ -107,7 +123,7 @@ DatasetHandle Open(const SessionHandle& session, const std::vector<std::pair<std
   data::DatasetOptions made = OptionsOf(sources, options);
   Layout layout{.aligned = options["aligned"].cast<bool>(),
                 .wide = options["wide"].cast<bool>(),
-                .mask = made.mode == data::Mode::kPad};
+                .mask = made.mode != data::Mode::kPack};
   Logger log = Logger::Stderr(LogLevel::kWarning);
   std::shared_ptr<Session> shared = session.shared();
   auto dataset = Interruptible<std::shared_ptr<data::Dataset>>([&](std::stop_token stop) {
@@ -117,13 +133,19 @@ DatasetHandle Open(const SessionHandle& session, const std::vector<std::pair<std
 }
 
 py::dict Sample(const DatasetHandle& self, std::uint64_t epoch, std::uint64_t index) {
-  auto length = static_cast<std::size_t>(self->dataset->options().sequence_length);
-  std::vector<TokenId> inputs(length), labels(length);
+  const data::DatasetOptions& options = self->dataset->options();
+  auto length = static_cast<std::size_t>(options.sequence_length);
+  data::Batch one{.rows = 1,
+                  .sequence_length = options.sequence_length,
+                  .inputs = std::vector<TokenId>(length),
+                  .labels = std::vector<TokenId>(length),
+                  .positions = std::vector<std::int32_t>(options.boundaries ? length : 0)};
+  data::Row row{.inputs = one.inputs, .labels = one.labels, .positions = one.positions};
   OpenDataset& open = *self;
-  Interruptible<void>([&](std::stop_token stop) {
-    return open.dataset->ReadSample(epoch, index, inputs, labels, {.stop = std::move(stop)});
-  });
-  return ToDict(std::move(inputs), std::move(labels), open.layout, 1);
+  Interruptible<void>(
+      [&](std::stop_token stop) { return open.dataset->ReadSample(epoch, index, row, {.stop = std::move(stop)}); });
+  one.lengths = {row.length};
+  return ToDict(std::move(one), open.layout);
 }
 
 LoaderHandle StartLoader(const DatasetHandle& dataset, const py::dict& options, const py::dict& state) {
@@ -153,8 +175,7 @@ py::dict Next(const LoaderHandle& self) {
   if (!batch && batch.error().code() == Code::kCancelled) {
     batch = Interruptible<data::Batch>([&](std::stop_token stop) { return open.loader->Next(std::move(stop)); });
   }
-  data::Batch made = Unwrap(std::move(batch));
-  return ToDict(std::move(made.inputs), std::move(made.labels), open.dataset->layout, made.rows);
+  return ToDict(Unwrap(std::move(batch)), open.dataset->layout);
 }
 
 }  // namespace
@@ -170,6 +191,8 @@ void AddDataset(py::module_& module) {
       .def_property_readonly("records", [](const DatasetHandle& self) { return self->dataset->records(); })
       .def_property_readonly("broken_records",
                              [](const DatasetHandle& self) { return self->dataset->broken_records(); })
+      .def_property_readonly("truncated_documents",
+                             [](const DatasetHandle& self) { return self->dataset->truncated_documents(); })
       .def_property_readonly("bytes", [](const DatasetHandle& self) { return self->dataset->bytes(); })
       .def_property_readonly("fingerprint", [](const DatasetHandle& self) { return self->dataset->fingerprint(); });
   py::class_<LoaderHandle>(module, "Loader")
@@ -180,6 +203,10 @@ void AddDataset(py::module_& module) {
         data::Loader::Stats stats = self->loader->stats();
         py::dict dict;
         dict["waited_s"] = std::chrono::duration<double>(stats.waited).count();
+        for (int i = 0; i < data::kStages; ++i) {
+          std::string name = fmt::format("waited_on_{}_s", data::StageName(static_cast<data::Stage>(i)));
+          dict[py::str(name)] = std::chrono::duration<double>(stats.waited_on[i]).count();
+        }
         dict["batches"] = stats.batches;
         dict["tokens"] = stats.tokens;
         return dict;

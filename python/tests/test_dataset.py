@@ -109,6 +109,38 @@ def test_pickles_without_what_is_open(dataset):
     assert rows(pickle.loads(pickle.dumps(data))) == rows(data)
 
 
+def test_boundaries_tell_documents_apart(dataset):
+    data = numpy_dataset(dataset, boundaries=True, batch_size=4)
+    for batch in data:
+        positions, starts = batch["position_ids"].reshape(-1), batch["cu_seqlens"]
+        assert starts.dtype == np.int32 and starts[0] == 0 and starts[-1] == 4 * 32
+        for first, last in zip(starts, starts[1:]):
+            assert positions[first:last].tolist() == list(range(last - first))
+    assert "cu_seqlens" not in next(iter(numpy_dataset(dataset, boundaries=True)))
+
+
+def test_answers_alone_are_learned(dataset):
+    data = numpy_dataset(dataset, mode="sft", template="{title}", response="\n{text}", sequence_length=128)
+    tokenizer = data.tokenizer
+    for sample in data:
+        learned = sample["labels"] != -100
+        assert sample["labels"][learned].tolist() == sample["input_ids"][learned].tolist()
+        prompt = tokenizer.decode(sample["input_ids"][: int(learned.argmax())])
+        assert prompt.strip().startswith("record") and learned.any()
+        assert not (learned & (sample["attention_mask"] == 0)).any()
+
+
+def test_what_is_held_out_is_disjoint_and_complete(dataset):
+    parts = {}
+    for part in ("train", "held_out"):
+        data = numpy_dataset(dataset, mode="pad", sequence_length=128, held_out=0.2, part=part)
+        parts[part] = {tuple(row) for row in rows(data)}
+        assert len(parts[part]) == len(data)
+    whole = {tuple(row) for row in rows(numpy_dataset(dataset, mode="pad", sequence_length=128))}
+    assert parts["train"] | parts["held_out"] == whole and not parts["train"] & parts["held_out"]
+    assert 0.1 < len(parts["held_out"]) / len(whole) < 0.3
+
+
 def test_documents_are_the_records_in_order(corpus):
     from conftest import records
 
