@@ -34,7 +34,7 @@ fmt:
 	@tools/setup lint
 	@git ls-files '*.cc' '*.h' | xargs clang-format-19 -i
 
-check:            ## lint without clang's static analyzer, in a third of the time: what CI runs
+check:            ## format, order of modules, and the checks of clang-tidy that have found faults: what CI runs
 	@tools/setup build test lint
 	@tools/lint quick
 
