@@ -41,8 +41,9 @@ Result<std::shared_ptr<const LoadedChunk>> ChunkCache::Get(std::uint32_t chunk, 
 
 void ChunkCache::FetchAhead(std::uint32_t stream, std::vector<Due> chunks) {
   // A little is left to chunks of windows gone by that rows across the border still need.
+  const std::uint64_t shared = cache_bytes_ - cache_bytes_ / 8;
   std::uint64_t share = static_cast<std::uint64_t>(
-      static_cast<double>(cache_bytes_ - cache_bytes_ / 8) *
+      static_cast<double>(shared) *
       (static_cast<double>(corpus_->plan->streams()[stream].window_bytes) / static_cast<double>(all_windows_)));
   std::uint64_t bytes = 0;
   std::size_t fit = 0;

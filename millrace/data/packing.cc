@@ -11,7 +11,9 @@ std::vector<std::vector<std::uint32_t>> BestFitDecreasing(std::span<const std::u
                                                           std::uint32_t capacity) {
   std::vector<std::uint32_t> order(lengths.size());
   std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, [&](std::uint32_t a, std::uint32_t b) { return lengths[a] > lengths[b]; });
+  std::ranges::sort(order, [&](std::uint32_t a, std::uint32_t b) {
+    return lengths[a] != lengths[b] ? lengths[a] > lengths[b] : a < b;
+  });
   std::vector<std::vector<std::uint32_t>> bins;
   std::set<std::pair<std::uint32_t, std::uint32_t>> room;  // left in a bin, number of the bin
   for (std::uint32_t item : order) {

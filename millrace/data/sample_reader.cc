@@ -102,7 +102,7 @@ Result<std::shared_ptr<const CorpusReader::Rows>> CorpusReader::RowsOf(std::uint
   return rows_.Get({stream, piece}, std::move(stop), [&]() -> Result<FlightCache<PassKey, Rows>::Made> {
     auto rows = std::make_shared<Rows>(corpus_->plan->FitRows(stream, piece));
     std::uint64_t cost = 0;
-    for (const FittedRow& row : *rows) cost += sizeof row + row.size() * sizeof(Place);
+    for (const FittedRow& row : *rows) cost += sizeof(FittedRow) + row.size() * sizeof(Place);
     return {{std::move(rows), cost}};
   });
 }

@@ -30,7 +30,7 @@ class ByteTrie::Builder {
     }
     std::int32_t base = Fit(children);
     nodes_[static_cast<std::size_t>(state)].base = base;
-    for (auto& [byte, unused] : children) nodes_[static_cast<std::size_t>(base + byte)].parent = state;
+    for (auto& [byte, unused] : children) nodes_[static_cast<std::size_t>(base) + byte].parent = state;
     for (auto& [byte, below] : children) Place(base + byte, below, depth + 1);
   }
 

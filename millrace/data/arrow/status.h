@@ -42,7 +42,7 @@ template <class Function>
 auto Guard(std::string_view what, const Function& function) -> decltype(function()) {
   try {
     return function();
-  } catch (const std::exception& thrown) {
+  } catch (const std::exception& thrown) {  // NOLINT(bugprone-empty-catch): it does not see what a template returns
     return Fail(Code::kCorrupt, "{}: {}", what, thrown.what());
   }
 }
