@@ -4,7 +4,8 @@ set(MILLRACE_ARROW AUTO CACHE STRING "Read Arrow and Parquet: AUTO (where Arrow 
 set(MILLRACE_ARROW_PYTHON "" CACHE FILEPATH "A Python with pyarrow; empty: that of $MILLRACE_PEERS, or python3")
 set(arrow_least 24)  # the first with the readers that we call
 
-if(NOT MILLRACE_ARROW STREQUAL "OFF")
+# Threads of a library that is not instrumented look like races to ThreadSanitizer.
+if(NOT MILLRACE_ARROW STREQUAL "OFF" AND NOT MILLRACE_SANITIZE MATCHES "thread")
   find_package(Arrow ${arrow_least} QUIET CONFIG)
   find_package(Parquet ${arrow_least} QUIET CONFIG)
   if(Arrow_FOUND AND Parquet_FOUND)

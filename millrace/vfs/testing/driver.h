@@ -10,6 +10,7 @@
 
 #include "millrace/base/files.h"
 #include "millrace/base/random.h"
+#include "millrace/base/sync.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/fault/fault_store.h"
@@ -33,6 +34,7 @@ class TickingClock final : public Clock {
  public:
   explicit TickingClock(FakeClock& clock) : clock_(clock) {}
   TimePoint Now() const override {
+    MutexLock lock(mutex_);
     clock_.Advance(std::chrono::nanoseconds(1));
     return clock_.Now();
   }
@@ -41,6 +43,7 @@ class TickingClock final : public Clock {
 
  private:
   FakeClock& clock_;
+  mutable Mutex mutex_;
 };
 
 /// A tree over a memory store that can be made to fail, with small blocks and parts. Its clock stands still unless
