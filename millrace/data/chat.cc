@@ -1,12 +1,9 @@
 #include "millrace/data/chat.h"
 
-#include <simdjson.h>
-
 #include <algorithm>
-#include <cstring>
 #include <string>
 
-#include "millrace/base/bytes.h"
+#include "millrace/data/json_record.h"
 
 namespace millrace::data {
 namespace {
@@ -52,8 +49,7 @@ std::string_view StripSpace(std::string_view text) {
 }
 
 struct ConversationParser::Rep {
-  simdjson::dom::parser parser{kMaxRecordBytes + simdjson::SIMDJSON_PADDING};
-  Buffer padded;
+  JsonRecordParser json;
   std::vector<Message> messages;
 };
 
@@ -61,18 +57,9 @@ ConversationParser::ConversationParser() : rep_(new Rep) {}
 ConversationParser::~ConversationParser() = default;
 
 std::expected<std::span<const Message>, Broken> ConversationParser::Parse(std::string_view record) {
-  if (record.size() > kMaxRecordBytes) return std::unexpected(Broken::kTooLong);
-  if (record.starts_with("\xEF\xBB\xBF")) record.remove_prefix(3);
-  if (rep_->padded.size() < record.size() + simdjson::SIMDJSON_PADDING) {
-    rep_->padded = Buffer(record.size() + record.size() / 4 + simdjson::SIMDJSON_PADDING);
-  }
-  std::memcpy(rep_->padded.data(), record.data(), record.size());
-  std::memset(rep_->padded.data() + record.size(), 0, simdjson::SIMDJSON_PADDING);
-  simdjson::dom::element root;
-  auto error = rep_->parser.parse(reinterpret_cast<const char*>(rep_->padded.data()), record.size(), false).get(root);
-  if (error == simdjson::UTF8_ERROR) return std::unexpected(Broken::kNotUtf8);
-  simdjson::dom::object object;
-  if (error || root.get(object)) return std::unexpected(Broken::kNotJson);
+  auto parsed = rep_->json.Parse(record);
+  if (!parsed) return std::unexpected(parsed.error());
+  const simdjson::dom::object object = *parsed;
 
   simdjson::dom::element list;
   if (object.at_key("messages").get(list) && object.at_key("conversations").get(list)) {

@@ -1,11 +1,8 @@
 #include "millrace/data/record_template.h"
 
-#include <simdjson.h>
-
 #include <array>
-#include <cstring>
 
-#include "millrace/base/bytes.h"
+#include "millrace/data/json_record.h"
 
 namespace millrace::data {
 namespace {
@@ -66,8 +63,7 @@ Result<RecordTemplate> RecordTemplate::Parse(std::string_view text) {
 
 struct RecordParser::Rep {
   const RecordTemplate& record_template;
-  simdjson::dom::parser parser{kMaxRecordBytes + simdjson::SIMDJSON_PADDING};
-  Buffer padded;
+  JsonRecordParser json;
   std::string document;
 };
 
@@ -76,19 +72,9 @@ RecordParser::RecordParser(RecordParser&&) noexcept = default;
 RecordParser::~RecordParser() = default;
 
 std::expected<std::string_view, Broken> RecordParser::Parse(std::string_view record) {
-  if (record.size() > kMaxRecordBytes) return std::unexpected(Broken::kTooLong);
-  if (record.starts_with("\xEF\xBB\xBF")) record.remove_prefix(3);
-  if (rep_->padded.size() < record.size() + simdjson::SIMDJSON_PADDING) {
-    rep_->padded = Buffer(record.size() + record.size() / 4 + simdjson::SIMDJSON_PADDING);
-  }
-  std::memcpy(rep_->padded.data(), record.data(), record.size());
-  std::memset(rep_->padded.data() + record.size(), 0, simdjson::SIMDJSON_PADDING);
-
-  simdjson::dom::element root;
-  auto error = rep_->parser.parse(reinterpret_cast<const char*>(rep_->padded.data()), record.size(), false).get(root);
-  if (error == simdjson::UTF8_ERROR) return std::unexpected(Broken::kNotUtf8);
-  simdjson::dom::object object;
-  if (error || root.get(object)) return std::unexpected(Broken::kNotJson);
+  auto parsed = rep_->json.Parse(record);
+  if (!parsed) return std::unexpected(parsed.error());
+  const simdjson::dom::object object = *parsed;
 
   const RecordTemplate& t = rep_->record_template;
   std::string& document = rep_->document;
