@@ -34,7 +34,7 @@ fmt:
 	@tools/setup lint
 	@git ls-files '*.cc' '*.h' | xargs clang-format-19 -i
 
-check:            ## format, order of modules, and the checks of clang-tidy that have found faults: what CI runs
+check:            ## lint without clang's static analyzer and the slowest checks, in a quarter of the time: what CI runs
 	@tools/setup build test lint
 	@tools/lint quick
 

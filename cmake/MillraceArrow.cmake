@@ -17,7 +17,8 @@ if(NOT MILLRACE_ARROW STREQUAL "OFF" AND NOT MILLRACE_SANITIZE MATCHES "thread")
       set(pythons $ENV{MILLRACE_PEERS}/venv/bin/python python3)
     endif()
     foreach(python IN LISTS pythons)
-      execute_process(COMMAND ${python} -c "import pyarrow as p; print(p.get_include(), p.get_library_dirs()[0], sep=';')"
+      # pip builds in an environment whose PYTHONPATH hides what is installed.
+      execute_process(COMMAND ${CMAKE_COMMAND} -E env --unset=PYTHONPATH ${python} -c "import pyarrow as p; print(p.get_include(), p.get_library_dirs()[0], sep=';')"
         OUTPUT_VARIABLE folders OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
       if(failed)
         continue()
