@@ -39,6 +39,9 @@ data::DatasetOptions DataOf(const jobs::DataSpec& spec) {
   data.shuffle_seed = spec.shuffle_seed;
   data.shuffle_window = spec.shuffle_window;
   data.max_broken = spec.max_broken;
+  data.cache_url = spec.index_cache;
+  data.disk_cache = spec.cache_path;
+  data.disk_cache_bytes = spec.cache_bytes;
   data.threads = spec.threads;
   return data;
 }

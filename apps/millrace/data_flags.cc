@@ -48,6 +48,7 @@ Result<DataRequest> FromJob(const std::string& path, const std::vector<std::stri
   request.options.shuffle_seed = job.data.shuffle_seed;
   request.options.shuffle_window = job.data.shuffle_window;
   request.options.max_broken = job.data.max_broken;
+  request.options.cache_url = job.data.index_cache;
   request.options.threads = job.data.threads;
   return request;
 }
@@ -139,7 +140,7 @@ Result<DataRequest> ResolveDataFlags(const DataFlags& flags) {
   if (!flags.format.empty() && job) {
     return Fail(Code::kInvalidArgument, "--format is for URLs; a job file's sources have a format each");
   }
-  options.cache_url = flags.index_cache;
+  if (!flags.index_cache.empty()) options.cache_url = flags.index_cache;
   return request;
 }
 

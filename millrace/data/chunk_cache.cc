@@ -63,25 +63,35 @@ void ChunkCache::FetchAhead(std::uint32_t stream, std::vector<Due> chunks) {
 Result<ChunkCache::Made> ChunkCache::Fetch(std::uint32_t number, const object::Call& call) const {
   const Chunk& chunk = corpus_->plan->chunks()[number];
   const DataObject& object = corpus_->objects[chunk.object];
-  auto loaded = std::make_shared<LoadedChunk>();
+  ContentRange range{&object, chunk.offset, chunk.bytes};
   if (object.content) {
     const IndexedFrame& frame = corpus_->plan->index(chunk.object).FrameAt(chunk.offset);
-    loaded->bytes = MR_TRY(object.content->ReadFrame(frame.frame, call));
-    loaded->offset = frame.content_offset;
-    if (loaded->bytes.size() != frame.content_bytes) {
-      return Fail(Code::kCorrupt,
-                  "{}: the records at byte {} of the object are not those of its index; delete the index "
-                  "to have it rebuilt",
-                  object.url, frame.frame.offset);
-    }
-  } else {
-    loaded->bytes = Buffer(chunk.bytes);
-    loaded->offset = chunk.offset;
-    MR_TRY(ReadRange(object, chunk.offset, loaded->bytes.span(), "reading records of", call));
+    range = {&object, frame.content_offset, frame.content_bytes};
   }
+  auto loaded = std::make_shared<LoadedChunk>();
+  loaded->offset = range.offset;
   loaded->extents = corpus_->plan->Extents(number);
+  auto kept = corpus_->disk ? corpus_->disk->Load(range) : std::nullopt;
+  loaded->bytes = kept ? *std::move(kept) : MR_TRY(FromStore(chunk, range, call));
+  if (corpus_->disk && !kept) corpus_->disk->Save(range, loaded->bytes, loaded);
   std::uint64_t cost = loaded->bytes.size() + loaded->extents.size() * sizeof(RecordExtent);
   return {{std::move(loaded), cost}};
+}
+
+Result<Buffer> ChunkCache::FromStore(const Chunk& chunk, const ContentRange& range, const object::Call& call) const {
+  const DataObject& object = *range.object;
+  if (!object.content) {
+    Buffer bytes(range.bytes);
+    MR_TRY(ReadRange(object, range.offset, bytes.span(), "reading records of", call));
+    return bytes;
+  }
+  const Frame& frame = corpus_->plan->index(chunk.object).FrameAt(chunk.offset).frame;
+  Buffer content = MR_TRY(object.content->ReadFrame(frame, call));
+  if (content.size() == range.bytes) return content;
+  return Fail(Code::kCorrupt,
+              "{}: the records at byte {} of the object are not those of its index; delete the index "
+              "to have it rebuilt",
+              object.url, frame.offset);
 }
 
 bool ChunkCache::MayPass(const Error& error) {

@@ -10,6 +10,7 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/sync.h"
 #include "millrace/base/task_scope.h"
+#include "millrace/data/chunk_disk.h"
 #include "millrace/data/document_encoder.h"
 #include "millrace/data/flight_cache.h"
 #include "millrace/data/plan.h"
@@ -23,9 +24,10 @@ struct Corpus {
   const Plan* plan = nullptr;
   const DocumentForm* form = nullptr;
   const tokenizer::Tokenizer* tokenizer = nullptr;
-  bool counted = false;     ///< the indexes count tokens
-  bool boundaries = false;  ///< rows keep documents apart
-  Duration patience{};      ///< with a store that does not answer
+  std::shared_ptr<ChunkDisk> disk = nullptr;  ///< null: none
+  bool counted = false;                       ///< the indexes count tokens
+  bool boundaries = false;                    ///< rows keep documents apart
+  Duration patience{};                        ///< with a store that does not answer
   Clock* clock = &SystemClock();
 };
 
@@ -58,6 +60,7 @@ class ChunkCache {
   static constexpr int kLeastDepth = 4;
 
   Result<Made> Fetch(std::uint32_t chunk, const object::Call& call) const;
+  Result<Buffer> FromStore(const Chunk& chunk, const ContentRange& range, const object::Call& call) const;
   Result<Made> FetchPatiently(std::uint32_t chunk, const object::Call& call);
   /// True if the failure is to be tried again.
   bool MayPass(const Error& error) MR_EXCLUDES(mutex_);

@@ -192,10 +192,15 @@ class IndexedDataset final : public Dataset {
       log.Warning("documents are cut because they are longer than a row",
                   {{"count", plan_->truncated()}, {"row", options_.sequence_length}});
     }
+    std::shared_ptr<ChunkDisk> disk;
+    if (!options_.disk_cache.empty()) {
+      disk = MR_TRY(ChunkDisk::Open(options_.disk_cache, options_.disk_cache_bytes, log));
+    }
     corpus_ = std::make_shared<Corpus>(Corpus{.objects = std::move(resolved.objects),
                                               .plan = &*plan_,
                                               .form = &*form_,
                                               .tokenizer = tokenizer_.get(),
+                                              .disk = std::move(disk),
                                               .counted = counted,
                                               .boundaries = options_.boundaries,
                                               .patience = options_.patience,

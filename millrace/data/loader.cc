@@ -6,6 +6,7 @@
 #include "millrace/base/sync.h"
 #include "millrace/base/task_scope.h"
 #include "millrace/base/text.h"
+#include "millrace/data/chunk_disk.h"
 #include "millrace/data/stage_trace.h"
 
 namespace millrace::data {
@@ -252,7 +253,8 @@ Result<std::unique_ptr<Loader>> Loader::Start(std::shared_ptr<Dataset> dataset, 
   std::uint64_t row_bytes = (dataset->options().boundaries ? 4 : 2) * sizeof(TokenId) *
                             static_cast<std::uint64_t>(dataset->options().sequence_length);
   std::uint64_t fixed = row_bytes * options.micro_batch * (options.prefetch_batches + 1) +
-                        kPerThreadBytes * options.threads + kPerReadAheadBytes * kReadAheadThreads;
+                        kPerThreadBytes * options.threads + kPerReadAheadBytes * kReadAheadThreads +
+                        (dataset->options().disk_cache.empty() ? 0 : ChunkDisk::kWaitingBytes);
   Dataset::ReaderNeeds needs = dataset->reader_needs();
   for (std::uint64_t cache : {needs.best, (needs.best + needs.least) / 2, needs.least}) {
     auto memory = budget.TryAcquire(cache + fixed, MemoryBudget::Priority::kForeground);

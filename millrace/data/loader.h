@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -10,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "millrace/base/bytes.h"
 #include "millrace/base/clock.h"
 #include "millrace/base/json.h"
 #include "millrace/base/log.h"
@@ -72,6 +74,10 @@ struct DatasetOptions {
   /// For how long a store that does not answer is asked again while reading, before a run fails.
   Duration patience = std::chrono::minutes(10);
   Clock* clock = &SystemClock();
+  /// A folder on a local disk where contents are kept for later epochs and for every process of this machine that names
+  /// it with the same size; it may be a mount's cache. Empty: none.
+  std::filesystem::path disk_cache;
+  std::uint64_t disk_cache_bytes = 20 * kGiB;
   std::string cache_url;  ///< where indexes go when the data's own bucket is read-only; empty: beside the data
   /// Records that may be unusable before that is an error; nothing: 100, or a thousandth of all if that is more.
   std::optional<std::uint64_t> max_broken;

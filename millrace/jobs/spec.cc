@@ -39,7 +39,11 @@ class SpecReader {
     if (!status_) return;
     if (!IsValidUtf8(value)) return Refuse(node.Invalid("is not valid UTF-8"));
     if (required && value.empty()) return Refuse(node.Invalid("must not be empty"));
-    if (kind != TextKind::kPlain && !value.empty()) {
+    if (kind == TextKind::kFolder) {
+      if (!value.empty() && !value.starts_with('/')) {
+        Refuse(node.Invalid(fmt::format("should be an absolute path, such as /nvme/millrace, not {}", value)));
+      }
+    } else if (kind != TextKind::kPlain && !value.empty()) {
       std::string_view text = value;
       if (kind == TextKind::kData && text.starts_with('@')) text.remove_prefix(1);
       auto url = object::ParseUrl(text);
@@ -93,6 +97,19 @@ class SpecReader {
     if (elements.size() != 2) return Refuse(node.Invalid("should be two numbers, such as [0.9, 0.95]"));
     Take(elements[0].Number(least, most), first);
     if (status_) Take(elements[1].Number(least, most), second);
+  }
+
+  void Bytes(std::string_view key, std::uint64_t& value, std::uint64_t least) {
+    Node node = Member(key);
+    if (!status_ || !node) return;
+    auto text = node.String();
+    if (!text) return Refuse(text.error());
+    auto bytes = ParseBytes(*text);
+    if (!bytes || *bytes < least) {
+      return Refuse(
+          node.Invalid(fmt::format("should be {} or more, such as 100GB, not {}", FormatBytes(least), *text)));
+    }
+    value = *bytes;
   }
 
   void TimeLimit(std::string_view key, std::optional<Duration>& value) {
@@ -195,6 +212,7 @@ class SpecPrinter {
   void TwoNumbers(std::string_view key, double& first, double& second, double, double) {
     Line(key, fmt::format("[{}, {}]", first, second));
   }
+  void Bytes(std::string_view key, std::uint64_t& value, std::uint64_t) { Line(key, fmt::format("{}", value)); }
   void TimeLimit(std::string_view key, std::optional<Duration>& value) {
     Line(key, value ? fmt::format("{}ms", *value / std::chrono::milliseconds(1)) : "auto");
   }

@@ -43,6 +43,9 @@ struct DataSpec {
   std::uint64_t split_seed = 1;
   std::uint64_t shuffle_seed = 1, shuffle_window = 262'144;  ///< window 0 or 1: no shuffle
   std::optional<std::uint64_t> max_broken;                   ///< nothing: the loader's own
+  std::string index_cache;                                   ///< URL of the indexes; empty: beside the data
+  std::string cache_path;                                    ///< folder that keeps contents; empty: none
+  std::uint64_t cache_bytes = std::uint64_t{20} << 30;
   int threads = 2;
   bool operator==(const DataSpec&) const = default;
 };

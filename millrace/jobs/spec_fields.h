@@ -5,6 +5,7 @@
 #include <limits>
 #include <string_view>
 
+#include "millrace/base/bytes.h"
 #include "millrace/jobs/spec.h"
 
 namespace millrace::jobs {
@@ -22,16 +23,17 @@ inline constexpr std::string_view kNotYet = "is not supported by this version; l
 enum class TextKind {
   kPlain,
   kUrl,
-  kData,  ///< a URL, or '@' and the URL of a list of some
+  kData,    ///< a URL, or '@' and the URL of a list of some
+  kFolder,  ///< an absolute path
 };
 
 // A Visitor has these members; each is called with the key's name and the place of its value:
 //   Text(key, string&, TextKind, required)   Word(key, string&, Choice)   Integer(key, integer&, least, most)
 //   OptionalInteger / OptionalNumber (key, optional&, least, most)        Number(key, double&, least, most)
-//   Flag(key, bool&)   TwoNumbers(key, double&, double&, least, most)     TimeLimit(key, optional<Duration>&)
-//   Section(key, f)    Sources(key, vector<SourceSpec>&)
-//   Neutral(key, value): a known key of which this version does only the value that changes nothing.
-//   Refused(key, code, why): a known key that must be absent (or an empty list) here.
+//   Bytes(key, uint64&, least)   Flag(key, bool&)   TwoNumbers(key, double&, double&, least, most)     TimeLimit(key,
+//   optional<Duration>&) Section(key, f)    Sources(key, vector<SourceSpec>&) Neutral(key, value): a known key of which
+//   this version does only the value that changes nothing. Refused(key, code, why): a known key that must be absent (or
+//   an empty list) here.
 
 template <class Visitor>
 void VisitModel(Visitor& v, ModelSpec& model) {
@@ -84,6 +86,11 @@ void VisitData(Visitor& v, DataSpec& data) {
     s.Integer("window", data.shuffle_window, 0, std::int64_t{1} << 40);
   });
   v.OptionalInteger("max_broken", data.max_broken, 0, kAnyCount);
+  v.Text("index_cache", data.index_cache, TextKind::kUrl, false);
+  v.Section("cache", [&](auto& c) {
+    c.Text("path", data.cache_path, TextKind::kFolder, false);
+    c.Bytes("size", data.cache_bytes, 3 * kMiB);
+  });
   v.Integer("threads", data.threads, 1, 256);
 }
 

@@ -188,6 +188,11 @@ Spec RandomSpec(Random& random) {
     s.data.sources.back().format = Pick<std::string>(random, {"", "lines+gzip"});
   }
   if (random.Below(2) == 0) s.data.max_broken = random.Below(1000);
+  if (random.Below(2) == 0) {
+    s.data.cache_path = "/nvme/" + RandomText(random);
+    s.data.cache_bytes = (4 << 20) + random.Below(std::uint64_t{1} << 40);
+  }
+  s.data.index_cache = Pick<std::string>(random, {"", "s3://indexes/of"});
   s.data.template_text = RandomText(random);
   s.data.tokenizer = "file:///models/tokenizer.model";
   s.data.mode = Pick<std::string>(random, {"pack", "pad", "sft"});
