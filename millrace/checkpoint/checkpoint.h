@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,12 +18,13 @@
 
 namespace millrace::checkpoint {
 
-/// A piece of a tensor that this rank is to save: `elements` of the flattened tensor starting at `begin`.
+/// A piece of a tensor that this rank is to save: consecutive elements, in C order, of a box of it.
 struct SavePiece {
   std::string name;
   TensorMeta meta;          ///< of the whole tensor
-  std::uint64_t begin = 0;  ///< first element
+  std::uint64_t begin = 0;  ///< first element, counted within the box
   ByteSpan bytes;           ///< borrowed until Save returns (it copies)
+  Box box = {};             ///< of the tensor; by default all of it
 };
 
 /// How ranks of one job agree. Rank 0 commits after all ranks have reported; implemented over the training collective
@@ -67,6 +69,8 @@ class Writer {
     std::uint64_t snapshot_bytes = 0;
     Clock* clock = &SystemClock();  ///< must outlive the writer
     Logger log;
+    Provenance written_by;               ///< goes into the manifest, as rank 0 has it
+    std::optional<CheckpointId> parent;  ///< what the run went on from; later saves name the one before
     /// Called on the background thread once the checkpoint is committed, with an error if it could not be.
     std::function<void(const Result<SaveStats>&)> on_done;
   };
@@ -80,9 +84,10 @@ class Writer {
   /// caller was held up. Fails with the error of the previous save, if that failed and Wait did not tell already, after
   /// having started this one. A save fails, and leaves no trace among the committed checkpoints, when any rank fails,
   /// when the pieces of all ranks do not cover every tensor exactly once, and with kAlreadyExists when the step is
-  /// committed already. `meta` of rank 0 counts; its member kMetaModelConfig is what `millrace ckpt export` writes as
-  /// config.json.
-  virtual Result<Duration> Save(std::uint64_t step, const std::vector<SavePiece>& pieces, const Json& meta) = 0;
+  /// committed already. `meta` and `metrics` of rank 0 count; meta's member kMetaModelConfig is what `millrace ckpt
+  /// export` writes as config.json. A metric that is not finite is left out.
+  virtual Result<Duration> Save(std::uint64_t step, const std::vector<SavePiece>& pieces, const Json& meta,
+                                const std::map<std::string, double>& metrics = {}) = 0;
   /// Waits for the save under way and what retention removes after it. Nothing if there was none since the last Wait.
   virtual Result<std::optional<SaveStats>> Wait() = 0;
 };
@@ -118,10 +123,12 @@ class Reader {
   /// Fills `into`, a whole number of elements, with those of the flattened tensor from `begin`. After a failure its
   /// content is unspecified. kNotFound when there is no such tensor, or its file has been removed meanwhile.
   virtual Status Read(std::string_view tensor, std::uint64_t begin, MutableByteSpan into, object::Call call = {}) = 0;
+  /// Consecutive elements of a box of a tensor: a rank's shard, whatever shards it was saved in.
   struct Wanted {
     std::string tensor;
-    std::uint64_t begin = 0;
+    std::uint64_t begin = 0;  ///< first element, counted within the box
     MutableByteSpan into;
+    Box box = {};  ///< of the tensor; by default all of it
   };
   /// Many at once, with near ranges merged and up to `parallel` requests of up to 8 MiB in flight.
   virtual Status ReadMany(const std::vector<Wanted>& wanted, int parallel = 8, object::Call call = {}) = 0;

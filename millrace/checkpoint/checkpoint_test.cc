@@ -192,6 +192,71 @@ TEST_F(CheckpointTest, RandomSlicesReadRight) {
   }
 }
 
+TEST_F(CheckpointTest, AnyBoxesLoadAsAnyBoxes) {
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    Random random(seed);
+    State state = State::Random(seed, 6, 600);
+    for (auto& [name, tensor] : state.tensors) {
+      if (tensor.meta.shape.empty()) continue;
+      tensor.meta.shape = {3, static_cast<std::int64_t>(1 + random.Below(40)), 2, 5};
+      tensor.bytes.resize(tensor.meta.bytes());
+      for (std::byte& byte : tensor.bytes) byte = static_cast<std::byte>(random.Next());
+    }
+    std::vector<std::vector<std::byte>> memory;
+    const int ranks = 1 + static_cast<int>(seed % 4);
+    for (auto& result : SaveOnRanks(seed, state.ShareBoxes(ranks, seed, memory)))
+      ASSERT_TRUE(result) << result.error().ToString();
+    auto reader = MustOpen(seed);
+    state.ExpectReadBack(*reader, 2);
+    for (const auto& [name, tensor] : state.tensors) {
+      for (const Box& box : State::Grid(tensor.meta.shape, random)) {
+        const auto expected = State::BoxBytes(tensor, box);
+        const std::uint64_t element = DTypeBytes(tensor.meta.dtype);
+        const std::uint64_t begin = random.Below(expected.size() / element + 1);
+        std::vector<std::byte> into(expected.size() - begin * element);
+        ASSERT_TRUE(reader->ReadMany({{name, begin, into, box}}, 2));
+        ASSERT_TRUE(std::ranges::equal(into, ByteSpan(expected).subspan(begin * element))) << name << ToString(box);
+      }
+    }
+  }
+}
+
+TEST_F(CheckpointTest, AShardIsReadWithoutItsNeighbours) {
+  State state;
+  state.tensors["model/w"] = {{DType::kF32, {64, 4096}}, std::vector<std::byte>(1 << 20)};
+  std::vector<std::vector<SavePiece>> shares;
+  std::vector<std::vector<std::byte>> columns(8);
+  for (std::uint64_t rank = 0; rank < 8; ++rank) {
+    const Box box{{0, rank * 512}, {64, 512}};
+    columns[rank] = State::BoxBytes(state.tensors["model/w"], box);
+    shares.push_back({{"model/w", {DType::kF32, {64, 4096}}, 0, columns[rank], box}});
+  }
+  for (auto& result : SaveOnRanks(1, shares)) ASSERT_TRUE(result);
+  auto reader = MustOpen(1);
+  const auto before = store_->calls(object::Operation::kGet);
+  std::vector<std::byte> half(1 << 19);
+  ASSERT_TRUE(reader->ReadMany({{"model/w", 0, half, {{0, 2048}, {64, 2048}}}}, 4));
+  EXPECT_EQ(store_->calls(object::Operation::kGet) - before, 4u) << "one request for each rank whose columns these are";
+}
+
+TEST_F(CheckpointTest, TheManifestSaysWhoWroteItAfterWhat) {
+  State state = State::Random(1);
+  Writer::Options options = Options();
+  options.written_by = LocalProvenance("test", "1.2");
+  options.parent = CheckpointId{3, "0123456789abcdef"};
+  auto writer = Open(SingleProcessGroup(), options);
+  ASSERT_TRUE(writer->Save(4, Whole(state), {}, {{"loss", 0.5}, {"broken", std::nan("")}}));
+  ASSERT_TRUE(writer->Wait());
+  ASSERT_TRUE(Save(*writer, 5, state));
+  auto first = MustOpen(4), second = MustOpen(5);
+  EXPECT_EQ(first->manifest().written_by, options.written_by);
+  EXPECT_EQ(first->manifest().written_by.program, "test");
+  EXPECT_FALSE(first->manifest().written_by.host.empty());
+  EXPECT_EQ(first->manifest().parent, options.parent);
+  EXPECT_EQ(first->manifest().metrics, (std::map<std::string, double>{{"loss", 0.5}}));
+  EXPECT_EQ(second->manifest().parent, first->manifest().id());
+}
+
 TEST_F(CheckpointTest, RefusesWrongRequests) {
   State state;
   state.tensors["model/x"] = {{DType::kF32, {4}}, std::vector<std::byte>(16)};

@@ -1,5 +1,8 @@
 #include "millrace/checkpoint/manifest.h"
 
+#include <pwd.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -80,35 +83,52 @@ Status CheckFile(std::string_view name, const FileMeta& file) {
   return {};
 }
 
-/// `slices` are all slices of one tensor, sorted by `begin`.
-Status CheckCoverage(const std::string& name, const TensorMeta& meta, std::span<const Slice* const> slices) {
+/// `slices` are all slices of one box with `elements` elements, sorted by `begin`.
+Status CheckRuns(const std::string& name, std::uint64_t elements, std::span<const Slice* const> slices) {
   std::uint64_t covered = 0;
   for (const Slice* slice : slices) {
     if (slice->begin != covered || slice->elements == 0) {
       return Fail(Code::kCorrupt, "tensor {}: elements {} to {} are covered {}", name, std::min(slice->begin, covered),
                   std::max(slice->begin, covered), slice->begin > covered ? "by no file" : "twice");
     }
-    if (slice->elements > meta.elements() - covered) {
+    if (slice->elements > elements - covered) {
       return Fail(Code::kCorrupt, "tensor {}: a slice of {} elements from {} goes beyond its {} elements", name,
-                  slice->elements, covered, meta.elements());
+                  slice->elements, covered, elements);
     }
     covered += slice->elements;
   }
-  if (covered != meta.elements())
-    return Fail(Code::kCorrupt, "tensor {}: elements {} to {} are covered by no file", name, covered, meta.elements());
+  if (covered != elements)
+    return Fail(Code::kCorrupt, "tensor {}: elements {} to {} are covered by no file", name, covered, elements);
   return {};
 }
 
-/// Elements of one type that JSON has as an array of `count` unsigned integers.
-template <std::size_t count>
-Result<std::array<std::uint64_t, count>> Integers(const Json& json, std::string_view what) {
-  std::array<std::uint64_t, count> values{};
-  bool fits = json.is_array() && json.size() == count;
-  for (std::size_t i = 0; fits && i < count; ++i) {
-    fits = json[i].is_number_unsigned();
-    if (fits) values[i] = json[i].template get<std::uint64_t>();
+/// `slices` are all slices of one tensor; sorts them.
+Status CheckCoverage(const std::string& name, const TensorMeta& meta, std::vector<const Slice*>& slices) {
+  std::sort(slices.begin(), slices.end(),
+            [](auto* a, auto* b) { return std::tie(a->box, a->begin) < std::tie(b->box, b->begin); });
+  if (slices.empty()) return CheckRuns(name, meta.elements(), slices);
+  std::vector<Box> boxes;
+  for (std::size_t first = 0, last = 0; first < slices.size(); first = last) {
+    const Box& box = slices[first]->box;
+    while (last < slices.size() && slices[last]->box == box) ++last;
+    if (Status inside = CheckBox(box, meta.shape); !inside)
+      return Fail(inside.error().Context(fmt::format("tensor {}", name)));
+    const std::string part = box.whole() ? name : fmt::format("{}[{}]", name, ToString(box));
+    MR_TRY(CheckRuns(part, ElementsOf(box, meta.shape), std::span(slices).subspan(first, last - first)));
+    boxes.push_back(box);
   }
-  if (!fits) return Fail(Code::kCorrupt, "{} is no list of {} unsigned integers", what, count);
+  if (boxes.size() == 1 && boxes[0].whole()) return {};
+  if (Status tiled = CheckTiling(meta.shape, std::move(boxes)); !tiled)
+    return Fail(tiled.error().Context(fmt::format("tensor {}", name)));
+  return {};
+}
+
+Result<std::vector<std::uint64_t>> Integers(const Json& json, std::string_view what) {
+  std::vector<std::uint64_t> values;
+  for (const Json& value : json) {
+    if (!value.is_number_unsigned()) return Fail(Code::kCorrupt, "{} is no list of unsigned integers", what);
+    values.push_back(value.get<std::uint64_t>());
+  }
   return values;
 }
 
@@ -143,25 +163,92 @@ Status ParseFiles(const Json& files, Manifest& into, std::vector<std::string>& n
   return {};
 }
 
+/// [begin, elements, file, offset], or that and [first index, length] of each dimension of the box, one after the
+/// other.
+Result<Slice> ParseSlice(const Json& json, const std::string& tensor, const TensorMeta& meta,
+                         const std::vector<std::string>& files) {
+  constexpr std::size_t kPlain = 4;
+  const bool boxed = json.is_array() && json.size() == kPlain + 1 && json[kPlain].is_array();
+  if (!json.is_array() || (json.size() != kPlain && !boxed))
+    return Fail(Code::kCorrupt, "a slice of tensor {} is no list of {} integers", tensor, kPlain);
+  Slice slice{.tensor = tensor};
+  if (boxed) {
+    const auto pairs = MR_TRY(Integers(json[kPlain], "the box of a slice of tensor " + tensor));
+    for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
+      slice.box.offsets.push_back(pairs[i]);
+      slice.box.lengths.push_back(pairs[i + 1]);
+    }
+    if (pairs.size() % 2 != 0 || pairs.empty()) return Fail(Code::kCorrupt, "tensor {}: impossible box", tensor);
+    slice.box = Simplified(std::move(slice.box), meta.shape);
+  }
+  std::array<std::uint64_t, kPlain> values{};
+  for (std::size_t i = 0; i < kPlain; ++i) {
+    if (!json[i].is_number_unsigned())
+      return Fail(Code::kCorrupt, "a slice of tensor {} is no list of {} integers", tensor, kPlain);
+    values[i] = json[i].get<std::uint64_t>();
+  }
+  const auto& [begin, elements, file, offset] = values;
+  if (file >= files.size()) return Fail(Code::kCorrupt, "tensor {}: there is no file {}", tensor, file);
+  slice.begin = begin;
+  slice.elements = elements;
+  slice.file = files[file];
+  slice.offset = offset;
+  return slice;
+}
+
 Status ParseTensors(const Json& tensors, const std::vector<std::string>& files, Manifest& into) {
   for (const Json& json : tensors) {
     std::string name = MR_TRY(JsonString(json, "name"));
     if (!into.tensors.emplace(name, MR_TRY(ParseTensor(json, name))).second)
       return Fail(Code::kCorrupt, "tensor {} appears twice", name);
-    for (const Json& slice : *MR_TRY(Member(json, "slices", Json::value_t::array))) {
-      auto [begin, elements, file, offset] = MR_TRY(Integers<4>(slice, "a slice of tensor " + name));
-      if (file >= files.size()) return Fail(Code::kCorrupt, "tensor {}: there is no file {}", name, file);
-      into.slices.push_back({name, begin, elements, files[file], offset});
-    }
+    const TensorMeta& meta = into.tensors.at(name);
+    for (const Json& slice : *MR_TRY(Member(json, "slices", Json::value_t::array)))
+      into.slices.push_back(MR_TRY(ParseSlice(slice, name, meta, files)));
   }
   return {};
+}
+
+Result<std::map<std::string, std::string>> Strings(const Json& json) {
+  std::map<std::string, std::string> strings;
+  for (const auto& [key, value] : json.items()) {
+    if (!value.is_string()) return Fail(Code::kCorrupt, "\"{}\" is no text", key);
+    strings.emplace(key, value.get<std::string>());
+  }
+  return strings;
+}
+
+/// What came with version 2; any of it may be missing.
+Status ParseHistory(const Json& json, Manifest& into) {
+  if (const Json* writer = JsonFind(json, "writer")) {
+    Provenance& by = into.written_by;
+    by = {MR_TRY(JsonString(*writer, "host")), MR_TRY(JsonString(*writer, "user")),
+          MR_TRY(JsonString(*writer, "program")), MR_TRY(JsonString(*writer, "version"))};
+    by.libraries = MR_TRY(Strings(*MR_TRY(Member(*writer, "libraries", Json::value_t::object))));
+  }
+  if (const Json* parent = JsonFind(json, "parent"))
+    into.parent = {MR_TRY(JsonUint(*parent, "step")), MR_TRY(JsonString(*parent, "attempt"))};
+  if (JsonFind(json, "metrics") == nullptr) return {};
+  for (const auto& [name, value] : MR_TRY(Member(json, "metrics", Json::value_t::object))->items()) {
+    if (!value.is_number()) return Fail(Code::kCorrupt, "metric \"{}\" is no number", name);
+    into.metrics.emplace(name, value.get<double>());
+  }
+  return {};
+}
+
+Json BoxJson(const Box& box) {
+  Json pairs = Json::array();
+  for (std::size_t i = 0; i < box.lengths.size(); ++i) {
+    pairs.push_back(box.offsets[i]);
+    pairs.push_back(box.lengths[i]);
+  }
+  return pairs;
 }
 
 Result<Manifest> FromJson(const Json& json) {
   if (MR_TRY(JsonString(json, "format")) != kFormat) return Fail(Code::kCorrupt, "not a checkpoint's manifest");
   std::int64_t version = MR_TRY(JsonInt(json, "version"));
-  if (version != Manifest::kVersion) {
-    return Fail(Code::kUnsupported, "the manifest has version {}, this program reads version {}: use a newer one",
+  if (version < 1 || version > Manifest::kVersion) {
+    return Fail(Code::kUnsupported, "the manifest has version {}, this program reads up to {}: use a newer one",
                 version, Manifest::kVersion);
   }
   Manifest manifest;
@@ -171,6 +258,7 @@ Result<Manifest> FromJson(const Json& json) {
   manifest.ranks = static_cast<int>(ranks);
   manifest.attempt = MR_TRY(JsonString(json, "attempt"));
   manifest.created = MR_TRY(JsonString(json, "created"));
+  MR_TRY(ParseHistory(json, manifest));
   std::vector<std::string> names;
   MR_TRY(ParseFiles(*MR_TRY(Member(json, "files", Json::value_t::array)), manifest, names));
   MR_TRY(ParseTensors(*MR_TRY(Member(json, "tensors", Json::value_t::array)), names, manifest));
@@ -179,6 +267,23 @@ Result<Manifest> FromJson(const Json& json) {
 }
 
 }  // namespace
+
+Provenance LocalProvenance(std::string program, std::string version) {
+  Provenance by{.program = std::move(program), .version = std::move(version)};
+  char name[256] = {};
+  if (gethostname(name, sizeof name - 1) == 0) by.host = name;
+  passwd entry{}, *found = nullptr;
+  std::array<char, 4096> texts{};
+  if (getpwuid_r(geteuid(), &entry, texts.data(), texts.size(), &found) == 0 && found != nullptr)
+    by.user = found->pw_name;
+  return by;
+}
+
+std::uint64_t Manifest::FileBytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [name, file] : files) bytes += file.size;
+  return bytes;
+}
 
 std::string_view DTypeName(DType dtype) { return InfoOf(dtype).name; }
 std::uint64_t DTypeBytes(DType dtype) { return InfoOf(dtype).bytes; }
@@ -214,9 +319,7 @@ Status Manifest::Check(std::string_view name) const {
     for (const Slice& slice : slices) slices_of[slice.tensor].push_back(&slice);
     for (const auto& [tensor, meta] : tensors) {
       MR_TRY(meta.Check(tensor));
-      auto& of_tensor = slices_of[tensor];
-      std::sort(of_tensor.begin(), of_tensor.end(), [](auto* a, auto* b) { return a->begin < b->begin; });
-      MR_TRY(CheckCoverage(tensor, meta, of_tensor));
+      MR_TRY(CheckCoverage(tensor, meta, slices_of[tensor]));
     }
     for (const Slice& slice : slices) {
       auto tensor = tensors.find(slice.tensor);
@@ -239,6 +342,13 @@ Status Manifest::Check(std::string_view name) const {
 std::string Manifest::Serialize() const {
   Json json{{"format", kFormat},  {"version", kVersion}, {"step", step},
             {"attempt", attempt}, {"created", created},  {"ranks", ranks}};
+  json["writer"] = {{"host", written_by.host},
+                    {"user", written_by.user},
+                    {"program", written_by.program},
+                    {"version", written_by.version},
+                    {"libraries", written_by.libraries}};
+  if (parent) json["parent"] = {{"step", parent->step}, {"attempt", parent->attempt}};
+  if (!metrics.empty()) json["metrics"] = metrics;
   Json& file_list = json["files"] = Json::array();
   std::map<std::string_view, std::size_t> file_index;
   for (const auto& [name, file] : files) {
@@ -251,14 +361,16 @@ std::string Manifest::Serialize() const {
   std::vector<const Slice*> sorted;
   for (const Slice& slice : slices) sorted.push_back(&slice);
   std::sort(sorted.begin(), sorted.end(), [](const Slice* a, const Slice* b) {
-    return std::tie(a->tensor, a->begin) < std::tie(b->tensor, b->begin);
+    return std::tie(a->tensor, a->box, a->begin) < std::tie(b->tensor, b->box, b->begin);
   });
   Json& tensor_list = json["tensors"] = Json::array();
   auto slice = sorted.begin();
   for (const auto& [name, meta] : tensors) {
     Json list = Json::array();
-    for (; slice != sorted.end() && (*slice)->tensor == name; ++slice)
+    for (; slice != sorted.end() && (*slice)->tensor == name; ++slice) {
       list.push_back({(*slice)->begin, (*slice)->elements, file_index.at((*slice)->file), (*slice)->offset});
+      if (!(*slice)->box.whole()) list.back().push_back(BoxJson((*slice)->box));
+    }
     tensor_list.push_back(
         {{"name", name}, {"dtype", DTypeName(meta.dtype)}, {"shape", meta.shape}, {"slices", std::move(list)}});
   }

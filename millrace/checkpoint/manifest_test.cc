@@ -24,6 +24,13 @@ Manifest Example() {
               {"model/scalar", 0, 1, "x/rank-00000.safetensors", 144}};
   m.files["x/rank-00000.safetensors"] = {152, 4096, {0x12345678}};
   m.files["x/rank-00001.safetensors"] = {8192, 4096, {1, 0xffffffff}};
+  m.tensors["optimizer/boxed"] = {DType::kF16, {4, 6}};
+  m.slices.push_back({"optimizer/boxed", 0, 8, "x/rank-00000.safetensors", 0, {{0, 0}, {4, 2}}});
+  m.slices.push_back({"optimizer/boxed", 0, 5, "x/rank-00001.safetensors", 48, {{0, 2}, {4, 4}}});
+  m.slices.push_back({"optimizer/boxed", 5, 11, "x/rank-00001.safetensors", 58, {{0, 2}, {4, 4}}});
+  m.written_by = {"node-7", "ann", "millrace-train", "0.1.0", {{"torch", "2.11.0"}}};
+  m.parent = CheckpointId{100, "0123456789abcdef"};
+  m.metrics = {{"loss", 2.25}};
   m.meta = {{"loss", 2.25}, {"text", "ü\n"}, {"list", {1, 2, 3}}};
   return m;
 }
@@ -47,6 +54,9 @@ TEST(Manifest, ParsesWhatItSerializes) {
   EXPECT_EQ(parsed->ranks, m.ranks);
   EXPECT_EQ(parsed->attempt, m.attempt);
   EXPECT_EQ(parsed->created, m.created);
+  EXPECT_EQ(parsed->written_by, m.written_by);
+  EXPECT_EQ(parsed->parent, m.parent);
+  EXPECT_EQ(parsed->metrics, m.metrics);
   EXPECT_EQ(parsed->tensors, m.tensors);
   EXPECT_EQ(parsed->slices, m.slices);
   EXPECT_EQ(parsed->files, m.files);
@@ -103,6 +113,16 @@ TEST(Manifest, RejectsWellSealedNonsense) {
            Case{"[20,12,1,0]", "[20,12,7,0]", "there is no file 7"},
            Case{"[20,12,1,0]", "[20,12,1]", "no list of 4"},
            Case{"[20,12,1,0]", "[20,12,1,-5]", "no list of 4"},
+           Case{"[0,4,0,2]", "[0,4,0,7]", "does not lie inside"},
+           Case{"[0,4,0,2]", "[0,4,18446744073709551615,2]", "does not lie inside"},
+           Case{"[0,4,0,2]", "[0,4,1,2]", "is covered by no file"},
+           Case{"[0,4,0,2]", "[0,4,0]", "impossible box"},
+           Case{"[0,4,0,2]", "[]", "impossible box"},
+           Case{"[0,4,0,2]", "[0,4]", "does not lie inside"},
+           Case{"[0,4,0,2]", "[0,4,0,\"2\"]", "unsigned"},
+           Case{"[5,11,1,58", "[5,10,1,58", "elements 15 to 16 are covered by no file"},
+           Case{"{\"loss\":2.25}", "{\"loss\":\"low\"}", "no number"},
+           Case{"\"user\":\"ann\"", "\"user\":1", "\"user\""},
            Case{"\"shape\":[4,8]", "\"shape\":[4,-8]", "impossible shape"},
            Case{"\"shape\":[4,8]", "\"shape\":[4294967296,4294967296]", "impossibly large"},
            Case{"\"shape\":[4,8]", "\"shape\":[4,9]", "covered by no file"},
@@ -122,12 +142,25 @@ TEST(Manifest, RejectsWellSealedNonsense) {
     EXPECT_THAT(parsed.error().ToString(), HasSubstr(c.says)) << c.to;
     EXPECT_TRUE(parsed.error().code() == Code::kCorrupt) << c.to;
   }
-  auto newer = Manifest::Parse(Reseal(text, "\"version\":1", "\"version\":2"), "m");
+  auto newer = Manifest::Parse(Reseal(text, "\"version\":2", "\"version\":3"), "m");
   ASSERT_FALSE(newer);
   EXPECT_EQ(newer.error().code(), Code::kUnsupported);
   auto type = Manifest::Parse(Reseal(text, "\"dtype\":\"F32\"", "\"dtype\":\"F33\""), "m");
   ASSERT_FALSE(type);
   EXPECT_EQ(type.error().code(), Code::kUnsupported);
+}
+
+TEST(Manifest, ReadsWhatTheFirstVersionWrote) {
+  std::string text =
+      R"({"format":"millrace-checkpoint","version":1,"step":7,"attempt":"5d1c0a9be2f34471","created":"2026-01-31T12:00:00.000Z",)"
+      R"("ranks":1,"files":[{"name":"a/r.safetensors","size":96,"chunk_bytes":4096,"crc32c":"AAAAAA=="}],)"
+      R"("tensors":[{"name":"model/w","dtype":"F32","shape":[2,4],"slices":[[0,3,0,64],[3,5,0,76]]}],"meta":{"x":1})";
+  text += fmt::format(",\"crc32c\":\"{:08x}\"}}\n", Crc32c(AsBytes(text)));
+  auto manifest = Manifest::Parse(text, "m");
+  ASSERT_TRUE(manifest) << manifest.error().ToString();
+  EXPECT_EQ(manifest->slices[1], (Slice{"model/w", 3, 5, "a/r.safetensors", 76}));
+  EXPECT_EQ(manifest->written_by, Provenance{});
+  EXPECT_EQ(manifest->parent, std::nullopt);
 }
 
 TEST(Manifest, CoverageHoldsForAnyPartitionAndFailsForAnyOther) {

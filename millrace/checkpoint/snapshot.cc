@@ -21,12 +21,14 @@ constexpr std::size_t kPage = 4 * kKiB, kHugePage = 2 * kMiB;
 Status CheckPiece(const SavePiece& piece) {
   Status shape = piece.meta.Check(piece.name);
   if (!shape) return Fail(shape.error().WithCode(Code::kInvalidArgument));
-  std::uint64_t element = DTypeBytes(piece.meta.dtype), elements = piece.bytes.size() / element;
-  if (piece.bytes.size() % element != 0 || piece.begin > piece.meta.elements() ||
-      elements > piece.meta.elements() - piece.begin) {
+  Status box = CheckBox(piece.box, piece.meta.shape);
+  if (!box) return Fail(box.error().WithCode(Code::kInvalidArgument).Context(fmt::format("tensor {}", piece.name)));
+  const std::uint64_t element = DTypeBytes(piece.meta.dtype), elements = piece.bytes.size() / element;
+  const std::uint64_t total = ElementsOf(piece.box, piece.meta.shape);
+  if (piece.bytes.size() % element != 0 || piece.begin > total || elements > total - piece.begin) {
     return Fail(Code::kInvalidArgument,
                 "cannot save {} bytes from element {} of tensor {}: it has {} elements of {} bytes", piece.bytes.size(),
-                piece.begin, piece.name, piece.meta.elements(), element);
+                piece.begin, piece.name, total, element);
   }
   return {};
 }
@@ -36,17 +38,25 @@ std::vector<const SavePiece*> InFileOrder(const std::vector<SavePiece>& pieces) 
   std::vector<const SavePiece*> ordered;
   for (const SavePiece& piece : pieces) ordered.push_back(&piece);
   std::sort(ordered.begin(), ordered.end(), [](const SavePiece* a, const SavePiece* b) {
-    return std::tuple(DTypeBytes(b->meta.dtype), std::string_view(a->name), a->begin) <
-           std::tuple(DTypeBytes(a->meta.dtype), std::string_view(b->name), b->begin);
+    const std::uint64_t element_a = DTypeBytes(a->meta.dtype), element_b = DTypeBytes(b->meta.dtype);
+    if (element_a != element_b) return element_a > element_b;
+    return std::tie(a->name, a->box, a->begin) < std::tie(b->name, b->box, b->begin);
   });
   return ordered;
 }
 
 SafetensorsEntry EntryOf(const SavePiece& piece) {
-  std::uint64_t elements = piece.bytes.size() / DTypeBytes(piece.meta.dtype);
-  if (elements == piece.meta.elements()) return {piece.name, piece.meta};
-  return {fmt::format("{}[{}:{}]", piece.name, piece.begin, piece.begin + elements),
-          {piece.meta.dtype, {static_cast<std::int64_t>(elements)}}};
+  const std::uint64_t elements = piece.bytes.size() / DTypeBytes(piece.meta.dtype);
+  SafetensorsEntry entry{piece.name, piece.meta};
+  if (const Box box = Simplified(piece.box, piece.meta.shape); !box.whole()) {
+    entry.name += fmt::format("[{}]", ToString(box));
+    entry.meta.shape.assign(box.lengths.begin(), box.lengths.end());
+  }
+  if (elements != entry.meta.elements()) {
+    entry.name += fmt::format("[{}:{}]", piece.begin, piece.begin + elements);
+    entry.meta.shape = {static_cast<std::int64_t>(elements)};
+  }
+  return entry;
 }
 
 }  // namespace
@@ -117,8 +127,8 @@ Status Snapshot::Take(const std::vector<SavePiece>& pieces) {
     const SavePiece& piece = *ordered[i];
     if (piece.bytes.empty()) continue;
     copies.push_back({file + entries[i].offset, piece.bytes.data(), piece.bytes.size()});
-    part_.slices.push_back(
-        {piece.name, piece.begin, piece.bytes.size() / DTypeBytes(piece.meta.dtype), "", entries[i].offset});
+    part_.slices.push_back({piece.name, piece.begin, piece.bytes.size() / DTypeBytes(piece.meta.dtype), "",
+                            entries[i].offset, Simplified(piece.box, piece.meta.shape)});
   }
   Run(copies);
   file_ = {file, size};

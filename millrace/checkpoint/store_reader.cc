@@ -26,8 +26,6 @@ std::uint64_t BlockBytes(const FileMeta& file) {
 StoreReader::StoreReader(std::shared_ptr<object::Store> store, std::string folder, std::string name, Manifest manifest)
     : store_(std::move(store)), folder_(std::move(folder)), name_(std::move(name)), manifest_(std::move(manifest)) {
   for (const Slice& slice : manifest_.slices) slices_of_[slice.tensor].push_back(&slice);
-  for (auto& [tensor, slices] : slices_of_)
-    std::sort(slices.begin(), slices.end(), [](auto* a, auto* b) { return a->begin < b->begin; });
 }
 
 Status StoreReader::Read(std::string_view tensor, std::uint64_t begin, MutableByteSpan into, object::Call call) {
@@ -62,7 +60,12 @@ Result<Reader::Verified> StoreReader::Verify(int parallel, object::Call call) {
 Status StoreReader::AddExtents(const Wanted& wanted, std::map<std::string_view, std::vector<Extent>>& by_file) const {
   auto tensor = manifest_.tensors.find(wanted.tensor);
   if (tensor == manifest_.tensors.end()) return Fail(Code::kNotFound, "{} has no tensor {}", name_, wanted.tensor);
-  const std::uint64_t element = DTypeBytes(tensor->second.dtype), total = tensor->second.elements();
+  const TensorMeta& meta = tensor->second;
+  if (Status inside = CheckBox(wanted.box, meta.shape); !inside) {
+    return Fail(
+        inside.error().WithCode(Code::kInvalidArgument).Context(fmt::format("{}: tensor {}", name_, wanted.tensor)));
+  }
+  const std::uint64_t element = DTypeBytes(meta.dtype), total = ElementsOf(wanted.box, meta.shape);
   const std::uint64_t elements = wanted.into.size() / element;
   if (wanted.into.size() % element != 0 || wanted.begin > total || elements > total - wanted.begin) {
     return Fail(Code::kInvalidArgument,
@@ -70,17 +73,14 @@ Status StoreReader::AddExtents(const Wanted& wanted, std::map<std::string_view, 
                 wanted.into.size(), wanted.begin, wanted.tensor, total, element);
   }
   if (elements == 0) return {};
-  // Slices cover the tensor without gaps: start at the last one that begins at or before the first element wanted.
-  const auto& slices = slices_of_.at(wanted.tensor);
-  auto slice = std::upper_bound(slices.begin(), slices.end(), wanted.begin,
-                                [](std::uint64_t begin, const Slice* s) { return begin < s->begin; }) -
-               1;
-  for (std::uint64_t at = wanted.begin; at < wanted.begin + elements; ++slice) {
-    std::uint64_t skip = at - (*slice)->begin;
-    std::uint64_t take = std::min((*slice)->elements - skip, wanted.begin + elements - at);
-    by_file[(*slice)->file].push_back(
-        {(*slice)->offset + skip * element, wanted.into.subspan((at - wanted.begin) * element, take * element)});
-    at += take;
+  const BoxRun want{wanted.box, wanted.begin, elements};
+  for (const Slice* slice : slices_of_.at(wanted.tensor)) {
+    ForEachCommon(
+        meta.shape, want, {slice->box, slice->begin, slice->elements},
+        [&](std::uint64_t in_wanted, std::uint64_t in_slice, std::uint64_t count) {
+          by_file[slice->file].push_back({slice->offset + (in_slice - slice->begin) * element,
+                                          wanted.into.subspan((in_wanted - wanted.begin) * element, count * element)});
+        });
   }
   return {};
 }

@@ -50,7 +50,7 @@ class StoreReader final : public Reader {
   const std::shared_ptr<object::Store> store_;
   const std::string folder_, name_;
   const Manifest manifest_;
-  std::map<std::string_view, std::vector<const Slice*>> slices_of_;  ///< sorted by their first element
+  std::map<std::string_view, std::vector<const Slice*>> slices_of_;
 };
 
 /// OpenSafetensors, for those who need to know where the files are.

@@ -1,5 +1,7 @@
 // The saving side: snapshot on the caller's thread; upload, agreement and commit on one background thread.
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -44,6 +46,7 @@ constexpr std::uint64_t kHeaderRoom = 1 * kMiB;
 struct Job {
   std::uint64_t step = 0;
   Json meta;
+  std::map<std::string, double> metrics;
   Status snapshot;  ///< how this rank's copy went
   TimePoint started;
   Duration blocked{0};
@@ -68,6 +71,7 @@ class StoreWriter final : public Writer {
         layout_(root_),
         group_(std::move(group)),
         options_(std::move(options)),
+        parent_(options_.parent),
         snapshot_(budget) {
     busy_ = options_.snapshot_bytes > 0;
     thread_.Spawn("ckpt-save", [this](std::stop_token stop) { Work(stop); });
@@ -78,11 +82,16 @@ class StoreWriter final : public Writer {
     thread_.Join();
   }
 
-  Result<Duration> Save(std::uint64_t step, const std::vector<SavePiece>& pieces, const Json& meta) override {
+  Result<Duration> Save(std::uint64_t step, const std::vector<SavePiece>& pieces, const Json& meta,
+                        const std::map<std::string, double>& metrics) override {
     TimePoint started = Now();
     auto previous = WaitIdle();
     Job job{.step = step, .started = started};
-    if (group_->rank() == 0) job.meta = meta;
+    if (leader()) {
+      job.meta = meta;
+      std::ranges::copy_if(metrics, std::inserter(job.metrics, job.metrics.end()),
+                           [](const auto& metric) { return std::isfinite(metric.second); });
+    }
     job.snapshot =
         step <= kMaxStep ? snapshot_.Take(pieces) : Fail(Code::kInvalidArgument, "step {} is too large", step);
     Duration blocked = job.blocked = Now() - started;
@@ -208,6 +217,9 @@ class StoreWriter final : public Writer {
     manifest.ranks = group_->size();
     manifest.attempt = attempt;
     manifest.created = FormatIso8601(options_.clock->Wall());
+    manifest.written_by = options_.written_by;
+    manifest.parent = parent_;
+    manifest.metrics = job.metrics;
     manifest.meta = job.meta;
     for (std::size_t rank = 0; rank < reports.size(); ++rank) {
       auto text = DecodeResult(std::move(reports[rank]));
@@ -231,7 +243,9 @@ class StoreWriter final : public Writer {
                        std::vector<std::string> reports) {
     auto manifest = Merge(job, attempt, std::move(reports));
     if (!manifest) return {Fail(manifest.error())};
-    return CommitManifest(*store_, layout_, *manifest, expected);
+    CommitOutcome outcome = CommitManifest(*store_, layout_, *manifest, expected);
+    if (outcome.status) parent_ = manifest->id();
+    return outcome;
   }
 
   /// Best effort: what stays is garbage, and collected as such.
@@ -256,6 +270,8 @@ class StoreWriter final : public Writer {
   const Layout layout_;
   const std::shared_ptr<Group> group_;
   const Options options_;
+
+  std::optional<CheckpointId> parent_;  ///< of the next save; the background thread's, on rank 0
 
   // Belongs to the background thread while busy_, to the caller of Save otherwise.
   Snapshot snapshot_;

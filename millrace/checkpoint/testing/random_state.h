@@ -54,6 +54,62 @@ struct State {
     return shares;
   }
 
+  /// As Share, but tensors are cut into boxes: the rows at random, then the columns of each; some boxes into runs.
+  /// `bytes` keeps the boxes' elements side by side.
+  std::vector<std::vector<SavePiece>> ShareBoxes(int ranks, std::uint64_t seed,
+                                                 std::vector<std::vector<std::byte>>& bytes) const {
+    millrace::Random random(seed);
+    std::vector<std::vector<SavePiece>> shares(ranks);
+    for (const auto& [name, tensor] : tensors) {
+      for (const Box& box : Grid(tensor.meta.shape, random)) {
+        const std::uint64_t element = DTypeBytes(tensor.meta.dtype), total = ElementsOf(box, tensor.meta.shape);
+        bytes.push_back(BoxBytes(tensor, box));
+        for (std::uint64_t begin = 0; begin < total || (begin == 0 && total == 0);) {
+          const std::uint64_t take = random.Below(3) ? total - begin : random.Below(total - begin + 1);
+          ByteSpan run = ByteSpan(bytes.back()).subspan(begin * element, take * element);
+          if (take > 0 || total == 0) shares[random.Below(ranks)].push_back({name, tensor.meta, begin, run, box});
+          if (total == 0) break;
+          begin += take;
+        }
+      }
+    }
+    return shares;
+  }
+  /// The box's elements, by the definition: one index after the other.
+  static std::vector<std::byte> BoxBytes(const Tensor& tensor, const Box& box) {
+    if (box.whole()) return tensor.bytes;
+    const std::uint64_t element = DTypeBytes(tensor.meta.dtype), total = ElementsOf(box, tensor.meta.shape);
+    std::vector<std::byte> bytes;
+    for (std::uint64_t i = 0; i < total; ++i) {
+      std::uint64_t rest = i, place = 0, stride = 1;
+      for (std::size_t d = box.lengths.size(); d-- > 0; rest /= box.lengths[d]) {
+        place += (box.offsets[d] + rest % box.lengths[d]) * stride;
+        stride *= static_cast<std::uint64_t>(tensor.meta.shape[d]);
+      }
+      const auto from = tensor.bytes.begin() + static_cast<long>(place * element);
+      bytes.insert(bytes.end(), from, from + static_cast<long>(element));
+    }
+    return bytes;
+  }
+  /// Boxes that cover the shape: every dimension cut, or only the rows and then each row band by itself.
+  static std::vector<Box> Grid(const std::vector<std::int64_t>& shape, millrace::Random& random) {
+    std::vector<Box> boxes{Box{}};
+    if (shape.empty()) return boxes;
+    boxes[0] = {std::vector<std::uint64_t>(shape.size(), 0), {shape.begin(), shape.end()}};
+    for (int cuts = static_cast<int>(random.Below(6)); cuts > 0; --cuts) {
+      Box& box = boxes[random.Below(boxes.size())];
+      const std::size_t d = random.Below(shape.size());
+      if (box.lengths[d] < 2) continue;
+      const std::uint64_t at = 1 + random.Below(box.lengths[d] - 1);
+      Box upper = box;
+      upper.offsets[d] += at;
+      upper.lengths[d] -= at;
+      box.lengths[d] = at;
+      boxes.push_back(std::move(upper));
+    }
+    return boxes;
+  }
+
   /// Reads everything as `ranks` ranks would, each a stretch of every tensor, and compares.
   void ExpectReadBack(Reader& reader, int ranks) const {
     ASSERT_EQ(reader.manifest().tensors.size(), tensors.size());
