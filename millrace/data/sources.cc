@@ -157,6 +157,20 @@ Result<std::vector<DataObject>> ObjectsOf(object::Connection& connection, const 
   return objects;
 }
 
+/// Of all objects but token ids; some must be looked into.
+Result<std::vector<Format>> FormatsOf(const Source& source, std::span<const DataObject> objects, object::Call call) {
+  std::vector<Format> formats(objects.size());
+  MR_TRY(ParallelFor(objects.size(), kListThreads, call.stop, [&] {
+    return [&](std::uint64_t i, std::stop_token stop) -> Status {
+      if (objects[i].token_bytes > 0) return {};
+      object::Call one{.stop = std::move(stop), .deadline = call.deadline};
+      formats[i] = MR_TRY(FormatOf(source.format, objects[i], std::move(one)));
+      return {};
+    };
+  }));
+  return formats;
+}
+
 }  // namespace
 
 bool GlobMatches(std::string_view pattern, std::string_view text) {
@@ -190,10 +204,12 @@ Result<ResolvedSources> ResolveSources(object::Connection& connection, std::span
     }
     std::vector<std::uint32_t> members;
     std::set<std::uint32_t> taken;
-    for (DataObject& object : MR_TRY(ObjectsOf(connection, source, call))) {
+    std::vector<DataObject> objects = MR_TRY(ObjectsOf(connection, source, call));
+    const std::vector<Format> formats = MR_TRY(FormatsOf(source, objects, call));
+    for (std::size_t i = 0; i < objects.size(); ++i) {
+      DataObject& object = objects[i];
       if (object.token_bytes == 0) {
-        Format format = MR_TRY(FormatOf(source.format, object.info.key));
-        object.content = MR_TRY(ContentFor(object, format, fields));
+        object.content = MR_TRY(ContentFor(object, formats[i], fields));
       }
       // Read in two formats, an object is two.
       std::string name = fmt::format("{} {}", object.url, object.content ? object.content->format() : "");

@@ -39,9 +39,10 @@ struct FrameState {
 /// One pass over an object. Frames are cut at the first end of a record behind the next entry.
 class Scan {
  public:
-  Scan(const Format& format, Decoder& decoder, const FrameSink& found)
+  Scan(std::string_view format, Compression compression, const Syntax& syntax, Decoder& decoder, const FrameSink& found)
       : format_(format),
-        syntax_(SyntaxOf(format.layout)),
+        compression_(compression),
+        syntax_(syntax),
         decoder_(decoder),
         found_(found),
         cutter_(syntax_.NewCutter()),
@@ -52,8 +53,9 @@ class Scan {
       MR_TRY(DecodeSome());
       MR_TRY(CutFrames());
     }
-    if (filled_ > 0) MR_TRY(Emit(filled_));
-    return {};
+    if (filled_ == 0) return {};
+    MR_TRY(cutter_->Find(AsText(buffer_.span().first(filled_)), filled_, true));  // the data are whole
+    return Emit(filled_);
   }
 
  private:
@@ -83,10 +85,10 @@ class Scan {
     if (filled_ < kMaxFrameContent) return {};
     if (next_) {
       return Fail(Code::kUnsupported, "a record of more than {} MiB at byte {} of the data; is this really {}?",
-                  kMaxFrameContent / kMiB, begin_, format_.Name());
+                  kMaxFrameContent / kMiB, begin_, format_);
     }
     return Fail(Code::kUnsupported, "{} MiB of data from byte {} on cannot be read in parts: {}",
-                kMaxFrameContent / kMiB, entry_.entry.offset, CureForDistantEntries(format_.compression));
+                kMaxFrameContent / kMiB, entry_.entry.offset, CureForDistantEntries(compression_));
   }
 
   Status CutFrames() {
@@ -123,7 +125,8 @@ class Scan {
     return found_(std::move(frame), std::move(lines));
   }
 
-  const Format format_;
+  const std::string_view format_;
+  const Compression compression_;
   const Syntax& syntax_;
   Decoder& decoder_;
   const FrameSink& found_;
@@ -138,15 +141,18 @@ class Scan {
 
 class DecodedContent final : public Content {
  public:
-  DecodedContent(const DataObject& object, Format format)
-      : object_{.store = object.store, .info = object.info, .url = object.url}, format_(format), name_(format.Name()) {}
+  DecodedContent(const DataObject& object, const Format& format)
+      : object_{.store = object.store, .info = object.info, .url = object.url},
+        compression_(format.compression),
+        name_(format.Name()),
+        syntax_(MakeSyntax(format)) {}
 
   std::string_view format() const override { return name_; }
 
   Status FindFrames(const FrameSink& found, object::Call call) const override {
     ObjectStream stream(object_, 0, std::move(call));
-    auto decoder = MR_TRY(MakeDecoder(format_.compression, stream, {}));
-    auto scanned = Scan(format_, *decoder, found).Run();
+    auto decoder = MR_TRY(MakeDecoder(compression_, stream, {}));
+    auto scanned = Scan(name_, compression_, *syntax_, *decoder, found).Run();
     return scanned ? scanned : Named(scanned.error());
   }
 
@@ -156,7 +162,8 @@ class DecodedContent final : public Content {
     MR_TRY(ReadRange(object_, frame.offset, bytes.span(), "reading records of", std::move(call)));
     auto records = Decode(frame, bytes);
     if (!records) return Named(records.error());
-    auto lines = SyntaxOf(format_.layout).ToLines(*std::move(records), 0);  // the same bytes as when they were found
+    // The same bytes as when they were found. Only the first records begin with the object.
+    auto lines = syntax_->ToLines(*std::move(records), frame.offset + frame.skip);
     return lines ? std::move(lines) : Named(lines.error());
   }
 
@@ -171,7 +178,7 @@ class DecodedContent final : public Content {
     FrameState state = MR_TRY(FrameState::Parse(frame.state));
     if (state.length > 2 * kMaxFrameContent) return Fail(Code::kCorrupt, "a frame of {} bytes", state.length);
     MemoryInput input(bytes);
-    auto decoder = MR_TRY(MakeDecoder(format_.compression, input, {frame.offset, std::move(state.entry)}));
+    auto decoder = MR_TRY(MakeDecoder(compression_, input, {frame.offset, std::move(state.entry)}));
     Buffer scratch(std::min<std::size_t>(frame.skip, kStepBytes));
     for (std::uint32_t left = frame.skip; left > 0;) {
       auto into = scratch.span().first(std::min<std::size_t>(left, scratch.size()));
@@ -193,13 +200,14 @@ class DecodedContent final : public Content {
   }
 
   const DataObject object_;
-  const Format format_;
+  const Compression compression_;
   const std::string name_;
+  const std::unique_ptr<const Syntax> syntax_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Content> MakeDecodedContent(const DataObject& object, Format format) {
+std::shared_ptr<const Content> MakeDecodedContent(const DataObject& object, const Format& format) {
   return std::make_shared<DecodedContent>(object, format);
 }
 

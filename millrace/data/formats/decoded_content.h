@@ -16,6 +16,6 @@ inline constexpr std::uint64_t kFrameTarget = 4 * kMiB;
 /// their crc32c, little-endian u32s, and the entry's state; `skip` leads from the entry to the first record. A frame
 /// that decodes to other bytes than when it was found fails with kCorrupt. Finding frames reads and decodes the object
 /// once. Copies what it needs of `object`.
-std::shared_ptr<const Content> MakeDecodedContent(const DataObject& object, Format format);
+std::shared_ptr<const Content> MakeDecodedContent(const DataObject& object, const Format& format);
 
 }  // namespace millrace::data

@@ -7,12 +7,17 @@
 #include "millrace/base/text.h"
 #include "millrace/data/arrow_plugin.h"
 #include "millrace/data/formats/decoded_content.h"
+#include "millrace/data/formats/json_array.h"
 
 namespace millrace::data {
 namespace {
 
-constexpr std::array<std::string_view, 7> kLayouts = {"jsonl", "lines", "text", "tar", "arrow", "parquet", "megatron"};
+constexpr std::array<std::string_view, 8> kLayouts = {"jsonl", "json",  "lines",   "text",
+                                                      "tar",   "arrow", "parquet", "megatron"};
 constexpr std::array<std::string_view, 3> kCompressions = {"none", "gzip", "zstd"};
+
+/// What is called so may be JSON lines or one array.
+constexpr std::array<std::string_view, 4> kJsonNames = {".json", ".json.gz", ".json.zst", ".json.zstd"};
 
 constexpr std::array<std::pair<std::string_view, Layout>, 10> kSuffixes = {{{".jsonl", Layout::kJsonLines},
                                                                             {".ndjson", Layout::kJsonLines},
@@ -51,12 +56,20 @@ std::string Format::Name() const {
     name += '+';
     name += kCompressions[static_cast<std::size_t>(compression)];
   }
+  if (!field.empty()) name += fmt::format(":{}", field);
   return name;
 }
 
 Result<Format> FormatOf(std::string_view declared, std::string_view key) {
   Format format;
   std::string name = ToLower(key.substr(key.rfind('/') + 1));
+  const std::string_view whole = declared;
+  const std::size_t colon = declared.find(':');
+  const bool named = colon != declared.npos;
+  if (named) {
+    format.field = declared.substr(colon + 1);
+    declared = declared.substr(0, colon);
+  }
   const std::size_t plus = declared.find('+');
   if (plus != declared.npos) {
     auto word = std::ranges::find(kCompressions, declared.substr(plus + 1));
@@ -74,15 +87,28 @@ Result<Format> FormatOf(std::string_view declared, std::string_view key) {
   if (!declared.empty()) {
     auto word = std::ranges::find(kLayouts, declared);
     if (word == kLayouts.end()) {
-      return Fail(Code::kInvalidArgument, "{}; one of jsonl, lines, text, tar, arrow, parquet, megatron",
+      return Fail(Code::kInvalidArgument, "{}; one of jsonl, json, lines, text, tar, arrow, parquet, megatron",
                   UnknownName("format", declared, kLayouts));
     }
     format.layout = static_cast<Layout>(word - kLayouts.begin());
-    return format;
+  } else {
+    for (auto [suffix, layout] : kSuffixes) {
+      if (name.ends_with(suffix)) format.layout = layout;
+    }
   }
-  for (auto [suffix, layout] : kSuffixes) {
-    if (name.ends_with(suffix)) format.layout = layout;
+  if (named && (format.field.empty() || format.layout != Layout::kJson)) {
+    return Fail(Code::kInvalidArgument, "format {}: what follows a colon is the field of json that holds the records",
+                whole);
   }
+  return format;
+}
+
+Result<Format> FormatOf(std::string_view declared, const DataObject& object, object::Call call) {
+  Format format = MR_TRY(FormatOf(declared, object.info.key));
+  const bool by_name = declared.empty() || declared.starts_with('+');
+  const std::string name = ToLower(object.info.key);
+  const bool json = std::ranges::any_of(kJsonNames, [&](std::string_view ending) { return name.ends_with(ending); });
+  if (by_name && json) format.layout = MR_TRY(LookAtJson(object, format.compression, std::move(call)));
   return format;
 }
 
@@ -102,13 +128,14 @@ bool MayHoldRecords(std::string_view key) {
   return std::ranges::none_of(kOther, [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
-Result<std::shared_ptr<const Content>> ContentFor(const DataObject& object, Format format,
+Result<std::shared_ptr<const Content>> ContentFor(const DataObject& object, const Format& format,
                                                   std::span<const std::string> fields) {
   const bool plain = format.compression == Compression::kNone;
   switch (format.layout) {
     case Layout::kJsonLines:
       if (plain) return nullptr;
       [[fallthrough]];
+    case Layout::kJson:
     case Layout::kLines:
     case Layout::kText:
     case Layout::kTar:

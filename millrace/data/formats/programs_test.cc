@@ -49,7 +49,7 @@ TEST_F(Programs, Zstd) {
   if (!Has("zstd")) GTEST_SKIP() << "no zstd";
   const std::string lines = RandomRecords(random_, 9 << 20, 100'000);
   Write("a", lines);
-  constexpr Format kZstd{Layout::kJsonLines, Compression::kZstd};
+  const Format kZstd{Layout::kJsonLines, Compression::kZstd};
   Stored one(Run("zstd -q -c a"), kZstd);
   EXPECT_EQ(FindAll(*one.object.content).value().frames.size(), 1u);
   EXPECT_TRUE(ReadBack(*one.object.content) == lines);
@@ -59,6 +59,26 @@ TEST_F(Programs, Zstd) {
   EXPECT_TRUE(ReadBack(*many.object.content) == lines);
   EXPECT_TRUE(ReadBack(*Stored(Run("zstd -q --long=27 -3 -c a"), kZstd).object.content) == lines);
   if (Has("pzstd")) EXPECT_TRUE(ReadBack(*Stored(Run("pzstd -q -1 -c a"), kZstd).object.content) == lines);
+}
+
+TEST_F(Programs, PythonsJson) {
+  if (!Has("python3")) GTEST_SKIP() << "no python3";
+  const std::string lines =
+      RandomRecords(random_, 1 << 20, 100'000) + "{\"text\":\"[\\\"]},\\n\\\\\",\"é\":[{\"\":{}},[]]}\n";
+  Write("a.jsonl", lines);
+  for (std::string_view options :
+       {"indent=2", "ensure_ascii=False, separators=(',', ':')", "indent='\\t', sort_keys=True"}) {
+    std::string array = Run(fmt::format(
+        "PYTHONIOENCODING=utf-8 python3 -c \"import json, sys; json.dump([json.loads(line) for line in open('a.jsonl', "
+        "encoding='utf-8')], sys.stdout, {})\"",
+        options));
+    Write("back", ReadBack(*Stored(array, {Layout::kJson}).object.content));
+    EXPECT_EQ(Run("PYTHONIOENCODING=utf-8 python3 -c \"import json; print([json.loads(line) for line in open('back', "
+                  "encoding='utf-8') if line.strip()] == [json.loads(line) for line in open('a.jsonl', "
+                  "encoding='utf-8')])\""),
+              "True\n")
+        << options;
+  }
 }
 
 TEST_F(Programs, Tar) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "millrace/data/formats/json_array.h"
 #include "millrace/data/formats/tar.h"
 #include "millrace/data/record_template.h"
 
@@ -173,19 +174,18 @@ Buffer ToBuffer(std::string_view text) {
   return bytes;
 }
 
-const Syntax& SyntaxOf(Layout layout) {
-  static const JsonLines kJsonLines;
-  static const TextLines kTextLines;
-  static const Text kText;
-  switch (layout) {
+std::unique_ptr<const Syntax> MakeSyntax(const Format& format) {
+  switch (format.layout) {
+    case Layout::kJson:
+      return MakeJsonArraySyntax(format.field);
     case Layout::kLines:
-      return kTextLines;
+      return std::make_unique<TextLines>();
     case Layout::kText:
-      return kText;
+      return std::make_unique<Text>();
     case Layout::kTar:
-      return TarSyntax();
+      return MakeTarSyntax();
     default:
-      return kJsonLines;
+      return std::make_unique<JsonLines>();
   }
 }
 

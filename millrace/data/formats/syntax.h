@@ -22,7 +22,7 @@ class Cutter {
   /// With `at_end` nothing follows, and the last record ends there. Fails with kCorrupt, naming the byte of the data,
   /// when the bytes are not what the format demands.
   virtual Result<std::optional<std::size_t>> Find(std::string_view bytes, std::size_t at_least, bool at_end) = 0;
-  /// From now on bytes start with the record at `offset` of the data.
+  /// From now on bytes start with the record at `offset` of the data, which Find found the end before.
   virtual void Restart(std::uint64_t offset) = 0;
 };
 
@@ -31,12 +31,13 @@ class Syntax {
  public:
   virtual ~Syntax() = default;
   virtual std::unique_ptr<Cutter> NewCutter() const = 0;
-  /// Whole records, which start at `offset` of the data, as lines of JSON. Fails with kCorrupt as a cutter does.
+  /// Whole records as lines of JSON. They start at `offset` of the data, or, when it is known that they can be read, at
+  /// any other than its beginning. Fails with kCorrupt as a cutter does.
   virtual Result<Buffer> ToLines(Buffer records, std::uint64_t offset) const = 0;
 };
 
-/// Of kJsonLines, kLines, kText and kTar. Lives as long as the program.
-const Syntax& SyntaxOf(Layout layout);
+/// Of kJsonLines, kJson, kLines, kText and kTar.
+std::unique_ptr<const Syntax> MakeSyntax(const Format& format);
 
 /// Appends `text` as the inside of a JSON string. Bytes that are not UTF-8 stay as they are, so that whoever parses the
 /// line finds them.

@@ -259,9 +259,6 @@ Result<std::optional<TarMember>> ReadTarMember(std::string_view bytes, std::size
   }
 }
 
-const Syntax& TarSyntax() {
-  static const Tar kTar;
-  return kTar;
-}
+std::unique_ptr<const Syntax> MakeTarSyntax() { return std::make_unique<Tar>(); }
 
 }  // namespace millrace::data

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,7 +18,7 @@
 
 namespace millrace::data {
 
-const Syntax& TarSyntax();
+std::unique_ptr<const Syntax> MakeTarSyntax();
 
 struct TarMember {
   std::string name;

@@ -1,0 +1,280 @@
+#include "millrace/data/formats/json_array.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace millrace::data {
+namespace {
+
+constexpr std::size_t kMaxNesting = 1024;  // as deep as records are parsed
+constexpr std::size_t kMaxNamedFields = 16, kMaxFieldName = 256;
+constexpr std::string_view kBlank = " \t\r\n", kByteOrderMark = "\xEF\xBB\xBF";
+
+/// Goes over a JSON text as far as that must be understood to tell elements apart: strings, brackets and commas.
+class ArrayWalk {
+ public:
+  /// From the start of the data, or from an element at `offset`. `field` must outlive it.
+  ArrayWalk(std::string_view field, std::uint64_t offset) : field_(field), record_depth_(field.empty() ? 1 : 2) {
+    if (offset == 0) return;
+    nesting_ = field.empty() ? "]" : "}]";
+    place_ = Place::kWithin;
+    began_ = true;
+    offset_ = offset;
+  }
+
+  struct Taken {
+    std::size_t bytes = 0;
+    bool at_cut = false;  ///< behind a comma between two elements
+  };
+  /// Takes all of `bytes`, or up to the first cut at or behind `at_least` of them. A comma that is the last byte is
+  /// left for later unless it is `at_end`: something must follow it. With `edit`, which is where `bytes` are, they
+  /// become lines.
+  Result<Taken> Take(std::string_view bytes, std::size_t at_least, bool at_end, char* edit) {
+    std::size_t i = 0;
+    while (i < bytes.size()) {
+      if (in_string_) {
+        i = TakeString(bytes, i, edit);
+        continue;
+      }
+      const char c = bytes[i];
+      const bool may_cut = c == ',' && place_ == Place::kWithin && nesting_.size() == record_depth_;
+      if (may_cut && i + 1 == bytes.size() && !at_end) break;
+      MR_TRY(TakeOne(c, offset_ + i));
+      if (edit && !element_) edit[i] = '\n';
+      if (edit && element_ && (c == '\n' || c == '\r')) edit[i] = ' ';
+      ++i;
+      if (may_cut && i >= at_least && i < bytes.size()) {
+        offset_ += i;
+        return Taken{i, true};
+      }
+    }
+    offset_ += i;
+    return Taken{i, false};
+  }
+
+  /// Nothing follows.
+  Status Finish() const {
+    if (place_ == Place::kBehind && nesting_.empty()) return {};
+    if (place_ != Place::kAhead) return Corrupt(offset_, "the data end inside of the array of records");
+    if (!field_.empty() && nesting_.empty() && !fields_.empty()) {
+      return Fail(Code::kNotFound, "the object has no field \"{}\"; it has {}", field_, fields_);
+    }
+    return Corrupt(offset_, "the data end before an array of records begins");
+  }
+
+  bool in_element() const { return element_; }
+
+ private:
+  enum class Place { kAhead, kWithin, kBehind };
+
+  template <class... Args>
+  static std::unexpected<Error> Corrupt(std::uint64_t at, fmt::format_string<Args...> format, Args&&... args) {
+    return Fail(Code::kCorrupt, "at byte {} of the data: {}", at, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  /// Up to behind the string's end, or all there is.
+  std::size_t TakeString(std::string_view bytes, std::size_t i, char* edit) {
+    const bool names = NamesField();
+    for (; i < bytes.size() && in_string_; ++i) {
+      const char c = bytes[i];
+      if (names && c != '"' && key_.size() < kMaxFieldName) key_ += c;
+      if (edit && !element_) edit[i] = '\n';
+      // JSON allows no line ends here: the record stays one, and broken.
+      if (edit && element_ && c == '\n') edit[i] = '\x01';
+      if (std::exchange(escaped_, false)) continue;
+      escaped_ = c == '\\';
+      in_string_ = c != '"';
+    }
+    return i;
+  }
+
+  /// At the names of the fields in front of the array.
+  bool NamesField() const { return place_ == Place::kAhead && nesting_.size() == 1; }
+
+  Status TakeOne(char c, std::uint64_t at) {
+    if (kBlank.contains(c) || (at < kByteOrderMark.size() && kByteOrderMark[at] == c)) return {};
+    if (chosen_ && c != '[') return Corrupt(at, "the field \"{}\" holds no array", field_);
+    if (nesting_.empty()) MR_TRY(CheckOutermost(c, at));
+    if (NamesField()) TakeHeader(c);
+    const bool between = place_ == Place::kWithin && nesting_.size() == record_depth_;
+    switch (c) {
+      case '[':
+      case '{':
+        if (nesting_.size() >= kMaxNesting) return Corrupt(at, "more than {} brackets are open", kMaxNesting);
+        if (between) BeginElement(at);
+        nesting_ += c == '[' ? ']' : '}';
+        if (place_ == Place::kAhead && nesting_.size() == record_depth_ && (field_.empty() || chosen_)) {
+          place_ = Place::kWithin;
+          chosen_ = false;
+        }
+        return {};
+      case ']':
+      case '}':
+        return Close(c, at, between);
+      case ',':
+        if (!between) return {};
+        if (!element_) return Corrupt(at, "a comma where an element should be");
+        element_ = false;
+        after_comma_ = true;
+        return {};
+      case '"':
+        in_string_ = true;
+        [[fallthrough]];
+      default:
+        if (between) BeginElement(at);
+        return {};
+    }
+  }
+
+  void BeginElement(std::uint64_t at) {
+    if (!std::exchange(element_, true)) element_at_ = at;
+    after_comma_ = false;
+  }
+
+  Status CheckOutermost(char c, std::uint64_t at) {
+    if (std::exchange(began_, true)) return Corrupt(at, "something follows the end of the JSON data");
+    if (c == (field_.empty() ? '[' : '{')) return {};
+    if (c == '{') {
+      return Corrupt(at, "an object, not an array of records; if a field of it is one, name that: format json:FIELD");
+    }
+    return Corrupt(at, "no JSON {} begins here", field_.empty() ? "array" : "object");
+  }
+
+  void TakeHeader(char c) {
+    if (c == '"') key_.clear();
+    if (c != ':') return;
+    chosen_ = key_ == field_;
+    if (std::ranges::count(fields_, ',') + 1 >= static_cast<std::ptrdiff_t>(kMaxNamedFields)) return;
+    fields_ += fields_.empty() ? key_ : fmt::format(", {}", key_);
+  }
+
+  Status Close(char c, std::uint64_t at, bool between) {
+    if (nesting_.empty() || nesting_.back() != c) {
+      if (place_ != Place::kWithin) return Corrupt(at, "'{}' closes nothing", c);
+      return Corrupt(at, "'{}' where '{}' should be, in the element from byte {} on", c, nesting_.back(), element_at_);
+    }
+    nesting_.pop_back();
+    if (!between) return {};
+    if (after_comma_) return Corrupt(at, "the array ends where an element should be, behind a comma");
+    element_ = false;
+    place_ = Place::kBehind;
+    return {};
+  }
+
+  const std::string_view field_;
+  const std::size_t record_depth_;  ///< brackets that are open between elements
+  std::string nesting_;             ///< what will close those that are open
+  Place place_ = Place::kAhead;     ///< of the array
+  std::uint64_t offset_ = 0;        ///< in the data: of the first byte not taken
+  bool began_ = false;              ///< with a bracket
+  bool in_string_ = false, escaped_ = false;
+  bool element_ = false, after_comma_ = false;
+  std::uint64_t element_at_ = 0;
+  std::string key_, fields_;  ///< of the object around the array: what it is at, all of them
+  bool chosen_ = false;       ///< the next value is that of field_
+};
+
+class ArrayCutter final : public Cutter {
+ public:
+  explicit ArrayCutter(std::string_view field) : walk_(field, 0) {}
+
+  Result<std::optional<std::size_t>> Find(std::string_view bytes, std::size_t at_least, bool at_end) override {
+    const std::size_t least = at_least > taken_ ? at_least - taken_ : 1;
+    const auto taken = MR_TRY(walk_.Take(bytes.substr(taken_), least, at_end, nullptr));
+    taken_ += taken.bytes;
+    if (taken.at_cut) return taken_;
+    if (!at_end) return std::nullopt;
+    MR_TRY(walk_.Finish());
+    return bytes.size();
+  }
+  /// Where Find was the last time.
+  void Restart(std::uint64_t) override { taken_ = 0; }
+
+ private:
+  ArrayWalk walk_;
+  std::size_t taken_ = 0;
+};
+
+class JsonArray final : public Syntax {
+ public:
+  explicit JsonArray(std::string field) : field_(std::move(field)) {}
+
+  std::unique_ptr<Cutter> NewCutter() const override { return std::make_unique<ArrayCutter>(field_); }
+
+  Result<Buffer> ToLines(Buffer records, std::uint64_t offset) const override {
+    ArrayWalk walk(field_, offset);
+    MR_TRY(walk.Take(AsText(records), records.size() + 1, true, reinterpret_cast<char*>(records.data())));
+    if (walk.in_element()) return Fail(Code::kCorrupt, "records that do not end with an element");
+    return records;
+  }
+
+ private:
+  const std::string field_;
+};
+
+/// An object's beginning, piece by piece, no sooner than it is asked for.
+class Beginning final : public Input {
+ public:
+  Beginning(const DataObject& object, object::Call call) : object_(object), call_(std::move(call)) {}
+  Result<ByteSpan> Next() override {
+    bytes_.Shrink(std::min<std::uint64_t>(bytes_.size(), object_.info.size - at_));
+    if (bytes_.empty()) return ByteSpan{};
+    MR_TRY(ReadRange(object_, at_, bytes_.span(), "looking at", call_));
+    at_ += bytes_.size();
+    return ByteSpan(bytes_);
+  }
+
+ private:
+  const DataObject& object_;
+  const object::Call call_;
+  std::uint64_t at_ = 0;
+  Buffer bytes_{32 * kKiB};
+};
+
+/// True if a line ends before the object that `text` begins with does.
+bool GoesOverLines(std::string_view text) {
+  std::size_t depth = 0;
+  bool in_string = false, escaped = false;
+  for (char c : text) {
+    if (in_string) {
+      if (std::exchange(escaped, false)) continue;
+      escaped = c == '\\';
+      in_string = c != '"';
+      continue;
+    }
+    in_string = c == '"';
+    depth += c == '{' || c == '[';
+    if ((c == '}' || c == ']') && --depth == 0) return false;
+    if (c == '\n') return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::unique_ptr<const Syntax> MakeJsonArraySyntax(std::string field) {
+  return std::make_unique<JsonArray>(std::move(field));
+}
+
+Result<Layout> LookAtJson(const DataObject& object, Compression compression, object::Call call) {
+  Beginning input(object, std::move(call));
+  auto decoder = MR_TRY(MakeDecoder(compression, input, {}));
+  Buffer bytes(16 * kKiB);
+  const auto step = decoder->Decode(bytes.span(), false);
+  if (!step) {
+    const bool of_data = step.error().code() == Code::kCorrupt || step.error().code() == Code::kUnsupported;
+    return Fail(of_data ? step.error().Context(object.url) : step.error());
+  }
+  std::string_view text = AsText(bytes.span().first(step->bytes));
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
+  if (text.starts_with('[')) return Layout::kJson;
+  if (!text.starts_with('{') || !GoesOverLines(text)) return Layout::kJsonLines;
+  return Fail(Code::kUnsupported,
+              "{}: begins with an object that goes on over several lines, so these are not JSON lines. If one of its "
+              "fields is an array of records, name it (format json:FIELD); if they are not data, choose the others by "
+              "a glob; else write an object a line (jq -c .)",
+              object.url);
+}
+
+}  // namespace millrace::data
