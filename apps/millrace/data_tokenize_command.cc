@@ -84,7 +84,7 @@ void AddDataTokenizeCommand(CLI::App& group, Context& context) {
                    return status ? *status : ReportError(context, status.error());
                  });
   command->add_option("sources", flags->sources, "Objects, prefixes and globs of records")->required();
-  command->add_option("--tokenizer", flags->tokenizer, "URL of the tokenizer's model")->required();
+  command->add_option("--tokenizer", flags->tokenizer, kTokenizerHelp)->required();
   command->add_option("--output", flags->output, "URL; .bin and .idx are appended")->required();
   command->add_option("--template", flags->template_text, "Fields in braces")->capture_default_str();
   command->add_flag("--append-eod,!--no-append-eod", flags->append_eod,

@@ -262,18 +262,18 @@ void AddCodec(CLI::App& group, Context& context) {
                                 "  echo 'Hello world' | millrace tokenizer encode --model s3://models/tokenizer.model\n"
                                 "  echo '{\"text\": \"a\\nb\"}' | millrace tokenizer encode --model my.model --json",
                                 Action(context, encode_flags, &Encode));
-  encode->add_option("--model", encode_flags->model, "URL of the model")->required();
+  encode->add_option("--model", encode_flags->model, kTokenizerHelp)->required();
   encode->add_flag("--specials", encode_flags->specials, "Put BOS in front and EOS behind");
   auto decode_flags = std::make_shared<CodecFlags>();
   CLI::App* decode = AddCommand(group, context, "decode", "Turn ids into text, one document a line",
                                 "  echo '15043 3186' | millrace tokenizer decode --model s3://models/tokenizer.model",
                                 Action(context, decode_flags, &Decode));
-  decode->add_option("--model", decode_flags->model, "URL of the model")->required();
+  decode->add_option("--model", decode_flags->model, kTokenizerHelp)->required();
   auto show_flags = std::make_shared<ShowFlags>();
   CLI::App* show = AddCommand(group, context, "show", "Describe a model",
                               "  millrace tokenizer show --model s3://models/tokenizer.model --pieces | head",
                               Action(context, show_flags, &Show));
-  show->add_option("--model", show_flags->model, "URL of the model")->required();
+  show->add_option("--model", show_flags->model, kTokenizerHelp)->required();
   show->add_flag("--pieces", show_flags->pieces, "List every piece");
 }
 

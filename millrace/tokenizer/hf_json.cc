@@ -1,6 +1,8 @@
 #include "millrace/tokenizer/hf_json.h"
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -20,10 +22,22 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
-constexpr std::string_view kLlama3Pattern =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kGpt2Pattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+struct NamedPattern {
+  std::string_view regex;
+  SplitPattern pattern;
+};
+constexpr NamedPattern kPatterns[] = {
+    {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", SplitPattern::kGpt2},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|)"
+     R"(\s+(?!\S)|\s+)",
+     SplitPattern::kLlama3},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|)"
+     R"(\s+(?!\S)|\s+)",
+     SplitPattern::kQwen2},
+    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+     R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     SplitPattern::kO200k}};
 
 const Json kNull;
 
@@ -218,13 +232,16 @@ Result<bool> ReadByteLevelSplit(const File& file, ByteBpeSpec& spec) {
     spec.pattern = SplitPattern::kGpt2;
     return true;
   }
+  // Matches are words, and nothing is between them: whether what is between is kept or removed is all the same.
+  bool invert = Flag(steps[0], "invert");
   if (steps.size() != 2 || own_pattern || spec.add_prefix_space || Text(steps[0], "type") != "Split" ||
-      Text(steps[0], "behavior") != "Isolated" || Flag(steps[0], "invert")) {
+      Text(steps[0], "behavior") != (invert ? "Removed" : "Isolated")) {
     return Unsupported("pre_tokenizer", pre_tokenizer);
   }
-  std::string pattern = Text(Get(steps[0], "pattern"), "Regex");
-  if (pattern != kLlama3Pattern && pattern != kGpt2Pattern) return Unsupported("pattern", Json(pattern));
-  spec.pattern = pattern == kGpt2Pattern ? SplitPattern::kGpt2 : SplitPattern::kLlama3;
+  std::string regex = Text(Get(steps[0], "pattern"), "Regex");
+  auto known = std::ranges::find(kPatterns, regex, &NamedPattern::regex);
+  if (known == std::end(kPatterns)) return Unsupported("pattern", Json(regex));
+  spec.pattern = known->pattern;
   return true;
 }
 

@@ -50,6 +50,31 @@ TEST(Splitter, Llama3AndCl100k) {
   EXPECT_EQ(split("'\xC5\xBFx"), (Strings{"'\xC5\xBF", "x"})) << "U+017F is an s without case";
 }
 
+TEST(Splitter, Qwen2) {
+  auto split = [](std::string_view text) { return Words(SplitPattern::kQwen2, text); };
+  EXPECT_EQ(split("12 345x"), (Strings{"1", "2", " ", "3", "4", "5", "x"}));
+  EXPECT_EQ(split("a!\r\n\n b'LL"), (Strings{"a", "!\r\n\n", " b", "'LL"}));
+}
+
+TEST(Splitter, O200k) {
+  auto split = [](std::string_view text) { return Words(SplitPattern::kO200k, text); };
+  EXPECT_EQ(split("camelCase HTTPServer"), (Strings{"camel", "Case", " HTTPServer"}));
+  EXPECT_EQ(split("don't I'LLx ABC's"), (Strings{"don't", " I'LL", "x", " ABC's"}));
+  EXPECT_EQ(split("数ABC数 数ABC"), (Strings{"数ABC数", " 数", "ABC"})) << "characters without case are both kinds";
+  EXPECT_EQ(split("\xCC\x81"
+                  "AB"),
+            (Strings{"\xCC\x81", "AB"}))
+      << "a mark alone is U*L+";
+  EXPECT_EQ(split("\xCC\x81"
+                  "aB"),
+            (Strings{"\xCC\x81"
+                     "a",
+                     "B"}))
+      << "but may lead a word";
+  EXPECT_EQ(split("_ABC _1234 /\n/x"), (Strings{"_ABC", " _", "123", "4", " /\n/", "x"}));
+  EXPECT_EQ(split("\tX \n\r\n  '"), (Strings{"\tX", " \n\r\n", " ", " '"}));
+}
+
 TEST(ByteTrie, FindsWhatAMapFinds) {
   Random random(2);
   std::map<std::string, std::int32_t> keys;

@@ -2,7 +2,8 @@
 
 namespace millrace::tokenizer {
 
-Splitter::Splitter(SplitPattern pattern) : pattern_(pattern), classes_(MakeCharClasses()) {
+Splitter::Splitter(SplitPattern pattern)
+    : pattern_(pattern), longest_number_(pattern == SplitPattern::kQwen2 ? 1 : 3), classes_(MakeCharClasses()) {
   for (char32_t code = 0; code < 128; ++code) ascii_[code] = classes_[code];
 }
 
@@ -57,22 +58,63 @@ const char* Splitter::Llama3WordEnd(const char* at, const char* end) const {
   Look look = LookAt(at, end);
   const char* next = at + look.length;
   if (look.kind & kLetter) return Skip(next, end, kLetter);
+  if (!(look.kind & (kNumber | kNewline)) && next != end) {
+    Look following = LookAt(next, end);
+    if (following.kind & kLetter) return Skip(next + following.length, end, kLetter);
+  }
+  return WithoutLettersEnd(at, look, end);
+}
+
+/// Of a word that has no letters; `look` is of its first character.
+const char* Splitter::WithoutLettersEnd(const char* at, Look look, const char* end) const {
+  const char* next = at + look.length;
   if (look.kind & kNumber) {
-    for (int i = 1; i < 3 && next != end; ++i) {
+    for (int i = 1; i < longest_number_ && next != end; ++i) {
       Look digit = LookAt(next, end);
       if (!(digit.kind & kNumber)) break;
       next += digit.length;
     }
     return next;
   }
-  Look following = next == end ? Look{kSpace, 0} : LookAt(next, end);
-  if (!(look.kind & kNewline) && (following.kind & kLetter)) return Skip(next + following.length, end, kLetter);
-  if (!(look.kind & kSpace) || (*at == ' ' && !(following.kind & (kSpace | kNumber)))) {
-    const char* after = Skip(next, end, kOther);
-    while (after != end && (*after == '\r' || *after == '\n')) ++after;
-    return after;
+  bool punctuation = !(look.kind & kSpace);
+  if (*at == ' ' && next != end) punctuation = !(LookAt(next, end).kind & (kSpace | kNumber));
+  if (!punctuation) return SpaceEnd(at, end);
+  const char* after = Skip(next, end, kOther);
+  bool slashes = pattern_ == SplitPattern::kO200k;
+  while (after != end && (*after == '\r' || *after == '\n' || (slashes && *after == '/'))) ++after;
+  return after;
+}
+
+Splitter::CasedRun Splitter::CasedEnd(const char* at, const char* end) const {
+  auto skip_all_but = [&](const char* from, std::uint8_t other, const char*& behind_caseless) {
+    while (from != end) {
+      Look look = LookAt(from, end);
+      if (!(look.kind & (kLetter | kMark)) || (look.kind & other)) break;
+      from += look.length;
+      if (!(look.kind & (kUpper | kLower))) behind_caseless = from;
+    }
+    return from;
+  };
+  const char *behind_caseless = nullptr, *unused = nullptr;
+  const char* upper_end = skip_all_but(at, kLower, behind_caseless);
+  const char* lower_end = skip_all_but(upper_end, kUpper, unused);
+  if (lower_end != upper_end) return {lower_end, true};
+  // L+ is content with the last of what is both.
+  if (behind_caseless) return {behind_caseless, true};
+  return {upper_end, false};
+}
+
+const char* Splitter::O200kWordEnd(const char* at, const char* end) const {
+  Look look = LookAt(at, end);
+  if (look.kind & (kNumber | kNewline)) return WithoutLettersEnd(at, look, end);
+  const char* begin = look.kind & kLetter ? at : at + look.length;  // one character of another kind may lead
+  CasedRun run = CasedEnd(begin, end);
+  if ((look.kind & kMark) && !run.lower) {
+    run = CasedEnd(at, end);  // U*L+ from the mark on comes before U+L* behind it
+  } else if (run.end == begin) {
+    return WithoutLettersEnd(at, look, end);
   }
-  return SpaceEnd(at, end);
+  return run.end != end && *run.end == '\'' ? run.end + Contraction(run.end, end, true) : run.end;
 }
 
 }  // namespace millrace::tokenizer

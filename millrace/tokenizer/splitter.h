@@ -18,6 +18,12 @@ enum class SplitPattern : std::uint8_t {
   kLlama3,
   /// As kLlama3, but white space at the end of the text is one word, newlines or not (tiktoken's \s++$).
   kCl100k,
+  /// As kLlama3, but every number (\p{N}) is a word of its own.
+  kQwen2,
+  /// With U for [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}], L for [\p{Ll}\p{Lm}\p{Lo}\p{M}] and 's for
+  /// (?i:'s|'t|'re|'ve|'m|'ll|'d): [^\r\n\p{L}\p{N}]?U*L+'s?|[^\r\n\p{L}\p{N}]?U+L*'s?|\p{N}{1,3}|
+  /// ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+
+  kO200k,
 };
 
 /// Finds words. A byte that is no part of valid UTF-8 is taken for a character that is neither letter, number nor
@@ -28,7 +34,8 @@ class Splitter {
 
   /// The end of the word that begins at `at`, which is before `end`, the text's end.
   const char* WordEnd(const char* at, const char* end) const {
-    return pattern_ == SplitPattern::kGpt2 ? Gpt2WordEnd(at, end) : Llama3WordEnd(at, end);
+    if (pattern_ == SplitPattern::kGpt2) return Gpt2WordEnd(at, end);
+    return pattern_ == SplitPattern::kO200k ? O200kWordEnd(at, end) : Llama3WordEnd(at, end);
   }
 
  private:
@@ -57,9 +64,18 @@ class Splitter {
   static std::size_t Contraction(const char* at, const char* end, bool any_case);
   const char* Gpt2WordEnd(const char* at, const char* end) const;
   const char* Llama3WordEnd(const char* at, const char* end) const;
+  const char* O200kWordEnd(const char* at, const char* end) const;
+  /// Letters and marks of o200k's words: U*L+ or else U+L*.
+  struct CasedRun {
+    const char* end;  ///< where the run begins if there is none
+    bool lower;       ///< it is U*L+
+  };
+  CasedRun CasedEnd(const char* at, const char* end) const;
+  const char* WithoutLettersEnd(const char* at, Look look, const char* end) const;
   const char* SpaceEnd(const char* at, const char* end) const;
 
   SplitPattern pattern_;
+  int longest_number_;
   std::uint8_t ascii_[128];
   CodePointMap<std::uint8_t> classes_;
 };

@@ -46,22 +46,23 @@ struct Known {
   SplitPattern pattern;
   std::string_view name;
 };
-constexpr Known kKnown[] = {{50'256, SplitPattern::kGpt2, "r50k"},
-                            {50'280, SplitPattern::kGpt2, "p50k"},
-                            {100'256, SplitPattern::kCl100k, "cl100k"},
-                            {128'000, SplitPattern::kLlama3, "llama3"}};
+constexpr Known kKnown[] = {{50'256, SplitPattern::kGpt2, "r50k"},      {50'280, SplitPattern::kGpt2, "p50k"},
+                            {100'256, SplitPattern::kCl100k, "cl100k"}, {128'000, SplitPattern::kLlama3, "llama3"},
+                            {151'643, SplitPattern::kQwen2, "qwen"},    {199'998, SplitPattern::kO200k, "o200k"}};
 
 /// The names that a pattern goes by, in options and in names of files.
 constexpr std::pair<std::string_view, SplitPattern> kPatternNames[] = {
     {"gpt2", SplitPattern::kGpt2},     {"r50k", SplitPattern::kGpt2},     {"p50k", SplitPattern::kGpt2},
-    {"cl100k", SplitPattern::kCl100k}, {"llama3", SplitPattern::kLlama3}, {"llama-3", SplitPattern::kLlama3}};
+    {"cl100k", SplitPattern::kCl100k}, {"llama3", SplitPattern::kLlama3}, {"llama-3", SplitPattern::kLlama3},
+    {"qwen", SplitPattern::kQwen2},    {"o200k", SplitPattern::kO200k}};
+constexpr std::string_view kPatterns = "gpt2, cl100k, llama3, qwen and o200k";
 
 Result<SplitPattern> PatternOf(const Known* known, std::string_view name, const std::string& wanted) {
   for (auto [spelling, pattern] : kPatternNames) {
     if (wanted == spelling) return pattern;
   }
   if (!wanted.empty()) {
-    return Fail(Code::kUnsupported, "no pattern \"{}\"; known are gpt2, cl100k and llama3", wanted);
+    return Fail(Code::kUnsupported, "no pattern \"{}\"; known are {}", wanted, kPatterns);
   }
   if (known) return known->pattern;
   std::string file = ToLower(name.substr(name.rfind('/') + 1));
@@ -70,34 +71,39 @@ Result<SplitPattern> PatternOf(const Known* known, std::string_view name, const 
   }
   return Fail(
       Code::kUnsupported,
-      "a file of ranks does not say how text is split, and neither its size nor its name tells; name a pattern: "
-      "gpt2, cl100k or llama3");
+      "a file of ranks does not say how text is split, and neither its size nor its name tells; put the name of "
+      "a pattern into the file's name, as in ranks.cl100k.tiktoken (known are {})",
+      kPatterns);
+}
+
+void AddLlama3Specials(ByteBpeSpec& spec) {
+  TokenId id = 128'000;
+  int reserved = 0;
+  auto add = [&](std::string text) { spec.specials.push_back({std::move(text), id++, false}); };
+  for (std::string_view text :
+       {"begin_of_text", "end_of_text", "", "", "", "", "start_header_id", "end_header_id", "", "eot_id"}) {
+    add(text.empty() ? fmt::format("<|reserved_special_token_{}|>", reserved++) : fmt::format("<|{}|>", text));
+  }
+  while (id < 128'256) add(fmt::format("<|reserved_special_token_{}|>", reserved++));
+  spec.bos = 128'000;
+  spec.eos = 128'001;
 }
 
 void AddKnownSpecials(std::string_view known, ByteBpeSpec& spec) {
-  auto add = [&](std::string text, TokenId id) { spec.specials.push_back({std::move(text), id, false}); };
-  if (known == "r50k" || known == "p50k") {
-    add("<|endoftext|>", 50'256);
-  } else if (known == "cl100k") {
-    for (auto [text, id] : {std::pair{"<|endoftext|>", 100'257},
-                            {"<|fim_prefix|>", 100'258},
-                            {"<|fim_middle|>", 100'259},
-                            {"<|fim_suffix|>", 100'260},
-                            {"<|endofprompt|>", 100'276}}) {
-      add(text, id);
-    }
-  } else if (known == "llama3") {
-    TokenId id = 128'000;
-    int reserved = 0;
-    for (std::string_view text :
-         {"begin_of_text", "end_of_text", "", "", "", "", "start_header_id", "end_header_id", "", "eot_id"}) {
-      add(text.empty() ? fmt::format("<|reserved_special_token_{}|>", reserved++) : fmt::format("<|{}|>", text), id++);
-    }
-    while (id < 128'256) add(fmt::format("<|reserved_special_token_{}|>", reserved++), id++);
-    spec.bos = 128'000;
-    spec.eos = 128'001;
-    return;
+  auto add = [&](std::initializer_list<std::pair<std::string_view, TokenId>> specials) {
+    for (auto [text, id] : specials) spec.specials.push_back({std::string(text), id, false});
+  };
+  if (known == "r50k" || known == "p50k") add({{"<|endoftext|>", 50'256}});
+  if (known == "qwen") add({{"<|endoftext|>", 151'643}, {"<|im_start|>", 151'644}, {"<|im_end|>", 151'645}});
+  if (known == "o200k") add({{"<|endoftext|>", 199'999}, {"<|endofprompt|>", 200'018}});
+  if (known == "cl100k") {
+    add({{"<|endoftext|>", 100'257},
+         {"<|fim_prefix|>", 100'258},
+         {"<|fim_middle|>", 100'259},
+         {"<|fim_suffix|>", 100'260},
+         {"<|endofprompt|>", 100'276}});
   }
+  if (known == "llama3") return AddLlama3Specials(spec);
   if (!spec.specials.empty()) spec.eos = spec.specials.front().id;
 }
 

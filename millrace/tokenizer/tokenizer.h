@@ -92,7 +92,8 @@ class StreamDecoder {
 
 struct LoadOptions {
   /// By which pattern a .tiktoken file's text is split, which the file does not say: "gpt2" (r50k and p50k too),
-  /// "cl100k" or "llama3". Empty: told by the number of its ranks (50256, 50280, 100256, 128000), else by its name.
+  /// "cl100k", "llama3", "qwen" or "o200k". Empty: told by the number of its ranks (those of published vocabularies:
+  /// 50256, 50280, 100256, 128000, 151643, 199998), else by which of these words is in the file's name.
   std::string pattern;
 };
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Holds our tokenizers against the libraries whose ids they promise: tiktoken, Hugging Face tokenizers, SentencePiece.
 
-Vocabularies are trained here, on this repository's own documents, and taken from $MILLRACE_ORACLE where that is. Texts are
-natural language, code, Unicode soup and what tokenizers get wrong; --texts FOLDER adds *.jsonl of {"text": …}, of which
---bytes are used. Exit status: 0 all the same, 77 a library is missing (named), 1 otherwise.
+Vocabularies are trained here, on this repository's own documents, and taken from $MILLRACE_ORACLE (llama2-tokenizer.model,
+r50k_base.tiktoken) and $MILLRACE_VOCABULARIES (whatever *.tiktoken, *.json, *.model it has) where those folders are. Texts are
+natural language, code, Unicode soup and what tokenizers get wrong; --texts FOLDER adds *.jsonl of {"text": …}, of which --bytes
+are used. Exit status: 0 all the same, 77 a library is missing (named), 1 otherwise.
 
     tokenizers_interop.py LIBRARY --ids build/release/bin/tokenizer_ids [--texts FOLDER --bytes 1e9] [--only CASE]
 """
@@ -23,11 +24,17 @@ import time
 SKIPPED = 77
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ORACLE = pathlib.Path(os.environ.get("MILLRACE_ORACLE", "/nonexistent"))
+VOCABULARIES = pathlib.Path(os.environ.get("MILLRACE_VOCABULARIES", "/nonexistent"))
 GPT2 = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 CL100K = (r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|"""
           r"""\s*[\r\n]|\s+(?!\S)|\s""")
 LLAMA3 = (r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"""
           r"""\s+(?!\S)|\s+""")
+QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+_UPPER, _LOWER, _SHORT = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+O200K = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SHORT}|"
+         r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+PATTERNS = {"gpt2": GPT2, "cl100k": CL100K, "llama3": LLAMA3, "qwen": QWEN, "o200k": O200K}
 SAMPLES = [
     "The quick brown fox doesn't jump over 12,345 lazy dogs; it's can't've DON'T I'LL We'Re 'tis.",
     "数据从对象存储直接流向训练。这是一个测试,包含标点、数字123和English混排。", "日本語の文章とカタカナ、ひらがな。",
@@ -38,7 +45,7 @@ SAMPLES = [
 ODD = [" ", "  ", " " * 17, "\n", "\r\n", "\t", "\u00a0", "\u3000", "\u2028", "\u0085", "▁", "▁▁", "<s>", "</s>", "<unk>", "<0x0A>", "'s",
        "'S", "'ſ", "'ll", "'LL", "'t", "’s", "a", "Z", "ß", "ǅ", "ª", "²", "٣", "Ⅷ", "1", "42", "2024", "_", "-", "...", "\u0301",
        "\u200d", "\ufeff", "\ufffd", "🦙", "数", "の", "가", "\u1161", "𝔘", "\x00", "\x1c", "\x7f", "<|endoftext|>", "##", "[MASK]",
-       "don't", "hello", "Hello", "İ", "ﬃ", "①", "ｱ", "Ａ", "\u0345", "\U000e0001", "\u0378"]
+       "don't", "hello", "Hello", "HELLO", "Ab", "/", "Ω", "İ", "ﬃ", "①", "ｱ", "Ａ", "\u0345", "\U000e0001", "\u0378"]
 
 
 def require(name):
@@ -208,10 +215,17 @@ def tiktoken_cases(folder):
         small.setdefault(data[start:start + rng.choice((2, 2, 2, 3, 3, 4, 5, 8))], len(small))
     files["small"] = folder / "small.tiktoken"
     files["small"].write_bytes(b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in small.items()))
-    for (name, path), (pattern, regex) in itertools.product(files.items(), (("gpt2", GPT2), ("cl100k", CL100K), ("llama3", LLAMA3))):
+
+    def case(name, path, regex, **options):
         ranks = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in path.read_bytes().splitlines())}
         encoding = tiktoken.Encoding("x", pat_str=regex, mergeable_ranks=ranks, special_tokens={})
-        yield Case(f"tiktoken-{name}-{pattern}", path, encoding.encode_ordinary, pattern=(pattern,), decode=encoding.decode_bytes)
+        return Case(f"tiktoken-{name}", path, encoding.encode_ordinary, decode=encoding.decode_bytes, **options)
+
+    for (name, path), (pattern, regex) in itertools.product(files.items(), PATTERNS.items()):
+        yield case(f"{name}-{pattern}", path, regex, pattern=(pattern,))
+    for path in sorted(VOCABULARIES.glob("*.tiktoken")):  # published ones, whose patterns are known
+        pattern = next((pattern for pattern in PATTERNS if pattern in path.name), "gpt2")
+        yield case(path.stem, path, PATTERNS[pattern])
 
 
 def sentencepiece_cases(folder):
@@ -239,6 +253,7 @@ def sentencepiece_cases(folder):
         with models[name].open("wb") as file:
             spm.SentencePieceTrainer.Train(sentence_iterator=iter(lines), model_writer=file, vocab_size=1200, character_coverage=0.99,
                                            minloglevel=2, hard_vocab_limit=False, **options)
+    models |= {path.stem: path for path in VOCABULARIES.glob("*.model")}
     for name, path in models.items():
         library = spm.SentencePieceProcessor(model_file=str(path))
         specials = {i for i in range(library.vocab_size()) if library.is_control(i) or library.is_unknown(i)}
@@ -296,11 +311,15 @@ def hf_cases(folder):
     tokenizers = require("tokenizers")
     from tokenizers import pre_tokenizers as pre
     lines = [line for text in own_files() for line in text.splitlines(True)] + SAMPLES * 20
-    llama3 = pre.Sequence([pre.Split(tokenizers.Regex(LLAMA3), "isolated"), pre.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+    def split(regex, behavior="isolated", invert=False):
+        return pre.Sequence([pre.Split(tokenizers.Regex(regex), behavior, invert), pre.ByteLevel(add_prefix_space=False, use_regex=False)])
+
     files = {
         "gpt2": byte_level(tokenizers, pre.ByteLevel(add_prefix_space=False), lines),
         "gpt2-prefix": byte_level(tokenizers, pre.ByteLevel(add_prefix_space=True), lines),
-        "llama3": byte_level(tokenizers, llama3, lines, ignore_merges=True),
+        "llama3": byte_level(tokenizers, split(LLAMA3), lines, ignore_merges=True),
+        "gpt4o": byte_level(tokenizers, split(O200K, "removed", True), lines),
         "llama2": llama2_json(tokenizers, lines),
         "bert": bert_json(tokenizers, lines),
         "bert-cased": bert_json(tokenizers, lines, lowercase=False),
@@ -308,8 +327,10 @@ def hf_cases(folder):
         "bert-raw": bert_json(tokenizers, lines, clean_text=False, handle_chinese_chars=False, strip_accents=True),
     }
     for name, text in files.items():
-        path = folder / f"{name}.json"
-        path.write_text(text)
+        (folder / f"{name}.json").write_text(text)
+    (folder / "vocab.txt").write_text(bert_vocabulary(files["bert"]))
+    for path in itertools.chain((folder / f"{name}.json" for name in files), sorted(VOCABULARIES.glob("*.json"))):
+        name = path.stem
         library = tokenizers.Tokenizer.from_file(str(path))
         plain = tokenizers.Tokenizer.from_file(str(path))
         plain.encode_special_tokens = True
@@ -318,7 +339,6 @@ def hf_cases(folder):
             return library.encode(text, add_special_tokens=False).ids
         yield Case(f"tokenizers-{name}", path, lambda text, library=plain: encode(text, library))
         if name == "bert":
-            (folder / "vocab.txt").write_text(bert_vocabulary(text))
             yield Case("tokenizers-vocab.txt", folder / "vocab.txt", lambda text, library=plain: encode(text, library),
                        decode=lambda ids, library=plain: library.decode(ids).encode())
         yield Case(f"tokenizers-{name}-specials", path, lambda text, library=library: encode(text, library), mode="specials")
