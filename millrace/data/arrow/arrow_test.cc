@@ -215,6 +215,77 @@ TEST_F(ArrowTest, OnlyTheWantedColumnsOfParquetAreRead) {
   EXPECT_LT(bytes, parquet.size() / 2) << "the other column is more than half";
 }
 
+/// As ToParquet, in one row group of small pages.
+std::string ToPages(const arrow::Table& table, parquet::ParquetDataPageVersion version, bool index, bool dictionary) {
+  auto out = arrow::io::BufferOutputStream::Create().ValueOrDie();
+  parquet::WriterProperties::Builder builder;
+  builder.compression(arrow::Compression::LZ4)->data_page_version(version)->data_pagesize(100 * kKiB);
+  builder.dictionary_pagesize_limit(64 * kKiB);
+  if (index) builder.enable_write_page_index();
+  if (!dictionary) builder.disable_dictionary();
+  EXPECT_TRUE(parquet::arrow::WriteTable(table, arrow::default_memory_pool(), out, 1 << 30, builder.build()).ok());
+  return Taken(*out);
+}
+
+TEST_F(ArrowTest, ALargeRowGroupIsReadByItsPages) {
+  constexpr int kRows = 13'000;
+  Random random(7);
+  arrow::StringBuilder texts, tags;
+  arrow::Int32Builder numbers;
+  std::string lines;
+  for (int i = 0; i < kRows; ++i) {
+    std::string text = fmt::format("row {} ", i);
+    // Rows of all sizes: neither are pages evenly filled, nor do those of the columns begin at the same rows.
+    for (std::uint64_t n = random.Below(random.Below(50) == 0 ? 40'000 : 900); n > 0; --n) {
+      text += static_cast<char>('a' + random.Below(26));
+    }
+    const bool tagged = random.Below(3) > 0;
+    std::string tag = fmt::format("tag {}", random.Below(10));
+    ASSERT_TRUE(texts.Append(text).ok() && numbers.Append(i).ok());
+    ASSERT_TRUE((tagged ? tags.Append(tag) : tags.AppendNull()).ok());
+    lines += fmt::format("{{\"number\":{}{},\"text\":\"{}\"}}\n", i, tagged ? fmt::format(",\"tag\":\"{}\"", tag) : "",
+                         text);
+  }
+  auto table = MakeTable({{"number", numbers.Finish().ValueOrDie()},
+                          {"tag", tags.Finish().ValueOrDie()},
+                          {"text", texts.Finish().ValueOrDie()}});
+  for (auto version : {parquet::ParquetDataPageVersion::V1, parquet::ParquetDataPageVersion::V2}) {
+    for (bool index : {false, true}) {
+      std::string bytes = ToPages(*table, version, index, index == (version == parquet::ParquetDataPageVersion::V1));
+      auto read = ReadAll(*Open(bytes, ArrowFormat::kParquet)).value();
+      EXPECT_TRUE(read.content == lines);
+      EXPECT_GE(read.frames.size(), 3u);
+      for (const Frame& frame : read.frames) EXPECT_LT(frame.bytes, 6 * kMiB);
+      auto text = ReadAll(*Open(bytes, ArrowFormat::kParquet, {"text"})).value();
+      EXPECT_EQ(Lines(text.content).size(), kRows);
+    }
+  }
+}
+
+/// Nor does damage to what such a group is read by.
+TEST_F(ArrowTest, DamagedPagesAreAnErrorOrOtherText) {
+  Random random(11);
+  std::string bytes = ToPages(*Corpus(22'000), parquet::ParquetDataPageVersion::V1, false, false);
+  auto content = Open(bytes, ArrowFormat::kParquet, {"text", "other"});
+  auto frames = ReadAll(*content).value().frames;
+  ASSERT_GE(frames.size(), 4u);
+  for (int round = 0; round < 100; ++round) {
+    Frame frame = frames[1];
+    if (round % 10 == 0) frame.state.resize(random.Below(frame.state.size()));
+    if (!frame.state.empty()) frame.state[random.Below(frame.state.size())] ^= static_cast<char>(1u << random.Below(8));
+    auto read = content->ReadFrame(frame, {});
+    EXPECT_TRUE(read || read.error().code() == Code::kCorrupt) << read.error().ToString();
+  }
+  for (int round = 0; round < 30; ++round) {
+    std::string damaged = bytes;
+    for (int flips = 0; flips < 3; ++flips) {
+      damaged[frames[1].offset + random.Below(200 * kKiB)] ^= static_cast<char>(1u << random.Below(8));
+    }
+    auto read = Open(damaged, ArrowFormat::kParquet, {"text", "other"})->ReadFrame(frames[1], {});
+    EXPECT_TRUE(read || read.error().code() != Code::kInternal) << read.error().ToString();
+  }
+}
+
 TEST_F(ArrowTest, ABadRowIsItsOwnAffair) {
   arrow::StringBuilder builder;
   for (const char* text : {"good", "b\xff\xfe", "fine"}) ASSERT_TRUE(builder.Append(text).ok());

@@ -13,6 +13,7 @@
 #include "millrace/base/text.h"
 #include "millrace/data/arrow/json_rows.h"
 #include "millrace/data/arrow/memory.h"
+#include "millrace/data/arrow/parquet_pages.h"
 #include "millrace/data/arrow/status.h"
 #include "millrace/data/arrow/store_file.h"
 
@@ -20,6 +21,8 @@ namespace millrace::data::arrow_format {
 namespace {
 
 constexpr std::uint64_t kFrameBytes = 512 * kKiB, kFooterBytes = 256 * kKiB;
+/// Row groups with more than this are read in slices of about so much.
+constexpr std::uint64_t kSplitBytes = 8 * kMiB, kSliceBytes = 4 * kMiB;
 constexpr std::int64_t kBatchRows = 1024;
 
 /// The footer, and what is wanted of it. Immutable.
@@ -38,23 +41,29 @@ class ParquetContent final : public Content {
   std::string_view format() const override { return format_; }
 
   Status FindFrames(const FrameSink& found, object::Call call) const override {
-    return Guard(object_.url, [&]() -> Status {
+    auto file = std::make_shared<StoreFile>(object_, call);
+    Status outcome = Guard(object_.url, [&]() -> Status {
       auto footer = MR_TRY(LoadFooter(call));
       const int groups = footer->metadata->num_row_groups();
       for (int first = 0; first < groups;) {
+        if (MR_TRY(ContentOf(*footer, first)) > kSplitBytes && IsFlat(*footer)) {
+          MR_TRY(FindSlices(*footer, first++, file, found));
+          continue;
+        }
         int count = 0;
         std::uint64_t bytes = 0;
         object::ByteRange range{object_.info.size, 0};
         while (first + count < groups && bytes < kFrameBytes) {
-          std::uint64_t more = 0;
-          for (const object::ByteRange& chunk : MR_TRY(ChunksOf(*footer, first + count, more))) {
+          const std::uint64_t more = MR_TRY(ContentOf(*footer, first + count));
+          // One that is large stands alone.
+          if (count > 0 && bytes + more > 2 * kFrameBytes) break;
+          MR_TRY(CheckSize(first + count, more));
+          for (const object::ByteRange& chunk : MR_TRY(ChunksOf(*footer, first + count))) {
             std::uint64_t end = std::max(range.offset + range.length, chunk.offset + chunk.length);
             if (range.length == 0) end = chunk.offset + chunk.length;
             range.offset = std::min(range.offset, chunk.offset);
             range.length = end - range.offset;
           }
-          // One that is large stands alone.
-          if (count > 0 && bytes + more > 2 * kFrameBytes) break;
           bytes += more;
           ++count;
         }
@@ -64,6 +73,8 @@ class ParquetContent final : public Content {
       }
       return {};
     });
+    if (!outcome && file->error()) return Fail(*file->error());
+    return outcome;
   }
 
   Result<Buffer> ReadFrame(const Frame& frame, object::Call call) const override {
@@ -86,6 +97,14 @@ class ParquetContent final : public Content {
   Result<Buffer> ReadGroups(const Frame& frame, const std::shared_ptr<StoreFile>& file, const std::string& what,
                             object::Call call) const {
     auto footer = MR_TRY(LoadFooter(call));
+    MemoryLimit memory;
+    if (RowSlice::IsOne(frame.state)) {
+      const RowSlice slice = MR_TRY(RowSlice::Parse(frame.state, *footer->metadata, footer->columns, object_));
+      auto table = MR_TRY(ReadSlice(slice, object_, footer->metadata, footer->columns, memory.pool(), what, call));
+      arrow::TableBatchReader batches(*table);
+      batches.set_chunksize(kBatchRows);
+      return ToLines(batches, what);
+    }
     std::int32_t first = -1, count = 0, groups = footer->metadata->num_row_groups();
     if (frame.state.size() == 8) {
       first = LoadLittle<std::int32_t>(AsBytes(frame.state).data());
@@ -97,11 +116,12 @@ class ParquetContent final : public Content {
     std::vector<object::ByteRange> ranges;
     std::uint64_t bytes = 0;
     for (int group = first; group < first + count; ++group) {
-      for (const object::ByteRange& chunk : MR_TRY(ChunksOf(*footer, group, bytes))) ranges.push_back(chunk);
+      bytes += MR_TRY(ContentOf(*footer, group));
+      MR_TRY(CheckSize(group, bytes));
+      for (const object::ByteRange& chunk : MR_TRY(ChunksOf(*footer, group))) ranges.push_back(chunk);
     }
     MR_TRY(file->Fetch(std::move(ranges)));
 
-    MemoryLimit memory;
     parquet::ArrowReaderProperties properties(/*use_threads=*/false);
     properties.set_pre_buffer(false);
     properties.set_batch_size(kBatchRows);
@@ -113,10 +133,14 @@ class ParquetContent final : public Content {
     std::vector<int> numbers(count);
     std::iota(numbers.begin(), numbers.end(), first);
     auto batches = MR_ARROW_TRY(what, reader->GetRecordBatchReader(numbers, footer->columns));
+    return ToLines(*batches, what);
+  }
+
+  static Result<Buffer> ToLines(arrow::RecordBatchReader& batches, const std::string& what) {
     std::string lines;
     std::shared_ptr<arrow::RecordBatch> batch;
     while (true) {
-      MR_ARROW_TRY(what, batches->ReadNext(&batch));
+      MR_ARROW_TRY(what, batches.ReadNext(&batch));
       if (!batch) break;
       MR_TRY(AppendRows(*batch, kMaxFrameContent, what, lines));
     }
@@ -125,33 +149,52 @@ class ParquetContent final : public Content {
     return content;
   }
 
-  /// Where the wanted columns of a row group lie; adds what they take decoded to `content`.
-  Result<std::vector<object::ByteRange>> ChunksOf(const Footer& footer, int group, std::uint64_t& content) const {
-    auto row_group = footer.metadata->RowGroup(group);
+  /// A row group that is too large for a frame, a few pages at a time.
+  Status FindSlices(const Footer& footer, int group, const std::shared_ptr<StoreFile>& file,
+                    const FrameSink& found) const {
+    const auto rows = static_cast<std::uint64_t>(footer.metadata->RowGroup(group)->num_rows());
+    const std::vector<object::ByteRange> chunks = MR_TRY(ChunksOf(footer, group));
+    std::vector<std::vector<PageAt>> pages;
+    for (int column : footer.columns) {
+      pages.push_back(MR_TRY(LocatePages(file, footer.metadata, group, column, object_)));
+    }
+    const std::uint64_t content = MR_TRY(ContentOf(footer, group));
+    for (const RowSlice& slice : CutRows(group, rows, pages, chunks, content, kSliceBytes)) {
+      MR_TRY(CheckSize(group, slice.bytes()));
+      auto largest = std::ranges::max_element(slice.columns, {}, &RowSlice::Pages::bytes);
+      MR_TRY(found({.offset = largest->offset, .bytes = largest->bytes, .state = slice.Encode()}, std::nullopt));
+    }
+    return {};
+  }
+
+  bool IsFlat(const Footer& footer) const {
+    return std::ranges::all_of(footer.columns,
+                               [&](int column) { return arrow_format::IsFlat(*footer.metadata, column); });
+  }
+
+  Result<std::vector<object::ByteRange>> ChunksOf(const Footer& footer, int group) const {
     std::vector<object::ByteRange> chunks;
+    for (int column : footer.columns) chunks.push_back(MR_TRY(ChunkRange(*footer.metadata, group, column, object_)));
+    return chunks;
+  }
+
+  /// What the wanted columns of a row group take decoded.
+  Result<std::uint64_t> ContentOf(const Footer& footer, int group) const {
+    auto row_group = footer.metadata->RowGroup(group);
     std::uint64_t bytes = 0;
     for (int column : footer.columns) {
-      auto chunk = row_group->ColumnChunk(column);
-      std::int64_t offset = chunk->data_page_offset(), length = chunk->total_compressed_size();
-      if (chunk->has_dictionary_page() && chunk->dictionary_page_offset() > 0) {
-        offset = std::min(offset, chunk->dictionary_page_offset());
-      }
-      auto size = static_cast<std::int64_t>(object_.info.size);
-      if (offset < 0 || length < 0 || offset > size || length > size - offset || chunk->total_uncompressed_size() < 0) {
-        return Fail(Code::kCorrupt, "{}: column \"{}\" of row group {} is beyond the object's end", object_.url,
-                    chunk->path_in_schema()->ToDotString(), group);
-      }
-      chunks.push_back({static_cast<std::uint64_t>(offset), static_cast<std::uint64_t>(length)});
-      bytes += static_cast<std::uint64_t>(chunk->total_uncompressed_size());
-      if (bytes > kMaxFrameContent) {
-        return Fail(Code::kUnsupported,
-                    "{}: row group {} holds {} of the columns wanted, and no more than {} can be "
-                    "held; write smaller ones (pandas and pyarrow: row_group_size=10000)",
-                    object_.url, group, FormatBytes(bytes), FormatBytes(kMaxFrameContent));
-      }
+      MR_TRY(ChunkRange(*footer.metadata, group, column, object_));
+      bytes += static_cast<std::uint64_t>(row_group->ColumnChunk(column)->total_uncompressed_size());
     }
-    content += bytes;
-    return chunks;
+    return bytes;
+  }
+
+  Status CheckSize(int group, std::uint64_t bytes) const {
+    if (bytes <= kMaxFrameContent) return {};
+    return Fail(Code::kUnsupported,
+                "{}: row group {} holds {} of the columns wanted that cannot be read in parts (they nest, or are one "
+                "page), and no more than {} can be held; write smaller ones (pandas and pyarrow: row_group_size=10000)",
+                object_.url, group, FormatBytes(bytes), FormatBytes(kMaxFrameContent));
   }
 
   /// Read once.

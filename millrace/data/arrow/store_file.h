@@ -13,7 +13,7 @@
 namespace millrace::data::arrow_format {
 
 /// Serves what was fetched beforehand from memory, anything else by a read of the store. One thread.
-class StoreFile final : public arrow::io::RandomAccessFile {
+class StoreFile : public arrow::io::RandomAccessFile {
  public:
   /// `object` must outlive it.
   StoreFile(const DataObject& object, object::Call call) : object_(object), call_(std::move(call)) {}

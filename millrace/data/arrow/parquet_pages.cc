@@ -1,0 +1,339 @@
+#include "millrace/data/arrow/parquet_pages.h"
+
+#include <arrow/buffer.h>
+#include <arrow/util/config.h>
+#include <parquet/arrow/reader.h>
+#include <parquet/column_reader.h>
+#include <parquet/file_reader.h>
+#include <parquet/page_index.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "millrace/base/text.h"
+#include "millrace/data/arrow/status.h"
+
+namespace millrace::data::arrow_format {
+namespace {
+
+constexpr std::int64_t kWindowBytes = 64 * kKiB, kStreamBytes = 256 * kKiB;
+constexpr std::size_t kFixedWords = 2, kPageWords = 4;
+
+/// A column chunk whose pages are passed over: what is skipped is not read.
+class HeaderStream final : public arrow::io::InputStream {
+ public:
+  HeaderStream(std::shared_ptr<StoreFile> file, object::ByteRange chunk)
+      : file_(std::move(file)), at_(static_cast<std::int64_t>(chunk.offset)), end_(at_ + Signed(chunk.length)) {}
+
+  /// The next read is of bytes that nobody looks at.
+  void SkipNext() { skip_ = true; }
+  /// Where the read before began.
+  std::uint64_t last() const { return static_cast<std::uint64_t>(last_); }
+
+  arrow::Result<std::string_view> Peek(std::int64_t bytes) override {
+    bytes = std::min(bytes, end_ - at_);
+    if (!window_ || at_ < window_at_ || at_ + bytes > window_at_ + window_->size()) {
+      ARROW_ASSIGN_OR_RAISE(window_, file_->ReadAt(at_, std::min(std::max(bytes, kWindowBytes), end_ - at_)));
+      window_at_ = at_;
+    }
+    return std::string_view(*window_).substr(static_cast<std::size_t>(at_ - window_at_),
+                                             static_cast<std::size_t>(bytes));
+  }
+  arrow::Result<std::shared_ptr<arrow::Buffer>> Read(std::int64_t bytes) override {
+    bytes = std::min(bytes, end_ - at_);
+    last_ = at_;
+    at_ += bytes;
+    if (std::exchange(skip_, false)) return std::make_shared<arrow::Buffer>(nullptr, 0);
+    return file_->ReadAt(last_, bytes);
+  }
+  arrow::Result<std::int64_t> Read(std::int64_t bytes, void* into) override {
+    ARROW_ASSIGN_OR_RAISE(auto buffer, Read(bytes));
+    std::copy_n(buffer->data(), buffer->size(), static_cast<std::uint8_t*>(into));
+    return buffer->size();
+  }
+  arrow::Result<std::int64_t> Tell() const override { return at_; }
+  arrow::Status Close() override { return arrow::Status::OK(); }
+  bool closed() const override { return false; }
+
+ private:
+  static std::int64_t Signed(std::uint64_t value) { return static_cast<std::int64_t>(value); }
+
+  const std::shared_ptr<StoreFile> file_;
+  std::int64_t at_;
+  const std::int64_t end_;
+  std::int64_t last_ = 0;
+  bool skip_ = false;
+  std::shared_ptr<arrow::Buffer> window_;
+  std::int64_t window_at_ = 0;
+};
+
+std::unique_ptr<parquet::PageReader> OpenPages(std::shared_ptr<HeaderStream> stream,
+                                               const parquet::ColumnChunkMetaData& chunk,
+                                               [[maybe_unused]] const parquet::ColumnDescriptor& column) {
+  const parquet::ReaderProperties properties;
+#if ARROW_VERSION_MAJOR >= 25
+  return parquet::PageReader::Open(std::move(stream), chunk.num_values(), chunk.compression(), properties, column);
+#else
+  return parquet::PageReader::Open(std::move(stream), chunk.num_values(), chunk.compression(), properties);
+#endif
+}
+
+std::vector<PageAt> ScanHeaders(const std::shared_ptr<StoreFile>& file, const parquet::FileMetaData& metadata,
+                                int group, int column, object::ByteRange range) {
+  auto stream = std::make_shared<HeaderStream>(file, range);
+  auto reader = OpenPages(stream, *metadata.RowGroup(group)->ColumnChunk(column), *metadata.schema()->Column(column));
+  std::vector<PageAt> pages;
+  std::uint64_t rows = 0;
+  reader->set_data_page_filter([&](const parquet::DataPageStats& page) {
+    pages.push_back({.offset = stream->last(), .first_row = rows});
+    rows += static_cast<std::uint64_t>(std::max(0, page.num_values));
+    stream->SkipNext();
+    return true;
+  });
+  while (reader->NextPage()) {
+  }
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    const std::uint64_t end = i + 1 < pages.size() ? pages[i + 1].offset : range.offset + range.length;
+    pages[i].bytes = end - pages[i].offset;
+  }
+  if (rows != static_cast<std::uint64_t>(metadata.RowGroup(group)->num_rows())) pages.clear();
+  return pages;
+}
+
+std::vector<PageAt> FromOffsetIndex(const std::shared_ptr<StoreFile>& file,
+                                    const std::shared_ptr<parquet::FileMetaData>& metadata, int group, int column) {
+  auto reader = parquet::ParquetFileReader::Open(file, parquet::default_reader_properties(), metadata);
+  auto indexes = reader->GetPageIndexReader();
+  auto of_group = indexes ? indexes->RowGroup(group) : nullptr;
+  auto index = of_group ? of_group->GetOffsetIndex(column) : nullptr;
+  std::vector<PageAt> pages;
+  if (!index) return pages;
+  for (const parquet::PageLocation& page : index->page_locations()) {
+    pages.push_back({static_cast<std::uint64_t>(page.offset), static_cast<std::uint64_t>(page.compressed_page_size),
+                     static_cast<std::uint64_t>(page.first_row_index)});
+  }
+  return pages;
+}
+
+/// In order, within the chunk, of all rows.
+bool AreSound(const std::vector<PageAt>& pages, object::ByteRange chunk, std::uint64_t rows) {
+  if (pages.empty() || pages[0].first_row != 0) return false;
+  std::uint64_t end = chunk.offset;
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    const PageAt& page = pages[i];
+    if (page.offset < end || page.bytes > chunk.length || page.offset - chunk.offset > chunk.length - page.bytes) {
+      return false;
+    }
+    if (page.first_row > rows || (i > 0 && page.first_row < pages[i - 1].first_row)) return false;
+    end = page.offset + page.bytes;
+  }
+  return true;
+}
+
+/// The object with only some of each chunk's pages: where a chunk begins, its dictionary and those pages are, and then
+/// nothing.
+class PageFile final : public StoreFile {
+ public:
+  using StoreFile::StoreFile;
+
+  Status Show(std::uint64_t chunk, object::ByteRange head, object::ByteRange pages) {
+    auto shown = arrow::AllocateBuffer(static_cast<std::int64_t>(head.length + pages.length));
+    if (!shown.ok()) return Fail(Code::kResourceExhausted, "no memory for {} of pages", FormatBytes(pages.length));
+    std::uint8_t* into = (*shown)->mutable_data();
+    for (object::ByteRange part : {head, pages}) {
+      auto bytes = StoreFile::ReadAt(static_cast<std::int64_t>(part.offset), static_cast<std::int64_t>(part.length));
+      if (!bytes.ok()) return Fail(error() ? *error() : ToError(bytes.status(), "pages"));
+      into = std::copy_n((*bytes)->data(), (*bytes)->size(), into);
+    }
+    chunks_.push_back({chunk, *std::move(shown)});
+    return {};
+  }
+
+  arrow::Result<std::shared_ptr<arrow::Buffer>> ReadAt(std::int64_t position, std::int64_t bytes) override {
+    for (const Chunk& chunk : chunks_) {
+      const std::int64_t from = position - static_cast<std::int64_t>(chunk.offset);
+      if (from < 0 || from >= chunk.bytes->size()) continue;
+      return arrow::SliceBuffer(chunk.bytes, from, std::min(bytes, chunk.bytes->size() - from));
+    }
+    return std::make_shared<arrow::Buffer>(nullptr, 0);
+  }
+  using StoreFile::ReadAt;
+
+ private:
+  struct Chunk {
+    std::uint64_t offset = 0;
+    std::shared_ptr<arrow::Buffer> bytes;
+  };
+  std::vector<Chunk> chunks_;
+};
+
+/// The pages that hold rows [first, end).
+RowSlice::Pages PagesOf(const std::vector<PageAt>& pages, std::uint64_t chunk, std::uint64_t first, std::uint64_t end) {
+  auto begin = std::ranges::upper_bound(pages, first, {}, &PageAt::first_row) - 1;
+  auto behind = std::ranges::lower_bound(pages, end, {}, &PageAt::first_row);
+  const PageAt& last = *(behind - 1);
+  return {.head = pages[0].offset - chunk,
+          .offset = begin->offset,
+          .bytes = last.offset + last.bytes - begin->offset,
+          .first_row = begin->first_row};
+}
+
+}  // namespace
+
+Result<object::ByteRange> ChunkRange(const parquet::FileMetaData& metadata, int group, int column,
+                                     const DataObject& object) {
+  auto chunk = metadata.RowGroup(group)->ColumnChunk(column);
+  std::int64_t offset = chunk->data_page_offset(), length = chunk->total_compressed_size();
+  if (chunk->has_dictionary_page() && chunk->dictionary_page_offset() > 0) {
+    offset = std::min(offset, chunk->dictionary_page_offset());
+  }
+  const auto size = static_cast<std::int64_t>(object.info.size);
+  if (offset < 0 || length < 0 || offset > size || length > size - offset || chunk->total_uncompressed_size() < 0) {
+    return Fail(Code::kCorrupt, "{}: column \"{}\" of row group {} is beyond the object's end", object.url,
+                chunk->path_in_schema()->ToDotString(), group);
+  }
+  return object::ByteRange{static_cast<std::uint64_t>(offset), static_cast<std::uint64_t>(length)};
+}
+
+bool IsFlat(const parquet::FileMetaData& metadata, int column) {
+  return metadata.schema()->GetColumnRoot(column)->is_primitive() &&
+         metadata.schema()->Column(column)->max_repetition_level() == 0;
+}
+
+Result<std::vector<PageAt>> LocatePages(const std::shared_ptr<StoreFile>& file,
+                                        const std::shared_ptr<parquet::FileMetaData>& metadata, int group, int column,
+                                        const DataObject& object) {
+  const object::ByteRange chunk = MR_TRY(ChunkRange(*metadata, group, column, object));
+  const auto rows = static_cast<std::uint64_t>(metadata->RowGroup(group)->num_rows());
+  auto pages = FromOffsetIndex(file, metadata, group, column);
+  if (!AreSound(pages, chunk, rows)) pages = ScanHeaders(file, *metadata, group, column, chunk);
+  if (!AreSound(pages, chunk, rows)) {
+    return Fail(Code::kCorrupt, "{}: the pages of column \"{}\" in row group {} are not those of its rows", object.url,
+                metadata->schema()->Column(column)->name(), group);
+  }
+  return pages;
+}
+
+std::string RowSlice::Encode() const {
+  std::string state(8 + 8 * (kFixedWords + kPageWords * columns.size()), '\0');
+  auto* at = reinterpret_cast<std::byte*>(state.data());
+  StoreLittle(at, static_cast<std::int32_t>(group));
+  at += 8;
+  auto put = [&](std::uint64_t word) {
+    StoreLittle(at, word);
+    at += 8;
+  };
+  put(first_row);
+  put(rows);
+  for (const Pages& pages : columns) {
+    for (std::uint64_t word : {pages.head, pages.offset, pages.bytes, pages.first_row}) put(word);
+  }
+  return state;
+}
+
+std::uint64_t RowSlice::bytes() const {
+  std::uint64_t sum = 0;
+  for (const Pages& pages : columns) sum += pages.head + pages.bytes;
+  return sum;
+}
+
+bool RowSlice::IsOne(std::string_view state) {
+  return state.size() > 8 && LoadLittle<std::int32_t>(AsBytes(state).data() + 4) == 0;
+}
+
+Result<RowSlice> RowSlice::Parse(std::string_view state, const parquet::FileMetaData& metadata,
+                                 const std::vector<int>& columns, const DataObject& object) {
+  auto wrong = [&] {
+    return Fail(Code::kCorrupt, "{}: the index names rows that it lacks; delete the index", object.url);
+  };
+  if (state.size() != 8 + 8 * (kFixedWords + kPageWords * columns.size())) return wrong();
+  const std::byte* at = AsBytes(state).data();
+  RowSlice slice{.group = LoadLittle<std::int32_t>(at)};
+  if (slice.group < 0 || slice.group >= metadata.num_row_groups()) return wrong();
+  at += 8;
+  auto next = [&] { return LoadLittle<std::uint64_t>(std::exchange(at, at + 8)); };
+  slice.first_row = next();
+  slice.rows = next();
+  const auto all = static_cast<std::uint64_t>(metadata.RowGroup(slice.group)->num_rows());
+  if (slice.rows == 0 || slice.rows > all || slice.first_row > all - slice.rows) return wrong();
+  for (int column : columns) {
+    Pages pages;
+    for (std::uint64_t* word : {&pages.head, &pages.offset, &pages.bytes, &pages.first_row}) *word = next();
+    const object::ByteRange chunk = MR_TRY(ChunkRange(metadata, slice.group, column, object));
+    if (pages.first_row > slice.first_row || pages.bytes > chunk.length || pages.offset < chunk.offset ||
+        pages.offset - chunk.offset > chunk.length - pages.bytes || pages.head > pages.offset - chunk.offset) {
+      return wrong();
+    }
+    slice.columns.push_back(pages);
+  }
+  if (slice.bytes() > kMaxFrameContent) return wrong();
+  return slice;
+}
+
+std::vector<RowSlice> CutRows(int group, std::uint64_t rows, const std::vector<std::vector<PageAt>>& pages,
+                              const std::vector<object::ByteRange>& chunks, std::uint64_t content,
+                              std::uint64_t target) {
+  const auto largest = std::ranges::max_element(chunks, {}, &object::ByteRange::length) - chunks.begin();
+  // How much of that column makes a slice.
+  const auto enough = static_cast<std::uint64_t>(static_cast<double>(chunks[largest].length) *
+                                                 static_cast<double>(target) / static_cast<double>(content));
+  std::vector<RowSlice> slices;
+  std::uint64_t first = 0, bytes = 0;
+  for (std::size_t i = 1; i <= pages[largest].size() && first < rows; ++i) {
+    bytes += pages[largest][i - 1].bytes;
+    const std::uint64_t end = i < pages[largest].size() ? pages[largest][i].first_row : rows;
+    if (end == first || (end < rows && bytes < enough)) continue;
+    bytes = 0;
+    RowSlice slice{.group = group, .first_row = first, .rows = end - first};
+    for (std::size_t c = 0; c < pages.size(); ++c) {
+      slice.columns.push_back(PagesOf(pages[c], chunks[c].offset, first, end));
+    }
+    slices.push_back(std::move(slice));
+    first = end;
+  }
+  return slices;
+}
+
+Result<std::shared_ptr<arrow::Table>> ReadSlice(const RowSlice& slice, const DataObject& object,
+                                                const std::shared_ptr<parquet::FileMetaData>& metadata,
+                                                const std::vector<int>& columns, arrow::MemoryPool* pool,
+                                                std::string_view what, object::Call call) {
+  auto file = std::make_shared<PageFile>(object, std::move(call));
+  std::vector<object::ByteRange> ranges;
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    const object::ByteRange chunk = MR_TRY(ChunkRange(*metadata, slice.group, columns[i], object));
+    ranges.push_back({chunk.offset, slice.columns[i].head});
+    ranges.push_back({slice.columns[i].offset, slice.columns[i].bytes});
+  }
+  MR_TRY(file->Fetch(ranges));
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    MR_TRY(file->Show(ranges[2 * i].offset, ranges[2 * i], ranges[2 * i + 1]));
+  }
+  // Of a stream that ends early the reader takes what is there; of a chunk as a whole it demands all.
+  parquet::ReaderProperties properties(pool);
+  properties.enable_buffered_stream();
+  properties.set_buffer_size(kStreamBytes);
+  auto reader = MR_ARROW_TRY(
+      what, parquet::arrow::FileReader::Make(
+                pool, parquet::ParquetFileReader::Open(file, properties, metadata->Subset({slice.group}))));
+  arrow::FieldVector fields;
+  arrow::ChunkedArrayVector arrays;
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    const auto& root = *metadata->schema()->GetColumnRoot(columns[i]);
+    std::unique_ptr<parquet::arrow::ColumnReader> column;
+    MR_ARROW_TRY(what, reader->GetColumn(metadata->schema()->group_node()->FieldIndex(root), &column));
+    const auto skip = static_cast<std::int64_t>(slice.first_row - slice.columns[i].first_row);
+    const auto rows = static_cast<std::int64_t>(slice.rows);
+    std::shared_ptr<arrow::ChunkedArray> values;
+    MR_ARROW_TRY(what, column->NextBatch(skip + rows, &values));
+    if (!values || values->length() != skip + rows) {
+      return Fail(Code::kCorrupt, "{}: the pages of column \"{}\" do not hold the rows that they should", what,
+                  root.name());
+    }
+    arrays.push_back(values->Slice(skip, rows));
+    fields.push_back(arrow::field(root.name(), values->type()));
+  }
+  return arrow::Table::Make(arrow::schema(std::move(fields)), std::move(arrays), static_cast<std::int64_t>(slice.rows));
+}
+
+}  // namespace millrace::data::arrow_format
