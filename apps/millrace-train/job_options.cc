@@ -74,6 +74,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   options.retention = {.keep_last = spec.checkpoint.keep_last, .keep_every = spec.checkpoint.keep_every};
   options.log_every = spec.log.every_steps;
   options.tensorboard_url = spec.log.tensorboard;
+  options.metrics_listen = spec.log.metrics_listen;
   if (spec.model.family != "llama") {
     return Fail(Code::kUnsupported, "model.family {}: this version trains llama", spec.model.family);
   }

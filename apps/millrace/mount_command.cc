@@ -17,6 +17,7 @@
 #include "apps/millrace/mount_stats.h"
 #include "millrace/base/text.h"
 #include "millrace/cache/block_cache.h"
+#include "millrace/metrics/endpoint.h"
 #include "millrace/object/all_buckets.h"
 #include "millrace/vfs/rename_journal.h"
 #include "millrace/vfs/staging_area.h"
@@ -175,10 +176,10 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
   std::optional<mount::Caretaker> caretaker;
   auto tree = MR_TRY(vfs::Tree::Open(*root.store, *cache, budget, std::move(options), {.stop = context.stop}));
   mount::MountStats stats(*tree, *cache, flags.url, point, std::move(staging));
-  std::unique_ptr<http::Server> metrics;
+  std::unique_ptr<http::Server> metrics_server;
   if (!flags.metrics_listen.empty()) {
-    metrics = MR_TRY(mount::ServeMetrics(stats, flags.metrics_listen, log));
-    log.Info("/metrics is served", {{"address", metrics->address()}});
+    metrics_server =
+        MR_TRY(metrics::ServeMetrics(flags.metrics_listen, [&stats] { return stats.PrometheusText(); }, log));
   }
   auto server = MR_TRY(mount::FuseMount::Create(*tree, {.mount_point = point,
                                                         .source = flags.url,

@@ -121,19 +121,6 @@ std::string MountStats::PrometheusText() const {
   return text;
 }
 
-Result<std::unique_ptr<http::Server>> ServeMetrics(const MountStats& stats, std::string address, Logger log) {
-  return http::Server::Start({.listen = std::move(address), .max_connections = 16, .log = std::move(log)},
-                             [&stats](http::ServerRequest& request, http::ServerResponse& response) {
-                               if (request.method() != "GET")
-                                 return void(response.Send(405, {}, AsBytes("only GET\n")));
-                               if (request.path() != "/metrics")
-                                 return void(response.Send(404, {}, AsBytes("see /metrics\n")));
-                               http::Headers headers;
-                               headers.Set("Content-Type", "text/plain; version=0.0.4");
-                               (void)response.Send(200, std::move(headers), AsBytes(stats.PrometheusText()));
-                             });
-}
-
 std::string FormatStats(const Json& now, const Json* before) {
   const Json nothing = Json::object();
   const Json& since = before ? *before : nothing;

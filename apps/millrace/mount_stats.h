@@ -11,7 +11,6 @@
 #include "millrace/base/clock.h"
 #include "millrace/base/json.h"
 #include "millrace/cache/block_cache.h"
-#include "millrace/http/server.h"
 #include "millrace/metrics/metrics.h"
 #include "millrace/vfs/tree.h"
 
@@ -76,9 +75,6 @@ class MountStats {
 
 /// What fits into the answer of an ioctl.
 inline constexpr std::size_t kMaxStatsBytes = 16'000;
-
-/// Serves /metrics on `address` as long as it lives.
-Result<std::unique_ptr<http::Server>> ServeMetrics(const MountStats& stats, std::string address, Logger log);
 
 /// The figures of a snapshot as a table for people; with `before`, those of the time between the two.
 std::string FormatStats(const Json& now, const Json* before);

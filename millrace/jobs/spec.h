@@ -78,7 +78,8 @@ struct RunSpec {
 };
 struct LogSpec {
   std::uint64_t every_steps = 1;
-  std::string tensorboard;  ///< URL; empty: none
+  std::string tensorboard;     ///< URL; empty: none
+  std::string metrics_listen;  ///< address; empty: none
   bool operator==(const LogSpec&) const = default;
 };
 

@@ -149,6 +149,7 @@ template <class Visitor>
 void VisitLog(Visitor& v, LogSpec& log) {
   v.Integer("every_steps", log.every_steps, 1, std::int64_t{1} << 40);
   v.Text("tensorboard", log.tensorboard, TextKind::kUrl, false);
+  v.Text("metrics_listen", log.metrics_listen, TextKind::kPlain, false);
   v.Refused("metric_definitions", Code::kUnsupported, kNotYet);
 }
 

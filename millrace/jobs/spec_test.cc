@@ -223,6 +223,7 @@ Spec RandomSpec(Random& random) {
   s.checkpoint.url = Pick<std::string>(random, {"", "s3://runs/x"});
   s.checkpoint.keep_every = random.Below(5000);
   if (random.Below(2) == 0) s.run.hang_timeout = std::chrono::milliseconds(1000 + random.Below(100'000));
+  s.log.metrics_listen = Pick<std::string>(random, {"", "127.0.0.1:9465"});
   s.log.tensorboard = Pick<std::string>(random, {"", "runs/tb"});
   return s;
 }

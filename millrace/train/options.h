@@ -39,6 +39,7 @@ struct Options {
 
   std::uint64_t log_every = 1;
   std::string tensorboard_url;  ///< empty: none
+  std::string metrics_listen;   ///< where rank 0 serves /metrics for Prometheus ("127.0.0.1:9465"); empty: nowhere
   /// Rewritten with "<steps done>\n" after each step, for the supervisor. Empty: none.
   std::filesystem::path heartbeat_file;
   std::uint64_t memory_budget = 512 * kMiB;  ///< of data in flight

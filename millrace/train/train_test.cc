@@ -6,7 +6,9 @@
 #include <thread>
 
 #include "millrace/base/files.h"
+#include "millrace/http/server.h"
 #include "millrace/train/state.h"
+#include "millrace/train/step_metrics.h"
 #include "millrace/train/test_corpus.h"
 #include "millrace/train/trainer.h"
 
@@ -114,6 +116,37 @@ TEST_F(TrainTest, LearnsAndReports) {
   EXPECT_EQ(ran.plan.accumulation, 4u);
   EXPECT_EQ(ran.plan.steps_per_epoch, ran.plan.samples_per_epoch / 8);
   EXPECT_FALSE(std::filesystem::is_empty(folder_->path() / "tb"));
+}
+
+TEST_F(TrainTest, TellsPrometheusWhatStepsWaitedFor) {
+  StepMetrics metrics({.steps = 40, .resumed_from = 10});
+  EXPECT_THAT(metrics.PrometheusText(), HasSubstr("\nmillrace_train_step 10\n"));
+  StepReport report{.step = 11, .loss = 2.5, .tokens = 256, .step_s = 0.5, .data_wait_s = 0.25, .comm_wait_s = 0.125};
+  report.data_wait_on_s[static_cast<std::size_t>(data::Stage::kTokenize)] = 0.25;
+  metrics.Add(report);
+  report.step = 12;
+  metrics.Add(report);
+  const std::string text = metrics.PrometheusText();
+  for (const char* line : {"millrace_train_steps_planned 40", "millrace_train_step 12", "millrace_train_loss 2.5",
+                           "millrace_train_tokens_total 512", "millrace_train_step_seconds_sum 1",
+                           "millrace_train_wait_seconds_sum{for=\"data\"} 0.5",
+                           "millrace_train_wait_seconds_sum{for=\"communication\"} 0.25",
+                           "millrace_train_data_wait_seconds_sum{stage=\"tokenize\"} 0.5",
+                           "millrace_train_data_wait_seconds_sum{stage=\"network\"} 0"}) {
+    EXPECT_THAT(text, HasSubstr(fmt::format("\n{}\n", line)));
+  }
+}
+
+TEST_F(TrainTest, AnAddressInUseIsToldBeforeTheFirstStep) {
+  auto taken = http::Server::Start({}, [](http::ServerRequest&, http::ServerResponse&) {}).value();
+  Options options = Tiny("taken");
+  options.metrics_listen = taken->address();
+  const Ran ran = Run(options);
+  ASSERT_FALSE(ran.outcome);
+  EXPECT_THAT(ran.outcome.error().ToString(), HasSubstr(taken->address()));
+  EXPECT_TRUE(ran.losses.empty());
+  options.metrics_listen = "127.0.0.1:0";
+  EXPECT_TRUE(Run(options).outcome);
 }
 
 TEST_F(TrainTest, AStoppedRunGoesOnBitForBit) {

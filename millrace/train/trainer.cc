@@ -10,9 +10,11 @@
 #include "millrace/base/task_scope.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/parallel/gradient_reducer.h"
+#include "millrace/metrics/endpoint.h"
 #include "millrace/object/blocking.h"
 #include "millrace/train/rank_group.h"
 #include "millrace/train/state.h"
+#include "millrace/train/step_metrics.h"
 #include "millrace/train/telemetry.h"
 
 namespace millrace::train {
@@ -102,6 +104,7 @@ class Trainer {
   Status Resume();
   Status OpenWriter();
   Status OpenTelemetry();
+  Status OpenMetrics();
   void MakePlan();
 
   Result<StepReport> Step(bool stop_here, bool& stop);
@@ -134,6 +137,8 @@ class Trainer {
   std::unique_ptr<data::Loader> loader_;
   std::unique_ptr<checkpoint::Writer> writer_;
   std::unique_ptr<Telemetry> telemetry_;
+  std::unique_ptr<StepMetrics> metrics_;
+  std::unique_ptr<http::Server> metrics_server_;  ///< goes before what it tells
   Heartbeat heartbeat_;
 };
 
@@ -151,7 +156,7 @@ Status Trainer::Prepare() {
                                      .threads = options_.data.threads};
   loader_ = MR_TRY(data::Loader::Start(dataset_, data_budget_, loader, data_state_, options_.log));
   MakePlan();
-  return {};
+  return OpenMetrics();
 }
 
 Status Trainer::OpenData() {
@@ -249,6 +254,14 @@ Status Trainer::OpenTelemetry() {
   return {};
 }
 
+Status Trainer::OpenMetrics() {
+  if (options_.metrics_listen.empty() || !leads()) return {};
+  metrics_ = std::make_unique<StepMetrics>(plan_);
+  metrics_server_ = MR_TRY(
+      metrics::ServeMetrics(options_.metrics_listen, [this] { return metrics_->PrometheusText(); }, options_.log));
+  return {};
+}
+
 void Trainer::MakePlan() {
   const engine::ModelConfig& config = model_->config();
   const std::uint64_t per_epoch = loader_->batches_per_epoch();
@@ -312,6 +325,7 @@ Result<Outcome> Trainer::Run(std::stop_token stop) {
     outcome.loss = report.loss;
     MR_TRY(heartbeat_.Beat(step_));
     if (telemetry_) telemetry_->Add(report);
+    if (metrics_) metrics_->Add(report);
     if (leads() && observer_.on_step && (last || step_ % options_.log_every == 0)) observer_.on_step(report);
   }
   outcome.stopped = outcome.stopped && step_ < plan_.steps;

@@ -1,0 +1,28 @@
+// The figures of a run for Prometheus.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "millrace/metrics/metrics.h"
+#include "millrace/train/report.h"
+
+namespace millrace::train {
+
+/// Counts what steps report. Any thread may call any method.
+class StepMetrics {
+ public:
+  /// `plan` says how many steps there are and how many are done.
+  explicit StepMetrics(const Plan& plan);
+  void Add(const StepReport& report);
+  std::string PrometheusText() const { return registry_.PrometheusText(); }
+
+ private:
+  metrics::Registry registry_;
+  metrics::Gauge &step_, &loss_, &lr_, &grad_norm_, &tokens_per_second_;
+  metrics::Counter& tokens_;
+  metrics::Histogram &step_seconds_, &data_wait_, &comm_wait_, &checkpoint_wait_;
+  std::array<metrics::Histogram*, data::kStages> data_wait_on_{};
+};
+
+}  // namespace millrace::train
