@@ -39,8 +39,10 @@ struct FrameState {
 /// One pass over an object. Frames are cut at the first end of a record behind the next entry.
 class Scan {
  public:
-  Scan(std::string_view format, Compression compression, const Syntax& syntax, Decoder& decoder, const FrameSink& found)
-      : format_(format),
+  Scan(std::string_view url, std::string_view format, Compression compression, const Syntax& syntax, Decoder& decoder,
+       const FrameSink& found)
+      : url_(url),
+        format_(format),
         compression_(compression),
         syntax_(syntax),
         decoder_(decoder),
@@ -66,8 +68,8 @@ class Scan {
   };
 
   Status DecodeSome() {
+    MR_TRY(CheckSize());
     if (buffer_.size() - filled_ < kStepBytes) {
-      MR_TRY(CheckSize());
       Buffer larger(2 * buffer_.size());
       std::memcpy(larger.data(), buffer_.data(), filled_);
       buffer_ = std::move(larger);
@@ -88,7 +90,7 @@ class Scan {
                   kMaxFrameContent / kMiB, begin_, format_);
     }
     return Fail(Code::kUnsupported, "{} MiB of data from byte {} on cannot be read in parts: {}",
-                kMaxFrameContent / kMiB, entry_.entry.offset, CureForDistantEntries(compression_));
+                kMaxFrameContent / kMiB, entry_.entry.offset, CureForDistantEntries(compression_, url_));
   }
 
   Status CutFrames() {
@@ -125,7 +127,7 @@ class Scan {
     return found_(std::move(frame), std::move(lines));
   }
 
-  const std::string_view format_;
+  const std::string_view url_, format_;
   const Compression compression_;
   const Syntax& syntax_;
   Decoder& decoder_;
@@ -152,7 +154,7 @@ class DecodedContent final : public Content {
   Status FindFrames(const FrameSink& found, object::Call call) const override {
     ObjectStream stream(object_, 0, std::move(call));
     auto decoder = MR_TRY(MakeDecoder(compression_, stream, {}));
-    auto scanned = Scan(name_, compression_, *syntax_, *decoder, found).Run();
+    auto scanned = Scan(object_.url, name_, compression_, *syntax_, *decoder, found).Run();
     return scanned ? scanned : Named(scanned.error());
   }
 

@@ -34,6 +34,12 @@ class PlainDecoder final : public Decoder {
   Entry entry() const override { return {.offset = position()}; }
 };
 
+std::string ShellQuoted(std::string_view text) {
+  std::string quoted = "'";
+  for (char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Decoder>> MakeDecoder(Compression compression, Input& input, const Entry& entry) {
@@ -48,13 +54,22 @@ Result<std::unique_ptr<Decoder>> MakeDecoder(Compression compression, Input& inp
   return std::make_unique<PlainDecoder>(input, entry.offset);
 }
 
-std::string_view CureForDistantEntries(Compression compression) {
+std::string CureForDistantEntries(Compression compression, std::string_view url) {
+  // Beside it: a.parts.jsonl.zst for a.jsonl.zst.
+  std::string beside(url);
+  beside.insert(std::min(url.find('.', url.rfind('/') + 1), url.size()), ".parts");
+  const std::string from = ShellQuoted(url), to = ShellQuoted(beside);
   switch (compression) {
     case Compression::kGzip:
-      return "it is one huge deflate block; compress it again: gzip -dc OLD | gzip >NEW";
+      return fmt::format(
+          "it is one huge deflate block. Compress it again: millrace cat {} | gzip -dc | gzip | "
+          "millrace pipe {}",
+          from, to);
     case Compression::kZstd:
-      return "a zstd frame can only be read from its start; store the data as several frames: "
-             "zstd -dc OLD | split -C 16M --filter='zstd -c' >NEW";
+      return fmt::format(
+          "a zstd frame can only be read from its start. Store the data as many frames: millrace cat "
+          "{} | zstd -dc | split -C 16M --filter='zstd -c' | millrace pipe {}",
+          from, to);
     case Compression::kNone:
       break;
   }

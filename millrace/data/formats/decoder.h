@@ -59,7 +59,7 @@ class Decoder {
 /// decoders wrote.
 Result<std::unique_ptr<Decoder>> MakeDecoder(Compression compression, Input& input, const Entry& entry);
 
-/// What to do about an object in which entries are too far apart.
-std::string_view CureForDistantEntries(Compression compression);
+/// What to do about an object in which entries are too far apart: why, and a shell command that stores it anew.
+std::string CureForDistantEntries(Compression compression, std::string_view url);
 
 }  // namespace millrace::data

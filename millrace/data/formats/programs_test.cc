@@ -64,7 +64,7 @@ TEST_F(Programs, Zstd) {
 TEST_F(Programs, PythonsJson) {
   if (!Has("python3")) GTEST_SKIP() << "no python3";
   const std::string lines =
-      RandomRecords(random_, 1 << 20, 100'000) + "{\"text\":\"[\\\"]},\\n\\\\\",\"é\":[{\"\":{}},[]]}\n";
+      RandomRecords(random_, 300 << 10, 100'000) + "{\"text\":\"[\\\"]},\\n\\\\\",\"é\":[{\"\":{}},[]]}\n";
   Write("a.jsonl", lines);
   for (std::string_view options :
        {"indent=2", "ensure_ascii=False, separators=(',', ':')", "indent='\\t', sort_keys=True"}) {
