@@ -1,15 +1,18 @@
-// millrace ckpt: what checkpoints there are, whether they are whole, and what may go.
+// millrace ckpt: what checkpoints there are, whether they are whole, what changed between them, and what may go.
 #include <algorithm>
 #include <chrono>
 #include <limits>
 #include <optional>
 
 #include "apps/millrace/cli.h"
+#include "apps/millrace/progress.h"
 #include "millrace/base/memory_budget.h"
 #include "millrace/base/text.h"
 #include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/diff.h"
 #include "millrace/checkpoint/export.h"
 #include "millrace/checkpoint/import.h"
+#include "millrace/checkpoint/marks.h"
 
 namespace millrace::cli {
 namespace {
@@ -20,18 +23,13 @@ using checkpoint::Reader;
 
 /// What the user typed; each command uses its share.
 struct Arguments {
-  std::string url, source, destination;
+  std::string url, source, destination, other, reason;
   std::optional<std::uint64_t> step;
-  bool all = false;
-  int keep_last = std::numeric_limits<int>::max();
-  std::uint64_t keep_every = 0;
+  std::uint64_t first = 0, second = 0;
+  bool all = false, values = false;
+  std::string mode = "min";
+  checkpoint::Retention retention{.keep_last = std::numeric_limits<int>::max()};
 };
-
-std::uint64_t FileBytes(const Manifest& manifest) {
-  std::uint64_t bytes = 0;
-  for (const auto& [name, file] : manifest.files) bytes += file.size;
-  return bytes;
-}
 
 /// Requests of up to 8 MiB each that the memory budget allows.
 int Parallel(const Context& context) {
@@ -40,33 +38,100 @@ int Parallel(const Context& context) {
 
 object::Call CallOf(const Context& context) { return {.stop = context.stop}; }
 
+/// How long ago, in the largest unit that fits.
+std::string Age(std::chrono::seconds age) {
+  const auto seconds = std::max<std::int64_t>(age.count(), 0);
+  if (seconds < 120) return fmt::format("{} s", seconds);
+  if (seconds < 2 * 3600) return fmt::format("{} min", seconds / 60);
+  return seconds < 2 * 86'400 ? fmt::format("{} h", seconds / 3600) : fmt::format("{} days", seconds / 86'400);
+}
+std::optional<std::chrono::seconds> AgeOf(const Manifest& manifest) {
+  const auto created = ParseIso8601(manifest.created);
+  if (!created) return std::nullopt;
+  return std::chrono::duration_cast<std::chrono::seconds>(SystemClock().Wall() - *created);
+}
+std::string Who(const Manifest& manifest) {
+  const checkpoint::Provenance& by = manifest.written_by;
+  return by.host.empty() ? "?" : fmt::format("{}@{}", by.user.empty() ? "?" : by.user, by.host);
+}
+std::string Metrics(const Manifest& manifest) {
+  std::string text;
+  for (const auto& [name, value] : manifest.metrics)
+    text += fmt::format("{}{}={:.5g}", text.empty() ? "" : " ", name, value);
+  return text;
+}
+
 Json Summary(const Reader& reader) {
   const Manifest& manifest = reader.manifest();
-  return {{"step", manifest.step},
-          {"name", reader.name()},
-          {"created", manifest.created},
-          {"ranks", manifest.ranks},
-          {"tensors", manifest.tensors.size()},
-          {"files", manifest.files.size()},
-          {"bytes", FileBytes(manifest)}};
+  const checkpoint::Provenance& by = manifest.written_by;
+  Json summary{{"step", manifest.step},
+               {"name", reader.name()},
+               {"created", manifest.created},
+               {"ranks", manifest.ranks},
+               {"tensors", manifest.tensors.size()},
+               {"files", manifest.files.size()},
+               {"bytes", manifest.FileBytes()},
+               {"writer",
+                {{"host", by.host},
+                 {"user", by.user},
+                 {"program", by.program},
+                 {"version", by.version},
+                 {"libraries", by.libraries}}},
+               {"metrics", manifest.metrics}};
+  if (const auto age = AgeOf(manifest)) summary["age_s"] = age->count();
+  if (manifest.parent) summary["parent"] = manifest.parent->step;
+  return summary;
+}
+
+/// Shows how far a long command is, where that is wanted.
+class Bar {
+ public:
+  Bar(const Context& context, std::uint64_t total) {
+    counters_.bytes_known = total;
+    counters_.all_known = true;
+    if (WantsProgress(context.globals.progress, context.globals.quiet, context.globals.json)) line_.emplace(counters_);
+  }
+  checkpoint::Progress progress() {
+    return [this](std::uint64_t bytes) { counters_.bytes_moved += bytes; };
+  }
+
+ private:
+  transfer::BatchCounters counters_;
+  std::optional<ProgressLine> line_;
+};
+
+/// Keeps collectors away from what is being read, where the user may write there at all.
+std::unique_ptr<checkpoint::Hold> HoldOf(const Context& context, object::Connection& connection, const std::string& url,
+                                         const Reader& reader) {
+  auto root = object::Locate(connection, url);
+  if (!root) return nullptr;
+  auto hold = checkpoint::Hold::Take(*root, reader.manifest().step, CallOf(context));
+  if (hold) return *std::move(hold);
+  context.log().Info("reading without a hold; garbage collection may remove the checkpoint meanwhile",
+                     {{"error", hold.error()}});
+  return nullptr;
 }
 
 Status List(const Context& context, const Arguments& arguments) {
   auto connection = MR_TRY(context.Connect());
   object::Location root = MR_TRY(object::Locate(*connection, arguments.url));
   auto entries = MR_TRY(checkpoint::ListCheckpoints(root, CallOf(context)));
+  constexpr auto* kRow = "{:>10}  {:>8}  {:>10}  {:>5}  {:>7}  {:<3}  {:<24}  {}\n";
   if (!context.globals.json && !context.globals.quiet && !entries.empty())
-    fmt::print("{:>10}  {:>24}  {:>5}  {:>7}  {:>10}\n", "STEP", "CREATED", "RANKS", "TENSORS", "SIZE");
+    fmt::print(fmt::runtime(kRow), "STEP", "AGE", "SIZE", "RANKS", "TENSORS", "PIN", "BY", "METRICS");
   for (const Entry& entry : entries) {
     auto reader = Reader::Open(*connection, arguments.url, entry.step, CallOf(context));
     if (!reader && reader.error().code() == Code::kNotFound) continue;  // removed since it was listed
     if (!reader) return Fail(reader.error());
     const Manifest& manifest = (*reader)->manifest();
     if (context.globals.json) {
-      PrintJsonLine(Summary(**reader));
+      Json summary = Summary(**reader);
+      summary["pinned"] = entry.pinned;
+      PrintJsonLine(summary);
     } else {
-      fmt::print("{:>10}  {:>24}  {:>5}  {:>7}  {:>10}\n", manifest.step, manifest.created, manifest.ranks,
-                 manifest.tensors.size(), FormatBytes(FileBytes(manifest)));
+      const auto age = AgeOf(manifest);
+      fmt::print(fmt::runtime(kRow), manifest.step, age ? Age(*age) : "?", FormatBytes(manifest.FileBytes()),
+                 manifest.ranks, manifest.tensors.size(), entry.pinned ? "yes" : "", Who(manifest), Metrics(manifest));
     }
   }
   if (entries.empty() && !context.globals.json) fmt::print(stderr, "no checkpoints in {}\n", arguments.url);
@@ -92,9 +157,13 @@ Status Show(const Context& context, const Arguments& arguments) {
     }
     return {};
   }
-  fmt::print("{}\ncreated {}, {} rank{}, {} file{}, {}\n\n", reader->name(), manifest.created, manifest.ranks,
+  fmt::print("{}\ncreated {}, {} rank{}, {} file{}, {}\n", reader->name(), manifest.created, manifest.ranks,
              manifest.ranks == 1 ? "" : "s", manifest.files.size(), manifest.files.size() == 1 ? "" : "s",
-             FormatBytes(FileBytes(manifest)));
+             FormatBytes(manifest.FileBytes()));
+  fmt::print("written by {} with {} {}\n", Who(manifest),
+             manifest.written_by.program.empty() ? "?" : manifest.written_by.program, manifest.written_by.version);
+  if (manifest.parent) fmt::print("after step {}\n", manifest.parent->step);
+  fmt::print("{}{}\n", Metrics(manifest), manifest.metrics.empty() ? "" : "\n");
   std::size_t width = 6;
   for (const auto& [name, meta] : manifest.tensors) width = std::max(width, name.size());
   fmt::print("{:<{}}  {:<5}  {:>10}  {:>6}  SHAPE\n", "TENSOR", width, "DTYPE", "SIZE", "PIECES");
@@ -108,7 +177,9 @@ Status Show(const Context& context, const Arguments& arguments) {
 
 Status VerifyOne(const Context& context, Reader& reader) {
   auto started = SystemClock().Now();
-  auto verified = MR_TRY(reader.Verify(Parallel(context), CallOf(context)));
+  std::optional<Bar> bar(std::in_place, context, reader.manifest().FileBytes());
+  auto verified = MR_TRY(reader.Verify(Parallel(context), CallOf(context), bar->progress()));
+  bar.reset();
   double seconds = std::chrono::duration<double>(SystemClock().Now() - started).count();
   double rate = seconds > 0 ? static_cast<double>(verified.bytes) / 1e6 / seconds : 0;
   if (context.globals.json) {
@@ -131,6 +202,7 @@ Status Verify(const Context& context, const Arguments& arguments) {
   auto connection = MR_TRY(context.Connect());
   if (!arguments.all) {
     auto reader = MR_TRY(Reader::Open(*connection, arguments.url, arguments.step, CallOf(context)));
+    const auto hold = HoldOf(context, *connection, arguments.url, *reader);
     return VerifyOne(context, *reader);
   }
   object::Location root = MR_TRY(object::Locate(*connection, arguments.url));
@@ -138,6 +210,7 @@ Status Verify(const Context& context, const Arguments& arguments) {
   if (entries.empty()) return Fail(Code::kNotFound, "{} has no committed checkpoint", arguments.url);
   for (const Entry& entry : entries) {
     auto reader = MR_TRY(Reader::Open(*connection, arguments.url, entry.step, CallOf(context)));
+    const auto hold = HoldOf(context, *connection, arguments.url, *reader);
     MR_TRY(VerifyOne(context, *reader));
   }
   return {};
@@ -152,7 +225,13 @@ Status Export(const Context& context, const Arguments& arguments) {
   }
   object::Location folder = MR_TRY(object::Locate(*connection, arguments.destination));
   MemoryBudget budget(context.DataBudget());
-  auto exported = MR_TRY(checkpoint::ExportHuggingFace(*reader, folder, budget, CallOf(context)));
+  const auto hold = HoldOf(context, *connection, arguments.url, *reader);
+  std::uint64_t total = 0;
+  for (const auto& [name, meta] : reader->manifest().tensors)
+    if (name.starts_with(checkpoint::kModelGroup)) total += meta.bytes();
+  std::optional<Bar> bar(std::in_place, context, total);
+  auto exported = MR_TRY(checkpoint::ExportHuggingFace(*reader, folder, budget, CallOf(context), bar->progress()));
+  bar.reset();
   if (context.globals.json) {
     PrintJsonLine({{"event", "exported"},
                    {"step", reader->manifest().step},
@@ -174,17 +253,20 @@ Status Import(const Context& context, const Arguments& arguments) {
     return {};
   }
   MemoryBudget budget(context.DataBudget());
-  Manifest manifest = MR_TRY(
-      checkpoint::ImportHuggingFace(*connection, arguments.source, arguments.url, step, budget, CallOf(context)));
+  const auto source = MR_TRY(checkpoint::OpenSafetensors(*connection, arguments.source, CallOf(context)));
+  std::optional<Bar> bar(std::in_place, context, source->manifest().FileBytes());
+  Manifest manifest = MR_TRY(checkpoint::ImportHuggingFace(*connection, arguments.source, arguments.url, step, budget,
+                                                           CallOf(context), bar->progress()));
+  bar.reset();
   if (context.globals.json) {
     PrintJsonLine({{"event", "imported"},
                    {"step", step},
                    {"source", arguments.source},
                    {"tensors", manifest.tensors.size()},
-                   {"bytes", FileBytes(manifest)}});
+                   {"bytes", manifest.FileBytes()}});
   } else {
     fmt::print("{} -> step {} of {}: {} tensors, {}\n", arguments.source, step, arguments.url, manifest.tensors.size(),
-               FormatBytes(FileBytes(manifest)));
+               FormatBytes(manifest.FileBytes()));
   }
   return {};
 }
@@ -192,7 +274,8 @@ Status Import(const Context& context, const Arguments& arguments) {
 Status Collect(const Context& context, const Arguments& arguments) {
   auto connection = MR_TRY(context.Connect());
   object::Location root = MR_TRY(object::Locate(*connection, arguments.url));
-  checkpoint::Retention retention{arguments.keep_last, arguments.keep_every};
+  checkpoint::Retention retention = arguments.retention;
+  retention.greatest = arguments.mode == "max";
   const bool dry_run = context.globals.dry_run;
   auto collected = MR_TRY(checkpoint::CollectGarbage(root, retention, dry_run, CallOf(context)));
   if (context.globals.json) {
@@ -208,6 +291,61 @@ Status Collect(const Context& context, const Arguments& arguments) {
     fmt::print("{} step {}\n", dry_run ? "would remove" : "removed", step);
   fmt::print("{} {} files ({}) and {} unfinished uploads\n", dry_run ? "would remove" : "removed", collected.objects,
              FormatBytes(collected.bytes), collected.uploads);
+  return {};
+}
+
+Status Pin(const Context& context, const Arguments& arguments) {
+  auto connection = MR_TRY(context.Connect());
+  object::Location root = MR_TRY(object::Locate(*connection, arguments.url));
+  const auto me = checkpoint::LocalProvenance("", "");
+  return checkpoint::Pin(root, arguments.first, fmt::format("{}@{}", me.user, me.host), arguments.reason,
+                         CallOf(context));
+}
+Status Unpin(const Context& context, const Arguments& arguments) {
+  auto connection = MR_TRY(context.Connect());
+  return checkpoint::Unpin(MR_TRY(object::Locate(*connection, arguments.url)), arguments.first, CallOf(context));
+}
+
+void PrintDiff(const Context& context, const checkpoint::TensorDiff& diff) {
+  const bool same = diff.kind == checkpoint::TensorDiff::Kind::kSame;
+  if (context.globals.json) {
+    Json line{{"tensor", diff.name}, {"result", Name(diff.kind)}, {"by_checksum", diff.by_checksum}};
+    if (diff.elements > 0) line["elements"] = diff.elements;
+    if (diff.max_change) line["max_change"] = *diff.max_change;
+    if (diff.max_value) line["max_value"] = *diff.max_value;
+    return PrintJsonLine(line);
+  }
+  if (same) return;
+  std::string detail;
+  if (diff.elements > 0) detail += fmt::format(", {} elements", diff.elements);
+  if (diff.max_change)
+    detail += fmt::format(", by up to {:.4g} (values up to {:.4g})", *diff.max_change, *diff.max_value);
+  fmt::print("{}: {}{}\n", diff.name, Name(diff.kind), detail);
+}
+
+Status Diff(const Context& context, const Arguments& arguments) {
+  auto connection = MR_TRY(context.Connect());
+  const std::string& other = arguments.other.empty() ? arguments.url : arguments.other;
+  auto first = MR_TRY(Reader::Open(*connection, arguments.url, arguments.first, CallOf(context)));
+  auto second = MR_TRY(Reader::Open(*connection, other, arguments.second, CallOf(context)));
+  const auto hold_first = HoldOf(context, *connection, arguments.url, *first);
+  const auto hold_second = HoldOf(context, *connection, other, *second);
+  std::uint64_t same = 0, different = 0;
+  const checkpoint::DiffOptions options{.values = arguments.values,
+                                        .window = std::clamp<std::uint64_t>(context.DataBudget() / 4, kMiB, 16 * kMiB),
+                                        .parallel = Parallel(context)};
+  MR_TRY(checkpoint::DiffCheckpoints(
+      *first, *second, options,
+      [&](const checkpoint::TensorDiff& diff) {
+        ++(diff.kind == checkpoint::TensorDiff::Kind::kSame ? same : different);
+        PrintDiff(context, diff);
+      },
+      CallOf(context)));
+  if (context.globals.json) {
+    PrintJsonLine({{"event", "compared"}, {"same", same}, {"different", different}});
+  } else {
+    fmt::print("{} tensors are the same, {} are not\n", same, different);
+  }
   return {};
 }
 
@@ -237,7 +375,8 @@ CLI::App* AddAction(CLI::App& parent, Context& context, std::shared_ptr<Argument
 }  // namespace
 
 void AddCheckpointCommands(CLI::App& app, Context& context) {
-  CLI::App* ckpt = app.add_subcommand("ckpt", "List, inspect, verify, export, import and clean up checkpoints");
+  CLI::App* ckpt =
+      app.add_subcommand("ckpt", "List, inspect, compare, verify, export, import, pin and clean up checkpoints");
   ckpt->require_subcommand(1);
   auto arguments = std::make_shared<Arguments>();
   auto add_step = [&](CLI::App* command, const char* what = "Which checkpoint (default: the newest)") {
@@ -267,9 +406,33 @@ void AddCheckpointCommands(CLI::App& app, Context& context) {
                            "  millrace ckpt gc s3://runs/llama-demo --dry-run\n"
                            "  millrace ckpt gc s3://runs/llama-demo --keep-last 3 --keep-every 1000\n",
                            &Collect);
-  gc->add_option("--keep-last", arguments->keep_last, "Keep only the newest N checkpoints (default: all)")
+  gc->add_option("--keep-last", arguments->retention.keep_last, "Keep only the newest N checkpoints (default: all)")
       ->check(CLI::Range(1, std::numeric_limits<int>::max()));
-  gc->add_option("--keep-every", arguments->keep_every, "Also keep steps that are multiples of N");
+  gc->add_option("--keep-every", arguments->retention.keep_every, "Also keep steps that are multiples of N");
+  gc->add_option("--keep-best", arguments->retention.keep_best, "Also keep the N with the best metric")
+      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
+  gc->add_option("--metric", arguments->retention.metric, "By which (default: loss)");
+  gc->add_option("--mode", arguments->mode, "Whether the least or the greatest is best")
+      ->check(CLI::IsMember({"min", "max"}));
+  auto add_positional_step = [](CLI::App* command, const char* name, std::uint64_t& step, const char* what) {
+    command->add_option(name, step, what)->required();
+  };
+  CLI::App* pin = AddAction(*ckpt, context, arguments, "pin", "Keep a checkpoint whatever retention says",
+                            "  millrace ckpt pin s3://runs/llama-demo 1500 --reason 'the paper'\n", &Pin);
+  add_positional_step(pin, "step", arguments->first, "Which checkpoint");
+  pin->add_option("--reason", arguments->reason, "Kept beside it, for people");
+  add_positional_step(AddAction(*ckpt, context, arguments, "unpin", "Let retention have a pinned checkpoint again",
+                                "  millrace ckpt unpin s3://runs/llama-demo 1500\n", &Unpin),
+                      "step", arguments->first, "Which checkpoint");
+  CLI::App* diff = AddAction(*ckpt, context, arguments, "diff", "Show which tensors differ between two checkpoints",
+                             "  millrace ckpt diff s3://runs/llama-demo 1000 1500 --values\n"
+                             "  millrace ckpt diff s3://runs/a 1000 1000 --other s3://runs/b\n"
+                             "What the checksums prove to be the same is not read.\n",
+                             &Diff);
+  add_positional_step(diff, "first", arguments->first, "A step");
+  add_positional_step(diff, "second", arguments->second, "Another one");
+  diff->add_option("--other", arguments->other, "Where the second one is (default: the same place)");
+  diff->add_flag("--values", arguments->values, "How far the values are apart");
 }
 
 }  // namespace millrace::cli

@@ -44,6 +44,9 @@ std::unique_ptr<Group> SingleProcessGroup();
 struct Retention {
   int keep_last = 3;             ///< at least 1
   std::uint64_t keep_every = 0;  ///< steps that are multiples of it are kept for ever; 0: none
+  int keep_best = 0;             ///< so many with the best `metric`, among those whose manifests have it
+  std::string metric = "loss";
+  bool greatest = false;  ///< is best; else the least
 };
 
 struct SaveStats {
@@ -97,11 +100,13 @@ struct Entry {
   std::uint64_t step = 0;
   std::string key;  ///< of its manifest
   WallTime modified;
+  bool pinned = false;
 };
 /// Committed checkpoints in ascending order of step. Blocks.
 Result<std::vector<Entry>> ListCheckpoints(const object::Location& root, object::Call call = {});
-/// Removes what `retention` lets go, and files of saves that never committed and are older than the newest commit. Safe
-/// beside writers and other collectors (docs/formats/checkpoint.md, "Removing, and fences"). Blocks.
+/// Removes what `retention` lets go, and files of saves that never committed and are older than the newest commit. What
+/// is pinned or held by a reader (marks.h) stays. Safe beside writers, readers that hold and other collectors
+/// (docs/formats/checkpoint.md, "Removing, and fences"). With keep_best it reads every manifest. Blocks.
 struct Collected {
   std::vector<std::uint64_t> removed_steps;
   std::uint64_t objects = 0, bytes = 0;  ///< files; with `dry_run` those that would go
@@ -109,6 +114,9 @@ struct Collected {
 };
 Result<Collected> CollectGarbage(const object::Location& root, Retention retention, bool dry_run,
                                  object::Call call = {});
+
+/// Told how many bytes more are done, on any thread, one call at a time or several.
+using Progress = std::function<void(std::uint64_t bytes)>;
 
 /// Reads one committed checkpoint, wholly or in parts, on any number of ranks. Thread-safe. Every chunk that is touched
 /// is verified against its crc32c; a mismatch is kCorrupt and names file and offset.
@@ -136,7 +144,7 @@ class Reader {
     std::uint64_t files = 0, chunks = 0, bytes = 0;
   };
   /// Reads and checks every byte.
-  virtual Result<Verified> Verify(int parallel = 8, object::Call call = {}) = 0;
+  virtual Result<Verified> Verify(int parallel = 8, object::Call call = {}, const Progress& progress = {}) = 0;
 };
 
 /// A Hugging Face folder's *.safetensors files (or one file), behind the same reading interface, so that model weights

@@ -28,7 +28,7 @@ std::vector<SafetensorsEntry> ModelEntries(const Manifest& manifest) {
 }  // namespace
 
 Result<Exported> ExportHuggingFace(Reader& reader, const object::Location& folder, MemoryBudget& budget,
-                                   object::Call call) {
+                                   object::Call call, const Progress& progress) {
   std::vector<SafetensorsEntry> entries = ModelEntries(reader.manifest());
   const Json* config = JsonFind(reader.manifest().meta, kMetaModelConfig);
   if (entries.empty()) return Fail(Code::kNotFound, "{} has no tensors named {}…", reader.name(), kModelGroup);
@@ -53,6 +53,7 @@ Result<Exported> ExportHuggingFace(Reader& reader, const object::Location& folde
       MutableByteSpan bytes = window.span().first(take * element);
       MR_TRY(reader.Read(name, begin, bytes, call));
       MR_TRY(out.Write(bytes, call));
+      if (progress) progress(bytes.size());
       begin += take;
     }
   }

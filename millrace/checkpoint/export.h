@@ -16,6 +16,6 @@ struct Exported {
 /// reserved in `budget`. Every byte is verified on its way. Fails with kNotFound when the checkpoint lacks either.
 /// Blocks.
 Result<Exported> ExportHuggingFace(Reader& reader, const object::Location& folder, MemoryBudget& budget,
-                                   object::Call call = {});
+                                   object::Call call = {}, const Progress& progress = {});
 
 }  // namespace millrace::checkpoint

@@ -13,7 +13,8 @@ constexpr std::uint64_t kChunkBytes = 1 * kMiB;
 
 /// Streams one object into another and sums its chunks on the way.
 Result<FileMeta> CopyFile(object::Store& from, const std::string& source, std::uint64_t size, object::Store& to,
-                          const std::string& destination, MemoryBudget& budget, const object::Call& call) {
+                          const std::string& destination, MemoryBudget& budget, const object::Call& call,
+                          const Progress& progress) {
   auto info = MR_TRY(object::Head(from, source, call));
   if (!info || info->size != size) return Fail(Code::kStale, "{} changed while it was read", source);
   transfer::RangedReader reader(from, budget, *info, {.parallel_parts = 4});
@@ -22,6 +23,7 @@ Result<FileMeta> CopyFile(object::Store& from, const std::string& source, std::u
   for (ByteSpan piece = MR_TRY(reader.Next(call)); !piece.empty(); piece = MR_TRY(reader.Next(call))) {
     sums.Add(piece);
     MR_TRY(writer.Write(piece, call));
+    if (progress) progress(piece.size());
   }
   MR_TRY(writer.Finish(call));
   return sums.Finish();
@@ -30,7 +32,8 @@ Result<FileMeta> CopyFile(object::Store& from, const std::string& source, std::u
 }  // namespace
 
 Result<Manifest> ImportHuggingFace(object::Connection& connection, std::string_view source, std::string_view url,
-                                   std::uint64_t step, MemoryBudget& budget, object::Call call) {
+                                   std::uint64_t step, MemoryBudget& budget, object::Call call,
+                                   const Progress& progress) {
   if (step > kMaxStep) return Fail(Code::kInvalidArgument, "step {} is too large", step);
   auto folder = MR_TRY(OpenSafetensorsFiles(connection, source, call));
   object::Location root = MR_TRY(object::Locate(connection, url));
@@ -41,6 +44,7 @@ Result<Manifest> ImportHuggingFace(object::Connection& connection, std::string_v
   manifest.step = step;
   manifest.attempt = NewAttempt();
   manifest.created = FormatIso8601(SystemClock().Wall());
+  manifest.written_by = LocalProvenance("millrace ckpt import", "");
   manifest.files.clear();
   std::map<std::string, std::string> renamed;
   std::vector<std::string> keys;
@@ -48,8 +52,8 @@ Result<Manifest> ImportHuggingFace(object::Connection& connection, std::string_v
     for (const auto& [name, file] : folder->manifest().files) {
       const std::string target = RankFile(manifest.attempt, static_cast<int>(renamed.size()));
       keys.push_back(layout.StepFolder(step) + target);
-      manifest.files[target] =
-          MR_TRY(CopyFile(folder->store(), folder->folder() + name, file.size, *root.store, keys.back(), budget, call));
+      manifest.files[target] = MR_TRY(CopyFile(folder->store(), folder->folder() + name, file.size, *root.store,
+                                               keys.back(), budget, call, progress));
       renamed.emplace(name, target);
     }
     return {};

@@ -12,6 +12,7 @@ namespace millrace::checkpoint {
 /// the model's weights and config.json. Memory in flight is reserved in `budget`. kAlreadyExists when the step is
 /// committed. Blocks.
 Result<Manifest> ImportHuggingFace(object::Connection& connection, std::string_view source, std::string_view url,
-                                   std::uint64_t step, MemoryBudget& budget, object::Call call = {});
+                                   std::uint64_t step, MemoryBudget& budget, object::Call call = {},
+                                   const Progress& progress = {});
 
 }  // namespace millrace::checkpoint

@@ -9,6 +9,7 @@ namespace millrace::checkpoint {
 namespace {
 
 constexpr std::string_view kManifestSuffix = ".json";
+constexpr std::string_view kHoldPart = ".hold-", kGoingPart = ".going-";
 constexpr std::size_t kAttemptDigits = 16;
 
 bool IsAttempt(std::string_view text) {
@@ -54,13 +55,35 @@ std::optional<Layout::FileKey> Layout::ParseFileKey(std::string_view key) const 
   return FileKey{*step, attempt};
 }
 
+std::string Layout::NewHoldKey(std::uint64_t step) const {
+  return fmt::format("{}{}{}", StepName(step), kHoldPart, NewAttempt());
+}
+std::string Layout::NewGoingKey(std::uint64_t step) const {
+  return fmt::format("{}{}{}", StepName(step), kGoingPart, NewAttempt());
+}
+
+std::optional<Layout::Mark> Layout::ParseMark(std::string_view key) const {
+  const std::string prefix = StepsPrefix();
+  if (!key.starts_with(prefix)) return std::nullopt;
+  key.remove_prefix(prefix.size());
+  const std::size_t dot = std::min(key.find('.'), key.size());
+  const auto step = ParseStep(key.substr(0, dot));
+  const std::string_view mark = key.substr(dot);
+  if (!step) return std::nullopt;
+  if (mark == ".pin") return Mark{*step, Mark::Kind::kPin};
+  for (auto [part, kind] : {std::pair(kHoldPart, Mark::Kind::kHold), std::pair(kGoingPart, Mark::Kind::kGoing)})
+    if (mark.starts_with(part) && IsAttempt(mark.substr(part.size()))) return Mark{*step, kind};
+  return std::nullopt;
+}
+
 std::string RankFile(std::string_view attempt, int rank) {
   return fmt::format("{}/rank-{:05}.safetensors", attempt, rank);
 }
 std::string NewAttempt() { return SecureHex(kAttemptDigits / 2); }
 std::string NewFence() { return fmt::format("{{\"fence\":\"{}\"}}\n", SecureHex(16)); }
 
-std::set<std::uint64_t> Retained(const std::set<std::uint64_t>& committed, const Retention& retention) {
+std::set<std::uint64_t> Retained(const std::set<std::uint64_t>& committed, const Retention& retention,
+                                 const std::map<std::uint64_t, double>& metric) {
   std::set<std::uint64_t> kept;
   int newest = std::max(retention.keep_last, 1);
   for (auto step = committed.rbegin(); step != committed.rend() && newest > 0; ++step, --newest) kept.insert(*step);
@@ -68,6 +91,12 @@ std::set<std::uint64_t> Retained(const std::set<std::uint64_t>& committed, const
     for (std::uint64_t step : committed)
       if (step % retention.keep_every == 0) kept.insert(step);
   }
+  std::vector<std::pair<double, std::uint64_t>> ranked;  // the best last, of equals the newest
+  for (const auto& [step, value] : metric)
+    if (committed.contains(step)) ranked.emplace_back(retention.greatest ? value : -value, step);
+  std::sort(ranked.rbegin(), ranked.rend());
+  for (std::size_t i = 0; i < ranked.size() && std::cmp_less(i, retention.keep_best); ++i)
+    kept.insert(ranked[i].second);
   return kept;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -27,6 +28,20 @@ class Layout {
   /// "…/step-00000150"
   std::string StepName(std::uint64_t step) const;
 
+  /// A small object beside the manifest.
+  struct Mark {
+    enum class Kind { kPin, kHold, kGoing };  ///< going: a collector is about to remove the step
+    std::uint64_t step = 0;
+    Kind kind = Kind::kPin;
+  };
+  std::string PinKey(std::uint64_t step) const { return StepName(step) + ".pin"; }
+  std::string NewHoldKey(std::uint64_t step) const;
+  std::string NewGoingKey(std::uint64_t step) const;
+  /// Of the step's manifest and all its marks.
+  std::string MarksPrefix(std::uint64_t step) const { return StepName(step) + "."; }
+  /// Nothing for any other key.
+  std::optional<Mark> ParseMark(std::string_view key) const;
+
   /// The step of a manifest's key, nothing for any other key.
   std::optional<std::uint64_t> StepOfManifest(std::string_view key) const;
   struct FileKey {
@@ -46,7 +61,9 @@ std::string RankFile(std::string_view attempt, int rank);
 std::string NewAttempt();
 std::string NewFence();
 
-/// The steps that `retention` keeps of the committed ones.
-std::set<std::uint64_t> Retained(const std::set<std::uint64_t>& committed, const Retention& retention);
+/// The steps that `retention` keeps of the committed ones; `metric` has the values of those that have one. Of equally
+/// good ones the newest are kept.
+std::set<std::uint64_t> Retained(const std::set<std::uint64_t>& committed, const Retention& retention,
+                                 const std::map<std::uint64_t, double>& metric = {});
 
 }  // namespace millrace::checkpoint

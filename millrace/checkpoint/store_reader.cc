@@ -43,7 +43,7 @@ Status StoreReader::ReadMany(const std::vector<Wanted>& wanted, int parallel, ob
   return Execute(runs, parallel, call);
 }
 
-Result<Reader::Verified> StoreReader::Verify(int parallel, object::Call call) {
+Result<Reader::Verified> StoreReader::Verify(int parallel, object::Call call, const Progress& progress) {
   Verified verified{.files = manifest_.files.size()};
   std::vector<Run> runs;
   for (auto file = manifest_.files.begin(); file != manifest_.files.end(); ++file) {
@@ -53,7 +53,7 @@ Result<Reader::Verified> StoreReader::Verify(int parallel, object::Call call) {
     verified.chunks += file->second.chunk_crc32c.size();
     verified.bytes += file->second.size;
   }
-  MR_TRY(Execute(runs, parallel, call));
+  MR_TRY(Execute(runs, parallel, call, progress));
   return verified;
 }
 
@@ -110,7 +110,8 @@ std::vector<StoreReader::Run> StoreReader::PlanRuns(Files::const_iterator file, 
   return runs;
 }
 
-Status StoreReader::Execute(const std::vector<Run>& runs, int parallel, const object::Call& call) const {
+Status StoreReader::Execute(const std::vector<Run>& runs, int parallel, const object::Call& call,
+                            const Progress& progress) const {
   std::atomic<std::size_t> next = 0;
   std::atomic<bool> failed = false;
   Mutex mutex;
@@ -119,6 +120,7 @@ Status StoreReader::Execute(const std::vector<Run>& runs, int parallel, const ob
     Buffer scratch;
     for (std::size_t i = next++; i < runs.size() && !failed; i = next++) {
       Status status = Fetch(runs[i], scratch, call);
+      if (status && progress) progress(runs[i].end - runs[i].begin);
       if (status) continue;
       failed = true;
       MutexLock lock(mutex);

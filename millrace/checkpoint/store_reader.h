@@ -22,7 +22,7 @@ class StoreReader final : public Reader {
   const std::string& name() const override { return name_; }
   Status Read(std::string_view tensor, std::uint64_t begin, MutableByteSpan into, object::Call call) override;
   Status ReadMany(const std::vector<Wanted>& wanted, int parallel, object::Call call) override;
-  Result<Verified> Verify(int parallel, object::Call call) override;
+  Result<Verified> Verify(int parallel, object::Call call, const Progress& progress) override;
 
   object::Store& store() const { return *store_; }
   const std::string& folder() const { return folder_; }
@@ -43,7 +43,8 @@ class StoreReader final : public Reader {
 
   Status AddExtents(const Wanted& wanted, std::map<std::string_view, std::vector<Extent>>& by_file) const;
   std::vector<Run> PlanRuns(Files::const_iterator file, std::vector<Extent> extents) const;
-  Status Execute(const std::vector<Run>& runs, int parallel, const object::Call& call) const;
+  Status Execute(const std::vector<Run>& runs, int parallel, const object::Call& call,
+                 const Progress& progress = {}) const;
   Status Fetch(const Run& run, Buffer& scratch, const object::Call& call) const;
   Status VerifyChunks(const Run& run, ByteSpan bytes) const;
 

@@ -78,6 +78,40 @@ TEST_F(CheckpointCliTest, ListsAndShows) {
   EXPECT_THAT(Run({"ckpt", "show", root_}).out, HasSubstr("step-00000003"));
 }
 
+TEST_F(CheckpointCliTest, SaysWhoWroteItAndPins) {
+  SaveThree();
+  const auto listed = Run({"ckpt", "ls", root_, "--json"}).objects();
+  EXPECT_FALSE(listed[0]["pinned"]);
+  EXPECT_GE(listed[0]["age_s"], 0);
+  EXPECT_TRUE(listed[0].contains("writer"));
+  EXPECT_EQ(Run({"ckpt", "pin", root_, "1", "--reason", "the paper"}).exit, 0);
+  EXPECT_TRUE(Run({"ckpt", "ls", root_, "--json"}).objects()[0]["pinned"]);
+  EXPECT_EQ(Run({"ckpt", "gc", root_, "--keep-last", "1"}).exit, 0);
+  EXPECT_EQ(Run({"ckpt", "ls", root_, "--json"}).objects().size(), 2u);
+  EXPECT_EQ(Run({"ckpt", "unpin", root_, "1"}).exit, 0);
+  EXPECT_EQ(Run({"ckpt", "unpin", root_, "1"}).exit, 4) << "not found";
+  EXPECT_EQ(Run({"ckpt", "pin", root_, "2"}).exit, 4);
+  EXPECT_EQ(Run({"ckpt", "gc", root_, "--keep-last", "1"}).exit, 0);
+  EXPECT_EQ(Run({"ckpt", "ls", root_, "--json"}).objects().size(), 1u);
+}
+
+TEST_F(CheckpointCliTest, ShowsWhatDiffers) {
+  Save(1, state_, {});
+  State changed = state_;
+  changed.tensors.at("model/t0").bytes[0] ^= std::byte{1};
+  Save(2, changed, {});
+  const auto diff = Run({"ckpt", "diff", root_, "1", "2", "--values", "--json"});
+  EXPECT_EQ(diff.exit, 0) << diff.err;
+  const auto lines = diff.objects();
+  ASSERT_EQ(lines.size(), state_.tensors.size() + 1);
+  EXPECT_EQ(lines[0]["tensor"], "model/t0");
+  EXPECT_EQ(lines[0]["result"], "changed");
+  EXPECT_EQ(lines[0]["elements"], 1);
+  EXPECT_TRUE(lines[0].contains("max_change"));
+  EXPECT_EQ(lines.back()["different"], 1);
+  EXPECT_THAT(Run({"ckpt", "diff", root_, "1", "2"}).out, HasSubstr("model/t0: changed, 1 elements"));
+}
+
 TEST_F(CheckpointCliTest, VerifiesAndNamesDamage) {
   SaveThree();
   auto good = Run({"ckpt", "verify", root_, "--json"});

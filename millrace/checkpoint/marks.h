@@ -1,0 +1,34 @@
+// Marks beside a manifest that keep its checkpoint from collectors: docs/formats/checkpoint.md, "Marks".
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "millrace/checkpoint/checkpoint.h"
+
+namespace millrace::checkpoint {
+
+/// Keeps the checkpoint until it is unpinned, whatever retention says. `by` and `reason` are for people. Pinning what
+/// is pinned replaces both. kNotFound when there is no such checkpoint, kBusy when it is being removed. Blocks.
+Status Pin(const object::Location& root, std::uint64_t step, std::string_view by, std::string_view reason,
+           object::Call call = {});
+/// kNotFound when the step is not pinned. Blocks.
+Status Unpin(const object::Location& root, std::uint64_t step, object::Call call = {});
+
+/// As long as it lives, and at most kHoldTime of the store's clock, no collector removes the checkpoint: for readers.
+/// Destruction removes the mark and blocks for that; what a killed reader leaves runs out.
+class Hold {
+ public:
+  /// Needs the right to write. Fails as Pin does.
+  static Result<std::unique_ptr<Hold>> Take(const object::Location& root, std::uint64_t step, object::Call call = {});
+  ~Hold();
+
+ private:
+  Hold(std::shared_ptr<object::Store> store, std::string key) : store_(std::move(store)), key_(std::move(key)) {}
+  const std::shared_ptr<object::Store> store_;
+  const std::string key_;
+};
+inline constexpr Duration kHoldTime = std::chrono::hours(24);
+
+}  // namespace millrace::checkpoint
