@@ -1,21 +1,23 @@
 #include "millrace/tokenizer/byte_bpe.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
+#include <optional>
 #include <utility>
 
-#include "millrace/base/text.h"
+#include "millrace/tokenizer/joints.h"
+#include "millrace/tokenizer/merges.h"
+#include "millrace/tokenizer/nfc.h"
 #include "millrace/tokenizer/utf8.h"
 
 namespace millrace::tokenizer {
 namespace {
 
-constexpr std::size_t kMaxTextBytes = (1u << 31) - 1, kMaxTokenBytes = 4096;
-
-class ByteBpe final : public Tokenizer {
+class ByteBpe final : public VocabularyTokenizer {
  public:
-  explicit ByteBpe(ByteBpeSpec spec, std::string fingerprint)
-      : spec_(std::move(spec)), splitter_(spec_.pattern), fingerprint_(std::move(fingerprint)) {}
+  ByteBpe(ByteBpeSpec spec, std::string fingerprint)
+      : VocabularyTokenizer(std::move(fingerprint)), spec_(std::move(spec)), splitter_(spec_.pattern) {}
 
   Status Build() {
     MR_TRY(AddTokens());
@@ -26,26 +28,13 @@ class ByteBpe final : public Tokenizer {
     }
     for (const std::string& token : spec_.tokens) joints_.AddToken(token);
     if (spec_.whole_words_first) FindExceptions();
-    std::vector<ByteTrie::Key> all, text_only;
-    for (const auto& special : spec_.specials) {
-      all.push_back({special.text, special.id});
-      if (special.is_text) text_only.push_back({special.text, special.id});
-    }
-    specials_ = ByteTrie(std::move(all));
-    text_specials_ = ByteTrie(std::move(text_only));
+    named_ = spec_.named;
+    if (spec_.compose) nfc_.emplace();
+    DivideAdded();
     spec_.tokens = {};
     spec_.merges = {};
+    spec_.added = {};
     return {};
-  }
-
-  Status Encode(std::string_view text, std::vector<TokenId>& ids) const override {
-    return EncodeFirst(text, std::string_view::npos, ids);
-  }
-  Status EncodeFirst(std::string_view text, std::size_t count, std::vector<TokenId>& ids) const override {
-    return EncodeAround(text_specials_, text, count, ids);
-  }
-  Status EncodeWithSpecials(std::string_view text, std::vector<TokenId>& ids) const override {
-    return EncodeAround(specials_, text, std::string_view::npos, ids);
   }
 
   Result<std::string> Decode(std::span<const TokenId> ids) const override {
@@ -69,47 +58,49 @@ class ByteBpe final : public Tokenizer {
     return {};
   }
 
-  Result<std::string> Piece(TokenId id) const override {
-    MR_TRY(CheckId(id));
-    return std::string(pieces_[id]);
-  }
   TokenId IdOf(std::string_view piece) const override { return index_.Find(piece); }
-
-  int vocab_size() const override { return pieces_.size(); }
-  TokenId bos() const override { return spec_.bos; }
-  TokenId eos() const override { return spec_.eos; }
-  TokenId unk() const override { return spec_.unk; }
-  TokenId pad() const override { return spec_.pad; }
   std::string_view kind() const override { return "byte-bpe"; }
-  const std::string& fingerprint() const override { return fingerprint_; }
+
+ protected:
+  void EncodePart(const Part& part, Scratch& scratch, IdWriter& ids) const override {
+    if (!nfc_ && !finds_more_) return EncodeNormalized(part.text, scratch, ids);
+    std::string buffer;
+    auto between = [&](std::string_view text, bool) {
+      EncodeNormalized(text, scratch, ids);
+      return !ids.full();
+    };
+    auto token = [&](TokenId id) {
+      ids.Append(id);
+      return !ids.full();
+    };
+    std::string_view text = nfc_ ? nfc_->Normalize(part.text, buffer) : part.text;
+    added_to_normalized_.ForEach(text, part.specials, between, token);
+  }
 
  private:
   Status AddTokens() {
-    std::vector<const ByteBpeSpec::Special*> special_at(spec_.tokens.size(), nullptr);
-    for (const auto& special : spec_.specials) {
-      if (special.id < 0 || special.text.empty())
-        return Fail(Code::kInvalidArgument, "it has a special token of no text");
-      auto at = static_cast<std::size_t>(special.id);
-      if (at >= special_at.size()) {
-        special_at.resize(at + 1, nullptr);
+    std::vector<const AddedToken*> added_at(spec_.tokens.size(), nullptr);
+    for (const AddedToken& added : spec_.added) {
+      if (added.id < 0 || added.text.empty()) return Fail(Code::kInvalidArgument, "it has an added token of no text");
+      auto at = static_cast<std::size_t>(added.id);
+      if (at >= added_at.size()) {
+        added_at.resize(at + 1, nullptr);
         spec_.tokens.resize(at + 1);
       }
-      special_at[at] = &special;
+      added_at[at] = &added;
+      if (added.special) spec_.tokens[at].clear();  // no text merges to it
     }
     std::size_t bytes = 0;
     for (const std::string& token : spec_.tokens) {
-      if (token.size() > kMaxTokenBytes) {
-        return Fail(Code::kUnsupported, "it has a token of {}", FormatBytes(token.size()));
-      }
+      MR_TRY(CheckPiece(token));
       bytes += token.size();
     }
     pieces_.Reserve(spec_.tokens.size(), bytes);
     decoded_.Reserve(spec_.tokens.size(), bytes);
     for (std::size_t id = 0; id < spec_.tokens.size(); ++id) {
-      const auto* special = special_at[id];
-      if (special) spec_.tokens[id].clear();
-      pieces_.Add(special ? special->text : spec_.tokens[id]);
-      decoded_.Add(special ? (special->is_text ? special->text : "") : spec_.tokens[id]);
+      bool only_added = added_at[id] && spec_.tokens[id].empty();
+      pieces_.Add(only_added ? added_at[id]->text : spec_.tokens[id]);
+      decoded_.Add(only_added && !added_at[id]->special ? added_at[id]->text : spec_.tokens[id]);
     }
     index_ = PieceIndex(pieces_, spec_.tokens.size());
     bytes_.fill(kNoToken);
@@ -170,26 +161,20 @@ class ByteBpe final : public Tokenizer {
     longest_exception_ = longest;
   }
 
-  Status EncodeAround(const ByteTrie& specials, std::string_view text, std::size_t count,
-                      std::vector<TokenId>& ids) const {
-    if (text.size() > kMaxTextBytes) {
-      return Fail(Code::kInvalidArgument, "a text of {} cannot be encoded at once; split it", FormatBytes(text.size()));
+  /// Some added tokens are looked for in texts as they are, others in what normalizing makes of them.
+  void DivideAdded() {
+    std::vector<AddedToken> early, late;
+    std::string buffer;
+    for (AddedToken& token : spec_.added) {
+      if (token.normalized && nfc_) token.text = std::string(nfc_->Normalize(token.text, buffer));
+      (token.normalized ? late : early).push_back(std::move(token));
     }
-    if (text.empty() || count == 0) return {};
-    ScratchPool::Lease scratch(scratches_);
-    IdWriter writer(ids, count);
-    for (std::size_t at = 0; at < text.size() && !writer.full();) {
-      ByteTrie::Match match;
-      std::size_t special = specials.empty() ? text.size() : specials.Find(text, at, match);
-      EncodePart(text.substr(at, special - at), *scratch, writer);
-      if (match.length > 0 && !writer.full()) writer.Append(match.value);
-      at = special + match.length;
-    }
-    return {};
+    finds_more_ = !late.empty();
+    added_ = AddedTokens(std::move(early));
+    added_to_normalized_ = AddedTokens(std::move(late));
   }
 
-  void EncodePart(std::string_view text, Scratch& scratch, IdWriter& ids) const {
-    if (text.empty()) return;
+  void EncodeNormalized(std::string_view text, Scratch& scratch, IdWriter& ids) const {
     if (spec_.add_prefix_space && text[0] != ' ') {
       std::string spaced = std::move(scratch.text);
       spaced.assign(1, ' ').append(text);
@@ -260,23 +245,18 @@ class ByteBpe final : public Tokenizer {
     ids.Advance(merged.size());
   }
 
-  Status CheckId(TokenId id) const {
-    if (id >= 0 && id < vocab_size()) return {};
-    return Fail(Code::kInvalidArgument, "token {} is outside the vocabulary of {}", id, vocab_size());
-  }
-
   ByteBpeSpec spec_;
   Splitter splitter_;
-  std::string fingerprint_;
-  Pieces pieces_, decoded_;  ///< decoded_: special tokens are empty
+  std::optional<Nfc> nfc_;
+  AddedTokens added_to_normalized_;
+  bool finds_more_ = false;  ///< the one above has any
+  Pieces decoded_;           ///< special tokens are empty
   PieceIndex index_;
   std::array<TokenId, 256> bytes_{};
   MergeTable merges_;
   Joints joints_;
   PieceIndex exceptions_;
   std::size_t longest_exception_ = 0;
-  ByteTrie specials_, text_specials_;
-  mutable ScratchPool scratches_;
 };
 
 }  // namespace

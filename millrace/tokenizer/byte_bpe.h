@@ -1,18 +1,13 @@
 // Byte-level BPE: words of bytes, merged by rank. GPT-2, GPT-J, Llama 3, tiktoken's vocabularies.
 #pragma once
 
-#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "millrace/tokenizer/byte_trie.h"
-#include "millrace/tokenizer/joints.h"
-#include "millrace/tokenizer/merges.h"
-#include "millrace/tokenizer/pieces.h"
-#include "millrace/tokenizer/scratch.h"
 #include "millrace/tokenizer/splitter.h"
+#include "millrace/tokenizer/vocabulary_tokenizer.h"
 
 namespace millrace::tokenizer {
 
@@ -21,19 +16,15 @@ struct ByteBpeSpec {
   struct Merge {
     TokenId left, right, merged;
   };
-  struct Special {
-    std::string text;
-    TokenId id = kNoToken;
-    bool is_text = false;  ///< recognised in every text, and decoded: an added token that is not "special"
-  };
   std::vector<std::string> tokens;  ///< bytes by id; empty for ids that are special or not used
   /// In order of rank. None: what two tokens make together is a token, and its id is its rank (tiktoken).
   std::optional<std::vector<Merge>> merges;
   bool whole_words_first = true;  ///< a word that is a token is that token, even if its bytes do not merge to it
   bool add_prefix_space = false;  ///< a text gets a space in front unless it has one
   SplitPattern pattern = SplitPattern::kGpt2;
-  std::vector<Special> specials;
-  TokenId bos = kNoToken, eos = kNoToken, unk = kNoToken, pad = kNoToken;
+  bool compose = false;  ///< texts are put in composed form (NFC) first
+  std::vector<AddedToken> added;
+  NamedTokens named;
 };
 
 /// Fails with kInvalidArgument on a vocabulary that has no token for some byte.

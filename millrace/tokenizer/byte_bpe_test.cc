@@ -218,17 +218,38 @@ TEST(HuggingFaceJson, ByteLevel) {
   EXPECT_EQ(tokenizer->Decode(ids).value(), "onon");
 }
 
+TEST(HuggingFaceJson, AddedTokensMayTakeSpacesOrMustBeWords) {
+  auto encode = [](std::string_view options, std::string_view text) {
+    auto tokenizer = Load(AsBytes(JsonFile(R"("special":false)", options)), "gpt2.json").value();
+    Ids ids;
+    EXPECT_TRUE(tokenizer->Encode(text, ids).has_value());
+    return ids;
+  };
+  EXPECT_EQ(encode(R"("special":false,"lstrip":true)", "on \t<tool> on"), (Ids{259, 261, ' ', 259}));
+  EXPECT_EQ(encode(R"("special":false,"rstrip":true)", "on <tool> \non"), (Ids{259, ' ', 261, 259}));
+  EXPECT_EQ(encode(R"("special":false,"single_word":true)", "!<tool> a<tool>"),
+            (Ids{'!', 261, ' ', 'a', '<', 't', 'o', 'o', 'l', '>'}));
+}
+
+TEST(HuggingFaceJson, ComposedFormComesBeforeAllElse) {
+  std::string file = JsonFile(R"("normalizer":null)", R"("normalizer":{"type":"NFC"})");
+  auto tokenizer = Load(AsBytes(file), "qwen.json").value();
+  Ids ids;
+  ASSERT_TRUE(tokenizer->Encode("the e\xCC\x81on", ids).has_value());
+  EXPECT_EQ(tokenizer->Decode(ids).value(), "the \xC3\xA9on");
+}
+
 TEST(HuggingFaceJson, RefusesWhatItDoesNotDoExactly) {
   struct {
     std::string_view from, to, named;
   } const kCases[] = {
-      {R"("normalizer":null)", R"("normalizer":{"type":"NFC"})", "NFC"},
+      {R"("normalizer":null)", R"("normalizer":{"type":"NFKC"})", "NFKC"},
       {R"("use_regex":true)", R"("use_regex":false)", "ByteLevel"},
       {R"("type":"ByteLevel","add)", R"("type":"Whitespace","add)", "Whitespace"},
       {R"("type":"BPE")", R"("type":"WordLevel")", "WordLevel"},
       {R"("type":"BPE",)", R"("type":"BPE","dropout":0.1,)", "dropout"},
       {R"("type":"BPE",)", R"("type":"BPE","end_of_word_suffix":"</w>",)", "end_of_word_suffix"},
-      {R"("special":true)", R"("special":true,"lstrip":true)", "lstrip"},
+      {R"("type":"BPE")", R"("type":"Unigram")", "SentencePiece model"},
   };
   for (auto& [from, to, named] : kCases) {
     auto loaded = Load(AsBytes(JsonFile(from, to)), "x.json");

@@ -70,22 +70,16 @@ std::vector<Json> Steps(const Json& value, const char* plural) {
   return steps.is_array() ? steps.get<std::vector<Json>>() : std::vector<Json>{value};
 }
 
-struct AddedToken {
-  std::string content;
-  TokenId id = kNoToken;
-  bool special = false, normalized = false;
-};
-
 /// What every kind of file has.
 struct File {
   Json json;
   std::vector<std::string> tokens;  ///< as they are written in the vocabulary, by id
   std::vector<AddedToken> added;
-  TokenId bos = kNoToken, eos = kNoToken, unk = kNoToken, pad = kNoToken;
+  NamedTokens named;
 
   TokenId IdOf(std::string_view token) const {
     for (const AddedToken& one : added) {
-      if (one.content == token) return one.id;
+      if (one.text == token) return one.id;
     }
     return kNoToken;
   }
@@ -110,19 +104,16 @@ Status ReadVocabulary(const Json& vocab, File& file) {
 Status ReadAddedTokens(File& file) {
   for (const Json& token : Get(file.json, "added_tokens")) {
     const Json& id = Get(token, "id");
-    AddedToken added{.content = Text(token, "content"),
+    AddedToken added{.text = Text(token, "content"),
                      .special = Flag(token, "special"),
+                     .single_word = Flag(token, "single_word"),
+                     .lstrip = Flag(token, "lstrip"),
+                     .rstrip = Flag(token, "rstrip"),
                      .normalized = Flag(token, "normalized", true)};
-    if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= kMaxVocabulary || added.content.empty()) {
+    if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= kMaxVocabulary || added.text.empty()) {
       return Fail(Code::kInvalidArgument, "an added token has no text or no id below {}", kMaxVocabulary);
     }
     added.id = id.get<TokenId>();
-    for (const char* option : {"single_word", "lstrip", "rstrip"}) {
-      if (Flag(token, option)) {
-        return Fail(Code::kUnsupported, "its token \"{}\" has the option {}, which is not supported", added.content,
-                    option);
-      }
-    }
     file.added.push_back(std::move(added));
   }
   return {};
@@ -135,15 +126,15 @@ void FindEnds(File& file) {
       const Json& single = Get(processor, "single");
       if (!single.is_array() || single.empty()) continue;
       auto special = [&](const Json& item) { return file.IdOf(Text(Get(item, "SpecialToken"), "id")); };
-      file.bos = special(single.front());
-      file.eos = special(single.back());
+      file.named.bos = special(single.front());
+      file.named.eos = special(single.back());
     } else if (Text(processor, "type") == "BertProcessing" || Text(processor, "type") == "RobertaProcessing") {
       auto name = [&](const char* key) {
         const Json& pair = Get(processor, key);
         return pair.is_array() && !pair.empty() && pair[0].is_string() ? pair[0].get<std::string>() : std::string();
       };
-      file.bos = file.IdOf(name("cls"));
-      file.eos = file.IdOf(name("sep"));
+      file.named.bos = file.IdOf(name("cls"));
+      file.named.eos = file.IdOf(name("sep"));
     }
   }
   auto first_of = [&](TokenId& id, std::initializer_list<std::string_view> names) {
@@ -151,9 +142,9 @@ void FindEnds(File& file) {
       if (id == kNoToken) id = file.IdOf(name);
     }
   };
-  first_of(file.bos, {"<s>", "<|begin_of_text|>", "[CLS]"});
-  first_of(file.eos, {"</s>", "<|end_of_text|>", "<|endoftext|>", "[SEP]"});
-  first_of(file.pad, {"<pad>", "[PAD]", "<|pad|>"});
+  first_of(file.named.bos, {"<s>", "<|begin_of_text|>", "[CLS]"});
+  first_of(file.named.eos, {"</s>", "<|end_of_text|>", "<|endoftext|>", "[SEP]"});
+  first_of(file.named.pad, {"<pad>", "[PAD]", "<|pad|>"});
 }
 
 /// Byte-level vocabularies write bytes as characters: printable ones of Latin-1 as themselves, the rest from U+0100 on.
@@ -246,13 +237,16 @@ Result<bool> ReadByteLevelSplit(const File& file, ByteBpeSpec& spec) {
 }
 
 Result<std::shared_ptr<const Tokenizer>> MakeByteLevel(const File& file, ByteBpeSpec spec, std::string fingerprint) {
-  if (!Get(file.json, "normalizer").is_null()) return Unsupported("normalizer", Get(file.json, "normalizer"));
+  for (const Json& step : Steps(Get(file.json, "normalizer"), "normalizers")) {
+    if (Text(step, "type") != "NFC") return Unsupported("normalizer", step);
+    spec.compose = true;
+  }
   const Json& model = Get(file.json, "model");
   if (Flag(model, "byte_fallback"))
     return Fail(Code::kUnsupported, "byte_fallback of a byte-level model is not supported");
   spec.merges = MR_TRY(ResolveMerges<ByteBpeSpec::Merge>(file));
   spec.whole_words_first = Flag(model, "ignore_merges");
-  for (const AddedToken& added : file.added) spec.specials.push_back({added.content, added.id, !added.special});
+  spec.added = file.added;
   ByteAlphabet alphabet;
   for (const std::string& token : file.tokens) {
     auto bytes = alphabet.ToBytes(token);
@@ -261,10 +255,7 @@ Result<std::shared_ptr<const Tokenizer>> MakeByteLevel(const File& file, ByteBpe
     }
     spec.tokens.push_back(bytes.value_or(""));
   }
-  spec.bos = file.bos;
-  spec.eos = file.eos;
-  spec.unk = file.unk;
-  spec.pad = file.pad;
+  spec.named = file.named;
   return MakeByteBpe(std::move(spec), std::move(fingerprint));
 }
 
@@ -297,6 +288,14 @@ Result<SentencePieceTraits> ReadSpaceMarks(const File& file) {
   return traits;
 }
 
+Status CheckFoundEarly(const AddedToken& added) {
+  if (!added.normalized) return {};
+  return Fail(Code::kUnsupported,
+              "its added token \"{}\" is looked for in normalized text, which is not supported with this model; set "
+              "\"normalized\": false, if it is to be found as it is written",
+              added.text);
+}
+
 Result<std::shared_ptr<const Tokenizer>> MakeCharacterBpe(const File& file, std::string fingerprint) {
   SentencePieceModel model;
   model.traits = MR_TRY(ReadSpaceMarks(file));
@@ -315,23 +314,21 @@ Result<std::shared_ptr<const Tokenizer>> MakeCharacterBpe(const File& file, std:
   }
   for (const AddedToken& added : file.added) {
     auto at = static_cast<std::size_t>(added.id);
-    if (!added.special || added.normalized) {
-      return Fail(Code::kUnsupported, "its added token \"{}\" is {}, which is not supported", added.content,
-                  added.special ? "looked for in normalized text" : "not special");
-    }
+    MR_TRY(CheckFoundEarly(added));
     if (at > model.pieces.size()) return Fail(Code::kUnsupported, "ids without a token are not supported");
-    if (at == model.pieces.size()) model.pieces.push_back({added.content, 0, Type::kControl});
-    model.pieces[at].type = added.id == file.unk ? Type::kUnknown : Type::kControl;
+    if (at == model.pieces.size()) model.pieces.push_back({added.text, 0, Type::kNormal});
+    if (added.special) model.pieces[at].type = Type::kControl;
   }
-  if (file.unk == kNoToken) return Fail(Code::kUnsupported, "a model without an unk_token is not supported");
-  model.pieces[static_cast<std::size_t>(file.unk)].type = Type::kUnknown;
+  model.added = file.added;
+  if (file.named.unk == kNoToken) return Fail(Code::kUnsupported, "a model without an unk_token is not supported");
+  model.pieces[static_cast<std::size_t>(file.named.unk)].type = Type::kUnknown;
   auto name = [&](TokenId id) {
     return id == kNoToken ? std::string() : std::string(model.pieces[static_cast<std::size_t>(id)].text);
   };
-  model.traits.unk_piece = name(file.unk);
-  model.traits.bos_piece = name(file.bos);
-  model.traits.eos_piece = name(file.eos);
-  model.traits.pad_piece = name(file.pad);
+  model.traits.unk_piece = name(file.named.unk);
+  model.traits.bos_piece = name(file.named.bos);
+  model.traits.eos_piece = name(file.named.eos);
+  model.traits.pad_piece = name(file.named.pad);
   model.merges = MR_TRY(ResolveMerges<SentencePieceModel::Merge>(file));
   for (const auto& merge : *model.merges) {
     for (TokenId side : {merge.left, merge.right, merge.merged}) {
@@ -353,7 +350,7 @@ Result<std::shared_ptr<const Tokenizer>> MakeBpe(File& file, std::string fingerp
   }
   std::string unk = Text(model, "unk_token");
   for (std::size_t id = 0; id < file.tokens.size() && !unk.empty(); ++id) {
-    if (file.tokens[id] == unk) file.unk = static_cast<TokenId>(id);
+    if (file.tokens[id] == unk) file.named.unk = static_cast<TokenId>(id);
   }
   ByteBpeSpec spec;
   if (MR_TRY(ReadByteLevelSplit(file, spec))) return MakeByteLevel(file, std::move(spec), std::move(fingerprint));
@@ -367,7 +364,7 @@ Result<std::shared_ptr<const Tokenizer>> MakeBert(const File& file, std::string 
   if (Text(Get(file.json, "pre_tokenizer"), "type") != "BertPreTokenizer") {
     return Unsupported("pre_tokenizer", Get(file.json, "pre_tokenizer"));
   }
-  WordPieceSpec spec{.tokens = file.tokens, .bos = file.bos, .eos = file.eos, .pad = file.pad};
+  WordPieceSpec spec{.tokens = file.tokens, .named = file.named};
   spec.continuing_prefix = Text(model, "continuing_subword_prefix");
   if (!decoder.is_null() &&
       (Text(decoder, "type") != "WordPiece" || Text(decoder, "prefix") != spec.continuing_prefix)) {
@@ -381,17 +378,15 @@ Result<std::shared_ptr<const Tokenizer>> MakeBert(const File& file, std::string 
   spec.normalizer.lowercase = Flag(normalizer, "lowercase", true);
   spec.normalizer.strip_accents = Flag(normalizer, "strip_accents", spec.normalizer.lowercase);
   for (const AddedToken& added : file.added) {
-    if (!added.special || added.normalized) {
-      return Fail(Code::kUnsupported, "its added token \"{}\" is {}, which is not supported", added.content,
-                  added.special ? "looked for in normalized text" : "not special");
-    }
+    MR_TRY(CheckFoundEarly(added));
     auto at = static_cast<std::size_t>(added.id);
     if (at >= spec.tokens.size()) spec.tokens.resize(at + 1);
-    spec.tokens[at] = added.content;
-    spec.specials.push_back(added.id);
+    spec.tokens[at] = added.text;
   }
+  spec.added = file.added;
   for (std::size_t id = 0; id < spec.tokens.size(); ++id) {
-    if (!spec.tokens[id].empty() && spec.tokens[id] == Text(model, "unk_token")) spec.unk = static_cast<TokenId>(id);
+    if (!spec.tokens[id].empty() && spec.tokens[id] == Text(model, "unk_token"))
+      spec.named.unk = static_cast<TokenId>(id);
   }
   return MakeWordPiece(std::move(spec), std::move(fingerprint));
 }
@@ -406,6 +401,11 @@ Result<std::shared_ptr<const Tokenizer>> LoadHuggingFace(std::string_view text, 
   if (!model.is_object()) return Fail(Code::kInvalidArgument, "it is JSON, but no tokenizer.json: it has no model");
   std::string type = Text(model, "type");
   if (type.empty() && model.contains("merges")) type = "BPE";
+  if (type == "Unigram") {
+    return Fail(Code::kUnsupported,
+                "its model (Unigram) is not supported in this format; load the SentencePiece model that it was made of "
+                "(spiece.model, sentencepiece.bpe.model, tokenizer.model)");
+  }
   if (type != "BPE" && type != "WordPiece") return Fail(Code::kUnsupported, "its model ({}) is not supported", type);
   MR_TRY(ReadVocabulary(Get(model, "vocab"), file));
   MR_TRY(ReadAddedTokens(file));

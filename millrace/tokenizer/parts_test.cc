@@ -4,8 +4,10 @@
 #include <map>
 
 #include "millrace/base/random.h"
+#include "millrace/tokenizer/added_tokens.h"
 #include "millrace/tokenizer/byte_trie.h"
 #include "millrace/tokenizer/joints.h"
+#include "millrace/tokenizer/nfc.h"
 #include "millrace/tokenizer/scratch.h"
 #include "millrace/tokenizer/splitter.h"
 #include "millrace/tokenizer/utf8.h"
@@ -73,6 +75,65 @@ TEST(Splitter, O200k) {
       << "but may lead a word";
   EXPECT_EQ(split("_ABC _1234 /\n/x"), (Strings{"_ABC", " _", "123", "4", " /\n/", "x"}));
   EXPECT_EQ(split("\tX \n\r\n  '"), (Strings{"\tX", " \n\r\n", " ", " '"}));
+}
+
+TEST(Nfc, PutsMarksAndCharactersTogether) {
+  Nfc nfc;
+  std::string buffer;
+  auto normal = [&](std::string_view text) { return std::string(nfc.Normalize(text, buffer)); };
+  EXPECT_EQ(normal("caf\u00E9 cafe\u0301!"), "caf\u00E9 caf\u00E9!");
+  EXPECT_EQ(normal("q\u0307\u0323"), "q\u0323\u0307") << "sorted";
+  EXPECT_EQ(normal("a\u0307\u0323"), "\u1EA1\u0307") << "the nearer joins first";
+  EXPECT_EQ(normal("a\u0300\u0300"), "\u00E0\u0300");
+  EXPECT_EQ(normal("\u1112\u1161\u11AB\uAE00\u11A8"), "\uD55C\uAE00\u11A8") << "Hangul";
+  EXPECT_EQ(normal("\u0915\u093C \u0958 \u212B"), "\u0915\u093C \u0915\u093C \u00C5") << "some never come out whole";
+  EXPECT_EQ(normal("\u0301\xCC\x81\xFF\u0301"), "\u0301\u0301\xFF\u0301") << "no character to join";
+  std::string_view same = "plain, \u00FCber \u6570\xE6\x95";
+  EXPECT_EQ(nfc.Normalize(same, buffer).data(), same.data()) << "nothing is copied";
+}
+
+TEST(Nfc, IsStable) {
+  Nfc nfc;
+  Random random(4);
+  std::string once, twice;
+  for (int i = 0; i < 3000; ++i) {
+    std::string text;
+    for (std::uint64_t n = 1 + random.Below(12); n > 0; --n) {
+      static constexpr std::pair<char32_t, char32_t> kRanges[] = {
+          {'a', 26}, {0xC0, 0x180}, {0x300, 0x70}, {0x1100, 0x100}, {0xAC00, 100}, {0x900, 0x100}, {0x1E00, 0x200}};
+      auto [first, count] = kRanges[random.Below(std::size(kRanges))];
+      AppendUtf8(first + static_cast<char32_t>(random.Below(count)), text);
+    }
+    std::string normal(nfc.Normalize(text, once));
+    ASSERT_EQ(nfc.Normalize(normal, twice), normal) << testing::PrintToString(text);
+  }
+}
+
+TEST(AddedTokens, AreFoundFromTheLeftAndTheLongestFirst) {
+  AddedTokens tokens({{.text = "<a>", .id = 1},
+                      {.text = "<a><b>", .id = 2},
+                      {.text = "b>", .id = 3, .special = false},
+                      {.text = "<l>", .id = 4, .special = false, .lstrip = true},
+                      {.text = "<r>", .id = 5, .special = false, .rstrip = true},
+                      {.text = "w", .id = 6, .special = false, .single_word = true}});
+  auto found = [&](std::string_view text, bool specials) {
+    std::string parts;
+    auto part = [&](std::string_view between, bool first) {
+      parts += fmt::format("{}({})", first ? "^" : "", between);
+      return true;
+    };
+    auto token = [&](TokenId id) {
+      parts += fmt::format("{}", id);
+      return true;
+    };
+    tokens.ForEach(text, specials, part, token);
+    return parts;
+  };
+  EXPECT_EQ(found("x<a><b><a>y", true), "^(x)21(y)");
+  EXPECT_EQ(found("x<a><b><a>b>", false), "^(x<a><b><a>)3") << "what lies within a special token is not looked at";
+  EXPECT_EQ(found("x \u3000<l> <r>\n <l>y", true), "^(x)4( )54(y)");
+  EXPECT_EQ(found("w-w \u00E9w w1 w", false), "6(-)6( \u00E9w w1 )6") << "words end where letters and digits do";
+  EXPECT_EQ(found("", true), "");
 }
 
 TEST(ByteTrie, FindsWhatAMapFinds) {

@@ -8,13 +8,12 @@
 #include <utility>
 
 #include "millrace/base/text.h"
-#include "millrace/tokenizer/pieces.h"
-#include "millrace/tokenizer/scratch.h"
 #include "millrace/tokenizer/sentencepiece_model.h"
 #include "millrace/tokenizer/spm_bpe.h"
 #include "millrace/tokenizer/spm_normalizer.h"
 #include "millrace/tokenizer/spm_unigram.h"
 #include "millrace/tokenizer/utf8.h"
+#include "millrace/tokenizer/vocabulary_tokenizer.h"
 
 namespace millrace::tokenizer {
 namespace {
@@ -22,7 +21,8 @@ namespace {
 using Type = SentencePieceModel::Type;
 
 constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
-constexpr std::size_t kMaxTextBytes = (1u << 31) - 1, kMaxPieceBytes = 4096;
+
+bool IsReserved(Type type) { return type == Type::kControl || type == Type::kUnknown || type == Type::kByte; }
 
 /// "<0x0A>" → 10.
 std::optional<std::uint8_t> ByteOfPiece(std::string_view piece) {
@@ -33,35 +33,14 @@ std::optional<std::uint8_t> ByteOfPiece(std::string_view piece) {
   return value;
 }
 
-class SentencePieceTokenizer final : public Tokenizer {
+class SentencePieceTokenizer final : public VocabularyTokenizer {
  public:
   static Result<std::shared_ptr<const Tokenizer>> Make(const SentencePieceModel& model, std::string fingerprint) {
-    auto made = std::shared_ptr<SentencePieceTokenizer>(new SentencePieceTokenizer);
+    auto made = std::shared_ptr<SentencePieceTokenizer>(new SentencePieceTokenizer(std::move(fingerprint)));
     MR_TRY(CheckSupported(model));
     MR_TRY(made->AddPieces(model));
     MR_TRY(made->AddEncoder(model));
-    made->fingerprint_ = std::move(fingerprint);
     return made;
-  }
-
-  Status Encode(std::string_view text, std::vector<TokenId>& ids) const override {
-    return EncodeFirst(text, std::string_view::npos, ids);
-  }
-
-  Status EncodeFirst(std::string_view text, std::size_t count, std::vector<TokenId>& ids) const override {
-    return EncodePart(text, normalizer_.add_dummy_prefix(), count, ids);
-  }
-
-  Status EncodeWithSpecials(std::string_view text, std::vector<TokenId>& ids) const override {
-    for (std::size_t at = 0; at < text.size();) {
-      ByteTrie::Match match;
-      std::size_t special = specials_.Find(text, at, match);
-      bool prefix = normalizer_.add_dummy_prefix() && (at == 0 || prefix_every_part_);
-      MR_TRY(EncodePart(text.substr(at, special - at), prefix, std::string_view::npos, ids));
-      if (match.length > 0) ids.push_back(match.value);
-      at = special + match.length;
-    }
-    return {};
   }
 
   Result<std::string> Decode(std::span<const TokenId> ids) const override {
@@ -84,29 +63,32 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   void DecodeEnd(DecodeState& state, std::string& text) const override { FlushBytes(state, true, text); }
 
-  Result<std::string> Piece(TokenId id) const override {
-    MR_TRY(CheckId(id));
-    return std::string(pieces_[id]);
-  }
-
   TokenId IdOf(std::string_view piece) const override {
     TokenId reserved = reserved_.Find(piece);
     return reserved != kNoToken ? reserved : others_.Find(piece);
   }
 
-  int vocab_size() const override { return pieces_.size(); }
-  TokenId bos() const override { return bos_; }
-  TokenId eos() const override { return eos_; }
-  TokenId unk() const override { return unk_; }
-  TokenId pad() const override { return pad_; }
   std::string_view kind() const override { return bpe_ ? "sentencepiece-bpe" : "sentencepiece-unigram"; }
-  const std::string& fingerprint() const override { return fingerprint_; }
+
+ protected:
+  void EncodePart(const Part& part, Scratch& scratch, IdWriter& ids) const override {
+    bool prefix = normalizer_.add_dummy_prefix() && (part.first || prefix_every_part_);
+    if (bpe_ && normalizer_.trivial()) return bpe_->Encode(part.text, prefix, scratch, ids);
+    std::string normalized = std::move(scratch.text);
+    normalizer_.Normalize(part.text, prefix, normalized);
+    if (bpe_) {
+      bpe_->Encode(normalized, false, scratch, ids);
+    } else {
+      unigram_->Encode(normalized, scratch, ids);
+    }
+    scratch.text = std::move(normalized);
+  }
 
  private:
   /// How a token is decoded.
   enum class Shape : std::uint8_t { kText, kMarked, kByte, kNothing };  // kMarked: begins with a space
 
-  SentencePieceTokenizer() = default;
+  using VocabularyTokenizer::VocabularyTokenizer;
 
   static Status CheckSupported(const SentencePieceModel& model) {
     using Algorithm = SentencePieceTraits::Algorithm;
@@ -119,16 +101,13 @@ class SentencePieceTokenizer final : public Tokenizer {
       return Fail(Code::kUnsupported, "it maps characters of decoded text (denormalizer_spec), which is not supported");
     }
     for (const auto& piece : model.pieces) {
-      if (piece.type == Type::kUnused) {
-        return Fail(Code::kUnsupported, "its piece \"{}\" is marked unused, which is not supported", piece.text);
+      if (piece.type == Type::kUnused && algorithm == Algorithm::kBpe) {
+        return Fail(
+            Code::kUnsupported,
+            "its piece \"{}\" is marked unused, which is supported in unigram models only; make it a normal one",
+            piece.text);
       }
-      if (piece.type == Type::kUserDefined && algorithm == Algorithm::kUnigram) {
-        return Fail(Code::kUnsupported, "its piece \"{}\" is user-defined, which is supported in BPE models only",
-                    piece.text);
-      }
-      if (piece.text.size() > kMaxPieceBytes) {
-        return Fail(Code::kUnsupported, "it has a piece of {}", FormatBytes(piece.text.size()));
-      }
+      MR_TRY(CheckPiece(piece.text));
       if (piece.text.empty() || !IsValidUtf8(piece.text) || !std::isfinite(piece.score)) {
         return Fail(Code::kInvalidArgument, "it has a piece that is empty, not UTF-8 or of no score");
       }
@@ -142,16 +121,17 @@ class SentencePieceTokenizer final : public Tokenizer {
     pieces_.Reserve(model.pieces.size(), bytes);
     for (const auto& piece : model.pieces) pieces_.Add(piece.text);
     reserved_ = others_ = PieceIndex(pieces_, model.pieces.size());
-    std::vector<ByteTrie::Key> specials;
+    std::vector<AddedToken> specials;
     int bytes_found = 0;
     for (TokenId id = 0; id < pieces_.size(); ++id) {
       const auto& piece = model.pieces[static_cast<std::size_t>(id)];
-      bool is_text = piece.type == Type::kNormal || piece.type == Type::kUserDefined;
-      if (!(is_text ? others_ : reserved_).Insert(id)) {
+      if (!(IsReserved(piece.type) ? reserved_ : others_).Insert(id)) {
         return Fail(Code::kInvalidArgument, "it has the piece \"{}\" twice", piece.text);
       }
       AddDecoded(piece);
-      if (piece.type == Type::kControl || piece.type == Type::kUnknown) specials.push_back({pieces_[id], id});
+      if (piece.type == Type::kControl || piece.type == Type::kUnknown) {
+        specials.push_back({.text = std::string(piece.text), .id = id});
+      }
       if (piece.type == Type::kUnknown && std::exchange(unknown_, id) != kNoToken) {
         return Fail(Code::kInvalidArgument, "it has two unknown pieces");
       }
@@ -165,15 +145,15 @@ class SentencePieceTokenizer final : public Tokenizer {
     if (bytes_found != (model.traits.byte_fallback ? 256 : 0)) {
       return Fail(Code::kInvalidArgument, "it has {} byte pieces", bytes_found);
     }
-    specials_ = ByteTrie(std::move(specials));
+    added_ = AddedTokens(model.added ? *model.added : std::move(specials));
     auto control = [&](const std::string& piece) {
       TokenId id = IdOf(piece);
       return id != kNoToken && model.pieces[static_cast<std::size_t>(id)].type == Type::kControl ? id : kNoToken;
     };
-    bos_ = control(model.traits.bos_piece);
-    eos_ = control(model.traits.eos_piece);
-    pad_ = control(model.traits.pad_piece);
-    unk_ = IdOf(model.traits.unk_piece) == unknown_ ? unknown_ : kNoToken;
+    named_ = {.bos = control(model.traits.bos_piece),
+              .eos = control(model.traits.eos_piece),
+              .unk = IdOf(model.traits.unk_piece) == unknown_ ? unknown_ : kNoToken,
+              .pad = control(model.traits.pad_piece)};
     return {};
   }
 
@@ -212,28 +192,6 @@ class SentencePieceTokenizer final : public Tokenizer {
     return {};
   }
 
-  Status EncodePart(std::string_view text, bool prefix, std::size_t count, std::vector<TokenId>& ids) const {
-    if (text.size() > kMaxTextBytes) {
-      return Fail(Code::kInvalidArgument, "a text of {} cannot be encoded at once; split it", FormatBytes(text.size()));
-    }
-    if (text.empty() || count == 0) return {};
-    ScratchPool::Lease scratch(scratches_);
-    IdWriter writer(ids, count);
-    if (bpe_ && normalizer_.trivial()) {
-      bpe_->Encode(text, prefix, *scratch, writer);
-    } else {
-      std::string normalized = std::move((*scratch).text);
-      normalizer_.Normalize(text, prefix, normalized);
-      if (bpe_) {
-        bpe_->Encode(normalized, false, *scratch, writer);
-      } else {
-        unigram_->Encode(normalized, *scratch, writer);
-      }
-      (*scratch).text = std::move(normalized);
-    }
-    return {};
-  }
-
   void DecodeOne(DecodeState& state, TokenId id, std::string& text) const {
     auto at = static_cast<std::size_t>(id);
     if (shapes_[at] == Shape::kNothing) return;
@@ -269,24 +227,16 @@ class SentencePieceTokenizer final : public Tokenizer {
     bytes.erase(0, at);
   }
 
-  Status CheckId(TokenId id) const {
-    if (id >= 0 && id < vocab_size()) return {};
-    return Fail(Code::kInvalidArgument, "token {} is outside the vocabulary of {}", id, vocab_size());
-  }
-
-  Pieces pieces_, decoded_;
+  Pieces decoded_;
   std::vector<Shape> shapes_;
   PieceIndex reserved_, others_;  ///< control, unknown and byte pieces; the rest
-  ByteTrie specials_;
   SpmNormalizer normalizer_;
   std::optional<SpmBpe> bpe_;  ///< or
   std::optional<SpmUnigram> unigram_;
   std::array<TokenId, 256> bytes_{};
-  TokenId unknown_ = kNoToken, bos_ = kNoToken, eos_ = kNoToken, unk_ = kNoToken, pad_ = kNoToken;
+  TokenId unknown_ = kNoToken;
   bool strips_one_ = false, strips_all_ = false;  ///< spaces at the beginning of decoded text
   bool prefix_every_part_ = true;
-  std::string fingerprint_;
-  mutable ScratchPool scratches_;
 };
 
 }  // namespace

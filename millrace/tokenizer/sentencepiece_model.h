@@ -9,6 +9,7 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/result.h"
+#include "millrace/tokenizer/added_tokens.h"
 
 namespace millrace::tokenizer {
 
@@ -42,7 +43,9 @@ struct SentencePieceModel {
   SentencePieceTraits traits;
   std::vector<Piece> pieces;
   std::optional<std::vector<Merge>> merges;  ///< in order of rank
-  ByteSpan character_map;                    ///< in the model's bytes
+  /// Of models that list them; else every control and unknown piece is a special one.
+  std::optional<std::vector<AddedToken>> added;
+  ByteSpan character_map;  ///< in the model's bytes
 };
 
 /// The piece with a space for each U+2581, which is how pieces write one.

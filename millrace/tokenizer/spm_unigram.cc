@@ -16,6 +16,9 @@ constexpr float kUnknownPenalty = 10.0F;
 constexpr char32_t kMark = 0x2581;
 constexpr float kLargestSum = 100'000.0F;  // the library's
 
+/// What a user-defined piece counts, by the library's length of it: more than any way through its parts.
+float UserDefinedScore(std::size_t bytes) { return static_cast<float>(0.1 * (static_cast<double>(bytes) - 1)); }
+
 /// Takes the sum at `start` from all there are beyond, so that long texts do not lose the low digits.
 void StartSumsAfresh(std::size_t start, std::size_t frontier, std::vector<PathNode>& path) {
   float sum = path[start].score;
@@ -37,12 +40,12 @@ SpmUnigram::SpmUnigram(const SentencePieceModel& model, const SpmFallback& fallb
   std::vector<ByteTrie::Key> keys;
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
     const auto& piece = model.pieces[id];
-    if (piece.type != Type::kNormal) continue;
+    if (piece.type != Type::kNormal && piece.type != Type::kUserDefined) continue;
     // Where spaces become marks, a piece with a space is in no text.
     if (space_is_mark_ && piece.text.find(' ') != piece.text.npos) continue;
     texts[id] = space_is_mark_ ? MarksToSpaces(piece.text) : std::string(piece.text);
     keys.push_back({texts[id], static_cast<std::int32_t>(id)});
-    scores_[id] = piece.score;
+    scores_[id] = piece.type == Type::kNormal ? piece.score : UserDefinedScore(piece.text.size());
   }
   trie_ = ByteTrie(std::move(keys));
 }

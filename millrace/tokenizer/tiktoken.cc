@@ -79,19 +79,19 @@ Result<SplitPattern> PatternOf(const Known* known, std::string_view name, const 
 void AddLlama3Specials(ByteBpeSpec& spec) {
   TokenId id = 128'000;
   int reserved = 0;
-  auto add = [&](std::string text) { spec.specials.push_back({std::move(text), id++, false}); };
+  auto add = [&](std::string text) { spec.added.push_back({.text = std::move(text), .id = id++}); };
   for (std::string_view text :
        {"begin_of_text", "end_of_text", "", "", "", "", "start_header_id", "end_header_id", "", "eot_id"}) {
     add(text.empty() ? fmt::format("<|reserved_special_token_{}|>", reserved++) : fmt::format("<|{}|>", text));
   }
   while (id < 128'256) add(fmt::format("<|reserved_special_token_{}|>", reserved++));
-  spec.bos = 128'000;
-  spec.eos = 128'001;
+  spec.named.bos = 128'000;
+  spec.named.eos = 128'001;
 }
 
 void AddKnownSpecials(std::string_view known, ByteBpeSpec& spec) {
   auto add = [&](std::initializer_list<std::pair<std::string_view, TokenId>> specials) {
-    for (auto [text, id] : specials) spec.specials.push_back({std::string(text), id, false});
+    for (auto [text, id] : specials) spec.added.push_back({.text = std::string(text), .id = id});
   };
   if (known == "r50k" || known == "p50k") add({{"<|endoftext|>", 50'256}});
   if (known == "qwen") add({{"<|endoftext|>", 151'643}, {"<|im_start|>", 151'644}, {"<|im_end|>", 151'645}});
@@ -104,7 +104,7 @@ void AddKnownSpecials(std::string_view known, ByteBpeSpec& spec) {
          {"<|endofprompt|>", 100'276}});
   }
   if (known == "llama3") return AddLlama3Specials(spec);
-  if (!spec.specials.empty()) spec.eos = spec.specials.front().id;
+  if (!spec.added.empty()) spec.named.eos = spec.added.front().id;
 }
 
 }  // namespace

@@ -48,4 +48,14 @@ CodePointMap<std::uint8_t> MakeCharClasses() {
   return classes;
 }
 
+void FillWordCharacters(CodePointMap<std::uint8_t>& words) {
+  ForEachCategoryRange([&](char32_t first, char32_t end, Category category) {
+    bool listed = category == Category::kNd || category == Category::kNl || category == Category::kPc;
+    if (listed || (ClassOf(category) & (kLetter | kMark))) words.Fill(first, end, 1);
+  });
+  words.Fill(0x200C, 0x200E, 1);  // joiners
+  for (char32_t first : {0x24B6, 0x24D0, 0x1F130, 0x1F150, 0x1F170})
+    words.Fill(first, first + 26, 1);  // A in a circle, …
+}
+
 }  // namespace millrace::tokenizer

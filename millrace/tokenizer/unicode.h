@@ -63,6 +63,9 @@ bool IsWhiteSpace(char32_t code);
 /// CharClass bits by code point.
 CodePointMap<std::uint8_t> MakeCharClasses();
 
+/// Sets 1 for what regular expressions call a character of a word, \w.
+void FillWordCharacters(CodePointMap<std::uint8_t>& words);
+
 /// Calls visit(first, end, category) for all ranges of code points of one category.
 template <class Visit>
 void ForEachCategoryRange(Visit visit) {

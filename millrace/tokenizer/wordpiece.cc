@@ -5,13 +5,9 @@
 
 #include "millrace/base/text.h"
 #include "millrace/tokenizer/byte_trie.h"
-#include "millrace/tokenizer/pieces.h"
-#include "millrace/tokenizer/scratch.h"
 
 namespace millrace::tokenizer {
 namespace {
-
-constexpr std::size_t kMaxTextBytes = (1u << 31) - 1, kMaxTokenBytes = 4096;
 
 std::string ReplaceAll(std::string text, std::string_view from, std::string_view to) {
   for (std::size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size()) text.replace(at, from.size(), to);
@@ -31,22 +27,22 @@ std::size_t CountCharacters(std::string_view text) {
   return static_cast<std::size_t>(std::ranges::count_if(text, [](char byte) { return (byte & 0xC0) != 0x80; }));
 }
 
-class WordPiece final : public Tokenizer {
+class WordPiece final : public VocabularyTokenizer {
  public:
   WordPiece(WordPieceSpec spec, std::string fingerprint)
-      : spec_(std::move(spec)), words_(spec_.normalizer), fingerprint_(std::move(fingerprint)) {}
+      : VocabularyTokenizer(std::move(fingerprint)), spec_(std::move(spec)), words_(spec_.normalizer) {}
 
   Status Build() {
-    if (spec_.unk == kNoToken) return Fail(Code::kInvalidArgument, "it has no unknown token");
+    named_ = spec_.named;
+    if (named_.unk == kNoToken) return Fail(Code::kInvalidArgument, "it has no unknown token");
     std::vector<bool> special(spec_.tokens.size());
-    for (TokenId id : spec_.specials) special[static_cast<std::size_t>(id)] = true;
-    std::vector<ByteTrie::Key> beginnings, continuations, specials;
+    for (const AddedToken& added : spec_.added) special[static_cast<std::size_t>(added.id)] = added.special;
+    std::vector<ByteTrie::Key> beginnings, continuations;
     for (const std::string& token : spec_.tokens) pieces_.Add(token);
     index_ = PieceIndex(pieces_, spec_.tokens.size());
     for (TokenId id = 0; id < pieces_.size(); ++id) {
       std::string_view token = pieces_[id], rest = token;
-      if (token.size() > kMaxTokenBytes)
-        return Fail(Code::kUnsupported, "it has a token of {}", FormatBytes(token.size()));
+      MR_TRY(CheckPiece(token));
       bool continues = !spec_.continuing_prefix.empty() && token.starts_with(spec_.continuing_prefix);
       if (continues) rest.remove_prefix(spec_.continuing_prefix.size());
       bool is_special = special[static_cast<std::size_t>(id)];
@@ -57,42 +53,11 @@ class WordPiece final : public Tokenizer {
       if (!index_.Insert(id)) return Fail(Code::kInvalidArgument, "it has the token \"{}\" twice", token);
       beginnings.push_back({token, id});
       if (continues && !rest.empty()) continuations.push_back({rest, id});
-      if (is_special) specials.push_back({token, id});
     }
     beginnings_ = ByteTrie(std::move(beginnings));
     continuations_ = ByteTrie(std::move(continuations));
-    specials_ = ByteTrie(std::move(specials));
+    added_ = AddedTokens(std::move(spec_.added));
     spec_.tokens = {};
-    return {};
-  }
-
-  Status Encode(std::string_view text, std::vector<TokenId>& ids) const override {
-    return EncodeFirst(text, std::string_view::npos, ids);
-  }
-
-  Status EncodeFirst(std::string_view text, std::size_t count, std::vector<TokenId>& ids) const override {
-    if (text.size() > kMaxTextBytes) {
-      return Fail(Code::kInvalidArgument, "a text of {} cannot be encoded at once; split it", FormatBytes(text.size()));
-    }
-    if (text.empty() || count == 0) return {};
-    ScratchPool::Lease scratch(scratches_);
-    IdWriter writer(ids, count);
-    words_.ForEach(text, (*scratch).text, [&](std::string_view word) {
-      EncodeWord(word, word.data() + word.size(), *scratch, writer,
-                 [&](std::string_view unseen) { EncodeUnseen(unseen, writer); });
-      return !writer.full();
-    });
-    return {};
-  }
-
-  Status EncodeWithSpecials(std::string_view text, std::vector<TokenId>& ids) const override {
-    for (std::size_t at = 0; at < text.size();) {
-      ByteTrie::Match match;
-      std::size_t special = specials_.Find(text, at, match);
-      MR_TRY(Encode(text.substr(at, special - at), ids));
-      if (match.length > 0) ids.push_back(match.value);
-      at = special + match.length;
-    }
     return {};
   }
 
@@ -111,19 +76,17 @@ class WordPiece final : public Tokenizer {
     return {};
   }
 
-  Result<std::string> Piece(TokenId id) const override {
-    MR_TRY(CheckId(id));
-    return std::string(pieces_[id]);
-  }
   TokenId IdOf(std::string_view piece) const override { return index_.Find(piece); }
-
-  int vocab_size() const override { return pieces_.size(); }
-  TokenId bos() const override { return spec_.bos; }
-  TokenId eos() const override { return spec_.eos; }
-  TokenId unk() const override { return spec_.unk; }
-  TokenId pad() const override { return spec_.pad; }
   std::string_view kind() const override { return "wordpiece"; }
-  const std::string& fingerprint() const override { return fingerprint_; }
+
+ protected:
+  void EncodePart(const Part& part, Scratch& scratch, IdWriter& ids) const override {
+    words_.ForEach(part.text, scratch.text, [&](std::string_view word) {
+      EncodeWord(word, word.data() + word.size(), scratch, ids,
+                 [&](std::string_view unseen) { EncodeUnseen(unseen, ids); });
+      return !ids.full();
+    });
+  }
 
  private:
   std::string Decoded(std::string_view token) const {
@@ -133,31 +96,24 @@ class WordPiece final : public Tokenizer {
   /// A word of which any part is in no piece is unknown as a whole.
   void EncodeUnseen(std::string_view word, IdWriter& ids) const {
     std::size_t before = ids.size();
-    if (CountCharacters(word) > spec_.max_word_characters) return ids.Append(spec_.unk);
+    if (CountCharacters(word) > spec_.max_word_characters) return ids.Append(named_.unk);
     for (std::size_t at = 0; at < word.size();) {
       ByteTrie::Match match = (at == 0 ? beginnings_ : continuations_).Longest(word.substr(at));
       if (match.length == 0) {
         ids.Cut(before);
-        return ids.Append(spec_.unk);
+        return ids.Append(named_.unk);
       }
       ids.Append(match.value);
       at += match.length;
     }
   }
 
-  Status CheckId(TokenId id) const {
-    if (id >= 0 && id < vocab_size()) return {};
-    return Fail(Code::kInvalidArgument, "token {} is outside the vocabulary of {}", id, vocab_size());
-  }
-
   WordPieceSpec spec_;
   BertWords words_;
-  std::string fingerprint_;
-  Pieces pieces_, first_, later_;  ///< first_, later_: decoded, at the beginning of the text and behind other tokens
-  std::vector<bool> hidden_;       ///< special tokens, which decode to nothing
+  Pieces first_, later_;      ///< decoded, at the beginning of the text and behind other tokens
+  std::vector<bool> hidden_;  ///< special tokens, which decode to nothing
   PieceIndex index_;
-  ByteTrie beginnings_, continuations_, specials_;
-  mutable ScratchPool scratches_;
+  ByteTrie beginnings_, continuations_;
 };
 
 }  // namespace
@@ -182,12 +138,12 @@ Result<std::shared_ptr<const Tokenizer>> LoadBertVocabulary(std::string_view tex
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ' || line.back() == '\t')) line.remove_suffix(1);
     auto id = static_cast<TokenId>(spec.tokens.size());
     bool bracketed = line.starts_with('[') && line.ends_with(']');
-    if (line == "[UNK]") spec.unk = id;
-    if (line == "[CLS]") spec.bos = id;
-    if (line == "[SEP]") spec.eos = id;
-    if (line == "[PAD]") spec.pad = id;
+    if (line == "[UNK]") spec.named.unk = id;
+    if (line == "[CLS]") spec.named.bos = id;
+    if (line == "[SEP]") spec.named.eos = id;
+    if (line == "[PAD]") spec.named.pad = id;
     for (std::string_view special : {"[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"}) {
-      if (line == special) spec.specials.push_back(id);
+      if (line == special) spec.added.push_back({.text = std::string(line), .id = id});
     }
     capitals |= !bracketed && std::ranges::any_of(line, [](char c) { return c >= 'A' && c <= 'Z'; });
     spec.tokens.emplace_back(line);

@@ -7,18 +7,18 @@
 #include <vector>
 
 #include "millrace/tokenizer/bert.h"
-#include "millrace/tokenizer/tokenizer.h"
+#include "millrace/tokenizer/vocabulary_tokenizer.h"
 
 namespace millrace::tokenizer {
 
 struct WordPieceSpec {
   std::vector<std::string> tokens;  ///< by id; empty for ids that are not used
-  std::vector<TokenId> specials;
+  std::vector<AddedToken> added;    ///< of `tokens`
   std::string continuing_prefix = "##";
   std::size_t max_word_characters = 100;  ///< longer words are unknown
   BertOptions normalizer;
   bool cleanup = true;  ///< decoding takes spaces from in front of punctuation
-  TokenId bos = kNoToken, eos = kNoToken, unk = kNoToken, pad = kNoToken;
+  NamedTokens named;
 };
 
 /// Fails with kInvalidArgument on a vocabulary without an unknown token or with a token twice.

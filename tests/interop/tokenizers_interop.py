@@ -45,7 +45,9 @@ SAMPLES = [
 ODD = [" ", "  ", " " * 17, "\n", "\r\n", "\t", "\u00a0", "\u3000", "\u2028", "\u0085", "▁", "▁▁", "<s>", "</s>", "<unk>", "<0x0A>", "'s",
        "'S", "'ſ", "'ll", "'LL", "'t", "’s", "a", "Z", "ß", "ǅ", "ª", "²", "٣", "Ⅷ", "1", "42", "2024", "_", "-", "...", "\u0301",
        "\u200d", "\ufeff", "\ufffd", "🦙", "数", "の", "가", "\u1161", "𝔘", "\x00", "\x1c", "\x7f", "<|endoftext|>", "##", "[MASK]",
-       "don't", "hello", "Hello", "HELLO", "Ab", "/", "Ω", "İ", "ﬃ", "①", "ｱ", "Ａ", "\u0345", "\U000e0001", "\u0378"]
+       "don't", "hello", "Hello", "\u1100\u1161", "\u11a8", "a\u0323\u0307", "\u0344", "\uac00\u11a8", "\u0958", "HELLO", "Ab", "/", "Ω", "İ", "ﬃ", "①", "ｱ", "Ａ", "\u0345", "\U000e0001", "\u0378"]
+ADDED = ["<left>", " <left>", "<right> ", "<both>", " \t<both>\n", "word", "words", "the word", "_word", "数word", "ab", " ab ", "\n\n", "<bo",
+         "hello", "e\u0301t", "\u00e9t ", "HELLO", "\u24d0word", "\u0301word", "ab\u200d"]
 
 
 def require(name):
@@ -66,9 +68,11 @@ def soup(rng):
     """Odd parts and characters from everywhere."""
     parts = []
     for _ in range(rng.randrange(1, 60)):
-        kind = rng.randrange(6)
+        kind = rng.randrange(7)
         if kind < 3:
             parts.append(rng.choice(ODD))
+        elif kind == 6:
+            parts.append(rng.choice(ADDED))
         elif kind == 3:
             parts.append(chr(rng.choice((rng.randrange(0x300), rng.randrange(0x3000), rng.randrange(0xD800),
                                          rng.randrange(0xE000, 0x110000)))))
@@ -244,6 +248,7 @@ def sentencepiece_cases(folder):
         "no-prefix": llama | dict(add_dummy_prefix=False),
         "no-fallback": llama | dict(byte_fallback=False),
         "unigram": dict(model_type="unigram"),
+        "unigram-user-defined": dict(model_type="unigram", user_defined_symbols=["<tool>", "①", "don't", "ab", "abc", "数据", "▁the"]),
         "unigram-fallback": dict(model_type="unigram", normalization_rule_name="identity", remove_extra_whitespaces=False,
                                  byte_fallback=True),
         "casefold": dict(model_type="bpe", normalization_rule_name="nmt_nfkc_cf"),
@@ -307,6 +312,22 @@ def bert_vocabulary(text):
     return "".join(f"{token}\n" for token in sorted(vocabulary, key=vocabulary.get))
 
 
+def with_added(text, **tokenizer):
+    """The file with added tokens of all kinds, and whatever else is to change."""
+    data = json.loads(text) | tokenizer
+    vocabulary = data["model"]["vocab"]
+    size = 1 + max(*vocabulary.values(), *(token["id"] for token in data["added_tokens"]))
+    plain = dict(special=False, single_word=False, lstrip=False, rstrip=False, normalized=False)
+    for content, options in (
+            ("<left>", dict(lstrip=True)), ("<right>", dict(rstrip=True)), ("<both>", dict(lstrip=True, rstrip=True, special=True)),
+            ("word", dict(single_word=True)), ("ab", dict(single_word=True, lstrip=True)), ("\n\n", {}), ("<bo", {}),
+            ("hello", dict(normalized=True)), ("e\u0301t", dict(normalized=True, rstrip=True)), ("HELLO", dict(normalized=True, special=True))):
+        known = content in vocabulary
+        data["added_tokens"].append(plain | options | dict(id=vocabulary[content] if known else size, content=content))
+        size += not known
+    return json.dumps(data)
+
+
 def hf_cases(folder):
     tokenizers = require("tokenizers")
     from tokenizers import pre_tokenizers as pre
@@ -320,6 +341,8 @@ def hf_cases(folder):
         "gpt2-prefix": byte_level(tokenizers, pre.ByteLevel(add_prefix_space=True), lines),
         "llama3": byte_level(tokenizers, split(LLAMA3), lines, ignore_merges=True),
         "gpt4o": byte_level(tokenizers, split(O200K, "removed", True), lines),
+        "added": with_added(byte_level(tokenizers, pre.ByteLevel(add_prefix_space=False), lines)),
+        "added-nfc": with_added(byte_level(tokenizers, split(QWEN), lines), normalizer={"type": "NFC"}),
         "llama2": llama2_json(tokenizers, lines),
         "bert": bert_json(tokenizers, lines),
         "bert-cased": bert_json(tokenizers, lines, lowercase=False),

@@ -1,0 +1,52 @@
+#include "millrace/tokenizer/added_tokens.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "millrace/tokenizer/unicode.h"
+#include "millrace/tokenizer/utf8.h"
+
+namespace millrace::tokenizer {
+namespace {
+
+/// The character that ends at the end of `text`, which is not empty.
+Decoded LastCharacter(std::string_view text) {
+  const char* end = text.data() + text.size();
+  for (std::uint32_t length = 1; length <= 4 && length <= text.size(); ++length) {
+    Decoded character = DecodeUtf8(end - length, end);
+    if (character.code != kInvalid && character.length == length) return character;
+  }
+  return {};
+}
+
+bool IsBlank(Decoded character) { return character.code != kInvalid && IsWhiteSpace(character.code); }
+
+}  // namespace
+
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)), words_(0) {
+  std::vector<ByteTrie::Key> keys;
+  for (std::size_t i = 0; i < tokens_.size(); ++i) keys.push_back({tokens_[i].text, static_cast<std::int32_t>(i)});
+  trie_ = ByteTrie(std::move(keys));
+  some_in_text_ = !std::ranges::all_of(tokens_, &AddedToken::special);
+  if (std::ranges::any_of(tokens_, &AddedToken::single_word)) FillWordCharacters(words_);
+}
+
+bool AddedTokens::Widen(const AddedToken& token, std::string_view text, std::size_t done, std::size_t& begin,
+                        std::size_t& end) const {
+  auto first = [&](std::size_t at) { return DecodeUtf8(text.data() + at, text.data() + text.size()); };
+  auto in_word = [&](Decoded character) { return character.code != kInvalid && words_[character.code] != 0; };
+  if (token.single_word) {
+    if (begin > 0 && in_word(LastCharacter(text.substr(0, begin)))) return false;
+    if (end < text.size() && in_word(first(end))) return false;
+  }
+  if (token.lstrip) {
+    while (begin > 0 && IsBlank(LastCharacter(text.substr(0, begin)))) {
+      begin -= LastCharacter(text.substr(0, begin)).length;
+    }
+    begin = std::max(begin, done);
+  }
+  while (token.rstrip && end < text.size() && IsBlank(first(end))) end += first(end).length;
+  return true;
+}
+
+}  // namespace millrace::tokenizer
