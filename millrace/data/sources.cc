@@ -10,6 +10,7 @@
 
 #include "millrace/base/text.h"
 #include "millrace/data/formats/format.h"
+#include "millrace/data/hub_configs.h"
 #include "millrace/data/hub_folder.h"
 #include "millrace/data/megatron.h"
 #include "millrace/data/parallel.h"
@@ -21,7 +22,7 @@ namespace {
 constexpr std::string_view kGlobCharacters = "*?";
 constexpr std::uint64_t kMaxListBytes = 64 * kMiB;
 constexpr int kListThreads = 16;
-constexpr std::string_view kTokens = ".bin", kTable = ".idx";
+constexpr std::string_view kTokens = ".bin", kTable = ".idx", kReadme = "README.md";
 
 /// Of the part of the key that the listing found, not of the folders that the user named.
 bool IsHidden(std::string_view key, std::string_view prefix) {
@@ -70,22 +71,26 @@ std::string UrlOfKey(const object::Url& source, std::string_view key) {
 /// Objects under `prefix` that match `pattern` (empty: all).
 struct Found {
   std::vector<object::ObjectInfo> objects;
-  std::string folder;  ///< that was listed; empty for one object
-  bool hub = false;    ///< a data set as Hugging Face's tools lay it out
+  std::string folder;                      ///< that was listed; empty for one object
+  bool hub = false;                        ///< a data set as Hugging Face's tools lay it out
+  bool readme = false;                     ///< the folder has one, which may say more
+  std::vector<object::ObjectInfo> others;  ///< of a folder: those whose names say that they hold no records
 };
 Result<Found> Find(object::Store& store, const std::string& prefix, std::string_view pattern, object::Call call) {
   Found found{.folder = prefix.substr(0, prefix.rfind('/') + 1)};
   // A pattern that says how names end picks what it matches; others pick what holds records.
   const bool whole_names = !pattern.empty() && !pattern.ends_with('*');
-  auto wanted = [&](const object::ObjectInfo& info) {
+  auto listed = [&](const object::ObjectInfo& info) {
     if (info.size == 0 || IsHidden(info.key, prefix)) return false;
-    if (!pattern.empty() && !GlobMatches(pattern, info.key)) return false;
-    return whole_names || MayHoldRecords(info.key) || info.key.ends_with(kTable);
+    return pattern.empty() || GlobMatches(pattern, info.key);
   };
   auto visit = [&](const object::ListPage& page) {
     for (const object::ObjectInfo& info : page.objects) {
-      if (wanted(info)) found.objects.push_back(info);
       found.hub |= pattern.empty() && IsHubFile(info.key);
+      found.readme |= pattern.empty() && info.key == found.folder + std::string(kReadme);
+      if (!listed(info)) continue;
+      const bool wanted = whole_names || MayHoldRecords(info.key) || info.key.ends_with(kTable);
+      if (wanted || pattern.empty()) (wanted ? found.objects : found.others).push_back(info);
     }
     return true;
   };
@@ -106,8 +111,19 @@ Result<Found> Resolve(const object::Location& at, object::Call call) {
 }
 
 Result<std::vector<object::ObjectInfo>> FindSplit(const object::Location& at, std::string_view split,
+                                                  const std::function<std::string(std::string_view)>& url_of,
                                                   object::Call call) {
-  Found found = MR_TRY(Resolve(at, std::move(call)));
+  Found found = MR_TRY(Resolve(at, call));
+  if (found.readme) {
+    const std::string key = found.folder + std::string(kReadme);
+    auto readme = MR_TRY(object::GetAll(*at.store, key, kMaxListBytes, std::move(call)));
+    auto configs = MR_TRY(ParseHubConfigs(readme ? readme->bytes : "", url_of(key)));
+    if (!configs.empty()) {
+      std::ranges::move(found.others, std::back_inserter(found.objects));
+      std::ranges::sort(found.objects, {}, &object::ObjectInfo::key);
+      return ChooseByConfig(configs, found.objects, found.folder, split);
+    }
+  }
   return ChooseSplit(std::move(found.objects), found.folder, found.hub, split);
 }
 
@@ -116,11 +132,11 @@ Result<std::vector<DataObject>> ObjectsAt(object::Connection& connection, const 
   SplitUrl place = ParseSplitUrl(text);
   object::Url url = MR_TRY(object::ParseUrl(place.url));
   object::Location location = MR_TRY(object::Locate(connection, place.url));
-  auto found = FindSplit(location, place.split, call);
+  auto url_of = [&](std::string_view key) { return UrlOfKey(url, key); };
+  auto found = FindSplit(location, place.split, url_of, call);
   if (!found) return Fail(found.error().Context(fmt::format("looking for data at {}", text)));
   if (found->empty()) return Fail(Code::kNotFound, "no data at {}: no object matches", text);
   std::ranges::sort(*found, {}, &object::ObjectInfo::key);
-  auto url_of = [&](std::string_view key) { return UrlOfKey(url, key); };
   return PairTokenFiles(location, *std::move(found), url_of, call);
 }
 
