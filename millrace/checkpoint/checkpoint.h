@@ -49,24 +49,45 @@ struct Retention {
   bool greatest = false;  ///< is best; else the least
 };
 
+/// Where a checkpoint is: in the store, or on the machine's own disk.
+enum class Tier { kStore, kLocal };
+
 struct SaveStats {
   std::uint64_t step = 0;
   std::uint64_t bytes = 0;  ///< written by this rank
-  Duration blocked{0};      ///< the caller stood still: waiting for the save before, and the snapshot copy
+  Duration blocked{0};      ///< the caller stood still: waiting for the save before, and for the copy
   Duration total{0};        ///< until committed
+  Tier tier = Tier::kStore;
 };
 
-/// Saves asynchronously: Save copies the pieces into a buffer it keeps, returns, and a background thread uploads and
-/// commits. At most one save is under way; the next one waits for it. One caller thread. Destruction waits for the save
-/// under way.
+/// A folder on the machine's own disk for checkpoints that are made more often than the store's, and are gone with the
+/// machine. All ranks must see the same folder: for runs on one machine.
+struct LocalTier {
+  std::string path;
+  int keep = 2;  ///< the newest ones
+};
+
+struct SaveOptions {
+  std::map<std::string, double> metrics;  ///< into the manifest, as rank 0 has them; what is not finite is left out
+  bool to_store = true;
+  bool to_local = false;  ///< first, where both are wanted
+};
+
+/// Saves asynchronously: the pieces are copied into a buffer that the writer keeps, and a background thread uploads and
+/// commits. At most one save is under way; the next one waits for it, unless the caller looks at busy() first. One
+/// caller thread. Destruction waits for the save under way.
 class Writer {
  public:
   struct Options {
     std::string url;  ///< s3://runs/llama-demo
     Retention retention;
+    std::optional<LocalTier> local;
     std::uint64_t part_bytes = 8 * kMiB;
     std::uint64_t chunk_bytes = 1 * kMiB;  ///< 4 KiB to 1 GiB
     int parallel_parts = 4;
+    std::uint64_t bandwidth = 0;  ///< bytes a second that this rank sends to the store at most; 0: no limit
+    /// What a rank's upload may take; beyond it the save fails on all ranks and leaves nothing behind. Zero: no limit.
+    Duration upload_limit{0};
     /// Bytes of tensors in a Save of this rank, if known beforehand: the buffer, with 1 MiB for a header, is
     /// then allocated and its pages touched in the background, so that the first Save is as quick as later ones.
     std::uint64_t snapshot_bytes = 0;
@@ -74,7 +95,8 @@ class Writer {
     Logger log;
     Provenance written_by;               ///< goes into the manifest, as rank 0 has it
     std::optional<CheckpointId> parent;  ///< what the run went on from; later saves name the one before
-    /// Called on the background thread once the checkpoint is committed, with an error if it could not be.
+    /// Called on the background thread for each place once the checkpoint is committed there, with an error if it
+    /// could not be.
     std::function<void(const Result<SaveStats>&)> on_done;
   };
   /// The snapshot is reserved in `budget`, which must outlive the writer, as long as the writer lives: a Save that
@@ -83,15 +105,24 @@ class Writer {
                                               MemoryBudget& budget, Options options);
   virtual ~Writer() = default;
 
-  /// Starts saving step `step`; collective: every rank calls it with the same step and meta. Returns how long the
-  /// caller was held up. Fails with the error of the previous save, if that failed and Wait did not tell already, after
-  /// having started this one. A save fails, and leaves no trace among the committed checkpoints, when any rank fails,
-  /// when the pieces of all ranks do not cover every tensor exactly once, and with kAlreadyExists when the step is
-  /// committed already. `meta` and `metrics` of rank 0 count; meta's member kMetaModelConfig is what `millrace ckpt
-  /// export` writes as config.json. A metric that is not finite is left out.
-  virtual Result<Duration> Save(std::uint64_t step, const std::vector<SavePiece>& pieces, const Json& meta,
-                                const std::map<std::string, double>& metrics = {}) = 0;
+  /// Starts saving step `step`; collective: every rank calls it with the same step and options. Returns at once, but
+  /// for a save that is still under way: the copy goes on beside the caller, who leaves the pieces' bytes as they are
+  /// until WaitCopied has returned. Returns how long the caller was held up. Fails with the error of the previous save,
+  /// if that failed and Wait did not tell already, after having started this one. A save fails, and leaves no trace
+  /// among the committed checkpoints, when any rank fails, when the pieces of all ranks do not cover every tensor
+  /// exactly once, and with kAlreadyExists when the step is committed already. `meta` of rank 0 counts; its member
+  /// kMetaModelConfig is what `millrace ckpt export` writes as config.json.
+  virtual Result<Duration> Start(std::uint64_t step, const std::vector<SavePiece>& pieces, const Json& meta,
+                                 const SaveOptions& options = {}) = 0;
+  /// Waits until the pieces of the last Start are copied and may change. Returns how long that took.
+  virtual Duration WaitCopied() = 0;
+  /// Start and WaitCopied.
+  Result<Duration> Save(std::uint64_t step, const std::vector<SavePiece>& pieces, const Json& meta,
+                        const SaveOptions& options = {});
+  /// A save is under way: Start would wait. Ranks may differ; they agree before they leave a save out.
+  virtual bool busy() const = 0;
   /// Waits for the save under way and what retention removes after it. Nothing if there was none since the last Wait.
+  /// Of a save to both places it tells how that to the store went.
   virtual Result<std::optional<SaveStats>> Wait() = 0;
 };
 
@@ -114,6 +145,10 @@ struct Collected {
 };
 Result<Collected> CollectGarbage(const object::Location& root, Retention retention, bool dry_run,
                                  object::Call call = {});
+
+/// Removes every checkpoint of a later step that is neither pinned nor held; `step` -1: all of them. For a run that
+/// goes on from an earlier one. Blocks.
+Result<Collected> RemoveAfter(const object::Location& root, std::int64_t step, object::Call call = {});
 
 /// Told how many bytes more are done, on any thread, one call at a time or several.
 using Progress = std::function<void(std::uint64_t bytes)>;

@@ -245,7 +245,7 @@ TEST_F(CheckpointTest, TheManifestSaysWhoWroteItAfterWhat) {
   options.written_by = LocalProvenance("test", "1.2");
   options.parent = CheckpointId{3, "0123456789abcdef"};
   auto writer = Open(SingleProcessGroup(), options);
-  ASSERT_TRUE(writer->Save(4, Whole(state), {}, {{"loss", 0.5}, {"broken", std::nan("")}}));
+  ASSERT_TRUE(writer->Save(4, Whole(state), {}, {.metrics = {{"loss", 0.5}, {"broken", std::nan("")}}}));
   ASSERT_TRUE(writer->Wait());
   ASSERT_TRUE(Save(*writer, 5, state));
   auto first = MustOpen(4), second = MustOpen(5);
@@ -282,6 +282,92 @@ TEST_F(CheckpointTest, TrainingMayGoOnAsSoonAsSaveReturns) {
   gate->Open();
   ASSERT_TRUE(writer->Wait());
   ExpectGood(1, copy);
+}
+
+TEST_F(CheckpointTest, TheCopyOfAStartedSaveIsThatOfItsStep) {
+  State state = State::Random(1, 6, 20'000);
+  auto gate = std::make_shared<GateGroup>(0);
+  auto writer = Open(gate);
+  EXPECT_FALSE(writer->busy());
+  EXPECT_EQ(writer->WaitCopied(), Duration::zero()) << "nothing to wait for";
+  const State saved = state;
+  ASSERT_TRUE(writer->Start(1, Whole(state), {}));
+  writer->WaitCopied();
+  for (auto& [name, tensor] : state.tensors) std::fill(tensor.bytes.begin(), tensor.bytes.end(), std::byte{0xee});
+  EXPECT_TRUE(writer->busy()) << "the upload has not begun";
+  gate->Open();
+  ASSERT_TRUE(writer->Wait());
+  EXPECT_FALSE(writer->busy());
+  ExpectGood(1, saved);
+}
+
+TEST_F(CheckpointTest, ASlowRateIsKept) {
+  clock_.AdvanceOnSleep(true);
+  State state = State::Random(1, 6, 40'000);
+  Writer::Options options = Options();
+  options.bandwidth = 10'000;
+  auto writer = Open(SingleProcessGroup(), options);
+  ASSERT_TRUE(writer->Save(1, Whole(state), {}));
+  const auto stats = writer->Wait();
+  ASSERT_TRUE(stats);
+  const double seconds = std::chrono::duration<double>((*stats)->total).count();
+  const auto bytes = static_cast<double>((*stats)->bytes);
+  EXPECT_GE(seconds, (bytes - 8192) / 10'000) << "the last part may go out at the end";
+  EXPECT_LE(seconds, bytes / 10'000 + 1);
+  ExpectGood(1, state);
+}
+
+TEST_F(CheckpointTest, AnUploadThatTakesTooLongEndsTheSaveAndLeavesNothing) {
+  clock_.AdvanceOnSleep(true);
+  State state = State::Random(1, 6, 40'000);
+  Writer::Options options = Options();
+  options.bandwidth = 10'000;
+  options.upload_limit = kSecond;
+  auto writer = Open(SingleProcessGroup(), options);
+  ASSERT_TRUE(writer->Save(1, Whole(state), {}));
+  const auto saved = writer->Wait();
+  ASSERT_FALSE(saved);
+  EXPECT_EQ(saved.error().code(), Code::kDeadlineExceeded) << saved.error().ToString();
+  EXPECT_THAT(Keys(), IsEmpty());
+  EXPECT_THAT(*object::ListUploads(*store_, ""), IsEmpty());
+}
+
+/// Remembers how much was reported.
+class CountingGroup final : public Group {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  Result<std::vector<std::string>> Gather(std::string mine) override {
+    reported.push_back(mine.size());
+    return std::vector{std::move(mine)};
+  }
+  Result<std::string> Broadcast(std::string text) override { return text; }
+  std::vector<std::size_t> reported;
+};
+
+TEST_F(CheckpointTest, WhatRankZeroKnowsIsNotSaidAgain) {
+  State state = State::Random(1, 60, 400), other = State::Random(2, 60, 400);
+  auto group = std::make_shared<CountingGroup>();
+  auto writer = Open(group);
+  ASSERT_TRUE(Save(*writer, 1, state));
+  ASSERT_TRUE(Save(*writer, 2, state));
+  EXPECT_FALSE(Save(*writer, 2, state)) << "taken";
+  ASSERT_TRUE(Save(*writer, 3, state));
+  ASSERT_TRUE(Save(*writer, 4, other));
+  ASSERT_TRUE(Save(*writer, 5, state));
+  ASSERT_TRUE(Save(*writer, 6, state));
+  const auto& sizes = group->reported;  // but for the one that found its step taken
+  ASSERT_EQ(sizes.size(), 6u);
+  EXPECT_LT(sizes[1], sizes[0] / 4);
+  EXPECT_LT(sizes[2], sizes[0] / 4);
+  EXPECT_GT(sizes[3], sizes[1] * 4) << "other tensors";
+  EXPECT_GT(sizes[4], sizes[1] * 4);
+  EXPECT_LT(sizes[5], sizes[0] / 4);
+  EXPECT_THAT(Steps(), ElementsAre(4, 5, 6));
+  ExpectGood(4, other);
+  ExpectGood(5, state);
+  ExpectGood(6, state);
+  EXPECT_EQ(MustOpen(6)->manifest().Serialize().size(), MustOpen(5)->manifest().Serialize().size());
 }
 
 TEST_F(CheckpointTest, NothingIsVisibleBeforeTheManifest) {

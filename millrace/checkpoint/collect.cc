@@ -51,6 +51,13 @@ class Collector {
     return collected_;
   }
 
+  Result<Collected> RemoveAfter(std::int64_t last) {
+    MR_TRY(TakeInventory());
+    for (const auto& [number, step] : steps_)
+      if (step.manifest && std::cmp_greater(number, last) && !Kept(step)) MR_TRY(Retire(number, step));
+    return collected_;
+  }
+
  private:
   Status TakeInventory() {
     MR_TRY(object::ListAll(
@@ -206,6 +213,10 @@ class Collector {
 
 Result<Collected> CollectGarbage(const object::Location& root, Retention retention, bool dry_run, object::Call call) {
   return Collector(root, dry_run, std::move(call)).Run(retention);
+}
+
+Result<Collected> RemoveAfter(const object::Location& root, std::int64_t step, object::Call call) {
+  return Collector(root, false, std::move(call)).RemoveAfter(step);
 }
 
 }  // namespace millrace::checkpoint

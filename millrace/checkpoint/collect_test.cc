@@ -37,7 +37,7 @@ class CollectTest : public ::testing::Test {
     clock_.Advance(std::chrono::seconds(1));
     Writer::Options options{.url = "s3://bucket/run", .retention = {.keep_last = 1000}, .clock = &clock_};
     auto writer = *Writer::Open(*connection_, SingleProcessGroup(), budget_, options);
-    ASSERT_TRUE(writer->Save(step, state_.Share(1, 0)[0], {}, metrics));
+    ASSERT_TRUE(writer->Save(step, state_.Share(1, 0)[0], {}, {.metrics = metrics}));
     auto saved = writer->Wait();
     ASSERT_TRUE(saved) << saved.error().ToString();
   }

@@ -105,33 +105,61 @@ Status Snapshot::Reserve(std::uint64_t bytes) {
   return buffer_.Grow(bytes);
 }
 
-Status Snapshot::Take(const std::vector<SavePiece>& pieces) {
-  file_ = {};
-  part_ = {};
+bool Snapshot::Layout::Fits(const std::vector<SavePiece>& others) const {
+  if (id == 0 || others.size() != pieces.size()) return false;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const SavePiece &a = pieces[i], &b = others[i];
+    if (sizes[i] != b.bytes.size() || a.begin != b.begin || a.name != b.name || a.meta != b.meta || a.box != b.box)
+      return false;
+  }
+  return true;
+}
+
+Status Snapshot::MakeLayout(const std::vector<SavePiece>& pieces) {
+  layout_ = {};
+  Layout layout{.id = next_id_++};
+  layout.places.resize(pieces.size());
   std::vector<const SavePiece*> ordered = InFileOrder(pieces);
   std::vector<SafetensorsEntry> entries;
   for (const SavePiece* piece : ordered) {
     MR_TRY(CheckPiece(*piece));
-    auto [tensor, added] = part_.tensors.emplace(piece->name, piece->meta);
+    auto [tensor, added] = layout.part.tensors.emplace(piece->name, piece->meta);
     if (tensor->second != piece->meta)
       return Fail(Code::kInvalidArgument, "tensor {} is given two shapes", piece->name);
     entries.push_back(EntryOf(*piece));
   }
-  if (pieces.empty()) return {};
-  const std::string header = MakeSafetensorsHeader(entries);
-  const std::uint64_t size = entries.back().offset + ordered.back()->bytes.size();
-  MR_TRY(Reserve(size));
-  std::byte* file = buffer_.span().data();
-  std::vector<Copy> copies{{file, AsBytes(header).data(), header.size()}};
+  if (!pieces.empty()) {
+    layout.header = MakeSafetensorsHeader(entries);
+    layout.file_size = entries.back().offset + ordered.back()->bytes.size();
+  }
   for (std::size_t i = 0; i < ordered.size(); ++i) {
     const SavePiece& piece = *ordered[i];
+    layout.places[&piece - pieces.data()] = entries[i].offset;
     if (piece.bytes.empty()) continue;
-    copies.push_back({file + entries[i].offset, piece.bytes.data(), piece.bytes.size()});
-    part_.slices.push_back({piece.name, piece.begin, piece.bytes.size() / DTypeBytes(piece.meta.dtype), "",
-                            entries[i].offset, Simplified(piece.box, piece.meta.shape)});
+    layout.part.slices.push_back({piece.name, piece.begin, piece.bytes.size() / DTypeBytes(piece.meta.dtype), "",
+                                  entries[i].offset, Simplified(piece.box, piece.meta.shape)});
   }
+  for (const SavePiece& piece : pieces) {
+    layout.sizes.push_back(piece.bytes.size());
+    layout.pieces.push_back({piece.name, piece.meta, piece.begin, {}, piece.box});
+  }
+  layout_ = std::move(layout);
+  return {};
+}
+
+Status Snapshot::Take(const std::vector<SavePiece>& pieces) {
+  file_ = {};
+  if (!layout_.Fits(pieces)) MR_TRY(MakeLayout(pieces));
+  if (pieces.empty()) return {};
+  MR_TRY(Reserve(layout_.file_size));
+  std::byte* file = buffer_.span().data();
+  std::vector<Copy> copies{{file, AsBytes(layout_.header).data(), layout_.header.size()}};
+  for (std::size_t i = 0; i < pieces.size(); ++i)
+    if (!pieces[i].bytes.empty())
+      copies.push_back({file + layout_.places[i], pieces[i].bytes.data(), pieces[i].bytes.size()});
+  std::sort(copies.begin(), copies.end(), [](const Copy& a, const Copy& b) { return a.to < b.to; });
   Run(copies);
-  file_ = {file, size};
+  file_ = {file, layout_.file_size};
   return {};
 }
 

@@ -38,15 +38,30 @@ class Snapshot {
   /// Makes room for a file of `bytes`. Blocks while the budget is taken by others.
   Status Reserve(std::uint64_t bytes);
   void Touch() { buffer_.Touch(); }
-  /// Copies the pieces. kInvalidArgument when one does not fit its tensor.
+  /// Copies the pieces. kInvalidArgument when one does not fit its tensor. Where the file goes is worked out anew only
+  /// when the pieces are not those of the time before.
   Status Take(const std::vector<SavePiece>& pieces);
 
   /// The file, empty when there were no pieces.
   ByteSpan file() const { return file_; }
   /// Tensors and slices of the file; their `file` is to be filled in.
-  const Manifest& part() const { return part_; }
+  const Manifest& part() const { return layout_.part; }
+  /// Another one whenever the pieces' names, places or sizes have changed; never 0.
+  std::uint64_t layout_id() const { return layout_.id; }
 
  private:
+  /// Where each of a list of pieces goes.
+  struct Layout {
+    std::uint64_t id = 0;
+    std::vector<SavePiece> pieces;      ///< without their bytes
+    std::vector<std::uint64_t> sizes;   ///< of each piece, in bytes
+    std::vector<std::uint64_t> places;  ///< of each piece in the file
+    std::string header;
+    std::uint64_t file_size = 0;
+    Manifest part;
+    bool Fits(const std::vector<SavePiece>& others) const;
+  };
+  Status MakeLayout(const std::vector<SavePiece>& pieces);
   struct Copy {
     std::byte* to;
     const std::byte* from;
@@ -58,7 +73,8 @@ class Snapshot {
   Reservation reservation_;
   PageBuffer buffer_;
   ByteSpan file_;
-  Manifest part_;
+  Layout layout_;
+  std::uint64_t next_id_ = 1;
   std::unique_ptr<ThreadPool> copiers_;  ///< beside the caller's thread; none on a machine with one core
   int threads_ = 1;
 };

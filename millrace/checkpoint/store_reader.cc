@@ -44,17 +44,28 @@ Status StoreReader::ReadMany(const std::vector<Wanted>& wanted, int parallel, ob
 }
 
 Result<Reader::Verified> StoreReader::Verify(int parallel, object::Call call, const Progress& progress) {
-  Verified verified{.files = manifest_.files.size()};
+  Verified verified{.files = manifest_.files.size(), .bytes = manifest_.FileBytes()};
   std::vector<Run> runs;
   for (auto file = manifest_.files.begin(); file != manifest_.files.end(); ++file) {
-    const std::uint64_t block = BlockBytes(file->second);
-    for (std::uint64_t begin = 0; begin < file->second.size; begin += block)
-      runs.push_back({file, begin, std::min(begin + block, file->second.size), {}});
+    AddWholeFile(file, runs);
     verified.chunks += file->second.chunk_crc32c.size();
-    verified.bytes += file->second.size;
   }
   MR_TRY(Execute(runs, parallel, call, progress));
   return verified;
+}
+
+Status StoreReader::VerifyShare(int index, int of, const object::Call& call) const {
+  std::vector<Run> runs;
+  int number = 0;
+  for (auto file = manifest_.files.begin(); file != manifest_.files.end(); ++file, ++number)
+    if (number % of == index) AddWholeFile(file, runs);
+  return Execute(runs, 2, call);
+}
+
+void StoreReader::AddWholeFile(Files::const_iterator file, std::vector<Run>& runs) {
+  const std::uint64_t block = BlockBytes(file->second);
+  for (std::uint64_t begin = 0; begin < file->second.size; begin += block)
+    runs.push_back({file, begin, std::min(begin + block, file->second.size), {}});
 }
 
 Status StoreReader::AddExtents(const Wanted& wanted, std::map<std::string_view, std::vector<Extent>>& by_file) const {

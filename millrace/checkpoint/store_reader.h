@@ -24,6 +24,9 @@ class StoreReader final : public Reader {
   Status ReadMany(const std::vector<Wanted>& wanted, int parallel, object::Call call) override;
   Result<Verified> Verify(int parallel, object::Call call, const Progress& progress) override;
 
+  /// Reads and checks every `of`-th file, from file `index` on.
+  Status VerifyShare(int index, int of, const object::Call& call) const;
+
   object::Store& store() const { return *store_; }
   const std::string& folder() const { return folder_; }
 
@@ -41,6 +44,7 @@ class StoreReader final : public Reader {
     std::vector<Extent> extents;  ///< inside [begin, end)
   };
 
+  static void AddWholeFile(Files::const_iterator file, std::vector<Run>& runs);
   Status AddExtents(const Wanted& wanted, std::map<std::string_view, std::vector<Extent>>& by_file) const;
   std::vector<Run> PlanRuns(Files::const_iterator file, std::vector<Extent> extents) const;
   Status Execute(const std::vector<Run>& runs, int parallel, const object::Call& call,
@@ -53,6 +57,9 @@ class StoreReader final : public Reader {
   const Manifest manifest_;
   std::map<std::string_view, std::vector<const Slice*>> slices_of_;
 };
+
+/// The committed checkpoint of a step, kNotFound when there is none.
+Result<std::unique_ptr<StoreReader>> OpenAt(const object::Location& root, std::uint64_t step, object::Call call = {});
 
 /// OpenSafetensors, for those who need to know where the files are.
 Result<std::unique_ptr<StoreReader>> OpenSafetensorsFiles(object::Connection& connection, std::string_view url,

@@ -24,6 +24,10 @@ class PartsInFlight {
     MutexLock lock(mutex_);
     ++in_flight_;
   }
+  void Fail(const Error& error) {
+    MutexLock lock(mutex_);
+    if (!error_) error_ = error;
+  }
   void Finished(std::size_t index, Result<object::PartInfo> part) {
     MutexLock lock(mutex_);
     if (part) {
@@ -37,7 +41,7 @@ class PartsInFlight {
   Result<std::vector<object::PartInfo>> WaitForAll() {
     WaitBelow(1);
     MutexLock lock(mutex_);
-    if (error_) return Fail(*error_);
+    if (error_) return millrace::Fail(*error_);
     return parts_;
   }
 
@@ -57,11 +61,19 @@ std::uint64_t PartBytes(const object::Limits& limits, std::uint64_t wanted, std:
 
 }  // namespace
 
+void Pacer::Pass(std::uint64_t bytes) {
+  if (rate_ == 0) return;
+  clock_.SleepUntil(free_at_);
+  const double seconds = static_cast<double>(bytes) / static_cast<double>(rate_);
+  free_at_ =
+      std::max(free_at_, clock_.Now()) + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
 Status UploadBytes(object::Store& store, const std::string& key, ByteSpan bytes, const UploadOptions& options,
-                   const std::function<void(ByteSpan)>& before, const object::Call& call) {
+                   const std::function<Status(ByteSpan)>& before, const object::Call& call) {
   const std::uint64_t part_bytes = PartBytes(store.limits(), options.part_bytes, bytes.size());
   if (bytes.size() <= part_bytes) {
-    before(bytes);
+    MR_TRY(before(bytes));
     MR_TRY(object::Put(store, key, bytes, {}, call));
     return {};
   }
@@ -69,7 +81,10 @@ Status UploadBytes(object::Store& store, const std::string& key, ByteSpan bytes,
   PartsInFlight parts((bytes.size() + part_bytes - 1) / part_bytes);
   for (std::size_t index = 0; index * part_bytes < bytes.size(); ++index) {
     ByteSpan part = bytes.subspan(index * part_bytes, std::min(part_bytes, bytes.size() - index * part_bytes));
-    before(part);
+    if (Status ready = before(part); !ready) {
+      parts.Fail(ready.error());
+      break;
+    }
     if (!parts.WaitBelow(options.parallel_parts)) break;
     parts.Started();
     store.UploadPart(key, upload_id, static_cast<int>(index) + 1, part, call,

@@ -9,15 +9,30 @@
 
 namespace millrace::checkpoint {
 
+/// Holds a stream of bytes below a rate: the first go at once, those that follow when the rate allows. One thread.
+class Pacer {
+ public:
+  /// `bytes_per_second` 0: no limit. The clock must outlive it.
+  Pacer(Clock& clock, std::uint64_t bytes_per_second) : clock_(clock), rate_(bytes_per_second) {}
+  /// Blocks until `bytes` more may go.
+  void Pass(std::uint64_t bytes);
+
+ private:
+  Clock& clock_;
+  const std::uint64_t rate_;
+  TimePoint free_at_{};  ///< when all that went before has had its time
+};
+
 struct UploadOptions {
   std::uint64_t part_bytes = 8 * kMiB;  ///< raised to what the store's limits want
   int parallel_parts = 4;
 };
 
 /// Puts `bytes` under `key`: in one Put when they fit one part, else as a multipart upload with `parallel_parts` parts
-/// in flight. `before` sees each part just before it goes out, in order, while earlier ones are on their way. Blocks
-/// until the object is there. On failure the upload is aborted, and nothing is visible unless publishing itself failed.
+/// in flight. `before` sees each part just before it goes out, in order, while earlier ones are on their way, and may
+/// end the upload with an error. Blocks until the object is there. On failure the upload is aborted, and nothing is
+/// visible unless publishing itself failed.
 Status UploadBytes(object::Store& store, const std::string& key, ByteSpan bytes, const UploadOptions& options,
-                   const std::function<void(ByteSpan)>& before, const object::Call& call = {});
+                   const std::function<Status(ByteSpan)>& before, const object::Call& call = {});
 
 }  // namespace millrace::checkpoint

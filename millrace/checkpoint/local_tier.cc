@@ -1,0 +1,168 @@
+#include "millrace/checkpoint/local_tier.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "millrace/base/digest.h"
+#include "millrace/checkpoint/layout.h"
+#include "millrace/checkpoint/store_reader.h"
+#include "millrace/object/blocking.h"
+#include "millrace/object/file/file_store.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+std::string EncodeIds(const std::set<std::pair<std::uint64_t, std::string>>& ids) {
+  Json list = Json::array();
+  for (const auto& [step, attempt] : ids) list.push_back({step, attempt});
+  return DumpJson(list);
+}
+
+Result<std::set<std::pair<std::uint64_t, std::string>>> DecodeIds(std::string_view text) {
+  std::set<std::pair<std::uint64_t, std::string>> ids;
+  const Json list = MR_TRY(ParseJson(text, "a rank's local checkpoints"));
+  for (const Json& id : list) {
+    if (!id.is_array() || id.size() != 2 || !id[0].is_number_unsigned() || !id[1].is_string())
+      return Fail(Code::kInternal, "a rank's local checkpoints are no list of steps");
+    ids.emplace(id[0].get<std::uint64_t>(), id[1].get<std::string>());
+  }
+  return ids;
+}
+
+/// One rank's part in the choice. All ranks go through the same exchanges, whatever they find.
+class Chooser {
+ public:
+  Chooser(object::Connection& connection, Group& group, std::string_view url, const LocalTier& tier, const Logger& log,
+          object::Call call)
+      : connection_(connection), group_(group), url_(url), tier_(tier), log_(log), call_(std::move(call)) {}
+
+  Result<std::unique_ptr<Reader>> Open() {
+    auto local = LocateLocal(tier_, url_);
+    if (local) root_ = *std::move(local);
+    FindLocal();
+    auto gathered = MR_TRY(group_.Gather(EncodeIds(Ids())));
+    auto candidates = InAll(gathered);
+    std::int64_t stored = MR_TRY(NewestStored());
+    while (true) {
+      // Rank 0 proposes a local one: "step attempt"; nothing: the store's.
+      std::string proposal;
+      if (group_.rank() == 0 && !candidates.empty() && std::cmp_greater_equal(candidates.rbegin()->first, stored))
+        proposal = fmt::format("{} {}", candidates.rbegin()->first, candidates.rbegin()->second);
+      proposal = MR_TRY(group_.Broadcast(std::move(proposal)));
+      if (proposal.empty()) break;
+      const Status mine = Check(proposal);
+      auto verdicts = MR_TRY(group_.Gather(mine ? "" : mine.error().ToString()));
+      auto bad = std::ranges::find_if(verdicts, [](const std::string& verdict) { return !verdict.empty(); });
+      const std::string verdict = MR_TRY(group_.Broadcast(bad == verdicts.end() ? "" : *bad));
+      if (verdict.empty()) {
+        std::unique_ptr<Reader> chosen = std::move(found_.at(proposal));
+        RemoveLater(static_cast<std::int64_t>(chosen->manifest().step));
+        return chosen;
+      }
+      if (group_.rank() == 0) {
+        log_.Warning("a local checkpoint is damaged; an older one is used", {{"error", verdict}});
+        candidates.erase(std::prev(candidates.end()));
+      }
+    }
+    RemoveLater(stored);
+    if (stored < 0) return nullptr;
+    return Reader::Open(connection_, url_, static_cast<std::uint64_t>(stored), call_);
+  }
+
+ private:
+  using Id = std::pair<std::uint64_t, std::string>;
+
+  /// Readers of all local checkpoints whose files are there.
+  void FindLocal() {
+    if (!root_.store) return;
+    auto entries = ListCheckpoints(root_, call_);
+    if (!entries) return;  // no such folder, as before the first save
+    for (const Entry& entry : *entries) {
+      auto reader = OpenAt(root_, entry.step, call_);
+      if (!reader) continue;
+      const bool whole = std::ranges::all_of((*reader)->manifest().files, [&](const auto& file) {
+        auto info = object::Head(*root_.store, (*reader)->folder() + file.first, call_);
+        return info && *info && (*info)->size == file.second.size;
+      });
+      if (!whole) continue;
+      const CheckpointId id = (*reader)->manifest().id();
+      found_.emplace(fmt::format("{} {}", id.step, id.attempt), *std::move(reader));
+    }
+  }
+  std::set<Id> Ids() const {
+    std::set<Id> ids;
+    for (const auto& [name, reader] : found_) ids.emplace(reader->manifest().step, reader->manifest().attempt);
+    return ids;
+  }
+  /// Rank 0: what every rank has found.
+  std::set<Id> InAll(const std::vector<std::string>& gathered) const {
+    std::set<Id> common;
+    for (std::size_t rank = 0; rank < gathered.size(); ++rank) {
+      const auto ids = DecodeIds(gathered[rank]);
+      if (!ids) return {};
+      if (rank == 0) common = *ids;
+      std::erase_if(common, [&](const Id& id) { return !ids->contains(id); });
+    }
+    return common;
+  }
+
+  /// The same on every rank, even while others come and go; -1: none. An error on rank 0 is one on all.
+  Result<std::int64_t> NewestStored() {
+    std::string said;
+    if (group_.rank() == 0) {
+      auto entries = [&]() -> Result<std::vector<Entry>> {
+        return ListCheckpoints(MR_TRY(object::Locate(connection_, url_)), call_);
+      }();
+      said = !entries           ? "!" + entries.error().ToString()
+             : entries->empty() ? "-1"
+                                : fmt::format("{}", entries->back().step);
+    }
+    said = MR_TRY(group_.Broadcast(std::move(said)));
+    if (said.starts_with('!')) return Fail(Code::kUnavailable, "looking for checkpoints: {}", said.substr(1));
+    return std::strtoll(said.c_str(), nullptr, 10);
+  }
+
+  Status Check(const std::string& proposal) const {
+    auto reader = found_.find(proposal);
+    if (reader == found_.end()) return Fail(Code::kNotFound, "step and attempt {} are not here", proposal);
+    return reader->second->VerifyShare(group_.rank(), group_.size(), call_);
+  }
+
+  /// Rank 0: local ones that nobody can go on from stand in the way of the same steps' next saves.
+  void RemoveLater(std::int64_t step) {
+    if (group_.rank() != 0 || !root_.store) return;
+    auto removed = checkpoint::RemoveAfter(root_, step, call_);
+    if (removed && !removed->removed_steps.empty()) {
+      log_.Warning("local checkpoints that are damaged, or that not all ranks see, are removed",
+                   {{"checkpoints", removed->removed_steps.size()}});
+    }
+  }
+
+  object::Connection& connection_;
+  Group& group_;
+  const std::string url_;
+  const LocalTier& tier_;
+  const Logger& log_;
+  const object::Call call_;
+  object::Location root_;
+  std::map<std::string, std::unique_ptr<StoreReader>> found_;  ///< by "step attempt"
+};
+
+}  // namespace
+
+Result<object::Location> LocateLocal(const LocalTier& tier, std::string_view url) {
+  if (tier.path.empty()) return Fail(Code::kInvalidArgument, "the folder of the local tier has no name");
+  if (tier.keep < 1) return Fail(Code::kInvalidArgument, "the local tier keeps {}: it must be at least 1", tier.keep);
+  while (url.ends_with('/')) url.remove_suffix(1);
+  const std::string run = HexEncode(ByteSpan(Sha256(AsBytes(url))).first(8));
+  const std::string folder = std::filesystem::absolute(tier.path).lexically_normal() / run;
+  return object::Location{MR_TRY(object::OpenFileStore({.root = "/", .durable = false})), folder.substr(1)};
+}
+
+Result<std::unique_ptr<Reader>> OpenNewest(object::Connection& connection, Group& group, std::string_view url,
+                                           const std::optional<LocalTier>& tier, const Logger& log, object::Call call) {
+  return Chooser(connection, group, url, tier.value_or(LocalTier{}), log, std::move(call)).Open();
+}
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,23 @@
+// Checkpoints on the machine's own disk, made often, and the choice between them and the store's at a restart.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "millrace/checkpoint/checkpoint.h"
+
+namespace millrace::checkpoint {
+
+/// Where the checkpoints of a run that saves to `url` lie under tier.path: a folder of its own, so that no run finds
+/// another one's. Writes there are not flushed to the disk: they survive the process, not the machine.
+Result<object::Location> LocateLocal(const LocalTier& tier, std::string_view url);
+
+/// Collective: opens, on every rank, the newest checkpoint that is in the store, or on the local disk with all of its
+/// files in sight of every rank and every byte right (each rank reads a share of them). Of one step in both places the
+/// local one. Local ones of later steps, which not all ranks have any more, are removed: the run will save those steps
+/// again. Null when there is none at all. `tier` nothing: the store alone.
+Result<std::unique_ptr<Reader>> OpenNewest(object::Connection& connection, Group& group, std::string_view url,
+                                           const std::optional<LocalTier>& tier, const Logger& log,
+                                           object::Call call = {});
+
+}  // namespace millrace::checkpoint

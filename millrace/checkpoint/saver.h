@@ -1,0 +1,70 @@
+// One save of all ranks into one place: the protocol of docs/formats/checkpoint.md, "Saving".
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "millrace/checkpoint/commit.h"
+#include "millrace/checkpoint/layout.h"
+#include "millrace/checkpoint/snapshot.h"
+#include "millrace/checkpoint/upload.h"
+
+namespace millrace::checkpoint {
+
+/// What is to be saved beside the snapshot. `meta` and `metrics` are rank 0's.
+struct SaveJob {
+  std::uint64_t step = 0;
+  Json meta;
+  std::map<std::string, double> metrics;
+  Status snapshot;  ///< how this rank's copy went
+};
+
+/// Belongs to one thread, the same one for every saver of a group: all ranks go through the same exchanges.
+class Saver {
+ public:
+  /// Of `options` the url counts not: `root` is the place.
+  Saver(object::Location root, std::shared_ptr<Group> group, const Writer::Options& options);
+
+  /// Collective. Goes through the same three exchanges whatever fails in between, so that nobody waits for a rank that
+  /// has given up.
+  Status Save(const SaveJob& job, const Snapshot& snapshot);
+  /// Rank 0: what retention lets go. Failures are logged; the next call tries again.
+  void Collect();
+  std::string name() const;  ///< s3://runs/llama-demo
+
+ private:
+  /// What a rank's file holds, as it last reported in full.
+  struct Structure {
+    std::map<std::string, TensorMeta> tensors;
+    std::vector<Slice> slices;
+    std::uint64_t file_size = 0;
+  };
+
+  bool leader() const { return group_->rank() == 0; }
+  Result<std::string> Begin(std::uint64_t step, std::string& expected);
+  Result<std::string> Upload(const SaveJob& job, const Snapshot& snapshot, std::string_view attempt,
+                             const std::string& key);
+  CommitOutcome Commit(const SaveJob& job, const std::string& attempt, const std::string& expected,
+                       std::vector<std::string> reports);
+  Result<Manifest> Merge(const SaveJob& job, const std::string& attempt, std::vector<std::string> reports);
+  Result<bool> AddReport(std::size_t rank, const std::string& report, Manifest& manifest);
+  Status MergeTensors(Manifest& manifest);
+  void RemoveOwnFile(const Snapshot& snapshot, const std::string& key);
+
+  const std::shared_ptr<object::Store> store_;
+  const std::string root_;
+  const Layout layout_;
+  const std::shared_ptr<Group> group_;
+  const Writer::Options options_;
+  Pacer pacer_;
+  std::uint64_t told_ = 0;  ///< the snapshot's layout that rank 0 knows; 0: none
+
+  // Rank 0's.
+  std::optional<CheckpointId> parent_;  ///< of the next save
+  std::map<std::size_t, Structure> structures_;
+  std::map<std::string, TensorMeta> tensors_;  ///< of all structures, as last checked
+};
+
+}  // namespace millrace::checkpoint
