@@ -93,7 +93,8 @@ void AddDataFlags(CLI::App& command, DataFlags& flags) {
   command.add_option("inputs", flags.inputs, "JOB.yaml, or objects, prefixes, globs and @lists of records")->required();
   command.add_option("--set", flags.set, "Change a key of the job file: data.sequence_length=512");
   command.add_option("--weight", flags.weights, "Passes over each source per epoch, in their order");
-  command.add_option("--format", flags.format, "jsonl, json[:FIELD], lines, text, tar, arrow, parquet (default: as names say)");
+  command.add_option("--format", flags.format,
+                     "jsonl, json[:FIELD], lines, text, tar, arrow, parquet (default: as names say)");
   command.add_option("--max-broken", flags.max_broken, "Records that may be unusable (default 100, or 0.1 %)");
   command.add_option("--tokenizer", flags.tokenizer, kTokenizerHelp);
   command.add_option("--template", flags.template_text, "Fields in braces (default {text})");
