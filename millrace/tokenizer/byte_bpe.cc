@@ -38,14 +38,14 @@ class ByteBpe final : public VocabularyTokenizer {
   }
 
   Result<std::string> Decode(std::span<const TokenId> ids) const override {
+    MR_TRY(CheckIds(ids));
     std::size_t bytes = 0;
-    for (TokenId id : ids) {
-      MR_TRY(CheckId(id));
-      bytes += decoded_[id].size();
-    }
+    for (TokenId id : ids) bytes += decoded_[id].size();
     std::string text;
-    text.reserve(bytes);
-    for (TokenId id : ids) text += decoded_[id];
+    text.resize_and_overwrite(bytes + Pieces::kSlack, [&](char* to, std::size_t) {
+      for (TokenId id : ids) to = decoded_.Copy(id, to);
+      return bytes;
+    });
     return text;
   }
 

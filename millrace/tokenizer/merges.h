@@ -30,7 +30,9 @@ class MergeTable {
   bool Add(Symbol left, Symbol right, Merge merge);
   /// rank kNoRank: they do not merge.
   Merge Find(Symbol left, Symbol right) const {
-    if ((left | right) < 0) return {};
+    auto both = static_cast<std::uint32_t>(left | right);
+    if (both < first_size_) return first_[static_cast<std::size_t>(left) * kFirst + static_cast<std::size_t>(right)];
+    if (both > INT32_MAX) return {};
     std::uint64_t key = Key(left, right);
     for (std::size_t at = Home(key);; at = at + 1 == slots_.size() ? 0 : at + 1) {
       const Slot& slot = slots_[at];
@@ -42,6 +44,7 @@ class MergeTable {
 
  private:
   static constexpr std::uint64_t kFree = UINT64_MAX;
+  static constexpr std::uint32_t kFirst = 256;
   struct Slot {
     std::uint64_t key = kFree;
     Merge merge;
@@ -55,6 +58,9 @@ class MergeTable {
 
   int shift_;
   std::uint32_t ranks_ = 0;
+  /// Pairs of the first symbols, which are bytes where every merging begins: looked up without a search.
+  std::vector<Merge> first_;
+  std::uint32_t first_size_ = 0;  ///< kFirst once there is one
   std::vector<Slot> slots_;
 };
 

@@ -8,6 +8,7 @@
 #include "millrace/tokenizer/byte_trie.h"
 #include "millrace/tokenizer/joints.h"
 #include "millrace/tokenizer/nfc.h"
+#include "millrace/tokenizer/pieces.h"
 #include "millrace/tokenizer/scratch.h"
 #include "millrace/tokenizer/splitter.h"
 #include "millrace/tokenizer/utf8.h"
@@ -197,6 +198,36 @@ TEST(WordCache, KeysTellLengthFromContent) {
     std::string alone = text.substr(0, size);
     EXPECT_EQ(WordCache::MakeKey(alone.data(), size, alone.data() + size), key(0, size)) << "at the end of the text";
   }
+}
+
+TEST(LongWordCache, KnowsAWordByAllOfItsBytes) {
+  LongWordCache cache;
+  for (std::size_t size = LongWordCache::kMinBytes; size <= LongWordCache::kMaxBytes; ++size) {
+    std::string word(size, '-');
+    TokenId ids[] = {static_cast<TokenId>(size), 7};
+    LongWordCache::Put(cache.At(word), word, ids);
+    for (std::size_t change = 0; change < size; ++change) {
+      std::string other = word;
+      other[change] = '=';
+      EXPECT_FALSE(cache.At(other).Holds(other));
+    }
+    ASSERT_TRUE(cache.At(word).Holds(word));
+    EXPECT_EQ(cache.At(word).count, 2u);
+    EXPECT_EQ(cache.At(word).ids[0], static_cast<TokenId>(size));
+  }
+}
+
+TEST(Pieces, AreCopiedWithWhatLiesBehindThem) {
+  Pieces pieces;
+  std::string expected, copied(400, '?');
+  for (std::size_t size : {0u, 1u, 15u, 16u, 17u, 100u, 3u}) {
+    std::string piece(size, static_cast<char>('a' + size % 26));
+    pieces.Add(piece);
+    expected += piece;
+  }
+  char* at = copied.data();
+  for (TokenId id = 0; id < pieces.size(); ++id) at = pieces.Copy(id, at);
+  EXPECT_EQ(std::string_view(copied.data(), at), expected);
 }
 
 TEST(Utf8, TellsWhatMayBecomeWhole) {

@@ -102,6 +102,46 @@ class WordCache {
   std::unique_ptr<Set[]> sets_ = std::make_unique<Set[]>(kSets);
 };
 
+/// Longer words and their ids, one place for each hash: rules of dashes, indentation, long names.
+class LongWordCache {
+ public:
+  static constexpr std::size_t kMinBytes = WordCache::kMaxBytes + 1, kMaxBytes = 192, kMaxIds = 14;
+
+  struct alignas(64) Entry {
+    std::uint32_t size = 0, count = 0;
+    std::array<TokenId, kMaxIds> ids;
+    std::array<char, kMaxBytes> word;
+
+    bool Holds(std::string_view other) const {
+      return size == other.size() && std::memcmp(word.data(), other.data(), size) == 0;
+    }
+  };
+
+  /// Where a word of kMinBytes … kMaxBytes is if it is there.
+  Entry& At(std::string_view word) {
+    auto load = [&](std::size_t at) {
+      std::uint64_t bytes;
+      std::memcpy(&bytes, word.data() + at, sizeof bytes);
+      return bytes;
+    };
+    std::uint64_t hash = word.size();
+    for (std::size_t at = 0; at + 8 < word.size(); at += 8)
+      hash = (hash ^ load(at)) * 0x9E3779B97F4A7C15u, hash ^= hash >> 32;
+    hash = (hash ^ load(word.size() - 8)) * 0x9E3779B97F4A7C15u;
+    return entries_[hash >> (64 - kBits)];
+  }
+  static void Put(Entry& entry, std::string_view word, std::span<const TokenId> ids) {
+    entry.size = static_cast<std::uint32_t>(word.size());
+    entry.count = static_cast<std::uint32_t>(ids.size());
+    std::ranges::copy(word, entry.word.begin());
+    std::ranges::copy(ids, entry.ids.begin());
+  }
+
+ private:
+  static constexpr int kBits = 9;  // 128 KiB
+  std::unique_ptr<Entry[]> entries_ = std::make_unique<Entry[]>(1u << kBits);
+};
+
 /// The best way to the end of a prefix of a text (unigram models).
 struct PathNode {
   float score = 0;
@@ -112,17 +152,33 @@ struct PathNode {
 /// What one call works with; one thread at a time.
 struct Scratch {
   WordCache words;
+  LongWordCache long_words;
   Merger merger;
   std::vector<Symbol> symbols;
   std::vector<PathNode> path;
   std::string text;
 };
 
+/// As EncodeWord, for words that are too long for its cache.
+template <class Encode>
+void EncodeLongWord(std::string_view word, Scratch& scratch, IdWriter& ids, Encode&& encode) {
+  if (word.size() > LongWordCache::kMaxBytes) return encode(word);
+  LongWordCache::Entry& entry = scratch.long_words.At(word);
+  if (entry.Holds(word)) {
+    std::memcpy(ids.Room(LongWordCache::kMaxIds), entry.ids.data(), sizeof entry.ids);
+    return ids.Advance(entry.count);
+  }
+  std::size_t before = ids.size();
+  encode(word);
+  std::size_t count = ids.size() - before;
+  if (count <= LongWordCache::kMaxIds) LongWordCache::Put(entry, word, {ids.from(before), count});
+}
+
 /// Writes the ids of one word: from the cache, or by `encode(word)`, which appends them to `ids`. `end` is where the
 /// memory that may be read ends.
 template <class Encode>
 inline void EncodeWord(std::string_view word, const char* end, Scratch& scratch, IdWriter& ids, Encode&& encode) {
-  if (word.size() > WordCache::kMaxBytes) return encode(word);
+  if (word.size() > WordCache::kMaxBytes) return EncodeLongWord(word, scratch, ids, encode);
   WordCache::Key key = WordCache::MakeKey(word.data(), word.size(), end);
   WordCache::Set& set = scratch.words.At(key);
   for (const WordCache::Entry& entry : set.entries) {

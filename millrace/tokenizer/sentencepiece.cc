@@ -44,14 +44,12 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
   }
 
   Result<std::string> Decode(std::span<const TokenId> ids) const override {
+    MR_TRY(CheckIds(ids));
+    constexpr std::size_t kLongestOfByte = 3;  // U+FFFD
+    std::size_t most = 0;
+    for (TokenId id : ids) most += std::max(kLongestOfByte, decoded_[id].size());
     std::string text;
-    text.reserve(4 * ids.size());
-    DecodeState state;
-    for (TokenId id : ids) {
-      MR_TRY(CheckId(id));
-      DecodeOne(state, id, text);
-    }
-    DecodeEnd(state, text);
+    text.resize_and_overwrite(most + Pieces::kSlack, [&](char* to, std::size_t) { return DecodeAll(ids, to) - to; });
     return text;
   }
 
@@ -85,8 +83,8 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
   }
 
  private:
-  /// How a token is decoded.
-  enum class Shape : std::uint8_t { kText, kMarked, kByte, kNothing };  // kMarked: begins with a space
+  /// How a token is decoded. kMarked: begins with a space.
+  enum class Shape : std::uint8_t { kText, kMarked, kByte, kNothing };
 
   using VocabularyTokenizer::VocabularyTokenizer;
 
@@ -192,20 +190,55 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     return {};
   }
 
+  /// As DecodeOne for each, and DecodeEnd; returns the end of what was written.
+  char* DecodeAll(std::span<const TokenId> ids, char* to) const {
+    bool begun = false;
+    for (std::size_t i = 0; i < ids.size();) {
+      Shape shape = shapes_[static_cast<std::size_t>(ids[i])];
+      if (shape == Shape::kByte) {
+        to = DecodeBytes(ids, i, to);
+        begun = true;
+      } else if (begun || shape == Shape::kNothing) {
+        to = decoded_.Copy(ids[i++], to);
+      } else {
+        to = std::ranges::copy(FirstText(ids[i++], begun), to).out;
+      }
+    }
+    return to;
+  }
+
+  /// Of all byte tokens from ids[i] on, which special tokens do not divide.
+  char* DecodeBytes(std::span<const TokenId> ids, std::size_t& i, char* to) const {
+    char* end = to;
+    for (; i < ids.size() && shapes_[static_cast<std::size_t>(ids[i])] >= Shape::kByte; ++i) {
+      end = decoded_.Copy(ids[i], end);
+    }
+    std::string_view bytes(to, end);
+    if (IsValidUtf8(bytes)) return end;
+    DecodeState state{.pending = std::string(bytes)};
+    std::string text;
+    FlushBytes(state, true, text);
+    return std::ranges::copy(text, to).out;
+  }
+
+  /// The text of a token that nothing was decoded in front of.
+  std::string_view FirstText(TokenId id, bool& begun) const {
+    std::string_view text = decoded_[id];
+    bool marked = shapes_[static_cast<std::size_t>(id)] == Shape::kMarked;
+    if (marked && (strips_one_ || strips_all_)) text.remove_prefix(1);
+    begun = !strips_all_ || !text.empty();
+    return text;
+  }
+
   void DecodeOne(DecodeState& state, TokenId id, std::string& text) const {
     auto at = static_cast<std::size_t>(id);
     if (shapes_[at] == Shape::kNothing) return;
-    std::string_view piece = decoded_[id];
     if (shapes_[at] == Shape::kByte) {
-      state.pending += piece;
+      state.pending += decoded_[id];
       return FlushBytes(state, false, text);
     }
     if (!state.pending.empty()) FlushBytes(state, true, text);
-    if (!state.begun) {
-      if (shapes_[at] == Shape::kMarked && (strips_one_ || strips_all_)) piece.remove_prefix(1);
-      state.begun = !strips_all_ || !piece.empty();
-    }
-    text += piece;
+    text += state.begun ? decoded_[id] : FirstText(id, state.begun);
   }
 
   /// Moves characters from the pending bytes to the text, U+FFFD for what is none; without `all`, up to one that may

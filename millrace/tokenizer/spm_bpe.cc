@@ -170,10 +170,15 @@ void SpmBpe::Encode(std::string_view text, bool prefix, Scratch& scratch, IdWrit
 }
 
 void SpmBpe::EncodeStretch(std::string_view text, std::size_t first, Scratch& scratch, IdWriter& ids) const {
-  const char *at = text.data(), *end = at + text.size(), *word = at;
+  const char *at = text.data(), *end = at + text.size(), *word = at, *last = at;
+  char32_t previous = kInvalid;  // the character at `last`
   auto finish_word = [&] {
     std::size_t before = ids.size();
-    EncodeWord({word, at}, end, scratch, ids, [&](std::string_view unseen) { EncodeUnseen(unseen, scratch, ids); });
+    if (word == last) {
+      Emit(SymbolOf(previous), ids);  // most words of Chinese are one character, which needs no cache
+    } else {
+      EncodeWord({word, at}, end, scratch, ids, [&](std::string_view unseen) { EncodeUnseen(unseen, scratch, ids); });
+    }
     word = at;
     if (options_.fallback.to_bytes || before == first) return;
     // A run of unknown characters is one unknown token, over the ends of words too.
@@ -182,7 +187,6 @@ void SpmBpe::EncodeStretch(std::string_view text, std::size_t first, Scratch& sc
     std::copy(ids.from(before + 1), ids.from(ids.size()), ids.from(before));
     ids.Cut(ids.size() - 1);
   };
-  char32_t previous = kInvalid;
   while (at != end) {
     auto byte = static_cast<std::uint8_t>(*at);
     Decoded character{byte, 1};
@@ -195,6 +199,7 @@ void SpmBpe::EncodeStretch(std::string_view text, std::size_t first, Scratch& sc
       if (ids.full()) return;
     }
     previous = character.code;
+    last = at;
     at += character.length;
   }
   if (word != end) finish_word();

@@ -25,9 +25,12 @@ Status VocabularyTokenizer::EncodeSome(std::string_view text, std::size_t count,
   return {};
 }
 
-Status VocabularyTokenizer::CheckId(TokenId id) const {
-  if (id >= 0 && id < vocab_size()) return {};
-  return Fail(Code::kInvalidArgument, "token {} is outside the vocabulary of {}", id, vocab_size());
+Status VocabularyTokenizer::CheckIds(std::span<const TokenId> ids) const {
+  for (TokenId id : ids) {
+    if (id >= 0 && id < pieces_.size()) continue;
+    return Fail(Code::kInvalidArgument, "token {} is outside the vocabulary of {}", id, pieces_.size());
+  }
+  return {};
 }
 
 Status VocabularyTokenizer::CheckPiece(std::string_view piece) {

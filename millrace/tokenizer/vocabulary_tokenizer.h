@@ -55,7 +55,8 @@ class VocabularyTokenizer : public Tokenizer {
   virtual void EncodePart(const Part& part, Scratch& scratch, IdWriter& ids) const = 0;
 
   /// kInvalidArgument for ids that there are not.
-  Status CheckId(TokenId id) const;
+  Status CheckId(TokenId id) const { return CheckIds({&id, 1}); }
+  Status CheckIds(std::span<const TokenId> ids) const;
   static Status CheckPiece(std::string_view piece);
 
   Pieces pieces_;
