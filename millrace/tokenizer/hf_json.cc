@@ -37,7 +37,11 @@ constexpr NamedPattern kPatterns[] = {
     {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
      R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
      R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     SplitPattern::kO200k}};
+     SplitPattern::kO200k},
+    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
+     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
+     R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     SplitPattern::kTekken}};
 
 const Json kNull;
 
@@ -223,6 +227,11 @@ Result<bool> ReadByteLevelSplit(const File& file, ByteBpeSpec& spec) {
     spec.pattern = SplitPattern::kGpt2;
     return true;
   }
+  if (steps.size() == 2 && own_pattern && !spec.add_prefix_space && Text(steps[0], "type") == "Digits" &&
+      Flag(steps[0], "individual_digits")) {
+    spec.pattern = SplitPattern::kGpt2Digits;
+    return true;
+  }
   // Matches are words, and nothing is between them: whether what is between is kept or removed is all the same.
   bool invert = Flag(steps[0], "invert");
   if (steps.size() != 2 || own_pattern || spec.add_prefix_space || Text(steps[0], "type") != "Split" ||
@@ -276,7 +285,10 @@ Result<SentencePieceTraits> ReadSpaceMarks(const File& file) {
     }
   }
   const Json& pre_tokenizer = Get(file.json, "pre_tokenizer");
-  if (pre_tokenizer.is_null() && replaced) return traits;
+  // Gemma's file splits at spaces when none are left.
+  bool splits_nothing = Text(pre_tokenizer, "type") == "Split" &&
+                        Text(Get(pre_tokenizer, "pattern"), "String") == " " && !Flag(pre_tokenizer, "invert");
+  if (replaced && (pre_tokenizer.is_null() || splits_nothing)) return traits;
   if (replaced || Text(pre_tokenizer, "type") != "Metaspace" || Text(pre_tokenizer, "replacement") != kSpaceMark ||
       Flag(pre_tokenizer, "split", true) || traits.add_dummy_prefix) {
     return Unsupported("pre_tokenizer", pre_tokenizer);

@@ -78,6 +78,13 @@ TEST(Splitter, O200k) {
   EXPECT_EQ(split("\tX \n\r\n  '"), (Strings{"\tX", " \n\r\n", " ", " '"}));
 }
 
+TEST(Splitter, DigitsApart) {
+  auto gpt2 = [](std::string_view text) { return Words(SplitPattern::kGpt2Digits, text); };
+  EXPECT_EQ(gpt2("ab12  3 4c don't  x"), (Strings{"ab", "1", "2", "  ", "3", " ", "4", "c", " don", "'t", " ", " x"}));
+  auto tekken = [](std::string_view text) { return Words(SplitPattern::kTekken, text); };
+  EXPECT_EQ(tekken("don't 12 HTTPServer /\n/"), (Strings{"don", "'t", " ", "1", "2", " HTTPServer", " /\n/"}));
+}
+
 TEST(Nfc, PutsMarksAndCharactersTogether) {
   Nfc nfc;
   std::string buffer;

@@ -3,7 +3,11 @@
 namespace millrace::tokenizer {
 
 Splitter::Splitter(SplitPattern pattern)
-    : pattern_(pattern), longest_number_(pattern == SplitPattern::kQwen2 ? 1 : 3), classes_(MakeCharClasses()) {
+    : pattern_(pattern),
+      is_gpt2_(pattern == SplitPattern::kGpt2 || pattern == SplitPattern::kGpt2Digits),
+      is_o200k_(pattern == SplitPattern::kO200k || pattern == SplitPattern::kTekken),
+      longest_number_(pattern == SplitPattern::kQwen2 || pattern == SplitPattern::kTekken ? 1 : 3),
+      classes_(MakeCharClasses()) {
   for (char32_t code = 0; code < 128; ++code) ascii_[code] = classes_[code];
 }
 
@@ -31,8 +35,10 @@ const char* Splitter::SpaceEnd(const char* at, const char* end) const {
     after += look.length;
     if (look.kind & kNewline) behind_newline = after;
   }
-  if (after == end && (pattern_ == SplitPattern::kCl100k || pattern_ == SplitPattern::kGpt2)) return end;
-  if (behind_newline && pattern_ != SplitPattern::kGpt2) return behind_newline;
+  if (after == end && (pattern_ == SplitPattern::kCl100k || is_gpt2_)) return end;
+  if (behind_newline && !is_gpt2_) return behind_newline;
+  if (pattern_ == SplitPattern::kGpt2Digits && (LookAt(after, end).kind & kNumber))
+    return after;  // where the part ends
   if (after == end || last == at) return after;
   return last;  // the last one may belong to the next word
 }
@@ -43,11 +49,14 @@ const char* Splitter::Gpt2WordEnd(const char* at, const char* end) const {
   }
   Look look = LookAt(at, end);
   const char* begin = at;
+  bool single_digits = pattern_ == SplitPattern::kGpt2Digits;
   if (*at == ' ' && end - at > 1) {
     ++begin;
     look = LookAt(begin, end);
+    if (single_digits && (look.kind & kNumber)) return begin;
   }
   if (look.kind & kSpace) return SpaceEnd(at, end);
+  if (single_digits && (look.kind & kNumber)) return begin + look.length;
   return Skip(begin + look.length, end, look.kind & (kLetter | kNumber));
 }
 
@@ -80,8 +89,7 @@ const char* Splitter::WithoutLettersEnd(const char* at, Look look, const char* e
   if (*at == ' ' && next != end) punctuation = !(LookAt(next, end).kind & (kSpace | kNumber));
   if (!punctuation) return SpaceEnd(at, end);
   const char* after = Skip(next, end, kOther);
-  bool slashes = pattern_ == SplitPattern::kO200k;
-  while (after != end && (*after == '\r' || *after == '\n' || (slashes && *after == '/'))) ++after;
+  while (after != end && (*after == '\r' || *after == '\n' || (is_o200k_ && *after == '/'))) ++after;
   return after;
 }
 
@@ -114,7 +122,8 @@ const char* Splitter::O200kWordEnd(const char* at, const char* end) const {
   } else if (run.end == begin) {
     return WithoutLettersEnd(at, look, end);
   }
-  return run.end != end && *run.end == '\'' ? run.end + Contraction(run.end, end, true) : run.end;
+  bool shortened = pattern_ == SplitPattern::kO200k && run.end != end && *run.end == '\'';
+  return shortened ? run.end + Contraction(run.end, end, true) : run.end;
 }
 
 }  // namespace millrace::tokenizer

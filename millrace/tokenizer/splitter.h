@@ -13,6 +13,8 @@ namespace millrace::tokenizer {
 enum class SplitPattern : std::uint8_t {
   /// 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
   kGpt2,
+  /// As kGpt2, after every number (\p{N}) was made a part of its own (StarCoder, SmolLM).
+  kGpt2Digits,
   /// (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
   /// ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
   kLlama3,
@@ -24,6 +26,8 @@ enum class SplitPattern : std::uint8_t {
   /// (?i:'s|'t|'re|'ve|'m|'ll|'d): [^\r\n\p{L}\p{N}]?U*L+'s?|[^\r\n\p{L}\p{N}]?U+L*'s?|\p{N}{1,3}|
   /// ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+
   kO200k,
+  /// As kO200k, without 's and with every number a word of its own (Mistral's Tekken).
+  kTekken,
 };
 
 /// Finds words. A byte that is no part of valid UTF-8 is taken for a character that is neither letter, number nor
@@ -34,8 +38,8 @@ class Splitter {
 
   /// The end of the word that begins at `at`, which is before `end`, the text's end.
   const char* WordEnd(const char* at, const char* end) const {
-    if (pattern_ == SplitPattern::kGpt2) return Gpt2WordEnd(at, end);
-    return pattern_ == SplitPattern::kO200k ? O200kWordEnd(at, end) : Llama3WordEnd(at, end);
+    if (is_gpt2_) return Gpt2WordEnd(at, end);
+    return is_o200k_ ? O200kWordEnd(at, end) : Llama3WordEnd(at, end);
   }
 
  private:
@@ -75,6 +79,7 @@ class Splitter {
   const char* SpaceEnd(const char* at, const char* end) const;
 
   SplitPattern pattern_;
+  bool is_gpt2_, is_o200k_;  ///< or of its kind
   int longest_number_;
   std::uint8_t ascii_[128];
   CodePointMap<std::uint8_t> classes_;

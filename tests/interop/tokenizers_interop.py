@@ -34,6 +34,7 @@ QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 _UPPER, _LOWER, _SHORT = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 O200K = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SHORT}|"
          r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+TEKKEN = O200K.replace(_SHORT, "").replace(r"\p{N}{1,3}", r"\p{N}")
 PATTERNS = {"gpt2": GPT2, "cl100k": CL100K, "llama3": LLAMA3, "qwen": QWEN, "o200k": O200K}
 SAMPLES = [
     "The quick brown fox doesn't jump over 12,345 lazy dogs; it's can't've DON'T I'LL We'Re 'tis.",
@@ -294,6 +295,13 @@ def llama2_json(tokenizers, lines):
     return json.dumps(data)
 
 
+def gemma_json(tokenizers, lines):
+    data = json.loads(llama2_json(tokenizers, lines))
+    data["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    data["pre_tokenizer"] = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    return json.dumps(data)
+
+
 def bert_json(tokenizers, lines, **options):
     from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
     tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
@@ -312,7 +320,7 @@ def bert_vocabulary(text):
     return "".join(f"{token}\n" for token in sorted(vocabulary, key=vocabulary.get))
 
 
-def with_added(text, **tokenizer):
+def with_added(text, only_raw=False, **tokenizer):
     """The file with added tokens of all kinds, and whatever else is to change."""
     data = json.loads(text) | tokenizer
     vocabulary = data["model"]["vocab"]
@@ -322,6 +330,8 @@ def with_added(text, **tokenizer):
             ("<left>", dict(lstrip=True)), ("<right>", dict(rstrip=True)), ("<both>", dict(lstrip=True, rstrip=True, special=True)),
             ("word", dict(single_word=True)), ("ab", dict(single_word=True, lstrip=True)), ("\n\n", {}), ("<bo", {}),
             ("hello", dict(normalized=True)), ("e\u0301t", dict(normalized=True, rstrip=True)), ("HELLO", dict(normalized=True, special=True))):
+        if only_raw and options.get("normalized"):
+            continue
         known = content in vocabulary
         data["added_tokens"].append(plain | options | dict(id=vocabulary[content] if known else size, content=content))
         size += not known
@@ -340,10 +350,13 @@ def hf_cases(folder):
         "gpt2": byte_level(tokenizers, pre.ByteLevel(add_prefix_space=False), lines),
         "gpt2-prefix": byte_level(tokenizers, pre.ByteLevel(add_prefix_space=True), lines),
         "llama3": byte_level(tokenizers, split(LLAMA3), lines, ignore_merges=True),
+        "tekken": byte_level(tokenizers, split(TEKKEN), lines),
+        "starcoder": byte_level(tokenizers, pre.Sequence([pre.Digits(True), pre.ByteLevel(add_prefix_space=False)]), lines),
         "gpt4o": byte_level(tokenizers, split(O200K, "removed", True), lines),
         "added": with_added(byte_level(tokenizers, pre.ByteLevel(add_prefix_space=False), lines)),
         "added-nfc": with_added(byte_level(tokenizers, split(QWEN), lines), normalizer={"type": "NFC"}),
         "llama2": llama2_json(tokenizers, lines),
+        "gemma": with_added(gemma_json(tokenizers, lines), only_raw=True),
         "bert": bert_json(tokenizers, lines),
         "bert-cased": bert_json(tokenizers, lines, lowercase=False),
         "bert-accents": bert_json(tokenizers, lines, lowercase=True, strip_accents=False),
