@@ -16,6 +16,19 @@ double HalfToDouble(std::uint16_t half) {
   return exponent == 0 ? sign * std::ldexp(mantissa, -24) : sign * std::ldexp(1024 + mantissa, exponent - 25);
 }
 
+/// OCP 8-bit Floating Point Specification 1.0: E5M2 as IEEE 754 has it; E4M3 has no infinities, and one NaN a sign.
+template <int kExponentBits, int kMantissaBits>
+double Float8ToDouble(std::uint8_t bits) {
+  constexpr int kBias = (1 << (kExponentBits - 1)) - 1, kTop = (1 << kExponentBits) - 1, kOne = 1 << kMantissaBits;
+  const int exponent = bits >> kMantissaBits & kTop, mantissa = bits & (kOne - 1);
+  const double sign = bits & 0x80 ? -1 : 1;
+  constexpr bool kHasInfinity = kExponentBits == 5;
+  if (exponent == kTop && kHasInfinity) return mantissa ? std::nan("") : sign * INFINITY;
+  if (exponent == kTop && mantissa == kOne - 1) return std::nan("");
+  return exponent == 0 ? sign * std::ldexp(mantissa, 1 - kBias - kMantissaBits)
+                       : sign * std::ldexp(kOne + mantissa, exponent - kBias - kMantissaBits);
+}
+
 double ValueAt(DType dtype, const std::byte* at) {
   switch (dtype) {
     case DType::kF32:
@@ -28,6 +41,22 @@ double ValueAt(DType dtype, const std::byte* at) {
       return static_cast<double>(static_cast<std::int64_t>(LoadLittle<std::uint64_t>(at)));
     case DType::kI32:
       return static_cast<std::int32_t>(LoadLittle<std::uint32_t>(at));
+    case DType::kF64:
+      return std::bit_cast<double>(LoadLittle<std::uint64_t>(at));
+    case DType::kU64:
+      return static_cast<double>(LoadLittle<std::uint64_t>(at));
+    case DType::kU32:
+      return LoadLittle<std::uint32_t>(at);
+    case DType::kI16:
+      return static_cast<std::int16_t>(LoadLittle<std::uint16_t>(at));
+    case DType::kU16:
+      return LoadLittle<std::uint16_t>(at);
+    case DType::kI8:
+      return static_cast<std::int8_t>(*at);
+    case DType::kF8E4M3:
+      return Float8ToDouble<4, 3>(static_cast<std::uint8_t>(*at));
+    case DType::kF8E5M2:
+      return Float8ToDouble<5, 2>(static_cast<std::uint8_t>(*at));
     case DType::kU8:
     case DType::kBool:
       return static_cast<double>(*at);

@@ -14,7 +14,24 @@
 
 namespace millrace::checkpoint {
 
-enum class DType : std::uint8_t { kF32, kF16, kBF16, kI64, kI32, kU8, kBool };
+enum class DType : std::uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kI64,
+  kI32,
+  kU8,
+  kBool,
+  kF64,
+  kI16,
+  kI8,
+  kU64,
+  kU32,
+  kU16,
+  kF8E4M3,
+  kF8E5M2,
+};
+inline constexpr int kDTypes = 15;
 std::string_view DTypeName(DType dtype);  ///< safetensors' names: "F32", "BF16", …
 Result<DType> ParseDType(std::string_view name);
 std::uint64_t DTypeBytes(DType dtype);

@@ -90,8 +90,8 @@ TEST(Safetensors, RejectsBadHeaders) {
     EXPECT_THAT(parsed.error().ToString(), HasSubstr(c.says));
     EXPECT_THAT(parsed.error().ToString(), HasSubstr("file.safetensors"));
   }
-  std::string f64 = R"({"x":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}})";
-  auto parsed = ParseSafetensorsHeader(f64, 8 + f64.size() + 8, "f");
+  std::string complex = R"({"x":{"dtype":"C64","shape":[1],"data_offsets":[0,8]}})";
+  auto parsed = ParseSafetensorsHeader(complex, 8 + complex.size() + 8, "f");
   ASSERT_FALSE(parsed);
   EXPECT_EQ(parsed.error().code(), Code::kUnsupported);
 }

@@ -6,7 +6,10 @@
     for sample in data:
         ...
 
-``Dataset`` needs torch only for tensors; ``register_s3`` and ``MillraceFileSystem`` need fsspec; ``StateCallback`` needs
+``millrace.checkpoint`` saves states to the bucket while training goes on; ``millrace.dcp`` is the same for code that uses
+torch.distributed.checkpoint.
+
+``Dataset`` needs torch only for tensors; ``dcp`` needs it; ``register_s3`` and ``MillraceFileSystem`` need fsspec; ``StateCallback`` needs
 transformers. Importing this module imports none of them.
 """
 
@@ -22,6 +25,7 @@ from .session import Options
 from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from . import checkpoint, dcp
     from .callbacks import StateCallback
     from .dataset import Dataset
     from .filesystem import MillraceFileSystem, register_s3
@@ -36,6 +40,8 @@ __all__ = [
     "StateCallback",
     "Tokenizer",
     "__version__",
+    "checkpoint",
+    "dcp",
     "documents",
     "lines",
     "open",
@@ -51,8 +57,10 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module 'millrace' has no attribute '{name}'")
     import importlib
 
+    if name in ("checkpoint", "dcp"):
+        return importlib.import_module(f".{name}", __name__)
+    if name not in _LATER:
+        raise AttributeError(f"module 'millrace' has no attribute '{name}'")
     return getattr(importlib.import_module(f".{_LATER[name]}", __name__), name)

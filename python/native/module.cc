@@ -29,6 +29,7 @@ PYBIND11_MODULE(_native, module) {
   AddTokenizer(module);
   AddDataset(module);
   AddDocuments(module);
+  AddCheckpoint(module);
 }
 
 }  // namespace millrace::python

@@ -20,5 +20,6 @@ void AddFiles(py::module_& module);
 void AddTokenizer(py::module_& module);
 void AddDataset(py::module_& module);
 void AddDocuments(py::module_& module);
+void AddCheckpoint(py::module_& module);
 
 }  // namespace millrace::python

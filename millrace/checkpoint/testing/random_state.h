@@ -26,7 +26,7 @@ struct State {
     State state;
     for (int i = 0; i < count; ++i) {
       Tensor tensor;
-      tensor.meta.dtype = static_cast<DType>(random.Below(7));
+      tensor.meta.dtype = static_cast<DType>(random.Below(kDTypes));
       if (i > 0)
         tensor.meta.shape = {static_cast<std::int64_t>(random.Below(max_elements / 4)), 4};  // the first: scalar
       tensor.bytes.resize(tensor.meta.bytes());

@@ -1,0 +1,371 @@
+"""Checkpoints: nested dicts of tensors and plain values, saved to a bucket while training goes on, loaded on any layout.
+
+    saver = millrace.checkpoint.Saver("s3://runs/llama", keep_last=3)
+    saver.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step)    # returns when copied
+    ...
+    state = millrace.checkpoint.load("s3://runs/llama", into=state)
+
+A checkpoint is there whole or not at all: its files are standard safetensors, and a manifest that names every byte of them
+is written last (docs/formats/checkpoint.md). Nothing is pickled, so loading runs no code of whoever wrote it.
+
+Under torch.distributed every rank calls with its part: DTensors and ShardedTensors are saved shard by shard, what several
+ranks hold alike is saved once, and any number of ranks, sharded in any way, can load it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import sys
+import weakref
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+
+from . import _native
+from .errors import InvalidArgumentError, NotFoundError
+from .session import Options, parse_bytes, session_of
+from ._state import Leaf, TensorLeaf, decode_value, flatten, leaves_of, nest, place
+
+__all__ = ["Checkpoint", "Saver", "Saving", "async_save", "load", "ls", "metadata", "save"]
+
+_PARALLEL_READS = 16
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One that is complete. ``modified``: when it was committed, in seconds since 1970."""
+
+    step: int
+    modified: float
+    pinned: bool
+
+
+class _Ranks:
+    """The processes of torch.distributed, over groups of our own: a save may run beside the training's collectives."""
+
+    def __init__(self) -> None:
+        import torch.distributed as dist
+
+        self._dist = dist
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._of_writer, self._of_plan = dist.new_group(backend="gloo"), dist.new_group(backend="gloo")
+
+    def gather(self, mine: bytes) -> List[bytes]:
+        everyones: Optional[List[Any]] = [None] * self.size if self.rank == 0 else None
+        self._dist.gather_object(mine, everyones, dst=0, group=self._of_writer)
+        return everyones or []
+
+    def broadcast(self, from_rank_0: bytes) -> bytes:
+        box = [from_rank_0]
+        self._dist.broadcast_object_list(box, src=0, group=self._of_writer)
+        return box[0]
+
+    def exchange(self, mine: Any) -> List[Any]:
+        everyones: List[Any] = [None] * self.size
+        self._dist.all_gather_object(everyones, mine, group=self._of_plan)
+        return everyones
+
+
+def _ranks() -> Optional[_Ranks]:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return None
+    return _Ranks() if torch.distributed.get_world_size() > 1 else None
+
+
+def _libraries() -> Dict[str, str]:
+    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for name in ("torch", "numpy", "transformers"):
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if version:
+            found[name] = str(version)
+    return found
+
+
+_open_savers: "weakref.WeakSet[Saver]" = weakref.WeakSet()
+
+
+@atexit.register
+def _finish_savers() -> None:
+    for saver in list(_open_savers):
+        try:
+            saver.wait()
+        except Exception as error:  # nobody is left to catch it
+            print(f"millrace: the last checkpoint was not saved: {error}", file=sys.stderr)
+
+
+class Saver:
+    """Saves the states of one run below ``url``. One save at a time: the next waits for the one before.
+
+    ``keep_last`` checkpoints stay, every step that is a multiple of ``keep_every``, the ``keep_best`` with the least
+    (``greatest``: greatest) of the ``metric`` that was given to save, and what is pinned. ``local``: a folder on this machine's
+    disk for saves with ``to="local"``. ``bandwidth``: bytes a second at most that this process sends.
+    Opening and saving are collective under torch.distributed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        keep_last: int = 3,
+        keep_every: int = 0,
+        keep_best: int = 0,
+        metric: str = "loss",
+        greatest: bool = False,
+        local: str = "",
+        bandwidth: Union[int, str] = 0,
+        connection: Optional[Options] = None,
+    ) -> None:
+        self.url = url
+        self._ranks = _ranks()
+        self._writer = _native.CheckpointWriter(
+            session_of(connection),
+            url,
+            self._ranks,
+            {
+                "keep_last": keep_last,
+                "keep_every": keep_every,
+                "keep_best": keep_best,
+                "metric": metric,
+                "greatest": greatest,
+                "local": local,
+                "bandwidth": parse_bytes(bandwidth),
+                "program": sys.argv[0].rsplit("/", 1)[-1] or "python",
+                "libraries": _libraries(),
+            },
+        )
+        self._borrowed: List[Any] = []  # what the writer copies from
+        _open_savers.add(self)
+
+    def save(
+        self,
+        state: Any,
+        step: int,
+        *,
+        metadata: Optional[Mapping[str, Any]] = None,
+        metrics: Optional[Mapping[str, float]] = None,
+        overlap: bool = False,
+        to: str = "store",
+    ) -> float:
+        """Starts saving; returns as soon as the tensors are copied and may change, with the seconds that took.
+
+        With ``overlap`` it returns at once, and the tensors must stay as they are until ``wait_copied``: call that
+        before the optimizer's step. ``to``: "store", "local" or "both". A save that failed raises at the next save or
+        wait.
+        """
+        if to not in ("store", "local", "both"):
+            raise InvalidArgumentError(f'to="{to}": one of "store", "local", "both"')
+        leaves, values = flatten(state)
+        shards = [(leaf, piece) for leaf in leaves if not leaf.replicated for piece in leaf.pieces()]
+        mine = self._share([leaf for leaf in leaves if leaf.replicated], sum(piece.bytes for _, piece in shards), values)
+        pieces = shards + [(leaf, piece) for leaf in mine for piece in leaf.pieces()]
+        held = self.start(
+            step,
+            [
+                (leaf.name, leaf.dtype, leaf.shape, 0, (piece.offsets, piece.lengths), piece.address, piece.bytes)
+                for leaf, piece in pieces
+            ],
+            [piece.owner for _, piece in pieces],
+            {**(metadata or {}), "values": values},
+            metrics=metrics,
+            to=to,
+        )
+        return held if overlap else held + self.wait_copied()
+
+    def start(
+        self,
+        step: int,
+        pieces: List[Any],
+        owners: List[Any],
+        meta: Mapping[str, Any],
+        *,
+        metrics: Optional[Mapping[str, float]] = None,
+        to: str = "store",
+    ) -> float:
+        """For adapters: saves pieces as _native has them, of memory that ``owners`` keep until it is copied."""
+        text = json.dumps(meta, allow_nan=False)
+        before = self._borrowed  # may still be copied from, until the next save begins
+        self._borrowed = before + owners
+        try:
+            return self._writer.start(step, pieces, text, dict(metrics or {}), to != "local", to != "store")
+        except Exception:
+            self._writer.wait_copied()  # the error may be that of the save before
+            raise
+        finally:
+            self._borrowed = owners
+
+    def everyones(self, mine: Any) -> List[Any]:
+        """For adapters: what each rank has to say. Collective."""
+        return self._ranks.exchange(mine) if self._ranks else [mine]
+
+    def _share(self, leaves: List[TensorLeaf], sharded: int, values: Dict[str, Any]) -> List[TensorLeaf]:
+        """Of what several ranks hold alike, what this one saves: each goes to the holder with the least to save so far.
+
+        Adds to the values those of other ranks.
+        """
+        if self._ranks is None:
+            return leaves
+        everyones = self.everyones(([(leaf.name, leaf.bytes) for leaf in leaves], sharded, values))
+        load = [theirs for _, theirs, _ in everyones]
+        holders: Dict[str, Tuple[int, List[int]]] = {}
+        for rank, (theirs, _, other_values) in enumerate(everyones):
+            for name, size in theirs:
+                holders.setdefault(name, (size, []))[1].append(rank)
+            for path, value in other_values.items():
+                values.setdefault(path, value)
+        saves = set()
+        for name, (size, ranks) in sorted(holders.items(), key=lambda item: (-item[1][0], item[0])):
+            chosen = min(ranks, key=lambda rank: (load[rank], rank))
+            load[chosen] += size
+            if chosen == self._ranks.rank:
+                saves.add(name)
+        return [leaf for leaf in leaves if leaf.name in saves]
+
+    def wait_copied(self) -> float:
+        """Returns once the tensors of the last save may change; the seconds that took."""
+        seconds = self._writer.wait_copied()
+        self._borrowed = []
+        return seconds
+
+    def wait(self) -> Optional[Dict[str, Any]]:
+        """Waits until the last save is committed and old ones are removed. Raises what went wrong.
+
+        Returns step, bytes (of this rank), blocked_s and total_s; None if there was nothing to wait for.
+        """
+        return self._writer.wait()
+
+    @property
+    def busy(self) -> bool:
+        """A save is under way: another one would wait for it."""
+        return self._writer.busy
+
+    def __enter__(self) -> "Saver":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.wait()
+
+
+class Saving:
+    """A save that was started by async_save."""
+
+    def __init__(self, saver: Saver, step: int) -> None:
+        self._saver, self.step = saver, step
+
+    def wait_copied(self) -> float:
+        return self._saver.wait_copied()
+
+    def result(self) -> Optional[Dict[str, Any]]:
+        """Waits until it is committed, and raises if it was not. None if a later save or result told already."""
+        return self._saver.wait()
+
+
+_savers: Dict[Tuple[str, Optional[Options]], Saver] = {}
+
+
+def save(state: Any, url: str, step: int, *, connection: Optional[Options] = None, **options: Any) -> None:
+    """Saves and returns when the checkpoint is committed. Options as Saver.save's; old checkpoints stay."""
+    saver = Saver(url, keep_last=1 << 20, connection=connection)
+    saver.save(state, step, **options)
+    saver.wait()
+
+
+def async_save(state: Any, url: str, step: int, *, connection: Optional[Options] = None, **options: Any) -> Saving:
+    """Starts saving and returns as soon as the tensors are copied. The next one below the same URL waits for this one."""
+    key = (url, connection)
+    if key not in _savers:
+        _savers[key] = Saver(url, keep_last=1 << 20, connection=connection)
+    _savers[key].save(state, step, **options)
+    return Saving(_savers[key], step)
+
+
+def ls(url: str, *, connection: Optional[Options] = None) -> List[Checkpoint]:
+    """The checkpoints below a URL, oldest step first."""
+    return [Checkpoint(*entry) for entry in _native.list_checkpoints(session_of(connection), url)]
+
+
+def load(
+    url: str,
+    into: Any = None,
+    *,
+    step: Optional[int] = None,
+    strict: bool = True,
+    connection: Optional[Options] = None,
+) -> Any:
+    """Loads a checkpoint: the newest, or that of ``step``. Every byte is verified.
+
+    With ``into``, a state of the shape wanted (a model's state_dict, of any sharding), its tensors are filled in place and its
+    plain values replaced; only what it names is read. What the checkpoint lacks raises NotFoundError, or stays as it is with
+    ``strict=False``. Without, the whole state is returned as it was saved, of torch tensors, or of numpy arrays where torch is
+    not imported.
+    """
+    reader = _native.CheckpointReader(session_of(connection), url, step)
+    stored = reader.tensors()
+    values = json.loads(reader.meta).get("values", {})
+    if into is None:
+        return _whole(reader, stored, values)
+    return _fill(reader, stored, values, into, strict)
+
+
+def metadata(url: str, *, step: Optional[int] = None, connection: Optional[Options] = None) -> Dict[str, Any]:
+    """What was given to save as ``metadata``, with ``step`` and ``metrics``."""
+    reader = _native.CheckpointReader(session_of(connection), url, step)
+    found = json.loads(reader.meta)
+    found.pop("values", None)
+    return {**found, "step": reader.step, "metrics": reader.metrics}
+
+
+def _whole(reader: Any, stored: Dict[str, Tuple[str, Tuple[int, ...]]], values: Dict[str, Any], prefix: str = "") -> Any:
+    """What lies below a path, anew."""
+    wanted, made = [], {}
+    for name, (dtype, shape) in stored.items():
+        if prefix and not name.startswith(prefix + "/"):
+            continue
+        leaf = TensorLeaf.empty(name, dtype, shape)
+        made[name] = leaf.value
+        wanted += leaf.wanted()
+    reader.read(wanted, _PARALLEL_READS)
+    for path, value in values.items():
+        if not prefix or path.startswith(prefix + "/"):
+            made[path] = decode_value(value)
+    return nest(made, prefix)
+
+
+def _fill(
+    reader: Any, stored: Dict[str, Tuple[str, Tuple[int, ...]]], values: Dict[str, Any], into: Any, strict: bool
+) -> Any:
+    wanted: List[Any] = []
+    finish: List[Any] = []
+    missing: List[str] = []
+    replaced: List[Tuple[Leaf, Any]] = []
+    for leaf in leaves_of(into):
+        if isinstance(leaf, TensorLeaf):
+            if leaf.name not in stored:
+                missing.append(leaf.name)
+                continue
+            dtype, shape = stored[leaf.name]
+            if tuple(shape) != tuple(leaf.shape):
+                raise InvalidArgumentError(
+                    f'{reader.name}: "{leaf.name}" has the shape {tuple(shape)}, and {tuple(leaf.shape)} is to be filled'
+                )
+            for read, copy in leaf.targets(dtype):
+                wanted.append(read)
+                finish.append(copy)
+        elif leaf.name in values:
+            replaced.append((leaf, decode_value(values[leaf.name])))
+        elif any(name.startswith(leaf.name + "/") for name in (*stored, *values)):
+            # Such as an optimizer that has made no step yet.
+            replaced.append((leaf, _whole(reader, stored, values, leaf.name)))
+        else:
+            missing.append(leaf.name)
+    if missing and strict:
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        raise NotFoundError(
+            f"{reader.name} has no {', '.join(missing[:5])}{more}; strict=False leaves them as they are"
+        )
+    reader.read(wanted, _PARALLEL_READS)
+    for copy in finish:
+        copy()
+    for leaf, value in replaced:
+        into = place(into, leaf, value)
+    return into

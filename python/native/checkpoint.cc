@@ -1,0 +1,225 @@
+#include <pybind11/stl.h>
+
+#include <limits>
+
+#include "millrace/checkpoint/checkpoint.h"
+#include "python/native/module.h"
+
+namespace millrace::python {
+namespace {
+
+/// Ranks that agree by way of two functions of Python, called on the writer's thread.
+class PythonGroup final : public checkpoint::Group {
+ public:
+  PythonGroup(int rank, int size, py::object gather, py::object broadcast)
+      : rank_(rank), size_(size), gather_(std::move(gather)), broadcast_(std::move(broadcast)) {}
+  ~PythonGroup() override {
+    py::gil_scoped_acquire lock;
+    gather_ = {};
+    broadcast_ = {};
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  Result<std::vector<std::string>> Gather(std::string mine) override {
+    return Calling([&] {
+      py::object all = gather_(py::bytes(mine));
+      return rank_ == 0 ? all.cast<std::vector<std::string>>() : std::vector<std::string>();
+    });
+  }
+  Result<std::string> Broadcast(std::string from_rank_0) override {
+    return Calling([&] { return broadcast_(py::bytes(from_rank_0)).cast<std::string>(); });
+  }
+
+ private:
+  template <class Call>
+  static auto Calling(Call call) -> Result<decltype(call())> {
+    py::gil_scoped_acquire lock;
+    try {
+      return call();
+    } catch (const std::exception& error) {
+      return Fail(Code::kUnavailable, "the ranks could not agree: {}", error.what());
+    }
+  }
+
+  const int rank_, size_;
+  py::object gather_, broadcast_;
+};
+
+/// (first index along each dimension, length along each)
+using BoxTuple = std::pair<std::vector<std::uint64_t>, std::vector<std::uint64_t>>;
+
+checkpoint::Box BoxOf(BoxTuple box) { return {.offsets = std::move(box.first), .lengths = std::move(box.second)}; }
+
+/// Memory that Python keeps alive.
+template <class Span>
+Span Borrowed(std::uintptr_t address, std::uint64_t bytes) {
+  return {reinterpret_cast<typename Span::pointer>(address), bytes};
+}
+
+struct OpenWriter {
+  OpenWriter(std::shared_ptr<Session> used) : session(std::move(used)) {}
+  /// Its thread may be calling Python.
+  ~OpenWriter() {
+    py::gil_scoped_release release;
+    writer.reset();
+  }
+  const std::shared_ptr<Session> session;
+  /// The snapshot's size is the state's, not a matter of choice.
+  MemoryBudget budget{std::numeric_limits<std::int64_t>::max()};
+  std::unique_ptr<checkpoint::Writer> writer;
+};
+using WriterHandle = ProcessBound<OpenWriter>;
+
+WriterHandle OpenCheckpointWriter(const SessionHandle& session, const std::string& url, const py::object& group,
+                                  const py::dict& options) {
+  checkpoint::Writer::Options made{.url = url};
+  made.retention = {.keep_last = options["keep_last"].cast<int>(),
+                    .keep_every = options["keep_every"].cast<std::uint64_t>(),
+                    .keep_best = options["keep_best"].cast<int>(),
+                    .metric = options["metric"].cast<std::string>(),
+                    .greatest = options["greatest"].cast<bool>()};
+  if (auto local = options["local"].cast<std::string>(); !local.empty()) made.local = {.path = std::move(local)};
+  made.bandwidth = options["bandwidth"].cast<std::uint64_t>();
+  made.written_by = checkpoint::LocalProvenance(options["program"].cast<std::string>(), MILLRACE_VERSION);
+  made.written_by.libraries = options["libraries"].cast<std::map<std::string, std::string>>();
+  made.log = Logger::Stderr(LogLevel::kWarning);
+  std::shared_ptr<checkpoint::Group> ranks = checkpoint::SingleProcessGroup();
+  if (!group.is_none()) {
+    ranks = std::make_shared<PythonGroup>(group.attr("rank").cast<int>(), group.attr("size").cast<int>(),
+                                          group.attr("gather"), group.attr("broadcast"));
+  }
+  auto open = std::make_shared<OpenWriter>(session.shared());
+  {
+    py::gil_scoped_release release;
+    auto writer = checkpoint::Writer::Open(*open->session->connection, std::move(ranks), open->budget, std::move(made));
+    if (writer) open->writer = *std::move(writer);
+    if (!writer) throw Raised{std::move(writer).error()};
+  }
+  return WriterHandle(std::move(open));
+}
+
+/// (name, dtype, shape, first element within the box, box, address, bytes)
+using PieceTuple = std::tuple<std::string, std::string, std::vector<std::int64_t>, std::uint64_t, BoxTuple,
+                              std::uintptr_t, std::uint64_t>;
+
+double StartSaving(const WriterHandle& self, std::uint64_t step, std::vector<PieceTuple> tuples,
+                   const std::string& meta, std::map<std::string, double> metrics, bool to_store, bool to_local) {
+  std::vector<checkpoint::SavePiece> pieces;
+  for (auto& [name, dtype, shape, begin, box, address, bytes] : tuples) {
+    pieces.push_back({.name = std::move(name),
+                      .meta = {.dtype = Unwrap(checkpoint::ParseDType(dtype)), .shape = std::move(shape)},
+                      .begin = begin,
+                      .bytes = Borrowed<ByteSpan>(address, bytes),
+                      .box = BoxOf(std::move(box))});
+  }
+  Json parsed = Unwrap(ParseJson(meta, "metadata", 1024));
+  OpenWriter& open = *self;
+  Result<Duration> held = Fail(Code::kInternal, "");
+  {
+    py::gil_scoped_release release;
+    held = open.writer->Start(step, pieces, parsed,
+                              {.metrics = std::move(metrics), .to_store = to_store, .to_local = to_local});
+  }
+  return std::chrono::duration<double>(Unwrap(std::move(held))).count();
+}
+
+py::object Wait(const WriterHandle& self) {
+  OpenWriter& open = *self;
+  Result<std::optional<checkpoint::SaveStats>> done = Fail(Code::kInternal, "");
+  {
+    py::gil_scoped_release release;
+    done = open.writer->Wait();
+  }
+  auto stats = Unwrap(std::move(done));
+  if (!stats) return py::none();
+  py::dict dict;
+  dict["step"] = stats->step;
+  dict["bytes"] = stats->bytes;
+  dict["blocked_s"] = std::chrono::duration<double>(stats->blocked).count();
+  dict["total_s"] = std::chrono::duration<double>(stats->total).count();
+  return dict;
+}
+
+struct OpenReader {
+  std::shared_ptr<Session> session;
+  std::unique_ptr<checkpoint::Reader> reader;
+};
+using ReaderHandle = ProcessBound<OpenReader>;
+
+ReaderHandle OpenCheckpoint(const SessionHandle& session, const std::string& url, std::optional<std::uint64_t> step) {
+  std::shared_ptr<Session> shared = session.shared();
+  auto reader = Interruptible<std::unique_ptr<checkpoint::Reader>>([&](std::stop_token stop) {
+    return checkpoint::Reader::Open(*shared->connection, url, step, {.stop = std::move(stop)});
+  });
+  return ReaderHandle(std::make_shared<OpenReader>(OpenReader{std::move(shared), std::move(reader)}));
+}
+
+/// (name, first element within the box, box, address, bytes)
+using WantedTuple = std::tuple<std::string, std::uint64_t, BoxTuple, std::uintptr_t, std::uint64_t>;
+
+void Read(const ReaderHandle& self, std::vector<WantedTuple> tuples, int parallel) {
+  std::vector<checkpoint::Reader::Wanted> wanted;
+  for (auto& [name, begin, box, address, bytes] : tuples) {
+    wanted.push_back({.tensor = std::move(name),
+                      .begin = begin,
+                      .into = Borrowed<MutableByteSpan>(address, bytes),
+                      .box = BoxOf(std::move(box))});
+  }
+  OpenReader& open = *self;
+  Interruptible<void>(
+      [&](std::stop_token stop) { return open.reader->ReadMany(wanted, parallel, {.stop = std::move(stop)}); });
+}
+
+py::dict Tensors(const ReaderHandle& self) {
+  py::dict dict;
+  for (const auto& [name, meta] : self->reader->manifest().tensors) {
+    dict[py::str(name)] =
+        py::make_tuple(std::string(checkpoint::DTypeName(meta.dtype)), py::tuple(py::cast(meta.shape)));
+  }
+  return dict;
+}
+
+std::vector<std::tuple<std::uint64_t, double, bool>> List(const SessionHandle& session, const std::string& url) {
+  std::shared_ptr<Session> shared = session.shared();
+  auto entries = Interruptible<std::vector<checkpoint::Entry>>(
+      [&](std::stop_token stop) -> Result<std::vector<checkpoint::Entry>> {
+        object::Location root = MR_TRY(object::Locate(*shared->connection, url));
+        return checkpoint::ListCheckpoints(root, {.stop = std::move(stop)});
+      });
+  std::vector<std::tuple<std::uint64_t, double, bool>> listed;
+  for (const checkpoint::Entry& entry : entries) {
+    listed.emplace_back(entry.step, std::chrono::duration<double>(entry.modified.time_since_epoch()).count(),
+                        entry.pinned);
+  }
+  return listed;
+}
+
+}  // namespace
+
+void AddCheckpoint(py::module_& module) {
+  py::class_<WriterHandle>(module, "CheckpointWriter")
+      .def(py::init(&OpenCheckpointWriter), py::arg("session"), py::arg("url"), py::arg("group"), py::arg("options"))
+      .def("start", &StartSaving, py::arg("step"), py::arg("pieces"), py::arg("meta"), py::arg("metrics"),
+           py::arg("to_store"), py::arg("to_local"))
+      .def("wait_copied",
+           [](const WriterHandle& self) {
+             OpenWriter& open = *self;
+             py::gil_scoped_release release;
+             return std::chrono::duration<double>(open.writer->WaitCopied()).count();
+           })
+      .def("wait", &Wait)
+      .def_property_readonly("busy", [](const WriterHandle& self) { return self->writer->busy(); });
+  py::class_<ReaderHandle>(module, "CheckpointReader")
+      .def(py::init(&OpenCheckpoint), py::arg("session"), py::arg("url"), py::arg("step"))
+      .def("read", &Read, py::arg("wanted"), py::arg("parallel"))
+      .def("tensors", &Tensors)
+      .def_property_readonly("step", [](const ReaderHandle& self) { return self->reader->manifest().step; })
+      .def_property_readonly("name", [](const ReaderHandle& self) { return self->reader->name(); })
+      .def_property_readonly("meta", [](const ReaderHandle& self) { return DumpJson(self->reader->manifest().meta); })
+      .def_property_readonly("metrics", [](const ReaderHandle& self) { return self->reader->manifest().metrics; });
+  module.def("list_checkpoints", &List, py::arg("session"), py::arg("url"));
+}
+
+}  // namespace millrace::python

@@ -1,0 +1,85 @@
+"""One rank of a job whose state is sharded in every way torch has; run by torchrun: URL save|load|dcp-save|dcp-load..."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+import millrace.checkpoint as checkpoint
+import millrace.dcp
+
+
+def full(name, shape):
+    """What a tensor holds when it is saved: known to every rank."""
+    generator = torch.Generator().manual_seed(hash_of(name))
+    return torch.randn(shape, generator=generator)
+
+
+def hash_of(name):
+    return sum(ord(c) * 31**i for i, c in enumerate(name)) % 2**31
+
+
+def make(fill):
+    """A state sharded over all ranks; `fill`: with what it holds, else with zeros."""
+    ranks = dist.get_world_size()
+    mesh = init_device_mesh("cpu", (ranks,))
+    two = init_device_mesh("cpu", (2, ranks // 2)) if ranks % 2 == 0 else None
+
+    def sharded(name, shape, mesh, *placements):
+        whole = full(name, shape) if fill else torch.zeros(shape)
+        return distribute_tensor(whole, mesh, placements)
+
+    state = {
+        "rows": sharded("rows", (13, 6), mesh, Shard(0)),
+        "columns": sharded("columns", (5, 17), mesh, Shard(1)),
+        "few": sharded("few", (1, 3), mesh, Shard(0)),
+        "everywhere": sharded("everywhere", (7, 3), mesh, Replicate()),
+        "blocks": sharded("blocks", (9, 11), two, Shard(0), Shard(1)) if two else sharded("blocks", (9, 11), mesh, Shard(1)),
+        "groups": sharded("groups", (8, 4), two, Replicate(), Shard(0)) if two else sharded("groups", (8, 4), mesh, Shard(0)),
+        "plain": full("plain", (4, 4)) if fill else torch.zeros(4, 4),
+        "step": 17 if fill else 0,
+    }
+    if fill:  # a stage's own
+        state[f"stage{dist.get_rank()}"] = full(f"stage{dist.get_rank()}", (3, 2))
+    return state
+
+
+def check(state):
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor):
+            whole = value.full_tensor() if isinstance(value, DTensor) else value
+            assert torch.equal(whole, full(name, whole.shape)), (dist.get_rank(), name)
+    assert state["step"] == 17
+
+
+def act(action, url):
+    by_saver, by_dcp = f"{url}/saver", f"{url}/dcp"
+    if action == "save":
+        with checkpoint.Saver(by_saver) as saver:
+            saver.save(make(True), 1)
+            saver.save(make(True), 2)
+    elif action == "dcp-save":
+        dcp.save(make(True), storage_writer=millrace.dcp.Writer(by_dcp, 3))
+    for saved in (by_saver, by_dcp):
+        state = make(False)
+        if action == "load":
+            state["stage1"] = torch.zeros(3, 2)
+            check(checkpoint.load(saved, into=state))
+        elif action == "dcp-load":
+            dcp.load(state, storage_reader=millrace.dcp.Reader(saved))
+            check(state)
+
+
+def main(url, *actions):
+    dist.init_process_group("gloo")
+    for action in actions:
+        act(action, url)
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
