@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ._native import __version__
-from .documents import documents
+from .documents import Source, documents
 from .errors import Error
 from .files import ObjectReader, ObjectWriter, lines, open
 from .session import Options
@@ -37,6 +37,7 @@ __all__ = [
     "ObjectReader",
     "ObjectWriter",
     "Options",
+    "Source",
     "StateCallback",
     "Tokenizer",
     "__version__",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Iterator, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
 from . import _native
-from .documents import Sources, weighted
+from .documents import Sources, sources_of
 from .errors import InvalidArgumentError, PreconditionFailedError
-from .session import Options, session_of
+from .session import Options, parse_bytes, session_of
 from .tokenizer import Tokenizer
 
 try:
@@ -25,6 +25,11 @@ except ImportError:  # numpy arrays are then all there is
         return None
 
 
+class SourceShare(NamedTuple):
+    samples_per_pass: int
+    samples_per_epoch: int
+
+
 class Dataset(_Base):  # type: ignore[misc,valid-type]
     """Records of a bucket as token sequences, in an order that depends on the data and ``shuffle_seed`` alone.
 
@@ -34,7 +39,8 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
 
     Args:
         sources: A URL (object, prefix ending in ``/``, or glob), several, or a mapping from URL to weight (passes over
-            it an epoch).
+            it an epoch); or ``millrace.Source``s, which have formats of their own.
+        format: Of objects whose names do not say it; see ``millrace.Source``.
         tokenizer: A ``millrace.Tokenizer``, or the URL of its model.
         template: The text of a record: fields of its JSON in braces.
         sequence_length: Tokens a sample.
@@ -55,7 +61,12 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
             to the position before.
         dtype: ``"int64"``, or ``"int32"`` without a copy.
         framework: ``"torch"`` or ``"numpy"``; left out: torch where it is installed.
+        max_broken: Records that may be unusable before that is an error; left out: 100, or a thousandth of all if that
+            is more. ``broken_records`` says how many there are.
         index_cache: URL for record indexes when the data's own bucket cannot be written.
+        disk_cache, disk_cache_bytes: A local folder that keeps what was fetched and decoded for later epochs, and for
+            every process of this machine that names it with the same size (``"20GiB"``).
+        patience: Seconds for which a store that does not answer is asked again before reading fails.
         threads: That read and tokenize. prefetch: batches (or samples) made ahead.
         connection: How to reach the store; left out: as the environment says.
     """
@@ -66,6 +77,7 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         tokenizer: Union[Tokenizer, str, os.PathLike],
         *,
         template: str = "{text}",
+        format: str = "",
         sequence_length: int = 2048,
         mode: str = "pack",
         layout: str = "",
@@ -84,7 +96,11 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         labels: str = "aligned",
         dtype: str = "int64",
         framework: Optional[str] = None,
+        max_broken: Optional[int] = None,
         index_cache: str = "",
+        disk_cache: Union[str, os.PathLike] = "",
+        disk_cache_bytes: Union[int, str] = "20GiB",
+        patience: float = 600.0,
         threads: int = 2,
         prefetch: Optional[int] = None,
         connection: Optional[Options] = None,
@@ -100,13 +116,17 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
             raise ValueError("framework is torch, and torch is not installed")
         if part not in ("train", "held_out"):
             raise ValueError(f'part must be "train" or "held_out", not "{part}"')
+        if max_broken is not None and max_broken < 0:
+            raise ValueError(f"max_broken must not be negative, and is {max_broken}")
+        if not 0 <= patience < 1e9:
+            raise ValueError(f"a patience of {patience} seconds makes no sense")
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"a batch of {batch_size} samples is none")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} of {world_size} does not exist")
         self._connection = connection
         self._tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer, connection=connection)
-        self._sources = weighted(sources)
+        self._sources = sources_of(sources, format)
         self._options: Dict[str, Any] = {
             "template": template,
             "sequence_length": sequence_length,
@@ -121,7 +141,11 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
             "split_seed": split_seed,
             "shuffle_seed": shuffle_seed,
             "shuffle_window": shuffle_window,
+            "max_broken": max_broken,
             "index_cache": index_cache,
+            "disk_cache": os.fspath(disk_cache),
+            "disk_cache_bytes": parse_bytes(disk_cache_bytes),
+            "patience": float(patience),
             "threads": threads,
             "aligned": labels == "aligned",
             "wide": dtype == "int64",
@@ -157,6 +181,11 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
     def broken_records(self) -> int:
         """Records left out because they cannot be used; ``millrace data inspect`` names them."""
         return self._dataset.broken_records
+
+    @property
+    def source_shares(self) -> List[SourceShare]:
+        """Of each source, in their order: its samples in one pass over it, and how many of them an epoch takes."""
+        return [SourceShare(*share) for share in self._dataset.source_shares]
 
     @property
     def truncated_documents(self) -> int:
@@ -309,4 +338,5 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         return kept
 
     def __repr__(self) -> str:
-        return f"millrace.Dataset({self._sources!r}, samples_per_epoch={self.samples_per_epoch:,})"
+        urls = [source.url for source in self._sources]
+        return f"millrace.Dataset({urls!r}, samples_per_epoch={self.samples_per_epoch:,})"

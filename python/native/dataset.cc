@@ -97,9 +97,9 @@ data::Mode ModeOf(std::string_view name) {
   throw py::value_error(fmt::format("mode must be \"pack\", \"pad\" or \"sft\", not \"{}\"", name));
 }
 
-data::DatasetOptions OptionsOf(const std::vector<std::pair<std::string, double>>& sources, const py::dict& options) {
+data::DatasetOptions OptionsOf(const std::vector<SourceTuple>& sources, const py::dict& options) {
   data::DatasetOptions made;
-  for (const auto& [url, weight] : sources) made.sources.push_back({url, weight});
+  for (const auto& [url, weight, format] : sources) made.sources.push_back({url, weight, format});
   made.template_text = options["template"].cast<std::string>();
   made.sequence_length = options["sequence_length"].cast<int>();
   made.mode = ModeOf(options["mode"].cast<std::string>());
@@ -113,12 +113,17 @@ data::DatasetOptions OptionsOf(const std::vector<std::pair<std::string, double>>
                 .seed = options["split_seed"].cast<std::uint64_t>()};
   made.shuffle_seed = options["shuffle_seed"].cast<std::uint64_t>();
   made.shuffle_window = options["shuffle_window"].cast<std::uint64_t>();
+  made.patience =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options["patience"].cast<double>()));
+  made.disk_cache = options["disk_cache"].cast<std::string>();
+  made.disk_cache_bytes = options["disk_cache_bytes"].cast<std::uint64_t>();
   made.cache_url = options["index_cache"].cast<std::string>();
+  made.max_broken = options["max_broken"].cast<std::optional<std::uint64_t>>();
   made.threads = options["threads"].cast<int>();
   return made;
 }
 
-DatasetHandle Open(const SessionHandle& session, const std::vector<std::pair<std::string, double>>& sources,
+DatasetHandle Open(const SessionHandle& session, const std::vector<SourceTuple>& sources,
                    const TokenizerHandle& tokenizer, const py::dict& options) {
   data::DatasetOptions made = OptionsOf(sources, options);
   Layout layout{.aligned = options["aligned"].cast<bool>(),
@@ -193,6 +198,14 @@ void AddDataset(py::module_& module) {
                              [](const DatasetHandle& self) { return self->dataset->broken_records(); })
       .def_property_readonly("truncated_documents",
                              [](const DatasetHandle& self) { return self->dataset->truncated_documents(); })
+      .def_property_readonly("source_shares",
+                             [](const DatasetHandle& self) {
+                               std::vector<std::pair<std::uint64_t, std::uint64_t>> shares;
+                               for (const auto& share : self->dataset->source_shares()) {
+                                 shares.emplace_back(share.samples_per_pass, share.samples_per_epoch);
+                               }
+                               return shares;
+                             })
       .def_property_readonly("bytes", [](const DatasetHandle& self) { return self->dataset->bytes(); })
       .def_property_readonly("fingerprint", [](const DatasetHandle& self) { return self->dataset->fingerprint(); });
   py::class_<LoaderHandle>(module, "Loader")

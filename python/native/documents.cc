@@ -45,10 +45,9 @@ struct OpenDocuments {
 };
 using DocumentsHandle = ProcessBound<OpenDocuments>;
 
-DocumentsHandle Open(const SessionHandle& session, const std::vector<std::pair<std::string, double>>& sources,
-                     const std::string& form) {
+DocumentsHandle Open(const SessionHandle& session, const std::vector<SourceTuple>& sources, const std::string& form) {
   std::vector<data::Source> wanted;
-  for (const auto& [url, weight] : sources) wanted.push_back({.url = url, .weight = weight});
+  for (const auto& [url, weight, format] : sources) wanted.push_back({url, weight, format});
   auto open = std::make_shared<OpenDocuments>();
   std::shared_ptr<Session> shared = session.shared();
   open->documents = Interruptible<std::shared_ptr<Documents>>([&](std::stop_token interrupted) {

@@ -1,6 +1,9 @@
 // What each file of bindings adds to the module, in an order in which later ones may name earlier types.
 #pragma once
 
+#include <string>
+#include <tuple>
+
 #include "millrace/base/memory_budget.h"
 #include "millrace/object/open.h"
 #include "python/native/support.h"
@@ -15,6 +18,9 @@ struct Session {
   MemoryBudget budget;
 };
 using SessionHandle = ProcessBound<Session>;
+
+/// URL, weight, format.
+using SourceTuple = std::tuple<std::string, double, std::string>;
 
 void AddFiles(py::module_& module);
 void AddTokenizer(py::module_& module);

@@ -149,3 +149,52 @@ def test_documents_are_the_records_in_order(corpus):
     assert list(millrace.documents([corpus], template="{title}: {text}", at_once=7)) == expected
     with pytest.raises(FileNotFoundError):
         list(millrace.documents("s3://corpus/none/"))
+
+
+@pytest.fixture(scope="module")
+def alpaca(endpoint, tmp_path_factory):
+    """The URL of one array of records, of which two cannot be used, under a name that says nothing."""
+    import json
+
+    from conftest import millrace as run
+
+    path = tmp_path_factory.mktemp("alpaca") / "alpaca.dat"
+    answers = [{"text": f"answer number {i}"} for i in range(300)]
+    answers[7], answers[9] = {"text": 7}, None
+    path.write_text(json.dumps({"version": 1, "data": answers}, indent=2))
+    run("cp", str(path), "s3://corpus/sft/alpaca.dat")
+    return "s3://corpus/sft/alpaca.dat"
+
+
+def test_formats_are_said_for_all_sources_or_for_each(alpaca, corpus, model):
+    texts = [f"answer number {i}" for i in range(300) if i not in (7, 9)]
+    assert list(millrace.documents(alpaca, format="json:data")) == texts
+    assert list(millrace.documents(millrace.Source(alpaca, format="json:data"))) == texts
+    sources = [millrace.Source(alpaca, 0.5, "json:data"), (corpus, 1.0)]
+    data = millrace.Dataset(sources, model, mode="pad", sequence_length=32, framework="numpy")
+    assert data.records == 298 + 600 and data.broken_records == 2
+    assert data.source_shares[0] == (298, 149) and data.source_shares[1].samples_per_epoch == 600
+    assert len(data) == 149 + 600
+    with pytest.raises(millrace.Error, match="field of json"):
+        millrace.Dataset(corpus, model, format="jsonl:data")
+
+
+def test_broken_records_are_an_error_beyond_their_limit(alpaca, model):
+    options = {"format": "json:data", "mode": "pad", "sequence_length": 32, "framework": "numpy"}
+    with pytest.raises(millrace.errors.CorruptError, match="2 of 300 records cannot be used"):
+        millrace.Dataset(alpaca, model, max_broken=1, **options)
+    assert millrace.Dataset(alpaca, model, max_broken=2, **options).broken_records == 2
+    with pytest.raises(ValueError):
+        millrace.Dataset(alpaca, model, max_broken=-1, **options)
+    with pytest.raises(millrace.errors.CorruptError, match="2 records cannot be used, and 1 are allowed"):
+        list(millrace.documents(alpaca, format="json:data", max_broken=1))
+    assert len(list(millrace.documents(alpaca, format="json:data", max_broken=2))) == 298
+
+
+def test_what_was_read_is_kept_on_disk(alpaca, model, tmp_path):
+    options = {"format": "json:data", "mode": "pad", "sequence_length": 32, "framework": "numpy"}
+    kept = millrace.Dataset(
+        alpaca, model, disk_cache=tmp_path / "cache", disk_cache_bytes="256MiB", patience=5, **options
+    )
+    assert rows(kept) == rows(millrace.Dataset(alpaca, model, **options))
+    assert any((tmp_path / "cache").rglob("*"))
