@@ -252,12 +252,56 @@ TEST_F(ArrowTest, ALargeRowGroupIsReadByItsPages) {
   for (auto version : {parquet::ParquetDataPageVersion::V1, parquet::ParquetDataPageVersion::V2}) {
     for (bool index : {false, true}) {
       std::string bytes = ToPages(*table, version, index, index == (version == parquet::ParquetDataPageVersion::V1));
-      auto read = ReadAll(*Open(bytes, ArrowFormat::kParquet)).value();
-      EXPECT_TRUE(read.content == lines);
-      EXPECT_GE(read.frames.size(), 3u);
-      for (const Frame& frame : read.frames) EXPECT_LT(frame.bytes, 6 * kMiB);
+      auto read = ReadAll(*Open(bytes, ArrowFormat::kParquet));
+      ASSERT_TRUE(read) << read.error().ToString();
+      EXPECT_TRUE(read->content == lines);
+      EXPECT_GE(read->frames.size(), 3u);
+      for (const Frame& frame : read->frames) EXPECT_LT(frame.bytes, 6 * kMiB);
       auto text = ReadAll(*Open(bytes, ArrowFormat::kParquet, {"text"})).value();
       EXPECT_EQ(Lines(text.content).size(), kRows);
+    }
+  }
+}
+
+TEST_F(ArrowTest, NestedColumnsOfALargeRowGroupToo) {
+  Random random(13);
+  auto word = [&](std::uint64_t longest) {
+    std::string text;
+    for (std::uint64_t n = random.Below(longest); n > 0; --n) text += static_cast<char>('a' + random.Below(26));
+    return text;
+  };
+  auto chat_type = arrow::list(arrow::struct_(
+      {arrow::field("role", arrow::utf8()), arrow::field("content", arrow::utf8()),
+       arrow::field("parts", arrow::list(arrow::struct_(
+                                 {arrow::field("a", arrow::int32()),
+                                  arrow::field("b", arrow::struct_({arrow::field("c", arrow::utf8())}))})))}));
+  std::string chats = "[", tags = "[";
+  for (int row = 0; row < 5000; ++row) {
+    if (row > 0) chats += ",", tags += ",";
+    tags += fmt::format("[\"{}\"]", random.Below(5));
+    if (random.Below(20) == 0) {
+      chats += "null";
+      continue;
+    }
+    chats += "[";
+    for (std::uint64_t turn = 0, turns = random.Below(random.Below(100) == 0 ? 200 : 8); turn < turns; ++turn) {
+      if (turn > 0) chats += ",";
+      chats += fmt::format(R"({{"role": "{}", "content": {}, "parts": [{{"a": {}, "b": {{"c": "{}"}}}}]}})",
+                           turn % 2 == 0 ? "user" : "assistant",
+                           random.Below(9) == 0 ? "null" : fmt::format("\"{}\"", word(1500)), turn, word(30));
+    }
+    chats += "]";
+  }
+  auto table = MakeTable(
+      {{"chat", FromJson(chat_type, chats + "]")}, {"tags", FromJson(arrow::list(arrow::utf8()), tags + "]")}});
+  const std::string lines = ReadAll(*Open(ToIpc(*table), ArrowFormat::kIpc)).value().content;
+  for (auto version : {parquet::ParquetDataPageVersion::V1, parquet::ParquetDataPageVersion::V2}) {
+    for (bool index : {false, true}) {
+      if (index && version == parquet::ParquetDataPageVersion::V2) continue;
+      auto read = ReadAll(*Open(ToPages(*table, version, index, true), ArrowFormat::kParquet));
+      ASSERT_TRUE(read) << read.error().ToString();
+      EXPECT_TRUE(read->content == lines);
+      EXPECT_GE(read->frames.size(), 2u);
     }
   }
 }

@@ -46,7 +46,7 @@ class ParquetContent final : public Content {
       auto footer = MR_TRY(LoadFooter(call));
       const int groups = footer->metadata->num_row_groups();
       for (int first = 0; first < groups;) {
-        if (MR_TRY(ContentOf(*footer, first)) > kSplitBytes && IsFlat(*footer)) {
+        if (MR_TRY(ContentOf(*footer, first)) > kSplitBytes && HavePagesOfRows(*footer)) {
           MR_TRY(FindSlices(*footer, first++, file, found));
           continue;
         }
@@ -155,8 +155,9 @@ class ParquetContent final : public Content {
     const auto rows = static_cast<std::uint64_t>(footer.metadata->RowGroup(group)->num_rows());
     const std::vector<object::ByteRange> chunks = MR_TRY(ChunksOf(footer, group));
     std::vector<std::vector<PageAt>> pages;
+    MemoryLimit memory;
     for (int column : footer.columns) {
-      pages.push_back(MR_TRY(LocatePages(file, footer.metadata, group, column, object_)));
+      pages.push_back(MR_TRY(LocatePages(file, footer.metadata, group, column, object_, memory.pool())));
     }
     const std::uint64_t content = MR_TRY(ContentOf(footer, group));
     for (const RowSlice& slice : CutRows(group, rows, pages, chunks, content, kSliceBytes)) {
@@ -167,9 +168,8 @@ class ParquetContent final : public Content {
     return {};
   }
 
-  bool IsFlat(const Footer& footer) const {
-    return std::ranges::all_of(footer.columns,
-                               [&](int column) { return arrow_format::IsFlat(*footer.metadata, column); });
+  static bool HavePagesOfRows(const Footer& footer) {
+    return std::ranges::all_of(footer.columns, [&](int column) { return HasPagesOfRows(*footer.metadata, column); });
   }
 
   Result<std::vector<object::ByteRange>> ChunksOf(const Footer& footer, int group) const {
@@ -192,8 +192,8 @@ class ParquetContent final : public Content {
   Status CheckSize(int group, std::uint64_t bytes) const {
     if (bytes <= kMaxFrameContent) return {};
     return Fail(Code::kUnsupported,
-                "{}: row group {} holds {} of the columns wanted that cannot be read in parts (they nest, or are one "
-                "page), and no more than {} can be held; write smaller ones (pandas and pyarrow: row_group_size=10000)",
+                "{}: row group {} holds {} of the columns wanted that cannot be read in parts (a map, or one page), "
+                "and no more than {} can be held; write smaller ones (pandas and pyarrow: row_group_size=10000)",
                 object_.url, group, FormatBytes(bytes), FormatBytes(kMaxFrameContent));
   }
 

@@ -1,13 +1,20 @@
 #include "millrace/data/arrow/parquet_pages.h"
 
+#include <arrow/array.h>
+#include <arrow/array/concatenate.h>
 #include <arrow/buffer.h>
+#include <arrow/record_batch.h>
+#include <arrow/type.h>
 #include <arrow/util/config.h>
 #include <parquet/arrow/reader.h>
+#include <parquet/column_page.h>
 #include <parquet/column_reader.h>
 #include <parquet/file_reader.h>
 #include <parquet/page_index.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <utility>
 
 #include "millrace/base/text.h"
@@ -69,8 +76,9 @@ class HeaderStream final : public arrow::io::InputStream {
 
 std::unique_ptr<parquet::PageReader> OpenPages(std::shared_ptr<HeaderStream> stream,
                                                const parquet::ColumnChunkMetaData& chunk,
-                                               [[maybe_unused]] const parquet::ColumnDescriptor& column) {
-  const parquet::ReaderProperties properties;
+                                               [[maybe_unused]] const parquet::ColumnDescriptor& column,
+                                               arrow::MemoryPool* pool) {
+  const parquet::ReaderProperties properties(pool);
 #if ARROW_VERSION_MAJOR >= 25
   return parquet::PageReader::Open(std::move(stream), chunk.num_values(), chunk.compression(), properties, column);
 #else
@@ -78,19 +86,46 @@ std::unique_ptr<parquet::PageReader> OpenPages(std::shared_ptr<HeaderStream> str
 #endif
 }
 
+/// Rows that begin on a page, and whether its first value is the first of one.
+struct RowStarts {
+  std::uint64_t rows = 0;
+  bool at_first = true;
+};
+RowStarts CountRowStarts(const parquet::DataPageV1& page, std::int16_t max_level) {
+  parquet::LevelDecoder decoder;
+  decoder.SetData(page.repetition_level_encoding(), max_level, page.num_values(), page.data(), page.size());
+  RowStarts starts;
+  std::array<std::int16_t, 1024> levels;
+  bool first = true;
+  while (const int count = decoder.Decode(static_cast<int>(levels.size()), levels.data())) {
+    if (std::exchange(first, false)) starts.at_first = levels[0] == 0;
+    starts.rows += static_cast<std::uint64_t>(std::count(levels.begin(), levels.begin() + count, std::int16_t{0}));
+  }
+  return starts;
+}
+
 std::vector<PageAt> ScanHeaders(const std::shared_ptr<StoreFile>& file, const parquet::FileMetaData& metadata,
-                                int group, int column, object::ByteRange range) {
+                                int group, int column, object::ByteRange range, arrow::MemoryPool* pool) {
+  const parquet::ColumnDescriptor& descriptor = *metadata.schema()->Column(column);
+  const std::int16_t max_level = descriptor.max_repetition_level();
   auto stream = std::make_shared<HeaderStream>(file, range);
-  auto reader = OpenPages(stream, *metadata.RowGroup(group)->ColumnChunk(column), *metadata.schema()->Column(column));
+  auto reader = OpenPages(stream, *metadata.RowGroup(group)->ColumnChunk(column), descriptor, pool);
   std::vector<PageAt> pages;
   std::uint64_t rows = 0;
   reader->set_data_page_filter([&](const parquet::DataPageStats& page) {
     pages.push_back({.offset = stream->last(), .first_row = rows});
-    rows += static_cast<std::uint64_t>(std::max(0, page.num_values));
+    if (max_level > 0 && !page.num_rows) return false;
+    rows += static_cast<std::uint64_t>(std::max(0, max_level > 0 ? *page.num_rows : page.num_values));
     stream->SkipNext();
     return true;
   });
-  while (reader->NextPage()) {
+  while (auto page = reader->NextPage()) {
+    if (page->type() != parquet::PageType::DATA_PAGE || pages.empty()) continue;
+    const RowStarts starts = CountRowStarts(static_cast<const parquet::DataPageV1&>(*page), max_level);
+    if (!starts.at_first && rows == 0) return {};
+    pages.back().starts_row = starts.at_first;
+    if (!starts.at_first) --pages.back().first_row;
+    rows += starts.rows;
   }
   for (std::size_t i = 0; i < pages.size(); ++i) {
     const std::uint64_t end = i + 1 < pages.size() ? pages[i + 1].offset : range.offset + range.length;
@@ -117,7 +152,7 @@ std::vector<PageAt> FromOffsetIndex(const std::shared_ptr<StoreFile>& file,
 
 /// In order, within the chunk, of all rows.
 bool AreSound(const std::vector<PageAt>& pages, object::ByteRange chunk, std::uint64_t rows) {
-  if (pages.empty() || pages[0].first_row != 0) return false;
+  if (pages.empty() || pages[0].first_row != 0 || !pages[0].starts_row) return false;
   std::uint64_t end = chunk.offset;
   for (std::size_t i = 0; i < pages.size(); ++i) {
     const PageAt& page = pages[i];
@@ -167,9 +202,76 @@ class PageFile final : public StoreFile {
   std::vector<Chunk> chunks_;
 };
 
+/// The rows behind the first `skip` of what a file shows of a leaf; their buffers begin with them.
+Result<std::shared_ptr<arrow::Array>> ReadLeaf(parquet::arrow::FileReader& reader, int leaf, std::uint64_t skip,
+                                               std::uint64_t rows, arrow::MemoryPool* pool, std::string_view what) {
+  const auto wanted = static_cast<std::int64_t>(skip + rows);
+  reader.set_batch_size(wanted);
+  auto batches = MR_ARROW_TRY(what, reader.GetRecordBatchReader({0}, {leaf}));
+  arrow::ArrayVector chunks;
+  std::int64_t have = 0;
+  while (have < wanted) {
+    std::shared_ptr<arrow::RecordBatch> batch;
+    MR_ARROW_TRY(what, batches->ReadNext(&batch));
+    if (!batch || batch->num_columns() != 1) break;
+    have += batch->num_rows();
+    chunks.push_back(batch->column(0));
+  }
+  if (have != wanted) return Fail(Code::kCorrupt, "{}: its pages do not hold the rows that they should", what);
+  auto slice = arrow::ChunkedArray(std::move(chunks)).Slice(static_cast<std::int64_t>(skip));
+  return MR_ARROW_TRY(what, arrow::Concatenate(slice->chunks(), pool));
+}
+
+bool SameOffsets(const arrow::ArrayData& a, const arrow::ArrayData& b, std::size_t width) {
+  const auto bytes = static_cast<std::size_t>(a.length + 1) * width;
+  const auto& of_a = a.buffers[1];
+  const auto& of_b = b.buffers[1];
+  if (!of_a || !of_b) return a.length == 0;
+  return static_cast<std::size_t>(of_a->size()) >= bytes && static_cast<std::size_t>(of_b->size()) >= bytes &&
+         std::memcmp(of_a->data(), of_b->data(), bytes) == 0;
+}
+
+/// Of a column that was read leaf by leaf: `more` is a list or struct as `data` is, but for the leaves below. Buffers
+/// of both begin with the first row.
+Result<std::shared_ptr<arrow::ArrayData>> Merge(const std::shared_ptr<arrow::ArrayData>& data,
+                                                const std::shared_ptr<arrow::ArrayData>& more, std::string_view what) {
+  auto differ = [&] { return Fail(Code::kCorrupt, "{}: the pages of a nested column do not go together", what); };
+  const arrow::Type::type kind = data->type->id();
+  if (kind != more->type->id() || data->length != more->length || data->offset != 0 || more->offset != 0) {
+    return differ();
+  }
+  auto merged = data->Copy();
+  const auto field = [](const arrow::ArrayData& of, std::size_t i) { return of.type->field(static_cast<int>(i)); };
+  if (kind == arrow::Type::FIXED_SIZE_LIST) {
+    merged->child_data[0] = MR_TRY(Merge(data->child_data[0], more->child_data[0], what));
+    auto item = field(*data, 0)->WithType(merged->child_data[0]->type);
+    merged->type = arrow::fixed_size_list(item, static_cast<const arrow::FixedSizeListType&>(*data->type).list_size());
+    return merged;
+  }
+  if (kind == arrow::Type::LIST || kind == arrow::Type::LARGE_LIST) {
+    if (!SameOffsets(*data, *more, kind == arrow::Type::LIST ? 4 : 8)) return differ();
+    merged->child_data[0] = MR_TRY(Merge(data->child_data[0], more->child_data[0], what));
+    auto item = field(*data, 0)->WithType(merged->child_data[0]->type);
+    merged->type = kind == arrow::Type::LIST ? arrow::list(item) : arrow::large_list(item);
+    return merged;
+  }
+  if (kind != arrow::Type::STRUCT || more->child_data.size() != 1 || data->child_data.empty()) return differ();
+  arrow::FieldVector fields = data->type->fields();
+  if (fields.back()->name() == field(*more, 0)->name()) {
+    merged->child_data.back() = MR_TRY(Merge(data->child_data.back(), more->child_data[0], what));
+    fields.back() = fields.back()->WithType(merged->child_data.back()->type);
+  } else {
+    merged->child_data.push_back(more->child_data[0]);
+    fields.push_back(field(*more, 0));
+  }
+  merged->type = arrow::struct_(fields);
+  return merged;
+}
+
 /// The pages that hold rows [first, end).
 RowSlice::Pages PagesOf(const std::vector<PageAt>& pages, std::uint64_t chunk, std::uint64_t first, std::uint64_t end) {
   auto begin = std::ranges::upper_bound(pages, first, {}, &PageAt::first_row) - 1;
+  while (!begin->starts_row) --begin;  // the first page does
   auto behind = std::ranges::lower_bound(pages, end, {}, &PageAt::first_row);
   const PageAt& last = *(behind - 1);
   return {.head = pages[0].offset - chunk,
@@ -195,18 +297,25 @@ Result<object::ByteRange> ChunkRange(const parquet::FileMetaData& metadata, int 
   return object::ByteRange{static_cast<std::uint64_t>(offset), static_cast<std::uint64_t>(length)};
 }
 
-bool IsFlat(const parquet::FileMetaData& metadata, int column) {
-  return metadata.schema()->GetColumnRoot(column)->is_primitive() &&
-         metadata.schema()->Column(column)->max_repetition_level() == 0;
+bool HasPagesOfRows(const parquet::FileMetaData& metadata, int column) {
+  for (const parquet::schema::Node* node = metadata.schema()->Column(column)->schema_node().get(); node != nullptr;
+       node = node->parent()) {
+    if (node->logical_type() && node->logical_type()->is_map()) return false;
+    if (node->converted_type() == parquet::ConvertedType::MAP ||
+        node->converted_type() == parquet::ConvertedType::MAP_KEY_VALUE) {
+      return false;
+    }
+  }
+  return true;
 }
 
 Result<std::vector<PageAt>> LocatePages(const std::shared_ptr<StoreFile>& file,
                                         const std::shared_ptr<parquet::FileMetaData>& metadata, int group, int column,
-                                        const DataObject& object) {
+                                        const DataObject& object, arrow::MemoryPool* pool) {
   const object::ByteRange chunk = MR_TRY(ChunkRange(*metadata, group, column, object));
   const auto rows = static_cast<std::uint64_t>(metadata->RowGroup(group)->num_rows());
   auto pages = FromOffsetIndex(file, metadata, group, column);
-  if (!AreSound(pages, chunk, rows)) pages = ScanHeaders(file, *metadata, group, column, chunk);
+  if (!AreSound(pages, chunk, rows)) pages = ScanHeaders(file, *metadata, group, column, chunk, pool);
   if (!AreSound(pages, chunk, rows)) {
     return Fail(Code::kCorrupt, "{}: the pages of column \"{}\" in row group {} are not those of its rows", object.url,
                 metadata->schema()->Column(column)->name(), group);
@@ -313,27 +422,29 @@ Result<std::shared_ptr<arrow::Table>> ReadSlice(const RowSlice& slice, const Dat
   parquet::ReaderProperties properties(pool);
   properties.enable_buffered_stream();
   properties.set_buffer_size(kStreamBytes);
+  parquet::ArrowReaderProperties arrow_properties(/*use_threads=*/false);
+  arrow_properties.set_pre_buffer(false);
   auto reader = MR_ARROW_TRY(
-      what, parquet::arrow::FileReader::Make(
-                pool, parquet::ParquetFileReader::Open(file, properties, metadata->Subset({slice.group}))));
+      what,
+      parquet::arrow::FileReader::Make(
+          pool, parquet::ParquetFileReader::Open(file, properties, metadata->Subset({slice.group})), arrow_properties));
   arrow::FieldVector fields;
-  arrow::ChunkedArrayVector arrays;
+  arrow::ArrayVector arrays;
   for (std::size_t i = 0; i < columns.size(); ++i) {
-    const auto& root = *metadata->schema()->GetColumnRoot(columns[i]);
-    std::unique_ptr<parquet::arrow::ColumnReader> column;
-    MR_ARROW_TRY(what, reader->GetColumn(metadata->schema()->group_node()->FieldIndex(root), &column));
-    const auto skip = static_cast<std::int64_t>(slice.first_row - slice.columns[i].first_row);
-    const auto rows = static_cast<std::int64_t>(slice.rows);
-    std::shared_ptr<arrow::ChunkedArray> values;
-    MR_ARROW_TRY(what, column->NextBatch(skip + rows, &values));
-    if (!values || values->length() != skip + rows) {
-      return Fail(Code::kCorrupt, "{}: the pages of column \"{}\" do not hold the rows that they should", what,
-                  root.name());
+    const std::uint64_t skip = slice.first_row - slice.columns[i].first_row;
+    auto values = MR_TRY(ReadLeaf(*reader, columns[i], skip, slice.rows, pool, what));
+    const parquet::schema::Node* root = metadata->schema()->GetColumnRoot(columns[i]);
+    // The leaves of one column follow each other.
+    if (i > 0 && metadata->schema()->GetColumnRoot(columns[i - 1]) == root) {
+      auto merged = MR_TRY(Merge(arrays.back()->data(), values->data(), what));
+      fields.back() = arrow::field(root->name(), merged->type);
+      arrays.back() = arrow::MakeArray(merged);
+    } else {
+      fields.push_back(arrow::field(root->name(), values->type()));
+      arrays.push_back(std::move(values));
     }
-    arrays.push_back(values->Slice(skip, rows));
-    fields.push_back(arrow::field(root.name(), values->type()));
   }
-  return arrow::Table::Make(arrow::schema(std::move(fields)), std::move(arrays), static_cast<std::int64_t>(slice.rows));
+  return arrow::Table::Make(arrow::schema(std::move(fields)), arrays, static_cast<std::int64_t>(slice.rows));
 }
 
 }  // namespace millrace::data::arrow_format

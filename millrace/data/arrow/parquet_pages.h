@@ -16,23 +16,25 @@
 
 namespace millrace::data::arrow_format {
 
-/// Of a column chunk: where a page is, header included, and which row it begins with.
+/// Of a column chunk: where a page is, header included, and the row of its first value.
 struct PageAt {
   std::uint64_t offset = 0, bytes = 0, first_row = 0;
+  bool starts_row = true;  ///< false: that row's list began on the page before
 };
 
 /// Where a column chunk lies, its dictionary included. Fails with kCorrupt if that is beyond the object's end.
 Result<object::ByteRange> ChunkRange(const parquet::FileMetaData& metadata, int group, int column,
                                      const DataObject& object);
 
-/// True of columns whose pages begin with rows: what is not nested.
-bool IsFlat(const parquet::FileMetaData& metadata, int column);
+/// True of columns whose pages can be told by rows: all but those inside of maps.
+bool HasPagesOfRows(const parquet::FileMetaData& metadata, int column);
 
-/// The data pages of a flat column, in order: as the offset index says where the writer left one, else from the pages'
-/// headers, which takes a small read for each. Blocks; throws what Parquet's reader throws.
+/// The data pages of such a column, in order: as the offset index says where the writer left one, else from the pages'
+/// headers, which takes a small read for each; where these do not tell the rows (lists on pages of version 1) all of
+/// the chunk is read and decompressed, a page at a time. Blocks; throws what Parquet's reader throws.
 Result<std::vector<PageAt>> LocatePages(const std::shared_ptr<StoreFile>& file,
                                         const std::shared_ptr<parquet::FileMetaData>& metadata, int group, int column,
-                                        const DataObject& object);
+                                        const DataObject& object, arrow::MemoryPool* pool);
 
 /// Consecutive rows, and for each of the wanted columns the pages that hold them.
 struct RowSlice {
