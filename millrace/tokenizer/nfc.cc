@@ -1,6 +1,7 @@
 #include "millrace/tokenizer/nfc.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "millrace/tokenizer/utf8.h"
 
@@ -47,7 +48,7 @@ Nfc::Nfc() : traits_({}), pairs_(kNfcPairsCount / 3) {
 std::string_view Nfc::Normalize(std::string_view text, std::string& buffer) const {
   const char *done = text.data(), *end = done + text.size(), *begin = nullptr;
   std::vector<Mark> marks;
-  for (const char* at = done; (at = FindStretch(text.data(), at, end, begin)) != begin;) {
+  for (const char* at = done; (at = FindStretch(text, at, begin)) != begin;) {
     if (done == text.data()) buffer.clear();
     buffer.append(done, begin);
     ComposeStretch({begin, at}, marks, buffer);
@@ -58,7 +59,8 @@ std::string_view Nfc::Normalize(std::string_view text, std::string& buffer) cons
   return buffer;
 }
 
-const char* Nfc::FindStretch(const char* text, const char* at, const char* end, const char*& begin) const {
+const char* Nfc::FindStretch(std::string_view text, const char* at, const char*& begin) const {
+  const char* end = text.data() + text.size();
   while (true) {
     while (at != end && static_cast<std::uint8_t>(*at) < kFirstLead) ++at;
     if (at == end) return begin = end;
@@ -67,7 +69,7 @@ const char* Nfc::FindStretch(const char* text, const char* at, const char* end, 
     at += character.length;
   }
   begin = at;
-  for (std::uint32_t length = 1; length <= 4 && at - text >= length; ++length) {  // the character in front
+  for (std::uint32_t length = 1; length <= 4 && at - text.data() >= length; ++length) {  // the character in front
     Decoded previous = DecodeUtf8(at - length, at);
     if (previous.code != kInvalid && previous.length == length) begin = at - length;
   }
@@ -80,19 +82,19 @@ const char* Nfc::FindStretch(const char* text, const char* at, const char* end, 
 }
 
 void Nfc::TakeApart(char32_t code, std::vector<Mark>& marks) const {
+  auto add = [&](char32_t part) {
+    marks.push_back({traits_[part].order, static_cast<std::uint32_t>(marks.size()), part});
+  };
   if (code - kSyllable < kSyllables) {
     char32_t index = code - kSyllable, trailing = index % kTrailings;
-    marks.push_back({0, kLeading + index / kTrailings / kVowels});
-    marks.push_back({0, kVowel + index / kTrailings % kVowels});
-    if (trailing != 0) marks.push_back({0, kTrailing + trailing});
+    add(kLeading + index / kTrailings / kVowels);
+    add(kVowel + index / kTrailings % kVowels);
+    if (trailing != 0) add(kTrailing + trailing);
     return;
   }
   std::size_t at = traits_[code].decomposed;
-  if (at == 0) return marks.push_back({traits_[code].order, code});
-  for (std::size_t i = 1; i <= decomposed_[at]; ++i) {
-    char32_t part = decomposed_[at + i];
-    marks.push_back({traits_[part].order, part});
-  }
+  if (at == 0) return add(code);
+  for (std::size_t i = 1; i <= decomposed_[at]; ++i) add(decomposed_[at + i]);
 }
 
 char32_t Nfc::Compose(char32_t left, char32_t right) const {
@@ -117,7 +119,7 @@ void Nfc::ComposeStretch(std::string_view stretch, std::vector<Mark>& marks, std
   for (auto run = marks.begin(); run != marks.end();) {
     auto end = std::find_if(run + 1, marks.end(), [](const Mark& mark) { return mark.order == 0; });
     auto first = run->order == 0 ? run + 1 : run;
-    if (!std::ranges::is_sorted(first, end, {}, &Mark::order)) std::ranges::stable_sort(first, end, {}, &Mark::order);
+    std::ranges::sort(first, end, {}, [](const Mark& mark) { return std::pair(mark.order, mark.place); });
     run = end;
   }
   // Each joins the last that has no order, unless another of its own order or a later one stands between them.

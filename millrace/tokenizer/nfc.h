@@ -33,11 +33,12 @@ class Nfc {
   };
   struct Mark {
     std::uint8_t order;
+    std::uint32_t place;  ///< in the stretch: equal orders stay as they are
     char32_t code;
   };
 
   /// The end of the first stretch behind `at` whose characters may join; `begin` becomes its first character.
-  const char* FindStretch(const char* text, const char* at, const char* end, const char*& begin) const;
+  const char* FindStretch(std::string_view text, const char* at, const char*& begin) const;
   void ComposeStretch(std::string_view stretch, std::vector<Mark>& marks, std::string& to) const;
   void TakeApart(char32_t code, std::vector<Mark>& marks) const;
   /// 0: they do not make one.
