@@ -26,11 +26,12 @@ from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from . import checkpoint, dcp
-    from .callbacks import StateCallback
+    from .callbacks import CheckpointCallback, StateCallback
     from .dataset import Dataset
     from .filesystem import MillraceFileSystem, register_s3
 
 __all__ = [
+    "CheckpointCallback",
     "Dataset",
     "Error",
     "MillraceFileSystem",
@@ -53,6 +54,7 @@ _LATER = {
     "Dataset": "dataset",
     "MillraceFileSystem": "filesystem",
     "register_s3": "filesystem",
+    "CheckpointCallback": "callbacks",
     "StateCallback": "callbacks",
 }
 

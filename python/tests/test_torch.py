@@ -74,6 +74,9 @@ def train(data, folder, **options):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     resume = options.pop("resume", None)
+    callback = options.pop("callback", "state")
+    callbacks = [millrace.StateCallback(data) if callback == "state" else callback]
+    options = {"save_strategy": "steps", "save_steps": 5, **options}
     losses = {}
 
     class Watch(transformers.TrainerCallback):
@@ -84,11 +87,11 @@ def train(data, folder, **options):
     arguments = transformers.TrainingArguments(
         output_dir=str(folder), per_device_train_batch_size=8, gradient_accumulation_steps=2, logging_steps=1,
         use_cpu=True, report_to=[], disable_tqdm=True, seed=1, lr_scheduler_type="constant",
-        save_strategy="steps", save_steps=5, **options,
+        **options,
     )  # fmt: skip
     trainer = transformers.Trainer(
         tiny_model(data.tokenizer.vocab_size), arguments, train_dataset=data,
-        callbacks=[millrace.StateCallback(data), Watch()],
+        callbacks=[one for one in [*callbacks, Watch()] if one],
     )  # fmt: skip
     trainer.train(resume_from_checkpoint=resume)
     return losses, trainer.state
@@ -105,6 +108,21 @@ def test_trainer_knows_the_length_and_resumes_exactly(dataset, tmp_path):
         checkpoint = millrace.StateCallback.restore(resumed, str(tmp_path / "whole" / f"checkpoint-{step}"))
         rest, _ = train(resumed, tmp_path / f"resumed-{step}", num_train_epochs=2, resume=checkpoint)
         assert rest == {at: loss for at, loss in losses.items() if at > step}
+
+
+def test_trainer_resumes_exactly_from_the_bucket(dataset, tmp_path):
+    url = "s3://corpus/runs/trainer"
+    data = dataset()
+    assert millrace.CheckpointCallback.restore(url, str(tmp_path), data=data) is None
+    saving = millrace.CheckpointCallback(url, every_steps=7, data=data, keep_last=100)
+    losses, state = train(data, tmp_path / "whole", num_train_epochs=1, callback=saving, save_strategy="no")
+    assert not list((tmp_path / "whole").glob("checkpoint-*"))
+    steps = [one.step for one in millrace.checkpoint.ls(url)]
+    assert steps == sorted({*range(7, state.global_step, 7), state.global_step})
+    resumed = dataset()
+    folder = millrace.CheckpointCallback.restore(url, str(tmp_path), step=21, data=resumed)
+    rest, _ = train(resumed, tmp_path / "resumed", num_train_epochs=1, resume=folder, callback=None, save_strategy="no")
+    assert rest == {at: loss for at, loss in losses.items() if at > 21}
 
 
 def test_empty_samples_are_for_those_who_skip(dataset):
