@@ -71,7 +71,21 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   options.seed = from.seed;
   options.checkpoint_url = spec.checkpoint.url;
   options.checkpoint_every = spec.checkpoint.every_steps;
-  options.retention = {.keep_last = spec.checkpoint.keep_last, .keep_every = spec.checkpoint.keep_every};
+  const jobs::CheckpointSpec& checkpoint = spec.checkpoint;
+  options.retention = {.keep_last = checkpoint.keep_last,
+                       .keep_every = checkpoint.keep_every,
+                       .keep_best = checkpoint.keep_best,
+                       .metric = checkpoint.best_metric,
+                       .greatest = checkpoint.best_mode == "max"};
+  if (!checkpoint.local_path.empty())
+    options.local = checkpoint::LocalTier{.path = checkpoint.local_path, .keep = checkpoint.local_keep};
+  options.local_every = checkpoint.local_every_steps;
+  using WhenBusy = train::Options::WhenBusy;
+  options.when_busy = checkpoint.when_busy == "skip"    ? WhenBusy::kSkip
+                      : checkpoint.when_busy == "delay" ? WhenBusy::kDelay
+                                                        : WhenBusy::kWait;
+  options.checkpoint_bandwidth = checkpoint.bandwidth;
+  options.job = spec.Render();
   options.log_every = spec.log.every_steps;
   options.tensorboard_url = spec.log.tensorboard;
   options.metrics_listen = spec.log.metrics_listen;

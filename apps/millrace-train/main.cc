@@ -1,6 +1,7 @@
 // millrace-train: one rank of a training job. `millrace train` and `millrace job run` start it; alone it trains on one
 // rank.
 #include <fmt/format.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <chrono>
@@ -66,13 +67,15 @@ class Reporter {
     if (json_) {
       Print(DumpJson({{"event", "checkpoint"},
                       {"step", stats->step},
+                      {"tier", stats->tier == checkpoint::Tier::kLocal ? "local" : "store"},
                       {"bytes", stats->bytes},
                       {"seconds", seconds},
                       {"blocked_s", blocked}}) +
             "\n");
     } else {
-      Print(fmt::format("checkpoint of step {} committed: {} by this rank in {}, training held up {:.1f} ms\n",
-                        stats->step, FormatBytes(stats->bytes), FormatDuration(stats->total), 1e3 * blocked));
+      Print(fmt::format("checkpoint of step {} committed{}: {} by this rank in {}, training held up {:.1f} ms\n",
+                        stats->step, stats->tier == checkpoint::Tier::kLocal ? " on the local disk" : "",
+                        FormatBytes(stats->bytes), FormatDuration(stats->total), 1e3 * blocked));
     }
   }
   static void Print(const std::string& text) {
@@ -101,6 +104,8 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
   const engine::RankInfo info = MR_TRY(engine::RankInfo::FromEnvironment());
   train::Options options = MR_TRY(OptionsOf(spec));
   options.memory_budget = arguments.globals.memory_budget;
+  options.written_by = checkpoint::LocalProvenance("millrace-train", MILLRACE_VERSION);
+  options.written_by.libraries["torch"] = TORCH_VERSION;
   options.log = Logger::Stderr(arguments.globals.log_level).With({"rank", info.rank});
   if (const char* path = std::getenv("MILLRACE_HEARTBEAT_FILE")) options.heartbeat_file = path;
 

@@ -25,6 +25,7 @@ using checkpoint::Reader;
 struct Arguments {
   std::string url, source, destination, other, reason;
   std::optional<std::uint64_t> step;
+  std::optional<std::int64_t> after;
   std::uint64_t first = 0, second = 0;
   bool all = false, values = false;
   std::string mode = "min";
@@ -277,7 +278,8 @@ Status Collect(const Context& context, const Arguments& arguments) {
   checkpoint::Retention retention = arguments.retention;
   retention.greatest = arguments.mode == "max";
   const bool dry_run = context.globals.dry_run;
-  auto collected = MR_TRY(checkpoint::CollectGarbage(root, retention, dry_run, CallOf(context)));
+  auto collected = MR_TRY(arguments.after ? checkpoint::RemoveAfter(root, *arguments.after, dry_run, CallOf(context))
+                                          : checkpoint::CollectGarbage(root, retention, dry_run, CallOf(context)));
   if (context.globals.json) {
     PrintJsonLine({{"event", "collected"},
                    {"dry_run", dry_run},
@@ -414,6 +416,11 @@ void AddCheckpointCommands(CLI::App& app, Context& context) {
   gc->add_option("--metric", arguments->retention.metric, "By which (default: loss)");
   gc->add_option("--mode", arguments->mode, "Whether the least or the greatest is best")
       ->check(CLI::IsMember({"min", "max"}));
+  gc->add_option("--after", arguments->after, "Instead remove the checkpoints of later steps: a run goes back to STEP")
+      ->check(CLI::NonNegativeNumber)
+      ->excludes("--keep-last")
+      ->excludes("--keep-every")
+      ->excludes("--keep-best");
   auto add_positional_step = [](CLI::App* command, const char* name, std::uint64_t& step, const char* what) {
     command->add_option(name, step, what)->required();
   };

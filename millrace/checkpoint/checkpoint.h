@@ -148,7 +148,7 @@ Result<Collected> CollectGarbage(const object::Location& root, Retention retenti
 
 /// Removes every checkpoint of a later step that is neither pinned nor held; `step` -1: all of them. For a run that
 /// goes on from an earlier one. Blocks.
-Result<Collected> RemoveAfter(const object::Location& root, std::int64_t step, object::Call call = {});
+Result<Collected> RemoveAfter(const object::Location& root, std::int64_t step, bool dry_run, object::Call call = {});
 
 /// Told how many bytes more are done, on any thread, one call at a time or several.
 using Progress = std::function<void(std::uint64_t bytes)>;

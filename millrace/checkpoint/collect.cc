@@ -215,8 +215,8 @@ Result<Collected> CollectGarbage(const object::Location& root, Retention retenti
   return Collector(root, dry_run, std::move(call)).Run(retention);
 }
 
-Result<Collected> RemoveAfter(const object::Location& root, std::int64_t step, object::Call call) {
-  return Collector(root, false, std::move(call)).RemoveAfter(step);
+Result<Collected> RemoveAfter(const object::Location& root, std::int64_t step, bool dry_run, object::Call call) {
+  return Collector(root, dry_run, std::move(call)).RemoveAfter(step);
 }
 
 }  // namespace millrace::checkpoint

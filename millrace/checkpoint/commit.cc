@@ -12,7 +12,7 @@ Error Taken(std::uint64_t step) {
   return Error(
       Code::kAlreadyExists,
       fmt::format("step {} has a committed checkpoint already (another run saves to the same place, or this one "
-                  "went back: remove the newer checkpoints or use another URL)",
+                  "went back: millrace ckpt gc URL --after STEP removes the newer ones; or use another URL)",
                   step));
 }
 

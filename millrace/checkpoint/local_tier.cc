@@ -132,7 +132,7 @@ class Chooser {
   /// Rank 0: local ones that nobody can go on from stand in the way of the same steps' next saves.
   void RemoveLater(std::int64_t step) {
     if (group_.rank() != 0 || !root_.store) return;
-    auto removed = checkpoint::RemoveAfter(root_, step, call_);
+    auto removed = checkpoint::RemoveAfter(root_, step, /*dry_run=*/false, call_);
     if (removed && !removed->removed_steps.empty()) {
       log_.Warning("local checkpoints that are damaged, or that not all ranks see, are removed",
                    {{"checkpoints", removed->removed_steps.size()}});

@@ -68,6 +68,13 @@ struct CheckpointSpec {
   std::uint64_t every_steps = 100;
   int keep_last = 3;
   std::uint64_t keep_every = 0;
+  int keep_best = 0;
+  std::string best_metric = "loss", best_mode = "min";  ///< min | max
+  std::string when_busy = "wait";                       ///< wait | skip | delay
+  std::uint64_t bandwidth = 0;                          ///< bytes a second of each rank; 0: no limit
+  std::string local_path;                               ///< folder of the local tier; empty: none
+  std::uint64_t local_every_steps = 10;
+  int local_keep = 2;
   bool operator==(const CheckpointSpec&) const = default;
 };
 struct RunSpec {

@@ -134,6 +134,18 @@ void VisitCheckpoint(Visitor& v, CheckpointSpec& checkpoint) {
   v.Integer("every_steps", checkpoint.every_steps, 1, std::int64_t{1} << 40);
   v.Integer("keep_last", checkpoint.keep_last, 1, 1 << 20);
   v.Integer("keep_every", checkpoint.keep_every, 0, std::int64_t{1} << 40);
+  v.Section("best", [&](auto& b) {
+    b.Integer("keep", checkpoint.keep_best, 0, 1 << 20);
+    b.Text("metric", checkpoint.best_metric, TextKind::kPlain, true);
+    b.Word("mode", checkpoint.best_mode, {{"min", "max"}, {}});
+  });
+  v.Word("when_busy", checkpoint.when_busy, {{"wait", "skip", "delay"}, {}});
+  v.Bytes("bandwidth", checkpoint.bandwidth, 0);
+  v.Section("local", [&](auto& l) {
+    l.Text("path", checkpoint.local_path, TextKind::kFolder, false);
+    l.Integer("every_steps", checkpoint.local_every_steps, 1, std::int64_t{1} << 40);
+    l.Integer("keep", checkpoint.local_keep, 1, 1 << 20);
+  });
 }
 
 template <class Visitor>

@@ -222,6 +222,12 @@ Spec RandomSpec(Random& random) {
   s.train.seed = random.Next() >> 1;
   s.checkpoint.url = Pick<std::string>(random, {"", "s3://runs/x"});
   s.checkpoint.keep_every = random.Below(5000);
+  s.checkpoint.keep_best = static_cast<int>(random.Below(5));
+  s.checkpoint.best_mode = Pick<std::string>(random, {"min", "max"});
+  s.checkpoint.when_busy = Pick<std::string>(random, {"wait", "skip", "delay"});
+  s.checkpoint.bandwidth = random.Below(std::uint64_t{1} << 40);
+  s.checkpoint.local_path = Pick<std::string>(random, {"", "/nvme/ckpt"});
+  s.checkpoint.local_every_steps = 1 + random.Below(50);
   if (random.Below(2) == 0) s.run.hang_timeout = std::chrono::milliseconds(1000 + random.Below(100'000));
   s.log.metrics_listen = Pick<std::string>(random, {"", "127.0.0.1:9465"});
   s.log.tensorboard = Pick<std::string>(random, {"", "runs/tb"});

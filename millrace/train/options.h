@@ -36,6 +36,15 @@ struct Options {
   std::string checkpoint_url;  ///< empty: none are made
   std::uint64_t checkpoint_every = 100;
   checkpoint::Retention retention;
+  std::optional<checkpoint::LocalTier> local;  ///< nothing: the store alone
+  std::uint64_t local_every = 10;              ///< a checkpoint there at each multiple of it
+  /// What becomes of a checkpoint that is due while the one before is still on its way: training waits, or goes on
+  /// without it, or makes it after the first step at which it can.
+  enum class WhenBusy { kWait, kSkip, kDelay };
+  WhenBusy when_busy = WhenBusy::kWait;
+  std::uint64_t checkpoint_bandwidth = 0;  ///< bytes a second of each rank; 0: no limit
+  checkpoint::Provenance written_by;       ///< into checkpoints
+  std::string job;                         ///< likewise: the job file, rendered
 
   std::uint64_t log_every = 1;
   std::string tensorboard_url;  ///< empty: none

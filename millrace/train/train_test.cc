@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <map>
 #include <thread>
 
@@ -57,18 +58,22 @@ class TrainTest : public testing::Test {
   /// One rank; stops after the step that follows `stop_after`.
   Ran Run(const Options& options, std::uint64_t stop_after = 0) { return RunRanks(options, 1, stop_after); }
 
-  Ran RunRanks(const Options& options, int ranks, std::uint64_t stop_after = 0) {
+  /// `hold_until`: the first checkpoint stays under way until that step has been reported.
+  Ran RunRanks(const Options& options, int ranks, std::uint64_t stop_after = 0, std::uint64_t hold_until = 0) {
     Ran ran;
+    std::latch held(hold_until > 0 ? 1 : 0);
     std::stop_source stop;
     const Observer observer{.on_plan = [&](const Plan& plan) { ran.plan = plan; },
                             .on_step =
                                 [&](const StepReport& report) {
                                   ran.losses[report.step] = report.loss;
                                   if (report.step == stop_after) stop.request_stop();
+                                  if (report.step == hold_until) held.count_down();
                                 },
                             .on_checkpoint =
                                 [&](const Result<checkpoint::SaveStats>& stats) {
                                   ASSERT_TRUE(stats) << stats.error().ToString();
+                                  if (ran.saved.empty()) held.wait();
                                   ran.saved.push_back(stats->step);
                                 }};
     auto groups = engine::ConnectLocal(ranks);
@@ -199,6 +204,44 @@ TEST_F(TrainTest, GoesOnWithAnotherNumberOfRanks) {
   ASSERT_TRUE(rest.outcome) << rest.outcome.error().ToString();
   EXPECT_EQ(rest.plan.resumed_from, 6u);
   for (const auto& [step, loss] : rest.losses) EXPECT_NEAR(loss, reference.losses.at(step), 1e-3 * loss) << step;
+}
+
+TEST_F(TrainTest, GoesOnFromTheLocalDisk) {
+  Options options = Tiny("local");
+  const Ran whole = RunRanks(options, 2);
+  options.checkpoint_url = CheckpointUrl("local");
+  options.local = checkpoint::LocalTier{.path = (folder_->path() / "disk").native()};
+  options.local_every = 3;
+  const Ran first = RunRanks(options, 2, 5);
+  ASSERT_TRUE(first.outcome) << first.outcome.error().ToString();
+  EXPECT_THAT(first.saved, testing::ElementsAre(3, 4, 6, 6)) << "the last one on the disk and in the store";
+  std::filesystem::remove_all(CheckpointUrl("local"));
+  const Ran second = RunRanks(options, 2);
+  ASSERT_TRUE(second.outcome) << second.outcome.error().ToString();
+  EXPECT_EQ(second.plan.resumed_from, 6u);
+  std::map<std::uint64_t, double> joined = first.losses;
+  joined.insert(second.losses.begin(), second.losses.end());
+  EXPECT_EQ(joined, whole.losses);
+}
+
+TEST_F(TrainTest, ACheckpointThatIsDueTooEarlyYields) {
+  Options options = Tiny("busy");
+  const Ran undisturbed = Run(options);
+  options.checkpoint_url = CheckpointUrl("skip");
+  options.when_busy = Options::WhenBusy::kSkip;
+  const Ran skipped = RunRanks(options, 2, 0, 9);
+  ASSERT_TRUE(skipped.outcome) << skipped.outcome.error().ToString();
+  EXPECT_THAT(skipped.saved, testing::ElementsAre(4, 12)) << "the last one is always made";
+  options.checkpoint_url = CheckpointUrl("delay");
+  options.when_busy = Options::WhenBusy::kDelay;
+  const Ran delayed = RunRanks(options, 2, 0, 9);
+  ASSERT_TRUE(delayed.outcome) << delayed.outcome.error().ToString();
+  ASSERT_GE(delayed.saved.size(), 2u);
+  EXPECT_GE(delayed.saved[1], 9u);
+  EXPECT_EQ(delayed.saved.back(), 12u);
+  auto connection = object::Connection::Open({}).value();
+  const auto reader = checkpoint::Reader::Open(*connection, CheckpointUrl("delay")).value();
+  EXPECT_EQ(reader->manifest().metrics.at("loss"), delayed.losses.at(12));
 }
 
 TEST_F(TrainTest, Bf16RunsResumeToo) {

@@ -8,6 +8,7 @@
 
 #include "millrace/base/files.h"
 #include "millrace/base/task_scope.h"
+#include "millrace/checkpoint/local_tier.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/parallel/gradient_reducer.h"
 #include "millrace/metrics/endpoint.h"
@@ -96,6 +97,7 @@ class Trainer {
     double loss = 0;
     std::uint64_t tokens = 0;  ///< labels that count
     bool stop = false;
+    bool saving = false;  ///< a checkpoint is still on its way
   };
 
   bool leads() const { return group_.rank() == 0; }
@@ -107,10 +109,11 @@ class Trainer {
   Status OpenMetrics();
   void MakePlan();
 
-  Result<StepReport> Step(bool stop_here, bool& stop);
+  Result<StepReport> Step(bool stop_here, Sums& all);
   Result<Sums> ForwardBackward(StepReport& report);
   Result<Sums> SumOverRanks(Sums mine, StepReport& report);
-  Status Save(StepReport& report);
+  Status SaveIfDue(StepReport& report, bool last, bool saving);
+  bool MustYield(bool store, bool saving);
   Status FinishSaving();
   Json Meta() const;
 
@@ -134,7 +137,10 @@ class Trainer {
   std::uint64_t step_ = 0;  ///< steps done
   data::State data_state_;
   std::optional<std::uint64_t> saved_step_;
+  std::optional<checkpoint::CheckpointId> parent_;
+  bool store_due_ = false;  ///< a checkpoint that was put off
   std::unique_ptr<data::Loader> loader_;
+  std::shared_ptr<checkpoint::Group> ranks_;  ///< what checkpoints are agreed over
   std::unique_ptr<checkpoint::Writer> writer_;
   std::unique_ptr<Telemetry> telemetry_;
   std::unique_ptr<StepMetrics> metrics_;
@@ -205,19 +211,10 @@ Status Trainer::OpenModel() {
 
 Status Trainer::Resume() {
   if (options_.checkpoint_url.empty()) return {};
-  // Rank 0 chooses, so that all read the same one even while others come and go.
-  at::Tensor chosen = at::full({1}, -1, at::kLong);
-  if (leads()) {
-    const object::Location root = MR_TRY(object::Locate(connection_, options_.checkpoint_url));
-    const auto entries = MR_TRY(checkpoint::ListCheckpoints(root));
-    if (!entries.empty()) chosen.fill_(static_cast<std::int64_t>(entries.back().step));
-  }
-  MR_TRY(group_.Broadcast(chosen, 0));
-  const auto step = chosen.item<std::int64_t>();
-  if (step < 0) return {};
-
+  ranks_ = MakeRankGroup(MR_TRY(group_.Duplicate("checkpoint")));
   const auto reader =
-      MR_TRY(checkpoint::Reader::Open(connection_, options_.checkpoint_url, static_cast<std::uint64_t>(step)));
+      MR_TRY(checkpoint::OpenNewest(connection_, *ranks_, options_.checkpoint_url, options_.local, options_.log));
+  if (!reader) return {};
   const RunState state = MR_TRY(RunState::FromJson(reader->manifest().meta, reader->name()));
   if (state.tokenizer_fingerprint != tokenizer_->fingerprint()) {
     return Fail(Code::kPreconditionFailed, "{} was trained with another tokenizer ({}); use another checkpoint.url",
@@ -227,6 +224,7 @@ Status Trainer::Resume() {
   optimizer_->Restore(state.optimizer_steps);
   step_ = state.step;
   saved_step_ = state.step;
+  parent_ = reader->manifest().id();
   data_state_ = state.data;
   options_.log.Info("going on from a checkpoint", {{"checkpoint", reader->name()}, {"step", step_}});
   return {};
@@ -234,15 +232,18 @@ Status Trainer::Resume() {
 
 Status Trainer::OpenWriter() {
   if (options_.checkpoint_url.empty()) return {};
-  checkpoint::Writer::Options writer{.url = options_.checkpoint_url, .retention = options_.retention};
+  checkpoint::Writer::Options writer{
+      .url = options_.checkpoint_url, .retention = options_.retention, .local = options_.local};
+  writer.bandwidth = options_.checkpoint_bandwidth;
+  writer.written_by = options_.written_by;
+  writer.parent = parent_;
   for (const checkpoint::SavePiece& piece : pieces_) writer.snapshot_bytes += piece.bytes.size();
   writer.clock = options_.clock;
   writer.log = options_.log;
   if (leads()) writer.on_done = observer_.on_checkpoint;
   // The snapshot's size is the model's, not a matter of choice; it has a budget of its own.
   snapshot_budget_ = std::make_unique<MemoryBudget>(writer.snapshot_bytes + kMiB);
-  auto ranks = MakeRankGroup(MR_TRY(group_.Duplicate("checkpoint")));
-  writer_ = MR_TRY(checkpoint::Writer::Open(connection_, std::move(ranks), *snapshot_budget_, std::move(writer)));
+  writer_ = MR_TRY(checkpoint::Writer::Open(connection_, ranks_, *snapshot_budget_, std::move(writer)));
   return {};
 }
 
@@ -309,7 +310,9 @@ Json Trainer::Meta() const {
   state.model_config["torch_dtype"] = options_.precision == at::kFloat ? "float32" : "bfloat16";
   if (tokenizer_->bos() != tokenizer::kNoToken) state.model_config["bos_token_id"] = tokenizer_->bos();
   if (tokenizer_->eos() != tokenizer::kNoToken) state.model_config["eos_token_id"] = tokenizer_->eos();
-  return state.ToJson();
+  Json meta = state.ToJson();
+  if (!options_.job.empty()) meta["job"] = options_.job;
+  return meta;
 }
 
 Result<Outcome> Trainer::Run(std::stop_token stop) {
@@ -317,9 +320,11 @@ Result<Outcome> Trainer::Run(std::stop_token stop) {
   Outcome outcome{.step = step_};
   while (step_ < plan_.steps && !outcome.stopped) {
     const Stopwatch whole(clock_);
-    StepReport report = MR_TRY(Step(stop.stop_requested(), outcome.stopped));
+    Sums all;
+    StepReport report = MR_TRY(Step(stop.stop_requested(), all));
+    outcome.stopped = all.stop;
     const bool last = step_ == plan_.steps || outcome.stopped;
-    if (last || step_ % options_.checkpoint_every == 0) MR_TRY(Save(report));
+    MR_TRY(SaveIfDue(report, last, all.saving));
     report.step_s = whole.Seconds();
     outcome.step = step_;
     outcome.loss = report.loss;
@@ -333,13 +338,13 @@ Result<Outcome> Trainer::Run(std::stop_token stop) {
   return outcome;
 }
 
-Result<StepReport> Trainer::Step(bool stop_here, bool& stop) {
+Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {
   StepReport report{.step = step_ + 1, .lr = schedule_.At(step_), .flops_per_token = plan_.flops_per_token};
   report.tokens = static_cast<std::uint64_t>(options_.global_batch) * static_cast<std::uint64_t>(plan_.sequence_length);
   Sums mine = MR_TRY(ForwardBackward(report));
   mine.stop = stop_here;
-  const Sums all = MR_TRY(SumOverRanks(mine, report));
-  stop = all.stop;
+  mine.saving = writer_ && writer_->busy();
+  all = MR_TRY(SumOverRanks(mine, report));
   if (all.tokens == 0) return Fail(Code::kInvalidArgument, "step {}: no label of the batch counts", report.step);
 
   // Gradients are of the sum of all losses; one factor makes them the mean's and clips them.
@@ -352,6 +357,8 @@ Result<StepReport> Trainer::Step(bool stop_here, bool& stop) {
                 "rate, more warm-up steps or a smaller clip_norm",
                 report.step, report.loss, report.grad_norm);
   }
+  // What is being saved of the step before is copied beside the passes above; now it will change.
+  if (writer_) report.checkpoint_wait_s += SecondsOf(writer_->WaitCopied());
   MR_TRY(engine::CatchTorch("optimizer step", [&] {
     optimizer_->Step(report.lr, scale * engine::ClipScale(report.grad_norm, options_.clip_norm));
   }));
@@ -387,23 +394,46 @@ Result<Trainer::Sums> Trainer::ForwardBackward(StepReport& report) {
 
 Result<Trainer::Sums> Trainer::SumOverRanks(Sums mine, StepReport& report) {
   const Stopwatch waiting(clock_);
-  const at::Tensor sums = at::tensor({mine.loss, static_cast<double>(mine.tokens), mine.stop ? 1.0 : 0.0}, at::kDouble);
+  const at::Tensor sums = at::tensor(
+      {mine.loss, static_cast<double>(mine.tokens), mine.stop ? 1.0 : 0.0, mine.saving ? 1.0 : 0.0}, at::kDouble);
   MR_TRY(group_.AllReduce(sums));
   report.comm_wait_s += waiting.Seconds();
   const double* all = sums.data_ptr<double>();
-  return Sums{.loss = all[0], .tokens = static_cast<std::uint64_t>(all[1]), .stop = all[2] > 0};
+  return Sums{.loss = all[0], .tokens = static_cast<std::uint64_t>(all[1]), .stop = all[2] > 0, .saving = all[3] > 0};
 }
 
-Status Trainer::Save(StepReport& report) {
+Status Trainer::SaveIfDue(StepReport& report, bool last, bool saving) {
   if (!writer_ || saved_step_ == step_) return {};
+  checkpoint::SaveOptions save{.metrics = {{"loss", report.loss}}};
+  save.to_store = last || store_due_ || step_ % options_.checkpoint_every == 0;
+  save.to_local = options_.local && step_ % options_.local_every == 0;
+  if (!save.to_store && !save.to_local) return {};
+  if (!last && MustYield(save.to_store, saving)) return {};
   const Stopwatch waiting(clock_);
   const KeepBeating beating(heartbeat_, step_, clock_);
-  const Result<Duration> held = writer_->Save(step_, pieces_, Meta());
-  report.checkpoint_wait_s = waiting.Seconds();
+  const Result<Duration> held = writer_->Start(step_, pieces_, Meta(), save);
+  report.checkpoint_wait_s += waiting.Seconds();
   saved_step_ = step_;
+  if (save.to_store) store_due_ = false;
   // The one before failed: its observer knows. This one is under way, and the job lives on the newest that committed.
   if (!held) options_.log.Warning("an earlier checkpoint was not committed", {{"error", held.error()}});
   return {};
+}
+
+/// Whether training goes on without the checkpoint that is due, on all ranks alike: `saving` is what they agreed on.
+bool Trainer::MustYield(bool store, bool saving) {
+  if (!saving || options_.when_busy == Options::WhenBusy::kWait) return false;
+  const bool delay = store && options_.when_busy == Options::WhenBusy::kDelay;
+  if (leads() && !(delay && store_due_)) {
+    options_.log.Warning(
+        delay ? "a checkpoint is put off: the one before is still on its way (save more rarely, or raise "
+                "checkpoint.bandwidth)"
+              : "a checkpoint is left out: the one before is still on its way (save more rarely, or raise "
+                "checkpoint.bandwidth)",
+        {{"step", step_}});
+  }
+  store_due_ = store_due_ || delay;
+  return true;
 }
 
 Status Trainer::FinishSaving() {

@@ -93,6 +93,11 @@ TEST_F(CheckpointCliTest, SaysWhoWroteItAndPins) {
   EXPECT_EQ(Run({"ckpt", "pin", root_, "2"}).exit, 4);
   EXPECT_EQ(Run({"ckpt", "gc", root_, "--keep-last", "1"}).exit, 0);
   EXPECT_EQ(Run({"ckpt", "ls", root_, "--json"}).objects().size(), 1u);
+  EXPECT_EQ(Run({"ckpt", "gc", root_, "--after", "2", "--keep-last", "1"}).exit, 2) << "one or the other";
+  EXPECT_EQ(Run({"ckpt", "gc", root_, "--after", "3"}).exit, 0);
+  EXPECT_EQ(Run({"ckpt", "ls", root_, "--json"}).objects().size(), 1u);
+  EXPECT_EQ(Run({"ckpt", "gc", root_, "--after", "2"}).exit, 0);
+  EXPECT_TRUE(Run({"ckpt", "ls", root_, "--json"}).objects().empty());
 }
 
 TEST_F(CheckpointCliTest, ShowsWhatDiffers) {
