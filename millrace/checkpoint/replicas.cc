@@ -131,10 +131,11 @@ std::vector<std::vector<Share>> BalanceReplicas(const std::vector<std::vector<He
     groups.push_back(std::span(holdings).subspan(first, last - first));
   }
   // What only one rank has is given; then the large ones, so that small ones level what is left.
-  std::stable_sort(groups.begin(), groups.end(), [](std::span<Holding> a, std::span<Holding> b) {
+  std::sort(groups.begin(), groups.end(), [](std::span<Holding> a, std::span<Holding> b) {
     const bool many_a = a.size() > 1, many_b = b.size() > 1;
     if (many_a != many_b) return many_b;
-    return BytesOf(*a[0].piece) > BytesOf(*b[0].piece);
+    const std::uint64_t bytes_a = BytesOf(*a[0].piece), bytes_b = BytesOf(*b[0].piece);
+    return bytes_a != bytes_b ? bytes_a > bytes_b : a.data() < b.data();
   });
   Balancer balancer(held.size(), least_bytes);
   for (std::span<Holding> group : groups) balancer.Give(group);
