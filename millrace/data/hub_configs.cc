@@ -183,7 +183,8 @@ Result<std::vector<HubConfig>> ParseHubConfigs(std::string_view readme, const st
       yaml += '\n';  // so that lines are counted as in the README
       continue;
     }
-    if ((closed = mark)) break;
+    closed = mark;
+    if (closed) break;
     yaml += line;
     yaml += '\n';
   }
@@ -207,16 +208,15 @@ Result<std::vector<object::ObjectInfo>> ChooseByConfig(const std::vector<HubConf
                                                        const std::vector<object::ObjectInfo>& listed,
                                                        std::string_view folder, std::string_view wanted) {
   const std::size_t colon = wanted.find(':');
-  const HubConfig* config = nullptr;
+  const HubConfig* config = Find(configs, wanted.substr(0, colon));
   std::string_view split;
   if (colon != wanted.npos) {
-    config = Find(configs, wanted.substr(0, colon));
     split = wanted.substr(colon + 1);
     if (!config) {
       return Fail(Code::kNotFound, "no configuration \"{}\"; the README has {}", wanted.substr(0, colon),
                   NamesOf(configs));
     }
-  } else if ((config = Find(configs, wanted)) == nullptr) {
+  } else if (!config) {
     config = Default(configs);
     split = wanted;
   }
