@@ -61,7 +61,8 @@ void CompareWithLibrary(std::string_view choice, std::string_view text) {
   if (ids != expected) std::abort();
 }
 
-const millrace::tokenizer::Tokenizer& ByteLevel(const char* pattern) {
+/// One for each way to split.
+const std::vector<std::shared_ptr<const millrace::tokenizer::Tokenizer>>& ByteLevels() {
   static const auto make = [](const char* name) {
     std::string ranks;
     for (int byte = 0; byte < 256; ++byte) {
@@ -73,17 +74,16 @@ const millrace::tokenizer::Tokenizer& ByteLevel(const char* pattern) {
     }
     return millrace::tokenizer::Load(AsBytes(ranks), "fuzz", {.pattern = name}).value();
   };
-  static const auto gpt2 = make("gpt2"), llama3 = make("llama3");
-  return pattern[0] == 'g' ? *gpt2 : *llama3;
+  static const std::vector all = {make("gpt2"), make("cl100k"), make("llama3"), make("qwen"), make("o200k")};
+  return all;
 }
 
 void CheckRoundTrip(std::string_view text) {
-  for (const char* pattern : {"gpt2", "llama3"}) {
+  for (const auto& tokenizer : ByteLevels()) {
     std::vector<TokenId> ids;
-    const auto& tokenizer = ByteLevel(pattern);
-    if (!tokenizer.Encode(text, ids) || tokenizer.Decode(ids).value() != text) std::abort();
+    if (!tokenizer->Encode(text, ids) || tokenizer->Decode(ids).value() != text) std::abort();
     std::string streamed;
-    millrace::tokenizer::StreamDecoder decoder(tokenizer);
+    millrace::tokenizer::StreamDecoder decoder(*tokenizer);
     for (TokenId id : ids) {
       if (!decoder.Add(id, streamed)) std::abort();
     }

@@ -143,7 +143,8 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     if (bytes_found != (model.traits.byte_fallback ? 256 : 0)) {
       return Fail(Code::kInvalidArgument, "it has {} byte pieces", bytes_found);
     }
-    added_ = AddedTokens(model.added ? *model.added : std::move(specials));
+    if (model.added) specials = *model.added;
+    added_ = AddedTokens(std::move(specials));
     auto control = [&](const std::string& piece) {
       TokenId id = IdOf(piece);
       return id != kNoToken && model.pieces[static_cast<std::size_t>(id)].type == Type::kControl ? id : kNoToken;

@@ -390,6 +390,9 @@ def main():
     parser.add_argument("--long", type=int, default=20_000)
     parser.add_argument("--only", default="")
     arguments = parser.parse_args()
+    for folder, name in ((ORACLE, "MILLRACE_ORACLE"), (VOCABULARIES, "MILLRACE_VOCABULARIES")):
+        if not folder.is_dir():
+            print(f"without published vocabularies of ${name}, which names no folder")
     cases = {"tiktoken": tiktoken_cases, "sentencepiece": sentencepiece_cases, "tokenizers": hf_cases}[arguments.library]
     with tempfile.TemporaryDirectory() as folder:
         for case in cases(pathlib.Path(folder)):
