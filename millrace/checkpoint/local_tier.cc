@@ -37,7 +37,7 @@ class Chooser {
           object::Call call)
       : connection_(connection), group_(group), url_(url), tier_(tier), log_(log), call_(std::move(call)) {}
 
-  Result<std::unique_ptr<Reader>> Open() {
+  Result<Newest> Open() {
     auto local = LocateLocal(tier_, url_);
     if (local) root_ = *std::move(local);
     FindLocal();
@@ -58,7 +58,8 @@ class Chooser {
       if (verdict.empty()) {
         std::unique_ptr<Reader> chosen = std::move(found_.at(proposal));
         RemoveLater(static_cast<std::int64_t>(chosen->manifest().step));
-        return chosen;
+        const bool in_store = std::cmp_equal(chosen->manifest().step, stored);
+        return Newest{std::move(chosen), Tier::kLocal, in_store};
       }
       if (group_.rank() == 0) {
         log_.Warning("a local checkpoint is damaged; an older one is used", {{"error", verdict}});
@@ -66,8 +67,8 @@ class Chooser {
       }
     }
     RemoveLater(stored);
-    if (stored < 0) return nullptr;
-    return Reader::Open(connection_, url_, static_cast<std::uint64_t>(stored), call_);
+    if (stored < 0) return Newest{};
+    return Newest{MR_TRY(Reader::Open(connection_, url_, static_cast<std::uint64_t>(stored), call_)), Tier::kStore};
   }
 
  private:
@@ -160,8 +161,8 @@ Result<object::Location> LocateLocal(const LocalTier& tier, std::string_view url
   return object::Location{MR_TRY(object::OpenFileStore({.root = "/", .durable = false})), folder.substr(1)};
 }
 
-Result<std::unique_ptr<Reader>> OpenNewest(object::Connection& connection, Group& group, std::string_view url,
-                                           const std::optional<LocalTier>& tier, const Logger& log, object::Call call) {
+Result<Newest> OpenNewest(object::Connection& connection, Group& group, std::string_view url,
+                          const std::optional<LocalTier>& tier, const Logger& log, object::Call call) {
   return Chooser(connection, group, url, tier.value_or(LocalTier{}), log, std::move(call)).Open();
 }
 

@@ -46,7 +46,7 @@ class LocalTierTest : public ::testing::Test {
   /// What every rank opens, which must be the same and right.
   std::string Newest(std::string url = kUrl) {
     ThreadRanks ranks(kRanks);
-    std::vector<Result<std::unique_ptr<Reader>>> readers(kRanks);
+    std::vector<Result<checkpoint::Newest>> readers(kRanks);
     std::vector<std::thread> threads;
     for (int rank = 0; rank < kRanks; ++rank) {
       threads.emplace_back([&, rank] {
@@ -59,10 +59,14 @@ class LocalTierTest : public ::testing::Test {
     for (auto& reader : readers) {
       EXPECT_TRUE(reader) << reader.error().ToString();
       if (!reader) return "error";
-      if (*reader == nullptr) return "none";
-      StateOf((*reader)->manifest().step).ExpectReadBack(**reader, 1);
-      const bool local = (*reader)->name().find(tier_->path) != std::string::npos;
-      const std::string mine = fmt::format("{} {}", local ? "local" : "store", (*reader)->manifest().step);
+      if (reader->reader == nullptr) return "none";
+      const std::uint64_t step = reader->reader->manifest().step;
+      StateOf(step).ExpectReadBack(*reader->reader, 1);
+      const bool local = reader->tier == Tier::kLocal;
+      const auto stored = ListCheckpoints({store_, "run"});
+      EXPECT_EQ(reader->in_store, std::ranges::any_of(*stored, [&](const Entry& entry) { return entry.step == step; }));
+      EXPECT_EQ(reader->reader->name().find(tier_->path) != std::string::npos, local);
+      const std::string mine = fmt::format("{} {}", local ? "local" : "store", step);
       EXPECT_TRUE(what.empty() || what == mine) << what << " and " << mine;
       what = mine;
     }

@@ -222,6 +222,12 @@ TEST_F(TrainTest, GoesOnFromTheLocalDisk) {
   std::map<std::uint64_t, double> joined = first.losses;
   joined.insert(second.losses.begin(), second.losses.end());
   EXPECT_EQ(joined, whole.losses);
+  // The store has lost it all again, after the last step this time.
+  std::filesystem::remove_all(CheckpointUrl("local"));
+  const Ran third = RunRanks(options, 2);
+  ASSERT_TRUE(third.outcome) << third.outcome.error().ToString();
+  EXPECT_THAT(third.saved, testing::ElementsAre(12));
+  EXPECT_FALSE(Tensors(CheckpointUrl("local"), 12).empty());
 }
 
 TEST_F(TrainTest, ACheckpointThatIsDueTooEarlyYields) {

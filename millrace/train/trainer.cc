@@ -114,6 +114,7 @@ class Trainer {
   Result<Sums> SumOverRanks(Sums mine, StepReport& report);
   Status SaveIfDue(StepReport& report, bool last, bool saving);
   bool MustYield(bool store, bool saving);
+  void StartSaving(const checkpoint::SaveOptions& save);
   Status FinishSaving();
   Json Meta() const;
 
@@ -138,7 +139,8 @@ class Trainer {
   data::State data_state_;
   std::optional<std::uint64_t> saved_step_;
   std::optional<checkpoint::CheckpointId> parent_;
-  bool store_due_ = false;  ///< a checkpoint that was put off
+  std::map<std::string, double> quality_;  ///< of the step that is done
+  bool store_due_ = false;                 ///< a checkpoint that was put off
   std::unique_ptr<data::Loader> loader_;
   std::shared_ptr<checkpoint::Group> ranks_;  ///< what checkpoints are agreed over
   std::unique_ptr<checkpoint::Writer> writer_;
@@ -212,9 +214,10 @@ Status Trainer::OpenModel() {
 Status Trainer::Resume() {
   if (options_.checkpoint_url.empty()) return {};
   ranks_ = MakeRankGroup(MR_TRY(group_.Duplicate("checkpoint")));
-  const auto reader =
+  const checkpoint::Newest newest =
       MR_TRY(checkpoint::OpenNewest(connection_, *ranks_, options_.checkpoint_url, options_.local, options_.log));
-  if (!reader) return {};
+  if (!newest.reader) return {};
+  const std::unique_ptr<checkpoint::Reader>& reader = newest.reader;
   const RunState state = MR_TRY(RunState::FromJson(reader->manifest().meta, reader->name()));
   if (state.tokenizer_fingerprint != tokenizer_->fingerprint()) {
     return Fail(Code::kPreconditionFailed, "{} was trained with another tokenizer ({}); use another checkpoint.url",
@@ -223,8 +226,9 @@ Status Trainer::Resume() {
   MR_TRY(ReadState(*reader, tensors_));
   optimizer_->Restore(state.optimizer_steps);
   step_ = state.step;
-  saved_step_ = state.step;
+  if (newest.in_store) saved_step_ = state.step;
   parent_ = reader->manifest().id();
+  quality_ = reader->manifest().metrics;
   data_state_ = state.data;
   options_.log.Info("going on from a checkpoint", {{"checkpoint", reader->name()}, {"step", step_}});
   return {};
@@ -323,6 +327,7 @@ Result<Outcome> Trainer::Run(std::stop_token stop) {
     Sums all;
     StepReport report = MR_TRY(Step(stop.stop_requested(), all));
     outcome.stopped = all.stop;
+    quality_ = {{"loss", report.loss}};
     const bool last = step_ == plan_.steps || outcome.stopped;
     MR_TRY(SaveIfDue(report, last, all.saving));
     report.step_s = whole.Seconds();
@@ -333,6 +338,8 @@ Result<Outcome> Trainer::Run(std::stop_token stop) {
     if (metrics_) metrics_->Add(report);
     if (leads() && observer_.on_step && (last || step_ % options_.log_every == 0)) observer_.on_step(report);
   }
+  // A finished run whose last checkpoint never left the local disk has this one thing to do.
+  if (writer_ && step_ == plan_.steps && saved_step_ != step_) StartSaving({.metrics = quality_});
   outcome.stopped = outcome.stopped && step_ < plan_.steps;
   MR_TRY(FinishSaving());
   return outcome;
@@ -404,20 +411,24 @@ Result<Trainer::Sums> Trainer::SumOverRanks(Sums mine, StepReport& report) {
 
 Status Trainer::SaveIfDue(StepReport& report, bool last, bool saving) {
   if (!writer_ || saved_step_ == step_) return {};
-  checkpoint::SaveOptions save{.metrics = {{"loss", report.loss}}};
+  checkpoint::SaveOptions save{.metrics = quality_};
   save.to_store = last || store_due_ || step_ % options_.checkpoint_every == 0;
   save.to_local = options_.local && step_ % options_.local_every == 0;
   if (!save.to_store && !save.to_local) return {};
   if (!last && MustYield(save.to_store, saving)) return {};
   const Stopwatch waiting(clock_);
+  StartSaving(save);
+  report.checkpoint_wait_s += waiting.Seconds();
+  return {};
+}
+
+void Trainer::StartSaving(const checkpoint::SaveOptions& save) {
   const KeepBeating beating(heartbeat_, step_, clock_);
   const Result<Duration> held = writer_->Start(step_, pieces_, Meta(), save);
-  report.checkpoint_wait_s += waiting.Seconds();
   saved_step_ = step_;
   if (save.to_store) store_due_ = false;
   // The one before failed: its observer knows. This one is under way, and the job lives on the newest that committed.
   if (!held) options_.log.Warning("an earlier checkpoint was not committed", {{"error", held.error()}});
-  return {};
 }
 
 /// Whether training goes on without the checkpoint that is due, on all ranks alike: `saving` is what they agreed on.
