@@ -96,13 +96,16 @@ class FuseServer final : public FuseMount, private RequestContext {
   void Keep(std::unique_ptr<vfs::File> file, fuse_req_t request, bool writes, fuse_file_info* info) MR_EXCLUDES(mutex_);
 
   Status Drop(fuse_file_info* info) MR_EXCLUDES(mutex_);
+  void Drop(vfs::Directory* directory) MR_EXCLUDES(mutex_);
 
   fuse_session* session_ = nullptr;
   bool mounted_ = false;
   std::function<void()> live_;
 
   Mutex mutex_;
-  std::set<FileHandle*> files_ MR_GUARDED_BY(mutex_);  ///< what the kernel has open; ours to delete
+  /// What the kernel has open; ours to delete, for an unmount may come before the last closes.
+  std::set<FileHandle*> files_ MR_GUARDED_BY(mutex_);
+  std::set<vfs::Directory*> directories_ MR_GUARDED_BY(mutex_);
 };
 
 // clang-format off
@@ -184,6 +187,7 @@ FuseServer::~FuseServer() {
   }
   MutexLock lock(mutex_);
   for (FileHandle* handle : files_) delete handle;
+  for (vfs::Directory* directory : directories_) delete directory;
 }
 
 Status FuseServer::Serve(std::function<void()> live, std::stop_token stop) {
@@ -432,15 +436,27 @@ Status FuseServer::Drop(fuse_file_info* info) {
 // --- Directories ---
 
 void FuseServer::OpenDirectory(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
-  auto directory = Of(request).tree.OpenDirectory(inode);
-  if (!directory) return Of(request).ReplyError(request, "opendir", inode, directory.error());
+  FuseServer& server = Of(request);
+  auto directory = server.tree.OpenDirectory(inode);
+  if (!directory) return server.ReplyError(request, "opendir", inode, directory.error());
   info->fh = reinterpret_cast<std::uint64_t>(directory->get());
-  if (fuse_reply_open(request, info) == 0) (void)directory->release();
+  {
+    MutexLock lock(server.mutex_);
+    server.directories_.insert(directory->release());
+  }
+  if (fuse_reply_open(request, info) != 0) server.Drop(reinterpret_cast<vfs::Directory*>(info->fh));
 }
 
 void FuseServer::ReleaseDirectory(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
-  delete reinterpret_cast<vfs::Directory*>(info->fh);
+  Of(request).Drop(reinterpret_cast<vfs::Directory*>(info->fh));
   fuse_reply_err(request, 0);
+}
+
+void FuseServer::Drop(vfs::Directory* directory) {
+  MutexLock lock(mutex_);
+  directories_.erase(directory);
+  lock.Unlock();
+  delete directory;
 }
 
 void FuseServer::ReadDirectory(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset,

@@ -71,9 +71,12 @@ Result<ChunkCache::Made> ChunkCache::Fetch(std::uint32_t number, const object::C
   auto loaded = std::make_shared<LoadedChunk>();
   loaded->offset = range.offset;
   loaded->extents = corpus_->plan->Extents(number);
-  auto kept = corpus_->disk ? corpus_->disk->Load(range) : std::nullopt;
-  loaded->bytes = kept ? *std::move(kept) : MR_TRY(FromStore(chunk, range, call));
-  if (corpus_->disk && !kept) corpus_->disk->Save(range, loaded->bytes, loaded);
+  if (auto kept = corpus_->disk ? corpus_->disk->Load(range) : std::nullopt) {
+    loaded->bytes = *std::move(kept);
+  } else {
+    loaded->bytes = MR_TRY(FromStore(chunk, range, call));
+    if (corpus_->disk) corpus_->disk->Save(range, loaded->bytes, loaded);
+  }
   std::uint64_t cost = loaded->bytes.size() + loaded->extents.size() * sizeof(RecordExtent);
   return {{std::move(loaded), cost}};
 }
