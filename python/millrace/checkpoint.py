@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import sys
 import weakref
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from ._state import Leaf, TensorLeaf, decode_value, flatten, leaves_of, nest, pl
 
 __all__ = ["Checkpoint", "Saver", "Saving", "async_save", "load", "ls", "metadata", "save"]
 
-_PARALLEL_READS = 16
+PARALLEL_READS = 16
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ def _finish_savers() -> None:
             saver.wait()
         except Exception as error:  # nobody is left to catch it
             print(f"millrace: the last checkpoint was not saved: {error}", file=sys.stderr)
+        saver.close()
 
 
 class Saver:
@@ -155,6 +157,8 @@ class Saver:
         """
         if to not in ("store", "local", "both"):
             raise InvalidArgumentError(f'to="{to}": one of "store", "local", "both"')
+        if "values" in (metadata or {}):
+            raise InvalidArgumentError('metadata has a key "values", where a checkpoint keeps its own; name it otherwise')
         leaves, values = flatten(state)
         shards = [(leaf, piece) for leaf in leaves if not leaf.replicated for piece in leaf.pieces()]
         mine = self._share([leaf for leaf in leaves if leaf.replicated], sum(piece.bytes for _, piece in shards), values)
@@ -234,6 +238,10 @@ class Saver:
         """
         return self._writer.wait()
 
+    def close(self) -> None:
+        """Lets its thread and memory go, once the last save has ended. It cannot be used any more."""
+        self._writer = None
+
     @property
     def busy(self) -> bool:
         """A save is under way: another one would wait for it."""
@@ -260,23 +268,31 @@ class Saving:
         return self._saver.wait()
 
 
-_savers: Dict[Tuple[str, Optional[Options]], Saver] = {}
+_savers: Dict[Any, Saver] = {}
+
+
+def saver_of(url: str, connection: Optional[Options] = None, **options: Any) -> Saver:
+    """One saver for a URL and options, kept: under torch.distributed each has process groups of its own. Removes nothing
+    unless the options say so. Collective when it is made."""
+    torch = sys.modules.get("torch")
+    ranks = torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
+    world = id(torch.distributed.group.WORLD) if ranks else None
+    key = (os.getpid(), world, url, connection, tuple(sorted(options.items())))
+    if key not in _savers:
+        _savers[key] = Saver(url, connection=connection, **{"keep_last": 1 << 20, **options})
+    return _savers[key]
 
 
 def save(state: Any, url: str, step: int, *, connection: Optional[Options] = None, **options: Any) -> None:
     """Saves and returns when the checkpoint is committed. Options as Saver.save's; old checkpoints stay."""
-    saver = Saver(url, keep_last=1 << 20, connection=connection)
-    saver.save(state, step, **options)
-    saver.wait()
+    async_save(state, url, step, connection=connection, **options).result()
 
 
 def async_save(state: Any, url: str, step: int, *, connection: Optional[Options] = None, **options: Any) -> Saving:
     """Starts saving and returns as soon as the tensors are copied. The next one below the same URL waits for this one."""
-    key = (url, connection)
-    if key not in _savers:
-        _savers[key] = Saver(url, keep_last=1 << 20, connection=connection)
-    _savers[key].save(state, step, **options)
-    return Saving(_savers[key], step)
+    saver = saver_of(url, connection)
+    saver.save(state, step, **options)
+    return Saving(saver, step)
 
 
 def ls(url: str, *, connection: Optional[Options] = None) -> List[Checkpoint]:
@@ -324,7 +340,7 @@ def _whole(reader: Any, stored: Dict[str, Tuple[str, Tuple[int, ...]]], values: 
         leaf = TensorLeaf.empty(name, dtype, shape)
         made[name] = leaf.value
         wanted += leaf.wanted()
-    reader.read(wanted, _PARALLEL_READS)
+    reader.read(wanted, PARALLEL_READS)
     for path, value in values.items():
         if not prefix or path.startswith(prefix + "/"):
             made[path] = decode_value(value)
@@ -363,7 +379,7 @@ def _fill(
         raise NotFoundError(
             f"{reader.name} has no {', '.join(missing[:5])}{more}; strict=False leaves them as they are"
         )
-    reader.read(wanted, _PARALLEL_READS)
+    reader.read(wanted, PARALLEL_READS)
     for copy in finish:
         copy()
     for leaf, value in replaced:

@@ -28,13 +28,12 @@ from torch.futures import Future
 
 from . import _native
 from ._state import decode_value, dtype_name, encode_value, memory_of, name_of, on_host, path_of, target_of, torch_dtype
-from .checkpoint import Saver
+from .checkpoint import PARALLEL_READS, saver_of
 from .errors import UnsupportedError
 from .session import Options, session_of
 
 __all__ = ["Reader", "Writer"]
 
-_PARALLEL_READS = 16
 _Path = Union[str, os.PathLike, None]
 
 
@@ -55,14 +54,15 @@ def _encode(value: Any, name: str) -> Any:
 
 
 class Writer(StorageWriter):
-    """Saves one state below ``url``, under ``step``; committed when dcp.save returns. Options as those of Saver.
+    """Saves one state below ``url``, under ``step``; committed when dcp.save returns. Options as those of Saver, but nothing
+    is removed unless they say so.
 
-    Make it where every rank does, on the main thread: it opens process groups of its own.
+    Make it where every rank does, on the main thread: the first for a URL opens process groups of its own.
     """
 
-    def __init__(self, url: str, step: int, *, saver: Optional[Saver] = None, **options: Any) -> None:
+    def __init__(self, url: str, step: int, *, connection: Optional[Options] = None, **options: Any) -> None:
         super().__init__()
-        self._saver = saver or Saver(url, **{"keep_last": 1 << 20, **options})
+        self._saver = saver_of(url, connection, **options)
         self._step = step
 
     def reset(self, checkpoint_id: _Path = None) -> None:
@@ -165,7 +165,7 @@ class Reader(StorageReader):
             address, length, _ = memory_of(into)
             wanted.append((name, 0, (list(item.storage_offsets), list(item.lengths)), address, length))
             finish.append((copy, item, target))
-        self._reader.read(wanted, _PARALLEL_READS)
+        self._reader.read(wanted, PARALLEL_READS)
         for copy, item, target in finish:
             copy()
             planner.commit_tensor(item, target)

@@ -163,6 +163,8 @@ def test_what_no_checkpoint_can_hold_is_named(root):
         with pytest.raises(errors.Error) as raised:
             saver.save(state, 1)
         assert says in str(raised.value)
+    with pytest.raises(errors.InvalidArgumentError, match='metadata has a key "values"'):
+        saver.save({"a": np.ones(3)}, 1, metadata={"values": 1})
     with pytest.raises(errors.NotFoundError):
         checkpoint.load(root)
     assert checkpoint.ls(root) == []
