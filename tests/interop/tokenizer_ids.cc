@@ -18,7 +18,7 @@ std::optional<Items> ReadFrame() {
   std::uint32_t count = 0;
   if (std::fread(&count, sizeof count, 1, stdin) != 1) return std::nullopt;
   Items items(count, {});
-  if (std::fread(items.data(), sizeof items[0], count, stdin) != count) return std::nullopt;
+  if (count > 0 && std::fread(items.data(), sizeof items[0], count, stdin) != count) return std::nullopt;
   return items;
 }
 
@@ -26,7 +26,7 @@ template <class Items>
 void WriteFrame(const Items& items) {
   auto count = static_cast<std::uint32_t>(items.size());
   std::fwrite(&count, sizeof count, 1, stdout);
-  std::fwrite(items.data(), sizeof items[0], count, stdout);
+  if (count > 0) std::fwrite(items.data(), sizeof items[0], count, stdout);  // An empty vector's data() may be null.
   std::fflush(stdout);
 }
 
