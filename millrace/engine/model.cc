@@ -137,12 +137,11 @@ std::int64_t ModelConfig::ParameterCount() const {
   return num_layers * layer + hidden_size + vocab_size * hidden_size * (tie_word_embeddings ? 1 : 2);
 }
 
-double ModelConfig::FlopsPerToken(std::int64_t sequence_length) const {
+double ModelConfig::FlopsPerToken(double length) const {
   const std::int64_t attention = hidden_size * HeadDim() * (2 * num_heads + 2 * num_kv_heads);
   const std::int64_t layer = attention + 3 * hidden_size * intermediate_size;
   const double matmul = static_cast<double>(num_layers * layer + vocab_size * hidden_size);
-  return 6 * matmul +
-         12 * static_cast<double>(num_layers * num_heads * HeadDim()) * static_cast<double>(sequence_length);
+  return 6 * matmul + 12 * static_cast<double>(num_layers * num_heads * HeadDim()) * length;
 }
 
 KvCache::KvCache(const ModelConfig& config, std::int64_t rows, std::int64_t capacity, at::ScalarType dtype,

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,8 +37,9 @@ struct ModelConfig {
   /// Sizes are positive, bounded and divide as they must.
   Status Validate(std::string_view what) const;
   std::int64_t ParameterCount() const;
-  /// Floating-point operations per trained token: 6·(matmul parameters, LM head included) + 12·layers·hidden·length.
-  double FlopsPerToken(std::int64_t sequence_length) const;
+  /// Floating-point operations per trained token: 6·(matmul parameters, LM head included) + 12·layers·hidden·length,
+  /// where `length` is that of the sequence, or document, which the average token is in.
+  double FlopsPerToken(double length) const;
 };
 
 /// Keys and values of the tokens seen so far, for generation. All rows have the same length; grows up to `capacity`
@@ -71,7 +73,12 @@ class Model {
   /// Sum of the cross-entropies (float32 scalar) of labels that are not -100; int64 [rows, length] both. labels[:, t]
   /// is what inputs[:, ..t] should predict (already shifted). With gradients enabled, backward() on the result adds to
   /// buffer().gradients().
-  virtual at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& labels) = 0;
+  ///
+  /// `documents` keeps what shares rows apart: document i is tokens documents[i] … documents[i+1] - 1 of the rows put
+  /// end to end, rising from 0 to rows·length (flash-attention's cu_seqlens). A token then attends within its document
+  /// alone, whose positions count from 0, as if each stood by itself. Empty: a row is one document. Read only here.
+  virtual at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& labels,
+                             std::span<const std::int32_t> documents = {}) = 0;
   /// Logits [rows, n, vocab] in float32 for int64 inputs [rows, n], without a graph. With a cache the inputs continue
   /// what it holds, at most its capacity, and only the last position's logits are computed: [rows, 1, vocab].
   virtual at::Tensor Logits(const at::Tensor& inputs, KvCache* cache = nullptr) = 0;

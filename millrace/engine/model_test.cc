@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
+
 #include "millrace/engine/optim/adamw.h"
 
 namespace millrace::engine {
@@ -107,6 +109,97 @@ TEST(Model, AccumulatedGradientsEqualTheFullBatch) {
     const at::Tensor parts = model->buffer().gradients();
     EXPECT_LE((full - parts).abs().max().item<double>(), 1e-5 * full.abs().max().item<double>());
   }
+}
+
+/// Documents of two rows of 27 tokens: of one token, of odd lengths, and whole rows' parts.
+constexpr std::int32_t kDocuments[] = {0, 1, 8, 11, 12, 27, 32, 33, 54};
+
+struct LossAndGradients {
+  double loss = 0;
+  at::Tensor gradients;
+};
+LossAndGradients Learn(Model& model, const at::Tensor& inputs, const at::Tensor& labels,
+                       std::span<const std::int32_t> documents = {}) {
+  model.buffer().gradients().zero_();
+  const at::Tensor loss = model.LossSum(inputs, labels, documents);
+  loss.backward();
+  return {loss.item<double>(), model.buffer().gradients().clone()};
+}
+LossAndGradients LearnOneByOne(Model& model, const at::Tensor& inputs, const at::Tensor& labels,
+                               std::span<const std::int32_t> documents) {
+  LossAndGradients sum{.gradients = at::zeros_like(model.buffer().gradients())};
+  for (std::size_t i = 0; i + 1 < documents.size(); ++i) {
+    const std::int64_t begin = documents[i], length = documents[i + 1] - begin;
+    const auto part = [&](const at::Tensor& ids) { return ids.reshape({1, -1}).narrow(1, begin, length); };
+    const LossAndGradients one = Learn(model, part(inputs), part(labels));
+    sum.loss += one.loss;
+    sum.gradients += one.gradients;
+  }
+  return sum;
+}
+void ExpectClose(const LossAndGradients& got, const LossAndGradients& want, double tolerance) {
+  EXPECT_NEAR(got.loss, want.loss, tolerance * want.loss);
+  EXPECT_LE((got.gradients - want.gradients).abs().max().item<double>(),
+            tolerance * want.gradients.abs().max().item<double>());
+}
+
+TEST_P(ModelTypes, DocumentsThatShareRowsLearnAsIfAlone) {
+  auto model = MakeModel(Tiny(), GetParam(), at::kCPU, 3).value();
+  model->buffer().EnableGradients();
+  const at::Tensor inputs = Ids({2, 27}, 5), labels = Ids({2, 27}, 6);
+  labels[0].narrow(0, 3, 4).fill_(-100);
+  const LossAndGradients packed = Learn(*model, inputs, labels, kDocuments);
+  const LossAndGradients alone = LearnOneByOne(*model, inputs, labels, kDocuments);
+  ExpectClose(packed, alone, GetParam() == at::kFloat ? 2e-6 : 2e-2);
+  EXPECT_FALSE(packed.gradients.equal(Learn(*model, inputs, labels).gradients)) << "across documents it is another";
+}
+
+TEST(Model, NothingPassesFromOneDocumentToAnother) {
+  auto model = MakeModel(Tiny(), at::kFloat, at::kCPU, 3).value();
+  model->buffer().EnableGradients();
+  const at::Tensor inputs = Ids({2, 27}, 5), labels = Ids({2, 27}, 6);
+  // All is learnt from one document; the gradient of what other tokens are embedded as is exactly zero.
+  for (std::size_t i = 0; i + 1 < std::size(kDocuments); ++i) {
+    const std::int64_t begin = kDocuments[i], length = kDocuments[i + 1] - begin;
+    at::Tensor learnt = at::full({54}, -100, at::kLong), others = Ids({54}, 7 + i);
+    learnt.narrow(0, begin, length).copy_(labels.view({-1}).narrow(0, begin, length));
+    others.narrow(0, begin, length).copy_(inputs.view({-1}).narrow(0, begin, length));
+    const LossAndGradients one = Learn(*model, inputs, learnt.view({2, 27}), kDocuments);
+    const LossAndGradients other = Learn(*model, others.view({2, 27}), learnt.view({2, 27}), kDocuments);
+    EXPECT_EQ(one.loss, other.loss) << "document " << i;
+    EXPECT_TRUE(one.gradients.equal(other.gradients)) << "document " << i;
+  }
+}
+
+TEST(Model, RowsThatAreDocumentsNeedNotBeToldApart) {
+  auto model = MakeModel(Tiny(), at::kFloat, at::kCPU, 3).value();
+  model->buffer().EnableGradients();
+  const at::Tensor inputs = Ids({3, 21}, 5), labels = Ids({3, 21}, 6);
+  const LossAndGradients plain = Learn(*model, inputs, labels);
+  const LossAndGradients told = Learn(*model, inputs, labels, {{0, 21, 42, 63}});
+  EXPECT_EQ(plain.loss, told.loss);
+  EXPECT_TRUE(plain.gradients.equal(told.gradients));
+}
+
+/// Padding stands behind what counts and has no labels: whatever it is, the same is learnt.
+TEST(Model, PaddingChangesNothing) {
+  auto model = MakeModel(Tiny(), at::kFloat, at::kCPU, 3).value();
+  model->buffer().EnableGradients();
+  at::Tensor inputs = Ids({2, 27}, 5), labels = Ids({2, 27}, 6);
+  inputs.narrow(1, 19, 8).fill_(2);
+  labels.narrow(1, 19, 8).fill_(-100);
+  const LossAndGradients padded = Learn(*model, inputs, labels);
+  ExpectClose(padded, Learn(*model, inputs.narrow(1, 0, 19), labels.narrow(1, 0, 19)), 2e-6);
+  inputs.narrow(1, 19, 8).copy_(Ids({2, 8}, 7));
+  EXPECT_TRUE(padded.gradients.equal(Learn(*model, inputs, labels).gradients));
+}
+
+TEST(Model, DocumentsMustCoverTheRows) {
+  auto model = MakeModel(Tiny(), at::kFloat, at::kCPU, 3).value();
+  const at::Tensor ids = Ids({2, 50}, 5);
+  EXPECT_ANY_THROW(model->LossSum(ids, ids, {{0, 50, 99}}));
+  EXPECT_ANY_THROW(model->LossSum(ids, ids, {{0, 30, 30, 100}}));
+  EXPECT_ANY_THROW(model->LossSum(ids, ids, {{0, 70, 100}})) << "longer than the model's positions";
 }
 
 /// Ten updates, twice: the same bits.

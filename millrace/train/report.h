@@ -21,7 +21,7 @@ struct Plan {
   std::uint64_t steps = 0;
   std::uint64_t resumed_from = 0;  ///< steps already done
   std::int64_t parameters = 0;
-  double flops_per_token = 0;
+  double flops_per_token = 0;      ///< of full sequences; where documents are kept apart it takes fewer
   std::uint64_t memory_bytes = 0;  ///< estimate for one rank, data in flight included
   std::string checkpoint_url;
 
@@ -37,7 +37,7 @@ struct StepReport {
   std::uint64_t tokens = 0;
   double step_s = 0, data_wait_s = 0, comm_wait_s = 0, checkpoint_wait_s = 0;
   std::array<double, data::kStages> data_wait_on_s{};  ///< data_wait_s by what the data were waiting for themselves
-  double flops_per_token = 0;
+  double flops_per_token = 0;                          ///< of this step's documents
 
   double tokens_per_s() const { return step_s > 0 ? static_cast<double>(tokens) / step_s : 0; }
   Json ToJson() const;

@@ -181,6 +181,66 @@ TEST_F(TrainTest, AStoppedRunGoesOnBitForBit) {
   EXPECT_TRUE(third.losses.empty()) << "a finished job has nothing left to do";
 }
 
+/// The first global batch of a run that packs documents, whose boundaries it keeps: its loss is that of the documents,
+/// or the parts of them that sequences were cut into, one by one.
+TEST_F(TrainTest, DocumentsThatShareARowAreLearntAsIfAlone) {
+  Options options = Tiny("boundaries");
+  options.data.boundaries = true;
+  options.steps = 1;
+  const Ran ran = RunRanks(options, 2);
+  ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
+
+  auto connection = object::Connection::Open({}).value();
+  const std::string content = ReadFile(options.tokenizer_url).value();
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer = tokenizer::Load(AsBytes(content), "tokenizer.model").value();
+  auto dataset = data::Dataset::Open(*connection, tokenizer, options.data, {}).value();
+  engine::ModelConfig config = options.model;
+  config.vocab_size = tokenizer->vocab_size();
+  auto model = engine::MakeModel(config, at::kFloat, at::kCPU, options.seed).value();
+  double loss = 0, labels = 0;
+  int documents = 0;
+  for (std::uint64_t sample = 0; sample < 8; ++sample) {
+    std::vector<std::int32_t> inputs(32), targets(32), positions(32);
+    data::Row row{.inputs = inputs, .labels = targets, .positions = positions};
+    ASSERT_TRUE(dataset->ReadSample(0, sample, row));
+    for (int begin = 0, end = 1; begin < 32; begin = end++) {
+      while (end < 32 && positions[end] != 0) ++end;
+      const auto part = [&](std::vector<std::int32_t>& ids) {
+        return at::from_blob(&ids[begin], {1, end - begin}, at::kInt).to(at::kLong);
+      };
+      loss += model->LossSum(part(inputs), part(targets)).item<double>();
+      ++documents;
+    }
+    labels += static_cast<double>(32 - std::ranges::count(targets, data::kIgnoreLabel));
+  }
+  EXPECT_GT(documents, 8);
+  EXPECT_NEAR(ran.losses.at(1), loss / labels, 1e-6 * loss / labels);
+}
+
+/// Packed in all ways that keep documents apart: the position in the data and the losses are those of a run that was
+/// never stopped, and ranks and micro-batches change nothing.
+TEST_F(TrainTest, PackedDocumentsResumeBitForBit) {
+  for (const auto mode : {data::Mode::kPack, data::Mode::kPad}) {
+    Options options = Tiny("packed");
+    options.data.mode = mode;
+    options.data.best_fit = mode == data::Mode::kPad;
+    options.data.boundaries = true;
+    const Ran whole = Run(options);
+    ASSERT_TRUE(whole.outcome) << whole.outcome.error().ToString();
+    options.micro_batch = 1;
+    const Ran two = RunRanks(options, 2);
+    options.micro_batch = 2;
+    options.checkpoint_url = CheckpointUrl(mode == data::Mode::kPack ? "packed" : "fitted");
+    const Ran first = Run(options, 4), second = Run(options);
+    ASSERT_TRUE(two.outcome && first.outcome && second.outcome);
+    EXPECT_EQ(second.plan.resumed_from, 5u);
+    std::map<std::uint64_t, double> joined = first.losses;
+    joined.insert(second.losses.begin(), second.losses.end());
+    EXPECT_EQ(joined, whole.losses);
+    for (const auto& [step, loss] : two.losses) EXPECT_NEAR(whole.losses.at(step), loss, 2e-4 * loss) << step;
+  }
+}
+
 TEST_F(TrainTest, RanksAndMicroBatchesDoNotChangeTheRun) {
   Options options = Tiny("base");
   const Ran one = Run(options);

@@ -78,6 +78,18 @@ Result<std::shared_ptr<const tokenizer::Tokenizer>> LoadTokenizer(object::Connec
   return tokenizer::Load(AsBytes(content->bytes), url);
 }
 
+/// Summed over a batch's tokens: the length of the row, or of the document in it, that a token attends within.
+double ContextOf(const data::Batch& batch) {
+  double sum = 0;
+  const double row = batch.sequence_length;
+  if (batch.cu_seqlens.empty()) sum = batch.rows * row * row;
+  for (std::size_t i = 1; i < batch.cu_seqlens.size(); ++i) {
+    const double document = batch.cu_seqlens[i] - batch.cu_seqlens[i - 1];
+    sum += document * document;
+  }
+  return sum;
+}
+
 /// One rank's run. Built up in Prepare, then driven by Run; members are destroyed in the reverse order.
 class Trainer {
  public:
@@ -96,6 +108,7 @@ class Trainer {
   struct Sums {
     double loss = 0;
     std::uint64_t tokens = 0;  ///< labels that count
+    double context = 0;        ///< summed over all tokens: the length of the document that each attends within
     bool stop = false;
     bool saving = false;  ///< a checkpoint is still on its way
   };
@@ -346,13 +359,15 @@ Result<Outcome> Trainer::Run(std::stop_token stop) {
 }
 
 Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {
-  StepReport report{.step = step_ + 1, .lr = schedule_.At(step_), .flops_per_token = plan_.flops_per_token};
+  StepReport report{.step = step_ + 1, .lr = schedule_.At(step_)};
   report.tokens = static_cast<std::uint64_t>(options_.global_batch) * static_cast<std::uint64_t>(plan_.sequence_length);
   Sums mine = MR_TRY(ForwardBackward(report));
   mine.stop = stop_here;
   mine.saving = writer_ && writer_->busy();
   all = MR_TRY(SumOverRanks(mine, report));
   if (all.tokens == 0) return Fail(Code::kInvalidArgument, "step {}: no label of the batch counts", report.step);
+
+  report.flops_per_token = model_->config().FlopsPerToken(all.context / static_cast<double>(report.tokens));
 
   // Gradients are of the sum of all losses; one factor makes them the mean's and clips them.
   const double scale = 1 / static_cast<double>(all.tokens);
@@ -386,11 +401,12 @@ Result<Trainer::Sums> Trainer::ForwardBackward(StepReport& report) {
     }
     if (i + 1 == plan_.accumulation) reducer_->Arm();
     sums.tokens += batch.loss_tokens;
+    sums.context += ContextOf(batch);
     sums.loss += MR_TRY(engine::CatchTorch("forward and backward pass", [&] {
       const auto tensor = [&](std::vector<data::TokenId>& ids) {
         return at::from_blob(ids.data(), {batch.rows, batch.sequence_length}, at::kInt).to(at::kLong);
       };
-      const at::Tensor loss = model_->LossSum(tensor(batch.inputs), tensor(batch.labels));
+      const at::Tensor loss = model_->LossSum(tensor(batch.inputs), tensor(batch.labels), batch.cu_seqlens);
       loss.backward();
       return loss.item<double>();
     }));
@@ -402,11 +418,16 @@ Result<Trainer::Sums> Trainer::ForwardBackward(StepReport& report) {
 Result<Trainer::Sums> Trainer::SumOverRanks(Sums mine, StepReport& report) {
   const Stopwatch waiting(clock_);
   const at::Tensor sums = at::tensor(
-      {mine.loss, static_cast<double>(mine.tokens), mine.stop ? 1.0 : 0.0, mine.saving ? 1.0 : 0.0}, at::kDouble);
+      {mine.loss, static_cast<double>(mine.tokens), mine.context, mine.stop ? 1.0 : 0.0, mine.saving ? 1.0 : 0.0},
+      at::kDouble);
   MR_TRY(group_.AllReduce(sums));
   report.comm_wait_s += waiting.Seconds();
   const double* all = sums.data_ptr<double>();
-  return Sums{.loss = all[0], .tokens = static_cast<std::uint64_t>(all[1]), .stop = all[2] > 0, .saving = all[3] > 0};
+  return Sums{.loss = all[0],
+              .tokens = static_cast<std::uint64_t>(all[1]),
+              .context = all[2],
+              .stop = all[3] > 0,
+              .saving = all[4] > 0};
 }
 
 Status Trainer::SaveIfDue(StepReport& report, bool last, bool saving) {

@@ -1,9 +1,11 @@
 // Our Llama against transformers' LlamaForCausalLM: logits, loss and every gradient of two random models (grouped
-// heads; tied and untied head) that make_llama_vectors.py wrote as Hugging Face folders.
+// heads; tied and untied head), also where documents share rows, that make_llama_vectors.py wrote as Hugging Face
+// folders.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <map>
+#include <span>
 
 #include "millrace/base/files.h"
 #include "millrace/engine/model.h"
@@ -37,7 +39,7 @@ Result<Tensors> LoadSafetensors(const std::filesystem::path& path) {
 
 struct Loaded {
   std::unique_ptr<Model> model;
-  Tensors expected;
+  Tensors expected, packed;
 };
 Result<Loaded> Load(std::string_view name, at::ScalarType dtype) {
   const Json json = MR_TRY(ParseJson(MR_TRY(ReadFile(Folder(name) / "config.json")), "config.json"));
@@ -52,6 +54,7 @@ Result<Loaded> Load(std::string_view name, at::ScalarType dtype) {
   }
   if (!weights.empty()) return Fail(Code::kInvalidArgument, "unexpected weight {}", weights.begin()->first);
   loaded.expected = MR_TRY(LoadSafetensors(Folder(name) / "expected.safetensors"));
+  loaded.packed = MR_TRY(LoadSafetensors(Folder(name) / "packed.safetensors"));
   return loaded;
 }
 
@@ -69,20 +72,32 @@ struct Case {
 void PrintTo(const Case& c, std::ostream* out) { *out << c.folder << " " << c.dtype; }
 class LlamaVectors : public testing::TestWithParam<Case> {};
 
+void ExpectLearns(Model& model, const Tensors& expected, std::span<const std::int32_t> documents, double tolerance) {
+  model.buffer().EnableGradients();
+  const at::Tensor loss = model.LossSum(expected.at("input_ids"), expected.at("labels"), documents);
+  ExpectClose(loss.detach().view({1}), expected.at("loss"), tolerance, "loss");
+  loss.backward();
+  for (const NamedParameter& parameter : model.Parameters()) {
+    ExpectClose(parameter.gradient, expected.at("grad/" + parameter.name), tolerance, parameter.name);
+  }
+}
+
 TEST_P(LlamaVectors, AgreesWithTransformers) {
   const Case& c = GetParam();
   auto loaded = Load(c.folder, c.dtype);
   ASSERT_TRUE(loaded) << loaded.error().ToString();
-  const auto& [model, expected] = *loaded;
-  ExpectClose(model->Logits(expected.at("input_ids")), expected.at("logits"), c.tolerance, "logits");
+  const Tensors& expected = loaded->expected;
+  ExpectClose(loaded->model->Logits(expected.at("input_ids")), expected.at("logits"), c.tolerance, "logits");
+  ExpectLearns(*loaded->model, expected, {}, c.tolerance);
+}
 
-  model->buffer().EnableGradients();
-  const at::Tensor loss = model->LossSum(expected.at("input_ids"), expected.at("labels"));
-  ExpectClose(loss.detach().view({1}), expected.at("loss"), c.tolerance, "loss");
-  loss.backward();
-  for (const NamedParameter& parameter : model->Parameters()) {
-    ExpectClose(parameter.gradient, expected.at("grad/" + parameter.name), c.tolerance, parameter.name);
-  }
+TEST_P(LlamaVectors, AgreesOnDocumentsThatShareRows) {
+  const Case& c = GetParam();
+  auto loaded = Load(c.folder, c.dtype);
+  ASSERT_TRUE(loaded) << loaded.error().ToString();
+  const at::Tensor& bounds = loaded->packed.at("cu_seqlens");
+  const std::span documents(bounds.data_ptr<std::int32_t>(), static_cast<std::size_t>(bounds.numel()));
+  ExpectLearns(*loaded->model, loaded->packed, documents, c.tolerance);
 }
 
 // transformers' own gradients in bfloat16 differ from its float32 ones by up to 4.1 % of the norm on these models.

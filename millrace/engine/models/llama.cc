@@ -52,14 +52,18 @@ class Llama final : public Model {
   const ModelConfig& config() const override { return config_; }
   ParameterBuffer& buffer() override { return buffer_; }
 
-  at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& labels) override {
-    return ops::LinearCrossEntropy(Hidden(inputs, nullptr), head_, labels.reshape({-1}));
+  at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& labels,
+                     std::span<const std::int32_t> documents) override {
+    const auto sequences = documents.empty() ? ops::Sequences::Even(inputs.size(0), inputs.size(1))
+                                             : ops::Sequences::Cut(documents, inputs.numel());
+    return ops::LinearCrossEntropy(Hidden(inputs, sequences, nullptr), head_, labels.reshape({-1}));
   }
 
   at::Tensor Logits(const at::Tensor& inputs, KvCache* cache) override {
     const at::NoGradGuard no_grad;
     const std::int64_t rows = inputs.size(0), length = inputs.size(1);
-    at::Tensor hidden = Hidden(inputs, cache).view({rows, length, config_.hidden_size});
+    const auto sequences = ops::Sequences::Even(rows, length, cache != nullptr ? cache->length() : 0);
+    at::Tensor hidden = Hidden(inputs, sequences, cache).view({rows, length, config_.hidden_size});
     if (cache != nullptr) {
       cache->Advance(length);
       hidden = hidden.narrow(1, length - 1, 1);
@@ -69,20 +73,15 @@ class Llama final : public Model {
   }
 
  private:
-  /// The final norm's output [rows · length, hidden].
-  at::Tensor Hidden(const at::Tensor& inputs, KvCache* cache) {
+  /// The final norm's output [rows · length, hidden]. With a cache, sequences are rows that follow what it holds.
+  at::Tensor Hidden(const at::Tensor& inputs, const ops::Sequences& sequences, KvCache* cache) {
     if (has_gradients_ != buffer_.gradients().defined()) TakeWeights();
-    const ops::HeadLayout layout{.rows = inputs.size(0),
-                                 .length = inputs.size(1),
-                                 .heads = config_.num_heads,
-                                 .kv_heads = config_.num_kv_heads,
-                                 .head_dim = config_.HeadDim()};
     // The residual stream is `residual` plus what the last block added, `delta`; the next norm sums them.
     at::Tensor residual = ops::Embedding(embedding_, inputs.reshape({-1})), delta;
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const Layer& layer = layers_[i];
       ops::Normed normed = ops::AddRmsNorm(residual, delta, layer.input_norm, config_.rms_norm_eps);
-      delta = Attention(static_cast<std::int64_t>(i), normed.out, layout, cache);
+      delta = Attention(static_cast<std::int64_t>(i), normed.out, sequences, cache);
       normed = ops::AddRmsNorm(normed.sum, delta, layer.post_norm, config_.rms_norm_eps);
       delta = ops::Linear(ops::Swiglu(ops::Linear(normed.out, layer.gate_up)), layer.down);
       residual = normed.sum;
@@ -90,19 +89,21 @@ class Llama final : public Model {
     return ops::AddRmsNorm(residual, delta, norm_, config_.rms_norm_eps).out;
   }
 
-  at::Tensor Attention(std::int64_t index, const at::Tensor& x, const ops::HeadLayout& layout, KvCache* cache) {
+  at::Tensor Attention(std::int64_t index, const at::Tensor& x, const ops::Sequences& sequences, KvCache* cache) {
     const Layer& layer = layers_[static_cast<std::size_t>(index)];
-    const std::int64_t offset = cache != nullptr ? cache->length() : 0;
-    const at::Tensor qkv = ops::Rope(ops::Linear(x, layer.query_key_value), rope_, layout, offset);
-    if (cache == nullptr) return ops::Linear(ops::CausalAttention(qkv, layout), layer.output);
+    const ops::HeadLayout layout{config_.num_heads, config_.num_kv_heads, config_.HeadDim()};
+    const at::Tensor qkv = ops::Rope(ops::Linear(x, layer.query_key_value), rope_, layout, sequences);
+    if (cache == nullptr) return ops::Linear(ops::CausalAttention(qkv, layout, sequences), layer.output);
 
     const at::Tensor all =
-        qkv.view({layout.rows, layout.length, layout.heads + 2 * layout.kv_heads, layout.head_dim}).transpose(1, 2);
+        qkv.view({sequences.count(), sequences.longest(), layout.heads + 2 * layout.kv_heads, layout.head_dim})
+            .transpose(1, 2);
     const auto [keys, values] = cache->Append(index, all.narrow(1, layout.heads, layout.kv_heads),
                                               all.narrow(1, layout.heads + layout.kv_heads, layout.kv_heads));
-    const at::Tensor mixed = offset == 0 ? ops::CausalAttention(qkv, layout)
-                                         : ops::reference::AttendCached(all.narrow(1, 0, layout.heads), keys, values);
-    return ops::Linear(mixed.view({layout.rows * layout.length, layout.heads * layout.head_dim}), layer.output);
+    const at::Tensor mixed = cache->length() == 0
+                                 ? ops::CausalAttention(qkv, layout, sequences)
+                                 : ops::reference::AttendCached(all.narrow(1, 0, layout.heads), keys, values);
+    return ops::Linear(mixed.view({sequences.tokens(), layout.heads * layout.head_dim}), layer.output);
   }
 
   void TakeWeights() {

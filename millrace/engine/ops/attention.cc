@@ -1,6 +1,8 @@
-// Causal attention on a CPU. A thread takes a row's key-value head and walks over blocks of queries; a block's scores
-// against all keys up to its diagonal fit the cache, so softmax is exact in one go and nothing of size length² is
-// stored. The backward pass recomputes the scores from queries, keys and the saved log-sum-exp (Dao et al. 2022).
+// Causal attention on a CPU. A thread takes a sequence's key-value head and walks over blocks of queries; a block's
+// scores against all keys up to its diagonal fit the cache, so softmax is exact in one go and nothing of size length²
+// is stored. The backward pass recomputes the scores from queries, keys and the saved log-sum-exp (Dao et al. 2022).
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include "millrace/engine/ops/dispatch.h"
@@ -32,28 +34,28 @@ void Multiply(Matrix a, Matrix b, float beta, float* c, std::int64_t m, std::int
          &beta, c, &columns);
 }
 
-/// Where a head's rows lie in [N, columns].
-struct HeadView {
+/// What a thread works on at a time: a key-value head, with the query heads that share it, of one sequence.
+struct Part {
   const HeadLayout& layout;
-  std::int64_t Query(std::int64_t row, std::int64_t head) const {
-    return row * layout.length * layout.columns() + head * layout.head_dim;
-  }
-  std::int64_t Key(std::int64_t row, std::int64_t kv_head) const { return Query(row, layout.heads + kv_head); }
-  std::int64_t Value(std::int64_t row, std::int64_t kv_head) const { return Key(row, layout.kv_heads + kv_head); }
-  std::int64_t Out(std::int64_t row, std::int64_t head) const {
-    return row * layout.length * layout.heads * layout.head_dim + head * layout.head_dim;
-  }
-  std::int64_t Lse(std::int64_t row, std::int64_t head) const { return (row * layout.heads + head) * layout.length; }
+  std::int64_t tokens, begin, length, kv_head;  ///< of all sequences, and of this one
+
+  std::int64_t group() const { return layout.heads / layout.kv_heads; }
+  // Where the sequence's first row lies in [N, columns], [N, heads·head_dim] and [heads, N].
+  std::int64_t Query(std::int64_t head) const { return begin * layout.columns() + head * layout.head_dim; }
+  std::int64_t Key() const { return Query(layout.heads + kv_head); }
+  std::int64_t Value() const { return Query(layout.heads + layout.kv_heads + kv_head); }
+  std::int64_t Out(std::int64_t head) const { return (begin * layout.heads + head) * layout.head_dim; }
+  std::int64_t Lse(std::int64_t head) const { return head * tokens + begin; }
 };
 
 /// One thread's workspace, in float32.
 struct Scratch {
   std::vector<float> keys, values, queries, dout, scores, dscores, block, dkeys, dvalues, sums;
-  Scratch(const HeadLayout& layout, bool backward)
-      : keys(layout.length * layout.head_dim),
+  Scratch(std::int64_t longest, const HeadLayout& layout, bool backward)
+      : keys(longest * layout.head_dim),
         values(keys.size()),
         queries(kQueryBlock * layout.head_dim),
-        scores(kQueryBlock * layout.length),
+        scores(kQueryBlock * longest),
         block(queries.size()),
         sums(kQueryBlock) {
     if (!backward) return;
@@ -65,71 +67,72 @@ struct Scratch {
 };
 
 template <class T>
-void ForwardHead(const T* qkv, T* out, float* lse, const HeadLayout& layout, std::int64_t row, std::int64_t kv_head,
-                 Scratch& s) {
-  const HeadView at{layout};
-  const std::int64_t dim = layout.head_dim, stride = layout.columns(), group = layout.heads / layout.kv_heads;
+void ForwardHead(const T* qkv, T* out, float* lse, const Part& at, Scratch& s) {
+  const std::int64_t dim = at.layout.head_dim, stride = at.layout.columns(), out_stride = at.layout.heads * dim;
   const float scale = 1 / std::sqrt(static_cast<float>(dim));
-  cpu::PackRows(qkv + at.Key(row, kv_head), stride, s.keys.data(), layout.length, dim, 1);
-  cpu::PackRows(qkv + at.Value(row, kv_head), stride, s.values.data(), layout.length, dim, 1);
-  for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-    for (std::int64_t first = 0; first < layout.length; first += kQueryBlock) {
-      const std::int64_t count = std::min(kQueryBlock, layout.length - first), keys = first + count;
-      cpu::PackRows(qkv + at.Query(row, head) + first * stride, stride, s.queries.data(), count, dim, scale);
+  cpu::PackRows(qkv + at.Key(), stride, s.keys.data(), at.length, dim, 1);
+  cpu::PackRows(qkv + at.Value(), stride, s.values.data(), at.length, dim, 1);
+  for (std::int64_t head = at.kv_head * at.group(); head < (at.kv_head + 1) * at.group(); ++head) {
+    for (std::int64_t first = 0; first < at.length; first += kQueryBlock) {
+      const std::int64_t count = std::min(kQueryBlock, at.length - first), keys = first + count;
+      cpu::PackRows(qkv + at.Query(head) + first * stride, stride, s.queries.data(), count, dim, scale);
       Multiply({s.queries.data(), dim}, {s.keys.data(), dim, true}, 0, s.scores.data(), count, keys, dim);
-      cpu::CausalSoftmax(s.scores.data(), count, keys, first, s.sums.data(), lse + at.Lse(row, head) + first);
+      cpu::CausalSoftmax(s.scores.data(), count, keys, first, s.sums.data(), lse + at.Lse(head) + first);
       Multiply({s.scores.data(), keys}, {s.values.data(), dim}, 0, s.block.data(), count, dim, keys);
-      const std::int64_t out_stride = layout.heads * dim;
-      cpu::UnpackRows(s.block.data(), out + at.Out(row, head) + first * out_stride, out_stride, count, dim,
-                      s.sums.data(), 1);
+      cpu::UnpackRows(s.block.data(), out + at.Out(head) + first * out_stride, out_stride, count, dim, s.sums.data(),
+                      1);
     }
   }
 }
 
 template <class T>
-void BackwardHead(const T* dout, const T* qkv, const float* lse, T* dqkv, const HeadLayout& layout, std::int64_t row,
-                  std::int64_t kv_head, Scratch& s) {
-  const HeadView at{layout};
-  const std::int64_t dim = layout.head_dim, stride = layout.columns(), group = layout.heads / layout.kv_heads;
-  const std::int64_t out_stride = layout.heads * dim;
+void BackwardHead(const T* dout, const T* qkv, const float* lse, T* dqkv, const Part& at, Scratch& s) {
+  const std::int64_t dim = at.layout.head_dim, stride = at.layout.columns(), out_stride = at.layout.heads * dim;
   const float scale = 1 / std::sqrt(static_cast<float>(dim));
-  cpu::PackRows(qkv + at.Key(row, kv_head), stride, s.keys.data(), layout.length, dim, 1);
-  cpu::PackRows(qkv + at.Value(row, kv_head), stride, s.values.data(), layout.length, dim, 1);
-  std::ranges::fill(s.dkeys, 0.0F);
-  std::ranges::fill(s.dvalues, 0.0F);
-  for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-    for (std::int64_t first = 0; first < layout.length; first += kQueryBlock) {
-      const std::int64_t count = std::min(kQueryBlock, layout.length - first), keys = first + count;
-      cpu::PackRows(qkv + at.Query(row, head) + first * stride, stride, s.queries.data(), count, dim, scale);
-      cpu::PackRows(dout + at.Out(row, head) + first * out_stride, out_stride, s.dout.data(), count, dim, 1);
+  cpu::PackRows(qkv + at.Key(), stride, s.keys.data(), at.length, dim, 1);
+  cpu::PackRows(qkv + at.Value(), stride, s.values.data(), at.length, dim, 1);
+  std::fill_n(s.dkeys.begin(), at.length * dim, 0.0F);
+  std::fill_n(s.dvalues.begin(), at.length * dim, 0.0F);
+  for (std::int64_t head = at.kv_head * at.group(); head < (at.kv_head + 1) * at.group(); ++head) {
+    for (std::int64_t first = 0; first < at.length; first += kQueryBlock) {
+      const std::int64_t count = std::min(kQueryBlock, at.length - first), keys = first + count;
+      cpu::PackRows(qkv + at.Query(head) + first * stride, stride, s.queries.data(), count, dim, scale);
+      cpu::PackRows(dout + at.Out(head) + first * out_stride, out_stride, s.dout.data(), count, dim, 1);
       Multiply({s.queries.data(), dim}, {s.keys.data(), dim, true}, 0, s.scores.data(), count, keys, dim);
       Multiply({s.dout.data(), dim}, {s.values.data(), dim, true}, 0, s.dscores.data(), count, keys, dim);
-      cpu::CausalSoftmaxBackward(s.scores.data(), s.dscores.data(), count, keys, first,
-                                 lse + at.Lse(row, head) + first);
+      cpu::CausalSoftmaxBackward(s.scores.data(), s.dscores.data(), count, keys, first, lse + at.Lse(head) + first);
       Multiply({s.scores.data(), keys, true}, {s.dout.data(), dim}, 1, s.dvalues.data(), keys, dim, count);
       Multiply({s.dscores.data(), keys, true}, {s.queries.data(), dim}, 1, s.dkeys.data(), keys, dim, count);
       Multiply({s.dscores.data(), keys}, {s.keys.data(), dim}, 0, s.block.data(), count, dim, keys);
-      cpu::UnpackRows(s.block.data(), dqkv + at.Query(row, head) + first * stride, stride, count, dim, nullptr, scale);
+      cpu::UnpackRows(s.block.data(), dqkv + at.Query(head) + first * stride, stride, count, dim, nullptr, scale);
     }
   }
-  cpu::UnpackRows(s.dkeys.data(), dqkv + at.Key(row, kv_head), stride, layout.length, dim, nullptr, 1);
-  cpu::UnpackRows(s.dvalues.data(), dqkv + at.Value(row, kv_head), stride, layout.length, dim, nullptr, 1);
+  cpu::UnpackRows(s.dkeys.data(), dqkv + at.Key(), stride, at.length, dim, nullptr, 1);
+  cpu::UnpackRows(s.dvalues.data(), dqkv + at.Value(), stride, at.length, dim, nullptr, 1);
 }
 
+/// Calls `work` once for each part. Threads take them in turn, so that sequences of unlike lengths keep all busy; no
+/// two parts write the same place, so the order leaves no trace in the results.
 template <class Work>
-void ParallelHeads(const HeadLayout& layout, bool backward, Work&& work) {
-  at::parallel_for(0, layout.rows * layout.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
-    Scratch scratch(layout, backward);
-    for (std::int64_t i = begin; i < end; ++i) work(i / layout.kv_heads, i % layout.kv_heads, scratch);
+void ForEachPart(const HeadLayout& layout, const Sequences& sequences, bool backward, Work&& work) {
+  const std::int64_t parts = sequences.count() * layout.kv_heads;
+  std::atomic<std::int64_t> next = 0;
+  at::parallel_for(0, std::min<std::int64_t>(parts, at::get_num_threads()), 1, [&](std::int64_t, std::int64_t) {
+    Scratch scratch(sequences.longest(), layout, backward);
+    for (std::int64_t i = next++; i < parts; i = next++) {
+      const std::int64_t sequence = sequences.longest_first()[static_cast<std::size_t>(i / layout.kv_heads)];
+      work(Part{layout, sequences.tokens(), sequences.begin(sequence), sequences.length(sequence), i % layout.kv_heads},
+           scratch);
+    }
   });
 }
 
 at::Tensor AttentionBackward(const at::Tensor& dout, const at::Tensor& qkv, const at::Tensor& lse,
-                             const HeadLayout& layout) {
+                             const HeadLayout& layout, const Sequences& sequences) {
   at::Tensor dqkv = at::empty_like(qkv);
   DispatchType(qkv, [&]<class T>(T) {
-    ParallelHeads(layout, true, [&](std::int64_t row, std::int64_t kv_head, Scratch& scratch) {
-      BackwardHead(Data<T>(dout), Data<T>(qkv), Data<float>(lse), Data<T>(dqkv), layout, row, kv_head, scratch);
+    ForEachPart(layout, sequences, true, [&](const Part& part, Scratch& scratch) {
+      BackwardHead(Data<T>(dout), Data<T>(qkv), Data<float>(lse), Data<T>(dqkv), part, scratch);
     });
   });
   return dqkv;
@@ -137,18 +140,19 @@ at::Tensor AttentionBackward(const at::Tensor& dout, const at::Tensor& qkv, cons
 
 }  // namespace
 
-at::Tensor CausalAttention(const at::Tensor& qkv, const HeadLayout& layout) {
-  if (!HasFused(qkv)) return reference::CausalAttention(qkv, layout);
+at::Tensor CausalAttention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences) {
+  TORCH_CHECK(qkv.size(0) == sequences.tokens(), qkv.size(0), " rows are not ", sequences.tokens(), " tokens");
+  if (!HasFused(qkv)) return reference::CausalAttention(qkv, layout, sequences);
   at::Tensor out = at::empty({qkv.size(0), layout.heads * layout.head_dim}, qkv.options());
-  const at::Tensor lse = at::empty({layout.rows, layout.heads, layout.length}, at::kFloat);
+  const at::Tensor lse = at::empty({layout.heads, sequences.tokens()}, at::kFloat);
   DispatchType(qkv, [&]<class T>(T) {
-    ParallelHeads(layout, false, [&](std::int64_t row, std::int64_t kv_head, Scratch& scratch) {
-      ForwardHead(Data<T>(qkv), Data<T>(out), Data<float>(lse), layout, row, kv_head, scratch);
+    ForEachPart(layout, sequences, false, [&](const Part& part, Scratch& scratch) {
+      ForwardHead(Data<T>(qkv), Data<T>(out), Data<float>(lse), part, scratch);
     });
   });
   if (Recording({qkv})) {
-    Connect("CausalAttention", {qkv}, {out}, [qkv = qkv.detach(), lse, layout](TensorList&& gradients) {
-      return TensorList{AttentionBackward(gradients[0].contiguous(), qkv, lse, layout)};
+    Connect("CausalAttention", {qkv}, {out}, [qkv = qkv.detach(), lse, layout, sequences](TensorList&& gradients) {
+      return TensorList{AttentionBackward(gradients[0].contiguous(), qkv, lse, layout, sequences)};
     });
   }
   return out;

@@ -111,7 +111,7 @@ RopeTable RopeTable::Make(std::int64_t positions, std::int64_t head_dim, double 
 }
 
 namespace {
-at::Tensor Turn(const at::Tensor& qkv, const RopeTable& table, const HeadLayout& layout, std::int64_t offset,
+at::Tensor Turn(const at::Tensor& qkv, const RopeTable& table, const HeadLayout& layout, const Sequences& sequences,
                 float sign) {
   at::Tensor out = at::empty_like(qkv);
   DispatchType(qkv, [&]<class T>(T) {
@@ -119,11 +119,10 @@ at::Tensor Turn(const at::Tensor& qkv, const RopeTable& table, const HeadLayout&
                               Data<T>(out),
                               Data<float>(table.cosine),
                               Data<float>(table.sine),
+                              Data<std::int32_t>(sequences.positions()),
                               layout.heads + layout.kv_heads,
                               layout.head_dim,
                               layout.columns(),
-                              layout.length,
-                              offset,
                               sign};
     ParallelRows(qkv.size(0), qkv.size(1), [&](cpu::Rows part) { kernel.Run(part); });
   });
@@ -131,14 +130,15 @@ at::Tensor Turn(const at::Tensor& qkv, const RopeTable& table, const HeadLayout&
 }
 }  // namespace
 
-at::Tensor Rope(const at::Tensor& qkv, const RopeTable& table, const HeadLayout& layout, std::int64_t offset) {
-  TORCH_CHECK(offset + layout.length <= table.positions(), "positions up to ", offset + layout.length,
-              " exceed the model's ", table.positions());
-  if (!HasFused(qkv)) return reference::Rope(qkv, table, layout, offset);
-  at::Tensor out = Turn(qkv, table, layout, offset, 1);
+at::Tensor Rope(const at::Tensor& qkv, const RopeTable& table, const HeadLayout& layout, const Sequences& sequences) {
+  TORCH_CHECK(qkv.size(0) == sequences.tokens(), qkv.size(0), " rows are not ", sequences.tokens(), " tokens");
+  TORCH_CHECK(sequences.limit() <= table.positions(), "positions up to ", sequences.limit(), " exceed the model's ",
+              table.positions());
+  if (!HasFused(qkv)) return reference::Rope(qkv, table, layout, sequences);
+  at::Tensor out = Turn(qkv, table, layout, sequences, 1);
   if (Recording({qkv})) {
-    Connect("Rope", {qkv}, {out}, [table, layout, offset](TensorList&& gradients) {
-      return TensorList{Turn(gradients[0].contiguous(), table, layout, offset, -1)};
+    Connect("Rope", {qkv}, {out}, [table, layout, sequences](TensorList&& gradients) {
+      return TensorList{Turn(gradients[0].contiguous(), table, layout, sequences, -1)};
     });
   }
   return out;

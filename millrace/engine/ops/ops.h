@@ -1,7 +1,7 @@
 // What a decoder is made of. Each op has a composition of ATen calls (reference.h) and, for float32 and bfloat16 on a
 // CPU, a fused one with its own backward; the functions here pick by the input's device. Outputs are new tensors;
-// inputs are not changed. N counts tokens: rows · length. Weight gradients are added to Weight::gradient where that is
-// defined.
+// inputs are not changed. N counts tokens, of all sequences. Weight gradients are added to Weight::gradient where that
+// is defined.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "millrace/engine/ops/sequences.h"
 #include "millrace/engine/parameters.h"
 
 namespace millrace::engine::ops {
@@ -34,16 +35,16 @@ struct RopeTable {
 };
 /// How queries, keys and values lie in a row of [N, (heads + 2·kv_heads)·head_dim]: all queries, all keys, all values.
 struct HeadLayout {
-  std::int64_t rows = 0, length = 0;  ///< N = rows · length
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t columns() const { return (heads + 2 * kv_heads) * head_dim; }
 };
-/// Queries and keys turned by their positions, the first of each row at `offset`; values as they are.
-at::Tensor Rope(const at::Tensor& qkv, const RopeTable& table, const HeadLayout& layout, std::int64_t offset);
+/// Queries and keys turned by their positions; values as they are.
+at::Tensor Rope(const at::Tensor& qkv, const RopeTable& table, const HeadLayout& layout, const Sequences& sequences);
 
-/// Causal softmax attention with scale 1/sqrt(head_dim); consecutive query heads share a key-value head. Works on
-/// blocks of queries, so that no [length, length] matrix is stored. [N, heads·head_dim].
-at::Tensor CausalAttention(const at::Tensor& qkv, const HeadLayout& layout);
+/// Causal softmax attention within each sequence, with scale 1/sqrt(head_dim); consecutive query heads share a
+/// key-value head. Works on blocks of queries, so that no [length, length] matrix is stored. A sequence's result has
+/// the same bits whatever stands beside it, and costs what it costs alone. [N, heads·head_dim].
+at::Tensor CausalAttention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences);
 
 /// silu(gate) · up of [N, 2·columns] (gate, then up): [N, columns].
 at::Tensor Swiglu(const at::Tensor& gate_up);

@@ -68,15 +68,19 @@ TEST_P(OpsTest, AddRmsNorm) {
 
 TEST_P(OpsTest, Rope) {
   Case c(GetParam(), 2);
-  const HeadLayout layout{.rows = 3, .length = 11, .heads = 4, .kv_heads = 2, .head_dim = 6};
+  const HeadLayout layout{.heads = 4, .kv_heads = 2, .head_dim = 6};
   const RopeTable table = RopeTable::Make(20, 6, 10000, at::kCPU);
-  const at::Tensor x = c.Random({33, layout.columns()}), x2 = Case::Copy(x);
-  const at::Tensor a = Rope(x, table, layout, 5), b = reference::Rope(x2, table, layout, 5);
-  ExpectClose(a, b, c.tolerance(), "out");
-  Weigh(a, 5).backward();
-  Weigh(b, 5).backward();
-  ExpectClose(x.grad(), x2.grad(), c.tolerance(), "dx");
-  EXPECT_ANY_THROW(Rope(x, table, layout, 10));
+  for (const Sequences& sequences : {Sequences::Even(3, 11, 5), Sequences::Cut({{0, 16, 17, 20, 33}}, 33)}) {
+    const at::Tensor x = c.Random({33, layout.columns()}), x2 = Case::Copy(x);
+    const at::Tensor a = Rope(x, table, layout, sequences), b = reference::Rope(x2, table, layout, sequences);
+    ExpectClose(a, b, c.tolerance(), "out");
+    Weigh(a, 5).backward();
+    Weigh(b, 5).backward();
+    ExpectClose(x.grad(), x2.grad(), c.tolerance(), "dx");
+  }
+  const at::Tensor x = c.Random({33, layout.columns()});
+  EXPECT_ANY_THROW(Rope(x, table, layout, Sequences::Even(3, 11, 10)));
+  EXPECT_ANY_THROW(Rope(x, table, layout, Sequences::Even(3, 10)));
 }
 
 TEST_P(OpsTest, Swiglu) {
@@ -91,14 +95,38 @@ TEST_P(OpsTest, Swiglu) {
 
 TEST_P(OpsTest, CausalAttention) {
   Case c(GetParam(), 4);
-  for (const std::int64_t length : {1, 7, 64, 150}) {
-    const HeadLayout layout{.rows = 2, .length = length, .heads = 6, .kv_heads = 2, .head_dim = 8};
-    const at::Tensor x = c.Random({2 * length, layout.columns()}, 1.5), x2 = Case::Copy(x);
-    const at::Tensor a = CausalAttention(x, layout), b = reference::CausalAttention(x2, layout);
+  std::vector<Sequences> batches = {Sequences::Cut({{0, 1, 64, 65, 130, 137, 288}}, 288)};
+  for (const std::int64_t length : {1, 7, 64, 150}) batches.push_back(Sequences::Even(2, length));
+  for (const Sequences& sequences : batches) {
+    const HeadLayout layout{.heads = 6, .kv_heads = 2, .head_dim = 8};
+    const at::Tensor x = c.Random({sequences.tokens(), layout.columns()}, 1.5), x2 = Case::Copy(x);
+    const at::Tensor a = CausalAttention(x, layout, sequences), b = reference::CausalAttention(x2, layout, sequences);
     ExpectClose(a, b, c.tolerance(), "out");
     Weigh(a, 5).backward();
     Weigh(b, 5).backward();
     ExpectClose(x.grad(), x2.grad(), c.tolerance(), "dqkv");
+  }
+}
+
+/// Rope and attention of sequences of all kinds of lengths, together and one by one.
+TEST_P(OpsTest, ASequenceHasTheSameBitsInAnyCompany) {
+  Case c(GetParam(), 8);
+  const HeadLayout layout{.heads = 6, .kv_heads = 2, .head_dim = 8};
+  const RopeTable table = RopeTable::Make(200, 8, 10000, at::kCPU);
+  const auto attend = [&](const at::Tensor& x, const Sequences& sequences) {
+    return CausalAttention(Rope(x, table, layout, sequences), layout, sequences);
+  };
+  const Sequences sequences = Sequences::Cut({{0, 3, 4, 68, 69, 70, 199, 230, 401}}, 401);
+  const at::Tensor x = c.Random({401, layout.columns()}), weights = c.Random({401, 48}).detach();
+  const at::Tensor whole = attend(x, sequences);
+  (whole * weights).sum().backward();
+  for (std::int64_t i = 0; i < sequences.count(); ++i) {
+    const std::int64_t begin = sequences.begin(i), length = sequences.length(i);
+    const at::Tensor alone = Case::Copy(x.narrow(0, begin, length));
+    const at::Tensor out = attend(alone, Sequences::Even(1, length));
+    EXPECT_TRUE(out.equal(whole.narrow(0, begin, length))) << "sequence " << i;
+    (out * weights.narrow(0, begin, length)).sum().backward();
+    EXPECT_TRUE(alone.grad().equal(x.grad().narrow(0, begin, length))) << "gradient of sequence " << i;
   }
 }
 

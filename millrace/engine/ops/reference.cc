@@ -19,14 +19,12 @@ at::Tensor Tapped(const Weight& weight) {
   return alias;
 }
 
-struct Heads {
-  at::Tensor queries, keys, values;  ///< [rows, heads or kv_heads, length, head_dim]
-};
-Heads Split(const at::Tensor& qkv, const HeadLayout& layout) {
-  const at::Tensor all =
-      qkv.view({layout.rows, layout.length, layout.heads + 2 * layout.kv_heads, layout.head_dim}).transpose(1, 2);
-  return {all.narrow(1, 0, layout.heads), all.narrow(1, layout.heads, layout.kv_heads),
-          all.narrow(1, layout.heads + layout.kv_heads, layout.kv_heads)};
+/// Attention of `rows` sequences of the same length.
+at::Tensor AttendEven(const at::Tensor& qkv, const HeadLayout& layout, std::int64_t rows) {
+  const at::Tensor all = qkv.view({rows, -1, layout.heads + 2 * layout.kv_heads, layout.head_dim}).transpose(1, 2);
+  const at::Tensor queries = all.narrow(1, 0, layout.heads), keys = all.narrow(1, layout.heads, layout.kv_heads);
+  const at::Tensor values = all.narrow(1, layout.heads + layout.kv_heads, layout.kv_heads);
+  return AttendCached(queries, keys, values).view({-1, layout.heads * layout.head_dim});
 }
 
 }  // namespace
@@ -42,15 +40,16 @@ Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& we
   return {sum, Tapped(weight) * (wide * rstd).to(x.scalar_type())};
 }
 
-at::Tensor Rope(const at::Tensor& qkv, const RopeTable& table, const HeadLayout& layout, std::int64_t offset) {
+at::Tensor Rope(const at::Tensor& qkv, const RopeTable& table, const HeadLayout& layout, const Sequences& sequences) {
   const std::int64_t turned = layout.heads + layout.kv_heads, half = layout.head_dim / 2;
-  const at::Tensor all = qkv.view({layout.rows, layout.length, turned + layout.kv_heads, layout.head_dim});
-  const at::Tensor cosine = table.cosine.narrow(0, offset, layout.length).unsqueeze(1);
-  const at::Tensor sine = table.sine.narrow(0, offset, layout.length).unsqueeze(1);
-  const at::Tensor a = all.narrow(2, 0, turned).narrow(3, 0, half).to(at::kFloat);
-  const at::Tensor b = all.narrow(2, 0, turned).narrow(3, half, half).to(at::kFloat);
-  const at::Tensor rotated = at::cat({a * cosine - b * sine, b * cosine + a * sine}, 3).to(qkv.scalar_type());
-  return at::cat({rotated, all.narrow(2, turned, layout.kv_heads)}, 2).view(qkv.sizes());
+  const at::Tensor all = qkv.view({-1, turned + layout.kv_heads, layout.head_dim});
+  const at::Tensor positions = sequences.positions().to(qkv.device());
+  const at::Tensor cosine = table.cosine.index_select(0, positions).unsqueeze(1);
+  const at::Tensor sine = table.sine.index_select(0, positions).unsqueeze(1);
+  const at::Tensor a = all.narrow(1, 0, turned).narrow(2, 0, half).to(at::kFloat);
+  const at::Tensor b = all.narrow(1, 0, turned).narrow(2, half, half).to(at::kFloat);
+  const at::Tensor rotated = at::cat({a * cosine - b * sine, b * cosine + a * sine}, 2).to(qkv.scalar_type());
+  return at::cat({rotated, all.narrow(1, turned, layout.kv_heads)}, 1).view(qkv.sizes());
 }
 
 at::Tensor AttendCached(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values) {
@@ -69,9 +68,13 @@ at::Tensor AttendCached(const at::Tensor& queries, const at::Tensor& keys, const
   return mixed.view({rows, heads, count, dim}).transpose(1, 2).reshape({rows, count, heads * dim});
 }
 
-at::Tensor CausalAttention(const at::Tensor& qkv, const HeadLayout& layout) {
-  const Heads heads = Split(qkv, layout);
-  return AttendCached(heads.queries, heads.keys, heads.values).view({-1, layout.heads * layout.head_dim});
+at::Tensor CausalAttention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences) {
+  if (sequences.even()) return AttendEven(qkv, layout, sequences.count());
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t i = 0; i < sequences.count(); ++i) lengths.push_back(sequences.length(i));
+  TensorList mixed;
+  for (const at::Tensor& one : qkv.split_with_sizes(lengths)) mixed.push_back(AttendEven(one, layout, 1));
+  return at::cat(mixed);
 }
 
 at::Tensor Swiglu(const at::Tensor& gate_up) {

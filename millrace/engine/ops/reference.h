@@ -9,8 +9,8 @@ namespace millrace::engine::ops::reference {
 at::Tensor Embedding(const Weight& table, const at::Tensor& ids);
 at::Tensor Linear(const at::Tensor& x, const Weight& weight);
 Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, double eps);
-at::Tensor Rope(const at::Tensor& qkv, const RopeTable& table, const HeadLayout& layout, std::int64_t offset);
-at::Tensor CausalAttention(const at::Tensor& qkv, const HeadLayout& layout);
+at::Tensor Rope(const at::Tensor& qkv, const RopeTable& table, const HeadLayout& layout, const Sequences& sequences);
+at::Tensor CausalAttention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences);
 at::Tensor Swiglu(const at::Tensor& gate_up);
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const at::Tensor& labels);
 

@@ -57,7 +57,7 @@ template <class T>
 MR_INLINE void RopeBody(const Rope<T>& op, Rows rows) {
   const std::int64_t half = op.head_dim / 2;
   for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-    const std::int64_t position = op.offset + row % op.length;
+    const std::int64_t position = op.positions[row];
     const float* __restrict cosine = op.cosine + position * half;
     const float* __restrict sine = op.sine + position * half;
     for (std::int64_t head = 0; head < op.heads; ++head) {

@@ -35,15 +35,16 @@ struct RmsNormBackward {
   void Run(Rows rows, float* weight_gradient) const;
 };
 
-/// Turns pairs (j, j + head_dim/2) of the first `heads` heads of each row by the angle of the row's position (row
-/// modulo `length`, plus `offset`) and copies the remaining columns. cosine and sine are [positions, head_dim/2];
-/// `sign` -1 turns back, which is also the backward pass.
+/// Turns pairs (j, j + head_dim/2) of the first `heads` heads of each row by the angle of the row's position and copies
+/// the remaining columns. cosine and sine have head_dim/2 values a position; `sign` -1 turns back, which is also the
+/// backward pass.
 template <class T>
 struct Rope {
   const T* x;
   T* out;
   const float *cosine, *sine;
-  std::int64_t heads, head_dim, columns, length, offset;
+  const std::int32_t* positions;
+  std::int64_t heads, head_dim, columns;
   float sign;
   void Run(Rows rows) const;
 };
