@@ -218,6 +218,7 @@ Result<int> Plan(const Context& context, const PlanFlags& flags) {
                    {"records", dataset.records()},
                    {"broken", dataset.broken_records()},
                    {"bytes", dataset.bytes()},
+                   {"bytes_fetched", dataset.bytes_fetched()},
                    {"samples_per_epoch", dataset.samples_per_epoch()},
                    {"tokens_per_epoch", dataset.tokens_per_epoch()},
                    {"steps_per_epoch", steps_per_epoch},
@@ -230,6 +231,10 @@ Result<int> Plan(const Context& context, const PlanFlags& flags) {
   }
   fmt::print("records      {} ({}; {} broken)\n", FormatCount(dataset.records()), FormatBytes(dataset.bytes()),
              FormatCount(dataset.broken_records()));
+  if (dataset.bytes_fetched() >= 2 * dataset.bytes()) {
+    fmt::print("fetched      {} in a pass: compressed data are read again and again, see the warnings\n",
+               FormatBytes(dataset.bytes_fetched()));
+  }
   fmt::print("an epoch     {} samples of {} tokens = {} tokens\n", FormatCount(dataset.samples_per_epoch()),
              request.options.sequence_length, FormatCount(dataset.tokens_per_epoch()));
   fmt::print("             {} steps of {} samples = {} tokens a step\n", FormatCount(steps_per_epoch),

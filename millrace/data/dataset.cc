@@ -3,6 +3,7 @@
 #include "millrace/base/digest.h"
 #include "millrace/base/text.h"
 #include "millrace/data/document_encoder.h"
+#include "millrace/data/formats/decoder.h"
 #include "millrace/data/index_builder.h"
 #include "millrace/data/loader.h"
 #include "millrace/data/needs.h"
@@ -71,6 +72,7 @@ class IndexedDataset final : public Dataset {
   std::uint64_t records() const override { return plan_->records(); }
   std::uint64_t broken_records() const override { return broken_; }
   std::uint64_t bytes() const override { return bytes_; }
+  std::uint64_t bytes_fetched() const override { return bytes_fetched_; }
   std::uint64_t truncated_documents() const override { return plan_->truncated(); }
   std::vector<SourceShare> source_shares() const override {
     std::vector<SourceShare> shares;
@@ -127,6 +129,17 @@ class IndexedDataset final : public Dataset {
   IndexedDataset(DatasetOptions options, std::shared_ptr<const tokenizer::Tokenizer> tokenizer)
       : options_(std::move(options)), tokenizer_(std::move(tokenizer)) {}
 
+  void CountFetched(const DataObject& object, const RecordIndex& index, const Logger& log) {
+    std::uint64_t fetched = index.frames().empty() ? object.info.size : 0;
+    for (const IndexedFrame& one : index.frames()) fetched += one.frame.bytes;
+    bytes_fetched_ += fetched;
+    if (fetched < 2 * object.info.size || index.frames().size() < 2) return;
+    log.Warning("an object is fetched and decoded several times in a pass",
+                {{"object", object.url},
+                 {"times", static_cast<double>(fetched) / static_cast<double>(object.info.size)},
+                 {"why", CureForDistantEntries(Compression::kZstd, object.url)}});
+  }
+
   static Status Check(const DatasetOptions& options, const tokenizer::Tokenizer& tokenizer) {
     if (options.sequence_length < 1 || options.sequence_length > 1 << 24) {
       return Fail(Code::kInvalidArgument, "a sequence length of {} is not possible", options.sequence_length);
@@ -172,6 +185,7 @@ class IndexedDataset final : public Dataset {
     for (std::size_t i = 0; i < indexes_.size(); ++i) {
       broken_ += indexes_[i].broken_count();
       bytes_ += resolved.objects[i].info.size;
+      CountFetched(resolved.objects[i], indexes_[i], log);
       if (indexes_[i].broken().empty()) continue;
       const BrokenLine& first = indexes_[i].broken().front();
       log.Warning("records are skipped", {{"object", resolved.objects[i].url},
@@ -235,6 +249,7 @@ class IndexedDataset final : public Dataset {
   std::shared_ptr<const Corpus> corpus_;
   std::string fingerprint_;
   std::uint64_t broken_ = 0, bytes_ = 0;
+  std::uint64_t bytes_fetched_ = 0;
   ReaderNeeds needs_;
   std::unique_ptr<SampleReader> reader_;
 };

@@ -151,6 +151,9 @@ class Dataset {
   virtual std::uint64_t records() const = 0;            ///< usable ones of this part of the split, each object once
   virtual std::uint64_t broken_records() const = 0;     ///< skipped; `millrace data inspect` names them
   virtual std::uint64_t bytes() const = 0;              ///< of source data
+  /// What one pass over all sources takes from their stores: less than bytes() of columns, more where compressed data
+  /// are read again from an entry far in front.
+  virtual std::uint64_t bytes_fetched() const = 0;
   /// Best-fit: documents cut because they are longer than a row. Otherwise unknown, 0.
   virtual std::uint64_t truncated_documents() const = 0;
   struct SourceShare {

@@ -159,10 +159,7 @@ class DecodedContent final : public Content {
   }
 
   Result<Buffer> ReadFrame(const Frame& frame, object::Call call) const override {
-    if (frame.bytes > 2 * kMaxFrameContent) return Fail(Code::kCorrupt, "{}: a frame of {} bytes", name_, frame.bytes);
-    Buffer bytes(frame.bytes);
-    MR_TRY(ReadRange(object_, frame.offset, bytes.span(), "reading records of", std::move(call)));
-    auto records = Decode(frame, bytes);
+    auto records = frame.bytes > kMaxFrameContent ? ReadStreamed(frame, std::move(call)) : ReadWhole(frame, call);
     if (!records) return Named(records.error());
     // The same bytes as when they were found. Only the first records begin with the object.
     auto lines = syntax_->ToLines(*std::move(records), frame.offset + frame.skip);
@@ -176,10 +173,22 @@ class DecodedContent final : public Content {
     return Fail(of_data ? error.Context(object_.url) : error);
   }
 
-  Result<Buffer> Decode(const Frame& frame, const Buffer& bytes) const {
+  Result<Buffer> ReadWhole(const Frame& frame, const object::Call& call) const {
+    Buffer bytes(frame.bytes);
+    MR_TRY(ReadRange(object_, frame.offset, bytes.span(), "reading records of", call));
+    MemoryInput input(bytes);
+    return Decode(frame, input);
+  }
+
+  /// Of a frame whose entry is far in front of it.
+  Result<Buffer> ReadStreamed(const Frame& frame, object::Call call) const {
+    ObjectStream input(object_, frame.offset, std::move(call));
+    return Decode(frame, input);
+  }
+
+  Result<Buffer> Decode(const Frame& frame, Input& input) const {
     FrameState state = MR_TRY(FrameState::Parse(frame.state));
     if (state.length > 2 * kMaxFrameContent) return Fail(Code::kCorrupt, "a frame of {} bytes", state.length);
-    MemoryInput input(bytes);
     auto decoder = MR_TRY(MakeDecoder(compression_, input, {frame.offset, std::move(state.entry)}));
     Buffer scratch(std::min<std::size_t>(frame.skip, kStepBytes));
     for (std::uint32_t left = frame.skip; left > 0;) {

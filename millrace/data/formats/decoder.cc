@@ -67,7 +67,8 @@ std::string CureForDistantEntries(Compression compression, std::string_view url)
           from, to);
     case Compression::kZstd:
       return fmt::format(
-          "a zstd frame can only be read from its start. Store the data as many frames: millrace cat "
+          "a zstd frame with a window of more than 8 MiB can only be read from its start. Store the data as many "
+          "frames: millrace cat "
           "{} | zstd -dc | split -C 16M --filter='zstd -c' | millrace pipe {}",
           from, to);
     case Compression::kNone:

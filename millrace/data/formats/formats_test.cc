@@ -107,18 +107,6 @@ TEST(Zstd, FramesOfAnySizeComeBack) {
   EXPECT_EQ(ReadBack(*Stored(Zstd(""), kZstandard).object.content), "");
 }
 
-TEST(Zstd, OneHugeFrameSaysHowToStoreItInstead) {
-  std::string packed = Zstd(std::string(260 << 20, '\n'), 1, false);
-  auto found = FindAll(*Stored(packed, kZstandard, "s3://corpus/pile's/01.jsonl.zst").object.content);
-  ASSERT_FALSE(found.has_value());
-  EXPECT_EQ(found.error().code(), Code::kUnsupported);
-  EXPECT_NE(found.error().ToString().find(
-                "millrace cat 's3://corpus/pile'\\''s/01.jsonl.zst' | zstd -dc | split -C 16M --filter='zstd -c' | "
-                "millrace pipe 's3://corpus/pile'\\''s/01.parts.jsonl.zst'"),
-            std::string::npos)
-      << found.error().ToString();
-}
-
 /// Damage is an error that names the object and a byte, or does not matter: a wrong record never comes out.
 void DamageIsFound(const std::string& packed, const std::string& lines, Format format) {
   Random random(5);
