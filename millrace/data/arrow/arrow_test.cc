@@ -275,10 +275,18 @@ TEST_F(ArrowTest, NestedColumnsOfALargeRowGroupToo) {
        arrow::field("parts", arrow::list(arrow::struct_(
                                  {arrow::field("a", arrow::int32()),
                                   arrow::field("b", arrow::struct_({arrow::field("c", arrow::utf8())}))})))}));
-  std::string chats = "[", tags = "[";
+  auto notes_type = arrow::map(arrow::utf8(), arrow::list(arrow::struct_({arrow::field("n", arrow::int32())})));
+  std::string chats = "[", tags = "[", notes = "[";
   for (int row = 0; row < 5000; ++row) {
-    if (row > 0) chats += ",", tags += ",";
+    if (row > 0) chats += ",", tags += ",", notes += ",";
     tags += fmt::format("[\"{}\"]", random.Below(5));
+    notes += random.Below(9) == 0 ? "null" : "[";
+    if (notes.back() == '[') {
+      for (std::uint64_t i = 0, entries = random.Below(4); i < entries; ++i) {
+        notes += fmt::format(R"({}["{} {}", [{{"n": {}}}]])", i > 0 ? "," : "", word(40), i, row);
+      }
+      notes += "]";
+    }
     if (random.Below(20) == 0) {
       chats += "null";
       continue;
@@ -292,8 +300,9 @@ TEST_F(ArrowTest, NestedColumnsOfALargeRowGroupToo) {
     }
     chats += "]";
   }
-  auto table = MakeTable(
-      {{"chat", FromJson(chat_type, chats + "]")}, {"tags", FromJson(arrow::list(arrow::utf8()), tags + "]")}});
+  auto table = MakeTable({{"chat", FromJson(chat_type, chats + "]")},
+                          {"notes", FromJson(notes_type, notes + "]")},
+                          {"tags", FromJson(arrow::list(arrow::utf8()), tags + "]")}});
   const std::string lines = ReadAll(*Open(ToIpc(*table), ArrowFormat::kIpc)).value().content;
   for (auto version : {parquet::ParquetDataPageVersion::V1, parquet::ParquetDataPageVersion::V2}) {
     for (bool index : {false, true}) {
@@ -303,6 +312,59 @@ TEST_F(ArrowTest, NestedColumnsOfALargeRowGroupToo) {
       EXPECT_TRUE(read->content == lines);
       EXPECT_GE(read->frames.size(), 2u);
     }
+  }
+}
+
+TEST_F(ArrowTest, ALargeRecordBatchIsReadInSlices) {
+  constexpr int kRows = 9000;
+  Random random(17);
+  const auto pair = arrow::struct_({arrow::field("a", arrow::utf8()), arrow::field("b", arrow::boolean())});
+  std::string lists = "[", maps = "[", fixed = "[", kinds = "[", flags = "[";
+  arrow::StringBuilder texts;
+  arrow::LargeStringBuilder others;
+  for (int row = 0; row < kRows; ++row) {
+    const char* comma = row > 0 ? "," : "";
+    auto maybe = [&](const std::string& value) { return comma + (random.Below(10) == 0 ? "null" : value); };
+    lists += maybe(fmt::format(R"([{{"a": "x{}", "b": {}}}, {{"a": null, "b": true}}])", row, row % 3 == 0));
+    maps += maybe(fmt::format(R"([["k", {}], ["l", null]])", row));
+    fixed += maybe(fmt::format("[{}, {}]", row, row + 1));
+    kinds += maybe(fmt::format("\"kind {}\"", row % 7));
+    flags += maybe(row % 2 == 0 ? "true" : "false");
+    ASSERT_TRUE(texts.Append(std::string(random.Below(2000), 'a') + std::to_string(row)).ok());
+    ASSERT_TRUE((random.Below(5) == 0 ? others.AppendNull() : others.Append(std::string(random.Below(99), 'o'))).ok());
+  }
+  auto table = MakeTable({{"fixed", FromJson(arrow::fixed_size_list(arrow::int16(), 2), fixed + "]")},
+                          {"flag", FromJson(arrow::boolean(), flags + "]")},
+                          {"kind", FromJson(arrow::dictionary(arrow::int8(), arrow::utf8()), kinds + "]")},
+                          {"list", FromJson(arrow::list(pair), lists + "]")},
+                          {"map", FromJson(arrow::map(arrow::utf8(), arrow::int64()), maps + "]")},
+                          {"other", others.Finish().ValueOrDie()},
+                          {"text", texts.Finish().ValueOrDie()}});
+  for (bool file : {false, true}) {
+    for (const std::vector<std::string>& fields : {std::vector<std::string>{}, {"kind", "text"}}) {
+      const std::string lines = ReadAll(*Open(ToIpc(*table, file, 500), ArrowFormat::kIpc, fields)).value().content;
+      auto read = ReadAll(*Open(ToIpc(*table, file, kRows), ArrowFormat::kIpc, fields));
+      ASSERT_TRUE(read) << read.error().ToString();
+      EXPECT_TRUE(read->content == lines);
+      EXPECT_GE(read->frames.size(), 3u);
+      for (const Frame& frame : read->frames) EXPECT_LT(frame.bytes, 5 * kMiB);
+    }
+  }
+  // Damage, of the batch and of the index.
+  const std::string bytes = ToIpc(*table, false, kRows);
+  const auto frames = ReadAll(*Open(bytes, ArrowFormat::kIpc)).value().frames;
+  for (int round = 0; round < 60; ++round) {
+    std::string damaged = bytes;
+    Frame frame = frames[random.Below(frames.size())];
+    if (round % 3 == 0) {
+      frame.state[random.Below(frame.state.size())] ^= static_cast<char>(1u << random.Below(8));
+    } else {
+      const std::uint64_t reach = round % 3 == 1 ? 2000 : 400 * kKiB;
+      for (int i = 0; i < 5; ++i)
+        damaged[frame.offset + random.Below(reach)] ^= static_cast<char>(1u << random.Below(8));
+    }
+    auto read = Open(damaged, ArrowFormat::kIpc)->ReadFrame(frame, {});
+    EXPECT_TRUE(read || read.error().code() != Code::kInternal) << read.error().ToString();
   }
 }
 

@@ -15,13 +15,16 @@
 #include "millrace/base/text.h"
 #include "millrace/data/arrow/json_rows.h"
 #include "millrace/data/arrow/memory.h"
+#include "millrace/data/arrow/sparse_batch.h"
 #include "millrace/data/arrow/status.h"
 
 namespace millrace::data::arrow_format {
 namespace {
 
 constexpr std::uint64_t kFrameBytes = 512 * kKiB, kWindowBytes = 64 * kKiB, kMaxMetadataBytes = 64 * kMiB;
-constexpr std::size_t kMaxDictionaries = 1024;
+/// Batches with more than this are read in slices of about so much.
+constexpr std::uint64_t kSplitBytes = 8 * kMiB, kSliceBytes = 4 * kMiB;
+constexpr std::size_t kMaxDictionaries = 1024, kDictionaryWords = 2, kSliceWords = 3;
 constexpr std::uint32_t kContinuation = 0xFFFFFFFF;
 /// A file is a stream between this and a footer, which repeats where the batches are.
 constexpr std::string_view kFileMagic{"ARROW1\0\0", 8};
@@ -112,6 +115,10 @@ class IpcContent final : public Content {
           MR_TRY(AddDictionary(*message, open.state));
           continue;
         }
+        if (message->bytes > kSplitBytes && message->type == arrow::ipc::MessageType::RECORD_BATCH) {
+          MR_TRY(close());
+          if (MR_TRY(FindSlices(*message, open.state, found, call))) continue;
+        }
         MR_TRY(CheckBatch(*message));
         if (open.bytes == 0) open.offset = message->offset;
         open.bytes = message->offset + message->bytes - open.offset;
@@ -126,6 +133,7 @@ class IpcContent final : public Content {
     return Guard(what, [&]() -> Result<Buffer> {
       auto schema = MR_TRY(LoadSchema(call));
       MemoryLimit memory;
+      if (IsSlice(frame.state)) return ReadSlice(frame, *schema, memory, what, call);
       std::shared_ptr<arrow::Buffer> stream = MR_TRY(Assemble(schema->message, frame, memory, call));
       auto options = arrow::ipc::IpcReadOptions::Defaults();
       options.memory_pool = memory.pool();
@@ -142,9 +150,7 @@ class IpcContent final : public Content {
         if (!batch) break;
         MR_TRY(AppendRows(*batch, kMaxFrameContent, what, lines));
       }
-      Buffer content(lines.size());
-      std::ranges::copy(AsBytes(lines), content.data());
-      return content;
+      return ToBuffer(lines);
     });
   }
 
@@ -153,6 +159,64 @@ class IpcContent final : public Content {
     MessageAt message;
     std::vector<int> columns;  ///< the wanted ones
   };
+
+  static Buffer ToBuffer(std::string_view lines) {
+    Buffer content(lines.size());
+    std::ranges::copy(AsBytes(lines), content.data());
+    return content;
+  }
+
+  /// What is said behind the dictionaries.
+  static bool IsSlice(std::string_view state) { return state.size() % (8 * kDictionaryWords) != 0; }
+
+  /// A batch that is too large for a frame, some rows at a time. False if it can only be read as a whole.
+  Result<bool> FindSlices(const MessageAt& message, const std::string& dictionaries, const FrameSink& found,
+                          const object::Call& call) const {
+    auto schema = MR_TRY(LoadSchema(call));
+    MemoryLimit memory;
+    auto batch = MR_TRY(OpenSparse(*schema, dictionaries, {message.offset, message.bytes}, memory, call));
+    if (!batch) return false;
+    const std::uint64_t rows = batch->rows(), bytes = std::max<std::uint64_t>(batch->bytes(), 1);
+    const auto share = static_cast<double>(kSliceBytes) / static_cast<double>(bytes);
+    const auto each = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(static_cast<double>(rows) * share));
+    for (std::uint64_t first = 0; first < rows; first += each) {
+      const std::uint64_t count = std::min(each, rows - first);
+      std::array<std::byte, 8 * kSliceWords> slice;
+      StoreLittle(slice.data(), message.bytes);
+      StoreLittle(slice.data() + 8, first);
+      StoreLittle(slice.data() + 16, count);
+      const auto of_bytes = static_cast<double>(bytes) * static_cast<double>(count) / static_cast<double>(rows);
+      MR_TRY(found({.offset = message.offset,
+                    .bytes = std::min(message.bytes, static_cast<std::uint64_t>(of_bytes) + 1),
+                    .state = dictionaries + std::string(AsText(slice))},
+                   std::nullopt));
+    }
+    return true;
+  }
+
+  Result<Buffer> ReadSlice(const Frame& frame, const Schema& schema, MemoryLimit& memory, const std::string& what,
+                           const object::Call& call) const {
+    const std::string_view state = frame.state;
+    if (state.size() < 8 * kSliceWords) return Fail(Code::kCorrupt, "{}: the index is damaged; delete it", what);
+    const std::size_t dictionaries = state.size() - 8 * kSliceWords;
+    const std::byte* slice = AsBytes(state).data() + dictionaries;
+    auto batch = MR_TRY(OpenSparse(schema, state.substr(0, dictionaries),
+                                   {frame.offset, LoadLittle<std::uint64_t>(slice)}, memory, call));
+    if (!batch) return Fail(Code::kCorrupt, "{}: not those that their index was made of; delete the index", what);
+    auto rows = MR_TRY(
+        batch->Read(LoadLittle<std::uint64_t>(slice + 8), LoadLittle<std::uint64_t>(slice + 16), memory.pool(), call));
+    std::string lines;
+    MR_TRY(AppendRows(*rows, kMaxFrameContent, what, lines));
+    return ToBuffer(lines);
+  }
+
+  Result<std::unique_ptr<SparseBatch>> OpenSparse(const Schema& schema, std::string_view dictionaries,
+                                                  object::ByteRange message, MemoryLimit& memory,
+                                                  const object::Call& call) const {
+    auto stream = MR_TRY(Assemble(schema.message, {.state = std::string(dictionaries)}, memory, call));
+    const auto preamble = arrow::SliceBuffer(stream, 0, stream->size() - 8);  // without the mark of the end
+    return SparseBatch::Open(object_, message, *preamble, schema.columns, call);
+  }
 
   /// The stream's first message, which must be its schema.
   Result<MessageAt> Begin(MessageWalk& walk) const {
@@ -180,10 +244,11 @@ class IpcContent final : public Content {
       return Fail(Code::kUnsupported, "{}: the Arrow message at byte {} holds no rows", object_.url, message.offset);
     }
     if (message.bytes > kMaxFrameContent) {
-      return Fail(Code::kUnsupported,
-                  "{}: the record batch at byte {} is {}, and no more than {} can be held; write "
-                  "smaller ones (datasets: writer_batch_size, pyarrow: max_chunksize)",
-                  object_.url, message.offset, FormatBytes(message.bytes), FormatBytes(kMaxFrameContent));
+      return Fail(
+          Code::kUnsupported,
+          "{}: the record batch at byte {} is {}, which is compressed and so has to be read as a whole, and no more "
+          "than {} can be held; write smaller ones (datasets: writer_batch_size, pyarrow: max_chunksize)",
+          object_.url, message.offset, FormatBytes(message.bytes), FormatBytes(kMaxFrameContent));
     }
     return {};
   }

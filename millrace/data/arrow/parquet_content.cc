@@ -46,7 +46,7 @@ class ParquetContent final : public Content {
       auto footer = MR_TRY(LoadFooter(call));
       const int groups = footer->metadata->num_row_groups();
       for (int first = 0; first < groups;) {
-        if (MR_TRY(ContentOf(*footer, first)) > kSplitBytes && HavePagesOfRows(*footer)) {
+        if (MR_TRY(ContentOf(*footer, first)) > kSplitBytes) {
           MR_TRY(FindSlices(*footer, first++, file, found));
           continue;
         }
@@ -168,10 +168,6 @@ class ParquetContent final : public Content {
     return {};
   }
 
-  static bool HavePagesOfRows(const Footer& footer) {
-    return std::ranges::all_of(footer.columns, [&](int column) { return HasPagesOfRows(*footer.metadata, column); });
-  }
-
   Result<std::vector<object::ByteRange>> ChunksOf(const Footer& footer, int group) const {
     std::vector<object::ByteRange> chunks;
     for (int column : footer.columns) chunks.push_back(MR_TRY(ChunkRange(*footer.metadata, group, column, object_)));
@@ -192,7 +188,7 @@ class ParquetContent final : public Content {
   Status CheckSize(int group, std::uint64_t bytes) const {
     if (bytes <= kMaxFrameContent) return {};
     return Fail(Code::kUnsupported,
-                "{}: row group {} holds {} of the columns wanted that cannot be read in parts (a map, or one page), "
+                "{}: row group {} holds {} of the columns wanted in a page each, "
                 "and no more than {} can be held; write smaller ones (pandas and pyarrow: row_group_size=10000)",
                 object_.url, group, FormatBytes(bytes), FormatBytes(kMaxFrameContent));
   }

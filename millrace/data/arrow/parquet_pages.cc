@@ -268,6 +268,44 @@ Result<std::shared_ptr<arrow::ArrayData>> Merge(const std::shared_ptr<arrow::Arr
   return merged;
 }
 
+/// `data`, in which maps are maps again: read leaf by leaf they are lists of structs.
+std::shared_ptr<arrow::ArrayData> WithMaps(const std::shared_ptr<arrow::ArrayData>& data,
+                                           const arrow::DataType& declared) {
+  if (data->child_data.empty() || data->child_data.size() != static_cast<std::size_t>(declared.num_fields())) {
+    return data;
+  }
+  auto made = data->Copy();
+  arrow::FieldVector fields = data->type->fields();
+  for (int i = 0; i < declared.num_fields(); ++i) {
+    auto& child = made->child_data[static_cast<std::size_t>(i)];
+    child = WithMaps(child, *declared.field(i)->type());
+    fields[static_cast<std::size_t>(i)] = fields[static_cast<std::size_t>(i)]->WithType(child->type);
+  }
+  switch (data->type->id()) {
+    case arrow::Type::STRUCT:
+      made->type = arrow::struct_(fields);
+      return made;
+    case arrow::Type::FIXED_SIZE_LIST:
+      made->type =
+          arrow::fixed_size_list(fields[0], static_cast<const arrow::FixedSizeListType&>(*data->type).list_size());
+      return made;
+    case arrow::Type::LARGE_LIST:
+      made->type = arrow::large_list(fields[0]);
+      return made;
+    case arrow::Type::LIST:
+      break;
+    default:
+      return data;
+  }
+  const arrow::ArrayData& entries = *made->child_data[0];
+  // Arrow insists on keys; damaged data may lack some.
+  const bool is_map = declared.id() == arrow::Type::MAP && entries.child_data.size() == 2 &&
+                      entries.GetNullCount() == 0 && entries.child_data[0]->GetNullCount() == 0;
+  made->type = arrow::list(fields[0]);
+  if (is_map) made->type = std::make_shared<arrow::MapType>(fields[0]->WithNullable(false));
+  return made;
+}
+
 /// The pages that hold rows [first, end).
 RowSlice::Pages PagesOf(const std::vector<PageAt>& pages, std::uint64_t chunk, std::uint64_t first, std::uint64_t end) {
   auto begin = std::ranges::upper_bound(pages, first, {}, &PageAt::first_row) - 1;
@@ -295,18 +333,6 @@ Result<object::ByteRange> ChunkRange(const parquet::FileMetaData& metadata, int 
                 chunk->path_in_schema()->ToDotString(), group);
   }
   return object::ByteRange{static_cast<std::uint64_t>(offset), static_cast<std::uint64_t>(length)};
-}
-
-bool HasPagesOfRows(const parquet::FileMetaData& metadata, int column) {
-  for (const parquet::schema::Node* node = metadata.schema()->Column(column)->schema_node().get(); node != nullptr;
-       node = node->parent()) {
-    if (node->logical_type() && node->logical_type()->is_map()) return false;
-    if (node->converted_type() == parquet::ConvertedType::MAP ||
-        node->converted_type() == parquet::ConvertedType::MAP_KEY_VALUE) {
-      return false;
-    }
-  }
-  return true;
 }
 
 Result<std::vector<PageAt>> LocatePages(const std::shared_ptr<StoreFile>& file,
@@ -443,6 +469,15 @@ Result<std::shared_ptr<arrow::Table>> ReadSlice(const RowSlice& slice, const Dat
       fields.push_back(arrow::field(root->name(), values->type()));
       arrays.push_back(std::move(values));
     }
+  }
+  std::shared_ptr<arrow::Schema> declared;
+  MR_ARROW_TRY(what, reader->GetSchema(&declared));
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    auto field = declared->GetFieldByName(fields[i]->name());
+    if (!field) continue;
+    auto data = WithMaps(arrays[i]->data(), *field->type());
+    fields[i] = fields[i]->WithType(data->type);
+    arrays[i] = arrow::MakeArray(data);
   }
   return arrow::Table::Make(arrow::schema(std::move(fields)), arrays, static_cast<std::int64_t>(slice.rows));
 }

@@ -26,10 +26,7 @@ struct PageAt {
 Result<object::ByteRange> ChunkRange(const parquet::FileMetaData& metadata, int group, int column,
                                      const DataObject& object);
 
-/// True of columns whose pages can be told by rows: all but those inside of maps.
-bool HasPagesOfRows(const parquet::FileMetaData& metadata, int column);
-
-/// The data pages of such a column, in order: as the offset index says where the writer left one, else from the pages'
+/// The data pages of a column, in order: as the offset index says where the writer left one, else from the pages'
 /// headers, which takes a small read for each; where these do not tell the rows (lists on pages of version 1) all of
 /// the chunk is read and decompressed, a page at a time. Blocks; throws what Parquet's reader throws.
 Result<std::vector<PageAt>> LocatePages(const std::shared_ptr<StoreFile>& file,
