@@ -249,7 +249,6 @@ TEST(HuggingFaceJson, RefusesWhatItDoesNotDoExactly) {
       {R"("type":"BPE")", R"("type":"WordLevel")", "WordLevel"},
       {R"("type":"BPE",)", R"("type":"BPE","dropout":0.1,)", "dropout"},
       {R"("type":"BPE",)", R"("type":"BPE","end_of_word_suffix":"</w>",)", "end_of_word_suffix"},
-      {R"("type":"BPE")", R"("type":"Unigram")", "SentencePiece model"},
   };
   for (auto& [from, to, named] : kCases) {
     auto loaded = Load(AsBytes(JsonFile(from, to)), "x.json");

@@ -3,25 +3,24 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "millrace/tokenizer/byte_bpe.h"
+#include "millrace/tokenizer/hf_file.h"
 #include "millrace/tokenizer/pieces.h"
 #include "millrace/tokenizer/sentencepiece.h"
 #include "millrace/tokenizer/utf8.h"
 #include "millrace/tokenizer/wordpiece.h"
 
 namespace millrace::tokenizer {
+
+using namespace hf;  // NOLINT(google-build-using-namespace): the file's parts
+
 namespace {
 
-// Not base/json.h's type, which keeps the order of keys and therefore takes quadratic time for a vocabulary.
-using Json = nlohmann::json;
-
-constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
 struct NamedPattern {
   std::string_view regex;
   SplitPattern pattern;
@@ -42,54 +41,11 @@ constexpr NamedPattern kPatterns[] = {
      R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
      R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
      SplitPattern::kTekken}};
-
-const Json kNull;
-
-const Json& Get(const Json& object, const char* key) {
-  if (!object.is_object()) return kNull;
-  auto found = object.find(key);
-  return found == object.end() ? kNull : *found;
-}
-std::string Text(const Json& object, const char* key) {
-  const Json& value = Get(object, key);
-  return value.is_string() ? value.get<std::string>() : "";
-}
-bool Flag(const Json& object, const char* key, bool otherwise = false) {
-  const Json& value = Get(object, key);
-  return value.is_boolean() ? value.get<bool>() : otherwise;
-}
-
-/// "normalizer: NFC", for messages.
-std::unexpected<Error> Unsupported(std::string_view part, const Json& what) {
-  std::string text = what.is_object() && what.contains("type") ? Text(what, "type") : what.dump(-1, ' ', true);
-  if (text.size() > 200) text = text.substr(0, 200) + "…";
-  return Fail(Code::kUnsupported, "its {} ({}) is not supported", part, text);
-}
-
-/// The elements of {"type": "Sequence", "normalizers": […]}, or the one thing itself; nothing for null.
-std::vector<Json> Steps(const Json& value, const char* plural) {
-  if (value.is_null()) return {};
-  if (Text(value, "type") != "Sequence") return {value};
-  const Json& steps = Get(value, plural);
-  return steps.is_array() ? steps.get<std::vector<Json>>() : std::vector<Json>{value};
-}
-
-/// What every kind of file has.
-struct File {
-  Json json;
-  std::vector<std::string> tokens;  ///< as they are written in the vocabulary, by id
-  std::vector<AddedToken> added;
-  NamedTokens named;
-
-  TokenId IdOf(std::string_view token) const {
-    for (const AddedToken& one : added) {
-      if (one.text == token) return one.id;
-    }
-    return kNoToken;
-  }
-};
-
-constexpr std::size_t kMaxVocabulary = 1u << 22;
+/// DeepSeek V3's, one after the other.
+constexpr std::string_view kDeepSeek[] = {
+    R"(\p{N}{1,3})", "[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+",
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
+    "?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"};
 
 Status ReadVocabulary(const Json& vocab, File& file) {
   if (!vocab.is_object()) return Fail(Code::kInvalidArgument, "its model has no vocabulary");
@@ -232,6 +188,14 @@ Result<bool> ReadByteLevelSplit(const File& file, ByteBpeSpec& spec) {
     spec.pattern = SplitPattern::kGpt2Digits;
     return true;
   }
+  if (steps.size() == 1 + std::size(kDeepSeek) && !own_pattern && !spec.add_prefix_space &&
+      std::ranges::equal(std::span(steps).first(std::size(kDeepSeek)), kDeepSeek, [](const Json& step, auto regex) {
+        return Text(step, "type") == "Split" && Text(step, "behavior") == "Isolated" && !Flag(step, "invert") &&
+               Text(Get(step, "pattern"), "Regex") == regex;
+      })) {
+    spec.pattern = SplitPattern::kDeepSeek3;
+    return true;
+  }
   // Matches are words, and nothing is between them: whether what is between is kept or removed is all the same.
   bool invert = Flag(steps[0], "invert");
   if (steps.size() != 2 || own_pattern || spec.add_prefix_space || Text(steps[0], "type") != "Split" ||
@@ -298,14 +262,6 @@ Result<SentencePieceTraits> ReadSpaceMarks(const File& file) {
   traits.add_dummy_prefix = scheme == "first";
   traits.prefix_every_part = false;
   return traits;
-}
-
-Status CheckFoundEarly(const AddedToken& added) {
-  if (!added.normalized) return {};
-  return Fail(Code::kUnsupported,
-              "its added token \"{}\" is looked for in normalized text, which is not supported with this model; set "
-              "\"normalized\": false, if it is to be found as it is written",
-              added.text);
 }
 
 Result<std::shared_ptr<const Tokenizer>> MakeCharacterBpe(const File& file, std::string fingerprint) {
@@ -414,9 +370,9 @@ Result<std::shared_ptr<const Tokenizer>> LoadHuggingFace(std::string_view text, 
   std::string type = Text(model, "type");
   if (type.empty() && model.contains("merges")) type = "BPE";
   if (type == "Unigram") {
-    return Fail(Code::kUnsupported,
-                "its model (Unigram) is not supported in this format; load the SentencePiece model that it was made of "
-                "(spiece.model, sentencepiece.bpe.model, tokenizer.model)");
+    MR_TRY(ReadAddedTokens(file));
+    FindEnds(file);
+    return MakeUnigram(std::move(file), std::move(fingerprint));
   }
   if (type != "BPE" && type != "WordPiece") return Fail(Code::kUnsupported, "its model ({}) is not supported", type);
   MR_TRY(ReadVocabulary(Get(model, "vocab"), file));

@@ -149,6 +149,13 @@ struct PathNode {
   std::uint32_t start = 0;  ///< where that token begins
 };
 
+/// The same, of models that sum in double precision, word by word.
+struct WordPathNode {
+  double score = 0;
+  TokenId id = kNoToken;
+  std::uint32_t start = 0;
+};
+
 /// What one call works with; one thread at a time.
 struct Scratch {
   WordCache words;
@@ -156,6 +163,7 @@ struct Scratch {
   Merger merger;
   std::vector<Symbol> symbols;
   std::vector<PathNode> path;
+  std::vector<WordPathNode> word_path;
   std::string text;
 };
 

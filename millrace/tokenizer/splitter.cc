@@ -8,6 +8,7 @@ Splitter::Splitter(SplitPattern pattern)
       is_o200k_(pattern == SplitPattern::kO200k || pattern == SplitPattern::kTekken),
       longest_number_(pattern == SplitPattern::kQwen2 || pattern == SplitPattern::kTekken ? 1 : 3),
       classes_(MakeCharClasses()) {
+  if (pattern == SplitPattern::kDeepSeek3) deepseek_.emplace();
   for (char32_t code = 0; code < 128; ++code) ascii_[code] = classes_[code];
 }
 

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
+#include "millrace/tokenizer/deepseek_splitter.h"
 #include "millrace/tokenizer/unicode.h"
 #include "millrace/tokenizer/utf8.h"
 
@@ -28,6 +30,8 @@ enum class SplitPattern : std::uint8_t {
   kO200k,
   /// As kO200k, without 's and with every number a word of its own (Mistral's Tekken).
   kTekken,
+  /// DeepSeek V3 and R1: see deepseek_splitter.h.
+  kDeepSeek3,
 };
 
 /// Finds words. A byte that is no part of valid UTF-8 is taken for a character that is neither letter, number nor
@@ -38,6 +42,7 @@ class Splitter {
 
   /// The end of the word that begins at `at`, which is before `end`, the text's end.
   const char* WordEnd(const char* at, const char* end) const {
+    if (deepseek_) return deepseek_->WordEnd(at, end);
     if (is_gpt2_) return Gpt2WordEnd(at, end);
     return is_o200k_ ? O200kWordEnd(at, end) : Llama3WordEnd(at, end);
   }
@@ -79,6 +84,7 @@ class Splitter {
   const char* SpaceEnd(const char* at, const char* end) const;
 
   SplitPattern pattern_;
+  std::optional<DeepSeekSplitter> deepseek_;
   bool is_gpt2_, is_o200k_;  ///< or of its kind
   int longest_number_;
   std::uint8_t ascii_[128];

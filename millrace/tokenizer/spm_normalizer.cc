@@ -8,12 +8,6 @@ namespace {
 constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
 constexpr std::string_view kReplacementText = "\xEF\xBF\xBD";
 
-// A unit of darts-clone: bit 8 says that a key ends below it, bits 10 up (shifted by 8 more if bit 9 is set) are the
-// offset of its children, bits 0-7 its label; a value's unit has bit 31 set.
-std::uint32_t Offset(std::uint32_t unit) { return (unit >> 10) << ((unit & (1u << 9)) >> 6); }
-std::uint32_t Label(std::uint32_t unit) { return unit & ((1u << 31) | 0xFF); }
-bool HasLeaf(std::uint32_t unit) { return (unit >> 8 & 1) != 0; }
-
 }  // namespace
 
 Result<SpmNormalizer> SpmNormalizer::Make(const SentencePieceModel& model,
@@ -26,35 +20,8 @@ Result<SpmNormalizer> SpmNormalizer::Make(const SentencePieceModel& model,
   std::vector<ByteTrie::Key> keys;
   for (const std::string& text : user_defined) keys.push_back({text, 0});
   made.user_defined_ = ByteTrie(std::move(keys));
-  if (!model.character_map.empty()) {
-    ByteSpan map = model.character_map;
-    std::size_t trie_bytes = map.size() > 4 ? LoadLittle<std::uint32_t>(map.data()) : SIZE_MAX;
-    if (trie_bytes >= map.size() - 4 || trie_bytes < 1024 || trie_bytes % 4 != 0 || map.back() != std::byte{0}) {
-      return Fail(Code::kInvalidArgument, "its character map is broken");
-    }
-    made.units_.resize(trie_bytes / 4);
-    std::memcpy(made.units_.data(), map.data() + 4, trie_bytes);
-    made.replacements_ = AsText(map.subspan(4 + trie_bytes));
-  }
+  if (!model.character_map.empty()) made.map_ = MR_TRY(CharacterMap::Parse(model.character_map));
   return made;
-}
-
-std::size_t SpmNormalizer::LongestRule(std::string_view text, std::string_view& replacement) const {
-  std::size_t longest = 0;
-  std::uint32_t at = Offset(units_[0]);
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    auto byte = static_cast<std::uint8_t>(text[i]);
-    at ^= byte;
-    if (at >= units_.size() || Label(units_[at]) != byte) break;
-    bool ends = HasLeaf(units_[at]);
-    at ^= Offset(units_[at]);
-    if (!ends || at >= units_.size()) continue;
-    std::uint32_t value = units_[at] & 0x7FFFFFFF;
-    if (value >= replacements_.size()) continue;
-    longest = i + 1;
-    replacement = replacements_.c_str() + value;
-  }
-  return longest;
 }
 
 SpmNormalizer::Step SpmNormalizer::Next(std::string_view text) const {
@@ -62,9 +29,9 @@ SpmNormalizer::Step SpmNormalizer::Next(std::string_view text) const {
     std::size_t length = user_defined_.Longest(text).length;
     if (length > 0) return {text.substr(0, length), length};
   }
-  if (!units_.empty()) {
+  if (!map_.empty()) {
     std::string_view replacement;
-    std::size_t length = LongestRule(text, replacement);
+    std::size_t length = map_.Longest(text, replacement);
     if (length > 0) return {replacement, length};
   }
   Decoded character = DecodeUtf8(text.data(), text.data() + text.size());

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "millrace/tokenizer/byte_trie.h"
+#include "millrace/tokenizer/character_map.h"
 #include "millrace/tokenizer/sentencepiece_model.h"
 
 namespace millrace::tokenizer {
@@ -17,7 +18,7 @@ class SpmNormalizer {
   static Result<SpmNormalizer> Make(const SentencePieceModel& model, const std::vector<std::string>& user_defined);
 
   /// True when a text only gets its dummy prefix, and spaces only another name.
-  bool trivial() const { return units_.empty() && user_defined_.empty() && !remove_extra_ && !suffix_ && escape_; }
+  bool trivial() const { return map_.empty() && user_defined_.empty() && !remove_extra_ && !suffix_ && escape_; }
   bool add_dummy_prefix() const { return dummy_prefix_; }
   bool remove_extra_whitespaces() const { return remove_extra_; }
   /// Whether a space and U+2581 are the same to the vocabulary. Normalized text then has spaces for both.
@@ -33,13 +34,11 @@ class SpmNormalizer {
     std::size_t consumed;
   };
   Step Next(std::string_view text) const;
-  std::size_t LongestRule(std::string_view text, std::string_view& replacement) const;
   void Append(std::string_view part, std::string& normalized) const;
 
   bool dummy_prefix_ = true, remove_extra_ = false, escape_ = true, suffix_ = false;
   ByteTrie user_defined_;
-  std::vector<std::uint32_t> units_;  ///< the character map's double-array trie (darts-clone's layout)
-  std::string replacements_;          ///< NUL-terminated strings; the trie's values are offsets
+  CharacterMap map_;
 };
 
 }  // namespace millrace::tokenizer

@@ -64,7 +64,7 @@ class Tokenizer {
   virtual TokenId eos() const = 0;
   virtual TokenId unk() const = 0;
   virtual TokenId pad() const { return kNoToken; }
-  /// "sentencepiece-bpe", "sentencepiece-unigram", "byte-bpe", "wordpiece"
+  /// "sentencepiece-bpe", "sentencepiece-unigram", "unigram", "byte-bpe", "wordpiece"
   virtual std::string_view kind() const = 0;
   /// crc32c of the model's bytes as 8 hex digits: part of the identity of everything tokenized with it.
   virtual const std::string& fingerprint() const = 0;

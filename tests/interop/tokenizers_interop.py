@@ -35,6 +35,9 @@ _UPPER, _LOWER, _SHORT = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{L
 O200K = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SHORT}|"
          r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 TEKKEN = O200K.replace(_SHORT, "").replace(r"\p{N}{1,3}", r"\p{N}")
+DEEPSEEK = (r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+",
+            "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|"
+            "\\s*[\r\n]+|\\s+(?!\\S)|\\s+")
 PATTERNS = {"gpt2": GPT2, "cl100k": CL100K, "llama3": LLAMA3, "qwen": QWEN, "o200k": O200K}
 SAMPLES = [
     "The quick brown fox doesn't jump over 12,345 lazy dogs; it's can't've DON'T I'LL We'Re 'tis.",
@@ -49,6 +52,8 @@ ODD = [" ", "  ", " " * 17, "\n", "\r\n", "\t", "\u00a0", "\u3000", "\u2028", "\
        "don't", "hello", "Hello", "\u1100\u1161", "\u11a8", "a\u0323\u0307", "\u0344", "\uac00\u11a8", "\u0958", "HELLO", "Ab", "/", "Ω", "İ", "ﬃ", "①", "ｱ", "Ａ", "\u0345", "\U000e0001", "\u0378"]
 ADDED = ["<left>", " <left>", "<right> ", "<both>", " \t<both>\n", "word", "words", "the word", "_word", "数word", "ab", " ab ", "\n\n", "<bo",
          "hello", "e\u0301t", "\u00e9t ", "HELLO", "\u24d0word", "\u0301word", "ab\u200d"]
+CLUSTERS = ["\r\n", "©\u200d©", "ﬁ\u0301", "①\u0308", "\u1100\u1161\u11a8", "क्ष", "क\u094d\u0301", "ﷺ", "\u0600a", "🇩🇪🇫", "\u200dx", "é\u0301\u0301\u0301", "ａ\u0301", "㍿", "½\u0301"]
+ODD += CLUSTERS
 
 
 def require(name):
@@ -320,6 +325,42 @@ def bert_vocabulary(text):
     return "".join(f"{token}\n" for token in sorted(vocabulary, key=vocabulary.get))
 
 
+def unigram_json(tokenizers, lines, folder, rules="nmt_nfkc", before=(), after=(), words=None, fallback=False):
+    """T5's and XLM-R's: a SentencePiece model's vocabulary and character map, and Metaspace. Without the names of special
+    tokens in the trie the library would find them in texts."""
+    import base64
+    spm = require("sentencepiece")
+    from sentencepiece import sentencepiece_model_pb2
+    from tokenizers import pre_tokenizers as pre
+    with (folder / "unigram.model").open("wb") as file:
+        spm.SentencePieceTrainer.Train(sentence_iterator=iter(line for line in lines if len(line) < 4000), model_writer=file, vocab_size=1500,
+                                       character_coverage=0.99, minloglevel=2, hard_vocab_limit=False, model_type="unigram",
+                                       normalization_rule_name=rules, byte_fallback=fallback)
+    model = sentencepiece_model_pb2.ModelProto.FromString((folder / "unigram.model").read_bytes())
+    charsmap = base64.b64encode(model.normalizer_spec.precompiled_charsmap).decode()
+    space = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    precompiled = [{"type": "Precompiled", "precompiled_charsmap": charsmap}] if charsmap else []
+    special = [dict(id=i, content=piece.piece, special=True, normalized=False, single_word=False, lstrip=False, rstrip=False)
+               for i, piece in enumerate(model.pieces) if piece.type in (2, 3)]
+    return json.dumps({
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": special,
+        "normalizer": {"type": "Sequence", "normalizers": [*before, *precompiled, *after]},
+        "pre_tokenizer": words or space, "post_processor": None, "decoder": space | {"prepend_scheme": (words or space).get("prepend_scheme", "always")},
+        "model": {"type": "Unigram", "unk_id": 0, "byte_fallback": fallback, "vocab": [[p.piece, p.score] for p in model.pieces]}})
+
+
+def without_specials(text):
+    """The file for a library that is to take the names of special tokens for text: of a Unigram model it finds them all the same."""
+    data = json.loads(text)
+    if data["model"].get("type") == "Unigram":
+        special = {token["content"] for token in data["added_tokens"] if token["special"]}
+        data["added_tokens"] = [token for token in data["added_tokens"] if not token["special"]]
+        for piece in data["model"]["vocab"]:
+            if piece[0] in special:
+                piece[0] = "\U000f0000\U000f0001" + piece[0]
+    return json.dumps(data)
+
+
 def with_added(text, only_raw=False, **tokenizer):
     """The file with added tokens of all kinds, and whatever else is to change."""
     data = json.loads(text) | tokenizer
@@ -357,6 +398,18 @@ def hf_cases(folder):
         "added-nfc": with_added(byte_level(tokenizers, split(QWEN), lines), normalizer={"type": "NFC"}),
         "llama2": llama2_json(tokenizers, lines),
         "gemma": with_added(gemma_json(tokenizers, lines), only_raw=True),
+        "deepseek": byte_level(tokenizers, pre.Sequence([*(pre.Split(tokenizers.Regex(one), "isolated") for one in DEEPSEEK),
+                                                         pre.ByteLevel(add_prefix_space=False, use_regex=False)]), lines),
+        "t5": unigram_json(tokenizers, lines, folder),
+        "xlm-r": unigram_json(tokenizers, lines, folder, words={"type": "Sequence", "pretokenizers": [
+            {"type": "WhitespaceSplit"}, {"type": "Metaspace", "replacement": "▁", "add_prefix_space": True}]}),
+        "mbart": unigram_json(tokenizers, lines, folder, before=[{"type": "Strip", "strip_left": True, "strip_right": True}],
+                              after=[{"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}]),
+        "unigram-nfkc": unigram_json(tokenizers, lines, folder, rules="identity", fallback=True, before=[{"type": "NFKC"}, {
+            "type": "Replace", "pattern": {"String": "``"}, "content": '"'}], words={
+                "type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": True}),
+        "unigram-nfc": unigram_json(tokenizers, lines, folder, rules="nmt_nfkc_cf", before=[{"type": "NFC"}], words={
+                "type": "Metaspace", "replacement": "▁", "prepend_scheme": "never", "split": False}),
         "bert": bert_json(tokenizers, lines),
         "bert-cased": bert_json(tokenizers, lines, lowercase=False),
         "bert-accents": bert_json(tokenizers, lines, lowercase=True, strip_accents=False),
@@ -368,7 +421,7 @@ def hf_cases(folder):
     for path in itertools.chain((folder / f"{name}.json" for name in files), sorted(VOCABULARIES.glob("*.json"))):
         name = path.stem
         library = tokenizers.Tokenizer.from_file(str(path))
-        plain = tokenizers.Tokenizer.from_file(str(path))
+        plain = tokenizers.Tokenizer.from_str(without_specials(path.read_text()))
         plain.encode_special_tokens = True
 
         def encode(text, library):

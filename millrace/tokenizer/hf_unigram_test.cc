@@ -1,0 +1,131 @@
+// Unigram models of tokenizer.json, and what they stand on. tests/interop holds them against Hugging Face's library.
+#include <gmock/gmock.h>
+
+#include <string>
+#include <vector>
+
+#include "millrace/tokenizer/deepseek_splitter.h"
+#include "millrace/tokenizer/graphemes.h"
+#include "millrace/tokenizer/nfkc.h"
+#include "millrace/tokenizer/tokenizer.h"
+
+namespace millrace::tokenizer {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string Model(const std::string& words = R"({"type":"Metaspace","replacement":"▁","prepend_scheme":"always"})",
+                  const std::string& normalizer = "null", bool fallback = false) {
+  std::string bytes;
+  for (int i = 0; fallback && i < 256; ++i) bytes += fmt::format(",[\"<0x{:02X}>\",0]", i);
+  return fmt::format(
+      R"({{"added_tokens":[{{"id":0,"content":"<unk>","special":true,"normalized":false}},
+      {{"id":1,"content":"</s>","special":true,"normalized":false}}],"normalizer":{},"pre_tokenizer":{},
+      "decoder":{{"type":"Metaspace","replacement":"▁","prepend_scheme":"always"}},
+      "model":{{"type":"Unigram","unk_id":0,"byte_fallback":{},"vocab":[["<unk>",0],["</s>",0],["▁",-3],["a",-2],["b",-2],
+      ["ab",-3.5],["▁ab",-4],["▁a",-4.5],["fi",-5]{}]}}}})",
+      normalizer, words, fallback, bytes);
+}
+
+std::shared_ptr<const Tokenizer> Loaded(const std::string& json) {
+  auto loaded = Load(AsBytes(json), "tokenizer.json");
+  EXPECT_TRUE(loaded.has_value()) << loaded.error().ToString();
+  return *loaded;
+}
+
+std::vector<TokenId> Ids(const Tokenizer& tokenizer, std::string_view text, bool specials = false) {
+  std::vector<TokenId> ids;
+  EXPECT_TRUE(specials ? tokenizer.EncodeWithSpecials(text, ids) : tokenizer.Encode(text, ids));
+  return ids;
+}
+
+TEST(HfUnigram, TakesTheBestWayThroughEachWord) {
+  auto tokenizer = Loaded(Model());
+  EXPECT_THAT(Ids(*tokenizer, "ab ab"), ElementsAre(6, 6));
+  EXPECT_THAT(Ids(*tokenizer, "aab  b"), ElementsAre(7, 5, 2, 2, 4));
+  EXPECT_THAT(Ids(*tokenizer, " ab"), ElementsAre(6)) << "a space is a mark already";
+  EXPECT_THAT(Ids(*tokenizer, "xyab zz"), ElementsAre(2, 0, 5, 2, 0)) << "unknown characters side by side are one";
+  EXPECT_THAT(Ids(*tokenizer, "</s>"), ::testing::Not(::testing::Contains(1))) << "text forges no special token";
+  EXPECT_THAT(Ids(*tokenizer, "a</s>ab", true), ElementsAre(7, 1, 6)) << "each part has its prefix";
+  EXPECT_EQ(tokenizer->Decode(std::vector<TokenId>{6, 2, 5, 1}).value(), "ab ab");
+}
+
+TEST(HfUnigram, FallsBackToBytesAndDividesAtWhiteSpace) {
+  auto bytes = Loaded(Model(R"({"type":"Metaspace","replacement":"▁","prepend_scheme":"never"})", "null", true));
+  EXPECT_THAT(Ids(*bytes, "aé"), ElementsAre(3, 9 + 0xC3, 9 + 0xA9));
+  auto words = Loaded(Model(R"({"type":"Sequence","pretokenizers":[{"type":"WhitespaceSplit"},
+      {"type":"Metaspace","replacement":"▁","add_prefix_space":true}]})"));
+  EXPECT_THAT(Ids(*words, "\t ab\n\u3000ab "), ElementsAre(6, 6));
+}
+
+TEST(HfUnigram, NormalizesInOrder) {
+  auto tokenizer = Loaded(Model(R"({"type":"Metaspace","replacement":"▁","prepend_scheme":"never"})",
+                                R"({"type":"Sequence","normalizers":[{"type":"NFKC"},{"type":"Strip","strip_left":true,
+                                "strip_right":true},{"type":"Replace","pattern":{"String":"q"},"content":"b"},
+                                {"type":"Replace","pattern":{"Regex":" {2,}"},"content":" "}]})"));
+  EXPECT_THAT(Ids(*tokenizer, " \t\uFB01 \u00A0 q\u2003"), ElementsAre(8, 2, 4));
+}
+
+TEST(HfUnigram, NamesWhatItCannotDo) {
+  auto refused = [](const std::string& json) { return Load(AsBytes(json), "t.json").error().ToString(); };
+  EXPECT_THAT(refused(Model("null")), HasSubstr("pre_tokenizer"));
+  EXPECT_THAT(refused(Model(R"({"type":"Metaspace","replacement":"_"})")), HasSubstr("replacement"));
+  EXPECT_THAT(refused(Model(R"({"type":"Metaspace","replacement":"▁"})", R"({"type":"Nmt"})")), HasSubstr("Nmt"));
+  EXPECT_THAT(refused(Model(R"({"type":"Metaspace","replacement":"▁"})",
+                            R"({"type":"Precompiled","precompiled_charsmap":"AAAA"})")),
+              HasSubstr("character map"));
+}
+
+TEST(Graphemes, AreWhatReadersTakeForOneCharacter) {
+  const Graphemes graphemes;
+  auto split = [&](std::string_view text) {
+    std::vector<std::string> parts;
+    for (std::size_t length; !text.empty(); text.remove_prefix(length)) {
+      length = graphemes.Length(text);
+      parts.emplace_back(text.substr(0, length));
+    }
+    return parts;
+  };
+  EXPECT_THAT(split("a\r\nb\n\r"), ElementsAre("a", "\r\n", "b", "\n", "\r"));
+  EXPECT_THAT(split("e\u0301\u0302x\u200d"), ElementsAre("e\u0301\u0302", "x\u200d"));
+  EXPECT_THAT(split("\u1100\u1161\u11A8\uAC00\u11A8\uAC01"),
+              ElementsAre("\u1100\u1161\u11A8", "\uAC00\u11A8", "\uAC01"));
+  EXPECT_THAT(split("🇩🇪🇫🇷🇮"), ElementsAre("🇩🇪", "🇫🇷", "🇮"));
+  EXPECT_THAT(split("👩\u200d👧👧©\u200d©"), ElementsAre("👩\u200d👧", "👧", "©\u200d©"));
+  EXPECT_THAT(split("\u0915\u094D\u0937\u0915\u0937"), ElementsAre("\u0915\u094D\u0937", "\u0915", "\u0937"));
+  EXPECT_THAT(split("\xff\xff"
+                    "a"),
+              ElementsAre("\xff", "\xff", "a"));
+}
+
+TEST(Nfkc, TakesCompatibleCharactersApartAndPutsTheRestTogether) {
+  const Nfkc nfkc;
+  std::string buffer;
+  EXPECT_EQ(nfkc.Normalize("plain", buffer), "plain");
+  EXPECT_EQ(nfkc.Normalize("\uFB01n \u2460 \uFF76\uFF9E e\u0301 \u3300", buffer),
+            "fin 1 \u30AC \u00E9 \u30A2\u30D1\u30FC\u30C8");
+}
+
+TEST(DeepSeekSplitter, FollowsItsThreePatterns) {
+  const DeepSeekSplitter splitter;
+  auto split = [&](std::string_view text) {
+    std::vector<std::string> words;
+    const char *at = text.data(), *end = at + text.size();
+    while (at != end) {
+      const char* next = splitter.WordEnd(at, end);
+      words.emplace_back(at, next);
+      at = next;
+    }
+    return words;
+  };
+  EXPECT_THAT(split("Hello, world 12345x"), ElementsAre("Hello", ",", " world", " ", "123", "45", "x"));
+  EXPECT_THAT(split("a  b\n\n c \n"), ElementsAre("a", " ", " b", "\n\n", " c", " \n"));
+  EXPECT_THAT(split("it's #tag ... x"), ElementsAre("it", "'s", " #", "tag", " ...", " x"));
+  EXPECT_THAT(split("数据の・テスト abc数"), ElementsAre("数据の", "・", "テスト", " abc", "数"));
+  EXPECT_THAT(split("  数"), ElementsAre("  ", "数")) << "a run of the other script ends what is looked ahead at";
+  EXPECT_THAT(split("\x01\x02z"), ElementsAre("\x01", "\x02z"));
+}
+
+}  // namespace
+}  // namespace millrace::tokenizer
