@@ -1,7 +1,10 @@
 #include "millrace/data/document_reader.h"
 
+#include <algorithm>
+#include <cstring>
 #include <functional>
 #include <utility>
+#include <vector>
 
 #include "millrace/base/channel.h"
 #include "millrace/base/task_scope.h"
@@ -13,31 +16,36 @@ class DocumentReader::Rep {
  public:
   Rep(ResolvedSources sources, const RecordTemplate& record_template, object::Call call)
       : sources_(std::move(sources)), parser_(record_template), deadline_(call.deadline), caller_(call.stop) {
-    reading_.Spawn("documents", [this](std::stop_token stop) {
-      Status read = ReadAll(std::move(stop));
-      if (!read) pieces_.Push(std::unexpected(read.error()), reading_.stop_token());
+    working_.Spawn("documents-read", [this](std::stop_token stop) {
+      Status read = ReadAll(stop);
+      if (!read) pieces_.Push(std::unexpected(read.error()), stop);
       pieces_.Close();
+    });
+    working_.Spawn("documents-parse", [this](std::stop_token stop) {
+      while (auto piece = pieces_.Pop(stop)) {
+        if (!pages_.Push(piece->has_value() ? Result<Page>(Parse(**piece)) : std::unexpected(piece->error()), stop))
+          break;
+      }
+      pages_.Close();
     });
   }
 
-  Result<bool> Next(std::string& document) {
-    while (true) {
-      while (at_ < piece_.content.size()) {
-        auto parsed = parser_.Parse(NextLine());
-        if (parsed) {
-          document = *parsed;
-          ++documents_;
-          return true;
-        }
-        broken_ += blank_ ? 0 : 1;
-      }
-      auto piece = pieces_.Pop();
-      if (!piece) return failed_ ? Result<bool>(std::unexpected(*failed_)) : false;
-      if (!*piece) return std::unexpected(*(failed_ = piece->error()));
-      piece_ = **std::move(piece);
-      bytes_ += piece_.object_bytes;
+  bool Ready() const { return at_ < page_.documents.size(); }
+
+  Result<std::span<const std::string_view>> Next(std::size_t count) {
+    while (!Ready()) {
+      auto page = pages_.Pop();
+      if (!page) return failed_ ? Fail(*failed_) : Result<std::span<const std::string_view>>();
+      if (!*page) return Fail(*(failed_ = page->error()));
+      page_ = **std::move(page);
       at_ = 0;
+      bytes_ += page_.object_bytes;
+      broken_ += page_.broken;
     }
+    auto some = std::span(page_.documents).subspan(at_).first(std::min(count, page_.documents.size() - at_));
+    at_ += some.size();
+    documents_ += some.size();
+    return some;
   }
 
   std::uint64_t documents() const { return documents_; }
@@ -51,12 +59,38 @@ class DocumentReader::Rep {
     std::uint64_t object_bytes = 0;
   };
 
-  std::string_view NextLine() {
-    std::string_view rest = AsText(piece_.content).substr(at_);
-    std::string_view line = rest.substr(0, rest.find('\n'));
-    at_ += line.size() + 1;
-    blank_ = IsBlank(line);
-    return line;
+  /// The documents of a piece, and the text that they are views of.
+  struct Page {
+    Buffer text;
+    std::vector<std::string_view> documents;
+    std::uint64_t broken = 0, object_bytes = 0;
+  };
+
+  Page Parse(const Piece& piece) {
+    Page page{.object_bytes = piece.object_bytes};
+    std::vector<std::size_t> ends;
+    std::string text;
+    text.reserve(piece.content.size());
+    std::string_view rest = AsText(piece.content);
+    while (!rest.empty()) {
+      const std::string_view line = rest.substr(0, rest.find('\n'));
+      rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+      if (auto parsed = parser_.Parse(line)) {
+        text += *parsed;
+        ends.push_back(text.size());
+      } else {
+        page.broken += IsBlank(line) ? 0 : 1;
+      }
+    }
+    // Views outlive a move of the page only in memory of its own.
+    page.text = Buffer(text.size());
+    std::memcpy(page.text.data(), text.data(), text.size());
+    std::size_t begin = 0;
+    for (std::size_t end : ends) {
+      page.documents.push_back(AsText(page.text).substr(begin, end - begin));
+      begin = end;
+    }
+    return page;
   }
 
   Status ReadAll(std::stop_token stop) {
@@ -85,13 +119,13 @@ class DocumentReader::Rep {
   RecordParser parser_;
   const Deadline deadline_;
   const std::stop_token caller_;
-  Piece piece_;
-  std::size_t at_ = 0;  ///< in the piece
-  bool blank_ = false;  ///< the last line was
+  Page page_;
+  std::size_t at_ = 0;  ///< in the page
   std::optional<Error> failed_;
   std::uint64_t documents_ = 0, broken_ = 0, bytes_ = 0;
   Channel<Result<Piece>> pieces_{2};
-  TaskScope reading_;
+  Channel<Result<Page>> pages_{2};
+  TaskScope working_;
 };
 
 DocumentReader::DocumentReader(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
@@ -108,7 +142,14 @@ Result<DocumentReader> DocumentReader::Open(object::Connection& connection, std:
   return DocumentReader(std::make_unique<Rep>(std::move(resolved), record_template, std::move(call)));
 }
 
-Result<bool> DocumentReader::Next(std::string& document) { return rep_->Next(document); }
+Result<bool> DocumentReader::Next(std::string& document) {
+  auto some = MR_TRY(rep_->Next(1));
+  if (some.empty()) return false;
+  document = some[0];
+  return true;
+}
+Result<std::span<const std::string_view>> DocumentReader::NextSome(std::size_t count) { return rep_->Next(count); }
+bool DocumentReader::ready() const { return rep_->Ready(); }
 std::uint64_t DocumentReader::documents() const { return rep_->documents(); }
 std::uint64_t DocumentReader::broken() const { return rep_->broken(); }
 std::uint64_t DocumentReader::bytes() const { return rep_->bytes(); }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "millrace/base/result.h"
 #include "millrace/data/record_template.h"
@@ -14,7 +15,7 @@
 namespace millrace::data {
 
 /// Reads the objects of the sources one after the other, each record once whatever its source's weight. Needs no index
-/// and makes none. A thread of its own reads and decodes ahead: some frames of content are in memory at a time. One
+/// and makes none. Threads of its own read, decode and parse ahead: some frames of content are in memory at a time. One
 /// thread calls it; the template must outlive it.
 class DocumentReader {
  public:
@@ -26,6 +27,11 @@ class DocumentReader {
 
   /// The next document, or false at the end. Records that cannot be used are skipped and counted.
   Result<bool> Next(std::string& document);
+  /// As many of the next documents as are at hand, up to `count` (more than 0); none only at the end. They are views
+  /// until the next call.
+  Result<std::span<const std::string_view>> NextSome(std::size_t count);
+  /// Whether Next and NextSome would not block.
+  bool ready() const;
 
   std::uint64_t documents() const;
   std::uint64_t broken() const;

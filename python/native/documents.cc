@@ -19,14 +19,9 @@ class Documents {
     return made;
   }
 
-  /// Up to `count` documents; fewer only at the end.
-  Result<std::vector<std::string>> Next(std::size_t count) {
-    std::vector<std::string> some;
-    for (std::string document; some.size() < count && MR_TRY(reader_->Next(document));) {
-      some.push_back(std::move(document));
-    }
-    return some;
-  }
+  /// Up to `count` documents, until the next call; none only at the end.
+  Result<std::span<const std::string_view>> Next(std::size_t count) { return reader_->NextSome(count); }
+  bool ready() const { return reader_->ready(); }
 
   std::uint64_t broken() const { return reader_->broken(); }
 
@@ -47,7 +42,7 @@ using DocumentsHandle = ProcessBound<OpenDocuments>;
 
 DocumentsHandle Open(const SessionHandle& session, const std::vector<SourceTuple>& sources, const std::string& form) {
   std::vector<data::Source> wanted;
-  for (const auto& [url, weight, format] : sources) wanted.push_back({url, weight, format});
+  for (const auto& [url, weight, format, split] : sources) wanted.push_back({url, weight, format, split});
   auto open = std::make_shared<OpenDocuments>();
   std::shared_ptr<Session> shared = session.shared();
   open->documents = Interruptible<std::shared_ptr<Documents>>([&](std::stop_token interrupted) {
@@ -59,12 +54,19 @@ DocumentsHandle Open(const SessionHandle& session, const std::vector<SourceTuple
 
 py::list Next(const DocumentsHandle& self, std::size_t count) {
   OpenDocuments& open = *self;
-  auto some = Interruptible<std::vector<std::string>>([&](std::stop_token interrupted) {
+  using Some = std::span<const std::string_view>;
+  auto next = [&] { return open.documents->Next(count); };
+  // What is there already needs no waiting, nor letting go of the interpreter.
+  Some some = open.documents->ready() ? Unwrap(next()) : Interruptible<Some>([&](std::stop_token interrupted) {
     std::stop_callback relay(std::move(interrupted), [&] { open.stop.request_stop(); });
-    return open.documents->Next(count);
+    return next();
   });
   py::list list(some.size());
-  for (std::size_t i = 0; i < some.size(); ++i) list[i] = py::str(some[i]);
+  for (std::size_t i = 0; i < some.size(); ++i) {
+    PyObject* text = PyUnicode_DecodeUTF8(some[i].data(), static_cast<Py_ssize_t>(some[i].size()), nullptr);
+    if (text == nullptr) throw py::error_already_set();
+    PyList_SET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i), text);
+  }
   return list;
 }
 
