@@ -23,7 +23,7 @@ engine::ModelConfig ModelOf(const jobs::Spec& spec) {
 data::DatasetOptions DataOf(const jobs::DataSpec& spec) {
   data::DatasetOptions data;
   for (const jobs::SourceSpec& source : spec.sources) {
-    data.sources.push_back({source.url, source.weight, source.format});
+    data.sources.push_back({source.url, source.weight, source.format, source.split});
   }
   data.template_text = spec.template_text;
   data.sequence_length = spec.sequence_length;

@@ -34,7 +34,7 @@ Result<DataRequest> FromJob(const std::string& path, const std::vector<std::stri
                       .steps = job.train.steps,
                       .epochs = job.train.epochs};
   for (const jobs::SourceSpec& source : job.data.sources)
-    request.options.sources.push_back({source.url, source.weight, source.format});
+    request.options.sources.push_back({source.url, source.weight, source.format, source.split});
   request.options.template_text = job.data.template_text;
   request.options.sequence_length = job.data.sequence_length;
   request.options.mode = MR_TRY(ParseMode(job.data.mode));
@@ -63,7 +63,8 @@ Result<DataRequest> FromUrls(const DataFlags& flags) {
     if (IsJobFile(flags.inputs[i])) {
       return Fail(Code::kInvalidArgument, "{}: give either one job file or the URLs of the data", flags.inputs[i]);
     }
-    request.options.sources.push_back({flags.inputs[i], flags.weights.empty() ? 1.0 : flags.weights[i], flags.format});
+    const double weight = flags.weights.empty() ? 1.0 : flags.weights[i];
+    request.options.sources.push_back({flags.inputs[i], weight, flags.format, flags.split});
   }
   return request;
 }
@@ -94,7 +95,8 @@ void AddDataFlags(CLI::App& command, DataFlags& flags) {
   command.add_option("--set", flags.set, "Change a key of the job file: data.sequence_length=512");
   command.add_option("--weight", flags.weights, "Passes over each source per epoch, in their order");
   command.add_option("--format", flags.format,
-                     "jsonl, json[:FIELD], lines, text, tar, arrow, parquet (default: as names say)");
+                     "jsonl, json[:FIELD], objects, lines, text, tar, arrow, parquet (default: as names say)");
+  command.add_option("--split", flags.split, "Of data sets of Hugging Face: train, or as #config:train behind the URL");
   command.add_option("--max-broken", flags.max_broken, "Records that may be unusable (default 100, or 0.1 %)");
   command.add_option("--tokenizer", flags.tokenizer, kTokenizerHelp);
   command.add_option("--template", flags.template_text, "Fields in braces (default {text})");
@@ -140,6 +142,9 @@ Result<DataRequest> ResolveDataFlags(const DataFlags& flags) {
   if (flags.max_broken) options.max_broken = flags.max_broken;
   if (!flags.format.empty() && job) {
     return Fail(Code::kInvalidArgument, "--format is for URLs; a job file's sources have a format each");
+  }
+  if (!flags.split.empty() && job) {
+    return Fail(Code::kInvalidArgument, "--split is for URLs; a job file's sources have a split each");
   }
   if (!flags.index_cache.empty()) options.cache_url = flags.index_cache;
   return request;

@@ -17,7 +17,8 @@ ChunkCache::ChunkCache(std::shared_ptr<const Corpus> corpus, std::uint64_t cache
       cache_bytes_(cache_bytes),
       threads_allowed_(threads),
       chunks_(cache_bytes),
-      ahead_(corpus_->plan->streams().size()) {
+      ahead_(corpus_->plan->streams().size()),
+      depth_(threads) {
   for (const Stream& stream : corpus_->plan->streams()) all_windows_ += stream.window_bytes;
   for (int i = 0; i < threads; ++i) {
     threads_.Spawn("data-fetch", [this](std::stop_token stop) { FetchLoop(std::move(stop)); });
@@ -30,11 +31,12 @@ ChunkCache::~ChunkCache() {
 }
 
 Result<std::shared_ptr<const LoadedChunk>> ChunkCache::Get(std::uint32_t chunk, object::Call call) {
-  if (threads_allowed_ > 0 && !chunks_.Ready(chunk)) {
+  if (threads_allowed_ > 0) {
+    const bool ready = chunks_.Ready(chunk);
     MutexLock lock(mutex_);
-    depth_ = std::min(2 * depth_, threads_allowed_);
+    const bool grown = depth_.Needed(ready);
     lock.Unlock();
-    more_.NotifyAll();
+    if (grown) more_.NotifyAll();
   }
   return chunks_.Get(chunk, call.stop, [&] { return FetchPatiently(chunk, call); });
 }
@@ -138,7 +140,7 @@ void ChunkCache::FetchLoop(std::stop_token stop) {
   MutexLock lock(mutex_);
   while (true) {
     std::uint32_t chunk = 0;
-    auto next = [&]() MR_NO_THREAD_SAFETY_ANALYSIS { return fetching_ < depth_ && TakeDue(chunk); };
+    auto next = [&]() MR_NO_THREAD_SAFETY_ANALYSIS { return fetching_ < depth_.now() && TakeDue(chunk); };
     if (!more_.Wait(mutex_, stop, next) || stop.stop_requested()) return;
     ++fetching_;
     lock.Unlock();

@@ -14,6 +14,7 @@
 #include "millrace/data/document_encoder.h"
 #include "millrace/data/flight_cache.h"
 #include "millrace/data/plan.h"
+#include "millrace/data/read_ahead.h"
 #include "millrace/data/sources.h"
 
 namespace millrace::data {
@@ -57,7 +58,6 @@ class ChunkCache {
 
  private:
   using Made = FlightCache<std::uint32_t, LoadedChunk>::Made;
-  static constexpr int kLeastDepth = 4;
 
   Result<Made> Fetch(std::uint32_t chunk, const object::Call& call) const;
   Result<Buffer> FromStore(const Chunk& chunk, const ContentRange& range, const object::Call& call) const;
@@ -76,7 +76,7 @@ class ChunkCache {
   Mutex mutex_;
   CondVar more_;
   std::vector<std::vector<Due>> ahead_ MR_GUARDED_BY(mutex_);  ///< by stream, the next one last
-  int depth_ MR_GUARDED_BY(mutex_) = kLeastDepth;              ///< fetches under way at most; doubles when one is late
+  ReadAheadDepth depth_ MR_GUARDED_BY(mutex_);                 ///< fetches under way at most
   int fetching_ MR_GUARDED_BY(mutex_) = 0;
   std::optional<TimePoint> out_since_ MR_GUARDED_BY(mutex_);  ///< nothing was answered since then
   TaskScope threads_;

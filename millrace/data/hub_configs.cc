@@ -237,8 +237,8 @@ Result<std::vector<object::ObjectInfo>> ChooseByConfig(const std::vector<HubConf
     if (name == split) return std::move(objects);
     names.push_back(name);
   }
-  return Fail(Code::kNotFound, "no split \"{}\" in the configuration \"{}\"; it has {}{}", split, config->name,
-              names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")),
+  return Fail(Code::kNotFound, "{}; the configuration \"{}\" has {}{}", UnknownName("split", split, names),
+              config->name, names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")),
               configs.size() == 1 ? "" : fmt::format(" (configurations are {})", NamesOf(configs)));
 }
 

@@ -75,9 +75,10 @@ TEST_F(HubConfigSources, SplitsOfOneConfiguration) {
   EXPECT_THAT(Resolve("#default:odd"), ElementsAre("_odd.jsonl"));
   EXPECT_THAT(Resolve("/"), ElementsAre("gone.jsonl", "one.jsonl", "two.jsonl", "unused.jsonl"))
       << "train, if nothing is said";
-  EXPECT_THAT(Resolve("/#test"), ElementsAre(HasSubstr("looking for data at s3://bucket/d/#test: no split \"test\" in "
-                                                       "the configuration \"default\"; it has train, held-out, odd, "
-                                                       "gone")));
+  EXPECT_THAT(Resolve("/#test"),
+              ElementsAre(HasSubstr("looking for data at s3://bucket/d/#test: unknown split \"test\"; "
+                                    "the configuration \"default\" has train, held-out, odd, "
+                                    "gone")));
 }
 
 TEST_F(HubConfigSources, SeveralConfigurations) {
@@ -93,7 +94,7 @@ TEST_F(HubConfigSources, SeveralConfigurations) {
   EXPECT_THAT(Resolve("/"), ElementsAre(HasSubstr("the configurations en, de, fr; say which, as URL#en")));
   EXPECT_THAT(Resolve("/#train"), ElementsAre(HasSubstr("say which, as URL#en:train")));
   EXPECT_THAT(Resolve("/#it:train"), ElementsAre(HasSubstr("no configuration \"it\"; the README has en, de, fr")));
-  EXPECT_THAT(Resolve("/#fr:test"), ElementsAre(HasSubstr("it has train (configurations are en, de, fr)")));
+  EXPECT_THAT(Resolve("/#fr:test"), ElementsAre(HasSubstr("has train (configurations are en, de, fr)")));
   PutReadme(configs + "  default: true\n");
   EXPECT_THAT(Resolve("/"), ElementsAre("fr.jsonl"));
   PutReadme(configs +

@@ -112,7 +112,8 @@ Result<std::vector<object::ObjectInfo>> ChooseSplit(std::vector<object::ObjectIn
   });
   if (found.empty()) {
     splits.erase("");
-    return Fail(Code::kNotFound, "no split \"{}\"; names tell of {}", split,
+    std::vector<std::string_view> names(splits.begin(), splits.end());
+    return Fail(Code::kNotFound, "{}; names tell of {}", UnknownName("split", split, names),
                 splits.empty() ? "none" : fmt::format("{}", fmt::join(splits, ", ")));
   }
   return found;

@@ -44,8 +44,8 @@ class HubFolderSources : public ::testing::Test {
     for (const char* key : keys) PutText(*store_, key, "{}\n");
   }
   /// What a source is, as keys, or why it is nothing.
-  std::vector<std::string> Resolve(const std::string& url) {
-    std::vector<Source> sources = {{.url = url, .format = "jsonl"}};
+  std::vector<std::string> Resolve(const std::string& url, const std::string& split = "") {
+    std::vector<Source> sources = {{.url = url, .format = "jsonl", .split = split}};
     auto resolved = ResolveSources(connection_, sources);
     if (!resolved) return {resolved.error().ToString()};
     std::vector<std::string> keys;
@@ -63,7 +63,18 @@ TEST_F(HubFolderSources, OfTheHub) {
               ElementsAre("d/data/train-00000-of-00002.parquet", "d/data/train-00001-of-00002.parquet"));
   EXPECT_THAT(Resolve("s3://bucket/d#test"), ElementsAre("d/data/test-00000-of-00001.parquet"));
   EXPECT_THAT(Resolve("s3://bucket/d/"), ElementsAre(HasSubstr("the splits test, train; say which, as URL#train")));
-  EXPECT_THAT(Resolve("s3://bucket/d/#dev"), ElementsAre(HasSubstr("no split \"dev\"; names tell of test, train")));
+  EXPECT_THAT(Resolve("s3://bucket/d/#dev"),
+              ElementsAre(HasSubstr("unknown split \"dev\"; names tell of test, train")));
+}
+
+TEST_F(HubFolderSources, ASplitMayBeSaidBesideTheUrl) {
+  Put({"d/train.jsonl", "d/test.jsonl"});
+  EXPECT_THAT(Resolve("s3://bucket/d/", "train"), ElementsAre("d/train.jsonl"));
+  EXPECT_THAT(Resolve("s3://bucket/d/#test", "test"), ElementsAre("d/test.jsonl"));
+  EXPECT_THAT(Resolve("s3://bucket/d/#test", "train"), ElementsAre(HasSubstr("say one of them")));
+  EXPECT_THAT(Resolve("s3://bucket/d/", "trian"), ElementsAre(HasSubstr("did you mean \"train\"?")));
+  PutText(*store_, "lists/all", "s3://bucket/d/\ns3://bucket/d/#test\n");
+  EXPECT_THAT(Resolve("@s3://bucket/lists/all", "train"), ElementsAre(HasSubstr("say one of them")));
 }
 
 TEST_F(HubFolderSources, OfSaveToDisk) {

@@ -34,6 +34,7 @@ struct Source {
   /// Passes over this source per epoch: 0.5 reads one half in the first epoch and the other in the second.
   double weight = 1.0;
   std::string format;  ///< of its objects, as data/formats/format.h names them; empty: as their names say
+  std::string split;   ///< as "#train" behind the URL says it; empty: what the URL says
 };
 
 enum class Mode {

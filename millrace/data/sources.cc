@@ -128,8 +128,13 @@ Result<std::vector<object::ObjectInfo>> FindSplit(const object::Location& at, st
 }
 
 /// At one URL, in the order of their keys.
-Result<std::vector<DataObject>> ObjectsAt(object::Connection& connection, const std::string& text, object::Call call) {
+Result<std::vector<DataObject>> ObjectsAt(object::Connection& connection, const std::string& text,
+                                          const std::string& split, object::Call call) {
   SplitUrl place = ParseSplitUrl(text);
+  if (!split.empty() && !place.split.empty() && place.split != split) {
+    return Fail(Code::kInvalidArgument, "{}: the split \"{}\" is asked for as well; say one of them", text, split);
+  }
+  if (place.split.empty()) place.split = split;
   object::Url url = MR_TRY(object::ParseUrl(place.url));
   object::Location location = MR_TRY(object::Locate(connection, place.url));
   auto url_of = [&](std::string_view key) { return UrlOfKey(url, key); };
@@ -159,12 +164,13 @@ Result<std::vector<std::string>> ReadList(object::Connection& connection, const 
 }
 
 Result<std::vector<DataObject>> ObjectsOf(object::Connection& connection, const Source& source, object::Call call) {
-  if (!source.url.starts_with('@')) return ObjectsAt(connection, source.url, call);
+  if (!source.url.starts_with('@')) return ObjectsAt(connection, source.url, source.split, call);
   const std::vector<std::string> urls = MR_TRY(ReadList(connection, source.url.substr(1), call));
   std::vector<std::vector<DataObject>> found(urls.size());
   MR_TRY(ParallelFor(urls.size(), kListThreads, call.stop, [&] {
     return [&](std::uint64_t i, std::stop_token stop) -> Status {
-      found[i] = MR_TRY(ObjectsAt(connection, urls[i], {.stop = std::move(stop), .deadline = call.deadline}));
+      found[i] =
+          MR_TRY(ObjectsAt(connection, urls[i], source.split, {.stop = std::move(stop), .deadline = call.deadline}));
       return {};
     };
   }));

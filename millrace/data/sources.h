@@ -26,12 +26,12 @@ struct ResolvedSources {
 /// An object, a prefix ending in '/', a folder, what a .bin and its .idx have in common, or a glob: '*' stands for any
 /// characters, '/' among them, '?' for one. A .bin and its .idx are one object of token ids. "#train" behind any of
 /// these chooses what ChooseSplit (hub_folder.h) says is that split, "#config:train" or the like what ChooseByConfig
-/// (hub_configs.h) does where the folder's README declares configurations. '@' before a URL: that object is a list of
-/// all such, one a line ('#' begins a comment; what is not a whole URL or path is relative to the list's folder). Keys
-/// with a component that starts with a dot, and empty objects, are left out, and so is, of a folder, a prefix and a
-/// glob that ends in '*', what MayHoldRecords says holds none. Every object has the content that its source's format or
-/// its name asks for. Fails with kNotFound when a source matches nothing and with kUnsupported on a format that cannot
-/// be read. `fields` as in ContentFor. Blocks.
+/// (hub_configs.h) does where the folder's README declares configurations; Source::split says the same. '@' before a
+/// URL: that object is a list of all such, one a line ('#' begins a comment; what is not a whole URL or path is
+/// relative to the list's folder). Keys with a component that starts with a dot, and empty objects, are left out, and
+/// so is, of a folder, a prefix and a glob that ends in '*', what MayHoldRecords says holds none. Every object has the
+/// content that its source's format or its name asks for. Fails with kNotFound when a source matches nothing and with
+/// kUnsupported on a format that cannot be read. `fields` as in ContentFor. Blocks.
 Result<ResolvedSources> ResolveSources(object::Connection& connection, std::span<const Source> sources,
                                        object::Call call = {}, std::span<const std::string> fields = {});
 

@@ -27,6 +27,7 @@ struct SourceSpec {
   std::string url;  ///< or '@' and the URL of a list
   double weight = 1;
   std::string format;  ///< empty: as the objects' names say
+  std::string split;   ///< of a data set of Hugging Face; empty: what the URL says
   bool operator==(const SourceSpec&) const = default;
 };
 struct DataSpec {

@@ -61,6 +61,7 @@ void VisitSource(Visitor& v, SourceSpec& source) {
   v.Text("url", source.url, TextKind::kData, true);
   v.Number("weight", source.weight, 1e-6, 1000);
   v.Text("format", source.format, TextKind::kPlain, false);
+  v.Text("split", source.split, TextKind::kPlain, false);
 }
 
 template <class Visitor>

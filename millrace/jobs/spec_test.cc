@@ -186,6 +186,7 @@ Spec RandomSpec(Random& random) {
     s.data.sources.push_back({"s3://bucket/" + RandomText(random), RandomNumber(random, 0.1, 9)});
     if (random.Below(2) == 0) s.data.sources.back().url.insert(0, "@");
     s.data.sources.back().format = Pick<std::string>(random, {"", "lines+gzip"});
+    s.data.sources.back().split = Pick<std::string>(random, {"", "en:train"});
   }
   if (random.Below(2) == 0) s.data.max_broken = random.Below(1000);
   if (random.Below(2) == 0) {

@@ -41,6 +41,7 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         sources: A URL (object, prefix ending in ``/``, or glob), several, or a mapping from URL to weight (passes over
             it an epoch); or ``millrace.Source``s, which have formats of their own.
         format: Of objects whose names do not say it; see ``millrace.Source``.
+        split: Of data sets of Hugging Face, ``"train"`` or the like, where URLs do not say it.
         tokenizer: A ``millrace.Tokenizer``, or the URL of its model.
         template: The text of a record: fields of its JSON in braces.
         sequence_length: Tokens a sample.
@@ -78,6 +79,7 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         *,
         template: str = "{text}",
         format: str = "",
+        split: str = "",
         sequence_length: int = 2048,
         mode: str = "pack",
         layout: str = "",
@@ -126,7 +128,7 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
             raise ValueError(f"rank {rank} of {world_size} does not exist")
         self._connection = connection
         self._tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer, connection=connection)
-        self._sources = sources_of(sources, format)
+        self._sources = sources_of(sources, format, split)
         self._options: Dict[str, Any] = {
             "template": template,
             "sequence_length": sequence_length,

@@ -99,7 +99,7 @@ data::Mode ModeOf(std::string_view name) {
 
 data::DatasetOptions OptionsOf(const std::vector<SourceTuple>& sources, const py::dict& options) {
   data::DatasetOptions made;
-  for (const auto& [url, weight, format] : sources) made.sources.push_back({url, weight, format});
+  for (const auto& [url, weight, format, split] : sources) made.sources.push_back({url, weight, format, split});
   made.template_text = options["template"].cast<std::string>();
   made.sequence_length = options["sequence_length"].cast<int>();
   made.mode = ModeOf(options["mode"].cast<std::string>());

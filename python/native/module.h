@@ -20,7 +20,7 @@ struct Session {
 using SessionHandle = ProcessBound<Session>;
 
 /// URL, weight, format.
-using SourceTuple = std::tuple<std::string, double, std::string>;
+using SourceTuple = std::tuple<std::string, double, std::string, std::string>;
 
 void AddFiles(py::module_& module);
 void AddTokenizer(py::module_& module);

@@ -151,6 +151,23 @@ def test_documents_are_the_records_in_order(corpus):
         list(millrace.documents("s3://corpus/none/"))
 
 
+def test_a_split_is_said_in_the_url_or_beside_it(endpoint, tmp_path):
+    import json
+
+    from conftest import millrace as run
+
+    for split in ("train", "test"):
+        path = tmp_path / f"{split}.jsonl"
+        path.write_text("".join(json.dumps({"text": f"{split} {i}"}) + "\n" for i in range(3)))
+        run("cp", str(path), f"s3://corpus/splits/{split}.jsonl")
+    expected = [f"test {i}" for i in range(3)]
+    assert list(millrace.documents("s3://corpus/splits/#test")) == expected
+    assert list(millrace.documents("s3://corpus/splits/", split="test")) == expected
+    assert list(millrace.documents(millrace.Source("s3://corpus/splits/", split="test"), split="train")) == expected
+    with pytest.raises(FileNotFoundError, match='did you mean "train"'):
+        list(millrace.documents("s3://corpus/splits/", split="trian"))
+
+
 @pytest.fixture(scope="module")
 def alpaca(endpoint, tmp_path_factory):
     """The URL of one array of records, of which two cannot be used, under a name that says nothing."""

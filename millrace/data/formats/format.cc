@@ -12,11 +12,11 @@
 namespace millrace::data {
 namespace {
 
-constexpr std::array<std::string_view, 8> kLayouts = {"jsonl", "json",  "lines",   "text",
-                                                      "tar",   "arrow", "parquet", "megatron"};
+constexpr std::array<std::string_view, 9> kLayouts = {"jsonl", "json",    "lines",    "text",   "tar",
+                                                      "arrow", "parquet", "megatron", "objects"};
 constexpr std::array<std::string_view, 3> kCompressions = {"none", "gzip", "zstd"};
 
-/// What is called so may be JSON lines or one array.
+/// What is called so may be JSON lines, one array, or objects however they are printed.
 constexpr std::array<std::string_view, 4> kJsonNames = {".json", ".json.gz", ".json.zst", ".json.zstd"};
 
 constexpr std::array<std::pair<std::string_view, Layout>, 10> kSuffixes = {{{".jsonl", Layout::kJsonLines},
@@ -87,7 +87,7 @@ Result<Format> FormatOf(std::string_view declared, std::string_view key) {
   if (!declared.empty()) {
     auto word = std::ranges::find(kLayouts, declared);
     if (word == kLayouts.end()) {
-      return Fail(Code::kInvalidArgument, "{}; one of jsonl, json, lines, text, tar, arrow, parquet, megatron",
+      return Fail(Code::kInvalidArgument, "{}; one of jsonl, json, objects, lines, text, tar, arrow, parquet, megatron",
                   UnknownName("format", declared, kLayouts));
     }
     format.layout = static_cast<Layout>(word - kLayouts.begin());
@@ -136,6 +136,7 @@ Result<std::shared_ptr<const Content>> ContentFor(const DataObject& object, cons
       if (plain) return nullptr;
       [[fallthrough]];
     case Layout::kJson:
+    case Layout::kObjects:
     case Layout::kLines:
     case Layout::kText:
     case Layout::kTar:

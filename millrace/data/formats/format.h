@@ -24,6 +24,7 @@ enum class Layout : std::uint8_t {
   kArrow,      ///< Arrow IPC, stream or file
   kParquet,
   kMegatron,  ///< token ids, .bin with .idx
+  kObjects,   ///< JSON objects one after another, over any number of lines each
 };
 
 struct Format {
@@ -35,11 +36,11 @@ struct Format {
   std::string Name() const;
 };
 
-/// The format of the object called `key` in a source whose format is `declared`: jsonl, json, lines, text, tar, arrow,
-/// parquet or megatron, with or without +gzip or +zstd, json also with a colon and the field that holds the array; or
-/// empty. What is not declared the name says: by .jsonl .ndjson .json .jsonlist .txt .tar .arrow .parquet .bin,
-/// followed by .gz or .zst; JSON lines where it says nothing. Fails with kInvalidArgument on an unknown word, with
-/// kUnsupported on a name that ends like another compressor's.
+/// The format of the object called `key` in a source whose format is `declared`: jsonl, json, objects, lines, text,
+/// tar, arrow, parquet or megatron, with or without +gzip or +zstd, json also with a colon and the field that holds the
+/// array; or empty. What is not declared the name says: by .jsonl .ndjson .json .jsonlist .txt .tar .arrow .parquet
+/// .bin, followed by .gz or .zst; JSON lines where it says nothing. Fails with kInvalidArgument on an unknown word,
+/// with kUnsupported on a name that ends like another compressor's.
 Result<Format> FormatOf(std::string_view declared, std::string_view key);
 
 /// As FormatOf; what is only called .json tells by how it begins whether it is an array. Fails also as LookAtJson

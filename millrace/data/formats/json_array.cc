@@ -135,7 +135,9 @@ class ArrayWalk {
     if (std::exchange(began_, true)) return Corrupt(at, "something follows the end of the JSON data");
     if (c == (field_.empty() ? '[' : '{')) return {};
     if (c == '{') {
-      return Corrupt(at, "an object, not an array of records; if a field of it is one, name that: format json:FIELD");
+      return Corrupt(at,
+                     "an object, not an array of records; if a field of it is one, name that: format json:FIELD; if it "
+                     "is a record itself: format objects");
     }
     return Corrupt(at, "no JSON {} begins here", field_.empty() ? "array" : "object");
   }
@@ -231,10 +233,11 @@ class Beginning final : public Input {
   Buffer bytes_{32 * kKiB};
 };
 
-/// True if a line ends before the object that `text` begins with does.
-bool GoesOverLines(std::string_view text) {
+/// How the object that `text` begins with ends: on its first line, behind that, or further on than the text goes.
+enum class Printed { kOnALine, kOverLines, kLong };
+Printed HowPrinted(std::string_view text) {
   std::size_t depth = 0;
-  bool in_string = false, escaped = false;
+  bool in_string = false, escaped = false, over_lines = false;
   for (char c : text) {
     if (in_string) {
       if (std::exchange(escaped, false)) continue;
@@ -244,10 +247,10 @@ bool GoesOverLines(std::string_view text) {
     }
     in_string = c == '"';
     depth += c == '{' || c == '[';
-    if ((c == '}' || c == ']') && --depth == 0) return false;
-    if (c == '\n') return true;
+    if ((c == '}' || c == ']') && --depth == 0) return over_lines ? Printed::kOverLines : Printed::kOnALine;
+    over_lines |= c == '\n';
   }
-  return false;
+  return over_lines ? Printed::kLong : Printed::kOnALine;
 }
 
 }  // namespace
@@ -269,11 +272,13 @@ Result<Layout> LookAtJson(const DataObject& object, Compression compression, obj
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
   if (text.starts_with('[')) return Layout::kJson;
-  if (!text.starts_with('{') || !GoesOverLines(text)) return Layout::kJsonLines;
+  const Printed printed = text.starts_with('{') ? HowPrinted(text) : Printed::kOnALine;
+  if (printed == Printed::kOnALine) return Layout::kJsonLines;
+  if (printed == Printed::kOverLines) return Layout::kObjects;
   return Fail(Code::kUnsupported,
-              "{}: begins with an object that goes on over several lines, so these are not JSON lines. If one of its "
-              "fields is an array of records, name it (format json:FIELD); if they are not data, choose the others by "
-              "a glob; else write an object a line (jq -c .)",
+              "{}: begins with a long object that goes on over several lines. If one of its fields is an array of "
+              "records, name it (format json:FIELD); if it is a record itself, say so (format objects); if it is no "
+              "data, choose the others by a glob",
               object.url);
 }
 

@@ -16,8 +16,9 @@ namespace millrace::data {
 /// no JSON is a broken record; brackets that do not match, commas too many and cut-off data are kCorrupt.
 std::unique_ptr<const Syntax> MakeJsonArraySyntax(std::string field);
 
-/// What an object that is called .json holds: kJson if it begins with '[', else kJsonLines. Reads its beginning. Fails
-/// with kUnsupported, saying what to do, on an object that goes on over several lines. Blocks.
+/// What an object that is called .json holds: kJson if it begins with '[', kObjects if its first object goes on over
+/// several lines, else kJsonLines. Reads its beginning. Fails with kUnsupported, saying what to do, when that first
+/// object is longer than what is read: it may be one around an array of records. Blocks.
 Result<Layout> LookAtJson(const DataObject& object, Compression compression, object::Call call);
 
 }  // namespace millrace::data

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "millrace/data/formats/json_array.h"
+#include "millrace/data/formats/json_objects.h"
 #include "millrace/data/formats/tar.h"
 #include "millrace/data/record_template.h"
 
@@ -178,6 +179,8 @@ std::unique_ptr<const Syntax> MakeSyntax(const Format& format) {
   switch (format.layout) {
     case Layout::kJson:
       return MakeJsonArraySyntax(format.field);
+    case Layout::kObjects:
+      return MakeJsonObjectsSyntax();
     case Layout::kLines:
       return std::make_unique<TextLines>();
     case Layout::kText:

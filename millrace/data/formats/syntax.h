@@ -36,7 +36,7 @@ class Syntax {
   virtual Result<Buffer> ToLines(Buffer records, std::uint64_t offset) const = 0;
 };
 
-/// Of kJsonLines, kJson, kLines, kText and kTar.
+/// Of kJsonLines, kJson, kObjects, kLines, kText and kTar.
 std::unique_ptr<const Syntax> MakeSyntax(const Format& format);
 
 /// Appends `text` as the inside of a JSON string. Bytes that are not UTF-8 stay as they are, so that whoever parses the

@@ -1,0 +1,99 @@
+#include "millrace/data/formats/json_objects.h"
+
+#include <string>
+#include <utility>
+
+namespace millrace::data {
+namespace {
+
+constexpr std::size_t kMaxNesting = 1024;  // as deep as records are parsed
+constexpr std::string_view kBlank = " \t\r\n", kByteOrderMark = "\xEF\xBB\xBF";
+
+/// Follows objects byte by byte, as far as that must be understood to tell where they end.
+class Walk {
+ public:
+  explicit Walk(std::uint64_t offset) : offset_(offset) {}
+
+  /// Takes the next byte; `at_end()` then tells whether it ended an object.
+  Status Take(char c) {
+    const std::uint64_t at = offset_++;
+    ended_ = false;
+    if (in_string_) {
+      if (std::exchange(escaped_, false)) return {};
+      escaped_ = c == '\\';
+      in_string_ = c != '"';
+      return {};
+    }
+    if (nesting_.empty() && c != '{') {
+      if (kBlank.contains(c) || (at < kByteOrderMark.size() && kByteOrderMark[at] == c)) return {};
+      return Fail(Code::kCorrupt, "at byte {} of the data: '{}' where a JSON object should begin", at, c);
+    }
+    in_string_ = c == '"';
+    if (c == '{' || c == '[') {
+      if (nesting_.size() >= kMaxNesting) {
+        return Fail(Code::kCorrupt, "at byte {} of the data: more than {} brackets are open", at, kMaxNesting);
+      }
+      nesting_ += c == '{' ? '}' : ']';
+    } else if (c == '}' || c == ']') {
+      if (nesting_.back() != c) {
+        return Fail(Code::kCorrupt, "at byte {} of the data: '{}' where '{}' should be", at, c, nesting_.back());
+      }
+      nesting_.pop_back();
+      ended_ = nesting_.empty();
+    }
+    return {};
+  }
+
+  bool inside() const { return !nesting_.empty(); }
+  bool ended() const { return ended_; }
+
+ private:
+  std::uint64_t offset_;
+  std::string nesting_;  ///< what will close the brackets that are open
+  bool in_string_ = false, escaped_ = false, ended_ = false;
+};
+
+class ObjectCutter final : public Cutter {
+ public:
+  Result<std::optional<std::size_t>> Find(std::string_view bytes, std::size_t at_least, bool at_end) override {
+    while (taken_ < bytes.size()) {
+      MR_TRY(walk_.Take(bytes[taken_++]));
+      if (walk_.ended() && taken_ >= at_least) return taken_;
+    }
+    if (!at_end) return std::nullopt;
+    if (walk_.inside()) return Fail(Code::kCorrupt, "the data end inside of a JSON object");
+    return bytes.size();
+  }
+  void Restart(std::uint64_t offset) override {
+    taken_ = 0;
+    walk_ = Walk(offset);
+  }
+
+ private:
+  Walk walk_{0};
+  std::size_t taken_ = 0;
+};
+
+class JsonObjects final : public Syntax {
+ public:
+  std::unique_ptr<Cutter> NewCutter() const override { return std::make_unique<ObjectCutter>(); }
+
+  Result<Buffer> ToLines(Buffer records, std::uint64_t offset) const override {
+    Walk walk(offset);
+    std::string lines;
+    lines.reserve(records.size() + 1);
+    for (char c : AsText(records)) {
+      MR_TRY(walk.Take(c));
+      if (walk.inside() || walk.ended()) lines += c == '\n' || c == '\r' ? ' ' : c;
+      if (walk.ended()) lines += '\n';
+    }
+    if (walk.inside()) return Fail(Code::kCorrupt, "records that do not end with an object");
+    return ToBuffer(lines);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<const Syntax> MakeJsonObjectsSyntax() { return std::make_unique<JsonObjects>(); }
+
+}  // namespace millrace::data
