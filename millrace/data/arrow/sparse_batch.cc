@@ -20,9 +20,9 @@ namespace {
 constexpr std::uint32_t kContinuation = 0xFFFFFFFF;
 constexpr std::size_t kEndBytes = 8;
 
-arrow::Type::type StorageOf(const arrow::DataType& type) {
-  if (type.id() != arrow::Type::EXTENSION) return type.id();
-  return static_cast<const arrow::ExtensionType&>(type).storage_type()->id();
+const arrow::DataType& StorageOf(const arrow::DataType& type) {
+  if (type.id() != arrow::Type::EXTENSION) return type;
+  return *static_cast<const arrow::ExtensionType&>(type).storage_type();
 }
 
 }  // namespace
@@ -79,12 +79,13 @@ bool SparseBatch::LayOut(const std::vector<int>& columns) {
   return std::ranges::all_of(batch_->column_data(), [&](const auto& data) { return Count(*data); });
 }
 
-/// False if a buffer is not where the object's bytes go.
+/// False if a buffer is not where the object's bytes go, or not aligned there.
 bool SparseBatch::Count(const arrow::ArrayData& data) {
   for (const auto& buffer : data.buffers) {
     if (!buffer || buffer->size() == 0) continue;
     const auto* at = reinterpret_cast<const std::byte*>(buffer->data());
     if (at < memory_ + batch_at_ || at + buffer->size() > memory_ + mapped_ - kEndBytes) return false;
+    if ((at - memory_) % 8 != 0) return false;
     bytes_ += static_cast<std::uint64_t>(buffer->size());
   }
   return std::ranges::all_of(data.child_data, [&](const auto& child) { return Count(*child); });
@@ -109,7 +110,8 @@ Status SparseBatch::Want(const arrow::ArrayData& data, std::int64_t first, std::
                          const object::Call& call) {
   if (first < 0 || rows < 0 || first > data.length || rows > data.length - first) return Damaged();
   const std::int64_t at = data.offset + first;
-  const arrow::Type::type type = StorageOf(*data.type);
+  const arrow::DataType& storage = StorageOf(*data.type);
+  const arrow::Type::type type = storage.id();
   auto bits = [&](std::size_t i) { return Fetch(data.buffers[i], at / 8, (at + rows + 7) / 8 - at / 8, call); };
   if (type == arrow::Type::NA) return {};
   if (!data.buffers.empty() && data.buffers[0]) MR_TRY(bits(0));
@@ -126,7 +128,7 @@ Status SparseBatch::Want(const arrow::ArrayData& data, std::int64_t first, std::
     case arrow::Type::LARGE_LIST:
       return WantOffsets<std::int64_t>(data, at, rows, call);
     case arrow::Type::FIXED_SIZE_LIST: {
-      const std::int64_t each = static_cast<const arrow::FixedSizeListType&>(*data.type).list_size();
+      const std::int64_t each = static_cast<const arrow::FixedSizeListType&>(storage).list_size();
       if (each <= 0 || at > data.child_data[0]->length / each) return rows == 0 || each == 0 ? Status{} : Damaged();
       return Want(*data.child_data[0], at * each, rows * each, call);
     }
@@ -142,7 +144,7 @@ Status SparseBatch::Want(const arrow::ArrayData& data, std::int64_t first, std::
                 "write smaller batches (pyarrow: max_chunksize)",
                 object_.url, message_.offset, FormatBytes(message_.length), data.type->ToString());
   }
-  const std::int64_t width = data.type->byte_width();
+  const std::int64_t width = storage.byte_width();
   return Fetch(data.buffers[1], at * width, rows * width, call);
 }
 
