@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The peer of train_step: the same Llama in PyTorch, as a careful user writes it. Fused scaled_dot_product_attention, fused
-AdamW, torch's own rms_norm. Prints one JSON object."""
+AdamW, torch's own rms_norm. With --document, rows are made of documents of so many tokens, kept apart by a mask and by
+positions that begin anew, as transformers does on a CPU. Prints one JSON object."""
 import argparse
 import json
 import time
@@ -27,14 +28,14 @@ class Block(nn.Module):
         a, b = x.chunk(2, dim=-1)
         return x * cos + torch.cat((-b, a), dim=-1) * sin
 
-    def forward(self, x, cos, sin):
+    def forward(self, x, cos, sin, mask):
         rows, length, _ = x.shape
         n = self.norm1(x)
         q = self.q(n).view(rows, length, self.heads, self.dim).transpose(1, 2)
         k = self.k(n).view(rows, length, self.kv_heads, self.dim).transpose(1, 2)
         v = self.v(n).view(rows, length, self.kv_heads, self.dim).transpose(1, 2)
         q, k = self.rope(q, cos, sin), self.rope(k, cos, sin)
-        a = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
+        a = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=self.heads != self.kv_heads)
         x = x + self.o(a.transpose(1, 2).reshape(rows, length, -1))
         n = self.norm2(x)
         return x + self.down(F.silu(self.gate(n)) * self.up(n))
@@ -48,7 +49,10 @@ class Llama(nn.Module):
         self.norm = nn.RMSNorm(o.hidden, eps=1e-5)
         self.head = nn.Linear(o.hidden, o.vocab, bias=False)
         dim = o.hidden // o.heads
-        angles = torch.outer(torch.arange(o.length).float(), 10000.0 ** -(torch.arange(0, dim, 2) / dim))
+        t = torch.arange(o.length)
+        document = t // (o.document or o.length)
+        self.register_buffer("mask", (document[:, None] == document) & (t[:, None] >= t) if o.document else None)
+        angles = torch.outer((t % (o.document or o.length)).float(), 10000.0 ** -(torch.arange(0, dim, 2) / dim))
         dtype = torch.bfloat16 if o.bf16 else torch.float32
         self.register_buffer("cos", torch.cat((angles, angles), 1).cos().to(dtype))
         self.register_buffer("sin", torch.cat((angles, angles), 1).sin().to(dtype))
@@ -59,14 +63,14 @@ class Llama(nn.Module):
     def forward(self, ids, labels):
         x = self.embed(ids)
         for block in self.blocks:
-            x = block(x, self.cos, self.sin)
+            x = block(x, self.cos, self.sin, self.mask)
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), labels.flatten())
 
 
 def main():
     p = argparse.ArgumentParser()
     for name, default in dict(hidden=512, intermediate=1376, layers=8, heads=8, kv_heads=8, vocab=32000, batch=4,
-                              length=512, threads=2, steps=5).items():
+                              length=512, document=0, threads=2, steps=5).items():
         p.add_argument("--" + name.replace("_", "-"), type=int, default=default)
     p.add_argument("--bf16", action="store_true")
     p.add_argument("--compile", action="store_true")

@@ -20,9 +20,22 @@ namespace {
 struct Options {
   engine::ModelConfig model;
   std::int64_t batch = 4, length = 512;
+  std::int64_t document = 0;  ///< rows are made of documents of so many tokens, the last perhaps shorter; 0: of one
   int threads = 2, steps = 5, warmup = 2;
   bool bf16 = false;
 };
+
+/// Where documents begin in all rows put end to end, and where the last ends.
+std::vector<std::int32_t> Documents(const Options& options) {
+  std::vector<std::int32_t> bounds;
+  for (std::int64_t row = 0; row < options.batch; ++row) {
+    for (std::int64_t t = 0; t < options.length; t += options.document) {
+      bounds.push_back(static_cast<std::int32_t>(row * options.length + t));
+    }
+  }
+  bounds.push_back(static_cast<std::int32_t>(options.batch * options.length));
+  return bounds;
+}
 
 int Run(const Options& options) {
   engine::ConfigureRuntime(options.threads);
@@ -40,6 +53,7 @@ int Run(const Options& options) {
       at::randint(options.model.vocab_size, {options.batch, options.length + 1}, generator, at::kLong);
   const at::Tensor inputs = ids.narrow(1, 0, options.length).contiguous();
   const at::Tensor labels = ids.narrow(1, 1, options.length).contiguous();
+  const std::vector<std::int32_t> documents = options.document > 0 ? Documents(options) : std::vector<std::int32_t>();
   const double tokens = static_cast<double>(options.batch * options.length);
 
   std::vector<double> seconds;
@@ -48,7 +62,7 @@ int Run(const Options& options) {
   for (int step = 0; step < options.warmup + options.steps; ++step) {
     if (step == options.warmup) processor = std::clock();
     const auto start = std::chrono::steady_clock::now();
-    const at::Tensor sum = model.LossSum(inputs, labels);
+    const at::Tensor sum = model.LossSum(inputs, labels, documents);
     sum.backward();
     const double norm = optimizer.GradientNorm(1 / tokens);
     optimizer.Step(3e-4, engine::ClipScale(norm, 1) / tokens);
@@ -59,7 +73,8 @@ int Run(const Options& options) {
   const double processor_s = static_cast<double>(std::clock() - processor) / CLOCKS_PER_SEC / options.steps;
   std::ranges::sort(seconds);
   const double median = seconds[seconds.size() / 2];
-  const double flops = options.model.FlopsPerToken(options.length);
+  const double flops =
+      options.model.FlopsPerToken(static_cast<double>(options.document > 0 ? options.document : options.length));
   fmt::print("{}\n", DumpJson({{"program", "millrace"},
                                {"parameters", options.model.ParameterCount()},
                                {"step_s_min", seconds.front()},
@@ -96,6 +111,7 @@ int main(int argc, char** argv) {
   app.add_option("--vocab", options.model.vocab_size);
   app.add_option("--batch", options.batch);
   app.add_option("--length", options.length);
+  app.add_option("--document", options.document);
   app.add_option("--threads", options.threads);
   app.add_option("--steps", options.steps);
   app.add_flag("--bf16", options.bf16);
