@@ -85,6 +85,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
                       : checkpoint.when_busy == "delay" ? WhenBusy::kDelay
                                                         : WhenBusy::kWait;
   options.checkpoint_bandwidth = checkpoint.bandwidth;
+  options.checkpoint_upload_limit = checkpoint.upload_limit.value_or(Duration::zero());
   options.job = spec.Render();
   options.log_every = spec.log.every_steps;
   options.tensorboard_url = spec.log.tensorboard;

@@ -86,7 +86,8 @@ class Writer {
     std::uint64_t chunk_bytes = 1 * kMiB;  ///< 4 KiB to 1 GiB
     int parallel_parts = 4;
     std::uint64_t bandwidth = 0;  ///< bytes a second that this rank sends to the store at most; 0: no limit
-    /// What a rank's upload may take; beyond it the save fails on all ranks and leaves nothing behind. Zero: no limit.
+    /// What a rank's upload to the store may take; beyond it the save fails on all ranks and leaves nothing behind.
+    /// Zero: no limit.
     Duration upload_limit{0};
     /// Bytes of tensors in a Save of this rank, if known beforehand: the buffer, with 1 MiB for a header, is
     /// then allocated and its pages touched in the background, so that the first Save is as quick as later ones.

@@ -44,6 +44,7 @@ class TieredWriter final : public Writer {
       Options of_local = options_;
       of_local.retention = {.keep_last = options_.local->keep};
       of_local.bandwidth = 0;
+      of_local.upload_limit = Duration::zero();
       local_.emplace(*std::move(local), group, of_local);
     }
     busy_ = options_.snapshot_bytes > 0;

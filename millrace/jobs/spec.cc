@@ -112,15 +112,16 @@ class SpecReader {
     value = *bytes;
   }
 
-  void TimeLimit(std::string_view key, std::optional<Duration>& value) {
+  void TimeLimit(std::string_view key, std::optional<Duration>& value, std::string_view absent) {
     Node node = Member(key);
     if (!status_ || !node) return;
     auto text = node.String();
     if (!text) return Refuse(text.error());
-    if (*text == "auto") return value.reset();
+    if (*text == absent) return value.reset();
     auto duration = ParseDuration(*text);
     if (!duration || *duration < std::chrono::seconds(1) || *duration > std::chrono::days(7)) {
-      return Refuse(node.Invalid(fmt::format("should be auto or a time from 1s to 7d, such as 90s, not {}", *text)));
+      return Refuse(
+          node.Invalid(fmt::format("should be {} or a time from 1s to 7d, such as 90s, not {}", absent, *text)));
     }
     value = std::chrono::floor<std::chrono::milliseconds>(*duration);
   }
@@ -213,8 +214,8 @@ class SpecPrinter {
     Line(key, fmt::format("[{}, {}]", first, second));
   }
   void Bytes(std::string_view key, std::uint64_t& value, std::uint64_t) { Line(key, fmt::format("{}", value)); }
-  void TimeLimit(std::string_view key, std::optional<Duration>& value) {
-    Line(key, value ? fmt::format("{}ms", *value / std::chrono::milliseconds(1)) : "auto");
+  void TimeLimit(std::string_view key, std::optional<Duration>& value, std::string_view absent) {
+    Line(key, value ? fmt::format("{}ms", *value / std::chrono::milliseconds(1)) : std::string(absent));
   }
   template <class Fields>
   void Section(std::string_view key, Fields fields) {

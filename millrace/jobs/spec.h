@@ -73,6 +73,7 @@ struct CheckpointSpec {
   std::string best_metric = "loss", best_mode = "min";  ///< min | max
   std::string when_busy = "wait";                       ///< wait | skip | delay
   std::uint64_t bandwidth = 0;                          ///< bytes a second of each rank; 0: no limit
+  std::optional<Duration> upload_limit;                 ///< nothing: none; whole milliseconds
   std::string local_path;                               ///< folder of the local tier; empty: none
   std::uint64_t local_every_steps = 10;
   int local_keep = 2;

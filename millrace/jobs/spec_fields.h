@@ -31,9 +31,9 @@ enum class TextKind {
 //   Text(key, string&, TextKind, required)   Word(key, string&, Choice)   Integer(key, integer&, least, most)
 //   OptionalInteger / OptionalNumber (key, optional&, least, most)        Number(key, double&, least, most)
 //   Bytes(key, uint64&, least)   Flag(key, bool&)   TwoNumbers(key, double&, double&, least, most)     TimeLimit(key,
-//   optional<Duration>&) Section(key, f)    Sources(key, vector<SourceSpec>&) Neutral(key, value): a known key of which
-//   this version does only the value that changes nothing. Refused(key, code, why): a known key that must be absent (or
-//   an empty list) here.
+//   optional<Duration>&, the word for nothing) Section(key, f)    Sources(key, vector<SourceSpec>&) Neutral(key,
+//   value): a known key of which this version does only the value that changes nothing. Refused(key, code, why): a
+//   known key that must be absent (or an empty list) here.
 
 template <class Visitor>
 void VisitModel(Visitor& v, ModelSpec& model) {
@@ -142,6 +142,7 @@ void VisitCheckpoint(Visitor& v, CheckpointSpec& checkpoint) {
   });
   v.Word("when_busy", checkpoint.when_busy, {{"wait", "skip", "delay"}, {}});
   v.Bytes("bandwidth", checkpoint.bandwidth, 0);
+  v.TimeLimit("upload_limit", checkpoint.upload_limit, "none");
   v.Section("local", [&](auto& l) {
     l.Text("path", checkpoint.local_path, TextKind::kFolder, false);
     l.Integer("every_steps", checkpoint.local_every_steps, 1, std::int64_t{1} << 40);
@@ -155,7 +156,7 @@ void VisitRun(Visitor& v, RunSpec& run) {
   v.Integer("nodes", run.nodes, 1, 1);
   v.Integer("processes_per_node", run.processes_per_node, 1, 256);
   v.Integer("max_restarts", run.max_restarts, 0, 1 << 20);
-  v.TimeLimit("hang_timeout", run.hang_timeout);
+  v.TimeLimit("hang_timeout", run.hang_timeout, "auto");
 }
 
 template <class Visitor>

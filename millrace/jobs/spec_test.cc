@@ -144,6 +144,8 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"run.launcher=slurm", kUnsupported, "local"},
       Refusal{"run.nodes=2", kInvalid, "from 1 to 1"},
       Refusal{"run.hang_timeout=soon", kInvalid, "auto or a time"},
+      Refusal{"checkpoint.upload_limit=auto", kInvalid, "none or a time"},
+      Refusal{"checkpoint.upload_limit=0s", kInvalid, "from 1s to 7d"},
       Refusal{"train=5", kInvalid, "map of keys"}};
   for (const auto& [assignment, code, says] : refusals) {
     auto spec = ParseSmall({assignment});
@@ -227,6 +229,7 @@ Spec RandomSpec(Random& random) {
   s.checkpoint.best_mode = Pick<std::string>(random, {"min", "max"});
   s.checkpoint.when_busy = Pick<std::string>(random, {"wait", "skip", "delay"});
   s.checkpoint.bandwidth = random.Below(std::uint64_t{1} << 40);
+  if (random.Below(2) == 0) s.checkpoint.upload_limit = std::chrono::milliseconds(1000 + random.Below(100'000));
   s.checkpoint.local_path = Pick<std::string>(random, {"", "/nvme/ckpt"});
   s.checkpoint.local_every_steps = 1 + random.Below(50);
   if (random.Below(2) == 0) s.run.hang_timeout = std::chrono::milliseconds(1000 + random.Below(100'000));

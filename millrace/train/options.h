@@ -43,6 +43,7 @@ struct Options {
   enum class WhenBusy { kWait, kSkip, kDelay };
   WhenBusy when_busy = WhenBusy::kWait;
   std::uint64_t checkpoint_bandwidth = 0;  ///< bytes a second of each rank; 0: no limit
+  Duration checkpoint_upload_limit{0};     ///< of each rank, to the store; zero: none
   checkpoint::Provenance written_by;       ///< into checkpoints
   std::string job;                         ///< likewise: the job file, rendered
 
