@@ -39,24 +39,11 @@ std::vector<StateTensor> StateTensors(engine::Model& model, engine::Adamw& optim
   return tensors;
 }
 
-std::vector<checkpoint::SavePiece> PiecesOf(const std::vector<StateTensor>& tensors, int rank, int ranks) {
-  std::uint64_t total = 0;
-  for (const StateTensor& state : tensors) total += static_cast<std::uint64_t>(state.tensor.numel());
-  const std::uint64_t first = total * static_cast<std::uint64_t>(rank) / static_cast<std::uint64_t>(ranks);
-  const std::uint64_t last = total * static_cast<std::uint64_t>(rank + 1) / static_cast<std::uint64_t>(ranks);
-
+std::vector<checkpoint::SavePiece> PiecesOf(const std::vector<StateTensor>& tensors) {
   std::vector<checkpoint::SavePiece> pieces;
-  std::uint64_t position = 0;  // of the tensor's first element among all
   for (const StateTensor& state : tensors) {
-    const auto elements = static_cast<std::uint64_t>(state.tensor.numel());
-    const std::uint64_t begin = std::clamp(first, position, position + elements) - position;
-    const std::uint64_t end = std::clamp(last, position, position + elements) - position;
-    position += elements;
-    if (begin == end) continue;
-    const auto size = static_cast<std::uint64_t>(state.tensor.element_size());
-    checkpoint::SavePiece piece{.name = state.name, .meta = MetaOf(state.tensor).value(), .begin = begin};
-    piece.bytes = engine::BytesOf(state.tensor).subspan(begin * size, (end - begin) * size);
-    pieces.push_back(std::move(piece));
+    pieces.push_back(
+        {.name = state.name, .meta = MetaOf(state.tensor).value(), .bytes = engine::BytesOf(state.tensor)});
   }
   return pieces;
 }

@@ -21,9 +21,8 @@ struct StateTensor {
 };
 std::vector<StateTensor> StateTensors(engine::Model& model, engine::Adamw& optimizer);
 
-/// Rank `rank`'s share of the tensors: all ranks hold the same, so each saves an equal run of the bytes. The pieces
-/// borrow the tensors' memory.
-std::vector<checkpoint::SavePiece> PiecesOf(const std::vector<StateTensor>& tensors, int rank, int ranks);
+/// What a rank holds of the tensors: all of each. The pieces borrow the tensors' memory.
+std::vector<checkpoint::SavePiece> PiecesOf(const std::vector<StateTensor>& tensors);
 
 /// What a checkpoint says beside its tensors (docs/formats/training-state.md).
 struct RunState {

@@ -9,6 +9,7 @@
 #include "millrace/base/files.h"
 #include "millrace/base/task_scope.h"
 #include "millrace/checkpoint/local_tier.h"
+#include "millrace/checkpoint/replicas.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/parallel/gradient_reducer.h"
 #include "millrace/metrics/endpoint.h"
@@ -145,7 +146,7 @@ class Trainer {
   std::unique_ptr<engine::Adamw> optimizer_;
   std::unique_ptr<engine::GradientReducer> reducer_;
   std::vector<StateTensor> tensors_;
-  std::vector<checkpoint::SavePiece> pieces_;
+  std::vector<checkpoint::SavePiece> pieces_;  ///< this rank's share of them
   engine::Schedule schedule_;
   Plan plan_;
   std::uint64_t step_ = 0;  ///< steps done
@@ -220,7 +221,6 @@ Status Trainer::OpenModel() {
   }));
   reducer_ = std::make_unique<engine::GradientReducer>(model_->buffer(), group_);
   tensors_ = StateTensors(*model_, *optimizer_);
-  pieces_ = PiecesOf(tensors_, group_.rank(), group_.size());
   return {};
 }
 
@@ -249,9 +249,11 @@ Status Trainer::Resume() {
 
 Status Trainer::OpenWriter() {
   if (options_.checkpoint_url.empty()) return {};
+  pieces_ = MR_TRY(checkpoint::ShareReplicas(*ranks_, PiecesOf(tensors_)));
   checkpoint::Writer::Options writer{
       .url = options_.checkpoint_url, .retention = options_.retention, .local = options_.local};
   writer.bandwidth = options_.checkpoint_bandwidth;
+  writer.upload_limit = options_.checkpoint_upload_limit;
   writer.written_by = options_.written_by;
   writer.parent = parent_;
   for (const checkpoint::SavePiece& piece : pieces_) writer.snapshot_bytes += piece.bytes.size();
