@@ -80,6 +80,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   if (!checkpoint.local_path.empty())
     options.local = checkpoint::LocalTier{.path = checkpoint.local_path, .keep = checkpoint.local_keep};
   options.local_every = checkpoint.local_every_steps;
+  options.local_beside = checkpoint.local_beside;
   using WhenBusy = train::Options::WhenBusy;
   options.when_busy = checkpoint.when_busy == "skip"    ? WhenBusy::kSkip
                       : checkpoint.when_busy == "delay" ? WhenBusy::kDelay

@@ -74,14 +74,20 @@ struct SaveOptions {
 };
 
 /// Saves asynchronously: the pieces are copied into a buffer that the writer keeps, and a background thread uploads and
-/// commits. At most one save is under way; the next one waits for it, unless the caller looks at busy() first. One
-/// caller thread. Destruction waits for the save under way.
+/// commits. At most one save to each place is under way, and one at all where memory has a single buffer (see
+/// local_group); the next one waits, unless the caller looks at busy() first. One caller thread. Destruction waits for
+/// what is under way.
 class Writer {
  public:
   struct Options {
     std::string url;  ///< s3://runs/llama-demo
     Retention retention;
     std::optional<LocalTier> local;
+    /// The same ranks once more, for what is agreed about the local tier: then a save there goes on beside one to the
+    /// store that is still on its way, from a second buffer, if `snapshot_bytes` says how large and the budget has room
+    /// for both when the writer opens. Null: `local` shares the other group, and saves follow each other. On all ranks
+    /// or none; memory may differ.
+    std::shared_ptr<Group> local_group;
     std::uint64_t part_bytes = 8 * kMiB;
     std::uint64_t chunk_bytes = 1 * kMiB;  ///< 4 KiB to 1 GiB
     int parallel_parts = 4;
@@ -90,14 +96,15 @@ class Writer {
     /// Zero: no limit.
     Duration upload_limit{0};
     /// Bytes of tensors in a Save of this rank, if known beforehand: the buffer, with 1 MiB for a header, is
-    /// then allocated and its pages touched in the background, so that the first Save is as quick as later ones.
+    /// then allocated and its pages touched in the background, so that the first Save is as quick as later ones. Of
+    /// two buffers neither grows beyond it.
     std::uint64_t snapshot_bytes = 0;
     Clock* clock = &SystemClock();  ///< must outlive the writer
     Logger log;
     Provenance written_by;               ///< goes into the manifest, as rank 0 has it
     std::optional<CheckpointId> parent;  ///< what the run went on from; later saves name the one before
-    /// Called on the background thread for each place once the checkpoint is committed there, with an error if it
-    /// could not be.
+    /// Called on a background thread, one call at a time, for each place once the checkpoint is committed there, with
+    /// an error if it could not be.
     std::function<void(const Result<SaveStats>&)> on_done;
   };
   /// The snapshot is reserved in `budget`, which must outlive the writer, as long as the writer lives: a Save that
@@ -107,12 +114,12 @@ class Writer {
   virtual ~Writer() = default;
 
   /// Starts saving step `step`; collective: every rank calls it with the same step and options. Returns at once, but
-  /// for a save that is still under way: the copy goes on beside the caller, who leaves the pieces' bytes as they are
-  /// until WaitCopied has returned. Returns how long the caller was held up. Fails with the error of the previous save,
-  /// if that failed and Wait did not tell already, after having started this one. A save fails, and leaves no trace
-  /// among the committed checkpoints, when any rank fails, when the pieces of all ranks do not cover every tensor
-  /// exactly once, and with kAlreadyExists when the step is committed already. `meta` of rank 0 counts; its member
-  /// kMetaModelConfig is what `millrace ckpt export` writes as config.json.
+  /// for a save that is still under way (see busy): the copy goes on beside the caller, who leaves the pieces' bytes as
+  /// they are until WaitCopied has returned. Returns how long the caller was held up. Fails with the error of an
+  /// earlier save, if one failed and Wait did not tell already, after having started this one. A save fails, and leaves
+  /// no trace among the committed checkpoints, when any rank fails, when the pieces of all ranks do not cover every
+  /// tensor exactly once, and with kAlreadyExists when the step is committed already. `meta` of rank 0 counts; its
+  /// member kMetaModelConfig is what `millrace ckpt export` writes as config.json.
   virtual Result<Duration> Start(std::uint64_t step, const std::vector<SavePiece>& pieces, const Json& meta,
                                  const SaveOptions& options = {}) = 0;
   /// Waits until the pieces of the last Start are copied and may change. Returns how long that took.
@@ -120,10 +127,12 @@ class Writer {
   /// Start and WaitCopied.
   Result<Duration> Save(std::uint64_t step, const std::vector<SavePiece>& pieces, const Json& meta,
                         const SaveOptions& options = {});
-  /// A save is under way: Start would wait. Ranks may differ; they agree before they leave a save out.
-  virtual bool busy() const = 0;
-  /// Waits for the save under way and what retention removes after it. Nothing if there was none since the last Wait.
-  /// Of a save to both places it tells how that to the store went.
+  /// Start with such options would wait for a save that is under way. Ranks may differ; they agree before they leave a
+  /// save out.
+  virtual bool busy(const SaveOptions& next = {}) const = 0;
+  /// Waits for all saves under way and what retention removes after them. Nothing if there was none since the last
+  /// Wait. Of a save to both places it tells how that to the store went; of several the first that failed, else the
+  /// last.
   virtual Result<std::optional<SaveStats>> Wait() = 0;
 };
 

@@ -7,9 +7,12 @@
 #include <thread>
 
 #include "millrace/base/files.h"
+#include "millrace/base/random.h"
+#include "millrace/base/sync.h"
 #include "millrace/checkpoint/testing/random_state.h"
 #include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/object/blocking.h"
+#include "millrace/object/fault/fault_store.h"
 #include "millrace/object/memory/memory_store.h"
 
 namespace millrace::checkpoint {
@@ -142,6 +145,146 @@ TEST_F(LocalTierTest, WhatTheDiskCannotTakeDoesNotKeepTheStoreFromIt) {
   EXPECT_FALSE(Save(10, local_));
   EXPECT_TRUE(Save(20, both_));
   EXPECT_EQ(Newest(), "store 20");
+}
+
+/// Writers of all ranks over a store that is as slow as a test wants, with a group for each place.
+class SlowStoreTest : public LocalTierTest {
+ protected:
+  static constexpr std::uint64_t kSnapshot = 64 * kKiB;
+
+  /// `memory`: for how many copies a rank has room.
+  void Open(std::vector<int> memory) {
+    ThreadRanks of_store(kRanks), of_disk(kRanks);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      budgets_[rank] = std::make_unique<MemoryBudget>(memory[rank] * (kSnapshot + kMiB));
+      Writer::Options options{.url = kUrl, .retention = {.keep_last = 100}, .local = tier_};
+      options.local_group = of_disk.Rank(rank);
+      options.snapshot_bytes = kSnapshot;
+      options.on_done = [this, rank](const Result<SaveStats>& stats) {
+        MutexLock lock(mutex_);
+        done_[rank].push_back(stats ? fmt::format("{} {}", stats->tier == Tier::kLocal ? "local" : "store", stats->step)
+                                    : "failed");
+        changed_.NotifyAll();
+      };
+      writers_[rank] = *Writer::Open(slow_connection_, of_store.Rank(rank), *budgets_[rank], options);
+      ASSERT_TRUE(writers_[rank]->Wait());  // what warms up
+    }
+  }
+  /// From now on the store's answers to puts wait for Release.
+  void Hold() { slow_->Add({.operation = object::Operation::kPut, .times = -1, .fault = {.latency = kHour}}); }
+  void Release() {
+    slow_->Clear();
+    clock_.AdvanceOnSleep(true);
+    clock_.Advance(kHour);
+  }
+  /// All ranks start saving state number `step` and copy it.
+  void Start(std::uint64_t step, const SaveOptions& options) {
+    const State state = StateOf(step);
+    const auto shares = state.Share(kRanks, step);
+    for (int rank = 0; rank < kRanks; ++rank) EXPECT_TRUE(writers_[rank]->Start(step, shares[rank], {}, options));
+    for (int rank = 0; rank < kRanks; ++rank) writers_[rank]->WaitCopied();
+  }
+  void AwaitDone(const std::string& what) {
+    MutexLock lock(mutex_);
+    for (auto& done : done_)
+      while (std::ranges::find(done, what) == done.end()) changed_.Wait(mutex_);
+  }
+  std::vector<std::string> Done(int rank) {
+    MutexLock lock(mutex_);
+    return done_[rank];
+  }
+
+  static constexpr auto kHour = std::chrono::hours(1);
+  FakeClock clock_;
+  std::shared_ptr<object::FaultStore> slow_ = object::FaultStore::Create(store_, 1, clock_);
+  testing::StoreConnection slow_connection_{slow_};
+  std::unique_ptr<MemoryBudget> budgets_[kRanks];
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::string> done_[kRanks] MR_GUARDED_BY(mutex_);
+  std::unique_ptr<Writer> writers_[kRanks];
+};
+
+TEST_F(SlowStoreTest, TheDiskDoesNotWaitForTheStore) {
+  Open({2, 2});
+  Hold();
+  Start(10, {});
+  for (const auto& writer : writers_) {
+    EXPECT_TRUE(writer->busy());
+    EXPECT_FALSE(writer->busy(local_));
+    EXPECT_TRUE(writer->busy(both_));
+  }
+  for (const std::uint64_t step : {20, 30, 40}) {
+    Start(step, local_);
+    AwaitDone(fmt::format("local {}", step));
+  }
+  EXPECT_THAT(*ListCheckpoints({store_, "run"}), IsEmpty()) << "the first one is still on its way";
+  Release();
+  for (auto& writer : writers_) ASSERT_TRUE(writer->Wait());
+  EXPECT_THAT(LocalSteps(), ElementsAre(30, 40));
+  EXPECT_EQ(Newest(), "local 40");
+  std::filesystem::remove_all(tier_->path);
+  EXPECT_EQ(Newest(), "store 10") << "as it was copied, whatever was saved meanwhile";
+}
+
+TEST_F(SlowStoreTest, WithMemoryForOneCopyItWaits) {
+  Open({2, 1});
+  Hold();
+  Start(10, {});
+  EXPECT_FALSE(writers_[0]->busy(local_));
+  EXPECT_TRUE(writers_[1]->busy(local_)) << "ranks may differ";
+  EXPECT_LE(budgets_[1]->peak(), kSnapshot + kMiB);
+  std::thread releaser([&] { Release(); });
+  Start(20, local_);  // the second rank waits for its upload
+  releaser.join();
+  for (auto& writer : writers_) ASSERT_TRUE(writer->Wait());
+  EXPECT_THAT(Done(1), ElementsAre("store 10", "local 20"));
+  EXPECT_EQ(Newest(), "local 20");
+}
+
+TEST_F(SlowStoreTest, AFailureBesideASuccessIsTold) {
+  Open({2, 2});
+  slow_->Add({.operation = object::Operation::kPut,
+              .times = -1,
+              .fault = {.code = Code::kPermissionDenied, .latency = kHour}});
+  Start(10, {});
+  Start(20, local_);
+  AwaitDone("local 20");
+  clock_.AwaitSleepers(1);
+  Release();
+  for (auto& writer : writers_) EXPECT_EQ(writer->Wait().error().code(), Code::kPermissionDenied);
+  for (auto& writer : writers_) EXPECT_FALSE(*writer->Wait()) << "once";
+  Start(30, both_);
+  for (auto& writer : writers_) EXPECT_EQ((*writer->Wait())->tier, Tier::kStore);
+  EXPECT_EQ(Newest(), "local 30");
+}
+
+/// Any order of saves on ranks of different means: all are committed, and those to one place in the order of the calls.
+TEST_F(SlowStoreTest, EveryPlaceKeepsTheOrder) {
+  Open({1, 2});
+  clock_.AdvanceOnSleep(true);
+  slow_->Add({.times = -1, .probability = 0.3, .fault = {.latency = std::chrono::milliseconds(1)}});
+  Random random(4);
+  std::vector<std::string> local, stored, seen[2];
+  for (std::uint64_t step = 1; step <= 25; ++step) {
+    const std::uint64_t kind = random.Below(4);
+    const SaveOptions options = kind == 0 ? SaveOptions{} : kind == 1 ? both_ : local_;
+    if (options.to_local) local.push_back(fmt::format("local {}", step));
+    if (options.to_store) stored.push_back(fmt::format("store {}", step));
+    const State state = StateOf(step);
+    const auto shares = state.Share(kRanks, step);
+    // Ranks call when they come to it.
+    std::thread other([&] { EXPECT_TRUE(writers_[1]->Save(step, shares[1], {}, options)); });
+    EXPECT_TRUE(writers_[0]->Save(step, shares[0], {}, options));
+    other.join();
+  }
+  for (auto& writer : writers_) ASSERT_TRUE(writer->Wait());
+  for (int rank = 0; rank < kRanks; ++rank) {
+    for (auto& places : seen) places.clear();
+    for (const std::string& done : Done(rank)) seen[done.starts_with("local")].push_back(done);
+    EXPECT_EQ(seen[1], local);
+    EXPECT_EQ(seen[0], stored);
+  }
 }
 
 TEST_F(LocalTierTest, RefusesWhatCannotBe) {

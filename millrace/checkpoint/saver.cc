@@ -70,7 +70,7 @@ Status Saver::Save(const SaveJob& job, const Snapshot& snapshot) {
     auto told = group_->Broadcast(EncodeOutcome(outcome));
     if (!told) options_.log.Warning("not all ranks know how a checkpoint ended", {{"error", told.error()}});
   }
-  if (outcome.status) told_ = snapshot.layout_id();
+  if (outcome.status) told_ = {&snapshot, snapshot.layout_id()};
   if (!outcome.status && !outcome.unknown) RemoveOwnFile(snapshot, key);
   return outcome.status;
 }
@@ -100,7 +100,7 @@ Result<std::string> Saver::Upload(const SaveJob& job, const Snapshot& snapshot, 
     MR_TRY(UploadBytes(*store_, key, bytes, {options_.part_bytes, options_.parallel_parts}, before, call));
     part.files.emplace(RankFile(attempt, group_->rank()), sums.Finish());
   }
-  if (told_ == snapshot.layout_id()) return kSame + part.Serialize();
+  if (told_ == Told{&snapshot, snapshot.layout_id()}) return kSame + part.Serialize();
   part.tensors = snapshot.part().tensors;
   part.slices = snapshot.part().slices;
   if (!part.files.empty())

@@ -21,7 +21,7 @@ struct SaveJob {
   Status snapshot;  ///< how this rank's copy went
 };
 
-/// Belongs to one thread, the same one for every saver of a group: all ranks go through the same exchanges.
+/// Belongs to one thread at a time, as its group does: all ranks go through the same exchanges in the same order.
 class Saver {
  public:
   /// Of `options` the url counts not: `root` is the place.
@@ -59,7 +59,13 @@ class Saver {
   const std::shared_ptr<Group> group_;
   const Writer::Options options_;
   Pacer pacer_;
-  std::uint64_t told_ = 0;  ///< the snapshot's layout that rank 0 knows; 0: none
+  /// What rank 0 knows of this rank's file.
+  struct Told {
+    const Snapshot* of = nullptr;
+    std::uint64_t layout = 0;
+    bool operator==(const Told&) const = default;
+  };
+  Told told_;
 
   // Rank 0's.
   std::optional<CheckpointId> parent_;  ///< of the next save

@@ -76,6 +76,7 @@ struct CheckpointSpec {
   std::optional<Duration> upload_limit;                 ///< nothing: none; whole milliseconds
   std::string local_path;                               ///< folder of the local tier; empty: none
   std::uint64_t local_every_steps = 10;
+  bool local_beside = true;
   int local_keep = 2;
   bool operator==(const CheckpointSpec&) const = default;
 };

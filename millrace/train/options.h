@@ -38,6 +38,7 @@ struct Options {
   checkpoint::Retention retention;
   std::optional<checkpoint::LocalTier> local;  ///< nothing: the store alone
   std::uint64_t local_every = 10;              ///< a checkpoint there at each multiple of it
+  bool local_beside = true;                    ///< while one to the store is on its way, from a second copy
   /// What becomes of a checkpoint that is due while the one before is still on its way: training waits, or goes on
   /// without it, or makes it after the first step at which it can.
   enum class WhenBusy { kWait, kSkip, kDelay };

@@ -111,7 +111,7 @@ class Trainer {
     std::uint64_t tokens = 0;  ///< labels that count
     double context = 0;        ///< summed over all tokens: the length of the document that each attends within
     bool stop = false;
-    bool saving = false;  ///< a checkpoint is still on its way
+    bool store_busy = false, local_busy = false;  ///< a checkpoint there would have to wait
   };
 
   bool leads() const { return group_.rank() == 0; }
@@ -126,9 +126,9 @@ class Trainer {
   Result<StepReport> Step(bool stop_here, Sums& all);
   Result<Sums> ForwardBackward(StepReport& report);
   Result<Sums> SumOverRanks(Sums mine, StepReport& report);
-  Status SaveIfDue(StepReport& report, bool last, bool saving);
-  bool MustYield(bool store, bool saving);
-  void StartSaving(const checkpoint::SaveOptions& save);
+  Status SaveIfDue(StepReport& report, bool last, const Sums& all);
+  void Yield(checkpoint::SaveOptions& save, const Sums& all);
+  void StartSaving(const checkpoint::SaveOptions& save, bool last);
   Status FinishSaving();
   Json Meta() const;
 
@@ -260,8 +260,10 @@ Status Trainer::OpenWriter() {
   writer.clock = options_.clock;
   writer.log = options_.log;
   if (leads()) writer.on_done = observer_.on_checkpoint;
-  // The snapshot's size is the model's, not a matter of choice; it has a budget of its own.
-  snapshot_budget_ = std::make_unique<MemoryBudget>(writer.snapshot_bytes + kMiB);
+  const bool two_copies = options_.local && options_.local_beside;
+  if (two_copies) writer.local_group = MakeRankGroup(MR_TRY(group_.Duplicate("local checkpoint")));
+  // A snapshot's size is the model's, not a matter of choice; it has a budget of its own.
+  snapshot_budget_ = std::make_unique<MemoryBudget>((two_copies ? 2 : 1) * (writer.snapshot_bytes + kMiB));
   writer_ = MR_TRY(checkpoint::Writer::Open(connection_, ranks_, *snapshot_budget_, std::move(writer)));
   return {};
 }
@@ -344,7 +346,7 @@ Result<Outcome> Trainer::Run(std::stop_token stop) {
     outcome.stopped = all.stop;
     quality_ = {{"loss", report.loss}};
     const bool last = step_ == plan_.steps || outcome.stopped;
-    MR_TRY(SaveIfDue(report, last, all.saving));
+    MR_TRY(SaveIfDue(report, last, all));
     report.step_s = whole.Seconds();
     outcome.step = step_;
     outcome.loss = report.loss;
@@ -354,7 +356,7 @@ Result<Outcome> Trainer::Run(std::stop_token stop) {
     if (leads() && observer_.on_step && (last || step_ % options_.log_every == 0)) observer_.on_step(report);
   }
   // A finished run whose last checkpoint never left the local disk has this one thing to do.
-  if (writer_ && step_ == plan_.steps && saved_step_ != step_) StartSaving({.metrics = quality_});
+  if (writer_ && step_ == plan_.steps && saved_step_ != step_) StartSaving({.metrics = quality_}, /*last=*/true);
   outcome.stopped = outcome.stopped && step_ < plan_.steps;
   MR_TRY(FinishSaving());
   return outcome;
@@ -365,7 +367,8 @@ Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {
   report.tokens = static_cast<std::uint64_t>(options_.global_batch) * static_cast<std::uint64_t>(plan_.sequence_length);
   Sums mine = MR_TRY(ForwardBackward(report));
   mine.stop = stop_here;
-  mine.saving = writer_ && writer_->busy();
+  mine.store_busy = writer_ && writer_->busy();
+  mine.local_busy = writer_ && writer_->busy({.to_store = false, .to_local = true});
   all = MR_TRY(SumOverRanks(mine, report));
   if (all.tokens == 0) return Fail(Code::kInvalidArgument, "step {}: no label of the batch counts", report.step);
 
@@ -419,9 +422,9 @@ Result<Trainer::Sums> Trainer::ForwardBackward(StepReport& report) {
 
 Result<Trainer::Sums> Trainer::SumOverRanks(Sums mine, StepReport& report) {
   const Stopwatch waiting(clock_);
-  const at::Tensor sums = at::tensor(
-      {mine.loss, static_cast<double>(mine.tokens), mine.context, mine.stop ? 1.0 : 0.0, mine.saving ? 1.0 : 0.0},
-      at::kDouble);
+  const at::Tensor sums = at::tensor({mine.loss, static_cast<double>(mine.tokens), mine.context, mine.stop ? 1.0 : 0.0,
+                                      mine.store_busy ? 1.0 : 0.0, mine.local_busy ? 1.0 : 0.0},
+                                     at::kDouble);
   MR_TRY(group_.AllReduce(sums));
   report.comm_wait_s += waiting.Seconds();
   const double* all = sums.data_ptr<double>();
@@ -429,45 +432,57 @@ Result<Trainer::Sums> Trainer::SumOverRanks(Sums mine, StepReport& report) {
               .tokens = static_cast<std::uint64_t>(all[1]),
               .context = all[2],
               .stop = all[3] > 0,
-              .saving = all[4] > 0};
+              .store_busy = all[4] > 0,
+              .local_busy = all[5] > 0};
 }
 
-Status Trainer::SaveIfDue(StepReport& report, bool last, bool saving) {
+Status Trainer::SaveIfDue(StepReport& report, bool last, const Sums& all) {
   if (!writer_ || saved_step_ == step_) return {};
   checkpoint::SaveOptions save{.metrics = quality_};
   save.to_store = last || store_due_ || step_ % options_.checkpoint_every == 0;
   save.to_local = options_.local && step_ % options_.local_every == 0;
+  if (!last) Yield(save, all);
   if (!save.to_store && !save.to_local) return {};
-  if (!last && MustYield(save.to_store, saving)) return {};
   const Stopwatch waiting(clock_);
-  StartSaving(save);
+  StartSaving(save, last);
   report.checkpoint_wait_s += waiting.Seconds();
   return {};
 }
 
-void Trainer::StartSaving(const checkpoint::SaveOptions& save) {
+void Trainer::StartSaving(const checkpoint::SaveOptions& save, bool last) {
   const KeepBeating beating(heartbeat_, step_, clock_);
-  const Result<Duration> held = writer_->Start(step_, pieces_, Meta(), save);
+  // An observer knows how each ended. This one is under way, and the job lives on the newest that committed.
+  const auto tell = [&](const Error& earlier) {
+    options_.log.Warning("an earlier checkpoint was not committed", {{"error", earlier}});
+  };
+  if (last) {  // whose end is the run's: nothing else may be under way beside it
+    if (const auto before = writer_->Wait(); !before) tell(before.error());
+  }
+  if (const auto held = writer_->Start(step_, pieces_, Meta(), save); !held) tell(held.error());
   saved_step_ = step_;
   if (save.to_store) store_due_ = false;
-  // The one before failed: its observer knows. This one is under way, and the job lives on the newest that committed.
-  if (!held) options_.log.Warning("an earlier checkpoint was not committed", {{"error", held.error()}});
 }
 
-/// Whether training goes on without the checkpoint that is due, on all ranks alike: `saving` is what they agreed on.
-bool Trainer::MustYield(bool store, bool saving) {
-  if (!saving || options_.when_busy == Options::WhenBusy::kWait) return false;
-  const bool delay = store && options_.when_busy == Options::WhenBusy::kDelay;
-  if (leads() && !(delay && store_due_)) {
+/// Takes out of a save, on all ranks alike, what would have to wait, where training is not to.
+void Trainer::Yield(checkpoint::SaveOptions& save, const Sums& all) {
+  if (options_.when_busy == Options::WhenBusy::kWait) return;
+  const auto tell = [&](std::string_view what) {
+    if (!leads()) return;
     options_.log.Warning(
-        delay ? "a checkpoint is put off: the one before is still on its way (save more rarely, or raise "
-                "checkpoint.bandwidth)"
-              : "a checkpoint is left out: the one before is still on its way (save more rarely, or raise "
-                "checkpoint.bandwidth)",
+        fmt::format("a checkpoint is {}: the one before is still on its way (save more rarely, or raise "
+                    "checkpoint.bandwidth)",
+                    what),
         {{"step", step_}});
+  };
+  const bool store = save.to_store && all.store_busy, local = save.to_local && all.local_busy;
+  if (store && options_.when_busy == Options::WhenBusy::kDelay) {
+    if (!store_due_) tell("put off");
+    store_due_ = true;
+  } else if (store || local) {
+    tell("left out");
   }
-  store_due_ = store_due_ || delay;
-  return true;
+  save.to_store = save.to_store && !store;
+  save.to_local = save.to_local && !local;
 }
 
 Status Trainer::FinishSaving() {
