@@ -9,9 +9,9 @@
 #include "millrace/base/memory_budget.h"
 #include "millrace/base/text.h"
 #include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/convert/export.h"
+#include "millrace/checkpoint/convert/import.h"
 #include "millrace/checkpoint/diff.h"
-#include "millrace/checkpoint/export.h"
-#include "millrace/checkpoint/import.h"
 #include "millrace/checkpoint/marks.h"
 
 namespace millrace::cli {
@@ -29,6 +29,8 @@ struct Arguments {
   std::uint64_t first = 0, second = 0;
   bool all = false, values = false;
   std::string mode = "min";
+  std::string format, group;     ///< of import and export; empty: found out, and all of it
+  std::uint64_t file_bytes = 0;  ///< 0: the format's own choice
   checkpoint::Retention retention{.keep_last = std::numeric_limits<int>::max()};
 };
 
@@ -217,57 +219,79 @@ Status Verify(const Context& context, const Arguments& arguments) {
   return {};
 }
 
+/// What the user named, or what the destination's name says.
+Result<checkpoint::Format> ExportFormat(const Arguments& arguments) {
+  if (!arguments.format.empty()) return checkpoint::ParseFormat(arguments.format);
+  const std::string& to = arguments.destination;
+  const bool file = to.ends_with(".pt") || to.ends_with(".pth") || to.ends_with(".bin") || to.ends_with(".ckpt");
+  return file ? checkpoint::Format::kTorch : checkpoint::Format::kHuggingFace;
+}
+
 Status Export(const Context& context, const Arguments& arguments) {
   auto connection = MR_TRY(context.Connect());
   auto reader = MR_TRY(Reader::Open(*connection, arguments.url, arguments.step, CallOf(context)));
+  checkpoint::ExportOptions options{.format = MR_TRY(ExportFormat(arguments)), .group = arguments.group};
+  if (arguments.file_bytes > 0) options.file_bytes = arguments.file_bytes;
   if (context.globals.dry_run) {
-    fmt::print("would export {} to {}\n", reader->name(), arguments.destination);
+    fmt::print("would export {} to {} as {}\n", reader->name(), arguments.destination, FormatName(options.format));
     return {};
   }
-  object::Location folder = MR_TRY(object::Locate(*connection, arguments.destination));
+  object::Location to = MR_TRY(object::Locate(*connection, arguments.destination));
   MemoryBudget budget(context.DataBudget());
   const auto hold = HoldOf(context, *connection, arguments.url, *reader);
-  std::uint64_t total = 0;
-  for (const auto& [name, meta] : reader->manifest().tensors)
-    if (name.starts_with(checkpoint::kModelGroup)) total += meta.bytes();
-  std::optional<Bar> bar(std::in_place, context, total);
-  auto exported = MR_TRY(checkpoint::ExportHuggingFace(*reader, folder, budget, CallOf(context), bar->progress()));
+  std::optional<Bar> bar(std::in_place, context, checkpoint::ExportBytes(reader->manifest(), options));
+  auto exported = MR_TRY(checkpoint::Export(*reader, to, budget, options, CallOf(context), bar->progress()));
   bar.reset();
   if (context.globals.json) {
     PrintJsonLine({{"event", "exported"},
                    {"step", reader->manifest().step},
+                   {"format", FormatName(options.format)},
                    {"destination", arguments.destination},
                    {"tensors", exported.tensors},
+                   {"files", exported.files},
                    {"bytes", exported.bytes}});
   } else {
-    fmt::print("{} -> {}: {} tensors, {}\n", reader->name(), arguments.destination, exported.tensors,
-               FormatBytes(exported.bytes));
+    fmt::print("{} -> {} ({}): {} tensors, {} in {} file{}\n", reader->name(), arguments.destination,
+               FormatName(options.format), exported.tensors, FormatBytes(exported.bytes), exported.files,
+               exported.files == 1 ? "" : "s");
   }
   return {};
 }
 
 Status Import(const Context& context, const Arguments& arguments) {
   auto connection = MR_TRY(context.Connect());
-  const std::uint64_t step = arguments.step.value_or(0);
+  const auto format =
+      MR_TRY(arguments.format.empty() ? checkpoint::DetectFormat(*connection, arguments.source, CallOf(context))
+                                      : checkpoint::ParseFormat(arguments.format));
+  auto source = MR_TRY(checkpoint::OpenSource(*connection, arguments.source, format, CallOf(context)));
+  checkpoint::ImportOptions options{.step = arguments.step.value_or(0), .group = arguments.group};
+  if (!options.group.empty() && !options.group.ends_with('/')) options.group += '/';
+  const std::uint64_t left_out = source.left_out, bytes = source.TensorBytes();
   if (context.globals.dry_run) {
-    fmt::print("would import {} as step {} of {}\n", arguments.source, step, arguments.url);
+    fmt::print("would import {} ({}: {} tensors, {}) as step {} of {}\n", arguments.source, FormatName(format),
+               source.tensors.size(), FormatBytes(bytes), options.step, arguments.url);
     return {};
   }
   MemoryBudget budget(context.DataBudget());
-  const auto source = MR_TRY(checkpoint::OpenSafetensors(*connection, arguments.source, CallOf(context)));
-  std::optional<Bar> bar(std::in_place, context, source->manifest().FileBytes());
-  Manifest manifest = MR_TRY(checkpoint::ImportHuggingFace(*connection, arguments.source, arguments.url, step, budget,
-                                                           CallOf(context), bar->progress()));
+  std::optional<Bar> bar(std::in_place, context, bytes);
+  Manifest manifest = MR_TRY(checkpoint::Import(*connection, std::move(source), arguments.url, budget, options,
+                                                CallOf(context), bar->progress()));
   bar.reset();
   if (context.globals.json) {
     PrintJsonLine({{"event", "imported"},
-                   {"step", step},
+                   {"step", options.step},
+                   {"format", FormatName(format)},
                    {"source", arguments.source},
                    {"tensors", manifest.tensors.size()},
+                   {"left_out", left_out},
                    {"bytes", manifest.FileBytes()}});
-  } else {
-    fmt::print("{} -> step {} of {}: {} tensors, {}\n", arguments.source, step, arguments.url, manifest.tensors.size(),
-               FormatBytes(manifest.FileBytes()));
+    return {};
+  }
+  fmt::print("{} ({}) -> step {} of {}: {} tensors, {}\n", arguments.source, FormatName(format), options.step,
+             arguments.url, manifest.tensors.size(), FormatBytes(manifest.FileBytes()));
+  if (left_out > 0) {
+    fmt::print("left out {} tensor{} that the model's code computes by itself or ties to others\n", left_out,
+               left_out == 1 ? "" : "s");
   }
   return {};
 }
@@ -368,10 +392,50 @@ CLI::App* AddAction(CLI::App& parent, Context& context, std::shared_ptr<Argument
     command
         ->add_option(label, (*arguments).*positional,
                      url ? "Where the checkpoints are: s3://bucket/prefix or a folder"
-                         : "A Hugging Face folder: s3://bucket/prefix or a path")
+                         : "A folder or file: s3://bucket/key or a path")
         ->required();
   }
   return command;
+}
+
+/// Import and export, with the options that they share.
+void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Arguments>& arguments,
+                    const std::function<CLI::Option*(CLI::App*, const char*)>& add_step) {
+  const auto known = CLI::IsMember({"hf", "peft", "torch", "dcp"});
+  CLI::App* to = AddAction(
+      ckpt, context, arguments, "export", "Write a checkpoint for other programs: Hugging Face, PEFT, torch.load, DCP",
+      "  millrace ckpt export s3://runs/llama-demo ./llama-demo\n"
+      "  millrace ckpt export s3://runs/llama-demo ./llama-demo --file-size 2GB\n"
+      "  millrace ckpt export s3://runs/llama-demo ./model.pt --group model\n"
+      "  millrace ckpt export s3://runs/llama-demo s3://runs/llama-dcp --to dcp\n"
+      "  python -c 'from transformers import AutoModelForCausalLM as M; M.from_pretrained(\"./llama-demo\")'\n",
+      &Export, {&Arguments::url, &Arguments::destination});
+  add_step(to, "Which checkpoint (default: the newest)");
+  to->add_option("--to", arguments->format,
+                 "hf (folder), peft (folder), torch (file), dcp (folder); default: torch for *.pt *.pth *.bin *.ckpt, "
+                 "else hf")
+      ->check(known);
+  to->add_option("--group", arguments->group, "torch and dcp: only what lies below this path, such as model");
+  to->add_option_function<std::string>(
+      "--file-size",
+      [arguments](const std::string& text) {
+        auto bytes = ParseBytes(text);
+        if (!bytes || *bytes == 0) throw CLI::ValidationError("--file-size", "\"" + text + "\" is no size; try 5GB");
+        arguments->file_bytes = *bytes;
+      },
+      "Begin another file of weights after so many bytes (default: 5GB)");
+  CLI::App* from = AddAction(ckpt, context, arguments, "import",
+                             "Make a checkpoint of what other programs saved: Hugging Face, PEFT, torch.save, DCP",
+                             "  millrace ckpt import ./Llama-2-7b-hf s3://runs/llama-2-7b\n"
+                             "  millrace ckpt import ./lora-adapter s3://runs/lora\n"
+                             "  millrace ckpt import ./checkpoint.pt s3://runs/old --step 1000\n"
+                             "  millrace ckpt import s3://runs/dcp/step-1000 s3://runs/new --step 1000\n"
+                             "No pickle is run: only tensors and plain values are read from one.\n",
+                             &Import, {&Arguments::source, &Arguments::url});
+  add_step(from, "The checkpoint's step (default: 0)");
+  from->add_option("--from", arguments->format, "hf, peft, torch or dcp (default: by the names of the files)")
+      ->check(known);
+  from->add_option("--group", arguments->group, "Put this path in front of every name, such as model");
 }
 
 }  // namespace
@@ -394,15 +458,7 @@ void AddCheckpointCommands(CLI::App& app, Context& context) {
                 "Exit status 1 names the file and the bytes that are damaged.\n",
                 &Verify);
   verify->add_flag("--all", arguments->all, "Every checkpoint, oldest first")->excludes(add_step(verify));
-  add_step(AddAction(
-      *ckpt, context, arguments, "export", "Write the model as a Hugging Face folder",
-      "  millrace ckpt export s3://runs/llama-demo ./llama-demo\n"
-      "  python -c 'from transformers import AutoModelForCausalLM as M; M.from_pretrained(\"./llama-demo\")'\n",
-      &Export, {&Arguments::url, &Arguments::destination}));
-  add_step(AddAction(*ckpt, context, arguments, "import", "Make a checkpoint of a Hugging Face folder",
-                     "  millrace ckpt import ./Llama-2-7b-hf s3://runs/llama-2-7b\n", &Import,
-                     {&Arguments::source, &Arguments::url}),
-           "The checkpoint's step (default: 0)");
+  AddConversions(*ckpt, context, arguments, add_step);
   CLI::App* gc = AddAction(*ckpt, context, arguments, "gc",
                            "Remove files of saves that never committed and, if asked, old checkpoints",
                            "  millrace ckpt gc s3://runs/llama-demo --dry-run\n"

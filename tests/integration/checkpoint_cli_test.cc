@@ -167,9 +167,22 @@ TEST_F(CheckpointCliTest, ExportsTheModelOnly) {
   EXPECT_EQ(Run({"ckpt", "verify", root_, "--json"}).objects().at(0)["step"], 9);
   auto again = Reader::Open(connection_, root_, 9);
   ASSERT_TRUE(again) << again.error().ToString();
-  EXPECT_EQ((*again)->manifest().tensors, (*reader)->manifest().tensors);
+  auto tensors = (*again)->manifest().tensors;
+  EXPECT_EQ(tensors.erase("files/config.json"), 1u);
+  EXPECT_EQ(tensors, (*reader)->manifest().tensors);
   EXPECT_EQ((*again)->manifest().meta, (*reader)->manifest().meta);
   EXPECT_EQ(Run({"ckpt", "import", folder, root_, "--step", "9"}).exit, 1) << "it is there already";
+
+  // The whole state by way of torch's formats, the kinds by the names.
+  for (const char* to : {"state.pt", "dcp"}) {
+    const std::string place = program_.folder() / to, other = std::string(place) + "-run";
+    auto out = Run({"ckpt", "export", root_, place, "--step", "3", "--to", to == std::string("dcp") ? "dcp" : "torch"});
+    ASSERT_EQ(out.exit, 0) << out.err;
+    auto in = Run({"ckpt", "import", place, other, "--json"});
+    ASSERT_EQ(in.exit, 0) << in.err;
+    EXPECT_EQ(in.objects().at(0)["format"], to == std::string("dcp") ? "dcp" : "torch");
+    state_.ExpectReadBack(**Reader::Open(connection_, other), 2);
+  }
 
   Save(10, state_, {});
   auto refused = Run({"ckpt", "export", root_, folder});
@@ -197,6 +210,11 @@ TEST_F(CheckpointCliTest, SaysWhatIsWrong) {
   EXPECT_EQ(Run({"ckpt", "verify", root_, "--step", "7", "--all"}).exit, 2);
   EXPECT_EQ(Run({"ckpt", "verify"}).exit, 2);
   EXPECT_EQ(Run({"ckpt", "gc", root_, "--keep-last", "0"}).exit, 2);
+  const std::string nothing = program_.folder() / "nothing";
+  EXPECT_EQ(Run({"ckpt", "import", nothing, root_}).exit, 4);
+  EXPECT_THAT(Run({"ckpt", "import", nothing, root_}).err, HasSubstr("nothing that can be imported"));
+  EXPECT_EQ(Run({"ckpt", "import", nothing, root_, "--from", "pickle"}).exit, 2);
+  EXPECT_EQ(Run({"ckpt", "export", root_, nothing, "--file-size", "large"}).exit, 2);
   EXPECT_EQ(Run({"ckpt", "ls", "gopher://x"}).exit, 2);
   EXPECT_EQ(Run({"ckpt"}).exit, 2);
 }

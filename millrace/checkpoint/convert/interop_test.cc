@@ -8,7 +8,7 @@
 #include "millrace/base/files.h"
 #include "millrace/base/subprocess.h"
 #include "millrace/checkpoint/checkpoint.h"
-#include "millrace/checkpoint/export.h"
+#include "millrace/checkpoint/convert/export.h"
 #include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/object/file/file_store.h"
 
@@ -94,7 +94,7 @@ TEST_F(InteropTest, TransformersLoadsWhatItSavedByWayOfACheckpoint) {
 
   auto reader = Reader::Open(connection, root + "/checkpoint");
   ASSERT_TRUE(reader) << reader.error().ToString();
-  auto exported = ExportHuggingFace(**reader, *object::Locate(connection, root + "/exported"), budget);
+  auto exported = Export(**reader, *object::Locate(connection, root + "/exported"), budget);
   ASSERT_TRUE(exported) << exported.error().ToString();
   EXPECT_EQ(exported->tensors, content.size());
   auto compared = Python(kCompare, {root + "/saved", root + "/exported", root + "/checkpoint"});

@@ -1,0 +1,23 @@
+// Any bytes are either an error or an archive whose tensors lie inside it.
+#include <cstdlib>
+
+#include "millrace/checkpoint/convert/torch_file.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace millrace;
+  using namespace millrace::checkpoint;
+  const ByteSpan all(reinterpret_cast<const std::byte*>(data), size);
+  // By itself, since few inputs get past the container.
+  if (auto pickle = Pickle::Read(AsText(all), TorchGlobals(), "fuzz"); pickle) {
+    (void)StateOf(*pickle);
+    (void)ValueOf(*pickle, pickle->root());
+  }
+  MemoryBytes bytes(all, "fuzz");
+  Source source;
+  if (!AddTorchState(bytes, "fuzz", "", source)) return 0;
+  for (const SourceRecord& record : source.records)
+    if (record.offset > size || record.size > size - record.offset) std::abort();
+  for (const SourcePiece& piece : source.pieces)
+    if (piece.offset > size || !source.tensors.contains(piece.tensor)) std::abort();
+  return 0;
+}

@@ -1,0 +1,275 @@
+// Properties over random states: what is exported and imported again is the same, in every format and however it was
+// cut; and whatever byte of it is damaged is found.
+#include <gmock/gmock.h>
+
+#include <set>
+
+#include "millrace/base/files.h"
+#include "millrace/checkpoint/convert/export.h"
+#include "millrace/checkpoint/convert/import.h"
+#include "millrace/checkpoint/convert/torch_file.h"
+#include "millrace/checkpoint/convert/torch_state.h"
+#include "millrace/checkpoint/testing/random_state.h"
+#include "millrace/checkpoint/testing/thread_group.h"
+#include "millrace/object/blocking.h"
+#include "millrace/object/memory/memory_store.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::State;
+
+class ConvertTest : public ::testing::Test {
+ protected:
+  void Save(const State& state, const Json& meta, std::uint64_t step = 1) {
+    auto ranks = testing::ThreadRanks(1);
+    Writer::Options options;
+    options.url = "s3://bucket/run";
+    options.chunk_bytes = 4096;
+    auto writer = Writer::Open(connection_, ranks.Rank(0), budget_, options);
+    ASSERT_TRUE(writer) << writer.error().ToString();
+    ASSERT_TRUE((*writer)->Save(step, state.Share(1, step)[0], meta));
+    auto saved = (*writer)->Wait();
+    ASSERT_TRUE(saved) << saved.error().ToString();
+  }
+  std::unique_ptr<Reader> Open(const std::string& url = "s3://bucket/run") {
+    auto reader = Reader::Open(connection_, url);
+    EXPECT_TRUE(reader) << reader.error().ToString();
+    return reader ? *std::move(reader) : nullptr;
+  }
+  Result<Exported> ExportTo(const std::string& key, Format format, std::uint64_t file_bytes = kGiB,
+                            std::string group = "") {
+    auto reader = Open();
+    return Export(*reader, {store_, key}, budget_, {format, std::move(group), file_bytes});
+  }
+  Result<Manifest> ImportFrom(const std::string& key, const std::string& url, std::uint64_t file_bytes = kGiB) {
+    const std::string source = "s3://bucket/" + key;
+    const Format format = MR_TRY(DetectFormat(connection_, source));
+    auto opened = MR_TRY(OpenSource(connection_, source, format));
+    return Import(connection_, std::move(opened), url, budget_, {.step = 7, .file_bytes = file_bytes});
+  }
+  std::string Content(const std::string& key) {
+    auto content = object::GetAll(*store_, key, kGiB);
+    return content && *content ? (*content)->bytes : "";
+  }
+  void Put(const std::string& key, std::string_view content) {
+    ASSERT_TRUE(object::Put(*store_, key, AsBytes(content)));
+  }
+  std::set<std::string> Keys(const std::string& prefix) {
+    std::set<std::string> keys;
+    std::ignore = object::ListAll(*store_, {.prefix = prefix}, [&](const object::ListPage& page) {
+      for (const auto& info : page.objects) keys.insert(info.key);
+      return true;
+    });
+    return keys;
+  }
+
+  std::shared_ptr<object::Store> store_ = object::MakeMemoryStore();
+  testing::StoreConnection connection_{store_};
+  MemoryBudget budget_{64 * kMiB};
+};
+
+const Json& Meta() {
+  static const Json meta{
+      {"schedule", {{"step", 5}}},
+      {"values",
+       {{"epoch", 3},
+        {"optimizer/lr", 0.001},
+        {"optimizer/betas", {{"tuple", {0.9, 0.999}}}},
+        {"rng/bytes", {{"bytes", "AP+AQQ=="}}},
+        {"rng/seed", {{"int", "18446744073709551615"}}},
+        {"nothing", nullptr},
+        {"flags", {{"list", {true, false, -7, "text ☃"}}}},
+        {"worst", {{"float", "-inf"}}},
+        {"type", {{"dtype", "bfloat16"}}},
+        {"map", {{"list", Json::array({Json{{"dict", Json::array({Json::array({1, "one"})})}}})}}}}}};
+  return meta;
+}
+
+TEST_F(ConvertTest, EveryStateComesBackFromTorchAndDcp) {
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    State state = State::Random(seed, 12);
+    const std::uint64_t file_bytes = seed % 3 == 0 ? 3000 : kGiB;
+    Save(state, Meta(), seed);
+    for (const auto& [key, format] : {std::pair("out/state.pt", Format::kTorch), {"out/dcp", Format::kDcp}}) {
+      auto exported = ExportTo(key, format, file_bytes);
+      ASSERT_TRUE(exported) << exported.error().ToString();
+      EXPECT_EQ(exported->tensors, state.tensors.size());
+      const std::string url = fmt::format("s3://bucket/again-{}-{}", seed, FormatName(format));
+      auto imported = ImportFrom(key, url, file_bytes);
+      ASSERT_TRUE(imported) << imported.error().ToString();
+      auto again = Open(url);
+      state.ExpectReadBack(*again, 2);
+      Json values = again->manifest().meta.at("values"), expected = Meta().at("values");
+      EXPECT_EQ(nlohmann::json(values), nlohmann::json(expected));
+      EXPECT_EQ(again->manifest().meta.at("schedule"), Meta().at("schedule"));
+      EXPECT_TRUE(again->Verify());
+    }
+  }
+  // The newest export is all that is left of a folder that was written twelve times.
+  EXPECT_EQ(Keys("out/dcp/").size(), ExportTo("out/dcp", Format::kDcp, 3000)->files);
+}
+
+TEST_F(ConvertTest, AGroupIsAStateOfItsOwn) {
+  State state = State::Random(3, 10);
+  Save(state, Meta());
+  ASSERT_TRUE(ExportTo("model.pt", Format::kTorch, kGiB, "model"));
+  auto source = OpenTorchFile({store_, "model.pt"}, {});
+  ASSERT_TRUE(source) << source.error().ToString();
+  for (const auto& [name, meta] : source->tensors) EXPECT_EQ(state.tensors.at("model/" + name).meta, meta);
+  EXPECT_EQ(source->tensors.size(), 5u);
+  auto imported = Import(connection_, *std::move(source), "s3://bucket/grouped", budget_, {.group = "model/"});
+  ASSERT_TRUE(imported) << imported.error().ToString();
+  for (const auto& [name, meta] : imported->tensors) EXPECT_EQ(state.tensors.at(name).meta, meta);
+  EXPECT_EQ(ExportTo("x.pt", Format::kTorch, kGiB, "nothing").error().code(), Code::kNotFound);
+}
+
+TEST_F(ConvertTest, AnySingleDamageOfATorchFileIsFoundOrChangesNothing) {
+  State state = State::Random(4, 6, 200);
+  Save(state, Meta());
+  ASSERT_TRUE(ExportTo("good.pt", Format::kTorch));
+  const std::string good = Content("good.pt");
+  Random random(4);
+  int found = 0;
+  for (int i = 0; i < 300; ++i) {
+    std::string bad = good;
+    bad[random.Below(bad.size())] ^= static_cast<char>(1 << random.Below(8));
+    if (i % 10 == 0) bad.resize(random.Below(good.size()));
+    Put("bad.pt", bad);
+    auto imported = ImportFrom("bad.pt", fmt::format("s3://bucket/bad-{}", i));
+    if (!imported) {
+      ++found;
+      EXPECT_TRUE(imported.error().code() == Code::kCorrupt || imported.error().code() == Code::kUnsupported)
+          << imported.error().ToString();
+      continue;
+    }
+    // Padding and fields that nobody reads may differ; not a byte of a tensor.
+    auto reader = Open(fmt::format("s3://bucket/bad-{}", i));
+    state.ExpectReadBack(*reader, 1);
+  }
+  EXPECT_GT(found, 150);
+}
+
+TEST_F(ConvertTest, HuggingFaceInShardsAndBack) {
+  State state = State::Random(5, 16);
+  std::erase_if(state.tensors, [](const auto& one) { return !one.first.starts_with("model/"); });
+  const std::string config = "{\n \"model_type\":   \"other\"\n}";
+  const std::string tokenizer = "{\"tokens\": []}\n";
+  state.tensors["files/config.json"] = {{DType::kU8, {static_cast<std::int64_t>(config.size())}}, {}};
+  state.tensors["files/tokenizer.json"] = {{DType::kU8, {static_cast<std::int64_t>(tokenizer.size())}}, {}};
+  for (auto [name, text] : {std::pair("files/config.json", &config), {"files/tokenizer.json", &tokenizer}}) {
+    const ByteSpan bytes = AsBytes(*text);
+    state.tensors.at(name).bytes.assign(bytes.begin(), bytes.end());
+  }
+  Save(state, {{"model_config", {{"model_type", "other"}}}});
+  Put("hf/model.safetensors", "old");
+  Put("hf/pytorch_model-00001-of-00002.bin", "old");
+  Put("hf/consolidated.safetensors", "not ours");
+  auto exported = ExportTo("hf", Format::kHuggingFace, 8000);
+  ASSERT_TRUE(exported) << exported.error().ToString();
+  const auto keys = Keys("hf/");
+  EXPECT_TRUE(keys.contains("hf/model.safetensors.index.json"));
+  EXPECT_FALSE(keys.contains("hf/model.safetensors"));
+  EXPECT_FALSE(keys.contains("hf/pytorch_model-00001-of-00002.bin"));
+  EXPECT_TRUE(keys.contains("hf/consolidated.safetensors"));
+  EXPECT_EQ(Content("hf/config.json"), config) << "byte by byte";
+  EXPECT_EQ(Content("hf/tokenizer.json"), tokenizer);
+  auto imported = ImportFrom("hf", "s3://bucket/hf-again");
+  ASSERT_TRUE(imported) << imported.error().ToString();
+  state.ExpectReadBack(*Open("s3://bucket/hf-again"), 3);
+
+  auto single = ExportTo("hf", Format::kHuggingFace);
+  ASSERT_TRUE(single) << single.error().ToString();
+  EXPECT_EQ(Keys("hf/"), (std::set<std::string>{"hf/config.json", "hf/consolidated.safetensors", "hf/model.safetensors",
+                                                "hf/tokenizer.json"}));
+}
+
+TEST_F(ConvertTest, AdaptersAreAGroupOfTheirOwn) {
+  State state = State::Random(6, 4);
+  State adapter;
+  for (const auto& [name, tensor] : state.tensors) adapter.tensors["adapter/" + PathPart(name)] = tensor;
+  Save(adapter, {{"adapter_config", {{"peft_type", "LORA"}, {"r", 8}}}});
+  auto exported = ExportTo("lora", Format::kPeft);
+  ASSERT_TRUE(exported) << exported.error().ToString();
+  EXPECT_EQ(Keys("lora/"), (std::set<std::string>{"lora/adapter_config.json", "lora/adapter_model.safetensors"}));
+  auto imported = ImportFrom("lora", "s3://bucket/lora-again");
+  ASSERT_TRUE(imported) << imported.error().ToString();
+  for (const auto& [name, tensor] : adapter.tensors) EXPECT_EQ(imported->tensors.at(name), tensor.meta);
+  EXPECT_EQ(imported->meta.at("adapter_config").at("r"), 8);
+}
+
+TEST_F(ConvertTest, NoFileLeavesItsFolder) {
+  for (const char* name : {"files/../../etc/passwd", "files/.ssh", "files/model.safetensors", "files/a/b"}) {
+    State state;
+    state.tensors["model/w"] = {{DType::kU8, {1}}, {std::byte{1}}};
+    state.tensors[name] = {{DType::kU8, {1}}, {std::byte{1}}};
+    static std::uint64_t step = 100;
+    Save(state, {{"model_config", Json::object()}}, ++step);
+    auto exported = ExportTo("hf", Format::kHuggingFace);
+    ASSERT_FALSE(exported) << name;
+    EXPECT_EQ(exported.error().code(), Code::kCorrupt);
+  }
+}
+
+TEST_F(ConvertTest, SaysWhatIsWrong) {
+  EXPECT_EQ(DetectFormat(connection_, "s3://bucket/none").error().code(), Code::kNotFound);
+  Put("empty.pt", "");
+  EXPECT_EQ(ImportFrom("empty.pt", "s3://bucket/x").error().code(), Code::kCorrupt);
+  Put("old.pt", std::string("\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.", 15));
+  EXPECT_THAT(ImportFrom("old.pt", "s3://bucket/x").error().ToString(), HasSubstr("torch 1.6"));
+  Put("dcp/.metadata", "\x80\x04}.");
+  EXPECT_THAT(ImportFrom("dcp", "s3://bucket/x").error().ToString(), HasSubstr("no metadata"));
+  Put("evil/.metadata",
+      "\x80\x02"
+      "cposix\nsystem\nX\x02\0\0\0idq\0\x85R.");
+  EXPECT_THAT(ImportFrom("evil", "s3://bucket/x").error().ToString(), HasSubstr("posix.system"));
+  Put("hf/model.safetensors", "short");
+  EXPECT_EQ(ImportFrom("hf", "s3://bucket/x").error().code(), Code::kCorrupt);
+  EXPECT_TRUE(Keys("x/").empty()) << "nothing of a failed import stays";
+}
+
+TEST_F(ConvertTest, ATensorOutOfOrderIsPutInOrderOrRefused) {
+  // Two by three, stored by columns.
+  PickleWriter pickle;
+  pickle.EmptyDict();
+  pickle.Mark();
+  pickle.Text("t");
+  pickle.Global("torch._utils", "_rebuild_tensor_v2");
+  pickle.Mark();
+  pickle.Mark();
+  pickle.Text("storage");
+  pickle.Global("torch", "ByteStorage");
+  pickle.Text("0");
+  pickle.Text("cpu");
+  pickle.Int(6);
+  pickle.Tuple();
+  pickle.PersistentId();
+  pickle.Int(0);
+  pickle.IntTuple(std::vector{2, 3});
+  pickle.IntTuple(std::vector{1, 2});
+  pickle.Bool(false);
+  pickle.EmptyDict();
+  pickle.Tuple();
+  pickle.Reduce();
+  pickle.SetItems();
+  std::string file;
+  ZipWriter zip([&](ByteSpan bytes) {
+    file += AsText(bytes);
+    return Status();
+  });
+  ASSERT_TRUE(BeginTorchArchive(zip, std::move(pickle).Finish()));
+  ASSERT_TRUE(zip.Add(StorageEntry("0"), "abcdef"));
+  ASSERT_TRUE(EndTorchArchive(zip));
+  Put("t.pt", file);
+  ASSERT_TRUE(ImportFrom("t.pt", "s3://bucket/t"));
+  std::string read(6, ' ');
+  ASSERT_TRUE(Open("s3://bucket/t")->Read("t", 0, AsWritableBytes(read)));
+  EXPECT_EQ(read, "acebdf");
+  MemoryBudget little(20);
+  auto refused = Import(connection_, *OpenTorchFile({store_, "t.pt"}, {}), "s3://bucket/u", little);
+  ASSERT_FALSE(refused);
+}
+
+}  // namespace
+}  // namespace millrace::checkpoint

@@ -1,0 +1,305 @@
+// Folders of torch.distributed.checkpoint (FileSystemWriter): .metadata says which bytes of which *.distcp file are an
+// archive of torch.save with a box of a tensor, or with another value.
+#include <algorithm>
+#include <atomic>
+
+#include "millrace/base/digest.h"
+#include "millrace/base/sync.h"
+#include "millrace/base/task_scope.h"
+#include "millrace/checkpoint/convert/dcp_names.h"
+#include "millrace/checkpoint/convert/source.h"
+#include "millrace/checkpoint/convert/torch_dtypes.h"
+#include "millrace/checkpoint/convert/torch_file.h"
+#include "millrace/object/blocking.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+using Kind = Pickle::Kind;
+using Value = Pickle::Value;
+
+constexpr std::uint64_t kMostMetadata = 256 * kMiB, kMostValue = 64 * kMiB;
+constexpr std::size_t kThreads = 16;
+
+constexpr std::string_view kGlobals[] = {
+    "collections.OrderedDict",
+    "pathlib.PosixPath",
+    "pathlib.WindowsPath",
+    "pathlib._local.PosixPath",
+    "pathlib._local.WindowsPath",
+    "torch.Size",
+    "torch.bfloat16",
+    "torch.bool",
+    "torch.complex128",
+    "torch.complex64",
+    "torch.distributed.checkpoint.filesystem._StorageInfo",
+    "torch.distributed.checkpoint.metadata.BytesStorageMetadata",
+    "torch.distributed.checkpoint.metadata.ChunkStorageMetadata",
+    "torch.distributed.checkpoint.metadata.Metadata",
+    "torch.distributed.checkpoint.metadata.MetadataIndex",
+    "torch.distributed.checkpoint.metadata.StorageMeta",
+    "torch.distributed.checkpoint.metadata.TensorProperties",
+    "torch.distributed.checkpoint.metadata.TensorStorageMetadata",
+    "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING",
+    "torch.float16",
+    "torch.float32",
+    "torch.float64",
+    "torch.float8_e4m3fn",
+    "torch.float8_e5m2",
+    "torch.int16",
+    "torch.int32",
+    "torch.int64",
+    "torch.int8",
+    "torch.serialization._get_layout",
+    "torch.uint16",
+    "torch.uint32",
+    "torch.uint64",
+    "torch.uint8",
+};
+
+/// Where one entry's archive lies.
+struct Item {
+  std::string tensor;  ///< path; empty: a plain value
+  std::string value;   ///< path
+  Box box;
+  std::string file;
+  std::uint64_t offset = 0, length = 0;
+};
+
+/// The metadata as plain data.
+struct Described {
+  std::map<std::string, TensorMeta> tensors;                                                       ///< by fqn
+  std::map<std::string, std::map<std::vector<std::uint64_t>, std::vector<std::uint64_t>>> chunks;  ///< offset → sizes
+  std::map<std::string, std::string> paths;                                                        ///< fqn → path
+};
+
+class MetadataReader {
+ public:
+  explicit MetadataReader(const Pickle& pickle) : pickle_(pickle) {}
+
+  Status Read(Described& described, std::vector<Item>& items) {
+    const Value& root = pickle_.root();
+    const Value* tensors = pickle_.Member(root, "state_dict_metadata");
+    const Value* storage = pickle_.Member(root, "storage_data");
+    if (!pickle_.IsCall(root, kDcpMetadata) || tensors == nullptr || storage == nullptr ||
+        tensors->kind != Kind::kDict || storage->kind != Kind::kDict) {
+      return Fail(Code::kCorrupt, "it is no metadata of torch.distributed.checkpoint");
+    }
+    const Value* planner = pickle_.Member(root, "planner_data");
+    if (planner != nullptr && planner->kind == Kind::kDict) MR_TRY(ReadPaths(*planner, described));
+    for (std::size_t i = 0; i + 1 < tensors->items.size(); i += 2) {
+      const std::string fqn = MR_TRY(Text(tensors->items[i]));
+      described.paths.emplace(fqn, PathPart(fqn));
+      Status read = ReadTensor(pickle_[tensors->items[i + 1]], fqn, described);
+      if (!read) return Fail(read.error().Context(fqn));
+    }
+    for (std::size_t i = 0; i + 1 < storage->items.size(); i += 2) {
+      auto item = ReadItem(pickle_[storage->items[i]], pickle_[storage->items[i + 1]], described);
+      if (!item) return Fail(item.error());
+      items.push_back(*std::move(item));
+    }
+    return {};
+  }
+
+ private:
+  Result<std::string> Text(Pickle::Id id) const {
+    if (pickle_[id].kind != Kind::kText) return Fail(Code::kCorrupt, "a name is no text");
+    return pickle_[id].text;
+  }
+  Result<std::vector<std::uint64_t>> Sizes(const Value* size) const {
+    if (size == nullptr || !pickle_.IsCall(*size, "torch.Size") || pickle_.Arguments(*size).size() != 1)
+      return Fail(Code::kCorrupt, "a size is none");
+    std::vector<std::uint64_t> sizes;
+    for (const Pickle::Id item : pickle_[pickle_.Arguments(*size)[0]].items) {
+      if (pickle_[item].kind != Kind::kInt || pickle_[item].number < 0) return Fail(Code::kCorrupt, "a size is none");
+      sizes.push_back(static_cast<std::uint64_t>(pickle_[item].number));
+    }
+    return sizes;
+  }
+  Result<std::uint64_t> Number(const Value& from, std::string_view member) const {
+    const Value* number = pickle_.Member(from, member);
+    if (number == nullptr || number->kind != Kind::kInt || number->number < 0)
+      return Fail(Code::kCorrupt, "{} is no number", member);
+    return static_cast<std::uint64_t>(number->number);
+  }
+
+  Status ReadPaths(const Value& planner, Described& described) const {
+    for (std::size_t i = 0; i + 1 < planner.items.size(); i += 2) {
+      const Value& path = pickle_[planner.items[i + 1]];
+      if (path.kind != Kind::kTuple && path.kind != Kind::kList) continue;
+      std::string name;
+      for (const Pickle::Id item : path.items) {
+        const Value& key = pickle_[item];
+        if (key.kind != Kind::kText && key.kind != Kind::kInt) return Fail(Code::kCorrupt, "a path is none");
+        name += name.empty() ? "" : "/";
+        name += key.kind == Kind::kText ? PathPart(key.text) : fmt::format("@{}", key.number);
+      }
+      if (!name.empty()) described.paths.emplace(MR_TRY(Text(planner.items[i])), std::move(name));
+    }
+    return {};
+  }
+
+  Status ReadTensor(const Value& value, const std::string& fqn, Described& described) const {
+    if (pickle_.IsCall(value, kDcpBytes)) return {};
+    const Value* properties = pickle_.Member(value, "properties");
+    const Value* chunks = pickle_.Member(value, "chunks");
+    if (!pickle_.IsCall(value, kDcpTensor) || properties == nullptr || chunks == nullptr ||
+        chunks->kind != Kind::kList || properties->kind != Kind::kCall || properties->state == Pickle::kNone ||
+        pickle_[properties->state].items.empty()) {
+      return Fail(Code::kCorrupt, "it is no tensor that torch describes");
+    }
+    const std::string& type = pickle_[pickle_[properties->state].items[0]].text;
+    const TorchDType* dtype = FindTorchDType(type);
+    if (dtype == nullptr) return Fail(Code::kUnsupported, "elements of {} are none that safetensors has", type);
+    const auto size = MR_TRY(Sizes(pickle_.Member(value, "size")));
+    TensorMeta meta{dtype->dtype, {size.begin(), size.end()}};
+    MR_TRY(meta.Check(fqn));
+    described.tensors[fqn] = std::move(meta);
+    for (const Pickle::Id id : chunks->items) {
+      auto offsets = MR_TRY(Sizes(pickle_.Member(pickle_[id], "offsets")));
+      described.chunks[fqn][std::move(offsets)] = MR_TRY(Sizes(pickle_.Member(pickle_[id], "sizes")));
+    }
+    return {};
+  }
+
+  Result<Item> ReadItem(const Value& index, const Value& info, const Described& described) const {
+    const Value* name = pickle_.Member(index, "fqn");
+    const Value* file = pickle_.Member(info, "relative_path");
+    if (name == nullptr || name->kind != Kind::kText || file == nullptr || file->kind != Kind::kText)
+      return Fail(Code::kCorrupt, "an entry has no name or no file");
+    const std::string& fqn = name->text;
+    if (const Value* transforms = pickle_.Member(info, "transform_descriptors");
+        transforms != nullptr && !transforms->items.empty()) {
+      return Fail(Code::kUnsupported, "{} was written with extensions (compression), which this program lacks", fqn);
+    }
+    auto path = described.paths.find(fqn);
+    if (path == described.paths.end()) return Fail(Code::kCorrupt, "{} has bytes, but no description", fqn);
+    Item item{.file = file->text, .offset = MR_TRY(Number(info, "offset")), .length = MR_TRY(Number(info, "length"))};
+    if (!described.tensors.contains(fqn)) {
+      item.value = path->second;
+      return item;
+    }
+    item.tensor = path->second;
+    const auto& chunks = described.chunks.at(fqn);
+    const auto chunk = chunks.find(MR_TRY(Sizes(pickle_.Member(index, "offset"))));
+    if (chunk == chunks.end()) return Fail(Code::kCorrupt, "{}: a chunk has bytes, but no description", fqn);
+    item.box = {chunk->first, chunk->second};
+    return item;
+  }
+
+  const Pickle& pickle_;
+};
+
+/// What an item's archive turned out to have.
+struct Opened {
+  SourcePiece piece;
+  SourceRecord record;  ///< of size 0: none
+  Json value;
+};
+
+class DcpReader {
+ public:
+  DcpReader(Source& source, object::Call call) : source_(source), call_(std::move(call)) {}
+
+  Result<Opened> Open(const Item& item) const {
+    const auto file = source_.files.find(item.file);
+    if (file == source_.files.end() || item.offset > file->second.size || item.length > file->second.size - item.offset)
+      return Fail(Code::kCorrupt, "{}: {} is missing, or shorter than it was", source_.name, item.file);
+    ObjectBytes bytes(*source_.folder.store, file->second, item.offset, item.length, call_);
+    if (item.tensor.empty()) return OpenValue(bytes);
+    const TorchArchive archive = MR_TRY(TorchArchive::Open(bytes));
+    auto tensor = MR_TRY(TensorOf(archive.pickle(), archive.pickle().root()));
+    const TensorMeta& whole = source_.tensors.at(item.tensor);
+    const std::vector<std::int64_t> shape(item.box.lengths.begin(), item.box.lengths.end());
+    if (!tensor || tensor->meta.dtype != whole.dtype || tensor->meta.shape != shape)
+      return Fail(Code::kCorrupt, "{}: it is not the part of {} that .metadata says", bytes.name(), item.tensor);
+    if (tensor->meta.elements() == 0) return Opened{};
+    const auto storage = archive.StorageOf(*tensor);
+    if (!storage) return Fail(storage.error().Context(bytes.name()));
+    Opened opened;
+    opened.piece = {item.tensor, item.box, item.file, item.offset + storage->offset + tensor->offset,
+                    std::move(tensor->strides)};
+    if (storage->crc32 != 0) opened.record = {item.file, item.offset + storage->offset, storage->size, storage->crc32};
+    return opened;
+  }
+
+ private:
+  /// A plain value, or all of its archive where only its program can make something of it.
+  static Result<Opened> OpenValue(RandomBytes& bytes) {
+    if (bytes.size() > kMostValue)
+      return Fail(Code::kResourceExhausted, "{}: a value of more than 64 MiB", bytes.name());
+    auto archive = TorchArchive::Open(bytes);
+    if (archive) {
+      if (auto value = ValueOf(archive->pickle(), archive->pickle().root())) return Opened{.value = *std::move(value)};
+    } else if (archive.error().code() != Code::kUnsupported) {
+      return Fail(archive.error());
+    }
+    std::string all(bytes.size(), '\0');
+    MR_TRY(bytes.ReadAt(0, AsWritableBytes(all)));
+    return Opened{.value = {{"torch", Base64Encode(AsBytes(all))}}};
+  }
+
+  const Source& source_;
+  const object::Call call_;
+};
+
+/// Opens all items, many at a time.
+Result<std::vector<Opened>> OpenAll(const DcpReader& reader, const std::vector<Item>& items) {
+  std::vector<Opened> opened(items.size());
+  std::atomic<std::size_t> next = 0;
+  Mutex mutex;
+  std::optional<Error> first;
+  auto work = [&] {
+    for (std::size_t i = next++; i < items.size(); i = next++) {
+      auto one = reader.Open(items[i]);
+      if (one) {
+        opened[i] = *std::move(one);
+        continue;
+      }
+      next = items.size();
+      MutexLock lock(mutex);
+      if (!first) first = one.error();
+    }
+  };
+  TaskScope workers;
+  for (std::size_t i = 1; i < std::min(kThreads, items.size()); ++i)
+    workers.Spawn("ckpt-import", [&](std::stop_token) { work(); });
+  work();
+  workers.Join();
+  if (first) return Fail(*first);
+  return opened;
+}
+
+}  // namespace
+
+Result<Source> OpenDcpFolder(const object::Location& folder, object::Call call) {
+  Source source{.format = Format::kDcp, .folder = folder, .name = NameOf(folder)};
+  source.files = MR_TRY(FilesOf(folder, call));
+  const std::string what = fmt::format("{}/{}", source.name, kDcpMetadataFile);
+  auto content = MR_TRY(object::GetAll(*folder.store, folder.key + std::string(kDcpMetadataFile), kMostMetadata, call));
+  if (!content) {
+    return Fail(Code::kNotFound,
+                "{} does not exist: no checkpoint of torch.distributed.checkpoint, or one whose save "
+                "was interrupted",
+                what);
+  }
+  const Pickle pickle = MR_TRY(Pickle::Read(content->bytes, kGlobals, what));
+  Described described;
+  std::vector<Item> items;
+  if (Status read = MetadataReader(pickle).Read(described, items); !read) return Fail(read.error().Context(what));
+  for (auto& [fqn, meta] : described.tensors) {
+    if (!source.tensors.emplace(described.paths.at(fqn), std::move(meta)).second)
+      return Fail(Code::kCorrupt, "{}: {} is there twice", what, fqn);
+  }
+  const auto opened = MR_TRY(OpenAll(DcpReader(source, std::move(call)), items));
+  std::map<std::string, Json> values;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (!items[i].value.empty()) values.emplace(items[i].value, opened[i].value);
+    if (opened[i].record.size > 0) source.records.push_back(opened[i].record);
+    if (!opened[i].piece.tensor.empty()) source.pieces.push_back(opened[i].piece);
+  }
+  MR_TRY(TakeValues(std::move(values), source));
+  return source;
+}
+
+}  // namespace millrace::checkpoint

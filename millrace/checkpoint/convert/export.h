@@ -1,0 +1,38 @@
+// From a checkpoint to the formats of others.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "millrace/base/memory_budget.h"
+#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/convert/source.h"
+
+namespace millrace::checkpoint {
+
+struct ExportOptions {
+  Format format = Format::kHuggingFace;
+  /// Of kTorch and kDcp: only what lies below this path, without it ("model" gives a plain state_dict). Empty: all.
+  std::string group;
+  std::uint64_t file_bytes = 5'000'000'000;  ///< of files of weights; only a tensor that is larger makes a larger one
+};
+struct Exported {
+  std::uint64_t tensors = 0, files = 0, bytes = 0;  ///< bytes: of all files
+};
+
+/// Writes what `format` has of a checkpoint to `to`, a folder, or with kTorch a file:
+///   kHuggingFace  kModelGroup as model.safetensors, or shards and an index, config.json, and the model's other files
+///   kPeft         kAdapterGroup as adapter_model.safetensors, and adapter_config.json
+///   kTorch        the state as one file that torch.load(weights_only=True) reads
+///   kDcp          the state as torch.distributed.checkpoint's FileSystemReader wants it
+/// What names the others (index, .metadata) is removed first and written last, and each file appears whole, so whoever
+/// opens the folder meanwhile finds nothing or everything; weights that lay there before are removed. Every byte is
+/// verified on its way; memory in flight is reserved in `budget`. kNotFound when the checkpoint lacks what the format
+/// needs. Blocks. `progress` counts bytes of tensors.
+Result<Exported> Export(Reader& reader, const object::Location& to, MemoryBudget& budget,
+                        const ExportOptions& options = {}, object::Call call = {}, const Progress& progress = {});
+
+/// How many bytes of tensors an Export will read.
+std::uint64_t ExportBytes(const Manifest& manifest, const ExportOptions& options);
+
+}  // namespace millrace::checkpoint

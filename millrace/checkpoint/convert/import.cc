@@ -1,0 +1,372 @@
+#include "millrace/checkpoint/convert/import.h"
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+
+#include "millrace/checkpoint/commit.h"
+#include "millrace/checkpoint/convert/torch_state.h"
+#include "millrace/checkpoint/convert/zip.h"
+#include "millrace/checkpoint/safetensors.h"
+#include "millrace/object/blocking.h"
+#include "millrace/transfer/multipart_writer.h"
+#include "millrace/transfer/ranged_reader.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+constexpr std::uint64_t kChunkBytes = 1 * kMiB;
+/// Reading over a gap of this size costs less than beginning anew.
+constexpr std::uint64_t kGap = 256 * kKiB;
+constexpr int kParallel = 4;
+
+using Sink = std::function<Status(ByteSpan)>;
+
+/// Bytes of a file of the source.
+struct Extent {
+  std::string_view file;
+  std::uint64_t offset = 0, size = 0;
+  std::uint64_t end() const { return offset + size; }
+};
+
+/// Streams extents that are announced beforehand; those that follow each other in a file come from one stream.
+class ExtentReader {
+ public:
+  ExtentReader(const Source& source, MemoryBudget& budget, std::vector<Extent> order, object::Call call)
+      : source_(source), budget_(budget), order_(std::move(order)), call_(std::move(call)) {}
+
+  /// The next extent, in pieces.
+  Status Stream(const Sink& sink) {
+    const Extent& extent = order_[next_++];
+    if (!reader_ || extent.file != file_ || extent.offset < position_ || extent.end() > end_) Open();
+    MR_TRY(Take(extent.offset - position_, [](ByteSpan) { return Status(); }));
+    return Take(extent.size, sink);
+  }
+  /// Gives its memory back; to be called before the caller waits for much of it.
+  void Close() { reader_.reset(); }
+  void Skip() { ++next_; }
+
+ private:
+  /// A stream over the extent before next_ and those that follow it closely.
+  void Open() {
+    const Extent& first = order_[next_ - 1];
+    end_ = first.end();
+    for (std::size_t i = next_; i < order_.size(); ++i) {
+      const Extent& more = order_[i];
+      if (more.file != first.file || more.offset < end_ || more.offset - end_ > kGap) break;
+      end_ = more.end();
+    }
+    file_ = first.file;
+    position_ = first.offset;
+    rest_ = {};
+    reader_.emplace(*source_.folder.store, budget_, source_.files.at(std::string(file_)),
+                    transfer::RangedReader::Options{.parallel_parts = kParallel,
+                                                    .range = object::ByteRange{position_, end_ - position_}});
+  }
+  Status Take(std::uint64_t size, const Sink& sink) {
+    while (size > 0) {
+      if (rest_.empty()) rest_ = MR_TRY(reader_->Next(call_));
+      if (rest_.empty()) return Fail(Code::kStale, "{}/{} is shorter than it was", source_.name, file_);
+      const ByteSpan piece = rest_.first(std::min<std::uint64_t>(size, rest_.size()));
+      MR_TRY(sink(piece));
+      rest_ = rest_.subspan(piece.size());
+      position_ += piece.size();
+      size -= piece.size();
+    }
+    return {};
+  }
+
+  const Source& source_;
+  MemoryBudget& budget_;
+  const std::vector<Extent> order_;
+  const object::Call call_;
+  std::size_t next_ = 0;
+  std::optional<transfer::RangedReader> reader_;
+  std::string_view file_;
+  std::uint64_t position_ = 0, end_ = 0;
+  ByteSpan rest_;  ///< of the piece that the reader gave last
+};
+
+/// A tensor's bytes once, however many tensors are made of them.
+struct Block {
+  const SourcePiece* piece = nullptr;
+  SafetensorsEntry entry;                ///< in the file that is written
+  std::size_t file = 0;                  ///< its number
+  const SourceRecord* record = nullptr;  ///< whose bytes are the block's, no more and no less
+  std::uint64_t span = 0;                ///< bytes from the first element to the last, with gaps
+};
+
+std::uint64_t SpanOf(const SourcePiece& piece, const TensorMeta& box) {
+  if (piece.strides.empty()) return box.bytes();
+  std::uint64_t last = 0;
+  for (std::size_t d = 0; d < piece.strides.size(); ++d)
+    last += static_cast<std::uint64_t>(box.shape[d] - 1) * static_cast<std::uint64_t>(piece.strides[d]);
+  return (last + 1) * DTypeBytes(box.dtype);
+}
+
+/// The elements of a view, brought into C order.
+void Gather(ByteSpan from, const TensorMeta& box, const std::vector<std::int64_t>& strides, MutableByteSpan into) {
+  const std::uint64_t element = DTypeBytes(box.dtype);
+  std::vector<std::int64_t> index(box.shape.size(), 0);
+  std::int64_t at = 0;
+  for (std::uint64_t done = 0; done < into.size(); done += element) {
+    std::memcpy(into.data() + done, from.data() + static_cast<std::uint64_t>(at) * element, element);
+    for (std::size_t d = index.size(); d-- > 0;) {
+      at += strides[d];
+      if (++index[d] < box.shape[d]) break;
+      at -= index[d] * strides[d];
+      index[d] = 0;
+    }
+  }
+}
+
+class Importer {
+ public:
+  Importer(Source& source, MemoryBudget& budget, const ImportOptions& options, object::Call call, Progress progress)
+      : source_(source), budget_(budget), options_(options), call_(std::move(call)), progress_(std::move(progress)) {}
+
+  /// What goes where; checked, but for the checksums of the files.
+  Result<Manifest> Plan() {
+    manifest_.step = options_.step;
+    manifest_.attempt = NewAttempt();
+    manifest_.created = FormatIso8601(SystemClock().Wall());
+    manifest_.written_by = LocalProvenance("millrace ckpt import", "");
+    manifest_.meta = source_.meta;
+    manifest_.tensors = source_.tensors;
+    for (const auto& [tensor, meta] : source_.tensors) MR_TRY(meta.Check(fmt::format("{}: {}", source_.name, tensor)));
+    MR_TRY(PlanBlocks());
+    PlanFiles();
+    for (const auto& [piece, block] : block_of_) {
+      const Block& from = blocks_[block];
+      const std::uint64_t elements = from.entry.meta.elements();
+      manifest_.slices.push_back({piece->tensor, 0, elements, FileName(from.file), from.entry.offset,
+                                  Simplified(piece->box, source_.tensors.at(piece->tensor).shape)});
+    }
+    MR_TRY(manifest_.Check(source_.name));
+    return manifest_;
+  }
+
+  /// Writes the files of the plan and gives their checksums.
+  Result<std::map<std::string, FileMeta>> Write(object::Store& store, const std::string& folder) {
+    std::vector<Extent> order;
+    for (const Block& block : blocks_) order.push_back({block.piece->file, block.piece->offset, block.span});
+    ExtentReader reader(source_, budget_, std::move(order), call_);
+    std::map<std::string, FileMeta> files;
+    std::size_t next = 0;
+    for (std::size_t file = 0; file < headers_.size(); ++file) {
+      transfer::MultipartWriter writer(store, budget_, folder + FileName(file), {});
+      ChunkSums sums(kChunkBytes);
+      const Sink sink = [&](ByteSpan bytes) {
+        sums.Add(bytes);
+        return writer.Write(bytes, call_);
+      };
+      MR_TRY(sink(AsBytes(headers_[file])));
+      for (; next < blocks_.size() && blocks_[next].file == file; ++next)
+        MR_TRY(WriteBlock(blocks_[next], reader, sink));
+      MR_TRY(writer.Finish(call_));
+      files[FileName(file)] = sums.Finish();
+    }
+    MR_TRY(VerifyRest());
+    return files;
+  }
+
+  std::vector<std::string> FileNames() const {
+    std::vector<std::string> names;
+    for (std::size_t file = 0; file < headers_.size(); ++file) names.push_back(FileName(file));
+    return names;
+  }
+
+ private:
+  std::string FileName(std::size_t file) const { return RankFile(manifest_.attempt, static_cast<int>(file)); }
+
+  static SafetensorsEntry EntryOf(const SourcePiece& piece, const TensorMeta& meta) {
+    SafetensorsEntry entry{piece.tensor, meta};
+    const Box box = Simplified(piece.box, meta.shape);
+    if (box.whole()) return entry;
+    entry.name += fmt::format("[{}]", ToString(box));
+    entry.meta.shape.assign(box.lengths.begin(), box.lengths.end());
+    return entry;
+  }
+
+  Status PlanBlocks() {
+    using Same = std::tuple<std::string, std::uint64_t, std::vector<std::int64_t>, DType, std::vector<std::int64_t>>;
+    std::map<Same, std::size_t> known;
+    std::map<std::pair<std::string_view, std::uint64_t>, const SourceRecord*> records;
+    for (const SourceRecord& record : source_.records)
+      records.emplace(std::pair(std::string_view(record.file), record.offset), &record);
+    for (const SourcePiece& piece : source_.pieces) {
+      const TensorMeta& meta = source_.tensors.at(piece.tensor);
+      if (Status inside = CheckBox(piece.box, meta.shape); !inside)
+        return Fail(inside.error().Context(fmt::format("{}: tensor {}", source_.name, piece.tensor)));
+      Block block{.piece = &piece, .entry = EntryOf(piece, meta)};
+      block.span = SpanOf(piece, block.entry.meta);
+      const auto file = source_.files.find(piece.file);
+      if (file == source_.files.end() || block.span > file->second.size ||
+          piece.offset > file->second.size - block.span)
+        return Fail(Code::kCorrupt, "{}: tensor {} does not lie inside {}", source_.name, piece.tensor, piece.file);
+      const auto [same, added] = known.emplace(
+          Same{piece.file, piece.offset, block.entry.meta.shape, meta.dtype, piece.strides}, blocks_.size());
+      block_index_.emplace_back(&piece, same->second);
+      if (!added) continue;
+      auto record = records.find({piece.file, piece.offset});
+      if (record != records.end() && record->second->size == block.span) {
+        block.record = record->second;
+        covered_.push_back(block.record);
+      }
+      blocks_.push_back(std::move(block));
+    }
+    return {};
+  }
+
+  /// Sorts the blocks as they will lie, and cuts them into files.
+  void PlanFiles() {
+    std::vector<std::size_t> order(blocks_.size()), place(blocks_.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::sort(order.begin(), order.end(),
+              [&](std::size_t a, std::size_t b) { return KeyOf(blocks_[a]) < KeyOf(blocks_[b]); });
+    std::vector<Block> sorted;
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      place[order[i]] = i;
+      sorted.push_back(std::move(blocks_[order[i]]));
+    }
+    blocks_ = std::move(sorted);
+    for (const auto& [piece, block] : block_index_) block_of_.emplace_back(piece, place[block]);
+
+    for (std::size_t first = 0, last = 0; first < blocks_.size(); first = last) {
+      std::vector<SafetensorsEntry> entries;
+      for (std::uint64_t bytes = 0; last < blocks_.size(); ++last) {
+        bytes += blocks_[last].entry.meta.bytes();
+        if (last > first && bytes > options_.file_bytes) break;
+        entries.push_back(blocks_[last].entry);
+      }
+      headers_.push_back(MakeSafetensorsHeader(entries, {{"format", "pt"}}));
+      std::uint64_t size = headers_.back().size();
+      for (std::size_t i = first; i < last; ++i) {
+        blocks_[i].entry.offset = entries[i - first].offset;
+        blocks_[i].file = headers_.size() - 1;
+        size += entries[i - first].meta.bytes();
+      }
+      manifest_.files[FileName(headers_.size() - 1)] = {.size = size};
+    }
+  }
+  /// Large elements first, so that all are aligned; then as they lie in the source.
+  static std::tuple<int, std::string_view, std::uint64_t> KeyOf(const Block& block) {
+    return {-static_cast<int>(DTypeBytes(block.entry.meta.dtype)), block.piece->file, block.piece->offset};
+  }
+
+  Status WriteBlock(const Block& block, ExtentReader& reader, const Sink& sink) {
+    std::uint32_t crc = 0;
+    const Sink checked = [&](ByteSpan bytes) {
+      if (block.record != nullptr) crc = ZipCrc32(bytes, crc);
+      if (block.piece->strides.empty() && progress_) progress_(bytes.size());
+      return block.piece->strides.empty() ? sink(bytes) : Status();
+    };
+    if (block.piece->strides.empty()) {
+      MR_TRY(reader.Stream(checked));
+    } else {
+      MR_TRY(WriteStrided(block, reader, checked, sink));
+    }
+    if (block.record != nullptr && crc != block.record->crc32) return Fail(Damaged(*block.record));
+    return {};
+  }
+
+  Status WriteStrided(const Block& block, ExtentReader& reader, const Sink& checked, const Sink& sink) {
+    const std::uint64_t bytes = block.entry.meta.bytes();
+    if (block.span + bytes > budget_.total() / 2) {
+      return Fail(Code::kResourceExhausted,
+                  "{}: tensor {} is not stored in C order; to bring its {} bytes into it takes more than half of the "
+                  "memory budget: raise --memory-budget, or save it .contiguous()",
+                  source_.name, block.piece->tensor, bytes);
+    }
+    reader.Close();
+    reader.Skip();
+    Reservation reserved = MR_TRY(budget_.Acquire(block.span + bytes, call_.stop));
+    Buffer from(block.span), into(bytes);
+    MR_TRY(transfer::ReadInto(*source_.folder.store, source_.files.at(block.piece->file), block.piece->offset,
+                              from.span(), kParallel, 8 * kMiB, call_));
+    MR_TRY(checked(from));
+    Gather(from, block.entry.meta, block.piece->strides, into.span());
+    if (progress_) progress_(bytes);
+    return sink(into);
+  }
+
+  /// Bytes of records that no tensor was all of: several views of one storage, or what none shows.
+  Status VerifyRest() {
+    std::sort(covered_.begin(), covered_.end());
+    std::vector<Extent> order;
+    std::vector<const SourceRecord*> rest;
+    for (const SourceRecord& record : source_.records) {
+      if (std::binary_search(covered_.begin(), covered_.end(), &record)) continue;
+      rest.push_back(&record);
+      order.push_back({record.file, record.offset, record.size});
+    }
+    ExtentReader reader(source_, budget_, std::move(order), call_);
+    for (const SourceRecord* record : rest) {
+      std::uint32_t crc = 0;
+      MR_TRY(reader.Stream([&](ByteSpan bytes) {
+        crc = ZipCrc32(bytes, crc);
+        return Status();
+      }));
+      if (crc != record->crc32) return Fail(Damaged(*record));
+    }
+    return {};
+  }
+  Error Damaged(const SourceRecord& record) const {
+    return {Code::kCorrupt, fmt::format("{}/{}: bytes {} to {} are damaged: their CRC-32 is not that which torch wrote",
+                                        source_.name, record.file, record.offset, record.offset + record.size)};
+  }
+
+  Source& source_;
+  MemoryBudget& budget_;
+  const ImportOptions& options_;
+  const object::Call call_;
+  const Progress progress_;
+  Manifest manifest_;
+  std::vector<Block> blocks_;
+  std::vector<std::pair<const SourcePiece*, std::size_t>> block_index_, block_of_;  ///< before and after sorting
+  std::vector<const SourceRecord*> covered_;
+  std::vector<std::string> headers_;  ///< of the files
+};
+
+/// Puts a group's name in front of all paths.
+void AddGroup(Source& source, const std::string& group) {
+  if (group.empty()) return;
+  source.Rename([&](const std::string& tensor) { return group + tensor; });
+  auto values = source.meta.find(std::string(kMetaValues));
+  if (values == source.meta.end()) return;
+  Json::object_t renamed;
+  for (auto& [path, value] : values->items()) renamed.emplace_back(group + path, std::move(value));
+  *values = std::move(renamed);
+}
+
+}  // namespace
+
+Result<Manifest> Import(object::Connection& connection, Source source, std::string_view url, MemoryBudget& budget,
+                        const ImportOptions& options, object::Call call, const Progress& progress) {
+  if (options.step > kMaxStep) return Fail(Code::kInvalidArgument, "step {} is too large", options.step);
+  object::Location root = MR_TRY(object::Locate(connection, url));
+  const Layout layout(root.key);
+  const std::string fence = MR_TRY(ExpectedFence(*root.store, layout, options.step, call));
+  AddGroup(source, options.group);
+  Importer importer(source, budget, options, call, progress);
+  Manifest manifest = MR_TRY(importer.Plan());
+  CommitOutcome outcome;
+  auto files = importer.Write(*root.store, layout.StepFolder(options.step));
+  if (files) {
+    manifest.files = *std::move(files);
+    outcome = CommitManifest(*root.store, layout, manifest, fence);
+  } else {
+    outcome.status = Fail(files.error());
+  }
+  if (outcome.status) return manifest;
+  // Best effort: what stays is garbage, and collected as such.
+  if (!outcome.unknown) {
+    std::vector<std::string> keys;
+    for (const std::string& file : importer.FileNames()) keys.push_back(layout.StepFolder(options.step) + file);
+    std::ignore = object::DeleteMany(*root.store, std::move(keys));
+  }
+  return Fail(
+      outcome.status.error().Context(fmt::format("importing {} as step {} of {}", source.name, options.step, url)));
+}
+
+}  // namespace millrace::checkpoint

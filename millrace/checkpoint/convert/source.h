@@ -1,0 +1,84 @@
+// What can be imported, of whatever format: where the bytes of every tensor lie, and what else there is to keep.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/base/json.h"
+#include "millrace/checkpoint/manifest.h"
+#include "millrace/object/open.h"
+
+namespace millrace::checkpoint {
+
+/// Small files that came with a model, such as its tokenizer's, are tensors of bytes in this group.
+inline constexpr std::string_view kFilesGroup = "files/";
+/// The weights of an adapter (LoRA), under the names that PEFT's files have, and the member of meta with its
+/// adapter_config.json.
+inline constexpr std::string_view kAdapterGroup = "adapter/";
+inline constexpr std::string_view kMetaAdapterConfig = "adapter_config";
+/// The entry of torch's formats that keeps what a checkpoint's meta has besides the values of the state.
+inline constexpr std::string_view kMetaEntry = "millrace_meta";
+
+enum class Format { kHuggingFace, kPeft, kTorch, kDcp };
+std::string_view FormatName(Format format);  ///< "hf", "peft", "torch", "dcp"
+Result<Format> ParseFormat(std::string_view name);
+
+/// A box of a tensor, where it lies in a file.
+struct SourcePiece {
+  std::string tensor;
+  Box box;  ///< by default all of it
+  std::string file;
+  std::uint64_t offset = 0;
+  std::vector<std::int64_t> strides;  ///< in elements; empty: C order without gaps
+};
+/// Bytes of a file that have a checksum.
+struct SourceRecord {
+  std::string file;
+  std::uint64_t offset = 0, size = 0;
+  std::uint32_t crc32 = 0;
+};
+struct Source {
+  Format format = Format::kHuggingFace;
+  object::Location folder;  ///< the key: in front of the files' names
+  std::string name;         ///< for messages
+  std::map<std::string, object::ObjectInfo> files;
+  std::map<std::string, TensorMeta> tensors;
+  std::vector<SourcePiece> pieces;  ///< of the tensors that have elements; they may share bytes
+  std::vector<SourceRecord> records;
+  Json meta = Json::object();
+  std::uint64_t left_out = 0;  ///< tensors that are none of the model's parameters: masks, tables of frequencies
+
+  std::uint64_t TensorBytes() const;
+  /// Puts another name in the place of a tensor's; an empty one leaves the tensor out.
+  void Rename(const std::function<std::string(const std::string&)>& renamed);
+};
+
+/// Finds out by the names of its files what `url` has; kNotFound where it is nothing known.
+Result<Format> DetectFormat(object::Connection& connection, std::string_view url, object::Call call = {});
+
+/// Opens what `url` has: reads headers, indexes and small entries, not the tensors' bytes. Tensors of a model are in
+/// kModelGroup, of an adapter in kAdapterGroup, all others under the paths that they have in the state. Nothing of a
+/// pickle is run. Blocks.
+Result<Source> OpenSource(object::Connection& connection, std::string_view url, Format format, object::Call call = {});
+
+// One for each format, for OpenSource. A `folder`'s key is empty or ends with a slash.
+Result<Source> OpenHuggingFaceFolder(const object::Location& folder, Format format, object::Call call);
+Result<Source> OpenTorchFile(const object::Location& file, object::Call call);
+Result<Source> OpenDcpFolder(const object::Location& folder, object::Call call);
+
+/// Puts the plain values of a state, by path, into the source's meta; kMetaEntry becomes meta itself.
+Status TakeValues(std::map<std::string, Json> values, Source& source);
+/// The files of a folder, those in folders below it not. kResourceExhausted beyond 100,000.
+Result<std::map<std::string, object::ObjectInfo>> FilesOf(const object::Location& folder, const object::Call& call);
+/// The URL's place as a folder: an empty key, or one with a slash at its end.
+Result<object::Location> LocateFolder(object::Connection& connection, std::string_view url);
+/// For messages: "s3://bucket/models/gpt2".
+std::string NameOf(const object::Location& folder);
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,284 @@
+#!/usr/bin/env python3
+"""Checkpoints against the programs they come from and go to: torch.save, torch.distributed.checkpoint, transformers, and PEFT's files.
+
+    checkpoint_formats.py torch|dcp|transformers|peft --millrace build/release/bin/millrace
+
+Runs in $MILLRACE_PEERS/venv where that is. Exit status: 0 all the same, 77 a library is missing (named), 1 otherwise.
+"""
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+SKIPPED = 77
+PEERS = pathlib.Path(os.environ.get("MILLRACE_PEERS", "/nonexistent")) / "venv/bin/python"
+if PEERS.exists() and pathlib.Path(sys.executable) != PEERS and "MILLRACE_IN_VENV" not in os.environ:
+    os.environ["MILLRACE_IN_VENV"] = "1"
+    os.execv(PEERS, [str(PEERS), *sys.argv])
+sys.path.append(str(PEERS.parents[2] / "peft"))  # of other versions than the venv's, if at all
+os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1", TRANSFORMERS_VERBOSITY="error")
+TYPES = ("float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool uint16 uint32 uint64 float8_e4m3fn "
+         "float8_e5m2").split()
+
+
+def need(module):
+    try:
+        return __import__(module, fromlist=["x"])
+    except ImportError as error:
+        print(f"skipped: {error}")
+        sys.exit(SKIPPED)
+
+
+torch = need("torch")
+
+
+class Program:
+    def __init__(self, path):
+        self.path = path
+
+    def __call__(self, *arguments, fails=None):
+        done = subprocess.run([self.path, "ckpt", *map(str, arguments)], capture_output=True, text=True)
+        if fails is None:
+            assert done.returncode == 0, (arguments, done.stderr)
+        else:
+            assert done.returncode != 0 and fails in done.stderr, (arguments, done.returncode, done.stderr)
+        return done.stdout
+
+
+def same(a, b, path=""):
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype and a.shape == b.shape, (path, a.dtype, b.dtype, a.shape, b.shape)
+        raw = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (a, b)]
+        assert torch.equal(*raw), (path, a, b)
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys(), (path, set(a) ^ set(b))
+        for key in a:
+            same(a[key], b[key], f"{path}/{key}")
+    elif isinstance(a, (list, tuple)):
+        assert type(a) is type(b) and len(a) == len(b), (path, a, b)
+        for i, pair in enumerate(zip(a, b)):
+            same(*pair, f"{path}/{i}")
+    else:
+        assert type(a) is type(b) and a == b, (path, a, b)
+
+
+def training_state():
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(7, 5), torch.nn.Linear(5, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model(torch.randn(4, 7)).sum().backward()
+    optimizer.step()
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 5, "rng": torch.get_rng_state()}
+
+
+def test_torch(millrace, folder):
+    a = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    state = {
+        **training_state(),
+        "types": {name: torch.ones(3, 2).to(getattr(torch, name)) for name in TYPES},
+        "views": [a, a.t(), (a[1], a[:, ::2]), torch.ones(1, 3).expand(4, 3)],
+        "tied": {"one": a, "other": a},
+        "parameter": torch.nn.Parameter(a.bfloat16()),
+        "scalar": torch.tensor(3.0),
+        "empty": torch.empty(0, 3),
+        "plain": {"list": [1, 2.5, "x", None, True, (1, [2])], "bytes": b"\x00\xff\x80", "large": 2**40, "negative": -5,
+                  "unsigned": 2**64 - 1, "infinite": float("inf"), "nothing": {}, 7: "int key"},
+        "with/slash %": torch.ones(2),
+    }
+    torch.save(state, folder / "state.pt")
+    millrace("import", folder / "state.pt", folder / "run")
+    millrace("verify", folder / "run")
+    millrace("export", folder / "run", folder / "back.pt")
+    back = torch.load(folder / "back.pt", weights_only=True)
+    same(state, back)
+    assert back["tied"]["one"].data_ptr() == back["tied"]["other"].data_ptr(), "tied tensors stay tied"
+    mapped = torch.load(folder / "back.pt", weights_only=True, mmap=True)
+    same(state, mapped)
+    millrace("export", folder / "run", folder / "model.pt", "--group", "model")
+    same(dict(state["model"]), torch.load(folder / "model.pt", weights_only=True))
+    millrace("import", folder / "model.pt", folder / "run", "--step", "1", "--group", "model")
+    millrace("export", folder / "run", folder / "again.pt", "--step", "1")
+    same({"model": dict(state["model"])}, torch.load(folder / "again.pt", weights_only=True))
+
+    torch.save(torch.nn.Linear(2, 2), folder / "module.pt")
+    millrace("import", folder / "module.pt", folder / "x", fails="torch.nn.modules.linear.Linear")
+    torch.save(state["model"], folder / "old.pt", _use_new_zipfile_serialization=False)
+    millrace("import", folder / "old.pt", folder / "x", fails="torch 1.6")
+    torch.serialization.set_crc32_options(False)
+    torch.save(state, folder / "unsummed.pt")
+    millrace("import", folder / "unsummed.pt", folder / "unsummed")
+
+
+RANKS = """
+import sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+rows, columns, both = (torch.arange(60, dtype=torch.float32).reshape(10, 6) + i for i in range(3))
+dcp.save({"rows": distribute_tensor(rows, mesh, [Shard(0)]), "columns": distribute_tensor(columns, mesh, [Shard(1)]), "both": both,
+          "step": 3}, checkpoint_id=sys.argv[1])
+dist.destroy_process_group()
+"""
+
+
+def save_under_ranks(folder, ranks, to):
+    (folder / "ranks.py").write_text(RANKS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
+               str(folder / "ranks.py"), str(to)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_dcp(millrace, folder):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    a = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    state = {**training_state(), "types": {name: torch.ones(3, 2).to(getattr(torch, name)) for name in TYPES},
+             "mixed": [a, a.t(), torch.tensor(1.5)], "plain": [1, (2.5, None), "x", b"\xff"], "odd": {1, 2},
+             "empty": torch.empty(0, 3)}
+    dcp.save(state, checkpoint_id=folder / "saved", no_dist=True)
+    millrace("import", folder / "saved", folder / "run")
+    millrace("verify", folder / "run")
+    for size in ("5GB", "1KB"):
+        millrace("export", folder / "run", folder / "back", "--to", "dcp", "--file-size", size)
+        dcp_to_torch_save(folder / "saved", folder / "saved.pt")
+        dcp_to_torch_save(folder / "back", folder / "back.pt")
+        same(*(torch.load(folder / name, weights_only=False) for name in ("saved.pt", "back.pt")))
+    loaded = {"model": {name: torch.zeros_like(value) for name, value in state["model"].items()}, "step": 0}
+    dcp.load(loaded, checkpoint_id=folder / "back", no_dist=True)
+    same({"model": dict(state["model"]), "step": 5}, loaded)
+
+    save_under_ranks(folder, 2, folder / "ranks")
+    millrace("import", folder / "ranks", folder / "run", "--step", "1")
+    shown = [json.loads(line) for line in millrace("show", folder / "run", "--step", "1", "--json").splitlines()]
+    assert {one["tensor"]: one["pieces"] for one in shown if "tensor" in one} == {"rows": 2, "columns": 2, "both": 1}
+    millrace("export", folder / "run", folder / "whole", "--to", "dcp", "--step", "1")
+    loaded = {name: torch.zeros(10, 6) for name in ("rows", "columns", "both")} | {"step": 0}
+    dcp.load(loaded, checkpoint_id=folder / "whole", no_dist=True)
+    whole = torch.arange(60, dtype=torch.float32).reshape(10, 6)
+    same({"rows": whole, "columns": whole + 1, "both": whole + 2, "step": 3}, loaded)
+    os.remove(folder / "saved/.metadata")
+    millrace("import", folder / "saved", folder / "x", "--from", "dcp", fails="interrupted")
+
+
+def tiny_models(transformers):
+    common = dict(vocab_size=96, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    yield transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, **common))
+    yield transformers.GPT2LMHeadModel(transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=64, **common))
+    yield transformers.GPTJForCausalLM(transformers.GPTJConfig(n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=64, **common))
+    yield transformers.BertForMaskedLM(transformers.BertConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64, **common))
+
+
+def test_transformers(millrace, folder):
+    transformers = need("transformers")
+    torch.manual_seed(1)
+    for model in tiny_models(transformers):
+        model = model.to(torch.bfloat16)
+        family, kind = model.config.model_type, type(model)
+        place = folder / family
+        expected = dict(model.state_dict())
+        model.save_pretrained(place / "saved", max_shard_size="20KB")
+        assert (place / "saved/model.safetensors.index.json").exists()
+        (place / "saved/tokenizer.json").write_text('{"version": "1.0"}\n')
+        millrace("import", place / "saved", place / "run")
+        for size in ("5GB", "20KB"):
+            millrace("export", place / "run", place / "back", "--file-size", size)
+            for name in ("config.json", "tokenizer.json", "generation_config.json"):
+                saved = place / "saved" / name
+                assert not saved.exists() or saved.read_bytes() == (place / "back" / name).read_bytes(), name
+            back, notes = kind.from_pretrained(place / "back", dtype=torch.bfloat16, output_loading_info=True)
+            assert not notes["missing_keys"] and not notes["unexpected_keys"], (family, notes)
+            same(expected, dict(back.state_dict()))
+            same(load_folder(place / "saved"), load_folder(place / "back"))
+
+        # What older versions saved: a pickle, with tied weights twice and what is computed.
+        old = {**expected, **computed(family, expected)}
+        legacy = place / "legacy"
+        legacy.mkdir()
+        (legacy / "config.json").write_bytes((place / "saved/config.json").read_bytes())
+        torch.save(old, legacy / "pytorch_model.bin")
+        report = json.loads(millrace("import", legacy, place / "run", "--step", "1", "--json"))
+        assert report["left_out"] >= len(computed(family, expected)), report
+        millrace("export", place / "run", place / "modern", "--step", "1")
+        same(load_folder(place / "saved"), load_folder(place / "modern"))
+
+        # The model without its head names its tensors without the prefix.
+        base = model.base_model
+        base.save_pretrained(place / "base")
+        millrace("import", place / "base", place / "run", "--step", "2")
+        millrace("export", place / "run", place / "based", "--step", "2")
+        names = load_folder(place / "based")
+        assert all(name.startswith(model.base_model_prefix + ".") for name in names), list(names)[:3]
+        based = type(base).from_pretrained(place / "based", dtype=torch.bfloat16).state_dict()
+        same(dict(base.state_dict()), {name: based[name] for name in base.state_dict()})
+
+
+def computed(family, state):
+    mask = torch.ones(1, 1, 64, 64, dtype=torch.bool)
+    return {"gpt2": {"transformer.h.0.attn.bias": mask, "transformer.h.0.attn.masked_bias": torch.tensor(-1e4)},
+            "gptj": {"transformer.h.1.attn.bias": mask, "transformer.h.1.attn.masked_bias": torch.tensor(-1e9)},
+            "llama": {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)},
+            "bert": {"bert.embeddings.position_ids": torch.arange(64)[None]}}[family]
+
+
+def load_folder(folder):
+    from safetensors.torch import load_file
+
+    return {name: tensor for path in sorted(folder.glob("model*.safetensors")) for name, tensor in load_file(path).items()}
+
+
+def test_peft(millrace, folder):
+    safetensors = need("safetensors.torch")
+    torch.manual_seed(1)
+    saved = folder / "saved"
+    saved.mkdir()
+    name = "base_model.model.model.layers.{}.self_attn.{}.lora_{}.weight"
+    weights = {name.format(layer, matrix, part): torch.randn(*((8, 32) if part == "A" else (32, 8)), dtype=torch.bfloat16)
+               for layer in range(2) for matrix in ("q_proj", "v_proj") for part in "AB"}
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "tiny", "r": 8, "lora_alpha": 16,
+              "lora_dropout": 0.0, "target_modules": ["q_proj", "v_proj"], "bias": "none", "inference_mode": True}
+    safetensors.save_file(weights, saved / "adapter_model.safetensors", {"format": "pt"})
+    (saved / "adapter_config.json").write_text(json.dumps(config, indent=2))
+    millrace("import", saved, folder / "run")
+    millrace("export", folder / "run", folder / "back", "--to", "peft")
+    same(weights, safetensors.load_file(folder / "back/adapter_model.safetensors"))
+    assert (saved / "adapter_config.json").read_bytes() == (folder / "back/adapter_config.json").read_bytes()
+    millrace("export", folder / "run", folder / "model", fails="model/")
+
+    # As a pickle, as PEFT once saved them.
+    os.remove(saved / "adapter_model.safetensors")
+    torch.save(weights, saved / "adapter_model.bin")
+    millrace("import", saved, folder / "run", "--step", "1")
+    millrace("export", folder / "run", folder / "back", "--to", "peft", "--step", "1")
+    same(weights, safetensors.load_file(folder / "back/adapter_model.safetensors"))
+
+    try:
+        import peft
+        import transformers
+    except ImportError as error:
+        print(f"without PEFT's own loader: {error}")
+        return
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4))
+    loaded = peft.PeftModel.from_pretrained(model, folder / "back", autocast_adapter_dtype=False)
+    same(weights, {name: tensor.to(torch.bfloat16) for name, tensor in peft.get_peft_model_state_dict(loaded).items()})
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["torch", "dcp", "transformers", "peft"])
+    parser.add_argument("--millrace", required=True)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        globals()[f"test_{arguments.what}"](Program(arguments.millrace), pathlib.Path(folder))
+    print("the same")
+
+
+if __name__ == "__main__":
+    main()
