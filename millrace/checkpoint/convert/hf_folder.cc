@@ -10,30 +10,30 @@ constexpr std::string_view kWeights[] = {".safetensors", ".bin",  ".pt",  ".pth"
                                          ".onnx",        ".gguf", ".npz", ".index.json", ".distcp", ".ot"};
 struct Family {
   std::string_view model_type;
-  std::string_view prefix;                ///< of the model below its head
-  std::array<std::string_view, 3> heads;  ///< what names of the head begin with
-  bool tied;                              ///< where config.json does not say
+  std::string_view prefix;     ///< of the model below its head
+  std::string_view embedding;  ///< a tensor of that model, without the prefix
+  bool tied;                   ///< where config.json does not say
   std::array<std::string_view, 2> tied_names;
   /// Ends of names of what is computed, not learned.
   std::array<std::string_view, 3> computed;
 };
 constexpr Family kFamilies[] = {
-    {"llama", "model.", {"lm_head.", "score.", "qa_outputs."}, false, {"lm_head.weight"}, {".rotary_emb.inv_freq"}},
+    {"llama", "model.", "embed_tokens.weight", false, {"lm_head.weight"}, {".rotary_emb.inv_freq"}},
     {"gpt2",
      "transformer.",
-     {"lm_head.", "score.", "multiple_choice_head."},
+     "wte.weight",
      true,
      {"lm_head.weight"},
      {".attn.bias", ".attn.masked_bias", ".crossattention.bias"}},
     {"gptj",
      "transformer.",
-     {"lm_head.", "score.", "qa_outputs."},
+     "wte.weight",
      false,
      {"lm_head.weight"},
      {".attn.bias", ".attn.masked_bias", ".attn.embed_positions"}},
     {"bert",
      "bert.",
-     {"cls.", "classifier.", "qa_outputs."},
+     "embeddings.word_embeddings.weight",
      true,
      {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"},
      {"embeddings.position_ids", "embeddings.token_type_ids"}},
@@ -64,13 +64,7 @@ ModelNames::ModelNames(const Json& config, const std::vector<std::string>& names
   if (family == nullptr) return;
   for (std::string_view end : family->computed)
     if (!end.empty()) computed_.push_back(end);
-  const bool has = std::any_of(names.begin(), names.end(),
-                               [&](const std::string& name) { return name.starts_with(family->prefix); });
-  const bool headed = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-    return std::any_of(family->heads.begin(), family->heads.end(),
-                       [&](std::string_view head) { return name.starts_with(head); });
-  });
-  if (!has && !headed) prefix_ = family->prefix;
+  if (std::find(names.begin(), names.end(), family->embedding) != names.end()) prefix_ = family->prefix;
 }
 
 std::string ModelNames::operator()(const std::string& name) const {

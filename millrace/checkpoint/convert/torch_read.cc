@@ -13,7 +13,7 @@ using Kind = Pickle::Kind;
 using Value = Pickle::Value;
 
 constexpr int kMaxDepth = 64;
-constexpr std::size_t kMaxSteps = 2'000'000;  ///< of a walk: a pickle may say one thing often
+constexpr std::size_t kMaxSteps = 1'000'000;  ///< of a walk: a pickle may say one thing often
 constexpr std::size_t kMaxDimensions = 64;
 
 constexpr std::string_view kGlobals[] = {
