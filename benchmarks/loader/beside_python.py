@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Millrace's Python data set beside the usual recipe for streamed data, on the same S3 server, with the same tokenizer.
 
-    benchmarks/loader/beside_python.py BUILD_FOLDER CORPUS.jsonl TOKENIZER.model [--samples 2000] [--rounds 3]
+    benchmarks/loader/beside_python.py BUILD_FOLDER CORPUS.jsonl TOKENIZER.model [--samples 2000] [--rounds 3] [--raw]
 
 Recipe: datasets.load_dataset("json", streaming=True).shuffle(10000).map(tokenize, pad to 2,048), batches of 8 as numpy
 arrays; one map a record, and its best form, map of 256 records with a tokenizer on two threads. The tokenizer is the
@@ -165,6 +165,7 @@ def main():
     flags.add_argument("tokenizer")
     flags.add_argument("--samples", type=int, default=2000)
     flags.add_argument("--rounds", type=int, default=3)
+    flags.add_argument("--raw", action="store_true", help="raw records alone")
     options = flags.parse_args()
     program = options.build / "bin" / "millrace"
     keys = {"AWS_ACCESS_KEY_ID": "bench-key", "AWS_SECRET_ACCESS_KEY": "bench-secret", "AWS_REGION": "us-east-1",
@@ -194,6 +195,12 @@ def run(options, folder):
     with open(options.corpus, "rb") as file:
         records = sum(1 for _ in file)
     print(f"{records:,} records, {size / 1e6:.1f} MB")
+    if not options.raw:
+        beside_recipe(options, records)
+    beside_raw(options, folder, records, size)
+
+
+def beside_recipe(options, records):
     index = child(["measure", "millrace", BATCH, 0])["first"]
     print(f"millrace, first opening: index built and first batch after {index:.2f} s")
     names = ["millrace", "recipe", "recipe, batched"]
@@ -213,6 +220,9 @@ def run(options, folder):
         first = best(resumed[name], "first", min)
         ratio = first / best(resumed["millrace"], "first", min)
         print(f"{name:26} resumed at half of the corpus: first batch {first * 1e3:7.0f} ms ({ratio:5.1f}x)")
+
+
+def beside_raw(options, folder, records, size):
     make_raw(options.corpus, folder)
     names = ["millrace", "mosaicml-streaming", "webdataset"]
     raw = {name: [child(["raw", name, folder, size]) for _ in range(options.rounds)] for name in names}

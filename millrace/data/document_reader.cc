@@ -1,7 +1,6 @@
 #include "millrace/data/document_reader.h"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -84,7 +83,7 @@ class DocumentReader::Rep {
     }
     // Views outlive a move of the page only in memory of its own.
     page.text = Buffer(text.size());
-    std::memcpy(page.text.data(), text.data(), text.size());
+    std::ranges::copy(AsBytes(text), page.text.data());
     std::size_t begin = 0;
     for (std::size_t end : ends) {
       page.documents.push_back(AsText(page.text).substr(begin, end - begin));

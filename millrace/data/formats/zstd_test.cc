@@ -139,6 +139,37 @@ TEST(ZstdEntries, OneHugeFrameIsReadInParts) {
   EXPECT_TRUE(AsText(stored.object.content->ReadFrame(all.frames[1], {}).value()) == all.contents[1]);
 }
 
+/// Of data and of states, as a foreign index may hold them: an error or other bytes, and no more than that.
+TEST(ZstdEntries, DamageInsideOfFramesIsHarmless) {
+  Random random(16);
+  const std::string text = RandomRecords(random, 500'000, 3000);
+  const std::string packed = Streamed(text, 3, 16, true, 20'000);
+  MemoryInput whole(AsBytes(packed));
+  std::vector<Place> places;
+  Drain(*MakeZstdDecoder(whole, {}, 100'000).value(), 50'000, &places);
+  ASSERT_GE(places.size(), 3U);
+  auto drain = [](Input& input, const Entry& entry) {
+    auto decoder = MakeZstdDecoder(input, entry, 50'000);
+    std::vector<std::byte> into(40'000);
+    while (decoder) {
+      auto step = (*decoder)->Decode(into, true);
+      if (!step || step->at_end) break;
+      if (step->at_entry) (void)(*decoder)->entry();
+    }
+  };
+  for (int round = 0; round < 150; ++round) {
+    std::string damaged = packed;
+    Entry entry = round % 3 == 0 ? Entry{} : places[random.Below(places.size() - 1)].entry;
+    for (std::uint64_t flips = 1 + random.Below(4); flips > 0; --flips) {
+      std::string& target = round % 3 == 1 && !entry.state.empty() ? entry.state : damaged;
+      const std::size_t reach = random.Below(2) == 0 ? std::min<std::size_t>(target.size(), 400) : target.size();
+      target[random.Below(reach)] ^= static_cast<char>(1U << random.Below(8));
+    }
+    MemoryInput input(AsBytes(damaged).subspan(entry.offset));
+    drain(input, entry);
+  }
+}
+
 TEST(ZstdEntries, DamagedStatesAreRefused) {
   const std::string packed = testing::Zstd("a line\n");
   for (std::string_view state :
