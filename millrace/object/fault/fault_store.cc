@@ -196,11 +196,16 @@ class FaultStoreImpl final : public FaultStore {
   template <class T, class Start>
   void Apply(const Fault& fault, Operation operation, std::string key, const Call& call, Done<T> done, Start start) {
     auto act = [fault, operation, key = std::move(key), done = std::move(done), start = std::move(start)]() mutable {
-      if (!fault.code) return start(std::move(done));
-      Error error(*fault.code, fmt::format("injected fault: {} of {}", OperationName(operation), key));
-      if (!fault.after_effect) return done(std::unexpected(std::move(error)));
-      start([error = std::move(error), done = std::move(done)](Result<T>) mutable {
-        done(std::unexpected(std::move(error)));
+      if (fault.action && !fault.after_effect) fault.action();
+      if (!fault.code && !fault.after_effect) return start(std::move(done));
+      std::optional<Error> error;
+      if (fault.code)
+        error.emplace(*fault.code, fmt::format("injected fault: {} of {}", OperationName(operation), key));
+      if (!fault.after_effect) return done(std::unexpected(*std::move(error)));
+      start([action = fault.action, error = std::move(error), done = std::move(done)](Result<T> result) mutable {
+        if (action) action();
+        if (error) return done(std::unexpected(*std::move(error)));
+        done(std::move(result));
       });
     };
     if (fault.latency <= Duration::zero()) return act();

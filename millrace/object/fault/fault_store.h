@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,6 +37,8 @@ struct Fault {
   /// The call reaches the store and takes effect before the caller sees the error: a lost response. Else it never
   /// reaches the store.
   bool after_effect = false;
+  /// Called before the call reaches the store, or with `after_effect` once it has taken effect; may end the process.
+  std::function<void()> action;
   /// Get only: this many bytes land in the buffer, then the call fails as a cut connection would (kUnavailable).
   std::optional<std::uint64_t> cut_after;
   Duration latency{};

@@ -1,0 +1,401 @@
+// Each rank of a job, a process of its own, is killed at each phase of a save to the local disk and the store. The
+// others must give up or commit, never hang; what was committed before is there and whole; all ranks go on from the
+// newest commit, on the disk or in the store; and nothing of the broken save is left after the next ones.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "millrace/base/files.h"
+#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/local_tier.h"
+#include "millrace/checkpoint/testing/random_state.h"
+#include "millrace/checkpoint/testing/thread_group.h"
+#include "millrace/object/blocking.h"
+#include "millrace/object/fault/fault_store.h"
+#include "millrace/object/file/file_store.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+using object::Operation;
+using testing::State;
+using testing::StoreConnection;
+
+constexpr int kRanks = 3;
+constexpr const char* kUrl = "s3://bucket/run";
+constexpr std::uint64_t kOwnBytes = 40'000, kPartBytes = 16'384;
+
+[[noreturn]] void Die() {
+  kill(getpid(), SIGKILL);
+  while (true) pause();
+}
+
+/// A moment of a save.
+struct Point {
+  enum class At { kCopy, kFileSize, kExchange, kRequest, kCommit };
+  At at = At::kRequest;
+  bool after = false;  ///< the exchange or request has taken place
+  int index = 0;       ///< of the exchange: 0 to 2 for the disk, 3 to 5 for the store; or so many requests go first
+  Operation operation = Operation::kPut;
+  const char* key = "";      ///< its beginning
+  Tier tier = Tier::kStore;  ///< of the commit
+};
+using At = Point::At;
+constexpr Point Before(int exchange) { return {.at = At::kExchange, .index = exchange}; }
+constexpr Point After(int exchange) { return {.at = At::kExchange, .after = true, .index = exchange}; }
+constexpr Point Before(Operation operation, const char* key = "", int skip = 0) {
+  return {.index = skip, .operation = operation, .key = key};
+}
+constexpr Point After(Operation operation, const char* key = "", int skip = 0) {
+  return {.after = true, .index = skip, .operation = operation, .key = key};
+}
+
+/// How far the save has come when all is over.
+enum class Committed { kNowhere, kDisk, kStore };
+using enum Committed;
+
+struct Phase {
+  const char* name;
+  Point point;
+  Committed rank_0;                ///< when rank 0 dies
+  std::optional<Committed> other;  ///< when another one does; nothing: only rank 0 comes there
+};
+void PrintTo(const Phase& phase, std::ostream* out) { *out << phase.name; }
+
+constexpr const char *kOldManifest = "run/step-00000010.json", *kNewManifest = "run/step-00000020.json";
+const Phase kPhases[] = {
+    {"CopyingTheSnapshot", {.at = At::kCopy}, kNowhere, kNowhere},
+    {"BeginningOnTheDisk", After(0), kNowhere, kNowhere},
+    {"WritingToTheDisk", {.at = At::kFileSize}, kNowhere, kNowhere},
+    {"BeforeReportingTheDisksFile", Before(1), kNowhere, kNowhere},
+    {"AfterReportingTheDisksFile", After(1), kNowhere, kDisk},
+    {"BeforeTellingOfTheDisk", Before(2), kDisk, kDisk},
+    {"CommittedOnTheDisk", {.at = At::kCommit, .tier = Tier::kLocal}, kDisk, kDisk},
+    {"BeforeBeginningInTheStore", Before(3), kDisk, kDisk},
+    {"BeginningInTheStore", After(3), kDisk, kDisk},
+    {"BeforeTheUpload", Before(Operation::kCreateMultipart), kDisk, kDisk},
+    {"BeforeAPart", Before(Operation::kUploadPart, "", 1), kDisk, kDisk},
+    {"AfterAPart", After(Operation::kUploadPart, "", 1), kDisk, kDisk},
+    {"BeforeTheFile", Before(Operation::kCompleteMultipart), kDisk, kDisk},
+    {"AfterTheFile", After(Operation::kCompleteMultipart), kDisk, kDisk},
+    {"BeforeReporting", Before(4), kDisk, kDisk},
+    {"AfterReporting", After(4), kDisk, kStore},
+    {"BeforeTheManifest", Before(Operation::kPut, kNewManifest), kDisk, {}},
+    {"AfterTheManifest", After(Operation::kPut, kNewManifest), kStore, {}},
+    {"BeforeTelling", Before(5), kStore, kStore},
+    {"AfterTelling", After(5), kStore, kStore},
+    {"BeforeRetention", {.at = At::kCommit}, kStore, kStore},
+    {"BeforeSayingWhatGoes", Before(Operation::kPut, "run/step-00000010.going"), kStore, {}},
+    {"BeforeTheFence", Before(Operation::kPut, kOldManifest), kStore, {}},
+    {"AfterTheFence", After(Operation::kPut, kOldManifest), kStore, {}},
+    {"BeforeDeleting", Before(Operation::kDeleteMany), kStore, {}},
+    {"AfterDeleting", After(Operation::kDeleteMany), kStore, {}},
+};
+
+/// What a rank's process tells the test, in shared memory.
+struct Told {
+  std::uint64_t resumed = 0;    ///< the step it went on from
+  std::uint64_t committed = 0;  ///< the last that its writer said was in the store
+  bool right = true;            ///< what it read is what had been saved
+};
+
+/// Ranks as processes: rank 0 has a socket to every other one. A process that dies closes its own.
+class SocketGroup final : public Group {
+ public:
+  SocketGroup(int rank, std::vector<int> peers) : rank_(rank), peers_(std::move(peers)) {}
+  int rank() const override { return rank_; }
+  int size() const override { return kRanks; }
+  Result<std::vector<std::string>> Gather(std::string mine) override {
+    const auto pass = Pass();
+    if (rank_ != 0) {
+      MR_TRY(Send(0, mine));
+      return std::vector<std::string>{};
+    }
+    std::vector<std::string> all{std::move(mine)};
+    for (int other = 1; other < kRanks; ++other) all.push_back(MR_TRY(Receive(other)));
+    return all;
+  }
+  Result<std::string> Broadcast(std::string text) override {
+    const auto pass = Pass();
+    if (rank_ != 0) return Receive(0);
+    Status all;
+    for (int other = 1; other < kRanks; ++other)
+      if (auto sent = Send(other, text); !sent) all = sent;  // the others are told all the same
+    if (!all) return Fail(all.error());
+    return text;
+  }
+  /// From now on exchanges are counted, and in one of them the process dies.
+  void DieAt(int exchange, bool after) {
+    left_ = exchange;
+    after_ = after;
+  }
+
+ private:
+  struct Passing {
+    bool dies = false;
+    ~Passing() {
+      if (dies) Die();
+    }
+  };
+  /// On the way into an exchange; its end is the way out.
+  Passing Pass() {
+    const bool now = left_ && (*left_)-- == 0;
+    if (now && !after_) Die();
+    return {now};
+  }
+  Status Send(int to, const std::string& text) {
+    const std::uint32_t size = static_cast<std::uint32_t>(text.size());
+    std::string message(reinterpret_cast<const char*>(&size), sizeof size);
+    message += text;
+    for (std::size_t at = 0; at < message.size();) {
+      const ssize_t sent = send(peers_[to], message.data() + at, message.size() - at, MSG_NOSIGNAL);
+      if (sent <= 0) return Fail(Code::kUnavailable, "rank {} is gone", to);
+      at += static_cast<std::size_t>(sent);
+    }
+    return {};
+  }
+  Result<std::string> Receive(int from) {
+    const auto exactly = [&](void* into, std::size_t size) {
+      return recv(peers_[from], into, size, MSG_WAITALL) == static_cast<ssize_t>(size);
+    };
+    std::uint32_t size = 0;
+    std::string text;
+    bool whole = exactly(&size, sizeof size);
+    if (whole) text.resize(size);
+    if (whole && size > 0) whole = exactly(text.data(), size);
+    if (!whole) return Fail(Code::kUnavailable, "rank {} is gone", from);
+    return text;
+  }
+
+  const int rank_;
+  const std::vector<int> peers_;
+  std::optional<int> left_;
+  bool after_ = false;
+};
+
+/// What the ranks save at a step: of one tensor a third each, and each a tensor of its own.
+State StateOf(std::uint64_t step) {
+  State state;
+  Random random(step);
+  for (const char* name : {"model/all", "model/0", "model/1", "model/2"}) {
+    auto& tensor = state.tensors[name];
+    tensor = {{DType::kU8, {static_cast<std::int64_t>(kOwnBytes)}}, std::vector<std::byte>(kOwnBytes)};
+    for (std::byte& byte : tensor.bytes) byte = static_cast<std::byte>(random.Next());
+  }
+  return state;
+}
+std::vector<SavePiece> PiecesOf(const State& state, int rank) {
+  const auto& own = state.tensors.at(fmt::format("model/{}", rank));
+  const auto& all = state.tensors.at("model/all");
+  const std::uint64_t begin = kOwnBytes * rank / kRanks, end = kOwnBytes * (rank + 1) / kRanks;
+  return {{fmt::format("model/{}", rank), own.meta, 0, own.bytes},
+          {"model/all", all.meta, begin, ByteSpan(all.bytes).subspan(begin, end - begin)}};
+}
+
+/// One rank's process, from its start to its end or death.
+class Rank {
+ public:
+  Rank(int rank, std::vector<int> peers, const std::string& folder, Told& told)
+      : told_(told),
+        group_(std::make_shared<SocketGroup>(rank, std::move(peers))),
+        store_(object::FaultStore::Create(
+            *object::OpenFileStore({.root = folder + "/bucket", .create_root = true, .durable = false, .threads = 2}))),
+        tier_{folder + "/disk"} {}
+
+  /// Goes on from the newest checkpoint and saves two more; `victim`: dies in the save of step 20.
+  bool Live(const Phase* victim) {
+    auto newest = OpenNewest(connection_, *group_, kUrl, tier_, Logger());
+    if (!newest) return false;
+    std::uint64_t step = 0;
+    if (newest->reader) {
+      step = newest->reader->manifest().step;
+      for (const auto& [name, tensor] : StateOf(step).tensors) {
+        std::vector<std::byte> read(tensor.bytes.size());
+        told_.right = told_.right && newest->reader->Read(name, 0, read) && read == tensor.bytes;
+      }
+    }
+    told_.resumed = step;
+    Writer::Options options{.url = kUrl, .retention = {.keep_last = 1}, .local = tier_, .part_bytes = kPartBytes};
+    options.chunk_bytes = 4096;
+    options.on_done = [&](const Result<SaveStats>& stats) {
+      if (stats && stats->step == 20 && dies_at_commit_ == stats->tier) Die();
+      if (stats && stats->tier == Tier::kStore) told_.committed = stats->step;
+    };
+    auto writer = Writer::Open(connection_, group_, budget_, options);
+    if (!writer) return false;
+    for (int save = 0; save < 2; ++save) {
+      step += 10;
+      const State state = StateOf(step);
+      auto pieces = PiecesOf(state, group_->rank());
+      if (victim && step == 20) Arm(victim->point, pieces);
+      const bool started = (*writer)->Save(step, pieces, {}, {.to_local = true}).has_value();
+      if (!(*writer)->Wait() || !started) return false;
+    }
+    return true;
+  }
+
+ private:
+  void Arm(const Point& point, std::vector<SavePiece>& pieces) {
+    switch (point.at) {
+      case At::kCopy:
+        pieces[0].bytes = Trap(pieces[0].bytes);
+        break;
+      case At::kFileSize: {  // the system ends a process that writes beyond it
+        const rlimit limit{kPartBytes / 2, kPartBytes / 2};
+        setrlimit(RLIMIT_FSIZE, &limit);
+        break;
+      }
+      case At::kExchange:
+        group_->DieAt(point.index, point.after);
+        break;
+      case At::kRequest:
+        store_->Add({.operation = point.operation,
+                     .key_prefix = point.key,
+                     .skip = point.index,
+                     .fault = {.after_effect = point.after, .action = [] { Die(); }}});
+        break;
+      case At::kCommit:
+        dies_at_commit_ = point.tier;
+        break;
+    }
+  }
+  /// The same bytes, in the middle of which the process dies.
+  static ByteSpan Trap(ByteSpan bytes) {
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    const std::size_t size = (bytes.size() + page - 1) / page * page, half = size / page / 2 * page;
+    auto* memory =
+        static_cast<std::byte*>(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    std::ranges::copy(bytes, memory);
+    mprotect(memory + half, size - half, PROT_NONE);
+    struct sigaction action{};
+    action.sa_handler = [](int) { Die(); };
+    sigaction(SIGSEGV, &action, nullptr);
+    return {memory, bytes.size()};
+  }
+
+  Told& told_;
+  const std::shared_ptr<SocketGroup> group_;
+  const std::shared_ptr<object::FaultStore> store_;
+  const LocalTier tier_;
+  StoreConnection connection_{store_};
+  MemoryBudget budget_{64 * kMiB};
+  std::optional<Tier> dies_at_commit_;
+};
+
+class CheckpointRanksTest : public ::testing::TestWithParam<Phase> {
+ protected:
+  CheckpointRanksTest()
+      : told_(static_cast<Told*>(
+            mmap(nullptr, kRanks * sizeof(Told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
+  ~CheckpointRanksTest() override { munmap(told_, kRanks * sizeof(Told)); }
+
+  /// All ranks from start to end; how each ended, as waitpid has it.
+  std::vector<int> Live(const std::string& folder, int victim = -1) {
+    std::vector<std::vector<int>> peers(kRanks, std::vector<int>(kRanks, -1));
+    for (int other = 1; other < kRanks; ++other) {
+      int pair[2];
+      EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+      peers[0][other] = pair[0];
+      peers[other][0] = pair[1];
+    }
+    std::fill_n(told_, kRanks, Told{});
+    std::vector<pid_t> children;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      children.push_back(fork());
+      if (children.back() != 0) continue;
+      for (int other = 0; other < kRanks; ++other)
+        if (other != rank) CloseAll(peers[other]);
+      alarm(30);  // nobody may hang
+      const rlimit no_core{0, 0};
+      setrlimit(RLIMIT_CORE, &no_core);
+      bool lived = Rank(rank, peers[rank], folder, told_[rank]).Live(rank == victim ? &GetParam() : nullptr);
+      _exit(lived ? 0 : 1);
+    }
+    for (const auto& mine : peers) CloseAll(mine);
+    std::vector<int> ends(kRanks);
+    for (int rank = 0; rank < kRanks; ++rank) EXPECT_EQ(waitpid(children[rank], &ends[rank], 0), children[rank]);
+    return ends;
+  }
+  static void CloseAll(const std::vector<int>& sockets) {
+    for (int socket : sockets)
+      if (socket >= 0) close(socket);
+  }
+
+  static std::vector<std::uint64_t> Steps(const object::Location& root) {
+    std::vector<std::uint64_t> steps;
+    const auto entries = ListCheckpoints(root);
+    EXPECT_TRUE(entries);
+    for (const Entry& entry : *entries) steps.push_back(entry.step);
+    return steps;
+  }
+  static object::Location Bucket(const std::string& folder) {
+    return {*object::OpenFileStore({.root = folder + "/bucket", .durable = false, .threads = 1}), "run"};
+  }
+  static void ExpectWhole(const std::string& folder, std::uint64_t step) {
+    StoreConnection connection(Bucket(folder).store);
+    auto reader = Reader::Open(connection, kUrl, step);
+    ASSERT_TRUE(reader) << reader.error().ToString();
+    EXPECT_TRUE((*reader)->Verify(1));
+    StateOf(step).ExpectReadBack(**reader, 1);
+  }
+  /// Manifests, fences and the files of these steps are all that is there.
+  static void ExpectNothingElse(const std::string& folder, const std::vector<std::uint64_t>& steps) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+      const std::string path = entry.path().string();
+      const bool wanted = std::ranges::any_of(
+          steps, [&](std::uint64_t step) { return path.find(fmt::format("/step-{:08}/", step)) != std::string::npos; });
+      EXPECT_TRUE(!entry.is_regular_file() || wanted || path.ends_with(".json")) << path;
+    }
+  }
+
+  Told* const told_;
+};
+
+TEST_P(CheckpointRanksTest, MayBeKilledHere) {
+  const Phase& phase = GetParam();
+  for (int victim = 0; victim < (phase.other ? kRanks : 1); ++victim) {
+    SCOPED_TRACE(fmt::format("rank {}", victim));
+    const TempDir directory = *TempDir::Create();
+    const std::string folder = directory.path().string();
+    const Committed expected = victim == 0 ? phase.rank_0 : *phase.other;
+    const auto ends = Live(folder, victim);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank == victim) {
+        EXPECT_TRUE(WIFSIGNALED(ends[rank])) << "the phase was not reached";
+        EXPECT_EQ(WTERMSIG(ends[rank]), phase.point.at == At::kFileSize ? SIGXFSZ : SIGKILL);
+      } else {
+        EXPECT_TRUE(WIFEXITED(ends[rank])) << "rank " << rank << " ended by signal " << WTERMSIG(ends[rank]);
+      }
+      EXPECT_TRUE(told_[rank].committed < 20 || expected == kStore) << "what is said to be committed is";
+    }
+    const auto steps = Steps(Bucket(folder));
+    EXPECT_EQ(std::ranges::count(steps, 20), expected == kStore);
+    EXPECT_TRUE(expected == kStore || std::ranges::count(steps, 10) == 1);
+    for (std::uint64_t step : steps) ExpectWhole(folder, step);
+
+    for (int end : Live(folder)) EXPECT_EQ(end, 0);
+    const std::uint64_t resumed = expected == kNowhere ? 10 : 20;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      EXPECT_EQ(told_[rank].resumed, resumed) << "the newest commit, wherever it is";
+      EXPECT_TRUE(told_[rank].right);
+    }
+    EXPECT_EQ(Steps(Bucket(folder)), std::vector{resumed + 20});
+    EXPECT_EQ(Steps(*LocateLocal({folder + "/disk"}, kUrl)), (std::vector{resumed + 10, resumed + 20}));
+    ExpectWhole(folder, resumed + 20);
+    ExpectNothingElse(folder + "/bucket", {resumed + 20});
+    ExpectNothingElse(folder + "/disk", {resumed + 10, resumed + 20});
+    if (HasFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Phases, CheckpointRanksTest, ::testing::ValuesIn(kPhases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace millrace::checkpoint
