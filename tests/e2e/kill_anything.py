@@ -1,9 +1,12 @@
-"""kill -9 of any process at random moments of a training run, ten times: a rank, the supervisor, the S3 endpoint. The job
-must always resume, every printed loss must equal that of an undisturbed run bit for bit, and every committed checkpoint
-must verify at all times.
+"""kill -9 of any process at random moments of training runs: a rank, the supervisor, the S3 endpoint, while they start, train and
+save. Half of the kills hit a run that saves to the bucket, half one that saves to the local disk more often. A run must always
+resume, and from no earlier a step than the last it had said was committed; every printed loss must equal that of an
+undisturbed run bit for bit; and at the end every checkpoint must verify.
 
-    python3 kill_anything.py BIN_FOLDER [SEED]
+    python3 kill_anything.py BIN_FOLDER [--kills 200] [--seed 1]
 """
+import argparse
+import collections
 import contextlib
 import json
 import os
@@ -16,8 +19,6 @@ import sys
 import tempfile
 import time
 
-KILLS = 10
-STEPS = 120
 JOB = """
 name: NAME
 model: {family: llama, config: {hidden_size: 64, num_layers: 2, num_heads: 4, num_kv_heads: 2, intermediate_size: 128, vocab_size: 512}}
@@ -33,8 +34,8 @@ train:
   micro_batch: 2
   optimizer: {lr: 1.0e-3}
   schedule: {name: cosine, warmup_steps: 5, min_lr: 1.0e-4}
-checkpoint: {url: "s3://e2e/runs/NAME", every_steps: 5, keep_last: 3}
-run: {launcher: local, processes_per_node: 2, max_restarts: 100}
+checkpoint: {url: "s3://e2e/runs/NAME", every_steps: 5, keep_last: 3LOCAL}
+run: {launcher: local, processes_per_node: 2, max_restarts: 1000}
 """
 
 
@@ -75,9 +76,10 @@ class Cluster:
                      "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
                      "MILLRACE_STATE_DIR": str(self.home / "state")}
 
-    def start_job(self, name: str) -> subprocess.Popen:
+    def start_job(self, name: str, steps: int, local: bool = False) -> subprocess.Popen:
         job = self.home / f"{name}.yaml"
-        job.write_text(JOB.replace("NAME", name).replace("STEPS", str(STEPS)))
+        disk = f", local: {{path: {self.home}/disk, every_steps: 2}}" if local else ""
+        job.write_text(JOB.replace("NAME", name).replace("STEPS", str(steps)).replace("LOCAL", disk))
         return self.start("job", "run", str(job), "--json", stdout=subprocess.PIPE, text=True)
 
     def ranks(self, name: str) -> list[int]:
@@ -85,13 +87,11 @@ class Cluster:
         return [rank["pid"] for rank in status["ranks"]]
 
 
-def steps_of(child: subprocess.Popen):
-    """The step records a job prints. The last line of a killed process may be cut off."""
+def records_of(child: subprocess.Popen):
+    """What a job prints. The last line of a killed process may be cut off."""
     for line in child.stdout:
         with contextlib.suppress(json.JSONDecodeError):
-            record = json.loads(line)
-            if "event" not in record:
-                yield record["step"], record["loss"]
+            yield json.loads(line)
 
 
 def make_data(cluster: Cluster, rng: random.Random) -> None:
@@ -109,56 +109,97 @@ def make_data(cluster: Cluster, rng: random.Random) -> None:
                 "--output", "s3://e2e/tokenizer.model")
 
 
-def kill_one(cluster: Cluster, job: subprocess.Popen, rng: random.Random) -> str:
-    """Kills a process and restarts what nobody else restarts. Returns what it was."""
-    victim = rng.choice(["rank", "rank", "supervisor", "endpoint"])
-    if victim == "supervisor":
-        job.kill()
-    elif victim == "endpoint":
-        cluster.endpoint.kill()
-        cluster.endpoint.wait()
-        cluster.start_endpoint()
-    else:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(rng.choice(cluster.ranks("killed")), signal.SIGKILL)
-    return victim
+class Victim:
+    """A run that is killed again and again, and what it must do all the same."""
+
+    def __init__(self, cluster: Cluster, name: str, local: bool, reference: dict[int, float], rng: random.Random):
+        self.cluster, self.name, self.local, self.reference, self.rng = cluster, name, local, reference, rng
+        self.kills: collections.Counter[str] = collections.Counter()
+        self.printed, self.repeated, self.most_repeated, self.committed, self.last = 0, 0, 0, 0, 0
+        self.job: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        self.job = self.cluster.start_job(self.name, len(self.reference), self.local)
+
+    def kill_one(self) -> None:
+        """At once or within the next step. Restarts what nobody else restarts."""
+        time.sleep(self.rng.choice([0, self.rng.uniform(0, 0.1)]))
+        victim = self.rng.choice(["rank", "rank", "supervisor", "endpoint"])
+        self.kills[victim] += 1
+        if victim == "supervisor":
+            self.job.kill()
+        elif victim == "endpoint":
+            self.cluster.endpoint.kill()
+            self.cluster.endpoint.wait()
+            self.cluster.start_endpoint()
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.rng.choice(self.cluster.ranks(self.name)), signal.SIGKILL)
+
+    def check(self, record: dict) -> bool:
+        """Whether it was a step."""
+        if record.get("event") == "checkpoint":
+            self.committed = max(self.committed, record["step"])
+        if "event" in record or "loss" not in record:
+            return False
+        step, loss = record["step"], record["loss"]
+        assert loss == self.reference[step], f"step {step}: {loss!r}, undisturbed {self.reference[step]!r}"
+        if step <= self.last:
+            assert step > self.committed, f"step {step} was made again, although that of {self.committed} was committed"
+            self.repeated += self.last - step + 1
+            self.most_repeated = max(self.most_repeated, self.last - step + 1)
+        self.printed, self.last = self.printed + 1, step
+        return True
+
+    def endure(self, kills: int) -> None:
+        """Runs to the end, with so many kills on the way."""
+        self.start()
+        next_kill, steps = self.rng.randint(2, 12), len(self.reference)
+        while self.last < steps or self.job.poll() is None:
+            for record in records_of(self.job):
+                next_kill -= self.check(record)
+                # Now and then while it starts again, but not so often that the supervisor takes it for hopeless.
+                early = record.get("event") == "restart" and self.rng.random() < 0.2
+                if self.kills.total() < kills and self.last < steps - 15 and (next_kill <= 0 or early):
+                    self.kill_one()
+                    next_kill = self.rng.randint(2, 12)
+            status = self.job.wait(60)
+            if status == 0:
+                break
+            log = self.cluster.logs.read_text()
+            given_up = status > 0 and "killed by signal 9" in log[-1500:]  # after several kills at one step
+            assert given_up or status == -signal.SIGKILL, f"the job ended with {status}\n{log[-3000:]}"
+            self.cluster.run("ckpt", "ls", f"s3://e2e/runs/{self.name}")
+            self.start()
+        assert self.last == steps, f"the job ended after step {self.last} of {steps}"
+        assert self.kills.total() == kills, f"only {self.kills.total()} kills fitted into the run"
+        verified = self.cluster.run("ckpt", "verify", f"s3://e2e/runs/{self.name}", "--all", "--json").splitlines()
+        assert verified and all(json.loads(line)["bytes"] > 0 for line in verified)
 
 
-def main(programs: str, seed: int) -> None:
+def main(programs: str, kills: int, seed: int) -> None:
     rng = random.Random(seed)
+    steps = 60 + 4 * kills  # of half of the kills each takes the run on by 12 at most
+    started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as children:
         cluster = Cluster(programs, pathlib.Path(folder), children)
         cluster.start_endpoint()
         make_data(cluster, rng)
-        reference = dict(steps_of(cluster.start_job("reference")))
-        assert sorted(reference) == list(range(1, STEPS + 1)), f"the reference stopped after step {max(reference, default=0)}"
-
-        kills, finished, printed, victims = 0, False, 0, []
-        job = cluster.start_job("killed")
-        next_kill = rng.randint(2, 12)
-        while not finished:
-            for step, loss in steps_of(job):
-                assert loss == reference[step], f"step {step}: {loss!r}, undisturbed {reference[step]!r}"
-                printed += 1
-                next_kill -= 1
-                if kills < KILLS and next_kill <= 0:
-                    victims.append(kill_one(cluster, job, rng))
-                    kills += 1
-                    next_kill = rng.randint(2, 12)
-                finished = step == STEPS
-            status = job.wait(60)
-            assert status in (0, -signal.SIGKILL), f"the job ended with {status}\n{cluster.logs.read_text()[-3000:]}"
-            if status == 0:
-                assert finished, "the job ended before its last step"
-            else:
-                finished = False
-                cluster.run("ckpt", "ls", "s3://e2e/runs/killed")
-                job = cluster.start_job("killed")
-        assert kills == KILLS, f"only {kills} kills fitted into the run"
-        verified = json.loads(cluster.run("ckpt", "verify", "s3://e2e/runs/killed", "--json").splitlines()[-1])
-        assert verified["bytes"] > 0
-        print(f"{kills} kills ({', '.join(victims)}), {printed} steps printed, all losses equal; seed {seed}")
+        reference = {record["step"]: record["loss"] for record in records_of(cluster.start_job("reference", steps))
+                     if "event" not in record and "loss" in record}
+        assert sorted(reference) == list(range(1, steps + 1)), f"the reference stopped after step {max(reference, default=0)}"
+        for name, local, share in (("bucket", False, kills - kills // 2), ("disk", True, kills // 2)):
+            run = Victim(cluster, name, local, reference, rng)
+            run.endure(share)
+            print(f"{name}: {share} kills ({dict(run.kills)}), {run.printed} steps printed of a run of {steps}, all losses equal; "
+                  f"{run.repeated} steps made again, {run.most_repeated} at most after one kill", flush=True)
+        print(f"seed {seed}, {time.monotonic() - started:.0f} s")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 1)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("programs")
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    main(arguments.programs, arguments.kills, arguments.seed)
