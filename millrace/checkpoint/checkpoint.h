@@ -152,6 +152,7 @@ struct Collected {
   std::vector<std::uint64_t> removed_steps;
   std::uint64_t objects = 0, bytes = 0;  ///< files; with `dry_run` those that would go
   std::uint64_t uploads = 0;             ///< unfinished multipart uploads
+  std::vector<std::uint64_t> committed;  ///< steps that were there before, in order
 };
 Result<Collected> CollectGarbage(const object::Location& root, Retention retention, bool dry_run,
                                  object::Call call = {});

@@ -36,6 +36,7 @@ class Collector {
       committed.insert(number);
       newest_commit_ = std::max(newest_commit_, step.manifest->modified);
     }
+    collected_.committed.assign(committed.begin(), committed.end());
     if (committed.empty()) return collected_;
     const std::set<std::uint64_t> kept = Retained(committed, retention, MR_TRY(Metrics(retention)));
     for (const auto& [number, step] : steps_) {

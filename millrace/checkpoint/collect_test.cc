@@ -1,12 +1,14 @@
 // Retention, pins and holds: what is wanted stays, whoever collects when.
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <latch>
 #include <thread>
 
 #include "millrace/checkpoint/checkpoint.h"
 #include "millrace/checkpoint/layout.h"
 #include "millrace/checkpoint/marks.h"
+#include "millrace/checkpoint/testing/checkpoint_test_base.h"
 #include "millrace/checkpoint/testing/random_state.h"
 #include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/object/blocking.h"
@@ -167,48 +169,77 @@ TEST_F(CollectTest, OfAPinAndACollectorOneSeesTheOther) {
   EXPECT_GT(pinned + removed, 0);
 }
 
-TEST(Retained, TheBestAreThoseOfTheDefinition) {
-  Random random(1);
-  for (int round = 0; round < 300; ++round) {
-    std::set<std::uint64_t> committed;
-    std::map<std::uint64_t, double> metric;
-    for (std::uint64_t i = 1 + random.Below(20); i > 0; --i) committed.insert(random.Below(60));
-    for (std::uint64_t step : committed)
-      if (random.Below(4)) metric[step] = static_cast<double>(random.Below(10));
-    const Retention retention{
-        .keep_last = 1, .keep_best = static_cast<int>(random.Below(5)), .greatest = random.Below(2) == 1};
-    const auto kept = Retained(committed, retention, metric);
-    for (const auto& [step, value] : metric) {
-      int better = 0;
-      for (const auto& [other, theirs] : metric) {
-        const bool beats = retention.greatest ? theirs > value : theirs < value;
-        better += beats || (theirs == value && other > step);
-      }
-      EXPECT_EQ(kept.contains(step), better < retention.keep_best || step == *committed.rbegin()) << step;
-    }
-    std::map<std::uint64_t, double> left;
-    for (std::uint64_t step : kept)
-      if (metric.contains(step)) left[step] = metric[step];
-    EXPECT_EQ(Retained(kept, retention, left), kept) << "applying it again changes nothing";
-  }
+/// Clocks of hosts, hours off the store's and each other's, decide nothing: ages are the store's to tell, and newer is
+/// what has the higher step.
+TEST_F(CollectTest, HostsWhoseClocksAreWrongSaveAndCollectAsOthersDo) {
+  FakeClock slow(clock_.Wall() - std::chrono::hours(30)), fast(clock_.Wall() + std::chrono::hours(30));
+  const auto save_by = [&](Clock& clock, std::uint64_t step) {
+    clock_.Advance(std::chrono::seconds(1));
+    Writer::Options options{.url = "s3://bucket/run", .retention = {.keep_last = 2}, .clock = &clock};
+    auto writer = *Writer::Open(*connection_, SingleProcessGroup(), budget_, options);
+    EXPECT_TRUE(writer->Save(step, state_.Share(1, 0)[0], {}));
+    EXPECT_TRUE(writer->Wait());
+  };
+  save_by(fast, 1);
+  save_by(slow, 2);
+  save_by(fast, 3);
+  save_by(slow, 4);
+  EXPECT_THAT(Steps(), ElementsAre(3, 4));
+
+  // A save under way on the slow host, while the other one commits nothing newer but collects.
+  clock_.Advance(std::chrono::seconds(1));
+  auto gate = std::make_shared<testing::GateGroup>(1);
+  auto writer = *Writer::Open(*connection_, gate, budget_, {.url = "s3://bucket/run", .clock = &slow});
+  ASSERT_TRUE(writer->Save(5, state_.Share(1, 0)[0], {}));
+  gate->AwaitArrival();
+  const auto hold = Hold::Take(Root(), 3);
+  ASSERT_TRUE(hold);
+  const auto collected = CollectGarbage(Root(), {.keep_last = 1}, false);
+  ASSERT_TRUE(collected);
+  EXPECT_EQ(collected->objects, 0u) << "neither the save under way nor what is held";
+  gate->Open();
+  ASSERT_TRUE(writer->Wait());
+  for (const std::uint64_t step : Steps()) ExpectWhole(step);
+  EXPECT_EQ(Steps().back(), 5u);
 }
 
-TEST(Layout, ParsesTheMarksItMakesAndNoOthers) {
-  const Layout layout("runs/a");
-  using Kind = Layout::Mark::Kind;
-  for (const auto& [key, kind] : {std::pair(layout.PinKey(7), Kind::kPin), std::pair(layout.NewHoldKey(7), Kind::kHold),
-                                  std::pair(layout.NewGoingKey(7), Kind::kGoing)}) {
-    const auto mark = layout.ParseMark(key);
-    ASSERT_TRUE(mark) << key;
-    EXPECT_EQ(mark->step, 7u);
-    EXPECT_EQ(mark->kind, kind);
-    EXPECT_TRUE(key.starts_with(layout.MarksPrefix(7)));
-    EXPECT_FALSE(layout.StepOfManifest(key));
-    EXPECT_FALSE(layout.ParseFileKey(key));
-  }
-  for (const char* key : {"runs/a/step-00000007.json", "runs/a/step-00000007", "runs/a/step-7.pin",
-                          "runs/a/step-00000007.hold-", "runs/a/step-00000007.hold-0123", "runs/a/step-00000007/x.pin"})
-    EXPECT_FALSE(layout.ParseMark(key)) << key;
+/// Another clock, off by some time.
+class OffClock final : public Clock {
+ public:
+  explicit OffClock(Clock& right) : right_(right) {}
+  TimePoint Now() const override { return right_.Now(); }
+  WallTime Wall() const override { return right_.Wall() + off.load(); }
+  bool SleepUntil(TimePoint when, std::stop_token stop) override { return right_.SleepUntil(when, std::move(stop)); }
+  std::atomic<Duration> off{Duration::zero()};
+
+ private:
+  Clock& right_;
+};
+
+/// The clock that counts, the store's, is set back: a save may then be taken for one that died long ago, but it is
+/// told.
+TEST_F(CollectTest, AStoreWhoseClockIsSetBackLosesNothingThatWasCommitted) {
+  OffClock clock(clock_);
+  object::MemoryStoreOptions options;
+  options.clock = &clock;
+  store_ = object::FaultStore::Create(object::MakeMemoryStore(options), 1, clock_);
+  connection_ = std::make_unique<StoreConnection>(store_);
+  Save(1);
+  clock.off = -std::chrono::hours(2);
+  Save(2);
+  auto gate = std::make_shared<testing::GateGroup>(1);
+  auto writer = *Writer::Open(*connection_, gate, budget_, {.url = "s3://bucket/run"});
+  ASSERT_TRUE(writer->Save(3, state_.Share(1, 0)[0], {}));
+  gate->AwaitArrival();
+  EXPECT_THAT(Collect({.keep_last = 2}), IsEmpty());
+  gate->Open();
+  const auto saved = writer->Wait();
+  ASSERT_FALSE(saved);
+  EXPECT_THAT(saved.error().ToString(), HasSubstr("given up by garbage collection"));
+  EXPECT_THAT(Steps(), ElementsAre(1, 2));
+  Save(3);
+  EXPECT_THAT(Collect({.keep_last = 2}), ElementsAre(1)) << "newer is what has the higher step";
+  for (const std::uint64_t step : Steps()) ExpectWhole(step);
 }
 
 }  // namespace

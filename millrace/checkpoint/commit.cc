@@ -8,21 +8,31 @@
 namespace millrace::checkpoint {
 namespace {
 
-Error Taken(std::uint64_t step) {
+/// " by ann@node-7 (millrace-train, 2026-…)", as far as the manifest says.
+std::string WhoWrote(std::string_view manifest) {
+  const auto parsed = Manifest::ParsePart(manifest, "what is there");
+  if (!parsed || parsed->written_by.host.empty()) return "";
+  const Provenance& who = parsed->written_by;
+  return fmt::format(", by {}@{} ({}, {})", who.user, who.host, who.program, parsed->created);
+}
+
+Error Taken(std::uint64_t step, std::string_view manifest) {
   return Error(
       Code::kAlreadyExists,
-      fmt::format("step {} has a committed checkpoint already (another run saves to the same place, or this one "
-                  "went back: millrace ckpt gc URL --after STEP removes the newer ones; or use another URL)",
-                  step));
+      fmt::format("step {} has a committed checkpoint already{}: another run saves to the same place, or this "
+                  "one went back (millrace ckpt gc URL --after STEP removes the newer ones; or use another URL)",
+                  step, WhoWrote(manifest)));
 }
 
 }  // namespace
 
 Result<std::string> ExpectedFence(object::Store& store, const Layout& layout, std::uint64_t step, object::Call call) {
-  auto there = MR_TRY(object::Head(store, layout.ManifestKey(step), std::move(call)));
+  const std::string key = layout.ManifestKey(step);
+  auto there = MR_TRY(object::Head(store, key, call));
   if (!there) return std::string();
-  if (there->size >= kFenceLimit) return Fail(Taken(step));
-  return there->etag;
+  if (there->size < kFenceLimit) return there->etag;
+  auto manifest = object::GetAll(store, key, Manifest::kMaxBytes, call);
+  return Fail(Taken(step, manifest && *manifest ? (*manifest)->bytes : ""));
 }
 
 CommitOutcome CommitManifest(object::Store& store, const Layout& layout, const Manifest& manifest,
@@ -38,7 +48,7 @@ CommitOutcome CommitManifest(object::Store& store, const Layout& layout, const M
   if (there && *there) {
     const auto& [bytes, info] = **there;
     if (bytes == text) return {};
-    if (bytes.size() >= kFenceLimit) return {Fail(Taken(manifest.step))};
+    if (bytes.size() >= kFenceLimit) return {Fail(Taken(manifest.step, bytes))};
     if (info.etag != expected_fence) {
       return {Fail(Code::kPreconditionFailed, "step {} was given up by garbage collection while it was being saved",
                    manifest.step)};

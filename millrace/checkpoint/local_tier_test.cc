@@ -1,9 +1,13 @@
 // The local tier: made often, bounded, and chosen at a restart when all of it survives.
 #include "millrace/checkpoint/local_tier.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/mount.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <set>
 #include <thread>
 
 #include "millrace/base/files.h"
@@ -19,6 +23,7 @@ namespace millrace::checkpoint {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::State;
 using testing::ThreadRanks;
@@ -90,6 +95,14 @@ class LocalTierTest : public ::testing::Test {
     const auto entries = ListCheckpoints(*LocateLocal(*tier_, kUrl));
     for (const Entry& entry : *entries) steps.push_back(entry.step);
     return steps;
+  }
+
+  /// Everything on the local disk, a line each.
+  std::string Files() {
+    std::set<std::string> files;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(tier_->path))
+      if (entry.is_regular_file()) files.insert(fmt::format("{} {}\n", entry.path().string(), entry.file_size()));
+    return fmt::format("{}", fmt::join(files, ""));
   }
 
   TempDir directory_ = *TempDir::Create();
@@ -285,6 +298,50 @@ TEST_F(SlowStoreTest, EveryPlaceKeepsTheOrder) {
     EXPECT_EQ(seen[1], local);
     EXPECT_EQ(seen[0], stored);
   }
+}
+
+/// A disk of its own size for the test, gone with it.
+class SmallDisk {
+ public:
+  static std::unique_ptr<SmallDisk> Mount(const std::filesystem::path& path, const char* size) {
+    std::filesystem::create_directories(path);
+    if (mount("tmpfs", path.c_str(), "tmpfs", 0, size) != 0) return nullptr;
+    return std::unique_ptr<SmallDisk>(new SmallDisk(path));
+  }
+  ~SmallDisk() { umount2(path_.c_str(), MNT_DETACH); }
+  /// Somebody else's file takes all that is left.
+  void Fill() {
+    const int fd = open(Ballast().c_str(), O_WRONLY | O_CREAT, 0600);
+    const std::string block(4096, 'x');
+    while (write(fd, block.data(), block.size()) > 0) continue;
+    close(fd);
+  }
+  void MakeRoom() { std::filesystem::remove(Ballast()); }
+
+ private:
+  explicit SmallDisk(std::filesystem::path path) : path_(std::move(path)) {}
+  std::filesystem::path Ballast() const { return path_ / "ballast"; }
+  const std::filesystem::path path_;
+};
+
+TEST_F(LocalTierTest, AFullDiskIsNamedWithItsCureAndTheRunGoesOn) {
+  const auto disk = SmallDisk::Mount(tier_->path, "size=2m");
+  if (!disk) GTEST_SKIP() << "a disk cannot be mounted here: " << strerror(errno);
+  ASSERT_TRUE(Save(10, local_));
+  disk->Fill();
+  const std::string before = Files();
+  const auto full = Save(20, local_);
+  ASSERT_FALSE(full);
+  EXPECT_EQ(full.error().code(), Code::kNoSpace) << full.error().ToString();
+  EXPECT_THAT(full.error().ToString(), HasSubstr(tier_->path));
+  EXPECT_THAT(full.error().ToString(), HasSubstr("room for 2 checkpoints and one under way"));
+  EXPECT_EQ(Files(), before) << "nothing of the failed save is left";
+  EXPECT_EQ(Newest(), "local 10");
+  EXPECT_TRUE(Save(30, both_)) << "the store's is made all the same";
+  EXPECT_EQ(Newest(), "store 30");
+  disk->MakeRoom();
+  EXPECT_TRUE(Save(40, local_));
+  EXPECT_EQ(Newest(), "local 40");
 }
 
 TEST_F(LocalTierTest, RefusesWhatCannotBe) {

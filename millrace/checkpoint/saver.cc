@@ -114,7 +114,7 @@ CommitOutcome Saver::Commit(const SaveJob& job, const std::string& attempt, cons
   auto manifest = Merge(job, attempt, std::move(reports));
   if (!manifest) return {Fail(manifest.error())};
   CommitOutcome outcome = CommitManifest(*store_, layout_, *manifest, expected);
-  if (outcome.status) parent_ = manifest->id();
+  if (outcome.status) before_ = std::exchange(parent_, manifest->id());
   return outcome;
 }
 
@@ -187,9 +187,22 @@ void Saver::Collect() {
   auto collected = CollectGarbage({store_, root_}, options_.retention, /*dry_run=*/false);
   if (!collected) {
     options_.log.Warning("old checkpoints not removed; the next save tries again", {{"error", collected.error()}});
-  } else if (collected->objects > 0) {
+    return;
+  }
+  if (collected->objects > 0) {
     options_.log.Info("old checkpoints removed",
                       {{"checkpoints", collected->removed_steps.size()}, {"bytes", collected->bytes}});
+  }
+  WarnOfOthers(collected->committed);
+}
+
+/// Of the steps after the one that this run went on from, it has made only its last.
+void Saver::WarnOfOthers(const std::vector<std::uint64_t>& committed) {
+  if (!before_) return;
+  for (const std::uint64_t step : committed) {
+    if (step <= before_->step || step == parent_->step) continue;
+    options_.log.Warning("another run saves to the same place: give each run a URL of its own",
+                         {{"url", name()}, {"its_step", step}, {"step", parent_->step}});
   }
 }
 

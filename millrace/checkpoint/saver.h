@@ -30,7 +30,8 @@ class Saver {
   /// Collective. Goes through the same three exchanges whatever fails in between, so that nobody waits for a rank that
   /// has given up.
   Status Save(const SaveJob& job, const Snapshot& snapshot);
-  /// Rank 0: what retention lets go. Failures are logged; the next call tries again.
+  /// Rank 0: what retention lets go. Failures are logged; the next call tries again. So are checkpoints that another
+  /// run has made since the last save of this one.
   void Collect();
   std::string name() const;  ///< s3://runs/llama-demo
 
@@ -51,6 +52,7 @@ class Saver {
   Result<Manifest> Merge(const SaveJob& job, const std::string& attempt, std::vector<std::string> reports);
   Result<bool> AddReport(std::size_t rank, const std::string& report, Manifest& manifest);
   Status MergeTensors(Manifest& manifest);
+  void WarnOfOthers(const std::vector<std::uint64_t>& committed);
   void RemoveOwnFile(const Snapshot& snapshot, const std::string& key);
 
   const std::shared_ptr<object::Store> store_;
@@ -69,6 +71,7 @@ class Saver {
 
   // Rank 0's.
   std::optional<CheckpointId> parent_;  ///< of the next save
+  std::optional<CheckpointId> before_;  ///< its own parent
   std::map<std::size_t, Structure> structures_;
   std::map<std::string, TensorMeta> tensors_;  ///< of all structures, as last checked
 };

@@ -211,7 +211,8 @@ class TieredWriter final : public Writer {
     Result<SaveStats> stats =
         SaveStats{job.save.step, snapshot.file().size(), Blocked(hand), Now() - job.started, tier};
     if (!saved) {
-      stats = Fail(saved.error().Context(fmt::format("saving step {} to {}", job.save.step, saver.name())));
+      stats = Fail(saved.error().Context(fmt::format("saving step {} to {}{}", job.save.step, saver.name(),
+                                                     tier == Tier::kLocal ? Cure(saved.error()) : "")));
       options_.log.Error("checkpoint not saved", {{"step", job.save.step}, {"error", stats.error()}});
     } else {
       options_.log.Info("checkpoint committed",
@@ -223,6 +224,14 @@ class TieredWriter final : public Writer {
     }
     if (saved) saver.Collect();
     return stats;
+  }
+  /// What to do about a local disk that is full.
+  std::string Cure(const Error& error) const {
+    if (error.code() != Code::kNoSpace) return "";
+    return fmt::format(
+        " (it needs room for {} checkpoints and one under way: make room, or keep fewer with checkpoint.local.keep; "
+        "those of the store are not touched by this)",
+        options_.local->keep);
   }
   Duration Blocked(std::size_t hand) const {
     MutexLock lock(mutex_);
