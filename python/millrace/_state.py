@@ -165,13 +165,28 @@ def torch_dtype(name: str) -> Any:
 
 @dataclass
 class Piece:
-    """What this process has of a tensor: a box of it, side by side in memory. Offsets and lengths empty: all of it."""
+    """What this process has of a tensor: a box of it. Offsets and lengths empty: all of it."""
 
+    name: str
+    dtype: str
+    shape: List[int]  # of the whole tensor
     offsets: List[int]
     lengths: List[int]
-    address: int
-    bytes: int
-    owner: Any  # keeps the memory
+    local: Any
+
+    @property
+    def held(self) -> Tuple[Any, ...]:
+        """As _native.balance_replicas wants it."""
+        elements = self.local.size if isinstance(self.local, np.ndarray) else self.local.numel()
+        return self.name, self.dtype, self.shape, (self.offsets, self.lengths), elements
+
+    def run(self, begin: int, elements: int) -> Tuple[Tuple[Any, ...], Any]:
+        """Consecutive elements of it as CheckpointWriter.start wants them, and what keeps their memory."""
+        _, _, _, box, all_of_it = self.held
+        check_plain(self.local, self.name)
+        local = self.local if elements == all_of_it else self.local.reshape(-1)[begin : begin + elements]
+        address, size, owner = memory_of(on_host(local, self.name))
+        return (self.name, self.dtype, self.shape, begin, box, address, size), owner
 
 
 @dataclass
@@ -194,17 +209,6 @@ class TensorLeaf(Leaf):
         sharded = _is_sharded(self.value)
         return dtype_name(self.value.metadata().tensor_properties.dtype if sharded else self.value.dtype, self.name)
 
-    @property
-    def bytes(self) -> int:
-        if isinstance(self.value, np.ndarray):
-            return self.value.nbytes
-        return self.value.numel() * self.value.element_size()
-
-    @property
-    def replicated(self) -> bool:
-        """Every rank that has it has all of it."""
-        return not _is_sharded(self.value) and not hasattr(self.value, "device_mesh")
-
     def _local(self) -> List[Tuple[List[int], List[int], Any]]:
         """The boxes of this process and their tensors."""
         if _is_sharded(self.value):
@@ -224,23 +228,8 @@ class TensorLeaf(Leaf):
         lengths, offsets = compute_local_shape_and_global_offset(self.value.shape, mesh, placements)
         return [(list(offsets), list(lengths), self.value.to_local())] if math.prod(lengths) > 0 else []
 
-    def _first_replica(self) -> bool:
-        mesh = getattr(self.value, "device_mesh", None)
-        if mesh is None or mesh.get_coordinate() is None:
-            return mesh is None
-        return all(
-            where == 0 for where, placement in zip(mesh.get_coordinate(), self.value.placements) if placement.is_replicate()
-        )
-
     def pieces(self) -> List[Piece]:
-        """To be saved. Of what several ranks of a mesh hold alike the first has it."""
-        if not self._first_replica():
-            return []
-        pieces = []
-        for offsets, lengths, local in self._local():
-            address, size, owner = memory_of(on_host(local, self.name))
-            pieces.append(Piece(offsets, lengths, address, size, owner))
-        return pieces
+        return [Piece(self.name, self.dtype, self.shape, *box) for box in self._local()]
 
     def targets(self, dtype: str) -> Iterator[Tuple[Any, Callable[[], None]]]:
         """What to read for each box, and what to do afterwards."""
@@ -294,14 +283,20 @@ def _is_plain_memory(local: Any) -> bool:
     return local.device.type == "cpu" and local.is_contiguous() and not local.is_conj() and not local.is_neg()
 
 
-def on_host(local: Any, name: str) -> Any:
+def check_plain(local: Any, name: str) -> None:
+    """Whether its elements can be saved."""
     if isinstance(local, np.ndarray):
-        return np.ascontiguousarray(local, dtype=local.dtype.newbyteorder("="))
-    torch = _torch()
-    if local.layout != torch.strided or local.is_quantized:
+        return
+    if local.layout != _torch().strided or local.is_quantized:
         raise UnsupportedError(f'"{name}" is sparse or quantized; save its parts as tensors of their own')
     if local.is_meta:
         raise InvalidArgumentError(f'"{name}" is on the meta device and has no values')
+
+
+def on_host(local: Any, name: str) -> Any:
+    check_plain(local, name)
+    if isinstance(local, np.ndarray):
+        return np.ascontiguousarray(local, dtype=local.dtype.newbyteorder("="))
     return local.detach().cpu().contiguous().resolve_conj().resolve_neg()
 
 

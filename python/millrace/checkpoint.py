@@ -25,7 +25,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 from . import _native
 from .errors import InvalidArgumentError, NotFoundError
 from .session import Options, parse_bytes, session_of
-from ._state import Leaf, TensorLeaf, decode_value, flatten, leaves_of, nest, place
+from ._state import Leaf, Piece, TensorLeaf, decode_value, flatten, leaves_of, nest, place
 
 __all__ = ["Checkpoint", "Saver", "Saving", "async_save", "load", "ls", "metadata", "save"]
 
@@ -47,7 +47,7 @@ class _Ranks:
     def __init__(self) -> None:
         import torch.distributed as dist
 
-        self._dist = dist
+        self._dist, self.world = dist, dist.group.WORLD
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._of_writer, self._of_plan = dist.new_group(backend="gloo"), dist.new_group(backend="gloo")
 
@@ -66,12 +66,19 @@ class _Ranks:
         self._dist.all_gather_object(everyones, mine, group=self._of_plan)
         return everyones
 
+    def close(self) -> None:
+        """Ends the groups and their threads, which must not be at work when the interpreter ends."""
+        if _world() is self.world:
+            self._dist.destroy_process_group(self._of_writer)
+            self._dist.destroy_process_group(self._of_plan)
 
-def _ranks() -> Optional[_Ranks]:
+
+def _world() -> Any:
+    """The group of all processes where there are several."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return None
-    return _Ranks() if torch.distributed.get_world_size() > 1 else None
+    return torch.distributed.group.WORLD if torch.distributed.get_world_size() > 1 else None
 
 
 def _libraries() -> Dict[str, str]:
@@ -89,6 +96,8 @@ _open_savers: "weakref.WeakSet[Saver]" = weakref.WeakSet()
 @atexit.register
 def _finish_savers() -> None:
     for saver in list(_open_savers):
+        if not saver.ours:
+            continue
         try:
             saver.wait()
         except Exception as error:  # nobody is left to catch it
@@ -119,7 +128,8 @@ class Saver:
         connection: Optional[Options] = None,
     ) -> None:
         self.url = url
-        self._ranks = _ranks()
+        self._ranks = _Ranks() if _world() is not None else None
+        self._process = os.getpid()
         self._writer = _native.CheckpointWriter(
             session_of(connection),
             url,
@@ -137,6 +147,9 @@ class Saver:
             },
         )
         self._borrowed: List[Any] = []  # what the writer copies from
+        self._told: Optional[List[Any]] = None  # what this rank held at its last save
+        self._held: Dict[int, List[Any]] = {}  # and every one
+        self._mine: List[Tuple[int, int, int]] = []  # of what this rank holds, what it saves
         _open_savers.add(self)
 
     def save(
@@ -160,16 +173,11 @@ class Saver:
         if "values" in (metadata or {}):
             raise InvalidArgumentError('metadata has a key "values", where a checkpoint keeps its own; name it otherwise')
         leaves, values = flatten(state)
-        shards = [(leaf, piece) for leaf in leaves if not leaf.replicated for piece in leaf.pieces()]
-        mine = self._share([leaf for leaf in leaves if leaf.replicated], sum(piece.bytes for _, piece in shards), values)
-        pieces = shards + [(leaf, piece) for leaf in mine for piece in leaf.pieces()]
+        runs = self._share([piece for leaf in leaves for piece in leaf.pieces()], values)
         held = self.start(
             step,
-            [
-                (leaf.name, leaf.dtype, leaf.shape, 0, (piece.offsets, piece.lengths), piece.address, piece.bytes)
-                for leaf, piece in pieces
-            ],
-            [piece.owner for _, piece in pieces],
+            [run for run, _ in runs],
+            [owner for _, owner in runs],
             {**(metadata or {}), "values": values},
             metrics=metrics,
             to=to,
@@ -198,32 +206,39 @@ class Saver:
         finally:
             self._borrowed = owners
 
+    @property
+    def ours(self) -> bool:
+        """Not of the process that this one was forked from."""
+        return self._process == os.getpid()
+
+    @property
+    def usable(self) -> bool:
+        """With the ranks there are now: torch.distributed may have been started or ended since."""
+        return self._writer is not None and self.ours and (self._ranks.world if self._ranks else None) is _world()
+
     def everyones(self, mine: Any) -> List[Any]:
         """For adapters: what each rank has to say. Collective."""
         return self._ranks.exchange(mine) if self._ranks else [mine]
 
-    def _share(self, leaves: List[TensorLeaf], sharded: int, values: Dict[str, Any]) -> List[TensorLeaf]:
-        """Of what several ranks hold alike, what this one saves: each goes to the holder with the least to save so far.
+    def _share(self, pieces: List[Piece], values: Dict[str, Any]) -> List[Tuple[Tuple[Any, ...], Any]]:
+        """What this rank saves of its pieces: runs as ``start`` wants them, each with the owner of its memory.
 
-        Adds to the values those of other ranks.
+        Adds to the values those of other ranks. What a rank has is told only when it is not what it was at the save before.
         """
         if self._ranks is None:
-            return leaves
-        everyones = self.everyones(([(leaf.name, leaf.bytes) for leaf in leaves], sharded, values))
-        load = [theirs for _, theirs, _ in everyones]
-        holders: Dict[str, Tuple[int, List[int]]] = {}
-        for rank, (theirs, _, other_values) in enumerate(everyones):
-            for name, size in theirs:
-                holders.setdefault(name, (size, []))[1].append(rank)
+            return [piece.run(0, piece.held[-1]) for piece in pieces]
+        held = [piece.held for piece in pieces]
+        everyones = self.everyones((held if held != self._told else None, values))
+        for rank, (theirs, other_values) in enumerate(everyones):
+            if theirs is not None:
+                self._held[rank] = theirs
             for path, value in other_values.items():
                 values.setdefault(path, value)
-        saves = set()
-        for name, (size, ranks) in sorted(holders.items(), key=lambda item: (-item[1][0], item[0])):
-            chosen = min(ranks, key=lambda rank: (load[rank], rank))
-            load[chosen] += size
-            if chosen == self._ranks.rank:
-                saves.add(name)
-        return [leaf for leaf in leaves if leaf.name in saves]
+        if any(theirs is not None for theirs, _ in everyones):
+            in_order = [self._held[rank] for rank in range(self._ranks.size)]
+            self._mine = _native.balance_replicas(in_order)[self._ranks.rank]
+        self._told = held
+        return [pieces[index].run(begin, elements) for index, begin, elements in self._mine]
 
     def wait_copied(self) -> float:
         """Returns once the tensors of the last save may change; the seconds that took."""
@@ -239,8 +254,11 @@ class Saver:
         return self._writer.wait()
 
     def close(self) -> None:
-        """Lets its thread and memory go, once the last save has ended. It cannot be used any more."""
+        """Lets its threads and memory go, once the last save has ended. It cannot be used any more."""
         self._writer = None
+        if self._ranks:
+            self._ranks.close()
+            self._ranks = None
 
     @property
     def busy(self) -> bool:
@@ -274,11 +292,8 @@ _savers: Dict[Any, Saver] = {}
 def saver_of(url: str, connection: Optional[Options] = None, **options: Any) -> Saver:
     """One saver for a URL and options, kept: under torch.distributed each has process groups of its own. Removes nothing
     unless the options say so. Collective when it is made."""
-    torch = sys.modules.get("torch")
-    ranks = torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
-    world = id(torch.distributed.group.WORLD) if ranks else None
-    key = (os.getpid(), world, url, connection, tuple(sorted(options.items())))
-    if key not in _savers:
+    key = (url, connection, tuple(sorted(options.items())))
+    if key not in _savers or not _savers[key].usable:
         _savers[key] = Saver(url, connection=connection, **{"keep_last": 1 << 20, **options})
     return _savers[key]
 

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/replicas.h"
 #include "python/native/module.h"
 
 namespace millrace::python {
@@ -125,6 +126,31 @@ double StartSaving(const WriterHandle& self, std::uint64_t step, std::vector<Pie
   return std::chrono::duration<double>(Unwrap(std::move(held))).count();
 }
 
+/// (name, dtype, shape, box, elements)
+using HeldTuple = std::tuple<std::string, std::string, std::vector<std::int64_t>, BoxTuple, std::uint64_t>;
+/// (index of a piece, first element within it, elements)
+using ShareTuple = std::tuple<std::size_t, std::uint64_t, std::uint64_t>;
+
+/// For each rank what it writes of what it holds.
+std::vector<std::vector<ShareTuple>> Balance(std::vector<std::vector<HeldTuple>> ranks) {
+  std::vector<std::vector<checkpoint::HeldPiece>> held;
+  for (auto& tuples : ranks) {
+    auto& pieces = held.emplace_back();
+    for (auto& [name, dtype, shape, box, elements] : tuples) {
+      pieces.push_back({.name = std::move(name),
+                        .meta = {.dtype = Unwrap(checkpoint::ParseDType(dtype)), .shape = std::move(shape)},
+                        .box = BoxOf(std::move(box)),
+                        .elements = elements});
+    }
+  }
+  std::vector<std::vector<ShareTuple>> shares;
+  for (const auto& mine : checkpoint::BalanceReplicas(held)) {
+    auto& tuples = shares.emplace_back();
+    for (const checkpoint::Share& share : mine) tuples.emplace_back(share.piece, share.begin, share.elements);
+  }
+  return shares;
+}
+
 py::object Wait(const WriterHandle& self) {
   OpenWriter& open = *self;
   Result<std::optional<checkpoint::SaveStats>> done = Fail(Code::kInternal, "");
@@ -219,6 +245,7 @@ void AddCheckpoint(py::module_& module) {
       .def_property_readonly("name", [](const ReaderHandle& self) { return self->reader->name(); })
       .def_property_readonly("meta", [](const ReaderHandle& self) { return DumpJson(self->reader->manifest().meta); })
       .def_property_readonly("metrics", [](const ReaderHandle& self) { return self->reader->manifest().metrics; });
+  module.def("balance_replicas", &Balance, py::arg("held"));
   module.def("list_checkpoints", &List, py::arg("session"), py::arg("url"));
 }
 

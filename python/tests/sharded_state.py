@@ -60,7 +60,12 @@ def act(action, url):
     if action == "save":
         with checkpoint.Saver(by_saver) as saver:
             saver.save(make(True), 1)
-            saver.save(make(True), 2)
+            saver.save({"all have it": torch.zeros(2**20, dtype=torch.uint8), **make(True)}, 2)
+            saver.save(make(True), 3)
+            saver.save({"all have it": torch.zeros(2**23, dtype=torch.uint8)}, 4)
+            written = saver.wait()["bytes"]
+            assert abs(written - 2**23 / dist.get_world_size()) < 4096, "what all ranks have is shared out evenly"
+            saver.save(make(True), 5)
     elif action == "dcp-save":
         dcp.save(make(True), storage_writer=millrace.dcp.Writer(by_dcp, 3))
     for saved in (by_saver, by_dcp):
