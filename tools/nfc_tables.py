@@ -9,6 +9,8 @@ import tokenizers
 import unicodedata2 as unicode
 from tokenizers import normalizers
 
+from unicode_array import array
+
 CODES = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
 nfc, nfd = normalizers.NFC().normalize_str, normalizers.NFD().normalize_str
 
@@ -36,18 +38,6 @@ def tables():
                 pairs += [first, second, code]
     assert tokenizers.__version__ == "0.23.3", tokenizers.__version__
     return orders, decomposed, pairs
-
-
-def array(name, comment, numbers):
-    print(f"/// {comment}\nconst std::uint32_t {name}[] = {{")
-    line = ""
-    for number in numbers:
-        item = f"{number},"
-        if len(line) + len(item) > 118:
-            print(line)
-            line = ""
-        line += item
-    print(f"{line}\n}};\nconst std::size_t {name}Count = sizeof {name} / sizeof {name}[0];\n")
 
 
 def main():
