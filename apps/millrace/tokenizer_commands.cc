@@ -223,7 +223,7 @@ Status Show(const Context& context, const ShowFlags& flags) {
 }
 
 template <class Flags>
-std::function<int()> Action(const Context& context, std::shared_ptr<Flags> flags,
+std::function<int()> Runner(const Context& context, std::shared_ptr<Flags> flags,
                             Status (*run)(const Context&, const Flags&)) {
   return [&context, flags, run] {
     Status done = run(context, *flags);
@@ -238,7 +238,7 @@ void AddTrain(CLI::App& group, Context& context) {
       "  millrace tokenizer train --input 's3://corpus/wiki/*.jsonl' --vocab-size 32000 --output "
       "s3://models/wiki.model\n"
       "  millrace tokenizer train --input corpus/ --template '{title}\\n{text}' --vocab-size 4096 --output my.model",
-      Action(context, flags, &Train));
+      Runner(context, flags, &Train));
   train->add_option("--input", flags->inputs, "Objects, prefixes or globs of JSON-lines records")->required();
   auto* field = train->add_option("--field", flags->field, "Field that holds the text")->capture_default_str();
   train->add_option("--template", flags->template_text, "Fields in braces, as in a job's data.template")
@@ -261,18 +261,18 @@ void AddCodec(CLI::App& group, Context& context) {
   CLI::App* encode = AddCommand(group, context, "encode", "Turn text into ids, one document a line",
                                 "  echo 'Hello world' | millrace tokenizer encode --model s3://models/tokenizer.model\n"
                                 "  echo '{\"text\": \"a\\nb\"}' | millrace tokenizer encode --model my.model --json",
-                                Action(context, encode_flags, &Encode));
+                                Runner(context, encode_flags, &Encode));
   encode->add_option("--model", encode_flags->model, kTokenizerHelp)->required();
   encode->add_flag("--specials", encode_flags->specials, "Put BOS in front and EOS behind");
   auto decode_flags = std::make_shared<CodecFlags>();
   CLI::App* decode = AddCommand(group, context, "decode", "Turn ids into text, one document a line",
                                 "  echo '15043 3186' | millrace tokenizer decode --model s3://models/tokenizer.model",
-                                Action(context, decode_flags, &Decode));
+                                Runner(context, decode_flags, &Decode));
   decode->add_option("--model", decode_flags->model, kTokenizerHelp)->required();
   auto show_flags = std::make_shared<ShowFlags>();
   CLI::App* show = AddCommand(group, context, "show", "Describe a model",
                               "  millrace tokenizer show --model s3://models/tokenizer.model --pieces | head",
-                              Action(context, show_flags, &Show));
+                              Runner(context, show_flags, &Show));
   show->add_option("--model", show_flags->model, kTokenizerHelp)->required();
   show->add_flag("--pieces", show_flags->pieces, "List every piece");
 }

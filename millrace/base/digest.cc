@@ -78,6 +78,8 @@ std::string HexEncode(ByteSpan bytes) {
   return text;
 }
 
+std::string ShortHash(std::string_view text) { return HexEncode(Sha256(AsBytes(text))).substr(0, 16); }
+
 Result<std::vector<std::byte>> HexDecode(std::string_view text) {
   std::vector<std::byte> bytes;
   bytes.reserve(text.size() / 2);

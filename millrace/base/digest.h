@@ -38,6 +38,8 @@ class Hasher {
 };
 
 std::string HexEncode(ByteSpan bytes);  ///< lower case
+/// A name for `text` of 16 hexadecimal digits: the front of its SHA-256.
+std::string ShortHash(std::string_view text);
 Result<std::vector<std::byte>> HexDecode(std::string_view text);
 std::string Base64Encode(ByteSpan bytes);  ///< RFC 4648 section 4, with padding
 Result<std::vector<std::byte>> Base64Decode(std::string_view text);

@@ -18,12 +18,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kBlock = 16 * kKiB;
+constexpr std::uint64_t kBlockBytes = 16 * kKiB;
 
 BlockId Id(int n) { return Sha256(AsBytes(std::to_string(n))); }
 
 std::string Content(int n) {
-  std::string text(1 + static_cast<std::uint64_t>(n) * 997 % kBlock, '\0');
+  std::string text(1 + static_cast<std::uint64_t>(n) * 997 % kBlockBytes, '\0');
   Random random(static_cast<std::uint64_t>(n));
   for (char& c : text) c = static_cast<char>(random.Next());
   return text;
@@ -39,16 +39,16 @@ DiskTier::Outcome Load(DiskTier& tier, int n) {
 
 class DiskTierTest : public testing::Test {
  protected:
-  Result<std::unique_ptr<DiskTier>> TryOpen(std::uint64_t max_bytes = kMiB, std::uint64_t block_bytes = kBlock) {
+  Result<std::unique_ptr<DiskTier>> TryOpen(std::uint64_t max_bytes = kMiB, std::uint64_t block_bytes = kBlockBytes) {
     return DiskTier::Open(
         {.directory = cache_, .max_bytes = max_bytes, .block_bytes = block_bytes, .clock = &clock_, .log = {}});
   }
-  std::unique_ptr<DiskTier> Opened(std::uint64_t max_bytes = kMiB, std::uint64_t block_bytes = kBlock) {
+  std::unique_ptr<DiskTier> Opened(std::uint64_t max_bytes = kMiB, std::uint64_t block_bytes = kBlockBytes) {
     auto opened = TryOpen(max_bytes, block_bytes);
     EXPECT_TRUE(opened) << opened.error().ToString();
     return *std::move(opened);
   }
-  void Open(std::uint64_t max_bytes = kMiB, std::uint64_t block_bytes = kBlock) {
+  void Open(std::uint64_t max_bytes = kMiB, std::uint64_t block_bytes = kBlockBytes) {
     tier_.reset();
     tier_ = Opened(max_bytes, block_bytes);
   }

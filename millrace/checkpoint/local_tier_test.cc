@@ -28,7 +28,7 @@ using ::testing::IsEmpty;
 using testing::State;
 using testing::ThreadRanks;
 
-constexpr const char* kUrl = "s3://bucket/run";
+constexpr const char* kRun = "s3://bucket/run";
 constexpr int kRanks = 2;
 
 class LocalTierTest : public ::testing::Test {
@@ -40,7 +40,7 @@ class LocalTierTest : public ::testing::Test {
     const auto shares = state.Share(kRanks, step);
     std::vector<std::unique_ptr<Writer>> writers;
     for (int rank = 0; rank < kRanks; ++rank) {
-      Writer::Options of_writer{.url = kUrl, .retention = {.keep_last = 10}, .local = tier_};
+      Writer::Options of_writer{.url = kRun, .retention = {.keep_last = 10}, .local = tier_};
       writers.push_back(*Writer::Open(connection_, ranks.Rank(rank), budget_, of_writer));
       MR_TRY(writers.back()->Save(step, shares[rank], {}, options));
     }
@@ -52,7 +52,7 @@ class LocalTierTest : public ::testing::Test {
   static State StateOf(std::uint64_t step) { return State::Random(step, 4, 2000); }
 
   /// What every rank opens, which must be the same and right.
-  std::string Newest(std::string url = kUrl) {
+  std::string Newest(std::string url = kRun) {
     ThreadRanks ranks(kRanks);
     std::vector<Result<checkpoint::Newest>> readers(kRanks);
     std::vector<std::thread> threads;
@@ -92,7 +92,7 @@ class LocalTierTest : public ::testing::Test {
   }
   std::vector<std::uint64_t> LocalSteps() {
     std::vector<std::uint64_t> steps;
-    const auto entries = ListCheckpoints(*LocateLocal(*tier_, kUrl));
+    const auto entries = ListCheckpoints(*LocateLocal(*tier_, kRun));
     for (const Entry& entry : *entries) steps.push_back(entry.step);
     return steps;
   }
@@ -345,11 +345,11 @@ TEST_F(LocalTierTest, AFullDiskIsNamedWithItsCureAndTheRunGoesOn) {
 }
 
 TEST_F(LocalTierTest, RefusesWhatCannotBe) {
-  auto writer = *Writer::Open(connection_, SingleProcessGroup(), budget_, {.url = kUrl});
+  auto writer = *Writer::Open(connection_, SingleProcessGroup(), budget_, {.url = kRun});
   EXPECT_EQ(writer->Save(1, {}, {}, local_).error().code(), Code::kInvalidArgument);
   EXPECT_EQ(writer->Save(1, {}, {}, {.to_store = false}).error().code(), Code::kInvalidArgument);
   tier_->keep = 0;
-  EXPECT_FALSE(Writer::Open(connection_, SingleProcessGroup(), budget_, {.url = kUrl, .local = tier_}));
+  EXPECT_FALSE(Writer::Open(connection_, SingleProcessGroup(), budget_, {.url = kRun, .local = tier_}));
 }
 
 }  // namespace

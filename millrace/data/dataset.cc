@@ -20,8 +20,6 @@ namespace {
 constexpr int kOrderVersion = 2;
 constexpr std::size_t kLongestSpelled = 64;
 
-std::string ShortHash(std::string_view text) { return HexEncode(Sha256(AsBytes(text))).substr(0, 16); }
-
 /// Contents, not names: data that moved to another bucket is still the same data.
 std::string Fingerprint(const ResolvedSources& resolved, const DatasetOptions& options, const DocumentForm& form,
                         const tokenizer::Tokenizer& tokenizer) {

@@ -30,8 +30,6 @@ IndexIdentity IdentityOf(const DataObject& object, const IndexOptions& options) 
           options.hashes};
 }
 
-std::string ShortHash(std::string_view text) { return HexEncode(Sha256(AsBytes(text))).substr(0, 16); }
-
 /// A growing window onto one object version, from a fixed offset on.
 class PartBytes {
  public:

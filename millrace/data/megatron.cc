@@ -8,7 +8,7 @@
 namespace millrace::data {
 namespace {
 
-constexpr std::string_view kMagic{"MMIDIDX\0\0", 9};
+constexpr std::string_view kBinMagic{"MMIDIDX\0\0", 9};
 constexpr std::uint64_t kVersion = 1, kHeadBytes = 34;
 constexpr std::uint8_t kInt32 = 4, kUint16 = 8;
 constexpr std::size_t kWindowBytes = 8 * kMiB;
@@ -26,8 +26,8 @@ Result<Head> ReadHead(const DataObject& table, object::Call call) {
   std::array<std::byte, kHeadBytes> bytes;
   bool fits = table.info.size >= kHeadBytes;
   if (fits) MR_TRY(ReadRange(table, 0, bytes, "reading", std::move(call)));
-  const std::byte* at = bytes.data() + kMagic.size();
-  if (!fits || AsText(bytes).substr(0, kMagic.size()) != kMagic || LoadLittle<std::uint64_t>(at) != kVersion) {
+  const std::byte* at = bytes.data() + kBinMagic.size();
+  if (!fits || AsText(bytes).substr(0, kBinMagic.size()) != kBinMagic || LoadLittle<std::uint64_t>(at) != kVersion) {
     return Fail(Code::kCorrupt, "{}: not a table of token ids as Megatron-LM writes it", table.url);
   }
   Head head{LoadLittle<std::uint8_t>(at + 8), LoadLittle<std::uint64_t>(at + 9), LoadLittle<std::uint64_t>(at + 17)};
@@ -115,7 +115,7 @@ void TokenTableWriter::AddDocument(std::uint32_t tokens) {
 Status TokenTableWriter::Write(const std::function<Status(ByteSpan)>& sink) const {
   std::string bytes;
   bytes.reserve(kMiB + sizeof(std::uint64_t));
-  bytes += kMagic;
+  bytes += kBinMagic;
   auto put = [&](auto value) -> Status {
     bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
     if (bytes.size() < kMiB) return {};

@@ -12,7 +12,7 @@
 namespace millrace::data {
 namespace {
 
-constexpr std::string_view kMagic = "MRINDEX2";
+constexpr std::string_view kIndexMagic = "MRINDEX2";
 constexpr std::size_t kEntryBytes = 28, kFrameBytes = 28, kMaxHeaderBytes = kMiB;
 constexpr int kHashBits = 16;
 
@@ -114,7 +114,7 @@ std::string RecordIndex::Serialize(const IndexIdentity& identity) const {
                                  {"payload", payload_.size()},
                                  {"skipped", std::move(skipped)},
                                  {"broken", std::move(broken)}});
-  std::string out(kMagic);
+  std::string out(kIndexMagic);
   out.reserve(header.size() + blocks_.size() * kEntryBytes + payload_.size() + 16);
   AppendLittle(out, static_cast<std::uint32_t>(header.size()));
   out += header;
@@ -202,13 +202,14 @@ Status RecordIndex::CheckBlocks(std::uint64_t content_bytes) const {
 }
 
 Result<RecordIndex> RecordIndex::Parse(std::string_view bytes, const IndexIdentity& expected) {
-  constexpr std::size_t kFixed = kMagic.size() + 4, kCrc = 4;
-  if (bytes.size() < kFixed + kCrc || !bytes.starts_with(kMagic)) return Fail(Code::kCorrupt, "not a record index");
+  constexpr std::size_t kFixed = kIndexMagic.size() + 4, kCrc = 4;
+  if (bytes.size() < kFixed + kCrc || !bytes.starts_with(kIndexMagic))
+    return Fail(Code::kCorrupt, "not a record index");
   std::string_view body = bytes.substr(0, bytes.size() - kCrc);
   if (Crc32c(AsBytes(body)) != LoadLittle<std::uint32_t>(AsBytes(bytes).data() + body.size())) {
     return Fail(Code::kCorrupt, "record index: its checksum does not hold");
   }
-  auto header_bytes = LoadLittle<std::uint32_t>(AsBytes(bytes).data() + kMagic.size());
+  auto header_bytes = LoadLittle<std::uint32_t>(AsBytes(bytes).data() + kIndexMagic.size());
   body.remove_prefix(kFixed);
   if (header_bytes > kMaxHeaderBytes || header_bytes > body.size()) {
     return Fail(Code::kCorrupt, "record index: its header does not fit");

@@ -13,7 +13,7 @@
 namespace millrace::data {
 namespace {
 
-constexpr std::string_view kMagic = "MRTOKEN1";
+constexpr std::string_view kPartMagic = "MRTOKEN1";
 constexpr std::size_t kHeadBytes = 24;  // magic, u64 documents, u32 crc32c of the lengths, u32 zero
 constexpr std::uint64_t kFirstRead = 256 * kKiB, kUploadBytes = 16 * kMiB, kMaxCopy = kGiB;
 
@@ -138,7 +138,7 @@ void TokenPart::AddDocument(std::span<const tokenizer::TokenId> ids, int token_b
 std::string TokenPart::Serialize() const {
   std::string_view table = AsText(std::as_bytes(std::span(lengths)));
   std::array<std::byte, kHeadBytes> head{};
-  std::memcpy(head.data(), kMagic.data(), kMagic.size());
+  std::memcpy(head.data(), kPartMagic.data(), kPartMagic.size());
   StoreLittle(head.data() + 8, std::uint64_t{lengths.size()});
   StoreLittle(head.data() + 16, Crc32c(AsBytes(table)));
   std::string bytes(AsText(head));
@@ -156,7 +156,7 @@ Result<StoredPart> ReadStoredPart(object::Store& store, object::ObjectInfo info,
   if (front.size() < kHeadBytes) return corrupt("not a part of a tokenization");
   MR_TRY(ReadPiece(store, info, {0, front.size()}, front.span(), call));
   auto documents = LoadLittle<std::uint64_t>(front.data() + 8);
-  if (!AsText(front).starts_with(kMagic) || documents > (info.size - kHeadBytes) / sizeof(std::uint32_t)) {
+  if (!AsText(front).starts_with(kPartMagic) || documents > (info.size - kHeadBytes) / sizeof(std::uint32_t)) {
     return corrupt("not a part of a tokenization");
   }
   StoredPart part{.lengths = std::vector<std::uint32_t>(documents)};

@@ -56,7 +56,7 @@ class RawClient {
 };
 
 /// Answers with what it got: method, target and body.
-void Echo(ServerRequest& request, ServerResponse& response) {
+void EchoBody(ServerRequest& request, ServerResponse& response) {
   auto body = request.ReadAllBody(1 * kMiB);
   if (!body) {
     (void)response.Send(ToHttpStatus(body.error().code()), {}, AsBytes(body.error().message()));
@@ -79,7 +79,7 @@ std::string Exchange(Server& server, std::string_view request) {
 }
 
 TEST(Server, KeepsConnectionsAndTakesPipelinedRequests) {
-  auto server = StartServer(Echo);
+  auto server = StartServer(EchoBody);
   RawClient client(server->port());
   client.Send("GET /a HTTP/1.1\r\nHost: h\r\n\r\nPUT /b HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nxyz\r\n");
   EXPECT_NE(client.ReadUntil("[]").find("GET /a"), std::string::npos);
@@ -91,7 +91,7 @@ TEST(Server, KeepsConnectionsAndTakesPipelinedRequests) {
 }
 
 TEST(Server, UndoesTheChunkedCoding) {
-  auto server = StartServer(Echo);
+  auto server = StartServer(EchoBody);
   std::string answer = Exchange(*server,
                                 "PUT / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
                                 "3\r\nabc\r\n5;ext=1\r\ndefgh\r\n0\r\nTrailer: x\r\n\r\n");
@@ -99,7 +99,7 @@ TEST(Server, UndoesTheChunkedCoding) {
 }
 
 TEST(Server, RefusesBrokenChunks) {
-  auto server = StartServer(Echo);
+  auto server = StartServer(EchoBody);
   for (std::string_view body :
        {"3\r\nabcd\r\n0\r\n\r\n", "x\r\n", "3\nabc\n0\n\n", "3\r\nabc\r\n0\r\nbad trailer\r\n\r\n"}) {
     std::string answer =
@@ -109,7 +109,7 @@ TEST(Server, RefusesBrokenChunks) {
 }
 
 TEST(Server, AnswersExpectationsBeforeTheBody) {
-  auto server = StartServer(Echo);
+  auto server = StartServer(EchoBody);
   RawClient client(server->port());
   client.Send("PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
   EXPECT_EQ(client.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
@@ -127,7 +127,7 @@ TEST(Server, ClosesWhenAnExpectedBodyWasNotWanted) {
 }
 
 TEST(Server, RefusesMalformedAndOverlongHeads) {
-  auto server = StartServer(Echo, {.max_header_bytes = 20 * kKiB});
+  auto server = StartServer(EchoBody, {.max_header_bytes = 20 * kKiB});
   EXPECT_TRUE(Exchange(*server, "GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n")
                   .starts_with("HTTP/1.1 400"));
   std::string head = "GET / HTTP/1.1\r\nHost: h\r\nX: " + std::string(30'000, 'x') + "\r\n\r\n";
@@ -135,7 +135,7 @@ TEST(Server, RefusesMalformedAndOverlongHeads) {
 }
 
 TEST(Server, HeadHasTheLengthButNoBody) {
-  auto server = StartServer(Echo);
+  auto server = StartServer(EchoBody);
   std::string answer = Exchange(*server, "HEAD /abc HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
   EXPECT_NE(answer.find("Content-Length: 12\r\n"), std::string::npos) << answer;
   EXPECT_TRUE(answer.ends_with("\r\n\r\n"));
@@ -210,7 +210,7 @@ TEST(Server, AHandlerWithoutAnAnswerIsAnError) {
 }
 
 TEST(Server, LetsIdleAndSlowClientsGo) {
-  auto server = StartServer(Echo, {.idle_timeout = 30ms, .header_timeout = 30ms, .stall_timeout = 30ms});
+  auto server = StartServer(EchoBody, {.idle_timeout = 30ms, .header_timeout = 30ms, .stall_timeout = 30ms});
   RawClient idle(server->port());
   EXPECT_EQ(idle.ReadToEnd(), "");
   RawClient slow(server->port());
@@ -222,7 +222,7 @@ TEST(Server, LetsIdleAndSlowClientsGo) {
 }
 
 TEST(Server, TurnsAwayMoreThanItsConnections) {
-  auto server = StartServer(Echo, {.max_connections = 1});
+  auto server = StartServer(EchoBody, {.max_connections = 1});
   RawClient first(server->port());
   first.Send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
   first.ReadUntil("]");
@@ -282,7 +282,7 @@ TEST(Server, StopCutsWhatOutlivesTheGrace) {
 }
 
 TEST(Server, ServesManyClientsAtOnce) {
-  auto server = StartServer(Echo);
+  auto server = StartServer(EchoBody);
   std::atomic<int> right = 0;
   std::vector<std::thread> clients;
   for (int c = 0; c < 8; ++c) {

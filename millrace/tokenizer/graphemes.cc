@@ -5,7 +5,7 @@
 namespace millrace::tokenizer {
 namespace {
 
-constexpr char32_t kFirstSyllable = 0xAC00, kSyllables = 11172, kTrailings = 28;
+constexpr char32_t kFirstHangul = 0xAC00, kHangul = 11172, kHangulEndings = 28;
 
 bool Extends(Grapheme kind) {
   return kind == Grapheme::kLinker || kind == Grapheme::kExtend || kind == Grapheme::kLoneExtend ||
@@ -44,8 +44,8 @@ Graphemes::Graphemes() : kinds_(Grapheme::kOther) {
 }
 
 Grapheme Graphemes::KindOf(char32_t code) const {
-  if (code - kFirstSyllable < kSyllables) {
-    return (code - kFirstSyllable) % kTrailings == 0 ? Grapheme::kOpenSyllable : Grapheme::kClosedSyllable;
+  if (code - kFirstHangul < kHangul) {
+    return (code - kFirstHangul) % kHangulEndings == 0 ? Grapheme::kOpenSyllable : Grapheme::kClosedSyllable;
   }
   return kinds_[code];
 }

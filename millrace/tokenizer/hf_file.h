@@ -16,7 +16,6 @@ namespace millrace::tokenizer::hf {
 // Not base/json.h's type, which keeps the order of keys and therefore takes quadratic time for a vocabulary.
 using Json = nlohmann::json;
 
-inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
 inline constexpr std::size_t kMaxVocabulary = 1u << 22;
 
 /// Null, an empty string or `otherwise` where there is none, or it is of another type.

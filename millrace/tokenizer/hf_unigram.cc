@@ -91,7 +91,7 @@ class Unigram final : public VocabularyTokenizer {
 
  private:
   Unigram(UnigramSpec spec, std::string fingerprint)
-      : VocabularyTokenizer(std::move(fingerprint)), spec_(std::move(spec)), normalizer_(std::move(spec_.normalizer)) {}
+      : VocabularyTokenizer(std::move(fingerprint)), spec_(std::move(spec)), normalizer_(spec_.normalizer) {}
 
   Status Build(File file) {
     std::vector<bool> special(file.tokens.size());

@@ -20,8 +20,6 @@ namespace {
 
 using Type = SentencePieceModel::Type;
 
-constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
-
 bool IsReserved(Type type) { return type == Type::kControl || type == Type::kUnknown || type == Type::kByte; }
 
 /// "<0x0A>" → 10.

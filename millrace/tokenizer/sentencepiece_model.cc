@@ -82,9 +82,8 @@ bool ForEachField(ByteSpan message, const std::function<void(const Field&)>& vis
 }  // namespace
 
 std::string MarksToSpaces(std::string_view piece) {
-  constexpr std::string_view kMark = "\xE2\x96\x81";
   std::string text;
-  for (std::size_t mark; (mark = piece.find(kMark)) != piece.npos; piece.remove_prefix(mark + kMark.size())) {
+  for (std::size_t mark; (mark = piece.find(kSpaceMark)) != piece.npos; piece.remove_prefix(mark + kSpaceMark.size())) {
     text.append(piece, 0, mark) += ' ';
   }
   return text += piece;

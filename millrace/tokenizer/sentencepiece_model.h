@@ -13,6 +13,10 @@
 
 namespace millrace::tokenizer {
 
+/// Stands for a space in pieces: U+2581.
+inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
+inline constexpr char32_t kSpaceMarkCode = 0x2581;
+
 /// The settings of a model that decide how it encodes and decodes. Field numbers: sentencepiece_model.proto.
 struct SentencePieceTraits {
   enum class Algorithm { kUnigram = 1, kBpe = 2, kWord = 3, kChar = 4 };

@@ -8,9 +8,6 @@
 namespace millrace::tokenizer {
 namespace {
 
-constexpr char32_t kMark = 0x2581;
-constexpr std::string_view kMarkText = "\xE2\x96\x81";
-
 using Piece = SentencePieceModel::Piece;
 using Type = SentencePieceModel::Type;
 
@@ -80,7 +77,7 @@ void SpmBpe::AddCharacters(const SentencePieceModel& model) {
     }
   }
   if (options_.space_is_mark) {
-    Symbol mark = SymbolOf(kMark);
+    Symbol mark = SymbolOf(kSpaceMarkCode);
     characters_.At(' ') = mark < 0 ? kNoToken : mark;
   }
 }
@@ -125,7 +122,7 @@ bool SpmBpe::Occurs(const SentencePieceModel::Piece& piece) const {
 
 void SpmBpe::AddJoints(std::string_view piece) {
   joints_.AddToken(piece);
-  if (!options_.space_is_mark || piece.find(kMarkText) == piece.npos) return;
+  if (!options_.space_is_mark || piece.find(kSpaceMark) == piece.npos) return;
   joints_.AddToken(MarksToSpaces(piece));
   joints_.AddToken("\xE2\x96\x81 ");  // in a run of both kinds
   joints_.AddToken(" \xE2\x96\x81");
@@ -227,7 +224,7 @@ void SpmBpe::Emit(Symbol symbol, IdWriter& ids) const {
   if (!options_.fallback.to_bytes) return ids.Append(options_.fallback.unk);
   char32_t code = static_cast<char32_t>(-1 - symbol);
   if (symbol >= 0) code = lone_[static_cast<std::size_t>(symbol) - ids_.size()];
-  if (code == ' ' && options_.space_is_mark) code = kMark;
+  if (code == ' ' && options_.space_is_mark) code = kSpaceMarkCode;
   char bytes[4];
   int count = EncodeUtf8(code, bytes);
   for (int i = 0; i < count; ++i) ids.Append(options_.fallback.bytes[static_cast<std::uint8_t>(bytes[i])]);

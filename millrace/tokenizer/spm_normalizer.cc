@@ -5,7 +5,6 @@
 namespace millrace::tokenizer {
 namespace {
 
-constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
 constexpr std::string_view kReplacementText = "\xEF\xBF\xBD";
 
 }  // namespace

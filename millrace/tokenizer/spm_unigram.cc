@@ -13,7 +13,6 @@ namespace {
 using Type = SentencePieceModel::Type;
 
 constexpr float kUnknownPenalty = 10.0F;
-constexpr char32_t kMark = 0x2581;
 constexpr float kLargestSum = 100'000.0F;  // the library's
 
 /// What a user-defined piece counts, by the library's length of it: more than any way through its parts.
@@ -115,7 +114,7 @@ void SpmUnigram::EmitUnknown(std::string_view character, bool after_unknown, IdW
   std::string bytes(character);
   if (character == " " && space_is_mark_) {
     bytes.clear();
-    AppendUtf8(kMark, bytes);
+    AppendUtf8(kSpaceMarkCode, bytes);
   }
   for (char byte : bytes) ids.Append(fallback_.bytes[static_cast<std::uint8_t>(byte)]);
 }

@@ -55,14 +55,14 @@ constexpr std::pair<std::string_view, SplitPattern> kPatternNames[] = {
     {"gpt2", SplitPattern::kGpt2},     {"r50k", SplitPattern::kGpt2},     {"p50k", SplitPattern::kGpt2},
     {"cl100k", SplitPattern::kCl100k}, {"llama3", SplitPattern::kLlama3}, {"llama-3", SplitPattern::kLlama3},
     {"qwen", SplitPattern::kQwen2},    {"o200k", SplitPattern::kO200k}};
-constexpr std::string_view kPatterns = "gpt2, cl100k, llama3, qwen and o200k";
+constexpr std::string_view kKnownNames = "gpt2, cl100k, llama3, qwen and o200k";
 
 Result<SplitPattern> PatternOf(const Known* known, std::string_view name, const std::string& wanted) {
   for (auto [spelling, pattern] : kPatternNames) {
     if (wanted == spelling) return pattern;
   }
   if (!wanted.empty()) {
-    return Fail(Code::kUnsupported, "no pattern \"{}\"; known are {}", wanted, kPatterns);
+    return Fail(Code::kUnsupported, "no pattern \"{}\"; known are {}", wanted, kKnownNames);
   }
   if (known) return known->pattern;
   std::string file = ToLower(name.substr(name.rfind('/') + 1));
@@ -73,7 +73,7 @@ Result<SplitPattern> PatternOf(const Known* known, std::string_view name, const 
       Code::kUnsupported,
       "a file of ranks does not say how text is split, and neither its size nor its name tells; put the name of "
       "a pattern into the file's name, as in ranks.cl100k.tiktoken (known are {})",
-      kPatterns);
+      kKnownNames);
 }
 
 void AddLlama3Specials(ByteBpeSpec& spec) {

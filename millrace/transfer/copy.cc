@@ -12,14 +12,14 @@
 namespace millrace::transfer {
 namespace {
 
-constexpr std::uint64_t kPiece = 256 * kKiB;
+constexpr std::uint64_t kCopyPiece = 256 * kKiB;
 
 }  // namespace
 
 Status CopyFile(const std::string& from, const std::string& to, const CopySettings& settings, object::Call call) {
   LocalFile file = MR_TRY(LocalFile::Open(from));
   PartialFile copy = MR_TRY(PartialFile::Open(to, {.size = file.size()}));
-  Buffer piece(std::min(file.size(), kPiece));
+  Buffer piece(std::min(file.size(), kCopyPiece));
   for (std::uint64_t offset = 0; offset < file.size();) {
     MR_TRY(object::CheckCall(call, SystemClock()));
     MutableByteSpan part = piece.span().first(std::min<std::uint64_t>(piece.size(), file.size() - offset));

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kPiece = 256 * kKiB;  // stays in the processor's cache between reading and checking
+constexpr std::uint64_t kHashPiece = 256 * kKiB;  // stays in the processor's cache between reading and checking
 constexpr std::uint64_t kMaxJournal = 64 * kMiB;
 
 struct Hidden {
@@ -74,7 +74,7 @@ Result<PartialFile> PartialFile::Open(const std::string& path, Plan plan) {
   // Space that is missing is better noticed now than after half the download.
   struct statvfs disk;
   std::uint64_t missing = file.plan_.size - have;
-  if (missing > kPiece && fstatvfs(file.fd(), &disk) == 0 && missing / disk.f_frsize > disk.f_bavail) {
+  if (missing > kHashPiece && fstatvfs(file.fd(), &disk) == 0 && missing / disk.f_frsize > disk.f_bavail) {
     file.Keep();
     return Fail(Code::kNoSpace, "no space for the {} of {}", FormatBytes(missing), path);
   }
@@ -111,7 +111,7 @@ Status PartialFile::OpenJournal() {
 
 void PartialFile::Believe(const std::string& journal) {
   bool first = true;
-  Buffer piece(kPiece);
+  Buffer piece(kHashPiece);
   for (std::string_view line : Split(journal, '\n')) {
     auto text = TextOfLine(line);
     if (!text) return;

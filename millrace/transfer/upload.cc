@@ -12,7 +12,7 @@
 namespace millrace::transfer {
 namespace {
 
-constexpr std::uint64_t kPiece = 128 * kKiB;
+constexpr std::uint64_t kUploadPiece = 128 * kKiB;
 
 /// A range of a file. With its last bytes it looks whether the file is still the same: a request that fails then has
 /// not been sent whole, so that bytes of two versions never appear as one object.
@@ -34,7 +34,7 @@ class FileSource final : public object::Source {
 Result<bool> SameBytes(const LocalFile& file, object::ByteRange range, const object::PartInfo& part) {
   Hasher md5(Hasher::Kind::kMd5);
   std::uint32_t crc = 0;
-  Buffer piece(std::min(range.length, kPiece));
+  Buffer piece(std::min(range.length, kUploadPiece));
   FileSource source(file, range);
   for (std::uint64_t at = 0; at < range.length;) {
     MutableByteSpan bytes = piece.span().first(std::min<std::uint64_t>(piece.size(), range.length - at));

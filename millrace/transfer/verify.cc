@@ -16,7 +16,7 @@
 namespace millrace::transfer {
 namespace {
 
-constexpr std::uint64_t kPiece = 256 * kKiB;
+constexpr std::uint64_t kVerifyPiece = 256 * kKiB;
 
 template <class Word>
 std::string BigEndian(Word value) {
@@ -38,7 +38,7 @@ std::string_view NameOf(object::Checksum::Kind kind) {
 
 Status ForEachPiece(int fd, object::ByteRange range, const std::string& what, const object::Call& call,
                     const std::function<void(ByteSpan)>& visit) {
-  Buffer piece(std::min(range.length, kPiece));
+  Buffer piece(std::min(range.length, kVerifyPiece));
   for (std::uint64_t at = 0; at < range.length;) {
     MR_TRY(object::CheckCall(call, SystemClock()));
     MutableByteSpan bytes = piece.span().first(std::min<std::uint64_t>(piece.size(), range.length - at));

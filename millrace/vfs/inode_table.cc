@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint32_t kMost = std::numeric_limits<std::uint32_t>::max();
 
-std::uint64_t HashName(std::uint32_t parent, std::string_view name) {
+std::uint64_t HashChild(std::uint32_t parent, std::string_view name) {
   return std::hash<std::string_view>()(name) ^ (parent * 0x9E3779B97F4A7C15ULL);
 }
 
@@ -53,7 +53,7 @@ InodeTable::Slot InodeTable::SlotOf(InodeId id) const {
 
 auto InodeTable::HashOf() const {
   return [this](Slot slot)
-             MR_NO_THREAD_SAFETY_ANALYSIS { return HashName(records_[slot].parent, records_[slot].name.view()); };
+             MR_NO_THREAD_SAFETY_ANALYSIS { return HashChild(records_[slot].parent, records_[slot].name.view()); };
 }
 
 InodeTable::Slot InodeTable::Add(Kind kind) {
@@ -135,7 +135,7 @@ void InodeTable::RemoveUnused(Slot slot, Gone& gone) {
 // --- Names ---
 
 InodeTable::Slot InodeTable::Child(Slot parent, std::string_view name) const {
-  return names_.Find(HashName(parent, name), [&](Slot slot) MR_NO_THREAD_SAFETY_ANALYSIS {
+  return names_.Find(HashChild(parent, name), [&](Slot slot) MR_NO_THREAD_SAFETY_ANALYSIS {
     return records_[slot].parent == parent && records_[slot].name.view() == name;
   });
 }

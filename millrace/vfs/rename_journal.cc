@@ -10,8 +10,8 @@
 namespace millrace::vfs {
 namespace {
 
-constexpr std::string_view kFormat = "millrace-rename-1";
-constexpr std::uint64_t kMaxRecordBytes = 256 * kMiB;
+constexpr std::string_view kJournalFormat = "millrace-rename-1";
+constexpr std::uint64_t kMaxJournalBytes = 256 * kMiB;
 constexpr Duration kAbandoned = std::chrono::seconds(60);  ///< owners touch their records more often
 constexpr int kParallel = 32;
 
@@ -42,12 +42,8 @@ Status DeleteAll(object::Store& store, std::vector<std::string> keys, const obje
 }  // namespace
 
 std::string EncodeRename(const RenameRecord& record) {
-  Json json = {{"format", kFormat},
-               {"id", record.id},
-               {"owner", record.owner},
-               {"from", record.from},
-               {"to", record.to},
-               {"replaced_empty", record.replaced_empty},
+  Json json = {{"format", kJournalFormat},     {"id", record.id}, {"owner", record.owner},
+               {"from", record.from},          {"to", record.to}, {"replaced_empty", record.replaced_empty},
                {"committed", record.committed}};
   Json sources = Json::array();
   for (const auto& source : record.sources) {
@@ -59,8 +55,8 @@ std::string EncodeRename(const RenameRecord& record) {
 
 Result<RenameRecord> DecodeRename(std::string_view text, std::string_view what) {
   Json json = MR_TRY(ParseJson(text, what, 4));
-  if (MR_TRY(JsonString(json, "format")) != kFormat) {
-    return Fail(Code::kUnsupported, "{} is not of the format {}", what, kFormat);
+  if (MR_TRY(JsonString(json, "format")) != kJournalFormat) {
+    return Fail(Code::kUnsupported, "{} is not of the format {}", what, kJournalFormat);
   }
   RenameRecord record{.id = MR_TRY(JsonString(json, "id")),
                       .owner = MR_TRY(JsonString(json, "owner")),
@@ -100,7 +96,7 @@ Status RenameJournal::Write(const RenameRecord& record, const object::Call& call
   auto put = object::Put(store_, key_, AsBytes(text), {.if_match = etag_}, call);
   if (!put) {
     // The answer may have been lost, and a repetition refused because the first try was done.
-    auto now = object::GetAll(store_, key_, kMaxRecordBytes, call);
+    auto now = object::GetAll(store_, key_, kMaxJournalBytes, call);
     if (!now || !*now || (*now)->bytes != text) return Fail(put.error());
     etag_ = (*now)->info.etag;
     return {};
@@ -180,7 +176,7 @@ class RenameRecovery {
       : store_(store), owner_(owner), alive_(alive), clock_(clock) {}
 
   Status Recover(const std::string& key, RecoveredRenames& counts, const object::Call& call) {
-    auto content = MR_TRY(object::GetAll(store_, key, kMaxRecordBytes, call));
+    auto content = MR_TRY(object::GetAll(store_, key, kMaxJournalBytes, call));
     if (!content) return {};  // it has just ended
     auto record = DecodeRename(content->bytes, key);
     if (!record || !IsAbandoned(*record, content->info)) {

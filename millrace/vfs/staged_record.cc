@@ -6,7 +6,7 @@
 namespace millrace::vfs {
 namespace {
 
-constexpr std::uint64_t kFormat = 1;
+constexpr std::uint64_t kRecordFormat = 1;
 constexpr std::uint64_t kMaxSize = 1ULL << 60;
 
 Json ToJson(const IntervalSet& set) {
@@ -109,7 +109,7 @@ std::string EncodeRecord(const StagedRecord& record, std::string_view target) {
                       {"begun", std::chrono::nanoseconds(record.upload_begun.time_since_epoch()).count()}};
   }
   const std::string text = DumpJson(body);
-  const Json header = {{"format", kFormat}, {"crc32c", Crc32c(AsBytes(text))}};
+  const Json header = {{"format", kRecordFormat}, {"crc32c", Crc32c(AsBytes(text))}};
   return DumpJson(header) + "\n" + text + "\n";
 }
 
@@ -119,7 +119,7 @@ Result<DecodedRecord> DecodeRecord(std::string_view text, std::string_view what)
     return Fail(Code::kCorrupt, "{} is cut short", what);
   auto header = ParseJson(text.substr(0, line), what);
   if (!header) return Fail(header.error().WithCode(Code::kCorrupt));
-  if (auto format = JsonUint(*header, "format"); !format || *format != kFormat) {
+  if (auto format = JsonUint(*header, "format"); !format || *format != kRecordFormat) {
     return Fail(Code::kUnsupported, "{} is of a format that this version does not know", what);
   }
   std::string_view body = text.substr(line + 1);

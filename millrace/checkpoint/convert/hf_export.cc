@@ -11,7 +11,6 @@
 namespace millrace::checkpoint {
 namespace {
 
-constexpr std::uint64_t kMostConfig = 16 * kMiB;
 
 /// Whether a library would take the file for weights of the folder, or for their index.
 bool IsOneOf(const WeightsNames& names, std::string_view file) {
@@ -133,7 +132,7 @@ class FolderExport {
     std::string text = DumpJsonPretty(*config_) + "\n";
     const auto& tensors = stream_.reader().manifest().tensors;
     const auto kept = tensors.find(fmt::format("{}{}", kFilesGroup, names_.config));
-    if (kept != tensors.end() && kept->second.bytes() <= kMostConfig) {
+    if (kept != tensors.end() && kept->second.bytes() <= kMaxConfigBytes) {
       std::string original;
       MR_TRY(stream_.Stream(kept->first, [&](ByteSpan bytes) {
         original += AsText(bytes);

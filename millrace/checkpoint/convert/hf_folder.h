@@ -14,6 +14,7 @@ namespace millrace::checkpoint {
 struct WeightsNames {
   std::string_view single, index, pickle, pickle_index, config;
 };
+inline constexpr std::uint64_t kMaxConfigBytes = 16 * kMiB;  ///< of a config.json or its like
 inline constexpr WeightsNames kModelFiles{"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
                                           "pytorch_model.bin.index.json", "config.json"};
 inline constexpr WeightsNames kAdapterFiles{"adapter_model.safetensors", "", "adapter_model.bin", "",

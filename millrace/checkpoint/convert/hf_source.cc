@@ -11,7 +11,7 @@
 namespace millrace::checkpoint {
 namespace {
 
-constexpr std::uint64_t kMostIndex = 100 * kMiB, kMostConfig = 16 * kMiB, kFirstRead = 256 * kKiB;
+constexpr std::uint64_t kMostIndex = 100 * kMiB, kFirstRead = 256 * kKiB;
 /// Larger ones are no tokenizer's: data, pictures, other programs.
 constexpr std::uint64_t kMostExtra = 256 * kMiB;
 
@@ -64,7 +64,7 @@ class FolderSource {
     const std::string file(names_.config);
     if (!source_.files.contains(file)) return {};
     const auto key = source_.format == Format::kPeft ? kMetaAdapterConfig : kMetaModelConfig;
-    source_.meta[std::string(key)] = MR_TRY(ParseJson(MR_TRY(ReadSmall(file, kMostConfig)), What(file)));
+    source_.meta[std::string(key)] = MR_TRY(ParseJson(MR_TRY(ReadSmall(file, kMaxConfigBytes)), What(file)));
     return {};
   }
 

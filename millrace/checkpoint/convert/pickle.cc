@@ -17,9 +17,7 @@ constexpr std::size_t kLongestGlobal = 512;
 
 template <class T>
 T BigEndian(std::string_view bytes) {
-  T value;
-  std::memcpy(&value, bytes.data(), sizeof value);
-  return std::byteswap(value);
+  return std::byteswap(LoadLittle<T>(AsBytes(bytes).data()));
 }
 
 }  // namespace

@@ -12,7 +12,6 @@ namespace {
 using Kind = Pickle::Kind;
 using Value = Pickle::Value;
 
-constexpr int kMaxDepth = 64;
 constexpr std::size_t kMaxSteps = 1'000'000;  ///< of a walk: a pickle may say one thing often
 constexpr std::size_t kMaxDimensions = 64;
 
@@ -126,7 +125,7 @@ class ValueReader {
   explicit ValueReader(const Pickle& pickle) : pickle_(pickle) {}
 
   Result<Json> Read(const Value& value, int depth = 0) {
-    if (depth > kMaxDepth || ++steps_ > kMaxSteps)
+    if (depth > kMaxNesting || ++steps_ > kMaxSteps)
       return Fail(Code::kResourceExhausted, "a value is nested too deeply, or too large");
     switch (value.kind) {
       case Kind::kNone:
@@ -223,7 +222,7 @@ class StateReader {
   static std::size_t FirstItem(const Value& dict) { return dict.kind == Kind::kCall ? 2 : 0; }
 
   Result<bool> HoldsTensors(const Value& value, int depth) {
-    if (depth > kMaxDepth || ++steps_ > kMaxSteps)
+    if (depth > kMaxNesting || ++steps_ > kMaxSteps)
       return Fail(Code::kResourceExhausted, "it is nested too deeply, or too large");
     if (MR_TRY(TensorOf(pickle_, value))) return true;
     if (value.kind != Kind::kList && value.kind != Kind::kTuple && !IsDict(value)) return false;
@@ -233,7 +232,7 @@ class StateReader {
   }
 
   Status Walk(const Value& value, const std::string& path, int depth) {
-    if (depth > kMaxDepth || ++steps_ > kMaxSteps)
+    if (depth > kMaxNesting || ++steps_ > kMaxSteps)
       return Fail(Code::kResourceExhausted, "it is nested too deeply, or too large");
     if (auto tensor = MR_TRY(TensorOf(pickle_, value))) {
       if (!state_.tensors.emplace(path, *std::move(tensor)).second)

@@ -20,6 +20,8 @@ namespace millrace::checkpoint {
 
 /// The member of a checkpoint's meta that has the plain values of a state, each by its path.
 inline constexpr std::string_view kMetaValues = "values";
+/// As deep as containers of a state may lie in each other.
+inline constexpr int kMaxNesting = 64;
 
 /// A tensor of an archive: a view of a storage.
 struct TorchTensor {

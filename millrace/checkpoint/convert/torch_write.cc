@@ -12,7 +12,6 @@ namespace millrace::checkpoint {
 namespace {
 
 constexpr std::string_view kMarks = "#@(";
-constexpr int kMaxDepth = 64;
 
 void ReplaceAll(std::string& text, std::string_view from, std::string_view to) {
   for (std::size_t at = text.find(from); at != text.npos; at = text.find(from, at + to.size()))
@@ -34,12 +33,12 @@ struct Node {
   bool leaf() const { return tensor != nullptr || value != nullptr; }
 };
 
-Result<Node*> Place(Node& top, std::string_view path) {
+Result<Node*> NodeAt(Node& top, std::string_view path) {
   Node* node = &top;
   int depth = 0;
   for (std::string_view part : Split(path, '/')) {
     if (node->leaf()) return Fail(Code::kInvalidArgument, "{} lies below what is no dict", path);
-    if (++depth > kMaxDepth) return Fail(Code::kResourceExhausted, "{} is too deep", path);
+    if (++depth > kMaxNesting) return Fail(Code::kResourceExhausted, "{} is too deep", path);
     node = &node->parts[std::string(part)];
   }
   if (node->leaf() || !node->parts.empty()) return Fail(Code::kInvalidArgument, "{} is both a value and a dict", path);
@@ -89,7 +88,7 @@ Status WriteNode(PickleWriter& out, const Node& node) {
 Status WriteTagged(PickleWriter& out, const std::string& tag, const Json& inner, int depth);
 
 Status WriteValue(PickleWriter& out, const Json& value, int depth) {
-  if (depth > kMaxDepth) return Fail(Code::kResourceExhausted, "a value is nested too deeply");
+  if (depth > kMaxNesting) return Fail(Code::kResourceExhausted, "a value is nested too deeply");
   switch (value.type()) {
     case Json::value_t::null:
       out.None();
@@ -230,8 +229,8 @@ Status WriteValue(PickleWriter& out, const Json& value) { return WriteValue(out,
 
 Status WriteState(PickleWriter& out, const std::map<std::string, StateTensor>& tensors, const Json& values) {
   Node top;
-  for (const auto& [path, tensor] : tensors) MR_TRY(Place(top, path))->tensor = &tensor;
-  for (const auto& [path, value] : values.items()) MR_TRY(Place(top, path))->value = &value;
+  for (const auto& [path, tensor] : tensors) MR_TRY(NodeAt(top, path))->tensor = &tensor;
+  for (const auto& [path, value] : values.items()) MR_TRY(NodeAt(top, path))->value = &value;
   return WriteParts(out, top);
 }
 

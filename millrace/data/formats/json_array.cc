@@ -6,9 +6,7 @@
 namespace millrace::data {
 namespace {
 
-constexpr std::size_t kMaxNesting = 1024;  // as deep as records are parsed
 constexpr std::size_t kMaxNamedFields = 16, kMaxFieldName = 256;
-constexpr std::string_view kBlank = " \t\r\n", kByteOrderMark = "\xEF\xBB\xBF";
 
 /// Goes over a JSON text as far as that must be understood to tell elements apart: strings, brackets and commas.
 class ArrayWalk {
@@ -92,7 +90,7 @@ class ArrayWalk {
   bool NamesField() const { return place_ == Place::kAhead && nesting_.size() == 1; }
 
   Status TakeOne(char c, std::uint64_t at) {
-    if (kBlank.contains(c) || (at < kByteOrderMark.size() && kByteOrderMark[at] == c)) return {};
+    if (kJsonBlank.contains(c) || (at < kByteOrderMark.size() && kByteOrderMark[at] == c)) return {};
     if (chosen_ && c != '[') return Corrupt(at, "the field \"{}\" holds no array", field_);
     if (nesting_.empty()) MR_TRY(CheckOutermost(c, at));
     if (NamesField()) TakeHeader(c);
@@ -100,7 +98,7 @@ class ArrayWalk {
     switch (c) {
       case '[':
       case '{':
-        if (nesting_.size() >= kMaxNesting) return Corrupt(at, "more than {} brackets are open", kMaxNesting);
+        if (nesting_.size() >= kMaxJsonNesting) return Corrupt(at, "more than {} brackets are open", kMaxJsonNesting);
         if (between) BeginElement(at);
         nesting_ += c == '[' ? ']' : '}';
         if (place_ == Place::kAhead && nesting_.size() == record_depth_ && (field_.empty() || chosen_)) {
@@ -270,7 +268,7 @@ Result<Layout> LookAtJson(const DataObject& object, Compression compression, obj
   }
   std::string_view text = AsText(bytes.span().first(step->bytes));
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
-  text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
+  text.remove_prefix(std::min(text.find_first_not_of(kJsonBlank), text.size()));
   if (text.starts_with('[')) return Layout::kJson;
   const Printed printed = text.starts_with('{') ? HowPrinted(text) : Printed::kOnALine;
   if (printed == Printed::kOnALine) return Layout::kJsonLines;

@@ -6,9 +6,6 @@
 namespace millrace::data {
 namespace {
 
-constexpr std::size_t kMaxNesting = 1024;  // as deep as records are parsed
-constexpr std::string_view kBlank = " \t\r\n", kByteOrderMark = "\xEF\xBB\xBF";
-
 /// Follows objects byte by byte, as far as that must be understood to tell where they end.
 class Walk {
  public:
@@ -25,13 +22,13 @@ class Walk {
       return {};
     }
     if (nesting_.empty() && c != '{') {
-      if (kBlank.contains(c) || (at < kByteOrderMark.size() && kByteOrderMark[at] == c)) return {};
+      if (kJsonBlank.contains(c) || (at < kByteOrderMark.size() && kByteOrderMark[at] == c)) return {};
       return Fail(Code::kCorrupt, "at byte {} of the data: '{}' where a JSON object should begin", at, c);
     }
     in_string_ = c == '"';
     if (c == '{' || c == '[') {
-      if (nesting_.size() >= kMaxNesting) {
-        return Fail(Code::kCorrupt, "at byte {} of the data: more than {} brackets are open", at, kMaxNesting);
+      if (nesting_.size() >= kMaxJsonNesting) {
+        return Fail(Code::kCorrupt, "at byte {} of the data: more than {} brackets are open", at, kMaxJsonNesting);
       }
       nesting_ += c == '{' ? '}' : ']';
     } else if (c == '}' || c == ']') {

@@ -12,7 +12,6 @@ namespace millrace::data {
 namespace {
 
 constexpr std::string_view kOpen = "{\"text\":\"", kClose = "\"}\n";
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 /// Bytes that each byte takes inside a JSON string.
 constexpr std::array<std::uint8_t, 256> kEscapedBytes = [] {

@@ -13,6 +13,11 @@
 
 namespace millrace::data {
 
+/// Files may start with it; it is no part of the first record.
+inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+inline constexpr std::string_view kJsonBlank = " \t\r\n";
+inline constexpr std::size_t kMaxJsonNesting = 1024;  ///< as deep as records are parsed
+
 /// Finds where records end. One pass over bytes that become known bit by bit. One thread.
 class Cutter {
  public:

@@ -12,11 +12,6 @@ namespace {
 constexpr std::string_view kEcsHost = "http://169.254.170.2";
 constexpr std::string_view kImdsHost = "http://169.254.169.254", kImdsHost6 = "http://[fd00:ec2::254]";
 
-std::string Member(const Profile& profile, std::string_view name) {
-  auto found = profile.find(name);
-  return found == profile.end() ? "" : found->second;
-}
-
 /// http://, on this machine or at an address where containers have their metadata.
 bool IsMetadataHost(std::string_view url) {
   std::size_t scheme = url.find("://");

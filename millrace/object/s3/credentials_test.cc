@@ -68,7 +68,7 @@ class World {
   std::string& credentials() { return files["/home/u/.aws/credentials"]; }
 };
 
-std::string RoleAnswer(std::string_view action, std::string_view key) {
+std::string StsAnswer(std::string_view action, std::string_view key) {
   return fmt::format(
       "<{0}Response><{0}Result><Credentials><AccessKeyId>{1}</AccessKeyId><SecretAccessKey>s</SecretAccessKey>"
       "<SessionToken>t</SessionToken><Expiration>2026-01-31T12:00:00Z</Expiration></Credentials></{0}Result></"
@@ -136,7 +136,7 @@ TEST(Credentials, RolesAreAssumedWithTheSourceProfile) {
     EXPECT_THAT(std::string(AsText(request.body)),
                 ::testing::AllOf(HasSubstr("Action=AssumeRole&"), HasSubstr("ExternalId=x%20y"),
                                  HasSubstr("RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Fr")));
-    return http::Response{.status = 200, .body = RoleAnswer("AssumeRole", "ROLE")};
+    return http::Response{.status = 200, .body = StsAnswer("AssumeRole", "ROLE")};
   };
   auto source = world.Find({.profile = "work"});
   ASSERT_TRUE(source) << source.error().ToString();
@@ -157,7 +157,7 @@ TEST(Credentials, RolesOfRolesAndCircles) {
     bool outer = AsText(request.body).find("RoleArn=A&") != std::string_view::npos;
     EXPECT_THAT(std::string(request.headers.Get("Authorization")),
                 HasSubstr(outer ? "Credential=KB/" : "Credential=C/"));
-    return http::Response{.status = 200, .body = RoleAnswer("AssumeRole", outer ? "KA" : "KB")};
+    return http::Response{.status = 200, .body = StsAnswer("AssumeRole", outer ? "KA" : "KB")};
   };
   EXPECT_EQ(world.Who({.profile = "a"}), "role A: KA");
   world.config() =
@@ -178,7 +178,7 @@ TEST(Credentials, WebIdentityReadsItsTokenEachTime) {
   world.server = [&](const http::Request& request) {
     EXPECT_FALSE(request.headers.Has("Authorization"));
     token = AsText(request.body);
-    return http::Response{.status = 200, .body = RoleAnswer("AssumeRoleWithWebIdentity", "WEB")};
+    return http::Response{.status = 200, .body = StsAnswer("AssumeRoleWithWebIdentity", "WEB")};
   };
   auto source = world.Find();
   ASSERT_TRUE(source);

@@ -35,6 +35,11 @@ std::optional<std::string> HomeOfUser() {
 
 }  // namespace
 
+std::string Member(const Profile& profile, std::string_view name) {
+  auto found = profile.find(name);
+  return found == profile.end() ? "" : found->second;
+}
+
 Surroundings Surroundings::System() {
   return {.getenv = [](const char* name) -> std::optional<std::string> {
             const char* value = std::getenv(name);

@@ -35,6 +35,9 @@ struct Surroundings {
 /// "s3.addressing_style".
 using Profile = std::map<std::string, std::string, std::less<>>;
 
+/// Empty when the profile lacks it.
+std::string Member(const Profile& profile, std::string_view name);
+
 /// The profiles of both files; where both have a setting the credentials file's wins.
 class Profiles {
  public:

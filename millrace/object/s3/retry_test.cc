@@ -12,7 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-http::Response Answer(int status, std::string_view code, std::string_view extra = {}) {
+http::Response ErrorAnswer(int status, std::string_view code, std::string_view extra = {}) {
   http::Response response{.status = status};
   if (!code.empty()) response.body = fmt::format("<Error><Code>{}</Code><Message>m</Message>{}</Error>", code, extra);
   return response;
@@ -46,7 +46,7 @@ TEST(Classify, DecidesByCodeThenByStatus) {
            Case{200, "InternalError", Code::kUnavailable, true},
            Case{200, "NoSuchKey", Code::kNotFound, false},
        }) {
-    Refusal refusal = Classify(Answer(c.status, c.s3_code), {});
+    Refusal refusal = Classify(ErrorAnswer(c.status, c.s3_code), {});
     EXPECT_EQ(refusal.code, c.code) << c.status << " " << c.s3_code;
     EXPECT_EQ(refusal.ambiguous, c.ambiguous) << c.status << " " << c.s3_code;
     EXPECT_EQ(refusal.s3_code, c.s3_code);
@@ -54,24 +54,24 @@ TEST(Classify, DecidesByCodeThenByStatus) {
 }
 
 TEST(Classify, TellsTheUserWhatTheServerSaid) {
-  http::Response response = Answer(403, "SignatureDoesNotMatch");
+  http::Response response = ErrorAnswer(403, "SignatureDoesNotMatch");
   response.headers.Set("x-amz-request-id", "REQ1");
   EXPECT_EQ(Classify(response, {}).message,
             "m (SignatureDoesNotMatch, HTTP 403, request REQ1); check the secret key, and that no proxy rewrites "
             "requests");
-  EXPECT_EQ(Classify(Answer(502, ""), {}).message, "refused (HTTP 502)");
+  EXPECT_EQ(Classify(ErrorAnswer(502, ""), {}).message, "refused (HTTP 502)");
 }
 
 TEST(Classify, FindsTheRegion) {
   http::Response response{.status = 301};
   response.headers.Set("x-amz-bucket-region", "eu-west-1");
   EXPECT_EQ(Classify(response, {}).region, "eu-west-1");
-  EXPECT_EQ(Classify(Answer(400, "AuthorizationHeaderMalformed", "<Region>ap-south-1</Region>"), {}).region,
+  EXPECT_EQ(Classify(ErrorAnswer(400, "AuthorizationHeaderMalformed", "<Region>ap-south-1</Region>"), {}).region,
             "ap-south-1");
 }
 
 TEST(Classify, ReadsRetryAfter) {
-  http::Response response = Answer(503, "SlowDown");
+  http::Response response = ErrorAnswer(503, "SlowDown");
   response.headers.Set("Retry-After", "7");
   EXPECT_EQ(Classify(response, {}).wait, seconds(7));
   WallTime now = *ParseHttpDate("Sat, 31 Jan 2026 12:00:00 GMT");

@@ -16,11 +16,6 @@ std::string FirstOf(std::initializer_list<std::string> candidates) {
   return "";
 }
 
-std::string Member(const Profile& profile, std::string_view name) {
-  auto found = profile.find(name);
-  return found == profile.end() ? "" : found->second;
-}
-
 std::string AwsHost(std::string_view region) {
   return fmt::format("s3.{}.amazonaws.com{}", region, region.starts_with("cn-") ? ".cn" : "");
 }

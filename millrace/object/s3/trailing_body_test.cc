@@ -10,9 +10,9 @@
 namespace millrace::object::s3 {
 namespace {
 
-class TextSource final : public Source {
+class CountedSource final : public Source {
  public:
-  explicit TextSource(std::string text) : text_(std::move(text)) {}
+  explicit CountedSource(std::string text) : text_(std::move(text)) {}
   std::uint64_t size() const override { return text_.size(); }
   Status Read(std::uint64_t offset, MutableByteSpan into) override {
     std::memcpy(into.data(), text_.data() + offset, into.size());
@@ -63,7 +63,7 @@ std::string Decode(std::string_view coded, std::string& field) {
 TEST(TrailingBody, PiecesHoldTheBytesAndTheTrailerTheirChecksum) {
   for (std::size_t size : {1, 100, 65535, 65536, 65537, 131072, 200000}) {
     for (std::size_t step : {7, 1000, 65536, 1 << 20}) {
-      TextSource source(RandomText(size));
+      CountedSource source(RandomText(size));
       TrailingBody body(source);
       std::string field, coded = ReadAll(body, step);
       EXPECT_EQ(Decode(coded, field), source.text()) << size << " in steps of " << step;
@@ -74,7 +74,7 @@ TEST(TrailingBody, PiecesHoldTheBytesAndTheTrailerTheirChecksum) {
 }
 
 TEST(TrailingBody, MayBeReadAgainFromTheFrontAndAnywhere) {
-  TextSource source(RandomText(150000));
+  CountedSource source(RandomText(150000));
   TrailingBody body(source);
   const std::string coded = ReadAll(body, 10000);
   EXPECT_EQ(ReadAll(body, 65536), coded);
