@@ -1,6 +1,6 @@
 # Everything a developer types. `make demo` and `make test` set a new machine up by themselves.
 SHELL := /bin/bash
-.PHONY: all setup build demo test bench fmt check lint asan tsan clean
+.PHONY: all setup build demo test bench fmt lint asan tsan clean
 
 all: build
 
@@ -33,10 +33,6 @@ bench:            ## the benchmarks behind docs/benchmarks.md; peers in $MILLRAC
 fmt:
 	@tools/setup lint
 	@git ls-files '*.cc' '*.h' | xargs clang-format-19 -i
-
-check:            ## lint without clang's static analyzer and the slowest checks, in a quarter of the time: what CI runs
-	@tools/setup build test lint
-	@tools/lint quick
 
 lint:             ## format, order of modules, clang's warnings, thread-safety analysis, clang-tidy, static analyzer
 	@tools/setup build test lint

@@ -11,8 +11,8 @@ namespace {
 
 /// From 10 µs, an answer out of memory, to 40 s, a store that was retried.
 std::vector<double> LatencyBounds() {
-  std::vector<double> bounds;
-  for (double bound = 10e-6; bound < 60; bound *= 2) bounds.push_back(bound);
+  std::vector<double> bounds{10e-6};
+  while (bounds.back() < 30) bounds.push_back(2 * bounds.back());
   return bounds;
 }
 

@@ -160,10 +160,10 @@ Status OpenTokenFile(DataObject& object, object::ObjectInfo table, object::Call 
 Result<RecordIndex> IndexTokenFile(const DataObject& object, object::Call call) {
   const DataObject table = TableOf(object);
   const Head head = MR_TRY(ReadHead(table, call));
-  std::uint64_t at = kHeadBytes;
-  Column<std::int32_t> lengths(table, at, head.sequences, call);
-  Column<std::int64_t> pointers(table, at += 4 * head.sequences, head.sequences, call);
-  Column<std::int64_t> starts(table, at += 8 * head.sequences, head.documents, call);
+  const std::uint64_t pointers_at = kHeadBytes + 4 * head.sequences, starts_at = pointers_at + 8 * head.sequences;
+  Column<std::int32_t> lengths(table, kHeadBytes, head.sequences, call);
+  Column<std::int64_t> pointers(table, pointers_at, head.sequences, call);
+  Column<std::int64_t> starts(table, starts_at, head.documents, call);
   auto corrupt = [&](std::uint64_t document, std::string_view why) {
     return Fail(Code::kCorrupt, "{}: document {} {}", table.url, document, why);
   };
