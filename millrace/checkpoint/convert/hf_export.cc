@@ -11,7 +11,6 @@
 namespace millrace::checkpoint {
 namespace {
 
-
 /// Whether a library would take the file for weights of the folder, or for their index.
 bool IsOneOf(const WeightsNames& names, std::string_view file) {
   if (file == names.index || file == names.pickle_index) return !file.empty();
