@@ -71,7 +71,7 @@ class FolderExport {
     for (const auto& [file, info] : MR_TRY(FilesOf(target_.to, stream_.call()))) {
       if (IsOneOf(names_, file)) stale.push_back(file);
     }
-    std::stable_partition(stale.begin(), stale.end(), [](const std::string& file) { return file.ends_with(".json"); });
+    std::ranges::sort(stale, {}, [](const std::string& file) { return std::pair(!file.ends_with(".json"), file); });
     return stale;
   }
 
@@ -79,8 +79,9 @@ class FolderExport {
   void PlanShards(const std::map<std::string, TensorMeta>& tensors) {
     std::vector<SafetensorsEntry> entries;
     for (const auto& [name, meta] : tensors) entries.push_back({name, meta});
-    std::stable_sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
-      return DTypeBytes(a.meta.dtype) > DTypeBytes(b.meta.dtype);
+    std::ranges::sort(entries, [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+      const auto wide = DTypeBytes(a.meta.dtype), as_wide = DTypeBytes(b.meta.dtype);
+      return wide != as_wide ? wide > as_wide : a.name < b.name;
     });
     std::uint64_t bytes = 0;
     const bool one = names_.index.empty();
