@@ -174,7 +174,8 @@ class MetadataReader {
     }
     auto path = described.paths.find(fqn);
     if (path == described.paths.end()) return Fail(Code::kCorrupt, "{} has bytes, but no description", fqn);
-    Item item{.file = file->text, .offset = MR_TRY(Number(info, "offset")), .length = MR_TRY(Number(info, "length"))};
+    const std::uint64_t offset = MR_TRY(Number(info, "offset")), length = MR_TRY(Number(info, "length"));
+    Item item{.file = file->text, .offset = offset, .length = length};
     if (!described.tensors.contains(fqn)) {
       item.value = path->second;
       return item;

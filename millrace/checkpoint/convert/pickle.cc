@@ -297,8 +297,10 @@ Status PickleMachine::StepContainer(char code) {
     }
     case 'u':
       return AddItems(MR_TRY(PopMark()), Kind::kDict);
-    case 't':
-      return Push({.kind = Kind::kTuple, .items = MR_TRY(PopMark())});
+    case 't': {
+      std::vector<Id> items = MR_TRY(PopMark());
+      return Push({.kind = Kind::kTuple, .items = std::move(items)});
+    }
     default:
       return PushTuple(static_cast<unsigned char>(code) - 0x84u);
   }

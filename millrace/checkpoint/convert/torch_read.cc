@@ -144,9 +144,9 @@ class ValueReader {
       case Kind::kBytes:
         return Json{{"bytes", Base64Encode(AsBytes(value.text))}};
       case Kind::kList:
-        return Json{{"list", MR_TRY(Items(value, depth))}};
+        return Items("list", value, depth);
       case Kind::kTuple:
-        return Json{{"tuple", MR_TRY(Items(value, depth))}};
+        return Items("tuple", value, depth);
       case Kind::kDict:
         return Dict(value, 0, depth);
       case Kind::kGlobal:
@@ -161,16 +161,20 @@ class ValueReader {
   }
 
  private:
-  Result<Json> Items(const Value& value, int depth) {
+  Result<Json> Items(const char* kind, const Value& value, int depth) {
     Json items = Json::array();
-    for (const Pickle::Id item : value.items) items.push_back(MR_TRY(Read(pickle_[item], depth + 1)));
-    return items;
+    for (const Pickle::Id id : value.items) {
+      Json item = MR_TRY(Read(pickle_[id], depth + 1));
+      items.push_back(std::move(item));
+    }
+    return Json{{kind, std::move(items)}};
   }
   Result<Json> Dict(const Value& value, std::size_t first, int depth) {
     Json pairs = Json::array();
     for (std::size_t i = first; i + 1 < value.items.size(); i += 2) {
       Json key = MR_TRY(Read(pickle_[value.items[i]], depth + 1));
-      pairs.push_back(Json::array({std::move(key), MR_TRY(Read(pickle_[value.items[i + 1]], depth + 1))}));
+      Json inner = MR_TRY(Read(pickle_[value.items[i + 1]], depth + 1));
+      pairs.push_back(Json::array({std::move(key), std::move(inner)}));
     }
     return Json{{"dict", std::move(pairs)}};
   }
@@ -178,10 +182,7 @@ class ValueReader {
     const std::string& what = pickle_[value.items[0]].text;
     const auto arguments = pickle_.Arguments(value);
     if (what == "collections.OrderedDict") return Dict(value, 2, depth);
-    if (what == "torch.Size" && arguments.size() == 1) {
-      const Value& sizes = pickle_[arguments[0]];
-      return Json{{"tuple", MR_TRY(Items(sizes, depth))}};
-    }
+    if (what == "torch.Size" && arguments.size() == 1) return Items("tuple", pickle_[arguments[0]], depth);
     if (what == "_codecs.encode" && arguments.size() == 2) return Encoded(pickle_[arguments[0]].text);
     return Fail(Code::kUnsupported, "a value made by {} is neither a tensor nor plain", what);
   }
@@ -300,10 +301,12 @@ Result<std::optional<TorchTensor>> TensorOf(const Pickle& pickle, const Pickle::
     storage.dtype = found->dtype;
   }
   if (!storage.dtype) return Fail(Code::kCorrupt, "a tensor without a type");
-  TorchTensor tensor{.meta = {*storage.dtype, MR_TRY(Sizes(pickle, pickle[arguments[2]]))},
+  std::vector<std::int64_t> shape = MR_TRY(Sizes(pickle, pickle[arguments[2]]));
+  std::vector<std::int64_t> strides = MR_TRY(Sizes(pickle, pickle[arguments[3]]));
+  TorchTensor tensor{.meta = {*storage.dtype, std::move(shape)},
                      .storage = std::move(storage.key),
                      .storage_bytes = storage.bytes,
-                     .strides = MR_TRY(Sizes(pickle, pickle[arguments[3]]))};
+                     .strides = std::move(strides)};
   MR_TRY(SettleView(tensor, pickle[arguments[1]].number));
   return tensor;
 }
