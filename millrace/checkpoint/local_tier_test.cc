@@ -170,7 +170,7 @@ class SlowStoreTest : public LocalTierTest {
     ThreadRanks of_store(kRanks), of_disk(kRanks);
     for (int rank = 0; rank < kRanks; ++rank) {
       budgets_[rank] = std::make_unique<MemoryBudget>(memory[rank] * (kSnapshot + kMiB));
-      Writer::Options options{.url = kUrl, .retention = {.keep_last = 100}, .local = tier_};
+      Writer::Options options{.url = kRun, .retention = {.keep_last = 100}, .local = tier_};
       options.local_group = of_disk.Rank(rank);
       options.snapshot_bytes = kSnapshot;
       options.on_done = [this, rank](const Result<SaveStats>& stats) {
