@@ -34,7 +34,7 @@ std::shared_ptr<const Tokenizer> Loaded(const std::string& json) {
   return *loaded;
 }
 
-std::vector<TokenId> Ids(const Tokenizer& tokenizer, std::string_view text, bool specials = false) {
+std::vector<TokenId> IdsOf(const Tokenizer& tokenizer, std::string_view text, bool specials = false) {
   std::vector<TokenId> ids;
   EXPECT_TRUE(specials ? tokenizer.EncodeWithSpecials(text, ids) : tokenizer.Encode(text, ids));
   return ids;
@@ -42,21 +42,21 @@ std::vector<TokenId> Ids(const Tokenizer& tokenizer, std::string_view text, bool
 
 TEST(HfUnigram, TakesTheBestWayThroughEachWord) {
   auto tokenizer = Loaded(Model());
-  EXPECT_THAT(Ids(*tokenizer, "ab ab"), ElementsAre(6, 6));
-  EXPECT_THAT(Ids(*tokenizer, "aab  b"), ElementsAre(7, 5, 2, 2, 4));
-  EXPECT_THAT(Ids(*tokenizer, " ab"), ElementsAre(6)) << "a space is a mark already";
-  EXPECT_THAT(Ids(*tokenizer, "xyab zz"), ElementsAre(2, 0, 5, 2, 0)) << "unknown characters side by side are one";
-  EXPECT_THAT(Ids(*tokenizer, "</s>"), ::testing::Not(::testing::Contains(1))) << "text forges no special token";
-  EXPECT_THAT(Ids(*tokenizer, "a</s>ab", true), ElementsAre(7, 1, 6)) << "each part has its prefix";
+  EXPECT_THAT(IdsOf(*tokenizer, "ab ab"), ElementsAre(6, 6));
+  EXPECT_THAT(IdsOf(*tokenizer, "aab  b"), ElementsAre(7, 5, 2, 2, 4));
+  EXPECT_THAT(IdsOf(*tokenizer, " ab"), ElementsAre(6)) << "a space is a mark already";
+  EXPECT_THAT(IdsOf(*tokenizer, "xyab zz"), ElementsAre(2, 0, 5, 2, 0)) << "unknown characters side by side are one";
+  EXPECT_THAT(IdsOf(*tokenizer, "</s>"), ::testing::Not(::testing::Contains(1))) << "text forges no special token";
+  EXPECT_THAT(IdsOf(*tokenizer, "a</s>ab", true), ElementsAre(7, 1, 6)) << "each part has its prefix";
   EXPECT_EQ(tokenizer->Decode(std::vector<TokenId>{6, 2, 5, 1}).value(), "ab ab");
 }
 
 TEST(HfUnigram, FallsBackToBytesAndDividesAtWhiteSpace) {
   auto bytes = Loaded(Model(R"({"type":"Metaspace","replacement":"▁","prepend_scheme":"never"})", "null", true));
-  EXPECT_THAT(Ids(*bytes, "aé"), ElementsAre(3, 9 + 0xC3, 9 + 0xA9));
+  EXPECT_THAT(IdsOf(*bytes, "aé"), ElementsAre(3, 9 + 0xC3, 9 + 0xA9));
   auto words = Loaded(Model(R"({"type":"Sequence","pretokenizers":[{"type":"WhitespaceSplit"},
       {"type":"Metaspace","replacement":"▁","add_prefix_space":true}]})"));
-  EXPECT_THAT(Ids(*words, "\t ab\n\u3000ab "), ElementsAre(6, 6));
+  EXPECT_THAT(IdsOf(*words, "\t ab\n\u3000ab "), ElementsAre(6, 6));
 }
 
 TEST(HfUnigram, NormalizesInOrder) {
@@ -64,7 +64,7 @@ TEST(HfUnigram, NormalizesInOrder) {
                                 R"({"type":"Sequence","normalizers":[{"type":"NFKC"},{"type":"Strip","strip_left":true,
                                 "strip_right":true},{"type":"Replace","pattern":{"String":"q"},"content":"b"},
                                 {"type":"Replace","pattern":{"Regex":" {2,}"},"content":" "}]})"));
-  EXPECT_THAT(Ids(*tokenizer, " \t\uFB01 \u00A0 q\u2003"), ElementsAre(8, 2, 4));
+  EXPECT_THAT(IdsOf(*tokenizer, " \t\uFB01 \u00A0 q\u2003"), ElementsAre(8, 2, 4));
 }
 
 TEST(HfUnigram, NamesWhatItCannotDo) {

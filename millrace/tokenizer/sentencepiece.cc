@@ -118,7 +118,7 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     for (const auto& piece : model.pieces) pieces_.Add(piece.text);
     reserved_ = others_ = PieceIndex(pieces_, model.pieces.size());
     std::vector<AddedToken> specials;
-    int bytes_found = 0;
+    bytes_.fill(kNoToken);
     for (TokenId id = 0; id < pieces_.size(); ++id) {
       const auto& piece = model.pieces[static_cast<std::size_t>(id)];
       if (!(IsReserved(piece.type) ? reserved_ : others_).Insert(id)) {
@@ -135,12 +135,9 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
       auto byte = ByteOfPiece(piece.text);
       if (!byte) return Fail(Code::kInvalidArgument, "its byte piece \"{}\" names no byte", piece.text);
       bytes_[*byte] = id;
-      ++bytes_found;
     }
     if (unknown_ == kNoToken) return Fail(Code::kInvalidArgument, "it has no unknown piece");
-    if (bytes_found != (model.traits.byte_fallback ? 256 : 0)) {
-      return Fail(Code::kInvalidArgument, "it has {} byte pieces", bytes_found);
-    }
+    MR_TRY(CheckBytes(model.traits.byte_fallback));
     if (model.added) specials = *model.added;
     added_ = AddedTokens(std::move(specials));
     auto control = [&](const std::string& piece) {
@@ -151,6 +148,18 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
               .eos = control(model.traits.eos_piece),
               .unk = IdOf(model.traits.unk_piece) == unknown_ ? unknown_ : kNoToken,
               .pad = control(model.traits.pad_piece)};
+    return {};
+  }
+
+  /// Gemma has a piece for the tab in the place of its byte: where the character is a piece, no byte stands for it.
+  Status CheckBytes(bool wanted) {
+    for (int byte = 0; byte < 256; ++byte) {
+      const bool there = bytes_[byte] != kNoToken;
+      if (there && !wanted) return Fail(Code::kInvalidArgument, "it has a piece for the byte {:#04x}, of no use", byte);
+      const char character = static_cast<char>(byte);
+      if (there || !wanted || (byte < 0x80 && others_.Find({&character, 1}) != kNoToken)) continue;
+      return Fail(Code::kInvalidArgument, "it has no piece for the byte {:#04x}", byte);
+    }
     return {};
   }
 
