@@ -20,9 +20,9 @@
 namespace millrace::data::arrow_format {
 namespace {
 
-constexpr std::uint64_t kFrameBytes = 512 * kKiB, kFooterBytes = 256 * kKiB;
+constexpr std::uint64_t kParquetFrameBytes = 512 * kKiB, kFooterBytes = 256 * kKiB;
 /// Row groups with more than this are read in slices of about so much.
-constexpr std::uint64_t kSplitBytes = 8 * kMiB, kSliceBytes = 4 * kMiB;
+constexpr std::uint64_t kGroupSplitBytes = 8 * kMiB, kGroupSliceBytes = 4 * kMiB;
 constexpr std::int64_t kBatchRows = 1024;
 
 /// The footer, and what is wanted of it. Immutable.
@@ -46,17 +46,17 @@ class ParquetContent final : public Content {
       auto footer = MR_TRY(LoadFooter(call));
       const int groups = footer->metadata->num_row_groups();
       for (int first = 0; first < groups;) {
-        if (MR_TRY(ContentOf(*footer, first)) > kSplitBytes) {
+        if (MR_TRY(ContentOf(*footer, first)) > kGroupSplitBytes) {
           MR_TRY(FindSlices(*footer, first++, file, found));
           continue;
         }
         int count = 0;
         std::uint64_t bytes = 0;
         object::ByteRange range{object_.info.size, 0};
-        while (first + count < groups && bytes < kFrameBytes) {
+        while (first + count < groups && bytes < kParquetFrameBytes) {
           const std::uint64_t more = MR_TRY(ContentOf(*footer, first + count));
           // One that is large stands alone.
-          if (count > 0 && bytes + more > 2 * kFrameBytes) break;
+          if (count > 0 && bytes + more > 2 * kParquetFrameBytes) break;
           MR_TRY(CheckSize(first + count, more));
           for (const object::ByteRange& chunk : MR_TRY(ChunksOf(*footer, first + count))) {
             std::uint64_t end = std::max(range.offset + range.length, chunk.offset + chunk.length);
@@ -160,7 +160,7 @@ class ParquetContent final : public Content {
       pages.push_back(MR_TRY(LocatePages(file, footer.metadata, group, column, object_, memory.pool())));
     }
     const std::uint64_t content = MR_TRY(ContentOf(footer, group));
-    for (const RowSlice& slice : CutRows(group, rows, pages, chunks, content, kSliceBytes)) {
+    for (const RowSlice& slice : CutRows(group, rows, pages, chunks, content, kGroupSliceBytes)) {
       MR_TRY(CheckSize(group, slice.bytes()));
       auto largest = std::ranges::max_element(slice.columns, {}, &RowSlice::Pages::bytes);
       MR_TRY(found({.offset = largest->offset, .bytes = largest->bytes, .state = slice.Encode()}, std::nullopt));

@@ -23,7 +23,7 @@
 namespace millrace::data::arrow_format {
 namespace {
 
-constexpr std::int64_t kWindowBytes = 64 * kKiB, kStreamBytes = 256 * kKiB;
+constexpr std::int64_t kPageWindowBytes = 64 * kKiB, kStreamBytes = 256 * kKiB;
 constexpr std::size_t kFixedWords = 2, kPageWords = 4;
 
 /// A column chunk whose pages are passed over: what is skipped is not read.
@@ -40,7 +40,7 @@ class HeaderStream final : public arrow::io::InputStream {
   arrow::Result<std::string_view> Peek(std::int64_t bytes) override {
     bytes = std::min(bytes, end_ - at_);
     if (!window_ || at_ < window_at_ || at_ + bytes > window_at_ + window_->size()) {
-      ARROW_ASSIGN_OR_RAISE(window_, file_->ReadAt(at_, std::min(std::max(bytes, kWindowBytes), end_ - at_)));
+      ARROW_ASSIGN_OR_RAISE(window_, file_->ReadAt(at_, std::min(std::max(bytes, kPageWindowBytes), end_ - at_)));
       window_at_ = at_;
     }
     return std::string_view(*window_).substr(static_cast<std::size_t>(at_ - window_at_),

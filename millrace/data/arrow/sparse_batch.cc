@@ -17,7 +17,7 @@
 namespace millrace::data::arrow_format {
 namespace {
 
-constexpr std::uint32_t kContinuation = 0xFFFFFFFF;
+constexpr std::uint32_t kMessageBegin = 0xFFFFFFFF;
 constexpr std::size_t kEndBytes = 8;
 
 const arrow::DataType& StorageOf(const arrow::DataType& type) {
@@ -58,13 +58,13 @@ Status SparseBatch::Map(const arrow::Buffer& preamble, const object::Call& call)
   MutableByteSpan batch(memory_ + batch_at_, message_.length);
   MR_TRY(ReadRange(object_, message_.offset, batch.first(8), "reading", call));
   std::uint64_t head = 4, metadata = LoadLittle<std::uint32_t>(batch.data());
-  if (metadata == kContinuation) {
+  if (metadata == kMessageBegin) {
     head = 8;
     metadata = LoadLittle<std::uint32_t>(batch.data() + 4);
   }
   if (metadata > message_.length - head) return Damaged();
   MR_TRY(ReadRange(object_, message_.offset + head, batch.subspan(head, metadata), "reading", call));
-  StoreLittle(memory_ + mapped_ - kEndBytes, std::uint64_t{kContinuation});
+  StoreLittle(memory_ + mapped_ - kEndBytes, std::uint64_t{kMessageBegin});
   return {};
 }
 
