@@ -20,9 +20,9 @@ namespace {
 constexpr std::uint32_t kMessageBegin = 0xFFFFFFFF;
 constexpr std::size_t kEndBytes = 8;
 
-const arrow::DataType& StorageOf(const arrow::DataType& type) {
-  if (type.id() != arrow::Type::EXTENSION) return type;
-  return *static_cast<const arrow::ExtensionType&>(type).storage_type();
+const arrow::DataType* StorageOf(const arrow::DataType* type) {
+  if (type->id() != arrow::Type::EXTENSION) return type;
+  return static_cast<const arrow::ExtensionType*>(type)->storage_type().get();
 }
 
 }  // namespace
@@ -110,7 +110,7 @@ Status SparseBatch::Want(const arrow::ArrayData& data, std::int64_t first, std::
                          const object::Call& call) {
   if (first < 0 || rows < 0 || first > data.length || rows > data.length - first) return Damaged();
   const std::int64_t at = data.offset + first;
-  const arrow::DataType& storage = StorageOf(*data.type);
+  const arrow::DataType& storage = *StorageOf(data.type.get());
   const arrow::Type::type type = storage.id();
   auto bits = [&](std::size_t i) { return Fetch(data.buffers[i], at / 8, (at + rows + 7) / 8 - at / 8, call); };
   if (type == arrow::Type::NA) return {};
