@@ -25,6 +25,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # False alarms of GCC 12: in std::string (its bug 105651) and around std::expected.
   add_compile_options(-Wno-restrict -Wno-maybe-uninitialized)
   add_compile_options(-fpch-preprocess -Wno-invalid-pch)
+  if(CMAKE_UNITY_BUILD)  # it takes the files that are joined for headers
+    add_compile_options(-Wno-subobject-linkage)
+  endif()
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   add_compile_options(-Wthread-safety -Wno-gnu-statement-expression -Wno-unknown-warning-option)

@@ -8,6 +8,8 @@ import sys
 import tokenizers
 from tokenizers import normalizers
 
+from unicode_array import lines
+
 
 def main():
     assert tokenizers.__version__ == "0.23.3", tokenizers.__version__
@@ -20,25 +22,19 @@ namespace millrace::tokenizer {
 // clang-format off
 /// A character, shifted by 5 bits, and how many it is taken apart to; then these.
 const std::uint32_t kCompatible[] = {""")
-    line = ""
+    numbers = []
     for code in range(0x110000):
         if 0xD800 <= code < 0xE000:
             continue
         apart = nfkd(chr(code))
-        if apart == nfd(chr(code)):
-            continue
-        for number in (code << 5 | len(apart), *map(ord, apart)):
-            item = f"{number},"
-            if len(line) + len(item) > 118:
-                print(line)
-                line = ""
-            line += item
-    print(f"""{line}
-}};
+        if apart != nfd(chr(code)):
+            numbers += [code << 5 | len(apart), *map(ord, apart)]
+    lines(numbers)
+    print("""};
 // clang-format on
 const std::size_t kCompatibleCount = sizeof kCompatible / sizeof kCompatible[0];
 
-}}  // namespace millrace::tokenizer""")
+}  // namespace millrace::tokenizer""")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import sys
 
 import unicodedata2 as unicode
 
+from unicode_array import lines
+
 CATEGORIES = ["Cn", "Cc", "Cf", "Co", "Cs", "Ll", "Lm", "Lo", "Lt", "Lu", "Mc", "Me", "Mn", "Nd", "Nl", "No", "Pc", "Pd",
               "Pe", "Pf", "Pi", "Po", "Ps", "Sc", "Sk", "Sm", "So", "Zl", "Zp", "Zs"]  # the order of enum Category
 
@@ -31,14 +33,7 @@ namespace millrace::tokenizer {
 // clang-format off
 /// Each is a first code point, shifted by 5 bits, and the category from there on.
 const std::uint32_t kCategoryRanges[] = {""")
-    line = ""
-    for code, category in ranges():
-        item = f"{code << 5 | category},"
-        if len(line) + len(item) > 118:
-            print(line)
-            line = ""
-        line += item
-    print(line)
+    lines(code << 5 | category for code, category in ranges())
     print("""};
 // clang-format on
 const std::size_t kCategoryRangeCount = sizeof kCategoryRanges / sizeof kCategoryRanges[0];

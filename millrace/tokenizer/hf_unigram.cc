@@ -45,13 +45,6 @@ class Unigram final : public VocabularyTokenizer {
     return made;
   }
 
-  Result<std::string> Decode(std::span<const TokenId> ids) const override {
-    std::string text;
-    DecodeState state;
-    for (TokenId id : ids) MR_TRY(DecodeNext(state, id, text));
-    return text;
-  }
-
   Status DecodeNext(DecodeState& state, TokenId id, std::string& text) const override {
     MR_TRY(CheckId(id));
     if (hidden_[static_cast<std::size_t>(id)]) return {};

@@ -25,6 +25,14 @@ Status VocabularyTokenizer::EncodeSome(std::string_view text, std::size_t count,
   return {};
 }
 
+Result<std::string> VocabularyTokenizer::Decode(std::span<const TokenId> ids) const {
+  std::string text;
+  DecodeState state;
+  for (TokenId id : ids) MR_TRY(DecodeNext(state, id, text));
+  DecodeEnd(state, text);
+  return text;
+}
+
 Status VocabularyTokenizer::CheckIds(std::span<const TokenId> ids) const {
   for (TokenId id : ids) {
     if (id >= 0 && id < pieces_.size()) continue;

@@ -30,6 +30,8 @@ class VocabularyTokenizer : public Tokenizer {
   Status EncodeWithSpecials(std::string_view text, std::vector<TokenId>& ids) const final {
     return EncodeSome(text, std::string_view::npos, true, ids);
   }
+  /// One token after another, for kinds that have a DecodeNext of their own and no quicker way.
+  Result<std::string> Decode(std::span<const TokenId> ids) const override;
   Result<std::string> Piece(TokenId id) const final {
     MR_TRY(CheckId(id));
     return std::string(pieces_[id]);

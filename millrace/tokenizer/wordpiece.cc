@@ -61,13 +61,6 @@ class WordPiece final : public VocabularyTokenizer {
     return {};
   }
 
-  Result<std::string> Decode(std::span<const TokenId> ids) const override {
-    std::string text;
-    DecodeState state;
-    for (TokenId id : ids) MR_TRY(DecodeNext(state, id, text));
-    return text;
-  }
-
   Status DecodeNext(DecodeState& state, TokenId id, std::string& text) const override {
     MR_TRY(CheckId(id));
     if (hidden_[static_cast<std::size_t>(id)]) return {};

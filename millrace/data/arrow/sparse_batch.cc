@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::uint32_t kMessageBegin = 0xFFFFFFFF;
 constexpr std::size_t kEndBytes = 8;
+constexpr std::int64_t kMostRows = std::int64_t{1} << 60;  // sums of two do not overflow
 
 const arrow::DataType* StorageOf(const arrow::DataType* type) {
   if (type->id() != arrow::Type::EXTENSION) return type;
@@ -108,11 +109,12 @@ Result<std::shared_ptr<arrow::RecordBatch>> SparseBatch::Read(std::uint64_t firs
 /// Fetches all that `rows` of an array from `first` on are made of.
 Status SparseBatch::Want(const arrow::ArrayData& data, std::int64_t first, std::int64_t rows,
                          const object::Call& call) {
+  if (data.offset < 0 || data.offset > kMostRows || data.length > kMostRows) return Damaged();
   if (first < 0 || rows < 0 || first > data.length || rows > data.length - first) return Damaged();
   const std::int64_t at = data.offset + first;
   const arrow::DataType& storage = *StorageOf(data.type.get());
   const arrow::Type::type type = storage.id();
-  auto bits = [&](std::size_t i) { return Fetch(data.buffers[i], at / 8, (at + rows + 7) / 8 - at / 8, call); };
+  auto bits = [&](std::size_t i) { return Fetch(data.buffers[i], at / 8, (at + rows + 7) / 8 - at / 8, 1, call); };
   if (type == arrow::Type::NA) return {};
   if (!data.buffers.empty() && data.buffers[0]) MR_TRY(bits(0));
   switch (type) {
@@ -129,7 +131,9 @@ Status SparseBatch::Want(const arrow::ArrayData& data, std::int64_t first, std::
       return WantOffsets<std::int64_t>(data, at, rows, call);
     case arrow::Type::FIXED_SIZE_LIST: {
       const std::int64_t each = static_cast<const arrow::FixedSizeListType&>(storage).list_size();
-      if (each <= 0 || at > data.child_data[0]->length / each) return rows == 0 || each == 0 ? Status{} : Damaged();
+      if (rows == 0 || each == 0) return {};
+      const std::int64_t lists = each < 0 ? 0 : data.child_data[0]->length / each;
+      if (at > lists || rows > lists - at) return Damaged();
       return Want(*data.child_data[0], at * each, rows * each, call);
     }
     case arrow::Type::STRUCT:
@@ -144,27 +148,28 @@ Status SparseBatch::Want(const arrow::ArrayData& data, std::int64_t first, std::
                 "write smaller batches (pyarrow: max_chunksize)",
                 object_.url, message_.offset, FormatBytes(message_.length), data.type->ToString());
   }
-  const std::int64_t width = storage.byte_width();
-  return Fetch(data.buffers[1], at * width, rows * width, call);
+  return Fetch(data.buffers[1], at, rows, storage.byte_width(), call);
 }
 
 template <class Offset>
 Status SparseBatch::WantOffsets(const arrow::ArrayData& data, std::int64_t at, std::int64_t rows,
                                 const object::Call& call) {
   if (rows == 0) return {};
-  constexpr auto kWidth = static_cast<std::int64_t>(sizeof(Offset));
-  MR_TRY(Fetch(data.buffers[1], at * kWidth, (rows + 1) * kWidth, call));
+  MR_TRY(Fetch(data.buffers[1], at, rows + 1, sizeof(Offset), call));
   const auto* offsets = reinterpret_cast<const Offset*>(data.buffers[1]->data()) + at;
   if (offsets[0] < 0 || !std::is_sorted(offsets, offsets + rows + 1)) return Damaged();
   const auto first = static_cast<std::int64_t>(offsets[0]), end = static_cast<std::int64_t>(offsets[rows]);
   if (!data.child_data.empty()) return Want(*data.child_data[0], first, end - first, call);
-  return Fetch(data.buffers[2], first, end - first, call);
+  return Fetch(data.buffers[2], first, end - first, 1, call);
 }
 
-Status SparseBatch::Fetch(const std::shared_ptr<arrow::Buffer>& buffer, std::int64_t from, std::int64_t bytes,
-                          const object::Call& call) {
-  if (bytes == 0) return {};
-  if (!buffer || from < 0 || bytes < 0 || from > buffer->size() || bytes > buffer->size() - from) return Damaged();
+Status SparseBatch::Fetch(const std::shared_ptr<arrow::Buffer>& buffer, std::int64_t first, std::int64_t count,
+                          std::int64_t width, const object::Call& call) {
+  if (count == 0 || width == 0) return {};
+  if (!buffer || first < 0 || count < 0 || width < 0) return Damaged();
+  const std::int64_t there = buffer->size() / width;
+  if (first > there || count > there - first) return Damaged();
+  const std::int64_t from = first * width, bytes = count * width;
   fetched_ += static_cast<std::uint64_t>(bytes);
   if (fetched_ > kMaxFrameContent) {
     return Fail(Code::kUnsupported, "{}: rows of the record batch at byte {} hold more than {}", object_.url,

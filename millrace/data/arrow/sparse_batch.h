@@ -45,7 +45,8 @@ class SparseBatch {
   Status Want(const arrow::ArrayData& data, std::int64_t first, std::int64_t rows, const object::Call& call);
   template <class Offset>
   Status WantOffsets(const arrow::ArrayData& data, std::int64_t at, std::int64_t rows, const object::Call& call);
-  Status Fetch(const std::shared_ptr<arrow::Buffer>& buffer, std::int64_t from, std::int64_t bytes,
+  /// `count` elements of `width` bytes, of which the batch may say anything.
+  Status Fetch(const std::shared_ptr<arrow::Buffer>& buffer, std::int64_t first, std::int64_t count, std::int64_t width,
                const object::Call& call);
   std::unexpected<Error> Damaged() const;
 
