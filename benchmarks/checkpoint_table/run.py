@@ -64,7 +64,7 @@ def measure(build, server, folder, shards, mib):
 
 
 def picture(rows, caption):
-    left, bar, gap, width = 190, 15, 22, 900
+    left, bar, gap, width = 220, 15, 22, 900
     height = 60 + len(rows) * (len(ROUTES) * bar + gap)
     most = max(max(seconds.values()) for _, seconds in rows)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">'
