@@ -21,9 +21,8 @@ std::string Unescape(std::string_view text);
 
 /// Of every flag that LoadTokenizer reads.
 inline constexpr char kTokenizerHelp[] =
-    "URL of the tokenizer's model: SentencePiece, tokenizer.json, vocab.txt or .tiktoken (of unpublished ranks the "
-    "name "
-    "tells the pattern: ranks.cl100k.tiktoken; gpt2, cl100k, llama3, qwen, o200k)";
+    "URL of the tokenizer's model: SentencePiece, tokenizer.json, tekken.json, vocab.txt or .tiktoken (of unpublished "
+    "ranks the name tells the pattern: ranks.cl100k.tiktoken; gpt2, cl100k, llama3, qwen, o200k)";
 Result<std::shared_ptr<const tokenizer::Tokenizer>> LoadTokenizer(object::Connection& connection,
                                                                   const std::string& url, std::stop_token stop);
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,8 +9,10 @@
 
 #include "millrace/tokenizer/byte_bpe.h"
 #include "millrace/tokenizer/hf_file.h"
+#include "millrace/tokenizer/named_patterns.h"
 #include "millrace/tokenizer/pieces.h"
 #include "millrace/tokenizer/sentencepiece.h"
+#include "millrace/tokenizer/tekken.h"
 #include "millrace/tokenizer/utf8.h"
 #include "millrace/tokenizer/wordpiece.h"
 
@@ -20,32 +21,6 @@ namespace millrace::tokenizer {
 using namespace hf;  // NOLINT(google-build-using-namespace): the file's parts
 
 namespace {
-
-struct NamedPattern {
-  std::string_view regex;
-  SplitPattern pattern;
-};
-constexpr NamedPattern kPatterns[] = {
-    {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", SplitPattern::kGpt2},
-    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|)"
-     R"(\s+(?!\S)|\s+)",
-     SplitPattern::kLlama3},
-    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|)"
-     R"(\s+(?!\S)|\s+)",
-     SplitPattern::kQwen2},
-    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-     R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     SplitPattern::kO200k},
-    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
-     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
-     R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     SplitPattern::kTekken}};
-/// DeepSeek V3's, one after the other.
-constexpr std::string_view kDeepSeek[] = {
-    R"(\p{N}{1,3})", "[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+",
-    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
-    "?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"};
 
 Status ReadVocabulary(const Json& vocab, File& file) {
   if (!vocab.is_object()) return Fail(Code::kInvalidArgument, "its model has no vocabulary");
@@ -188,24 +163,25 @@ Result<bool> ReadByteLevelSplit(const File& file, ByteBpeSpec& spec) {
     spec.pattern = SplitPattern::kGpt2Digits;
     return true;
   }
-  if (steps.size() == 1 + std::size(kDeepSeek) && !own_pattern && !spec.add_prefix_space &&
-      std::ranges::equal(std::span(steps).first(std::size(kDeepSeek)), kDeepSeek, [](const Json& step, auto regex) {
-        return Text(step, "type") == "Split" && Text(step, "behavior") == "Isolated" && !Flag(step, "invert") &&
-               Text(Get(step, "pattern"), "Regex") == regex;
-      })) {
-    spec.pattern = SplitPattern::kDeepSeek3;
-    return true;
+  if (own_pattern || spec.add_prefix_space) return Unsupported("pre_tokenizer", pre_tokenizer);
+  steps.pop_back();
+  std::vector<std::string> patterns;
+  for (const Json& step : steps) {
+    // Matches are words, and nothing is between them: whether what is between is kept or removed is all the same.
+    const bool inverted = steps.size() == 1 && Flag(step, "invert") && Text(step, "behavior") == "Removed";
+    const bool isolated = !Flag(step, "invert") && Text(step, "behavior") == "Isolated";
+    if (Text(step, "type") == "Split" && (inverted || isolated)) {
+      patterns.push_back(Text(Get(step, "pattern"), "Regex"));
+    } else if (Text(step, "type") == "Digits" && Flag(step, "individual_digits")) {
+      patterns.emplace_back(kEachDigit);
+    } else {
+      return Unsupported("pre_tokenizer", pre_tokenizer);
+    }
   }
-  // Matches are words, and nothing is between them: whether what is between is kept or removed is all the same.
-  bool invert = Flag(steps[0], "invert");
-  if (steps.size() != 2 || own_pattern || spec.add_prefix_space || Text(steps[0], "type") != "Split" ||
-      Text(steps[0], "behavior") != (invert ? "Removed" : "Isolated")) {
-    return Unsupported("pre_tokenizer", pre_tokenizer);
-  }
-  std::string regex = Text(Get(steps[0], "pattern"), "Regex");
-  auto known = std::ranges::find(kPatterns, regex, &NamedPattern::regex);
-  if (known == std::end(kPatterns)) return Unsupported("pattern", Json(regex));
-  spec.pattern = known->pattern;
+  if (patterns.empty()) return Unsupported("pre_tokenizer", pre_tokenizer);
+  auto known = PatternOf(patterns);
+  if (!known) return Unsupported("pattern", patterns.size() == 1 ? Json(patterns[0]) : Json(patterns));
+  spec.pattern = *known;
   return true;
 }
 
@@ -361,10 +337,11 @@ Result<std::shared_ptr<const Tokenizer>> MakeBert(const File& file, std::string 
 
 }  // namespace
 
-Result<std::shared_ptr<const Tokenizer>> LoadHuggingFace(std::string_view text, std::string fingerprint) {
+Result<std::shared_ptr<const Tokenizer>> LoadJson(std::string_view text, std::string fingerprint) {
   File file;
   file.json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (file.json.is_discarded()) return Fail(Code::kInvalidArgument, "it is not valid JSON");
+  if (IsTekken(file.json)) return LoadTekken(file.json, std::move(fingerprint));
   const Json& model = Get(file.json, "model");
   if (!model.is_object()) return Fail(Code::kInvalidArgument, "it is JSON, but no tokenizer.json: it has no model");
   std::string type = Text(model, "type");

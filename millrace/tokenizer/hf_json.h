@@ -1,4 +1,4 @@
-// Hugging Face's tokenizer.json.
+// Tokenizers that are JSON: Hugging Face's tokenizer.json, Mistral's tekken.json.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace millrace::tokenizer {
 
-/// Loads byte-level BPE (GPT-2's and Llama 3's patterns), BPE of characters with byte fallback (Llama 2) and WordPiece
-/// (BERT). Fails with kUnsupported, naming it, on whatever else the file asks for.
-Result<std::shared_ptr<const Tokenizer>> LoadHuggingFace(std::string_view json, std::string fingerprint);
+/// Loads byte-level BPE, BPE of characters with byte fallback (Llama 2), WordPiece (BERT) and Unigram (T5). Fails with
+/// kUnsupported, naming it, on whatever else the file asks for.
+Result<std::shared_ptr<const Tokenizer>> LoadJson(std::string_view json, std::string fingerprint);
 
 }  // namespace millrace::tokenizer

@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "millrace/tokenizer/deepseek_splitter.h"
 #include "millrace/tokenizer/graphemes.h"
 #include "millrace/tokenizer/nfkc.h"
 #include "millrace/tokenizer/tokenizer.h"
@@ -105,26 +104,6 @@ TEST(Nfkc, TakesCompatibleCharactersApartAndPutsTheRestTogether) {
   EXPECT_EQ(nfkc.Normalize("plain", buffer), "plain");
   EXPECT_EQ(nfkc.Normalize("\uFB01n \u2460 \uFF76\uFF9E e\u0301 \u3300", buffer),
             "fin 1 \u30AC \u00E9 \u30A2\u30D1\u30FC\u30C8");
-}
-
-TEST(DeepSeekSplitter, FollowsItsThreePatterns) {
-  const DeepSeekSplitter splitter;
-  auto split = [&](std::string_view text) {
-    std::vector<std::string> words;
-    const char *at = text.data(), *end = at + text.size();
-    while (at != end) {
-      const char* next = splitter.WordEnd(at, end);
-      words.emplace_back(at, next);
-      at = next;
-    }
-    return words;
-  };
-  EXPECT_THAT(split("Hello, world 12345x"), ElementsAre("Hello", ",", " world", " ", "123", "45", "x"));
-  EXPECT_THAT(split("a  b\n\n c \n"), ElementsAre("a", " ", " b", "\n\n", " c", " \n"));
-  EXPECT_THAT(split("it's #tag ... x"), ElementsAre("it", "'s", " #", "tag", " ...", " x"));
-  EXPECT_THAT(split("数据の・テスト abc数"), ElementsAre("数据の", "・", "テスト", " abc", "数"));
-  EXPECT_THAT(split("  数"), ElementsAre("  ", "数")) << "a run of the other script ends what is looked ahead at";
-  EXPECT_THAT(split("\x01\x02z"), ElementsAre("\x01", "\x02z"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The data structures beneath the encoders, and the splitter.
+// The data structures beneath the encoders.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -10,80 +10,10 @@
 #include "millrace/tokenizer/nfc.h"
 #include "millrace/tokenizer/pieces.h"
 #include "millrace/tokenizer/scratch.h"
-#include "millrace/tokenizer/splitter.h"
 #include "millrace/tokenizer/utf8.h"
 
 namespace millrace::tokenizer {
 namespace {
-
-std::vector<std::string> Words(SplitPattern pattern, std::string_view text) {
-  Splitter splitter(pattern);
-  std::vector<std::string> words;
-  for (const char *at = text.data(), *end = at + text.size(); at != end;) {
-    const char* next = splitter.WordEnd(at, end);
-    words.emplace_back(at, next);
-    at = next;
-  }
-  return words;
-}
-using Strings = std::vector<std::string>;
-
-TEST(Splitter, Gpt2) {
-  auto split = [](std::string_view text) { return Words(SplitPattern::kGpt2, text); };
-  EXPECT_EQ(split("I'll don't  x"), (Strings{"I", "'ll", " don", "'t", " ", " x"}));
-  EXPECT_EQ(split("I'LL"), (Strings{"I", "'", "LL"}));
-  EXPECT_EQ(split("a \n\n b"), (Strings{"a", " \n\n", " b"}));
-  EXPECT_EQ(split("a\n\nb  "), (Strings{"a", "\n", "\n", "b", "  "}));
-  EXPECT_EQ(split("x\xC2\xA0y 12ab"), (Strings{"x", "\xC2\xA0", "y", " 12", "ab"}));
-  EXPECT_EQ(split("数据。é!?' '"), (Strings{"数据", "。", "é", "!?'", " '"}));
-  EXPECT_EQ(split(" "), (Strings{" "}));
-  EXPECT_EQ(split("\xFF\xE4x"), (Strings{"\xFF\xE4", "x"})) << "broken bytes are neither letters nor spaces";
-}
-
-TEST(Splitter, Llama3AndCl100k) {
-  auto split = [](std::string_view text) { return Words(SplitPattern::kLlama3, text); };
-  EXPECT_EQ(split("I'LL don'T"), (Strings{"I", "'LL", " don", "'T"}));
-  EXPECT_EQ(split("12345 678"), (Strings{"123", "45", " ", "678"}));
-  EXPECT_EQ(split("\tx !ab"), (Strings{"\tx", " !", "ab"}));
-  EXPECT_EQ(split("a!\r\n\n b"), (Strings{"a", "!\r\n\n", " b"}));
-  EXPECT_EQ(split("a \n \n  b"), (Strings{"a", " \n \n", " ", " b"}));
-  EXPECT_EQ(split("a\n  "), (Strings{"a", "\n", "  "}));
-  EXPECT_EQ(Words(SplitPattern::kCl100k, "a\n  "), (Strings{"a", "\n  "}));
-  EXPECT_EQ(Words(SplitPattern::kCl100k, "a\n  b"), (Strings{"a", "\n", " ", " b"}));
-  EXPECT_EQ(split("'\xC5\xBFx"), (Strings{"'\xC5\xBF", "x"})) << "U+017F is an s without case";
-}
-
-TEST(Splitter, Qwen2) {
-  auto split = [](std::string_view text) { return Words(SplitPattern::kQwen2, text); };
-  EXPECT_EQ(split("12 345x"), (Strings{"1", "2", " ", "3", "4", "5", "x"}));
-  EXPECT_EQ(split("a!\r\n\n b'LL"), (Strings{"a", "!\r\n\n", " b", "'LL"}));
-}
-
-TEST(Splitter, O200k) {
-  auto split = [](std::string_view text) { return Words(SplitPattern::kO200k, text); };
-  EXPECT_EQ(split("camelCase HTTPServer"), (Strings{"camel", "Case", " HTTPServer"}));
-  EXPECT_EQ(split("don't I'LLx ABC's"), (Strings{"don't", " I'LL", "x", " ABC's"}));
-  EXPECT_EQ(split("数ABC数 数ABC"), (Strings{"数ABC数", " 数", "ABC"})) << "characters without case are both kinds";
-  EXPECT_EQ(split("\xCC\x81"
-                  "AB"),
-            (Strings{"\xCC\x81", "AB"}))
-      << "a mark alone is U*L+";
-  EXPECT_EQ(split("\xCC\x81"
-                  "aB"),
-            (Strings{"\xCC\x81"
-                     "a",
-                     "B"}))
-      << "but may lead a word";
-  EXPECT_EQ(split("_ABC _1234 /\n/x"), (Strings{"_ABC", " _", "123", "4", " /\n/", "x"}));
-  EXPECT_EQ(split("\tX \n\r\n  '"), (Strings{"\tX", " \n\r\n", " ", " '"}));
-}
-
-TEST(Splitter, DigitsApart) {
-  auto gpt2 = [](std::string_view text) { return Words(SplitPattern::kGpt2Digits, text); };
-  EXPECT_EQ(gpt2("ab12  3 4c don't  x"), (Strings{"ab", "1", "2", "  ", "3", " ", "4", "c", " don", "'t", " ", " x"}));
-  auto tekken = [](std::string_view text) { return Words(SplitPattern::kTekken, text); };
-  EXPECT_EQ(tekken("don't 12 HTTPServer /\n/"), (Strings{"don", "'t", " ", "1", "2", " HTTPServer", " /\n/"}));
-}
 
 TEST(Nfc, PutsMarksAndCharactersTogether) {
   Nfc nfc;

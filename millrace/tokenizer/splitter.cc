@@ -9,6 +9,8 @@ Splitter::Splitter(SplitPattern pattern)
       longest_number_(pattern == SplitPattern::kQwen2 || pattern == SplitPattern::kTekken ? 1 : 3),
       classes_(MakeCharClasses()) {
   if (pattern == SplitPattern::kDeepSeek3) deepseek_.emplace();
+  if (pattern == SplitPattern::kDeepSeek2) runs_.emplace(RunSplitter::Kind::kLlm);
+  if (pattern == SplitPattern::kDeepSeekCoder) runs_.emplace(RunSplitter::Kind::kCoder);
   for (char32_t code = 0; code < 128; ++code) ascii_[code] = classes_[code];
 }
 

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "millrace/tokenizer/deepseek_splitter.h"
+#include "millrace/tokenizer/run_splitter.h"
 #include "millrace/tokenizer/unicode.h"
 #include "millrace/tokenizer/utf8.h"
 
@@ -32,6 +33,9 @@ enum class SplitPattern : std::uint8_t {
   kTekken,
   /// DeepSeek V3 and R1: see deepseek_splitter.h.
   kDeepSeek3,
+  /// DeepSeek LLM and V2, and DeepSeek Coder: see run_splitter.h.
+  kDeepSeek2,
+  kDeepSeekCoder,
 };
 
 /// Finds words. A byte that is no part of valid UTF-8 is taken for a character that is neither letter, number nor
@@ -43,6 +47,7 @@ class Splitter {
   /// The end of the word that begins at `at`, which is before `end`, the text's end.
   const char* WordEnd(const char* at, const char* end) const {
     if (deepseek_) return deepseek_->WordEnd(at, end);
+    if (runs_) return runs_->WordEnd(at, end);
     if (is_gpt2_) return Gpt2WordEnd(at, end);
     return is_o200k_ ? O200kWordEnd(at, end) : Llama3WordEnd(at, end);
   }
@@ -85,6 +90,7 @@ class Splitter {
 
   SplitPattern pattern_;
   std::optional<DeepSeekSplitter> deepseek_;
+  std::optional<RunSplitter> runs_;
   bool is_gpt2_, is_o200k_;  ///< or of its kind
   int longest_number_;
   std::uint8_t ascii_[128];

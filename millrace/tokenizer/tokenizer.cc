@@ -32,7 +32,7 @@ Result<std::shared_ptr<const Tokenizer>> Load(ByteSpan model, std::string_view n
   std::string fingerprint = fmt::format("{:08x}", Crc32c(model));
   auto loaded = [&]() -> Result<std::shared_ptr<const Tokenizer>> {
     std::size_t first = text.find_first_not_of(" \t\r\n");
-    if (first != text.npos && text[first] == '{') return LoadHuggingFace(text, std::move(fingerprint));
+    if (first != text.npos && text[first] == '{') return LoadJson(text, std::move(fingerprint));
     if (LooksLikeTiktoken(text)) return LoadTiktoken(text, name, options, std::move(fingerprint));
     if (LooksLikeBertVocabulary(text)) return LoadBertVocabulary(text, std::move(fingerprint));
     return LoadSentencePiece(model, std::move(fingerprint));

@@ -97,8 +97,8 @@ struct LoadOptions {
   std::string pattern;
 };
 
-/// Recognises the format by its content: a SentencePiece model, Hugging Face's tokenizer.json, tiktoken's ranks, BERT's
-/// vocab.txt. `name` is for messages. Fails with kInvalidArgument on what is no tokenizer
+/// Recognises the format by its content: a SentencePiece model, Hugging Face's tokenizer.json, Mistral's tekken.json,
+/// tiktoken's ranks, BERT's vocab.txt. `name` is for messages. Fails with kInvalidArgument on what is no tokenizer
 /// and with kUnsupported, naming it, on anything a file asks for that is not done here exactly as its reference does
 /// it.
 Result<std::shared_ptr<const Tokenizer>> Load(ByteSpan model, std::string_view name, const LoadOptions& options = {});

@@ -2,7 +2,8 @@
 """Holds our tokenizers against the libraries whose ids they promise: tiktoken, Hugging Face tokenizers, SentencePiece.
 
 Vocabularies are trained here, on this repository's own documents, and taken from $MILLRACE_ORACLE (llama2-tokenizer.model,
-r50k_base.tiktoken) and $MILLRACE_VOCABULARIES (whatever *.tiktoken, *.json, *.model it has) where those folders are. Texts are
+r50k_base.tiktoken) and $MILLRACE_VOCABULARIES, else what install-peers has put into $MILLRACE_PEERS/vocab (whatever *.tiktoken,
+*.json, tekken*.json, *.model there are), where those folders are. Texts are
 natural language, code, Unicode soup and what tokenizers get wrong; --texts FOLDER adds *.jsonl of {"text": …}, of which --bytes
 are used. Exit status: 0 all the same, 77 a library is missing (named), 1 otherwise.
 
@@ -24,7 +25,7 @@ import time
 SKIPPED = 77
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ORACLE = pathlib.Path(os.environ.get("MILLRACE_ORACLE", "/nonexistent"))
-VOCABULARIES = pathlib.Path(os.environ.get("MILLRACE_VOCABULARIES", "/nonexistent"))
+VOCABULARIES = pathlib.Path(os.environ.get("MILLRACE_VOCABULARIES") or os.path.join(os.environ.get("MILLRACE_PEERS", "/nonexistent"), "vocab"))
 GPT2 = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 CL100K = (r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|"""
           r"""\s*[\r\n]|\s+(?!\S)|\s""")
@@ -38,6 +39,18 @@ TEKKEN = O200K.replace(_SHORT, "").replace(r"\p{N}{1,3}", r"\p{N}")
 DEEPSEEK = (r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+",
             "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|"
             "\\s*[\r\n]+|\\s+(?!\\S)|\\s+")
+_LETTERS = ("A-Za-z\xb5\xc0-\xd6\xd8-\xf6\xf8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373\u0376\u0377\u037b-\u037d\u037f\u0386"
+            "\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd"
+            "\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15\u1f18-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d"
+            "\u1f50-\u1f57\u1f59\u1f5b\u1f5d\u1f5f-\u1f7d\u1f80-\u1fb4\u1fb6-\u1fbc\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3"
+            "\u1fd6-\u1fdb\u1fe0-\u1fec\u1ff2-\u1ff4\u1ff6-\u1ffc\u2102\u2107\u210a-\u2113\u2115\u2119-\u211d\u2124\u2126\u2128"
+            "\u212a-\u212d\u212f-\u2134\u2139\u213c-\u213f\u2145-\u2149\u214e\u2183\u2184\u2c00-\u2c7b\u2c7e-\u2ce4\u2ceb-\u2cee\u2cf2"
+            "\u2cf3\ua640-\ua66d\ua680-\ua69b\ua722-\ua76f\ua771-\ua787\ua78b-\ua78e\uab70-\uabbf\ufb00-\ufb06\ufb13-\ufb17\uff21-\uff3a"
+            "\uff41-\uff5a\U00010400-\U0001044f\U000104b0-\U000104d3\U000104d8-\U000104fb\U00010c80-\U00010cb2\U00010cc0-\U00010cf2"
+            "\U000118a0-\U000118df\U0001e900-\U0001e943")
+_EAST = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+DEEPSEEK2 = ("[\r\n]", f"\\s?[{_LETTERS}]+", "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+", r"\s+$", _EAST)
+DEEPSEEK_CODER = ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _EAST)
 PATTERNS = {"gpt2": GPT2, "cl100k": CL100K, "llama3": LLAMA3, "qwen": QWEN, "o200k": O200K}
 SAMPLES = [
     "The quick brown fox doesn't jump over 12,345 lazy dogs; it's can't've DON'T I'LL We'Re 'tis.",
@@ -209,6 +222,21 @@ class Case:
 
 # -- references ----------------------------------------------------------------------------------------------------------
 
+def is_tekken(path):
+    return path.name.startswith("tekken")
+
+
+def tekken_case(path):
+    """Mistral's own code does no more than this: special tokens come first, and are never found in texts."""
+    import base64
+    data = json.loads(path.read_text())
+    size, specials = data["config"]["default_vocab_size"], data["config"]["default_num_special_tokens"]
+    ranks = {base64.b64decode(token["token_bytes"]): token["rank"] for token in data["vocab"][:size - specials]}
+    encoding = require("tiktoken").Encoding("x", pat_str=data["config"]["pattern"], mergeable_ranks=ranks, special_tokens={})
+    return Case(f"tiktoken-{path.stem}", path, lambda text: [specials + rank for rank in encoding.encode_ordinary(text)],
+                decode=lambda ids: encoding.decode_bytes([i - specials for i in ids]))
+
+
 def tiktoken_cases(folder):
     import base64
     tiktoken = require("tiktoken")
@@ -231,11 +259,16 @@ def tiktoken_cases(folder):
         encoding = tiktoken.Encoding("x", pat_str=regex, mergeable_ranks=ranks, special_tokens={})
         return Case(f"tiktoken-{name}", path, encoding.encode_ordinary, decode=encoding.decode_bytes, **options)
 
+    (folder / "tekken.json").write_text(json.dumps({
+        "config": {"pattern": TEKKEN, "default_vocab_size": 20 + len(small), "default_num_special_tokens": 20, "version": "v3"},
+        "vocab": [{"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": None} for token, rank in small.items()]}))
+    yield tekken_case(folder / "tekken.json")
     for (name, path), (pattern, regex) in itertools.product(files.items(), PATTERNS.items()):
         yield case(f"{name}-{pattern}", path, regex, pattern=(pattern,))
     for path in sorted(VOCABULARIES.glob("*.tiktoken")):  # published ones, whose patterns are known
         pattern = next((pattern for pattern in PATTERNS if pattern in path.name), "gpt2")
         yield case(path.stem, path, PATTERNS[pattern])
+    yield from map(tekken_case, sorted(filter(is_tekken, VOCABULARIES.glob("*.json"))))
 
 
 def sentencepiece_cases(folder):
@@ -387,6 +420,10 @@ def hf_cases(folder):
     def split(regex, behavior="isolated", invert=False):
         return pre.Sequence([pre.Split(tokenizers.Regex(regex), behavior, invert), pre.ByteLevel(add_prefix_space=False, use_regex=False)])
 
+    def one_after_another(regexes, *steps):
+        return pre.Sequence([*(pre.Split(tokenizers.Regex(one), "isolated") for one in regexes), *steps,
+                             pre.ByteLevel(add_prefix_space=False, use_regex=False)])
+
     files = {
         "gpt2": byte_level(tokenizers, pre.ByteLevel(add_prefix_space=False), lines),
         "gpt2-prefix": byte_level(tokenizers, pre.ByteLevel(add_prefix_space=True), lines),
@@ -398,8 +435,9 @@ def hf_cases(folder):
         "added-nfc": with_added(byte_level(tokenizers, split(QWEN), lines), normalizer={"type": "NFC"}),
         "llama2": llama2_json(tokenizers, lines),
         "gemma": with_added(gemma_json(tokenizers, lines), only_raw=True),
-        "deepseek": byte_level(tokenizers, pre.Sequence([*(pre.Split(tokenizers.Regex(one), "isolated") for one in DEEPSEEK),
-                                                         pre.ByteLevel(add_prefix_space=False, use_regex=False)]), lines),
+        "deepseek": byte_level(tokenizers, one_after_another(DEEPSEEK), lines),
+        "deepseek2": byte_level(tokenizers, one_after_another(DEEPSEEK2, pre.Digits(True)), lines),
+        "deepseek-coder": byte_level(tokenizers, one_after_another(DEEPSEEK_CODER, pre.Digits(True)), lines),
         "t5": unigram_json(tokenizers, lines, folder),
         "xlm-r": unigram_json(tokenizers, lines, folder, words={"type": "Sequence", "pretokenizers": [
             {"type": "WhitespaceSplit"}, {"type": "Metaspace", "replacement": "▁", "add_prefix_space": True}]}),
@@ -418,11 +456,14 @@ def hf_cases(folder):
     for name, text in files.items():
         (folder / f"{name}.json").write_text(text)
     (folder / "vocab.txt").write_text(bert_vocabulary(files["bert"]))
-    for path in itertools.chain((folder / f"{name}.json" for name in files), sorted(VOCABULARIES.glob("*.json"))):
+    for path in itertools.chain((folder / f"{name}.json" for name in files), sorted(itertools.filterfalse(is_tekken, VOCABULARIES.glob("*.json")))):
         name = path.stem
         library = tokenizers.Tokenizer.from_file(str(path))
         plain = tokenizers.Tokenizer.from_str(without_specials(path.read_text()))
         plain.encode_special_tokens = True
+        for one in (library, plain):  # what a file says of batches is no matter of ours
+            one.no_padding()
+            one.no_truncation()
 
         def encode(text, library):
             return library.encode(text, add_special_tokens=False).ids
