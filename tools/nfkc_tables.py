@@ -1,5 +1,5 @@
-"""Writes millrace/tokenizer/nfkc_data.cc: what Hugging Face's NFKC takes characters apart to that its NFC leaves, asked of
-itself, as tools/nfc_tables.py does.
+"""Writes millrace/tokenizer/nfkc_data.cc: what Hugging Face's NFKC takes characters apart to that its NFC leaves, and what its
+StripAccents removes, asked of itself, as tools/nfc_tables.py does.
 
     pip install tokenizers==0.23.3 && python3 tools/nfkc_tables.py > millrace/tokenizer/nfkc_data.cc
 """
@@ -8,7 +8,20 @@ import sys
 import tokenizers
 from tokenizers import normalizers
 
-from unicode_array import lines
+from unicode_array import array
+
+CODES = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+
+
+def ranges(codes):
+    """The first and the last of each run."""
+    bounds = []
+    for code in codes:
+        if bounds and bounds[-1] == code - 1:
+            bounds[-1] = code
+        else:
+            bounds += [code, code]
+    return bounds
 
 
 def main():
@@ -19,22 +32,16 @@ def main():
 
 namespace millrace::tokenizer {
 
-// clang-format off
-/// A character, shifted by 5 bits, and how many it is taken apart to; then these.
-const std::uint32_t kCompatible[] = {""")
+// clang-format off""")
     numbers = []
-    for code in range(0x110000):
-        if 0xD800 <= code < 0xE000:
-            continue
+    for code in CODES:
         apart = nfkd(chr(code))
         if apart != nfd(chr(code)):
             numbers += [code << 5 | len(apart), *map(ord, apart)]
-    lines(numbers)
-    print("""};
-// clang-format on
-const std::size_t kCompatibleCount = sizeof kCompatible / sizeof kCompatible[0];
-
-}  // namespace millrace::tokenizer""")
+    array("kCompatible", "A character, shifted by 5 bits, and how many it is taken apart to; then these.", numbers)
+    strip = normalizers.StripAccents().normalize_str
+    array("kCombiningMarks", "The first and the last of each range of combining marks.", ranges(code for code in CODES if not strip(chr(code))))
+    print("// clang-format on\n\n}  // namespace millrace::tokenizer")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #include "millrace/tokenizer/added_tokens.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "millrace/tokenizer/unicode.h"
@@ -29,6 +30,31 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
   trie_ = ByteTrie(std::move(keys));
   some_in_text_ = !std::ranges::all_of(tokens_, &AddedToken::special);
   if (std::ranges::any_of(tokens_, &AddedToken::single_word)) FillWordCharacters(words_);
+}
+
+Result<DividedTokens> DivideTokens(std::vector<AddedToken> tokens,
+                                   const std::function<std::string(std::string_view)>& normalize) {
+  std::vector<AddedToken> raw, normalized;
+  std::map<std::string, TokenId> seen;
+  for (AddedToken& token : tokens) {
+    if (!token.normalized) {
+      raw.push_back(std::move(token));
+      continue;
+    }
+    std::string text = normalize(token.text);
+    if (text.empty()) {
+      return Fail(Code::kUnsupported, "an added token of which normalizing leaves nothing (\"{}\") is not supported",
+                  token.text);
+    }
+    if (seen.emplace(text, token.id).first->second != token.id) {
+      return Fail(Code::kUnsupported,
+                  "two added tokens that are one when they are normalized (\"{}\") are not supported", text);
+    }
+    token.text = std::move(text);
+    normalized.push_back(std::move(token));
+  }
+  const bool any = !normalized.empty();
+  return DividedTokens{AddedTokens(std::move(raw)), AddedTokens(std::move(normalized)), any};
 }
 
 bool AddedTokens::Widen(const AddedToken& token, std::string_view text, std::size_t done, std::size_t& begin,

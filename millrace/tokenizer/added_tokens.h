@@ -1,6 +1,7 @@
 // Tokens that are found in a text as a whole, before anything else is done with it.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,5 +57,16 @@ class AddedTokens {
   bool some_in_text_ = false;         ///< not all of them are special
   CodePointMap<std::uint8_t> words_;  ///< 1: a character of a word (\w); filled if some token must be a single word
 };
+
+/// Added tokens by what they are looked for in.
+struct DividedTokens {
+  AddedTokens raw;         ///< texts as they are
+  AddedTokens normalized;  ///< what normalizing makes of what is between those
+  bool any_normalized = false;
+};
+/// `normalize` is done to the tokens of the second kind as well. Fails with kUnsupported where that leaves nothing of
+/// one, or makes one of two: the reference then takes either of them, now this and now that.
+Result<DividedTokens> DivideTokens(std::vector<AddedToken> tokens,
+                                   const std::function<std::string(std::string_view)>& normalize);
 
 }  // namespace millrace::tokenizer

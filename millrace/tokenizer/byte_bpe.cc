@@ -30,10 +30,15 @@ class ByteBpe final : public VocabularyTokenizer {
     if (spec_.whole_words_first) FindExceptions();
     named_ = spec_.named;
     if (spec_.compose) nfc_.emplace();
-    DivideAdded();
+    auto divided = MR_TRY(DivideTokens(std::exchange(spec_.added, {}), [this](std::string_view text) {
+      std::string buffer;
+      return std::string(nfc_ ? nfc_->Normalize(text, buffer) : text);
+    }));
+    added_ = std::move(divided.raw);
+    added_to_normalized_ = std::move(divided.normalized);
+    finds_more_ = divided.any_normalized;
     spec_.tokens = {};
     spec_.merges = {};
-    spec_.added = {};
     return {};
   }
 
@@ -159,19 +164,6 @@ class ByteBpe final : public VocabularyTokenizer {
     exceptions_ = PieceIndex(pieces_, exceptions.size());
     for (TokenId id : exceptions) exceptions_.Insert(id);
     longest_exception_ = longest;
-  }
-
-  /// Some added tokens are looked for in texts as they are, others in what normalizing makes of them.
-  void DivideAdded() {
-    std::vector<AddedToken> early, late;
-    std::string buffer;
-    for (AddedToken& token : spec_.added) {
-      if (token.normalized && nfc_) token.text = std::string(nfc_->Normalize(token.text, buffer));
-      (token.normalized ? late : early).push_back(std::move(token));
-    }
-    finds_more_ = !late.empty();
-    added_ = AddedTokens(std::move(early));
-    added_to_normalized_ = AddedTokens(std::move(late));
   }
 
   void EncodeNormalized(std::string_view text, Scratch& scratch, IdWriter& ids) const {

@@ -1,6 +1,7 @@
 #include "millrace/tokenizer/hf_normalizer.h"
 
 #include "millrace/base/text.h"
+#include "millrace/tokenizer/bert.h"
 #include "millrace/tokenizer/unicode.h"
 #include "millrace/tokenizer/utf8.h"
 
@@ -31,6 +32,19 @@ std::size_t SpaceLength(std::string_view text) {
 }
 
 }  // namespace
+
+HfNormalizer::HfNormalizer(std::vector<Step> steps) : steps_(std::move(steps)) {
+  for (std::size_t i = 0; i < kCombiningMarksCount; i += 2) {
+    for (char32_t code = kCombiningMarks[i]; code <= kCombiningMarks[i + 1]; ++code) dropped_marks_.Set(code, "");
+  }
+  for (std::size_t i = 0; i < kBertLoweredCount;) {
+    const std::uint32_t length = kBertLowered[i] & 7;
+    std::string text;
+    for (std::uint32_t part = 1; part <= length; ++part) AppendUtf8(kBertLowered[i + part], text);
+    lower_case_.Set(kBertLowered[i] >> 3, std::move(text));
+    i += 1 + length;
+  }
+}
 
 void HfNormalizer::Normalize(std::string_view text, std::string& normalized) const {
   normalized = IsValidUtf8(text) ? std::string(text) : WithoutInvalid(text);
@@ -99,6 +113,28 @@ std::string HfNormalizer::Apply(const Compose&, std::string text) const {
 std::string HfNormalizer::Apply(const ComposeCompatible&, std::string text) const {
   std::string buffer;
   return std::string(nfkc_.Normalize(text, buffer));
+}
+
+std::string HfNormalizer::Apply(const Decompose&, std::string text) const {
+  std::string apart;
+  nfkc_.nfc().Decompose(text, apart);
+  return apart;
+}
+
+std::string HfNormalizer::Apply(const DecomposeCompatible&, std::string text) const {
+  std::string apart;
+  nfkc_.Decompose(text, apart);
+  return apart;
+}
+
+std::string HfNormalizer::Apply(const StripAccents&, std::string text) const {
+  std::string without;
+  return dropped_marks_.Replace(text, without) ? without : text;
+}
+
+std::string HfNormalizer::Apply(const Lowercase&, std::string text) const {
+  std::string lower;
+  return lower_case_.Replace(text, lower) ? lower : text;
 }
 
 std::string HfNormalizer::Apply(const Strip& step, std::string text) const {

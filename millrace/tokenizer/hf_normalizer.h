@@ -29,14 +29,19 @@ class HfNormalizer {
     std::size_t least = 2;
     std::string to;
   };
-  struct Compose {};            ///< NFC
-  struct ComposeCompatible {};  ///< NFKC
+  struct Compose {};              ///< NFC
+  struct ComposeCompatible {};    ///< NFKC
+  struct Decompose {};            ///< NFD
+  struct DecomposeCompatible {};  ///< NFKD
+  struct StripAccents {};         ///< leaves combining marks out
+  struct Lowercase {};
   struct Strip {
     bool left = true, right = true;
   };
-  using Step = std::variant<Precompiled, Replace, ReplaceSpaces, Compose, ComposeCompatible, Strip>;
+  using Step = std::variant<Precompiled, Replace, ReplaceSpaces, Compose, ComposeCompatible, Decompose,
+                            DecomposeCompatible, StripAccents, Lowercase, Strip>;
 
-  explicit HfNormalizer(std::vector<Step> steps) : steps_(std::move(steps)) {}
+  explicit HfNormalizer(std::vector<Step> steps);
 
   /// Bytes that are no part of valid UTF-8 become U+FFFD.
   void Normalize(std::string_view text, std::string& normalized) const;
@@ -47,11 +52,16 @@ class HfNormalizer {
   std::string Apply(const ReplaceSpaces& step, std::string text) const;
   std::string Apply(const Compose& step, std::string text) const;
   std::string Apply(const ComposeCompatible& step, std::string text) const;
+  std::string Apply(const Decompose& step, std::string text) const;
+  std::string Apply(const DecomposeCompatible& step, std::string text) const;
+  std::string Apply(const StripAccents& step, std::string text) const;
+  std::string Apply(const Lowercase& step, std::string text) const;
   std::string Apply(const Strip& step, std::string text) const;
 
   std::vector<Step> steps_;
   Graphemes graphemes_;
   Nfkc nfkc_;
+  CharacterTexts dropped_marks_, lower_case_;
 };
 
 }  // namespace millrace::tokenizer

@@ -68,17 +68,15 @@ class Unigram final : public VocabularyTokenizer {
     std::string normalized = std::move(scratch.text);
     normalizer_.Normalize(part.text, normalized);
     std::string marked;
-    std::string_view rest = normalized;
-    if (!spec_.words.at_spaces) {
-      EncodeStretch(rest, part.first, marked, scratch, ids);
-    } else {
-      while (!rest.empty() && !ids.full()) {
-        std::size_t length = 0;
-        const std::size_t space = NextSpace(rest, length);
-        EncodeStretch(rest.substr(0, space), part.first, marked, scratch, ids);
-        rest.remove_prefix(std::min(space + length, rest.size()));
-      }
-    }
+    auto between = [&](std::string_view text, bool first) {
+      EncodeWords(text, part.first && first, marked, scratch, ids);
+      return !ids.full();
+    };
+    auto token = [&](TokenId id) {
+      ids.Append(id);
+      return !ids.full();
+    };
+    added_to_normalized_.ForEach(normalized, part.specials, between, token);
     scratch.text = std::move(normalized);
   }
 
@@ -90,7 +88,6 @@ class Unigram final : public VocabularyTokenizer {
     std::vector<bool> special(file.tokens.size());
     for (const AddedToken& one : file.added) {
       const auto at = static_cast<std::size_t>(one.id);
-      if (!one.special) MR_TRY(CheckFoundEarly(one));
       if (at >= file.tokens.size()) {
         file.tokens.resize(at + 1);
         special.resize(at + 1);
@@ -122,8 +119,25 @@ class Unigram final : public VocabularyTokenizer {
     trie_ = ByteTrie(std::move(keys));
     hidden_ = std::move(special);
     named_ = file.named;
-    added_ = AddedTokens(std::move(file.added));
+    MR_TRY(FindAdded(std::move(file.added)));
     return spec_.byte_fallback ? FindBytes() : Status{};
+  }
+
+  Status FindAdded(std::vector<AddedToken> tokens) {
+    auto divided = MR_TRY(DivideTokens(std::move(tokens), [this](std::string_view text) {
+      std::string normalized;
+      normalizer_.Normalize(text, normalized);
+      return normalized;
+    }));
+    if (divided.any_normalized && spec_.words.prefix == Words::Prefix::kFirst) {
+      // Whether a part is the first one goes by where its characters were before they were normalized.
+      return Fail(Code::kUnsupported,
+                  "added tokens in normalized text, with a prefix for the first word alone, are not "
+                  "supported; set their \"normalized\": false");
+    }
+    added_ = std::move(divided.raw);
+    added_to_normalized_ = std::move(divided.normalized);
+    return {};
   }
 
   Status FindBytes() {
@@ -146,6 +160,16 @@ class Unigram final : public VocabularyTokenizer {
       at += length;
     }
     return at;
+  }
+
+  void EncodeWords(std::string_view text, bool first, std::string& marked, Scratch& scratch, IdWriter& ids) const {
+    if (!spec_.words.at_spaces) return EncodeStretch(text, first, marked, scratch, ids);
+    while (!text.empty() && !ids.full()) {
+      std::size_t length = 0;
+      const std::size_t space = NextSpace(text, length);
+      EncodeStretch(text.substr(0, space), first, marked, scratch, ids);
+      text.remove_prefix(std::min(space + length, text.size()));
+    }
   }
 
   /// Marks take the place of spaces, and a prefix is put in front where one is wanted.
@@ -214,6 +238,7 @@ class Unigram final : public VocabularyTokenizer {
 
   const UnigramSpec spec_;
   const HfNormalizer normalizer_;
+  AddedTokens added_to_normalized_;
   ByteTrie trie_;
   PieceIndex index_;
   std::vector<bool> hidden_;  ///< special tokens, which decode to nothing
@@ -244,6 +269,14 @@ Result<std::vector<HfNormalizer::Step>> ReadNormalizer(const Json& normalizer) {
       steps.emplace_back(HfNormalizer::Compose{});
     } else if (type == "NFKC") {
       steps.emplace_back(HfNormalizer::ComposeCompatible{});
+    } else if (type == "NFD") {
+      steps.emplace_back(HfNormalizer::Decompose{});
+    } else if (type == "NFKD") {
+      steps.emplace_back(HfNormalizer::DecomposeCompatible{});
+    } else if (type == "StripAccents") {
+      steps.emplace_back(HfNormalizer::StripAccents{});
+    } else if (type == "Lowercase") {
+      steps.emplace_back(HfNormalizer::Lowercase{});
     } else if (type == "Strip") {
       steps.emplace_back(HfNormalizer::Strip{Flag(step, "strip_left", true), Flag(step, "strip_right", true)});
     } else {

@@ -66,6 +66,44 @@ TEST(HfUnigram, NormalizesInOrder) {
   EXPECT_THAT(IdsOf(*tokenizer, " \t\uFB01 \u00A0 q\u2003"), ElementsAre(8, 2, 4));
 }
 
+TEST(HfUnigram, TakesApartDropsMarksAndLowersCase) {
+  auto tokenizer = Loaded(Model(R"({"type":"Metaspace","replacement":"▁","prepend_scheme":"never"})",
+                                R"({"type":"Sequence","normalizers":[{"type":"NFKD"},{"type":"StripAccents"},
+                                {"type":"Lowercase"}]})"));
+  EXPECT_THAT(IdsOf(*tokenizer, "\u00C1B \uFB01A\u0301"), ElementsAre(5, 2, 8, 3));
+  auto only_marks =
+      Loaded(Model(R"({"type":"Metaspace","replacement":"▁","prepend_scheme":"never"})",
+                   R"({"type":"Sequence","normalizers":[{"type":"StripAccents"},{"type":"NFD"}]})", true));
+  EXPECT_THAT(IdsOf(*only_marks, "a\u0301\u00C1"), ElementsAre(3, 9 + 'A', 9 + 0xCC, 9 + 0x81));
+}
+
+/// A model with another added token, of the id 9.
+std::string WithAdded(std::string model, const std::string& content, const std::string& flags) {
+  const std::string before = R"("added_tokens":[)";
+  model.insert(model.find(before) + before.size(), fmt::format(R"({{"id":9,"content":"{}",{}}},)", content, flags));
+  return model;
+}
+
+TEST(HfUnigram, FindsAddedTokensInNormalizedText) {
+  const std::string space = R"({"type":"Metaspace","replacement":"▁","prepend_scheme":"always"})";
+  const std::string lower = R"({"type":"Sequence","normalizers":[{"type":"NFKD"},{"type":"Lowercase"}]})";
+  auto tokenizer = Loaded(WithAdded(Model(space, lower), "\u212Bb", R"("special":false,"normalized":true)"));
+  EXPECT_THAT(IdsOf(*tokenizer, "ab\u00C5Bb"), ElementsAre(6, 9, 2, 4)) << "each part has its prefix";
+  EXPECT_THAT(IdsOf(*tokenizer, "A\u030AB"), ElementsAre(9));
+  auto special = Loaded(WithAdded(Model(space, lower), "<M>", R"("special":true,"normalized":true,"lstrip":true)"));
+  EXPECT_THAT(IdsOf(*special, "a <m>b", true), ElementsAre(7, 9, 2, 4));
+  EXPECT_THAT(IdsOf(*special, "a <m>b"), ::testing::Not(::testing::Contains(9)));
+
+  auto refused = [](const std::string& json) { return Load(AsBytes(json), "t.json").error().ToString(); };
+  const std::string first = R"({"type":"Metaspace","replacement":"▁","prepend_scheme":"first"})";
+  EXPECT_THAT(refused(WithAdded(Model(first, lower), "x", R"("special":false,"normalized":true)")),
+              HasSubstr("with a prefix for the first word alone"));
+  EXPECT_THAT(refused(WithAdded(Model(space, R"({"type":"Strip"})"), " ", R"("special":false,"normalized":true)")),
+              HasSubstr("leaves nothing"));
+  const std::string two = WithAdded(Model(space, lower), "x", R"("special":false,"normalized":true)");
+  EXPECT_THAT(refused(WithAdded(two, "X", R"("special":false,"normalized":true,"id":10)")), HasSubstr("are one"));
+}
+
 TEST(HfUnigram, NamesWhatItCannotDo) {
   auto refused = [](const std::string& json) { return Load(AsBytes(json), "t.json").error().ToString(); };
   EXPECT_THAT(refused(Model("null")), HasSubstr("pre_tokenizer"));
@@ -96,6 +134,19 @@ TEST(Graphemes, AreWhatReadersTakeForOneCharacter) {
   EXPECT_THAT(split("\xff\xff"
                     "a"),
               ElementsAre("\xff", "\xff", "a"));
+}
+
+TEST(Nfkc, TakesAllApart) {
+  const Nfkc nfkc;
+  auto apart = [&](std::string_view text) {
+    std::string to = "<";
+    nfkc.Decompose(text, to);
+    return to;
+  };
+  EXPECT_EQ(apart("plain \uFB01"), "<plain fi");
+  EXPECT_EQ(apart("\u00E9\uAC01\u1E69"), "<e\u0301\u1100\u1161\u11A8s\u0323\u0307");
+  EXPECT_EQ(apart("a\u0345\u0344b"), "<a\u0308\u0301\u0345b") << "marks of one that is two are sorted too";
+  EXPECT_EQ(apart("\xFF\u0301"), "<\xFF\u0301");
 }
 
 TEST(Nfkc, TakesCompatibleCharactersApartAndPutsTheRestTogether) {

@@ -109,6 +109,38 @@ char32_t Nfc::Compose(char32_t left, char32_t right) const {
   return found.rank == kNoRank ? 0 : static_cast<char32_t>(found.merged);
 }
 
+/// Puts each run of what has an order into it.
+void Nfc::Sort(std::vector<Mark>& marks) {
+  for (auto run = marks.begin(); run != marks.end();) {
+    auto end = std::find_if(run + 1, marks.end(), [](const Mark& mark) { return mark.order == 0; });
+    auto first = run->order == 0 ? run + 1 : run;
+    std::ranges::sort(first, end, {}, [](const Mark& mark) { return std::pair(mark.order, mark.place); });
+    run = end;
+  }
+}
+
+void Nfc::Decompose(std::string_view text, std::string& to) const {
+  std::vector<Mark> marks;
+  auto flush = [&] {
+    Sort(marks);
+    for (const Mark& mark : marks) AppendUtf8(mark.code, to);
+    marks.clear();
+  };
+  for (const char *at = text.data(), *end = at + text.size(); at != end;) {
+    const Decoded character = DecodeUtf8(at, end);
+    if (character.code < 0x80 || character.code == kInvalid) {
+      flush();
+      to += *at;
+    } else {
+      const std::size_t apart = traits_[character.code].decomposed;
+      if (traits_[apart != 0 ? decomposed_[apart + 1] : character.code].order == 0) flush();
+      TakeApart(character.code, marks);
+    }
+    at += character.length;
+  }
+  flush();
+}
+
 void Nfc::ComposeStretch(std::string_view stretch, std::vector<Mark>& marks, std::string& to) const {
   marks.clear();
   for (const char *at = stretch.data(), *end = at + stretch.size(); at != end;) {
@@ -116,12 +148,7 @@ void Nfc::ComposeStretch(std::string_view stretch, std::vector<Mark>& marks, std
     TakeApart(character.code, marks);
     at += character.length;
   }
-  for (auto run = marks.begin(); run != marks.end();) {
-    auto end = std::find_if(run + 1, marks.end(), [](const Mark& mark) { return mark.order == 0; });
-    auto first = run->order == 0 ? run + 1 : run;
-    std::ranges::sort(first, end, {}, [](const Mark& mark) { return std::pair(mark.order, mark.place); });
-    run = end;
-  }
+  Sort(marks);
   // Each joins the last that has no order, unless another of its own order or a later one stands between them.
   std::size_t kept = 0, base = SIZE_MAX;
   for (const Mark& mark : marks) {

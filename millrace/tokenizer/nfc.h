@@ -1,4 +1,4 @@
-// Unicode's composed form, NFC, as Hugging Face tokenizers make it.
+// Unicode's composed form, NFC, and the decomposed one, NFD, as Hugging Face tokenizers make them.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +22,8 @@ class Nfc {
 
   /// The text in composed form: itself where it is that already, as nearly all text is, else `buffer`.
   std::string_view Normalize(std::string_view text, std::string& buffer) const;
+  /// Appends the text taken apart, NFD.
+  void Decompose(std::string_view text, std::string& to) const;
 
  private:
   /// Of a character: its combining class, whether it may change or merge with what is in front of it, and where in
@@ -41,6 +43,7 @@ class Nfc {
   const char* FindStretch(std::string_view text, const char* at, const char*& begin) const;
   void ComposeStretch(std::string_view stretch, std::vector<Mark>& marks, std::string& to) const;
   void TakeApart(char32_t code, std::vector<Mark>& marks) const;
+  static void Sort(std::vector<Mark>& marks);
   /// 0: they do not make one.
   char32_t Compose(char32_t left, char32_t right) const;
 

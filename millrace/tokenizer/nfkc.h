@@ -1,19 +1,18 @@
-// Unicode's compatible composed form, NFKC, as Hugging Face tokenizers make it.
+// Unicode's compatible forms, NFKC and NFKD, as Hugging Face tokenizers make them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "millrace/tokenizer/code_point_map.h"
+#include "millrace/tokenizer/character_texts.h"
 #include "millrace/tokenizer/nfc.h"
 
 namespace millrace::tokenizer {
 
-extern const std::uint32_t kCompatible[];
-extern const std::size_t kCompatibleCount;
+extern const std::uint32_t kCompatible[], kCombiningMarks[];
+extern const std::size_t kCompatibleCount, kCombiningMarksCount;
 
 /// NFC of a text in which characters that are others in another form (ﬁ, ①, ｱ) are taken apart. Immutable; any thread.
 class Nfkc {
@@ -23,11 +22,12 @@ class Nfkc {
   const Nfc& nfc() const { return nfc_; }
   /// The text itself where it is so already, else `buffer`.
   std::string_view Normalize(std::string_view text, std::string& buffer) const;
+  /// Appends the text with all taken apart, NFKD.
+  void Decompose(std::string_view text, std::string& to) const;
 
  private:
   Nfc nfc_;
-  CodePointMap<std::uint16_t> at_;  ///< in texts_; 0: stands for itself
-  std::vector<std::string> texts_{""};
+  CharacterTexts compatible_;
 };
 
 }  // namespace millrace::tokenizer

@@ -51,6 +51,11 @@ _LETTERS = ("A-Za-z\xb5\xc0-\xd6\xd8-\xf6\xf8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u
 _EAST = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
 DEEPSEEK2 = ("[\r\n]", f"\\s?[{_LETTERS}]+", "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+", r"\s+$", _EAST)
 DEEPSEEK_CODER = ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _EAST)
+ALBERT = [{"type": "Replace", "pattern": {"String": "``"}, "content": '"'}, {"type": "Replace", "pattern": {"String": "''"}, "content": '"'},
+          {"type": "NFKD"}, {"type": "StripAccents"}, {"type": "Lowercase"}]
+SINGLE_SPACES = [{"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}]
+ALBERT_WORDS = {"type": "Sequence", "pretokenizers": [
+    {"type": "WhitespaceSplit"}, {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}]}
 PATTERNS = {"gpt2": GPT2, "cl100k": CL100K, "llama3": LLAMA3, "qwen": QWEN, "o200k": O200K}
 SAMPLES = [
     "The quick brown fox doesn't jump over 12,345 lazy dogs; it's can't've DON'T I'LL We'Re 'tis.",
@@ -386,25 +391,26 @@ def without_specials(text):
     """The file for a library that is to take the names of special tokens for text: of a Unigram model it finds them all the same."""
     data = json.loads(text)
     if data["model"].get("type") == "Unigram":
-        special = {token["content"] for token in data["added_tokens"] if token["special"]}
-        data["added_tokens"] = [token for token in data["added_tokens"] if not token["special"]]
-        for piece in data["model"]["vocab"]:
-            if piece[0] in special:
-                piece[0] = "\U000f0000\U000f0001" + piece[0]
+        pieces = {piece[0]: piece for piece in data["model"]["vocab"]}
+        for token in data["added_tokens"]:
+            if token["special"] and token["content"] in pieces:
+                pieces[token["content"]][0] = token["content"] = "\U000f0000\U000f0001" + token["content"]
     return json.dumps(data)
 
 
-def with_added(text, only_raw=False, **tokenizer):
+def with_added(text, only_raw=False, leave_out=(), **tokenizer):
     """The file with added tokens of all kinds, and whatever else is to change."""
     data = json.loads(text) | tokenizer
     vocabulary = data["model"]["vocab"]
+    if isinstance(vocabulary, list):
+        vocabulary = {piece: i for i, (piece, _) in enumerate(vocabulary)}
     size = 1 + max(*vocabulary.values(), *(token["id"] for token in data["added_tokens"]))
     plain = dict(special=False, single_word=False, lstrip=False, rstrip=False, normalized=False)
     for content, options in (
             ("<left>", dict(lstrip=True)), ("<right>", dict(rstrip=True)), ("<both>", dict(lstrip=True, rstrip=True, special=True)),
             ("word", dict(single_word=True)), ("ab", dict(single_word=True, lstrip=True)), ("\n\n", {}), ("<bo", {}),
             ("hello", dict(normalized=True)), ("e\u0301t", dict(normalized=True, rstrip=True)), ("HELLO", dict(normalized=True, special=True))):
-        if only_raw and options.get("normalized"):
+        if (only_raw and options.get("normalized")) or content in leave_out:
             continue
         known = content in vocabulary
         data["added_tokens"].append(plain | options | dict(id=vocabulary[content] if known else size, content=content))
@@ -443,6 +449,16 @@ def hf_cases(folder):
             {"type": "WhitespaceSplit"}, {"type": "Metaspace", "replacement": "▁", "add_prefix_space": True}]}),
         "mbart": unigram_json(tokenizers, lines, folder, before=[{"type": "Strip", "strip_left": True, "strip_right": True}],
                               after=[{"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}]),
+        "albert": unigram_json(tokenizers, lines, folder, before=ALBERT, after=SINGLE_SPACES, words=ALBERT_WORDS),
+        # Bytes of what no piece has show what normalizing made of it.
+        "albert-bytes": unigram_json(tokenizers, lines, folder, fallback=True, rules="identity", before=ALBERT, after=SINGLE_SPACES),
+        "unigram-nfd": unigram_json(tokenizers, lines, folder, fallback=True, rules="identity", before=[{"type": "NFD"}]),
+        "unigram-lower": unigram_json(tokenizers, lines, folder, fallback=True, rules="identity",
+                                      before=[{"type": "Lowercase"}, {"type": "StripAccents"}]),
+        "t5-added": with_added(unigram_json(tokenizers, lines, folder)),
+        "xlm-r-added": with_added(unigram_json(tokenizers, lines, folder, words=ALBERT_WORDS)),
+        # Which of two tokens that become one is found, is chance there.
+        "albert-added": with_added(unigram_json(tokenizers, lines, folder, before=ALBERT, fallback=True, rules="identity"), leave_out=["HELLO"]),
         "unigram-nfkc": unigram_json(tokenizers, lines, folder, rules="identity", fallback=True, before=[{"type": "NFKC"}, {
             "type": "Replace", "pattern": {"String": "``"}, "content": '"'}], words={
                 "type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": True}),
