@@ -1,7 +1,19 @@
-// checkpoint_save URL MIB SAVES: saves a state of MIB mebibytes SAVES times, then verifies and reads it. One JSON
-// object a line: for each save how long the caller stood still and how long until it was committed, in milliseconds.
+// checkpoint_save URL MIB: holds a state of MIB mebibytes and does what its standard input says, a command a line;
+// answers each with one JSON object a line, times in milliseconds:
+//
+//   copy        the state into warm memory, with two threads: what no copy can be faster than
+//   work        a step of training: two threads read all of the state twice and compute with it, some seconds for 2 GiB
+//   save        the caller changes its tensors as soon as Save returns
+//   overlap     Start, then `work`, then WaitCopied: the caller changes its tensors after the step
+//   load        the newest checkpoint into the memory of `copy`; every byte is compared with what was saved
+//   memory      the most this process has had in memory beyond the state itself and what `copy` writes to
+#include <sys/mman.h>
+
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <thread>
 
 #include "millrace/base/json.h"
 #include "millrace/base/random.h"
@@ -10,57 +22,151 @@
 namespace millrace {
 namespace {
 
+using checkpoint::Reader;
+using checkpoint::Writer;
+
 double Milliseconds(Duration duration) { return std::chrono::duration<double, std::milli>(duration).count(); }
 
-void Print(const Json& line) { fmt::print("{}\n", DumpJson(line)); }
-
-/// 4 MiB tensors of float32, as parameters and two moments of a small model have.
-std::map<std::string, std::vector<std::byte>> MakeState(std::uint64_t mib) {
-  std::map<std::string, std::vector<std::byte>> state;
-  Random random(1);
-  for (std::uint64_t i = 0; i < mib / 4; ++i) {
-    auto& bytes = state[fmt::format("{}/layer.{}.weight", i % 3 ? "optimizer" : "model", i)];
-    bytes.resize(4 * kMiB);
-    for (std::size_t at = 0; at < bytes.size(); at += 8) StoreLittle(bytes.data() + at, random.Next());
-  }
-  return state;
+void Print(const Json& line) {
+  fmt::print("{}\n", DumpJson(line));
+  std::fflush(stdout);
 }
 
-Status Run(const std::string& url, std::uint64_t mib, int saves) {
-  using checkpoint::Reader;
-  using checkpoint::Writer;
-  auto connection = MR_TRY(object::Connection::Open({}));
-  auto state = MakeState(mib);
-  std::vector<checkpoint::SavePiece> pieces;
-  for (const auto& [name, bytes] : state)
-    pieces.push_back({name, {checkpoint::DType::kF32, {static_cast<std::int64_t>(bytes.size() / 4)}}, 0, bytes});
+/// Memory as an allocator for tensors gives it: of the system's own, huge pages where it grants them.
+MutableByteSpan Allocate(std::uint64_t bytes) {
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) std::abort();
+  ::madvise(data, bytes, MADV_HUGEPAGE);
+  std::memset(data, 1, bytes);
+  return {static_cast<std::byte*>(data), bytes};
+}
 
-  MemoryBudget budget((mib + 16) * kMiB);
-  Writer::Options options{.url = url, .retention = {.keep_last = 1}, .snapshot_bytes = (mib + 1) * kMiB};
-  auto writer = MR_TRY(Writer::Open(*connection, checkpoint::SingleProcessGroup(), budget, options));
-  MR_TRY(writer->Wait());  // until the buffer's pages are there, as they are after a run's first steps
-  for (int step = 1; step <= saves; ++step) {
-    MR_TRY(writer->Save(step, pieces, {}));
-    auto stats = MR_TRY(writer->Wait());
-    Print({{"event", "save"},
-           {"bytes", stats->bytes},
-           {"blocked_ms", Milliseconds(stats->blocked)},
-           {"total_ms", Milliseconds(stats->total)}});
+/// Calls `part(begin, end)` for each half of `bytes`, on two threads.
+void InTwo(std::uint64_t bytes, const std::function<void(std::uint64_t, std::uint64_t)>& part) {
+  std::thread other([&] { part(bytes / 2, bytes); });
+  part(0, bytes / 2);
+  other.join();
+}
+
+class Bench {
+ public:
+  Bench(std::string url, std::uint64_t mib)
+      : url_(std::move(url)), state_(Allocate(mib * kMiB)), copy_(Allocate(mib * kMiB)), budget_((mib + 16) * kMiB) {
+    Random random(1);
+    for (std::size_t at = 0; at < state_.size(); at += 8) StoreLittle(state_.data() + at, random.Next());
+    // Sizes in turn, as matrices and norms of a model have them, each as a parameter and its two moments.
+    constexpr std::uint64_t kSizes[] = {16 * kMiB, 16 * kMiB, 4 * kMiB, 4 * kMiB, 8 * kKiB};
+    std::uint64_t at = 0;
+    for (int i = 0; at < state_.size(); ++i) {
+      const std::uint64_t bytes = std::min(kSizes[i / 3 % std::size(kSizes)], state_.size() - at);
+      constexpr const char* kGroups[] = {"model", "optimizer/exp_avg", "optimizer/exp_avg_sq"};
+      pieces_.push_back({fmt::format("{}/layer.{}.weight", kGroups[i % 3], i / 3),
+                         {checkpoint::DType::kF32, {static_cast<std::int64_t>(bytes / 4)}},
+                         0,
+                         state_.subspan(at, bytes)});
+      at += bytes;
+    }
   }
 
-  auto reader = MR_TRY(Reader::Open(*connection, url));
-  for (int round = 0; round < 2; ++round) {
-    TimePoint started = SystemClock().Now();
-    auto verified = MR_TRY(reader->Verify());
-    double ms = Milliseconds(SystemClock().Now() - started);
-    Print({{"event", "verify"}, {"bytes", verified.bytes}, {"ms", ms}, {"mb_per_s", verified.bytes / 1e3 / ms}});
+  Status Open() {
+    connection_ = MR_TRY(object::Connection::Open({}));
+    Writer::Options options{
+        .url = url_, .retention = {.keep_last = 1}, .snapshot_bytes = state_.size() + kMiB, .log = Logger()};
+    writer_ = MR_TRY(Writer::Open(*connection_, checkpoint::SingleProcessGroup(), budget_, options));
+    MR_TRY(writer_->Wait());  // until the buffer's pages are there, as they are after a run's first steps
+    return {};
   }
-  std::vector<Reader::Wanted> wanted;
-  for (auto& [name, bytes] : state) wanted.push_back({name, 0, bytes});
-  TimePoint started = SystemClock().Now();
-  MR_TRY(reader->ReadMany(wanted));
-  double ms = Milliseconds(SystemClock().Now() - started);
-  Print({{"event", "load"}, {"ms", ms}, {"mb_per_s", mib * kMiB / 1e3 / ms}});
+
+  Status Do(const std::string& command) {
+    const TimePoint started = SystemClock().Now();
+    auto since = [&] { return Milliseconds(SystemClock().Now() - started); };
+    Json answer = Json::object();
+    if (command == "copy") {
+      InTwo(state_.size(),
+            [&](auto begin, auto end) { std::memcpy(copy_.data() + begin, state_.data() + begin, end - begin); });
+      answer["ms"] = since();
+    } else if (command == "work") {
+      Work();
+      answer["ms"] = since();
+    } else if (command == "save") {
+      MR_TRY(writer_->Save(++step_, pieces_, {}));
+      Change();
+      MR_TRY(Finish(answer));
+    } else if (command == "overlap") {
+      MR_TRY(writer_->Start(++step_, pieces_, {}));
+      const double started_in = since();
+      Work();
+      const double worked = since();
+      writer_->WaitCopied();
+      answer["ms"] = since();
+      Change();
+      MR_TRY(Finish(answer));
+      answer["blocked_ms"] = started_in + answer["ms"].get<double>() - worked;
+    } else if (command == "load") {
+      auto reader = MR_TRY(Reader::Open(*connection_, url_));
+      std::vector<Reader::Wanted> wanted;
+      for (const auto& piece : pieces_)
+        wanted.push_back({piece.name, 0, copy_.subspan(piece.bytes.data() - state_.data(), piece.bytes.size())});
+      MR_TRY(reader->ReadMany(wanted));
+      answer["ms"] = since();
+      Change(-1);
+      const bool same = std::memcmp(copy_.data(), state_.data(), state_.size()) == 0;
+      Change(1);
+      if (!same) return Fail(Code::kCorrupt, "other bytes were loaded than were saved");
+    } else if (command == "memory") {
+      std::ifstream status("/proc/self/status");
+      for (std::string word; status >> word;)
+        if (std::uint64_t kib; word == "VmHWM:" && status >> kib)
+          answer["bytes"] = static_cast<std::int64_t>(kib * kKiB) - 2 * static_cast<std::int64_t>(state_.size());
+    } else {
+      return Fail(Code::kInvalidArgument, "unknown command \"{}\"", command);
+    }
+    Print(answer);
+    return {};
+  }
+
+ private:
+  /// The optimizer's step, as far as it matters here: every tensor has other bytes afterwards.
+  void Change(int by = 1) {
+    for (const auto& piece : pieces_) {
+      auto* first = const_cast<std::byte*>(piece.bytes.data());
+      *first = static_cast<std::byte>(static_cast<int>(*first) + by);
+    }
+  }
+  void Work() {
+    InTwo(state_.size(), [&](std::uint64_t begin, std::uint64_t end) {
+      std::uint64_t sum = 0;
+      for (int pass = 0; pass < 2; ++pass) {
+        for (std::uint64_t at = begin; at < end; at += 64) {
+          std::uint64_t value = LoadLittle<std::uint64_t>(state_.data() + at);
+          for (int i = 0; i < 128; ++i) value = value * 6364136223846793005u + 1442695040888963407u;
+          sum += value;
+        }
+      }
+      asm volatile("" : : "r"(sum));
+    });
+  }
+  Status Finish(Json& answer) {
+    auto stats = MR_TRY(writer_->Wait());
+    answer["blocked_ms"] = Milliseconds(stats->blocked);
+    answer["total_ms"] = Milliseconds(stats->total);
+    return {};
+  }
+
+  const std::string url_;
+  const MutableByteSpan state_, copy_;
+  std::vector<checkpoint::SavePiece> pieces_;
+  MemoryBudget budget_;
+  std::unique_ptr<object::Connection> connection_;
+  std::unique_ptr<Writer> writer_;
+  std::uint64_t step_ = 0;
+};
+
+Status Run(const std::string& url, std::uint64_t mib) {
+  Bench bench(url, mib);
+  MR_TRY(bench.Open());
+  Print({{"ready", true}});
+  for (std::string command; std::getline(std::cin, command);) MR_TRY(bench.Do(command));
   return {};
 }
 
@@ -68,11 +174,11 @@ Status Run(const std::string& url, std::uint64_t mib, int saves) {
 }  // namespace millrace
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    fmt::print(stderr, "usage: checkpoint_save URL MIB SAVES\n");
+  if (argc != 3) {
+    fmt::print(stderr, "usage: checkpoint_save URL MIB <COMMANDS\n");
     return 2;
   }
-  auto status = millrace::Run(argv[1], std::strtoull(argv[2], nullptr, 10), std::atoi(argv[3]));
+  auto status = millrace::Run(argv[1], std::strtoull(argv[2], nullptr, 10));
   if (!status) fmt::print(stderr, "checkpoint_save: {}\n", status.error().ToString());
   return status ? 0 : 1;
 }

@@ -1,84 +1,186 @@
 #!/usr/bin/env python3
-"""How long training stands still for a checkpoint, and how fast it is stored, verified and loaded: Millrace beside
-torch.save and safetensors, in one go. Run with a Python that has torch and safetensors:
+"""Saving and loading one state: how long training stands still, when the bytes are in the store, how fast they come
+back. Millrace beside torch.save, safetensors, torch.distributed.checkpoint, s5cmd and bare requests, in one run, each round in
+another order. One MinIO, its data in memory, on the same machine. Run with a Python that has torch and safetensors,
+$MILLRACE_PEERS set, and nothing else running; it takes nine times MIB of memory:
 
     cmake --preset release -DMILLRACE_BENCHMARKS=ON && cmake --build build/release --target checkpoint_save millrace
-    python benchmarks/checkpoint_save/run.py build/release/bin [MIB]
-
-Files go to /dev/shm, so that no disk is measured; the S3 endpoint is `millrace s3d` with its folder there too."""
-import json, os, pathlib, shutil, statistics, subprocess, sys, tempfile, time
+    python benchmarks/checkpoint_save/run.py build/release [--mib 2048] [--rounds 4]
+"""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
 
 import torch
+import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 
-BIN = pathlib.Path(sys.argv[1])
-MIB = int(sys.argv[2]) if len(sys.argv) > 2 else 512
-ROUNDS = 4
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "mount"))
+import bench  # noqa: E402
 
 
-def millrace(url, env):
-    out = subprocess.run([BIN / "checkpoint_save", url, str(MIB), str(ROUNDS)], env=os.environ | env, check=True,
-                         stdout=subprocess.PIPE, text=True).stdout
-    lines = [json.loads(line) for line in out.splitlines()]
-    of = lambda event, key: [line[key] for line in lines if line["event"] == event][1 if event != "load" else 0:]
-    return {"blocked_ms": of("save", "blocked_ms"), "total_ms": of("save", "total_ms"),
-            "verify_mb_per_s": of("verify", "mb_per_s"), "load_mb_per_s": of("load", "mb_per_s")}
+class Ours:
+    """The program that saves and loads with the engine. It is told what to do line by line."""
+
+    def __init__(self, build, url, mib, environment):
+        self.process = subprocess.Popen([build / "bin/checkpoint_save", url, str(mib)], env=environment, text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.answer()
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit("checkpoint_save ended")
+        return json.loads(line)
+
+    def __call__(self, command):
+        print(command, file=self.process.stdin, flush=True)
+        return self.answer()
 
 
-def timed(action):
-    times = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        action()
-        times.append((time.perf_counter() - start) * 1e3)
-    return times[1:]  # the first run finds fresh pages
+def seconds(action):
+    begin = time.perf_counter()
+    action()
+    return time.perf_counter() - begin
 
 
-def peers(folder):
-    state = {f"layer.{i}.weight": torch.randn(1 << 20) for i in range(MIB // 4)}
-    size = MIB * 1.048576
-    saved = timed(lambda: torch.save(state, folder / "torch.pt"))
-    stored = timed(lambda: save_file(state, folder / "s.safetensors"))
-    mb_per_s = lambda times: [size / t * 1e3 for t in times]
-    return {"torch.save": {"blocked_ms": saved, "total_ms": saved,
-                           "load_mb_per_s": mb_per_s(timed(lambda: torch.load(folder / "torch.pt")))},
-            "safetensors": {"blocked_ms": stored, "total_ms": stored,
-                            "load_mb_per_s": mb_per_s(timed(lambda: {k: v.clone() for k, v in
-                                                                     load_file(folder / "s.safetensors").items()}))}}
+class Peers:
+    def __init__(self, server, disk, mib):
+        self.server, self.disk = server, disk
+        self.state = {f"layer.{i}.weight": torch.randn(1 << 20) for i in range(mib // 4)}
+        self.environment = dict(server.environment, S3_ENDPOINT_URL=server.url)
+
+    def torch_save(self):
+        """To the disk, as who wants to have it after a power cut; then to the store, as the way of a disk and s5cmd."""
+        file = self.disk / "torch.pt"
+        file.unlink(missing_ok=True)
+
+        def save():
+            with open(file, "wb") as out:
+                torch.save(self.state, out)
+                out.flush()
+                os.fsync(out.fileno())
+
+        saved, uploaded = seconds(save), self.s5cmd(file)  # it finds the file in the kernel's cache
+        return {"torch.save to disk": saved, "s5cmd from memory": uploaded,
+                "torch.save to disk, then s5cmd": saved + uploaded}
+
+    def torch_load(self):
+        return {"torch.load from disk": seconds(lambda: torch.load(self.disk / "torch.pt"))}
+
+    def safetensors(self):
+        file = self.disk / "state.safetensors"
+        file.unlink(missing_ok=True)
+
+        def save():
+            save_file(self.state, file)
+            with open(file, "rb") as out:
+                os.fsync(out.fileno())
+
+        return {"safetensors to disk": seconds(save),
+                "safetensors from disk": seconds(lambda: {k: v.clone() for k, v in load_file(file).items()})}
+
+    def dcp(self):
+        """Its checkpoint on disk in the background, without a process group."""
+        folder = self.disk / "dcp"
+        shutil.rmtree(folder, ignore_errors=True)
+        begin = time.perf_counter()
+        saving = dcp.async_save(self.state, storage_writer=dcp.FileSystemWriter(folder, sync_files=True), no_dist=True)
+        blocked = time.perf_counter() - begin
+        saving.result()
+        return {"DCP async_save stands still": blocked, "DCP async_save to disk": time.perf_counter() - begin}
+
+    def s5cmd(self, file):
+        """One upload; what it left in the store goes at once."""
+        run = lambda *command: subprocess.run([bench.find("s5cmd"), *map(str, command)], env=self.environment, check=True,
+                                              stdout=subprocess.DEVNULL)
+        taken = seconds(lambda: run("cp", file, f"s3://{bench.BUCKET}/s5cmd"))
+        run("rm", f"s3://{bench.BUCKET}/s5cmd")
+        return taken
+
+    def raw_download(self, millrace):
+        """All of the newest checkpoint's file, eight ranges of it at a time, bytes thrown away."""
+        listed = subprocess.run([millrace, "--quiet", "ls", "-r", "--json", f"s3://{bench.BUCKET}/run/"], env=self.environment,
+                                check=True, stdout=subprocess.PIPE, text=True).stdout
+        key, size = max(((line["key"], line["size"]) for line in map(json.loads, listed.splitlines()) if "size" in line),
+                        key=lambda item: item[1])
+        step = -(-size // 8)
+        lines = [f'url = "{self.server.url}/{bench.BUCKET}/{key}"\nrange = "{at}-{min(at + step, size) - 1}"\n'
+                 'output = "/dev/null"\nsilent\nfail\n' for at in range(0, size, step)]
+        taken = seconds(lambda: subprocess.run(["curl", "-Z", "--parallel-immediate", "--parallel-max", "8", "-K", "-"],
+                                               input="next\n".join(lines), text=True, check=True, stderr=subprocess.DEVNULL))
+        return {"raw download": taken}
+
+
+def ours_in_seconds(ours):
+    def save():
+        times = ours("save")
+        return {"stands still, tensors change at once": times["blocked_ms"] / 1e3, "stored": times["total_ms"] / 1e3}
+
+    def overlap():
+        times = ours("overlap")
+        return {"stands still, tensors change after the next step": times["blocked_ms"] / 1e3, "step with a save": times["ms"] / 1e3}
+
+    return [save, overlap, lambda: {"memcpy": ours("copy")["ms"] / 1e3}, lambda: {"step": ours("work")["ms"] / 1e3}], \
+        lambda: {"load": ours("load")["ms"] / 1e3}
 
 
 def main():
-    folder = pathlib.Path(tempfile.mkdtemp(dir="/dev/shm"))
-    server = None
-    try:
-        results = peers(folder)
-        for file in folder.iterdir():
-            file.unlink()
-        results["millrace file"] = millrace(f"file://{folder}/run", {})
-        shutil.rmtree(folder / "run")
-        keys = {"MILLRACE_S3D_ACCESS_KEY": "benchmark", "MILLRACE_S3D_SECRET_KEY": "benchmark-secret"}
-        server = subprocess.Popen([BIN / "millrace", "s3d", "--root", folder, "--port-file", folder / "port"],
-                                  env=os.environ | keys, stdout=subprocess.DEVNULL)
-        while not (folder / "port").exists():
-            time.sleep(0.05)
-        env = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{(folder / 'port').read_text().strip()}",
-               "AWS_ACCESS_KEY_ID": "benchmark", "AWS_SECRET_ACCESS_KEY": "benchmark-secret", "AWS_REGION": "us-east-1"}
-        subprocess.run([BIN / "millrace", "mb", "s3://bench", "--quiet"], env=os.environ | env, check=True)
-        results["millrace s3d"] = millrace("s3://bench/run", env)
-    finally:
-        if server:
-            server.terminate()
-            server.wait()
-        shutil.rmtree(folder)
-    print(f"{MIB} MiB, median (min to max) of {ROUNDS - 1} after one run unmeasured")
-    for name, result in results.items():
-        print(f"{name:14}", "  ".join(f"{key} {statistics.median(v):.0f} ({min(v):.0f} to {max(v):.0f})"
-                                      for key, v in result.items()))
-    for peer in ("torch.save", "safetensors"):
-        for ours in ("millrace file", "millrace s3d"):
-            ratio = lambda key: statistics.median(results[peer][key]) / statistics.median(results[ours][key])
-            print(f"{peer} / {ours}: blocked {ratio('blocked_ms'):.1f}x, total {ratio('total_ms'):.2f}x, "
-                  f"load speed of ours {1 / ratio('load_mb_per_s'):.2f}x")
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("build", type=pathlib.Path)
+    arguments.add_argument("--mib", type=int, default=2048)
+    arguments.add_argument("--rounds", type=int, default=4, help="the first is not counted")
+    arguments.add_argument("--disk", default=tempfile.gettempdir(), help="folder on the disk that is measured")
+    options = arguments.parse_args()
+    build, rounds = options.build.resolve(), []
+    torch.set_num_threads(2)
+    with tempfile.TemporaryDirectory(dir=options.disk) as disk, tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        disk, memory = pathlib.Path(disk), pathlib.Path(memory)
+        with bench.stopping(bench.Server(memory)) as server:
+            server.make_bucket(build / "bin/millrace")
+            peers = Peers(server, disk, options.mib)
+            ours = Ours(build, f"s3://{bench.BUCKET}/run", options.mib, server.environment)
+            savers, load = ours_in_seconds(ours)
+            savers += [peers.torch_save, peers.safetensors, peers.dcp]
+            loaders = [load, peers.torch_load, lambda: peers.raw_download(build / "bin/millrace")]
+            for number in range(options.rounds):
+                rounds.append({})
+                for phase in (savers, loaders):
+                    for i in range(len(phase)):
+                        rounds[-1].update(phase[(i + number) % len(phase)]())
+                        server.sweep()
+                print(number, {k: round(v, 3) for k, v in rounds[-1].items()}, file=sys.stderr, flush=True)
+            extra = ours("memory")["bytes"] / (options.mib << 20)
+            ours.process.stdin.close()
+            ours.process.wait()
+    report(rounds[1:], options.mib, extra)
+
+
+def report(rounds, mib, extra):
+    of = lambda name: [r[name] for r in rounds]
+    print(f"{mib} MiB; medians (least to most) of {len(rounds)} rounds after one that does not count; seconds\n")
+    for name in rounds[0]:
+        print(f"{name:50} {statistics.median(of(name)):7.3f}  ({min(of(name)):.3f} to {max(of(name)):.3f})")
+    ratio = lambda a, b: statistics.median(x / y for x, y in zip(of(a), of(b)))
+    print("\nratios, medians of those within a round")
+    for a, b in [("stands still, tensors change at once", "memcpy"),
+                 ("stands still, tensors change at once", "torch.save to disk"),
+                 ("stands still, tensors change after the next step", "torch.save to disk"),
+                 ("step with a save", "step"),
+                 ("stored", "s5cmd from memory"),
+                 ("torch.save to disk, then s5cmd", "stored"),
+                 ("torch.load from disk", "load"),
+                 ("raw download", "load")]:
+        print(f"{a} / {b}: {ratio(a, b):.3f}")
+    print(f"memory beyond the state, at most: {extra:.3f} of it")
 
 
 main()

@@ -57,15 +57,19 @@ CommitOutcome CommitManifest(object::Store& store, const Layout& layout, const M
   return {Fail(put.error().Context(fmt::format("whether {} was written is unknown", key))), true};
 }
 
-void ChunkSums::Add(ByteSpan bytes) {
+std::uint32_t ChunkSums::Add(ByteSpan bytes) {
+  std::uint32_t all = 0;
   while (!bytes.empty()) {
     const std::uint64_t room = chunk_bytes_ - size_ % chunk_bytes_;
     ByteSpan piece = bytes.first(std::min<std::uint64_t>(room, bytes.size()));
-    open_ = Crc32c(piece, open_);
+    const std::uint32_t own = Crc32c(piece);
+    open_ = Crc32cCombine(open_, own, piece.size());
+    all = Crc32cCombine(all, own, piece.size());
     size_ += piece.size();
     bytes = bytes.subspan(piece.size());
     if (size_ % chunk_bytes_ == 0) sums_.push_back(std::exchange(open_, 0));
   }
+  return all;
 }
 
 FileMeta ChunkSums::Finish() {

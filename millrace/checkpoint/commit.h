@@ -30,7 +30,8 @@ CommitOutcome CommitManifest(object::Store& store, const Layout& layout, const M
 class ChunkSums {
  public:
   explicit ChunkSums(std::uint64_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}
-  void Add(ByteSpan bytes);
+  /// Yields the CRC-32C of these bytes alone.
+  std::uint32_t Add(ByteSpan bytes);
   /// Of all chunks, the last one as far as it goes.
   FileMeta Finish();
 

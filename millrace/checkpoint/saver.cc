@@ -91,10 +91,10 @@ Result<std::string> Saver::Upload(const SaveJob& job, const Snapshot& snapshot, 
     if (options_.upload_limit > Duration::zero())
       call.deadline = Deadline::After(*options_.clock, options_.upload_limit);
     ChunkSums sums(options_.chunk_bytes);  // of each part just before it goes out, while those before it travel
-    auto before = [&](ByteSpan next) -> Status {
-      sums.Add(next);
+    auto before = [&](ByteSpan next) -> Result<std::uint32_t> {
+      const std::uint32_t crc32c = sums.Add(next);
       pacer_.Pass(next.size());
-      if (!call.deadline.Passed(*options_.clock)) return {};
+      if (!call.deadline.Passed(*options_.clock)) return crc32c;
       return Fail(Code::kDeadlineExceeded, "the upload of {} bytes takes longer than it may", bytes.size());
     };
     MR_TRY(UploadBytes(*store_, key, bytes, {options_.part_bytes, options_.parallel_parts}, before, call));

@@ -121,6 +121,62 @@ std::vector<StoreReader::Run> StoreReader::PlanRuns(Files::const_iterator file, 
   return runs;
 }
 
+/// Takes a run's bytes as they come: checks them chunk by chunk and copies them to where they belong while a core's
+/// cache still has them, so that memory is gone through once.
+class StoreReader::Arrival final : public object::Sink {
+ public:
+  Arrival(const StoreReader& reader, const Run& run) : reader_(reader), run_(run) {}
+
+  Status Take(std::uint64_t offset, ByteSpan bytes) override {
+    if (offset == run_.begin) at_ = offset, crc_ = 0, first_ = 0;  // at the beginning, or once more
+    while (!bytes.empty()) {
+      const std::uint64_t end = ChunkEnd();
+      const ByteSpan next = bytes.first(std::min<std::uint64_t>(bytes.size(), end - at_));
+      if (checked()) crc_ = Crc32c(next, crc_);
+      Copy(next);
+      at_ += next.size();
+      bytes = bytes.subspan(next.size());
+      if (checked() && at_ == end) MR_TRY(CheckChunk());
+    }
+    return {};
+  }
+
+ private:
+  bool checked() const { return !run_.file->second.chunk_crc32c.empty(); }
+  std::uint64_t chunk_bytes() const { return run_.file->second.chunk_bytes; }
+  /// Of the chunk that `at_` is in. More bytes than were asked for never get here.
+  std::uint64_t ChunkEnd() const {
+    return checked() ? std::min((at_ / chunk_bytes() + 1) * chunk_bytes(), run_.end) : run_.end;
+  }
+
+  void Copy(ByteSpan bytes) {
+    const std::uint64_t end = at_ + bytes.size();
+    while (first_ < run_.extents.size() && run_.extents[first_].end() <= at_) ++first_;
+    for (std::size_t i = first_; i < run_.extents.size() && run_.extents[i].offset < end; ++i) {
+      const Extent& extent = run_.extents[i];
+      const std::uint64_t from = std::max(extent.offset, at_), to = std::min(extent.end(), end);
+      if (from < to) std::memcpy(extent.into.data() + (from - extent.offset), bytes.data() + (from - at_), to - from);
+    }
+  }
+
+  Status CheckChunk() {
+    const std::uint32_t actual = std::exchange(crc_, 0);
+    const std::uint64_t chunk = (at_ - 1) / chunk_bytes();
+    const std::uint32_t expected = run_.file->second.chunk_crc32c[chunk];
+    if (actual == expected) return {};
+    return Fail(Code::kCorrupt,
+                "{}: file {}: bytes {} to {} are damaged: their CRC-32C is {:08x}, it was {:08x} when they were saved "
+                "(try another checkpoint with --step)",
+                reader_.name_, run_.file->first, chunk * chunk_bytes(), at_, actual, expected);
+  }
+
+  const StoreReader& reader_;
+  const Run& run_;
+  std::uint64_t at_ = 0;
+  std::uint32_t crc_ = 0;  ///< of the chunk's bytes before `at_`
+  std::size_t first_ = 0;  ///< no extent before it reaches beyond `at_`
+};
+
 Status StoreReader::Execute(const std::vector<Run>& runs, int parallel, const object::Call& call,
                             const Progress& progress) const {
   std::atomic<std::size_t> next = 0;
@@ -128,9 +184,8 @@ Status StoreReader::Execute(const std::vector<Run>& runs, int parallel, const ob
   Mutex mutex;
   std::optional<Error> first;
   auto work = [&] {
-    Buffer scratch;
     for (std::size_t i = next++; i < runs.size() && !failed; i = next++) {
-      Status status = Fetch(runs[i], scratch, call);
+      Status status = Fetch(runs[i], call);
       if (status && progress) progress(runs[i].end - runs[i].begin);
       if (status) continue;
       failed = true;
@@ -149,14 +204,12 @@ Status StoreReader::Execute(const std::vector<Run>& runs, int parallel, const ob
   return {};
 }
 
-Status StoreReader::Fetch(const Run& run, Buffer& scratch, const object::Call& call) const {
+Status StoreReader::Fetch(const Run& run, const object::Call& call) const {
   const std::uint64_t size = run.end - run.begin;
-  // Bytes that all go to one place, as those from the middle of a large tensor do, land there at once.
-  const bool direct = run.extents.size() == 1 && run.extents[0].into.size() == size;
-  if (!direct && scratch.size() < size) scratch = Buffer(size);
-  MutableByteSpan bytes = direct ? run.extents[0].into : scratch.span().first(size);
   const std::string key = folder_ + run.file->first;
-  auto got = object::Get(*store_, key, {.range = object::ByteRange{run.begin, size}}, bytes, call);
+  const object::GetOptions options{.range = object::ByteRange{run.begin, size}};
+  Arrival arrival(*this, run);
+  auto got = object::GetTo(*store_, key, options, size, arrival, call);
   if (!got) return Fail(got.error().Context(fmt::format("{}: reading {}", name_, run.file->first)));
   if (!*got) {
     return Fail(Code::kNotFound, "{}: its file {} is gone: the checkpoint has been removed, wholly or in part", name_,
@@ -165,27 +218,6 @@ Status StoreReader::Fetch(const Run& run, Buffer& scratch, const object::Call& c
   if ((*got)->bytes != size || (*got)->info.size != run.file->second.size) {
     return Fail(Code::kCorrupt, "{}: file {} has {} bytes instead of {}: it was cut off or replaced", name_,
                 run.file->first, (*got)->info.size, run.file->second.size);
-  }
-  MR_TRY(VerifyChunks(run, bytes));
-  if (direct) return {};
-  for (const Extent& extent : run.extents)
-    std::memcpy(extent.into.data(), bytes.data() + (extent.offset - run.begin), extent.into.size());
-  return {};
-}
-
-Status StoreReader::VerifyChunks(const Run& run, ByteSpan bytes) const {
-  const FileMeta& meta = run.file->second;
-  if (meta.chunk_crc32c.empty()) return {};
-  for (std::uint64_t begin = run.begin; begin < run.end; begin += meta.chunk_bytes) {
-    const std::uint64_t size = std::min(meta.chunk_bytes, run.end - begin);
-    const std::uint32_t expected = meta.chunk_crc32c[begin / meta.chunk_bytes];
-    if (std::uint32_t actual = Crc32c(bytes.subspan(begin - run.begin, size)); actual != expected) {
-      return Fail(
-          Code::kCorrupt,
-          "{}: file {}: bytes {} to {} are damaged: their CRC-32C is {:08x}, it was {:08x} when they were saved "
-          "(try another checkpoint with --step)",
-          name_, run.file->first, begin, begin + size, actual, expected);
-    }
   }
   return {};
 }

@@ -36,7 +36,9 @@ class StoreReader final : public Reader {
   struct Extent {
     std::uint64_t offset = 0;
     MutableByteSpan into;
+    std::uint64_t end() const { return offset + into.size(); }
   };
+  class Arrival;
   /// One request: whole chunks of one file, and what to do with their bytes.
   struct Run {
     Files::const_iterator file;
@@ -49,8 +51,7 @@ class StoreReader final : public Reader {
   std::vector<Run> PlanRuns(Files::const_iterator file, std::vector<Extent> extents) const;
   Status Execute(const std::vector<Run>& runs, int parallel, const object::Call& call,
                  const Progress& progress = {}) const;
-  Status Fetch(const Run& run, Buffer& scratch, const object::Call& call) const;
-  Status VerifyChunks(const Run& run, ByteSpan bytes) const;
+  Status Fetch(const Run& run, const object::Call& call) const;
 
   const std::shared_ptr<object::Store> store_;
   const std::string folder_, name_;

@@ -70,24 +70,25 @@ void Pacer::Pass(std::uint64_t bytes) {
 }
 
 Status UploadBytes(object::Store& store, const std::string& key, ByteSpan bytes, const UploadOptions& options,
-                   const std::function<Status(ByteSpan)>& before, const object::Call& call) {
+                   const std::function<Result<std::uint32_t>(ByteSpan)>& before, const object::Call& call) {
   const std::uint64_t part_bytes = PartBytes(store.limits(), options.part_bytes, bytes.size());
   if (bytes.size() <= part_bytes) {
-    MR_TRY(before(bytes));
-    MR_TRY(object::Put(store, key, bytes, {}, call));
+    const std::uint32_t crc32c = MR_TRY(before(bytes));
+    MR_TRY(object::Put(store, key, {bytes, crc32c}, {}, call));
     return {};
   }
   const std::string upload_id = MR_TRY(object::CreateMultipart(store, key, {}, call));
   PartsInFlight parts((bytes.size() + part_bytes - 1) / part_bytes);
   for (std::size_t index = 0; index * part_bytes < bytes.size(); ++index) {
     ByteSpan part = bytes.subspan(index * part_bytes, std::min(part_bytes, bytes.size() - index * part_bytes));
-    if (Status ready = before(part); !ready) {
-      parts.Fail(ready.error());
+    const Result<std::uint32_t> crc32c = before(part);
+    if (!crc32c) {
+      parts.Fail(crc32c.error());
       break;
     }
     if (!parts.WaitBelow(options.parallel_parts)) break;
     parts.Started();
-    store.UploadPart(key, upload_id, static_cast<int>(index) + 1, part, call,
+    store.UploadPart(key, upload_id, static_cast<int>(index) + 1, {part, *crc32c}, call,
                      [&parts, index](Result<object::PartInfo> done) { parts.Finished(index, std::move(done)); });
   }
   auto complete = [&]() -> Status {

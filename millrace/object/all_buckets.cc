@@ -110,7 +110,7 @@ class AllBuckets final : public Store {
                    });
   }
 
-  void Put(std::string path, ByteSpan body, PutOptions options, Call call, Done<PutResult> done) override {
+  void Put(std::string path, Payload body, PutOptions options, Call call, Done<PutResult> done) override {
     Route(path, done, [&](Store& store, std::string key, auto then) {
       store.Put(std::move(key), body, std::move(options), std::move(call), std::move(then));
     });
@@ -188,7 +188,7 @@ class AllBuckets final : public Store {
     });
   }
 
-  void UploadPart(std::string path, std::string upload_id, int number, ByteSpan body, Call call,
+  void UploadPart(std::string path, std::string upload_id, int number, Payload body, Call call,
                   Done<PartInfo> done) override {
     Route(path, done, [&](Store& store, std::string key, auto then) {
       store.UploadPart(std::move(key), std::move(upload_id), number, body, std::move(call), std::move(then));

@@ -49,6 +49,13 @@ Result<std::optional<GetResult>> Get(Store& store, std::string key, GetOptions o
       [&](auto done) { store.Get(std::move(key), std::move(options), into, std::move(call), std::move(done)); });
 }
 
+Result<std::optional<GetResult>> GetTo(Store& store, std::string key, GetOptions options, std::uint64_t limit,
+                                       Sink& sink, Call call) {
+  return Await<std::optional<GetResult>>([&](auto done) {
+    store.GetTo(std::move(key), std::move(options), limit, sink, std::move(call), std::move(done));
+  });
+}
+
 Result<std::optional<Content>> GetAll(Store& store, std::string key, std::uint64_t max_bytes, Call call) {
   constexpr int kAttempts = 8;
   for (int attempt = 1;; ++attempt) {
@@ -88,7 +95,7 @@ Status ListAll(Store& store, ListRequest request, const std::function<bool(const
   }
 }
 
-Result<PutResult> Put(Store& store, std::string key, ByteSpan body, PutOptions options, Call call) {
+Result<PutResult> Put(Store& store, std::string key, Payload body, PutOptions options, Call call) {
   return Await<PutResult>(
       [&](auto done) { store.Put(std::move(key), body, std::move(options), std::move(call), std::move(done)); });
 }
@@ -113,8 +120,7 @@ Result<std::string> CreateMultipart(Store& store, std::string key, PutOptions op
       [&](auto done) { store.CreateMultipart(std::move(key), std::move(options), std::move(call), std::move(done)); });
 }
 
-Result<PartInfo> UploadPart(Store& store, std::string key, std::string upload_id, int number, ByteSpan body,
-                            Call call) {
+Result<PartInfo> UploadPart(Store& store, std::string key, std::string upload_id, int number, Payload body, Call call) {
   return Await<PartInfo>([&](auto done) {
     store.UploadPart(std::move(key), std::move(upload_id), number, body, std::move(call), std::move(done));
   });

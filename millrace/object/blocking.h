@@ -8,6 +8,8 @@ namespace millrace::object {
 Result<std::optional<ObjectInfo>> Head(Store& store, std::string key, Call call = {});
 Result<std::optional<GetResult>> Get(Store& store, std::string key, GetOptions options, MutableByteSpan into,
                                      Call call = {});
+Result<std::optional<GetResult>> GetTo(Store& store, std::string key, GetOptions options, std::uint64_t limit,
+                                       Sink& sink, Call call = {});
 /// The whole object as a string; nothing when it does not exist, kResourceExhausted beyond `max_bytes`. A version that
 /// changes between Head and Get is read again.
 struct Content {
@@ -19,13 +21,13 @@ Result<ListPage> List(Store& store, ListRequest request, Call call = {});
 Result<VersionsPage> ListVersions(Store& store, VersionsRequest request, Call call = {});
 /// Pages until the end or until `visit` returns false.
 Status ListAll(Store& store, ListRequest request, const std::function<bool(const ListPage&)>& visit, Call call = {});
-Result<PutResult> Put(Store& store, std::string key, ByteSpan body, PutOptions options = {}, Call call = {});
+Result<PutResult> Put(Store& store, std::string key, Payload body, PutOptions options = {}, Call call = {});
 Status Delete(Store& store, std::string key, Call call = {});
 Result<std::vector<DeleteFailure>> DeleteMany(Store& store, std::vector<std::string> keys, Call call = {});
 Result<PutResult> Copy(Store& store, std::string source, std::string destination, CopyOptions options = {},
                        Call call = {});
 Result<std::string> CreateMultipart(Store& store, std::string key, PutOptions options = {}, Call call = {});
-Result<PartInfo> UploadPart(Store& store, std::string key, std::string upload_id, int number, ByteSpan body,
+Result<PartInfo> UploadPart(Store& store, std::string key, std::string upload_id, int number, Payload body,
                             Call call = {});
 Result<PartInfo> CopyPart(Store& store, std::string key, std::string upload_id, int number, std::string source,
                           ByteRange range, CopyOptions options = {}, Call call = {});

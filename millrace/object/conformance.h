@@ -181,6 +181,45 @@ TEST_P(StoreConformance, GetRefusesABufferThatIsTooSmall) {
   EXPECT_EQ(CodeOf(Get(store(), "k", {}, small)), Code::kInvalidArgument);
 }
 
+TEST_P(StoreConformance, ASinkGetsTheSameBytesInOrder) {
+  struct Collector final : Sink {
+    Status Take(std::uint64_t offset, ByteSpan bytes) override {
+      if (!refuses.empty()) return Fail(Code::kNoSpace, "{}", refuses);
+      if (offset == from) taken.clear();
+      EXPECT_EQ(offset, from + taken.size());
+      taken.append(AsText(bytes));
+      return {};
+    }
+    std::uint64_t from = 0;
+    std::string taken, refuses;
+  };
+  const std::string body = Noise(700'000);
+  MustPut("k", body);
+  auto get_to = [&](Collector& sink, std::optional<ByteRange> range, std::uint64_t limit) {
+    sink.from = range ? range->offset : 0;
+    return GetTo(store(), "k", {.range = range}, limit, sink);
+  };
+  for (const auto& [offset, length] : {std::pair(0, 700'000), {3, 500'000}, {699'990, 500}, {700'000, 5}, {17, 0}}) {
+    Collector sink;
+    auto got = get_to(sink, ByteRange{static_cast<std::uint64_t>(offset), static_cast<std::uint64_t>(length)}, 700'000);
+    ASSERT_TRUE(got && *got);
+    EXPECT_EQ(sink.taken, std::string_view(body).substr(offset, length));
+    EXPECT_EQ((*got)->bytes, sink.taken.size());
+    EXPECT_EQ((*got)->info.size, body.size());
+  }
+  Collector all, small, full;
+  ASSERT_TRUE(get_to(all, std::nullopt, body.size()));
+  EXPECT_EQ(all.taken, body);
+  EXPECT_FALSE(get_to(small, std::nullopt, body.size() - 1));
+  full.refuses = "the sink is full";
+  auto refused = get_to(full, std::nullopt, body.size());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kNoSpace);
+  auto absent = GetTo(store(), "absent", {}, 10, all);
+  ASSERT_TRUE(absent) << absent.error().ToString();
+  EXPECT_FALSE(*absent);
+}
+
 TEST_P(StoreConformance, GetIfMatchSeesOneVersion) {
   std::string first = MustPut("k", "one");
   std::byte into[16];

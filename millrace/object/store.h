@@ -2,6 +2,7 @@
 // and conformance.h says in tests what an implementation must do.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -90,6 +91,20 @@ class Source {
   virtual std::uint64_t size() const = 0;
   /// Fills `into` with the bytes from `offset` on; the same ones each time. Must wait for nothing but a local file.
   virtual Status Read(std::uint64_t offset, MutableByteSpan into) = 0;
+};
+
+/// Bytes to be written that are in memory.
+class Payload : public ByteSpan {
+ public:
+  Payload() = default;
+  template <std::convertible_to<ByteSpan> Bytes>
+  Payload(const Bytes& bytes) : ByteSpan(bytes) {}  // NOLINT(google-explicit-constructor): bytes are a payload
+  /// Of bytes whose CRC-32C the caller has found out already: the store need not do so again.
+  Payload(ByteSpan bytes, std::uint32_t crc32c) : ByteSpan(bytes), crc32c_(crc32c) {}
+  std::optional<std::uint32_t> crc32c() const { return crc32c_; }
+
+ private:
+  std::optional<std::uint32_t> crc32c_;
 };
 
 struct PutOptions {
@@ -210,7 +225,7 @@ class Store {
   /// kUnsupported where there are no versions.
   virtual void ListVersions(VersionsRequest request, Call call, Done<VersionsPage> done);
   /// Atomic: readers see the old object or the whole new one.
-  virtual void Put(std::string key, ByteSpan body, PutOptions options, Call call, Done<PutResult> done) = 0;
+  virtual void Put(std::string key, Payload body, PutOptions options, Call call, Done<PutResult> done) = 0;
   /// Put and UploadPart of what is not in memory. `body` is borrowed and may be read more than once, first by this
   /// call. A store that has no better way reads it into memory.
   virtual void PutFrom(std::string key, Source& body, PutOptions options, Call call, Done<PutResult> done);
@@ -225,7 +240,7 @@ class Store {
                     Done<PutResult> done) = 0;
 
   virtual void CreateMultipart(std::string key, PutOptions options, Call call, Done<std::string> upload_id) = 0;
-  virtual void UploadPart(std::string key, std::string upload_id, int number, ByteSpan body, Call call,
+  virtual void UploadPart(std::string key, std::string upload_id, int number, Payload body, Call call,
                           Done<PartInfo> done) = 0;
   virtual void CopyPart(std::string key, std::string upload_id, int number, std::string source, ByteRange range,
                         CopyOptions options, Call call, Done<PartInfo> done) = 0;

@@ -44,7 +44,8 @@ class MadeUpStore final : public object::Store {
            object::Done<std::optional<object::GetResult>> done) override {
     Refuse(done);
   }
-  void Put(std::string, ByteSpan, object::PutOptions, object::Call, object::Done<object::PutResult> done) override {
+  void Put(std::string, object::Payload, object::PutOptions, object::Call,
+           object::Done<object::PutResult> done) override {
     Refuse(done);
   }
   void Delete(std::string, object::Call, object::Done<void> done) override { Refuse(done); }
@@ -59,7 +60,8 @@ class MadeUpStore final : public object::Store {
   void CreateMultipart(std::string, object::PutOptions, object::Call, object::Done<std::string> done) override {
     Refuse(done);
   }
-  void UploadPart(std::string, std::string, int, ByteSpan, object::Call, object::Done<object::PartInfo> done) override {
+  void UploadPart(std::string, std::string, int, object::Payload, object::Call,
+                  object::Done<object::PartInfo> done) override {
     Refuse(done);
   }
   void CopyPart(std::string, std::string, int, std::string, object::ByteRange, object::CopyOptions, object::Call,

@@ -64,7 +64,7 @@ class ListsOnly : public object::Store {
            object::Done<std::optional<object::GetResult>> done) override {
     Refuse(std::move(done));
   }
-  void Put(Text, ByteSpan, object::PutOptions, object::Call, object::Done<object::PutResult> done) override {
+  void Put(Text, object::Payload, object::PutOptions, object::Call, object::Done<object::PutResult> done) override {
     Refuse(std::move(done));
   }
   void Delete(Text, object::Call, object::Done<void> done) override { Refuse(std::move(done)); }
@@ -77,7 +77,7 @@ class ListsOnly : public object::Store {
   void CreateMultipart(Text, object::PutOptions, object::Call, object::Done<Text> done) override {
     Refuse(std::move(done));
   }
-  void UploadPart(Text, Text, int, ByteSpan, object::Call, object::Done<object::PartInfo> done) override {
+  void UploadPart(Text, Text, int, object::Payload, object::Call, object::Done<object::PartInfo> done) override {
     Refuse(std::move(done));
   }
   void CopyPart(Text, Text, int, Text, object::ByteRange, object::CopyOptions, object::Call,

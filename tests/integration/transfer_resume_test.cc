@@ -61,7 +61,7 @@ class TransferResume : public testing::Test {
     void List(object::ListRequest request, object::Call call, object::Done<object::ListPage> done) override {
       inner_->List(request, call, std::move(done));
     }
-    void Put(std::string key, ByteSpan body, object::PutOptions options, object::Call call,
+    void Put(std::string key, object::Payload body, object::PutOptions options, object::Call call,
              object::Done<object::PutResult> done) override {
       inner_->Put(key, body, options, call, std::move(done));
     }
@@ -80,7 +80,7 @@ class TransferResume : public testing::Test {
                          object::Done<std::string> done) override {
       inner_->CreateMultipart(key, options, call, std::move(done));
     }
-    void UploadPart(std::string key, std::string id, int number, ByteSpan body, object::Call call,
+    void UploadPart(std::string key, std::string id, int number, object::Payload body, object::Call call,
                     object::Done<object::PartInfo> done) override {
       inner_->UploadPart(key, id, number, body, call, std::move(done));
     }

@@ -98,7 +98,7 @@ class FaultStoreImpl final : public FaultStore {
       inner_->ListVersions(std::move(request), std::move(call), std::move(then));
     });
   }
-  void Put(std::string key, ByteSpan body, PutOptions options, Call call, Done<PutResult> done) override {
+  void Put(std::string key, Payload body, PutOptions options, Call call, Done<PutResult> done) override {
     Apply(Operation::kPut, key, call, std::move(done),
           [this, key, body, options = std::move(options), call](auto then) mutable {
             inner_->Put(std::move(key), body, std::move(options), std::move(call), std::move(then));
@@ -128,7 +128,7 @@ class FaultStoreImpl final : public FaultStore {
             inner_->CreateMultipart(std::move(key), std::move(options), std::move(call), std::move(then));
           });
   }
-  void UploadPart(std::string key, std::string upload_id, int number, ByteSpan body, Call call,
+  void UploadPart(std::string key, std::string upload_id, int number, Payload body, Call call,
                   Done<PartInfo> done) override {
     Apply(Operation::kUploadPart, key, call, std::move(done),
           [this, key, id = std::move(upload_id), number, body, call](auto then) mutable {

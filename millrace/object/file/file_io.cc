@@ -16,6 +16,8 @@ namespace millrace::object {
 namespace {
 
 constexpr std::uint64_t kPiece = 8 * kMiB;
+/// What a sink gets at a time: it finds the bytes in a core's cache.
+constexpr std::uint64_t kPassed = 256 * kKiB;
 constexpr char kAttribute[] = "user.millrace";
 constexpr std::size_t kMaxAttribute = 64 * kKiB;  // what Linux allows
 
@@ -34,6 +36,19 @@ Result<std::uint64_t> ReadPieces(int fd, MutableByteSpan into, std::uint64_t off
     done += static_cast<std::uint64_t>(n);
   }
   return done;
+}
+
+Result<std::uint64_t> PassPieces(int fd, ByteRange range, Sink& sink, const KeepGoing& keep_going,
+                                 const std::string& what) {
+  Buffer piece(std::min<std::uint64_t>(range.length, kPassed));
+  for (std::uint64_t done = 0; done < range.length;) {
+    const MutableByteSpan next = piece.span().first(std::min<std::uint64_t>(range.length - done, kPassed));
+    const std::uint64_t got = MR_TRY(ReadPieces(fd, next, range.offset + done, keep_going, what));
+    if (got > 0) MR_TRY(sink.Take(range.offset + done, next.first(got)));
+    done += got;
+    if (got < next.size()) return done;
+  }
+  return range.length;
 }
 
 Status WritePieces(int fd, ByteSpan bytes, const KeepGoing& keep_going, const std::string& what) {

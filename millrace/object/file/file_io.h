@@ -17,6 +17,9 @@ using KeepGoing = std::function<Status()>;
 /// Reads up to into.size() bytes from `offset`; fewer only at the end of the file.
 Result<std::uint64_t> ReadPieces(int fd, MutableByteSpan into, std::uint64_t offset, const KeepGoing& keep_going,
                                  const std::string& what);
+/// Passes the bytes of `range` on, as far as the file has them; yields how many those are.
+Result<std::uint64_t> PassPieces(int fd, ByteRange range, Sink& sink, const KeepGoing& keep_going,
+                                 const std::string& what);
 Status WritePieces(int fd, ByteSpan bytes, const KeepGoing& keep_going, const std::string& what);
 /// Appends `range` of one file to another inside the kernel, sharing blocks where the file system can.
 Status CopyPieces(int from, ByteRange range, int to, const KeepGoing& keep_going, const std::string& what);

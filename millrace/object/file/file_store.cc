@@ -42,14 +42,24 @@ class FileStore final : public Store {
            Done<std::optional<GetResult>> done) override {
     Run(std::move(call), std::move(done),
         [this, key = std::move(key), options = std::move(options), into](const KeepGoing& keep_going) {
-          return DoGet(key, options, into, keep_going);
+          return DoGet(key, options, into.size(), [&](int fd, ByteRange range) {
+            return ReadPieces(fd, into.first(range.length), range.offset, keep_going, key);
+          });
+        });
+  }
+  void GetTo(std::string key, GetOptions options, std::uint64_t limit, Sink& sink, Call call,
+             Done<std::optional<GetResult>> done) override {
+    Run(std::move(call), std::move(done),
+        [this, key = std::move(key), options = std::move(options), limit, &sink](const KeepGoing& keep_going) {
+          return DoGet(key, options, limit,
+                       [&](int fd, ByteRange range) { return PassPieces(fd, range, sink, keep_going, key); });
         });
   }
   void List(ListRequest request, Call call, Done<ListPage> done) override {
     Run(std::move(call), std::move(done),
         [this, request = std::move(request)](const KeepGoing& keep_going) { return DoList(request, keep_going); });
   }
-  void Put(std::string key, ByteSpan body, PutOptions options, Call call, Done<PutResult> done) override {
+  void Put(std::string key, Payload body, PutOptions options, Call call, Done<PutResult> done) override {
     Run(std::move(call), std::move(done),
         [this, key = std::move(key), body, options = std::move(options)](const KeepGoing& keep_going) {
           return Write(key, options, [&](int fd) { return WritePieces(fd, body, keep_going, key); });
@@ -82,7 +92,7 @@ class FileStore final : public Store {
           return uploads_.Create(key, options);
         });
   }
-  void UploadPart(std::string key, std::string upload_id, int number, ByteSpan body, Call call,
+  void UploadPart(std::string key, std::string upload_id, int number, Payload body, Call call,
                   Done<PartInfo> done) override {
     Run(std::move(call), std::move(done),
         [this, key = std::move(key), id = std::move(upload_id), number, body](const KeepGoing& keep_going) {
@@ -165,13 +175,14 @@ class FileStore final : public Store {
     return std::move(opened.info);
   }
 
-  Result<std::optional<GetResult>> DoGet(const std::string& key, const GetOptions& options, MutableByteSpan into,
-                                         const KeepGoing& keep_going) const {
+  /// `read` reads a range of at most `limit` bytes from a descriptor and tells how many there were.
+  Result<std::optional<GetResult>> DoGet(const std::string& key, const GetOptions& options, std::uint64_t limit,
+                                         const std::function<Result<std::uint64_t>(int, ByteRange)>& read) const {
     Opened opened = MR_TRY(Open(key));
     if (!opened.fd) return std::nullopt;
     MR_TRY(CheckConditions(key, options.if_match, false, opened.info.etag));
-    ByteRange range = MR_TRY(FitRange(options.range, opened.info.size, into.size()));
-    std::uint64_t bytes = MR_TRY(ReadPieces(opened.fd.get(), into.first(range.length), range.offset, keep_going, key));
+    ByteRange range = MR_TRY(FitRange(options.range, opened.info.size, limit));
+    std::uint64_t bytes = MR_TRY(read(opened.fd.get(), range));
     struct stat after;
     if (fstat(opened.fd.get(), &after) != 0) return Fail(ErrnoError(errno, "reading the state of " + key));
     if (FileETag(after) != opened.info.etag) {

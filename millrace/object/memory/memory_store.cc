@@ -52,7 +52,7 @@ class MemoryStore final : public Store {
   void List(ListRequest request, Call call, Done<ListPage> done) override {
     Run(std::move(call), std::move(done), [this, request = std::move(request)]() { return DoList(request); });
   }
-  void Put(std::string key, ByteSpan body, PutOptions options, Call call, Done<PutResult> done) override {
+  void Put(std::string key, Payload body, PutOptions options, Call call, Done<PutResult> done) override {
     Run(std::move(call), std::move(done),
         [this, key = std::move(key), body, options = std::move(options)]() { return DoPut(key, body, options); });
   }
@@ -79,7 +79,7 @@ class MemoryStore final : public Store {
     Run(std::move(call), std::move(done),
         [this, key = std::move(key), options = std::move(options)]() { return DoCreate(key, options); });
   }
-  void UploadPart(std::string key, std::string upload_id, int number, ByteSpan body, Call call,
+  void UploadPart(std::string key, std::string upload_id, int number, Payload body, Call call,
                   Done<PartInfo> done) override {
     Run(std::move(call), std::move(done), [this, key = std::move(key), id = std::move(upload_id), number, body]() {
       return AddPart(key, id, number, std::make_shared<const std::string>(AsText(body)));

@@ -23,7 +23,9 @@ std::string EncodeBigEndian(T value) {
 
 }  // namespace
 
-std::string EncodeCrc32c(ByteSpan bytes) { return EncodeCrc32c(Crc32c(bytes)); }
+std::string EncodeCrc32c(const Payload& bytes) {
+  return EncodeCrc32c(bytes.crc32c() ? *bytes.crc32c() : Crc32c(bytes));
+}
 std::string EncodeCrc32c(std::uint32_t crc) { return EncodeBigEndian(crc); }
 
 Status ReadThrough(http::BodySource& source, const std::function<void(ByteSpan)>& take) {

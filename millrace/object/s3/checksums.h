@@ -10,8 +10,8 @@
 
 namespace millrace::object::s3 {
 
-/// Base64 of the big-endian CRC-32C: the value of x-amz-checksum-crc32c.
-std::string EncodeCrc32c(ByteSpan bytes);
+/// Base64 of the big-endian CRC-32C, found out where it is not known: the value of x-amz-checksum-crc32c.
+std::string EncodeCrc32c(const Payload& bytes);
 std::string EncodeCrc32c(std::uint32_t crc);
 /// Reads all of a body, a piece at a time.
 Status ReadThrough(http::BodySource& source, const std::function<void(ByteSpan)>& take);

@@ -370,7 +370,7 @@ void S3Store::ListVersions(VersionsRequest request, Call call, Done<VersionsPage
       });
 }
 
-void S3Store::Put(std::string key, ByteSpan body, PutOptions options, Call call, Done<PutResult> done) {
+void S3Store::Put(std::string key, Payload body, PutOptions options, Call call, Done<PutResult> done) {
   if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
   if (body.size() > limits().max_put) {
     return done(Fail(Code::kInvalidArgument, "{} bytes are too many for one request: use multipart", body.size()));

@@ -36,7 +36,7 @@ class S3Store final : public Store, public EarlyPages {
   void ListEarly(ListRequest request, Call call, std::move_only_function<void(std::string)> next,
                  Done<ListPage> done) override;
   void ListVersions(VersionsRequest request, Call call, Done<VersionsPage> done) override;
-  void Put(std::string key, ByteSpan body, PutOptions options, Call call, Done<PutResult> done) override;
+  void Put(std::string key, Payload body, PutOptions options, Call call, Done<PutResult> done) override;
   void PutFrom(std::string key, Source& body, PutOptions options, Call call, Done<PutResult> done) override;
   void UploadPartFrom(std::string key, std::string upload_id, int number, Source& body, Call call,
                       Done<PartInfo> done) override;
@@ -45,7 +45,7 @@ class S3Store final : public Store, public EarlyPages {
   void Copy(std::string source, std::string destination, CopyOptions options, Call call, Done<PutResult> done) override;
 
   void CreateMultipart(std::string key, PutOptions options, Call call, Done<std::string> upload_id) override;
-  void UploadPart(std::string key, std::string upload_id, int number, ByteSpan body, Call call,
+  void UploadPart(std::string key, std::string upload_id, int number, Payload body, Call call,
                   Done<PartInfo> done) override;
   void CopyPart(std::string key, std::string upload_id, int number, std::string source, ByteRange range,
                 CopyOptions options, Call call, Done<PartInfo> done) override;

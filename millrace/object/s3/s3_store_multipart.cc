@@ -64,7 +64,7 @@ void S3Store::CreateMultipart(std::string key, PutOptions options, Call call, Do
           });
 }
 
-void S3Store::UploadPart(std::string key, std::string upload_id, int number, ByteSpan body, Call call,
+void S3Store::UploadPart(std::string key, std::string upload_id, int number, Payload body, Call call,
                          Done<PartInfo> done) {
   if (Status good = CheckPart(key, number, body.size(), limits()); !good) return done(Fail(good.error()));
   Operation operation = NewKeyedOperation("UploadPart", "PUT", std::move(key));

@@ -58,6 +58,14 @@ TEST_F(S3StoreTest, BodiesCarryTheirChecksum) {
   for (const Seen& seen : server_->seen()) EXPECT_EQ(seen.headers.Get("x-amz-checksum-crc32c"), "yZRlqg==");
 }
 
+TEST_F(S3StoreTest, AKnownChecksumIsSentAsItIs) {
+  Serve([](const Seen&) { return Reply{Answer(200, "", "ETag: \"e\"\r\n")}; });
+  const Payload body(AsBytes("hello world"), 0x01020304);  // no other way shows that it was not found out once more
+  ASSERT_TRUE(Put(*store_, "k", body));
+  ASSERT_TRUE(UploadPart(*store_, "k", "id", 1, body));
+  for (const Seen& seen : server_->seen()) EXPECT_EQ(seen.headers.Get("x-amz-checksum-crc32c"), "AQIDBA==");
+}
+
 class TextSource final : public Source {
  public:
   explicit TextSource(std::string text) : text_(std::move(text)) {}

@@ -96,7 +96,7 @@ class MortalStore final : public object::Store {
     if (Sees(done)) inner_->ListUploads(std::move(prefix), std::move(call), std::move(done));
   }
 
-  void Put(std::string key, ByteSpan body, object::PutOptions options, object::Call call,
+  void Put(std::string key, object::Payload body, object::PutOptions options, object::Call call,
            object::Done<object::PutResult> done) override {
     if (Changes(done)) inner_->Put(std::move(key), body, std::move(options), std::move(call), std::move(done));
   }
@@ -116,7 +116,7 @@ class MortalStore final : public object::Store {
                        object::Done<std::string> done) override {
     if (Changes(done)) inner_->CreateMultipart(std::move(key), std::move(options), std::move(call), std::move(done));
   }
-  void UploadPart(std::string key, std::string upload, int number, ByteSpan body, object::Call call,
+  void UploadPart(std::string key, std::string upload, int number, object::Payload body, object::Call call,
                   object::Done<object::PartInfo> done) override {
     if (!Changes(done)) return;
     inner_->UploadPart(std::move(key), std::move(upload), number, body, std::move(call), std::move(done));
