@@ -25,9 +25,12 @@ struct Arguments {
 
 void AddFlags(CLI::App& app, Arguments& a) {
   AddGlobalFlags(app, a.globals);
-  app.add_option("--model", a.load.model_url, "A run's checkpoints or a Hugging Face folder (URL)")->required();
+  app.add_option("--model,model", a.load.model_url,
+                 "A run's checkpoints, an imported one or a Hugging Face folder (URL)")
+      ->required();
   app.add_option("--step", a.load.step, "Which checkpoint of the run; the newest if not given");
-  app.add_option("--tokenizer", a.load.tokenizer_url, "Tokenizer model (URL); what the model names if not given");
+  app.add_option("--tokenizer", a.load.tokenizer_url,
+                 "A tokenizer's file, or a model that has one (URL); what came with the model if not given");
   app.add_option("--precision", a.load.precision, "Of the weights and the computation")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
@@ -49,8 +52,8 @@ void AddFlags(CLI::App& app, Arguments& a) {
   app.add_option("--grace", a.grace, "After SIGTERM, time for answers under way")->capture_default_str();
   app.footer(
       "Examples:\n"
-      "  millrace serve --model s3://runs/llama-demo\n"
-      "  millrace serve --model s3://models/llama-2-7b --precision bf16 --listen 0.0.0.0:8000\n"
+      "  millrace serve s3://runs/llama-demo\n"
+      "  millrace serve s3://models/llama-2-7b --precision bf16 --listen 0.0.0.0:8000\n"
       "  curl localhost:8080/v1/completions -d '{\"prompt\": \"Once\", \"max_tokens\": 32, \"stream\": true}'");
 }
 

@@ -103,16 +103,10 @@ class Bar {
   std::optional<ProgressLine> line_;
 };
 
-/// Keeps collectors away from what is being read, where the user may write there at all.
-std::unique_ptr<checkpoint::Hold> HoldOf(const Context& context, object::Connection& connection, const std::string& url,
-                                         const Reader& reader) {
-  auto root = object::Locate(connection, url);
-  if (!root) return nullptr;
-  auto hold = checkpoint::Hold::Take(*root, reader.manifest().step, CallOf(context));
-  if (hold) return *std::move(hold);
-  context.log().Info("reading without a hold; garbage collection may remove the checkpoint meanwhile",
-                     {{"error", hold.error()}});
-  return nullptr;
+/// A checkpoint to read all of.
+Result<checkpoint::HeldReader> OpenHeld(const Context& context, object::Connection& connection, const std::string& url,
+                                        std::optional<std::uint64_t> step) {
+  return checkpoint::OpenHeld(connection, url, step, context.log(), CallOf(context));
 }
 
 Status List(const Context& context, const Arguments& arguments) {
@@ -204,17 +198,15 @@ Status VerifyOne(const Context& context, Reader& reader) {
 Status Verify(const Context& context, const Arguments& arguments) {
   auto connection = MR_TRY(context.Connect());
   if (!arguments.all) {
-    auto reader = MR_TRY(Reader::Open(*connection, arguments.url, arguments.step, CallOf(context)));
-    const auto hold = HoldOf(context, *connection, arguments.url, *reader);
-    return VerifyOne(context, *reader);
+    const auto held = MR_TRY(OpenHeld(context, *connection, arguments.url, arguments.step));
+    return VerifyOne(context, *held.reader);
   }
   object::Location root = MR_TRY(object::Locate(*connection, arguments.url));
   auto entries = MR_TRY(checkpoint::ListCheckpoints(root, CallOf(context)));
   if (entries.empty()) return Fail(Code::kNotFound, "{} has no committed checkpoint", arguments.url);
   for (const Entry& entry : entries) {
-    auto reader = MR_TRY(Reader::Open(*connection, arguments.url, entry.step, CallOf(context)));
-    const auto hold = HoldOf(context, *connection, arguments.url, *reader);
-    MR_TRY(VerifyOne(context, *reader));
+    const auto held = MR_TRY(OpenHeld(context, *connection, arguments.url, entry.step));
+    MR_TRY(VerifyOne(context, *held.reader));
   }
   return {};
 }
@@ -229,16 +221,16 @@ Result<checkpoint::Format> ExportFormat(const Arguments& arguments) {
 
 Status Export(const Context& context, const Arguments& arguments) {
   auto connection = MR_TRY(context.Connect());
-  auto reader = MR_TRY(Reader::Open(*connection, arguments.url, arguments.step, CallOf(context)));
   checkpoint::ExportOptions options{.format = MR_TRY(ExportFormat(arguments)), .group = arguments.group};
   if (arguments.file_bytes > 0) options.file_bytes = arguments.file_bytes;
   if (context.globals.dry_run) {
+    const auto reader = MR_TRY(Reader::Open(*connection, arguments.url, arguments.step, CallOf(context)));
     fmt::print("would export {} to {} as {}\n", reader->name(), arguments.destination, FormatName(options.format));
     return {};
   }
   object::Location to = MR_TRY(object::Locate(*connection, arguments.destination));
   MemoryBudget budget(context.DataBudget());
-  const auto hold = HoldOf(context, *connection, arguments.url, *reader);
+  const auto [reader, hold] = MR_TRY(OpenHeld(context, *connection, arguments.url, arguments.step));
   std::optional<Bar> bar(std::in_place, context, checkpoint::ExportBytes(reader->manifest(), options));
   auto exported = MR_TRY(checkpoint::Export(*reader, to, budget, options, CallOf(context), bar->progress()));
   bar.reset();
@@ -352,16 +344,14 @@ void PrintDiff(const Context& context, const checkpoint::TensorDiff& diff) {
 Status Diff(const Context& context, const Arguments& arguments) {
   auto connection = MR_TRY(context.Connect());
   const std::string& other = arguments.other.empty() ? arguments.url : arguments.other;
-  auto first = MR_TRY(Reader::Open(*connection, arguments.url, arguments.first, CallOf(context)));
-  auto second = MR_TRY(Reader::Open(*connection, other, arguments.second, CallOf(context)));
-  const auto hold_first = HoldOf(context, *connection, arguments.url, *first);
-  const auto hold_second = HoldOf(context, *connection, other, *second);
+  const auto first = MR_TRY(OpenHeld(context, *connection, arguments.url, arguments.first));
+  const auto second = MR_TRY(OpenHeld(context, *connection, other, arguments.second));
   std::uint64_t same = 0, different = 0;
   const checkpoint::DiffOptions options{.values = arguments.values,
                                         .window = std::clamp<std::uint64_t>(context.DataBudget() / 4, kMiB, 16 * kMiB),
                                         .parallel = Parallel(context)};
   MR_TRY(checkpoint::DiffCheckpoints(
-      *first, *second, options,
+      *first.reader, *second.reader, options,
       [&](const checkpoint::TensorDiff& diff) {
         ++(diff.kind == checkpoint::TensorDiff::Kind::kSame ? same : different);
         PrintDiff(context, diff);

@@ -68,6 +68,8 @@ struct FileMeta {
 inline constexpr std::string_view kMetaModelConfig = "model_config";
 /// The group of the model's weights; the names behind it are Hugging Face's.
 inline constexpr std::string_view kModelGroup = "model/";
+/// Small files that came with a model, such as its tokenizer's, are tensors of bytes in this group.
+inline constexpr std::string_view kFilesGroup = "files/";
 
 /// Who made a checkpoint. Any of it may be empty.
 struct Provenance {

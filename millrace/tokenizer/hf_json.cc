@@ -56,12 +56,15 @@ Status ReadAddedTokens(File& file) {
 
 /// Which special tokens begin and end a text: those that the post-processor adds, else the usual names.
 void FindEnds(File& file) {
+  // A file without a post-processor says thereby that nothing is added.
+  bool adds_bos = false;
   for (const Json& processor : Steps(Get(file.json, "post_processor"), "processors")) {
     if (Text(processor, "type") == "TemplateProcessing") {
       const Json& single = Get(processor, "single");
       if (!single.is_array() || single.empty()) continue;
       auto special = [&](const Json& item) { return file.IdOf(Text(Get(item, "SpecialToken"), "id")); };
       file.named.bos = special(single.front());
+      adds_bos = file.named.bos != kNoToken;
       file.named.eos = special(single.back());
     } else if (Text(processor, "type") == "BertProcessing" || Text(processor, "type") == "RobertaProcessing") {
       auto name = [&](const char* key) {
@@ -69,9 +72,11 @@ void FindEnds(File& file) {
         return pair.is_array() && !pair.empty() && pair[0].is_string() ? pair[0].get<std::string>() : std::string();
       };
       file.named.bos = file.IdOf(name("cls"));
+      adds_bos = file.named.bos != kNoToken;
       file.named.eos = file.IdOf(name("sep"));
     }
   }
+  file.named.adds_bos = adds_bos;
   auto first_of = [&](TokenId& id, std::initializer_list<std::string_view> names) {
     for (std::string_view name : names) {
       if (id == kNoToken) id = file.IdOf(name);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -64,6 +65,8 @@ class Tokenizer {
   virtual TokenId eos() const = 0;
   virtual TokenId unk() const = 0;
   virtual TokenId pad() const { return kNoToken; }
+  /// Whether texts are to begin with bos(): as the file's post-processor has it; nothing: the file does not say.
+  virtual std::optional<bool> adds_bos() const { return std::nullopt; }
   /// "sentencepiece-bpe", "sentencepiece-unigram", "unigram", "byte-bpe", "wordpiece"
   virtual std::string_view kind() const = 0;
   /// crc32c of the model's bytes as 8 hex digits: part of the identity of everything tokenized with it.

@@ -1,6 +1,7 @@
 // What all kinds of tokenizers have and do alike.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,7 @@ namespace millrace::tokenizer {
 /// Tokens with a meaning of their own; kNoToken for those that there are not.
 struct NamedTokens {
   TokenId bos = kNoToken, eos = kNoToken, unk = kNoToken, pad = kNoToken;
+  std::optional<bool> adds_bos = {};  ///< nothing: not said
 };
 
 /// A tokenizer of listed pieces, of which some are found in texts as they are. What is between those, a kind of
@@ -41,6 +43,7 @@ class VocabularyTokenizer : public Tokenizer {
   TokenId eos() const final { return named_.eos; }
   TokenId unk() const final { return named_.unk; }
   TokenId pad() const final { return named_.pad; }
+  std::optional<bool> adds_bos() const final { return named_.adds_bos; }
   const std::string& fingerprint() const final { return fingerprint_; }
 
  protected:

@@ -17,13 +17,13 @@ namespace millrace::train {
 
 struct Options {
   std::string name;
-  /// Sizes of a model with random weights. vocab_size 0: the tokenizer's. Ignored where `model_url` names a folder.
+  /// Sizes of a model with random weights. vocab_size 0: the tokenizer's. Ignored where there is a `model_url`.
   engine::ModelConfig model;
-  std::string model_url;  ///< Hugging Face folder to start from; empty: random weights
+  std::string model_url;  ///< checkpoint or Hugging Face folder to start from; empty: random weights
   at::ScalarType precision = at::kFloat;
 
   data::DatasetOptions data;
-  std::string tokenizer_url;
+  std::string tokenizer_url;  ///< of its file, or of a model that came with one
 
   int global_batch = 8, micro_batch = 1;  ///< in sequences
   std::optional<std::uint64_t> steps;     ///< one of these two

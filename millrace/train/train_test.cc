@@ -329,6 +329,28 @@ TEST_F(TrainTest, Bf16RunsResumeToo) {
   EXPECT_THAT(Run(options).outcome.error().ToString(), HasSubstr("train.precision"));
 }
 
+TEST_F(TrainTest, StartsFromACheckpointOfAnotherRun) {
+  Options options = Tiny("donor");
+  options.checkpoint_url = CheckpointUrl("donor");
+  ASSERT_TRUE(Run(options).outcome);
+  // Steps that change nothing: what the new run saves are the weights that it began with.
+  options = Tiny("heir");
+  options.model_url = CheckpointUrl("donor");
+  options.checkpoint_url = CheckpointUrl("heir");
+  options.schedule = {.kind = engine::Schedule::Kind::kConstant, .lr = 1e-30};
+  options.steps = 1;
+  const Ran ran = RunRanks(options, 2);
+  ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
+  EXPECT_LT(ran.losses.at(1), 5) << "random weights begin at log 300 = 5.7";
+  const auto donor = Tensors(CheckpointUrl("donor"), 12), heir = Tensors(CheckpointUrl("heir"), 1);
+  for (const auto& [name, bytes] : donor) {
+    if (name.starts_with(checkpoint::kModelGroup)) EXPECT_TRUE(heir.at(name) == bytes) << name;
+  }
+  options.model_url = CheckpointUrl("none");
+  options.checkpoint_url = CheckpointUrl("none again");
+  EXPECT_THAT(Run(options).outcome.error().ToString(), HasSubstr("no model at"));
+}
+
 TEST_F(TrainTest, ALossThatIsNotANumberEndsTheRun) {
   Options options = Tiny("nan");
   options.schedule = {.kind = engine::Schedule::Kind::kConstant, .lr = 1e30};

@@ -9,11 +9,11 @@
 #include "millrace/base/files.h"
 #include "millrace/base/task_scope.h"
 #include "millrace/checkpoint/local_tier.h"
+#include "millrace/checkpoint/model_source.h"
 #include "millrace/checkpoint/replicas.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/parallel/gradient_reducer.h"
 #include "millrace/metrics/endpoint.h"
-#include "millrace/object/blocking.h"
 #include "millrace/train/rank_group.h"
 #include "millrace/train/state.h"
 #include "millrace/train/step_metrics.h"
@@ -21,8 +21,6 @@
 
 namespace millrace::train {
 namespace {
-
-constexpr std::uint64_t kMaxTokenizerBytes = 256 * kMiB;
 
 double SecondsOf(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -72,11 +70,17 @@ class KeepBeating {
 };
 
 Result<std::shared_ptr<const tokenizer::Tokenizer>> LoadTokenizer(object::Connection& connection,
-                                                                  const std::string& url) {
-  const object::Location location = MR_TRY(object::Locate(connection, url));
-  const auto content = MR_TRY(object::GetAll(*location.store, location.key, kMaxTokenizerBytes));
-  if (!content) return Fail(Code::kNotFound, "no tokenizer at {}; make one with `millrace tokenizer train`", url);
-  return tokenizer::Load(AsBytes(content->bytes), url);
+                                                                  const std::string& url, const Logger& log) {
+  std::shared_ptr<const tokenizer::Tokenizer> loaded;
+  const auto load = [&loaded](ByteSpan bytes, const std::string& name) -> Status {
+    loaded = MR_TRY(tokenizer::Load(bytes, name));
+    return {};
+  };
+  const Status found = checkpoint::LoadTokenizerAt(connection, url, load, log);
+  if (!found && found.error().code() == Code::kNotFound)
+    return Fail(Code::kNotFound, "{}; make one with `millrace tokenizer train`", found.error().ToString());
+  if (!found) return Fail(found.error());
+  return loaded;
 }
 
 /// Summed over a batch's tokens: the length of the row, or of the document in it, that a token attends within.
@@ -116,6 +120,7 @@ class Trainer {
 
   bool leads() const { return group_.rank() == 0; }
   Status OpenData();
+  Result<checkpoint::ModelSource> OpenSource();
   Status OpenModel();
   Status Resume();
   Status OpenWriter();
@@ -182,7 +187,7 @@ Status Trainer::Prepare() {
 }
 
 Status Trainer::OpenData() {
-  tokenizer_ = MR_TRY(LoadTokenizer(connection_, options_.tokenizer_url));
+  tokenizer_ = MR_TRY(LoadTokenizer(connection_, options_.tokenizer_url, options_.log));
   const auto open = [&]() -> Status {
     dataset_ = MR_TRY(data::Dataset::Open(connection_, tokenizer_, options_.data, options_.log));
     return {};
@@ -194,12 +199,30 @@ Status Trainer::OpenData() {
   return {};
 }
 
+/// All ranks open the same: another checkpoint may be committed there meanwhile.
+Result<checkpoint::ModelSource> Trainer::OpenSource() {
+  const auto open = [&](std::optional<std::uint64_t> step) {
+    return checkpoint::ModelSource::Open(connection_, options_.model_url, step, options_.log);
+  };
+  constexpr std::int64_t kFolder = -1;
+  const at::Tensor step = at::scalar_tensor(kFolder, at::kLong);
+  std::optional<checkpoint::ModelSource> source;
+  if (leads()) {
+    source = MR_TRY(open(std::nullopt));
+    if (source->step()) step.fill_(static_cast<std::int64_t>(*source->step()));
+  }
+  MR_TRY(group_.Broadcast(step, 0));
+  if (source) return *std::move(source);
+  const auto chosen = step.item<std::int64_t>();
+  return open(chosen == kFolder ? std::nullopt : std::optional(static_cast<std::uint64_t>(chosen)));
+}
+
 Status Trainer::OpenModel() {
   engine::ModelConfig config = options_.model;
-  std::unique_ptr<checkpoint::Reader> weights;
+  std::optional<checkpoint::ModelSource> source;
   if (!options_.model_url.empty()) {
-    weights = MR_TRY(checkpoint::OpenSafetensors(connection_, options_.model_url));
-    const Json* json = JsonFind(weights->manifest().meta, checkpoint::kMetaModelConfig);
+    source = MR_TRY(OpenSource());
+    const Json* json = JsonFind(source->reader().manifest().meta, checkpoint::kMetaModelConfig);
     if (json == nullptr) return Fail(Code::kNotFound, "{} has no config.json", options_.model_url);
     config = MR_TRY(engine::ModelConfig::FromJson(*json, options_.model_url + "/config.json"));
   }
@@ -214,7 +237,10 @@ Status Trainer::OpenModel() {
                 options_.data.sequence_length, config.max_positions);
   }
   model_ = MR_TRY(engine::MakeModel(config, options_.precision, at::kCPU, options_.seed));
-  if (weights) MR_TRY(ReadWeights(*weights, *model_));
+  if (source) {
+    MR_TRY(ReadWeights(source->reader(), *model_));
+    MR_TRY(group_.Barrier());  // rank 0 may hold the checkpoint for all
+  }
   MR_TRY(engine::CatchTorch("allocating gradients and optimizer state", [&] {
     model_->buffer().EnableGradients();
     optimizer_ = std::make_unique<engine::Adamw>(model_->buffer(), options_.optimizer);

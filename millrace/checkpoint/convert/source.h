@@ -16,8 +16,6 @@
 
 namespace millrace::checkpoint {
 
-/// Small files that came with a model, such as its tokenizer's, are tensors of bytes in this group.
-inline constexpr std::string_view kFilesGroup = "files/";
 /// The weights of an adapter (LoRA), under the names that PEFT's files have, and the member of meta with its
 /// adapter_config.json.
 inline constexpr std::string_view kAdapterGroup = "adapter/";

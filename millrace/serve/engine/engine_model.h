@@ -23,9 +23,9 @@ namespace millrace::serve {
 std::unique_ptr<LanguageModel> MakeEngineModel(std::unique_ptr<engine::Model> model, int vocab_size = 0);
 
 struct LoadOptions {
-  std::string model_url;              ///< a run's checkpoints, or a Hugging Face folder
+  std::string model_url;              ///< a run's checkpoints, an imported one, or a Hugging Face folder
   std::optional<std::uint64_t> step;  ///< of a run; nothing: the newest
-  std::string tokenizer_url;          ///< empty: what the checkpoint names, or the folder's tokenizer.model
+  std::string tokenizer_url;          ///< of its file or of a model; empty: the one that the model came with
   std::string precision = "f32";      ///< f32 | bf16
 };
 
@@ -37,8 +37,9 @@ struct LoadedModel {
   bool add_bos = false;  ///< the model's training texts began with the beginning-of-text token
 };
 
-/// Reads and checks everything. Blocks. kNotFound when there is neither a committed checkpoint nor a model folder;
-/// kPreconditionFailed when the tokenizer is not the one the model was trained with.
+/// Reads and checks everything; a checkpoint is kept from collectors meanwhile. Blocks. kNotFound when there is neither
+/// a committed checkpoint nor a model folder; kPreconditionFailed when the tokenizer is not the one the model was
+/// trained with.
 Result<LoadedModel> LoadModel(object::Connection& connection, const LoadOptions& options, Logger log,
                               object::Call call = {});
 

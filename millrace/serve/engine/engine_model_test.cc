@@ -11,8 +11,11 @@
 #include "millrace/base/files.h"
 #include "millrace/checkpoint/checkpoint.h"
 #include "millrace/checkpoint/safetensors.h"
+#include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/engine/model.h"
 #include "millrace/http/client.h"
+#include "millrace/object/fault/fault_store.h"
+#include "millrace/object/memory/memory_store.h"
 #include "millrace/serve/api.h"
 #include "millrace/serve/testing.h"
 
@@ -129,10 +132,11 @@ class LoadModelTest : public testing::Test {
     std::filesystem::create_directories(std::filesystem::path(Path(name)).parent_path());
     std::ofstream(Path(name)) << content;
   }
-  void SaveRun(std::uint64_t step, Json meta) {
+  void SaveRun(std::uint64_t step, Json meta, const std::map<std::string, std::string>& files = {},
+               std::string url = "") {
     MemoryBudget budget(64 * kMiB);
-    auto writer =
-        checkpoint::Writer::Open(*connection_, checkpoint::SingleProcessGroup(), budget, {.url = Path("run")});
+    auto writer = checkpoint::Writer::Open(*connection_, checkpoint::SingleProcessGroup(), budget,
+                                           {.url = url.empty() ? Path("run") : url});
     ASSERT_TRUE(writer) << writer.error().ToString();
     std::vector<checkpoint::SavePiece> pieces;
     for (const auto& parameter : model_->Parameters()) {
@@ -140,6 +144,11 @@ class LoadModelTest : public testing::Test {
       pieces.push_back({.name = std::string(checkpoint::kModelGroup) + parameter.name,
                         .meta = {.dtype = checkpoint::DType::kF32, .shape = {sizes.begin(), sizes.end()}},
                         .bytes = engine::BytesOf(parameter.tensor)});
+    }
+    for (const auto& [name, content] : files) {
+      pieces.push_back({.name = name,
+                        .meta = {.dtype = checkpoint::DType::kU8, .shape = {static_cast<std::int64_t>(content.size())}},
+                        .bytes = AsBytes(content)});
     }
     ASSERT_TRUE((*writer)->Save(step, pieces, meta));
     ASSERT_TRUE((*writer)->Wait());
@@ -193,6 +202,56 @@ TEST_F(LoadModelTest, FromAHuggingFaceFolder) {
   ASSERT_TRUE(rounded) << rounded.error().ToString();
   EXPECT_FALSE(rounded->add_bos);
   EXPECT_EQ(GreedyByScheduler(*rounded->model, {5, 6, 7, 270}, 20).size(), 20u);
+}
+
+TEST_F(LoadModelTest, FromAnImportedCheckpointWithItsTokenizer) {
+  Json meta = Meta();
+  meta.erase("tokenizer");
+  SaveRun(0, meta, {{"files/tokenizer.model", tokenizer_}});
+  auto loaded = Load({.model_url = Path("run")});
+  ASSERT_TRUE(loaded) << loaded.error().ToString();
+  EXPECT_EQ(loaded->tokenizer->fingerprint(), fingerprint_);
+  EXPECT_TRUE(loaded->add_bos) << "nothing says otherwise";
+  EXPECT_EQ(GreedyByScheduler(*loaded->model, {5, 6, 7, 270}, 20), expected_);
+  SaveRun(1, meta,
+          {{"files/tokenizer.model", tokenizer_}, {"files/tokenizer_config.json", R"({"add_bos_token":false})"}});
+  EXPECT_FALSE(Load({.model_url = Path("run")})->add_bos);
+
+  // A run that began with the imported model names it as the place of its tokenizer.
+  Json trained = Meta();
+  std::filesystem::rename(Path("run"), Path("imported"));
+  trained["tokenizer"]["url"] = Path("imported");
+  SaveRun(5, trained);
+  auto tuned = Load({.model_url = Path("run")});
+  ASSERT_TRUE(tuned) << tuned.error().ToString();
+  EXPECT_EQ(tuned->tokenizer->fingerprint(), fingerprint_);
+  EXPECT_FALSE(tuned->add_bos);
+}
+
+TEST_F(LoadModelTest, CollectorsLeaveWhatIsBeingLoaded) {
+  auto store = object::FaultStore::Create(object::MakeMemoryStore());
+  connection_ = std::make_unique<checkpoint::testing::StoreConnection>(store);
+  const std::string url = "s3://bucket/run";
+  Json meta = Meta();
+  meta.erase("tokenizer");
+  SaveRun(1, meta, {{"files/tokenizer.model", tokenizer_}}, url);
+  int looked = 0;
+  store->Add({.operation = object::Operation::kGet,
+              .key_prefix = "run/step-00000001/",
+              .times = -1,
+              .fault = {.action = [&] {
+                if (looked++ > 0) return;
+                SaveRun(2, meta, {}, url);
+                auto collected = checkpoint::CollectGarbage({store, "run"}, {.keep_last = 1}, false);
+                ASSERT_TRUE(collected) << collected.error().ToString();
+                EXPECT_TRUE(collected->removed_steps.empty());
+              }}});
+  auto loaded = Load({.model_url = url});
+  ASSERT_TRUE(loaded) << loaded.error().ToString();
+  EXPECT_EQ(GreedyByScheduler(*loaded->model, {5, 6, 7, 270}, 20), expected_);
+  EXPECT_GT(looked, 1);
+  EXPECT_EQ(checkpoint::CollectGarbage({store, "run"}, {.keep_last = 1}, false)->removed_steps.size(), 1u)
+      << "held no longer than it took to load";
 }
 
 TEST_F(LoadModelTest, SaysWhatIsMissingOrWrong) {
