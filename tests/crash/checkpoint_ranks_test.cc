@@ -1,6 +1,7 @@
 // Each rank of a job, a process of its own, is killed at each phase of a save to the local disk and the store. The
 // others must give up or commit, never hang; what was committed before is there and whole; all ranks go on from the
-// newest commit, on the disk or in the store; and nothing of the broken save is left after the next ones.
+// newest commit, on the disk or in the store; and nothing of the broken save is left after the next ones. The same
+// where a save to the disk goes on beside one to the store: neither takes the other with it.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -10,6 +11,8 @@
 
 #include <csignal>
 #include <filesystem>
+#include <functional>
+#include <latch>
 
 #include "millrace/base/files.h"
 #include "millrace/checkpoint/checkpoint.h"
@@ -41,7 +44,9 @@ struct Point {
   enum class At { kCopy, kFileSize, kExchange, kRequest, kCommit };
   At at = At::kRequest;
   bool after = false;  ///< the exchange or request has taken place
-  int index = 0;       ///< of the exchange: 0 to 2 for the disk, 3 to 5 for the store; or so many requests go first
+  /// Of the exchange: 0 to 2 for the disk, 3 to 5 for the store, in groups of their own both 0 to 2. Or so many
+  /// requests go first.
+  int index = 0;
   Operation operation = Operation::kPut;
   const char* key = "";      ///< its beginning
   Tier tier = Tier::kStore;  ///< of the commit
@@ -60,11 +65,16 @@ constexpr Point After(Operation operation, const char* key = "", int skip = 0) {
 enum class Committed { kNowhere, kDisk, kStore };
 using enum Committed;
 
+/// What else is under way when a rank dies in a save of its own: an upload that does not come to its end, or a save to
+/// the disk that does not.
+enum class Beside { kNothing, kUpload, kDisksSave };
+
 struct Phase {
   const char* name;
   Point point;
   Committed rank_0;                ///< when rank 0 dies
   std::optional<Committed> other;  ///< when another one does; nothing: only rank 0 comes there
+  Beside beside = Beside::kNothing;
 };
 void PrintTo(const Phase& phase, std::ostream* out) { *out << phase.name; }
 
@@ -96,6 +106,25 @@ const Phase kPhases[] = {
     {"AfterTheFence", After(Operation::kPut, kOldManifest), kStore, {}},
     {"BeforeDeleting", Before(Operation::kDeleteMany), kStore, {}},
     {"AfterDeleting", After(Operation::kDeleteMany), kStore, {}},
+
+    {"CopyingBesideAnUpload", {.at = At::kCopy}, kNowhere, kNowhere, Beside::kUpload},
+    {"BeginningOnTheDiskBesideAnUpload", After(0), kNowhere, kNowhere, Beside::kUpload},
+    {"WritingToTheDiskBesideAnUpload", {.at = At::kFileSize}, kNowhere, kNowhere, Beside::kUpload},
+    {"BeforeReportingTheDisksFileBesideAnUpload", Before(1), kNowhere, kNowhere, Beside::kUpload},
+    {"AfterReportingTheDisksFileBesideAnUpload", After(1), kNowhere, kDisk, Beside::kUpload},
+    {"BeforeTellingOfTheDiskBesideAnUpload", Before(2), kDisk, kDisk, Beside::kUpload},
+    {"AfterTellingOfTheDiskBesideAnUpload", After(2), kDisk, kDisk, Beside::kUpload},
+    {"CommittedOnTheDiskBesideAnUpload", {.at = At::kCommit, .tier = Tier::kLocal}, kDisk, kDisk, Beside::kUpload},
+
+    {"BeforeAPartBesideTheDisk", Before(Operation::kUploadPart, "", 1), kNowhere, kNowhere, Beside::kDisksSave},
+    {"AfterTheFileBesideTheDisk", After(Operation::kCompleteMultipart), kNowhere, kNowhere, Beside::kDisksSave},
+    {"BeforeReportingBesideTheDisk", Before(1), kNowhere, kNowhere, Beside::kDisksSave},
+    {"AfterReportingBesideTheDisk", After(1), kNowhere, kStore, Beside::kDisksSave},
+    {"BeforeTheManifestBesideTheDisk", Before(Operation::kPut, kNewManifest), kNowhere, {}, Beside::kDisksSave},
+    {"AfterTheManifestBesideTheDisk", After(Operation::kPut, kNewManifest), kStore, {}, Beside::kDisksSave},
+    {"BeforeTellingBesideTheDisk", Before(2), kStore, kStore, Beside::kDisksSave},
+    {"BeforeRetentionBesideTheDisk", {.at = At::kCommit}, kStore, kStore, Beside::kDisksSave},
+    {"BeforeDeletingBesideTheDisk", Before(Operation::kDeleteMany), kStore, {}, Beside::kDisksSave},
 };
 
 /// What a rank's process tells the test, in shared memory.
@@ -130,24 +159,26 @@ class SocketGroup final : public Group {
     if (!all) return Fail(all.error());
     return text;
   }
-  /// From now on exchanges are counted, and in one of them the process dies.
-  void DieAt(int exchange, bool after) {
+  /// From now on exchanges are counted; `act` is called on the way into one of them, or on its way out.
+  void ActAt(int exchange, bool after, std::function<void()> act) {
     left_ = exchange;
     after_ = after;
+    act_ = std::move(act);
   }
 
  private:
   struct Passing {
-    bool dies = false;
+    const std::function<void()>* act = nullptr;
     ~Passing() {
-      if (dies) Die();
+      if (act) (*act)();
     }
   };
   /// On the way into an exchange; its end is the way out.
   Passing Pass() {
-    const bool now = left_ && (*left_)-- == 0;
-    if (now && !after_) Die();
-    return {now};
+    if (!left_ || (*left_)-- != 0) return {};
+    if (after_) return {&act_};
+    act_();
+    return {};
   }
   Status Send(int to, const std::string& text) {
     const std::uint32_t size = static_cast<std::uint32_t>(text.size());
@@ -177,6 +208,11 @@ class SocketGroup final : public Group {
   const std::vector<int> peers_;
   std::optional<int> left_;
   bool after_ = false;
+  std::function<void()> act_;
+};
+/// Of the ranks: for the store, and for what is agreed about the disk beside it.
+struct Groups {
+  std::shared_ptr<SocketGroup> store, disk;
 };
 
 /// What the ranks save at a step: of one tensor a third each, and each a tensor of its own.
@@ -201,15 +237,17 @@ std::vector<SavePiece> PiecesOf(const State& state, int rank) {
 /// One rank's process, from its start to its end or death.
 class Rank {
  public:
-  Rank(int rank, std::vector<int> peers, const std::string& folder, Told& told)
+  Rank(Groups groups, const std::string& folder, Told& told)
       : told_(told),
-        group_(std::make_shared<SocketGroup>(rank, std::move(peers))),
+        group_(std::move(groups.store)),
+        disk_group_(std::move(groups.disk)),
         store_(object::FaultStore::Create(
             *object::OpenFileStore({.root = folder + "/bucket", .create_root = true, .durable = false, .threads = 2}))),
         tier_{folder + "/disk"} {}
 
-  /// Goes on from the newest checkpoint and saves two more; `victim`: dies in the save of step 20.
-  bool Live(const Phase* victim) {
+  /// Goes on from the newest checkpoint and saves two more, one after the other to both places, or with `beside` step
+  /// 10 to both, 20 to the store and 30 to the disk at a time. `victim`: dies as that says.
+  bool Live(Beside beside, const Phase* victim) {
     auto newest = OpenNewest(connection_, *group_, kUrl, tier_, Logger());
     if (!newest) return false;
     std::uint64_t step = 0;
@@ -224,15 +262,20 @@ class Rank {
     Writer::Options options{.url = kUrl, .retention = {.keep_last = 1}, .local = tier_, .part_bytes = kPartBytes};
     options.chunk_bytes = 4096;
     options.on_done = [&](const Result<SaveStats>& stats) {
-      if (stats && stats->step == 20 && dies_at_commit_ == stats->tier) Die();
+      if (stats && stats->step > 10 && dies_at_commit_ == stats->tier) act_();
       if (stats && stats->tier == Tier::kStore) told_.committed = stats->step;
     };
+    if (beside != Beside::kNothing) {
+      options.local_group = disk_group_;
+      options.snapshot_bytes = 2 * kOwnBytes;
+    }
     auto writer = Writer::Open(connection_, group_, budget_, options);
     if (!writer) return false;
     for (int save = 0; save < 2; ++save) {
       step += 10;
       const State state = StateOf(step);
       auto pieces = PiecesOf(state, group_->rank());
+      if (beside != Beside::kNothing && step == 20) return SaveBeside(**writer, victim);
       if (victim && step == 20) Arm(victim->point, pieces);
       const bool started = (*writer)->Save(step, pieces, {}, {.to_local = true}).has_value();
       if (!(*writer)->Wait() || !started) return false;
@@ -241,7 +284,34 @@ class Rank {
   }
 
  private:
-  void Arm(const Point& point, std::vector<SavePiece>& pieces) {
+  /// Step 20 to the store, and step 30 to the disk meanwhile.
+  bool SaveBeside(Writer& writer, const Phase* victim) {
+    const State to_store = StateOf(20), to_disk = StateOf(30);
+    auto stored = PiecesOf(to_store, group_->rank()), kept = PiecesOf(to_disk, group_->rank());
+    const auto hang = [this] {
+      beside_.count_down();
+      while (true) pause();
+    };
+    if (victim && victim->beside == Beside::kUpload) {
+      store_->Add({.operation = Operation::kUploadPart, .skip = 1, .fault = {.action = hang}});
+    } else if (victim) {
+      act_ = [this] {
+        beside_.wait();
+        Die();
+      };
+      disk_group_->ActAt(1, false, hang);
+      Arm(victim->point, stored);
+    }
+    bool saved = writer.Save(20, stored, {}).has_value();
+    if (victim && victim->beside == Beside::kUpload) {
+      beside_.wait();
+      Arm(victim->point, kept, /*in_disks_save=*/true);
+    }
+    saved = writer.Save(30, kept, {}, {.to_store = false, .to_local = true}) && saved;
+    return writer.Wait() && saved;
+  }
+
+  void Arm(const Point& point, std::vector<SavePiece>& pieces, bool in_disks_save = false) {
     switch (point.at) {
       case At::kCopy:
         pieces[0].bytes = Trap(pieces[0].bytes);
@@ -252,13 +322,13 @@ class Rank {
         break;
       }
       case At::kExchange:
-        group_->DieAt(point.index, point.after);
+        (in_disks_save ? disk_group_ : group_)->ActAt(point.index, point.after, act_);
         break;
       case At::kRequest:
         store_->Add({.operation = point.operation,
                      .key_prefix = point.key,
                      .skip = point.index,
-                     .fault = {.after_effect = point.after, .action = [] { Die(); }}});
+                     .fault = {.after_effect = point.after, .action = act_}});
         break;
       case At::kCommit:
         dies_at_commit_ = point.tier;
@@ -280,12 +350,14 @@ class Rank {
   }
 
   Told& told_;
-  const std::shared_ptr<SocketGroup> group_;
+  const std::shared_ptr<SocketGroup> group_, disk_group_;
   const std::shared_ptr<object::FaultStore> store_;
   const LocalTier tier_;
   StoreConnection connection_{store_};
   MemoryBudget budget_{64 * kMiB};
   std::optional<Tier> dies_at_commit_;
+  std::function<void()> act_ = [] { Die(); };  ///< where the victim dies
+  std::latch beside_{1};                       ///< the victim's other save is under way
 };
 
 class CheckpointRanksTest : public ::testing::TestWithParam<Phase> {
@@ -295,29 +367,42 @@ class CheckpointRanksTest : public ::testing::TestWithParam<Phase> {
             mmap(nullptr, kRanks * sizeof(Told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
   ~CheckpointRanksTest() override { munmap(told_, kRanks * sizeof(Told)); }
 
-  /// All ranks from start to end; how each ended, as waitpid has it.
-  std::vector<int> Live(const std::string& folder, int victim = -1) {
-    std::vector<std::vector<int>> peers(kRanks, std::vector<int>(kRanks, -1));
+  using Sockets = std::vector<std::vector<int>>;  ///< by rank, and by whom they lead to
+  static Sockets Connect() {
+    Sockets peers(kRanks, std::vector<int>(kRanks, -1));
     for (int other = 1; other < kRanks; ++other) {
       int pair[2];
       EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
       peers[0][other] = pair[0];
       peers[other][0] = pair[1];
     }
+    return peers;
+  }
+
+  /// All ranks from start to end; how each ended, as waitpid has it. `victim`: one of them dies in its phase.
+  std::vector<int> Live(const std::string& folder, std::optional<int> victim = {}) {
+    const Sockets of_store = Connect(), of_disk = Connect();
+    const Beside beside = victim ? GetParam().beside : Beside::kNothing;
     std::fill_n(told_, kRanks, Told{});
     std::vector<pid_t> children;
     for (int rank = 0; rank < kRanks; ++rank) {
       children.push_back(fork());
       if (children.back() != 0) continue;
-      for (int other = 0; other < kRanks; ++other)
-        if (other != rank) CloseAll(peers[other]);
+      for (int other = 0; other < kRanks; ++other) {
+        if (other == rank) continue;
+        CloseAll(of_store[other]);
+        CloseAll(of_disk[other]);
+      }
       alarm(30);  // nobody may hang
       const rlimit no_core{0, 0};
       setrlimit(RLIMIT_CORE, &no_core);
-      bool lived = Rank(rank, peers[rank], folder, told_[rank]).Live(rank == victim ? &GetParam() : nullptr);
+      const Groups groups{std::make_shared<SocketGroup>(rank, of_store[rank]),
+                          std::make_shared<SocketGroup>(rank, of_disk[rank])};
+      const bool lived = Rank(groups, folder, told_[rank]).Live(beside, rank == victim ? &GetParam() : nullptr);
       _exit(lived ? 0 : 1);
     }
-    for (const auto& mine : peers) CloseAll(mine);
+    for (const Sockets& peers : {of_store, of_disk})
+      for (const auto& mine : peers) CloseAll(mine);
     std::vector<int> ends(kRanks);
     for (int rank = 0; rank < kRanks; ++rank) EXPECT_EQ(waitpid(children[rank], &ends[rank], 0), children[rank]);
     return ends;
@@ -380,7 +465,7 @@ TEST_P(CheckpointRanksTest, MayBeKilledHere) {
     for (std::uint64_t step : steps) ExpectWhole(folder, step);
 
     for (int end : Live(folder)) EXPECT_EQ(end, 0);
-    const std::uint64_t resumed = expected == kNowhere ? 10 : 20;
+    const std::uint64_t resumed = expected == kNowhere ? 10 : phase.beside == Beside::kUpload ? 30 : 20;
     for (int rank = 0; rank < kRanks; ++rank) {
       EXPECT_EQ(told_[rank].resumed, resumed) << "the newest commit, wherever it is";
       EXPECT_TRUE(told_[rank].right);
