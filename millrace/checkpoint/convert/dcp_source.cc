@@ -1,11 +1,10 @@
 // Folders of torch.distributed.checkpoint (FileSystemWriter): .metadata says which bytes of which *.distcp file are an
 // archive of torch.save with a box of a tensor, or with another value.
 #include <algorithm>
-#include <atomic>
+#include <numeric>
+#include <utility>
 
 #include "millrace/base/digest.h"
-#include "millrace/base/sync.h"
-#include "millrace/base/task_scope.h"
 #include "millrace/checkpoint/convert/dcp_names.h"
 #include "millrace/checkpoint/convert/source.h"
 #include "millrace/checkpoint/convert/torch_dtypes.h"
@@ -19,7 +18,8 @@ using Kind = Pickle::Kind;
 using Value = Pickle::Value;
 
 constexpr std::uint64_t kMostMetadata = 256 * kMiB, kMostValue = 64 * kMiB;
-constexpr std::size_t kThreads = 16;
+/// Of an archive: what lies in front of a tensor's bytes, or behind them. Of a plain value: mostly all of it.
+constexpr std::uint64_t kEdge = 4 * kKiB, kWhole = 16 * kKiB;
 
 constexpr std::string_view kGlobals[] = {
     "collections.OrderedDict",
@@ -202,11 +202,44 @@ class DcpReader {
  public:
   DcpReader(Source& source, object::Call call) : source_(source), call_(std::move(call)) {}
 
-  Result<Opened> Open(const Item& item) const {
+  /// All items, in their order. What their archives have besides the tensors' bytes, one's end and the next one's
+  /// beginning, comes in few requests.
+  Result<std::vector<Opened>> OpenAll(const std::vector<Item>& items) const {
+    std::vector<std::size_t> order(items.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::ranges::sort(order, {},
+                      [&](std::size_t i) { return std::pair(std::string_view(items[i].file), items[i].offset); });
+    std::vector<Opened> opened(items.size());
+    for (std::size_t begin = 0, end = 0; begin < order.size(); begin = end) {
+      std::vector<Prefetched::Part> parts;
+      for (; end < order.size() && parts.size() + 2 <= kPrefetch; ++end) MR_TRY(AddParts(items[order[end]], parts));
+      auto prefetched = MR_TRY(Prefetched::Get(*source_.folder.store, std::move(parts), call_));
+      const auto shared = std::make_shared<const Prefetched>(std::move(prefetched));
+      for (std::size_t i = begin; i < end; ++i) opened[order[i]] = MR_TRY(Open(items[order[i]], shared));
+    }
+    return opened;
+  }
+
+ private:
+  Result<const object::ObjectInfo*> FileOf(const Item& item) const {
     const auto file = source_.files.find(item.file);
     if (file == source_.files.end() || item.offset > file->second.size || item.length > file->second.size - item.offset)
       return Fail(Code::kCorrupt, "{}: {} is missing, or shorter than it was", source_.name, item.file);
-    ObjectBytes bytes(*source_.folder.store, file->second, item.offset, item.length, call_);
+    return &file->second;
+  }
+
+  Status AddParts(const Item& item, std::vector<Prefetched::Part>& parts) const {
+    const object::ObjectInfo* file = MR_TRY(FileOf(item));
+    const std::uint64_t head = std::min(item.length, item.tensor.empty() ? kWhole : kEdge), rest = item.length - head;
+    const std::uint64_t tail = std::min(rest, kEdge);
+    if (head > 0) parts.push_back({file, item.offset, head});
+    if (tail > 0) parts.push_back({file, item.offset + item.length - tail, tail});
+    return {};
+  }
+
+  Result<Opened> Open(const Item& item, const std::shared_ptr<const Prefetched>& prefetched) const {
+    const object::ObjectInfo* file = MR_TRY(FileOf(item));
+    ObjectBytes bytes(*source_.folder.store, *file, item.offset, item.length, call_, prefetched);
     if (item.tensor.empty()) return OpenValue(bytes);
     const TorchArchive archive = MR_TRY(TorchArchive::Open(bytes));
     auto tensor = MR_TRY(TensorOf(archive.pickle(), archive.pickle().root()));
@@ -224,7 +257,6 @@ class DcpReader {
     return opened;
   }
 
- private:
   /// A plain value, or all of its archive where only its program can make something of it.
   static Result<Opened> OpenValue(RandomBytes& bytes) {
     if (bytes.size() > kMostValue)
@@ -243,33 +275,6 @@ class DcpReader {
   const Source& source_;
   const object::Call call_;
 };
-
-/// Opens all items, many at a time.
-Result<std::vector<Opened>> OpenAll(const DcpReader& reader, const std::vector<Item>& items) {
-  std::vector<Opened> opened(items.size());
-  std::atomic<std::size_t> next = 0;
-  Mutex mutex;
-  std::optional<Error> first;
-  auto work = [&] {
-    for (std::size_t i = next++; i < items.size(); i = next++) {
-      auto one = reader.Open(items[i]);
-      if (one) {
-        opened[i] = *std::move(one);
-        continue;
-      }
-      next = items.size();
-      MutexLock lock(mutex);
-      if (!first) first = one.error();
-    }
-  };
-  TaskScope workers;
-  for (std::size_t i = 1; i < std::min(kThreads, items.size()); ++i)
-    workers.Spawn("ckpt-import", [&](std::stop_token) { work(); });
-  work();
-  workers.Join();
-  if (first) return Fail(*first);
-  return opened;
-}
 
 }  // namespace
 
@@ -292,7 +297,7 @@ Result<Source> OpenDcpFolder(const object::Location& folder, object::Call call) 
     if (!source.tensors.emplace(described.paths.at(fqn), std::move(meta)).second)
       return Fail(Code::kCorrupt, "{}: {} is there twice", what, fqn);
   }
-  const auto opened = MR_TRY(OpenAll(DcpReader(source, std::move(call)), items));
+  const auto opened = MR_TRY(DcpReader(source, std::move(call)).OpenAll(items));
   std::map<std::string, Json> values;
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (!items[i].value.empty()) values.emplace(items[i].value, opened[i].value);

@@ -32,11 +32,15 @@ Result<TorchArchive> TorchArchive::Open(RandomBytes& bytes) {
   }
   const std::string content = MR_TRY(zip.ReadAll(*zip.Find(*folder + std::string(kPickleName)), kMostPickle));
   Pickle pickle = MR_TRY(Pickle::Read(content, TorchGlobals(), bytes.name()));
-  return TorchArchive(std::move(zip), *std::move(folder), std::move(pickle));
+  return TorchArchive(bytes, std::move(zip), *std::move(folder), std::move(pickle));
+}
+
+const ZipEntry* TorchArchive::EntryOf(const TorchTensor& tensor) const {
+  return zip_.Find(fmt::format("{}data/{}", folder_, tensor.storage));
 }
 
 Result<TorchArchive::Storage> TorchArchive::StorageOf(const TorchTensor& tensor) const {
-  const ZipEntry* entry = zip_.Find(fmt::format("{}data/{}", folder_, tensor.storage));
+  const ZipEntry* entry = EntryOf(tensor);
   if (entry == nullptr) return Fail(Code::kCorrupt, "its storage {} is missing", tensor.storage);
   if (entry->size != tensor.storage_bytes) {
     return Fail(Code::kCorrupt, "its storage {} has {} bytes instead of {}", tensor.storage, entry->size,
@@ -45,24 +49,43 @@ Result<TorchArchive::Storage> TorchArchive::StorageOf(const TorchTensor& tensor)
   return Storage{MR_TRY(zip_.DataOffset(*entry)), entry->size, entry->crc32};
 }
 
+Result<std::map<std::string, TorchArchive::Storage>> TorchArchive::StoragesOf(
+    const std::map<std::string, TorchTensor>& tensors) const {
+  std::map<std::string, const std::pair<const std::string, TorchTensor>*> users;  // one of each storage
+  for (const auto& tensor : tensors)
+    if (tensor.second.meta.elements() > 0) users.emplace(tensor.second.storage, &tensor);
+  std::map<std::string, Storage> storages;
+  for (auto begin = users.begin(), end = begin; begin != users.end(); begin = end) {
+    std::vector<object::ByteRange> headers;
+    for (; end != users.end() && headers.size() < kPrefetch; ++end) {
+      if (const ZipEntry* entry = EntryOf(end->second->second)) headers.push_back(Zip::HeaderOf(*entry));
+    }
+    MR_TRY(bytes_->WillRead(headers));
+    for (; begin != end; ++begin) {
+      const auto& [path, tensor] = *begin->second;
+      auto storage = StorageOf(tensor);
+      if (!storage) return Fail(storage.error().Context(fmt::format("{}: tensor {}", bytes_->name(), path)));
+      storages.emplace(begin->first, *storage);
+    }
+  }
+  return storages;
+}
+
 Status AddTorchState(RandomBytes& bytes, const std::string& file, std::string_view group, Source& source) {
   const TorchArchive archive = MR_TRY(TorchArchive::Open(bytes));
   auto state = StateOf(archive.pickle());
   if (!state) return Fail(state.error().Context(bytes.name()));
-  std::map<std::string, TorchArchive::Storage> storages;
+  const auto storages = MR_TRY(archive.StoragesOf(state->tensors));
+  for (const auto& [name, storage] : storages) {
+    if (storage.crc32 != 0) source.records.push_back({file, storage.offset, storage.size, storage.crc32});
+  }
   for (auto& [path, tensor] : state->tensors) {
     std::string name = std::string(group) + path;
     if (tensor.meta.elements() > 0) {
-      auto known = storages.find(tensor.storage);
-      if (known == storages.end()) {
-        auto storage = archive.StorageOf(tensor);
-        if (!storage) return Fail(storage.error().Context(fmt::format("{}: tensor {}", bytes.name(), path)));
-        known = storages.emplace(tensor.storage, *storage).first;
-        if (storage->crc32 != 0) source.records.push_back({file, storage->offset, storage->size, storage->crc32});
-      } else if (known->second.size != tensor.storage_bytes) {
+      const TorchArchive::Storage& storage = storages.at(tensor.storage);
+      if (storage.size != tensor.storage_bytes)
         return Fail(Code::kCorrupt, "{}: storage {} has two sizes", bytes.name(), tensor.storage);
-      }
-      source.pieces.push_back({name, {}, file, known->second.offset + tensor.offset, std::move(tensor.strides)});
+      source.pieces.push_back({name, {}, file, storage.offset + tensor.offset, std::move(tensor.strides)});
     }
     if (!source.tensors.emplace(name, std::move(tensor.meta)).second)
       return Fail(Code::kCorrupt, "{}: tensor {} is in another file too", bytes.name(), path);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,10 +28,14 @@ class TorchArchive {
   };
   /// kCorrupt where there is none of that name, or it has another size than `tensor` says.
   Result<Storage> StorageOf(const TorchTensor& tensor) const;
+  /// Those of many tensors, by name, whose headers are got together.
+  Result<std::map<std::string, Storage>> StoragesOf(const std::map<std::string, TorchTensor>& tensors) const;
 
  private:
-  TorchArchive(Zip zip, std::string folder, Pickle pickle)
-      : zip_(std::move(zip)), folder_(std::move(folder)), pickle_(std::move(pickle)) {}
+  TorchArchive(RandomBytes& bytes, Zip zip, std::string folder, Pickle pickle)
+      : bytes_(&bytes), zip_(std::move(zip)), folder_(std::move(folder)), pickle_(std::move(pickle)) {}
+  const ZipEntry* EntryOf(const TorchTensor& tensor) const;
+  RandomBytes* bytes_;
   Zip zip_;
   std::string folder_;  ///< in front of the entries' names, with its slash
   Pickle pickle_;

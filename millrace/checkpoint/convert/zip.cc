@@ -167,6 +167,8 @@ const ZipEntry* Zip::Find(std::string_view name) const {
   return found != by_name_.end() && entries_[*found].name == name ? &entries_[*found] : nullptr;
 }
 
+object::ByteRange Zip::HeaderOf(const ZipEntry& entry) { return {entry.header, kLocalSize}; }
+
 Result<std::uint64_t> Zip::DataOffset(const ZipEntry& entry) const {
   std::string header(kLocalSize, '\0');
   MR_TRY(bytes_->ReadAt(entry.header, AsWritableBytes(header)));

@@ -29,6 +29,8 @@ class Zip {
   const std::vector<ZipEntry>& entries() const { return entries_; }  ///< in the order of their headers
   /// nullptr when there is none.
   const ZipEntry* Find(std::string_view name) const;
+  /// What DataOffset reads.
+  static object::ByteRange HeaderOf(const ZipEntry& entry);
   /// Where the bytes of one of entries() begin.
   Result<std::uint64_t> DataOffset(const ZipEntry& entry) const;
   /// A whole small entry, compared with its checksum. kResourceExhausted when it has more than `max_bytes`.
