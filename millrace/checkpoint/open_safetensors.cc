@@ -52,6 +52,8 @@ class FolderReader {
       return Fail(Code::kNotFound, "{} has no *.safetensors files (is it a Hugging Face model folder?)", name_);
     }
     if (files.size() > kMaxFiles) return Fail(Code::kResourceExhausted, "{} has more than {} shards", name_, kMaxFiles);
+    if (const std::string missing = MissingShard({files.begin(), files.end()}); !missing.empty())
+      return Fail(Code::kCorrupt, "{} has no {}, and no {}: is it still being written?", name_, kIndex, missing);
     return files;
   }
 

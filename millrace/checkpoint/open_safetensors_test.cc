@@ -55,6 +55,13 @@ TEST_F(OpenSafetensorsTest, OneFileOfAFolder) {
   }
 }
 
+TEST_F(OpenSafetensorsTest, SomeShardsOfAModelAreNone) {
+  Put("model-00001-of-00002.safetensors", File({"one"}));
+  EXPECT_THAT(Open().error().ToString(), HasSubstr("no model-00002-of-00002.safetensors"));
+  Put("model-00002-of-00002.safetensors", File({"two"}));
+  ExpectTensors(**Open(), {"one", "two"});
+}
+
 TEST_F(OpenSafetensorsTest, ShardsWithAndWithoutAnIndex) {
   Put("a.safetensors", File({"one", "two"}));
   Put("b.safetensors", File({"three"}));

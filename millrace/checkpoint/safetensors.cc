@@ -1,6 +1,8 @@
 #include "millrace/checkpoint/safetensors.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <optional>
 
 namespace millrace::checkpoint {
 namespace {
@@ -125,6 +127,39 @@ Result<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(std::string_view js
     return Fail(Code::kCorrupt, "{}: its tensors need {} bytes of data, it has {}", name, end, file_size - data);
   }
   return entries;
+}
+
+std::string MissingShard(const std::set<std::string>& files) {
+  constexpr std::string_view kOf = "-of-", kSuffix = ".safetensors";
+  constexpr std::size_t kMostDigits = 9;
+  const auto number = [](std::string_view text) -> std::optional<std::uint64_t> {
+    if (text.empty() || text.size() > kMostDigits || text.find_first_not_of("0123456789") != text.npos) return {};
+    return std::strtoull(std::string(text).c_str(), nullptr, 10);
+  };
+  struct Set {
+    std::uint64_t count = 0;
+    std::size_t width = 0;  ///< digits of a number
+    std::set<std::uint64_t> there;
+  };
+  std::map<std::pair<std::string, std::string>, Set> sets;  // by what is in front of the number, and behind it
+  for (const std::string& file : files) {
+    if (!file.ends_with(kSuffix)) continue;
+    const std::string_view stem = std::string_view(file).substr(0, file.size() - kSuffix.size());
+    const std::size_t of = stem.rfind(kOf), dash = of == stem.npos || of == 0 ? stem.npos : stem.rfind('-', of - 1);
+    if (dash == stem.npos) continue;
+    const auto index = number(stem.substr(dash + 1, of - dash - 1)), count = number(stem.substr(of + kOf.size()));
+    if (!index || !count) continue;
+    Set& set = sets[{file.substr(0, dash + 1), file.substr(of)}];
+    set.count = *count;
+    set.width = of - dash - 1;
+    set.there.insert(*index);
+  }
+  for (const auto& [name, set] : sets) {
+    std::uint64_t next = 1;
+    while (set.there.contains(next)) ++next;
+    if (next <= set.count) return fmt::format("{}{:0{}}{}", name.first, next, set.width, name.second);
+  }
+  return "";
 }
 
 }  // namespace millrace::checkpoint

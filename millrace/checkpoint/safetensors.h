@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,5 +36,9 @@ Result<std::uint64_t> ParseSafetensorsLength(ByteSpan first_8_bytes, std::uint64
 /// and with kUnsupported on an element type we do not have.
 Result<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(std::string_view json, std::uint64_t file_size,
                                                              std::string_view name);
+
+/// Of files of which some are named as shards, "model-00001-of-00003.safetensors", the name of a shard that is missing;
+/// empty: none is. For folders without an index, as a copy or an export leaves one that was cut off.
+std::string MissingShard(const std::set<std::string>& files);
 
 }  // namespace millrace::checkpoint

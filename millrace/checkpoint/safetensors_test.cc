@@ -96,6 +96,18 @@ TEST(Safetensors, RejectsBadHeaders) {
   EXPECT_EQ(parsed.error().code(), Code::kUnsupported);
 }
 
+TEST(Safetensors, TellsWhichShardIsMissing) {
+  EXPECT_EQ(MissingShard({}), "");
+  EXPECT_EQ(MissingShard({"model.safetensors", "a-of-b.safetensors", "-of-1.safetensors", "of-2.safetensors"}), "");
+  EXPECT_EQ(MissingShard({"model-00001-of-00001.safetensors", "x-1-of-2.safetensors", "x-2-of-2.safetensors"}), "");
+  EXPECT_EQ(MissingShard({"model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors"}),
+            "model-00002-of-00003.safetensors");
+  EXPECT_EQ(MissingShard({"model-00002-of-00003.bin"}), "");
+  EXPECT_EQ(MissingShard({"m-5d1c0a9b-00001-of-00002.safetensors", "m-00001-of-00001.safetensors"}),
+            "m-5d1c0a9b-00002-of-00002.safetensors");
+  EXPECT_EQ(MissingShard({"x-1-of-999999999.safetensors"}), "x-2-of-999999999.safetensors");
+}
+
 TEST(Safetensors, IgnoresMetadata) {
   std::string json = R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
   auto parsed = ParseSafetensorsHeader(json, 8 + json.size() + 4, "f");

@@ -12,6 +12,7 @@
 #include "millrace/checkpoint/testing/random_state.h"
 #include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/object/blocking.h"
+#include "millrace/object/fault/fault_store.h"
 #include "millrace/object/memory/memory_store.h"
 
 namespace millrace::checkpoint {
@@ -111,6 +112,28 @@ TEST_F(ConvertTest, EveryStateComesBackFromTorchAndDcp) {
   EXPECT_EQ(Keys("out/dcp/").size(), ExportTo("out/dcp", Format::kDcp, 3000)->files);
 }
 
+TEST_F(ConvertTest, ManyTensorsAreFoundInFewRequests) {
+  State state;
+  for (int i = 0; i < 700; ++i) {
+    const std::size_t bytes = i % 100 == 0 ? 300'000 : 500;
+    state.tensors[fmt::format("model/layer/{}", i)] = {{DType::kU8, {static_cast<std::int64_t>(bytes)}},
+                                                       std::vector(bytes, static_cast<std::byte>(i))};
+  }
+  Save(state, Meta());
+  const auto counted = object::FaultStore::Create(store_);
+  const auto gets = [&](auto open) {
+    const std::uint64_t before = counted->calls(object::Operation::kGet);
+    auto source = open();
+    EXPECT_TRUE(source) << source.error().ToString();
+    EXPECT_EQ(source->tensors.size(), state.tensors.size());
+    return counted->calls(object::Operation::kGet) - before;
+  };
+  ASSERT_TRUE(ExportTo("state.pt", Format::kTorch));
+  EXPECT_LT(gets([&] { return OpenTorchFile({counted, "state.pt"}, {}); }), 20u) << "7 of them are large";
+  ASSERT_TRUE(ExportTo("dcp", Format::kDcp));
+  EXPECT_LT(gets([&] { return OpenDcpFolder({counted, "dcp/"}, {}); }), 20u);
+}
+
 TEST_F(ConvertTest, AGroupIsAStateOfItsOwn) {
   State state = State::Random(3, 10);
   Save(state, Meta());
@@ -183,6 +206,119 @@ TEST_F(ConvertTest, HuggingFaceInShardsAndBack) {
   ASSERT_TRUE(single) << single.error().ToString();
   EXPECT_EQ(Keys("hf/"), (std::set<std::string>{"hf/config.json", "hf/consolidated.safetensors", "hf/model.safetensors",
                                                 "hf/tokenizer.json"}));
+}
+
+/// Exports over older ones that are cut off anywhere.
+class ReplacedExport : public ConvertTest {
+ protected:
+  /// The state of a step: every byte of every tensor is its number.
+  void SaveStep(int step, const std::string& tokenizer) {
+    State state;
+    for (int i = 0; i < 6; ++i)
+      state.tensors[fmt::format("model/t{}", i)] = {{DType::kU8, {1000}},
+                                                    std::vector(1000, static_cast<std::byte>(step))};
+    const ByteSpan bytes = AsBytes(tokenizer);
+    state.tensors["files/tokenizer.json"] = {{DType::kU8, {static_cast<std::int64_t>(bytes.size())}},
+                                             {bytes.begin(), bytes.end()}};
+    Save(state, {{"model_config", {{"model_type", "other"}, {"of", tokenizer}}}}, static_cast<std::uint64_t>(step));
+  }
+  Status ExportStep(int step, Format format, std::uint64_t file_bytes) {
+    auto reader = MR_TRY(Reader::Open(connection_, "s3://bucket/run", static_cast<std::uint64_t>(step)));
+    MR_TRY(Export(*reader, {faults_, "hf"}, budget_, {format, "", file_bytes}));
+    return {};
+  }
+  /// The step whose model the folder has; -1: none. Through one of the two ways in which folders are read here: of one
+  /// file and an index, each prefers another.
+  int ReadFolder(bool index_first, Format format) {
+    std::set<int> seen;
+    const auto see = [&](Reader& reader, const std::string& group) {
+      for (int i = 0; i < 6; ++i) {
+        std::byte bytes[1000];
+        const Status read = reader.Read(fmt::format("{}t{}", group, i), 0, bytes);
+        EXPECT_TRUE(read) << read.error().ToString();
+        for (const std::byte byte : bytes) seen.insert(static_cast<int>(byte));
+      }
+      EXPECT_EQ(seen.size(), 1u) << "a mixture";
+      return static_cast<int>(*seen.begin());
+    };
+    if (index_first) {
+      auto reader = OpenSafetensors(connection_, "s3://bucket/hf");
+      if (!reader) return -1;
+      return see(**reader, "model/");
+    }
+    auto source = OpenSource(connection_, "s3://bucket/hf", format);
+    if (!source) return -1;
+    const std::string url = fmt::format("s3://bucket/read-{}", reads_++);
+    auto imported = Import(connection_, *std::move(source), url, budget_);
+    EXPECT_TRUE(imported) << imported.error().ToString();
+    return see(*Open(url), "model/");
+  }
+
+  std::shared_ptr<object::FaultStore> faults_ = object::FaultStore::Create(store_);
+  int reads_ = 0;
+};
+
+TEST_F(ReplacedExport, AReaderSeesTheOldOrTheNewWhereverItIsCutOff) {
+  struct Case {
+    const char* name;
+    Format format;
+    std::uint64_t old_bytes, new_bytes;
+  };
+  constexpr std::uint64_t kShard = 2500;
+  SaveStep(1, "tokens");
+  SaveStep(2, "tokens");
+  for (const Case& c : {Case{"one file over one", Format::kHuggingFace, kGiB, kGiB},
+                        {"shards over one file", Format::kHuggingFace, kGiB, kShard},
+                        {"one file over shards", Format::kHuggingFace, kShard, kGiB},
+                        {"shards over as many", Format::kHuggingFace, kShard, kShard},
+                        {"shards over others", Format::kHuggingFace, kShard, 1500},
+                        {"dcp over dcp", Format::kDcp, kShard, kShard}}) {
+    int last = 0, operation = 0;
+    for (bool done = false; !done; ++operation) {
+      for (const std::string& key : Keys("hf/")) ASSERT_TRUE(object::Delete(*store_, key));
+      ASSERT_TRUE(ExportStep(1, c.format, c.old_bytes));
+      faults_->Add({.skip = operation, .times = -1, .fault = {.code = Code::kUnavailable}});
+      const Status cut = ExportStep(2, c.format, c.new_bytes);
+      faults_->Clear();
+      done = cut.has_value();
+      for (const bool index_first : {true, false}) {
+        if (c.format == Format::kDcp && index_first) continue;
+        const int seen = ReadFolder(index_first, c.format);
+        EXPECT_TRUE(seen == 1 || seen == 2) << c.name << ", cut off at request " << operation << ": " << seen;
+        last = seen;
+      }
+      ASSERT_TRUE(ExportStep(2, c.format, c.new_bytes)) << "whatever was left";
+      EXPECT_EQ(ReadFolder(false, c.format), 2);
+      const auto keys = Keys("hf/");
+      ASSERT_TRUE(ExportStep(2, c.format, c.new_bytes));
+      EXPECT_EQ(Keys("hf/").size(), keys.size()) << c.name << ": leftovers";
+    }
+    EXPECT_EQ(last, 2) << c.name;
+    EXPECT_GT(operation, 5) << c.name;
+  }
+}
+
+TEST_F(ReplacedExport, NobodyTakesOneModelsWeightsWithTheTokenizerOfAnother) {
+  SaveStep(1, "tokens");
+  SaveStep(2, "others");
+  for (const std::uint64_t file_bytes : {kGiB, std::uint64_t{2500}}) {
+    int nothing = 0;
+    bool done = false;
+    for (int operation = 0; !done; ++operation) {
+      for (const std::string& key : Keys("hf/")) ASSERT_TRUE(object::Delete(*store_, key));
+      ASSERT_TRUE(ExportStep(1, Format::kHuggingFace, file_bytes));
+      faults_->Add({.skip = operation, .times = -1, .fault = {.code = Code::kUnavailable}});
+      done = ExportStep(2, Format::kHuggingFace, file_bytes).has_value();
+      faults_->Clear();
+      const int seen = ReadFolder(operation % 2 == 0, Format::kHuggingFace);
+      nothing += seen == -1;
+      if (seen != -1) {
+        EXPECT_EQ(Content("hf/tokenizer.json"), seen == 1 ? "tokens" : "others") << operation;
+        EXPECT_THAT(Content("hf/config.json"), HasSubstr(seen == 1 ? "tokens" : "others")) << operation;
+      }
+    }
+    EXPECT_GT(nothing, 0) << "a folder has no better way";
+  }
 }
 
 TEST_F(ConvertTest, AdaptersAreAGroupOfTheirOwn) {

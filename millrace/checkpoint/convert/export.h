@@ -25,10 +25,11 @@ struct Exported {
 ///   kPeft         kAdapterGroup as adapter_model.safetensors, and adapter_config.json
 ///   kTorch        the state as one file that torch.load(weights_only=True) reads
 ///   kDcp          the state as torch.distributed.checkpoint's FileSystemReader wants it
-/// What names the others (index, .metadata) is removed first and written last, and each file appears whole, so whoever
-/// opens the folder meanwhile finds nothing or everything; weights that lay there before are removed. Every byte is
-/// verified on its way; memory in flight is reserved in `budget`. kNotFound when the checkpoint lacks what the format
-/// needs. Blocks. `progress` counts bytes of tensors.
+/// Whoever opens the folder meanwhile finds what was there before, or all that is new: what names the others (index,
+/// .metadata) is replaced by one put after they are there, then weights that lay there before are removed. Only where a
+/// model's configuration or tokenizer changes do they go first, and there is no model meanwhile. Every byte is verified
+/// on its way; memory in flight is reserved in `budget`. kNotFound when the checkpoint lacks what the format needs.
+/// Blocks. `progress` counts bytes of tensors.
 Result<Exported> Export(Reader& reader, const object::Location& to, MemoryBudget& budget,
                         const ExportOptions& options = {}, object::Call call = {}, const Progress& progress = {});
 

@@ -1,15 +1,38 @@
 // Hugging Face folders and PEFT's.
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "millrace/checkpoint/convert/export.h"
 #include "millrace/checkpoint/convert/hf_folder.h"
 #include "millrace/checkpoint/convert/tensor_stream.h"
+#include "millrace/checkpoint/layout.h"
 #include "millrace/checkpoint/safetensors.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::checkpoint {
 namespace {
+
+constexpr std::uint64_t kCompared = 1 * kMiB;
+constexpr std::size_t kMark = 8;  ///< hex digits that tell an export's shards from those of the one before
+
+/// "-00001-of-00003", or as exports over others name it "-5d1c0a9b-00001-of-00003".
+bool IsShardOf(std::string_view rest) {
+  const auto digits = [&] {
+    const std::size_t count = std::min(rest.find_first_not_of("0123456789"), rest.size());
+    rest.remove_prefix(count);
+    return count > 0;
+  };
+  const auto take = [&](std::string_view text) {
+    const bool there = rest.starts_with(text);
+    if (there) rest.remove_prefix(text.size());
+    return there;
+  };
+  if (!take("-")) return false;
+  const bool marked = rest.size() > kMark && rest[kMark] == '-' && rest.find_first_not_of("0123456789abcdef") == kMark;
+  if (marked) rest.remove_prefix(kMark + 1);
+  return digits() && take("-of-") && digits() && rest.empty();
+}
 
 /// Whether a library would take the file for weights of the folder, or for their index.
 bool IsOneOf(const WeightsNames& names, std::string_view file) {
@@ -18,8 +41,8 @@ bool IsOneOf(const WeightsNames& names, std::string_view file) {
     const std::size_t dot = single.rfind('.');
     const std::string_view stem = single.substr(0, dot), suffix = single.substr(dot);
     if (file == single) return true;
-    if (file.starts_with(stem) && file.ends_with(suffix) && file.substr(stem.size()).starts_with("-0") &&
-        file.find("-of-") != file.npos)
+    if (file.starts_with(stem) && file.ends_with(suffix) &&
+        IsShardOf(file.substr(stem.size(), file.size() - stem.size() - suffix.size())))
       return true;
   }
   return false;
@@ -48,13 +71,30 @@ class FolderExport {
       return Fail(Code::kNotFound, "{} says nothing of its model: its meta has no {} to write {} from",
                   stream_.reader().name(), config_key_, names_.config);
     }
-    std::vector<std::string> stale = MR_TRY(StaleFiles());
-    // One file replaces the same one as a whole. Else nobody may take what is old for a part of what is new.
-    if (shards_.size() > 1 || stale != std::vector{shards_[0].file}) MR_TRY(Remove(stale));
-    for (const Shard& shard : shards_) MR_TRY(WriteShard(shard));
-    for (const auto& [file, meta] : TensorsBelow(manifest, kFilesGroup)) MR_TRY(WriteFile(file, meta));
-    MR_TRY(WriteConfig());
-    if (shards_.size() > 1) MR_TRY(WriteIndex());
+    const auto files = TensorsBelow(manifest, kFilesGroup);
+    for (const auto& [file, meta] : files) MR_TRY(CheckFile(file, meta));
+    const std::string config = MR_TRY(ConfigText());
+    auto there = MR_TRY(FilesOf(target_.to, stream_.call()));
+    std::vector<std::string> stale = StaleFiles(there);
+    // What follows replaces the weights at one stroke. Where tokenizer or configuration change with them, none are
+    // better than those of one model with the files of another.
+    if (!stale.empty() && !MR_TRY(SameBeside(there, files, config))) {
+      MR_TRY(Remove(stale));
+      for (const std::string& file : std::exchange(stale, {})) there.erase(file);
+    }
+    NameShards(there);
+    for (const auto& [file, meta] : files) MR_TRY(WriteFile(file, meta));
+    MR_TRY(PutJson(std::string(names_.config), config));
+    const bool sharded = shards_.size() > 1;
+    if (sharded) {
+      for (const Shard& shard : shards_) MR_TRY(WriteShard(shard));
+    }
+    // The stroke: nobody has read the new shards so far, and the old ones are all there. One file comes before an index
+    // for some programs and behind it for others, and both are whole until the old one goes.
+    MR_TRY(sharded ? WriteIndex() : WriteShard(shards_[0]));
+    const std::string commit(sharded ? names_.index : names_.single);
+    std::erase(stale, commit);
+    MR_TRY(Remove(stale));
     return exported_;
   }
 
@@ -65,14 +105,47 @@ class FolderExport {
     return {};
   }
 
-  /// Weights that lie in the folder, those first that name others.
-  Result<std::vector<std::string>> StaleFiles() const {
+  using Files = std::map<std::string, object::ObjectInfo>;
+
+  /// Weights that lie in the folder: those first that a program would take as they are or that name others, then
+  /// what they name.
+  std::vector<std::string> StaleFiles(const Files& there) const {
     std::vector<std::string> stale;
-    for (const auto& [file, info] : MR_TRY(FilesOf(target_.to, stream_.call()))) {
+    for (const auto& [file, info] : there) {
       if (IsOneOf(names_, file)) stale.push_back(file);
     }
-    std::ranges::sort(stale, {}, [](const std::string& file) { return std::pair(!file.ends_with(".json"), file); });
+    std::ranges::stable_partition(stale, [&](const std::string& file) {
+      return file == names_.single || file == names_.index || file == names_.pickle || file == names_.pickle_index;
+    });
     return stale;
+  }
+
+  /// Whether all that is written beside the weights is there already, byte by byte.
+  Result<bool> SameBeside(const Files& there, const std::map<std::string, TensorMeta>& files,
+                          const std::string& config) const {
+    const auto old = there.find(std::string(names_.config));
+    if (old == there.end() || old->second.size != config.size()) return false;
+    const auto content = MR_TRY(object::GetAll(*target_.to.store, old->second.key, kMaxConfigBytes, stream_.call()));
+    if (!content || content->bytes != config) return false;
+    for (const auto& [file, meta] : files) {
+      if (file == names_.config) continue;
+      const auto known = there.find(file);
+      if (known == there.end() || known->second.size != meta.bytes()) return false;
+      if (!MR_TRY(SameBytes(file, known->second))) return false;
+    }
+    return true;
+  }
+  Result<bool> SameBytes(const std::string& file, const object::ObjectInfo& info) const {
+    Buffer ours(std::min(info.size, kCompared)), theirs(ours.size());
+    for (std::uint64_t done = 0; done < info.size; done += ours.size()) {
+      const std::uint64_t size = std::min<std::uint64_t>(ours.size(), info.size - done);
+      const MutableByteSpan mine = ours.span().first(size), old = theirs.span().first(size);
+      MR_TRY(stream_.reader().Read(std::string(kFilesGroup) + file, done, mine, stream_.call()));
+      const object::GetOptions range{.range = object::ByteRange{done, size}, .if_match = info.etag};
+      const auto got = MR_TRY(object::Get(*target_.to.store, info.key, range, old, stream_.call()));
+      if (!got || got->bytes != size || !std::ranges::equal(mine, old)) return false;
+    }
+    return true;
   }
 
   /// Large elements first, as safetensors' own writer sorts them; a new file where one would be too large.
@@ -93,11 +166,25 @@ class FolderExport {
       }
       shards_.back().entries.push_back(std::move(entry));
     }
-    for (std::size_t i = 0; i < shards_.size(); ++i) {
-      const std::string_view stem = names_.single.substr(0, names_.single.rfind('.'));
-      shards_[i].file = shards_.size() == 1 ? std::string(names_.single)
-                                            : fmt::format("{}-{:05}-of-{:05}.safetensors", stem, i + 1, shards_.size());
+  }
+
+  /// As Hugging Face's libraries do, and with a word in between where such a file is there: it belongs to the index
+  /// that is still to be replaced.
+  void NameShards(const Files& there) {
+    if (shards_.size() == 1) {
+      shards_[0].file = names_.single;
+      return;
     }
+    std::string stem(names_.single.substr(0, names_.single.rfind('.')));
+    const auto name = [&](std::size_t i) {
+      return fmt::format("{}-{:05}-of-{:05}.safetensors", stem, i + 1, shards_.size());
+    };
+    for (std::size_t i = 0; i < shards_.size(); ++i) {
+      if (!there.contains(name(i))) continue;
+      stem += "-" + NewAttempt().substr(0, kMark);
+      break;
+    }
+    for (std::size_t i = 0; i < shards_.size(); ++i) shards_[i].file = name(i);
   }
 
   Status WriteShard(const Shard& shard) {
@@ -114,11 +201,13 @@ class FolderExport {
     return Count(MR_TRY(out.Finish(call)).size);
   }
 
+  Status CheckFile(const std::string& file, const TensorMeta& meta) const {
+    if (IsModelFile(file) && meta.dtype == DType::kU8) return {};
+    return Fail(Code::kCorrupt, "{} has a file named \"{}\", which no model's folder may have", stream_.reader().name(),
+                file);
+  }
+
   Status WriteFile(const std::string& file, const TensorMeta& meta) {
-    if (!IsModelFile(file) || meta.dtype != DType::kU8) {
-      return Fail(Code::kCorrupt, "{} has a file named \"{}\", which no model's folder may have",
-                  stream_.reader().name(), file);
-    }
     if (file == names_.config) return {};
     transfer::MultipartWriter out(*target_.to.store, target_.budget, target_.to.key + file,
                                   {.expected_bytes = meta.bytes()});
@@ -128,7 +217,7 @@ class FolderExport {
   }
 
   /// As it came, byte by byte, where it still says what the checkpoint does.
-  Status WriteConfig() {
+  Result<std::string> ConfigText() const {
     std::string text = DumpJsonPretty(*config_) + "\n";
     const auto& tensors = stream_.reader().manifest().tensors;
     const auto kept = tensors.find(fmt::format("{}{}", kFilesGroup, names_.config));
@@ -140,7 +229,7 @@ class FolderExport {
       }));
       if (const auto parsed = ParseJson(original, names_.config); parsed && *parsed == *config_) text = original;
     }
-    return PutJson(std::string(names_.config), text);
+    return text;
   }
 
   Status WriteIndex() {

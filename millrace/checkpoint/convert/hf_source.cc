@@ -77,6 +77,10 @@ class FolderSource {
     std::set<std::string> files;
     for (const auto& [name, info] : source_.files)
       if (name.ends_with(".safetensors")) files.insert(name);
+    if (const std::string missing = MissingShard(files); !missing.empty()) {
+      return Fail(Code::kCorrupt, "{} has no {}, and no {}: is it still being written?", source_.name, names_.index,
+                  missing);
+    }
     if (!files.empty()) return files;
     return Fail(Code::kNotFound, "{} has no {}, nor shards of it, nor {}", source_.name, names_.single, names_.pickle);
   }
