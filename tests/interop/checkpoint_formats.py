@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 """Checkpoints against the programs they come from and go to: torch.save, torch.distributed.checkpoint, transformers, and PEFT's files.
 
-    checkpoint_formats.py torch|dcp|transformers|peft --millrace build/release/bin/millrace
+    checkpoint_formats.py torch|dcp|transformers|peft [--in-bucket] --millrace build/release/bin/millrace
+    checkpoint_formats.py serve --millrace build/release/bin/millrace
+
+With --in-bucket everything lies in a bucket of a `millrace s3d`: checkpoints, and what torch saved or is to load. `serve`
+imports a model into one, serves it, trains from it and serves what came of it.
 
 Runs in $MILLRACE_PEERS/venv where that is. Exit status: 0 all the same, 77 a library is missing (named), 1 otherwise.
 """
@@ -13,8 +17,13 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.request
+
+from s3d_interop import Endpoint
 
 SKIPPED = 77
+BUCKET = "s3://interop"
 PEERS = pathlib.Path(os.environ.get("MILLRACE_PEERS", "/nonexistent")) / "venv/bin/python"
 if PEERS.exists() and pathlib.Path(sys.executable) != PEERS and "MILLRACE_IN_VENV" not in os.environ:
     os.environ["MILLRACE_IN_VENV"] = "1"
@@ -37,16 +46,49 @@ torch = need("torch")
 
 
 class Program:
+    environment = None  # this process's
+
     def __init__(self, path):
         self.path = path
 
     def __call__(self, *arguments, fails=None):
-        done = subprocess.run([self.path, "ckpt", *map(str, arguments)], capture_output=True, text=True)
+        done = subprocess.run([self.path, "ckpt", *map(str, arguments)], env=self.environment, capture_output=True,
+                              text=True)
         if fails is None:
             assert done.returncode == 0, (arguments, done.stderr)
         else:
             assert done.returncode != 0 and fails in done.stderr, (arguments, done.returncode, done.stderr)
         return done.stdout
+
+
+class InBucket(Program):
+    """The same with all paths in a bucket: sources are copied there before, what was exported comes back afterwards."""
+
+    def __init__(self, path, endpoint, folder):
+        super().__init__(path)
+        self.endpoint, self.folder = endpoint, folder
+        self.environment = dict(endpoint.environment, AWS_ENDPOINT_URL=endpoint.url)
+        self.run("mb", BUCKET)
+
+    def run(self, *arguments):
+        subprocess.run([self.path, "--quiet", *map(str, arguments)], env=self.environment, check=True)
+
+    def url(self, path):
+        return f"{BUCKET}/{path.relative_to(self.folder)}"
+
+    def __call__(self, command, *arguments, fails=None):
+        if command == "import":
+            source = arguments[0]
+            self.run(*(["sync", "--delete"] if source.is_dir() else ["cp"]), source, self.url(source))
+        places = [self.url(one) if isinstance(one, pathlib.Path) else one for one in arguments]
+        done = super().__call__(command, *places, fails=fails)
+        if command == "export" and fails is None:
+            to = arguments[1]
+            whole = to.suffix == ".pt"
+            if not whole:
+                to.mkdir(exist_ok=True)
+            self.run(*(["cp"] if whole else ["sync", "--delete"]), self.url(to), to)
+        return done
 
 
 def same(a, b, path=""):
@@ -275,13 +317,130 @@ def test_peft(millrace, folder):
     same(weights, {name: tensor.to(torch.bfloat16) for name, tensor in peft.get_peft_model_state_dict(loaded).items()})
 
 
+PROMPT = "the mill turns the stone and the grain is flour"
+
+
+def tiny_llama(transformers, vocabulary, silent):
+    """Of random weights, yet sure of what it says; it never says `silent` tokens."""
+    torch.manual_seed(3)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=vocabulary, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=128, bos_token_id=0, eos_token_id=1, initializer_range=0.5))
+    with torch.no_grad():
+        model.lm_head.weight[silent] = 0
+    return model.eval()
+
+
+def greedy(model, ids, count=24):
+    prompt = torch.tensor([ids])
+    made = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=count, pad_token_id=0)
+    return made[0, len(ids):].tolist()
+
+
+class Server:
+    """`millrace serve` of a URL, until the block ends."""
+
+    def __init__(self, millrace, url, *flags):
+        self.port_file = millrace.folder / "serve-port"
+        self.port_file.unlink(missing_ok=True)
+        self.process = subprocess.Popen([millrace.path, "serve", url, "--listen", "127.0.0.1:0", "--port-file", self.port_file,
+                                         "--threads", "1", *flags], env=millrace.environment)
+
+    def __enter__(self):
+        deadline = time.monotonic() + 60
+        while not self.port_file.exists():
+            assert self.process.poll() is None and time.monotonic() < deadline, "millrace serve did not start"
+            time.sleep(0.02)
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        assert self.process.wait(30) == 0
+
+    def complete(self, prompt, count=24):
+        body = json.dumps({"prompt": prompt, "max_tokens": count, "temperature": 0}).encode()
+        url = f"http://127.0.0.1:{self.port_file.read_text().strip()}/v1/completions"
+        with urllib.request.urlopen(urllib.request.Request(url, body)) as answer:
+            return json.load(answer)
+
+
+def fast_tokenizer(transformers, tokenizers):
+    """Bytes and some merges, texts begin with <s>: the file says so, and nothing else does."""
+    from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator([PROMPT] * 10, trainers.BpeTrainer(
+        vocab_size=290, special_tokens=["<s>", "</s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False))
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+
+
+def test_serve(millrace, folder):
+    transformers, tokenizers, sentencepiece = need("transformers"), need("tokenizers"), need("sentencepiece")
+    tokenizer = fast_tokenizer(transformers, tokenizers)
+    odd = [i for i in range(2, len(tokenizer)) if not tokenizer.decode([i]).isascii()]
+    model = tiny_llama(transformers, len(tokenizer), odd)
+    model.save_pretrained(folder / "fast")
+    tokenizer.save_pretrained(folder / "fast")
+    millrace("import", folder / "fast", folder / "x")
+    ids = tokenizer(PROMPT)["input_ids"]
+    assert ids[0] == 0, ids
+    expected = tokenizer.decode(greedy(model, ids), skip_special_tokens=True)
+    with Server(millrace, BUCKET + "/x") as server:
+        answer = server.complete(PROMPT)
+        assert answer["choices"][0]["text"] == expected, (answer, expected)
+        assert answer["usage"]["prompt_tokens"] == len(ids), answer
+        assert server.complete(ids)["choices"][0]["text"] == expected, "the prompt as ids"
+
+    # A run that begins with it, of one step too small to change much, and with its tokenizer.
+    (folder / "corpus.jsonl").write_text("".join(json.dumps({"text": PROMPT}) + "\n" for _ in range(50)))
+    (folder / "job.yaml").write_text(f"""name: tuned
+model: {{from: "{BUCKET}/x"}}
+data: {{sources: [{{url: "{folder}/corpus.jsonl"}}], tokenizer: "{BUCKET}/x", sequence_length: 32}}
+train: {{steps: 1, global_batch: 2, micro_batch: 2, precision: f32, optimizer: {{lr: 1.0e-12, weight_decay: 0}}, threads: 1}}
+checkpoint: {{url: "{BUCKET}/tuned", every_steps: 1}}
+""")
+    subprocess.run([millrace.path + "-train", folder / "job.yaml"], env=millrace.environment, check=True,
+                   stdout=subprocess.DEVNULL)
+    millrace("export", folder / "tuned", folder / "back")
+    back = transformers.LlamaForCausalLM.from_pretrained(folder / "back")
+    for name, weight in model.state_dict().items():
+        assert torch.allclose(weight, back.state_dict()[name], rtol=0, atol=1e-11), name
+    with Server(millrace, BUCKET + "/tuned", "--add-bos", "on") as server:
+        assert server.complete(PROMPT)["choices"][0]["text"] == expected
+
+    # With SentencePiece's file alone.
+    slow = folder / "slow"
+    slow.mkdir()
+    millrace.run("tokenizer", "train", "--vocab-size", "290", "--input", folder / "corpus.jsonl", "--output",
+                 slow / "tokenizer.model")
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(slow / "tokenizer.model"))
+    model = tiny_llama(transformers, pieces.get_piece_size(), [i for i in range(pieces.get_piece_size()) if pieces.is_byte(i)])
+    model.generation_config.eos_token_id = pieces.eos_id()
+    model.save_pretrained(slow)
+    millrace("import", slow, folder / "slow-run")
+    expected = pieces.decode(greedy(model, [pieces.bos_id(), *pieces.encode(PROMPT)]))
+    with Server(millrace, BUCKET + "/slow-run") as server:
+        text = server.complete(PROMPT)["choices"][0]["text"]
+        assert text.strip() == expected.strip(), (text, expected)
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["torch", "dcp", "transformers", "peft"])
+    parser.add_argument("what", choices=["torch", "dcp", "transformers", "peft", "serve"])
+    parser.add_argument("--in-bucket", action="store_true")
     parser.add_argument("--millrace", required=True)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        globals()[f"test_{arguments.what}"](Program(arguments.millrace), pathlib.Path(folder))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, test = pathlib.Path(temporary), globals()[f"test_{arguments.what}"]
+        if not (arguments.in_bucket or arguments.what == "serve"):
+            test(Program(arguments.millrace), folder)
+        else:
+            with Endpoint(arguments.millrace, folder) as endpoint:
+                test(InBucket(arguments.millrace, endpoint, folder), folder)
     print("the same")
 
 
