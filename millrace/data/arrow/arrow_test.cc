@@ -368,6 +368,130 @@ TEST_F(ArrowTest, ALargeRecordBatchIsReadInSlices) {
   }
 }
 
+arrow::ipc::IpcWriteOptions CompressedBy(arrow::Compression::type codec) {
+  auto options = arrow::ipc::IpcWriteOptions::Defaults();
+  if (codec != arrow::Compression::UNCOMPRESSED) options.codec = arrow::util::Codec::Create(codec).ValueOrDie();
+  return options;
+}
+
+constexpr arrow::Compression::type kIpcCodecs[] = {arrow::Compression::UNCOMPRESSED, arrow::Compression::LZ4_FRAME,
+                                                   arrow::Compression::ZSTD};
+
+/// Texts of all lengths, as strings and as views, beside what no JSON has.
+std::shared_ptr<arrow::Table> ViewsAndUnions(int rows) {
+  Random random(23);
+  arrow::StringBuilder texts;
+  arrow::StringViewBuilder views;
+  std::string unions = "[";
+  for (int row = 0; row < rows; ++row) {
+    std::string text = fmt::format("{} ", row);
+    for (std::uint64_t n = random.Below(random.Below(4) == 0 ? 9 : 3000); n > 0; --n) {
+      text += static_cast<char>('a' + random.Below(26));
+    }
+    EXPECT_TRUE(texts.Append(text).ok());
+    EXPECT_TRUE((random.Below(9) == 0 ? views.AppendNull() : views.Append(std::string_view(text).substr(1))).ok());
+    unions += fmt::format("{}{}", row > 0 ? "," : "", row % 2 == 0 ? "[5, 7]" : "[9, \"x\"]");
+  }
+  const auto either = arrow::dense_union({arrow::field("a", arrow::int32()), arrow::field("b", arrow::utf8())}, {5, 9});
+  auto runs = arrow::RunEndEncodedArray::Make(rows, FromJson(arrow::int32(), fmt::format("[{}]", rows)),
+                                              FromJson(arrow::utf8(), "[\"r\"]"))
+                  .ValueOrDie();
+  return MakeTable({{"union", FromJson(either, unions + "]")},
+                    {"text", texts.Finish().ValueOrDie()},
+                    {"runs", runs},
+                    {"view", views.Finish().ValueOrDie()}});
+}
+
+TEST_F(ArrowTest, ColumnsThatAreNotAskedForCannotBeInTheWay) {
+  constexpr int kRows = 16'000;
+  auto table = ViewsAndUnions(kRows);
+  const std::vector<std::string> fields = {"text", "view"};
+  const std::string lines = ReadAll(*Open(ToIpc(*table, false, 500), ArrowFormat::kIpc, fields)).value().content;
+  ASSERT_EQ(Lines(lines).size(), kRows);
+  for (auto codec : kIpcCodecs) {
+    for (std::int64_t rows : {700, kRows}) {
+      auto read = ReadAll(*Open(ToIpc(*table, rows == 700, rows, CompressedBy(codec)), ArrowFormat::kIpc, fields));
+      ASSERT_TRUE(read) << read.error().ToString();
+      EXPECT_TRUE(read->content == lines) << static_cast<int>(codec) << " " << rows;
+      EXPECT_GE(read->frames.size(), 2u) << "a batch of 36 MB is read in parts";
+    }
+  }
+  // Asked for, such columns are read as a whole.
+  auto all = ReadAll(*Open(ToIpc(*ViewsAndUnions(200)), ArrowFormat::kIpc));
+  ASSERT_TRUE(all) << all.error().ToString();
+  EXPECT_EQ(all->frames.size(), 1u);
+  EXPECT_EQ(Lines(all->content).size(), 200u);
+}
+
+/// Where the words of 8 bytes are that describe the only record batch: its message's metadata, behind the schema.
+std::vector<std::size_t> WordsOfBatch(const std::string& stream) {
+  const std::byte* bytes = AsBytes(stream).data();
+  const std::size_t schema = 8 + LoadLittle<std::uint32_t>(bytes + 4);
+  const std::size_t end = schema + 8 + LoadLittle<std::uint32_t>(bytes + schema + 4);
+  std::vector<std::size_t> words;
+  for (std::size_t at = schema + 8; at + 8 <= end; at += 8) words.push_back(at);
+  return words;
+}
+
+TEST_F(ArrowTest, ABatchThatLiesOfItsRowsAndPlacesIsAnErrorThatNamesTheFile) {
+  const std::int64_t kLies[] = {-1, 0, 1, 1 << 20, std::int64_t{1} << 40, std::int64_t{1} << 62, INT64_MAX, INT64_MIN};
+  auto lists = FromJson(arrow::list(arrow::int32()), "[[1], [2, 3], null, [4], []]");
+  auto small =
+      MakeTable({{"text", FromJson(arrow::utf8(), R"(["one", "two", null, "four", "five"])")},
+                 {"list", lists},
+                 {"none", FromJson(arrow::null(), "[null, null, null, null, null]")},
+                 {"view", FromJson(arrow::utf8_view(), R"(["a", null, "more than twelve bytes", "b", "c"])")}});
+  auto large = ViewsAndUnions(4000)->SelectColumns({1, 3}).ValueOrDie();  // 9 MB: read in slices, if not compressed
+  for (const auto& [table, rows] : {std::pair{small, 5}, {large, 4000}}) {
+    for (auto codec : kIpcCodecs) {
+      const std::string original = ToIpc(*table, false, rows, CompressedBy(codec));
+      int errors = 0, row_counts = 0;
+      for (std::size_t at : WordsOfBatch(original)) {
+        const auto truth = LoadLittle<std::int64_t>(AsBytes(original).data() + at);
+        for (std::int64_t lie : kLies) {
+          if (lie == truth) continue;
+          // Of a large one, other words are tried once only, for each try reads all of it.
+          if (rows > 5 && truth != rows && (lie != (1 << 20) || codec != arrow::Compression::UNCOMPRESSED)) continue;
+          std::string bytes = original;
+          StoreLittle(std::as_writable_bytes(std::span(bytes)).data() + at, lie);
+          auto read = ReadAll(*Open(bytes, ArrowFormat::kIpc));
+          if (!read) {
+            ++errors;
+            EXPECT_THAT(read.error().ToString(), HasSubstr("s3://b/o"));
+            EXPECT_THAT(read.error().code(), ::testing::AnyOf(Code::kCorrupt, Code::kUnsupported, Code::kNotFound));
+          } else if (truth == rows && lie > rows) {
+            ADD_FAILURE() << "word " << at << " says " << lie << " rows";
+          }
+          row_counts += truth == rows;
+        }
+      }
+      EXPECT_GE(row_counts, 3 * 7) << "the batch's rows and those of its columns";
+      EXPECT_GE(errors, row_counts);
+    }
+  }
+}
+
+TEST_F(ArrowTest, OffsetsThatOverflowAreDamage) {
+  auto table = ViewsAndUnions(9000)->SelectColumns({1}).ValueOrDie();  // 10 MB: read in slices
+  const std::string original = ToIpc(*table, false, 9000);
+  // The texts' offsets, by the first text's length.
+  const auto& texts = static_cast<const arrow::StringArray&>(*table->column(0)->chunk(0));
+  std::string pattern(8, '\0');
+  StoreLittle(std::as_writable_bytes(std::span(pattern)).data() + 4, texts.value_offset(1));
+  const std::size_t offsets = original.find(pattern);
+  ASSERT_NE(offsets, original.npos);
+  for (std::int32_t lie : {-1, INT32_MIN, INT32_MAX, 0x7FFF0000}) {
+    for (std::size_t row : {0, 1, 4000, 9000}) {
+      std::string bytes = original;
+      StoreLittle(std::as_writable_bytes(std::span(bytes)).data() + offsets + 4 * row, lie);
+      auto read = ReadAll(*Open(bytes, ArrowFormat::kIpc));
+      ASSERT_FALSE(read) << row << " " << lie;
+      EXPECT_EQ(read.error().code(), Code::kCorrupt);
+      EXPECT_THAT(read.error().ToString(), HasSubstr("s3://b/o: the record batch at byte"));
+    }
+  }
+}
+
 /// Nor does damage to what such a group is read by.
 TEST_F(ArrowTest, DamagedPagesAreAnErrorOrOtherText) {
   Random random(11);

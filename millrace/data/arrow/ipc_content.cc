@@ -5,6 +5,7 @@
 #include <arrow/ipc/message.h>
 #include <arrow/ipc/reader.h>
 #include <arrow/memory_pool.h>
+#include <arrow/util/compression.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 
 #include "millrace/base/sync.h"
 #include "millrace/base/text.h"
+#include "millrace/data/arrow/ipc_metadata.h"
 #include "millrace/data/arrow/json_rows.h"
 #include "millrace/data/arrow/memory.h"
 #include "millrace/data/arrow/sparse_batch.h"
@@ -22,8 +24,11 @@ namespace millrace::data::arrow_format {
 namespace {
 
 constexpr std::uint64_t kFrameBytes = 512 * kKiB, kWindowBytes = 64 * kKiB, kMaxMetadataBytes = 64 * kMiB;
-/// Batches with more than this are read in slices of about so much.
-constexpr std::uint64_t kSplitBytes = 8 * kMiB, kSliceBytes = 4 * kMiB;
+/// Batches with more than this are read in slices of about so much; of what is compressed, which has to be undone from
+/// its beginning for each slice, in fewer.
+constexpr std::uint64_t kSplitBytes = 8 * kMiB, kSliceBytes = 4 * kMiB, kCompressedSliceBytes = 32 * kMiB;
+/// Compressed batches of less than this are hardly more than can be held.
+constexpr std::uint64_t kLookBytes = 1 * kMiB;
 constexpr std::size_t kMaxDictionaries = 1024, kDictionaryWords = 2, kSliceWords = 3;
 constexpr std::uint32_t kContinuation = 0xFFFFFFFF;
 /// A file is a stream between this and a footer, which repeats where the batches are.
@@ -33,6 +38,7 @@ constexpr std::string_view kFileMagic{"ARROW1\0\0", 8};
 struct MessageAt {
   arrow::ipc::MessageType type{};
   std::uint64_t offset = 0, bytes = 0;
+  bool compressed = false;  ///< a record batch's buffers
 };
 
 /// Reads the headers of a stream's messages, one after the other, without their bodies.
@@ -58,12 +64,17 @@ class MessageWalk {
     if (length > kMaxMetadataBytes || length > size - at_ - prefix) {
       return Corrupt("does not begin as one, or is cut off");
     }
-    std::string_view metadata = MR_TRY(Bytes(at_, prefix + length)).substr(prefix);
-    auto message = arrow::ipc::Message::Open(arrow::Buffer::FromString(std::string(metadata)), nullptr);
+    std::string metadata(MR_TRY(Bytes(at_, prefix + length)).substr(prefix));
+    auto message = arrow::ipc::Message::Open(arrow::Buffer::FromString(metadata), nullptr);
     if (!message.ok()) return Corrupt(message.status().message());
     std::int64_t body = (*message)->body_length();
     if (body < 0 || static_cast<std::uint64_t>(body) > size - at_ - prefix - length) return Corrupt("is cut off");
     MessageAt found{(*message)->type(), at_, prefix + length + static_cast<std::uint64_t>(body)};
+    if (found.type == arrow::ipc::MessageType::RECORD_BATCH) {
+      auto codec = TakeCompression(std::as_writable_bytes(std::span(metadata)));
+      if (!codec) return Fail(codec.error().Context(fmt::format("{}: the record batch at byte {}", object_.url, at_)));
+      found.compressed = *codec != arrow::Compression::UNCOMPRESSED;
+    }
     at_ += found.bytes;
     return found;
   }
@@ -115,7 +126,8 @@ class IpcContent final : public Content {
           MR_TRY(AddDictionary(*message, open.state));
           continue;
         }
-        if (message->bytes > kSplitBytes && message->type == arrow::ipc::MessageType::RECORD_BATCH) {
+        if (message->bytes > (message->compressed ? kLookBytes : kSplitBytes) &&
+            message->type == arrow::ipc::MessageType::RECORD_BATCH) {
           MR_TRY(close());
           if (MR_TRY(FindSlices(*message, open.state, found, call))) continue;
         }
@@ -169,7 +181,7 @@ class IpcContent final : public Content {
   /// What is said behind the dictionaries.
   static bool IsSlice(std::string_view state) { return state.size() % (8 * kDictionaryWords) != 0; }
 
-  /// A batch that is too large for a frame, some rows at a time. False if it can only be read as a whole.
+  /// A batch that is too large for a frame, some rows at a time. False if it is not, or can only be read as a whole.
   Result<bool> FindSlices(const MessageAt& message, const std::string& dictionaries, const FrameSink& found,
                           const object::Call& call) const {
     auto schema = MR_TRY(LoadSchema(call));
@@ -177,7 +189,10 @@ class IpcContent final : public Content {
     auto batch = MR_TRY(OpenSparse(*schema, dictionaries, {message.offset, message.bytes}, memory, call));
     if (!batch) return false;
     const std::uint64_t rows = batch->rows(), bytes = std::max<std::uint64_t>(batch->bytes(), 1);
-    const auto share = static_cast<double>(kSliceBytes) / static_cast<double>(bytes);
+    const std::uint64_t slice_bytes = batch->compressed() ? kCompressedSliceBytes : kSliceBytes;
+    if (message.bytes <= kSplitBytes && bytes <= slice_bytes) return false;
+    // In floating point, and no more than all: rows may be any number.
+    const double share = std::min(1.0, static_cast<double>(slice_bytes) / static_cast<double>(bytes));
     const auto each = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(static_cast<double>(rows) * share));
     for (std::uint64_t first = 0; first < rows; first += each) {
       const std::uint64_t count = std::min(each, rows - first);
@@ -246,8 +261,9 @@ class IpcContent final : public Content {
     if (message.bytes > kMaxFrameContent) {
       return Fail(
           Code::kUnsupported,
-          "{}: the record batch at byte {} is {}, which is compressed and so has to be read as a whole, and no more "
-          "than {} can be held; write smaller ones (datasets: writer_batch_size, pyarrow: max_chunksize)",
+          "{}: the record batch at byte {} is {}, which has a wanted column that cannot be cut (a union, for "
+          "instance), "
+          "and no more than {} can be held; write smaller ones (datasets: writer_batch_size, pyarrow: max_chunksize)",
           object_.url, message.offset, FormatBytes(message.bytes), FormatBytes(kMaxFrameContent));
     }
     return {};

@@ -46,6 +46,20 @@ std::shared_ptr<arrow::DataType> Relaxed(const std::shared_ptr<arrow::DataType>&
       const auto& dictionary = static_cast<const arrow::DictionaryType&>(*type);
       return arrow::dictionary(dictionary.index_type(), Relaxed(dictionary.value_type()), dictionary.ordered());
     }
+    case arrow::Type::SPARSE_UNION:
+    case arrow::Type::DENSE_UNION: {
+      const auto& either = static_cast<const arrow::UnionType&>(*type);
+      arrow::FieldVector fields;
+      for (int i = 0; i < type->num_fields(); ++i) fields.push_back(child(i));
+      return type->id() == arrow::Type::DENSE_UNION ? arrow::dense_union(fields, either.type_codes())
+                                                    : arrow::sparse_union(fields, either.type_codes());
+    }
+    case arrow::Type::RUN_END_ENCODED:
+      return arrow::run_end_encoded(type->field(0)->type(), Relaxed(type->field(1)->type()));
+    case arrow::Type::LIST_VIEW:
+      return arrow::list_view(child(0));
+    case arrow::Type::LARGE_LIST_VIEW:
+      return arrow::large_list_view(child(0));
     case arrow::Type::EXTENSION:
       return Relaxed(static_cast<const arrow::ExtensionType&>(*type).storage_type());
     default:

@@ -6,12 +6,15 @@
 #include <arrow/io/memory.h>
 #include <arrow/ipc/reader.h>
 #include <arrow/type_traits.h>
+#include <arrow/util/bit_util.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "millrace/base/text.h"
+#include "millrace/data/arrow/compressed_part.h"
+#include "millrace/data/arrow/ipc_metadata.h"
 #include "millrace/data/arrow/status.h"
 
 namespace millrace::data::arrow_format {
@@ -20,17 +23,46 @@ namespace {
 constexpr std::uint32_t kMessageBegin = 0xFFFFFFFF;
 constexpr std::size_t kEndBytes = 8;
 constexpr std::int64_t kMostRows = std::int64_t{1} << 60;  // sums of two do not overflow
+/// What the buffers of one batch may be said to stand for, and how their places are aligned.
+constexpr std::uint64_t kMostUnpacked = std::uint64_t{1} << 40, kAlignment = 64;
+/// Parts of a buffer with no more than this between them are fetched at once.
+constexpr std::int64_t kSmallGap = 64 * kKiB;
 
 const arrow::DataType* StorageOf(const arrow::DataType* type) {
   if (type->id() != arrow::Type::EXTENSION) return type;
   return static_cast<const arrow::ExtensionType*>(type)->storage_type().get();
 }
 
+/// Whether some rows of such a column can be told by where their bytes are.
+bool CanBeCut(const arrow::DataType& type) {
+  const arrow::DataType& storage = *StorageOf(&type);
+  switch (storage.id()) {
+    case arrow::Type::NA:
+    case arrow::Type::STRING:
+    case arrow::Type::BINARY:
+    case arrow::Type::LARGE_STRING:
+    case arrow::Type::LARGE_BINARY:
+    case arrow::Type::STRING_VIEW:
+    case arrow::Type::BINARY_VIEW:
+      return true;
+    case arrow::Type::LIST:
+    case arrow::Type::MAP:
+    case arrow::Type::LARGE_LIST:
+    case arrow::Type::FIXED_SIZE_LIST:
+    case arrow::Type::STRUCT:
+      return std::ranges::all_of(storage.fields(), [](const auto& field) { return CanBeCut(*field->type()); });
+    default:
+      return arrow::is_fixed_width(storage.id());
+  }
+}
+
 }  // namespace
 
 SparseBatch::~SparseBatch() {
   batch_.reset();
-  if (memory_ != nullptr) ::munmap(memory_, mapped_);
+  for (const Mapping& mapping : {stream_, unpacked_}) {
+    if (mapping.memory != nullptr) ::munmap(mapping.memory, mapping.bytes);
+  }
 }
 
 Result<std::unique_ptr<SparseBatch>> SparseBatch::Open(const DataObject& object, object::ByteRange message,
@@ -38,8 +70,18 @@ Result<std::unique_ptr<SparseBatch>> SparseBatch::Open(const DataObject& object,
                                                        object::Call call) {
   auto made = std::unique_ptr<SparseBatch>(new SparseBatch(object, message));
   MR_TRY(made->Map(preamble, call));
-  if (!made->LayOut(columns)) made.reset();
+  if (!made->LayOut(columns)) return nullptr;
+  MR_TRY(made->CheckRows());
+  if (made->compressed()) MR_TRY(made->Unpack(call));
   return made;
+}
+
+Result<SparseBatch::Mapping> SparseBatch::MapAddresses(std::size_t bytes) const {
+  void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) {
+    return Fail(Code::kResourceExhausted, "{}: no addresses for a record batch of {}", object_.url, FormatBytes(bytes));
+  }
+  return Mapping{static_cast<std::byte*>(mapped), bytes};
 }
 
 Status SparseBatch::Map(const arrow::Buffer& preamble, const object::Call& call) {
@@ -48,15 +90,9 @@ Status SparseBatch::Map(const arrow::Buffer& preamble, const object::Call& call)
     return Damaged();
   }
   batch_at_ = static_cast<std::size_t>(preamble.size());
-  mapped_ = batch_at_ + message_.length + kEndBytes;
-  void* mapped = ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapped == MAP_FAILED) {
-    return Fail(Code::kResourceExhausted, "{}: no addresses for a record batch of {}", object_.url,
-                FormatBytes(message_.length));
-  }
-  memory_ = static_cast<std::byte*>(mapped);
-  std::memcpy(memory_, preamble.data(), batch_at_);
-  MutableByteSpan batch(memory_ + batch_at_, message_.length);
+  stream_ = MR_TRY(MapAddresses(batch_at_ + message_.length + kEndBytes));
+  std::memcpy(stream_.memory, preamble.data(), batch_at_);
+  MutableByteSpan batch(stream_.memory + batch_at_, message_.length);
   MR_TRY(ReadRange(object_, message_.offset, batch.first(8), "reading", call));
   std::uint64_t head = 4, metadata = LoadLittle<std::uint32_t>(batch.data());
   if (metadata == kMessageBegin) {
@@ -65,7 +101,12 @@ Status SparseBatch::Map(const arrow::Buffer& preamble, const object::Call& call)
   }
   if (metadata > message_.length - head) return Damaged();
   MR_TRY(ReadRange(object_, message_.offset + head, batch.subspan(head, metadata), "reading", call));
-  StoreLittle(memory_ + mapped_ - kEndBytes, std::uint64_t{kMessageBegin});
+  auto codec = TakeCompression(batch.subspan(head, metadata));
+  if (!codec) {
+    return Fail(codec.error().Context(fmt::format("{}: the record batch at byte {}", object_.url, message_.offset)));
+  }
+  codec_ = *codec;
+  StoreLittle(stream_.memory + stream_.bytes - kEndBytes, std::uint64_t{kMessageBegin});
   return {};
 }
 
@@ -74,22 +115,91 @@ bool SparseBatch::LayOut(const std::vector<int>& columns) {
   options.use_threads = false;
   options.included_fields = columns;
   auto stream = std::make_shared<arrow::io::BufferReader>(std::make_shared<arrow::Buffer>(
-      reinterpret_cast<const std::uint8_t*>(memory_), static_cast<std::int64_t>(mapped_)));
+      reinterpret_cast<const std::uint8_t*>(stream_.memory), static_cast<std::int64_t>(stream_.bytes)));
   auto reader = arrow::ipc::RecordBatchStreamReader::Open(stream, options);
   if (!reader.ok() || !(*reader)->ReadNext(&batch_).ok() || !batch_) return false;
-  return std::ranges::all_of(batch_->column_data(), [&](const auto& data) { return Count(*data); });
+  return std::ranges::all_of(batch_->column_data(),
+                             [&](const auto& data) { return CanBeCut(*data->type) && CheckPlaces(*data); });
 }
 
 /// False if a buffer is not where the object's bytes go, or not aligned there.
-bool SparseBatch::Count(const arrow::ArrayData& data) {
+bool SparseBatch::CheckPlaces(const arrow::ArrayData& data) {
   for (const auto& buffer : data.buffers) {
     if (!buffer || buffer->size() == 0) continue;
     const auto* at = reinterpret_cast<const std::byte*>(buffer->data());
-    if (at < memory_ + batch_at_ || at + buffer->size() > memory_ + mapped_ - kEndBytes) return false;
-    if ((at - memory_) % 8 != 0) return false;
+    const std::byte* end = stream_.memory + stream_.bytes - kEndBytes;
+    if (at < stream_.memory + batch_at_ || at > end || buffer->size() > end - at) return false;
+    if (!compressed() && (at - stream_.memory) % 8 != 0) return false;
     bytes_ += static_cast<std::uint64_t>(buffer->size());
   }
-  return std::ranges::all_of(data.child_data, [&](const auto& child) { return Count(*child); });
+  return std::ranges::all_of(data.child_data, [&](const auto& child) { return CheckPlaces(*child); });
+}
+
+Status SparseBatch::CheckRows() const {
+  const std::int64_t rows = batch_->num_rows();
+  if (rows < 0 || rows > kMostRows) return Damaged();
+  for (const auto& data : batch_->column_data()) {
+    if (data->length != rows) return Damaged();
+  }
+  return {};
+}
+
+/// Gives what compressed buffers stand for a place where nothing is yet.
+Status SparseBatch::Unpack(const object::Call& call) {
+  for (const auto& data : batch_->column_data()) MR_TRY(FindPacked(*data, call));
+  std::uint64_t bytes = 0;
+  bytes_ = 0;
+  for (const Packed& packed : packed_) {
+    if (packed.bytes > kMostUnpacked || bytes > kMostUnpacked) return Damaged();
+    bytes += (packed.bytes + kAlignment - 1) / kAlignment * kAlignment;
+    bytes_ += packed.bytes;
+  }
+  if (bytes > kMostUnpacked) return Damaged();
+  unpacked_ = MR_TRY(MapAddresses(static_cast<std::size_t>(bytes + kAlignment)));
+  std::byte* place = unpacked_.memory;
+  for (Packed& packed : packed_) {
+    packed.place = place;
+    place += (packed.bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  std::vector<std::shared_ptr<arrow::ArrayData>> columns;
+  std::size_t next = 0;
+  for (const auto& data : batch_->column_data()) columns.push_back(Unpacked(*data, next));
+  batch_ = arrow::RecordBatch::Make(batch_->schema(), batch_->num_rows(), std::move(columns));
+  return {};
+}
+
+/// A buffer begins with how many bytes it stands for, or -1 if they follow as they are.
+Status SparseBatch::FindPacked(const arrow::ArrayData& data, const object::Call& call) {
+  constexpr std::uint64_t kSizeBytes = 8;
+  for (const auto& buffer : data.buffers) {
+    if (!buffer || buffer->size() == 0) continue;
+    const auto there = static_cast<std::uint64_t>(buffer->size());
+    if (there < kSizeBytes) return Damaged();
+    const auto at = message_.offset +
+                    static_cast<std::uint64_t>(reinterpret_cast<const std::byte*>(buffer->data()) - stream_.memory) -
+                    batch_at_;
+    std::byte size[kSizeBytes];
+    MR_TRY(ReadRange(object_, at, size, "reading", call));
+    const auto said = LoadLittle<std::int64_t>(size);
+    if (said < -1) return Damaged();
+    packed_.push_back({.at = {at + kSizeBytes, there - kSizeBytes},
+                       .compressed = said >= 0,
+                       .bytes = said >= 0 ? static_cast<std::uint64_t>(said) : there - kSizeBytes});
+  }
+  for (const auto& child : data.child_data) MR_TRY(FindPacked(*child, call));
+  return {};
+}
+
+std::shared_ptr<arrow::ArrayData> SparseBatch::Unpacked(const arrow::ArrayData& data, std::size_t& next) const {
+  auto unpacked = std::make_shared<arrow::ArrayData>(data);
+  for (auto& buffer : unpacked->buffers) {
+    if (!buffer || buffer->size() == 0) continue;
+    const Packed& packed = packed_[next++];
+    buffer = std::make_shared<arrow::Buffer>(reinterpret_cast<const std::uint8_t*>(packed.place),
+                                             static_cast<std::int64_t>(packed.bytes));
+  }
+  for (auto& child : unpacked->child_data) child = Unpacked(*child, next);
+  return unpacked;
 }
 
 Result<std::shared_ptr<arrow::RecordBatch>> SparseBatch::Read(std::uint64_t first, std::uint64_t rows,
@@ -136,19 +246,50 @@ Status SparseBatch::Want(const arrow::ArrayData& data, std::int64_t first, std::
       if (at > lists || rows > lists - at) return Damaged();
       return Want(*data.child_data[0], at * each, rows * each, call);
     }
+    case arrow::Type::STRING_VIEW:
+    case arrow::Type::BINARY_VIEW:
+      return WantViews(data, at, rows, call);
     case arrow::Type::STRUCT:
       for (const auto& child : data.child_data) MR_TRY(Want(*child, at, rows, call));
       return {};
     default:
       break;
   }
-  if (!arrow::is_fixed_width(type)) {
-    return Fail(Code::kUnsupported,
-                "{}: the record batch at byte {} is {} and has a column of the type {}, which cannot be read in parts; "
-                "write smaller batches (pyarrow: max_chunksize)",
-                object_.url, message_.offset, FormatBytes(message_.length), data.type->ToString());
-  }
   return Fetch(data.buffers[1], at, rows, storage.byte_width(), call);
+}
+
+/// Views say which bytes of which buffer they are, unless they have them within.
+Status SparseBatch::WantViews(const arrow::ArrayData& data, std::int64_t at, std::int64_t rows,
+                              const object::Call& call) {
+  using View = arrow::BinaryViewType::c_type;
+  MR_TRY(Fetch(data.buffers[1], at, rows, sizeof(View), call));
+  if (rows == 0) return {};
+  const auto* views = reinterpret_cast<const View*>(data.buffers[1]->data()) + at;
+  const std::uint8_t* valid = data.buffers[0] ? data.buffers[0]->data() : nullptr;
+  struct Part {
+    std::int32_t buffer;
+    std::int64_t first, end;
+  };
+  std::vector<Part> parts;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const View& view = views[i];
+    if ((valid != nullptr && !arrow::bit_util::GetBit(valid, at + i)) || view.is_inline()) continue;
+    if (view.ref.buffer_index < 0 || view.ref.offset < 0) return Damaged();
+    parts.push_back({view.ref.buffer_index, view.ref.offset, std::int64_t{view.ref.offset} + view.size()});
+  }
+  std::ranges::sort(parts, {}, [](const Part& part) { return std::pair(part.buffer, part.first); });
+  for (std::size_t i = 0; i < parts.size();) {
+    Part whole = parts[i];
+    for (++i; i < parts.size() && parts[i].buffer == whole.buffer; ++i) {
+      // Every part of a compressed buffer takes reading it from its beginning.
+      if (!compressed() && parts[i].first - whole.end > kSmallGap) break;
+      whole.end = std::max(whole.end, parts[i].end);
+    }
+    const std::size_t buffer = 2 + static_cast<std::size_t>(whole.buffer);
+    if (buffer >= data.buffers.size()) return Damaged();
+    MR_TRY(Fetch(data.buffers[buffer], whole.first, whole.end - whole.first, 1, call));
+  }
+  return {};
 }
 
 template <class Offset>
@@ -175,10 +316,21 @@ Status SparseBatch::Fetch(const std::shared_ptr<arrow::Buffer>& buffer, std::int
     return Fail(Code::kUnsupported, "{}: rows of the record batch at byte {} hold more than {}", object_.url,
                 message_.offset, FormatBytes(kMaxFrameContent));
   }
-  const auto place = static_cast<std::size_t>(reinterpret_cast<const std::byte*>(buffer->data()) - memory_) +
-                     static_cast<std::size_t>(from);
-  return ReadRange(object_, message_.offset + (place - batch_at_), {memory_ + place, static_cast<std::size_t>(bytes)},
-                   "reading records of", call);
+  const auto* start = reinterpret_cast<const std::byte*>(buffer->data());
+  if (compressed())
+    return FetchPacked(start, static_cast<std::uint64_t>(from), static_cast<std::uint64_t>(bytes), call);
+  const auto place = static_cast<std::size_t>(start - stream_.memory) + static_cast<std::size_t>(from);
+  return ReadRange(object_, message_.offset + (place - batch_at_),
+                   {stream_.memory + place, static_cast<std::size_t>(bytes)}, "reading records of", call);
+}
+
+Status SparseBatch::FetchPacked(const std::byte* buffer, std::uint64_t from, std::uint64_t bytes,
+                                const object::Call& call) {
+  // Buffers of no bytes share their place with the next one.
+  const auto packed = std::prev(std::ranges::upper_bound(packed_, buffer, {}, &Packed::place));
+  const MutableByteSpan into(packed->place + from, static_cast<std::size_t>(bytes));
+  if (!packed->compressed) return ReadRange(object_, packed->at.offset + from, into, "reading records of", call);
+  return ReadCompressedPart(object_, packed->at, codec_, from, into, call);
 }
 
 std::unexpected<Error> SparseBatch::Damaged() const {

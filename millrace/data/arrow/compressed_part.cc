@@ -1,0 +1,52 @@
+#include "millrace/data/arrow/compressed_part.h"
+
+#include <arrow/util/compression.h>
+
+#include <algorithm>
+
+#include "millrace/data/arrow/status.h"
+
+namespace millrace::data::arrow_format {
+namespace {
+
+constexpr std::uint64_t kInputBytes = 1 * kMiB, kOutputBytes = 256 * kKiB;
+
+const std::uint8_t* ToArrow(const std::byte* bytes) { return reinterpret_cast<const std::uint8_t*>(bytes); }
+std::uint8_t* ToArrow(std::byte* bytes) { return reinterpret_cast<std::uint8_t*>(bytes); }
+
+}  // namespace
+
+Status ReadCompressedPart(const DataObject& object, object::ByteRange compressed, arrow::Compression::type codec,
+                          std::uint64_t first, MutableByteSpan into, const object::Call& call) {
+  auto undoes = MR_ARROW_TRY(object.url, arrow::util::Codec::Create(codec));
+  auto decoder = MR_ARROW_TRY(object.url, undoes->MakeDecompressor());
+  auto damaged = [&] {
+    return Fail(Code::kCorrupt, "{}: the compressed buffer at byte {} is damaged", object.url, compressed.offset);
+  };
+  Buffer input(std::min(kInputBytes, compressed.length)), passed(kOutputBytes);
+  std::uint64_t fetched = 0, made = 0;  // bytes of the compressed buffer, and of what it stands for
+  ByteSpan rest;
+  while (made < first + into.size()) {
+    if (rest.empty() && fetched < compressed.length) {
+      const auto some = input.span().first(std::min<std::uint64_t>(input.size(), compressed.length - fetched));
+      MR_TRY(ReadRange(object, compressed.offset + fetched, some, "reading records of", call));
+      fetched += some.size();
+      rest = some;
+    }
+    // What is in front of the part passes by; the part itself is decoded to where it belongs.
+    const MutableByteSpan room = made < first
+                                     ? passed.span().first(std::min<std::uint64_t>(passed.size(), first - made))
+                                     : into.subspan(made - first);
+    auto done = decoder->Decompress(static_cast<std::int64_t>(rest.size()), ToArrow(rest.data()),
+                                    static_cast<std::int64_t>(room.size()), ToArrow(room.data()));
+    if (!done.ok()) return damaged();
+    rest = rest.subspan(static_cast<std::size_t>(done->bytes_read));
+    made += static_cast<std::uint64_t>(done->bytes_written);
+    const bool stuck = done->bytes_read == 0 && done->bytes_written == 0;
+    const bool at_end = decoder->IsFinished() || (stuck && (!rest.empty() || fetched == compressed.length));
+    if (at_end && made < first + into.size()) return damaged();
+  }
+  return {};
+}
+
+}  // namespace millrace::data::arrow_format
