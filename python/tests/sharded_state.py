@@ -1,5 +1,7 @@
 """One rank of a job whose state is sharded in every way torch has; run by torchrun: URL save|load|dcp-save|dcp-load..."""
 
+import atexit
+import os
 import sys
 
 import torch
@@ -86,5 +88,19 @@ def main(url, *actions):
     dist.destroy_process_group()
 
 
+def leave():
+    """Ends the process without taking the interpreter apart.
+
+    Groups that a device mesh knows outlive destroy_process_group, with threads that let go of tensors in their own time and
+    take the interpreter's lock for it. One that waits for the lock while the interpreter ends is ended by it, in the middle of
+    a destructor, and the process aborts: "terminate called without an active exception". Torch does so without Millrace too.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    leave()
