@@ -187,6 +187,9 @@ class DcpExport {
     if (tensors.empty()) return Fail(Code::kNotFound, "{} has no tensors named {}…", stream_.reader().name(), group_);
     for (const auto& [path, value] : values.items()) MR_TRY(AddEntry({.path = path, .value = &value}));
     for (const auto& [path, meta] : tensors) MR_TRY(AddEntry({.path = path, .tensor = &meta}));
+    std::vector<std::string> order;
+    for (const auto& [path, meta] : tensors) order.push_back(std::string(group_) + path);
+    stream_.Announce(order);
     auto old = MR_TRY(FilesOf(target_.to, stream_.call()));
     MR_TRY(WriteFiles());
     const std::string metadata = MetadataWriter().Write(entries_, paths_);

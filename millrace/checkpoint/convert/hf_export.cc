@@ -85,6 +85,10 @@ class FolderExport {
     NameShards(there);
     for (const auto& [file, meta] : files) MR_TRY(WriteFile(file, meta));
     MR_TRY(PutJson(std::string(names_.config), config));
+    std::vector<std::string> order;
+    for (const Shard& shard : shards_)
+      for (const SafetensorsEntry& entry : shard.entries) order.push_back(group_ + entry.name);
+    stream_.Announce(order);
     const bool sharded = shards_.size() > 1;
     if (sharded) {
       for (const Shard& shard : shards_) MR_TRY(WriteShard(shard));

@@ -41,6 +41,7 @@ Result<Exported> ExportTorchFile(TensorStream& stream, const ExportTarget& targe
     }
     state.emplace(path, StateTensor{meta, std::move(key)});
   }
+  stream.Announce(storages);
   PickleWriter pickle;
   MR_TRY(WriteState(pickle, state, ValuesBelow(manifest, group)));
 
