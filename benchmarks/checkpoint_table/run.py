@@ -41,8 +41,12 @@ def run(build, shards, route, place, mib, environment):
 
 def measure(build, server, folder, shards, mib):
     seconds, millrace = {}, build / "bin/millrace"
-    remove = lambda key: subprocess.run([millrace, "--quiet", "rm", "--recursive", f"s3://{bench.BUCKET}/{key}"],
-                                        env=server.environment, check=True), server.sweep()
+
+    def remove(key):
+        subprocess.run([millrace, "--quiet", "rm", "--recursive", f"s3://{bench.BUCKET}/{key}"], env=server.environment,
+                       check=True)
+        server.sweep()
+
     disk = folder / "disk"
     disk.mkdir()
     _, seconds["disk"] = run(build, shards, "file", disk, mib, server.environment)

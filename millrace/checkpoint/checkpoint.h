@@ -184,7 +184,7 @@ class Reader {
     MutableByteSpan into;
     Box box = {};  ///< of the tensor; by default all of it
   };
-  /// Many at once, with near ranges merged and up to `parallel` requests of up to 8 MiB in flight.
+  /// Many at once, with near ranges merged and up to `parallel` requests of up to 32 MiB in flight.
   virtual Status ReadMany(const std::vector<Wanted>& wanted, int parallel = 8, object::Call call = {}) = 0;
   struct Verified {
     std::uint64_t files = 0, chunks = 0, bytes = 0;

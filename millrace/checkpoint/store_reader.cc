@@ -10,15 +10,22 @@
 namespace millrace::checkpoint {
 namespace {
 
-/// The most one request asks for (or one chunk, where chunks are larger).
-constexpr std::uint64_t kRequestBytes = 8 * kMiB;
+/// What one request asks for (at least a chunk, where chunks are larger): many bytes, for each costs the store and us
+/// something, but few enough that all who fetch have some to do until the end.
+constexpr std::uint64_t kLeastRequest = 8 * kMiB, kLargestRequest = 32 * kMiB;
+constexpr int kRequestsEach = 8;
 /// Reading over a gap of this size costs less than another request.
 constexpr std::uint64_t kGapBytes = 1 * kMiB;
 
+/// What a request is to ask for when `parallel` fetch `bytes`.
+std::uint64_t RequestBytes(std::uint64_t bytes, int parallel) {
+  return std::clamp(bytes / kRequestsEach / std::max(parallel, 1), kLeastRequest, kLargestRequest);
+}
+
 /// Requests never cross multiples of this.
-std::uint64_t BlockBytes(const FileMeta& file) {
-  if (file.chunk_bytes == 0) return kRequestBytes;
-  return std::max<std::uint64_t>(kRequestBytes / file.chunk_bytes, 1) * file.chunk_bytes;
+std::uint64_t BlockBytes(const FileMeta& file, std::uint64_t request) {
+  if (file.chunk_bytes == 0) return request;
+  return std::max<std::uint64_t>(request / file.chunk_bytes, 1) * file.chunk_bytes;
 }
 
 }  // namespace
@@ -34,10 +41,15 @@ Status StoreReader::Read(std::string_view tensor, std::uint64_t begin, MutableBy
 
 Status StoreReader::ReadMany(const std::vector<Wanted>& wanted, int parallel, object::Call call) {
   std::map<std::string_view, std::vector<Extent>> by_file;
-  for (const Wanted& one : wanted) MR_TRY(AddExtents(one, by_file));
+  std::uint64_t bytes = 0;
+  for (const Wanted& one : wanted) {
+    MR_TRY(AddExtents(one, by_file));
+    bytes += one.into.size();
+  }
+  const std::uint64_t request = RequestBytes(bytes, parallel);
   std::vector<Run> runs;
   for (auto& [file, extents] : by_file) {
-    auto planned = PlanRuns(manifest_.files.find(std::string(file)), std::move(extents));
+    auto planned = PlanRuns(manifest_.files.find(std::string(file)), std::move(extents), request);
     std::move(planned.begin(), planned.end(), std::back_inserter(runs));
   }
   return Execute(runs, parallel, call);
@@ -47,7 +59,7 @@ Result<Reader::Verified> StoreReader::Verify(int parallel, object::Call call, co
   Verified verified{.files = manifest_.files.size(), .bytes = manifest_.FileBytes()};
   std::vector<Run> runs;
   for (auto file = manifest_.files.begin(); file != manifest_.files.end(); ++file) {
-    AddWholeFile(file, runs);
+    AddWholeFile(file, RequestBytes(verified.bytes, parallel), runs);
     verified.chunks += file->second.chunk_crc32c.size();
   }
   MR_TRY(Execute(runs, parallel, call, progress));
@@ -55,15 +67,17 @@ Result<Reader::Verified> StoreReader::Verify(int parallel, object::Call call, co
 }
 
 Status StoreReader::VerifyShare(int index, int of, const object::Call& call) const {
+  constexpr int kParallel = 2;
+  const std::uint64_t request = RequestBytes(manifest_.FileBytes() / of, kParallel);
   std::vector<Run> runs;
   int number = 0;
   for (auto file = manifest_.files.begin(); file != manifest_.files.end(); ++file, ++number)
-    if (number % of == index) AddWholeFile(file, runs);
-  return Execute(runs, 2, call);
+    if (number % of == index) AddWholeFile(file, request, runs);
+  return Execute(runs, kParallel, call);
 }
 
-void StoreReader::AddWholeFile(Files::const_iterator file, std::vector<Run>& runs) {
-  const std::uint64_t block = BlockBytes(file->second);
+void StoreReader::AddWholeFile(Files::const_iterator file, std::uint64_t request, std::vector<Run>& runs) {
+  const std::uint64_t block = BlockBytes(file->second, request);
   for (std::uint64_t begin = 0; begin < file->second.size; begin += block)
     runs.push_back({file, begin, std::min(begin + block, file->second.size), {}});
 }
@@ -96,9 +110,10 @@ Status StoreReader::AddExtents(const Wanted& wanted, std::map<std::string_view, 
   return {};
 }
 
-std::vector<StoreReader::Run> StoreReader::PlanRuns(Files::const_iterator file, std::vector<Extent> extents) const {
+std::vector<StoreReader::Run> StoreReader::PlanRuns(Files::const_iterator file, std::vector<Extent> extents,
+                                                    std::uint64_t request) const {
   const FileMeta& meta = file->second;
-  const std::uint64_t block = BlockBytes(meta), chunk = std::max<std::uint64_t>(meta.chunk_bytes, 1);
+  const std::uint64_t block = BlockBytes(meta, request), chunk = std::max<std::uint64_t>(meta.chunk_bytes, 1);
   std::vector<Extent> cut;  // at the borders of blocks
   for (Extent extent : extents) {
     while (!extent.into.empty()) {

@@ -46,9 +46,9 @@ class StoreReader final : public Reader {
     std::vector<Extent> extents;  ///< inside [begin, end)
   };
 
-  static void AddWholeFile(Files::const_iterator file, std::vector<Run>& runs);
+  static void AddWholeFile(Files::const_iterator file, std::uint64_t request, std::vector<Run>& runs);
   Status AddExtents(const Wanted& wanted, std::map<std::string_view, std::vector<Extent>>& by_file) const;
-  std::vector<Run> PlanRuns(Files::const_iterator file, std::vector<Extent> extents) const;
+  std::vector<Run> PlanRuns(Files::const_iterator file, std::vector<Extent> extents, std::uint64_t request) const;
   Status Execute(const std::vector<Run>& runs, int parallel, const object::Call& call,
                  const Progress& progress = {}) const;
   Status Fetch(const Run& run, const object::Call& call) const;
