@@ -135,6 +135,19 @@ void PrintObject(const Context& context, const data::DataObject& object, const d
   }
 }
 
+/// In one line: a folder may have many such.
+void PrintLeftOut(const Context& context, const std::vector<std::string>& urls) {
+  constexpr std::size_t kNamed = 5;
+  if (urls.empty()) return;
+  if (context.globals.json) return PrintJsonLine({{"event", "left_out"}, {"urls", urls}, {"reason", "name"}});
+  std::string names;
+  for (std::size_t i = 0; i < std::min(kNamed, urls.size()); ++i) {
+    names += fmt::format("{}{}", i > 0 ? ", " : "", urls[i].substr(urls[i].rfind('/') + 1));
+  }
+  if (urls.size() > kNamed) names += fmt::format(" and {} more", FormatCount(urls.size() - kNamed));
+  fmt::print("left out, because their names say that they hold no records: {}\n", names);
+}
+
 struct InspectFlags : DataFlags {
   std::string picture;
   bool text = false;
@@ -146,6 +159,7 @@ Result<int> Inspect(const Context& context, const InspectFlags& flags) {
   for (std::size_t i = 0; i < indexed.indexes.size(); ++i) {
     PrintObject(context, indexed.sources.objects[i], indexed.indexes[i], indexed.counts_tokens);
   }
+  PrintLeftOut(context, indexed.sources.left_out);
   PrintTotals(context, Sum(indexed), indexed.counts_tokens, "total");
   MR_TRY(PrintLengths(context, indexed.indexes, indexed.counts_tokens, flags.picture));
   if (flags.text) MR_TRY(PrintSurvey(context, request.options));

@@ -110,9 +110,10 @@ Result<Found> Resolve(const object::Location& at, object::Call call) {
   return Find(*at.store, at.key + "/", "", call);
 }
 
+/// `left_out` gets the URLs of what holds no records.
 Result<std::vector<object::ObjectInfo>> FindSplit(const object::Location& at, std::string_view split,
                                                   const std::function<std::string(std::string_view)>& url_of,
-                                                  object::Call call) {
+                                                  std::vector<std::string>& left_out, object::Call call) {
   Found found = MR_TRY(Resolve(at, call));
   if (found.readme) {
     const std::string key = found.folder + std::string(kReadme);
@@ -124,12 +125,14 @@ Result<std::vector<object::ObjectInfo>> FindSplit(const object::Location& at, st
       return ChooseByConfig(configs, found.objects, found.folder, split);
     }
   }
+  for (const object::ObjectInfo& info : found.others) left_out.push_back(url_of(info.key));
   return ChooseSplit(std::move(found.objects), found.folder, found.hub, split);
 }
 
 /// At one URL, in the order of their keys.
 Result<std::vector<DataObject>> ObjectsAt(object::Connection& connection, const std::string& text,
-                                          const std::string& split, object::Call call) {
+                                          const std::string& split, std::vector<std::string>& left_out,
+                                          object::Call call) {
   SplitUrl place = ParseSplitUrl(text);
   if (!split.empty() && !place.split.empty() && place.split != split) {
     return Fail(Code::kInvalidArgument, "{}: the split \"{}\" is asked for as well; say one of them", text, split);
@@ -138,7 +141,7 @@ Result<std::vector<DataObject>> ObjectsAt(object::Connection& connection, const 
   object::Url url = MR_TRY(object::ParseUrl(place.url));
   object::Location location = MR_TRY(object::Locate(connection, place.url));
   auto url_of = [&](std::string_view key) { return UrlOfKey(url, key); };
-  auto found = FindSplit(location, place.split, url_of, call);
+  auto found = FindSplit(location, place.split, url_of, left_out, call);
   if (!found) return Fail(found.error().Context(fmt::format("looking for data at {}", text)));
   if (found->empty()) return Fail(Code::kNotFound, "no data at {}: no object matches", text);
   std::ranges::sort(*found, {}, &object::ObjectInfo::key);
@@ -163,19 +166,22 @@ Result<std::vector<std::string>> ReadList(object::Connection& connection, const 
   return urls;
 }
 
-Result<std::vector<DataObject>> ObjectsOf(object::Connection& connection, const Source& source, object::Call call) {
-  if (!source.url.starts_with('@')) return ObjectsAt(connection, source.url, source.split, call);
+Result<std::vector<DataObject>> ObjectsOf(object::Connection& connection, const Source& source,
+                                          std::vector<std::string>& left_out, object::Call call) {
+  if (!source.url.starts_with('@')) return ObjectsAt(connection, source.url, source.split, left_out, call);
   const std::vector<std::string> urls = MR_TRY(ReadList(connection, source.url.substr(1), call));
   std::vector<std::vector<DataObject>> found(urls.size());
+  std::vector<std::vector<std::string>> others(urls.size());
   MR_TRY(ParallelFor(urls.size(), kListThreads, call.stop, [&] {
     return [&](std::uint64_t i, std::stop_token stop) -> Status {
-      found[i] =
-          MR_TRY(ObjectsAt(connection, urls[i], source.split, {.stop = std::move(stop), .deadline = call.deadline}));
+      found[i] = MR_TRY(ObjectsAt(connection, urls[i], source.split, others[i],
+                                  {.stop = std::move(stop), .deadline = call.deadline}));
       return {};
     };
   }));
   std::vector<DataObject> objects;
   for (auto& some : found) std::ranges::move(some, std::back_inserter(objects));
+  for (auto& some : others) std::ranges::move(some, std::back_inserter(left_out));
   return objects;
 }
 
@@ -226,7 +232,7 @@ Result<ResolvedSources> ResolveSources(object::Connection& connection, std::span
     }
     std::vector<std::uint32_t> members;
     std::set<std::uint32_t> taken;
-    std::vector<DataObject> objects = MR_TRY(ObjectsOf(connection, source, call));
+    std::vector<DataObject> objects = MR_TRY(ObjectsOf(connection, source, resolved.left_out, call));
     const std::vector<Format> formats = MR_TRY(FormatsOf(source, objects, call));
     for (std::size_t i = 0; i < objects.size(); ++i) {
       DataObject& object = objects[i];

@@ -21,6 +21,8 @@ struct ResolvedSources {
   std::vector<DataObject> objects;
   /// Indexes into `objects`: each once, in the order of their keys, or as the source's list names them.
   std::vector<std::vector<std::uint32_t>> by_source;
+  /// Of folders and prefixes, the URLs of objects whose names say that they hold no records (MayHoldRecords).
+  std::vector<std::string> left_out;
 };
 
 /// An object, a prefix ending in '/', a folder, what a .bin and its .idx have in common, or a glob: '*' stands for any

@@ -143,6 +143,20 @@ TEST_F(DataCliTest, CatShowsWhereTokensEndAndWhatIsMasked) {
   EXPECT_THAT(shown.out, ::testing::MatchesRegex("--- sample 0\n<s>│▁of│.*│</s>│‹</s> ×[0-9]+›\n"));
 }
 
+TEST_F(DataCliTest, InspectSaysWhatAFolderHasThatIsNoData) {
+  Write("set/train.jsonl", "{\"text\":\"fine\"}\n");
+  Write("set/dataset_info.json", "{}");
+  Write("set/state.json", "{}");
+  auto shown = Run({"data", "inspect", "set/"});
+  ASSERT_EQ(shown.exit, 0) << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr("left out, because their names say that they hold no records: dataset_info.json, "
+                                   "state.json\n"));
+  auto lines = Run({"data", "inspect", "set/", "--json"}).objects();
+  EXPECT_THAT(lines[1]["event"], "left_out");
+  EXPECT_EQ(lines[1]["urls"].size(), 2u);
+  EXPECT_THAT(Run({"data", "inspect", "set/train.jsonl"}).out, ::testing::Not(HasSubstr("left out")));
+}
+
 TEST_F(DataCliTest, InspectNamesEveryBrokenRecord) {
   Write("corpus/c.jsonl", "{\"text\":\"fine\"}\nnonsense\n{\"title\":\"no text\"}\n");
   auto inspected = Run({"data", "inspect", "corpus/", "--json", "--text", "--picture", "lengths.svg"});
