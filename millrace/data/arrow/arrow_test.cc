@@ -410,7 +410,8 @@ TEST_F(ArrowTest, ColumnsThatAreNotAskedForCannotBeInTheWay) {
   ASSERT_EQ(Lines(lines).size(), kRows);
   for (auto codec : kIpcCodecs) {
     for (std::int64_t rows : {700, kRows}) {
-      if (rows == 700 && codec != arrow::Compression::LZ4_FRAME) continue;  // small ones are read as a whole, whatever the codec
+      if (rows == 700 && codec != arrow::Compression::LZ4_FRAME)
+        continue;  // small ones are read as a whole, whatever the codec
       auto read = ReadAll(*Open(ToIpc(*table, rows == 700, rows, CompressedBy(codec)), ArrowFormat::kIpc, fields));
       ASSERT_TRUE(read) << read.error().ToString();
       EXPECT_TRUE(read->content == lines) << static_cast<int>(codec) << " " << rows;
