@@ -118,9 +118,11 @@ class FolderExport {
     for (const auto& [file, info] : there) {
       if (IsOneOf(names_, file)) stale.push_back(file);
     }
-    std::ranges::stable_partition(stale, [&](const std::string& file) {
-      return file == names_.single || file == names_.index || file == names_.pickle || file == names_.pickle_index;
-    });
+    const auto named = [&](const std::string& file) {
+      return file != names_.single && file != names_.index && file != names_.pickle && file != names_.pickle_index;
+    };
+    std::ranges::sort(stale, {},
+                      [&](const std::string& file) { return std::pair(named(file), std::string_view(file)); });
     return stale;
   }
 
