@@ -149,16 +149,14 @@ class Peers:
 
 def ours_in_seconds(ours):
     def save():
-        times = ours("save")
-        return {"stands still, tensors change at once": times["blocked_ms"] / 1e3, "stored": times["total_ms"] / 1e3}
+        copied, times = ours("copy"), ours("save")  # one after the other: the machine is as busy for both
+        return {"stands still, tensors change at once": times["blocked_ms"] / 1e3, "memcpy": copied["ms"] / 1e3,
+                "stored": times["total_ms"] / 1e3}
 
     def overlap():
         return {"stands still, tensors change after the next step": ours("overlap")["blocked_ms"] / 1e3}
 
-    def copy():
-        return {"memcpy": ours("copy")["ms"] / 1e3}
-
-    return [save, overlap, copy], lambda: {"load": ours("load")["ms"] / 1e3}
+    return [save, overlap], lambda: {"load": ours("load")["ms"] / 1e3}
 
 
 def main():

@@ -8,6 +8,7 @@ nothing else running:
     python benchmarks/checkpoint_table/run.py build/release [--scale 16] [--picture FILE.svg]
 """
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -39,13 +41,30 @@ def run(build, shards, route, place, mib, environment):
     return statistics.median(times["blocked"]), statistics.median(times["saved"])
 
 
+@contextlib.contextmanager
+def sweeping(server):
+    """What is deleted is freed within a second: rounds that replace checkpoints would fill the machine's memory."""
+    stopped = threading.Event()
+
+    def sweep():
+        while not stopped.wait(1):
+            server.sweep()
+
+    thread = threading.Thread(target=sweep)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
 def measure(build, server, folder, shards, mib):
     seconds, millrace = {}, build / "bin/millrace"
 
     def remove(key):
         subprocess.run([millrace, "--quiet", "rm", "--recursive", f"s3://{bench.BUCKET}/{key}"], env=server.environment,
                        check=True)
-        server.sweep()
 
     disk = folder / "disk"
     disk.mkdir()
@@ -94,7 +113,7 @@ def main():
     options = arguments.parse_args()
     build, rows = options.build.resolve(), []
     with tempfile.TemporaryDirectory(dir=options.disk) as folder, tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
-        with bench.stopping(bench.Server(pathlib.Path(memory))) as server:
+        with bench.stopping(bench.Server(pathlib.Path(memory))) as server, sweeping(server):
             server.make_bucket(build / "bin/millrace")
             for shards in (1, SHARDS):
                 for state, size in STATES.items():

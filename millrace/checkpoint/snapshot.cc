@@ -1,15 +1,13 @@
 #include "millrace/checkpoint/snapshot.h"
 
 #include <sys/mman.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 #include <algorithm>
 #include <latch>
 #include <thread>
 #include <tuple>
 
+#include "millrace/base/copy.h"
 #include "millrace/checkpoint/safetensors.h"
 
 namespace millrace::checkpoint {
@@ -20,28 +18,6 @@ constexpr std::uint64_t kParallelFrom = 16 * kMiB;
 /// A few cores saturate the memory of a machine.
 constexpr int kMaxCopyThreads = 4;
 constexpr std::size_t kPage = 4 * kKiB, kHugePage = 2 * kMiB;
-
-/// memcpy without what is written coming into the caches, where it would push out what training works with; and memory
-/// that is only written need not be read first.
-void CopyPastCaches(std::byte* to, const std::byte* from, std::size_t bytes) {
-#ifdef __SSE2__
-  constexpr std::size_t kLine = 64, kWord = sizeof(__m128i);
-  const std::size_t before = std::min<std::size_t>(-reinterpret_cast<std::uintptr_t>(to) % kLine, bytes);
-  std::memcpy(to, from, before);
-  const std::size_t end = before + (bytes - before) / kLine * kLine;
-  for (std::size_t at = before; at < end; at += kLine) {
-    __m128i words[kLine / kWord];
-    for (std::size_t i = 0; i < std::size(words); ++i)
-      words[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at) + i);
-    for (std::size_t i = 0; i < std::size(words); ++i)
-      _mm_stream_si128(reinterpret_cast<__m128i*>(to + at) + i, words[i]);
-  }
-  _mm_sfence();
-  std::memcpy(to + end, from + end, bytes - end);
-#else
-  std::memcpy(to, from, bytes);
-#endif
-}
 
 Status CheckPiece(const SavePiece& piece) {
   Status shape = piece.meta.Check(piece.name);
@@ -200,7 +176,7 @@ void Snapshot::Run(const std::vector<Copy>& copies) {
       std::byte* to = copy.to < begin ? copy.to + std::min<std::size_t>(begin - copy.to, copy.bytes) : copy.to;
       std::size_t skipped = to - copy.to;
       if (to >= end || skipped == copy.bytes) continue;
-      CopyPastCaches(to, copy.from + skipped, std::min<std::size_t>(end - to, copy.bytes - skipped));
+      CopyPastCaches(to, {copy.from + skipped, std::min<std::size_t>(end - to, copy.bytes - skipped)});
     }
   };
   std::latch others(threads - 1);

@@ -51,35 +51,41 @@ Result<std::uint64_t> PassPieces(int fd, ByteRange range, Sink& sink, const Keep
   return range.length;
 }
 
-Status WritePieces(int fd, ByteSpan bytes, const KeepGoing& keep_going, const std::string& what) {
+Status WritePieces(int fd, ByteSpan bytes, std::uint64_t offset, const KeepGoing& keep_going, const std::string& what) {
   for (std::uint64_t done = 0; done < bytes.size();) {
     MR_TRY(keep_going());
     ByteSpan piece = bytes.subspan(done, std::min<std::uint64_t>(bytes.size() - done, kPiece));
-    MR_TRY(WriteFully(fd, piece, done, what));
+    MR_TRY(WriteFully(fd, piece, offset + done, what));
     done += piece.size();
   }
   return {};
 }
 
-Status CopyPieces(int from, ByteRange range, int to, const KeepGoing& keep_going, const std::string& what) {
-  auto offset = static_cast<off_t>(range.offset);
+Status CopyPieces(int from, ByteRange range, int to, std::uint64_t offset, const KeepGoing& keep_going,
+                  const std::string& what) {
+  auto in = static_cast<off_t>(range.offset), out = static_cast<off_t>(offset);
   for (std::uint64_t left = range.length; left > 0;) {
     MR_TRY(keep_going());
-    ssize_t n = copy_file_range(from, &offset, to, nullptr, std::min(left, 4 * kPiece), 0);
+    ssize_t n = copy_file_range(from, &in, to, &out, std::min(left, 4 * kPiece), 0);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EXDEV || errno == EINVAL || errno == EOPNOTSUPP || errno == ENOSYS)) {
       Buffer piece(std::min(left, kPiece));
-      std::uint64_t got = MR_TRY(ReadPieces(from, piece.span(), static_cast<std::uint64_t>(offset), keep_going, what));
-      off_t end = lseek(to, 0, SEEK_CUR);
-      MR_TRY(WriteFully(to, piece.span().first(got), static_cast<std::uint64_t>(end), what));
-      lseek(to, static_cast<off_t>(got), SEEK_CUR);
-      offset += static_cast<off_t>(got);
+      std::uint64_t got = MR_TRY(ReadPieces(from, piece.span(), static_cast<std::uint64_t>(in), keep_going, what));
+      MR_TRY(WriteFully(to, piece.span().first(got), static_cast<std::uint64_t>(out), what));
       n = static_cast<ssize_t>(got);
+      in += n, out += n;
     }
     if (n < 0) return Fail(ErrnoError(errno, "copying " + what));
     if (n == 0) return Fail(Code::kIo, "copying {}: it became shorter meanwhile", what);
     left -= static_cast<std::uint64_t>(n);
   }
+  return {};
+}
+
+Status SetModified(int fd, WallTime modified, const std::string& what) {
+  auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(modified.time_since_epoch()).count();
+  timespec times[2] = {{0, UTIME_OMIT}, {since / 1'000'000'000, since % 1'000'000'000}};
+  if (futimens(fd, times) != 0) return Fail(ErrnoError(errno, "setting the time of " + what));
   return {};
 }
 
@@ -97,10 +103,20 @@ PendingFile::~PendingFile() {
   if (!temp_.empty()) unlinkat(folder_, temp_.c_str(), 0);
 }
 
+Result<PendingFile> PendingFile::Take(int folder, int from, const std::string& name, const std::string& what) {
+  std::string temp = fmt::format("{}{}", kTempName, SecureHex(8));
+  UniqueFd fd(openat(from, name.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd || renameat(from, name.c_str(), folder, temp.c_str()) != 0)
+    return Fail(ErrnoError(errno, "creating a temporary file for " + what));
+  return PendingFile(folder, std::move(fd), std::move(temp));
+}
+
+void PendingFile::PutBack(int from, const std::string& name) {
+  if (!temp_.empty() && renameat(folder_, temp_.c_str(), from, name.c_str()) == 0) temp_.clear();
+}
+
 Status PendingFile::Seal(WallTime modified, bool durable, const std::string& what) {
-  auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(modified.time_since_epoch()).count();
-  timespec times[2] = {{0, UTIME_OMIT}, {since / 1'000'000'000, since % 1'000'000'000}};
-  if (futimens(fd_.get(), times) != 0) return Fail(ErrnoError(errno, "setting the time of " + what));
+  MR_TRY(SetModified(fd_.get(), modified, what));
   if (durable && fsync(fd_.get()) != 0) return Fail(ErrnoError(errno, "syncing " + what));
   return {};
 }

@@ -20,20 +20,27 @@ Result<std::uint64_t> ReadPieces(int fd, MutableByteSpan into, std::uint64_t off
 /// Passes the bytes of `range` on, as far as the file has them; yields how many those are.
 Result<std::uint64_t> PassPieces(int fd, ByteRange range, Sink& sink, const KeepGoing& keep_going,
                                  const std::string& what);
-Status WritePieces(int fd, ByteSpan bytes, const KeepGoing& keep_going, const std::string& what);
-/// Appends `range` of one file to another inside the kernel, sharing blocks where the file system can.
-Status CopyPieces(int from, ByteRange range, int to, const KeepGoing& keep_going, const std::string& what);
+Status WritePieces(int fd, ByteSpan bytes, std::uint64_t offset, const KeepGoing& keep_going, const std::string& what);
+/// Copies `range` of one file into another, from `offset` on, inside the kernel, sharing blocks where the file system
+/// can.
+Status CopyPieces(int from, ByteRange range, int to, std::uint64_t offset, const KeepGoing& keep_going,
+                  const std::string& what);
+/// The modification time, which is part of the ETag.
+Status SetModified(int fd, WallTime modified, const std::string& what);
 
 /// A file under a temporary name in a folder until Publish gives it its own; removed when that never happens.
 class PendingFile {
  public:
   /// `folder` must stay open for as long as the file is pending.
   static Result<PendingFile> Create(int folder, const std::string& what);
+  /// Takes a file of another folder; PutBack returns it, else it is removed like any.
+  static Result<PendingFile> Take(int folder, int from, const std::string& name, const std::string& what);
+  void PutBack(int from, const std::string& name);
   PendingFile(PendingFile&& other) noexcept;
   PendingFile& operator=(PendingFile&&) = delete;
   ~PendingFile();
   int fd() const { return fd_.get(); }
-  /// Sets the modification time, which is part of the ETag, and makes the bytes durable when asked to.
+  /// Sets the modification time, and makes the bytes durable when asked to.
   Status Seal(WallTime modified, bool durable, const std::string& what);
   /// Renames over whatever file has the name. An empty folder of that name gives way when `replace_empty_folder`.
   Status Publish(const std::string& name, bool replace_empty_folder, const std::string& what);

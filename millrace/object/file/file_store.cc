@@ -29,7 +29,10 @@ constexpr int kFolderAttempts = 32;
 class FileStore final : public Store {
  public:
   FileStore(FileStoreOptions options, RootFolder root)
-      : options_(std::move(options)), root_(std::move(root)), uploads_(root_), queue_("file-store", options_.threads) {}
+      : options_(std::move(options)),
+        root_(std::move(root)),
+        uploads_(root_, options_.durable),
+        queue_("file-store", options_.threads) {}
 
   std::string Describe() const override { return "file://" + root_.path(); }
   Limits limits() const override { return {.min_part = 1}; }
@@ -62,7 +65,7 @@ class FileStore final : public Store {
   void Put(std::string key, Payload body, PutOptions options, Call call, Done<PutResult> done) override {
     Run(std::move(call), std::move(done),
         [this, key = std::move(key), body, options = std::move(options)](const KeepGoing& keep_going) {
-          return Write(key, options, [&](int fd) { return WritePieces(fd, body, keep_going, key); });
+          return Write(key, options, [&](int fd) { return WritePieces(fd, body, 0, keep_going, key); });
         });
   }
   void Delete(std::string key, Call call, Done<void> done) override {
@@ -96,8 +99,9 @@ class FileStore final : public Store {
                   Done<PartInfo> done) override {
     Run(std::move(call), std::move(done),
         [this, key = std::move(key), id = std::move(upload_id), number, body](const KeepGoing& keep_going) {
-          return uploads_.AddPart(key, id, number, Stamp(),
-                                  [&](int fd) { return WritePieces(fd, body, keep_going, key); });
+          return uploads_.AddPart(key, id, number, body.size(), Stamp(), [&](int fd, std::uint64_t offset) {
+            return WritePieces(fd, body, offset, keep_going, key);
+          });
         });
   }
   void CopyPart(std::string key, std::string upload_id, int number, std::string source, ByteRange range,
@@ -248,14 +252,25 @@ class FileStore final : public Store {
       if (!file && file.error().code() == Code::kNotFound && attempt < kFolderAttempts) continue;
       if (!file) return Fail(file.error());
       MR_TRY(fill(file->fd()));
-      MR_TRY(WriteAttributes(file->fd(), options.content_type, options.metadata, key));
-      MR_TRY(file->Seal(Stamp(), options_.durable, key));
       return Publish(*file, folder.get(), path, key, options);
     }
   }
 
+  /// Publishes the file that the parts of an upload were written into.
+  Result<PutResult> Rename(const FileUploads::Assembly& assembly, const std::string& key, const PutOptions& options) {
+    KeyPath path = MR_TRY(PathOfKey(key));
+    UniqueFd folder = MR_TRY(root_.MakeFolder(path.folder));
+    const int upload = assembly.folder.get();
+    PendingFile file = MR_TRY(PendingFile::Take(folder.get(), upload, FileUploads::kWhole, key));
+    auto published = Publish(file, folder.get(), path, key, options);
+    if (!published) file.PutBack(upload, FileUploads::kWhole);
+    return published;
+  }
+
   Result<PutResult> Publish(PendingFile& file, int folder, const KeyPath& path, const std::string& key,
                             const PutOptions& conditions) {
+    MR_TRY(WriteAttributes(file.fd(), conditions.content_type, conditions.metadata, key));
+    MR_TRY(file.Seal(Stamp(), options_.durable, key));
     // Every writer takes this lock, so that none comes between the check and the rename. It goes with the descriptor.
     if (flock(folder, LOCK_EX) != 0) return Fail(ErrnoError(errno, "locking the folder of " + key));
     if (conditions.if_none_match || !conditions.if_match.empty()) {
@@ -321,7 +336,7 @@ class FileStore final : public Store {
       put.metadata = from.info.metadata;
     }
     return Write(destination, put,
-                 [&](int fd) { return CopyPieces(from.fd.get(), {0, from.info.size}, fd, keep_going, source); });
+                 [&](int fd) { return CopyPieces(from.fd.get(), {0, from.info.size}, fd, 0, keep_going, source); });
   }
 
   Result<PartInfo> DoCopyPart(const std::string& key, const std::string& id, int number, const std::string& source,
@@ -331,8 +346,9 @@ class FileStore final : public Store {
       return Fail(Code::kInvalidArgument, "bytes {}+{} reach beyond the {} of {}", range.offset, range.length,
                   from.info.size, source);
     }
-    return uploads_.AddPart(key, id, number, Stamp(),
-                            [&](int fd) { return CopyPieces(from.fd.get(), range, fd, keep_going, source); });
+    return uploads_.AddPart(key, id, number, range.length, Stamp(), [&](int fd, std::uint64_t offset) {
+      return CopyPieces(from.fd.get(), range, fd, offset, keep_going, source);
+    });
   }
 
   Result<PutResult> DoComplete(const std::string& key, const std::string& id, const std::vector<PartInfo>& parts,
@@ -342,9 +358,11 @@ class FileStore final : public Store {
     PutOptions put = assembly.options;
     put.if_match = conditions.if_match;
     put.if_none_match = conditions.if_none_match;
-    PutResult result = MR_TRY(Write(key, put, [&](int fd) -> Status {
+    PutResult result = MR_TRY(assembly.in_place ? Rename(assembly, key, put) : Write(key, put, [&](int fd) -> Status {
+      std::uint64_t end = 0;
       for (const FileUploads::Piece& part : assembly.parts) {
-        MR_TRY(CopyPieces(part.fd.get(), {0, part.size}, fd, keep_going, key));
+        MR_TRY(CopyPieces(part.fd.get(), part.range, fd, end, keep_going, key));
+        end += part.range.length;
       }
       return {};
     }));

@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <fstream>
 
 #include "millrace/base/files.h"
+#include "millrace/base/random.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/file/paths.h"
 #include "millrace/object/file/walk.h"
@@ -130,6 +133,95 @@ TEST_F(FileStoreTest, FailedWritesAndUploadsLeaveNothing) {
   std::vector<std::string> names;
   for (const auto& entry : fs::recursive_directory_iterator(root_)) names.push_back(entry.path().filename());
   EXPECT_THAT(names, ElementsAre("k"));
+}
+
+/// The only upload's folder below the root.
+fs::path UploadFolder(const fs::path& root) {
+  for (const auto& entry : fs::recursive_directory_iterator(root))
+    if (entry.path().filename().string().starts_with(kUploadName)) return entry.path();
+  return {};
+}
+
+TEST_F(FileStoreTest, PartsOfOneSizeAreWrittenOnce) {
+  auto id = *CreateMultipart(*store_, "a/k");
+  std::vector<PartInfo> parts;
+  for (int number : {1, 3, 2}) {
+    const std::string bytes(number == 3 ? 10 : 1000, static_cast<char>('0' + number));
+    parts.push_back(*UploadPart(*store_, "a/k", id, number, AsBytes(bytes)));
+  }
+  std::ranges::sort(parts, {}, &PartInfo::number);
+  struct stat before, after;
+  ASSERT_EQ(stat((UploadFolder(root_) / "whole").c_str(), &before), 0);
+  EXPECT_FALSE(CompleteMultipart(*store_, "a/k", id, parts, {.if_match = "another"}));
+  ASSERT_TRUE(CompleteMultipart(*store_, "a/k", id, parts)) << "an upload outlives a completion that was refused";
+  ASSERT_EQ(stat((root_ / "a/k").c_str(), &after), 0);
+  EXPECT_EQ(before.st_ino, after.st_ino) << "the file that the parts came into is the object";
+  EXPECT_EQ(*ReadFile(root_ / "a/k"), std::string(1000, '1') + std::string(1000, '2') + std::string(10, '3'));
+  EXPECT_EQ(UploadFolder(root_), "");
+}
+
+TEST_F(FileStoreTest, PartsGoWithACompletionThatWasCutOff) {
+  auto id = *CreateMultipart(*store_, "k");
+  auto lost = *UploadPart(*store_, "k", id, 1, AsBytes("lost"));
+  auto larger = *UploadPart(*store_, "k", id, 2, AsBytes("larger"));
+  fs::remove(UploadFolder(root_) / "whole");
+  EXPECT_THAT(*ListParts(*store_, "k", id), ElementsAre(testing::Field(&PartInfo::number, 2)));
+  auto refused = CompleteMultipart(*store_, "k", id, {lost, larger});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kInvalidArgument);
+  auto again = *UploadPart(*store_, "k", id, 1, AsBytes("sent"));
+  ASSERT_TRUE(CompleteMultipart(*store_, "k", id, {again, larger}));
+  EXPECT_EQ(*ReadFile(root_ / "k"), "sentlarger");
+}
+
+TEST_F(FileStoreTest, NoPartComesIntoAnObject) {
+  auto id = *CreateMultipart(*store_, "k");
+  auto part = *UploadPart(*store_, "k", id, 1, AsBytes("one"));
+  ASSERT_TRUE(CompleteMultipart(*store_, "k", id, {part}));
+  auto late = UploadPart(*store_, "k", id, 2, AsBytes("two"));
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().code(), Code::kNotFound);
+  EXPECT_EQ(*ReadFile(root_ / "k"), "one");
+}
+
+// Parts of any sizes, again and with gaps, of which some are wanted: the object is those, one after the other.
+TEST_F(FileStoreTest, AnyPartsMakeTheObjectTheySay) {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    Random random(seed);
+    auto id = *CreateMultipart(*store_, "k");
+    std::map<int, std::pair<PartInfo, std::string>> model;
+    const std::uint64_t usual = 1 + random.Below(8);
+    for (std::uint64_t i = 1 + random.Below(8); i > 0; --i) {
+      const int number = 1 + static_cast<int>(random.Below(6));
+      std::string bytes(random.Below(3) > 0 ? usual : random.Below(10), '\0');
+      for (char& c : bytes) c = static_cast<char>('a' + random.Below(26));
+      model[number] = {*UploadPart(*store_, "k", id, number, AsBytes(bytes)), bytes};
+    }
+    auto listed = *ListParts(*store_, "k", id);
+    ASSERT_EQ(listed.size(), model.size()) << seed;
+    for (const PartInfo& part : listed) {
+      EXPECT_EQ(part.etag, model.at(part.number).first.etag) << seed;
+      EXPECT_EQ(part.size, model.at(part.number).second.size()) << seed;
+    }
+    std::vector<PartInfo> wanted;
+    std::string content;
+    const bool all = random.Below(2) == 0;
+    for (const auto& [number, part] : model) {
+      if (!all && random.Below(3) == 0) continue;
+      wanted.push_back(part.first);
+      content += part.second;
+    }
+    if (wanted.empty()) {
+      ASSERT_TRUE(AbortMultipart(*store_, "k", id)) << seed;
+      continue;
+    }
+    if (random.Below(2) == 0) {
+      EXPECT_FALSE(CompleteMultipart(*store_, "k", id, wanted, {.if_match = "another"})) << seed;
+    }
+    ASSERT_TRUE(CompleteMultipart(*store_, "k", id, wanted)) << seed;
+    EXPECT_EQ(*ReadFile(root_ / "k"), content) << seed;
+  }
+  EXPECT_EQ(UploadFolder(root_), "");
 }
 
 TEST_F(FileStoreTest, WalkerReportsWhatItPassesOver) {

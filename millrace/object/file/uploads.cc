@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <map>
 #include <tuple>
 
 #include "millrace/base/json.h"
@@ -18,10 +20,15 @@ namespace millrace::object {
 namespace {
 
 constexpr char kDescription[] = "upload";
-constexpr std::string_view kPart = "part-";
+/// The size of parts in place, that of the first to come. Locked while a place is taken.
+constexpr char kGrid[] = "grid";
+constexpr std::string_view kPart = "part-", kPlaced = "placed-";
 constexpr std::size_t kIdLength = 32;
+/// What ext4 takes, with blocks of 4 KiB, is twice as much.
+constexpr std::uint64_t kLargestFile = std::uint64_t{8} << 40;
 
 std::string PartName(int number) { return fmt::format("{}{:05}", kPart, number); }
+std::string PlacedName(int number) { return fmt::format("{}{:05}", kPlaced, number); }
 
 bool IsUploadId(std::string_view id) {
   return id.size() == kIdLength &&
@@ -43,6 +50,22 @@ Result<std::vector<std::string>> NamesIn(int folder) {
   std::erase_if(names, [](const std::string& name) { return name == "." || name == ".."; });
   std::ranges::sort(names);
   return names;
+}
+
+/// The number that a small file says; nothing while it says none.
+Result<std::optional<std::uint64_t>> ReadNumber(int fd) {
+  char text[20];
+  const auto keep_going = [] { return Status(); };
+  const std::uint64_t length =
+      MR_TRY(ReadPieces(fd, AsWritableBytes(std::span(text)), 0, keep_going, "an upload's part"));
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text, text + length, number);
+  if (error != std::errc() || end != text + length) return std::nullopt;
+  return number;
+}
+
+PartInfo InfoOf(int number, const struct stat& status, std::uint64_t size) {
+  return {.number = number, .etag = FileETag(status), .size = size};
 }
 
 }  // namespace
@@ -85,52 +108,130 @@ Result<std::optional<FileUploads::Description>> FileUploads::Describe(int folder
   return description;
 }
 
-Result<PartInfo> FileUploads::AddPart(const std::string& key, const std::string& id, int number, WallTime modified,
-                                      const std::function<Status(int fd)>& fill) {
+/// A part's place, if it fits there and no other part of its number has been there. Whoever is first says how large
+/// parts are; a part that is larger, or comes again, or would be where few file systems have room, finds none.
+Result<std::optional<FileUploads::Place>> FileUploads::Claim(int folder, int number, std::uint64_t size,
+                                                             const std::string& key) {
+  UniqueFd grid(openat(folder, kGrid, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
+  if (!grid || flock(grid.get(), LOCK_EX) != 0) return Fail(ErrnoError(errno, "taking a part's place in " + key));
+  std::optional<std::uint64_t> part_size = MR_TRY(ReadNumber(grid.get()));
+  const int make = part_size ? 0 : O_CREAT | O_TRUNC;
+  Place place{UniqueFd(openat(folder, kWhole, O_RDWR | make | O_NOFOLLOW | O_CLOEXEC, 0666))};
+  if (!place.whole && errno == ENOENT) return std::nullopt;  // it went into a completion that was cut off
+  if (!place.whole) return Fail(ErrnoError(errno, "creating a temporary file for " + key));
+  if (!part_size) {
+    MR_TRY(WriteFully(grid.get(), AsBytes(fmt::format("{}", size)), 0, key));
+    part_size = size;
+  }
+  if (size > *part_size) return std::nullopt;
+  place.offset = static_cast<std::uint64_t>(number - 1) * *part_size;
+  if (place.offset + size > kLargestFile) return std::nullopt;
+  if (struct stat status; fstatat(folder, PartName(number).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
+    return std::nullopt;
+  place.record =
+      UniqueFd(openat(folder, PlacedName(number).c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+  if (!place.record && errno == EEXIST) return std::nullopt;
+  if (!place.record) return Fail(ErrnoError(errno, "taking a part's place in " + key));
+  return place;
+}
+
+Result<PartInfo> FileUploads::AddPart(const std::string& key, const std::string& id, int number, std::uint64_t size,
+                                      WallTime modified,
+                                      const std::function<Status(int fd, std::uint64_t offset)>& fill) {
   if (number < 1 || number > Limits{}.max_parts) {
     return Fail(Code::kInvalidArgument, "part number {}: numbers go from 1 to {}", number, Limits{}.max_parts);
   }
   UniqueFd folder = MR_TRY(OpenFolder(key, id));
+  // Nothing may come into the file that completion has made the object.
+  if (flock(folder.get(), LOCK_SH) != 0) return Fail(ErrnoError(errno, "locking the upload of " + key));
+  if (!MR_TRY(Describe(folder.get()))) return Fail(NoUpload(key, id));
+  struct stat status;
+  if (std::optional<Place> place = MR_TRY(Claim(folder.get(), number, size, key))) {
+    auto write = [&]() -> Status {
+      MR_TRY(fill(place->whole.get(), place->offset));
+      if (durable_ && fdatasync(place->whole.get()) != 0) return Fail(ErrnoError(errno, "syncing a part of " + key));
+      MR_TRY(WriteFully(place->record.get(), AsBytes(fmt::format("{}", size)), 0, key));
+      return SetModified(place->record.get(), modified, key);
+    };
+    if (Status written = write(); !written) {
+      unlinkat(folder.get(), PlacedName(number).c_str(), 0);
+      return Fail(written.error());
+    }
+    if (fstat(place->record.get(), &status) != 0)
+      return Fail(ErrnoError(errno, "reading the state of a part of " + key));
+    return InfoOf(number, status, size);
+  }
   PendingFile file = MR_TRY(PendingFile::Create(folder.get(), key));
-  MR_TRY(fill(file.fd()));
+  MR_TRY(fill(file.fd(), 0));
   MR_TRY(file.Seal(modified, false, key));  // durable when the object is: it is written anew on completion
   MR_TRY(file.Publish(PartName(number), false, key));
-  struct stat status;
   if (fstat(file.fd(), &status) != 0) return Fail(ErrnoError(errno, "reading the state of a part of " + key));
-  return PartInfo{.number = number, .etag = FileETag(status), .size = static_cast<std::uint64_t>(status.st_size)};
+  return InfoOf(number, status, static_cast<std::uint64_t>(status.st_size));
 }
 
 Result<std::vector<PartInfo>> FileUploads::Parts(const std::string& key, const std::string& id) {
   UniqueFd folder = MR_TRY(OpenFolder(key, id));
-  std::vector<PartInfo> parts;
+  struct stat status;
+  const bool whole = fstatat(folder.get(), kWhole, &status, AT_SYMLINK_NOFOLLOW) == 0;
+  std::map<int, PartInfo> parts;
+  // In order of names: a part with a file of its own came after the one in place.
   for (const std::string& name : MR_TRY(NamesIn(folder.get()))) {
-    struct stat status;
-    if (!name.starts_with(kPart) || fstatat(folder.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
-    parts.push_back({.number = std::atoi(name.c_str() + kPart.size()),
-                     .etag = FileETag(status),
-                     .size = static_cast<std::uint64_t>(status.st_size)});
+    const bool own = name.starts_with(kPart), placed = whole && name.starts_with(kPlaced);
+    if (!own && !placed) continue;
+    const int number = std::atoi(name.c_str() + (own ? kPart : kPlaced).size());
+    UniqueFd fd(openat(folder.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    if (!fd || fstat(fd.get(), &status) != 0) continue;
+    std::optional<std::uint64_t> size = static_cast<std::uint64_t>(status.st_size);
+    if (placed) size = MR_TRY(ReadNumber(fd.get()));
+    if (!size || (placed && parts.contains(number))) continue;
+    parts[number] = InfoOf(number, status, *size);
   }
-  return parts;
+  std::vector<PartInfo> list;
+  for (auto& [number, part] : parts) list.push_back(std::move(part));
+  return list;
+}
+
+/// The part with that ETag, in a file of its own or in place; nothing when it is in neither.
+Result<std::optional<FileUploads::Piece>> FileUploads::OpenPart(int folder, int whole, std::uint64_t grid,
+                                                                const PartInfo& part) {
+  struct stat status;
+  UniqueFd own(openat(folder, PartName(part.number).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (own && fstat(own.get(), &status) == 0 && FileETag(status) == part.etag)
+    return Piece{std::move(own), {0, static_cast<std::uint64_t>(status.st_size)}, false};
+  UniqueFd record(openat(folder, PlacedName(part.number).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (own || whole < 0 || !record || fstat(record.get(), &status) != 0 || FileETag(status) != part.etag)
+    return std::nullopt;
+  const std::optional<std::uint64_t> size = MR_TRY(ReadNumber(record.get()));
+  UniqueFd in_whole(fcntl(whole, F_DUPFD_CLOEXEC, 0));
+  if (!size || !in_whole) return std::nullopt;
+  return Piece{std::move(in_whole), {static_cast<std::uint64_t>(part.number - 1) * grid, *size}, true};
 }
 
 Result<FileUploads::Assembly> FileUploads::Open(const std::string& key, const std::string& id,
                                                 const std::vector<PartInfo>& parts) {
   Assembly assembly;
-  assembly.lock = MR_TRY(OpenFolder(key, id));
-  int folder = assembly.lock.get();
+  assembly.folder = MR_TRY(OpenFolder(key, id));
+  const int folder = assembly.folder.get();
   if (flock(folder, LOCK_EX) != 0) return Fail(ErrnoError(errno, "locking the upload of " + key));
   std::optional<Description> description = MR_TRY(Describe(folder));
   if (!description) return Fail(NoUpload(key, id));  // another completion was first
   assembly.options = std::move(description->options);
+  const UniqueFd grid(openat(folder, kGrid, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  const UniqueFd whole(openat(folder, kWhole, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  const std::uint64_t part_size = grid ? MR_TRY(ReadNumber(grid.get())).value_or(0) : 0;
+  std::uint64_t end = 0;
+  bool in_place = true;
   for (const PartInfo& part : parts) {
-    Piece piece{UniqueFd(openat(folder, PartName(part.number).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC))};
-    struct stat status{};
-    if (!piece.fd || fstat(piece.fd.get(), &status) != 0 || FileETag(status) != part.etag) {
+    std::optional<Piece> piece = MR_TRY(OpenPart(folder, whole.get(), part_size, part));
+    if (!piece)
       return Fail(Code::kInvalidArgument, "part {} of {} was not uploaded, or has another ETag", part.number, key);
-    }
-    piece.size = static_cast<std::uint64_t>(status.st_size);
-    assembly.parts.push_back(std::move(piece));
+    in_place = in_place && piece->placed && piece->range.offset == end;
+    end += piece->range.length;
+    assembly.parts.push_back(*std::move(piece));
   }
+  struct stat status;
+  assembly.in_place = in_place && whole && fstat(whole.get(), &status) == 0 &&
+                      std::cmp_equal(status.st_size, end);  // not when there are parts that are not wanted
   return assembly;
 }
 
