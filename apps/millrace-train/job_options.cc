@@ -78,7 +78,8 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
                        .metric = checkpoint.best_metric,
                        .greatest = checkpoint.best_mode == "max"};
   if (!checkpoint.local_path.empty())
-    options.local = checkpoint::LocalTier{.path = checkpoint.local_path, .keep = checkpoint.local_keep};
+    options.local = checkpoint::LocalTier{
+        .path = checkpoint.local_path, .keep = checkpoint.local_keep, .copies = checkpoint.local_copies};
   options.local_every = checkpoint.local_every_steps;
   options.local_beside = checkpoint.local_beside;
   using WhenBusy = train::Options::WhenBusy;

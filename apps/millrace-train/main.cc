@@ -104,6 +104,7 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
   const engine::RankInfo info = MR_TRY(engine::RankInfo::FromEnvironment());
   train::Options options = MR_TRY(OptionsOf(spec));
   options.memory_budget = arguments.globals.memory_budget;
+  if (options.local) options.local->meeting_point = info.master_address;
   options.written_by = checkpoint::LocalProvenance("millrace-train", MILLRACE_VERSION);
   options.written_by.libraries["torch"] = TORCH_VERSION;
   options.log = Logger::Stderr(arguments.globals.log_level).With({"rank", info.rank});

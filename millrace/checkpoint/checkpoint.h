@@ -60,11 +60,18 @@ struct SaveStats {
   Tier tier = Tier::kStore;
 };
 
-/// A folder on the machine's own disk for checkpoints that are made more often than the store's, and are gone with the
-/// machine. All ranks must see the same folder: for runs on one machine.
+class Machines;
+
+/// A folder on the machine's own disk, or in its memory, for checkpoints that are made more often than the store's.
+/// With one copy all ranks must see the same folder, and it is gone with the machine; with more, every rank's file is
+/// on as many machines (machines.h), so that others' are enough when one is lost.
 struct LocalTier {
   std::string path;
   int keep = 2;  ///< the newest ones
+  int copies = 1;
+  /// A name or address that all machines reach the first one by, as MASTER_ADDR: which network they are on.
+  std::string meeting_point = "127.0.0.1";
+  std::shared_ptr<Machines> machines = nullptr;  ///< from Machines::Meet; null: one folder for all ranks
 };
 
 struct SaveOptions {

@@ -42,6 +42,9 @@ class Layout {
   /// Nothing for any other key.
   std::optional<Mark> ParseMark(std::string_view key) const;
 
+  /// A key below the root without it.
+  std::string Relative(std::string_view key) const { return std::string(key.substr(root_.size())); }
+
   /// The step of a manifest's key, nothing for any other key.
   std::optional<std::uint64_t> StepOfManifest(std::string_view key) const;
   struct FileKey {

@@ -6,6 +6,7 @@
 
 #include "millrace/base/digest.h"
 #include "millrace/checkpoint/layout.h"
+#include "millrace/checkpoint/machines.h"
 #include "millrace/checkpoint/store_reader.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/file/file_store.h"
@@ -39,7 +40,8 @@ class Chooser {
 
   Result<Newest> Open() {
     auto local = LocateLocal(tier_, url_);
-    if (local) root_ = *std::move(local);
+    if (local) own_ = *std::move(local);
+    root_ = tier_.machines ? MR_TRY(tier_.machines->Survey(group_, own_, call_)) : own_;
     FindLocal();
     auto gathered = MR_TRY(group_.Gather(EncodeIds(Ids())));
     auto candidates = InAll(gathered);
@@ -57,7 +59,7 @@ class Chooser {
       const std::string verdict = MR_TRY(group_.Broadcast(bad == verdicts.end() ? "" : *bad));
       if (verdict.empty()) {
         std::unique_ptr<Reader> chosen = std::move(found_.at(proposal));
-        RemoveLater(static_cast<std::int64_t>(chosen->manifest().step));
+        MR_TRY(RemoveLater(static_cast<std::int64_t>(chosen->manifest().step)));
         const bool in_store = std::cmp_equal(chosen->manifest().step, stored);
         return Newest{std::move(chosen), Tier::kLocal, in_store};
       }
@@ -66,7 +68,7 @@ class Chooser {
         candidates.erase(std::prev(candidates.end()));
       }
     }
-    RemoveLater(stored);
+    MR_TRY(RemoveLater(stored));
     if (stored < 0) return Newest{};
     return Newest{MR_TRY(Reader::Open(connection_, url_, static_cast<std::uint64_t>(stored), call_)), Tier::kStore};
   }
@@ -130,14 +132,19 @@ class Chooser {
     return reader->second->VerifyShare(group_.rank(), group_.size(), call_);
   }
 
-  /// Rank 0: local ones that nobody can go on from stand in the way of the same steps' next saves.
-  void RemoveLater(std::int64_t step) {
-    if (group_.rank() != 0 || !root_.store) return;
-    auto removed = checkpoint::RemoveAfter(root_, step, /*dry_run=*/false, call_);
-    if (removed && !removed->removed_steps.empty()) {
-      log_.Warning("local checkpoints that are damaged, or that not all ranks see, are removed",
-                   {{"checkpoints", removed->removed_steps.size()}});
+  /// Local ones that nobody can go on from stand in the way of the same steps' next saves. Rank 0 removes them, or the
+  /// first rank of each machine; on several machines no save begins before all of them have.
+  Status RemoveLater(std::int64_t step) {
+    const bool mine = tier_.machines ? tier_.machines->leads() : group_.rank() == 0;
+    if (mine && own_.store) {
+      auto removed = checkpoint::RemoveAfter(own_, step, /*dry_run=*/false, call_);
+      if (removed && !removed->removed_steps.empty()) {
+        log_.Warning("local checkpoints that are damaged, or that not all ranks see, are removed",
+                     {{"checkpoints", removed->removed_steps.size()}});
+      }
     }
+    if (tier_.machines) MR_TRY(group_.Gather(""));
+    return {};
   }
 
   object::Connection& connection_;
@@ -146,7 +153,7 @@ class Chooser {
   const LocalTier& tier_;
   const Logger& log_;
   const object::Call call_;
-  object::Location root_;
+  object::Location own_, root_;                                ///< this rank's folder; where to look for checkpoints
   std::map<std::string, std::unique_ptr<StoreReader>> found_;  ///< by "step attempt"
 };
 
@@ -154,6 +161,8 @@ class Chooser {
 
 Result<object::Location> LocateLocal(const LocalTier& tier, std::string_view url) {
   if (tier.path.empty()) return Fail(Code::kInvalidArgument, "the folder of the local tier has no name");
+  if (tier.copies < 1)
+    return Fail(Code::kInvalidArgument, "the local tier has {} copies: it must be at least 1", tier.copies);
   if (tier.keep < 1) return Fail(Code::kInvalidArgument, "the local tier keeps {}: it must be at least 1", tier.keep);
   while (url.ends_with('/')) url.remove_suffix(1);
   const std::string run = HexEncode(ByteSpan(Sha256(AsBytes(url))).first(8));

@@ -13,9 +13,9 @@ namespace millrace::checkpoint {
 Result<object::Location> LocateLocal(const LocalTier& tier, std::string_view url);
 
 /// Collective: opens, on every rank, the newest checkpoint that is in the store, or on the local disk with all of its
-/// files in sight of every rank and every byte right (each rank reads a share of them). Of one step in both places the
-/// local one. Local ones of later steps, which not all ranks have any more, are removed: the run will save those steps
-/// again. `tier` nothing: the store alone.
+/// files in sight of every rank and every byte right (each rank reads a share of them); with LocalTier::machines, on
+/// any of their disks. Of one step in both places the local one. Local ones of later steps, which not all ranks have
+/// any more, are removed: the run will save those steps again. `tier` nothing: the store alone.
 struct Newest {
   std::unique_ptr<Reader> reader;  ///< null when there is none at all
   Tier tier = Tier::kStore;

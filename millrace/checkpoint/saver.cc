@@ -38,12 +38,14 @@ constexpr char kFull = '+', kSame = '=';
 
 }  // namespace
 
-Saver::Saver(object::Location root, std::shared_ptr<Group> group, const Writer::Options& options)
+Saver::Saver(object::Location root, std::shared_ptr<Group> group, const Writer::Options& options,
+             std::shared_ptr<Machines> machines)
     : store_(std::move(root.store)),
       root_(std::move(root.key)),
       layout_(root_),
       group_(std::move(group)),
       options_(options),
+      machines_(std::move(machines)),
       pacer_(*options.clock, options.bandwidth),
       parent_(options.parent) {}
 
@@ -98,6 +100,7 @@ Result<std::string> Saver::Upload(const SaveJob& job, const Snapshot& snapshot, 
       return Fail(Code::kDeadlineExceeded, "the upload of {} bytes takes longer than it may", bytes.size());
     };
     MR_TRY(UploadBytes(*store_, key, bytes, {options_.part_bytes, options_.parallel_parts}, before, call));
+    if (machines_) MR_TRY(machines_->CopyOut(layout_.Relative(key), bytes, call));
     part.files.emplace(RankFile(attempt, group_->rank()), sums.Finish());
   }
   if (told_ == Told{&snapshot, snapshot.layout_id()}) return kSame + part.Serialize();
@@ -115,6 +118,7 @@ CommitOutcome Saver::Commit(const SaveJob& job, const std::string& attempt, cons
   if (!manifest) return {Fail(manifest.error())};
   CommitOutcome outcome = CommitManifest(*store_, layout_, *manifest, expected);
   if (outcome.status) before_ = std::exchange(parent_, manifest->id());
+  if (outcome.status && machines_) committed_ = manifest->Serialize();
   return outcome;
 }
 
@@ -183,7 +187,27 @@ void Saver::RemoveOwnFile(const Snapshot& snapshot, const std::string& key) {
 }
 
 void Saver::Collect() {
-  if (!leader()) return;
+  if (machines_) Spread();
+  if (collects()) RemoveOld();
+  // Before all are through nobody begins the next save: its files would be older here than this one's manifest.
+  if (machines_) std::ignore = group_->Gather("");
+}
+
+/// Each machine gets the manifest, so that any of them can be lost.
+void Saver::Spread() {
+  const auto manifest = group_->Broadcast(std::move(committed_));
+  if (!manifest || leader() || !machines_->leads()) return;
+  auto put = [&]() -> Status {
+    const Manifest parsed = MR_TRY(Manifest::ParsePart(*manifest, "the manifest of rank 0"));
+    MR_TRY(object::Put(*store_, layout_.ManifestKey(parsed.step), AsBytes(*manifest),
+                       {.content_type = "application/json"}));
+    return {};
+  };
+  if (auto done = put(); !done)
+    options_.log.Warning("this machine does not have a checkpoint's manifest", {{"error", done.error()}});
+}
+
+void Saver::RemoveOld() {
   auto collected = CollectGarbage({store_, root_}, options_.retention, /*dry_run=*/false);
   if (!collected) {
     options_.log.Warning("old checkpoints not removed; the next save tries again", {{"error", collected.error()}});

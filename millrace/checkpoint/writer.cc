@@ -63,7 +63,8 @@ class TieredWriter final : public Writer {
       of_local.retention = {.keep_last = options_.local->keep};
       of_local.bandwidth = 0;
       of_local.upload_limit = Duration::zero();
-      local_.emplace(*std::move(local), options_.local_group ? options_.local_group : group, of_local);
+      local_.emplace(*std::move(local), options_.local_group ? options_.local_group : group, of_local,
+                     options_.local->machines);
     }
     snapshots_.emplace_back(room_ ? room_->first : budget);
     if (room_) snapshots_.emplace_back(room_->second);

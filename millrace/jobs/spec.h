@@ -78,6 +78,7 @@ struct CheckpointSpec {
   std::uint64_t local_every_steps = 10;
   bool local_beside = true;
   int local_keep = 2;
+  int local_copies = 1;  ///< machines that each rank's file is on
   bool operator==(const CheckpointSpec&) const = default;
 };
 struct RunSpec {

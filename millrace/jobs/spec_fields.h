@@ -147,6 +147,7 @@ void VisitCheckpoint(Visitor& v, CheckpointSpec& checkpoint) {
     l.Text("path", checkpoint.local_path, TextKind::kFolder, false);
     l.Integer("every_steps", checkpoint.local_every_steps, 1, std::int64_t{1} << 40);
     l.Integer("keep", checkpoint.local_keep, 1, 1 << 20);
+    l.Integer("copies", checkpoint.local_copies, 1, 16);
     l.Flag("beside", checkpoint.local_beside);
   });
 }

@@ -233,6 +233,7 @@ Spec RandomSpec(Random& random) {
   s.checkpoint.local_path = Pick<std::string>(random, {"", "/nvme/ckpt"});
   s.checkpoint.local_every_steps = 1 + random.Below(50);
   s.checkpoint.local_beside = random.Below(2) == 0;
+  s.checkpoint.local_copies = 1 + static_cast<int>(random.Below(3));
   if (random.Below(2) == 0) s.run.hang_timeout = std::chrono::milliseconds(1000 + random.Below(100'000));
   s.log.metrics_listen = Pick<std::string>(random, {"", "127.0.0.1:9465"});
   s.log.tensorboard = Pick<std::string>(random, {"", "runs/tb"});

@@ -81,7 +81,9 @@ class TrainTest : public testing::Test {
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank, group = std::move(groups[rank])] {
         auto connection = object::Connection::Open({}).value();
-        auto outcome = Train(*connection, *group, options, observer, stop.get_token());
+        Options mine = options;
+        if (own_disks_) mine.local->path += fmt::format("/machine-{}", rank);
+        auto outcome = Train(*connection, *group, mine, observer, stop.get_token());
         if (rank == 0) ran.outcome = std::move(outcome);
       });
     }
@@ -103,6 +105,7 @@ class TrainTest : public testing::Test {
   }
 
   static inline TempDir* folder_ = nullptr;
+  bool own_disks_ = false;  ///< each rank is on a machine of its own
 };
 
 TEST_F(TrainTest, LearnsAndReports) {
@@ -289,6 +292,25 @@ TEST_F(TrainTest, GoesOnFromTheLocalDisk) {
   ASSERT_TRUE(third.outcome) << third.outcome.error().ToString();
   EXPECT_THAT(third.saved, testing::ElementsAre(12));
   EXPECT_FALSE(Tensors(CheckpointUrl("local"), 12).empty());
+}
+
+TEST_F(TrainTest, GoesOnFromTheDisksOfTheMachinesThatAreLeft) {
+  Options options = Tiny("machines");
+  const Ran whole = RunRanks(options, 4);
+  options.checkpoint_url = CheckpointUrl("machines");
+  options.local = checkpoint::LocalTier{.path = (folder_->path() / "disks").native(), .copies = 2};
+  options.local_every = 2;
+  own_disks_ = true;
+  const Ran first = RunRanks(options, 4, 5);
+  ASSERT_TRUE(first.outcome) << first.outcome.error().ToString();
+  std::filesystem::remove_all(CheckpointUrl("machines"));
+  std::filesystem::remove_all(folder_->path() / "disks/machine-0");
+  const Ran second = RunRanks(options, 4);
+  ASSERT_TRUE(second.outcome) << second.outcome.error().ToString();
+  EXPECT_EQ(second.plan.resumed_from, 6u);
+  std::map<std::uint64_t, double> joined = first.losses;
+  joined.insert(second.losses.begin(), second.losses.end());
+  EXPECT_EQ(joined, whole.losses);
 }
 
 TEST_F(TrainTest, ACheckpointThatIsDueTooEarlyYields) {

@@ -9,6 +9,7 @@
 #include "millrace/base/files.h"
 #include "millrace/base/task_scope.h"
 #include "millrace/checkpoint/local_tier.h"
+#include "millrace/checkpoint/machines.h"
 #include "millrace/checkpoint/model_source.h"
 #include "millrace/checkpoint/replicas.h"
 #include "millrace/engine/errors.h"
@@ -162,6 +163,7 @@ class Trainer {
   bool store_due_ = false;                 ///< a checkpoint that was put off
   std::unique_ptr<data::Loader> loader_;
   std::shared_ptr<checkpoint::Group> ranks_;  ///< what checkpoints are agreed over
+  std::optional<checkpoint::LocalTier> local_;
   std::unique_ptr<checkpoint::Writer> writer_;
   std::unique_ptr<Telemetry> telemetry_;
   std::unique_ptr<StepMetrics> metrics_;
@@ -253,8 +255,10 @@ Status Trainer::OpenModel() {
 Status Trainer::Resume() {
   if (options_.checkpoint_url.empty()) return {};
   ranks_ = MakeRankGroup(MR_TRY(group_.Duplicate("checkpoint")));
+  local_ = options_.local;
+  if (local_) local_->machines = MR_TRY(checkpoint::Machines::Meet(*ranks_, *local_, options_.checkpoint_url, clock_));
   const checkpoint::Newest newest =
-      MR_TRY(checkpoint::OpenNewest(connection_, *ranks_, options_.checkpoint_url, options_.local, options_.log));
+      MR_TRY(checkpoint::OpenNewest(connection_, *ranks_, options_.checkpoint_url, local_, options_.log));
   if (!newest.reader) return {};
   const std::unique_ptr<checkpoint::Reader>& reader = newest.reader;
   const RunState state = MR_TRY(RunState::FromJson(reader->manifest().meta, reader->name()));
@@ -276,8 +280,7 @@ Status Trainer::Resume() {
 Status Trainer::OpenWriter() {
   if (options_.checkpoint_url.empty()) return {};
   pieces_ = MR_TRY(checkpoint::ShareReplicas(*ranks_, PiecesOf(tensors_)));
-  checkpoint::Writer::Options writer{
-      .url = options_.checkpoint_url, .retention = options_.retention, .local = options_.local};
+  checkpoint::Writer::Options writer{.url = options_.checkpoint_url, .retention = options_.retention, .local = local_};
   writer.bandwidth = options_.checkpoint_bandwidth;
   writer.upload_limit = options_.checkpoint_upload_limit;
   writer.written_by = options_.written_by;

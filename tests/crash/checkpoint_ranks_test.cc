@@ -1,7 +1,8 @@
 // Each rank of a job, a process of its own, is killed at each phase of a save to the local disk and the store. The
 // others must give up or commit, never hang; what was committed before is there and whole; all ranks go on from the
 // newest commit, on the disk or in the store; and nothing of the broken save is left after the next ones. The same
-// where a save to the disk goes on beside one to the store: neither takes the other with it.
+// where a save to the disk goes on beside one to the store: neither takes the other with it. And the same where each
+// rank is on a machine of its own, whose disk is lost with it or not.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -17,6 +18,7 @@
 #include "millrace/base/files.h"
 #include "millrace/checkpoint/checkpoint.h"
 #include "millrace/checkpoint/local_tier.h"
+#include "millrace/checkpoint/machines.h"
 #include "millrace/checkpoint/testing/random_state.h"
 #include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/object/blocking.h"
@@ -61,13 +63,16 @@ constexpr Point After(Operation operation, const char* key = "", int skip = 0) {
   return {.after = true, .index = skip, .operation = operation, .key = key};
 }
 
-/// How far the save has come when all is over.
-enum class Committed { kNowhere, kDisk, kStore };
+/// How far the save has come when all is over. Perhaps: the disks have it if the others had given the victim their
+/// copies before it died.
+enum class Committed { kNowhere, kPerhapsDisk, kDisk, kStore };
 using enum Committed;
 
 /// What else is under way when a rank dies in a save of its own: an upload that does not come to its end, or a save to
 /// the disk that does not.
 enum class Beside { kNothing, kUpload, kDisksSave };
+/// The local disks: one that all ranks see, or one of each, where the victim's may be gone when the others go on.
+enum class Disks { kShared, kOwn, kLost };
 
 struct Phase {
   const char* name;
@@ -75,6 +80,7 @@ struct Phase {
   Committed rank_0;                ///< when rank 0 dies
   std::optional<Committed> other;  ///< when another one does; nothing: only rank 0 comes there
   Beside beside = Beside::kNothing;
+  Disks disks = Disks::kShared;
 };
 void PrintTo(const Phase& phase, std::ostream* out) { *out << phase.name; }
 
@@ -125,6 +131,31 @@ const Phase kPhases[] = {
     {"BeforeTellingBesideTheDisk", Before(2), kStore, kStore, Beside::kDisksSave},
     {"BeforeRetentionBesideTheDisk", {.at = At::kCommit}, kStore, kStore, Beside::kDisksSave},
     {"BeforeDeletingBesideTheDisk", Before(Operation::kDeleteMany), kStore, {}, Beside::kDisksSave},
+};
+
+/// A save to the disks of machines has two exchanges more: 3 brings the manifest to all, at 4 all have it.
+Phase OnMachines(const char* name, Point point, Committed rank_0, Committed other, Disks disks) {
+  return {name, point, rank_0, other, Beside::kNothing, disks};
+}
+const Phase kMachinePhases[] = {
+    OnMachines("Copying", {.at = At::kCopy}, kNowhere, kNowhere, Disks::kOwn),
+    OnMachines("Beginning", After(0), kNowhere, kNowhere, Disks::kOwn),
+    OnMachines("Writing", {.at = At::kFileSize}, kNowhere, kNowhere, Disks::kOwn),
+    OnMachines("BeforeReporting", Before(1), kNowhere, kNowhere, Disks::kOwn),
+    OnMachines("AfterReporting", After(1), kNowhere, kPerhapsDisk, Disks::kOwn),
+    OnMachines("BeforeTelling", Before(2), kDisk, kPerhapsDisk, Disks::kOwn),
+    OnMachines("BeforeTheManifestGoesRound", Before(3), kDisk, kDisk, Disks::kOwn),
+    OnMachines("AfterTheManifestWentRound", After(3), kDisk, kDisk, Disks::kOwn),
+    OnMachines("BeforeAllHaveIt", Before(4), kDisk, kDisk, Disks::kOwn),
+    OnMachines("AfterAllHaveIt", After(4), kDisk, kDisk, Disks::kOwn),
+
+    OnMachines("BeginningIsLost", After(0), kNowhere, kNowhere, Disks::kLost),
+    OnMachines("BeforeReportingIsLost", Before(1), kNowhere, kNowhere, Disks::kLost),
+    OnMachines("AfterReportingIsLost", After(1), kNowhere, kPerhapsDisk, Disks::kLost),
+    // Only rank 0's machine had the manifest.
+    OnMachines("BeforeTheManifestGoesRoundIsLost", Before(3), kNowhere, kDisk, Disks::kLost),
+    OnMachines("AfterTheManifestWentRoundIsLost", After(3), kDisk, kDisk, Disks::kLost),
+    OnMachines("AfterAllHaveItIsLost", After(4), kDisk, kDisk, Disks::kLost),
 };
 
 /// What a rank's process tells the test, in shared memory.
@@ -237,17 +268,25 @@ std::vector<SavePiece> PiecesOf(const State& state, int rank) {
 /// One rank's process, from its start to its end or death.
 class Rank {
  public:
-  Rank(Groups groups, const std::string& folder, Told& told)
+  Rank(Groups groups, const std::string& folder, Disks disks, Told& told)
       : told_(told),
         group_(std::move(groups.store)),
         disk_group_(std::move(groups.disk)),
         store_(object::FaultStore::Create(
             *object::OpenFileStore({.root = folder + "/bucket", .create_root = true, .durable = false, .threads = 2}))),
-        tier_{folder + "/disk"} {}
+        tier_{folder + "/disk"} {
+    clock_.AdvanceOnSleep(true);
+    if (disks == Disks::kShared) return;
+    tier_.path += fmt::format("/{}", group_->rank());
+    tier_.copies = 2;
+  }
 
   /// Goes on from the newest checkpoint and saves two more, one after the other to both places, or with `beside` step
   /// 10 to both, 20 to the store and 30 to the disk at a time. `victim`: dies as that says.
   bool Live(Beside beside, const Phase* victim) {
+    auto machines = Machines::Meet(*group_, tier_, kUrl, clock_);
+    if (!machines || (*machines == nullptr) != (tier_.copies == 1)) return false;
+    tier_.machines = *machines;
     auto newest = OpenNewest(connection_, *group_, kUrl, tier_, Logger());
     if (!newest) return false;
     std::uint64_t step = 0;
@@ -352,7 +391,8 @@ class Rank {
   Told& told_;
   const std::shared_ptr<SocketGroup> group_, disk_group_;
   const std::shared_ptr<object::FaultStore> store_;
-  const LocalTier tier_;
+  FakeClock clock_;  ///< nobody waits before asking again
+  LocalTier tier_;
   StoreConnection connection_{store_};
   MemoryBudget budget_{64 * kMiB};
   std::optional<Tier> dies_at_commit_;
@@ -380,7 +420,7 @@ class CheckpointRanksTest : public ::testing::TestWithParam<Phase> {
   }
 
   /// All ranks from start to end; how each ended, as waitpid has it. `victim`: one of them dies in its phase.
-  std::vector<int> Live(const std::string& folder, std::optional<int> victim = {}) {
+  std::vector<int> Live(const std::string& folder, Disks disks, std::optional<int> victim = {}) {
     const Sockets of_store = Connect(), of_disk = Connect();
     const Beside beside = victim ? GetParam().beside : Beside::kNothing;
     std::fill_n(told_, kRanks, Told{});
@@ -398,7 +438,7 @@ class CheckpointRanksTest : public ::testing::TestWithParam<Phase> {
       setrlimit(RLIMIT_CORE, &no_core);
       const Groups groups{std::make_shared<SocketGroup>(rank, of_store[rank]),
                           std::make_shared<SocketGroup>(rank, of_disk[rank])};
-      const bool lived = Rank(groups, folder, told_[rank]).Live(beside, rank == victim ? &GetParam() : nullptr);
+      const bool lived = Rank(groups, folder, disks, told_[rank]).Live(beside, rank == victim ? &GetParam() : nullptr);
       _exit(lived ? 0 : 1);
     }
     for (const Sockets& peers : {of_store, of_disk})
@@ -435,7 +475,8 @@ class CheckpointRanksTest : public ::testing::TestWithParam<Phase> {
       const std::string path = entry.path().string();
       const bool wanted = std::ranges::any_of(
           steps, [&](std::uint64_t step) { return path.find(fmt::format("/step-{:08}/", step)) != std::string::npos; });
-      EXPECT_TRUE(!entry.is_regular_file() || wanted || path.ends_with(".json")) << path;
+      const bool of_the_machine = path.ends_with("/.millrace-machine");
+      EXPECT_TRUE(!entry.is_regular_file() || wanted || path.ends_with(".json") || of_the_machine) << path;
     }
   }
 
@@ -449,7 +490,7 @@ TEST_P(CheckpointRanksTest, MayBeKilledHere) {
     const TempDir directory = *TempDir::Create();
     const std::string folder = directory.path().string();
     const Committed expected = victim == 0 ? phase.rank_0 : *phase.other;
-    const auto ends = Live(folder, victim);
+    const auto ends = Live(folder, phase.disks, victim);
     for (int rank = 0; rank < kRanks; ++rank) {
       if (rank == victim) {
         EXPECT_TRUE(WIFSIGNALED(ends[rank])) << "the phase was not reached";
@@ -464,14 +505,19 @@ TEST_P(CheckpointRanksTest, MayBeKilledHere) {
     EXPECT_TRUE(expected == kStore || std::ranges::count(steps, 10) == 1);
     for (std::uint64_t step : steps) ExpectWhole(folder, step);
 
-    for (int end : Live(folder)) EXPECT_EQ(end, 0);
-    const std::uint64_t resumed = expected == kNowhere ? 10 : phase.beside == Beside::kUpload ? 30 : 20;
+    if (phase.disks == Disks::kLost) std::filesystem::remove_all(folder + fmt::format("/disk/{}", victim));
+    for (int end : Live(folder, phase.disks)) EXPECT_EQ(end, 0);
+    std::uint64_t resumed = expected == kNowhere ? 10 : phase.beside == Beside::kUpload ? 30 : 20;
+    if (expected == kPerhapsDisk && told_[0].resumed == 10) resumed = 10;
     for (int rank = 0; rank < kRanks; ++rank) {
       EXPECT_EQ(told_[rank].resumed, resumed) << "the newest commit, wherever it is";
       EXPECT_TRUE(told_[rank].right);
     }
     EXPECT_EQ(Steps(Bucket(folder)), std::vector{resumed + 20});
-    EXPECT_EQ(Steps(*LocateLocal({folder + "/disk"}, kUrl)), (std::vector{resumed + 10, resumed + 20}));
+    for (int machine = 0; machine < (phase.disks == Disks::kShared ? 1 : kRanks); ++machine) {
+      const std::string disk = folder + (phase.disks == Disks::kShared ? "/disk" : fmt::format("/disk/{}", machine));
+      EXPECT_EQ(Steps(*LocateLocal({disk}, kUrl)), (std::vector{resumed + 10, resumed + 20}));
+    }
     ExpectWhole(folder, resumed + 20);
     ExpectNothingElse(folder + "/bucket", {resumed + 20});
     ExpectNothingElse(folder + "/disk", {resumed + 10, resumed + 20});
@@ -480,6 +526,8 @@ TEST_P(CheckpointRanksTest, MayBeKilledHere) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Phases, CheckpointRanksTest, ::testing::ValuesIn(kPhases),
+                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Machines, CheckpointRanksTest, ::testing::ValuesIn(kMachinePhases),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

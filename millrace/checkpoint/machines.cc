@@ -1,0 +1,435 @@
+#include "millrace/checkpoint/machines.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "millrace/base/digest.h"
+#include "millrace/base/files.h"
+#include "millrace/base/json.h"
+#include "millrace/base/random.h"
+#include "millrace/base/text.h"
+#include "millrace/checkpoint/layout.h"
+#include "millrace/checkpoint/local_tier.h"
+#include "millrace/object/blocking.h"
+#include "millrace/object/file/paths.h"
+#include "millrace/object/listing.h"
+#include "millrace/object/work_queue.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+/// What tells one folder from every other one, whatever paths and machines it is seen from.
+constexpr char kTokenFile[] = ".millrace-machine";
+constexpr int kTokenBytes = 16, kSecretBytes = 32;
+constexpr std::uint64_t kPiece = 8 * kMiB, kLargestPiece = 1 * kGiB;
+/// Requests to other machines that are tried again, as when one has no connection free.
+constexpr int kAttempts = 5;
+constexpr Duration kFirstPause = std::chrono::milliseconds(100);
+/// Reads of other machines' files at once, and connections to each.
+constexpr int kReaders = 8;
+constexpr char kFrom[] = "from", kBytes[] = "bytes";
+
+/// The folder's token; made by whoever comes first.
+Result<std::string> TokenOf(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) return Fail(ErrnoError(error.value(), fmt::format("creating {}", folder.string())));
+  const std::filesystem::path file = folder / kTokenFile;
+  if (auto there = ReadFile(file, kMiB)) return *std::move(there);
+  const std::filesystem::path made = folder / fmt::format("{}-{}", kTokenFile, SecureHex(8));
+  MR_TRY(WriteFileAtomic(made, AsBytes(SecureHex(kTokenBytes))));
+  const bool linked = ::link(made.c_str(), file.c_str()) == 0 || errno == EEXIST;
+  const int why = errno;
+  ::unlink(made.c_str());
+  if (!linked) return Fail(ErrnoError(why, fmt::format("creating {}", file.string())));
+  return ReadFile(file, kMiB);
+}
+
+/// This machine's address on the way to `host`, and where to listen for who comes from there.
+struct Address {
+  std::string listen, told;
+};
+Result<Address> AddressToward(const std::string& host) {
+  addrinfo hints{.ai_socktype = SOCK_DGRAM}, *found = nullptr;
+  if (const int code = ::getaddrinfo(host.c_str(), "9", &hints, &found); code != 0) {
+    return Fail(Code::kInvalidArgument, "the address that ranks meet at, {}: {}", host, ::gai_strerror(code));
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    // Connecting a datagram socket sends nothing: it only chooses the way.
+    const UniqueFd way(::socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage here{};
+    socklen_t length = sizeof here;
+    char name[NI_MAXHOST];
+    if (!way || ::connect(way.get(), one->ai_addr, one->ai_addrlen) != 0 ||
+        ::getsockname(way.get(), reinterpret_cast<sockaddr*>(&here), &length) != 0 ||
+        ::getnameinfo(reinterpret_cast<sockaddr*>(&here), length, name, sizeof name, nullptr, 0, NI_NUMERICHOST) != 0) {
+      continue;
+    }
+    const bool v6 = one->ai_family == AF_INET6;
+    const std::string numeric = v6 ? fmt::format("[{}]", name) : name;
+    const bool loopback = numeric.starts_with("127.") || numeric == "[::1]";
+    if (!loopback || host == name || host == "localhost") return Address{numeric, numeric};
+    // This is the machine of that name, which its own table of hosts sends to itself.
+    return Address{v6 ? "[::]" : "0.0.0.0", host};
+  }
+  return Fail(Code::kUnavailable, "no way to the address that ranks meet at, {}", host);
+}
+
+/// Answers for one folder: GET /NAME?from=A&bytes=N and PUT /NAME.
+class Serving {
+ public:
+  Serving(object::Location folder, object::RootFolder root, std::string authorization)
+      : folder_(std::move(folder)), root_(std::move(root)), authorization_(std::move(authorization)) {}
+
+  void operator()(http::ServerRequest& request, http::ServerResponse& response) const {
+    const Status done = Handle(request, response);
+    if (done || response.started()) return;
+    const std::string text = done.error().ToString();
+    std::ignore = response.Send(ToHttpStatus(done.error().code()), {}, AsBytes(text));
+  }
+
+ private:
+  Status Handle(http::ServerRequest& request, http::ServerResponse& response) const {
+    if (!ConstantTimeEqual(request.headers().Get("Authorization"), authorization_))
+      return Fail(Code::kPermissionDenied, "not one of this run's ranks");
+    const std::string name = MR_TRY(PercentDecode(request.path().substr(1)));
+    if (!Layout("").ParseFileKey(name) && !Layout("").StepOfManifest(name))
+      return Fail(Code::kInvalidArgument, "{} is no file of a checkpoint", name);
+    if (request.method() == "GET") return Read(name, request.query(), response);
+    if (request.method() == "PUT") return Write(name, request, response);
+    return Fail(Code::kUnsupported, "only GET and PUT");
+  }
+
+  Status Read(const std::string& name, std::string_view query, http::ServerResponse& response) const {
+    std::uint64_t from = 0, bytes = 0;
+    for (const auto& [key, value] : MR_TRY(http::ParseQuery(query))) {
+      std::uint64_t& number = key == kFrom ? from : bytes;
+      if (std::from_chars(value.data(), value.data() + value.size(), number).ptr != value.data() + value.size())
+        return Fail(Code::kInvalidArgument, "{} is no number", value);
+    }
+    const UniqueFd file = MR_TRY(root_.TryOpen(MR_TRY(object::PathOfKey(name)).Full(), O_RDONLY | O_NONBLOCK));
+    struct stat status{};
+    if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode))
+      return Fail(Code::kNotFound, "no file {}", name);
+    const auto size = static_cast<std::uint64_t>(status.st_size);
+    if (from > size || bytes > size - from)
+      return Fail(Code::kInvalidArgument, "{} has {} bytes, not {} from {} on", name, size, bytes, from);
+    MR_TRY(response.Start(200, {}, bytes));
+    MR_TRY(response.WriteFile(file.get(), from, bytes));
+    return response.Finish();
+  }
+
+  Status Write(const std::string& name, http::ServerRequest& request, http::ServerResponse& response) const {
+    const std::string key = folder_.key + "/" + name;
+    const auto parts_at_most = static_cast<std::uint64_t>(folder_.store->limits().max_parts);
+    const std::uint64_t size = request.content_length().value_or(0);
+    if (size == 0) return Fail(Code::kInvalidArgument, "{} has no length", name);
+    // An upload, so that the collector finds what a killed process leaves of it.
+    const std::string upload = MR_TRY(object::CreateMultipart(*folder_.store, key));
+    auto written = [&]() -> Status {
+      std::vector<object::PartInfo> parts;
+      Buffer piece(std::clamp(size / parts_at_most + 1, std::min(kPiece, size), kLargestPiece));
+      while (const std::size_t got = MR_TRY(Fill(request, piece.span()))) {
+        const int number = static_cast<int>(parts.size()) + 1;
+        parts.push_back(MR_TRY(object::UploadPart(*folder_.store, key, upload, number, piece.span().first(got))));
+      }
+      MR_TRY(object::CompleteMultipart(*folder_.store, key, upload, std::move(parts)));
+      return {};
+    }();
+    if (!written) std::ignore = object::AbortMultipart(*folder_.store, key, upload);
+    if (!written) return written;
+    return response.Send(200, {}, {});
+  }
+  /// As much of the body as there is room for; less at its end.
+  static Result<std::size_t> Fill(http::ServerRequest& request, MutableByteSpan into) {
+    std::size_t filled = 0;
+    while (filled < into.size()) {
+      const std::size_t got = MR_TRY(request.ReadBody(into.subspan(filled)));
+      if (got == 0) break;
+      filled += got;
+    }
+    return filled;
+  }
+
+  const object::Location folder_;
+  const object::RootFolder root_;
+  const std::string authorization_;
+};
+
+Error NotHere() { return Error(Code::kUnsupported, "what machines have on their disks is only read here"); }
+
+/// All that the machines of a run have, as it was when they said so.
+class Surveyed final : public object::Store {
+ public:
+  struct Found {
+    object::ObjectInfo info;  ///< without an ETag: each copy has its own
+    std::vector<int> machines;
+  };
+  Surveyed(std::shared_ptr<Machines> machines, object::Location own, std::map<std::string, Found> found, int mine)
+      : machines_(std::move(machines)), own_(std::move(own)), found_(std::move(found)), mine_(mine) {}
+
+  std::string Describe() const override { return own_.store->Describe(); }
+  void Head(std::string key, object::Call, object::Done<std::optional<object::ObjectInfo>> done) override {
+    const auto found = found_.find(key);
+    if (found == found_.end()) return done(std::nullopt);
+    done(found->second.info);
+  }
+  void Get(std::string key, object::GetOptions options, MutableByteSpan into, object::Call call,
+           object::Done<std::optional<object::GetResult>> done) override {
+    const auto found = found_.find(key);
+    if (found == found_.end()) return done(std::nullopt);
+    if (Here(found->second)) return own_.store->Get(std::move(key), std::move(options), into, call, std::move(done));
+    queue_.Submit([this, &found = found->second, range = options.range, into, call = std::move(call),
+                   done = std::move(done)]() mutable { done(Fetch(found, range, into, call)); });
+  }
+  void GetTo(std::string key, object::GetOptions options, std::uint64_t limit, object::Sink& sink, object::Call call,
+             object::Done<std::optional<object::GetResult>> done) override {
+    const auto found = found_.find(key);
+    object::Store& store = found == found_.end() || Here(found->second) ? *own_.store : *this;
+    if (&store != this) return store.GetTo(std::move(key), std::move(options), limit, sink, call, std::move(done));
+    Store::GetTo(std::move(key), std::move(options), limit, sink, std::move(call), std::move(done));
+  }
+  void List(object::ListRequest request, object::Call, object::Done<object::ListPage> done) override {
+    done([&]() -> Result<object::ListPage> {
+      object::PageBuilder page = MR_TRY(object::PageBuilder::Start(std::move(request)));
+      for (auto found = found_.lower_bound(page.start()); found != found_.end();) {
+        const auto next = page.Offer(found->second.info);
+        if (next == object::PageBuilder::Next::kDone) break;
+        found = next == object::PageBuilder::Next::kSkip ? found_.lower_bound(page.start()) : std::next(found);
+      }
+      return page.Take();
+    }());
+  }
+
+  void Put(std::string, object::Payload, object::PutOptions, object::Call,
+           object::Done<object::PutResult> done) override {
+    done(Fail(NotHere()));
+  }
+  void Delete(std::string, object::Call, object::Done<void> done) override { done(Fail(NotHere())); }
+  void DeleteMany(std::vector<std::string>, object::Call,
+                  object::Done<std::vector<object::DeleteFailure>> done) override {
+    done(Fail(NotHere()));
+  }
+  void Copy(std::string, std::string, object::CopyOptions, object::Call,
+            object::Done<object::PutResult> done) override {
+    done(Fail(NotHere()));
+  }
+  void CreateMultipart(std::string, object::PutOptions, object::Call, object::Done<std::string> done) override {
+    done(Fail(NotHere()));
+  }
+  void UploadPart(std::string, std::string, int, object::Payload, object::Call,
+                  object::Done<object::PartInfo> done) override {
+    done(Fail(NotHere()));
+  }
+  void CopyPart(std::string, std::string, int, std::string, object::ByteRange, object::CopyOptions, object::Call,
+                object::Done<object::PartInfo> done) override {
+    done(Fail(NotHere()));
+  }
+  void CompleteMultipart(std::string, std::string, std::vector<object::PartInfo>, object::PutOptions, object::Call,
+                         object::Done<object::PutResult> done) override {
+    done(Fail(NotHere()));
+  }
+  void AbortMultipart(std::string, std::string, object::Call, object::Done<void> done) override {
+    done(Fail(NotHere()));
+  }
+  void ListParts(std::string, std::string, object::Call, object::Done<std::vector<object::PartInfo>> done) override {
+    done(Fail(NotHere()));
+  }
+  void ListUploads(std::string, object::Call, object::Done<std::vector<object::UploadInfo>> done) override {
+    done(Fail(NotHere()));
+  }
+  Result<std::string> Presign(std::string_view, std::string_view, Duration) override { return Fail(NotHere()); }
+
+ private:
+  bool Here(const Found& found) const { return std::ranges::find(found.machines, mine_) != found.machines.end(); }
+
+  Result<std::optional<object::GetResult>> Fetch(const Found& found, const std::optional<object::ByteRange>& range,
+                                                 MutableByteSpan into, const object::Call& call) const {
+    const std::uint64_t size = found.info.size, from = range ? std::min(range->offset, size) : 0;
+    const std::uint64_t bytes = range ? std::min(range->length, size - from) : size;
+    if (bytes > into.size())
+      return Fail(Code::kInvalidArgument, "{}: {} bytes do not fit {}", found.info.key, bytes, into.size());
+    const std::string name = found.info.key.substr(own_.key.size() + 1);
+    MR_TRY(machines_->Fetch(found.machines.front(), name, from, into.first(bytes), call));
+    return object::GetResult{bytes, found.info};
+  }
+
+  const std::shared_ptr<Machines> machines_;
+  const object::Location own_;
+  const std::map<std::string, Found> found_;  ///< by key, as this rank's folder would have it
+  const int mine_;
+  object::WorkQueue queue_{"peer-disks", kReaders};  ///< last: its destruction completes calls that use the rest
+};
+
+/// What lies in one machine's folder of the run, names relative to it.
+Result<Json> Inventory(const object::Location& own, const object::Call& call) {
+  Json files = Json::array();
+  MR_TRY(object::ListAll(
+      *own.store, {.prefix = own.key + "/"},
+      [&](const object::ListPage& page) {
+        for (const object::ObjectInfo& file : page.objects)
+          files.push_back({file.key.substr(own.key.size() + 1), file.size, file.modified.time_since_epoch().count()});
+        return true;
+      },
+      call));
+  return files;
+}
+
+/// Rank 0's answer to what all have said, on all ranks; an error of it too.
+template <class Answer>
+Result<Json> Agree(Group& group, std::string mine, Answer answer) {
+  std::vector<std::string> said = MR_TRY(group.Gather(std::move(mine)));
+  std::string text;
+  if (group.rank() == 0) {
+    Result<Json> agreed = [&]() -> Result<Json> {
+      try {
+        return answer(said);
+      } catch (const Json::exception& error) {
+        return Fail(Code::kInternal, "a rank says what no rank would: {}", error.what());
+      }
+    }();
+    text = agreed ? DumpJson(*agreed) : DumpJson({{"error", agreed.error().ToString()}});
+  }
+  Json agreed = MR_TRY(ParseJson(MR_TRY(group.Broadcast(std::move(text))), "what rank 0 says of the machines"));
+  if (const Json* error = JsonFind(agreed, "error"))
+    return Fail(Code::kUnavailable, "joining the machines' disks: {}", error->get<std::string>());
+  return agreed;
+}
+
+/// Each rank's machine, numbered in the order of their first ranks; nothing where they are not to be joined.
+std::vector<int> Number(const std::vector<std::string>& tokens) {
+  std::vector<std::string> machines;
+  std::vector<int> numbers;
+  for (const std::string& token : tokens) {
+    if (token.empty()) return {};
+    const auto known = std::ranges::find(machines, token);
+    numbers.push_back(static_cast<int>(known - machines.begin()));
+    if (known == machines.end()) machines.push_back(token);
+  }
+  return machines.size() > 1 ? numbers : std::vector<int>();
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Machines>> Machines::Meet(Group& group, const LocalTier& tier, std::string_view url,
+                                                 Clock& clock) {
+  if (tier.copies < 2) return nullptr;
+  const auto own = LocateLocal(tier, url);
+  const Result<std::string> token = own ? TokenOf(tier.path) : Fail(own.error());
+  auto number = [](const std::vector<std::string>& tokens) -> Result<Json> {
+    return Json{{"machines", Number(tokens)}, {"secret", SecureHex(kSecretBytes)}};
+  };
+  const Json agreed = MR_TRY(Agree(group, token.value_or(""), number));
+  const auto numbers = agreed.at("machines").get<std::vector<int>>();
+  if (numbers.empty()) return nullptr;
+  const auto rank = static_cast<std::size_t>(group.rank());
+  std::shared_ptr<Machines> made(new Machines(numbers[rank], tier.copies, clock));
+  made->authorization_ = "Bearer " + agreed.at("secret").get<std::string>();
+
+  auto serve = [&]() -> Result<std::string> {
+    if (std::ranges::find(numbers, numbers[rank]) - numbers.begin() != group.rank()) return "";
+    const Address address = MR_TRY(AddressToward(tier.meeting_point));
+    object::RootFolder root = MR_TRY(object::RootFolder::Open("/" + own->key, true));
+    auto serving = std::make_shared<Serving>(*own, std::move(root), made->authorization_);
+    made->server_ = MR_TRY(http::Server::Start(
+        {.listen = address.listen + ":0"},
+        [serving](http::ServerRequest& request, http::ServerResponse& response) { (*serving)(request, response); }));
+    return fmt::format("{}:{}", address.told, made->server_->port());
+  };
+  const Result<std::string> mine = serve();
+  auto collect = [](const std::vector<std::string>& said) -> Result<Json> {
+    Json list = Json::array();
+    for (const std::string& one : said) {
+      if (one.starts_with('!')) return Fail(Code::kUnavailable, "{}", one.substr(1));
+      if (!one.empty()) list.push_back(one);
+    }
+    return list;
+  };
+  const Json endpoints = MR_TRY(Agree(group, mine ? *mine : "!" + mine.error().ToString(), collect));
+  made->endpoints_ = endpoints.get<std::vector<std::string>>();
+  return made;
+}
+
+Machines::Machines(int mine, int copies, Clock& clock)
+    : mine_(mine), copies_(copies), clock_(clock), client_({.max_connections_per_host = kReaders, .loops = 1}) {}
+
+Machines::~Machines() {
+  if (server_) server_->Stop(Duration::zero());
+}
+
+Result<object::Location> Machines::Survey(Group& group, const object::Location& own, const object::Call& call) {
+  const Result<Json> mine = leads() ? Inventory(own, call) : Json::array();
+  auto merge = [](const std::vector<std::string>& said) -> Result<Json> {
+    Json files = Json::object();
+    for (const std::string& one : said) {
+      const Json told = MR_TRY(ParseJson(one, "what a machine has"));
+      for (const Json& file : told.at(1)) {
+        Json& known = files[file.at(0).get<std::string>()];
+        // One of another size is a damaged copy: the first that is told counts.
+        if (known.is_null()) known = {file.at(1), file.at(2), Json::array()};
+        if (known[0] == file.at(1)) known[2].push_back(told.at(0));
+      }
+    }
+    return Json{{"files", std::move(files)}};
+  };
+  const Json agreed = MR_TRY(Agree(group, DumpJson({mine_, mine.value_or(Json::array())}), merge));
+  std::map<std::string, Surveyed::Found> found;
+  for (const auto& [name, file] : agreed.at("files").items()) {
+    const std::string key = own.key + "/" + name;
+    found.emplace(key, Surveyed::Found{{.key = key,
+                                        .size = file[0].get<std::uint64_t>(),
+                                        .modified = WallTime(WallTime::duration(file[1].get<std::int64_t>()))},
+                                       file[2].get<std::vector<int>>()});
+  }
+  return object::Location{std::make_shared<Surveyed>(shared_from_this(), own, std::move(found), mine_), own.key};
+}
+
+std::string Machines::UrlOf(int machine, const std::string& name) const {
+  return fmt::format("http://{}/{}", endpoints_[static_cast<std::size_t>(machine)], PercentEncode(name, true));
+}
+
+Result<http::Response> Machines::Ask(const http::Request& request, MutableByteSpan into, const object::Call& call) {
+  for (int attempt = 1;; ++attempt) {
+    auto answer = client_.Send(request, {.into = into}, {call.stop, call.deadline});
+    if (answer && answer->status == 200) return answer;
+    // What the other side had to say of it is in the body.
+    Error error = answer ? Error(CodeFromHttpStatus(answer->status), fmt::format("{}: {}", request.url, answer->body))
+                         : answer.error();
+    const bool again = error.code() == Code::kUnavailable && attempt < kAttempts;
+    if (!again || !clock_.SleepFor(kFirstPause * (1 << attempt), call.stop)) return Fail(std::move(error));
+  }
+}
+
+Status Machines::CopyOut(const std::string& name, ByteSpan bytes, const object::Call& call) {
+  for (int next = 1; next < std::min(copies_, count()); ++next) {
+    http::Request request{.method = "PUT", .url = UrlOf((mine_ + next) % count(), name), .body = bytes};
+    request.headers.Set("Authorization", authorization_);
+    auto put = Ask(request, {}, call);
+    if (!put) return Fail(put.error().Context("copying to another machine"));
+  }
+  return {};
+}
+
+Status Machines::Fetch(int machine, const std::string& name, std::uint64_t offset, MutableByteSpan into,
+                       const object::Call& call) {
+  if (into.empty()) return {};
+  http::Request request{.url = fmt::format("{}?{}={}&{}={}", UrlOf(machine, name), kFrom, offset, kBytes, into.size())};
+  request.headers.Set("Authorization", authorization_);
+  const auto answer = Ask(request, into, call);
+  if (!answer) return Fail(answer.error().Context("reading from another machine"));
+  if (answer->received != into.size())
+    return Fail(Code::kCorrupt, "{}: {} bytes instead of {}", name, answer->received, into.size());
+  return {};
+}
+
+}  // namespace millrace::checkpoint
