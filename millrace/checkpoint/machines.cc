@@ -31,11 +31,14 @@ namespace {
 constexpr char kTokenFile[] = ".millrace-machine";
 constexpr int kTokenBytes = 16, kSecretBytes = 32;
 constexpr std::uint64_t kPiece = 8 * kMiB, kLargestPiece = 1 * kGiB;
-/// Requests to other machines that are tried again, as when one has no connection free.
-constexpr int kAttempts = 5;
-constexpr Duration kFirstPause = std::chrono::milliseconds(100);
-/// Reads of other machines' files at once, and connections to each.
-constexpr int kReaders = 8;
+/// Requests to other machines are tried again, as when one has no connection free: for a quarter of a minute or so.
+constexpr int kAttempts = 12;
+constexpr Duration kFirstPause = std::chrono::milliseconds(100), kLongestPause = std::chrono::seconds(2);
+/// Reads of other machines' files at once, and a rank's connections to each.
+constexpr int kReaders = 8, kConnections = 4;
+/// All ranks of a large run may come at once; who has been served makes room.
+constexpr int kMostConnections = 2048;
+constexpr Duration kIdle = std::chrono::seconds(1);
 constexpr char kFrom[] = "from", kBytes[] = "bytes";
 
 /// The folder's token; made by whoever comes first.
@@ -195,8 +198,8 @@ class Surveyed final : public object::Store {
   void GetTo(std::string key, object::GetOptions options, std::uint64_t limit, object::Sink& sink, object::Call call,
              object::Done<std::optional<object::GetResult>> done) override {
     const auto found = found_.find(key);
-    object::Store& store = found == found_.end() || Here(found->second) ? *own_.store : *this;
-    if (&store != this) return store.GetTo(std::move(key), std::move(options), limit, sink, call, std::move(done));
+    if (found != found_.end() && Here(found->second))
+      return own_.store->GetTo(std::move(key), std::move(options), limit, sink, call, std::move(done));
     Store::GetTo(std::move(key), std::move(options), limit, sink, std::move(call), std::move(done));
   }
   void List(object::ListRequest request, object::Call, object::Done<object::ListPage> done) override {
@@ -342,7 +345,7 @@ Result<std::shared_ptr<Machines>> Machines::Meet(Group& group, const LocalTier& 
     object::RootFolder root = MR_TRY(object::RootFolder::Open("/" + own->key, true));
     auto serving = std::make_shared<Serving>(*own, std::move(root), made->authorization_);
     made->server_ = MR_TRY(http::Server::Start(
-        {.listen = address.listen + ":0"},
+        {.listen = address.listen + ":0", .max_connections = kMostConnections, .idle_timeout = kIdle},
         [serving](http::ServerRequest& request, http::ServerResponse& response) { (*serving)(request, response); }));
     return fmt::format("{}:{}", address.told, made->server_->port());
   };
@@ -361,7 +364,7 @@ Result<std::shared_ptr<Machines>> Machines::Meet(Group& group, const LocalTier& 
 }
 
 Machines::Machines(int mine, int copies, Clock& clock)
-    : mine_(mine), copies_(copies), clock_(clock), client_({.max_connections_per_host = kReaders, .loops = 1}) {}
+    : mine_(mine), copies_(copies), clock_(clock), client_({.max_connections_per_host = kConnections, .loops = 1}) {}
 
 Machines::~Machines() {
   if (server_) server_->Stop(Duration::zero());
@@ -399,14 +402,15 @@ std::string Machines::UrlOf(int machine, const std::string& name) const {
 }
 
 Result<http::Response> Machines::Ask(const http::Request& request, MutableByteSpan into, const object::Call& call) {
-  for (int attempt = 1;; ++attempt) {
+  Duration pause = kFirstPause;
+  for (int attempt = 1;; ++attempt, pause = std::min(2 * pause, kLongestPause)) {
     auto answer = client_.Send(request, {.into = into}, {call.stop, call.deadline});
     if (answer && answer->status == 200) return answer;
     // What the other side had to say of it is in the body.
     Error error = answer ? Error(CodeFromHttpStatus(answer->status), fmt::format("{}: {}", request.url, answer->body))
                          : answer.error();
     const bool again = error.code() == Code::kUnavailable && attempt < kAttempts;
-    if (!again || !clock_.SleepFor(kFirstPause * (1 << attempt), call.stop)) return Fail(std::move(error));
+    if (!again || !clock_.SleepFor(pause, call.stop)) return Fail(std::move(error));
   }
 }
 

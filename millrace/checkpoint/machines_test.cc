@@ -28,7 +28,7 @@ using ::testing::Not;
 using testing::State;
 using testing::ThreadRanks;
 
-constexpr const char* kRun = "s3://bucket/run";
+constexpr const char* kRunOnMachines = "s3://bucket/run";
 
 class MachinesTest : public ::testing::Test {
  protected:
@@ -46,7 +46,7 @@ class MachinesTest : public ::testing::Test {
       threads.emplace_back([&, rank] {
         const auto group = ranks.Rank(rank);
         LocalTier tier{Disk(start.machine_of[rank]), start.keep, start.copies};
-        auto met = Machines::Meet(*group, tier, kRun, clock_);
+        auto met = Machines::Meet(*group, tier, kRunOnMachines, clock_);
         EXPECT_TRUE(met) << met.error().ToString();
         if (!met) return ranks.Break();
         tier.machines = *met;
@@ -58,17 +58,17 @@ class MachinesTest : public ::testing::Test {
     for (std::thread& thread : threads) thread.join();
   }
   std::string Disk(int machine) const { return directory_.path() / fmt::format("machine-{}", machine); }
-  fs::path RunFolder(int machine) const { return "/" + LocateLocal({Disk(machine)}, kRun)->key; }
+  fs::path RunFolder(int machine) const { return "/" + LocateLocal({Disk(machine)}, kRunOnMachines)->key; }
 
   /// One start that saves state number `step` for each of `steps`; yields whether all were saved everywhere.
   bool Save(const Start& start, std::vector<std::uint64_t> steps, SaveOptions options) {
     std::atomic<bool> good = true;
     Run(start, [&](int rank, Group& group, const LocalTier& tier) {
-      auto open = OpenNewest(connection_, group, kRun, tier, Logger());
+      auto open = OpenNewest(connection_, group, kRunOnMachines, tier, Logger());
       EXPECT_TRUE(open) << open.error().ToString();
       // The writer's group is used by its thread alone.
       std::shared_ptr<Group> shared(&group, [](Group*) {});
-      auto writer = Writer::Open(connection_, shared, budget_, {.url = kRun, .local = tier});
+      auto writer = Writer::Open(connection_, shared, budget_, {.url = kRunOnMachines, .local = tier});
       for (const std::uint64_t step : steps) {
         const State state = StateOf(step);
         const auto shares = state.Share(static_cast<int>(start.machine_of.size()), step);
@@ -84,7 +84,7 @@ class MachinesTest : public ::testing::Test {
   std::string Newest(const Start& start) {
     std::map<int, std::string> what;
     Run(start, [&](int rank, Group& group, const LocalTier& tier) {
-      auto newest = OpenNewest(connection_, group, kRun, tier, Logger());
+      auto newest = OpenNewest(connection_, group, kRunOnMachines, tier, Logger());
       EXPECT_TRUE(newest) << newest.error().ToString();
       std::string mine = "none";
       if (newest->reader) {
@@ -215,7 +215,7 @@ TEST_F(MachinesTest, ASaveThatCannotBeCopiedFailsOnAllRanks) {
     ASSERT_TRUE(group.Gather(""));
     ASSERT_TRUE(group.Broadcast(""));
     std::shared_ptr<Group> shared(&group, [](Group*) {});
-    auto writer = *Writer::Open(connection_, shared, budget_, {.url = kRun, .local = tier});
+    auto writer = *Writer::Open(connection_, shared, budget_, {.url = kRunOnMachines, .local = tier});
     const State state = StateOf(20);
     const auto shares = state.Share(6, 20);
     EXPECT_TRUE(writer->Save(20, shares[rank], {}, local_));
