@@ -5,8 +5,9 @@
 #include <set>
 
 #include "millrace/base/digest.h"
+#include "millrace/checkpoint/agree.h"
+#include "millrace/checkpoint/disk_survey.h"
 #include "millrace/checkpoint/layout.h"
-#include "millrace/checkpoint/machines.h"
 #include "millrace/checkpoint/store_reader.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/file/file_store.h"
@@ -41,7 +42,11 @@ class Chooser {
   Result<Newest> Open() {
     auto local = LocateLocal(tier_, url_);
     if (local) own_ = *std::move(local);
-    root_ = tier_.machines ? MR_TRY(tier_.machines->Survey(group_, own_, call_)) : own_;
+    root_ = own_;
+    if (tier_.machines) {
+      survey_ = MR_TRY(DiskSurvey::Take(group_, tier_.machines, own_, call_));
+      root_.store = survey_;
+    }
     FindLocal();
     auto gathered = MR_TRY(group_.Gather(EncodeIds(Ids())));
     auto candidates = InAll(gathered);
@@ -53,10 +58,7 @@ class Chooser {
         proposal = fmt::format("{} {}", candidates.rbegin()->first, candidates.rbegin()->second);
       proposal = MR_TRY(group_.Broadcast(std::move(proposal)));
       if (proposal.empty()) break;
-      const Status mine = Check(proposal);
-      auto verdicts = MR_TRY(group_.Gather(mine ? "" : mine.error().ToString()));
-      auto bad = std::ranges::find_if(verdicts, [](const std::string& verdict) { return !verdict.empty(); });
-      const std::string verdict = MR_TRY(group_.Broadcast(bad == verdicts.end() ? "" : *bad));
+      const std::string verdict = MR_TRY(survey_ ? CheckOnMachines(proposal) : Check(proposal));
       if (verdict.empty()) {
         std::unique_ptr<Reader> chosen = std::move(found_.at(proposal));
         MR_TRY(RemoveLater(static_cast<std::int64_t>(chosen->manifest().step)));
@@ -126,10 +128,61 @@ class Chooser {
     return std::strtoll(said.c_str(), nullptr, 10);
   }
 
-  Status Check(const std::string& proposal) const {
-    auto reader = found_.find(proposal);
-    if (reader == found_.end()) return Fail(Code::kNotFound, "step and attempt {} are not here", proposal);
-    return reader->second->VerifyShare(group_.rank(), group_.size(), call_);
+  /// Collective: what is wrong with a proposed checkpoint, nothing if every byte is right.
+  Result<std::string> Check(const std::string& proposal) const {
+    const auto reader = found_.find(proposal);
+    const Status mine = reader == found_.end() ? Fail(NotThere(proposal))
+                                               : reader->second->VerifyShare(group_.rank(), group_.size(), call_);
+    auto verdicts = MR_TRY(group_.Gather(mine ? "" : mine.error().ToString()));
+    auto bad = std::ranges::find_if(verdicts, [](const std::string& verdict) { return !verdict.empty(); });
+    return group_.Broadcast(bad == verdicts.end() ? "" : *bad);
+  }
+  static Error NotThere(const std::string& proposal) {
+    return Error(Code::kNotFound, fmt::format("step and attempt {} are not here", proposal));
+  }
+
+  /// Likewise, where a copy that is damaged is of no consequence while another machine has a good one: every machine's
+  /// ranks check what lies there.
+  Result<std::string> CheckOnMachines(const std::string& proposal) const {
+    const auto reader = found_.find(proposal);
+    const bool here = reader != found_.end();
+    const std::string absent = here ? "" : NotThere(proposal).ToString(), folder = here ? reader->second->folder() : "";
+    Json damaged = here ? DamagedHere(*reader->second) : Json::array();
+    auto collect = [](const std::vector<std::string>& said) -> Result<Json> {
+      std::string absent;
+      Json copies = Json::array();
+      for (const std::string& one : said) {
+        const Json told = MR_TRY(ParseJson(one, "what a rank found"));
+        if (told.at(1) != "") absent = told.at(1).get<std::string>();
+        for (const Json& file : told.at(2)) copies.push_back({told.at(0), file.at(0), file.at(1)});
+      }
+      return Json{{"absent", absent}, {"damaged", copies}};
+    };
+    const Json all = MR_TRY(Agree(group_, DumpJson({tier_.machines->mine(), absent, damaged}), collect));
+    std::string verdict = all.at("absent").get<std::string>();
+    if (!verdict.empty()) return verdict;
+    for (const Json& copy : all.at("damaged")) {
+      const std::string key = folder + copy.at(1).get<std::string>(), why = copy.at(2).get<std::string>();
+      survey_->Distrust(copy.at(0).get<int>(), key);
+      if (!MR_TRY(object::Head(*survey_, key, call_))) {
+        verdict = why;
+      } else if (group_.rank() == 0) {
+        log_.Warning("a copy of a local checkpoint's file is damaged; another machine's is used", {{"error", why}});
+      }
+    }
+    return verdict;
+  }
+  /// Of the files that this machine has, those of this rank's share that are not right: names and why.
+  Json DamagedHere(const StoreReader& reader) const {
+    const Machines& machines = *tier_.machines;
+    Json damaged = Json::array();
+    int number = 0;
+    for (const auto& [file, meta] : reader.manifest().files) {
+      if (!survey_->Here(reader.folder() + file) || number++ % machines.ranks_here() != machines.place()) continue;
+      if (auto checked = reader.VerifyFile(file, call_); !checked)
+        damaged.push_back({file, checked.error().ToString()});
+    }
+    return damaged;
   }
 
   /// Local ones that nobody can go on from stand in the way of the same steps' next saves. Rank 0 removes them, or the
@@ -154,6 +207,7 @@ class Chooser {
   const Logger& log_;
   const object::Call call_;
   object::Location own_, root_;                                ///< this rank's folder; where to look for checkpoints
+  std::shared_ptr<DiskSurvey> survey_;                         ///< of all machines' folders, where there are several
   std::map<std::string, std::unique_ptr<StoreReader>> found_;  ///< by "step attempt"
 };
 

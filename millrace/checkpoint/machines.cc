@@ -9,20 +9,17 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <map>
-#include <set>
 
 #include "millrace/base/digest.h"
 #include "millrace/base/files.h"
 #include "millrace/base/json.h"
 #include "millrace/base/random.h"
 #include "millrace/base/text.h"
+#include "millrace/checkpoint/agree.h"
 #include "millrace/checkpoint/layout.h"
 #include "millrace/checkpoint/local_tier.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/file/paths.h"
-#include "millrace/object/listing.h"
-#include "millrace/object/work_queue.h"
 
 namespace millrace::checkpoint {
 namespace {
@@ -34,8 +31,8 @@ constexpr std::uint64_t kPiece = 8 * kMiB, kLargestPiece = 1 * kGiB;
 /// Requests to other machines are tried again, as when one has no connection free: for a quarter of a minute or so.
 constexpr int kAttempts = 12;
 constexpr Duration kFirstPause = std::chrono::milliseconds(100), kLongestPause = std::chrono::seconds(2);
-/// Reads of other machines' files at once, and a rank's connections to each.
-constexpr int kReaders = 8, kConnections = 4;
+/// A rank's to each other machine.
+constexpr int kConnections = 4;
 /// All ranks of a large run may come at once; who has been served makes room.
 constexpr int kMostConnections = 2048;
 constexpr Duration kIdle = std::chrono::seconds(1);
@@ -169,146 +166,6 @@ class Serving {
   const std::string authorization_;
 };
 
-Error NotHere() { return Error(Code::kUnsupported, "what machines have on their disks is only read here"); }
-
-/// All that the machines of a run have, as it was when they said so.
-class Surveyed final : public object::Store {
- public:
-  struct Found {
-    object::ObjectInfo info;  ///< without an ETag: each copy has its own
-    std::vector<int> machines;
-  };
-  Surveyed(std::shared_ptr<Machines> machines, object::Location own, std::map<std::string, Found> found, int mine)
-      : machines_(std::move(machines)), own_(std::move(own)), found_(std::move(found)), mine_(mine) {}
-
-  std::string Describe() const override { return own_.store->Describe(); }
-  void Head(std::string key, object::Call, object::Done<std::optional<object::ObjectInfo>> done) override {
-    const auto found = found_.find(key);
-    if (found == found_.end()) return done(std::nullopt);
-    done(found->second.info);
-  }
-  void Get(std::string key, object::GetOptions options, MutableByteSpan into, object::Call call,
-           object::Done<std::optional<object::GetResult>> done) override {
-    const auto found = found_.find(key);
-    if (found == found_.end()) return done(std::nullopt);
-    if (Here(found->second)) return own_.store->Get(std::move(key), std::move(options), into, call, std::move(done));
-    queue_.Submit([this, &found = found->second, range = options.range, into, call = std::move(call),
-                   done = std::move(done)]() mutable { done(Fetch(found, range, into, call)); });
-  }
-  void GetTo(std::string key, object::GetOptions options, std::uint64_t limit, object::Sink& sink, object::Call call,
-             object::Done<std::optional<object::GetResult>> done) override {
-    const auto found = found_.find(key);
-    if (found != found_.end() && Here(found->second))
-      return own_.store->GetTo(std::move(key), std::move(options), limit, sink, call, std::move(done));
-    Store::GetTo(std::move(key), std::move(options), limit, sink, std::move(call), std::move(done));
-  }
-  void List(object::ListRequest request, object::Call, object::Done<object::ListPage> done) override {
-    done([&]() -> Result<object::ListPage> {
-      object::PageBuilder page = MR_TRY(object::PageBuilder::Start(std::move(request)));
-      for (auto found = found_.lower_bound(page.start()); found != found_.end();) {
-        const auto next = page.Offer(found->second.info);
-        if (next == object::PageBuilder::Next::kDone) break;
-        found = next == object::PageBuilder::Next::kSkip ? found_.lower_bound(page.start()) : std::next(found);
-      }
-      return page.Take();
-    }());
-  }
-
-  void Put(std::string, object::Payload, object::PutOptions, object::Call,
-           object::Done<object::PutResult> done) override {
-    done(Fail(NotHere()));
-  }
-  void Delete(std::string, object::Call, object::Done<void> done) override { done(Fail(NotHere())); }
-  void DeleteMany(std::vector<std::string>, object::Call,
-                  object::Done<std::vector<object::DeleteFailure>> done) override {
-    done(Fail(NotHere()));
-  }
-  void Copy(std::string, std::string, object::CopyOptions, object::Call,
-            object::Done<object::PutResult> done) override {
-    done(Fail(NotHere()));
-  }
-  void CreateMultipart(std::string, object::PutOptions, object::Call, object::Done<std::string> done) override {
-    done(Fail(NotHere()));
-  }
-  void UploadPart(std::string, std::string, int, object::Payload, object::Call,
-                  object::Done<object::PartInfo> done) override {
-    done(Fail(NotHere()));
-  }
-  void CopyPart(std::string, std::string, int, std::string, object::ByteRange, object::CopyOptions, object::Call,
-                object::Done<object::PartInfo> done) override {
-    done(Fail(NotHere()));
-  }
-  void CompleteMultipart(std::string, std::string, std::vector<object::PartInfo>, object::PutOptions, object::Call,
-                         object::Done<object::PutResult> done) override {
-    done(Fail(NotHere()));
-  }
-  void AbortMultipart(std::string, std::string, object::Call, object::Done<void> done) override {
-    done(Fail(NotHere()));
-  }
-  void ListParts(std::string, std::string, object::Call, object::Done<std::vector<object::PartInfo>> done) override {
-    done(Fail(NotHere()));
-  }
-  void ListUploads(std::string, object::Call, object::Done<std::vector<object::UploadInfo>> done) override {
-    done(Fail(NotHere()));
-  }
-  Result<std::string> Presign(std::string_view, std::string_view, Duration) override { return Fail(NotHere()); }
-
- private:
-  bool Here(const Found& found) const { return std::ranges::find(found.machines, mine_) != found.machines.end(); }
-
-  Result<std::optional<object::GetResult>> Fetch(const Found& found, const std::optional<object::ByteRange>& range,
-                                                 MutableByteSpan into, const object::Call& call) const {
-    const std::uint64_t size = found.info.size, from = range ? std::min(range->offset, size) : 0;
-    const std::uint64_t bytes = range ? std::min(range->length, size - from) : size;
-    if (bytes > into.size())
-      return Fail(Code::kInvalidArgument, "{}: {} bytes do not fit {}", found.info.key, bytes, into.size());
-    const std::string name = found.info.key.substr(own_.key.size() + 1);
-    MR_TRY(machines_->Fetch(found.machines.front(), name, from, into.first(bytes), call));
-    return object::GetResult{bytes, found.info};
-  }
-
-  const std::shared_ptr<Machines> machines_;
-  const object::Location own_;
-  const std::map<std::string, Found> found_;  ///< by key, as this rank's folder would have it
-  const int mine_;
-  object::WorkQueue queue_{"peer-disks", kReaders};  ///< last: its destruction completes calls that use the rest
-};
-
-/// What lies in one machine's folder of the run, names relative to it.
-Result<Json> Inventory(const object::Location& own, const object::Call& call) {
-  Json files = Json::array();
-  MR_TRY(object::ListAll(
-      *own.store, {.prefix = own.key + "/"},
-      [&](const object::ListPage& page) {
-        for (const object::ObjectInfo& file : page.objects)
-          files.push_back({file.key.substr(own.key.size() + 1), file.size, file.modified.time_since_epoch().count()});
-        return true;
-      },
-      call));
-  return files;
-}
-
-/// Rank 0's answer to what all have said, on all ranks; an error of it too.
-template <class Answer>
-Result<Json> Agree(Group& group, std::string mine, Answer answer) {
-  std::vector<std::string> said = MR_TRY(group.Gather(std::move(mine)));
-  std::string text;
-  if (group.rank() == 0) {
-    Result<Json> agreed = [&]() -> Result<Json> {
-      try {
-        return answer(said);
-      } catch (const Json::exception& error) {
-        return Fail(Code::kInternal, "a rank says what no rank would: {}", error.what());
-      }
-    }();
-    text = agreed ? DumpJson(*agreed) : DumpJson({{"error", agreed.error().ToString()}});
-  }
-  Json agreed = MR_TRY(ParseJson(MR_TRY(group.Broadcast(std::move(text))), "what rank 0 says of the machines"));
-  if (const Json* error = JsonFind(agreed, "error"))
-    return Fail(Code::kUnavailable, "joining the machines' disks: {}", error->get<std::string>());
-  return agreed;
-}
-
 /// Each rank's machine, numbered in the order of their first ranks; nothing where they are not to be joined.
 std::vector<int> Number(const std::vector<std::string>& tokens) {
   std::vector<std::string> machines;
@@ -337,10 +194,12 @@ Result<std::shared_ptr<Machines>> Machines::Meet(Group& group, const LocalTier& 
   if (numbers.empty()) return nullptr;
   const auto rank = static_cast<std::size_t>(group.rank());
   std::shared_ptr<Machines> made(new Machines(numbers[rank], tier.copies, clock));
+  made->ranks_here_ = static_cast<int>(std::ranges::count(numbers, made->mine_));
+  made->place_ = static_cast<int>(std::count(numbers.begin(), numbers.begin() + group.rank(), made->mine_));
   made->authorization_ = "Bearer " + agreed.at("secret").get<std::string>();
 
   auto serve = [&]() -> Result<std::string> {
-    if (std::ranges::find(numbers, numbers[rank]) - numbers.begin() != group.rank()) return "";
+    if (made->place_ != 0) return "";
     const Address address = MR_TRY(AddressToward(tier.meeting_point));
     object::RootFolder root = MR_TRY(object::RootFolder::Open("/" + own->key, true));
     auto serving = std::make_shared<Serving>(*own, std::move(root), made->authorization_);
@@ -368,33 +227,6 @@ Machines::Machines(int mine, int copies, Clock& clock)
 
 Machines::~Machines() {
   if (server_) server_->Stop(Duration::zero());
-}
-
-Result<object::Location> Machines::Survey(Group& group, const object::Location& own, const object::Call& call) {
-  const Result<Json> mine = leads() ? Inventory(own, call) : Json::array();
-  auto merge = [](const std::vector<std::string>& said) -> Result<Json> {
-    Json files = Json::object();
-    for (const std::string& one : said) {
-      const Json told = MR_TRY(ParseJson(one, "what a machine has"));
-      for (const Json& file : told.at(1)) {
-        Json& known = files[file.at(0).get<std::string>()];
-        // One of another size is a damaged copy: the first that is told counts.
-        if (known.is_null()) known = {file.at(1), file.at(2), Json::array()};
-        if (known[0] == file.at(1)) known[2].push_back(told.at(0));
-      }
-    }
-    return Json{{"files", std::move(files)}};
-  };
-  const Json agreed = MR_TRY(Agree(group, DumpJson({mine_, mine.value_or(Json::array())}), merge));
-  std::map<std::string, Surveyed::Found> found;
-  for (const auto& [name, file] : agreed.at("files").items()) {
-    const std::string key = own.key + "/" + name;
-    found.emplace(key, Surveyed::Found{{.key = key,
-                                        .size = file[0].get<std::uint64_t>(),
-                                        .modified = WallTime(WallTime::duration(file[1].get<std::int64_t>()))},
-                                       file[2].get<std::vector<int>>()});
-  }
-  return object::Location{std::make_shared<Surveyed>(shared_from_this(), own, std::move(found), mine_), own.key};
 }
 
 std::string Machines::UrlOf(int machine, const std::string& name) const {

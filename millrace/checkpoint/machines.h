@@ -14,10 +14,11 @@ namespace millrace::checkpoint {
 
 /// What a run's ranks know of the machines they are on. A machine is here whoever sees the same folder. The first rank
 /// of each serves the run's folder on it to the other machines for as long as this lives: over HTTP, on the network on
-/// which ranks meet, to who has a secret that rank 0 draws for every start and tells the others. Thread-safe but for
-/// Meet and Survey.
-class Machines : public std::enable_shared_from_this<Machines> {
+/// which ranks meet, to who has a secret that rank 0 draws for every start and tells the others. Thread-safe.
+class Machines {
  public:
+  static constexpr int kReaders = 8;  ///< who Fetch at once are well served
+
   /// Collective; all ranks give the same `tier` but for its path. Null where all see one folder for the run that saves
   /// to `url`, or some cannot use theirs (saving there will tell): the tier is then that of a single machine. Fails on
   /// all ranks if one cannot serve.
@@ -29,11 +30,11 @@ class Machines : public std::enable_shared_from_this<Machines> {
 
   int count() const { return static_cast<int>(endpoints_.size()); }
   const std::vector<std::string>& endpoints() const { return endpoints_; }  ///< "10.0.0.7:40123" of each machine
-  bool leads() const { return server_ != nullptr; }                         ///< the first rank of its machine
-
-  /// Collective: all that is in the run's folders on any machine, as it is now. The store can be read and listed; its
-  /// keys are those of `own`, this rank's folder, and what lies there is read there.
-  Result<object::Location> Survey(Group& group, const object::Location& own, const object::Call& call);
+  int mine() const { return mine_; }
+  /// This rank is number `place` of the `ranks_here` on its machine; the first one leads.
+  int place() const { return place_; }
+  int ranks_here() const { return ranks_here_; }
+  bool leads() const { return place_ == 0; }
 
   /// Puts a file of the run's folder, "step-00000150/…", onto as many next machines as `copies` says beyond one.
   /// Blocks.
@@ -49,6 +50,7 @@ class Machines : public std::enable_shared_from_this<Machines> {
   Result<http::Response> Ask(const http::Request& request, MutableByteSpan into, const object::Call& call);
 
   const int mine_, copies_;
+  int place_ = 0, ranks_here_ = 1;
   Clock& clock_;
   std::string authorization_;
   std::vector<std::string> endpoints_;

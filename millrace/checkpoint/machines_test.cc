@@ -98,6 +98,21 @@ class MachinesTest : public ::testing::Test {
     for (const auto& [rank, mine] : what) EXPECT_EQ(mine, what[0]) << "rank " << rank;
     return what[0];
   }
+  /// Changes a byte of a machine's copy of a rank's file.
+  void Damage(int machine, std::uint64_t step, int rank) {
+    int damaged = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(RunFolder(machine))) {
+      const std::string path = entry.path();
+      if (!path.ends_with(fmt::format("/rank-{:05}.safetensors", rank)) ||
+          path.find(fmt::format("/step-{:08}/", step)) == path.npos)
+        continue;
+      std::string bytes = *ReadFile(path, 64 * kMiB);
+      bytes.back() = static_cast<char>(bytes.back() ^ 1);
+      ASSERT_TRUE(WriteFileAtomic(path, AsBytes(bytes)));
+      ++damaged;
+    }
+    ASSERT_EQ(damaged, 1);
+  }
   /// Names of a machine's files of the run: "step-00000010.json", "step-00000010/rank-00001.safetensors".
   std::vector<std::string> Files(int machine) const {
     std::vector<std::string> names;
@@ -191,17 +206,25 @@ TEST_F(MachinesTest, OneManifestIsEnough) {
   EXPECT_EQ(Newest(three_), "local 10") << "not committed";
 }
 
-TEST_F(MachinesTest, DamageIsFoundBeforeItIsUsed) {
+TEST_F(MachinesTest, AGoodCopyMakesUpForADamagedOne) {
   ASSERT_TRUE(Save(three_, {10, 20}, local_));
-  for (const auto& entry : fs::recursive_directory_iterator(RunFolder(1))) {
-    if (entry.path().filename() != "rank-00002.safetensors" ||
-        entry.path().string().find("00000020") == std::string::npos)
-      continue;
-    std::string bytes = *ReadFile(entry.path(), 64 * kMiB);
-    bytes.back() ^= 1;
-    ASSERT_TRUE(WriteFileAtomic(entry.path(), AsBytes(bytes)));
-  }
-  EXPECT_EQ(Newest(three_), "local 10");
+  Damage(1, 20, 2);
+  EXPECT_EQ(Newest(three_), "local 20") << "machine 2 has a good one";
+  Damage(2, 20, 4);
+  EXPECT_EQ(Newest(three_), "local 20") << "likewise machine 0, of another file";
+  Damage(2, 20, 2);
+  EXPECT_EQ(Newest(three_), "local 10") << "both copies are gone";
+}
+
+TEST_F(MachinesTest, AMachineThatMissedSavesComesBack) {
+  ASSERT_TRUE(Save(three_, {10, 20}, local_));
+  fs::rename(Disk(2), Disk(9));
+  EXPECT_EQ(Newest(three_), "local 20");
+  for (int machine : {0, 1}) fs::remove(RunFolder(machine) / "step-00000020.json");
+  ASSERT_TRUE(Save(three_, {20}, local_)) << "once more, from step 10";
+  fs::remove_all(Disk(2));
+  fs::rename(Disk(9), Disk(2));
+  EXPECT_EQ(Newest(three_), "local 20") << "of both attempts at the step the later one";
 }
 
 TEST_F(MachinesTest, ASaveThatCannotBeCopiedFailsOnAllRanks) {

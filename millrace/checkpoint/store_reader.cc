@@ -15,6 +15,8 @@ namespace {
 /// something, but few enough that all who fetch have some to do until the end.
 constexpr std::uint64_t kLeastRequest = 8 * kMiB, kLargestRequest = 32 * kMiB;
 constexpr int kRequestsEach = 8;
+/// How many requests a rank has under way that checks its share: the machine's other ranks do so too.
+constexpr int kVerifying = 2;
 /// Reading over a gap of this size costs less than another request.
 constexpr std::uint64_t kGapBytes = 1 * kMiB;
 
@@ -68,13 +70,20 @@ Result<Reader::Verified> StoreReader::Verify(int parallel, object::Call call, co
 }
 
 Status StoreReader::VerifyShare(int index, int of, const object::Call& call) const {
-  constexpr int kParallel = 2;
-  const std::uint64_t request = RequestBytes(manifest_.FileBytes() / of, kParallel);
+  const std::uint64_t request = RequestBytes(manifest_.FileBytes() / of, kVerifying);
   std::vector<Run> runs;
   int number = 0;
   for (auto file = manifest_.files.begin(); file != manifest_.files.end(); ++file, ++number)
     if (number % of == index) AddWholeFile(file, request, runs);
-  return Execute(runs, kParallel, call);
+  return Execute(runs, kVerifying, call);
+}
+
+Status StoreReader::VerifyFile(const std::string& file, const object::Call& call) const {
+  const auto found = manifest_.files.find(file);
+  if (found == manifest_.files.end()) return Fail(Code::kNotFound, "{} has no file {}", name_, file);
+  std::vector<Run> runs;
+  AddWholeFile(found, RequestBytes(found->second.size, kVerifying), runs);
+  return Execute(runs, kVerifying, call);
 }
 
 void StoreReader::AddWholeFile(Files::const_iterator file, std::uint64_t request, std::vector<Run>& runs) {

@@ -26,6 +26,8 @@ class StoreReader final : public Reader {
 
   /// Reads and checks every `of`-th file, from file `index` on.
   Status VerifyShare(int index, int of, const object::Call& call) const;
+  /// Reads and checks a file of the manifest.
+  Status VerifyFile(const std::string& file, const object::Call& call) const;
 
   object::Store& store() const { return *store_; }
   const std::string& folder() const { return folder_; }

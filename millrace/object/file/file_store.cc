@@ -358,14 +358,17 @@ class FileStore final : public Store {
     PutOptions put = assembly.options;
     put.if_match = conditions.if_match;
     put.if_none_match = conditions.if_none_match;
-    PutResult result = MR_TRY(assembly.in_place ? Rename(assembly, key, put) : Write(key, put, [&](int fd) -> Status {
+    auto copy = [&](int fd) -> Status {
       std::uint64_t end = 0;
       for (const FileUploads::Piece& part : assembly.parts) {
-        MR_TRY(CopyPieces(part.fd.get(), part.range, fd, end, keep_going, key));
+        const UniqueFd from(openat(assembly.folder.get(), part.file.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+        if (!from) return Fail(ErrnoError(errno, "opening a part of " + key));
+        MR_TRY(CopyPieces(from.get(), part.range, fd, end, keep_going, key));
         end += part.range.length;
       }
       return {};
-    }));
+    };
+    PutResult result = MR_TRY(assembly.in_place ? Rename(assembly, key, put) : Write(key, put, copy));
     MR_TRY(uploads_.Remove(key, id));
     return result;
   }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -172,6 +173,27 @@ TEST_F(FileStoreTest, PartsGoWithACompletionThatWasCutOff) {
   auto again = *UploadPart(*store_, "k", id, 1, AsBytes("sent"));
   ASSERT_TRUE(CompleteMultipart(*store_, "k", id, {again, larger}));
   EXPECT_EQ(*ReadFile(root_ / "k"), "sentlarger");
+}
+
+TEST_F(FileStoreTest, AnObjectHasMorePartsThanAProcessFiles) {
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{100, before.rlim_max};
+  for (const bool in_place : {true, false}) {
+    auto id = *CreateMultipart(*store_, "k");
+    std::string content;
+    std::vector<PartInfo> parts;
+    for (int number = 1; number <= 300; ++number) {
+      const std::string bytes(in_place ? 3 : 1 + number % 5, static_cast<char>('a' + number % 26));
+      parts.push_back(*UploadPart(*store_, "k", id, number, AsBytes(bytes)));
+      content += bytes;
+    }
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    auto done = CompleteMultipart(*store_, "k", id, parts);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    ASSERT_TRUE(done) << done.error().ToString();
+    EXPECT_EQ(*ReadFile(root_ / "k"), content);
+  }
 }
 
 TEST_F(FileStoreTest, NoPartComesIntoAnObject) {

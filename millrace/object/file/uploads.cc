@@ -191,20 +191,21 @@ Result<std::vector<PartInfo>> FileUploads::Parts(const std::string& key, const s
   return list;
 }
 
-/// The part with that ETag, in a file of its own or in place; nothing when it is in neither.
-Result<std::optional<FileUploads::Piece>> FileUploads::OpenPart(int folder, int whole, std::uint64_t grid,
-                                                                const PartInfo& part) {
+/// The part with that ETag, in a file of its own or in place; nothing when it is in neither. `grid`: where there is
+/// kWhole.
+Result<std::optional<FileUploads::Piece>> FileUploads::Find(int folder, std::optional<std::uint64_t> grid,
+                                                            const PartInfo& part) {
   struct stat status;
-  UniqueFd own(openat(folder, PartName(part.number).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  if (own && fstat(own.get(), &status) == 0 && FileETag(status) == part.etag)
-    return Piece{std::move(own), {0, static_cast<std::uint64_t>(status.st_size)}, false};
-  UniqueFd record(openat(folder, PlacedName(part.number).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  if (own || whole < 0 || !record || fstat(record.get(), &status) != 0 || FileETag(status) != part.etag)
-    return std::nullopt;
+  const std::string own = PartName(part.number);
+  if (fstatat(folder, own.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
+    if (FileETag(status) != part.etag) return std::nullopt;
+    return Piece{own, {0, static_cast<std::uint64_t>(status.st_size)}};
+  }
+  const UniqueFd record(openat(folder, PlacedName(part.number).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (!grid || !record || fstat(record.get(), &status) != 0 || FileETag(status) != part.etag) return std::nullopt;
   const std::optional<std::uint64_t> size = MR_TRY(ReadNumber(record.get()));
-  UniqueFd in_whole(fcntl(whole, F_DUPFD_CLOEXEC, 0));
-  if (!size || !in_whole) return std::nullopt;
-  return Piece{std::move(in_whole), {static_cast<std::uint64_t>(part.number - 1) * grid, *size}, true};
+  if (!size) return std::nullopt;
+  return Piece{kWhole, {static_cast<std::uint64_t>(part.number - 1) * *grid, *size}};
 }
 
 Result<FileUploads::Assembly> FileUploads::Open(const std::string& key, const std::string& id,
@@ -216,22 +217,23 @@ Result<FileUploads::Assembly> FileUploads::Open(const std::string& key, const st
   std::optional<Description> description = MR_TRY(Describe(folder));
   if (!description) return Fail(NoUpload(key, id));  // another completion was first
   assembly.options = std::move(description->options);
-  const UniqueFd grid(openat(folder, kGrid, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  const UniqueFd whole(openat(folder, kWhole, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  const std::uint64_t part_size = grid ? MR_TRY(ReadNumber(grid.get())).value_or(0) : 0;
+  struct stat whole;
+  std::optional<std::uint64_t> part_size;
+  if (fstatat(folder, kWhole, &whole, AT_SYMLINK_NOFOLLOW) == 0) {
+    const UniqueFd grid(openat(folder, kGrid, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    if (grid) part_size = MR_TRY(ReadNumber(grid.get()));
+  }
   std::uint64_t end = 0;
-  bool in_place = true;
+  bool in_place = part_size.has_value();
   for (const PartInfo& part : parts) {
-    std::optional<Piece> piece = MR_TRY(OpenPart(folder, whole.get(), part_size, part));
+    std::optional<Piece> piece = MR_TRY(Find(folder, part_size, part));
     if (!piece)
       return Fail(Code::kInvalidArgument, "part {} of {} was not uploaded, or has another ETag", part.number, key);
-    in_place = in_place && piece->placed && piece->range.offset == end;
+    in_place = in_place && piece->file == kWhole && piece->range.offset == end;
     end += piece->range.length;
     assembly.parts.push_back(*std::move(piece));
   }
-  struct stat status;
-  assembly.in_place = in_place && whole && fstat(whole.get(), &status) == 0 &&
-                      std::cmp_equal(status.st_size, end);  // not when there are parts that are not wanted
+  assembly.in_place = in_place && std::cmp_equal(whole.st_size, end);  // not when there are parts that are not wanted
   return assembly;
 }
 

@@ -29,9 +29,8 @@ class FileUploads {
   Result<std::vector<PartInfo>> Parts(const std::string& key, const std::string& id);
 
   struct Piece {
-    UniqueFd fd;
-    ByteRange range;      ///< of that file
-    bool placed = false;  ///< that file is kWhole
+    std::string file;  ///< in the upload's folder
+    ByteRange range;   ///< of that file
   };
   struct Assembly {
     PutOptions options;
@@ -40,7 +39,7 @@ class FileUploads {
     bool in_place = false;  ///< kWhole in `folder` is the object, byte for byte
   };
   static constexpr char kWhole[] = "whole";
-  /// The parts as they are named, opened; kInvalidArgument when one is missing or has another ETag.
+  /// The parts as they are named; kInvalidArgument when one is missing or has another ETag.
   Result<Assembly> Open(const std::string& key, const std::string& id, const std::vector<PartInfo>& parts);
   Status Remove(const std::string& key, const std::string& id);
   Result<std::vector<UploadInfo>> List(const std::string& prefix, const KeepGoing& keep_going);
@@ -60,7 +59,7 @@ class FileUploads {
   Result<UniqueFd> OpenFolder(const std::string& key, const std::string& id) const;
   static Result<std::optional<Description>> Describe(int folder);
   static Result<std::optional<Place>> Claim(int folder, int number, std::uint64_t size, const std::string& key);
-  static Result<std::optional<Piece>> OpenPart(int folder, int whole, std::uint64_t grid, const PartInfo& part);
+  static Result<std::optional<Piece>> Find(int folder, std::optional<std::uint64_t> grid, const PartInfo& part);
 
   const RootFolder& root_;
   const bool durable_;
