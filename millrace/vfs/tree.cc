@@ -191,9 +191,10 @@ class StoreTree final : public Tree {
     if (state.absent()) return Fail(Code::kNotFound, "no directory {}", place.path);
     if (state.is_file()) return Fail(Code::kNotDirectory, "{} is a file", place.path);
     const std::string marker = place.path + "/";
-    auto page = MR_TRY(object::List(core_->store, {.prefix = marker, .max_keys = 2}, call));
+    // In this order: a file that is published meanwhile is seen here or there.
     InodePtr inode = core_->table.FindChild(parent, name);
     const bool local_names = inode && !core_->table.LocalChildren(inode->id).empty();
+    auto page = MR_TRY(object::List(core_->store, {.prefix = marker, .max_keys = 2}, call));
     const bool has_marker = !page.objects.empty() && page.objects.front().key == marker;
     if (local_names || page.objects.size() > (has_marker ? 1u : 0u)) {
       return Fail(Code::kNotEmpty, "{} is not empty", place.path);
