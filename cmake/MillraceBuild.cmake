@@ -38,14 +38,30 @@ if(MILLRACE_SANITIZE)
   add_link_options(-fsanitize=${sanitizers})
 endif()
 
-find_program(CCACHE_PROGRAM ccache)
+# Tools that only save time are used where they work.
+function(millrace_find_tool variable name)
+  find_program(${variable} ${name})
+  if(${variable})
+    execute_process(COMMAND ${${variable}} --version OUTPUT_QUIET ERROR_QUIET RESULT_VARIABLE failed)
+    if(failed)
+      message(STATUS "${${variable}} does not run: building without it")
+      set(${variable} "" PARENT_SCOPE)
+    endif()
+  endif()
+endfunction()
+
+millrace_find_tool(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   # Without these ccache would not cache files that use a precompiled header.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})
 endif()
-find_program(MOLD_PROGRAM mold)
+millrace_find_tool(MOLD_PROGRAM mold)
 if(MOLD_PROGRAM)
-  add_link_options(-fuse-ld=mold)
+  include(CheckLinkerFlag)
+  check_linker_flag(CXX -fuse-ld=mold MILLRACE_MOLD_LINKS)
+  if(MILLRACE_MOLD_LINKS)
+    add_link_options(-fuse-ld=mold)
+  endif()
 endif()
 
 # Programs with libtorch find their private libraries (MillraceTorch.cmake) beside themselves.

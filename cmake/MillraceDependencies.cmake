@@ -1,4 +1,11 @@
 # Everything Millrace links, all of it from the distribution. `make setup` installs the packages.
+
+# Programs in PATH do not say where libraries are: with conda or pyenv active, CMake would take theirs, which lack half.
+set(CMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH OFF)
+# Python packages that `make setup` installs belong to the distribution's Python, whatever stands first in PATH. pip chooses its own.
+if(NOT SKBUILD AND NOT DEFINED Python3_EXECUTABLE AND EXISTS /usr/bin/python3)
+  set(Python3_EXECUTABLE /usr/bin/python3)
+endif()
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
@@ -13,12 +20,15 @@ find_package(CLI11 REQUIRED)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(FUSE3 REQUIRED IMPORTED_TARGET fuse3)
 pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)
+
+# A machine that only runs the programs need not have what tests need, or may have half of it.
 if(MILLRACE_TESTS)
-  find_package(GTest)
-  if(GTest_FOUND)
+  find_package(GTest 1.12 QUIET)
+  if(GTest_FOUND AND TARGET GTest::gmock AND TARGET GTest::gmock_main)
     include(GoogleTest)
-  else()  # a machine that only runs the programs need not have it
-    message(STATUS "GoogleTest is not installed: no tests are built")
+  else()
+    message(STATUS "GoogleTest 1.12 with GoogleMock is not installed: no tests are built")
     set(MILLRACE_TESTS OFF)
   endif()
 endif()
+unset(CMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH)
