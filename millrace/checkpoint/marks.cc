@@ -6,11 +6,8 @@
 namespace millrace::checkpoint {
 namespace {
 
-/// Puts the mark, then looks whether it came in time. A collector does the same the other way round: it announces
-/// itself, then looks for marks; so of the two at least one sees the other.
-Status PutMark(object::Store& store, const Layout& layout, std::uint64_t step, const std::string& key,
-               const std::string& content, const object::Call& call) {
-  MR_TRY(object::Put(store, key, AsBytes(content), {.content_type = "application/json"}, call));
+/// Whether the step can be marked: kNotFound where it has no committed checkpoint, kBusy where a collector is at work.
+Status CheckMarkable(object::Store& store, const Layout& layout, std::uint64_t step, const object::Call& call) {
   bool committed = false, going = false;
   MR_TRY(object::ListAll(
       store, {.prefix = layout.MarksPrefix(step)},
@@ -18,16 +15,20 @@ Status PutMark(object::Store& store, const Layout& layout, std::uint64_t step, c
         for (const object::ObjectInfo& object : page.objects) {
           const auto mark = layout.ParseMark(object.key);
           going = going || (mark && mark->kind == Layout::Mark::Kind::kGoing);
-          committed = committed || (object.key == layout.ManifestKey(step) && object.size >= kFenceLimit);
+          committed = committed || (object.key == layout.ManifestKey(step) && object.size != kFenceBytes);
         }
         return true;
       },
       call));
-  if (committed && !going) return {};
-  MR_TRY(object::Delete(store, key, call));
   if (!committed) return Fail(Code::kNotFound, "there is no committed checkpoint of step {}", step);
+  if (!going) return {};
   return Fail(Code::kBusy,
               "step {} is being removed by garbage collection (a collector that was killed says so for a day)", step);
+}
+
+Status Put(object::Store& store, const std::string& key, const std::string& content, const object::Call& call) {
+  MR_TRY(object::Put(store, key, AsBytes(content), {.content_type = "application/json"}, call));
+  return {};
 }
 
 }  // namespace
@@ -36,7 +37,14 @@ Status Pin(const object::Location& root, std::uint64_t step, std::string_view by
            object::Call call) {
   const Layout layout(root.key);
   const Json content{{"pinned", FormatIso8601(SystemClock().Wall())}, {"by", by}, {"reason", reason}};
-  return PutMark(*root.store, layout, step, layout.PinKey(step), DumpJson(content) + "\n", call);
+  MR_TRY(CheckMarkable(*root.store, layout, step, call));
+  MR_TRY(Put(*root.store, layout.PinKey(step), DumpJson(content) + "\n", call));
+  // A collector announces itself, then looks for marks; this puts the mark, then looks for collectors. So of the two at
+  // least one sees the other. The key is shared: to delete it here could remove a pin that somebody else has set.
+  Status markable = CheckMarkable(*root.store, layout, step, call);
+  if (markable || markable.error().code() != Code::kBusy) return markable;
+  return Fail(markable.error().Context(
+      "the pin is set, but it is not known whether it came in time; pin again when that is over"));
 }
 
 Status Unpin(const object::Location& root, std::uint64_t step, object::Call call) {
@@ -48,7 +56,8 @@ Status Unpin(const object::Location& root, std::uint64_t step, object::Call call
 Result<std::unique_ptr<Hold>> Hold::Take(const object::Location& root, std::uint64_t step, object::Call call) {
   const Layout layout(root.key);
   std::unique_ptr<Hold> hold(new Hold(root.store, layout.NewHoldKey(step)));
-  MR_TRY(PutMark(*root.store, layout, step, hold->key_, "{}\n", call));
+  MR_TRY(Put(*root.store, hold->key_, "{}\n", call));
+  MR_TRY(CheckMarkable(*root.store, layout, step, call));  // else the hold's destructor takes the mark back
   return hold;
 }
 

@@ -12,7 +12,9 @@
 namespace millrace::checkpoint {
 
 /// Keeps the checkpoint until it is unpinned, whatever retention says. `by` and `reason` are for people. Pinning what
-/// is pinned replaces both. kNotFound when there is no such checkpoint, kBusy when it is being removed. Blocks.
+/// is pinned replaces both. A call that fails never removes a pin that is there.
+/// Errors: kNotFound if there is no such checkpoint; kBusy if a collector is removing it. After either a pin may stand:
+/// it keeps the checkpoint if it came in time, else a collector removes it after kHoldTime. Blocks.
 Status Pin(const object::Location& root, std::uint64_t step, std::string_view by, std::string_view reason,
            object::Call call = {});
 /// kNotFound when the step is not pinned. Blocks.
