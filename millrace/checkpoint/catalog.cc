@@ -9,22 +9,42 @@
 
 namespace millrace::checkpoint {
 
+namespace {
+
+/// Whether the object under a manifest's key is a fence, or is gone.
+Result<bool> HasFence(object::Store& store, const std::string& key, const object::Call& call) {
+  const auto content = MR_TRY(object::GetAll(store, key, Manifest::kMaxBytes, call));
+  return !content || IsFence(content->bytes);
+}
+
+}  // namespace
+
 Result<std::vector<Entry>> ListCheckpoints(const object::Location& root, object::Call call) {
   const Layout layout(root.key);
   std::vector<Entry> entries;
+  std::vector<Entry> like_fences;  // by their size
   std::set<std::uint64_t> pinned;
+  std::set<std::string, std::less<>> folders;
   MR_TRY(object::ListAll(
       *root.store, {.prefix = layout.StepsPrefix(), .delimiter = "/"},
       [&](const object::ListPage& page) {
         for (const object::ObjectInfo& object : page.objects) {
           auto step = layout.StepOfManifest(object.key);
-          if (step && object.size >= kFenceLimit) entries.push_back({*step, object.key, object.modified});
+          if (step)
+            (object.size == kFenceBytes ? like_fences : entries).push_back({*step, object.key, object.modified});
           if (auto mark = layout.ParseMark(object.key); mark && mark->kind == Layout::Mark::Kind::kPin)
             pinned.insert(mark->step);
         }
+        folders.insert(page.common_prefixes.begin(), page.common_prefixes.end());
         return true;
       },
       call));
+  // A step that was removed has no files. One that has files and something of a fence's size may be a checkpoint whose
+  // manifest was cut to that size.
+  for (Entry& entry : like_fences) {
+    if (!folders.contains(layout.StepFolder(entry.step))) continue;
+    if (!MR_TRY(HasFence(*root.store, entry.key, call))) entries.push_back(std::move(entry));
+  }
   for (Entry& entry : entries) entry.pinned = pinned.contains(entry.step);
   // Keys sort by name; beyond eight digits that is not the order of the steps.
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.step < b.step; });
@@ -35,8 +55,7 @@ Result<std::unique_ptr<StoreReader>> OpenAt(const object::Location& root, std::u
   const Layout layout(root.key);
   const std::string name = fmt::format("{}/{}", root.store->Describe(), layout.StepName(step));
   auto content = MR_TRY(object::GetAll(*root.store, layout.ManifestKey(step), Manifest::kMaxBytes, call));
-  if (!content || content->bytes.size() < kFenceLimit)
-    return Fail(Code::kNotFound, "{} is no committed checkpoint", name);
+  if (!content || IsFence(content->bytes)) return Fail(Code::kNotFound, "{} is no committed checkpoint", name);
   Manifest manifest = MR_TRY(Manifest::Parse(content->bytes, name + ".json"));
   if (manifest.step != step) return Fail(Code::kCorrupt, "{}.json is the manifest of step {}", name, manifest.step);
   return std::make_unique<StoreReader>(root.store, layout.StepFolder(step), name, std::move(manifest));

@@ -150,7 +150,8 @@ struct Entry {
   WallTime modified;
   bool pinned = false;
 };
-/// Committed checkpoints in ascending order of step. Blocks.
+/// Committed checkpoints in ascending order of step. Those whose manifest is damaged, cut off or empty too, are among
+/// them: opening one is kCorrupt. Blocks.
 Result<std::vector<Entry>> ListCheckpoints(const object::Location& root, object::Call call = {});
 /// Removes what `retention` lets go, and files of saves that never committed and are older than the newest commit. What
 /// is pinned or held by a reader (marks.h) stays. Safe beside writers, readers that hold and other collectors

@@ -32,7 +32,7 @@ class Collector {
     MR_TRY(TakeInventory());
     std::set<std::uint64_t> committed;
     for (const auto& [number, step] : steps_) {
-      if (!step.manifest) continue;
+      if (!step.manifest || Damaged(step)) continue;
       committed.insert(number);
       newest_commit_ = std::max(newest_commit_, step.manifest->modified);
     }
@@ -40,6 +40,7 @@ class Collector {
     if (committed.empty()) return collected_;
     const std::set<std::uint64_t> kept = Retained(committed, retention, MR_TRY(Metrics(retention)));
     for (const auto& [number, step] : steps_) {
+      if (Damaged(step)) continue;  // neither kept in place of a whole one nor removed: somebody may repair it
       MR_TRY(RemoveStaleMarks(step));
       if (step.manifest && !kept.contains(number) && !Kept(step)) {
         MR_TRY(Retire(number, step));
@@ -66,7 +67,7 @@ class Collector {
         [this](const object::ListPage& page) {
           for (const object::ObjectInfo& object : page.objects) {
             if (auto step = layout_.StepOfManifest(object.key)) {
-              (object.size < kFenceLimit ? steps_[*step].fence : steps_[*step].manifest) = object;
+              (object.size == kFenceBytes ? steps_[*step].fence : steps_[*step].manifest) = object;
             } else if (auto mark = layout_.ParseMark(object.key)) {
               AddMark(steps_[mark->step], mark->kind, object);
             } else if (Attempt* attempt = AttemptOf(object.key, object.modified)) {
@@ -80,6 +81,15 @@ class Collector {
     // Some services refuse to list uploads; their files are collected all the same.
     for (object::UploadInfo& upload : uploads.value_or(std::vector<object::UploadInfo>{}))
       if (Attempt* attempt = AttemptOf(upload.key, upload.initiated)) attempt->uploads.push_back(std::move(upload));
+    return TellFencesFromDamage();
+  }
+  /// A manifest that was cut to a fence's size is damage, not a fence.
+  Status TellFencesFromDamage() {
+    for (auto& [number, step] : steps_) {
+      if (!step.fence || step.attempts.empty()) continue;
+      const auto content = MR_TRY(object::GetAll(store_, step.fence->key, Manifest::kMaxBytes, call_));
+      if (content && !IsFence(content->bytes)) step.manifest = std::exchange(step.fence, std::nullopt);
+    }
     return {};
   }
   Attempt* AttemptOf(std::string_view key, WallTime modified) {
@@ -95,6 +105,7 @@ class Collector {
     if (kind == Layout::Mark::Kind::kHold) step.holds.push_back(object);
     if (kind == Layout::Mark::Kind::kGoing) step.going.push_back(object);
   }
+  static bool Damaged(const Step& step) { return step.manifest && step.manifest->size < kLeastManifestBytes; }
   /// Which marks still count: the newest commit is the latest moment of the store's clock that is known to have passed.
   auto Live() const {
     return [this](const object::ObjectInfo& mark) { return mark.modified + kHoldTime >= newest_commit_; };
@@ -127,7 +138,7 @@ class Collector {
     for (const auto& [number, step] : steps_) {
       if (!step.manifest) continue;
       auto content = MR_TRY(object::GetAll(store_, step.manifest->key, Manifest::kMaxBytes, call_));
-      if (!content || content->bytes.size() < kFenceLimit) continue;  // another collector was faster
+      if (!content || IsFence(content->bytes)) continue;  // another collector was faster
       const Manifest manifest = MR_TRY(Manifest::ParsePart(content->bytes, step.manifest->key));
       auto metric = manifest.metrics.find(retention.metric);
       if (metric != manifest.metrics.end()) metrics.emplace(number, metric->second);
@@ -137,7 +148,8 @@ class Collector {
 
   /// Whoever put a mark before this looks for them has kept the step; whoever puts one later sees that it is going.
   Status Retire(std::uint64_t number, const Step& step) {
-    if (!dry_run_) MR_TRY(object::Put(store_, layout_.NewGoingKey(number), AsBytes("{}\n"), {}, call_));
+    const std::string going = layout_.NewGoingKey(number);
+    if (!dry_run_) MR_TRY(object::Put(store_, going, AsBytes("{}\n"), {}, call_));
     Step now;
     MR_TRY(object::ListAll(
         store_, {.prefix = layout_.MarksPrefix(number)},
@@ -151,9 +163,8 @@ class Collector {
       collected_.removed_steps.push_back(number);
       for (const auto& [name, attempt] : step.attempts) MR_TRY(Remove(attempt));
     }
-    std::vector<std::string> going;
-    for (const object::ObjectInfo& mark : now.going) going.push_back(mark.key);
-    return RemoveKeys(std::move(going));
+    // Only this collector's own: another one that is between its listing and its fence must stay visible.
+    return RemoveKeys({going});
   }
 
   /// In a step with a manifest no other attempt can commit any more.

@@ -18,6 +18,7 @@
 namespace millrace::checkpoint {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -160,13 +161,85 @@ TEST_F(CollectTest, OfAPinAndACollectorOneSeesTheOther) {
     other.join();
     ASSERT_FALSE(pin && gone);
     if (pin) ExpectWhole(1);
-    if (!pin) {
+    if (!pin && gone && !Marks().empty()) {
+      clock_.Advance(kHoldTime);
+      Save(3);
+      EXPECT_THAT(Collect({.keep_last = 2}), IsEmpty());
       EXPECT_THAT(Marks(), IsEmpty()) << pin.error().ToString();
     }
     pinned += pin.has_value();
     removed += gone;
   }
   EXPECT_GT(pinned + removed, 0);
+}
+
+TEST_F(CollectTest, APinThatFailsLeavesThePinThatWasThere) {
+  for (std::uint64_t step : {1, 2}) Save(step);
+  ASSERT_TRUE(Pin(Root(), 1, "ann@node", "the baseline"));
+  ASSERT_TRUE(object::Put(*store_, Layout("run").NewGoingKey(1), AsBytes("{}\n")));
+  EXPECT_EQ(Pin(Root(), 1, "bob@node", "mine too").error().code(), Code::kBusy);
+  const auto pin = *object::GetAll(*store_, Layout("run").PinKey(1), 1000);
+  ASSERT_TRUE(pin);
+  EXPECT_THAT(pin->bytes, HasSubstr("the baseline"));
+  EXPECT_THAT(Collect({.keep_last = 1}), IsEmpty());
+  ExpectWhole(1);
+}
+
+/// A collector announces itself between the two looks of whoever pins.
+TEST_F(CollectTest, APinThatMayHaveComeTooLateIsNotTakenBack) {
+  for (std::uint64_t step : {1, 2}) Save(step);
+  const std::string pin = Layout("run").PinKey(1), going = Layout("run").NewGoingKey(1);
+  bool once = false;
+  store_->Add({.operation = object::Operation::kPut, .key_prefix = pin, .fault = {.action = [&] {
+                                                                          if (std::exchange(once, true)) return;
+                                                                          EXPECT_TRUE(object::Put(*store_, going,
+                                                                                                  AsBytes("{}\n")));
+                                                                        }}});
+  const Status pinned = Pin(Root(), 1, "ann@node", "");
+  ASSERT_FALSE(pinned);
+  EXPECT_EQ(pinned.error().code(), Code::kBusy);
+  EXPECT_THAT(pinned.error().ToString(), HasSubstr("the pin is set"));
+  EXPECT_THAT(Marks(), Contains(pin));
+  EXPECT_THAT(Collect({.keep_last = 1}), IsEmpty());
+  ExpectWhole(1);
+}
+
+/// Two collectors at one step: the first to end leaves the other's announcement, which whoever pins must see.
+TEST_F(CollectTest, ACollectorLeavesTheAnnouncementsOfOthers) {
+  for (std::uint64_t step : {1, 2}) Save(step);
+  const auto hold = Hold::Take(Root(), 1);
+  const std::string other = Layout("run").NewGoingKey(1);
+  ASSERT_TRUE(object::Put(*store_, other, AsBytes("{}\n")));
+  EXPECT_THAT(Collect({.keep_last = 1}), IsEmpty());
+  EXPECT_THAT(Marks(), Contains(other));
+}
+
+/// Cut off anywhere, also to nothing and to just the size of a fence: it is damage, and nothing is taken in its place.
+TEST_F(CollectTest, AManifestThatWasCutOffHidesNothing) {
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{kFenceBytes}, std::size_t{127}}) {
+    SCOPED_TRACE(size);
+    Fresh();
+    for (std::uint64_t step : {1, 2}) Save(step);
+    const std::string key = Layout("run").ManifestKey(2);
+    const std::string text = (*object::GetAll(*store_, key, Manifest::kMaxBytes))->bytes;
+    ASSERT_TRUE(object::Put(*store_, key, AsBytes(text).first(size)));
+    EXPECT_THAT(Steps(), ElementsAre(1, 2));
+    for (const auto& step : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(2)}) {
+      const auto reader = Reader::Open(*connection_, "s3://bucket/run", step);
+      ASSERT_FALSE(reader);
+      EXPECT_EQ(reader.error().code(), Code::kCorrupt);
+      EXPECT_THAT(reader.error().ToString(), HasSubstr("step-00000002.json"));
+    }
+    const std::size_t keys = object::List(*store_, {})->objects.size();
+    EXPECT_THAT(Collect({.keep_last = 1}), IsEmpty()) << "it is not kept in place of a whole one";
+    EXPECT_EQ(object::List(*store_, {})->objects.size(), keys);
+    ExpectWhole(1);
+    auto removed = RemoveAfter(Root(), 1, false);
+    ASSERT_TRUE(removed);
+    EXPECT_THAT(Steps(), ElementsAre(1));
+    Save(2);
+    ExpectWhole(2);
+  }
 }
 
 /// Clocks of hosts, hours off the store's and each other's, decide nothing: ages are the store's to tell, and newer is

@@ -28,11 +28,10 @@ Error Taken(std::uint64_t step, std::string_view manifest) {
 
 Result<std::string> ExpectedFence(object::Store& store, const Layout& layout, std::uint64_t step, object::Call call) {
   const std::string key = layout.ManifestKey(step);
-  auto there = MR_TRY(object::Head(store, key, call));
-  if (!there) return std::string();
-  if (there->size < kFenceLimit) return there->etag;
-  auto manifest = object::GetAll(store, key, Manifest::kMaxBytes, call);
-  return Fail(Taken(step, manifest && *manifest ? (*manifest)->bytes : ""));
+  auto manifest = MR_TRY(object::GetAll(store, key, Manifest::kMaxBytes, call));
+  if (!manifest) return std::string();
+  if (IsFence(manifest->bytes)) return manifest->info.etag;
+  return Fail(Taken(step, manifest->bytes));
 }
 
 CommitOutcome CommitManifest(object::Store& store, const Layout& layout, const Manifest& manifest,
@@ -48,7 +47,7 @@ CommitOutcome CommitManifest(object::Store& store, const Layout& layout, const M
   if (there && *there) {
     const auto& [bytes, info] = **there;
     if (bytes == text) return {};
-    if (bytes.size() >= kFenceLimit) return {Fail(Taken(manifest.step, bytes))};
+    if (!IsFence(bytes)) return {Fail(Taken(manifest.step, bytes))};
     if (info.etag != expected_fence) {
       return {Fail(Code::kPreconditionFailed, "step {} was given up by garbage collection while it was being saved",
                    manifest.step)};

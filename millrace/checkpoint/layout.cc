@@ -82,6 +82,14 @@ std::string RankFile(std::string_view attempt, int rank) {
 std::string NewAttempt() { return SecureHex(kAttemptDigits / 2); }
 std::string NewFence() { return fmt::format("{{\"fence\":\"{}\"}}\n", SecureHex(16)); }
 
+bool IsFence(std::string_view content) {
+  constexpr std::string_view kBegin = "{\"fence\":\"", kEnd = "\"}\n";
+  if (content.size() != kFenceBytes || !content.starts_with(kBegin) || !content.ends_with(kEnd)) return false;
+  content.remove_prefix(kBegin.size());
+  content.remove_suffix(kEnd.size());
+  return content.find_first_not_of("0123456789abcdef") == content.npos;
+}
+
 std::set<std::uint64_t> Retained(const std::set<std::uint64_t>& committed, const Retention& retention,
                                  const std::map<std::uint64_t, double>& metric) {
   std::set<std::uint64_t> kept;

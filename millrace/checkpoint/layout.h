@@ -12,8 +12,9 @@
 
 namespace millrace::checkpoint {
 
-/// Objects under a manifest's key that are smaller are fences.
-inline constexpr std::uint64_t kFenceLimit = 128;
+/// The size of every fence: {"fence":"<32 hex digits>"} and a newline. A manifest is never that short, so a listing
+/// tells one from the other. An object of any other size under a manifest's key is a manifest, whole or damaged.
+inline constexpr std::uint64_t kFenceBytes = 45;
 inline constexpr std::uint64_t kMaxStep = 999'999'999'999'999'999;
 
 /// Keys below one root. `root` is a key prefix, with or without a slash at its end; empty: the whole bucket.
@@ -63,6 +64,10 @@ class Layout {
 std::string RankFile(std::string_view attempt, int rank);
 std::string NewAttempt();
 std::string NewFence();
+/// No manifest is shorter, whatever it holds: one that is was cut off.
+inline constexpr std::uint64_t kLeastManifestBytes = 128;
+/// Whether an object under a manifest's key is a fence. A manifest that was cut to a fence's size is none.
+bool IsFence(std::string_view content);
 
 /// The steps that `retention` keeps of the committed ones; `metric` has the values of those that have one. Of equally
 /// good ones the newest are kept.

@@ -31,7 +31,10 @@ TEST(Layout, ParsesTheKeysItMakesAndNoOthers) {
     EXPECT_FALSE(layout.StepOfManifest(key)) << key;
   }
   EXPECT_FALSE(layout.ParseFileKey("r/step-00000150/notes/rank-00000.safetensors"));
-  EXPECT_LT(NewFence().size(), kFenceLimit);
+  EXPECT_EQ(NewFence().size(), kFenceBytes);
+  EXPECT_TRUE(IsFence(NewFence()));
+  EXPECT_FALSE(IsFence(std::string(kFenceBytes, '{')));
+  EXPECT_FALSE(IsFence(""));
   EXPECT_NE(NewFence(), NewFence());
 }
 
