@@ -121,8 +121,14 @@ class Comparison {
       diff.kind = Kind::kOnlyInFirst;
     } else if (a == firsts.end()) {
       diff.kind = Kind::kOnlyInSecond;
+    } else if (a->second.dtype != b->second.dtype) {
+      diff.kind = Kind::kRetyped;
+      diff.first = a->second;
+      diff.second = b->second;
     } else if (a->second != b->second) {
       diff.kind = Kind::kReshaped;
+      diff.first = a->second;
+      diff.second = b->second;
     } else if (SameByChecksum(name, DTypeBytes(a->second.dtype))) {
       diff.by_checksum = true;
     } else {
@@ -183,6 +189,8 @@ std::string_view Name(TensorDiff::Kind kind) {
       return "changed";
     case TensorDiff::Kind::kReshaped:
       return "reshaped";
+    case TensorDiff::Kind::kRetyped:
+      return "retyped";
     case TensorDiff::Kind::kOnlyInFirst:
       return "only_in_first";
     case TensorDiff::Kind::kOnlyInSecond:

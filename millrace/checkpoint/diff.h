@@ -11,9 +11,10 @@
 namespace millrace::checkpoint {
 
 struct TensorDiff {
-  enum class Kind { kSame, kChanged, kReshaped, kOnlyInFirst, kOnlyInSecond };
+  enum class Kind { kSame, kChanged, kReshaped, kRetyped, kOnlyInFirst, kOnlyInSecond };
   std::string name;
   Kind kind = Kind::kSame;
+  TensorMeta first, second;          ///< of a tensor that has another shape or element type (kRetyped: perhaps both)
   bool by_checksum = false;          ///< same, as every chunk's CRC-32C says; nothing was read
   std::uint64_t elements = 0;        ///< of a changed tensor: those whose bytes differ
   std::optional<double> max_change;  ///< the greatest |a - b| of them, where values were asked for; NaN where one is

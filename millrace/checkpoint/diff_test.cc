@@ -80,12 +80,14 @@ TEST_F(DiffTest, FindsEveryChangeAndItsSize) {
   state.tensors["model/w"] = Floats({1, -8, 3, 0.5});
   state.tensors["model/gone"] = Floats({1});
   state.tensors["model/shape"] = Floats({1, 2});
+  state.tensors["model/type"] = Floats({1, 2});
   Save(1, state);
   State changed = state;
   changed.tensors["model/w"] = Floats({1, -8.5, 3, 2.5});
   changed.tensors.erase("model/gone");
   changed.tensors["model/new"] = Floats({1});
   changed.tensors["model/shape"] = Floats({1, 2, 3});
+  changed.tensors["model/type"].meta.dtype = DType::kI32;
   Random random(5);
   std::map<std::string, std::uint64_t> flipped;
   for (auto& [name, tensor] : changed.tensors) {
@@ -99,6 +101,8 @@ TEST_F(DiffTest, FindsEveryChangeAndItsSize) {
   EXPECT_EQ(diffs["model/gone"].kind, Kind::kOnlyInFirst);
   EXPECT_EQ(diffs["model/new"].kind, Kind::kOnlyInSecond);
   EXPECT_EQ(diffs["model/shape"].kind, Kind::kReshaped);
+  EXPECT_EQ(diffs["model/type"].kind, Kind::kRetyped) << "of the same shape";
+  EXPECT_EQ(diffs["model/type"].second.dtype, DType::kI32);
   EXPECT_EQ(diffs["model/w"].kind, Kind::kChanged);
   EXPECT_EQ(diffs["model/w"].elements, 2u);
   EXPECT_EQ(diffs["model/w"].max_change, 2.0);
