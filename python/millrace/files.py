@@ -7,6 +7,7 @@ import os
 from typing import IO, Any, Iterator, Optional, Union
 
 from . import _native
+from .errors import AlreadyExistsError, PreconditionFailedError
 from .session import Options, session_of
 
 #: What a read of a few bytes fetches.
@@ -87,6 +88,11 @@ class ObjectWriter(io.RawIOBase):
         self._native: Optional[_native.Writer] = _native.Writer(session_of(connection), url, create)
         self._small = bytearray()
         self._at = 0
+        # TextIOWrapper writes a byte order mark where it finds itself at the beginning of what can be sought in.
+        self.begins_text = False
+
+    def seekable(self) -> bool:
+        return self.begins_text
 
     def writable(self) -> bool:
         return True
@@ -122,6 +128,11 @@ class ObjectWriter(io.RawIOBase):
         try:
             self._send()
             self._native.finish()
+        except (PreconditionFailedError, AlreadyExistsError) as error:
+            self.abort()
+            if self.mode != "xb":
+                raise
+            raise AlreadyExistsError(f"{self.name} exists already: somebody else wrote it meanwhile") from error
         except BaseException:
             self.abort()
             raise
@@ -147,40 +158,25 @@ class ObjectWriter(io.RawIOBase):
             self._open().write(small)
 
 
-class ObjectTextWriter(io.TextIOBase):
+class ObjectTextWriter(io.TextIOWrapper):
     """Text into an ObjectWriter, with its promise about exceptions."""
 
     def __init__(self, raw: ObjectWriter, encoding: str, errors: Optional[str], newline: Optional[str]) -> None:
-        super().__init__()
+        raw.begins_text = True
+        super().__init__(raw, encoding, errors, newline)  # type: ignore[arg-type]  # it takes all of what is written
+        raw.begins_text = False
         self._raw = raw
-        self._encoding, self._errors = encoding, errors or "strict"
-        self._newline = os.linesep if newline is None else newline
 
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self._encoding
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        translated = text.replace("\n", self._newline) if self._newline not in ("", "\n") else text
-        self._raw.write(translated.encode(self._encoding, self._errors))
-        return len(text)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._raw.close()
-            super().close()
+    def abort(self) -> None:
+        """Gives the object up: nothing of it appears."""
+        self._raw.abort()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if kind is not None:
-            self._raw.abort()
-            super().close()
-        self.close()
+        self.close() if kind is None else self.abort()
 
     def __del__(self) -> None:
-        self._raw.__del__()
+        if getattr(self, "_raw", None) is not None:
+            self._raw.__del__()
 
 
 def open(
@@ -195,20 +191,42 @@ def open(
     """Opens an object (``s3://bucket/key``) or a file as a Python file.
 
     ``mode``: ``r`` reads, with seeks, one version of the object; ``w`` writes it anew; ``x`` writes it only if it does not
-    exist. With ``b`` bytes, without it text, as everywhere in Python. Writing is front to back, and the object appears
-    when the file is closed. ``a`` and ``+`` need a mount.
+    exist, else raises FileExistsError, here or, if somebody else was faster, when the file is closed. With ``b`` bytes,
+    without it text: ``encoding`` (UTF-8 if none is given), ``errors`` and ``newline`` are those of Python's own open. Writing
+    is front to back, and the object appears when the file is closed. ``a`` and ``+`` need a mount.
     """
     path = os.fspath(url)
     kind, text = mode.replace("b", "").replace("t", ""), "b" not in mode
-    if kind not in ("r", "w", "x") or ("b" in mode and "t" in mode):
+    if kind not in ("r", "w", "x") or ("b" in mode and "t" in mode) or len(set(mode)) != len(mode):
         raise ValueError(f'mode "{mode}" is not one of rb, wb, xb, r, w, x; objects cannot be changed in place')
     if not text and (encoding is not None or errors is not None or newline is not None):
         raise ValueError("encoding, errors and newline are for text; leave out the b of the mode")
+    encoding = encoding or "utf-8"
+    if text:  # what is wrong with these is said before anything is asked of the store
+        io.TextIOWrapper(io.BytesIO(), encoding, errors, newline).detach()
     if kind == "r":
         reader = io.BufferedReader(ObjectReader(path, connection=connection), READ_BUFFER)
-        return io.TextIOWrapper(reader, encoding or "utf-8", errors, newline) if text else reader
+        return _named(io.TextIOWrapper(reader, encoding, errors, newline), mode) if text else reader
+    if kind == "x":
+        _check_absent(path, connection)
     writer = ObjectWriter(path, create=kind == "x", connection=connection)
-    return ObjectTextWriter(writer, encoding or "utf-8", errors, newline) if text else writer
+    return _named(ObjectTextWriter(writer, encoding, errors, newline), mode) if text else writer
+
+
+def _named(file: Any, mode: str) -> Any:
+    file.mode = mode
+    return file
+
+
+def _check_absent(url: str, connection: Optional[Options]) -> None:
+    """So that who writes much does not learn at the end that it was for nothing. The store has the last word."""
+    try:
+        ObjectReader(url, connection=connection).close()
+    except PermissionError:
+        return  # it may be allowed to write what it may not read
+    except FileNotFoundError:
+        return
+    raise AlreadyExistsError(f"{url} exists already")
 
 
 def lines(url: Union[str, os.PathLike], *, connection: Optional[Options] = None) -> Iterator[str]:

@@ -72,12 +72,89 @@ def test_an_exception_publishes_nothing(endpoint):
 def test_create_does_not_replace(endpoint):
     with millrace.open("s3://corpus/files/new", "xb") as file:
         file.write(b"mine")
-    with pytest.raises(millrace.Error) as raised:
-        with millrace.open("s3://corpus/files/new", "xb") as file:
-            file.write(b"theirs")
-    assert raised.value.code in ("precondition_failed", "already_exists")
+    for mode in ("xb", "x", "xt"):
+        with pytest.raises(FileExistsError, match="s3://corpus/files/new exists already"):
+            millrace.open("s3://corpus/files/new", mode)
+    first = millrace.open("s3://corpus/files/raced", "x")
+    second = millrace.open("s3://corpus/files/raced", "x")
+    first.write("mine")
+    first.close()
+    second.write("theirs")
+    with pytest.raises(FileExistsError) as raised:
+        second.close()
+    assert raised.value.code == "already_exists"
     with millrace.open("s3://corpus/files/new") as file:
         assert file.read() == b"mine"
+    with millrace.open("s3://corpus/files/raced") as file:
+        assert file.read() == b"mine"
+
+
+def texts():
+    """Encodings, error handlers and newlines, with texts that tell them apart."""
+    for encoding in (None, "utf-8", "utf-8-sig", "utf-16", "utf-32-le", "latin-1", "ascii", "shift_jis", "cp1252"):
+        for errors in (None, "strict", "ignore", "replace", "backslashreplace", "surrogateescape", "xmlcharrefreplace"):
+            for newline in (None, "", "\n", "\r", "\r\n"):
+                yield {"encoding": encoding, "errors": errors, "newline": newline}
+
+
+def outcome(action):
+    try:
+        return action()
+    except Exception as error:
+        return type(error)
+
+
+def test_text_is_as_pythons_own_open_has_it(endpoint, tmp_path):
+    """Written and read with both, by every option: the same bytes, the same texts, the same errors."""
+    random_ = random.Random(11)
+    pieces = ["a\nb", "\r", "\r\n", "\n\n", "ä€", "水", "\udcff", "\x85\u2028", "", "tail"]
+
+    def write(opener, target, options, texts_):
+        with opener(target, "w", **options) as file:
+            return [file.write(text) for text in texts_], file.encoding, file.errors
+
+    def read(opener, target, options):
+        with opener(target, "r", **options) as file:
+            return file.readline(), file.read(3), list(file), file.newlines, file.mode
+
+    for number, options in enumerate(random_.sample(list(texts()), 60)):
+        chosen = random_.choices(pieces, k=6)
+        options["encoding"] = options["encoding"] or "utf-8"
+        local, url = str(tmp_path / str(number)), f"s3://corpus/files/text-{number}"
+        ours = outcome(lambda: write(millrace.open, url, options, chosen))
+        assert outcome(lambda: write(open, local, options, chosen)) == ours, (options, chosen)
+        if isinstance(ours, tuple):
+            with open(local, "rb") as file, millrace.open(url, "rb") as object_:
+                assert file.read() == object_.read(), (options, chosen)
+        content = b"".join(random_.choices([b"\xff\xfe", b"a\r\nb\rc\n", "ä水".encode(), b"\n", b"x" * 5], k=8))
+        with open(local, "wb") as file, millrace.open(url, "wb") as object_:
+            file.write(content)
+            object_.write(content)
+        assert outcome(lambda: read(open, local, options)) == outcome(lambda: read(millrace.open, url, options)), options
+
+
+def test_text_that_cannot_be_written_publishes_nothing(endpoint):
+    with pytest.raises(UnicodeEncodeError):
+        with millrace.open("s3://corpus/files/bad", "w", encoding="ascii") as file:
+            file.write("good\n")
+            file.write("ä")
+    file = millrace.open("s3://corpus/files/bad", "w")
+    file.write("half")
+    del file
+    with pytest.raises(TypeError):
+        with millrace.open("s3://corpus/files/bad", "w") as file:
+            file.write(b"bytes")
+    for options in ({"encoding": "no-such"}, {"newline": "x"}):
+        with pytest.raises((LookupError, ValueError)):
+            millrace.open("s3://corpus/files/bad", "w", **options)
+    with pytest.raises(FileNotFoundError):
+        millrace.open("s3://corpus/files/bad")
+    with millrace.open("s3://corpus/files/boms", "w", encoding="utf-16") as file:
+        file.write("a")
+        file.flush()
+        file.write("b")
+    with millrace.open("s3://corpus/files/boms") as file:
+        assert file.read() == "ab".encode("utf-16")
 
 
 def test_an_object_replaced_while_it_is_read_is_never_mixed(endpoint):
