@@ -10,9 +10,12 @@
 #include "millrace/base/text.h"
 #include "millrace/checkpoint/checkpoint.h"
 #include "millrace/checkpoint/convert/export.h"
+#include "millrace/checkpoint/convert/hf_tokenizer.h"
 #include "millrace/checkpoint/convert/import.h"
 #include "millrace/checkpoint/diff.h"
 #include "millrace/checkpoint/marks.h"
+#include "millrace/checkpoint/model_source.h"
+#include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::cli {
 namespace {
@@ -109,6 +112,12 @@ Result<checkpoint::HeldReader> OpenHeld(const Context& context, object::Connecti
   return checkpoint::OpenHeld(connection, url, step, context.log(), CallOf(context));
 }
 
+/// After a command that names each damaged checkpoint and goes on with the next.
+Status AllWhole(std::size_t damaged, std::size_t of) {
+  if (damaged == 0) return {};
+  return Fail(Code::kCorrupt, "{} of {} checkpoints {} damaged", damaged, of, damaged == 1 ? "is" : "are");
+}
+
 Status List(const Context& context, const Arguments& arguments) {
   auto connection = MR_TRY(context.Connect());
   object::Location root = MR_TRY(object::Locate(*connection, arguments.url));
@@ -116,9 +125,15 @@ Status List(const Context& context, const Arguments& arguments) {
   constexpr auto* kRow = "{:>10}  {:>8}  {:>10}  {:>5}  {:>7}  {:<3}  {:<24}  {}\n";
   if (!context.globals.json && !context.globals.quiet && !entries.empty())
     fmt::print(fmt::runtime(kRow), "STEP", "AGE", "SIZE", "RANKS", "TENSORS", "PIN", "BY", "METRICS");
+  std::size_t damaged = 0;
   for (const Entry& entry : entries) {
     auto reader = Reader::Open(*connection, arguments.url, entry.step, CallOf(context));
     if (!reader && reader.error().code() == Code::kNotFound) continue;  // removed since it was listed
+    if (!reader && reader.error().code() == Code::kCorrupt) {
+      fmt::print(stderr, "millrace: {}\n", reader.error().ToString());
+      ++damaged;
+      continue;
+    }
     if (!reader) return Fail(reader.error());
     const Manifest& manifest = (*reader)->manifest();
     if (context.globals.json) {
@@ -132,7 +147,7 @@ Status List(const Context& context, const Arguments& arguments) {
     }
   }
   if (entries.empty() && !context.globals.json) fmt::print(stderr, "no checkpoints in {}\n", arguments.url);
-  return {};
+  return AllWhole(damaged, entries.size());
 }
 
 Status Show(const Context& context, const Arguments& arguments) {
@@ -204,11 +219,16 @@ Status Verify(const Context& context, const Arguments& arguments) {
   object::Location root = MR_TRY(object::Locate(*connection, arguments.url));
   auto entries = MR_TRY(checkpoint::ListCheckpoints(root, CallOf(context)));
   if (entries.empty()) return Fail(Code::kNotFound, "{} has no committed checkpoint", arguments.url);
+  std::size_t damaged = 0;
   for (const Entry& entry : entries) {
-    const auto held = MR_TRY(OpenHeld(context, *connection, arguments.url, entry.step));
-    MR_TRY(VerifyOne(context, *held.reader));
+    const auto held = OpenHeld(context, *connection, arguments.url, entry.step);
+    const Status verified = held ? VerifyOne(context, *held->reader) : Fail(held.error());
+    if (verified) continue;
+    if (verified.error().code() != Code::kCorrupt) return verified;
+    fmt::print(stderr, "millrace: {}\n", verified.error().ToString());
+    ++damaged;
   }
-  return {};
+  return AllWhole(damaged, entries.size());
 }
 
 /// What the user named, or what the destination's name says.
@@ -217,6 +237,31 @@ Result<checkpoint::Format> ExportFormat(const Arguments& arguments) {
   const std::string& to = arguments.destination;
   const bool file = to.ends_with(".pt") || to.ends_with(".pth") || to.ends_with(".bin") || to.ends_with(".ckpt");
   return file ? checkpoint::Format::kTorch : checkpoint::Format::kHuggingFace;
+}
+
+/// The tokenizer that a run was trained with, as files beside its model. A model without one is of use too, so what is
+/// wrong is said and nothing more.
+std::map<std::string, std::string> TokenizerFiles(const Context& context, object::Connection& connection,
+                                                  const Manifest& manifest) {
+  const auto origin = checkpoint::FindTokenizerOrigin(manifest);
+  if (!origin) return {};
+  const auto get = [&]() -> Result<std::map<std::string, std::string>> {
+    std::string fingerprint;
+    const auto load = [&](ByteSpan bytes, const std::string& name) -> Status {
+      fingerprint = MR_TRY(tokenizer::Load(bytes, name))->fingerprint();
+      return {};
+    };
+    MR_TRY(checkpoint::LoadTokenizerAt(connection, origin->url, load, context.log(), CallOf(context)));
+    if (fingerprint != origin->fingerprint) {
+      return Fail(Code::kPreconditionFailed, "{} is not the tokenizer any more that the run was trained with",
+                  origin->url);
+    }
+    return checkpoint::TokenizerFilesAt(connection, origin->url, context.log(), CallOf(context));
+  };
+  auto files = get();
+  if (files) return *std::move(files);
+  context.log().Warning("the model is exported without its tokenizer", {{"error", files.error()}});
+  return {};
 }
 
 Status Export(const Context& context, const Arguments& arguments) {
@@ -231,6 +276,8 @@ Status Export(const Context& context, const Arguments& arguments) {
   object::Location to = MR_TRY(object::Locate(*connection, arguments.destination));
   MemoryBudget budget(context.DataBudget());
   const auto [reader, hold] = MR_TRY(OpenHeld(context, *connection, arguments.url, arguments.step));
+  if (options.format == checkpoint::Format::kHuggingFace)
+    options.files = TokenizerFiles(context, *connection, reader->manifest());
   std::optional<Bar> bar(std::in_place, context, checkpoint::ExportBytes(reader->manifest(), options));
   auto exported = MR_TRY(checkpoint::Export(*reader, to, budget, options, CallOf(context), bar->progress()));
   bar.reset();
@@ -335,6 +382,10 @@ void PrintDiff(const Context& context, const checkpoint::TensorDiff& diff) {
   }
   if (same) return;
   std::string detail;
+  if (diff.kind == checkpoint::TensorDiff::Kind::kRetyped || diff.kind == checkpoint::TensorDiff::Kind::kReshaped) {
+    detail += fmt::format(", {} [{}] became {} [{}]", DTypeName(diff.first.dtype), fmt::join(diff.first.shape, ", "),
+                          DTypeName(diff.second.dtype), fmt::join(diff.second.shape, ", "));
+  }
   if (diff.elements > 0) detail += fmt::format(", {} elements", diff.elements);
   if (diff.max_change)
     detail += fmt::format(", by up to {:.4g} (values up to {:.4g})", *diff.max_change, *diff.max_value);

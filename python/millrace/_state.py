@@ -1,22 +1,30 @@
 """States as checkpoints hold them: every tensor and every plain value by a path, and what a rank has of a tensor.
 
 A path's parts are joined by "/". A part is a dict's key, and with a mark in front an int key ("#3"), an index of a list ("@3")
-or of a tuple ("(3"). A list or tuple that holds no tensor is one value.
+or of a tuple ("(3"). A list or tuple that holds no tensor is one value. What paths and values do not tell, the order of a
+dict's keys, OrderedDict, and which tensors were numpy arrays, is kept beside them (docs/formats/checkpoint.md).
 """
 
 from __future__ import annotations
 
 import base64
+import io
 import math
+import re
 import sys
-from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Set, Tuple
 
 import numpy as np
 
-from .errors import InvalidArgumentError, UnsupportedError
+from .errors import CorruptError, InvalidArgumentError, UnsupportedError
 
 _MARKS = "#@("
+_MOST_INT_BITS = 2048
+# Types of numpy's scalars whose bytes are all of them: no objects, no records.
+_PLAIN_SCALARS = "biufcSUmM"
+_SCALAR_TYPE = re.compile(r"[<>|=][biufcSUmM][0-9]{1,9}(\[[0-9]*[a-zA-Z]{1,2}\])?")
 _TORCH_NAMES = {
     "F64": "float64",
     "F32": "float32",
@@ -58,19 +66,32 @@ def _is_sharded(value: Any) -> bool:
 def _part(container: Any, key: Any) -> str:
     if isinstance(container, (list, tuple)):
         return ("@" if isinstance(container, list) else "(") + str(key)
-    if isinstance(key, int) and not isinstance(key, bool):
+    if _is_path_key(key) and isinstance(key, int):
         return f"#{key}"
     if not isinstance(key, str):
-        raise UnsupportedError(f"a dict has the key {key!r}; keys are str or int")
+        raise UnsupportedError(f"a dict that holds tensors has the key {key!r}; keys are str or int")
+    _check_text(key, "a key")
     escaped = key.replace("%", "%25").replace("/", "%2F")
     return "%" + format(ord(escaped[0]), "02X") + escaped[1:] if escaped[:1] and escaped[0] in _MARKS else escaped or "%00"
 
 
+def _is_path_key(key: Any) -> bool:
+    return isinstance(key, str) or (type(key) is int and -(2**63) <= key < 2**63)
+
+
+def _check_text(text: str, path: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UnsupportedError(f"{path}: {text!r} is no valid Unicode (it has half of a surrogate pair)") from None
+    return text
+
+
 def _key(part: str) -> Any:
+    if part in ("", "%00"):
+        return ""
     if part[0] in _MARKS:
         return int(part[1:])
-    if part == "%00":
-        return ""
     for mark in "/" + _MARKS:
         part = part.replace("%" + format(ord(mark), "02X"), mark)
     return part.replace("%25", "%")
@@ -84,6 +105,25 @@ def _holds_tensors(value: Any) -> bool:
     if _is_tensor(value):
         return True
     return isinstance(value, (dict, list, tuple)) and any(_holds_tensors(inner) for _, inner in _items(value))
+
+
+def _is_gone_through(value: Any) -> bool:
+    """Whether its parts have paths of their own."""
+    if isinstance(value, dict) and value and all(_is_path_key(key) for key in value):
+        return True
+    return _holds_tensors(value)
+
+
+def _check_tuple(value: Any, path: str) -> None:
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        raise UnsupportedError(
+            f'"{path}" is a {type(value).__qualname__}, a named tuple, which would come back as a tuple; save its _asdict()'
+        )
+
+
+def _is_size(value: Any) -> bool:
+    torch = _torch()
+    return torch is not None and isinstance(value, torch.Size)
 
 
 def name_of(path: Sequence[Any]) -> str:
@@ -100,23 +140,29 @@ def path_of(name: str) -> Tuple[Any, ...]:
 
 def encode_value(value: Any, path: str) -> Any:
     """JSON that decode_value turns back into the same."""
-    if value is None or isinstance(value, (bool, str)):
-        return value
     if isinstance(value, np.generic):
-        return encode_value(value.item(), path)
+        if value.dtype.kind not in _PLAIN_SCALARS:
+            raise UnsupportedError(f'"{path}" is a numpy scalar of type {value.dtype}, which a checkpoint cannot hold')
+        return {"numpy": [value.dtype.str, base64.b64encode(value.tobytes()).decode()]}
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _check_text(value, path)
     if isinstance(value, int):
+        if value.bit_length() >= _MOST_INT_BITS:
+            raise UnsupportedError(f'"{path}" is an int of {value.bit_length()} bits; a checkpoint holds less than {_MOST_INT_BITS}')
         return value if -(2**63) <= value < 2**63 else {"int": str(value)}
     if isinstance(value, float):
         return value if math.isfinite(value) else {"float": repr(value)}
     if isinstance(value, bytes):
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, (list, tuple)):
-        kind = "list" if isinstance(value, list) else "tuple"
+        _check_tuple(value, path)
+        kind = "list" if isinstance(value, list) else "size" if _is_size(value) else "tuple"
         return {kind: [encode_value(inner, f"{path}/{i}") for i, inner in enumerate(value)]}
     if isinstance(value, dict):
-        return {
-            "dict": [[encode_value(key, path), encode_value(inner, f"{path}/{key}")] for key, inner in value.items()]
-        }
+        kind = "odict" if isinstance(value, OrderedDict) else "dict"
+        return {kind: [[encode_value(key, path), encode_value(inner, f"{path}/{key}")] for key, inner in value.items()]}
     torch = _torch()
     if torch is not None and isinstance(value, torch.dtype):
         return {"dtype": str(value).rsplit(".", 1)[-1]}
@@ -127,6 +173,16 @@ def encode_value(value: Any, path: str) -> Any:
 
 
 def decode_value(value: Any) -> Any:
+    """What encode_value was given. Runs nothing, whoever wrote the value: kCorrupt where it is none."""
+    try:
+        return _decode(value)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InvalidArgumentError):
+            raise
+        raise CorruptError(f"a plain value of the checkpoint is none: {error}") from error
+
+
+def _decode(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     ((kind, inner),) = value.items()
@@ -137,14 +193,63 @@ def decode_value(value: Any) -> Any:
     if kind == "bytes":
         return base64.b64decode(inner)
     if kind == "list":
-        return [decode_value(one) for one in inner]
-    if kind == "tuple":
-        return tuple(decode_value(one) for one in inner)
-    if kind == "dict":
-        return {decode_value(key): decode_value(one) for key, one in inner}
+        return [_decode(one) for one in inner]
+    if kind in ("tuple", "size"):
+        made = tuple(_decode(one) for one in inner)
+        return _torch().Size(made) if kind == "size" and _torch() is not None else made
+    if kind in ("dict", "odict"):
+        pairs = [(_decode(key), _decode(one)) for key, one in inner]
+        return OrderedDict(pairs) if kind == "odict" else dict(pairs)
     if kind == "dtype":
-        return getattr(_torch(), inner) if _torch() is not None else inner
+        return _dtype(inner)
+    if kind == "numpy":
+        return _scalar(*inner)
+    if kind == "ndarray":
+        name, shape, data = inner
+        return np.frombuffer(base64.b64decode(data), _scalar_type(name)).reshape(shape).copy()
+    if kind == "torch":
+        return unpickle(base64.b64decode(inner))
     raise UnsupportedError(f'a value of the kind "{kind}", which this version does not know')
+
+
+def _dtype(name: str) -> Any:
+    torch = _torch()
+    if torch is None:
+        return name
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise CorruptError(f'the checkpoint names the element type "{name}", which torch does not have')
+    return found
+
+
+def _scalar_type(name: str) -> Any:
+    if not _SCALAR_TYPE.fullmatch(name):
+        raise CorruptError(f'the checkpoint has a numpy value of the type "{name}"')
+    return np.dtype(name)
+
+
+def _scalar(name: str, data: str) -> Any:
+    dtype, content = _scalar_type(name), base64.b64decode(data)
+    if dtype.itemsize == 0:
+        return dtype.type()
+    return np.frombuffer(content, dtype, 1)[0]
+
+
+def unpickle(content: bytes) -> Any:
+    """A file of torch.save from a checkpoint. Only what torch takes for data is made: tensors, plain values, and classes
+    that this program itself has named to torch.serialization.add_safe_globals."""
+    torch = _torch()
+    if torch is None:
+        raise UnsupportedError("a value of the checkpoint was saved by torch; import torch first")
+    try:
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:  # of pickle's, zipfile's or torch's: the content decides which
+        lines = str(error).splitlines() or [type(error).__name__]
+        reason = next((line.strip() for line in lines if "Unsupported" in line or "GLOBAL" in line), lines[0])
+        raise UnsupportedError(
+            "a value of the checkpoint is a pickle that is not loaded, because it could run code or is damaged: if you trust who "
+            f"wrote it and have its class, tell torch by torch.serialization.add_safe_globals([Class]). Torch says: {reason}"
+        ) from None
 
 
 # Tensors
@@ -243,8 +348,10 @@ class TensorLeaf(Leaf):
         return [(self.name, 0, ([], []), address, size)]
 
     @staticmethod
-    def empty(name: str, dtype: str, shape: Sequence[int]) -> "TensorLeaf":
-        return TensorLeaf(name, (), _empty(dtype, list(shape), None))
+    def empty(name: str, dtype: str, shape: Sequence[int], array: bool = False) -> "TensorLeaf":
+        """``array``: one of numpy's, if numpy has such elements."""
+        like = np.empty(0) if array and dtype in _NUMPY_NAMES else None
+        return TensorLeaf(name, (), _empty(dtype, list(shape), like))
 
 
 def target_of(dtype: str, local: Any) -> Tuple[Any, Callable[[], None]]:
@@ -313,12 +420,67 @@ def leaves_of(state: Any, name: str = "", path: Tuple[Any, ...] = ()) -> Iterato
     """Dicts are gone through, lists and tuples only as far as they hold tensors."""
     if _is_tensor(state):
         yield TensorLeaf(name, path, state)
-    elif (isinstance(state, dict) and state) or _holds_tensors(state):
+    elif _is_gone_through(state):
+        _check_tuple(state, name)
         for key, inner in _items(state):
             part = _part(state, key)
             yield from leaves_of(inner, f"{name}/{part}" if name else part, (*path, key))
     elif name:
         yield Leaf(name, path, state)
+
+
+@dataclass
+class Structure:
+    """What the paths of a state do not tell."""
+
+    parts: Dict[str, List[str]] = field(default_factory=dict)  # of the dict with this path, in its order
+    ordered: Set[str] = field(default_factory=set)  # paths of those that are OrderedDicts
+    arrays: Set[str] = field(default_factory=set)  # names of tensors that are numpy arrays
+
+    @staticmethod
+    def of(state: Any, path: str = "") -> "Structure":
+        found = Structure()
+        found._add(state, path)
+        return found
+
+    def _add(self, state: Any, path: str) -> None:
+        if _is_tensor(state):
+            if isinstance(state, np.ndarray):
+                self.arrays.add(path)
+            return
+        if not _is_gone_through(state):
+            return
+        parts = [_part(state, key) for key, _ in _items(state)]
+        if isinstance(state, dict):
+            self.parts[path] = parts
+            if isinstance(state, OrderedDict):
+                self.ordered.add(path)
+        for part, (_, inner) in zip(parts, _items(state)):
+            self._add(inner, f"{path}/{part}" if path else part)
+
+    def merge(self, other: "Structure") -> None:
+        """Adds what another rank has: its keys come behind those that are known."""
+        for path, parts in other.parts.items():
+            known = self.parts.setdefault(path, [])
+            there = set(known)
+            known.extend(part for part in parts if part not in there)
+        self.ordered |= other.ordered
+        self.arrays |= other.arrays
+
+    def meta(self) -> Dict[str, Any]:
+        """As members of a checkpoint's meta. A dict whose keys are sorted, as most readers make it, needs no word."""
+        dicts: Dict[str, Any] = {}
+        for path, parts in self.parts.items():
+            in_order = sorted(parts)
+            told: Dict[str, Any] = {}
+            if in_order != parts:
+                place = {part: index for index, part in enumerate(in_order)}
+                told["order"] = [place[part] for part in parts]
+            if path in self.ordered:
+                told["type"] = "OrderedDict"
+            if told:
+                dicts[path] = told
+        return {**({"dicts": dicts} if dicts else {}), **({"arrays": sorted(self.arrays)} if self.arrays else {})}
 
 
 def flatten(state: Any) -> Tuple[List[TensorLeaf], Dict[str, Any]]:
@@ -335,8 +497,8 @@ def flatten(state: Any) -> Tuple[List[TensorLeaf], Dict[str, Any]]:
     return tensors, values
 
 
-def nest(flat: Dict[str, Any], prefix: str = "") -> Any:
-    """The state whose parts have these paths; of a path, what lies below ``prefix``."""
+def nest(flat: Dict[str, Any], prefix: str = "", dicts: Any = None) -> Any:
+    """The state whose parts have these paths; of a path, what lies below ``prefix``. ``dicts``: that member of meta."""
     top: Dict[str, Any] = {}
     for name, value in flat.items():
         parts = (name[len(prefix) + 1 :] if prefix else name).split("/")
@@ -344,7 +506,7 @@ def nest(flat: Dict[str, Any], prefix: str = "") -> Any:
         for part in parts[:-1]:
             node = node.setdefault(part, {})
         node[parts[-1]] = _Done(value)
-    return _build(top)
+    return _build(top, prefix, dicts if isinstance(dicts, dict) else {})
 
 
 @dataclass
@@ -352,15 +514,21 @@ class _Done:
     value: Any
 
 
-def _build(node: Any) -> Any:
+def _build(node: Any, path: str, dicts: Dict[str, Any]) -> Any:
     if isinstance(node, _Done):
         return node.value
-    built = {_key(part): _build(inner) for part, inner in node.items()}
-    marks = {part[0] for part in node}
+    told = dicts.get(path)
+    told = told if isinstance(told, dict) else {}
+    parts, order = sorted(node), told.get("order")
+    # Another number of keys: the state was changed since, such as by leaving out a group.
+    if isinstance(order, list) and set(map(repr, order)) == set(map(repr, range(len(parts)))) and len(order) == len(parts):
+        parts = [parts[index] for index in order]
+    built = {_key(part): _build(node[part], f"{path}/{part}" if path else part, dicts) for part in parts}
+    marks = {part[:1] for part in node}
     if marks and marks <= set("@("):
-        in_order = [built[index] for index in sorted(built)]
-        return in_order if marks == {"@"} else tuple(in_order)
-    return built
+        items = [built[index] for index in sorted(built)]
+        return items if marks == {"@"} else tuple(items)
+    return OrderedDict(built) if told.get("type") == "OrderedDict" else built
 
 
 def place(state: Any, leaf: Leaf, value: Any) -> Any:

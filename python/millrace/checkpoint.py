@@ -25,11 +25,13 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 from . import _native
 from .errors import InvalidArgumentError, NotFoundError
 from .session import Options, parse_bytes, session_of
-from ._state import Leaf, Piece, TensorLeaf, decode_value, flatten, leaves_of, nest, place
+from ._state import Leaf, Piece, Structure, TensorLeaf, decode_value, flatten, leaves_of, nest, place
 
 __all__ = ["Checkpoint", "Saver", "Saving", "async_save", "load", "ls", "metadata", "save"]
 
 PARALLEL_READS = 16
+# Members of a checkpoint's meta that are not the caller's.
+_OWN_META = ("values", "dicts", "arrays")
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,8 @@ class Saver:
             },
         )
         self._borrowed: List[Any] = []  # what the writer copies from
-        self._told: Optional[List[Any]] = None  # what this rank held at its last save
+        self._told: Any = None  # what this rank held at its last save
+        self._structure = Structure()  # of all ranks' states
         self._held: Dict[int, List[Any]] = {}  # and every one
         self._mine: List[Tuple[int, int, int]] = []  # of what this rank holds, what it saves
         _open_savers.add(self)
@@ -170,15 +173,16 @@ class Saver:
         """
         if to not in ("store", "local", "both"):
             raise InvalidArgumentError(f'to="{to}": one of "store", "local", "both"')
-        if "values" in (metadata or {}):
-            raise InvalidArgumentError('metadata has a key "values", where a checkpoint keeps its own; name it otherwise')
+        for key in _OWN_META:
+            if key in (metadata or {}):
+                raise InvalidArgumentError(f'metadata has a key "{key}", where a checkpoint keeps its own; name it otherwise')
         leaves, values = flatten(state)
-        runs = self._share([piece for leaf in leaves for piece in leaf.pieces()], values)
+        runs = self._share([piece for leaf in leaves for piece in leaf.pieces()], values, Structure.of(state))
         held = self.start(
             step,
             [run for run, _ in runs],
             [owner for _, owner in runs],
-            {**(metadata or {}), "values": values},
+            {**(metadata or {}), "values": values, **self._structure.meta()},
             metrics=metrics,
             to=to,
         )
@@ -220,14 +224,17 @@ class Saver:
         """For adapters: what each rank has to say. Collective."""
         return self._ranks.exchange(mine) if self._ranks else [mine]
 
-    def _share(self, pieces: List[Piece], values: Dict[str, Any]) -> List[Tuple[Tuple[Any, ...], Any]]:
+    def _share(
+        self, pieces: List[Piece], values: Dict[str, Any], structure: Structure
+    ) -> List[Tuple[Tuple[Any, ...], Any]]:
         """What this rank saves of its pieces: runs as ``start`` wants them, each with the owner of its memory.
 
         Adds to the values those of other ranks. What a rank has is told only when it is not what it was at the save before.
         """
         if self._ranks is None:
+            self._structure = structure
             return [piece.run(0, piece.held[-1]) for piece in pieces]
-        held = [piece.held for piece in pieces]
+        held = ([piece.held for piece in pieces], structure)
         everyones = self.everyones((held if held != self._told else None, values))
         for rank, (theirs, other_values) in enumerate(everyones):
             if theirs is not None:
@@ -236,7 +243,10 @@ class Saver:
                 values.setdefault(path, value)
         if any(theirs is not None for theirs, _ in everyones):
             in_order = [self._held[rank] for rank in range(self._ranks.size)]
-            self._mine = _native.balance_replicas(in_order)[self._ranks.rank]
+            self._mine = _native.balance_replicas([pieces_of for pieces_of, _ in in_order])[self._ranks.rank]
+            self._structure = Structure()
+            for _, of_rank in in_order:
+                self._structure.merge(of_rank)
         self._told = held
         return [pieces[index].run(begin, elements) for index, begin, elements in self._mine]
 
@@ -327,44 +337,52 @@ def load(
 
     With ``into``, a state of the shape wanted (a model's state_dict, of any sharding), its tensors are filled in place and its
     plain values replaced; only what it names is read. What the checkpoint lacks raises NotFoundError, or stays as it is with
-    ``strict=False``. Without, the whole state is returned as it was saved, of torch tensors, or of numpy arrays where torch is
-    not imported.
+    ``strict=False``. Without, the whole state is returned as it was saved: types, keys and their order, values. Tensors are
+    torch's, or numpy arrays where torch is not imported. A Parameter comes back as a tensor, a subclass of dict other than
+    OrderedDict as a dict. Nothing that the checkpoint holds is run.
     """
-    reader = _native.CheckpointReader(session_of(connection), url, step)
-    stored = reader.tensors()
-    values = json.loads(reader.meta).get("values", {})
-    if into is None:
-        return _whole(reader, stored, values)
-    return _fill(reader, stored, values, into, strict)
+    stored = StoredState(_native.CheckpointReader(session_of(connection), url, step))
+    return stored.whole() if into is None else _fill(stored, into, strict)
 
 
 def metadata(url: str, *, step: Optional[int] = None, connection: Optional[Options] = None) -> Dict[str, Any]:
     """What was given to save as ``metadata``, with ``step`` and ``metrics``."""
     reader = _native.CheckpointReader(session_of(connection), url, step)
     found = json.loads(reader.meta)
-    found.pop("values", None)
+    for key in _OWN_META:
+        found.pop(key, None)
     return {**found, "step": reader.step, "metrics": reader.metrics}
 
 
-def _whole(reader: Any, stored: Dict[str, Tuple[str, Tuple[int, ...]]], values: Dict[str, Any], prefix: str = "") -> Any:
-    """What lies below a path, anew."""
-    wanted, made = [], {}
-    for name, (dtype, shape) in stored.items():
-        if prefix and not name.startswith(prefix + "/"):
-            continue
-        leaf = TensorLeaf.empty(name, dtype, shape)
-        made[name] = leaf.value
-        wanted += leaf.wanted()
-    reader.read(wanted, PARALLEL_READS)
-    for path, value in values.items():
-        if not prefix or path.startswith(prefix + "/"):
-            made[path] = decode_value(value)
-    return nest(made, prefix)
+class StoredState:
+    """A checkpoint that is open for reading."""
+
+    def __init__(self, reader: Any) -> None:
+        meta = json.loads(reader.meta)
+        self.reader = reader
+        self.tensors: Dict[str, Tuple[str, Tuple[int, ...]]] = reader.tensors()
+        self.values: Dict[str, Any] = meta.get("values", {})
+        self.dicts: Dict[str, Any] = meta.get("dicts", {})
+        self.arrays = frozenset(name for name in meta.get("arrays", ()) if isinstance(name, str))
+
+    def whole(self, prefix: str = "") -> Any:
+        """What lies below a path, anew."""
+        wanted, made = [], {}
+        for name, (dtype, shape) in self.tensors.items():
+            if prefix and not name.startswith(prefix + "/"):
+                continue
+            leaf = TensorLeaf.empty(name, dtype, shape, name in self.arrays)
+            made[name] = leaf.value
+            wanted += leaf.wanted()
+        self.reader.read(wanted, PARALLEL_READS)
+        for path, value in self.values.items():
+            if not prefix or path.startswith(prefix + "/"):
+                made[path] = decode_value(value)
+        return nest(made, prefix, self.dicts)
 
 
-def _fill(
-    reader: Any, stored: Dict[str, Tuple[str, Tuple[int, ...]]], values: Dict[str, Any], into: Any, strict: bool
-) -> Any:
+def _fill(state: StoredState, into: Any, strict: bool) -> Any:
+    reader, stored, values = state.reader, state.tensors, state.values
     wanted: List[Any] = []
     finish: List[Any] = []
     missing: List[str] = []
@@ -386,7 +404,7 @@ def _fill(
             replaced.append((leaf, decode_value(values[leaf.name])))
         elif any(name.startswith(leaf.name + "/") for name in (*stored, *values)):
             # Such as an optimizer that has made no step yet.
-            replaced.append((leaf, _whole(reader, stored, values, leaf.name)))
+            replaced.append((leaf, state.whole(leaf.name)))
         else:
             missing.append(leaf.name)
     if missing and strict:

@@ -4,16 +4,20 @@
     dcp.load(state_dict, storage_reader=millrace.dcp.Reader("s3://runs/llama"))
 
 What is saved so is what millrace.checkpoint saves: millrace.checkpoint.load reads it, and Reader reads what that saved.
+
+A Reader gives the planner no pickle that it has not made itself: torch's planners load pickles without ``weights_only``.
+What somebody's checkpoint holds as a pickle is first loaded as data, by torch's own list of what data are.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import os
+from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Union
 
 import torch
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
@@ -27,9 +31,22 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from . import _native
-from ._state import decode_value, dtype_name, encode_value, memory_of, name_of, on_host, path_of, target_of, torch_dtype
-from .checkpoint import PARALLEL_READS, saver_of
-from .errors import UnsupportedError
+from ._state import (
+    Structure,
+    TensorLeaf,
+    decode_value,
+    dtype_name,
+    encode_value,
+    leaves_of,
+    memory_of,
+    name_of,
+    nest,
+    on_host,
+    target_of,
+    torch_dtype,
+)
+from .checkpoint import PARALLEL_READS, StoredState, saver_of
+from .errors import InvalidArgumentError, UnsupportedError
 from .session import Options, session_of
 
 __all__ = ["Reader", "Writer"]
@@ -43,14 +60,11 @@ def _done(value: Any) -> "Future[Any]":
     return future
 
 
-def _encode(value: Any, name: str) -> Any:
-    """As a checkpoint has plain values; what none can hold as torch pickles it."""
-    try:
-        return encode_value(value, name)
-    except UnsupportedError:
-        pickled = io.BytesIO()
-        torch.save(value, pickled)
-        return {"torch": encode_value(pickled.getvalue(), name)["bytes"]}
+def _pickled_by_torch(value: Any) -> Any:
+    """What no checkpoint can hold. It is loaded again only where torch takes it for data."""
+    pickled = io.BytesIO()
+    torch.save(value, pickled)
+    return {"torch": encode_value(pickled.getvalue(), "")["bytes"]}
 
 
 class Writer(StorageWriter):
@@ -83,11 +97,15 @@ class Writer(StorageWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[List[WriteResult]]":
         paths: Dict[str, Any] = getattr(planner, "mappings", {})
-        pieces, owners, values, results = [], [], {}, []
+        pieces: List[Any] = []
+        owners: List[Any] = []
+        values: Dict[str, Any] = {}
+        results: List[WriteResult] = []
+        structure = Structure()
         for item in plan.items:
             name = name_of(paths.get(item.index.fqn, (item.index.fqn,)))
             if item.type == WriteItemType.BYTE_IO:
-                values[name] = _encode(planner.lookup_object(item.index), name)
+                self._add_value(name, planner.lookup_object(item.index), pieces, owners, values, structure)
                 results.append(WriteResult(index=item.index, size_in_bytes=0, storage_data=None))
                 continue
             assert item.tensor_data is not None
@@ -97,12 +115,34 @@ class Writer(StorageWriter):
             pieces.append((name, dtype_name(owner.dtype, name), size, 0, box, address, length))
             owners.append(owner)
             results.append(WriteResult(index=item.index, size_in_bytes=length, storage_data=None))
-        for others in self._saver.everyones(values):
+        for others, of_rank in self._saver.everyones((values, structure)):
             values.update(others)
-        self._saver.start(self._step, pieces, owners, {"values": values})
+            structure.merge(of_rank)
+        self._saver.start(self._step, pieces, owners, {"values": values, **structure.meta()})
         self._saver.wait_copied()
         self._saver.wait()
         return _done(results)
+
+    @staticmethod
+    def _add_value(
+        name: str, value: Any, pieces: List[Any], owners: List[Any], values: Dict[str, Any], structure: Structure
+    ) -> None:
+        """What torch takes for one object: a plain value, or a tuple with tensors in it."""
+        plain: Dict[str, Any] = {}
+        runs: List[Any] = []
+        try:
+            for leaf in leaves_of(value, name):
+                if isinstance(leaf, TensorLeaf):
+                    runs += [piece.run(0, piece.held[-1]) for piece in leaf.pieces()]
+                else:
+                    plain[leaf.name] = encode_value(leaf.value, leaf.name)
+        except UnsupportedError:
+            values[name] = _pickled_by_torch(value)
+            return
+        values.update(plain)
+        pieces += [run for run, _ in runs]
+        owners += [owner for _, owner in runs]
+        structure.merge(Structure.of(value, name))
 
     def finish(self, metadata: Metadata, results: List[List[WriteResult]]) -> None:
         pass  # it was committed when all ranks had written
@@ -112,16 +152,50 @@ class Writer(StorageWriter):
         return str(checkpoint_id).startswith("s3://")
 
 
+@dataclass
+class _Opaque:
+    """A value that is decoded when a planner asks for it: decoding may fail, and nobody may want it."""
+
+    encoded: Any
+
+
+@dataclass
+class _Array:
+    """Stands for an array of numpy's, which torch's planners take for one value."""
+
+    name: str
+
+
 class Reader(StorageReader):
     """Loads the newest checkpoint below ``url``, or that of ``step``, into any sharding."""
 
     def __init__(self, url: str, step: Optional[int] = None, *, connection: Optional[Options] = None) -> None:
         super().__init__()
         self._url = url
-        self._reader = _native.CheckpointReader(session_of(connection), url, step)
-        self._stored = self._reader.tensors()
-        self._values = json.loads(self._reader.meta).get("values", {})
-        self._names = {".".join(map(str, path_of(name))): name for name in (*self._stored, *self._values)}
+        self._state = StoredState(_native.CheckpointReader(session_of(connection), url, step))
+        self._names: Dict[int, str] = {}  # of a tensor's stand-in, by its id
+        self._leaves, self._paths = self._flattened()
+
+    def _flattened(self) -> Any:
+        """The state as torch's planners name its parts: a stand-in without memory for each tensor, and values."""
+        parts: Dict[str, Any] = {}
+        for name, (dtype, shape) in self._state.tensors.items():
+            if name in self._state.arrays:
+                parts[name] = _Array(name)
+                continue
+            parts[name] = torch.empty(shape, dtype=torch_dtype(dtype), device="meta")
+            self._names[id(parts[name])] = name
+        for name, value in self._state.values.items():
+            try:
+                opaque = isinstance(value, dict) and "torch" in value
+                parts[name] = _Opaque(value) if opaque else decode_value(value)
+            except UnsupportedError:  # a pickle somewhere in it: told to who asks for it
+                parts[name] = _Opaque(value)
+        self._stand_ins = parts  # as long as their ids are of use
+        try:
+            return flatten_state_dict(nest(parts, "", self._state.dicts))
+        except ValueError as error:
+            raise InvalidArgumentError(f"{self._state.reader.name} has two entries that torch would name alike: {error}") from None
 
     def reset(self, checkpoint_id: _Path = None) -> None:
         if checkpoint_id is not None and str(checkpoint_id) != self._url:
@@ -129,18 +203,16 @@ class Reader(StorageReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         described: Dict[str, Any] = {}
-        for fqn, name in self._names.items():
-            if name not in self._stored:
+        for fqn, leaf in self._leaves.items():
+            if not isinstance(leaf, torch.Tensor):
                 described[fqn] = BytesStorageMetadata()
                 continue
-            dtype, shape = self._stored[name]
-            size = torch.Size(shape)
             # However it was saved, any box of it can be read.
-            whole = ChunkStorageMetadata(offsets=torch.Size([0] * len(size)), sizes=size)
-            described[fqn] = TensorStorageMetadata(TensorProperties(dtype=torch_dtype(dtype)), size, [whole])
+            whole = ChunkStorageMetadata(offsets=torch.Size([0] * leaf.dim()), sizes=leaf.shape)
+            described[fqn] = TensorStorageMetadata(TensorProperties(dtype=leaf.dtype), leaf.shape, [whole])
         return Metadata(
             state_dict_metadata=described,
-            planner_data={fqn: path_of(name) for fqn, name in self._names.items()},
+            planner_data=dict(self._paths),
             storage_meta=StorageMeta(checkpoint_id=self._url),
         )
 
@@ -156,30 +228,43 @@ class Reader(StorageReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
         wanted, finish = [], []
         for item in plan.items:
-            name = self._names[item.storage_index.fqn]
+            leaf = self._leaves[item.storage_index.fqn]
             if item.type == LoadItemType.BYTE_IO:
-                planner.load_bytes(item, self._pickled(name))
+                planner.load_bytes(item, self._pickled(leaf))
                 continue
-            target = planner.resolve_tensor(item).detach()
-            into, copy = target_of(self._stored[name][0], target)
+            name, target = self._names[id(leaf)], planner.resolve_tensor(item).detach()
+            into, copy = target_of(self._state.tensors[name][0], target)
             address, length, _ = memory_of(into)
             wanted.append((name, 0, (list(item.storage_offsets), list(item.lengths)), address, length))
             finish.append((copy, item, target))
-        self._reader.read(wanted, PARALLEL_READS)
+        self._state.reader.read(wanted, PARALLEL_READS)
         for copy, item, target in finish:
             copy()
             planner.commit_tensor(item, target)
         return _done(None)
 
-    def _pickled(self, name: str) -> io.BytesIO:
-        """As planners want plain values."""
-        value = self._values[name]
-        if isinstance(value, dict) and "torch" in value:
-            return io.BytesIO(decode_value({"bytes": value["torch"]}))
+    def _pickled(self, leaf: Any) -> io.BytesIO:
+        """As planners want plain values: pickled here, of what is data."""
         pickled = io.BytesIO()
-        torch.save(decode_value(value), pickled)
+        torch.save(self._materialized(leaf), pickled)
         pickled.seek(0)
         return pickled
+
+    def _materialized(self, value: Any) -> Any:
+        """With the tensors' content in place of the stand-ins."""
+        if isinstance(value, _Opaque):
+            return decode_value(value.encoded)
+        name = value.name if isinstance(value, _Array) else self._names.get(id(value))
+        if name is not None:
+            dtype, shape = self._state.tensors[name]
+            leaf = TensorLeaf.empty(name, dtype, shape, name in self._state.arrays)
+            self._state.reader.read(leaf.wanted(), PARALLEL_READS)
+            return leaf.value
+        if type(value) in (list, tuple):
+            return type(value)(self._materialized(inner) for inner in value)
+        if isinstance(value, dict):
+            return type(value)((key, self._materialized(inner)) for key, inner in value.items())
+        return value
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: _Path) -> bool:

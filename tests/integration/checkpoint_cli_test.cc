@@ -143,6 +143,26 @@ TEST_F(CheckpointCliTest, VerifiesAndNamesDamage) {
   }
 }
 
+TEST_F(CheckpointCliTest, AManifestThatWasCutOffIsNamed) {
+  SaveThree();
+  std::filesystem::resize_file(std::filesystem::path(root_) / "step-00000002.json", 0);
+  for (const char* json : {"", "--json"}) {
+    std::vector<std::string> ls{"ckpt", "ls", root_}, verify{"ckpt", "verify", root_, "--all"};
+    for (auto* arguments : {&ls, &verify}) {
+      if (*json != '\0') arguments->push_back(json);
+      const Ran ran = Run(*arguments);
+      EXPECT_EQ(ran.exit, 1);
+      EXPECT_THAT(ran.err, HasSubstr("step-00000002.json"));
+      EXPECT_THAT(ran.err, HasSubstr("1 of 3 checkpoints is damaged"));
+      EXPECT_THAT(ran.out, HasSubstr("3")) << "what comes after it is listed and verified too";
+    }
+  }
+  std::filesystem::resize_file(std::filesystem::path(root_) / "step-00000003.json", 100);
+  const Ran exported = Run({"ckpt", "export", root_, program_.folder() / "out.pt"});
+  EXPECT_EQ(exported.exit, 1) << "no older step takes the place of the newest";
+  EXPECT_THAT(exported.err, HasSubstr("step-00000003.json"));
+}
+
 TEST_F(CheckpointCliTest, ExportsTheModelOnly) {
   SaveThree();
   const std::string folder = program_.folder() / "exported";

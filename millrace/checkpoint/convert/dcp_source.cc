@@ -2,6 +2,7 @@
 // archive of torch.save with a box of a tensor, or with another value.
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "millrace/base/digest.h"
@@ -59,8 +60,8 @@ constexpr std::string_view kGlobals[] = {
 
 /// Where one entry's archive lies.
 struct Item {
-  std::string tensor;  ///< path; empty: a plain value
-  std::string value;   ///< path
+  bool is_tensor = false;  ///< else it is a plain value, or a tuple with tensors
+  std::string path, fqn;
   Box box;
   std::string file;
   std::uint64_t offset = 0, length = 0;
@@ -71,6 +72,7 @@ struct Described {
   std::map<std::string, TensorMeta> tensors;                                                       ///< by fqn
   std::map<std::string, std::map<std::vector<std::uint64_t>, std::vector<std::uint64_t>>> chunks;  ///< offset → sizes
   std::map<std::string, std::string> paths;                                                        ///< fqn → path
+  std::vector<std::string> order;                                                                  ///< fqns
 };
 
 class MetadataReader {
@@ -90,6 +92,7 @@ class MetadataReader {
     for (std::size_t i = 0; i + 1 < tensors->items.size(); i += 2) {
       const std::string fqn = MR_TRY(Text(tensors->items[i]));
       described.paths.emplace(fqn, PathPart(fqn));
+      described.order.push_back(fqn);
       Status read = ReadTensor(pickle_[tensors->items[i + 1]], fqn, described);
       if (!read) return Fail(read.error().Context(fqn));
     }
@@ -176,11 +179,10 @@ class MetadataReader {
     if (path == described.paths.end()) return Fail(Code::kCorrupt, "{} has bytes, but no description", fqn);
     const std::uint64_t offset = MR_TRY(Number(info, "offset")), length = MR_TRY(Number(info, "length"));
     Item item{.file = file->text, .offset = offset, .length = length};
-    if (!described.tensors.contains(fqn)) {
-      item.value = path->second;
-      return item;
-    }
-    item.tensor = path->second;
+    item.fqn = fqn;
+    item.path = path->second;
+    if (!described.tensors.contains(fqn)) return item;
+    item.is_tensor = true;
     const auto& chunks = described.chunks.at(fqn);
     const auto chunk = chunks.find(MR_TRY(Sizes(pickle_.Member(index, "offset"))));
     if (chunk == chunks.end()) return Fail(Code::kCorrupt, "{}: a chunk has bytes, but no description", fqn);
@@ -193,9 +195,10 @@ class MetadataReader {
 
 /// What an item's archive turned out to have.
 struct Opened {
-  SourcePiece piece;
-  SourceRecord record;  ///< of size 0: none
-  Json value;
+  std::vector<SourcePiece> pieces;
+  std::vector<SourceRecord> records;
+  std::map<std::string, TensorMeta> tensors;  ///< by path: those within a value
+  std::map<std::string, Json> values, dicts;  ///< by path
 };
 
 class DcpReader {
@@ -230,7 +233,7 @@ class DcpReader {
 
   Status AddParts(const Item& item, std::vector<Prefetched::Part>& parts) const {
     const object::ObjectInfo* file = MR_TRY(FileOf(item));
-    const std::uint64_t head = std::min(item.length, item.tensor.empty() ? kWhole : kEdge), rest = item.length - head;
+    const std::uint64_t head = std::min(item.length, item.is_tensor ? kEdge : kWhole), rest = item.length - head;
     const std::uint64_t tail = std::min(rest, kEdge);
     if (head > 0) parts.push_back({file, item.offset, head});
     if (tail > 0) parts.push_back({file, item.offset + item.length - tail, tail});
@@ -240,41 +243,108 @@ class DcpReader {
   Result<Opened> Open(const Item& item, const std::shared_ptr<const Prefetched>& prefetched) const {
     const object::ObjectInfo* file = MR_TRY(FileOf(item));
     ObjectBytes bytes(*source_.folder.store, *file, item.offset, item.length, call_, prefetched);
-    if (item.tensor.empty()) return OpenValue(bytes);
+    if (!item.is_tensor) return OpenValue(item, bytes);
     const TorchArchive archive = MR_TRY(TorchArchive::Open(bytes));
     auto tensor = MR_TRY(TensorOf(archive.pickle(), archive.pickle().root()));
-    const TensorMeta& whole = source_.tensors.at(item.tensor);
+    const TensorMeta& whole = source_.tensors.at(item.path);
     const std::vector<std::int64_t> shape(item.box.lengths.begin(), item.box.lengths.end());
     if (!tensor || tensor->meta.dtype != whole.dtype || tensor->meta.shape != shape)
-      return Fail(Code::kCorrupt, "{}: it is not the part of {} that .metadata says", bytes.name(), item.tensor);
+      return Fail(Code::kCorrupt, "{}: it is not the part of {} that .metadata says", bytes.name(), item.path);
     if (tensor->meta.elements() == 0) return Opened{};
     const auto storage = archive.StorageOf(*tensor);
     if (!storage) return Fail(storage.error().Context(bytes.name()));
     Opened opened;
-    opened.piece = {item.tensor, item.box, item.file, item.offset + storage->offset + tensor->offset,
-                    std::move(tensor->strides)};
-    if (storage->crc32 != 0) opened.record = {item.file, item.offset + storage->offset, storage->size, storage->crc32};
+    opened.pieces.push_back(
+        {item.path, item.box, item.file, item.offset + storage->offset + tensor->offset, std::move(tensor->strides)});
+    AddRecord(item, *storage, opened);
     return opened;
   }
 
-  /// A plain value, or all of its archive where only its program can make something of it.
-  static Result<Opened> OpenValue(RandomBytes& bytes) {
+  static void AddRecord(const Item& item, const TorchArchive::Storage& storage, Opened& opened) {
+    if (storage.crc32 != 0)
+      opened.records.push_back({item.file, item.offset + storage.offset, storage.size, storage.crc32});
+  }
+
+  /// A plain value, a tuple with tensors, or all of its archive where only its program can make something of it.
+  static Result<Opened> OpenValue(const Item& item, RandomBytes& bytes) {
+    auto archive = TorchArchive::Open(bytes);
+    auto state = archive ? PartOf(archive->pickle(), item.path) : Result<TorchState>(Fail(archive.error()));
+    if (state) return OpenParts(item, bytes, *archive, *std::move(state));
+    if (state.error().code() != Code::kUnsupported) return Fail(state.error().Context(bytes.name()));
     if (bytes.size() > kMostValue)
       return Fail(Code::kResourceExhausted, "{}: a value of more than 64 MiB", bytes.name());
-    auto archive = TorchArchive::Open(bytes);
-    if (archive) {
-      if (auto value = ValueOf(archive->pickle(), archive->pickle().root())) return Opened{.value = *std::move(value)};
-    } else if (archive.error().code() != Code::kUnsupported) {
-      return Fail(archive.error());
-    }
     std::string all(bytes.size(), '\0');
     MR_TRY(bytes.ReadAt(0, AsWritableBytes(all)));
-    return Opened{.value = {{"torch", Base64Encode(AsBytes(all))}}};
+    Opened opened;
+    opened.values.emplace(item.path, Json{{"torch", Base64Encode(AsBytes(all))}});
+    return opened;
+  }
+
+  static Result<Opened> OpenParts(const Item& item, const RandomBytes& bytes, const TorchArchive& archive,
+                                  TorchState state) {
+    Opened opened{.values = std::move(state.values), .dicts = std::move(state.dicts)};
+    const auto storages = MR_TRY(archive.StoragesOf(state.tensors));
+    for (const auto& [name, storage] : storages) AddRecord(item, storage, opened);
+    for (auto& [path, tensor] : state.tensors) {
+      if (tensor.meta.elements() > 0) {
+        const TorchArchive::Storage& storage = storages.at(tensor.storage);
+        if (storage.size != tensor.storage_bytes)
+          return Fail(Code::kCorrupt, "{}: storage {} has two sizes", bytes.name(), tensor.storage);
+        opened.pieces.push_back(
+            {path, {}, item.file, item.offset + storage.offset + tensor.offset, std::move(tensor.strides)});
+      }
+      opened.tensors.emplace(path, std::move(tensor.meta));
+    }
+    return opened;
   }
 
   const Source& source_;
   const object::Call call_;
 };
+
+/// The order of the dicts' keys: that in which torch met them.
+std::map<std::string, Json> DictsOf(const Described& described) {
+  std::map<std::string, std::vector<std::string>> parts;  // of each dict, by its path
+  std::set<std::string, std::less<>> known;
+  for (const std::string& fqn : described.order) {
+    const std::string& path = described.paths.at(fqn);
+    if (path == kMetaEntry) continue;
+    for (std::size_t at = 0; at != path.npos;) {
+      const std::size_t end = path.find('/', at == 0 ? 0 : at + 1);
+      if (known.insert(path.substr(0, end)).second) {
+        const std::size_t begin = at == 0 ? 0 : at + 1;
+        parts[path.substr(0, at)].push_back(path.substr(begin, end == path.npos ? end : end - begin));
+      }
+      at = end;
+    }
+  }
+  std::map<std::string, Json> dicts;
+  for (const auto& [path, of_dict] : parts) {
+    if (of_dict.front().starts_with('@')) continue;
+    if (auto dict = DescribeDict(of_dict, false)) dicts.emplace(path, *std::move(dict));
+  }
+  return dicts;
+}
+
+/// The paths that an export has kept because torch's names do not tell them.
+Status TakePaths(Source& source, Described& described, std::vector<Item>& items, const object::Call& call) {
+  const auto meta = std::ranges::find(items, kMetaEntry, &Item::path);
+  if (meta == items.end() || meta->is_tensor) return {};
+  auto opened = MR_TRY(DcpReader(source, call).OpenAll({*meta}));
+  const auto said = opened.front().values.find(std::string(kMetaEntry));
+  if (said == opened.front().values.end() || !said->second.is_string()) return {};
+  const Json parsed = MR_TRY(ParseJson(said->second.get_ref<const std::string&>(), kMetaEntry));
+  const Json* paths = JsonFind(parsed, kMetaPaths);
+  if (paths == nullptr || !paths->is_object()) return {};
+  for (const auto& [fqn, path] : paths->items()) {
+    const std::string text = path.is_string() ? path.get<std::string>() : "";
+    if (text.empty() || ("/" + text + "/").contains("//"))
+      return Fail(Code::kCorrupt, "{}: {} has no path", source.name, fqn);
+    if (described.paths.contains(fqn)) described.paths[fqn] = text;
+  }
+  for (Item& item : items) item.path = described.paths.at(item.fqn);
+  return {};
+}
 
 }  // namespace
 
@@ -293,18 +363,22 @@ Result<Source> OpenDcpFolder(const object::Location& folder, object::Call call) 
   Described described;
   std::vector<Item> items;
   if (Status read = MetadataReader(pickle).Read(described, items); !read) return Fail(read.error().Context(what));
+  MR_TRY(TakePaths(source, described, items, call));
   for (auto& [fqn, meta] : described.tensors) {
     if (!source.tensors.emplace(described.paths.at(fqn), std::move(meta)).second)
       return Fail(Code::kCorrupt, "{}: {} is there twice", what, fqn);
   }
-  const auto opened = MR_TRY(DcpReader(source, std::move(call)).OpenAll(items));
-  std::map<std::string, Json> values;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    if (!items[i].value.empty()) values.emplace(items[i].value, opened[i].value);
-    if (opened[i].record.size > 0) source.records.push_back(opened[i].record);
-    if (!opened[i].piece.tensor.empty()) source.pieces.push_back(opened[i].piece);
+  auto opened = MR_TRY(DcpReader(source, std::move(call)).OpenAll(items));
+  std::map<std::string, Json> values, dicts = DictsOf(described);
+  for (Opened& one : opened) {
+    std::ranges::move(one.records, std::back_inserter(source.records));
+    std::ranges::move(one.pieces, std::back_inserter(source.pieces));
+    values.merge(one.values);
+    dicts.merge(one.dicts);
+    source.tensors.merge(one.tensors);
+    if (!one.values.empty() || !one.tensors.empty()) return Fail(Code::kCorrupt, "{}: a name is there twice", what);
   }
-  MR_TRY(TakeValues(std::move(values), source));
+  MR_TRY(TakeValues(std::move(values), std::move(dicts), source));
   return source;
 }
 

@@ -131,8 +131,22 @@ Json ValuesBelow(const Manifest& manifest, std::string_view group) {
       if (path.starts_with(group)) below.emplace_back(path.substr(group.size()), value);
   }
   Json rest = manifest.meta;
-  if (rest.is_object()) rest.erase(std::string(kMetaValues));
+  if (rest.is_object()) {
+    rest.erase(std::string(kMetaValues));
+    rest.erase(std::string(kMetaDicts));
+  }
   if (group.empty() && rest.is_object() && !rest.empty()) below.emplace_back(std::string(kMetaEntry), DumpJson(rest));
+  return below;
+}
+
+Json DictsBelow(const Manifest& manifest, std::string_view group) {
+  Json::object_t below;
+  const Json* dicts = JsonFind(manifest.meta, kMetaDicts);
+  if (dicts == nullptr || !dicts->is_object()) return below;
+  for (const auto& [path, described] : dicts->items()) {
+    if (path.starts_with(group)) below.emplace_back(path.substr(group.size()), described);
+    if (!group.empty() && path == group.substr(0, group.size() - 1)) below.emplace_back("", described);
+  }
   return below;
 }
 
@@ -165,7 +179,7 @@ Result<Exported> Export(Reader& reader, const object::Location& to, MemoryBudget
     default:
       if (!group.empty())
         return Fail(Code::kInvalidArgument, "a group can be chosen for the formats torch and dcp only");
-      return ExportFolder(stream, target, options.format == Format::kPeft);
+      return ExportFolder(stream, target, options.format == Format::kPeft, options.files);
   }
 }
 

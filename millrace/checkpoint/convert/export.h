@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "millrace/base/memory_budget.h"
@@ -15,6 +16,9 @@ struct ExportOptions {
   /// Of kTorch and kDcp: only what lies below this path, without it ("model" gives a plain state_dict). Empty: all.
   std::string group;
   std::uint64_t file_bytes = 5'000'000'000;  ///< of files of weights; only a tensor that is larger makes a larger one
+  /// Of kHuggingFace: small files that belong beside the model, such as its tokenizer's, where the checkpoint has none
+  /// of the name. By name.
+  std::map<std::string, std::string> files;
 };
 struct Exported {
   std::uint64_t tensors = 0, files = 0, bytes = 0;  ///< bytes: of all files

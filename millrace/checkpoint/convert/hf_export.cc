@@ -55,12 +55,14 @@ struct Shard {
 
 class FolderExport {
  public:
-  FolderExport(TensorStream& stream, const ExportTarget& target, bool adapter)
+  FolderExport(TensorStream& stream, const ExportTarget& target, bool adapter,
+               const std::map<std::string, std::string>& further)
       : stream_(stream),
         target_(target),
         names_(adapter ? kAdapterFiles : kModelFiles),
         group_(adapter ? kAdapterGroup : kModelGroup),
-        config_key_(adapter ? kMetaAdapterConfig : kMetaModelConfig) {}
+        config_key_(adapter ? kMetaAdapterConfig : kMetaModelConfig),
+        further_(further) {}
 
   Result<Exported> Run() {
     const Manifest& manifest = stream_.reader().manifest();
@@ -73,6 +75,8 @@ class FolderExport {
     }
     const auto files = TensorsBelow(manifest, kFilesGroup);
     for (const auto& [file, meta] : files) MR_TRY(CheckFile(file, meta));
+    std::erase_if(further_,
+                  [&](const auto& file) { return files.contains(file.first) || file.first == names_.config; });
     const std::string config = MR_TRY(ConfigText());
     auto there = MR_TRY(FilesOf(target_.to, stream_.call()));
     std::vector<std::string> stale = StaleFiles(there);
@@ -84,6 +88,10 @@ class FolderExport {
     }
     NameShards(there);
     for (const auto& [file, meta] : files) MR_TRY(WriteFile(file, meta));
+    for (const auto& [file, content] : further_) {
+      MR_TRY(object::Put(*target_.to.store, target_.to.key + file, AsBytes(content), {}, stream_.call()));
+      MR_TRY(Count(content.size()));
+    }
     MR_TRY(PutJson(std::string(names_.config), config));
     std::vector<std::string> order;
     for (const Shard& shard : shards_)
@@ -133,6 +141,13 @@ class FolderExport {
     if (old == there.end() || old->second.size != config.size()) return false;
     const auto content = MR_TRY(object::GetAll(*target_.to.store, old->second.key, kMaxConfigBytes, stream_.call()));
     if (!content || content->bytes != config) return false;
+    for (const auto& [file, content] : further_) {
+      const auto known = there.find(file);
+      if (known == there.end() || known->second.size != content.size()) return false;
+      const auto old_file =
+          MR_TRY(object::GetAll(*target_.to.store, known->second.key, content.size(), stream_.call()));
+      if (!old_file || old_file->bytes != content) return false;
+    }
     for (const auto& [file, meta] : files) {
       if (file == names_.config) continue;
       const auto known = there.find(file);
@@ -265,6 +280,7 @@ class FolderExport {
   const WeightsNames names_;
   const std::string group_;
   const std::string_view config_key_;
+  std::map<std::string, std::string> further_;  ///< files beside the weights that are not the checkpoint's
   const Json* config_ = nullptr;
   std::vector<Shard> shards_;
   std::uint64_t parameters_ = 0, parameter_bytes_ = 0;
@@ -273,8 +289,9 @@ class FolderExport {
 
 }  // namespace
 
-Result<Exported> ExportFolder(TensorStream& stream, const ExportTarget& target, bool adapter) {
-  return FolderExport(stream, target, adapter).Run();
+Result<Exported> ExportFolder(TensorStream& stream, const ExportTarget& target, bool adapter,
+                              const std::map<std::string, std::string>& files) {
+  return FolderExport(stream, target, adapter, files).Run();
 }
 
 }  // namespace millrace::checkpoint

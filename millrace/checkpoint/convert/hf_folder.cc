@@ -67,8 +67,9 @@ ModelNames::ModelNames(const Json& config, const std::vector<std::string>& names
   if (std::find(names.begin(), names.end(), family->embedding) != names.end()) prefix_ = family->prefix;
 }
 
-std::string ModelNames::operator()(const std::string& name) const {
-  return EndsWithAny(name, computed_) ? "" : prefix_ + name;
+std::optional<std::string> ModelNames::operator()(const std::string& name) const {
+  if (EndsWithAny(name, computed_)) return std::nullopt;
+  return prefix_ + name;
 }
 
 bool IsTiedName(const Json& config, std::string_view name) {

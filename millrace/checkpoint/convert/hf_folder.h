@@ -1,6 +1,7 @@
 // Folders as Hugging Face's libraries keep them: names of files, and of tensors. Pure functions.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,13 +27,13 @@ bool IsWeightsFile(std::string_view name);
 bool IsModelFile(std::string_view name);
 
 /// The name under which a tensor of a model of `config` is kept: that of the family's model with its language-model
-/// head, whatever class saved it ("wte.weight" → "transformer.wte.weight"). Empty for tensors that no model has as a
+/// head, whatever class saved it ("wte.weight" → "transformer.wte.weight"). Nothing for tensors that no model has as a
 /// parameter, but that old versions saved: causal masks, frequencies of rotary embeddings, positions.
 class ModelNames {
  public:
   /// `names` are all of the folder: whether they have the prefix tells which class saved them.
   ModelNames(const Json& config, const std::vector<std::string>& names);
-  std::string operator()(const std::string& name) const;
+  std::optional<std::string> operator()(const std::string& name) const;
 
  private:
   std::string prefix_;                      ///< to be put in front of names of the base model; may be empty

@@ -11,7 +11,7 @@ TEST(HfFolderTest, NamesOfTheBaseModelGetItsPrefix) {
   const ModelNames names(gpt2, bare);
   EXPECT_EQ(names("wte.weight"), "transformer.wte.weight");
   EXPECT_EQ(names("h.0.attn.c_attn.bias"), "transformer.h.0.attn.c_attn.bias");
-  EXPECT_EQ(names("h.0.attn.bias"), "") << "the causal mask";
+  EXPECT_EQ(names("h.0.attn.bias"), std::nullopt) << "the causal mask";
   const ModelNames headed(gpt2, {"transformer.wte.weight", "lm_head.weight"});
   EXPECT_EQ(headed("lm_head.weight"), "lm_head.weight");
   EXPECT_EQ(headed("transformer.wte.weight"), "transformer.wte.weight");

@@ -155,9 +155,9 @@ class FolderSource {
     const auto aliases = AliasesOf();
     source_.Rename([&](const std::string& tensor) {
       const std::string name = tensor.substr(group_.size());
-      if (aliases.contains(tensor) && IsTiedName(*config, name)) return std::string();
-      const std::string renamed = model_names(name);
-      return renamed.empty() ? renamed : group_ + renamed;
+      if (aliases.contains(tensor) && IsTiedName(*config, name)) return std::optional<std::string>();
+      auto renamed = model_names(name);
+      return renamed ? std::optional(group_ + *renamed) : std::nullopt;
     });
     source_.left_out = before - source_.tensors.size();
   }

@@ -331,12 +331,18 @@ class Importer {
 /// Puts a group's name in front of all paths.
 void AddGroup(Source& source, const std::string& group) {
   if (group.empty()) return;
-  source.Rename([&](const std::string& tensor) { return group + tensor; });
-  auto values = source.meta.find(std::string(kMetaValues));
-  if (values == source.meta.end()) return;
-  Json::object_t renamed;
-  for (auto& [path, value] : values->items()) renamed.emplace_back(group + path, std::move(value));
-  *values = std::move(renamed);
+  source.Rename([&](const std::string& tensor) { return std::optional(group + tensor); });
+  const std::string_view folder = std::string_view(group).substr(0, group.size() - 1);
+  for (const std::string_view member : {kMetaValues, kMetaDicts}) {
+    const auto paths = source.meta.find(std::string(member));
+    if (paths == source.meta.end()) continue;
+    Json::object_t renamed;
+    for (auto& [path, value] : paths->items()) {
+      const bool whole = path.empty() && member == kMetaDicts;
+      renamed.emplace_back(whole ? std::string(folder) : group + path, std::move(value));
+    }
+    *paths = std::move(renamed);
+  }
 }
 
 }  // namespace

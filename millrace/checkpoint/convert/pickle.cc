@@ -13,11 +13,47 @@ namespace millrace::checkpoint {
 namespace {
 
 constexpr std::size_t kLongestNumber = 9;  ///< bytes of an int that fits 64 bits with or without sign
+/// 256 bytes, 2,048 bits: more than keys and hashes have. Turning it into decimal digits takes the square of its
+/// length.
+constexpr std::size_t kLongestBigInt = 256, kMostDigits = 617;
 constexpr std::size_t kLongestGlobal = 512;
 
 template <class T>
 T BigEndian(std::string_view bytes) {
   return std::byteswap(LoadLittle<T>(AsBytes(bytes).data()));
+}
+
+/// Two's complement, least significant byte first.
+std::string Negated(std::string number) {
+  int carry = 1;
+  for (char& byte : number) {
+    const int sum = static_cast<unsigned char>(~byte) + carry;
+    byte = static_cast<char>(sum & 0xff);
+    carry = sum >> 8;
+  }
+  return number;
+}
+
+/// Of a two's complement number, least significant byte first.
+std::string DecimalOf(std::string_view bytes) {
+  const bool negative = (bytes.back() & 0x80) != 0;
+  std::string number(bytes);
+  number += negative ? '\xff' : '\0';
+  if (negative) number = Negated(std::move(number));
+  std::string digits;
+  while (number.find_first_not_of('\0') != number.npos) {
+    unsigned rest = 0;
+    for (std::size_t i = number.size(); i-- > 0;) {
+      const unsigned value = rest * 256 + static_cast<unsigned char>(number[i]);
+      number[i] = static_cast<char>(value / 10);
+      rest = value % 10;
+    }
+    digits += static_cast<char>('0' + rest);
+  }
+  if (digits.empty()) digits = "0";
+  if (negative) digits += '-';
+  std::ranges::reverse(digits);
+  return digits;
 }
 
 }  // namespace
@@ -131,13 +167,14 @@ class PickleMachine {
 };
 
 Status PickleMachine::PushLong(std::string_view bytes) {
-  if (bytes.size() > kLongestNumber) return Fail(Code::kUnsupported, "it has an int of more than 64 bits");
+  if (bytes.size() > kLongestBigInt) return Fail(Code::kUnsupported, "it has an int of more than 2,048 bits");
+  if (bytes.size() > kLongestNumber) return Push({.kind = Kind::kBigInt, .text = DecimalOf(bytes)});
   __int128 number = 0;
   for (std::size_t i = bytes.size(); i-- > 0;) number = number * 256 + static_cast<unsigned char>(bytes[i]);
   if (!bytes.empty() && (bytes.back() & 0x80) != 0) number -= static_cast<__int128>(1) << (8 * bytes.size());
   if (number >= INT64_MIN && number <= INT64_MAX) return PushInt(static_cast<std::int64_t>(number));
   if (number < 0 || number > std::numeric_limits<std::uint64_t>::max())
-    return Fail(Code::kUnsupported, "it has an int of more than 64 bits");
+    return Push({.kind = Kind::kBigInt, .text = DecimalOf(bytes)});
   return Push({.kind = Kind::kUnsigned, .number = static_cast<std::int64_t>(static_cast<std::uint64_t>(number))});
 }
 
@@ -393,6 +430,31 @@ void PickleWriter::Unsigned(std::uint64_t value) {
   out_ += '\0';
 }
 
+bool IsBigInt(std::string_view decimal) {
+  if (decimal.starts_with('-')) decimal.remove_prefix(1);
+  return !decimal.empty() && decimal.size() <= kMostDigits && decimal.find_first_not_of("0123456789") == decimal.npos;
+}
+
+void PickleWriter::BigInt(std::string_view decimal) {
+  const bool negative = decimal.starts_with('-');
+  std::string number(1, '\0');
+  for (const char digit : decimal.substr(negative ? 1 : 0)) {
+    unsigned carry = static_cast<unsigned>(digit - '0');
+    for (char& byte : number) {
+      const unsigned value = static_cast<unsigned char>(byte) * 10u + carry;
+      byte = static_cast<char>(value & 0xff);
+      carry = value >> 8;
+    }
+    if (carry > 0) number += static_cast<char>(carry);
+  }
+  number += '\0';  // the sign
+  if (negative) number = Negated(std::move(number));
+  const auto size = static_cast<std::uint32_t>(number.size());
+  out_ += '\x8b';
+  out_.append(reinterpret_cast<const char*>(&size), sizeof size);
+  out_ += number;
+}
+
 void PickleWriter::Float(double value) {
   const auto bits = std::byteswap(std::bit_cast<std::uint64_t>(value));
   out_ += 'G';
@@ -407,6 +469,12 @@ void PickleWriter::Text(std::string_view utf8) {
 }
 
 void PickleWriter::Bytes(std::string_view bytes) {
+  if (bytes.empty()) {
+    Global("__builtin__", "bytes");
+    EmptyTuple();
+    Reduce();
+    return;
+  }
   // Protocol 2 has no bytes; Python writes them as the text of the same code points, and so does this.
   std::string text;
   for (const char byte : bytes) {

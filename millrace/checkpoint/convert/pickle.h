@@ -22,6 +22,7 @@ class Pickle {
     kBool,        ///< number
     kInt,         ///< number
     kUnsigned,    ///< an int that only fits bits of `number` without a sign
+    kBigInt,      ///< an int of more than 64 bits: text, decimal
     kFloat,       ///< real
     kText,        ///< text, UTF-8
     kBytes,       ///< text
@@ -71,6 +72,9 @@ class Pickle {
   Id top_ = kNone;
 };
 
+/// Whether it is an int in decimal digits, of a size that pickles are read and written with.
+bool IsBigInt(std::string_view decimal);
+
 /// Writes a pickle of protocol 2, value by value in the order in which a stack machine wants them. The caller balances.
 class PickleWriter {
  public:
@@ -79,6 +83,8 @@ class PickleWriter {
   void Bool(bool value) { out_ += value ? '\x88' : '\x89'; }
   void Int(std::int64_t value);
   void Unsigned(std::uint64_t value);
+  /// REQUIRES: IsBigInt(decimal).
+  void BigInt(std::string_view decimal);
   void Float(double value);
   void Text(std::string_view utf8);
   void Bytes(std::string_view bytes);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "millrace/base/random.h"
+#include "millrace/checkpoint/convert/state_tree.h"
 #include "millrace/checkpoint/convert/torch_state.h"
 
 namespace millrace::checkpoint {
@@ -13,8 +14,10 @@ using ::testing::HasSubstr;
 Result<Pickle> Read(std::string_view bytes) { return Pickle::Read(bytes, TorchGlobals(), "test"); }
 
 Json RoundTrip(const Json& value) {
+  const auto state = BuildState({}, Json{{"v", value}}, {});
+  EXPECT_TRUE(state) << state.error().ToString();
   PickleWriter out;
-  auto written = WriteValue(out, value);
+  auto written = WriteState(out, *state->items.at(0), {});
   EXPECT_TRUE(written) << written.error().ToString();
   const std::string bytes = std::move(out).Finish();
   auto pickle = Read(bytes);
@@ -38,6 +41,17 @@ TEST(PickleTest, PlainValuesComeBack) {
                            "\"\"",
                            "\"☃\"",
                            R"({"int":"18446744073709551615"})",
+                           R"({"int":"-9223372036854775809"})",
+                           R"({"int":"-18446744073709551616"})",
+                           R"({"int":"1606938044258990275541962092341162602522202993782792835301376"})",
+                           R"({"int":"-340282366920938463463374607431768211455"})",
+                           R"({"numpy":["<f4","AACAPw=="]})",
+                           R"({"numpy":["|b1","AQ=="]})",
+                           R"({"numpy":["<U2","YQAAAGIAAAA="]})",
+                           R"({"ndarray":["<i2",[3,1],"AQACAAMA"]})",
+                           R"({"size":[2,3]})",
+                           R"({"odict":[["b",1],["a",{"odict":[]}]]})",
+                           R"({"dict":[[{"tuple":[1,"a"]},1],[{"float":"nan"},2],[true,3]]})",
                            R"({"float":"nan"})",
                            R"({"float":"-inf"})",
                            R"({"bytes":""})",

@@ -34,25 +34,31 @@ std::uint64_t Source::TensorBytes() const {
   return bytes;
 }
 
-void Source::Rename(const std::function<std::string(const std::string&)>& renamed) {
-  std::map<std::string, std::string> names;
+void Source::Rename(const std::function<std::optional<std::string>(const std::string&)>& renamed) {
+  std::map<std::string, std::optional<std::string>> names;
   std::map<std::string, TensorMeta> kept;
   for (auto& [tensor, tensor_meta] : tensors) {
-    std::string& to = names[tensor] = renamed(tensor);
-    if (!to.empty()) kept.emplace(to, std::move(tensor_meta));
+    const auto& to = names[tensor] = renamed(tensor);
+    if (to) kept.emplace(*to, std::move(tensor_meta));
   }
   tensors = std::move(kept);
-  std::erase_if(pieces, [&](const SourcePiece& piece) { return names.at(piece.tensor).empty(); });
-  for (SourcePiece& piece : pieces) piece.tensor = names.at(piece.tensor);
+  std::erase_if(pieces, [&](const SourcePiece& piece) { return !names.at(piece.tensor); });
+  for (SourcePiece& piece : pieces) piece.tensor = *names.at(piece.tensor);
 }
 
-Status TakeValues(std::map<std::string, Json> values, Source& source) {
+Status TakeValues(std::map<std::string, Json> values, std::map<std::string, Json> dicts, Source& source) {
   if (auto meta = values.extract(std::string(kMetaEntry)); !meta.empty()) {
     if (!meta.mapped().is_string()) return Fail(Code::kCorrupt, "{}: its {} is no text", source.name, kMetaEntry);
     source.meta = MR_TRY(ParseJson(meta.mapped().get_ref<const std::string&>(), kMetaEntry));
     if (!source.meta.is_object()) return Fail(Code::kCorrupt, "{}: its {} is no object", source.name, kMetaEntry);
+    source.meta.erase(std::string(kMetaPaths));
+    // What an export knew of the state's dicts, OrderedDicts among them, says more than the names of entries.
+    if (const Json* kept = JsonFind(source.meta, kMetaDicts); kept != nullptr && kept->is_object()) {
+      for (const auto& [path, described] : kept->items()) dicts[path] = described;
+    }
   }
   if (!values.empty()) source.meta[std::string(kMetaValues)] = Json::object_t(values.begin(), values.end());
+  if (!dicts.empty()) source.meta[std::string(kMetaDicts)] = Json::object_t(dicts.begin(), dicts.end());
   return {};
 }
 

@@ -22,6 +22,9 @@ inline constexpr std::string_view kAdapterGroup = "adapter/";
 inline constexpr std::string_view kMetaAdapterConfig = "adapter_config";
 /// The entry of torch's formats that keeps what a checkpoint's meta has besides the values of the state.
 inline constexpr std::string_view kMetaEntry = "millrace_meta";
+/// In that entry of a folder of torch.distributed.checkpoint: the path in the checkpoint of each entry whose name does
+/// not tell it.
+inline constexpr std::string_view kMetaPaths = "dcp_paths";
 
 enum class Format { kHuggingFace, kPeft, kTorch, kDcp };
 std::string_view FormatName(Format format);  ///< "hf", "peft", "torch", "dcp"
@@ -53,8 +56,8 @@ struct Source {
   std::uint64_t left_out = 0;  ///< tensors that are none of the model's parameters: masks, tables of frequencies
 
   std::uint64_t TensorBytes() const;
-  /// Puts another name in the place of a tensor's; an empty one leaves the tensor out.
-  void Rename(const std::function<std::string(const std::string&)>& renamed);
+  /// Puts another name in the place of a tensor's; nothing leaves the tensor out.
+  void Rename(const std::function<std::optional<std::string>(const std::string&)>& renamed);
 };
 
 /// Finds out by the names of its files what `url` has; kNotFound where it is nothing known.
@@ -71,7 +74,7 @@ Result<Source> OpenTorchFile(const object::Location& file, object::Call call);
 Result<Source> OpenDcpFolder(const object::Location& folder, object::Call call);
 
 /// Puts the plain values of a state, by path, into the source's meta; kMetaEntry becomes meta itself.
-Status TakeValues(std::map<std::string, Json> values, Source& source);
+Status TakeValues(std::map<std::string, Json> values, std::map<std::string, Json> dicts, Source& source);
 /// The files of a folder, those in folders below it not. kResourceExhausted beyond 100,000.
 Result<std::map<std::string, object::ObjectInfo>> FilesOf(const object::Location& folder, const object::Call& call);
 /// The URL's place as a folder: an empty key, or one with a slash at its end.

@@ -75,11 +75,15 @@ struct ExportTarget {
   std::uint64_t file_bytes;
 };
 struct Exported;
-Result<Exported> ExportFolder(TensorStream& stream, const ExportTarget& target, bool adapter);
+/// `files`: further ones to write beside the weights.
+Result<Exported> ExportFolder(TensorStream& stream, const ExportTarget& target, bool adapter,
+                              const std::map<std::string, std::string>& files);
 Result<Exported> ExportTorchFile(TensorStream& stream, const ExportTarget& target, std::string_view group);
 Result<Exported> ExportDcp(TensorStream& stream, const ExportTarget& target, std::string_view group);
 
 /// The plain values below a group, by path; with all of a checkpoint also what its meta has besides, as kMetaEntry.
 Json ValuesBelow(const Manifest& manifest, std::string_view group);
+/// kMetaDicts of what lies below a group.
+Json DictsBelow(const Manifest& manifest, std::string_view group);
 
 }  // namespace millrace::checkpoint

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "millrace/checkpoint/convert/export.h"
+#include "millrace/checkpoint/convert/state_tree.h"
 #include "millrace/checkpoint/convert/tensor_stream.h"
 #include "millrace/checkpoint/convert/torch_file.h"
 
@@ -26,7 +27,7 @@ Result<Exported> ExportTorchFile(TensorStream& stream, const ExportTarget& targe
   const auto tensors = TensorsBelow(manifest, group);
   if (tensors.empty()) return Fail(Code::kNotFound, "{} has no tensors named {}…", stream.reader().name(), group);
   const auto places = PlacesOf(manifest);
-  std::map<std::string, StateTensor> state;
+  std::map<std::string, std::string> state;  // the storage of each tensor
   std::map<std::tuple<Place, DType, std::vector<std::int64_t>>, std::string> known;
   std::vector<std::string> storages;  // the tensor whose bytes each has
   for (const auto& [path, meta] : tensors) {
@@ -39,11 +40,18 @@ Result<Exported> ExportTorchFile(TensorStream& stream, const ExportTarget& targe
     } else {
       storages.push_back(name);
     }
-    state.emplace(path, StateTensor{meta, std::move(key)});
+    state.emplace(path, std::move(key));
   }
   stream.Announce(storages);
   PickleWriter pickle;
-  MR_TRY(WriteState(pickle, state, ValuesBelow(manifest, group)));
+  Json values = ValuesBelow(manifest, group);
+  const Json* meta = JsonFind(values, kMetaEntry);
+  StateNode::Item kept{.key = kMetaEntry, .part = std::string(kMetaEntry)};
+  if (meta != nullptr) kept.node.push_back({.value = *meta});
+  values.erase(std::string(kMetaEntry));
+  StateNode tree = MR_TRY(BuildState(tensors, values, DictsBelow(manifest, group)));
+  if (!kept.node.empty()) tree.items.push_back(std::move(kept));
+  MR_TRY(WriteState(pickle, tree, state));
 
   const object::Call& call = stream.call();
   transfer::MultipartWriter out(*target.to.store, target.budget, target.to.key, {});

@@ -90,7 +90,7 @@ Status AddTorchState(RandomBytes& bytes, const std::string& file, std::string_vi
     if (!source.tensors.emplace(name, std::move(tensor.meta)).second)
       return Fail(Code::kCorrupt, "{}: tensor {} is in another file too", bytes.name(), path);
   }
-  return TakeValues(std::move(state->values), source);
+  return TakeValues(std::move(state->values), std::move(state->dicts), source);
 }
 
 Result<Source> OpenTorchFile(const object::Location& file, object::Call call) {

@@ -1,8 +1,10 @@
 // The reading half of torch_state.h.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "millrace/base/digest.h"
+#include "millrace/checkpoint/convert/source.h"
 #include "millrace/checkpoint/convert/torch_dtypes.h"
 #include "millrace/checkpoint/convert/torch_state.h"
 
@@ -16,8 +18,16 @@ constexpr std::size_t kMaxSteps = 1'000'000;  ///< of a walk: a pickle may say o
 constexpr std::size_t kMaxDimensions = 64;
 
 constexpr std::string_view kGlobals[] = {
+    "__builtin__.bytes",
     "_codecs.encode",
+    "builtins.bytes",
     "collections.OrderedDict",
+    "numpy._core.multiarray._reconstruct",
+    "numpy._core.multiarray.scalar",
+    "numpy.core.multiarray._reconstruct",
+    "numpy.core.multiarray.scalar",
+    "numpy.dtype",
+    "numpy.ndarray",
     "torch.BFloat16Storage",
     "torch.BoolStorage",
     "torch.ByteStorage",
@@ -136,6 +146,8 @@ class ValueReader {
         return Json(value.number);
       case Kind::kUnsigned:
         return Json{{"int", fmt::format("{}", static_cast<std::uint64_t>(value.number))}};
+      case Kind::kBigInt:
+        return Json{{"int", value.text}};
       case Kind::kFloat:
         if (std::isfinite(value.real)) return Json(value.real);
         return Json{{"float", std::isnan(value.real) ? "nan" : value.real > 0 ? "inf" : "-inf"}};
@@ -148,7 +160,7 @@ class ValueReader {
       case Kind::kTuple:
         return Items("tuple", value, depth);
       case Kind::kDict:
-        return Dict(value, 0, depth);
+        return Dict("dict", value, 0, depth);
       case Kind::kGlobal:
         if (const TorchDType* dtype = FindTorchDType(value.text)) return Json{{"dtype", dtype->name}};
         break;
@@ -169,25 +181,36 @@ class ValueReader {
     }
     return Json{{kind, std::move(items)}};
   }
-  Result<Json> Dict(const Value& value, std::size_t first, int depth) {
+  Result<Json> Dict(const char* kind, const Value& value, std::size_t first, int depth) {
     Json pairs = Json::array();
     for (std::size_t i = first; i + 1 < value.items.size(); i += 2) {
       Json key = MR_TRY(Read(pickle_[value.items[i]], depth + 1));
       Json inner = MR_TRY(Read(pickle_[value.items[i + 1]], depth + 1));
       pairs.push_back(Json::array({std::move(key), std::move(inner)}));
     }
-    return Json{{"dict", std::move(pairs)}};
+    return Json{{kind, std::move(pairs)}};
   }
   Result<Json> Call(const Value& value, int depth) {
     const std::string& what = pickle_[value.items[0]].text;
     const auto arguments = pickle_.Arguments(value);
-    if (what == "collections.OrderedDict") return Dict(value, 2, depth);
-    if (what == "torch.Size" && arguments.size() == 1) return Items("tuple", pickle_[arguments[0]], depth);
-    if (what == "_codecs.encode" && arguments.size() == 2) return Encoded(pickle_[arguments[0]].text);
+    if (what == "collections.OrderedDict") return Dict("odict", value, 2, depth);
+    if (what == "torch.Size" && arguments.size() == 1) return Items("size", pickle_[arguments[0]], depth);
+    if (const auto bytes = MR_TRY(BytesOf(value))) return Json{{"bytes", Base64Encode(AsBytes(*bytes))}};
+    if (what.ends_with(".multiarray.scalar")) return Scalar(arguments);
+    if (what.ends_with(".multiarray._reconstruct")) return Array(value);
     return Fail(Code::kUnsupported, "a value made by {} is neither a tensor nor plain", what);
   }
+  /// Nothing where the value is no bytes.
+  Result<std::optional<std::string>> BytesOf(const Value& value) const {
+    if (value.kind == Kind::kBytes) return value.text;
+    if (pickle_.IsCall(value, "_codecs.encode") && pickle_.Arguments(value).size() == 2)
+      return MR_TRY(Encoded(pickle_[pickle_.Arguments(value)[0]].text));
+    const bool empty = pickle_.IsCall(value, "__builtin__.bytes") || pickle_.IsCall(value, "builtins.bytes");
+    if (empty && pickle_.Arguments(value).empty()) return std::string();
+    return std::optional<std::string>();
+  }
   /// Bytes that protocol 2 wrote as text: code points below 256.
-  static Result<Json> Encoded(std::string_view text) {
+  static Result<std::string> Encoded(std::string_view text) {
     std::string bytes;
     for (std::size_t i = 0; i < text.size(); ++i) {
       auto code = static_cast<unsigned char>(text[i]);
@@ -197,7 +220,39 @@ class ValueReader {
       }
       bytes += static_cast<char>(code);
     }
-    return Json{{"bytes", Base64Encode(AsBytes(bytes))}};
+    return bytes;
+  }
+
+  /// "<f4" of numpy.dtype("f4", False, True) with the state (3, "<", None, …).
+  Result<std::string> NumpyType(const Value& dtype) const {
+    if (pickle_.IsCall(dtype, "numpy.dtype") && !pickle_.Arguments(dtype).empty() && dtype.state != Pickle::kNone) {
+      const std::string& code = pickle_[pickle_.Arguments(dtype)[0]].text;
+      const auto& state = pickle_[dtype.state].items;
+      const std::string order = state.size() >= 2 ? pickle_[state[1]].text : "";
+      const bool plain = code.size() >= 2 && code.size() <= 9 && std::string_view("biufcSU").contains(code[0]) &&
+                         code.find_first_not_of("0123456789", 1) == code.npos;
+      if (plain && (order == "<" || order == ">" || order == "|")) return order + code;
+    }
+    return Fail(Code::kUnsupported, "a numpy value of a type that is neither a number nor text");
+  }
+  Result<Json> Scalar(std::span<const Pickle::Id> arguments) const {
+    if (arguments.size() != 2) return Fail(Code::kCorrupt, "a numpy scalar is none");
+    const auto bytes = MR_TRY(BytesOf(pickle_[arguments[1]]));
+    if (!bytes) return Fail(Code::kCorrupt, "a numpy scalar has no bytes");
+    return Json{{"numpy", Json::array({MR_TRY(NumpyType(pickle_[arguments[0]])), Base64Encode(AsBytes(*bytes))})}};
+  }
+  /// An array with the state (1, shape, dtype, whether in Fortran's order, bytes).
+  Result<Json> Array(const Value& value) const {
+    if (value.state == Pickle::kNone || pickle_[value.state].items.size() != 5)
+      return Fail(Code::kUnsupported, "a numpy array without its content");
+    const auto& state = pickle_[value.state].items;
+    std::vector<std::int64_t> shape = MR_TRY(Sizes(pickle_, pickle_[state[1]]));
+    const auto bytes = MR_TRY(BytesOf(pickle_[state[4]]));
+    if (!bytes) return Fail(Code::kUnsupported, "a numpy array of objects");
+    if (pickle_[state[3]].number != 0 && shape.size() > 1)
+      return Fail(Code::kUnsupported, "a numpy array in Fortran's order: save numpy.ascontiguousarray() of it");
+    return Json{{"ndarray",
+                 Json::array({MR_TRY(NumpyType(pickle_[state[2]])), std::move(shape), Base64Encode(AsBytes(*bytes))})}};
   }
 
   const Pickle& pickle_;
@@ -212,7 +267,10 @@ class StateReader {
   Result<TorchState> Read() {
     if (!IsDict(pickle_.root()))
       return Fail(Code::kUnsupported, "it holds no dict: save {{\"name\": tensor, …}} or a state_dict()");
-    MR_TRY(Walk(pickle_.root(), "", 0));
+    return ReadAt("");
+  }
+  Result<TorchState> ReadAt(const std::string& path) {
+    MR_TRY(Walk(pickle_.root(), path, 0));
     return std::move(state_);
   }
 
@@ -240,7 +298,7 @@ class StateReader {
         return Fail(Code::kCorrupt, "it has {} twice", path);
       return {};
     }
-    if (IsDict(value) && (value.items.size() > FirstItem(value) || path.empty())) return WalkDict(value, path, depth);
+    if (IsDict(value) && (path.empty() || MR_TRY(IsGoneThrough(value, depth)))) return WalkDict(value, path, depth);
     const bool sequence = value.kind == Kind::kList || value.kind == Kind::kTuple;
     if (sequence && MR_TRY(HoldsTensors(value, depth))) {
       const char mark = value.kind == Kind::kList ? '@' : '(';
@@ -254,7 +312,18 @@ class StateReader {
     return {};
   }
 
+  /// Whether a dict's items have paths of their own: millrace._state._is_gone_through in C++.
+  Result<bool> IsGoneThrough(const Value& dict, int depth) {
+    bool path_keys = dict.items.size() > FirstItem(dict);
+    for (std::size_t i = FirstItem(dict); i + 1 < dict.items.size(); i += 2) {
+      const Kind key = pickle_[dict.items[i]].kind;
+      path_keys = path_keys && (key == Kind::kText || key == Kind::kInt);
+    }
+    return path_keys || MR_TRY(HoldsTensors(dict, depth));
+  }
+
   Status WalkDict(const Value& dict, const std::string& path, int depth) {
+    std::vector<std::string> parts;
     for (std::size_t i = FirstItem(dict); i + 1 < dict.items.size(); i += 2) {
       const Value& key = pickle_[dict.items[i]];
       std::string part;
@@ -263,10 +332,14 @@ class StateReader {
       } else if (key.kind == Kind::kInt) {
         part = fmt::format("#{}", key.number);
       } else {
-        return Fail(Code::kUnsupported, "{} has a key that is neither text nor int", path.empty() ? "it" : path);
+        return Fail(Code::kUnsupported, "{} holds tensors and has a key that is neither text nor int of 64 bits",
+                    path.empty() ? "it" : path);
       }
       MR_TRY(Walk(pickle_[dict.items[i + 1]], path.empty() ? part : fmt::format("{}/{}", path, part), depth + 1));
+      if (!path.empty() || part != kMetaEntry) parts.push_back(std::move(part));
     }
+    if (auto described = DescribeDict(parts, dict.kind == Kind::kCall))
+      state_.dicts.emplace(path, *std::move(described));
     return {};
   }
 
@@ -314,5 +387,20 @@ Result<std::optional<TorchTensor>> TensorOf(const Pickle& pickle, const Pickle::
 Result<Json> ValueOf(const Pickle& pickle, const Pickle::Value& value) { return ValueReader(pickle).Read(value); }
 
 Result<TorchState> StateOf(const Pickle& pickle) { return StateReader(pickle).Read(); }
+Result<TorchState> PartOf(const Pickle& pickle, const std::string& path) { return StateReader(pickle).ReadAt(path); }
+
+std::optional<Json> DescribeDict(const std::vector<std::string>& parts, bool ordered) {
+  std::vector<std::size_t> order(parts.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::sort(order, {}, [&](std::size_t i) { return std::string_view(parts[i]); });
+  Json described = Json::object();
+  if (!std::ranges::is_sorted(order)) {
+    std::vector<std::size_t> place(parts.size());  // of each part among the sorted ones
+    for (std::size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
+    described["order"] = place;
+  }
+  if (ordered) described["type"] = "OrderedDict";
+  return described.empty() ? std::nullopt : std::optional(std::move(described));
+}
 
 }  // namespace millrace::checkpoint

@@ -20,6 +20,8 @@ namespace millrace::checkpoint {
 
 /// The member of a checkpoint's meta that has the plain values of a state, each by its path.
 inline constexpr std::string_view kMetaValues = "values";
+/// The one that has the order of the dicts' keys.
+inline constexpr std::string_view kMetaDicts = "dicts";
 /// As deep as containers of a state may lie in each other.
 inline constexpr int kMaxNesting = 64;
 
@@ -44,9 +46,15 @@ Result<Json> ValueOf(const Pickle& pickle, const Pickle::Value& value);
 struct TorchState {
   std::map<std::string, TorchTensor> tensors;  ///< by path
   std::map<std::string, Json> values;          ///< by path
+  std::map<std::string, Json> dicts;           ///< by path, of meta's member kMetaDicts
 };
 /// A dict of tensors, plain values, and dicts, lists and tuples of them.
 Result<TorchState> StateOf(const Pickle& pickle);
+/// Of any of these, which lies at `path` of a state.
+Result<TorchState> PartOf(const Pickle& pickle, const std::string& path);
+/// What kMetaDicts says of a dict: the order of its parts where they are not sorted, and whether it is an OrderedDict.
+/// Nothing where there is nothing to say.
+std::optional<Json> DescribeDict(const std::vector<std::string>& parts, bool ordered);
 
 /// One part of a path.
 std::string PathPart(std::string_view key);
@@ -63,13 +71,7 @@ Result<std::vector<PathKey>> PathOf(std::string_view path);
 void WriteTensor(PickleWriter& out, const TensorMeta& meta, std::string_view key);
 /// The dtype's name in torch, "bfloat16", behind the module's.
 void WriteDType(PickleWriter& out, DType dtype);
-/// kUnsupported where it is an object that only the program which saved it knows.
+/// One value that holds no others: kUnsupported where it is an object that only the program which saved it knows.
 Status WriteValue(PickleWriter& out, const Json& value);
-/// One dict, nested as the paths say. `storages` says which storage each tensor is.
-struct StateTensor {
-  TensorMeta meta;
-  std::string storage;
-};
-Status WriteState(PickleWriter& out, const std::map<std::string, StateTensor>& tensors, const Json& values);
 
 }  // namespace millrace::checkpoint

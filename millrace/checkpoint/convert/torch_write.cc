@@ -25,122 +25,88 @@ std::optional<std::int64_t> Integer(std::string_view text) {
   return number;
 }
 
-/// What lies at a path: a tensor, a value, or more paths.
-struct Node {
-  std::map<std::string, Node, std::less<>> parts;
-  const StateTensor* tensor = nullptr;
-  const Json* value = nullptr;
-  bool leaf() const { return tensor != nullptr || value != nullptr; }
-};
-
-Result<Node*> NodeAt(Node& top, std::string_view path) {
-  Node* node = &top;
-  int depth = 0;
-  for (std::string_view part : Split(path, '/')) {
-    if (node->leaf()) return Fail(Code::kInvalidArgument, "{} lies below what is no dict", path);
-    if (++depth > kMaxNesting) return Fail(Code::kResourceExhausted, "{} is too deep", path);
-    node = &node->parts[std::string(part)];
-  }
-  if (node->leaf() || !node->parts.empty()) return Fail(Code::kInvalidArgument, "{} is both a value and a dict", path);
-  return node;
+/// The text of a value that is an object with one member.
+std::optional<std::string_view> Text(const Json& inner) {
+  if (!inner.is_string()) return std::nullopt;
+  return inner.get_ref<const std::string&>();
 }
 
-Status WriteNode(PickleWriter& out, const Node& node);
-
-/// Parts as keys, indices of lists in ascending order.
-Status WriteParts(PickleWriter& out, const Node& node) {
-  std::vector<std::pair<PathKey, const Node*>> parts;
-  bool list = true, tuple = true;
-  for (const auto& [part, inner] : node.parts) {
-    PathKey key = std::move(MR_TRY(PathOf(part)).front());
-    list = list && key.kind == PathKey::Kind::kListIndex;
-    tuple = tuple && key.kind == PathKey::Kind::kTupleIndex;
-    parts.emplace_back(std::move(key), &inner);
+/// numpy.dtype("f4", False, True) with its state, of "<f4". Of texts the state says how large they are.
+Status WriteNumpyType(PickleWriter& out, std::string_view type) {
+  const auto number = type.size() >= 3 ? Integer(type.substr(2)) : std::nullopt;
+  if (!number || *number < 0 || *number > INT32_MAX / 4 || !std::string_view("<>|").contains(type[0]) ||
+      !std::string_view("biufcSU").contains(type[1])) {
+    return Fail(Code::kUnsupported, "a numpy value of the type \"{}\" cannot be written here", type);
   }
-  if (node.parts.empty() || (!list && !tuple)) {
-    out.EmptyDict();
-    out.Mark();
-    for (const auto& [key, inner] : parts) {
-      if (key.kind == PathKey::Kind::kKey)
-        out.Text(key.text);
-      else
-        out.Int(key.number);
-      MR_TRY(WriteNode(out, *inner));
-    }
-    out.SetItems();
-    return {};
-  }
-  std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first.number < b.first.number; });
-  if (list) out.EmptyList();
+  out.Global("numpy", "dtype");
   out.Mark();
-  for (const auto& [key, inner] : parts) MR_TRY(WriteNode(out, *inner));
-  list ? out.Appends() : out.Tuple();
-  return {};
-}
-
-Status WriteNode(PickleWriter& out, const Node& node) {
-  if (node.value != nullptr) return WriteValue(out, *node.value);
-  if (node.tensor == nullptr) return WriteParts(out, node);
-  WriteTensor(out, node.tensor->meta, node.tensor->storage);
-  return {};
-}
-
-Status WriteTagged(PickleWriter& out, const std::string& tag, const Json& inner, int depth);
-
-Status WriteValue(PickleWriter& out, const Json& value, int depth) {
-  if (depth > kMaxNesting) return Fail(Code::kResourceExhausted, "a value is nested too deeply");
-  switch (value.type()) {
-    case Json::value_t::null:
-      out.None();
-      return {};
-    case Json::value_t::boolean:
-      out.Bool(value.get<bool>());
-      return {};
-    case Json::value_t::number_integer:
-      out.Int(value.get<std::int64_t>());
-      return {};
-    case Json::value_t::number_unsigned:
-      out.Unsigned(value.get<std::uint64_t>());
-      return {};
-    case Json::value_t::number_float:
-      out.Float(value.get<double>());
-      return {};
-    case Json::value_t::string:
-      out.Text(value.get_ref<const std::string&>());
-      return {};
-    case Json::value_t::object:
-      if (value.size() == 1) return WriteTagged(out, value.begin().key(), value.begin().value(), depth);
-      [[fallthrough]];
-    default:
-      return Fail(Code::kUnsupported, "a value of a kind that this version does not know");
-  }
-}
-
-Status WriteSequence(PickleWriter& out, bool list, const Json& items, int depth) {
-  if (list) out.EmptyList();
+  out.Text(type.substr(1));
+  out.Bool(false);
+  out.Bool(true);
+  out.Tuple();
+  out.Reduce();
   out.Mark();
-  for (const Json& item : items) MR_TRY(WriteValue(out, item, depth + 1));
-  list ? out.Appends() : out.Tuple();
+  out.Int(3);
+  out.Text(type.substr(0, 1));
+  for (int i = 0; i < 3; ++i) out.None();
+  const bool text = type[1] == 'U', bytes = type[1] == 'S';
+  out.Int(text ? 4 * *number : bytes ? *number : -1);
+  out.Int(text ? 4 : bytes ? 1 : -1);
+  out.Int(text ? 8 : 0);
+  out.Tuple();
+  out.Build();
   return {};
 }
 
-Status WriteTagged(PickleWriter& out, const std::string& tag, const Json& inner, int depth) {
-  if ((tag == "list" || tag == "tuple") && inner.is_array()) return WriteSequence(out, tag == "list", inner, depth);
-  if (tag == "dict" && inner.is_array()) {
-    out.EmptyDict();
-    out.Mark();
-    for (const Json& pair : inner) {
-      if (!pair.is_array() || pair.size() != 2) return Fail(Code::kCorrupt, "an item of a dict is no pair");
-      MR_TRY(WriteValue(out, pair[0], depth + 1));
-      MR_TRY(WriteValue(out, pair[1], depth + 1));
-    }
-    out.SetItems();
-    return {};
+/// {"numpy": [type, content]}
+Status WriteScalar(PickleWriter& out, const Json& inner) {
+  if (!inner.is_array() || inner.size() != 2 || !inner[0].is_string() || !inner[1].is_string())
+    return Fail(Code::kCorrupt, "a numpy scalar is none");
+  out.Global("numpy._core.multiarray", "scalar");
+  out.Mark();
+  MR_TRY(WriteNumpyType(out, *Text(inner[0])));
+  const auto content = MR_TRY(Base64Decode(*Text(inner[1])));
+  out.Bytes(AsText(content));
+  out.Tuple();
+  out.Reduce();
+  return {};
+}
+
+/// {"ndarray": [type, shape, content]}
+Status WriteArray(PickleWriter& out, const Json& inner) {
+  if (!inner.is_array() || inner.size() != 3 || !inner[0].is_string() || !inner[1].is_array() || !inner[2].is_string())
+    return Fail(Code::kCorrupt, "a numpy array is none");
+  std::vector<std::int64_t> shape;
+  for (const Json& size : inner[1]) {
+    if (!size.is_number_integer()) return Fail(Code::kCorrupt, "a numpy array is none");
+    shape.push_back(size.get<std::int64_t>());
   }
-  if (!inner.is_string()) return Fail(Code::kUnsupported, "a value of the kind \"{}\" cannot be written", tag);
-  const auto& text = inner.get_ref<const std::string&>();
+  out.Global("numpy._core.multiarray", "_reconstruct");
+  out.Mark();
+  out.Global("numpy", "ndarray");
+  out.IntTuple(std::vector<int>{0});
+  out.Bytes("b");
+  out.Tuple();
+  out.Reduce();
+  out.Mark();
+  out.Int(1);
+  out.IntTuple(shape);
+  MR_TRY(WriteNumpyType(out, *Text(inner[0])));
+  out.Bool(false);
+  const auto content = MR_TRY(Base64Decode(*Text(inner[2])));
+  out.Bytes(AsText(content));
+  out.Tuple();
+  out.Build();
+  return {};
+}
+
+Status WriteTagged(PickleWriter& out, const std::string& tag, const Json& inner) {
+  if (tag == "numpy") return WriteScalar(out, inner);
+  if (tag == "ndarray") return WriteArray(out, inner);
+  const auto text = Text(inner);
+  if (!text) return Fail(Code::kUnsupported, "a value of the kind \"{}\" cannot be written", tag);
   if (tag == "bytes") {
-    const auto bytes = MR_TRY(Base64Decode(text));
+    const auto bytes = MR_TRY(Base64Decode(*text));
     out.Bytes(AsText(bytes));
     return {};
   }
@@ -150,15 +116,13 @@ Status WriteTagged(PickleWriter& out, const std::string& tag, const Json& inner,
     return {};
   }
   if (tag == "dtype") {
-    if (const TorchDType* dtype = FindTorchDType("torch." + text)) {
+    if (const TorchDType* dtype = FindTorchDType(fmt::format("torch.{}", *text))) {
       WriteDType(out, dtype->dtype);
       return {};
     }
   }
-  std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (tag == "int" && error == std::errc() && end == text.data() + text.size()) {
-    out.Unsigned(number);
+  if (tag == "int" && IsBigInt(*text)) {
+    out.BigInt(*text);
     return {};
   }
   return Fail(Code::kUnsupported, "a value of the kind \"{}\" cannot be written here", tag);
@@ -225,13 +189,32 @@ void WriteTensor(PickleWriter& out, const TensorMeta& meta, std::string_view key
   out.Reduce();
 }
 
-Status WriteValue(PickleWriter& out, const Json& value) { return WriteValue(out, value, 0); }
-
-Status WriteState(PickleWriter& out, const std::map<std::string, StateTensor>& tensors, const Json& values) {
-  Node top;
-  for (const auto& [path, tensor] : tensors) MR_TRY(NodeAt(top, path))->tensor = &tensor;
-  for (const auto& [path, value] : values.items()) MR_TRY(NodeAt(top, path))->value = &value;
-  return WriteParts(out, top);
+Status WriteValue(PickleWriter& out, const Json& value) {
+  switch (value.type()) {
+    case Json::value_t::null:
+      out.None();
+      return {};
+    case Json::value_t::boolean:
+      out.Bool(value.get<bool>());
+      return {};
+    case Json::value_t::number_integer:
+      out.Int(value.get<std::int64_t>());
+      return {};
+    case Json::value_t::number_unsigned:
+      out.Unsigned(value.get<std::uint64_t>());
+      return {};
+    case Json::value_t::number_float:
+      out.Float(value.get<double>());
+      return {};
+    case Json::value_t::string:
+      out.Text(value.get_ref<const std::string&>());
+      return {};
+    case Json::value_t::object:
+      if (value.size() == 1) return WriteTagged(out, value.begin().key(), value.begin().value());
+      [[fallthrough]];
+    default:
+      return Fail(Code::kUnsupported, "a value of a kind that this version does not know");
+  }
 }
 
 }  // namespace millrace::checkpoint

@@ -1,0 +1,32 @@
+// The files by which Hugging Face's libraries open a tokenizer. A trained checkpoint has none: it names its tokenizer.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "millrace/base/json.h"
+#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/object/open.h"
+
+namespace millrace::checkpoint {
+
+/// Where the run that made a checkpoint had its tokenizer, and what tells it from others.
+struct TokenizerOrigin {
+  std::string url, fingerprint;
+};
+/// Nothing where the checkpoint brings a tokenizer of its own, or was not made by a training run.
+std::optional<TokenizerOrigin> FindTokenizerOrigin(const Manifest& manifest);
+
+/// Reads the tokenizer at `url`, a file or a model that came with one, as files of a model's folder, by name: with a
+/// tokenizer_config.json, so that transformers' AutoTokenizer opens the folder without asking anybody.
+/// Errors: kNotFound if there is none; kUnsupported if it is neither a tokenizer.json nor a SentencePiece model.
+/// Blocks.
+Result<std::map<std::string, std::string>> TokenizerFilesAt(object::Connection& connection, std::string_view url,
+                                                            const Logger& log, object::Call call = {});
+
+/// Of one file: how it is called in a folder, and tokenizer_config.json. Pure.
+Result<std::map<std::string, std::string>> TokenizerFilesOf(std::string content, std::string_view name);
+
+}  // namespace millrace::checkpoint

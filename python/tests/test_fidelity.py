@@ -1,0 +1,11 @@
+"""Random nested states through every way into a checkpoint and out of it again (state_fidelity.py)."""
+
+import pytest
+
+pytest.importorskip("torch")
+import state_fidelity  # noqa: E402
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_comes_back_is_what_was_there(seed):
+    assert state_fidelity.check(seed, 50) is None
