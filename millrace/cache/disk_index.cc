@@ -12,9 +12,9 @@
 namespace millrace::cache {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr std::string_view kMagic = "MRCIDX02";
+constexpr char kLock[] = "lock", kIndex[] = "index", kNewIndex[] = "index.new";
+constexpr std::string_view kSlots = "blocks-";
 constexpr std::uint64_t kMostShards = 64, kShardBytes = 1 * kGiB, kLeastSlot = 4 * kKiB;
 // The file: a page that tells the layout, a page of heads, the entries.
 constexpr std::uint64_t kHeadsAt = 4096, kHeadBytes = 64, kEntriesAt = 8192, kEntryBytes = 64;
@@ -89,33 +89,39 @@ bool SetLock(int fd, std::size_t shard, short type) {
 }
 
 /// Makes an empty index. The folder must be locked for this process alone.
-Status LayOut(const fs::path& directory, const DiskLayout& layout, std::uint64_t epoch) {
-  std::error_code error;
-  for (const auto& file : fs::directory_iterator(directory, error)) {
-    const std::string name = file.path().filename().string();
-    if (name.starts_with("blocks-") || name.starts_with("index")) fs::remove(file.path(), error);
+Status LayOut(const ManagedFolder& folder, const DiskLayout& layout, std::uint64_t epoch) {
+  for (const std::string& name : MR_TRY(folder.Names())) {
+    if (name != kLock) MR_TRY(folder.Remove(name));
   }
   const LayoutBytes bytes = Encode(layout);
-  const fs::path fresh = directory / "index.new";
-  UniqueFd file = MR_TRY(OpenFile(fresh, O_RDWR | O_CREAT | O_TRUNC, 0600));
+  const std::string what = (folder.path() / kNewIndex).string();
+  const UniqueFd file = MR_TRY(folder.OpenFile(kNewIndex, O_RDWR | O_CREAT | O_EXCL));
   if (::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kLeastSlot) != 0) {
     return Fail(ErrnoError(errno, fmt::format("the file system of {} cannot give back parts of files (fallocate); "
                                               "choose a cache folder on ext4, xfs, btrfs or tmpfs",
-                                              directory.string())));
+                                              folder.path().string())));
   }
   if (::ftruncate(file.get(), static_cast<off_t>(layout.index_bytes())) != 0) {
-    return Fail(ErrnoError(errno, fmt::format("cannot make {}", fresh.string())));
+    return Fail(ErrnoError(errno, fmt::format("cannot make {}", what)));
   }
-  MR_TRY(WriteFully(file.get(), bytes, 0, fresh.string()));
+  MR_TRY(WriteFully(file.get(), bytes, 0, what));
   for (std::size_t shard = 0; shard < layout.shards; ++shard) {
-    MR_TRY(WriteFully(file.get(), Encode({}, epoch), kHeadsAt + shard * kHeadBytes, fresh.string()));
+    MR_TRY(WriteFully(file.get(), Encode({}, epoch), kHeadsAt + shard * kHeadBytes, what));
   }
-  fs::rename(fresh, directory / "index", error);
-  if (error) return Fail(ErrnoError(error.value(), fmt::format("cannot make {}", (directory / "index").string())));
-  return {};
+  return folder.Rename(kNewIndex, kIndex);
 }
 
 }  // namespace
+
+std::string SlotFileName(std::size_t shard) { return fmt::format("{}{:02}", kSlots, shard); }
+
+NameForm CacheNameForm(std::string_view name) {
+  if (name == kLock || name == kIndex || name == kNewIndex) return NameForm::kFile;
+  if (!name.starts_with(kSlots)) return NameForm::kForeign;
+  name.remove_prefix(kSlots.size());
+  const bool number = name.size() == 2 && name.find_first_not_of("0123456789") == std::string_view::npos;
+  return number ? NameForm::kFile : NameForm::kForeign;
+}
 
 DiskLayout DiskLayout::For(std::uint64_t max_bytes, std::uint64_t block_bytes) {
   const std::uint64_t limit = std::bit_ceil(std::max(max_bytes, 1 * kMiB));  // so that limits may differ a little
@@ -129,22 +135,21 @@ DiskLayout DiskLayout::For(std::uint64_t max_bytes, std::uint64_t block_bytes) {
 
 std::uint64_t DiskLayout::index_bytes() const { return kEntriesAt + shards * slots() * kEntryBytes; }
 
-Result<std::unique_ptr<DiskIndex>> DiskIndex::Open(const fs::path& directory, const DiskLayout& layout) {
+Result<std::unique_ptr<DiskIndex>> DiskIndex::Open(const ManagedFolder& folder, const DiskLayout& layout) {
   std::unique_ptr<DiskIndex> index(new DiskIndex(layout, EpochOfThisBoot()));
-  index->folder_lock_ = MR_TRY(OpenFile(directory / "lock", O_RDWR | O_CREAT, 0600));
+  index->folder_lock_ = MR_TRY(folder.OpenFile(kLock, O_RDWR | O_CREAT));
   const int lock = index->folder_lock_.get();
-  const fs::path path = directory / "index";
   if (::flock(lock, LOCK_EX | LOCK_NB) == 0) {
-    auto present = OpenFile(path, O_RDWR);
-    if (!present || !Holds(*present, layout)) MR_TRY(LayOut(directory, layout, index->epoch_));
+    auto present = folder.OpenFile(kIndex, O_RDWR);
+    if (!present || !Holds(*present, layout)) MR_TRY(LayOut(folder, layout, index->epoch_));
   }
-  if (::flock(lock, LOCK_SH) != 0) return Fail(ErrnoError(errno, "locking " + (directory / "lock").string()));
-  index->file_ = MR_TRY(OpenFile(path, O_RDWR));  // made now by whoever was faster, or by us
+  if (::flock(lock, LOCK_SH) != 0) return Fail(ErrnoError(errno, "locking " + (folder.path() / kLock).string()));
+  index->file_ = MR_TRY(folder.OpenFile(kIndex, O_RDWR));  // made now by whoever was faster, or by us
   if (!Holds(index->file_, layout)) {
     return Fail(Code::kBusy,
                 "the cache folder {} is in use with another size; give all mounts that share it the same "
                 "--max-cache-size and --read-part-size, or a folder of their own",
-                directory.string());
+                folder.path().string());
   }
   return index;
 }

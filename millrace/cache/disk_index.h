@@ -3,14 +3,16 @@
 
 #include <array>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/digest.h"
 #include "millrace/base/files.h"
+#include "millrace/base/managed_folder.h"
 #include "millrace/base/result.h"
 #include "millrace/base/sync.h"
 
@@ -27,6 +29,11 @@ struct DiskEntry {
   std::int64_t used = 0;     ///< when it was read or written last, in ns since 1970
   bool operator==(const DiskEntry&) const = default;
 };
+
+/// The file that holds the slots of a shard.
+std::string SlotFileName(std::size_t shard);
+/// Of names in a cache folder: "lock", "index", "index.new", and those that SlotFileName gives.
+NameForm CacheNameForm(std::string_view name);
 
 /// How a cache folder is laid out; files of one folder share one.
 struct DiskLayout {
@@ -64,9 +71,10 @@ class DiskIndex {
     bool recounted = false;   ///< whoever changed it last did not finish: slots without an entry may take room
   };
 
-  /// Opens the index in `directory`, which must exist, or lays out a new one, removing what another layout left there.
-  /// The folder stays in use, for this layout, until the index goes: fails with kBusy while it is in use for another.
-  static Result<std::unique_ptr<DiskIndex>> Open(const std::filesystem::path& directory, const DiskLayout& layout);
+  /// Opens the index in `folder`, or lays out a new one, removing what another layout left there. `folder` is used
+  /// within the call alone. Fails with kBusy while the folder is in use for another layout: it stays in use, for this
+  /// one, until the index goes.
+  static Result<std::unique_ptr<DiskIndex>> Open(const ManagedFolder& folder, const DiskLayout& layout);
 
   Place PlaceOf(const BlockId& id) const;
   Bucket Read(Place place) const;

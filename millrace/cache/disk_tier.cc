@@ -1,7 +1,6 @@
 #include "millrace/cache/disk_tier.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 
@@ -10,7 +9,14 @@
 namespace millrace::cache {
 namespace {
 
-namespace fs = std::filesystem;
+constexpr ManagedFolder::Kind kFolderKind = {
+    .holds = "cache",
+    .version = 2,
+    .role = {.what = "the cache folder",
+             .cure = "choose another one (mount: --cache; job file: data.cache.path; "
+                     "Python: disk_cache)"},
+    .sign = "lock",
+    .form = &CacheNameForm};
 
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kSample = 32;  ///< entries, of which the one used longest ago makes room
@@ -30,18 +36,12 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(Options options) {
     return Fail(Code::kInvalidArgument, "a disk cache of {} bytes holds no block; allow at least {}", options.max_bytes,
                 least);
   }
-  std::error_code error;
-  fs::create_directories(options.directory, error);
-  if (error) {
-    return Fail(ErrnoError(error.value(), fmt::format("cannot use {} as cache folder", options.directory.string())));
-  }
-  ::chmod(options.directory.c_str(), 0700);  // cached bytes are as private as the bucket
-  auto index = MR_TRY(DiskIndex::Open(options.directory, layout));
+  const ManagedFolder folder = MR_TRY(ManagedFolder::Open(options.directory, kFolderKind));
+  auto index = MR_TRY(DiskIndex::Open(folder, layout));
   std::unique_ptr<DiskTier> tier(new DiskTier(std::move(options), layout, std::move(index)));
   for (std::size_t shard = 0; shard < layout.shards; ++shard) {
-    const fs::path path = tier->options_.directory / fmt::format("blocks-{:02}", shard);
-    UniqueFd file = MR_TRY(OpenFile(path, O_RDWR | O_CREAT, 0600));
-    auto direct = OpenFile(path, O_RDONLY | O_DIRECT);
+    UniqueFd file = MR_TRY(folder.OpenFile(SlotFileName(shard), O_RDWR | O_CREAT));
+    auto direct = folder.OpenFile(SlotFileName(shard), O_RDONLY | O_DIRECT);
     tier->shards_.push_back({std::move(file), direct ? *std::move(direct) : UniqueFd()});
   }
   return tier;

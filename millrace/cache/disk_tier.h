@@ -26,14 +26,14 @@ namespace millrace::cache {
 class DiskTier {
  public:
   struct Options {
-    std::filesystem::path directory;  ///< created when absent, mode 0700
+    std::filesystem::path directory;  ///< made when missing; see ManagedFolder
     std::uint64_t max_bytes = 0;
     std::uint64_t block_bytes = 1 * kMiB;
     const Clock* clock = &SystemClock();
     Logger log;
   };
   /// Fails with kBusy when the folder is in use with a layout for another size, with kInvalidArgument when `max_bytes`
-  /// hold no block.
+  /// hold no block, and as ManagedFolder::Open does when the folder is not this user's own, or not a cache's.
   static Result<std::unique_ptr<DiskTier>> Open(Options options);
 
   bool Has(const BlockId& id) const;

@@ -64,7 +64,8 @@ class DiskTierTest : public testing::Test {
   std::uint64_t OnDisk(std::string_view prefix = "") {
     std::uint64_t sum = 0;
     for (const auto& file : fs::directory_iterator(cache_)) {
-      if (!file.path().filename().string().starts_with(prefix)) continue;
+      const std::string name = file.path().filename();
+      if (!name.starts_with(prefix) || name == ManagedFolder::kMarkerName) continue;
       UniqueFd fd = *OpenFile(file.path(), O_RDONLY);
       for (off_t data = 0, hole = 0; (data = ::lseek(fd.get(), hole, SEEK_DATA)) >= 0;) {
         hole = ::lseek(fd.get(), data, SEEK_HOLE);
@@ -163,6 +164,54 @@ TEST_F(DiskTierTest, AFolderIsPrivateSharedAndOfOneLayout) {
   EXPECT_EQ(Load(7), DiskTier::Outcome::kMiss);
   EXPECT_EQ(OnDisk("blocks"), 0u) << "what was laid out otherwise has gone";
   EXPECT_EQ(TryOpen(8 * kKiB).error().code(), Code::kInvalidArgument);
+}
+
+TEST_F(DiskTierTest, FilesOfOthersSurvive) {
+  const std::vector<std::string> theirs = {"index", "index.html", "blocks-00", "blocks-notes.txt"};
+  for (const std::string& name : theirs) {
+    fs::remove_all(cache_);
+    fs::create_directory(cache_);
+    ASSERT_TRUE(WriteFileAtomic(cache_ / name, AsBytes("theirs")));
+    auto refused = TryOpen();
+    ASSERT_FALSE(refused) << name;
+    EXPECT_EQ(refused.error().code(), Code::kInvalidArgument);
+    EXPECT_EQ(*ReadFile(cache_ / name), "theirs");
+  }
+  // In a folder of ours they are not in the way: another layout leaves them alone.
+  fs::remove_all(cache_);
+  Open();
+  ASSERT_TRUE(WriteFileAtomic(cache_ / "index.html", AsBytes("theirs")));
+  ASSERT_TRUE(WriteFileAtomic(cache_ / "blocks-notes.txt", AsBytes("theirs")));
+  Open(100 * kMiB);
+  EXPECT_EQ(*ReadFile(cache_ / "index.html"), "theirs");
+  EXPECT_EQ(*ReadFile(cache_ / "blocks-notes.txt"), "theirs");
+}
+
+TEST_F(DiskTierTest, ACacheThatAnotherUserMayHaveFilledIsRefused) {
+  Open();
+  Store(7);
+  tier_.reset();
+  ASSERT_EQ(::chmod(cache_.c_str(), 0777), 0);
+  EXPECT_EQ(TryOpen().error().code(), Code::kPermissionDenied);
+  ASSERT_EQ(::chmod(cache_.c_str(), 0755), 0);
+  Open();
+  EXPECT_EQ(Load(7), DiskTier::Outcome::kHit);
+  EXPECT_EQ(fs::status(cache_).permissions(), fs::perms(0755)) << "the user chose it";
+  tier_.reset();
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder to another user";
+  for (const auto& file : fs::directory_iterator(cache_)) ASSERT_EQ(::chown(file.path().c_str(), 54321, 54321), 0);
+  EXPECT_EQ(TryOpen().error().code(), Code::kPermissionDenied) << "the folder is ours, its files are not";
+  ASSERT_EQ(::chown(cache_.c_str(), 54321, 54321), 0);
+  EXPECT_EQ(TryOpen().error().code(), Code::kPermissionDenied);
+}
+
+TEST_F(DiskTierTest, AFolderOfAnEarlierReleaseIsKept) {
+  Open();
+  Store(7);
+  tier_.reset();
+  fs::remove(cache_ / ManagedFolder::kMarkerName);
+  Open();
+  EXPECT_EQ(Load(7), DiskTier::Outcome::kHit);
 }
 
 TEST_F(DiskTierTest, SeveralUsersAtOnceNeverSeeWrongBytes) {
