@@ -17,7 +17,41 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kData = ".data", kRecord = ".record", kSpareRecord = ".record.tmp";
+constexpr char kLockFile[] = "lock";
+constexpr std::size_t kIdDigits = 16;
 constexpr std::uint64_t kMaxRecordBytes = 256 * kMiB;
+
+std::string DataName(std::string_view id) { return fmt::format("{}{}", id, kData); }
+std::string RecordName(std::string_view id) { return fmt::format("{}{}", id, kRecord); }
+std::string SpareRecordName(std::string_view id) { return fmt::format("{}{}", id, kSpareRecord); }
+
+/// Of names in a staging folder: the lock's, and those made of an id.
+NameForm StagingNameForm(std::string_view name) {
+  if (name == kLockFile) return NameForm::kFile;
+  const std::string_view id = name.substr(0, kIdDigits), rest = name.substr(id.size());
+  const bool ours = IsHexName(id, kIdDigits) && (rest == kData || rest == kRecord || rest == kSpareRecord);
+  return ours ? NameForm::kFile : NameForm::kForeign;
+}
+
+constexpr ManagedFolder::Kind kStagingKind = {
+    .holds = "staging",
+    .version = 1,
+    .role = {.what = "the staging folder", .cure = "choose another one with --staging-dir"},
+    .sign = kLockFile,
+    .form = &StagingNameForm};
+
+/// What a file holds that may be anybody's.
+Result<std::string> ReadRegularFile(const fs::path& path) {
+  const UniqueFd fd = MR_TRY(OpenFile(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
+  struct stat info{};
+  const bool readable = ::fstat(fd.get(), &info) == 0 && S_ISREG(info.st_mode);
+  if (!readable || static_cast<std::uint64_t>(info.st_size) > kMaxRecordBytes) {
+    return Fail(Code::kCorrupt, "{} is no record", path.string());
+  }
+  std::string text(static_cast<std::size_t>(info.st_size), '\0');
+  MR_TRY(ReadExactly(fd.get(), AsWritableBytes(text), 0, path.string()));
+  return text;
+}
 
 Buffer ZeroBuffer(std::size_t size) {
   Buffer zeros(size);
@@ -57,34 +91,34 @@ class FolderLock {
 
 // --- One file ---
 
-StagedFile::StagedFile(StagingArea& area, fs::path path, UniqueFd fd)
-    : area_(area), path_(std::move(path)), fd_(std::move(fd)) {}
+StagedFile::StagedFile(StagingArea& area, std::string id, UniqueFd fd)
+    : area_(area), id_(std::move(id)), fd_(std::move(fd)) {}
+
+std::string StagedFile::path() const { return area_.folder_.path() / DataName(id_); }
 
 StagedFile::~StagedFile() {
   area_.Give(held_.bytes());
   if (kept_) return;
   Unsave();
-  area_.Retire(path_, std::move(fd_));
+  area_.Retire(id_, std::move(fd_));
 }
 
-fs::path StagedFile::record_path() const { return fs::path(path_).replace_extension(kRecord); }
-fs::path StagedFile::spare_record_path() const { return fs::path(path_).replace_extension(kSpareRecord); }
-
 void StagedFile::EmptySpareRecord() const {
-  const fs::path spare = spare_record_path();
-  if (!OpenFile(spare, O_WRONLY | O_TRUNC)) ::unlink(spare.c_str());
+  const std::string spare = SpareRecordName(id_);
+  auto emptied = area_.folder_.OpenFile(spare, O_WRONLY | O_TRUNC);
+  if (!emptied && emptied.error().code() != Code::kNotFound) (void)area_.folder_.Remove(spare);
 }
 
 Status StagedFile::Charge(std::uint64_t bytes) const {
   if (area_.Take(bytes)) return {};
-  return Fail(Code::kNoSpace, "the staging area {} is full ({} bytes)", path_.parent_path().string(),
+  return Fail(Code::kNoSpace, "the staging area {} is full ({} bytes)", area_.folder_.path().string(),
               area_.options().limit_bytes);
 }
 
 Status StagedFile::Write(std::uint64_t offset, ByteSpan bytes) {
   const std::uint64_t end = offset + bytes.size(), fresh = bytes.size() - held_.BytesIn(offset, end);
   MR_TRY(Charge(fresh));
-  if (Status written = WriteFully(fd_.get(), bytes, offset, path_.string()); !written) {
+  if (Status written = WriteFully(fd_.get(), bytes, offset, path()); !written) {
     area_.Give(fresh);
     return written;
   }
@@ -105,21 +139,20 @@ Status StagedFile::Zero(std::uint64_t begin, std::uint64_t end) {
 
 Status StagedFile::MakeZero(std::uint64_t begin, std::uint64_t end) const {
   struct stat info{};
-  if (::fstat(fd_.get(), &info) != 0) return Fail(ErrnoError(errno, path_.string()));
+  if (::fstat(fd_.get(), &info) != 0) return Fail(ErrnoError(errno, path()));
   if (static_cast<std::uint64_t>(info.st_size) < end && ::ftruncate(fd_.get(), static_cast<off_t>(end)) != 0) {
-    return Fail(ErrnoError(errno, path_.string()));
+    return Fail(ErrnoError(errno, path()));
   }
   if (Punch(begin, end)) return {};
   const Buffer zeros = ZeroBuffer(std::min<std::uint64_t>(end - begin, kMiB));
   for (std::uint64_t at = begin; at < end; at += zeros.size()) {
-    MR_TRY(
-        WriteFully(fd_.get(), zeros.span().first(std::min<std::uint64_t>(zeros.size(), end - at)), at, path_.string()));
+    MR_TRY(WriteFully(fd_.get(), zeros.span().first(std::min<std::uint64_t>(zeros.size(), end - at)), at, path()));
   }
   return {};
 }
 
 Status StagedFile::Read(std::uint64_t offset, MutableByteSpan into) const {
-  return ReadExactly(fd_.get(), into, offset, path_.string());
+  return ReadExactly(fd_.get(), into, offset, path());
 }
 
 void StagedFile::Drop(std::uint64_t begin, std::uint64_t end) {
@@ -140,31 +173,30 @@ Result<std::unique_ptr<StagedFile>> StagedFile::Clone() const {
   MR_TRY(clone->Charge(held_.bytes()));
   clone->held_ = held_;
   for (const Interval& held : held_.All()) {
-    MR_TRY(CopyRange(fd_.get(), clone->fd_.get(), held.begin, held.end, clone->path_.string()));
+    MR_TRY(CopyRange(fd_.get(), clone->fd_.get(), held.begin, held.end, clone->path()));
   }
   return clone;
 }
 
 Status StagedFile::Save(const StagedRecord& record, bool durable) {
   const std::string text = EncodeRecord(record, area_.options().target);
-  const auto sync = [durable](int fd, const fs::path& path) -> Status {
+  const ManagedFolder& folder = area_.folder_;
+  const auto sync = [durable](int fd, const std::string& what) -> Status {
     if (!durable || ::fdatasync(fd) == 0) return {};
-    return Fail(ErrnoError(errno, "syncing " + path.string()));
+    return Fail(ErrnoError(errno, "syncing " + what));
   };
-  MR_TRY(sync(fd_.get(), path_));
+  MR_TRY(sync(fd_.get(), path()));
   // New, or empty. Cutting it only now would have ext4 write it to the disk at once.
-  const fs::path next = spare_record_path();
-  UniqueFd fd = MR_TRY(OpenFile(next, O_WRONLY | O_CREAT, 0600));
-  Status written = WriteFully(fd.get(), AsBytes(text), 0, next.string());
-  if (written) written = sync(fd.get(), next);
-  if (written && ::rename(next.c_str(), record_path().c_str()) != 0) {
-    written = Fail(ErrnoError(errno, "replacing " + record_path().string()));
-  }
+  const std::string next = SpareRecordName(id_), what = (folder.path() / next).string();
+  const UniqueFd fd = MR_TRY(folder.OpenFile(next, O_WRONLY | O_CREAT));
+  Status written = WriteFully(fd.get(), AsBytes(text), 0, what);
+  if (written) written = sync(fd.get(), what);
+  if (written) written = folder.Rename(next, RecordName(id_));
   if (!written) {
-    ::unlink(next.c_str());
+    (void)folder.Remove(next);
     return written;
   }
-  if (durable) MR_TRY(SyncDirectory(path_.parent_path()));
+  if (durable) MR_TRY(folder.Sync());
   saved_ = true;
   return {};
 }
@@ -173,7 +205,8 @@ void StagedFile::Unsave() {
   if (saved_) {
     // Its file serves for the next record, but its content must not: after a power failure it could be found under that
     // record's name.
-    if (::rename(record_path().c_str(), spare_record_path().c_str()) != 0) ::unlink(record_path().c_str());
+    const std::string record = RecordName(id_);
+    if (!area_.folder_.Rename(record, SpareRecordName(id_))) (void)area_.folder_.Remove(record);
     EmptySpareRecord();
   }
   saved_ = false;
@@ -183,20 +216,9 @@ void StagedFile::Unsave() {
 // --- The area ---
 
 Result<std::unique_ptr<StagingArea>> StagingArea::Open(Options options) {
-  std::error_code error;
-  fs::create_directories(options.directory, error);
-  struct stat info{};
-  if (error || ::stat(options.directory.c_str(), &info) != 0) {
-    return Fail(Code::kIo, "cannot make the staging folder {}: {}; choose another one with --staging-dir",
-                options.directory.string(), error ? error.message() : ErrnoError(errno, "stat").ToString());
-  }
-  if (info.st_uid != ::geteuid() || ::chmod(options.directory.c_str(), 0700) != 0) {
-    return Fail(Code::kPermissionDenied,
-                "the staging folder {} belongs to user {}; choose another one with --staging-dir",
-                options.directory.string(), info.st_uid);
-  }
-  std::unique_ptr<StagingArea> area(new StagingArea(std::move(options)));
-  area->lock_ = MR_TRY(OpenFile(area->options_.directory / "lock", O_RDWR | O_CREAT, 0600));
+  ManagedFolder folder = MR_TRY(ManagedFolder::Open(options.directory, kStagingKind));
+  std::unique_ptr<StagingArea> area(new StagingArea(std::move(options), std::move(folder)));
+  area->lock_ = MR_TRY(area->folder_.OpenFile(kLockFile, O_RDWR | O_CREAT));
   return area;
 }
 
@@ -206,62 +228,63 @@ Result<std::unique_ptr<StagedFile>> StagingArea::Create() {
   if (auto spare = TakeSpare()) {
     return std::unique_ptr<StagedFile>(new StagedFile(*this, std::move(spare->first), std::move(spare->second)));
   }
-  fs::path path = options_.directory / (SecureHex(8) + std::string(kData));
-  UniqueFd fd = MR_TRY(OpenFile(path, O_RDWR | O_CREAT | O_EXCL, 0600));
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return Fail(ErrnoError(errno, "locking " + path.string()));
-  return std::unique_ptr<StagedFile>(new StagedFile(*this, std::move(path), std::move(fd)));
+  std::string id = SecureHex(kIdDigits / 2);
+  UniqueFd fd = MR_TRY(folder_.OpenFile(DataName(id), O_RDWR | O_CREAT | O_EXCL));
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return Fail(ErrnoError(errno, "locking " + DataName(id)));
+  return std::unique_ptr<StagedFile>(new StagedFile(*this, std::move(id), std::move(fd)));
 }
 
 /// An empty file that still is nobody's: other processes adopt what they find in the folder, and may have used it.
-std::optional<std::pair<fs::path, UniqueFd>> StagingArea::TakeSpare() {
+std::optional<std::pair<std::string, UniqueFd>> StagingArea::TakeSpare() {
   while (!spare_.empty()) {
-    fs::path path = std::move(spare_.back());
+    std::string id = std::move(spare_.back());
     spare_.pop_back();
-    auto fd = OpenFile(path, O_RDWR | O_NOFOLLOW);
+    auto fd = folder_.OpenFile(DataName(id), O_RDWR);
     struct stat info{};
     if (!fd || ::flock(fd->get(), LOCK_EX | LOCK_NB) != 0 || ::fstat(fd->get(), &info) != 0) continue;
-    const bool used = info.st_size > 0 || ::access(fs::path(path).replace_extension(kRecord).c_str(), F_OK) == 0;
-    if (!used) return std::pair(std::move(path), *std::move(fd));
+    const bool used = info.st_size > 0 || folder_.Has(RecordName(id));
+    if (!used) return std::pair(std::move(id), *std::move(fd));
   }
   return std::nullopt;
 }
 
 /// Takes back a file without a record, before its lock goes.
-void StagingArea::Retire(const fs::path& path, UniqueFd fd) {
+void StagingArea::Retire(const std::string& id, UniqueFd fd) {
   if (::ftruncate(fd.get(), 0) == 0) {
     MutexLock lock(mutex_);
-    if (spare_.size() < options_.most_spare) return spare_.push_back(path);
+    if (spare_.size() < options_.most_spare) return spare_.push_back(id);
   }
-  ::unlink(fs::path(path).replace_extension(kSpareRecord).c_str());
-  ::unlink(path.c_str());
+  (void)folder_.Remove(SpareRecordName(id));
+  (void)folder_.Remove(DataName(id));
 }
 
 Result<std::vector<StagingArea::Adopted>> StagingArea::Adopt(const std::string& prefix,
                                                              std::vector<std::string>* unreadable) {
-  std::vector<std::pair<fs::path, UniqueFd>> ownerless;
+  std::vector<std::pair<std::string, UniqueFd>> ownerless;
   {
     MutexLock lock(mutex_);
     FolderLock looking(lock_.get(), LOCK_EX);
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(options_.directory, error)) {
-      if (entry.path().extension() != kData) continue;
-      auto fd = OpenFile(entry.path(), O_RDWR | O_NOFOLLOW);
-      if (fd && ::flock(fd->get(), LOCK_EX | LOCK_NB) == 0) ownerless.emplace_back(entry.path(), *std::move(fd));
+    for (const std::string& name : MR_TRY(folder_.Names())) {
+      if (!name.ends_with(kData)) continue;
+      auto fd = folder_.OpenFile(name, O_RDWR);
+      if (fd && ::flock(fd->get(), LOCK_EX | LOCK_NB) == 0) {
+        ownerless.emplace_back(name.substr(0, kIdDigits), *std::move(fd));
+      }
     }
-    if (error) return Fail(Code::kIo, "cannot read the staging folder {}", options_.directory.string());
   }
   std::vector<Adopted> adopted;
-  for (auto& [path, fd] : ownerless) {
-    std::unique_ptr<StagedFile> file(new StagedFile(*this, path, std::move(fd)));
+  for (auto& [id, fd] : ownerless) {
+    const std::string record = RecordName(id);
+    std::unique_ptr<StagedFile> file(new StagedFile(*this, id, std::move(fd)));
     file->EmptySpareRecord();  // its owner may have died while it wrote the next one
-    auto text = ReadFile(file->record_path(), kMaxRecordBytes);
+    auto text = folder_.ReadFile(record, kMaxRecordBytes);
     if (!text && text.error().code() == Code::kNotFound) continue;  // spare, or never finished: its bytes go
     file->Keep();
     if (!text) {
       unreadable->push_back(text.error().ToString());
       continue;
     }
-    auto decoded = DecodeRecord(*text, file->record_path().string());
+    auto decoded = DecodeRecord(*text, (folder_.path() / record).string());
     if (!decoded) {
       unreadable->push_back(decoded.error().ToString());
       continue;
@@ -283,10 +306,11 @@ StagingArea::Left StagingArea::LookFor(const fs::path& directory, const std::str
   Left left;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory, error)) {
-    if (entry.path().extension() != kRecord) continue;
-    auto data = OpenFile(fs::path(entry.path()).replace_extension(kData), O_RDONLY | O_NOFOLLOW);
+    const std::string name = entry.path().filename();
+    if (StagingNameForm(name) == NameForm::kForeign || !name.ends_with(kRecord)) continue;
+    auto data = OpenFile(fs::path(entry.path()).replace_extension(kData), O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
     if (!data || ::flock(data->get(), LOCK_SH | LOCK_NB) != 0) continue;
-    auto text = ReadFile(entry.path(), kMaxRecordBytes);
+    auto text = ReadRegularFile(entry.path());
     auto decoded = text ? DecodeRecord(*text, entry.path().string()) : Fail(text.error());
     if (!decoded || decoded->target != target || !decoded->record.complete) continue;
     ++left.files;

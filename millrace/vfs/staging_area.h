@@ -11,6 +11,7 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/files.h"
+#include "millrace/base/managed_folder.h"
 #include "millrace/base/result.h"
 #include "millrace/base/sync.h"
 #include "millrace/cache/block_cache.h"
@@ -76,39 +77,37 @@ class StagedFile {
   void Keep() { kept_ = true; }
   /// They go with this object again.
   void Release() { kept_ = false; }
-  std::string path() const { return path_.string(); }
+  std::string path() const;
 
  private:
   friend class StagingArea;
-  StagedFile(StagingArea& area, std::filesystem::path path, UniqueFd fd);
-  std::filesystem::path record_path() const;
-  std::filesystem::path spare_record_path() const;
+  StagedFile(StagingArea& area, std::string id, UniqueFd fd);
   void EmptySpareRecord() const;
   bool Punch(std::uint64_t begin, std::uint64_t end) const;
   Status MakeZero(std::uint64_t begin, std::uint64_t end) const;
   Status Charge(std::uint64_t bytes) const;
 
   StagingArea& area_;
-  const std::filesystem::path path_;
-  UniqueFd fd_;  ///< locked: says that the file has an owner
+  const std::string id_;  ///< what the names of its files begin with
+  UniqueFd fd_;           ///< locked: says that the file has an owner
   IntervalSet held_;
   bool saved_ = false, kept_ = false;
 };
 
-/// A private folder of staged files, shared by all mounts of a user. Each file is locked by the process that works on
-/// it; a lock that can be had means that its owner has gone. Files that have done their work stay for the next ones,
-/// empty: making a file is the most expensive part of staging a small one, the more so (on ext4) the more were removed
-/// in the last minutes. Thread-safe.
+/// A private, managed folder (base/managed_folder.h) of staged files, shared by all mounts of a user. Each file is
+/// locked by the process that works on it; a lock that can be had means that its owner has gone. Files that have done
+/// their work stay for the next ones, empty: making a file is the most expensive part of staging a small one, the more
+/// so (on ext4) the more were removed in the last minutes. Thread-safe.
 class StagingArea {
  public:
   struct Options {
-    std::filesystem::path directory;  ///< made with mode 0700
+    std::filesystem::path directory;  ///< made when missing; see ManagedFolder
     std::uint64_t limit_bytes = 16 * kGiB;
     std::string target;            ///< names the store: what is staged for one store is never published to another
     std::size_t most_spare = 512;  ///< empty files kept
     const Clock* clock = &SystemClock();
   };
-  /// Fails when the folder cannot be made, or belongs to somebody else.
+  /// Fails as ManagedFolder::Open does.
   static Result<std::unique_ptr<StagingArea>> Open(Options options);
 
   Result<std::unique_ptr<StagedFile>> Create() MR_EXCLUDES(mutex_);
@@ -140,18 +139,19 @@ class StagingArea {
 
  private:
   friend class StagedFile;
-  explicit StagingArea(Options options) : options_(std::move(options)) {}
-  std::optional<std::pair<std::filesystem::path, UniqueFd>> TakeSpare() MR_REQUIRES(mutex_);
-  void Retire(const std::filesystem::path& path, UniqueFd fd) MR_EXCLUDES(mutex_);
+  StagingArea(Options options, ManagedFolder folder) : options_(std::move(options)), folder_(std::move(folder)) {}
+  std::optional<std::pair<std::string, UniqueFd>> TakeSpare() MR_REQUIRES(mutex_);
+  void Retire(const std::string& id, UniqueFd fd) MR_EXCLUDES(mutex_);
   bool Take(std::uint64_t bytes) MR_EXCLUDES(mutex_);
   void Give(std::uint64_t bytes) MR_EXCLUDES(mutex_);
 
   const Options options_;
+  const ManagedFolder folder_;
   UniqueFd lock_;  ///< held, shared, while a file is made and not locked yet; exclusive while owners are looked for
   mutable Mutex mutex_;
   std::uint64_t used_ MR_GUARDED_BY(mutex_) = 0;
   WallTime last_stamp_ MR_GUARDED_BY(mutex_);
-  std::vector<std::filesystem::path> spare_ MR_GUARDED_BY(mutex_);  ///< not locked: other processes may take them
+  std::vector<std::string> spare_ MR_GUARDED_BY(mutex_);  ///< their ids; not locked: other processes may take them
 };
 
 }  // namespace millrace::vfs

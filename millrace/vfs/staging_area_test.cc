@@ -1,6 +1,7 @@
 #include "millrace/vfs/staging_area.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 #include <set>
@@ -23,7 +24,9 @@ class StagingAreaTest : public testing::Test {
   /// Spare ones are empty.
   std::size_t Files() const {
     std::size_t files = 0;
-    for (const auto& entry : fs::directory_iterator(folder.path() / "staging")) files += entry.file_size() > 0;
+    for (const auto& entry : fs::directory_iterator(folder.path() / "staging")) {
+      files += entry.file_size() > 0 && entry.path().filename() != ManagedFolder::kMarkerName;
+    }
     return files;
   }
   std::set<std::string> Names() const {
@@ -196,7 +199,62 @@ TEST_F(StagingAreaTest, SpareFilesAreFew) {
     std::vector<std::unique_ptr<StagedFile>> files;
     for (int i = 0; i < 5; ++i) files.push_back(*area->Create());
   }
-  EXPECT_EQ(Names().size(), 3u) << "and the lock";
+  EXPECT_EQ(Names().size(), 4u) << "and the lock, and the marker";
+}
+
+TEST_F(StagingAreaTest, FilesOfOthersSurvive) {
+  const fs::path staging = folder.path() / "staging";
+  fs::create_directory(staging);
+  ASSERT_TRUE(WriteFileAtomic(staging / "measurements.data", AsBytes("theirs")));
+  ASSERT_EQ(::chmod(staging.c_str(), 0755), 0);
+  auto refused = StagingArea::Open({.directory = staging, .target = "t"});
+  ASSERT_FALSE(refused);
+  const std::string why = refused.error().ToString();
+  for (std::string_view part : {"measurements.data", "--staging-dir"}) EXPECT_NE(why.find(part), why.npos) << why;
+  EXPECT_EQ(*ReadFile(staging / "measurements.data"), "theirs");
+  EXPECT_EQ(fs::status(staging).permissions(), fs::perms(0755));
+  // Nor are they touched where they came into a folder of ours.
+  fs::remove(staging / "measurements.data");
+  auto area = Open();
+  ASSERT_TRUE(WriteFileAtomic(staging / "measurements.data", AsBytes("theirs")));
+  std::vector<std::string> unreadable;
+  EXPECT_TRUE(area->Adopt("", &unreadable)->empty());
+  EXPECT_EQ(*ReadFile(staging / "measurements.data"), "theirs");
+}
+
+TEST_F(StagingAreaTest, AFolderThatIsSwappedForALinkLeadsNowhereElse) {
+  auto area = Open();
+  auto file = *area->Create();
+  const std::string name = fs::path(file->path()).filename();
+  const fs::path victim = folder.path() / "victim", staging = folder.path() / "staging";
+  fs::create_directory(victim);
+  ASSERT_TRUE(WriteFileAtomic(victim / name, AsBytes("theirs")));
+  ASSERT_TRUE(WriteFileAtomic(victim / "0123456789abcdef.data", AsBytes("theirs")));
+  fs::rename(staging, folder.path() / "elsewhere");
+  fs::create_directory_symlink(victim, staging);
+
+  ASSERT_TRUE(file->Save(Record(*file), true));
+  file->Unsave();
+  file.reset();
+  std::vector<std::string> unreadable;
+  EXPECT_TRUE(area->Adopt("", &unreadable)->empty());
+  EXPECT_EQ(*ReadFile(victim / name), "theirs");
+  EXPECT_EQ(*ReadFile(victim / "0123456789abcdef.data"), "theirs");
+  EXPECT_EQ(std::distance(fs::directory_iterator(victim), {}), 2);
+  EXPECT_EQ(StagingArea::Open({.directory = staging, .target = "t"}).error().code(), Code::kPermissionDenied);
+}
+
+TEST_F(StagingAreaTest, WhatAnEarlierReleaseStagedIsAdopted) {
+  {
+    auto area = Open();
+    auto file = *area->Create();
+    ASSERT_TRUE(file->Write(0, AsBytes(std::string(100, 'x'))));
+    ASSERT_TRUE(file->Save(Record(*file), true));
+    file->Keep();
+  }
+  fs::remove(folder.path() / "staging" / ManagedFolder::kMarkerName);
+  std::vector<std::string> unreadable;
+  EXPECT_EQ(Open()->Adopt("", &unreadable)->size(), 1u);
 }
 
 TEST_F(StagingAreaTest, TheFolderIsPrivate) {

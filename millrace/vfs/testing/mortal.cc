@@ -203,6 +203,16 @@ int unlink(const char* path) noexcept {
   return AsStep(real, path);
 }
 
+int renameat(int from_folder, const char* from, int to_folder, const char* to) noexcept {
+  static auto* const real = Real(&renameat, "renameat");
+  return AsStep(real, from_folder, from, to_folder, to);
+}
+
+int unlinkat(int folder, const char* path, int flags) noexcept {
+  static auto* const real = Real(&unlinkat, "unlinkat");
+  return AsStep(real, folder, path, flags);
+}
+
 ssize_t copy_file_range(int from, off64_t* from_offset, int to, off64_t* to_offset, size_t size, unsigned flags) {
   static auto* const real = Real(&copy_file_range, "copy_file_range");
   return AsStep(real, from, from_offset, to, to_offset, size, flags);
