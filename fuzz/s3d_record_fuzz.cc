@@ -11,7 +11,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace millrace;
   static const TempDir folder = *TempDir::Create();
-  static const auto blobs = *s3d::BlobStore::Open(folder.path());
+  static const auto blobs = *s3d::BlobStore::Open(*s3d::OpenRootFolder(folder.path()));
   auto resolve = [](std::uint64_t id) { return std::make_shared<s3d::Blob>(*blobs, id); };
   auto record = s3d::DecodeRecord({reinterpret_cast<const char*>(data), size}, resolve);
   if (!record) return 0;

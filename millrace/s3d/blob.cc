@@ -1,12 +1,12 @@
 #include "millrace/s3d/blob.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <system_error>
 #include <unordered_set>
 
 namespace millrace::s3d {
@@ -18,16 +18,44 @@ constexpr std::uint64_t kPackBytes = 64 * kMiB;
 /// A large body's bytes start on their way to the disk after so many, so that the final sync finds little left to do.
 constexpr std::uint64_t kWriteBehind = 4 * kMiB;
 
+constexpr std::size_t kNameDigits = 16;
+constexpr char kBlobsFolder[] = "blobs";
+
+std::string NameOf(std::uint64_t id) { return fmt::format("{:016x}", id); }
+
+NameForm BlobNameForm(std::string_view name) {
+  return IsHexName(name, kNameDigits) ? NameForm::kFile : NameForm::kForeign;
+}
+
+/// "journal.", 16 digits and ".tmp" is a journal that was being replaced.
+NameForm RootNameForm(std::string_view name) {
+  constexpr std::string_view kJournal = "journal", kNewJournal = "journal.", kTemporary = ".tmp";
+  if (name == kBlobsFolder) return NameForm::kFolder;
+  if (name == "lock" || name == kJournal) return NameForm::kFile;
+  const bool fresh = name.starts_with(kNewJournal) && name.ends_with(kTemporary) &&
+                     name.size() == kNewJournal.size() + kNameDigits + kTemporary.size() &&
+                     IsHexName(name.substr(kNewJournal.size(), kNameDigits), kNameDigits);
+  return fresh ? NameForm::kFile : NameForm::kForeign;
+}
+
+constexpr FolderRole kRootRole = {.what = "the folder of s3d", .cure = "choose another one with --root"};
+constexpr ManagedFolder::Kind kRootKind = {
+    .holds = "s3d", .version = 1, .role = kRootRole, .sign = "journal", .form = &RootNameForm};
+constexpr ManagedFolder::Kind kBlobsKind = {
+    .holds = "s3d", .version = 1, .role = kRootRole, .sign = "", .form = &BlobNameForm};
+
 }  // namespace
 
+Result<ManagedFolder> OpenRootFolder(const std::filesystem::path& root) { return ManagedFolder::Open(root, kRootKind); }
+
 Blob::~Blob() {
-  if (store_.removes_) unlink(store_.PathOf(id_).c_str());
+  if (store_.removes_) (void)store_.folder_.Remove(NameOf(id_));
 }
 
 Result<std::shared_ptr<const UniqueFd>> Blob::Open() {
   MutexLock lock(mutex_);
   if (auto open = shared_.lock()) return open;
-  auto fd = std::make_shared<const UniqueFd>(MR_TRY(OpenFile(store_.PathOf(id_), O_RDONLY)));
+  auto fd = std::make_shared<const UniqueFd>(MR_TRY(store_.folder_.OpenFile(NameOf(id_), O_RDONLY)));
   shared_ = fd;
   if (is_pack()) kept_ = fd;
   return fd;
@@ -49,30 +77,30 @@ Extents Slice(const Extents& extents, std::uint64_t offset, std::uint64_t length
   return slice;
 }
 
-BlobStore::BlobStore(std::filesystem::path folder)
-    : folder_(std::move(folder)), names_group_([this] { return SyncDirectory(folder_); }) {}
+BlobStore::BlobStore(ManagedFolder folder)
+    : folder_(std::move(folder)), names_group_([this] { return folder_.Sync(); }) {}
 
-Result<std::unique_ptr<BlobStore>> BlobStore::Open(std::filesystem::path folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) return Fail(ErrnoError(error.value(), fmt::format("creating {}", folder.string())));
+Result<std::unique_ptr<BlobStore>> BlobStore::Open(const ManagedFolder& root) {
+  ManagedFolder folder = MR_TRY(root.Below(kBlobsFolder, kBlobsKind));
+  // Always made by us, but open to readers by releases before this one.
+  if (::fchmod(folder.fd(), S_IRWXU) != 0)
+    return Fail(ErrnoError(errno, fmt::format("closing {}", folder.path().string())));
   return std::unique_ptr<BlobStore>(new BlobStore(std::move(folder)));
 }
 
 Status BlobStore::SyncEverything() {
-  UniqueFd fd = MR_TRY(OpenFile(folder_, O_RDONLY | O_DIRECTORY));
-  if (syncfs(fd.get()) != 0) return Fail(ErrnoError(errno, fmt::format("syncing {}", folder_.string())));
+  if (syncfs(folder_.fd()) != 0) return Fail(ErrnoError(errno, fmt::format("syncing {}", folder_.path().string())));
   return {};
 }
 
 Result<std::uint64_t> BlobStore::FileSize(const Blob& blob) const {
-  std::error_code error;
-  std::uint64_t size = std::filesystem::file_size(PathOf(blob.id()), error);
-  if (error) return Fail(ErrnoError(error.value(), PathOf(blob.id()).string()));
-  return size;
+  const UniqueFd fd = MR_TRY(folder_.OpenFile(NameOf(blob.id()), O_RDONLY));
+  struct stat info{};
+  if (::fstat(fd.get(), &info) != 0) return Fail(ErrnoError(errno, PathOf(blob.id())));
+  return static_cast<std::uint64_t>(info.st_size);
 }
 
-std::filesystem::path BlobStore::PathOf(std::uint64_t id) const { return folder_ / fmt::format("{:016x}", id); }
+std::string BlobStore::PathOf(std::uint64_t id) const { return folder_.path() / NameOf(id); }
 
 std::shared_ptr<Blob> BlobStore::Adopt(std::uint64_t id) {
   MutexLock lock(mutex_);
@@ -85,29 +113,24 @@ std::shared_ptr<Blob> BlobStore::Adopt(std::uint64_t id) {
 
 Status BlobStore::Settle() {
   MutexLock lock(mutex_);
-  std::error_code error;
   std::unordered_set<std::uint64_t> present;
   std::uint64_t highest = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
-    std::string name = entry.path().filename().string();
+  for (const std::string& name : MR_TRY(folder_.Names())) {
     std::uint64_t id = 0;
-    auto [end, bad] = std::from_chars(name.data(), name.data() + name.size(), id, 16);
-    if (bad != std::errc() || end != name.data() + name.size() || name.size() != 16) continue;  // not ours
+    std::from_chars(name.data(), name.data() + name.size(), id, 16);
     highest = std::max(highest, id);
     auto known = adopted_.find(id);
     if (known == adopted_.end() || known->second.expired()) {
-      unlink(entry.path().c_str());
+      MR_TRY(folder_.Remove(name));
     } else {
       present.insert(id);
     }
   }
-  if (error) return Fail(ErrnoError(error.value(), fmt::format("reading {}", folder_.string())));
   for (const auto& [id, blob] : adopted_) {
     highest = std::max(highest, id);
     if (!blob.expired() && !present.contains(id)) {
       return Fail(Code::kCorrupt,
-                  "{} is missing: objects whose bytes it holds cannot be served; restore it from a copy",
-                  PathOf(id).string());
+                  "{} is missing: objects whose bytes it holds cannot be served; restore it from a copy", PathOf(id));
     }
   }
   next_number_ = highest / 2 + 1;
@@ -118,7 +141,7 @@ Status BlobStore::Settle() {
 
 Result<BlobStore::NewFile> BlobStore::Create(bool pack) {
   std::uint64_t id = next_number_.fetch_add(1) * 2 + (pack ? 1 : 0);
-  UniqueFd fd = MR_TRY(OpenFile(PathOf(id), O_RDWR | O_CREAT | O_EXCL, 0600));
+  UniqueFd fd = MR_TRY(folder_.OpenFile(NameOf(id), O_RDWR | O_CREAT | O_EXCL));
   return NewFile{std::make_shared<Blob>(*this, id), std::move(fd)};
 }
 
@@ -134,7 +157,7 @@ Result<Extent> BlobStore::AppendToPack(ByteSpan bytes) {
       pack_->blob = std::move(file.blob);
       pack_->fd = std::move(file.fd);
       pack_->group = std::make_unique<GroupSync>([fd = pack_->fd.get(), path = PathOf(pack_->blob->id())]() -> Status {
-        if (fdatasync(fd) != 0) return Fail(ErrnoError(errno, path.string()));
+        if (fdatasync(fd) != 0) return Fail(ErrnoError(errno, path));
         return {};
       });
     }

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -11,6 +10,7 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/files.h"
+#include "millrace/base/managed_folder.h"
 #include "millrace/base/result.h"
 #include "millrace/base/sync.h"
 #include "millrace/s3d/group_sync.h"
@@ -18,6 +18,9 @@
 namespace millrace::s3d {
 
 class BlobStore;
+
+/// The root folder of an endpoint, made if it is missing; fails as ManagedFolder::Open does.
+Result<ManagedFolder> OpenRootFolder(const std::filesystem::path& root);
 
 /// One file. Written once, never changed. When the last owner lets go of it, the file is removed: nobody can name it
 /// any more. Any thread may use it; its BlobStore must outlive it.
@@ -56,8 +59,8 @@ Extents Slice(const Extents& extents, std::uint64_t offset, std::uint64_t length
 /// The folder of blobs. Any thread may call any method.
 class BlobStore {
  public:
-  /// Until SyncFromNowOn, writers do not wait for the disk.
-  static Result<std::unique_ptr<BlobStore>> Open(std::filesystem::path folder);
+  /// In the folder "blobs" of a root. Until SyncFromNowOn, writers do not wait for the disk.
+  static Result<std::unique_ptr<BlobStore>> Open(const ManagedFolder& root);
 
   /// The blob of that number, which a record names. Only while loading.
   std::shared_ptr<Blob> Adopt(std::uint64_t id) MR_EXCLUDES(mutex_);
@@ -82,8 +85,8 @@ class BlobStore {
     std::uint64_t size = 0;
   };
 
-  explicit BlobStore(std::filesystem::path folder);
-  std::filesystem::path PathOf(std::uint64_t id) const;
+  explicit BlobStore(ManagedFolder folder);
+  std::string PathOf(std::uint64_t id) const;  ///< for messages
   struct NewFile {
     std::shared_ptr<Blob> blob;
     UniqueFd fd;
@@ -93,7 +96,7 @@ class BlobStore {
   /// Stores a small body, durable on return.
   Result<Extent> AppendToPack(ByteSpan bytes) MR_EXCLUDES(mutex_);
 
-  const std::filesystem::path folder_;
+  const ManagedFolder folder_;
   std::atomic<bool> sync_ = false;
   std::atomic<bool> removes_ = false;
   std::atomic<std::uint64_t> next_number_ = 1;

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kMagic = "millrace-s3d 1\n";
 constexpr std::size_t kFrameBytes = 8;
-constexpr std::uint64_t kMaxRecord = 64 * kMiB;
+constexpr char kJournalFile[] = "journal";
 
 /// Reads a file piece by piece and yields whole records.
 class Scanner {
@@ -39,7 +39,7 @@ class Scanner {
       return Damaged();
     }
     if (length > size_ - valid() - kFrameBytes) return std::nullopt;
-    if (length > kMaxRecord) return Damaged();
+    if (length > Journal::kMaxRecordBytes) return Damaged();
     MR_TRY(Have(kFrameBytes + length));
     auto crc = LoadLittle<std::uint32_t>(here() + 4);
     std::string_view record = std::string_view(window_).substr(at_ + kFrameBytes, length);
@@ -96,51 +96,60 @@ class Scanner {
 
 }  // namespace
 
-void FrameRecord(std::string_view record, std::string& frames) {
+Status FrameRecord(std::string_view record, std::string& frames) {
+  if (record.size() > Journal::kMaxRecordBytes) {
+    return Fail(Code::kInvalidArgument,
+                "what describes the object takes {} bytes, of at most {}: it has too many pieces; upload it anew",
+                record.size(), Journal::kMaxRecordBytes);
+  }
   std::byte frame[kFrameBytes];
   StoreLittle(frame, static_cast<std::uint32_t>(record.size()));
   StoreLittle(frame + 4, Crc32c(AsBytes(record)));
   frames.append(AsText(frame)).append(record);
+  return {};
 }
 
-Journal::Journal(std::filesystem::path path, bool sync, UniqueFd fd, std::uint64_t bytes)
-    : path_(std::move(path)),
+Journal::Journal(const ManagedFolder& root, bool sync, UniqueFd fd, std::uint64_t bytes)
+    : root_(root),
+      path_(root.path() / kJournalFile),
       sync_(sync),
       fd_(std::make_shared<UniqueFd>(std::move(fd))),
       file_bytes_(bytes),
       group_([this] { return Flush(); }) {}
 
-Result<std::unique_ptr<Journal>> Journal::Open(std::filesystem::path path, bool sync, const Visitor& visit) {
-  if (!std::filesystem::exists(path)) MR_TRY(WriteFileAtomic(path, AsBytes(kMagic)));
-  UniqueFd fd = MR_TRY(OpenFile(path, O_RDWR));
+Result<std::unique_ptr<Journal>> Journal::Open(const ManagedFolder& root, bool sync, const Visitor& visit) {
+  const std::string path = root.path() / kJournalFile;
+  if (!root.Has(kJournalFile)) MR_TRY(root.WriteFileAtomic(kJournalFile, AsBytes(kMagic)));
+  UniqueFd fd = MR_TRY(root.OpenFile(kJournalFile, O_RDWR));
   struct stat status;
-  if (fstat(fd.get(), &status) != 0) return Fail(ErrnoError(errno, path.string()));
+  // Releases before this one let everybody read it.
+  if (fstat(fd.get(), &status) != 0 || fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0) return Fail(ErrnoError(errno, path));
 
   Scanner scanner(fd.get(), status.st_size);
   if (!MR_TRY(scanner.TakeMagic())) {
-    return Fail(Code::kCorrupt, "{} is not a journal of millrace s3d: give an empty --root", path.string());
+    return Fail(Code::kCorrupt, "{} is not a journal of millrace s3d: give an empty --root", path);
   }
   std::uint64_t valid = scanner.valid();
   for (;;) {
     auto record = scanner.Next();
-    if (!record) return Fail(record.error().Context(path.string()));
+    if (!record) return Fail(record.error().Context(path));
     if (!*record) break;
-    if (Status seen = visit(**record); !seen) return Fail(seen.error().Context(path.string()));
+    if (Status seen = visit(**record); !seen) return Fail(seen.error().Context(path));
     valid = scanner.valid();
   }
   if (ftruncate(fd.get(), static_cast<off_t>(valid)) != 0 || fdatasync(fd.get()) != 0) {
-    return Fail(ErrnoError(errno, path.string()));
+    return Fail(ErrnoError(errno, path));
   }
-  return std::unique_ptr<Journal>(new Journal(std::move(path), sync, std::move(fd), valid));
+  return std::unique_ptr<Journal>(new Journal(root, sync, std::move(fd), valid));
 }
 
 Status Journal::Append(std::string_view frames) {
-  if (broken_) return Fail(Code::kIo, "{} could not be written before: nothing more is stored", path_.string());
+  if (broken_) return Fail(Code::kIo, "{} could not be written before: nothing more is stored", path_);
   int fd = [this] {
     MutexLock lock(fd_mutex_);
     return fd_->get();
   }();
-  if (Status written = WriteFully(fd, AsBytes(frames), file_bytes_, path_.string()); !written) {
+  if (Status written = WriteFully(fd, AsBytes(frames), file_bytes_, path_); !written) {
     // A half-written record in the middle would end the journal for every reader: take it back, or stop here.
     broken_ = ftruncate(fd, static_cast<off_t>(file_bytes_)) != 0;
     return Fail(written.error());
@@ -157,15 +166,15 @@ Status Journal::Flush() {
     MutexLock lock(fd_mutex_);
     fd = fd_;
   }
-  if (fdatasync(fd->get()) != 0) return Fail(ErrnoError(errno, path_.string()));
+  if (fdatasync(fd->get()) != 0) return Fail(ErrnoError(errno, path_));
   return {};
 }
 
 Status Journal::Replace(std::string_view frames) {
   std::string content(kMagic);
   content += frames;
-  MR_TRY(WriteFileAtomic(path_, AsBytes(content)));
-  UniqueFd fd = MR_TRY(OpenFile(path_, O_RDWR));
+  MR_TRY(root_.WriteFileAtomic(kJournalFile, AsBytes(content)));
+  UniqueFd fd = MR_TRY(root_.OpenFile(kJournalFile, O_RDWR));
   // The new file is durable as a whole, so whoever still waits for the old one waits for less than there is.
   MutexLock lock(fd_mutex_);
   fd_ = std::make_shared<UniqueFd>(std::move(fd));

@@ -2,13 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 
+#include "millrace/base/bytes.h"
 #include "millrace/base/files.h"
+#include "millrace/base/managed_folder.h"
 #include "millrace/base/result.h"
 #include "millrace/s3d/group_sync.h"
 
@@ -19,10 +20,13 @@ namespace millrace::s3d {
 /// storage's lock); Sync is for any thread.
 class Journal {
  public:
+  /// No record is longer: a reader takes a longer one for damage.
+  static constexpr std::uint64_t kMaxRecordBytes = 64 * kMiB;
+
   using Visitor = std::function<Status(std::string_view record)>;
-  /// Opens or creates the file and shows every whole record to `visit`, in order. With `sync` false nothing waits for
-  /// the disk: a kill loses nothing, a power cut may.
-  static Result<std::unique_ptr<Journal>> Open(std::filesystem::path path, bool sync, const Visitor& visit);
+  /// Opens or creates the file "journal" in `root`, which must outlive the journal, and shows every whole record to
+  /// `visit`, in order. With `sync` false nothing waits for the disk: a kill loses nothing, a power cut may.
+  static Result<std::unique_ptr<Journal>> Open(const ManagedFolder& root, bool sync, const Visitor& visit);
 
   /// Hands records (as FrameRecord makes them) to the system: from now on they survive this process.
   Status Append(std::string_view frames);
@@ -34,10 +38,11 @@ class Journal {
   Status Replace(std::string_view frames);
 
  private:
-  Journal(std::filesystem::path path, bool sync, UniqueFd fd, std::uint64_t bytes);
+  Journal(const ManagedFolder& root, bool sync, UniqueFd fd, std::uint64_t bytes);
   Status Flush();
 
-  const std::filesystem::path path_;
+  const ManagedFolder& root_;
+  const std::string path_;  ///< for messages
   const bool sync_;
   Mutex fd_mutex_;
   std::shared_ptr<UniqueFd> fd_ MR_GUARDED_BY(fd_mutex_);
@@ -46,7 +51,7 @@ class Journal {
   GroupSync group_;
 };
 
-/// Appends a framed record to `frames`.
-void FrameRecord(std::string_view record, std::string& frames);
+/// Appends a framed record to `frames`. Fails with kInvalidArgument, and appends nothing, beyond kMaxRecordBytes.
+Status FrameRecord(std::string_view record, std::string& frames);
 
 }  // namespace millrace::s3d

@@ -15,6 +15,8 @@ namespace {
 constexpr int kMaxParts = 10'000;
 constexpr std::uint64_t kMaxCompleteDocument = 8 * kMiB;
 constexpr std::uint64_t kMaxObject = 5 * 1024 * kGiB;
+/// Of one object: three numbers of at most 10 bytes each, which leave room in a record of the journal (64 MiB).
+constexpr std::size_t kMaxExtents = 2'000'000;
 
 Reply<int> PartNumberOf(const Exchange& exchange) {
   auto number = exchange.Number("partNumber", 0, 1, kMaxParts);
@@ -85,6 +87,9 @@ Reply<Object> Assemble(const Exchange& exchange, const std::vector<CompletedPart
     object.size += part->size;
     object.part_sizes.push_back(part->size);
     object.extents.insert(object.extents.end(), part->extents.begin(), part->extents.end());
+    if (object.extents.size() > kMaxExtents) {
+      return Refuse("InvalidRequest", "Parts that were copied from objects of many parts make too many pieces.");
+    }
   }
   if (object.size > kMaxObject)
     return Refuse("EntityTooLarge", "Your proposed upload exceeds the maximum allowed object size.");

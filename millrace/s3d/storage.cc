@@ -62,24 +62,24 @@ bool IsValidBucketName(std::string_view name) {
   return is_edge(name.front()) && is_edge(name.back()) && name.find("..") == std::string_view::npos;
 }
 
-Storage::Storage(std::filesystem::path root, Clock& clock) : root_(std::move(root)), clock_(clock) {}
+Storage::Storage(ManagedFolder root, Clock& clock) : root_(std::move(root)), clock_(clock) {}
 
 Storage::~Storage() {
   if (blobs_) blobs_->KeepAll();
 }
 
 Result<std::unique_ptr<Storage>> Storage::Open(const std::filesystem::path& root, bool sync, Clock& clock) {
-  std::unique_ptr<Storage> storage(new Storage(root, clock));
+  std::unique_ptr<Storage> storage(new Storage(MR_TRY(OpenRootFolder(root)), clock));
   MR_TRY(storage->Load(sync));
   return storage;
 }
 
 Status Storage::Load(bool sync) {
-  blobs_ = MR_TRY(BlobStore::Open(root_ / "blobs"));
-  root_lock_ = MR_TRY(OpenFile(root_ / "lock", O_RDWR | O_CREAT, 0600));
+  root_lock_ = MR_TRY(root_.OpenFile("lock", O_RDWR | O_CREAT));
   if (flock(root_lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    return Fail(Code::kBusy, "{} is in use by another millrace s3d: give each its own --root", root_.string());
+    return Fail(Code::kBusy, "{} is in use by another millrace s3d: give each its own --root", root_.path().string());
   }
+  blobs_ = MR_TRY(BlobStore::Open(root_));
   MutexLock lock(mutex_);
   std::uint64_t records = 0;
   auto resolve = [this](std::uint64_t id) { return blobs_->Adopt(id); };
@@ -88,7 +88,7 @@ Status Storage::Load(bool sync) {
     ++records;
     return {};
   };
-  journal_ = MR_TRY(Journal::Open(root_ / "journal", sync, replay));
+  journal_ = MR_TRY(Journal::Open(root_, sync, replay));
   MR_TRY(blobs_->Settle());
 
   std::uint64_t live = 0;
@@ -134,9 +134,10 @@ Status Storage::TidyPacks(bool sync) {
   MR_TRY(std::move(moved));
   if (sync) MR_TRY(blobs_->SyncEverything());
   std::string frames;
-  for (const Record& record : records) FrameRecord(EncodeRecord(record), frames);
-  MR_TRY(journal_->Append(frames));
   std::vector<Displaced> displaced;
+  // Places that moved may be longer numbers: an object whose record does not fit any more stays where it is.
+  std::erase_if(records, [&](const Record& record) { return !FrameRecord(EncodeRecord(record), frames); });
+  MR_TRY(journal_->Append(frames));
   for (const Record& record : records) displaced.push_back(Apply(record));
   return journal_->Sync();
 }
@@ -241,7 +242,7 @@ void Storage::Remember(const Record& completed) {
 // The analysis cannot follow a lock that is let go through a reference.
 Reply<void> Storage::Commit(MutexLock& lock, std::span<const Record> records) MR_NO_THREAD_SAFETY_ANALYSIS {
   std::string frames;
-  for (const Record& record : records) FrameRecord(EncodeRecord(record), frames);
+  for (const Record& record : records) MR_TRY(FrameRecord(EncodeRecord(record), frames));
   MR_TRY(journal_->Append(frames));
   std::vector<Displaced> displaced;
   for (const Record& record : records) displaced.push_back(Apply(record));
@@ -252,10 +253,13 @@ Reply<void> Storage::Commit(MutexLock& lock, std::span<const Record> records) MR
   return {};
 }
 
-std::string Storage::Snapshot() const {
+Result<std::string> Storage::Snapshot() const {
   using enum Record::Type;
   std::string frames;
-  auto add = [&frames](const Record& record) { FrameRecord(EncodeRecord(record), frames); };
+  Status framed;
+  auto add = [&](const Record& record) {
+    if (framed) framed = FrameRecord(EncodeRecord(record), frames);
+  };
   for (const auto& [name, bucket] : buckets_) {
     add({.type = kCreateBucket, .bucket = name, .time = bucket.created});
     for (const auto& [key, object] : bucket.objects) {
@@ -269,12 +273,13 @@ std::string Storage::Snapshot() const {
       }
     }
   }
+  MR_TRY(std::move(framed));
   return frames;
 }
 
 Status Storage::CompactIfWorthIt() {
   if (journal_->file_bytes() <= 2 * snapshot_bytes_ + kCompactionSlack) return {};
-  MR_TRY(journal_->Replace(Snapshot()));
+  MR_TRY(journal_->Replace(MR_TRY(Snapshot())));
   snapshot_bytes_ = journal_->file_bytes();
   return {};
 }

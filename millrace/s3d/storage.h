@@ -53,9 +53,9 @@ struct UploadListing {
   bool truncated = false;
 };
 
-/// The state of an endpoint, on disk under one root folder. Any thread may call any method. Writes return once they are
-/// durable; the operations on one key take place in some order, each as a whole. One process per root (a lock file
-/// holds off a second).
+/// The state of an endpoint, on disk under one root folder, which is a managed one (base/managed_folder.h). Any thread
+/// may call any method. Writes return once they are durable; the operations on one key take place in some order, each
+/// as a whole. One process per root (a lock file holds off a second).
 class Storage {
  public:
   /// With `sync` false a change survives this process at once and the machine soon.
@@ -100,7 +100,7 @@ class Storage {
   /// What a change took out of the index; its files may go only when the change is durable.
   using Displaced = std::vector<std::shared_ptr<const void>>;
 
-  Storage(std::filesystem::path root, Clock& clock);
+  Storage(ManagedFolder root, Clock& clock);
   Status Load(bool sync);
   Status TidyPacks(bool sync) MR_REQUIRES(mutex_);
 
@@ -112,10 +112,10 @@ class Storage {
   void Remember(const Record& completed) MR_REQUIRES(mutex_);
   /// Journals and applies the records, lets the lock go and waits for the disk.
   Reply<void> Commit(MutexLock& lock, std::span<const Record> records) MR_REQUIRES(mutex_);
-  std::string Snapshot() const MR_REQUIRES(mutex_);
+  Result<std::string> Snapshot() const MR_REQUIRES(mutex_);
   Status CompactIfWorthIt() MR_REQUIRES(mutex_);
 
-  const std::filesystem::path root_;
+  const ManagedFolder root_;
   Clock& clock_;
   UniqueFd root_lock_;
   std::unique_ptr<BlobStore> blobs_;  ///< outlives every Extent below

@@ -256,6 +256,58 @@ TEST_F(StorageTest, AMissingFileIsTold) {
   EXPECT_EQ(reopened.error().code(), Code::kCorrupt);
 }
 
+TEST_F(StorageTest, ARecordThatNoReaderWouldTakeIsNotWritten) {
+  ASSERT_TRUE(storage_->CreateBucket("bucket"));
+  Put("bucket", "before", "x");
+  Object large = MakeObject("y");
+  large.attributes.emplace_back("x-amz-meta-note", std::string(Journal::kMaxRecordBytes, 'n'));
+  auto refused = storage_->Put("bucket", "large", large, {});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, "InvalidRequest");
+  EXPECT_FALSE(storage_->Get("bucket", "large"));
+  large.attributes.back().second.resize(Journal::kMaxRecordBytes - 1000);
+  EXPECT_TRUE(storage_->Put("bucket", "fits", large, {}));
+  Put("bucket", "after", "z");
+  Open();
+  EXPECT_EQ(StateOf(*storage_), (Model{{"bucket", {{"after", "z"}, {"before", "x"}, {"fits", "y"}}}}));
+}
+
+TEST_F(StorageTest, NobodyElseCanReadTheFolder) {
+  ASSERT_TRUE(storage_->CreateBucket("bucket"));
+  Put("bucket", "small", "x");
+  Put("bucket", "large", std::string(100'000, 'x'));
+  auto open_to_others = [&] {
+    std::vector<std::string> names;
+    const auto any = fs::perms::group_all | fs::perms::others_all;
+    if ((fs::status(root()).permissions() & any) != fs::perms::none) names.push_back("the root");
+    for (const auto& entry : fs::recursive_directory_iterator(root())) {
+      if ((entry.status().permissions() & any) != fs::perms::none) names.push_back(entry.path());
+    }
+    return names;
+  };
+  EXPECT_EQ(open_to_others(), std::vector<std::string>());
+  // As releases before left it: the root's mode is the user's choice, the rest was made by us.
+  storage_.reset();
+  fs::remove(root() / ManagedFolder::kMarkerName);
+  for (const fs::path& path : {root(), root() / "blobs"}) fs::permissions(path, fs::perms(0755));
+  fs::permissions(root() / "journal", fs::perms(0644));
+  Open();
+  EXPECT_EQ(open_to_others(), std::vector<std::string>{"the root"});
+  EXPECT_EQ(StateOf(*storage_)["bucket"].size(), 2u);
+}
+
+TEST_F(StorageTest, AFolderOfSomebodyElseIsRefused) {
+  const fs::path theirs = folder_.path() / "theirs";
+  fs::create_directories(theirs / "blobs");
+  ASSERT_TRUE(WriteFileAtomic(theirs / "blobs" / "0123456789abcdef", AsBytes("theirs")));
+  auto refused = Storage::Open(theirs, false, clock_);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().ToString().find("--root"), std::string::npos);
+  EXPECT_EQ(*ReadFile(theirs / "blobs" / "0123456789abcdef"), "theirs");
+  fs::create_directory_symlink(root(), folder_.path() / "link");
+  EXPECT_EQ(Storage::Open(folder_.path() / "link", false, clock_).error().code(), Code::kPermissionDenied);
+}
+
 TEST_F(StorageTest, OneProcessPerRoot) {
   auto second = Storage::Open(root(), false, clock_);
   ASSERT_FALSE(second);
