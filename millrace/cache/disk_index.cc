@@ -55,10 +55,13 @@ HeadBytes Encode(const DiskIndex::Head& head, std::uint64_t epoch) {
   return bytes;
 }
 
-DiskEntry Decode(const std::byte* bytes) {
+/// Empty also for a block longer than a slot: none was ever stored.
+DiskEntry Decode(const std::byte* bytes, std::uint64_t slot_bytes) {
   DiskEntry entry;
   entry.length = LoadLittle<std::uint32_t>(bytes + kLengthAt);
-  if (entry.length == 0 || LoadLittle<std::uint32_t>(bytes + kCheckAt) != Crc32c({bytes, kCheckAt})) return {};
+  if (entry.length == 0 || entry.length > slot_bytes ||
+      LoadLittle<std::uint32_t>(bytes + kCheckAt) != Crc32c({bytes, kCheckAt}))
+    return {};
   std::memcpy(entry.id.data(), bytes, entry.id.size());
   entry.crc = LoadLittle<std::uint32_t>(bytes + kCrcAt);
   entry.used = LoadLittle<std::int64_t>(bytes + kUsedAt);
@@ -167,7 +170,8 @@ DiskIndex::Bucket DiskIndex::Read(Place place) const {
   std::array<std::byte, kBucketBytes> bytes{};
   Bucket bucket;
   if (!ReadExactly(file_.get(), bytes, OffsetOf(place), "cache index")) return bucket;
-  for (std::size_t way = 0; way < bucket.size(); ++way) bucket[way] = Decode(&bytes[way * kEntryBytes]);
+  for (std::size_t way = 0; way < bucket.size(); ++way)
+    bucket[way] = Decode(&bytes[way * kEntryBytes], layout_.slot_bytes);
   return bucket;
 }
 
@@ -180,7 +184,7 @@ std::vector<DiskIndex::Bucket> DiskIndex::Read(Place first, std::uint64_t count)
   if (!ReadExactly(file_.get(), front, OffsetOf(first), "cache index")) return buckets;
   if (!ReadExactly(file_.get(), back, OffsetOf({first.shard, 0}), "cache index")) return buckets;
   for (std::uint64_t i = 0; i < count * DiskLayout::kWays; ++i) {
-    buckets[i / DiskLayout::kWays][i % DiskLayout::kWays] = Decode(bytes.data() + i * kEntryBytes);
+    buckets[i / DiskLayout::kWays][i % DiskLayout::kWays] = Decode(bytes.data() + i * kEntryBytes, layout_.slot_bytes);
   }
   return buckets;
 }
@@ -201,7 +205,8 @@ bool DiskIndex::Change(std::size_t shard, const std::function<void(Head&)>& chan
   HeadBytes bytes{};
   (void)ReadExactly(file_.get(), bytes, kHeadsAt + shard * kHeadBytes, "cache index");
   Head head{.bytes = LoadLittle<std::uint64_t>(&bytes[0]), .hand = LoadLittle<std::uint64_t>(&bytes[8])};
-  if (LoadLittle<std::uint64_t>(&bytes[kEpochAt]) != epoch_) {
+  const bool possible = head.bytes <= layout_.slots() * layout_.slot_bytes;
+  if (!possible || LoadLittle<std::uint64_t>(&bytes[kEpochAt]) != epoch_) {
     head.bytes = Recount(shard);
     head.recounted = true;
   }

@@ -214,6 +214,21 @@ TEST_F(DiskTierTest, AFolderOfAnEarlierReleaseIsKept) {
   EXPECT_EQ(Load(7), DiskTier::Outcome::kHit);
 }
 
+TEST_F(DiskTierTest, AHeadThatIsDamagedIsCountedAgain) {
+  constexpr std::uint64_t kLimit = 600'000;
+  Open(kLimit);
+  for (int i = 0; i < 30; ++i) Store(i);
+  std::array<std::byte, 8> most;
+  StoreLittle(most.data(), ~std::uint64_t{0} - 4096);
+  UniqueFd index = *OpenFile(cache_ / "index", O_RDWR);
+  ASSERT_TRUE(WriteFully(index.get(), most, 4096, "the head's bytes"));
+  for (int i = 30; i < 500; ++i) {
+    Store(i);
+    ASSERT_LE(OnDisk(), kLimit) << i;
+  }
+  EXPECT_EQ(OnDisk("blocks"), tier_->bytes());
+}
+
 TEST_F(DiskTierTest, SeveralUsersAtOnceNeverSeeWrongBytes) {
   std::vector<std::unique_ptr<DiskTier>> tiers;
   for (int i = 0; i < 2; ++i) tiers.push_back(Opened(300 * kKiB));

@@ -1,0 +1,101 @@
+// A disk cache whose index was changed in any way gives a block's own bytes or none, and goes on working.
+#include <fcntl.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "millrace/base/crc.h"
+#include "millrace/cache/disk_tier.h"
+
+namespace {
+
+using namespace millrace;
+
+constexpr std::uint64_t kLimit = 200 * kKiB, kBlockBytes = 4 * kKiB;
+constexpr std::uint64_t kEntriesAt = 8192, kEntryBytes = 64, kCheckAt = 40;
+constexpr int kBlocks = 64;
+
+cache::BlockId IdOf(int n) { return Sha256(AsBytes(std::to_string(n))); }
+
+std::string ContentOf(int n) {
+  return std::string(1 + static_cast<std::size_t>(n) * 631 % kBlockBytes, static_cast<char>(n));
+}
+
+std::unique_ptr<cache::DiskTier> OpenTier(const TempDir& folder) {
+  return *cache::DiskTier::Open(
+      {.directory = folder.path() / "cache", .max_bytes = kLimit, .block_bytes = kBlockBytes, .log = {}});
+}
+
+void MustBeRightOrNone(cache::DiskTier& tier, int n) {
+  std::string into(ContentOf(n).size(), '?');
+  const auto outcome = tier.Load(IdOf(n), AsWritableBytes(into));
+  if (outcome == cache::DiskTier::Outcome::kHit && into != ContentOf(n)) std::abort();
+}
+
+/// The input, from its front; zeros beyond its end.
+class Input {
+ public:
+  Input(const std::uint8_t* data, std::size_t size) : rest_(reinterpret_cast<const std::byte*>(data), size) {}
+  bool empty() const { return rest_.empty(); }
+  ByteSpan Take(std::size_t count) {
+    const ByteSpan taken = rest_.first(std::min(count, rest_.size()));
+    rest_ = rest_.subspan(taken.size());
+    return taken;
+  }
+  std::uint64_t Number(std::size_t bytes) {
+    std::uint64_t value = 0;
+    for (const std::byte byte : Take(bytes)) value = value << 8 | std::to_integer<std::uint64_t>(byte);
+    return value;
+  }
+
+ private:
+  ByteSpan rest_;
+};
+
+/// Overwrites some bytes of the index. What an entry's own checksum would tell, it does not tell if `whole`.
+void Patch(int index, std::uint64_t size, std::uint64_t at, ByteSpan bytes, bool whole) {
+  at %= size - bytes.size();
+  if (!WriteFully(index, bytes, at, "index")) std::abort();
+  if (!whole || at < kEntriesAt) return;
+  const std::uint64_t entry = kEntriesAt + (at - kEntriesAt) / kEntryBytes * kEntryBytes;
+  std::array<std::byte, kCheckAt + 4> head{};
+  if (!ReadExactly(index, head, entry, "index")) std::abort();
+  StoreLittle(&head[kCheckAt], Crc32c(ByteSpan(head).first(kCheckAt)));
+  if (!WriteFully(index, head, entry, "index")) std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  // Each input begins with the same cache, in memory where there is such a file system.
+  auto in_memory = TempDir::Create("/dev/shm");
+  const TempDir folder = in_memory ? *std::move(in_memory) : *TempDir::Create();
+  auto tier = OpenTier(folder);
+  for (int n = 0; n < kBlocks; n += 3) tier->Store(IdOf(n), AsBytes(ContentOf(n)));
+  const UniqueFd index = *OpenFile(folder.path() / "cache" / "index", O_RDWR);
+  const auto bytes = static_cast<std::uint64_t>(::lseek(index.get(), 0, SEEK_END));
+  for (Input input(data, size); !input.empty();) {
+    const std::uint64_t what = input.Number(1), n = input.Number(1) % kBlocks;
+    switch (what % 4) {
+      case 0:
+        tier->Store(IdOf(static_cast<int>(n)), AsBytes(ContentOf(static_cast<int>(n))));
+        break;
+      case 1:
+        MustBeRightOrNone(*tier, static_cast<int>(n));
+        break;
+      case 2:
+        Patch(index.get(), bytes, input.Number(2), input.Take(n), (what & 4) != 0);
+        break;
+      default:
+        if (what < 32) {
+          tier.reset();
+          tier = OpenTier(folder);
+        }
+    }
+  }
+  for (int n = 0; n < kBlocks; ++n) MustBeRightOrNone(*tier, n);
+  return 0;
+}
