@@ -1,11 +1,14 @@
-// JSON values. nlohmann::json does the work; parsing is bounded and its failures are values.
+// JSON values. nlohmann::json reads the syntax. Parsing takes time proportional to the text (times the logarithm of an
+// object's size), stays within limits of depth, size and count, and reports failures as values.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
+#include "millrace/base/bytes.h"
 #include "millrace/base/result.h"
 
 namespace millrace {
@@ -13,9 +16,21 @@ namespace millrace {
 /// Objects keep the order in which keys were inserted, so that what we print is stable and readable.
 using Json = nlohmann::ordered_json;
 
-/// Parses one JSON text. Fails with kInvalidArgument, naming line and column, on a syntax error, on invalid UTF-8 and
-/// on nesting deeper than `max_depth`. `what` names the source in the message ("manifest s3://…").
-Result<Json> ParseJson(std::string_view text, std::string_view what, int max_depth = 64);
+/// What a JSON text may ask of this process. Every text from outside is parsed within such limits.
+struct JsonLimits {
+  int depth = 64;                         ///< arrays and objects inside one another
+  std::size_t bytes = 256 * kMiB;         ///< of the text
+  std::size_t values = 16 * 1024 * 1024;  ///< members and elements at all depths; each costs 16 to 64 bytes of memory
+};
+
+/// Parses one JSON text. Of members with one name the last value counts, at the place of the first, as in Python.
+/// `what` names the source in messages ("manifest s3://…").
+/// Errors: kInvalidArgument, with line and column, on a syntax error or invalid UTF-8, and beyond a limit.
+Result<Json> ParseJson(std::string_view text, std::string_view what, const JsonLimits& limits = {});
+
+/// As ParseJson, into a value whose objects are sorted trees. For texts with many members that are looked up by name:
+/// a lookup in `Json` takes time proportional to the number of members.
+Result<nlohmann::json> ParseJsonTree(std::string_view text, std::string_view what, const JsonLimits& limits = {});
 
 /// One line; invalid UTF-8 becomes U+FFFD (never throws).
 std::string DumpJson(const Json& value);

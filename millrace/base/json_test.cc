@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "millrace/base/clock.h"
+
 namespace millrace {
 namespace {
 
@@ -18,8 +20,47 @@ TEST(Json, DepthIsBounded) {
   auto parsed = ParseJson(deep, "x");
   ASSERT_FALSE(parsed);
   EXPECT_NE(parsed.error().message().find("nested deeper"), std::string::npos);
-  EXPECT_TRUE(ParseJson("[[[1]]]", "x", 3));
-  EXPECT_FALSE(ParseJson("[[[[1]]]]", "x", 3));
+  EXPECT_TRUE(ParseJson("[[[1]]]", "x", {.depth = 3}));
+  EXPECT_FALSE(ParseJson("[[[[1]]]]", "x", {.depth = 3}));
+}
+
+// A parser that looks each key up among the earlier ones takes over a minute for this text.
+TEST(Json, ManyKeysTakeLinearTime) {
+  constexpr int kKeys = 200'000;
+  std::string text = "{";
+  for (int i = 0; i < kKeys; ++i) text += fmt::format("{}\"key {}\":{}", i == 0 ? "" : ",", i, i);
+  text += "}";
+  const TimePoint begun = SystemClock().Now();
+  auto parsed = ParseJson(text, "x");
+  EXPECT_LT(SystemClock().Now() - begun, std::chrono::seconds(5));
+  ASSERT_TRUE(parsed);
+  EXPECT_EQ(parsed->size(), kKeys);
+  EXPECT_EQ(parsed->back(), kKeys - 1);
+}
+
+TEST(Json, TheLastOfDuplicateKeysCounts) {
+  constexpr std::string_view kText = R"({"b":1,"a":{"x":1,"x":[2]},"b":{"c":3},"":4,"b":5,"":6})";
+  EXPECT_EQ(DumpJson(*ParseJson(kText, "x")), R"({"b":5,"a":{"x":[2]},"":6})");
+  EXPECT_EQ(ParseJsonTree(kText, "x")->dump(), R"({"":6,"a":{"x":[2]},"b":5})");
+}
+
+TEST(Json, BytesAndValuesAreBounded) {
+  EXPECT_TRUE(ParseJson("[1,2,[3]]", "x", {.bytes = 9, .values = 5}));
+  EXPECT_EQ(ParseJson("[1,2,[3]]", "x", {.bytes = 8}).error().message(), "x: 9 bytes of JSON; the limit is 8");
+  EXPECT_EQ(ParseJson("[1,2,[3]]", "x", {.values = 4}).error().message(), "x: more than 4 values");
+  EXPECT_EQ(ParseJson(R"({"a":1,"a":2,"a":3})", "x", {.values = 3}).error().message(), "x: more than 3 values");
+  EXPECT_EQ(ParseJson("[1e999]", "x").error().code(), Code::kInvalidArgument);
+  EXPECT_FALSE(ParseJson("[1] 2", "x"));
+  EXPECT_FALSE(ParseJson("", "x"));
+}
+
+// Whatever nlohmann's own builder makes of a text, this one makes too.
+TEST(Json, AgreesWithTheLibrarysOwnBuilder) {
+  for (std::string_view text : {"0", "-1", "18446744073709551615", "1.5e3", "null", "true", R"("é\u00e9\n")", "[]",
+                                "{}", R"([[],{},[{"a":[]}],{"a":{"b":[1,2,{"c":null}]}}])", " [ 1 , 2 ] "}) {
+    EXPECT_EQ(*ParseJson(text, "x"), Json::parse(text)) << text;
+    EXPECT_EQ(*ParseJsonTree(text, "x"), nlohmann::json::parse(text)) << text;
+  }
 }
 
 TEST(Json, KeepsTheOrderOfKeysAndSurvivesBrokenUtf8) {

@@ -26,6 +26,7 @@ constexpr std::size_t kTail = kCrcMember.size() + kCrcDigits + kEnd.size();
 constexpr std::uint64_t kMaxTensorBytes = std::numeric_limits<std::int64_t>::max();
 constexpr std::uint64_t kLeastChunk = 4 * kKiB, kMostChunk = 1 * kGiB;
 constexpr std::int64_t kMaxRanks = 1 << 20;
+constexpr std::size_t kMostValues = 64 * 1024 * 1024;  // of its JSON: 12 million slices
 
 struct DTypeInfo {
   DType dtype;
@@ -402,7 +403,7 @@ Result<Manifest> Manifest::ParsePart(std::string_view text, std::string_view nam
     return Fail(Code::kCorrupt, "{}: its CRC-32C is {}, it says {}: damaged after it was written", name, actual,
                 stored);
   }
-  auto json = ParseJson(text, name);
+  auto json = ParseJson(text, name, {.bytes = kMaxBytes, .values = kMostValues});
   if (!json) return Fail(json.error().WithCode(Code::kCorrupt));
   auto manifest = FromJson(*json);
   if (!manifest) {

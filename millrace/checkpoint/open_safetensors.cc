@@ -62,8 +62,9 @@ class FolderReader {
     const std::string what = fmt::format("{}/{}", name_, kIndex);
     auto content = MR_TRY(object::GetAll(store_, folder_ + std::string(kIndex), kMaxIndexBytes, call_));
     if (!content) return Fail(Code::kNotFound, "{} is gone", what);
-    // An unordered tree, not Json: looking up members of an ordered one takes time that grows with their number.
-    auto index = nlohmann::json::parse(content->bytes, nullptr, /*allow_exceptions=*/false);
+    const auto parsed = ParseJsonTree(content->bytes, what);
+    if (!parsed) return Fail(parsed.error().WithCode(Code::kCorrupt));
+    const nlohmann::json& index = *parsed;
     auto map = index.is_object() ? index.find("weight_map") : index.end();
     if (!index.is_object() || map == index.end() || !map->is_object())
       return Fail(Code::kCorrupt, "{} has no weight_map", what);

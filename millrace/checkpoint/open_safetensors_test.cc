@@ -96,7 +96,7 @@ TEST_F(OpenSafetensorsTest, SaysWhatIsWrong) {
     const char* says;
   };
   for (const Case& c :
-       {Case{"[]", "no weight_map"}, Case{"{", "no weight_map"}, Case{R"({"weight_map":[]})", "no weight_map"},
+       {Case{"[]", "no weight_map"}, Case{"{", "not valid JSON"}, Case{R"({"weight_map":[]})", "no weight_map"},
         Case{R"({"weight_map":{"one":5}})", "no string"},
         Case{R"({"weight_map":{"one":"../a.safetensors"}})", "no file of the folder"},
         Case{R"({"weight_map":{"one":"gone.safetensors"}})", "does not exist"},

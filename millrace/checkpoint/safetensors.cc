@@ -11,16 +11,12 @@ constexpr std::uint64_t kAlignment = 8;
 constexpr std::string_view kMetadata = "__metadata__";
 constexpr int kMaxDepth = 3;  // the header, a tensor, its shape
 
-/// As ParseJson, but with members in a tree: a hostile header has a million names, too many for a linear search each.
+/// In a tree, because members are looked up by name.
 Result<nlohmann::json> ParseHeaderJson(std::string_view text, std::string_view name) {
-  bool too_deep = false;
-  auto limit = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    too_deep = too_deep || depth > kMaxDepth;
-    return !too_deep;
-  };
-  nlohmann::json json = nlohmann::json::parse(text.begin(), text.end(), limit, /*allow_exceptions=*/false);
-  if (!too_deep && json.is_object()) return json;
-  return Fail(Code::kCorrupt, "{}: its header is no safetensors header", name);
+  auto json = ParseJsonTree(text, "its header", {.depth = kMaxDepth});
+  if (json && json->is_object()) return json;
+  return Fail(Code::kCorrupt, "{}: its header is no safetensors header{}", name,
+              json ? "" : fmt::format(" ({})", json.error().message()));
 }
 
 struct Extent {

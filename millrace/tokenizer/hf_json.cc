@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "millrace/base/json.h"
 #include "millrace/tokenizer/byte_bpe.h"
 #include "millrace/tokenizer/hf_file.h"
 #include "millrace/tokenizer/named_patterns.h"
@@ -344,8 +345,7 @@ Result<std::shared_ptr<const Tokenizer>> MakeBert(const File& file, std::string 
 
 Result<std::shared_ptr<const Tokenizer>> LoadJson(std::string_view text, std::string fingerprint) {
   File file;
-  file.json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (file.json.is_discarded()) return Fail(Code::kInvalidArgument, "it is not valid JSON");
+  file.json = MR_TRY(ParseJsonTree(text, "it"));
   if (IsTekken(file.json)) return LoadTekken(file.json, std::move(fingerprint));
   const Json& model = Get(file.json, "model");
   if (!model.is_object()) return Fail(Code::kInvalidArgument, "it is JSON, but no tokenizer.json: it has no model");

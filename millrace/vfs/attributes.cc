@@ -111,7 +111,7 @@ std::string FormatTime(WallTime time) {
 std::map<std::string, std::string> ParseXattrs(const std::string& text) {
   std::map<std::string, std::string> xattrs;
   auto decoded = PercentDecode(text);
-  auto json = decoded ? ParseJson(*decoded, "xattr", 2) : Result<Json>(Fail(decoded.error()));
+  auto json = decoded ? ParseJson(*decoded, "xattr", {.depth = 2}) : Result<Json>(Fail(decoded.error()));
   if (!json || !json->is_object()) return xattrs;
   for (const auto& [name, value] : json->items()) {
     if (!value.is_string()) continue;

@@ -54,7 +54,7 @@ std::string EncodeRename(const RenameRecord& record) {
 }
 
 Result<RenameRecord> DecodeRename(std::string_view text, std::string_view what) {
-  Json json = MR_TRY(ParseJson(text, what, 4));
+  Json json = MR_TRY(ParseJson(text, what, {.depth = 4}));
   if (MR_TRY(JsonString(json, "format")) != kJournalFormat) {
     return Fail(Code::kUnsupported, "{} is not of the format {}", what, kJournalFormat);
   }

@@ -115,7 +115,7 @@ double StartSaving(const WriterHandle& self, std::uint64_t step, std::vector<Pie
                       .bytes = Borrowed<ByteSpan>(address, bytes),
                       .box = BoxOf(std::move(box))});
   }
-  Json parsed = Unwrap(ParseJson(meta, "metadata", 1024));
+  Json parsed = Unwrap(ParseJson(meta, "metadata", {.depth = 1024}));
   OpenWriter& open = *self;
   Result<Duration> held = Fail(Code::kInternal, "");
   {

@@ -86,8 +86,9 @@ class FolderSource {
   }
 
   Result<std::set<std::string>> ReadIndex(const std::string& index) {
-    // An unordered tree, not Json: looking up members of an ordered one takes time that grows with their number.
-    const auto json = nlohmann::json::parse(MR_TRY(ReadSmall(index, kMostIndex)), nullptr, /*allow_exceptions=*/false);
+    const auto parsed = ParseJsonTree(MR_TRY(ReadSmall(index, kMostIndex)), What(index));
+    if (!parsed) return Fail(parsed.error().WithCode(Code::kCorrupt));
+    const nlohmann::json& json = *parsed;
     if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object())
       return Fail(Code::kCorrupt, "{} has no weight_map", What(index));
     std::set<std::string> files;

@@ -142,7 +142,7 @@ std::string EncodeAttributes(const std::string& content_type, const std::map<std
 
 Status DecodeAttributes(std::string_view text, const std::string& what, std::string& content_type,
                         std::map<std::string, std::string>& metadata) {
-  Json json = MR_TRY(ParseJson(text, what, 4));
+  Json json = MR_TRY(ParseJson(text, what, {.depth = 4}));
   content_type = MR_TRY(JsonString(json, "content_type"));
   const Json* members = JsonFind(json, "metadata");
   if (!members || !members->is_object()) return Fail(Code::kCorrupt, "{}: metadata is no object", what);

@@ -100,7 +100,7 @@ Result<std::optional<FileUploads::Description>> FileUploads::Describe(int folder
   if (!fd || fstat(fd.get(), &status) != 0) return std::nullopt;
   std::string text(std::min<std::uint64_t>(static_cast<std::uint64_t>(status.st_size), kMiB), '\0');
   MR_TRY(ReadExactly(fd.get(), AsWritableBytes(text), 0, "the description of an upload"));
-  Json json = MR_TRY(ParseJson(text, "the description of an upload", 4));
+  Json json = MR_TRY(ParseJson(text, "the description of an upload", {.depth = 4}));
   Description description{.key = MR_TRY(JsonString(json, "key")),
                           .initiated = WallTime(std::chrono::seconds(status.st_mtim.tv_sec))};
   MR_TRY(DecodeAttributes(MR_TRY(JsonString(json, "attributes")), "the description of an upload",
