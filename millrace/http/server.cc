@@ -52,11 +52,14 @@ struct Server::Rep {
   struct Worker {
     std::unique_ptr<Connection> connection;  ///< gone once the thread is done with it
     std::thread thread;
+    PeerAddress peer;
+    bool is_cut = false;  ///< made room for another; its thread is about to end
   };
   using Workers = std::list<Worker>;
 
   Rep(Options opts, Handler h, Listener l)
       : options(std::move(opts)),
+        clock(options.clock ? *options.clock : SystemClock()),
         handler(std::move(h)),
         listener(std::move(l)),
         poll(epoll_create1(EPOLL_CLOEXEC)),
@@ -64,6 +67,8 @@ struct Server::Rep {
 
   void AcceptLoop();
   void Accept();
+  bool MakeRoom(const PeerAddress& peer) MR_REQUIRES(mutex);
+  bool CutLongestWaiting(const PeerAddress* of) MR_REQUIRES(mutex);
   void Serve(Workers::iterator worker);
   void ClientGone(Worker& worker);
   void Reap();
@@ -74,6 +79,7 @@ struct Server::Rep {
   void Stop(Duration grace);
 
   const Options options;
+  const Clock& clock;
   const Handler handler;
   Listener listener;
   UniqueFd poll, wake;
@@ -143,14 +149,16 @@ void Server::Rep::Accept() {
     }
     int on = 1;
     setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    const PeerAddress peer = PeerAddress::Of(fd.get());
     MutexLock lock(mutex);
-    if (running.size() >= static_cast<std::size_t>(options.max_connections)) {
+    if (!MakeRoom(peer)) {
       lock.Unlock();
       TurnAway(fd.get());
       continue;
     }
     auto worker = running.emplace(running.end());
-    worker->connection = std::make_unique<Connection>(std::move(fd), options, handler, draining);
+    worker->peer = peer;
+    worker->connection = std::make_unique<Connection>(std::move(fd), options, clock, handler, draining);
     epoll_event event{.events = EPOLLRDHUP | EPOLLET, .data = {.ptr = &*worker}};
     epoll_ctl(poll.get(), EPOLL_CTL_ADD, worker->connection->fd(), &event);
     try {
@@ -159,6 +167,37 @@ void Server::Rep::Accept() {
       options.log.Error("cannot serve a connection", {{"error", error.what()}});
       running.erase(worker);
     }
+  }
+}
+
+/// Whether one more connection may be served. At a limit, the connection that has waited longest is cut.
+bool Server::Rep::MakeRoom(const PeerAddress& peer) {
+  const auto most = static_cast<std::size_t>(options.max_connections);
+  if (running.size() >= 2 * most) return false;  // those that were cut are still ending
+  const bool is_exempt = options.max_per_address == 0 && peer.is_loopback;
+  const int per_address =
+      options.max_per_address > 0 ? options.max_per_address : std::max(1, options.max_connections / 2);
+  const auto same =
+      std::ranges::count_if(running, [&peer](const Worker& worker) { return !worker.is_cut && worker.peer == peer; });
+  if (!is_exempt && same >= per_address) return CutLongestWaiting(&peer);
+  const auto all = std::ranges::count_if(running, [](const Worker& worker) { return !worker.is_cut; });
+  return static_cast<std::size_t>(all) < most || CutLongestWaiting(nullptr);
+}
+
+/// Ends one connection that waits for a request, of one address or of all. False if every connection is at work.
+bool Server::Rep::CutLongestWaiting(const PeerAddress* of) {
+  for (;;) {
+    Worker* longest = nullptr;
+    for (Worker& worker : running) {
+      if (worker.is_cut || worker.connection->busy() || (of != nullptr && worker.peer != *of)) continue;
+      if (longest == nullptr || worker.connection->waiting_since() < longest->connection->waiting_since()) {
+        longest = &worker;
+      }
+    }
+    if (longest == nullptr) return false;
+    if (!longest->connection->CutIfWaiting()) continue;  // its request has come meanwhile
+    longest->is_cut = true;
+    return true;
   }
 }
 

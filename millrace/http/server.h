@@ -15,6 +15,7 @@
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
 #include "millrace/http/client.h"  // Headers
+#include "millrace/http/socket.h"
 
 namespace millrace::http {
 
@@ -58,17 +59,23 @@ class ServerResponse {
 /// Called on a worker thread, one call per request; an answer must have been given when it returns.
 using Handler = std::function<void(ServerRequest&, ServerResponse&)>;
 
-/// Bounded in connections, header bytes and idle time. Destruction (or Stop) closes the listener, lets handlers see
-/// their stop token, and joins every thread.
+/// Bounded in connections, header bytes and in how long a client may keep a thread. At the limit of connections, the
+/// one that has waited longest for a whole request gives way to a new one. Destruction (or Stop) closes the listener,
+/// lets handlers see their stop token, and joins every thread.
 class Server {
  public:
   struct Options {
     std::string listen = "127.0.0.1:0";  ///< host:port or [v6]:port; port 0 takes a free one
-    int max_connections = 512;           ///< one thread each; beyond: 503 and close
+    /// One thread each. Beyond, the connection that waited longest is closed; if all are at work: 503 and close.
+    int max_connections = 512;
+    /// Of one peer address (IPv6: of one /64 network), with the same consequences. 0: half of max_connections, and
+    /// loopback addresses are exempt: behind them may be a proxy, or every program of this machine.
+    int max_per_address = 0;
     std::uint64_t max_header_bytes = 64 * kKiB;
     Duration idle_timeout = std::chrono::seconds(75);
-    Duration header_timeout = std::chrono::seconds(20);  ///< for a whole request head
-    Duration stall_timeout = std::chrono::seconds(60);   ///< a body or an answer that does not move
+    Duration header_timeout = std::chrono::seconds(20);  ///< for a whole request head, from its first byte
+    WaitLimits wait;                                     ///< for a body and for an answer
+    const Clock* clock = nullptr;                        ///< of all these times; nullptr: the system's
     Logger log;
   };
   static Result<std::unique_ptr<Server>> Start(Options options, Handler handler);

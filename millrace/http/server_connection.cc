@@ -170,7 +170,7 @@ class ResponseWriter final : public ServerResponse {
 
 }  // namespace
 
-Result<bool> InputBuffer::Fill(std::size_t limit, TimePoint deadline) {
+Result<bool> InputBuffer::Fill(std::size_t limit, std::optional<TimePoint> deadline) {
   if (begin_ == end_) begin_ = end_ = 0;
   if (end_ == bytes_.size() && begin_ > 0) {
     std::memmove(bytes_.data(), bytes_.data() + begin_, end_ - begin_);
@@ -183,7 +183,8 @@ Result<bool> InputBuffer::Fill(std::size_t limit, TimePoint deadline) {
     std::memcpy(larger.data(), bytes_.data(), end_);
     bytes_ = std::move(larger);
   }
-  std::size_t got = MR_TRY(socket_.Receive(bytes_.span().subspan(end_), deadline));
+  const MutableByteSpan free = bytes_.span().subspan(end_);
+  std::size_t got = MR_TRY(deadline ? socket_.Receive(free, *deadline) : socket_.Receive(free));
   end_ += got;
   return got > 0;
 }
@@ -196,7 +197,7 @@ Result<std::size_t> InputBuffer::Read(MutableByteSpan into) {
   return count;
 }
 
-Result<std::string> InputBuffer::ReadLine(std::size_t limit, TimePoint deadline) {
+Result<std::string> InputBuffer::ReadLine(std::size_t limit) {
   for (;;) {
     std::string_view waiting = unread();
     std::size_t end = waiting.find_first_of("\r\n");
@@ -211,16 +212,15 @@ Result<std::string> InputBuffer::ReadLine(std::size_t limit, TimePoint deadline)
       return line;
     }
     if (waiting.size() > limit) return Fail(Code::kInvalidArgument, "a line of the chunked coding is too long");
-    if (!MR_TRY(Fill(std::max<std::size_t>(limit * 2, 16 * kKiB), deadline))) {
+    if (!MR_TRY(Fill(std::max<std::size_t>(limit * 2, 16 * kKiB)))) {
       return Fail(Code::kUnavailable, "the client is gone");
     }
   }
 }
 
-BodyReader::BodyReader(Socket& socket, InputBuffer& input, const RequestHead& head, Duration stall_timeout)
+BodyReader::BodyReader(Socket& socket, InputBuffer& input, const RequestHead& head)
     : socket_(socket),
       input_(input),
-      stall_(stall_timeout),
       chunked_(head.chunked),
       left_(head.content_length.value_or(0)),
       continue_pending_(head.expect_continue) {
@@ -258,15 +258,14 @@ Result<std::size_t> BodyReader::ReadSome(MutableByteSpan into) {
 }
 
 Status BodyReader::NextChunk() {
-  TimePoint deadline = SystemClock().Now() + stall_;
-  std::string line = MR_TRY(input_.ReadLine(kMaxChunkLine, deadline));
+  std::string line = MR_TRY(input_.ReadLine(kMaxChunkLine));
   auto size = ParseChunkSize(line);
   if (!size) return Fail(Code::kInvalidArgument, "malformed chunk size");
   first_chunk_ = false;
   left_ = *size;
   if (left_ > 0) return {};
   for (int trailers = 0; trailers <= kMaxTrailers; ++trailers) {
-    std::string trailer = MR_TRY(input_.ReadLine(kMaxChunkLine, deadline));
+    std::string trailer = MR_TRY(input_.ReadLine(kMaxChunkLine));
     if (trailer.empty()) {
       done_ = true;
       return {};
@@ -277,7 +276,7 @@ Status BodyReader::NextChunk() {
 }
 
 Status BodyReader::EndOfChunk() {
-  std::string empty = MR_TRY(input_.ReadLine(kMaxChunkLine, SystemClock().Now() + stall_));
+  std::string empty = MR_TRY(input_.ReadLine(kMaxChunkLine));
   if (!empty.empty()) return Fail(Code::kInvalidArgument, "a chunk is longer than its size");
   return {};
 }
@@ -298,14 +297,15 @@ bool BodyReader::Drain() {
   return done_;
 }
 
-Connection::Connection(UniqueFd fd, const Server::Options& options, const Handler& handler,
+Connection::Connection(UniqueFd fd, const Server::Options& options, const Clock& clock, const Handler& handler,
                        const std::atomic<bool>& draining)
     : options_(options),
       handler_(handler),
       draining_(draining),
-      socket_(std::move(fd), options.stall_timeout),
+      socket_(std::move(fd), options.wait, clock),
       input_(socket_),
-      peer_(PeerName(socket_.fd())) {}
+      peer_(PeerName(socket_.fd())),
+      waiting_since_(clock.Now().time_since_epoch().count()) {}
 
 void Connection::Run() {
   Next next = Next::kRequest;
@@ -313,16 +313,28 @@ void Connection::Run() {
   if (next == Next::kLinger && !stop_.stop_requested()) socket_.Linger();
 }
 
+bool Connection::CutIfWaiting() {
+  State expected = State::kWaiting;
+  if (!state_.compare_exchange_strong(expected, State::kCut)) return false;
+  Cut();
+  return true;
+}
+
+void Connection::BeginWaiting() {
+  waiting_since_ = socket_.clock().Now().time_since_epoch().count();
+  state_ = State::kWaiting;
+}
+
 /// The text of the next head; nothing when the client leaves between requests.
 Result<std::optional<std::string>> Connection::ReadHead() {
-  TimePoint deadline = SystemClock().Now() + options_.idle_timeout;
+  TimePoint deadline = socket_.clock().Now() + options_.idle_timeout;
   bool begun = false;
   for (std::size_t searched = 0;;) {
     while (input_.unread().starts_with("\r\n")) input_.Consume(2);
     std::string_view waiting = input_.unread();
     if (!waiting.empty() && !begun) {
       begun = true;
-      deadline = SystemClock().Now() + options_.header_timeout;
+      deadline = socket_.clock().Now() + options_.header_timeout;
     }
     std::size_t end = waiting.find("\r\n\r\n", searched);
     if (end != std::string_view::npos) {
@@ -349,20 +361,20 @@ Connection::Next Connection::ServeOne() {
     return Next::kLinger;
   }
   if (!*text) return Next::kClose;
-  busy_ = true;
+  State expected = State::kWaiting;
+  if (!state_.compare_exchange_strong(expected, State::kBusy)) return Next::kClose;
+  socket_.StartRequest();
   auto head = ParseRequestHead(**text);
   if (!head) {
     options_.log.Debug("request refused", {{"peer", peer_}, {"reason", head.error().reason}});
     Refuse(head.error());
     return Next::kLinger;
   }
-  Next next = Answer(*head);
-  busy_ = false;
-  return next;
+  return Answer(*head);
 }
 
 Connection::Next Connection::Answer(const RequestHead& head) {
-  BodyReader body(socket_, input_, head, options_.stall_timeout);
+  BodyReader body(socket_, input_, head);
   RequestView request(head, body, peer_, stop_.get_token());
   ResponseWriter response(socket_, head, body, draining_);
   try {
@@ -371,6 +383,7 @@ Connection::Next Connection::Answer(const RequestHead& head) {
     options_.log.Error("a request handler failed", {{"target", head.target}, {"error", error.what()}});
   }
   if (!response.started()) (void)response.Send(500, {}, AsBytes("internal error\n"));
+  BeginWaiting();
   if (response.failed() || !response.finished()) return Next::kClose;
   if (!response.keep_alive()) return Next::kLinger;
   return body.Drain() ? Next::kRequest : Next::kLinger;

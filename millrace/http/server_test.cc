@@ -210,7 +210,7 @@ TEST(Server, AHandlerWithoutAnAnswerIsAnError) {
 }
 
 TEST(Server, LetsIdleAndSlowClientsGo) {
-  auto server = StartServer(EchoBody, {.idle_timeout = 30ms, .header_timeout = 30ms, .stall_timeout = 30ms});
+  auto server = StartServer(EchoBody, {.idle_timeout = 30ms, .header_timeout = 30ms, .wait = {.stall = 30ms}});
   RawClient idle(server->port());
   EXPECT_EQ(idle.ReadToEnd(), "");
   RawClient slow(server->port());
@@ -221,13 +221,67 @@ TEST(Server, LetsIdleAndSlowClientsGo) {
   EXPECT_TRUE(stalled.ReadUntil("\r\n\r\n").starts_with("HTTP/1.1 504"));
 }
 
-TEST(Server, TurnsAwayMoreThanItsConnections) {
+constexpr std::string_view kGet = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+
+/// A server whose handlers wait until the test lets them go.
+struct HeldServer {
+  explicit HeldServer(Server::Options options, int requests)
+      : entered(requests),
+        server(StartServer(
+            [this](ServerRequest&, ServerResponse& response) {
+              entered.count_down();
+              release.wait();
+              (void)response.Send(200, {}, AsBytes("done"));
+            },
+            std::move(options))) {}
+  std::latch entered, release{1};
+  std::unique_ptr<Server> server;
+};
+
+TEST(Server, TurnsAwayMoreRequestsThanItsConnections) {
+  HeldServer held({.max_connections = 1}, 1);
+  RawClient first(held.server->port());
+  first.Send(kGet);
+  held.entered.wait();
+  EXPECT_TRUE(Exchange(*held.server, "").starts_with("HTTP/1.1 503"));
+  held.release.count_down();
+  EXPECT_TRUE(first.ReadToEnd().ends_with("done"));
+}
+
+TEST(Server, HalfOpenConnectionsDoNotShutOthersOut) {
+  constexpr int kMost = 16;
+  auto server = StartServer(EchoBody, {.max_connections = kMost});
+  std::vector<std::unique_ptr<RawClient>> half_open;
+  for (int i = 0; i < kMost; ++i) {
+    half_open.push_back(std::make_unique<RawClient>(server->port()));
+    half_open.back()->Send("GET / HT");
+  }
+  EXPECT_TRUE(Exchange(*server, kGet).starts_with("HTTP/1.1 200"));
+  EXPECT_EQ(half_open.front()->ReadToEnd(), "") << "the oldest gives way";
+  half_open.back()->Send("TP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+  EXPECT_TRUE(half_open.back()->ReadToEnd().starts_with("HTTP/1.1 200"));
+}
+
+TEST(Server, IdleConnectionsGiveWay) {
   auto server = StartServer(EchoBody, {.max_connections = 1});
-  RawClient first(server->port());
-  first.Send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
-  first.ReadUntil("]");
-  EXPECT_TRUE(Exchange(*server, "").starts_with("HTTP/1.1 503"));
-  first.Leave();
+  RawClient idle(server->port());
+  idle.Send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+  idle.ReadUntil("]");
+  EXPECT_TRUE(Exchange(*server, kGet).starts_with("HTTP/1.1 200"));
+  EXPECT_EQ(idle.ReadToEnd(), "");
+}
+
+TEST(Server, LimitsTheConnectionsOfOneAddress) {
+  HeldServer held({.max_per_address = 2}, 2);
+  RawClient first(held.server->port()), second(held.server->port());
+  first.Send(kGet);
+  second.Send(kGet);
+  held.entered.wait();
+  EXPECT_TRUE(Exchange(*held.server, kGet).starts_with("HTTP/1.1 503"));
+  held.release.count_down();
+  EXPECT_TRUE(first.ReadToEnd().ends_with("done"));
+  EXPECT_TRUE(second.ReadToEnd().ends_with("done"));
+  EXPECT_TRUE(Exchange(*held.server, kGet).ends_with("done"));
 }
 
 TEST(Server, TellsTheHandlerThatTheClientLeft) {

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <memory>
 
 namespace millrace::http {
@@ -21,34 +22,45 @@ constexpr Duration kLingerFor = std::chrono::seconds(3);
 constexpr std::uint64_t kMaxSendfile = 1 * kGiB;
 
 /// Waits for `events` until `deadline`; false when it passed.
-Result<bool> Await(int fd, short events, TimePoint deadline) {
+Result<bool> Await(int fd, short events, TimePoint deadline, const Clock& clock) {
   for (;;) {
-    auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - SystemClock().Now()).count();
+    auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock.Now()).count();
+    if (left <= 0) return false;
     pollfd waiting{fd, events, 0};
     int ready = poll(&waiting, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1 << 30)));
     if (ready > 0) return true;
-    if (ready == 0) return false;
-    if (errno != EINTR) return Fail(ErrnoError(errno, "waiting for a socket"));
+    if (ready < 0 && errno != EINTR) return Fail(ErrnoError(errno, "waiting for a socket"));
   }
 }
 
 }  // namespace
 
 Status Socket::AwaitWritable() {
-  if (!MR_TRY(Await(fd_.get(), POLLOUT, SystemClock().Now() + stall_))) {
-    return Fail(Code::kDeadlineExceeded, "the client takes no more bytes");
-  }
+  const TimePoint begun = clock_.Now();
+  const bool writable = MR_TRY(Await(fd_.get(), POLLOUT, begun + std::min(limits_.stall, send_left_), clock_));
+  send_left_ -= clock_.Now() - begun;
+  if (!writable) return Fail(Code::kDeadlineExceeded, "the client takes too few bytes, or none");
   return {};
 }
 
+Duration Socket::Earned(std::uint64_t bytes) const {
+  const std::chrono::duration<double> earned(static_cast<double>(bytes) / static_cast<double>(limits_.min_bytes_per_s));
+  return std::chrono::duration_cast<Duration>(earned);
+}
+
 Status Socket::AwaitReadable(TimePoint deadline) {
-  if (!MR_TRY(Await(fd_.get(), POLLIN, deadline))) {
+  if (!MR_TRY(Await(fd_.get(), POLLIN, deadline, clock_))) {
     return Fail(Code::kDeadlineExceeded, "the client sends no more bytes");
   }
   return {};
 }
 
-Result<std::size_t> Socket::Receive(MutableByteSpan into) { return Receive(into, SystemClock().Now() + stall_); }
+Result<std::size_t> Socket::Receive(MutableByteSpan into) {
+  const TimePoint begun = clock_.Now();
+  const std::size_t got = MR_TRY(Receive(into, begun + std::min(limits_.stall, receive_left_)));
+  receive_left_ += Earned(got) - (clock_.Now() - begun);
+  return got;
+}
 
 Result<std::size_t> Socket::Receive(MutableByteSpan into, TimePoint deadline) {
   for (;;) {
@@ -76,6 +88,7 @@ Status Socket::Send(ByteSpan head, ByteSpan body, bool more) {
       MR_TRY(AwaitWritable());
       continue;
     }
+    send_left_ += Earned(static_cast<std::uint64_t>(sent));
     std::size_t of_head = std::min<std::size_t>(sent, head.size());
     head = head.subspan(of_head);
     body = body.subspan(sent - of_head);
@@ -90,6 +103,7 @@ Status Socket::SendFile(int file, std::uint64_t offset, std::uint64_t length) {
     if (sent == 0) return Fail(Code::kIo, "the file is shorter than the answer announced");
     if (sent > 0) {
       length -= sent;
+      send_left_ += Earned(static_cast<std::uint64_t>(sent));
     } else if (errno == EAGAIN) {
       MR_TRY(AwaitWritable());
     } else if (errno == EPIPE || errno == ECONNRESET) {
@@ -111,8 +125,8 @@ void Socket::Reset() {
 void Socket::Linger() {
   shutdown(fd_.get(), SHUT_WR);
   Buffer scratch(64 * kKiB);
-  TimePoint deadline = SystemClock().Now() + kLingerFor;
-  while (SystemClock().Now() < deadline) {
+  TimePoint deadline = clock_.Now() + kLingerFor;
+  while (clock_.Now() < deadline) {
     auto got = Receive(scratch.span(), deadline);
     if (!got || *got == 0) return;
   }
@@ -152,6 +166,28 @@ Result<Listener> Listener::Open(std::string_view listen) {
   int actual = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
                                                  : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
   return Listener{std::move(fd), std::move(host), actual};
+}
+
+PeerAddress PeerAddress::Of(int fd) {
+  PeerAddress address;
+  sockaddr_storage peer{};
+  socklen_t size = sizeof peer;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) return address;
+  const void* v4 = nullptr;
+  if (peer.ss_family == AF_INET) v4 = &reinterpret_cast<const sockaddr_in*>(&peer)->sin_addr;
+  if (peer.ss_family == AF_INET6) {
+    constexpr std::size_t kMappedOffset = 12;  // ::ffff:a.b.c.d
+    const in6_addr& v6 = reinterpret_cast<const sockaddr_in6*>(&peer)->sin6_addr;
+    std::memcpy(address.network.data(), v6.s6_addr, address.network.size());
+    address.is_loopback = IN6_IS_ADDR_LOOPBACK(&v6);
+    if (IN6_IS_ADDR_V4MAPPED(&v6)) v4 = v6.s6_addr + kMappedOffset;
+  }
+  if (v4 != nullptr) {
+    address.is_v4 = true;
+    std::memcpy(address.network.data(), v4, sizeof(in_addr));
+    address.is_loopback = address.network[0] == 127;
+  }
+  return address;
 }
 
 std::string PeerName(int fd) {
