@@ -9,6 +9,7 @@
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
 #include "millrace/engine/runtime.h"
+#include "millrace/http/access.h"
 #include "millrace/http/server.h"
 #include "millrace/serve/api.h"
 #include "millrace/serve/engine/engine_model.h"
@@ -20,6 +21,7 @@ struct Arguments {
   Globals globals;
   serve::LoadOptions load;
   std::string name, listen = "127.0.0.1:8080", port_file, add_bos = "auto", grace = "30s";
+  http::AccessOptions access;
   int max_tokens_limit = 4096, max_concurrent = 64, threads = 0;
 };
 
@@ -36,6 +38,11 @@ void AddFlags(CLI::App& app, Arguments& a) {
       ->capture_default_str();
   app.add_option("--name", a.name, "What requests call the model; the last part of its URL if not given");
   app.add_option("--listen", a.listen, "HOST:PORT; port 0 takes a free one")->capture_default_str();
+  app.add_option(
+      "--api-key-file", a.access.key_file,
+      "Answer only who sends one of these keys (one a line, readable for you alone); /ping and /health are open");
+  app.add_flag("--insecure", a.access.insecure,
+               "Listen beyond loopback without keys, as behind a container's contract");
   app.add_option("--port-file", a.port_file, "Where the port is written once requests are answered");
   app.add_option("--max-tokens-limit", a.max_tokens_limit, "The largest max_tokens of a request")
       ->check(CLI::Range(1, 1 << 20))
@@ -53,7 +60,7 @@ void AddFlags(CLI::App& app, Arguments& a) {
   app.footer(
       "Examples:\n"
       "  millrace serve s3://runs/llama-demo\n"
-      "  millrace serve s3://models/llama-2-7b --precision bf16 --listen 0.0.0.0:8000\n"
+      "  millrace serve s3://models/llama-2-7b --precision bf16 --listen 0.0.0.0:8000 --api-key-file keys\n"
       "  curl localhost:8080/v1/completions -d '{\"prompt\": \"Once\", \"max_tokens\": 32, \"stream\": true}'");
 }
 
@@ -82,6 +89,7 @@ void Announce(const Arguments& a, const serve::LoadedModel& loaded, const std::s
 Status Serve(const Arguments& a, std::stop_token stop) {
   Duration grace = MR_TRY(ParseDuration(a.grace));
   Logger log = Logger::Stderr(a.globals.log_level);
+  http::ApiKeys keys = MR_TRY(http::OpenAccess(a.listen, a.access, "--api-key-file FILE, or --insecure"));
   engine::ConfigureRuntime(a.threads > 0 ? a.threads : static_cast<int>(std::thread::hardware_concurrency()));
   object::ConnectOptions connect = a.globals.connect;
   connect.log = log;
@@ -95,6 +103,7 @@ Status Serve(const Arguments& a, std::stop_token stop) {
                   .context_length = loaded.model->context_length(),
                   .add_bos = a.add_bos == "on" || (a.add_bos == "auto" && loaded.add_bos),
                   .limits = {.max_tokens = a.max_tokens_limit},
+                  .keys = std::move(keys),
                   .log = log});
   http::Server::Options options{.listen = a.listen};
   options.log = log;

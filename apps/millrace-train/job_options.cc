@@ -92,6 +92,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   options.log_every = spec.log.every_steps;
   options.tensorboard_url = spec.log.tensorboard;
   options.metrics_listen = spec.log.metrics_listen;
+  options.metrics_access = {.key_file = spec.log.metrics_key_file, .insecure = spec.log.metrics_insecure};
   if (spec.model.family != "llama") {
     return Fail(Code::kUnsupported, "model.family {}: this version trains llama", spec.model.family);
   }

@@ -32,12 +32,13 @@ constexpr Duration kForever = std::chrono::hours(24 * 365 * 10);
 
 struct MountFlags {
   std::string url, directory, prefix, cache_directory, log_file, metadata_ttl, negative_ttl, file_mode, directory_mode,
-      stored_attributes = "auto", staging_directory, metrics_listen, check_timeout = "10s", close = "sync",
-      publish_delay = "1s", flush_timeout = "5m";
+      stored_attributes = "auto", staging_directory, metrics_listen, metrics_key_file, check_timeout = "10s",
+      close = "sync", publish_delay = "1s", flush_timeout = "5m";
   std::uint64_t staging_limit = 0;
   std::uint64_t max_cache = 20 * kGiB, read_part = 8 * kMiB, write_part = 8 * kMiB, read_ahead = 1 * kMiB;
   bool read_only = false, allow_other = false, foreground = false, check = false, recover = false;
   bool strict = false, allow_delete = false, allow_overwrite = false, no_delete = false, no_overwrite = false;
+  bool metrics_insecure = false;
   uid_t uid = ::geteuid();
   gid_t gid = ::getegid();
   int threads = 16, parallel_listing = 1, status_fd = -1;
@@ -178,8 +179,12 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
   mount::MountStats stats(*tree, *cache, flags.url, point, std::move(staging));
   std::unique_ptr<http::Server> metrics_server;
   if (!flags.metrics_listen.empty()) {
-    metrics_server =
-        MR_TRY(metrics::ServeMetrics(flags.metrics_listen, [&stats] { return stats.PrometheusText(); }, log));
+    metrics_server = MR_TRY(
+        metrics::ServeMetrics({.listen = flags.metrics_listen,
+                               .access = {.key_file = flags.metrics_key_file, .insecure = flags.metrics_insecure},
+                               .how = "--metrics-key-file FILE, or --metrics-insecure",
+                               .log = log},
+                              [&stats] { return stats.PrometheusText(); }));
   }
   auto server = MR_TRY(mount::FuseMount::Create(*tree, {.mount_point = point,
                                                         .source = flags.url,
@@ -415,6 +420,9 @@ void AddMount(CLI::App& app, Context& context) {
       ->capture_default_str();
   mount->add_option("--log-file", flags->log_file, "Where the daemon logs (default: the system log)");
   mount->add_option("--metrics-listen", flags->metrics_listen, "Serve /metrics for Prometheus here: 127.0.0.1:9464");
+  mount->add_option("--metrics-key-file", flags->metrics_key_file,
+                    "Serve them to who sends one of these keys as a bearer token (one a line, readable for you alone)");
+  mount->add_flag("--metrics-insecure", flags->metrics_insecure, "Serve them beyond loopback without keys");
   mount->add_flag("--check", flags->check, "Ask whether the mount on a directory answers; status 0 if it does");
   mount->add_option("--check-timeout", flags->check_timeout, "How long to wait for its answer")->capture_default_str();
   mount->add_option("--status-fd", flags->status_fd)->group("");  // how the daemon reports to the command

@@ -89,8 +89,10 @@ struct RunSpec {
 };
 struct LogSpec {
   std::uint64_t every_steps = 1;
-  std::string tensorboard;     ///< URL; empty: none
-  std::string metrics_listen;  ///< address; empty: none
+  std::string tensorboard;        ///< URL; empty: none
+  std::string metrics_listen;     ///< address; empty: none
+  std::string metrics_key_file;   ///< keys of who may ask there, on rank 0's machine; empty: loopback alone
+  bool metrics_insecure = false;  ///< beyond loopback without keys
   bool operator==(const LogSpec&) const = default;
 };
 

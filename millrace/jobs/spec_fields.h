@@ -24,7 +24,7 @@ enum class TextKind {
   kPlain,
   kUrl,
   kData,    ///< a URL, or '@' and the URL of a list of some
-  kFolder,  ///< an absolute path
+  kFolder,  ///< an absolute path, of a folder or a file
 };
 
 // A Visitor has these members; each is called with the key's name and the place of its value:
@@ -166,6 +166,8 @@ void VisitLog(Visitor& v, LogSpec& log) {
   v.Integer("every_steps", log.every_steps, 1, std::int64_t{1} << 40);
   v.Text("tensorboard", log.tensorboard, TextKind::kUrl, false);
   v.Text("metrics_listen", log.metrics_listen, TextKind::kPlain, false);
+  v.Text("metrics_key_file", log.metrics_key_file, TextKind::kFolder, false);
+  v.Flag("metrics_insecure", log.metrics_insecure);
   v.Refused("metric_definitions", Code::kUnsupported, kNotYet);
 }
 

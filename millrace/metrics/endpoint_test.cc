@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "millrace/base/files.h"
 #include "millrace/http/client.h"
 
 namespace millrace::metrics {
@@ -11,7 +12,7 @@ using ::testing::HasSubstr;
 
 TEST(Endpoint, AnswersWithTheFiguresOfTheMoment) {
   int asked = 0;
-  auto server = ServeMetrics("127.0.0.1:0", [&] { return fmt::format("asked {}\n", ++asked); }, {}).value();
+  auto server = ServeMetrics({.listen = "127.0.0.1:0"}, [&] { return fmt::format("asked {}\n", ++asked); }).value();
   const std::string at = "http://" + server->address();
   http::Client client({});
   for (int i = 1; i <= 2; ++i) {
@@ -23,9 +24,30 @@ TEST(Endpoint, AnswersWithTheFiguresOfTheMoment) {
   EXPECT_EQ(client.Send({.url = at + "/"}).value().status, 404);
   EXPECT_EQ(client.Send({.method = "POST", .url = at + "/metrics"}).value().status, 405);
   EXPECT_EQ(asked, 2);
-  auto taken = ServeMetrics(server->address(), [] { return std::string(); }, {});
+  auto taken = ServeMetrics({.listen = server->address()}, [] { return std::string(); });
   ASSERT_FALSE(taken);
   EXPECT_THAT(taken.error().ToString(), HasSubstr(server->address()));
+}
+
+TEST(Endpoint, WantsOneOfItsKeys) {
+  auto folder = TempDir::Create().value();
+  const auto file = folder.path() / "keys";
+  ASSERT_TRUE(WriteFileAtomic(file, AsBytes("0123456789abcdef\n"), 0600));
+  auto server = ServeMetrics({.listen = "127.0.0.1:0", .access = {.key_file = file}}, [] { return "x 1\n"; }).value();
+  const std::string at = "http://" + server->address();
+  http::Client client({});
+  EXPECT_EQ(client.Send({.url = at + "/health"}).value().status, 200);
+  EXPECT_EQ(client.Send({.url = at + "/metrics"}).value().status, 401);
+  http::Request request{.url = at + "/metrics"};
+  request.headers.Set("Authorization", "Bearer 0123456789abcdef");
+  EXPECT_EQ(client.Send(request).value().body, "x 1\n");
+}
+
+TEST(Endpoint, StaysOnLoopbackWithoutKeys) {
+  auto refused = ServeMetrics({.listen = "0.0.0.0:0", .how = "a key file"}, [] { return std::string(); });
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message(), HasSubstr("give a key file"));
+  EXPECT_TRUE(ServeMetrics({.listen = "0.0.0.0:0", .access = {.insecure = true}}, [] { return std::string(); }));
 }
 
 }  // namespace

@@ -10,6 +10,8 @@ namespace millrace::serve {
 namespace {
 
 constexpr int kDefaultMaxTokens = 16;
+/// Prompts may be lists of lists of token ids. A million values take some 16 MiB of memory.
+constexpr JsonLimits kBodyLimits{.depth = 16, .values = 1024 * 1024};
 
 const std::vector<double> kSecondsBuckets = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100};
 
@@ -30,6 +32,12 @@ ApiError NoSuchModel(std::string_view wanted, std::string_view served) {
           .message = fmt::format("the model \"{}\" does not exist here; this server has \"{}\"", wanted, served),
           .param = "model",
           .code = "model_not_found"};
+}
+
+ApiError NoKey() {
+  return {.status = 401,
+          .message = "this server wants a key that it knows, as `Authorization: Bearer KEY`",
+          .code = "invalid_api_key"};
 }
 
 }  // namespace
@@ -73,6 +81,9 @@ void Api::Handle(http::ServerRequest& request, http::ServerResponse& response) {
                       Route{"GET", "/ping"}, Route{"GET", "/health"}, Route{"GET", "/metrics"}}) {
     bool member = route.path == kModels && path.starts_with("/v1/models/");
     if (path != route.path && !member) continue;
+    // Balancers and orchestrators ask these two without a key; the answer is a word.
+    const bool is_open = path == "/ping" || path == "/health";
+    if (!is_open && !options_.keys.Allow(request.headers())) return SendError(response, NoKey());
     if (method != route.method) {
       http::Headers headers = ContentType("application/json");
       headers.Set("Allow", std::string(route.method));
@@ -113,7 +124,7 @@ Parsed<Invocation> Api::ReadBody(http::ServerRequest& request, bool invocation) 
         ApiError{.status = 413, .message = fmt::format("the body is larger than {} bytes", options_.max_body_bytes)});
   }
   if (!text) return std::unexpected(ToApiError(text.error()));
-  auto body = ParseJson(*text, "the body");
+  auto body = ParseJson(*text, "the body", kBodyLimits);
   if (!body) return std::unexpected(ApiError{.message = body.error().ToString(), .code = "invalid_json"});
   if (invocation) return ParseInvocation(*body, options_.limits);
   auto parsed = ParseCompletion(*body, options_.limits);
@@ -264,6 +275,7 @@ void Api::SendError(http::ServerResponse& response, const ApiError& error) {
   Count(error.status);
   http::Headers headers = ContentType("application/json");
   if (error.status == 429) headers.Set("Retry-After", "1");
+  if (error.status == 401) headers.Set("WWW-Authenticate", "Bearer");
   (void)response.Send(error.status, std::move(headers), AsBytes(DumpJson(error.ToJson())));
 }
 

@@ -5,6 +5,8 @@
 //   POST /invocations      GET /ping       SageMaker's
 //   GET  /health           200, or 503 while the server drains
 //   GET  /metrics          Prometheus
+//
+// With keys, all but /ping and /health want `Authorization: Bearer KEY`.
 #pragma once
 
 #include <atomic>
@@ -14,6 +16,7 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/log.h"
+#include "millrace/http/access.h"
 #include "millrace/http/server.h"
 #include "millrace/metrics/metrics.h"
 #include "millrace/serve/completion.h"
@@ -32,6 +35,7 @@ class Api {
     int context_length = 0;  ///< tokens, prompt included
     bool add_bos = false;    ///< text prompts start with the tokenizer's beginning-of-text token
     RequestLimits limits;
+    http::ApiKeys keys;  ///< who may ask; none: everybody
     std::uint64_t max_body_bytes = 4 * kMiB;
     Logger log;
   };

@@ -73,6 +73,37 @@ class ApiTest : public testing::Test {
   http::Client client_{{}};
 };
 
+TEST_F(ApiTest, WithKeysOnlyHealthIsOpen) {
+  const std::string key = "0123456789abcdef";
+  Serve(ScriptedModel::Says("x"), {}, {.keys = http::ApiKeys({key, "fedcba9876543210"})});
+  for (const char* open : {"/ping", "/health"}) EXPECT_EQ(Send("GET", open).status, 200) << open;
+  for (const char* closed : {"/metrics", "/v1/models", "/v1/models/fake"}) {
+    const http::Response refused = Send("GET", closed);
+    EXPECT_EQ(refused.status, 401) << closed;
+    EXPECT_EQ(refused.headers.Get("WWW-Authenticate"), "Bearer");
+  }
+  EXPECT_EQ(Post(R"({"prompt": "a"})", 401)["error"]["code"], "invalid_api_key");
+  EXPECT_EQ(Post(R"({"prompt": "a"})", 401, "/invocations")["error"]["code"], "invalid_api_key");
+  http::Request request{.url = fmt::format("http://{}/metrics", server_->address())};
+  request.headers.Set("Authorization", "Bearer " + key);
+  EXPECT_EQ(client_.Send(request).value().status, 200);
+}
+
+// Limits of count and depth: parsing does not take the time, nor the memory, that a body asks for.
+TEST_F(ApiTest, BodiesAreBoundedInCountAndDepth) {
+  Serve(ScriptedModel::Says("x"));
+  std::string many = "{\"prompt\": [1";
+  for (int i = 0; i < 1024 * 1024; ++i) many += ",1";
+  EXPECT_EQ(Post(many + "]}", 400)["error"]["code"], "invalid_json");
+  EXPECT_EQ(Post("{\"prompt\": " + std::string(20, '[') + std::string(20, ']') + "}", 400)["error"]["code"],
+            "invalid_json");
+  std::string keys = "{";
+  for (int i = 0; i < 100'000; ++i) keys += fmt::format("{}\"k{}\":1", i == 0 ? "" : ",", i);
+  const TimePoint begun = SystemClock().Now();
+  Post(keys + "}", 400);
+  EXPECT_LT(SystemClock().Now() - begun, std::chrono::seconds(5)) << "a quadratic parser takes over 30 s";
+}
+
 TEST_F(ApiTest, CompletesAPrompt) {
   Serve(ScriptedModel::Says(" world"));
   Json answer = Post(R"({"model": "fake", "prompt": "hello>", "temperature": 0, "max_tokens": 50})");

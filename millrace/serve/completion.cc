@@ -71,6 +71,7 @@ class BodyReader {
   }
   void RejectUnknown() {
     for (const auto& [key, value] : body_.items()) {
+      if (error_) return;
       if (std::find(known_.begin(), known_.end(), key) == known_.end())
         Refuse(key, UnknownName("parameter", key, known_));
     }

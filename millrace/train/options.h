@@ -12,6 +12,7 @@
 #include "millrace/data/loader.h"
 #include "millrace/engine/model.h"
 #include "millrace/engine/optim/adamw.h"
+#include "millrace/http/access.h"
 
 namespace millrace::train {
 
@@ -51,6 +52,7 @@ struct Options {
   std::uint64_t log_every = 1;
   std::string tensorboard_url;  ///< empty: none
   std::string metrics_listen;   ///< where rank 0 serves /metrics for Prometheus ("127.0.0.1:9465"); empty: nowhere
+  http::AccessOptions metrics_access;
   /// Rewritten with "<steps done>\n" after each step, for the supervisor. Empty: none.
   std::filesystem::path heartbeat_file;
   std::uint64_t memory_budget = 512 * kMiB;  ///< of data in flight

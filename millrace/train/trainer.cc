@@ -308,8 +308,11 @@ Status Trainer::OpenTelemetry() {
 Status Trainer::OpenMetrics() {
   if (options_.metrics_listen.empty() || !leads()) return {};
   metrics_ = std::make_unique<StepMetrics>(plan_);
-  metrics_server_ = MR_TRY(
-      metrics::ServeMetrics(options_.metrics_listen, [this] { return metrics_->PrometheusText(); }, options_.log));
+  metrics_server_ = MR_TRY(metrics::ServeMetrics({.listen = options_.metrics_listen,
+                                                  .access = options_.metrics_access,
+                                                  .how = "log.metrics_key_file, or log.metrics_insecure: true",
+                                                  .log = options_.log},
+                                                 [this] { return metrics_->PrometheusText(); }));
   return {};
 }
 
