@@ -276,6 +276,8 @@ TEST(Settings, Endpoints) {
   EXPECT_TRUE(world.Resolve({.endpoint_url = "http://127.0.0.1:1"})->loopback);
   EXPECT_TRUE(world.Resolve({.endpoint_url = "http://[::1]:1"})->loopback);
   EXPECT_FALSE(world.Resolve({.endpoint_url = "http://10.0.0.1:1"})->loopback);
+  EXPECT_FALSE(world.Resolve({.endpoint_url = "http://127.evil.com:1"})->loopback);
+  EXPECT_FALSE(world.Resolve({.endpoint_url = "http://127.0.0.1.evil.com:1"})->loopback);
   for (const char* bad : {"host:9000", "ftp://host", "http://", "http://user@host", "http://host?x"}) {
     EXPECT_EQ(world.Resolve({.endpoint_url = bad}).error().code(), Code::kInvalidArgument) << bad;
   }

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "millrace/base/text.h"
+#include "millrace/http/access.h"
 
 namespace millrace::object::s3 {
 namespace {
@@ -81,8 +82,7 @@ Status CheckCustomerKeys(const Settings& settings) {
 }  // namespace
 
 bool IsLoopback(std::string_view authority) {
-  std::string host = HostName(authority);
-  return host == "localhost" || host == "[::1]" || host.starts_with("127.");
+  return http::IsLoopbackHost(http::HostOfAuthority(authority));
 }
 
 Result<Settings> Settings::Resolve(const ConnectOptions& options, const Profiles& profiles,
