@@ -22,10 +22,6 @@ void FromEnvironment(const char* name, std::string& value) {
   if (const char* set = std::getenv(name); value.empty() && set) value = set;
 }
 
-bool IsLoopback(std::string_view listen) {
-  return listen.starts_with("127.") || listen.starts_with("localhost:") || listen.starts_with("[::1]:");
-}
-
 Status Serve(const Context& context, S3dFlags flags) {
   s3d::Options& options = flags.options;
   FromEnvironment("MILLRACE_S3D_ACCESS_KEY", options.access_key);
@@ -39,7 +35,7 @@ Status Serve(const Context& context, S3dFlags flags) {
         "who may use the endpoint? Set MILLRACE_S3D_ACCESS_KEY and MILLRACE_S3D_SECRET_KEY (or --access-key and "
         "--secret-key), or give --anonymous");
   }
-  if (options.anonymous && !IsLoopback(options.listen)) {
+  if (options.anonymous && options.insecure) {
     context.log().Warning("everybody who can reach this address can read and write", {{"listen", options.listen}});
   }
   options.log = context.log();
@@ -79,7 +75,10 @@ void AddS3dCommand(CLI::App& app, Context& context) {
   command->add_option("--access-key", options.access_key, "Access key (or MILLRACE_S3D_ACCESS_KEY)");
   command->add_option("--secret-key", options.secret_key,
                       "Secret key (better: MILLRACE_S3D_SECRET_KEY, which other users cannot see)");
-  command->add_flag("--anonymous", options.anonymous, "Also serve requests without a signature");
+  command->add_flag("--anonymous", options.anonymous,
+                    "Also serve requests without a signature; only on loopback, and not those of web pages");
+  command->add_flag("--insecure", options.insecure,
+                    "With --anonymous: listen beyond loopback too, where everybody may read and write");
   command->add_flag("!--no-sync", options.sync,
                     "Do not wait for the disk: what is acknowledged survives this process, not the machine");
   command->add_option("--fault", options.fault, "Faults to order, as described below");

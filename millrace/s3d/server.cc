@@ -4,6 +4,7 @@
 
 #include "millrace/base/random.h"
 #include "millrace/base/sync.h"
+#include "millrace/http/access.h"
 #include "millrace/http/server.h"
 #include "millrace/s3d/dispatch.h"
 #include "millrace/s3d/documents.h"
@@ -12,13 +13,21 @@
 #include "millrace/s3d/storage.h"
 
 namespace millrace::s3d {
+namespace {
+
+Authenticator::Anonymous WhoIsAnonymous(const Options& options) {
+  if (!options.anonymous) return Authenticator::Anonymous::kRefused;
+  return options.insecure ? Authenticator::Anonymous::kAnyHost : Authenticator::Anonymous::kThisMachine;
+}
+
+}  // namespace
 
 struct Server::Rep {
   Rep(Options opts, std::unique_ptr<Storage> stored, std::shared_ptr<FaultPlan> faults)
       : options(std::move(opts)),
         clock(options.clock ? *options.clock : SystemClock()),
         storage(std::move(stored)),
-        authenticator({options.access_key, options.secret_key}, options.anonymous, clock),
+        authenticator({options.access_key, options.secret_key}, WhoIsAnonymous(options), clock),
         fault_plan(std::move(faults)) {}
 
   void Handle(http::ServerRequest& request, http::ServerResponse& response);
@@ -39,6 +48,12 @@ struct Server::Rep {
 
 Result<std::unique_ptr<Server>> Server::Start(Options options) {
   std::shared_ptr<FaultPlan> faults = MR_TRY(FaultPlan::Parse(options.fault));
+  if (options.anonymous && !options.insecure && !http::IsLoopbackHost(http::HostOfAuthority(options.listen))) {
+    return Fail(Code::kInvalidArgument,
+                "{} can be reached from other machines, and with --anonymous everybody there could read and write: "
+                "leave --anonymous out, listen on 127.0.0.1, or give --insecure",
+                options.listen);
+  }
   Clock& clock = options.clock ? *options.clock : SystemClock();
   auto storage = MR_TRY(Storage::Open(options.root, options.sync, clock));
   http::Server::Options http{.listen = options.listen, .max_connections = options.max_connections, .log = options.log};

@@ -18,6 +18,7 @@ struct Options {
   std::string listen = "127.0.0.1:0";  ///< host:port; port 0 takes a free one
   std::string access_key, secret_key;  ///< the one identity
   bool anonymous = false;              ///< also take requests without a signature
+  bool insecure = false;               ///< anonymous: also beyond loopback, and with any Host
   std::string fault;                   ///< faults to order; see fault.h for the grammar
   /// With false, what is acknowledged survives the process but perhaps not the machine: faster, for tests.
   bool sync = true;

@@ -62,6 +62,22 @@ class S3dServer : public testing::Test {
   http::Client client_;
 };
 
+TEST_F(S3dServer, AnonymousStaysOnLoopback) {
+  for (const char* listen : {"0.0.0.0:0", "[::]:0", "127.evil.com:0"}) {
+    auto refused = Server::Start({.root = folder_.path() / "other", .listen = listen, .anonymous = true});
+    ASSERT_FALSE(refused) << listen;
+    EXPECT_NE(refused.error().message().find("--insecure"), std::string::npos) << refused.error().message();
+  }
+  EXPECT_TRUE(
+      Server::Start({.root = folder_.path() / "other", .listen = "0.0.0.0:0", .anonymous = true, .insecure = true}));
+}
+
+TEST_F(S3dServer, PagesOfOtherSitesGetAndChangeNothing) {
+  EXPECT_EQ(CodeOf(Do("PUT", "/bucket/k", "x", {{"Origin", "https://evil.com"}})), "AccessDenied");
+  EXPECT_EQ(CodeOf(Do("GET", "/bucket", "", {{"Host", "evil.com"}})), "AccessDenied");
+  EXPECT_EQ(Do("GET", "/bucket/k").status, 404);
+}
+
 TEST_F(S3dServer, ObjectsComeBackAsTheyWere) {
   Random random(1);
   for (std::size_t size : {0, 1, 1000, 65'536, 65'537, 3'000'000}) {

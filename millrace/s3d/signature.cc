@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "millrace/base/text.h"
+#include "millrace/s3d/cross_site.h"
 
 namespace millrace::s3d {
 namespace {
@@ -100,9 +101,11 @@ Reply<Authenticated> Authenticator::Check(const http::ServerRequest& request, co
   std::string_view authorization = request.headers().Get("Authorization");
   if (!authorization.empty()) return CheckHeader(request, query);
   if (!Find(query, "X-Amz-Algorithm").empty()) return CheckPresigned(request, query);
-  if (!allow_anonymous_) {
+  if (!Find(query, "AWSAccessKeyId").empty()) return CheckPresignedV2(request, query);
+  if (anonymous_ == Anonymous::kRefused) {
     return Refuse("AccessDenied", "Access Denied: sign the request, or run the endpoint with --anonymous");
   }
+  MR_TRY(CheckSite(request.headers(), anonymous_ == Anonymous::kAnyHost));
   Authenticated who{.anonymous = true};
   if (std::string_view promised = request.headers().Get("x-amz-content-sha256"); !promised.empty()) {
     who.content_sha256 = promised;
@@ -114,7 +117,9 @@ Reply<Authenticated> Authenticator::CheckHeader(const http::ServerRequest& reque
                                                 const QueryParameters& query) const {
   std::string_view authorization = Trim(request.headers().Get("Authorization"));
   if (!authorization.starts_with(kAlgorithm) || authorization.substr(kAlgorithm.size(), 1) != " ") {
-    return Refuse("InvalidRequest", "Only AWS4-HMAC-SHA256 signatures are understood here");
+    return Refuse("InvalidRequest",
+                  "Only AWS4-HMAC-SHA256 is understood in the Authorization header: set the client's signature version "
+                  "to s3v4");
   }
   Claim claim;
   for (std::string_view field : Split(authorization.substr(kAlgorithm.size()), ',')) {

@@ -1,4 +1,4 @@
-// AWS Signature Version 4, the verifying side.
+// AWS Signature Version 4, and Version 2 in URLs: the verifying side.
 #pragma once
 
 #include <string>
@@ -33,20 +33,27 @@ struct Authenticated {
 /// Checks who sent a request: a signature in its Authorization header or in its query (presigned URL), or none.
 class Authenticator {
  public:
-  /// With `allow_anonymous`, requests without a signature pass; signatures that are there are checked all the same.
-  Authenticator(Credentials credentials, bool allow_anonymous, const Clock& clock)
-      : credentials_(std::move(credentials)), allow_anonymous_(allow_anonymous), clock_(clock) {}
+  /// Whose requests pass without a signature. Signatures that are there are checked all the same.
+  enum class Anonymous {
+    kRefused,
+    kThisMachine,  ///< not those that a browser sends for another site (see CheckSite)
+    kAnyHost,      ///< also with a Host that this endpoint does not know
+  };
+  Authenticator(Credentials credentials, Anonymous anonymous, const Clock& clock)
+      : credentials_(std::move(credentials)), anonymous_(anonymous), clock_(clock) {}
 
   Reply<Authenticated> Check(const http::ServerRequest& request, const QueryParameters& query) const;
 
  private:
   Reply<Authenticated> CheckHeader(const http::ServerRequest& request, const QueryParameters& query) const;
   Reply<Authenticated> CheckPresigned(const http::ServerRequest& request, const QueryParameters& query) const;
+  /// Signature Version 2 in a query, which boto3 makes by default in us-east-1 (signature_v2.cc).
+  Reply<Authenticated> CheckPresignedV2(const http::ServerRequest& request, const QueryParameters& query) const;
   struct Claim;
   Reply<Authenticated> Verify(const http::ServerRequest& request, const QueryParameters& query, Claim claim) const;
 
   const Credentials credentials_;
-  const bool allow_anonymous_;
+  const Anonymous anonymous_;
   const Clock& clock_;
 };
 

@@ -18,7 +18,8 @@ constexpr std::string_view kEmptyHash = "e3b0c44298fc1c149afbf4c8996fb92427ae41e
 class Signature : public testing::Test {
  protected:
   Reply<Authenticated> Check(const FakeRequest& request, bool anonymous = false) {
-    Authenticator authenticator(kExample, anonymous, clock_);
+    using enum Authenticator::Anonymous;
+    Authenticator authenticator(kExample, anonymous ? kThisMachine : kRefused, clock_);
     return authenticator.Check(request, *http::ParseQuery(request.query()));
   }
   static std::string CodeOf(const Reply<Authenticated>& reply) { return reply ? "" : reply.error().code; }
@@ -120,9 +121,65 @@ TEST_F(Signature, RefusesMalformedAuthorizations) {
 TEST_F(Signature, AnonymousRequestsNeedLeave) {
   FakeRequest request("GET", "/test.txt");
   EXPECT_EQ(CodeOf(Check(request)), "AccessDenied");
+  EXPECT_EQ(CodeOf(Check(request, true)), "AccessDenied") << "no Host that this machine has";
+  request.mutable_headers().Set("Host", "127.0.0.1:9000");
   auto who = Check(request, true);
   ASSERT_TRUE(who);
   EXPECT_TRUE(who->anonymous);
+  request.mutable_headers().Set("Origin", "https://evil.com");
+  EXPECT_EQ(CodeOf(Check(request, true)), "AccessDenied");
+}
+
+FakeRequest PresignedV2(std::string method, std::string target, std::string host = "127.0.0.1:9000") {
+  FakeRequest request(std::move(method), std::move(target));
+  request.mutable_headers().Set("Host", std::move(host));
+  return request;
+}
+
+// Amazon's example, at the time when it was valid.
+TEST_F(Signature, AcceptsTheExampleOfAUrlOfVersion2) {
+  const FakeRequest request = PresignedV2("GET",
+                                          "/photos/puppy.jpg?AWSAccessKeyId=AKIAIOSFODNN7EXAMPLE&Signature="
+                                          "NpgCjnDzrM%2BWFzoENXmpNDUsSn8%3D&Expires=1175139620",
+                                          "johnsmith.localhost:9000");
+  EXPECT_EQ(CodeOf(Check(request)), "AccessDenied") << "it expired in 2007";
+  FakeClock then(WallTime(std::chrono::seconds(1175139620)));
+  const Authenticator authenticator(kExample, Authenticator::Anonymous::kRefused, then);
+  EXPECT_EQ(CodeOf(authenticator.Check(request, *http::ParseQuery(request.query()))), "");
+}
+
+// What generate_presigned_url of boto3 makes with the same key.
+TEST_F(Signature, AcceptsTheDefaultUrlsOfBoto3) {
+  const std::string key = "AWSAccessKeyId=AKIAIOSFODNN7EXAMPLE&Signature=", end = "&Expires=1369357200";
+  const std::string get = "/b/a%20b/%C3%BC%2B.txt?response-content-type=text%2Fplain%3B%20x%3D1&" + key +
+                          "x0ilBPnTbyFLFU2Hem4P6pxoGzI%3D" + end;
+  EXPECT_EQ(CodeOf(Check(PresignedV2("GET", get))), "");
+  EXPECT_EQ(CodeOf(Check(PresignedV2("PUT", get))), "SignatureDoesNotMatch");
+  EXPECT_EQ(CodeOf(Check(PresignedV2("GET", get + "&acl"))), "SignatureDoesNotMatch");
+  EXPECT_EQ(CodeOf(Check(PresignedV2("GET", get + "&renameObject"))), "AccessDenied");
+  EXPECT_EQ(CodeOf(Check(PresignedV2(
+                "GET", "/b?list-type=2&prefix=p&encoding-type=url&" + key + "uFVu53See%2FtiVRo4RGjrVZJPbIc%3D" + end))),
+            "");
+  EXPECT_EQ(CodeOf(Check(PresignedV2(
+                "PUT", "/b/k?partNumber=2&uploadId=id%3D%3D&" + key + "aqjOBJ362hIX4RvP9y%2Fg%2B5jQQdE%3D" + end))),
+            "");
+  clock_.Advance(1h + 1s);
+  EXPECT_EQ(CodeOf(Check(PresignedV2("GET", get))), "AccessDenied");
+}
+
+TEST_F(Signature, FieldsOfVersion2MustBeSent) {
+  FakeRequest request =
+      PresignedV2("PUT",
+                  "/b/k?AWSAccessKeyId=AKIAIOSFODNN7EXAMPLE&Signature=OrIEon%2BbzNqYY0sEYZ4MIyJ6Atc%3D"
+                  "&content-type=text%2Fplain&x-amz-meta-a=1&Expires=1369357200");
+  auto refused = Check(request);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("content-type: text/plain"), std::string::npos) << refused.error().message;
+  request.mutable_headers().Set("Content-Type", "text/plain");
+  request.mutable_headers().Set("x-amz-meta-a", "1");
+  EXPECT_EQ(CodeOf(Check(request)), "");
+  request.mutable_headers().Set("x-amz-copy-source", "/a/b");
+  EXPECT_EQ(CodeOf(Check(request)), "SignatureDoesNotMatch");
 }
 
 /// Amazon's example of an upload in signed chunks: 65 KiB of 'a' as 64 KiB, 1 KiB and nothing.
