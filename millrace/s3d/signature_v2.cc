@@ -116,6 +116,7 @@ std::string CanonicalResource(const http::ServerRequest& request, const QueryPar
     text = fmt::format("/{}", host.substr(0, host.size() - kDomain.size()));
   }
   text += request.path();
+  if (text.find('/', 1) == std::string::npos && text.size() > 1) text += '/';  // clients sign a bucket as a folder
   QueryParameters covered;
   std::ranges::copy_if(query, std::back_inserter(covered), [](const auto& parameter) {
     return std::ranges::find(kSignedParameters, parameter.first) != std::end(kSignedParameters);

@@ -81,9 +81,7 @@ Status CheckCustomerKeys(const Settings& settings) {
 
 }  // namespace
 
-bool IsLoopback(std::string_view authority) {
-  return http::IsLoopbackHost(http::HostOfAuthority(authority));
-}
+bool IsLoopback(std::string_view authority) { return http::IsLoopbackHost(http::HostOfAuthority(authority)); }
 
 Result<Settings> Settings::Resolve(const ConnectOptions& options, const Profiles& profiles,
                                    const Surroundings& surroundings) {
