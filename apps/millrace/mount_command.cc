@@ -15,6 +15,7 @@
 #include "apps/millrace/mount_fuse.h"
 #include "apps/millrace/mount_point.h"
 #include "apps/millrace/mount_stats.h"
+#include "millrace/base/managed_folder.h"
 #include "millrace/base/text.h"
 #include "millrace/cache/block_cache.h"
 #include "millrace/metrics/endpoint.h"
@@ -92,12 +93,16 @@ Result<vfs::Options> TreeOptions(const MountFlags& flags, const object::Url& url
   return options;
 }
 
-/// Where a user's staged writes are, whichever mount they belong to.
-std::filesystem::path DefaultStaging() {
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/') {
-    return std::filesystem::path(cache) / "millrace" / "staging";
-  }
-  return fmt::format("/var/tmp/millrace-{}/staging", ::geteuid());
+/// Where releases before managed folders staged. Said, so that nothing is forgotten there; the files of another user,
+/// who may have made it, are none of ours.
+void TellOfEarlierStaging(const std::string& url, const std::string& target, const Logger& log) {
+  const std::string folder = fmt::format("/var/tmp/millrace-{}/staging", ::geteuid());
+  struct stat info{};
+  if (::lstat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::geteuid()) return;
+  const auto left = vfs::StagingArea::LookFor(folder, target);
+  if (left.files == 0) return;
+  log.Warning("an earlier release left staged files; publish them with --recover and --staging-dir",
+              {{"folder", folder}, {"files", left.files}, {"url", url}});
 }
 
 /// A quarter of what is free, so that other programs find room too.
@@ -117,12 +122,18 @@ Result<object::Location> OpenRoot(object::Connection& connection, const object::
   return object::Locate(connection, url.ToString());
 }
 
-void AddStaging(const MountFlags& flags, const std::string& target, vfs::Options& options) {
-  options.staging_directory =
-      flags.staging_directory.empty() ? DefaultStaging() : std::filesystem::absolute(flags.staging_directory);
+Status AddStaging(const MountFlags& flags, const std::string& target, vfs::Options& options) {
+  options.staging_target = target;
+  if (options.read_only) return {};
+  if (flags.staging_directory.empty()) {
+    options.staging_directory = MR_TRY(DefaultCacheFolder("--staging-dir")) / "staging";
+    TellOfEarlierStaging(flags.url, target, options.log);
+  } else {
+    options.staging_directory = std::filesystem::absolute(flags.staging_directory);
+  }
   options.staging_limit =
       flags.staging_limit > 0 ? flags.staging_limit : DefaultStagingLimit(options.staging_directory);
-  options.staging_target = target;
+  return {};
 }
 
 Status CheckRoot(const object::Url& url, const std::string& prefix) {
@@ -151,7 +162,7 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
   object::Location root = MR_TRY(OpenRoot(*connection, url));
   vfs::Options options = MR_TRY(TreeOptions(flags, url, root.key, log));
   MR_TRY(CheckRoot(url, options.prefix));
-  AddStaging(flags, root.store->Identity(), options);
+  MR_TRY(AddStaging(flags, root.store->Identity(), options));
 
   const std::uint64_t total = context.globals.memory_budget;
   const int threads = std::clamp(static_cast<int>(total / 8 / kThreadBytes), 2, flags.threads);
@@ -223,7 +234,7 @@ Status Recover(const Context& context, const MountFlags& flags) {
   const object::Url url = MR_TRY(object::ParseUrl(flags.url));
   object::Location root = MR_TRY(OpenRoot(*connection, url));
   vfs::Options options = MR_TRY(TreeOptions(flags, url, root.key, context.log()));
-  AddStaging(flags, root.store->Identity(), options);
+  MR_TRY(AddStaging(flags, root.store->Identity(), options));
   auto renames = MR_TRY(vfs::RecoverAllRenames(*root.store, options, {.stop = context.stop}));
   MemoryBudget budget(context.globals.memory_budget);
   auto cache = MR_TRY(cache::BlockCache::Open(*root.store, budget, {.memory_bytes = budget.total() / 4}));
@@ -380,7 +391,10 @@ void AddMount(CLI::App& app, Context& context) {
       ->check(CLI::IsMember({"auto", "always", "never"}));
   mount->add_option("--prefix", flags->prefix, "Show only the keys below this prefix");
   mount->add_flag("--foreground", flags->foreground, "Stay in the terminal");
-  mount->add_option("--cache", flags->cache_directory, "Keep blocks in this folder; mounts may share it");
+  mount->add_option(
+      "--cache", flags->cache_directory,
+      "Keep blocks in this folder of your own, which is new, empty or was made by millrace; mounts may share "
+      "it");
   AddBytes(*mount, "--max-cache-size", flags->max_cache, "Of that folder (default 20GiB)");
   mount->add_option(
       "--metadata-ttl", flags->metadata_ttl,
@@ -402,9 +416,10 @@ void AddMount(CLI::App& app, Context& context) {
       ->add_option("--flush-timeout", flags->flush_timeout,
                    "How long unmounting tries to publish; what is left then stays staged for the next mount")
       ->capture_default_str();
-  mount->add_option("--staging-dir", flags->staging_directory,
-                    "Keep written bytes here until the store has them (default: $XDG_CACHE_HOME/millrace/staging, or "
-                    "/var/tmp/millrace-UID/staging)");
+  mount->add_option(
+      "--staging-dir", flags->staging_directory,
+      "Keep written bytes here until the store has them: a folder of your own that is new, empty or was made "
+      "by millrace (default: $XDG_CACHE_HOME/millrace/staging, else ~/.cache/millrace/staging)");
   AddBytes(*mount, "--staging-limit", flags->staging_limit,
            "Of that folder; beyond it, writes give ENOSPC (default: a "
            "quarter of the free disk)");

@@ -82,17 +82,6 @@ Result<ManagedFolder> ManagedFolder::Open(const fs::path& path, const Kind& kind
   return folder;
 }
 
-Result<ManagedFolder> ManagedFolder::OpenExisting(const fs::path& path, const Kind& kind) {
-  const fs::path absolute = fs::absolute(path);
-  ManagedFolder folder(absolute, kind, MR_TRY(OpenTrustedFolder(absolute, kind.role, MissingFolder::kFail)));
-  if (MR_TRY(folder.HasMarker())) return folder;
-  if (!kind.sign.empty() && folder.Has(std::string(kind.sign))) {
-    MR_TRY(folder.CheckContent());
-    return folder;
-  }
-  return Fail(Code::kNotFound, "{} {} is not made yet", kind.role.what, absolute.string());
-}
-
 Result<ManagedFolder> ManagedFolder::Below(const std::string& name, const Kind& kind) const {
   if (!IsOneComponent(name)) return Fail(Code::kInternal, "\"{}\" names no folder in {}", name, path_.string());
   const fs::path path = path_ / name;
@@ -229,7 +218,7 @@ Status ManagedFolder::CheckContent() const {
     content.push_back(std::move(name));
   }
   for (const std::string& name : content) MR_TRY(CheckEntry(name));
-  if (content.empty() || signed_by_us) return {};
+  if (content.empty() || signed_by_us || kind_->sign.empty()) return {};
   return Fail(Code::kInvalidArgument,
               "{} {} is not used: it is not empty, and nothing in it says that Millrace made it; {}", kind_->role.what,
               path_.string(), kind_->role.cure);

@@ -25,9 +25,9 @@ enum class NameForm { kForeign, kFile, kFolder };
 /// A folder is used only if it passes OpenTrustedFolder and
 ///   - it did not exist, or is empty (but for lost+found and other managed folders): it gets the marker kMarkerName; or
 ///   - it carries a marker of this kind, which the effective user wrote; or
-///   - it carries none, but is what a release before the marker left: the file Kind::sign is there, every name has a
-///     form of this kind, and every file is regular, has one link, belongs to the effective user and can be written by
-///     no one else. It then gets the marker.
+///   - it carries none, but is what a release before the marker left: the file Kind::sign, if any, is there, every name
+///     has a form of this kind, and every file is regular, has one link, belongs to the effective user and can be
+///     written by no one else. It then gets the marker.
 /// In a folder with a marker, names of other forms are neither touched nor told.
 class ManagedFolder {
  public:
@@ -37,7 +37,7 @@ class ManagedFolder {
     std::string_view holds;              ///< in the marker: "staging"
     std::uint64_t version = 1;           ///< in the marker: of the format of the folder's content
     FolderRole role;                     ///< in error messages
-    std::string_view sign;               ///< the file that earlier releases always made; empty: none is adopted
+    std::string_view sign;               ///< the file that earlier releases always made; empty: names alone tell
     NameForm (*form)(std::string_view);  ///< must not accept kMarkerName, "." and ".."
   };
 
@@ -46,8 +46,6 @@ class ManagedFolder {
   /// Errors: those of OpenTrustedFolder; kInvalidArgument if the content is not Millrace's, or of another kind;
   /// kUnsupported if a later release made it.
   static Result<ManagedFolder> Open(const std::filesystem::path& path, const Kind& kind);
-  /// As Open, but only looks: fails with kNotFound where Open would make the folder or write the marker.
-  static Result<ManagedFolder> OpenExisting(const std::filesystem::path& path, const Kind& kind);
   /// The folder `name` in this one, made with mode 0700 if it is missing. It carries no marker of its own; `kind` says
   /// which names it has, and must outlive it.
   /// Errors: kPermissionDenied if it belongs to another user or can be written by one; kNotDirectory if it is a link.

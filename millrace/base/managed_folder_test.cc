@@ -132,17 +132,6 @@ TEST_F(ManagedFolderTest, LostAndFoundAndManagedFoldersAreNoContent) {
   EXPECT_TRUE(ManagedFolder::Open(path_, kStore));
 }
 
-TEST_F(ManagedFolderTest, LookingMakesNothing) {
-  EXPECT_EQ(ManagedFolder::OpenExisting(path_, kStore).error().code(), Code::kNotFound);
-  EXPECT_FALSE(fs::exists(path_));
-  fs::create_directory(path_);
-  EXPECT_EQ(ManagedFolder::OpenExisting(path_, kStore).error().code(), Code::kNotFound);
-  EXPECT_TRUE(fs::is_empty(path_));
-  Write(path_ / "lock", "");
-  EXPECT_TRUE(ManagedFolder::OpenExisting(path_, kStore));
-  EXPECT_FALSE(fs::exists(path_ / ManagedFolder::kMarkerName));
-}
-
 TEST_F(ManagedFolderTest, AFolderThatIsSwappedForALinkLeadsNowhereElse) {
   auto folder = *ManagedFolder::Open(path_, kStore);
   ASSERT_TRUE(folder.WriteFileAtomic("0123.data", AsBytes("ours")));

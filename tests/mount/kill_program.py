@@ -204,7 +204,7 @@ class Round:
             raise Failure(different)
         if uploads := self.uploads():
             raise Failure(f"uploads are left: {uploads}")
-        staged = [path for path in self.folder.rglob("staging/*") if path.stat().st_size > 0]
+        staged = [path for path in self.folder.rglob("staging/[0-9a-f]*") if path.stat().st_size > 0]
         if staged:
             raise Failure(f"something is left staged: {staged}")
 

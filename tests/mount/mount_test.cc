@@ -550,6 +550,50 @@ TEST_F(MountTest, AKilledDaemonLeavesAMountPointThatRecovers) {
   MustUmount();
 }
 
+TEST_F(MountTest, FoldersOfOthersAreRefusedAndStayAsTheyAre) {
+  namespace fs = std::filesystem;
+  auto mounted = [&](const std::string& flag, const fs::path& folder) {
+    return mount_->Run({"mount", "s3://bucket", mount_->point().string(), flag, folder.string()});
+  };
+  auto made = [&](const std::string& name, const std::string& file) {
+    fs::create_directory(mount_->scratch() / name);
+    std::ofstream(mount_->scratch() / name / file) << "theirs";
+    fs::permissions(mount_->scratch() / name, fs::perms(0755));
+    return mount_->scratch() / name;
+  };
+  for (const auto& [flag, file] : {std::pair("--staging-dir", "measurements.data"), std::pair("--cache", "index.html"),
+                                   std::pair("--cache", "blocks-of-wood")}) {
+    const fs::path folder = made(std::string("theirs-") + file, file);
+    auto refused = mounted(flag, folder);
+    EXPECT_NE(refused.status, 0);
+    for (const std::string& part : {folder.string(), std::string(file), std::string(flag)}) {
+      EXPECT_THAT(refused.output, HasSubstr(part));
+    }
+    EXPECT_EQ(*ReadFile(folder / file), "theirs");
+    EXPECT_EQ(fs::status(folder).permissions(), fs::perms(0755));
+    fs::remove(folder / file);
+    fs::create_directory_symlink(folder, mount_->scratch() / "link");
+    EXPECT_THAT(mounted(flag, mount_->scratch() / "link").output, HasSubstr("symbolic link"));
+    fs::remove(mount_->scratch() / "link");
+    EXPECT_TRUE(fs::is_empty(folder));
+  }
+}
+
+TEST_F(MountTest, AnotherUsersCacheIsNotServed) {
+  namespace fs = std::filesystem;
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give files to another user";
+  mount_->Put("f", "the bucket's");
+  const fs::path cache = mount_->scratch() / "cache";
+  MustMount({"--cache", cache.string()});
+  Check("cat f", "the bucket's");
+  MustUmount();
+  ASSERT_EQ(::chown(cache.c_str(), 54321, 54321), 0);
+  for (const auto& file : fs::directory_iterator(cache)) ASSERT_EQ(::chown(file.path().c_str(), 54321, 54321), 0);
+  auto refused = mount_->Run({"mount", "s3://bucket", mount_->point().string(), "--cache", cache.string()});
+  EXPECT_EQ(refused.status, 5) << refused.output;
+  EXPECT_THAT(refused.output, HasSubstr("belongs to user 54321"));
+}
+
 TEST_F(MountTest, WhatCannotBeMountedSaysWhy) {
   auto run = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), "mount");
