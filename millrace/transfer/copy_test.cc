@@ -2,17 +2,20 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <map>
 
+#include "millrace/base/digest.h"
 #include "millrace/base/files.h"
 #include "millrace/base/random.h"
 #include "millrace/base/sync.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/fault/fault_store.h"
 #include "millrace/object/memory/memory_store.h"
+#include "millrace/transfer/upload_journal.h"
 
 namespace millrace::transfer {
 namespace {
@@ -63,6 +66,38 @@ TEST_F(CopyTest, ThereAndBack) {
     ASSERT_TRUE(CopyFile(Path("new/folder/out"), Path("copy"), settings_, {}));
     EXPECT_EQ(*ReadFile(Path("copy")), content);
   }
+}
+
+TEST_F(CopyTest, AFileThatAnotherUserLaidReadyIsNotWrittenTo) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give files to other users";
+  const std::string content = Noise(20'000);
+  ASSERT_TRUE(object::Put(*store_, "k", AsBytes(content)));
+  // Anybody can make it in a folder such as /tmp, and could go on writing to it.
+  const Sha256Digest digest = Sha256(AsBytes("out"));
+  const std::string theirs = Path(".millrace~tmp-" + HexEncode(ByteSpan(digest).first(8)));
+  ASSERT_TRUE(WriteFileAtomic(theirs, AsBytes("theirs"), 0666));
+  ASSERT_EQ(::chown(theirs.c_str(), 54321, 54321), 0);
+  ASSERT_TRUE(Download(*store_, **object::Head(*store_, "k"), Path("out"), settings_, {}));
+  EXPECT_EQ(*ReadFile(Path("out")), content);
+  struct stat made{};
+  ASSERT_EQ(::stat(Path("out").c_str(), &made), 0);
+  EXPECT_EQ(made.st_uid, 0u);
+  EXPECT_EQ(*ReadFile(theirs), "theirs");
+}
+
+TEST_F(CopyTest, UploadsAreRememberedInAFolderOfOnesOwnAlone) {
+  const UploadJournal::Entry entry{.source = "file", .part_bytes = 4000, .upload_id = "id"};
+  const std::string folder = Path("transfers"), destination = "s3://bucket/key";
+  ASSERT_TRUE(UploadJournal::Open(folder, destination)->Write(entry));
+  EXPECT_EQ(UploadJournal::Open(folder, destination)->found()->upload_id, "id");
+  ASSERT_EQ(::chmod(folder.c_str(), 0777), 0);
+  auto journal = UploadJournal::Open(folder, destination);
+  ASSERT_TRUE(journal);
+  EXPECT_FALSE(journal->found());
+  EXPECT_FALSE(journal->remembers());
+  ASSERT_EQ(::chmod(folder.c_str(), 0700), 0);
+  fs::create_directory_symlink(folder, Path("link"));
+  EXPECT_FALSE(UploadJournal::Open(Path("link"), destination)->remembers());
 }
 
 TEST_F(CopyTest, LargeDownloadsMayHaveLargerParts) {

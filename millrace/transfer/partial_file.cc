@@ -37,10 +37,12 @@ Result<Hidden> OpenHidden(const fs::path& path) {
   // Within 255 bytes however long the name is.
   Sha256Digest digest = Sha256(AsBytes(path.filename().string()));
   std::string name = (path.parent_path() / (".millrace~tmp-" + HexEncode(ByteSpan(digest).first(8)))).string();
-  UniqueFd fd = MR_TRY(OpenFile(name, O_RDWR | O_CREAT | O_NOFOLLOW, 0666));
+  UniqueFd fd = MR_TRY(OpenFile(name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, 0666));
   struct stat ours, named;
-  bool mine = flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && fstat(fd.get(), &ours) == 0 &&
-              stat(name.c_str(), &named) == 0 && ours.st_ino == named.st_ino && ours.st_dev == named.st_dev;
+  // In a folder that others may write to, such as /tmp, another user's file may stand there: it could be changed later.
+  bool mine = flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && fstat(fd.get(), &ours) == 0 && S_ISREG(ours.st_mode) &&
+              ours.st_uid == geteuid() && ours.st_nlink == 1 && stat(name.c_str(), &named) == 0 &&
+              ours.st_ino == named.st_ino && ours.st_dev == named.st_dev;
   if (mine) return Hidden{std::move(fd), std::move(name), true, ours.st_size > 0};
   name = (path.parent_path() / (".millrace~tmp-" + SecureHex(8))).string();
   return Hidden{MR_TRY(OpenFile(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0666)), name, false, false};

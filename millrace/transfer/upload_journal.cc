@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
 
 #include "millrace/base/digest.h"
 #include "millrace/base/json.h"
@@ -18,6 +17,28 @@ namespace {
 
 constexpr std::uint64_t kMaxEntry = 64 * kKiB;
 constexpr char kHeading[] = "millrace-upload 1";
+constexpr std::string_view kSuffix = ".upload";
+constexpr std::size_t kDigestBytes = 16;
+
+NameForm UploadNameForm(std::string_view name) {
+  const bool ours =
+      name.ends_with(kSuffix) && IsHexName(name.substr(0, name.size() - kSuffix.size()), 2 * kDigestBytes);
+  return ours ? NameForm::kFile : NameForm::kForeign;
+}
+
+constexpr ManagedFolder::Kind kTransfersKind = {
+    .holds = "transfers",
+    .version = 1,
+    .role = {.what = "the folder of interrupted uploads", .cure = "set XDG_STATE_HOME to another place"},
+    .sign = "",
+    .form = &UploadNameForm};
+
+/// Whether the name still leads to that file.
+bool Leads(const ManagedFolder& folder, const std::string& name, int fd) {
+  struct stat ours{}, named{};
+  return ::fstat(fd, &ours) == 0 && ::fstatat(folder.fd(), name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+         ours.st_ino == named.st_ino && ours.st_dev == named.st_dev;
+}
 
 std::optional<UploadJournal::Entry> Parse(const std::string& text) {
   auto lines = Split(text, '\n');
@@ -42,17 +63,16 @@ std::optional<UploadJournal::Entry> Parse(const std::string& text) {
 Result<UploadJournal> UploadJournal::Open(const std::string& folder, const std::string& destination) {
   UploadJournal journal;
   if (folder.empty()) return journal;
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) return Fail(ErrnoError(error.value(), "creating folder " + folder));
-  Sha256Digest digest = Sha256(AsBytes(destination));
-  journal.path_ = (std::filesystem::path(folder) / (HexEncode(ByteSpan(digest).first(16)) + ".upload")).string();
-  UniqueFd fd = MR_TRY(OpenFile(journal.path_, O_RDWR | O_CREAT | O_NOFOLLOW, 0600));
-  struct stat ours, named;
-  bool mine = flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && fstat(fd.get(), &ours) == 0 &&
-              stat(journal.path_.c_str(), &named) == 0 && ours.st_ino == named.st_ino;
-  if (!mine) return journal;
-  journal.found_ = Parse(MR_TRY(ReadFile(journal.path_, kMaxEntry)));
+  auto opened = ManagedFolder::Open(folder, kTransfersKind);
+  if (!opened && opened.error().code() == Code::kPermissionDenied) return journal;  // as root with a user's HOME
+  if (!opened) return Fail(opened.error());
+  const Sha256Digest digest = Sha256(AsBytes(destination));
+  const std::string name = fmt::format("{}{}", HexEncode(ByteSpan(digest).first(kDigestBytes)), kSuffix);
+  UniqueFd fd = MR_TRY(opened->OpenFile(name, O_RDWR | O_CREAT));
+  if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0 || !Leads(*opened, name, fd.get())) return journal;
+  journal.found_ = Parse(MR_TRY(opened->ReadFile(name, kMaxEntry)));
+  journal.folder_ = *std::move(opened);
+  journal.name_ = name;
   journal.fd_ = std::move(fd);
   return journal;
 }
@@ -61,12 +81,12 @@ Status UploadJournal::Write(const Entry& entry) {
   if (!fd_) return {};
   Json json = {{"source", entry.source}, {"part_bytes", entry.part_bytes}, {"upload_id", entry.upload_id}};
   std::string text = JournalLine(kHeading) + JournalLine(DumpJson(json));
-  if (ftruncate(fd_.get(), 0) != 0) return Fail(ErrnoError(errno, "emptying " + path_));
-  return WriteFully(fd_.get(), AsBytes(text), 0, path_);
+  if (ftruncate(fd_.get(), 0) != 0) return Fail(ErrnoError(errno, "emptying " + name_));
+  return WriteFully(fd_.get(), AsBytes(text), 0, name_);
 }
 
 void UploadJournal::Forget() {
-  if (fd_) unlink(path_.c_str());
+  if (fd_) (void)folder_->Remove(name_);
   fd_.Reset();
   found_.reset();
 }

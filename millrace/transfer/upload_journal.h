@@ -6,6 +6,7 @@
 #include <string>
 
 #include "millrace/base/files.h"
+#include "millrace/base/managed_folder.h"
 #include "millrace/base/result.h"
 
 namespace millrace::transfer {
@@ -18,7 +19,8 @@ class UploadJournal {
     std::uint64_t part_bytes = 0;
     std::string upload_id;
   };
-  /// Nothing is remembered without a folder, nor while another process transfers to the same destination.
+  /// Nothing is remembered without a folder, in one that other users may have filled, nor while another process
+  /// transfers to the same destination.
   static Result<UploadJournal> Open(const std::string& folder, const std::string& destination);
 
   /// What an earlier process left.
@@ -28,8 +30,9 @@ class UploadJournal {
   void Forget();
 
  private:
+  std::optional<ManagedFolder> folder_;
+  std::string name_;
   UniqueFd fd_;
-  std::string path_;
   std::optional<Entry> found_;
 };
 
