@@ -11,6 +11,7 @@
 #include <cstdlib>
 
 #include "millrace/base/text.h"
+#include "millrace/base/trusted_folder.h"
 
 namespace millrace::jobs {
 namespace {
@@ -18,6 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxStatusBytes = 1 << 20;
+
+constexpr FolderRole kJobRole = {.what = "the folder of the job", .cure = "set MILLRACE_STATE_DIR to another place"};
 
 Status MakeFolder(const fs::path& path) {
   std::error_code error;
@@ -107,7 +110,7 @@ Result<fs::path> StateRoot() {
 
 Result<JobFolder> JobFolder::Claim(const fs::path& root, std::string_view name) {
   fs::path path = MR_TRY(FolderOf(root, name));
-  MR_TRY(MakeFolder(path));
+  MR_TRY(OpenTrustedFolder(path, kJobRole, MissingFolder::kMake));
   UniqueFd lock = MR_TRY(OpenFile(path / "lock", O_RDWR | O_CREAT));
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return Fail(ErrnoError(errno, fmt::format("cannot lock {}", (path / "lock").string())));
@@ -169,6 +172,8 @@ Result<std::vector<JobStatus>> ListJobs(const fs::path& root) {
 Status StopJob(const fs::path& root, std::string_view name) {
   fs::path folder = MR_TRY(FolderOf(root, name));
   JobStatus status = MR_TRY(ReadJob(root, name));
+  // Nobody else may choose which process is signalled.
+  MR_TRY(OpenTrustedFolder(folder, kJobRole, MissingFolder::kFail));
   if (!IsHeld(folder)) return Fail(Code::kPreconditionFailed, "job \"{}\" does not run: it is {}", name, status.state);
   if (status.pid <= 1) return Fail(Code::kUnavailable, "job \"{}\" is just starting; try again", name);
   if (::kill(static_cast<pid_t>(status.pid), SIGTERM) != 0) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -55,6 +56,23 @@ TEST_F(JobFolderTest, AnAbandonedJobIsLost) {
   }
   EXPECT_EQ(ReadJob(root_.path(), "demo")->state, "lost");
   EXPECT_EQ(StopJob(root_.path(), "demo").error().code(), Code::kPreconditionFailed);
+}
+
+TEST_F(JobFolderTest, AFolderThatAnotherUserMayHaveMadeIsRefused) {
+  const auto jobs = root_.path() / "jobs";
+  std::filesystem::create_directories(jobs / "demo");
+  std::filesystem::create_directory_symlink(jobs / "demo", jobs / "link");
+  EXPECT_EQ(JobFolder::Claim(root_.path(), "link").error().code(), Code::kPermissionDenied);
+  ASSERT_EQ(::chmod((jobs / "demo").c_str(), 0777), 0);
+  auto refused = JobFolder::Claim(root_.path(), "demo");
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().ToString(), HasSubstr("MILLRACE_STATE_DIR"));
+  ASSERT_EQ(::chmod((jobs / "demo").c_str(), 0700), 0);
+  auto held = JobFolder::Claim(root_.path(), "demo");
+  ASSERT_TRUE(held);
+  ASSERT_TRUE(held->Write(Running()));
+  ASSERT_EQ(::chmod((jobs / "demo").c_str(), 0777), 0);
+  EXPECT_EQ(StopJob(root_.path(), "demo").error().code(), Code::kPermissionDenied) << "who wrote that process id?";
 }
 
 TEST_F(JobFolderTest, LogsOfTheRunBeforeAreKeptOnce) {
