@@ -66,7 +66,8 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
             is more. ``broken_records`` says how many there are.
         index_cache: URL for record indexes when the data's own bucket cannot be written.
         disk_cache, disk_cache_bytes: A local folder that keeps what was fetched and decoded for later epochs, and for
-            every process of this machine that names it with the same size (``"20GiB"``).
+            every process of yours on this machine that names it with the same size (``"20GiB"``). It must be new, empty
+            or made by Millrace, and no other user may write to it.
         patience: Seconds for which a store that does not answer is asked again before reading fails.
         threads: That read and tokenize. prefetch: batches (or samples) made ahead.
         connection: How to reach the store; left out: as the environment says.

@@ -215,3 +215,24 @@ def test_what_was_read_is_kept_on_disk(alpaca, model, tmp_path):
     )
     assert rows(kept) == rows(millrace.Dataset(alpaca, model, **options))
     assert any((tmp_path / "cache").rglob("*"))
+
+
+def test_a_cache_folder_of_others_is_refused_and_left_alone(alpaca, model, tmp_path):
+    options = {"format": "json:data", "mode": "pad", "sequence_length": 32, "framework": "numpy", "patience": 5}
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    for name in ("index.html", "blocks-of-wood"):
+        (theirs / name).write_text("theirs")
+    with pytest.raises(ValueError, match="theirs.* was not made by Millrace.*disk_cache"):
+        millrace.Dataset(alpaca, model, disk_cache=theirs, **options)
+    assert {file.name: file.read_text() for file in theirs.iterdir()} == {
+        "index.html": "theirs",
+        "blocks-of-wood": "theirs",
+    }
+    (tmp_path / "cache").mkdir(mode=0o755)
+    (tmp_path / "link").symlink_to(tmp_path / "cache")
+    with pytest.raises(PermissionError, match="symbolic link"):
+        millrace.Dataset(alpaca, model, disk_cache=tmp_path / "link", **options)
+    (tmp_path / "cache").chmod(0o777)
+    with pytest.raises(PermissionError, match="other users may write to it"):
+        millrace.Dataset(alpaca, model, disk_cache=tmp_path / "cache", **options)
