@@ -24,11 +24,6 @@ std::string ContentOf(int n) {
   return std::string(1 + static_cast<std::size_t>(n) * 631 % kBlockBytes, static_cast<char>(n));
 }
 
-std::unique_ptr<cache::DiskTier> OpenTier(const TempDir& folder) {
-  return *cache::DiskTier::Open(
-      {.directory = folder.path() / "cache", .max_bytes = kLimit, .block_bytes = kBlockBytes, .log = {}});
-}
-
 void MustBeRightOrNone(cache::DiskTier& tier, int n) {
   std::string into(ContentOf(n).size(), '?');
   const auto outcome = tier.Load(IdOf(n), AsWritableBytes(into));
@@ -55,6 +50,32 @@ class Input {
   ByteSpan rest_;
 };
 
+/// A cache with some blocks, as each input finds it; in memory where there is such a file system.
+class Cache {
+ public:
+  Cache() {
+    if (auto in_memory = TempDir::Create("/dev/shm")) folder_ = *std::move(in_memory);
+    auto tier = Open();
+    for (int n = 0; n < kBlocks; n += 3) tier->Store(IdOf(n), AsBytes(ContentOf(n)));
+    index_ = *ReadFile(path() / "index");
+    blocks_ = *ReadFile(path() / "blocks-00");
+  }
+  std::filesystem::path path() const { return folder_.path() / "cache"; }
+  std::unique_ptr<cache::DiskTier> Open() const {
+    return *cache::DiskTier::Open({.directory = path(), .max_bytes = kLimit, .block_bytes = kBlockBytes, .log = {}});
+  }
+  void Restore() const {
+    for (const auto& [name, content] : {std::pair("index", &index_), std::pair("blocks-00", &blocks_)}) {
+      const UniqueFd file = *OpenFile(path() / name, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+      if (!WriteFully(file.get(), AsBytes(*content), 0, name)) std::abort();
+    }
+  }
+
+ private:
+  TempDir folder_ = *TempDir::Create();
+  std::string index_, blocks_;
+};
+
 /// Overwrites some bytes of the index. What an entry's own checksum would tell, it does not tell if `whole`.
 void Patch(int index, std::uint64_t size, std::uint64_t at, ByteSpan bytes, bool whole) {
   at %= size - bytes.size();
@@ -70,12 +91,10 @@ void Patch(int index, std::uint64_t size, std::uint64_t at, ByteSpan bytes, bool
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  // Each input begins with the same cache, in memory where there is such a file system.
-  auto in_memory = TempDir::Create("/dev/shm");
-  const TempDir folder = in_memory ? *std::move(in_memory) : *TempDir::Create();
-  auto tier = OpenTier(folder);
-  for (int n = 0; n < kBlocks; n += 3) tier->Store(IdOf(n), AsBytes(ContentOf(n)));
-  const UniqueFd index = *OpenFile(folder.path() / "cache" / "index", O_RDWR);
+  static const Cache cache;
+  cache.Restore();
+  auto tier = cache.Open();
+  const UniqueFd index = *OpenFile(cache.path() / "index", O_RDWR);
   const auto bytes = static_cast<std::uint64_t>(::lseek(index.get(), 0, SEEK_END));
   for (Input input(data, size); !input.empty();) {
     const std::uint64_t what = input.Number(1), n = input.Number(1) % kBlocks;
@@ -92,7 +111,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       default:
         if (what < 32) {
           tier.reset();
-          tier = OpenTier(folder);
+          tier = cache.Open();
         }
     }
   }
