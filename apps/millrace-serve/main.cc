@@ -1,9 +1,9 @@
 // `millrace-serve`: loads a model from a bucket and answers completions over HTTP until it is told to stop.
-#include <cstdio>
 #include <filesystem>
 #include <thread>
 
 #include "apps/common/globals.h"
+#include "apps/common/output.h"
 #include "millrace/base/cpu.h"
 #include "millrace/base/files.h"
 #include "millrace/base/json.h"
@@ -78,10 +78,10 @@ void Announce(const Arguments& a, const serve::LoadedModel& loaded, const std::s
                   {"model", name},
                   {"from", loaded.source},
                   {"parameters", loaded.parameters}};
-    fmt::print("{}\n", DumpJson(ready));
-    std::fflush(stdout);
+    Print("{}\n", DumpJson(ready));
+    FlushOutput();
   } else if (!a.globals.quiet) {
-    fmt::print(stderr, "millrace serve: {} ({} parameters, from {}) at http://{}/v1/completions\n", name,
+    PrintError("millrace serve: {} ({} parameters, from {}) at http://{}/v1/completions\n", name,
                FormatCount(static_cast<std::uint64_t>(loaded.parameters)), loaded.source, server.address());
   }
 }
@@ -119,8 +119,7 @@ Status Serve(const Arguments& a, std::stop_token stop) {
 }
 
 int Main(int argc, char** argv) {
-  if (auto ready = EnsureMathEnvironment(argv); !ready)
-    fmt::print(stderr, "millrace serve: {}\n", ready.error().ToString());
+  if (auto ready = EnsureMathEnvironment(argv); !ready) PrintError("millrace serve: {}\n", ready.error().ToString());
   SignalStop signals;
   Arguments arguments;
   CLI::App app("Serve a model over HTTP, straight from object storage.", "millrace serve");
@@ -130,12 +129,12 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    fmt::print(stderr, "millrace serve: {}; see `millrace serve --help`\n", error.what());
+    PrintError("millrace serve: {}; see `millrace serve --help`\n", error.what());
     return 2;
   }
   auto served = Serve(arguments, signals.token());
   if (served) return 0;
-  fmt::print(stderr, "millrace serve: {}\n", served.error().ToString());
+  PrintError("millrace serve: {}\n", served.error().ToString());
   return ToExitStatus(served.error().code());
 }
 

@@ -5,11 +5,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <thread>
 
 #include "apps/common/globals.h"
+#include "apps/common/lifeline.h"
+#include "apps/common/output.h"
 #include "apps/millrace-train/job_options.h"
 #include "millrace/base/cpu.h"
 #include "millrace/base/files.h"
@@ -59,7 +60,7 @@ class Reporter {
   void Checkpoint(const Result<checkpoint::SaveStats>& stats) {
     if (!stats) {
       if (json_) Print(DumpJson({{"event", "checkpoint_failed"}, {"error", stats.error().ToString()}}) + "\n");
-      fmt::print(stderr, "millrace-train: checkpoint not saved: {}\n", stats.error().ToString());
+      cli::PrintError("millrace-train: checkpoint not saved: {}\n", stats.error().ToString());
       return;
     }
     const double seconds = std::chrono::duration<double>(stats->total).count();
@@ -79,8 +80,8 @@ class Reporter {
     }
   }
   static void Print(const std::string& text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);  // one call holds the stream's lock
-    std::fflush(stdout);
+    cli::WriteOutput(text);
+    cli::FlushOutput();
   }
 
   const bool json_;
@@ -98,7 +99,7 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
   const std::string text = MR_TRY(ReadFile(arguments.job_file, kMaxJobFile));
   const jobs::Spec spec = MR_TRY(jobs::Spec::Parse(text, arguments.job_file, arguments.assignments));
   if (arguments.globals.dry_run) {
-    fmt::print("{}", spec.Render());
+    cli::Print("{}", spec.Render());
     return 0;
   }
   const engine::RankInfo info = MR_TRY(engine::RankInfo::FromEnvironment());
@@ -131,10 +132,11 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
 int main(int argc, char** argv) {
   using namespace millrace;
   if (const Status ready = EnsureMathEnvironment(argv); !ready) {
-    fmt::print(stderr, "millrace-train: {}\n", ready.error().ToString());
+    cli::PrintError("millrace-train: {}\n", ready.error().ToString());
     return 1;
   }
   const cli::SignalStop signals;
+  const cli::Lifeline lifeline;
   Arguments arguments;
   CLI::App app("One rank of a training job; `millrace train` starts as many as the job file says.", "millrace-train");
   app.set_version_flag("--version", MILLRACE_VERSION);
@@ -150,9 +152,9 @@ int main(int argc, char** argv) {
   }
   std::unique_ptr<engine::Collective> group;
   const Result<int> run = Run(arguments, group, signals.token());
-  if (!run) fmt::print(stderr, "millrace-train: {}\n", run.error().ToString());
+  if (!run) cli::PrintError("millrace-train: {}\n", run.error().ToString());
   const int status = run ? *run : ToExitStatus(run.error().code());
-  std::fflush(stdout);
+  cli::FlushOutput();
   // Gloo's own threads may still hear from ranks that leave at this moment; taking the group down under them can crash.
   // Everything else has been closed in order by now, and the system closes the sockets.
   std::_Exit(status);

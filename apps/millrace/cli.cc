@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 
+#include "apps/common/output.h"
 #include "millrace/base/subprocess.h"
 
 namespace millrace::cli {
@@ -32,15 +32,15 @@ int ReportError(const Context& context, const Error& error) {
   if (context.globals.json) {
     PrintJsonLine({{"event", "error"}, {"code", CodeName(error.code())}, {"message", error.ToString()}});
   }
-  fmt::print(stderr, "millrace: {}\n", error.ToString());
+  PrintError("millrace: {}\n", error.ToString());
   return ToExitStatus(error.code());
 }
 
 void PrintJsonLine(const Json& value) {
   std::string line = DumpJson(value);
   line += '\n';
-  std::fwrite(line.data(), 1, line.size(), stdout);
-  std::fflush(stdout);
+  WriteOutput(line);
+  FlushOutput();
 }
 
 CLI::App* AddCommand(CLI::App& parent, Context& context, std::string name, std::string description,

@@ -1,11 +1,15 @@
 // millrace job …, millrace train, millrace serve.
+#include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <system_error>
+#include <utility>
 
+#include "apps/common/output.h"
 #include "apps/millrace/cli.h"
 #include "millrace/base/cpu.h"
 #include "millrace/base/files.h"
@@ -49,28 +53,55 @@ Result<std::vector<std::string>> RankCommand(const JobArguments& arguments, cons
 /// Rank 0's results are this command's results; what it says beside them is marked as its own.
 void HandOn(jobs::LocalLauncher::Stream stream, std::string_view line) {
   if (stream == jobs::LocalLauncher::Stream::kError) {
-    fmt::print(stderr, "[rank 0] {}\n", line);
+    PrintError("[rank 0] {}\n", line);
     return;
   }
-  fmt::print("{}\n", line);
-  std::fflush(stdout);
+  Print("{}\n", line);
+  FlushOutput();
 }
+
+/// What the supervisor says, kept beside the ranks' logs: its own output may have lost its reader.
+class SupervisorLog {
+ public:
+  explicit SupervisorLog(UniqueFd file) : file_(std::move(file)) {}
+  void Write(std::string_view sentence) const {
+    const std::string line = fmt::format("{} {}\n", FormatIso8601(SystemClock().Wall()), sentence);
+    // The training matters more than a full disk.
+    [[maybe_unused]] const ssize_t written = ::write(file_.get(), line.data(), line.size());
+  }
+  /// Once standard output has failed, says so where it can still be read.
+  void NoteLostOutput(const std::string& name) {
+    if (OutputFailure() == 0 || std::exchange(lost_, true)) return;
+    const std::string sentence = fmt::format(
+        "standard output is gone ({}); the job goes on: `millrace job logs {} --follow`, `millrace job stop {}`",
+        std::generic_category().message(OutputFailure()), name, name);
+    Write(sentence);
+    PrintError("millrace: job {}: {}\n", name, sentence);
+  }
+
+ private:
+  const UniqueFd file_;
+  bool lost_ = false;
+};
 
 void Tell(const Context& context, const std::string& name, const jobs::JobEvent& event) {
   if (context.globals.json) PrintJsonLine(event.object);
   if (context.globals.quiet && event.level == jobs::JobEvent::Level::kInfo) return;
-  fmt::print(stderr, "millrace: job {}: {}\n", name, event.sentence);
+  PrintError("millrace: job {}: {}\n", name, event.sentence);
 }
 
 Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   jobs::Spec spec = MR_TRY(ReadSpec(arguments));
   if (context.globals.dry_run) {
-    fmt::print("{}", spec.Render());
+    Print("{}", spec.Render());
     return kExitOk;
   }
   auto folder = MR_TRY(jobs::JobFolder::Claim(MR_TRY(jobs::StateRoot()), spec.name));
   auto job_file = folder.path() / "job.yaml";
   MR_TRY(WriteFileAtomic(job_file, AsBytes(spec.Render())));
+
+  SupervisorLog words(MR_TRY(OpenFile(folder.logs() / "supervisor.log", O_WRONLY | O_CREAT | O_APPEND)));
+  ::signal(SIGHUP, SIG_IGN);  // the job outlives the terminal that it was started from
 
   jobs::LocalLauncher::Options local;
   local.command = MR_TRY(RankCommand(arguments, job_file));
@@ -79,13 +110,19 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   local.ranks = spec.ranks();
   local.threads = spec.train.threads;
   local.folder = folder.path();
-  local.on_line = HandOn;
+  local.on_line = [&](jobs::LocalLauncher::Stream stream, std::string_view line) {
+    HandOn(stream, line);
+    words.NoteLostOutput(spec.name);
+  };
   jobs::LocalLauncher launcher(std::move(local));
 
   jobs::Supervisor::Options options{.name = spec.name};
   options.policy.max_restarts = spec.run.max_restarts;
   options.policy.hang_timeout = spec.run.hang_timeout;
-  options.on_event = [&](const jobs::JobEvent& event) { Tell(context, spec.name, event); };
+  options.on_event = [&](const jobs::JobEvent& event) {
+    words.Write(event.sentence);
+    Tell(context, spec.name, event);
+  };
   Logger log = context.log();
   options.on_status = [&](const jobs::JobStatus& status) {
     // A full disk must not end the training.
@@ -98,35 +135,47 @@ Result<int> RunJob(const Context& context, const JobArguments& arguments) {
 
 std::string StepText(const std::optional<std::uint64_t>& step) { return step ? FormatCount(*step) : "-"; }
 
-Result<int> ShowStatus(const Context& context, const NameArguments& arguments) {
-  jobs::JobStatus status = MR_TRY(jobs::ReadJob(MR_TRY(jobs::StateRoot()), arguments.name));
-  if (context.globals.json) {
-    PrintJsonLine(status.ToJson());
-    return kExitOk;
-  }
-  fmt::print("{}: {}, step {}, attempt {}, {} restarts\n  {}\n  supervisor: process {}, since {}, seen {}\n",
-             status.name, status.state, StepText(status.step), status.attempt, status.restarts, status.message,
-             status.pid, status.started, status.updated);
+void PrintStatus(const jobs::JobStatus& status) {
+  Print("{}: {}, step {}, attempt {}, {} restarts\n  {}\n  supervisor: process {}, since {}, seen {}\n", status.name,
+        status.state, StepText(status.step), status.attempt, status.restarts, status.message, status.pid,
+        status.started, status.updated);
   for (std::size_t i = 0; i < status.ranks.size(); ++i) {
     const auto& rank = status.ranks[i];
-    fmt::print("  rank {}: {}, step {}, process {}\n", i, rank.state, StepText(rank.step), rank.pid);
+    Print("  rank {}: {}, step {}, process {}\n", i, rank.state, StepText(rank.step), rank.pid);
   }
-  return kExitOk;
 }
 
-Result<int> ListAllJobs(const Context& context) {
-  auto all = MR_TRY(jobs::ListJobs(MR_TRY(jobs::StateRoot())));
+int PrintJobs(const Context& context, const std::vector<jobs::JobStatus>& all) {
   if (!context.globals.json && !all.empty()) {
-    fmt::print("{:<24} {:<12} {:>10} {:>8}  {}\n", "NAME", "STATE", "STEP", "RESTARTS", "UPDATED");
+    Print("{:<24} {:<12} {:>10} {:>8}  {}\n", "NAME", "STATE", "STEP", "RESTARTS", "UPDATED");
   }
   for (const jobs::JobStatus& status : all) {
     if (context.globals.json) {
       PrintJsonLine(status.ToJson());
     } else {
-      fmt::print("{:<24} {:<12} {:>10} {:>8}  {}\n", status.name, status.state, StepText(status.step), status.restarts,
-                 status.updated);
+      Print("{:<24} {:<12} {:>10} {:>8}  {}\n", status.name, status.state, StepText(status.step), status.restarts,
+            status.updated);
     }
   }
+  return kExitOk;
+}
+
+Result<int> ListAllJobs(const Context& context) {
+  return PrintJobs(context, MR_TRY(jobs::ListJobs(MR_TRY(jobs::StateRoot()))));
+}
+
+/// The job of that name; without a name the only one there is, or a line for each.
+Result<int> ShowStatus(const Context& context, const NameArguments& arguments) {
+  const auto root = MR_TRY(jobs::StateRoot());
+  std::vector<jobs::JobStatus> shown;
+  if (arguments.name.empty()) {
+    shown = MR_TRY(jobs::ListJobs(root));
+    if (shown.empty()) PrintError("millrace: no job has been run on this machine by this user ({})\n", root.string());
+  } else {
+    shown.push_back(MR_TRY(jobs::ReadJob(root, arguments.name)));
+  }
+  if (context.globals.json || shown.size() != 1) return PrintJobs(context, shown);
+  PrintStatus(shown.front());
   return kExitOk;
 }
 
@@ -139,10 +188,10 @@ Result<int> ShowLogs(const Context& context, const NameArguments& arguments) {
     return Fail(Code::kNotFound, "job \"{}\" has no log of rank {}: {}", status.name, arguments.rank, path.string());
   }
   jobs::LogFollower log(path);
-  auto print = [](std::string_view line) { fmt::print("{}\n", line); };
+  auto print = [](std::string_view line) { Print("{}\n", line); };
   while (arguments.follow && status.active() && !context.stop.stop_requested()) {
     if (!log.Poll(print)) break;
-    std::fflush(stdout);
+    FlushOutput();
     SystemClock().SleepFor(std::chrono::milliseconds(200), context.stop);
     status = MR_TRY(jobs::ReadJob(root, arguments.name));
   }
@@ -152,12 +201,20 @@ Result<int> ShowLogs(const Context& context, const NameArguments& arguments) {
 
 Result<int> StopOneJob(const Context& context, const NameArguments& arguments) {
   auto root = MR_TRY(jobs::StateRoot());
-  MR_TRY(jobs::StopJob(root, arguments.name));
+  // A supervisor that has just taken the job's lock says within moments which process it is.
+  constexpr int kTries = 100;
+  for (int tried = 1;; ++tried) {
+    const Status asked = jobs::StopJob(root, arguments.name);
+    if (asked) break;
+    if (asked.error().code() != Code::kUnavailable || tried == kTries) return Fail(asked.error());
+    if (!SystemClock().SleepFor(std::chrono::milliseconds(50), context.stop))
+      return Fail(Code::kCancelled, "job \"{}\" was not asked to stop", arguments.name);
+  }
   if (arguments.no_wait) return kExitOk;
   for (;;) {
     auto status = MR_TRY(jobs::ReadJob(root, arguments.name));
     if (!status.active()) {
-      fmt::print(stderr, "millrace: job {}: {}\n", status.name, status.message);
+      PrintError("millrace: job {}: {}\n", status.name, status.message);
       return kExitOk;
     }
     if (!SystemClock().SleepFor(std::chrono::milliseconds(100), context.stop)) {
@@ -203,7 +260,7 @@ void AddRunCommand(CLI::App& parent, Context& context, std::string name, std::st
 void AddRender(CLI::App& job, Context& context) {
   auto arguments = std::make_shared<JobArguments>();
   auto render = [](Context&, const JobArguments& given) -> Result<int> {
-    fmt::print("{}", MR_TRY(ReadSpec(given)).Render());
+    Print("{}", MR_TRY(ReadSpec(given)).Render());
     return kExitOk;
   };
   AddJobFileArguments(*AddCommand(job, context, "render", "Print a job file with every default filled in",
@@ -221,8 +278,10 @@ void AddNameCommands(CLI::App& job, Context& context) {
     command->add_option("NAME", arguments->name, "The job's name")->required();
     return command;
   };
-  add("status", "Show how a job is doing", "  millrace job status llama-demo\n  millrace --json job status llama-demo",
-      ShowStatus);
+  add("status", "Show how a job is doing; without a name, the only one or all",
+      "  millrace job status\n  millrace job status llama-demo\n  millrace --json job status llama-demo", ShowStatus)
+      ->get_option("NAME")
+      ->required(false);
   CLI::App* logs =
       add("logs", "Print what a rank wrote",
           "  millrace job logs llama-demo --follow\n  millrace job logs llama-demo --rank 1 --errors", ShowLogs);
@@ -237,9 +296,11 @@ void AddNameCommands(CLI::App& job, Context& context) {
 }  // namespace
 
 void AddJobCommands(CLI::App& app, Context& context) {
-  AddRunCommand(app, context, "train", "Train as a job file says, in the foreground (the same as `job run`)",
-                "  millrace train job.yaml\n"
-                "  millrace train job.yaml --set train.steps=100 --set run.processes_per_node=1");
+  AddRunCommand(
+      app, context, "train", "Train as a job file says, in the foreground (the same as `job run`)",
+      "  millrace train job.yaml\n"
+      "  millrace train job.yaml --dry-run       # looks at data, tokenizer, buckets and rights; starts nothing\n"
+      "  millrace train job.yaml --set train.steps=100 --set run.processes_per_node=1");
   CLI::App* job = app.add_subcommand("job", "Run training jobs, watch and stop them");
   job->require_subcommand(1);
   AddRunCommand(*job, context, "run", "Start the ranks of a job, restart them when one fails, until it is done",

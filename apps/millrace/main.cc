@@ -1,8 +1,7 @@
 // `millrace`: global flags, the choice of a command, signals, the exit status.
 #include <malloc.h>
 
-#include <cstdio>
-
+#include "apps/common/output.h"
 #include "apps/millrace/cli.h"
 #include "apps/millrace/mount_helper.h"
 #include "millrace/base/text.h"
@@ -88,8 +87,8 @@ int Main(int argc, char** argv) {
     const CLI::App& chosen = ChosenCommand(app);
     // A word that no command knows is the reason, whatever else the parser then missed.
     std::vector<std::string> unknown = app.remaining(true);
-    fmt::print(stderr, "millrace: {}; see `{} --help`\n",
-               unknown.empty() ? error.what() : Suggestion(chosen, unknown.front()), FullName(chosen));
+    PrintError("millrace: {}; see `{} --help`\n", unknown.empty() ? error.what() : Suggestion(chosen, unknown.front()),
+               FullName(chosen));
     return kExitUsage;
   }
   return context.run();

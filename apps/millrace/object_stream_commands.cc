@@ -16,7 +16,7 @@
 namespace millrace::cli {
 namespace {
 
-Status WriteOut(ByteSpan bytes) {
+Status WriteOutput(ByteSpan bytes) {
   while (!bytes.empty()) {
     ssize_t n = write(STDOUT_FILENO, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
@@ -42,7 +42,7 @@ Result<int> Cat(const Context& context, object::Connection& connection, const st
           for (;;) {
             ByteSpan piece = MR_TRY(reader.Next(call));
             if (piece.empty()) return {};
-            MR_TRY(WriteOut(piece));
+            MR_TRY(WriteOutput(piece));
           }
         }));
   }

@@ -94,6 +94,9 @@ Result<Prepared> Prepare(Subprocess::Options& options) {
   int out = stdout_pipe >= 0 ? stdout_pipe : p.stdout_fd.get();
   if (out >= 0 && dup2(out, 1) < 0) fail();
   if (p.stderr_fd && dup2(p.stderr_fd.get(), 2) < 0) fail();
+  for (const int fd : options.inherited_fds) {
+    if (fcntl(fd, F_SETFD, 0) != 0) fail();
+  }
   execve(p.program.c_str(), p.argv.data(), p.envp.data());
   fail();
   _exit(127);

@@ -35,7 +35,11 @@ class Subprocess {
     bool capture_stdout = false;                     ///< ReadStdout() gives it; excludes stdout_file
     bool null_stdin = true;
     bool own_process_group = true;  ///< signals then reach the child's children too
-    bool die_with_parent = true;    ///< SIGKILL when this process dies, however it dies
+    /// SIGKILL when this process dies, however it dies. The system watches the thread that calls Start: the child is
+    /// killed when that thread ends. Children of the child are not reached, see `inherited_fds`.
+    bool die_with_parent = true;
+    /// Descriptors of this process that the child has too, under the same numbers. Borrowed until Start returns.
+    std::vector<int> inherited_fds;
   };
   static Result<Subprocess> Start(Options options);
   /// Starts, waits, captures standard output (at most 64 MiB).

@@ -1,13 +1,16 @@
 #include "millrace/jobs/state.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 
 #include "millrace/base/text.h"
@@ -52,6 +55,21 @@ bool IsHeld(const fs::path& folder) {
 
 }  // namespace
 
+std::uint64_t ProcessStart(std::int64_t pid) {
+  constexpr std::uint64_t kMaxStatBytes = 4096;
+  constexpr std::size_t kStartField = 19;  // counted from 0 behind the program's name, which may hold anything
+  const auto stat = ReadFile(fmt::format("/proc/{}/stat", pid), kMaxStatBytes);
+  const std::size_t name_end = stat ? stat->rfind(") ") : std::string::npos;
+  if (name_end == std::string::npos) return 0;
+  const auto fields = Split(std::string_view(*stat).substr(name_end + 2), ' ');
+  std::uint64_t start = 0;
+  if (fields.size() > kStartField) {
+    const std::string_view text = fields[kStartField];
+    std::from_chars(text.data(), text.data() + text.size(), start);
+  }
+  return start;
+}
+
 bool JobStatus::active() const {
   constexpr std::array<std::string_view, 4> kActive = {"starting", "running", "restarting", "stopping"};
   return std::find(kActive.begin(), kActive.end(), state) != kActive.end();
@@ -60,6 +78,7 @@ bool JobStatus::active() const {
 Json JobStatus::ToJson() const {
   Json json = {{"name", name},       {"state", state},       {"message", message}, {"pid", pid},
                {"attempt", attempt}, {"restarts", restarts}, {"started", started}, {"updated", updated}};
+  if (pid_start != 0) json["pid_start"] = pid_start;
   if (step) json["step"] = *step;
   json["ranks"] = Json::array();
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -77,6 +96,7 @@ Result<JobStatus> JobStatus::FromJson(const Json& json, std::string_view what) {
     status.state = MR_TRY(JsonString(json, "state"));
     status.message = MR_TRY(JsonString(json, "message"));
     status.pid = MR_TRY(JsonInt(json, "pid"));
+    if (JsonFind(json, "pid_start") != nullptr) status.pid_start = MR_TRY(JsonUint(json, "pid_start"));
     status.attempt = static_cast<int>(MR_TRY(JsonInt(json, "attempt")));
     status.restarts = static_cast<int>(MR_TRY(JsonInt(json, "restarts")));
     status.started = MR_TRY(JsonString(json, "started"));
@@ -112,7 +132,12 @@ Result<JobFolder> JobFolder::Claim(const fs::path& root, std::string_view name) 
   fs::path path = MR_TRY(FolderOf(root, name));
   MR_TRY(OpenTrustedFolder(path, kJobRole, MissingFolder::kMake));
   UniqueFd lock = MR_TRY(OpenFile(path / "lock", O_RDWR | O_CREAT));
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+  while (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    // Who looks whether the job runs shares the lock for a moment. A supervisor never shares it.
+    if (errno == EWOULDBLOCK && ::flock(lock.get(), LOCK_SH | LOCK_NB) == 0) {
+      ::sched_yield();
+      continue;
+    }
     if (errno != EWOULDBLOCK) return Fail(ErrnoError(errno, fmt::format("cannot lock {}", (path / "lock").string())));
     auto running = ReadStatusFile(path);
     return Fail(Code::kBusy, "job \"{}\" already runs (process {}); `millrace job stop {}` ends it", name,
@@ -175,8 +200,12 @@ Status StopJob(const fs::path& root, std::string_view name) {
   // Nobody else may choose which process is signalled.
   MR_TRY(OpenTrustedFolder(folder, kJobRole, MissingFolder::kFail));
   if (!IsHeld(folder)) return Fail(Code::kPreconditionFailed, "job \"{}\" does not run: it is {}", name, status.state);
-  if (status.pid <= 1) return Fail(Code::kUnavailable, "job \"{}\" is just starting; try again", name);
-  if (::kill(static_cast<pid_t>(status.pid), SIGTERM) != 0) {
+  // The descriptor first: from then on its process and the number's owner cannot be mixed up.
+  const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(status.pid), 0)));
+  // The status may still be that of the run before.
+  const bool known = process && status.active() && status.pid > 1 && ProcessStart(status.pid) == status.pid_start;
+  if (!known) return Fail(Code::kUnavailable, "job \"{}\" is just starting; try again", name);
+  if (::syscall(SYS_pidfd_send_signal, process.get(), SIGTERM, nullptr, 0) != 0) {
     return Fail(ErrnoError(errno, fmt::format("cannot signal process {}", status.pid)));
   }
   return {};

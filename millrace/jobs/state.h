@@ -22,6 +22,9 @@
 
 namespace millrace::jobs {
 
+/// The start time of a process as in JobStatus::pid_start; 0 when there is no such process.
+std::uint64_t ProcessStart(std::int64_t pid);
+
 /// A job as `millrace job status` shows it.
 struct JobStatus {
   struct Rank {
@@ -34,6 +37,9 @@ struct JobStatus {
   std::string state;     ///< starting | running | restarting | stopping | done | failed | interrupted | lost
   std::string message;   ///< the last thing that happened, a sentence
   std::int64_t pid = 0;  ///< the supervisor's
+  /// When process `pid` started, in clock ticks since the machine's start: tells it from a later process with the same
+  /// number. 0: unknown.
+  std::uint64_t pid_start = 0;
   int attempt = 0, restarts = 0;
   std::optional<std::uint64_t> step;  ///< the highest reached
   std::string started, updated;       ///< ISO 8601
@@ -72,7 +78,8 @@ class JobFolder {
 Result<JobStatus> ReadJob(const std::filesystem::path& root, std::string_view name);
 /// All of them by name. Folders without a readable status are left out.
 Result<std::vector<JobStatus>> ListJobs(const std::filesystem::path& root);
-/// Asks the supervisor to stop (SIGTERM); kPreconditionFailed when none runs. Does not wait.
+/// Asks the supervisor to stop (SIGTERM). Does not wait. Errors: kPreconditionFailed when none runs; kUnavailable while
+/// one is starting, whose process is not known yet: try again. Signals no other process.
 Status StopJob(const std::filesystem::path& root, std::string_view name);
 
 }  // namespace millrace::jobs

@@ -2,10 +2,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
+#include <thread>
+#include <tuple>
+
+#include "millrace/base/subprocess.h"
 
 namespace millrace::jobs {
 namespace {
@@ -73,6 +79,40 @@ TEST_F(JobFolderTest, AFolderThatAnotherUserMayHaveMadeIsRefused) {
   ASSERT_TRUE(held->Write(Running()));
   ASSERT_EQ(::chmod((jobs / "demo").c_str(), 0777), 0);
   EXPECT_EQ(StopJob(root_.path(), "demo").error().code(), Code::kPermissionDenied) << "who wrote that process id?";
+}
+
+TEST_F(JobFolderTest, StopSignalsNobodyButTheSupervisor) {
+  // The status of the run before names a process that is gone; its number belongs to another one now.
+  auto bystander = Subprocess::Start({.argv = {"sleep", "1000"}});
+  ASSERT_TRUE(bystander) << bystander.error().ToString();
+  auto folder = JobFolder::Claim(root_.path(), "demo");
+  JobStatus before = Running();
+  before.pid = bystander->pid();
+  before.pid_start = ProcessStart(bystander->pid()) - 1;
+  ASSERT_TRUE(folder->Write(before));
+  EXPECT_EQ(StopJob(root_.path(), "demo").error().code(), Code::kUnavailable);
+  // It ended in order: what its status says is not of the supervisor that holds the folder.
+  before.pid_start += 1;
+  before.state = "done";
+  ASSERT_TRUE(folder->Write(before));
+  EXPECT_EQ(StopJob(root_.path(), "demo").error().code(), Code::kUnavailable);
+  EXPECT_FALSE(bystander->Poll());
+  before.state = "running";
+  ASSERT_TRUE(folder->Write(before));
+  EXPECT_TRUE(StopJob(root_.path(), "demo"));
+  EXPECT_EQ(bystander->Wait()->signal, SIGTERM);
+}
+
+TEST_F(JobFolderTest, LookingDoesNotKeepASupervisorOut) {
+  {
+    auto folder = JobFolder::Claim(root_.path(), "demo");
+  }
+  std::atomic<bool> claimed = false;
+  std::jthread looking([&] {
+    while (!claimed) std::ignore = ReadJob(root_.path(), "demo");
+  });
+  for (int i = 0; i < 200; ++i) EXPECT_TRUE(JobFolder::Claim(root_.path(), "demo"));
+  claimed = true;
 }
 
 TEST_F(JobFolderTest, LogsOfTheRunBeforeAreKeptOnce) {

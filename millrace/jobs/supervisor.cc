@@ -25,6 +25,7 @@ Supervisor::Supervisor(Launcher& launcher, Clock& clock, Random random, Options 
     : launcher_(launcher), clock_(clock), options_(std::move(options)), policy_(options_.policy, random) {
   status_.name = options_.name;
   status_.pid = ::getpid();
+  status_.pid_start = ProcessStart(status_.pid);
   status_.started = FormatIso8601(clock_.Wall());
 }
 

@@ -63,7 +63,8 @@ class JobRunTest : public testing::Test {
     return options;
   }
   Subprocess StartJob(std::vector<std::string> more = {}) const {
-    std::vector<std::string> arguments = {"job", "run", Path("job.yaml"), "--program", Path("rank.sh"), "--json"};
+    std::vector<std::string> arguments = {"job",           "run",        Path("job.yaml"), "--program",
+                                          Path("rank.sh"), "--json"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     auto options = Command(arguments);
     options.stdout_file = Path("stdout");
@@ -83,6 +84,15 @@ class JobRunTest : public testing::Test {
     }
     ADD_FAILURE() << "timed out";
     return Status();
+  }
+  /// As at a shell's prompt, `millrace job run … 2>&1 | READER`; its exit status goes to the file "exit".
+  Subprocess StartJobInto(const std::string& reader) const {
+    auto options = Command({"job", "run", Path("job.yaml"), "--program", Path("rank.sh")});
+    const std::string script = "{ \"$@\" 2>&1; echo $? >" + Path("exit") + "; } | " + reader;
+    const std::vector<std::string> shell = {"sh", "-c", script, "sh"};
+    options.argv.insert(options.argv.begin(), shell.begin(), shell.end());
+    options.stdout_file = Path("stdout");
+    return *Subprocess::Start(std::move(options));
   }
   static bool Stepping(const Json& status) {
     const Json& ranks = status["ranks"];
@@ -163,6 +173,53 @@ TEST_F(JobRunTest, NobodyOutlivesAKilledSupervisor) {
   EXPECT_EQ(StartJob().Wait()->exit_code, 0) << "the name is free again";
 }
 
+TEST_F(JobRunTest, GoesOnWhenNobodyReadsItsOutput) {
+  EXPECT_TRUE(StartJobInto("head -n 1").Wait()->ok());
+  EXPECT_EQ(*ReadFile(Path("exit")), "0\n");
+  EXPECT_EQ(Status()["state"], "done");
+  EXPECT_EQ(Status()["step"], 20);
+  const std::string words = *ReadFile(Path("state/jobs/tested/logs/supervisor.log"));
+  EXPECT_THAT(words, HasSubstr("started 2 ranks"));
+  EXPECT_THAT(words, HasSubstr("standard output is gone (Broken pipe); the job goes on"));
+}
+
+TEST_F(JobRunTest, StopsInOrderWhenItsReaderIsGone) {
+  total_ = "100000";
+  Subprocess shell = StartJobInto("true");
+  const Json status = AwaitStatus(Stepping);
+  ::kill(status["pid"].get<int>(), SIGINT);
+  EXPECT_TRUE(shell.Wait(seconds(20))->ok());
+  EXPECT_EQ(*ReadFile(Path("exit")), "130\n");
+  EXPECT_EQ(Status()["state"], "interrupted");
+  EXPECT_THAT(*ReadFile(Path("state/jobs/tested/logs/rank-0.out")), HasSubstr("saved"));
+}
+
+TEST_F(JobRunTest, OutlivesItsTerminal) {
+  total_ = "100000";
+  Subprocess job = StartJob();
+  const Json before = AwaitStatus(Stepping);
+  job.Signal(SIGHUP);
+  AwaitStatus([&](const Json& now) { return now["step"] > before["step"]; });
+  job.Signal(SIGTERM);
+  EXPECT_EQ(job.Wait()->exit_code, 130);
+}
+
+TEST_F(JobRunTest, ARanksChildrenHearOfTheSupervisorsEnd) {
+  total_ = "100000";
+  std::ofstream(Path("rank.sh")) << "#!/bin/sh\n(cat /proc/self/fd/$MILLRACE_LIFELINE; echo >" << Path("heard")
+                                 << ".$RANK) &\n"
+                                 << std::string(kRank).substr(std::string(kRank).find('\n'));
+  Subprocess job = StartJob();
+  AwaitStatus(Stepping);
+  ::kill(job.pid(), SIGKILL);
+  job.Wait();
+  const TimePoint end = SystemClock().Now() + seconds(10);
+  for (const char* heard : {"heard.0", "heard.1"}) {
+    while (!std::filesystem::exists(Path(heard)) && SystemClock().Now() < end) SystemClock().SleepFor(milliseconds(10));
+    EXPECT_TRUE(std::filesystem::exists(Path(heard)));
+  }
+}
+
 TEST_F(JobRunTest, OneRunOfAName) {
   total_ = "100000";
   Subprocess job = StartJob();
@@ -190,6 +247,11 @@ TEST_F(JobRunTest, LogsAndLists) {
   auto list = Subprocess::Run(Command({"job", "list"}));
   EXPECT_THAT(list->stdout_text, HasSubstr("tested"));
   EXPECT_EQ(Subprocess::Run(Command({"job", "status", "other"}))->state.exit_code, 4);
+  EXPECT_THAT(Subprocess::Run(Command({"job", "status"}))->stdout_text, HasSubstr("tested: done, step 20"));
+  EXPECT_TRUE(StartJob({"--set", "name=second"}).Wait()->ok());
+  const auto both = Subprocess::Run(Command({"job", "status"}));
+  EXPECT_THAT(both->stdout_text, HasSubstr("tested "));
+  EXPECT_THAT(both->stdout_text, HasSubstr("second "));
 }
 
 TEST_F(JobRunTest, ServeHandsItsFlagsOn) {

@@ -51,7 +51,7 @@ std::filesystem::path LocalLauncher::HeartbeatPath(int rank) const {
   return options_.folder / "heartbeats" / fmt::format("rank-{}", rank);
 }
 
-Subprocess::Options LocalLauncher::Command(int rank, int attempt, int port) const {
+Subprocess::Options LocalLauncher::Command(int rank, int attempt, int port, int lifeline) const {
   Subprocess::Options command;
   command.argv = options_.command;
   command.env = options_.env;
@@ -66,6 +66,8 @@ Subprocess::Options LocalLauncher::Command(int rank, int attempt, int port) cons
     int share = static_cast<int>(std::thread::hardware_concurrency()) / options_.ranks;
     command.env["OMP_NUM_THREADS"] = std::to_string(options_.threads > 0 ? options_.threads : std::max(1, share));
   }
+  command.env["MILLRACE_LIFELINE"] = std::to_string(lifeline);
+  command.inherited_fds = {lifeline};
   command.stdout_file = LogPath(rank, "out");
   command.stderr_file = LogPath(rank, "err");
   return command;
@@ -75,13 +77,17 @@ Status LocalLauncher::Start(int attempt) {
   children_.clear();
   states_.clear();
   int port = MR_TRY(FreePort());
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return Fail(ErrnoError(errno, "cannot make a pipe"));
+  const UniqueFd rank_end(ends[0]);
+  lifeline_ = UniqueFd(ends[1]);
   std::vector<Rank> children;  // goes, and kills what it has, if a later rank cannot be started
   for (int rank = 0; rank < options_.ranks; ++rank) {
     std::error_code none;
     std::filesystem::remove(HeartbeatPath(rank), none);
     std::uint64_t written = std::filesystem::file_size(LogPath(rank, "err"), none);
     if (none) written = 0;
-    children.push_back({MR_TRY(Subprocess::Start(Command(rank, attempt, port))), written, {}});
+    children.push_back({MR_TRY(Subprocess::Start(Command(rank, attempt, port, rank_end.get()))), written, {}});
   }
   children_ = std::move(children);
   for (const Rank& child : children_) states_.push_back({.pid = child.process.pid()});

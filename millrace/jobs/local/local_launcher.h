@@ -22,6 +22,8 @@ namespace millrace::jobs {
 ///   OMP_NUM_THREADS                                                         unless this process has it and threads is
 ///   0 MILLRACE_HEARTBEAT_FILE   which a rank rewrites with "<steps done>\n" after each step, or untouched to show life
 ///   MILLRACE_ATTEMPT          from 1
+///   MILLRACE_LIFELINE         number of an open descriptor: the end of a pipe that is closed when this process ends,
+///                             for programs that a rank's process starts (the parent-death signal does not reach them)
 /// A rank writes to logs/rank-R.out and logs/rank-R.err in `folder`; those of rank 0 are also handed on line by line.
 /// An exit wakes Wait at once; lines and heartbeats are looked at ten times a second.
 class LocalLauncher final : public Launcher {
@@ -59,12 +61,13 @@ class LocalLauncher final : public Launcher {
 
   std::filesystem::path LogPath(int rank, std::string_view suffix) const;
   std::filesystem::path HeartbeatPath(int rank) const;
-  Subprocess::Options Command(int rank, int attempt, int port) const;
+  Subprocess::Options Command(int rank, int attempt, int port, int lifeline) const;
   void Look();
   void ReadHeartbeat(int rank);
 
   const Options options_;
-  UniqueFd wake_;  ///< an eventfd that a stop token writes to
+  UniqueFd wake_;      ///< an eventfd that a stop token writes to
+  UniqueFd lifeline_;  ///< the end of the ranks' pipe that nobody else has
   std::vector<Rank> children_;
   std::vector<RankState> states_;
   LogFollower out_, error_;

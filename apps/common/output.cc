@@ -1,0 +1,78 @@
+#include "apps/common/output.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+
+#include "millrace/base/result.h"
+
+namespace millrace::cli {
+namespace {
+
+/// The errno of the first write to standard output that failed; 0: none did. As global as the stream is.
+std::atomic<int>& FirstFailure() {
+  static std::atomic<int> failure = 0;
+  return failure;
+}
+
+std::atomic<bool>& GoesOn() {
+  static std::atomic<bool> goes_on = false;
+  return goes_on;
+}
+
+void NoteFailure(int errno_value) {
+  int none = 0;
+  if (!FirstFailure().compare_exchange_strong(none, errno_value) || errno_value == EPIPE) return;
+  WriteErrorOutput("millrace: " + ErrnoError(errno_value, "cannot write to standard output").ToString() + "\n");
+}
+
+}  // namespace
+
+void GoOnWithoutReader() { GoesOn() = true; }
+
+void EndForWantOfReader() {
+  if (GoesOn()) return;
+  signal(SIGPIPE, SIG_DFL);
+  sigset_t pipe;
+  sigemptyset(&pipe);
+  sigaddset(&pipe, SIGPIPE);
+  pthread_sigmask(SIG_UNBLOCK, &pipe, nullptr);
+  raise(SIGPIPE);
+  _exit(128 + SIGPIPE);
+}
+
+void WriteOutput(std::string_view text) {
+  if (FirstFailure() != 0) return;
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) NoteFailure(errno);
+}
+
+void WriteErrorOutput(std::string_view text) {
+  // One write a message, so that those of several processes do not mix. There is nobody to tell of a failure.
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+void WriteListing(std::string_view text) {
+  WriteOutput(text);
+  if (FirstFailure() == EPIPE) EndForWantOfReader();
+}
+
+int OutputFailure() { return FirstFailure(); }
+
+void FlushOutput() {
+  if (FirstFailure() == 0 && std::fflush(stdout) != 0) NoteFailure(errno);
+}
+
+bool FinishOutput() {
+  FlushOutput();
+  return FirstFailure() == 0 || FirstFailure() == EPIPE;
+}
+
+}  // namespace millrace::cli
