@@ -81,8 +81,12 @@ Status LoadTokenizerAt(object::Connection& connection, std::string_view url, con
     if (content) return load(AsBytes(content->bytes), std::string(url));
   }
   auto model = ModelSource::Open(connection, url, std::nullopt, log, call);
-  if (!model && model.error().code() == Code::kNotFound)
-    return Fail(Code::kNotFound, "there is no tokenizer at {}, nor a model that has one", url);
+  if (!model && model.error().code() == Code::kNotFound) {
+    // Without its bucket, a tokenizer is not what is missing.
+    if (auto listed = object::List(*location.store, {.max_keys = 1}, call); !listed) return Fail(listed.error());
+    return Fail(Code::kNotFound,
+                "there is no tokenizer at {}, nor a model that has one; make one with `millrace tokenizer train`", url);
+  }
   if (!model) return Fail(model.error());
   return LoadTokenizerOf(*model, load, log, std::move(call));
 }

@@ -77,10 +77,7 @@ Result<std::shared_ptr<const tokenizer::Tokenizer>> LoadTokenizer(object::Connec
     loaded = MR_TRY(tokenizer::Load(bytes, name));
     return {};
   };
-  const Status found = checkpoint::LoadTokenizerAt(connection, url, load, log);
-  if (!found && found.error().code() == Code::kNotFound)
-    return Fail(Code::kNotFound, "{}; make one with `millrace tokenizer train`", found.error().ToString());
-  if (!found) return Fail(found.error());
+  MR_TRY(checkpoint::LoadTokenizerAt(connection, url, load, log));
   return loaded;
 }
 

@@ -18,7 +18,8 @@ struct KnownCode {
 constexpr std::string_view kAskForRights = "check the key's policy and the bucket's";
 // Codes whose HTTP status alone would mislead, or for which there is something to say.
 constexpr std::array kKnownCodes = {
-    KnownCode{"NoSuchBucket", Code::kNotFound, "check the bucket's name and the endpoint"},
+    KnownCode{"NoSuchBucket", Code::kNotFound,
+              "check the bucket's name and the endpoint, or make it with `millrace mb`"},
     KnownCode{"NoSuchUpload", Code::kNotFound, "the upload was completed, aborted or expired"},
     KnownCode{"AccessDenied", Code::kPermissionDenied, kAskForRights},
     KnownCode{"InvalidAccessKeyId", Code::kPermissionDenied,

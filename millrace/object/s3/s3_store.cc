@@ -237,12 +237,17 @@ void S3Store::HeadPart(std::string key, std::string etag, int number, Call call,
 
 void S3Store::AskForBucket(Call call, Done<std::optional<ObjectInfo>> done) {
   Run<std::optional<ObjectInfo>>(NewOperation("HeadBucket", "HEAD"), std::move(call), std::move(done),
-                                 [](Outcome outcome) -> Result<std::optional<ObjectInfo>> {
+                                 [bucket = bucket_](Outcome outcome) -> Result<std::optional<ObjectInfo>> {
                                    // One who may read objects need not be allowed to look at the bucket.
                                    if (outcome.response || CodeOf(outcome) == Code::kPermissionDenied) {
                                      return std::nullopt;
                                    }
-                                   return Fail(outcome.response.error());
+                                   if (CodeOf(outcome) != Code::kNotFound) return Fail(outcome.response.error());
+                                   // A HEAD's answer has no words of its own.
+                                   return Fail(Code::kNotFound,
+                                               "there is no bucket s3://{} at this endpoint; check the name and the "
+                                               "endpoint, or make it: millrace mb s3://{}",
+                                               bucket, bucket);
                                  });
 }
 

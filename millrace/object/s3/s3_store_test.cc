@@ -392,6 +392,7 @@ TEST_F(S3StoreTest, AMissingBucketIsAnErrorAlsoForHead) {
   auto head = Head(*store_, "k");
   ASSERT_FALSE(head);
   EXPECT_EQ(head.error().code(), Code::kNotFound);
+  EXPECT_THAT(head.error().ToString(), HasSubstr("make it: millrace mb s3://"));
   Serve([](const Seen&) { return Refuse(404, "NoSuchBucket"); });
   std::string into(1, '?');
   EXPECT_EQ(GetText(into).error().code(), Code::kNotFound);
