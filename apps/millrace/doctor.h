@@ -18,6 +18,9 @@ struct Finding {
 };
 using Findings = std::vector<Finding>;
 
+/// One line on standard output, and one with the advice; an object a line with --json.
+void PrintFinding(const Context& context, const Finding& finding);
+
 /// What the user wants to use: what it needs is then a failure when it is missing, otherwise a warning.
 struct Needs {
   std::vector<std::string> urls;

@@ -1,4 +1,5 @@
 // millrace doctor: will it work here, and if not, what to do.
+#include "apps/common/output.h"
 #include "apps/millrace/doctor.h"
 
 namespace millrace::cli {
@@ -15,23 +16,12 @@ std::string_view Name(Finding::Level level) {
   }
 }
 
-void Print(const Context& context, const Finding& finding) {
-  if (context.globals.json) {
-    PrintJsonLine(
-        {{"check", finding.check}, {"level", Name(finding.level)}, {"what", finding.what}, {"advice", finding.advice}});
-    return;
-  }
-  if (context.globals.quiet && finding.level == Finding::Level::kOk) return;
-  fmt::print("{:<4}  {:<11}  {}\n", Name(finding.level), finding.check, finding.what);
-  if (!finding.advice.empty()) fmt::print("{:<4}  {:<11}  -> {}\n", "", "", finding.advice);
-}
-
 int Run(const Context& context, const Needs& needs) {
   Findings findings{CheckPrograms(needs), CheckFuse(needs), CheckDisk(),    CheckMemory(context.globals.memory_budget),
                     CheckDescriptors(),   CheckCpu(),       CheckGpu(needs)};
   bool failed = false;
   auto report = [&](const Finding& finding) {
-    Print(context, finding);
+    PrintFinding(context, finding);
     failed = failed || finding.level == Finding::Level::kFail;
   };
   for (const Finding& finding : findings) report(finding);
@@ -40,6 +30,17 @@ int Run(const Context& context, const Needs& needs) {
 }
 
 }  // namespace
+
+void PrintFinding(const Context& context, const Finding& finding) {
+  if (context.globals.json) {
+    PrintJsonLine(
+        {{"check", finding.check}, {"level", Name(finding.level)}, {"what", finding.what}, {"advice", finding.advice}});
+    return;
+  }
+  if (context.globals.quiet && finding.level == Finding::Level::kOk) return;
+  Print("{:<4}  {:<11}  {}\n", Name(finding.level), finding.check, finding.what);
+  if (!finding.advice.empty()) Print("{:<4}  {:<11}  -> {}\n", "", "", finding.advice);
+}
 
 void AddDoctorCommand(CLI::App& app, Context& context) {
   auto needs = std::make_shared<Needs>();

@@ -1,17 +1,21 @@
 #include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <optional>
 
 #include "apps/millrace/doctor.h"
 #include "millrace/base/text.h"
 #include "millrace/http/client.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/s3/credentials.h"
+#include "millrace/object/s3/retry.h"
 #include "millrace/object/s3/settings.h"
 
 namespace millrace::cli {
 namespace {
 
 using Level = Finding::Level;
+using object::s3::Credentials;
 using object::s3::Profiles;
 using object::s3::Settings;
 using object::s3::Surroundings;
@@ -27,10 +31,15 @@ Result<http::Response> Send(const std::string& ca_bundle, http::Request request,
   return client.Send(std::move(request), {.max_collected = kMiB}, std::move(call));
 }
 
+struct FoundKeys {
+  Finding finding;
+  std::optional<Credentials> credentials;  ///< nothing: none could be had, or a metadata service was not asked
+};
+
 /// Where keys come from, and whether they can be had; never the keys. Fetching may ask a metadata service: only if
 /// `needed`.
-Finding CheckCredentials(const Settings& settings, const Profiles& profiles, const object::ConnectOptions& options,
-                         bool needed, std::stop_token stop) {
+FoundKeys CheckCredentials(const Settings& settings, const Profiles& profiles, const object::ConnectOptions& options,
+                           bool needed, std::stop_token stop) {
   Surroundings surroundings = Surroundings::System();
   surroundings.fetch = [&settings](http::Request request, http::Call call) {
     return Send(settings.ca_bundle, std::move(request), std::move(call));
@@ -39,18 +48,58 @@ Finding CheckCredentials(const Settings& settings, const Profiles& profiles, con
       "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --profile, or use --no-sign-request for public buckets";
   const Level missing = needed ? Level::kFail : Level::kWarn;
   auto source = object::s3::FindCredentials(settings, !options.profile.empty(), profiles, surroundings);
-  if (!source) return {missing, "credentials", source.error().ToString(), advice};
+  if (!source) return {{missing, "credentials", source.error().ToString(), advice}, {}};
   std::string from = (*source)->Describe();
   if (!needed && !(*source)->fixed()) {
-    return {Level::kOk, "credentials", fmt::format("would come from {} (not asked: no s3:// URL was given)", from), ""};
+    return {
+        {Level::kOk, "credentials", fmt::format("would come from {} (not asked: no s3:// URL was given)", from), ""},
+        {}};
   }
   auto credentials = (*source)->Fetch(stop);
   if (!credentials) {
-    return {missing, "credentials", fmt::format("from {}: {}", from, credentials.error().ToString()), advice};
+    return {{missing, "credentials", fmt::format("from {}: {}", from, credentials.error().ToString()), advice}, {}};
   }
-  if (credentials->anonymous()) return {Level::kOk, "credentials", "none: requests go out unsigned", ""};
+  if (credentials->anonymous()) return {{Level::kOk, "credentials", "none: requests go out unsigned", ""}, {}};
   std::string until = credentials->expires ? ", valid until " + FormatIso8601(*credentials->expires) : "";
-  return {Level::kOk, "credentials", fmt::format("from {}{}", from, until), ""};
+  return {{Level::kOk, "credentials", fmt::format("from {}{}", from, until), ""}, *credentials};
+}
+
+/// What to do about a signed request that was refused, by S3's code of the error.
+std::string AdviceOnRefusal(const object::s3::Refusal& refusal) {
+  const std::string& code = refusal.s3_code;
+  if (code == "SignatureDoesNotMatch")
+    return "the secret key is not the access key's: set AWS_SECRET_ACCESS_KEY (or the profile's) again";
+  if (code == "InvalidAccessKeyId")
+    return "the endpoint does not know the access key: check AWS_ACCESS_KEY_ID, --profile and --endpoint-url";
+  if (code == "AuthorizationHeaderMalformed") {
+    return refusal.region.empty()
+               ? "the endpoint has another region: check --region (or AWS_REGION)"
+               : fmt::format("the endpoint's region is {}: --region {}", refusal.region, refusal.region);
+  }
+  if (code == "RequestTimeTooSkewed") return "set this machine's clock (chronyc, timedatectl)";
+  if (code == "ExpiredToken" || code == "InvalidToken")
+    return "sign in again, or unset AWS_SESSION_TOKEN if it belongs to other keys";
+  return "";
+}
+
+/// One signed request, a list of buckets: does the endpoint accept the keys? Who may not list them has shown so too.
+Finding CheckSignature(const Settings& settings, const Credentials& credentials, std::stop_token stop) {
+  const Settings::Place place = settings.Locate("", "", settings.region);
+  http::Request request{.method = "GET", .url = place.Url("")};
+  const object::s3::Signer signer(settings.region, "s3");
+  request.headers.Set("X-Amz-Content-Sha256", std::string(object::s3::kUnsignedPayload));
+  signer.Sign({.method = request.method, .host = place.host, .path = place.path, .query = ""},
+              object::s3::kUnsignedPayload, credentials, SystemClock().Wall(), request.headers);
+  const auto response = Send(settings.ca_bundle, std::move(request),
+                             {.stop = stop, .deadline = Deadline::After(SystemClock(), 2 * kPatience)});
+  if (!response) return {Level::kFail, "signature", response.error().ToString(), ""};
+  if (response->status == 200) return {Level::kOk, "signature", "the endpoint accepts the keys", ""};
+  const object::s3::Refusal refusal = object::s3::Classify(*response, SystemClock().Wall());
+  if (refusal.s3_code == "AccessDenied")
+    return {Level::kOk, "signature", "the endpoint accepts the keys; they may not list buckets", ""};
+  const std::string advice = AdviceOnRefusal(refusal);
+  const Level level = advice.empty() ? Level::kWarn : Level::kFail;
+  return {level, "signature", fmt::format("a signed request was refused: {}", refusal.message), advice};
 }
 
 /// One unsigned request: does anybody answer, how soon, and what time is it there?
@@ -121,9 +170,13 @@ Findings CheckStores(const Context& context, const Needs& needs) {
   } else if (auto settings = Settings::Resolve(options, *profiles, Surroundings::System()); !settings) {
     findings.push_back({level, "settings", settings.error().ToString(), ""});
   } else {
-    findings.push_back(CheckCredentials(*settings, *profiles, options, s3, context.stop));
+    const FoundKeys keys = CheckCredentials(*settings, *profiles, options, s3, context.stop);
+    findings.push_back(keys.finding);
     if (s3 || !settings->aws) {
-      for (Finding& finding : CheckEndpoint(*settings, context.stop)) findings.push_back(std::move(finding));
+      Findings answers = CheckEndpoint(*settings, context.stop);
+      const bool answered = answers.front().level == Level::kOk;
+      std::ranges::move(answers, std::back_inserter(findings));
+      if (answered && keys.credentials) findings.push_back(CheckSignature(*settings, *keys.credentials, context.stop));
     }
   }
   if (needs.urls.empty()) return findings;

@@ -11,6 +11,7 @@
 
 #include "apps/common/output.h"
 #include "apps/millrace/cli.h"
+#include "apps/millrace/job_checks.h"
 #include "millrace/base/cpu.h"
 #include "millrace/base/files.h"
 #include "millrace/base/subprocess.h"
@@ -30,6 +31,7 @@ struct JobArguments {
   std::string file;
   std::vector<std::string> assignments;
   std::string program;  ///< of a rank; empty: millrace-train beside this one
+  bool no_check = false;
 };
 
 /// Arguments of the commands that take a job's name.
@@ -90,12 +92,36 @@ void Tell(const Context& context, const std::string& name, const jobs::JobEvent&
   PrintError("millrace: job {}: {}\n", name, event.sentence);
 }
 
+Result<int> ShowChecks(const Context& context, const jobs::Spec& spec, const JobArguments& arguments) {
+  const auto command = MR_TRY(RankCommand(arguments, {}));
+  const JobChecks checks = CheckJob(context, spec, command.front(), /*starts=*/false);
+  for (const Finding& finding : checks.findings) PrintFinding(context, finding);
+  return checks.failure ? kExitFailed : kExitOk;
+}
+
+/// An error that names all that no rank could do without.
+Status CheckBeforeStart(const Context& context, const jobs::Spec& spec, const JobArguments& arguments) {
+  const auto command = MR_TRY(RankCommand(arguments, {}));
+  const JobChecks checks = CheckJob(context, spec, command.front(), /*starts=*/true);
+  std::string failures;
+  for (const Finding& finding : checks.findings) {
+    if (finding.level == Finding::Level::kOk) continue;
+    const std::string advice = finding.advice.empty() ? "" : fmt::format("\n    -> {}", finding.advice);
+    const std::string text = fmt::format("{}: {}{}", finding.check, finding.what, advice);
+    if (finding.level == Finding::Level::kFail) {
+      failures += fmt::format("\n  {}", text);
+    } else {
+      PrintError("millrace: job {}: {}\n", spec.name, text);
+    }
+  }
+  if (!checks.failure) return {};
+  return Fail(*checks.failure, "job {} cannot run, no rank was started:{}", spec.name, failures);
+}
+
 Result<int> RunJob(const Context& context, const JobArguments& arguments) {
   jobs::Spec spec = MR_TRY(ReadSpec(arguments));
-  if (context.globals.dry_run) {
-    Print("{}", spec.Render());
-    return kExitOk;
-  }
+  if (context.globals.dry_run) return ShowChecks(context, spec, arguments);
+  if (!arguments.no_check) MR_TRY(CheckBeforeStart(context, spec, arguments));
   auto folder = MR_TRY(jobs::JobFolder::Claim(MR_TRY(jobs::StateRoot()), spec.name));
   auto job_file = folder.path() / "job.yaml";
   MR_TRY(WriteFileAtomic(job_file, AsBytes(spec.Render())));
@@ -254,6 +280,8 @@ void AddRunCommand(CLI::App& parent, Context& context, std::string name, std::st
   CLI::App* command = AddCommand(parent, context, std::move(name), std::move(description), std::move(examples),
                                  Act(context, RunJob, arguments));
   AddJobFileArguments(*command, arguments);
+  command->add_flag("--no-check", arguments->no_check,
+                    "Start the ranks without looking at data, tokenizer, buckets and rights first");
   command->add_option("--program", arguments->program, "What to run as a rank instead of millrace-train")->group("");
 }
 

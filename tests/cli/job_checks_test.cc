@@ -1,0 +1,150 @@
+// What `millrace train` and `millrace doctor` say before anything is started: the real program, an S3 endpoint in this
+// process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "millrace/base/files.h"
+#include "millrace/http/server.h"
+#include "millrace/s3d/server.h"
+#include "tests/support/program.h"
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing_support::Ran;
+
+constexpr std::string_view kJobFile = R"(name: checked
+data:
+  sources: [{url: "s3://corpus/*.jsonl"}]
+  tokenizer: s3://corpus/tokenizer.model
+train: {steps: 3}
+checkpoint: {url: "s3://runs/checked"}
+log: {tensorboard: "s3://runs/checked/tb"}
+)";
+
+class JobChecksTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!program_.available()) GTEST_SKIP() << "MILLRACE_BIN does not say where the program is";
+    auto server = s3d::Server::Start(
+        {.root = folder_.path() / "s3d", .access_key = "key", .secret_key = "secret-of-the-test", .sync = false});
+    ASSERT_TRUE(server) << server.error().ToString();
+    server_ = *std::move(server);
+    for (const char* bucket : {"corpus", "runs"}) ASSERT_TRUE(server_->CreateBucket(bucket));
+    program_.env().insert({{"AWS_ENDPOINT_URL", server_->endpoint()},
+                           {"AWS_ACCESS_KEY_ID", "key"},
+                           {"AWS_SECRET_ACCESS_KEY", "secret-of-the-test"},
+                           {"AWS_REGION", "us-east-1"}});
+    const char* source = std::getenv("MILLRACE_SOURCE");
+    const fs::path testdata = fs::path(source != nullptr ? source : ".") / "millrace/train/testdata";
+    program_.Write("job.yaml", kJobFile);
+    program_.Write("corpus.jsonl", "{\"text\": \"the mill race turns\"}\n");
+    ASSERT_EQ(program_.Run({"cp", "corpus.jsonl", "s3://corpus/"}).exit, 0);
+    ASSERT_EQ(program_.Run({"cp", (testdata / "tokenizer.model").string(), "s3://corpus/"}).exit, 0);
+  }
+  /// A rank that a test starts by mistake is found out: it leaves a file.
+  Ran Train(std::vector<std::string> more, const std::map<std::string, std::string>& env = {}) {
+    program_.Write("rank.sh", "#!/bin/sh\n: >" + (program_.folder() / "started").string() + "\n");
+    fs::permissions(program_.folder() / "rank.sh", fs::perms::owner_all);
+    std::vector<std::string> arguments = {"train", "job.yaml", "--program", (program_.folder() / "rank.sh").string()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return program_.Run(std::move(arguments), env);
+  }
+  bool started() const { return fs::exists(program_.folder() / "started"); }
+  std::string Levels(const Ran& ran) {
+    std::string levels;
+    for (const Json& finding : ran.objects())
+      levels += fmt::format("{}={} ", finding.value("check", "?"), finding.value("level", "?"));
+    return levels;
+  }
+
+  TempDir folder_ = std::move(*TempDir::Create());
+  testing_support::Program program_;
+  std::unique_ptr<s3d::Server> server_;
+};
+
+TEST_F(JobChecksTest, ADryRunLooksAtAllThatAJobNeedsAndLeavesNothing) {
+  const Ran ran = Train({"--dry-run", "--json"});
+  EXPECT_EQ(ran.exit, 0) << ran.out << ran.err;
+  EXPECT_EQ(Levels(ran), "program=ok data=ok tokenizer=ok checkpoints=ok tensorboard=ok ");
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("1 object, "), HasSubstr("300 pieces")));
+  EXPECT_TRUE(program_.Run({"ls", "-r", "s3://runs/"}).out.empty());
+  EXPECT_FALSE(started());
+}
+
+TEST_F(JobChecksTest, WhatIsMissingIsSaidBeforeARankStarts) {
+  const std::vector<std::string> set = {"--set", "checkpoint.url=s3://nowhere/run"};
+  const Ran dry = Train({"--dry-run", set[0], set[1]});
+  EXPECT_EQ(dry.exit, 1);
+  EXPECT_THAT(dry.out, AllOf(HasSubstr("fail  checkpoints"), HasSubstr("millrace mb"), HasSubstr("ok    tokenizer")));
+  const Ran ran = Train(set);
+  EXPECT_EQ(ran.exit, 4);
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("no rank was started"), HasSubstr("checkpoints: "), HasSubstr("millrace mb")));
+  EXPECT_FALSE(started());
+  EXPECT_EQ(Train({set[0], set[1], "--no-check"}).exit, 0);
+  EXPECT_TRUE(started());
+}
+
+TEST_F(JobChecksTest, TheCureIsThatOfWhatIsMissing) {
+  const Ran none = Train({"--dry-run", "--set", "data.tokenizer=s3://corpus/none.model"});
+  EXPECT_EQ(none.exit, 1);
+  EXPECT_THAT(none.out, HasSubstr("make one with `millrace tokenizer train`"));
+  for (const char* url : {"s3://nowhere/t.model", "s3://nowhere/"}) {
+    const Ran bucket = Train({"--dry-run", "--set", std::string("data.tokenizer=") + url});
+    EXPECT_EQ(bucket.exit, 1);
+    EXPECT_THAT(bucket.out, AllOf(Not(HasSubstr("tokenizer train")), HasSubstr("millrace mb")));
+  }
+}
+
+TEST_F(JobChecksTest, AWrongSecretIsToldByTrainAndDoctor) {
+  const std::map<std::string, std::string> wrong = {{"AWS_SECRET_ACCESS_KEY", "another"}};
+  const Ran train = Train({}, wrong);
+  EXPECT_EQ(train.exit, 5);
+  EXPECT_THAT(train.err, HasSubstr("check the secret key"));
+  EXPECT_FALSE(started());
+  const Ran doctor = program_.Run({"doctor"}, wrong);
+  EXPECT_EQ(doctor.exit, 1);
+  EXPECT_THAT(doctor.out, AllOf(HasSubstr("fail  signature"), HasSubstr("AWS_SECRET_ACCESS_KEY")));
+  EXPECT_THAT(program_.Run({"doctor"}).out, HasSubstr("ok    signature    the endpoint accepts the keys"));
+}
+
+TEST_F(JobChecksTest, AnEndpointThatIsAwayDoesNotKeepAJobFromStarting) {
+  const std::map<std::string, std::string> away = {{"AWS_ENDPOINT_URL", "http://127.0.0.1:1"}};
+  const Ran dry = Train({"--dry-run"}, away);
+  EXPECT_EQ(dry.exit, 1);
+  EXPECT_THAT(dry.out, HasSubstr("not looked at: the store does not answer"));
+  const Ran ran = Train({}, away);
+  EXPECT_EQ(ran.exit, 0);
+  EXPECT_THAT(ran.err, HasSubstr("127.0.0.1:1"));
+  EXPECT_TRUE(started());
+}
+
+/// An endpoint that refuses every signed request with one of S3's errors.
+TEST_F(JobChecksTest, DoctorKnowsRefusalsByTheirCodes) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"<Code>AuthorizationHeaderMalformed</Code><Region>eu-north-1</Region>", "--region eu-north-1"},
+      {"<Code>RequestTimeTooSkewed</Code>", "set this machine's clock"},
+      {"<Code>InvalidAccessKeyId</Code>", "AWS_ACCESS_KEY_ID"},
+      {"<Code>ExpiredToken</Code>", "sign in again"},
+      {"<Code>AccessDenied</Code>", "they may not list buckets"}};
+  for (const auto& [error, advice] : cases) {
+    auto refusing = http::Server::Start(
+        {.listen = "127.0.0.1:0"}, [&](http::ServerRequest& request, http::ServerResponse& response) {
+          const std::string body = "<Error>" + error + "</Error>";
+          std::ignore = response.Send(403, {}, request.method() == "HEAD" ? ByteSpan() : AsBytes(body));
+        });
+    ASSERT_TRUE(refusing) << refusing.error().ToString();
+    const std::string endpoint = fmt::format("http://127.0.0.1:{}", (*refusing)->port());
+    EXPECT_THAT(program_.Run({"doctor"}, {{"AWS_ENDPOINT_URL", endpoint}}).out, HasSubstr(advice)) << error;
+  }
+}
+
+}  // namespace
+}  // namespace millrace
