@@ -54,11 +54,22 @@ Result<std::string> TokenOf(const std::filesystem::path& folder) {
   return ReadFile(file, kMiB);
 }
 
-/// This machine's address on the way to `host`, and where to listen for who comes from there.
-struct Address {
-  std::string listen, told;
+/// Numeric; version 6 in brackets.
+Result<std::string> NumericAddress(const sockaddr* address, socklen_t length) {
+  char name[NI_MAXHOST];
+  if (const int code = ::getnameinfo(address, length, name, sizeof name, nullptr, 0, NI_NUMERICHOST); code != 0)
+    return Fail(Code::kInternal, "an address without a number: {}", ::gai_strerror(code));
+  return address->sa_family == AF_INET6 ? fmt::format("[{}]", name) : std::string(name);
+}
+
+bool IsLoopback(std::string_view numeric) { return numeric.starts_with("127.") || numeric == "[::1]"; }
+
+/// The way to where ranks meet, as this machine knows it.
+struct Way {
+  std::string from;  ///< this machine's address
+  std::string to;    ///< the other end's
 };
-Result<Address> AddressToward(const std::string& host) {
+Result<Way> WayToward(const std::string& host) {
   addrinfo hints{.ai_socktype = SOCK_DGRAM}, *found = nullptr;
   if (const int code = ::getaddrinfo(host.c_str(), "9", &hints, &found); code != 0) {
     return Fail(Code::kInvalidArgument, "the address that ranks meet at, {}: {}", host, ::gai_strerror(code));
@@ -69,18 +80,12 @@ Result<Address> AddressToward(const std::string& host) {
     const UniqueFd way(::socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     sockaddr_storage here{};
     socklen_t length = sizeof here;
-    char name[NI_MAXHOST];
+    auto* generic = reinterpret_cast<sockaddr*>(&here);
     if (!way || ::connect(way.get(), one->ai_addr, one->ai_addrlen) != 0 ||
-        ::getsockname(way.get(), reinterpret_cast<sockaddr*>(&here), &length) != 0 ||
-        ::getnameinfo(reinterpret_cast<sockaddr*>(&here), length, name, sizeof name, nullptr, 0, NI_NUMERICHOST) != 0) {
+        ::getsockname(way.get(), generic, &length) != 0) {
       continue;
     }
-    const bool v6 = one->ai_family == AF_INET6;
-    const std::string numeric = v6 ? fmt::format("[{}]", name) : name;
-    const bool loopback = numeric.starts_with("127.") || numeric == "[::1]";
-    if (!loopback || host == name || host == "localhost") return Address{numeric, numeric};
-    // This is the machine of that name, which its own table of hosts sends to itself.
-    return Address{v6 ? "[::]" : "0.0.0.0", host};
+    return Way{MR_TRY(NumericAddress(generic, length)), MR_TRY(NumericAddress(one->ai_addr, one->ai_addrlen))};
   }
   return Fail(Code::kUnavailable, "no way to the address that ranks meet at, {}", host);
 }
@@ -198,15 +203,25 @@ Result<std::shared_ptr<Machines>> Machines::Meet(Group& group, const LocalTier& 
   made->place_ = static_cast<int>(std::count(numbers.begin(), numbers.begin() + group.rank(), made->mine_));
   made->authorization_ = "Bearer " + agreed.at("secret").get<std::string>();
 
+  const Result<Way> way = WayToward(tier.meeting_point);
+  // The machine that ranks meet on may know its own name as loopback (127.0.1.1). The others know the address by which
+  // it is reached, and there it listens: nowhere else.
+  auto reached_at = [](const std::vector<std::string>& known) -> Result<Json> {
+    const auto real = std::ranges::find_if(known, [](const auto& one) { return !one.empty() && !IsLoopback(one); });
+    return Json(real == known.end() ? "" : *real);
+  };
+  const Json meeting_address = MR_TRY(Agree(group, way ? way->to : "", reached_at));
+
   auto serve = [&]() -> Result<std::string> {
     if (made->place_ != 0) return "";
-    const Address address = MR_TRY(AddressToward(tier.meeting_point));
+    std::string address = MR_TRY(way).from;
+    if (IsLoopback(address) && meeting_address != "") address = meeting_address.get<std::string>();
     object::RootFolder root = MR_TRY(object::RootFolder::Open("/" + own->key, true));
     auto serving = std::make_shared<Serving>(*own, std::move(root), made->authorization_);
     made->server_ = MR_TRY(http::Server::Start(
-        {.listen = address.listen + ":0", .max_connections = kMostConnections, .idle_timeout = kIdle},
+        {.listen = address + ":0", .max_connections = kMostConnections, .idle_timeout = kIdle},
         [serving](http::ServerRequest& request, http::ServerResponse& response) { (*serving)(request, response); }));
-    return fmt::format("{}:{}", address.told, made->server_->port());
+    return fmt::format("{}:{}", address, made->server_->port());
   };
   const Result<std::string> mine = serve();
   auto collect = [](const std::vector<std::string>& said) -> Result<Json> {

@@ -1,8 +1,10 @@
 // A run on several machines, each with a disk of its own: threads are the ranks, folders the disks.
 #include "millrace/checkpoint/machines.h"
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <filesystem>
@@ -46,6 +48,7 @@ class MachinesTest : public ::testing::Test {
       threads.emplace_back([&, rank] {
         const auto group = ranks.Rank(rank);
         LocalTier tier{Disk(start.machine_of[rank]), start.keep, start.copies};
+        if (!meeting_points_.empty()) tier.meeting_point = meeting_points_[rank];
         auto met = Machines::Meet(*group, tier, kRunOnMachines, clock_);
         EXPECT_TRUE(met) << met.error().ToString();
         if (!met) return ranks.Break();
@@ -128,6 +131,7 @@ class MachinesTest : public ::testing::Test {
   }
 
   TempDir directory_ = *TempDir::Create();
+  std::vector<std::string> meeting_points_;  ///< of each rank; empty: all meet on loopback
   FakeClock clock_;
   MemoryBudget budget_{256 * kMiB};
   std::shared_ptr<object::Store> store_ = object::MakeMemoryStore({});
@@ -245,6 +249,36 @@ TEST_F(MachinesTest, ASaveThatCannotBeCopiedFailsOnAllRanks) {
     EXPECT_FALSE(writer->Wait()) << rank;
   });
   EXPECT_EQ(Newest(three_), "local 10");
+}
+
+/// This machine's address on the way to a public one (nothing is sent); empty where it has no network.
+std::string OutwardAddress() {
+  const UniqueFd way(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(9), .sin_addr = {htonl(0xc6336401)}};  // 198.51.100.1
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  socklen_t length = sizeof address;
+  char name[INET_ADDRSTRLEN];
+  if (::connect(way.get(), generic, length) != 0 || ::getsockname(way.get(), generic, &length) != 0 ||
+      ::inet_ntop(AF_INET, &address.sin_addr, name, sizeof name) == nullptr) {
+    return "";
+  }
+  return name;
+}
+
+TEST_F(MachinesTest, ServesWhereTheOthersReachItAndNowhereElse) {
+  const std::string outward = OutwardAddress();
+  if (outward.empty() || outward.starts_with("127.")) GTEST_SKIP() << "this machine has no address but loopback";
+  // The first machine knows its own name as loopback, as Debian's /etc/hosts has it; the second knows better.
+  meeting_points_ = {"127.0.0.1", outward};
+  Run({{0, 1}}, [&](int rank, Group&, const LocalTier& tier) {
+    ASSERT_EQ(tier.machines->count(), 2);
+    if (rank != 0) return;
+    const std::string mine = tier.machines->endpoints()[0];
+    EXPECT_THAT(mine, ::testing::StartsWith(outward + ":"));
+    http::Client client({.loops = 1});
+    EXPECT_TRUE(client.Send({.url = "http://" + mine + "/"}, {}, {}));
+    EXPECT_FALSE(client.Send({.url = "http://127.0.0.1" + mine.substr(mine.rfind(':')) + "/"}, {}, {}));
+  });
 }
 
 TEST_F(MachinesTest, StrangersGetNothing) {
