@@ -1,5 +1,7 @@
 #include "apps/millrace-train/job_options.h"
 
+#include <algorithm>
+
 namespace millrace {
 namespace {
 
@@ -89,6 +91,9 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   options.checkpoint_bandwidth = checkpoint.bandwidth;
   options.checkpoint_upload_limit = checkpoint.upload_limit.value_or(Duration::zero());
   options.job = spec.Render();
+  options.eval_every = spec.eval.every_steps;
+  options.eval_samples = spec.eval.samples;
+  options.eval_perplexity = std::ranges::find(spec.eval.metrics, "perplexity") != spec.eval.metrics.end();
   options.log_every = spec.log.every_steps;
   options.tensorboard_url = spec.log.tensorboard;
   options.metrics_listen = spec.log.metrics_listen;

@@ -48,6 +48,10 @@ class Reporter {
                 [this](const train::StepReport& report) {
                   Print((json_ ? DumpJson(report.ToJson()) : report.ToText(steps_)) + "\n");
                 },
+            .on_eval =
+                [this](const train::EvalReport& report) {
+                  Print((json_ ? DumpJson(report.ToJson()) : report.ToText()) + "\n");
+                },
             .on_checkpoint = [this](const Result<checkpoint::SaveStats>& stats) { Checkpoint(stats); }};
   }
   void Done(const train::Outcome& outcome) {

@@ -53,18 +53,19 @@ class SpecReader {
 
   void Word(std::string_view key, std::string& value, Choice choice) {
     Node node = Member(key);
+    if (status_ && node) OneWord(node, value, choice);
+  }
+
+  void Words(std::string_view key, std::vector<std::string>& values, Choice choice) {
+    Node node = Member(key);
     if (!status_ || !node) return;
-    auto word = node.String();
-    if (!word) return Refuse(word.error());
-    if (Contains(choice.unsupported, *word)) {
-      return Refuse(
-          node.Invalid(fmt::format("{} is not supported by this version; use {}", *word, Join(choice.supported)))
-              .WithCode(Code::kUnsupported));
+    if (!node.IsSequence() || node.Elements().empty())
+      return Refuse(node.Invalid(fmt::format("should be a list of some of {}", Join(choice.supported))));
+    values.clear();
+    for (const Node& element : node.Elements()) {
+      OneWord(element, values.emplace_back(), choice);
+      if (!status_) return;
     }
-    if (!Contains(choice.supported, *word)) {
-      return Refuse(node.Invalid(fmt::format("should be one of {}, not {}", Join(choice.supported), *word)));
-    }
-    value = *std::move(word);
   }
 
   template <class T>
@@ -171,6 +172,19 @@ class SpecReader {
   }
 
  private:
+  void OneWord(const Node& node, std::string& value, Choice choice) {
+    auto word = node.String();
+    if (!word) return Refuse(word.error());
+    if (Contains(choice.unsupported, *word)) {
+      return Refuse(
+          node.Invalid(fmt::format("{} is not supported by this version; use {}", *word, Join(choice.supported)))
+              .WithCode(Code::kUnsupported));
+    }
+    if (!Contains(choice.supported, *word)) {
+      return Refuse(node.Invalid(fmt::format("should be one of {}, not {}", Join(choice.supported), *word)));
+    }
+    value = *std::move(word);
+  }
   Node Member(std::string_view key) {
     known_.push_back(key);
     return node_[key];
@@ -197,6 +211,9 @@ class SpecPrinter {
 
   void Text(std::string_view key, std::string& value, TextKind, bool) { Line(key, DumpJson(value)); }
   void Word(std::string_view key, std::string& value, const Choice&) { Line(key, value); }
+  void Words(std::string_view key, std::vector<std::string>& values, const Choice&) {
+    Line(key, fmt::format("[{}]", fmt::join(values, ", ")));
+  }
   template <class T>
   void Integer(std::string_view key, T& value, std::int64_t, std::int64_t) {
     Line(key, fmt::format("{}", value));
@@ -291,6 +308,14 @@ Status CheckTrain(const Node& node, const Spec& spec) {
   return {};
 }
 
+Status CheckEval(const Node& node, const Spec& spec) {
+  if (spec.eval.every_steps == 0) return {};
+  if (spec.data.held_out > 0 && spec.data.part == "train") return {};
+  return Fail(
+      node["every_steps"].Invalid("there is no held-out part to evaluate: set data.split.held_out, such as 0.01"
+                                  " (and leave data.split.part at train)"));
+}
+
 }  // namespace
 
 Result<Spec> Spec::Parse(std::string_view yaml, std::string file_name, const std::vector<std::string>& overrides) {
@@ -311,6 +336,7 @@ Result<Spec> Spec::Parse(std::string_view yaml, std::string file_name, const std
   MR_TRY(CheckName(root, spec.name));
   MR_TRY(CheckModel(root["model"], spec));
   MR_TRY(CheckTrain(root["train"], spec));
+  MR_TRY(CheckEval(root["eval"], spec));
   return spec;
 }
 

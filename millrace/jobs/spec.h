@@ -64,6 +64,13 @@ struct TrainSpec {
   int threads = 0;  ///< per rank; 0: the machine's cores divided by the ranks on it
   bool operator==(const TrainSpec&) const = default;
 };
+/// Losses of records that are not trained on.
+struct EvalSpec {
+  std::uint64_t every_steps = 0;                              ///< 0: never
+  std::uint64_t samples = 256;                                ///< at most so many sequences of the held-out part
+  std::vector<std::string> metrics = {"loss", "perplexity"};  ///< what is told
+  bool operator==(const EvalSpec&) const = default;
+};
 struct CheckpointSpec {
   std::string url;  ///< empty: none
   std::uint64_t every_steps = 100;
@@ -102,6 +109,7 @@ struct Spec {
   ModelSpec model;
   DataSpec data;
   TrainSpec train;
+  EvalSpec eval;
   CheckpointSpec checkpoint;
   RunSpec run;
   LogSpec log;

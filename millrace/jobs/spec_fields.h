@@ -29,6 +29,7 @@ enum class TextKind {
 
 // A Visitor has these members; each is called with the key's name and the place of its value:
 //   Text(key, string&, TextKind, required)   Word(key, string&, Choice)   Integer(key, integer&, least, most)
+//   Words(key, vector<string>&, Choice): at least one of them
 //   OptionalInteger / OptionalNumber (key, optional&, least, most)        Number(key, double&, least, most)
 //   Bytes(key, uint64&, least)   Flag(key, bool&)   TwoNumbers(key, double&, double&, least, most)     TimeLimit(key,
 //   optional<Duration>&, the word for nothing) Section(key, f)    Sources(key, vector<SourceSpec>&) Neutral(key,
@@ -130,6 +131,14 @@ void VisitTrain(Visitor& v, TrainSpec& train) {
 }
 
 template <class Visitor>
+void VisitEval(Visitor& v, EvalSpec& eval) {
+  v.Integer("every_steps", eval.every_steps, 0, std::int64_t{1} << 40);
+  v.Integer("samples", eval.samples, 1, 1 << 24);
+  v.Neutral("held_out", "true");
+  v.Words("metrics", eval.metrics, {{"loss", "perplexity"}, {"accuracy"}});
+}
+
+template <class Visitor>
 void VisitCheckpoint(Visitor& v, CheckpointSpec& checkpoint) {
   v.Text("url", checkpoint.url, TextKind::kUrl, false);
   v.Integer("every_steps", checkpoint.every_steps, 1, std::int64_t{1} << 40);
@@ -177,6 +186,7 @@ void VisitSpec(Visitor& v, Spec& spec) {
   v.Section("model", [&](auto& s) { VisitModel(s, spec.model); });
   v.Section("data", [&](auto& s) { VisitData(s, spec.data); });
   v.Section("train", [&](auto& s) { VisitTrain(s, spec.train); });
+  v.Section("eval", [&](auto& s) { VisitEval(s, spec.eval); });
   v.Section("checkpoint", [&](auto& s) { VisitCheckpoint(s, spec.checkpoint); });
   v.Section("run", [&](auto& s) { VisitRun(s, spec.run); });
   v.Section("log", [&](auto& s) { VisitLog(s, spec.log); });

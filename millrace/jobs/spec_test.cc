@@ -140,6 +140,9 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"train.parallel.recompute=full", kUnsupported, "only none"},
       Refusal{"train.lora={r: 16}", kUnsupported, "lora"},
       Refusal{"log.metric_definitions=[a]", kUnsupported, "log"},
+      Refusal{"eval.every_steps=5", kInvalid, "set data.split.held_out"},
+      Refusal{"eval.metrics=[loss, bleu]", kInvalid, "one of loss, perplexity"},
+      Refusal{"eval.metrics=[]", kInvalid, "a list of some of"},
       Refusal{"checkpoint.keep_last=0", kInvalid, "from 1 to"},
       Refusal{"run.launcher=slurm", kUnsupported, "local"},
       Refusal{"run.nodes=2", kInvalid, "from 1 to 1"},
@@ -223,6 +226,10 @@ Spec RandomSpec(Random& random) {
   s.train.beta1 = RandomNumber(random, 0, 0.99);
   s.train.eps = RandomNumber(random, 1e-12, 1e-6);
   s.train.seed = random.Next() >> 1;
+  s.data.part = s.data.held_out > 0 && random.Below(2) == 0 ? "train" : s.data.part;
+  if (s.data.held_out > 0 && s.data.part == "train") s.eval.every_steps = random.Below(100);
+  s.eval.samples = 1 + random.Below(1000);
+  if (random.Below(2) == 0) s.eval.metrics = {"loss"};
   s.checkpoint.url = Pick<std::string>(random, {"", "s3://runs/x"});
   s.checkpoint.keep_every = random.Below(5000);
   s.checkpoint.keep_best = static_cast<int>(random.Below(5));

@@ -49,6 +49,10 @@ struct Options {
   checkpoint::Provenance written_by;       ///< into checkpoints
   std::string job;                         ///< likewise: the job file, rendered
 
+  std::uint64_t eval_every = 0;      ///< steps between two evaluations of the held-out part; 0: none are made
+  std::uint64_t eval_samples = 256;  ///< at most so many of its sequences
+  bool eval_perplexity = true;       ///< told beside the loss
+
   std::uint64_t log_every = 1;
   std::string tensorboard_url;  ///< empty: none
   std::string metrics_listen;   ///< where rank 0 serves /metrics for Prometheus ("127.0.0.1:9465"); empty: nowhere

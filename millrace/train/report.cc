@@ -8,15 +8,16 @@
 #include "millrace/base/text.h"
 
 namespace millrace::train {
-namespace {
 
-/// Nine significant digits tell every float32 from its neighbours, so losses of two runs can be compared as printed.
 Json NineDigits(double value) {
   const std::string text = fmt::format("{:.9g}", value);
   double rounded = value;
   std::from_chars(text.data(), text.data() + text.size(), rounded);
   return rounded;
 }
+
+namespace {
+
 Json Seconds(double value) { return std::max(0.0, std::round(value * 1e6) / 1e6); }
 
 }  // namespace

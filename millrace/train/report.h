@@ -3,12 +3,16 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "millrace/base/json.h"
 #include "millrace/data/loader.h"
 
 namespace millrace::train {
+
+/// Nine significant digits tell every float32 from its neighbours, so losses of two runs can be compared as printed.
+Json NineDigits(double value);
 
 /// What will be done, computed before the first step.
 struct Plan {
@@ -38,6 +42,7 @@ struct StepReport {
   double step_s = 0, data_wait_s = 0, comm_wait_s = 0, checkpoint_wait_s = 0;
   std::array<double, data::kStages> data_wait_on_s{};  ///< data_wait_s by what the data were waiting for themselves
   double flops_per_token = 0;                          ///< of this step's documents
+  std::optional<double> eval_loss;  ///< on the held-out part, after this step; told by itself, not in ToJson
 
   double tokens_per_s() const { return step_s > 0 ? static_cast<double>(tokens) / step_s : 0; }
   Json ToJson() const;

@@ -1,6 +1,7 @@
 #include "millrace/train/telemetry.h"
 
 #include <chrono>
+#include <cmath>
 
 #include "millrace/base/channel.h"
 #include "millrace/base/task_scope.h"
@@ -43,6 +44,9 @@ struct Telemetry::Rep {
                      {"speed/data_wait_on_tokenize_share", f(on(data::Stage::kTokenize) * share)},
                      {"speed/comm_wait_share", f(r.comm_wait_s * share)},
                      {"speed/checkpoint_wait_share", f(r.checkpoint_wait_s * share)}});
+    if (!r.eval_loss) return;
+    writer->Scalars(static_cast<std::int64_t>(r.step),
+                    {{"eval/loss", f(*r.eval_loss)}, {"eval/perplexity", f(std::exp(*r.eval_loss))}});
   }
 
   void Flush() {

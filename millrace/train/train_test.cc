@@ -52,6 +52,7 @@ class TrainTest : public testing::Test {
   struct Ran {
     Result<Outcome> outcome = Fail(Code::kInternal, "not run");
     std::map<std::uint64_t, double> losses;
+    std::map<std::uint64_t, EvalReport> evals;
     Plan plan;
     std::vector<std::uint64_t> saved;
   };
@@ -70,6 +71,7 @@ class TrainTest : public testing::Test {
                                   if (report.step == stop_after) stop.request_stop();
                                   if (report.step == hold_until) held.count_down();
                                 },
+                            .on_eval = [&](const EvalReport& report) { ran.evals[report.step] = report; },
                             .on_checkpoint =
                                 [&](const Result<checkpoint::SaveStats>& stats) {
                                   ASSERT_TRUE(stats) << stats.error().ToString();
@@ -89,6 +91,12 @@ class TrainTest : public testing::Test {
     }
     threads.clear();
     return ran;
+  }
+
+  static std::vector<std::uint64_t> Keys(const std::map<std::uint64_t, EvalReport>& map) {
+    std::vector<std::uint64_t> keys;
+    for (const auto& [key, value] : map) keys.push_back(key);
+    return keys;
   }
 
   /// Every byte of a checkpoint's tensors.
@@ -124,6 +132,37 @@ TEST_F(TrainTest, LearnsAndReports) {
   EXPECT_EQ(ran.plan.accumulation, 4u);
   EXPECT_EQ(ran.plan.steps_per_epoch, ran.plan.samples_per_epoch / 8);
   EXPECT_FALSE(std::filesystem::is_empty(folder_->path() / "tb"));
+}
+
+TEST_F(TrainTest, EvaluatesTheHeldOutPartWithoutChangingTheRun) {
+  Options options = Tiny("not-evaluated");
+  options.data.split.held_out = 0.2;
+  const Ran plain = Run(options);
+  ASSERT_TRUE(plain.outcome) << plain.outcome.error().ToString();
+  options.checkpoint_url = CheckpointUrl("evaluated");
+  options.eval_every = 5;
+  options.eval_samples = 12;
+  options.tensorboard_url = (folder_->path() / "eval-tb").native();
+  const Ran ran = Run(options);
+  ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
+  EXPECT_EQ(ran.losses, plain.losses) << "bit for bit";
+  ASSERT_THAT(Keys(ran.evals), testing::ElementsAre(5, 10, 12)) << "and at the end";
+  EXPECT_EQ(ran.evals.at(5).samples, 12u);
+  EXPECT_LT(ran.evals.at(12).loss, ran.evals.at(5).loss);
+  EXPECT_NEAR(ran.evals.at(12).loss, ran.losses.at(12), 0.5);
+  EXPECT_EQ(ran.evals.at(5).ToJson()["event"], "eval");
+  EXPECT_NEAR(ran.evals.at(5).ToJson()["perplexity"].get<double>(), std::exp(ran.evals.at(5).loss), 1e-3);
+  auto connection = object::Connection::Open({}).value();
+  auto reader = checkpoint::Reader::Open(*connection, options.checkpoint_url, 12).value();
+  EXPECT_EQ(reader->manifest().metrics.at("eval_loss"), ran.evals.at(12).loss);
+
+  // The same sequences on two ranks.
+  options.checkpoint_url.clear();
+  options.micro_batch = 1;
+  const Ran two = RunRanks(options, 2);
+  ASSERT_TRUE(two.outcome) << two.outcome.error().ToString();
+  EXPECT_NEAR(two.evals.at(5).loss, ran.evals.at(5).loss, 1e-3);
+  EXPECT_EQ(two.evals.at(5).samples, 12u);
 }
 
 TEST_F(TrainTest, TellsPrometheusWhatStepsWaitedFor) {

@@ -129,6 +129,7 @@ class Trainer {
   Result<StepReport> Step(bool stop_here, Sums& all);
   Result<Sums> ForwardBackward(StepReport& report);
   Result<Sums> SumOverRanks(Sums mine, StepReport& report);
+  Result<std::optional<EvalReport>> EvaluateIfDue(bool last);
   Status SaveIfDue(StepReport& report, bool last, const Sums& all);
   void Yield(checkpoint::SaveOptions& save, const Sums& all);
   void StartSaving(const checkpoint::SaveOptions& save, bool last);
@@ -162,6 +163,7 @@ class Trainer {
   std::shared_ptr<checkpoint::Group> ranks_;  ///< what checkpoints are agreed over
   std::optional<checkpoint::LocalTier> local_;
   std::unique_ptr<checkpoint::Writer> writer_;
+  std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<Telemetry> telemetry_;
   std::unique_ptr<StepMetrics> metrics_;
   std::unique_ptr<http::Server> metrics_server_;  ///< goes before what it tells
@@ -182,6 +184,10 @@ Status Trainer::Prepare() {
                                      .threads = options_.data.threads};
   loader_ = MR_TRY(data::Loader::Start(dataset_, data_budget_, loader, data_state_, options_.log));
   MakePlan();
+  if (options_.eval_every > 0) {
+    evaluator_ =
+        MR_TRY(Evaluator::Open(connection_, tokenizer_, options_.data, options_.eval_samples, group_, options_.log));
+  }
   return OpenMetrics();
 }
 
@@ -375,20 +381,36 @@ Result<Outcome> Trainer::Run(std::stop_token stop) {
     outcome.stopped = all.stop;
     quality_ = {{"loss", report.loss}};
     const bool last = step_ == plan_.steps || outcome.stopped;
+    std::optional<EvalReport> evaluated;
+    if (!outcome.stopped) evaluated = MR_TRY(EvaluateIfDue(last));
+    if (evaluated) quality_["eval_loss"] = evaluated->loss;
+    if (evaluated) report.eval_loss = evaluated->loss;
     MR_TRY(SaveIfDue(report, last, all));
-    report.step_s = whole.Seconds();
+    report.step_s = whole.Seconds() - (evaluated ? evaluated->seconds : 0);
     outcome.step = step_;
     outcome.loss = report.loss;
     MR_TRY(heartbeat_.Beat(step_));
     if (telemetry_) telemetry_->Add(report);
     if (metrics_) metrics_->Add(report);
     if (leads() && observer_.on_step && (last || step_ % options_.log_every == 0)) observer_.on_step(report);
+    if (leads() && observer_.on_eval && evaluated) observer_.on_eval(*evaluated);
   }
   // A finished run whose last checkpoint never left the local disk has this one thing to do.
   if (writer_ && step_ == plan_.steps && saved_step_ != step_) StartSaving({.metrics = quality_}, /*last=*/true);
   outcome.stopped = outcome.stopped && step_ < plan_.steps;
   MR_TRY(FinishSaving());
   return outcome;
+}
+
+Result<std::optional<EvalReport>> Trainer::EvaluateIfDue(bool last) {
+  if (!evaluator_ || (!last && step_ % options_.eval_every != 0)) return std::nullopt;
+  const KeepBeating beating(heartbeat_, step_, clock_);
+  const Stopwatch evaluating(clock_);
+  EvalReport report = MR_TRY(evaluator_->Evaluate(*model_));
+  report.step = step_;
+  report.seconds = evaluating.Seconds();
+  report.tells_perplexity = options_.eval_perplexity;
+  return report;
 }
 
 Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {

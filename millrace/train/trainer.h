@@ -7,6 +7,7 @@
 #include "millrace/base/result.h"
 #include "millrace/engine/parallel/collective.h"
 #include "millrace/object/open.h"
+#include "millrace/train/evaluator.h"
 #include "millrace/train/options.h"
 #include "millrace/train/report.h"
 
@@ -16,6 +17,7 @@ namespace millrace::train {
 struct Observer {
   std::function<void(const Plan&)> on_plan;
   std::function<void(const StepReport&)> on_step;  ///< every log_every steps, and the last
+  std::function<void(const EvalReport&)> on_eval;  ///< after the on_step of its step
   /// A checkpoint was committed, or could not be: training goes on with the ones before.
   std::function<void(const Result<checkpoint::SaveStats>&)> on_checkpoint;
 };

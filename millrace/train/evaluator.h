@@ -1,0 +1,52 @@
+// The loss on records that are held out from training: a fixed set of sequences, the same at every evaluation.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "millrace/base/json.h"
+#include "millrace/data/loader.h"
+#include "millrace/engine/model.h"
+#include "millrace/engine/parallel/collective.h"
+
+namespace millrace::train {
+
+/// One evaluation, over all ranks.
+struct EvalReport {
+  std::uint64_t step = 0;  ///< steps done
+  double loss = 0;         ///< mean over the labels
+  std::uint64_t samples = 0, labels = 0;
+  double seconds = 0;
+  bool tells_perplexity = true;  ///< e to the loss
+
+  Json ToJson() const;
+  std::string ToText() const;
+};
+
+/// Holds a rank's share of the held-out sequences as tokens: samples / ranks times 8 times the sequence length in
+/// bytes. Changes neither gradients, random numbers nor the place in the training data, so that a run's losses are the
+/// same with and without it. One owner thread.
+class Evaluator {
+ public:
+  /// Reads the first `samples` sequences of the held-out part of `options`' data, or all if there are fewer, rounded
+  /// down to a multiple of the ranks. Collective: rank 0 indexes the data before the others. Errors: kInvalidArgument
+  /// if the part has fewer sequences than there are ranks. Blocks on the store.
+  static Result<std::unique_ptr<Evaluator>> Open(object::Connection& connection,
+                                                 std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
+                                                 data::DatasetOptions options, std::uint64_t samples,
+                                                 engine::Collective& group, const Logger& log);
+
+  /// Collective. step, seconds and tells_perplexity are left to the caller.
+  Result<EvalReport> Evaluate(engine::Model& model) const;
+
+ private:
+  Evaluator(std::vector<data::Batch> rows, engine::Collective& group) : rows_(std::move(rows)), group_(group) {}
+
+  mutable std::vector<data::Batch> rows_;  ///< one sequence each; the model reads them in place
+  engine::Collective& group_;
+};
+
+}  // namespace millrace::train
