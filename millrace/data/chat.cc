@@ -32,6 +32,11 @@ std::size_t SpaceIn(std::string_view text, bool at_end) {
   return 0;
 }
 
+bool FindText(simdjson::dom::object fields, std::string_view name, std::string_view& text) {
+  simdjson::dom::element value;
+  return FindLast(fields, name, value) && value.get(text) == simdjson::SUCCESS;
+}
+
 /// True for user, assistant, user, assistant …
 bool Alternates(std::span<const Message> messages) {
   for (std::size_t i = 0; i < messages.size(); ++i) {
@@ -62,7 +67,7 @@ std::expected<std::span<const Message>, Broken> ConversationParser::Parse(std::s
   const simdjson::dom::object object = *parsed;
 
   simdjson::dom::element list;
-  if (object.at_key("messages").get(list) && object.at_key("conversations").get(list)) {
+  if (!FindLast(object, "messages", list) && !FindLast(object, "conversations", list)) {
     return std::unexpected(Broken::kMissingField);
   }
   simdjson::dom::array turns;
@@ -73,8 +78,8 @@ std::expected<std::span<const Message>, Broken> ConversationParser::Parse(std::s
     std::string_view role, content;
     simdjson::dom::object fields;
     if (turn.get(fields)) return std::unexpected(Broken::kNotChat);
-    bool plain = !fields.at_key("role").get(role) && !fields.at_key("content").get(content);
-    bool shared = !plain && !fields.at_key("from").get(role) && !fields.at_key("value").get(content);
+    const bool plain = FindText(fields, "role", role) && FindText(fields, "content", content);
+    const bool shared = !plain && FindText(fields, "from", role) && FindText(fields, "value", content);
     if (!plain && !shared) return std::unexpected(Broken::kNotChat);
     rep_->messages.push_back({RoleOf(role), content});
     answers |= rep_->messages.back().role == kAssistant && !content.empty();

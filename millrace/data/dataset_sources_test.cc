@@ -24,7 +24,7 @@ using DatasetSourcesTest = testing::DatasetTest;
 TEST_F(DatasetSourcesTest, BrokenRecordsAreSkippedAndCounted) {
   std::string lines = "\n  \nnot json\n" + testing::RecordLine("T", "one") + "{\"text\":\"no title\"}\n" +
                       testing::RecordLine("U", "two") + "{\"title\":\"\xFF\",\"text\":\"x\"}\n" +
-                      "{\"title\":1,\"text\":\"x\"}";
+                      "{\"title\":null,\"text\":\"x\"}";
   PutText(*store_, "a.jsonl", lines);
   auto options = Options("s3://corpus/a.jsonl", Mode::kPad, 0);
   options.template_text = "{title}={text}";

@@ -3,8 +3,8 @@
 
 #include <simdjson.h>
 
-#include <cstring>
 #include <expected>
+#include <string>
 #include <string_view>
 
 #include "millrace/base/bytes.h"
@@ -12,30 +12,25 @@
 
 namespace millrace::data {
 
-/// Keeps its buffers between calls. One thread at a time; does not block.
+/// Reads what Python's json.loads reads, as Python understands it. Keeps its buffers between calls. One thread at a
+/// time; does not block.
 class JsonRecordParser {
  public:
   /// The object, valid until the next call, or why there is none: kTooLong, kNotUtf8, kNotJson. A byte order mark in
-  /// front is ignored.
-  std::expected<simdjson::dom::object, Broken> Parse(std::string_view record) {
-    if (record.size() > kMaxRecordBytes) return std::unexpected(Broken::kTooLong);
-    if (record.starts_with("\xEF\xBB\xBF")) record.remove_prefix(3);
-    if (padded_.size() < record.size() + simdjson::SIMDJSON_PADDING) {
-      padded_ = Buffer(record.size() + record.size() / 4 + simdjson::SIMDJSON_PADDING);
-    }
-    std::memcpy(padded_.data(), record.data(), record.size());
-    std::memset(padded_.data() + record.size(), 0, simdjson::SIMDJSON_PADDING);
-    simdjson::dom::element root;
-    auto error = parser_.parse(reinterpret_cast<const char*>(padded_.data()), record.size(), false).get(root);
-    if (error == simdjson::UTF8_ERROR) return std::unexpected(Broken::kNotUtf8);
-    simdjson::dom::object object;
-    if (error || root.get(object)) return std::unexpected(Broken::kNotJson);
-    return object;
-  }
+  /// front is ignored. What simdjson cannot represent is as RewriteForParser (python_json.h) says.
+  std::expected<simdjson::dom::object, Broken> Parse(std::string_view record);
 
  private:
-  simdjson::dom::parser parser_{kMaxRecordBytes + simdjson::SIMDJSON_PADDING};
+  simdjson::error_code Read(std::string_view json, simdjson::dom::element& root);
+
+  simdjson::dom::parser parser_{2 * kMaxRecordBytes + simdjson::SIMDJSON_PADDING};
   Buffer padded_;
 };
+
+/// The last member of that name, which is the one that Python keeps. False if there is none.
+bool FindLast(simdjson::dom::object object, std::string_view name, simdjson::dom::element& value);
+
+/// Appends a string's text, or a number or truth value as Python's str() prints it. False for anything else.
+bool AppendPythonText(simdjson::dom::element value, std::string& out);
 
 }  // namespace millrace::data

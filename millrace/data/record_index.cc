@@ -12,7 +12,7 @@
 namespace millrace::data {
 namespace {
 
-constexpr std::string_view kIndexMagic = "MRINDEX2";
+constexpr std::string_view kIndexMagic = "MRINDEX3";
 constexpr std::size_t kEntryBytes = 28, kFrameBytes = 28, kMaxHeaderBytes = kMiB;
 constexpr int kHashBits = 16;
 

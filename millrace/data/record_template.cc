@@ -82,12 +82,12 @@ std::expected<std::string_view, Broken> RecordParser::Parse(std::string_view rec
   bool any = false;
   for (std::size_t i = 0; i < t.fields_.size(); ++i) {
     simdjson::dom::element field;
-    if (object.at_key(t.fields_[i]).get(field)) return std::unexpected(Broken::kMissingField);
-    std::string_view value;
-    if (field.get(value)) return std::unexpected(Broken::kNotText);
-    any |= !value.empty();
-    document += value;
+    if (!FindLast(object, t.fields_[i], field)) return std::unexpected(Broken::kMissingField);
+    const std::size_t before = document.size();
+    if (!AppendPythonText(field, document)) return std::unexpected(Broken::kNotText);
+    any |= document.size() > before;
     document += t.literals_[i + 1];
+    if (document.size() > kMaxDocumentBytes) return std::unexpected(Broken::kTooLong);
   }
   if (!any) return std::unexpected(Broken::kEmpty);
   return document;

@@ -12,7 +12,10 @@
 
 namespace millrace::data {
 
+/// Longer lines are no records.
 inline constexpr std::uint64_t kMaxRecordBytes = 16ull << 20;
+/// What a template or a layout may make of a record: one may name a field any number of times.
+inline constexpr std::uint64_t kMaxDocumentBytes = 4 * kMaxRecordBytes;
 
 /// Why a line is not a usable record.
 enum class Broken : std::uint8_t { kNotJson, kNotUtf8, kMissingField, kNotText, kEmpty, kTooLong, kNotChat };

@@ -212,7 +212,7 @@ TEST(JsonArray, WhatIsNoArrayIsNamedByItsByte) {
     ASSERT_FALSE(found.has_value()) << data;
     EXPECT_THAT(found.error().ToString(), HasSubstr(why)) << data;
   }
-  std::string deep = "[" + std::string(2000, '[') + std::string(2000, ']') + "]";
+  const std::string deep(kMaxJsonNesting + 1, '[');
   EXPECT_THAT(FindAll(*Stored(deep, {Layout::kJson}).object.content).error().ToString(),
               HasSubstr("brackets are open"));
 }

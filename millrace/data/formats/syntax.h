@@ -10,13 +10,14 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/result.h"
 #include "millrace/data/formats/format.h"
+#include "millrace/data/record_template.h"
 
 namespace millrace::data {
 
 /// Files may start with it; it is no part of the first record.
 inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 inline constexpr std::string_view kJsonBlank = " \t\r\n";
-inline constexpr std::size_t kMaxJsonNesting = 1024;  ///< as deep as records are parsed
+inline constexpr std::size_t kMaxJsonNesting = kMaxRecordBytes;  ///< what is deeper is longer than a record may be
 
 /// Finds where records end. One pass over bytes that become known bit by bit. One thread.
 class Cutter {
@@ -43,10 +44,6 @@ class Syntax {
 
 /// Of kJsonLines, kJson, kObjects, kLines, kText and kTar.
 std::unique_ptr<const Syntax> MakeSyntax(const Format& format);
-
-/// Appends `text` as the inside of a JSON string. Bytes that are not UTF-8 stay as they are, so that whoever parses the
-/// line finds them.
-void AppendEscaped(std::string_view text, std::string& json);
 
 /// A string's bytes as a buffer.
 Buffer ToBuffer(std::string_view text);
