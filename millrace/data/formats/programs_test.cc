@@ -5,6 +5,7 @@
 
 #include "millrace/base/files.h"
 #include "millrace/base/subprocess.h"
+#include "millrace/data/formats/record_lines.h"
 #include "millrace/data/formats/testing.h"
 
 namespace millrace::data {
@@ -95,6 +96,35 @@ TEST_F(Programs, Tar) {
               "{\"__key__\":\"set/a\",\"n\":1,\"txt\":\"first\"}\n{\"__key__\":\"set/b\",\"txt\":\"" +
                   std::string(70'000, 'b') + "\"}\n" + tail)
         << kind;
+  }
+}
+
+TEST_F(Programs, SparseTar) {
+  if (!Has("tar")) GTEST_SKIP() << "no tar";
+  // Stretches of text with holes between them: more than one header and one block of entries hold.
+  std::string holes;
+  for (int i = 0; i < 40; ++i) {
+    const std::string text = fmt::format("part {} ", i) + std::string(1 + random_.Below(1500), 'x');
+    holes += text;
+    holes.resize((holes.size() / 512 + 20) * 512);
+  }
+  Write("set/a.txt", holes);
+  Write("set/b.txt", "text");
+  Run("cp --sparse=always set/a.txt hole && mv hole set/a.txt");
+  Write("set/c.txt", std::string(4096, '\0') + "end");
+  std::string expected;
+  for (const auto& [key, text] :
+       {std::pair{"a", holes}, {"b", std::string("text")}, {"c", std::string(4096, '\0') + "end"}}) {
+    expected += fmt::format("{{\"__key__\":\"set/{}\",\"txt\":\"", key);
+    AppendEscaped(text, expected);
+    expected += "\"}\n";
+  }
+  for (std::string_view kind :
+       {"gnu", "oldgnu", "pax --sparse-version=0.0", "pax --sparse-version=0.1", "pax --sparse-version=1.0"}) {
+    const std::string archive =
+        Run(fmt::format("tar --format={} --sparse --hole-detection=raw --sort=name -cf - set", kind));
+    if (archive.size() > holes.size()) GTEST_SKIP() << "a folder without sparse files";
+    EXPECT_TRUE(ReadBack(*Stored(archive, {Layout::kTar}).object.content) == expected) << kind;
   }
 }
 

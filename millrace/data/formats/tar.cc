@@ -7,12 +7,15 @@
 #include <charconv>
 
 #include "millrace/base/text.h"
+#include "millrace/data/formats/record_lines.h"
+#include "millrace/data/formats/tar_sparse.h"
 
 namespace millrace::data {
 namespace {
 
 constexpr std::size_t kBlock = 512;
-constexpr std::size_t kMaxNameBytes = 64 * kKiB;
+/// Of a long name, and of pax headers: they may hold the map of a sparse file.
+constexpr std::size_t kMaxNameBytes = 64 * kKiB, kMaxPaxBytes = 4 * kMiB;
 
 /// Of a header: text that ends at the first NUL or the end of its place.
 std::string_view TextAt(std::string_view header, std::size_t at, std::size_t size) {
@@ -20,37 +23,25 @@ std::string_view TextAt(std::string_view header, std::size_t at, std::size_t siz
   return field.substr(0, field.find('\0'));
 }
 
-/// Octal digits, or base 256 when the first bit is set (GNU).
-std::optional<std::uint64_t> NumberAt(std::string_view header, std::size_t at, std::size_t size) {
-  std::string_view field = header.substr(at, size);
-  std::uint64_t value = 0;
-  if (static_cast<unsigned char>(field[0]) & 0x80) {
-    for (std::size_t i = 0; i < size; ++i) {
-      const auto byte = static_cast<unsigned char>(i == 0 ? field[0] & 0x7f : field[i]);
-      if (value >> 55) return std::nullopt;
-      value = value << 8 | byte;
-    }
-    return value;
-  }
-  field = Trim(field.substr(0, field.find('\0')));
-  for (char digit : field) {
-    if (digit < '0' || digit > '7' || value >> 60) return std::nullopt;
-    value = value << 3 | static_cast<std::uint64_t>(digit - '0');
-  }
-  return value;
-}
-
 bool ChecksumHolds(std::string_view header) {
   constexpr std::size_t kAt = 148, kSize = 8;
-  std::uint64_t sum = 0;
+  std::int64_t sum = 0, of_signed = 0;  // some old programs summed signed bytes
   for (std::size_t i = 0; i < kBlock; ++i) {
-    sum += i >= kAt && i < kAt + kSize ? ' ' : static_cast<unsigned char>(header[i]);
+    const bool is_blank = i >= kAt && i < kAt + kSize;
+    sum += is_blank ? ' ' : static_cast<unsigned char>(header[i]);
+    of_signed += is_blank ? ' ' : static_cast<signed char>(header[i]);
   }
-  return NumberAt(header, kAt, kSize) == sum;
+  const auto said = TarNumberAt(header, kAt, kSize);
+  return said && (static_cast<std::int64_t>(*said) == sum || static_cast<std::int64_t>(*said) == of_signed);
 }
 
 /// What pax headers say about the file behind them: "length key=value\n" each.
-Status ReadPax(std::string_view records, std::string& path, std::optional<std::uint64_t>& size) {
+struct PaxHeaders {
+  std::string path;
+  std::optional<std::uint64_t> size;
+  PaxSparse sparse;
+};
+Status ReadPax(std::string_view records, PaxHeaders& headers) {
   while (!records.empty()) {
     std::size_t length = 0;
     const auto parsed = std::from_chars(records.data(), records.data() + records.size(), length);
@@ -64,13 +55,16 @@ Status ReadPax(std::string_view records, std::string& path, std::optional<std::u
     const std::size_t equals = record.find('=');
     if (equals == record.npos) return Fail(Code::kCorrupt, "a damaged pax header");
     std::string_view key = record.substr(0, equals), value = record.substr(equals + 1);
-    if (key == "path") path = value;
+    if (key == "path") headers.path = value;
+    if (!headers.sparse.Take(key, value)) {
+      return Fail(Code::kCorrupt, "a pax header with {}={}, which cannot be read,", key, value.substr(0, 64));
+    }
     if (key == "size") {
       std::uint64_t bytes = 0;
       if (std::from_chars(value.data(), value.data() + value.size(), bytes).ptr != value.data() + value.size()) {
         return Fail(Code::kCorrupt, "a damaged pax header");
       }
-      size = bytes;
+      headers.size = bytes;
     }
   }
   return {};
@@ -126,43 +120,56 @@ class TarCutter final : public Cutter {
   bool ended_ = false;
 };
 
-/// The line of one sample, file by file.
-class Sample {
+/// The lines of samples, file by file.
+class SampleLines {
  public:
-  const std::string& key() const { return key_; }
-
-  void Start(std::string_view key) {
-    key_ = key;
-    fields_.clear();
-  }
-
-  void Add(const std::string& extension, std::string_view data) {
-    constexpr std::array<std::string_view, 3> kText = {"txt", "text", "transcript"};
-    if (extension == "json" || extension == "jsn") {
-      std::string_view object = Trim(data);
-      if (object.starts_with('{') && object.ends_with('}')) return AddMembers(object);
+  /// The file belongs to the sample `key`, which ends the one before if that is another.
+  Status Add(const Place& place, std::string_view data) {
+    if (place.key != key_) {
+      MR_TRY(Finish());
+      key_ = place.key;
     }
-    const bool text = std::ranges::find(kText, extension) != kText.end() || extension == "json" || extension == "jsn";
-    if (!text && (data.find('\0') != data.npos || !IsValidUtf8(data))) return;
-    fields_ += ",\"";
-    AppendEscaped(extension, fields_);
-    fields_ += "\":\"";
-    AppendEscaped(data, fields_);
-    fields_ += '"';
+    const std::string& extension = place.extension;
+    const bool is_json = extension == "json" || extension == "jsn";
+    if (is_json) {
+      std::string_view object = Trim(data);
+      if (object.starts_with('{') && object.ends_with('}')) {
+        AddMembers(object);
+        return {};
+      }
+    }
+    constexpr std::array<std::string_view, 3> kText = {"txt", "text", "transcript"};
+    const bool is_text = is_json || std::ranges::find(kText, extension) != kText.end();
+    if (!is_text && (data.find('\0') != data.npos || !IsValidUtf8(data))) return {};
+    Begin();
+    lines_.Append("\"");
+    lines_.AppendText(extension);
+    lines_.Append("\":\"");
+    lines_.AppendText(data);
+    lines_.Append("\"");
+    return {};
   }
 
-  /// A sample without fields is none: its files are not text.
-  void Finish(std::string& lines) {
-    if (fields_.empty()) return;
-    lines += "{\"__key__\":\"";
-    AppendEscaped(key_, lines);
-    lines += '"';
-    lines += fields_;
-    lines += "}\n";
-    fields_.clear();
+  /// Ends the sample. One without fields is none: its files are not text.
+  Status Finish() {
+    if (!std::exchange(open_, false)) return {};
+    lines_.Append("}");
+    return lines_.EndRecord();
   }
+
+  Buffer Take() { return lines_.Take(); }
 
  private:
+  /// A field follows.
+  void Begin() {
+    if (!std::exchange(open_, true)) {
+      lines_.Append("{\"__key__\":\"");
+      lines_.AppendText(key_);
+      lines_.Append("\"");
+    }
+    lines_.Append(",");
+  }
+
   void AddMembers(std::string_view object) {
     std::string members(object.size(), '\0');
     std::size_t size = 0;
@@ -176,11 +183,13 @@ class Sample {
     std::ranges::replace(members, '\n', '\x01');
     std::string_view inside = std::string_view(members).substr(1, members.size() - 2);
     if (Trim(inside).empty()) return;
-    fields_ += ',';
-    fields_ += inside;
+    Begin();
+    lines_.Append(inside);
   }
 
-  std::string key_, fields_;
+  RecordLines lines_;
+  std::string key_;
+  bool open_ = false;  ///< a sample with a field
 };
 
 class Tar final : public Syntax {
@@ -188,8 +197,7 @@ class Tar final : public Syntax {
   std::unique_ptr<Cutter> NewCutter() const override { return std::make_unique<TarCutter>(); }
 
   Result<Buffer> ToLines(Buffer records, std::uint64_t offset) const override {
-    std::string lines;
-    Sample sample;
+    SampleLines samples;
     std::string_view bytes = AsText(records);
     for (std::size_t at = 0; at < bytes.size();) {
       auto member = MR_TRY(ReadTarMember(bytes, at, offset));
@@ -198,61 +206,85 @@ class Tar final : public Syntax {
       at = member->end;
       Place place = PlaceOf(*member);
       if (place.extension.empty()) continue;
-      if (place.key != sample.key()) {
-        sample.Finish(lines);
-        sample.Start(place.key);
-      }
-      sample.Add(place.extension, member->data);
+      std::string expanded;
+      if (member->is_sparse) expanded = ExpandSparse(*member, kMaxRecordBytes + 1);
+      MR_TRY(samples.Add(place, member->is_sparse ? expanded : member->data));
     }
-    sample.Finish(lines);
-    return ToBuffer(lines);
+    MR_TRY(samples.Finish());
+    return samples.Take();
   }
 };
+
+std::string NameOf(std::string_view header, const std::string& long_name, const PaxHeaders& pax) {
+  if (!pax.sparse.name.empty()) return pax.sparse.name;
+  if (!pax.path.empty()) return pax.path;
+  if (!long_name.empty()) return long_name;
+  const std::string_view name = TextAt(header, 0, 100);
+  const std::string_view prefix =
+      header.substr(257, 6) == std::string_view("ustar\0", 6) ? TextAt(header, 345, 155) : "";
+  return prefix.empty() ? std::string(name) : fmt::format("{}/{}", prefix, name);
+}
+
+/// False if the headers say what cannot be.
+bool ApplyPaxSparse(const PaxSparse& sparse, TarMember& member) {
+  if (!sparse.is_sparse || !member.is_file) return true;
+  std::vector<std::uint64_t> map = sparse.map;
+  if (sparse.map_in_data && !TakeMapFromData(member.data, map)) return false;
+  return sparse.size && SetExtents(map, *sparse.size, member);
+}
 
 }  // namespace
 
 Result<std::optional<TarMember>> ReadTarMember(std::string_view bytes, std::size_t at, std::uint64_t offset) {
-  TarMember member;
-  std::string long_name, pax_path;
-  std::optional<std::uint64_t> pax_size;
+  std::string long_name;
+  PaxHeaders pax;
   while (true) {
     if (bytes.size() - at < kBlock) return std::nullopt;
     std::string_view header = bytes.substr(at, kBlock);
-    if (header.find_first_not_of('\0') == header.npos) {
-      member.ends_archive = true;
-      member.end = bytes.size();
-      return member;
-    }
+    if (header.find_first_not_of('\0') == header.npos) return TarMember{.end = bytes.size(), .ends_archive = true};
     const char type = header[156];
-    auto size = NumberAt(header, 124, 12);
+    auto size = TarNumberAt(header, 124, 12);
     if (!ChecksumHolds(header) || !size) {
       return Fail(Code::kCorrupt, "no tar header at byte {}: its checksum does not hold", offset + at);
     }
-    const bool names_next = type == 'L' || type == 'x';
-    if (names_next && *size > kMaxNameBytes) {
+    const bool is_pax = type == 'x' || type == 'X', names_next = type == 'L' || is_pax;
+    if (names_next && *size > (is_pax ? kMaxPaxBytes : kMaxNameBytes)) {
       return Fail(Code::kCorrupt, "a tar header of {} bytes at byte {}", *size, offset + at);
     }
+    auto at_byte = [&](const Error& error) {
+      return Fail(Code::kCorrupt, "{} at byte {}", error.message(), offset + at);
+    };
+    std::size_t data_at = at + kBlock;
+    OldSparse old;
+    if (type == 'S') {
+      auto map = ReadOldSparse(bytes, at);
+      if (!map) return at_byte(map.error());
+      if (!*map) return std::nullopt;
+      old = **std::move(map);
+      data_at = old.end;
+    }
     const bool has_data = type != '1' && type != '2' && type != '3' && type != '4' && type != '5' && type != '6';
-    if (!names_next && pax_size) size = pax_size;
+    if (!names_next && pax.size) size = pax.size;
     const std::uint64_t stored = has_data ? *size : 0;
-    const std::size_t left = bytes.size() - at - kBlock;
+    const std::size_t left = bytes.size() - data_at;
     if (stored > left || (stored + kBlock - 1) / kBlock * kBlock > left) return std::nullopt;
-    std::string_view data = bytes.substr(at + kBlock, stored);
-    const std::size_t next = at + kBlock + (stored + kBlock - 1) / kBlock * kBlock;
+    std::string_view data = bytes.substr(data_at, stored);
+    const std::size_t next = data_at + (stored + kBlock - 1) / kBlock * kBlock;
     if (type == 'L') {
       long_name = data.substr(0, data.find('\0'));
-    } else if (type == 'x') {
-      auto read = ReadPax(data, pax_path, pax_size);
-      if (!read) return Fail(Code::kCorrupt, "{} at byte {}", read.error().message(), offset + at);
+    } else if (is_pax) {
+      auto read = ReadPax(data, pax);
+      if (!read) return at_byte(read.error());
     } else if (type != 'g' && type != 'K') {
-      std::string_view prefix = header.substr(257, 6) == std::string_view("ustar\0", 6) ? TextAt(header, 345, 155) : "";
-      member.name = !pax_path.empty()    ? pax_path
-                    : !long_name.empty() ? long_name
-                    : prefix.empty()     ? std::string(TextAt(header, 0, 100))
-                                         : fmt::format("{}/{}", prefix, TextAt(header, 0, 100));
-      member.data = data;
-      member.end = next;
-      member.is_file = type == '0' || type == '\0' || type == '7';
+      TarMember member{.name = NameOf(header, long_name, pax),
+                       .data = data,
+                       .size = stored,
+                       .end = next,
+                       .is_file = type == '0' || type == '\0' || type == '7' || type == 'S'};
+      if (type == 'S' ? !SetExtents(old.map, old.size, member) : !ApplyPaxSparse(pax.sparse, member)) {
+        return Fail(Code::kCorrupt, "the map of the sparse file {} at byte {} does not fit it", member.name,
+                    offset + at);
+      }
       return member;
     }
     at = next;

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "millrace/base/result.h"
 #include "millrace/data/formats/syntax.h"
@@ -20,16 +21,25 @@ namespace millrace::data {
 
 std::unique_ptr<const Syntax> MakeTarSyntax();
 
+/// Bytes of a sparse file that are stored; zeros lie between two of them.
+struct TarExtent {
+  std::uint64_t offset = 0, bytes = 0;  ///< in the file
+};
+
 struct TarMember {
   std::string name;
-  std::string_view data;
-  std::size_t end = 0;   ///< where the next member's headers start
-  bool is_file = false;  ///< a regular one
+  std::string_view data;  ///< what is stored of the file: all of it, unless it is sparse
+  bool is_sparse = false;
+  std::uint64_t size = 0;          ///< of the whole file
+  std::vector<TarExtent> extents;  ///< of a sparse file: where `data` belong, ascending
+  std::size_t end = 0;             ///< where the next member's headers start
+  bool is_file = false;            ///< a regular one
   bool ends_archive = false;
 };
 /// The member whose headers (long names among them) start at `at`; nothing if `bytes` do not hold all of it. Reads
-/// ustar, GNU and pax archives. Fails with kCorrupt on a header whose checksum does not hold; `offset` is where `bytes`
-/// start in the archive, for the message.
+/// ustar, GNU and pax archives, and GNU tar's sparse files in all their forms. Fails with kCorrupt on a header whose
+/// checksum does not hold and on a map of a sparse file that cannot be; `offset` is where `bytes` start in the archive,
+/// for the message.
 Result<std::optional<TarMember>> ReadTarMember(std::string_view bytes, std::size_t at, std::uint64_t offset);
 
 }  // namespace millrace::data

@@ -108,6 +108,50 @@ TEST(Tar, DamagedHeadersAndCutOffArchivesAreNamed) {
   }
 }
 
+std::string PaxRecord(std::string_view key, std::string_view value) {
+  for (std::size_t digits = 1;; ++digits) {
+    std::string record = fmt::format(" {}={}\n", key, value);
+    const std::string length = std::to_string(record.size() + digits);
+    if (length.size() == digits) return length + record;
+  }
+}
+
+TEST(Tar, MapsOfSparseFilesMustFit) {
+  auto read = [](std::string_view map, std::string_view size) {
+    const std::string pax =
+        PaxRecord("GNU.sparse.size", size) + PaxRecord("GNU.sparse.name", "s.txt") + PaxRecord("GNU.sparse.map", map);
+    const std::string archive = Member("pax", pax, 'x') + Member("GNUSparseFile.0/s.txt", "abcdef") + kEnd;
+    auto all = FindAll(*Stored(archive, kTarred).object.content);
+    return all ? std::string("right") : all.error().ToString();
+  };
+  EXPECT_EQ(read("0,2,10,4", "14"), "right");
+  for (auto [map, size] : {std::pair{"0,2,10,4", "13"},
+                           {"0,2,10,3", "14"},
+                           {"0,2,1,4", "14"},
+                           {"0,2,10", "14"},
+                           {"0,18446744073709551615,10,4", "14"},
+                           {"18446744073709551615,6", "14"}}) {
+    EXPECT_NE(read(map, size).find("the map of the sparse file s.txt"), std::string::npos) << read(map, size);
+  }
+  EXPECT_NE(read("0,2,x,4", "14").find("a pax header"), std::string::npos) << read("0,2,x,4", "14");
+}
+
+/// A kilobyte that stands for a terabyte is one record that is too long, and thousands of them an error.
+TEST(Tar, SparseFilesAreNoWayAroundTheLimits) {
+  const std::string pax = PaxRecord("GNU.sparse.size", "1099511627776") + PaxRecord("GNU.sparse.map", "0,1");
+  const std::string bomb = Member("pax", pax, 'x');
+  const std::string one = bomb + Member("a.txt", "x") + Member("b.txt", "small") + kEnd;
+  const std::string lines = ReadBack(*Stored(one, kTarred).object.content);
+  EXPECT_EQ(lines.find('\n'), kMaxRecordBytes + 1) << "cut where nobody will look";
+  EXPECT_TRUE(lines.ends_with("{\"__key__\":\"b\",\"txt\":\"small\"}\n"));
+  std::string many;
+  for (int i = 0; i < 20; ++i) many += bomb + Member(fmt::format("{}.txt", i), "x");
+  const auto all = FindAll(*Stored(many + kEnd, kTarred).object.content);
+  ASSERT_FALSE(all.has_value());
+  EXPECT_EQ(all.error().code(), Code::kUnsupported);
+  EXPECT_NE(all.error().ToString().find("its record 16 "), std::string::npos) << all.error().ToString();
+}
+
 TEST(Tar, HostileBytesDoNoHarm) {
   Random random(2);
   std::string archive =
