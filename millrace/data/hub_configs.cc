@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "millrace/base/config.h"
@@ -94,16 +93,21 @@ const HubConfig* Default(const std::vector<HubConfig>& configs) {
 /// Objects by split, each once, in the order of the patterns.
 using Splits = std::vector<std::pair<std::string, std::vector<object::ObjectInfo>>>;
 
-/// By the names of the objects in the folder; "train" where they tell nothing.
+/// By the names of the objects in the folder.
 Splits SplitsByName(const std::vector<object::ObjectInfo>& listed, std::string_view folder) {
-  std::map<std::string, std::vector<object::ObjectInfo>> by_name;
+  std::vector<const object::ObjectInfo*> inside;
+  std::vector<std::string_view> paths;
   for (const object::ObjectInfo& info : listed) {
     if (!info.key.starts_with(folder) || !MayHoldRecords(info.key)) continue;
-    by_name[SplitOf(std::string_view(info.key).substr(folder.size()))].push_back(info);
+    inside.push_back(&info);
+    paths.push_back(std::string_view(info.key).substr(folder.size()));
   }
-  auto untold = by_name.extract("");
-  if (by_name.empty() && untold) return {{std::string(kDefaultSplit), std::move(untold.mapped())}};
-  return {std::make_move_iterator(by_name.begin()), std::make_move_iterator(by_name.end())};
+  Splits splits;
+  for (NamedSplit& split : SplitsByNames(paths)) {
+    auto& members = splits.emplace_back(std::move(split.name), std::vector<object::ObjectInfo>()).second;
+    for (std::size_t i : split.paths) members.push_back(*inside[i]);
+  }
+  return splits;
 }
 
 Result<std::vector<object::ObjectInfo>> Matching(const std::vector<object::ObjectInfo>& listed, std::string_view folder,

@@ -73,7 +73,7 @@ TEST_F(HubConfigSources, SplitsOfOneConfiguration) {
   Put({"d/gone.jsonl"});
   EXPECT_THAT(Resolve("/#held-out"), ElementsAre("rest/a.jsonl", "rest/b.jsonl"));
   EXPECT_THAT(Resolve("#default:odd"), ElementsAre("_odd.jsonl"));
-  EXPECT_THAT(Resolve("/"), ElementsAre("gone.jsonl", "one.jsonl", "two.jsonl", "unused.jsonl"))
+  EXPECT_THAT(Resolve("/"), ElementsAre("_odd.jsonl", "gone.jsonl", "one.jsonl", "two.jsonl", "unused.jsonl"))
       << "train, if nothing is said";
   EXPECT_THAT(Resolve("/#test"),
               ElementsAre(HasSubstr("looking for data at s3://bucket/d/#test: unknown split \"test\"; "

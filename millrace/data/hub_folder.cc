@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <set>
+#include <functional>
+#include <map>
+#include <numeric>
 #include <utility>
 
 #include "millrace/base/text.h"
@@ -14,12 +16,13 @@ namespace millrace::data {
 namespace {
 
 constexpr std::array<std::string_view, 3> kDescriptions = {"dataset_dict.json", "dataset_info.json", "state.json"};
-/// What a split may be called, and what it then is.
+/// What a folder or a file of a split may be called.
 constexpr std::pair<std::string_view, std::string_view> kWords[] = {
     {"train", "train"},      {"training", "train"}, {"validation", "validation"},
-    {"valid", "validation"}, {"val", "validation"}, {"dev", "validation"},
+    {"valid", "validation"}, {"dev", "validation"}, {"val", "validation"},
     {"test", "test"},        {"testing", "test"},   {"eval", "test"},
     {"evaluation", "test"}};
+constexpr std::array<std::string_view, 3> kSplits = {"train", "validation", "test"};
 
 std::string_view BaseName(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
@@ -41,18 +44,72 @@ std::string_view ShardName(std::string_view name) {
   return before.substr(before.rfind('-') + 1);
 }
 
-/// The split that a word of the text stands for; words end where neither letter nor digit follows.
-std::string_view SplitIn(std::string_view text) {
-  std::string lower = ToLower(text);
-  for (std::size_t i = 0; i < lower.size();) {
-    std::size_t end = i;
-    while (end < lower.size() && std::isalnum(static_cast<unsigned char>(lower[end])) != 0) ++end;
-    for (auto [word, split] : kWords) {
-      if (std::string_view(lower).substr(i, end - i) == word) return split;
-    }
-    i = end + 1;
+bool IsSeparator(char c) { return std::string_view("-._ 0123456789").contains(c); }
+
+/// True if the name has the word between separators. The name's own end counts as one of a folder, and not of a file.
+bool HasWord(std::string_view name, std::string_view word, bool is_folder) {
+  for (std::size_t at = name.find(word); at != name.npos; at = name.find(word, at + 1)) {
+    const std::size_t end = at + word.size();
+    const bool begins = at == 0 || IsSeparator(name[at - 1]);
+    if (begins && (end == name.size() ? is_folder : IsSeparator(name[end]))) return true;
+  }
+  return false;
+}
+
+/// Whether a folder on the path, or the file, is named after the split.
+bool NamesSplit(std::string_view path, std::string_view split, bool by_folder) {
+  auto has = [&](std::string_view name) {
+    return std::ranges::any_of(
+        kWords, [&](const auto& word) { return word.second == split && HasWord(name, word.first, by_folder); });
+  };
+  if (!by_folder) return has(BaseName(path));
+  std::vector<std::string_view> parts = Split(path, '/');
+  parts.pop_back();
+  return std::ranges::any_of(parts, has);
+}
+
+/// True if "-00000-of-00005", then any, then a dot and any are at `at`.
+bool IsShardEnd(std::string_view name, std::size_t at) {
+  constexpr std::size_t kDigits = 5;
+  constexpr std::string_view kOf = "-of-";
+  if (name.size() < at + 1 + 2 * kDigits + kOf.size() || name[at] != '-') return false;
+  return AllDigits(name.substr(at + 1, kDigits)) && name.substr(at + 1 + kDigits).starts_with(kOf) &&
+         AllDigits(name.substr(at + 1 + kDigits + kOf.size(), kDigits)) &&
+         name.find('.', at + 1 + 2 * kDigits + kOf.size()) != name.npos;
+}
+
+/// SPLIT of "data/SPLIT-00000-of-00005.parquet"; empty where the path is another.
+std::string_view ShardSplit(std::string_view path) {
+  constexpr std::string_view kData = "data/";
+  if (!path.starts_with(kData)) return {};
+  path.remove_prefix(kData.size());
+  if (path.contains('/')) return {};
+  for (std::size_t at = path.size(); at-- > 0;) {
+    if (IsShardEnd(path, at)) return path.substr(0, at);
   }
   return {};
+}
+
+std::vector<NamedSplit> ShardSplits(const std::vector<std::string_view>& paths) {
+  std::map<std::string, std::vector<std::size_t>, std::less<>> by_name;
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    if (std::string_view split = ShardSplit(paths[i]); !split.empty()) by_name[std::string(split)].push_back(i);
+  }
+  std::vector<NamedSplit> splits;
+  for (auto& [name, members] : by_name) splits.push_back({name, std::move(members)});
+  return splits;
+}
+
+/// Of a saved DatasetDict: the folders.
+std::vector<NamedSplit> SplitsByFolder(const std::vector<std::string_view>& paths) {
+  std::map<std::string, std::vector<std::size_t>, std::less<>> by_name;
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    const std::size_t slash = paths[i].find('/');
+    if (slash != paths[i].npos) by_name[std::string(paths[i].substr(0, slash))].push_back(i);
+  }
+  std::vector<NamedSplit> splits;
+  for (auto& [name, members] : by_name) splits.push_back({name, std::move(members)});
+  return splits;
 }
 
 bool IsCache(std::string_view key) {
@@ -78,45 +135,54 @@ bool IsHubFile(std::string_view key) {
   return !ShardName(name).empty() && (name.ends_with(".parquet") || name.ends_with(".arrow"));
 }
 
-std::string SplitOf(std::string_view path) {
-  std::string_view shard = ShardName(BaseName(path));
-  // "data-00000-of-00001.arrow" is what save_to_disk calls the shards of any split.
-  if (!shard.empty() && shard != "data" && shard != "part" && shard != "shard") {
-    std::string_view known = SplitIn(shard) == ToLower(shard) ? SplitIn(shard) : shard;
-    return std::string(known);
+std::vector<NamedSplit> SplitsByNames(const std::vector<std::string_view>& paths) {
+  std::vector<NamedSplit> splits = ShardSplits(paths);
+  for (const bool by_folder : {true, false}) {
+    if (!splits.empty()) break;
+    for (std::string_view split : kSplits) {
+      NamedSplit named{.name = std::string(split), .paths = {}};
+      for (std::size_t i = 0; i < paths.size(); ++i) {
+        if (NamesSplit(paths[i], split, by_folder)) named.paths.push_back(i);
+      }
+      if (!named.paths.empty()) splits.push_back(std::move(named));
+    }
   }
-  while (true) {
-    std::size_t slash = path.rfind('/');
-    if (std::string_view split = SplitIn(BaseName(path)); !split.empty()) return std::string(split);
-    if (slash == path.npos) return "";
-    path = path.substr(0, slash);
+  if (splits.empty() && !paths.empty()) {
+    splits.push_back({.name = std::string(kSplits[0]), .paths = std::vector<std::size_t>(paths.size())});
+    std::iota(splits[0].paths.begin(), splits[0].paths.end(), std::size_t{0});
   }
+  return splits;
 }
 
 Result<std::vector<object::ObjectInfo>> ChooseSplit(std::vector<object::ObjectInfo> found, std::string_view folder,
-                                                    bool hub, std::string_view split) {
-  if (hub) std::erase_if(found, [](const object::ObjectInfo& info) { return IsCache(info.key); });
-  if (!hub && split.empty()) return found;
-  std::set<std::string> splits;
-  for (const object::ObjectInfo& info : found) splits.insert(SplitOf(PathIn(folder, info.key)));
-  if (split.empty()) {
-    if (splits.size() <= 1) return found;
-    splits.erase("");
-    return Fail(Code::kInvalidArgument, "there are the splits {}; say which, as URL#{}", fmt::join(splits, ", "),
-                splits.contains("train") ? "train" : *splits.begin());
+                                                    FolderKind kind, std::string_view split) {
+  if (kind != FolderKind::kPlain)
+    std::erase_if(found, [](const object::ObjectInfo& info) { return IsCache(info.key); });
+  if (kind == FolderKind::kPlain && split.empty()) return found;
+  std::vector<std::string_view> paths;
+  for (const object::ObjectInfo& info : found) paths.push_back(PathIn(folder, info.key));
+  std::vector<NamedSplit> splits = kind == FolderKind::kSavedDict ? SplitsByFolder(paths) : SplitsByNames(paths);
+  std::vector<std::string_view> names;
+  for (const NamedSplit& one : splits) names.emplace_back(one.name);
+  if (split.empty() && splits.size() > 1) {
+    std::ranges::sort(names);
+    return Fail(Code::kInvalidArgument, "there are the splits {}; say which, as URL#{}", fmt::join(names, ", "),
+                std::ranges::find(names, "train") != names.end() ? "train" : names[0]);
   }
-  std::erase_if(found, [&](const object::ObjectInfo& info) {
-    std::string_view path = PathIn(folder, info.key);
-    bool in_folder = fmt::format("/{}", path).find(fmt::format("/{}/", split)) != std::string::npos;
-    return SplitOf(path) != split && !in_folder;
-  });
-  if (found.empty()) {
-    splits.erase("");
-    std::vector<std::string_view> names(splits.begin(), splits.end());
-    return Fail(Code::kNotFound, "{}; names tell of {}", UnknownName("split", split, names),
-                splits.empty() ? "none" : fmt::format("{}", fmt::join(splits, ", ")));
+  auto chosen = std::ranges::find_if(splits, [&](const NamedSplit& one) { return split.empty() || one.name == split; });
+  std::vector<object::ObjectInfo> members;
+  if (chosen != splits.end()) {
+    for (std::size_t i : chosen->paths) members.push_back(found[i]);
+    return members;
   }
-  return found;
+  if (split.empty()) return found;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (fmt::format("/{}", paths[i]).contains(fmt::format("/{}/", split))) members.push_back(found[i]);
+  }
+  if (!members.empty()) return members;
+  std::ranges::sort(names);
+  return Fail(Code::kNotFound, "{}; names tell of {}", UnknownName("split", split, names),
+              names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
 }
 
 }  // namespace millrace::data

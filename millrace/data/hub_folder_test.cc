@@ -12,22 +12,31 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::PutText;
 
+/// "train: a b; test: c" of the paths.
+std::string Told(const std::vector<std::string_view>& paths) {
+  std::string told;
+  for (const NamedSplit& split : SplitsByNames(paths)) {
+    told += fmt::format("{}{}:", told.empty() ? "" : "; ", split.name);
+    for (std::size_t i : split.paths) told += fmt::format(" {}", paths[i]);
+  }
+  return told;
+}
+
+/// Against datasets itself: python/tests/test_hub_folders.py.
 TEST(HubFolder, NamesTellTheSplit) {
-  const std::pair<const char*, const char*> cases[] = {
-      {"data/train-00000-of-00005.parquet", "train"},
-      {"openassistant-guanaco-train.arrow", "train"},
-      {"openassistant-guanaco-test-00000-of-00002.arrow", "test"},
-      {"train/data-00000-of-00001.arrow", "train"},
-      {"data-00000-of-00001.arrow", ""},
-      {"data/train_sft-00000-of-00002.parquet", "train_sft"},
-      {"en/dev.jsonl", "validation"},
-      {"validation/0003.parquet", "validation"},
-      {"My_Training_set.jsonl", "train"},
-      {"contest.jsonl", ""},
-      {"wiki/part-00000-of-00003.jsonl", ""},
-      {"retrain.jsonl", ""},
-  };
-  for (auto [path, split] : cases) EXPECT_EQ(SplitOf(path), split) << path;
+  EXPECT_EQ(Told({"testing1.jsonl", "Train.jsonl", "my_train.jsonl", "retrain.jsonl"}),
+            "train: my_train.jsonl; test: testing1.jsonl");
+  EXPECT_EQ(Told({"a.jsonl", "Train/b.jsonl", "contest.jsonl"}), "train: a.jsonl Train/b.jsonl contest.jsonl");
+  EXPECT_EQ(Told({"data/train_sft-00000-of-00002.parquet", "data/x.y-00000-of-00001.parquet", "data/test.parquet"}),
+            "train_sft: data/train_sft-00000-of-00002.parquet; x.y: data/x.y-00000-of-00001.parquet");
+  EXPECT_EQ(Told({"train_sft-00000-of-00002.parquet", "dev-1.parquet"}),
+            "train: train_sft-00000-of-00002.parquet; validation: dev-1.parquet");
+  EXPECT_EQ(Told({"en/dev/x.jsonl", "en/my train/x.jsonl", "test.jsonl"}),
+            "train: en/my train/x.jsonl; validation: en/dev/x.jsonl");
+  EXPECT_EQ(Told({"train/test/x.jsonl", "train"}), "train: train/test/x.jsonl; test: train/test/x.jsonl");
+  EXPECT_EQ(Told({"openassistant-guanaco-train.arrow"}), "train: openassistant-guanaco-train.arrow");
+  EXPECT_EQ(Told({"train", "wiki.train"}), "train: train wiki.train") << "a file's name ends with a separator and more";
+  EXPECT_EQ(Told({}), "");
 }
 
 TEST(HubFolder, TheSplitStandsBehindTheUrl) {
@@ -86,6 +95,15 @@ TEST_F(HubFolderSources, OfSaveToDisk) {
        "dict/holdout/data-00000-of-00001.arrow", "dict/holdout/state.json"});
   EXPECT_THAT(Resolve("s3://bucket/dict/#train"), ElementsAre("dict/train/data-00000-of-00001.arrow"));
   EXPECT_THAT(Resolve("s3://bucket/dict/#holdout"), ElementsAre("dict/holdout/data-00000-of-00001.arrow"));
+}
+
+TEST_F(HubFolderSources, FoldersWithoutSplitNamesAnswerToTrain) {
+  Put({"q/a.jsonl", "q/sub/b.jsonl", "q/__pycache__/c.jsonl", "q/__MACOSX/d.jsonl", "q/more/e__.jsonl"});
+  EXPECT_THAT(Resolve("s3://bucket/q/sub/#train"), ElementsAre("q/sub/b.jsonl"));
+  EXPECT_THAT(Resolve("s3://bucket/q/a.jsonl#train"), ElementsAre("q/a.jsonl"));
+  EXPECT_THAT(Resolve("s3://bucket/q/"), ElementsAre("q/a.jsonl", "q/more/e__.jsonl", "q/sub/b.jsonl"));
+  EXPECT_THAT(Resolve("s3://bucket/q/#Test"), ElementsAre(HasSubstr("unknown split")));
+  EXPECT_THAT(Resolve("s3://bucket/q/#sub"), ElementsAre("q/sub/b.jsonl")) << "a folder";
 }
 
 TEST_F(HubFolderSources, AnyOtherFolderIsTakenWholeUnlessASplitIsAskedFor) {

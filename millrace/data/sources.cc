@@ -22,13 +22,16 @@ namespace {
 constexpr std::string_view kGlobCharacters = "*?";
 constexpr std::uint64_t kMaxListBytes = 64 * kMiB;
 constexpr int kListThreads = 16;
-constexpr std::string_view kTokens = ".bin", kTable = ".idx", kReadme = "README.md";
+constexpr std::string_view kTokens = ".bin", kTable = ".idx", kReadme = "README.md", kSavedDict = "dataset_dict.json";
 
 /// Of the part of the key that the listing found, not of the folders that the user named.
 bool IsHidden(std::string_view key, std::string_view prefix) {
   std::size_t slash = prefix.rfind('/');
   if (slash != prefix.npos) key.remove_prefix(slash + 1);
-  return key.starts_with('.') || key.find("/.") != key.npos;
+  if (key.starts_with('.') || key.contains("/.")) return true;
+  // Folders like __pycache__ and __MACOSX hold no data, as datasets has it.
+  const std::size_t special = key.starts_with("__") ? 0 : key.find("/__");
+  return special != key.npos && key.find('/', special + 1) != key.npos;
 }
 
 /// A .bin and its .idx are one object of data. The .idx may be outside of what a glob matches.
@@ -71,8 +74,8 @@ std::string UrlOfKey(const object::Url& source, std::string_view key) {
 /// Objects under `prefix` that match `pattern` (empty: all).
 struct Found {
   std::vector<object::ObjectInfo> objects;
-  std::string folder;                      ///< that was listed; empty for one object
-  bool hub = false;                        ///< a data set as Hugging Face's tools lay it out
+  std::string folder;  ///< that was listed, or that the one object is in
+  FolderKind kind = FolderKind::kPlain;
   bool readme = false;                     ///< the folder has one, which may say more
   std::vector<object::ObjectInfo> others;  ///< of a folder: those whose names say that they hold no records
 };
@@ -86,7 +89,8 @@ Result<Found> Find(object::Store& store, const std::string& prefix, std::string_
   };
   auto visit = [&](const object::ListPage& page) {
     for (const object::ObjectInfo& info : page.objects) {
-      found.hub |= pattern.empty() && IsHubFile(info.key);
+      if (pattern.empty() && IsHubFile(info.key) && found.kind == FolderKind::kPlain) found.kind = FolderKind::kHub;
+      if (pattern.empty() && info.key == found.folder + std::string(kSavedDict)) found.kind = FolderKind::kSavedDict;
       found.readme |= pattern.empty() && info.key == found.folder + std::string(kReadme);
       if (!listed(info)) continue;
       const bool wanted = whole_names || MayHoldRecords(info.key) || info.key.ends_with(kTable);
@@ -103,7 +107,7 @@ Result<Found> Resolve(const object::Location& at, object::Call call) {
   if (glob != at.key.npos) return Find(*at.store, at.key.substr(0, glob), at.key, call);
   if (at.key.empty() || at.key.ends_with('/')) return Find(*at.store, at.key, "", call);
   auto info = MR_TRY(object::Head(*at.store, at.key, call));
-  if (info) return Found{.objects = {*std::move(info)}};
+  if (info) return Found{.objects = {*std::move(info)}, .folder = at.key.substr(0, at.key.rfind('/') + 1)};
   // Megatron-LM names its files by what they have in common.
   info = MR_TRY(object::Head(*at.store, fmt::format("{}{}", at.key, kTokens), call));
   if (info) return Found{.objects = {*std::move(info)}};
@@ -126,7 +130,7 @@ Result<std::vector<object::ObjectInfo>> FindSplit(const object::Location& at, st
     }
   }
   for (const object::ObjectInfo& info : found.others) left_out.push_back(url_of(info.key));
-  return ChooseSplit(std::move(found.objects), found.folder, found.hub, split);
+  return ChooseSplit(std::move(found.objects), found.folder, found.kind, split);
 }
 
 /// At one URL, in the order of their keys.

@@ -48,6 +48,12 @@ Result<Compression> TakeCompression(std::string& name) {
   return Compression::kNone;
 }
 
+/// True if the name says what the records are.
+bool IsNamedAsRecords(std::string name) {
+  const auto compression = TakeCompression(name);
+  return compression && std::ranges::any_of(kSuffixes, [&](const auto& one) { return name.ends_with(one.first); });
+}
+
 }  // namespace
 
 std::string Format::Name() const {
@@ -114,7 +120,7 @@ Result<Format> FormatOf(std::string_view declared, const DataObject& object, obj
 
 bool MayHoldRecords(std::string_view key) {
   const std::string name = ToLower(key.substr(key.rfind('/') + 1));
-  if (name.starts_with('.') || name.starts_with('_')) return false;
+  if (name.starts_with('.') || (name.starts_with('_') && !IsNamedAsRecords(name))) return false;
   for (std::string_view start : {"readme", "license", "licence", "copying", "checksums", "sha256sums", "md5sums"}) {
     if (name.starts_with(start)) return false;
   }

@@ -47,8 +47,9 @@ Result<Format> FormatOf(std::string_view declared, std::string_view key);
 /// (json_array.h) does. Blocks where it must look.
 Result<Format> FormatOf(std::string_view declared, const DataObject& object, object::Call call);
 
-/// True unless the name of an object found under a folder says that it holds no records: what begins with '.' or '_',
-/// README and LICENSE, what describes a data set (dataset_info.json, .idx, .md, .yaml…), checksums.
+/// True unless the name of an object found under a folder says that it holds no records: what begins with '.', or with
+/// '_' and does not end as data do, README and LICENSE, what describes a data set (dataset_info.json, .idx, .md,
+/// .yaml…), checksums.
 bool MayHoldRecords(std::string_view key);
 
 /// How the records of `object` are got at; null for plain JSON lines. `fields`: those that somebody will ask for, which
