@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Union
 
@@ -34,8 +35,10 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
     """Records of a bucket as token sequences, in an order that depends on the data and ``shuffle_seed`` alone.
 
     Iterating yields this rank's share of an epoch; the next iteration is the next epoch. Reading, parsing and tokenizing
-    run on C++ threads, so no DataLoader workers are needed (they may be used all the same). Each sample is a dict of
-    ``input_ids``, ``labels`` and, with ``mode="pad"``, ``attention_mask``.
+    run on C++ threads, so no DataLoader workers are needed. They may be used all the same: the first one then has the
+    threads of all, and the others nothing to do, so that batches and ``len(DataLoader)`` are the same with any number of
+    them. Each sample is a dict of ``input_ids``, ``labels`` and, with ``mode="pad"``, ``attention_mask``.
+    ``data[5]`` is a sample, as ``data.sample(5)``.
 
     Args:
         sources: A URL (object, prefix ending in ``/``, or glob), several, or a mapping from URL to weight (passes over
@@ -212,13 +215,23 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         """The ``index``-th sample of an epoch, over all ranks."""
         return self._one(self._dataset.sample(epoch, index))
 
+    def __getitem__(self, index: Any) -> Any:
+        """``sample(index)`` of the first epoch; negative indices count from its end, slices are lists of samples."""
+        if isinstance(index, slice):
+            return [self.sample(i) for i in range(*index.indices(self.samples_per_epoch))]
+        at = operator.index(index)
+        if not -self.samples_per_epoch <= at < self.samples_per_epoch:
+            raise IndexError(f"there is no sample {at} in epochs of {self.samples_per_epoch}")
+        return self.sample(at % self.samples_per_epoch)
+
     # --- iteration
 
     def __iter__(self) -> Iterator[Dict[str, Any]]:
         worker = _worker_info()
-        stride, phase = (worker.num_workers, worker.id) if worker is not None else (1, 0)
-        if self._resumed_in_worker:
-            phase = 0  # the position is this worker's own
+        # A DataLoader cuts what each worker yields into batches of its own. Only where one worker yields all are these
+        # as many as it says, and the same as without workers.
+        if worker is not None and worker.id != 0:
+            return
         step = self._rows * self._world_size  # samples of all ranks in one step
         epoch, first, whole = self._epoch, self._samples // step, self._whole // step
         skipped, self._skipped = self._skipped // step, 0  # steps that whoever asks drops again
@@ -229,17 +242,16 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
             "global_batch": step,
             "micro_batch": self._rows,
             "prefetch": self._prefetch,
-            "threads": self._options["threads"],
-            "stride": stride,
-            "phase": (phase - skipped) % stride,
+            "threads": self._options["threads"] * (worker.num_workers if worker is not None else 1),
+            "stride": 1,
+            "phase": 0,
         }
         loader = _native.Loader(self._dataset, options, self._state(epoch, self._samples + skipped * step))
-        self._resumed_in_worker = False
         self._loader = loader
-        for at in range(first + phase, whole, stride):
+        for at in range(first, whole):
             batch = loader.next() if at >= skipped else self._empty
             # Before it is handed out: a state taken by whoever got the batch is the position behind it.
-            self._epoch, self._samples = epoch, (at + stride) * step
+            self._epoch, self._samples = epoch, (at + 1) * step
             yield {name: self._tensor(rows) for name, rows in batch.items()} if self._batched else self._one(batch)
         if self._epoch == epoch:
             self._epoch, self._samples = epoch + 1, 0
@@ -252,11 +264,9 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
 
     # --- state
 
-    _resumed_in_worker = False
-
     def state_dict(self) -> Dict[str, Any]:
-        """The position after the last sample that was handed out: the same on every rank that is as far. In a worker of a
-        DataLoader: that of this worker alone, as torchdata's StatefulDataLoader keeps it."""
+        """The position after the last sample that was handed out: the same on every rank that is as far. torchdata's
+        StatefulDataLoader keeps it for the worker that hands out."""
         return self._state(self._epoch, min(self._samples, self._whole))
 
     def state_at(self, samples: int) -> Dict[str, Any]:
@@ -269,7 +279,6 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         Raises ``PreconditionFailedError``, naming what differs, if the position belongs to other data or settings."""
         self._epoch, self._samples = self._position(state)
         self._skipped = 0
-        self._resumed_in_worker = _worker_info() is not None
 
     def skip_to(self, state: Mapping[str, Any]) -> None:
         """As ``load_state_dict``, for whoever skips by himself what he had before, as transformers' Trainer and

@@ -8,6 +8,7 @@ from typing import List, Optional, Sequence, Union
 import numpy as np
 
 from . import _native
+from .errors import InvalidArgumentError, NotFoundError
 from .session import Options, session_of
 
 
@@ -20,7 +21,16 @@ class Tokenizer:
     def __init__(self, url: Union[str, os.PathLike], *, connection: Optional[Options] = None) -> None:
         self.url = os.fspath(url)
         self._connection = connection
-        self._native = _native.Tokenizer(session_of(connection), self.url)
+        try:
+            self._native = _native.Tokenizer(session_of(connection), self.url)
+        except (InvalidArgumentError, NotFoundError) as error:
+            if "://" in self.url or os.path.exists(self.url):
+                raise
+            raise type(error)(
+                f'tokenizer "{self.url}": there is no such file. A tokenizer is the URL or the path of a file '
+                "(tokenizer.json, tokenizer.model, vocab.txt, tekken.json or a .tiktoken). That of a model of the Hugging "
+                f'Face Hub is got by: huggingface_hub.hf_hub_download("{self.url}", "tokenizer.json")'
+            ) from None
 
     def __reduce__(self):
         return _load, (self.url, self._connection)

@@ -236,3 +236,16 @@ def test_a_cache_folder_of_others_is_refused_and_left_alone(alpaca, model, tmp_p
     (tmp_path / "cache").chmod(0o777)
     with pytest.raises(PermissionError, match="other users may write to it"):
         millrace.Dataset(alpaca, model, disk_cache=tmp_path / "cache", **options)
+
+
+def test_indices_are_samples(dataset):
+    data = numpy_dataset(dataset)
+    same = lambda one, other: all((one[name] == other[name]).all() for name in one)  # noqa: E731
+    assert same(data[5], data.sample(5)) and same(data[np.int64(5)], data.sample(5))
+    assert same(data[-1], data.sample(data.samples_per_epoch - 1))
+    assert [sample["input_ids"].tolist() for sample in data[2:9:3]] == rows([data.sample(i) for i in (2, 5, 8)])
+    for beyond in (data.samples_per_epoch, -data.samples_per_epoch - 1):
+        with pytest.raises(IndexError, match="there is no sample"):
+            data[beyond]
+    with pytest.raises(TypeError):
+        data["5"]

@@ -51,3 +51,9 @@ def test_ids_are_sentencepieces(model, tmp_path):
 def test_what_is_missing_is_named(endpoint):
     with pytest.raises(FileNotFoundError, match="s3://corpus/nowhere.model"):
         millrace.Tokenizer("s3://corpus/nowhere.model")
+
+
+def test_a_models_name_is_answered_with_what_to_do(endpoint, corpus):
+    for make in (millrace.Tokenizer, lambda name: millrace.Dataset(corpus, tokenizer=name)):
+        with pytest.raises(millrace.Error, match='(?s)"gpt2": there is no such file.*hf_hub_download\\("gpt2", "tokenizer.json"\\)'):
+            make("gpt2")
