@@ -171,6 +171,7 @@ Result<std::optional<Broken>> DocumentEncoder::Encode(std::string_view record, s
     InStage parsing(trace, Stage::kParse);
     if (auto broken = rep_->Write(record)) return broken;
   }
+  if (rep_->script.is_full()) return Broken::kTooLong;
   // Finding where answers lie may take encoding the text in front of each once more.
   if (rep_->script.answers() * record.size() > kMaxAnswerBytes) return Broken::kTooLong;
   MR_TRY(rep_->script.Encode(wanted, document));

@@ -13,6 +13,10 @@ void DocumentScript::Clear() {
   answers_ = 0;
 }
 
+bool DocumentScript::is_full() const {
+  return text_.size() + runs_.size() * sizeof(Run) + marks_.size() * sizeof(marks_[0]) > kMaxDocumentBytes;
+}
+
 DocumentScript::Run& DocumentScript::Open() {
   if (runs_.empty() || runs_.back().token != kNoToken) {
     runs_.push_back({.begin = text_.size(), .end = text_.size(), .first_mark = marks_.size()});
@@ -21,7 +25,7 @@ DocumentScript::Run& DocumentScript::Open() {
 }
 
 void DocumentScript::Text(std::string_view text, bool trained) {
-  if (text.empty()) return;
+  if (text.empty() || is_full()) return;
   Run& run = Open();
   text_ += text;
   if (trained) {
@@ -37,6 +41,7 @@ void DocumentScript::Text(std::string_view text, bool trained) {
 }
 
 void DocumentScript::Token(TokenId id, bool trained) {
+  if (is_full()) return;
   Run& run = Open();
   run.token = id;
   run.token_trained = trained;

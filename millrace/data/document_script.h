@@ -27,6 +27,8 @@ class DocumentScript {
   void Bos();
   void Eos(bool trained);
 
+  /// The document takes more memory than it may (kMaxDocumentBytes); what is added then is left out.
+  bool is_full() const;
   /// How often Text was told to be learnt; the same with every tokenizer.
   std::uint64_t answers() const { return answers_; }
   /// Replaces `document`. Beyond `wanted` tokens it may be cut anywhere.

@@ -38,3 +38,36 @@ def test_columns_are_records_like_any_other(endpoint, model, kind):
     assert len(data) == 200
     seen = {data.tokenizer.decode(sample["input_ids"][: sample["attention_mask"].sum()]) for sample in data}
     assert seen == set(texts)
+
+
+def test_encrypted_columns_are_called_so(endpoint):
+    encryption = pytest.importorskip("pyarrow.parquet.encryption")
+
+    class Keys(encryption.KmsClient):
+        def __init__(self, config):
+            super().__init__()
+
+        def wrap_key(self, key, name):
+            return key
+
+        def unwrap_key(self, key, name):
+            return key
+
+    rows = [{"title": "a", "text": "secret"}]
+    table = pyarrow.Table.from_pylist(rows)
+    for plaintext_footer in (True, False):
+        settings = encryption.EncryptionConfiguration(
+            footer_key="footer", column_keys={"column": ["text"]}, plaintext_footer=plaintext_footer, double_wrapping=False
+        )
+        properties = encryption.CryptoFactory(Keys).file_encryption_properties(encryption.KmsConnectionConfig(), settings)
+        buffer = io.BytesIO()
+        with pyarrow.parquet.ParquetWriter(buffer, table.schema, encryption_properties=properties) as writer:
+            writer.write_table(table)
+        url = f"s3://corpus/encrypted/{plaintext_footer}.parquet"
+        with millrace.open(url, "wb") as file:
+            file.write(buffer.getvalue())
+        what = "the column text is encrypted" if plaintext_footer else "the Parquet file is encrypted"
+        with pytest.raises(NotImplementedError, match=what):
+            list(millrace.documents(url, template="{text}"))
+        if plaintext_footer:
+            assert list(millrace.documents(url, template="{title}")) == ["a"]

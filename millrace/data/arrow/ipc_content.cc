@@ -155,14 +155,14 @@ class IpcContent final : public Content {
       options.included_fields = schema->columns;
       auto reader = MR_ARROW_TRY(
           what, arrow::ipc::RecordBatchStreamReader::Open(std::make_shared<arrow::io::BufferReader>(stream), options));
-      std::string lines;
+      RecordLines lines;
       std::shared_ptr<arrow::RecordBatch> batch;
       while (true) {
         MR_ARROW_TRY(what, reader->ReadNext(&batch));
         if (!batch) break;
-        MR_TRY(AppendRows(*batch, kMaxFrameContent, what, lines));
+        MR_TRY(AppendRows(*batch, what, lines));
       }
-      return ToBuffer(lines);
+      return lines.Take();
     });
   }
 
@@ -171,12 +171,6 @@ class IpcContent final : public Content {
     MessageAt message;
     std::vector<int> columns;  ///< the wanted ones
   };
-
-  static Buffer ToBuffer(std::string_view lines) {
-    Buffer content(lines.size());
-    std::ranges::copy(AsBytes(lines), content.data());
-    return content;
-  }
 
   /// What is said behind the dictionaries.
   static bool IsSlice(std::string_view state) { return state.size() % (8 * kDictionaryWords) != 0; }
@@ -220,9 +214,9 @@ class IpcContent final : public Content {
     if (!batch) return Fail(Code::kCorrupt, "{}: not those that their index was made of; delete the index", what);
     auto rows = MR_TRY(
         batch->Read(LoadLittle<std::uint64_t>(slice + 8), LoadLittle<std::uint64_t>(slice + 16), memory.pool(), call));
-    std::string lines;
-    MR_TRY(AppendRows(*rows, kMaxFrameContent, what, lines));
-    return ToBuffer(lines);
+    RecordLines lines;
+    MR_TRY(AppendRows(*rows, what, lines));
+    return lines.Take();
   }
 
   Result<std::unique_ptr<SparseBatch>> OpenSparse(const Schema& schema, std::string_view dictionaries,

@@ -5,6 +5,8 @@
 #include <arrow/extension_type.h>
 #include <arrow/scalar.h>
 #include <arrow/type.h>
+#include <arrow/util/ree_util.h>
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -12,6 +14,7 @@
 
 #include "millrace/base/text.h"
 #include "millrace/data/arrow/status.h"
+#include "millrace/data/python_json.h"
 
 namespace millrace::data::arrow_format {
 namespace {
@@ -75,36 +78,10 @@ std::shared_ptr<arrow::ArrayData> Relaxed(const arrow::ArrayData& data) {
   return relaxed;
 }
 
-void AppendQuoted(std::string_view text, std::string& out) {
-  static constexpr std::string_view kHex = "0123456789abcdef";
-  out += '"';
-  std::size_t plain = 0;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    auto c = static_cast<unsigned char>(text[i]);
-    if (c >= 0x20 && c != '"' && c != '\\') continue;
-    out.append(text, plain, i - plain);
-    plain = i + 1;
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      default:
-        out.append("\\u00") += {kHex[c >> 4], kHex[c & 15]};
-    }
-  }
-  out.append(text, plain) += '"';
+void AppendQuoted(std::string_view text, RecordLines& out) {
+  out.Append('"');
+  out.AppendText(text);
+  out.Append('"');
 }
 
 template <class Array>
@@ -112,82 +89,85 @@ auto ViewOf(const arrow::Array& array, std::int64_t i) {
   return static_cast<const Array&>(array).GetView(i);
 }
 
-void AppendValue(const arrow::Array& array, std::int64_t i, std::string& out);
+void AppendValue(const arrow::Array& array, std::int64_t i, RecordLines& out);
 
 template <class Number>
-void AppendNumber(Number value, std::string& out) {
+void AppendNumber(Number value, RecordLines& out) {
+  // As Python writes and reads them: a float is printed as the double that it is.
   if constexpr (std::is_floating_point_v<Number>) {
-    if (!std::isfinite(value)) {
-      out += "null";
-      return;
-    }
+    if (std::isnan(value)) return out.Append("NaN");
+    if (std::isinf(value)) return out.Append(value < 0 ? "-Infinity" : "Infinity");
+    std::string printed;
+    AppendPythonFloat(double{value}, printed);
+    out.Append(printed);
+  } else {
+    out.Append(fmt::format_int(value).c_str());
   }
-  fmt::format_to(std::back_inserter(out), "{}", value);
 }
 
 template <class Array>
-void AppendBytes(const arrow::Array& array, std::int64_t i, std::string& out) {
+void AppendBytes(const arrow::Array& array, std::int64_t i, RecordLines& out) {
   std::string_view bytes = ViewOf<Array>(array, i);
   if (IsValidUtf8(bytes)) {
     AppendQuoted(bytes, out);
   } else {
-    out += "null";
+    out.Append("null");
   }
 }
 
 template <class Array>
-void AppendList(const arrow::Array& array, std::int64_t i, std::string& out) {
+void AppendList(const arrow::Array& array, std::int64_t i, RecordLines& out) {
   const auto& list = static_cast<const Array&>(array);
-  out += '[';
+  out.Append('[');
   std::int64_t first = list.value_offset(i), end = first + list.value_length(i);
-  for (std::int64_t k = first; k < end; ++k) {
-    if (k > first) out += ',';
+  for (std::int64_t k = first; k < end && !out.is_full(); ++k) {
+    if (k > first) out.Append(',');
     AppendValue(*list.values(), k, out);
   }
-  out += ']';
+  out.Append(']');
 }
 
-void AppendStruct(const arrow::StructArray& array, std::int64_t i, std::string& out) {
+void AppendStruct(const arrow::StructArray& array, std::int64_t i, RecordLines& out) {
   const auto& fields = array.struct_type()->fields();
-  out += '{';
+  out.Append('{');
   bool first = true;
   for (int k = 0; k < array.num_fields(); ++k) {
     const arrow::Array& child = *array.field(k);
     if (child.IsNull(i)) continue;
-    if (!std::exchange(first, false)) out += ',';
+    if (!std::exchange(first, false)) out.Append(',');
     AppendQuoted(fields[k]->name(), out);
-    out += ':';
+    out.Append(':');
     AppendValue(child, i, out);
   }
-  out += '}';
+  out.Append('}');
 }
 
-void AppendMap(const arrow::MapArray& map, std::int64_t i, std::string& out) {
+void AppendMap(const arrow::MapArray& map, std::int64_t i, RecordLines& out) {
   auto key_type = map.keys()->type_id();
   if (key_type != arrow::Type::STRING && key_type != arrow::Type::LARGE_STRING) {
     AppendList<arrow::ListArray>(map, i, out);
     return;
   }
-  out += '{';
+  out.Append('{');
   std::int64_t first = map.value_offset(i), end = first + map.value_length(i);
-  for (std::int64_t k = first; k < end; ++k) {
-    if (k > first) out += ',';
+  for (std::int64_t k = first; k < end && !out.is_full(); ++k) {
+    if (k > first) out.Append(',');
     AppendValue(*map.keys(), k, out);
-    out += ':';
+    out.Append(':');
     AppendValue(*map.items(), k, out);
   }
-  out += '}';
+  out.Append('}');
 }
 
-void AppendValue(const arrow::Array& array, std::int64_t i, std::string& out) {
+void AppendValue(const arrow::Array& array, std::int64_t i, RecordLines& out) {
   using arrow::Type;
   if (array.IsNull(i)) {
-    out += "null";
+    out.Append("null");
     return;
   }
   switch (array.type_id()) {
     case Type::BOOL:
-      out += ViewOf<arrow::BooleanArray>(array, i) ? "true" : "false";
+      out.Append(ViewOf<arrow::BooleanArray>(array, i) ? "true" : "false");
       return;
     case Type::INT8:
       AppendNumber(int{ViewOf<arrow::Int8Array>(array, i)}, out);
@@ -260,48 +240,66 @@ void AppendValue(const arrow::Array& array, std::int64_t i, std::string& out) {
       AppendValue(*dictionary.dictionary(), dictionary.GetValueIndex(i), out);
       return;
     }
+    case Type::LIST_VIEW:
+      AppendList<arrow::ListViewArray>(array, i, out);
+      return;
+    case Type::LARGE_LIST_VIEW:
+      AppendList<arrow::LargeListViewArray>(array, i, out);
+      return;
+    case Type::RUN_END_ENCODED: {
+      const auto& runs = static_cast<const arrow::RunEndEncodedArray&>(array);
+      AppendValue(*runs.values(), arrow::ree_util::FindPhysicalIndex(*array.data(), i, array.offset()), out);
+      return;
+    }
+    case Type::SPARSE_UNION: {
+      const auto& either = static_cast<const arrow::SparseUnionArray&>(array);
+      AppendValue(*either.field(either.child_id(i)), i, out);
+      return;
+    }
+    case Type::DENSE_UNION: {
+      const auto& either = static_cast<const arrow::DenseUnionArray&>(array);
+      AppendValue(*either.field(either.child_id(i)), either.value_offset(i), out);
+      return;
+    }
     case Type::EXTENSION:
       AppendValue(*static_cast<const arrow::ExtensionArray&>(array).storage(), i, out);
       return;
     default:
       break;
   }
+  // What is left is of fixed size: dates, times, decimals.
   auto scalar = array.GetScalar(i);
   if (scalar.ok()) {
     AppendQuoted((*scalar)->ToString(), out);
   } else {
-    out += "null";
+    out.Append("null");
   }
 }
 
 }  // namespace
 
-Status AppendRows(const arrow::RecordBatch& batch, std::size_t max_bytes, std::string_view what, std::string& out) {
-  std::vector<std::string> names;
+Status AppendRows(const arrow::RecordBatch& batch, std::string_view what, RecordLines& out) {
   for (int c = 0; c < batch.num_columns(); ++c) {
     MR_ARROW_TRY(what, arrow::internal::ValidateArrayFull(*Relaxed(*batch.column_data(c))));
     if (batch.column(c)->length() != batch.num_rows()) {
       return Fail(Code::kCorrupt, "{}: its columns differ in length", what);
     }
-    AppendQuoted(batch.column_name(c), names.emplace_back());
   }
   for (std::int64_t row = 0; row < batch.num_rows(); ++row) {
-    out += '{';
+    out.Append('{');
     bool first = true;
     for (int c = 0; c < batch.num_columns(); ++c) {
       const arrow::Array& column = *batch.column(c);
       if (column.IsNull(row)) continue;
-      if (!std::exchange(first, false)) out += ',';
-      out += names[c];
-      out += ':';
+      if (!std::exchange(first, false)) out.Append(',');
+      AppendQuoted(batch.column_name(c), out);
+      out.Append(':');
       AppendValue(column, row, out);
     }
-    out += "}\n";
-    if (out.size() > max_bytes) {
-      return Fail(
-          Code::kUnsupported,
-          "{}: more than {} in one piece cannot be held; write the data in smaller record batches or row groups", what,
-          FormatBytes(max_bytes));
+    out.Append('}');
+    if (auto ended = out.EndRecord(); !ended) {
+      return Fail(Code::kUnsupported, "{}: {} (pandas and pyarrow: row_group_size=1000, max_chunksize=1000)", what,
+                  ended.error().message());
     }
   }
   return {};

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 #include <parquet/arrow/reader.h>
+#include <parquet/exception.h>
 #include <parquet/file_reader.h>
 #include <parquet/metadata.h>
 
@@ -137,16 +138,14 @@ class ParquetContent final : public Content {
   }
 
   static Result<Buffer> ToLines(arrow::RecordBatchReader& batches, const std::string& what) {
-    std::string lines;
+    RecordLines lines;
     std::shared_ptr<arrow::RecordBatch> batch;
     while (true) {
       MR_ARROW_TRY(what, batches.ReadNext(&batch));
       if (!batch) break;
-      MR_TRY(AppendRows(*batch, kMaxFrameContent, what, lines));
+      MR_TRY(AppendRows(*batch, what, lines));
     }
-    Buffer content(lines.size());
-    std::ranges::copy(AsBytes(lines), content.data());
-    return content;
+    return lines.Take();
   }
 
   /// A row group that is too large for a frame, a few pages at a time.
@@ -201,6 +200,7 @@ class ParquetContent final : public Content {
     auto footer = std::make_shared<Footer>();
     std::uint64_t tail = std::min(kFooterBytes, object_.info.size);
     MR_TRY(file->Fetch({{object_.info.size - tail, tail}}));
+    MR_TRY(CheckMagic(*file));
     Status parsed = Guard(object_.url, [&]() -> Status {
       footer->metadata = parquet::ReadMetaData(file);
       return {};
@@ -214,8 +214,48 @@ class ParquetContent final : public Content {
     for (int i = 0; i < schema.num_columns(); ++i) {
       if (std::ranges::find(wanted, schema.GetColumnRoot(i)->name()) != wanted.end()) footer->columns.push_back(i);
     }
+    if (footer->metadata->is_encryption_algorithm_set()) MR_TRY(CheckColumns(*footer));
     footer_ = footer;
     return footer_;
+  }
+
+  /// The last bytes of a file say whether its footer is encrypted.
+  Status CheckMagic(StoreFile& file) const {
+    constexpr std::string_view kEncrypted = "PARE";
+    if (object_.info.size < kEncrypted.size()) return {};
+    const auto magic =
+        MR_ARROW_TRY(object_.url, file.ReadAt(static_cast<std::int64_t>(object_.info.size - kEncrypted.size()),
+                                              static_cast<std::int64_t>(kEncrypted.size())));
+    if (std::string_view(*magic) != kEncrypted) return {};
+    return Encrypted("the Parquet file");
+  }
+
+  /// Of a file whose footer is not encrypted, single columns may be.
+  Status CheckColumns(const Footer& footer) const {
+    for (int group = 0; group < footer.metadata->num_row_groups(); ++group) {
+      for (int column : footer.columns) {
+        if (!IsEncrypted(*footer.metadata->RowGroup(group), column)) continue;
+        return Encrypted(
+            fmt::format("the column {}", footer.metadata->schema()->Column(column)->path()->ToDotString()));
+      }
+    }
+    return {};
+  }
+
+  static bool IsEncrypted(parquet::RowGroupMetaData& group, int column) {
+    try {
+      return group.ColumnChunk(column)->crypto_metadata() != nullptr;
+    } catch (const parquet::ParquetException&) {
+      return true;  // with a key of its own: not even its metadata can be read
+    }
+  }
+
+  std::unexpected<Error> Encrypted(std::string_view what) const {
+    return Fail(Code::kUnsupported,
+                "{}: {} is encrypted, and Millrace has no keys. Store it decrypted: read it by a program that has the "
+                "keys (pyarrow: ParquetFile(…, decryption_properties=…)) and write it anew, in a bucket that encrypts "
+                "what it stores",
+                object_.url, what);
   }
 
   const DataObject object_;

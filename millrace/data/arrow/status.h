@@ -8,12 +8,21 @@
 #include <string_view>
 
 #include "millrace/base/result.h"
+#include "millrace/base/text.h"
+#include "millrace/data/arrow/memory.h"
 
 namespace millrace::data::arrow_format {
 
 /// What the library could not do with bytes that were read: they are damaged, unless it says that it cannot read such.
 inline Error ToError(const arrow::Status& status, std::string_view what) {
-  bool unsupported = status.IsNotImplemented() || status.IsOutOfMemory() || status.IsCapacityError();
+  if (status.IsOutOfMemory()) {
+    return Error(
+        Code::kUnsupported,
+        fmt::format("{}: decoding this piece takes more than {}, and no more can be held; write smaller record "
+                    "batches or row groups (pandas and pyarrow: max_chunksize=1000, row_group_size=1000)",
+                    what, FormatBytes(kMostDecodingBytes)));
+  }
+  bool unsupported = status.IsNotImplemented() || status.IsCapacityError();
   return Error(unsupported ? Code::kUnsupported : Code::kCorrupt, fmt::format("{}: {}", what, status.message()));
 }
 

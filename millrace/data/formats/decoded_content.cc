@@ -118,13 +118,14 @@ class Scan {
     begin_ += bytes;
     filled_ -= bytes;
     cutter_->Restart(begin_);
-    Buffer lines = MR_TRY(syntax_.ToLines(std::move(records), begin_ - bytes));
-    if (lines.empty()) return {};
-    if (lines.size() > kMaxFrameContent) {
-      return Fail(Code::kUnsupported, "the records from byte {} of the data on take {} MiB as JSON", begin_ - bytes,
-                  lines.size() / kMiB);
+    const std::uint64_t first = begin_ - bytes;
+    auto lines = syntax_.ToLines(std::move(records), first);
+    if (!lines && lines.error().code() == Code::kUnsupported) {
+      return Fail(lines.error().Context(fmt::format("the records from byte {} of the data on", first)));
     }
-    return found_(std::move(frame), std::move(lines));
+    if (!lines) return Fail(lines.error());
+    if (lines->empty()) return {};
+    return found_(std::move(frame), *std::move(lines));
   }
 
   const std::string_view url_, format_;

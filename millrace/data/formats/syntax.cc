@@ -5,13 +5,14 @@
 
 #include "millrace/data/formats/json_array.h"
 #include "millrace/data/formats/json_objects.h"
+#include "millrace/data/formats/record_lines.h"
 #include "millrace/data/formats/tar.h"
 #include "millrace/data/record_template.h"
 
 namespace millrace::data {
 namespace {
 
-constexpr std::string_view kOpen = "{\"text\":\"", kClose = "\"}\n";
+constexpr std::string_view kOpen = "{\"text\":\"", kClose = "\"}";
 
 /// Bytes that each byte takes inside a JSON string.
 constexpr std::array<std::uint8_t, 256> kEscapedBytes = [] {
@@ -28,11 +29,12 @@ std::size_t EscapedSize(std::string_view text) {
   return size;
 }
 
-void AppendDocument(std::string_view text, std::string& lines) {
+Status AppendDocument(std::string_view text, RecordLines& lines) {
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
-  lines += kOpen;
-  AppendEscaped(text, lines);
-  lines += kClose;
+  lines.Append(kOpen);
+  lines.AppendText(text);
+  lines.Append(kClose);
+  return lines.EndRecord();
 }
 
 class LineCutter final : public Cutter {
@@ -66,17 +68,16 @@ class TextLines final : public Syntax {
  public:
   std::unique_ptr<Cutter> NewCutter() const override { return std::make_unique<LineCutter>(); }
   Result<Buffer> ToLines(Buffer records, std::uint64_t) const override {
-    std::string lines;
-    lines.reserve(records.size() + records.size() / 8);
+    RecordLines lines;
     std::string_view rest = AsText(records);
     while (!rest.empty()) {
       const std::size_t newline = rest.find('\n');
       std::string_view line = rest.substr(0, newline);
       rest.remove_prefix(newline == rest.npos ? rest.size() : newline + 1);
       if (line.ends_with('\r')) line.remove_suffix(1);
-      if (!IsBlank(line)) AppendDocument(line, lines);
+      if (!IsBlank(line)) MR_TRY(AppendDocument(line, lines));
     }
-    return ToBuffer(lines);
+    return lines.Take();
   }
 };
 
@@ -116,57 +117,18 @@ class Text final : public Syntax {
  public:
   std::unique_ptr<Cutter> NewCutter() const override { return std::make_unique<TextCutter>(); }
   Result<Buffer> ToLines(Buffer records, std::uint64_t) const override {
-    std::string lines;
-    lines.reserve(records.size() + records.size() / 8);
+    RecordLines lines;
     TextCutter cutter;
     for (std::string_view rest = AsText(records); !rest.empty(); cutter.Restart(0)) {
       const std::size_t end = *MR_TRY(cutter.Find(rest, 1, true));
-      if (!IsBlank(rest.substr(0, end))) AppendDocument(rest.substr(0, end), lines);
+      if (!IsBlank(rest.substr(0, end))) MR_TRY(AppendDocument(rest.substr(0, end), lines));
       rest.remove_prefix(end);
     }
-    return ToBuffer(lines);
+    return lines.Take();
   }
 };
 
 }  // namespace
-
-void AppendEscaped(std::string_view text, std::string& json) {
-  constexpr std::string_view kHex = "0123456789abcdef";
-  std::size_t plain = 0;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    if (kEscapedBytes[c] == 1) continue;
-    json.append(text, plain, i - plain);
-    plain = i + 1;
-    json += '\\';
-    switch (c) {
-      case '\n':
-        json += 'n';
-        break;
-      case '\r':
-        json += 'r';
-        break;
-      case '\t':
-        json += 't';
-        break;
-      case '\b':
-        json += 'b';
-        break;
-      case '\f':
-        json += 'f';
-        break;
-      case '"':
-      case '\\':
-        json += static_cast<char>(c);
-        break;
-      default:
-        json += "u00";
-        json += kHex[c >> 4];
-        json += kHex[c & 15];
-    }
-  }
-  json.append(text, plain);
-}
 
 Buffer ToBuffer(std::string_view text) {
   Buffer bytes(text.size());
