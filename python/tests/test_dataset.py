@@ -177,7 +177,7 @@ def alpaca(endpoint, tmp_path_factory):
 
     path = tmp_path_factory.mktemp("alpaca") / "alpaca.dat"
     answers = [{"text": f"answer number {i}"} for i in range(300)]
-    answers[7], answers[9] = {"text": 7}, None
+    answers[7], answers[9] = {"text": [7]}, None
     path.write_text(json.dumps({"version": 1, "data": answers}, indent=2))
     run("cp", str(path), "s3://corpus/sft/alpaca.dat")
     return "s3://corpus/sft/alpaca.dat"

@@ -3,7 +3,10 @@
 import json
 import os
 import random
+import shutil
+import subprocess
 import sys
+import tarfile
 
 import pytest
 
@@ -114,3 +117,27 @@ def test_records_are_what_pythons_json_says(tmp_path, no_limits, seed):
     for at, (one, text) in enumerate(expected):
         assert at < len(texts) and texts[at] == text, f"Python reads {one[:2000]!r} as {text[:200]!r}, not as {texts[at:at + 1]!r}"
     assert len(texts) == len(expected), f"Python reads nothing as {texts[len(expected):][:1]!r}"
+
+
+@pytest.mark.skipif(shutil.which("tar") is None, reason="no tar")
+@pytest.mark.parametrize(
+    "form", ["gnu", "oldgnu", *(f"pax --sparse-version={version}" for version in ("0.0", "0.1", "1.0"))]
+)
+def test_sparse_files_are_what_pythons_tarfile_says(tmp_path, form):
+    draw = random.Random(form)
+    inside = tmp_path / "set"
+    inside.mkdir()
+    for number in range(6 * TIMES):
+        with open(inside / f"{number:03}.txt", "wb") as file:
+            for _ in range(draw.choice([0, 1, 3, 5, 30])):
+                file.seek(draw.choice([0, 1, 4096, 10_000, 50_000]), os.SEEK_CUR)
+                file.write(b"text %d " % draw.randint(0, 9) * draw.choice([1, 200, 2000]))
+            file.truncate(file.tell() + draw.choice([0, 0, 1, 20_000]))
+    archive = tmp_path / "set.tar"
+    subprocess.run(
+        ["tar", *f"--format={form}".split(), "--sparse", "--sort=name", "-cf", archive, "set"], cwd=tmp_path, check=True
+    )
+    with tarfile.open(archive) as read:
+        files = [read.extractfile(member).read().decode() for member in read if member.isreg()]
+        assert any(member.issparse() for member in read)
+    assert list(millrace.documents(str(archive), template="{txt}")) == [text for text in files if text]

@@ -124,8 +124,8 @@ bool MayHoldRecords(std::string_view key) {
   for (std::string_view start : {"readme", "license", "licence", "copying", "checksums", "sha256sums", "md5sums"}) {
     if (name.starts_with(start)) return false;
   }
-  for (std::string_view whole :
-       {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "index.json", "manifest.json"}) {
+  for (std::string_view whole : {"config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json",
+                                 "state.json", "index.json", "manifest.json"}) {
     if (name == whole) return false;
   }
   constexpr std::array<std::string_view, 17> kOther = {".idx",  ".index", ".md",     ".rst",  ".yaml", ".yml",
