@@ -39,16 +39,13 @@ def test_workers_do_not_change_the_batches(dataset, workers):
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_a_data_loader_is_as_long_as_it_says(dataset, workers):
-    for rank, world_size in ((0, 1), (1, 3)):
-        for drop_last in (False, True):
-            for batch_size in (7, 64):
-                data = dataset(rank=rank, world_size=world_size)
-                order = [sample["input_ids"].tolist() for sample in dataset(rank=rank, world_size=world_size)]
-                loader = DataLoader(data, batch_size=batch_size, num_workers=workers, drop_last=drop_last)
-                batches = list(loader)
-                assert len(batches) == len(loader)
-                whole = len(order) // batch_size * batch_size if drop_last else len(order)
-                assert ids(batches) == order[:whole]
+    order = [sample["input_ids"].tolist() for sample in dataset(rank=1, world_size=3)]
+    for batch_size, drop_last in ((7, False), (7, True), (64, True)):
+        data = dataset(rank=1, world_size=3)
+        loader = DataLoader(data, batch_size=batch_size, num_workers=workers, drop_last=drop_last)
+        batches = list(loader)
+        assert len(batches) == len(loader)
+        assert ids(batches) == order[: len(order) // batch_size * batch_size if drop_last else len(order)]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
