@@ -7,6 +7,7 @@
 #include "millrace/base/text.h"
 #include "millrace/http/client.h"
 #include "millrace/object/blocking.h"
+#include "millrace/object/conditions.h"
 #include "millrace/object/s3/credentials.h"
 #include "millrace/object/s3/retry.h"
 #include "millrace/object/s3/settings.h"
@@ -150,6 +151,24 @@ Finding CheckUrl(object::Connection& connection, const std::string& url, std::st
           fmt::format("{} can be listed{}", url, page->objects.empty() ? " (there is nothing yet)" : ""), ""};
 }
 
+/// Whether two writers are safe from each other there. Writes a small object and removes it.
+Finding CheckConditions(object::Connection& connection, const std::string& url, std::stop_token stop) {
+  auto probe = [&]() -> Result<object::ConditionSupport> {
+    object::Location location = MR_TRY(object::Locate(connection, url));
+    location.key.resize(location.key.rfind('/') + 1);  // the URL may be an object's, or a pattern
+    return object::ProbeConditions(*location.store, location.key, {.stop = stop});
+  };
+  const auto support = probe();
+  const std::string what = fmt::format("writes to {} that must not replace anything", url);
+  if (!support) {
+    return {Level::kWarn, "conditions", fmt::format("{}: not known ({})", what, support.error().ToString()),
+            "needed for checkpoints and mounts that write: the rights to put and to delete"};
+  }
+  if (*support == object::ConditionSupport::kHonoured) return {Level::kOk, "conditions", what + " are refused", ""};
+  return {Level::kFail, "conditions", what + " are not refused: If-None-Match and If-Match are ignored",
+          "good for data and for mounts with --read-only; keep checkpoints elsewhere"};
+}
+
 bool IsS3(const std::string& text) {
   auto url = object::ParseUrl(text);
   return url && url->scheme == object::Url::Scheme::kS3;
@@ -185,7 +204,11 @@ Findings CheckStores(const Context& context, const Needs& needs) {
     findings.push_back({Level::kFail, "url", connection.error().ToString(), ""});
     return findings;
   }
-  for (const std::string& url : needs.urls) findings.push_back(CheckUrl(**connection, url, context.stop));
+  for (const std::string& url : needs.urls) {
+    findings.push_back(CheckUrl(**connection, url, context.stop));
+    if (IsS3(url) && findings.back().level == Level::kOk)
+      findings.push_back(CheckConditions(**connection, url, context.stop));
+  }
   return findings;
 }
 

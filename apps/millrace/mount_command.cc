@@ -20,6 +20,7 @@
 #include "millrace/cache/block_cache.h"
 #include "millrace/metrics/endpoint.h"
 #include "millrace/object/all_buckets.h"
+#include "millrace/object/conditions.h"
 #include "millrace/vfs/rename_journal.h"
 #include "millrace/vfs/staging_area.h"
 #include "millrace/vfs/tree.h"
@@ -163,6 +164,9 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
   vfs::Options options = MR_TRY(TreeOptions(flags, url, root.key, log));
   MR_TRY(CheckRoot(url, options.prefix));
   MR_TRY(AddStaging(flags, root.store->Identity(), options));
+  if (!options.read_only && !options.buckets_at_top) {
+    MR_TRY(object::RequireConditions(*root.store, options.prefix, "mount it with --read-only", {.stop = context.stop}));
+  }
 
   const std::uint64_t total = context.globals.memory_budget;
   const int threads = std::clamp(static_cast<int>(total / 8 / kThreadBytes), 2, flags.threads);

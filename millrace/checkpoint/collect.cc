@@ -3,9 +3,11 @@
 #include <map>
 
 #include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/commit.h"
 #include "millrace/checkpoint/layout.h"
 #include "millrace/checkpoint/marks.h"
 #include "millrace/object/blocking.h"
+#include "millrace/object/conditions.h"
 
 namespace millrace::checkpoint {
 namespace {
@@ -29,6 +31,7 @@ class Collector {
       : store_(*root.store), layout_(root.key), dry_run_(dry_run), call_(std::move(call)) {}
 
   Result<Collected> Run(const Retention& retention) {
+    MR_TRY(CheckStore());
     MR_TRY(TakeInventory());
     std::set<std::uint64_t> committed;
     for (const auto& [number, step] : steps_) {
@@ -54,6 +57,7 @@ class Collector {
   }
 
   Result<Collected> RemoveAfter(std::int64_t last) {
+    MR_TRY(CheckStore());
     MR_TRY(TakeInventory());
     for (const auto& [number, step] : steps_)
       if (step.manifest && std::cmp_greater(number, last) && !Kept(step)) MR_TRY(Retire(number, step));
@@ -61,6 +65,11 @@ class Collector {
   }
 
  private:
+  /// A fence that replaces whatever is there could replace the manifest of a save that has just committed.
+  Status CheckStore() {
+    return dry_run_ ? Status() : object::RequireConditions(store_, layout_.prefix(), kConditionAdvice, call_);
+  }
+
   Status TakeInventory() {
     MR_TRY(object::ListAll(
         store_, {.prefix = layout_.StepsPrefix()},

@@ -242,6 +242,28 @@ TEST_F(CollectTest, AManifestThatWasCutOffHidesNothing) {
   }
 }
 
+/// There a fence would replace the manifest of a save that has just committed, and the files would go.
+TEST_F(CollectTest, OnAStoreThatIgnoresConditionsNothingIsSavedOrRemoved) {
+  for (std::uint64_t step : {1, 2}) Save(step);
+  store_->SetIdentity("https://ignores-conditions/bucket");
+  store_->Add({.operation = object::Operation::kPut, .times = -1, .fault = {.ignore_conditions = true}});
+  const auto collected = CollectGarbage(Root(), {.keep_last = 1}, false);
+  ASSERT_FALSE(collected);
+  EXPECT_EQ(collected.error().code(), Code::kUnsupported);
+  EXPECT_THAT(collected.error().ToString(), HasSubstr("ignores the conditions of writes"));
+  EXPECT_FALSE(RemoveAfter(Root(), 1, false));
+  EXPECT_TRUE(CollectGarbage(Root(), {.keep_last = 1}, true)) << "a look changes nothing";
+
+  auto writer =
+      *Writer::Open(*connection_, SingleProcessGroup(), budget_, {.url = "s3://bucket/run", .clock = &clock_});
+  ASSERT_TRUE(writer->Save(3, state_.Share(1, 0)[0], {}));
+  const auto saved = writer->Wait();
+  ASSERT_FALSE(saved);
+  EXPECT_THAT(saved.error().ToString(), HasSubstr("ignores the conditions of writes"));
+  EXPECT_THAT(Steps(), ElementsAre(1, 2));
+  for (const std::uint64_t step : Steps()) ExpectWhole(step);
+}
+
 /// Clocks of hosts, hours off the store's and each other's, decide nothing: ages are the store's to tell, and newer is
 /// what has the higher step.
 TEST_F(CollectTest, HostsWhoseClocksAreWrongSaveAndCollectAsOthersDo) {

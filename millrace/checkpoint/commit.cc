@@ -4,6 +4,7 @@
 
 #include "millrace/base/crc.h"
 #include "millrace/object/blocking.h"
+#include "millrace/object/conditions.h"
 
 namespace millrace::checkpoint {
 namespace {
@@ -27,6 +28,7 @@ Error Taken(std::uint64_t step, std::string_view manifest) {
 }  // namespace
 
 Result<std::string> ExpectedFence(object::Store& store, const Layout& layout, std::uint64_t step, object::Call call) {
+  MR_TRY(object::RequireConditions(store, layout.prefix(), kConditionAdvice, call));
   const std::string key = layout.ManifestKey(step);
   auto manifest = MR_TRY(object::GetAll(store, key, Manifest::kMaxBytes, call));
   if (!manifest) return std::string();

@@ -11,6 +11,10 @@
 
 namespace millrace::checkpoint {
 
+/// What to do with a store that ignores the conditions of writes: nothing here is safe on it.
+inline constexpr std::string_view kConditionAdvice =
+    "checkpoints need a store that honours them, as Amazon S3, MinIO and `millrace s3d` do, or a folder";
+
 /// The ETag of the fence that a manifest of the step must replace, "" where nothing lies. kAlreadyExists when the step
 /// is committed. To be asked before the first file of an attempt is written.
 Result<std::string> ExpectedFence(object::Store& store, const Layout& layout, std::uint64_t step,

@@ -22,6 +22,8 @@ class Layout {
  public:
   explicit Layout(std::string_view root);
 
+  /// In front of every key below the root.
+  const std::string& prefix() const { return root_; }
   std::string StepsPrefix() const { return root_ + "step-"; }
   std::string ManifestKey(std::uint64_t step) const { return StepName(step) + ".json"; }
   /// Everything of the step but its manifest; ends with a slash.

@@ -32,7 +32,14 @@ class FaultStoreImpl final : public FaultStore {
   ~FaultStoreImpl() override { closing_.request_stop(); }
 
   std::string Describe() const override { return inner_->Describe(); }
-  std::string Identity() const override { return inner_->Identity(); }
+  std::string Identity() const override {
+    MutexLock lock(mutex_);
+    return identity_.empty() ? inner_->Identity() : identity_;
+  }
+  void SetIdentity(std::string identity) override {
+    MutexLock lock(mutex_);
+    identity_ = std::move(identity);
+  }
   Limits limits() const override { return inner_->limits(); }
   void WillRead(std::span<const std::string> keys) override {
     {
@@ -99,7 +106,9 @@ class FaultStoreImpl final : public FaultStore {
     });
   }
   void Put(std::string key, Payload body, PutOptions options, Call call, Done<PutResult> done) override {
-    Apply(Operation::kPut, key, call, std::move(done),
+    const Fault fault = Choose(Operation::kPut, key);
+    DropConditions(fault, options);
+    Apply(fault, Operation::kPut, key, call, std::move(done),
           [this, key, body, options = std::move(options), call](auto then) mutable {
             inner_->Put(std::move(key), body, std::move(options), std::move(call), std::move(then));
           });
@@ -146,7 +155,9 @@ class FaultStoreImpl final : public FaultStore {
   }
   void CompleteMultipart(std::string key, std::string upload_id, std::vector<PartInfo> parts, PutOptions options,
                          Call call, Done<PutResult> done) override {
-    Apply(Operation::kCompleteMultipart, key, call, std::move(done),
+    const Fault fault = Choose(Operation::kCompleteMultipart, key);
+    DropConditions(fault, options);
+    Apply(fault, Operation::kCompleteMultipart, key, call, std::move(done),
           [this, key, id = std::move(upload_id), parts = std::move(parts), options = std::move(options),
            call](auto then) mutable {
             inner_->CompleteMultipart(std::move(key), std::move(id), std::move(parts), std::move(options),
@@ -172,6 +183,12 @@ class FaultStoreImpl final : public FaultStore {
   }
 
  private:
+  static void DropConditions(const Fault& fault, PutOptions& options) {
+    if (!fault.ignore_conditions) return;
+    options.if_match.clear();
+    options.if_none_match = false;
+  }
+
   Fault Choose(Operation operation, std::string_view key) MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     ++calls_[static_cast<std::size_t>(operation)];
@@ -230,6 +247,7 @@ class FaultStoreImpl final : public FaultStore {
   std::vector<FaultRule> rules_ MR_GUARDED_BY(mutex_);
   std::array<std::uint64_t, kNames.size()> calls_ MR_GUARDED_BY(mutex_){};
   std::vector<std::string> announced_ MR_GUARDED_BY(mutex_);
+  std::string identity_ MR_GUARDED_BY(mutex_);
   Random random_ MR_GUARDED_BY(mutex_);
   WorkQueue delayed_;  // last: its destruction runs calls that use the rest
 };

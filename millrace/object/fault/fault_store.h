@@ -42,6 +42,8 @@ struct Fault {
   /// Get only: this many bytes land in the buffer, then the call fails as a cut connection would (kUnavailable).
   std::optional<std::uint64_t> cut_after;
   Duration latency{};
+  /// Put and CompleteMultipart only: the call goes through without its conditions, as on some services.
+  bool ignore_conditions = false;
 };
 
 /// Selects calls; the first rule that selects a call decides about it.
@@ -61,6 +63,8 @@ class FaultStore : public Store {
   static std::shared_ptr<FaultStore> Create(std::shared_ptr<Store> inner, std::uint64_t seed = 1,
                                             Clock& clock = SystemClock());
   virtual void Add(FaultRule rule) = 0;
+  /// Tells the store from others by another name, as if it were a service.
+  virtual void SetIdentity(std::string identity) = 0;
   /// Forgets all rules.
   virtual void Clear() = 0;
   /// Calls seen so far, failed ones included.
