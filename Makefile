@@ -1,6 +1,6 @@
 # Everything a developer types. `make demo` and `make test` set a new machine up by themselves.
 SHELL := /bin/bash
-.PHONY: all setup build demo test bench fmt lint asan tsan clean
+.PHONY: all setup build wheel demo test bench fmt lint asan tsan clean
 
 all: build
 
@@ -9,6 +9,11 @@ setup:            ## install missing packages of the distribution (root or sudo)
 
 build: setup      ## programs in build/release/bin
 	@tools/build release
+
+wheel:            ## dist/millrace-….whl, the Python package of build/release
+	@tools/setup build test
+	@tools/build release millrace_python
+	@python3 tools/python_backend.py dist
 
 demo: setup       ## the whole data path on real text, with its figures; ends non-zero if a claim fails
 	@tools/build release programs

@@ -3,7 +3,7 @@
 # Programs in PATH do not say where libraries are: with conda or pyenv active, CMake would take theirs, which lack half.
 set(CMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH OFF)
 # Python packages that `make setup` installs belong to the distribution's Python, whatever stands first in PATH. pip chooses its own.
-if(NOT SKBUILD AND NOT DEFINED Python3_EXECUTABLE AND EXISTS /usr/bin/python3)
+if(NOT DEFINED Python3_EXECUTABLE AND EXISTS /usr/bin/python3)
   set(Python3_EXECUTABLE /usr/bin/python3)
 endif()
 find_package(PkgConfig REQUIRED)
