@@ -41,7 +41,9 @@ class AddedTokens {
       std::size_t begin = at, end = at + match.length;
       if ((found.special && !specials) || !Widen(found, text, done, begin, end)) continue;
       if (done < begin && !part(text.substr(done, begin - done), done == 0)) return;
-      if (!token(found.id)) return;
+      // As the library has it: nothing is left of a token that the white space of others took, but what begins behind
+      // it is found again if it takes no white space itself.
+      if (begin < end && !token(found.id)) return;
       done = end;
     }
     if (done < text.size()) part(text.substr(done), done == 0);

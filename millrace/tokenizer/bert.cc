@@ -24,22 +24,27 @@ Mapping ReadMapping(const std::uint32_t* table, std::size_t count) {
 
 }  // namespace
 
-BertWords::BertWords(const BertOptions& options) : options_(options), plain_{}, classes_(0), replacements_(0) {
+CodePointMap<std::uint8_t> MakeBertClasses() {
+  CodePointMap<std::uint8_t> classes(0);
   for (std::size_t i = 0; i < kBertClassesCount; ++i) {
     char32_t end = i + 1 < kBertClassesCount ? kBertClasses[i + 1] >> 5 : 0x110000;
     auto bits = static_cast<std::uint8_t>(kBertClasses[i] & 31);
-    if (bits != 0) classes_.Fill(kBertClasses[i] >> 5, end, bits);
+    if (bits != 0) classes.Fill(kBertClasses[i] >> 5, end, bits);
   }
   // No block is shared that the following change: whole blocks of one class are private use and unassigned characters,
   // which are neither Chinese, blank nor marks.
   for (auto [first, last] : kChinese) {
-    for (char32_t code = first; code <= last; ++code) classes_.At(code) |= kBertChinese;
+    for (char32_t code = first; code <= last; ++code) classes.At(code) |= kBertChinese;
   }
   for (char32_t code = 0; code <= 0x3000; ++code) {
-    if (IsWhiteSpace(code)) classes_.At(code) |= kBertBlank;
+    if (IsWhiteSpace(code)) classes.At(code) |= kBertBlank;
   }
-  for (std::size_t i = 0; i < kBertOrdersCount; ++i) classes_.At(kBertOrders[i] >> 8) |= kBertMark;
+  for (std::size_t i = 0; i < kBertOrdersCount; ++i) classes.At(kBertOrders[i] >> 8) |= kBertMark;
+  return classes;
+}
 
+BertWords::BertWords(const BertOptions& options)
+    : options_(options), plain_{}, classes_(MakeBertClasses()), replacements_(0) {
   Mapping stripped, lowered;
   if (options.strip_accents) stripped = ReadMapping(kBertStrippedMap, kBertStrippedMapCount);
   if (options.lowercase) lowered = ReadMapping(kBertLowered, kBertLoweredCount);

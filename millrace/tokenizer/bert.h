@@ -29,6 +29,9 @@ enum BertClass : std::uint8_t {
 extern const std::uint32_t kBertClasses[], kBertOrders[], kBertStrippedMap[], kBertLowered[];
 extern const std::size_t kBertClassesCount, kBertOrdersCount, kBertStrippedMapCount, kBertLoweredCount;
 
+/// BertClass bits by code point.
+CodePointMap<std::uint8_t> MakeBertClasses();
+
 struct BertOptions {
   bool clean_text = true;
   bool handle_chinese_chars = true;

@@ -4,6 +4,7 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <utility>
 
 #include "millrace/tokenizer/joints.h"
@@ -129,8 +130,11 @@ class ByteBpe final : public VocabularyTokenizer {
 
   void AddListedMerges() {
     merges_ = MergeTable(spec_.merges->size());
-    std::uint32_t rank = 0;
-    for (const auto& merge : *spec_.merges) merges_.Add(merge.left, merge.right, {merge.merged, rank++});
+    // Of a pair that is listed twice the library keeps the last rank; the table keeps what is added first.
+    auto rank = static_cast<std::uint32_t>(spec_.merges->size());
+    for (const auto& merge : std::views::reverse(*spec_.merges)) {
+      merges_.Add(merge.left, merge.right, {merge.merged, --rank});
+    }
   }
 
   void AddRankedMerges() {

@@ -243,12 +243,12 @@ TEST(HuggingFaceJson, RefusesWhatItDoesNotDoExactly) {
   struct {
     std::string_view from, to, named;
   } const kCases[] = {
-      {R"("normalizer":null)", R"("normalizer":{"type":"NFKC"})", "NFKC"},
-      {R"("use_regex":true)", R"("use_regex":false)", "ByteLevel"},
-      {R"("type":"ByteLevel","add)", R"("type":"Whitespace","add)", "Whitespace"},
-      {R"("type":"BPE")", R"("type":"WordLevel")", "WordLevel"},
+      {R"("normalizer":null)", R"("normalizer":{"type":"Odd"})", "Odd"},
+      {R"("type":"ByteLevel","add)", R"("type":"UnicodeScripts","add)", "UnicodeScripts"},
+      {R"("type":"BPE")", R"("type":"WordLevel")", "unk_token"},
+      {R"("type":"BPE")", R"("type":"Odd")", "Odd"},
       {R"("type":"BPE",)", R"("type":"BPE","dropout":0.1,)", "dropout"},
-      {R"("type":"BPE",)", R"("type":"BPE","end_of_word_suffix":"</w>",)", "end_of_word_suffix"},
+      {R"("th e")", R"("th e","< |endoftext|>")", "a merge of the special token"},
   };
   for (auto& [from, to, named] : kCases) {
     auto loaded = Load(AsBytes(JsonFile(from, to)), "x.json");

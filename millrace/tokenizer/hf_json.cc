@@ -1,17 +1,19 @@
 #include "millrace/tokenizer/hf_json.h"
 
 #include <algorithm>
-#include <array>
+#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "millrace/base/json.h"
+#include "millrace/tokenizer/byte_alphabet.h"
 #include "millrace/tokenizer/byte_bpe.h"
 #include "millrace/tokenizer/hf_file.h"
+#include "millrace/tokenizer/hf_model.h"
+#include "millrace/tokenizer/hf_pipeline.h"
 #include "millrace/tokenizer/named_patterns.h"
-#include "millrace/tokenizer/pieces.h"
 #include "millrace/tokenizer/sentencepiece.h"
 #include "millrace/tokenizer/tekken.h"
 #include "millrace/tokenizer/utf8.h"
@@ -88,65 +90,15 @@ void FindEnds(File& file) {
   first_of(file.named.pad, {"<pad>", "[PAD]", "<|pad|>"});
 }
 
-/// Byte-level vocabularies write bytes as characters: printable ones of Latin-1 as themselves, the rest from U+0100 on.
-class ByteAlphabet {
- public:
-  ByteAlphabet() {
-    bytes_.fill(-1);
-    char32_t next = 0x100;
-    for (int byte = 0; byte < 256; ++byte) {
-      bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
-      bytes_[printable ? static_cast<char32_t>(byte) : next++] = byte;
-    }
-  }
-  std::optional<std::string> ToBytes(std::string_view token) const {
-    std::string bytes;
-    for (const char *at = token.data(), *end = at + token.size(); at != end;) {
-      Decoded character = DecodeUtf8(at, end);
-      if (character.code >= bytes_.size() || bytes_[character.code] < 0) return std::nullopt;
-      bytes += static_cast<char>(bytes_[character.code]);
-      at += character.length;
-    }
-    return bytes;
-  }
-
- private:
-  std::array<int, 0x144> bytes_;
-};
-
-/// The two sides of each merge: "a b" or ["a", "b"].
-Result<std::vector<std::pair<std::string, std::string>>> ReadMerges(const Json& merges) {
-  if (!merges.is_array()) return Fail(Code::kInvalidArgument, "its model has no merges");
-  std::vector<std::pair<std::string, std::string>> pairs;
-  for (const Json& merge : merges) {
-    if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
-      pairs.emplace_back(merge[0].get<std::string>(), merge[1].get<std::string>());
-      continue;
-    }
-    std::string text = merge.is_string() ? merge.get<std::string>() : "";
-    std::size_t space = text.find(' ');
-    if (space == text.npos || text.find(' ', space + 1) != text.npos) {
-      return Fail(Code::kInvalidArgument, "the merge {} is not two tokens", pairs.size());
-    }
-    pairs.emplace_back(text.substr(0, space), text.substr(space + 1));
-  }
-  return pairs;
-}
-
 template <class Merge>
 Result<std::vector<Merge>> ResolveMerges(const File& file) {
   auto pairs = MR_TRY(ReadMerges(Get(Get(file.json, "model"), "merges")));
-  Pieces tokens;
-  for (const std::string& token : file.tokens) tokens.Add(token);
-  PieceIndex index(tokens, file.tokens.size());
-  for (TokenId id = 0; id < tokens.size(); ++id) {
-    if (!tokens[id].empty()) index.Insert(id);
-  }
+  const ModelVocabulary index(file);
   std::vector<Merge> merges;
   for (auto& [left, right] : pairs) {
     Merge merge{index.Find(left), index.Find(right), index.Find(left + right)};
     if (merge.left == kNoToken || merge.right == kNoToken || merge.merged == kNoToken) {
-      return Fail(Code::kInvalidArgument, "the merge of \"{}\" and \"{}\" is not of tokens that make one", left, right);
+      return FailMerge(file, left, right);
     }
     merges.push_back(merge);
   }
@@ -191,7 +143,11 @@ Result<bool> ReadByteLevelSplit(const File& file, ByteBpeSpec& spec) {
   return true;
 }
 
+/// Whether all that the decoder does is to put bytes together.
+bool DecodesBytes(const File& file) { return Text(Get(file.json, "decoder"), "type") == "ByteLevel"; }
+
 Result<std::shared_ptr<const Tokenizer>> MakeByteLevel(const File& file, ByteBpeSpec spec, std::string fingerprint) {
+  if (!DecodesBytes(file)) return Unsupported("decoder", Get(file.json, "decoder"));
   for (const Json& step : Steps(Get(file.json, "normalizer"), "normalizers")) {
     if (Text(step, "type") != "NFC") return Unsupported("normalizer", step);
     spec.compose = true;
@@ -202,9 +158,8 @@ Result<std::shared_ptr<const Tokenizer>> MakeByteLevel(const File& file, ByteBpe
   spec.merges = MR_TRY(ResolveMerges<ByteBpeSpec::Merge>(file));
   spec.whole_words_first = Flag(model, "ignore_merges");
   spec.added = file.added;
-  ByteAlphabet alphabet;
   for (const std::string& token : file.tokens) {
-    auto bytes = alphabet.ToBytes(token);
+    auto bytes = TheByteAlphabet().ToBytes(token);
     if (!bytes && file.IdOf(token) == kNoToken) {
       return Fail(Code::kInvalidArgument, "its token \"{}\" is not written in the byte-level alphabet", token);
     }
@@ -221,7 +176,8 @@ Result<SentencePieceTraits> ReadSpaceMarks(const File& file) {
   const Json& normalizer = Get(file.json, "normalizer");
   bool replaced = false;
   for (const Json& step : Steps(normalizer, "normalizers")) {
-    if (Text(step, "type") == "Prepend" && Text(step, "prepend") == kSpaceMark && !replaced) {
+    if (Text(step, "type") == "Prepend" && Text(step, "prepend") == kSpaceMark && !replaced &&
+        !traits.add_dummy_prefix) {
       traits.add_dummy_prefix = true;
     } else if (Text(step, "type") == "Replace" && Text(Get(step, "pattern"), "String") == " " &&
                Text(step, "content") == kSpaceMark) {
@@ -243,12 +199,51 @@ Result<SentencePieceTraits> ReadSpaceMarks(const File& file) {
   if (scheme != "never" && scheme != "first") return Unsupported("prepend_scheme", Json(scheme));
   traits.add_dummy_prefix = scheme == "first";
   traits.prefix_every_part = false;
+  traits.prefix_marked = false;
   return traits;
+}
+
+/// Whether the decoder makes marks spaces and bytes characters, and takes the prefix away if there is one.
+bool DecodesMarks(const File& file, bool prefix) {
+  const auto steps = Steps(Get(file.json, "decoder"), "decoders");
+  auto is = [&](std::size_t at, std::string_view type) { return at < steps.size() && Text(steps[at], "type") == type; };
+  if (!is(0, "Replace") || Text(Get(steps[0], "pattern"), "String") != kSpaceMark || Text(steps[0], "content") != " " ||
+      !is(1, "ByteFallback") || !is(2, "Fuse")) {
+    return false;
+  }
+  if (!prefix) return steps.size() == 3;
+  return steps.size() == 4 && is(3, "Strip") && Text(steps[3], "content") == " " && Get(steps[3], "start") == 1 &&
+         Get(steps[3], "stop") == 0;
+}
+
+/// The model's pieces, with the types that added tokens have.
+Status AddPieces(const File& file, SentencePieceModel& model) {
+  using Type = SentencePieceModel::Type;
+  for (std::size_t id = 0; id < file.tokens.size(); ++id) {
+    const std::string& token = file.tokens[id];
+    bool is_byte = token.size() == 6 && token.starts_with("<0x") && token.ends_with('>');
+    if (token.empty()) return Fail(Code::kUnsupported, "ids without a token ({}) are not supported", id);
+    if (token.contains(' ')) return Fail(Code::kUnsupported, "the token \"{}\" with a space is not supported", token);
+    model.pieces.push_back({token, 0, is_byte ? Type::kByte : Type::kNormal});
+  }
+  for (const AddedToken& added : file.added) {
+    auto at = static_cast<std::size_t>(added.id);
+    MR_TRY(CheckFoundEarly(added));
+    if (at >= model.pieces.size()) {
+      // A piece of text would take part in merging, which an added token does not.
+      if (!added.special) return Fail(Code::kUnsupported, "added tokens that are text are not supported");
+      model.pieces.resize(at + 1);
+      model.pieces[at] = {added.text, 0, Type::kControl};
+    }
+    if (added.special) model.pieces[at].type = Type::kControl;
+  }
+  return {};
 }
 
 Result<std::shared_ptr<const Tokenizer>> MakeCharacterBpe(const File& file, std::string fingerprint) {
   SentencePieceModel model;
   model.traits = MR_TRY(ReadSpaceMarks(file));
+  if (!DecodesMarks(file, model.traits.add_dummy_prefix)) return Unsupported("decoder", Get(file.json, "decoder"));
   const Json& json = Get(file.json, "model");
   model.traits.byte_fallback = Flag(json, "byte_fallback");
   if (!model.traits.byte_fallback)
@@ -256,19 +251,7 @@ Result<std::shared_ptr<const Tokenizer>> MakeCharacterBpe(const File& file, std:
   if (Flag(json, "ignore_merges"))
     return Fail(Code::kUnsupported, "ignore_merges of a BPE of characters is not supported");
   using Type = SentencePieceModel::Type;
-  for (std::size_t id = 0; id < file.tokens.size(); ++id) {
-    const std::string& token = file.tokens[id];
-    bool is_byte = token.size() == 6 && token.starts_with("<0x") && token.ends_with('>');
-    if (token.empty()) return Fail(Code::kUnsupported, "ids without a token ({}) are not supported", id);
-    model.pieces.push_back({token, 0, is_byte ? Type::kByte : Type::kNormal});
-  }
-  for (const AddedToken& added : file.added) {
-    auto at = static_cast<std::size_t>(added.id);
-    MR_TRY(CheckFoundEarly(added));
-    if (at > model.pieces.size()) return Fail(Code::kUnsupported, "ids without a token are not supported");
-    if (at == model.pieces.size()) model.pieces.push_back({added.text, 0, Type::kNormal});
-    if (added.special) model.pieces[at].type = Type::kControl;
-  }
+  MR_TRY(AddPieces(file, model));
   model.added = file.added;
   if (file.named.unk == kNoToken) return Fail(Code::kUnsupported, "a model without an unk_token is not supported");
   model.pieces[static_cast<std::size_t>(file.named.unk)].type = Type::kUnknown;
@@ -291,23 +274,30 @@ Result<std::shared_ptr<const Tokenizer>> MakeCharacterBpe(const File& file, std:
   return MakeSentencePiece(model, std::move(fingerprint));
 }
 
-Result<std::shared_ptr<const Tokenizer>> MakeBpe(File& file, std::string fingerprint) {
+/// One of the quicker ways, for the files that they are exact for; an error for others.
+Result<std::shared_ptr<const Tokenizer>> MakeQuickBpe(const File& file, const std::string& fingerprint) {
+  for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    if (!Text(Get(file.json, "model"), affix).empty()) return Unsupported("model", Json(affix));
+  }
+  ByteBpeSpec spec;
+  if (MR_TRY(ReadByteLevelSplit(file, spec))) return MakeByteLevel(file, std::move(spec), fingerprint);
+  return MakeCharacterBpe(file, fingerprint);
+}
+
+Result<std::shared_ptr<const Tokenizer>> MakeBpe(File file, std::string fingerprint) {
   const Json& model = Get(file.json, "model");
   const Json& dropout = Get(model, "dropout");
   if (dropout.is_number() && dropout.get<double>() != 0) return Fail(Code::kUnsupported, "dropout is not supported");
-  for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (!Text(model, affix).empty()) return Fail(Code::kUnsupported, "its {} is not supported", affix);
-  }
   std::string unk = Text(model, "unk_token");
   for (std::size_t id = 0; id < file.tokens.size() && !unk.empty(); ++id) {
     if (file.tokens[id] == unk) file.named.unk = static_cast<TokenId>(id);
   }
-  ByteBpeSpec spec;
-  if (MR_TRY(ReadByteLevelSplit(file, spec))) return MakeByteLevel(file, std::move(spec), std::move(fingerprint));
-  return MakeCharacterBpe(file, std::move(fingerprint));
+  if (auto quick = MakeQuickBpe(file, fingerprint)) return quick;
+  return MakePipeline(std::move(file), std::move(fingerprint));
 }
 
-Result<std::shared_ptr<const Tokenizer>> MakeBert(const File& file, std::string fingerprint) {
+/// BERT's files, whose words are found and normalized in one go; an error for others.
+Result<std::shared_ptr<const Tokenizer>> MakeQuickBert(const File& file, const std::string& fingerprint) {
   const Json &model = Get(file.json, "model"), &normalizer = Get(file.json, "normalizer");
   const Json& decoder = Get(file.json, "decoder");
   if (Text(normalizer, "type") != "BertNormalizer") return Unsupported("normalizer", normalizer);
@@ -316,8 +306,8 @@ Result<std::shared_ptr<const Tokenizer>> MakeBert(const File& file, std::string 
   }
   WordPieceSpec spec{.tokens = file.tokens, .named = file.named};
   spec.continuing_prefix = Text(model, "continuing_subword_prefix");
-  if (!decoder.is_null() &&
-      (Text(decoder, "type") != "WordPiece" || Text(decoder, "prefix") != spec.continuing_prefix)) {
+  if (spec.continuing_prefix.empty()) return Unsupported("continuing_subword_prefix", Json(""));
+  if (Text(decoder, "type") != "WordPiece" || Text(decoder, "prefix") != spec.continuing_prefix) {
     return Unsupported("decoder", decoder);
   }
   spec.cleanup = Flag(decoder, "cleanup", true);
@@ -331,6 +321,7 @@ Result<std::shared_ptr<const Tokenizer>> MakeBert(const File& file, std::string 
     MR_TRY(CheckFoundEarly(added));
     auto at = static_cast<std::size_t>(added.id);
     if (at >= spec.tokens.size()) spec.tokens.resize(at + 1);
+    if (spec.tokens[at].empty()) spec.not_in_words.push_back(added.id);
     spec.tokens[at] = added.text;
   }
   spec.added = file.added;
@@ -338,7 +329,28 @@ Result<std::shared_ptr<const Tokenizer>> MakeBert(const File& file, std::string 
     if (!spec.tokens[id].empty() && spec.tokens[id] == Text(model, "unk_token"))
       spec.named.unk = static_cast<TokenId>(id);
   }
-  return MakeWordPiece(std::move(spec), std::move(fingerprint));
+  return MakeWordPiece(std::move(spec), fingerprint);
+}
+
+Result<std::shared_ptr<const Tokenizer>> MakeBert(File file, std::string fingerprint) {
+  if (auto quick = MakeQuickBert(file, fingerprint)) return quick;
+  return MakePipeline(std::move(file), std::move(fingerprint));
+}
+
+Status ReadScores(const Json& vocabulary, File& file) {
+  if (!vocabulary.is_array() || vocabulary.size() > kMaxVocabulary) {
+    return Fail(Code::kInvalidArgument, "its model has no vocabulary");
+  }
+  for (const Json& one : vocabulary) {
+    if (!one.is_array() || one.size() != 2 || !one[0].is_string() || !one[1].is_number() ||
+        !std::isfinite(one[1].get<double>())) {
+      return Fail(Code::kInvalidArgument, "the token {} of its vocabulary is not a text and a score",
+                  file.scores.size());
+    }
+    file.tokens.push_back(one[0].get<std::string>());
+    file.scores.push_back(one[1].get<double>());
+  }
+  return {};
 }
 
 }  // namespace
@@ -349,18 +361,18 @@ Result<std::shared_ptr<const Tokenizer>> LoadJson(std::string_view text, std::st
   if (IsTekken(file.json)) return LoadTekken(file.json, std::move(fingerprint));
   const Json& model = Get(file.json, "model");
   if (!model.is_object()) return Fail(Code::kInvalidArgument, "it is JSON, but no tokenizer.json: it has no model");
-  std::string type = Text(model, "type");
-  if (type.empty() && model.contains("merges")) type = "BPE";
-  if (type == "Unigram") {
-    MR_TRY(ReadAddedTokens(file));
-    FindEnds(file);
-    return MakeUnigram(std::move(file), std::move(fingerprint));
+  const std::string type = ModelType(file.json);
+  if (type != "BPE" && type != "WordPiece" && type != "WordLevel" && type != "Unigram") {
+    return Fail(Code::kUnsupported, "its model ({}) is not supported", type);
   }
-  if (type != "BPE" && type != "WordPiece") return Fail(Code::kUnsupported, "its model ({}) is not supported", type);
-  MR_TRY(ReadVocabulary(Get(model, "vocab"), file));
+  const Json& vocabulary = Get(model, "vocab");
+  MR_TRY(type == "Unigram" ? ReadScores(vocabulary, file) : ReadVocabulary(vocabulary, file));
   MR_TRY(ReadAddedTokens(file));
+  MR_TRY(CheckAddedIds(file));
   FindEnds(file);
-  return type == "BPE" ? MakeBpe(file, std::move(fingerprint)) : MakeBert(file, std::move(fingerprint));
+  if (type == "BPE") return MakeBpe(std::move(file), std::move(fingerprint));
+  if (type == "WordPiece") return MakeBert(std::move(file), std::move(fingerprint));
+  return MakePipeline(std::move(file), std::move(fingerprint));
 }
 
 }  // namespace millrace::tokenizer

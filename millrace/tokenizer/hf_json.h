@@ -9,8 +9,8 @@
 
 namespace millrace::tokenizer {
 
-/// Loads byte-level BPE, BPE of characters with byte fallback (Llama 2), WordPiece (BERT) and Unigram (T5). Fails with
-/// kUnsupported, naming it, on whatever else the file asks for.
+/// Loads BPE, WordPiece, WordLevel and Unigram models with what stands around them. Fails with kUnsupported, naming it,
+/// on whatever else the file asks for.
 Result<std::shared_ptr<const Tokenizer>> LoadJson(std::string_view json, std::string fingerprint);
 
 }  // namespace millrace::tokenizer

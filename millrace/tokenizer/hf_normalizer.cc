@@ -1,7 +1,10 @@
 #include "millrace/tokenizer/hf_normalizer.h"
 
+#include <algorithm>
+
 #include "millrace/base/text.h"
 #include "millrace/tokenizer/bert.h"
+#include "millrace/tokenizer/byte_alphabet.h"
 #include "millrace/tokenizer/unicode.h"
 #include "millrace/tokenizer/utf8.h"
 
@@ -20,6 +23,30 @@ std::string WithoutInvalid(std::string_view text) {
   return valid;
 }
 
+/// `text` with each character replaced by what map(code, to) appends.
+template <class Map>
+std::string MapCharacters(std::string_view text, Map map) {
+  std::string out;
+  out.reserve(text.size());
+  for (const char *at = text.data(), *end = at + text.size(); at != end;) {
+    const Decoded character = DecodeUtf8(at, end);
+    map(character.code, out);
+    at += character.length;
+  }
+  return out;
+}
+
+/// Bytes of the first `count` characters.
+std::size_t BytesOfFirst(std::string_view text, std::size_t count) {
+  std::size_t at = 0;
+  while (at < text.size() && count-- > 0) at += DecodeUtf8(text.data() + at, text.data() + text.size()).length;
+  return at;
+}
+
+std::size_t CharactersIn(std::string_view text) {
+  return static_cast<std::size_t>(std::ranges::count_if(text, [](char byte) { return (byte & 0xC0) != 0x80; }));
+}
+
 /// Bytes of the white space that `text` begins with.
 std::size_t SpaceLength(std::string_view text) {
   std::size_t at = 0;
@@ -33,7 +60,7 @@ std::size_t SpaceLength(std::string_view text) {
 
 }  // namespace
 
-HfNormalizer::HfNormalizer(std::vector<Step> steps) : steps_(std::move(steps)) {
+HfNormalizer::HfNormalizer(std::vector<Step> steps) : steps_(std::move(steps)), bert_classes_(MakeBertClasses()) {
   for (std::size_t i = 0; i < kCombiningMarksCount; i += 2) {
     for (char32_t code = kCombiningMarks[i]; code <= kCombiningMarks[i + 1]; ++code) dropped_marks_.Set(code, "");
   }
@@ -51,6 +78,48 @@ void HfNormalizer::Normalize(std::string_view text, std::string& normalized) con
   for (const Step& step : steps_) {
     normalized = std::visit([&](const auto& one) { return Apply(one, std::move(normalized)); }, step);
   }
+}
+
+std::size_t HfNormalizer::NormalizeFirst(std::string_view text, std::string& normalized) const {
+  normalized = IsValidUtf8(text) ? std::string(text) : WithoutInvalid(text);
+  std::size_t head = BytesOfFirst(normalized, 1);
+  for (const Step& step : steps_) {
+    std::string before = normalized;
+    normalized = std::visit([&](const auto& one) { return Apply(one, std::move(normalized)); }, step);
+    if (head > 0) head = HeadAfter(step, before, head, normalized);
+  }
+  return head;
+}
+
+std::size_t HfNormalizer::HeadAfter(const Step& step, std::string_view before, std::size_t head,
+                                    std::string_view after) const {
+  if (const auto* strip = std::get_if<Strip>(&step)) {
+    const std::size_t removed = strip->left ? SpaceLength(before) : 0;
+    return std::min(after.size(), head > removed ? head - removed : 0);
+  }
+  if (const auto* prepend = std::get_if<Prepend>(&step)) return after.empty() ? 0 : head + prepend->text.size();
+  // What replaces a match is aligned with the match's last character.
+  std::size_t kept = 0, done = 0;
+  bool within = true;
+  auto edit = [&](std::size_t begin, std::size_t end, std::string_view to) {
+    if (!within) return;
+    kept += std::min(begin, head) - std::min(done, head);
+    done = end;
+    within = end <= head;
+    if (within) kept += to.size();
+  };
+  if (const auto* literal = std::get_if<Replace>(&step)) {
+    ForEachMatch(*literal, before, edit);
+  } else if (const auto* regex = std::get_if<ReplaceMatches>(&step)) {
+    ForEachMatch(*regex, before, edit);
+  } else {
+    const std::string alone =
+        std::visit([&](const auto& one) { return Apply(one, std::string(before.substr(0, head))); }, step);
+    const bool drops_unnoticed = std::holds_alternative<Precompiled>(step);  // the library loses count at the beginning
+    const std::size_t least = drops_unnoticed ? 1 : 0;
+    return BytesOfFirst(after, std::max(CharactersIn(alone), least));
+  }
+  return within ? kept + head - std::min(done, head) : kept;
 }
 
 std::string HfNormalizer::Apply(const Precompiled& step, std::string text) const {
@@ -78,30 +147,83 @@ std::string HfNormalizer::Apply(const Precompiled& step, std::string text) const
   return out;
 }
 
-std::string HfNormalizer::Apply(const Replace& step, std::string text) const {
-  std::string out;
-  std::string_view rest = text;
-  for (std::size_t at; (at = rest.find(step.from)) != rest.npos;) {
-    out.append(rest, 0, at) += step.to;
-    rest.remove_prefix(at + step.from.size());
+template <class Edit>
+void HfNormalizer::ForEachMatch(const Replace& step, std::string_view text, Edit edit) {
+  for (std::size_t at = 0; (at = text.find(step.from, at)) != text.npos; at += step.from.size()) {
+    edit(at, at + step.from.size(), step.to);
   }
-  return out.append(rest);
 }
 
-std::string HfNormalizer::Apply(const ReplaceSpaces& step, std::string text) const {
+template <class Edit>
+void HfNormalizer::ForEachMatch(const ReplaceMatches& step, std::string_view text, Edit edit) {
+  step.regex.ForEach(text, [&](std::size_t begin, std::size_t end) {
+    edit(begin, end, step.to);
+    return true;
+  });
+}
+
+std::string HfNormalizer::Apply(const Replace& step, std::string text) const {
   std::string out;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find_first_not_of(' ', at), text.size());
-    if (end - at >= step.least) {
-      out += step.to;
-    } else {
-      out.append(text, at, end - at);
+  std::size_t done = 0;
+  ForEachMatch(step, text, [&](std::size_t begin, std::size_t end, std::string_view to) {
+    out.append(text, done, begin - done) += to;
+    done = end;
+  });
+  return out.append(text, done);
+}
+
+std::string HfNormalizer::Apply(const ReplaceMatches& step, std::string text) const {
+  std::string out;
+  std::size_t done = 0;
+  ForEachMatch(step, text, [&](std::size_t begin, std::size_t end, std::string_view to) {
+    out.append(text, done, begin - done) += to;
+    done = end;
+  });
+  return out.append(text, done);
+}
+
+std::string HfNormalizer::Apply(const Prepend& step, std::string text) const {
+  return text.empty() ? text : step.text + text;
+}
+
+std::string HfNormalizer::Apply(const Nmt&, std::string text) const {
+  return MapCharacters(text, [](char32_t code, std::string& to) {
+    if ((code >= 1 && code <= 8) || code == 0xB || (code >= 0xE && code <= 0x1F) || code == 0x7F || code == 0x8F ||
+        code == 0x9F) {
+      return;
     }
-    at = end;
-    const std::size_t next = std::min(text.find(' ', at), text.size());
-    out.append(text, at, next - at);
-    at = next;
-  }
+    const bool blank = code == 9 || code == 0xA || code == 0xC || code == 0xD || code == 0x1680 ||
+                       (code >= 0x200B && code <= 0x200F) || code == 0x2028 || code == 0x2029 || code == 0x2581 ||
+                       code == 0xFEFF || code == 0xFFFD;
+    AppendUtf8(blank ? U' ' : code, to);
+  });
+}
+
+std::string HfNormalizer::Apply(const BertClean&, std::string text) const {
+  return MapCharacters(text, [&](char32_t code, std::string& to) {
+    const std::uint8_t bits = bert_classes_[code];
+    if ((bits & kBertRemoved) == 0) AppendUtf8((bits & kBertSpace) != 0 ? U' ' : code, to);
+  });
+}
+
+std::string HfNormalizer::Apply(const BertChinese&, std::string text) const {
+  return MapCharacters(text, [&](char32_t code, std::string& to) {
+    const bool alone = (bert_classes_[code] & kBertChinese) != 0;
+    if (alone) to += ' ';
+    AppendUtf8(code, to);
+    if (alone) to += ' ';
+  });
+}
+
+std::string HfNormalizer::Apply(const BertAccents&, std::string text) const {
+  return MapCharacters(text, [&](char32_t code, std::string& to) {
+    if ((bert_classes_[code] & kBertStripped) == 0) AppendUtf8(code, to);
+  });
+}
+
+std::string HfNormalizer::Apply(const ToByteAlphabet&, std::string text) const {
+  std::string out;
+  TheByteAlphabet().Append(text, out);
   return out;
 }
 

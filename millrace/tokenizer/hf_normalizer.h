@@ -1,6 +1,7 @@
-// What a tokenizer.json of a Unigram model does to a text before words are found in it.
+// What a tokenizer.json does to a text before words are found in it.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -10,6 +11,7 @@
 #include "millrace/tokenizer/graphemes.h"
 #include "millrace/tokenizer/nfc.h"
 #include "millrace/tokenizer/nfkc.h"
+#include "millrace/tokenizer/regex.h"
 
 namespace millrace::tokenizer {
 
@@ -24,10 +26,12 @@ class HfNormalizer {
   struct Replace {
     std::string from, to;
   };
-  /// Runs of `least` spaces and more become `to`.
-  struct ReplaceSpaces {
-    std::size_t least = 2;
+  struct ReplaceMatches {
+    Regex regex;
     std::string to;
+  };
+  struct Prepend {
+    std::string text;  ///< not empty
   };
   struct Compose {};              ///< NFC
   struct ComposeCompatible {};    ///< NFKC
@@ -38,18 +42,28 @@ class HfNormalizer {
   struct Strip {
     bool left = true, right = true;
   };
-  using Step = std::variant<Precompiled, Replace, ReplaceSpaces, Compose, ComposeCompatible, Decompose,
-                            DecomposeCompatible, StripAccents, Lowercase, Strip>;
+  struct Nmt {};             ///< leaves control characters out; others become spaces
+  struct BertClean {};       ///< the same, as BERT does it
+  struct BertChinese {};     ///< puts spaces around Chinese characters
+  struct BertAccents {};     ///< leaves accents out of decomposed text
+  struct ToByteAlphabet {};  ///< writes each byte as a character (see byte_alphabet.h)
+  using Step = std::variant<Precompiled, Replace, ReplaceMatches, Prepend, Compose, ComposeCompatible, Decompose,
+                            DecomposeCompatible, StripAccents, Lowercase, Strip, Nmt, BertClean, BertChinese,
+                            BertAccents, ToByteAlphabet>;
 
   explicit HfNormalizer(std::vector<Step> steps);
 
   /// Bytes that are no part of valid UTF-8 become U+FFFD.
   void Normalize(std::string_view text, std::string& normalized) const;
+  /// As Normalize. Returns how many bytes at the beginning of `normalized` the library aligns with the text's first
+  /// character.
+  std::size_t NormalizeFirst(std::string_view text, std::string& normalized) const;
 
  private:
   std::string Apply(const Precompiled& step, std::string text) const;
   std::string Apply(const Replace& step, std::string text) const;
-  std::string Apply(const ReplaceSpaces& step, std::string text) const;
+  std::string Apply(const ReplaceMatches& step, std::string text) const;
+  std::string Apply(const Prepend& step, std::string text) const;
   std::string Apply(const Compose& step, std::string text) const;
   std::string Apply(const ComposeCompatible& step, std::string text) const;
   std::string Apply(const Decompose& step, std::string text) const;
@@ -57,11 +71,25 @@ class HfNormalizer {
   std::string Apply(const StripAccents& step, std::string text) const;
   std::string Apply(const Lowercase& step, std::string text) const;
   std::string Apply(const Strip& step, std::string text) const;
+  std::string Apply(const Nmt& step, std::string text) const;
+  std::string Apply(const BertClean& step, std::string text) const;
+  std::string Apply(const BertChinese& step, std::string text) const;
+  std::string Apply(const BertAccents& step, std::string text) const;
+  std::string Apply(const ToByteAlphabet& step, std::string text) const;
+
+  /// Calls edit(begin, end, text) for what `step` replaces in `text`, in order.
+  template <class Edit>
+  static void ForEachMatch(const Replace& step, std::string_view text, Edit edit);
+  template <class Edit>
+  static void ForEachMatch(const ReplaceMatches& step, std::string_view text, Edit edit);
+  /// How many bytes at the beginning of `after` stem from the first `head` bytes of `before`.
+  std::size_t HeadAfter(const Step& step, std::string_view before, std::size_t head, std::string_view after) const;
 
   std::vector<Step> steps_;
   Graphemes graphemes_;
   Nfkc nfkc_;
   CharacterTexts dropped_marks_, lower_case_;
+  CodePointMap<std::uint8_t> bert_classes_;
 };
 
 }  // namespace millrace::tokenizer

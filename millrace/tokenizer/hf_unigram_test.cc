@@ -95,20 +95,18 @@ TEST(HfUnigram, FindsAddedTokensInNormalizedText) {
   EXPECT_THAT(IdsOf(*special, "a <m>b"), ::testing::Not(::testing::Contains(9)));
 
   auto refused = [](const std::string& json) { return Load(AsBytes(json), "t.json").error().ToString(); };
-  const std::string first = R"({"type":"Metaspace","replacement":"▁","prepend_scheme":"first"})";
-  EXPECT_THAT(refused(WithAdded(Model(first, lower), "x", R"("special":false,"normalized":true)")),
-              HasSubstr("with a prefix for the first word alone"));
   EXPECT_THAT(refused(WithAdded(Model(space, R"({"type":"Strip"})"), " ", R"("special":false,"normalized":true)")),
               HasSubstr("leaves nothing"));
-  const std::string two = WithAdded(Model(space, lower), "x", R"("special":false,"normalized":true)");
-  EXPECT_THAT(refused(WithAdded(two, "X", R"("special":false,"normalized":true,"id":10)")), HasSubstr("are one"));
+  const std::string two = WithAdded(Model(space, lower), "x\",\"special\":false},{\"id\":10,\"content\":\"X",
+                                    R"("special":false,"normalized":true)");
+  EXPECT_THAT(refused(two), HasSubstr("are one"));
 }
 
 TEST(HfUnigram, NamesWhatItCannotDo) {
   auto refused = [](const std::string& json) { return Load(AsBytes(json), "t.json").error().ToString(); };
-  EXPECT_THAT(refused(Model("null")), HasSubstr("pre_tokenizer"));
-  EXPECT_THAT(refused(Model(R"({"type":"Metaspace","replacement":"_"})")), HasSubstr("replacement"));
-  EXPECT_THAT(refused(Model(R"({"type":"Metaspace","replacement":"▁"})", R"({"type":"Nmt"})")), HasSubstr("Nmt"));
+  EXPECT_THAT(refused(Model(R"({"type":"UnicodeScripts"})")), HasSubstr("pre_tokenizer"));
+  EXPECT_THAT(refused(Model(R"({"type":"Metaspace","replacement":"__"})")), HasSubstr("replacement"));
+  EXPECT_THAT(refused(Model(R"({"type":"Metaspace","replacement":"▁"})", R"({"type":"Odd"})")), HasSubstr("Odd"));
   EXPECT_THAT(refused(Model(R"({"type":"Metaspace","replacement":"▁"})",
                             R"({"type":"Precompiled","precompiled_charsmap":"AAAA"})")),
               HasSubstr("character map"));

@@ -68,7 +68,8 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
 
  protected:
   void EncodePart(const Part& part, Scratch& scratch, IdWriter& ids) const override {
-    bool prefix = normalizer_.add_dummy_prefix() && (part.first || prefix_every_part_);
+    bool prefix = normalizer_.add_dummy_prefix() && (part.first || prefix_every_part_) &&
+                  (prefix_marked_ || !(part.text.starts_with(' ') || part.text.starts_with(kSpaceMark)));
     if (bpe_ && normalizer_.trivial()) return bpe_->Encode(part.text, prefix, scratch, ids);
     std::string normalized = std::move(scratch.text);
     normalizer_.Normalize(part.text, prefix, normalized);
@@ -194,6 +195,7 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     }
     strips_one_ = model.traits.add_dummy_prefix && !model.traits.remove_extra_whitespaces;
     prefix_every_part_ = model.traits.prefix_every_part;
+    prefix_marked_ = model.traits.prefix_marked;
     strips_all_ = model.traits.remove_extra_whitespaces;
     return {};
   }
@@ -277,7 +279,7 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
   std::array<TokenId, 256> bytes_{};
   TokenId unknown_ = kNoToken;
   bool strips_one_ = false, strips_all_ = false;  ///< spaces at the beginning of decoded text
-  bool prefix_every_part_ = true;
+  bool prefix_every_part_ = true, prefix_marked_ = true;
 };
 
 }  // namespace

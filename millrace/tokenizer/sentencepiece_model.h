@@ -29,6 +29,7 @@ struct SentencePieceTraits {
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;
   bool prefix_every_part = true;  ///< the dummy prefix, of a text that special tokens divide: in front of each part
+  bool prefix_marked = true;      ///< … also in front of a part that begins with a space
   int pieces = 0;
   std::string unk_piece = "<unk>", bos_piece = "<s>", eos_piece = "</s>", pad_piece = "<pad>";
 };

@@ -1,6 +1,7 @@
 #include "millrace/tokenizer/spm_bpe.h"
 
 #include <algorithm>
+#include <ranges>
 #include <string>
 
 #include "millrace/tokenizer/utf8.h"
@@ -85,8 +86,11 @@ void SpmBpe::AddCharacters(const SentencePieceModel& model) {
 void SpmBpe::AddMerges(const SentencePieceModel& model) {
   if (model.merges) {
     merges_ = MergeTable(model.merges->size());
-    std::uint32_t rank = 0;
-    for (const auto& merge : *model.merges) merges_.Add(merge.left, merge.right, {merge.merged, rank++});
+    // Of a pair that is listed twice the library keeps the last rank; the table keeps what is added first.
+    auto rank = static_cast<std::uint32_t>(model.merges->size());
+    for (const auto& merge : std::views::reverse(*model.merges)) {
+      merges_.Add(merge.left, merge.right, {merge.merged, --rank});
+    }
     return;
   }
   std::vector<std::uint32_t> ranks = Ranks(model.pieces);

@@ -21,7 +21,7 @@ inline constexpr TokenId kNoToken = -1;
 /// Where a decoding stands that gets its tokens one by one. Make a fresh one for each text.
 struct DecodeState {
   bool begun = false;   ///< something was decoded before: spaces in front of words count
-  std::string pending;  ///< bytes that may be the beginning of a character
+  std::string pending;  ///< what is not certain yet: bytes that may be the beginning of a character, or ids
 };
 
 /// Immutable once made; any thread may call any method.
@@ -30,7 +30,8 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   /// Appends the ids of `text`. Special tokens are never added and never recognised in the text: a document that
-  /// contains "<s>" is text. Invalid UTF-8: README.md. Fails only on texts of 2 GiB and more.
+  /// contains "<s>" is text, also where the model knows "<s>" as a word. Invalid UTF-8: README.md. Fails only on texts
+  /// of 2 GiB and more.
   virtual Status Encode(std::string_view text, std::vector<TokenId>& ids) const = 0;
   /// Appends the first `count` of those ids, or all if there are fewer; may spare the work for the rest.
   virtual Status EncodeFirst(std::string_view text, std::size_t count, std::vector<TokenId>& ids) const {
@@ -67,7 +68,7 @@ class Tokenizer {
   virtual TokenId pad() const { return kNoToken; }
   /// Whether texts are to begin with bos(): as the file's post-processor has it; nothing: the file does not say.
   virtual std::optional<bool> adds_bos() const { return std::nullopt; }
-  /// "sentencepiece-bpe", "sentencepiece-unigram", "unigram", "byte-bpe", "wordpiece"
+  /// "sentencepiece-bpe", "sentencepiece-unigram", "unigram", "byte-bpe", "bpe", "wordpiece", "wordlevel"
   virtual std::string_view kind() const = 0;
   /// crc32c of the model's bytes as 8 hex digits: part of the identity of everything tokenized with it.
   virtual const std::string& fingerprint() const = 0;

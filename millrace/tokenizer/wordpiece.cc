@@ -5,23 +5,10 @@
 
 #include "millrace/base/text.h"
 #include "millrace/tokenizer/byte_trie.h"
+#include "millrace/tokenizer/text_cleanup.h"
 
 namespace millrace::tokenizer {
 namespace {
-
-std::string ReplaceAll(std::string text, std::string_view from, std::string_view to) {
-  for (std::size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size()) text.replace(at, from.size(), to);
-  return text;
-}
-
-/// Hugging Face's clean-up, which is applied to each token by itself.
-std::string CleanUp(std::string text) {
-  constexpr std::pair<std::string_view, std::string_view> kChanges[] = {
-      {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
-      {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
-  for (auto [from, to] : kChanges) text = ReplaceAll(std::move(text), from, to);
-  return text;
-}
 
 std::size_t CountCharacters(std::string_view text) {
   return static_cast<std::size_t>(std::ranges::count_if(text, [](char byte) { return (byte & 0xC0) != 0x80; }));
@@ -51,6 +38,7 @@ class WordPiece final : public VocabularyTokenizer {
       hidden_.push_back(is_special);
       if (token.empty()) continue;
       if (!index_.Insert(id)) return Fail(Code::kInvalidArgument, "it has the token \"{}\" twice", token);
+      if (is_special || std::ranges::find(spec_.not_in_words, id) != spec_.not_in_words.end()) continue;
       beginnings.push_back({token, id});
       if (continues && !rest.empty()) continuations.push_back({rest, id});
     }
@@ -83,7 +71,7 @@ class WordPiece final : public VocabularyTokenizer {
 
  private:
   std::string Decoded(std::string_view token) const {
-    return spec_.cleanup ? CleanUp(std::string(token)) : std::string(token);
+    return spec_.cleanup ? CleanUpSpaces(std::string(token)) : std::string(token);
   }
 
   /// A word of which any part is in no piece is unknown as a whole.

@@ -12,8 +12,9 @@
 namespace millrace::tokenizer {
 
 struct WordPieceSpec {
-  std::vector<std::string> tokens;  ///< by id; empty for ids that are not used
-  std::vector<AddedToken> added;    ///< of `tokens`
+  std::vector<std::string> tokens;    ///< by id; empty for ids that are not used
+  std::vector<AddedToken> added;      ///< of `tokens`; no part of a word becomes a special one
+  std::vector<TokenId> not_in_words;  ///< of `added`: those that the model does not know
   std::string continuing_prefix = "##";
   std::size_t max_word_characters = 100;  ///< longer words are unknown
   BertOptions normalizer;

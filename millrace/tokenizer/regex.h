@@ -1,0 +1,60 @@
+// A small regular expression matcher for the patterns that tokenizer.json files hold, with Oniguruma's rules: the first
+// alternative that matches wins, and repetitions give back what they took.
+#pragma once
+
+#include <bitset>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "millrace/base/result.h"
+
+namespace millrace::tokenizer {
+
+/// A compiled pattern of literals, sets, \p{…}, groups, alternatives, repetitions and lookahead. Immutable; any thread.
+class Regex {
+ public:
+  /// Errors: kUnsupported, naming it, for what Oniguruma knows beyond that, for patterns that may match nothing, and
+  /// for repetitions of repetitions, which may take exponential time.
+  static Result<Regex> Compile(std::string_view pattern);
+
+  /// Calls visit(begin, end) for the matches in `text`, from the left, until it returns false. REQUIRES: `text` is
+  /// valid UTF-8.
+  template <class Visit>
+  void ForEach(std::string_view text, Visit visit) const {
+    for (std::size_t from = 0, begin = 0; from < text.size();) {
+      const std::size_t end = Find(text, from, begin);
+      if (end == std::string_view::npos) return;
+      if (!visit(begin, end)) return;
+      from = end;
+    }
+  }
+
+ private:
+  friend class RegexCompiler;
+
+  enum class Op : std::uint8_t { kSet, kSplit, kJump, kLineBegin, kLineEnd, kTextEnd, kLook, kAtomic, kMatch };
+  struct Instruction {
+    Op op;
+    std::uint32_t first = 0;   ///< the set; where to go on; where a look or an atomic group ends
+    std::uint32_t second = 0;  ///< where else to go on; 1: the look is negative
+  };
+  /// Sorted ranges of code points.
+  struct CharacterSet {
+    std::vector<std::pair<char32_t, char32_t>> ranges;
+    std::bitset<128> ascii;
+    bool Has(char32_t code) const;
+  };
+
+  /// The end of the first match from `from` on, which begins at `begin`; npos if there is none.
+  std::size_t Find(std::string_view text, std::size_t from, std::size_t& begin) const;
+  /// The end of what the program from `pc` on matches at `at`; npos if it does not.
+  std::size_t Match(std::uint32_t pc, std::string_view text, std::size_t at) const;
+
+  std::vector<Instruction> program_;
+  std::vector<CharacterSet> sets_;
+  CharacterSet begins_;  ///< the characters that a match may begin with
+};
+
+}  // namespace millrace::tokenizer
