@@ -1,11 +1,18 @@
 // A tokenizer for scripts: reads texts from standard input and writes their ids, both in frames.
 //
 //   tokenizer_ids MODEL encode|specials|decode|stream [PATTERN]
+//   tokenizer_ids - session
 //
 // A frame is a little-endian u32 count and as many bytes (text) or i32 numbers (ids); `stream` decodes one id at a
-// time.
+// time. In a session every frame is bytes, of which the first says what to do with the rest: load (l) a model file,
+// encode (e), encode with special tokens (s), decode (d) or decode one by one (t) with the last one loaded. Answers
+// begin with + or, in front of an error's text, with -.
+#include <algorithm>
 #include <cstdio>
+#include <cstring>
+#include <memory>
 #include <optional>
+#include <span>
 
 #include "millrace/base/files.h"
 #include "millrace/tokenizer/tokenizer.h"
@@ -38,7 +45,43 @@ Result<std::string> DecodeInParts(const Tokenizer& tokenizer, std::span<const To
   return text;
 }
 
+std::vector<TokenId> ToIds(std::string_view bytes) {
+  std::vector<TokenId> ids(bytes.size() / sizeof(TokenId));
+  std::memcpy(ids.data(), bytes.data(), ids.size() * sizeof(TokenId));
+  return ids;
+}
+
+/// Answers one frame of a session.
+Result<std::string> Answer(std::string_view frame, std::shared_ptr<const Tokenizer>& tokenizer) {
+  const char what = frame.empty() ? '\0' : frame[0];
+  const std::string rest(frame.substr(std::min<std::size_t>(1, frame.size())));
+  if (what == 'l') {
+    tokenizer = nullptr;
+    const std::string model = MR_TRY(ReadFile(rest));
+    tokenizer = MR_TRY(Load(AsBytes(model), rest));
+    return std::string(tokenizer->kind());
+  }
+  if (!tokenizer) return Fail(Code::kInvalidArgument, "no model is loaded");
+  if (what == 'd') return tokenizer->Decode(ToIds(rest));
+  if (what == 't') return DecodeInParts(*tokenizer, ToIds(rest));
+  std::vector<TokenId> ids;
+  MR_TRY(what == 's' ? tokenizer->EncodeWithSpecials(rest, ids) : tokenizer->Encode(rest, ids));
+  return std::string(AsText(std::as_bytes(std::span(ids))));
+}
+
+void RunSession() {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  while (auto frame = ReadFrame<std::string>()) {
+    auto answer = Answer(*frame, tokenizer);
+    WriteFrame(answer ? "+" + *answer : "-" + answer.error().ToString());
+  }
+}
+
 Status Run(int argc, char** argv) {
+  if (argc == 3 && std::string_view(argv[2]) == "session") {
+    RunSession();
+    return {};
+  }
   if (argc < 3)
     return Fail(Code::kInvalidArgument, "usage: tokenizer_ids MODEL encode|specials|decode|stream [PATTERN]");
   auto model = MR_TRY(ReadFile(argv[1]));
