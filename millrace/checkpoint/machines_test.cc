@@ -273,7 +273,7 @@ TEST_F(MachinesTest, ServesWhereTheOthersReachItAndNowhereElse) {
   Run({{0, 1}}, [&](int rank, Group&, const LocalTier& tier) {
     ASSERT_EQ(tier.machines->count(), 2);
     if (rank != 0) return;
-    const std::string mine = tier.machines->endpoints()[0];
+    const std::string& mine = tier.machines->endpoints()[0];
     EXPECT_THAT(mine, ::testing::StartsWith(outward + ":"));
     http::Client client({.loops = 1});
     EXPECT_TRUE(client.Send({.url = "http://" + mine + "/"}, {}, {}));
