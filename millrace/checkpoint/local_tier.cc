@@ -5,6 +5,7 @@
 #include <set>
 
 #include "millrace/base/digest.h"
+#include "millrace/base/managed_folder.h"
 #include "millrace/checkpoint/agree.h"
 #include "millrace/checkpoint/disk_survey.h"
 #include "millrace/checkpoint/layout.h"
@@ -14,6 +15,29 @@
 
 namespace millrace::checkpoint {
 namespace {
+
+constexpr std::size_t kRunDigits = 16;
+
+/// A folder for each run; the machine's token, "-" and 16 digits behind it while it is made, and as WriteFileAtomic
+/// names what it writes for that.
+NameForm LocalTierNameForm(std::string_view name) {
+  constexpr std::string_view kToken = kMachineToken, kTemporary = ".tmp";
+  if (IsHexName(name, kRunDigits)) return NameForm::kFolder;
+  if (name == kToken) return NameForm::kFile;
+  if (!name.starts_with(kToken) || name.size() < kToken.size() + 1 + kRunDigits) return NameForm::kForeign;
+  name.remove_prefix(kToken.size());
+  const std::string_view made = name.substr(0, 1 + kRunDigits), rest = name.substr(made.size());
+  const bool whole = rest.empty() || (rest.starts_with('.') && rest.ends_with(kTemporary) &&
+                                      rest.size() == 1 + kRunDigits + kTemporary.size());
+  return made.starts_with('-') && IsHexName(made.substr(1), kRunDigits) && whole ? NameForm::kFile : NameForm::kForeign;
+}
+
+constexpr ManagedFolder::Kind kLocalTierKind = {
+    .holds = "checkpoints",
+    .version = 1,
+    .role = {.what = "the folder of local checkpoints", .cure = "choose another one (checkpoint.local.path)"},
+    .sign = "",
+    .form = &LocalTierNameForm};
 
 std::string EncodeIds(const std::set<std::pair<std::uint64_t, std::string>>& ids) {
   Json list = Json::array();
@@ -218,8 +242,11 @@ Result<object::Location> LocateLocal(const LocalTier& tier, std::string_view url
   if (tier.copies < 1)
     return Fail(Code::kInvalidArgument, "the local tier has {} copies: it must be at least 1", tier.copies);
   if (tier.keep < 1) return Fail(Code::kInvalidArgument, "the local tier keeps {}: it must be at least 1", tier.keep);
+  auto opened = ManagedFolder::Open(tier.path, kLocalTierKind);
+  const auto refuses = [](Code code) { return code == Code::kPermissionDenied || code == Code::kInvalidArgument; };
+  if (!opened && refuses(opened.error().code())) return Fail(opened.error());
   while (url.ends_with('/')) url.remove_suffix(1);
-  const std::string run = HexEncode(ByteSpan(Sha256(AsBytes(url))).first(8));
+  const std::string run = HexEncode(ByteSpan(Sha256(AsBytes(url))).first(kRunDigits / 2));
   const std::string folder = std::filesystem::absolute(tier.path).lexically_normal() / run;
   return object::Location{MR_TRY(object::OpenFileStore({.root = "/", .durable = false})), folder.substr(1)};
 }

@@ -8,8 +8,14 @@
 
 namespace millrace::checkpoint {
 
+/// What tells one tier.path from every other one, whatever paths and machines it is seen from: a file in it.
+inline constexpr char kMachineToken[] = ".millrace-machine";
+
 /// Where the checkpoints of a run that saves to `url` lie under tier.path: a folder of its own, so that no run finds
-/// another one's. Writes there are not flushed to the disk: they survive the process, not the machine.
+/// another one's. tier.path is a managed folder (base/managed_folder.h): fails if it holds anything else, or belongs to
+/// another user, who could have a run start from other weights. Where there is no such folder and none can be made,
+/// nothing is found there, and saves fail. Writes there are not flushed to the disk: they survive the process, not the
+/// machine.
 Result<object::Location> LocateLocal(const LocalTier& tier, std::string_view url);
 
 /// Collective: opens, on every rank, the newest checkpoint that is in the store, or on the local disk with all of its

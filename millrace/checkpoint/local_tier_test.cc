@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include <thread>
 
 #include "millrace/base/files.h"
+#include "millrace/base/managed_folder.h"
 #include "millrace/base/random.h"
 #include "millrace/base/sync.h"
 #include "millrace/checkpoint/testing/random_state.h"
@@ -22,6 +24,7 @@
 namespace millrace::checkpoint {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -158,6 +161,28 @@ TEST_F(LocalTierTest, WhatTheDiskCannotTakeDoesNotKeepTheStoreFromIt) {
   EXPECT_FALSE(Save(10, local_));
   EXPECT_TRUE(Save(20, both_));
   EXPECT_EQ(Newest(), "store 20");
+}
+
+TEST_F(LocalTierTest, AFolderOfOthersIsRefusedAndLeftAlone) {
+  const fs::path theirs = tier_->path;
+  fs::create_directory(theirs);
+  ASSERT_TRUE(WriteFileAtomic(theirs / "notes", AsBytes("theirs")));
+  auto refused = LocateLocal(*tier_, kRun);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().ToString(), HasSubstr("checkpoint.local.path"));
+  EXPECT_FALSE(Writer::Open(connection_, SingleProcessGroup(), budget_, {.url = kRun, .local = tier_}));
+  EXPECT_EQ(*ReadFile(theirs / "notes"), "theirs");
+  fs::remove(theirs / "notes");
+  ASSERT_EQ(::chmod(theirs.c_str(), 0777), 0);
+  EXPECT_EQ(LocateLocal(*tier_, kRun).error().code(), Code::kPermissionDenied);
+  ASSERT_EQ(::chmod(theirs.c_str(), 0700), 0);
+  EXPECT_TRUE(Save(20, both_));
+}
+
+TEST_F(LocalTierTest, AFolderOfAnEarlierReleaseIsKept) {
+  ASSERT_TRUE(Save(10, local_));
+  ASSERT_TRUE(fs::remove(fs::path(tier_->path) / ManagedFolder::kMarkerName));
+  EXPECT_EQ(Newest(), "local 10");
 }
 
 /// Writers of all ranks over a store that is as slow as a test wants, with a group for each place.
@@ -325,7 +350,7 @@ class SmallDisk {
 };
 
 TEST_F(LocalTierTest, AFullDiskIsNamedWithItsCureAndTheRunGoesOn) {
-  const auto disk = SmallDisk::Mount(tier_->path, "size=2m");
+  const auto disk = SmallDisk::Mount(tier_->path, "size=2m,mode=0700");
   if (!disk) GTEST_SKIP() << "a disk cannot be mounted here: " << strerror(errno);
   ASSERT_TRUE(Save(10, local_));
   disk->Fill();

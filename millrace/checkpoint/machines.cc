@@ -24,8 +24,6 @@
 namespace millrace::checkpoint {
 namespace {
 
-/// What tells one folder from every other one, whatever paths and machines it is seen from.
-constexpr char kTokenFile[] = ".millrace-machine";
 constexpr int kTokenBytes = 16, kSecretBytes = 32;
 constexpr std::uint64_t kPiece = 8 * kMiB, kLargestPiece = 1 * kGiB;
 /// Requests to other machines are tried again, as when one has no connection free: for a quarter of a minute or so.
@@ -43,9 +41,9 @@ Result<std::string> TokenOf(const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) return Fail(ErrnoError(error.value(), fmt::format("creating {}", folder.string())));
-  const std::filesystem::path file = folder / kTokenFile;
+  const std::filesystem::path file = folder / kMachineToken;
   if (auto there = ReadFile(file, kMiB)) return *std::move(there);
-  const std::filesystem::path made = folder / fmt::format("{}-{}", kTokenFile, SecureHex(8));
+  const std::filesystem::path made = folder / fmt::format("{}-{}", kMachineToken, SecureHex(8));
   MR_TRY(WriteFileAtomic(made, AsBytes(SecureHex(kTokenBytes))));
   const bool linked = ::link(made.c_str(), file.c_str()) == 0 || errno == EEXIST;
   const int why = errno;
