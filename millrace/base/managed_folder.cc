@@ -256,7 +256,8 @@ Result<fs::path> DefaultCacheFolder(std::string_view flag) {
   if (const std::string home = Variable("HOME"); home.starts_with('/')) return fs::path(home) / ".cache" / "millrace";
   if (::geteuid() == 0 && Variable("HOME").empty()) return fs::path("/var/cache/millrace");
   return Fail(Code::kInvalidArgument,
-              "there is no folder for it: neither XDG_CACHE_HOME nor HOME is an absolute path; name one with {}", flag);
+              "{} has no default: neither XDG_CACHE_HOME nor HOME is an absolute path; name a folder with {}", flag,
+              flag);
 }
 
 bool IsHexName(std::string_view text, std::size_t digits) {
