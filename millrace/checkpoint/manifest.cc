@@ -11,6 +11,7 @@
 #include <tuple>
 #include <utility>
 
+#include "millrace/base/confine.h"
 #include "millrace/base/crc.h"
 #include "millrace/base/digest.h"
 
@@ -27,6 +28,7 @@ constexpr std::uint64_t kMaxTensorBytes = std::numeric_limits<std::int64_t>::max
 constexpr std::uint64_t kLeastChunk = 4 * kKiB, kMostChunk = 1 * kGiB;
 constexpr std::int64_t kMaxRanks = 1 << 20;
 constexpr std::size_t kMostValues = 64 * 1024 * 1024;  // of its JSON: 12 million slices
+constexpr std::size_t kMostName = 512;  ///< bytes of a file's name
 
 struct DTypeInfo {
   DType dtype;
@@ -51,18 +53,6 @@ constexpr std::array<DTypeInfo, kDTypes> kDTypeInfos{{{DType::kF32, "F32", 4},
 
 const DTypeInfo& InfoOf(DType dtype) { return kDTypeInfos[static_cast<std::size_t>(dtype)]; }
 
-/// A relative path that stays below its root, in the one spelling we write.
-bool IsSafeRelativePath(std::string_view path) {
-  if (path.empty() || path.size() > 512 || path.find('\\') != path.npos || path.find('\0') != path.npos) return false;
-  while (true) {
-    std::size_t slash = path.find('/');
-    std::string_view part = path.substr(0, slash);
-    if (part.empty() || part == "." || part == "..") return false;
-    if (slash == path.npos) return true;
-    path.remove_prefix(slash + 1);
-  }
-}
-
 std::uint64_t ChunkCount(const FileMeta& file) {
   return file.size / file.chunk_bytes + (file.size % file.chunk_bytes != 0);
 }
@@ -80,7 +70,9 @@ Result<std::vector<std::uint32_t>> DecodeCrcs(std::string_view text) {
 }
 
 Status CheckFile(std::string_view name, const FileMeta& file) {
-  if (!IsSafeRelativePath(name)) return Fail(Code::kCorrupt, "\"{}\" is no acceptable name of a file", name);
+  MR_TRY(CheckConfined(name, "", "the manifest"));
+  if (name.size() > kMostName || name.ends_with('/') || name.find('\\') != name.npos)
+    return Fail(Code::kCorrupt, "\"{}\" is no acceptable name of a file", name);
   if (file.size > kMaxTensorBytes) return Fail(Code::kCorrupt, "file {}: impossible size {}", name, file.size);
   if (file.chunk_crc32c.empty() && file.chunk_bytes == 0) return {};
   if (file.chunk_bytes < kLeastChunk || file.chunk_bytes > kMostChunk)

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <set>
 
+#include "millrace/base/confine.h"
 #include "millrace/checkpoint/checkpoint.h"
 #include "millrace/checkpoint/safetensors.h"
 #include "millrace/checkpoint/store_reader.h"
@@ -72,7 +73,8 @@ class FolderReader {
     for (const auto& [tensor, file] : map->items()) {
       if (!file.is_string()) return Fail(Code::kCorrupt, "{}: the file of {} is no string", what, tensor);
       std::string shard = file.get<std::string>();
-      if (shard.empty() || shard.find('/') != shard.npos || !shard.ends_with(kSuffix))
+      MR_TRY(CheckConfined(shard, "", what));
+      if (shard.find('/') != shard.npos || !shard.ends_with(kSuffix))
         return Fail(Code::kCorrupt, "{}: \"{}\" is no file of the folder", what, shard);
       wanted_.emplace(tensor, shard);
       files.insert(std::move(shard));

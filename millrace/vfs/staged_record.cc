@@ -1,5 +1,6 @@
 #include "millrace/vfs/staged_record.h"
 
+#include "millrace/base/confine.h"
 #include "millrace/base/crc.h"
 #include "millrace/base/json.h"
 
@@ -133,6 +134,14 @@ Result<DecodedRecord> DecodeRecord(std::string_view text, std::string_view what)
   }();
   if (!decoded) return Fail(decoded.error().Context(std::string(what)).WithCode(Code::kCorrupt));
   return decoded;
+}
+
+Status CheckKeys(const StagedRecord& record, const std::string& prefix, std::string_view what) {
+  // A directory that is renamed takes keys along that no mount shows: uploads may have those.
+  MR_TRY(CheckConfined(record.key, prefix, what, record.complete ? NameSegments::kPlain : NameSegments::kAny));
+  if (record.base) MR_TRY(CheckConfined(record.base->key, prefix, what));
+  if (!record.upload_key.empty()) MR_TRY(CheckConfined(record.upload_key, prefix, what, NameSegments::kAny));
+  return {};
 }
 
 }  // namespace millrace::vfs

@@ -17,4 +17,8 @@ struct DecodedRecord {
 /// kCorrupt when the text is damaged, kUnsupported when it is of a later format. Sizes and ranges have been checked.
 Result<DecodedRecord> DecodeRecord(std::string_view text, std::string_view what);
 
+/// Checks that every key which a record names is below `prefix` (CheckConfined): what is published, what it builds on,
+/// and whose upload is removed. Errors: kCorrupt, naming `what`.
+Status CheckKeys(const StagedRecord& record, const std::string& prefix, std::string_view what);
+
 }  // namespace millrace::vfs

@@ -290,6 +290,10 @@ Result<std::vector<StagingArea::Adopted>> StagingArea::Adopt(const std::string& 
       continue;
     }
     if (decoded->target != options_.target || !decoded->record.key.starts_with(prefix)) continue;
+    if (Status confined = CheckKeys(decoded->record, prefix, (folder_.path() / record).string()); !confined) {
+      unreadable->push_back(confined.error().ToString());
+      continue;
+    }
     file->saved_ = true;
     file->held_ = decoded->record.held;
     {

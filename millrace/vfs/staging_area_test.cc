@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <functional>
 #include <set>
 
 #include "millrace/vfs/staged_record.h"
@@ -140,6 +141,30 @@ TEST_F(StagingAreaTest, DamagedRecordsAreNamedAndLeftAlone) {
   ASSERT_EQ(unreadable.size(), 1u);
   EXPECT_TRUE(unreadable[0].contains(path)) << unreadable[0];
   EXPECT_EQ(Files(), 2u);
+}
+
+TEST_F(StagingAreaTest, RecordsThatNameSomethingElsewhereAreNamedAndLeftAlone) {
+  const std::vector<std::function<void(StagedRecord&)>> attempts = {
+      [](StagedRecord& record) { record.key = "dir/../g"; },
+      [](StagedRecord& record) { record.base->key = "elsewhere/f"; },
+      [](StagedRecord& record) { record.upload_key = "elsewhere/f"; },
+  };
+  for (const auto& attempt : attempts) {
+    auto area = Open();
+    auto file = *area->Create();
+    StagedRecord record = Record(*file);
+    ASSERT_TRUE(CheckKeys(record, "dir/", "it"));
+    attempt(record);
+    ASSERT_TRUE(file->Save(record, false));
+    file->Keep();
+    file.reset();
+    std::vector<std::string> unreadable;
+    EXPECT_TRUE(area->Adopt("dir/", &unreadable)->empty());
+    ASSERT_EQ(unreadable.size(), 1u);
+    EXPECT_NE(unreadable.front().find("is refused"), std::string::npos) << unreadable.front();
+    area.reset();
+    fs::remove_all(folder.path() / "staging");
+  }
 }
 
 TEST_F(StagingAreaTest, FilesServeAgainAndBringNothingAlong) {
