@@ -16,12 +16,13 @@
 #include "apps/millrace/mount_point.h"
 #include "apps/millrace/mount_stats.h"
 #include "millrace/base/managed_folder.h"
+#include "millrace/base/process_name.h"
 #include "millrace/base/text.h"
 #include "millrace/cache/block_cache.h"
 #include "millrace/metrics/endpoint.h"
 #include "millrace/object/all_buckets.h"
 #include "millrace/object/conditions.h"
-#include "millrace/vfs/rename_journal.h"
+#include "millrace/vfs/rename_recovery.h"
 #include "millrace/vfs/staging_area.h"
 #include "millrace/vfs/tree.h"
 
@@ -74,8 +75,8 @@ Result<vfs::Options> TreeOptions(const MountFlags& flags, const object::Url& url
   options.negative_ttl =
       MR_TRY(ParseTtl(flags.negative_ttl, flags.metadata_ttl.empty() ? options.negative_ttl : options.metadata_ttl));
   options.revalidate_open = flags.metadata_ttl.empty();
-  options.owner = mount::ProcessName();
-  options.owner_alive = mount::IsProcessAlive;
+  options.owner = ProcessName();
+  options.owner_alive = IsProcessAlive;
   options.uid = flags.uid;
   options.gid = flags.gid;
   options.file_permissions = MR_TRY(ParseMode(flags.file_mode, 0644));

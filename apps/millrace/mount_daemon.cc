@@ -7,11 +7,6 @@
 #include <syslog.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <charconv>
-
-#include "millrace/base/text.h"
-
 namespace millrace::mount {
 namespace {
 
@@ -36,18 +31,6 @@ class SystemLog final : public LogSink {
   ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
   ::execv("/proc/self/exe", argv);
   ::_exit(127);
-}
-
-/// Another one after every start of the machine.
-std::string BootId() { return std::string(Trim(ReadFile("/proc/sys/kernel/random/boot_id", 64).value_or("unknown"))); }
-
-std::string NameOf(pid_t pid) {
-  const std::string stat = ReadFile(fmt::format("/proc/{}/stat", pid), 4 * kKiB).value_or("");
-  // The 22nd field is the time of its start; the second one, in brackets, may have anything in it.
-  const auto rest = stat.rfind(')');
-  const auto fields = Split(std::string_view(stat).substr(std::min(stat.size(), rest + 1)), ' ');
-  const bool there = fields.size() > 20 && fields[1] != "Z" && fields[1] != "X";  // a zombie is not
-  return fmt::format("{}:{}:{}", BootId(), pid, there ? fields[20] : "gone");
 }
 
 }  // namespace
@@ -96,18 +79,6 @@ Status BecomeDaemon(UniqueFd status, const std::string& log_file) {
     return Fail(ErrnoError(errno, "the command that started this mount is gone"));
   }
   return {};
-}
-
-std::string ProcessName() { return NameOf(::getpid()); }
-
-std::optional<bool> IsProcessAlive(std::string_view name) {
-  const auto parts = Split(name, ':');
-  int pid = 0;
-  if (parts.size() != 3 || parts[0] != BootId() ||
-      std::from_chars(parts[1].data(), parts[1].data() + parts[1].size(), pid).ec != std::errc()) {
-    return std::nullopt;
-  }
-  return NameOf(pid) == name;
 }
 
 std::shared_ptr<LogSink> MakeSystemLog() { return std::make_shared<SystemLog>(); }

@@ -1,7 +1,6 @@
 // Going into the background: the command waits until the mount is live, and reports what went wrong otherwise.
 #pragma once
 
-#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -21,11 +20,6 @@ Result<int> StartDaemon(const std::vector<std::string>& arguments, std::stop_tok
 /// The daemon's side. Says that all is well, leaves the terminal (standard output and error go to `log_file`, or
 /// nowhere) and the working directory.
 Status BecomeDaemon(UniqueFd status, const std::string& log_file);
-
-/// This process, in a way that no other one of this host has been or will be called: boot, number, time of start.
-std::string ProcessName();
-/// Whether the process of that name is there; nothing when it is, or was, on another host.
-std::optional<bool> IsProcessAlive(std::string_view name);
 
 /// Log lines in the system's log, for daemons without a file of their own.
 std::shared_ptr<LogSink> MakeSystemLog();

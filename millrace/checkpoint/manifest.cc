@@ -28,7 +28,7 @@ constexpr std::uint64_t kMaxTensorBytes = std::numeric_limits<std::int64_t>::max
 constexpr std::uint64_t kLeastChunk = 4 * kKiB, kMostChunk = 1 * kGiB;
 constexpr std::int64_t kMaxRanks = 1 << 20;
 constexpr std::size_t kMostValues = 64 * 1024 * 1024;  // of its JSON: 12 million slices
-constexpr std::size_t kMostName = 512;  ///< bytes of a file's name
+constexpr std::size_t kMostName = 512;                 ///< bytes of a file's name
 
 struct DTypeInfo {
   DType dtype;

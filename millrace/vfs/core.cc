@@ -31,6 +31,12 @@ Core::Core(object::Store& s, cache::BlockCache& c, MemoryBudget& b, std::unique_
            .has_bytes = [this](const std::string& path, const std::string& etag) { return MayHavePages(path, etag); }}),
       walk(store, clock, {.trust = options.metadata_ttl, .parallel = options.parallel_listing}),
       resolver(store, metadata, attributes, ahead, walk, clock),
+      settler(store, options,
+              [this](const RenameRecord& record) {
+                metadata.ForgetBelow(record.from);
+                metadata.ForgetBelow(record.to);
+                walk.Forget();
+              }),
       publisher_(
           {.parallel = options.publish_parallel, .most = options.publish_most}, *options.clock,
           [this](const InodePtr& inode, const object::Call& call) { return PublishKept(inode, call); },

@@ -12,6 +12,7 @@
 #include "millrace/vfs/metadata_cache.h"
 #include "millrace/vfs/path_gate.h"
 #include "millrace/vfs/publisher.h"
+#include "millrace/vfs/rename_settler.h"
 #include "millrace/vfs/resolver.h"
 #include "millrace/vfs/staging_area.h"
 #include "millrace/vfs/tree.h"
@@ -50,6 +51,7 @@ struct Core {
   WalkAhead walk;
   Resolver resolver;
   PathGate gate;
+  RenameSettler settler;  ///< after what it uses
   std::atomic<int> sequential_readers = 0;
   std::atomic<std::uint64_t> renames = 0;  ///< begun
 

@@ -52,7 +52,12 @@ void Core::OnPublished(Inode& inode, Metadata now) {
 // --- Now ---
 
 Status Core::Publish(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call) {
-  PathGate::Pass pass = MR_TRY(Enter(*inode, call));
+  auto pass = Enter(*inode, call);
+  if (!pass) {
+    MutexLock changing(inode->changing);
+    if (pass.error().code() == Code::kBusy) OnFailed(inode, *writer, pass.error(), call);
+    return Fail(pass.error());
+  }
   MR_TRY(HoldHere(inode, writer, call));
   return {};
 }
@@ -193,6 +198,7 @@ Status Core::Divert(Inode& inode, Writer& writer, Status failed, const object::C
 }
 
 Status Core::FlushAll(const object::Call& call) {
+  settler.TryAll(call);  // what is below their names can be published then
   Status first = publisher_.Flush(call);
   for (const InodePtr& inode : table.InUse()) {
     auto writer = WriterOf(*inode);

@@ -20,20 +20,34 @@ const std::string* PathGate::FindMeeting(const std::vector<std::string>& paths, 
   return nullptr;
 }
 
+const std::string* PathGate::FindRefusal(const std::vector<std::string>& paths) const {
+  for (const auto& [refused, reason] : refused_) {
+    for (const std::string& path : paths) {
+      if (Covers(refused, path) || Covers(path, refused)) return &reason;
+    }
+  }
+  return nullptr;
+}
+
+Status PathGate::AwaitOpen(const std::vector<std::string>& paths, const std::stop_token& stop) {
+  const bool decided = changed_.Wait(mutex_, stop, [&]() MR_REQUIRES(mutex_) {
+    return FindRefusal(paths) != nullptr || FindMeeting(paths, closed_) == nullptr;
+  });
+  if (const std::string* reason = FindRefusal(paths)) return Fail(Code::kBusy, "{}", *reason);
+  if (!decided) return Fail(Code::kCancelled, "{} is being renamed or removed", *FindMeeting(paths, closed_));
+  return {};
+}
+
 Result<PathGate::Pass> PathGate::Enter(std::string path, std::stop_token stop) {
   MutexLock lock(mutex_);
-  if (!changed_.Wait(mutex_, stop, [&]() MR_REQUIRES(mutex_) { return !FindMeeting({path}, closed_); })) {
-    return Fail(Code::kCancelled, "{} is being renamed or removed", path);
-  }
+  MR_TRY(AwaitOpen({path}, stop));
   passes_.insert(path);
   return Pass(this, std::move(path));
 }
 
 Result<PathGate::Closure> PathGate::Close(std::vector<std::string> paths, std::stop_token stop) {
   MutexLock lock(mutex_);
-  if (!changed_.Wait(mutex_, stop, [&]() MR_REQUIRES(mutex_) { return !FindMeeting(paths, closed_); })) {
-    return Fail(Code::kCancelled, "{} is being renamed or removed", *FindMeeting(paths, closed_));
-  }
+  MR_TRY(AwaitOpen(paths, stop));
   closed_.insert(paths.begin(), paths.end());
   Closure closure(this, std::move(paths));
   // Nobody comes in any more; those who are in have yet to leave.
@@ -53,7 +67,16 @@ void PathGate::Leave(const std::string& path) {
 
 void PathGate::Open(const std::vector<std::string>& paths) {
   MutexLock lock(mutex_);
-  for (const std::string& path : paths) closed_.erase(closed_.find(path));
+  for (const std::string& path : paths) {
+    closed_.erase(closed_.find(path));
+    refused_.erase(path);
+  }
+  changed_.NotifyAll();
+}
+
+void PathGate::Refuse(const std::vector<std::string>& paths, const std::string& reason) {
+  MutexLock lock(mutex_);
+  for (const std::string& path : paths) refused_[path] = reason;
   changed_.NotifyAll();
 }
 

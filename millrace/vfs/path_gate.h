@@ -1,6 +1,7 @@
 // Keeps changes of files out while their names, or those of directories above them, are being changed.
 #pragma once
 
+#include <map>
 #include <set>
 #include <stop_token>
 #include <string>
@@ -48,6 +49,11 @@ class PathGate {
     ~Closure() {
       if (gate_) gate_->Open(paths_);
     }
+    /// From now on whoever wants these paths is refused with kBusy and `reason`, and does not wait. So are those who
+    /// wait now.
+    void Refuse(const std::string& reason) {
+      if (gate_) gate_->Refuse(paths_, reason);
+    }
 
    private:
     friend class PathGate;
@@ -56,7 +62,7 @@ class PathGate {
     std::vector<std::string> paths_;
   };
 
-  /// Both fail with kCancelled when `stop` fires before they may go on.
+  /// Both fail with kCancelled when `stop` fires before they may go on, and with kBusy where a closure refuses them.
   Result<Pass> Enter(std::string path, std::stop_token stop = {}) MR_EXCLUDES(mutex_);
   Result<Closure> Close(std::vector<std::string> paths, std::stop_token stop = {}) MR_EXCLUDES(mutex_);
 
@@ -64,12 +70,18 @@ class PathGate {
   using Paths = std::multiset<std::string>;
   void Leave(const std::string& path) MR_EXCLUDES(mutex_);
   void Open(const std::vector<std::string>& paths) MR_EXCLUDES(mutex_);
+  void Refuse(const std::vector<std::string>& paths, const std::string& reason) MR_EXCLUDES(mutex_);
+  /// Waits until `paths` meet nothing that is closed.
+  Status AwaitOpen(const std::vector<std::string>& paths, const std::stop_token& stop) MR_REQUIRES(mutex_);
+  /// Why `paths` are refused; nothing when they are not.
+  const std::string* FindRefusal(const std::vector<std::string>& paths) const MR_REQUIRES(mutex_);
   /// The first of `paths` that meets one of `others`; nothing when none does.
   static const std::string* FindMeeting(const std::vector<std::string>& paths, const Paths& others);
 
   Mutex mutex_;
   CondVar changed_;
   Paths passes_ MR_GUARDED_BY(mutex_), closed_ MR_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> refused_ MR_GUARDED_BY(mutex_);  ///< of those closed, with the reason
 };
 
 }  // namespace millrace::vfs

@@ -68,6 +68,27 @@ TEST_F(PathGateTest, OneNameMayBeClosedTwiceByOneHolder) {
   EXPECT_TRUE(MayEnter("f"));
 }
 
+TEST_F(PathGateTest, AClosureThatRefusesTellsWhoWaitsAndWhoComes) {
+  auto closure = gate.Close({"a/", "b/"});
+  ASSERT_TRUE(closure);
+  Status waited;
+  {
+    const std::jthread waiting([&] {
+      if (auto pass = gate.Enter("a/f"); !pass) waited = Fail(pass.error());
+    });
+    closure->Refuse("not settled");
+  }
+  ASSERT_FALSE(waited);
+  EXPECT_EQ(waited.error().code(), Code::kBusy);
+  EXPECT_EQ(waited.error().message(), "not settled");
+  for (std::string path : {"a", "a/g", "b/x/y"}) EXPECT_EQ(gate.Enter(path).error().code(), Code::kBusy) << path;
+  EXPECT_EQ(gate.Close({"c", "b"}).error().code(), Code::kBusy);
+  EXPECT_TRUE(MayEnter("ab"));
+  *closure = PathGate::Closure();
+  EXPECT_TRUE(MayEnter("a/f"));
+  EXPECT_TRUE(gate.Close({"a/", "b/"}));
+}
+
 TEST_F(PathGateTest, ClosuresOfTheSameNamesDoNotWaitInACircle) {
   int counts[2] = {};
   auto work = [&](const std::vector<std::string>& names) {

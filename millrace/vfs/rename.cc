@@ -138,7 +138,8 @@ Result<std::optional<UserMetadata>> MetadataOfCopy(const Core& core, const objec
 
 Status Rename(Core& core, const RenameRequest& request, RenameFlags flags, const object::Call& call) {
   Held held = MR_TRY(Hold(core, request, call));
-  const auto& [from, to, source, target, closure] = held;
+  const Place &from = held.from, &to = held.to;
+  const Metadata &source = held.source, &target = held.target;
   if (source.absent()) return Fail(Code::kNotFound, "no file {}", from.path);
   if (flags.no_replace && !target.absent()) return Fail(Code::kAlreadyExists, "{} exists", to.path);
   if (from.path == to.path) return {};
@@ -147,7 +148,7 @@ Status Rename(Core& core, const RenameRequest& request, RenameFlags flags, const
   }
   if (source.is_directory()) {
     if (target.is_file()) return Fail(Code::kNotDirectory, "{} is a file", to.path);
-    MR_TRY(RenameDirectory(core, from, to, target.is_directory(), call));
+    MR_TRY(RenameDirectory(core, from, to, target.is_directory(), held.closure, call));
   } else {
     if (target.is_directory()) return Fail(Code::kIsDirectory, "{} is a directory", to.path);
     if (!MR_TRY(RenameStaged(core, from, to, target.is_file(), flags.no_replace, call))) {

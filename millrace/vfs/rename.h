@@ -12,11 +12,14 @@ struct RenameRequest {
   std::string_view new_name;
 };
 
-/// As Tree::Rename. Blocks until the store has the new name and not the old one.
+/// As Tree::Rename. Blocks until the store has the new name and not the old one. A directory's rename that the store
+/// does not confirm is left to core.settler: it is undone, or finished if it was committed.
 Status Rename(Core& core, const RenameRequest& request, RenameFlags flags, const object::Call& call);
 
-/// Of a directory, when both names are closed to others: `to` is empty or, with `replaces`, an empty directory.
-Status RenameDirectory(Core& core, const Place& from, const Place& to, bool replaces, const object::Call& call);
+/// Of a directory, when `closure` closes both names to others: `to` is empty or, with `replaces`, an empty directory.
+/// The closure is moved away if the end stays open.
+Status RenameDirectory(Core& core, const Place& from, const Place& to, bool replaces, PathGate::Closure& closure,
+                       const object::Call& call);
 
 /// What the copy of a file carries, its time of change too; nothing: what the file itself does.
 Result<std::optional<UserMetadata>> MetadataOfCopy(const Core& core, const object::ObjectInfo& source,

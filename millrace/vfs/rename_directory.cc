@@ -10,15 +10,15 @@
 #include "millrace/vfs/copy.h"
 #include "millrace/vfs/names.h"
 #include "millrace/vfs/rename.h"
-#include "millrace/vfs/rename_journal.h"
+#include "millrace/vfs/rename_cleanup.h"
+#include "millrace/vfs/rename_recovery.h"
 
 namespace millrace::vfs {
 namespace {
 
 constexpr std::size_t kMaxObjects = 250'000;  ///< their names and versions are held, and are in the record
 constexpr int kParallelCopies = 32;
-constexpr int kMaxRounds = 5;                              ///< of copying what others changed meanwhile
-constexpr Duration kHeartbeat = std::chrono::seconds(15);  ///< others take an untouched record for abandoned after 60 s
+constexpr int kMaxRounds = 5;  ///< of copying what others changed meanwhile
 
 /// Nobody else's: the owner is one process.
 std::string NewId(Core& core) {
@@ -30,7 +30,12 @@ std::string NewId(Core& core) {
 class DirectoryRename {
  public:
   DirectoryRename(Core& core, const Place& from, const Place& to, bool replaces, const object::Call& call)
-      : core_(core), from_(from), to_(to), call_(call) {
+      : core_(core),
+        from_(from),
+        to_(to),
+        call_(call),
+        copying_{.stop = stop_copying_.get_token(), .deadline = call.deadline},
+        on_caller_(call.stop, [this] { stop_copying_.request_stop(); }) {
     record_.id = NewId(core);
     record_.owner = core.options.owner;
     record_.from = from.path + "/";
@@ -38,9 +43,11 @@ class DirectoryRename {
     record_.replaced_empty = replaces;
   }
 
-  Status Run() {
+  /// `closure`: of both names. The settler gets it if the rename's end stays open.
+  Status Run(PathGate::Closure& closure) {
+    const RenameRoot root = RenameRootOf(core_.options, record_.from);
     for (const std::string& path : {record_.from, record_.to}) {
-      if (core_.options.buckets_at_top && path == JournalRoot(core_.options, path)) {
+      if (core_.options.buckets_at_top && path == RenameRootOf(core_.options, path).key) {
         return Fail(Code::kPermissionDenied, "{} is a bucket, or would be one: buckets keep their names", path);
       }
     }
@@ -50,19 +57,19 @@ class DirectoryRename {
     MR_TRY(CheckTargetEmpty());
     MR_TRY(core_.attributes.Keep(std::string(DirectoryOf(from_.path)), call_));
     MR_TRY(MarkParent());
-    RenameJournal journal =
-        MR_TRY(RenameJournal::Begin(core_.store, JournalRoot(core_.options, record_.from), record_, call_));
-    journal_ = &journal;
-    touched_ = core_.clock.Now();
-    if (Status copied = CopyAll(); !copied) return RollBack(copied.error());
-    if (Status committed = Commit(); !committed) return committed;
-    MoveInodes();
-    Status deleted = DeleteSources(core_.store, record_, call_);
-    if (deleted) deleted = journal.Remove(call_);
-    if (!deleted) {  // it has the new name, whole; the rest of the old one goes when its record is found
-      core_.options.log.Warning("the old name of a renamed directory is not all gone yet",
-                                {{"from", record_.from}, {"to", record_.to}, {"reason", deleted.error()}});
+    lease_ = RenameLease::Prepare(core_.store, *core_.options.clock, root, record_);
+    if (Status created = lease_->Create(call_); !created) return GiveUp(created.error(), closure);
+    {
+      const std::stop_callback on_lost(lease_->lost(), [this] { stop_copying_.request_stop(); });
+      Status copied = CopyAll();
+      if (copied) copied = Commit();
+      if (!copied) return RollBack(copied.error(), closure);
     }
+    MoveInodes();
+    Status deleted = DeleteSources(core_.store, *lease_, call_);
+    if (deleted) deleted = lease_->Remove(call_);
+    // It has the new name, whole. The rest of the old one goes later.
+    if (!deleted) core_.settler.Add(std::move(lease_), std::move(closure), deleted.error());
     return {};
   }
 
@@ -152,12 +159,19 @@ class DirectoryRename {
           ++at;
           continue;
         }
-        MR_TRY(object::Delete(core_.store, record_.to + at->first, call_));
+        MR_TRY(DeleteCopy(record_.to + at->first, at->second.state.etag));
         at = copied_.erase(at);
       }
       if (wanted.empty()) return {};
       if (round == kMaxRounds) return Fail(Code::kBusy, "others keep changing what is in {}", record_.from);
     }
+  }
+
+  /// Unless others have put something into its place.
+  Status DeleteCopy(const std::string& key, const std::string& etag) {
+    auto info = MR_TRY(object::Head(core_.store, key, call_));
+    if (!info || info->etag != etag) return {};
+    return object::Delete(core_.store, key, MR_TRY(lease_->Guard(call_)));
   }
 
   /// Directories whose files store attributes are marked before these come. The new directory has a marker anyway.
@@ -169,7 +183,7 @@ class DirectoryRename {
     }
     std::set<std::string> wanted = to_mark_;
     wanted.insert("");
-    transfer::Window window(kParallelCopies, call_);
+    transfer::Window window(kParallelCopies, copying_);
     for (const std::string& directory : wanted) {
       if (listed_.contains(directory)) continue;  // its own marker is copied
       if (!window.Enter()) break;
@@ -184,9 +198,8 @@ class DirectoryRename {
 
   Status CopyThese(const Versions& wanted) {
     std::vector<object::ObjectInfo> in_parts;
-    transfer::Window window(kParallelCopies, call_);
+    transfer::Window window(kParallelCopies, copying_);
     for (const auto& [name, source] : wanted) {
-      if (core_.clock.Now() - touched_ > kHeartbeat) MR_TRY(Touch());
       if (!window.Enter()) break;
       core_.store.Head(record_.from + name, window.call(), [&, source](auto info) {
         if (!info) return window.Leave(Fail(info.error()));
@@ -201,12 +214,11 @@ class DirectoryRename {
     }
     MR_TRY(window.Finish());
     for (const object::ObjectInfo& info : in_parts) {
-      MR_TRY(Touch());
       const auto& source = wanted.at(info.key.substr(record_.from.size()));
       UserMetadata metadata = MR_TRY(CopyMetadata(info));
       auto copied =
           CopyVersion(core_.store, core_.uploads_begun(), info, record_.to + source.name,
-                      {.if_none_match = !MayReplace(source.name), .metadata = metadata, .unique = true}, call_);
+                      {.if_none_match = !MayReplace(source.name), .metadata = metadata, .unique = true}, copying_);
       if (!copied && copied.error().code() == Code::kStale) continue;
       MR_TRY(Remember(source, info, metadata, MR_TRY(std::move(copied)).etag));
     }
@@ -286,34 +298,31 @@ class DirectoryRename {
     return {};
   }
 
-  Status Touch() {
-    touched_ = core_.clock.Now();
-    return journal_->Write(record_, call_);
-  }
-
+  /// Any failure but kBusy leaves open whether it is committed. Nothing has been deleted then, so it can be undone.
   Status Commit() {
     RenameRecord committed = record_;
     committed.committed = true;
-    for (const auto& [name, copied] : copied_) committed.sources.push_back(copied.source);
-    Status written = journal_->Write(committed, call_);
-    if (!written && written.error().code() == Code::kPreconditionFailed) {
-      return Fail(Code::kBusy, "another mount took {} for abandoned and undid its renaming", record_.from);
+    for (const auto& [name, copied] : copied_) {
+      committed.sources.push_back(copied.source);
+      committed.sources.back().copy_etag = copied.state.etag;
     }
-    // Any other failure leaves open whether it is committed; its record tells whoever reads it next.
-    if (!written) return Fail(written.error().Context(fmt::format("renaming {}", record_.from)));
-    record_ = std::move(committed);
-    return {};
+    return lease_->Write(std::move(committed), call_);
   }
 
-  Status RollBack(const Error& reason) {
-    Status undone = DeleteCopies(core_.store, record_, {});
-    if (undone) undone = journal_->Remove({});
-    if (!undone) {
-      core_.options.log.Warning("a renaming that failed is not undone yet; the next mount does so",
-                                {{"from", record_.from}, {"to", record_.to}, {"reason", undone.error()}});
-    }
-    Forget();
+  /// The record may be there, or not.
+  Status GiveUp(const Error& reason, PathGate::Closure& closure) {
+    const bool open = IsRetryable(reason.code()) || reason.code() == Code::kCancelled;
+    if (open) core_.settler.Add(std::move(lease_), std::move(closure), reason);
     return Fail(reason.Context(fmt::format("renaming {} to {}", record_.from, record_.to)));
+  }
+
+  Status RollBack(const Error& reason, PathGate::Closure& closure) {
+    Status undone = SettleRename(core_.store, *lease_, {});
+    Forget();
+    const bool lost = lease_->lost().stop_requested();
+    const Error told = !undone && lost ? undone.error() : reason;
+    if (!undone) core_.settler.Add(std::move(lease_), std::move(closure), undone.error());
+    return Fail(told.Context(fmt::format("renaming {} to {}", record_.from, record_.to)));
   }
 
   void Forget() {
@@ -347,9 +356,11 @@ class DirectoryRename {
   const Place& from_;
   const Place& to_;
   const object::Call& call_;
+  std::stop_source stop_copying_;  ///< fires with the caller's stop, and when the lease is lost
+  const object::Call copying_;
+  const std::stop_callback<std::function<void()>> on_caller_;
   RenameRecord record_;
-  RenameJournal* journal_ = nullptr;
-  TimePoint touched_;
+  std::unique_ptr<RenameLease> lease_;
   std::map<InodeId, Writer::Turn> turns_;  ///< of files that are open for writing: they change when all is done
   Versions listed_;
   std::set<std::string> to_mark_;  ///< directories below, of files that will store attributes
@@ -360,8 +371,9 @@ class DirectoryRename {
 
 }  // namespace
 
-Status RenameDirectory(Core& core, const Place& from, const Place& to, bool replaces, const object::Call& call) {
-  return DirectoryRename(core, from, to, replaces, call).Run();
+Status RenameDirectory(Core& core, const Place& from, const Place& to, bool replaces, PathGate::Closure& closure,
+                       const object::Call& call) {
+  return DirectoryRename(core, from, to, replaces, call).Run(closure);
 }
 
 }  // namespace millrace::vfs

@@ -7,7 +7,7 @@
 #include "millrace/vfs/core.h"
 #include "millrace/vfs/names.h"
 #include "millrace/vfs/rename.h"
-#include "millrace/vfs/rename_journal.h"
+#include "millrace/vfs/rename_recovery.h"
 
 namespace millrace::vfs {
 namespace {

@@ -243,8 +243,9 @@ class Tree {
   virtual Status RemoveDirectory(InodeId parent, std::string_view name, object::Call call = {}) = 0;
   virtual Status Unlink(InodeId parent, std::string_view name, object::Call call = {}) = 0;
   /// A copy in the store, then a delete. In between both names exist; the new one of a file is always whole. A
-  /// directory may replace an empty one; what changes below either name waits. Cut off, it is finished or undone by the
-  /// next Open: see rename_journal.h.
+  /// directory may replace an empty one; what changes below either name waits. A directory's rename that fails without
+  /// the store confirming that it is undone is undone in the background, and until then changes of either name, and
+  /// below, fail with kBusy. One that the process's death cuts off is finished or undone by the next Open.
   virtual Status Rename(InodeId parent, std::string_view name, InodeId new_parent, std::string_view new_name,
                         RenameFlags flags, object::Call call = {}) = 0;
 

@@ -6,7 +6,6 @@
 
 #include "millrace/base/digest.h"
 #include "millrace/vfs/attributes.h"
-#include "millrace/vfs/rename_journal.h"
 #include "millrace/vfs/testing/driver.h"
 
 namespace millrace::vfs {
@@ -138,7 +137,7 @@ class CutOffTest : public testing::TestWithParam<bool> {};
 TEST_P(CutOffTest, ARenameIsDoneOrUndone) {
   const bool after_effect = GetParam();
   for (int calls = 0;; ++calls) {
-    Driver d({.owner = "first"});
+    Driver d({.owner = "first", .owner_alive = [](std::string_view) { return std::optional(false); }});
     d.Put("p/a/f", "1");
     d.Put("p/a/s/", "");
     d.Put("p/a/s/g", Noise(100'000));  // in parts

@@ -170,7 +170,7 @@ inline Model ModelOf(Driver& driver, Contents contents, const std::string& below
 /// What a fresh mount shows.
 inline Model Snapshot(Driver& driver) {
   driver.PassTtl();
-  driver.clock.Advance(std::chrono::minutes(2));  // renames that were cut off count as abandoned
+  driver.clock.Advance(std::chrono::minutes(2));
   driver.Remount();
   return ModelOf(driver, Contents::kOfObjects);
 }
