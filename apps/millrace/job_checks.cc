@@ -90,7 +90,9 @@ class JobChecker {
       Add(if_silent_, std::move(name), found.error().ToString(),
           "check --endpoint-url (or AWS_ENDPOINT_URL) and the network: millrace doctor URL");
     } else {
-      Failed(found.error().code(), std::move(name), found.error().ToString(), cure);
+      const bool refused = found.error().code() == Code::kPermissionDenied;
+      Failed(found.error().code(), std::move(name), found.error().ToString(),
+             refused ? "check the keys and what they may do there: `millrace doctor URL`" : cure);
     }
   }
 
