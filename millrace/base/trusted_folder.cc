@@ -112,9 +112,9 @@ class FolderWalk {
   Status FollowLink(const UniqueFd& link, const std::string& name, const struct stat& info) {
     const bool ours = info.st_uid == 0 || info.st_uid == ::geteuid();
     if (!ours || stranger_on_the_way_) {
-      return Refuse(fmt::format("{} is a symbolic link that another user may have made", name));
+      return Refuse(fmt::format("{} is a symbolic link that another user may have made", name), "; ");
     }
-    if (++links_ > kMostLinks) return Refuse(fmt::format("{} is a symbolic link in a circle", name));
+    if (++links_ > kMostLinks) return Refuse(fmt::format("{} is a symbolic link in a circle", name), "; ");
     std::array<char, PATH_MAX> target{};
     const ssize_t size = ::readlinkat(link.get(), "", target.data(), target.size());
     if (size <= 0) return SystemFailure("reading a symbolic link of");
@@ -134,7 +134,8 @@ class FolderWalk {
     if (::fstat(at_.get(), &info) != 0) return SystemFailure("opening");
     const bool last = rest_.empty();
     if (last && info.st_uid != ::geteuid()) {
-      return Refuse(fmt::format("it belongs to user {}, not to user {}, who runs this", info.st_uid, ::geteuid()));
+      return Refuse(fmt::format("it belongs to user {}, not to user {}, who runs this", info.st_uid, ::geteuid()),
+                    "; ");
     }
     if (info.st_uid != 0 && info.st_uid != ::geteuid()) stranger_on_the_way_ = true;
     if (!OthersMayWrite(at_.get(), info)) return {};
@@ -153,8 +154,9 @@ class FolderWalk {
   }
 
   std::string Cure() const { return role_.cure.empty() ? std::string() : fmt::format("; {}", role_.cure); }
-  std::unexpected<Error> Refuse(const std::string& why) const {
-    const std::string cure = role_.cure.empty() ? std::string() : fmt::format(", or {}", role_.cure);
+  /// `joint`: between the reason, which may have a cure of its own, and the role's cure.
+  std::unexpected<Error> Refuse(const std::string& why, std::string_view joint = ", or ") const {
+    const std::string cure = role_.cure.empty() ? std::string() : fmt::format("{}{}", joint, role_.cure);
     return Fail(Code::kPermissionDenied, "{} {} is not used: {}{}", role_.what, path_.string(), why, cure);
   }
   std::unexpected<Error> SystemFailure(std::string_view doing) const {
