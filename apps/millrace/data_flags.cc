@@ -1,13 +1,11 @@
 #include "apps/millrace/data_flags.h"
 
 #include "millrace/base/files.h"
+#include "millrace/checkpoint/model_source.h"
 #include "millrace/jobs/spec.h"
-#include "millrace/object/blocking.h"
 
 namespace millrace::cli {
 namespace {
-
-constexpr std::uint64_t kMaxModelBytes = 256 * kMiB;
 
 bool IsJobFile(std::string_view name) { return name.ends_with(".yaml") || name.ends_with(".yml"); }
 
@@ -83,11 +81,15 @@ std::string Unescape(std::string_view text) {
 }
 
 Result<std::shared_ptr<const tokenizer::Tokenizer>> LoadTokenizer(object::Connection& connection,
-                                                                  const std::string& url, std::stop_token stop) {
-  object::Location at = MR_TRY(object::Locate(connection, url));
-  auto content = MR_TRY(object::GetAll(*at.store, at.key, kMaxModelBytes, {.stop = std::move(stop)}));
-  if (!content) return Fail(Code::kNotFound, "no tokenizer at {}", url);
-  return tokenizer::Load(AsBytes(content->bytes), url);
+                                                                  const std::string& url, const Logger& log,
+                                                                  std::stop_token stop) {
+  std::shared_ptr<const tokenizer::Tokenizer> loaded;
+  const auto load = [&loaded](ByteSpan bytes, const std::string& name) -> Status {
+    loaded = MR_TRY(tokenizer::Load(bytes, name));
+    return {};
+  };
+  MR_TRY(checkpoint::LoadTokenizerAt(connection, url, load, log, {.stop = std::move(stop)}));
+  return loaded;
 }
 
 void AddDataFlags(CLI::App& command, DataFlags& flags) {

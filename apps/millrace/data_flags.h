@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/millrace/cli.h"
+#include "millrace/base/log.h"
 #include "millrace/base/result.h"
 #include "millrace/data/loader.h"
 #include "millrace/object/open.h"
@@ -19,12 +20,14 @@ namespace millrace::cli {
 /// "\n", "\t", "\\" as they are typed on a command line.
 std::string Unescape(std::string_view text);
 
-/// Of every flag that LoadTokenizer reads.
+/// Of every flag that LoadTokenizer reads; training reads the same URLs.
 inline constexpr char kTokenizerHelp[] =
-    "URL of the tokenizer's model: SentencePiece, tokenizer.json, tekken.json, vocab.txt or .tiktoken (of unpublished "
+    "URL of the tokenizer, or of a model that has one: SentencePiece, tokenizer.json, tekken.json, vocab.txt or "
+    ".tiktoken (of unpublished "
     "ranks the name tells the pattern: ranks.cl100k.tiktoken; gpt2, cl100k, llama3, qwen, o200k)";
 Result<std::shared_ptr<const tokenizer::Tokenizer>> LoadTokenizer(object::Connection& connection,
-                                                                  const std::string& url, std::stop_token stop);
+                                                                  const std::string& url, const Logger& log,
+                                                                  std::stop_token stop);
 
 /// What the flags said.
 struct DataFlags {

@@ -41,7 +41,7 @@ void Print(const Context& context, const TokenizeFlags& flags, const data::Token
 
 Result<int> Tokenize(const Context& context, const TokenizeFlags& flags) {
   auto connection = MR_TRY(context.Connect());
-  auto tokenizer = MR_TRY(LoadTokenizer(*connection, flags.tokenizer, context.stop));
+  auto tokenizer = MR_TRY(LoadTokenizer(*connection, flags.tokenizer, context.log(), context.stop));
   data::TokenizeOptions options{.template_text = Unescape(flags.template_text),
                                 .output = flags.output,
                                 .append_eod = flags.append_eod,

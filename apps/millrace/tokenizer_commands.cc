@@ -122,7 +122,7 @@ struct CodecFlags {
 
 Status Encode(const Context& context, const CodecFlags& flags) {
   auto connection = MR_TRY(context.Connect());
-  auto tokenizer = MR_TRY(LoadTokenizer(*connection, flags.model, context.stop));
+  auto tokenizer = MR_TRY(LoadTokenizer(*connection, flags.model, context.log(), context.stop));
   InputLines input(context.stop);
   std::string line;
   for (std::uint64_t number = 1; MR_TRY(input.Next(line)); ++number) {
@@ -174,7 +174,7 @@ Result<std::vector<TokenId>> ParseIds(const std::string& line, bool json, std::u
 
 Status Decode(const Context& context, const CodecFlags& flags) {
   auto connection = MR_TRY(context.Connect());
-  auto tokenizer = MR_TRY(LoadTokenizer(*connection, flags.model, context.stop));
+  auto tokenizer = MR_TRY(LoadTokenizer(*connection, flags.model, context.log(), context.stop));
   InputLines input(context.stop);
   std::string line;
   for (std::uint64_t number = 1; MR_TRY(input.Next(line)); ++number) {
@@ -197,7 +197,7 @@ struct ShowFlags {
 
 Status Show(const Context& context, const ShowFlags& flags) {
   auto connection = MR_TRY(context.Connect());
-  auto tokenizer = MR_TRY(LoadTokenizer(*connection, flags.model, context.stop));
+  auto tokenizer = MR_TRY(LoadTokenizer(*connection, flags.model, context.log(), context.stop));
   if (context.globals.json) {
     PrintJsonLine({{"model", flags.model},
                    {"kind", tokenizer->kind()},

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <thread>
 
-#include "millrace/object/blocking.h"
+#include "millrace/checkpoint/model_source.h"
 #include "millrace/tokenizer/tokenizer.h"
 #include "python/native/arrays.h"
 #include "python/native/module.h"
@@ -14,15 +14,17 @@ namespace {
 
 using tokenizer::TokenId;
 
-constexpr std::uint64_t kMaxModelBytes = 256 * kMiB;
-
 TokenizerHandle Load(const SessionHandle& session, const std::string& url) {
   return {Interruptible<std::shared_ptr<const tokenizer::Tokenizer>>(
       [&](std::stop_token stop) -> Result<std::shared_ptr<const tokenizer::Tokenizer>> {
-        object::Location at = MR_TRY(object::Locate(*session->connection, url));
-        auto content = MR_TRY(object::GetAll(*at.store, at.key, kMaxModelBytes, {.stop = std::move(stop)}));
-        if (!content) return Fail(Code::kNotFound, "no tokenizer at {}", url);
-        return tokenizer::Load(AsBytes(content->bytes), url);
+        std::shared_ptr<const tokenizer::Tokenizer> loaded;
+        const auto load = [&loaded](ByteSpan bytes, const std::string& name) -> Status {
+          loaded = MR_TRY(tokenizer::Load(bytes, name));
+          return {};
+        };
+        const Logger log = Logger::Stderr(LogLevel::kWarning);
+        MR_TRY(checkpoint::LoadTokenizerAt(*session->connection, url, load, log, {.stop = std::move(stop)}));
+        return loaded;
       })};
 }
 

@@ -57,3 +57,18 @@ def test_a_models_name_is_answered_with_what_to_do(endpoint, corpus):
     for make in (millrace.Tokenizer, lambda name: millrace.Dataset(corpus, tokenizer=name)):
         with pytest.raises(millrace.Error, match='(?s)"gpt2": there is no such file.*hf_hub_download\\("gpt2", "tokenizer.json"\\)'):
             make("gpt2")
+
+
+def test_the_url_of_a_model_is_that_of_its_tokenizer(endpoint, model):
+    with millrace.open(model, "rb") as file:
+        bytes_of_model = file.read()
+    header = b'{"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
+    files = {
+        "tokenizer.model": bytes_of_model,
+        "config.json": b"{}",
+        "model.safetensors": len(header).to_bytes(8, "little") + header + b"\x01",
+    }
+    for name, content in files.items():
+        with millrace.open(f"s3://corpus/model/{name}", "wb") as file:
+            file.write(content)
+    assert millrace.Tokenizer("s3://corpus/model/").fingerprint == millrace.Tokenizer(model).fingerprint
