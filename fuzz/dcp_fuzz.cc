@@ -1,0 +1,32 @@
+// Any bytes as a folder of torch.distributed.checkpoint are either an error or tensors that lie inside its file. The
+// first four bytes say how many of the rest are .metadata; what follows is the file that it may name.
+#include <algorithm>
+#include <cstdlib>
+
+#include "millrace/base/bytes.h"
+#include "millrace/checkpoint/convert/source.h"
+#include "millrace/checkpoint/convert/state_tree.h"
+#include "millrace/object/blocking.h"
+#include "millrace/object/memory/memory_store.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace millrace;
+  using namespace millrace::checkpoint;
+  if (size < 4) return 0;
+  ByteSpan all(reinterpret_cast<const std::byte*>(data), size);
+  const std::size_t length = std::min<std::size_t>(LoadLittle<std::uint32_t>(all.data()), size - 4);
+  const ByteSpan metadata = all.subspan(4, length), file = all.subspan(4 + length);
+  const std::shared_ptr<object::Store> store = object::MakeMemoryStore();
+  if (!object::Put(*store, "f/.metadata", metadata) || !object::Put(*store, "f/__0_0.distcp", file)) std::abort();
+  const auto source = OpenDcpFolder({store, "f/"}, {});
+  if (!source) return 0;
+  for (const SourceRecord& record : source->records)
+    if (record.offset > file.size() || record.size > file.size() - record.offset) std::abort();
+  for (const SourcePiece& piece : source->pieces)
+    if (piece.offset > file.size() || !source->tensors.contains(piece.tensor)) std::abort();
+  // What is imported can be put together again as an export does, or is refused.
+  const Json* values = JsonFind(source->meta, kMetaValues);
+  const Json* dicts = JsonFind(source->meta, kMetaDicts);
+  (void)BuildState(source->tensors, values != nullptr ? *values : Json::object(), dicts != nullptr ? *dicts : Json());
+  return 0;
+}
