@@ -34,7 +34,13 @@ class Pipeline final : public VocabularyTokenizer {
 
   Result<std::string> Decode(std::span<const TokenId> ids) const override {
     MR_TRY(CheckIds(ids));
-    return decoder_.Decode(TextsOf(ids));
+    if (!decoder_.goes_by_token()) return decoder_.Decode(TextsOf(ids));
+    std::string text;
+    bool begun = false;
+    for (const TokenId id : ids) {
+      if (!IsHidden(id)) text += std::exchange(begun, true) ? later_[id] : first_[id];
+    }
+    return text;
   }
 
   Status DecodeNext(DecodeState& state, TokenId id, std::string& text) const override {
@@ -45,7 +51,7 @@ class Pipeline final : public VocabularyTokenizer {
       state.pending.append(AsText(std::as_bytes(std::span(&id, 1))));
       return {};
     }
-    state.pending += decoder_.DecodeOne(std::string(decoded_[id]), !std::exchange(state.begun, true));
+    state.pending += std::exchange(state.begun, true) ? later_[id] : first_[id];
     const std::size_t certain = state.pending.size() - UnfinishedEnd(state.pending);
     text.append(state.pending, 0, certain);
     state.pending.erase(0, certain);
@@ -126,6 +132,10 @@ class Pipeline final : public VocabularyTokenizer {
       MR_TRY(CheckPiece(tokens[id]));
       pieces_.Add(tokens[id]);
       decoded_.Add(decoded[id]);
+      if (decoder_.goes_by_token()) {
+        first_.Add(decoder_.DecodeOne(decoded[id], true));
+        later_.Add(decoder_.DecodeOne(decoded[id], false));
+      }
       if (tokens[id].empty()) hidden_[id] = true;
     }
     index_ = PieceIndex(pieces_, tokens.size());
@@ -162,6 +172,7 @@ class Pipeline final : public VocabularyTokenizer {
   AddedTokens added_to_normalized_;
   PieceIndex index_;
   Pieces decoded_;            ///< what the decoder gets
+  Pieces first_, later_;      ///< … makes of it, if it goes by token: at the beginning of a text and behind others
   std::vector<bool> hidden_;  ///< special tokens, and ids without one: they decode to nothing
   std::string_view kind_;
 };

@@ -184,16 +184,15 @@ bool HfPreTokenizer::Run(const Metaspace& step, HfStretch stretch, std::string& 
   const bool begins = stretch.text.starts_with(' ') || stretch.text.starts_with(step.replacement);
   const bool wanted = step.prefix == Prefix::kAlways || (step.prefix == Prefix::kFirst && stretch.head > 0);
   if (wanted && !begins) buffer += step.replacement;
-  std::size_t head = 0;
-  for (std::size_t at = 0; at < stretch.text.size(); ++at) {
-    if (at == stretch.head) head = at == 0 ? 0 : buffer.size();
-    if (stretch.text[at] == ' ') {
-      buffer += step.replacement;
-    } else {
-      buffer += stretch.text[at];
-    }
+  std::size_t head = stretch.head > 0 ? buffer.size() + stretch.head : 0;
+  for (std::size_t at = 0; at < stretch.text.size();) {
+    const std::size_t space = std::min(stretch.text.find(' ', at), stretch.text.size());
+    buffer.append(stretch.text, at, space - at);
+    if (space == stretch.text.size()) break;
+    buffer += step.replacement;
+    if (space < stretch.head) head += step.replacement.size() - 1;
+    at = space + 1;
   }
-  if (stretch.head >= stretch.text.size()) head = buffer.size();
   const HfStretch marked{buffer, head};
   if (!step.split) return next(marked);
   for (std::size_t begin = 0; begin < buffer.size();) {
