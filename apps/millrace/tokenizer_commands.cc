@@ -1,16 +1,14 @@
 // millrace tokenizer train | encode | decode | show
-#include <poll.h>
-#include <unistd.h>
-
 #include <charconv>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "apps/millrace/cli.h"
 #include "apps/millrace/data_flags.h"
+#include "apps/millrace/input_lines.h"
+#include "apps/millrace/tokenizer_commands.h"
 #include "millrace/base/text.h"
 #include "millrace/data/document_reader.h"
 #include "millrace/object/blocking.h"
@@ -20,52 +18,6 @@ namespace millrace::cli {
 namespace {
 
 using tokenizer::TokenId;
-
-constexpr std::uint64_t kMaxLineBytes = 64 * kMiB;
-
-/// Lines of standard input; gives up when `stop` fires.
-class InputLines {
- public:
-  explicit InputLines(std::stop_token stop) : stop_(std::move(stop)) {}
-
-  /// False at the end of the input.
-  Result<bool> Next(std::string& line) {
-    while (true) {
-      std::size_t newline = pending_.find('\n', searched_);
-      if (newline != pending_.npos || (ended_ && !pending_.empty())) {
-        line = pending_.substr(0, newline);
-        pending_.erase(0, newline == pending_.npos ? newline : newline + 1);
-        searched_ = 0;
-        return true;
-      }
-      if (ended_) return false;
-      searched_ = pending_.size();
-      if (searched_ > kMaxLineBytes) {
-        return Fail(Code::kResourceExhausted, "a line of the input is longer than {}", FormatBytes(kMaxLineBytes));
-      }
-      MR_TRY(Read());
-    }
-  }
-
- private:
-  Status Read() {
-    constexpr int kPollMilliseconds = 200;
-    for (pollfd input{.fd = STDIN_FILENO, .events = POLLIN}; poll(&input, 1, kPollMilliseconds) == 0;) {
-      if (stop_.stop_requested()) return Fail(Code::kCancelled, "interrupted");
-    }
-    char buffer[1 << 16];
-    ssize_t got = read(STDIN_FILENO, buffer, sizeof buffer);
-    if (got < 0 && errno != EINTR) return Fail(ErrnoError(errno, "reading standard input"));
-    if (got > 0) pending_.append(buffer, static_cast<std::size_t>(got));
-    ended_ = got == 0;
-    return {};
-  }
-
-  std::stop_token stop_;
-  std::string pending_;
-  std::size_t searched_ = 0;
-  bool ended_ = false;
-};
 
 struct TrainFlags {
   std::vector<std::string> inputs;
@@ -115,36 +67,9 @@ Status Train(const Context& context, const TrainFlags& flags) {
   return {};
 }
 
-struct CodecFlags {
+struct DecodeFlags {
   std::string model;
-  bool specials = false;
 };
-
-Status Encode(const Context& context, const CodecFlags& flags) {
-  auto connection = MR_TRY(context.Connect());
-  auto tokenizer = MR_TRY(LoadTokenizer(*connection, flags.model, context.log(), context.stop));
-  InputLines input(context.stop);
-  std::string line;
-  for (std::uint64_t number = 1; MR_TRY(input.Next(line)); ++number) {
-    std::string text = std::move(line);
-    if (context.globals.json) {
-      Json object = MR_TRY(ParseJson(text, fmt::format("line {}", number)));
-      auto field = JsonString(object, "text");
-      if (!field) return Fail(field.error().Context(fmt::format("line {}", number)));
-      text = *std::move(field);
-    }
-    std::vector<TokenId> ids;
-    if (flags.specials && tokenizer->bos() != tokenizer::kNoToken) ids.push_back(tokenizer->bos());
-    MR_TRY(tokenizer->Encode(text, ids));
-    if (flags.specials && tokenizer->eos() != tokenizer::kNoToken) ids.push_back(tokenizer->eos());
-    if (context.globals.json) {
-      PrintJsonLine({{"ids", ids}});
-    } else {
-      fmt::print("{}\n", fmt::join(ids, " "));
-    }
-  }
-  return {};
-}
 
 Result<std::vector<TokenId>> ParseIds(const std::string& line, bool json, std::uint64_t number) {
   std::vector<TokenId> ids;
@@ -172,7 +97,7 @@ Result<std::vector<TokenId>> ParseIds(const std::string& line, bool json, std::u
   return ids;
 }
 
-Status Decode(const Context& context, const CodecFlags& flags) {
+Status Decode(const Context& context, const DecodeFlags& flags) {
   auto connection = MR_TRY(context.Connect());
   auto tokenizer = MR_TRY(LoadTokenizer(*connection, flags.model, context.log(), context.stop));
   InputLines input(context.stop);
@@ -257,14 +182,14 @@ void AddTrain(CLI::App& group, Context& context) {
 }
 
 void AddCodec(CLI::App& group, Context& context) {
-  auto encode_flags = std::make_shared<CodecFlags>();
+  auto encode_flags = std::make_shared<EncodeOptions>();
   CLI::App* encode = AddCommand(group, context, "encode", "Turn text into ids, one document a line",
                                 "  echo 'Hello world' | millrace tokenizer encode --model s3://models/tokenizer.model\n"
                                 "  echo '{\"text\": \"a\\nb\"}' | millrace tokenizer encode --model my.model --json",
-                                Runner(context, encode_flags, &Encode));
+                                Runner(context, encode_flags, &EncodeInput));
   encode->add_option("--model", encode_flags->model, kTokenizerHelp)->required();
   encode->add_flag("--specials", encode_flags->specials, "Put BOS in front and EOS behind");
-  auto decode_flags = std::make_shared<CodecFlags>();
+  auto decode_flags = std::make_shared<DecodeFlags>();
   CLI::App* decode = AddCommand(group, context, "decode", "Turn ids into text, one document a line",
                                 "  echo '15043 3186' | millrace tokenizer decode --model s3://models/tokenizer.model",
                                 Runner(context, decode_flags, &Decode));

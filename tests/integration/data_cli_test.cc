@@ -73,6 +73,23 @@ TEST_F(DataCliTest, TokenizerTrainsEncodesDecodesAndShows) {
   EXPECT_EQ(shown[2]["piece"], "<s>");
 }
 
+TEST_F(DataCliTest, TokenizerEncodesManyLinesInOrder) {
+  constexpr int kLines = 40'000, kBroken = 30'000;  // some batches
+  TrainTokenizer();
+  std::string lines, objects;
+  for (int i = 0; i < kLines; ++i) {
+    lines += fmt::format("the bucket {}\n", i);
+    objects += i == kBroken ? "{}\n" : fmt::format("{{\"text\": \"{}\"}}\n", i);
+  }
+  auto encoded = Run({"tokenizer", "encode", "--model", model_}, lines);
+  ASSERT_EQ(encoded.exit, 0) << encoded.err;
+  EXPECT_EQ(Run({"tokenizer", "decode", "--model", model_}, encoded.out).out, lines);
+  auto broken = Run({"tokenizer", "encode", "--model", model_, "--json"}, objects);
+  EXPECT_EQ(broken.exit, 2);
+  EXPECT_THAT(broken.err, HasSubstr(fmt::format("line {}", kBroken + 1)));
+  EXPECT_EQ(Split(broken.out, '\n').size(), kBroken + 2u) << "what is in front of it, the error and the end";
+}
+
 TEST_F(DataCliTest, TokenizerSaysWhatIsWrong) {
   TrainTokenizer();
   EXPECT_EQ(Run({"tokenizer", "show", "--model", "none.model"}).exit, 4);
