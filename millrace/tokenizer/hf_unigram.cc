@@ -11,7 +11,7 @@
 namespace millrace::tokenizer::hf {
 namespace {
 
-constexpr double kUnknownPenalty = 10.0;
+constexpr double kUnknownCharacterPenalty = 10.0;
 
 /// The segmentation of the best sum of scores, for each word by itself.
 class UnigramModel final : public WordModel {
@@ -22,7 +22,7 @@ class UnigramModel final : public WordModel {
       if (!vocabulary_.pieces()[id].empty()) keys.push_back({vocabulary_.pieces()[id], id});
     }
     trie_ = ByteTrie(std::move(keys));
-    unknown_score_ = std::ranges::min(scores_) - kUnknownPenalty;
+    unknown_score_ = std::ranges::min(scores_) - kUnknownCharacterPenalty;
     bytes_.fill(kNoToken);
     for (std::size_t byte = 0; Flag(Get(file.json, "model"), "byte_fallback") && byte < bytes_.size(); ++byte) {
       bytes_[byte] = vocabulary_.Find(fmt::format("<0x{:02X}>", byte));
