@@ -1,6 +1,6 @@
 # Everything a developer types. `make demo` and `make test` set a new machine up by themselves.
 SHELL := /bin/bash
-.PHONY: all setup build wheel demo test bench fmt lint asan tsan clean
+.PHONY: all setup build wheel demo test bench fmt lint asan tsan package nightly clean
 
 all: build
 
@@ -19,15 +19,23 @@ demo: setup       ## the whole data path on real text, with its figures; ends no
 	@tools/build release programs
 	@tools/with-cleanup demo python3 examples/demo/demo.py
 
-test:             ## all tests, real mounts included
+test:             ## all tests, real mounts included; TESTS=regex runs some
 	@tools/setup build test
 	@tools/build release
-	@tools/with-cleanup test tools/run-tests release
+	@tools/with-cleanup test tools/run-tests release $(if $(TESTS),--tests-regex '$(TESTS)')
 
-asan tsan:        ## the tests under AddressSanitizer+UBSan, or ThreadSanitizer (all modules but the libtorch ones)
+# Tests under AddressSanitizer and UBSan, or ThreadSanitizer, of all modules but the libtorch ones.
+asan tsan:        ## the tests under a sanitizer; SINCE=commit runs those that changes since then can reach
 	@tools/setup build test
-	@tools/build $@
-	@tools/with-cleanup $@ tools/run-tests $@ $(if $(filter tsan,$@),--label-exclude interop)
+	@tools/with-cleanup $@ tools/sanitize $@ $(SINCE)
+
+package:          ## Debian packages in build/packages: millrace, millrace-engine, python3-millrace, their debug symbols
+	@tools/setup build package
+	@tools/package
+
+nightly:          ## everything that is too long for each change; about three hours on two cores
+	@tools/setup build test lint package machine
+	@tools/nightly
 
 bench:            ## the benchmarks behind docs/benchmarks.md; peers in $MILLRACE_PEERS
 	@tools/setup build test

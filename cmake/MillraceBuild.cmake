@@ -52,8 +52,11 @@ endfunction()
 
 millrace_find_tool(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
-  # Without these ccache would not cache files that use a precompiled header.
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})
+  # Without the sloppiness ccache would not cache files that use a precompiled header. The other two let clones of the
+  # repository in different folders share what they compiled; paths in debug information are relative for the same reason.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros
+    CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE_PROGRAM})
+  add_compile_options(-fdebug-prefix-map=${PROJECT_SOURCE_DIR}=.)
 endif()
 millrace_find_tool(MOLD_PROGRAM mold)
 if(MOLD_PROGRAM)

@@ -1,14 +1,18 @@
-# `cmake --install build/release --prefix /usr`: the programs, the helper that mount(8) looks for, systemd's units and
-# the completions of shells.
+# `cmake --install build/release --prefix /usr` installs everything; `make package` makes a Debian package of each component:
+#
+#   programs  millrace       the command, the helper that mount(8) looks for, units, completions, man pages
+#   engine    millrace-engine    `millrace train` and `millrace serve`: what needs libtorch
+#   arrow     millrace-arrow     what reads Arrow and Parquet, where Arrow was found
+#   python    python3-millrace   the Python package for the distribution's Python
 include(GNUInstallDirs)
-install(TARGETS millrace RUNTIME)
+install(TARGETS millrace RUNTIME COMPONENT programs)
 foreach(program IN ITEMS millrace-train millrace-serve)
   if(TARGET ${program})
-    install(TARGETS ${program} RUNTIME)
+    install(TARGETS ${program} RUNTIME COMPONENT engine)
   endif()
 endforeach()
-install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(CODE "set(source \"${PROJECT_SOURCE_DIR}\")")
+install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT programs)
+install(CODE "set(source \"${PROJECT_SOURCE_DIR}\")" COMPONENT programs)
 install(CODE [[
   set(root "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}")
   file(MAKE_DIRECTORY "${root}/sbin")
@@ -26,5 +30,68 @@ install(CODE [[
     execute_process(COMMAND "${root}/bin/millrace" completion ${shell} OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
     file(WRITE "${root}/share/${path}" "${text}")
   endforeach()
-  message(STATUS "Installed: sbin/mount.millrace, units of systemd and completions under ${root}")
-]])
+  execute_process(COMMAND "${source}/tools/man_pages.py" "${root}/bin/millrace" "${root}/share/man/man1"
+    COMMAND_ERROR_IS_FATAL ANY)
+  message(STATUS "Installed: sbin/mount.millrace, units of systemd, completions and man pages under ${root}")
+]] COMPONENT programs)
+
+# The extension module belongs to the distribution's Python; pip installs another copy for any other (pyproject.toml).
+if(TARGET millrace_python AND NOT SKBUILD)
+  set(python_folder lib/python3/dist-packages)
+  install(DIRECTORY python/millrace DESTINATION ${python_folder} COMPONENT python EXCLUDE_FROM_ALL
+    PATTERN __pycache__ EXCLUDE)
+  install(TARGETS millrace_python LIBRARY DESTINATION ${python_folder}/millrace COMPONENT python EXCLUDE_FROM_ALL)
+  install(CODE "set(version \"${PROJECT_VERSION}\")" COMPONENT python EXCLUDE_FROM_ALL)
+  install(CODE [[
+    file(WRITE "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/lib/python3/dist-packages/millrace-${version}.dist-info/METADATA"
+      "Metadata-Version: 2.1\nName: millrace\nVersion: ${version}\n")
+    file(WRITE "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/lib/python3/dist-packages/millrace-${version}.dist-info/entry_points.txt"
+      "[fsspec.specs]\nmillrace = millrace.filesystem:MillraceFileSystem\n")
+  ]] COMPONENT python EXCLUDE_FROM_ALL)
+endif()
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_VENDOR Millrace)
+set(CPACK_PACKAGE_CONTACT "The Millrace developers <millrace@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY ${PROJECT_DESCRIPTION})
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_COMPONENTS_GROUPING IGNORE)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_BINARY_DIR}/lib/millrace)
+set(CPACK_DEBIAN_PACKAGE_SECTION utils)
+# Debug symbols come as packages of their own, millrace-dbgsym and so on.
+set(CPACK_DEBIAN_DEBUGINFO_PACKAGE ON)
+
+set(CPACK_DEBIAN_PROGRAMS_PACKAGE_NAME millrace)
+set(CPACK_DEBIAN_PROGRAMS_PACKAGE_DEPENDS fuse3)
+set(CPACK_DEBIAN_PROGRAMS_PACKAGE_RECOMMENDS ca-certificates)
+set(CPACK_DEBIAN_PROGRAMS_PACKAGE_SUGGESTS "millrace-engine, python3-millrace")
+set(CPACK_COMPONENT_PROGRAMS_DESCRIPTION "Buckets as files, transfers, data sets, checkpoints and jobs.")
+set(CPACK_DEBIAN_ENGINE_PACKAGE_NAME millrace-engine)
+set(CPACK_DEBIAN_ENGINE_PACKAGE_DEPENDS "millrace (= ${PROJECT_VERSION})")
+set(CPACK_COMPONENT_ENGINE_DESCRIPTION "Training and serving of language models for millrace.")
+set(CPACK_DEBIAN_ARROW_PACKAGE_NAME millrace-arrow)
+set(CPACK_DEBIAN_ARROW_PACKAGE_DEPENDS "millrace (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_ARROW_DEBUGINFO_PACKAGE OFF)  # Arrow's own libraries come without symbols
+set(CPACK_COMPONENT_ARROW_DESCRIPTION "Reading of Arrow and Parquet for millrace.")
+set(CPACK_DEBIAN_PYTHON_PACKAGE_NAME python3-millrace)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "python3-numpy")
+set(CPACK_COMPONENT_PYTHON_DESCRIPTION "Data sets, tokenizers, files and checkpoints of millrace for Python.")
+set(CPACK_COMPONENTS_ALL programs)
+if(MILLRACE_ENGINE)
+  list(APPEND CPACK_COMPONENTS_ALL engine)
+endif()
+if(TARGET millrace_arrow)
+  list(APPEND CPACK_COMPONENTS_ALL arrow)
+endif()
+if(TARGET millrace_python)
+  list(APPEND CPACK_COMPONENTS_ALL python)
+endif()
+if(NOT SKBUILD)
+  include(CPack)
+endif()

@@ -50,5 +50,5 @@ if(NOT TORCH_ROOT AND MILLRACE_LIB_protobuf)
   # The copy has the same soname: where the loader looks decides.
   set_target_properties(millrace_torch PROPERTIES
     INTERFACE_PRIVATE_LIBRARIES ON COMPATIBLE_INTERFACE_BOOL PRIVATE_LIBRARIES)
-  install(FILES ${private_sentencepiece} DESTINATION lib/millrace)
+  install(FILES ${private_sentencepiece} DESTINATION lib/millrace COMPONENT engine)
 endif()

@@ -9,7 +9,7 @@ import sys
 
 
 def declared(root: pathlib.Path) -> dict[str, dict]:
-    """module → {folder, own dependencies, sources}, from the millrace_module(...) calls."""
+    """module → {folder, own dependencies, sources, tests, their dependencies}, from the millrace_module(...) calls."""
     modules = {}
     for lists in sorted((root / "millrace").rglob("CMakeLists.txt")):
         text = re.sub(r"#.*", "", lists.read_text())
@@ -22,7 +22,8 @@ def declared(root: pathlib.Path) -> dict[str, dict]:
                 else:
                     fields.setdefault(section, []).append(word)
             modules[name.replace("/", "_")] = {"folder": lists.parent, "deps": fields.get("DEPS", []),
-                                               "sources": fields.get("SOURCES", [])}
+                                               "sources": fields.get("SOURCES", []), "tests": fields.get("TESTS", []),
+                                               "test_deps": fields.get("TEST_DEPS", [])}
     return modules
 
 

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Writes a man page for `millrace` and for each of its commands, from what they print with --help.
+
+    man_pages.py PROGRAM FOLDER
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+
+def output(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def escape(text):
+    """Text as roff reads it literally."""
+    text = text.replace("\\", "\\e").replace("-", "\\-")
+    return re.sub(r"^(?=[.'])", r"\\&", text, flags=re.MULTILINE)
+
+
+def commands_of(text):
+    """The names below a heading "Commands:" or "Subcommands:" of a help text."""
+    names, inside = [], False
+    for line in text.splitlines():
+        if re.match(r"(sub)?commands:", line, re.IGNORECASE):
+            inside = True
+        elif inside and (found := re.match(r"  ([a-z][\w-]*)(\s|$)", line)):
+            names.append(found[1])
+        elif line and not line.startswith(" "):
+            inside = False
+    return names
+
+
+def page(name, text, version):
+    """One page: the first line is the description; headings of the help become sections, all else is kept as printed."""
+    lines = text.splitlines()
+    summary = next(line.strip() for line in lines if line.strip())
+    out = [f'.TH {name.replace(" ", "-").upper()} 1 "" "{version}" "Millrace"', ".SH NAME",
+           f"{escape(name.replace(' ', '-'))} \\- {escape(summary.rstrip('.'))}"]
+    section, body = "DESCRIPTION", []
+
+    def flush():
+        if any(line.strip() for line in body):
+            out.extend([f".SH {section}", ".nf", escape("\n".join(body).strip("\n")), ".fi"])
+
+    for line in lines[lines.index(next(line for line in lines if line.strip())) + 1:]:
+        heading = re.match(r"([A-Z][\w ]*):\s*(.*)$", line)
+        if heading and not line.startswith(" "):
+            flush()
+            section, body = heading[1].upper().replace("USAGE", "SYNOPSIS"), [heading[2]] if heading[2] else []
+        else:
+            body.append(line)
+    flush()
+    others = "" if name == "millrace" else ".SH SEE ALSO\n.BR millrace (1)\n"
+    return "\n".join(out) + "\n" + others
+
+
+def main():
+    program, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+    folder.mkdir(parents=True, exist_ok=True)
+    version = output(program, "--version").strip()
+
+    def write(words):
+        text = output(program, *words, "--help")
+        name = " ".join(["millrace", *words])
+        (folder / f"{name.replace(' ', '-')}.1").write_text(page(name, text, version))
+        for command in commands_of(text):
+            write([*words, command])
+
+    write([])
+
+
+if __name__ == "__main__":
+    main()
