@@ -122,6 +122,7 @@ transfer::CopySettings Run::Settings(std::optional<std::uint64_t> part_bytes) {
   return {.part_bytes = part_bytes.value_or(kPartBytes),
           .parallel_parts = std::min(context_.globals.connect.concurrency, kParallelParts),
           .larger_download_parts = !part_bytes,
+          .md5 = &md5_,
           .journal_folder = JournalFolder(),
           .on_bytes = [this](std::uint64_t bytes) { batch_->counters().bytes_moved += bytes; },
           .on_resumed = [this](std::uint64_t bytes) { batch_->counters().bytes_resumed += bytes; }};

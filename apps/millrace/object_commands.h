@@ -15,6 +15,7 @@
 #include "millrace/transfer/copy.h"
 #include "millrace/transfer/glob.h"
 #include "millrace/transfer/items.h"
+#include "millrace/transfer/md5_pool.h"
 
 namespace millrace::cli {
 
@@ -95,6 +96,7 @@ class Run {
   int last_exit_ = 0;
   bool cancelled_ = false;
   bool show_progress_ = false;
+  transfer::Md5Pool md5_;  ///< outlives the jobs of the batch
   std::unique_ptr<transfer::Batch> batch_;
   std::unique_ptr<class ProgressLine> progress_;
 };

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """`millrace` beside s5cmd and plain curl, both ways, against one MinIO server; all files in memory (/dev/shm).
 
-    compare.py BUILD_DIR [--sets small,big,one,list] [--rounds 3] [--files 3000] [--latency MS] [--beside NAME=MILLRACE]
+    compare.py BUILD_DIR [--sets small,big,one,md5,list] [--rounds 3] [--files 3000] [--latency MS] [--beside NAME=MILLRACE]
 
-small: 3,000 files of 570 kB; big: 12 of 100 MB; one: 2 GB; list: 100,000 keys, listed by `ls` and added up by `du`. Rounds are
-interleaved, each begins with another tool, and the first is discarded; every tool reads what millrace uploaded. Prints for each
+small: 3,000 files of 570 kB; big: 12 of 100 MB; one: 2 GB; md5: 8 of 100 MB that other tools uploaded, so that the server
+knows no checksum of them but MD5s (s5cmd's: of parts of 50 MB; curl's: of the whole), downloaded; list: 100,000 keys, listed by `ls` and added up by `du`. Rounds are
+interleaved, each begins with another tool, and the first is discarded; every tool reads what millrace uploaded (but md5). Prints for each
 tool the median seconds with the least and the most, CPU seconds a GB and peak resident memory, and millrace's ratio to it (the
 median of the rounds' ratios; above 1: millrace is faster). The floor is curl in parallel on presigned URLs: no signature to
 make, no checksum, no manifest.
@@ -163,6 +164,25 @@ class Bench:
         for way in ("up", "down"):
             self.report(f"{way} {name}", count * size / 1e9)
 
+    def downloading(self, name, count, size):
+        """Of objects that s5cmd uploaded in parts, and curl as a whole."""
+        source, out = f"{self.data}/{name}", f"{self.work}/out"
+        names = [f"f{i:05}" for i in range(count)]
+        self.run([*self.millraces["millrace"], "mb", "s3://bench"])
+        self.run([self.s5cmd, "cp", f"{source}/", "s3://bench/parts/"])
+        self.run(self.curl([(presign("PUT", self.host, f"/bench/whole/{file}"),
+                             f'upload-file = "{source}/{file}"\nheader = "Expect:"') for file in names]))
+        for round in range(self.rounds + 1):
+            for kind in ("parts", "whole"):
+                downs = {tool: [*command, "cp", "-r", f"s3://bench/{kind}/", f"{out}/"]
+                         for tool, command in self.millraces.items()}
+                downs["s5cmd"] = [self.s5cmd, "cp", f"s3://bench/{kind}/*", f"{out}/"]
+                for tool in rotated([tool for tool in self.tools if tool in downs], round):
+                    fresh(out)
+                    self.time(f"md5 {kind}", tool, downs[tool], round > 0)
+        for kind in ("parts", "whole"):
+            self.report(f"md5 {kind}", count * size / 1e9)
+
     def fill(self, count):
         """Makes the keys that are listed."""
         def put(keys):
@@ -221,7 +241,7 @@ def bare_listing(host):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build")
-    parser.add_argument("--sets", default="small,big,one,list")
+    parser.add_argument("--sets", default="small,big,one,md5,list")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--files", type=int, default=3000, help="of the set `small`")
     parser.add_argument("--keys", type=int, default=100_000, help="of the set `list`")
@@ -235,7 +255,8 @@ def main():
     options = parser.parse_args()
     if options.clean:
         return shutil.rmtree(options.data, ignore_errors=True)
-    shapes = {"small": (options.files, 570_000), "big": (12, 100_000_000), "one": (1, 2_000_000_000)}
+    shapes = {"small": (options.files, 570_000), "big": (12, 100_000_000), "one": (1, 2_000_000_000),
+              "md5": (8, 100_000_000)}
     sets = options.sets.split(",")
     for name in sets:
         if name in shapes:
@@ -253,6 +274,8 @@ def main():
         with contextlib.closing(Bench(options, keys if name == "list" else None)) as bench:
             if name == "list":
                 bench.listing(options.keys)
+            elif name == "md5":
+                bench.downloading(name, *shapes[name])
             else:
                 bench.moving(name, *shapes[name])
 

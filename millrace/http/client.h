@@ -63,6 +63,8 @@ struct Request {
 class BodySink {
  public:
   virtual ~BodySink() = default;
+  /// The headers of the answer whose body follows. Once before the first Take of each attempt.
+  virtual void Begin(const Headers& headers) { (void)headers; }
   /// The body's bytes from `offset` on, without gaps. An error ends the request with it.
   virtual Status Take(std::uint64_t offset, ByteSpan bytes) = 0;
 };

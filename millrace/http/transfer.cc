@@ -282,6 +282,7 @@ std::size_t Transfer::ReceiveBody(std::string_view bytes) {
       refusal_ = Failure(Code::kCorrupt, fmt::format("the answer is longer than the {} bytes asked for", limit));
       return CURL_WRITEFUNC_ERROR;
     }
+    if (target_.sink && response_.received == 0) target_.sink->Begin(response_.headers);
     if (!target_.sink) {
       std::memcpy(target_.into.data() + response_.received, bytes.data(), bytes.size());
     } else if (Status taken = target_.sink->Take(response_.received, AsBytes(bytes)); !taken) {

@@ -80,6 +80,9 @@ struct GetResult {
 class Sink {
  public:
   virtual ~Sink() = default;
+  /// What the store told of the object before its bytes, in stores that do; size is not set. Before the first Take,
+  /// again if the Get is tried again.
+  virtual void Begin(const ObjectInfo& info) { (void)info; }
   /// Bytes of the object from `offset` on, without gaps; a Get that is tried again begins again. An error ends it.
   virtual Status Take(std::uint64_t offset, ByteSpan bytes) = 0;
 };

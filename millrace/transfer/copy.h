@@ -9,6 +9,8 @@
 
 namespace millrace::transfer {
 
+class Md5Pool;
+
 struct CopySettings {
   std::uint64_t part_bytes = 8 * kMiB;  ///< what is larger moves in parts
   int parallel_parts = 8;
@@ -17,6 +19,8 @@ struct CopySettings {
   bool larger_download_parts = false;
   /// Hold downloads against the store's checksums (CRC32C, CRC64NVME, or an ETag that is the MD5).
   bool verify = true;
+  /// Downloads that share a pool compute their MD5s together, several times as fast as each alone. Null: a pool each.
+  Md5Pool* md5 = nullptr;
   /// Where multipart uploads are remembered until they are complete; empty: nowhere, and one that fails is aborted.
   std::string journal_folder;
   /// Told of bytes that have arrived, and of those that an earlier run had moved, on any thread. May be empty.

@@ -144,10 +144,24 @@ Result<bool> VerifyParts(int fd, object::Store& store, const object::ObjectInfo&
     even = EvenParts(info.size, first->front(), expected.parts);
   }
   if (even && MR_TRY(PartsHave(fd, *even, expected, info.key, call))) return true;
+  if (expected.parts == 1) return std::unexpected(Mismatch(info.key, expected));  // there is no other cut
   auto asked = MR_TRY(AskForParts(store, info, 1, expected.parts, call));
   if (!asked || std::accumulate(asked->begin(), asked->end(), std::uint64_t{0}) != info.size) return false;
   if (*asked != even && MR_TRY(PartsHave(fd, *asked, expected, info.key, call))) return true;
   return std::unexpected(Mismatch(info.key, expected));
+}
+
+Result<std::uint64_t> EvenPartBytes(object::Store& store, const object::ObjectInfo& info, int parts,
+                                    const object::Call& call) {
+  if (parts == 1) return info.size;
+  auto first = MR_TRY(AskForParts(store, info, 1, 1, call));
+  return first && EvenParts(info.size, first->front(), parts) ? first->front() : 0;
+}
+
+bool DigestsHave(const PartDigests& digests, const object::Checksum& expected) {
+  Hasher md5(Hasher::Kind::kMd5);
+  for (const Md5Digest& digest : digests) md5.Update(digest);
+  return digests.size() == static_cast<std::size_t>(expected.parts) && AsText(md5.Finish()) == expected.value;
 }
 
 Error Mismatch(const std::string& what, const object::Checksum& expected) {

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "millrace/base/digest.h"
 #include "millrace/base/result.h"
 #include "millrace/object/store.h"
 
@@ -21,6 +23,17 @@ Status VerifyFile(int fd, std::uint64_t size, const object::Checksum& expected, 
 /// it does not tell: nothing can be said then. kStale when the object was replaced.
 Result<bool> VerifyParts(int fd, object::Store& store, const object::ObjectInfo& info, const object::Checksum& expected,
                          const object::Call& call);
+
+/// The MD5s of an object's consecutive parts, each of `part_bytes` but the last.
+using PartDigests = std::vector<Md5Digest>;
+
+/// How the parts were cut that an MD5 of parts covers, as nearly every client cuts: all but the last are as long as the
+/// first. 0 where the store does not tell, or tells something else. kStale when the object was replaced.
+Result<std::uint64_t> EvenPartBytes(object::Store& store, const object::ObjectInfo& info, int parts,
+                                    const object::Call& call);
+
+/// Whether digests of parts make up the checksum.
+bool DigestsHave(const PartDigests& digests, const object::Checksum& expected);
 
 /// CRC-32C of the first `size` bytes.
 Result<std::uint32_t> FileCrc32c(int fd, std::uint64_t size, const std::string& what, const object::Call& call);

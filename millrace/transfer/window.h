@@ -1,6 +1,7 @@
 // A bounded number of asynchronous calls that belong to one job.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <stop_token>
 
@@ -34,7 +35,23 @@ class Window {
     MutexLock lock(mutex_);
     if (!status && status_) status_ = std::move(status);
     --in_flight_;
+    ++left_;
     changed_.NotifyAll();  // under the lock: the window may go once it is released
+  }
+  /// How the calls stand, for an owner with work of its own beside them.
+  struct Progress {
+    int in_flight = 0;
+    bool full = false;       ///< Enter would wait
+    std::uint64_t left = 0;  ///< calls that have completed
+  };
+  Progress progress() MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return {in_flight_, status_ && in_flight_ >= limit_, left_};
+  }
+  /// Waits until a call has completed since `seen`. REQUIRES: one was in flight then.
+  void AwaitLeave(const Progress& seen) MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    while (left_ == seen.left) changed_.Wait(mutex_);
   }
   /// Waits for all; the first failure.
   Status Finish() MR_EXCLUDES(mutex_) {
@@ -53,6 +70,7 @@ class Window {
   Mutex mutex_;
   CondVar changed_;
   int in_flight_ MR_GUARDED_BY(mutex_) = 0;
+  std::uint64_t left_ MR_GUARDED_BY(mutex_) = 0;
   Status status_ MR_GUARDED_BY(mutex_);
 };
 

@@ -317,6 +317,23 @@ class TransferParts : public TransferResume {
   object::Checksum by_etag_, by_crc_;
 };
 
+/// Bytes that this process has asked the kernel to read or to send from files.
+std::uint64_t BytesReadOrSent() {
+  const std::string io = *ReadFile("/proc/self/io", 4096);
+  return std::stoull(io.substr(io.find("rchar: ") + 7));
+}
+
+TEST_F(TransferParts, PartsAreHashedWhileTheyArriveAndNotReadAgain) {
+  std::string content;
+  object::ObjectInfo info = PutParts({600'000, 600'000, 600'000, 200'000}, content);
+  info.checksum = by_etag_;
+  const std::uint64_t before = BytesReadOrSent();
+  ASSERT_TRUE(Download(*store_, info, Path("out/file"), settings_, {}));
+  const std::uint64_t once = BytesReadOrSent() - before;
+  EXPECT_EQ(*ReadFile(Path("out/file")), content);
+  EXPECT_LT(once, content.size() * 5 / 4) << "the endpoint, in this process too, sends them once";
+}
+
 TEST_F(TransferParts, ChecksumsOfPartsAreHeldAgainstTheBytes) {
   for (const std::vector<std::size_t>& sizes : {std::vector<std::size_t>{7000, 7000, 7000, 123},
                                                 {4000, 9000, 6000},  // no even cut has as many parts

@@ -96,6 +96,7 @@ GetResult ResultOf(std::string key, const http::Response& response) {
 class RangeSink final : public http::BodySink {
  public:
   RangeSink(Sink& sink, std::uint64_t from) : sink_(sink), from_(from) {}
+  void Begin(const http::Headers& headers) override { sink_.Begin(InfoFromHeaders({}, headers)); }
   Status Take(std::uint64_t offset, ByteSpan bytes) override { return sink_.Take(from_ + offset, bytes); }
 
  private:
