@@ -12,6 +12,7 @@
 
 #include "millrace/base/files.h"
 #include "millrace/base/text.h"
+#include "millrace/http/request_head.h"
 
 namespace millrace::http {
 namespace {
@@ -55,10 +56,6 @@ Result<std::string> ReadKeyFile(const std::filesystem::path& file) {
   }
   text.resize(end);
   return text;
-}
-
-bool IsVisible(std::string_view key) {
-  return std::ranges::all_of(key, [](char c) { return c > ' ' && c <= '~'; });
 }
 
 }  // namespace

@@ -32,10 +32,6 @@ bool IsFieldContent(std::string_view text) {
   });
 }
 
-bool IsVisible(std::string_view text) {
-  return std::ranges::all_of(text, [](char c) { return c > 0x20 && c < 0x7f; });
-}
-
 std::string_view TrimBlank(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
   while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
@@ -149,6 +145,10 @@ std::expected<void, Refusal> DecideConnection(RequestHead& head) {
 }
 
 }  // namespace
+
+bool IsVisible(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c > ' ' && c <= '~'; });
+}
 
 bool IsFieldLine(std::string_view line) {
   std::size_t colon = line.find(':');

@@ -37,6 +37,9 @@ struct Refusal {
   std::string reason;
 };
 
+/// Whether all of `text` are ASCII characters that print, without spaces.
+bool IsVisible(std::string_view text);
+
 /// Parses a head: request line and fields, up to and including the empty line.
 std::expected<RequestHead, Refusal> ParseRequestHead(std::string_view head);
 
