@@ -124,13 +124,13 @@ Status List(const Context& context, const Arguments& arguments) {
   auto entries = MR_TRY(checkpoint::ListCheckpoints(root, CallOf(context)));
   constexpr auto* kRow = "{:>10}  {:>8}  {:>10}  {:>5}  {:>7}  {:<3}  {:<24}  {}\n";
   if (!context.globals.json && !context.globals.quiet && !entries.empty())
-    fmt::print(fmt::runtime(kRow), "STEP", "AGE", "SIZE", "RANKS", "TENSORS", "PIN", "BY", "METRICS");
+    PrintListing(fmt::runtime(kRow), "STEP", "AGE", "SIZE", "RANKS", "TENSORS", "PIN", "BY", "METRICS");
   std::size_t damaged = 0;
   for (const Entry& entry : entries) {
     auto reader = Reader::Open(*connection, arguments.url, entry.step, CallOf(context));
     if (!reader && reader.error().code() == Code::kNotFound) continue;  // removed since it was listed
     if (!reader && reader.error().code() == Code::kCorrupt) {
-      fmt::print(stderr, "millrace: {}\n", reader.error().ToString());
+      PrintError("millrace: {}\n", reader.error().ToString());
       ++damaged;
       continue;
     }
@@ -139,14 +139,15 @@ Status List(const Context& context, const Arguments& arguments) {
     if (context.globals.json) {
       Json summary = Summary(**reader);
       summary["pinned"] = entry.pinned;
-      PrintJsonLine(summary);
+      PrintJsonListing(summary);
     } else {
       const auto age = AgeOf(manifest);
-      fmt::print(fmt::runtime(kRow), manifest.step, age ? Age(*age) : "?", FormatBytes(manifest.FileBytes()),
-                 manifest.ranks, manifest.tensors.size(), entry.pinned ? "yes" : "", Who(manifest), Metrics(manifest));
+      PrintListing(fmt::runtime(kRow), manifest.step, age ? Age(*age) : "?", FormatBytes(manifest.FileBytes()),
+                   manifest.ranks, manifest.tensors.size(), entry.pinned ? "yes" : "", Who(manifest),
+                   Metrics(manifest));
     }
   }
-  if (entries.empty() && !context.globals.json) fmt::print(stderr, "no checkpoints in {}\n", arguments.url);
+  if (entries.empty() && !context.globals.json) PrintError("no checkpoints in {}\n", arguments.url);
   return AllWhole(damaged, entries.size());
 }
 
@@ -159,31 +160,31 @@ Status Show(const Context& context, const Arguments& arguments) {
   if (context.globals.json) {
     Json summary = Summary(*reader);
     summary["meta"] = manifest.meta;
-    PrintJsonLine(summary);
+    PrintJsonListing(summary);
     for (const auto& [name, meta] : manifest.tensors) {
-      PrintJsonLine({{"tensor", name},
-                     {"dtype", DTypeName(meta.dtype)},
-                     {"shape", meta.shape},
-                     {"bytes", meta.bytes()},
-                     {"pieces", pieces[name]}});
+      PrintJsonListing({{"tensor", name},
+                        {"dtype", DTypeName(meta.dtype)},
+                        {"shape", meta.shape},
+                        {"bytes", meta.bytes()},
+                        {"pieces", pieces[name]}});
     }
     return {};
   }
-  fmt::print("{}\ncreated {}, {} rank{}, {} file{}, {}\n", reader->name(), manifest.created, manifest.ranks,
-             manifest.ranks == 1 ? "" : "s", manifest.files.size(), manifest.files.size() == 1 ? "" : "s",
-             FormatBytes(manifest.FileBytes()));
-  fmt::print("written by {} with {} {}\n", Who(manifest),
-             manifest.written_by.program.empty() ? "?" : manifest.written_by.program, manifest.written_by.version);
-  if (manifest.parent) fmt::print("after step {}\n", manifest.parent->step);
-  fmt::print("{}{}\n", Metrics(manifest), manifest.metrics.empty() ? "" : "\n");
+  PrintListing("{}\ncreated {}, {} rank{}, {} file{}, {}\n", reader->name(), manifest.created, manifest.ranks,
+               manifest.ranks == 1 ? "" : "s", manifest.files.size(), manifest.files.size() == 1 ? "" : "s",
+               FormatBytes(manifest.FileBytes()));
+  PrintListing("written by {} with {} {}\n", Who(manifest),
+               manifest.written_by.program.empty() ? "?" : manifest.written_by.program, manifest.written_by.version);
+  if (manifest.parent) PrintListing("after step {}\n", manifest.parent->step);
+  PrintListing("{}{}\n", Metrics(manifest), manifest.metrics.empty() ? "" : "\n");
   std::size_t width = 6;
   for (const auto& [name, meta] : manifest.tensors) width = std::max(width, name.size());
-  fmt::print("{:<{}}  {:<5}  {:>10}  {:>6}  SHAPE\n", "TENSOR", width, "DTYPE", "SIZE", "PIECES");
+  PrintListing("{:<{}}  {:<5}  {:>10}  {:>6}  SHAPE\n", "TENSOR", width, "DTYPE", "SIZE", "PIECES");
   for (const auto& [name, meta] : manifest.tensors) {
-    fmt::print("{:<{}}  {:<5}  {:>10}  {:>6}  [{}]\n", name, width, DTypeName(meta.dtype), FormatBytes(meta.bytes()),
-               pieces[name], fmt::join(meta.shape, ", "));
+    PrintListing("{:<{}}  {:<5}  {:>10}  {:>6}  [{}]\n", name, width, DTypeName(meta.dtype), FormatBytes(meta.bytes()),
+                 pieces[name], fmt::join(meta.shape, ", "));
   }
-  fmt::print("\nmeta {}\n", DumpJsonPretty(manifest.meta));
+  PrintListing("\nmeta {}\n", DumpJsonPretty(manifest.meta));
   return {};
 }
 
@@ -204,8 +205,8 @@ Status VerifyOne(const Context& context, Reader& reader) {
                    {"seconds", seconds},
                    {"mb_per_s", rate}});
   } else {
-    fmt::print("{}: all right: {} files, {} chunks, {} ({:.0f} MB/s)\n", reader.name(), verified.files, verified.chunks,
-               FormatBytes(verified.bytes), rate);
+    Print("{}: all right: {} files, {} chunks, {} ({:.0f} MB/s)\n", reader.name(), verified.files, verified.chunks,
+          FormatBytes(verified.bytes), rate);
   }
   return {};
 }
@@ -225,7 +226,7 @@ Status Verify(const Context& context, const Arguments& arguments) {
     const Status verified = held ? VerifyOne(context, *held->reader) : Fail(held.error());
     if (verified) continue;
     if (verified.error().code() != Code::kCorrupt) return verified;
-    fmt::print(stderr, "millrace: {}\n", verified.error().ToString());
+    PrintError("millrace: {}\n", verified.error().ToString());
     ++damaged;
   }
   return AllWhole(damaged, entries.size());
@@ -270,7 +271,7 @@ Status Export(const Context& context, const Arguments& arguments) {
   if (arguments.file_bytes > 0) options.file_bytes = arguments.file_bytes;
   if (context.globals.dry_run) {
     const auto reader = MR_TRY(Reader::Open(*connection, arguments.url, arguments.step, CallOf(context)));
-    fmt::print("would export {} to {} as {}\n", reader->name(), arguments.destination, FormatName(options.format));
+    Print("would export {} to {} as {}\n", reader->name(), arguments.destination, FormatName(options.format));
     return {};
   }
   object::Location to = MR_TRY(object::Locate(*connection, arguments.destination));
@@ -290,9 +291,9 @@ Status Export(const Context& context, const Arguments& arguments) {
                    {"files", exported.files},
                    {"bytes", exported.bytes}});
   } else {
-    fmt::print("{} -> {} ({}): {} tensors, {} in {} file{}\n", reader->name(), arguments.destination,
-               FormatName(options.format), exported.tensors, FormatBytes(exported.bytes), exported.files,
-               exported.files == 1 ? "" : "s");
+    Print("{} -> {} ({}): {} tensors, {} in {} file{}\n", reader->name(), arguments.destination,
+          FormatName(options.format), exported.tensors, FormatBytes(exported.bytes), exported.files,
+          exported.files == 1 ? "" : "s");
   }
   return {};
 }
@@ -307,8 +308,8 @@ Status Import(const Context& context, const Arguments& arguments) {
   if (!options.group.empty() && !options.group.ends_with('/')) options.group += '/';
   const std::uint64_t left_out = source.left_out, bytes = source.TensorBytes();
   if (context.globals.dry_run) {
-    fmt::print("would import {} ({}: {} tensors, {}) as step {} of {}\n", arguments.source, FormatName(format),
-               source.tensors.size(), FormatBytes(bytes), options.step, arguments.url);
+    Print("would import {} ({}: {} tensors, {}) as step {} of {}\n", arguments.source, FormatName(format),
+          source.tensors.size(), FormatBytes(bytes), options.step, arguments.url);
     return {};
   }
   MemoryBudget budget(context.DataBudget());
@@ -326,11 +327,11 @@ Status Import(const Context& context, const Arguments& arguments) {
                    {"bytes", manifest.FileBytes()}});
     return {};
   }
-  fmt::print("{} ({}) -> step {} of {}: {} tensors, {}\n", arguments.source, FormatName(format), options.step,
-             arguments.url, manifest.tensors.size(), FormatBytes(manifest.FileBytes()));
+  Print("{} ({}) -> step {} of {}: {} tensors, {}\n", arguments.source, FormatName(format), options.step, arguments.url,
+        manifest.tensors.size(), FormatBytes(manifest.FileBytes()));
   if (left_out > 0) {
-    fmt::print("left out {} tensor{} that the model's code computes by itself or ties to others\n", left_out,
-               left_out == 1 ? "" : "s");
+    Print("left out {} tensor{} that the model's code computes by itself or ties to others\n", left_out,
+          left_out == 1 ? "" : "s");
   }
   return {};
 }
@@ -352,10 +353,9 @@ Status Collect(const Context& context, const Arguments& arguments) {
                    {"uploads", collected.uploads}});
     return {};
   }
-  for (std::uint64_t step : collected.removed_steps)
-    fmt::print("{} step {}\n", dry_run ? "would remove" : "removed", step);
-  fmt::print("{} {} files ({}) and {} unfinished uploads\n", dry_run ? "would remove" : "removed", collected.objects,
-             FormatBytes(collected.bytes), collected.uploads);
+  for (std::uint64_t step : collected.removed_steps) Print("{} step {}\n", dry_run ? "would remove" : "removed", step);
+  Print("{} {} files ({}) and {} unfinished uploads\n", dry_run ? "would remove" : "removed", collected.objects,
+        FormatBytes(collected.bytes), collected.uploads);
   return {};
 }
 
@@ -389,7 +389,7 @@ void PrintDiff(const Context& context, const checkpoint::TensorDiff& diff) {
   if (diff.elements > 0) detail += fmt::format(", {} elements", diff.elements);
   if (diff.max_change)
     detail += fmt::format(", by up to {:.4g} (values up to {:.4g})", *diff.max_change, *diff.max_value);
-  fmt::print("{}: {}{}\n", diff.name, Name(diff.kind), detail);
+  Print("{}: {}{}\n", diff.name, Name(diff.kind), detail);
 }
 
 Status Diff(const Context& context, const Arguments& arguments) {
@@ -411,7 +411,7 @@ Status Diff(const Context& context, const Arguments& arguments) {
   if (context.globals.json) {
     PrintJsonLine({{"event", "compared"}, {"same", same}, {"different", different}});
   } else {
-    fmt::print("{} tensors are the same, {} are not\n", same, different);
+    Print("{} tensors are the same, {} are not\n", same, different);
   }
   return {};
 }

@@ -32,7 +32,7 @@ int ReportError(const Context& context, const Error& error) {
   if (context.globals.json) {
     PrintJsonLine({{"event", "error"}, {"code", CodeName(error.code())}, {"message", error.ToString()}});
   }
-  PrintError("millrace: {}\n", error.ToString());
+  PrintError("millrace: {}{}\n", context.origin, error.ToString());
   return ToExitStatus(error.code());
 }
 
@@ -42,6 +42,8 @@ void PrintJsonLine(const Json& value) {
   WriteOutput(line);
   FlushOutput();
 }
+
+void PrintJsonListing(const Json& value) { WriteListing(DumpJson(value) + "\n"); }
 
 CLI::App* AddCommand(CLI::App& parent, Context& context, std::string name, std::string description,
                      std::string examples, std::function<int()> action) {

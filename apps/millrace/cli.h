@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "apps/common/globals.h"
+#include "apps/common/output.h"
 #include "millrace/base/json.h"
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
@@ -27,6 +28,8 @@ struct Context {
   std::vector<std::string> arguments;  ///< argv without argv[0]
   /// What commands use instead of a connection of their own, where one runs many (`millrace run`).
   object::Connection* shared_connection = nullptr;
+  /// Where the command stands, before its errors: "commands.txt:3: " in `millrace run`, else empty.
+  std::string origin;
   /// Set by the chosen command's callback; main runs it after parsing and exits with what it returns.
   std::function<int()> run;
 
@@ -44,8 +47,10 @@ inline constexpr int kExitOk = 0, kExitFailed = 1, kExitUsage = 2, kExitPartial 
 
 /// Prints `millrace: <error>` on standard error (or an {"event":"error"} object with --json) and gives its exit status.
 int ReportError(const Context& context, const Error& error);
-/// One JSON object as a line on standard output.
+/// One JSON object as a line on standard output, at once.
 void PrintJsonLine(const Json& value);
+/// The same in a listing (see WriteListing).
+void PrintJsonListing(const Json& value);
 /// Adds a sub-command whose callback runs `action`; `examples` are shown at the end of its --help.
 CLI::App* AddCommand(CLI::App& parent, Context& context, std::string name, std::string description,
                      std::string examples, std::function<int()> action);

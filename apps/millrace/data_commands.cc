@@ -88,9 +88,9 @@ void PrintTotals(const Context& context, const Totals& t, bool counts_tokens, st
     PrintJsonLine(line);
     return;
   }
-  fmt::print("{} objects, {}, {} records", FormatCount(t.objects), FormatBytes(t.bytes), FormatCount(t.records));
-  if (counts_tokens) fmt::print(", {} tokens", FormatCount(t.tokens));
-  fmt::print(", {} broken\n", FormatCount(t.broken));
+  Print("{} objects, {}, {} records", FormatCount(t.objects), FormatBytes(t.bytes), FormatCount(t.records));
+  if (counts_tokens) Print(", {} tokens", FormatCount(t.tokens));
+  Print(", {} broken\n", FormatCount(t.broken));
 }
 
 Result<int> Index(const Context& context, const DataFlags& flags) {
@@ -100,9 +100,9 @@ Result<int> Index(const Context& context, const DataFlags& flags) {
   Totals totals = Sum(indexed);
   PrintTotals(context, totals, indexed.counts_tokens, "indexed");
   if (!context.globals.quiet && !context.globals.json) {
-    fmt::print("in {}\n", FormatDuration(SystemClock().Now() - began));
+    Print("in {}\n", FormatDuration(SystemClock().Now() - began));
   }
-  if (totals.broken > 0) fmt::print(stderr, "millrace: `millrace data inspect` names the broken records\n");
+  if (totals.broken > 0) PrintError("millrace: `millrace data inspect` names the broken records\n");
   return kExitOk;
 }
 
@@ -121,17 +121,17 @@ void PrintObject(const Context& context, const data::DataObject& object, const d
     if (tokens) line["tokens"] = index.tokens();
     line["skipped"] = std::move(skipped);
     line["broken"] = std::move(broken);
-    PrintJsonLine(line);
+    PrintJsonListing(line);
     return;
   }
-  fmt::print("{}  {}  {} records", object.url, FormatBytes(object.info.size), FormatCount(index.records()));
-  if (tokens) fmt::print("  {} tokens", FormatCount(index.tokens()));
-  fmt::print("\n");
+  PrintListing("{}  {}  {} records", object.url, FormatBytes(object.info.size), FormatCount(index.records()));
+  if (tokens) PrintListing("  {} tokens", FormatCount(index.tokens()));
+  PrintListing("\n");
   for (const data::BrokenLine& line : index.broken()) {
-    fmt::print("    byte {}: {}\n", line.offset, data::BrokenName(line.reason));
+    PrintListing("    byte {}: {}\n", line.offset, data::BrokenName(line.reason));
   }
   if (index.broken_count() > index.broken().size()) {
-    fmt::print("    and {} more\n", FormatCount(index.broken_count() - index.broken().size()));
+    PrintListing("    and {} more\n", FormatCount(index.broken_count() - index.broken().size()));
   }
 }
 
@@ -145,7 +145,7 @@ void PrintLeftOut(const Context& context, const std::vector<std::string>& urls) 
     names += fmt::format("{}{}", i > 0 ? ", " : "", urls[i].substr(urls[i].rfind('/') + 1));
   }
   if (urls.size() > kNamed) names += fmt::format(" and {} more", FormatCount(urls.size() - kNamed));
-  fmt::print("left out, because their names say that they hold no records: {}\n", names);
+  Print("left out, because their names say that they hold no records: {}\n", names);
 }
 
 struct InspectFlags : DataFlags {
@@ -211,11 +211,10 @@ Status PrintForecast(const Context& context, const DataRequest& request, data::D
     return {};
   }
   double after_first = forecast.seconds - forecast.first_batch;
-  fmt::print("there        first batch after {:.2f} s, then {:.2f} % of the time waiting for data\n",
-             forecast.first_batch,
-             after_first > 0 ? 100 * (forecast.waited - forecast.first_batch) / after_first : 0.0);
-  fmt::print("             ({:.2f} s for the store, {:.2f} s for tokenizing, of {:.1f} s; {:.1f} MB/s a thread here)\n",
-             forecast.waited_on_network, forecast.waited_on_encoding, forecast.seconds, 1e-6 / place.seconds_per_byte);
+  Print("there        first batch after {:.2f} s, then {:.2f} % of the time waiting for data\n", forecast.first_batch,
+        after_first > 0 ? 100 * (forecast.waited - forecast.first_batch) / after_first : 0.0);
+  Print("             ({:.2f} s for the store, {:.2f} s for tokenizing, of {:.1f} s; {:.1f} MB/s a thread here)\n",
+        forecast.waited_on_network, forecast.waited_on_encoding, forecast.seconds, 1e-6 / place.seconds_per_byte);
   return {};
 }
 
@@ -243,28 +242,28 @@ Result<int> Plan(const Context& context, const PlanFlags& flags) {
     if (!flags.simulate.empty()) MR_TRY(PrintForecast(context, request, *open.dataset, flags.simulate));
     return kExitOk;
   }
-  fmt::print("records      {} ({}; {} broken)\n", FormatCount(dataset.records()), FormatBytes(dataset.bytes()),
-             FormatCount(dataset.broken_records()));
+  Print("records      {} ({}; {} broken)\n", FormatCount(dataset.records()), FormatBytes(dataset.bytes()),
+        FormatCount(dataset.broken_records()));
   if (dataset.bytes_fetched() >= 2 * dataset.bytes()) {
-    fmt::print("fetched      {} in a pass: compressed data are read again and again, see the warnings\n",
-               FormatBytes(dataset.bytes_fetched()));
+    Print("fetched      {} in a pass: compressed data are read again and again, see the warnings\n",
+          FormatBytes(dataset.bytes_fetched()));
   }
-  fmt::print("an epoch     {} samples of {} tokens = {} tokens\n", FormatCount(dataset.samples_per_epoch()),
-             request.options.sequence_length, FormatCount(dataset.tokens_per_epoch()));
-  fmt::print("             {} steps of {} samples = {} tokens a step\n", FormatCount(steps_per_epoch),
-             request.global_batch, FormatCount(batch_tokens));
+  Print("an epoch     {} samples of {} tokens = {} tokens\n", FormatCount(dataset.samples_per_epoch()),
+        request.options.sequence_length, FormatCount(dataset.tokens_per_epoch()));
+  Print("             {} steps of {} samples = {} tokens a step\n", FormatCount(steps_per_epoch), request.global_batch,
+        FormatCount(batch_tokens));
   if (request.steps || request.epochs) {
-    fmt::print("the job      {} steps = {} tokens\n", FormatCount(steps), FormatCount(steps * batch_tokens));
+    Print("the job      {} steps = {} tokens\n", FormatCount(steps), FormatCount(steps * batch_tokens));
   }
   if (dataset.truncated_documents() > 0) {
-    fmt::print("cut          {} documents, which are longer than a row\n", FormatCount(dataset.truncated_documents()));
+    Print("cut          {} documents, which are longer than a row\n", FormatCount(dataset.truncated_documents()));
   }
   auto shares = dataset.source_shares();
   for (std::size_t s = 0; shares.size() > 1 && s < shares.size(); ++s) {
-    fmt::print("source       {}: {} of its {} samples an epoch\n", request.options.sources[s].url,
-               FormatCount(shares[s].samples_per_epoch), FormatCount(shares[s].samples_per_pass));
+    Print("source       {}: {} of its {} samples an epoch\n", request.options.sources[s].url,
+          FormatCount(shares[s].samples_per_epoch), FormatCount(shares[s].samples_per_pass));
   }
-  fmt::print("fingerprint  {}\n", dataset.fingerprint());
+  Print("fingerprint  {}\n", dataset.fingerprint());
   if (!flags.simulate.empty()) MR_TRY(PrintForecast(context, request, *open.dataset, flags.simulate));
   return kExitOk;
 }
@@ -288,9 +287,9 @@ Result<int> Cat(const Context& context, const CatFlags& flags) {
     std::string text = flags.tokens && !context.globals.json ? MR_TRY(ShowTokens(*open.tokenizer, inputs, labels))
                                                              : MR_TRY(open.tokenizer->Decode(inputs));
     if (context.globals.json) {
-      PrintJsonLine({{"epoch", flags.epoch}, {"sample", i}, {"text", text}, {"inputs", inputs}, {"labels", labels}});
+      PrintJsonListing({{"epoch", flags.epoch}, {"sample", i}, {"text", text}, {"inputs", inputs}, {"labels", labels}});
     } else {
-      fmt::print("--- sample {}\n{}\n", i, text);
+      PrintListing("--- sample {}\n{}\n", i, text);
     }
   }
   return kExitOk;

@@ -30,7 +30,7 @@ Status PrintLengths(const Context& context, std::span<const data::RecordIndex> i
   if (context.globals.json) {
     PrintJsonLine(lengths.ToJson(of));
   } else {
-    fmt::print("{}", lengths.ToText(of));
+    PrintListing("{}", lengths.ToText(of));
   }
   return {};
 }
@@ -56,13 +56,13 @@ Status PrintSurvey(const Context& context, const data::DatasetOptions& options) 
   auto percent = [&](std::uint64_t part) {
     return 100.0 * static_cast<double>(part) / static_cast<double>(std::max<std::uint64_t>(survey.documents(), 1));
   };
-  fmt::print("scripts:");
+  PrintListing("scripts:");
   std::string_view separator = " ";
   for (auto [name, count] : survey.Scripts()) {
-    fmt::print("{}{} {:.1f} %", std::exchange(separator, ", "), name, percent(count));
+    PrintListing("{}{} {:.1f} %", std::exchange(separator, ", "), name, percent(count));
   }
-  fmt::print(" of {} documents\nduplicates: {} ({:.1f} %) say what another one says\n", FormatCount(survey.documents()),
-             FormatCount(duplicates), percent(duplicates));
+  PrintListing(" of {} documents\nduplicates: {} ({:.1f} %) say what another one says\n",
+               FormatCount(survey.documents()), FormatCount(duplicates), percent(duplicates));
   return {};
 }
 

@@ -173,13 +173,13 @@ void PrintStatus(const jobs::JobStatus& status) {
 
 int PrintJobs(const Context& context, const std::vector<jobs::JobStatus>& all) {
   if (!context.globals.json && !all.empty()) {
-    Print("{:<24} {:<12} {:>10} {:>8}  {}\n", "NAME", "STATE", "STEP", "RESTARTS", "UPDATED");
+    PrintListing("{:<24} {:<12} {:>10} {:>8}  {}\n", "NAME", "STATE", "STEP", "RESTARTS", "UPDATED");
   }
   for (const jobs::JobStatus& status : all) {
     if (context.globals.json) {
-      PrintJsonLine(status.ToJson());
+      PrintJsonListing(status.ToJson());
     } else {
-      Print("{:<24} {:<12} {:>10} {:>8}  {}\n", status.name, status.state, StepText(status.step), status.restarts,
+      PrintListing("{:<24} {:<12} {:>10} {:>8}  {}\n", status.name, status.state, StepText(status.step), status.restarts,
             status.updated);
     }
   }

@@ -1,6 +1,8 @@
 // `millrace`: global flags, the choice of a command, signals, the exit status.
 #include <malloc.h>
 
+#include <algorithm>
+
 #include "apps/common/output.h"
 #include "apps/millrace/cli.h"
 #include "apps/millrace/mount_helper.h"
@@ -78,6 +80,11 @@ int Main(int argc, char** argv) {
   app.fallthrough();
   AddGlobalFlags(app, context.globals);
   AddCommands(app, context);
+  app.add_subcommand("help", "Help about a command: the same as its --help");
+  if (!context.arguments.empty() && context.arguments.front() == "help") {
+    std::ranges::rotate(context.arguments, context.arguments.begin() + 1);
+    context.arguments.back() = "--help";
+  }
 
   try {
     app.parse(
@@ -91,7 +98,8 @@ int Main(int argc, char** argv) {
                FullName(chosen));
     return kExitUsage;
   }
-  return context.run();
+  const int status = context.run();
+  return FinishOutput() || status != kExitOk ? status : kExitFailed;
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "apps/millrace/progress.h"
 
+#include "apps/common/output.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -26,7 +28,7 @@ ProgressLine::ProgressLine(const transfer::BatchCounters& counters) : counters_(
   thread_.Spawn("progress", [this](std::stop_token stop) {
     TimePoint started = SystemClock().Now();
     while (SystemClock().SleepFor(kInterval, stop)) Draw(started);
-    std::fputs(kClearLine, stderr);
+    WriteErrorOutput(kClearLine);
   });
 }
 
@@ -45,11 +47,10 @@ void ProgressLine::Draw(TimePoint started) {
     eta = "  ETA " + FormatDuration(left);
   }
   std::string failed = counters_.items_failed ? fmt::format(", {} failed", counters_.items_failed.load()) : "";
-  fmt::print(stderr, "{}[{:#>{}}{:.>{}}] {} of {}{}  {}/s{}  {}/{} items{}", kClearLine, "", filled, "",
-             kBarWidth - filled, FormatBytes(moved), FormatBytes(known), counters_.all_known ? "" : "+",
+  PrintError("{}[{:#>{}}{:.>{}}] {} of {}{}  {}/s{}  {}/{} items{}", kClearLine, "", filled, "", kBarWidth - filled,
+             FormatBytes(moved), FormatBytes(known), counters_.all_known ? "" : "+",
              FormatBytes(static_cast<std::uint64_t>(rate)), eta, counters_.items_done.load(),
              counters_.items_known.load(), failed);
-  std::fflush(stderr);
 }
 
 }  // namespace millrace::cli

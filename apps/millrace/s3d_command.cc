@@ -46,8 +46,8 @@ Status Serve(const Context& context, S3dFlags flags) {
   if (context.globals.json) {
     PrintJsonLine({{"event", "listening"}, {"endpoint", server->endpoint()}, {"root", options.root.string()}});
   } else {
-    fmt::print("{}\n", server->endpoint());
-    std::fflush(stdout);
+    Print("{}\n", server->endpoint());
+    FlushOutput();
   }
   SystemClock().SleepUntil(TimePoint::max(), context.stop);
   server->Stop(kStopGrace);

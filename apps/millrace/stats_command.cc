@@ -18,12 +18,12 @@ struct StatsFlags {
 
 Status Show(const Context& context, const Json& now, const Json* before) {
   if (context.globals.json) {
-    PrintJsonLine(now);
+    PrintJsonListing(now);
     return {};
   }
-  if (before != nullptr && ::isatty(STDOUT_FILENO)) fmt::print("\033[H\033[J");
-  fmt::print("{}", mount::FormatStats(now, before));
-  std::fflush(stdout);
+  if (before != nullptr && ::isatty(STDOUT_FILENO)) PrintListing("\033[H\033[J");
+  PrintListing("{}", mount::FormatStats(now, before));
+  FlushOutput();
   return {};
 }
 

@@ -57,12 +57,11 @@ Status Train(const Context& context, const TrainFlags& flags) {
                    {"bytes", reader.bytes()},
                    {"seconds", std::chrono::duration<double>(took).count()}});
   } else if (!context.globals.quiet) {
-    fmt::print("{}{}: {} pieces from {} documents of {} in {}\n", context.globals.dry_run ? "(dry run) " : "",
-               flags.output, trained->vocab_size(), FormatCount(reader.documents()), FormatBytes(reader.bytes()),
-               FormatDuration(took));
+    Print("{}{}: {} pieces from {} documents of {} in {}\n", context.globals.dry_run ? "(dry run) " : "", flags.output,
+          trained->vocab_size(), FormatCount(reader.documents()), FormatBytes(reader.bytes()), FormatDuration(took));
   }
   if (reader.broken() > 0) {
-    fmt::print(stderr, "millrace: {} records could not be used; `millrace data inspect` names them\n", reader.broken());
+    PrintError("millrace: {} records could not be used; `millrace data inspect` names them\n", reader.broken());
   }
   return {};
 }
@@ -107,9 +106,9 @@ Status Decode(const Context& context, const DecodeFlags& flags) {
     auto text = tokenizer->Decode(ids);
     if (!text) return Fail(text.error().Context(fmt::format("line {}", number)));
     if (context.globals.json) {
-      PrintJsonLine({{"text", *text}});
+      PrintJsonListing({{"text", *text}});
     } else {
-      fmt::print("{}\n", *text);
+      PrintListing("{}\n", *text);
     }
   }
   return {};
@@ -124,24 +123,24 @@ Status Show(const Context& context, const ShowFlags& flags) {
   auto connection = MR_TRY(context.Connect());
   auto tokenizer = MR_TRY(LoadTokenizer(*connection, flags.model, context.log(), context.stop));
   if (context.globals.json) {
-    PrintJsonLine({{"model", flags.model},
-                   {"kind", tokenizer->kind()},
-                   {"vocab_size", tokenizer->vocab_size()},
-                   {"bos", tokenizer->bos()},
-                   {"eos", tokenizer->eos()},
-                   {"unk", tokenizer->unk()},
-                   {"fingerprint", tokenizer->fingerprint()}});
+    PrintJsonListing({{"model", flags.model},
+                      {"kind", tokenizer->kind()},
+                      {"vocab_size", tokenizer->vocab_size()},
+                      {"bos", tokenizer->bos()},
+                      {"eos", tokenizer->eos()},
+                      {"unk", tokenizer->unk()},
+                      {"fingerprint", tokenizer->fingerprint()}});
   } else {
-    fmt::print("kind         {}\npieces       {}\nbos eos unk  {} {} {}\nfingerprint  {}\n", tokenizer->kind(),
-               FormatCount(tokenizer->vocab_size()), tokenizer->bos(), tokenizer->eos(), tokenizer->unk(),
-               tokenizer->fingerprint());
+    PrintListing("kind         {}\npieces       {}\nbos eos unk  {} {} {}\nfingerprint  {}\n", tokenizer->kind(),
+                 FormatCount(tokenizer->vocab_size()), tokenizer->bos(), tokenizer->eos(), tokenizer->unk(),
+                 tokenizer->fingerprint());
   }
   for (TokenId id = 0; flags.pieces && id < tokenizer->vocab_size(); ++id) {
     std::string piece = MR_TRY(tokenizer->Piece(id));
     if (context.globals.json) {
-      PrintJsonLine({{"id", id}, {"piece", piece}});
+      PrintJsonListing({{"id", id}, {"piece", piece}});
     } else {
-      fmt::print("{}\t{}\n", id, piece);
+      PrintListing("{}\t{}\n", id, piece);
     }
   }
   return {};
