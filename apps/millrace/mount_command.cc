@@ -204,6 +204,7 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
   }
   auto server = MR_TRY(mount::FuseMount::Create(*tree, {.mount_point = point,
                                                         .source = flags.url,
+                                                        .store = root.store->Identity(),
                                                         .read_only = flags.read_only,
                                                         .allow_other = flags.allow_other,
                                                         .xattrs = flags.stored_attributes != "never",
@@ -224,7 +225,7 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
     if (flags.status_fd >= 0) {
       detached = mount::BecomeDaemon(UniqueFd(flags.status_fd), flags.log_file);
     } else if (!context.globals.quiet) {
-      fmt::print(stderr, "{} is mounted on {}; Ctrl-C unmounts\n", flags.url, point);
+      PrintError("{} is mounted on {}; Ctrl-C unmounts\n", flags.url, point);
     }
     manager.Ready(fmt::format("{} is mounted on {}", flags.url, point));
   };
@@ -249,9 +250,9 @@ Status Recover(const Context& context, const MountFlags& flags) {
   Status flushed = tree->FlushAll({.stop = context.stop});
   const int left = tree->pending().files;
   if (!context.globals.quiet) {
-    fmt::print("files that were staged: {} published, {} left in {}\n", files - left, left, staging);
-    fmt::print("renames of directories that were cut off: {} finished, {} undone, {} left to whoever is at work\n",
-               renames.finished, renames.rolled_back, renames.left);
+    Print("files that were staged: {} published, {} left in {}\n", files - left, left, staging);
+    Print("renames of directories that were cut off: {} finished, {} undone, {} left to whoever is at work\n",
+          renames.finished, renames.rolled_back, renames.left);
   }
   MR_TRY(std::move(flushed));
   return tree->recovery();
@@ -262,11 +263,11 @@ Status RunCheck(const Context& context, const MountFlags& flags) {
   const std::string& directory = flags.directory.empty() ? flags.url : flags.directory;
   const Duration timeout = MR_TRY(ParseDuration(flags.check_timeout));
   MR_TRY(mount::CheckMount(directory, timeout));
-  if (!context.globals.quiet) fmt::print("{} is mounted and answers\n", directory);
+  if (!context.globals.quiet) Print("{} is mounted and answers\n", directory);
   auto stats = mount::QueryStats(directory);
   const Json pending = stats ? stats->value("pending", Json::object()) : Json::object();
   if (const int failing = pending.value("failing", 0); failing > 0) {
-    fmt::print(stderr, "{} files cannot be published yet; they are staged, and tried again: {}\n", failing,
+    PrintError("{} files cannot be published yet; they are staged, and tried again: {}\n", failing,
                pending.value("reason", ""));
   }
   return {};
@@ -290,7 +291,7 @@ int RunMount(const Context& context, const MountFlags& flags) {
     return done ? kExitOk : ReportError(context, done.error());
   }
   if (context.globals.dry_run) {
-    fmt::print("would mount {} on {}\n", flags.url, flags.directory);
+    Print("would mount {} on {}\n", flags.url, flags.directory);
     return kExitOk;
   }
   if (!flags.foreground && flags.status_fd < 0) {

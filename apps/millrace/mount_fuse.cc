@@ -7,6 +7,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 #include <thread>
@@ -20,6 +21,7 @@
 #include "millrace/base/random.h"
 #include "millrace/base/sync.h"
 #include "millrace/object/file/mount_hints.h"
+#include "millrace/object/file/mount_location.h"
 
 namespace millrace::mount {
 namespace {
@@ -83,6 +85,7 @@ class FuseServer final : public FuseMount, private RequestContext {
   static void StatFs(fuse_req_t request, fuse_ino_t inode);
   static void Control(fuse_req_t request, fuse_ino_t inode, unsigned command, void* argument, fuse_file_info* info,
                       unsigned flags, const void* in, std::size_t in_size, std::size_t out_size);
+  void Locate(fuse_req_t request, fuse_ino_t directory);
   void WillOpen(fuse_req_t request, fuse_ino_t directory, ByteSpan argument);
 
   void ReplyError(fuse_req_t request, const char* operation, fuse_ino_t inode, const Error& error) const {
@@ -527,6 +530,7 @@ void FuseServer::Control(fuse_req_t request, fuse_ino_t inode, unsigned command,
   if (command == static_cast<unsigned>(object::kWillOpenRequest)) {
     return Of(request).WillOpen(request, inode, {static_cast<const std::byte*>(in), in_size});
   }
+  if (command == static_cast<unsigned>(object::kMountLocationRequest)) return Of(request).Locate(request, inode);
   if (inode == vfs::kRootInode && command == static_cast<unsigned>(kDaemonStatsRequest)) {
     const std::string stats = DumpJson(Of(request).options.stats->Snapshot());
     if (stats.size() > out_size) return void(fuse_reply_err(request, EOVERFLOW));
@@ -542,6 +546,18 @@ void FuseServer::Control(fuse_req_t request, fuse_ino_t inode, unsigned command,
                       .files_being_written = pending.files,
                       .bytes_being_written = pending.bytes};
   fuse_reply_ioctl(request, 0, &status, sizeof status);
+}
+
+void FuseServer::Locate(fuse_req_t request, fuse_ino_t directory) {
+  auto prefix = tree.PrefixOf(directory);
+  if (!prefix) return ReplyError(request, "locate", directory, prefix.error());
+  const std::string text = object::LocationText(options.store, *prefix);
+  auto answer = std::make_unique<object::MountLocation>();
+  if (text.size() > sizeof answer->text) return void(fuse_reply_err(request, EOVERFLOW));
+  answer->magic = object::MountLocation::kMagic;
+  answer->bytes = static_cast<std::uint32_t>(text.size());
+  std::ranges::copy(text, answer->text);
+  fuse_reply_ioctl(request, 0, answer.get(), sizeof *answer);
 }
 
 void FuseServer::WillOpen(fuse_req_t request, fuse_ino_t directory, ByteSpan argument) {

@@ -19,6 +19,7 @@ class MountStats;
 struct FuseOptions {
   std::string mount_point;  ///< absolute
   std::string source;       ///< what the mount table shows: the URL
+  std::string store;        ///< the store's identity
   bool read_only = false;
   bool allow_other = false;
   bool xattrs = true;   ///< false: the kernel is told that there are none, and never asks again

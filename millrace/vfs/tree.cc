@@ -236,6 +236,11 @@ class StoreTree final : public Tree {
     return core_->ahead.WillOpen(std::move(names));
   }
 
+  Result<std::string> PrefixOf(InodeId id) override {
+    InodePtr directory = MR_TRY(core_->table.FindDirectory(id));
+    return core_->table.DirectoryKeyOf(*directory);
+  }
+
   Status FlushAll(object::Call call) override { return core_->FlushAll(call); }
   Status recovery() const override { return recovery_; }
   Pending pending() const override { return core_->PendingNow(); }

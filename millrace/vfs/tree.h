@@ -253,6 +253,9 @@ class Tree {
   /// are read ahead as memory allows. What is no file is passed over. The number taken: fewer when too many wait.
   virtual Result<std::size_t> WillOpen(InodeId directory, std::vector<std::string> names) = 0;
 
+  /// What the keys below a directory begin with: empty, or ending with '/'.
+  virtual Result<std::string> PrefixOf(InodeId directory) = 0;
+
   /// Publishes everything that open files have written, and reports the first failure.
   virtual Status FlushAll(object::Call call = {}) = 0;
   virtual Pending pending() const = 0;
