@@ -17,13 +17,16 @@ constexpr std::uint64_t kCopyPiece = 256 * kKiB;
 }  // namespace
 
 Status CopyFile(const std::string& from, const std::string& to, const CopySettings& settings, object::Call call) {
-  LocalFile file = MR_TRY(LocalFile::Open(from));
+  return CopyFile(MR_TRY(LocalFile::Open(from)), to, settings, std::move(call));
+}
+
+Status CopyFile(const LocalFile& file, const std::string& to, const CopySettings& settings, object::Call call) {
   PartialFile copy = MR_TRY(PartialFile::Open(to, {.size = file.size()}));
   Buffer piece(std::min(file.size(), kCopyPiece));
   for (std::uint64_t offset = 0; offset < file.size();) {
     MR_TRY(object::CheckCall(call, SystemClock()));
     MutableByteSpan part = piece.span().first(std::min<std::uint64_t>(piece.size(), file.size() - offset));
-    MR_TRY(ReadExactly(file.fd(), part, offset, from));
+    MR_TRY(ReadExactly(file.fd(), part, offset, file.path()));
     MR_TRY(WriteFully(copy.fd(), part, offset, to));
     offset += part.size();
     if (settings.on_bytes) settings.on_bytes(part.size());

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "millrace/object/store.h"
+#include "millrace/transfer/local_file.h"
 
 namespace millrace::transfer {
 
@@ -34,6 +35,8 @@ struct CopySettings {
 
 /// The store checks what it receives by CRC-32C. Fails with kStale when the file changes meanwhile, kIsDirectory and
 /// the like when it is no regular file.
+Status Upload(const LocalFile& file, object::Store& store, const std::string& key, const object::PutOptions& put,
+              const CopySettings& settings, object::Call call);
 Status Upload(const std::string& path, object::Store& store, const std::string& key, const object::PutOptions& put,
               const CopySettings& settings, object::Call call);
 
@@ -49,6 +52,7 @@ Status CopyObject(object::Store& from, const object::ObjectInfo& info, object::S
                   object::CopyOptions options, const CopySettings& settings, object::Call call);
 
 /// From local file to local file, as Download does.
+Status CopyFile(const LocalFile& file, const std::string& to, const CopySettings& settings, object::Call call);
 Status CopyFile(const std::string& from, const std::string& to, const CopySettings& settings, object::Call call);
 
 /// The local path for an item beneath a folder. Fails with kInvalidArgument on names that would lead out of the folder

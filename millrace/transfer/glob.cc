@@ -101,10 +101,26 @@ bool Glob::Matches(std::string_view text) const {
 
 bool HasWildcard(std::string_view text) { return Glob(text).has_wildcard(); }
 
-NameFilter::NameFilter(const std::vector<std::string>& include, const std::vector<std::string>& exclude)
-    : include_(include.begin(), include.end()), exclude_(exclude.begin(), exclude.end()) {}
+bool IsBookkeeping(std::string_view name) {
+  constexpr std::string_view kFolder = ".millrace/";
+  return name.starts_with(kFolder) || name.find("/.millrace/") != std::string_view::npos;
+}
+
+NameFilter::NameFilter(const std::vector<std::string>& include, const std::vector<std::string>& exclude,
+                       bool bookkeeping)
+    : include_(include.begin(), include.end()), exclude_(exclude.begin(), exclude.end()), bookkeeping_(bookkeeping) {
+  for (const std::string& pattern : exclude) {
+    if (pattern.ends_with('*') && !pattern.ends_with("\\*")) exclude_below_.emplace_back(pattern);
+  }
+}
+
+bool NameFilter::ExcludesFolder(std::string_view folder) const {
+  const std::string below = std::string(folder) + "/";
+  return std::ranges::any_of(exclude_below_, [&](const Glob& glob) { return glob.Matches(below); });
+}
 
 bool NameFilter::Passes(std::string_view name) const {
+  if (!bookkeeping_ && IsBookkeeping(name)) return false;
   auto matches = [name](const Glob& glob) { return glob.Matches(name); };
   return (include_.empty() || std::ranges::any_of(include_, matches)) && std::ranges::none_of(exclude_, matches);
 }

@@ -39,16 +39,24 @@ class Glob {
 /// Does the text have a character that Glob would treat as a wildcard?
 bool HasWildcard(std::string_view text);
 
+/// Is a folder of the name ".millrace"? There Millrace keeps what it makes of data, such as record indexes.
+bool IsBookkeeping(std::string_view name);
+
 /// The --include and --exclude patterns of a command: a name passes when it matches an include pattern (or there is
 /// none) and no exclude pattern. Their order does not matter.
 class NameFilter {
  public:
   NameFilter() = default;
-  NameFilter(const std::vector<std::string>& include, const std::vector<std::string>& exclude);
+  /// `bookkeeping`: names for which IsBookkeeping holds may pass.
+  NameFilter(const std::vector<std::string>& include, const std::vector<std::string>& exclude, bool bookkeeping = true);
   bool Passes(std::string_view name) const;
+  /// Does an exclude pattern match whatever is below the folder? False if that is not certain.
+  bool ExcludesFolder(std::string_view folder) const;
 
  private:
   std::vector<Glob> include_, exclude_;
+  std::vector<Glob> exclude_below_;  ///< those that end with '*': what matches one goes on matching
+  bool bookkeeping_ = true;
 };
 
 }  // namespace millrace::transfer

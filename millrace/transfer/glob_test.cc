@@ -74,5 +74,22 @@ TEST(NameFilter, ExcludeWinsWhateverTheOrder) {
   EXPECT_TRUE(NameFilter().Passes("anything"));
 }
 
+TEST(NameFilter, LeavesOutWhatIsKeptBesideData) {
+  const NameFilter hides({}, {}, /*bookkeeping=*/false);
+  EXPECT_FALSE(hides.Passes(".millrace/a.index"));
+  EXPECT_FALSE(hides.Passes("d/.millrace/a.index"));
+  EXPECT_TRUE(hides.Passes("d/a.millrace/b"));
+  EXPECT_TRUE(hides.Passes("d/.millrace"));
+  EXPECT_TRUE(NameFilter().Passes(".millrace/a.index"));
+}
+
+TEST(NameFilter, SaysWhichFoldersAreExcludedForCertain) {
+  EXPECT_TRUE(NameFilter({}, {"a/*"}).ExcludesFolder("a"));
+  EXPECT_TRUE(NameFilter({}, {"*"}).ExcludesFolder("a/b"));
+  EXPECT_FALSE(NameFilter({}, {"a/*.tmp"}).ExcludesFolder("a"));
+  EXPECT_FALSE(NameFilter({}, {"a/b*"}).ExcludesFolder("a"));
+  EXPECT_FALSE(NameFilter({"b/*"}, {}).ExcludesFolder("a"));
+}
+
 }  // namespace
 }  // namespace millrace::transfer

@@ -77,11 +77,11 @@ class StoreStream final : public ItemStream {
 class LocalStream final : public ItemStream {
  public:
   LocalStream(object::RootFolder root, std::string prefix, std::size_t name_from,
-              std::function<void(const std::string&, const Error&)> on_problem, object::Call call)
+              std::function<void(const std::string&, const Error&)> on_problem, object::Call call, Links links)
       : root_(std::move(root)),
         name_from_(name_from),
         call_(std::move(call)),
-        walker_(root_, {.prefix = std::move(prefix), .on_problem = std::move(on_problem)}) {}
+        walker_(root_, {.prefix = std::move(prefix), .links = links, .on_problem = std::move(on_problem)}) {}
 
   Result<std::optional<Item>> Next() override {
     MR_TRY(object::CheckCall(call_, SystemClock()));
@@ -108,10 +108,10 @@ std::unique_ptr<ItemStream> ListStore(object::Store& store, std::string prefix, 
 
 Result<std::unique_ptr<ItemStream>> ListLocal(std::string prefix, std::size_t name_from,
                                               std::function<void(const std::string&, const Error&)> on_problem,
-                                              object::Call call) {
+                                              object::Call call, Links links) {
   auto root = MR_TRY(object::RootFolder::Open("/", false));
   return std::make_unique<LocalStream>(std::move(root), std::move(prefix), name_from, std::move(on_problem),
-                                       std::move(call));
+                                       std::move(call), links);
 }
 
 }  // namespace millrace::transfer

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "millrace/object/file/walk.h"
 #include "millrace/object/store.h"
 
 namespace millrace::transfer {
@@ -29,10 +30,12 @@ class ItemStream {
 std::unique_ptr<ItemStream> ListStore(object::Store& store, std::string prefix, std::size_t name_from,
                                       object::Call call);
 
+using Links = object::TreeWalker::Links;
 /// The files beneath the local folder "/`prefix`" (a key of the file store of "/"), named as above. What cannot be read
-/// or named is told to `on_problem` and passed over. Symbolic links are followed.
+/// or named is told to `on_problem` and passed over. Symbolic links are followed or, for those who remove, items of
+/// their own (see TreeWalker::Links).
 Result<std::unique_ptr<ItemStream>> ListLocal(std::string prefix, std::size_t name_from,
                                               std::function<void(const std::string& path, const Error&)> on_problem,
-                                              object::Call call);
+                                              object::Call call, Links links = Links::kFollow);
 
 }  // namespace millrace::transfer

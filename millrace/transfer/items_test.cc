@@ -60,5 +60,24 @@ TEST(ListLocal, YieldsFilesInKeyOrder) {
   EXPECT_THAT(Names(**stream).value_or(std::vector<std::string>()), ElementsAre("a-b", "a.b", "a/x", "a/y", "z"));
 }
 
+TEST(ListLocal, LinksAreItemsForThoseWhoRemove) {
+  TempDir folder = std::move(*TempDir::Create());
+  std::filesystem::create_directories(folder.path() / "tree/b-");
+  std::filesystem::create_directories(folder.path() / "out");
+  for (const char* file : {"tree/a", "tree/b-/x", "out/o"}) {
+    ASSERT_TRUE(WriteFileAtomic(folder.path() / file, AsBytes("1")));
+  }
+  std::filesystem::create_directory_symlink(folder.path() / "out", folder.path() / "tree/b");
+  std::filesystem::create_symlink("nowhere", folder.path() / "tree/c");
+  const std::string prefix = (folder.path() / "tree/").string().substr(1);
+  auto names = [&](Links links) {
+    auto stream = ListLocal(prefix, prefix.size(), {}, {}, links);
+    return Names(**stream).value_or(std::vector<std::string>());
+  };
+  EXPECT_THAT(names(Links::kFollow), ElementsAre("a", "b-/x", "b/o"));
+  EXPECT_THAT(names(Links::kList), ElementsAre("a", "b-/x", "b/", "c"));
+  EXPECT_THAT(names(Links::kBoth), ElementsAre("a", "b-/x", "b/", "b/o", "c"));
+}
+
 }  // namespace
 }  // namespace millrace::transfer

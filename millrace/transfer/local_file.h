@@ -21,6 +21,8 @@ class LocalFile {
   std::uint64_t size() const { return static_cast<std::uint64_t>(state_.st_size); }
   timespec modified() const { return state_.st_mtim; }
   const std::string& path() const { return path_; }
+  /// When it was opened.
+  const struct stat& state() const { return state_; }
   /// Path, inode, size and time: another one means other bytes.
   std::string Version() const;
   /// kStale when the file is no longer what it was when it was opened.

@@ -47,11 +47,18 @@ Status PlanSync(ItemStream& source, ItemStream& destination, const SyncRules& ru
   Cursor from(source, rules.filter), to(destination, rules.filter);
   MR_TRY(from.Advance());
   MR_TRY(to.Advance());
+  if (rules.delete_extra && !rules.allow_empty_source && !from.current() && to.current()) {
+    return Fail(Code::kNotFound,
+                "the source is empty: all that the destination has would be deleted. Check the source's name, or say "
+                "--allow-empty-source");
+  }
   while (from.current() || to.current()) {
     std::optional<Item>&have = from.current(), &there = to.current();
     int order = !there ? -1 : !have ? 1 : have->name.compare(there->name);
     if (order > 0) {
-      if (rules.delete_extra) MR_TRY(act({SyncAction::Kind::kDelete, std::move(*there)}));
+      // A folder's own mark, or a symbolic link to one, is not extra while the source has names below.
+      const bool needed = have && there->name.ends_with('/') && have->name.starts_with(there->name);
+      if (rules.delete_extra && !needed) MR_TRY(act({SyncAction::Kind::kDelete, std::move(*there)}));
       MR_TRY(to.Advance());
       continue;
     }

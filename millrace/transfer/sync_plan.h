@@ -12,7 +12,9 @@ struct SyncRules {
   bool size_only = false;         ///< equal sizes are equal files
   bool exact_timestamps = false;  ///< equal sizes are equal only if both were modified in the same second
   bool delete_extra = false;      ///< what only the destination has is deleted
-  NameFilter filter;              ///< names that do not pass are left alone on both sides
+  /// Without it, a plan to delete fails before its first deletion if the source has no name that passes the filter.
+  bool allow_empty_source = false;
+  NameFilter filter;  ///< names that do not pass are left alone on both sides
 };
 
 struct SyncAction {
@@ -24,7 +26,8 @@ struct SyncAction {
 bool NeedsCopy(const object::ObjectInfo& source, const object::ObjectInfo& destination, const SyncRules& rules);
 
 /// Merges the two streams and hands out what is to be done, in the order of the names, while it reads: memory does not
-/// grow with the number of items. Ends early when `act` fails. Fails with kInternal on a stream that is out of order.
+/// grow with the number of items. Ends early when `act` fails. Fails with kInternal on a stream that is out of order,
+/// and with kNotFound on an empty source (see SyncRules).
 Status PlanSync(ItemStream& source, ItemStream& destination, const SyncRules& rules,
                 const std::function<Status(SyncAction)>& act);
 

@@ -101,6 +101,23 @@ TEST(PlanSync, AgreesWithAModelOnRandomTrees) {
   }
 }
 
+TEST(PlanSync, AnEmptySourceDeletesNothingUnlessAllowed) {
+  Files there = {{"a", {1, 1}}};
+  ListStream from = Stream({}), to = Stream(there);
+  Status planned = PlanSync(from, to, {.delete_extra = true}, [](const SyncAction&) -> Status {
+    ADD_FAILURE() << "nothing is to be done";
+    return {};
+  });
+  ASSERT_FALSE(planned);
+  EXPECT_EQ(planned.error().code(), Code::kNotFound);
+  EXPECT_EQ(Plan({}, there, {.delete_extra = true, .allow_empty_source = true}), "-a ");
+  EXPECT_EQ(Plan({}, {}, {.delete_extra = true}), "");
+}
+
+TEST(PlanSync, AFolderThatTheSourceHasKeepsItsMark) {
+  EXPECT_EQ(Plan({{"d/a", {1, 1}}}, {{"d/", {0, 1}}, {"e/", {0, 1}}}, {.delete_extra = true}), "+d/a -e/ ");
+}
+
 TEST(PlanSync, RefusesDisorder) {
   ListStream from({{"b", {}}, {"a", {}}}), to({});
   Status planned = PlanSync(from, to, {}, [](SyncAction) -> Status { return {}; });

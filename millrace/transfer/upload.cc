@@ -51,7 +51,11 @@ Result<bool> SameBytes(const LocalFile& file, object::ByteRange range, const obj
 
 Status Upload(const std::string& path, object::Store& store, const std::string& key, const object::PutOptions& put,
               const CopySettings& settings, object::Call call) {
-  LocalFile file = MR_TRY(LocalFile::Open(path));
+  return Upload(MR_TRY(LocalFile::Open(path)), store, key, put, settings, std::move(call));
+}
+
+Status Upload(const LocalFile& file, object::Store& store, const std::string& key, const object::PutOptions& put,
+              const CopySettings& settings, object::Call call) {
   if (file.size() <= std::min(settings.part_bytes, store.limits().max_put)) {
     FileSource source(file, {0, file.size()});
     Window window(1, call);

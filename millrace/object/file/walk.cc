@@ -115,7 +115,17 @@ Status TreeWalker::Enter(std::string key) {
     }
     bool link = found->d_type == DT_LNK || found->d_type == DT_UNKNOWN, is_folder = found->d_type == DT_DIR;
     if (!link && !is_folder && found->d_type != DT_REG) continue;
-    if (link) {
+    if (link && options_.links != Links::kFollow) {
+      struct stat itself, of_target;
+      if (fstatat(dirfd(folder->directory.get()), found->d_name, &itself, AT_SYMLINK_NOFOLLOW) != 0) continue;
+      link = S_ISLNK(itself.st_mode);  // the type may not have been told
+      is_folder = S_ISDIR(itself.st_mode);
+      if (!link && !is_folder && !S_ISREG(itself.st_mode)) continue;
+      if (link) {
+        is_folder =
+            fstatat(dirfd(folder->directory.get()), found->d_name, &of_target, 0) == 0 && S_ISDIR(of_target.st_mode);
+      }
+    } else if (link) {
       auto target = root_.TryOpen(MR_TRY(PathOfKey(folder->key + *segment)).Full(), O_PATH);
       struct stat of_target;
       if (!target || !*target || fstat(target->get(), &of_target) != 0) continue;
@@ -148,17 +158,23 @@ Result<bool> TreeWalker::Look() {
     if (options_.on_problem) options_.on_problem(key, possible.error());
     return false;
   }
-  if (entry.folder) {
-    MR_TRY(Enter(std::move(key)));
-    return false;
-  }
-  if (key < from_) return false;
+  const bool link_apart = entry.link && options_.links != Links::kFollow;
+  const int above = dirfd(folder.directory.get());
   struct stat status;
+  if (link_apart && key >= from_) {
+    const bool has_file = fstatat(above, NameOfSegment(entry.order).c_str(), &status, 0) == 0 && !entry.folder;
+    current_ = ObjectInfo{.key = key,
+                          .size = has_file ? static_cast<std::uint64_t>(status.st_size) : 0,
+                          .etag = std::string(kLinkETag),
+                          .modified = has_file ? ModifiedTime(status) : WallTime()};
+  }
+  if (entry.folder && !(link_apart && options_.links == Links::kList)) MR_TRY(Enter(std::move(key)));
+  if (link_apart || entry.folder) return current_.has_value();
+  if (key < from_) return false;
   if (entry.link) {
     auto target = root_.TryOpen(MR_TRY(PathOfKey(key)).Full(), O_PATH);
     if (!target || !*target || fstat(target->get(), &status) != 0) return false;
-  } else if (fstatat(dirfd(folder.directory.get()), NameOfSegment(entry.order).c_str(), &status, AT_SYMLINK_NOFOLLOW) !=
-             0) {
+  } else if (fstatat(above, NameOfSegment(entry.order).c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
     return false;
   }
   if (!S_ISREG(status.st_mode)) return false;

@@ -14,12 +14,22 @@ namespace millrace::object {
 
 /// A cursor over the regular files beneath a root whose keys begin with a prefix, in the byte order of the keys. Holds
 /// the names of the folders on the way to the current file, nothing else: memory is that of the largest folders on one
-/// path. Symbolic links are followed within the root; one that leads back to a folder above itself is passed over, as
-/// are sockets, pipes and devices. Files that come and go meanwhile may or may not show. One owner.
+/// path. Symbolic links are followed within the root, unless Options says otherwise; one that leads back to a folder
+/// above itself is passed over, as are sockets, pipes and devices. Files that come and go meanwhile may or may not
+/// show. One owner.
 class TreeWalker {
  public:
+  /// What symbolic links are to a walker. For those who remove files a link is an item itself, with the ETag kLinkETag;
+  /// the key of one that leads to a folder ends with a slash.
+  enum class Links {
+    kFollow,  ///< a link is what it leads to
+    kList,    ///< a link is an item, and never followed
+    kBoth,    ///< a link to a folder is an item, before the files that it leads to
+  };
+  static constexpr std::string_view kLinkETag = "link";
   struct Options {
     std::string prefix;
+    Links links = Links::kFollow;
     /// Told of what had to be passed over: unreadable folders, names that are no UTF-8 or too long for a key. Without
     /// it an unreadable folder fails the walk, and impossible names are passed over in silence.
     std::function<void(const std::string& path, const Error& error)> on_problem;
