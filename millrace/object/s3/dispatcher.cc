@@ -39,6 +39,7 @@ struct Dispatcher::Job {
   Operation operation;
   Call call;
   std::move_only_function<void(Outcome)> done;
+  std::optional<TimePoint> first_failure;
   int tries = 0, corrupt_answers = 0, redirects = 0;
   std::optional<Settings::Place> redirected;  ///< where the endpoint has sent this operation
   bool answered = false, ambiguous = false, relocated = false, clock_adjusted = false;
@@ -219,6 +220,14 @@ void Dispatcher::Again(JobPtr job, Error error, std::optional<Duration> asked) {
   parts_.log.Debug(
       "trying again",
       {{"operation", job->Describe()}, {"tries", job->tries}, {"wait", FormatDuration(*wait)}, {"error", error}});
+  const TimePoint now = parts_.clock->Now();
+  const TimePoint since = job->first_failure.value_or(now);
+  job->first_failure = since;
+  if (notice_.IsDue(now, now - since + *wait)) {
+    parts_.log.Warning(
+        "the store does not answer as it should; trying again",
+        {{"operation", job->Describe()}, {"tries", job->tries}, {"next_in", FormatDuration(*wait)}, {"error", error}});
+  }
   std::stop_token stop = job->call.stop;
   After(*wait, std::move(stop), [this, job = std::move(job)]() mutable { Try(std::move(job)); });
 }

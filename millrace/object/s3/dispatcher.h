@@ -117,6 +117,7 @@ class Dispatcher {
   const Parts parts_;
   RetryBudget budget_;
   Backoff backoff_;
+  RetryNotice notice_;
   std::atomic<Duration::rep> clock_offset_{0};  ///< what the server's clock is ahead, once it has complained
 
   std::atomic<Trailers> trailers_{Trailers::kUnknown};

@@ -125,6 +125,14 @@ void RetryBudget::Succeeded() {
   tokens_ = std::min(capacity_, tokens_ + kSuccessGain);
 }
 
+bool RetryNotice::IsDue(TimePoint now, Duration taken) {
+  if (taken < kPatience) return false;
+  MutexLock lock(mutex_);
+  if (last_ && now - *last_ < kEvery) return false;
+  last_ = now;
+  return true;
+}
+
 Duration Backoff::Wait(int attempt, Code code, std::optional<Duration> asked) {
   constexpr Duration kFirst = std::chrono::milliseconds(50), kFirstThrottled = std::chrono::milliseconds(250),
                      kMost = std::chrono::seconds(20);

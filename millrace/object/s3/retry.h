@@ -44,6 +44,19 @@ class RetryBudget {
   double tokens_ MR_GUARDED_BY(mutex_);
 };
 
+/// Says when a user should be told that operations are tried again: at the first wait by which one has taken a second,
+/// then every ten seconds, however many operations wait. Shared by all requests of an endpoint. Thread-safe.
+class RetryNotice {
+ public:
+  /// `taken`: by the operation when its next try begins.
+  bool IsDue(TimePoint now, Duration taken) MR_EXCLUDES(mutex_);
+
+ private:
+  static constexpr Duration kPatience = std::chrono::seconds(1), kEvery = std::chrono::seconds(10);
+  Mutex mutex_;
+  std::optional<TimePoint> last_ MR_GUARDED_BY(mutex_);
+};
+
 /// Exponential back-off with full jitter (each wait is uniform between nothing and a bound that doubles), so that
 /// clients that failed together do not come back together. Thread-safe.
 class Backoff {

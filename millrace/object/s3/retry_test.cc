@@ -96,6 +96,16 @@ TEST(RetryBudget, EndsWhenRetriesFailAndComesBackWithSuccess) {
   EXPECT_FALSE(budget.TakeForRetry());
 }
 
+TEST(RetryNotice, TellsAfterASecondThenNowAndThen) {
+  RetryNotice notice;
+  const TimePoint start;
+  EXPECT_FALSE(notice.IsDue(start, milliseconds(900)));
+  EXPECT_TRUE(notice.IsDue(start, milliseconds(1000)));
+  EXPECT_FALSE(notice.IsDue(start, seconds(5))) << "another operation that waits too";
+  EXPECT_FALSE(notice.IsDue(start + seconds(9), seconds(9)));
+  EXPECT_TRUE(notice.IsDue(start + seconds(10), seconds(10)));
+}
+
 TEST(Backoff, GrowsIsJitteredAndBounded) {
   Backoff backoff(1);
   for (int attempt = 1; attempt <= 40; ++attempt) {
