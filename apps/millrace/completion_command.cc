@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "apps/millrace/cli.h"
+#include "millrace/object/blocking.h"
 
 namespace millrace::cli {
 namespace {
@@ -18,7 +19,8 @@ struct Command {
 };
 
 std::vector<const CLI::App*> SubcommandsOf(const CLI::App& app) {
-  return app.get_subcommands([](const CLI::App* command) { return !command->get_name().empty(); });
+  return app.get_subcommands(
+      [](const CLI::App* command) { return !command->get_name().empty() && !command->get_group().empty(); });
 }
 
 std::vector<Word> FlagsOf(const CLI::App& app) {
@@ -76,7 +78,14 @@ std::string Bash(const std::vector<Command>& commands) {
          "      _millrace_words \"$path\"\n"
          "    fi\n"
          "  done\n"
-         "  if [[ $current == -* ]]; then\n"
+         "  local line=${COMP_LINE:0:COMP_POINT} url\n"
+         "  url=${line##*[[:space:]]}\n"
+         "  if [[ $url == s3:* ]]; then\n"
+         "    local IFS=$'\\n'\n"
+         "    COMPREPLY=($(compgen -W \"$(millrace complete-url \"$url\" 2>/dev/null)\" -- \"$url\"))\n"
+         "    [[ $COMP_WORDBREAKS != *:* ]] || COMPREPLY=(\"${COMPREPLY[@]#s3:}\")  # bash has split the word there\n"
+         "    compopt -o nospace 2>/dev/null\n"
+         "  elif [[ $current == -* ]]; then\n"
          "    COMPREPLY=($(compgen -W \"$flags\" -- \"$current\"))\n"
          "  elif [[ -n $commands ]]; then\n"
          "    COMPREPLY=($(compgen -W \"$commands\" -- \"$current\"))\n"
@@ -109,7 +118,9 @@ std::string Zsh(const std::vector<Command>& commands) {
          "      _millrace_words \"$at\"\n"
          "    fi\n"
          "  done\n"
-         "  if [[ $PREFIX == -* ]]; then\n"
+         "  if [[ $PREFIX == s3:* ]]; then\n"
+         "    compadd -S '' -- ${(f)\"$(millrace complete-url \"$PREFIX\" 2>/dev/null)\"}\n"
+         "  elif [[ $PREFIX == -* ]]; then\n"
          "    compadd -- ${=flags}\n"
          "  elif [[ -n $commands ]]; then\n"
          "    compadd -- ${=commands}\n"
@@ -121,7 +132,10 @@ std::string Zsh(const std::vector<Command>& commands) {
 }
 
 std::string Fish(const std::vector<Command>& commands) {
-  std::string script = "# fish completion for millrace: millrace completion fish | source\n";
+  std::string script =
+      "# fish completion for millrace: millrace completion fish | source\n"
+      "complete -c millrace -f -n 'string match -q \"s3:*\" -- (commandline -ct)' "
+      "-a '(millrace complete-url (commandline -ct) 2>/dev/null)'\n";
   for (const Command& command : commands) {
     std::string condition = "__fish_use_subcommand";
     if (!command.path.empty()) {
@@ -142,6 +156,38 @@ std::string Fish(const std::vector<Command>& commands) {
   return script;
 }
 
+/// Prints the buckets, or the keys and folders of one level, that begin with what was typed. A user waits for it with a
+/// finger on the key: it gives up soon, and says nothing of errors.
+int CompleteUrl(const Context& context, const std::string& typed) {
+  constexpr std::string_view kScheme = "s3://";
+  Context quick = context;
+  quick.globals.connect.max_attempts = 1;
+  quick.globals.log_level = LogLevel::kOff;
+  auto connection = quick.Connect();
+  if (!connection || !typed.starts_with(kScheme)) return kExitOk;
+  const object::Call call{.stop = context.stop,
+                          .deadline = Deadline::After(SystemClock(), std::chrono::milliseconds(1500))};
+  const std::size_t slash = typed.find('/', kScheme.size());
+  if (slash == std::string::npos) {
+    auto service = (*connection)->OpenService();
+    auto buckets = service ? (*service)->ListBuckets(call) : std::unexpected(service.error());
+    if (!buckets) return kExitOk;
+    for (const auto& bucket : *buckets) {
+      const std::string url = fmt::format("{}{}/", kScheme, bucket.name);
+      if (url.starts_with(typed)) PrintListing("{}\n", url);
+    }
+    return kExitOk;
+  }
+  auto place = object::Locate(**connection, typed);
+  if (!place) return kExitOk;
+  auto page = object::List(*place->store, {.prefix = place->key, .delimiter = "/"}, call);
+  if (!page) return kExitOk;
+  const std::string bucket = typed.substr(0, slash + 1);
+  for (const std::string& prefix : page->common_prefixes) PrintListing("{}{}\n", bucket, prefix);
+  for (const object::ObjectInfo& info : page->objects) PrintListing("{}{}\n", bucket, info.key);
+  return kExitOk;
+}
+
 }  // namespace
 
 void AddCompletionCommand(CLI::App& app, Context& context) {
@@ -154,9 +200,14 @@ void AddCompletionCommand(CLI::App& app, Context& context) {
         std::vector<Command> commands;
         Collect(app, "", commands);
         std::string script = *shell == "bash" ? Bash(commands) : *shell == "zsh" ? Zsh(commands) : Fish(commands);
-        fmt::print("{}", script);
+        PrintListing("{}", script);
         return kExitOk;
       });
+  auto typed = std::make_shared<std::string>();
+  CLI::App* complete = AddCommand(app, context, "complete-url", "What a URL that was begun may become", "",
+                                  [&context, typed] { return CompleteUrl(context, *typed); });
+  complete->group("");  // for the scripts above
+  complete->add_option("URL", *typed)->required();
   command->add_option("SHELL", *shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
 }
 

@@ -12,6 +12,7 @@
 #include "apps/millrace/progress.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
+#include "millrace/transfer/local_removal.h"
 
 namespace millrace::cli {
 namespace {
@@ -29,6 +30,18 @@ std::string JournalFolder() {
   const char* home = std::getenv("HOME");
   if (state && *state == '/') return fs::path(state) / "millrace" / "transfers";
   return home && *home == '/' ? fs::path(home) / ".local/state/millrace/transfers" : fs::path();
+}
+
+bool IsLink(const std::string& key) {
+  std::error_code error;
+  return fs::is_symlink("/" + (key.ends_with('/') ? key.substr(0, key.size() - 1) : key), error);
+}
+
+/// The outcome of a removal as that of an item: what is not there is as good as removed.
+Status StatusOf(const Result<transfer::LocalRemover::Outcome>& removed, const std::string& name) {
+  if (!removed) return Fail(removed.error());
+  if (*removed != transfer::LocalRemover::Outcome::kBehindLink) return {};
+  return Fail(Code::kStale, "{} is behind a symbolic link, which is not followed to remove files; it stays", name);
 }
 
 }  // namespace
@@ -53,6 +66,10 @@ void SelectFlags::AddTo(CLI::App& command) {
   command.add_option("--exclude", exclude, "Not names that match this pattern (repeatable)")->allow_extra_args(false);
 }
 
+void SelectFlags::AddBookkeepingTo(CLI::App& command) {
+  command.add_flag("-a,--all", bookkeeping, "Also what Millrace keeps beside data, in folders named .millrace");
+}
+
 Result<std::vector<std::string>> SelectFlags::Sources(std::span<const std::string> given) const {
   std::vector<std::string> sources(given.begin(), given.end());
   for (std::string line; from_stdin && std::getline(std::cin, line);) {
@@ -62,13 +79,28 @@ Result<std::vector<std::string>> SelectFlags::Sources(std::span<const std::strin
   return sources;
 }
 
+std::string Selection::Folder() const {
+  const std::string& keys = single ? place.key : prefix;
+  return keys.substr(0, keys.rfind('/') + 1);  // npos + 1 == 0
+}
+
 Result<Selection> Select(object::Connection& connection, const std::string& text, const SelectFlags& flags) {
-  Selection selection{.place = MR_TRY(OpenPlace(connection, text)), .filter = {flags.include, flags.exclude}};
+  Selection selection{.place = MR_TRY(OpenPlace(connection, text)),
+                      .filter = {flags.include, flags.exclude, flags.bookkeeping},
+                      .links = flags.removes ? transfer::Links::kList : transfer::Links::kFollow};
   const std::string& key = selection.place.key;
   if (!flags.raw && transfer::HasWildcard(key)) {
     selection.glob.emplace(key);
     selection.prefix = selection.glob->literal_prefix();
     selection.name_from = selection.prefix.rfind('/') + 1;  // npos + 1 == 0
+    return selection;
+  }
+  if (flags.removes && selection.place.local() && IsLink(key)) {
+    if (key.ends_with('/')) {
+      return Fail(Code::kInvalidArgument,
+                  "{} is a symbolic link; without the slash the link is removed, and what it leads to stays", text);
+    }
+    selection.single = selection.is_link = true;
     return selection;
   }
   bool folder = selection.place.local() && fs::is_directory("/" + key);
@@ -90,17 +122,21 @@ Status ForEach(const Selection& selection, const object::Call& call,
                const std::function<void(const std::string&, const Error&)>& on_problem,
                const std::function<Status(transfer::Item)>& visit) {
   const Place& place = selection.place;
+  if (selection.is_link) return visit({place.key.substr(place.key.rfind('/') + 1), {.key = place.key}});
   if (selection.single) {
     auto info = MR_TRY(object::Head(*place.store, place.key, call));
     if (!info) return Fail(Code::kNotFound, "{} does not exist", place.Name());
     return visit({place.key.substr(place.key.rfind('/') + 1), *std::move(info)});
   }
   std::unique_ptr<transfer::ItemStream> items =
-      place.local() ? MR_TRY(transfer::ListLocal(selection.prefix, selection.name_from, on_problem, call))
-                    : transfer::ListStore(*place.store, selection.prefix, selection.name_from, call);
+      place.local()
+          ? MR_TRY(transfer::ListLocal(selection.prefix, selection.name_from, on_problem, call, selection.links))
+          : transfer::ListStore(*place.store, selection.prefix, selection.name_from, call);
   bool any = false;
   while (auto item = MR_TRY(items->Next())) {
-    if (selection.glob && !selection.glob->Matches(item->info.key)) continue;
+    const bool link = item->info.etag == object::TreeWalker::kLinkETag && item->info.key.ends_with('/');
+    const std::string_view key(item->info.key.data(), item->info.key.size() - (link ? 1 : 0));
+    if (selection.glob && !selection.glob->Matches(key)) continue;
     any = true;
     if (selection.filter.Passes(item->name)) MR_TRY(visit(*std::move(item)));
   }
@@ -155,26 +191,27 @@ void Deletions::Flush() {
   if (keys_.empty()) return;
   std::vector<std::string> keys = std::exchange(keys_, {}), names;
   for (const std::string& key : keys) names.push_back(place_.Name(key));
-  run_.AddMany(std::move(names), as_destination_, [&place = place_, keys = std::move(keys)](const object::Call& call) {
-    std::vector<Status> outcomes(keys.size());
-    if (place.local()) {
-      for (std::size_t i = 0; i < keys.size(); ++i) outcomes[i] = RemoveFile("/" + keys[i]);
-      return outcomes;
-    }
-    auto failures = object::DeleteMany(*place.store, keys, call);
-    if (!failures) return std::vector<Status>(keys.size(), Status(std::unexpected(failures.error())));
-    std::map<std::string_view, const Error*> failed;
-    for (const object::DeleteFailure& failure : *failures) failed.emplace(failure.key, &failure.error);
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-      if (auto found = failed.find(keys[i]); found != failed.end()) outcomes[i] = std::unexpected(*found->second);
-    }
-    return outcomes;
-  });
-}
-
-Status RemoveFile(const std::string& path) {
-  if (unlink(path.c_str()) != 0 && errno != ENOENT) return Fail(ErrnoError(errno, "removing " + path));
-  return {};
+  run_.AddMany(std::move(names), as_destination_,
+               [&place = place_, folder = folder_, keys = std::move(keys)](const object::Call& call) {
+                 std::vector<Status> outcomes(keys.size());
+                 if (place.local()) {
+                   auto remover = transfer::LocalRemover::Open("/" + folder);
+                   if (!remover) return std::vector<Status>(keys.size(), Status(std::unexpected(remover.error())));
+                   for (std::size_t i = 0; i < keys.size(); ++i) {
+                     outcomes[i] = StatusOf(remover->Remove(keys[i].substr(folder.size())), place.Name(keys[i]));
+                   }
+                   return outcomes;
+                 }
+                 auto failures = object::DeleteMany(*place.store, keys, call);
+                 if (!failures) return std::vector<Status>(keys.size(), Status(std::unexpected(failures.error())));
+                 std::map<std::string_view, const Error*> failed;
+                 for (const object::DeleteFailure& failure : *failures) failed.emplace(failure.key, &failure.error);
+                 for (std::size_t i = 0; i < keys.size(); ++i) {
+                   if (auto found = failed.find(keys[i]); found != failed.end())
+                     outcomes[i] = std::unexpected(*found->second);
+                 }
+                 return outcomes;
+               });
 }
 
 void Run::AddFailure(const std::string& source, const std::string& destination, const Error& error) {
@@ -198,18 +235,20 @@ void Run::PrintItem(const std::string& source, const std::string& destination, s
   bool deletion = source.empty();
   std::string line = verb_ + " " + (deletion ? "delete" : source) + (destination.empty() ? "" : " " + destination);
   if (deletion && status == "ok") status = "deleted";
-  if (error) fmt::print(stderr, "{}millrace: {}: {}\n", show_progress_ ? "\r\033[K" : "", line, error->ToString());
+  if (error)
+    PrintError("{}millrace: {}{}: {}\n", show_progress_ ? "\r\033[K" : "", context_.origin, line, error->ToString());
   if (context_.globals.json) {
     Json object = {{"source", source}, {"destination", destination}, {"size", size}, {"status", status}};
     if (error) object["error"] = error->ToString();
     PrintJsonLine(object);
   } else if (!error && !context_.globals.quiet && !show_progress_) {
-    fmt::print("{}\n", line);
+    Print("{}\n", line);
   }
 }
 
-int Run::Finish(const Status& planned) {
+int Run::Finish(const Status& planned, const std::function<void()>& last) {
   batch_->Finish();
+  if (last) last();
   progress_.reset();
   const transfer::BatchCounters& counters = batch_->counters();
   std::uint64_t done = counters.items_done, failed = counters.items_failed, bytes = bytes_done_;
@@ -226,12 +265,12 @@ int Run::Finish(const Status& planned) {
     std::string moved = bytes == 0 ? ""
                                    : fmt::format(", {} at {}/s", FormatBytes(bytes),
                                                  FormatBytes(static_cast<std::uint64_t>(bytes / seconds)));
-    fmt::print(stderr, "{}: {} items{} in {:.2f} s{}{}\n", verb_, FormatCount(done - failed), moved, seconds,
+    PrintError("{}: {} items{} in {:.2f} s{}{}\n", verb_, FormatCount(done - failed), moved, seconds,
                skipped_ ? fmt::format(", {} unchanged", FormatCount(skipped_.load())) : "",
                failed ? fmt::format(", {} FAILED", FormatCount(failed)) : "");
   }
   if (context_.stop.stop_requested() || cancelled_) {
-    fmt::print(stderr, "millrace: interrupted; what was done stays, nothing half-done shows. {}\n",
+    PrintError("millrace: interrupted; what was done stays, nothing half-done shows. {}\n",
                verb_ == "sync" ? "Run the same command again to go on"
                                : "Run the same command again to go on within a large file; `millrace sync` copies only "
                                  "the files that are missing");
@@ -267,6 +306,7 @@ int WithConnection(const Context& context, const std::function<Result<int>(objec
 void AddObjectCommands(CLI::App& app, Context& context) {
   AddListCommands(app, context);
   AddCopyCommands(app, context);
+  AddSyncCommand(app, context);
   AddStreamCommands(app, context);
   AddManageCommands(app, context);
   AddDuplicateCommand(app, context);

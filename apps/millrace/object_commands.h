@@ -37,8 +37,12 @@ struct SelectFlags {
   bool recursive = false;
   bool raw = false;  ///< wildcards stand for themselves
   bool from_stdin = false;
+  bool bookkeeping = false;  ///< also what Millrace keeps beside data
+  bool removes = false;      ///< symbolic links are items themselves
   std::vector<std::string> include, exclude;
   void AddTo(CLI::App& command);
+  /// --all, for commands that leave out what Millrace keeps beside data.
+  void AddBookkeepingTo(CLI::App& command);
   /// `given`, and the lines of standard input where the flag asks for them.
   Result<std::vector<std::string>> Sources(std::span<const std::string> given) const;
 };
@@ -51,6 +55,10 @@ struct Selection {
   std::size_t name_from = 0;           ///< …named by what follows this many bytes…
   std::optional<transfer::Glob> glob;  ///< …and match this, as whole keys…
   transfer::NameFilter filter;         ///< …with names that pass
+  transfer::Links links = transfer::Links::kFollow;
+  bool is_link = false;  ///< single, and a symbolic link to be removed
+  /// The folder that the items are in, as the beginning of their keys: empty, or with a slash at its end.
+  std::string Folder() const;
 };
 /// A trailing slash, --recursive, an empty key or a wildcard selects many; anything else one. A folder without either
 /// is an error that says so.
@@ -80,8 +88,8 @@ class Run {
   void AddFailure(const std::string& source, const std::string& destination, const Error& error);
   /// Of an item that needs nothing done.
   void Skip() { ++skipped_; }
-  /// Waits for all, prints the summary. `planned`: whether the list of items was complete.
-  int Finish(const Status& planned);
+  /// Waits for all, calls `last` if given, prints the summary. `planned`: whether the list of items was complete.
+  int Finish(const Status& planned, const std::function<void()>& last = {});
 
  private:
   void Report(const transfer::Batch::Outcome& outcome);
@@ -101,20 +109,21 @@ class Run {
   std::unique_ptr<class ProgressLine> progress_;
 };
 
-Status RemoveFile(const std::string& path);  ///< one that is not there is as good as removed
-
-/// Deletes keys of one place a thousand at a time, as S3 takes them. One owner.
+/// Deletes keys of one place a thousand at a time, as S3 takes them. Local files go by handle: see LocalRemover. One
+/// owner.
 class Deletions {
  public:
-  /// `run` and `place` must outlive the run. `as_destination`: the keys were not named by the user (sync --delete).
-  Deletions(Run& run, const Place& place, bool as_destination)
-      : run_(run), place_(place), as_destination_(as_destination) {}
+  /// `run` and `place` must outlive the run. All keys begin with `folder` (see Selection::Folder). `as_destination`:
+  /// the keys were not named by the user (sync --delete).
+  Deletions(Run& run, const Place& place, std::string folder, bool as_destination)
+      : run_(run), place_(place), folder_(std::move(folder)), as_destination_(as_destination) {}
   void Add(std::string key);
   void Flush();
 
  private:
   Run& run_;
   const Place& place_;
+  const std::string folder_;
   const bool as_destination_;
   std::vector<std::string> keys_;
 };
@@ -124,10 +133,18 @@ class Deletions {
 Result<object::Connection*> ConnectSources(const Context& context, object::Connection& connection,
                                            const std::string& destination, std::unique_ptr<object::Connection>& own);
 
+/// Writes objects to standard output, one after the other. A closed one ends it.
+Result<int> CatObjects(const Context& context, object::Connection& connection, const std::vector<std::string>& urls,
+                       const SelectFlags& flags);
+/// Writes standard input to one object.
+Result<int> WriteStream(const Context& context, object::Connection& connection, const std::string& url,
+                        const WriteFlags& flags, bool no_clobber);
+
 /// Runs `body` with an open connection; reports its error.
 int WithConnection(const Context& context, const std::function<Result<int>(object::Connection&)>& body);
 
-void AddCopyCommands(CLI::App& app, Context& context);    // cp mv sync
+void AddCopyCommands(CLI::App& app, Context& context);  // cp mv
+void AddSyncCommand(CLI::App& app, Context& context);
 void AddListCommands(CLI::App& app, Context& context);    // ls du head
 void AddStreamCommands(CLI::App& app, Context& context);  // cat pipe
 void AddManageCommands(CLI::App& app, Context& context);  // rm presign mb rb

@@ -16,54 +16,73 @@ std::string ReadableTime(WallTime time) {
 
 struct ListFlags {
   std::vector<std::string> urls;
-  bool recursive = false, human = false, raw = false, all_versions = false;
+  bool recursive = false, human = false, raw = false, all_versions = false, bookkeeping = false, details = false,
+       summarize = false;
   std::string Size(std::uint64_t bytes) const { return human ? FormatBytes(bytes) : std::to_string(bytes); }
 };
 
+/// What a listing has shown so far.
+struct ListTotals {
+  std::uint64_t objects = 0, bytes = 0;
+};
+
 void PrintObject(const Context& context, const ListFlags& flags, const object::ObjectInfo& info,
-                 const std::string& shown) {
+                 const std::string& shown, ListTotals& totals) {
+  ++totals.objects;
+  totals.bytes += info.size;
   if (context.globals.json) {
-    return PrintJsonLine(
+    return PrintJsonListing(
         {{"key", info.key}, {"size", info.size}, {"etag", info.etag}, {"modified", FormatIso8601(info.modified)}});
   }
-  fmt::print("{} {:>14} {}\n", ReadableTime(info.modified), flags.Size(info.size), shown);
+  PrintListing("{} {:>14} {}{}\n", ReadableTime(info.modified), flags.Size(info.size),
+               flags.details ? fmt::format("{:<36} ", info.etag) : "", shown);
+}
+
+/// As the AWS command line ends `ls --summarize`.
+void PrintListTotals(const Context& context, const ListFlags& flags, const ListTotals& totals) {
+  if (context.globals.json) {
+    return PrintJsonListing({{"event", "summary"}, {"objects", totals.objects}, {"bytes", totals.bytes}});
+  }
+  PrintListing("\nTotal Objects: {}\n   Total Size: {}\n", totals.objects, flags.Size(totals.bytes));
 }
 
 void PrintPrefix(const Context& context, const std::string& prefix, const std::string& shown) {
-  if (context.globals.json) return PrintJsonLine({{"prefix", prefix}});
-  fmt::print("{:>34} {}\n", "DIR", shown);
+  if (context.globals.json) return PrintJsonListing({{"prefix", prefix}});
+  PrintListing("{:>34} {}\n", "DIR", shown);
 }
 
 Result<int> ListBuckets(const Context& context, object::Connection& connection) {
   auto service = MR_TRY(connection.OpenService());
   for (const auto& bucket : MR_TRY(service->ListBuckets({.stop = context.stop}))) {
     if (context.globals.json) {
-      PrintJsonLine({{"bucket", bucket.name}, {"created", FormatIso8601(bucket.created)}});
+      PrintJsonListing({{"bucket", bucket.name}, {"created", FormatIso8601(bucket.created)}});
     } else {
-      fmt::print("{} s3://{}\n", ReadableTime(bucket.created), bucket.name);
+      PrintListing("{} s3://{}\n", ReadableTime(bucket.created), bucket.name);
     }
   }
   return kExitOk;
 }
 
 /// Objects and folders of one level, by the store's own delimiter.
-Status ListLevel(const Context& context, const ListFlags& flags, const Place& place, bool& any) {
+Status ListLevel(const Context& context, const ListFlags& flags, const Place& place, ListTotals& totals, bool& any) {
   std::string prefix = place.key;
   if (place.local() && !prefix.empty() && !prefix.ends_with('/') && std::filesystem::is_directory("/" + prefix)) {
     prefix += '/';
   }
   std::size_t name_from = prefix.rfind('/') + 1;
+  auto shows = [&](const std::string& name) { return flags.bookkeeping || !transfer::IsBookkeeping(name); };
   return object::ListAll(*place.store, {.prefix = prefix, .delimiter = "/"},
                          [&](const object::ListPage& page) {
                            auto next = page.common_prefixes.begin();
                            auto print_prefixes_before = [&](const std::string* key) {
                              for (; next != page.common_prefixes.end() && (!key || *next < *key); ++next) {
-                               PrintPrefix(context, *next, next->substr(name_from));
+                               const std::string name = next->substr(name_from);
+                               if (shows(name)) PrintPrefix(context, *next, name);
                              }
                            };
                            for (const object::ObjectInfo& info : page.objects) {
                              print_prefixes_before(&info.key);
-                             PrintObject(context, flags, info, info.key.substr(name_from));
+                             PrintObject(context, flags, info, info.key.substr(name_from), totals);
                            }
                            print_prefixes_before(nullptr);
                            any = any || !page.objects.empty() || !page.common_prefixes.empty();
@@ -82,10 +101,10 @@ void PrintVersion(const Context& context, const ListFlags& flags, const object::
                  {"deleted", version.deletion},
                  {"modified", FormatIso8601(info.modified)}};
     if (!version.deletion) json.update({{"size", info.size}, {"etag", info.etag}});
-    return PrintJsonLine(json);
+    return PrintJsonListing(json);
   }
-  fmt::print("{} {:>14} {} {}{}\n", ReadableTime(info.modified), version.deletion ? "DELETED" : flags.Size(info.size),
-             version.id, shown, version.latest ? " (latest)" : "");
+  PrintListing("{} {:>14} {} {}{}\n", ReadableTime(info.modified), version.deletion ? "DELETED" : flags.Size(info.size),
+               version.id, shown, version.latest ? " (latest)" : "");
 }
 
 /// Every version of what the URL selects; folders by name, unless all beneath them is asked for.
@@ -116,6 +135,7 @@ Status ListVersions(const Context& context, object::Connection& connection, cons
 
 Result<int> List(const Context& context, object::Connection& connection, const ListFlags& flags) {
   std::vector<std::string> urls = flags.urls.empty() ? std::vector<std::string>{"s3://"} : flags.urls;
+  ListTotals totals;
   for (const std::string& text : urls) {
     object::Url url = MR_TRY(object::ParseUrl(text));
     if (url.scheme == object::Url::Scheme::kS3 && url.bucket.empty()) {
@@ -129,21 +149,23 @@ Result<int> List(const Context& context, object::Connection& connection, const L
     Place place = MR_TRY(OpenPlace(connection, text));
     if (!flags.recursive && (flags.raw || !transfer::HasWildcard(place.key))) {
       bool any = false;
-      MR_TRY(ListLevel(context, flags, place, any));
+      MR_TRY(ListLevel(context, flags, place, totals, any));
       if (!any && !place.key.empty()) return Fail(Code::kNotFound, "nothing at {}", place.Name());
       continue;
     }
-    Selection selection = MR_TRY(Select(connection, text, {.recursive = flags.recursive, .raw = flags.raw}));
+    Selection selection = MR_TRY(
+        Select(connection, text, {.recursive = flags.recursive, .raw = flags.raw, .bookkeeping = flags.bookkeeping}));
     MR_TRY(ForEach(
         selection, {.stop = context.stop},
         [&](const std::string& path, const Error& error) {
-          fmt::print(stderr, "millrace: ls /{}: {}\n", path, error.ToString());
+          PrintError("millrace: ls /{}: {}\n", path, error.ToString());
         },
         [&](transfer::Item item) -> Status {
-          PrintObject(context, flags, item.info, item.name);
+          PrintObject(context, flags, item.info, item.name, totals);
           return {};
         }));
   }
+  if (flags.summarize) PrintListTotals(context, flags, totals);
   return kExitOk;
 }
 
@@ -154,12 +176,13 @@ Result<int> DiskUsage(const Context& context, object::Connection& connection, co
     Place place = MR_TRY(OpenPlace(connection, text));
     bool many = place.key.empty() || place.key.ends_with('/') || (!flags.raw && transfer::HasWildcard(place.key));
     if (!many) many = !MR_TRY(object::Head(*place.store, place.key, {.stop = context.stop}));
-    Selection selection = MR_TRY(Select(connection, text, {.recursive = many, .raw = flags.raw}));
+    Selection selection =
+        MR_TRY(Select(connection, text, {.recursive = many, .raw = flags.raw, .bookkeeping = flags.bookkeeping}));
     MR_TRY(ForEach(
         selection, {.stop = context.stop},
         [&](const std::string& path, const Error& error) {
           ++unreadable;
-          fmt::print(stderr, "millrace: du /{}: {}\n", path, error.ToString());
+          PrintError("millrace: du /{}: {}\n", path, error.ToString());
         },
         [&](transfer::Item item) -> Status {
           bytes += item.info.size;
@@ -167,9 +190,9 @@ Result<int> DiskUsage(const Context& context, object::Connection& connection, co
           return {};
         }));
     if (context.globals.json) {
-      PrintJsonLine({{"url", place.Name()}, {"bytes", bytes}, {"objects", objects}});
+      PrintJsonListing({{"url", place.Name()}, {"bytes", bytes}, {"objects", objects}});
     } else {
-      fmt::print("{:>14} {:>10} objects  {}\n", flags.Size(bytes), FormatCount(objects), place.Name());
+      PrintListing("{:>14} {:>10} objects  {}\n", flags.Size(bytes), FormatCount(objects), place.Name());
     }
     if (unreadable > 0) return kExitPartial;
   }
@@ -209,16 +232,23 @@ Result<int> Head(const Context& context, object::Connection& connection, const L
     for (const auto& [name, value] : info->metadata) json["metadata"][name] = value;
     AddDetails(*info, json);
     if (context.globals.json) {
-      PrintJsonLine(json);
+      PrintJsonListing(json);
       continue;
     }
-    fmt::print("{}\n", place.Name());
+    PrintListing("{}\n", place.Name());
     for (const auto& [name, value] : json.items()) {
       if (name == "key") continue;
-      fmt::print("  {:<13} {}\n", name, value.is_string() ? value.get<std::string>() : DumpJson(value));
+      PrintListing("  {:<13} {}\n", name, value.is_string() ? value.get<std::string>() : DumpJson(value));
     }
   }
   return kExitOk;
+}
+
+/// Flags of ls and du. -h is for sizes here, as in the tools of these names; --help is for help.
+void AddSizeFlags(CLI::App& command, ListFlags& flags) {
+  command.set_help_flag("--help", "Print this help message and exit");
+  command.add_flag("-h,-H,--human-readable", flags.human, "Sizes such as 1.5 GB");
+  command.add_flag("-a,--all", flags.bookkeeping, "Also what Millrace keeps beside data, in folders named .millrace");
 }
 
 }  // namespace
@@ -236,17 +266,19 @@ void AddListCommands(CLI::App& app, Context& context) {
                             "  millrace ls                              # buckets\n"
                             "  millrace ls s3://bucket/data/\n"
                             "  millrace ls -r --json s3://bucket/ | jq .size\n"
-                            "  millrace ls 's3://bucket/logs/*.gz'\n",
+                            "  millrace ls -rh --summarize 's3://bucket/logs/*.gz'\n",
                             List);
   ls->add_option("URL", ls_flags->urls, "s3://bucket/prefix, or a path; none: the buckets");
   ls->add_flag("-r,--recursive", ls_flags->recursive, "All objects beneath");
-  ls->add_flag("-H,--human-readable", ls_flags->human, "Sizes such as 1.5 GB");
+  AddSizeFlags(*ls, *ls_flags);
+  ls->add_flag("-l,--long", ls_flags->details, "Also ETags");
+  ls->add_flag("--summarize", ls_flags->summarize, "How many objects and bytes, at the end");
   ls->add_flag("--raw", ls_flags->raw, "Take *, ? and [ literally");
   ls->add_flag("--all-versions", ls_flags->all_versions, "Every version of each object, deletions too");
   auto [du, du_flags] = add("du", "Add up the sizes of objects",
-                            "  millrace du s3://bucket/data/\n  millrace du -H 's3://bucket/*.parquet'\n", DiskUsage);
+                            "  millrace du s3://bucket/data/\n  millrace du -h 's3://bucket/*.parquet'\n", DiskUsage);
   du->add_option("URL", du_flags->urls, "s3://bucket/prefix, or a path")->required();
-  du->add_flag("-H,--human-readable", du_flags->human, "Sizes such as 1.5 GB");
+  AddSizeFlags(*du, *du_flags);
   du->add_flag("--raw", du_flags->raw, "Take *, ? and [ literally");
   auto [head, head_flags] = add("head", "Show what is known about an object: size, ETag, times, metadata",
                                 "  millrace head s3://bucket/model.bin\n", Head);

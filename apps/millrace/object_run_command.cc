@@ -45,12 +45,14 @@ Result<std::vector<std::string>> ShellWords(std::string_view line) {
 }
 
 /// Runs one line as if it were typed after `millrace`, with the global flags of `run` itself.
-Result<int> RunLine(const Context& outer, object::Connection& connection, std::string_view line) {
+Result<int> RunLine(const Context& outer, object::Connection& connection, std::string_view line,
+                    const std::string& origin) {
   std::vector<std::string> words = MR_TRY(ShellWords(line));
   if (words.empty()) return kExitOk;
   if (words.front() == "run") return Fail(Code::kInvalidArgument, "a run cannot hold another one");
   Context context = outer;
   context.shared_connection = &connection;
+  context.origin = origin;
   context.globals.progress = "off";
   context.globals.connect.concurrency = std::min(outer.globals.connect.concurrency, 8);  // threads of this line
   context.run = nullptr;
@@ -86,6 +88,7 @@ Result<int> RunFile(const Context& context, object::Connection& connection, cons
   std::ifstream file;
   if (flags.file != "-") file.open(flags.file);
   if (flags.file != "-" && !file) return Fail(Code::kNotFound, "cannot read {}", flags.file);
+  GoOnWithoutReader();  // other lines copy
   std::istream& lines = flags.file == "-" ? std::cin : file;
   Tally tally;
   {
@@ -94,8 +97,9 @@ Result<int> RunFile(const Context& context, object::Connection& connection, cons
     for (std::string line; !context.stop.stop_requested() && std::getline(lines, line);) {
       pool.Submit([&, number = ++number, line = std::move(line)] {
         if (context.stop.stop_requested()) return;
-        auto exit = RunLine(context, connection, line);
-        if (!exit) exit = ReportError(context, exit.error().Context(fmt::format("{}:{}", flags.file, number)));
+        const std::string at = fmt::format("{}:{}", flags.file, number);
+        auto exit = RunLine(context, connection, line, at + ": ");
+        if (!exit) exit = ReportError(context, exit.error().Context(at));
         tally.Add(*exit);
       });
     }

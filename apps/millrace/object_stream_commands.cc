@@ -16,37 +16,15 @@
 namespace millrace::cli {
 namespace {
 
-Status WriteOutput(ByteSpan bytes) {
+Status WriteBytesOut(ByteSpan bytes) {
   while (!bytes.empty()) {
     ssize_t n = write(STDOUT_FILENO, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EPIPE) EndForWantOfReader();
     if (n < 0) return Fail(ErrnoError(errno, "writing to standard output"));
     bytes = bytes.subspan(static_cast<std::size_t>(n));
   }
   return {};
-}
-
-Result<int> Cat(const Context& context, object::Connection& connection, const std::vector<std::string>& urls,
-                const SelectFlags& flags) {
-  MemoryBudget budget(context.DataBudget());
-  object::Call call{.stop = context.stop};
-  for (const std::string& url : urls) {
-    Selection selection = MR_TRY(Select(connection, url, flags));
-    MR_TRY(ForEach(
-        selection, call,
-        [](const std::string& path, const Error& error) {
-          fmt::print(stderr, "millrace: cat /{}: {}\n", path, error.ToString());
-        },
-        [&](transfer::Item item) -> Status {
-          transfer::RangedReader reader(*selection.place.store, budget, item.info, {});
-          for (;;) {
-            ByteSpan piece = MR_TRY(reader.Next(call));
-            if (piece.empty()) return {};
-            MR_TRY(WriteOutput(piece));
-          }
-        }));
-  }
-  return kExitOk;
 }
 
 /// Standard input, given up when the stop token fires.
@@ -74,8 +52,33 @@ class Input {
   std::stop_callback<std::function<void()>> on_stop_;
 };
 
-Result<int> Pipe(const Context& context, object::Connection& connection, const std::string& url,
-                 const WriteFlags& flags) {
+}  // namespace
+
+Result<int> CatObjects(const Context& context, object::Connection& connection, const std::vector<std::string>& urls,
+                       const SelectFlags& flags) {
+  MemoryBudget budget(context.DataBudget());
+  object::Call call{.stop = context.stop};
+  for (const std::string& url : urls) {
+    Selection selection = MR_TRY(Select(connection, url, flags));
+    MR_TRY(ForEach(
+        selection, call,
+        [](const std::string& path, const Error& error) {
+          PrintError("millrace: cat /{}: {}\n", path, error.ToString());
+        },
+        [&](transfer::Item item) -> Status {
+          transfer::RangedReader reader(*selection.place.store, budget, item.info, {});
+          for (;;) {
+            ByteSpan piece = MR_TRY(reader.Next(call));
+            if (piece.empty()) return {};
+            MR_TRY(WriteBytesOut(piece));
+          }
+        }));
+  }
+  return kExitOk;
+}
+
+Result<int> WriteStream(const Context& context, object::Connection& connection, const std::string& url,
+                        const WriteFlags& flags, bool no_clobber) {
   MR_TRY(flags.Check());
   Place place = MR_TRY(OpenPlace(connection, url));
   if (place.key.empty() || place.key.ends_with('/')) {
@@ -83,9 +86,10 @@ Result<int> Pipe(const Context& context, object::Connection& connection, const s
   }
   MemoryBudget budget(context.DataBudget());
   object::Call call{.stop = context.stop};
-  transfer::MultipartWriter writer(
-      *place.store, budget, place.key,
-      {.part_bytes = flags.part_bytes.value_or(kPartBytes), .put = flags.ForUpload(place.key)});
+  object::PutOptions put = flags.ForUpload(place.key);
+  put.if_none_match = no_clobber;
+  transfer::MultipartWriter writer(*place.store, budget, place.key,
+                                   {.part_bytes = flags.part_bytes.value_or(kPartBytes), .put = std::move(put)});
   Input input(context.stop);
   while (!context.globals.dry_run) {
     MutableByteSpan space = MR_TRY(writer.Space(call));
@@ -94,7 +98,7 @@ Result<int> Pipe(const Context& context, object::Connection& connection, const s
     MR_TRY(writer.Commit(n));
   }
   if (context.globals.dry_run) {
-    fmt::print("pipe {}\n", place.Name());
+    Print("pipe {}\n", place.Name());
     return kExitOk;
   }
   auto finished = MR_TRY(writer.Finish(call));
@@ -104,8 +108,6 @@ Result<int> Pipe(const Context& context, object::Connection& connection, const s
   return kExitOk;
 }
 
-}  // namespace
-
 void AddStreamCommands(CLI::App& app, Context& context) {
   auto urls = std::make_shared<std::vector<std::string>>();
   auto select = std::make_shared<SelectFlags>();
@@ -114,25 +116,28 @@ void AddStreamCommands(CLI::App& app, Context& context) {
                              "  millrace cat 's3://bucket/part-*' > whole\n",
                              [&context, urls, select] {
                                return WithConnection(context, [&](object::Connection& connection) {
-                                 return Cat(context, connection, *urls, *select);
+                                 return CatObjects(context, connection, *urls, *select);
                                });
                              });
   cat->add_option("URL", *urls, "s3://bucket/key, or a path; wildcards * ? [a-z]")->required();
   select->AddTo(*cat);
+  select->AddBookkeepingTo(*cat);
 
   struct PipeFlags {
     std::string url;
     WriteFlags write;
+    bool no_clobber = false;
   };
   auto flags = std::make_shared<PipeFlags>();
   CLI::App* pipe = AddCommand(app, context, "pipe", "Write standard input to an object",
                               "  tar c data | millrace pipe s3://bucket/data.tar\n", [&context, flags] {
                                 return WithConnection(context, [&](object::Connection& connection) {
-                                  return Pipe(context, connection, flags->url, flags->write);
+                                  return WriteStream(context, connection, flags->url, flags->write, flags->no_clobber);
                                 });
                               });
   pipe->add_option("URL", flags->url, "s3://bucket/key")->required();
   flags->write.AddTo(*pipe);
+  pipe->add_flag("-n,--no-clobber", flags->no_clobber, "Fail if the object exists");
 }
 
 }  // namespace millrace::cli

@@ -5,11 +5,11 @@
 #include <filesystem>
 #include <fstream>
 
-#include "millrace/base/files.h"
 #include "millrace/base/subprocess.h"
 #include "millrace/base/text.h"
-#include "millrace/s3d/server.h"
-#include "tests/support/program.h"
+#include "millrace/object/blocking.h"
+#include "millrace/object/open.h"
+#include "tests/cli/object_fixture.h"
 
 namespace millrace {
 namespace {
@@ -21,45 +21,7 @@ using testing::Not;
 using testing::UnorderedElementsAre;
 using testing_support::Ran;
 
-class ObjectCommands : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!program_.available()) GTEST_SKIP() << "MILLRACE_BIN does not say where the program is";
-    auto server = s3d::Server::Start(
-        {.root = folder_.path() / "s3d", .access_key = "key", .secret_key = "secret-of-the-test", .sync = false});
-    ASSERT_TRUE(server) << server.error().ToString();
-    server_ = *std::move(server);
-    ASSERT_TRUE(server_->CreateBucket("bucket"));
-    program_.env().insert({{"AWS_ENDPOINT_URL", server_->endpoint()},
-                           {"AWS_ACCESS_KEY_ID", "key"},
-                           {"AWS_SECRET_ACCESS_KEY", "secret-of-the-test"},
-                           {"AWS_REGION", "us-east-1"}});
-  }
-
-  const fs::path& work() const { return program_.folder(); }
-  Ran Millrace(std::vector<std::string> arguments, const std::map<std::string, std::string>& env = {},
-               std::string_view input = "") {
-    return program_.Run(std::move(arguments), env, input);
-  }
-  void WriteLocal(const std::string& name, std::string_view content) { program_.Write(name, content); }
-  std::string Local(const std::string& name) { return program_.Read(name); }
-  std::vector<std::string> LocalFiles(const std::string& beneath) {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::recursive_directory_iterator(work() / beneath)) {
-      if (entry.is_regular_file()) names.push_back(fs::relative(entry.path(), work() / beneath).string());
-    }
-    return names;
-  }
-  std::vector<std::string> Keys(const std::string& url) {
-    std::vector<std::string> keys;
-    for (const Json& object : Millrace({"ls", "-r", "--json", url}).objects()) keys.push_back(object.value("key", "?"));
-    return keys;
-  }
-
-  TempDir folder_ = std::move(*TempDir::Create());
-  testing_support::Program program_;
-  std::unique_ptr<s3d::Server> server_;
-};
+using ObjectCommands = ObjectFixture;
 
 TEST_F(ObjectCommands, AFileGoesThereAndBack) {
   std::string content(9 * kMiB + 17, 'x');  // two parts
@@ -243,6 +205,7 @@ TEST_F(ObjectCommands, RunsAFileOfCommands) {
                      "rm s3://bucket/r/a\ncp --no-such-flag x y\nrun commands\nmv 'open\nrm s3://bucket/none\n");
   EXPECT_EQ(ran.exit, 3);
   EXPECT_THAT(ran.err, testing::AllOf(HasSubstr("-:2"), HasSubstr("-:3"), HasSubstr("-:4: a quote is not closed")));
+  EXPECT_THAT(ran.err, HasSubstr("-:5: s3://bucket/none does not exist"));
   EXPECT_THAT(Keys("s3://bucket/r/"), ElementsAre("r/b c", "r/e f"));
 }
 
@@ -285,6 +248,100 @@ TEST_F(ObjectCommands, FilesAloneNeedNoCredentials) {
   EXPECT_EQ(Millrace({"cp", "-r", "d", "e"}, none).exit, 0);
   EXPECT_EQ(Local("e/a"), "1");
   EXPECT_THAT(Millrace({"ls", "e/"}, none).out, HasSubstr(" a\n"));
+}
+
+TEST_F(ObjectCommands, TakesTheHabitsOfOtherTools) {
+  WriteLocal("a", std::string(2048, 'a'));
+  EXPECT_EQ(Millrace({"cp", "-", "s3://bucket/h/a"}, {}, std::string(2048, 'a')).exit, 0);
+  EXPECT_EQ(Millrace({"cp", "s3://bucket/h/a", "-"}).out, Local("a"));
+  EXPECT_EQ(Millrace({"mv", "s3://bucket/h/a", "-"}).exit, 2);
+  for (const char* flags : {"-h", "-lh", "--human-readable"}) {
+    EXPECT_THAT(Millrace({"ls", flags, "s3://bucket/h/"}).out, HasSubstr("2.05 KB")) << flags;
+  }
+  EXPECT_THAT(Millrace({"du", "-h", "s3://bucket/h/"}).out, HasSubstr("2.05 KB"));
+  EXPECT_THAT(Millrace({"ls", "--summarize", "s3://bucket/h/"}).out,
+              testing::EndsWith("\nTotal Objects: 1\n   Total Size: 2048\n"));
+  EXPECT_THAT(Millrace({"ls", "--help"}).out, HasSubstr("--summarize"));
+  EXPECT_EQ(Millrace({"help", "cp"}).out, Millrace({"cp", "--help"}).out);
+  EXPECT_EQ(Millrace({"help"}).out, Millrace({"--help"}).out);
+  EXPECT_THAT(Millrace({"presign", "s3://bucket/h/a", "--expires-in", "60"}).out, HasSubstr("X-Amz-Expires=60"));
+}
+
+TEST_F(ObjectCommands, NoClobberKeepsWhatIsThere) {
+  WriteLocal("a", "new");
+  ASSERT_EQ(Millrace({"pipe", "s3://bucket/n/a"}, {}, "old").exit, 0);
+  Ran kept = Millrace({"cp", "-n", "--json", "a", "s3://bucket/n/a"});
+  EXPECT_EQ(kept.exit, 0);
+  EXPECT_EQ(kept.objects().back()["unchanged"], 1);
+  EXPECT_EQ(Millrace({"mv", "--no-clobber", "a", "s3://bucket/n/a"}).exit, 0);
+  EXPECT_EQ(Local("a"), "new") << "what was not sent stays";
+  EXPECT_EQ(Millrace({"cp", "-n", "s3://bucket/n/a", "a"}).exit, 0);
+  EXPECT_EQ(Local("a"), "new");
+  EXPECT_NE(Millrace({"cp", "-n", "-", "s3://bucket/n/a"}, {}, "other").exit, 0);
+  EXPECT_EQ(Millrace({"cat", "s3://bucket/n/a"}).out, "old");
+}
+
+TEST_F(ObjectCommands, BucketsGoWithAllThatIsInThem) {
+  ASSERT_EQ(Millrace({"mb", "s3://second"}).exit, 0);
+  ASSERT_EQ(Millrace({"pipe", "s3://second/.millrace/a"}, {}, "a").exit, 0);
+  auto connection = object::Connection::Open({.endpoint_url = server_->endpoint()});
+  setenv("AWS_ACCESS_KEY_ID", "key", 1);
+  setenv("AWS_SECRET_ACCESS_KEY", "secret-of-the-test", 1);
+  auto store = object::Locate(**connection, "s3://second");
+  ASSERT_TRUE(store);
+  ASSERT_TRUE(object::CreateMultipart(*store->store, "part/b", {}));
+  auto uploads = Millrace({"uploads", "ls", "--json", "s3://second"}).objects();
+  ASSERT_EQ(uploads.size(), 1u);
+  EXPECT_EQ(uploads[0]["key"], "part/b");
+  EXPECT_EQ(Millrace({"uploads", "abort", "--older-than", "1h", "s3://second"}).exit, 0);
+  EXPECT_EQ(Millrace({"uploads", "ls", "s3://second/part/"}).lines().size(), 1u);
+  EXPECT_EQ(Millrace({"uploads", "abort", "s3://second/other/"}).exit, 0);
+  EXPECT_EQ(Millrace({"rb", "s3://second"}).exit, 1);
+  EXPECT_EQ(Millrace({"uploads", "abort", "s3://second/part/"}).exit, 0);
+  EXPECT_THAT(Millrace({"uploads", "ls", "s3://second"}).lines(), testing::IsEmpty());
+  ASSERT_TRUE(object::CreateMultipart(*store->store, "part/b", {}));
+  EXPECT_EQ(Millrace({"rb", "--force", "s3://second"}).exit, 0);
+  EXPECT_EQ(Millrace({"ls", "s3://second"}).exit, 4);
+}
+
+TEST_F(ObjectCommands, WhatIsKeptBesideDataIsLeftOut) {
+  for (const char* name : {"d/a", "d/.millrace/a.index", "d/sub/.millrace/b.index"}) WriteLocal(name, "x");
+  ASSERT_EQ(Millrace({"cp", "-r", "--all", "d/", "s3://bucket/d/"}).exit, 0);
+  EXPECT_THAT(Keys("s3://bucket/d/"), ElementsAre("d/a"));
+  EXPECT_EQ(Millrace({"ls", "-ra", "--json", "s3://bucket/d/"}).objects().size(), 3u);
+  EXPECT_EQ(Millrace({"ls", "--json", "s3://bucket/d/"}).objects().size(), 2u) << "a and sub/";
+  EXPECT_EQ(Millrace({"ls", "--json", "s3://bucket/d/.millrace/"}).objects().size(), 1u) << "when it is named";
+  EXPECT_EQ(Millrace({"cat", "-r", "s3://bucket/d/"}).out, "x");
+  EXPECT_EQ(Millrace({"du", "--json", "s3://bucket/d/"}).objects().at(0)["objects"], 1);
+  WriteLocal("e/a", "longer");
+  EXPECT_EQ(Millrace({"sync", "--delete", "e", "s3://bucket/d"}).exit, 0);
+  EXPECT_EQ(Millrace({"sync", "--delete", "s3://bucket/d", "e"}).exit, 0);
+  EXPECT_THAT(LocalFiles("e"), ElementsAre("a"));
+  EXPECT_EQ(Millrace({"ls", "-ra", "--json", "s3://bucket/d/"}).objects().size(), 3u);
+  EXPECT_EQ(Millrace({"rm", "-r", "s3://bucket/d/"}).exit, 0);
+  EXPECT_EQ(Millrace({"ls", "-ra", "s3://bucket/d/"}).exit, 4) << "nothing stays behind";
+}
+
+TEST_F(ObjectCommands, AMissingBucketIsNamedWithItsCure) {
+  Ran ran = Millrace({"head", "s3://absent/a"});
+  EXPECT_EQ(ran.exit, 4);
+  EXPECT_THAT(ran.err, HasSubstr("millrace mb s3://absent"));
+}
+
+TEST_F(ObjectCommands, UrlsAreCompleted) {
+  WriteLocal("a", "a");
+  ASSERT_EQ(Millrace({"cp", "a", "s3://bucket/folder/a"}).exit, 0);
+  EXPECT_THAT(Millrace({"complete-url", "s3://bu"}).lines(), ElementsAre("s3://bucket/"));
+  EXPECT_THAT(Millrace({"complete-url", "s3://bucket/fo"}).lines(), ElementsAre("s3://bucket/folder/"));
+  EXPECT_THAT(Millrace({"complete-url", "s3://bucket/folder/"}).lines(), ElementsAre("s3://bucket/folder/a"));
+  Ran absent = Millrace({"complete-url", "s3://absent/"});
+  EXPECT_EQ(absent.exit, 0);
+  EXPECT_EQ(absent.out + absent.err, "");
+  Ran bash = program_.Shell(
+      "source <(millrace completion bash); COMP_LINE='millrace cp s3://bucket/fo'; COMP_POINT=${#COMP_LINE}; "
+      "COMP_WORDS=(millrace cp s3 : //bucket/fo); COMP_CWORD=4; COMP_WORDBREAKS=:; _millrace; echo "
+      "\"${COMPREPLY[@]}\"");
+  EXPECT_EQ(bash.out, "//bucket/folder/\n") << bash.err;
 }
 
 TEST_F(ObjectCommands, CompletionScriptsKnowTheCommands) {

@@ -60,6 +60,16 @@ Ran Program::Run(std::vector<std::string> arguments, const std::map<std::string,
     std::vector<std::string> shell = {"sh", "-c", "exec \"$@\" <" + file.string(), "sh"};
     options.argv.insert(options.argv.begin(), shell.begin(), shell.end());
   }
+  return Finish(std::move(options));
+}
+
+Ran Program::Shell(const std::string& line) {
+  Subprocess::Options options = Options({});
+  options.argv = {"bash", "-c", "PATH=" + path_.parent_path().string() + ":$PATH; " + line};
+  return Finish(std::move(options));
+}
+
+Ran Program::Finish(Subprocess::Options options) const {
   fs::path errors = options.stderr_file;
   auto output = Subprocess::Run(std::move(options));
   EXPECT_TRUE(output) << (output ? "" : output.error().ToString());

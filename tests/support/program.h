@@ -39,6 +39,8 @@ class Program {
 
   Ran Run(std::vector<std::string> arguments, const std::map<std::string, std::string>& env = {},
           std::string_view input = "");
+  /// Runs a line of bash in which `millrace` is the program.
+  Ran Shell(const std::string& line);
   /// For tests that do something to it while it runs; its output goes to files in the folder above folder().
   Subprocess Start(std::vector<std::string> arguments);
 
@@ -47,6 +49,7 @@ class Program {
   std::string Read(const std::string& name) const;
 
  private:
+  Ran Finish(Subprocess::Options options) const;
   Subprocess::Options Options(std::vector<std::string> arguments) const;
 
   TempDir directory_ = std::move(*TempDir::Create());

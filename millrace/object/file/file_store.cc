@@ -34,7 +34,8 @@ class FileStore final : public Store {
         uploads_(root_, options_.durable),
         queue_("file-store", options_.threads) {}
 
-  std::string Describe() const override { return "file://" + root_.path(); }
+  /// Callers append a slash and the key.
+  std::string Describe() const override { return "file://" + (root_.path() == "/" ? "" : root_.path()); }
   Limits limits() const override { return {.min_part = 1}; }
   void WillRead(std::span<const std::string> keys) override;
 

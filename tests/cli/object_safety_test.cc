@@ -1,0 +1,243 @@
+// Ordinary commands, given what destroys files where a tool trusts names: two names of one folder, symbolic links,
+// files that are replaced, trees inside each other, sources that are not there, readers that go away.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "millrace/base/text.h"
+#include "tests/cli/object_fixture.h"
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::UnorderedElementsAre;
+using testing_support::Ran;
+
+class ObjectSafety : public ObjectFixture {
+ protected:
+  static bool HasOpen(pid_t process, const fs::path& file) {
+    std::error_code error;
+    for (const auto& fd : fs::directory_iterator(fmt::format("/proc/{}/fd", process), error)) {
+      if (fs::read_symlink(fd, error) == file) return true;
+    }
+    return false;
+  }
+  void Link(const std::string& target, const std::string& name) { fs::create_symlink(target, work() / name); }
+};
+
+TEST_F(ObjectSafety, MovingAFolderOntoAnotherNameOfItDestroysNothing) {
+  WriteLocal("data/a", "a");
+  WriteLocal("data/sub/b", "b");
+  Link("data", "alias");
+  for (const char* verb : {"mv", "cp"}) {
+    EXPECT_EQ(Millrace({verb, "data/a", "alias/a"}).exit, 2);
+    EXPECT_EQ(Millrace({verb, "data/a", "alias/"}).exit, 2);
+    EXPECT_EQ(Millrace({verb, "-r", "data/", "alias/"}).exit, 2);
+    EXPECT_EQ(Millrace({verb, "-r", "alias/", "file://" + (work() / "data").string() + "/"}).exit, 2);
+    EXPECT_EQ(Millrace({verb, "data/*", "alias/"}).exit, 3) << "a pattern names single files";
+  }
+  EXPECT_EQ(Millrace({"sync", "--delete", "data", "alias"}).exit, 2);
+  EXPECT_EQ(Local("data/a"), "a");
+  EXPECT_EQ(Local("data/sub/b"), "b");
+}
+
+TEST_F(ObjectSafety, ATreeIsNotMovedIntoItself) {
+  WriteLocal("data/a", "a");
+  EXPECT_EQ(Millrace({"mv", "-r", "data/", "data/sub/"}).exit, 2);
+  EXPECT_EQ(Millrace({"cp", "-r", "data/", "data/sub/"}).exit, 2);
+  ASSERT_EQ(Millrace({"cp", "data/a", "s3://bucket/x/a"}).exit, 0);
+  EXPECT_EQ(Millrace({"cp", "-r", "s3://bucket/x/", "s3://bucket/x/y/"}).exit, 2);
+  EXPECT_EQ(Millrace({"cp", "-r", "--exclude", "y/*", "s3://bucket/x/", "s3://bucket/x/y/"}).exit, 0);
+  EXPECT_EQ(Millrace({"cp", "s3://bucket/x/*", "s3://bucket/x/y/"}).exit, 0);
+  EXPECT_THAT(Keys("s3://bucket/x/"), ElementsAre("x/a", "x/y/a"));
+}
+
+TEST_F(ObjectSafety, RemovingFollowsNoLinks) {
+  WriteLocal("outside/kept", "kept");
+  WriteLocal("tree/a", "a");
+  Link(work() / "outside", "tree/folder");
+  Link(work() / "outside/kept", "tree/file");
+  Link("nowhere", "tree/dangling");
+  Link("tree", "name");
+  EXPECT_EQ(Millrace({"rm", "-r", "name/"}).exit, 2) << "the link, or what it leads to?";
+  EXPECT_EQ(Millrace({"rm", "-r", "tree/"}).exit, 0);
+  EXPECT_TRUE(fs::is_empty(work() / "tree"));
+  EXPECT_EQ(Millrace({"rm", "name"}).exit, 0);
+  EXPECT_FALSE(fs::is_symlink(work() / "name"));
+  EXPECT_EQ(Local("outside/kept"), "kept");
+}
+
+TEST_F(ObjectSafety, MovingSendsWhatLinksLeadToAndRemovesTheLinks) {
+  WriteLocal("outside/kept", "kept");
+  WriteLocal("outside/single", "single");
+  WriteLocal("tree/a", "a");
+  Link(work() / "outside", "tree/folder");
+  Link(work() / "outside/single", "tree/file");
+  EXPECT_EQ(Millrace({"mv", "-r", "tree/", "s3://bucket/t/"}).exit, 0);
+  EXPECT_THAT(Keys("s3://bucket/t/"), ElementsAre("t/a", "t/file", "t/folder/kept", "t/folder/single"));
+  EXPECT_TRUE(fs::is_empty(work() / "tree"));
+  EXPECT_EQ(Local("outside/kept"), "kept");
+  EXPECT_EQ(Local("outside/single"), "single");
+}
+
+TEST_F(ObjectSafety, SyncDeletesLinksNotWhatTheyLeadTo) {
+  WriteLocal("outside/kept", "kept");
+  WriteLocal("from/a", "a");
+  WriteLocal("from/disk/b", "b");
+  WriteLocal("to/extra", "x");
+  Link(work() / "outside", "to/folder");
+  Link(work() / "outside/kept", "to/file");
+  fs::create_directory(work() / "other");
+  WriteLocal("other/stays", "stays");
+  Link(work() / "other", "to/disk");  // a folder of the source, on another disk
+  EXPECT_EQ(Millrace({"sync", "--delete", "from", "to"}).exit, 0);
+  EXPECT_THAT(LocalFiles("to"), UnorderedElementsAre("a"));
+  EXPECT_TRUE(fs::is_symlink(work() / "to/disk"));
+  EXPECT_FALSE(fs::is_symlink(work() / "to/folder"));
+  EXPECT_FALSE(fs::is_symlink(work() / "to/file"));
+  EXPECT_EQ(Local("outside/kept"), "kept");
+  EXPECT_EQ(Local("other/stays"), "stays");
+  EXPECT_EQ(Local("other/b"), "b");
+}
+
+TEST_F(ObjectSafety, AMovedFileThatIsReplacedMeanwhileStays) {
+  WriteLocal("file", "old");
+  WriteLocal("new", "new");
+  ASSERT_TRUE(server_->SetFaults("latency=300ms,op=PutObject"));
+  Subprocess moving = program_.Start({"mv", "file", "s3://bucket/file"});
+  while (!HasOpen(moving.pid(), work() / "file") && !moving.Poll()) std::this_thread::yield();
+  fs::rename(work() / "new", work() / "file");
+  EXPECT_EQ(moving.Wait()->exit_code, 1);
+  EXPECT_EQ(Local("file"), "new");
+  EXPECT_EQ(Millrace({"cat", "s3://bucket/file"}).out, "old");
+}
+
+TEST_F(ObjectSafety, SyncRefusesTreesInsideEachOther) {
+  WriteLocal("data/a", "a");
+  WriteLocal("data/sub/b", "b");
+  Link("data/sub", "inner");
+  EXPECT_EQ(Millrace({"sync", "--delete", "data/sub", "data"}).exit, 2);
+  EXPECT_EQ(Millrace({"sync", "--delete", "inner/", "data"}).exit, 2);
+  EXPECT_EQ(Millrace({"sync", "--delete", "data", "data/sub"}).exit, 2);
+  EXPECT_EQ(Millrace({"sync", "data", "data/new"}).exit, 2);
+  EXPECT_THAT(LocalFiles("data"), UnorderedElementsAre("a", "sub/b"));
+  ASSERT_EQ(Millrace({"cp", "-r", "data/", "s3://bucket/data/"}).exit, 0);
+  Ran ran = Millrace({"sync", "--delete", "s3://bucket/data/sub/", "s3://bucket/data/"});
+  EXPECT_EQ(ran.exit, 2);
+  EXPECT_THAT(ran.err, HasSubstr("--exclude 'sub/*'"));
+  EXPECT_THAT(Keys("s3://bucket/"), ElementsAre("data/a", "data/sub/b"));
+  EXPECT_EQ(Millrace({"sync", "--delete", "--exclude", "sub/*", "s3://bucket/data/sub/", "s3://bucket/data/"}).exit, 0);
+  EXPECT_THAT(Keys("s3://bucket/"), ElementsAre("data/b", "data/sub/b"));
+}
+
+TEST_F(ObjectSafety, AMissingOrEmptySourceEmptiesNothing) {
+  WriteLocal("data/a", "a");
+  ASSERT_EQ(Millrace({"cp", "-r", "data/", "s3://bucket/d/"}).exit, 0);
+  fs::create_directory(work() / "empty");
+  EXPECT_EQ(Millrace({"sync", "--delete", "missing", "s3://bucket/d/"}).exit, 4);
+  EXPECT_EQ(Millrace({"sync", "--delete", "empty", "s3://bucket/d/"}).exit, 4);
+  EXPECT_EQ(Millrace({"sync", "--delete", "s3://bucket/typo/", "data"}).exit, 4);
+  EXPECT_EQ(Millrace({"sync", "s3://bucket/typo/", "data"}).exit, 4);
+  EXPECT_EQ(Millrace({"sync", "--delete", "--include", "*.none", "data", "s3://bucket/d/"}).exit, 0);
+  EXPECT_EQ(Local("data/a"), "a");
+  EXPECT_THAT(Keys("s3://bucket/d/"), ElementsAre("d/a"));
+  EXPECT_EQ(Millrace({"sync", "--delete", "--allow-empty-source", "empty", "s3://bucket/d/"}).exit, 0);
+  EXPECT_THAT(Keys("s3://bucket/"), IsEmpty());
+}
+
+TEST_F(ObjectSafety, MaxDeleteDeletesAllOrNone) {
+  for (const char* name : {"data/a", "data/b", "data/c", "less/a"}) WriteLocal(name, "x");
+  ASSERT_EQ(Millrace({"cp", "-r", "data/", "s3://bucket/d/"}).exit, 0);
+  Ran ran = Millrace({"sync", "--delete", "--max-delete", "1", "less", "s3://bucket/d/"});
+  EXPECT_NE(ran.exit, 0);
+  EXPECT_THAT(ran.err, HasSubstr("lacks 2 names"));
+  EXPECT_THAT(Keys("s3://bucket/d/"), ElementsAre("d/a", "d/b", "d/c"));
+  EXPECT_EQ(Millrace({"sync", "--delete", "--max-delete", "2", "less", "s3://bucket/d/"}).exit, 0);
+  EXPECT_THAT(Keys("s3://bucket/d/"), ElementsAre("d/a"));
+}
+
+TEST_F(ObjectSafety, ManyAreRemovedOnlyWhenSaid) {
+  for (const char* name : {"data/a", "data/b"}) WriteLocal(name, "x");
+  ASSERT_EQ(Millrace({"cp", "-r", "data/", "s3://bucket/d/"}).exit, 0);
+  Ran ran = Millrace({"rm", "s3://bucket/d/"});
+  EXPECT_EQ(ran.exit, 2);
+  EXPECT_THAT(ran.err, HasSubstr("--recursive"));
+  EXPECT_EQ(Millrace({"rm", "data/"}).exit, 2);
+  EXPECT_THAT(Keys("s3://bucket/"), ElementsAre("d/a", "d/b"));
+  EXPECT_THAT(Millrace({"rm", "s3://bucket/d/*"}).err, HasSubstr("rm: 2 items"));
+  EXPECT_THAT(Millrace({"rm", "-r", "data/"}).err, HasSubstr("rm: 2 items"));
+}
+
+/// What the program says at a terminal, where `answer` is typed.
+std::pair<int, std::string> AtTerminal(testing_support::Program& program, std::vector<std::string> arguments,
+                                       std::string_view answer) {
+  int terminal = -1;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (child == 0) {
+    for (const auto& [name, value] : program.env()) setenv(name.c_str(), value.c_str(), 1);
+    std::string path = program.path().string();
+    std::vector<char*> argv{path.data()};
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    execv(path.c_str(), argv.data());
+    _exit(127);
+  }
+  UniqueFd owned(terminal);
+  EXPECT_EQ(write(terminal, answer.data(), answer.size()), static_cast<ssize_t>(answer.size()));
+  std::string said;
+  char piece[4096];
+  for (ssize_t n = 0; (n = read(terminal, piece, sizeof piece)) > 0;) said.append(piece, static_cast<std::size_t>(n));
+  int status = 0;
+  waitpid(child, &status, 0);
+  return {WEXITSTATUS(status), said};
+}
+
+TEST_F(ObjectSafety, ATerminalIsAskedBeforeAThousandGo) {
+  for (int i = 0; i < 1001; ++i) WriteLocal(fmt::format("data/{}", i), "");
+  auto [exit, said] = AtTerminal(program_, {"rm", "-r", (work() / "data/").string()}, "n\n");
+  EXPECT_EQ(exit, 1);
+  EXPECT_THAT(said, HasSubstr("1,001 items"));
+  EXPECT_EQ(LocalFiles("data").size(), 1001u);
+  EXPECT_EQ(AtTerminal(program_, {"rm", "-r", "--dry-run", (work() / "data/").string()}, "").first, 0);
+  EXPECT_EQ(AtTerminal(program_, {"rm", "-r", (work() / "data/").string()}, "y\n").first, 0);
+  EXPECT_THAT(LocalFiles("data"), IsEmpty());
+}
+
+TEST_F(ObjectSafety, AReaderThatGoesEndsAListingButNoCopy) {
+  for (int i = 0; i < 3000; ++i) WriteLocal(fmt::format("data/{:060}", i), "");
+  Ran copied = program_.Shell("millrace cp -r data/ copy/ | head -2 >&2; exit ${PIPESTATUS[0]}");
+  EXPECT_EQ(copied.exit, 0) << copied.err;
+  EXPECT_EQ(LocalFiles("copy").size(), 3000u);
+  for (const char* command : {"ls -r data/", "ls -r --json data/", "cat data/"}) {
+    WriteLocal("data/0", std::string(kMiB, 'x'));
+    Ran listed = program_.Shell(fmt::format("millrace {} | head -c 10 >/dev/null; exit ${{PIPESTATUS[0]}}", command));
+    EXPECT_EQ(listed.exit, 128 + SIGPIPE) << command;
+    EXPECT_THAT(listed.err, IsEmpty()) << command;
+  }
+  Ran removed = program_.Shell("millrace rm -r copy/ 2>&1 | head -1 >/dev/null; exit ${PIPESTATUS[0]}");
+  EXPECT_EQ(removed.exit, 0);
+  EXPECT_THAT(LocalFiles("copy"), IsEmpty());
+  Ran run = program_.Shell(
+      "printf 'ls -r data/\ncp -r data/ run/\n' | millrace run --workers 1 | head -1 >/dev/null; "
+      "exit ${PIPESTATUS[1]}");
+  EXPECT_EQ(run.exit, 0) << run.err;
+  EXPECT_EQ(LocalFiles("run").size(), 3001u);
+  Ran full = program_.Shell("millrace ls -r data/ > /dev/full");
+  EXPECT_EQ(full.exit, 1);
+  EXPECT_THAT(full.err, HasSubstr("No space left"));
+}
+
+}  // namespace
+}  // namespace millrace
