@@ -69,7 +69,9 @@ struct LocalRemover::Spot {
 };
 
 Result<LocalRemover> LocalRemover::Open(const std::string& folder) {
-  return LocalRemover(MR_TRY(OpenFile(folder, O_RDONLY | O_DIRECTORY)), folder == "/" ? "" : folder);
+  std::string path = folder;
+  while (path.ends_with('/')) path.pop_back();
+  return LocalRemover(MR_TRY(OpenFile(folder, O_RDONLY | O_DIRECTORY)), std::move(path));
 }
 
 Result<LocalRemover::Spot> LocalRemover::Find(const std::string& name) const {
