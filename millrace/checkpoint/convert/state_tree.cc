@@ -7,7 +7,7 @@
 namespace millrace::checkpoint {
 namespace {
 
-using Kind = StateNode::Kind;
+using NodeKind = StateNode::Kind;
 
 /// What lies at a path: a tensor, a value, or more paths.
 struct PathNode {
@@ -43,7 +43,10 @@ Result<StateNode> NodeOfValue(const Json& value, const std::string& path, int de
     node.value = value;
     return node;
   }
-  node.kind = tag == "list" ? Kind::kList : tag == "tuple" ? Kind::kTuple : tag == "size" ? Kind::kSize : Kind::kDict;
+  node.kind = tag == "list"    ? NodeKind::kList
+              : tag == "tuple" ? NodeKind::kTuple
+              : tag == "size"  ? NodeKind::kSize
+                               : NodeKind::kDict;
   node.ordered = tag == "odict";
   std::size_t index = 0;
   for (const Json& inner : value.begin().value()) {
@@ -74,7 +77,7 @@ class Builder {
     if (from.value != nullptr) return NodeOfValue(*from.value, path, 0);
     StateNode node{.path = path};
     if (from.tensor != nullptr) {
-      node.kind = Kind::kTensor;
+      node.kind = NodeKind::kTensor;
       node.tensor = from.tensor;
       return node;
     }
@@ -86,7 +89,7 @@ class Builder {
       tuple = tuple && key.kind == PathKey::Kind::kTupleIndex;
       parts.emplace_back(std::move(key), &part);
     }
-    node.kind = list ? Kind::kList : tuple ? Kind::kTuple : Kind::kDict;
+    node.kind = list ? NodeKind::kList : tuple ? NodeKind::kTuple : NodeKind::kDict;
     if (list || tuple) {
       std::ranges::sort(parts, {}, [](const auto& part) { return part.first.number; });
     } else {
@@ -94,7 +97,7 @@ class Builder {
     }
     for (auto& [key, part] : parts) {
       StateNode::Item item{.part = part->first};
-      if (node.kind == Kind::kDict)
+      if (node.kind == NodeKind::kDict)
         item.key = key.kind == PathKey::Kind::kKey ? Json(std::move(key.text)) : Json(key.number);
       item.node.push_back(MR_TRY(Build(part->second, Below(path, part->first))));
       node.items.push_back(std::move(item));
@@ -148,7 +151,7 @@ Status WriteDict(PickleWriter& out, const StateNode& node, const std::map<std::s
 
 void AddDicts(const StateNode& node, std::map<std::string, Json>& dicts) {
   std::vector<std::string> parts;
-  bool described = node.kind == Kind::kDict && !node.items.empty();
+  bool described = node.kind == NodeKind::kDict && !node.items.empty();
   for (const StateNode::Item& item : node.items) {
     AddDicts(*item, dicts);
     described = described && !item.part.empty();
@@ -161,7 +164,8 @@ void AddDicts(const StateNode& node, std::map<std::string, Json>& dicts) {
 }  // namespace
 
 bool StateNode::HoldsTensors() const {
-  return kind == Kind::kTensor || std::ranges::any_of(items, [](const Item& item) { return (*item).HoldsTensors(); });
+  return kind == NodeKind::kTensor ||
+         std::ranges::any_of(items, [](const Item& item) { return (*item).HoldsTensors(); });
 }
 
 Result<StateNode> BuildState(const std::map<std::string, TensorMeta>& tensors, const Json& values, const Json& dicts) {
@@ -173,33 +177,33 @@ Result<StateNode> BuildState(const std::map<std::string, TensorMeta>& tensors, c
 
 Status WriteState(PickleWriter& out, const StateNode& node, const std::map<std::string, std::string>& storages) {
   switch (node.kind) {
-    case Kind::kTensor:
+    case NodeKind::kTensor:
       WriteTensor(out, *node.tensor, storages.at(node.path));
       return {};
-    case Kind::kValue: {
+    case NodeKind::kValue: {
       Status written = WriteValue(out, node.value);
       return written ? written : Fail(written.error().Context(node.path));
     }
-    case Kind::kDict:
+    case NodeKind::kDict:
       return WriteDict(out, node, storages);
-    case Kind::kList:
+    case NodeKind::kList:
       out.EmptyList();
       break;
-    case Kind::kSize:
+    case NodeKind::kSize:
       out.Global("torch", "Size");
       out.Mark();
       break;
-    case Kind::kTuple:
+    case NodeKind::kTuple:
       break;
   }
   out.Mark();
   for (const StateNode::Item& item : node.items) MR_TRY(WriteState(out, *item, storages));
-  if (node.kind == Kind::kList) {
+  if (node.kind == NodeKind::kList) {
     out.Appends();
     return {};
   }
   out.Tuple();
-  if (node.kind == Kind::kSize) {
+  if (node.kind == NodeKind::kSize) {
     out.Tuple();
     out.Reduce();
   }
