@@ -35,8 +35,8 @@ void Print(const Context& context, const TokenizeFlags& flags, const data::Token
   }
   if (context.globals.quiet) return;
   cli::Print("{}.bin and .idx: {} documents, {} tokens of {} bytes, {} broken records left out, in {}\n", flags.output,
-        FormatCount(done.documents), FormatCount(done.tokens), done.token_bytes, FormatCount(done.broken),
-        FormatDuration(took));
+             FormatCount(done.documents), FormatCount(done.tokens), done.token_bytes, FormatCount(done.broken),
+             FormatDuration(took));
 }
 
 Result<int> Tokenize(const Context& context, const TokenizeFlags& flags) {

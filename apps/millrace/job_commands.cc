@@ -179,8 +179,8 @@ int PrintJobs(const Context& context, const std::vector<jobs::JobStatus>& all) {
     if (context.globals.json) {
       PrintJsonListing(status.ToJson());
     } else {
-      PrintListing("{:<24} {:<12} {:>10} {:>8}  {}\n", status.name, status.state, StepText(status.step), status.restarts,
-            status.updated);
+      PrintListing("{:<24} {:<12} {:>10} {:>8}  {}\n", status.name, status.state, StepText(status.step),
+                   status.restarts, status.updated);
     }
   }
   return kExitOk;
