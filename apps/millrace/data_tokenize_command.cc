@@ -20,7 +20,7 @@ struct TokenizeFlags {
   int threads = 2;
 };
 
-void Print(const Context& context, const TokenizeFlags& flags, const data::TokenizeSummary& done, Duration took) {
+void PrintTokenized(const Context& context, const TokenizeFlags& flags, const data::TokenizeSummary& done, Duration took) {
   if (context.globals.json) {
     PrintJsonLine({{"event", "tokenized"},
                    {"output", flags.output},
@@ -65,7 +65,7 @@ Result<int> Tokenize(const Context& context, const TokenizeFlags& flags) {
   auto done = data::TokenizeToFile(*connection, *tokenizer, options, progress, context.log(), {.stop = context.stop});
   line.reset();
   if (!done) return Fail(done.error());
-  Print(context, flags, *done, SystemClock().Now() - began);
+  PrintTokenized(context, flags, *done, SystemClock().Now() - began);
   return kExitOk;
 }
 
