@@ -20,7 +20,8 @@ struct TokenizeFlags {
   int threads = 2;
 };
 
-void PrintTokenized(const Context& context, const TokenizeFlags& flags, const data::TokenizeSummary& done, Duration took) {
+void PrintTokenized(const Context& context, const TokenizeFlags& flags, const data::TokenizeSummary& done,
+                    Duration took) {
   if (context.globals.json) {
     PrintJsonLine({{"event", "tokenized"},
                    {"output", flags.output},
