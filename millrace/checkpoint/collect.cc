@@ -168,12 +168,14 @@ class Collector {
           return true;
         },
         call_));
-    if (!Kept(now) && MR_TRY(PutFence(number, step.manifest->etag))) {
-      collected_.removed_steps.push_back(number);
-      for (const auto& [name, attempt] : step.attempts) MR_TRY(Remove(attempt));
-    }
     // Only this collector's own: another one that is between its listing and its fence must stay visible.
-    return RemoveKeys({going});
+    if (Kept(now) || !MR_TRY(PutFence(number, step.manifest->etag))) return RemoveKeys({going});
+    collected_.removed_steps.push_back(number);
+    for (const auto& [name, attempt] : step.attempts) MR_TRY(Remove(attempt));
+    // Behind the fence nobody can remove or mark this step any more: what killed collectors announced goes too.
+    std::vector<std::string> announced;
+    for (const object::ObjectInfo& mark : now.going) announced.push_back(mark.key);
+    return RemoveKeys(std::move(announced));
   }
 
   /// In a step with a manifest no other attempt can commit any more.

@@ -475,7 +475,7 @@ class CheckpointRanksTest : public ::testing::TestWithParam<Phase> {
       const std::string path = entry.path().string();
       const bool wanted = std::ranges::any_of(
           steps, [&](std::uint64_t step) { return path.find(fmt::format("/step-{:08}/", step)) != std::string::npos; });
-      const bool of_the_machine = path.ends_with("/.millrace-machine");
+      const bool of_the_machine = path.ends_with("/.millrace-machine") || path.ends_with("/.millrace-folder");
       EXPECT_TRUE(!entry.is_regular_file() || wanted || path.ends_with(".json") || of_the_machine) << path;
     }
   }

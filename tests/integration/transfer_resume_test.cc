@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "millrace/base/crc.h"
@@ -143,6 +144,12 @@ class TransferResume : public testing::Test {
     }
     return count;
   }
+  /// Files in the folder of upload journals that are not its marker.
+  std::size_t Journals() {
+    return static_cast<std::size_t>(std::ranges::count_if(fs::directory_iterator(Path("state")), [](const auto& entry) {
+      return entry.path().filename() != ".millrace-folder";
+    }));
+  }
   std::size_t Uploads() { return object::ListUploads(*bucket_->store, "")->size(); }
 
   TempDir folder_ = *TempDir::Create();
@@ -237,7 +244,7 @@ TEST_F(TransferResume, AnUploadGoesOnWhereItWas) {
     EXPECT_EQ(Content("k"), content);
     EXPECT_EQ(CallsOf(Operation::kUploadPart), kParts - static_cast<std::size_t>(after));
     EXPECT_EQ(Uploads(), 0u);
-    EXPECT_TRUE(fs::is_empty(Path("state")));
+    EXPECT_EQ(Journals(), 0u);
     ASSERT_TRUE(object::Delete(*bucket_->store, "k"));
   }
 }
@@ -275,7 +282,7 @@ TEST_F(TransferResume, AnUploadThatFailsForGoodLeavesNothing) {
   store_->Add({.operation = Operation::kUploadPart, .skip = 2, .fault = {.code = Code::kPermissionDenied}});
   EXPECT_EQ(Upload(Path("in"), *store_, "k", {}, settings_, {}).error().code(), Code::kPermissionDenied);
   EXPECT_EQ(Uploads(), 0u);
-  EXPECT_TRUE(fs::is_empty(Path("state")));
+  EXPECT_EQ(Journals(), 0u);
 }
 
 TEST_F(TransferResume, AWrongChecksumIsFoundOut) {
