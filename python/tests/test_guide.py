@@ -44,7 +44,7 @@ def buckets(endpoint, tmp_path):
         run("mb", f"s3://{bucket}")
     put(folder, "s3://corpus/wiki/0.jsonl", records(200, 1))
     put(folder, "s3://corpus/wiki/1.jsonl", records(200, 2))
-    put(folder, "s3://corpus/code/0.jsonl", records(150, 3))
+    put(folder, "s3://corpus/code/0.jsonl", records(600, 3))
     run("tokenizer", "train", "--input", "s3://corpus/wiki/*.jsonl", "--vocab-size", "400", "--output", "s3://models/tokenizer.model")
     chat = [{"role": "user", "content": "what turns?"}, {"role": "assistant", "content": "the mill"}]
     alpaca = {"instruction": "say what turns", "input": "", "output": "the mill"}
