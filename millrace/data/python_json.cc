@@ -224,16 +224,17 @@ class PythonJsonRewriter {
 
   /// Emits the number as it is where 64 bits hold it.
   void KeepNumber(std::string_view number, bool is_integer) {
-    const char* const end = number.data() + number.size();
+    const char* const begin = number.data();
+    const char* const end = begin + number.size();
     if (is_integer) {
       std::int64_t as_signed = 0;
       std::uint64_t as_unsigned = 0;
-      const bool fits = std::from_chars(number.data(), end, as_signed).ec == std::errc() ||
-                        std::from_chars(number.data(), end, as_unsigned).ec == std::errc();
+      const bool fits = std::from_chars(begin, end, as_signed).ec == std::errc() ||
+                        std::from_chars(begin, end, as_unsigned).ec == std::errc();
       return fits ? Emit(number) : EmitNumber(number);
     }
     double value = 0;
-    if (std::from_chars(number.data(), end, value).ec == std::errc()) return Emit(number);
+    if (std::from_chars(begin, end, value).ec == std::errc()) return Emit(number);
     value = std::strtod(std::string(number).c_str(), nullptr);  // out of range: too large, or too near to 0
     if (std::isinf(value)) return EmitNumber(value < 0 ? "-inf" : "inf");
     Emit(number);

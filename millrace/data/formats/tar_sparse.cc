@@ -17,8 +17,9 @@ constexpr std::size_t kNumberBytes = 12;
 
 std::optional<std::uint64_t> Decimal(std::string_view text) {
   std::uint64_t value = 0;
-  const char* const end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, value);
+  const char* const begin = text.data();
+  const char* const end = begin + text.size();
+  const auto parsed = std::from_chars(begin, end, value);
   return parsed.ec == std::errc() && parsed.ptr == end ? std::optional(value) : std::nullopt;
 }
 

@@ -168,7 +168,7 @@ Result<bool> TreeWalker::Look() {
                           .etag = std::string(kLinkETag),
                           .modified = has_file ? ModifiedTime(status) : WallTime()};
   }
-  if (entry.folder && !(link_apart && options_.links == Links::kList)) MR_TRY(Enter(std::move(key)));
+  if (entry.folder && !(link_apart && options_.links == Links::kList)) MR_TRY(Enter(key));
   if (link_apart || entry.folder) return current_.has_value();
   if (key < from_) return false;
   if (entry.link) {
