@@ -1,6 +1,7 @@
 #include "millrace/tokenizer/hf_normalizer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "millrace/base/text.h"
 #include "millrace/tokenizer/bert.h"
@@ -98,6 +99,7 @@ std::size_t HfNormalizer::HeadAfter(const Step& step, std::string_view before, s
     return std::min(after.size(), head > removed ? head - removed : 0);
   }
   if (const auto* prepend = std::get_if<Prepend>(&step)) return after.empty() ? 0 : head + prepend->text.size();
+  if (const auto* precompiled = std::get_if<Precompiled>(&step)) return HeadAfter(*precompiled, before, head);
   // What replaces a match is aligned with the match's last character.
   std::size_t kept = 0, done = 0;
   bool within = true;
@@ -115,35 +117,77 @@ std::size_t HfNormalizer::HeadAfter(const Step& step, std::string_view before, s
   } else {
     const std::string alone =
         std::visit([&](const auto& one) { return Apply(one, std::string(before.substr(0, head))); }, step);
-    const bool drops_unnoticed = std::holds_alternative<Precompiled>(step);  // the library loses count at the beginning
-    const std::size_t least = drops_unnoticed ? 1 : 0;
-    return BytesOfFirst(after, std::max(CharactersIn(alone), least));
+    return BytesOfFirst(after, CharactersIn(alone));
   }
   return within ? kept + head - std::min(done, head) : kept;
 }
 
-std::string HfNormalizer::Apply(const Precompiled& step, std::string text) const {
-  std::string out;
-  out.reserve(text.size());
-  std::string_view rest = text, replacement;
-  while (!rest.empty()) {
+template <class Visit>
+bool HfNormalizer::ForEachPart(const Precompiled& step, std::string_view text, Visit visit) const {
+  std::string_view replacement;
+  // A rule never begins with a NUL: there the library stops looking.
+  auto replaces = [&](std::string_view part) { return part[0] != '\0' && step.map.Shortest(part, replacement) > 0; };
+  while (!text.empty()) {
     // Printable ASCII in front of ASCII is a cluster of its own.
     const bool plain =
-        rest[0] >= ' ' && rest[0] < '\x7f' && rest.size() > 1 && static_cast<std::uint8_t>(rest[1]) < 0x80;
-    const std::string_view cluster = rest.substr(0, plain ? 1 : graphemes_.Length(rest));
-    rest.remove_prefix(cluster.size());
-    // A rule never begins with a NUL: there the library stops looking.
-    if (cluster.size() < kWholeCluster && cluster[0] != '\0' && step.map.Shortest(cluster, replacement) > 0) {
-      out += replacement;
+        text[0] >= ' ' && text[0] < '\x7f' && text.size() > 1 && static_cast<std::uint8_t>(text[1]) < 0x80;
+    const std::string_view cluster = text.substr(0, plain ? 1 : graphemes_.Length(text));
+    text.remove_prefix(cluster.size());
+    if (cluster.size() < kWholeCluster && replaces(cluster)) {
+      if (!visit(cluster, replacement)) return false;
       continue;
     }
     for (std::size_t at = 0; at < cluster.size();) {
       const std::size_t length = DecodeUtf8(cluster.data() + at, cluster.data() + cluster.size()).length;
       const std::string_view character = cluster.substr(at, length);
-      out += character[0] != '\0' && step.map.Shortest(character, replacement) > 0 ? replacement : character;
+      if (!visit(character, replaces(character) ? replacement : character)) return false;
       at += length;
     }
   }
+  return true;
+}
+
+std::size_t HfNormalizer::HeadAfter(const Precompiled& step, std::string_view before, std::size_t head) const {
+  // A character is aligned with the one in whose place it is. Where a rule makes more than there were, the last ones
+  // are aligned with the character in front of the place; where it makes fewer, the last one takes the rest with it,
+  // but what is dropped at the beginning of the text is not counted.
+  struct Change {
+    std::size_t bytes;
+    std::ptrdiff_t more;  ///< characters than there were
+  };
+  std::vector<Change> changes;  // of the last part
+  std::size_t at = 0, kept = 0;
+  auto keep = [&] {
+    for (const Change& change : std::exchange(changes, {})) {
+      const std::size_t aligned = change.more > 0 && at > 0 ? at - 1 : at;
+      if (aligned >= head) return false;
+      kept += change.bytes;
+      if (change.more <= 0) at += BytesOfFirst(before.substr(at), static_cast<std::size_t>(1 - change.more));
+    }
+    return true;
+  };
+  const bool all = ForEachPart(step, before, [&](std::string_view from, std::string_view to) {
+    if (!to.empty() && !keep()) return false;
+    const auto old_count = static_cast<std::ptrdiff_t>(CharactersIn(from));
+    std::ptrdiff_t count = 0;
+    for (std::size_t length; !to.empty(); to.remove_prefix(length)) {
+      length = BytesOfFirst(to, 1);
+      changes.push_back({length, ++count > old_count ? 1 : 0});
+    }
+    if (count < old_count && !changes.empty()) changes.back().more += count - old_count;
+    return true;
+  });
+  if (all) keep();
+  return kept;
+}
+
+std::string HfNormalizer::Apply(const Precompiled& step, std::string text) const {
+  std::string out;
+  out.reserve(text.size());
+  ForEachPart(step, text, [&](std::string_view, std::string_view to) {
+    out += to;
+    return true;
+  });
   return out;
 }
 

@@ -77,6 +77,10 @@ class HfNormalizer {
   std::string Apply(const BertAccents& step, std::string text) const;
   std::string Apply(const ToByteAlphabet& step, std::string text) const;
 
+  /// Calls visit(from, to) for the parts of `text`, in order, and for what `step` makes of each, until it returns
+  /// false; returns whether it never did.
+  template <class Visit>
+  bool ForEachPart(const Precompiled& step, std::string_view text, Visit visit) const;
   /// Calls edit(begin, end, text) for what `step` replaces in `text`, in order.
   template <class Edit>
   static void ForEachMatch(const Replace& step, std::string_view text, Edit edit);
@@ -84,6 +88,7 @@ class HfNormalizer {
   static void ForEachMatch(const ReplaceMatches& step, std::string_view text, Edit edit);
   /// How many bytes at the beginning of `after` stem from the first `head` bytes of `before`.
   std::size_t HeadAfter(const Step& step, std::string_view before, std::size_t head, std::string_view after) const;
+  std::size_t HeadAfter(const Precompiled& step, std::string_view before, std::size_t head) const;
 
   std::vector<Step> steps_;
   Graphemes graphemes_;

@@ -2,9 +2,12 @@
 // tests/interop/tokenizer_files.py makes more of them.
 #include <gmock/gmock.h>
 
+#include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "millrace/base/digest.h"
 #include "millrace/tokenizer/regex.h"
 #include "millrace/tokenizer/tokenizer.h"
 
@@ -196,6 +199,30 @@ TEST(HfPipeline, PrefixesTheFirstWordByWhereItWasBeforeItWasNormalized) {
   EXPECT_THAT(Encoded(*tokenizer, "  ab"), ElementsAre(1)) << "what was stripped was the beginning";
   auto replaced = LoadedFile(Words(first, R"({"type":"Replace","pattern":{"String":"xy"},"content":"a"})"));
   EXPECT_THAT(Encoded(*replaced, "xyb"), ElementsAre(1)) << "aligned with the last character of what it replaces";
+}
+
+/// SentencePiece's compiled rules, of which there is one: U+00BD becomes "ab ab".
+std::string OneHalf() {
+  std::vector<std::uint32_t> units(256);  // see character_map.cc
+  constexpr std::uint32_t kLeaf = 1u << 8, kValue = 1u << 31;
+  units[0xC2] = 0xC2 | 0xC3 << 10;                        // children at 0xC2 ^ 0xC3 = 1
+  units[1 ^ 0xBD] = 0xBD | kLeaf | (1 ^ 0xBD ^ 2) << 10;  // the value at 2
+  units[2] = kValue;
+  const auto bytes = static_cast<std::uint32_t>(units.size() * sizeof(std::uint32_t));
+  std::string map(AsText(std::as_bytes(std::span(&bytes, 1))));
+  map += AsText(std::as_bytes(std::span(units)));
+  map += "ab ab";
+  map += '\0';
+  return fmt::format(R"({{"type":"Precompiled","precompiled_charsmap":"{}"}})", Base64Encode(AsBytes(map)));
+}
+
+TEST(HfPipeline, PrefixesTheFirstWordByWhatAPrecompiledRuleTookItsPartsFrom) {
+  auto tokenizer = LoadedFile(Words(R"({"type":"Sequence","pretokenizers":[{"type":"WhitespaceSplit"},
+      {"type":"Metaspace","replacement":"▁","prepend_scheme":"first","split":true}]})",
+                                    OneHalf()));
+  EXPECT_THAT(Encoded(*tokenizer, "\u00BD"), ElementsAre(7, 7)) << "all of it stems from the first character";
+  EXPECT_THAT(Encoded(*tokenizer, "\u00BD\u0301"), ElementsAre(7, 1)) << "the accent, which is dropped, is the second";
+  EXPECT_THAT(Encoded(*tokenizer, "ab\u00BD\u0301"), ElementsAre(0, 1)) << "▁abab";
 }
 
 TEST(HfPipeline, NormalizesInFrontOfAllModels) {
