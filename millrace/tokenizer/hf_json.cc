@@ -246,6 +246,7 @@ Result<std::shared_ptr<const Tokenizer>> MakeCharacterBpe(const File& file, std:
   if (!DecodesMarks(file, model.traits.add_dummy_prefix)) return Unsupported("decoder", Get(file.json, "decoder"));
   const Json& json = Get(file.json, "model");
   model.traits.byte_fallback = Flag(json, "byte_fallback");
+  model.traits.whole_byte_runs = true;
   if (!model.traits.byte_fallback)
     return Fail(Code::kUnsupported, "BPE of characters without byte_fallback is not supported");
   if (Flag(json, "ignore_merges"))

@@ -81,6 +81,26 @@ TEST(HfPipeline, AddedCharactersTakeNoPartInMerging) {
   EXPECT_EQ(tokenizer->Decode(std::vector<TokenId>{262, 259, 263}).value(), "a c");
 }
 
+TEST(HfPipeline, ARunOfByteTokensIsTextAsAWholeOrNotAtAll) {
+  auto tokenizer = LoadedFile(LlamaParts());
+  EXPECT_EQ(tokenizer->kind(), "sentencepiece-bpe");
+  auto decoded = [&](const std::vector<TokenId>& ids) {
+    StreamDecoder stream(*tokenizer);
+    std::string streamed;
+    for (const TokenId id : ids) EXPECT_TRUE(stream.Add(id, streamed));
+    stream.Finish(streamed);
+    const std::string text = tokenizer->Decode(ids).value();
+    EXPECT_EQ(streamed, text);
+    return text;
+  };
+  constexpr TokenId kByte = 3;  // the token of the byte 0
+  EXPECT_EQ(decoded({260, kByte + 0xC3, kByte + 0xA9, kByte + '!', 261}), "a\u00E9!b");
+  EXPECT_EQ(decoded({260, kByte + 0xF0, kByte + 0x19, 259}), "a\uFFFD\uFFFD ");
+  EXPECT_EQ(decoded({kByte + 'x', kByte + 0xC3}), "\uFFFD\uFFFD");
+  EXPECT_EQ(decoded({kByte + 0xC3, kByte + 'x', 261, kByte + 'x'}), "\uFFFD\uFFFDbx") << "another token ends the run";
+  EXPECT_EQ(decoded({260, kByte + 0xC3, 0, kByte + 0xA9}), "a\u00E9") << "one that is left out does not";
+}
+
 FileParts BertParts(bool single_word) {
   return {.model = R"({"type":"WordPiece","unk_token":"[UNK]","continuing_subword_prefix":"##",
               "max_input_chars_per_word":100,"vocab":{"[UNK]":0,"_":1,"##o":2,"un":3}})",

@@ -196,6 +196,7 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     strips_one_ = model.traits.add_dummy_prefix && !model.traits.remove_extra_whitespaces;
     prefix_every_part_ = model.traits.prefix_every_part;
     prefix_marked_ = model.traits.prefix_marked;
+    whole_byte_runs_ = model.traits.whole_byte_runs;
     strips_all_ = model.traits.remove_extra_whitespaces;
     return {};
   }
@@ -253,7 +254,11 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
 
   /// Moves characters from the pending bytes to the text, U+FFFD for what is none; without `all`, up to one that may
   /// still become whole.
-  static void FlushBytes(DecodeState& state, bool all, std::string& text) {
+  void FlushBytes(DecodeState& state, bool all, std::string& text) const {
+    if (whole_byte_runs_) {
+      if (all) FlushRun(state, text);
+      return;
+    }
     std::string& bytes = state.pending;
     std::size_t at = 0;
     while (at < bytes.size()) {
@@ -270,6 +275,17 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     bytes.erase(0, at);
   }
 
+  /// Moves the pending bytes, which are a whole run, to the text: as Hugging Face's ByteFallback, all or none.
+  static void FlushRun(DecodeState& state, std::string& text) {
+    state.begun = state.begun || !state.pending.empty();
+    if (IsValidUtf8(state.pending)) {
+      text += state.pending;
+    } else {
+      for (std::size_t i = 0; i < state.pending.size(); ++i) AppendUtf8(kReplacement, text);
+    }
+    state.pending.clear();
+  }
+
   Pieces decoded_;
   std::vector<Shape> shapes_;
   PieceIndex reserved_, others_;  ///< control, unknown and byte pieces; the rest
@@ -280,6 +296,7 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
   TokenId unknown_ = kNoToken;
   bool strips_one_ = false, strips_all_ = false;  ///< spaces at the beginning of decoded text
   bool prefix_every_part_ = true, prefix_marked_ = true;
+  bool whole_byte_runs_ = false;
 };
 
 }  // namespace

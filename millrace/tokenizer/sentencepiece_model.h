@@ -30,6 +30,7 @@ struct SentencePieceTraits {
   bool escape_whitespaces = true;
   bool prefix_every_part = true;  ///< the dummy prefix, of a text that special tokens divide: in front of each part
   bool prefix_marked = true;      ///< … also in front of a part that begins with a space
+  bool whole_byte_runs = false;   ///< byte tokens side by side that are no UTF-8 together: each is a U+FFFD
   int pieces = 0;
   std::string unk_piece = "<unk>", bos_piece = "<s>", eos_piece = "</s>", pad_piece = "<pad>";
 };
