@@ -1,6 +1,8 @@
 #include "millrace/tokenizer/hf_json.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -338,6 +340,41 @@ Result<std::shared_ptr<const Tokenizer>> MakeBert(File file, std::string fingerp
   return MakePipeline(std::move(file), std::move(fingerprint));
 }
 
+/// The double nearest to 10^exponent. REQUIRES: 0 <= exponent <= 308.
+double PowerOfTen(int exponent) {
+  const std::string text = fmt::format("1e{}", exponent);
+  double value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+/// The number that the library takes for the shortest text of `exact`. Its JSON parser (serde_json without
+/// `float_roundtrip`) multiplies or divides the digits, as a whole number, by a power of ten and rounds twice. Sums of
+/// scores that tie in one way of rounding do not in the other.
+double AsLibraryReads(double exact) {
+  std::array<char, 64> text;
+  const auto written = std::to_chars(text.data(), text.data() + text.size(), exact, std::chars_format::scientific);
+  const std::string_view whole(text.data(), static_cast<std::size_t>(written.ptr - text.data()));
+  const std::size_t mark = whole.find('e');
+  std::uint64_t digits = 0;
+  int exponent = 0;
+  bool after_point = false;
+  for (char c : whole.substr(0, mark)) {
+    if (c == '.') after_point = true;
+    if (c < '0' || c > '9') continue;
+    digits = digits * 10 + static_cast<std::uint64_t>(c - '0');  // 17 digits at most
+    if (after_point) --exponent;
+  }
+  const std::string_view power = whole.substr(mark + 2);
+  int tens = 0;
+  std::from_chars(power.begin(), power.end(), tens);
+  exponent += whole[mark + 1] == '-' ? -tens : tens;
+  if (exponent < -308 || exponent > 308) return exact;
+  const double factor = PowerOfTen(exponent < 0 ? -exponent : exponent);
+  const double value = exponent < 0 ? static_cast<double>(digits) / factor : static_cast<double>(digits) * factor;
+  return std::signbit(exact) ? -value : value;
+}
+
 Status ReadScores(const Json& vocabulary, File& file) {
   if (!vocabulary.is_array() || vocabulary.size() > kMaxVocabulary) {
     return Fail(Code::kInvalidArgument, "its model has no vocabulary");
@@ -349,7 +386,7 @@ Status ReadScores(const Json& vocabulary, File& file) {
                   file.scores.size());
     }
     file.tokens.push_back(one[0].get<std::string>());
-    file.scores.push_back(one[1].get<double>());
+    file.scores.push_back(AsLibraryReads(one[1].get<double>()));
   }
   return {};
 }
