@@ -168,7 +168,6 @@ class Bench:
         """Of objects that s5cmd uploaded in parts, and curl as a whole."""
         source, out = f"{self.data}/{name}", f"{self.work}/out"
         names = [f"f{i:05}" for i in range(count)]
-        self.run([*self.millraces["millrace"], "mb", "s3://bench"])
         self.run([self.s5cmd, "cp", f"{source}/", "s3://bench/parts/"])
         self.run(self.curl([(presign("PUT", self.host, f"/bench/whole/{file}"),
                              f'upload-file = "{source}/{file}"\nheader = "Expect:"') for file in names]))

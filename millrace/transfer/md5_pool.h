@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "millrace/base/bytes.h"
@@ -10,9 +11,10 @@
 
 namespace millrace::transfer {
 
-/// Joins the MD5 work of concurrent streams: each gathers its bytes in pieces of 64 KiB, and the thread that completes
-/// one hashes it together with complete pieces of other streams (base/md5_lanes.h). It has no threads of its own, and
-/// holds 128 KiB a stream. Thread-safe; outlives its streams.
+/// Joins the MD5 work of concurrent streams. Bytes of a stream come in bursts, so each gathers pieces of 64 KiB in a
+/// queue; when many streams have one waiting, or much waits in all, the thread that appends hashes one piece of each
+/// stream at the same time (base/md5_lanes.h). It has no threads of its own. Holds at most 8 MiB of waiting pieces, and
+/// 64 KiB a stream. Thread-safe; outlives its streams.
 class Md5Pool {
  public:
   class Stream;
@@ -20,33 +22,37 @@ class Md5Pool {
  private:
   static constexpr std::size_t kPieceBytes = 64 * kKiB;
   static_assert(kPieceBytes % kMd5BlockBytes == 0);
+  /// 8 MiB: eight pieces of each of sixteen streams, which is about a socket's buffer each.
+  static constexpr std::size_t kMostWaiting = 128;
 
-  /// A stream's complete piece, and the state that is to advance over it.
-  struct Piece {
-    enum class Stage { kHashed, kWaiting, kInWork };
+  /// What is shared of a stream. Guarded by the pool's mutex, but `state` and the front piece while it is in work.
+  struct Queue {
     Md5State state;
-    Buffer bytes;
-    Stage stage = Stage::kHashed;
+    std::deque<Buffer> pieces;  ///< complete ones, in order
+    bool in_work = false;       ///< a thread hashes the front piece
   };
 
-  /// Blocks until the piece is hashed, at work itself where no other thread is.
-  void AwaitHashed(Piece& piece) MR_EXCLUDES(mutex_);
-  /// REQUIRES: piece.stage is kHashed; its bytes are new.
-  void Add(Piece& piece) MR_EXCLUDES(mutex_);
-  /// Hashes the pieces that have waited longest, at most kMd5Lanes.
+  /// An empty buffer for a piece.
+  Buffer Take() MR_EXCLUDES(mutex_);
+  void Add(Queue& queue, Buffer piece) MR_EXCLUDES(mutex_);
+  /// Blocks until all pieces of the queue are hashed, at work itself where no other thread is.
+  void AwaitHashed(Queue& queue) MR_EXCLUDES(mutex_);
+  /// Hashes the front pieces of the queues that have waited longest, at most kMd5Lanes.
   void HashWaiting() MR_EXCLUDES(mutex_);
 
   Mutex mutex_;
   CondVar changed_;
-  std::vector<Piece*> waiting_ MR_GUARDED_BY(mutex_);  ///< their stages are guarded too
+  std::deque<Queue*> ready_ MR_GUARDED_BY(mutex_);  ///< with a piece, and not in work
+  std::size_t waiting_ MR_GUARDED_BY(mutex_) = 0;   ///< pieces in all queues, those in work too
+  std::vector<Buffer> spare_ MR_GUARDED_BY(mutex_);
 };
 
-/// One message at a time. Used by one thread at a time. Append and Finish block for as long as 64 KiB of 16 streams
-/// take to be hashed (0.3 ms), and never wait for another stream's bytes.
+/// One message at a time. Used by one thread at a time. Append and Finish block for as long as pieces that wait take to
+/// be hashed (0.3 ms for 16 of them), and never wait for another stream's bytes.
 class Md5Pool::Stream {
  public:
   explicit Stream(Md5Pool& pool) : pool_(pool) {}
-  ~Stream() { pool_.AwaitHashed(piece_); }
+  ~Stream() { pool_.AwaitHashed(queue_); }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
@@ -58,7 +64,7 @@ class Md5Pool::Stream {
 
  private:
   Md5Pool& pool_;
-  Piece piece_;
+  Queue queue_;
   Buffer filling_;
   std::size_t filled_ = 0;
   std::uint64_t total_ = 0;  ///< bytes of the message
