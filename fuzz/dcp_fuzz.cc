@@ -24,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (record.offset > file.size() || record.size > file.size() - record.offset) std::abort();
   for (const SourcePiece& piece : source->pieces)
     if (piece.offset > file.size() || !source->tensors.contains(piece.tensor)) std::abort();
-  // What is imported can be put together again as an export does, or is refused.
+  // An import is refused unless an export could put the state together again.
   const Json* values = JsonFind(source->meta, kMetaValues);
   const Json* dicts = JsonFind(source->meta, kMetaDicts);
   (void)BuildState(source->tensors, values != nullptr ? *values : Json::object(), dicts != nullptr ? *dicts : Json());

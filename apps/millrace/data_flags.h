@@ -20,7 +20,7 @@ namespace millrace::cli {
 /// "\n", "\t", "\\" as they are typed on a command line.
 std::string Unescape(std::string_view text);
 
-/// Of every flag that LoadTokenizer reads; training reads the same URLs.
+/// Help for each flag that LoadTokenizer reads. Training reads the same URLs.
 inline constexpr char kTokenizerHelp[] =
     "URL of the tokenizer, or of a model that has one: SentencePiece, tokenizer.json, tekken.json, vocab.txt or "
     ".tiktoken (of unpublished "

@@ -191,7 +191,7 @@ class JobChecker {
 
   void CheckFolder(std::string name, std::string_view key, const std::string& path) {
     if (path.empty()) return;
-    // What is not there yet is made below the nearest folder that is.
+    // Missing folders are made below the nearest folder that exists.
     std::filesystem::path folder = path;
     std::error_code error;
     while (!std::filesystem::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();

@@ -41,7 +41,7 @@ Status CheckApart(const Place& from, const Place& to, const transfer::NameFilter
 /// A selection whose items are copied, or moved.
 struct CopySource {
   Selection selection;
-  /// Of a local selection that is moved.
+  /// Set for a local selection that is moved.
   std::unique_ptr<const transfer::LocalRemover> remover;
   static Result<CopySource> Of(Selection selection, bool move);
 };

@@ -253,7 +253,8 @@ void AddManageCommands(CLI::App& app, Context& context) {
         const bool number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
         auto parsed = ParseDuration(number ? text + "s" : text);
         if (!parsed || *parsed <= Duration::zero() || *parsed > std::chrono::hours(24 * 7)) {
-          throw CLI::ValidationError("--expires-in: " + text + " is no time of up to 7d, such as 15m or 900 (seconds)");
+          throw CLI::ValidationError("--expires-in: " + text +
+                                     " is not a duration of at most 7d; write 15m or 900 (seconds)");
         }
         presign->valid_for = *parsed;
       },

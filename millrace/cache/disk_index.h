@@ -32,7 +32,7 @@ struct DiskEntry {
 
 /// The file that holds the slots of a shard.
 std::string SlotFileName(std::size_t shard);
-/// Of names in a cache folder: "lock", "index", "index.new", and those that SlotFileName gives.
+/// The form of a name in a cache folder: "lock", "index", "index.new", or a name that SlotFileName gives.
 NameForm CacheNameForm(std::string_view name);
 
 /// How a cache folder is laid out; files of one folder share one.

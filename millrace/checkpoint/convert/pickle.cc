@@ -34,7 +34,7 @@ std::string Negated(std::string number) {
   return number;
 }
 
-/// Of a two's complement number, least significant byte first.
+/// The value of a two's complement number, least significant byte first.
 std::string DecimalOf(std::string_view bytes) {
   const bool negative = (bytes.back() & 0x80) != 0;
   std::string number(bytes);
