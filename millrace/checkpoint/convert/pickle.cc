@@ -450,8 +450,13 @@ void PickleWriter::BigInt(std::string_view decimal) {
   number += '\0';  // the sign
   if (negative) number = Negated(std::move(number));
   const auto size = static_cast<std::uint32_t>(number.size());
-  out_ += '\x8b';
-  out_.append(reinterpret_cast<const char*>(&size), sizeof size);
+  if (size < 256) {  // torch.load(weights_only=True) knows only this form
+    out_ += '\x8a';
+    out_ += static_cast<char>(size);
+  } else {
+    out_ += '\x8b';
+    out_.append(reinterpret_cast<const char*>(&size), sizeof size);
+  }
   out_ += number;
 }
 
