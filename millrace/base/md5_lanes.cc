@@ -7,6 +7,7 @@
 namespace millrace {
 namespace {
 
+using Words4 = std::uint32_t __attribute__((vector_size(16)));
 using Words8 = std::uint32_t __attribute__((vector_size(32)));
 using Words16 = std::uint32_t __attribute__((vector_size(64)));
 static_assert(std::endian::native == std::endian::little, "MD5 reads its words in little-endian order");
@@ -40,9 +41,10 @@ MR_MD5_ALWAYS_INLINE void Step(Vector& a, const Vector& b, const Vector& c, cons
   a = b + ((sum << rotation) | (sum >> (32 - rotation)));
 }
 
-/// Four operations from operation `kIndex` of the round on. Operation i takes word first + stride · i.
-template <int kRound, int kIndex, class Vector>
-MR_MD5_ALWAYS_INLINE void FourSteps(Vector (&s)[4], const Vector* words) {
+/// Four operations from operation `kIndex` of the round on, for each group of lanes: the operations of one group wait
+/// for each other, so those of another fill the gaps. Operation i takes word first + stride · i.
+template <int kRound, int kIndex, class Vector, std::size_t kGroups>
+MR_MD5_ALWAYS_INLINE void FourSteps(Vector (&s)[kGroups][4], const Vector (&words)[kGroups][16]) {
   constexpr int kRotations[4][4] = {{7, 12, 17, 22}, {5, 9, 14, 20}, {4, 11, 16, 23}, {6, 10, 15, 21}};
   constexpr int kFirst[4] = {0, 1, 5, 0}, kStride[4] = {1, 5, 3, 7};
   constexpr int r0 = kRotations[kRound][0], r1 = kRotations[kRound][1], r2 = kRotations[kRound][2],
@@ -50,88 +52,137 @@ MR_MD5_ALWAYS_INLINE void FourSteps(Vector (&s)[4], const Vector* words) {
   constexpr int w0 = (kFirst[kRound] + kStride[kRound] * kIndex) & 15, w1 = (w0 + kStride[kRound]) & 15,
                 w2 = (w1 + kStride[kRound]) & 15, w3 = (w2 + kStride[kRound]) & 15;
   constexpr std::size_t k = 16 * kRound + kIndex;
-  Step<kRound>(s[0], s[1], s[2], s[3], words[w0], kSines[k], r0);
-  Step<kRound>(s[3], s[0], s[1], s[2], words[w1], kSines[k + 1], r1);
-  Step<kRound>(s[2], s[3], s[0], s[1], words[w2], kSines[k + 2], r2);
-  Step<kRound>(s[1], s[2], s[3], s[0], words[w3], kSines[k + 3], r3);
+#pragma GCC unroll 4
+  for (std::size_t g = 0; g < kGroups; ++g) {
+    Step<kRound>(s[g][0], s[g][1], s[g][2], s[g][3], words[g][w0], kSines[k], r0);
+    Step<kRound>(s[g][3], s[g][0], s[g][1], s[g][2], words[g][w1], kSines[k + 1], r1);
+    Step<kRound>(s[g][2], s[g][3], s[g][0], s[g][1], words[g][w2], kSines[k + 2], r2);
+    Step<kRound>(s[g][1], s[g][2], s[g][3], s[g][0], words[g][w3], kSines[k + 3], r3);
+  }
 }
 
-template <int kRound, class Vector>
-MR_MD5_ALWAYS_INLINE void Round(Vector (&s)[4], const Vector* words) {
+template <int kRound, class Vector, std::size_t kGroups>
+MR_MD5_ALWAYS_INLINE void Round(Vector (&s)[kGroups][4], const Vector (&words)[kGroups][16]) {
   FourSteps<kRound, 0>(s, words);
   FourSteps<kRound, 4>(s, words);
   FourSteps<kRound, 8>(s, words);
   FourSteps<kRound, 12>(s, words);
 }
 
+template <class Vector, std::size_t kGroups>
+MR_MD5_ALWAYS_INLINE void Advance(Vector (&state)[kGroups][4], const Vector (&words)[kGroups][16]) {
+  Vector next[kGroups][4];
+  std::memcpy(next, state, sizeof next);
+  Round<0>(next, words);
+  Round<1>(next, words);
+  Round<2>(next, words);
+  Round<3>(next, words);
+  for (std::size_t g = 0; g < kGroups; ++g) {
+    for (std::size_t i = 0; i < 4; ++i) state[g][i] += next[g][i];
+  }
+}
+
+// to = the lower or upper halves of two vectors, element by element in turn.
+MR_MD5_ALWAYS_INLINE void TakeLower(Words4& to, const Words4& a, const Words4& b) {
+  to = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+}
+MR_MD5_ALWAYS_INLINE void TakeUpper(Words4& to, const Words4& a, const Words4& b) {
+  to = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+}
+MR_MD5_ALWAYS_INLINE void TakeLower(Words8& to, const Words8& a, const Words8& b) {
+  to = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+}
+MR_MD5_ALWAYS_INLINE void TakeUpper(Words8& to, const Words8& a, const Words8& b) {
+  to = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+}
+MR_MD5_ALWAYS_INLINE void TakeLower(Words16& to, const Words16& a, const Words16& b) {
+  to = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+MR_MD5_ALWAYS_INLINE void TakeUpper(Words16& to, const Words16& a, const Words16& b) {
+  to = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+
+/// Makes columns of the rows of a square. Each pass turns the bits of (row, column) by one place.
 template <class Vector>
+MR_MD5_ALWAYS_INLINE void Transpose(Vector (&rows)[kWidth<Vector>]) {
+  constexpr std::size_t kHalf = kWidth<Vector> / 2;
+#pragma GCC unroll 4
+  for (std::size_t pass = 1; pass < kWidth<Vector>; pass *= 2) {
+    Vector turned[kWidth<Vector>];
+#pragma GCC unroll 8
+    for (std::size_t i = 0; i < kHalf; ++i) {
+      TakeLower(turned[2 * i], rows[i], rows[i + kHalf]);
+      TakeUpper(turned[2 * i + 1], rows[i], rows[i + kHalf]);
+    }
+    std::memcpy(rows, turned, sizeof turned);
+  }
+}
+
+/// A vector has one word of each lane of its group.
+template <class Vector, std::size_t kGroups>
 MR_MD5_ALWAYS_INLINE void CompressWide(std::span<const Md5Lane> lanes, std::size_t blocks) {
   constexpr std::size_t kLanes = kWidth<Vector>;
   // Lanes that nobody has repeat the first lane's bytes, and what comes of them is dropped.
-  const std::byte* data[kLanes];
-  alignas(Vector) std::uint32_t gathered[4][kLanes];
-  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+  const std::byte* data[kGroups][kLanes];
+  alignas(Vector) std::uint32_t gathered[kGroups][4][kLanes];
+  for (std::size_t lane = 0; lane < kGroups * kLanes; ++lane) {
     const Md5Lane& from = lanes[lane < lanes.size() ? lane : 0];
-    data[lane] = from.data;
-    for (std::size_t i = 0; i < 4; ++i) gathered[i][lane] = from.state->words[i];
+    data[lane / kLanes][lane % kLanes] = from.data;
+    for (std::size_t i = 0; i < 4; ++i) gathered[lane / kLanes][i][lane % kLanes] = from.state->words[i];
   }
-  Vector state[4];
+  Vector state[kGroups][4];
   std::memcpy(state, gathered, sizeof state);
   for (std::size_t block = 0; block < blocks; ++block) {
-    alignas(Vector) std::uint32_t transposed[16][kLanes];
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      std::uint32_t row[16];
-      std::memcpy(row, data[lane] + block * kMd5BlockBytes, sizeof row);
+    Vector words[kGroups][16];
+#pragma GCC unroll 4
+    for (std::size_t g = 0; g < kGroups; ++g) {
+#pragma GCC unroll 4
+      for (std::size_t first = 0; first < 16; first += kLanes) {
+        Vector square[kLanes];
 #pragma GCC unroll 16
-      for (std::size_t i = 0; i < 16; ++i) transposed[i][lane] = row[i];
+        for (std::size_t lane = 0; lane < kLanes; ++lane) {
+          const std::byte* from = data[g][lane] + block * kMd5BlockBytes + first * sizeof(std::uint32_t);
+          std::memcpy(&square[lane], from, sizeof(Vector));
+        }
+        Transpose(square);
+        std::memcpy(&words[g][first], square, sizeof square);
+      }
     }
-    Vector words[16];
-    std::memcpy(words, transposed, sizeof words);
-    Vector next[4] = {state[0], state[1], state[2], state[3]};
-    Round<0>(next, words);
-    Round<1>(next, words);
-    Round<2>(next, words);
-    Round<3>(next, words);
-    for (std::size_t i = 0; i < 4; ++i) state[i] += next[i];
+    Advance(state, words);
   }
   std::memcpy(gathered, state, sizeof state);
   for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
-    for (std::size_t i = 0; i < 4; ++i) lanes[lane].state->words[i] = gathered[i][lane];
+    for (std::size_t i = 0; i < 4; ++i) lanes[lane].state->words[i] = gathered[lane / kLanes][i][lane % kLanes];
   }
 }
 
 void CompressOne(const Md5Lane& lane, std::size_t blocks) {
-  std::uint32_t state[4];
-  std::copy(lane.state->words.begin(), lane.state->words.end(), state);
+  std::uint32_t state[1][4];
+  std::copy(lane.state->words.begin(), lane.state->words.end(), state[0]);
   for (std::size_t block = 0; block < blocks; ++block) {
-    std::uint32_t words[16], next[4];
+    std::uint32_t words[1][16];
     std::memcpy(words, lane.data + block * kMd5BlockBytes, sizeof words);
-    std::copy(std::begin(state), std::end(state), next);
-    Round<0>(next, words);
-    Round<1>(next, words);
-    Round<2>(next, words);
-    Round<3>(next, words);
-    for (std::size_t i = 0; i < 4; ++i) state[i] += next[i];
+    Advance(state, words);
   }
-  std::copy(std::begin(state), std::end(state), lane.state->words.begin());
+  std::copy(std::begin(state[0]), std::end(state[0]), lane.state->words.begin());
 }
 
 #if defined(__x86_64__)
 __attribute__((target("avx512f,avx512vl"))) void Compress16Avx512(std::span<const Md5Lane> lanes, std::size_t blocks) {
-  CompressWide<Words16>(lanes, blocks);
+  CompressWide<Words16, 1>(lanes, blocks);
 }
 __attribute__((target("avx512f,avx512vl"))) void Compress8Avx512(std::span<const Md5Lane> lanes, std::size_t blocks) {
-  CompressWide<Words8>(lanes, blocks);
+  CompressWide<Words8, 1>(lanes, blocks);
 }
 __attribute__((target("avx2"))) void Compress16Avx2(std::span<const Md5Lane> lanes, std::size_t blocks) {
-  CompressWide<Words16>(lanes, blocks);
+  CompressWide<Words8, 2>(lanes, blocks);
 }
 __attribute__((target("avx2"))) void Compress8Avx2(std::span<const Md5Lane> lanes, std::size_t blocks) {
-  CompressWide<Words8>(lanes, blocks);
+  CompressWide<Words8, 1>(lanes, blocks);
 }
 #endif
-void Compress16(std::span<const Md5Lane> lanes, std::size_t blocks) { CompressWide<Words16>(lanes, blocks); }
-void Compress8(std::span<const Md5Lane> lanes, std::size_t blocks) { CompressWide<Words8>(lanes, blocks); }
+void Compress16(std::span<const Md5Lane> lanes, std::size_t blocks) { CompressWide<Words4, 4>(lanes, blocks); }
+void Compress8(std::span<const Md5Lane> lanes, std::size_t blocks) { CompressWide<Words4, 2>(lanes, blocks); }
 
 using Compressor = void (*)(std::span<const Md5Lane>, std::size_t);
 

@@ -459,9 +459,11 @@ void Client::Loop::Expire() {
   next_sweep_ = active_.empty() ? TimePoint::max() : next;
 }
 
-/// Lets transfers go on that had used up the bandwidth, the one after the last to go on first.
+/// Begins the next turn: lets transfers go on that had used up the bandwidth or their share of the last turn, the one
+/// after the last to go on first.
 void Client::Loop::ResumePaused() {
-  if (!context_.down.limited()) return;
+  ++context_.turn;
+  if (!std::exchange(context_.gave_way, false) && !context_.down.limited()) return;
   std::vector<Id> paused;
   auto turn = active_.upper_bound(last_resumed_);
   std::copy(turn, active_.end(), std::back_inserter(paused));
@@ -469,7 +471,7 @@ void Client::Loop::ResumePaused() {
   for (Id id : paused) {
     Transfer& transfer = flights_.at(id)->leading();
     Bandwidth* direction = transfer.waits_for();
-    if (!direction || !direction->Open(context_.now)) continue;
+    if (!transfer.gave_way() && !(direction && direction->Open(context_.now))) continue;
     last_resumed_ = id;
     // What libcurl had received meanwhile is delivered at once, and may be refused.
     if (CURLcode code = transfer.Resume(); code != CURLE_OK) Complete(id, transfer.Finish(code));

@@ -12,6 +12,7 @@ namespace {
 
 constexpr long kReceiveBuffer = 256 * kKiB;
 constexpr long kSendBuffer = 256 * kKiB;
+constexpr std::size_t kTurnBytes = 512 * kKiB;  // of one transfer, before others get their turn
 constexpr std::size_t kMaxHeaderBytes = 256 * kKiB;
 constexpr std::size_t kLeastProgress = 4 * kKiB;
 constexpr std::uint64_t kMaxReserve = kMiB;  // of a collected body, before its bytes are seen
@@ -176,6 +177,7 @@ void Transfer::Moved(std::size_t bytes) {
 
 CURLcode Transfer::Resume() {
   waits_for_ = nullptr;
+  gave_way_ = false;
   progress_ = context_->now;
   return curl_easy_pause(easy_, CURLPAUSE_CONT);
 }
@@ -275,6 +277,11 @@ std::size_t Transfer::ReceiveBody(std::string_view bytes) {
     waits_for_ = &context_->down;
     return CURL_WRITEFUNC_PAUSE;
   }
+  if (std::exchange(turn_, context_->turn) != context_->turn) turn_bytes_ = 0;
+  if (turn_bytes_ >= kTurnBytes) {
+    gave_way_ = context_->gave_way = true;
+    return CURL_WRITEFUNC_PAUSE;
+  }
   bool success = response_.status >= 200 && response_.status < 300;
   if (success && (target_.sink || !target_.into.empty())) {
     std::uint64_t limit = target_.sink ? target_.sink_limit : target_.into.size();
@@ -303,6 +310,7 @@ std::size_t Transfer::ReceiveBody(std::string_view bytes) {
     response_.body.append(bytes);
   }
   response_.received += bytes.size();
+  turn_bytes_ += bytes.size();
   Moved(bytes.size());
   context_->down.Take(bytes.size());
   context_->bytes_received += bytes.size();

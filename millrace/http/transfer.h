@@ -33,7 +33,9 @@ class Bandwidth {
 
 /// What transfers share with the loop that runs them.
 struct TransferContext {
-  TimePoint now;  ///< of the present turn of the loop: callbacks need no better one
+  TimePoint now;           ///< of the present turn of the loop: callbacks need no better one
+  std::uint64_t turn = 0;  ///< its number
+  bool gave_way = false;   ///< some transfer has, in this turn
   Bandwidth down, up;
   std::uint64_t bytes_sent = 0, bytes_received = 0;
 };
@@ -73,6 +75,9 @@ class Transfer {
   Error IdleError(const Timeouts& timeouts) const;
   /// The bandwidth that ran out under the transfer, or nullptr while bytes may move.
   Bandwidth* waits_for() const { return waits_for_; }
+  /// True if the transfer has received its share of a turn and left the rest to the next one. libcurl by itself reads
+  /// one connection for as long as bytes keep coming, 25 MB at most, while the others wait.
+  bool gave_way() const { return gave_way_; }
   /// Lets bytes move again.
   CURLcode Resume();
 
@@ -108,6 +113,9 @@ class Transfer {
   TimePoint progress_{};            ///< when enough bytes to count had last moved
   std::size_t since_progress_ = 0;  ///< bytes that have moved since then
   Bandwidth* waits_for_ = nullptr;
+  std::uint64_t turn_ = 0;      ///< the turn of the loop that bytes last came in
+  std::size_t turn_bytes_ = 0;  ///< how many
+  bool gave_way_ = false;
   std::size_t sent_ = 0, header_bytes_ = 0;
   Response response_;
   std::optional<Error> refusal_;  ///< why a callback stopped the transfer

@@ -1,6 +1,7 @@
-// Objects to files. Bytes go from the connection's buffer to the file with no part of them kept in memory.
+// Objects to files. Bytes go from the connection's buffer to the file with next to no part of them kept in memory.
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <deque>
 
 #include "millrace/base/crc.h"
@@ -16,7 +17,8 @@
 namespace millrace::transfer {
 namespace {
 
-/// Writes one part where it belongs and sums it up meanwhile.
+/// Writes one part where it belongs and sums it up meanwhile. Where MD5s are made of it, the file gets the pieces that
+/// these are made of.
 class FileSink : public object::Sink {
  public:
   FileSink(const PartialFile& file, std::uint64_t index, std::uint64_t begin, const std::string& path)
@@ -27,22 +29,46 @@ class FileSink : public object::Sink {
   Status Take(std::uint64_t offset, ByteSpan bytes) override {
     if (offset == begin_) {
       crc_ = 0;
+      filled_ = 0;
       if (md5_) md5_->Reset();
     }
     crc_ = Crc32c(bytes, crc_);
-    if (md5_) md5_->Take(offset, bytes);
-    return WriteFully(file_.fd(), bytes, offset, path_);
+    if (!md5_) return WriteFully(file_.fd(), bytes, offset, path_);
+    while (!bytes.empty()) {
+      if (filled_ == 0) BeginPiece(offset);
+      const std::size_t some = std::min(bytes.size(), piece_bytes_ - filled_);
+      std::memcpy(piece_.data() + filled_, bytes.data(), some);
+      filled_ += some;
+      offset += some;
+      bytes = bytes.subspan(some);
+      if (filled_ == piece_bytes_) MR_TRY(EndPiece());
+    }
+    return {};
   }
   std::uint32_t crc32c() const { return crc_; }
   std::uint64_t index() const { return index_; }
-  std::uint64_t begin() const { return begin_; }
 
  private:
+  void BeginPiece(std::uint64_t offset) {
+    piece_ = md5_->NewPiece();
+    piece_begin_ = offset;
+    piece_bytes_ = md5_->PieceAt(offset);
+  }
+  Status EndPiece() {
+    filled_ = 0;
+    MR_TRY(WriteFully(file_.fd(), ByteSpan(piece_).first(piece_bytes_), piece_begin_, path_));
+    md5_->Take(piece_begin_, std::move(piece_));
+    return {};
+  }
+
   const PartialFile& file_;
   const std::uint64_t index_, begin_;
   const std::string& path_;
   std::uint32_t crc_ = 0;
   std::optional<PartMd5s::Request> md5_;
+  Buffer piece_;
+  std::uint64_t piece_begin_ = 0;             ///< its place in the object
+  std::size_t piece_bytes_ = 0, filled_ = 0;  ///< how many there will be, how many there are
 };
 
 /// The whole object. Which checksum it has is known when its bytes begin.
@@ -138,16 +164,22 @@ struct PartsPlan {
 
 /// Longer parts of an upload are not asked for with one request each: a request that fails begins again.
 constexpr std::uint64_t kMostHashedPart = 128 * kMiB;
+/// So many downloads at a time keep the network and the lanes of MD5 busy with a connection each.
+constexpr int kManyDownloads = 8;
 
 /// The size of requests, and of the object's own parts where their MD5s are to be found out on the way (else 0).
 struct Cut {
   std::uint64_t request_bytes = 0, md5_part_bytes = 0;
 };
 Result<Cut> CutFor(object::Store& store, const object::ObjectInfo& info, const object::Checksum& checksum,
-                   const CopySettings& settings, const object::Call& call) {
+                   const CopySettings& settings, int downloads, const object::Call& call) {
   const std::uint64_t usual = PartBytesFor(info.size, settings);
   if (!settings.verify || checksum.kind != object::Checksum::Kind::kMd5) return Cut{usual, 0};
-  if (checksum.parts == 0) return Cut{settings.part_bytes, 0};  // short, so that hashing keeps up with arriving
+  if (checksum.parts == 0) {
+    // Beside others one connection is enough, and the bytes need not be read again.
+    if (downloads >= kManyDownloads && info.size <= kMostHashedPart) return Cut{info.size, info.size};
+    return Cut{settings.part_bytes, 0};  // short, so that hashing keeps up with arriving
+  }
   const std::uint64_t own = MR_TRY(EvenPartBytes(store, info, checksum.parts, call));
   if (own == 0 || own > kMostHashedPart) return Cut{usual, 0};
   return Cut{own * std::max<std::uint64_t>(1, usual / own), own};
@@ -198,6 +230,7 @@ Status Download(object::Store& store, const object::ObjectInfo& info, const std:
                 const CopySettings& settings, object::Call call) {
   Md5Pool own_pool;
   Md5Pool& pool = settings.md5 ? *settings.md5 : own_pool;
+  const Md5Pool::Download counted(pool);
   if (info.size <= settings.part_bytes) return DownloadWhole(store, info, path, settings, pool, call);
   object::Checksum checksum = info.checksum;
   if (settings.verify && checksum.kind == object::Checksum::Kind::kNone) {  // a listing does not have it
@@ -205,14 +238,14 @@ Status Download(object::Store& store, const object::ObjectInfo& info, const std:
     if (!head || head->etag != info.etag) return Fail(Code::kStale, "{} was replaced or deleted meanwhile", info.key);
     checksum = head->checksum;
   }
-  const Cut cut = MR_TRY(CutFor(store, info, checksum, settings, call));
+  const Cut cut = MR_TRY(CutFor(store, info, checksum, settings, pool.downloads(), call));
   PartialFile file = MR_TRY(PartialFile::Open(path, {.source = store.Describe() + "/" + info.key + "\n" + info.etag,
                                                      .size = info.size,
                                                      .part_bytes = cut.request_bytes}));
   if (settings.on_resumed && file.bytes_done() > 0) settings.on_resumed(file.bytes_done());
   PartsPlan plan{.part_bytes = cut.request_bytes};
   if (cut.md5_part_bytes > 0) plan.md5s.emplace(pool, info.size, cut.md5_part_bytes);
-  if (settings.verify && checksum.kind == object::Checksum::Kind::kMd5 && checksum.parts == 0) {
+  if (settings.verify && checksum.kind == object::Checksum::Kind::kMd5 && checksum.parts == 0 && !plan.md5s) {
     plan.follow.emplace(pool, file.fd(), info.size, cut.request_bytes, path);
   }
   Status fetched = FetchParts(store, info, file, plan, path, settings, call);

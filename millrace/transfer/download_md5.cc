@@ -5,28 +5,23 @@
 #include "millrace/base/files.h"
 
 namespace millrace::transfer {
-namespace {
-
-constexpr std::uint64_t kFollowPiece = 256 * kKiB;  // stays in the processor's cache between reading and hashing
-
-}  // namespace
-
 PartMd5s::PartMd5s(Md5Pool& pool, std::uint64_t object_bytes, std::uint64_t part_bytes)
     : pool_(pool),
       object_bytes_(object_bytes),
       part_bytes_(part_bytes),
       digests_(static_cast<std::size_t>((object_bytes + part_bytes - 1) / part_bytes)) {}
 
-void PartMd5s::Request::Take(std::uint64_t offset, ByteSpan bytes) {
-  while (!bytes.empty() && offset < md5s_.object_bytes_) {
-    const std::uint64_t part = offset / md5s_.part_bytes_;
-    const std::uint64_t end = std::min((part + 1) * md5s_.part_bytes_, md5s_.object_bytes_);
-    const ByteSpan some = bytes.first(static_cast<std::size_t>(std::min<std::uint64_t>(bytes.size(), end - offset)));
-    stream_.Append(some);
-    offset += some.size();
-    bytes = bytes.subspan(some.size());
-    if (offset == end) md5s_.digests_[part] = stream_.Finish();
-  }
+std::size_t PartMd5s::Request::PieceAt(std::uint64_t offset) const {
+  const std::uint64_t part_end = (offset / md5s_.part_bytes_ + 1) * md5s_.part_bytes_;
+  const std::uint64_t end = std::min(part_end, md5s_.object_bytes_);
+  return static_cast<std::size_t>(std::min<std::uint64_t>(Md5Pool::kPieceBytes, end - offset));
+}
+
+void PartMd5s::Request::Take(std::uint64_t offset, Buffer piece) {
+  const std::uint64_t part = offset / md5s_.part_bytes_;
+  const std::uint64_t end = offset + PieceAt(offset);
+  stream_.Append(std::move(piece), static_cast<std::size_t>(end - offset));
+  if (end % md5s_.part_bytes_ == 0 || end == md5s_.object_bytes_) md5s_.digests_[part] = stream_.Finish();
 }
 
 bool PartMd5s::Prove(const object::Checksum& expected) const {
@@ -46,18 +41,19 @@ FollowingMd5::FollowingMd5(Md5Pool& pool, int fd, std::uint64_t object_bytes, st
       part_bytes_(part_bytes),
       what_(std::move(what)),
       arrived_(static_cast<std::size_t>((object_bytes + part_bytes - 1) / part_bytes)),
-      stream_(pool),
-      piece_(static_cast<std::size_t>(std::min(kFollowPiece, object_bytes))) {}
+      stream_(pool) {}
 
 Result<bool> FollowingMd5::Advance() {
   if (hashed_ == object_bytes_) return false;
-  const std::uint64_t part = hashed_ / part_bytes_;
-  if (!arrived_[part].load(std::memory_order_acquire)) return false;
-  const std::uint64_t end = std::min((part + 1) * part_bytes_, object_bytes_);
-  const MutableByteSpan bytes = piece_.span().first(std::min<std::uint64_t>(piece_.size(), end - hashed_));
-  MR_TRY(ReadExactly(fd_, bytes, hashed_, what_));
-  stream_.Append(bytes);
-  hashed_ += bytes.size();
+  const std::uint64_t end = std::min(hashed_ + Md5Pool::kPieceBytes, object_bytes_);
+  for (std::uint64_t part = hashed_ / part_bytes_; part <= (end - 1) / part_bytes_; ++part) {
+    if (!arrived_[part].load(std::memory_order_acquire)) return false;
+  }
+  Buffer piece = stream_.NewPiece();
+  const auto size = static_cast<std::size_t>(end - hashed_);
+  MR_TRY(ReadExactly(fd_, piece.span().first(size), hashed_, what_));
+  stream_.Append(std::move(piece), size);
+  hashed_ = end;
   return true;
 }
 

@@ -25,8 +25,11 @@ class PartMd5s {
   class Request {
    public:
     explicit Request(PartMd5s& md5s) : md5s_(md5s), stream_(md5s.pool_) {}
-    /// REQUIRES: `offset` begins a part, or follows the bytes of the call before.
-    void Take(std::uint64_t offset, ByteSpan bytes);
+    /// How many bytes from `offset` on belong into one piece, which no part's end lies inside of.
+    std::size_t PieceAt(std::uint64_t offset) const;
+    Buffer NewPiece() { return stream_.NewPiece(); }
+    /// Takes PieceAt(offset) bytes. REQUIRES: `offset` begins a part, or follows the piece before.
+    void Take(std::uint64_t offset, Buffer piece);
     /// The request begins again.
     void Reset() { stream_.Reset(); }
 
@@ -52,7 +55,7 @@ class FollowingMd5 {
   FollowingMd5(Md5Pool& pool, int fd, std::uint64_t object_bytes, std::uint64_t part_bytes, std::string what);
 
   void Arrived(std::uint64_t part) { arrived_[part].store(true, std::memory_order_release); }
-  /// Hashes up to 256 KiB. False if the next part has not arrived, or all are hashed.
+  /// Hashes a piece. False if the next part has not arrived, or all are hashed.
   Result<bool> Advance();
   /// True if all parts were hashed and the digest is `expected`.
   bool Prove(const object::Checksum& expected);
@@ -64,7 +67,6 @@ class FollowingMd5 {
   std::deque<std::atomic<bool>> arrived_;
   std::uint64_t hashed_ = 0;  ///< bytes
   Md5Pool::Stream stream_;
-  Buffer piece_;
 };
 
 }  // namespace millrace::transfer

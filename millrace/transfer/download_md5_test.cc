@@ -1,8 +1,10 @@
 // Downloads of objects that a store vouches for by MD5 alone.
 #include "millrace/transfer/download_md5.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <filesystem>
 #include <string>
 
@@ -35,13 +37,13 @@ object::Checksum Md5OfParts(const std::string& content, std::size_t part_bytes) 
   return {object::Checksum::Kind::kMd5, Md5Of(digests).value, static_cast<int>(digests.size() / sizeof(Md5Digest))};
 }
 
-/// Hands one request's bytes over in pieces of random sizes.
 void TakeAll(PartMd5s::Request& request, const std::string& content, std::uint64_t begin, std::uint64_t end) {
-  Random random(begin + end);
-  for (std::uint64_t at = begin; at < end;) {
-    const std::uint64_t some = std::min(end - at, 1 + random.Next() % 30'000);
-    request.Take(at, AsBytes(content).subspan(at, some));
-    at += some;
+  while (begin < end) {
+    const std::size_t size = request.PieceAt(begin);
+    Buffer piece = request.NewPiece();
+    std::ranges::copy(AsBytes(content).subspan(begin, size), piece.data());
+    request.Take(begin, std::move(piece));
+    begin += size;
   }
 }
 
@@ -99,6 +101,23 @@ TEST_F(DownloadMd5Test, EverySizeIsProved) {
       }
     }
   }
+}
+
+TEST_F(DownloadMd5Test, BesideOthersAWholeObjectComesOverOneConnection) {
+  const std::string content = Content(400'000);
+  const object::ObjectInfo info = Put(content, 0);
+  Md5Pool pool;
+  std::deque<Md5Pool::Download> others;
+  std::vector<std::uint64_t> arrivals;
+  settings_.on_bytes = [&](std::uint64_t bytes) { arrivals.push_back(bytes); };
+  settings_.parallel_parts = 1;
+  for (int i = 0; i < 7; ++i) others.emplace_back(pool);
+  ASSERT_TRUE(Get(info, &pool));
+  EXPECT_THAT(arrivals, testing::ElementsAre(400'000U));
+  others.pop_back();
+  arrivals.clear();
+  ASSERT_TRUE(Get(info, &pool));
+  EXPECT_THAT(arrivals, testing::SizeIs(10));
 }
 
 TEST_F(DownloadMd5Test, AnotherMd5IsDamage) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <span>
 #include <utility>
 
@@ -22,23 +21,27 @@ void Md5Pool::Add(Queue& queue, Buffer piece) {
     queue.pieces.push_back(std::move(piece));
     ++waiting_;
     if (queue.pieces.size() == 1) ready_.push_back(&queue);
+    begun_ += std::exchange(queue.begun, true) ? 0 : 1;
   }
   for (;;) {
     {
       MutexLock lock(mutex_);
       while (waiting_ >= kMostWaiting && ready_.empty()) changed_.Wait(mutex_);  // all that waits is in work
-      if (ready_.size() < kMd5Lanes && waiting_ < kMostWaiting) return;
+      if (!WorthHashing()) return;
     }
     HashWaiting();
   }
 }
 
-void Md5Pool::AwaitHashed(Queue& queue) {
+void Md5Pool::Drain(Queue& queue) {
   for (;;) {
     {
       MutexLock lock(mutex_);
       while (queue.in_work) changed_.Wait(mutex_);
-      if (queue.pieces.empty()) return;
+      if (queue.pieces.empty()) {
+        begun_ -= std::exchange(queue.begun, false) ? 1 : 0;
+        return;
+      }
     }
     HashWaiting();
   }
@@ -71,32 +74,24 @@ void Md5Pool::HashWaiting() {
   changed_.NotifyAll();
 }
 
-void Md5Pool::Stream::Append(ByteSpan bytes) {
-  total_ += bytes.size();
-  while (!bytes.empty()) {
-    if (filling_.empty()) filling_ = pool_.Take();
-    const std::size_t some = std::min(bytes.size(), kPieceBytes - filled_);
-    std::memcpy(filling_.data() + filled_, bytes.data(), some);
-    filled_ += some;
-    bytes = bytes.subspan(some);
-    if (filled_ < kPieceBytes) return;
-    filled_ = 0;
-    pool_.Add(queue_, std::exchange(filling_, Buffer()));
-  }
+void Md5Pool::Stream::Append(Buffer piece, std::size_t size) {
+  total_ += size;
+  if (size == kPieceBytes) return pool_.Add(queue_, std::move(piece));
+  last_ = std::move(piece);
+  last_bytes_ = size;
 }
 
 Md5Digest Md5Pool::Stream::Finish() {
-  pool_.AwaitHashed(queue_);
-  const ByteSpan tail = filled_ == 0 ? ByteSpan() : ByteSpan(filling_.span()).first(filled_);
-  const Md5Digest digest = Md5Finish(queue_.state, tail, total_);
+  pool_.Drain(queue_);
+  const Md5Digest digest = Md5Finish(queue_.state, ByteSpan(last_).first(last_bytes_), total_);
   Reset();
   return digest;
 }
 
 void Md5Pool::Stream::Reset() {
-  pool_.AwaitHashed(queue_);
+  pool_.Drain(queue_);
   queue_.state = Md5State();
-  filled_ = 0;
+  last_bytes_ = 0;
   total_ = 0;
 }
 

@@ -19,13 +19,12 @@ std::string Letters(std::size_t size, std::uint64_t seed) {
   return bytes;
 }
 
-/// Appends the message in pieces of random sizes.
-void AppendAll(Md5Pool::Stream& stream, const std::string& message, std::uint64_t seed) {
-  Random random(seed);
-  for (std::size_t at = 0; at < message.size();) {
-    const std::size_t some = std::min<std::size_t>(message.size() - at, 1 + random.Next() % 100'000);
-    stream.Append(AsBytes(message).subspan(at, some));
-    at += some;
+void AppendAll(Md5Pool::Stream& stream, const std::string& message) {
+  for (std::size_t at = 0; at < message.size(); at += Md5Pool::kPieceBytes) {
+    const ByteSpan bytes = AsBytes(message).subspan(at, std::min(Md5Pool::kPieceBytes, message.size() - at));
+    Buffer piece = stream.NewPiece();
+    std::ranges::copy(bytes, piece.data());
+    stream.Append(std::move(piece), bytes.size());
   }
 }
 
@@ -34,7 +33,7 @@ TEST(Md5Pool, OneStreamAlone) {
   Md5Pool::Stream stream(pool);
   for (std::size_t size : {0u, 1u, 65'535u, 65'536u, 65'537u, 300'001u}) {
     const std::string message = Letters(size, size);
-    AppendAll(stream, message, 1);
+    AppendAll(stream, message);
     EXPECT_EQ(stream.Finish(), Md5(AsBytes(message))) << size;
   }
 }
@@ -42,9 +41,9 @@ TEST(Md5Pool, OneStreamAlone) {
 TEST(Md5Pool, AResetForgetsWhatWasAppended) {
   Md5Pool pool;
   Md5Pool::Stream stream(pool);
-  AppendAll(stream, Letters(200'000, 1), 1);
+  AppendAll(stream, Letters(200'000, 1));
   stream.Reset();
-  stream.Append(AsBytes("abc"));
+  AppendAll(stream, "abc");
   EXPECT_EQ(stream.Finish(), Md5(AsBytes("abc")));
 }
 
@@ -56,7 +55,7 @@ TEST(Md5Pool, StreamsOfOneThreadDoNotWaitForEachOther) {
     streams.push_back(std::make_unique<Md5Pool::Stream>(pool));
     messages.push_back(Letters(65'536 * (i % 4) + i, i));
   }
-  for (std::size_t i = 0; i < streams.size(); ++i) AppendAll(*streams[i], messages[i], i);
+  for (std::size_t i = 0; i < streams.size(); ++i) AppendAll(*streams[i], messages[i]);
   streams[3].reset();  // one that is given up
   for (std::size_t i = 0; i < streams.size(); ++i) {
     if (streams[i]) {
@@ -73,7 +72,7 @@ TEST(Md5Pool, ThreadsShareTheWork) {
       Md5Pool::Stream stream(pool);
       for (std::uint64_t round = 0; round < 4; ++round) {
         const std::string message = Letters(100'000 * (i + round) + 7, i);
-        AppendAll(stream, message, round);
+        AppendAll(stream, message);
         EXPECT_EQ(stream.Finish(), Md5(AsBytes(message)));
       }
     });
