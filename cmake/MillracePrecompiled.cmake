@@ -1,5 +1,5 @@
 # Headers that most files include, parsed once per build instead of once per file: fmt, JSON and the standard library for
-# modules, GoogleTest as well for tests. Targets that link libtorch have a precompiled header of their own.
+# modules, GoogleTest as well for tests. Modules that include libtorch share that of millrace_engine.
 set(common_headers <algorithm> <chrono> <cstdint> <expected> <filesystem> <functional> <map> <memory> <mutex> <optional>
     <span> <stop_token> <string> <string_view> <thread> <vector> <fmt/format.h> <nlohmann/json.hpp>)
 
@@ -11,5 +11,6 @@ target_precompile_headers(millrace_precompiled PRIVATE ${common_headers})
 if(MILLRACE_TESTS)
   add_executable(millrace_test_precompiled EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/precompiled/main.cc)
   target_link_libraries(millrace_test_precompiled PRIVATE fmt::fmt nlohmann_json::nlohmann_json GTest::gmock)
+  target_compile_options(millrace_test_precompiled PRIVATE ${MILLRACE_TEST_OPTIONS})
   target_precompile_headers(millrace_test_precompiled PRIVATE ${common_headers} <gtest/gtest.h> <gmock/gmock.h>)
 endif()

@@ -21,8 +21,8 @@ from picture import run_picture
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 HOME = ROOT / "build/demo"  # artefacts of the last run; the downloaded texts stay for the next
-KILL_AFTER_STEP = 70
-REFERENCE_STEPS = 110
+KILL_AFTER_STEP = 60
+REFERENCE_STEPS = 80
 MAX_LOSS = 5.5
 
 
