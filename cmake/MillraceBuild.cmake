@@ -68,6 +68,8 @@ if(MOLD_PROGRAM)
   endif()
 endif()
 
+add_link_options(-Wl,--build-id=sha1)  # by which a debugger finds symbols that are packaged apart (mold adds none)
+
 # Programs with libtorch find their private libraries (MillraceTorch.cmake) beside themselves.
 function(millrace_find_private_libraries name)
   set_target_properties(${name} PROPERTIES

@@ -12,7 +12,8 @@ foreach(program IN ITEMS millrace-train millrace-serve)
   endif()
 endforeach()
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT programs)
-install(CODE "set(source \"${PROJECT_SOURCE_DIR}\")" COMPONENT programs)
+install(CODE "set(source \"${PROJECT_SOURCE_DIR}\")
+  set(built \"${CMAKE_RUNTIME_OUTPUT_DIRECTORY}\")" COMPONENT programs)
 install(CODE [[
   set(root "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}")
   file(MAKE_DIRECTORY "${root}/sbin")
@@ -30,7 +31,8 @@ install(CODE [[
     execute_process(COMMAND "${root}/bin/millrace" completion ${shell} OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
     file(WRITE "${root}/share/${path}" "${text}")
   endforeach()
-  execute_process(COMMAND "${source}/tools/man_pages.py" "${root}/bin/millrace" "${root}/share/man/man1"
+  # The programs where they were built make the pages: `train` and `serve` may be in another package.
+  execute_process(COMMAND "${source}/tools/man_pages.py" "${built}/millrace" "${root}/share/man/man1"
     COMMAND_ERROR_IS_FATAL ANY)
   message(STATUS "Installed: sbin/mount.millrace, units of systemd, completions and man pages under ${root}")
 ]] COMPONENT programs)
@@ -56,14 +58,14 @@ set(CPACK_PACKAGE_CONTACT "The Millrace developers <millrace@localhost>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY ${PROJECT_DESCRIPTION})
 set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
-set(CPACK_STRIP_FILES ON)
+set(CPACK_STRIP_FILES OFF)  # that would come before the debug symbols are taken
 set(CPACK_COMPONENTS_GROUPING IGNORE)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_BINARY_DIR}/lib/millrace)
 set(CPACK_DEBIAN_PACKAGE_SECTION utils)
-# Debug symbols come as packages of their own, millrace-dbgsym and so on.
+# Debug symbols are moved into packages of their own, millrace-dbgsym and so on.
 set(CPACK_DEBIAN_DEBUGINFO_PACKAGE ON)
 
 set(CPACK_DEBIAN_PROGRAMS_PACKAGE_NAME millrace)
@@ -76,7 +78,6 @@ set(CPACK_DEBIAN_ENGINE_PACKAGE_DEPENDS "millrace (= ${PROJECT_VERSION})")
 set(CPACK_COMPONENT_ENGINE_DESCRIPTION "Training and serving of language models for millrace.")
 set(CPACK_DEBIAN_ARROW_PACKAGE_NAME millrace-arrow)
 set(CPACK_DEBIAN_ARROW_PACKAGE_DEPENDS "millrace (= ${PROJECT_VERSION})")
-set(CPACK_DEBIAN_ARROW_DEBUGINFO_PACKAGE OFF)  # Arrow's own libraries come without symbols
 set(CPACK_COMPONENT_ARROW_DESCRIPTION "Reading of Arrow and Parquet for millrace.")
 set(CPACK_DEBIAN_PYTHON_PACKAGE_NAME python3-millrace)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)

@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 
+NOT_FOUND = 4  # an exit status of millrace
+
 
 def output(*command):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -62,7 +64,12 @@ def main():
     version = output(program, "--version").strip()
 
     def write(words):
-        text = output(program, *words, "--help")
+        try:
+            text = output(program, *words, "--help")
+        except subprocess.CalledProcessError as error:
+            if words and error.returncode == NOT_FOUND:  # train and serve are programs of their own, which may be left out
+                return
+            raise
         name = " ".join(["millrace", *words])
         (folder / f"{name.replace(' ', '-')}.1").write_text(page(name, text, version))
         for command in commands_of(text):

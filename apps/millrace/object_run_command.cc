@@ -60,6 +60,14 @@ Result<int> RunLine(const Context& outer, object::Connection& connection, std::s
   app.require_subcommand(1);
   app.allow_windows_style_options(false);
   AddObjectCommands(app, context);
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  if (std::ranges::find(names, words.front()) == names.end()) {
+    const std::vector<std::string_view> views(names.begin(), names.end());
+    return Fail(Code::kInvalidArgument, "{}", UnknownName("command", words.front(), views));
+  }
   std::ranges::reverse(words);  // CLI11 takes them last first
   try {
     app.parse(words);

@@ -201,11 +201,13 @@ TEST_F(ObjectCommands, RunsAFileOfCommands) {
              "cp a s3://bucket/r/\n\n# a comment\ncp 'b c' s3://bucket/r/  # another\ncp \"d\" s3://bucket/r/e\\ f\n");
   EXPECT_EQ(Millrace({"run", "commands"}).exit, 0);
   EXPECT_THAT(Keys("s3://bucket/r/"), ElementsAre("r/a", "r/b c", "r/e f"));
-  Ran ran = Millrace({"run", "-"}, {},
-                     "rm s3://bucket/r/a\ncp --no-such-flag x y\nrun commands\nmv 'open\nrm s3://bucket/none\n");
+  Ran ran =
+      Millrace({"run", "-"}, {},
+               "rm s3://bucket/r/a\ncp --no-such-flag x y\nrun commands\nmv 'open\nrm s3://bucket/none\nmvv a b\n");
   EXPECT_EQ(ran.exit, 3);
   EXPECT_THAT(ran.err, testing::AllOf(HasSubstr("-:2"), HasSubstr("-:3"), HasSubstr("-:4: a quote is not closed")));
   EXPECT_THAT(ran.err, HasSubstr("-:5: s3://bucket/none does not exist"));
+  EXPECT_THAT(ran.err, HasSubstr("-:6: unknown command \"mvv\""));
   EXPECT_THAT(Keys("s3://bucket/r/"), ElementsAre("r/b c", "r/e f"));
 }
 

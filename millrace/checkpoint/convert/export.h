@@ -16,8 +16,8 @@ struct ExportOptions {
   /// Of kTorch and kDcp: only what lies below this path, without it ("model" gives a plain state_dict). Empty: all.
   std::string group;
   std::uint64_t file_bytes = 5'000'000'000;  ///< of files of weights; only a tensor that is larger makes a larger one
-  /// Of kHuggingFace: small files that belong beside the model, such as its tokenizer's, where the checkpoint has none
-  /// of the name. By name.
+  /// For kHuggingFace: small files to put beside the model, such as its tokenizer's, by name. A file of the same name
+  /// in the checkpoint takes precedence.
   std::map<std::string, std::string> files;
 };
 struct Exported {

@@ -26,7 +26,8 @@ std::optional<TokenizerOrigin> FindTokenizerOrigin(const Manifest& manifest);
 Result<std::map<std::string, std::string>> TokenizerFilesAt(object::Connection& connection, std::string_view url,
                                                             const Logger& log, object::Call call = {});
 
-/// Of one file: how it is called in a folder, and tokenizer_config.json. Pure.
+/// The same from the content of the tokenizer's file, `name`: that file under the name that it has in a model's folder,
+/// and tokenizer_config.json. Pure.
 Result<std::map<std::string, std::string>> TokenizerFilesOf(std::string content, std::string_view name);
 
 }  // namespace millrace::checkpoint

@@ -50,7 +50,7 @@ struct TorchState {
 };
 /// A dict of tensors, plain values, and dicts, lists and tuples of them.
 Result<TorchState> StateOf(const Pickle& pickle);
-/// Of any of these, which lies at `path` of a state.
+/// The same for a part of a state, found at `path`: a tensor, a plain value, a dict, a list or a tuple.
 Result<TorchState> PartOf(const Pickle& pickle, const std::string& path);
 /// What kMetaDicts says of a dict: the order of its parts where they are not sorted, and whether it is an OrderedDict.
 /// Nothing where there is nothing to say.
