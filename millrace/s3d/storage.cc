@@ -69,7 +69,8 @@ Storage::~Storage() {
 }
 
 Result<std::unique_ptr<Storage>> Storage::Open(const std::filesystem::path& root, bool sync, Clock& clock) {
-  std::unique_ptr<Storage> storage(new Storage(MR_TRY(OpenRootFolder(root)), clock));
+  ManagedFolder folder = MR_TRY(OpenRootFolder(root));
+  std::unique_ptr<Storage> storage(new Storage(std::move(folder), clock));
   MR_TRY(storage->Load(sync));
   return storage;
 }

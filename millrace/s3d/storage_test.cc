@@ -268,6 +268,7 @@ TEST_F(StorageTest, ARecordThatNoReaderWouldTakeIsNotWritten) {
   large.attributes.back().second.resize(Journal::kMaxRecordBytes - 1000);
   EXPECT_TRUE(storage_->Put("bucket", "fits", large, {}));
   Put("bucket", "after", "z");
+  large = {};  // objects do not outlive the storage
   Open();
   EXPECT_EQ(StateOf(*storage_), (Model{{"bucket", {{"after", "z"}, {"before", "x"}, {"fits", "y"}}}}));
 }

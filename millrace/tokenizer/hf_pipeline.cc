@@ -64,7 +64,7 @@ class Pipeline final : public VocabularyTokenizer {
       return;
     }
     std::vector<TokenId> ids(state.pending.size() / sizeof(TokenId));
-    std::memcpy(ids.data(), state.pending.data(), ids.size() * sizeof(TokenId));
+    if (!ids.empty()) std::memcpy(ids.data(), state.pending.data(), ids.size() * sizeof(TokenId));
     text += decoder_.Decode(TextsOf(ids));
   }
 

@@ -47,7 +47,7 @@ Result<std::string> DecodeInParts(const Tokenizer& tokenizer, std::span<const To
 
 std::vector<TokenId> ToIds(std::string_view bytes) {
   std::vector<TokenId> ids(bytes.size() / sizeof(TokenId));
-  std::memcpy(ids.data(), bytes.data(), ids.size() * sizeof(TokenId));
+  if (!ids.empty()) std::memcpy(ids.data(), bytes.data(), ids.size() * sizeof(TokenId));
   return ids;
 }
 

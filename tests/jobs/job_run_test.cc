@@ -199,7 +199,7 @@ TEST_F(JobRunTest, OutlivesItsTerminal) {
   Subprocess job = StartJob();
   const Json before = AwaitStatus(Stepping);
   job.Signal(SIGHUP);
-  AwaitStatus([&](const Json& now) { return now["step"] > before["step"]; });
+  AwaitStatus([&](const Json& now) { return now.contains("step") && now["step"] > before["step"]; });
   job.Signal(SIGTERM);
   EXPECT_EQ(job.Wait()->exit_code, 130);
 }
