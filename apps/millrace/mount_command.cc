@@ -246,7 +246,7 @@ Status Recover(const Context& context, const MountFlags& flags) {
   auto cache = MR_TRY(cache::BlockCache::Open(*root.store, budget, {.memory_bytes = budget.total() / 4}));
   const std::string staging = options.staging_directory;
   auto tree = MR_TRY(vfs::Tree::Open(*root.store, *cache, budget, std::move(options), {.stop = context.stop}));
-  const int files = tree->pending().files;
+  const int files = tree->recovered_files();
   Status flushed = tree->FlushAll({.stop = context.stop});
   const int left = tree->pending().files;
   if (!context.globals.quiet) {

@@ -86,6 +86,7 @@ struct Core {
   /// Takes over what earlier mounts staged and did not publish: it is seen as the files it belongs to, and published in
   /// the background. kCorrupt when there are records that cannot be read; they are left alone.
   Status AdoptStaged(const object::Call& call);
+  int adopted = 0;  ///< files that AdoptStaged took over; constant afterwards
   /// Before a file loses its name for good: nothing of it will be published, and files that have it open will find its
   /// content as far as the staging area can hold it. Gives the writer, for EndUnlink.
   std::shared_ptr<Writer> BeginUnlink(const InodePtr& inode, const object::Call& call) MR_EXCLUDES(inode->mutex);

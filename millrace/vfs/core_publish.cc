@@ -346,6 +346,7 @@ void Core::Adopt(StagingArea::Adopted left, const object::Call& call) {
     (*inode)->writer = std::make_shared<Writer>(WriterEnvironment(), std::move(left), OnPublishedOf(*inode));
   }
   table.SetLocal(**inode, !record.base);
+  ++adopted;
   options.log.Warning("publishing what an earlier mount did not", {{"key", record.key}});
   if (!PublishLater(*inode, Duration::zero())) {
     options.log.Error("too many files of earlier mounts; the next mount publishes the rest", {{"key", record.key}});

@@ -243,6 +243,7 @@ class StoreTree final : public Tree {
 
   Status FlushAll(object::Call call) override { return core_->FlushAll(call); }
   Status recovery() const override { return recovery_; }
+  int recovered_files() const override { return core_->adopted; }
   Pending pending() const override { return core_->PendingNow(); }
 
  private:

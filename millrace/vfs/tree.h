@@ -262,6 +262,8 @@ class Tree {
   /// What earlier mounts left staged is taken over by opening the tree, and published in the background, or by
   /// FlushAll. What of it could not even be taken over: the first reason. It stays staged.
   virtual Status recovery() const = 0;
+  /// How many files were taken over; some may be published already.
+  virtual int recovered_files() const = 0;
 };
 
 }  // namespace millrace::vfs
