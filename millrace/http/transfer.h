@@ -35,7 +35,7 @@ class Bandwidth {
 struct TransferContext {
   TimePoint now;           ///< of the present turn of the loop: callbacks need no better one
   std::uint64_t turn = 0;  ///< its number
-  bool gave_way = false;   ///< some transfer has, in this turn
+  bool gave_way = false;   ///< some transfer gave way in this turn
   Bandwidth down, up;
   std::uint64_t bytes_sent = 0, bytes_received = 0;
 };

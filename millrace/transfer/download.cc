@@ -164,7 +164,7 @@ struct PartsPlan {
 
 /// Longer parts of an upload are not asked for with one request each: a request that fails begins again.
 constexpr std::uint64_t kMostHashedPart = 128 * kMiB;
-/// So many downloads at a time keep the network and the lanes of MD5 busy with a connection each.
+/// From this number of downloads on, one connection for each object keeps the network and the MD5 lanes busy.
 constexpr int kManyDownloads = 8;
 
 /// The size of requests, and of the object's own parts where their MD5s are to be found out on the way (else 0).

@@ -25,7 +25,7 @@ class PartMd5s {
   class Request {
    public:
     explicit Request(PartMd5s& md5s) : md5s_(md5s), stream_(md5s.pool_) {}
-    /// How many bytes from `offset` on belong into one piece, which no part's end lies inside of.
+    /// The size of the piece at `offset`: at most kPieceBytes, and never beyond the end of a part.
     std::size_t PieceAt(std::uint64_t offset) const;
     Buffer NewPiece() { return stream_.NewPiece(); }
     /// Takes PieceAt(offset) bytes. REQUIRES: `offset` begins a part, or follows the piece before.

@@ -40,7 +40,7 @@ class Md5Pool {
   /// 16 MiB: of each of sixteen streams twice what a connection delivers in its turn.
   static constexpr std::size_t kMostWaiting = 256;
 
-  /// What is shared of a stream. Guarded by the pool's mutex, but `state` and the front piece while it is in work.
+  /// The shared part of a stream. Guarded by the pool's mutex, except `state` and the front piece during in_work.
   struct Queue {
     Md5State state;
     std::deque<Buffer> pieces;  ///< complete ones, in order
@@ -65,7 +65,7 @@ class Md5Pool {
   CondVar changed_;
   std::deque<Queue*> ready_ MR_GUARDED_BY(mutex_);  ///< with a piece, and not in work
   std::size_t waiting_ MR_GUARDED_BY(mutex_) = 0;   ///< pieces in all queues, those in work too
-  std::size_t begun_ MR_GUARDED_BY(mutex_) = 0;     ///< queues that more pieces of a message may come to
+  std::size_t begun_ MR_GUARDED_BY(mutex_) = 0;     ///< queues in the middle of a message
   std::vector<Buffer> spare_ MR_GUARDED_BY(mutex_);
 };
 
