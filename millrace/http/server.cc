@@ -70,6 +70,7 @@ struct Server::Rep {
   bool MakeRoom(const PeerAddress& peer) MR_REQUIRES(mutex);
   bool CutLongestWaiting(const PeerAddress* of) MR_REQUIRES(mutex);
   void Serve(Workers::iterator worker);
+  void Unwatch(Worker& worker);
   void ClientGone(Worker& worker);
   void Reap();
   void Wake() {
@@ -165,6 +166,7 @@ void Server::Rep::Accept() {
       worker->thread = std::thread([this, worker] { Serve(worker); });
     } catch (const std::system_error& error) {
       options.log.Error("cannot serve a connection", {{"error", error.what()}});
+      Unwatch(*worker);
       running.erase(worker);
     }
   }
@@ -206,12 +208,17 @@ void Server::Rep::Serve(Workers::iterator worker) {
   pthread_setname_np(pthread_self(), "http-serve");
   worker->connection->Run();
   MutexLock lock(mutex);
+  Unwatch(*worker);
   worker->connection.reset();
   finished.splice(finished.end(), running, worker);
   // While the lock is held: once it is free, Stop may return and this object be gone.
   finished_one.NotifyAll();
   Wake();
 }
+
+/// To close the descriptor is not enough: while a forked child holds a copy of it, epoll goes on to report its events
+/// (epoll(7)), and they name a worker that Reap has freed.
+void Server::Rep::Unwatch(Worker& worker) { epoll_ctl(poll.get(), EPOLL_CTL_DEL, worker.connection->fd(), nullptr); }
 
 void Server::Rep::ClientGone(Worker& worker) {
   MutexLock lock(mutex);

@@ -4,9 +4,13 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <latch>
 #include <thread>
 
@@ -48,7 +52,10 @@ class RawClient {
   }
   std::string ReadToEnd() { return ReadUntil(""); }
   int last_errno() const { return last_; }
-  void Leave() { fd_.Reset(); }
+  void Leave() {
+    shutdown(fd_.get(), SHUT_RDWR);  // a forked child may hold a copy of the descriptor
+    fd_.Reset();
+  }
 
  private:
   UniqueFd fd_;
@@ -299,6 +306,33 @@ TEST(Server, TellsTheHandlerThatTheClientLeft) {
   entered.wait();
   client.Leave();
   noticed.wait();
+}
+
+// A child between fork and exec holds a copy of every connection. AddressSanitizer sees the event of a freed worker.
+TEST(Server, AChildThatHoldsAConnectionDoesNotBringItBack) {
+  auto server = StartServer([](ServerRequest& request, ServerResponse& response) {
+    if (request.target() == "/abort") return response.Abort(true);
+    EchoBody(request, response);
+  });
+  for (int i = 0; i < 20; ++i) {
+    RawClient client(server->port());
+    client.Send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    client.ReadUntil("[]");
+    const pid_t child = fork();
+    if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      pause();
+      _exit(0);
+    }
+    client.Send("GET /abort HTTP/1.1\r\nHost: h\r\n\r\n");
+    // Rounds of the accept loop: the worker is freed in one, its connection would report the client's end in another.
+    for (int round = 0; round < 4; ++round) {
+      if (round == 2) client.Leave();
+      EXPECT_NE(Exchange(*server, kGet).find("GET /"), std::string::npos);
+    }
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+  }
 }
 
 TEST(Server, StopLetsRunningHandlersFinish) {
