@@ -24,20 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// mountinfo writes space, tab, newline and backslash as \ooo.
-std::string Unescape(std::string_view text) {
-  std::string plain;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && i + 3 < text.size()) {
-      plain += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
-      i += 3;
-    } else {
-      plain += text[i];
-    }
-  }
-  return plain;
-}
-
 bool IsDisconnected(int error) { return error == ENOTCONN || error == ECONNABORTED; }
 
 }  // namespace
@@ -45,18 +31,10 @@ bool IsDisconnected(int error) { return error == ENOTCONN || error == ECONNABORT
 const unsigned long kDaemonStatusRequest = _IOR('M', 1, DaemonStatus);
 const unsigned long kDaemonStatsRequest = _IOC(_IOC_READ, 'M', 2, kMaxStatsBytes);
 
-Result<std::optional<MountedAt>> FindMount(const std::string& absolute_path) {
-  std::string table = MR_TRY(ReadFile("/proc/self/mountinfo"));
-  std::optional<MountedAt> found;
-  for (std::string_view line : Split(table, '\n')) {
-    // 36 35 0:45 / /mnt rw,nosuid - fuse.millrace s3://bucket rw,…  (optional fields before the dash)
-    auto fields = Split(line, ' ');
-    if (fields.size() < 7 || Unescape(fields[4]) != absolute_path) continue;
-    for (std::size_t dash = 6; dash + 2 < fields.size(); ++dash) {
-      if (fields[dash] != "-") continue;
-      found = MountedAt{std::string(fields[2]), std::string(fields[dash + 1]), Unescape(fields[dash + 2])};
-      break;
-    }
+Result<std::optional<MountEntry>> FindMount(const std::string& absolute_path) {
+  std::optional<MountEntry> found;
+  for (MountEntry& mount : MR_TRY(ReadMountTable())) {
+    if (mount.point == absolute_path) found = std::move(mount);
   }
   return found;
 }

@@ -10,18 +10,13 @@
 #include "millrace/base/clock.h"
 #include "millrace/base/files.h"
 #include "millrace/base/json.h"
+#include "millrace/base/mount_table.h"
 #include "millrace/base/result.h"
 
 namespace millrace::mount {
 
-/// One line of /proc/self/mountinfo.
-struct MountedAt {
-  std::string device;  ///< "0:45"
-  std::string type;    ///< "fuse.millrace"
-  std::string source;  ///< the URL
-};
 /// The topmost mount at exactly this path; nothing when it is no mount point. Never touches the mount itself.
-Result<std::optional<MountedAt>> FindMount(const std::string& absolute_path);
+Result<std::optional<MountEntry>> FindMount(const std::string& absolute_path);
 
 /// The path without symbolic links, fit for mountinfo; works on a mount whose server has died.
 Result<std::string> ResolveMountPoint(const std::string& path);

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <set>
 
-#include "millrace/base/files.h"
+#include "millrace/base/mount_table.h"
 #include "millrace/base/text.h"
 #include "millrace/object/file/mount_location.h"
 
@@ -34,45 +34,14 @@ Region RegionOfLocation(std::string_view location) {
   return {std::string(location.substr(0, slash)), WithoutSlashes(location.substr(slash))};
 }
 
-/// One line of /proc/self/mountinfo.
-struct MountLine {
-  std::string device, root, point, type;
-};
-
-/// Blanks and the like are written as octal numbers there: "\040".
-std::string Unescape(std::string_view text) {
-  std::string plain;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && i + 3 < text.size()) {
-      plain += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
-      i += 3;
-    } else {
-      plain += text[i];
-    }
-  }
-  return plain;
-}
-
-Result<std::vector<MountLine>> Mounts() {
-  std::vector<MountLine> mounts;
-  const std::string text = MR_TRY(ReadFile("/proc/self/mountinfo"));
-  for (std::string_view line : Split(text, '\n')) {
-    const auto words = Split(line, ' ');
-    const auto type = std::ranges::find(words, "-");  // optional fields end with it
-    if (words.size() < 5 || words.end() - type < 2) continue;
-    mounts.push_back({std::string(words[2]), Unescape(words[3]), Unescape(words[4]), std::string(type[1])});
-  }
-  return mounts;
-}
-
 bool IsBelow(std::string_view path, std::string_view folder) {
   return folder.empty() || path == folder || (path.starts_with(folder) && path[folder.size()] == '/');
 }
 
 /// The region that `folder`, a path without links, has in its mount. Of several mounts at one point the last is seen.
-Region RegionOfFolder(const std::vector<MountLine>& mounts, const std::string& folder) {
-  const MountLine* of = nullptr;
-  for (const MountLine& mount : mounts) {
+Region RegionOfFolder(const std::vector<MountEntry>& mounts, const std::string& folder) {
+  const MountEntry* of = nullptr;
+  for (const MountEntry& mount : mounts) {
     const bool above = IsBelow(WithoutSlashes(folder), WithoutSlashes(mount.point));
     if (above && (of == nullptr || mount.point.size() >= of->point.size())) of = &mount;
   }
@@ -128,7 +97,7 @@ Result<std::vector<Region>> RegionsOf(const std::string& folder) {
   std::error_code error;
   const std::string real = fs::weakly_canonical(folder, error).string();
   if (error) return Fail(ErrnoError(error.value(), "resolving " + folder));
-  const std::vector<MountLine> mounts = MR_TRY(Mounts());
+  const std::vector<MountEntry> mounts = MR_TRY(ReadMountTable());
   // What does not exist lies where the folder above it does.
   std::string there = real, missing;
   while (there.size() > 1 && !fs::exists(there, error)) {
@@ -139,7 +108,7 @@ Result<std::vector<Region>> RegionsOf(const std::string& folder) {
   Region self = RegionOfFolder(mounts, there);
   self.path = WithoutSlashes(self.path + missing);
   std::vector<Region> regions = {std::move(self)};
-  for (const MountLine& mount : mounts) {
+  for (const MountEntry& mount : mounts) {
     const bool below = mount.point.size() > 1 && IsBelow(WithoutSlashes(mount.point), WithoutSlashes(real));
     if (below && WithoutSlashes(mount.point) != WithoutSlashes(real)) {
       regions.push_back(RegionOfFolder(mounts, mount.point));
