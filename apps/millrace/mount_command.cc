@@ -21,6 +21,7 @@
 #include "millrace/cache/block_cache.h"
 #include "millrace/metrics/endpoint.h"
 #include "millrace/object/all_buckets.h"
+#include "millrace/object/blocking.h"
 #include "millrace/object/conditions.h"
 #include "millrace/vfs/rename_recovery.h"
 #include "millrace/vfs/staging_area.h"
@@ -151,6 +152,21 @@ void RaiseDescriptorLimit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);  // what is allowed anyway
 }
 
+/// Refuses a store that ignores the conditions of writes. Of all buckets, the first that may be written tells.
+Status RequireConditions(const object::Location& root, const vfs::Options& options, const object::Call& call) {
+  std::vector<std::string> prefixes = {options.prefix};
+  if (options.buckets_at_top) {
+    auto buckets = object::List(*root.store, {.delimiter = "/"}, call);
+    if (!buckets) return {};  // an endpoint that is away or refuses to list them: the mount itself will tell
+    prefixes = std::move(buckets->common_prefixes);
+  }
+  for (const std::string& prefix : prefixes) {
+    if (!object::ProbeConditions(*root.store, prefix, call)) continue;
+    return object::RequireConditions(*root.store, prefix, "mount it with --read-only", call);
+  }
+  return {};
+}
+
 Status ServeMount(const Context& context, const MountFlags& flags) {
   RaiseDescriptorLimit();
   Logger log = context.log();
@@ -165,9 +181,7 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
   vfs::Options options = MR_TRY(TreeOptions(flags, url, root.key, log));
   MR_TRY(CheckRoot(url, options.prefix));
   MR_TRY(AddStaging(flags, root.store->Identity(), options));
-  if (!options.read_only && !options.buckets_at_top) {
-    MR_TRY(object::RequireConditions(*root.store, options.prefix, "mount it with --read-only", {.stop = context.stop}));
-  }
+  if (!options.read_only) MR_TRY(RequireConditions(root, options, {.stop = context.stop}));
 
   const std::uint64_t total = context.globals.memory_budget;
   const int threads = std::clamp(static_cast<int>(total / 8 / kThreadBytes), 2, flags.threads);

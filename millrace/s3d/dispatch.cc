@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "millrace/base/text.h"
+#include "millrace/s3d/conditions.h"
 
 namespace millrace::s3d {
 namespace {
@@ -144,6 +145,10 @@ Reply<const Route*> FindRoute(const http::ServerRequest& request, const Target& 
 
 bool Exchange::Asks(std::string_view parameter) const {
   return std::ranges::any_of(query, [&](const auto& field) { return field.first == parameter; });
+}
+
+Reply<WriteCondition> Exchange::Condition() const {
+  return unconditional ? WriteCondition() : ParseWriteCondition(request.headers());
 }
 
 std::string_view Exchange::Parameter(std::string_view name) const {

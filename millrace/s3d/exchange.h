@@ -25,6 +25,7 @@ struct Exchange {
   const std::string& key;
   const std::string& request_id;
   std::uint64_t min_part_bytes;
+  bool unconditional = false;  ///< the fault of that name
 
   bool Asks(std::string_view parameter) const;
   /// The decoded value of a query parameter; "" when absent.
@@ -32,6 +33,8 @@ struct Exchange {
   /// A number within bounds; `absent` when the parameter is not there. Fails with InvalidArgument.
   Reply<std::uint64_t> Number(std::string_view name, std::uint64_t absent, std::uint64_t least,
                               std::uint64_t most) const;
+  /// What a write asks of the object that it replaces.
+  Reply<WriteCondition> Condition() const;
   std::string_view Header(std::string_view name) const { return request.headers().Get(name); }
 
   /// The headers every answer carries.

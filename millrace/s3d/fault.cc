@@ -21,6 +21,7 @@ const std::string_view kFaultHelp =
   reset=request                       reset the connection before the operation
   reset=answer                        do the operation, then reset the connection instead of answering
   reset=body                          reset the connection half-way through the answer's body
+  unconditional                       ignore If-Match and If-None-Match of writes, as some services do
   damage                              turn a bit in the middle of the request's body, or else of the answer's
   seed=7                              a rule of its own: another sequence of decisions
 
@@ -32,7 +33,7 @@ const std::string_view kFaultHelp =
 Example: --fault "latency=5ms..20ms; error=503,op=GetObject,rate=2%; reset=answer,op=PutObject,skip=10,count=1")";
 
 struct FaultPlan::Rule {
-  enum class Effect { kLatency, kBandwidth, kError, kCut, kDamage };
+  enum class Effect { kLatency, kBandwidth, kError, kCut, kUnconditional, kDamage };
   Effect effect = Effect::kLatency;
   Duration least{}, most{};
   std::uint64_t bytes_per_second = 0;
@@ -259,6 +260,8 @@ Result<bool> SetEffect(Rule& rule, std::string_view name, std::string_view value
   } else if (name == "truncate" && value.empty()) {
     rule.effect = Effect::kCut;
     rule.cut = Fault::Cut::kTruncate;
+  } else if (name == "unconditional" && value.empty()) {
+    rule.effect = Effect::kUnconditional;
   } else if (name == "damage" && value.empty()) {
     rule.effect = Effect::kDamage;
   } else if (name == "reset") {
@@ -291,8 +294,9 @@ Result<bool> SetSelector(Rule& rule, std::string_view name, std::string_view val
   return true;
 }
 
-constexpr std::string_view kWords[] = {"latency", "bandwidth", "error",  "slowdown", "truncate", "reset", "damage",
-                                       "seed",    "op",        "bucket", "key",      "rate",     "skip",  "count"};
+constexpr std::string_view kWords[] = {"latency", "bandwidth",     "error",  "slowdown", "truncate",
+                                       "reset",   "unconditional", "damage", "seed",     "op",
+                                       "bucket",  "key",           "rate",   "skip",     "count"};
 
 }  // namespace
 
@@ -362,6 +366,9 @@ Fault FaultPlan::Decide(std::string_view operation, std::string_view bucket, std
         break;
       case Rule::Effect::kCut:
         if (fault.cut == Fault::Cut::kNone) fault.cut = rule.cut;
+        break;
+      case Rule::Effect::kUnconditional:
+        fault.unconditional = true;
         break;
       case Rule::Effect::kDamage:
         fault.damage = true;

@@ -199,7 +199,7 @@ Reply<void> UploadPartCopy(Exchange& exchange) {
 }
 
 Reply<void> CompleteMultipartUpload(Exchange& exchange) {
-  WriteCondition condition = MR_TRY(ParseWriteCondition(exchange.request.headers()));
+  WriteCondition condition = MR_TRY(exchange.Condition());
   // The checksum headers of this request are the object's, not those of its body.
   std::string document = MR_TRY(exchange.request.ReadAllBody(kMaxCompleteDocument));
   if (exchange.who.content_sha256.size() == 64 && HexEncode(Sha256(AsBytes(document))) != exchange.who.content_sha256) {

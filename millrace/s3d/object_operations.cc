@@ -170,7 +170,7 @@ Reply<void> GetObject(Exchange& exchange) {
 }
 
 Reply<void> PutObject(Exchange& exchange) {
-  WriteCondition condition = MR_TRY(ParseWriteCondition(exchange.request.headers()));
+  WriteCondition condition = MR_TRY(exchange.Condition());
   Object object;
   object.attributes = MR_TRY(StoredAttributes(exchange.request.headers()));
   MR_TRY(exchange.storage.HeadBucket(exchange.bucket));
@@ -212,7 +212,7 @@ Reply<ObjectPtr> CopySource(Exchange& exchange) {
 }
 
 Reply<void> CopyObject(Exchange& exchange) {
-  WriteCondition condition = MR_TRY(ParseWriteCondition(exchange.request.headers()));
+  WriteCondition condition = MR_TRY(exchange.Condition());
   ObjectPtr source = MR_TRY(CopySource(exchange));
   if (source->size > kMaxPut) {
     return Refuse("InvalidRequest", "The specified copy source is larger than the maximum allowable size: 5368709120");
@@ -243,7 +243,7 @@ Reply<void> CopyObject(Exchange& exchange) {
 }
 
 Reply<void> DeleteObject(Exchange& exchange) {
-  WriteCondition condition = MR_TRY(ParseWriteCondition(exchange.request.headers()));
+  WriteCondition condition = MR_TRY(exchange.Condition());
   MR_TRY(exchange.storage.Delete(exchange.bucket, {&exchange.key, 1}, condition));
   return exchange.SendEmpty(204);
 }

@@ -32,7 +32,8 @@ struct Server::Rep {
 
   void Handle(http::ServerRequest& request, http::ServerResponse& response);
   Reply<void> Serve(const Route& route, const Target& target, const QueryParameters& query,
-                    const std::string& request_id, http::ServerRequest& request, http::ServerResponse& response);
+                    const std::string& request_id, http::ServerRequest& request, http::ServerResponse& response,
+                    const Fault& fault);
   void Answer(const S3Error& error, const std::string& request_id, const http::ServerRequest& request,
               http::ServerResponse& response);
 
@@ -121,21 +122,29 @@ void Server::Rep::Handle(http::ServerRequest& request, http::ServerResponse& res
 
   Reply<void> served;
   if (fault.bytes_per_second == 0 && fault.cut == Fault::Cut::kNone && !fault.damage) {
-    served = Serve(**route, *target, *query, request_id, request, response);
+    served = Serve(**route, *target, *query, request_id, request, response, fault);
   } else {
     auto slow_request = ApplyToRequest(fault, request, clock);
     auto faulty_response = ApplyToResponse(fault, response, request.stop(), clock);
-    served = Serve(**route, *target, *query, request_id, *slow_request, *faulty_response);
+    served = Serve(**route, *target, *query, request_id, *slow_request, *faulty_response, fault);
   }
   if (!served) fail(served.error());
 }
 
 Reply<void> Server::Rep::Serve(const Route& route, const Target& target, const QueryParameters& query,
                                const std::string& request_id, http::ServerRequest& request,
-                               http::ServerResponse& response) {
+                               http::ServerResponse& response, const Fault& fault) {
   Authenticated who = MR_TRY(authenticator.Check(request, query));
-  Exchange exchange{
-      request, response, *storage, who, query, target.bucket, target.key, request_id, options.min_part_bytes};
+  Exchange exchange{request,
+                    response,
+                    *storage,
+                    who,
+                    query,
+                    target.bucket,
+                    target.key,
+                    request_id,
+                    options.min_part_bytes,
+                    fault.unconditional};
   return route.run(exchange);
 }
 

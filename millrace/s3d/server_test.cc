@@ -272,6 +272,11 @@ TEST_F(S3dServer, FaultsBefallWhomTheyShould) {
   EXPECT_EQ(Do("GET", "/bucket/done").body, "written");
   EXPECT_EQ(Do("GET", "/bucket/undone").status, 404);
   EXPECT_EQ(Do("GET", "/bucket/k").body, body);
+  EXPECT_EQ(Do("PUT", "/bucket/done", "again", {{"If-None-Match", "*"}}).status, 412);
+  ASSERT_TRUE(server_->SetFaults("unconditional"));
+  EXPECT_EQ(Do("PUT", "/bucket/done", "again", {{"If-None-Match", "*"}}).status, 200);
+  EXPECT_EQ(Do("PUT", "/bucket/done", "more", {{"If-Match", "00000000000000000000000000000000"}}).status, 200);
+  EXPECT_EQ(Do("GET", "/bucket/done").body, "more");
   EXPECT_FALSE(server_->SetFaults("nonsense"));
 }
 

@@ -80,6 +80,22 @@ class MountFaultTest : public MountFixture {
   std::filesystem::path small_disk_;
 };
 
+TEST_F(MountFaultTest, AStoreThatIgnoresConditionsIsMountedReadOnlyOrNotAtAll) {
+  mount_->Put("f", "kept");
+  mount_->SetFaults("unconditional");
+  for (const std::string url : {"s3://bucket", "s3://bucket/below/", "s3://"}) {
+    const auto refused = mount_->MountUrl(url);
+    EXPECT_NE(refused.status, 0) << url;
+    EXPECT_THAT(refused.output, HasSubstr("ignores the conditions of writes")) << url;
+    EXPECT_THAT(refused.output, HasSubstr("--read-only")) << url;
+    EXPECT_EQ(mount_->daemon(), 0) << url;
+  }
+  MustMount({"--read-only"});
+  Check("cat f", "kept");
+  Check("ls -A", "f\n");  // nothing of the questions stays
+  MustUmount();
+}
+
 TEST_F(MountFaultTest, StormsAreRiddenOutAndNothingIsLost) {
   std::ofstream(mount_->scratch() / "workload.py") << kWorkload;
   mount_->SetAttempts(20);
