@@ -54,6 +54,7 @@ if sys.argv[1] == "work":
     assert subprocess.run(["venv/bin/python", "-c", "import sys; print(sys.prefix)"], check=True, text=True,
                           stdout=subprocess.PIPE).stdout.strip() == os.path.abspath("venv")
     pip("--prefix", "prefix", str(new))
-    assert os.access("prefix/bin/parcel", os.X_OK)
+    seen = os.access("prefix/bin/parcel", os.X_OK)
+    assert seen, f"{os.listdir('prefix/bin')}, mode {os.stat('prefix/bin/parcel').st_mode:o}"
 else:
     assert version("site") == "2.0"
