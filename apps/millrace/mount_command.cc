@@ -153,11 +153,14 @@ void RaiseDescriptorLimit() {
 }
 
 /// Refuses a store that ignores the conditions of writes. Of all buckets, the first that may be written tells.
-Status RequireConditions(const object::Location& root, const vfs::Options& options, const object::Call& call) {
+Status RequireConditions(const object::Location& root, const vfs::Options& options, std::stop_token stop) {
+  // In all: of many buckets, none may allow writes. A service that is away is the business of the mount.
+  constexpr auto kPatience = std::chrono::seconds(15);
+  const object::Call call{.stop = std::move(stop), .deadline = Deadline::After(SystemClock(), kPatience)};
   std::vector<std::string> prefixes = {options.prefix};
   if (options.buckets_at_top) {
     auto buckets = object::List(*root.store, {.delimiter = "/"}, call);
-    if (!buckets) return {};  // an endpoint that is away or refuses to list them: the mount itself will tell
+    if (!buckets) return {};
     prefixes = std::move(buckets->common_prefixes);
   }
   for (const std::string& prefix : prefixes) {
@@ -181,7 +184,7 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
   vfs::Options options = MR_TRY(TreeOptions(flags, url, root.key, log));
   MR_TRY(CheckRoot(url, options.prefix));
   MR_TRY(AddStaging(flags, root.store->Identity(), options));
-  if (!options.read_only) MR_TRY(RequireConditions(root, options, {.stop = context.stop}));
+  if (!options.read_only) MR_TRY(RequireConditions(root, options, context.stop));
 
   const std::uint64_t total = context.globals.memory_budget;
   const int threads = std::clamp(static_cast<int>(total / 8 / kThreadBytes), 2, flags.threads);
