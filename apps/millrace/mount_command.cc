@@ -152,9 +152,11 @@ void RaiseDescriptorLimit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);  // what is allowed anyway
 }
 
-/// Refuses a store that ignores the conditions of writes. Of all buckets, the first that may be written tells.
+/// Refuses a store that ignores the conditions of writes. A mount of all buckets asks in the first one where it may
+/// put.
 Status RequireConditions(const object::Location& root, const vfs::Options& options, std::stop_token stop) {
-  // In all: of many buckets, none may allow writes. A service that is away is the business of the mount.
+  // For all questions together: there may be many buckets, and none that may be written. Where nothing is found out,
+  // the mount goes on, and the first write reports what is wrong.
   constexpr auto kPatience = std::chrono::seconds(15);
   const object::Call call{.stop = std::move(stop), .deadline = Deadline::After(SystemClock(), kPatience)};
   std::vector<std::string> prefixes = {options.prefix};

@@ -1,4 +1,4 @@
-// What is mounted where, as the kernel tells this process.
+// The mounts that this process sees, read from the kernel.
 #pragma once
 
 #include <string>
@@ -15,13 +15,15 @@ struct MountEntry {
   std::string root;    ///< the folder of the file system that is seen at `point`
   std::string point;   ///< where it is mounted: an absolute path without links
   std::string type;    ///< "ext4", "fuse.millrace"
-  std::string source;  ///< a device or what the file system says it serves, such as an URL
+  std::string source;  ///< the device, or what else the file system names, such as a URL
 };
 
-/// In the order of mounting: of several entries with one point, the last is seen. Lines of another form are left out.
+/// The entries in the order of mounting: where several have the same point, the last one hides the others. A line that
+/// does not have the form of proc(5) is left out.
 std::vector<MountEntry> ParseMountTable(std::string_view text);
 
-/// The mounts of this process's namespace. Touches no mount, so a dead one cannot hang it.
+/// Reads /proc/self/mountinfo. Does not touch the mounts, so one whose server is dead cannot block it.
+/// Fails as ReadFile does where there is no /proc.
 Result<std::vector<MountEntry>> ReadMountTable();
 
 }  // namespace millrace

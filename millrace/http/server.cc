@@ -216,7 +216,7 @@ void Server::Rep::Serve(Workers::iterator worker) {
   Wake();
 }
 
-/// To close the descriptor is not enough: while a forked child holds a copy of it, epoll goes on to report its events
+/// Closing the descriptor is not enough: while a forked child holds a copy of it, epoll still reports its events
 /// (epoll(7)), and they name a worker that Reap has freed.
 void Server::Rep::Unwatch(Worker& worker) { epoll_ctl(poll.get(), EPOLL_CTL_DEL, worker.connection->fd(), nullptr); }
 

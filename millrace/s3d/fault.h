@@ -31,7 +31,7 @@ struct Fault {
   std::uint64_t bytes_per_second = 0;  ///< 0: no limit
   std::vector<S3Error> error;          ///< at most one
   Cut cut = Cut::kNone;
-  bool unconditional = false;  ///< a write's If-Match and If-None-Match are taken and ignored
+  bool unconditional = false;  ///< If-Match and If-None-Match of a write are ignored
   bool damage = false;  ///< one bit in the middle of the request's body turns, or, where it has none, of the answer's
 };
 

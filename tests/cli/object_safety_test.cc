@@ -114,7 +114,7 @@ TEST_F(ObjectSafety, SyncDeletesLinksNotWhatTheyLeadTo) {
 
 TEST_F(ObjectSafety, AMovedFileThatIsReplacedMeanwhileStays) {
   ASSERT_TRUE(server_->SetFaults("latency=300ms,op=PutObject"));
-  // mv opens the file to look at it, and again to send it. Replaced in between, the new version is what it moves.
+  // mv opens the file twice: to look at it, then to send it. If it is replaced in between, mv moves the new version.
   for (int attempt = 0; attempt < 50; ++attempt) {
     WriteLocal("file", "old");
     WriteLocal("new", "new");

@@ -92,7 +92,7 @@ TEST_F(MountFaultTest, AStoreThatIgnoresConditionsIsMountedReadOnlyOrNotAtAll) {
   }
   MustMount({"--read-only"});
   Check("cat f", "kept");
-  Check("ls -A", "f\n");  // nothing of the questions stays
+  Check("ls -A", "f\n");  // the probe has left nothing
   MustUmount();
 }
 
