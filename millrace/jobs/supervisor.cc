@@ -139,7 +139,11 @@ void Supervisor::Publish(std::string state, std::string message) {
   status_.step = policy_.best_step();
   status_.updated = FormatIso8601(clock_.Wall());
   status_.ranks.clear();
-  for (const RankState& rank : ranks_) status_.ranks.push_back({rank.pid, DescribeState(rank), rank.step});
+  for (const RankState& rank : ranks_) {
+    status_.ranks.push_back({rank.pid, DescribeState(rank), rank.step});
+    // The policy hears of a step after the ranks' states are read: the job is never behind its ranks.
+    if (rank.step) status_.step = std::max(status_.step.value_or(0), *rank.step);
+  }
   next_status_ = clock_.Now() + options_.status_interval;
   if (options_.on_status) options_.on_status(status_);
 }

@@ -56,6 +56,19 @@ FakeLauncher::Script EndedBy(FakeLauncher::Script script, ExitState exit) {
   return script;
 }
 
+TEST_F(SupervisorTest, NoStatusShowsARankAheadOfTheJob) {
+  Run([](int) { return EndedBy(Steps(1, 5, /*startup=*/seconds(0)), ExitState{.exit_code = 0}); });
+  EXPECT_EQ(statuses_.back().step, 5u);
+  bool stepped_at_start = false;
+  for (const JobStatus& status : statuses_) {
+    for (const JobStatus::Rank& rank : status.ranks) {
+      if (rank.step) EXPECT_GE(status.step, rank.step) << status.message;
+      stepped_at_start |= rank.step == 1u;
+    }
+  }
+  EXPECT_TRUE(stepped_at_start);
+}
+
 TEST_F(SupervisorTest, TellsARunWithOneFailure) {
   Outcome outcome = Run([](int attempt) {
     if (attempt == 2) return EndedBy(Steps(50, 60), {});
