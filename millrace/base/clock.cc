@@ -59,7 +59,9 @@ Clock& SystemClock() {
 struct FakeClock::State {
   mutable std::mutex mutex;
   std::condition_variable_any moved;
-  TimePoint now{std::chrono::hours(1)};
+  // Further ahead than any machine has run: a deadline of the system's clock has always passed here, so that mixing the
+  // two fails on every machine.
+  TimePoint now{std::chrono::years(100)};
   WallTime wall;
   int sleepers = 0;
   bool advance_on_sleep = false;

@@ -247,15 +247,16 @@ TEST_F(CollectTest, OnAStoreThatIgnoresConditionsNothingIsSavedOrRemoved) {
   for (std::uint64_t step : {1, 2}) Save(step);
   store_->SetIdentity("https://ignores-conditions/bucket");
   store_->Add({.operation = object::Operation::kPut, .times = -1, .fault = {.ignore_conditions = true}});
-  const auto collected = CollectGarbage(Root(), {.keep_last = 1}, false);
+  const object::Call call{.deadline = Deadline::After(clock_, std::chrono::minutes(1))};
+  const auto collected = CollectGarbage(Root(), {.keep_last = 1}, false, call);
   ASSERT_FALSE(collected);
   EXPECT_EQ(collected.error().code(), Code::kUnsupported);
   EXPECT_THAT(collected.error().ToString(), HasSubstr("ignores the conditions of writes"));
-  EXPECT_FALSE(RemoveAfter(Root(), 1, false));
-  EXPECT_TRUE(CollectGarbage(Root(), {.keep_last = 1}, true)) << "a look changes nothing";
+  EXPECT_FALSE(RemoveAfter(Root(), 1, false, call));
+  EXPECT_TRUE(CollectGarbage(Root(), {.keep_last = 1}, true, call)) << "a look changes nothing";
 
-  auto writer =
-      *Writer::Open(*connection_, SingleProcessGroup(), budget_, {.url = "s3://bucket/run", .clock = &clock_});
+  auto writer = *Writer::Open(*connection_, SingleProcessGroup(), budget_,
+                              {.url = "s3://bucket/run", .upload_limit = std::chrono::minutes(1), .clock = &clock_});
   ASSERT_TRUE(writer->Save(3, state_.Share(1, 0)[0], {}));
   const auto saved = writer->Wait();
   ASSERT_FALSE(saved);

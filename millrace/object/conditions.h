@@ -14,7 +14,8 @@ enum class ConditionSupport { kHonoured, kIgnored };
 /// ".millrace/conditions-<16 hex digits>". Asked once for each Identity() in a process; folders and memory need not be
 /// asked. Needs the rights to put and delete there; where deleting is not allowed, the object stays.
 /// Errors: kPermissionDenied and whatever the store answers else; nothing is known then, and the next call asks again.
-/// Blocks. Thread-safe: one caller asks, the others wait.
+/// Blocks: until the call's deadline, or for 15 s of the system's clock if it has none. Thread-safe: one caller asks,
+/// the others wait.
 Result<ConditionSupport> ProbeConditions(Store& store, std::string_view prefix, Call call = {});
 
 /// kUnsupported where the store is known to ignore conditions; the message names the store and ends with `advice`.

@@ -54,7 +54,9 @@ class Driver {
   enum class Time { kStands, kTicks, kRuns };
   /// `bucket`: one that others use too; nothing: one of its own.
   explicit Driver(Options options = {}, Time time = Time::kStands, std::shared_ptr<object::Store> bucket = nullptr)
-      : inner(bucket ? std::move(bucket) : MakeBucket(clock)), options_(std::move(options)) {
+      : store_clock_(time == Time::kRuns ? SystemClock() : clock),
+        inner(bucket ? std::move(bucket) : MakeBucket(store_clock_)),
+        options_(std::move(options)) {
     if (time == Time::kStands) options_.clock = &clock;
     if (time == Time::kTicks) options_.clock = &ticking;
     options_.read_part_bytes = 32 * kKiB;
@@ -184,8 +186,9 @@ class Driver {
   FakeClock clock;
   TickingClock ticking{clock};
   MemoryBudget budget{64 * kMiB};
+  Clock& store_clock_;  // the system's where the tree's is: deadlines go from one to the other
   std::shared_ptr<object::Store> inner;
-  std::shared_ptr<object::FaultStore> store = object::FaultStore::Create(inner, 1, clock);
+  std::shared_ptr<object::FaultStore> store = object::FaultStore::Create(inner, 1, store_clock_);
   TempDir staging = *TempDir::Create();
   std::unique_ptr<cache::BlockCache> cache;
   std::unique_ptr<Tree> tree;
