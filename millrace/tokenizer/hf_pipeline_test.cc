@@ -189,6 +189,7 @@ TEST(HfPipeline, DividesTextInAllWays) {
   EXPECT_THAT(ids(R"({"type":"WhitespaceSplit"})", " ab. ab"), ElementsAre(6, 1));
   EXPECT_THAT(ids(R"({"type":"Digits","individual_digits":false})", "ab12"), ElementsAre(1, 3));
   EXPECT_THAT(ids(R"({"type":"Digits","individual_digits":true})", "ab12"), ElementsAre(1, 2, 0));
+  EXPECT_EQ(ids(R"({"type":"Digits","individual_digits":true})", "ab\U00011DE3").size(), 2u) << "since Unicode 17.0";
   EXPECT_THAT(ids(R"({"type":"FixedLength","length":2})", "ab.."), ElementsAre(1, 5));
   EXPECT_THAT(ids(R"({"type":"CharDelimiterSplit","delimiter":" "})", "ab  ab"), ElementsAre(1, 1));
   EXPECT_THAT(ids(R"({"type":"ByteLevel","add_prefix_space":true})", "ab ab"), ElementsAre(8, 8));

@@ -93,7 +93,8 @@ HfPreTokenizer::HfPreTokenizer(std::vector<Step> steps)
     std::uint8_t kind = 0;
     if (code <= 0x3000 && IsWhiteSpace(code)) kind |= static_cast<std::uint8_t>(CharacterKind::kWhiteSpace);
     if ((bert[code] & kBertPunctuation) != 0) kind |= static_cast<std::uint8_t>(CharacterKind::kPunctuation);
-    if ((classes[code] & kNumber) != 0) kind |= static_cast<std::uint8_t>(CharacterKind::kNumber);
+    if ((classes[code] & kNumber) != 0 || IsUnicode17Number(code))
+      kind |= static_cast<std::uint8_t>(CharacterKind::kNumber);
     if (words[code] != 0) kind |= static_cast<std::uint8_t>(CharacterKind::kWord);
     return kind;
   };

@@ -60,7 +60,10 @@ RunSplitter::RunSplitter(Kind kind) : cuts_blank_ends_(kind == Kind::kLlm), bits
     if (category >= Category::kNd && category <= Category::kNo) bits = kDigit;
     if (kind == Kind::kCoder && category >= Category::kLl && category <= Category::kLu) bits = kLetters;
     if (kind == Kind::kCoder && category >= Category::kPc && category <= Category::kPs) bits = kMarks;
-    for (char32_t code = first; bits != 0 && code < end; ++code) bits_.At(code) = bits;
+    for (char32_t code = first; code < end; ++code) {
+      if (const auto all = IsUnicode17Number(code) ? static_cast<std::uint8_t>(kDigit) : bits; all != 0)
+        bits_.At(code) = all;
+    }
   });
   auto add = [&](std::span<const CodeRange> ranges, Bits bit) {
     for (const CodeRange& range : ranges) {

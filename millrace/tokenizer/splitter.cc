@@ -11,6 +11,11 @@ Splitter::Splitter(SplitPattern pattern)
   if (pattern == SplitPattern::kDeepSeek3) deepseek_.emplace();
   if (pattern == SplitPattern::kDeepSeek2) runs_.emplace(RunSplitter::Kind::kLlm);
   if (pattern == SplitPattern::kDeepSeekCoder) runs_.emplace(RunSplitter::Kind::kCoder);
+  if (pattern == SplitPattern::kGpt2Digits) {  // the one that begins with the pre-tokenizer Digits
+    for (char32_t code = 0; code < 0x110000; ++code) {
+      if (IsUnicode17Number(code)) classes_.At(code) = kNumber;
+    }
+  }
   for (char32_t code = 0; code < 128; ++code) ascii_[code] = classes_[code];
 }
 

@@ -77,6 +77,8 @@ TEST(Splitter, O200k) {
 TEST(Splitter, DigitsApart) {
   auto gpt2 = [](std::string_view text) { return Words(SplitPattern::kGpt2Digits, text); };
   EXPECT_EQ(gpt2("ab12  3 4c don't  x"), (Strings{"ab", "1", "2", "  ", "3", " ", "4", "c", " don", "'t", " ", " x"}));
+  EXPECT_EQ(gpt2("? \U00011DE3\U00016FF5?"), (Strings{"?", " ", "\U00011DE3", "\U00016FF5", "?"}))
+      << "numbers since Unicode 17.0";
   auto tekken = [](std::string_view text) { return Words(SplitPattern::kTekken, text); };
   EXPECT_EQ(tekken("don't 12 HTTPServer /\n/"), (Strings{"don", "'t", " ", "1", "2", " HTTPServer", " /\n/"}));
 }
@@ -89,6 +91,7 @@ TEST(Splitter, DeepSeek3) {
   EXPECT_EQ(split("数据の・テスト abc数"), (Strings{"数据の", "・", "テスト", " abc", "数"}));
   EXPECT_EQ(split("  数"), (Strings{"  ", "数"})) << "a run of the other script ends what is looked ahead at";
   EXPECT_EQ(split("\x01\x02z"), (Strings{"\x01", "\x02z"}));
+  EXPECT_EQ(split("?\U00011DE3\U00011DE3"), (Strings{"?", "\U00011DE3\U00011DE3"})) << "no number to \\p{N}";
 }
 
 TEST(Splitter, DeepSeek2AndCoder) {

@@ -37,6 +37,10 @@ std::uint8_t ClassOf(Category category) {
 
 bool IsWhiteSpace(char32_t code) { return std::ranges::binary_search(kWhiteSpace, code); }
 
+bool IsUnicode17Number(char32_t code) {
+  return (code >= 0x11DE0 && code <= 0x11DE9) || (code >= 0x16FF4 && code <= 0x16FF6);
+}
+
 CodePointMap<std::uint8_t> MakeCharClasses() {
   CodePointMap<std::uint8_t> classes(kOther);
   ForEachCategoryRange([&](char32_t first, char32_t end, Category category) {

@@ -63,6 +63,10 @@ bool IsWhiteSpace(char32_t code);
 /// CharClass bits by code point.
 CodePointMap<std::uint8_t> MakeCharClasses();
 
+/// Numbers that Unicode 17.0 added. The reference tokenizers know them where they do not use a regular expression:
+/// their pre-tokenizer Digits divides a text at them, but \p{N} does not match them.
+bool IsUnicode17Number(char32_t code);
+
 /// Sets 1 for what regular expressions call a character of a word, \w.
 void FillWordCharacters(CodePointMap<std::uint8_t>& words);
 
