@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "millrace/object/s3/profile.h"
+#include "millrace/object/s3/settings/profile.h"
 
 namespace {
 

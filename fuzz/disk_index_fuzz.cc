@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "millrace/base/crc.h"
+#include "millrace/base/hash/crc.h"
 #include "millrace/cache/disk_tier.h"
 
 namespace {

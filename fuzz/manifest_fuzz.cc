@@ -1,8 +1,8 @@
 // Any text under a right checksum is either an error or a manifest that serializes and parses back to itself.
 #include <cstdlib>
 
-#include "millrace/base/crc.h"
-#include "millrace/checkpoint/manifest.h"
+#include "millrace/base/hash/crc.h"
+#include "millrace/checkpoint/format/manifest.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using millrace::checkpoint::Manifest;

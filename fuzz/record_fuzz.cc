@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "millrace/base/text.h"
-#include "millrace/data/record_template.h"
+#include "millrace/data/records/record_template.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace millrace;

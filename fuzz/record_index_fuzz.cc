@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "millrace/base/crc.h"
-#include "millrace/data/record_index.h"
+#include "millrace/base/hash/crc.h"
+#include "millrace/data/index/record_index.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace millrace;

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "millrace/vfs/rename_record.h"
+#include "millrace/vfs/rename/rename_record.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace millrace::vfs;

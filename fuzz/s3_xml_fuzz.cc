@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "millrace/object/s3/xml.h"
+#include "millrace/object/s3/protocol/xml.h"
 
 namespace s3 = millrace::object::s3;
 

@@ -4,9 +4,9 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "millrace/s3d/conditions.h"
-#include "millrace/s3d/documents.h"
 #include "millrace/s3d/fault.h"
+#include "millrace/s3d/operations/conditions.h"
+#include "millrace/s3d/operations/documents.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace millrace::s3d;

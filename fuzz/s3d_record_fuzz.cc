@@ -5,8 +5,8 @@
 #include <memory>
 #include <string_view>
 
-#include "millrace/base/files.h"
-#include "millrace/s3d/record.h"
+#include "millrace/base/files/files.h"
+#include "millrace/s3d/storage/record.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace millrace;

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "millrace/base/crc.h"
-#include "millrace/vfs/staged_record.h"
+#include "millrace/base/hash/crc.h"
+#include "millrace/vfs/write/staged_record.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace millrace;

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "millrace/base/digest.h"
+#include "millrace/base/hash/digest.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace {

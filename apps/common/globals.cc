@@ -5,8 +5,8 @@
 #include <array>
 #include <cctype>
 
-#include "millrace/base/digest.h"
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/hash/digest.h"
 #include "millrace/base/text.h"
 
 namespace millrace::cli {

@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 
 namespace millrace::cli {
 

@@ -4,13 +4,13 @@
 
 #include "apps/common/globals.h"
 #include "apps/common/output.h"
-#include "millrace/base/cpu.h"
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/base/json.h"
+#include "millrace/base/process/cpu.h"
 #include "millrace/base/text.h"
 #include "millrace/engine/runtime.h"
-#include "millrace/http/access.h"
-#include "millrace/http/server.h"
+#include "millrace/http/server/access.h"
+#include "millrace/http/server/server.h"
 #include "millrace/serve/api.h"
 #include "millrace/serve/engine/engine_model.h"
 

@@ -6,15 +6,15 @@
 
 #include "apps/millrace/cli.h"
 #include "apps/millrace/progress.h"
-#include "millrace/base/memory_budget.h"
 #include "millrace/base/text.h"
+#include "millrace/base/threads/memory_budget.h"
 #include "millrace/checkpoint/checkpoint.h"
 #include "millrace/checkpoint/convert/export.h"
-#include "millrace/checkpoint/convert/hf_tokenizer.h"
+#include "millrace/checkpoint/convert/huggingface/hf_tokenizer.h"
 #include "millrace/checkpoint/convert/import.h"
-#include "millrace/checkpoint/diff.h"
-#include "millrace/checkpoint/marks.h"
-#include "millrace/checkpoint/model_source.h"
+#include "millrace/checkpoint/read/diff.h"
+#include "millrace/checkpoint/read/model_source.h"
+#include "millrace/checkpoint/retention/marks.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::cli {

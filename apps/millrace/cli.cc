@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "apps/common/output.h"
-#include "millrace/base/subprocess.h"
+#include "millrace/base/process/subprocess.h"
 
 namespace millrace::cli {
 

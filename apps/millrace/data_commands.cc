@@ -9,9 +9,9 @@
 #include "apps/millrace/data_flags.h"
 #include "apps/millrace/data_inspect.h"
 #include "millrace/base/text.h"
-#include "millrace/data/index_builder.h"
+#include "millrace/data/forecast/simulate.h"
+#include "millrace/data/index/index_builder.h"
 #include "millrace/data/loader.h"
-#include "millrace/data/simulate.h"
 
 namespace millrace::cli {
 namespace {

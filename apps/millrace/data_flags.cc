@@ -1,7 +1,7 @@
 #include "apps/millrace/data_flags.h"
 
-#include "millrace/base/files.h"
-#include "millrace/checkpoint/model_source.h"
+#include "millrace/base/files/files.h"
+#include "millrace/checkpoint/read/model_source.h"
 #include "millrace/jobs/spec.h"
 
 namespace millrace::cli {

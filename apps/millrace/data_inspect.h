@@ -6,8 +6,8 @@
 
 #include "apps/millrace/cli.h"
 #include "millrace/base/result.h"
+#include "millrace/data/index/record_index.h"
 #include "millrace/data/loader.h"
-#include "millrace/data/record_index.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::cli {

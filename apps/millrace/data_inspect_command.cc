@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "apps/millrace/data_inspect.h"
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/base/text.h"
-#include "millrace/data/document_reader.h"
-#include "millrace/data/survey.h"
+#include "millrace/data/documents/document_reader.h"
+#include "millrace/data/sources/survey.h"
 
 namespace millrace::cli {
 

@@ -8,7 +8,7 @@
 #include "apps/millrace/data_flags.h"
 #include "apps/millrace/progress.h"
 #include "millrace/base/text.h"
-#include "millrace/data/tokenize.h"
+#include "millrace/data/offline/tokenize.h"
 
 namespace millrace::cli {
 namespace {

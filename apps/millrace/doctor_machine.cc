@@ -12,9 +12,9 @@
 #include <optional>
 
 #include "apps/millrace/doctor.h"
-#include "millrace/base/cpu.h"
-#include "millrace/base/files.h"
-#include "millrace/base/subprocess.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/process/cpu.h"
+#include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
 
 namespace millrace::cli {

@@ -5,12 +5,12 @@
 
 #include "apps/millrace/doctor.h"
 #include "millrace/base/text.h"
-#include "millrace/http/client.h"
+#include "millrace/http/client/client.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/conditions.h"
-#include "millrace/object/s3/credentials.h"
-#include "millrace/object/s3/retry.h"
-#include "millrace/object/s3/settings.h"
+#include "millrace/object/s3/credentials/credentials.h"
+#include "millrace/object/s3/requests/retry.h"
+#include "millrace/object/s3/settings/settings.h"
+#include "millrace/object/support/conditions.h"
 
 namespace millrace::cli {
 namespace {

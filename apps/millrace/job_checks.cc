@@ -7,10 +7,10 @@
 #include <memory>
 #include <optional>
 
-#include "millrace/base/random.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/base/text.h"
-#include "millrace/checkpoint/model_source.h"
-#include "millrace/data/sources.h"
+#include "millrace/checkpoint/read/model_source.h"
+#include "millrace/data/sources/sources.h"
 #include "millrace/object/blocking.h"
 #include "millrace/tokenizer/tokenizer.h"
 

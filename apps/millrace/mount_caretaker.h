@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "millrace/base/clock.h"
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
 

@@ -15,17 +15,17 @@
 #include "apps/millrace/mount_fuse.h"
 #include "apps/millrace/mount_point.h"
 #include "apps/millrace/mount_stats.h"
-#include "millrace/base/managed_folder.h"
-#include "millrace/base/process_name.h"
+#include "millrace/base/files/managed_folder.h"
+#include "millrace/base/process/process_name.h"
 #include "millrace/base/text.h"
 #include "millrace/cache/block_cache.h"
 #include "millrace/metrics/endpoint.h"
-#include "millrace/object/all_buckets.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/conditions.h"
-#include "millrace/vfs/rename_recovery.h"
-#include "millrace/vfs/staging_area.h"
+#include "millrace/object/open/all_buckets.h"
+#include "millrace/object/support/conditions.h"
+#include "millrace/vfs/rename/rename_recovery.h"
 #include "millrace/vfs/tree.h"
+#include "millrace/vfs/write/staging_area.h"
 
 namespace millrace::cli {
 namespace {

@@ -18,8 +18,8 @@
 #include "apps/millrace/mount_point.h"
 #include "apps/millrace/mount_request.h"
 #include "apps/millrace/mount_stats.h"
-#include "millrace/base/random.h"
-#include "millrace/base/sync.h"
+#include "millrace/base/hash/random.h"
+#include "millrace/base/threads/sync.h"
 #include "millrace/object/file/mount_hints.h"
 #include "millrace/object/file/mount_location.h"
 

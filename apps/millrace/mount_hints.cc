@@ -4,7 +4,7 @@
 
 #include "millrace/base/text.h"
 #include "millrace/object/file/mount_hints.h"
-#include "millrace/vfs/names.h"
+#include "millrace/vfs/names/names.h"
 
 namespace millrace::mount {
 

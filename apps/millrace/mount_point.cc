@@ -16,7 +16,7 @@
 #include <thread>
 
 #include "apps/millrace/mount_stats.h"
-#include "millrace/base/subprocess.h"
+#include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
 
 namespace millrace::mount {

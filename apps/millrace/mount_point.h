@@ -8,9 +8,9 @@
 #include <string>
 
 #include "millrace/base/clock.h"
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/files/mount_table.h"
 #include "millrace/base/json.h"
-#include "millrace/base/mount_table.h"
 #include "millrace/base/result.h"
 
 namespace millrace::mount {

@@ -9,7 +9,7 @@
 
 #include <charconv>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 
 namespace millrace::mount {
 namespace {

@@ -12,7 +12,7 @@
 #include "apps/millrace/progress.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
-#include "millrace/transfer/local_removal.h"
+#include "millrace/transfer/local/local_removal.h"
 
 namespace millrace::cli {
 namespace {

@@ -11,11 +11,11 @@
 #include "apps/millrace/cli.h"
 #include "apps/millrace/object_options.h"
 #include "millrace/object/open.h"
-#include "millrace/transfer/batch.h"
-#include "millrace/transfer/copy.h"
-#include "millrace/transfer/glob.h"
-#include "millrace/transfer/items.h"
-#include "millrace/transfer/md5_pool.h"
+#include "millrace/transfer/copy/copy.h"
+#include "millrace/transfer/copy/md5_pool.h"
+#include "millrace/transfer/plan/batch.h"
+#include "millrace/transfer/plan/glob.h"
+#include "millrace/transfer/plan/items.h"
 
 namespace millrace::cli {
 

@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "millrace/object/blocking.h"
-#include "millrace/vfs/attribute_store.h"
+#include "millrace/vfs/attributes/attribute_store.h"
 
 namespace millrace::cli {
 namespace {

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "apps/millrace/object_commands.h"
-#include "millrace/base/sync.h"
-#include "millrace/transfer/compare.h"
-#include "millrace/transfer/local_removal.h"
-#include "millrace/transfer/region.h"
+#include "millrace/base/threads/sync.h"
+#include "millrace/transfer/copy/compare.h"
+#include "millrace/transfer/local/local_removal.h"
+#include "millrace/transfer/plan/region.h"
 
 namespace millrace::cli {
 

@@ -1,6 +1,6 @@
 // ls, du, head.
 #include "apps/millrace/object_commands.h"
-#include "millrace/base/digest.h"
+#include "millrace/base/hash/digest.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
 

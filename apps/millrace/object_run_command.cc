@@ -3,9 +3,9 @@
 #include <iostream>
 
 #include "apps/millrace/object_commands.h"
-#include "millrace/base/sync.h"
-#include "millrace/base/task_scope.h"
 #include "millrace/base/text.h"
+#include "millrace/base/threads/sync.h"
+#include "millrace/base/threads/task_scope.h"
 
 namespace millrace::cli {
 namespace {

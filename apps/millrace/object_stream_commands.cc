@@ -6,12 +6,12 @@
 #include <cerrno>
 
 #include "apps/millrace/object_commands.h"
-#include "millrace/base/files.h"
-#include "millrace/base/memory_budget.h"
+#include "millrace/base/files/files.h"
 #include "millrace/base/text.h"
+#include "millrace/base/threads/memory_budget.h"
 #include "millrace/object/blocking.h"
-#include "millrace/transfer/multipart_writer.h"
-#include "millrace/transfer/ranged_reader.h"
+#include "millrace/transfer/stream/multipart_writer.h"
+#include "millrace/transfer/stream/ranged_reader.h"
 
 namespace millrace::cli {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "apps/millrace/object_copier.h"
 #include "millrace/base/text.h"
-#include "millrace/transfer/sync_plan.h"
+#include "millrace/transfer/plan/sync_plan.h"
 
 namespace millrace::cli {
 namespace {

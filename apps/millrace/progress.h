@@ -4,8 +4,8 @@
 #include <string>
 
 #include "millrace/base/clock.h"
-#include "millrace/base/task_scope.h"
-#include "millrace/transfer/batch.h"
+#include "millrace/base/threads/task_scope.h"
+#include "millrace/transfer/plan/batch.h"
 
 namespace millrace::cli {
 

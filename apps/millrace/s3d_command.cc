@@ -4,7 +4,7 @@
 
 #include "apps/millrace/cli.h"
 #include "millrace/base/clock.h"
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/s3d/fault.h"
 #include "millrace/s3d/server.h"
 

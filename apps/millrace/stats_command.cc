@@ -6,8 +6,8 @@
 #include "apps/millrace/cli.h"
 #include "apps/millrace/mount_point.h"
 #include "apps/millrace/mount_stats.h"
-#include "millrace/base/sync.h"
 #include "millrace/base/text.h"
+#include "millrace/base/threads/sync.h"
 
 namespace millrace::cli {
 namespace {

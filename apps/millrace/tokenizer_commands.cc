@@ -10,7 +10,7 @@
 #include "apps/millrace/input_lines.h"
 #include "apps/millrace/tokenizer_commands.h"
 #include "millrace/base/text.h"
-#include "millrace/data/document_reader.h"
+#include "millrace/data/documents/document_reader.h"
 #include "millrace/object/blocking.h"
 #include "millrace/tokenizer/tokenizer.h"
 

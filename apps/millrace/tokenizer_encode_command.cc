@@ -16,9 +16,9 @@
 #include "apps/millrace/data_flags.h"
 #include "apps/millrace/input_lines.h"
 #include "apps/millrace/tokenizer_commands.h"
-#include "millrace/base/channel.h"
 #include "millrace/base/json.h"
-#include "millrace/base/task_scope.h"
+#include "millrace/base/threads/channel.h"
+#include "millrace/base/threads/task_scope.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::cli {

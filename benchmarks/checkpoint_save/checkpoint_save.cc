@@ -15,8 +15,8 @@
 #include <iostream>
 #include <thread>
 
+#include "millrace/base/hash/random.h"
 #include "millrace/base/json.h"
-#include "millrace/base/random.h"
 #include "millrace/checkpoint/checkpoint.h"
 
 namespace millrace {

@@ -7,8 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "millrace/base/files.h"
-#include "millrace/data/document_reader.h"
+#include "millrace/base/files/files.h"
+#include "millrace/data/documents/document_reader.h"
 #include "millrace/data/loader.h"
 
 namespace millrace::data {

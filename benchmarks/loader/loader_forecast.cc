@@ -9,9 +9,9 @@
 #include <cstdlib>
 #include <thread>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
+#include "millrace/data/forecast/simulate.h"
 #include "millrace/data/loader.h"
-#include "millrace/data/simulate.h"
 
 namespace millrace::data {
 namespace {

@@ -9,9 +9,9 @@
 #include <cstdlib>
 #include <thread>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/base/json.h"
-#include "millrace/base/random.h"
 #include "millrace/data/loader.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/fault/fault_store.h"

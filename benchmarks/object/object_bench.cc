@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "millrace/base/crc.h"
-#include "millrace/base/files.h"
-#include "millrace/base/sync.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/hash/crc.h"
+#include "millrace/base/threads/sync.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/s3/endpoint.h"
 

@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "millrace/base/clock.h"
-#include "millrace/base/crc.h"
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/hash/crc.h"
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
 #include "millrace/tokenizer/tokenizer.h"

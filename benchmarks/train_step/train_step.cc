@@ -8,8 +8,8 @@
 #include <chrono>
 #include <ctime>
 
-#include "millrace/base/cpu.h"
 #include "millrace/base/json.h"
+#include "millrace/base/process/cpu.h"
 #include "millrace/engine/model.h"
 #include "millrace/engine/optim/adamw.h"
 #include "millrace/engine/runtime.h"

@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "millrace/base/random.h"
+#include "millrace/base/hash/random.h"
 
 namespace millrace {
 namespace {

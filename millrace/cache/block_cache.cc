@@ -4,8 +4,8 @@
 #include <atomic>
 #include <functional>
 
-#include "millrace/base/channel.h"
-#include "millrace/base/task_scope.h"
+#include "millrace/base/threads/channel.h"
+#include "millrace/base/threads/task_scope.h"
 #include "millrace/cache/disk_tier.h"
 #include "millrace/cache/memory_tier.h"
 #include "millrace/object/blocking.h"

@@ -12,8 +12,8 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/clock.h"
 #include "millrace/base/log.h"
-#include "millrace/base/memory_budget.h"
 #include "millrace/base/result.h"
+#include "millrace/base/threads/memory_budget.h"
 #include "millrace/object/store.h"
 
 namespace millrace::cache {

@@ -6,8 +6,8 @@
 #include <future>
 #include <thread>
 
-#include "millrace/base/files.h"
-#include "millrace/base/random.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/memory/memory_store.h"
 

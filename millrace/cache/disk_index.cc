@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "millrace/base/crc.h"
-#include "millrace/base/random.h"
+#include "millrace/base/hash/crc.h"
+#include "millrace/base/hash/random.h"
 
 namespace millrace::cache {
 namespace {

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "millrace/base/bytes.h"
-#include "millrace/base/digest.h"
-#include "millrace/base/files.h"
-#include "millrace/base/managed_folder.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/files/managed_folder.h"
+#include "millrace/base/hash/digest.h"
 #include "millrace/base/result.h"
-#include "millrace/base/sync.h"
+#include "millrace/base/threads/sync.h"
 
 namespace millrace::cache {
 

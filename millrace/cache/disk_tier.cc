@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "millrace/base/crc.h"
+#include "millrace/base/hash/crc.h"
 
 namespace millrace::cache {
 namespace {

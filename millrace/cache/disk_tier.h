@@ -11,7 +11,7 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/clock.h"
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
 #include "millrace/cache/disk_index.h"

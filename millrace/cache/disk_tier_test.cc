@@ -11,7 +11,7 @@
 #include <csignal>
 #include <thread>
 
-#include "millrace/base/random.h"
+#include "millrace/base/hash/random.h"
 
 namespace millrace::cache {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/clock.h"
-#include "millrace/base/random.h"
-#include "millrace/base/sync.h"
+#include "millrace/base/hash/random.h"
+#include "millrace/base/threads/sync.h"
 #include "millrace/cache/block_cache.h"
 
 namespace millrace::cache {

@@ -11,9 +11,9 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/log.h"
-#include "millrace/base/memory_budget.h"
 #include "millrace/base/result.h"
-#include "millrace/checkpoint/manifest.h"
+#include "millrace/base/threads/memory_budget.h"
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/object/open.h"
 
 namespace millrace::checkpoint {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "millrace/checkpoint/layout.h"
-#include "millrace/checkpoint/replicas.h"
+#include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/local/replicas.h"
 
 namespace millrace::checkpoint {
 namespace {

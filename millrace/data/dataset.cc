@@ -1,16 +1,16 @@
 #include <algorithm>
 
-#include "millrace/base/digest.h"
+#include "millrace/base/hash/digest.h"
 #include "millrace/base/text.h"
-#include "millrace/data/document_encoder.h"
+#include "millrace/data/documents/document_encoder.h"
+#include "millrace/data/forecast/needs.h"
+#include "millrace/data/forecast/simulate.h"
 #include "millrace/data/formats/decoder.h"
-#include "millrace/data/index_builder.h"
+#include "millrace/data/index/index_builder.h"
 #include "millrace/data/loader.h"
-#include "millrace/data/needs.h"
-#include "millrace/data/plan.h"
-#include "millrace/data/sample_reader.h"
-#include "millrace/data/simulate.h"
-#include "millrace/data/sources.h"
+#include "millrace/data/order/plan.h"
+#include "millrace/data/reading/sample_reader.h"
+#include "millrace/data/sources/sources.h"
 #include "millrace/data/stage_trace.h"
 
 namespace millrace::data {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "millrace/data/dataset_fixture.h"
+#include "millrace/data/testing/dataset_fixture.h"
 
 namespace millrace::data {
 namespace {

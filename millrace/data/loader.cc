@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <optional>
 
-#include "millrace/base/sync.h"
-#include "millrace/base/task_scope.h"
 #include "millrace/base/text.h"
-#include "millrace/data/chunk_disk.h"
+#include "millrace/base/threads/sync.h"
+#include "millrace/base/threads/task_scope.h"
+#include "millrace/data/reading/chunk_disk.h"
 #include "millrace/data/stage_trace.h"
 
 namespace millrace::data {

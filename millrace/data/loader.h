@@ -15,8 +15,8 @@
 #include "millrace/base/clock.h"
 #include "millrace/base/json.h"
 #include "millrace/base/log.h"
-#include "millrace/base/memory_budget.h"
 #include "millrace/base/result.h"
+#include "millrace/base/threads/memory_budget.h"
 #include "millrace/object/open.h"
 #include "millrace/tokenizer/tokenizer.h"
 

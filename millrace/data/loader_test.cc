@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "millrace/data/stage_trace.h"
-#include "millrace/data/testing.h"
+#include "millrace/data/testing/testing.h"
 #include "millrace/object/fault/fault_store.h"
 
 namespace millrace::data {

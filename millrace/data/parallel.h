@@ -7,8 +7,8 @@
 #include <string>
 
 #include "millrace/base/result.h"
-#include "millrace/base/sync.h"
-#include "millrace/base/task_scope.h"
+#include "millrace/base/threads/sync.h"
+#include "millrace/base/threads/task_scope.h"
 
 namespace millrace::data {
 

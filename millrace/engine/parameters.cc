@@ -6,7 +6,7 @@
 #include <numbers>
 #include <span>
 
-#include "millrace/base/random.h"
+#include "millrace/base/hash/random.h"
 
 namespace millrace::engine {
 namespace {

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "millrace/http/client.h"
+#include "millrace/http/client/client.h"
 
 namespace millrace::http {
 namespace {

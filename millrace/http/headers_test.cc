@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "millrace/http/client.h"
+#include "millrace/http/client/client.h"
 
 namespace millrace::http {
 namespace {

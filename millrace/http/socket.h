@@ -9,7 +9,7 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/clock.h"
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/base/result.h"
 
 namespace millrace::http {

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "millrace/base/clock.h"
+#include "millrace/base/process/subprocess.h"
 #include "millrace/base/result.h"
-#include "millrace/base/subprocess.h"
 
 namespace millrace::jobs {
 

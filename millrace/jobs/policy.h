@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "millrace/base/clock.h"
-#include "millrace/base/random.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/jobs/launcher.h"
 
 namespace millrace::jobs {

@@ -5,8 +5,8 @@
 
 #include <cstdlib>
 
-#include "millrace/base/files.h"
-#include "millrace/base/random.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/jobs/spec_fields.h"
 
 namespace millrace::jobs {

@@ -13,8 +13,8 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "millrace/base/files/trusted_folder.h"
 #include "millrace/base/text.h"
-#include "millrace/base/trusted_folder.h"
 
 namespace millrace::jobs {
 namespace {

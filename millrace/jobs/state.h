@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "millrace/base/clock.h"
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
 

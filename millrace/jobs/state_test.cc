@@ -11,7 +11,7 @@
 #include <thread>
 #include <tuple>
 
-#include "millrace/base/subprocess.h"
+#include "millrace/base/process/subprocess.h"
 
 namespace millrace::jobs {
 namespace {

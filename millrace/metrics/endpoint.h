@@ -7,8 +7,8 @@
 
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
-#include "millrace/http/access.h"
-#include "millrace/http/server.h"
+#include "millrace/http/server/access.h"
+#include "millrace/http/server/server.h"
 
 namespace millrace::metrics {
 

@@ -2,8 +2,8 @@
 
 #include <gmock/gmock.h>
 
-#include "millrace/base/files.h"
-#include "millrace/http/client.h"
+#include "millrace/base/files/files.h"
+#include "millrace/http/client/client.h"
 
 namespace millrace::metrics {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "millrace/base/result.h"
-#include "millrace/base/sync.h"
+#include "millrace/base/threads/sync.h"
 
 namespace millrace::metrics {
 

@@ -5,8 +5,8 @@
 #include <chrono>
 #include <deque>
 
-#include "millrace/base/crc.h"
-#include "millrace/base/random.h"
+#include "millrace/base/hash/crc.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::metrics {

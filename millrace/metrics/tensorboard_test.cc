@@ -5,11 +5,11 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "millrace/base/crc.h"
-#include "millrace/base/digest.h"
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/hash/crc.h"
+#include "millrace/base/hash/digest.h"
 #include "millrace/base/json.h"
-#include "millrace/base/subprocess.h"
+#include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/memory/memory_store.h"

@@ -1,6 +1,6 @@
 #include "millrace/object/blocking.h"
 
-#include "millrace/base/sync.h"
+#include "millrace/base/threads/sync.h"
 
 namespace millrace::object {
 namespace {

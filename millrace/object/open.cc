@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "millrace/base/sync.h"
+#include "millrace/base/threads/sync.h"
 #include "millrace/object/file/file_store.h"
 #include "millrace/object/s3/endpoint.h"
 

@@ -27,7 +27,7 @@ struct Url {
 Result<Url> ParseUrl(std::string_view text);
 
 /// How to reach a service. Empty fields come from the environment and the shared AWS files, as in the AWS command line
-/// (see object/s3/credentials.h for the order).
+/// (see object/s3/credentials/credentials.h for the order).
 struct ConnectOptions {
   std::string endpoint_url, region, profile, ca_bundle;
   bool no_sign_request = false;

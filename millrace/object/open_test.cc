@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::object {

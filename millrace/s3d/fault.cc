@@ -5,7 +5,7 @@
 #include <limits>
 #include <optional>
 
-#include "millrace/base/random.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/base/text.h"
 
 namespace millrace::s3d {

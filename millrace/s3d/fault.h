@@ -9,9 +9,9 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/result.h"
-#include "millrace/base/sync.h"
-#include "millrace/http/server.h"
-#include "millrace/s3d/s3_error.h"
+#include "millrace/base/threads/sync.h"
+#include "millrace/http/server/server.h"
+#include "millrace/s3d/protocol/s3_error.h"
 
 namespace millrace::s3d {
 

@@ -2,15 +2,15 @@
 
 #include <atomic>
 
-#include "millrace/base/random.h"
-#include "millrace/base/sync.h"
-#include "millrace/http/access.h"
-#include "millrace/http/server.h"
-#include "millrace/s3d/dispatch.h"
-#include "millrace/s3d/documents.h"
+#include "millrace/base/hash/random.h"
+#include "millrace/base/threads/sync.h"
+#include "millrace/http/server/access.h"
+#include "millrace/http/server/server.h"
 #include "millrace/s3d/fault.h"
-#include "millrace/s3d/signature.h"
-#include "millrace/s3d/storage.h"
+#include "millrace/s3d/operations/dispatch.h"
+#include "millrace/s3d/operations/documents.h"
+#include "millrace/s3d/protocol/signature.h"
+#include "millrace/s3d/storage/storage.h"
 
 namespace millrace::s3d {
 namespace {

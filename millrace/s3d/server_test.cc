@@ -4,11 +4,11 @@
 
 #include <algorithm>
 
-#include "millrace/base/digest.h"
-#include "millrace/base/files.h"
-#include "millrace/base/random.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/base/text.h"
-#include "millrace/http/client.h"
+#include "millrace/http/client/client.h"
 
 namespace millrace::s3d {
 namespace {

@@ -16,8 +16,8 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/log.h"
-#include "millrace/http/access.h"
-#include "millrace/http/server.h"
+#include "millrace/http/server/access.h"
+#include "millrace/http/server/server.h"
 #include "millrace/metrics/metrics.h"
 #include "millrace/serve/completion.h"
 #include "millrace/serve/scheduler.h"

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <latch>
 
-#include "millrace/http/client.h"
+#include "millrace/http/client/client.h"
 #include "millrace/serve/testing.h"
 
 namespace millrace::serve {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "millrace/base/random.h"
+#include "millrace/base/hash/random.h"
 
 namespace millrace::serve {
 namespace {

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "millrace/base/random.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::serve {

@@ -10,10 +10,10 @@
 #include <stop_token>
 #include <vector>
 
-#include "millrace/base/channel.h"
 #include "millrace/base/result.h"
-#include "millrace/base/sync.h"
-#include "millrace/base/task_scope.h"
+#include "millrace/base/threads/channel.h"
+#include "millrace/base/threads/sync.h"
+#include "millrace/base/threads/task_scope.h"
 #include "millrace/serve/language_model.h"
 #include "millrace/serve/sampler.h"
 

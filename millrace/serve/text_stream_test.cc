@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "millrace/base/random.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/base/text.h"
 #include "millrace/serve/testing.h"
 

@@ -3,14 +3,14 @@
 
 #include <map>
 
-#include "millrace/base/random.h"
-#include "millrace/tokenizer/added_tokens.h"
-#include "millrace/tokenizer/byte_trie.h"
-#include "millrace/tokenizer/joints.h"
-#include "millrace/tokenizer/nfc.h"
-#include "millrace/tokenizer/pieces.h"
-#include "millrace/tokenizer/scratch.h"
-#include "millrace/tokenizer/utf8.h"
+#include "millrace/base/hash/random.h"
+#include "millrace/tokenizer/bpe/joints.h"
+#include "millrace/tokenizer/unicode/nfc.h"
+#include "millrace/tokenizer/unicode/utf8.h"
+#include "millrace/tokenizer/vocabulary/added_tokens.h"
+#include "millrace/tokenizer/vocabulary/byte_trie.h"
+#include "millrace/tokenizer/vocabulary/pieces.h"
+#include "millrace/tokenizer/vocabulary/scratch.h"
 
 namespace millrace::tokenizer {
 namespace {

@@ -1,11 +1,11 @@
 #include "millrace/tokenizer/tokenizer.h"
 
-#include "millrace/base/crc.h"
-#include "millrace/tokenizer/hf_json.h"
-#include "millrace/tokenizer/sentencepiece.h"
-#include "millrace/tokenizer/tiktoken.h"
-#include "millrace/tokenizer/utf8.h"
-#include "millrace/tokenizer/wordpiece.h"
+#include "millrace/base/hash/crc.h"
+#include "millrace/tokenizer/huggingface/hf_json.h"
+#include "millrace/tokenizer/sentencepiece/sentencepiece.h"
+#include "millrace/tokenizer/tiktoken/tiktoken.h"
+#include "millrace/tokenizer/unicode/utf8.h"
+#include "millrace/tokenizer/wordpiece/wordpiece.h"
 
 namespace millrace::tokenizer {
 

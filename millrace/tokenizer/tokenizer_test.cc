@@ -8,11 +8,11 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "millrace/base/files.h"
-#include "millrace/base/random.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/base/text.h"
-#include "millrace/tokenizer/sentencepiece.h"
-#include "millrace/tokenizer/sentencepiece_model.h"
+#include "millrace/tokenizer/sentencepiece/sentencepiece.h"
+#include "millrace/tokenizer/sentencepiece/sentencepiece_model.h"
 
 namespace millrace::tokenizer {
 namespace {

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "millrace/base/random.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/base/text.h"
 #include "millrace/tokenizer/tokenizer.h"
 

@@ -12,7 +12,7 @@
 #include "millrace/data/loader.h"
 #include "millrace/engine/model.h"
 #include "millrace/engine/optim/adamw.h"
-#include "millrace/http/access.h"
+#include "millrace/http/server/access.h"
 
 namespace millrace::train {
 

@@ -3,8 +3,8 @@
 #include <chrono>
 #include <cmath>
 
-#include "millrace/base/channel.h"
-#include "millrace/base/task_scope.h"
+#include "millrace/base/threads/channel.h"
+#include "millrace/base/threads/task_scope.h"
 
 namespace millrace::train {
 namespace {

@@ -7,9 +7,9 @@
 #include <filesystem>
 #include <string>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/base/json.h"
-#include "millrace/base/random.h"
 
 namespace millrace::train {
 

@@ -6,8 +6,8 @@
 #include <map>
 #include <thread>
 
-#include "millrace/base/files.h"
-#include "millrace/http/server.h"
+#include "millrace/base/files/files.h"
+#include "millrace/http/server/server.h"
 #include "millrace/train/state.h"
 #include "millrace/train/step_metrics.h"
 #include "millrace/train/test_corpus.h"

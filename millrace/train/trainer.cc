@@ -6,12 +6,12 @@
 #include <chrono>
 #include <cmath>
 
-#include "millrace/base/files.h"
-#include "millrace/base/task_scope.h"
-#include "millrace/checkpoint/local_tier.h"
-#include "millrace/checkpoint/machines.h"
-#include "millrace/checkpoint/model_source.h"
-#include "millrace/checkpoint/replicas.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/threads/task_scope.h"
+#include "millrace/checkpoint/local/local_tier.h"
+#include "millrace/checkpoint/local/machines.h"
+#include "millrace/checkpoint/local/replicas.h"
+#include "millrace/checkpoint/read/model_source.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/parallel/gradient_reducer.h"
 #include "millrace/metrics/endpoint.h"

@@ -5,20 +5,20 @@
 #include <memory>
 #include <string>
 
-#include "millrace/object/work_queue.h"
-#include "millrace/vfs/attribute_store.h"
-#include "millrace/vfs/file_readahead.h"
-#include "millrace/vfs/inode_table.h"
-#include "millrace/vfs/metadata_cache.h"
-#include "millrace/vfs/path_gate.h"
-#include "millrace/vfs/publisher.h"
-#include "millrace/vfs/rename_settler.h"
+#include "millrace/object/support/work_queue.h"
+#include "millrace/vfs/attributes/attribute_store.h"
+#include "millrace/vfs/listing/walk_ahead.h"
+#include "millrace/vfs/metadata/inode_table.h"
+#include "millrace/vfs/metadata/metadata_cache.h"
+#include "millrace/vfs/names/path_gate.h"
+#include "millrace/vfs/read/file_readahead.h"
+#include "millrace/vfs/rename/rename_settler.h"
 #include "millrace/vfs/resolver.h"
-#include "millrace/vfs/staging_area.h"
 #include "millrace/vfs/tree.h"
-#include "millrace/vfs/upload_ledger.h"
-#include "millrace/vfs/walk_ahead.h"
-#include "millrace/vfs/writer.h"
+#include "millrace/vfs/write/publisher.h"
+#include "millrace/vfs/write/staging_area.h"
+#include "millrace/vfs/write/upload_ledger.h"
+#include "millrace/vfs/write/writer.h"
 
 namespace millrace::vfs {
 

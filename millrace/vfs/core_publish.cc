@@ -2,7 +2,7 @@
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
 #include "millrace/vfs/core.h"
-#include "millrace/vfs/names.h"
+#include "millrace/vfs/names/names.h"
 
 namespace millrace::vfs {
 namespace {

@@ -3,8 +3,8 @@
 #include <set>
 
 #include "millrace/vfs/core.h"
-#include "millrace/vfs/listing.h"
-#include "millrace/vfs/page_stream.h"
+#include "millrace/vfs/listing/listing.h"
+#include "millrace/vfs/listing/page_stream.h"
 
 namespace millrace::vfs {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "millrace/base/sync.h"
+#include "millrace/base/threads/sync.h"
 #include "millrace/vfs/core.h"
-#include "millrace/vfs/readahead.h"
+#include "millrace/vfs/read/readahead.h"
 
 namespace millrace::vfs {
 

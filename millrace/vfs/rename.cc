@@ -1,8 +1,8 @@
 #include "millrace/vfs/rename.h"
 
 #include "millrace/object/blocking.h"
-#include "millrace/vfs/copy.h"
-#include "millrace/vfs/names.h"
+#include "millrace/vfs/attributes/copy.h"
+#include "millrace/vfs/names/names.h"
 
 namespace millrace::vfs {
 namespace {

@@ -3,15 +3,15 @@
 #include <map>
 #include <set>
 
-#include "millrace/base/digest.h"
+#include "millrace/base/hash/digest.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/rules.h"
-#include "millrace/transfer/window.h"
-#include "millrace/vfs/copy.h"
-#include "millrace/vfs/names.h"
+#include "millrace/transfer/stream/window.h"
+#include "millrace/vfs/attributes/copy.h"
+#include "millrace/vfs/names/names.h"
 #include "millrace/vfs/rename.h"
-#include "millrace/vfs/rename_cleanup.h"
-#include "millrace/vfs/rename_recovery.h"
+#include "millrace/vfs/rename/rename_cleanup.h"
+#include "millrace/vfs/rename/rename_recovery.h"
 
 namespace millrace::vfs {
 namespace {

@@ -3,8 +3,8 @@
 #include <future>
 
 #include "millrace/object/blocking.h"
-#include "millrace/vfs/listing.h"
-#include "millrace/vfs/names.h"
+#include "millrace/vfs/listing/listing.h"
+#include "millrace/vfs/names/names.h"
 
 namespace millrace::vfs {
 namespace {

@@ -5,12 +5,12 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "millrace/base/sync.h"
+#include "millrace/base/threads/sync.h"
 #include "millrace/object/store.h"
-#include "millrace/vfs/attribute_store.h"
-#include "millrace/vfs/file_readahead.h"
-#include "millrace/vfs/metadata_cache.h"
-#include "millrace/vfs/walk_ahead.h"
+#include "millrace/vfs/attributes/attribute_store.h"
+#include "millrace/vfs/listing/walk_ahead.h"
+#include "millrace/vfs/metadata/metadata_cache.h"
+#include "millrace/vfs/read/file_readahead.h"
 
 namespace millrace::vfs {
 

@@ -5,9 +5,9 @@
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
 #include "millrace/vfs/core.h"
-#include "millrace/vfs/names.h"
+#include "millrace/vfs/names/names.h"
 #include "millrace/vfs/rename.h"
-#include "millrace/vfs/rename_recovery.h"
+#include "millrace/vfs/rename/rename_recovery.h"
 
 namespace millrace::vfs {
 namespace {

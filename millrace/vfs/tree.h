@@ -15,8 +15,8 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/clock.h"
 #include "millrace/base/log.h"
-#include "millrace/base/memory_budget.h"
 #include "millrace/base/result.h"
+#include "millrace/base/threads/memory_budget.h"
 #include "millrace/cache/block_cache.h"
 #include "millrace/object/store.h"
 
@@ -60,8 +60,8 @@ using OwnerAlive = std::function<std::optional<bool>(std::string_view owner)>;
 struct Options {
   std::string prefix;  ///< the root of the tree; empty, or ends with '/'
   bool read_only = false;
-  /// Directories at the top are buckets (object/all_buckets.h): they cannot be renamed, and what the tree writes down
-  /// for itself goes into each.
+  /// Directories at the top are buckets (object/open/all_buckets.h): they cannot be renamed, and what the tree writes
+  /// down for itself goes into each.
   bool buckets_at_top = false;
   bool allow_delete = true, allow_overwrite = true;  ///< else kPermissionDenied
   StoredAttributesPolicy stored_attributes = StoredAttributesPolicy::kAuto;

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "millrace/checkpoint/checkpoint.h"
-#include "millrace/checkpoint/replicas.h"
+#include "millrace/checkpoint/local/replicas.h"
 #include "python/native/module.h"
 
 namespace millrace::python {

@@ -1,6 +1,6 @@
 #include <pybind11/stl.h>
 
-#include "millrace/data/document_reader.h"
+#include "millrace/data/documents/document_reader.h"
 #include "python/native/module.h"
 
 namespace millrace::python {

@@ -3,8 +3,8 @@
 #include <optional>
 
 #include "millrace/object/blocking.h"
-#include "millrace/transfer/multipart_writer.h"
-#include "millrace/transfer/ranged_reader.h"
+#include "millrace/transfer/stream/multipart_writer.h"
+#include "millrace/transfer/stream/ranged_reader.h"
 #include "python/native/module.h"
 
 namespace millrace::python {

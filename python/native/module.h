@@ -4,7 +4,7 @@
 #include <string>
 #include <tuple>
 
-#include "millrace/base/memory_budget.h"
+#include "millrace/base/threads/memory_budget.h"
 #include "millrace/object/open.h"
 #include "python/native/support.h"
 

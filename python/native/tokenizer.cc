@@ -3,7 +3,7 @@
 #include <atomic>
 #include <thread>
 
-#include "millrace/checkpoint/model_source.h"
+#include "millrace/checkpoint/read/model_source.h"
 #include "millrace/tokenizer/tokenizer.h"
 #include "python/native/arrays.h"
 #include "python/native/module.h"

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "millrace/base/files.h"
-#include "millrace/http/server.h"
+#include "millrace/base/files/files.h"
+#include "millrace/http/server/server.h"
 #include "millrace/s3d/server.h"
 #include "tests/support/program.h"
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "millrace/base/subprocess.h"
+#include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/open.h"

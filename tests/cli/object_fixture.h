@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/s3d/server.h"
 #include "tests/support/program.h"
 

@@ -8,7 +8,7 @@
 
 #include <atomic>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/checkpoint/checkpoint.h"
 #include "millrace/checkpoint/testing/random_state.h"
 #include "millrace/checkpoint/testing/thread_group.h"

@@ -15,10 +15,10 @@
 #include <functional>
 #include <latch>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/checkpoint/checkpoint.h"
-#include "millrace/checkpoint/local_tier.h"
-#include "millrace/checkpoint/machines.h"
+#include "millrace/checkpoint/local/local_tier.h"
+#include "millrace/checkpoint/local/machines.h"
 #include "millrace/checkpoint/testing/random_state.h"
 #include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/object/blocking.h"

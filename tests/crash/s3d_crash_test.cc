@@ -7,11 +7,11 @@
 #include <map>
 #include <thread>
 
-#include "millrace/base/files.h"
-#include "millrace/base/random.h"
-#include "millrace/base/subprocess.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/hash/random.h"
+#include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
-#include "millrace/http/client.h"
+#include "millrace/http/client/client.h"
 
 namespace millrace {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "millrace/base/random.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/s3d/server.h"
 #include "tests/support/program.h"
 

@@ -7,7 +7,7 @@
 #include <map>
 #include <span>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/engine/model.h"
 
 namespace millrace::engine {

@@ -1,10 +1,10 @@
 // All buckets of an endpoint as one store, and as one tree.
-#include "millrace/object/all_buckets.h"
+#include "millrace/object/open/all_buckets.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/object/blocking.h"
 #include "millrace/s3d/server.h"
 #include "tests/integration/s3_bucket.h"

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/base/text.h"
 #include "millrace/checkpoint/checkpoint.h"
 #include "millrace/checkpoint/testing/random_state.h"

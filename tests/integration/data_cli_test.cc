@@ -3,9 +3,9 @@
 
 #include <filesystem>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/base/json.h"
-#include "millrace/base/random.h"
 #include "millrace/base/text.h"
 #include "tests/support/program.h"
 

@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "millrace/base/text.h"
-#include "millrace/http/client.h"
+#include "millrace/http/client/client.h"
 
 namespace millrace::peers {
 namespace {

@@ -4,9 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/process/subprocess.h"
 #include "millrace/base/result.h"
-#include "millrace/base/subprocess.h"
 
 namespace millrace::peers {
 

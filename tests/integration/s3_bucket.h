@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "millrace/base/random.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/s3/endpoint.h"
 

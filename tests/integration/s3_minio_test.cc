@@ -1,7 +1,7 @@
 // The S3 store against MinIO, where there is one.
 #include <gtest/gtest.h>
 
-#include "millrace/object/conformance.h"
+#include "millrace/object/testing/conformance.h"
 #include "tests/integration/peers.h"
 #include "tests/integration/s3_bucket.h"
 

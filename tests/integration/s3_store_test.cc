@@ -3,11 +3,11 @@
 
 #include <atomic>
 
-#include "millrace/base/files.h"
-#include "millrace/base/random.h"
-#include "millrace/http/client.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/hash/random.h"
+#include "millrace/http/client/client.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/conformance.h"
+#include "millrace/object/testing/conformance.h"
 #include "millrace/s3d/server.h"
 #include "tests/integration/s3_bucket.h"
 

@@ -1,7 +1,7 @@
 // The S3 store against the Versity S3 Gateway, where there is one: a second maker's idea of S3.
 #include <gtest/gtest.h>
 
-#include "millrace/object/conformance.h"
+#include "millrace/object/testing/conformance.h"
 #include "tests/integration/peers.h"
 #include "tests/integration/s3_bucket.h"
 

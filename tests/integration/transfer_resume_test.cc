@@ -6,16 +6,16 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "millrace/base/crc.h"
-#include "millrace/base/digest.h"
-#include "millrace/base/files.h"
-#include "millrace/base/random.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/hash/crc.h"
+#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/fault/fault_store.h"
 #include "millrace/s3d/server.h"
-#include "millrace/transfer/compare.h"
-#include "millrace/transfer/copy.h"
-#include "millrace/transfer/verify.h"
+#include "millrace/transfer/copy/compare.h"
+#include "millrace/transfer/copy/copy.h"
+#include "millrace/transfer/copy/verify.h"
 #include "tests/integration/s3_bucket.h"
 
 namespace millrace::transfer {

@@ -14,7 +14,7 @@
 #include <optional>
 #include <span>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::tokenizer {

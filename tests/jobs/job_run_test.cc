@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/base/json.h"
-#include "millrace/base/subprocess.h"
+#include "millrace/base/process/subprocess.h"
 
 namespace millrace {
 namespace {

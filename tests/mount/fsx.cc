@@ -20,8 +20,8 @@
 #include <map>
 #include <string>
 
-#include "millrace/base/files.h"
-#include "millrace/base/random.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/hash/random.h"
 
 namespace {
 

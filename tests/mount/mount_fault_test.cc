@@ -12,8 +12,8 @@
 #include <functional>
 #include <thread>
 
-#include "millrace/base/random.h"
-#include "millrace/base/sync.h"
+#include "millrace/base/hash/random.h"
+#include "millrace/base/threads/sync.h"
 #include "millrace/object/blocking.h"
 #include "tests/mount/mount_fixture.h"
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "millrace/base/files.h"
-#include "millrace/base/subprocess.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/process/subprocess.h"
 #include "millrace/object/open.h"
 #include "millrace/s3d/server.h"
 

@@ -11,9 +11,9 @@
 #include <fstream>
 #include <thread>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/base/json.h"
-#include "millrace/base/random.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/file/file_store.h"

@@ -1,9 +1,9 @@
 // Programs that walk a large tree, on a real mount.
 #include <gtest/gtest.h>
 
-#include "millrace/base/digest.h"
-#include "millrace/s3d/blob.h"
-#include "millrace/s3d/storage.h"
+#include "millrace/base/hash/digest.h"
+#include "millrace/s3d/storage/blob.h"
+#include "millrace/s3d/storage/storage.h"
 #include "tests/mount/mount_program.h"
 
 namespace millrace {

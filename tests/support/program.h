@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/base/json.h"
-#include "millrace/base/subprocess.h"
+#include "millrace/base/process/subprocess.h"
 
 namespace millrace::testing_support {
 

@@ -7,7 +7,7 @@
 #include <map>
 #include <thread>
 
-#include "millrace/base/subprocess.h"
+#include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
 #include "millrace/train/test_corpus.h"
 

@@ -4,11 +4,11 @@
 
 #include <set>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/checkpoint/convert/export.h"
 #include "millrace/checkpoint/convert/import.h"
-#include "millrace/checkpoint/convert/torch_file.h"
-#include "millrace/checkpoint/convert/torch_state.h"
+#include "millrace/checkpoint/convert/torch/torch_file.h"
+#include "millrace/checkpoint/convert/torch/torch_state.h"
 #include "millrace/checkpoint/testing/random_state.h"
 #include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/object/blocking.h"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "millrace/checkpoint/convert/tensor_stream.h"
-#include "millrace/checkpoint/convert/torch_state.h"
+#include "millrace/checkpoint/convert/torch/torch_state.h"
 
 namespace millrace::checkpoint {
 namespace {

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "millrace/base/memory_budget.h"
+#include "millrace/base/threads/memory_budget.h"
 #include "millrace/checkpoint/checkpoint.h"
 #include "millrace/checkpoint/convert/source.h"
 

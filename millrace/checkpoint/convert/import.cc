@@ -4,13 +4,13 @@
 #include <optional>
 #include <tuple>
 
-#include "millrace/checkpoint/commit.h"
-#include "millrace/checkpoint/convert/torch_state.h"
-#include "millrace/checkpoint/convert/zip.h"
-#include "millrace/checkpoint/safetensors.h"
+#include "millrace/checkpoint/convert/torch/torch_state.h"
+#include "millrace/checkpoint/convert/torch/zip.h"
+#include "millrace/checkpoint/format/safetensors.h"
+#include "millrace/checkpoint/save/commit.h"
 #include "millrace/object/blocking.h"
-#include "millrace/transfer/multipart_writer.h"
-#include "millrace/transfer/ranged_reader.h"
+#include "millrace/transfer/stream/multipart_writer.h"
+#include "millrace/transfer/stream/ranged_reader.h"
 
 namespace millrace::checkpoint {
 namespace {

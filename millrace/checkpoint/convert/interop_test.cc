@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "millrace/base/files.h"
-#include "millrace/base/subprocess.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/process/subprocess.h"
 #include "millrace/checkpoint/checkpoint.h"
 #include "millrace/checkpoint/convert/export.h"
 #include "millrace/checkpoint/testing/thread_group.h"

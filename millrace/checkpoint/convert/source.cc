@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "millrace/base/text.h"
-#include "millrace/checkpoint/convert/torch_state.h"
+#include "millrace/checkpoint/convert/torch/torch_state.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::checkpoint {

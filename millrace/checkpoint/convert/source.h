@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "millrace/base/json.h"
-#include "millrace/checkpoint/manifest.h"
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/object/open.h"
 
 namespace millrace::checkpoint {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "millrace/base/json.h"
-#include "millrace/checkpoint/convert/torch_state.h"
+#include "millrace/checkpoint/convert/torch/torch_state.h"
 
 namespace millrace::checkpoint {
 

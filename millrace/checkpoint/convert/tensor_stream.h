@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "millrace/base/channel.h"
-#include "millrace/base/memory_budget.h"
-#include "millrace/base/task_scope.h"
+#include "millrace/base/threads/channel.h"
+#include "millrace/base/threads/memory_budget.h"
+#include "millrace/base/threads/task_scope.h"
 #include "millrace/checkpoint/checkpoint.h"
-#include "millrace/transfer/multipart_writer.h"
+#include "millrace/transfer/stream/multipart_writer.h"
 
 namespace millrace::checkpoint {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/base/random.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/checkpoint/checkpoint.h"
 
 namespace millrace::checkpoint::testing {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/base/sync.h"
+#include "millrace/base/threads/sync.h"
 #include "millrace/checkpoint/checkpoint.h"
 
 namespace millrace::checkpoint::testing {

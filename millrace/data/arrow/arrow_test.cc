@@ -11,11 +11,11 @@
 #include <gmock/gmock.h>
 #include <parquet/arrow/writer.h>
 
-#include "millrace/base/random.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/base/text.h"
-#include "millrace/data/arrow_plugin.h"
-#include "millrace/data/record_template.h"
-#include "millrace/data/testing.h"
+#include "millrace/data/content/arrow_plugin.h"
+#include "millrace/data/records/record_template.h"
+#include "millrace/data/testing/testing.h"
 
 namespace millrace::data {
 namespace {

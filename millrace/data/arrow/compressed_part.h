@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "millrace/data/content.h"
+#include "millrace/data/content/content.h"
 
 namespace millrace::data::arrow_format {
 

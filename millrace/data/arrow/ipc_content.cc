@@ -12,8 +12,8 @@
 #include <array>
 #include <optional>
 
-#include "millrace/base/sync.h"
 #include "millrace/base/text.h"
+#include "millrace/base/threads/sync.h"
 #include "millrace/data/arrow/ipc_metadata.h"
 #include "millrace/data/arrow/json_rows.h"
 #include "millrace/data/arrow/memory.h"

@@ -14,7 +14,7 @@
 
 #include "millrace/base/text.h"
 #include "millrace/data/arrow/status.h"
-#include "millrace/data/python_json.h"
+#include "millrace/data/records/python_json.h"
 
 namespace millrace::data::arrow_format {
 namespace {

@@ -10,8 +10,8 @@
 #include <array>
 #include <numeric>
 
-#include "millrace/base/sync.h"
 #include "millrace/base/text.h"
+#include "millrace/base/threads/sync.h"
 #include "millrace/data/arrow/json_rows.h"
 #include "millrace/data/arrow/memory.h"
 #include "millrace/data/arrow/parquet_pages.h"

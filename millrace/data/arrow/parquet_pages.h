@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "millrace/data/arrow/store_file.h"
-#include "millrace/data/content.h"
+#include "millrace/data/content/content.h"
 
 namespace millrace::data::arrow_format {
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "millrace/base/crc.h"
+#include "millrace/base/hash/crc.h"
 #include "millrace/data/formats/decoder.h"
 #include "millrace/data/formats/input.h"
 #include "millrace/data/formats/syntax.h"

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "millrace/data/content.h"
+#include "millrace/data/content/content.h"
 #include "millrace/data/formats/format.h"
 
 namespace millrace::data {

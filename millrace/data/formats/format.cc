@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "millrace/base/text.h"
-#include "millrace/data/arrow_plugin.h"
+#include "millrace/data/content/arrow_plugin.h"
 #include "millrace/data/formats/decoded_content.h"
 #include "millrace/data/formats/json_array.h"
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "millrace/base/result.h"
-#include "millrace/data/content.h"
+#include "millrace/data/content/content.h"
 
 namespace millrace::data {
 

@@ -8,8 +8,8 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/result.h"
-#include "millrace/base/sync.h"
-#include "millrace/data/content.h"
+#include "millrace/base/threads/sync.h"
+#include "millrace/data/content/content.h"
 
 namespace millrace::data {
 

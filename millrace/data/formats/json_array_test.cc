@@ -5,8 +5,8 @@
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
 #include "millrace/data/formats/testing.h"
-#include "millrace/data/record_template.h"
-#include "millrace/data/sources.h"
+#include "millrace/data/records/record_template.h"
+#include "millrace/data/sources/sources.h"
 
 namespace millrace::data {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <filesystem>
 
-#include "millrace/base/files.h"
-#include "millrace/base/subprocess.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/process/subprocess.h"
 #include "millrace/data/formats/record_lines.h"
 #include "millrace/data/formats/testing.h"
 

@@ -7,8 +7,8 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/result.h"
-#include "millrace/data/content.h"
-#include "millrace/data/record_template.h"
+#include "millrace/data/content/content.h"
+#include "millrace/data/records/record_template.h"
 
 namespace millrace::data {
 

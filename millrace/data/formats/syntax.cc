@@ -7,7 +7,7 @@
 #include "millrace/data/formats/json_objects.h"
 #include "millrace/data/formats/record_lines.h"
 #include "millrace/data/formats/tar.h"
-#include "millrace/data/record_template.h"
+#include "millrace/data/records/record_template.h"
 
 namespace millrace::data {
 namespace {

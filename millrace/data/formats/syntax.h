@@ -10,7 +10,7 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/result.h"
 #include "millrace/data/formats/format.h"
-#include "millrace/data/record_template.h"
+#include "millrace/data/records/record_template.h"
 
 namespace millrace::data {
 

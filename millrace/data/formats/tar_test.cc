@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/data/formats/testing.h"
-#include "millrace/data/record_template.h"
+#include "millrace/data/records/record_template.h"
 
 namespace millrace::data {
 namespace {

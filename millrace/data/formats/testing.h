@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "millrace/base/random.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/data/formats/format.h"
-#include "millrace/data/testing.h"
+#include "millrace/data/testing/testing.h"
 
 namespace millrace::data::testing {
 

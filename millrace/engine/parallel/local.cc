@@ -1,7 +1,7 @@
 // Collective among threads of one process.
 #include <map>
 
-#include "millrace/base/sync.h"
+#include "millrace/base/threads/sync.h"
 #include "millrace/engine/parallel/collective.h"
 
 namespace millrace::engine {

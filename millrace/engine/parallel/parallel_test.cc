@@ -5,7 +5,7 @@
 #include <functional>
 #include <thread>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/engine/model.h"
 #include "millrace/engine/optim/adamw.h"
 #include "millrace/engine/parallel/collective.h"

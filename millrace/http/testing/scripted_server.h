@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "millrace/base/files.h"
-#include "millrace/base/sync.h"
-#include "millrace/http/client.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/threads/sync.h"
+#include "millrace/http/client/client.h"
 
 namespace millrace::http::testing {
 

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "millrace/base/files.h"
-#include "millrace/base/subprocess.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/process/subprocess.h"
 #include "millrace/jobs/launcher.h"
 #include "millrace/jobs/local/log_follower.h"
 

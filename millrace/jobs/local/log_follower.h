@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/base/result.h"
 
 namespace millrace::jobs {

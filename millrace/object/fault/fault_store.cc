@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 
-#include "millrace/base/random.h"
-#include "millrace/base/sync.h"
-#include "millrace/object/work_queue.h"
+#include "millrace/base/hash/random.h"
+#include "millrace/base/threads/sync.h"
+#include "millrace/object/support/work_queue.h"
 
 namespace millrace::object {
 namespace {

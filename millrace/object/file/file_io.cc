@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "millrace/base/hash/random.h"
 #include "millrace/base/json.h"
-#include "millrace/base/random.h"
 #include "millrace/object/file/paths.h"
 
 namespace millrace::object {

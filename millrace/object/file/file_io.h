@@ -5,7 +5,7 @@
 #include <string>
 
 #include "millrace/base/bytes.h"
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/base/result.h"
 #include "millrace/object/store.h"
 

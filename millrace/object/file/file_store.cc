@@ -9,15 +9,15 @@
 #include <atomic>
 #include <list>
 
-#include "millrace/base/sync.h"
+#include "millrace/base/threads/sync.h"
 #include "millrace/object/file/file_io.h"
 #include "millrace/object/file/mount_hints.h"
 #include "millrace/object/file/paths.h"
 #include "millrace/object/file/uploads.h"
 #include "millrace/object/file/walk.h"
-#include "millrace/object/listing.h"
 #include "millrace/object/rules.h"
-#include "millrace/object/work_queue.h"
+#include "millrace/object/support/listing.h"
+#include "millrace/object/support/work_queue.h"
 
 namespace millrace::object {
 namespace {

@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "millrace/base/files.h"
-#include "millrace/base/random.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/file/paths.h"
 #include "millrace/object/file/walk.h"

@@ -4,7 +4,7 @@
 #include <sys/ioctl.h>
 #include <sys/vfs.h>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 
 namespace millrace::object {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/base/result.h"
 
 namespace millrace::object {

@@ -11,8 +11,8 @@
 #include <map>
 #include <tuple>
 
+#include "millrace/base/hash/random.h"
 #include "millrace/base/json.h"
-#include "millrace/base/random.h"
 #include "millrace/object/file/walk.h"
 #include "millrace/object/rules.h"
 

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <tuple>
 
-#include "millrace/base/digest.h"
-#include "millrace/base/random.h"
-#include "millrace/base/sync.h"
-#include "millrace/object/listing.h"
+#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/random.h"
+#include "millrace/base/threads/sync.h"
 #include "millrace/object/rules.h"
-#include "millrace/object/work_queue.h"
+#include "millrace/object/support/listing.h"
+#include "millrace/object/support/work_queue.h"
 
 namespace millrace::object {
 namespace {

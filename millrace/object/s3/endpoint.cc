@@ -1,6 +1,6 @@
 #include "millrace/object/s3/endpoint.h"
 
-#include "millrace/base/random.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/object/s3/session.h"
 
 namespace millrace::object::s3 {

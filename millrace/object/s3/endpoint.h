@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "millrace/http/client.h"
+#include "millrace/http/client/client.h"
 #include "millrace/object/open.h"
 #include "millrace/object/store.h"
 

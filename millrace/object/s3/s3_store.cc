@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <charconv>
 
-#include "millrace/base/digest.h"
+#include "millrace/base/hash/digest.h"
 #include "millrace/base/text.h"
 #include "millrace/object/rules.h"
-#include "millrace/object/s3/checksums.h"
-#include "millrace/object/s3/xml.h"
+#include "millrace/object/s3/protocol/checksums.h"
+#include "millrace/object/s3/protocol/xml.h"
 #include "millrace/xml/xml.h"
 
 namespace millrace::object::s3 {

@@ -6,12 +6,12 @@
 #include <string>
 #include <utility>
 
-#include "millrace/object/early_pages.h"
-#include "millrace/object/s3/dispatcher.h"
-#include "millrace/object/s3/in_flight.h"
+#include "millrace/object/s3/protocol/trailing_body.h"
+#include "millrace/object/s3/protocol/xml.h"
+#include "millrace/object/s3/requests/dispatcher.h"
+#include "millrace/object/s3/requests/in_flight.h"
 #include "millrace/object/s3/session.h"
-#include "millrace/object/s3/trailing_body.h"
-#include "millrace/object/s3/xml.h"
+#include "millrace/object/support/early_pages.h"
 
 namespace millrace::object::s3 {
 

@@ -1,11 +1,11 @@
 // Multipart uploads of S3Store.
 #include <algorithm>
 
-#include "millrace/base/digest.h"
+#include "millrace/base/hash/digest.h"
 #include "millrace/object/rules.h"
-#include "millrace/object/s3/checksums.h"
+#include "millrace/object/s3/protocol/checksums.h"
+#include "millrace/object/s3/protocol/xml.h"
 #include "millrace/object/s3/s3_store.h"
-#include "millrace/object/s3/xml.h"
 #include "millrace/xml/xml.h"
 
 namespace millrace::object::s3 {

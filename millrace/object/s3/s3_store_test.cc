@@ -6,10 +6,10 @@
 #include <latch>
 #include <map>
 
-#include "millrace/base/digest.h"
-#include "millrace/object/early_pages.h"
-#include "millrace/object/s3/checksums.h"
+#include "millrace/base/hash/digest.h"
+#include "millrace/object/s3/protocol/checksums.h"
 #include "millrace/object/s3/testing/scripted_store.h"
+#include "millrace/object/support/early_pages.h"
 
 namespace millrace::object::s3 {
 namespace {

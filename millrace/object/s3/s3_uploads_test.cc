@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <future>
 
-#include "millrace/base/digest.h"
+#include "millrace/base/hash/digest.h"
 #include "millrace/object/s3/testing/scripted_store.h"
 
 namespace millrace::object::s3 {

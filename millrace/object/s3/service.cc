@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "millrace/object/s3/protocol/xml.h"
 #include "millrace/object/s3/session.h"
-#include "millrace/object/s3/xml.h"
 
 namespace millrace::object::s3 {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <memory>
 
-#include "millrace/http/client.h"
-#include "millrace/object/s3/dispatcher.h"
+#include "millrace/http/client/client.h"
 #include "millrace/object/s3/endpoint.h"
+#include "millrace/object/s3/requests/dispatcher.h"
 
 namespace millrace::object::s3 {
 

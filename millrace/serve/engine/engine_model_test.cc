@@ -8,12 +8,12 @@
 #include <filesystem>
 #include <fstream>
 
-#include "millrace/base/files.h"
+#include "millrace/base/files/files.h"
 #include "millrace/checkpoint/checkpoint.h"
-#include "millrace/checkpoint/safetensors.h"
+#include "millrace/checkpoint/format/safetensors.h"
 #include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/engine/model.h"
-#include "millrace/http/client.h"
+#include "millrace/http/client/client.h"
 #include "millrace/object/fault/fault_store.h"
 #include "millrace/object/memory/memory_store.h"
 #include "millrace/serve/api.h"

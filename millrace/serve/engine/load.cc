@@ -3,7 +3,7 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/json.h"
-#include "millrace/checkpoint/model_source.h"
+#include "millrace/checkpoint/read/model_source.h"
 #include "millrace/engine/model.h"
 #include "millrace/serve/engine/engine_model.h"
 

@@ -8,14 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "millrace/base/files.h"
-#include "millrace/base/random.h"
-#include "millrace/base/sync.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/hash/random.h"
 #include "millrace/base/text.h"
+#include "millrace/base/threads/sync.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/fault/fault_store.h"
 #include "millrace/object/memory/memory_store.h"
-#include "millrace/transfer/multipart_writer.h"
+#include "millrace/transfer/stream/multipart_writer.h"
 #include "millrace/vfs/tree.h"
 
 namespace millrace::vfs {

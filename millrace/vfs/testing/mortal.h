@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "millrace/base/sync.h"
+#include "millrace/base/threads/sync.h"
 #include "millrace/object/store.h"
 
 namespace millrace::vfs {

@@ -1,0 +1,57 @@
+#include "millrace/base/hash/digest.h"
+
+#include <gtest/gtest.h>
+
+#include "millrace/base/hash/random.h"
+
+namespace millrace {
+namespace {
+
+TEST(Digest, KnownValues) {
+  EXPECT_EQ(HexEncode(Sha256(AsBytes(""))), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(HexEncode(Md5(AsBytes("abc"))), "900150983cd24fb0d6963f7d28e17f72");
+  // RFC 4231, test case 2
+  EXPECT_EQ(HexEncode(HmacSha256(AsBytes("Jefe"), AsBytes("what do ya want for nothing?"))),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+}
+
+TEST(Digest, HasherMatchesOneShotAndCanBeReused) {
+  Hasher hasher(Hasher::Kind::kSha256);
+  for (int round = 0; round < 2; ++round) {
+    hasher.Update(AsBytes("ab"));
+    hasher.Update(AsBytes("c"));
+    EXPECT_EQ(HexEncode(hasher.Finish()), HexEncode(Sha256(AsBytes("abc"))));
+  }
+}
+
+TEST(Base64, KnownValues) {
+  EXPECT_EQ(Base64Encode(AsBytes("")), "");
+  EXPECT_EQ(Base64Encode(AsBytes("f")), "Zg==");
+  EXPECT_EQ(Base64Encode(AsBytes("fo")), "Zm8=");
+  EXPECT_EQ(Base64Encode(AsBytes("foobar")), "Zm9vYmFy");
+}
+
+TEST(Encodings, RoundTrip) {
+  Random random(1);
+  for (int i = 0; i < 500; ++i) {
+    std::vector<std::byte> bytes(random.Below(100));
+    for (std::byte& b : bytes) b = static_cast<std::byte>(random.Next());
+    EXPECT_EQ(Base64Decode(Base64Encode(bytes)), bytes);
+    EXPECT_EQ(HexDecode(HexEncode(bytes)), bytes);
+  }
+}
+
+TEST(Encodings, NonsenseIsRefused) {
+  for (auto text : {"Zg=", "Z", "Zg==Zg==", "Z===", " Zg==", "Zg==\n", "Z*==", "===="})
+    EXPECT_FALSE(Base64Decode(text)) << text;
+  for (auto text : {"a", "zz", "0g"}) EXPECT_FALSE(HexDecode(text)) << text;
+}
+
+TEST(ConstantTimeEqual, Compares) {
+  EXPECT_TRUE(ConstantTimeEqual("secret", "secret"));
+  EXPECT_FALSE(ConstantTimeEqual("secret", "secreT"));
+  EXPECT_FALSE(ConstantTimeEqual("secret", "secre"));
+}
+
+}  // namespace
+}  // namespace millrace

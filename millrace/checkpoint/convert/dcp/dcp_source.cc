@@ -1,0 +1,385 @@
+// Folders of torch.distributed.checkpoint (FileSystemWriter): .metadata says which bytes of which *.distcp file are an
+// archive of torch.save with a box of a tensor, or with another value.
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "millrace/base/hash/digest.h"
+#include "millrace/checkpoint/convert/dcp/dcp_names.h"
+#include "millrace/checkpoint/convert/source.h"
+#include "millrace/checkpoint/convert/torch/torch_dtypes.h"
+#include "millrace/checkpoint/convert/torch/torch_file.h"
+#include "millrace/object/blocking.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+using Kind = Pickle::Kind;
+using Value = Pickle::Value;
+
+constexpr std::uint64_t kMostMetadata = 256 * kMiB, kMostValue = 64 * kMiB;
+/// Of an archive: what lies in front of a tensor's bytes, or behind them. Of a plain value: mostly all of it.
+constexpr std::uint64_t kEdge = 4 * kKiB, kWhole = 16 * kKiB;
+
+constexpr std::string_view kGlobals[] = {
+    "collections.OrderedDict",
+    "pathlib.PosixPath",
+    "pathlib.WindowsPath",
+    "pathlib._local.PosixPath",
+    "pathlib._local.WindowsPath",
+    "torch.Size",
+    "torch.bfloat16",
+    "torch.bool",
+    "torch.complex128",
+    "torch.complex64",
+    "torch.distributed.checkpoint.filesystem._StorageInfo",
+    "torch.distributed.checkpoint.metadata.BytesStorageMetadata",
+    "torch.distributed.checkpoint.metadata.ChunkStorageMetadata",
+    "torch.distributed.checkpoint.metadata.Metadata",
+    "torch.distributed.checkpoint.metadata.MetadataIndex",
+    "torch.distributed.checkpoint.metadata.StorageMeta",
+    "torch.distributed.checkpoint.metadata.TensorProperties",
+    "torch.distributed.checkpoint.metadata.TensorStorageMetadata",
+    "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING",
+    "torch.float16",
+    "torch.float32",
+    "torch.float64",
+    "torch.float8_e4m3fn",
+    "torch.float8_e5m2",
+    "torch.int16",
+    "torch.int32",
+    "torch.int64",
+    "torch.int8",
+    "torch.serialization._get_layout",
+    "torch.uint16",
+    "torch.uint32",
+    "torch.uint64",
+    "torch.uint8",
+};
+
+/// Where one entry's archive lies.
+struct Item {
+  bool is_tensor = false;  ///< else it is a plain value, or a tuple with tensors
+  std::string path, fqn;
+  Box box;
+  std::string file;
+  std::uint64_t offset = 0, length = 0;
+};
+
+/// The metadata as plain data.
+struct Described {
+  std::map<std::string, TensorMeta> tensors;                                                       ///< by fqn
+  std::map<std::string, std::map<std::vector<std::uint64_t>, std::vector<std::uint64_t>>> chunks;  ///< offset → sizes
+  std::map<std::string, std::string> paths;                                                        ///< fqn → path
+  std::vector<std::string> order;                                                                  ///< fqns
+};
+
+class MetadataReader {
+ public:
+  explicit MetadataReader(const Pickle& pickle) : pickle_(pickle) {}
+
+  Status Read(Described& described, std::vector<Item>& items) {
+    const Value& root = pickle_.root();
+    const Value* tensors = pickle_.Member(root, "state_dict_metadata");
+    const Value* storage = pickle_.Member(root, "storage_data");
+    if (!pickle_.IsCall(root, kDcpMetadata) || tensors == nullptr || storage == nullptr ||
+        tensors->kind != Kind::kDict || storage->kind != Kind::kDict) {
+      return Fail(Code::kCorrupt, "it is no metadata of torch.distributed.checkpoint");
+    }
+    const Value* planner = pickle_.Member(root, "planner_data");
+    if (planner != nullptr && planner->kind == Kind::kDict) MR_TRY(ReadPaths(*planner, described));
+    for (std::size_t i = 0; i + 1 < tensors->items.size(); i += 2) {
+      const std::string fqn = MR_TRY(Text(tensors->items[i]));
+      described.paths.emplace(fqn, PathPart(fqn));
+      described.order.push_back(fqn);
+      Status read = ReadTensor(pickle_[tensors->items[i + 1]], fqn, described);
+      if (!read) return Fail(read.error().Context(fqn));
+    }
+    for (std::size_t i = 0; i + 1 < storage->items.size(); i += 2) {
+      auto item = ReadItem(pickle_[storage->items[i]], pickle_[storage->items[i + 1]], described);
+      if (!item) return Fail(item.error());
+      items.push_back(*std::move(item));
+    }
+    return {};
+  }
+
+ private:
+  Result<std::string> Text(Pickle::Id id) const {
+    if (pickle_[id].kind != Kind::kText) return Fail(Code::kCorrupt, "a name is no text");
+    return pickle_[id].text;
+  }
+  Result<std::vector<std::uint64_t>> Sizes(const Value* size) const {
+    if (size == nullptr || !pickle_.IsCall(*size, "torch.Size") || pickle_.Arguments(*size).size() != 1)
+      return Fail(Code::kCorrupt, "a size is none");
+    std::vector<std::uint64_t> sizes;
+    for (const Pickle::Id item : pickle_[pickle_.Arguments(*size)[0]].items) {
+      if (pickle_[item].kind != Kind::kInt || pickle_[item].number < 0) return Fail(Code::kCorrupt, "a size is none");
+      sizes.push_back(static_cast<std::uint64_t>(pickle_[item].number));
+    }
+    return sizes;
+  }
+  Result<std::uint64_t> Number(const Value& from, std::string_view member) const {
+    const Value* number = pickle_.Member(from, member);
+    if (number == nullptr || number->kind != Kind::kInt || number->number < 0)
+      return Fail(Code::kCorrupt, "{} is no number", member);
+    return static_cast<std::uint64_t>(number->number);
+  }
+
+  Status ReadPaths(const Value& planner, Described& described) const {
+    for (std::size_t i = 0; i + 1 < planner.items.size(); i += 2) {
+      const Value& path = pickle_[planner.items[i + 1]];
+      if (path.kind != Kind::kTuple && path.kind != Kind::kList) continue;
+      std::string name;
+      for (const Pickle::Id item : path.items) {
+        const Value& key = pickle_[item];
+        if (key.kind != Kind::kText && key.kind != Kind::kInt) return Fail(Code::kCorrupt, "a path is none");
+        name += name.empty() ? "" : "/";
+        name += key.kind == Kind::kText ? PathPart(key.text) : fmt::format("@{}", key.number);
+      }
+      if (!name.empty()) described.paths.emplace(MR_TRY(Text(planner.items[i])), std::move(name));
+    }
+    return {};
+  }
+
+  Status ReadTensor(const Value& value, const std::string& fqn, Described& described) const {
+    if (pickle_.IsCall(value, kDcpBytes)) return {};
+    const Value* properties = pickle_.Member(value, "properties");
+    const Value* chunks = pickle_.Member(value, "chunks");
+    if (!pickle_.IsCall(value, kDcpTensor) || properties == nullptr || chunks == nullptr ||
+        chunks->kind != Kind::kList || properties->kind != Kind::kCall || properties->state == Pickle::kNone ||
+        pickle_[properties->state].items.empty()) {
+      return Fail(Code::kCorrupt, "it is no tensor that torch describes");
+    }
+    const std::string& type = pickle_[pickle_[properties->state].items[0]].text;
+    const TorchDType* dtype = FindTorchDType(type);
+    if (dtype == nullptr) return Fail(Code::kUnsupported, "elements of {} are none that safetensors has", type);
+    const auto size = MR_TRY(Sizes(pickle_.Member(value, "size")));
+    TensorMeta meta{dtype->dtype, {size.begin(), size.end()}};
+    MR_TRY(meta.Check(fqn));
+    described.tensors[fqn] = std::move(meta);
+    for (const Pickle::Id id : chunks->items) {
+      auto offsets = MR_TRY(Sizes(pickle_.Member(pickle_[id], "offsets")));
+      described.chunks[fqn][std::move(offsets)] = MR_TRY(Sizes(pickle_.Member(pickle_[id], "sizes")));
+    }
+    return {};
+  }
+
+  Result<Item> ReadItem(const Value& index, const Value& info, const Described& described) const {
+    const Value* name = pickle_.Member(index, "fqn");
+    const Value* file = pickle_.Member(info, "relative_path");
+    if (name == nullptr || name->kind != Kind::kText || file == nullptr || file->kind != Kind::kText)
+      return Fail(Code::kCorrupt, "an entry has no name or no file");
+    const std::string& fqn = name->text;
+    if (const Value* transforms = pickle_.Member(info, "transform_descriptors");
+        transforms != nullptr && !transforms->items.empty()) {
+      return Fail(Code::kUnsupported, "{} was written with extensions (compression), which this program lacks", fqn);
+    }
+    auto path = described.paths.find(fqn);
+    if (path == described.paths.end()) return Fail(Code::kCorrupt, "{} has bytes, but no description", fqn);
+    const std::uint64_t offset = MR_TRY(Number(info, "offset")), length = MR_TRY(Number(info, "length"));
+    Item item{.file = file->text, .offset = offset, .length = length};
+    item.fqn = fqn;
+    item.path = path->second;
+    if (!described.tensors.contains(fqn)) return item;
+    item.is_tensor = true;
+    const auto& chunks = described.chunks.at(fqn);
+    const auto chunk = chunks.find(MR_TRY(Sizes(pickle_.Member(index, "offset"))));
+    if (chunk == chunks.end()) return Fail(Code::kCorrupt, "{}: a chunk has bytes, but no description", fqn);
+    item.box = {chunk->first, chunk->second};
+    return item;
+  }
+
+  const Pickle& pickle_;
+};
+
+/// What an item's archive turned out to have.
+struct Opened {
+  std::vector<SourcePiece> pieces;
+  std::vector<SourceRecord> records;
+  std::map<std::string, TensorMeta> tensors;  ///< by path: those within a value
+  std::map<std::string, Json> values, dicts;  ///< by path
+};
+
+class DcpReader {
+ public:
+  DcpReader(Source& source, object::Call call) : source_(source), call_(std::move(call)) {}
+
+  /// All items, in their order. What their archives have besides the tensors' bytes, one's end and the next one's
+  /// beginning, comes in few requests.
+  Result<std::vector<Opened>> OpenAll(const std::vector<Item>& items) const {
+    std::vector<std::size_t> order(items.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::ranges::sort(order, {},
+                      [&](std::size_t i) { return std::pair(std::string_view(items[i].file), items[i].offset); });
+    std::vector<Opened> opened(items.size());
+    for (std::size_t begin = 0, end = 0; begin < order.size(); begin = end) {
+      std::vector<Prefetched::Part> parts;
+      for (; end < order.size() && parts.size() + 2 <= kPrefetch; ++end) MR_TRY(AddParts(items[order[end]], parts));
+      auto prefetched = MR_TRY(Prefetched::Get(*source_.folder.store, std::move(parts), call_));
+      const auto shared = std::make_shared<const Prefetched>(std::move(prefetched));
+      for (std::size_t i = begin; i < end; ++i) opened[order[i]] = MR_TRY(Open(items[order[i]], shared));
+    }
+    return opened;
+  }
+
+ private:
+  Result<const object::ObjectInfo*> FileOf(const Item& item) const {
+    const auto file = source_.files.find(item.file);
+    if (file == source_.files.end() || item.offset > file->second.size || item.length > file->second.size - item.offset)
+      return Fail(Code::kCorrupt, "{}: {} is missing, or shorter than it was", source_.name, item.file);
+    return &file->second;
+  }
+
+  Status AddParts(const Item& item, std::vector<Prefetched::Part>& parts) const {
+    const object::ObjectInfo* file = MR_TRY(FileOf(item));
+    const std::uint64_t head = std::min(item.length, item.is_tensor ? kEdge : kWhole), rest = item.length - head;
+    const std::uint64_t tail = std::min(rest, kEdge);
+    if (head > 0) parts.push_back({file, item.offset, head});
+    if (tail > 0) parts.push_back({file, item.offset + item.length - tail, tail});
+    return {};
+  }
+
+  Result<Opened> Open(const Item& item, const std::shared_ptr<const Prefetched>& prefetched) const {
+    const object::ObjectInfo* file = MR_TRY(FileOf(item));
+    ObjectBytes bytes(*source_.folder.store, *file, item.offset, item.length, call_, prefetched);
+    if (!item.is_tensor) return OpenValue(item, bytes);
+    const TorchArchive archive = MR_TRY(TorchArchive::Open(bytes));
+    auto tensor = MR_TRY(TensorOf(archive.pickle(), archive.pickle().root()));
+    const TensorMeta& whole = source_.tensors.at(item.path);
+    const std::vector<std::int64_t> shape(item.box.lengths.begin(), item.box.lengths.end());
+    if (!tensor || tensor->meta.dtype != whole.dtype || tensor->meta.shape != shape)
+      return Fail(Code::kCorrupt, "{}: it is not the part of {} that .metadata says", bytes.name(), item.path);
+    if (tensor->meta.elements() == 0) return Opened{};
+    const auto storage = archive.StorageOf(*tensor);
+    if (!storage) return Fail(storage.error().Context(bytes.name()));
+    Opened opened;
+    opened.pieces.push_back(
+        {item.path, item.box, item.file, item.offset + storage->offset + tensor->offset, std::move(tensor->strides)});
+    AddRecord(item, *storage, opened);
+    return opened;
+  }
+
+  static void AddRecord(const Item& item, const TorchArchive::Storage& storage, Opened& opened) {
+    if (storage.crc32 != 0)
+      opened.records.push_back({item.file, item.offset + storage.offset, storage.size, storage.crc32});
+  }
+
+  /// A plain value, a tuple with tensors, or all of its archive where only its program can make something of it.
+  static Result<Opened> OpenValue(const Item& item, RandomBytes& bytes) {
+    auto archive = TorchArchive::Open(bytes);
+    auto state = archive ? PartOf(archive->pickle(), item.path) : Result<TorchState>(Fail(archive.error()));
+    if (state) return OpenParts(item, bytes, *archive, *std::move(state));
+    if (state.error().code() != Code::kUnsupported) return Fail(state.error().Context(bytes.name()));
+    if (bytes.size() > kMostValue)
+      return Fail(Code::kResourceExhausted, "{}: a value of more than 64 MiB", bytes.name());
+    std::string all(bytes.size(), '\0');
+    MR_TRY(bytes.ReadAt(0, AsWritableBytes(all)));
+    Opened opened;
+    opened.values.emplace(item.path, Json{{"torch", Base64Encode(AsBytes(all))}});
+    return opened;
+  }
+
+  static Result<Opened> OpenParts(const Item& item, const RandomBytes& bytes, const TorchArchive& archive,
+                                  TorchState state) {
+    Opened opened{.values = std::move(state.values), .dicts = std::move(state.dicts)};
+    const auto storages = MR_TRY(archive.StoragesOf(state.tensors));
+    for (const auto& [name, storage] : storages) AddRecord(item, storage, opened);
+    for (auto& [path, tensor] : state.tensors) {
+      if (tensor.meta.elements() > 0) {
+        const TorchArchive::Storage& storage = storages.at(tensor.storage);
+        if (storage.size != tensor.storage_bytes)
+          return Fail(Code::kCorrupt, "{}: storage {} has two sizes", bytes.name(), tensor.storage);
+        opened.pieces.push_back(
+            {path, {}, item.file, item.offset + storage.offset + tensor.offset, std::move(tensor.strides)});
+      }
+      opened.tensors.emplace(path, std::move(tensor.meta));
+    }
+    return opened;
+  }
+
+  const Source& source_;
+  const object::Call call_;
+};
+
+/// The order of the dicts' keys: that in which torch met them.
+std::map<std::string, Json> DictsOf(const Described& described) {
+  std::map<std::string, std::vector<std::string>> parts;  // of each dict, by its path
+  std::set<std::string, std::less<>> known;
+  for (const std::string& fqn : described.order) {
+    const std::string& path = described.paths.at(fqn);
+    if (path == kMetaEntry) continue;
+    for (std::size_t at = 0; at != path.npos;) {
+      const std::size_t end = path.find('/', at == 0 ? 0 : at + 1);
+      if (known.insert(path.substr(0, end)).second) {
+        const std::size_t begin = at == 0 ? 0 : at + 1;
+        parts[path.substr(0, at)].push_back(path.substr(begin, end == path.npos ? end : end - begin));
+      }
+      at = end;
+    }
+  }
+  std::map<std::string, Json> dicts;
+  for (const auto& [path, of_dict] : parts) {
+    if (of_dict.front().starts_with('@')) continue;
+    if (auto dict = DescribeDict(of_dict, false)) dicts.emplace(path, *std::move(dict));
+  }
+  return dicts;
+}
+
+/// The paths that an export has kept because torch's names do not tell them.
+Status TakePaths(Source& source, Described& described, std::vector<Item>& items, const object::Call& call) {
+  const auto meta = std::ranges::find(items, kMetaEntry, &Item::path);
+  if (meta == items.end() || meta->is_tensor) return {};
+  auto opened = MR_TRY(DcpReader(source, call).OpenAll({*meta}));
+  const auto said = opened.front().values.find(std::string(kMetaEntry));
+  if (said == opened.front().values.end() || !said->second.is_string()) return {};
+  const Json parsed = MR_TRY(ParseJson(said->second.get_ref<const std::string&>(), kMetaEntry));
+  const Json* paths = JsonFind(parsed, kMetaPaths);
+  if (paths == nullptr || !paths->is_object()) return {};
+  for (const auto& [fqn, path] : paths->items()) {
+    const std::string text = path.is_string() ? path.get<std::string>() : "";
+    if (text.empty() || ("/" + text + "/").contains("//"))
+      return Fail(Code::kCorrupt, "{}: {} has no path", source.name, fqn);
+    if (described.paths.contains(fqn)) described.paths[fqn] = text;
+  }
+  for (Item& item : items) item.path = described.paths.at(item.fqn);
+  return {};
+}
+
+}  // namespace
+
+Result<Source> OpenDcpFolder(const object::Location& folder, object::Call call) {
+  Source source{.format = Format::kDcp, .folder = folder, .name = NameOf(folder)};
+  source.files = MR_TRY(FilesOf(folder, call));
+  const std::string what = fmt::format("{}/{}", source.name, kDcpMetadataFile);
+  auto content = MR_TRY(object::GetAll(*folder.store, folder.key + std::string(kDcpMetadataFile), kMostMetadata, call));
+  if (!content) {
+    return Fail(Code::kNotFound,
+                "{} does not exist: no checkpoint of torch.distributed.checkpoint, or one whose save "
+                "was interrupted",
+                what);
+  }
+  const Pickle pickle = MR_TRY(Pickle::Read(content->bytes, kGlobals, what));
+  Described described;
+  std::vector<Item> items;
+  if (Status read = MetadataReader(pickle).Read(described, items); !read) return Fail(read.error().Context(what));
+  MR_TRY(TakePaths(source, described, items, call));
+  for (auto& [fqn, meta] : described.tensors) {
+    if (!source.tensors.emplace(described.paths.at(fqn), std::move(meta)).second)
+      return Fail(Code::kCorrupt, "{}: {} is there twice", what, fqn);
+  }
+  auto opened = MR_TRY(DcpReader(source, std::move(call)).OpenAll(items));
+  std::map<std::string, Json> values, dicts = DictsOf(described);
+  for (Opened& one : opened) {
+    std::ranges::move(one.records, std::back_inserter(source.records));
+    std::ranges::move(one.pieces, std::back_inserter(source.pieces));
+    values.merge(one.values);
+    dicts.merge(one.dicts);
+    source.tensors.merge(one.tensors);
+    if (!one.values.empty() || !one.tensors.empty()) return Fail(Code::kCorrupt, "{}: a name is there twice", what);
+  }
+  MR_TRY(TakeValues(std::move(values), std::move(dicts), source));
+  return source;
+}
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,202 @@
+// Hugging Face folders and PEFT's as sources: safetensors or pickles, in one file or many, and the files beside them.
+#include <algorithm>
+#include <set>
+
+#include "millrace/checkpoint/convert/huggingface/hf_folder.h"
+#include "millrace/checkpoint/convert/source.h"
+#include "millrace/checkpoint/convert/torch/torch_file.h"
+#include "millrace/checkpoint/format/safetensors.h"
+#include "millrace/object/blocking.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+constexpr std::uint64_t kMostIndex = 100 * kMiB, kFirstRead = 256 * kKiB;
+/// Larger ones are no tokenizer's: data, pictures, other programs.
+constexpr std::uint64_t kMostExtra = 256 * kMiB;
+
+class FolderSource {
+ public:
+  FolderSource(const object::Location& folder, Format format, object::Call call)
+      : names_(format == Format::kPeft ? kAdapterFiles : kModelFiles),
+        group_(format == Format::kPeft ? kAdapterGroup : kModelGroup),
+        call_(std::move(call)) {
+    source_.format = format;
+    source_.folder = folder;
+    source_.name = NameOf(folder);
+  }
+
+  Result<Source> Read() {
+    source_.files = MR_TRY(FilesOf(source_.folder, call_));
+    MR_TRY(ReadConfig());
+    for (const std::string& file : MR_TRY(FindWeights()))
+      MR_TRY(file.ends_with(".safetensors") ? AddSafetensors(file) : AddPickle(file));
+    MR_TRY(CheckWanted());
+    if (source_.format == Format::kHuggingFace) Normalize();
+    AddExtraFiles();
+    return std::move(source_);
+  }
+
+  /// One file of weights, with a config.json beside it if there is one.
+  Result<Source> ReadFile(const std::string& file) {
+    for (const std::string& name : {file, std::string(names_.config)}) {
+      auto info = MR_TRY(object::Head(*source_.folder.store, source_.folder.key + name, call_));
+      if (info) source_.files.emplace(name, *std::move(info));
+    }
+    if (!source_.files.contains(file)) return Fail(Code::kNotFound, "{}/{} does not exist", source_.name, file);
+    MR_TRY(ReadConfig());
+    MR_TRY(AddSafetensors(file));
+    if (source_.format == Format::kHuggingFace) Normalize();
+    AddExtraFiles();
+    return std::move(source_);
+  }
+
+ private:
+  std::string What(const std::string& file) const { return fmt::format("{}/{}", source_.name, file); }
+
+  Result<std::string> ReadSmall(const std::string& file, std::uint64_t most) {
+    auto content = MR_TRY(object::GetAll(*source_.folder.store, source_.folder.key + file, most, call_));
+    if (!content) return Fail(Code::kStale, "{} is gone", What(file));
+    return std::move(content->bytes);
+  }
+
+  Status ReadConfig() {
+    const std::string file(names_.config);
+    if (!source_.files.contains(file)) return {};
+    const auto key = source_.format == Format::kPeft ? kMetaAdapterConfig : kMetaModelConfig;
+    source_.meta[std::string(key)] = MR_TRY(ParseJson(MR_TRY(ReadSmall(file, kMaxConfigBytes)), What(file)));
+    return {};
+  }
+
+  /// As transformers chooses: safetensors before pickles, one file before shards.
+  Result<std::set<std::string>> FindWeights() {
+    for (auto [single, index] : {std::pair(names_.single, names_.index), {names_.pickle, names_.pickle_index}}) {
+      if (source_.files.contains(std::string(single))) return std::set{std::string(single)};
+      if (!index.empty() && source_.files.contains(std::string(index))) return ReadIndex(std::string(index));
+    }
+    std::set<std::string> files;
+    for (const auto& [name, info] : source_.files)
+      if (name.ends_with(".safetensors")) files.insert(name);
+    if (const std::string missing = MissingShard(files); !missing.empty()) {
+      return Fail(Code::kCorrupt, "{} has no {}, and no {}: is it still being written?", source_.name, names_.index,
+                  missing);
+    }
+    if (!files.empty()) return files;
+    return Fail(Code::kNotFound, "{} has no {}, nor shards of it, nor {}", source_.name, names_.single, names_.pickle);
+  }
+
+  Result<std::set<std::string>> ReadIndex(const std::string& index) {
+    const auto parsed = ParseJsonTree(MR_TRY(ReadSmall(index, kMostIndex)), What(index));
+    if (!parsed) return Fail(parsed.error().WithCode(Code::kCorrupt));
+    const nlohmann::json& json = *parsed;
+    if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object())
+      return Fail(Code::kCorrupt, "{} has no weight_map", What(index));
+    std::set<std::string> files;
+    for (const auto& [tensor, file] : json["weight_map"].items()) {
+      if (!file.is_string() || !source_.files.contains(file.get<std::string>()))
+        return Fail(Code::kCorrupt, "{}: the file of {} is not in the folder", What(index), tensor);
+      wanted_.emplace(tensor, file.get<std::string>());
+      files.insert(file.get<std::string>());
+    }
+    return files;
+  }
+
+  Status AddSafetensors(const std::string& file) {
+    const object::ObjectInfo& info = source_.files.at(file);
+    ObjectBytes bytes(*source_.folder.store, info, 0, info.size, call_);
+    std::string header(std::min(info.size, kFirstRead), '\0');
+    MR_TRY(bytes.ReadAt(0, AsWritableBytes(header)));
+    const std::uint64_t length = MR_TRY(ParseSafetensorsLength(AsBytes(header), info.size, What(file)));
+    if (const std::uint64_t there = header.size(); 8 + length > there) {
+      header.resize(8 + length);
+      MR_TRY(bytes.ReadAt(there, AsWritableBytes(header).subspan(there)));
+    }
+    auto entries = MR_TRY(ParseSafetensorsHeader(std::string_view(header).substr(8, length), info.size, What(file)));
+    for (SafetensorsEntry& entry : entries) {
+      if (!IsWanted(entry.name, file)) continue;
+      std::string name = group_ + entry.name;
+      if (entry.meta.elements() > 0) source_.pieces.push_back({name, {}, file, entry.offset, {}});
+      if (!source_.tensors.emplace(name, std::move(entry.meta)).second)
+        return Fail(Code::kCorrupt, "{}: tensor {} is in another file too; an index must say which counts", What(file),
+                    entry.name);
+    }
+    return {};
+  }
+
+  Status AddPickle(const std::string& file) {
+    const object::ObjectInfo& info = source_.files.at(file);
+    ObjectBytes bytes(*source_.folder.store, info, 0, info.size, call_);
+    const Json meta = source_.meta;
+    MR_TRY(AddTorchState(bytes, file, group_, source_));
+    source_.meta = meta;  // plain values in a file of weights belong to no model
+    return {};
+  }
+
+  /// By the index, where there is one: which copy counts.
+  bool IsWanted(const std::string& tensor, const std::string& file) const {
+    if (wanted_.empty()) return true;
+    auto found = wanted_.find(tensor);
+    return found != wanted_.end() && found->second == file;
+  }
+  Status CheckWanted() {
+    for (const auto& [tensor, file] : wanted_) {
+      if (!source_.tensors.contains(group_ + tensor))
+        return Fail(Code::kCorrupt, "{}: {} should have tensor {}, but has not", source_.name, file, tensor);
+    }
+    return {};
+  }
+
+  void Normalize() {
+    const Json* config = JsonFind(source_.meta, kMetaModelConfig);
+    if (config == nullptr) return;
+    std::vector<std::string> names;
+    for (const auto& [tensor, meta] : source_.tensors) names.push_back(tensor.substr(group_.size()));
+    const ModelNames model_names(*config, names);
+    const std::size_t before = source_.tensors.size();
+    const auto aliases = AliasesOf();
+    source_.Rename([&](const std::string& tensor) {
+      const std::string name = tensor.substr(group_.size());
+      if (aliases.contains(tensor) && IsTiedName(*config, name)) return std::optional<std::string>();
+      auto renamed = model_names(name);
+      return renamed ? std::optional(group_ + *renamed) : std::nullopt;
+    });
+    source_.left_out = before - source_.tensors.size();
+  }
+
+  /// Tensors that are the same bytes as another.
+  std::set<std::string> AliasesOf() const {
+    std::map<std::pair<std::string, std::uint64_t>, int> uses;
+    for (const SourcePiece& piece : source_.pieces) ++uses[{piece.file, piece.offset}];
+    std::set<std::string> aliases;
+    for (const SourcePiece& piece : source_.pieces)
+      if (uses.at({piece.file, piece.offset}) > 1) aliases.insert(piece.tensor);
+    return aliases;
+  }
+
+  void AddExtraFiles() {
+    for (const auto& [file, info] : source_.files) {
+      if (!IsModelFile(file) || info.size > kMostExtra) continue;
+      const std::string name = std::string(kFilesGroup) + file;
+      source_.tensors[name] = {DType::kU8, {static_cast<std::int64_t>(info.size)}};
+      if (info.size > 0) source_.pieces.push_back({name, {}, file, 0, {}});
+    }
+  }
+
+  const WeightsNames names_;
+  const std::string group_;
+  const object::Call call_;
+  std::map<std::string, std::string> wanted_;  ///< tensor to file, where there is an index
+  Source source_;
+};
+
+}  // namespace
+
+Result<Source> OpenHuggingFaceFolder(const object::Location& folder, Format format, object::Call call) {
+  if (folder.key.empty() || folder.key.ends_with('/')) return FolderSource(folder, format, std::move(call)).Read();
+  const std::size_t slash = folder.key.rfind('/');
+  const std::size_t start = slash == folder.key.npos ? 0 : slash + 1;
+  return FolderSource({folder.store, folder.key.substr(0, start)}, format, std::move(call))
+      .ReadFile(folder.key.substr(start));
+}
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,126 @@
+#include "millrace/checkpoint/convert/huggingface/hf_tokenizer.h"
+
+#include <algorithm>
+
+#include "millrace/checkpoint/read/model_source.h"
+#include "millrace/object/blocking.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+constexpr std::uint64_t kMostFile = 256 * kMiB;
+constexpr std::string_view kConfig = "tokenizer_config.json", kFast = "tokenizer.json",
+                           kSentencePiece = "tokenizer.model";
+/// All that transformers look for.
+constexpr std::string_view kNames[] = {kFast,
+                                       kSentencePiece,
+                                       "vocab.txt",
+                                       "vocab.json",
+                                       "merges.txt",
+                                       kConfig,
+                                       "added_tokens.json",
+                                       "special_tokens_map.json",
+                                       "chat_template.jinja"};
+
+/// The special tokens of a tokenizer.json that are called what they are for.
+Json SpecialTokens(const Json& tokenizer) {
+  Json special = Json::object();
+  const Json* added = JsonFind(tokenizer, "added_tokens");
+  if (added == nullptr || !added->is_array()) return special;
+  constexpr std::pair<std::string_view, std::string_view> kRoles[] = {{"bos_token", "<s>"},
+                                                                      {"eos_token", "</s>"},
+                                                                      {"unk_token", "<unk>"},
+                                                                      {"pad_token", "<pad>"},
+                                                                      {"cls_token", "[CLS]"},
+                                                                      {"sep_token", "[SEP]"},
+                                                                      {"mask_token", "[MASK]"},
+                                                                      {"pad_token", "[PAD]"},
+                                                                      {"unk_token", "[UNK]"},
+                                                                      {"bos_token", "<|begin_of_text|>"},
+                                                                      {"eos_token", "<|end_of_text|>"},
+                                                                      {"eos_token", "<|endoftext|>"}};
+  for (const auto& [role, text] : kRoles) {
+    for (const Json& token : *added) {
+      const Json* content = JsonFind(token, "content");
+      if (content != nullptr && *content == text && !special.contains(role)) special[std::string(role)] = text;
+    }
+  }
+  return special;
+}
+
+Json FastConfig(const Json& tokenizer) {
+  Json config = SpecialTokens(tokenizer);
+  config["tokenizer_class"] = "PreTrainedTokenizerFast";
+  config["clean_up_tokenization_spaces"] = false;
+  return config;
+}
+
+/// As Llama 2's: its class makes of a SentencePiece model what the tokenizers library runs. Training puts a document's
+/// marks itself, so none are added.
+Json SentencePieceConfig(std::string_view model) {
+  Json config{{"tokenizer_class", "LlamaTokenizer"},
+              {"legacy", false},
+              {"add_bos_token", false},
+              {"add_eos_token", false},
+              {"clean_up_tokenization_spaces", false}};
+  for (const auto& [role, text] : {std::pair("bos_token", "<s>"), {"eos_token", "</s>"}, {"unk_token", "<unk>"}})
+    if (model.contains(text)) config[role] = text;
+  return config;
+}
+
+}  // namespace
+
+std::optional<TokenizerOrigin> FindTokenizerOrigin(const Manifest& manifest) {
+  for (const std::string_view name :
+       {kFast, kSentencePiece, std::string_view("vocab.txt"), std::string_view("vocab.json")})
+    if (manifest.tensors.contains(fmt::format("{}{}", kFilesGroup, name))) return std::nullopt;
+  const Json* tokenizer = JsonFind(manifest.meta, "tokenizer");
+  const Json* url = tokenizer == nullptr ? nullptr : JsonFind(*tokenizer, "url");
+  const Json* fingerprint = tokenizer == nullptr ? nullptr : JsonFind(*tokenizer, "fingerprint");
+  if (url == nullptr || !url->is_string() || url->get_ref<const std::string&>().empty()) return std::nullopt;
+  return TokenizerOrigin{url->get<std::string>(),
+                         fingerprint != nullptr && fingerprint->is_string() ? fingerprint->get<std::string>() : ""};
+}
+
+Result<std::map<std::string, std::string>> TokenizerFilesOf(std::string content, std::string_view name) {
+  std::map<std::string, std::string> files;
+  if (content.starts_with('{')) {
+    const Json tokenizer = MR_TRY(ParseJson(content, name));
+    if (JsonFind(tokenizer, "model") == nullptr)
+      return Fail(Code::kUnsupported, "{} is no tokenizer.json of the tokenizers library", name);
+    files.emplace(kConfig, DumpJsonPretty(FastConfig(tokenizer)) + "\n");
+    files.emplace(kFast, std::move(content));
+    return files;
+  }
+  // A SentencePiece model begins with its first piece: field 1 of the protocol buffer, of variable length.
+  if (!content.starts_with('\x0a'))
+    return Fail(Code::kUnsupported, "{} is neither a tokenizer.json nor a SentencePiece model", name);
+  files.emplace(kConfig, DumpJsonPretty(SentencePieceConfig(content)) + "\n");
+  files.emplace(kSentencePiece, std::move(content));
+  return files;
+}
+
+Result<std::map<std::string, std::string>> TokenizerFilesAt(object::Connection& connection, std::string_view url,
+                                                            const Logger& log, object::Call call) {
+  const object::Location location = MR_TRY(object::Locate(connection, url));
+  if (!location.key.empty() && !location.key.ends_with('/')) {
+    auto content = MR_TRY(object::GetAll(*location.store, location.key, kMostFile, call));
+    if (content) return TokenizerFilesOf(std::move(content->bytes), url);
+  }
+  const ModelSource model = MR_TRY(ModelSource::Open(connection, url, std::nullopt, log, call));
+  std::map<std::string, std::string> files;
+  for (const std::string_view name : kNames) {
+    auto content = MR_TRY(model.File(name, kMostFile, call));
+    if (content) files.emplace(name, *std::move(content));
+  }
+  for (const std::string_view name : {kFast, kSentencePiece}) {
+    const auto found = files.find(std::string(name));
+    if (found == files.end() || files.contains(std::string(kConfig))) continue;
+    auto made = MR_TRY(TokenizerFilesOf(found->second, name));
+    files.merge(made);
+  }
+  if (files.empty()) return Fail(Code::kNotFound, "{} has no tokenizer", url);
+  return files;
+}
+
+}  // namespace millrace::checkpoint

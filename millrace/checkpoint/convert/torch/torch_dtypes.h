@@ -1,0 +1,51 @@
+// Element types under torch's names. Only for the sources of this module.
+#pragma once
+
+#include <string_view>
+
+#include "millrace/checkpoint/format/manifest.h"
+
+namespace millrace::checkpoint {
+
+struct TorchDType {
+  DType dtype;
+  std::string_view name;     ///< torch.NAME
+  std::string_view storage;  ///< torch.STORAGE; empty where tensors of the type have storages of bytes
+};
+inline constexpr TorchDType kTorchDTypes[] = {
+    {DType::kF64, "float64", "DoubleStorage"},
+    {DType::kF32, "float32", "FloatStorage"},
+    {DType::kF16, "float16", "HalfStorage"},
+    {DType::kBF16, "bfloat16", "BFloat16Storage"},
+    {DType::kI64, "int64", "LongStorage"},
+    {DType::kI32, "int32", "IntStorage"},
+    {DType::kI16, "int16", "ShortStorage"},
+    {DType::kI8, "int8", "CharStorage"},
+    {DType::kU8, "uint8", "ByteStorage"},
+    {DType::kBool, "bool", "BoolStorage"},
+    {DType::kU64, "uint64", ""},
+    {DType::kU32, "uint32", ""},
+    {DType::kU16, "uint16", ""},
+    {DType::kF8E4M3, "float8_e4m3fn", ""},
+    {DType::kF8E5M2, "float8_e5m2", ""},
+};
+
+/// "torch.float32"; nullptr when there is none.
+inline const TorchDType* FindTorchDType(std::string_view global) {
+  for (const TorchDType& one : kTorchDTypes)
+    if (global.starts_with("torch.") && global.substr(6) == one.name) return &one;
+  return nullptr;
+}
+/// "torch.FloatStorage"
+inline const TorchDType* FindTorchStorage(std::string_view global) {
+  for (const TorchDType& one : kTorchDTypes)
+    if (!one.storage.empty() && global.starts_with("torch.") && global.substr(6) == one.storage) return &one;
+  return nullptr;
+}
+inline const TorchDType& TorchDTypeOf(DType dtype) {
+  for (const TorchDType& one : kTorchDTypes)
+    if (one.dtype == dtype) return one;
+  return kTorchDTypes[0];
+}
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,69 @@
+// One file that torch.load reads.
+#include <algorithm>
+
+#include "millrace/checkpoint/convert/export.h"
+#include "millrace/checkpoint/convert/state_tree.h"
+#include "millrace/checkpoint/convert/tensor_stream.h"
+#include "millrace/checkpoint/convert/torch/torch_file.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+/// Where a tensor's bytes are in the checkpoint: tensors of the same place share a storage.
+using Place = std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t, std::uint64_t, Box>>;
+
+std::map<std::string, Place> PlacesOf(const Manifest& manifest) {
+  std::map<std::string, Place> places;
+  for (const Slice& slice : manifest.slices)
+    places[slice.tensor].emplace_back(slice.file, slice.offset, slice.begin, slice.elements, slice.box);
+  for (auto& [tensor, place] : places) std::sort(place.begin(), place.end());
+  return places;
+}
+
+}  // namespace
+
+Result<Exported> ExportTorchFile(TensorStream& stream, const ExportTarget& target, std::string_view group) {
+  const Manifest& manifest = stream.reader().manifest();
+  const auto tensors = TensorsBelow(manifest, group);
+  if (tensors.empty()) return Fail(Code::kNotFound, "{} has no tensors named {}…", stream.reader().name(), group);
+  const auto places = PlacesOf(manifest);
+  std::map<std::string, std::string> state;  // the storage of each tensor
+  std::map<std::tuple<Place, DType, std::vector<std::int64_t>>, std::string> known;
+  std::vector<std::string> storages;  // the tensor whose bytes each has
+  for (const auto& [path, meta] : tensors) {
+    const std::string name = std::string(group) + path;
+    std::string key = StorageKey(storages.size());
+    if (auto place = places.find(name); place != places.end()) {
+      auto [same, added] = known.emplace(std::tuple(place->second, meta.dtype, meta.shape), key);
+      key = same->second;
+      if (added) storages.push_back(name);
+    } else {
+      storages.push_back(name);
+    }
+    state.emplace(path, std::move(key));
+  }
+  stream.Announce(storages);
+  PickleWriter pickle;
+  Json values = ValuesBelow(manifest, group);
+  const Json* meta = JsonFind(values, kMetaEntry);
+  StateNode::Item kept{.key = kMetaEntry, .part = std::string(kMetaEntry)};
+  if (meta != nullptr) kept.node.push_back({.value = *meta});
+  values.erase(std::string(kMetaEntry));
+  StateNode tree = MR_TRY(BuildState(tensors, values, DictsBelow(manifest, group)));
+  if (!kept.node.empty()) tree.items.push_back(std::move(kept));
+  MR_TRY(WriteState(pickle, tree, state));
+
+  const object::Call& call = stream.call();
+  transfer::MultipartWriter out(*target.to.store, target.budget, target.to.key, {});
+  ZipWriter zip([&](ByteSpan bytes) { return out.Write(bytes, call); });
+  MR_TRY(BeginTorchArchive(zip, std::move(pickle).Finish()));
+  for (std::size_t i = 0; i < storages.size(); ++i) {
+    MR_TRY(zip.Begin(StorageEntry(StorageKey(i)), manifest.tensors.at(storages[i]).bytes()));
+    MR_TRY(stream.Stream(storages[i], [&](ByteSpan bytes) { return zip.Write(bytes); }));
+    MR_TRY(zip.End());
+  }
+  MR_TRY(EndTorchArchive(zip));
+  return Exported{tensors.size(), 1, MR_TRY(out.Finish(call)).size};
+}
+
+}  // namespace millrace::checkpoint

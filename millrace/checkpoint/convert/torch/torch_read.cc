@@ -1,0 +1,406 @@
+// The reading half of torch_state.h.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "millrace/base/hash/digest.h"
+#include "millrace/checkpoint/convert/source.h"
+#include "millrace/checkpoint/convert/torch/torch_dtypes.h"
+#include "millrace/checkpoint/convert/torch/torch_state.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+using Kind = Pickle::Kind;
+using Value = Pickle::Value;
+
+constexpr std::size_t kMaxSteps = 1'000'000;  ///< of a walk: a pickle may say one thing often
+constexpr std::size_t kMaxDimensions = 64;
+
+constexpr std::string_view kGlobals[] = {
+    "__builtin__.bytes",
+    "_codecs.encode",
+    "builtins.bytes",
+    "collections.OrderedDict",
+    "numpy._core.multiarray._reconstruct",
+    "numpy._core.multiarray.scalar",
+    "numpy.core.multiarray._reconstruct",
+    "numpy.core.multiarray.scalar",
+    "numpy.dtype",
+    "numpy.ndarray",
+    "torch.BFloat16Storage",
+    "torch.BoolStorage",
+    "torch.ByteStorage",
+    "torch.CharStorage",
+    "torch.ComplexDoubleStorage",
+    "torch.ComplexFloatStorage",
+    "torch.DoubleStorage",
+    "torch.FloatStorage",
+    "torch.HalfStorage",
+    "torch.IntStorage",
+    "torch.LongStorage",
+    "torch.ShortStorage",
+    "torch.Size",
+    "torch._utils._rebuild_parameter",
+    "torch._utils._rebuild_tensor_v2",
+    "torch._utils._rebuild_tensor_v3",
+    "torch.bfloat16",
+    "torch.bool",
+    "torch.complex128",
+    "torch.complex64",
+    "torch.float16",
+    "torch.float32",
+    "torch.float64",
+    "torch.float8_e4m3fn",
+    "torch.float8_e5m2",
+    "torch.int16",
+    "torch.int32",
+    "torch.int64",
+    "torch.int8",
+    "torch.storage.UntypedStorage",
+    "torch.uint16",
+    "torch.uint32",
+    "torch.uint64",
+    "torch.uint8",
+};
+
+Result<std::vector<std::int64_t>> Sizes(const Pickle& pickle, const Value& tuple) {
+  if (tuple.kind != Kind::kTuple || tuple.items.size() > kMaxDimensions)
+    return Fail(Code::kCorrupt, "a tensor's size or stride is no tuple of ints");
+  std::vector<std::int64_t> sizes;
+  for (const Pickle::Id item : tuple.items) {
+    if (pickle[item].kind != Kind::kInt || pickle[item].number < 0)
+      return Fail(Code::kCorrupt, "a tensor's size or stride is no tuple of ints");
+    sizes.push_back(pickle[item].number);
+  }
+  return sizes;
+}
+
+/// The storage that a persistent id names: ("storage", type, key, location, elements).
+struct Storage {
+  std::optional<DType> dtype;  ///< nothing: bytes, whose type the tensor tells
+  std::string key;
+  std::uint64_t bytes = 0;
+};
+Result<Storage> StorageOf(const Pickle& pickle, const Value& id) {
+  if (id.kind != Kind::kPersistent || pickle[id.items[0]].kind != Kind::kTuple)
+    return Fail(Code::kCorrupt, "a tensor has no storage");
+  const auto& parts = pickle[id.items[0]].items;
+  if (parts.size() < 5 || pickle[parts[0]].text != "storage" || pickle[parts[1]].kind != Kind::kGlobal ||
+      pickle[parts[2]].kind != Kind::kText || pickle[parts[4]].kind != Kind::kInt || pickle[parts[4]].number < 0) {
+    return Fail(Code::kCorrupt, "a tensor's storage is none that torch writes");
+  }
+  Storage storage{.key = pickle[parts[2]].text};
+  std::uint64_t element = 1;
+  if (const std::string& type = pickle[parts[1]].text; type != "torch.storage.UntypedStorage") {
+    const TorchDType* found = FindTorchStorage(type);
+    if (found == nullptr) return Fail(Code::kUnsupported, "elements of {} are none that safetensors has", type);
+    storage.dtype = found->dtype;
+    element = DTypeBytes(found->dtype);
+  }
+  const auto elements = static_cast<std::uint64_t>(pickle[parts[4]].number);
+  if (elements > INT64_MAX / element) return Fail(Code::kCorrupt, "an impossibly large storage");
+  storage.bytes = elements * element;
+  return storage;
+}
+
+/// Drops strides that say nothing, and checks that the view lies inside its storage.
+Status SettleView(TorchTensor& tensor, std::int64_t offset) {
+  MR_TRY(tensor.meta.Check("of the archive"));
+  const auto& shape = tensor.meta.shape;
+  if (tensor.strides.size() != shape.size()) return Fail(Code::kCorrupt, "a tensor's size and stride do not match");
+  const std::uint64_t element = DTypeBytes(tensor.meta.dtype);
+  if (tensor.meta.elements() == 0) {
+    tensor.strides.clear();
+    return {};
+  }
+  __int128 last = offset, expected = 1;
+  bool plain = true;
+  for (std::size_t d = shape.size(); d-- > 0;) {
+    last += static_cast<__int128>(shape[d] - 1) * tensor.strides[d];
+    if (last > INT64_MAX) return Fail(Code::kCorrupt, "a tensor reaches beyond its storage");
+    plain = plain && (shape[d] == 1 || tensor.strides[d] == expected);
+    expected *= shape[d];
+  }
+  if (last >= static_cast<__int128>(tensor.storage_bytes / element))
+    return Fail(Code::kCorrupt, "a tensor reaches beyond its storage");
+  tensor.offset = static_cast<std::uint64_t>(offset) * element;
+  if (plain) tensor.strides.clear();
+  return {};
+}
+
+/// JSON of plain values, with a limit on how much is walked.
+class ValueReader {
+ public:
+  explicit ValueReader(const Pickle& pickle) : pickle_(pickle) {}
+
+  Result<Json> Read(const Value& value, int depth = 0) {
+    if (depth > kMaxNesting || ++steps_ > kMaxSteps)
+      return Fail(Code::kResourceExhausted, "a value is nested too deeply, or too large");
+    switch (value.kind) {
+      case Kind::kNone:
+        return Json(nullptr);
+      case Kind::kBool:
+        return Json(value.number != 0);
+      case Kind::kInt:
+        return Json(value.number);
+      case Kind::kUnsigned:
+        return Json{{"int", fmt::format("{}", static_cast<std::uint64_t>(value.number))}};
+      case Kind::kBigInt:
+        return Json{{"int", value.text}};
+      case Kind::kFloat:
+        if (std::isfinite(value.real)) return Json(value.real);
+        return Json{{"float", std::isnan(value.real) ? "nan" : value.real > 0 ? "inf" : "-inf"}};
+      case Kind::kText:
+        return Json(value.text);
+      case Kind::kBytes:
+        return Json{{"bytes", Base64Encode(AsBytes(value.text))}};
+      case Kind::kList:
+        return Items("list", value, depth);
+      case Kind::kTuple:
+        return Items("tuple", value, depth);
+      case Kind::kDict:
+        return Dict("dict", value, 0, depth);
+      case Kind::kGlobal:
+        if (const TorchDType* dtype = FindTorchDType(value.text)) return Json{{"dtype", dtype->name}};
+        break;
+      case Kind::kCall:
+        return Call(value, depth);
+      case Kind::kPersistent:
+        break;
+    }
+    return Fail(Code::kUnsupported, "a value is neither a tensor nor plain");
+  }
+
+ private:
+  Result<Json> Items(const char* kind, const Value& value, int depth) {
+    Json items = Json::array();
+    for (const Pickle::Id id : value.items) {
+      Json item = MR_TRY(Read(pickle_[id], depth + 1));
+      items.push_back(std::move(item));
+    }
+    return Json{{kind, std::move(items)}};
+  }
+  Result<Json> Dict(const char* kind, const Value& value, std::size_t first, int depth) {
+    Json pairs = Json::array();
+    for (std::size_t i = first; i + 1 < value.items.size(); i += 2) {
+      Json key = MR_TRY(Read(pickle_[value.items[i]], depth + 1));
+      Json inner = MR_TRY(Read(pickle_[value.items[i + 1]], depth + 1));
+      pairs.push_back(Json::array({std::move(key), std::move(inner)}));
+    }
+    return Json{{kind, std::move(pairs)}};
+  }
+  Result<Json> Call(const Value& value, int depth) {
+    const std::string& what = pickle_[value.items[0]].text;
+    const auto arguments = pickle_.Arguments(value);
+    if (what == "collections.OrderedDict") return Dict("odict", value, 2, depth);
+    if (what == "torch.Size" && arguments.size() == 1) return Items("size", pickle_[arguments[0]], depth);
+    if (const auto bytes = MR_TRY(BytesOf(value))) return Json{{"bytes", Base64Encode(AsBytes(*bytes))}};
+    if (what.ends_with(".multiarray.scalar")) return Scalar(arguments);
+    if (what.ends_with(".multiarray._reconstruct")) return Array(value);
+    return Fail(Code::kUnsupported, "a value made by {} is neither a tensor nor plain", what);
+  }
+  /// Nothing where the value is no bytes.
+  Result<std::optional<std::string>> BytesOf(const Value& value) const {
+    if (value.kind == Kind::kBytes) return value.text;
+    if (pickle_.IsCall(value, "_codecs.encode") && pickle_.Arguments(value).size() == 2)
+      return MR_TRY(Encoded(pickle_[pickle_.Arguments(value)[0]].text));
+    const bool empty = pickle_.IsCall(value, "__builtin__.bytes") || pickle_.IsCall(value, "builtins.bytes");
+    if (empty && pickle_.Arguments(value).empty()) return std::string();
+    return std::optional<std::string>();
+  }
+  /// Bytes that protocol 2 wrote as text: code points below 256.
+  static Result<std::string> Encoded(std::string_view text) {
+    std::string bytes;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      auto code = static_cast<unsigned char>(text[i]);
+      if (code >= 0x80) {
+        if (code > 0xc3 || i + 1 == text.size()) return Fail(Code::kCorrupt, "bytes beyond 255");
+        code = static_cast<unsigned char>((code & 0x03) << 6 | (static_cast<unsigned char>(text[++i]) & 0x3f));
+      }
+      bytes += static_cast<char>(code);
+    }
+    return bytes;
+  }
+
+  /// "<f4" of numpy.dtype("f4", False, True) with the state (3, "<", None, …).
+  Result<std::string> NumpyType(const Value& dtype) const {
+    if (pickle_.IsCall(dtype, "numpy.dtype") && !pickle_.Arguments(dtype).empty() && dtype.state != Pickle::kNone) {
+      const std::string& code = pickle_[pickle_.Arguments(dtype)[0]].text;
+      const auto& state = pickle_[dtype.state].items;
+      const std::string order = state.size() >= 2 ? pickle_[state[1]].text : "";
+      const bool plain = code.size() >= 2 && code.size() <= 9 && std::string_view("biufcSU").contains(code[0]) &&
+                         code.find_first_not_of("0123456789", 1) == code.npos;
+      if (plain && (order == "<" || order == ">" || order == "|")) return order + code;
+    }
+    return Fail(Code::kUnsupported, "a numpy value of a type that is neither a number nor text");
+  }
+  Result<Json> Scalar(std::span<const Pickle::Id> arguments) const {
+    if (arguments.size() != 2) return Fail(Code::kCorrupt, "a numpy scalar is none");
+    const auto bytes = MR_TRY(BytesOf(pickle_[arguments[1]]));
+    if (!bytes) return Fail(Code::kCorrupt, "a numpy scalar has no bytes");
+    return Json{{"numpy", Json::array({MR_TRY(NumpyType(pickle_[arguments[0]])), Base64Encode(AsBytes(*bytes))})}};
+  }
+  /// An array with the state (1, shape, dtype, whether in Fortran's order, bytes).
+  Result<Json> Array(const Value& value) const {
+    if (value.state == Pickle::kNone || pickle_[value.state].items.size() != 5)
+      return Fail(Code::kUnsupported, "a numpy array without its content");
+    const auto& state = pickle_[value.state].items;
+    std::vector<std::int64_t> shape = MR_TRY(Sizes(pickle_, pickle_[state[1]]));
+    const auto bytes = MR_TRY(BytesOf(pickle_[state[4]]));
+    if (!bytes) return Fail(Code::kUnsupported, "a numpy array of objects");
+    if (pickle_[state[3]].number != 0 && shape.size() > 1)
+      return Fail(Code::kUnsupported, "a numpy array in Fortran's order: save numpy.ascontiguousarray() of it");
+    return Json{{"ndarray",
+                 Json::array({MR_TRY(NumpyType(pickle_[state[2]])), std::move(shape), Base64Encode(AsBytes(*bytes))})}};
+  }
+
+  const Pickle& pickle_;
+  std::size_t steps_ = 0;
+};
+
+/// Walks a state as millrace._state.leaves_of does.
+class StateReader {
+ public:
+  explicit StateReader(const Pickle& pickle) : pickle_(pickle), values_(pickle) {}
+
+  Result<TorchState> Read() {
+    if (!IsDict(pickle_.root()))
+      return Fail(Code::kUnsupported, "it holds no dict: save {{\"name\": tensor, …}} or a state_dict()");
+    return ReadAt("");
+  }
+  Result<TorchState> ReadAt(const std::string& path) {
+    MR_TRY(Walk(pickle_.root(), path, 0));
+    return std::move(state_);
+  }
+
+ private:
+  bool IsDict(const Value& value) const {
+    return value.kind == Kind::kDict || pickle_.IsCall(value, "collections.OrderedDict");
+  }
+  static std::size_t FirstItem(const Value& dict) { return dict.kind == Kind::kCall ? 2 : 0; }
+
+  Result<bool> HoldsTensors(const Value& value, int depth) {
+    if (depth > kMaxNesting || ++steps_ > kMaxSteps)
+      return Fail(Code::kResourceExhausted, "it is nested too deeply, or too large");
+    if (MR_TRY(TensorOf(pickle_, value))) return true;
+    if (value.kind != Kind::kList && value.kind != Kind::kTuple && !IsDict(value)) return false;
+    for (std::size_t i = FirstItem(value); i < value.items.size(); ++i)
+      if (MR_TRY(HoldsTensors(pickle_[value.items[i]], depth + 1))) return true;
+    return false;
+  }
+
+  Status Walk(const Value& value, const std::string& path, int depth) {
+    if (depth > kMaxNesting || ++steps_ > kMaxSteps)
+      return Fail(Code::kResourceExhausted, "it is nested too deeply, or too large");
+    if (auto tensor = MR_TRY(TensorOf(pickle_, value))) {
+      if (!state_.tensors.emplace(path, *std::move(tensor)).second)
+        return Fail(Code::kCorrupt, "it has {} twice", path);
+      return {};
+    }
+    if (IsDict(value) && (path.empty() || MR_TRY(IsGoneThrough(value, depth)))) return WalkDict(value, path, depth);
+    const bool sequence = value.kind == Kind::kList || value.kind == Kind::kTuple;
+    if (sequence && MR_TRY(HoldsTensors(value, depth))) {
+      const char mark = value.kind == Kind::kList ? '@' : '(';
+      for (std::size_t i = 0; i < value.items.size(); ++i)
+        MR_TRY(Walk(pickle_[value.items[i]], fmt::format("{}/{}{}", path, mark, i), depth + 1));
+      return {};
+    }
+    auto plain = values_.Read(value);
+    if (!plain) return Fail(plain.error().Context(path));
+    if (!state_.values.emplace(path, *std::move(plain)).second) return Fail(Code::kCorrupt, "it has {} twice", path);
+    return {};
+  }
+
+  /// Whether a dict's items have paths of their own: millrace._state._is_gone_through in C++.
+  Result<bool> IsGoneThrough(const Value& dict, int depth) {
+    bool path_keys = dict.items.size() > FirstItem(dict);
+    for (std::size_t i = FirstItem(dict); i + 1 < dict.items.size(); i += 2) {
+      const Kind key = pickle_[dict.items[i]].kind;
+      path_keys = path_keys && (key == Kind::kText || key == Kind::kInt);
+    }
+    return path_keys || MR_TRY(HoldsTensors(dict, depth));
+  }
+
+  Status WalkDict(const Value& dict, const std::string& path, int depth) {
+    std::vector<std::string> parts;
+    for (std::size_t i = FirstItem(dict); i + 1 < dict.items.size(); i += 2) {
+      const Value& key = pickle_[dict.items[i]];
+      std::string part;
+      if (key.kind == Kind::kText) {
+        part = PathPart(key.text);
+      } else if (key.kind == Kind::kInt) {
+        part = fmt::format("#{}", key.number);
+      } else {
+        return Fail(Code::kUnsupported, "{} holds tensors and has a key that is neither text nor int of 64 bits",
+                    path.empty() ? "it" : path);
+      }
+      MR_TRY(Walk(pickle_[dict.items[i + 1]], path.empty() ? part : fmt::format("{}/{}", path, part), depth + 1));
+      if (!path.empty() || part != kMetaEntry) parts.push_back(std::move(part));
+    }
+    if (auto described = DescribeDict(parts, dict.kind == Kind::kCall))
+      state_.dicts.emplace(path, *std::move(described));
+    return {};
+  }
+
+  const Pickle& pickle_;
+  ValueReader values_;
+  TorchState state_;
+  std::size_t steps_ = 0;
+};
+
+}  // namespace
+
+std::span<const std::string_view> TorchGlobals() { return kGlobals; }
+
+Result<std::optional<TorchTensor>> TensorOf(const Pickle& pickle, const Pickle::Value& value) {
+  const Value* call = &value;
+  for (int i = 0; i < 2 && pickle.IsCall(*call, "torch._utils._rebuild_parameter"); ++i) {
+    if (pickle.Arguments(*call).empty()) return Fail(Code::kCorrupt, "a parameter without a tensor");
+    call = &pickle[pickle.Arguments(*call)[0]];
+  }
+  const bool typed = pickle.IsCall(*call, "torch._utils._rebuild_tensor_v2");
+  if (!typed && !pickle.IsCall(*call, "torch._utils._rebuild_tensor_v3")) return std::optional<TorchTensor>();
+  const auto arguments = pickle.Arguments(*call);
+  if (arguments.size() < (typed ? 4u : 7u) || pickle[arguments[1]].kind != Kind::kInt ||
+      pickle[arguments[1]].number < 0) {
+    return Fail(Code::kCorrupt, "a tensor is none that torch writes");
+  }
+  Storage storage = MR_TRY(StorageOf(pickle, pickle[arguments[0]]));
+  if (!typed) {
+    const std::string& name = pickle[arguments[6]].text;
+    const TorchDType* found = FindTorchDType(name);
+    if (found == nullptr) return Fail(Code::kUnsupported, "elements of {} are none that safetensors has", name);
+    storage.dtype = found->dtype;
+  }
+  if (!storage.dtype) return Fail(Code::kCorrupt, "a tensor without a type");
+  std::vector<std::int64_t> shape = MR_TRY(Sizes(pickle, pickle[arguments[2]]));
+  std::vector<std::int64_t> strides = MR_TRY(Sizes(pickle, pickle[arguments[3]]));
+  TorchTensor tensor{.meta = {*storage.dtype, std::move(shape)},
+                     .storage = std::move(storage.key),
+                     .storage_bytes = storage.bytes,
+                     .strides = std::move(strides)};
+  MR_TRY(SettleView(tensor, pickle[arguments[1]].number));
+  return tensor;
+}
+
+Result<Json> ValueOf(const Pickle& pickle, const Pickle::Value& value) { return ValueReader(pickle).Read(value); }
+
+Result<TorchState> StateOf(const Pickle& pickle) { return StateReader(pickle).Read(); }
+Result<TorchState> PartOf(const Pickle& pickle, const std::string& path) { return StateReader(pickle).ReadAt(path); }
+
+std::optional<Json> DescribeDict(const std::vector<std::string>& parts, bool ordered) {
+  std::vector<std::size_t> order(parts.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::sort(order, {}, [&](std::size_t i) { return std::string_view(parts[i]); });
+  Json described = Json::object();
+  if (!std::ranges::is_sorted(order)) {
+    std::vector<std::size_t> place(parts.size());  // of each part among the sorted ones
+    for (std::size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
+    described["order"] = place;
+  }
+  if (ordered) described["type"] = "OrderedDict";
+  return described.empty() ? std::nullopt : std::optional(std::move(described));
+}
+
+}  // namespace millrace::checkpoint

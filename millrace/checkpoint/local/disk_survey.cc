@@ -1,0 +1,175 @@
+#include "millrace/checkpoint/local/disk_survey.h"
+
+#include <algorithm>
+
+#include "millrace/base/hash/crc.h"
+#include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/local/agree.h"
+#include "millrace/object/blocking.h"
+#include "millrace/object/support/listing.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+Error NotHere() { return Error(Code::kUnsupported, "what machines have on their disks is only read here"); }
+
+/// What lies in one machine's folder of the run: name below it, size, time, and what tells manifests of one step apart.
+Result<Json> Inventory(const object::Location& own, const object::Call& call) {
+  std::vector<object::ObjectInfo> files;
+  MR_TRY(object::ListAll(
+      *own.store, {.prefix = own.key + "/"},
+      [&](const object::ListPage& page) {
+        files.insert(files.end(), page.objects.begin(), page.objects.end());
+        return true;
+      },
+      call));
+  Json list = Json::array();
+  for (const object::ObjectInfo& file : files) {
+    const std::string name = file.key.substr(own.key.size() + 1);
+    std::uint32_t version = 0;
+    if (Layout("").StepOfManifest(name)) {
+      auto content = object::GetAll(*own.store, file.key, Manifest::kMaxBytes, call);
+      if (!content || !*content) continue;
+      version = Crc32c(AsBytes((*content)->bytes));
+    }
+    list.push_back({name, file.size, file.modified.time_since_epoch().count(), version});
+  }
+  return list;
+}
+
+/// All machines' lists in one: of each name size, time, version, and who has it so.
+Result<Json> Merge(const std::vector<std::string>& said) {
+  Json files = Json::object();
+  for (const std::string& one : said) {
+    const Json told = MR_TRY(ParseJson(one, "what a machine has"));
+    for (const Json& file : told.at(1)) {
+      Json& known = files[file.at(0).get<std::string>()];
+      const bool same = !known.is_null() && known[0] == file.at(1) && known[2] == file.at(3);
+      // The youngest manifest; of other files, which never change, the one that is not cut off.
+      const std::size_t by = file.at(3) == 0 ? 0 : 1;
+      if (!same && !known.is_null() && known[by] >= file.at(by + 1)) continue;
+      if (!same) known = {file.at(1), file.at(2), file.at(3), Json::array()};
+      known[3].push_back(told.at(0));
+    }
+  }
+  return files;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<DiskSurvey>> DiskSurvey::Take(Group& group, std::shared_ptr<Machines> machines,
+                                                     const object::Location& own, const object::Call& call) {
+  // A folder that cannot be read has nothing.
+  const Json mine = machines->leads() ? Inventory(own, call).value_or(Json::array()) : Json::array();
+  const Json agreed = MR_TRY(Agree(group, DumpJson({machines->mine(), mine}), Merge));
+  std::shared_ptr<DiskSurvey> survey(new DiskSurvey(std::move(machines), own));
+  for (const auto& [name, file] : agreed.items()) {
+    const std::string key = own.key + "/" + name;
+    survey->found_.emplace(key, Found{{.key = key,
+                                       .size = file[0].get<std::uint64_t>(),
+                                       .modified = WallTime(WallTime::duration(file[1].get<std::int64_t>()))},
+                                      file[3].get<std::vector<int>>()});
+  }
+  return survey;
+}
+
+bool DiskSurvey::Here(const std::string& key) const {
+  const auto found = found_.find(key);
+  return found != found_.end() && std::ranges::count(found->second.machines, machines_->mine()) > 0;
+}
+
+void DiskSurvey::Distrust(int machine, const std::string& key) {
+  const auto found = found_.find(key);
+  if (found == found_.end()) return;
+  std::erase(found->second.machines, machine);
+  if (found->second.machines.empty()) found_.erase(found);
+}
+
+void DiskSurvey::Head(std::string key, object::Call, object::Done<std::optional<object::ObjectInfo>> done) {
+  const auto found = found_.find(key);
+  if (found == found_.end()) return done(std::nullopt);
+  done(found->second.info);
+}
+
+void DiskSurvey::Get(std::string key, object::GetOptions options, MutableByteSpan into, object::Call call,
+                     object::Done<std::optional<object::GetResult>> done) {
+  const auto found = found_.find(key);
+  if (found == found_.end()) return done(std::nullopt);
+  if (Here(key)) return own_.store->Get(std::move(key), std::move(options), into, std::move(call), std::move(done));
+  queue_.Submit([this, &found = found->second, range = options.range, into, call = std::move(call),
+                 done = std::move(done)]() mutable { done(Fetch(found, range, into, call)); });
+}
+
+void DiskSurvey::GetTo(std::string key, object::GetOptions options, std::uint64_t limit, object::Sink& sink,
+                       object::Call call, object::Done<std::optional<object::GetResult>> done) {
+  if (Here(key))
+    return own_.store->GetTo(std::move(key), std::move(options), limit, sink, std::move(call), std::move(done));
+  Store::GetTo(std::move(key), std::move(options), limit, sink, std::move(call), std::move(done));
+}
+
+Result<std::optional<object::GetResult>> DiskSurvey::Fetch(const Found& found,
+                                                           const std::optional<object::ByteRange>& range,
+                                                           MutableByteSpan into, const object::Call& call) const {
+  const std::uint64_t size = found.info.size, from = range ? std::min(range->offset, size) : 0;
+  const std::uint64_t bytes = range ? std::min(range->length, size - from) : size;
+  if (bytes > into.size())
+    return Fail(Code::kInvalidArgument, "{}: {} bytes do not fit {}", found.info.key, bytes, into.size());
+  const std::string name = found.info.key.substr(own_.key.size() + 1);
+  // Machines without a copy share themselves out among those that have one.
+  const int from_machine = found.machines[static_cast<std::size_t>(machines_->mine()) % found.machines.size()];
+  MR_TRY(machines_->Fetch(from_machine, name, from, into.first(bytes), call));
+  return object::GetResult{bytes, found.info};
+}
+
+void DiskSurvey::List(object::ListRequest request, object::Call, object::Done<object::ListPage> done) {
+  done([&]() -> Result<object::ListPage> {
+    object::PageBuilder page = MR_TRY(object::PageBuilder::Start(std::move(request)));
+    for (auto found = found_.lower_bound(page.start()); found != found_.end();) {
+      const auto next = page.Offer(found->second.info);
+      if (next == object::PageBuilder::Next::kDone) break;
+      found = next == object::PageBuilder::Next::kSkip ? found_.lower_bound(page.start()) : std::next(found);
+    }
+    return page.Take();
+  }());
+}
+
+void DiskSurvey::Put(std::string, object::Payload, object::PutOptions, object::Call,
+                     object::Done<object::PutResult> done) {
+  done(Fail(NotHere()));
+}
+void DiskSurvey::Delete(std::string, object::Call, object::Done<void> done) { done(Fail(NotHere())); }
+void DiskSurvey::DeleteMany(std::vector<std::string>, object::Call,
+                            object::Done<std::vector<object::DeleteFailure>> done) {
+  done(Fail(NotHere()));
+}
+void DiskSurvey::Copy(std::string, std::string, object::CopyOptions, object::Call,
+                      object::Done<object::PutResult> done) {
+  done(Fail(NotHere()));
+}
+void DiskSurvey::CreateMultipart(std::string, object::PutOptions, object::Call, object::Done<std::string> done) {
+  done(Fail(NotHere()));
+}
+void DiskSurvey::UploadPart(std::string, std::string, int, object::Payload, object::Call,
+                            object::Done<object::PartInfo> done) {
+  done(Fail(NotHere()));
+}
+void DiskSurvey::CopyPart(std::string, std::string, int, std::string, object::ByteRange, object::CopyOptions,
+                          object::Call, object::Done<object::PartInfo> done) {
+  done(Fail(NotHere()));
+}
+void DiskSurvey::CompleteMultipart(std::string, std::string, std::vector<object::PartInfo>, object::PutOptions,
+                                   object::Call, object::Done<object::PutResult> done) {
+  done(Fail(NotHere()));
+}
+void DiskSurvey::AbortMultipart(std::string, std::string, object::Call, object::Done<void> done) {
+  done(Fail(NotHere()));
+}
+void DiskSurvey::ListParts(std::string, std::string, object::Call, object::Done<std::vector<object::PartInfo>> done) {
+  done(Fail(NotHere()));
+}
+void DiskSurvey::ListUploads(std::string, object::Call, object::Done<std::vector<object::UploadInfo>> done) {
+  done(Fail(NotHere()));
+}
+Result<std::string> DiskSurvey::Presign(std::string_view, std::string_view, Duration) { return Fail(NotHere()); }
+
+}  // namespace millrace::checkpoint

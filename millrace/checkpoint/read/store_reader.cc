@@ -1,0 +1,250 @@
+#include "millrace/checkpoint/read/store_reader.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "millrace/base/hash/copy.h"
+#include "millrace/base/hash/crc.h"
+#include "millrace/base/threads/task_scope.h"
+#include "millrace/object/blocking.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+/// What one request asks for (at least a chunk, where chunks are larger): many bytes, for each costs the store and us
+/// something, but few enough that all who fetch have some to do until the end.
+constexpr std::uint64_t kLeastRequest = 8 * kMiB, kLargestRequest = 32 * kMiB;
+constexpr int kRequestsEach = 8;
+/// How many requests a rank has under way that checks its share: the machine's other ranks do so too.
+constexpr int kVerifying = 2;
+/// Reading over a gap of this size costs less than another request.
+constexpr std::uint64_t kGapBytes = 1 * kMiB;
+
+/// What a request is to ask for when `parallel` fetch `bytes`.
+std::uint64_t RequestBytes(std::uint64_t bytes, int parallel) {
+  return std::clamp(bytes / kRequestsEach / std::max(parallel, 1), kLeastRequest, kLargestRequest);
+}
+
+/// Requests never cross multiples of this.
+std::uint64_t BlockBytes(const FileMeta& file, std::uint64_t request) {
+  if (file.chunk_bytes == 0) return request;
+  return std::max<std::uint64_t>(request / file.chunk_bytes, 1) * file.chunk_bytes;
+}
+
+}  // namespace
+
+StoreReader::StoreReader(std::shared_ptr<object::Store> store, std::string folder, std::string name, Manifest manifest)
+    : store_(std::move(store)), folder_(std::move(folder)), name_(std::move(name)), manifest_(std::move(manifest)) {
+  for (const Slice& slice : manifest_.slices) slices_of_[slice.tensor].push_back(&slice);
+}
+
+Status StoreReader::Read(std::string_view tensor, std::uint64_t begin, MutableByteSpan into, object::Call call) {
+  return ReadMany({{std::string(tensor), begin, into}}, 8, std::move(call));
+}
+
+Status StoreReader::ReadMany(const std::vector<Wanted>& wanted, int parallel, object::Call call) {
+  std::map<std::string_view, std::vector<Extent>> by_file;
+  std::uint64_t bytes = 0;
+  for (const Wanted& one : wanted) {
+    MR_TRY(AddExtents(one, by_file));
+    bytes += one.into.size();
+  }
+  const std::uint64_t request = RequestBytes(bytes, parallel);
+  std::vector<Run> runs;
+  for (auto& [file, extents] : by_file) {
+    auto planned = PlanRuns(manifest_.files.find(std::string(file)), std::move(extents), request);
+    std::move(planned.begin(), planned.end(), std::back_inserter(runs));
+  }
+  return Execute(runs, parallel, call);
+}
+
+Result<Reader::Verified> StoreReader::Verify(int parallel, object::Call call, const Progress& progress) {
+  Verified verified{.files = manifest_.files.size(), .bytes = manifest_.FileBytes()};
+  std::vector<Run> runs;
+  for (auto file = manifest_.files.begin(); file != manifest_.files.end(); ++file) {
+    AddWholeFile(file, RequestBytes(verified.bytes, parallel), runs);
+    verified.chunks += file->second.chunk_crc32c.size();
+  }
+  MR_TRY(Execute(runs, parallel, call, progress));
+  return verified;
+}
+
+Status StoreReader::VerifyShare(int index, int of, const object::Call& call) const {
+  const std::uint64_t request = RequestBytes(manifest_.FileBytes() / of, kVerifying);
+  std::vector<Run> runs;
+  int number = 0;
+  for (auto file = manifest_.files.begin(); file != manifest_.files.end(); ++file, ++number)
+    if (number % of == index) AddWholeFile(file, request, runs);
+  return Execute(runs, kVerifying, call);
+}
+
+Status StoreReader::VerifyFile(const std::string& file, const object::Call& call) const {
+  const auto found = manifest_.files.find(file);
+  if (found == manifest_.files.end()) return Fail(Code::kNotFound, "{} has no file {}", name_, file);
+  std::vector<Run> runs;
+  AddWholeFile(found, RequestBytes(found->second.size, kVerifying), runs);
+  return Execute(runs, kVerifying, call);
+}
+
+void StoreReader::AddWholeFile(Files::const_iterator file, std::uint64_t request, std::vector<Run>& runs) {
+  const std::uint64_t block = BlockBytes(file->second, request);
+  for (std::uint64_t begin = 0; begin < file->second.size; begin += block)
+    runs.push_back({file, begin, std::min(begin + block, file->second.size), {}});
+}
+
+Status StoreReader::AddExtents(const Wanted& wanted, std::map<std::string_view, std::vector<Extent>>& by_file) const {
+  auto tensor = manifest_.tensors.find(wanted.tensor);
+  if (tensor == manifest_.tensors.end()) return Fail(Code::kNotFound, "{} has no tensor {}", name_, wanted.tensor);
+  const TensorMeta& meta = tensor->second;
+  if (Status inside = CheckBox(wanted.box, meta.shape); !inside) {
+    return Fail(
+        inside.error().WithCode(Code::kInvalidArgument).Context(fmt::format("{}: tensor {}", name_, wanted.tensor)));
+  }
+  const std::uint64_t element = DTypeBytes(meta.dtype), total = ElementsOf(wanted.box, meta.shape);
+  const std::uint64_t elements = wanted.into.size() / element;
+  if (wanted.into.size() % element != 0 || wanted.begin > total || elements > total - wanted.begin) {
+    return Fail(Code::kInvalidArgument,
+                "{}: cannot read {} bytes from element {} of tensor {}, which has {} of {} bytes", name_,
+                wanted.into.size(), wanted.begin, wanted.tensor, total, element);
+  }
+  if (elements == 0) return {};
+  const BoxRun want{wanted.box, wanted.begin, elements};
+  for (const Slice* slice : slices_of_.at(wanted.tensor)) {
+    ForEachCommon(
+        meta.shape, want, {slice->box, slice->begin, slice->elements},
+        [&](std::uint64_t in_wanted, std::uint64_t in_slice, std::uint64_t count) {
+          by_file[slice->file].push_back({slice->offset + (in_slice - slice->begin) * element,
+                                          wanted.into.subspan((in_wanted - wanted.begin) * element, count * element)});
+        });
+  }
+  return {};
+}
+
+std::vector<StoreReader::Run> StoreReader::PlanRuns(Files::const_iterator file, std::vector<Extent> extents,
+                                                    std::uint64_t request) const {
+  const FileMeta& meta = file->second;
+  const std::uint64_t block = BlockBytes(meta, request), chunk = std::max<std::uint64_t>(meta.chunk_bytes, 1);
+  std::vector<Extent> cut;  // at the borders of blocks
+  for (Extent extent : extents) {
+    while (!extent.into.empty()) {
+      std::uint64_t take = std::min<std::uint64_t>(extent.into.size(), block - extent.offset % block);
+      cut.push_back({extent.offset, extent.into.first(take)});
+      extent = {extent.offset + take, extent.into.subspan(take)};
+    }
+  }
+  std::sort(cut.begin(), cut.end(), [](const Extent& a, const Extent& b) { return a.offset < b.offset; });
+  std::vector<Run> runs;
+  for (const Extent& extent : cut) {
+    std::uint64_t begin = extent.offset / chunk * chunk;
+    std::uint64_t end = extent.offset + extent.into.size();
+    end = std::min((end + chunk - 1) / chunk * chunk, meta.size);
+    bool near = !runs.empty() && runs.back().begin / block == begin / block && begin <= runs.back().end + kGapBytes;
+    if (!near) runs.push_back({file, begin, end, {}});
+    runs.back().end = std::max(runs.back().end, end);
+    runs.back().extents.push_back(extent);
+  }
+  return runs;
+}
+
+/// Takes a run's bytes as they come: checks them chunk by chunk and copies them to where they belong while a core's
+/// cache still has them, so that memory is gone through once.
+class StoreReader::Arrival final : public object::Sink {
+ public:
+  Arrival(const StoreReader& reader, const Run& run) : reader_(reader), run_(run) {}
+
+  Status Take(std::uint64_t offset, ByteSpan bytes) override {
+    if (offset == run_.begin) at_ = offset, crc_ = 0, first_ = 0;  // at the beginning, or once more
+    while (!bytes.empty()) {
+      const std::uint64_t end = ChunkEnd();
+      const ByteSpan next = bytes.first(std::min<std::uint64_t>(bytes.size(), end - at_));
+      if (checked()) crc_ = Crc32c(next, crc_);
+      Copy(next);
+      at_ += next.size();
+      bytes = bytes.subspan(next.size());
+      if (checked() && at_ == end) MR_TRY(CheckChunk());
+    }
+    return {};
+  }
+
+ private:
+  bool checked() const { return !run_.file->second.chunk_crc32c.empty(); }
+  std::uint64_t chunk_bytes() const { return run_.file->second.chunk_bytes; }
+  /// Of the chunk that `at_` is in. More bytes than were asked for never get here.
+  std::uint64_t ChunkEnd() const {
+    return checked() ? std::min((at_ / chunk_bytes() + 1) * chunk_bytes(), run_.end) : run_.end;
+  }
+
+  void Copy(ByteSpan bytes) {
+    const std::uint64_t end = at_ + bytes.size();
+    while (first_ < run_.extents.size() && run_.extents[first_].end() <= at_) ++first_;
+    for (std::size_t i = first_; i < run_.extents.size() && run_.extents[i].offset < end; ++i) {
+      const Extent& extent = run_.extents[i];
+      const std::uint64_t from = std::max(extent.offset, at_), to = std::min(extent.end(), end);
+      if (from < to) CopyPastCaches(extent.into.data() + (from - extent.offset), bytes.subspan(from - at_, to - from));
+    }
+  }
+
+  Status CheckChunk() {
+    const std::uint32_t actual = std::exchange(crc_, 0);
+    const std::uint64_t chunk = (at_ - 1) / chunk_bytes();
+    const std::uint32_t expected = run_.file->second.chunk_crc32c[chunk];
+    if (actual == expected) return {};
+    return Fail(Code::kCorrupt,
+                "{}: file {}: bytes {} to {} are damaged: their CRC-32C is {:08x}, it was {:08x} when they were saved "
+                "(try another checkpoint with --step)",
+                reader_.name_, run_.file->first, chunk * chunk_bytes(), at_, actual, expected);
+  }
+
+  const StoreReader& reader_;
+  const Run& run_;
+  std::uint64_t at_ = 0;
+  std::uint32_t crc_ = 0;  ///< of the chunk's bytes before `at_`
+  std::size_t first_ = 0;  ///< no extent before it reaches beyond `at_`
+};
+
+Status StoreReader::Execute(const std::vector<Run>& runs, int parallel, const object::Call& call,
+                            const Progress& progress) const {
+  std::atomic<std::size_t> next = 0;
+  std::atomic<bool> failed = false;
+  Mutex mutex;
+  std::optional<Error> first;
+  auto work = [&] {
+    for (std::size_t i = next++; i < runs.size() && !failed; i = next++) {
+      Status status = Fetch(runs[i], call);
+      if (status && progress) progress(runs[i].end - runs[i].begin);
+      if (status) continue;
+      failed = true;
+      MutexLock lock(mutex);
+      if (!first) first = status.error();
+    }
+  };
+  {
+    TaskScope workers;
+    const std::size_t threads = std::min<std::size_t>(std::max(parallel, 1), runs.size());
+    for (std::size_t i = 1; i < threads; ++i) workers.Spawn("ckpt-read", [&](std::stop_token) { work(); });
+    work();
+    workers.Join();
+  }
+  if (first) return Fail(*first);
+  return {};
+}
+
+Status StoreReader::Fetch(const Run& run, const object::Call& call) const {
+  const std::uint64_t size = run.end - run.begin;
+  const std::string key = folder_ + run.file->first;
+  const object::GetOptions options{.range = object::ByteRange{run.begin, size}};
+  Arrival arrival(*this, run);
+  auto got = object::GetTo(*store_, key, options, size, arrival, call);
+  if (!got) return Fail(got.error().Context(fmt::format("{}: reading {}", name_, run.file->first)));
+  if (!*got) {
+    return Fail(Code::kNotFound, "{}: its file {} is gone: the checkpoint has been removed, wholly or in part", name_,
+                run.file->first);
+  }
+  if ((*got)->bytes != size || (*got)->info.size != run.file->second.size) {
+    return Fail(Code::kCorrupt, "{}: file {} has {} bytes instead of {}: it was cut off or replaced", name_,
+                run.file->first, (*got)->info.size, run.file->second.size);
+  }
+  return {};
+}
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,245 @@
+// Removing what nobody wants: docs/formats/checkpoint.md, "Removing, and fences".
+#include <algorithm>
+#include <map>
+
+#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/retention/marks.h"
+#include "millrace/checkpoint/save/commit.h"
+#include "millrace/object/blocking.h"
+#include "millrace/object/support/conditions.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+/// Files and unfinished uploads of one save.
+struct Attempt {
+  std::vector<object::ObjectInfo> files;
+  std::vector<object::UploadInfo> uploads;
+  WallTime newest;
+};
+/// What lies under one step.
+struct Step {
+  std::optional<object::ObjectInfo> manifest, fence;  ///< never both
+  std::map<std::string, Attempt, std::less<>> attempts;
+  std::vector<object::ObjectInfo> pins, holds, going;  ///< marks; of pins one at most
+};
+
+class Collector {
+ public:
+  Collector(const object::Location& root, bool dry_run, object::Call call)
+      : store_(*root.store), layout_(root.key), dry_run_(dry_run), call_(std::move(call)) {}
+
+  Result<Collected> Run(const Retention& retention) {
+    MR_TRY(CheckStore());
+    MR_TRY(TakeInventory());
+    std::set<std::uint64_t> committed;
+    for (const auto& [number, step] : steps_) {
+      if (!step.manifest || Damaged(step)) continue;
+      committed.insert(number);
+      newest_commit_ = std::max(newest_commit_, step.manifest->modified);
+    }
+    collected_.committed.assign(committed.begin(), committed.end());
+    if (committed.empty()) return collected_;
+    const std::set<std::uint64_t> kept = Retained(committed, retention, MR_TRY(Metrics(retention)));
+    for (const auto& [number, step] : steps_) {
+      if (Damaged(step)) continue;  // neither kept in place of a whole one nor removed: somebody may repair it
+      MR_TRY(RemoveStaleMarks(step));
+      if (step.manifest && !kept.contains(number) && !Kept(step)) {
+        MR_TRY(Retire(number, step));
+      } else if (step.manifest) {
+        MR_TRY(RemoveLosers(step));
+      } else {
+        MR_TRY(RemoveOrphans(number, step));
+      }
+    }
+    return collected_;
+  }
+
+  Result<Collected> RemoveAfter(std::int64_t last) {
+    MR_TRY(CheckStore());
+    MR_TRY(TakeInventory());
+    for (const auto& [number, step] : steps_)
+      if (step.manifest && std::cmp_greater(number, last) && !Kept(step)) MR_TRY(Retire(number, step));
+    return collected_;
+  }
+
+ private:
+  /// A fence that replaces whatever is there could replace the manifest of a save that has just committed.
+  Status CheckStore() {
+    return dry_run_ ? Status() : object::RequireConditions(store_, layout_.prefix(), kConditionAdvice, call_);
+  }
+
+  Status TakeInventory() {
+    MR_TRY(object::ListAll(
+        store_, {.prefix = layout_.StepsPrefix()},
+        [this](const object::ListPage& page) {
+          for (const object::ObjectInfo& object : page.objects) {
+            if (auto step = layout_.StepOfManifest(object.key)) {
+              (object.size == kFenceBytes ? steps_[*step].fence : steps_[*step].manifest) = object;
+            } else if (auto mark = layout_.ParseMark(object.key)) {
+              AddMark(steps_[mark->step], mark->kind, object);
+            } else if (Attempt* attempt = AttemptOf(object.key, object.modified)) {
+              attempt->files.push_back(object);
+            }
+          }
+          return true;
+        },
+        call_));
+    auto uploads = object::ListUploads(store_, layout_.StepsPrefix(), call_);
+    // Some services refuse to list uploads; their files are collected all the same.
+    for (object::UploadInfo& upload : uploads.value_or(std::vector<object::UploadInfo>{}))
+      if (Attempt* attempt = AttemptOf(upload.key, upload.initiated)) attempt->uploads.push_back(std::move(upload));
+    return TellFencesFromDamage();
+  }
+  /// A manifest that was cut to a fence's size is damage, not a fence.
+  Status TellFencesFromDamage() {
+    for (auto& [number, step] : steps_) {
+      if (!step.fence || step.attempts.empty()) continue;
+      const auto content = MR_TRY(object::GetAll(store_, step.fence->key, Manifest::kMaxBytes, call_));
+      if (content && !IsFence(content->bytes)) step.manifest = std::exchange(step.fence, std::nullopt);
+    }
+    return {};
+  }
+  Attempt* AttemptOf(std::string_view key, WallTime modified) {
+    auto file = layout_.ParseFileKey(key);
+    if (!file) return nullptr;
+    Attempt& attempt = steps_[file->step].attempts[std::string(file->attempt)];
+    attempt.newest = std::max(attempt.newest, modified);
+    return &attempt;
+  }
+
+  static void AddMark(Step& step, Layout::Mark::Kind kind, const object::ObjectInfo& object) {
+    if (kind == Layout::Mark::Kind::kPin) step.pins.push_back(object);
+    if (kind == Layout::Mark::Kind::kHold) step.holds.push_back(object);
+    if (kind == Layout::Mark::Kind::kGoing) step.going.push_back(object);
+  }
+  static bool Damaged(const Step& step) { return step.manifest && step.manifest->size < kLeastManifestBytes; }
+  /// Which marks still count: the newest commit is the latest moment of the store's clock that is known to have passed.
+  auto Live() const {
+    return [this](const object::ObjectInfo& mark) { return mark.modified + kHoldTime >= newest_commit_; };
+  }
+  bool Kept(const Step& step) const { return !step.pins.empty() || std::ranges::any_of(step.holds, Live()); }
+
+  /// Those that readers and collectors left who have been killed.
+  Status RemoveStaleMarks(const Step& step) {
+    std::vector<std::string> keys;
+    auto add = [&](const std::vector<object::ObjectInfo>& marks, bool all) {
+      for (const object::ObjectInfo& mark : marks)
+        if (all || !Live()(mark)) keys.push_back(mark.key);
+    };
+    add(step.holds, false);
+    add(step.going, !step.manifest);  // what was going has gone
+    if (!step.manifest) add(step.pins, false);
+    return RemoveKeys(std::move(keys));
+  }
+  Status RemoveKeys(std::vector<std::string> keys) {
+    if (dry_run_ || keys.empty()) return {};
+    auto failures = MR_TRY(object::DeleteMany(store_, std::move(keys), call_));
+    if (!failures.empty()) return Fail(failures[0].error.Context(fmt::format("removing {}", failures[0].key)));
+    return {};
+  }
+
+  /// The metric by which the best are kept, of all that have it.
+  Result<std::map<std::uint64_t, double>> Metrics(const Retention& retention) {
+    std::map<std::uint64_t, double> metrics;
+    if (retention.keep_best <= 0) return metrics;
+    for (const auto& [number, step] : steps_) {
+      if (!step.manifest) continue;
+      auto content = MR_TRY(object::GetAll(store_, step.manifest->key, Manifest::kMaxBytes, call_));
+      if (!content || IsFence(content->bytes)) continue;  // another collector was faster
+      const Manifest manifest = MR_TRY(Manifest::ParsePart(content->bytes, step.manifest->key));
+      auto metric = manifest.metrics.find(retention.metric);
+      if (metric != manifest.metrics.end()) metrics.emplace(number, metric->second);
+    }
+    return metrics;
+  }
+
+  /// Whoever put a mark before this looks for them has kept the step; whoever puts one later sees that it is going.
+  Status Retire(std::uint64_t number, const Step& step) {
+    const std::string going = layout_.NewGoingKey(number);
+    if (!dry_run_) MR_TRY(object::Put(store_, going, AsBytes("{}\n"), {}, call_));
+    Step now;
+    MR_TRY(object::ListAll(
+        store_, {.prefix = layout_.MarksPrefix(number)},
+        [&](const object::ListPage& page) {
+          for (const object::ObjectInfo& object : page.objects)
+            if (auto mark = layout_.ParseMark(object.key)) AddMark(now, mark->kind, object);
+          return true;
+        },
+        call_));
+    // Only this collector's own: another one that is between its listing and its fence must stay visible.
+    if (Kept(now) || !MR_TRY(PutFence(number, step.manifest->etag))) return RemoveKeys({going});
+    collected_.removed_steps.push_back(number);
+    for (const auto& [name, attempt] : step.attempts) MR_TRY(Remove(attempt));
+    // Behind the fence nobody can remove or mark this step any more: what killed collectors announced goes too.
+    std::vector<std::string> announced;
+    for (const object::ObjectInfo& mark : now.going) announced.push_back(mark.key);
+    return RemoveKeys(std::move(announced));
+  }
+
+  /// In a step with a manifest no other attempt can commit any more.
+  Status RemoveLosers(const Step& step) {
+    if (step.attempts.size() < 2) return {};
+    auto content = MR_TRY(object::GetAll(store_, step.manifest->key, Manifest::kMaxBytes, call_));
+    if (!content || content->info.etag != step.manifest->etag) return {};  // somebody else is at work here
+    Manifest manifest = MR_TRY(Manifest::Parse(content->bytes, step.manifest->key));
+    for (const auto& [name, attempt] : step.attempts)
+      if (name != manifest.attempt) MR_TRY(Remove(attempt));
+    return {};
+  }
+
+  Status RemoveOrphans(std::uint64_t number, const Step& step) {
+    bool all_old = std::all_of(step.attempts.begin(), step.attempts.end(),
+                               [this](const auto& a) { return a.second.newest < newest_commit_; });
+    if (step.attempts.empty() || !all_old) return {};
+    if (!MR_TRY(PutFence(number, step.fence ? step.fence->etag : ""))) return {};
+    for (const auto& [name, attempt] : step.attempts) MR_TRY(Remove(attempt));
+    return {};
+  }
+
+  /// From then on no attempt whose files have been listed can commit. False: somebody was faster; the step is not ours
+  /// to clean. An error leaves it open whether the fence is there, so nothing may be deleted either.
+  Result<bool> PutFence(std::uint64_t number, const std::string& replaces) {
+    if (dry_run_) return true;
+    auto put = object::Put(store_, layout_.ManifestKey(number), AsBytes(NewFence()),
+                           {.if_match = replaces, .if_none_match = replaces.empty()}, call_);
+    if (put) return true;
+    if (put.error().code() == Code::kPreconditionFailed || put.error().code() == Code::kNotFound) return false;
+    return Fail(put.error().Context(fmt::format("fencing off step {}", number)));
+  }
+
+  Status Remove(const Attempt& attempt) {
+    std::vector<std::string> keys;
+    for (const object::ObjectInfo& file : attempt.files) {
+      keys.push_back(file.key);
+      ++collected_.objects;
+      collected_.bytes += file.size;
+    }
+    collected_.uploads += attempt.uploads.size();
+    if (dry_run_) return {};
+    for (const object::UploadInfo& upload : attempt.uploads)
+      MR_TRY(object::AbortMultipart(store_, upload.key, upload.upload_id, call_));
+    return RemoveKeys(std::move(keys));
+  }
+
+  object::Store& store_;
+  const Layout layout_;
+  const bool dry_run_;
+  const object::Call call_;
+  std::map<std::uint64_t, Step> steps_;
+  WallTime newest_commit_;  ///< by the store's clock, which also dates the files
+  Collected collected_;
+};
+
+}  // namespace
+
+Result<Collected> CollectGarbage(const object::Location& root, Retention retention, bool dry_run, object::Call call) {
+  return Collector(root, dry_run, std::move(call)).Run(retention);
+}
+
+Result<Collected> RemoveAfter(const object::Location& root, std::int64_t step, bool dry_run, object::Call call) {
+  return Collector(root, dry_run, std::move(call)).RemoveAfter(step);
+}
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,233 @@
+// A checkpoint is there whole or not at all, whoever fails, and a step is committed once.
+#include "millrace/checkpoint/save/commit.h"
+
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "millrace/base/hash/crc.h"
+#include "millrace/base/threads/sync.h"
+#include "millrace/checkpoint/testing/checkpoint_test_base.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::ElementsAre;
+using testing::GateGroup;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::kSecond;
+using testing::State;
+using testing::ThreadRanks;
+
+class CommitTest : public testing::CheckpointTest {};
+
+TEST_F(CommitTest, NothingIsVisibleBeforeTheManifest) {
+  State state = State::Random(1);
+  auto gate = std::make_shared<GateGroup>(1);
+  auto writer = Open(gate);
+  ASSERT_TRUE(writer->Save(1, Whole(state), {}));
+  gate->AwaitArrival();
+  EXPECT_THAT(Steps(), IsEmpty());
+  EXPECT_EQ(Keys().size(), 1u) << "the rank's file is there already";
+  gate->Open();
+  ASSERT_TRUE(writer->Wait());
+  EXPECT_THAT(Steps(), ElementsAre(1));
+}
+
+TEST_F(CommitTest, AStepIsCommittedOnce) {
+  State first = State::Random(1), second = State::Random(2);
+  auto writer = Open();
+  ASSERT_TRUE(Save(*writer, 7, first));
+  auto again = Save(*writer, 7, second);
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().code(), Code::kAlreadyExists);
+  EXPECT_THAT(again.error().ToString(), HasSubstr("step 7"));
+  EXPECT_EQ(Keys().size(), 2u) << "one file and one manifest";
+  ExpectGood(7, first);
+  ASSERT_TRUE(Save(*writer, 8, second)) << "the writer goes on";
+}
+
+TEST_F(CommitTest, OneOfTwoWritersAtOneStepWins) {
+  State first = State::Random(1), second = State::Random(2);
+  auto gate = std::make_shared<GateGroup>(1);
+  auto slow = Open(gate), fast = Open();
+  ASSERT_TRUE(slow->Save(7, Whole(first), {}));
+  gate->AwaitArrival();  // has seen that step 7 is free
+  ASSERT_TRUE(Save(*fast, 7, second));
+  gate->Open();
+  auto lost = slow->Wait();
+  ASSERT_FALSE(lost);
+  EXPECT_EQ(lost.error().code(), Code::kAlreadyExists);
+  EXPECT_EQ(Keys().size(), 2u) << "the loser has taken its file away";
+  ExpectGood(7, second);
+}
+
+TEST_F(CommitTest, AFailureOfOneRankFailsAllAndLeavesTheOldCheckpoint) {
+  State old = State::Random(1), state = State::Random(2);
+  ASSERT_TRUE(Save(*Open(), 1, old));
+  auto shares = state.Share(3, 2);
+  auto too_many = shares, missing = shares, reshaped = shares;
+  too_many[2].push_back(shares[0][0]);
+  missing[1].pop_back();
+  for (auto& piece : reshaped[2]) piece.meta.shape.push_back(1);
+  auto bad_piece = shares;
+  bad_piece[1][0].bytes = bad_piece[1][0].bytes.first(bad_piece[1][0].bytes.size() / 2 | 1);
+  bad_piece[1][0].begin = ~0ull;
+  for (auto* pieces : {&too_many, &missing, &reshaped, &bad_piece}) {
+    for (auto& result : SaveOnRanks(2, *pieces)) {
+      ASSERT_FALSE(result);
+      EXPECT_EQ(result.error().code(), Code::kInvalidArgument) << result.error().ToString();
+    }
+    EXPECT_THAT(Keys("runs/a/step-00000002"), IsEmpty());
+  }
+  EXPECT_THAT(Steps(), ElementsAre(1));
+  ExpectGood(1, old);
+}
+
+TEST_F(CommitTest, AStoreThatFailsOneRankFailsAll) {
+  State state = State::Random(2);
+  store_->Add({.operation = object::Operation::kPut,
+               .key_prefix = "runs/a/step-00000002/",
+               .fault = {.code = Code::kPermissionDenied}});
+  store_->Add({.operation = object::Operation::kCreateMultipart, .fault = {.code = Code::kPermissionDenied}});
+  for (auto& result : SaveOnRanks(2, state.Share(2, 1))) {
+    ASSERT_FALSE(result);
+    EXPECT_EQ(result.error().code(), Code::kPermissionDenied) << result.error().ToString();
+    EXPECT_THAT(result.error().ToString(), HasSubstr("rank"));
+  }
+  EXPECT_THAT(Keys(), IsEmpty());
+}
+
+TEST_F(CommitTest, ADeadRankEndsTheSaveWithoutACommit) {
+  State state = State::Random(2);
+  ThreadRanks ranks(2);
+  auto survivor = Open(ranks.Rank(0));
+  ASSERT_TRUE(survivor->Save(1, Whole(state), {}));
+  ranks.Break();
+  auto result = survivor->Wait();
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code(), Code::kUnavailable);
+  EXPECT_THAT(Steps(), IsEmpty());
+}
+
+TEST_F(CommitTest, ACommitWhoseResponseIsLostIsACommit) {
+  State state = State::Random(1);
+  store_->Add({.operation = object::Operation::kPut,
+               .key_prefix = "runs/a/step-00000001.json",
+               .fault = {.code = Code::kDeadlineExceeded, .after_effect = true}});
+  EXPECT_TRUE(Save(*Open(), 1, state));
+  ExpectGood(1, state);
+}
+
+TEST_F(CommitTest, ACommitThatMayStillHappenKeepsItsFiles) {
+  State state = State::Random(1);
+  store_->Add({.operation = object::Operation::kPut,
+               .key_prefix = "runs/a/step-00000001.json",
+               .fault = {.code = Code::kDeadlineExceeded}});
+  auto saved = Save(*Open(), 1, state);
+  ASSERT_FALSE(saved);
+  EXPECT_THAT(saved.error().ToString(), HasSubstr("unknown"));
+  EXPECT_EQ(Keys().size(), 1u);
+  EXPECT_THAT(Steps(), IsEmpty());
+}
+
+TEST_F(CommitTest, WhoeverFindsAStepTakenIsToldByWhom) {
+  const State state = State::Random(1);
+  Writer::Options options = Options();
+  options.written_by = {.host = "node-7", .user = "ann", .program = "millrace-train"};
+  ASSERT_TRUE(Save(*Open(SingleProcessGroup(), options), 7, state));
+  EXPECT_THAT(Save(*Open(), 7, state).error().ToString(), HasSubstr("already, by ann@node-7 (millrace-train, 20"));
+  auto gate = std::make_shared<GateGroup>(1);
+  auto slow = Open(gate);
+  ASSERT_TRUE(slow->Save(8, Whole(state), {}));
+  gate->AwaitArrival();
+  ASSERT_TRUE(Save(*Open(SingleProcessGroup(), options), 8, state));
+  gate->Open();
+  EXPECT_THAT(slow->Wait().error().ToString(), HasSubstr("by ann@node-7"));
+}
+
+class Lines final : public LogSink {
+ public:
+  void Write(std::string_view line) override {
+    MutexLock lock(mutex_);
+    lines_.emplace_back(line);
+  }
+  std::vector<std::string> lines() const {
+    MutexLock lock(mutex_);
+    return lines_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<std::string> lines_ MR_GUARDED_BY(mutex_);
+};
+
+TEST_F(CommitTest, ARunIsToldOfAnotherOnesCheckpoints) {
+  const State state = State::Random(1);
+  auto lines = std::make_shared<Lines>();
+  Writer::Options options = Options();
+  options.log = Logger(lines, LogLevel::kWarning);
+  options.parent = CheckpointId{10, "0123456789abcdef"};
+  ASSERT_TRUE(Save(*Open(), 10, state));
+  auto writer = Open(SingleProcessGroup(), options);
+  for (std::uint64_t step : {20, 30}) ASSERT_TRUE(Save(*writer, step, state));
+  EXPECT_THAT(lines->lines(), IsEmpty());
+  ASSERT_TRUE(Save(*Open(), 35, state));
+  ASSERT_TRUE(Save(*writer, 40, state));
+  EXPECT_THAT(lines->lines(),
+              ElementsAre(AllOf(HasSubstr("another run saves to the same place"), HasSubstr("its_step=35"))));
+  ASSERT_TRUE(Save(*writer, 50, state));
+  EXPECT_EQ(lines->lines().size(), 1u) << "told once";
+}
+
+TEST_F(CommitTest, TwoRunsAtOnePlaceHarmNoCheckpoint) {
+  constexpr int kRuns = 2;
+  const State states[kRuns] = {State::Random(1, 4, 2000), State::Random(2, 4, 2000)};
+  std::vector<std::thread> runs;
+  for (int run = 0; run < kRuns; ++run) {
+    runs.emplace_back([&, run] {
+      Writer::Options options = Options();
+      options.retention = {.keep_last = 3};
+      auto writer = Open(SingleProcessGroup(), options);
+      Random random(static_cast<std::uint64_t>(run));
+      for (std::uint64_t step = 1; step <= 60; step += 1 + random.Below(2)) {
+        clock_.Advance(kSecond);
+        ASSERT_TRUE(writer->Save(step, Whole(states[run]), {{"run", run}}));
+        if (const auto saved = writer->Wait(); !saved) {
+          // Taken by the other one, or taken for a leftover by it: given up, or its upload ended.
+          EXPECT_THAT(saved.error().code(), AnyOf(Code::kAlreadyExists, Code::kPreconditionFailed, Code::kNotFound))
+              << saved.error().ToString();
+        }
+      }
+    });
+  }
+  for (std::thread& run : runs) run.join();
+  EXPECT_FALSE(Steps().empty());
+  for (const std::uint64_t step : Steps())
+    ExpectGood(step, states[MustOpen(step)->manifest().meta.at("run").get<int>()]);
+}
+
+TEST(ChunkSums, DoNotDependOnHowTheBytesCome) {
+  Random random(1);
+  for (int round = 0; round < 100; ++round) {
+    std::vector<std::byte> bytes(random.Below(5000));
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.Next());
+    FileMeta expected{.size = bytes.size(), .chunk_bytes = 512};
+    for (std::size_t at = 0; at < bytes.size(); at += 512)
+      expected.chunk_crc32c.push_back(
+          Crc32c(ByteSpan(bytes).subspan(at, std::min<std::size_t>(512, bytes.size() - at))));
+    ChunkSums sums(512);
+    for (ByteSpan left = bytes; !left.empty();) {
+      ByteSpan piece = left.first(1 + random.Below(left.size()));
+      EXPECT_EQ(sums.Add(piece), Crc32c(piece));
+      left = left.subspan(piece.size());
+    }
+    EXPECT_EQ(sums.Finish(), expected);
+  }
+}
+
+}  // namespace
+}  // namespace millrace::checkpoint

@@ -1,0 +1,233 @@
+#include "millrace/checkpoint/save/saver.h"
+
+#include <utility>
+
+#include "millrace/object/blocking.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+// Ranks tell each other results as one byte for the code (0: success) and a text.
+std::string EncodeResult(const Result<std::string>& result) {
+  if (result) return '\0' + *result;
+  return static_cast<char>(1 + static_cast<int>(result.error().code())) + result.error().ToString();
+}
+Result<std::string> DecodeResult(std::string text) {
+  if (text.empty()) return Fail(Code::kInternal, "an empty message from another rank");
+  int code = static_cast<unsigned char>(text.front());
+  text.erase(0, 1);
+  if (code == 0) return text;
+  if (code > 1 + static_cast<int>(Code::kInternal))
+    return Fail(Code::kInternal, "an unknown message from another rank");
+  return Fail(Error(static_cast<Code>(code - 1), std::move(text)));
+}
+
+std::string EncodeOutcome(const CommitOutcome& outcome) {
+  Result<std::string> text = std::string();
+  if (!outcome.status) text = Fail(outcome.status.error());
+  return (outcome.unknown ? '?' : '!') + EncodeResult(text);
+}
+CommitOutcome DecodeOutcome(std::string text) {
+  bool certain = text.starts_with('!');
+  auto result = DecodeResult(text.empty() ? text : text.substr(1));
+  return {result ? Status() : Fail(result.error()), !certain};
+}
+
+// The first byte of a report: all that the file holds, or what rank 0 knows from the save before.
+constexpr char kFull = '+', kSame = '=';
+
+}  // namespace
+
+Saver::Saver(object::Location root, std::shared_ptr<Group> group, const Writer::Options& options,
+             std::shared_ptr<Machines> machines)
+    : store_(std::move(root.store)),
+      root_(std::move(root.key)),
+      layout_(root_),
+      group_(std::move(group)),
+      options_(options),
+      machines_(std::move(machines)),
+      pacer_(*options.clock, options.bandwidth),
+      parent_(options.parent) {}
+
+std::string Saver::name() const { return fmt::format("{}/{}", store_->Describe(), root_); }
+
+Status Saver::Save(const SaveJob& job, const Snapshot& snapshot) {
+  std::string expected;  // the fence that the manifest replaces; rank 0 knows
+  Result<std::string> begun = leader() ? Begin(job.step, expected) : std::string();
+  std::string attempt = MR_TRY(DecodeResult(MR_TRY(group_->Broadcast(EncodeResult(begun)))));
+
+  const std::string key = layout_.StepFolder(job.step) + RankFile(attempt, group_->rank());
+  Result<std::string> part = Upload(job, snapshot, attempt, key);
+  auto parts = group_->Gather(EncodeResult(part));
+  CommitOutcome outcome;
+  if (!leader()) {
+    // After a failed exchange rank 0 may have committed all the same: the file stays.
+    if (!parts) return Fail(parts.error().Context("reporting to rank 0"));
+    auto heard = group_->Broadcast({});
+    if (!heard) return Fail(heard.error().Context("hearing from rank 0"));
+    outcome = DecodeOutcome(*std::move(heard));
+  } else {
+    outcome = parts ? Commit(job, attempt, expected, *std::move(parts))
+                    : CommitOutcome{Fail(parts.error().Context("hearing from all ranks"))};
+    auto told = group_->Broadcast(EncodeOutcome(outcome));
+    if (!told) options_.log.Warning("not all ranks know how a checkpoint ended", {{"error", told.error()}});
+  }
+  if (outcome.status) told_ = {&snapshot, snapshot.layout_id()};
+  if (!outcome.status && !outcome.unknown) RemoveOwnFile(snapshot, key);
+  return outcome.status;
+}
+
+/// Rank 0: is the step free? Draws the attempt.
+Result<std::string> Saver::Begin(std::uint64_t step, std::string& expected) {
+  expected = MR_TRY(ExpectedFence(*store_, layout_, step));
+  return NewAttempt();
+}
+
+/// Uploads this rank's file; yields its report.
+Result<std::string> Saver::Upload(const SaveJob& job, const Snapshot& snapshot, std::string_view attempt,
+                                  const std::string& key) {
+  if (!job.snapshot) return Fail(job.snapshot.error());
+  Manifest part;
+  if (const ByteSpan bytes = snapshot.file(); !bytes.empty()) {
+    object::Call call;
+    if (options_.upload_limit > Duration::zero())
+      call.deadline = Deadline::After(*options_.clock, options_.upload_limit);
+    ChunkSums sums(options_.chunk_bytes);  // of each part just before it goes out, while those before it travel
+    auto before = [&](ByteSpan next) -> Result<std::uint32_t> {
+      const std::uint32_t crc32c = sums.Add(next);
+      pacer_.Pass(next.size());
+      if (!call.deadline.Passed(*options_.clock)) return crc32c;
+      return Fail(Code::kDeadlineExceeded, "the upload of {} bytes takes longer than it may", bytes.size());
+    };
+    MR_TRY(UploadBytes(*store_, key, bytes, {options_.part_bytes, options_.parallel_parts}, before, call));
+    if (machines_) MR_TRY(machines_->CopyOut(layout_.Relative(key), bytes, call));
+    part.files.emplace(RankFile(attempt, group_->rank()), sums.Finish());
+  }
+  if (told_ == Told{&snapshot, snapshot.layout_id()}) return kSame + part.Serialize();
+  part.tensors = snapshot.part().tensors;
+  part.slices = snapshot.part().slices;
+  if (!part.files.empty())
+    for (Slice& slice : part.slices) slice.file = part.files.begin()->first;
+  return kFull + part.Serialize();
+}
+
+/// Rank 0: the commit point.
+CommitOutcome Saver::Commit(const SaveJob& job, const std::string& attempt, const std::string& expected,
+                            std::vector<std::string> reports) {
+  auto manifest = Merge(job, attempt, std::move(reports));
+  if (!manifest) return {Fail(manifest.error())};
+  CommitOutcome outcome = CommitManifest(*store_, layout_, *manifest, expected);
+  if (outcome.status) before_ = std::exchange(parent_, manifest->id());
+  if (outcome.status && machines_) committed_ = manifest->Serialize();
+  return outcome;
+}
+
+/// Rank 0: puts together what the ranks reported.
+Result<Manifest> Saver::Merge(const SaveJob& job, const std::string& attempt, std::vector<std::string> reports) {
+  Manifest manifest;
+  manifest.step = job.step;
+  manifest.ranks = group_->size();
+  manifest.attempt = attempt;
+  manifest.created = FormatIso8601(options_.clock->Wall());
+  manifest.written_by = options_.written_by;
+  manifest.parent = parent_;
+  manifest.metrics = job.metrics;
+  manifest.meta = job.meta;
+  bool changed = false;
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    auto text = DecodeResult(std::move(reports[rank]));
+    if (!text) return Fail(text.error().Context(fmt::format("rank {}", rank)));
+    changed = MR_TRY(AddReport(rank, *text, manifest)) || changed;
+  }
+  if (!changed) {
+    manifest.tensors = tensors_;  // and they are covered as they were
+    return manifest;
+  }
+  MR_TRY(MergeTensors(manifest));
+  auto complete = manifest.Check("what the ranks saved");
+  if (!complete) return Fail(complete.error().WithCode(Code::kInvalidArgument));
+  tensors_ = manifest.tensors;
+  return manifest;
+}
+
+/// False when the rank's file is laid out as it was. Adds its slices and its file.
+Result<bool> Saver::AddReport(std::size_t rank, const std::string& report, Manifest& manifest) {
+  if (report.empty()) return Fail(Code::kInternal, "rank {} reported nothing", rank);
+  Manifest part =
+      MR_TRY(Manifest::ParsePart(std::string_view(report).substr(1), fmt::format("report of rank {}", rank)));
+  const std::uint64_t size = part.FileBytes();
+  const bool full = report.front() == kFull;
+  if (full) structures_[rank] = {std::move(part.tensors), std::move(part.slices), size};
+  auto known = structures_.find(rank);
+  if (known == structures_.end() || known->second.file_size != size)
+    return Fail(Code::kInternal, "rank {} did not say what its file of {} bytes holds", rank, size);
+  for (Slice slice : known->second.slices) {
+    slice.file = part.files.empty() ? "" : part.files.begin()->first;
+    manifest.slices.push_back(std::move(slice));
+  }
+  manifest.files.merge(part.files);
+  return full;
+}
+
+Status Saver::MergeTensors(Manifest& manifest) {
+  for (const auto& [rank, structure] : structures_) {
+    for (const auto& [name, meta] : structure.tensors) {
+      auto [tensor, added] = manifest.tensors.emplace(name, meta);
+      if (tensor->second != meta)
+        return Fail(Code::kInvalidArgument, "tensor {} has another shape on rank {} than on lower ranks", name, rank);
+    }
+  }
+  return {};
+}
+
+/// Best effort: what stays is garbage, and collected as such.
+void Saver::RemoveOwnFile(const Snapshot& snapshot, const std::string& key) {
+  auto removed = snapshot.file().empty() ? Status() : object::Delete(*store_, key);
+  if (!removed) options_.log.Warning("file of a failed save stays for now", {{"key", key}, {"error", removed.error()}});
+}
+
+void Saver::Collect() {
+  if (machines_) Spread();
+  if (collects()) RemoveOld();
+  // Before all are through nobody begins the next save: its files would be older here than this one's manifest.
+  if (machines_) std::ignore = group_->Gather("");
+}
+
+/// Each machine gets the manifest, so that any of them can be lost.
+void Saver::Spread() {
+  const auto manifest = group_->Broadcast(std::move(committed_));
+  if (!manifest || leader() || !machines_->leads()) return;
+  auto put = [&]() -> Status {
+    const Manifest parsed = MR_TRY(Manifest::ParsePart(*manifest, "the manifest of rank 0"));
+    MR_TRY(object::Put(*store_, layout_.ManifestKey(parsed.step), AsBytes(*manifest),
+                       {.content_type = "application/json"}));
+    return {};
+  };
+  if (auto done = put(); !done)
+    options_.log.Warning("this machine does not have a checkpoint's manifest", {{"error", done.error()}});
+}
+
+void Saver::RemoveOld() {
+  auto collected = CollectGarbage({store_, root_}, options_.retention, /*dry_run=*/false);
+  if (!collected) {
+    options_.log.Warning("old checkpoints not removed; the next save tries again", {{"error", collected.error()}});
+    return;
+  }
+  if (collected->objects > 0) {
+    options_.log.Info("old checkpoints removed",
+                      {{"checkpoints", collected->removed_steps.size()}, {"bytes", collected->bytes}});
+  }
+  WarnOfOthers(collected->committed);
+}
+
+/// Of the steps after the one that this run went on from, it has made only its last.
+void Saver::WarnOfOthers(const std::vector<std::uint64_t>& committed) {
+  if (!before_) return;
+  for (const std::uint64_t step : committed) {
+    if (step <= before_->step || step == parent_->step) continue;
+    options_.log.Warning("another run saves to the same place: give each run a URL of its own",
+                         {{"url", name()}, {"its_step", step}, {"step", parent_->step}});
+  }
+}
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,198 @@
+#include "millrace/data/documents/chat.h"
+
+#include <algorithm>
+#include <string>
+
+#include "millrace/data/records/json_record.h"
+
+namespace millrace::data {
+namespace {
+
+constexpr std::string_view kUser = "user", kAssistant = "assistant", kSystem = "system";
+
+std::string_view RoleOf(std::string_view said) {
+  if (said == "human") return kUser;
+  if (said == "gpt" || said == "bot" || said == "model" || said == "chatgpt") return kAssistant;
+  return said;
+}
+
+/// Bytes of the white-space character that the text starts with, or ends with; 0: none.
+std::size_t SpaceIn(std::string_view text, bool at_end) {
+  static constexpr std::string_view kWide[] = {
+      "\xC2\x85",     "\xC2\xA0",     "\xE1\x9A\x80", "\xE2\x80\x80", "\xE2\x80\x81", "\xE2\x80\x82", "\xE2\x80\x83",
+      "\xE2\x80\x84", "\xE2\x80\x85", "\xE2\x80\x86", "\xE2\x80\x87", "\xE2\x80\x88", "\xE2\x80\x89", "\xE2\x80\x8A",
+      "\xE2\x80\xA8", "\xE2\x80\xA9", "\xE2\x80\xAF", "\xE2\x81\x9F", "\xE3\x80\x80"};
+  if (text.empty()) return 0;
+  auto c = static_cast<unsigned char>(at_end ? text.back() : text.front());
+  if ((c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20)) return 1;
+  if (c < 0x80) return 0;
+  for (std::string_view space : kWide) {
+    if (at_end ? text.ends_with(space) : text.starts_with(space)) return space.size();
+  }
+  return 0;
+}
+
+bool FindText(simdjson::dom::object fields, std::string_view name, std::string_view& text) {
+  simdjson::dom::element value;
+  return FindLast(fields, name, value) && value.get(text) == simdjson::SUCCESS;
+}
+
+/// True for user, assistant, user, assistant …
+bool Alternates(std::span<const Message> messages) {
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (messages[i].role != (i % 2 == 0 ? kUser : kAssistant)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string_view StripSpace(std::string_view text) {
+  while (std::size_t space = SpaceIn(text, false)) text.remove_prefix(space);
+  while (std::size_t space = SpaceIn(text, true)) text.remove_suffix(space);
+  return text;
+}
+
+struct ConversationParser::Rep {
+  JsonRecordParser json;
+  std::vector<Message> messages;
+};
+
+ConversationParser::ConversationParser() : rep_(new Rep) {}
+ConversationParser::~ConversationParser() = default;
+
+std::expected<std::span<const Message>, Broken> ConversationParser::Parse(std::string_view record) {
+  auto parsed = rep_->json.Parse(record);
+  if (!parsed) return std::unexpected(parsed.error());
+  const simdjson::dom::object object = *parsed;
+
+  simdjson::dom::element list;
+  if (!FindLast(object, "messages", list) && !FindLast(object, "conversations", list)) {
+    return std::unexpected(Broken::kMissingField);
+  }
+  simdjson::dom::array turns;
+  if (list.get(turns)) return std::unexpected(Broken::kNotChat);
+  rep_->messages.clear();
+  bool answers = false;
+  for (simdjson::dom::element turn : turns) {
+    std::string_view role, content;
+    simdjson::dom::object fields;
+    if (turn.get(fields)) return std::unexpected(Broken::kNotChat);
+    const bool plain = FindText(fields, "role", role) && FindText(fields, "content", content);
+    const bool shared = !plain && FindText(fields, "from", role) && FindText(fields, "value", content);
+    if (!plain && !shared) return std::unexpected(Broken::kNotChat);
+    rep_->messages.push_back({RoleOf(role), content});
+    answers |= rep_->messages.back().role == kAssistant && !content.empty();
+  }
+  if (rep_->messages.empty()) return std::unexpected(Broken::kEmpty);
+  if (!answers) return std::unexpected(Broken::kNotChat);
+  return rep_->messages;
+}
+
+std::optional<Broken> WriteLlama2(std::span<const Message> messages, DocumentScript& script) {
+  std::optional<std::string_view> system;
+  if (messages.front().role == kSystem) {
+    system = messages.front().content;
+    messages = messages.subspan(1);
+  }
+  if (!Alternates(messages)) return Broken::kNotChat;
+  for (const Message& message : messages) {
+    if (message.role == kAssistant) {
+      script.Text(" ", true);
+      script.Text(StripSpace(message.content), true);
+      script.Text(" ", true);
+      script.Eos(true);
+      continue;
+    }
+    script.Bos();
+    script.Text("[INST] ");
+    if (system) {
+      // What is stripped is the text with the system's words in front.
+      std::string both = "<<SYS>>\n";
+      both.append(*system).append("\n<</SYS>>\n\n").append(message.content);
+      script.Text(StripSpace(both));
+      system.reset();
+    } else {
+      script.Text(StripSpace(message.content));
+    }
+    script.Text(" [/INST]");
+  }
+  return {};
+}
+
+std::optional<Broken> WriteLlama3(std::span<const Message> messages, DocumentScript& script) {
+  script.Bos();
+  for (const Message& message : messages) {
+    bool trained = message.role == kAssistant;
+    script.Special("<|start_header_id|>");
+    script.Text(message.role);
+    script.Special("<|end_header_id|>");
+    script.Text("\n\n");
+    script.Text(StripSpace(message.content), trained);
+    script.Special("<|eot_id|>", trained);
+  }
+  return {};
+}
+
+std::optional<Broken> WriteChatml(std::span<const Message> messages, DocumentScript& script) {
+  for (const Message& message : messages) {
+    bool trained = message.role == kAssistant;
+    script.Special("<|im_start|>");
+    script.Text(message.role);
+    script.Text("\n");
+    script.Text(message.content, trained);
+    script.Special("<|im_end|>", trained);
+    script.Text("\n");
+  }
+  return {};
+}
+
+std::optional<Broken> WriteZephyr(std::span<const Message> messages, DocumentScript& script) {
+  for (const Message& message : messages) {
+    bool trained = message.role == kAssistant;
+    if (!trained && message.role != kUser && message.role != kSystem) return Broken::kNotChat;
+    script.Text("<|");
+    script.Text(message.role);
+    script.Text("|>\n");
+    script.Text(message.content, trained);
+    script.Eos(trained);
+    script.Text("\n");
+  }
+  return {};
+}
+
+std::optional<Broken> WriteGemma(std::span<const Message> messages, DocumentScript& script) {
+  if (!Alternates(messages)) return Broken::kNotChat;
+  script.Bos();
+  for (const Message& message : messages) {
+    bool trained = message.role == kAssistant;
+    script.Special("<start_of_turn>");
+    script.Text(trained ? "model" : message.role);
+    script.Text("\n");
+    script.Text(StripSpace(message.content), trained);
+    script.Special("<end_of_turn>", trained);
+    script.Text("\n");
+  }
+  return {};
+}
+
+std::optional<Broken> WriteGuanaco(std::string_view text, DocumentScript& script) {
+  constexpr std::string_view kHuman = "### Human:", kAnswer = "### Assistant:";
+  script.Bos();
+  bool answers = false;
+  while (!text.empty()) {
+    std::size_t answer = text.find(kAnswer);
+    std::size_t prompt = answer == text.npos ? text.size() : answer + kAnswer.size();
+    script.Text(text.substr(0, prompt));
+    text.remove_prefix(prompt);
+    std::size_t human = std::min(text.find(kHuman), text.size());
+    script.Text(text.substr(0, human), true);
+    answers |= human > 0;
+    text.remove_prefix(human);
+  }
+  script.Eos(answers);
+  if (!answers) return Broken::kNotChat;
+  return {};
+}
+
+}  // namespace millrace::data

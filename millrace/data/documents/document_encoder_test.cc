@@ -1,0 +1,295 @@
+#include "millrace/data/documents/document_encoder.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "millrace/base/files/files.h"
+#include "millrace/base/process/subprocess.h"
+#include "millrace/data/documents/chat.h"
+#include "millrace/data/testing/testing.h"
+
+namespace millrace::data {
+namespace {
+
+/// One token per byte, and the special tokens of chat models.
+class ChatTokenizer final : public testing::ByteTokenizer {
+ public:
+  TokenId IdOf(std::string_view piece) const override {
+    auto at = std::ranges::find(kSpecials, piece);
+    return at == kSpecials.end() ? tokenizer::kNoToken : 300 + static_cast<TokenId>(at - kSpecials.begin());
+  }
+  /// With special tokens spelled out, and what is learnt between « and ».
+  static std::string Spell(const EncodedDocument& document, bool marked) {
+    std::string text;
+    for (std::size_t t = 0; t < document.ids.size(); ++t) {
+      for (TokenRange range : document.trained) {
+        if (marked && range.begin == t) text += "«";
+      }
+      TokenId id = document.ids[t];
+      if (id == 1) text += "<s>";
+      if (id == 2) text += "</s>";
+      if (id >= 300) text += kSpecials[static_cast<std::size_t>(id) - 300];
+      if (id >= 3 && id < 300) text += static_cast<char>(id - 3);
+      for (TokenRange range : document.trained) {
+        if (marked && range.end == t + 1) text += "»";
+      }
+    }
+    return text;
+  }
+
+ private:
+  static constexpr std::array<std::string_view, 7> kSpecials = {
+      "<|im_start|>", "<|im_end|>",      "<|start_header_id|>", "<|end_header_id|>",
+      "<|eot_id|>",   "<start_of_turn>", "<end_of_turn>"};
+};
+
+DocumentForm Sft(std::string layout, std::string prompt = "{text}", std::string answer = "{response}") {
+  return DocumentForm::Make({.template_text = std::move(prompt),
+                             .mode = Mode::kSft,
+                             .layout = std::move(layout),
+                             .response_text = std::move(answer)})
+      .value();
+}
+
+/// The document of a record, as Spell writes it, or why there is none.
+std::string Document(const DocumentForm& form, std::string_view record) {
+  ChatTokenizer tokenizer;
+  DocumentEncoder encoder(form, &tokenizer), judge(form, nullptr);
+  EncodedDocument document, nothing;
+  auto broken = encoder.Encode(record, document).value();
+  EXPECT_EQ(judge.Encode(record, nothing).value(), broken) << "the verdict does not depend on the tokenizer";
+  EXPECT_TRUE(nothing.ids.empty());
+  if (broken) return std::string(BrokenName(*broken));
+  for (std::size_t i = 0; i < document.trained.size(); ++i) {
+    EXPECT_LT(document.trained[i].begin, document.trained[i].end);
+    EXPECT_LE(document.trained[i].end, document.ids.size());
+    if (i > 0) {
+      EXPECT_GT(document.trained[i].begin, document.trained[i - 1].end);
+    }
+  }
+  return ChatTokenizer::Spell(document, true);
+}
+
+constexpr std::string_view kTalk = R"({"messages":[{"role":"system","content":"Be brief. "},)"
+                                   R"({"role":"user","content":" Hi\n"},{"role":"assistant","content":"Hello! "},)"
+                                   R"({"role":"user","content":"1+1?"},{"role":"assistant","content":"2"}]})";
+
+TEST(DocumentEncoder, TextIsLearntAsAWhole) {
+  auto form = DocumentForm::Make({.template_text = "{title}: {text}"}).value();
+  EXPECT_EQ(Document(form, R"({"title":"T","text":"one"})"), "«<s>T: one</s>»");
+  EXPECT_EQ(Document(form, R"({"title":"T"})"), "missing_field");
+  EXPECT_EQ(form.identity(), "{title}: {text}");
+  ChatTokenizer tokenizer;
+  EXPECT_EQ(form.added_tokens(tokenizer), 2u);
+}
+
+TEST(DocumentEncoder, PromptAndAnswerFromTemplates) {
+  auto form = Sft("", "Q: {question}\nA:", " {answer}");
+  EXPECT_EQ(Document(form, R"({"question":"Why?","answer":"So."})"), "<s>Q: Why?\nA:« So.</s>»");
+  EXPECT_EQ(Document(form, R"({"question":"Why?","answer":""})"), "empty");
+  EXPECT_EQ(Document(form, R"({"question":"Why?"})"), "missing_field");
+  EXPECT_EQ(Document(form, "nonsense"), "not_json");
+}
+
+TEST(DocumentEncoder, AlpacaWithInputAndWithout) {
+  auto form = Sft("alpaca");
+  std::string with =
+      "<s>Below is an instruction that describes a task, paired with an input that provides further context. Write a "
+      "response that appropriately completes the request.\n\n### Instruction:\nAdd\n\n### Input:\n1 2\n\n### Response:"
+      "«3</s>»";
+  std::string without =
+      "<s>Below is an instruction that describes a task. Write a response that appropriately completes the request."
+      "\n\n### Instruction:\nSing\n\n### Response:«La</s>»";
+  EXPECT_EQ(Document(form, R"({"instruction":"Add","input":"1 2","output":"3"})"), with);
+  EXPECT_EQ(Document(form, R"({"instruction":"Sing","input":"","output":"La"})"), without);
+  EXPECT_EQ(Document(form, R"({"instruction":"Sing","output":"La"})"), without);
+  EXPECT_EQ(Document(form, R"({"instruction":"Sing","input":""})"), "missing_field");
+}
+
+TEST(DocumentEncoder, GuanacoLearnsTheAssistantsTurns) {
+  auto form = Sft("guanaco");
+  EXPECT_EQ(Document(form, R"({"text":"### Human: Hi### Assistant: Hello### Human: Bye### Assistant: Ciao"})"),
+            "<s>### Human: Hi### Assistant:« Hello»### Human: Bye### Assistant:« Ciao</s>»");
+  EXPECT_EQ(Document(form, R"({"text":"### Human: Hi"})"), "not_chat");
+}
+
+TEST(DocumentEncoder, ChatsAsTheirTemplatesWriteThem) {
+  EXPECT_EQ(Document(Sft("llama2"), kTalk),
+            "<s>[INST] <<SYS>>\nBe brief. \n<</SYS>>\n\n Hi [/INST]« Hello! </s>»<s>[INST] 1+1? [/INST]« 2 </s>»");
+  EXPECT_EQ(Document(Sft("llama3"), kTalk),
+            "<s><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|><|start_header_id|>user"
+            "<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n«Hello!<|eot_id|>»"
+            "<|start_header_id|>user<|end_header_id|>\n\n1+1?<|eot_id|><|start_header_id|>assistant<|end_header_id|>"
+            "\n\n«2<|eot_id|>»");
+  EXPECT_EQ(Document(Sft("chatml"), kTalk),
+            "<|im_start|>system\nBe brief. <|im_end|>\n<|im_start|>user\n Hi\n<|im_end|>\n<|im_start|>assistant\n"
+            "«Hello! <|im_end|>»\n<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n«2<|im_end|>»\n");
+  EXPECT_EQ(Document(Sft("zephyr"), kTalk),
+            "<|system|>\nBe brief. </s>\n<|user|>\n Hi\n</s>\n<|assistant|>\n«Hello! </s>»\n<|user|>\n1+1?</s>\n"
+            "<|assistant|>\n«2</s>»\n");
+  EXPECT_EQ(Document(Sft("gemma"), kTalk), "not_chat") << "its template has no system";
+}
+
+TEST(DocumentEncoder, ReadsWhatShareGptWrites) {
+  constexpr std::string_view kShared = R"({"id":"x","conversations":[{"from":"human","value":"Hi"},)"
+                                       R"({"from":"gpt","value":"Hello"}]})";
+  EXPECT_EQ(Document(Sft("gemma"), kShared),
+            "<s><start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\n«Hello<end_of_turn>»\n");
+  EXPECT_EQ(Document(Sft("llama2"), kShared), "<s>[INST] Hi [/INST]« Hello </s>»");
+}
+
+TEST(DocumentEncoder, SaysWhatIsNoConversation) {
+  auto form = Sft("llama2");
+  EXPECT_EQ(Document(form, R"({"text":"x"})"), "missing_field");
+  EXPECT_EQ(Document(form, R"({"messages":"x"})"), "not_chat");
+  EXPECT_EQ(Document(form, R"({"messages":[]})"), "empty");
+  EXPECT_EQ(Document(form, R"({"messages":[{"role":"user"}]})"), "not_chat");
+  EXPECT_EQ(Document(form, R"({"messages":[{"role":"user","content":"Hi"}]})"), "not_chat") << "nothing to learn";
+  EXPECT_EQ(Document(form, R"({"messages":[{"role":"assistant","content":"Hi"}]})"), "not_chat") << "roles alternate";
+  EXPECT_EQ(
+      Document(Sft("zephyr"), R"({"messages":[{"role":"tool","content":"7"},{"role":"assistant","content":"7"}]})"),
+      "not_chat");
+  EXPECT_EQ(DocumentForm::Make({.mode = Mode::kSft, .layout = "vicuna"}).error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(DocumentForm::Make({.layout = "alpaca"}).error().code(), Code::kInvalidArgument) << "for sft alone";
+}
+
+TEST(DocumentEncoder, WhatARecordSaysIsText) {
+  ChatTokenizer tokenizer;
+  auto form = Sft("chatml");
+  DocumentEncoder encoder(form, &tokenizer);
+  EncodedDocument document;
+  ASSERT_FALSE(
+      encoder
+          .Encode(R"({"messages":[{"role":"user","content":"<|im_end|>"},{"role":"assistant","content":"Ok"}]})",
+                  document)
+          .value());
+  EXPECT_EQ(std::ranges::count(document.ids, tokenizer.IdOf("<|im_end|>")), 2);
+}
+
+TEST(DocumentEncoder, StripsAsPythonDoes) {
+  EXPECT_EQ(StripSpace("\xE3\x80\x80\t a b\xC2\xA0\n"), "a b");
+  EXPECT_EQ(StripSpace("\xE2\x80\x8B"), "\xE2\x80\x8B") << "zero width: no space";
+  EXPECT_EQ(StripSpace(" \n"), "");
+}
+
+/// The boundary is the number of tokens of the prompt alone, whatever becomes of its last one within the whole.
+TEST(DocumentEncoder, MasksAsManyTokensAsThePromptHasAlone) {
+  /// Tokens are pairs of bytes; the last may be a single one.
+  struct Pairs final : testing::ByteTokenizer {
+    Status Encode(std::string_view text, std::vector<TokenId>& ids) const override {
+      for (std::size_t i = 0; i < text.size(); i += 2) ids.push_back(10 + text[i]);
+      return {};
+    }
+  };
+  Pairs tokenizer;
+  auto form = Sft("", "{p}", "{a}");
+  DocumentEncoder encoder(form, &tokenizer);
+  for (int prompt = 1; prompt < 8; ++prompt) {
+    for (int answer = 1; answer < 8; ++answer) {
+      EncodedDocument whole, cut;
+      std::string record = fmt::format(R"({{"p":"{}","a":"{}"}})", std::string(prompt, 'p'), std::string(answer, 'a'));
+      ASSERT_FALSE(encoder.Encode(record, whole).value());
+      std::uint32_t tokens = (prompt + answer + 1) / 2, masked = (prompt + 1) / 2;
+      ASSERT_EQ(whole.ids.size(), tokens + 2u);
+      ASSERT_EQ(whole.trained, (std::vector<TokenRange>{{1 + masked, tokens + 2}}));
+      for (std::size_t wanted = 1; wanted < tokens + 3; ++wanted) {
+        ASSERT_FALSE(encoder.Encode(record, wanted, cut).value());
+        ASSERT_GE(cut.ids.size(), std::min<std::size_t>(wanted, whole.ids.size()));
+        for (std::size_t t = 0; t < wanted && t < cut.ids.size(); ++t) {
+          auto learnt = [t](const EncodedDocument& d) {
+            return std::ranges::any_of(d.trained, [t](TokenRange r) { return r.begin <= t && t < r.end; });
+          };
+          ASSERT_EQ(cut.ids[t], whole.ids[t]);
+          ASSERT_EQ(learnt(cut), learnt(whole));
+        }
+      }
+    }
+  }
+}
+
+/// Cutting must not be a way to spend hours: many answers in one huge text.
+TEST(DocumentEncoder, RefusesWhatWouldTakeTooLong) {
+  std::string text;
+  while (text.size() < 20'000) text += "### Human:a### Assistant:b";
+  EXPECT_EQ(Document(Sft("guanaco"), DumpJson({{"text", text}})).substr(0, 3), "<s>");
+  while (text.size() < 200'000) text += "### Human:a### Assistant:b";
+  auto form = Sft("guanaco");
+  DocumentEncoder judge(form, nullptr);
+  EncodedDocument document;
+  EXPECT_EQ(judge.Encode(DumpJson({{"text", text}}), document).value(), Broken::kTooLong);
+}
+
+constexpr const char* kRender = R"PY(
+import json, sys
+from transformers.utils.chat_template_utils import render_jinja_template
+T = {}
+T["llama2"] = """{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system_message = messages[0]['content'] %}{% else %}{% set loop_messages = messages %}{% set system_message = false %}{% endif %}{% for message in loop_messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}{% if loop.index0 == 0 and system_message != false %}{% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}{% else %}{% set content = message['content'] %}{% endif %}{% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{% elif message['role'] == 'assistant' %}{{ ' '  + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}"""
+T["llama3"] = """{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"""
+T["chatml"] = """{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}"""
+T["zephyr"] = """{% for message in messages %}\n{% if message['role'] == 'user' %}\n{{ '<|user|>\\n' + message['content'] + eos_token }}\n{% elif message['role'] == 'system' %}\n{{ '<|system|>\\n' + message['content'] + eos_token }}\n{% elif message['role'] == 'assistant' %}\n{{ '<|assistant|>\\n'  + message['content'] + eos_token }}\n{% endif %}\n{% if loop.last and add_generation_prompt %}\n{{ '<|assistant|>' }}\n{% endif %}\n{% endfor %}"""
+T["gemma"] = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}{% if (message['role'] == 'assistant') %}{% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}{% endfor %}"""
+for line in open(sys.argv[1], encoding="utf-8"):
+    messages, row = json.loads(line)["messages"], {}
+    for name, template in T.items():
+        try:
+            out = render_jinja_template(conversations=[messages], chat_template=template, bos_token="<s>", eos_token="</s>")
+            row[name] = (out[0] if isinstance(out, tuple) else out)[0]
+        except Exception as e:
+            row[name] = "not_chat"
+    print(json.dumps(row))
+)PY";
+
+TEST(ChatInterop, RendersAsTransformersDoes) {
+  const char* peers = std::getenv("MILLRACE_PEERS");
+  std::filesystem::path python = std::filesystem::path(peers ? peers : "") / "venv/bin/python";
+  if (!peers || !std::filesystem::exists(python)) GTEST_SKIP() << "MILLRACE_PEERS has no venv/bin/python";
+  Random random(12);
+  std::vector<std::string> records;
+  std::string lines;
+  constexpr std::string_view kBits[] = {"a",  " ",          "\n",     "word", "\xC2\xA0", "ü",
+                                        "。", "<|im_end|>", "[INST]", "\t",   "x y"};
+  for (int i = 0; i < 60; ++i) {
+    Json messages = Json::array();
+    auto text = [&](bool some) {
+      std::string made = some ? "w" : "";
+      for (std::uint64_t n = random.Below(7); n > 0; --n) made += kBits[random.Below(std::size(kBits))];
+      return made;
+    };
+    if (random.Below(3) == 0) messages.push_back({{"role", "system"}, {"content", text(false)}});
+    for (std::uint64_t turn = 1 + random.Below(4); turn > 0; --turn) {
+      messages.push_back({{"role", "user"}, {"content", text(false)}});
+      messages.push_back({{"role", "assistant"}, {"content", text(true)}});
+    }
+    if (random.Below(8) == 0) messages.push_back({{"role", "assistant"}, {"content", "again"}});
+    records.push_back(DumpJson({{"messages", messages}}));
+    lines += records.back() + "\n";
+  }
+  auto directory = *TempDir::Create();
+  ASSERT_TRUE(WriteFileAtomic(directory.path() / "talks.jsonl", AsBytes(lines)));
+  auto output = Subprocess::Run({.argv = {python, "-c", kRender, directory.path() / "talks.jsonl"},
+                                 .env = {{"HF_HUB_OFFLINE", "1"}, {"OMP_NUM_THREADS", "1"}}});
+  ASSERT_TRUE(output) << output.error().ToString();
+  if (!output->state.ok()) GTEST_SKIP() << "transformers does not run here: " << output->state.ToString();
+  std::string_view rest = output->stdout_text;
+  ChatTokenizer tokenizer;
+  for (const std::string& record : records) {
+    std::size_t newline = rest.find('\n');
+    ASSERT_NE(newline, rest.npos);
+    Json expected = ParseJson(rest.substr(0, newline), "transformers").value();
+    rest.remove_prefix(newline + 1);
+    for (std::string layout : {"llama2", "llama3", "chatml", "zephyr", "gemma"}) {
+      auto form = Sft(layout);
+      DocumentEncoder encoder(form, &tokenizer);
+      EncodedDocument document;
+      auto broken = encoder.Encode(record, document).value();
+      EXPECT_EQ(broken ? std::string(BrokenName(*broken)) : ChatTokenizer::Spell(document, false),
+                expected[layout].get<std::string>())
+          << layout << " of " << record;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace::data

@@ -1,0 +1,59 @@
+// A shuffle without an array.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "millrace/base/hash/random.h"
+
+namespace millrace::data {
+
+/// A bijection of [0, size) chosen by `key`: an unbalanced Feistel network on the fewest bits that hold the domain,
+/// with Mix64 as its round function, walked in cycles until the image falls inside (Black, Rogaway: "Ciphers with
+/// Arbitrary Finite Domains", 2002). Constant memory; fewer than two walks on average. Not a cipher: it scatters, it
+/// hides nothing. Part of the order of every run: its output never changes.
+class Permutation {
+ public:
+  Permutation(std::uint64_t size, std::uint64_t key) : size_(size), key_(key) {
+    int bits = size > 1 ? std::bit_width(size - 1) : 1;
+    low_bits_ = (bits + 1) / 2;
+    low_mask_ = (std::uint64_t{1} << low_bits_) - 1;
+    high_mask_ = (std::uint64_t{1} << (bits - low_bits_)) - 1;
+  }
+
+  /// Every i to itself.
+  static Permutation Identity(std::uint64_t size) {
+    Permutation identity(size, 0);
+    identity.scatters_ = false;
+    return identity;
+  }
+
+  std::uint64_t size() const { return size_; }
+
+  /// The image of `i` < size().
+  std::uint64_t operator()(std::uint64_t i) const {
+    if (size_ <= 1 || !scatters_) return i;
+    do i = Scatter(i);
+    while (i >= size_);
+    return i;
+  }
+
+ private:
+  static constexpr int kRounds = 6;
+
+  std::uint64_t Scatter(std::uint64_t i) const {
+    std::uint64_t low = i & low_mask_, high = i >> low_bits_;
+    for (int round = 0; round < kRounds; round += 2) {
+      high ^= Mix64(key_ + Mix64((low << 8) + round)) & high_mask_;
+      low ^= Mix64(key_ + Mix64((high << 8) + round + 1)) & low_mask_;
+    }
+    return high << low_bits_ | low;
+  }
+
+  std::uint64_t size_, key_;
+  bool scatters_ = true;
+  int low_bits_;
+  std::uint64_t low_mask_, high_mask_;
+};
+
+}  // namespace millrace::data

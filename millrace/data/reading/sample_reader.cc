@@ -1,0 +1,225 @@
+#include "millrace/data/reading/sample_reader.h"
+
+#include <algorithm>
+
+#include "millrace/data/megatron/megatron.h"
+#include "millrace/data/stage_trace.h"
+
+namespace millrace::data {
+
+CorpusReader::CorpusReader(std::shared_ptr<const Corpus> corpus, Options options)
+    : corpus_(std::move(corpus)),
+      reads_ahead_(options.read_ahead_threads > 0),
+      chunk_bytes_(options.cache_bytes > 2 * kDocumentCacheBytes ? options.cache_bytes - kDocumentCacheBytes
+                                                                 : options.cache_bytes / 2),
+      passes_(2 * corpus_->plan->streams().size()),
+      windows_(3 * corpus_->plan->streams().size()),
+      documents_(options.cache_bytes - chunk_bytes_),
+      chunks_(corpus_, chunk_bytes_, options.read_ahead_threads) {}
+
+Status CorpusReader::Read(std::uint64_t epoch, std::uint64_t index, Row& row, object::Call call, StageTrace* trace) {
+  const Plan& plan = *corpus_->plan;
+  const std::uint64_t length = plan.options().sequence_length;
+  bool fits = row.inputs.size() == length && row.labels.size() == length &&
+              (row.positions.empty() || row.positions.size() == length);
+  if (index >= plan.samples() || !fits) {
+    return Fail(Code::kInvalidArgument, "no sample {} of {} tokens in epochs of {} samples of {} tokens", index,
+                row.inputs.size(), plan.samples(), length);
+  }
+  InStage packing(trace, Stage::kPack);
+  Plan::Location at = plan.Locate(epoch, index);
+  Reading reading{at.stream, MR_TRY(Pass(at.stream, at.pass, call.stop)), std::move(call), trace};
+  RowWriter writer(row, corpus_->boundaries);
+  if (plan.options().joins()) {
+    MR_TRY(AppendStream(reading, at.sample * length, writer));
+  } else {
+    MR_TRY(AppendUnit(reading, at.sample, writer));
+  }
+  TokenId eos = corpus_->tokenizer->eos();
+  writer.Finish(eos == tokenizer::kNoToken ? 0 : eos);
+  return {};
+}
+
+Status CorpusReader::AppendStream(const Reading& reading, std::uint64_t first, RowWriter& row) {
+  std::size_t number = reading.pass->Find(first);
+  auto window = MR_TRY(EnterWindow(reading, number, first));
+  auto hit = window->Find(static_cast<std::uint32_t>(first - window->first_unit));
+  std::size_t skip = first - window->first_unit - hit.start;
+  std::uint32_t k = hit.item;
+  while (true) {
+    Document document = MR_TRY(DocumentAt(reading, corpus_->plan->DocumentOf(reading.stream, window->At(k))));
+    row.Append(*document, skip, document->ids.size());
+    if (row.room() == 0) return {};
+    skip = 0;
+    if (++k == window->items()) {
+      ++number;
+      window = MR_TRY(EnterWindow(reading, number, reading.pass->windows[number].first_unit));
+      k = 0;
+    }
+  }
+}
+
+Status CorpusReader::AppendUnit(const Reading& reading, std::uint64_t unit, RowWriter& row) {
+  const Plan& plan = *corpus_->plan;
+  auto window = MR_TRY(EnterWindow(reading, reading.pass->Find(unit), unit));
+  auto within = static_cast<std::uint32_t>(unit - window->first_unit);
+  auto hit = window->Find(within);
+  WindowOrder::Item item = window->At(hit.item);
+  if (plan.options().best_fit) {
+    auto rows = MR_TRY(RowsOf(reading.stream, item.piece, reading.call.stop));
+    for (Place place : (*rows)[item.number]) {
+      Document document = MR_TRY(DocumentAt(reading, place));
+      row.Append(*document, 0, document->ids.size());
+    }
+    return {};
+  }
+  Document document = MR_TRY(DocumentAt(reading, plan.DocumentOf(reading.stream, item)));
+  std::uint64_t first = (within - hit.start) * plan.options().sequence_length;
+  row.Append(*document, first, document->ids.size());
+  return {};
+}
+
+Result<std::shared_ptr<const PassOrder>> CorpusReader::Pass(std::uint32_t stream, std::uint64_t pass,
+                                                            std::stop_token stop) {
+  return passes_.Get({stream, pass}, std::move(stop), [&]() -> Result<FlightCache<PassKey, PassOrder>::Made> {
+    return {{std::make_shared<PassOrder>(corpus_->plan->OrderOf(stream, pass)), 1}};
+  });
+}
+
+Result<std::shared_ptr<const WindowOrder>> CorpusReader::EnterWindow(const Reading& reading, std::size_t window,
+                                                                     std::uint64_t unit) {
+  auto order = MR_TRY(windows_.Get({reading.stream, reading.pass->pass, window}, reading.call.stop,
+                                   [&]() -> Result<FlightCache<WindowKey, WindowOrder>::Made> {
+                                     WindowOrder made = corpus_->plan->OrderOf(reading.stream, *reading.pass, window);
+                                     return {{std::make_shared<WindowOrder>(std::move(made)), 1}};
+                                   }));
+  if (reads_ahead_) MR_TRY(ReadAhead(reading, window, *order, unit));
+  return order;
+}
+
+Result<std::shared_ptr<const CorpusReader::Rows>> CorpusReader::RowsOf(std::uint32_t stream, std::uint32_t piece,
+                                                                       std::stop_token stop) {
+  return rows_.Get({stream, piece}, std::move(stop), [&]() -> Result<FlightCache<PassKey, Rows>::Made> {
+    auto rows = std::make_shared<Rows>(corpus_->plan->FitRows(stream, piece));
+    std::uint64_t cost = 0;
+    for (const FittedRow& row : *rows) cost += sizeof(FittedRow) + row.size() * sizeof(Place);
+    return {{std::move(rows), cost}};
+  });
+}
+
+Result<CorpusReader::Document> CorpusReader::DocumentAt(const Reading& reading, Place place) {
+  std::uint64_t number = corpus_->plan->chunks()[place.chunk].first_document + place.record;
+  InStage tokenizing(reading.trace, Stage::kTokenize);
+  return documents_.Get(number, reading.call.stop, [&] { return Encode(reading, place); });
+}
+
+Result<CorpusReader::MadeDocument> CorpusReader::Encode(const Reading& reading, Place place) {
+  const Chunk& chunk = corpus_->plan->chunks()[place.chunk];
+  std::shared_ptr<const LoadedChunk> loaded;
+  {
+    InStage fetching(reading.trace, Stage::kNetwork);
+    loaded = MR_TRY(chunks_.Get(place.chunk, reading.call));
+  }
+  const DataObject& object = corpus_->objects[chunk.object];
+  const RecordExtent& extent = loaded->extents[place.record];
+  ByteSpan bytes = loaded->bytes.span().subspan(extent.offset - loaded->offset, extent.bytes);
+  auto document = std::make_shared<EncodedDocument>();
+  if (object.token_bytes > 0) {
+    const PlanOptions& options = corpus_->plan->options();
+    std::size_t wanted = options.joins() || options.split_long ? SIZE_MAX : options.sequence_length + 1;
+    MR_TRY(ParseTokens(bytes.first(std::uint64_t{extent.tokens} * object.token_bytes), object.token_bytes, wanted,
+                       corpus_->tokenizer->vocab_size(),
+                       fmt::format("{}: the document at byte {}", object.url, extent.offset), document->ids));
+    document->trained.push_back({0, static_cast<std::uint32_t>(document->ids.size())});
+  } else {
+    std::string_view line = AsText(bytes);
+    MR_TRY(EncodeText(reading, chunk, extent, line.substr(0, line.find('\n')), *document));
+  }
+  std::uint64_t cost = document->ids.size() * sizeof(TokenId) + document->trained.size() * sizeof(TokenRange) + 128;
+  return {{std::move(document), cost}};
+}
+
+Status CorpusReader::EncodeText(const Reading& reading, const Chunk& chunk, const RecordExtent& extent,
+                                std::string_view line, EncodedDocument& document) {
+  const PlanOptions& options = corpus_->plan->options();
+  const std::string& url = corpus_->objects[chunk.object].url;
+  // A row is cut after one token more than it has inputs.
+  std::size_t wanted = options.joins() || options.split_long ? SIZE_MAX : options.sequence_length + 1;
+  auto encoder = BorrowEncoder();
+  auto broken = MR_TRY(encoder->Encode(line, wanted, document, reading.trace));
+  ReturnEncoder(std::move(encoder));
+  if (broken) {
+    return Fail(Code::kCorrupt,
+                "{}: the record at byte {} is unusable ({}), but its index says otherwise; delete the "
+                "index beside it to have it rebuilt",
+                url, extent.offset, BrokenName(*broken));
+  }
+  std::uint64_t expected = std::uint64_t{extent.tokens} + options.added_tokens;
+  if (corpus_->counted && expected <= wanted && document.ids.size() != expected) {
+    return Fail(Code::kCorrupt,
+                "{}: the record at byte {} has {} tokens, but its index says {}; delete the index beside "
+                "it to have it rebuilt",
+                url, extent.offset, document.ids.size(), expected);
+  }
+  return {};
+}
+
+std::unique_ptr<DocumentEncoder> CorpusReader::BorrowEncoder() {
+  MutexLock lock(mutex_);
+  if (encoders_.empty()) return std::make_unique<DocumentEncoder>(*corpus_->form, corpus_->tokenizer);
+  auto encoder = std::move(encoders_.back());
+  encoders_.pop_back();
+  return encoder;
+}
+
+void CorpusReader::ReturnEncoder(std::unique_ptr<DocumentEncoder> encoder) {
+  MutexLock lock(mutex_);
+  encoders_.push_back(std::move(encoder));
+}
+
+Status CorpusReader::ReadAhead(const Reading& reading, std::size_t window, const WindowOrder& order,
+                               std::uint64_t unit) {
+  bool first;
+  {
+    MutexLock lock(mutex_);
+    std::pair entered{reading.pass->pass, window};
+    auto [at, fresh] = ahead_of_.try_emplace(reading.stream, entered);
+    if (!fresh && entered <= at->second) return {};
+    first = fresh;
+    at->second = entered;
+  }
+  const Plan& plan = *corpus_->plan;
+  const Stream& stream = plan.streams()[reading.stream];
+  std::vector<ChunkCache::Due> due;
+  auto add = [&](std::uint32_t number, double time) {
+    const Piece& piece = stream.pieces[number];
+    for (std::uint32_t c = piece.first; c < piece.first + piece.chunks; ++c) due.push_back({stream.chunks[c], time});
+  };
+  double now = plan.TimeOf(reading.stream, reading.pass->pass, unit);
+  auto from = order.Find(static_cast<std::uint32_t>(unit - order.first_unit)).item;
+  for (std::uint32_t piece : order.FirstUse(from)) add(order.pieces[piece], now);
+  std::size_t entered = due.size();
+  std::shared_ptr<const PassOrder> pass = reading.pass;
+  std::size_t next = window + 1;
+  if (next + 1 == pass->windows.size()) {
+    pass = MR_TRY(Pass(reading.stream, pass->pass + 1, reading.call.stop));
+    next = 0;
+  }
+  double then = plan.TimeOf(reading.stream, pass->pass, pass->windows[next].first_unit);
+  for (std::uint32_t piece : plan.PiecesOf(reading.stream, *pass, next)) add(piece, then);
+  Announce(std::span(due).subspan(first ? 0 : entered));
+  chunks_.FetchAhead(reading.stream, std::move(due));
+  return {};
+}
+
+void CorpusReader::Announce(std::span<const ChunkCache::Due> chunks) const {
+  std::map<object::Store*, std::vector<std::string>> keys;
+  for (const ChunkCache::Due& due : chunks) {
+    const Chunk& chunk = corpus_->plan->chunks()[due.chunk];
+    const DataObject& object = corpus_->objects[chunk.object];
+    if (2 * std::uint64_t{chunk.bytes} > object.info.size) keys[object.store.get()].push_back(object.info.key);
+  }
+  for (const auto& [store, some] : keys) store->WillRead(some);
+}
+
+}  // namespace millrace::data

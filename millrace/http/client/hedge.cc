@@ -1,0 +1,35 @@
+#include "millrace/http/client/hedge.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace millrace::http {
+
+std::optional<Duration> HedgePolicy::Began() {
+  constexpr double kMostTokens = 4;
+  constexpr int kLeastSamples = 20;
+  constexpr double kLeastWait = 0.05, kDeviations = 6;
+  tokens_ = std::min(kMostTokens, tokens_ + share_);
+  if (share_ <= 0 || samples_ < kLeastSamples) return std::nullopt;
+  std::chrono::duration<double> wait(std::max(kLeastWait, mean_ + kDeviations * deviation_));
+  return std::chrono::duration_cast<Duration>(wait);
+}
+
+void HedgePolicy::Answered(Duration after) {
+  double seconds = std::chrono::duration<double>(after).count();
+  if (samples_++ == 0) {
+    mean_ = seconds;
+    deviation_ = seconds / 2;
+    return;
+  }
+  deviation_ += (std::abs(seconds - mean_) - deviation_) / 4;
+  mean_ += (seconds - mean_) / 8;
+}
+
+bool HedgePolicy::Spend() {
+  if (tokens_ < 1) return false;
+  tokens_ -= 1;
+  return true;
+}
+
+}  // namespace millrace::http

@@ -1,0 +1,147 @@
+#include "millrace/object/s3/credentials/credential_sources.h"
+
+#include "millrace/base/json.h"
+#include "millrace/base/text.h"
+#include "millrace/object/s3/protocol/xml.h"
+
+namespace millrace::object::s3 {
+namespace {
+
+class FixedSource final : public CredentialSource {
+ public:
+  FixedSource(Credentials credentials, std::string name)
+      : credentials_(std::move(credentials)), name_(std::move(name)) {}
+  Result<Credentials> Fetch(std::stop_token) override { return credentials_; }
+  std::string Describe() const override { return name_; }
+  bool fixed() const override { return true; }
+
+ private:
+  const Credentials credentials_;
+  const std::string name_;
+};
+
+class ProcessSource final : public CredentialSource {
+ public:
+  ProcessSource(std::vector<std::string> argv, const Surroundings& surroundings)
+      : argv_(std::move(argv)), surroundings_(surroundings) {}
+  Result<Credentials> Fetch(std::stop_token) override {
+    auto text = surroundings_.run(argv_);
+    if (!text) return Fail(text.error().WithCode(Code::kPermissionDenied).Context("credential_process failed"));
+    return ParseJsonCredentials(*text, Describe(), "SessionToken");
+  }
+  std::string Describe() const override { return "credential_process"; }
+
+ private:
+  const std::vector<std::string> argv_;
+  const Surroundings surroundings_;
+};
+
+/// Calls the Security Token Service.
+class RoleSource final : public CredentialSource {
+ public:
+  RoleSource(RoleToAssume role, const Surroundings& surroundings)
+      : role_(std::move(role)), surroundings_(surroundings), signer_(role_.region, "sts") {}
+
+  Result<Credentials> Fetch(std::stop_token stop) override {
+    Query form{{"Version", "2011-06-15"}, {"RoleArn", role_.arn}, {"RoleSessionName", role_.session_name}};
+    if (!role_.duration_seconds.empty()) form.emplace_back("DurationSeconds", role_.duration_seconds);
+    if (!role_.external_id.empty()) form.emplace_back("ExternalId", role_.external_id);
+    Credentials base;
+    if (role_.token_file.empty()) {
+      form.emplace_back("Action", "AssumeRole");
+      base = MR_TRY(role_.base->Fetch(stop));
+    } else {
+      form.emplace_back("Action", "AssumeRoleWithWebIdentity");
+      // Read each time: the file's owner replaces it before it expires.
+      auto token = surroundings_.read_file(role_.token_file);
+      if (!token) return Fail(token.error().Context("reading the web identity token"));
+      form.emplace_back("WebIdentityToken", Trim(*token));
+    }
+    std::string body = EncodeQuery(form);
+    http::Request request{.method = "POST", .url = role_.endpoint + "/", .body = AsBytes(body)};
+    request.headers.Set("Content-Type", "application/x-www-form-urlencoded; charset=utf-8");
+    if (!base.anonymous()) {
+      std::string_view host = std::string_view(role_.endpoint).substr(role_.endpoint.find("://") + 3);
+      Sha256Digest digest = Sha256(AsBytes(body));
+      signer_.Sign({.method = "POST", .host = host, .path = "/", .query = ""}, HexEncode(digest), base,
+                   surroundings_.clock->Wall(), request.headers);
+    }
+    std::string answer = MR_TRY(AskForText(surroundings_, request, stop, Describe()));
+    RoleCredentials role = MR_TRY(ParseRoleCredentials(answer));
+    return Credentials{.access_key = role.access_key,
+                       .secret_key = role.secret_key,
+                       .session_token = role.session_token,
+                       .expires = MR_TRY(ParseIso8601(role.expiration))};
+  }
+  std::string Describe() const override { return "role " + role_.arn; }
+
+ private:
+  const RoleToAssume role_;
+  const Surroundings surroundings_;
+  const Signer signer_;
+};
+
+}  // namespace
+
+std::unique_ptr<CredentialSource> NewFixedSource(Credentials credentials, std::string name) {
+  return std::make_unique<FixedSource>(std::move(credentials), std::move(name));
+}
+std::unique_ptr<CredentialSource> NewProcessSource(std::vector<std::string> argv, const Surroundings& surroundings) {
+  return std::make_unique<ProcessSource>(std::move(argv), surroundings);
+}
+std::unique_ptr<CredentialSource> NewRoleSource(RoleToAssume role, const Surroundings& surroundings) {
+  return std::make_unique<RoleSource>(std::move(role), surroundings);
+}
+
+Error NoCredentials() {
+  return Error(Code::kPermissionDenied,
+               "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, choose a profile with "
+               "--profile, or read public data with --no-sign-request");
+}
+
+/// The JSON that metadata services and credential_process agree on, but for the names of two members.
+Result<Credentials> ParseJsonCredentials(std::string_view text, std::string_view what, std::string_view token_name) {
+  Json json = MR_TRY(ParseJson(text, what));
+  auto member = [&](std::string_view name) { return JsonString(json, name).value_or(""); };
+  Credentials credentials{.access_key = member("AccessKeyId"),
+                          .secret_key = member("SecretAccessKey"),
+                          .session_token = member(token_name)};
+  if (credentials.access_key.empty() || credentials.secret_key.empty()) {
+    return Fail(Code::kPermissionDenied, "{} gave no AccessKeyId and SecretAccessKey{}{}", what,
+                member("Message").empty() ? "" : ": ", member("Message"));
+  }
+  if (std::string expires = member("Expiration"); !expires.empty()) {
+    credentials.expires = MR_TRY(ParseIso8601(expires));
+  }
+  return credentials;
+}
+
+Result<http::Response> Ask(const Surroundings& surroundings, const http::Request& request, std::stop_token stop,
+                           std::string_view what) {
+  constexpr int kTries = 3;
+  for (int tries = 1;; ++tries) {
+    auto response = surroundings.fetch(request, {.stop = stop});
+    bool in_trouble = response && (response->status >= 500 || response->status == 429);
+    if (response && (!in_trouble || tries == kTries)) return response;
+    if (!response) return Fail(response.error().Context(fmt::format("asking {} for credentials", what)));
+    if (!surroundings.clock->SleepFor(std::chrono::milliseconds(200) * tries, stop)) {
+      return Fail(Code::kCancelled, "asking {} for credentials was cancelled", what);
+    }
+  }
+}
+
+Error AnswerError(const http::Response& response, std::string_view what) {
+  ErrorDocument document = ParseErrorDocument(response.body);
+  return Error(CodeFromHttpStatus(response.status),
+               fmt::format("{} gave no credentials: HTTP {}{}{}", what, response.status,
+                           document.message.empty() ? "" : ": ", document.message));
+}
+
+Result<std::string> AskForText(const Surroundings& surroundings, const http::Request& request, std::stop_token stop,
+                               std::string_view what) {
+  http::Response response = MR_TRY(Ask(surroundings, request, std::move(stop), what));
+  if (response.status == 200) return std::move(response.body);
+  return Fail(AnswerError(response, what));
+}
+
+}  // namespace millrace::object::s3

@@ -1,0 +1,104 @@
+// Credentials bought with the token that `aws sso login` left in ~/.aws/sso/cache.
+#include <openssl/evp.h>
+
+#include <array>
+
+#include "millrace/base/json.h"
+#include "millrace/base/text.h"
+#include "millrace/object/s3/credentials/credential_sources.h"
+
+namespace millrace::object::s3 {
+namespace {
+
+/// A token this close to its end is renewed, if that is possible.
+constexpr Duration kRenewBefore = std::chrono::minutes(5);
+
+std::string Sha1Hex(std::string_view text) {
+  std::array<std::byte, 20> digest;
+  EVP_Digest(text.data(), text.size(), reinterpret_cast<unsigned char*>(digest.data()), nullptr, EVP_sha1(), nullptr);
+  return HexEncode(digest);
+}
+
+class SsoSource final : public CredentialSource {
+ public:
+  SsoSource(SsoRole role, const Surroundings& surroundings) : role_(std::move(role)), surroundings_(surroundings) {}
+
+  Result<Credentials> Fetch(std::stop_token stop) override {
+    std::string token = MR_TRY(AccessToken(stop));
+    http::Request request{.url = fmt::format("{}/federation/credentials?account_id={}&role_name={}", role_.portal,
+                                             PercentEncode(role_.account_id, false),
+                                             PercentEncode(role_.role_name, false))};
+    request.headers.Set("x-amz-sso_bearer_token", token);
+    http::Response response = MR_TRY(Ask(surroundings_, request, stop, Describe()));
+    if (response.status == 401) return Fail(SignInAgain("the service no longer accepts the cached token"));
+    if (response.status != 200) return Fail(AnswerError(response, Describe()));
+    Json answer = MR_TRY(ParseJson(response.body, Describe()));
+    const Json* found = JsonFind(answer, "roleCredentials");
+    if (!found) return Fail(Code::kCorrupt, "{} gave an answer without roleCredentials", Describe());
+    auto milliseconds = std::chrono::milliseconds(MR_TRY(JsonInt(*found, "expiration")));
+    return Credentials{.access_key = MR_TRY(JsonString(*found, "accessKeyId")),
+                       .secret_key = MR_TRY(JsonString(*found, "secretAccessKey")),
+                       .session_token = MR_TRY(JsonString(*found, "sessionToken")),
+                       .expires = WallTime(milliseconds)};
+  }
+  std::string Describe() const override { return fmt::format("single sign-on of profile {}", role_.profile); }
+
+ private:
+  Error SignInAgain(std::string_view why) const {
+    return Error(Code::kPermissionDenied, fmt::format("{}; run `aws sso login --profile {}`", why, role_.profile));
+  }
+
+  Result<std::string> AccessToken(std::stop_token stop) {
+    auto home = surroundings_.getenv("HOME");
+    if (!home) return Fail(SignInAgain("HOME is not set, so there is no ~/.aws/sso/cache"));
+    std::filesystem::path path =
+        std::filesystem::path(*home) / ".aws" / "sso" / "cache" / (Sha1Hex(role_.token_name) + ".json");
+    // Read each time: signing in anew replaces it.
+    auto text = surroundings_.read_file(path);
+    if (!text) return Fail(SignInAgain(fmt::format("there is no token in {}", path.string())));
+    Json cached = MR_TRY(ParseJson(*text, path.string()));
+    auto token = JsonString(cached, "accessToken");
+    auto expires = ParseIso8601(JsonString(cached, "expiresAt").value_or(""));
+    if (!token || !expires) return Fail(SignInAgain(fmt::format("{} holds no token", path.string())));
+    WallTime now = surroundings_.clock->Wall();
+    if (now + kRenewBefore < *expires) return *token;
+    auto renewed = Renew(cached, path, stop);
+    if (renewed) return renewed;
+    if (now < *expires) return *token;
+    return Fail(SignInAgain(fmt::format("the token has expired ({})", renewed.error().message())));
+  }
+
+  /// Buys a new token with the refresh token, where the sign-in left one. Refresh tokens are good once, so that the
+  /// cache, which other programs share, must hold the new one.
+  Result<std::string> Renew(Json cached, const std::filesystem::path& path, std::stop_token stop) {
+    WallTime now = surroundings_.clock->Wall();
+    auto registered = ParseIso8601(JsonString(cached, "registrationExpiresAt").value_or(""));
+    if (!registered || *registered <= now) return Fail(Code::kPermissionDenied, "it cannot be renewed");
+    Json ask{{"grantType", "refresh_token"},
+             {"clientId", MR_TRY(JsonString(cached, "clientId"))},
+             {"clientSecret", MR_TRY(JsonString(cached, "clientSecret"))},
+             {"refreshToken", MR_TRY(JsonString(cached, "refreshToken"))}};
+    std::string body = DumpJson(ask);
+    http::Request request{.method = "POST", .url = role_.oidc + "/token", .body = AsBytes(body)};
+    request.headers.Set("Content-Type", "application/json");
+    Json answer = MR_TRY(ParseJson(MR_TRY(AskForText(surroundings_, request, stop, Describe())), Describe()));
+    std::string token = MR_TRY(JsonString(answer, "accessToken"));
+    cached["accessToken"] = token;
+    cached["expiresAt"] = FormatIso8601(now + std::chrono::seconds(MR_TRY(JsonInt(answer, "expiresIn"))));
+    if (auto refresh = JsonString(answer, "refreshToken")) cached["refreshToken"] = *refresh;
+    std::string text = DumpJson(cached);
+    MR_TRY(surroundings_.write_file(path, text));
+    return token;
+  }
+
+  const SsoRole role_;
+  const Surroundings surroundings_;
+};
+
+}  // namespace
+
+std::unique_ptr<CredentialSource> NewSsoSource(SsoRole role, const Surroundings& surroundings) {
+  return std::make_unique<SsoSource>(std::move(role), surroundings);
+}
+
+}  // namespace millrace::object::s3

@@ -1,0 +1,319 @@
+#include "millrace/object/s3/requests/dispatcher.h"
+
+#include <algorithm>
+
+#include "millrace/base/text.h"
+#include "millrace/object/rules.h"
+#include "millrace/object/s3/protocol/checksums.h"
+#include "millrace/object/s3/protocol/xml.h"
+
+namespace millrace::object::s3 {
+namespace {
+
+constexpr std::size_t kMaxKnownRegions = 1000;
+constexpr int kMaxCorruptAnswers = 3, kMaxRedirects = 3;
+constexpr int kLeastAtOnce = 2;
+/// What servers call themselves that understand checksums behind the body.
+constexpr std::string_view kTakeTrailers[] = {"AmazonS3", "MinIO", "millrace"};
+
+/// Nothing in a header may begin a new one, and no redirect may lead outside the endpoint's domain.
+Status CheckHeaders(const http::Headers& headers) {
+  for (const auto& [name, value] : headers) {
+    bool clean = std::ranges::all_of(value, [](unsigned char c) { return c >= 0x20 && c != 0x7f; }) &&
+                 std::ranges::all_of(name, [](unsigned char c) { return c > 0x20 && c < 0x7f && c != ':'; });
+    if (!clean) return Fail(Code::kInvalidArgument, "the header {} has control characters", name.substr(0, 64));
+  }
+  return {};
+}
+
+bool IsRegionName(std::string_view region) {
+  return !region.empty() && region.size() <= 32 && std::ranges::all_of(region, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+  });
+}
+
+}  // namespace
+
+/// One operation under way.
+struct Dispatcher::Job {
+  Operation operation;
+  Call call;
+  std::move_only_function<void(Outcome)> done;
+  std::optional<TimePoint> first_failure;
+  int tries = 0, corrupt_answers = 0, redirects = 0;
+  std::optional<Settings::Place> redirected;  ///< where the endpoint has sent this operation
+  bool answered = false, ambiguous = false, relocated = false, clock_adjusted = false;
+  std::string access_key, s3_code;
+
+  /// "PutObject s3://bucket/key"
+  std::string Describe() const {
+    std::string url = operation.bucket.empty() ? "" : " s3://" + operation.bucket;
+    if (!operation.key.empty()) url += "/" + operation.key;
+    return std::string(operation.name) + url;
+  }
+};
+
+Dispatcher::Dispatcher(Parts parts)
+    : parts_(std::move(parts)),
+      backoff_(parts_.jitter_seed),
+      pace_(std::min(kLeastAtOnce, parts_.most_at_once), parts_.most_at_once),
+      uploads_(parts_.most_at_once) {
+  MutexLock lock(pace_mutex_);
+  parts_.client->LimitUploads(uploads_.limit());
+}
+
+void Dispatcher::Run(Operation operation, Call call, std::move_only_function<void(Outcome)> done) {
+  auto job = std::make_unique<Job>(std::move(operation), std::move(call), std::move(done));
+  if (!job->operation.own_body.empty()) job->operation.body = AsBytes(job->operation.own_body);
+  if (Status clean = CheckHeaders(job->operation.headers); !clean) return Finish(std::move(job), Fail(clean.error()));
+  http::Headers& headers = job->operation.headers;
+  if (!headers.Has("X-Amz-Content-Sha256")) {
+    auto hash = PayloadHash(job->operation);
+    if (!hash) return Finish(std::move(job), Fail(hash.error()));
+    headers.Set("X-Amz-Content-Sha256", *std::move(hash));
+  }
+  if (parts_.settings->request_payer) headers.Set("X-Amz-Request-Payer", "requester");
+  Try(std::move(job));
+}
+
+/// TLS protects the body from change, and on the loopback interface there is nobody to change it: hashing it a second
+/// time would cost both sides more CPU than all the rest of the request.
+Result<std::string> Dispatcher::PayloadHash(const Operation& operation) const {
+  if (!signs_payloads()) return std::string(kUnsignedPayload);
+  Hasher hasher(Hasher::Kind::kSha256);
+  if (operation.source) {
+    MR_TRY(ReadThrough(*operation.source, [&](ByteSpan bytes) { hasher.Update(bytes); }));
+  } else {
+    hasher.Update(operation.body);
+  }
+  return HexEncode(hasher.Finish());
+}
+
+void Dispatcher::Try(JobPtr job) {
+  if (Status on = CheckCall(job->call, *parts_.clock); !on) {
+    return Finish(std::move(job), Fail(on.error()));
+  }
+  parts_.credentials->Get([this, job = std::move(job)](Result<Credentials> credentials) mutable {
+    if (!credentials) return Finish(std::move(job), Fail(credentials.error()));
+    Send(std::move(job), *credentials);
+  });
+}
+
+void Dispatcher::Send(JobPtr job, const Credentials& credentials) {
+  const Operation& operation = job->operation;
+  ++job->tries;
+  job->access_key = credentials.access_key;
+  std::string region = RegionOf(operation.bucket);
+  Settings::Place place =
+      job->redirected ? *job->redirected : parts_.settings->Locate(operation.bucket, operation.key, region);
+  std::string query = EncodeQuery(operation.query);
+  http::Request request{.method = operation.method,
+                        .url = place.Url(query),
+                        .headers = operation.headers,
+                        .body = operation.body,
+                        .source = operation.source,
+                        .hedge = operation.method == "GET" && !operation.key.empty()};
+  request.upload = operation.method == "PUT" && request.body_size() > 0;
+  if (request.upload) UploadBegan();
+  if (!credentials.anonymous()) {
+    Signable signable{.method = operation.method, .host = place.host, .path = place.path, .query = query};
+    SignerFor(region).Sign(signable, operation.headers.Get("X-Amz-Content-Sha256"), credentials, ServerTime(),
+                           request.headers);
+  }
+  http::BodyTarget target = operation.target;
+  http::Call call{.stop = job->call.stop, .deadline = job->call.deadline};
+  const std::uint64_t uploaded = request.upload ? request.body_size() : 0;
+  parts_.client->Send(std::move(request), target, std::move(call),
+                      [this, uploaded, job = std::move(job)](Result<http::Response> response) mutable {
+                        if (uploaded > 0) UploadEnded(uploaded);
+                        Receive(std::move(job), std::move(response));
+                      });
+}
+
+void Dispatcher::Receive(JobPtr job, Result<http::Response> response) {
+  job->answered = response.has_value();
+  if (!response) {
+    job->ambiguous |= IsRetryable(response.error().code());
+    return Again(std::move(job), response.error(), std::nullopt);
+  }
+  LearnServer(*response);
+  bool failed = response->status >= 300 || (job->operation.error_may_follow_200 && IsErrorDocument(response->body));
+  if (failed) return Refused(std::move(job), *response);
+  if (job->operation.check) {
+    if (Status good = job->operation.check(*response); !good) {
+      bool worth_it = good.error().code() == Code::kCorrupt && ++job->corrupt_answers < kMaxCorruptAnswers;
+      if (!worth_it) return Finish(std::move(job), Fail(good.error()));
+      return Again(std::move(job), good.error().WithCode(Code::kUnavailable), std::nullopt);
+    }
+  }
+  budget_.Succeeded();
+  if (paced_.load(std::memory_order_relaxed)) Pace(/*throttled=*/false);
+  Finish(std::move(job), std::move(response));
+}
+
+void Dispatcher::LearnServer(const http::Response& response) {
+  if (trailers_.load(std::memory_order_relaxed) != Trailers::kUnknown) return;
+  const std::string_view server = response.headers.Get("server");
+  bool known = std::ranges::any_of(kTakeTrailers, [&](std::string_view name) { return server.starts_with(name); });
+  trailers_.store(known && !signs_payloads() ? Trailers::kTaken : Trailers::kRefused, std::memory_order_relaxed);
+}
+
+/// Asks the endpoint less at once after it has complained of the load, and by and by more again.
+void Dispatcher::Pace(bool throttled) {
+  int before, now;
+  {
+    MutexLock lock(pace_mutex_);
+    before = pace_.limit();
+    throttled ? pace_.Throttled(parts_.clock->Now()) : pace_.Succeeded();
+    now = pace_.limit();
+    paced_.store(!pace_.open(), std::memory_order_relaxed);
+  }
+  if (now == before) return;
+  parts_.client->LimitActive(now);
+  if (throttled) parts_.log.Info("the endpoint asks to slow down", {{"requests_at_once", now}});
+}
+
+void Dispatcher::UploadBegan() {
+  MutexLock lock(pace_mutex_);
+  uploads_.Began();
+}
+
+void Dispatcher::UploadEnded(std::uint64_t bytes) {
+  MutexLock lock(pace_mutex_);
+  const int before = uploads_.limit();
+  uploads_.Ended(bytes, parts_.clock->Now());
+  if (uploads_.limit() == before) return;
+  parts_.client->LimitUploads(uploads_.limit());
+  parts_.log.Debug("uploads at once", {{"limit", uploads_.limit()}});
+}
+
+void Dispatcher::Refused(JobPtr job, const http::Response& response) {
+  Refusal refusal = Classify(response, ServerTime());
+  job->s3_code = refusal.s3_code;
+  job->ambiguous |= refusal.ambiguous;
+  if (refusal.code == Code::kThrottled) Pace(/*throttled=*/true);
+  bool fixed = Relocate(*job, refusal) || Follow(*job, refusal) ||
+               (refusal.s3_code == "RequestTimeTooSkewed" && AdjustClock(*job, response)) ||
+               ((refusal.s3_code == "ExpiredToken" || refusal.s3_code == "TokenRefreshRequired") &&
+                job->tries < parts_.settings->max_attempts && parts_.credentials->Renew(job->access_key));
+  if (fixed) return Try(std::move(job));
+  if (!refusal.region.empty() && refusal.region != RegionOf(job->operation.bucket)) {
+    refusal.message += fmt::format("; the bucket is in {}", refusal.region);
+  }
+  Again(std::move(job), Error(refusal.code, refusal.message), refusal.wait);
+}
+
+Result<Duration> Dispatcher::NextTry(int tries, const Error& error, const Call& call, std::optional<Duration> asked) {
+  if (!IsRetryable(error.code()) || tries >= parts_.settings->max_attempts) return Fail(error);
+  Duration wait = backoff_.Wait(tries, error.code(), asked);
+  if (!budget_.TakeForRetry()) wait = std::max(wait, backoff_.LongWait());
+  // Waiting past the deadline would only hide the error that matters.
+  if (!call.deadline.infinite() && parts_.clock->Now() + wait >= call.deadline.at()) {
+    return Fail(error.Context("no time left for another try").WithCode(Code::kDeadlineExceeded));
+  }
+  return wait;
+}
+
+void Dispatcher::Again(JobPtr job, Error error, std::optional<Duration> asked) {
+  auto wait = NextTry(job->tries, error, job->call, asked);
+  if (!wait) return Finish(std::move(job), Fail(wait.error()));
+  parts_.log.Debug(
+      "trying again",
+      {{"operation", job->Describe()}, {"tries", job->tries}, {"wait", FormatDuration(*wait)}, {"error", error}});
+  const TimePoint now = parts_.clock->Now();
+  const TimePoint since = job->first_failure.value_or(now);
+  job->first_failure = since;
+  if (notice_.IsDue(now, now - since + *wait)) {
+    parts_.log.Warning(
+        "the store does not answer as it should; trying again",
+        {{"operation", job->Describe()}, {"tries", job->tries}, {"next_in", FormatDuration(*wait)}, {"error", error}});
+  }
+  std::stop_token stop = job->call.stop;
+  After(*wait, std::move(stop), [this, job = std::move(job)]() mutable { Try(std::move(job)); });
+}
+
+void Dispatcher::Finish(JobPtr job, Result<http::Response> response) {
+  Outcome outcome{.response = std::move(response),
+                  .s3_code = std::move(job->s3_code),
+                  .answered = job->answered,
+                  .ambiguous = job->ambiguous};
+  if (!outcome.response) {
+    std::string what = job->Describe();
+    if (job->tries > 1) what += fmt::format(" (tried {} times)", job->tries);
+    outcome.response = Fail(outcome.response.error().Context(std::move(what)));
+  }
+  auto done = std::move(job->done);
+  job.reset();
+  done(std::move(outcome));
+}
+
+/// The bucket is in another region than the one signed for: remember which.
+bool Dispatcher::Relocate(Job& job, const Refusal& refusal) {
+  const std::string& bucket = job.operation.bucket;
+  if (job.relocated || bucket.empty() || !IsRegionName(refusal.region) || refusal.region == RegionOf(bucket))
+    return false;
+  job.relocated = true;
+  parts_.log.Info("the bucket is in another region", {{"bucket", bucket}, {"region", refusal.region}});
+  MutexLock lock(mutex_);
+  if (regions_.size() >= kMaxKnownRegions) regions_.clear();
+  regions_[bucket] = refusal.region;
+  return true;
+}
+
+/// The answer names another place for this operation.
+bool Dispatcher::Follow(Job& job, const Refusal& refusal) {
+  if (refusal.location.empty() || job.redirects == kMaxRedirects) return false;
+  auto place = parts_.settings->PlaceOf(refusal.location);
+  if (!place) return false;
+  ++job.redirects;
+  job.redirected = std::move(place);
+  return true;
+}
+
+bool Dispatcher::AdjustClock(Job& job, const http::Response& response) {
+  auto date = ParseHttpDate(response.headers.Get("date"));
+  if (job.clock_adjusted || !date) return false;
+  job.clock_adjusted = true;
+  Duration offset = *date - parts_.clock->Wall();
+  clock_offset_ = offset.count();
+  parts_.log.Warning("this machine's clock is wrong; signing with the server's",
+                     {{"seconds", std::chrono::duration_cast<std::chrono::seconds>(offset).count()}});
+  return true;
+}
+
+WallTime Dispatcher::ServerTime() const {
+  return parts_.clock->Wall() + std::chrono::duration_cast<WallTime::duration>(Duration(clock_offset_.load()));
+}
+
+std::string Dispatcher::RegionOf(const std::string& bucket) {
+  MutexLock lock(mutex_);
+  auto found = regions_.find(bucket);
+  return found == regions_.end() ? parts_.settings->region : found->second;
+}
+
+const Signer& Dispatcher::SignerFor(const std::string& region) {
+  MutexLock lock(mutex_);
+  std::unique_ptr<Signer>& signer = signers_[region];
+  if (!signer) signer = std::make_unique<Signer>(region, "s3");
+  return *signer;
+}
+
+Result<std::string> Dispatcher::Presign(std::string_view method, std::string_view bucket, std::string_view key,
+                                        Duration valid_for) {
+  constexpr Duration kLongest = std::chrono::days(7);
+  if (method != "GET" && method != "PUT") return Fail(Code::kInvalidArgument, "cannot presign {} requests", method);
+  if (valid_for < std::chrono::seconds(1) || valid_for > kLongest) {
+    return Fail(Code::kInvalidArgument, "a presigned URL can be valid for 1 second to 7 days, not {}",
+                FormatDuration(valid_for));
+  }
+  Credentials credentials = MR_TRY(parts_.credentials->GetNow());
+  if (credentials.anonymous()) {
+    return Fail(Code::kInvalidArgument, "cannot presign without credentials (--no-sign-request is set)");
+  }
+  std::string region = RegionOf(std::string(bucket));
+  Settings::Place place = parts_.settings->Locate(bucket, key, region);
+  Signable signable{.method = method, .host = place.host, .path = place.path, .query = ""};
+  return place.Url(SignerFor(region).Presign(signable, {}, credentials, ServerTime(), valid_for));
+}
+
+}  // namespace millrace::object::s3

@@ -1,0 +1,47 @@
+// What a store has under way.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <stop_token>
+
+#include "millrace/base/threads/sync.h"
+#include "millrace/object/store.h"
+
+namespace millrace::object::s3 {
+
+/// Counts calls, cancels them all, and waits for the last. Thread-safe.
+class InFlight {
+ public:
+  /// One call's share: its token fires when the caller's does or when everything is cancelled. Destruction ends it.
+  class Ticket {
+   public:
+    Ticket(InFlight& owner, std::stop_token callers);
+    ~Ticket();
+    Ticket(const Ticket&) = delete;
+    Ticket& operator=(const Ticket&) = delete;
+    std::stop_token token() const { return token_; }
+
+   private:
+    struct Forward {
+      std::stop_source to;
+      void operator()() noexcept { to.request_stop(); }
+    };
+    InFlight& owner_;
+    std::stop_token token_;
+    std::optional<std::stop_callback<Forward>> from_caller_, from_owner_;
+  };
+
+  ~InFlight() { CancelAll(); }
+  std::unique_ptr<Ticket> Begin(std::stop_token callers) { return std::make_unique<Ticket>(*this, std::move(callers)); }
+  /// Cancels and waits; not from within a completion.
+  void CancelAll() MR_EXCLUDES(mutex_);
+
+ private:
+  std::stop_source all_;
+  Mutex mutex_;
+  CondVar ended_;
+  int count_ MR_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace millrace::object::s3

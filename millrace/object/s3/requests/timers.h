@@ -1,0 +1,52 @@
+// Work to be done later, on one thread, however much of it there is.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <thread>
+
+#include "millrace/base/clock.h"
+#include "millrace/base/threads/sync.h"
+
+namespace millrace::object::s3 {
+
+/// Thread-safe. Destruction runs what is left at once, then joins.
+class Timers {
+ public:
+  explicit Timers(Clock& clock);
+  ~Timers();
+
+  /// Runs `work` on the timers' thread after `delay`, or as soon as `stop` fires. It must not block.
+  void After(Duration delay, std::stop_token stop, std::move_only_function<void()> work) MR_EXCLUDES(mutex_);
+
+ private:
+  using Key = std::pair<TimePoint, std::uint64_t>;
+  struct Hasten {
+    Timers* timers;
+    Key key;
+    void operator()() const noexcept { timers->MakeDue(key); }
+  };
+  struct Entry {
+    std::move_only_function<void()> work;
+    std::optional<std::stop_callback<Hasten>> on_stop;
+  };
+
+  void MakeDue(Key key) MR_EXCLUDES(mutex_);
+  void Run() MR_EXCLUDES(mutex_);
+  /// The next entry to run; sleeps until it is due. nullptr: the timers are to stop.
+  std::shared_ptr<Entry> Next() MR_EXCLUDES(mutex_);
+
+  Clock& clock_;
+  Mutex mutex_;
+  CondVar arrived_;
+  std::map<Key, std::shared_ptr<Entry>> entries_ MR_GUARDED_BY(mutex_);
+  std::uint64_t next_number_ MR_GUARDED_BY(mutex_) = 0;
+  std::stop_source sleep_ MR_GUARDED_BY(mutex_);  ///< ends the present sleep: something earlier has come
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace millrace::object::s3

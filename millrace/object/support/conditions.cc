@@ -1,0 +1,66 @@
+#include "millrace/object/support/conditions.h"
+
+#include <map>
+#include <string>
+
+#include "millrace/base/hash/random.h"
+#include "millrace/base/threads/sync.h"
+#include "millrace/object/blocking.h"
+
+namespace millrace::object {
+namespace {
+
+/// A service that is away is the business of whoever writes next.
+constexpr auto kPatience = std::chrono::seconds(15);
+
+/// What is known of services, for the whole process: a fact about them, not about a store that is open.
+struct KnownServices {
+  Mutex mutex;
+  std::map<std::string, ConditionSupport> support MR_GUARDED_BY(mutex);
+};
+KnownServices& Known() {
+  static KnownServices known;
+  return known;
+}
+
+Result<ConditionSupport> Ask(Store& store, const std::string& key, const Call& call) {
+  MR_TRY(Put(store, key, AsBytes(std::string_view("first\n")), {.if_none_match = true}, call));
+  // Each of these two must be refused: the key exists, and no version has this ETag.
+  const PutOptions impossible[] = {{.if_none_match = true}, {.if_match = "00000000000000000000000000000000"}};
+  for (const PutOptions& options : impossible) {
+    const auto put = Put(store, key, AsBytes(std::string_view("second\n")), options, call);
+    if (put) return ConditionSupport::kIgnored;
+    if (put.error().code() != Code::kPreconditionFailed) return Fail(put.error());
+  }
+  return ConditionSupport::kHonoured;
+}
+
+}  // namespace
+
+Result<ConditionSupport> ProbeConditions(Store& store, std::string_view prefix, Call call) {
+  const std::string identity = store.Identity();
+  if (identity.starts_with("file:") || identity.starts_with("memory:")) return ConditionSupport::kHonoured;
+  KnownServices& known = Known();
+  MutexLock lock(known.mutex);
+  if (const auto found = known.support.find(identity); found != known.support.end()) return found->second;
+  std::string key(prefix);
+  if (!key.empty() && !key.ends_with('/')) key += '/';
+  key += ".millrace/conditions-" + SecureHex(8);
+  if (call.deadline.infinite()) call.deadline = Deadline::After(SystemClock(), kPatience);
+  const auto support = Ask(store, key, call);
+  std::ignore = Delete(store, key, call);
+  if (support) known.support.emplace(identity, *support);
+  return support;
+}
+
+Status RequireConditions(Store& store, std::string_view prefix, std::string_view advice, Call call) {
+  const auto support = ProbeConditions(store, prefix, std::move(call));
+  if (!support || *support == ConditionSupport::kHonoured) return {};
+  return Fail(
+      Code::kUnsupported,
+      "{} ignores the conditions of writes (If-None-Match, If-Match): it replaced an object that it was told not "
+      "to replace, so two writers could destroy each other's work without a word; {}",
+      store.Describe(), advice);
+}
+
+}  // namespace millrace::object

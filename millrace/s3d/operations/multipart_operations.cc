@@ -1,0 +1,233 @@
+#include <algorithm>
+
+#include "millrace/base/hash/digest.h"
+#include "millrace/base/text.h"
+#include "millrace/s3d/operations/conditions.h"
+#include "millrace/s3d/operations/documents.h"
+#include "millrace/s3d/operations/exchange.h"
+#include "millrace/s3d/operations/receive.h"
+#include "millrace/s3d/protocol/payload.h"
+#include "millrace/xml/xml.h"
+
+namespace millrace::s3d {
+namespace {
+
+constexpr int kMaxParts = 10'000;
+constexpr std::uint64_t kMaxCompleteDocument = 8 * kMiB;
+constexpr std::uint64_t kMaxObject = 5 * 1024 * kGiB;
+/// Of one object: three numbers of at most 10 bytes each, which leave room in a record of the journal (64 MiB).
+constexpr std::size_t kMaxExtents = 2'000'000;
+
+Reply<int> PartNumberOf(const Exchange& exchange) {
+  auto number = exchange.Number("partNumber", 0, 1, kMaxParts);
+  if (!number) return Refuse("InvalidArgument", "Part number must be an integer between 1 and 10000, inclusive.");
+  return static_cast<int>(*number);
+}
+
+Reply<void> ReadChecksumChoice(const Exchange& exchange, Upload& upload) {
+  std::string_view name = exchange.Header("x-amz-checksum-algorithm");
+  if (name.empty()) return {};
+  upload.checksum_kind = ParseChecksumName(name);
+  if (!upload.checksum_kind) return Refuse("InvalidRequest", "Checksum algorithm provided is unsupported");
+  bool is_sha = *upload.checksum_kind == ChecksumKind::kSha1 || *upload.checksum_kind == ChecksumKind::kSha256;
+  bool is_crc64 = *upload.checksum_kind == ChecksumKind::kCrc64Nvme;
+  std::string_view type = exchange.Header("x-amz-checksum-type");
+  upload.checksum_type =
+      type == "FULL_OBJECT" || (type.empty() && is_crc64) ? ChecksumType::kFullObject : ChecksumType::kComposite;
+  bool known = type.empty() || type == "FULL_OBJECT" || type == "COMPOSITE";
+  bool possible = upload.checksum_type == ChecksumType::kFullObject ? !is_sha : !is_crc64;
+  if (!known || !possible) {
+    return Refuse("InvalidRequest", fmt::format("The {} checksum type cannot be used with the {} checksum algorithm.",
+                                                type, ChecksumName(*upload.checksum_kind)));
+  }
+  return {};
+}
+
+/// Checks one part of a completion against what was uploaded.
+Reply<const Part*> MatchPart(const Upload& upload, const CompletedPart& wanted) {
+  auto found = upload.parts.find(wanted.number);
+  if (found == upload.parts.end() || found->second.etag != wanted.etag) {
+    return Refuse("InvalidPart",
+                  "One or more of the specified parts could not be found.  The part may not have been uploaded, or the "
+                  "specified entity tag may not match the part's entity tag.");
+  }
+  // A checksum of the parts' checksums is worth what the client knows of them; one of the bytes is checked by itself.
+  if (upload.checksum_kind && upload.checksum_type == ChecksumType::kComposite &&
+      std::ranges::none_of(wanted.checksums, [&](const auto& told) { return told.first == *upload.checksum_kind; })) {
+    return Refuse("InvalidRequest",
+                  fmt::format("The upload was created using a {} checksum. The complete request must include the "
+                              "checksum for each part. It was missing for part {} in the request.",
+                              ToLower(ChecksumName(*upload.checksum_kind)), wanted.number));
+  }
+  for (const auto& [kind, value] : wanted.checksums) {
+    if (upload.checksum_kind == kind && value != found->second.checksum) {
+      return Refuse("InvalidPart", fmt::format("The checksum of part {} does not match.", wanted.number));
+    }
+  }
+  return &found->second;
+}
+
+Reply<Object> Assemble(const Exchange& exchange, const std::vector<CompletedPart>& wanted, const Upload& upload) {
+  Object object;
+  Hasher etags(Hasher::Kind::kMd5);
+  std::vector<PartChecksum> checksums;
+  if (std::ranges::adjacent_find(wanted, std::ranges::greater_equal(), &CompletedPart::number) != wanted.end()) {
+    return Refuse("InvalidPartOrder",
+                  "The list of parts was not in ascending order. Parts must be ordered by part number.");
+  }
+  for (const CompletedPart& entry : wanted) {
+    const Part* part = MR_TRY(MatchPart(upload, entry));
+    if (&entry != &wanted.back() && part->size < exchange.min_part_bytes) {
+      return Refuse("EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size");
+    }
+    auto digest = HexDecode(part->etag);
+    if (!digest) return Refuse("InternalError", "a part has no digest");
+    etags.Update(*digest);
+    checksums.push_back({part->checksum, part->size});
+    object.size += part->size;
+    object.part_sizes.push_back(part->size);
+    object.extents.insert(object.extents.end(), part->extents.begin(), part->extents.end());
+    if (object.extents.size() > kMaxExtents) {
+      return Refuse("InvalidRequest", "Parts that were copied from objects of many parts make too many pieces.");
+    }
+  }
+  if (object.size > kMaxObject)
+    return Refuse("EntityTooLarge", "Your proposed upload exceeds the maximum allowed object size.");
+  object.etag = fmt::format("{}-{}", HexEncode(etags.Finish()), wanted.size());
+  object.attributes = upload.attributes;
+  object.modified = exchange.storage.Now();
+  if (upload.checksum_kind) {
+    auto combined = CombineChecksums(*upload.checksum_kind, upload.checksum_type, checksums);
+    if (!combined) return Refuse("InvalidPart", combined.error().ToString());
+    object.checksum = std::move(*combined);
+  }
+  return object;
+}
+
+/// What the request itself says the result must be.
+Reply<void> CheckPromises(const Exchange& exchange, const Object& object) {
+  std::uint64_t size = object.size;
+  if (std::string_view told = exchange.Header("x-amz-mp-object-size"); !told.empty() && told != std::to_string(size)) {
+    return Refuse("InvalidRequest",
+                  fmt::format("The provided x-amz-mp-object-size does not match what was uploaded: {}", size));
+  }
+  for (ChecksumKind kind : kChecksumKinds) {
+    std::string_view told = exchange.Header(ChecksumHeader(kind));
+    if (told.empty()) continue;
+    if (!object.checksum || object.checksum->kind != kind || object.checksum->value != told) {
+      return Refuse("BadDigest",
+                    fmt::format("The {} you specified did not match the calculated checksum.", ChecksumName(kind)));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Reply<void> CreateMultipartUpload(Exchange& exchange) {
+  Upload upload;
+  upload.attributes = MR_TRY(StoredAttributes(exchange.request.headers()));
+  upload.initiated = exchange.storage.Now();
+  MR_TRY(ReadChecksumChoice(exchange, upload));
+  auto kind = upload.checksum_kind;
+  auto type = upload.checksum_type;
+  std::string id = MR_TRY(exchange.storage.CreateUpload(exchange.bucket, exchange.key, std::move(upload)));
+  http::Headers headers = exchange.CommonHeaders();
+  if (kind) {
+    headers.Set("x-amz-checksum-algorithm", std::string(ChecksumName(*kind)));
+    headers.Set("x-amz-checksum-type", std::string(ChecksumTypeName(type)));
+  }
+  xml::Writer xml("InitiateMultipartUploadResult");
+  xml.Text("Bucket", exchange.bucket).Text("Key", exchange.key).Text("UploadId", id);
+  return exchange.SendXml(xml.Finish(), std::move(headers));
+}
+
+Reply<void> UploadPart(Exchange& exchange) {
+  std::string_view id = exchange.Parameter("uploadId");
+  int number = MR_TRY(PartNumberOf(exchange));
+  Upload upload = MR_TRY(exchange.storage.GetUpload(exchange.bucket, exchange.key, id));
+  Payload payload = MR_TRY(Payload::Open(exchange.request, exchange.who, kMaxPut, upload.checksum_kind));
+  Part part;
+  part.extents = MR_TRY(ReceiveBody(payload, exchange.storage.blobs(), part.size));
+  part.etag = HexEncode(payload.md5());
+  part.modified = exchange.storage.Now();
+  const auto& checksum = payload.checksum();
+  if (checksum && upload.checksum_kind) {
+    if (checksum->kind != *upload.checksum_kind) {
+      return Refuse("InvalidRequest",
+                    fmt::format("Checksum Type mismatch occurred, expected checksum Type: {}, actual: {}",
+                                ChecksumName(*upload.checksum_kind), ChecksumName(checksum->kind)));
+    }
+    part.checksum = checksum->value;
+  }
+  http::Headers headers = exchange.CommonHeaders();
+  headers.Set("ETag", Quote(part.etag));
+  if (checksum) headers.Set(ChecksumHeader(checksum->kind), checksum->value);
+  MR_TRY(exchange.storage.PutPart(exchange.bucket, exchange.key, id, number, std::move(part)));
+  return exchange.SendEmpty(200, std::move(headers));
+}
+
+Reply<void> UploadPartCopy(Exchange& exchange) {
+  std::string_view id = exchange.Parameter("uploadId");
+  int number = MR_TRY(PartNumberOf(exchange));
+  Upload upload = MR_TRY(exchange.storage.GetUpload(exchange.bucket, exchange.key, id));
+  ObjectPtr source = MR_TRY(CopySource(exchange));
+  Span span{0, source->size};
+  if (std::string_view range = exchange.Header("x-amz-copy-source-range"); !range.empty()) {
+    auto parsed = ParseRange(range, source->size);
+    std::size_t dash = range.find('-');
+    if (!parsed || !*parsed || dash + 1 == range.size() || range.find("=-") != std::string_view::npos) {
+      return Refuse("InvalidArgument", "The x-amz-copy-source-range value must be of the form bytes=first-last");
+    }
+    span = **parsed;
+    if (range.substr(dash + 1) != std::to_string(span.offset + span.length - 1)) {
+      return Refuse("InvalidRequest", "Range specified is not valid for source object");
+    }
+  }
+  if (span.length > kMaxPut) return Refuse("EntityTooLarge", "A part can have 5 GiB");
+
+  Part part;
+  part.size = span.length;
+  part.extents = Slice(source->extents, span.offset, span.length);
+  MR_TRY(DigestPart(upload.checksum_kind, part));
+  part.modified = exchange.storage.Now();
+  xml::Writer xml("CopyPartResult");
+  xml.Text("LastModified", FormatIso8601(part.modified)).Text("ETag", Quote(part.etag));
+  if (upload.checksum_kind) xml.Text(ChecksumElement(*upload.checksum_kind), part.checksum);
+  MR_TRY(exchange.storage.PutPart(exchange.bucket, exchange.key, id, number, std::move(part)));
+  return exchange.SendXml(xml.Finish());
+}
+
+Reply<void> CompleteMultipartUpload(Exchange& exchange) {
+  WriteCondition condition = MR_TRY(exchange.Condition());
+  // The checksum headers of this request are the object's, not those of its body.
+  std::string document = MR_TRY(exchange.request.ReadAllBody(kMaxCompleteDocument));
+  if (exchange.who.content_sha256.size() == 64 && HexEncode(Sha256(AsBytes(document))) != exchange.who.content_sha256) {
+    return Refuse("XAmzContentSHA256Mismatch",
+                  "The provided 'x-amz-content-sha256' header does not match what was computed.");
+  }
+  std::vector<CompletedPart> wanted = MR_TRY(ParseCompleteRequest(document));
+  auto assemble = [&](const Upload& upload) -> Reply<Object> {
+    Object object = MR_TRY(Assemble(exchange, wanted, upload));
+    MR_TRY(CheckPromises(exchange, object));
+    return object;
+  };
+  ObjectPtr object = MR_TRY(exchange.storage.CompleteUpload(exchange.bucket, exchange.key,
+                                                            exchange.Parameter("uploadId"), condition, assemble));
+  xml::Writer xml("CompleteMultipartUploadResult");
+  xml.Text("Location",
+           fmt::format("http://{}/{}/{}", exchange.Header("Host"), exchange.bucket, PercentEncode(exchange.key, true)));
+  xml.Text("Bucket", exchange.bucket).Text("Key", exchange.key).Text("ETag", Quote(object->etag));
+  if (object->checksum) {
+    xml.Text(ChecksumElement(object->checksum->kind), object->checksum->value);
+    xml.Text("ChecksumType", ChecksumTypeName(object->checksum->type));
+  }
+  return exchange.SendXml(xml.Finish());
+}
+
+Reply<void> AbortMultipartUpload(Exchange& exchange) {
+  MR_TRY(exchange.storage.AbortUpload(exchange.bucket, exchange.key, exchange.Parameter("uploadId")));
+  return exchange.SendEmpty(204);
+}
+
+}  // namespace millrace::s3d

@@ -1,0 +1,282 @@
+#include <algorithm>
+
+#include "millrace/base/hash/digest.h"
+#include "millrace/base/text.h"
+#include "millrace/s3d/operations/conditions.h"
+#include "millrace/s3d/operations/documents.h"
+#include "millrace/s3d/operations/exchange.h"
+#include "millrace/s3d/operations/receive.h"
+#include "millrace/s3d/protocol/payload.h"
+#include "millrace/xml/xml.h"
+
+namespace millrace::s3d {
+namespace {
+
+constexpr std::string_view kMetadataPrefix = "x-amz-meta-";
+constexpr std::size_t kMaxMetadataBytes = 2 * kKiB;  // names without the prefix, and values
+constexpr std::uint64_t kMaxDeleteDocument = 4 * kMiB;
+
+constexpr std::string_view kStoredFields[] = {
+    "content-type",     "cache-control", "content-disposition", "content-encoding",
+    "content-language", "expires",       "x-amz-storage-class", "x-amz-website-redirect-location",
+};
+
+/// Header fields that promise something which this endpoint would not keep.
+constexpr std::string_view kUnkeptPromises[] = {
+    "x-amz-tagging",
+    "x-amz-object-lock-mode",
+    "x-amz-object-lock-retain-until-date",
+    "x-amz-object-lock-legal-hold",
+    "x-amz-server-side-encryption-customer-algorithm",
+    "x-amz-server-side-encryption-aws-kms-key-id",
+    "x-amz-write-offset-bytes",
+};
+
+/// aws-chunked is how the body travelled, not what it is.
+std::string WithoutAwsChunked(std::string_view encodings) {
+  std::string kept;
+  for (std::string_view encoding : Split(encodings, ',')) {
+    encoding = Trim(encoding);
+    if (encoding.empty() || ToLower(encoding) == "aws-chunked") continue;
+    if (!kept.empty()) kept += ",";
+    kept += encoding;
+  }
+  return kept;
+}
+
+/// ETag, dates, stored fields and, where asked for, checksums.
+http::Headers ObjectHeaders(const Exchange& exchange, const Object& object, bool whole) {
+  http::Headers headers = exchange.CommonHeaders();
+  headers.Set("ETag", Quote(object.etag));
+  headers.Set("Last-Modified", FormatHttpDate(object.modified));
+  headers.Set("Accept-Ranges", "bytes");
+  headers.Set("Content-Type", "binary/octet-stream");
+  for (const auto& [name, value] : object.attributes) headers.Set(name, value);
+  if (whole && object.checksum && exchange.Header("x-amz-checksum-mode") == "ENABLED") {
+    headers.Set(ChecksumHeader(object.checksum->kind), object.checksum->value);
+    headers.Set("x-amz-checksum-type", std::string(ChecksumTypeName(object.checksum->type)));
+  }
+  for (std::string_view name :
+       {"content-type", "content-language", "expires", "cache-control", "content-disposition", "content-encoding"}) {
+    std::string_view wanted = exchange.Parameter(fmt::format("response-{}", name));
+    if (!wanted.empty()) headers.Set(name, std::string(wanted));
+  }
+  return headers;
+}
+
+/// What a read covers, and with which status it is answered.
+struct Reading {
+  int status = 200;
+  Span span;
+  int parts = 0;  ///< of the object, when a part was asked for
+};
+
+Reply<Reading> DecideReading(const Exchange& exchange, const Object& object) {
+  Reading reading{200, {0, object.size}, 0};
+  if (exchange.Asks("partNumber")) {
+    if (!exchange.Header("Range").empty()) {
+      return Refuse("InvalidRequest", "Cannot specify both Range header and partNumber query parameter");
+    }
+    std::uint64_t number = MR_TRY(exchange.Number("partNumber", 1, 1, 10'000));
+    std::vector<std::uint64_t> sizes = object.part_sizes;
+    if (sizes.empty()) sizes.push_back(object.size);
+    if (number > sizes.size()) return Refuse("InvalidPartNumber", "The requested partnumber is not satisfiable.");
+    reading.span = {0, sizes[number - 1]};
+    for (std::uint64_t i = 0; i + 1 < number; ++i) reading.span.offset += sizes[i];
+    reading.status = 206;
+    reading.parts = static_cast<int>(object.part_sizes.size());
+    return reading;
+  }
+  std::string_view condition = exchange.Header("If-Range");
+  if (!condition.empty() && xml::Unquote(condition) != object.etag && condition != FormatHttpDate(object.modified)) {
+    return reading;
+  }
+  if (auto span = MR_TRY(ParseRange(exchange.Header("Range"), object.size))) {
+    reading.span = *span;
+    reading.status = 206;
+  }
+  return reading;
+}
+
+Reply<void> SendBytes(Exchange& exchange, int status, http::Headers headers, const Object& object, Span span) {
+  Extents extents = Slice(object.extents, span.offset, span.length);
+  if (exchange.request.method() == "HEAD") extents.clear();
+  // The first file is opened before the answer starts, so that a failure can still be told.
+  std::shared_ptr<const UniqueFd> fd;
+  if (!extents.empty()) fd = MR_TRY(extents.front().blob->Open());
+  MR_TRY(exchange.response.Start(status, std::move(headers), span.length));
+  for (std::size_t i = 0; i < extents.size(); ++i) {
+    if (i > 0) fd = MR_TRY(extents[i].blob->Open());
+    MR_TRY(exchange.response.WriteFile(fd->get(), extents[i].offset, extents[i].length));
+  }
+  MR_TRY(exchange.response.Finish());
+  return {};
+}
+
+}  // namespace
+
+std::string Quote(std::string_view etag) { return fmt::format("\"{}\"", etag); }
+
+Reply<Attributes> StoredAttributes(const http::Headers& headers) {
+  for (std::string_view name : kUnkeptPromises) {
+    if (headers.Has(name)) return Refuse("NotImplemented", fmt::format("{} is not implemented here", name));
+  }
+  if (std::string_view sse = headers.Get("x-amz-server-side-encryption"); !sse.empty() && sse != "AES256") {
+    return Refuse("NotImplemented", "x-amz-server-side-encryption is not implemented here");
+  }
+  Attributes attributes;
+  std::size_t metadata_bytes = 0;
+  for (const auto& [field, value] : headers) {
+    std::string name = ToLower(field);
+    bool is_metadata = name.starts_with(kMetadataPrefix);
+    if (!is_metadata && std::ranges::find(kStoredFields, name) == std::end(kStoredFields)) continue;
+    if (is_metadata) metadata_bytes += name.size() - kMetadataPrefix.size() + value.size();
+    std::string kept = name == "content-encoding" ? WithoutAwsChunked(value) : value;
+    if (kept.empty() && !is_metadata) continue;
+    if (name == "x-amz-storage-class" && kept == "STANDARD") continue;
+    if (!attributes.empty() && attributes.back().first == name) {
+      attributes.back().second += "," + kept;
+    } else {
+      attributes.emplace_back(std::move(name), std::move(kept));
+    }
+  }
+  if (metadata_bytes > kMaxMetadataBytes) {
+    return Refuse("MetadataTooLarge", "Your metadata headers exceed the maximum allowed metadata size.");
+  }
+  std::ranges::sort(attributes);
+  return attributes;
+}
+
+Reply<void> GetObject(Exchange& exchange) {
+  ObjectPtr object = MR_TRY(exchange.storage.Get(exchange.bucket, exchange.key));
+  ReadVerdict verdict = CheckRead(exchange.request.headers(), "", *object);
+  if (verdict == ReadVerdict::kFailed) {
+    return Refuse("PreconditionFailed", "At least one of the pre-conditions you specified did not hold.");
+  }
+  if (verdict == ReadVerdict::kNotModified) return exchange.SendEmpty(304, ObjectHeaders(exchange, *object, false));
+  Reading reading = MR_TRY(DecideReading(exchange, *object));
+  bool whole = reading.span.length == object->size;
+  http::Headers headers = ObjectHeaders(exchange, *object, whole);
+  if (reading.status == 206) {
+    std::uint64_t end = reading.span.offset + reading.span.length;
+    if (reading.span.length > 0) {
+      headers.Set("Content-Range", fmt::format("bytes {}-{}/{}", reading.span.offset, end - 1, object->size));
+    } else {
+      reading.status = 200;
+    }
+  }
+  if (reading.parts > 0) headers.Set("x-amz-mp-parts-count", std::to_string(reading.parts));
+  return SendBytes(exchange, reading.status, std::move(headers), *object, reading.span);
+}
+
+Reply<void> PutObject(Exchange& exchange) {
+  WriteCondition condition = MR_TRY(exchange.Condition());
+  Object object;
+  object.attributes = MR_TRY(StoredAttributes(exchange.request.headers()));
+  MR_TRY(exchange.storage.HeadBucket(exchange.bucket));
+  Payload payload = MR_TRY(Payload::Open(exchange.request, exchange.who, kMaxPut));
+  object.extents = MR_TRY(ReceiveBody(payload, exchange.storage.blobs(), object.size));
+  object.etag = HexEncode(payload.md5());
+  object.checksum = payload.checksum();
+  object.modified = exchange.storage.Now();
+  ObjectPtr stored = MR_TRY(exchange.storage.Put(exchange.bucket, exchange.key, std::move(object), condition));
+
+  http::Headers headers = exchange.CommonHeaders();
+  headers.Set("ETag", Quote(stored->etag));
+  if (stored->checksum) {
+    headers.Set(ChecksumHeader(stored->checksum->kind), stored->checksum->value);
+    headers.Set("x-amz-checksum-type", std::string(ChecksumTypeName(stored->checksum->type)));
+  }
+  return exchange.SendEmpty(200, std::move(headers));
+}
+
+Reply<ObjectPtr> CopySource(Exchange& exchange) {
+  std::string_view source = exchange.Header("x-amz-copy-source");
+  std::size_t mark = source.find('?');
+  if (mark != std::string_view::npos && source.substr(mark) != "?versionId=null") {
+    return Refuse("NoSuchVersion", "The specified version does not exist.");
+  }
+  auto decoded = PercentDecode(source.substr(0, mark));
+  if (!decoded) return Refuse("InvalidArgument", "Invalid copy source encoding");
+  std::string_view path = *decoded;
+  if (path.starts_with('/')) path.remove_prefix(1);
+  std::size_t slash = path.find('/');
+  if (slash == std::string_view::npos || slash == 0 || slash + 1 == path.size()) {
+    return Refuse("InvalidArgument", "Copy Source must mention the source bucket and key: sourcebucket/sourcekey");
+  }
+  ObjectPtr object = MR_TRY(exchange.storage.Get(path.substr(0, slash), path.substr(slash + 1)));
+  if (CheckRead(exchange.request.headers(), "x-amz-copy-source-", *object) != ReadVerdict::kServe) {
+    return Refuse("PreconditionFailed", "At least one of the pre-conditions you specified did not hold.");
+  }
+  return object;
+}
+
+Reply<void> CopyObject(Exchange& exchange) {
+  WriteCondition condition = MR_TRY(exchange.Condition());
+  ObjectPtr source = MR_TRY(CopySource(exchange));
+  if (source->size > kMaxPut) {
+    return Refuse("InvalidRequest", "The specified copy source is larger than the maximum allowable size: 5368709120");
+  }
+  std::string_view directive = exchange.Header("x-amz-metadata-directive");
+  if (!directive.empty() && directive != "COPY" && directive != "REPLACE") {
+    return Refuse("InvalidArgument", "Unknown metadata directive.");
+  }
+  auto own = PercentDecode(exchange.Header("x-amz-copy-source"));
+  std::string self = exchange.bucket + "/" + exchange.key;
+  if (directive != "REPLACE" && own && (*own == self || *own == "/" + self)) {
+    return Refuse("InvalidRequest",
+                  "This copy request is illegal because it is trying to copy an object to itself without changing the "
+                  "object's metadata, storage class, website redirect location or encryption attributes.");
+  }
+  // The bytes are shared: they never change, and they go when the last object that names them goes.
+  Object copy = *source;
+  copy.modified = exchange.storage.Now();
+  if (directive == "REPLACE") copy.attributes = MR_TRY(StoredAttributes(exchange.request.headers()));
+  ObjectPtr stored = MR_TRY(exchange.storage.Put(exchange.bucket, exchange.key, std::move(copy), condition));
+  xml::Writer xml("CopyObjectResult");
+  xml.Text("LastModified", FormatIso8601(stored->modified)).Text("ETag", Quote(stored->etag));
+  if (stored->checksum) {
+    xml.Text(ChecksumElement(stored->checksum->kind), stored->checksum->value);
+    xml.Text("ChecksumType", ChecksumTypeName(stored->checksum->type));
+  }
+  return exchange.SendXml(xml.Finish());
+}
+
+Reply<void> DeleteObject(Exchange& exchange) {
+  WriteCondition condition = MR_TRY(exchange.Condition());
+  MR_TRY(exchange.storage.Delete(exchange.bucket, {&exchange.key, 1}, condition));
+  return exchange.SendEmpty(204);
+}
+
+Reply<void> DeleteObjects(Exchange& exchange) {
+  Payload payload = MR_TRY(Payload::Open(exchange.request, exchange.who, kMaxDeleteDocument));
+  DeleteRequest request = MR_TRY(ParseDeleteRequest(MR_TRY(ReadDocument(payload))));
+  MR_TRY(exchange.storage.HeadBucket(exchange.bucket));
+  xml::Writer xml("DeleteResult");
+  auto deleted = [&](const std::string& key) {
+    if (!request.quiet) xml.Open("Deleted").Text("Key", key).Close("Deleted");
+  };
+  std::vector<std::string> unconditional;
+  for (DeleteRequest::Item& item : request.items) {
+    Reply<void> done;
+    if (!item.version_id.empty() && item.version_id != "null") {
+      done = Refuse("NoSuchVersion", "The specified version does not exist.");
+    } else if (item.etag.empty()) {
+      unconditional.push_back(std::move(item.key));
+      continue;
+    } else {
+      done = exchange.storage.Delete(exchange.bucket, {&item.key, 1}, {.if_match = item.etag});
+    }
+    if (done) {
+      deleted(item.key);
+    } else {
+      xml.Open("Error").Text("Key", item.key).Text("Code", done.error().code);
+      xml.Text("Message", done.error().message).Close("Error");
+    }
+  }
+  MR_TRY(exchange.storage.Delete(exchange.bucket, unconditional, {}));
+  for (const std::string& key : unconditional) deleted(key);
+  return exchange.SendXml(xml.Finish());
+}
+
+}  // namespace millrace::s3d

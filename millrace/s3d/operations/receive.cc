@@ -1,0 +1,63 @@
+#include "millrace/s3d/operations/receive.h"
+
+#include <algorithm>
+
+namespace millrace::s3d {
+namespace {
+
+constexpr std::uint64_t kPiece = 512 * kKiB;
+
+/// Pieces as large as pays, but no larger than what will come.
+Buffer PieceBuffer(const Payload& payload) {
+  return Buffer(std::clamp<std::uint64_t>(payload.expected().value_or(kPiece), 1, kPiece));
+}
+
+}  // namespace
+
+Reply<Extents> ReceiveBody(Payload& payload, BlobStore& blobs, std::uint64_t& size) {
+  // What does not fit one piece is hashed beside, which needs a second to receive into.
+  Buffer pieces[2] = {PieceBuffer(payload), Buffer(payload.expected().value_or(kPiece + 1) > kPiece ? kPiece : 0)};
+  std::size_t count = pieces[1].size() > 0 ? 2 : 1;
+  if (count == 2) payload.HashBeside();
+  struct Awaiter {  // the pieces must not go while they are being hashed
+    Payload& payload;
+    ~Awaiter() { payload.AwaitHashes(); }
+  } awaiter{payload};
+  BlobWriter writer(blobs);
+  for (std::size_t i = 0;; i = (i + 1) % count) {
+    std::size_t got = MR_TRY(payload.Read(pieces[i].span()));
+    if (got == 0) break;
+    MR_TRY(writer.Append(pieces[i].span().first(got)));
+  }
+  size = writer.size();
+  return MR_TRY(writer.Finish());
+}
+
+Reply<void> DigestPart(std::optional<ChecksumKind> kind, Part& part) {
+  Hasher md5(Hasher::Kind::kMd5);
+  std::optional<ChecksumHasher> checksum;
+  if (kind) checksum.emplace(*kind);
+  Buffer piece(kPiece);
+  for (const Extent& extent : part.extents) {
+    auto fd = MR_TRY(extent.blob->Open());
+    for (std::uint64_t done = 0; done < extent.length;) {
+      MutableByteSpan into = piece.span().first(std::min<std::uint64_t>(kPiece, extent.length - done));
+      MR_TRY(ReadExactly(fd->get(), into, extent.offset + done, "the source of a copy"));
+      md5.Update(into);
+      if (checksum) checksum->Update(into);
+      done += into.size();
+    }
+  }
+  part.etag = HexEncode(md5.Finish());
+  if (checksum) part.checksum = Base64Encode(checksum->Finish());
+  return {};
+}
+
+Reply<std::string> ReadDocument(Payload& payload) {
+  std::string document;
+  Buffer piece = PieceBuffer(payload);
+  while (std::size_t got = MR_TRY(payload.Read(piece.span()))) document.append(AsText(piece.span().first(got)));
+  return document;
+}
+
+}  // namespace millrace::s3d

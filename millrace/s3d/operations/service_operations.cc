@@ -1,0 +1,111 @@
+#include "millrace/base/clock.h"
+#include "millrace/base/text.h"
+#include "millrace/s3d/operations/exchange.h"
+#include "millrace/xml/xml.h"
+
+namespace millrace::s3d {
+namespace {
+
+constexpr std::uint64_t kMaxConfiguration = 64 * kKiB;
+
+/// An access control list that says: the owner may do everything.
+std::string OwnerOnlyAcl() {
+  xml::Writer xml("AccessControlPolicy");
+  xml.Open("Owner").Text("ID", "millrace").Text("DisplayName", "millrace").Close("Owner");
+  xml.Open("AccessControlList").Open("Grant");
+  xml.Open("Grantee xmlns:xsi=\"http://www.w3.org/2001/XMLSchema-instance\" xsi:type=\"CanonicalUser\"");
+  xml.Text("ID", "millrace").Text("DisplayName", "millrace").Close("Grantee");
+  xml.Text("Permission", "FULL_CONTROL").Close("Grant").Close("AccessControlList");
+  return xml.Finish();
+}
+
+struct Absence {
+  std::string_view parameter, code, message;
+};
+/// What S3 answers where a setting was never made.
+constexpr Absence kAbsentBucketSettings[] = {
+    {"policy", "NoSuchBucketPolicy", "The bucket policy does not exist"},
+    {"policyStatus", "NoSuchBucketPolicy", "The bucket policy does not exist"},
+    {"tagging", "NoSuchTagSet", "The TagSet does not exist"},
+    {"cors", "NoSuchCORSConfiguration", "The CORS configuration does not exist"},
+    {"lifecycle", "NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist"},
+    {"encryption", "ServerSideEncryptionConfigurationNotFoundError",
+     "The server side encryption configuration was not found"},
+    {"website", "NoSuchWebsiteConfiguration", "The specified bucket does not have a website configuration"},
+    {"replication", "ReplicationConfigurationNotFoundError", "The replication configuration was not found"},
+    {"object-lock", "ObjectLockConfigurationNotFoundError", "Object Lock configuration does not exist for this bucket"},
+    {"ownershipControls", "OwnershipControlsNotFoundError", "The bucket ownership controls were not found"},
+    {"publicAccessBlock", "NoSuchPublicAccessBlockConfiguration",
+     "The public access block configuration was not found"},
+};
+
+struct EmptyDocument {
+  std::string_view parameter, root;
+};
+constexpr EmptyDocument kEmptyBucketSettings[] = {
+    {"versioning", "VersioningConfiguration"},
+    {"logging", "BucketLoggingStatus"},
+    {"notification", "NotificationConfiguration"},
+    {"accelerate", "AccelerateConfiguration"},
+    {"location", "LocationConstraint"},  // empty: us-east-1
+};
+
+}  // namespace
+
+Reply<void> ListBuckets(Exchange& exchange) {
+  xml::Writer xml("ListAllMyBucketsResult");
+  xml.Open("Owner").Text("ID", "millrace").Text("DisplayName", "millrace").Close("Owner").Open("Buckets");
+  for (const auto& [name, created] : exchange.storage.ListBuckets()) {
+    xml.Open("Bucket").Text("Name", name).Text("CreationDate", FormatIso8601(created)).Close("Bucket");
+  }
+  return exchange.SendXml(xml.Close("Buckets").Finish());
+}
+
+Reply<void> CreateBucket(Exchange& exchange) {
+  // The document names a region; every region is here.
+  MR_TRY(exchange.request.ReadAllBody(kMaxConfiguration));
+  if (ToLower(exchange.Header("x-amz-bucket-object-lock-enabled")) == "true") {
+    return Refuse("NotImplemented", "Object lock is not implemented here");
+  }
+  MR_TRY(exchange.storage.CreateBucket(exchange.bucket));
+  http::Headers headers = exchange.CommonHeaders();
+  headers.Set("Location", "/" + exchange.bucket);
+  return exchange.SendEmpty(200, std::move(headers));
+}
+
+Reply<void> DeleteBucket(Exchange& exchange) {
+  MR_TRY(exchange.storage.DeleteBucket(exchange.bucket));
+  return exchange.SendEmpty(204);
+}
+
+Reply<void> HeadBucket(Exchange& exchange) {
+  MR_TRY(exchange.storage.HeadBucket(exchange.bucket));
+  http::Headers headers = exchange.CommonHeaders();
+  headers.Set("x-amz-bucket-region", "us-east-1");
+  return exchange.SendEmpty(200, std::move(headers));
+}
+
+Reply<void> GetBucketSetting(Exchange& exchange) {
+  MR_TRY(exchange.storage.HeadBucket(exchange.bucket));
+  for (const Absence& absence : kAbsentBucketSettings) {
+    if (exchange.Asks(absence.parameter)) return Refuse(absence.code, std::string(absence.message));
+  }
+  for (const EmptyDocument& document : kEmptyBucketSettings) {
+    if (exchange.Asks(document.parameter)) return exchange.SendXml(xml::Writer(document.root).Finish());
+  }
+  if (exchange.Asks("acl")) return exchange.SendXml(OwnerOnlyAcl());
+  xml::Writer payment("RequestPaymentConfiguration");
+  return exchange.SendXml(payment.Text("Payer", "BucketOwner").Finish());
+}
+
+Reply<void> GetObjectSetting(Exchange& exchange) {
+  MR_TRY(exchange.storage.Get(exchange.bucket, exchange.key));
+  if (exchange.Asks("acl")) return exchange.SendXml(OwnerOnlyAcl());
+  if (exchange.Asks("tagging")) {
+    xml::Writer xml("Tagging");
+    return exchange.SendXml(xml.Open("TagSet").Close("TagSet").Finish());
+  }
+  return Refuse("NoSuchObjectLockConfiguration", "The specified object does not have a ObjectLock configuration");
+}
+
+}  // namespace millrace::s3d

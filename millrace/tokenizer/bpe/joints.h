@@ -1,0 +1,60 @@
+// Where a text may be cut so that its parts, merged each for itself, give exactly the tokens of the whole.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "millrace/tokenizer/unicode/code_point_map.h"
+#include "millrace/tokenizer/unicode/utf8.h"
+
+namespace millrace::tokenizer {
+
+/// Knows which two characters stand side by side inside of some token. Two that never do cannot get into one token
+/// however the text around them merges, so the text may be cut between them. Errs on the side of not cutting.
+class Joints {
+ public:
+  Joints() : sides_(0), pairs_(kFilterBits / 64) {}
+
+  /// Notes every place between two characters of `token`, which may begin or end within a character (byte-level
+  /// vocabularies).
+  void AddToken(std::string_view token);
+
+  /// Whether `left` and `right`, code points or kInvalid, may be in one token.
+  bool MayJoin(char32_t left, char32_t right) const {
+    if ((left | right) < 0x80) return ascii_[left << 7 | right];
+    return MayJoinWide(left, right);
+  }
+
+ private:
+  static constexpr std::uint8_t kBefore = 1, kAfter = 2;        // stands before (after) something in some token
+  static constexpr std::uint8_t kBeforeAny = 4, kAfterAny = 8;  // … of which only a part is known
+  static constexpr std::size_t kFilterBits = 1u << 19;
+
+  bool MayJoinWide(char32_t left, char32_t right) const {
+    if (left == kInvalid || right == kInvalid) return true;
+    std::uint8_t before = Sides(left), after = Sides(right);
+    if (!(before & kBefore) || !(after & kAfter)) return false;
+    if ((before & kBeforeAny) || (after & kAfterAny)) return true;
+    std::uint32_t bit = FilterBit(left, right);
+    return pairs_[bit / 64] >> (bit % 64) & 1;
+  }
+  std::uint8_t Sides(char32_t code) const {
+    return code >= 0x10000 && parts_ ? kBefore | kAfter | kBeforeAny | kAfterAny : sides_[code];
+  }
+  static std::uint32_t FilterBit(char32_t left, char32_t right) {
+    std::uint64_t key = static_cast<std::uint64_t>(left) << 21 | right;
+    return static_cast<std::uint32_t>(key * 0x9E3779B97F4A7C15u >> 45);
+  }
+  void AddPair(char32_t left, char32_t right);
+  void AddEndingsOf(std::string_view ending);
+  void AddBeginningsOf(std::string_view beginning);
+
+  std::array<bool, 128 * 128> ascii_{};
+  bool parts_ = false;  ///< some token begins or ends within a character
+  CodePointMap<std::uint8_t> sides_;
+  std::vector<std::uint64_t> pairs_;  ///< a filter: a bit set for every pair noted
+};
+
+}  // namespace millrace::tokenizer

@@ -1,0 +1,215 @@
+#include "millrace/tokenizer/huggingface/hf_model.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "millrace/tokenizer/bpe/merges.h"
+#include "millrace/tokenizer/unicode/utf8.h"
+#include "millrace/tokenizer/vocabulary/byte_trie.h"
+
+namespace millrace::tokenizer::hf {
+namespace {
+
+/// The id of the token for unknown text, special or not. kNoToken if the model names none.
+Result<TokenId> ReadUnknown(const File& file) {
+  const Json& unk = Get(Get(file.json, "model"), "unk_token");
+  if (!unk.is_string()) return kNoToken;
+  const auto found = std::ranges::find(file.tokens, unk.get<std::string>());
+  if (found == file.tokens.end() || found->empty()) {
+    return Fail(Code::kUnsupported, "its unk_token (\"{}\") is not in its vocabulary, which is not supported",
+                unk.get<std::string>());
+  }
+  return static_cast<TokenId>(found - file.tokens.begin());
+}
+
+Result<TokenId> RequireUnknown(const File& file) {
+  const TokenId unk = MR_TRY(ReadUnknown(file));
+  if (unk == kNoToken) return Fail(Code::kUnsupported, "a model without an unk_token is not supported");
+  return unk;
+}
+
+class WordLevelModel final : public WordModel {
+ public:
+  static Result<std::unique_ptr<const WordModel>> Read(const File& file) {
+    return std::make_unique<WordLevelModel>(file, MR_TRY(RequireUnknown(file)));
+  }
+  WordLevelModel(const File& file, TokenId unk) : vocabulary_(file), unk_(unk) {}
+
+  void Encode(std::string_view word, Scratch&, IdWriter& ids) const override {
+    const TokenId id = vocabulary_.Find(word);
+    ids.Append(id == kNoToken ? unk_ : id);
+  }
+
+ private:
+  const ModelVocabulary vocabulary_;
+  const TokenId unk_;
+};
+
+class WordPieceModel final : public WordModel {
+ public:
+  static Result<std::unique_ptr<const WordModel>> Read(const File& file) {
+    const Json& model = Get(file.json, "model");
+    auto made = std::unique_ptr<WordPieceModel>(new WordPieceModel(file));
+    made->unk_ = MR_TRY(RequireUnknown(file));
+    const Json& longest = Get(model, "max_input_chars_per_word");
+    if (longest.is_number_unsigned()) made->longest_ = longest.get<std::size_t>();
+    const Json& prefix = Get(model, "continuing_subword_prefix");
+    made->AddTokens(prefix.is_string() ? prefix.get<std::string>() : "##");
+    return made;
+  }
+
+  void Encode(std::string_view word, Scratch&, IdWriter& ids) const override {
+    const std::size_t before = ids.size();
+    const auto characters = std::ranges::count_if(word, [](char byte) { return (byte & 0xC0) != 0x80; });
+    if (static_cast<std::size_t>(characters) > longest_) return ids.Append(unk_);
+    for (std::size_t at = 0; at < word.size();) {
+      const ByteTrie::Match match = (at == 0 ? beginnings_ : continuations_).Longest(word.substr(at));
+      if (match.length == 0) {
+        ids.Cut(before);
+        return ids.Append(unk_);
+      }
+      ids.Append(match.value);
+      at += match.length;
+    }
+  }
+
+ private:
+  explicit WordPieceModel(const File& file) : vocabulary_(file) {}
+
+  void AddTokens(std::string_view prefix) {
+    std::vector<ByteTrie::Key> beginnings, continuations;
+    for (TokenId id = 0; id < vocabulary_.pieces().size(); ++id) {
+      const std::string_view token = vocabulary_.pieces()[id];
+      if (token.empty()) continue;
+      beginnings.push_back({token, id});
+      if (token.starts_with(prefix) && token.size() > prefix.size()) {
+        continuations.push_back({token.substr(prefix.size()), id});
+      }
+    }
+    beginnings_ = ByteTrie(std::move(beginnings));
+    continuations_ = ByteTrie(std::move(continuations));
+  }
+
+  const ModelVocabulary vocabulary_;
+  ByteTrie beginnings_, continuations_;
+  TokenId unk_ = kNoToken;
+  std::size_t longest_ = 100;  // characters; the library's default
+};
+
+/// Merges of characters.
+class BpeModel final : public WordModel {
+ public:
+  static Result<std::unique_ptr<const WordModel>> Read(const File& file) {
+    const Json& model = Get(file.json, "model");
+    auto made = std::unique_ptr<BpeModel>(new BpeModel(file));
+    made->unk_ = MR_TRY(ReadUnknown(file));
+    made->fuses_unknown_ = Flag(model, "fuse_unk");
+    made->whole_words_first_ = Flag(model, "ignore_merges");
+    made->prefix_ = Text(model, "continuing_subword_prefix");
+    made->suffix_ = Text(model, "end_of_word_suffix");
+    made->bytes_.fill(kNoToken);
+    for (std::size_t byte = 0; Flag(model, "byte_fallback") && byte < made->bytes_.size(); ++byte) {
+      made->bytes_[byte] = made->vocabulary_.Find(fmt::format("<0x{:02X}>", byte));
+    }
+    MR_TRY(made->AddMerges(file));
+    return made;
+  }
+
+  void Encode(std::string_view word, Scratch& scratch, IdWriter& ids) const override {
+    if (whole_words_first_) {
+      if (const TokenId whole = vocabulary_.Find(word); whole != kNoToken) return ids.Append(whole);
+    }
+    std::vector<Symbol>& symbols = scratch.symbols;
+    symbols.clear();
+    std::string affixed;
+    bool pending_unknown = false;
+    for (std::size_t at = 0; at < word.size();) {
+      const std::size_t length = DecodeUtf8(word.data() + at, word.data() + word.size()).length;
+      std::string_view character = word.substr(at, length);
+      const bool is_first = at == 0, is_last = at + length == word.size();
+      if ((!is_first && !prefix_.empty()) || (is_last && !suffix_.empty())) {
+        affixed.assign(is_first ? "" : prefix_).append(character).append(is_last ? suffix_ : "");
+        character = affixed;
+      }
+      at += length;
+      if (const TokenId id = vocabulary_.Find(character); id != kNoToken) {
+        if (std::exchange(pending_unknown, false)) symbols.push_back(unk_);
+        symbols.push_back(id);
+      } else if (!AddBytes(character, symbols) && unk_ != kNoToken) {
+        // As the library has it, bytes come in front of the unknown characters that wait here.
+        if (std::exchange(pending_unknown, true) && !fuses_unknown_) symbols.push_back(unk_);
+      }
+    }
+    if (pending_unknown) symbols.push_back(unk_);
+    const auto merged = scratch.merger.Run(merges_, symbols);
+    std::ranges::copy(merged, ids.Room(merged.size()));
+    ids.Advance(merged.size());
+  }
+
+ private:
+  explicit BpeModel(const File& file) : vocabulary_(file) {}
+
+  /// False, and nothing added, if a byte has no token.
+  bool AddBytes(std::string_view character, std::vector<Symbol>& symbols) const {
+    const bool all =
+        std::ranges::all_of(character, [&](char byte) { return bytes_[static_cast<std::uint8_t>(byte)] != kNoToken; });
+    for (const char byte : all ? character : std::string_view()) {
+      symbols.push_back(bytes_[static_cast<std::uint8_t>(byte)]);
+    }
+    return all;
+  }
+
+  Status AddMerges(const File& file) {
+    const auto pairs = MR_TRY(ReadMerges(Get(Get(file.json, "model"), "merges")));
+    merges_ = MergeTable(pairs.size());
+    // Of a pair that is listed twice the library keeps the last rank; the table keeps what is added first.
+    for (std::size_t rank = pairs.size(); rank-- > 0;) {
+      const auto& [left, right] = pairs[rank];
+      if (right.size() < prefix_.size()) {
+        return Fail(Code::kInvalidArgument, "the merge of \"{}\" and \"{}\" lacks the prefix of continuations", left,
+                    right);
+      }
+      const Symbol from = vocabulary_.Find(left), with = vocabulary_.Find(right);
+      const Symbol to = vocabulary_.Find(left + right.substr(prefix_.size()));
+      if (from == kNoToken || with == kNoToken || to == kNoToken) return FailMerge(file, left, right);
+      merges_.Add(from, with, {to, static_cast<std::uint32_t>(rank)});
+    }
+    return {};
+  }
+
+  const ModelVocabulary vocabulary_;
+  MergeTable merges_;
+  std::array<TokenId, 256> bytes_{};  ///< kNoToken where there is none
+  TokenId unk_ = kNoToken;
+  bool fuses_unknown_ = false, whole_words_first_ = false;
+  std::string prefix_, suffix_;
+};
+
+}  // namespace
+
+ModelVocabulary::ModelVocabulary(const File& file) {
+  std::vector<bool> special(file.tokens.size());
+  for (const AddedToken& added : file.added) {
+    if (added.special && static_cast<std::size_t>(added.id) < special.size()) {
+      special[static_cast<std::size_t>(added.id)] = true;
+    }
+  }
+  for (std::size_t id = 0; id < file.tokens.size(); ++id) pieces_.Add(special[id] ? "" : file.tokens[id]);
+  index_ = PieceIndex(pieces_, file.tokens.size());
+  for (TokenId id = 0; id < pieces_.size(); ++id) {
+    if (!pieces_[id].empty()) index_.Insert(id);
+  }
+}
+
+Result<std::unique_ptr<const WordModel>> ReadWordModel(const File& file) {
+  const std::string type = ModelType(file.json);
+  if (type == "BPE") return BpeModel::Read(file);
+  if (type == "WordPiece") return WordPieceModel::Read(file);
+  if (type == "WordLevel") return WordLevelModel::Read(file);
+  if (type == "Unigram") return ReadUnigramModel(file);
+  return Fail(Code::kUnsupported, "its model ({}) is not supported", type);
+}
+
+}  // namespace millrace::tokenizer::hf

@@ -1,0 +1,100 @@
+// What a tokenizer.json does to a text before words are found in it.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "millrace/tokenizer/huggingface/regex.h"
+#include "millrace/tokenizer/unicode/graphemes.h"
+#include "millrace/tokenizer/unicode/nfc.h"
+#include "millrace/tokenizer/unicode/nfkc.h"
+#include "millrace/tokenizer/vocabulary/character_map.h"
+
+namespace millrace::tokenizer {
+
+/// The steps of Hugging Face's normalizers, one after the other. Immutable; any thread.
+class HfNormalizer {
+ public:
+  /// SentencePiece's rules as Hugging Face applies them: to clusters of less than 6 bytes as a whole, else to
+  /// characters, and always the shortest rule, with which all of the cluster is replaced.
+  struct Precompiled {
+    CharacterMap map;
+  };
+  struct Replace {
+    std::string from, to;
+  };
+  struct ReplaceMatches {
+    Regex regex;
+    std::string to;
+  };
+  struct Prepend {
+    std::string text;  ///< not empty
+  };
+  struct Compose {};              ///< NFC
+  struct ComposeCompatible {};    ///< NFKC
+  struct Decompose {};            ///< NFD
+  struct DecomposeCompatible {};  ///< NFKD
+  struct StripAccents {};         ///< leaves combining marks out
+  struct Lowercase {};
+  struct Strip {
+    bool left = true, right = true;
+  };
+  struct Nmt {};             ///< leaves control characters out; others become spaces
+  struct BertClean {};       ///< the same, as BERT does it
+  struct BertChinese {};     ///< puts spaces around Chinese characters
+  struct BertAccents {};     ///< leaves accents out of decomposed text
+  struct ToByteAlphabet {};  ///< writes each byte as a character (see byte_alphabet.h)
+  using Step = std::variant<Precompiled, Replace, ReplaceMatches, Prepend, Compose, ComposeCompatible, Decompose,
+                            DecomposeCompatible, StripAccents, Lowercase, Strip, Nmt, BertClean, BertChinese,
+                            BertAccents, ToByteAlphabet>;
+
+  explicit HfNormalizer(std::vector<Step> steps);
+
+  /// Bytes that are no part of valid UTF-8 become U+FFFD.
+  void Normalize(std::string_view text, std::string& normalized) const;
+  /// As Normalize. Returns how many bytes at the beginning of `normalized` the library aligns with the text's first
+  /// character.
+  std::size_t NormalizeFirst(std::string_view text, std::string& normalized) const;
+
+ private:
+  std::string Apply(const Precompiled& step, std::string text) const;
+  std::string Apply(const Replace& step, std::string text) const;
+  std::string Apply(const ReplaceMatches& step, std::string text) const;
+  std::string Apply(const Prepend& step, std::string text) const;
+  std::string Apply(const Compose& step, std::string text) const;
+  std::string Apply(const ComposeCompatible& step, std::string text) const;
+  std::string Apply(const Decompose& step, std::string text) const;
+  std::string Apply(const DecomposeCompatible& step, std::string text) const;
+  std::string Apply(const StripAccents& step, std::string text) const;
+  std::string Apply(const Lowercase& step, std::string text) const;
+  std::string Apply(const Strip& step, std::string text) const;
+  std::string Apply(const Nmt& step, std::string text) const;
+  std::string Apply(const BertClean& step, std::string text) const;
+  std::string Apply(const BertChinese& step, std::string text) const;
+  std::string Apply(const BertAccents& step, std::string text) const;
+  std::string Apply(const ToByteAlphabet& step, std::string text) const;
+
+  /// Calls visit(from, to) for the parts of `text`, in order, and for what `step` makes of each, until it returns
+  /// false; returns whether it never did.
+  template <class Visit>
+  bool ForEachPart(const Precompiled& step, std::string_view text, Visit visit) const;
+  /// Calls edit(begin, end, text) for what `step` replaces in `text`, in order.
+  template <class Edit>
+  static void ForEachMatch(const Replace& step, std::string_view text, Edit edit);
+  template <class Edit>
+  static void ForEachMatch(const ReplaceMatches& step, std::string_view text, Edit edit);
+  /// How many bytes at the beginning of `after` stem from the first `head` bytes of `before`.
+  std::size_t HeadAfter(const Step& step, std::string_view before, std::size_t head, std::string_view after) const;
+  std::size_t HeadAfter(const Precompiled& step, std::string_view before, std::size_t head) const;
+
+  std::vector<Step> steps_;
+  Graphemes graphemes_;
+  Nfkc nfkc_;
+  CharacterTexts dropped_marks_, lower_case_;
+  CodePointMap<std::uint8_t> bert_classes_;
+};
+
+}  // namespace millrace::tokenizer

@@ -1,0 +1,64 @@
+// A SentencePiece model file, read without the protobuf library.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/base/bytes.h"
+#include "millrace/base/result.h"
+#include "millrace/tokenizer/vocabulary/added_tokens.h"
+
+namespace millrace::tokenizer {
+
+/// Stands for a space in pieces: U+2581.
+inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
+inline constexpr char32_t kSpaceMarkCode = 0x2581;
+
+/// The settings of a model that decide how it encodes and decodes. Field numbers: sentencepiece_model.proto.
+struct SentencePieceTraits {
+  enum class Algorithm { kUnigram = 1, kBpe = 2, kWord = 3, kChar = 4 };
+  Algorithm algorithm = Algorithm::kUnigram;
+  bool whitespace_is_suffix = false;
+  bool byte_fallback = false;
+  bool has_character_map = false;
+  bool has_reverse_character_map = false;  ///< applied to decoded text
+  bool add_dummy_prefix = true;
+  bool remove_extra_whitespaces = true;
+  bool escape_whitespaces = true;
+  bool prefix_every_part = true;  ///< the dummy prefix, of a text that special tokens divide: in front of each part
+  bool prefix_marked = true;      ///< … also in front of a part that begins with a space
+  bool whole_byte_runs = false;   ///< byte tokens side by side that are no UTF-8 together: each is a U+FFFD
+  int pieces = 0;
+  std::string unk_piece = "<unk>", bos_piece = "<s>", eos_piece = "</s>", pad_piece = "<pad>";
+};
+
+struct SentencePieceModel {
+  enum class Type { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+  struct Piece {
+    std::string_view text;  ///< in the model's bytes
+    float score = 0;
+    Type type = Type::kNormal;
+  };
+  /// A merge by name, of models that list them (Hugging Face's JSON); SentencePiece's own have scores instead.
+  struct Merge {
+    std::int32_t left, right, merged;
+  };
+  SentencePieceTraits traits;
+  std::vector<Piece> pieces;
+  std::optional<std::vector<Merge>> merges;  ///< in order of rank
+  /// Of models that list them; else every control and unknown piece is a special one.
+  std::optional<std::vector<AddedToken>> added;
+  ByteSpan character_map;  ///< in the model's bytes
+};
+
+/// The piece with a space for each U+2581, which is how pieces write one.
+std::string MarksToSpaces(std::string_view piece);
+
+/// Fails with kInvalidArgument unless the bytes have the shape of a SentencePiece model. Never reads out of bounds. The
+/// result points into `model`.
+Result<SentencePieceModel> ReadSentencePieceModel(ByteSpan model);
+
+}  // namespace millrace::tokenizer

@@ -1,0 +1,168 @@
+#include "millrace/tokenizer/unicode/nfc.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "millrace/tokenizer/unicode/utf8.h"
+
+namespace millrace::tokenizer {
+namespace {
+
+// Hangul: syllables are made of a leading consonant, a vowel, and perhaps a trailing consonant.
+constexpr char32_t kSyllable = 0xAC00, kLeading = 0x1100, kVowel = 0x1161, kTrailing = 0x11A7;  // no trailing one
+constexpr char32_t kLeadings = 19, kVowels = 21, kTrailings = 28;
+constexpr char32_t kSyllables = kLeadings * kVowels * kTrailings;
+
+/// All characters below U+0300 stand for themselves; so do all bytes below this one, wherever they are.
+constexpr std::uint8_t kFirstLead = 0xCC;
+
+}  // namespace
+
+Nfc::Nfc() : traits_({}), pairs_(kNfcPairsCount / 3) {
+  for (std::size_t i = 0; i < kNfcOrdersCount; ++i) {
+    Traits& traits = traits_.At(kNfcOrders[i] >> 8);
+    traits.order = static_cast<std::uint8_t>(kNfcOrders[i] & 0xFF);
+    traits.joins = true;
+  }
+  std::vector<char32_t> composed;
+  for (std::size_t i = 0; i < kNfcPairsCount; i += 3) {
+    auto left = static_cast<Symbol>(kNfcPairs[i]), right = static_cast<Symbol>(kNfcPairs[i + 1]);
+    pairs_.Add(left, right, {static_cast<Symbol>(kNfcPairs[i + 2]), 0});
+    traits_.At(kNfcPairs[i + 1]).joins = true;
+    composed.push_back(kNfcPairs[i + 2]);
+  }
+  std::ranges::sort(composed);
+  for (std::size_t i = 0; i < kNfcDecomposedCount;) {
+    char32_t code = kNfcDecomposed[i] >> 3, length = kNfcDecomposed[i] & 7;
+    Traits& traits = traits_.At(code);
+    traits.decomposed = static_cast<std::uint16_t>(decomposed_.size());
+    traits.joins |= !std::ranges::binary_search(composed, code);  // it never comes out whole
+    decomposed_.push_back(length);
+    decomposed_.insert(decomposed_.end(), &kNfcDecomposed[i + 1], &kNfcDecomposed[i + 1 + length]);
+    i += 1 + length;
+  }
+  for (char32_t i = 0; i < kVowels; ++i) traits_.At(kVowel + i).joins = true;
+  for (char32_t i = 1; i < kTrailings; ++i) traits_.At(kTrailing + i).joins = true;
+}
+
+std::string_view Nfc::Normalize(std::string_view text, std::string& buffer) const {
+  const char *done = text.data(), *end = done + text.size(), *begin = nullptr;
+  std::vector<Mark> marks;
+  for (const char* at = done; (at = FindStretch(text, at, begin)) != begin;) {
+    if (done == text.data()) buffer.clear();
+    buffer.append(done, begin);
+    ComposeStretch({begin, at}, marks, buffer);
+    done = at;
+  }
+  if (done == text.data()) return text;
+  buffer.append(done, end);
+  return buffer;
+}
+
+const char* Nfc::FindStretch(std::string_view text, const char* at, const char*& begin) const {
+  const char* end = text.data() + text.size();
+  while (true) {
+    while (at != end && static_cast<std::uint8_t>(*at) < kFirstLead) ++at;
+    if (at == end) return begin = end;
+    Decoded character = DecodeUtf8(at, end);
+    if (character.code != kInvalid && traits_[character.code].joins) break;
+    at += character.length;
+  }
+  begin = at;
+  for (std::uint32_t length = 1; length <= 4 && at - text.data() >= length; ++length) {  // the character in front
+    Decoded previous = DecodeUtf8(at - length, at);
+    if (previous.code != kInvalid && previous.length == length) begin = at - length;
+  }
+  while (at != end) {
+    Decoded character = DecodeUtf8(at, end);
+    if (character.code == kInvalid || !traits_[character.code].joins) break;
+    at += character.length;
+  }
+  return at;
+}
+
+void Nfc::TakeApart(char32_t code, std::vector<Mark>& marks) const {
+  auto add = [&](char32_t part) {
+    marks.push_back({traits_[part].order, static_cast<std::uint32_t>(marks.size()), part});
+  };
+  if (code - kSyllable < kSyllables) {
+    char32_t index = code - kSyllable, trailing = index % kTrailings;
+    add(kLeading + index / kTrailings / kVowels);
+    add(kVowel + index / kTrailings % kVowels);
+    if (trailing != 0) add(kTrailing + trailing);
+    return;
+  }
+  std::size_t at = traits_[code].decomposed;
+  if (at == 0) return add(code);
+  for (std::size_t i = 1; i <= decomposed_[at]; ++i) add(decomposed_[at + i]);
+}
+
+char32_t Nfc::Compose(char32_t left, char32_t right) const {
+  if (left - kLeading < kLeadings && right - kVowel < kVowels) {
+    return kSyllable + ((left - kLeading) * kVowels + right - kVowel) * kTrailings;
+  }
+  if (left - kSyllable < kSyllables && (left - kSyllable) % kTrailings == 0 && right > kTrailing &&
+      right < kTrailing + kTrailings) {
+    return left + (right - kTrailing);
+  }
+  MergeTable::Merge found = pairs_.Find(static_cast<Symbol>(left), static_cast<Symbol>(right));
+  return found.rank == kNoRank ? 0 : static_cast<char32_t>(found.merged);
+}
+
+/// Puts each run of what has an order into it.
+void Nfc::Sort(std::vector<Mark>& marks) {
+  for (auto run = marks.begin(); run != marks.end();) {
+    auto end = std::find_if(run + 1, marks.end(), [](const Mark& mark) { return mark.order == 0; });
+    auto first = run->order == 0 ? run + 1 : run;
+    std::ranges::sort(first, end, {}, [](const Mark& mark) { return std::pair(mark.order, mark.place); });
+    run = end;
+  }
+}
+
+void Nfc::Decompose(std::string_view text, std::string& to) const {
+  std::vector<Mark> marks;
+  auto flush = [&] {
+    Sort(marks);
+    for (const Mark& mark : marks) AppendUtf8(mark.code, to);
+    marks.clear();
+  };
+  for (const char *at = text.data(), *end = at + text.size(); at != end;) {
+    const Decoded character = DecodeUtf8(at, end);
+    if (character.code < 0x80 || character.code == kInvalid) {
+      flush();
+      to += *at;
+    } else {
+      const std::size_t apart = traits_[character.code].decomposed;
+      if (traits_[apart != 0 ? decomposed_[apart + 1] : character.code].order == 0) flush();
+      TakeApart(character.code, marks);
+    }
+    at += character.length;
+  }
+  flush();
+}
+
+void Nfc::ComposeStretch(std::string_view stretch, std::vector<Mark>& marks, std::string& to) const {
+  marks.clear();
+  for (const char *at = stretch.data(), *end = at + stretch.size(); at != end;) {
+    Decoded character = DecodeUtf8(at, end);
+    TakeApart(character.code, marks);
+    at += character.length;
+  }
+  Sort(marks);
+  // Each joins the last that has no order, unless another of its own order or a later one stands between them.
+  std::size_t kept = 0, base = SIZE_MAX;
+  for (const Mark& mark : marks) {
+    bool next_to = base + 1 == kept;
+    if (base != SIZE_MAX && (next_to || marks[kept - 1].order < mark.order)) {
+      if (char32_t both = Compose(marks[base].code, mark.code)) {
+        marks[base].code = both;
+        continue;
+      }
+    }
+    if (mark.order == 0) base = kept;
+    marks[kept++] = mark;
+  }
+  for (std::size_t i = 0; i < kept; ++i) AppendUtf8(marks[i].code, to);
+}
+
+}  // namespace millrace::tokenizer

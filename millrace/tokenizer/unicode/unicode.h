@@ -1,0 +1,82 @@
+// What Unicode 16.0 says of characters, as far as tokenizers ask.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "millrace/tokenizer/unicode/code_point_map.h"
+
+namespace millrace::tokenizer {
+
+/// General categories; the order of tools/unicode_tables.py.
+enum class Category : std::uint8_t {
+  kCn,
+  kCc,
+  kCf,
+  kCo,
+  kCs,
+  kLl,
+  kLm,
+  kLo,
+  kLt,
+  kLu,
+  kMc,
+  kMe,
+  kMn,
+  kNd,
+  kNl,
+  kNo,
+  kPc,
+  kPd,
+  kPe,
+  kPf,
+  kPi,
+  kPo,
+  kPs,
+  kSc,
+  kSk,
+  kSm,
+  kSo,
+  kZl,
+  kZp,
+  kZs,
+};
+
+/// Bits: what the patterns of pre-tokenizers tell apart.
+enum CharClass : std::uint8_t {
+  kOther = 0,
+  kLetter = 1,   ///< \p{L}
+  kNumber = 2,   ///< \p{N}
+  kSpace = 4,    ///< \s: the property White_Space
+  kNewline = 8,  ///< [\r\n], which are spaces too
+  kMark = 16,    ///< \p{M}
+  kUpper = 32,   ///< \p{Lu} and \p{Lt}, which are letters too
+  kLower = 64,   ///< \p{Ll}, likewise
+};
+
+extern const std::uint32_t kCategoryRanges[];
+extern const std::size_t kCategoryRangeCount;
+
+/// Whether the character has the property White_Space.
+bool IsWhiteSpace(char32_t code);
+
+/// CharClass bits by code point.
+CodePointMap<std::uint8_t> MakeCharClasses();
+
+/// Numbers that Unicode 17.0 added. The reference tokenizers know them where they do not use a regular expression:
+/// their pre-tokenizer Digits divides a text at them, but \p{N} does not match them.
+bool IsUnicode17Number(char32_t code);
+
+/// Sets 1 for what regular expressions call a character of a word, \w.
+void FillWordCharacters(CodePointMap<std::uint8_t>& words);
+
+/// Calls visit(first, end, category) for all ranges of code points of one category.
+template <class Visit>
+void ForEachCategoryRange(Visit visit) {
+  for (std::size_t i = 0; i < kCategoryRangeCount; ++i) {
+    char32_t end = i + 1 < kCategoryRangeCount ? kCategoryRanges[i + 1] >> 5 : 0x110000;
+    visit(static_cast<char32_t>(kCategoryRanges[i] >> 5), end, static_cast<Category>(kCategoryRanges[i] & 31));
+  }
+}
+
+}  // namespace millrace::tokenizer

@@ -1,0 +1,259 @@
+// Objects to files. Bytes go from the connection's buffer to the file with next to no part of them kept in memory.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <deque>
+
+#include "millrace/base/files/files.h"
+#include "millrace/base/hash/crc.h"
+#include "millrace/object/blocking.h"
+#include "millrace/transfer/copy/copy.h"
+#include "millrace/transfer/copy/download_md5.h"
+#include "millrace/transfer/copy/verify.h"
+#include "millrace/transfer/resume/partial_file.h"
+#include "millrace/transfer/resume/resume.h"
+#include "millrace/transfer/stream/window.h"
+
+namespace millrace::transfer {
+namespace {
+
+/// Writes one part where it belongs and sums it up meanwhile. Where MD5s are made of it, the file gets the pieces that
+/// these are made of.
+class FileSink : public object::Sink {
+ public:
+  FileSink(const PartialFile& file, std::uint64_t index, std::uint64_t begin, const std::string& path)
+      : file_(file), index_(index), begin_(begin), path_(path) {}
+  /// MD5s of the object's parts are found out on the way.
+  void HashInto(PartMd5s& md5s) { md5_.emplace(md5s); }
+
+  Status Take(std::uint64_t offset, ByteSpan bytes) override {
+    if (offset == begin_) {
+      crc_ = 0;
+      filled_ = 0;
+      if (md5_) md5_->Reset();
+    }
+    crc_ = Crc32c(bytes, crc_);
+    if (!md5_) return WriteFully(file_.fd(), bytes, offset, path_);
+    while (!bytes.empty()) {
+      if (filled_ == 0) BeginPiece(offset);
+      const std::size_t some = std::min(bytes.size(), piece_bytes_ - filled_);
+      std::memcpy(piece_.data() + filled_, bytes.data(), some);
+      filled_ += some;
+      offset += some;
+      bytes = bytes.subspan(some);
+      if (filled_ == piece_bytes_) MR_TRY(EndPiece());
+    }
+    return {};
+  }
+  std::uint32_t crc32c() const { return crc_; }
+  std::uint64_t index() const { return index_; }
+
+ private:
+  void BeginPiece(std::uint64_t offset) {
+    piece_ = md5_->NewPiece();
+    piece_begin_ = offset;
+    piece_bytes_ = md5_->PieceAt(offset);
+  }
+  Status EndPiece() {
+    filled_ = 0;
+    MR_TRY(WriteFully(file_.fd(), ByteSpan(piece_).first(piece_bytes_), piece_begin_, path_));
+    md5_->Take(piece_begin_, std::move(piece_));
+    return {};
+  }
+
+  const PartialFile& file_;
+  const std::uint64_t index_, begin_;
+  const std::string& path_;
+  std::uint32_t crc_ = 0;
+  std::optional<PartMd5s::Request> md5_;
+  Buffer piece_;
+  std::uint64_t piece_begin_ = 0;             ///< its place in the object
+  std::size_t piece_bytes_ = 0, filled_ = 0;  ///< how many there will be, how many there are
+};
+
+/// The whole object. Which checksum it has is known when its bytes begin.
+class WholeSink final : public FileSink {
+ public:
+  WholeSink(const PartialFile& file, std::uint64_t size, const std::string& path, Md5Pool* pool)
+      : FileSink(file, 0, 0, path), size_(size), pool_(pool) {}
+
+  void Begin(const object::ObjectInfo& info) override {
+    const bool md5 = info.checksum.kind == object::Checksum::Kind::kMd5 && info.checksum.parts <= 1;
+    if (!pool_ || !md5 || md5s_ || size_ == 0) return;
+    md5s_.emplace(*pool_, size_, size_);
+    HashInto(*md5s_);
+  }
+  bool Prove(const object::Checksum& expected) const { return md5s_ && md5s_->Prove(expected); }
+
+ private:
+  const std::uint64_t size_;
+  Md5Pool* const pool_;  ///< null: nothing is to be verified
+  std::optional<PartMd5s> md5s_;
+};
+
+/// What a Get of `expected` bytes of one version came to.
+Status CheckGot(const Result<std::optional<object::GetResult>>& got, const object::ObjectInfo& info,
+                std::uint64_t expected) {
+  if (!got && got.error().code() == Code::kPreconditionFailed) {
+    return Fail(Code::kStale, "{} was replaced while it was read", info.key);
+  }
+  if (!got) return Fail(got.error());
+  if (!*got) return Fail(Code::kStale, "{} was deleted while it was read", info.key);
+  if ((*got)->bytes != expected || (*got)->info.size != info.size) {
+    return Fail(Code::kStale, "{} changed its size while it was read: {} of {} bytes", info.key, (*got)->bytes,
+                expected);
+  }
+  return {};
+}
+
+timespec ToTimespec(WallTime time) {
+  auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+  return {since / 1'000'000'000, since % 1'000'000'000};
+}
+
+Status Verify(object::Store& store, const PartialFile& file, const object::ObjectInfo& info,
+              const object::Checksum& expected, const object::Call& call) {
+  if (expected.parts > 0) {
+    MR_TRY(VerifyParts(file.fd(), store, info, expected, call));
+    return {};
+  }
+  if (expected.kind != object::Checksum::Kind::kCrc32c) {
+    return VerifyFile(file.fd(), info.size, expected, info.key, call);
+  }
+  if (Crc32cChecksum(file.crc32c()) == expected) return {};
+  return std::unexpected(Mismatch(info.key, expected));
+}
+
+/// With one request: there is nothing to continue, and its answer tells the checksum.
+Status DownloadWhole(object::Store& store, const object::ObjectInfo& info, const std::string& path,
+                     const CopySettings& settings, Md5Pool& pool, const object::Call& call) {
+  PartialFile file = MR_TRY(PartialFile::Open(path, {.size = info.size}));
+  WholeSink sink(file, info.size, path, settings.verify ? &pool : nullptr);
+  Window window(1, call);
+  object::Checksum checksum;
+  if (window.Enter()) {
+    store.GetTo(info.key, {.if_match = info.etag}, info.size, sink, window.call(), [&](auto got) {
+      Status status = CheckGot(got, info, info.size);
+      if (status) checksum = std::move((*got)->info.checksum);
+      window.Leave(std::move(status));
+    });
+  }
+  MR_TRY(window.Finish());
+  MR_TRY(file.MarkDone(0, sink.crc32c()));
+  if (settings.verify && !sink.Prove(checksum)) MR_TRY(Verify(store, file, info, checksum, call));
+  MR_TRY(file.Publish(ToTimespec(info.modified)));
+  if (settings.on_bytes) settings.on_bytes(info.size);
+  return {};
+}
+
+/// Multiples of part_bytes, so that a request seldom reaches into a part of the upload more than it must.
+std::uint64_t PartBytesFor(std::uint64_t size, const CopySettings& settings) {
+  constexpr std::uint64_t kMost = 64 * kMiB;
+  if (!settings.larger_download_parts) return settings.part_bytes;
+  const std::uint64_t most = std::max<std::uint64_t>(1, kMost / settings.part_bytes);
+  const std::uint64_t parts = (size + settings.part_bytes - 1) / settings.part_bytes;
+  return settings.part_bytes * std::clamp<std::uint64_t>(2 * parts / std::max(1, settings.parallel_parts), 1, most);
+}
+
+/// How a download in parts is cut, and how its MD5s are found out meanwhile, if they are what it is held against.
+struct PartsPlan {
+  std::uint64_t part_bytes = 0;
+  std::optional<PartMd5s> md5s;        ///< of the object's own parts
+  std::optional<FollowingMd5> follow;  ///< of the whole object
+};
+
+/// Longer parts of an upload are not asked for with one request each: a request that fails begins again.
+constexpr std::uint64_t kMostHashedPart = 128 * kMiB;
+/// From this number of downloads on, one connection for each object keeps the network and the MD5 lanes busy.
+constexpr int kManyDownloads = 8;
+
+/// The size of requests, and of the object's own parts where their MD5s are to be found out on the way (else 0).
+struct Cut {
+  std::uint64_t request_bytes = 0, md5_part_bytes = 0;
+};
+Result<Cut> CutFor(object::Store& store, const object::ObjectInfo& info, const object::Checksum& checksum,
+                   const CopySettings& settings, int downloads, const object::Call& call) {
+  const std::uint64_t usual = PartBytesFor(info.size, settings);
+  if (!settings.verify || checksum.kind != object::Checksum::Kind::kMd5) return Cut{usual, 0};
+  if (checksum.parts == 0) {
+    // Beside others one connection is enough, and the bytes need not be read again.
+    if (downloads >= kManyDownloads && info.size <= kMostHashedPart) return Cut{info.size, info.size};
+    return Cut{settings.part_bytes, 0};  // short, so that hashing keeps up with arriving
+  }
+  const std::uint64_t own = MR_TRY(EvenPartBytes(store, info, checksum.parts, call));
+  if (own == 0 || own > kMostHashedPart) return Cut{usual, 0};
+  return Cut{own * std::max<std::uint64_t>(1, usual / own), own};
+}
+
+/// The parts that are not done yet, several at a time.
+Status FetchParts(object::Store& store, const object::ObjectInfo& info, PartialFile& file, PartsPlan& plan,
+                  const std::string& path, const CopySettings& settings, const object::Call& call) {
+  std::deque<FileSink> sinks;  // their addresses last; gone after the window
+  Window window(settings.parallel_parts, call);
+  const std::uint64_t parts = (info.size + plan.part_bytes - 1) / plan.part_bytes;
+  // Hashes what has arrived until `enough` holds of the window.
+  auto follow_until = [&](auto enough) -> Status {
+    for (Window::Progress seen = window.progress(); plan.follow && !enough(seen); seen = window.progress()) {
+      if (!MR_TRY(plan.follow->Advance())) window.AwaitLeave(seen);
+    }
+    return {};
+  };
+  for (std::uint64_t i = 0; i < parts; ++i) {
+    if (file.done(i)) {
+      if (plan.follow) plan.follow->Arrived(i);
+      continue;
+    }
+    MR_TRY(follow_until([](const Window::Progress& seen) { return !seen.full; }));
+    if (!window.Enter()) break;
+    object::ByteRange range{i * plan.part_bytes, std::min(plan.part_bytes, info.size - i * plan.part_bytes)};
+    FileSink& sink = sinks.emplace_back(file, i, range.offset, path);
+    if (plan.md5s) sink.HashInto(*plan.md5s);
+    store.GetTo(info.key, {.range = range, .if_match = info.etag}, range.length, sink, window.call(),
+                [&, length = range.length](auto got) {
+                  Status status = CheckGot(got, info, length);
+                  if (status) status = file.MarkDone(sink.index(), sink.crc32c());
+                  if (status && plan.follow) plan.follow->Arrived(sink.index());
+                  if (status && settings.on_bytes) settings.on_bytes(length);
+                  window.Leave(std::move(status));
+                });
+  }
+  MR_TRY(follow_until([](const Window::Progress& seen) { return seen.in_flight == 0; }));
+  MR_TRY(window.Finish());
+  while (plan.follow && MR_TRY(plan.follow->Advance())) {
+  }
+  return {};
+}
+
+}  // namespace
+
+Status Download(object::Store& store, const object::ObjectInfo& info, const std::string& path,
+                const CopySettings& settings, object::Call call) {
+  Md5Pool own_pool;
+  Md5Pool& pool = settings.md5 ? *settings.md5 : own_pool;
+  const Md5Pool::Download counted(pool);
+  if (info.size <= settings.part_bytes) return DownloadWhole(store, info, path, settings, pool, call);
+  object::Checksum checksum = info.checksum;
+  if (settings.verify && checksum.kind == object::Checksum::Kind::kNone) {  // a listing does not have it
+    auto head = MR_TRY(object::Head(store, info.key, call));
+    if (!head || head->etag != info.etag) return Fail(Code::kStale, "{} was replaced or deleted meanwhile", info.key);
+    checksum = head->checksum;
+  }
+  const Cut cut = MR_TRY(CutFor(store, info, checksum, settings, pool.downloads(), call));
+  PartialFile file = MR_TRY(PartialFile::Open(path, {.source = store.Describe() + "/" + info.key + "\n" + info.etag,
+                                                     .size = info.size,
+                                                     .part_bytes = cut.request_bytes}));
+  if (settings.on_resumed && file.bytes_done() > 0) settings.on_resumed(file.bytes_done());
+  PartsPlan plan{.part_bytes = cut.request_bytes};
+  if (cut.md5_part_bytes > 0) plan.md5s.emplace(pool, info.size, cut.md5_part_bytes);
+  if (settings.verify && checksum.kind == object::Checksum::Kind::kMd5 && checksum.parts == 0 && !plan.md5s) {
+    plan.follow.emplace(pool, file.fd(), info.size, cut.request_bytes, path);
+  }
+  Status fetched = FetchParts(store, info, file, plan, path, settings, call);
+  if (!fetched && WorthKeeping(fetched.error().code())) file.Keep();
+  MR_TRY(std::move(fetched));
+  const bool proven = (plan.md5s && plan.md5s->Prove(checksum)) || (plan.follow && plan.follow->Prove(checksum));
+  if (settings.verify && !proven) MR_TRY(Verify(store, file, info, checksum, call));
+  return file.Publish(ToTimespec(info.modified));
+}
+
+}  // namespace millrace::transfer

@@ -1,0 +1,55 @@
+// Objects to objects, by the server.
+#include "millrace/object/blocking.h"
+#include "millrace/transfer/copy/copy.h"
+#include "millrace/transfer/copy/multipart_job.h"
+
+namespace millrace::transfer {
+namespace {
+
+// Copying inside the store moves no bytes through us: parts are large enough that their number does not matter.
+constexpr std::uint64_t kServerPart = 256 * kMiB;
+
+Status CopyInParts(object::Store& from, const object::ObjectInfo& info, object::Store& to, const std::string& key,
+                   const object::CopyOptions& options, const CopySettings& settings, const object::Call& call) {
+  auto head = MR_TRY(object::Head(from, info.key, call));
+  if (!head || head->etag != info.etag) return Fail(Code::kStale, "{} was replaced or deleted meanwhile", info.key);
+  object::PutOptions put{.if_none_match = options.if_none_match,
+                         .content_type = options.metadata ? options.content_type : head->content_type,
+                         .metadata = options.metadata ? *options.metadata : head->metadata};
+  // As a copy in one piece would: what describes the content is kept, how it is stored is the destination's matter.
+  put.attributes = options.attributes;
+  if (!options.metadata && head->attributes) {
+    put.attributes.cache_control = head->attributes->cache_control;
+    put.attributes.content_encoding = head->attributes->content_encoding;
+    put.attributes.content_disposition = head->attributes->content_disposition;
+  }
+  MultipartJob job{
+      .to = to,
+      .key = key,
+      .put = put,
+      .source = from.Describe() + "/" + info.key + "\n" + info.etag,
+      .size = info.size,
+      .part_bytes = PartBytesFor(info.size, kServerPart, to.limits()),
+      .send =
+          [&](std::string upload_id, int number, object::ByteRange range, object::Call part_call, auto done) {
+            to.CopyPart(key, std::move(upload_id), number, info.key, range, options, std::move(part_call),
+                        std::move(done));
+          },
+      // The server copied it of the version that the journal names.
+      .trust = [](object::ByteRange, const object::PartInfo&) { return true; },
+      .check = nullptr};
+  return RunMultipart(job, settings, call);
+}
+
+}  // namespace
+
+Status CopyObject(object::Store& from, const object::ObjectInfo& info, object::Store& to, const std::string& key,
+                  object::CopyOptions options, const CopySettings& settings, object::Call call) {
+  options.source_if_match = info.etag;
+  if (info.size > to.limits().max_put) return CopyInParts(from, info, to, key, options, settings, call);
+  MR_TRY(object::Copy(to, info.key, key, std::move(options), call));
+  if (settings.on_bytes) settings.on_bytes(info.size);
+  return {};
+}
+
+}  // namespace millrace::transfer

@@ -1,0 +1,177 @@
+#include "millrace/transfer/stream/ranged_reader.h"
+
+#include <algorithm>
+#include <deque>
+#include <stop_token>
+#include <utility>
+
+#include "millrace/base/threads/sync.h"
+#include "millrace/object/rules.h"
+#include "millrace/transfer/stream/window.h"
+
+namespace millrace::transfer {
+namespace {
+
+/// What a Get of `expected` bytes of one version came to.
+Status CheckGot(const Result<std::optional<object::GetResult>>& got, const object::ObjectInfo& info,
+                std::uint64_t expected) {
+  if (!got && got.error().code() == Code::kPreconditionFailed) {
+    return Fail(Code::kStale, "{} was replaced while it was read", info.key);
+  }
+  if (!got) return Fail(got.error());
+  if (!*got) return Fail(Code::kStale, "{} was deleted while it was read", info.key);
+  if ((*got)->bytes != expected) {
+    return Fail(Code::kStale, "{} became shorter while it was read: {} of {} bytes", info.key, (*got)->bytes, expected);
+  }
+  return {};
+}
+
+}  // namespace
+
+struct RangedReader::Rep {
+  Rep(object::Store& s, MemoryBudget& b, object::ObjectInfo i, Options o)
+      : store(s), budget(b), info(std::move(i)), options(o) {
+    object::ByteRange range = object::ClipRange(options.range, info.size);
+    next = range.offset;
+    end = range.offset + range.length;
+    options.parallel_parts = std::max(1, options.parallel_parts);
+    part_bytes = std::max<std::uint64_t>(1, std::min(options.part_bytes, budget.total() / 2));
+  }
+  ~Rep() MR_NO_THREAD_SAFETY_ANALYSIS {
+    stop.request_stop();
+    MutexLock lock(mutex);
+    while (in_flight > 0) changed.Wait(mutex);
+  }
+
+  /// The memory of a part. It goes from part to part: fresh pages cost more than the bytes that fill them.
+  struct Block {
+    Reservation reservation;
+    Buffer buffer;
+  };
+  /// A part on its way or arrived. It stays in `ahead` while on its way: were its completion an owner, memory could go
+  /// back to the budget after reader and budget are gone.
+  struct Part {
+    Block block;
+    std::uint64_t offset = 0, length = 0;
+    bool arrived = false;
+    Status status;
+  };
+
+  Result<ByteSpan> Next(const object::Call& call) MR_EXCLUDES(mutex);
+  Status FetchAhead(const object::Call& call) MR_EXCLUDES(mutex);
+  void Start(Block block) MR_EXCLUDES(mutex);
+  std::deque<std::unique_ptr<Part>>::iterator FirstArrived() MR_REQUIRES(mutex);
+
+  object::Store& store;
+  MemoryBudget& budget;
+  const object::ObjectInfo info;
+  Options options;
+  std::uint64_t part_bytes;
+
+  // The reader's thread only.
+  std::uint64_t next = 0, end = 0;          ///< what has not been asked for yet
+  std::deque<std::unique_ptr<Part>> ahead;  ///< in order of their offsets
+  std::unique_ptr<Part> current;            ///< what the caller looks at
+  std::optional<Block> spare;               ///< of the part that the caller looked at before
+
+  std::stop_source stop;
+  Mutex mutex;
+  CondVar changed;
+  int in_flight MR_GUARDED_BY(mutex) = 0;
+};
+
+Result<ByteSpan> RangedReader::Rep::Next(const object::Call& call) {
+  if (current && next < end) spare = std::move(current->block);
+  current.reset();
+  MR_TRY(FetchAhead(call));
+  if (ahead.empty()) return ByteSpan();
+  {
+    MutexLock lock(mutex);
+    auto arrived = [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return FirstArrived() != ahead.end(); };
+    bool in_time = call.deadline.infinite() ? changed.Wait(mutex, call.stop, arrived)
+                                            : changed.WaitUntil(mutex, call.deadline.at(), call.stop, arrived);
+    if (!in_time && call.stop.stop_requested()) return Fail(Code::kCancelled, "reading {} was cancelled", info.key);
+    if (!in_time) return Fail(Code::kDeadlineExceeded, "reading {} took too long", info.key);
+    auto found = FirstArrived();
+    MR_TRY(Status((*found)->status));
+    current = std::move(*found);
+    ahead.erase(found);
+  }
+  return current->block.buffer.span().first(current->length);
+}
+
+/// The part that may be handed out next, or the end.
+std::deque<std::unique_ptr<RangedReader::Rep::Part>>::iterator RangedReader::Rep::FirstArrived() {
+  if (options.in_order) return ahead.front()->arrived ? ahead.begin() : ahead.end();
+  return std::ranges::find_if(ahead, [](const auto& part) { return part->arrived; });
+}
+
+/// Asks for parts until enough are ahead or memory is short; waits for memory only when none is ahead.
+Status RangedReader::Rep::FetchAhead(const object::Call& call) {
+  while (next < end && ahead.size() < static_cast<std::size_t>(options.parallel_parts)) {
+    if (spare) {
+      Start(*std::exchange(spare, std::nullopt));
+      continue;
+    }
+    std::uint64_t bytes = std::min(part_bytes, end - next);
+    std::optional<Reservation> reservation;
+    if (ahead.empty()) {
+      reservation = MR_TRY(budget.Acquire(bytes, call.stop));
+    } else {
+      reservation = budget.TryAcquire(bytes, MemoryBudget::Priority::kSpeculative);
+    }
+    if (!reservation) return {};
+    Start({*std::move(reservation), Buffer(bytes)});
+  }
+  return {};
+}
+
+void RangedReader::Rep::Start(Block block) {
+  std::uint64_t length = std::min<std::uint64_t>(block.buffer.size(), end - next);
+  ahead.push_back(std::make_unique<Part>(Part{std::move(block), next, length, false, {}}));
+  Part* part = ahead.back().get();
+  {
+    MutexLock lock(mutex);
+    ++in_flight;
+  }
+  object::GetOptions get{.range = object::ByteRange{next, length}, .if_match = info.etag};
+  next += length;
+  MutableByteSpan into = part->block.buffer.span().first(length);
+  store.Get(info.key, std::move(get), into, {.stop = stop.get_token()},
+            [this, part, length](Result<std::optional<object::GetResult>> got) {
+              Status status = CheckGot(got, info, length);
+              MutexLock lock(mutex);
+              part->status = std::move(status);
+              part->arrived = true;
+              --in_flight;
+              changed.NotifyAll();  // under the lock: the reader may go once it is released
+            });
+}
+
+RangedReader::RangedReader(object::Store& store, MemoryBudget& budget, object::ObjectInfo info, Options options)
+    : rep_(std::make_unique<Rep>(store, budget, std::move(info), options)) {}
+
+RangedReader::~RangedReader() = default;
+
+Result<ByteSpan> RangedReader::Next(object::Call call) { return rep_->Next(call); }
+
+std::uint64_t RangedReader::offset() const { return rep_->current ? rep_->current->offset : rep_->end; }
+
+Status ReadInto(object::Store& store, const object::ObjectInfo& info, std::uint64_t offset, MutableByteSpan into,
+                int parallel_parts, std::uint64_t part_bytes, object::Call call) {
+  if (offset > info.size || into.size() > info.size - offset) {
+    return Fail(Code::kInvalidArgument, "bytes {}+{} reach beyond the {} of {}", offset, into.size(), info.size,
+                info.key);
+  }
+  Window window(parallel_parts, call);
+  for (std::uint64_t done = 0; done < into.size() && window.Enter();) {
+    std::uint64_t length = std::min<std::uint64_t>(std::max<std::uint64_t>(1, part_bytes), into.size() - done);
+    store.Get(info.key, {.range = object::ByteRange{offset + done, length}, .if_match = info.etag},
+              into.subspan(done, length), window.call(),
+              [&window, &info, length](auto got) { window.Leave(CheckGot(got, info, length)); });
+    done += length;
+  }
+  return window.Finish();
+}
+
+}  // namespace millrace::transfer

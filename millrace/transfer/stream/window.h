@@ -1,0 +1,77 @@
+// A bounded number of asynchronous calls that belong to one job.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <stop_token>
+
+#include "millrace/base/threads/sync.h"
+#include "millrace/object/store.h"
+
+namespace millrace::transfer {
+
+/// At most `limit` calls are under way; the first that fails stops the others. The job's thread enters and finishes,
+/// the calls' completions leave. Destruction cancels and waits.
+class Window {
+ public:
+  Window(int limit, const object::Call& caller)
+      : limit_(limit < 1 ? 1 : limit),
+        deadline_(caller.deadline),
+        on_caller_(caller.stop, [this] { stop_.request_stop(); }) {}
+  ~Window() {
+    stop_.request_stop();
+    (void)Finish();
+  }
+
+  /// Waits for a place. False once a call has failed: enter no more.
+  bool Enter() MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    while (status_ && in_flight_ >= limit_) changed_.Wait(mutex_);
+    if (status_) ++in_flight_;
+    return status_.has_value();
+  }
+  void Leave(Status status) MR_EXCLUDES(mutex_) {
+    if (!status) stop_.request_stop();
+    MutexLock lock(mutex_);
+    if (!status && status_) status_ = std::move(status);
+    --in_flight_;
+    ++left_;
+    changed_.NotifyAll();  // under the lock: the window may go once it is released
+  }
+  /// How the calls stand, for an owner with work of its own beside them.
+  struct Progress {
+    int in_flight = 0;
+    bool full = false;       ///< Enter would wait
+    std::uint64_t left = 0;  ///< calls that have completed
+  };
+  Progress progress() MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return {in_flight_, status_ && in_flight_ >= limit_, left_};
+  }
+  /// Waits until a call has completed since `seen`. REQUIRES: one was in flight then.
+  void AwaitLeave(const Progress& seen) MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    while (left_ == seen.left) changed_.Wait(mutex_);
+  }
+  /// Waits for all; the first failure.
+  Status Finish() MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    while (in_flight_ > 0) changed_.Wait(mutex_);
+    return status_;
+  }
+  /// What the calls are started with.
+  object::Call call() const { return {.stop = stop_.get_token(), .deadline = deadline_}; }
+
+ private:
+  const int limit_;
+  const Deadline deadline_;
+  std::stop_source stop_;
+  std::stop_callback<std::function<void()>> on_caller_;
+  Mutex mutex_;
+  CondVar changed_;
+  int in_flight_ MR_GUARDED_BY(mutex_) = 0;
+  std::uint64_t left_ MR_GUARDED_BY(mutex_) = 0;
+  Status status_ MR_GUARDED_BY(mutex_);
+};
+
+}  // namespace millrace::transfer

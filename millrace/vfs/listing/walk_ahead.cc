@@ -1,0 +1,107 @@
+#include "millrace/vfs/listing/walk_ahead.h"
+
+#include <algorithm>
+
+#include "millrace/vfs/names/names.h"
+
+namespace millrace::vfs {
+namespace {
+
+constexpr int kInOrder = 2;  ///< directories read in order before others are begun
+constexpr std::size_t kMostParents = 16, kMostChildren = 16'384;
+constexpr std::size_t kMostBegun = 24;
+constexpr int kPagesAhead = 2;  ///< of a listing that nobody reads yet
+
+}  // namespace
+
+WalkAhead::AllChildren::iterator WalkAhead::FindChildren(std::string_view parent) {
+  return std::ranges::find(children_, parent, &Children::parent);
+}
+
+WalkAhead::AllBegun::iterator WalkAhead::FindBegun(std::string_view directory) {
+  return std::ranges::find(begun_, directory, &Begun::directory);
+}
+
+void WalkAhead::OnPage(const std::string& directory, std::span<const ListedName> names, bool first) {
+  if (options_.trust <= Duration::zero()) return;
+  MutexLock lock(mutex_);
+  auto known = FindChildren(directory);
+  if (known != children_.end() && first) children_.erase(std::exchange(known, children_.end()));
+  for (const ListedName& listed : names) {
+    if (!listed.metadata.is_directory()) continue;
+    if (known == children_.end()) {
+      if (!first) return;  // its beginning is forgotten
+      if (children_.size() == kMostParents) children_.pop_back();
+      children_.push_front({.parent = directory, .keys = {}});
+      known = children_.begin();
+    }
+    std::string key = directory + listed.name + "/";
+    auto& keys = known->keys;
+    if (keys.size() < kMostChildren && (keys.empty() || keys.back() < key)) keys.push_back(std::move(key));
+  }
+}
+
+std::shared_ptr<PageStream> WalkAhead::Take(const std::string& directory) {
+  if (options_.trust <= Duration::zero() || directory.empty()) return nullptr;
+  AllBegun dropped;  // ended without the lock: that waits for requests to end
+  MutexLock lock(mutex_);
+  std::shared_ptr<PageStream> stream;
+  if (auto found = FindBegun(directory); found != begun_.end()) {
+    if (clock_.Now() - found->when < options_.trust) stream = found->stream;
+    if (auto took = found->stream->quickest_page()) slow_ = *took >= PageStream::kSlowPage;
+    dropped.splice(dropped.end(), begun_, found);
+  }
+  auto children = FindChildren(DirectoryOf(std::string_view(directory).substr(0, directory.size() - 1)));
+  if (children != children_.end()) {
+    children_.splice(children_.begin(), children_, children);
+    const auto& keys = children->keys;
+    const auto place = static_cast<std::size_t>(std::ranges::lower_bound(keys, directory) - keys.begin());
+    if (place < keys.size() && keys[place] == directory) {
+      children->in_order = place == children->next ? children->in_order + 1 : 0;
+      children->next = place + 1;
+      const TimePoint now = clock_.Now();
+      children->pace = now - std::exchange(children->last_read, now);
+      if (children->in_order >= kInOrder) BeginNext(*children, dropped);
+    }
+  }
+  lock.Unlock();
+  return stream;
+}
+
+void WalkAhead::BeginNext(const Children& children, AllBegun& dropped) {
+  std::size_t ahead = options_.ahead;
+  if (slow_) {
+    const auto in_time = static_cast<std::size_t>(options_.trust / 2 / std::max<Duration>(children.pace, Duration(1)));
+    ahead = std::max(ahead, std::min(options_.ahead_slow, in_time));
+  }
+  const std::size_t end = std::min(children.keys.size(), children.next + ahead);
+  for (std::size_t i = children.next; i < end; ++i) {
+    const std::string& key = children.keys[i];
+    if (FindBegun(key) != begun_.end()) continue;
+    while (begun_.size() >= kMostBegun) dropped.splice(dropped.end(), begun_, begun_.begin());
+    auto stream = std::make_shared<PageStream>(
+        store_, clock_, key, "", "", PageStream::Options{.parallel = options_.parallel, .most_ahead = kPagesAhead});
+    stream->Start();
+    begun_.push_back({key, clock_.Now(), std::move(stream)});
+  }
+}
+
+std::optional<TimePoint> WalkAhead::Confirm(const std::string& directory, const object::Call& call) {
+  std::shared_ptr<PageStream> stream;
+  {
+    MutexLock lock(mutex_);
+    auto found = FindBegun(directory);
+    if (found == begun_.end() || clock_.Now() - found->when >= options_.trust) return std::nullopt;
+    stream = found->stream;
+  }
+  return stream->Proof(call);
+}
+
+void WalkAhead::Forget() {
+  AllBegun dropped;
+  MutexLock lock(mutex_);
+  dropped.swap(begun_);
+  lock.Unlock();
+}
+
+}  // namespace millrace::vfs

@@ -1,0 +1,97 @@
+// What the store said about names, and when.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "millrace/base/clock.h"
+#include "millrace/base/threads/sync.h"
+#include "millrace/vfs/metadata/metadata.h"
+#include "millrace/vfs/metadata/slot_index.h"
+
+namespace millrace::vfs {
+
+/// A bounded memory of paths (keys without a trailing slash) for as long as the time-to-live allows. Later knowledge
+/// always wins: an answer whose request began before our own change does not undo it. Directories known in full answer
+/// for names that do not exist, too. About 100 bytes a path; those that were not asked for in a long while go first.
+/// Thread-safe; never blocks.
+class MetadataCache {
+ public:
+  MetadataCache(const Clock& clock, Duration ttl, Duration negative_ttl, std::size_t capacity)
+      : clock_(clock), ttl_(ttl), negative_ttl_(negative_ttl), capacity_(capacity) {}
+
+  std::optional<Metadata> Find(std::string_view path) MR_EXCLUDES(mutex_);
+  /// What was last known to be there, however long ago.
+  std::optional<Metadata> FindLast(std::string_view path) const MR_EXCLUDES(mutex_);
+  void Put(std::string_view path, Metadata metadata) MR_EXCLUDES(mutex_);
+  /// Completes what a listing told of a file with the attributes that are known of this version.
+  void Recall(std::string_view path, Metadata& state) MR_EXCLUDES(mutex_);
+  /// Every name below `directory` ("" or ending with '/') as of then has been Put.
+  void PutComplete(std::string_view directory, TimePoint as_of) MR_EXCLUDES(mutex_);
+
+  /// What is known of a directory's marker object: a marked one says that entries have stored attributes.
+  enum class Marker : std::uint8_t { kNone, kPlain, kMarked };
+  std::optional<Marker> FindMarker(std::string_view directory) MR_EXCLUDES(mutex_);
+  void PutMarker(std::string_view directory, Marker marker, TimePoint as_of) MR_EXCLUDES(mutex_);
+
+  /// Forgets whatever is below a directory.
+  void ForgetBelow(std::string_view directory) MR_EXCLUDES(mutex_);
+
+  bool remembers() const { return ttl_ > Duration::zero(); }
+  /// For how long from now an answer may be used.
+  Duration ValidFor(const Metadata& metadata) const;
+
+ private:
+  using Slot = std::uint32_t;
+  using DirectoryId = std::uint32_t;
+  static constexpr std::uint32_t kNone = SlotIndex::kNone;
+  struct Known {
+    SmallBytes name;
+    [[no_unique_address]] PackedMetadata metadata;
+    bool asked = false;             ///< since eviction last came by
+    DirectoryId directory = kNone;  ///< kNone: the slot is free
+  };
+  struct Directory {
+    std::string_view path;  ///< as in directory_ids_
+    std::size_t names = 0;
+  };
+  struct StringHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+  };
+  template <class T>
+  using ByPath = std::unordered_map<std::string, T, StringHash, std::equal_to<>>;
+  struct KnownMarker {
+    Marker marker = Marker::kNone;
+    TimePoint as_of;
+  };
+
+  static void TakeAttributes(const PackedMetadata& known, Metadata& state);
+  Slot FindSlot(std::string_view path) const MR_REQUIRES(mutex_);
+  Slot TakeSlot() MR_REQUIRES(mutex_);
+  void Erase(Slot slot) MR_REQUIRES(mutex_);
+  DirectoryId TakeDirectory(std::string_view path) MR_REQUIRES(mutex_);
+  /// For the index.
+  auto HashOf() const MR_REQUIRES(mutex_);
+
+  const Clock& clock_;
+  const Duration ttl_, negative_ttl_;
+  const std::size_t capacity_;
+  mutable Mutex mutex_;
+  std::deque<Known> slots_ MR_GUARDED_BY(mutex_);
+  std::vector<Slot> free_ MR_GUARDED_BY(mutex_);
+  Slot hand_ MR_GUARDED_BY(mutex_) = 0;  ///< where eviction looks next
+  SlotIndex names_ MR_GUARDED_BY(mutex_);
+  std::vector<Directory> directories_ MR_GUARDED_BY(mutex_);  ///< those with names; others' places are in…
+  std::vector<DirectoryId> free_directories_ MR_GUARDED_BY(mutex_);
+  ByPath<DirectoryId> directory_ids_ MR_GUARDED_BY(mutex_);
+  ByPath<TimePoint> complete_ MR_GUARDED_BY(mutex_);
+  ByPath<KnownMarker> markers_ MR_GUARDED_BY(mutex_);
+};
+
+}  // namespace millrace::vfs

@@ -1,0 +1,135 @@
+// Reads whole small files before they are opened.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "millrace/base/threads/sync.h"
+#include "millrace/cache/block_cache.h"
+#include "millrace/vfs/attributes/attribute_store.h"
+#include "millrace/vfs/listing/listing.h"
+#include "millrace/vfs/metadata/metadata_cache.h"
+#include "millrace/vfs/read/order_guess.h"
+
+namespace millrace::vfs {
+
+/// Guesses which files will be opened next and has the cache fetch them: those that follow in the listing of a
+/// directory in which files are opened in that order (or every n-th of it), and those that somebody said will be
+/// opened. Of small files all is fetched, of others the beginning. Bytes of guesses that nobody has opened yet are
+/// bounded; OrderGuess bounds how many guesses may be wrong.
+///
+/// A guess also proves the version: Confirm answers a lookup or an open that comes soon enough after it without another
+/// request. Where the bytes are here already, a Head does that. Thread-safe. The destructor cancels and waits for what
+/// it has asked.
+class FileReadahead {
+ public:
+  struct Options {
+    std::uint64_t whole_file_bytes = 8 * kMiB;  ///< of larger files only the beginning is read ahead
+    std::uint64_t beginning_bytes = 1 * kMiB;
+    std::uint64_t most_bytes = 64 * kMiB;  ///< guessed and not opened yet
+    std::size_t most_hints = 65'536;
+    Duration trust{};  ///< for how long a version counts as current after it was asked for
+    OrderGuess::Options guess;
+    /// True when whoever opens that version need not read it here, having its bytes.
+    std::function<bool(const std::string& path, const std::string& etag)> has_bytes;
+  };
+  struct Stats {
+    std::uint64_t guesses = 0, opened = 0;  ///< guesses that were opened
+  };
+  FileReadahead(object::Store& store, cache::BlockCache& cache, MetadataCache& metadata,
+                const AttributeStore& attributes, const Clock& clock, Options options);
+  ~FileReadahead();
+  FileReadahead(const FileReadahead&) = delete;
+  FileReadahead& operator=(const FileReadahead&) = delete;
+
+  /// A file was opened for reading. Does not block.
+  void OnOpen(const std::string& path) MR_EXCLUDES(mutex_);
+  /// The version, without stored attributes, that a guess has shown to be current recently enough; waits for a guess
+  /// that is under way.
+  std::optional<Metadata> Confirm(const std::string& path, const object::Call& call) MR_EXCLUDES(mutex_);
+  /// These files will be opened in this order, after those said before. What is no file is passed over. Returns how
+  /// many were taken: fewer when too many wait already. Does not block.
+  std::size_t WillOpen(std::vector<std::string> paths) MR_EXCLUDES(mutex_);
+  Stats stats() const MR_EXCLUDES(mutex_);
+
+ private:
+  /// An ordered set of files that may be opened next.
+  struct Order {
+    explicit Order(OrderGuess::Options options) : guess(options) {}
+    std::optional<Listing> listing;  ///< where its names come from; nothing: from hints
+    bool asking = false;             ///< a page is under way
+    std::uint64_t begin = 0;         ///< the place of paths.front()
+    std::deque<std::string> paths;
+    std::unordered_map<std::string, std::uint64_t> places;
+    OrderGuess guess;
+    OrderGuess::Plan plan;  ///< the latest, to be carried on when more names are known
+
+    void Add(std::string path);
+    std::uint64_t end() const { return begin + paths.size(); }
+  };
+  using OrderPtr = std::shared_ptr<Order>;
+  /// A directory in which files are being opened.
+  struct Watch {
+    std::string last;
+    int ascending = 0;  ///< so many opens came in the order of names
+    int needed = 0;     ///< before its listing is read
+    OrderPtr order;
+    std::uint64_t used = 0;
+  };
+  struct Guess {
+    enum class State { kNew, kFetching, kAsking, kKnown };
+    State state = State::kNew;
+    std::optional<Metadata> metadata;  ///< what is fetched; as_of is when it was shown to be current
+    std::uint64_t bytes = 0;
+    TimePoint made;
+    std::list<std::string>::iterator position;
+  };
+  /// What to do once the mutex is free.
+  struct Work {
+    std::vector<std::pair<std::string, std::optional<Metadata>>> guesses;  ///< with the version, where it is known
+    OrderPtr list;
+  };
+
+  void FollowDirectory(const std::string& path, bool guessed, Work& work) MR_REQUIRES(mutex_);
+  void StartOrder(Watch& watch, const std::string& directory, const std::string& after, Work& work) MR_REQUIRES(mutex_);
+  void Carry(const OrderPtr& order, Work& work) MR_REQUIRES(mutex_);
+  bool AddGuess(const std::string& path, Work& work) MR_REQUIRES(mutex_);
+  void DropGuess(const std::string& path) MR_REQUIRES(mutex_);
+  bool HasRoom() MR_REQUIRES(mutex_);
+  std::uint64_t BytesAhead(const Metadata& metadata) const;
+
+  void Do(Work work) MR_EXCLUDES(mutex_);
+  void Fetch(const std::string& path, Metadata metadata) MR_EXCLUDES(mutex_);
+  void Ask(const std::string& path, bool fetch_then) MR_EXCLUDES(mutex_);
+  void NextPage(OrderPtr order) MR_EXCLUDES(mutex_);
+  void Begin() MR_EXCLUDES(mutex_);
+  void End() MR_EXCLUDES(mutex_);
+
+  object::Store& store_;
+  cache::BlockCache& cache_;
+  MetadataCache& metadata_;
+  const AttributeStore& attributes_;
+  const Clock& clock_;
+  const Options options_;
+  std::stop_source stop_;
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  int requests_ MR_GUARDED_BY(mutex_) = 0;
+  std::uint64_t uses_ MR_GUARDED_BY(mutex_) = 0;
+  Stats stats_ MR_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, Watch> watches_ MR_GUARDED_BY(mutex_);  ///< by directory
+  OrderPtr hints_ MR_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, Guess> guesses_ MR_GUARDED_BY(mutex_);  ///< by path; not opened yet
+  std::list<std::string> oldest_ MR_GUARDED_BY(mutex_);                   ///< their paths, oldest first
+  std::uint64_t guessed_bytes_ MR_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace millrace::vfs

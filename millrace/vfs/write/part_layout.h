@@ -1,0 +1,49 @@
+// Which bytes of a file are which part of its upload.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "millrace/vfs/write/interval_set.h"
+
+namespace millrace::vfs {
+
+/// A fixed division of every file into numbered parts: the same bytes are always the same part, so that a part can be
+/// sent again after it changed. Sizes double after each tenth of the parts that a store allows, until `most`: 8 MiB at
+/// first reach beyond what S3 can hold, when memory lets parts grow as large.
+class PartLayout {
+ public:
+  PartLayout(std::uint64_t first, std::uint64_t most, int max_parts)
+      : first_(first), most_(std::max(first, most)), step_(std::max(1, max_parts / 10)), max_parts_(max_parts) {}
+
+  /// Bytes of part `number`, from 1 on.
+  Interval Range(int number) const {
+    Tier tier{1, 0, first_};
+    while (tier.part_bytes < most_ && number >= tier.first_part + step_) tier = Next(tier);
+    const std::uint64_t begin = tier.begin + tier.part_bytes * static_cast<std::uint64_t>(number - tier.first_part);
+    return {begin, begin + tier.part_bytes};
+  }
+  /// The part that holds the byte at `offset`.
+  int IndexOf(std::uint64_t offset) const {
+    Tier tier{1, 0, first_};
+    while (tier.part_bytes < most_ && offset >= Next(tier).begin) tier = Next(tier);
+    return tier.first_part + static_cast<int>((offset - tier.begin) / tier.part_bytes);
+  }
+  std::uint64_t max_size() const { return Range(max_parts_).end; }
+
+ private:
+  /// Parts of one size, one after another.
+  struct Tier {
+    int first_part;
+    std::uint64_t begin, part_bytes;
+  };
+  Tier Next(const Tier& tier) const {
+    return {tier.first_part + step_, tier.begin + tier.part_bytes * static_cast<std::uint64_t>(step_),
+            std::min(tier.part_bytes * 2, most_)};
+  }
+
+  const std::uint64_t first_, most_;
+  const int step_, max_parts_;
+};
+
+}  // namespace millrace::vfs

@@ -1,0 +1,24 @@
+// Records of staged files as text: docs/formats/staging.md.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "millrace/vfs/write/staging_area.h"
+
+namespace millrace::vfs {
+
+std::string EncodeRecord(const StagedRecord& record, std::string_view target);
+
+struct DecodedRecord {
+  std::string target;
+  StagedRecord record;
+};
+/// kCorrupt when the text is damaged, kUnsupported when it is of a later format. Sizes and ranges have been checked.
+Result<DecodedRecord> DecodeRecord(std::string_view text, std::string_view what);
+
+/// Checks that every key which a record names is below `prefix` (CheckConfined): what is published, what it builds on,
+/// and whose upload is removed. Errors: kCorrupt, naming `what`.
+Status CheckKeys(const StagedRecord& record, const std::string& prefix, std::string_view what);
+
+}  // namespace millrace::vfs

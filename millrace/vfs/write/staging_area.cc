@@ -1,0 +1,349 @@
+#include "millrace/vfs/write/staging_area.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "millrace/base/hash/random.h"
+#include "millrace/vfs/write/staged_record.h"
+
+namespace millrace::vfs {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kData = ".data", kRecord = ".record", kSpareRecord = ".record.tmp";
+constexpr char kLockFile[] = "lock";
+constexpr std::size_t kIdDigits = 16;
+constexpr std::uint64_t kMaxRecordBytes = 256 * kMiB;
+
+std::string DataName(std::string_view id) { return fmt::format("{}{}", id, kData); }
+std::string RecordName(std::string_view id) { return fmt::format("{}{}", id, kRecord); }
+std::string SpareRecordName(std::string_view id) { return fmt::format("{}{}", id, kSpareRecord); }
+
+/// Of names in a staging folder: the lock's, and those made of an id.
+NameForm StagingNameForm(std::string_view name) {
+  if (name == kLockFile) return NameForm::kFile;
+  const std::string_view id = name.substr(0, kIdDigits), rest = name.substr(id.size());
+  const bool ours = IsHexName(id, kIdDigits) && (rest == kData || rest == kRecord || rest == kSpareRecord);
+  return ours ? NameForm::kFile : NameForm::kForeign;
+}
+
+constexpr ManagedFolder::Kind kStagingKind = {
+    .holds = "staging",
+    .version = 1,
+    .role = {.what = "the staging folder", .cure = "choose another one with --staging-dir"},
+    .sign = kLockFile,
+    .form = &StagingNameForm};
+
+/// What a file holds that may be anybody's.
+Result<std::string> ReadRegularFile(const fs::path& path) {
+  const UniqueFd fd = MR_TRY(OpenFile(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
+  struct stat info{};
+  const bool readable = ::fstat(fd.get(), &info) == 0 && S_ISREG(info.st_mode);
+  if (!readable || static_cast<std::uint64_t>(info.st_size) > kMaxRecordBytes) {
+    return Fail(Code::kCorrupt, "{} is no record", path.string());
+  }
+  std::string text(static_cast<std::size_t>(info.st_size), '\0');
+  MR_TRY(ReadExactly(fd.get(), AsWritableBytes(text), 0, path.string()));
+  return text;
+}
+
+Buffer ZeroBuffer(std::size_t size) {
+  Buffer zeros(size);
+  std::memset(zeros.data(), 0, size);
+  return zeros;
+}
+
+/// Shares the blocks where the file system can.
+Status CopyRange(int from, int to, std::uint64_t begin, std::uint64_t end, const std::string& what) {
+  for (auto at = static_cast<off_t>(begin); at < static_cast<off_t>(end);) {
+    off_t source = at, target = at;
+    const ssize_t copied = ::copy_file_range(from, &source, to, &target, end - static_cast<std::uint64_t>(at), 0);
+    if (copied < 0 && errno == EINTR) continue;
+    if (copied < 0) return Fail(ErrnoError(errno, "copying to " + what));
+    if (copied == 0) return Fail(Code::kIo, "copying to {}: the staged file is shorter than it should be", what);
+    at += copied;
+  }
+  return {};
+}
+
+/// A lock of the whole folder for a scope.
+class FolderLock {
+ public:
+  FolderLock(int fd, int how) : fd_(fd) {
+    while (::flock(fd_, how) != 0 && errno == EINTR) {
+    }
+  }
+  ~FolderLock() { ::flock(fd_, LOCK_UN); }
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  const int fd_;
+};
+
+}  // namespace
+
+// --- One file ---
+
+StagedFile::StagedFile(StagingArea& area, std::string id, UniqueFd fd)
+    : area_(area), id_(std::move(id)), fd_(std::move(fd)) {}
+
+std::string StagedFile::path() const { return area_.folder_.path() / DataName(id_); }
+
+StagedFile::~StagedFile() {
+  area_.Give(held_.bytes());
+  if (kept_) return;
+  Unsave();
+  area_.Retire(id_, std::move(fd_));
+}
+
+void StagedFile::EmptySpareRecord() const {
+  const std::string spare = SpareRecordName(id_);
+  auto emptied = area_.folder_.OpenFile(spare, O_WRONLY | O_TRUNC);
+  if (!emptied && emptied.error().code() != Code::kNotFound) (void)area_.folder_.Remove(spare);
+}
+
+Status StagedFile::Charge(std::uint64_t bytes) const {
+  if (area_.Take(bytes)) return {};
+  return Fail(Code::kNoSpace, "the staging area {} is full ({} bytes)", area_.folder_.path().string(),
+              area_.options().limit_bytes);
+}
+
+Status StagedFile::Write(std::uint64_t offset, ByteSpan bytes) {
+  const std::uint64_t end = offset + bytes.size(), fresh = bytes.size() - held_.BytesIn(offset, end);
+  MR_TRY(Charge(fresh));
+  if (Status written = WriteFully(fd_.get(), bytes, offset, path()); !written) {
+    area_.Give(fresh);
+    return written;
+  }
+  held_.Add(offset, end);
+  return {};
+}
+
+Status StagedFile::Zero(std::uint64_t begin, std::uint64_t end) {
+  const std::uint64_t fresh = end - begin - held_.BytesIn(begin, end);
+  MR_TRY(Charge(fresh));
+  if (Status zeroed = MakeZero(begin, end); !zeroed) {
+    area_.Give(fresh);
+    return zeroed;
+  }
+  held_.Add(begin, end);
+  return {};
+}
+
+Status StagedFile::MakeZero(std::uint64_t begin, std::uint64_t end) const {
+  struct stat info{};
+  if (::fstat(fd_.get(), &info) != 0) return Fail(ErrnoError(errno, path()));
+  if (static_cast<std::uint64_t>(info.st_size) < end && ::ftruncate(fd_.get(), static_cast<off_t>(end)) != 0) {
+    return Fail(ErrnoError(errno, path()));
+  }
+  if (Punch(begin, end)) return {};
+  const Buffer zeros = ZeroBuffer(std::min<std::uint64_t>(end - begin, kMiB));
+  for (std::uint64_t at = begin; at < end; at += zeros.size()) {
+    MR_TRY(WriteFully(fd_.get(), zeros.span().first(std::min<std::uint64_t>(zeros.size(), end - at)), at, path()));
+  }
+  return {};
+}
+
+Status StagedFile::Read(std::uint64_t offset, MutableByteSpan into) const {
+  return ReadExactly(fd_.get(), into, offset, path());
+}
+
+void StagedFile::Drop(std::uint64_t begin, std::uint64_t end) {
+  const std::uint64_t before = held_.bytes();
+  for (const Interval& held : held_.In(begin, end)) (void)Punch(held.begin, held.end);
+  held_.Remove(begin, end);
+  area_.Give(before - held_.bytes());
+}
+
+/// Gives back the disk's room and makes the range read as zeros; false where the file system cannot.
+bool StagedFile::Punch(std::uint64_t begin, std::uint64_t end) const {
+  return ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+                     static_cast<off_t>(end - begin)) == 0;
+}
+
+Result<std::unique_ptr<StagedFile>> StagedFile::Clone() const {
+  std::unique_ptr<StagedFile> clone = MR_TRY(area_.Create());
+  MR_TRY(clone->Charge(held_.bytes()));
+  clone->held_ = held_;
+  for (const Interval& held : held_.All()) {
+    MR_TRY(CopyRange(fd_.get(), clone->fd_.get(), held.begin, held.end, clone->path()));
+  }
+  return clone;
+}
+
+Status StagedFile::Save(const StagedRecord& record, bool durable) {
+  const std::string text = EncodeRecord(record, area_.options().target);
+  const ManagedFolder& folder = area_.folder_;
+  const auto sync = [durable](int fd, const std::string& what) -> Status {
+    if (!durable || ::fdatasync(fd) == 0) return {};
+    return Fail(ErrnoError(errno, "syncing " + what));
+  };
+  MR_TRY(sync(fd_.get(), path()));
+  // New, or empty. Cutting it only now would have ext4 write it to the disk at once.
+  const std::string next = SpareRecordName(id_), what = (folder.path() / next).string();
+  const UniqueFd fd = MR_TRY(folder.OpenFile(next, O_WRONLY | O_CREAT));
+  Status written = WriteFully(fd.get(), AsBytes(text), 0, what);
+  if (written) written = sync(fd.get(), what);
+  if (written) written = folder.Rename(next, RecordName(id_));
+  if (!written) {
+    (void)folder.Remove(next);
+    return written;
+  }
+  if (durable) MR_TRY(folder.Sync());
+  saved_ = true;
+  return {};
+}
+
+void StagedFile::Unsave() {
+  if (saved_) {
+    // Its file serves for the next record, but its content must not: after a power failure it could be found under that
+    // record's name.
+    const std::string record = RecordName(id_);
+    if (!area_.folder_.Rename(record, SpareRecordName(id_))) (void)area_.folder_.Remove(record);
+    EmptySpareRecord();
+  }
+  saved_ = false;
+  kept_ = false;
+}
+
+// --- The area ---
+
+Result<std::unique_ptr<StagingArea>> StagingArea::Open(Options options) {
+  ManagedFolder folder = MR_TRY(ManagedFolder::Open(options.directory, kStagingKind));
+  std::unique_ptr<StagingArea> area(new StagingArea(std::move(options), std::move(folder)));
+  area->lock_ = MR_TRY(area->folder_.OpenFile(kLockFile, O_RDWR | O_CREAT));
+  return area;
+}
+
+Result<std::unique_ptr<StagedFile>> StagingArea::Create() {
+  MutexLock lock(mutex_);  // a lock of the folder is the process's, not the thread's
+  FolderLock making(lock_.get(), LOCK_SH);
+  if (auto spare = TakeSpare()) {
+    return std::unique_ptr<StagedFile>(new StagedFile(*this, std::move(spare->first), std::move(spare->second)));
+  }
+  std::string id = SecureHex(kIdDigits / 2);
+  UniqueFd fd = MR_TRY(folder_.OpenFile(DataName(id), O_RDWR | O_CREAT | O_EXCL));
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return Fail(ErrnoError(errno, "locking " + DataName(id)));
+  return std::unique_ptr<StagedFile>(new StagedFile(*this, std::move(id), std::move(fd)));
+}
+
+/// An empty file that still is nobody's: other processes adopt what they find in the folder, and may have used it.
+std::optional<std::pair<std::string, UniqueFd>> StagingArea::TakeSpare() {
+  while (!spare_.empty()) {
+    std::string id = std::move(spare_.back());
+    spare_.pop_back();
+    auto fd = folder_.OpenFile(DataName(id), O_RDWR);
+    struct stat info{};
+    if (!fd || ::flock(fd->get(), LOCK_EX | LOCK_NB) != 0 || ::fstat(fd->get(), &info) != 0) continue;
+    const bool used = info.st_size > 0 || folder_.Has(RecordName(id));
+    if (!used) return std::pair(std::move(id), *std::move(fd));
+  }
+  return std::nullopt;
+}
+
+/// Takes back a file without a record, before its lock goes.
+void StagingArea::Retire(const std::string& id, UniqueFd fd) {
+  if (::ftruncate(fd.get(), 0) == 0) {
+    MutexLock lock(mutex_);
+    if (spare_.size() < options_.most_spare) return spare_.push_back(id);
+  }
+  (void)folder_.Remove(SpareRecordName(id));
+  (void)folder_.Remove(DataName(id));
+}
+
+Result<std::vector<StagingArea::Adopted>> StagingArea::Adopt(const std::string& prefix,
+                                                             std::vector<std::string>* unreadable) {
+  std::vector<std::pair<std::string, UniqueFd>> ownerless;
+  {
+    MutexLock lock(mutex_);
+    FolderLock looking(lock_.get(), LOCK_EX);
+    for (const std::string& name : MR_TRY(folder_.Names())) {
+      if (!name.ends_with(kData)) continue;
+      auto fd = folder_.OpenFile(name, O_RDWR);
+      if (fd && ::flock(fd->get(), LOCK_EX | LOCK_NB) == 0) {
+        ownerless.emplace_back(name.substr(0, kIdDigits), *std::move(fd));
+      }
+    }
+  }
+  std::vector<Adopted> adopted;
+  for (auto& [id, fd] : ownerless) {
+    const std::string record = RecordName(id);
+    std::unique_ptr<StagedFile> file(new StagedFile(*this, id, std::move(fd)));
+    file->EmptySpareRecord();  // its owner may have died while it wrote the next one
+    auto text = folder_.ReadFile(record, kMaxRecordBytes);
+    if (!text && text.error().code() == Code::kNotFound) continue;  // spare, or never finished: its bytes go
+    file->Keep();
+    if (!text) {
+      unreadable->push_back(text.error().ToString());
+      continue;
+    }
+    auto decoded = DecodeRecord(*text, (folder_.path() / record).string());
+    if (!decoded) {
+      unreadable->push_back(decoded.error().ToString());
+      continue;
+    }
+    if (decoded->target != options_.target || !decoded->record.key.starts_with(prefix)) continue;
+    if (Status confined = CheckKeys(decoded->record, prefix, (folder_.path() / record).string()); !confined) {
+      unreadable->push_back(confined.error().ToString());
+      continue;
+    }
+    file->saved_ = true;
+    file->held_ = decoded->record.held;
+    {
+      MutexLock lock(mutex_);
+      used_ += file->held_.bytes();  // whatever the limit: it is here already
+    }
+    adopted.push_back({std::move(file), std::move(decoded->record)});
+  }
+  std::ranges::sort(adopted, {}, [](const Adopted& each) { return each.record.saved; });
+  return adopted;
+}
+
+StagingArea::Left StagingArea::LookFor(const fs::path& directory, const std::string& target) {
+  Left left;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename();
+    if (StagingNameForm(name) == NameForm::kForeign || !name.ends_with(kRecord)) continue;
+    auto data = OpenFile(fs::path(entry.path()).replace_extension(kData), O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    if (!data || ::flock(data->get(), LOCK_SH | LOCK_NB) != 0) continue;
+    auto text = ReadRegularFile(entry.path());
+    auto decoded = text ? DecodeRecord(*text, entry.path().string()) : Fail(text.error());
+    if (!decoded || decoded->target != target || !decoded->record.complete) continue;
+    ++left.files;
+    left.bytes += decoded->record.size;
+  }
+  return left;
+}
+
+WallTime StagingArea::NextStamp() {
+  MutexLock lock(mutex_);
+  last_stamp_ = std::max(last_stamp_ + WallTime::duration(1), options_.clock->Wall());
+  return last_stamp_;
+}
+
+bool StagingArea::Take(std::uint64_t bytes) {
+  MutexLock lock(mutex_);
+  if (bytes > options_.limit_bytes || used_ > options_.limit_bytes - bytes) return false;
+  used_ += bytes;
+  return true;
+}
+
+void StagingArea::Give(std::uint64_t bytes) {
+  MutexLock lock(mutex_);
+  used_ -= bytes;
+}
+
+std::uint64_t StagingArea::used() const {
+  MutexLock lock(mutex_);
+  return used_;
+}
+
+}  // namespace millrace::vfs

@@ -1,0 +1,89 @@
+#include "millrace/vfs/write/upload_ledger.h"
+
+#include <algorithm>
+
+#include "millrace/object/blocking.h"
+
+namespace millrace::vfs {
+namespace {
+
+/// By so much may the clock of a store differ from ours…
+constexpr Duration kSkew = std::chrono::minutes(5);
+/// …and by so much may an upload be begun after that was written down: as long as a request is tried again.
+constexpr Duration kDelay = std::chrono::minutes(5);
+
+Status Abort(object::Store& store, const std::string& key, const std::string& id, const object::Call& call) {
+  Status aborted = object::AbortMultipart(store, key, id, call);
+  if (!aborted && aborted.error().code() != Code::kNotFound) return aborted;
+  return {};
+}
+
+}  // namespace
+
+Status AbortRecorded(object::Store& store, const StagedRecord& record, const object::Call& call) {
+  if (record.upload_key.empty()) return {};
+  if (!record.upload_id.empty()) return Abort(store, record.upload_key, record.upload_id, call);
+  for (const auto& upload : MR_TRY(object::ListUploads(store, record.upload_key, call))) {
+    if (upload.key != record.upload_key) continue;
+    if (upload.initiated < record.upload_begun - kSkew) continue;
+    if (upload.initiated > record.upload_begun + kDelay + kSkew) continue;
+    auto parts = object::ListParts(store, upload.key, upload.upload_id, call);
+    if (!parts && parts.error().code() != Code::kNotFound) return Fail(parts.error());
+    if (parts && parts->empty()) MR_TRY(Abort(store, upload.key, upload.upload_id, call));
+  }
+  return {};
+}
+
+Result<UploadLedger::Entry> UploadLedger::Begin(const std::string& key) {
+  StagedRecord record{.key = key, .upload_key = key, .upload_begun = clock_.Wall()};
+  auto file = MR_TRY(staging_.Create());
+  MR_TRY(file->Save(record, /*durable=*/false));
+  return Entry(*this, std::move(file), std::move(record));
+}
+
+Status UploadLedger::Entry::SetId(std::string id) {
+  record_.upload_id = std::move(id);
+  return file_->Save(record_, /*durable=*/false);
+}
+
+UploadLedger::Entry::~Entry() {
+  if (file_) ledger_.Leave({std::move(file_), std::move(record_)});
+}
+
+void UploadLedger::Lost(const std::string& key, WallTime begun, std::string id) {
+  {
+    MutexLock lock(mutex_);
+    auto earlier = [&](const Left& left) { return left.record.upload_key == key && left.record.upload_id == id; };
+    if (std::ranges::any_of(left_, earlier)) return;  // it goes with that one
+  }
+  StagedRecord record{.key = key, .upload_id = std::move(id), .upload_key = key, .upload_begun = begun};
+  auto file = staging_.Create();
+  if (file && (*file)->Save(record, /*durable=*/false)) Leave({*std::move(file), std::move(record)});
+}
+
+void UploadLedger::Leave(Left left) {
+  left.file->Keep();
+  MutexLock lock(mutex_);
+  left_.push_back(std::move(left));
+}
+
+Status UploadLedger::Remove(const object::Call& call) {
+  std::vector<Left> now;
+  {
+    MutexLock lock(mutex_);
+    now.swap(left_);
+  }
+  Status first;
+  for (Left& left : now) {
+    Status removed = first ? AbortRecorded(store_, left.record, call) : Status(Fail(first.error()));
+    if (removed) {
+      left.file->Unsave();
+    } else {
+      first = std::move(removed);
+      Leave(std::move(left));
+    }
+  }
+  return first;
+}
+
+}  // namespace millrace::vfs
