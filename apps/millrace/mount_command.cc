@@ -1,38 +1,25 @@
 // `millrace mount` and `millrace umount`.
-#include <poll.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
-#include <filesystem>
+#include <optional>
 
 #include "apps/millrace/cli.h"
-#include "apps/millrace/mount_caretaker.h"
-#include "apps/millrace/mount_daemon.h"
-#include "apps/millrace/mount_fuse.h"
-#include "apps/millrace/mount_point.h"
-#include "apps/millrace/mount_stats.h"
-#include "millrace/base/files/managed_folder.h"
-#include "millrace/base/process/process_name.h"
 #include "millrace/base/text.h"
-#include "millrace/cache/block_cache.h"
-#include "millrace/metrics/endpoint.h"
-#include "millrace/object/blocking.h"
-#include "millrace/object/open/all_buckets.h"
-#include "millrace/object/support/conditions.h"
-#include "millrace/vfs/rename/rename_recovery.h"
-#include "millrace/vfs/tree.h"
-#include "millrace/vfs/write/staging_area.h"
+#include "millrace/mount/check.h"
+#include "millrace/mount/daemon/background.h"
+#include "millrace/mount/daemon/caretaker.h"
+#include "millrace/mount/daemon/service_manager.h"
+#include "millrace/mount/point/mount_point.h"
+#include "millrace/mount/recovery.h"
+#include "millrace/mount/session.h"
+#include "millrace/mount/status/control.h"
+#include "millrace/mount/unmount.h"
 
 namespace millrace::cli {
 namespace {
 
-/// What each thread takes beyond kProcessBytes: a request and a reply.
-constexpr std::uint64_t kThreadBytes = 2 * kMiB;
-constexpr Duration kForever = std::chrono::hours(24 * 365 * 10);
+constexpr Duration kForever = std::chrono::hours(24 * 365 * 10);  // longer than any mount lives
 
 struct MountFlags {
   std::string url, directory, prefix, cache_directory, log_file, metadata_ttl, negative_ttl, file_mode, directory_mode,
@@ -57,224 +44,102 @@ Result<mode_t> ParseMode(const std::string& text, mode_t otherwise) {
   return static_cast<mode_t>(mode);
 }
 
-Result<Duration> ParseTtl(const std::string& text, Duration otherwise) {
-  if (text.empty()) return otherwise;
+Result<std::optional<Duration>> ParseTtl(const std::string& text) {
+  if (text.empty()) return std::nullopt;
   if (text == "forever" || text == "indefinite") return kForever;
   if (text == "none" || text == "0") return Duration::zero();
-  return ParseDuration(text);
+  return MR_TRY(ParseDuration(text));
 }
 
-Result<vfs::Options> TreeOptions(const MountFlags& flags, const object::Url& url, const std::string& key,
-                                 const Logger& log) {
-  vfs::Options options{.prefix = key, .read_only = flags.read_only, .log = log};
-  if (!options.prefix.empty() && !options.prefix.ends_with('/')) options.prefix += '/';
-  options.prefix += flags.prefix;
-  if (!options.prefix.empty() && !options.prefix.ends_with('/')) options.prefix += '/';
-  if (options.prefix.starts_with('/')) return Fail(Code::kInvalidArgument, "--prefix must not begin with '/'");
-  options.buckets_at_top = url.scheme == object::Url::Scheme::kS3 && url.bucket.empty() && options.prefix.empty();
-  options.metadata_ttl = MR_TRY(ParseTtl(flags.metadata_ttl, options.metadata_ttl));
-  options.negative_ttl =
-      MR_TRY(ParseTtl(flags.negative_ttl, flags.metadata_ttl.empty() ? options.negative_ttl : options.metadata_ttl));
-  options.revalidate_open = flags.metadata_ttl.empty();
-  options.owner = ProcessName();
-  options.owner_alive = IsProcessAlive;
-  options.uid = flags.uid;
-  options.gid = flags.gid;
-  options.file_permissions = MR_TRY(ParseMode(flags.file_mode, 0644));
-  options.directory_permissions = MR_TRY(ParseMode(flags.directory_mode, 0755));
+Result<mount::SourceOptions> ToSourceOptions(const MountFlags& flags, const Logger& log) {
   using Policy = vfs::StoredAttributesPolicy;
-  options.stored_attributes = flags.stored_attributes == "always"  ? Policy::kAlways
-                              : flags.stored_attributes == "never" ? Policy::kNever
-                                                                   : Policy::kAuto;
-  options.allow_delete = !flags.no_delete && (!flags.strict || flags.allow_delete);
-  options.allow_overwrite = !flags.no_overwrite && (!flags.strict || flags.allow_overwrite);
-  options.read_part_bytes = flags.read_part;
-  options.parallel_listing = flags.parallel_listing;
-  options.write_part_bytes = flags.write_part;
-  options.close_async = flags.close == "async";
-  options.publish_delay = MR_TRY(ParseDuration(flags.publish_delay));
+  return mount::SourceOptions{.url = flags.url,
+                              .key_prefix = flags.prefix,
+                              .read_only = flags.read_only,
+                              .allow_delete = !flags.no_delete && (!flags.strict || flags.allow_delete),
+                              .allow_overwrite = !flags.no_overwrite && (!flags.strict || flags.allow_overwrite),
+                              .uid = flags.uid,
+                              .gid = flags.gid,
+                              .file_permissions = MR_TRY(ParseMode(flags.file_mode, 0644)),
+                              .directory_permissions = MR_TRY(ParseMode(flags.directory_mode, 0755)),
+                              .stored_attributes = flags.stored_attributes == "always"  ? Policy::kAlways
+                                                   : flags.stored_attributes == "never" ? Policy::kNever
+                                                                                        : Policy::kAuto,
+                              .metadata_ttl = MR_TRY(ParseTtl(flags.metadata_ttl)),
+                              .negative_ttl = MR_TRY(ParseTtl(flags.negative_ttl)),
+                              .read_part_bytes = flags.read_part,
+                              .write_part_bytes = flags.write_part,
+                              .parallel_listing = flags.parallel_listing,
+                              .close_async = flags.close == "async",
+                              .publish_delay = MR_TRY(ParseDuration(flags.publish_delay)),
+                              .staging_directory = flags.staging_directory,
+                              .staging_limit = flags.staging_limit,
+                              .log = log};
+}
+
+Result<mount::SessionOptions> ToSessionOptions(const Context& context, const MountFlags& flags, std::string point,
+                                               const Logger& log) {
+  mount::SessionOptions options{.source = MR_TRY(ToSourceOptions(flags, log)),
+                                .mount_point = std::move(point),
+                                .allow_other = flags.allow_other,
+                                .max_threads = flags.threads,
+                                .kernel_read_ahead = flags.read_ahead,
+                                .memory_bytes = context.globals.memory_budget,
+                                .process_bytes = kProcessBytes,
+                                .cache_directory = flags.cache_directory,
+                                .cache_disk_bytes = flags.max_cache,
+                                .flush_timeout = MR_TRY(ParseDuration(flags.flush_timeout))};
+  if (!flags.metrics_listen.empty()) {
+    options.metrics = {.listen = flags.metrics_listen,
+                       .access = {.key_file = flags.metrics_key_file, .insecure = flags.metrics_insecure},
+                       .how = "--metrics-key-file FILE, or --metrics-insecure",
+                       .log = log};
+  }
   return options;
 }
 
-/// Where releases before managed folders staged. Said, so that nothing is forgotten there; the files of another user,
-/// who may have made it, are none of ours.
-void TellOfEarlierStaging(const std::string& url, const std::string& target, const Logger& log) {
-  const std::string folder = fmt::format("/var/tmp/millrace-{}/staging", ::geteuid());
-  struct stat info{};
-  if (::lstat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::geteuid()) return;
-  const auto left = vfs::StagingArea::LookFor(folder, target);
-  if (left.files == 0) return;
-  log.Warning("an earlier release left staged files; publish them with --recover and --staging-dir",
-              {{"folder", folder}, {"files", left.files}, {"url", url}});
-}
-
-/// A quarter of what is free, so that other programs find room too.
-std::uint64_t DefaultStagingLimit(std::filesystem::path directory) {
-  std::error_code error;
-  while (!std::filesystem::exists(directory, error) && directory.has_relative_path())
-    directory = directory.parent_path();
-  const auto space = std::filesystem::space(directory, error);
-  return error ? 1 * kGiB : std::max<std::uint64_t>(space.available / 4, 64 * kMiB);
-}
-
-/// The bucket, or with `s3://` alone all buckets.
-Result<object::Location> OpenRoot(object::Connection& connection, const object::Url& url) {
-  if (url.scheme == object::Url::Scheme::kS3 && url.bucket.empty()) {
-    return object::Location{MR_TRY(object::OpenAllBuckets(connection)), ""};
-  }
-  return object::Locate(connection, url.ToString());
-}
-
-Status AddStaging(const MountFlags& flags, const std::string& target, vfs::Options& options) {
-  options.staging_target = target;
-  if (options.read_only) return {};
-  if (flags.staging_directory.empty()) {
-    options.staging_directory = MR_TRY(DefaultCacheFolder("--staging-dir")) / "staging";
-    TellOfEarlierStaging(flags.url, target, options.log);
-  } else {
-    options.staging_directory = std::filesystem::absolute(flags.staging_directory);
-  }
-  options.staging_limit =
-      flags.staging_limit > 0 ? flags.staging_limit : DefaultStagingLimit(options.staging_directory);
-  return {};
-}
-
-Status CheckRoot(const object::Url& url, const std::string& prefix) {
-  if (url.scheme != object::Url::Scheme::kFile || std::filesystem::is_directory("/" + prefix)) return {};
-  return Fail(Code::kNotFound, "{} is no folder", url.ToString());
-}
-
-/// A file that waits for its publication holds a descriptor, and so does each connection.
-void RaiseDescriptorLimit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);  // what is allowed anyway
-}
-
-/// Refuses a store that ignores the conditions of writes. A mount of all buckets asks in the first one where it may
-/// put.
-Status RequireConditions(const object::Location& root, const vfs::Options& options, std::stop_token stop) {
-  // For all questions together: there may be many buckets, and none that may be written. Where nothing is found out,
-  // the mount goes on, and the first write reports what is wrong.
-  constexpr auto kPatience = std::chrono::seconds(15);
-  const object::Call call{.stop = std::move(stop), .deadline = Deadline::After(SystemClock(), kPatience)};
-  std::vector<std::string> prefixes = {options.prefix};
-  if (options.buckets_at_top) {
-    auto buckets = object::List(*root.store, {.delimiter = "/"}, call);
-    if (!buckets) return {};
-    prefixes = std::move(buckets->common_prefixes);
-  }
-  for (const std::string& prefix : prefixes) {
-    if (!object::ProbeConditions(*root.store, prefix, call)) continue;
-    return object::RequireConditions(*root.store, prefix, "mount it with --read-only", call);
-  }
-  return {};
-}
-
 Status ServeMount(const Context& context, const MountFlags& flags) {
-  RaiseDescriptorLimit();
+  mount::RaiseDescriptorLimit();
   Logger log = context.log();
   if (flags.status_fd >= 0 && flags.log_file.empty()) {
     log = Logger(mount::MakeSystemLog(), context.globals.log_level);
   }
-  const std::string point = MR_TRY(mount::ResolveMountPoint(flags.directory));
-  MR_TRY(mount::PrepareMountPoint(point));
-  const object::Url url = MR_TRY(object::ParseUrl(flags.url));
+  const std::string point = MR_TRY(mount::PrepareMountPoint(flags.directory));
+  const mount::SessionOptions options = MR_TRY(ToSessionOptions(context, flags, point, log));
   auto connection = MR_TRY(context.Connect());
-  object::Location root = MR_TRY(OpenRoot(*connection, url));
-  vfs::Options options = MR_TRY(TreeOptions(flags, url, root.key, log));
-  MR_TRY(CheckRoot(url, options.prefix));
-  MR_TRY(AddStaging(flags, root.store->Identity(), options));
-  if (!options.read_only) MR_TRY(RequireConditions(root, options, context.stop));
-
-  const std::uint64_t total = context.globals.memory_budget;
-  const int threads = std::clamp(static_cast<int>(total / 8 / kThreadBytes), 2, flags.threads);
-  const std::uint64_t overhead = kProcessBytes + kThreadBytes * static_cast<std::uint64_t>(threads);
-  if (total < overhead + 4 * flags.write_part) {
-    return Fail(Code::kInvalidArgument, "a mount needs a memory budget of {} at least; this one is {}",
-                FormatBytes(overhead + 4 * flags.write_part), FormatBytes(total));
-  }
-  MemoryBudget budget(total - overhead);
-  auto cache = MR_TRY(cache::BlockCache::Open(
-      *root.store, budget,
-      {.block_bytes = std::min<std::uint64_t>(kMiB, flags.read_part),
-       .max_fetch_bytes = flags.read_part,
-       .memory_bytes = flags.read_only ? budget.total() / 8 * 7 : budget.total() / 2,
-       .keep_read_bytes = budget.total() / 16,  // the kernel keeps pages too
-       .directory = flags.cache_directory.empty() ? "" : std::filesystem::absolute(flags.cache_directory),
-       .disk_bytes = flags.cache_directory.empty() ? 0 : flags.max_cache,
-       .log = log}));
-  Json staging = {{"directory", options.staging_directory.string()}, {"target", options.staging_target}};
-  const bool strict = !options.allow_delete || !options.allow_overwrite;
   const mount::ServiceManager manager;
-  // Made here, to go after the mount: what it asks of a mount that hangs ends when the kernel drops the mount.
+  // Outlives the mount: a question to a mount that hangs ends when the kernel drops the mount.
   std::optional<mount::Caretaker> caretaker;
-  auto tree = MR_TRY(vfs::Tree::Open(*root.store, *cache, budget, std::move(options), {.stop = context.stop}));
-  mount::MountStats stats(*tree, *cache, flags.url, point, std::move(staging));
-  std::unique_ptr<http::Server> metrics_server;
-  if (!flags.metrics_listen.empty()) {
-    metrics_server = MR_TRY(
-        metrics::ServeMetrics({.listen = flags.metrics_listen,
-                               .access = {.key_file = flags.metrics_key_file, .insecure = flags.metrics_insecure},
-                               .how = "--metrics-key-file FILE, or --metrics-insecure",
-                               .log = log},
-                              [&stats] { return stats.PrometheusText(); }));
-  }
-  auto server = MR_TRY(mount::FuseMount::Create(*tree, {.mount_point = point,
-                                                        .source = flags.url,
-                                                        .store = root.store->Identity(),
-                                                        .read_only = flags.read_only,
-                                                        .allow_other = flags.allow_other,
-                                                        .xattrs = flags.stored_attributes != "never",
-                                                        .strict = strict,
-                                                        .kernel_read_ahead = flags.read_ahead,
-                                                        .max_threads = threads,
-                                                        .flush_timeout = MR_TRY(ParseDuration(flags.flush_timeout)),
-                                                        .stats = &stats,
-                                                        .log = log}));
-  Status detached;
-  auto live = [&] {
-    if (auto set = mount::SetReadAhead(point, flags.read_ahead); !set) {
-      log.Debug("the kernel's readahead stays as it is", {{"reason", set.error()}});
-    }
-    caretaker.emplace(  // before anybody is told that there is a daemon, and sends it SIGHUP
+  auto on_live = [&]() -> Status {
+    caretaker.emplace(  // before the command or systemd learns of the daemon, and sends it SIGHUP
         manager, flags.log_file, [point] { return mount::QueryDaemon(point).has_value(); },
         [&connection] { return connection->ReloadCredentials(); }, log);
+    Status detached;
     if (flags.status_fd >= 0) {
       detached = mount::BecomeDaemon(UniqueFd(flags.status_fd), flags.log_file);
     } else if (!context.globals.quiet) {
       PrintError("{} is mounted on {}; Ctrl-C unmounts\n", flags.url, point);
     }
     manager.Ready(fmt::format("{} is mounted on {}", flags.url, point));
+    return detached;
   };
-  Status served = server->Serve(live, context.stop);
+  Status served = mount::Serve(*connection, options, on_live, context.stop);
   manager.Stopping();
-  return detached ? served : detached;
+  return served;
 }
 
-/// Finishes what earlier mounts left behind, without mounting.
-Status Recover(const Context& context, const MountFlags& flags) {
+/// `millrace mount URL --recover`
+Status RunRecover(const Context& context, const MountFlags& flags) {
   auto connection = MR_TRY(context.Connect());
-  const object::Url url = MR_TRY(object::ParseUrl(flags.url));
-  object::Location root = MR_TRY(OpenRoot(*connection, url));
-  vfs::Options options = MR_TRY(TreeOptions(flags, url, root.key, context.log()));
-  MR_TRY(AddStaging(flags, root.store->Identity(), options));
-  auto renames = MR_TRY(vfs::RecoverAllRenames(*root.store, options, {.stop = context.stop}));
-  MemoryBudget budget(context.globals.memory_budget);
-  auto cache = MR_TRY(cache::BlockCache::Open(*root.store, budget, {.memory_bytes = budget.total() / 4}));
-  const std::string staging = options.staging_directory;
-  auto tree = MR_TRY(vfs::Tree::Open(*root.store, *cache, budget, std::move(options), {.stop = context.stop}));
-  const int files = tree->recovered_files();
-  Status flushed = tree->FlushAll({.stop = context.stop});
-  const int left = tree->pending().files;
+  auto report = MR_TRY(mount::Recover(*connection, MR_TRY(ToSourceOptions(flags, context.log())),
+                                      context.globals.memory_budget, context.stop));
   if (!context.globals.quiet) {
-    Print("files that were staged: {} published, {} left in {}\n", files - left, left, staging);
+    Print("files that were staged: {} published, {} left in {}\n", report.files_published, report.files_left,
+          report.staging_directory.string());
     Print("renames of directories that were cut off: {} finished, {} undone, {} left to whoever is at work\n",
-          renames.finished, renames.rolled_back, renames.left);
+          report.renames.finished, report.renames.rolled_back, report.renames.left);
   }
-  MR_TRY(std::move(flushed));
-  return tree->recovery();
+  return report.result;
 }
 
 /// `millrace mount --check DIR`
@@ -305,7 +170,7 @@ int RunMount(const Context& context, const MountFlags& flags) {
     if (flags.recover && !flags.directory.empty()) {
       done = Fail(Code::kInvalidArgument, "--recover mounts nothing: leave out the directory");
     } else if (flags.recover) {
-      done = Recover(context, flags);
+      done = RunRecover(context, flags);
     }
     return done ? kExitOk : ReportError(context, done.error());
   }
@@ -321,55 +186,36 @@ int RunMount(const Context& context, const MountFlags& flags) {
   return served ? kExitOk : ReportError(context, served.error());
 }
 
-/// Blocks until the process ends; false once the time has passed or `stop` fired.
-bool AwaitEnd(int pidfd, Duration timeout, const std::stop_token& stop) {
-  const Deadline deadline = Deadline::After(SystemClock(), timeout);
-  while (!deadline.Passed(SystemClock()) && !stop.stop_requested()) {
-    pollfd ended{pidfd, POLLIN, 0};
-    if (::poll(&ended, 1, 100) > 0) return true;
-  }
-  return false;
-}
-
 struct UmountFlags {
   std::string directory, timeout = "5m";
   bool lazy = false;
 };
 
 Status RunUmount(const Context& context, const UmountFlags& flags) {
-  const Duration timeout = MR_TRY(ParseDuration(flags.timeout));
-  const std::string point = MR_TRY(mount::ResolveMountPoint(flags.directory));
-  auto mounted = MR_TRY(mount::FindMount(point));
-  if (!mounted) return Fail(Code::kNotFound, "nothing is mounted on {}", point);
-  if (!mounted->type.starts_with("fuse")) {
-    return Fail(Code::kInvalidArgument, "{} is a {} mount, not one of millrace", point, mounted->type);
+  const mount::UnmountOptions options{.lazy = flags.lazy, .timeout = MR_TRY(ParseDuration(flags.timeout))};
+  const mount::UnmountReport report = MR_TRY(mount::Unmount(flags.directory, options, context.stop));
+  using Outcome = mount::UnmountOutcome;
+  switch (report.outcome) {
+    case Outcome::kUnmounted:
+      return {};
+    case Outcome::kInUse:
+      return Fail(
+          Code::kBusy,
+          "{} is in use ({} files open for writing, {} not published); `fuser -m {}` shows by whom, --lazy detaches "
+          "it anyway",
+          report.mount_point, report.files, FormatBytes(report.bytes), report.mount_point);
+    case Outcome::kStillPublishing:
+      return Fail(context.stop.stop_requested() ? Code::kCancelled : Code::kDeadlineExceeded,
+                  "{} is detached, but its daemon (process {}) still publishes {} files ({})", report.mount_point,
+                  report.daemon, report.files, FormatBytes(report.bytes));
+    case Outcome::kFilesLeft:
+      break;
   }
-  auto daemon = mount::QueryDaemon(point);
-  if (!daemon && daemon.error().code() != Code::kUnavailable) return Fail(daemon.error());
-  if (!daemon) return mount::Unmount(point, /*lazy=*/true);  // it was killed: nothing is left to wait for
-  UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, daemon->pid, 0)));
-  const Json staging = mount::QueryStats(point).value_or(Json::object()).value("staging", Json::object());
-  if (Status detached = mount::Unmount(point, flags.lazy); !detached) {
-    if (detached.error().code() != Code::kBusy) return detached;
-    return Fail(
-        Code::kBusy,
-        "{} is in use ({} files open for writing, {} not published); `fuser -m {}` shows by whom, --lazy detaches "
-        "it anyway",
-        point, daemon->files_being_written, FormatBytes(daemon->bytes_being_written), point);
-  }
-  if (process && !AwaitEnd(process.get(), timeout, context.stop)) {
-    return Fail(context.stop.stop_requested() ? Code::kCancelled : Code::kDeadlineExceeded,
-                "{} is detached, but its daemon (process {}) still publishes {} files ({})", point, daemon->pid,
-                daemon->files_being_written, FormatBytes(daemon->bytes_being_written));
-  }
-  const std::string folder = staging.value("directory", "");
-  const auto left = vfs::StagingArea::LookFor(folder, staging.value("target", ""));
-  if (left.files == 0) return {};
   return Fail(
       Code::kUnavailable,
       "{} is unmounted, but {} files ({}) are not in the bucket; they are in {}: the next mount publishes them, or "
       "`millrace mount {} --recover`",
-      point, left.files, FormatBytes(left.bytes), folder, mounted->source);
+      report.mount_point, report.files, FormatBytes(report.bytes), report.staging_directory.string(), report.source);
 }
 
 CLI::Option* AddBytes(CLI::App& command, const std::string& name, std::uint64_t& into, const std::string& help) {

@@ -1,4 +1,4 @@
-#include "apps/millrace/mount_hints.h"
+#include "millrace/mount/fuse/hints.h"
 
 #include <cstddef>
 

@@ -1,25 +1,19 @@
-#include "apps/millrace/mount_caretaker.h"
+#include "millrace/mount/daemon/caretaker.h"
 
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <charconv>
-#include <cstddef>
-#include <cstdlib>
-#include <cstring>
 
 namespace millrace::mount {
 namespace {
 
-/// Where the signal handler tells the Caretaker; -1 while there is none.
+/// The eventfd of the Caretaker, for the signal handler; -1 while there is no Caretaker.
 std::atomic<int> hangup_fd = -1;
 
 void OnHangup(int) {
@@ -29,33 +23,7 @@ void OnHangup(int) {
   errno = saved;
 }
 
-Duration WatchdogPeriod() {
-  const char* microseconds = std::getenv("WATCHDOG_USEC");
-  const char* process = std::getenv("WATCHDOG_PID");
-  if (microseconds == nullptr || (process != nullptr && std::strtol(process, nullptr, 10) != ::getpid())) return {};
-  std::int64_t count = 0;
-  std::from_chars(microseconds, microseconds + std::strlen(microseconds), count);
-  return std::chrono::microseconds(std::max<std::int64_t>(count, 0)) / 2;
-}
-
 }  // namespace
-
-ServiceManager::ServiceManager() : watchdog_period_(WatchdogPeriod()) {
-  if (const char* address = std::getenv("NOTIFY_SOCKET")) address_ = address;
-}
-
-void ServiceManager::Send(const std::string& state) const {
-  sockaddr_un to{};
-  to.sun_family = AF_UNIX;
-  if (address_.empty() || address_.size() >= sizeof to.sun_path) return;
-  std::memcpy(to.sun_path, address_.data(), address_.size());
-  if (to.sun_path[0] == '@') to.sun_path[0] = '\0';  // the abstract namespace
-  UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + address_.size());
-  // A manager that does not listen is no reason to stop serving.
-  if (socket)
-    (void)!::sendto(socket.get(), state.data(), state.size(), MSG_NOSIGNAL, reinterpret_cast<sockaddr*>(&to), length);
-}
 
 Caretaker::Caretaker(const ServiceManager& manager, std::string log_file, std::function<bool()> check,
                      std::function<Status()> reload, Logger log)

@@ -1,11 +1,15 @@
-#include "apps/millrace/mount_daemon.h"
+#include "millrace/mount/daemon/background.h"
 
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <syslog.h>
 #include <unistd.h>
+
+#include <cerrno>
+#include <string_view>
 
 namespace millrace::mount {
 namespace {
@@ -21,7 +25,7 @@ class SystemLog final : public LogSink {
   }
 };
 
-/// In the child between fork and exec: only calls that are safe there.
+/// Runs in the child between fork and exec, so it makes only async-signal-safe calls.
 [[noreturn]] void ExecDaemon(char* const* argv) {
   ::setsid();
   int null = ::open("/dev/null", O_RDWR);
@@ -82,5 +86,12 @@ Status BecomeDaemon(UniqueFd status, const std::string& log_file) {
 }
 
 std::shared_ptr<LogSink> MakeSystemLog() { return std::make_shared<SystemLog>(); }
+
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // raising it to the hard limit is always allowed
+}
 
 }  // namespace millrace::mount

@@ -1,6 +1,6 @@
-#include "apps/millrace/mount_request.h"
+#include "millrace/mount/fuse/request.h"
 
-#include "apps/millrace/mount_stats.h"
+#include "millrace/mount/status/mount_stats.h"
 
 #include <signal.h>
 #include <sys/stat.h>
@@ -14,7 +14,7 @@
 namespace millrace::mount {
 namespace {
 
-/// The value of a line "Name:\tvalue" of /proc/PID/status; empty when it is not there.
+/// Returns the value of a line "Name:\tvalue" of /proc/PID/status, or nothing if there is no such line.
 std::string ProcessField(pid_t pid, std::string_view name) {
   auto text = ReadFile(fmt::format("/proc/{}/status", pid), 64 * kKiB);
   if (!text) return {};
@@ -32,7 +32,7 @@ bool IsBeingKilled(pid_t pid) {
   return (signals & (1ULL << (SIGKILL - 1))) != 0;
 }
 
-bool IsAnAnswer(Code code) {
+bool IsExpectedAnswer(Code code) {
   switch (code) {
     case Code::kNotFound:
     case Code::kAlreadyExists:
@@ -63,7 +63,8 @@ void Interruptible::OnInterrupt(fuse_req_t request, void* self) {
 
 pid_t ProcessOf(fuse_req_t request) {
   const pid_t caller = fuse_req_ctx(request)->pid;
-  // Most often it is the first thread, which has the process's number: only for those there are such descriptors.
+  // Most often the caller is the first thread, whose number is the process's. pidfd_open succeeds for first threads
+  // only.
   if (UniqueFd leads(static_cast<int>(::syscall(SYS_pidfd_open, caller, 0))); leads) return caller;
   const std::string leader = ProcessField(caller, "Tgid");
   pid_t pid = 0;
@@ -87,7 +88,7 @@ mode_t TypeOf(vfs::Kind kind) {
     case vfs::Kind::kSymlink:
       return S_IFLNK;
     case vfs::Kind::kSpecial:
-      return 0;  // DT_UNKNOWN: whoever needs it asks
+      return 0;  // DT_UNKNOWN: a program that needs the type calls stat
     case vfs::Kind::kFile:
       break;
   }
@@ -103,7 +104,7 @@ struct stat ToStat(const vfs::Attributes& attributes) {
   info.st_uid = attributes.uid;
   info.st_gid = attributes.gid;
   info.st_size = static_cast<off_t>(attributes.size);
-  info.st_blksize = static_cast<blksize_t>(kMiB);  // what programs copy in
+  info.st_blksize = static_cast<blksize_t>(kMiB);  // the size of the pieces in which programs copy
   info.st_blocks = static_cast<blkcnt_t>((attributes.size + 511) / 512);
   info.st_mtim = ToTimespec(attributes.modified);
   info.st_atim = ToTimespec(attributes.accessed);
@@ -119,9 +120,9 @@ fuse_entry_param ToEntry(const vfs::Entry& entry) {
   return param;
 }
 
-int Explain(const FuseOptions& options, const char* operation, fuse_ino_t inode, const Error& error) {
+int LogFailure(const FuseOptions& options, const char* operation, fuse_ino_t inode, const Error& error) {
   options.stats->CountFailure(operation);
-  const LogLevel level = IsAnAnswer(error.code()) ? LogLevel::kDebug : LogLevel::kWarning;
+  const LogLevel level = IsExpectedAnswer(error.code()) ? LogLevel::kDebug : LogLevel::kWarning;
   options.log.Log(level, fmt::format("{} failed", operation), {{"inode", inode}, {"reason", error}});
   if (options.strict && error.code() == Code::kPermissionDenied) return EPERM;
   return ToErrno(error.code());

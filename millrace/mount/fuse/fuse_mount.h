@@ -1,4 +1,4 @@
-// A vfs::Tree as a FUSE mount (libfuse3, low-level interface).
+// A FUSE mount of a vfs::Tree, through libfuse3's low-level interface.
 #pragma once
 
 #include <sys/types.h>
@@ -18,12 +18,12 @@ class MountStats;
 
 struct FuseOptions {
   std::string mount_point;  ///< absolute
-  std::string source;       ///< what the mount table shows: the URL
+  std::string source;       ///< the URL, for the mount table
   std::string store;        ///< the store's identity
   bool read_only = false;
   bool allow_other = false;
-  bool xattrs = true;   ///< false: the kernel is told that there are none, and never asks again
-  bool strict = false;  ///< what the tree's policies refuse is EPERM, as on Mountpoint
+  bool xattrs = true;   ///< false: getxattr returns ENOSYS, and the kernel never asks again
+  bool strict = false;  ///< changes that the tree's policies refuse return EPERM, as on Mountpoint
   std::uint64_t kernel_read_ahead = 1 * kMiB;
   int max_threads = 16;
   Duration flush_timeout = std::chrono::minutes(5);  ///< for publishing at the end
@@ -31,15 +31,16 @@ struct FuseOptions {
   Logger log;
 };
 
-/// One mount. Made, served and destroyed by one thread.
+/// One mount. One thread makes, serves and destroys it.
 class FuseMount {
  public:
-  /// Mounts; requests wait until Serve. The tree must outlive the mount.
+  /// Mounts. Requests wait until Serve. The tree must outlive the mount.
+  /// Errors: kIo if the kernel or fusermount3 refuses the mount.
   static Result<std::unique_ptr<FuseMount>> Create(vfs::Tree& tree, FuseOptions options);
   virtual ~FuseMount() = default;  ///< unmounts
-  /// Answers requests on threads of its own until somebody unmounts or `stop` fires, then publishes what open files
-  /// have written. `live` runs once, as soon as the kernel has accepted the mount. Fails when something could not be
-  /// published.
+  /// Answers requests on threads of its own until somebody unmounts or `stop` fires. Then publishes what open files
+  /// have written. Calls `live` once, as soon as the kernel has accepted the mount. Errors: the first failure to
+  /// publish; those of libfuse's loop.
   virtual Status Serve(std::function<void()> live, std::stop_token stop) = 0;
 };
 

@@ -1,4 +1,4 @@
-// What a mount has done since it began: counted by its daemon, shown by `millrace stats` and to Prometheus.
+// Counters of what a mount has done since it began, for `millrace stats` and Prometheus.
 #pragma once
 
 #include <array>
@@ -16,8 +16,8 @@
 
 namespace millrace::mount {
 
-/// What programs ask of a mount, as far as it is counted.
-enum class Operation : std::uint8_t {
+/// A request of the kernel that is counted and timed.
+enum class MountOperation : std::uint8_t {
   kLookup,
   kStat,
   kSetAttributes,
@@ -35,23 +35,26 @@ enum class Operation : std::uint8_t {
   kRemoveDirectory,
   kRename,
 };
-inline constexpr std::array<std::string_view, 16> kOperationNames = {
+inline constexpr std::array<std::string_view, 16> kMountOperationNames = {
     "lookup", "stat",    "setattr", "open",     "create", "read",   "write", "close",
     "fsync",  "release", "readdir", "getxattr", "mkdir",  "unlink", "rmdir", "rename"};
 
-/// Counters of one mount. Thread-safe; counting takes no lock. Tree and cache must outlive it.
+/// The counters of one mount. Thread-safe; counting takes no lock. Tree and cache must outlive it.
 class MountStats {
  public:
   MountStats(const vfs::Tree& tree, const cache::BlockCache& cache, std::string source, std::string mount_point,
              Json staging);
 
-  void Count(Operation operation, Duration took) { of(operation).seconds->Observe(ToSeconds(took)); }
+  /// Counts one request that took `took`, failed or not.
+  void Count(MountOperation operation, Duration took) { of(operation).seconds->Observe(ToSeconds(took)); }
+  /// Counts a failure of the operation of that name (kMountOperationNames). Other names are not counted.
   void CountFailure(std::string_view operation);
   void CountRead(std::uint64_t bytes) { read_bytes_.Add(bytes); }
   void CountWrite(std::uint64_t bytes) { written_bytes_.Add(bytes); }
 
-  /// All figures as one object, at most kMaxStatsBytes long as text.
+  /// Returns all figures as one object, at most kMaxStatsBytes (control.h) long as text.
   Json Snapshot() const;
+  /// Returns all figures in the text format of Prometheus.
   std::string PrometheusText() const;
 
  private:
@@ -60,23 +63,20 @@ class MountStats {
     metrics::Counter* failures;
   };
   static double ToSeconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-  PerOperation& of(Operation operation) { return operations_[static_cast<std::size_t>(operation)]; }
+  PerOperation& of(MountOperation operation) { return operations_[static_cast<std::size_t>(operation)]; }
 
+  // Constant after construction.
   const vfs::Tree& tree_;
   const cache::BlockCache& cache_;
   const std::string source_, mount_point_;
-  const Json staging_;  ///< where what is written waits
+  const Json staging_;  ///< {"directory", "target"}: where written files wait for the store
   const TimePoint began_;
+
+  // Thread-safe.
   metrics::Registry registry_;
-  std::array<PerOperation, kOperationNames.size()> operations_;
+  std::array<PerOperation, kMountOperationNames.size()> operations_;
   metrics::Counter& read_bytes_;
   metrics::Counter& written_bytes_;
 };
-
-/// What fits into the answer of an ioctl.
-inline constexpr std::size_t kMaxStatsBytes = 16'000;
-
-/// The figures of a snapshot as a table for people; with `before`, those of the time between the two.
-std::string FormatStats(const Json& now, const Json* before);
 
 }  // namespace millrace::mount

@@ -1,4 +1,4 @@
-// What every FUSE request handler needs: cancellation by dying callers, conversion of attributes, errors.
+// The common part of all FUSE request handlers: cancellation, conversion of attributes, errors.
 #pragma once
 
 #define FUSE_USE_VERSION 312
@@ -8,22 +8,22 @@
 #include <optional>
 #include <stop_token>
 
-#include "apps/millrace/mount_fuse.h"
+#include "millrace/mount/fuse/fuse_mount.h"
 #include "millrace/object/store.h"
 
 namespace millrace::mount {
 
-/// What all handlers work on: the session's user data.
+/// The state that all handlers share. It is the FUSE session's user data.
 struct RequestContext {
   vfs::Tree& tree;
   const FuseOptions options;
-  std::stop_source ended;  ///< the mount has: nobody waits for a reply any more
+  std::stop_source ended;  ///< fires when the mount has ended, and no program waits for a reply any more
   static RequestContext& Of(fuse_req_t request) { return *static_cast<RequestContext*>(fuse_req_userdata(request)); }
 };
 
-/// Ends the wait of one request when the process behind it is being killed, or the mount has ended. Other signals do
-/// not: a read that fails with EINTR surprises most programs. Lives on the handler's stack, and is gone before the
-/// reply.
+/// Cancels one request when the process that sent it is being killed, or the mount has ended. Other signals do not
+/// cancel it, because most programs do not expect a read to fail with EINTR. Lives on the handler's stack and must be
+/// destroyed before the reply.
 class Interruptible {
  public:
   explicit Interruptible(fuse_req_t request);
@@ -39,16 +39,17 @@ class Interruptible {
   const std::stop_callback<std::function<void()>> at_end_;
 };
 
-/// The process (not the thread) that sent the request; 0 when it cannot be told.
+/// Returns the process (not the thread) that sent the request, or 0 if it is unknown.
 pid_t ProcessOf(fuse_req_t request);
 
-mode_t TypeOf(vfs::Kind kind);  ///< as in st_mode
+/// Returns the file type bits of st_mode.
+mode_t TypeOf(vfs::Kind kind);
 struct stat ToStat(const vfs::Attributes& attributes);
 fuse_entry_param ToEntry(const vfs::Entry& entry);
 double Seconds(Duration duration);
 
-/// Writes the reason to the log (faults of the store and of ours as warnings, answers such as "not found" as debug) and
-/// gives the errno for the reply.
-int Explain(const FuseOptions& options, const char* operation, fuse_ino_t inode, const Error& error);
+/// Counts and logs the failure of a request and returns the errno for its reply. Logs expected answers such as "not
+/// found" at level debug, and faults of the store or of Millrace as warnings.
+int LogFailure(const FuseOptions& options, const char* operation, fuse_ino_t inode, const Error& error);
 
 }  // namespace millrace::mount

@@ -1,16 +1,16 @@
-// FUSE requests about attributes and links: what `vfs::Tree` stores beside a file's bytes.
+// Handlers of FUSE requests about attributes, extended attributes, links and special files.
 #pragma once
 
-#include "apps/millrace/mount_request.h"
+#include "millrace/mount/fuse/request.h"
 
 namespace millrace::mount {
 
-/// What a setattr request asks for, but for the size.
+/// Returns the change that a setattr request asks for, except the size.
 vfs::AttributeChange ToChange(const struct stat& wanted, int which);
-/// Whom something new belongs to, and its permissions.
+/// Returns the owner and the permissions of a new file.
 vfs::Ownership OwnershipOf(fuse_req_t request, mode_t mode);
 
-// Handlers; the session's user data is a RequestContext.
+// Handlers of fuse_lowlevel_ops. The session's user data is a RequestContext.
 void HandleReadLink(fuse_req_t request, fuse_ino_t inode);
 void HandleSymlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name);
 void HandleMakeNode(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device);

@@ -1,4 +1,4 @@
-#include "apps/millrace/mount_attributes.h"
+#include "millrace/mount/fuse/attributes.h"
 
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -14,7 +14,7 @@ WallTime ToWallTime(const timespec& time) {
 }
 
 void ReplyError(fuse_req_t request, const char* operation, fuse_ino_t inode, const Error& error) {
-  fuse_reply_err(request, Explain(RequestContext::Of(request).options, operation, inode, error));
+  fuse_reply_err(request, LogFailure(RequestContext::Of(request).options, operation, inode, error));
 }
 
 void ReplyEntry(fuse_req_t request, const vfs::Entry& entry) {
@@ -22,7 +22,7 @@ void ReplyEntry(fuse_req_t request, const vfs::Entry& entry) {
   if (fuse_reply_entry(request, &param) != 0) RequestContext::Of(request).tree.Forget(param.ino, 1);
 }
 
-/// The two ways in which xattr calls ask: how many bytes, and for the bytes.
+/// Answers an xattr request: with the number of bytes if `room` is 0, else with the bytes.
 void ReplyBytes(fuse_req_t request, std::string_view bytes, std::size_t room) {
   if (room == 0) return void(fuse_reply_xattr(request, bytes.size()));
   if (room < bytes.size()) return void(fuse_reply_err(request, ERANGE));
@@ -77,13 +77,13 @@ void HandleMakeNode(fuse_req_t request, fuse_ino_t parent, const char* name, mod
 }
 
 void HandleLink(fuse_req_t request, fuse_ino_t, fuse_ino_t, const char*) {
-  fuse_reply_err(request, EPERM);  // "does not support hard links", says link(2)
+  fuse_reply_err(request, EPERM);  // link(2): the file system does not support hard links
 }
 
 void HandleGetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, std::size_t room) {
-  // Programs that list (ls asks for the ACL and the label of every name) take EOPNOTSUPP for an answer that holds for
-  // the whole file system, and ask once; the kernel, which wants capabilities, takes it for none. ENOSYS ends all
-  // questions, where no name can have any.
+  // ls asks for the ACL and the label of every name. EOPNOTSUPP tells it that the whole file system has none, and it
+  // asks once. The kernel, which looks for capabilities, reads EOPNOTSUPP as "none". ENOSYS ends all questions; it is
+  // the answer where no name can have attributes.
   RequestContext& context = RequestContext::Of(request);
   if (!context.options.xattrs) return void(fuse_reply_err(request, ENOSYS));
   if (!std::string_view(name).starts_with("user.")) return void(fuse_reply_err(request, EOPNOTSUPP));

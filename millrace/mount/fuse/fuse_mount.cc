@@ -1,4 +1,4 @@
-#include "apps/millrace/mount_fuse.h"
+#include "millrace/mount/fuse/fuse_mount.h"
 
 #include <linux/fs.h>
 #include <poll.h>
@@ -13,21 +13,21 @@
 #include <thread>
 #include <vector>
 
-#include "apps/millrace/mount_attributes.h"
-#include "apps/millrace/mount_hints.h"
-#include "apps/millrace/mount_point.h"
-#include "apps/millrace/mount_request.h"
-#include "apps/millrace/mount_stats.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/base/threads/sync.h"
+#include "millrace/mount/fuse/attributes.h"
+#include "millrace/mount/fuse/hints.h"
+#include "millrace/mount/fuse/request.h"
+#include "millrace/mount/status/control.h"
+#include "millrace/mount/status/mount_stats.h"
 #include "millrace/object/file/mount_hints.h"
 #include "millrace/object/file/mount_location.h"
 
 namespace millrace::mount {
 namespace {
 
-constexpr std::uint64_t kMaxRequest = 1 * kMiB;
-constexpr auto kLookForEnd = std::chrono::seconds(1);
+constexpr std::uint64_t kMaxRequest = 1 * kMiB;        // the kernel's limit for one read or write: 256 pages
+constexpr auto kLookForEnd = std::chrono::seconds(1);  // how late an unmount may end reads that wait for the store
 
 /// An open file as the kernel knows it.
 struct FileHandle {
@@ -36,7 +36,7 @@ struct FileHandle {
 };
 
 /// Runs a handler and counts how long it took; every handler has replied when it returns.
-template <auto member, Operation operation>
+template <auto member, MountOperation operation>
 struct Counted;
 
 class FuseServer final : public FuseMount, private RequestContext {
@@ -48,7 +48,7 @@ class FuseServer final : public FuseMount, private RequestContext {
   Status Serve(std::function<void()> live, std::stop_token stop) override;
 
  private:
-  template <auto member, Operation operation>
+  template <auto member, MountOperation operation>
   friend struct Counted;
   static const fuse_lowlevel_ops kOperations;
   static fuse_lowlevel_ops CountedOperations();
@@ -89,7 +89,7 @@ class FuseServer final : public FuseMount, private RequestContext {
   void WillOpen(fuse_req_t request, fuse_ino_t directory, ByteSpan argument);
 
   void ReplyError(fuse_req_t request, const char* operation, fuse_ino_t inode, const Error& error) const {
-    fuse_reply_err(request, Explain(options, operation, inode, error));
+    fuse_reply_err(request, LogFailure(options, operation, inode, error));
   }
   void ReplyStatus(fuse_req_t request, const char* operation, fuse_ino_t inode, const Status& status) const {
     status ? void(fuse_reply_err(request, 0)) : ReplyError(request, operation, inode, status.error());
@@ -106,7 +106,7 @@ class FuseServer final : public FuseMount, private RequestContext {
   std::function<void()> live_;
 
   Mutex mutex_;
-  /// What the kernel has open; ours to delete, for an unmount may come before the last closes.
+  /// Open files and directories. The mount owns them, because an unmount may come before the kernel releases them.
   std::set<FileHandle*> files_ MR_GUARDED_BY(mutex_);
   std::set<vfs::Directory*> directories_ MR_GUARDED_BY(mutex_);
 };
@@ -123,7 +123,7 @@ const fuse_lowlevel_ops FuseServer::kOperations = {
     .readdirplus = &ReadDirectoryPlus};
 // clang-format on
 
-template <class... Arguments, void (*fuse_lowlevel_ops::*member)(fuse_req_t, Arguments...), Operation operation>
+template <class... Arguments, void (*fuse_lowlevel_ops::*member)(fuse_req_t, Arguments...), MountOperation operation>
 struct Counted<member, operation> {
   static void Run(fuse_req_t request, Arguments... arguments) {
     MountStats& stats = *FuseServer::Of(request).options.stats;  // the request is gone after the reply
@@ -135,23 +135,23 @@ struct Counted<member, operation> {
 
 fuse_lowlevel_ops FuseServer::CountedOperations() {
   fuse_lowlevel_ops counted = kOperations;
-  counted.lookup = &Counted<&fuse_lowlevel_ops::lookup, Operation::kLookup>::Run;
-  counted.getattr = &Counted<&fuse_lowlevel_ops::getattr, Operation::kStat>::Run;
-  counted.setattr = &Counted<&fuse_lowlevel_ops::setattr, Operation::kSetAttributes>::Run;
-  counted.open = &Counted<&fuse_lowlevel_ops::open, Operation::kOpen>::Run;
-  counted.create = &Counted<&fuse_lowlevel_ops::create, Operation::kCreate>::Run;
-  counted.read = &Counted<&fuse_lowlevel_ops::read, Operation::kRead>::Run;
-  counted.write = &Counted<&fuse_lowlevel_ops::write, Operation::kWrite>::Run;
-  counted.flush = &Counted<&fuse_lowlevel_ops::flush, Operation::kFlush>::Run;
-  counted.fsync = &Counted<&fuse_lowlevel_ops::fsync, Operation::kSync>::Run;
-  counted.release = &Counted<&fuse_lowlevel_ops::release, Operation::kRelease>::Run;
-  counted.readdir = &Counted<&fuse_lowlevel_ops::readdir, Operation::kReadDirectory>::Run;
-  counted.readdirplus = &Counted<&fuse_lowlevel_ops::readdirplus, Operation::kReadDirectory>::Run;
-  counted.getxattr = &Counted<&fuse_lowlevel_ops::getxattr, Operation::kGetXattr>::Run;
-  counted.mkdir = &Counted<&fuse_lowlevel_ops::mkdir, Operation::kMakeDirectory>::Run;
-  counted.unlink = &Counted<&fuse_lowlevel_ops::unlink, Operation::kUnlink>::Run;
-  counted.rmdir = &Counted<&fuse_lowlevel_ops::rmdir, Operation::kRemoveDirectory>::Run;
-  counted.rename = &Counted<&fuse_lowlevel_ops::rename, Operation::kRename>::Run;
+  counted.lookup = &Counted<&fuse_lowlevel_ops::lookup, MountOperation::kLookup>::Run;
+  counted.getattr = &Counted<&fuse_lowlevel_ops::getattr, MountOperation::kStat>::Run;
+  counted.setattr = &Counted<&fuse_lowlevel_ops::setattr, MountOperation::kSetAttributes>::Run;
+  counted.open = &Counted<&fuse_lowlevel_ops::open, MountOperation::kOpen>::Run;
+  counted.create = &Counted<&fuse_lowlevel_ops::create, MountOperation::kCreate>::Run;
+  counted.read = &Counted<&fuse_lowlevel_ops::read, MountOperation::kRead>::Run;
+  counted.write = &Counted<&fuse_lowlevel_ops::write, MountOperation::kWrite>::Run;
+  counted.flush = &Counted<&fuse_lowlevel_ops::flush, MountOperation::kFlush>::Run;
+  counted.fsync = &Counted<&fuse_lowlevel_ops::fsync, MountOperation::kSync>::Run;
+  counted.release = &Counted<&fuse_lowlevel_ops::release, MountOperation::kRelease>::Run;
+  counted.readdir = &Counted<&fuse_lowlevel_ops::readdir, MountOperation::kReadDirectory>::Run;
+  counted.readdirplus = &Counted<&fuse_lowlevel_ops::readdirplus, MountOperation::kReadDirectory>::Run;
+  counted.getxattr = &Counted<&fuse_lowlevel_ops::getxattr, MountOperation::kGetXattr>::Run;
+  counted.mkdir = &Counted<&fuse_lowlevel_ops::mkdir, MountOperation::kMakeDirectory>::Run;
+  counted.unlink = &Counted<&fuse_lowlevel_ops::unlink, MountOperation::kUnlink>::Run;
+  counted.rmdir = &Counted<&fuse_lowlevel_ops::rmdir, MountOperation::kRemoveDirectory>::Run;
+  counted.rename = &Counted<&fuse_lowlevel_ops::rename, MountOperation::kRename>::Run;
   return counted;
 }
 
@@ -210,12 +210,12 @@ Status FuseServer::Serve(std::function<void()> live, std::stop_token stop) {
     while (!woken.WaitUntil(mutex, std::chrono::steady_clock::now() + kLookForEnd, served,
                             [&] { return stop.stop_requested(); })) {
       if (served.stop_requested()) return;
-      // Unmounted: reads that the kernel does not wait for any more must not keep the session.
+      // Unmounted: the kernel no longer waits for reads under way, so they must not keep the session.
       if (pollfd device{fuse_session_fd(session_), 0, 0}; ::poll(&device, 1, 0) > 0) ended.request_stop();
     }
     ended.request_stop();
     fuse_session_exit(session_);
-    while (!served.stop_requested()) {  // until it has looked
+    while (!served.stop_requested()) {  // until the serving thread has seen the signal
       pthread_kill(server, SIGUSR1);
       woken.WaitUntil(mutex, std::chrono::steady_clock::now() + std::chrono::milliseconds(10), served,
                       [] { return false; });

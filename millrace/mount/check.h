@@ -1,0 +1,17 @@
+// Whether a mount works, for supervisors.
+#pragma once
+
+#include <string>
+
+#include "millrace/base/clock.h"
+#include "millrace/base/result.h"
+
+namespace millrace::mount {
+
+/// Succeeds if the daemon of the mount at `path` answers within `timeout`, and so does the store, to a listing of the
+/// root. Leaves a thread behind if the daemon does not answer: end the process then without joining threads.
+/// Errors: kDeadlineExceeded; kNotFound if nothing is mounted there; those of QueryDaemon; kUnavailable if the root
+/// cannot be listed.
+Status CheckMount(const std::string& path, Duration timeout);
+
+}  // namespace millrace::mount

@@ -1,0 +1,17 @@
+// Parsing of read hints: programs tell a mount which files they will open (millrace/object/file/mount_hints.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "millrace/base/bytes.h"
+#include "millrace/base/result.h"
+
+namespace millrace::mount {
+
+/// Returns the file names in the argument of a kWillOpenRequest, which comes from outside and may be malformed. The
+/// names are relative, not empty, and without "." and ".." components. Errors: kInvalidArgument if the argument breaks
+/// the format or a name is one that no file can have.
+Result<std::vector<std::string>> ParseWillOpen(ByteSpan argument);
+
+}  // namespace millrace::mount

@@ -1,0 +1,125 @@
+#include "millrace/mount/session.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "millrace/base/json.h"
+#include "millrace/base/text.h"
+#include "millrace/base/threads/memory_budget.h"
+#include "millrace/cache/block_cache.h"
+#include "millrace/http/server/server.h"
+#include "millrace/mount/fuse/fuse_mount.h"
+#include "millrace/mount/point/mount_point.h"
+#include "millrace/mount/status/mount_stats.h"
+#include "millrace/object/blocking.h"
+#include "millrace/object/support/conditions.h"
+#include "millrace/vfs/tree.h"
+
+namespace millrace::mount {
+namespace {
+
+/// What each thread takes beyond the process: a request and a reply, 1 MiB each at most (kMaxRequest in fuse_mount.cc).
+constexpr std::uint64_t kThreadBytes = 2 * kMiB;
+
+Status CheckFolder(const std::string& url, const std::string& prefix) {
+  const object::Url parsed = MR_TRY(object::ParseUrl(url));
+  if (parsed.scheme != object::Url::Scheme::kFile || std::filesystem::is_directory("/" + prefix)) return {};
+  return Fail(Code::kNotFound, "{} is no folder", parsed.ToString());
+}
+
+/// Refuses a store that ignores the conditions of writes. A mount of all buckets asks in the first bucket that lets it
+/// put.
+Status RequireConditions(const OpenedSource& source, std::stop_token stop) {
+  // For all questions together: there may be many buckets, and none that may be written. Where nothing is found out,
+  // the mount goes on, and the first write reports what is wrong.
+  constexpr auto kPatience = std::chrono::seconds(15);
+  const object::Call call{.stop = std::move(stop), .deadline = Deadline::After(SystemClock(), kPatience)};
+  std::vector<std::string> prefixes = {source.tree.prefix};
+  if (source.tree.buckets_at_top) {
+    auto buckets = object::List(*source.root.store, {.delimiter = "/"}, call);
+    if (!buckets) return {};
+    prefixes = std::move(buckets->common_prefixes);
+  }
+  for (const std::string& prefix : prefixes) {
+    if (!object::ProbeConditions(*source.root.store, prefix, call)) continue;
+    return object::RequireConditions(*source.root.store, prefix, "mount it with --read-only", call);
+  }
+  return {};
+}
+
+/// How a session divides its memory.
+struct MemoryPlan {
+  int threads = 0;
+  std::uint64_t data_bytes = 0;  ///< for cache and data in flight
+};
+
+Result<MemoryPlan> PlanMemory(const SessionOptions& options) {
+  const std::uint64_t total = options.memory_bytes;
+  const int threads = std::clamp(static_cast<int>(total / 8 / kThreadBytes), 2, options.max_threads);
+  const std::uint64_t overhead = options.process_bytes + kThreadBytes * static_cast<std::uint64_t>(threads);
+  const std::uint64_t least = overhead + 4 * options.source.write_part_bytes;
+  if (total < least) {
+    return Fail(Code::kInvalidArgument, "a mount needs a memory budget of {} at least; this one is {}",
+                FormatBytes(least), FormatBytes(total));
+  }
+  return MemoryPlan{threads, total - overhead};
+}
+
+cache::BlockCache::Options CacheOptions(const SessionOptions& options, std::uint64_t data_bytes) {
+  const bool on_disk = !options.cache_directory.empty();
+  return {.block_bytes = std::min<std::uint64_t>(kMiB, options.source.read_part_bytes),
+          .max_fetch_bytes = options.source.read_part_bytes,
+          .memory_bytes = options.source.read_only ? data_bytes / 8 * 7 : data_bytes / 2,
+          .keep_read_bytes = data_bytes / 16,  // the kernel keeps pages too
+          .directory = on_disk ? std::filesystem::absolute(options.cache_directory) : std::filesystem::path(),
+          .disk_bytes = on_disk ? options.cache_disk_bytes : 0,
+          .log = options.source.log};
+}
+
+}  // namespace
+
+Status Serve(object::Connection& connection, const SessionOptions& options, std::function<Status()> on_live,
+             std::stop_token stop) {
+  const Logger& log = options.source.log;
+  OpenedSource source = MR_TRY(OpenSource(connection, options.source));
+  MR_TRY(CheckFolder(options.source.url, source.tree.prefix));
+  MR_TRY(ChooseStaging(options.source, source));
+  if (!source.tree.read_only) MR_TRY(RequireConditions(source, stop));
+
+  const MemoryPlan memory = MR_TRY(PlanMemory(options));
+  object::Store& store = *source.root.store;
+  MemoryBudget budget(memory.data_bytes);
+  auto cache = MR_TRY(cache::BlockCache::Open(store, budget, CacheOptions(options, memory.data_bytes)));
+  Json staging = {{"directory", source.tree.staging_directory.string()}, {"target", source.tree.staging_target}};
+  auto tree = MR_TRY(vfs::Tree::Open(store, *cache, budget, source.tree, {.stop = stop}));
+  MountStats stats(*tree, *cache, options.source.url, options.mount_point, std::move(staging));
+  std::unique_ptr<http::Server> metrics_server;
+  if (options.metrics) {
+    metrics_server = MR_TRY(metrics::ServeMetrics(*options.metrics, [&stats] { return stats.PrometheusText(); }));
+  }
+  auto server = MR_TRY(
+      FuseMount::Create(*tree, {.mount_point = options.mount_point,
+                                .source = options.source.url,
+                                .store = store.Identity(),
+                                .read_only = options.source.read_only,
+                                .allow_other = options.allow_other,
+                                .xattrs = options.source.stored_attributes != vfs::StoredAttributesPolicy::kNever,
+                                .strict = !options.source.allow_delete || !options.source.allow_overwrite,
+                                .kernel_read_ahead = options.kernel_read_ahead,
+                                .max_threads = memory.threads,
+                                .flush_timeout = options.flush_timeout,
+                                .stats = &stats,
+                                .log = log}));
+  Status started;
+  auto live = [&] {
+    if (auto set = SetReadAhead(options.mount_point, options.kernel_read_ahead); !set) {
+      log.Debug("the kernel's readahead stays as it is", {{"reason", set.error()}});
+    }
+    if (on_live) started = on_live();
+  };
+  Status served = server->Serve(live, std::move(stop));
+  return started ? served : started;
+}
+
+}  // namespace millrace::mount

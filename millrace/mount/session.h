@@ -1,0 +1,48 @@
+// Serving a mount: from a URL and a folder to a file system that programs use.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <stop_token>
+#include <string>
+
+#include "millrace/base/bytes.h"
+#include "millrace/base/clock.h"
+#include "millrace/base/result.h"
+#include "millrace/metrics/endpoint.h"
+#include "millrace/mount/source.h"
+
+namespace millrace::mount {
+
+/// One mount. mount_point, source.url and memory_bytes are required.
+struct SessionOptions {
+  SourceOptions source;
+  std::string mount_point;   ///< what PrepareMountPoint returned
+  bool allow_other = false;  ///< other users may use the mount, within the files' modes
+  int max_threads = 16;      ///< requests served at a time; fewer if memory_bytes is small
+  std::uint64_t kernel_read_ahead = 1 * kMiB;
+  /// Memory of the whole process. Serve takes all but process_bytes for threads, cache and data in flight.
+  std::uint64_t memory_bytes = 0;
+  std::uint64_t process_bytes = 0;        ///< what the process takes besides the mount: code, connections
+  std::filesystem::path cache_directory;  ///< a managed folder for blocks on disk; empty: no disk cache
+  std::uint64_t cache_disk_bytes = 20 * kGiB;
+  /// How long Serve tries to publish at the end. What is left then stays staged for the next mount.
+  Duration flush_timeout = std::chrono::minutes(5);
+  std::optional<metrics::EndpointOptions> metrics;  ///< where /metrics is served, if anywhere
+};
+
+/// Mounts `options.source` on `options.mount_point` and serves it. Blocks until somebody unmounts it or `stop` fires,
+/// and then until open files are published or flush_timeout has passed. Calls `on_live` once, on another thread, as
+/// soon as the mount answers; if `on_live` fails, the mount goes on, and Serve returns that failure at the end.
+///
+/// The connection must outlive the call. A process may serve several mounts, each from a thread of its own. Takes over
+/// SIGUSR1, which wakes the serving thread.
+/// Errors: kNotFound if a folder to show does not exist; kUnsupported if the store ignores conditions of writes and the
+/// mount is not read-only; kInvalidArgument if the memory is too small; those of the store, of the cache and staging
+/// folders, of mounting and of publishing.
+Status Serve(object::Connection& connection, const SessionOptions& options, std::function<Status()> on_live,
+             std::stop_token stop);
+
+}  // namespace millrace::mount

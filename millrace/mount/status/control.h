@@ -1,0 +1,35 @@
+// Questions to the daemon of a mount: ioctls on the mount's root, which the daemon answers (fuse/fuse_mount.cc).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "millrace/base/json.h"
+#include "millrace/base/result.h"
+
+namespace millrace::mount {
+
+/// The answer to kDaemonStatusRequest.
+struct DaemonStatus {
+  std::uint64_t magic = 0;  ///< kDaemonStatusMagic
+  std::int32_t pid = 0;
+  std::int32_t files_being_written = 0;
+  std::uint64_t bytes_being_written = 0;
+};
+inline constexpr std::uint64_t kDaemonStatusMagic = 0x4d494c4c52414345;  // "MILLRACE"
+extern const unsigned long kDaemonStatusRequest;
+
+/// The answer to kDaemonStatsRequest is MountStats::Snapshot as JSON text of at most so many bytes: an ioctl carries
+/// less than 16 KiB.
+inline constexpr std::size_t kMaxStatsBytes = 16'000;
+extern const unsigned long kDaemonStatsRequest;
+
+/// Asks the daemon of the mount at this path. Blocks as long as the daemon does not answer.
+/// Errors: kUnsupported if it is no Millrace mount; kUnavailable if its daemon is gone.
+Result<DaemonStatus> QueryDaemon(const std::string& absolute_path);
+
+/// Returns the mount's figures (MountStats::Snapshot). Blocks and fails as QueryDaemon.
+Result<Json> QueryStats(const std::string& absolute_path);
+
+}  // namespace millrace::mount

@@ -1,0 +1,67 @@
+#include "millrace/mount/unmount.h"
+
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "millrace/base/files/files.h"
+#include "millrace/base/json.h"
+#include "millrace/mount/point/mount_point.h"
+#include "millrace/mount/status/control.h"
+#include "millrace/vfs/write/staging_area.h"
+
+namespace millrace::mount {
+namespace {
+
+/// Blocks until the process ends. Returns false once the timeout has passed or `stop` has fired.
+bool AwaitEnd(int pidfd, Duration timeout, const std::stop_token& stop) {
+  constexpr int kPollMs = 100;  // how late `stop` may be seen
+  const Deadline deadline = Deadline::After(SystemClock(), timeout);
+  while (!deadline.Passed(SystemClock()) && !stop.stop_requested()) {
+    pollfd ended{pidfd, POLLIN, 0};
+    if (::poll(&ended, 1, kPollMs) > 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Result<UnmountReport> Unmount(const std::string& path, const UnmountOptions& options, const std::stop_token& stop) {
+  UnmountReport report;
+  report.mount_point = MR_TRY(ResolveMountPoint(path));
+  const std::string& point = report.mount_point;
+  auto mounted = MR_TRY(FindMount(point));
+  if (!mounted) return Fail(Code::kNotFound, "nothing is mounted on {}", point);
+  if (!mounted->type.starts_with("fuse")) {
+    return Fail(Code::kInvalidArgument, "{} is a {} mount, not one of millrace", point, mounted->type);
+  }
+  report.source = mounted->source;
+  auto daemon = QueryDaemon(point);
+  if (!daemon && daemon.error().code() != Code::kUnavailable) return Fail(daemon.error());
+  if (!daemon) {  // it was killed: nothing is left to wait for
+    MR_TRY(Detach(point, /*lazy=*/true));
+    return report;
+  }
+  report.daemon = daemon->pid;
+  report.files = daemon->files_being_written;
+  report.bytes = daemon->bytes_being_written;
+  UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, daemon->pid, 0)));
+  const Json staging = QueryStats(point).value_or(Json::object()).value("staging", Json::object());
+  if (Status detached = Detach(point, options.lazy); !detached) {
+    if (detached.error().code() != Code::kBusy) return Fail(detached.error());
+    report.outcome = UnmountOutcome::kInUse;
+    return report;
+  }
+  if (process && !AwaitEnd(process.get(), options.timeout, stop)) {
+    report.outcome = UnmountOutcome::kStillPublishing;
+    return report;
+  }
+  report.staging_directory = staging.value("directory", "");
+  const auto left = vfs::StagingArea::LookFor(report.staging_directory, staging.value("target", ""));
+  report.files = left.files;
+  report.bytes = left.bytes;
+  if (left.files > 0) report.outcome = UnmountOutcome::kFilesLeft;
+  return report;
+}
+
+}  // namespace millrace::mount
