@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <vector>
 
 namespace millrace {
 namespace {
@@ -41,8 +42,8 @@ MR_MD5_ALWAYS_INLINE void Step(Vector& a, const Vector& b, const Vector& c, cons
   a = b + ((sum << rotation) | (sum >> (32 - rotation)));
 }
 
-/// Four operations from operation `kIndex` of the round on, for each group of lanes: the operations of one group wait
-/// for each other, so those of another fill the gaps. Operation i takes word first + stride · i.
+/// Does four operations of a round, the first of them number `kIndex`, for each group of lanes. The operations of one
+/// group wait for each other; those of another group fill the gaps. Operation i takes word first + stride · i.
 template <int kRound, int kIndex, class Vector, std::size_t kGroups>
 MR_MD5_ALWAYS_INLINE void FourSteps(Vector (&s)[kGroups][4], const Vector (&words)[kGroups][16]) {
   constexpr int kRotations[4][4] = {{7, 12, 17, 22}, {5, 9, 14, 20}, {4, 11, 16, 23}, {6, 10, 15, 21}};
@@ -82,7 +83,7 @@ MR_MD5_ALWAYS_INLINE void Advance(Vector (&state)[kGroups][4], const Vector (&wo
   }
 }
 
-// to = the lower or upper halves of two vectors, element by element in turn.
+// Sets `to` to the lower or upper halves of two vectors, interleaved.
 MR_MD5_ALWAYS_INLINE void TakeLower(Words4& to, const Words4& a, const Words4& b) {
   to = __builtin_shufflevector(a, b, 0, 4, 1, 5);
 }
@@ -102,7 +103,7 @@ MR_MD5_ALWAYS_INLINE void TakeUpper(Words16& to, const Words16& a, const Words16
   to = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
 }
 
-/// Makes columns of the rows of a square. Each pass turns the bits of (row, column) by one place.
+/// Transposes a square of words. Each pass rotates the bits of the index (row, column) by one position.
 template <class Vector>
 MR_MD5_ALWAYS_INLINE void Transpose(Vector (&rows)[kWidth<Vector>]) {
   constexpr std::size_t kHalf = kWidth<Vector> / 2;
@@ -118,11 +119,11 @@ MR_MD5_ALWAYS_INLINE void Transpose(Vector (&rows)[kWidth<Vector>]) {
   }
 }
 
-/// A vector has one word of each lane of its group.
+/// Advances up to kGroups · kWidth lanes. A vector has one word of each lane of its group.
 template <class Vector, std::size_t kGroups>
 MR_MD5_ALWAYS_INLINE void CompressWide(std::span<const Md5Lane> lanes, std::size_t blocks) {
   constexpr std::size_t kLanes = kWidth<Vector>;
-  // Lanes that nobody has repeat the first lane's bytes, and what comes of them is dropped.
+  // Unused lanes repeat the first lane's bytes. Their result is dropped.
   const std::byte* data[kGroups][kLanes];
   alignas(Vector) std::uint32_t gathered[kGroups][4][kLanes];
   for (std::size_t lane = 0; lane < kGroups * kLanes; ++lane) {
@@ -184,24 +185,34 @@ __attribute__((target("avx2"))) void Compress8Avx2(std::span<const Md5Lane> lane
 void Compress16(std::span<const Md5Lane> lanes, std::size_t blocks) { CompressWide<Words4, 4>(lanes, blocks); }
 void Compress8(std::span<const Md5Lane> lanes, std::size_t blocks) { CompressWide<Words4, 2>(lanes, blocks); }
 
-using Compressor = void (*)(std::span<const Md5Lane>, std::size_t);
+/// Eight lanes take half the work of sixteen.
+constexpr std::size_t kHalfLanes = kMd5Lanes / 2;
+template <auto kCompress8, auto kCompress16>
+void CompressBySize(std::span<const Md5Lane> lanes, std::size_t blocks) {
+  lanes.size() > kHalfLanes ? kCompress16(lanes, blocks) : kCompress8(lanes, blocks);
+}
 
-/// The best way for at most 8 lanes, and for more.
-std::array<Compressor, 2> Choose() {
+std::vector<Md5Variant> FindVariants() {
+  std::vector<Md5Variant> variants;
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl"))
-    return {Compress8Avx512, Compress16Avx512};
-  if (__builtin_cpu_supports("avx2")) return {Compress8Avx2, Compress16Avx2};
+    variants.push_back({"AVX-512", &CompressBySize<Compress8Avx512, Compress16Avx512>});
+  if (__builtin_cpu_supports("avx2")) variants.push_back({"AVX2", &CompressBySize<Compress8Avx2, Compress16Avx2>});
 #endif
-  return {Compress8, Compress16};
+  variants.push_back({"128-bit vectors", &CompressBySize<Compress8, Compress16>});
+  return variants;
 }
 
 }  // namespace
 
+std::span<const Md5Variant> Md5Variants() {
+  static const std::vector<Md5Variant> variants = FindVariants();
+  return variants;
+}
+
 void Md5Compress(std::span<const Md5Lane> lanes, std::size_t blocks) {
-  static const std::array<Compressor, 2> compressors = Choose();
   if (lanes.size() == 1) return CompressOne(lanes[0], blocks);
-  if (!lanes.empty()) compressors[lanes.size() > 8](lanes, blocks);
+  if (!lanes.empty()) Md5Variants().front().compress(lanes, blocks);
 }
 
 Md5Digest Md5Finish(Md5State state, ByteSpan tail, std::uint64_t message_bytes) {

@@ -34,6 +34,24 @@ TEST(Md5Lanes, EveryNumberOfLanesGivesTheDigestsOfOpenSsl) {
   }
 }
 
+TEST(Md5Lanes, EveryInstructionSetGivesTheSameStates) {
+  constexpr std::size_t kBlocks = 3;
+  std::vector<std::string> messages;
+  for (std::size_t i = 0; i < kMd5Lanes; ++i) messages.push_back(RandomBytes(kBlocks * kMd5BlockBytes, i));
+  for (std::size_t count : {std::size_t{1}, kMd5Lanes / 2, kMd5Lanes}) {
+    for (const Md5Variant& variant : Md5Variants()) {
+      std::vector<Md5State> states(count);
+      std::vector<Md5Lane> lanes;
+      for (std::size_t i = 0; i < count; ++i) lanes.push_back({&states[i], AsBytes(messages[i]).data()});
+      variant.compress(lanes, kBlocks);
+      for (std::size_t i = 0; i < count; ++i) {
+        EXPECT_EQ(Md5Finish(states[i], {}, messages[i].size()), Md5(AsBytes(messages[i])))
+            << variant.instruction_set << ", " << count << " lanes, lane " << i;
+      }
+    }
+  }
+}
+
 TEST(Md5Lanes, TheEndOfAMessageMayHaveAnyLength) {
   for (std::size_t size = 0; size <= 3 * kMd5BlockBytes; ++size) {
     const std::string message = RandomBytes(size, size + 1);
