@@ -1,4 +1,4 @@
-// Spans of raw bytes, and the conversions everybody needs.
+// Spans of raw bytes, their conversions to text and integers, and a buffer of uninitialised bytes.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ inline MutableByteSpan AsWritableBytes(std::span<char> text) {
   return {reinterpret_cast<std::byte*>(text.data()), text.size()};
 }
 
-/// Little-endian integers in files and on the wire (Millrace runs on little-endian machines only; see base.cc).
+/// Reads a little-endian value at any alignment. Millrace runs on little-endian machines only.
 template <class T>
   requires std::is_trivially_copyable_v<T>
 T LoadLittle(const std::byte* from) {
@@ -32,13 +32,14 @@ T LoadLittle(const std::byte* from) {
   std::memcpy(&value, from, sizeof value);
   return value;
 }
+/// Writes a little-endian value at any alignment.
 template <class T>
   requires std::is_trivially_copyable_v<T>
 void StoreLittle(std::byte* to, T value) {
   std::memcpy(to, &value, sizeof value);
 }
 
-/// A buffer of uninitialised bytes: std::vector would write zeros over memory that a read is about to fill.
+/// Owns a buffer of uninitialised bytes. (std::vector would write zeros over memory that a read is about to fill.)
 class Buffer {
  public:
   Buffer() = default;
@@ -51,7 +52,7 @@ class Buffer {
   MutableByteSpan span() { return {data_.get(), size_}; }
   ByteSpan span() const { return {data_.get(), size_}; }
   operator ByteSpan() const { return span(); }
-  /// Forgets the tail; the memory stays with the buffer.
+  /// Lowers size() to `size`, if that is smaller. Frees no memory.
   void Shrink(std::size_t size) { size_ = size < size_ ? size : size_; }
 
  private:

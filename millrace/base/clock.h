@@ -1,4 +1,4 @@
-// Time is passed in, so that tests never sleep.
+// Clocks, deadlines, and the date forms of HTTP and S3. Code takes its Clock as an argument, so that tests never sleep.
 #pragma once
 
 #include <chrono>
@@ -12,8 +12,8 @@
 namespace millrace {
 
 using Duration = std::chrono::nanoseconds;
-using TimePoint = std::chrono::steady_clock::time_point;  ///< monotonic; only differences mean something
-using WallTime = std::chrono::system_clock::time_point;   ///< what the calendar says (UTC)
+using TimePoint = std::chrono::steady_clock::time_point;  ///< monotonic; only differences have a meaning
+using WallTime = std::chrono::system_clock::time_point;   ///< calendar time (UTC)
 
 /// Source of time. Any thread may call any method.
 class Clock {
@@ -21,16 +21,17 @@ class Clock {
   virtual ~Clock() = default;
   virtual TimePoint Now() const = 0;
   virtual WallTime Wall() const = 0;
-  /// Blocks until `when`, or until `stop` fires: then returns false.
+  /// Blocks until `when` and returns true. Returns false if `stop` fires first.
   virtual bool SleepUntil(TimePoint when, std::stop_token stop = {}) = 0;
 
   bool SleepFor(Duration duration, std::stop_token stop = {}) { return SleepUntil(Now() + duration, stop); }
 };
 
-/// The machine's clock. Lives for the whole process.
+/// Returns the machine's clock. It lives for the whole process.
 Clock& SystemClock();
 
-/// A clock that moves only when told to. SleepUntil blocks until Advance() has moved it far enough.
+/// A clock for tests that moves only when a test advances it. SleepUntil blocks until Advance() has moved it far
+/// enough.
 class FakeClock final : public Clock {
  public:
   explicit FakeClock(WallTime start = WallTime(std::chrono::seconds(1'700'000'000)));
@@ -40,9 +41,10 @@ class FakeClock final : public Clock {
   bool SleepUntil(TimePoint when, std::stop_token stop = {}) override;
 
   void Advance(Duration by);
-  /// From now on a sleeper moves the clock to its wake-up time itself: retries with back-off finish at once.
+  /// If enabled, SleepUntil moves the clock to its wake-up time and returns at once. Retries with back-off then take no
+  /// time.
   void AdvanceOnSleep(bool enabled);
-  /// Blocks until `count` threads are inside SleepUntil, so that a test may Advance() knowing who waits.
+  /// Blocks until at least `count` threads are inside SleepUntil. A test may then Advance() and wake them.
   void AwaitSleepers(int count);
 
  private:
@@ -50,7 +52,7 @@ class FakeClock final : public Clock {
   std::unique_ptr<State> state_;
 };
 
-/// The latest moment at which an operation may still be under way. Infinite by default.
+/// The latest moment at which an operation may still run. Infinite by default.
 class Deadline {
  public:
   Deadline() = default;

@@ -11,7 +11,7 @@
 #include "millrace/base/text.h"
 
 namespace millrace::config {
-/// Where a document's nodes were written: yaml-cpp keeps marks for parsed text; assignments are remembered here.
+/// A document with the positions of its values: yaml-cpp keeps those of parsed text, `assigned` those of assignments.
 struct Tree {
   YAML::Node root;
   std::string file_name;
@@ -141,10 +141,12 @@ Status Node::RejectUnknown(std::span<const std::string_view> known) const {
 
 namespace {
 
+/// Bounds on files from outside. Job files have fewer than ten levels and some hundred values. CheckShape() recurses
+/// once per level, and nested aliases let a short text describe exponentially many values.
 constexpr int kMaxDepth = 32;
 constexpr int kMaxNodes = 100'000;
 
-/// Refuses duplicate keys, deep nesting, and texts whose aliases describe a tree far larger than themselves.
+/// Fails on duplicate keys, and beyond kMaxDepth and kMaxNodes.
 Status CheckShape(const YAML::Node& node, const std::string& file_name, int depth, int& nodes) {
   auto at = [&](const YAML::Node& n) {
     return fmt::format("{}:{}:{}", file_name, n.Mark().line + 1, n.Mark().column + 1);

@@ -1,4 +1,4 @@
-// YAML read strictly: unknown keys and wrong types are errors with file, line and column.
+// A strict reader of YAML. Unknown keys and wrong types are errors that name file, line and column.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace millrace::config {
 
 struct Tree;
 
-/// A value in a YAML document, with the place it came from. Cheap to copy; the document lives as long as a Node does.
-/// Not thread-safe. An absent node is false and gives defaults.
+/// A value in a YAML document, with its position in the file. Cheap to copy. Each Node keeps the document alive. Not
+/// thread-safe. An absent node converts to false, has no elements and no keys.
 class Node {
  public:
   Node();
@@ -29,14 +29,14 @@ class Node {
   bool IsSequence() const;
   bool IsScalar() const;
 
-  /// "model.config.hidden_size"
+  /// Returns the keys from the root to this node: "model.config.hidden_size".
   const std::string& path() const;
-  /// "job.yaml:12:5" or "--set train.steps" for values set on the command line
+  /// Returns "job.yaml:12:5", or "--set train.steps" for values set on the command line.
   std::string Where() const;
-  /// `job.yaml:12:5: train.steps: <what>`
+  /// Returns a kInvalidArgument error `job.yaml:12:5: train.steps: <what>`.
   Error Invalid(std::string_view what) const;
 
-  /// The member, or an absent node.
+  /// Returns the member of that name, or an absent node.
   Node operator[](std::string_view key) const;
   std::vector<Node> Elements() const;
   std::vector<std::string> Keys() const;
@@ -46,7 +46,8 @@ class Node {
   Result<double> Number(double least, double most) const;
   Result<bool> Bool() const;
 
-  /// Fails if this map has a key that is not in `known`, naming the nearest right one.
+  /// Errors: kInvalidArgument if this node is present and is no map, or has a key that is not in `known`. The message
+  /// suggests the nearest known key.
   Status RejectUnknown(std::span<const std::string_view> known) const;
   Status RejectUnknown(std::initializer_list<std::string_view> known) const {
     return RejectUnknown(std::span(known.begin(), known.size()));
@@ -58,12 +59,15 @@ class Node {
   std::shared_ptr<const Rep> rep_;
 };
 
-/// A parsed file with overrides applied.
+/// A parsed file and the values that override it. One owner.
 class Document {
  public:
-  /// Fails with line and column on a syntax error, a duplicate key or nesting beyond 32.
+  /// Errors: kInvalidArgument with line and column on a syntax error, a duplicate key, more than 32 levels, or more
+  /// than 100,000 values (aliases are counted each time they are used).
   static Result<Document> Parse(std::string_view text, std::string file_name);
-  /// `--set train.optimizer.lr=1e-4`: the value is YAML. Creates maps on the way; fails where a scalar is in the way.
+  /// Applies an assignment of the command line such as "train.optimizer.lr=1e-4". The value is YAML. Creates the maps
+  /// on the way to the key.
+  /// Errors: kInvalidArgument if a scalar is in the way.
   Status Set(std::string_view assignment);
   Node Root() const;
 

@@ -1,5 +1,5 @@
 // JSON values. nlohmann::json reads the syntax. Parsing takes time proportional to the text (times the logarithm of an
-// object's size), stays within limits of depth, size and count, and reports failures as values.
+// object's size). It enforces limits of depth, size and count, and returns failures as errors.
 #pragma once
 
 #include <cstddef>
@@ -16,27 +16,30 @@ namespace millrace {
 /// Objects keep the order in which keys were inserted, so that what we print is stable and readable.
 using Json = nlohmann::ordered_json;
 
-/// What a JSON text may ask of this process. Every text from outside is parsed within such limits.
+/// Bounds on the time and memory that parsing a JSON text may take. Every text from outside is parsed within them.
 struct JsonLimits {
-  int depth = 64;                         ///< arrays and objects inside one another
+  int depth = 64;                         ///< nested arrays and objects; far more than the formats read here have
   std::size_t bytes = 256 * kMiB;         ///< of the text
   std::size_t values = 16 * 1024 * 1024;  ///< members and elements at all depths; each costs 16 to 64 bytes of memory
 };
 
-/// Parses one JSON text. Of members with one name the last value counts, at the place of the first, as in Python.
+/// Parses one JSON text. If an object names a member twice, the member has the first one's position and the last one's
+/// value, as in Python.
 /// `what` names the source in messages ("manifest s3://…").
 /// Errors: kInvalidArgument, with line and column, on a syntax error or invalid UTF-8, and beyond a limit.
 Result<Json> ParseJson(std::string_view text, std::string_view what, const JsonLimits& limits = {});
 
-/// As ParseJson, into a value whose objects are sorted trees. For texts with many members that are looked up by name:
-/// a lookup in `Json` takes time proportional to the number of members.
+/// Like ParseJson(), but objects of the result are sorted trees. Use it for objects with many members that are looked
+/// up by name: a lookup in `Json` takes time proportional to the number of members.
 Result<nlohmann::json> ParseJsonTree(std::string_view text, std::string_view what, const JsonLimits& limits = {});
 
-/// One line; invalid UTF-8 becomes U+FFFD (never throws).
+/// Returns the value as one line of JSON. Invalid UTF-8 becomes U+FFFD. Never throws.
 std::string DumpJson(const Json& value);
+/// Like DumpJson(), with line breaks and indentation.
 std::string DumpJsonPretty(const Json& value);
 
-/// Typed access to a required or optional member. Errors name the member and what was found instead.
+/// Return the member `key` of an object.
+/// Errors: kInvalidArgument if it is absent or has another type; the message names the member and what was found.
 Result<std::string> JsonString(const Json& object, std::string_view key);
 Result<std::int64_t> JsonInt(const Json& object, std::string_view key);
 Result<std::uint64_t> JsonUint(const Json& object, std::string_view key);

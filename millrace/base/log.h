@@ -1,4 +1,4 @@
-// Structured logs: a level, a sentence and key=value fields, one line each.
+// Structured logs. Each line has a level, a sentence and key=value fields.
 #pragma once
 
 #include <initializer_list>
@@ -28,23 +28,23 @@ struct LogField {
   LogField(std::string_view k, T v) : key(k), value(fmt::format("{}", v)) {}
 };
 
-/// Where lines go. Implementations are thread-safe and do not fail.
+/// Receives finished lines. Implementations are thread-safe and do not fail. Tests collect lines with one of their own.
 class LogSink {
  public:
   virtual ~LogSink() = default;
   virtual void Write(std::string_view line) = 0;  ///< without the newline
 };
 
-/// A cheap handle to a sink; copy it freely into options. The default one discards everything. Any thread may use it.
+/// A handle to a sink. Cheap to copy. A default-constructed Logger discards every line. Thread-safe.
 class Logger {
  public:
   Logger() = default;
   enum class Format { kText, kJson };
   Logger(std::shared_ptr<LogSink> sink, LogLevel level, Format format = Format::kText, Clock& clock = SystemClock());
-  /// Lines on standard error.
+  /// Returns a logger that writes to standard error.
   static Logger Stderr(LogLevel level, Format format = Format::kText);
 
-  /// The same sink; every line carries the field too (rank=3, component=mount).
+  /// Returns a logger with the same sink that adds `field` to every line (rank=3, component=mount).
   Logger With(LogField field) const;
   bool Enabled(LogLevel level) const;
   void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {}) const;

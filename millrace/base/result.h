@@ -12,23 +12,23 @@
 
 namespace millrace {
 
-/// What kind of failure happened, as far as a caller may want to act on it. The tables in result.cc map each code to
-/// an errno (mount), a process exit status (commands) and an HTTP status (servers); there are no other such tables.
+/// The category of a failure: what a caller needs to decide what to do next. The table in result.cc maps each code to
+/// an errno (mount), a process exit status (commands) and an HTTP status (servers). There is no other such table.
 enum class Code : std::uint8_t {
   kInvalidArgument,     ///< the caller's input is wrong; retrying cannot help
   kNotFound,            ///< the named thing does not exist
-  kAlreadyExists,       ///< creation refused, something is there
+  kAlreadyExists,       ///< creation refused: the name is taken
   kPreconditionFailed,  ///< If-Match / If-None-Match did not hold, or a concurrent change won
   kPermissionDenied,    ///< the store or the system refuses this caller
   kUnavailable,         ///< transient: connection lost, 5xx, truncated response
-  kThrottled,           ///< transient: the other side asks to slow down
+  kThrottled,           ///< transient: the server asks for fewer requests
   kDeadlineExceeded,    ///< the caller's deadline or a transport time-out passed
   kCancelled,           ///< the caller's stop token fired
-  kCorrupt,             ///< checksum or format does not hold; the bytes must not be used
+  kCorrupt,             ///< a checksum or a format is violated; the bytes must not be used
   kIo,                  ///< the local system failed (disk, socket, process)
   kNoSpace,             ///< disk or quota full
-  kResourceExhausted,   ///< a limit of ours (memory budget, descriptors, queue) is reached
-  kUnsupported,         ///< a known thing this build, store or file system does not do
+  kResourceExhausted,   ///< a limit of Millrace (memory budget, descriptors, queue) is reached
+  kUnsupported,         ///< a known operation that this build, store or file system does not offer
   kNotDirectory,
   kIsDirectory,
   kNotEmpty,
@@ -39,11 +39,11 @@ enum class Code : std::uint8_t {
   kInternal,  ///< a bug in Millrace
 };
 
-/// The code's name as scripts and logs see it, such as "not_found".
+/// Returns the code's name in scripts and logs, such as "not_found".
 std::string_view CodeName(Code code);
 
-/// A failure: code, a sentence the user can act on, and the chain of causes beneath it. Immutable and cheap to copy;
-/// safe to share between threads.
+/// A failure: a code, a sentence that tells the user what to do, and the chain of causes. Immutable, cheap to copy, and
+/// thread-safe.
 class [[nodiscard]] Error {
  public:
   Error(Code code, std::string message);
@@ -54,11 +54,12 @@ class [[nodiscard]] Error {
   /// The error that led to this one, or nullptr. Owned by this Error.
   const Error* cause() const { return rep_->cause.get(); }
 
-  /// The same failure seen from one level up: keeps the code, puts `message` in front of the chain.
+  /// Returns an error with the same code and `message`, whose cause is this one.
   Error Context(std::string message) const;
+  /// Returns this error with another code.
   Error WithCode(Code code) const;
 
-  /// "message: cause: cause of the cause"
+  /// Returns "message: cause: cause of the cause".
   std::string ToString() const;
 
  private:
@@ -82,10 +83,10 @@ template <class... Args>
 }
 /// `return Fail(std::move(error));` and, one level up, `return Fail(error.Context("uploading part 3"));`
 [[nodiscard]] inline std::unexpected<Error> Fail(Error error) { return std::unexpected(std::move(error)); }
-/// An error for a failed system call: the code and text come from `errno_value`.
+/// Returns the error for a failed system call. Code and text come from `errno_value`.
 [[nodiscard]] Error ErrnoError(int errno_value, std::string what);
 
-/// True when the same operation may succeed if tried again. The only such decision in the code base.
+/// Returns whether the same operation may succeed if tried again. No other code decides this.
 bool IsRetryable(Code code);
 
 int ToErrno(Code code);       ///< for FUSE replies

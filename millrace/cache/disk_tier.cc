@@ -9,14 +9,14 @@
 namespace millrace::cache {
 namespace {
 
-constexpr ManagedFolder::Kind kFolderKind = {
-    .holds = "cache",
+constexpr ManagedFolder::Format kFolderKind = {
+    .purpose = "cache",
     .version = 2,
     .role = {.what = "the cache folder",
              .cure = "choose another one (mount: --cache; job file: data.cache.path; "
                      "Python: disk_cache)"},
-    .sign = "lock",
-    .form = &CacheNameForm};
+    .legacy_file = "lock",
+    .name_form = &CacheNameForm};
 
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kSample = 32;  ///< entries, of which the one used longest ago makes room

@@ -309,13 +309,13 @@ class TransferParts : public TransferResume {
       const std::string part = Noise(size, size);
       parts.push_back(*object::UploadPart(*bucket_->store, "k", id, static_cast<int>(parts.size()) + 1, AsBytes(part)));
       content += part;
-      Hasher md5(Hasher::Kind::kMd5);
+      Hasher md5(Hasher::Algorithm::kMd5);
       md5.Update(AsBytes(part));
       md5s += AsText(md5.Finish());
       crcs += Crc32cChecksum(Crc32c(AsBytes(part))).value;
     }
     EXPECT_TRUE(object::CompleteMultipart(*bucket_->store, "k", id, parts));
-    Hasher md5(Hasher::Kind::kMd5);
+    Hasher md5(Hasher::Algorithm::kMd5);
     md5.Update(AsBytes(md5s));
     by_etag_ = {object::Checksum::Kind::kMd5, std::string(AsText(md5.Finish())), static_cast<int>(sizes.size())};
     by_crc_ = {object::Checksum::Kind::kCrc32c, Crc32cChecksum(Crc32c(AsBytes(crcs))).value, by_etag_.parts};

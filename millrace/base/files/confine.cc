@@ -7,7 +7,7 @@
 namespace millrace {
 
 Status CheckConfined(std::string_view name, std::string_view root, std::string_view record, NameSegments segments) {
-  constexpr std::size_t kQuoted = 128;
+  constexpr std::size_t kQuoted = 128;  // bytes of the name in a message: enough to find it, short enough for a line
   auto refuse = [&](std::string_view why) {
     return Fail(Code::kCorrupt, "{}: the name \"{}\" is refused: {}", record,
                 IsValidUtf8(name) ? name.substr(0, kQuoted) : "…", why);

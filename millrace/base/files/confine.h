@@ -1,5 +1,5 @@
-// The check for names that come out of stored records: rename journals, staging records, manifests, indexes. Whoever
-// can write a record chooses the names in it, so none is used as a key or a path before this check.
+// The check for names that come out of stored records: rename journals, staging records, manifests, indexes. Someone
+// who can write a record chooses the names in it. So no such name is used as a key or a path before this check.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ inline constexpr std::size_t kMaxConfinedBytes = 1024;
 
 /// How CheckConfined() treats the segments between slashes.
 enum class NameSegments {
-  kPlain,  ///< none is empty, "." or "..": the name stays below its root as a path, too
-  kAny,    ///< any: for a key that is compared with keys of a listing and never becomes a path
+  kPlain,  ///< refuses empty ones, "." and "..", so that the name stays below its root as a path, too
+  kAny,    ///< accepts all: for a key that is compared with keys of a listing and never becomes a path
 };
 
 /// Checks that `name` names something below `root`.

@@ -1,4 +1,4 @@
-// Local files and descriptors.
+// Local files: owned descriptors, whole reads and writes, atomic replacement, temporary folders.
 #pragma once
 
 #include <sys/types.h>
@@ -31,17 +31,21 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-/// open(2) with O_CLOEXEC; errors name the path.
+/// Calls open(2) with O_CLOEXEC. Errors name the path.
 Result<UniqueFd> OpenFile(const std::filesystem::path& path, int flags, mode_t mode = 0644);
-/// Fails with kResourceExhausted beyond `max_bytes`.
+/// Returns the whole content. Errors: kResourceExhausted if the file is longer than `max_bytes`.
 Result<std::string> ReadFile(const std::filesystem::path& path, std::uint64_t max_bytes = 64 * kMiB);
-/// Temporary sibling, fsync, rename, fsync of the directory: afterwards either the old or the new content is there.
+/// Replaces the file by way of a temporary sibling (write, fsync, rename, fsync of the directory). After a crash the
+/// file has either the old or the new content.
 Status WriteFileAtomic(const std::filesystem::path& path, ByteSpan content, mode_t mode = 0644);
+/// Reads into.size() bytes at `offset`. `what` names the file in messages.
 Status ReadExactly(int fd, MutableByteSpan into, std::uint64_t offset, std::string_view what);
+/// Writes all bytes at `offset`. `what` names the file in messages.
 Status WriteFully(int fd, ByteSpan bytes, std::uint64_t offset, std::string_view what);
+/// Makes the directory's names durable (fsync).
 Status SyncDirectory(const std::filesystem::path& directory);
 
-/// A fresh directory, mode 0700, removed with its content on destruction.
+/// Owns a new directory, mode 0700. The destructor removes it with its content.
 class TempDir {
  public:
   static Result<TempDir> Create(const std::filesystem::path& parent = {});

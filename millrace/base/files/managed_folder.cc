@@ -18,15 +18,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMaxMarkerBytes = 4 * kKiB;
+constexpr std::uint64_t kMaxMarkerBytes = 4 * kKiB;  // a marker has some 80 bytes
 constexpr std::string_view kMarkerFormat = "millrace-folder";
 constexpr mode_t kFileMode = 0600, kFolderMode = 0700;
-/// What mkfs makes in the top folder of a file system.
+/// mkfs makes this folder in the top folder of a file system.
 constexpr std::string_view kLostAndFound = "lost+found";
 
-/// The names in a folder, without "." and "..".
+/// Returns the names in a folder, without "." and "..".
 Result<std::vector<std::string>> EntriesOf(int folder, const fs::path& path) {
-  // A description of its own: the position in the folder belongs to the description.
+  // Opens the folder again: the read position belongs to the open file description, which `folder` shares.
   UniqueFd fd(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   std::unique_ptr<DIR, decltype([](DIR* dir) { ::closedir(dir); })> entries(fd ? ::fdopendir(fd.get()) : nullptr);
   if (!entries) return Fail(ErrnoError(errno, fmt::format("cannot list {}", path.string())));
@@ -41,7 +41,8 @@ Result<std::vector<std::string>> EntriesOf(int folder, const fs::path& path) {
   return names;
 }
 
-/// Whether a folder in a managed one is none of its content: mkfs made it, or it is a managed folder itself.
+/// Returns whether a folder does not count as content of the managed folder it is in: mkfs made it, or it is a managed
+/// folder itself.
 bool IsApart(int folder, const std::string& name, const struct stat& info) {
   if (!S_ISDIR(info.st_mode)) return false;
   if (name == kLostAndFound && info.st_uid == 0) return true;
@@ -63,12 +64,12 @@ std::string Variable(const char* name) {
 
 }  // namespace
 
-Result<ManagedFolder> ManagedFolder::Open(const fs::path& path, const Kind& kind) {
+Result<ManagedFolder> ManagedFolder::Open(const fs::path& path, const Format& format) {
   const fs::path absolute = fs::absolute(path);
-  ManagedFolder folder(absolute, kind, MR_TRY(OpenTrustedFolder(absolute, kind.role, MissingFolder::kMake)));
+  ManagedFolder folder(absolute, format, MR_TRY(OpenTrustedFolder(absolute, format.role, MissingFolder::kMake)));
   if (MR_TRY(folder.HasMarker())) return folder;
-  // One process at a time looks whether the folder is empty. Where the file system has no locks, two that come first
-  // together may refuse each other's files: the second one is started again.
+  // The lock lets one process at a time check whether the folder is empty. On a file system without locks, two
+  // processes that open a new folder together may refuse each other's files. The user then starts the second one again.
   ::flock(folder.fd(), LOCK_EX);
   Status marked;
   auto found = folder.HasMarker();
@@ -82,7 +83,7 @@ Result<ManagedFolder> ManagedFolder::Open(const fs::path& path, const Kind& kind
   return folder;
 }
 
-Result<ManagedFolder> ManagedFolder::Below(const std::string& name, const Kind& kind) const {
+Result<ManagedFolder> ManagedFolder::Below(const std::string& name, const Format& format) const {
   if (!IsOneComponent(name)) return Fail(Code::kInternal, "\"{}\" names no folder in {}", name, path_.string());
   const fs::path path = path_ / name;
   if (::mkdirat(fd(), name.c_str(), kFolderMode) != 0 && errno != EEXIST) {
@@ -96,13 +97,13 @@ Result<ManagedFolder> ManagedFolder::Below(const std::string& name, const Kind& 
   if (info.st_uid != ::geteuid() || OthersMayWrite(below.get(), info)) {
     return Refuse(fmt::format("\"{}\" in it belongs to another user, or others may write to it", name));
   }
-  return ManagedFolder(path, kind, std::move(below));
+  return ManagedFolder(path, format, std::move(below));
 }
 
 Result<UniqueFd> ManagedFolder::OpenFile(const std::string& name, int flags) const {
   if (!IsOneComponent(name)) return Fail(Code::kInternal, "\"{}\" names no file in {}", name, path_.string());
   int opened = -1;
-  // Cut only when it is known to be ours.
+  // Without O_TRUNC: the file is truncated below, after the check that it belongs to the effective user.
   const int how = (flags & ~O_TRUNC) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
   do opened = ::openat(fd(), name.c_str(), how, kFileMode);
   while (opened < 0 && errno == EINTR);
@@ -168,7 +169,7 @@ Status ManagedFolder::Rename(const std::string& from, const std::string& to) con
 
 Result<std::vector<std::string>> ManagedFolder::Names() const {
   std::vector<std::string> names = MR_TRY(EntriesOf(fd(), path_));
-  std::erase_if(names, [&](const std::string& name) { return kind_->form(name) == NameForm::kForeign; });
+  std::erase_if(names, [&](const std::string& name) { return format_->name_form(name) == NameForm::kForeign; });
   return names;
 }
 
@@ -180,11 +181,11 @@ Status ManagedFolder::Sync() const {
 // --- The marker ---
 
 std::unexpected<Error> ManagedFolder::Refuse(const std::string& why) const {
-  return Fail(Code::kPermissionDenied, "{} {} is not used: {}; {}", kind_->role.what, path_.string(), why,
-              kind_->role.cure);
+  return Fail(Code::kPermissionDenied, "{} {} is not used: {}; {}", format_->role.what, path_.string(), why,
+              format_->role.cure);
 }
 
-/// False also for one that its writer did not finish: the folder is then looked at as if it had none.
+/// Returns false also for a marker that its writer did not finish. The folder is then checked as one without a marker.
 Result<bool> ManagedFolder::HasMarker() const {
   auto text = ReadFile(kMarkerName, kMaxMarkerBytes);
   if (!text && text.error().code() == Code::kNotFound) return false;
@@ -195,13 +196,13 @@ Result<bool> ManagedFolder::HasMarker() const {
   if (MR_TRY(JsonString(marker, "format")) != kMarkerFormat) return Fail(Code::kCorrupt, "{} is damaged", name);
   const std::string holds = MR_TRY(JsonString(marker, "holds"));
   const std::uint64_t version = MR_TRY(JsonUint(marker, "version")), uid = MR_TRY(JsonUint(marker, "uid"));
-  if (holds != kind_->holds) {
+  if (holds != format_->purpose) {
     return Fail(Code::kInvalidArgument, "{} {} is not used: it serves Millrace as \"{}\", not as \"{}\"; {}",
-                kind_->role.what, path_.string(), holds, kind_->holds, kind_->role.cure);
+                format_->role.what, path_.string(), holds, format_->purpose, format_->role.cure);
   }
-  if (version > kind_->version) {
-    return Fail(Code::kUnsupported, "{} {} is not used: a later release of Millrace made it; {}", kind_->role.what,
-                path_.string(), kind_->role.cure);
+  if (version > format_->version) {
+    return Fail(Code::kUnsupported, "{} {} is not used: a later release of Millrace made it; {}", format_->role.what,
+                path_.string(), format_->role.cure);
   }
   if (uid != ::geteuid()) return Refuse(fmt::format("user {} made it, not user {}, who runs this", uid, ::geteuid()));
   return true;
@@ -214,23 +215,23 @@ Status ManagedFolder::CheckContent() const {
     struct stat info{};
     if (name == kMarkerName) continue;
     if (::fstatat(fd(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && IsApart(fd(), name, info)) continue;
-    signed_by_us = signed_by_us || (!kind_->sign.empty() && name == kind_->sign);
+    signed_by_us = signed_by_us || (!format_->legacy_file.empty() && name == format_->legacy_file);
     content.push_back(std::move(name));
   }
   for (const std::string& name : content) MR_TRY(CheckEntry(name));
-  if (content.empty() || signed_by_us || kind_->sign.empty()) return {};
+  if (content.empty() || signed_by_us || format_->legacy_file.empty()) return {};
   return Fail(Code::kInvalidArgument,
-              "{} {} is not used: it is not empty, and nothing in it says that Millrace made it; {}", kind_->role.what,
-              path_.string(), kind_->role.cure);
+              "{} {} is not used: it is not empty, and nothing in it says that Millrace made it; {}",
+              format_->role.what, path_.string(), format_->role.cure);
 }
 
-/// Whether an earlier release may have made the entry, and nobody else can have changed it.
+/// Succeeds if an earlier release may have made the entry and no other user can have changed it.
 Status ManagedFolder::CheckEntry(const std::string& name) const {
-  const NameForm form = kind_->form(name);
+  const NameForm form = format_->name_form(name);
   if (form == NameForm::kForeign) {
     return Fail(Code::kInvalidArgument,
-                "{} {} is not used: \"{}\" in it was not made by Millrace; give an empty folder: {}", kind_->role.what,
-                path_.string(), name, kind_->role.cure);
+                "{} {} is not used: \"{}\" in it was not made by Millrace; give an empty folder: {}",
+                format_->role.what, path_.string(), name, format_->role.cure);
   }
   UniqueFd entry(::openat(fd(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   struct stat info{};
@@ -245,7 +246,7 @@ Status ManagedFolder::CheckEntry(const std::string& name) const {
 
 Status ManagedFolder::WriteMarker() const {
   const Json marker = {
-      {"format", kMarkerFormat}, {"version", kind_->version}, {"holds", kind_->holds}, {"uid", ::geteuid()}};
+      {"format", kMarkerFormat}, {"version", format_->version}, {"holds", format_->purpose}, {"uid", ::geteuid()}};
   const std::string text = DumpJson(marker) + "\n";
   const UniqueFd file = MR_TRY(OpenFile(kMarkerName, O_WRONLY | O_CREAT | O_TRUNC));
   return WriteFully(file.get(), AsBytes(text), 0, (path_ / kMarkerName).string());

@@ -26,10 +26,10 @@ NameForm FormOf(std::string_view name) {
 }
 
 constexpr FolderRole kStoreRole = {.what = "the store", .cure = "choose another one with --store"};
-constexpr ManagedFolder::Kind kStore = {
-    .holds = "store", .version = 2, .role = kStoreRole, .sign = "lock", .form = &FormOf};
-constexpr ManagedFolder::Kind kOtherKind = {
-    .holds = "other", .version = 1, .role = kStoreRole, .sign = "lock", .form = &FormOf};
+constexpr ManagedFolder::Format kStore = {
+    .purpose = "store", .version = 2, .role = kStoreRole, .legacy_file = "lock", .name_form = &FormOf};
+constexpr ManagedFolder::Format kOtherKind = {
+    .purpose = "other", .version = 1, .role = kStoreRole, .legacy_file = "lock", .name_form = &FormOf};
 
 /// Every file below a folder, but for markers, with its content.
 std::map<std::string, std::string> FilesIn(const fs::path& folder) {
@@ -49,7 +49,7 @@ class ManagedFolderTest : public testing::Test {
     ::chmod(path.c_str(), 0600);
   }
   /// Nothing in the folder, its mode included, is changed by a refusal.
-  void MustRefuse(std::string_view why, const ManagedFolder::Kind& kind = kStore) {
+  void MustRefuse(std::string_view why, const ManagedFolder::Format& kind = kStore) {
     const auto files = FilesIn(path_);
     const auto mode = fs::status(path_).permissions();
     auto opened = ManagedFolder::Open(path_, kind);
@@ -121,7 +121,7 @@ TEST_F(ManagedFolderTest, AMarkerThatWasCutOffIsWrittenAgain) {
 TEST_F(ManagedFolderTest, AnotherKindAndALaterVersionAreRefused) {
   ASSERT_TRUE(ManagedFolder::Open(path_, kStore));
   MustRefuse("serves Millrace as \"store\"", kOtherKind);
-  ManagedFolder::Kind old = kStore;
+  ManagedFolder::Format old = kStore;
   old.version = 1;
   MustRefuse("later release", old);
 }

@@ -10,7 +10,7 @@ namespace {
 
 bool IsOctal(char c) { return c >= '0' && c <= '7'; }
 
-/// Space, tab, newline and backslash are written as \ooo.
+/// Decodes space, tab, newline and backslash, which the kernel writes as \ooo.
 std::string UnescapeMountField(std::string_view text) {
   std::string plain;
   for (std::size_t i = 0; i < text.size(); ++i) {

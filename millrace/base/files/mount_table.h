@@ -12,18 +12,18 @@ namespace millrace {
 /// One line of /proc/self/mountinfo (proc(5)), its paths unescaped.
 struct MountEntry {
   std::string device;  ///< "0:45"
-  std::string root;    ///< the folder of the file system that is seen at `point`
-  std::string point;   ///< where it is mounted: an absolute path without links
+  std::string root;    ///< the folder of the file system that appears at `point`
+  std::string point;   ///< the mount point: an absolute path without links
   std::string type;    ///< "ext4", "fuse.millrace"
-  std::string source;  ///< the device, or what else the file system names, such as a URL
+  std::string source;  ///< a device, or another name that the file system chose, such as a URL
 };
 
-/// The entries in the order of mounting: where several have the same point, the last one hides the others. A line that
-/// does not have the form of proc(5) is left out.
+/// Returns the entries in the order of mounting. If several have the same point, the last one hides the others. Leaves
+/// out lines that do not have the form of proc(5).
 std::vector<MountEntry> ParseMountTable(std::string_view text);
 
-/// Reads /proc/self/mountinfo. Does not touch the mounts, so one whose server is dead cannot block it.
-/// Fails as ReadFile does where there is no /proc.
+/// Reads /proc/self/mountinfo. Does not touch the mounts, so a mount whose server is dead cannot block it.
+/// Errors: those of ReadFile(), for example if there is no /proc.
 Result<std::vector<MountEntry>> ReadMountTable();
 
 }  // namespace millrace

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostLinks = 40;  // as many as the kernel follows
+constexpr int kMostLinks = 40;  // the kernel's own limit (path_resolution(7))
 constexpr mode_t kFolderMode = 0700;
 constexpr mode_t kGroupMayWrite = S_IWGRP, kAllMayWrite = S_IWOTH;
 
@@ -32,8 +32,9 @@ bool IsInGroup(gid_t group) {
   return std::ranges::find(groups, group) != groups.end();
 }
 
-/// Whether nobody but this process's user is in the group, as far as the user database knows: it is named as the user
-/// is and lists no one else (a "user private group"), or it has no name, as the fsGroup of a Kubernetes volume.
+/// Returns whether this process's user is the only member of the group, as far as the user database knows. That holds
+/// for a "user private group", which has the user's name and lists nobody else. It also holds for a group without a
+/// name that this process is in, such as the fsGroup of a Kubernetes volume.
 bool IsOwnGroup(gid_t group) {
   if (!IsInGroup(group)) return false;
   std::array<char, 16 * kKiB> group_text{}, user_text{};
@@ -51,7 +52,8 @@ bool IsOwnGroup(gid_t group) {
   return true;
 }
 
-/// Where an access control list exists, the group's bits of the mode are its mask: any user may be in it.
+/// Returns whether the inode has an access control list. The group bits of its mode are then the list's mask, and the
+/// list may name any user.
 bool HasAccessList(int fd) {
   const std::string handle = fmt::format("/proc/self/fd/{}", fd);
   return ::getxattr(handle.c_str(), "system.posix_acl_access", nullptr, 0) > 0;
@@ -128,7 +130,7 @@ class FolderWalk {
     return to.is_absolute() ? StartAtRoot() : Status();
   }
 
-  /// Whether the folder at at_ may be there: as the wanted folder when it is the last one, else as one on the way.
+  /// Checks the folder at_: as the wanted folder if no components are left, else as a parent.
   Status Check() {
     struct stat info{};
     if (::fstat(at_.get(), &info) != 0) return SystemFailure("opening");
@@ -167,10 +169,10 @@ class FolderWalk {
   const fs::path path_;
   const FolderRole& role_;
   const MissingFolder missing_;
-  std::deque<std::string> rest_;  ///< components that are still ahead
+  std::deque<std::string> rest_;  ///< the components after at_
   UniqueFd at_;
   std::string at_name_;
-  bool stranger_on_the_way_ = false;  ///< a folder passed belongs to another user: its links are not followed
+  bool stranger_on_the_way_ = false;  ///< another user owns a parent; later links are refused
   int links_ = 0;
 };
 

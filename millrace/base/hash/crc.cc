@@ -101,8 +101,8 @@ std::uint32_t ShiftLane(std::uint32_t crc) {
   return shift[0][crc & 0xff] ^ shift[1][(crc >> 8) & 0xff] ^ shift[2][(crc >> 16) & 0xff] ^ shift[3][crc >> 24];
 }
 
-/// As many times three lanes as there are. The instruction takes 8 bytes a cycle but three cycles to answer: three
-/// independent lanes keep it busy.
+/// Advances over as many groups of three lanes as `n` bytes hold. The CRC instruction takes 8 bytes a cycle, but its
+/// result comes after three cycles: three independent lanes keep it busy.
 template <std::size_t kLane>
 __attribute__((target("sse4.2"))) std::uint64_t ThreeLanes32c(const std::byte*& p, std::size_t& n, std::uint64_t crc) {
   for (; n >= 3 * kLane; n -= 3 * kLane, p += 3 * kLane) {
@@ -145,7 +145,7 @@ __attribute__((target("pclmul,sse4.2"))) __m128i Fold64Nvme(__m128i remainder) {
   return _mm_xor_si128(_mm_clmulepi64_si128(remainder, factors, 0x00), _mm_clmulepi64_si128(remainder, factors, 0x11));
 }
 
-/// Four remainders side by side keep the multiplier busy.
+/// Keeps four independent remainders, so that the multiplier never waits for a result.
 __attribute__((target("pclmul,sse4.2"))) std::uint64_t Folded64Nvme(ByteSpan bytes, std::uint64_t crc) {
   constexpr std::size_t kStep = 64;
   if (bytes.size() < 2 * kStep) return Sliced<std::uint64_t>(bytes, crc, kTables64Nvme);

@@ -52,7 +52,8 @@ struct Hasher::Rep {
   }
 };
 
-Hasher::Hasher(Kind kind) : rep_(std::make_unique<Rep>(kind == Kind::kSha256 ? EVP_sha256() : EVP_md5())) {}
+Hasher::Hasher(Algorithm algorithm)
+    : rep_(std::make_unique<Rep>(algorithm == Algorithm::kSha256 ? EVP_sha256() : EVP_md5())) {}
 Hasher::Hasher(Hasher&&) noexcept = default;
 Hasher& Hasher::operator=(Hasher&&) noexcept = default;
 Hasher::~Hasher() = default;

@@ -1,4 +1,4 @@
-// Hashes and the text encodings of bytes (OpenSSL underneath).
+// SHA-256, MD5 and HMAC by OpenSSL, and the text encodings of digests: hexadecimal and base64.
 #pragma once
 
 #include <array>
@@ -20,16 +20,16 @@ Sha256Digest Sha256(ByteSpan bytes);
 Sha256Digest HmacSha256(ByteSpan key, ByteSpan message);
 Md5Digest Md5(ByteSpan bytes);  ///< for ETags; not for security
 
-/// Incremental form, for bodies that are not in memory at once. One owner.
+/// Computes a digest of bytes that arrive in pieces. One owner.
 class Hasher {
  public:
-  enum class Kind { kSha256, kMd5 };
-  explicit Hasher(Kind kind);
+  enum class Algorithm { kSha256, kMd5 };
+  explicit Hasher(Algorithm algorithm);
   Hasher(Hasher&&) noexcept;
   Hasher& operator=(Hasher&&) noexcept;
   ~Hasher();
   void Update(ByteSpan bytes);
-  /// The digest: 32 or 16 bytes. The hasher is empty afterwards and may be used again.
+  /// Returns the digest: 32 bytes of SHA-256 or 16 of MD5. The hasher then begins a new message.
   std::vector<std::byte> Finish();
 
  private:
@@ -38,12 +38,12 @@ class Hasher {
 };
 
 std::string HexEncode(ByteSpan bytes);  ///< lower case
-/// A name for `text` of 16 hexadecimal digits: the front of its SHA-256.
+/// Returns the first 16 hexadecimal digits of the SHA-256 of `text`, for use as a name.
 std::string ShortHash(std::string_view text);
 Result<std::vector<std::byte>> HexDecode(std::string_view text);
 std::string Base64Encode(ByteSpan bytes);  ///< RFC 4648 section 4, with padding
 Result<std::vector<std::byte>> Base64Decode(std::string_view text);
-/// Compares in time that does not depend on where the two differ.
+/// Compares two secrets. The time does not depend on where they differ.
 bool ConstantTimeEqual(std::string_view a, std::string_view b);
 
 }  // namespace millrace

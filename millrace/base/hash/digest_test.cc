@@ -16,7 +16,7 @@ TEST(Digest, KnownValues) {
 }
 
 TEST(Digest, HasherMatchesOneShotAndCanBeReused) {
-  Hasher hasher(Hasher::Kind::kSha256);
+  Hasher hasher(Hasher::Algorithm::kSha256);
   for (int round = 0; round < 2; ++round) {
     hasher.Update(AsBytes("ab"));
     hasher.Update(AsBytes("c"));

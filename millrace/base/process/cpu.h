@@ -1,4 +1,4 @@
-// What the processor is, and what the math libraries must be told about it before a process starts.
+// The processor's identity and vector instructions, and the environment variables that math libraries need for it.
 #pragma once
 
 #include <map>
@@ -19,17 +19,17 @@ struct CpuInfo {
 };
 CpuInfo DetectCpu();
 
-/// The OPENBLAS_CORETYPE that makes OpenBLAS use this processor's vector units, or "" where its own choice is right.
-/// OpenBLAS knows processors by model number and runs generic code on models newer than itself (0.3.21 on Intel family
-/// 6 model 207: a fifth of the speed); naming a core by its instruction set avoids that.
+/// Returns the OPENBLAS_CORETYPE that makes OpenBLAS use this processor's vector units, or "" if its own choice is
+/// right. OpenBLAS knows processors by model number. On models newer than itself it runs generic code (0.3.21 on Intel
+/// family 6 model 207: a fifth of the speed). The core type names a core by its instruction set.
 std::string OpenBlasCoreType(const CpuInfo& cpu);
 
-/// Variables that a compute program must be started with on this processor and that `environment` does not set already.
-/// The launchers add them when they start millrace-train and millrace-serve.
+/// Returns the variables that a compute program needs on this processor and that the environment does not set yet. The
+/// launchers add them when they start millrace-train and millrace-serve.
 std::map<std::string, std::string> MissingMathEnvironment(const CpuInfo& cpu);
 
-/// For main() of a compute program: runs it again with MissingMathEnvironment, in place, if there is any. Returns when
-/// there is nothing to add. `argv` ends with a null pointer.
+/// Replaces this process by the same program with MissingMathEnvironment() set (exec). Returns OK if nothing is
+/// missing. Call it first in main() of a compute program. REQUIRES: `argv` ends with a null pointer.
 Status EnsureMathEnvironment(char** argv);
 
 }  // namespace millrace

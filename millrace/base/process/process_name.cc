@@ -13,23 +13,24 @@ namespace {
 
 constexpr std::string_view kGone = "gone", kUnknown = "unknown";
 
-/// Another one after every start of the machine.
+/// Returns the kernel's boot id, which changes with every start of the machine.
 std::string BootId() { return std::string(Trim(ReadFile("/proc/sys/kernel/random/boot_id", 64).value_or("unknown"))); }
 
-/// Processes of other namespaces have numbers of their own. Device and inode tell one namespace from another.
+/// Returns device and inode of this process's PID namespace, which identify it. A number means another process in
+/// another namespace.
 std::string PidNamespace() {
   struct stat info{};
   if (::stat("/proc/self/ns/pid", &info) != 0) return std::string(kUnknown);
   return fmt::format("{:x}.{:x}", info.st_dev, info.st_ino);
 }
 
-/// `process`: a folder of /proc.
+/// Returns the name of the process in the folder /proc/`process`.
 std::string NameOf(std::string_view process) {
   const std::string stat = ReadFile(fmt::format("/proc/{}/stat", process), 4 * kKiB).value_or("");
-  // The 22nd field is the time of its start; the second one, in brackets, may have anything in it.
+  // proc(5): the 22nd field is the start time. The second one, in parentheses, may contain any characters.
   const auto rest = stat.rfind(')');
   const auto fields = Split(std::string_view(stat).substr(std::min(stat.size(), rest + 1)), ' ');
-  const bool there = fields.size() > 20 && fields[1] != "Z" && fields[1] != "X";  // a zombie is not
+  const bool there = fields.size() > 20 && fields[1] != "Z" && fields[1] != "X";  // a zombie counts as gone
   return fmt::format("{}:{}:{}:{}", BootId(), PidNamespace(), stat.substr(0, stat.find(' ')),
                      there ? fields[20] : kGone);
 }

@@ -1,4 +1,4 @@
-// Names of processes that are written into shared records: who holds a lease, who works on something.
+// Names of processes in shared records, such as the holder of a lease.
 #pragma once
 
 #include <optional>
@@ -7,12 +7,12 @@
 
 namespace millrace {
 
-/// Names this process as no other one has been or will be named: `BOOT-ID:PID-NAMESPACE:PID:START-TIME`.
+/// Returns the unique name of this process: `BOOT-ID:PID-NAMESPACE:PID:START-TIME`. No other process ever has it.
 std::string ProcessName();
 
-/// Returns whether the process of that name is alive. Returns nothing where that cannot be known here: the process is
-/// of another host or another boot, or of another process namespace (a container), where the same number is another
-/// process. Who gets nothing must rely on a lease that expires.
+/// Returns whether the process of that name is alive. Returns nothing if that cannot be known here: the process belongs
+/// to another host, another boot or another process namespace (a container). Callers that get nothing must rely on a
+/// lease that expires.
 std::optional<bool> IsProcessAlive(std::string_view name);
 
 }  // namespace millrace

@@ -25,7 +25,7 @@ ExitState FromWaitStatus(int status) {
   return {.exit_code = WEXITSTATUS(status), .signal = 0};
 }
 
-/// All that the child needs, made before fork: after it only async-signal-safe calls are allowed.
+/// All that the child needs, made before fork(). Between fork and exec only async-signal-safe calls are allowed.
 struct Prepared {
   std::vector<std::string> environment;
   std::vector<char*> argv, envp;
@@ -72,7 +72,7 @@ Result<Prepared> Prepare(Subprocess::Options& options) {
   return p;
 }
 
-/// Runs in the child. Writes errno to `report` and ends if anything fails.
+/// Runs in the child. If a call fails, writes errno to `report` and ends the child.
 [[noreturn]] void ChildMain(const Prepared& p, const Subprocess::Options& options, pid_t parent, int stdout_pipe,
                             int report) {
   auto fail = [report] {
@@ -198,7 +198,7 @@ std::optional<ExitState> Subprocess::Wait(std::optional<Duration> timeout) {
 
 void Subprocess::Signal(int signal_number) {
   if (pid_ <= 0 || state_) return;
-  // The pid is ours until it is reaped, so it cannot have been given to another process.
+  // No other process can have this pid: the kernel keeps it until the child is reaped.
   if (group_)
     ::kill(-pid_, signal_number);
   else

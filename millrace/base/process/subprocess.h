@@ -1,4 +1,4 @@
-// Child processes: started without a shell, always reaped.
+// Child processes. They are started without a shell and are always reaped.
 #pragma once
 
 #include <sys/types.h>
@@ -23,26 +23,27 @@ struct ExitState {
   std::string ToString() const;  ///< "exit status 3", "killed by signal 9 (Killed)"
 };
 
-/// A running child. Destruction kills it (its whole process group when it has one) and reaps it. One owner, one thread.
+/// A running child. The destructor kills it (with its process group, if it has one) and reaps it. One owner, one
+/// thread.
 class Subprocess {
  public:
   struct Options {
     std::vector<std::string> argv;           ///< argv[0] is looked up in PATH unless it has a slash
-    std::map<std::string, std::string> env;  ///< added to, and winning over, this process's environment
+    std::map<std::string, std::string> env;  ///< added to this process's environment; these values win
     std::vector<std::string> unset_env;
     std::filesystem::path working_directory;         ///< empty: this process's
     std::filesystem::path stdout_file, stderr_file;  ///< appended to; empty: inherited; equal paths share one file
-    bool capture_stdout = false;                     ///< ReadStdout() gives it; excludes stdout_file
+    bool capture_stdout = false;                     ///< for ReadStdout(); excludes stdout_file
     bool null_stdin = true;
     bool own_process_group = true;  ///< signals then reach the child's children too
-    /// SIGKILL when this process dies, however it dies. The system watches the thread that calls Start: the child is
-    /// killed when that thread ends. Children of the child are not reached, see `inherited_fds`.
+    /// Kills the child when this process dies (PR_SET_PDEATHSIG). The kernel watches the thread that calls Start: the
+    /// child is also killed when that thread ends. Children of the child are not killed; see `inherited_fds`.
     bool die_with_parent = true;
-    /// Descriptors of this process that the child has too, under the same numbers. Borrowed until Start returns.
+    /// Descriptors of this process that the child inherits under the same numbers. Borrowed until Start returns.
     std::vector<int> inherited_fds;
   };
   static Result<Subprocess> Start(Options options);
-  /// Starts, waits, captures standard output (at most 64 MiB).
+  /// Starts a child, waits for it and captures its standard output (at most 64 MiB).
   struct Output {
     ExitState state;
     std::string stdout_text;
@@ -54,15 +55,16 @@ class Subprocess {
   ~Subprocess();
 
   pid_t pid() const { return pid_; }
-  /// A pidfd: readable once the child has ended; poll it beside other descriptors. Owned by the Subprocess.
+  /// Returns a pidfd (pidfd_open(2)). It becomes readable when the child ends. Owned by the Subprocess.
   int pidfd() const { return pidfd_.get(); }
-  /// Has it ended? Never blocks; the state is remembered.
+  /// Returns the child's exit state, or nothing while it runs. Never blocks.
   std::optional<ExitState> Poll();
-  /// Blocks until the child ends, or returns nothing once `timeout` has passed.
+  /// Blocks until the child ends and returns its exit state. Returns nothing if `timeout` passes first.
   std::optional<ExitState> Wait(std::optional<Duration> timeout = std::nullopt);
-  /// To the process group when it has one. Does nothing after the child has ended.
+  /// Sends a signal to the child's process group, or to the child if it has none. Does nothing after the child has
+  /// ended.
   void Signal(int signal_number);
-  /// SIGTERM, then SIGKILL after `grace`; reaps.
+  /// Sends SIGTERM, and SIGKILL if the child still runs after `grace`. Reaps it.
   ExitState Stop(Duration grace);
   Result<std::string> ReadStdout(std::size_t max_bytes);
 
@@ -74,7 +76,7 @@ class Subprocess {
   std::optional<ExitState> state_;
 };
 
-/// The path of the running program's folder, where its sibling programs (millrace-train) are.
+/// Returns the folder of the running program. Its sibling programs (millrace-train) are there.
 Result<std::filesystem::path> ProgramDirectory();
 
 }  // namespace millrace

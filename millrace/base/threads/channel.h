@@ -10,14 +10,14 @@
 
 namespace millrace {
 
-/// Multi-producer, multi-consumer queue of at most `capacity` items. Any thread may call any method. Push and Pop
-/// block; both give up when their stop token fires or the channel is closed.
+/// A multi-producer, multi-consumer queue of at most `capacity` items. Thread-safe. Push and Pop block until they can
+/// proceed, their stop token fires or the channel is closed.
 template <class T>
 class Channel {
  public:
   explicit Channel(std::size_t capacity) : capacity_(capacity) {}
 
-  /// False if the channel was closed or `stop` fired; the item is then gone.
+  /// Blocks while the queue is full. Returns false if the channel is closed or `stop` fires; the item is then lost.
   bool Push(T item, std::stop_token stop = {}) MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     space_.Wait(mutex_, stop, [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return closed_ || items_.size() < capacity_; });
@@ -28,6 +28,7 @@ class Channel {
     return true;
   }
 
+  /// Moves `item` into the queue. Returns false, and leaves `item` alone, if the queue is full or closed. Never blocks.
   bool TryPush(T& item) MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     if (closed_ || items_.size() >= capacity_) return false;
@@ -37,19 +38,21 @@ class Channel {
     return true;
   }
 
-  /// Nothing once the channel is closed and drained, or `stop` fired while it was empty.
+  /// Blocks while the queue is empty. Returns nothing if the channel is closed and empty, or if `stop` fires while it
+  /// is empty.
   std::optional<T> Pop(std::stop_token stop = {}) MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     ready_.Wait(mutex_, stop, [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return closed_ || !items_.empty(); });
     return Take(lock);
   }
 
+  /// Returns nothing if the queue is empty. Never blocks.
   std::optional<T> TryPop() MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return Take(lock);
   }
 
-  /// No more pushes; consumers drain what is there.
+  /// Makes every later push fail. Consumers still get the items that are in the queue.
   void Close() MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     closed_ = true;
@@ -73,7 +76,7 @@ class Channel {
     return item;
   }
 
-  const std::size_t capacity_;
+  const std::size_t capacity_;  // at least 1, or Push blocks forever
   mutable Mutex mutex_;
   CondVar space_, ready_;
   std::deque<T> items_ MR_GUARDED_BY(mutex_);

@@ -31,7 +31,7 @@ Result<Reservation> MemoryBudget::Acquire(std::uint64_t bytes, std::stop_token s
     return waiting_.front() == ticket && used_ + bytes <= total_;
   });
   std::erase(waiting_, ticket);
-  // Whoever is next in line may fit as well, or has become first because this one gave up.
+  // The next request may fit as well, or has become the first because this one gave up.
   freed_.NotifyAll();
   if (!granted) return Fail(Code::kCancelled, "cancelled while waiting for memory");
   Take(bytes);

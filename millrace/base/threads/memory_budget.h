@@ -1,4 +1,4 @@
-// One bound on the memory that data in flight may take.
+// One bound on the memory of data in flight. Readers and writers reserve their buffers from it.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace millrace {
 
 class MemoryBudget;
 
-/// A share of a MemoryBudget, given back on destruction. Movable, one owner. The budget must outlive it.
+/// A share of a MemoryBudget. The destructor gives it back. Movable, one owner. The budget must outlive it.
 class Reservation {
  public:
   Reservation() = default;
@@ -35,18 +35,18 @@ class Reservation {
   std::uint64_t bytes_ = 0;
 };
 
-/// Hands out reservations up to `total` bytes. Foreground requests wait in arrival order and go before speculative
-/// ones (readahead), which may use at most the budget less one eighth. Any thread may call any method.
+/// Grants reservations of at most `total` bytes together. Foreground requests wait in order of arrival and go before
+/// speculative ones (readahead). Speculative requests never take the last eighth of the budget. Thread-safe.
 class MemoryBudget {
  public:
   enum class Priority { kForeground, kSpeculative };
 
   explicit MemoryBudget(std::uint64_t total) : total_(total) {}
 
-  /// Blocks until the bytes are free. Fails with kCancelled when `stop` fires and with kResourceExhausted at once when
-  /// `bytes` could never be granted.
+  /// Reserves `bytes` for a foreground request. Blocks until they are free.
+  /// Errors: kCancelled if `stop` fires; kResourceExhausted, at once, if bytes > total().
   Result<Reservation> Acquire(std::uint64_t bytes, std::stop_token stop = {}) MR_EXCLUDES(mutex_);
-  /// Never blocks and never overtakes a waiting foreground request.
+  /// Reserves `bytes`, or returns nothing if they are not free or a foreground request waits. Never blocks.
   std::optional<Reservation> TryAcquire(std::uint64_t bytes, Priority priority) MR_EXCLUDES(mutex_);
 
   std::uint64_t total() const { return total_; }
@@ -58,9 +58,12 @@ class MemoryBudget {
   void Give(std::uint64_t bytes) MR_EXCLUDES(mutex_);
   void Take(std::uint64_t bytes) MR_REQUIRES(mutex_);
 
+  // Constant after construction.
   const std::uint64_t total_;
+
   mutable Mutex mutex_;
   CondVar freed_;
+  // Guarded by mutex_.
   std::deque<std::uint64_t> waiting_ MR_GUARDED_BY(mutex_);  ///< tickets of blocked Acquire calls, oldest first
   std::uint64_t next_ticket_ MR_GUARDED_BY(mutex_) = 0;
   std::uint64_t used_ MR_GUARDED_BY(mutex_) = 0;

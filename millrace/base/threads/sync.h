@@ -1,4 +1,4 @@
-// Mutex, lock and condition variable that clang's thread-safety analysis understands (libstdc++'s are not annotated).
+// Mutex, lock and condition variable with annotations for clang's thread-safety analysis (libstdc++ has none).
 #pragma once
 
 #include <chrono>
@@ -30,7 +30,7 @@ class MR_TSA(capability("mutex")) Mutex {
   std::mutex mutex_;
 };
 
-/// Holds a Mutex for a scope; Unlock/Lock let it go in between.
+/// Holds a Mutex for a scope. Unlock() and Lock() release and take it within the scope.
 class MR_TSA(scoped_lockable) MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) MR_TSA(acquire_capability(mutex)) : mutex_(mutex), held_(true) { mutex_.lock(); }
@@ -53,15 +53,17 @@ class MR_TSA(scoped_lockable) MutexLock {
   bool held_;
 };
 
-/// Condition variable for Mutex. The caller holds the mutex around every Wait and re-checks its condition in a loop.
+/// A condition variable for Mutex. The caller holds the mutex during every Wait. The Wait without `ready` may wake up
+/// without a notification: check the condition in a loop.
 class CondVar {
  public:
   void Wait(Mutex& mutex) MR_TSA(requires_capability(mutex)) { cv_.wait(mutex); }
-  /// Waits until `ready()` holds; returns false if `stop` fired first and it still does not.
+  /// Blocks until ready() holds or `stop` fires. Returns ready().
   template <class Ready>
   bool Wait(Mutex& mutex, std::stop_token stop, Ready ready) MR_TSA(requires_capability(mutex)) {
     return cv_.wait(mutex, std::move(stop), std::move(ready));
   }
+  /// Blocks until ready() holds, `stop` fires or `when` has passed. Returns ready().
   template <class Ready>
   bool WaitUntil(Mutex& mutex, std::chrono::steady_clock::time_point when, std::stop_token stop, Ready ready)
       MR_TSA(requires_capability(mutex)) {

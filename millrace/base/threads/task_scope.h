@@ -1,4 +1,4 @@
-// Threads with an owner that joins them.
+// Threads that their owner joins, and a thread pool.
 #pragma once
 
 #include <functional>
@@ -13,8 +13,8 @@
 
 namespace millrace {
 
-/// Owns threads. Destruction asks all of them to stop and joins them, so a task may use whatever outlives the scope.
-/// Spawn, RequestStop and Join are called by the owner's thread only.
+/// Owns threads. The destructor asks all of them to stop and joins them, so a task may use any object that outlives the
+/// scope. Only the owner's thread may call Spawn, RequestStop and Join.
 class TaskScope {
  public:
   TaskScope() = default;
@@ -22,11 +22,11 @@ class TaskScope {
   TaskScope(const TaskScope&) = delete;
   TaskScope& operator=(const TaskScope&) = delete;
 
-  /// Runs `task` on a thread of its own named `name` (15 bytes are shown by the system).
+  /// Runs `task` on a new thread. The system shows the first 15 bytes of `name`.
   void Spawn(std::string name, std::move_only_function<void(std::stop_token)> task);
   void RequestStop() { stop_.request_stop(); }
   std::stop_token stop_token() const { return stop_.get_token(); }
-  /// Waits for every task to return; does not ask them to stop.
+  /// Blocks until every task has returned. Does not ask them to stop.
   void Join();
 
  private:
@@ -34,12 +34,12 @@ class TaskScope {
   std::vector<std::thread> threads_;
 };
 
-/// A fixed set of worker threads and a bounded queue of work. Destruction runs what is queued, then joins.
+/// A fixed number of worker threads with a bounded queue of work. The destructor runs the queued work, then joins.
 class ThreadPool {
  public:
   ThreadPool(std::string name, int threads, std::size_t queue_capacity);
   ~ThreadPool();
-  /// Blocks while the queue is full. Any thread but a worker of this pool may call it.
+  /// Queues `work`. Blocks while the queue is full. Any thread but a worker of this pool may call it.
   void Submit(std::move_only_function<void()> work);
 
  private:

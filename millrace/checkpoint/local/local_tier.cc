@@ -32,12 +32,12 @@ NameForm LocalTierNameForm(std::string_view name) {
   return made.starts_with('-') && IsHexName(made.substr(1), kRunDigits) && whole ? NameForm::kFile : NameForm::kForeign;
 }
 
-constexpr ManagedFolder::Kind kLocalTierKind = {
-    .holds = "checkpoints",
+constexpr ManagedFolder::Format kLocalTierKind = {
+    .purpose = "checkpoints",
     .version = 1,
     .role = {.what = "the folder of local checkpoints", .cure = "choose another one (checkpoint.local.path)"},
-    .sign = "",
-    .form = &LocalTierNameForm};
+    .legacy_file = "",
+    .name_form = &LocalTierNameForm};
 
 std::string EncodeIds(const std::set<std::pair<std::uint64_t, std::string>>& ids) {
   Json list = Json::array();

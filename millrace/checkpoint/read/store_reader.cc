@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "millrace/base/hash/copy.h"
+#include "millrace/base/copy.h"
 #include "millrace/base/hash/crc.h"
 #include "millrace/base/threads/task_scope.h"
 #include "millrace/object/blocking.h"
@@ -180,7 +180,7 @@ class StoreReader::Arrival final : public object::Sink {
     for (std::size_t i = first_; i < run_.extents.size() && run_.extents[i].offset < end; ++i) {
       const Extent& extent = run_.extents[i];
       const std::uint64_t from = std::max(extent.offset, at_), to = std::min(extent.end(), end);
-      if (from < to) CopyPastCaches(extent.into.data() + (from - extent.offset), bytes.subspan(from - at_, to - from));
+      if (from < to) CopyNonTemporal(extent.into.data() + (from - extent.offset), bytes.subspan(from - at_, to - from));
     }
   }
 

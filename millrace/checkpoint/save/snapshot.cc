@@ -7,7 +7,7 @@
 #include <thread>
 #include <tuple>
 
-#include "millrace/base/hash/copy.h"
+#include "millrace/base/copy.h"
 #include "millrace/checkpoint/format/safetensors.h"
 
 namespace millrace::checkpoint {
@@ -176,7 +176,7 @@ void Snapshot::Run(const std::vector<Copy>& copies) {
       std::byte* to = copy.to < begin ? copy.to + std::min<std::size_t>(begin - copy.to, copy.bytes) : copy.to;
       std::size_t skipped = to - copy.to;
       if (to >= end || skipped == copy.bytes) continue;
-      CopyPastCaches(to, {copy.from + skipped, std::min<std::size_t>(end - to, copy.bytes - skipped)});
+      CopyNonTemporal(to, {copy.from + skipped, std::min<std::size_t>(end - to, copy.bytes - skipped)});
     }
   };
   std::latch others(threads - 1);

@@ -111,7 +111,7 @@ void SetRange(const ByteRange& range, http::Headers& headers) {
 
 void SetCustomerKey(std::string_view prefix, const std::string& key, http::Headers& headers) {
   if (key.empty()) return;
-  Hasher md5(Hasher::Kind::kMd5);
+  Hasher md5(Hasher::Algorithm::kMd5);
   md5.Update(AsBytes(key));
   headers.Set(fmt::format("{}Algorithm", prefix), "AES256");
   headers.Set(fmt::format("{}Key", prefix), Base64Encode(AsBytes(key)));

@@ -23,7 +23,7 @@ Status CheckPart(const std::string& key, int number, std::uint64_t size, const L
 /// The ETag that servers give an object made of these parts: the MD5 of the parts' MD5s. Empty where parts are
 /// encrypted and their ETags are no MD5s.
 std::string ETagOf(const std::vector<PartInfo>& parts) {
-  Hasher hasher(Hasher::Kind::kMd5);
+  Hasher hasher(Hasher::Algorithm::kMd5);
   for (const PartInfo& part : parts) {
     auto digest = HexDecode(part.etag);
     if (!digest || digest->size() != sizeof(Md5Digest)) return "";

@@ -69,7 +69,7 @@ Reply<const Part*> MatchPart(const Upload& upload, const CompletedPart& wanted) 
 
 Reply<Object> Assemble(const Exchange& exchange, const std::vector<CompletedPart>& wanted, const Upload& upload) {
   Object object;
-  Hasher etags(Hasher::Kind::kMd5);
+  Hasher etags(Hasher::Algorithm::kMd5);
   std::vector<PartChecksum> checksums;
   if (std::ranges::adjacent_find(wanted, std::ranges::greater_equal(), &CompletedPart::number) != wanted.end()) {
     return Refuse("InvalidPartOrder",

@@ -34,7 +34,7 @@ Reply<Extents> ReceiveBody(Payload& payload, BlobStore& blobs, std::uint64_t& si
 }
 
 Reply<void> DigestPart(std::optional<ChecksumKind> kind, Part& part) {
-  Hasher md5(Hasher::Kind::kMd5);
+  Hasher md5(Hasher::Algorithm::kMd5);
   std::optional<ChecksumHasher> checksum;
   if (kind) checksum.emplace(*kind);
   Buffer piece(kPiece);

@@ -227,7 +227,7 @@ Reply<void> Payload::ReadPromises(const Authenticated& who, std::optional<Checks
     }
     if (content.size() == 64) {
       promised_sha256_ = content;
-      hashes_->sha256.emplace(Hasher::Kind::kSha256);
+      hashes_->sha256.emplace(Hasher::Algorithm::kSha256);
     } else if (content != "UNSIGNED-PAYLOAD") {
       return Refuse("InvalidRequest", "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, a STREAMING- value or a SHA-256");
     }

@@ -50,7 +50,7 @@ class ChunkReader {
   std::uint64_t left_ = 0;       ///< of the current chunk
   std::string given_signature_;  ///< of the current chunk
   std::string previous_signature_;
-  Hasher chunk_hash_{Hasher::Kind::kSha256};
+  Hasher chunk_hash_{Hasher::Algorithm::kSha256};
   std::map<std::string, std::string> trailers_;
 };
 
@@ -68,7 +68,7 @@ class BodyHashes {
   /// Returns when all has been taken in: then the hashers may be read.
   void Finish() MR_EXCLUDES(mutex_);
 
-  Hasher md5{Hasher::Kind::kMd5};
+  Hasher md5{Hasher::Algorithm::kMd5};
   std::optional<Hasher> sha256;
   std::optional<ChecksumHasher> checksum;
 

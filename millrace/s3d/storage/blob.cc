@@ -39,10 +39,10 @@ NameForm RootNameForm(std::string_view name) {
 }
 
 constexpr FolderRole kRootRole = {.what = "the folder of s3d", .cure = "choose another one with --root"};
-constexpr ManagedFolder::Kind kRootKind = {
-    .holds = "s3d", .version = 1, .role = kRootRole, .sign = "journal", .form = &RootNameForm};
-constexpr ManagedFolder::Kind kBlobsKind = {
-    .holds = "s3d", .version = 1, .role = kRootRole, .sign = "", .form = &BlobNameForm};
+constexpr ManagedFolder::Format kRootKind = {
+    .purpose = "s3d", .version = 1, .role = kRootRole, .legacy_file = "journal", .name_form = &RootNameForm};
+constexpr ManagedFolder::Format kBlobsKind = {
+    .purpose = "s3d", .version = 1, .role = kRootRole, .legacy_file = "", .name_form = &BlobNameForm};
 
 }  // namespace
 

@@ -32,7 +32,7 @@ class FileSource final : public object::Source {
 
 /// Does the store's part hold these bytes? Its CRC-32C or MD5 says so; a part with neither is sent again.
 Result<bool> SameBytes(const LocalFile& file, object::ByteRange range, const object::PartInfo& part) {
-  Hasher md5(Hasher::Kind::kMd5);
+  Hasher md5(Hasher::Algorithm::kMd5);
   std::uint32_t crc = 0;
   Buffer piece(std::min(range.length, kUploadPiece));
   FileSource source(file, range);

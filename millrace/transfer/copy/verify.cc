@@ -55,7 +55,7 @@ Result<std::string> DigestOf(int fd, object::ByteRange range, object::Checksum::
   using Kind = object::Checksum::Kind;
   std::uint32_t crc32 = 0;
   std::uint64_t crc64 = 0;
-  Hasher md5(Hasher::Kind::kMd5);
+  Hasher md5(Hasher::Algorithm::kMd5);
   MR_TRY(ForEachPiece(fd, range, what, call, [&](ByteSpan bytes) {
     if (kind == Kind::kCrc32c) crc32 = Crc32c(bytes, crc32);
     if (kind == Kind::kCrc64Nvme) crc64 = Crc64Nvme(bytes, crc64);
@@ -69,7 +69,7 @@ std::string DigestOf(std::string_view bytes, object::Checksum::Kind kind) {
   using Kind = object::Checksum::Kind;
   if (kind == Kind::kCrc32c) return BigEndian(Crc32c(AsBytes(bytes)));
   if (kind == Kind::kCrc64Nvme) return BigEndian(Crc64Nvme(AsBytes(bytes)));
-  Hasher md5(Hasher::Kind::kMd5);
+  Hasher md5(Hasher::Algorithm::kMd5);
   md5.Update(AsBytes(bytes));
   return std::string(AsText(md5.Finish()));
 }
@@ -159,7 +159,7 @@ Result<std::uint64_t> EvenPartBytes(object::Store& store, const object::ObjectIn
 }
 
 bool DigestsHave(const PartDigests& digests, const object::Checksum& expected) {
-  Hasher md5(Hasher::Kind::kMd5);
+  Hasher md5(Hasher::Algorithm::kMd5);
   for (const Md5Digest& digest : digests) md5.Update(digest);
   return digests.size() == static_cast<std::size_t>(expected.parts) && AsText(md5.Finish()) == expected.value;
 }

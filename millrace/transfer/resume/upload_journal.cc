@@ -26,12 +26,12 @@ NameForm UploadNameForm(std::string_view name) {
   return ours ? NameForm::kFile : NameForm::kForeign;
 }
 
-constexpr ManagedFolder::Kind kTransfersKind = {
-    .holds = "transfers",
+constexpr ManagedFolder::Format kTransfersKind = {
+    .purpose = "transfers",
     .version = 1,
     .role = {.what = "the folder of interrupted uploads", .cure = "set XDG_STATE_HOME to another place"},
-    .sign = "",
-    .form = &UploadNameForm};
+    .legacy_file = "",
+    .name_form = &UploadNameForm};
 
 /// Whether the name still leads to that file.
 bool Leads(const ManagedFolder& folder, const std::string& name, int fd) {

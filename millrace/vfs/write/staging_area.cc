@@ -33,12 +33,12 @@ NameForm StagingNameForm(std::string_view name) {
   return ours ? NameForm::kFile : NameForm::kForeign;
 }
 
-constexpr ManagedFolder::Kind kStagingKind = {
-    .holds = "staging",
+constexpr ManagedFolder::Format kStagingKind = {
+    .purpose = "staging",
     .version = 1,
     .role = {.what = "the staging folder", .cure = "choose another one with --staging-dir"},
-    .sign = kLockFile,
-    .form = &StagingNameForm};
+    .legacy_file = kLockFile,
+    .name_form = &StagingNameForm};
 
 /// What a file holds that may be anybody's.
 Result<std::string> ReadRegularFile(const fs::path& path) {

@@ -80,7 +80,7 @@ void Dispatcher::Run(Operation operation, Call call, std::move_only_function<voi
 /// time would cost both sides more CPU than all the rest of the request.
 Result<std::string> Dispatcher::PayloadHash(const Operation& operation) const {
   if (!signs_payloads()) return std::string(kUnsignedPayload);
-  Hasher hasher(Hasher::Kind::kSha256);
+  Hasher hasher(Hasher::Algorithm::kSha256);
   if (operation.source) {
     MR_TRY(ReadThrough(*operation.source, [&](ByteSpan bytes) { hasher.Update(bytes); }));
   } else {

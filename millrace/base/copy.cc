@@ -1,4 +1,4 @@
-#include "millrace/base/hash/copy.h"
+#include "millrace/base/copy.h"
 
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -9,9 +9,10 @@
 
 namespace millrace {
 
-void CopyPastCaches(std::byte* to, ByteSpan from) {
+void CopyNonTemporal(std::byte* to, ByteSpan from) {
 #ifdef __SSE2__
-  constexpr std::size_t kLine = 64, kWord = sizeof(__m128i);
+  constexpr std::size_t kLine = 64;  // bytes in a cache line of x86: the unit in which write-combining buffers flush
+  constexpr std::size_t kWord = sizeof(__m128i);
   const std::size_t before = std::min<std::size_t>(-reinterpret_cast<std::uintptr_t>(to) % kLine, from.size());
   std::memcpy(to, from.data(), before);
   const std::size_t end = before + (from.size() - before) / kLine * kLine;

@@ -1,4 +1,4 @@
-#include "millrace/base/hash/copy.h"
+#include "millrace/base/copy.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@ namespace millrace {
 namespace {
 
 // Lengths around a cache line and beyond a page, wherever source and destination begin in one.
-TEST(CopyPastCaches, CopiesAllAndNothingElse) {
+TEST(CopyNonTemporal, CopiesAllAndNothingElse) {
   Random random(1);
   std::vector<std::byte> from(20'000);
   for (std::byte& byte : from) byte = static_cast<std::byte>(random.Below(256));
@@ -20,7 +20,7 @@ TEST(CopyPastCaches, CopiesAllAndNothingElse) {
     std::vector<std::byte> to(from.size(), std::byte{0xAA}), expected = to;
     std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(read), length,
                 expected.begin() + static_cast<std::ptrdiff_t>(write));
-    CopyPastCaches(to.data() + write, ByteSpan(from).subspan(read, length));
+    CopyNonTemporal(to.data() + write, ByteSpan(from).subspan(read, length));
     ASSERT_EQ(to, expected) << length << " bytes from " << read << " to " << write;
   }
 }
