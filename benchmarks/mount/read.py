@@ -169,6 +169,10 @@ def ls_l(root):
     return timed(lambda: expect(lines_of("ls", "-l", str(root / "flat")), FLAT + 1)), 0
 
 
+def ls_f(root):
+    return timed(lambda: expect(lines_of("ls", "-f", str(root / "flat")), FLAT + 2)), 0
+
+
 def find_all(root):
     return timed(lambda: expect(lines_of("find", str(root / "tree"), "-type", "f"), TREE_DIRS * TREE_FILES)), 0
 
@@ -228,6 +232,10 @@ CASES = {
     "small-20ms": ("files/s", True, small_few, 20, {"curl, 1 connection": lambda u: raw_small(u, 1, 600)}),
     "ls-20ms": ("s", False, ls_l, 20, {"one bare listing": lambda u: raw_list(u, "flat/")}),
     "find-20ms": ("s", False, find_all, 20, {"one bare listing": lambda u: raw_list(u, "tree/")}),
+    # With `-- --parallel-listing N`: what reading a listing in pieces saves, by how far the store is.
+    "names-20ms": ("s", False, ls_f, 20, {}),
+    "names-50ms": ("s", False, ls_f, 50, {}),
+    "names-100ms": ("s", False, ls_f, 100, {}),
 }
 SLOW = {("ls", "s3fs"), ("ls", "rclone"), ("ls-20ms", "s3fs"), ("ls-20ms", "rclone"), ("find", "s3fs"),
         ("find-20ms", "s3fs"), ("find-20ms", "rclone")}  # over a minute each
