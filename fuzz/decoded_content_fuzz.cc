@@ -12,9 +12,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace millrace;
   using namespace millrace::data;
   if (size < 2) return 0;
-  Format format{.layout = static_cast<Layout>(data[0] % 4), .compression = static_cast<Compression>(data[0] / 4 % 3)};
+  Format format{.layout = static_cast<Layout>(data[0] % 5), .compression = static_cast<Compression>(data[0] / 5 % 3)};
   auto store = object::MakeMemoryStore();
-  object::Put(*store, "o", {reinterpret_cast<const std::byte*>(data) + 1, size - 1}).value();
+  object::Put(*store, "o", ByteSpan(reinterpret_cast<const std::byte*>(data) + 1, size - 1)).value();
   auto content = MakeDecodedContent({.store = store, .info = *object::Head(*store, "o").value(), .url = "o"}, format);
   auto found = [&](const Frame& frame, const std::optional<Buffer>& lines) -> Status {
     auto again = content->ReadFrame(frame, {});

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "millrace/object/s3/protocol/xml.h"
+#include "millrace/xml/xml.h"
 
 namespace s3 = millrace::object::s3;
 
@@ -13,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     // Whatever was read can be written, unless XML has no way to.
     std::vector<std::string> keys;
     for (const auto& object : page->objects) {
-      if (s3::FitsXml(object.key)) keys.push_back(object.key);
+      if (millrace::xml::Fits(object.key)) keys.push_back(object.key);
     }
     if (s3::DeleteDocument(keys).empty()) std::abort();
   }
