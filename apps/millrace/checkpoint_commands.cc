@@ -4,8 +4,8 @@
 #include <limits>
 #include <optional>
 
-#include "apps/millrace/cli.h"
-#include "apps/millrace/progress.h"
+#include "apps/millrace/cli/cli.h"
+#include "apps/millrace/cli/progress.h"
 #include "millrace/base/text.h"
 #include "millrace/base/threads/memory_budget.h"
 #include "millrace/checkpoint/checkpoint.h"

@@ -1,5 +1,5 @@
 // The list of commands, in the order in which --help shows them.
-#include "apps/millrace/cli.h"
+#include "apps/millrace/cli/cli.h"
 
 namespace millrace::cli {
 

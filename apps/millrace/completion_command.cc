@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/millrace/cli.h"
+#include "apps/millrace/cli/cli.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::cli {

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "apps/common/output.h"
-#include "apps/millrace/cli.h"
-#include "apps/millrace/mount_helper.h"
+#include "apps/millrace/cli/cli.h"
+#include "apps/millrace/mount/mount_helper.h"
 #include "millrace/base/text.h"
 
 namespace millrace::cli {

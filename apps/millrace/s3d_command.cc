@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "apps/millrace/cli.h"
+#include "apps/millrace/cli/cli.h"
 #include "millrace/base/clock.h"
 #include "millrace/base/files/files.h"
 #include "millrace/s3d/fault.h"

@@ -1,0 +1,155 @@
+#include "apps/millrace/data/data_flags.h"
+
+#include "millrace/base/files/files.h"
+#include "millrace/checkpoint/read/model_source.h"
+#include "millrace/jobs/spec.h"
+
+namespace millrace::cli {
+namespace {
+
+bool IsJobFile(std::string_view name) { return name.ends_with(".yaml") || name.ends_with(".yml"); }
+
+Result<data::Mode> ParseMode(std::string_view name) {
+  if (name == "pack") return data::Mode::kPack;
+  if (name == "pad") return data::Mode::kPad;
+  if (name == "sft") return data::Mode::kSft;
+  return Fail(Code::kUnsupported, "data mode \"{}\" is not known; use pack, pad or sft", name);
+}
+
+Result<data::Part> ParsePart(std::string_view name) {
+  if (name == "train") return data::Part::kTrain;
+  if (name == "held_out" || name == "held-out") return data::Part::kHeldOut;
+  return Fail(Code::kInvalidArgument, "part \"{}\" of the split is not known; use train or held_out", name);
+}
+
+Result<DataRequest> FromJob(const std::string& path, const std::vector<std::string>& set) {
+  std::string text = MR_TRY(ReadFile(path));
+  jobs::Spec job = MR_TRY(jobs::Spec::Parse(text, path, set));
+  DataRequest request{.tokenizer = job.data.tokenizer,
+                      .global_batch = job.train.global_batch,
+                      .micro_batch = job.train.micro_batch,
+                      .ranks = job.run.nodes * job.run.processes_per_node,
+                      .steps = job.train.steps,
+                      .epochs = job.train.epochs};
+  for (const jobs::SourceSpec& source : job.data.sources)
+    request.options.sources.push_back({source.url, source.weight, source.format, source.split});
+  request.options.template_text = job.data.template_text;
+  request.options.sequence_length = job.data.sequence_length;
+  request.options.mode = MR_TRY(ParseMode(job.data.mode));
+  if (job.data.layout != "template") request.options.layout = job.data.layout;
+  request.options.response_text = job.data.response_text;
+  request.options.best_fit = job.data.best_fit;
+  request.options.split_long = job.data.split_long;
+  request.options.boundaries = job.data.boundaries;
+  request.options.split = {
+      .held_out = job.data.held_out, .part = MR_TRY(ParsePart(job.data.part)), .seed = job.data.split_seed};
+  request.options.shuffle_seed = job.data.shuffle_seed;
+  request.options.shuffle_window = job.data.shuffle_window;
+  request.options.max_broken = job.data.max_broken;
+  request.options.cache_url = job.data.index_cache;
+  request.options.threads = job.data.threads;
+  return request;
+}
+
+Result<DataRequest> FromUrls(const DataFlags& flags) {
+  if (!flags.weights.empty() && flags.weights.size() != flags.inputs.size()) {
+    return Fail(Code::kInvalidArgument, "{} sources need as many weights, not {}", flags.inputs.size(),
+                flags.weights.size());
+  }
+  DataRequest request;
+  for (std::size_t i = 0; i < flags.inputs.size(); ++i) {
+    if (IsJobFile(flags.inputs[i])) {
+      return Fail(Code::kInvalidArgument, "{}: give either one job file or the URLs of the data", flags.inputs[i]);
+    }
+    const double weight = flags.weights.empty() ? 1.0 : flags.weights[i];
+    request.options.sources.push_back({flags.inputs[i], weight, flags.format, flags.split});
+  }
+  return request;
+}
+
+}  // namespace
+
+std::string Unescape(std::string_view text) {
+  std::string plain;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    char next = i + 1 < text.size() ? text[i + 1] : '\0';
+    bool escape = text[i] == '\\' && (next == 'n' || next == 't' || next == '\\');
+    plain += !escape ? text[i] : next == 'n' ? '\n' : next == 't' ? '\t' : '\\';
+    i += escape;
+  }
+  return plain;
+}
+
+Result<std::shared_ptr<const tokenizer::Tokenizer>> LoadTokenizer(object::Connection& connection,
+                                                                  const std::string& url, const Logger& log,
+                                                                  std::stop_token stop) {
+  std::shared_ptr<const tokenizer::Tokenizer> loaded;
+  const auto load = [&loaded](ByteSpan bytes, const std::string& name) -> Status {
+    loaded = MR_TRY(tokenizer::Load(bytes, name));
+    return {};
+  };
+  MR_TRY(checkpoint::LoadTokenizerAt(connection, url, load, log, {.stop = std::move(stop)}));
+  return loaded;
+}
+
+void AddDataFlags(CLI::App& command, DataFlags& flags) {
+  command.add_option("inputs", flags.inputs, "JOB.yaml, or objects, prefixes, globs and @lists of records")->required();
+  command.add_option("--set", flags.set, "Change a key of the job file: data.sequence_length=512");
+  command.add_option("--weight", flags.weights, "Passes over each source per epoch, in their order");
+  command.add_option("--format", flags.format,
+                     "jsonl, json[:FIELD], objects, lines, text, tar, arrow, parquet (default: as names say)");
+  command.add_option("--split", flags.split, "Of data sets of Hugging Face: train, or as #config:train behind the URL");
+  command.add_option("--max-broken", flags.max_broken, "Records that may be unusable (default 100, or 0.1 %)");
+  command.add_option("--tokenizer", flags.tokenizer, kTokenizerHelp);
+  command.add_option("--template", flags.template_text, "Fields in braces (default {text})");
+  command.add_option("--mode", flags.mode, "pack, pad or sft (default pack)");
+  command.add_option("--layout", flags.layout,
+                     "Of sft: alpaca, guanaco, llama2, llama3, chatml, zephyr or gemma (default: the templates)");
+  command.add_option("--response", flags.response, "Template of the answer in sft (default {response})");
+  command.add_flag("--best-fit", flags.best_fit, "Pad, sft: put whole documents together into rows");
+  command.add_flag("--split-long", flags.split_long, "Pad: long documents are several samples");
+  command.add_flag("--boundaries", flags.boundaries, "Keep documents that share a row apart");
+  command.add_option("--held-out", flags.held_out, "Share of the records that is held out, chosen by their content")
+      ->check(CLI::Range(0.0, 0.999));
+  command.add_option("--part", flags.part, "train or held_out (default train)");
+  command.add_option("--split-seed", flags.split_seed, "Default 1");
+  command.add_option("--sequence-length", flags.sequence_length, "Tokens (default 256)")->check(CLI::PositiveNumber);
+  command.add_option("--shuffle-seed", flags.seed, "Default 1");
+  command.add_option("--shuffle-window", flags.window, "Records; 0: keep the order of the sources");
+  command.add_option("--index-cache", flags.index_cache, "URL for indexes when the data's bucket is read-only");
+  command.add_option("--threads", flags.threads, "That tokenize (default 2)")->check(CLI::Range(1, 512));
+}
+
+Result<DataRequest> ResolveDataFlags(const DataFlags& flags) {
+  bool job = flags.inputs.size() == 1 && IsJobFile(flags.inputs[0]);
+  if (!job && !flags.set.empty()) return Fail(Code::kInvalidArgument, "--set changes a job file, and none is given");
+  DataRequest request = job ? MR_TRY(FromJob(flags.inputs[0], flags.set)) : MR_TRY(FromUrls(flags));
+  data::DatasetOptions& options = request.options;
+  if (!flags.tokenizer.empty()) request.tokenizer = flags.tokenizer;
+  if (!flags.template_text.empty()) options.template_text = Unescape(flags.template_text);
+  if (!flags.mode.empty()) options.mode = MR_TRY(ParseMode(flags.mode));
+  if (!flags.layout.empty()) options.layout = flags.layout == "template" ? "" : flags.layout;
+  if (!flags.response.empty()) options.response_text = Unescape(flags.response);
+  options.best_fit |= flags.best_fit;
+  options.split_long |= flags.split_long;
+  options.boundaries |= flags.boundaries;
+  options.split.held_out = flags.held_out.value_or(options.split.held_out);
+  if (!flags.part.empty()) options.split.part = MR_TRY(ParsePart(flags.part));
+  options.split.seed = flags.split_seed.value_or(options.split.seed);
+  if (flags.sequence_length > 0) options.sequence_length = flags.sequence_length;
+  if (flags.threads > 0) options.threads = flags.threads;
+  if (flags.global_batch > 0) request.global_batch = flags.global_batch;
+  options.shuffle_seed = flags.seed.value_or(options.shuffle_seed);
+  options.shuffle_window = flags.window.value_or(options.shuffle_window);
+  if (flags.max_broken) options.max_broken = flags.max_broken;
+  if (!flags.format.empty() && job) {
+    return Fail(Code::kInvalidArgument, "--format is for URLs; a job file's sources have a format each");
+  }
+  if (!flags.split.empty() && job) {
+    return Fail(Code::kInvalidArgument, "--split is for URLs; a job file's sources have a split each");
+  }
+  if (!flags.index_cache.empty()) options.cache_url = flags.index_cache;
+  return request;
+}
+
+}  // namespace millrace::cli

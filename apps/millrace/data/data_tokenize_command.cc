@@ -1,0 +1,101 @@
+// millrace data tokenize
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/millrace/cli/cli.h"
+#include "apps/millrace/cli/progress.h"
+#include "apps/millrace/data/data_flags.h"
+#include "millrace/base/text.h"
+#include "millrace/data/offline/tokenize.h"
+
+namespace millrace::cli {
+namespace {
+
+struct TokenizeFlags {
+  std::vector<std::string> sources;
+  std::string tokenizer, output, index_cache, template_text = "{text}", progress = "auto";
+  bool append_eod = true, prepend_bos = false;
+  int threads = 2;
+};
+
+void PrintTokenized(const Context& context, const TokenizeFlags& flags, const data::TokenizeSummary& done,
+                    Duration took) {
+  if (context.globals.json) {
+    PrintJsonLine({{"event", "tokenized"},
+                   {"output", flags.output},
+                   {"documents", done.documents},
+                   {"tokens", done.tokens},
+                   {"broken", done.broken},
+                   {"bytes", done.input_bytes},
+                   {"token_bytes", done.token_bytes},
+                   {"parts", done.parts},
+                   {"resumed", done.resumed}});
+    return;
+  }
+  if (context.globals.quiet) return;
+  cli::Print("{}.bin and .idx: {} documents, {} tokens of {} bytes, {} broken records left out, in {}\n", flags.output,
+             FormatCount(done.documents), FormatCount(done.tokens), done.token_bytes, FormatCount(done.broken),
+             FormatDuration(took));
+}
+
+Result<int> Tokenize(const Context& context, const TokenizeFlags& flags) {
+  auto connection = MR_TRY(context.Connect());
+  auto tokenizer = MR_TRY(LoadTokenizer(*connection, flags.tokenizer, context.log(), context.stop));
+  data::TokenizeOptions options{.template_text = Unescape(flags.template_text),
+                                .output = flags.output,
+                                .append_eod = flags.append_eod,
+                                .prepend_bos = flags.prepend_bos,
+                                .cache_url = flags.index_cache,
+                                .threads = flags.threads};
+  for (const std::string& url : flags.sources) options.sources.push_back({url});
+
+  TimePoint began = SystemClock().Now();
+  transfer::BatchCounters counters;
+  std::unique_ptr<ProgressLine> line;
+  if (WantsProgress(flags.progress, context.globals.quiet, context.globals.json)) {
+    line = std::make_unique<ProgressLine>(counters);
+  }
+  auto progress = [&](std::uint64_t done, std::uint64_t known) {
+    // The first report is of what an earlier run did.
+    if (!counters.all_known.exchange(true)) counters.bytes_resumed = done;
+    counters.bytes_known = known;
+    counters.bytes_moved = done - counters.bytes_resumed;
+  };
+  auto done = data::TokenizeToFile(*connection, *tokenizer, options, progress, context.log(), {.stop = context.stop});
+  line.reset();
+  if (!done) return Fail(done.error());
+  PrintTokenized(context, flags, *done, SystemClock().Now() - began);
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddDataTokenizeCommand(CLI::App& group, Context& context) {
+  auto flags = std::make_shared<TokenizeFlags>();
+  CLI::App* command =
+      AddCommand(group, context, "tokenize", "Tokenize data once, into a .bin and .idx as Megatron-LM reads them",
+                 "  millrace data tokenize 's3://corpus/wiki/*.jsonl' --tokenizer s3://models/tokenizer.model \\\n"
+                 "      --output s3://corpus/wiki-tokens\n"
+                 "  millrace data plan s3://corpus/wiki-tokens --tokenizer s3://models/tokenizer.model\n"
+                 "A run that was stopped, even by kill -9, goes on where it was when it is started again.",
+                 [&context, flags] {
+                   Result<int> status = Tokenize(context, *flags);
+                   return status ? *status : ReportError(context, status.error());
+                 });
+  command->add_option("sources", flags->sources, "Objects, prefixes and globs of records")->required();
+  command->add_option("--tokenizer", flags->tokenizer, kTokenizerHelp)->required();
+  command->add_option("--output", flags->output, "URL; .bin and .idx are appended")->required();
+  command->add_option("--template", flags->template_text, "Fields in braces")->capture_default_str();
+  command->add_flag("--append-eod,!--no-append-eod", flags->append_eod,
+                    "End-of-sequence behind every document that is not empty (the default)");
+  command->add_flag("--prepend-bos", flags->prepend_bos, "Begin-of-sequence in front of every such document");
+  command->add_option("--index-cache", flags->index_cache, "URL for indexes when the data's bucket is read-only");
+  command->add_option("--threads", flags->threads)->capture_default_str()->check(CLI::Range(1, 512));
+  command->add_option("--progress", flags->progress, "auto, on or off")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "on", "off"}));
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,60 @@
+// millrace doctor: will it work here, and if not, what to do.
+#include "apps/common/output.h"
+#include "apps/millrace/doctor/doctor.h"
+
+namespace millrace::cli {
+namespace {
+
+std::string_view Name(Finding::Level level) {
+  switch (level) {
+    case Finding::Level::kOk:
+      return "ok";
+    case Finding::Level::kWarn:
+      return "warn";
+    default:
+      return "fail";
+  }
+}
+
+int Run(const Context& context, const Needs& needs) {
+  Findings findings{CheckPrograms(needs), CheckFuse(needs), CheckDisk(),    CheckMemory(context.globals.memory_budget),
+                    CheckDescriptors(),   CheckCpu(),       CheckGpu(needs)};
+  bool failed = false;
+  auto report = [&](const Finding& finding) {
+    PrintFinding(context, finding);
+    failed = failed || finding.level == Finding::Level::kFail;
+  };
+  for (const Finding& finding : findings) report(finding);
+  for (const Finding& finding : CheckStores(context, needs)) report(finding);
+  return failed ? kExitFailed : kExitOk;
+}
+
+}  // namespace
+
+void PrintFinding(const Context& context, const Finding& finding) {
+  if (context.globals.json) {
+    PrintJsonLine(
+        {{"check", finding.check}, {"level", Name(finding.level)}, {"what", finding.what}, {"advice", finding.advice}});
+    return;
+  }
+  if (context.globals.quiet && finding.level == Finding::Level::kOk) return;
+  Print("{:<4}  {:<11}  {}\n", Name(finding.level), finding.check, finding.what);
+  if (!finding.advice.empty()) Print("{:<4}  {:<11}  -> {}\n", "", "", finding.advice);
+}
+
+void AddDoctorCommand(CLI::App& app, Context& context) {
+  auto needs = std::make_shared<Needs>();
+  CLI::App* doctor = AddCommand(app, context, "doctor", "Check this machine, the credentials and the endpoint",
+                                "  millrace doctor\n"
+                                "  millrace doctor s3://runs --endpoint-url http://127.0.0.1:9000\n"
+                                "  millrace doctor --mount --train && millrace mount s3://corpus /mnt/corpus\n"
+                                "Exit status 1: something that was asked for cannot work.\n",
+                                [&context, needs] { return Run(context, *needs); });
+  doctor->add_option("url", needs->urls, "Buckets and folders that should be reachable");
+  doctor->add_flag("--mount", needs->mount, "Mounting must work");
+  doctor->add_flag("--train", needs->train, "`millrace train` must be there");
+  doctor->add_flag("--serve", needs->serve, "`millrace serve` must be there");
+  doctor->add_flag("--gpu", needs->gpu, "A GPU must be there");
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,239 @@
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "apps/millrace/doctor/doctor.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/process/cpu.h"
+#include "millrace/base/process/subprocess.h"
+#include "millrace/base/text.h"
+
+namespace millrace::cli {
+namespace {
+
+using Level = Finding::Level;
+
+Level Missing(bool needed) { return needed ? Level::kFail : Level::kWarn; }
+
+std::optional<std::string> FindInPath(std::string_view program) {
+  const char* path = std::getenv("PATH");
+  for (std::string_view folder : Split(path ? path : "/usr/bin:/bin", ':')) {
+    std::string candidate = fmt::format("{}/{}", folder, program);
+    if (access(candidate.c_str(), X_OK) == 0) return candidate;
+  }
+  return std::nullopt;
+}
+
+/// The number behind `name:` in a file such as /proc/meminfo, in bytes.
+std::optional<std::uint64_t> MemInfo(std::string_view name) {
+  auto text = ReadFile("/proc/meminfo");
+  if (!text) return std::nullopt;
+  for (std::string_view line : Split(*text, '\n')) {
+    if (!line.starts_with(name) || !line.substr(name.size()).starts_with(':')) continue;
+    std::string kib(Trim(line.substr(name.size() + 1)));
+    return std::strtoull(kib.c_str(), nullptr, 10) * kKiB;
+  }
+  return std::nullopt;
+}
+
+/// The memory limit of this process's control group; nothing when there is none.
+std::optional<std::uint64_t> GroupMemoryLimit() {
+  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    auto text = ReadFile(path);
+    if (!text) continue;
+    std::string digits(Trim(*text));
+    std::uint64_t limit = std::strtoull(digits.c_str(), nullptr, 10);
+    if (limit > 0 && limit < (std::uint64_t{1} << 60)) return limit;
+  }
+  return std::nullopt;
+}
+
+/// NVIDIA's management library, loaded when it is there: the driver installs it, and the distribution has no headers
+/// for it. Names and layouts are those of its documented, versioned interface.
+class Nvml {
+ public:
+  static std::unique_ptr<Nvml> Load() {
+    void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return nullptr;
+    std::unique_ptr<Nvml> nvml(new Nvml(library));
+    return nvml->init_ && nvml->shutdown_ && nvml->count_ && nvml->handle_ && nvml->name_ && nvml->memory_
+               ? std::move(nvml)
+               : nullptr;
+  }
+  ~Nvml() {
+    if (ready_) shutdown_();
+    dlclose(library_);
+  }
+  /// "NVIDIA H200 (139.8 GB free of 150.7 GB)" for each device; kUnavailable when the driver does not answer.
+  Result<std::vector<std::string>> Devices() {
+    if (int status = init_(); status != 0)
+      return Fail(Code::kUnavailable, "the NVIDIA driver answers with error {}", status);
+    ready_ = true;
+    unsigned count = 0;
+    if (int status = count_(&count); status != 0) return Fail(Code::kUnavailable, "NVML error {}", status);
+    std::vector<std::string> devices;
+    for (unsigned i = 0; i < count; ++i) {
+      void* device = nullptr;
+      char name[96] = "";
+      Memory memory{};
+      if (handle_(i, &device) != 0 || name_(device, name, sizeof name) != 0 || memory_(device, &memory) != 0) {
+        return Fail(Code::kUnavailable, "device {} does not answer", i);
+      }
+      devices.push_back(fmt::format("{} ({} free of {})", name, FormatBytes(memory.free), FormatBytes(memory.total)));
+    }
+    return devices;
+  }
+
+ private:
+  struct Memory {
+    unsigned long long total, free, used;
+  };
+  explicit Nvml(void* library) : library_(library) {
+    Find(init_, "nvmlInit_v2");
+    Find(shutdown_, "nvmlShutdown");
+    Find(count_, "nvmlDeviceGetCount_v2");
+    Find(handle_, "nvmlDeviceGetHandleByIndex_v2");
+    Find(name_, "nvmlDeviceGetName");
+    Find(memory_, "nvmlDeviceGetMemoryInfo");
+  }
+  template <class Function>
+  void Find(Function*& function, const char* name) {
+    function = reinterpret_cast<Function*>(dlsym(library_, name));
+  }
+
+  void* library_;
+  bool ready_ = false;
+  int (*init_)() = nullptr;
+  int (*shutdown_)() = nullptr;
+  int (*count_)(unsigned*) = nullptr;
+  int (*handle_)(unsigned, void**) = nullptr;
+  int (*name_)(void*, char*, unsigned) = nullptr;
+  int (*memory_)(void*, Memory*) = nullptr;
+};
+
+}  // namespace
+
+Finding CheckPrograms(const Needs& needs) {
+  auto folder = ProgramDirectory();
+  if (!folder) return {Level::kWarn, "programs", folder.error().ToString(), ""};
+  std::vector<std::string> present, missing;
+  bool needed = false;
+  for (auto [program, wanted] : {std::pair("millrace-train", needs.train), std::pair("millrace-serve", needs.serve)}) {
+    bool there = access((*folder / program).c_str(), X_OK) == 0;
+    (there ? present : missing).push_back(program);
+    needed = needed || (!there && wanted);
+  }
+  if (missing.empty()) {
+    return {Level::kOk, "programs",
+            fmt::format("{} are beside millrace in {}", fmt::join(present, " and "), folder->string()), ""};
+  }
+  return {Missing(needed), "programs",
+          fmt::format("{} missing in {}: `millrace train` and `millrace serve` need them", fmt::join(missing, " and "),
+                      folder->string()),
+          "build with -DMILLRACE_ENGINE=ON (needs libtorch) or install the whole package"};
+}
+
+Finding CheckFuse(const Needs& needs) {
+  const char* device = "/dev/fuse";
+  if (access(device, F_OK) != 0) {
+    return {Missing(needs.mount), "fuse", "/dev/fuse does not exist: `millrace mount` cannot work, s3:// URLs do",
+            "modprobe fuse; in a container, start it with --device /dev/fuse --cap-add SYS_ADMIN"};
+  }
+  if (auto opened = OpenFile(device, O_RDWR); !opened) {
+    return {Missing(needs.mount), "fuse", fmt::format("/dev/fuse cannot be opened ({})", opened.error().message()),
+            "in a container, allow the device; as a user, check its mode and group"};
+  }
+  const bool root = geteuid() == 0;
+  auto helper = FindInPath("fusermount3");
+  if (!helper && !root) {
+    return {Missing(needs.mount), "fuse", "fusermount3 is not installed: only root can mount",
+            "install the package fuse3"};
+  }
+  return {Level::kOk, "fuse",
+          fmt::format("/dev/fuse opens; mounts go through {}", helper ? *helper : "mount(2), as root"), ""};
+}
+
+Finding CheckDisk() {
+  const char* configured = std::getenv("TMPDIR");
+  const std::string folder = configured && *configured ? configured : "/tmp";
+  auto made = TempDir::Create(folder);
+  if (!made) {
+    return {Level::kFail, "disk", fmt::format("cannot write to {} ({})", folder, made.error().ToString()),
+            "set TMPDIR to a folder that can be written to"};
+  }
+  struct statvfs fs{};
+  if (statvfs(folder.c_str(), &fs) != 0) return {Level::kWarn, "disk", fmt::format("cannot measure {}", folder), ""};
+  const std::uint64_t free = std::uint64_t{fs.f_bavail} * fs.f_frsize;
+  std::string what = fmt::format("{} has {} free", folder, FormatBytes(free));
+  if (free < 1 * kGiB)
+    return {Level::kWarn, "disk", what + ": little for caches and staged writes", "free some, or set TMPDIR"};
+  return {Level::kOk, "disk", what, ""};
+}
+
+Finding CheckMemory(std::uint64_t budget) {
+  auto available = MemInfo("MemAvailable");
+  if (!available) return {Level::kWarn, "memory", "/proc/meminfo cannot be read", ""};
+  auto limit = GroupMemoryLimit();
+  std::string what = fmt::format("{} available{}; data in flight takes at most {}", FormatBytes(*available),
+                                 limit ? fmt::format(", this control group may use {}", FormatBytes(*limit)) : "",
+                                 FormatBytes(budget));
+  if (std::min(*available, limit.value_or(*available)) < 2 * budget)
+    return {Level::kWarn, "memory", what, "lower --memory-budget, or give the machine or container more"};
+  return {Level::kOk, "memory", what, ""};
+}
+
+Finding CheckDescriptors() {
+  struct rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  std::string what = fmt::format("{} open files allowed", limit.rlim_cur);
+  if (limit.rlim_cur < 1024) return {Level::kWarn, "limits", what + ": few for many connections", "ulimit -n 65536"};
+  return {Level::kOk, "limits", what, ""};
+}
+
+Finding CheckCpu() {
+  CpuInfo cpu = DetectCpu();
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  std::string core_type = OpenBlasCoreType(cpu);
+  const char* chosen = std::getenv("OPENBLAS_CORETYPE");
+  std::string what = fmt::format("{} x {}{}{}{}", cores, cpu.brand.empty() ? "processor" : cpu.brand,
+                                 cpu.avx512     ? ", AVX-512"
+                                 : cpu.avx2_fma ? ", AVX2"
+                                                : "",
+                                 cpu.avx512_bf16 ? ", bf16" : "", cpu.amx_bf16 ? ", AMX" : "");
+  if (chosen != nullptr) {
+    what += fmt::format("; OPENBLAS_CORETYPE={} is set", chosen);
+    if (!core_type.empty() && core_type != chosen)
+      return {Level::kWarn, "cpu", what, fmt::format("unset it: Millrace would choose {}", core_type)};
+  } else if (!core_type.empty()) {
+    what += fmt::format("; train and serve start with OPENBLAS_CORETYPE={}", core_type);
+  }
+  return {Level::kOk, "cpu", what, ""};
+}
+
+Finding CheckGpu(const Needs& needs) {
+  auto nvml = Nvml::Load();
+  if (!nvml) {
+    return {needs.gpu ? Level::kFail : Level::kOk, "gpu", "none (no NVIDIA driver): training and serving use the CPU",
+            needs.gpu ? "install the NVIDIA driver; in a container, start it with --gpus all" : ""};
+  }
+  auto devices = nvml->Devices();
+  if (!devices) {
+    return {Missing(needs.gpu), "gpu", devices.error().ToString(),
+            "run nvidia-smi; a driver that was updated needs a reboot"};
+  }
+  if (devices->empty()) return {Missing(needs.gpu), "gpu", "a driver, but no device", "check lspci and dmesg"};
+  return {Level::kOk, "gpu", fmt::format("{}", fmt::join(*devices, ", ")), ""};
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,215 @@
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <optional>
+
+#include "apps/millrace/doctor/doctor.h"
+#include "millrace/base/text.h"
+#include "millrace/http/client/client.h"
+#include "millrace/object/blocking.h"
+#include "millrace/object/s3/credentials/credentials.h"
+#include "millrace/object/s3/requests/retry.h"
+#include "millrace/object/s3/settings/settings.h"
+#include "millrace/object/support/conditions.h"
+
+namespace millrace::cli {
+namespace {
+
+using Level = Finding::Level;
+using object::s3::Credentials;
+using object::s3::Profiles;
+using object::s3::Settings;
+using object::s3::Surroundings;
+
+constexpr auto kPatience = std::chrono::seconds(5);
+/// Amazon refuses requests that are dated further from its own clock.
+constexpr auto kSkewRefused = std::chrono::minutes(15), kSkewSuspicious = std::chrono::minutes(1);
+
+Result<http::Response> Send(const std::string& ca_bundle, http::Request request, http::Call call) {
+  http::Client client({.timeouts = {.connect = kPatience, .first_byte = kPatience},
+                       .ca_bundle = ca_bundle,
+                       .proxies = http::Proxies::FromEnvironment(Surroundings::System().getenv)});
+  return client.Send(std::move(request), {.max_collected = kMiB}, std::move(call));
+}
+
+struct FoundKeys {
+  Finding finding;
+  std::optional<Credentials> credentials;  ///< nothing: none could be had, or a metadata service was not asked
+};
+
+/// Where keys come from, and whether they can be had; never the keys. Fetching may ask a metadata service: only if
+/// `needed`.
+FoundKeys CheckCredentials(const Settings& settings, const Profiles& profiles, const object::ConnectOptions& options,
+                           bool needed, std::stop_token stop) {
+  Surroundings surroundings = Surroundings::System();
+  surroundings.fetch = [&settings](http::Request request, http::Call call) {
+    return Send(settings.ca_bundle, std::move(request), std::move(call));
+  };
+  const char* advice =
+      "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --profile, or use --no-sign-request for public buckets";
+  const Level missing = needed ? Level::kFail : Level::kWarn;
+  auto source = object::s3::FindCredentials(settings, !options.profile.empty(), profiles, surroundings);
+  if (!source) return {{missing, "credentials", source.error().ToString(), advice}, {}};
+  std::string from = (*source)->Describe();
+  if (!needed && !(*source)->fixed()) {
+    return {
+        {Level::kOk, "credentials", fmt::format("would come from {} (not asked: no s3:// URL was given)", from), ""},
+        {}};
+  }
+  auto credentials = (*source)->Fetch(stop);
+  if (!credentials) {
+    return {{missing, "credentials", fmt::format("from {}: {}", from, credentials.error().ToString()), advice}, {}};
+  }
+  if (credentials->anonymous()) return {{Level::kOk, "credentials", "none: requests go out unsigned", ""}, {}};
+  std::string until = credentials->expires ? ", valid until " + FormatIso8601(*credentials->expires) : "";
+  return {{Level::kOk, "credentials", fmt::format("from {}{}", from, until), ""}, *credentials};
+}
+
+/// What to do about a signed request that was refused, by S3's code of the error.
+std::string AdviceOnRefusal(const object::s3::Refusal& refusal) {
+  const std::string& code = refusal.s3_code;
+  if (code == "SignatureDoesNotMatch")
+    return "the secret key is not the access key's: set AWS_SECRET_ACCESS_KEY (or the profile's) again";
+  if (code == "InvalidAccessKeyId")
+    return "the endpoint does not know the access key: check AWS_ACCESS_KEY_ID, --profile and --endpoint-url";
+  if (code == "AuthorizationHeaderMalformed") {
+    return refusal.region.empty()
+               ? "the endpoint has another region: check --region (or AWS_REGION)"
+               : fmt::format("the endpoint's region is {}: --region {}", refusal.region, refusal.region);
+  }
+  if (code == "RequestTimeTooSkewed") return "set this machine's clock (chronyc, timedatectl)";
+  if (code == "ExpiredToken" || code == "InvalidToken")
+    return "sign in again, or unset AWS_SESSION_TOKEN if it belongs to other keys";
+  return "";
+}
+
+/// One signed request, a list of buckets: does the endpoint accept the keys? Who may not list them has shown so too.
+Finding CheckSignature(const Settings& settings, const Credentials& credentials, std::stop_token stop) {
+  const Settings::Place place = settings.Locate("", "", settings.region);
+  http::Request request{.method = "GET", .url = place.Url("")};
+  const object::s3::Signer signer(settings.region, "s3");
+  request.headers.Set("X-Amz-Content-Sha256", std::string(object::s3::kUnsignedPayload));
+  signer.Sign({.method = request.method, .host = place.host, .path = place.path, .query = ""},
+              object::s3::kUnsignedPayload, credentials, SystemClock().Wall(), request.headers);
+  const auto response = Send(settings.ca_bundle, std::move(request),
+                             {.stop = stop, .deadline = Deadline::After(SystemClock(), 2 * kPatience)});
+  if (!response) return {Level::kFail, "signature", response.error().ToString(), ""};
+  if (response->status == 200) return {Level::kOk, "signature", "the endpoint accepts the keys", ""};
+  const object::s3::Refusal refusal = object::s3::Classify(*response, SystemClock().Wall());
+  if (refusal.s3_code == "AccessDenied")
+    return {Level::kOk, "signature", "the endpoint accepts the keys; they may not list buckets", ""};
+  const std::string advice = AdviceOnRefusal(refusal);
+  const Level level = advice.empty() ? Level::kWarn : Level::kFail;
+  return {level, "signature", fmt::format("a signed request was refused: {}", refusal.message), advice};
+}
+
+/// One unsigned request: does anybody answer, how soon, and what time is it there?
+Findings CheckEndpoint(const Settings& settings, std::stop_token stop) {
+  const std::string url = settings.Locate("", "", settings.region).Url("");
+  const TimePoint started = SystemClock().Now();
+  auto response = Send(settings.ca_bundle, {.method = "HEAD", .url = url},
+                       {.stop = stop, .deadline = Deadline::After(SystemClock(), 2 * kPatience)});
+  if (!response) {
+    return {{Level::kFail, "endpoint", fmt::format("{} does not answer: {}", url, response.error().ToString()),
+             "check --endpoint-url (or AWS_ENDPOINT_URL), the network, HTTPS_PROXY and --ca-bundle"}};
+  }
+  Findings findings{
+      {Level::kOk, "endpoint",
+       fmt::format("{} answers in {} (region {})", url, FormatDuration(SystemClock().Now() - started), settings.region),
+       ""}};
+  auto date = ParseHttpDate(response->headers.Get("Date"));
+  if (!date) {
+    findings.push_back({Level::kWarn, "clock", "the endpoint does not tell its time", ""});
+    return findings;
+  }
+  const Duration skew = SystemClock().Wall() - *date;
+  const Duration size = skew < Duration::zero() ? -skew : skew;
+  // The header has whole seconds, so a difference of one means nothing.
+  std::string what = size < std::chrono::seconds(2) ? "agrees with the endpoint's"
+                                                    : fmt::format("is {} {} the endpoint's", FormatDuration(size),
+                                                                  skew > Duration::zero() ? "ahead of" : "behind");
+  if (size < kSkewSuspicious) {
+    findings.push_back({Level::kOk, "clock", what, ""});
+  } else {
+    findings.push_back({size < kSkewRefused ? Level::kWarn : Level::kFail, "clock",
+                        what + ": signed requests are refused from 15 minutes on",
+                        "synchronise it (chronyc, timedatectl)"});
+  }
+  return findings;
+}
+
+/// Lists one key below the URL: that takes an endpoint, credentials, rights and the bucket.
+Finding CheckUrl(object::Connection& connection, const std::string& url, std::stop_token stop) {
+  auto list = [&]() -> Result<object::ListPage> {
+    object::Location location = MR_TRY(object::Locate(connection, url));
+    return object::List(*location.store, {.prefix = location.key, .max_keys = 1},
+                        {.stop = stop, .deadline = Deadline::After(SystemClock(), 4 * kPatience)});
+  };
+  auto page = list();
+  if (!page) return {Level::kFail, "url", page.error().Context(url).ToString(), ""};  // says itself what to try
+  return {Level::kOk, "url",
+          fmt::format("{} can be listed{}", url, page->objects.empty() ? " (there is nothing yet)" : ""), ""};
+}
+
+/// Whether two writers are safe from each other there. Writes a small object and removes it.
+Finding CheckConditions(object::Connection& connection, const std::string& url, std::stop_token stop) {
+  auto probe = [&]() -> Result<object::ConditionSupport> {
+    object::Location location = MR_TRY(object::Locate(connection, url));
+    location.key.resize(location.key.rfind('/') + 1);  // the URL may be an object's, or a pattern
+    return object::ProbeConditions(*location.store, location.key, {.stop = stop});
+  };
+  const auto support = probe();
+  const std::string what = fmt::format("writes to {} that must not replace anything", url);
+  if (!support) {
+    return {Level::kWarn, "conditions", fmt::format("{}: not known ({})", what, support.error().ToString()),
+            "needed for checkpoints and mounts that write: the rights to put and to delete"};
+  }
+  if (*support == object::ConditionSupport::kHonoured) return {Level::kOk, "conditions", what + " are refused", ""};
+  return {Level::kFail, "conditions", what + " are not refused: If-None-Match and If-Match are ignored",
+          "good for data and for mounts with --read-only; keep checkpoints elsewhere"};
+}
+
+bool IsS3(const std::string& text) {
+  auto url = object::ParseUrl(text);
+  return url && url->scheme == object::Url::Scheme::kS3;
+}
+
+}  // namespace
+
+Findings CheckStores(const Context& context, const Needs& needs) {
+  object::ConnectOptions options = context.globals.connect;
+  options.max_attempts = 2;
+  options.log = context.log();
+  const bool s3 = std::any_of(needs.urls.begin(), needs.urls.end(), IsS3);
+  const Level level = s3 ? Level::kFail : Level::kWarn;
+  Findings findings;
+  auto profiles = Profiles::Load(Surroundings::System());
+  if (!profiles) {
+    findings.push_back({level, "settings", profiles.error().ToString(), "correct the file, or remove it"});
+  } else if (auto settings = Settings::Resolve(options, *profiles, Surroundings::System()); !settings) {
+    findings.push_back({level, "settings", settings.error().ToString(), ""});
+  } else {
+    const FoundKeys keys = CheckCredentials(*settings, *profiles, options, s3, context.stop);
+    findings.push_back(keys.finding);
+    if (s3 || !settings->aws) {
+      Findings answers = CheckEndpoint(*settings, context.stop);
+      const bool answered = answers.front().level == Level::kOk;
+      std::ranges::move(answers, std::back_inserter(findings));
+      if (answered && keys.credentials) findings.push_back(CheckSignature(*settings, *keys.credentials, context.stop));
+    }
+  }
+  if (needs.urls.empty()) return findings;
+  auto connection = object::Connection::Open(options);
+  if (!connection) {
+    findings.push_back({Level::kFail, "url", connection.error().ToString(), ""});
+    return findings;
+  }
+  for (const std::string& url : needs.urls) {
+    findings.push_back(CheckUrl(**connection, url, context.stop));
+    if (IsS3(url) && findings.back().level == Level::kOk)
+      findings.push_back(CheckConditions(**connection, url, context.stop));
+  }
+  return findings;
+}
+
+}  // namespace millrace::cli

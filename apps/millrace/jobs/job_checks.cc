@@ -1,0 +1,220 @@
+#include "apps/millrace/jobs/job_checks.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "millrace/base/hash/random.h"
+#include "millrace/base/text.h"
+#include "millrace/checkpoint/read/model_source.h"
+#include "millrace/data/sources/sources.h"
+#include "millrace/object/blocking.h"
+#include "millrace/tokenizer/tokenizer.h"
+
+namespace millrace::cli {
+namespace {
+
+using Level = Finding::Level;
+
+constexpr auto kCheckPatience = std::chrono::seconds(10);
+
+/// True for what time may cure: a job then starts all the same, since its ranks try for longer.
+bool MayPass(Code code) {
+  return code == Code::kUnavailable || code == Code::kThrottled || code == Code::kDeadlineExceeded;
+}
+
+class JobChecker {
+ public:
+  JobChecker(const Context& context, const jobs::Spec& spec, bool starts)
+      : context_(context), spec_(spec), if_silent_(starts ? Level::kWarn : Level::kFail) {}
+
+  JobChecks Run(const std::filesystem::path& program) {
+    CheckProgram(program);
+    object::ConnectOptions options = context_.globals.connect;
+    options.max_attempts = 2;
+    options.log = context_.log();
+    auto connection = object::Connection::Open(std::move(options));
+    if (!connection) {
+      Failed(connection.error().code(), "connection", connection.error().ToString(), "");
+      return std::move(checks_);
+    }
+    connection_ = *std::move(connection);
+    Check("data", "check data.sources: `millrace ls` shows what there is", [&] { return LookAtData(); });
+    Check("tokenizer", "check data.tokenizer", [&] { return LookAtTokenizer(); });
+    if (!spec_.model.from.empty()) Check("model", "check model.from", [&] { return LookAtModel(); });
+    if (!spec_.checkpoint.url.empty()) {
+      Check("checkpoints", "check checkpoint.url and what the key may do there (list, read, write, delete)",
+            [&] { return LookAtCheckpoints(); });
+    }
+    if (!spec_.log.tensorboard.empty()) {
+      Check("tensorboard", "check log.tensorboard and what the key may do there",
+            [&] { return Write(spec_.log.tensorboard); });
+    }
+    if (!spec_.data.index_cache.empty()) {
+      Check("index cache", "check data.index_cache and what the key may do there",
+            [&] { return Write(spec_.data.index_cache); });
+    }
+    CheckFolder("local disk", "checkpoint.local.path", spec_.checkpoint.local_path);
+    CheckFolder("data cache", "data.cache.path", spec_.data.cache_path);
+    return std::move(checks_);
+  }
+
+ private:
+  void Add(Level level, std::string check, std::string what, std::string_view advice = "") {
+    checks_.findings.push_back({level, std::move(check), std::move(what), std::string(advice)});
+  }
+  void Failed(Code code, std::string check, std::string what, std::string_view advice) {
+    if (!checks_.failure) checks_.failure = code;
+    Add(Level::kFail, std::move(check), std::move(what), advice);
+  }
+
+  object::Call NewCall() const {
+    return {.stop = context_.stop, .deadline = Deadline::After(SystemClock(), kCheckPatience)};
+  }
+
+  /// `look` says what was found. Its error is the finding otherwise; `cure` is the advice where the error has none.
+  template <class Look>
+  void Check(std::string name, std::string_view cure, Look look) {
+    if (silent_) {
+      return Add(if_silent_, std::move(name), "not looked at: the store does not answer");
+    }
+    const Result<std::string> found = look();
+    if (found) {
+      Add(Level::kOk, std::move(name), *found);
+    } else if (MayPass(found.error().code())) {
+      silent_ = true;
+      if (if_silent_ == Level::kFail) checks_.failure = checks_.failure.value_or(found.error().code());
+      Add(if_silent_, std::move(name), found.error().ToString(),
+          "check --endpoint-url (or AWS_ENDPOINT_URL) and the network: millrace doctor URL");
+    } else {
+      const bool refused = found.error().code() == Code::kPermissionDenied;
+      Failed(found.error().code(), std::move(name), found.error().ToString(),
+             refused ? "check the keys and what they may do there: `millrace doctor URL`" : cure);
+    }
+  }
+
+  void CheckProgram(const std::filesystem::path& program) {
+    if (::access(program.c_str(), X_OK) == 0) {
+      Add(Level::kOk, "program", program.string());
+    } else {
+      Failed(Code::kNotFound, "program", fmt::format("{} cannot be run", program.string()),
+             "build Millrace with its engine (`make build`), or install it: `millrace doctor --train`");
+    }
+  }
+
+  Result<std::string> LookAtData() {
+    std::vector<data::Source> sources;
+    for (const jobs::SourceSpec& source : spec_.data.sources)
+      sources.push_back({source.url, source.weight, source.format, source.split});
+    const auto resolved = MR_TRY(data::ResolveSources(*connection_, sources, NewCall()));
+    std::uint64_t bytes = 0;
+    for (const data::DataObject& object : resolved.objects) bytes += object.info.size;
+    // Listing and reading are two rights.
+    const data::DataObject& first = resolved.objects.front();
+    std::byte byte{};
+    const auto read = MR_TRY(object::Get(*first.store, first.info.key, {.range = object::ByteRange{0, 1}},
+                                         MutableByteSpan(&byte, 1), NewCall()));
+    if (!read) return Fail(Code::kNotFound, "{} is listed but cannot be read", first.url);
+    return fmt::format("{} object{}, {}", FormatCount(resolved.objects.size()), resolved.objects.size() == 1 ? "" : "s",
+                       FormatBytes(bytes));
+  }
+
+  Result<std::string> LookAtTokenizer() {
+    int pieces = 0;
+    const auto load = [&](ByteSpan bytes, const std::string& name) -> Status {
+      pieces = MR_TRY(tokenizer::Load(bytes, name))->vocab_size();
+      return {};
+    };
+    MR_TRY(checkpoint::LoadTokenizerAt(*connection_, spec_.data.tokenizer, load, context_.log(), NewCall()));
+    if (spec_.model.from.empty() && spec_.model.vocab_size > 0 && spec_.model.vocab_size < pieces) {
+      return Fail(Code::kInvalidArgument,
+                  "{} makes {} tokens, the model has {}: set model.config.vocab_size to 0 or to {}",
+                  spec_.data.tokenizer, pieces, spec_.model.vocab_size, pieces);
+    }
+    return fmt::format("{}, {} pieces", spec_.data.tokenizer, FormatCount(static_cast<std::uint64_t>(pieces)));
+  }
+
+  Result<std::string> LookAtModel() {
+    const object::Location location = MR_TRY(FolderAt(spec_.model.from));
+    const auto page =
+        MR_TRY(object::List(*location.store, {.prefix = location.key, .delimiter = "/", .max_keys = 1}, NewCall()));
+    if (page.objects.empty() && page.common_prefixes.empty())
+      return Fail(Code::kNotFound, "there is nothing at {}", spec_.model.from);
+    return spec_.model.from;
+  }
+
+  Result<std::string> LookAtCheckpoints() {
+    const object::Location location = MR_TRY(FolderAt(spec_.checkpoint.url));
+    MR_TRY(object::List(*location.store, {.prefix = location.key, .max_keys = 1}, NewCall()));
+    return Write(spec_.checkpoint.url);
+  }
+
+  Result<object::Location> FolderAt(const std::string& url) {
+    object::Location location = MR_TRY(object::Locate(*connection_, url));
+    if (!location.key.empty() && !location.key.ends_with('/')) location.key += '/';
+    return location;
+  }
+
+  /// Puts an object that nobody else has, reads it, finds that it cannot be put a second time, and deletes it.
+  Result<std::string> Write(const std::string& url) {
+    const object::Location folder = MR_TRY(FolderAt(url));
+    const std::string key = fmt::format("{}.millrace/check-{}", folder.key, SecureHex(8));
+    const std::string_view text = "millrace looks whether it may write here\n";
+    constexpr std::uint64_t kMostBytes = 4096;
+    const auto put = [&] { return object::Put(*folder.store, key, AsBytes(text), {.if_none_match = true}, NewCall()); };
+    if (auto first = put(); !first) return Fail(first.error().Context(fmt::format("writing to {}", url)));
+    const auto looked = [&]() -> Status {
+      const auto read = MR_TRY(object::GetAll(*folder.store, key, kMostBytes, NewCall()));
+      if (!read || read->bytes != text)
+        return Fail(Code::kCorrupt, "{}: what was written is not what is read back", url);
+      const auto again = put();
+      if (again) {
+        return Fail(Code::kUnsupported,
+                    "{}: the store ignores If-None-Match, by which checkpoints are committed: two jobs could overwrite "
+                    "each other's; use a store that has conditional writes",
+                    url);
+      }
+      if (again.error().code() != Code::kPreconditionFailed) return Fail(again.error());
+      return {};
+    }();
+    const Status deleted = object::Delete(*folder.store, key, NewCall());
+    MR_TRY(looked);
+    if (!deleted) {
+      Add(Level::kWarn, "delete", fmt::format("deleting from {}: {}", url, deleted.error().ToString()),
+          "without the right to delete, old checkpoints stay, and the object of this check");
+    }
+    return fmt::format("{} can be listed, read and written, on condition too", url);
+  }
+
+  void CheckFolder(std::string name, std::string_view key, const std::string& path) {
+    if (path.empty()) return;
+    // Missing folders are made below the nearest folder that exists.
+    std::filesystem::path folder = path;
+    std::error_code error;
+    while (!std::filesystem::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
+    if (std::filesystem::is_directory(folder, error) && ::access(folder.c_str(), W_OK | X_OK) == 0) {
+      Add(Level::kOk, std::move(name), path);
+    } else {
+      Failed(Code::kPermissionDenied, std::move(name), fmt::format("cannot write to {}", folder.string()),
+             fmt::format("name another folder in {}, or change its owner or mode", key));
+    }
+  }
+
+  const Context& context_;
+  const jobs::Spec& spec_;
+  const Level if_silent_;
+  std::unique_ptr<object::Connection> connection_;
+  bool silent_ = false;  ///< the store did not answer
+  JobChecks checks_;
+};
+
+}  // namespace
+
+JobChecks CheckJob(const Context& context, const jobs::Spec& spec, const std::filesystem::path& program, bool starts) {
+  return JobChecker(context, spec, starts).Run(program);
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,349 @@
+// millrace job …, millrace train, millrace serve.
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "apps/common/output.h"
+#include "apps/millrace/cli/cli.h"
+#include "apps/millrace/jobs/job_checks.h"
+#include "millrace/base/files/files.h"
+#include "millrace/base/process/cpu.h"
+#include "millrace/base/process/subprocess.h"
+#include "millrace/base/text.h"
+#include "millrace/jobs/local/local_launcher.h"
+#include "millrace/jobs/spec.h"
+#include "millrace/jobs/state.h"
+#include "millrace/jobs/supervisor.h"
+
+namespace millrace::cli {
+namespace {
+
+constexpr std::uint64_t kMaxJobFile = 4 * kMiB;
+
+/// Arguments of the commands that take a job file.
+struct JobArguments {
+  std::string file;
+  std::vector<std::string> assignments;
+  std::string program;  ///< of a rank; empty: millrace-train beside this one
+  bool no_check = false;
+};
+
+/// Arguments of the commands that take a job's name.
+struct NameArguments {
+  std::string name;
+  int rank = 0;
+  bool errors = false, follow = false, no_wait = false;
+};
+
+Result<jobs::Spec> ReadSpec(const JobArguments& arguments) {
+  std::string text = MR_TRY(ReadFile(arguments.file, kMaxJobFile));
+  return jobs::Spec::Parse(text, arguments.file, arguments.assignments);
+}
+
+Result<std::vector<std::string>> RankCommand(const JobArguments& arguments, const std::filesystem::path& job_file) {
+  if (!arguments.program.empty()) return std::vector{arguments.program, job_file.string()};
+  auto directory = MR_TRY(ProgramDirectory());
+  return std::vector{(directory / "millrace-train").string(), job_file.string()};
+}
+
+/// Rank 0's results are this command's results; what it says beside them is marked as its own.
+void HandOn(jobs::LocalLauncher::Stream stream, std::string_view line) {
+  if (stream == jobs::LocalLauncher::Stream::kError) {
+    PrintError("[rank 0] {}\n", line);
+    return;
+  }
+  Print("{}\n", line);
+  FlushOutput();
+}
+
+/// What the supervisor says, kept beside the ranks' logs: its own output may have lost its reader.
+class SupervisorLog {
+ public:
+  explicit SupervisorLog(UniqueFd file) : file_(std::move(file)) {}
+  void Write(std::string_view sentence) const {
+    const std::string line = fmt::format("{} {}\n", FormatIso8601(SystemClock().Wall()), sentence);
+    // The training matters more than a full disk.
+    [[maybe_unused]] const ssize_t written = ::write(file_.get(), line.data(), line.size());
+  }
+  /// Once standard output has failed, says so where it can still be read.
+  void NoteLostOutput(const std::string& name) {
+    if (OutputFailure() == 0 || std::exchange(lost_, true)) return;
+    const std::string sentence = fmt::format(
+        "standard output is gone ({}); the job goes on: `millrace job logs {} --follow`, `millrace job stop {}`",
+        std::generic_category().message(OutputFailure()), name, name);
+    Write(sentence);
+    PrintError("millrace: job {}: {}\n", name, sentence);
+  }
+
+ private:
+  const UniqueFd file_;
+  bool lost_ = false;
+};
+
+void Tell(const Context& context, const std::string& name, const jobs::JobEvent& event) {
+  if (context.globals.json) PrintJsonLine(event.object);
+  if (context.globals.quiet && event.level == jobs::JobEvent::Level::kInfo) return;
+  PrintError("millrace: job {}: {}\n", name, event.sentence);
+}
+
+Result<int> ShowChecks(const Context& context, const jobs::Spec& spec, const JobArguments& arguments) {
+  const auto command = MR_TRY(RankCommand(arguments, {}));
+  const JobChecks checks = CheckJob(context, spec, command.front(), /*starts=*/false);
+  for (const Finding& finding : checks.findings) PrintFinding(context, finding);
+  return checks.failure ? kExitFailed : kExitOk;
+}
+
+/// An error that names all that no rank could do without.
+Status CheckBeforeStart(const Context& context, const jobs::Spec& spec, const JobArguments& arguments) {
+  const auto command = MR_TRY(RankCommand(arguments, {}));
+  const JobChecks checks = CheckJob(context, spec, command.front(), /*starts=*/true);
+  std::string failures;
+  for (const Finding& finding : checks.findings) {
+    if (finding.level == Finding::Level::kOk) continue;
+    const std::string advice = finding.advice.empty() ? "" : fmt::format("\n    -> {}", finding.advice);
+    const std::string text = fmt::format("{}: {}{}", finding.check, finding.what, advice);
+    if (finding.level == Finding::Level::kFail) {
+      failures += fmt::format("\n  {}", text);
+    } else {
+      PrintError("millrace: job {}: {}\n", spec.name, text);
+    }
+  }
+  if (!checks.failure) return {};
+  return Fail(*checks.failure, "job {} cannot run, no rank was started:{}", spec.name, failures);
+}
+
+Result<int> RunJob(const Context& context, const JobArguments& arguments) {
+  jobs::Spec spec = MR_TRY(ReadSpec(arguments));
+  if (context.globals.dry_run) return ShowChecks(context, spec, arguments);
+  if (!arguments.no_check) MR_TRY(CheckBeforeStart(context, spec, arguments));
+  auto folder = MR_TRY(jobs::JobFolder::Claim(MR_TRY(jobs::StateRoot()), spec.name));
+  auto job_file = folder.path() / "job.yaml";
+  MR_TRY(WriteFileAtomic(job_file, AsBytes(spec.Render())));
+
+  SupervisorLog words(MR_TRY(OpenFile(folder.logs() / "supervisor.log", O_WRONLY | O_CREAT | O_APPEND)));
+  ::signal(SIGHUP, SIG_IGN);  // the job outlives the terminal that it was started from
+
+  jobs::LocalLauncher::Options local;
+  local.command = MR_TRY(RankCommand(arguments, job_file));
+  local.env = GlobalsEnvironment(context.globals);
+  local.env.merge(MissingMathEnvironment(DetectCpu()));
+  local.ranks = spec.ranks();
+  local.threads = spec.train.threads;
+  local.folder = folder.path();
+  local.on_line = [&](jobs::LocalLauncher::Stream stream, std::string_view line) {
+    HandOn(stream, line);
+    words.NoteLostOutput(spec.name);
+  };
+  jobs::LocalLauncher launcher(std::move(local));
+
+  jobs::Supervisor::Options options{.name = spec.name};
+  options.policy.max_restarts = spec.run.max_restarts;
+  options.policy.hang_timeout = spec.run.hang_timeout;
+  options.on_event = [&](const jobs::JobEvent& event) {
+    words.Write(event.sentence);
+    Tell(context, spec.name, event);
+  };
+  Logger log = context.log();
+  options.on_status = [&](const jobs::JobStatus& status) {
+    // A full disk must not end the training.
+    if (auto written = folder.Write(status); !written)
+      log.Warning("cannot write the status", {{"error", written.error()}});
+  };
+  jobs::Supervisor supervisor(launcher, SystemClock(), Random(SystemEntropy()), std::move(options));
+  return supervisor.Run(context.stop).exit_status;
+}
+
+std::string StepText(const std::optional<std::uint64_t>& step) { return step ? FormatCount(*step) : "-"; }
+
+void PrintStatus(const jobs::JobStatus& status) {
+  Print("{}: {}, step {}, attempt {}, {} restarts\n  {}\n  supervisor: process {}, since {}, seen {}\n", status.name,
+        status.state, StepText(status.step), status.attempt, status.restarts, status.message, status.pid,
+        status.started, status.updated);
+  for (std::size_t i = 0; i < status.ranks.size(); ++i) {
+    const auto& rank = status.ranks[i];
+    Print("  rank {}: {}, step {}, process {}\n", i, rank.state, StepText(rank.step), rank.pid);
+  }
+}
+
+int PrintJobs(const Context& context, const std::vector<jobs::JobStatus>& all) {
+  if (!context.globals.json && !all.empty()) {
+    PrintListing("{:<24} {:<12} {:>10} {:>8}  {}\n", "NAME", "STATE", "STEP", "RESTARTS", "UPDATED");
+  }
+  for (const jobs::JobStatus& status : all) {
+    if (context.globals.json) {
+      PrintJsonListing(status.ToJson());
+    } else {
+      PrintListing("{:<24} {:<12} {:>10} {:>8}  {}\n", status.name, status.state, StepText(status.step),
+                   status.restarts, status.updated);
+    }
+  }
+  return kExitOk;
+}
+
+Result<int> ListAllJobs(const Context& context) {
+  return PrintJobs(context, MR_TRY(jobs::ListJobs(MR_TRY(jobs::StateRoot()))));
+}
+
+/// The job of that name; without a name the only one there is, or a line for each.
+Result<int> ShowStatus(const Context& context, const NameArguments& arguments) {
+  const auto root = MR_TRY(jobs::StateRoot());
+  std::vector<jobs::JobStatus> shown;
+  if (arguments.name.empty()) {
+    shown = MR_TRY(jobs::ListJobs(root));
+    if (shown.empty()) PrintError("millrace: no job has been run on this machine by this user ({})\n", root.string());
+  } else {
+    shown.push_back(MR_TRY(jobs::ReadJob(root, arguments.name)));
+  }
+  if (context.globals.json || shown.size() != 1) return PrintJobs(context, shown);
+  PrintStatus(shown.front());
+  return kExitOk;
+}
+
+Result<int> ShowLogs(const Context& context, const NameArguments& arguments) {
+  auto root = MR_TRY(jobs::StateRoot());
+  auto status = MR_TRY(jobs::ReadJob(root, arguments.name));
+  auto path = root / "jobs" / status.name / "logs" /
+              fmt::format("rank-{}.{}", arguments.rank, arguments.errors ? "err" : "out");
+  if (!std::filesystem::exists(path)) {
+    return Fail(Code::kNotFound, "job \"{}\" has no log of rank {}: {}", status.name, arguments.rank, path.string());
+  }
+  jobs::LogFollower log(path);
+  auto print = [](std::string_view line) { Print("{}\n", line); };
+  while (arguments.follow && status.active() && !context.stop.stop_requested()) {
+    if (!log.Poll(print)) break;
+    FlushOutput();
+    SystemClock().SleepFor(std::chrono::milliseconds(200), context.stop);
+    status = MR_TRY(jobs::ReadJob(root, arguments.name));
+  }
+  if (!log.Drain(print)) return Fail(Code::kIo, "cannot read {}", path.string());
+  return kExitOk;
+}
+
+Result<int> StopOneJob(const Context& context, const NameArguments& arguments) {
+  auto root = MR_TRY(jobs::StateRoot());
+  // A supervisor that has just taken the job's lock says within moments which process it is.
+  constexpr int kTries = 100;
+  for (int tried = 1;; ++tried) {
+    const Status asked = jobs::StopJob(root, arguments.name);
+    if (asked) break;
+    if (asked.error().code() != Code::kUnavailable || tried == kTries) return Fail(asked.error());
+    if (!SystemClock().SleepFor(std::chrono::milliseconds(50), context.stop))
+      return Fail(Code::kCancelled, "job \"{}\" was not asked to stop", arguments.name);
+  }
+  if (arguments.no_wait) return kExitOk;
+  for (;;) {
+    auto status = MR_TRY(jobs::ReadJob(root, arguments.name));
+    if (!status.active()) {
+      PrintError("millrace: job {}: {}\n", status.name, status.message);
+      return kExitOk;
+    }
+    if (!SystemClock().SleepFor(std::chrono::milliseconds(100), context.stop)) {
+      return Fail(Code::kCancelled, "job \"{}\" is still {}", status.name, status.state);
+    }
+  }
+}
+
+/// `millrace serve` is millrace-serve, with the flags given before the word `serve` as its environment.
+int RunServe(const Context& context) {
+  auto environment = GlobalsEnvironment(context.globals);
+  environment.merge(MissingMathEnvironment(DetectCpu()));
+  for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
+  auto word = std::find(context.arguments.begin(), context.arguments.end(), "serve");
+  return ReportError(
+      context, ExecSibling("millrace-serve", {word + (word != context.arguments.end()), context.arguments.end()}));
+}
+
+/// An action for AddCommand from a function that may fail.
+template <class Function, class... Bound>
+std::function<int()> Act(Context& context, Function function, const Bound&... bound) {
+  return [&context, function, bound...]() -> int {
+    Result<int> status = function(context, *bound...);
+    return status ? *status : ReportError(context, status.error());
+  };
+}
+
+void AddJobFileArguments(CLI::App& command, const std::shared_ptr<JobArguments>& arguments) {
+  command.add_option("JOB.yaml", arguments->file, "The job file")->required();
+  command.add_option("--set", arguments->assignments, "key.path=value: wins over the file; may be repeated")
+      ->allow_extra_args(false);
+}
+
+void AddRunCommand(CLI::App& parent, Context& context, std::string name, std::string description,
+                   std::string examples) {
+  auto arguments = std::make_shared<JobArguments>();
+  CLI::App* command = AddCommand(parent, context, std::move(name), std::move(description), std::move(examples),
+                                 Act(context, RunJob, arguments));
+  AddJobFileArguments(*command, arguments);
+  command->add_flag("--no-check", arguments->no_check,
+                    "Start the ranks without looking at data, tokenizer, buckets and rights first");
+  command->add_option("--program", arguments->program, "What to run as a rank instead of millrace-train")->group("");
+}
+
+void AddRender(CLI::App& job, Context& context) {
+  auto arguments = std::make_shared<JobArguments>();
+  auto render = [](Context&, const JobArguments& given) -> Result<int> {
+    Print("{}", MR_TRY(ReadSpec(given)).Render());
+    return kExitOk;
+  };
+  AddJobFileArguments(*AddCommand(job, context, "render", "Print a job file with every default filled in",
+                                  "  millrace job render job.yaml\n"
+                                  "  millrace job render job.yaml --set train.steps=10",
+                                  Act(context, render, arguments)),
+                      arguments);
+}
+
+void AddNameCommands(CLI::App& job, Context& context) {
+  auto arguments = std::make_shared<NameArguments>();
+  auto add = [&](std::string name, std::string description, std::string examples, auto function) {
+    CLI::App* command = AddCommand(job, context, std::move(name), std::move(description), std::move(examples),
+                                   Act(context, function, arguments));
+    command->add_option("NAME", arguments->name, "The job's name")->required();
+    return command;
+  };
+  add("status", "Show how a job is doing; without a name, the only one or all",
+      "  millrace job status\n  millrace job status llama-demo\n  millrace --json job status llama-demo", ShowStatus)
+      ->get_option("NAME")
+      ->required(false);
+  CLI::App* logs =
+      add("logs", "Print what a rank wrote",
+          "  millrace job logs llama-demo --follow\n  millrace job logs llama-demo --rank 1 --errors", ShowLogs);
+  logs->add_option("--rank", arguments->rank, "Which rank")->check(CLI::NonNegativeNumber)->capture_default_str();
+  logs->add_flag("--errors", arguments->errors, "Its standard error instead of its standard output");
+  logs->add_flag("-f,--follow", arguments->follow, "Go on until the job ends");
+  CLI::App* stop =
+      add("stop", "Let a job save and leave, and wait until it has", "  millrace job stop llama-demo", StopOneJob);
+  stop->add_flag("--no-wait", arguments->no_wait, "Ask, and do not wait");
+}
+
+}  // namespace
+
+void AddJobCommands(CLI::App& app, Context& context) {
+  AddRunCommand(
+      app, context, "train", "Train as a job file says, in the foreground (the same as `job run`)",
+      "  millrace train job.yaml\n"
+      "  millrace train job.yaml --dry-run       # looks at data, tokenizer, buckets and rights; starts nothing\n"
+      "  millrace train job.yaml --set train.steps=100 --set run.processes_per_node=1");
+  CLI::App* job = app.add_subcommand("job", "Run training jobs, watch and stop them");
+  job->require_subcommand(1);
+  AddRunCommand(*job, context, "run", "Start the ranks of a job, restart them when one fails, until it is done",
+                "  millrace job run job.yaml\n"
+                "  millrace job run job.yaml --set train.optimizer.lr=1e-4 --json");
+  AddRender(*job, context);
+  AddNameCommands(*job, context);
+  AddCommand(*job, context, "list", "List the jobs of this machine", "  millrace job list\n  millrace --json job list",
+             Act(context, ListAllJobs));
+
+  CLI::App* serve = AddCommand(app, context, "serve", "Serve a model over HTTP (millrace-serve)", "",
+                               [&context] { return RunServe(context); });
+  serve->prefix_command();  // whatever follows is for millrace-serve, --help too
+  serve->fallthrough(false);
+  serve->set_help_flag();
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,336 @@
+// `millrace mount` and `millrace umount`.
+#include <unistd.h>
+
+#include <cstdio>
+#include <optional>
+
+#include "apps/millrace/cli/cli.h"
+#include "millrace/base/text.h"
+#include "millrace/mount/check.h"
+#include "millrace/mount/daemon/background.h"
+#include "millrace/mount/daemon/caretaker.h"
+#include "millrace/mount/daemon/service_manager.h"
+#include "millrace/mount/point/mount_point.h"
+#include "millrace/mount/recovery.h"
+#include "millrace/mount/session.h"
+#include "millrace/mount/status/control.h"
+#include "millrace/mount/unmount.h"
+
+namespace millrace::cli {
+namespace {
+
+constexpr Duration kForever = std::chrono::hours(24 * 365 * 10);  // longer than any mount lives
+
+struct MountFlags {
+  std::string url, directory, prefix, cache_directory, log_file, metadata_ttl, negative_ttl, file_mode, directory_mode,
+      stored_attributes = "auto", staging_directory, metrics_listen, metrics_key_file, check_timeout = "10s",
+      close = "sync", publish_delay = "1s", flush_timeout = "5m";
+  std::uint64_t staging_limit = 0;
+  std::uint64_t max_cache = 20 * kGiB, read_part = 8 * kMiB, write_part = 8 * kMiB, read_ahead = 1 * kMiB;
+  bool read_only = false, allow_other = false, foreground = false, check = false, recover = false;
+  bool strict = false, allow_delete = false, allow_overwrite = false, no_delete = false, no_overwrite = false;
+  bool metrics_insecure = false;
+  uid_t uid = ::geteuid();
+  gid_t gid = ::getegid();
+  int threads = 16, parallel_listing = 1, status_fd = -1;
+};
+
+Result<mode_t> ParseMode(const std::string& text, mode_t otherwise) {
+  if (text.empty()) return otherwise;
+  char* end = nullptr;
+  unsigned long mode = std::strtoul(text.c_str(), &end, 8);
+  if (*end != '\0' || mode > 0777)
+    return Fail(Code::kInvalidArgument, "\"{}\" is no mode; give one such as 0640", text);
+  return static_cast<mode_t>(mode);
+}
+
+Result<std::optional<Duration>> ParseTtl(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  if (text == "forever" || text == "indefinite") return kForever;
+  if (text == "none" || text == "0") return Duration::zero();
+  return MR_TRY(ParseDuration(text));
+}
+
+Result<mount::SourceOptions> ToSourceOptions(const MountFlags& flags, const Logger& log) {
+  using Policy = vfs::StoredAttributesPolicy;
+  return mount::SourceOptions{.url = flags.url,
+                              .key_prefix = flags.prefix,
+                              .read_only = flags.read_only,
+                              .allow_delete = !flags.no_delete && (!flags.strict || flags.allow_delete),
+                              .allow_overwrite = !flags.no_overwrite && (!flags.strict || flags.allow_overwrite),
+                              .uid = flags.uid,
+                              .gid = flags.gid,
+                              .file_permissions = MR_TRY(ParseMode(flags.file_mode, 0644)),
+                              .directory_permissions = MR_TRY(ParseMode(flags.directory_mode, 0755)),
+                              .stored_attributes = flags.stored_attributes == "always"  ? Policy::kAlways
+                                                   : flags.stored_attributes == "never" ? Policy::kNever
+                                                                                        : Policy::kAuto,
+                              .metadata_ttl = MR_TRY(ParseTtl(flags.metadata_ttl)),
+                              .negative_ttl = MR_TRY(ParseTtl(flags.negative_ttl)),
+                              .read_part_bytes = flags.read_part,
+                              .write_part_bytes = flags.write_part,
+                              .parallel_listing = flags.parallel_listing,
+                              .close_async = flags.close == "async",
+                              .publish_delay = MR_TRY(ParseDuration(flags.publish_delay)),
+                              .staging_directory = flags.staging_directory,
+                              .staging_limit = flags.staging_limit,
+                              .log = log};
+}
+
+Result<mount::SessionOptions> ToSessionOptions(const Context& context, const MountFlags& flags, std::string point,
+                                               const Logger& log) {
+  mount::SessionOptions options{.source = MR_TRY(ToSourceOptions(flags, log)),
+                                .mount_point = std::move(point),
+                                .allow_other = flags.allow_other,
+                                .max_threads = flags.threads,
+                                .kernel_read_ahead = flags.read_ahead,
+                                .memory_bytes = context.globals.memory_budget,
+                                .process_bytes = kProcessBytes,
+                                .cache_directory = flags.cache_directory,
+                                .cache_disk_bytes = flags.max_cache,
+                                .flush_timeout = MR_TRY(ParseDuration(flags.flush_timeout))};
+  if (!flags.metrics_listen.empty()) {
+    options.metrics = {.listen = flags.metrics_listen,
+                       .access = {.key_file = flags.metrics_key_file, .insecure = flags.metrics_insecure},
+                       .how = "--metrics-key-file FILE, or --metrics-insecure",
+                       .log = log};
+  }
+  return options;
+}
+
+Status ServeMount(const Context& context, const MountFlags& flags) {
+  mount::RaiseDescriptorLimit();
+  Logger log = context.log();
+  if (flags.status_fd >= 0 && flags.log_file.empty()) {
+    log = Logger(mount::MakeSystemLog(), context.globals.log_level);
+  }
+  const std::string point = MR_TRY(mount::PrepareMountPoint(flags.directory));
+  const mount::SessionOptions options = MR_TRY(ToSessionOptions(context, flags, point, log));
+  auto connection = MR_TRY(context.Connect());
+  const mount::ServiceManager manager;
+  // Outlives the mount: a question to a mount that hangs ends when the kernel drops the mount.
+  std::optional<mount::Caretaker> caretaker;
+  auto on_live = [&]() -> Status {
+    caretaker.emplace(  // before the command or systemd learns of the daemon, and sends it SIGHUP
+        manager, flags.log_file, [point] { return mount::QueryDaemon(point).has_value(); },
+        [&connection] { return connection->ReloadCredentials(); }, log);
+    Status detached;
+    if (flags.status_fd >= 0) {
+      detached = mount::BecomeDaemon(UniqueFd(flags.status_fd), flags.log_file);
+    } else if (!context.globals.quiet) {
+      PrintError("{} is mounted on {}; Ctrl-C unmounts\n", flags.url, point);
+    }
+    manager.Ready(fmt::format("{} is mounted on {}", flags.url, point));
+    return detached;
+  };
+  Status served = mount::Serve(*connection, options, on_live, context.stop);
+  manager.Stopping();
+  return served;
+}
+
+/// `millrace mount URL --recover`
+Status RunRecover(const Context& context, const MountFlags& flags) {
+  auto connection = MR_TRY(context.Connect());
+  auto report = MR_TRY(mount::Recover(*connection, MR_TRY(ToSourceOptions(flags, context.log())),
+                                      context.globals.memory_budget, context.stop));
+  if (!context.globals.quiet) {
+    Print("files that were staged: {} published, {} left in {}\n", report.files_published, report.files_left,
+          report.staging_directory.string());
+    Print("renames of directories that were cut off: {} finished, {} undone, {} left to whoever is at work\n",
+          report.renames.finished, report.renames.rolled_back, report.renames.left);
+  }
+  return report.result;
+}
+
+/// `millrace mount --check DIR`
+Status RunCheck(const Context& context, const MountFlags& flags) {
+  const std::string& directory = flags.directory.empty() ? flags.url : flags.directory;
+  const Duration timeout = MR_TRY(ParseDuration(flags.check_timeout));
+  MR_TRY(mount::CheckMount(directory, timeout));
+  if (!context.globals.quiet) Print("{} is mounted and answers\n", directory);
+  auto stats = mount::QueryStats(directory);
+  const Json pending = stats ? stats->value("pending", Json::object()) : Json::object();
+  if (const int failing = pending.value("failing", 0); failing > 0) {
+    PrintError("{} files cannot be published yet; they are staged, and tried again: {}\n", failing,
+               pending.value("reason", ""));
+  }
+  return {};
+}
+
+int RunMount(const Context& context, const MountFlags& flags) {
+  if (flags.check) {
+    Status checked = RunCheck(context, flags);
+    if (checked) return kExitOk;
+    const int status = ReportError(context, checked.error());
+    std::fflush(nullptr);
+    ::_exit(status);  // the thread that asks a mount which hangs cannot be joined
+  }
+  if (flags.recover || flags.directory.empty()) {
+    Status done = Fail(Code::kInvalidArgument, "name the directory to mount on");
+    if (flags.recover && !flags.directory.empty()) {
+      done = Fail(Code::kInvalidArgument, "--recover mounts nothing: leave out the directory");
+    } else if (flags.recover) {
+      done = RunRecover(context, flags);
+    }
+    return done ? kExitOk : ReportError(context, done.error());
+  }
+  if (context.globals.dry_run) {
+    Print("would mount {} on {}\n", flags.url, flags.directory);
+    return kExitOk;
+  }
+  if (!flags.foreground && flags.status_fd < 0) {
+    auto status = mount::StartDaemon(context.arguments, context.stop);
+    return status ? *status : ReportError(context, status.error());
+  }
+  Status served = ServeMount(context, flags);
+  return served ? kExitOk : ReportError(context, served.error());
+}
+
+struct UmountFlags {
+  std::string directory, timeout = "5m";
+  bool lazy = false;
+};
+
+Status RunUmount(const Context& context, const UmountFlags& flags) {
+  const mount::UnmountOptions options{.lazy = flags.lazy, .timeout = MR_TRY(ParseDuration(flags.timeout))};
+  const mount::UnmountReport report = MR_TRY(mount::Unmount(flags.directory, options, context.stop));
+  using Outcome = mount::UnmountOutcome;
+  switch (report.outcome) {
+    case Outcome::kUnmounted:
+      return {};
+    case Outcome::kInUse:
+      return Fail(
+          Code::kBusy,
+          "{} is in use ({} files open for writing, {} not published); `fuser -m {}` shows by whom, --lazy detaches "
+          "it anyway",
+          report.mount_point, report.files, FormatBytes(report.bytes), report.mount_point);
+    case Outcome::kStillPublishing:
+      return Fail(context.stop.stop_requested() ? Code::kCancelled : Code::kDeadlineExceeded,
+                  "{} is detached, but its daemon (process {}) still publishes {} files ({})", report.mount_point,
+                  report.daemon, report.files, FormatBytes(report.bytes));
+    case Outcome::kFilesLeft:
+      break;
+  }
+  return Fail(
+      Code::kUnavailable,
+      "{} is unmounted, but {} files ({}) are not in the bucket; they are in {}: the next mount publishes them, or "
+      "`millrace mount {} --recover`",
+      report.mount_point, report.files, FormatBytes(report.bytes), report.staging_directory.string(), report.source);
+}
+
+CLI::Option* AddBytes(CLI::App& command, const std::string& name, std::uint64_t& into, const std::string& help) {
+  return command.add_option_function<std::string>(
+      name,
+      [&into](const std::string& text) {
+        auto parsed = ParseBytes(text);
+        if (!parsed) throw CLI::ValidationError(parsed.error().ToString());
+        into = *parsed;
+      },
+      help);
+}
+
+void AddMount(CLI::App& app, Context& context) {
+  auto flags = std::make_shared<MountFlags>();
+  CLI::App* mount =
+      AddCommand(app, context, "mount", "Mount a bucket, a prefix of one, or a folder as a file system",
+                 "  millrace mount s3://corpus /mnt/corpus --read-only\n"
+                 "  millrace mount s3://runs/llama /mnt/run --cache /var/cache/millrace --max-cache-size 100GiB\n"
+                 "  millrace mount s3:// /mnt/buckets\n"
+                 "  millrace mount --check /mnt/corpus\n"
+                 "  millrace umount /mnt/corpus",
+                 [&context, flags] { return RunMount(context, *flags); });
+  mount->add_option("url", flags->url, "s3://bucket[/prefix], s3:// for all buckets, file:///folder or a path")
+      ->required();
+  mount->add_option("directory", flags->directory, "An empty folder to mount on");
+  mount->add_flag("--recover", flags->recover,
+                  "Mount nothing: finish what mounts that were killed left behind, as the next mount would");
+  mount->add_flag("--read-only", flags->read_only, "Refuse every change");
+  mount->add_flag("--allow-other", flags->allow_other, "Let other users in, within the modes");
+  mount->add_flag("--strict", flags->strict, "As Mountpoint: refuse to delete and to overwrite unless allowed");
+  mount->add_flag("--allow-delete", flags->allow_delete, "With --strict: allow deleting");
+  mount->add_flag("--allow-overwrite", flags->allow_overwrite, "With --strict: allow overwriting");
+  mount->add_flag("--no-delete", flags->no_delete, "Refuse to delete");
+  mount->add_flag("--no-overwrite", flags->no_overwrite, "Refuse to overwrite");
+  mount->add_option("--uid", flags->uid, "Owner of files that store none (default: you)");
+  mount->add_option("--gid", flags->gid, "Group of files that store none (default: yours)");
+  mount->add_option("--file-mode", flags->file_mode, "Mode of files that store none (default 0644)");
+  mount->add_option("--dir-mode", flags->directory_mode, "Mode of directories that store none (default 0755)");
+  mount
+      ->add_option("--stored-attributes", flags->stored_attributes,
+                   "Modes, owners, times, xattrs and links in object metadata: auto; always, to ask for those of "
+                   "every entry, as buckets of s3fs and rclone need; or never")
+      ->check(CLI::IsMember({"auto", "always", "never"}));
+  mount->add_option("--prefix", flags->prefix, "Show only the keys below this prefix");
+  mount->add_flag("--foreground", flags->foreground, "Stay in the terminal");
+  mount->add_option(
+      "--cache", flags->cache_directory,
+      "Keep blocks in this folder of your own, which is new, empty or was made by millrace; mounts may share "
+      "it");
+  AddBytes(*mount, "--max-cache-size", flags->max_cache, "Of that folder (default 20GiB)");
+  mount->add_option(
+      "--metadata-ttl", flags->metadata_ttl,
+      "Trust names, attributes and versions for so long, also on open; a duration or \"forever\" (default: "
+      "1s, and every open asks)");
+  mount->add_option("--negative-ttl", flags->negative_ttl, "Trust absence for so long (default: as --metadata-ttl)");
+  AddBytes(*mount, "--read-part-size", flags->read_part, "Most bytes of one read request (default 8MiB)");
+  AddBytes(*mount, "--write-part-size", flags->write_part, "Bytes of one uploaded part (default 8MiB)");
+  mount
+      ->add_option(
+          "--close", flags->close,
+          "What close waits for: sync, that the store has the file; async, that it is staged on local disk (it "
+          "outlives the daemon, and is published in the background)")
+      ->check(CLI::IsMember({"sync", "async"}))
+      ->capture_default_str();
+  mount->add_option("--publish-delay", flags->publish_delay, "With --close=async: how long after close")
+      ->capture_default_str();
+  mount
+      ->add_option("--flush-timeout", flags->flush_timeout,
+                   "How long unmounting tries to publish; what is left then stays staged for the next mount")
+      ->capture_default_str();
+  mount->add_option(
+      "--staging-dir", flags->staging_directory,
+      "Keep written bytes here until the store has them: a folder of your own that is new, empty or was made "
+      "by millrace (default: $XDG_CACHE_HOME/millrace/staging, else ~/.cache/millrace/staging)");
+  AddBytes(*mount, "--staging-limit", flags->staging_limit,
+           "Of that folder; beyond it, writes give ENOSPC (default: a "
+           "quarter of the free disk)");
+  AddBytes(*mount, "--kernel-read-ahead", flags->read_ahead,
+           "How far the kernel reads ahead (default 1MiB; needs root)");
+  mount
+      ->add_option("--parallel-listing", flags->parallel_listing,
+                   "Pieces of a long listing to read at a time, where pages are slow and it proves faster")
+      ->check(CLI::Range(1, 16))
+      ->capture_default_str();
+  mount->add_option("--threads", flags->threads, "Requests served at a time")
+      ->check(CLI::Range(2, 256))
+      ->capture_default_str();
+  mount->add_option("--log-file", flags->log_file, "Where the daemon logs (default: the system log)");
+  mount->add_option("--metrics-listen", flags->metrics_listen, "Serve /metrics for Prometheus here: 127.0.0.1:9464");
+  mount->add_option("--metrics-key-file", flags->metrics_key_file,
+                    "Serve them to who sends one of these keys as a bearer token (one a line, readable for you alone)");
+  mount->add_flag("--metrics-insecure", flags->metrics_insecure, "Serve them beyond loopback without keys");
+  mount->add_flag("--check", flags->check, "Ask whether the mount on a directory answers; status 0 if it does");
+  mount->add_option("--check-timeout", flags->check_timeout, "How long to wait for its answer")->capture_default_str();
+  mount->add_option("--status-fd", flags->status_fd)->group("");  // how the daemon reports to the command
+}
+
+void AddUmount(CLI::App& app, Context& context) {
+  auto flags = std::make_shared<UmountFlags>();
+  CLI::App* umount = AddCommand(app, context, "umount", "Unmount, and wait until everything written is in the bucket",
+                                "  millrace umount /mnt/corpus", [&context, flags] {
+                                  Status done = RunUmount(context, *flags);
+                                  return done ? kExitOk : ReportError(context, done.error());
+                                });
+  umount->add_option("directory", flags->directory, "The mount point")->required();
+  umount->add_flag("--lazy", flags->lazy, "Detach even while files are open");
+  umount->add_option("--timeout", flags->timeout, "How long to wait for the daemon")->capture_default_str();
+}
+
+}  // namespace
+
+void AddMountCommands(CLI::App& app, Context& context) {
+  AddMount(app, context);
+  AddUmount(app, context);
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,316 @@
+// Places, selections and runs: the common part of the object verbs.
+#include "apps/millrace/objects/object_commands.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <map>
+
+#include "apps/millrace/cli/progress.h"
+#include "millrace/base/text.h"
+#include "millrace/object/blocking.h"
+#include "millrace/transfer/local/local_removal.h"
+
+namespace millrace::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Threads that each wait for one object; parts of large ones go in parallel beyond them.
+constexpr int kMostWorkers = 64;
+constexpr int kParallelParts = 8;
+constexpr std::size_t kDeletesPerRequest = 1000;  // what S3 takes at once
+
+/// Where uploads are remembered that were cut off; "" where the user has no home.
+std::string JournalFolder() {
+  const char* state = std::getenv("XDG_STATE_HOME");
+  const char* home = std::getenv("HOME");
+  if (state && *state == '/') return fs::path(state) / "millrace" / "transfers";
+  return home && *home == '/' ? fs::path(home) / ".local/state/millrace/transfers" : fs::path();
+}
+
+bool IsLink(const std::string& key) {
+  std::error_code error;
+  return fs::is_symlink("/" + (key.ends_with('/') ? key.substr(0, key.size() - 1) : key), error);
+}
+
+/// The outcome of a removal as that of an item: what is not there is as good as removed.
+Status StatusOf(const Result<transfer::LocalRemover::Outcome>& removed, const std::string& name) {
+  if (!removed) return Fail(removed.error());
+  if (*removed != transfer::LocalRemover::Outcome::kBehindLink) return {};
+  return Fail(Code::kStale, "{} is behind a symbolic link, which is not followed to remove files; it stays", name);
+}
+
+}  // namespace
+
+std::string Place::Name(const std::string& of_key) const {
+  return local() ? "/" + of_key : fmt::format("s3://{}/{}", url.bucket, of_key);
+}
+
+Result<Place> OpenPlace(object::Connection& connection, const std::string& text) {
+  Place place{.url = MR_TRY(object::ParseUrl(text)), .store = nullptr, .key = ""};
+  object::Location location = MR_TRY(object::Locate(connection, text));
+  place.store = std::move(location.store);
+  place.key = std::move(location.key);
+  return place;
+}
+
+void SelectFlags::AddTo(CLI::App& command) {
+  command.add_flag("-r,--recursive", recursive, "Everything beneath a folder or prefix");
+  command.add_flag("--raw", raw, "Take *, ? and [ in sources literally");
+  command.add_option("--include", include, "Only names that match this pattern (repeatable)")->allow_extra_args(false);
+  command.add_flag("--files-from-stdin", from_stdin, "Read more sources from standard input, one a line");
+  command.add_option("--exclude", exclude, "Not names that match this pattern (repeatable)")->allow_extra_args(false);
+}
+
+void SelectFlags::AddBookkeepingTo(CLI::App& command) {
+  command.add_flag("-a,--all", bookkeeping, "Also what Millrace keeps beside data, in folders named .millrace");
+}
+
+Result<std::vector<std::string>> SelectFlags::Sources(std::span<const std::string> given) const {
+  std::vector<std::string> sources(given.begin(), given.end());
+  for (std::string line; from_stdin && std::getline(std::cin, line);) {
+    if (!line.empty()) sources.push_back(std::move(line));
+  }
+  if (sources.empty()) return Fail(Code::kInvalidArgument, "no source is named");
+  return sources;
+}
+
+std::string Selection::Folder() const {
+  const std::string& keys = single ? place.key : prefix;
+  return keys.substr(0, keys.rfind('/') + 1);  // npos + 1 == 0
+}
+
+Result<Selection> Select(object::Connection& connection, const std::string& text, const SelectFlags& flags) {
+  Selection selection{.place = MR_TRY(OpenPlace(connection, text)),
+                      .filter = {flags.include, flags.exclude, flags.bookkeeping},
+                      .links = flags.removes ? transfer::Links::kList : transfer::Links::kFollow};
+  const std::string& key = selection.place.key;
+  if (!flags.raw && transfer::HasWildcard(key)) {
+    selection.glob.emplace(key);
+    selection.prefix = selection.glob->literal_prefix();
+    selection.name_from = selection.prefix.rfind('/') + 1;  // npos + 1 == 0
+    return selection;
+  }
+  if (flags.removes && selection.place.local() && IsLink(key)) {
+    if (key.ends_with('/')) {
+      return Fail(Code::kInvalidArgument,
+                  "{} is a symbolic link; without the slash the link is removed, and what it leads to stays", text);
+    }
+    selection.single = selection.is_link = true;
+    return selection;
+  }
+  bool folder = selection.place.local() && fs::is_directory("/" + key);
+  bool many = flags.recursive || key.empty() || key.ends_with('/');
+  if (folder && !many) {
+    return Fail(Code::kInvalidArgument, "{} is a folder; add --recursive or a slash at its end", text);
+  }
+  if (!many || (flags.recursive && selection.place.local() && fs::is_regular_file("/" + key))) {
+    selection.single = true;
+    return selection;
+  }
+  if (selection.place.local() && !folder) return Fail(Code::kNotFound, "no folder {}", selection.place.Name());
+  selection.prefix = key.empty() || key.ends_with('/') ? key : key + "/";
+  selection.name_from = selection.prefix.size();
+  return selection;
+}
+
+Status ForEach(const Selection& selection, const object::Call& call,
+               const std::function<void(const std::string&, const Error&)>& on_problem,
+               const std::function<Status(transfer::Item)>& visit) {
+  const Place& place = selection.place;
+  if (selection.is_link) return visit({place.key.substr(place.key.rfind('/') + 1), {.key = place.key}});
+  if (selection.single) {
+    auto info = MR_TRY(object::Head(*place.store, place.key, call));
+    if (!info) return Fail(Code::kNotFound, "{} does not exist", place.Name());
+    return visit({place.key.substr(place.key.rfind('/') + 1), *std::move(info)});
+  }
+  std::unique_ptr<transfer::ItemStream> items =
+      place.local()
+          ? MR_TRY(transfer::ListLocal(selection.prefix, selection.name_from, on_problem, call, selection.links))
+          : transfer::ListStore(*place.store, selection.prefix, selection.name_from, call);
+  bool any = false;
+  while (auto item = MR_TRY(items->Next())) {
+    const bool link = item->info.etag == object::TreeWalker::kLinkETag && item->info.key.ends_with('/');
+    const std::string_view key(item->info.key.data(), item->info.key.size() - (link ? 1 : 0));
+    if (selection.glob && !selection.glob->Matches(key)) continue;
+    any = true;
+    if (selection.filter.Passes(item->name)) MR_TRY(visit(*std::move(item)));
+  }
+  if (any || place.key.empty()) return {};  // an empty bucket is no mistake
+  return Fail(Code::kNotFound, "nothing matches {}", place.Name());
+}
+
+Run::Run(const Context& context, std::string verb) : context_(context), verb_(std::move(verb)) {
+  const Globals& globals = context.globals;
+  show_progress_ = !globals.dry_run && WantsProgress(globals.progress, globals.quiet, globals.json);
+  batch_ = std::make_unique<transfer::Batch>(std::min(globals.connect.concurrency, kMostWorkers), context.stop,
+                                             [this](const transfer::Batch::Outcome& outcome) { Report(outcome); });
+  if (show_progress_) progress_ = std::make_unique<ProgressLine>(batch_->counters());
+}
+
+Run::~Run() = default;
+
+transfer::CopySettings Run::Settings(std::optional<std::uint64_t> part_bytes) {
+  return {.part_bytes = part_bytes.value_or(kPartBytes),
+          .parallel_parts = std::min(context_.globals.connect.concurrency, kParallelParts),
+          .larger_download_parts = !part_bytes,
+          .md5 = &md5_,
+          .journal_folder = JournalFolder(),
+          .on_bytes = [this](std::uint64_t bytes) { batch_->counters().bytes_moved += bytes; },
+          .on_resumed = [this](std::uint64_t bytes) { batch_->counters().bytes_resumed += bytes; }};
+}
+
+void Run::Add(std::string source, std::string destination, std::uint64_t size, transfer::Batch::Job job) {
+  if (context_.globals.dry_run) {
+    ++dry_items_;
+    return PrintItem(source, destination, size, "dry_run", nullptr);
+  }
+  batch_->Add(std::move(source), std::move(destination), size, std::move(job));
+}
+
+void Run::AddMany(std::vector<std::string> names, bool as_destination, transfer::Batch::GroupJob job) {
+  if (context_.globals.dry_run) {
+    dry_items_ += names.size();
+    for (const std::string& name : names)
+      PrintItem(as_destination ? "" : name, as_destination ? name : "", 0, "dry_run", nullptr);
+    return;
+  }
+  batch_->AddMany(std::move(names), as_destination, std::move(job));
+}
+
+void Deletions::Add(std::string key) {
+  keys_.push_back(std::move(key));
+  if (keys_.size() == kDeletesPerRequest) Flush();
+}
+
+void Deletions::Flush() {
+  if (keys_.empty()) return;
+  std::vector<std::string> keys = std::exchange(keys_, {}), names;
+  for (const std::string& key : keys) names.push_back(place_.Name(key));
+  run_.AddMany(std::move(names), as_destination_,
+               [&place = place_, folder = folder_, keys = std::move(keys)](const object::Call& call) {
+                 std::vector<Status> outcomes(keys.size());
+                 if (place.local()) {
+                   auto remover = transfer::LocalRemover::Open("/" + folder);
+                   if (!remover) return std::vector<Status>(keys.size(), Status(std::unexpected(remover.error())));
+                   for (std::size_t i = 0; i < keys.size(); ++i) {
+                     outcomes[i] = StatusOf(remover->Remove(keys[i].substr(folder.size())), place.Name(keys[i]));
+                   }
+                   return outcomes;
+                 }
+                 auto failures = object::DeleteMany(*place.store, keys, call);
+                 if (!failures) return std::vector<Status>(keys.size(), Status(std::unexpected(failures.error())));
+                 std::map<std::string_view, const Error*> failed;
+                 for (const object::DeleteFailure& failure : *failures) failed.emplace(failure.key, &failure.error);
+                 for (std::size_t i = 0; i < keys.size(); ++i) {
+                   if (auto found = failed.find(keys[i]); found != failed.end())
+                     outcomes[i] = std::unexpected(*found->second);
+                 }
+                 return outcomes;
+               });
+}
+
+void Run::AddFailure(const std::string& source, const std::string& destination, const Error& error) {
+  batch_->AddFailure(source, destination, error);
+}
+
+void Run::Report(const transfer::Batch::Outcome& outcome) {
+  const Error* error = outcome.status ? nullptr : &outcome.status.error();
+  if (error && error->code() == Code::kCancelled) {
+    cancelled_ = true;
+    return;
+  }
+  if (error) last_exit_ = ToExitStatus(error->code());
+  if (!outcome.needed) return Skip();
+  if (!error) bytes_done_ += outcome.size;
+  PrintItem(outcome.source, outcome.destination, outcome.size, error ? "failed" : "ok", error);
+}
+
+void Run::PrintItem(const std::string& source, const std::string& destination, std::uint64_t size,
+                    std::string_view status, const Error* error) {
+  bool deletion = source.empty();
+  std::string line = verb_ + " " + (deletion ? "delete" : source) + (destination.empty() ? "" : " " + destination);
+  if (deletion && status == "ok") status = "deleted";
+  if (error)
+    PrintError("{}millrace: {}{}: {}\n", show_progress_ ? "\r\033[K" : "", context_.origin, line, error->ToString());
+  if (context_.globals.json) {
+    Json object = {{"source", source}, {"destination", destination}, {"size", size}, {"status", status}};
+    if (error) object["error"] = error->ToString();
+    PrintJsonLine(object);
+  } else if (!error && !context_.globals.quiet && !show_progress_) {
+    Print("{}\n", line);
+  }
+}
+
+int Run::Finish(const Status& planned, const std::function<void()>& last) {
+  batch_->Finish();
+  if (last) last();
+  progress_.reset();
+  const transfer::BatchCounters& counters = batch_->counters();
+  std::uint64_t done = counters.items_done, failed = counters.items_failed, bytes = bytes_done_;
+  double seconds = std::chrono::duration<double>(SystemClock().Now() - started_).count();
+  if (context_.globals.json) {
+    PrintJsonLine({{"event", "summary"},
+                   {"items", done + dry_items_},
+                   {"failed", failed},
+                   {"unchanged", skipped_.load()},
+                   {"bytes", bytes},
+                   {"resumed_bytes", counters.bytes_resumed.load()},
+                   {"seconds", seconds}});
+  } else if (!context_.globals.quiet && !context_.globals.dry_run && (done > 1 || skipped_ > 0)) {
+    std::string moved = bytes == 0 ? ""
+                                   : fmt::format(", {} at {}/s", FormatBytes(bytes),
+                                                 FormatBytes(static_cast<std::uint64_t>(bytes / seconds)));
+    PrintError("{}: {} items{} in {:.2f} s{}{}\n", verb_, FormatCount(done - failed), moved, seconds,
+               skipped_ ? fmt::format(", {} unchanged", FormatCount(skipped_.load())) : "",
+               failed ? fmt::format(", {} FAILED", FormatCount(failed)) : "");
+  }
+  if (context_.stop.stop_requested() || cancelled_) {
+    PrintError("millrace: interrupted; what was done stays, nothing half-done shows. {}\n",
+               verb_ == "sync" ? "Run the same command again to go on"
+                               : "Run the same command again to go on within a large file; `millrace sync` copies only "
+                                 "the files that are missing");
+    return ToExitStatus(Code::kCancelled);
+  }
+  if (!planned) {
+    int exit = ReportError(context_, planned.error());
+    return done > failed ? kExitPartial : exit;
+  }
+  if (failed == 0) return kExitOk;
+  return counters.items_known == 1 ? last_exit_ : kExitPartial;
+}
+
+Result<object::Connection*> ConnectSources(const Context& context, object::Connection& connection,
+                                           const std::string& destination, std::unique_ptr<object::Connection>& own) {
+  bool into_store = MR_TRY(object::ParseUrl(destination)).scheme == object::Url::Scheme::kS3;
+  if (context.globals.sse_c_source_key_file.empty() || !into_store) return &connection;
+  own = MR_TRY(context.Connect(Context::Role::kSources));
+  return own.get();
+}
+
+int WithConnection(const Context& context, const std::function<Result<int>(object::Connection&)>& body) {
+  std::unique_ptr<object::Connection> own;
+  if (!context.shared_connection) {
+    auto connection = context.Connect();
+    if (!connection) return ReportError(context, connection.error());
+    own = *std::move(connection);
+  }
+  auto exit = body(own ? *own : *context.shared_connection);
+  return exit ? *exit : ReportError(context, exit.error());
+}
+
+void AddObjectCommands(CLI::App& app, Context& context) {
+  AddListCommands(app, context);
+  AddCopyCommands(app, context);
+  AddSyncCommand(app, context);
+  AddStreamCommands(app, context);
+  AddManageCommands(app, context);
+  AddDuplicateCommand(app, context);
+  if (!context.shared_connection) AddRunCommand(app, context);  // no runs within runs
+}
+
+}  // namespace millrace::cli

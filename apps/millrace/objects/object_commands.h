@@ -1,0 +1,154 @@
+// What the object verbs share: places, selections of items, and the run of many transfers with its reports.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "apps/millrace/cli/cli.h"
+#include "apps/millrace/objects/object_options.h"
+#include "millrace/object/open.h"
+#include "millrace/transfer/copy/copy.h"
+#include "millrace/transfer/copy/md5_pool.h"
+#include "millrace/transfer/plan/batch.h"
+#include "millrace/transfer/plan/glob.h"
+#include "millrace/transfer/plan/items.h"
+
+namespace millrace::cli {
+
+/// A URL or path that a user typed, with its store open. Local paths are keys of the file store of "/".
+struct Place {
+  object::Url url;
+  std::shared_ptr<object::Store> store;
+  std::string key;
+
+  bool local() const { return url.scheme == object::Url::Scheme::kFile; }
+  /// "s3://bucket/key" or "/path": what messages and results show.
+  std::string Name(const std::string& of_key) const;
+  std::string Name() const { return Name(key); }
+};
+Result<Place> OpenPlace(object::Connection& connection, const std::string& text);
+
+/// Flags of the commands that take many sources.
+struct SelectFlags {
+  bool recursive = false;
+  bool raw = false;  ///< wildcards stand for themselves
+  bool from_stdin = false;
+  bool bookkeeping = false;  ///< also what Millrace keeps beside data
+  bool removes = false;      ///< symbolic links are items themselves
+  std::vector<std::string> include, exclude;
+  void AddTo(CLI::App& command);
+  /// --all, for commands that leave out what Millrace keeps beside data.
+  void AddBookkeepingTo(CLI::App& command);
+  /// `given`, and the lines of standard input where the flag asks for them.
+  Result<std::vector<std::string>> Sources(std::span<const std::string> given) const;
+};
+
+/// What one source argument stands for.
+struct Selection {
+  Place place;
+  bool single = false;                 ///< one object or file: place.key
+  std::string prefix;                  ///< otherwise: the keys that begin so…
+  std::size_t name_from = 0;           ///< …named by what follows this many bytes…
+  std::optional<transfer::Glob> glob;  ///< …and match this, as whole keys…
+  transfer::NameFilter filter;         ///< …with names that pass
+  transfer::Links links = transfer::Links::kFollow;
+  bool is_link = false;  ///< single, and a symbolic link to be removed
+  /// The folder that the items are in, as the beginning of their keys: empty, or with a slash at its end.
+  std::string Folder() const;
+};
+/// A trailing slash, --recursive, an empty key or a wildcard selects many; anything else one. A folder without either
+/// is an error that says so.
+Result<Selection> Select(object::Connection& connection, const std::string& text, const SelectFlags& flags);
+
+/// Calls `visit` for each item of the selection, in order; kNotFound when there is none. `on_problem` is told of local
+/// files that cannot be named or folders that cannot be read.
+Status ForEach(const Selection& selection, const object::Call& call,
+               const std::function<void(const std::string&, const Error&)>& on_problem,
+               const std::function<Status(transfer::Item)>& visit);
+
+/// A batch of transfers as a command sees it: one line (or JSON object) an item, progress on a terminal, failures
+/// named, a summary, an exit status. One owner.
+class Run {
+ public:
+  /// `verb` begins the lines: "cp", "rm". Nothing is done with --dry-run but said.
+  Run(const Context& context, std::string verb);
+  ~Run();
+
+  object::Call call() const { return {.stop = context_.stop}; }
+  transfer::CopySettings Settings(std::optional<std::uint64_t> part_bytes);
+
+  /// An empty source says that the destination is deleted.
+  void Add(std::string source, std::string destination, std::uint64_t size, transfer::Batch::Job job);
+  /// One request for many items, each of which is deleted; `as_destination` as above.
+  void AddMany(std::vector<std::string> names, bool as_destination, transfer::Batch::GroupJob job);
+  void AddFailure(const std::string& source, const std::string& destination, const Error& error);
+  /// Of an item that needs nothing done.
+  void Skip() { ++skipped_; }
+  /// Waits for all, calls `last` if given, prints the summary. `planned`: whether the list of items was complete.
+  int Finish(const Status& planned, const std::function<void()>& last = {});
+
+ private:
+  void Report(const transfer::Batch::Outcome& outcome);
+  void PrintItem(const std::string& source, const std::string& destination, std::uint64_t size, std::string_view status,
+                 const Error* error);
+
+  const Context& context_;
+  const std::string verb_;
+  const TimePoint started_ = SystemClock().Now();
+  std::atomic<std::uint64_t> skipped_ = 0;
+  std::uint64_t dry_items_ = 0, bytes_done_ = 0;
+  int last_exit_ = 0;
+  bool cancelled_ = false;
+  bool show_progress_ = false;
+  transfer::Md5Pool md5_;  ///< outlives the jobs of the batch
+  std::unique_ptr<transfer::Batch> batch_;
+  std::unique_ptr<class ProgressLine> progress_;
+};
+
+/// Deletes keys of one place a thousand at a time, as S3 takes them. Local files go by handle: see LocalRemover. One
+/// owner.
+class Deletions {
+ public:
+  /// `run` and `place` must outlive the run. All keys begin with `folder` (see Selection::Folder). `as_destination`:
+  /// the keys were not named by the user (sync --delete).
+  Deletions(Run& run, const Place& place, std::string folder, bool as_destination)
+      : run_(run), place_(place), folder_(std::move(folder)), as_destination_(as_destination) {}
+  void Add(std::string key);
+  void Flush();
+
+ private:
+  Run& run_;
+  const Place& place_;
+  const std::string folder_;
+  const bool as_destination_;
+  std::vector<std::string> keys_;
+};
+
+/// The connection for the sources of copies inside the store: `connection`, or one with the key of their own for SSE-C,
+/// which `own` then keeps.
+Result<object::Connection*> ConnectSources(const Context& context, object::Connection& connection,
+                                           const std::string& destination, std::unique_ptr<object::Connection>& own);
+
+/// Writes objects to standard output, one after the other. A closed one ends it.
+Result<int> CatObjects(const Context& context, object::Connection& connection, const std::vector<std::string>& urls,
+                       const SelectFlags& flags);
+/// Writes standard input to one object.
+Result<int> WriteStream(const Context& context, object::Connection& connection, const std::string& url,
+                        const WriteFlags& flags, bool no_clobber);
+
+/// Runs `body` with an open connection; reports its error.
+int WithConnection(const Context& context, const std::function<Result<int>(object::Connection&)>& body);
+
+void AddCopyCommands(CLI::App& app, Context& context);  // cp mv
+void AddSyncCommand(CLI::App& app, Context& context);
+void AddListCommands(CLI::App& app, Context& context);    // ls du head
+void AddStreamCommands(CLI::App& app, Context& context);  // cat pipe
+void AddManageCommands(CLI::App& app, Context& context);  // rm presign mb rb
+void AddDuplicateCommand(CLI::App& app, Context& context);
+void AddRunCommand(CLI::App& app, Context& context);
+
+}  // namespace millrace::cli

@@ -1,0 +1,199 @@
+#include "apps/millrace/objects/object_copier.h"
+
+#include <functional>
+
+#include "millrace/object/blocking.h"
+#include "millrace/vfs/attributes/attribute_store.h"
+
+namespace millrace::cli {
+namespace {
+
+using transfer::Item;
+using transfer::LocalRemover;
+
+/// The key that a name gets beneath a folder of the destination.
+Result<std::string> KeyBeneath(const Place& to, const std::string& folder, const std::string& name) {
+  if (!to.local()) return folder + name;
+  return MR_TRY(transfer::LocalPath("/" + folder, name)).substr(1);
+}
+
+/// Deletes the object that was downloaded, not one that has replaced it.
+Status DeleteDownloaded(const Place& from, const object::ObjectInfo& info, const object::Call& call) {
+  auto now = MR_TRY(object::Head(*from.store, info.key, call));
+  if (!now) return {};
+  if (now->etag != info.etag) {
+    return Fail(Code::kStale, "{} was copied, but replaced since; the new object stays", from.Name(info.key));
+  }
+  return object::Delete(*from.store, info.key, call);
+}
+
+Result<std::vector<transfer::Region>> RegionsOf(const Place& place) {
+  if (place.local()) return transfer::RegionsOf("/" + place.key);
+  return std::vector<transfer::Region>{transfer::RegionOf(*place.store, place.key)};
+}
+
+}  // namespace
+
+Status CheckApart(const Place& from, const Place& to, const transfer::NameFilter& filter, bool deletes) {
+  const auto source = MR_TRY(RegionsOf(from)), destination = MR_TRY(RegionsOf(to));
+  const transfer::Overlap overlap = transfer::Compare(source, destination);
+  const bool source_inside = overlap == transfer::Overlap::kFirstInSecond;
+  if (overlap == transfer::Overlap::kNone || (source_inside && !deletes)) return {};
+  if (overlap == transfer::Overlap::kSame) {
+    return Fail(Code::kInvalidArgument, "source and destination are the same: {} is {}", from.Name(), to.Name());
+  }
+  const std::string& inner = (source_inside ? source : destination).front().path;
+  const std::string& outer = (source_inside ? destination : source).front().path;
+  const bool below = inner.size() > outer.size() && inner.starts_with(outer);
+  const std::string name = below ? inner.substr(outer.empty() ? 0 : outer.size() + 1) : "";
+  if (!name.empty() && filter.ExcludesFolder(name)) return {};
+  return Fail(Code::kInvalidArgument, "{} is inside {}, or one of them holds a mount of the other{}",
+              source_inside ? from.Name() : to.Name(), source_inside ? to.Name() : from.Name(),
+              name.empty() ? "" : fmt::format("; leave it out with --exclude '{}/*'", name));
+}
+
+void CopyFlags::AddCommon(CLI::App& command) {
+  write.AddTo(command);
+  command.add_flag("--no-verify", no_verify, "Skip checksum verification of downloads");
+}
+
+std::string AsFolder(const std::string& key) { return key.empty() || key.ends_with('/') ? key : key + "/"; }
+
+Result<CopySource> CopySource::Of(Selection selection, bool move) {
+  CopySource source{.selection = std::move(selection), .remover = nullptr};
+  if (move && source.selection.place.local()) {
+    source.remover = std::make_unique<LocalRemover>(MR_TRY(LocalRemover::Open("/" + source.selection.Folder())));
+  }
+  return source;
+}
+
+Copier::Copier(Run& run, const CopyFlags& flags, bool move, Place to)
+    : run_(run), flags_(flags), move_(move), to_(std::move(to)), settings_(run.Settings(flags.write.part_bytes)) {
+  settings_.verify = !flags.no_verify;
+}
+
+/// Reports what must not be copied: onto itself, or in a move onto what the same move has written.
+bool Copier::Refused(const Place& from, const std::string& source_key, const std::string& key) {
+  auto refuse = [&](std::string_view why) {
+    run_.AddFailure(from.Name(source_key), to_.Name(key), Error(Code::kInvalidArgument, std::string(why)));
+    return true;
+  };
+  if (same_.Same({*from.store, from.local(), source_key}, {*to_.store, to_.local(), key})) {
+    return refuse("source and destination are the same");
+  }
+  const bool first = !move_ || flags_.sources().size() < 2 || written_.insert(std::hash<std::string>()(key)).second;
+  return first ? false : refuse("another source of this command has this destination; it is not overwritten");
+}
+
+void Copier::Add(const CopySource& from, Item item, const std::string& key) {
+  const Place& place = from.selection.place;
+  if (Refused(place, item.info.key, key)) return;
+  const std::uint64_t size = item.info.size;
+  std::string source = place.Name(item.info.key);
+  run_.Add(
+      std::move(source), to_.Name(key), size,
+      [this, &from, item = std::move(item), key](const object::Call& call) { return Move(from, item, key, call); });
+}
+
+void Copier::AddBeneath(const CopySource& from, const std::string& folder, Item item) {
+  const bool marks = item.info.size == 0 || item.info.size == vfs::AttributeStore::kMarkBody.size();
+  if (to_.local() && marks && (item.name.empty() || item.name.ends_with('/'))) return run_.Skip();
+  auto key = KeyBeneath(to_, folder, item.name);
+  if (!key) return run_.AddFailure(from.selection.place.Name(item.info.key), to_.Name(folder), key.error());
+  Add(from, std::move(item), *key);
+}
+
+void Copier::AddUnseen(const CopySource& from, const std::string& folder) {
+  const Place& place = from.selection.place;
+  auto key = KeyBeneath(to_, folder, place.key.substr(place.key.rfind('/') + 1));
+  if (!key) return run_.AddFailure(place.Name(), to_.Name(folder), key.error());
+  if (Refused(place, place.key, *key)) return;
+  run_.Add(place.Name(), to_.Name(*key), 0, [this, &from, key = *key](const object::Call& call) -> Result<bool> {
+    const Place& source = from.selection.place;
+    auto info = MR_TRY(object::Head(*source.store, source.key, call));
+    if (!info) return Fail(Code::kNotFound, "{} does not exist", source.Name());
+    return Move(from, {"", *std::move(info)}, key, call);
+  });
+}
+
+Result<bool> Copier::Move(const CopySource& from, const Item& item, const std::string& key, const object::Call& call) {
+  if (from.remover) return MoveFile(from, item, key, call);
+  const Place& place = from.selection.place;
+  if (!MR_TRY(Needed(place, item.info, key, call))) return false;
+  if (!MR_TRY(Written(CopyOne(place, item, key, call)))) return false;
+  if (!move_) return true;
+  MR_TRY(to_.local() ? DeleteDownloaded(place, item.info, call) : object::Delete(*place.store, item.info.key, call));
+  return true;
+}
+
+Result<bool> Copier::MoveFile(const CopySource& from, const Item& item, const std::string& key,
+                              const object::Call& call) {
+  const std::string name = item.info.key.substr(from.selection.Folder().size());
+  bool removed = false;
+  auto move = [&]() -> Result<bool> {
+    if (!MR_TRY(Needed(from.selection.place, item.info, key, call))) return false;
+    const transfer::LocalFile file = MR_TRY(transfer::LocalFile::Open("/" + item.info.key));
+    if (!MR_TRY(Written(SendFile(file, key, call)))) return false;
+    removed = MR_TRY(from.remover->RemoveSent(name, file)) != LocalRemover::Outcome::kBehindLink;
+    return true;
+  };
+  Result<bool> moved = move();
+  if (removed) return moved;
+  if (auto link = from.remover->LinkOn(name)) NoteLink(from, *link, moved.value_or(false));
+  return moved;
+}
+
+/// False if --no-clobber kept somebody else's object, which came while ours was sent.
+Result<bool> Copier::Written(const Status& copied) const {
+  if (copied) return true;
+  if (flags_.no_clobber && copied.error().code() == Code::kPreconditionFailed) return false;
+  return std::unexpected(copied.error());
+}
+
+Status Copier::SendFile(const transfer::LocalFile& file, const std::string& key, const object::Call& call) {
+  if (to_.local()) return transfer::CopyFile(file, "/" + key, settings_, call);
+  object::PutOptions put = flags_.write.ForUpload(key);
+  put.if_none_match = flags_.no_clobber;
+  return transfer::Upload(file, *to_.store, key, put, settings_, call);
+}
+
+/// Copies one item, whichever of the two places are local.
+Status Copier::CopyOne(const Place& from, const Item& item, const std::string& key, const object::Call& call) {
+  if (from.local()) return SendFile(MR_TRY(transfer::LocalFile::Open("/" + item.info.key)), key, call);
+  if (to_.local()) return transfer::Download(*from.store, item.info, "/" + key, settings_, call);
+  object::CopyOptions options = flags_.write.ForCopy();
+  options.if_none_match = flags_.no_clobber;
+  if (from.url.bucket != to_.url.bucket) options.source_bucket = from.url.bucket;
+  return transfer::CopyObject(*from.store, item.info, *to_.store, key, std::move(options), settings_, call);
+}
+
+/// --no-clobber, --if-newer, --if-size-differ, --checksum: is what is at the destination something else?
+Result<bool> Copier::Needed(const Place& from, const object::ObjectInfo& source, const std::string& key,
+                            const object::Call& call) {
+  if (!flags_.when.conditional() && !flags_.no_clobber) return true;
+  auto there = MR_TRY(object::Head(*to_.store, key, call));
+  if (!there) return true;
+  if (flags_.no_clobber) return false;
+  transfer::Version ours{.store = from.store.get(), .local = from.local(), .info = source};
+  transfer::Version theirs{.store = to_.store.get(), .local = to_.local(), .info = *std::move(there)};
+  return transfer::NeedsCopy(ours, theirs, flags_.when, call);
+}
+
+void Copier::NoteLink(const CopySource& from, const std::string& link, bool moved) {
+  MutexLock lock(mutex_);
+  Link& known = links_.try_emplace(from.selection.Folder() + link, Link{&from}).first->second;
+  known.all_moved = known.all_moved && moved;
+}
+
+void Copier::RemoveLinks() {
+  MutexLock lock(mutex_);
+  for (const auto& [path, link] : links_) {
+    if (!link.all_moved) continue;
+    const std::string name = path.substr(link.from->selection.Folder().size()) + "/";  // a link, or it stays
+    if (auto removed = link.from->remover->Remove(name); !removed) {
+      run_.AddFailure("/" + path, "", removed.error());
+    }
+  }
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,136 @@
+// cp, mv.
+#include <algorithm>
+#include <deque>
+#include <filesystem>
+
+#include "apps/millrace/objects/object_copier.h"
+
+namespace millrace::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What `cp - URL` and `cp URL -` mean: standard input and output. A file of that name is "./-".
+constexpr std::string_view kStandardStream = "-";
+
+bool UsesStandardStream(const CopyFlags& flags) {
+  return std::ranges::find(flags.places, kStandardStream) != flags.places.end();
+}
+
+Result<int> CopyStream(const Context& context, object::Connection& connection, const CopyFlags& flags, bool move) {
+  if (move) return Fail(Code::kInvalidArgument, "mv cannot take or give a stream; use cp");
+  if (flags.destination() == kStandardStream) {
+    const std::vector<std::string> urls(flags.sources().begin(), flags.sources().end());
+    return CatObjects(context, connection, urls, flags.select);
+  }
+  if (flags.places.size() != 2) {
+    return Fail(Code::kInvalidArgument, "standard input (-) is one source; name one object to write it to");
+  }
+  return WriteStream(context, connection, flags.destination(), flags.write, flags.no_clobber);
+}
+
+/// The prefix of a selection as a place.
+Place FolderOf(const Selection& selection) {
+  Place folder = selection.place;
+  folder.key = selection.Folder();
+  return folder;
+}
+
+/// A pattern also matches what is at the destination already, below the folder that it is in.
+bool IsAtDestination(const Selection& selection, const Place& to, const std::string& key) {
+  const Place& from = selection.place;
+  return selection.glob && from.local() == to.local() && from.url.bucket == to.url.bucket && !to.key.empty() &&
+         key.starts_with(AsFolder(to.key));
+}
+
+Result<int> CopyOrMove(const Context& context, object::Connection& connection, const CopyFlags& flags, bool move) {
+  if (flags.places.size() + (flags.select.from_stdin ? 1 : 0) < 2) {
+    return Fail(Code::kInvalidArgument, "{} needs a source and a destination", move ? "mv" : "cp");
+  }
+  if (UsesStandardStream(flags)) return CopyStream(context, connection, flags, move);
+  std::vector<std::string> sources = MR_TRY(flags.select.Sources(flags.sources()));
+  bool many = sources.size() > 1 || flags.select.from_stdin;
+  std::unique_ptr<object::Connection> own;
+  object::Connection* reading = MR_TRY(ConnectSources(context, connection, flags.destination(), own));
+  std::deque<CopySource> selected;
+  for (const std::string& source : sources) {
+    selected.push_back(MR_TRY(CopySource::Of(MR_TRY(Select(*reading, source, flags.select)), move)));
+    many = many || !selected.back().selection.single;
+  }
+  Place to = MR_TRY(OpenPlace(connection, flags.destination()));
+  MR_TRY(flags.write.Check());
+  if (many && to.local() && fs::is_regular_file("/" + to.key)) {
+    return Fail(Code::kInvalidArgument, "{} is a file; many sources need a folder", to.Name());
+  }
+  for (const CopySource& source : selected) {
+    const Selection& selection = source.selection;
+    if (!selection.single && !selection.glob) MR_TRY(CheckApart(FolderOf(selection), to, selection.filter, false));
+  }
+  bool folder = many || to.key.empty() || to.key.ends_with('/') || (to.local() && fs::is_directory("/" + to.key));
+  Run run(context, move ? "mv" : "cp");
+  Copier copier(run, flags, move, to);
+  Status planned;
+  for (const CopySource& source : selected) {
+    if (flags.select.from_stdin && source.selection.single) {  // a long list: no waiting for one after the other
+      copier.AddUnseen(source, AsFolder(to.key));
+      continue;
+    }
+    planned = ForEach(
+        source.selection, run.call(),
+        [&](const std::string& path, const Error& error) { run.AddFailure("/" + path, to.Name(), error); },
+        [&](transfer::Item item) -> Status {
+          if (IsAtDestination(source.selection, to, item.info.key)) {
+            run.Skip();
+          } else if (folder) {
+            copier.AddBeneath(source, AsFolder(to.key), std::move(item));
+          } else {
+            copier.Add(source, std::move(item), to.key);
+          }
+          return {};
+        });
+    if (!planned) break;
+  }
+  return run.Finish(planned, [&] { copier.RemoveLinks(); });
+}
+
+}  // namespace
+
+void AddCopyCommands(CLI::App& app, Context& context) {
+  for (bool move : {false, true}) {
+    auto flags = std::make_shared<CopyFlags>();
+    std::string verb = move ? "mv" : "cp";
+    CLI::App* command = AddCommand(
+        app, context, verb, move ? "Copy files and objects, then delete the sources" : "Copy files and objects",
+        "  millrace " + verb +
+            " model.bin s3://bucket/models/\n"
+            "  millrace " +
+            verb +
+            " -r data/ s3://bucket/data/          # what is in data, beneath data/\n"
+            "  millrace " +
+            verb +
+            " 's3://bucket/logs/*.gz' ./logs/     # * matches slashes too\n"
+            "  millrace " +
+            verb + " -r --exclude '*.tmp' s3://a/x/ s3://b/y/\n" +
+            (move ? "" : "  tar c data | millrace cp - s3://bucket/data.tar   # a dash is standard input or output\n"),
+        [&context, flags, move] {
+          return WithConnection(
+              context, [&](object::Connection& connection) { return CopyOrMove(context, connection, *flags, move); });
+        });
+    command
+        ->add_option("PLACE", flags->places,
+                     "Sources, then where to: s3://bucket/key, file:///path or a path. Sources take the wildcards "
+                     "* ? [a-z]; the destination is a folder when there are many")
+        ->required()
+        ->expected(1, 1 << 20);
+    flags->select.AddTo(*command);
+    flags->select.bookkeeping = move;  // what is moved leaves nothing behind
+    if (!move) flags->select.AddBookkeepingTo(*command);
+    flags->AddCommon(*command);
+    command->add_flag("-n,--no-clobber", flags->no_clobber, "Only where there is nothing at the destination");
+    command->add_flag("-u,--if-newer", flags->when.newer, "Only over what is older at the destination");
+    command->add_flag("-s,--if-size-differ", flags->when.size_differs, "Only over what has another size");
+    command->add_flag("--checksum", flags->when.checksum, "Only over what has other bytes, by the store's checksums");
+  }
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,98 @@
+// duplicate: grows a sample data set in the bucket.
+#include "apps/millrace/objects/object_commands.h"
+#include "millrace/base/text.h"
+
+namespace millrace::cli {
+namespace {
+
+constexpr std::size_t kMostSamples = 1'000'000;
+
+struct DuplicateFlags {
+  std::string from, to;
+  std::uint64_t size = 0, count = 0;  ///< 0: not a goal
+  SelectFlags select;
+  WriteFlags write;
+};
+
+/// What the destination has and still needs.
+struct Goal {
+  std::uint64_t size, count;
+  std::uint64_t have_bytes = 0, have_objects = 0;
+  bool Reached() const { return (size == 0 || have_bytes >= size) && (count == 0 || have_objects >= count); }
+  void Add(const object::ObjectInfo& info) { have_bytes += info.size, ++have_objects; }
+};
+
+/// Copies of the whole sample stand side by side: "000000/a.jpg", "000001/a.jpg".
+std::string CopyName(std::uint64_t copy, const std::string& name) { return fmt::format("{:06}/{}", copy, name); }
+
+Result<int> Duplicate(const Context& context, object::Connection& connection, const DuplicateFlags& flags) {
+  MR_TRY(flags.write.Check());
+  if (flags.size == 0 && flags.count == 0)
+    return Fail(Code::kInvalidArgument, "say how far: --size 100GB or --count 1000000");
+  SelectFlags select = flags.select;
+  select.recursive = true;
+  Selection sample = MR_TRY(Select(connection, flags.from, select));
+  Place to = MR_TRY(OpenPlace(connection, flags.to));
+  if (sample.place.local() || to.local()) {
+    return Fail(Code::kInvalidArgument, "duplicate copies inside the store: both places must be s3://");
+  }
+  std::string folder = to.key.empty() || to.key.ends_with('/') ? to.key : to.key + "/";
+  Run run(context, "duplicate");
+  std::vector<transfer::Item> items;
+  MR_TRY(ForEach(sample, run.call(), nullptr, [&](transfer::Item item) -> Status {
+    if (items.size() == kMostSamples) {
+      return Fail(Code::kInvalidArgument, "{} has more than {} objects; that is no sample", flags.from,
+                  FormatCount(kMostSamples));
+    }
+    items.push_back(std::move(item));
+    return {};
+  }));
+  if (items.empty()) return Fail(Code::kNotFound, "nothing passes the filters in {}", flags.from);
+  transfer::CopySettings settings = run.Settings(flags.write.part_bytes);
+  object::CopyOptions options = flags.write.ForCopy();
+  if (sample.place.url.bucket != to.url.bucket) options.source_bucket = sample.place.url.bucket;
+  // What an earlier run has made comes in the order of the names, so one pass over both finds what is missing.
+  auto there = transfer::ListStore(*to.store, folder, folder.size(), run.call());
+  auto next = MR_TRY(there->Next());
+  Goal goal{flags.size, flags.count};
+  for (std::uint64_t copy = 0; !goal.Reached() && !context.stop.stop_requested(); ++copy) {
+    for (const transfer::Item& item : items) {
+      if (goal.Reached()) break;
+      std::string name = CopyName(copy, item.name);
+      while (next && next->name < name) next = MR_TRY(there->Next());
+      goal.Add(item.info);
+      if (next && next->name == name && next->info.size == item.info.size) {
+        run.Skip();
+        continue;
+      }
+      run.Add(sample.place.Name(item.info.key), to.Name(folder + name), item.info.size,
+              [&, key = folder + name](const object::Call& call) -> Result<bool> {
+                MR_TRY(transfer::CopyObject(*sample.place.store, item.info, *to.store, key, options, settings, call));
+                return true;
+              });
+    }
+  }
+  return run.Finish({});
+}
+
+}  // namespace
+
+void AddDuplicateCommand(CLI::App& app, Context& context) {
+  auto flags = std::make_shared<DuplicateFlags>();
+  CLI::App* command = AddCommand(
+      app, context, "duplicate", "Grow a sample data set in the bucket, by copies that the server makes",
+      "  millrace duplicate s3://bucket/sample/ s3://bucket/large/ --size 100GB\n"
+      "  millrace duplicate s3://bucket/sample/ s3://bucket/many/ --count 1000000   # again: goes on where it was\n",
+      [&context, flags] {
+        return WithConnection(context,
+                              [&](object::Connection& connection) { return Duplicate(context, connection, *flags); });
+      });
+  command->add_option("SAMPLE", flags->from, "s3://bucket/prefix: what is copied again and again")->required();
+  command->add_option("TO", flags->to, "s3://bucket/prefix: gets 000000/, 000001/, ...")->required();
+  AddSizeFlag(*command, "--size", flags->size, "Go on until the copies have so many bytes, e.g. 100GB");
+  command->add_option("--count", flags->count, "Go on until there are so many objects");
+  flags->select.AddTo(*command);
+  flags->write.AddTo(*command);
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,286 @@
+// rm, presign, mb, rb.
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <map>
+
+#include "apps/millrace/objects/object_commands.h"
+#include "millrace/base/text.h"
+#include "millrace/object/blocking.h"
+
+namespace millrace::cli {
+namespace {
+
+struct RemoveFlags {
+  std::vector<std::string> urls;
+  SelectFlags select;
+  bool yes = false;
+};
+
+/// What rm was told to remove. A prefix or folder needs --recursive.
+Result<std::vector<Selection>> SelectRemovals(object::Connection& connection, const RemoveFlags& flags) {
+  std::vector<Selection> selections;
+  for (const std::string& url : MR_TRY(flags.select.Sources(flags.urls))) {
+    selections.push_back(MR_TRY(Select(connection, url, flags.select)));
+    const Selection& selection = selections.back();
+    if (selection.single || selection.glob || flags.select.recursive) continue;
+    return Fail(Code::kInvalidArgument, "{} is {}; add --recursive to delete all that is in it", url,
+                selection.prefix.empty() ? "a whole bucket" : "a folder");
+  }
+  return selections;
+}
+
+/// Asks a user at a terminal before more than a thousand items are deleted. True where there is nobody to ask.
+Result<bool> Confirm(const Context& context, const std::vector<Selection>& selections, const RemoveFlags& flags) {
+  constexpr std::uint64_t kManyItems = 1000;
+  const bool many = std::ranges::any_of(selections, [](const Selection& selection) { return !selection.single; });
+  if (!many || flags.yes || context.globals.dry_run || context.shared_connection != nullptr) return true;
+  if (isatty(STDIN_FILENO) != 1 || isatty(STDERR_FILENO) != 1) return true;
+  std::uint64_t count = 0, bytes = 0;
+  for (const Selection& selection : selections) {
+    MR_TRY(ForEach(
+        selection, {.stop = context.stop}, [](const std::string&, const Error&) {},
+        [&](const transfer::Item& item) -> Status {
+          ++count;
+          bytes += item.info.size;
+          return {};
+        }));
+  }
+  if (count <= kManyItems) return true;
+  PrintError("rm: delete {} items ({}) of {}? [y/N] ", FormatCount(count), FormatBytes(bytes),
+             selections.size() == 1 ? selections.front().place.Name() : "all that is named");
+  std::string answer;
+  std::getline(std::cin, answer);
+  return answer == "y" || answer == "Y" || answer == "yes";
+}
+
+Result<int> Remove(const Context& context, object::Connection& connection, const RemoveFlags& flags) {
+  const std::vector<Selection> selections = MR_TRY(SelectRemovals(connection, flags));
+  if (!MR_TRY(Confirm(context, selections, flags))) {
+    PrintError("millrace: rm: nothing was deleted\n");
+    return kExitFailed;
+  }
+  Run run(context, "rm");
+  Status planned;
+  std::map<std::string, Deletions> listed;  // by bucket
+  for (const Selection& selection : selections) {
+    const Place& place = selection.place;
+    if (flags.select.from_stdin && selection.single && !place.local()) {
+      // A long list: a thousand a request, and none asked for beforehand.
+      listed.try_emplace(place.url.bucket, run, place, "", false).first->second.Add(place.key);
+      continue;
+    }
+    Deletions deletions(run, place, selection.Folder(), false);
+    planned = ForEach(
+        selection, run.call(),
+        [&](const std::string& path, const Error& error) { run.AddFailure("/" + path, "", error); },
+        [&](transfer::Item item) -> Status {
+          deletions.Add(std::move(item.info.key));
+          return {};
+        });
+    deletions.Flush();
+    if (!planned) break;
+  }
+  for (auto& [bucket, deletions] : listed) deletions.Flush();
+  return run.Finish(planned);
+}
+
+struct PresignFlags {
+  std::string url, method = "GET";
+  Duration valid_for = std::chrono::hours(1);
+};
+
+Result<int> Presign(const Context& context, object::Connection& connection, const PresignFlags& flags) {
+  Place place = MR_TRY(OpenPlace(connection, flags.url));
+  if (place.key.empty()) return Fail(Code::kInvalidArgument, "{} names no object", flags.url);
+  std::string url = MR_TRY(place.store->Presign(flags.method, place.key, flags.valid_for));
+  if (context.globals.json) {
+    PrintJsonLine({{"source", place.Name()}, {"method", flags.method}, {"url", url}});
+  } else {
+    Print("{}\n", url);
+  }
+  return kExitOk;
+}
+
+Result<std::string> BucketOf(const std::string& text) {
+  object::Url url = MR_TRY(object::ParseUrl(text));
+  if (url.scheme == object::Url::Scheme::kS3 && !url.bucket.empty() && url.key.empty()) return url.bucket;
+  return Fail(Code::kInvalidArgument, "{} is no bucket; expected s3://bucket", text);
+}
+
+Result<int> MakeBuckets(const Context& context, object::Connection& connection, const std::vector<std::string>& urls) {
+  Run run(context, "mb");
+  std::shared_ptr<object::Service> service = MR_TRY(connection.OpenService());
+  for (const std::string& text : urls) {
+    const std::string bucket = MR_TRY(BucketOf(text));
+    run.Add("s3://" + bucket, "", 0, [service, bucket](const object::Call& call) -> Result<bool> {
+      MR_TRY(service->MakeBucket(bucket, call));
+      return true;
+    });
+  }
+  return run.Finish({});
+}
+
+Status AbortAll(object::Store& store, const object::Call& call) {
+  for (const object::UploadInfo& upload : MR_TRY(object::ListUploads(store, "", call))) {
+    MR_TRY(object::AbortMultipart(store, upload.key, upload.upload_id, call));
+  }
+  return {};
+}
+
+struct RemoveBucketFlags {
+  RemoveFlags removal;
+  bool force = false;  ///< with all that is in them
+};
+
+Result<int> RemoveBuckets(const Context& context, object::Connection& connection, const RemoveBucketFlags& flags) {
+  for (const std::string& text : flags.removal.urls) MR_TRY(BucketOf(text));
+  if (flags.force) {
+    const int emptied = MR_TRY(Remove(context, connection, flags.removal));
+    if (emptied != kExitOk) return emptied;
+  }
+  Run run(context, "rb");
+  std::shared_ptr<object::Service> service = MR_TRY(connection.OpenService());
+  for (const std::string& text : flags.removal.urls) {
+    Place place = MR_TRY(OpenPlace(connection, text));
+    run.Add("s3://" + place.url.bucket, "", 0,
+            [service, place, force = flags.force](const object::Call& call) -> Result<bool> {
+              if (force) MR_TRY(AbortAll(*place.store, call));
+              MR_TRY(service->RemoveBucket(place.url.bucket, call));
+              return true;
+            });
+  }
+  return run.Finish({});
+}
+
+struct UploadsFlags {
+  std::string url;
+  Duration older_than = Duration::zero();
+};
+
+/// Multipart uploads below the URL that nobody has completed or aborted.
+Result<std::vector<object::UploadInfo>> UnfinishedUploads(const Place& place, const UploadsFlags& flags,
+                                                          const object::Call& call) {
+  auto uploads = MR_TRY(object::ListUploads(*place.store, place.key, call));
+  const WallTime latest = SystemClock().Wall() - std::chrono::duration_cast<WallTime::duration>(flags.older_than);
+  std::erase_if(uploads, [&](const object::UploadInfo& upload) { return upload.initiated > latest; });
+  return uploads;
+}
+
+Result<int> ListUnfinished(const Context& context, object::Connection& connection, const UploadsFlags& flags) {
+  Place place = MR_TRY(OpenPlace(connection, flags.url));
+  for (const object::UploadInfo& upload : MR_TRY(UnfinishedUploads(place, flags, {.stop = context.stop}))) {
+    const std::string begun = FormatIso8601(upload.initiated);
+    if (context.globals.json) {
+      PrintJsonListing({{"key", upload.key}, {"upload_id", upload.upload_id}, {"initiated", begun}});
+    } else {
+      PrintListing("{} {} {}\n", begun, upload.upload_id, place.Name(upload.key));
+    }
+  }
+  return kExitOk;
+}
+
+Result<int> AbortUnfinished(const Context& context, object::Connection& connection, const UploadsFlags& flags) {
+  Place place = MR_TRY(OpenPlace(connection, flags.url));
+  Run run(context, "abort");
+  for (const object::UploadInfo& upload : MR_TRY(UnfinishedUploads(place, flags, run.call()))) {
+    run.Add(place.Name(upload.key), "", 0, [store = place.store, upload](const object::Call& call) -> Result<bool> {
+      MR_TRY(object::AbortMultipart(*store, upload.key, upload.upload_id, call));
+      return true;
+    });
+  }
+  return run.Finish({});
+}
+
+void AddUploadsCommand(CLI::App& app, Context& context) {
+  CLI::App* uploads = app.add_subcommand("uploads", "Unfinished multipart uploads, which cost storage until aborted");
+  uploads->require_subcommand(1);
+  for (bool abort : {false, true}) {
+    auto flags = std::make_shared<UploadsFlags>();
+    CLI::App* command = AddCommand(
+        *uploads, context, abort ? "abort" : "ls", abort ? "Abort unfinished uploads" : "List them",
+        abort ? "  millrace uploads abort s3://bucket/data/ --older-than 7d\n" : "  millrace uploads ls s3://bucket\n",
+        [&context, flags, abort] {
+          return WithConnection(context, [&](object::Connection& connection) {
+            return abort ? AbortUnfinished(context, connection, *flags) : ListUnfinished(context, connection, *flags);
+          });
+        });
+    command->add_option("URL", flags->url, "s3://bucket or s3://bucket/prefix")->required();
+    command->add_option_function<std::string>(
+        "--older-than",
+        [flags](const std::string& text) {
+          auto parsed = ParseDuration(text);
+          if (!parsed) throw CLI::ValidationError("--older-than: " + parsed.error().ToString());
+          flags->older_than = *parsed;
+        },
+        "Only those begun before, such as 1h or 7d; a younger one may be under way");
+  }
+}
+
+}  // namespace
+
+void AddManageCommands(CLI::App& app, Context& context) {
+  auto removal = std::make_shared<RemoveFlags>();
+  CLI::App* rm = AddCommand(app, context, "rm", "Delete objects",
+                            "  millrace rm s3://bucket/key\n"
+                            "  millrace rm -r --dry-run s3://bucket/old/\n"
+                            "  millrace rm 's3://bucket/*.tmp'\n",
+                            [&context, removal] {
+                              return WithConnection(context, [&](object::Connection& connection) {
+                                return Remove(context, connection, *removal);
+                              });
+                            });
+  rm->add_option("URL", removal->urls, "s3://bucket/key, file:///path or a path; wildcards * ? [a-z]");
+  removal->select.removes = removal->select.bookkeeping = true;
+  removal->select.AddTo(*rm);
+  rm->add_flag("-y,--yes", removal->yes, "Do not ask before more than 1,000 items are deleted");
+
+  auto presign = std::make_shared<PresignFlags>();
+  CLI::App* command = AddCommand(app, context, "presign", "Make a URL that lets its holder read or write an object",
+                                 "  millrace presign s3://bucket/model.bin --expires-in 15m\n"
+                                 "  curl -T file \"$(millrace presign --method PUT s3://bucket/inbox/file)\"\n",
+                                 [&context, presign] {
+                                   return WithConnection(context, [&](object::Connection& connection) {
+                                     return Presign(context, connection, *presign);
+                                   });
+                                 });
+  command->add_option("URL", presign->url, "s3://bucket/key")->required();
+  command->add_option("--method", presign->method, "GET or PUT")->check(CLI::IsMember({"GET", "PUT"}));
+  command->add_option_function<std::string>(
+      "--expires-in",
+      [presign](const std::string& text) {
+        const bool number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+        auto parsed = ParseDuration(number ? text + "s" : text);
+        if (!parsed || *parsed <= Duration::zero() || *parsed > std::chrono::hours(24 * 7)) {
+          throw CLI::ValidationError("--expires-in: " + text +
+                                     " is not a duration of at most 7d; write 15m or 900 (seconds)");
+        }
+        presign->valid_for = *parsed;
+      },
+      "How long the URL works, such as 15m; a number is seconds (default 1h, at most 7d)");
+
+  auto made = std::make_shared<std::vector<std::string>>();
+  CLI::App* mb = AddCommand(app, context, "mb", "Make buckets", "  millrace mb s3://bucket\n", [&context, made] {
+    return WithConnection(context,
+                          [&](object::Connection& connection) { return MakeBuckets(context, connection, *made); });
+  });
+  mb->add_option("URL", *made, "s3://bucket")->required();
+
+  auto removed = std::make_shared<RemoveBucketFlags>();
+  CLI::App* rb = AddCommand(app, context, "rb", "Remove empty buckets",
+                            "  millrace rb s3://bucket\n"
+                            "  millrace rb --force s3://bucket   # with all that is in it\n",
+                            [&context, removed] {
+                              return WithConnection(context, [&](object::Connection& connection) {
+                                return RemoveBuckets(context, connection, *removed);
+                              });
+                            });
+  rb->add_option("URL", removed->removal.urls, "s3://bucket")->required();
+  rb->add_flag("--force", removed->force, "First delete all objects and abort all unfinished uploads");
+  rb->add_flag("-y,--yes", removed->removal.yes, "Do not ask before more than 1,000 objects are deleted");
+  removed->removal.select.recursive = removed->removal.select.bookkeeping = true;
+  AddUploadsCommand(app, context);
+}
+
+}  // namespace millrace::cli

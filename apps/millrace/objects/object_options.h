@@ -1,0 +1,37 @@
+// Flags about how objects are written, shared by cp, mv, sync, pipe and duplicate.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/millrace/cli/cli.h"
+#include "millrace/object/store.h"
+
+namespace millrace::cli {
+
+inline constexpr std::uint64_t kPartBytes = 8 * kMiB;
+
+/// What a command line says about the objects it writes.
+struct WriteFlags {
+  std::optional<std::uint64_t> part_bytes;  ///< nothing: kPartBytes, and more for large downloads
+  std::string content_type;
+  std::vector<std::string> metadata;  ///< name=value
+  object::Attributes attributes;
+
+  void AddTo(CLI::App& command);
+  /// kInvalidArgument when the flags contradict each other. Call it before anything else.
+  Status Check() const;
+  /// For an upload: the content type is that of the name's ending unless a flag says another.
+  object::PutOptions ForUpload(const std::string& name) const;
+  /// For a copy inside the store: type and metadata are the source's unless a flag says others.
+  object::CopyOptions ForCopy() const;
+};
+
+/// A flag that takes a size such as 16MiB.
+void AddSizeFlag(CLI::App& command, const std::string& name, std::uint64_t& into, const std::string& description);
+void AddSizeFlag(CLI::App& command, const std::string& name, std::optional<std::uint64_t>& into,
+                 const std::string& description);
+
+}  // namespace millrace::cli

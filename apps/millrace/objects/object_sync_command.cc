@@ -1,0 +1,168 @@
+// sync.
+#include <algorithm>
+#include <filesystem>
+
+#include "apps/millrace/objects/object_copier.h"
+#include "millrace/base/text.h"
+#include "millrace/transfer/plan/sync_plan.h"
+
+namespace millrace::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using OnProblem = std::function<void(const std::string&, const Error&)>;
+
+/// The items of one side, and what passed so far.
+class NotedStream final : public transfer::ItemStream {
+ public:
+  explicit NotedStream(std::unique_ptr<transfer::ItemStream> inner) : inner_(std::move(inner)) {}
+
+  Result<std::optional<transfer::Item>> Next() override {
+    auto item = MR_TRY(inner_->Next());
+    any_ = any_ || item;
+    const bool link = item && item->info.etag == object::TreeWalker::kLinkETag && item->name.ends_with('/');
+    if (link && !IsBehindLink(item->name)) link_ = item->name;
+    return item;
+  }
+  bool any() const { return any_; }
+  /// Is the name below the last symbolic link to a folder?
+  bool IsBehindLink(const std::string& name) const {
+    return !link_.empty() && name.size() > link_.size() && name.starts_with(link_);
+  }
+
+ private:
+  std::unique_ptr<transfer::ItemStream> inner_;
+  bool any_ = false;
+  std::string link_;
+};
+
+/// Deletes what the source does not have, at most so many names: of more, none.
+class ExtraNames {
+ public:
+  ExtraNames(Run& run, const Place& to, const std::string& folder, std::optional<std::uint64_t> most)
+      : deletions_(run, to, folder, true), most_(most) {}
+
+  void Add(std::string key) {
+    ++count_;
+    if (!most_) return deletions_.Add(std::move(key));
+    if (count_ <= *most_) held_.push_back(std::move(key));
+  }
+  /// Fails if there are too many.
+  Status Finish() {
+    if (most_ && count_ > *most_) {
+      return Fail(Code::kInvalidArgument,
+                  "the source lacks {} names that the destination has, more than --max-delete {}; none was deleted",
+                  FormatCount(count_), *most_);
+    }
+    for (std::string& key : held_) deletions_.Add(std::move(key));
+    deletions_.Flush();
+    return {};
+  }
+
+ private:
+  Deletions deletions_;
+  const std::optional<std::uint64_t> most_;
+  std::uint64_t count_ = 0;
+  std::vector<std::string> held_;
+};
+
+/// The listing of one side. A local folder that is not there yet is empty.
+Result<std::unique_ptr<transfer::ItemStream>> ListSide(const Place& place, const object::Call& call,
+                                                       const OnProblem& on_problem, transfer::Links links) {
+  std::string prefix = AsFolder(place.key);
+  if (!place.local()) return transfer::ListStore(*place.store, prefix, prefix.size(), call);
+  return transfer::ListLocal(prefix, prefix.size(), on_problem, call, links);
+}
+
+Status CheckFolders(const Place& from, const Place& to) {
+  for (const Place* place : {&from, &to}) {
+    if (!place->local() || fs::is_directory("/" + place->key)) continue;
+    const bool there = fs::exists("/" + place->key);
+    if (!there && place == &to) continue;
+    return Fail(there ? Code::kInvalidArgument : Code::kNotFound, "{} is no folder; sync works on folders and prefixes",
+                place->Name());
+  }
+  return {};
+}
+
+Result<int> Sync(const Context& context, object::Connection& connection, const CopyFlags& flags) {
+  std::unique_ptr<object::Connection> own;
+  object::Connection* reading = MR_TRY(ConnectSources(context, connection, flags.destination(), own));
+  Place from = MR_TRY(OpenPlace(*reading, flags.sources().front()));
+  Place to = MR_TRY(OpenPlace(connection, flags.destination()));
+  MR_TRY(flags.write.Check());
+  MR_TRY(CheckFolders(from, to));
+  transfer::NameFilter filter(flags.select.include, flags.select.exclude, flags.select.bookkeeping);
+  MR_TRY(CheckApart(from, to, filter, flags.delete_extra));
+  const std::string from_folder = AsFolder(from.key), to_folder = AsFolder(to.key);
+  Run run(context, "sync");
+  const CopySource source = MR_TRY(CopySource::Of({.place = from, .prefix = from_folder}, false));
+  Copier copier(run, flags, false, to);
+  ExtraNames extra(run, to, to_folder, flags.max_delete);
+  // What lies beneath a folder of the source that cannot be read is not known to be gone.
+  std::vector<std::string> unread;
+  auto source_problem = [&](const std::string& path, const Error& error) {
+    if (path.size() >= from_folder.size()) unread.push_back(path.substr(from_folder.size()));
+    run.AddFailure("/" + path, to.Name(to_folder), error);
+  };
+  auto destination_problem = [&](const std::string& path, const Error& error) {
+    run.AddFailure(from.Name(from_folder), "/" + path, error);
+  };
+  NotedStream have(MR_TRY(ListSide(from, run.call(), source_problem, transfer::Links::kFollow)));
+  NotedStream there(MR_TRY(ListSide(to, run.call(), destination_problem,
+                                    flags.delete_extra ? transfer::Links::kBoth : transfer::Links::kFollow)));
+  transfer::SyncRules rules{.size_only = flags.size_only,
+                            .exact_timestamps = flags.exact_timestamps,
+                            .delete_extra = flags.delete_extra,
+                            .allow_empty_source = flags.allow_empty_source,
+                            .filter = std::move(filter)};
+  Status planned = transfer::PlanSync(have, there, rules, [&](transfer::SyncAction action) -> Status {
+    using Kind = transfer::SyncAction::Kind;
+    if (action.kind == Kind::kSame && !flags.when.checksum) {
+      run.Skip();
+    } else if (action.kind == Kind::kCopy || action.kind == Kind::kSame) {
+      copier.AddBeneath(source, to_folder, std::move(action.item));
+    } else if (there.IsBehindLink(action.item.name)) {
+      return {};  // not in the tree; the link is kept, or goes itself
+    } else if (std::ranges::none_of(unread, [&](const auto& path) { return action.item.name.starts_with(path); })) {
+      extra.Add(std::move(action.item.info.key));
+    }
+    return {};
+  });
+  if (planned && !have.any() && !from.local() && !from.key.empty() && !flags.allow_empty_source) {
+    planned = Fail(Code::kNotFound, "there is nothing at {}", from.Name());
+  }
+  if (planned) planned = extra.Finish();
+  return run.Finish(planned);
+}
+
+}  // namespace
+
+void AddSyncCommand(CLI::App& app, Context& context) {
+  auto flags = std::make_shared<CopyFlags>();
+  CLI::App* sync =
+      AddCommand(app, context, "sync", "Make a folder or prefix hold what another one holds, copying only what differs",
+                 "  millrace sync data/ s3://bucket/data/\n"
+                 "  millrace sync --delete s3://bucket/data/ /mnt/nvme/data/\n"
+                 "  millrace sync --delete --max-delete 100 data/ s3://bucket/data/\n"
+                 "  millrace sync --size-only --exclude '*.tmp' s3://a/x/ s3://b/x/\n",
+                 [&context, flags] {
+                   return WithConnection(
+                       context, [&](object::Connection& connection) { return Sync(context, connection, *flags); });
+                 });
+  sync->add_option("PLACE", flags->places, "The folder or prefix to copy from, then the one to bring up to date")
+      ->required()
+      ->expected(2);
+  sync->add_flag("--delete", flags->delete_extra, "Delete what the source does not have");
+  sync->add_option("--max-delete", flags->max_delete, "With --delete: if more than so many are extra, delete none");
+  sync->add_flag("--allow-empty-source", flags->allow_empty_source,
+                 "With --delete: a source without files or objects empties the destination");
+  sync->add_flag("--size-only", flags->size_only, "Equal sizes are equal files");
+  sync->add_flag("--checksum", flags->when.checksum, "Copy what has other bytes, by the store's checksums");
+  sync->add_flag("--exact-timestamps", flags->exact_timestamps, "Copy whenever the times differ, not only if newer");
+  flags->select.AddTo(*sync);
+  flags->select.AddBookkeepingTo(*sync);
+  flags->AddCommon(*sync);
+}
+
+}  // namespace millrace::cli
