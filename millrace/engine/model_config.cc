@@ -1,14 +1,7 @@
-#include "millrace/engine/model.h"
-
-#include <limits>
-
-#include "millrace/engine/errors.h"
-#include "millrace/engine/models/llama.h"
+#include "millrace/engine/model_config.h"
 
 namespace millrace::engine {
 namespace {
-
-constexpr double kInitialStddev = 0.02;
 
 /// A member of a config.json that may be absent or null.
 Result<std::int64_t> OptionalInt(const Json& json, std::string_view key, std::int64_t absent) {
@@ -24,7 +17,8 @@ bool IsTrue(const Json& json, std::string_view key) {
   return member != nullptr && member->is_boolean() && member->get<bool>();
 }
 
-/// RoPE's base: `rope_theta`, or since transformers 5 a member of `rope_parameters`. Scaled variants are refused.
+/// Returns RoPE's base: `rope_theta` or, since transformers 5, a member of `rope_parameters`.
+/// Errors: kUnsupported on scaled variants.
 Result<double> RopeTheta(const Json& json, std::string_view what) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const Json* rope = JsonFind(json, key);
@@ -142,39 +136,6 @@ double ModelConfig::FlopsPerToken(double length) const {
   const std::int64_t layer = attention + 3 * hidden_size * intermediate_size;
   const double matmul = static_cast<double>(num_layers * layer + vocab_size * hidden_size);
   return 6 * matmul + 12 * static_cast<double>(num_layers * num_heads * HeadDim()) * length;
-}
-
-KvCache::KvCache(const ModelConfig& config, std::int64_t rows, std::int64_t capacity, at::ScalarType dtype,
-                 at::Device device)
-    : capacity_(capacity) {
-  const auto options = at::TensorOptions().dtype(dtype).device(device);
-  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-    keys_.push_back(at::empty({rows, config.num_kv_heads, capacity, config.HeadDim()}, options));
-    values_.push_back(at::empty({rows, config.num_kv_heads, capacity, config.HeadDim()}, options));
-  }
-}
-
-std::pair<at::Tensor, at::Tensor> KvCache::Append(std::int64_t layer, const at::Tensor& keys,
-                                                  const at::Tensor& values) {
-  const std::int64_t count = keys.size(2);
-  TORCH_CHECK(length_ + count <= capacity_, "KV cache of ", capacity_, " positions cannot take ", count, " after ",
-              length_);
-  keys_[layer].narrow(2, length_, count).copy_(keys);
-  values_[layer].narrow(2, length_, count).copy_(values);
-  return {keys_[layer].narrow(2, 0, length_ + count), values_[layer].narrow(2, 0, length_ + count)};
-}
-
-Result<std::unique_ptr<Model>> MakeModel(const ModelConfig& config, at::ScalarType dtype, at::Device device,
-                                         std::uint64_t seed) {
-  MR_TRY(config.Validate("model"));
-  if (dtype != at::kFloat && dtype != at::kBFloat16) {
-    return Fail(Code::kUnsupported, "a model computes in F32 or BF16, not {}", ScalarTypeName(dtype));
-  }
-  return CatchTorch("creating the model", [&]() -> std::unique_ptr<Model> {
-    auto model = MakeLlama(config, dtype, device);
-    model->buffer().Initialize(seed, kInitialStddev);
-    return model;
-  });
 }
 
 }  // namespace millrace::engine

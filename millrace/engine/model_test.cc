@@ -1,4 +1,4 @@
-#include "millrace/engine/model.h"
+#include "millrace/engine/models/make_model.h"
 
 #include <gtest/gtest.h>
 

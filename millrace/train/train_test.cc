@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "millrace/base/files/files.h"
+#include "millrace/engine/models/make_model.h"
 #include "millrace/http/server/server.h"
 #include "millrace/train/state.h"
 #include "millrace/train/step_metrics.h"

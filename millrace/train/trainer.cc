@@ -13,6 +13,7 @@
 #include "millrace/checkpoint/local/replicas.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/engine/errors.h"
+#include "millrace/engine/models/make_model.h"
 #include "millrace/engine/parallel/gradient_reducer.h"
 #include "millrace/metrics/endpoint.h"
 #include "millrace/train/rank_group.h"

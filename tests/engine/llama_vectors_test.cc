@@ -8,7 +8,7 @@
 #include <span>
 
 #include "millrace/base/files/files.h"
-#include "millrace/engine/model.h"
+#include "millrace/engine/models/make_model.h"
 
 namespace millrace::engine {
 namespace {

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "millrace/base/files/files.h"
-#include "millrace/engine/model.h"
+#include "millrace/engine/models/make_model.h"
 #include "millrace/engine/optim/adamw.h"
 #include "millrace/engine/parallel/collective.h"
 #include "millrace/engine/parallel/gradient_reducer.h"

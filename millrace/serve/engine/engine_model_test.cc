@@ -12,7 +12,7 @@
 #include "millrace/checkpoint/checkpoint.h"
 #include "millrace/checkpoint/format/safetensors.h"
 #include "millrace/checkpoint/testing/thread_group.h"
-#include "millrace/engine/model.h"
+#include "millrace/engine/models/make_model.h"
 #include "millrace/http/client/client.h"
 #include "millrace/object/fault/fault_store.h"
 #include "millrace/object/memory/memory_store.h"

@@ -4,7 +4,7 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/json.h"
 #include "millrace/checkpoint/read/model_source.h"
-#include "millrace/engine/model.h"
+#include "millrace/engine/models/make_model.h"
 #include "millrace/serve/engine/engine_model.h"
 
 namespace millrace::serve {

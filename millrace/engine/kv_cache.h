@@ -1,0 +1,33 @@
+// Keys and values of earlier tokens, so that generation computes each token once.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "millrace/engine/model_config.h"
+
+namespace millrace::engine {
+
+/// Keys and values of the tokens seen so far. All rows have the same length. Grows up to `capacity` positions, which
+/// are allocated at construction. Not thread-safe.
+class KvCache {
+ public:
+  KvCache(const ModelConfig& config, std::int64_t rows, std::int64_t capacity, at::ScalarType dtype, at::Device device);
+  std::int64_t length() const { return length_; }
+  std::int64_t capacity() const { return capacity_; }
+  void Truncate(std::int64_t length) { length_ = std::min(length_, length); }
+  /// Appends keys and values [rows, kv_heads, n, head_dim] of one layer at the current end. Returns views of all
+  /// positions so far, the new ones included. Call Advance once all layers have appended: it moves the end.
+  std::pair<at::Tensor, at::Tensor> Append(std::int64_t layer, const at::Tensor& keys, const at::Tensor& values);
+  void Advance(std::int64_t tokens) { length_ += tokens; }
+
+ private:
+  std::int64_t length_ = 0, capacity_ = 0;
+  std::vector<at::Tensor> keys_, values_;  ///< per layer [rows, kv_heads, capacity, head_dim]
+};
+
+}  // namespace millrace::engine

@@ -1,0 +1,20 @@
+// Makes the model that a configuration describes.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "millrace/base/result.h"
+#include "millrace/engine/model.h"
+
+namespace millrace::engine {
+
+/// Makes a model of the family that `config` names, with random weights: N(0, 0.02) for matrices, ones for norms. The
+/// weights depend on `seed` only, so they are the same on every machine. Gradients are not enabled.
+/// Errors: those of ModelConfig::Validate; kUnsupported if `dtype` is neither kFloat nor kBFloat16.
+Result<std::unique_ptr<Model>> MakeModel(const ModelConfig& config, at::ScalarType dtype, at::Device device,
+                                         std::uint64_t seed);
+
+}  // namespace millrace::engine
