@@ -10,8 +10,9 @@
 #include <string>
 #include <thread>
 
+#include "millrace/base/bytes.h"
 #include "millrace/base/log.h"
-#include "millrace/object/open.h"
+#include "millrace/object/connect_options.h"
 
 namespace millrace::cli {
 

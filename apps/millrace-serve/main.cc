@@ -11,6 +11,7 @@
 #include "millrace/engine/runtime.h"
 #include "millrace/http/server/access.h"
 #include "millrace/http/server/server.h"
+#include "millrace/object/open/open.h"
 #include "millrace/serve/api.h"
 #include "millrace/serve/engine/engine_model.h"
 
@@ -93,7 +94,7 @@ Status Serve(const Arguments& a, std::stop_token stop) {
   engine::ConfigureRuntime(a.threads > 0 ? a.threads : static_cast<int>(std::thread::hardware_concurrency()));
   object::ConnectOptions connect = a.globals.connect;
   connect.log = log;
-  auto connection = MR_TRY(object::Connection::Open(std::move(connect)));
+  auto connection = MR_TRY(object::OpenConnection(std::move(connect)));
   auto loaded = MR_TRY(serve::LoadModel(*connection, a.load, log, {.stop = stop, .deadline = {}}));
 
   serve::Scheduler scheduler(*loaded.model, {.max_admitted = a.max_concurrent});

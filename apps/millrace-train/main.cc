@@ -17,6 +17,7 @@
 #include "millrace/base/text.h"
 #include "millrace/engine/parallel/collective.h"
 #include "millrace/engine/runtime.h"
+#include "millrace/object/open/open.h"
 #include "millrace/train/trainer.h"
 
 namespace millrace {
@@ -123,7 +124,7 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
   }
   object::ConnectOptions connect = arguments.globals.connect;
   connect.log = options.log;
-  const auto connection = MR_TRY(object::Connection::Open(std::move(connect)));
+  const auto connection = MR_TRY(object::OpenConnection(std::move(connect)));
   Reporter reporter(arguments.globals.json);
   const train::Outcome outcome = MR_TRY(train::Train(*connection, *group, options, reporter.Observe(), stop));
   if (info.rank == 0) reporter.Done(outcome);

@@ -18,6 +18,7 @@
 #include "millrace/base/hash/random.h"
 #include "millrace/base/json.h"
 #include "millrace/checkpoint/checkpoint.h"
+#include "millrace/object/open/open.h"
 
 namespace millrace {
 namespace {
@@ -69,7 +70,7 @@ class Bench {
   }
 
   Status Open() {
-    connection_ = MR_TRY(object::Connection::Open({}));
+    connection_ = MR_TRY(object::OpenConnection({}));
     Writer::Options options{
         .url = url_, .retention = {.keep_last = 1}, .snapshot_bytes = state_.size() + kMiB, .log = Logger()};
     writer_ = MR_TRY(Writer::Open(*connection_, checkpoint::SingleProcessGroup(), budget_, options));

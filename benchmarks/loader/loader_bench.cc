@@ -10,6 +10,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/data/documents/document_reader.h"
 #include "millrace/data/loader.h"
+#include "millrace/object/open/open.h"
 
 namespace millrace::data {
 namespace {
@@ -54,7 +55,7 @@ Status Run(int argc, char** argv) {
   double seconds = argc > 4 ? std::atof(argv[4]) : 5;
   auto model = MR_TRY(ReadFile(argv[1]));
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer = MR_TRY(tokenizer::Load(AsBytes(model), argv[1]));
-  auto connection = MR_TRY(object::Connection::Open({}));
+  auto connection = MR_TRY(object::OpenConnection({}));
   std::vector<Source> sources = {{argv[2], 1.0}};
   auto form = MR_TRY(RecordTemplate::Parse(argv[3]));
   double bound = MR_TRY(LibraryRate(*connection, sources, form, model, seconds));

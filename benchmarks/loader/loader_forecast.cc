@@ -12,6 +12,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/data/forecast/simulate.h"
 #include "millrace/data/loader.h"
+#include "millrace/object/open/open.h"
 
 namespace millrace::data {
 namespace {
@@ -28,7 +29,7 @@ struct Place {
 Status Compare(const char* url, const DatasetOptions& options,
                const std::shared_ptr<const tokenizer::Tokenizer>& tokenizer, const Place& place, double latency,
                std::uint64_t batches) {
-  auto connection = MR_TRY(object::Connection::Open({.bandwidth = place.bandwidth}));
+  auto connection = MR_TRY(object::OpenConnection({.bandwidth = place.bandwidth}));
   auto dataset = MR_TRY(Dataset::Open(*connection, tokenizer, options, {}));
   batches = std::min(batches, dataset->samples_per_epoch() / kRows);
   const Forecast forecast = dataset->Simulate({.bandwidth = static_cast<double>(place.bandwidth),

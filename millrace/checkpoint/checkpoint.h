@@ -14,7 +14,7 @@
 #include "millrace/base/result.h"
 #include "millrace/base/threads/memory_budget.h"
 #include "millrace/checkpoint/format/manifest.h"
-#include "millrace/object/open.h"
+#include "millrace/object/connection.h"
 
 namespace millrace::checkpoint {
 

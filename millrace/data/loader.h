@@ -17,7 +17,7 @@
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
 #include "millrace/base/threads/memory_budget.h"
-#include "millrace/object/open.h"
+#include "millrace/object/connection.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::data {

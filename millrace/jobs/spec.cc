@@ -6,7 +6,7 @@
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
 #include "millrace/jobs/spec_fields.h"
-#include "millrace/object/open.h"
+#include "millrace/object/url.h"
 
 namespace millrace::jobs {
 namespace {

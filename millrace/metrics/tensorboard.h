@@ -10,7 +10,7 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/result.h"
-#include "millrace/object/open.h"
+#include "millrace/object/connection.h"
 
 namespace millrace::metrics {
 

@@ -16,6 +16,7 @@
 #include "millrace/mount/recovery.h"
 #include "millrace/mount/status/control.h"
 #include "millrace/mount/unmount.h"
+#include "millrace/object/open/open.h"
 
 namespace millrace::mount {
 namespace {
@@ -29,7 +30,7 @@ class Session : public testing::Test {
       GTEST_SKIP() << "nothing can be mounted here";
     }
     for (const char* folder : {"bucket", "point"}) fs::create_directory(dir_.path() / folder);
-    connection_ = *object::Connection::Open({});
+    connection_ = *object::OpenConnection({});
     options_.source.url = (dir_.path() / "bucket").string();
     options_.source.staging_directory = dir_.path() / "staging";
     options_.mount_point = *PrepareMountPoint((dir_.path() / "point").string());

@@ -12,7 +12,7 @@
 #include "millrace/base/clock.h"
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
-#include "millrace/object/open.h"
+#include "millrace/object/connection.h"
 #include "millrace/vfs/tree.h"
 
 namespace millrace::mount {

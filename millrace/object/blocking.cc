@@ -38,25 +38,25 @@ Result<T> Await(Start start) {
 
 }  // namespace
 
-Result<std::optional<ObjectInfo>> Head(Store& store, std::string key, Call call) {
+Result<std::optional<ObjectInfo>> Head(ReadStore& store, std::string key, Call call) {
   return Await<std::optional<ObjectInfo>>(
       [&](auto done) { store.Head(std::move(key), std::move(call), std::move(done)); });
 }
 
-Result<std::optional<GetResult>> Get(Store& store, std::string key, GetOptions options, MutableByteSpan into,
+Result<std::optional<GetResult>> Get(ReadStore& store, std::string key, GetOptions options, MutableByteSpan into,
                                      Call call) {
   return Await<std::optional<GetResult>>(
       [&](auto done) { store.Get(std::move(key), std::move(options), into, std::move(call), std::move(done)); });
 }
 
-Result<std::optional<GetResult>> GetTo(Store& store, std::string key, GetOptions options, std::uint64_t limit,
+Result<std::optional<GetResult>> GetTo(ReadStore& store, std::string key, GetOptions options, std::uint64_t limit,
                                        Sink& sink, Call call) {
   return Await<std::optional<GetResult>>([&](auto done) {
     store.GetTo(std::move(key), std::move(options), limit, sink, std::move(call), std::move(done));
   });
 }
 
-Result<std::optional<Content>> GetAll(Store& store, std::string key, std::uint64_t max_bytes, Call call) {
+Result<std::optional<Content>> GetAll(ReadStore& store, std::string key, std::uint64_t max_bytes, Call call) {
   constexpr int kAttempts = 8;
   for (int attempt = 1;; ++attempt) {
     auto info = MR_TRY(Head(store, key, call));
@@ -78,16 +78,16 @@ Result<std::optional<Content>> GetAll(Store& store, std::string key, std::uint64
   }
 }
 
-Result<ListPage> List(Store& store, ListRequest request, Call call) {
+Result<ListPage> List(ReadStore& store, ListRequest request, Call call) {
   return Await<ListPage>([&](auto done) { store.List(std::move(request), std::move(call), std::move(done)); });
 }
 
-Result<VersionsPage> ListVersions(Store& store, VersionsRequest request, Call call) {
+Result<VersionsPage> ListVersions(ReadStore& store, VersionsRequest request, Call call) {
   return Await<VersionsPage>(
       [&](auto done) { store.ListVersions(std::move(request), std::move(call), std::move(done)); });
 }
 
-Status ListAll(Store& store, ListRequest request, const std::function<bool(const ListPage&)>& visit, Call call) {
+Status ListAll(ReadStore& store, ListRequest request, const std::function<bool(const ListPage&)>& visit, Call call) {
   for (;;) {
     ListPage page = MR_TRY(List(store, request, call));
     if (!visit(page) || page.continuation.empty()) return {};

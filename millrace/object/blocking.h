@@ -5,10 +5,10 @@
 
 namespace millrace::object {
 
-Result<std::optional<ObjectInfo>> Head(Store& store, std::string key, Call call = {});
-Result<std::optional<GetResult>> Get(Store& store, std::string key, GetOptions options, MutableByteSpan into,
+Result<std::optional<ObjectInfo>> Head(ReadStore& store, std::string key, Call call = {});
+Result<std::optional<GetResult>> Get(ReadStore& store, std::string key, GetOptions options, MutableByteSpan into,
                                      Call call = {});
-Result<std::optional<GetResult>> GetTo(Store& store, std::string key, GetOptions options, std::uint64_t limit,
+Result<std::optional<GetResult>> GetTo(ReadStore& store, std::string key, GetOptions options, std::uint64_t limit,
                                        Sink& sink, Call call = {});
 /// The whole object as a string; nothing when it does not exist, kResourceExhausted beyond `max_bytes`. A version that
 /// changes between Head and Get is read again.
@@ -16,11 +16,12 @@ struct Content {
   std::string bytes;
   ObjectInfo info;
 };
-Result<std::optional<Content>> GetAll(Store& store, std::string key, std::uint64_t max_bytes, Call call = {});
-Result<ListPage> List(Store& store, ListRequest request, Call call = {});
-Result<VersionsPage> ListVersions(Store& store, VersionsRequest request, Call call = {});
+Result<std::optional<Content>> GetAll(ReadStore& store, std::string key, std::uint64_t max_bytes, Call call = {});
+Result<ListPage> List(ReadStore& store, ListRequest request, Call call = {});
+Result<VersionsPage> ListVersions(ReadStore& store, VersionsRequest request, Call call = {});
 /// Pages until the end or until `visit` returns false.
-Status ListAll(Store& store, ListRequest request, const std::function<bool(const ListPage&)>& visit, Call call = {});
+Status ListAll(ReadStore& store, ListRequest request, const std::function<bool(const ListPage&)>& visit,
+               Call call = {});
 Result<PutResult> Put(Store& store, std::string key, Payload body, PutOptions options = {}, Call call = {});
 Status Delete(Store& store, std::string key, Call call = {});
 Result<std::vector<DeleteFailure>> DeleteMany(Store& store, std::vector<std::string> keys, Call call = {});

@@ -6,7 +6,8 @@
 #include <string_view>
 
 #include "millrace/base/clock.h"
-#include "millrace/object/store.h"
+#include "millrace/object/object_info.h"
+#include "millrace/object/requests.h"
 
 namespace millrace::object {
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "millrace/base/text.h"
-#include "millrace/object/open.h"
+#include "millrace/object/url.h"
 
 namespace millrace::object {
 namespace {

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "millrace/object/open.h"
+#include "millrace/object/url.h"
 
 namespace millrace::object {
 namespace {

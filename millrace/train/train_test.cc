@@ -9,6 +9,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/http/server/server.h"
+#include "millrace/object/open/open.h"
 #include "millrace/train/state.h"
 #include "millrace/train/step_metrics.h"
 #include "millrace/train/test_corpus.h"
@@ -83,7 +84,7 @@ class TrainTest : public testing::Test {
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank, group = std::move(groups[rank])] {
-        auto connection = object::Connection::Open({}).value();
+        auto connection = object::OpenConnection({}).value();
         Options mine = options;
         if (own_disks_) mine.local->path += fmt::format("/machine-{}", rank);
         auto outcome = Train(*connection, *group, mine, observer, stop.get_token());
@@ -102,7 +103,7 @@ class TrainTest : public testing::Test {
 
   /// Every byte of a checkpoint's tensors.
   std::map<std::string, std::string> Tensors(const std::string& url, std::uint64_t step) {
-    auto connection = object::Connection::Open({}).value();
+    auto connection = object::OpenConnection({}).value();
     auto reader = checkpoint::Reader::Open(*connection, url, step).value();
     std::map<std::string, std::string> tensors;
     for (const auto& [name, meta] : reader->manifest().tensors) {
@@ -153,7 +154,7 @@ TEST_F(TrainTest, EvaluatesTheHeldOutPartWithoutChangingTheRun) {
   EXPECT_NEAR(ran.evals.at(12).loss, ran.losses.at(12), 0.5);
   EXPECT_EQ(ran.evals.at(5).ToJson()["event"], "eval");
   EXPECT_NEAR(ran.evals.at(5).ToJson()["perplexity"].get<double>(), std::exp(ran.evals.at(5).loss), 1e-3);
-  auto connection = object::Connection::Open({}).value();
+  auto connection = object::OpenConnection({}).value();
   auto reader = checkpoint::Reader::Open(*connection, options.checkpoint_url, 12).value();
   EXPECT_EQ(reader->manifest().metrics.at("eval_loss"), ran.evals.at(12).loss);
 
@@ -233,7 +234,7 @@ TEST_F(TrainTest, DocumentsThatShareARowAreLearntAsIfAlone) {
   const Ran ran = RunRanks(options, 2);
   ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
 
-  auto connection = object::Connection::Open({}).value();
+  auto connection = object::OpenConnection({}).value();
   const std::string content = ReadFile(options.tokenizer_url).value();
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer = tokenizer::Load(AsBytes(content), "tokenizer.model").value();
   auto dataset = data::Dataset::Open(*connection, tokenizer, options.data, {}).value();
@@ -368,7 +369,7 @@ TEST_F(TrainTest, ACheckpointThatIsDueTooEarlyYields) {
   ASSERT_GE(delayed.saved.size(), 2u);
   EXPECT_GE(delayed.saved[1], 9u);
   EXPECT_EQ(delayed.saved.back(), 12u);
-  auto connection = object::Connection::Open({}).value();
+  auto connection = object::OpenConnection({}).value();
   const auto reader = checkpoint::Reader::Open(*connection, CheckpointUrl("delay")).value();
   EXPECT_EQ(reader->manifest().metrics.at("loss"), delayed.losses.at(12));
 }
@@ -447,7 +448,7 @@ TEST_F(TrainTest, RanksShareWhatIsSaved) {
   options.checkpoint_url = CheckpointUrl("shares");
   const Ran ran = RunRanks(options, 3);
   ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
-  auto connection = object::Connection::Open({}).value();
+  auto connection = object::OpenConnection({}).value();
   const auto reader = checkpoint::Reader::Open(*connection, options.checkpoint_url).value();
   ASSERT_TRUE(reader->Verify());
   std::vector<std::uint64_t> sizes;

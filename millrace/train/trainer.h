@@ -6,7 +6,7 @@
 
 #include "millrace/base/result.h"
 #include "millrace/engine/parallel/collective.h"
-#include "millrace/object/open.h"
+#include "millrace/object/connection.h"
 #include "millrace/train/evaluator.h"
 #include "millrace/train/options.h"
 #include "millrace/train/report.h"

@@ -1,4 +1,5 @@
 #include "python/native/module.h"
+#include "millrace/object/open/open.h"
 
 namespace millrace::python {
 namespace {
@@ -7,12 +8,12 @@ SessionHandle OpenSession(const std::string& endpoint_url, const std::string& re
                           const std::string& ca_bundle, bool anonymous, std::uint64_t memory,
                           const std::string& log_level) {
   Logger log = Logger::Stderr(Unwrap(ParseLogLevel(log_level)));
-  auto connection = Unwrap(object::Connection::Open({.endpoint_url = endpoint_url,
-                                                     .region = region,
-                                                     .profile = profile,
-                                                     .ca_bundle = ca_bundle,
-                                                     .no_sign_request = anonymous,
-                                                     .log = log}));
+  auto connection = Unwrap(object::OpenConnection({.endpoint_url = endpoint_url,
+                                                   .region = region,
+                                                   .profile = profile,
+                                                   .ca_bundle = ca_bundle,
+                                                   .no_sign_request = anonymous,
+                                                   .log = log}));
   return SessionHandle(std::make_shared<Session>(std::move(connection), memory));
 }
 

@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "millrace/base/threads/memory_budget.h"
-#include "millrace/object/open.h"
+#include "millrace/object/connection.h"
 #include "python/native/support.h"
 
 namespace millrace::python {

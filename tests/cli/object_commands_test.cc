@@ -8,7 +8,7 @@
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/open.h"
+#include "millrace/object/open/open.h"
 #include "tests/cli/object_fixture.h"
 
 namespace millrace {
@@ -286,7 +286,7 @@ TEST_F(ObjectCommands, NoClobberKeepsWhatIsThere) {
 TEST_F(ObjectCommands, BucketsGoWithAllThatIsInThem) {
   ASSERT_EQ(Millrace({"mb", "s3://second"}).exit, 0);
   ASSERT_EQ(Millrace({"pipe", "s3://second/.millrace/a"}, {}, "a").exit, 0);
-  auto connection = object::Connection::Open({.endpoint_url = server_->endpoint()});
+  auto connection = object::OpenConnection({.endpoint_url = server_->endpoint()});
   setenv("AWS_ACCESS_KEY_ID", "key", 1);
   setenv("AWS_SECRET_ACCESS_KEY", "secret-of-the-test", 1);
   auto store = object::Locate(**connection, "s3://second");

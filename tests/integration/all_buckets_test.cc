@@ -6,6 +6,7 @@
 
 #include "millrace/base/files/files.h"
 #include "millrace/object/blocking.h"
+#include "millrace/object/open/open.h"
 #include "millrace/s3d/server.h"
 #include "tests/integration/s3_bucket.h"
 
@@ -24,7 +25,7 @@ class AllBucketsTest : public testing::Test {
     server_ = *std::move(server);
     ConnectOptions options;
     options.endpoint_url = server_->endpoint();
-    connection_ = *Connection::Open(options);
+    connection_ = *OpenConnection(options);
     service_ = *connection_->OpenService();
     for (const char* name : {"one", "two", "void"}) ASSERT_TRUE(service_->MakeBucket(name, {}));
     store_ = *OpenAllBuckets(*connection_);

@@ -288,10 +288,10 @@ TEST_F(TransferResume, AnUploadThatFailsForGoodLeavesNothing) {
 TEST_F(TransferResume, AWrongChecksumIsFoundOut) {
   const std::string content = Noise(kSize, 1);
   object::ObjectInfo info = PutObject(content);
-  ASSERT_EQ(info.checksum.kind, object::Checksum::Kind::kCrc32c);
-  for (auto kind :
-       {object::Checksum::Kind::kCrc32c, object::Checksum::Kind::kCrc64Nvme, object::Checksum::Kind::kMd5}) {
-    info.checksum = {kind, "wrong"};
+  ASSERT_EQ(info.checksum.algorithm, object::Checksum::Algorithm::kCrc32c);
+  for (auto algorithm : {object::Checksum::Algorithm::kCrc32c, object::Checksum::Algorithm::kCrc64Nvme,
+                         object::Checksum::Algorithm::kMd5}) {
+    info.checksum = {algorithm, "wrong"};
     EXPECT_EQ(Download(*store_, info, Path("out/file"), settings_, {}).error().code(), Code::kCorrupt);
     EXPECT_EQ(Hidden("out"), 0u);
     EXPECT_FALSE(fs::exists(Path("out/file")));
@@ -317,8 +317,8 @@ class TransferParts : public TransferResume {
     EXPECT_TRUE(object::CompleteMultipart(*bucket_->store, "k", id, parts));
     Hasher md5(Hasher::Algorithm::kMd5);
     md5.Update(AsBytes(md5s));
-    by_etag_ = {object::Checksum::Kind::kMd5, std::string(AsText(md5.Finish())), static_cast<int>(sizes.size())};
-    by_crc_ = {object::Checksum::Kind::kCrc32c, Crc32cChecksum(Crc32c(AsBytes(crcs))).value, by_etag_.parts};
+    by_etag_ = {object::Checksum::Algorithm::kMd5, std::string(AsText(md5.Finish())), static_cast<int>(sizes.size())};
+    by_crc_ = {object::Checksum::Algorithm::kCrc32c, Crc32cChecksum(Crc32c(AsBytes(crcs))).value, by_etag_.parts};
     return **object::Head(*bucket_->store, "k");
   }
   object::Checksum by_etag_, by_crc_;

@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "millrace/object/blocking.h"
+#include "millrace/object/open/open.h"
 
 namespace millrace {
 
@@ -27,7 +28,7 @@ MountProgram::MountProgram() : folder_(*TempDir::Create()) {
   options.endpoint_url = server_->endpoint();
   options.region = "us-east-1";
   options.no_sign_request = true;
-  auto connection = object::Connection::Open(options);
+  auto connection = object::OpenConnection(options);
   EXPECT_TRUE(connection) << connection.error().ToString();
   connection_ = *std::move(connection);
   store_ = object::Locate(*connection_, "s3://bucket")->store;

@@ -9,7 +9,7 @@
 
 #include "millrace/base/files/files.h"
 #include "millrace/base/process/subprocess.h"
-#include "millrace/object/open.h"
+#include "millrace/object/connection.h"
 #include "millrace/s3d/server.h"
 
 namespace millrace {

@@ -7,6 +7,7 @@
 
 #include "apps/common/output.h"
 #include "millrace/base/process/subprocess.h"
+#include "millrace/object/open/open.h"
 
 namespace millrace::cli {
 
@@ -25,7 +26,7 @@ Result<std::unique_ptr<object::Connection>> Context::Connect(Role role) const {
   options.copy_source_key =
       globals.sse_c_source_key_file.empty() ? options.customer_key : MR_TRY(read_key(globals.sse_c_source_key_file));
   if (role == Role::kSources) options.customer_key = options.copy_source_key;
-  return object::Connection::Open(std::move(options));
+  return object::OpenConnection(std::move(options));
 }
 
 int ReportError(const Context& context, const Error& error) {

@@ -14,7 +14,7 @@
 #include "millrace/base/json.h"
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
-#include "millrace/object/open.h"
+#include "millrace/object/connection.h"
 
 namespace millrace::cli {
 

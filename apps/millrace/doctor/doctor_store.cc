@@ -7,6 +7,7 @@
 #include "millrace/base/text.h"
 #include "millrace/http/client/client.h"
 #include "millrace/object/blocking.h"
+#include "millrace/object/open/open.h"
 #include "millrace/object/s3/credentials/credentials.h"
 #include "millrace/object/s3/requests/retry.h"
 #include "millrace/object/s3/settings/settings.h"
@@ -199,7 +200,7 @@ Findings CheckStores(const Context& context, const Needs& needs) {
     }
   }
   if (needs.urls.empty()) return findings;
-  auto connection = object::Connection::Open(options);
+  auto connection = object::OpenConnection(options);
   if (!connection) {
     findings.push_back({Level::kFail, "url", connection.error().ToString(), ""});
     return findings;

@@ -12,6 +12,7 @@
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/data/sources/sources.h"
 #include "millrace/object/blocking.h"
+#include "millrace/object/open/open.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::cli {
@@ -36,7 +37,7 @@ class JobChecker {
     object::ConnectOptions options = context_.globals.connect;
     options.max_attempts = 2;
     options.log = context_.log();
-    auto connection = object::Connection::Open(std::move(options));
+    auto connection = object::OpenConnection(std::move(options));
     if (!connection) {
       Failed(connection.error().code(), "connection", connection.error().ToString(), "");
       return std::move(checks_);

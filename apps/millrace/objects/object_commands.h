@@ -10,7 +10,7 @@
 
 #include "apps/millrace/cli/cli.h"
 #include "apps/millrace/objects/object_options.h"
-#include "millrace/object/open.h"
+#include "millrace/object/connection.h"
 #include "millrace/transfer/copy/copy.h"
 #include "millrace/transfer/copy/md5_pool.h"
 #include "millrace/transfer/plan/batch.h"

@@ -201,13 +201,16 @@ Result<int> DiskUsage(const Context& context, object::Connection& connection, co
 
 /// What only some objects have.
 void AddDetails(const object::ObjectInfo& info, Json& json) {
-  using Kind = object::Checksum::Kind;
+  using Algorithm = object::Checksum::Algorithm;
   auto add = [&json](const char* name, const std::string& value) {
     if (!value.empty()) json[name] = value;
   };
   std::string digest = Base64Encode(AsBytes(info.checksum.value));
   if (info.checksum.parts > 0) digest += fmt::format("-{}", info.checksum.parts);
-  add(info.checksum.kind == Kind::kCrc32c ? "crc32c" : info.checksum.kind == Kind::kMd5 ? "md5" : "crc64nvme", digest);
+  add(info.checksum.algorithm == Algorithm::kCrc32c ? "crc32c"
+      : info.checksum.algorithm == Algorithm::kMd5  ? "md5"
+                                                    : "crc64nvme",
+      digest);
   if (!info.attributes) return;
   add("storage_class", info.attributes->storage_class);
   add("encryption", info.attributes->encryption);

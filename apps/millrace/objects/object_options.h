@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "apps/millrace/cli/cli.h"
-#include "millrace/object/store.h"
+#include "millrace/object/object_info.h"
+#include "millrace/object/requests.h"
 
 namespace millrace::cli {
 

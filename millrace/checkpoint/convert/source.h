@@ -12,7 +12,7 @@
 
 #include "millrace/base/json.h"
 #include "millrace/checkpoint/format/manifest.h"
-#include "millrace/object/open.h"
+#include "millrace/object/connection.h"
 
 namespace millrace::checkpoint {
 

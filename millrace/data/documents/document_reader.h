@@ -10,7 +10,7 @@
 #include "millrace/base/result.h"
 #include "millrace/data/records/record_template.h"
 #include "millrace/data/sources/sources.h"
-#include "millrace/object/open.h"
+#include "millrace/object/connection.h"
 
 namespace millrace::data {
 

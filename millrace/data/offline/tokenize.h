@@ -9,7 +9,7 @@
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
 #include "millrace/data/loader.h"
-#include "millrace/object/open.h"
+#include "millrace/object/connection.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::data {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "millrace/base/result.h"
-#include "millrace/object/store.h"
+#include "millrace/object/object_info.h"
 
 namespace millrace::data {
 

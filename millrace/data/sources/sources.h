@@ -11,7 +11,7 @@
 #include "millrace/base/result.h"
 #include "millrace/data/content/content.h"
 #include "millrace/data/loader.h"
-#include "millrace/object/open.h"
+#include "millrace/object/connection.h"
 #include "millrace/object/store.h"
 
 namespace millrace::data {

@@ -12,8 +12,8 @@
 #include "millrace/base/json.h"
 #include "millrace/data/loader.h"
 #include "millrace/object/blocking.h"
+#include "millrace/object/connection.h"
 #include "millrace/object/memory/memory_store.h"
-#include "millrace/object/open.h"
 
 namespace millrace::data::testing {
 

@@ -9,7 +9,7 @@
 #include <stop_token>
 
 #include "millrace/mount/fuse/fuse_mount.h"
-#include "millrace/object/store.h"
+#include "millrace/object/requests.h"
 
 namespace millrace::mount {
 

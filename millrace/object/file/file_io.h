@@ -7,7 +7,9 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/files/files.h"
 #include "millrace/base/result.h"
-#include "millrace/object/store.h"
+#include "millrace/object/body.h"
+#include "millrace/object/object_info.h"
+#include "millrace/object/requests.h"
 
 namespace millrace::object {
 

@@ -9,7 +9,7 @@
 
 #include "millrace/object/file/file_io.h"
 #include "millrace/object/file/paths.h"
-#include "millrace/object/store.h"
+#include "millrace/object/requests.h"
 
 namespace millrace::object {
 

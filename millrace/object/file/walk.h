@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "millrace/object/file/paths.h"
-#include "millrace/object/store.h"
+#include "millrace/object/object_info.h"
 
 namespace millrace::object {
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "millrace/object/open.h"
+#include "millrace/object/connection.h"
 
 namespace millrace::object {
 

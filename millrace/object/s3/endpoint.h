@@ -5,7 +5,8 @@
 #include <string>
 
 #include "millrace/http/client/client.h"
-#include "millrace/object/open.h"
+#include "millrace/object/connect_options.h"
+#include "millrace/object/service.h"
 #include "millrace/object/store.h"
 
 namespace millrace::object::s3 {

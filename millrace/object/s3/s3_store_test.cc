@@ -118,20 +118,20 @@ TEST_F(S3StoreTest, PartsOfAnObjectAndTheirChecksums) {
     fields = "ETag: \"0123456789abcdef0123456789abcdef-3\"\r\n" + more;
     return (*Head(*store_, "k"))->checksum;
   };
-  using Kind = Checksum::Kind;
-  EXPECT_EQ(head("").kind, Kind::kMd5);
+  using Algorithm = Checksum::Algorithm;
+  EXPECT_EQ(head("").algorithm, Algorithm::kMd5);
   EXPECT_EQ(head("").parts, 3);
   EXPECT_EQ(head("").value.size(), 16u);
-  EXPECT_EQ(head("x-amz-server-side-encryption: AES256\r\n").kind, Kind::kMd5);
-  EXPECT_EQ(head("x-amz-server-side-encryption: aws:kms\r\n").kind, Kind::kNone);
-  EXPECT_EQ(head("x-amz-server-side-encryption-customer-algorithm: AES256\r\n").kind, Kind::kNone);
+  EXPECT_EQ(head("x-amz-server-side-encryption: AES256\r\n").algorithm, Algorithm::kMd5);
+  EXPECT_EQ(head("x-amz-server-side-encryption: aws:kms\r\n").algorithm, Algorithm::kNone);
+  EXPECT_EQ(head("x-amz-server-side-encryption-customer-algorithm: AES256\r\n").algorithm, Algorithm::kNone);
   Checksum composite = head("x-amz-checksum-crc32c: AAAAAA==-3\r\nx-amz-checksum-type: COMPOSITE\r\n");
-  EXPECT_EQ(composite.kind, Kind::kCrc32c);
+  EXPECT_EQ(composite.algorithm, Algorithm::kCrc32c);
   EXPECT_EQ(composite.parts, 3);
   Checksum whole = head("x-amz-checksum-crc64nvme: AAAAAAAAAAA=\r\nx-amz-checksum-type: FULL_OBJECT\r\n");
-  EXPECT_EQ(whole.kind, Kind::kCrc64Nvme);
+  EXPECT_EQ(whole.algorithm, Algorithm::kCrc64Nvme);
   EXPECT_EQ(whole.parts, 0);
-  EXPECT_EQ(head("x-amz-checksum-crc32c: AAAAAA==-0\r\nx-amz-checksum-type: COMPOSITE\r\n").kind, Kind::kMd5);
+  EXPECT_EQ(head("x-amz-checksum-crc32c: AAAAAA==-0\r\nx-amz-checksum-type: COMPOSITE\r\n").algorithm, Algorithm::kMd5);
   auto part = [&](int number) {
     std::promise<Result<std::optional<std::uint64_t>>> told;
     store_->HeadPart("k", "e", number, {}, [&](auto size) { told.set_value(std::move(size)); });

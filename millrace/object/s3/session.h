@@ -6,6 +6,7 @@
 #include "millrace/http/client/client.h"
 #include "millrace/object/s3/endpoint.h"
 #include "millrace/object/s3/requests/dispatcher.h"
+#include "millrace/object/service.h"
 
 namespace millrace::object::s3 {
 

@@ -4,22 +4,22 @@
 #include <functional>
 #include <string>
 
-#include "millrace/object/store.h"
+#include "millrace/object/read_store.h"
 
 namespace millrace::object {
 
-/// What a store offers besides Store when it finds out where the next page begins before it has read the page: reading
-/// a thousand names takes a while in which the server could work.
+/// What a store offers besides ReadStore when it finds out where the next page begins before it has read the page:
+/// reading a thousand names takes a while in which the server could work.
 class EarlyPages {
  public:
   virtual ~EarlyPages() = default;
-  /// Store::List, but `next` may run once, before `done` and like it, with the page's continuation. Should the page
+  /// ReadStore::List, but `next` may run once, before `done` and like it, with the page's continuation. Should the page
   /// then fail nevertheless, `done` tells.
   virtual void ListEarly(ListRequest request, Call call, std::move_only_function<void(std::string)> next,
                          Done<ListPage> done) = 0;
 
   /// Uses it where the store has it.
-  static void List(Store& store, ListRequest request, Call call, std::move_only_function<void(std::string)> next,
+  static void List(ReadStore& store, ListRequest request, Call call, std::move_only_function<void(std::string)> next,
                    Done<ListPage> done) {
     if (auto* early = dynamic_cast<EarlyPages*>(&store)) {
       early->ListEarly(std::move(request), std::move(call), std::move(next), std::move(done));

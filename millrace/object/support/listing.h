@@ -4,7 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "millrace/object/store.h"
+#include "millrace/object/object_info.h"
+#include "millrace/object/requests.h"
 
 namespace millrace::object {
 

@@ -8,7 +8,7 @@
 
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
-#include "millrace/object/open.h"
+#include "millrace/object/connection.h"
 #include "millrace/serve/language_model.h"
 #include "millrace/tokenizer/tokenizer.h"
 

@@ -16,6 +16,7 @@
 #include "millrace/http/client/client.h"
 #include "millrace/object/fault/fault_store.h"
 #include "millrace/object/memory/memory_store.h"
+#include "millrace/object/open/open.h"
 #include "millrace/serve/api.h"
 #include "millrace/serve/testing.h"
 
@@ -117,7 +118,7 @@ TEST(EngineModel, StreamedTextAddsUpToTheWholeAnswer) {
 class LoadModelTest : public testing::Test {
  protected:
   void SetUp() override {
-    connection_ = *object::Connection::Open({});
+    connection_ = *object::OpenConnection({});
     const char* source = std::getenv("MILLRACE_SOURCE");
     auto model = ReadFile(std::filesystem::path(source ? source : ".") / "millrace/train/testdata/tokenizer.model");
     ASSERT_TRUE(model) << model.error().ToString();

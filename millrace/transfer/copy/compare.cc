@@ -10,7 +10,7 @@ namespace millrace::transfer {
 namespace {
 
 Result<object::Checksum> ChecksumOf(const Version& version, const object::Call& call) {
-  if (version.info.checksum.kind != object::Checksum::Kind::kNone) return version.info.checksum;
+  if (version.info.checksum.algorithm != object::Checksum::Algorithm::kNone) return version.info.checksum;
   auto head = MR_TRY(object::Head(*version.store, version.info.key, call));
   if (!head || head->etag != version.info.etag) {
     return Fail(Code::kStale, "{} was replaced or deleted meanwhile", version.info.key);
@@ -20,7 +20,7 @@ Result<object::Checksum> ChecksumOf(const Version& version, const object::Call& 
 
 Result<bool> FileHas(const Version& file, const Version& object, const object::Checksum& checksum,
                      const object::Call& call) {
-  if (checksum.kind == object::Checksum::Kind::kNone) return false;
+  if (checksum.algorithm == object::Checksum::Algorithm::kNone) return false;
   LocalFile open = MR_TRY(LocalFile::Open("/" + file.info.key));
   Result<bool> same = true;
   if (checksum.parts > 0) {
@@ -40,7 +40,7 @@ Result<bool> SameContent(const Version& a, const Version& b, const object::Call&
   if (!a.local && !b.local) {
     if (a.info.etag == b.info.etag) return true;
     object::Checksum ours = MR_TRY(ChecksumOf(a, call)), theirs = MR_TRY(ChecksumOf(b, call));
-    return ours.kind != object::Checksum::Kind::kNone && ours == theirs;
+    return ours.algorithm != object::Checksum::Algorithm::kNone && ours == theirs;
   }
   if (!a.local) return FileHas(b, a, MR_TRY(ChecksumOf(a, call)), call);
   if (!b.local) return FileHas(a, b, MR_TRY(ChecksumOf(b, call)), call);

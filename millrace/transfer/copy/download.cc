@@ -78,7 +78,7 @@ class WholeSink final : public FileSink {
       : FileSink(file, 0, 0, path), size_(size), pool_(pool) {}
 
   void Begin(const object::ObjectInfo& info) override {
-    const bool md5 = info.checksum.kind == object::Checksum::Kind::kMd5 && info.checksum.parts <= 1;
+    const bool md5 = info.checksum.algorithm == object::Checksum::Algorithm::kMd5 && info.checksum.parts <= 1;
     if (!pool_ || !md5 || md5s_ || size_ == 0) return;
     md5s_.emplace(*pool_, size_, size_);
     HashInto(*md5s_);
@@ -117,7 +117,7 @@ Status Verify(object::Store& store, const PartialFile& file, const object::Objec
     MR_TRY(VerifyParts(file.fd(), store, info, expected, call));
     return {};
   }
-  if (expected.kind != object::Checksum::Kind::kCrc32c) {
+  if (expected.algorithm != object::Checksum::Algorithm::kCrc32c) {
     return VerifyFile(file.fd(), info.size, expected, info.key, call);
   }
   if (Crc32cChecksum(file.crc32c()) == expected) return {};
@@ -174,7 +174,7 @@ struct Cut {
 Result<Cut> CutFor(object::Store& store, const object::ObjectInfo& info, const object::Checksum& checksum,
                    const CopySettings& settings, int downloads, const object::Call& call) {
   const std::uint64_t usual = PartBytesFor(info.size, settings);
-  if (!settings.verify || checksum.kind != object::Checksum::Kind::kMd5) return Cut{usual, 0};
+  if (!settings.verify || checksum.algorithm != object::Checksum::Algorithm::kMd5) return Cut{usual, 0};
   if (checksum.parts == 0) {
     // Beside others one connection is enough, and the bytes need not be read again.
     if (downloads >= kManyDownloads && info.size <= kMostHashedPart) return Cut{info.size, info.size};
@@ -233,7 +233,7 @@ Status Download(object::Store& store, const object::ObjectInfo& info, const std:
   const Md5Pool::Download counted(pool);
   if (info.size <= settings.part_bytes) return DownloadWhole(store, info, path, settings, pool, call);
   object::Checksum checksum = info.checksum;
-  if (settings.verify && checksum.kind == object::Checksum::Kind::kNone) {  // a listing does not have it
+  if (settings.verify && checksum.algorithm == object::Checksum::Algorithm::kNone) {  // a listing does not have it
     auto head = MR_TRY(object::Head(store, info.key, call));
     if (!head || head->etag != info.etag) return Fail(Code::kStale, "{} was replaced or deleted meanwhile", info.key);
     checksum = head->checksum;
@@ -245,7 +245,7 @@ Status Download(object::Store& store, const object::ObjectInfo& info, const std:
   if (settings.on_resumed && file.bytes_done() > 0) settings.on_resumed(file.bytes_done());
   PartsPlan plan{.part_bytes = cut.request_bytes};
   if (cut.md5_part_bytes > 0) plan.md5s.emplace(pool, info.size, cut.md5_part_bytes);
-  if (settings.verify && checksum.kind == object::Checksum::Kind::kMd5 && checksum.parts == 0 && !plan.md5s) {
+  if (settings.verify && checksum.algorithm == object::Checksum::Algorithm::kMd5 && checksum.parts == 0 && !plan.md5s) {
     plan.follow.emplace(pool, file.fd(), info.size, cut.request_bytes, path);
   }
   Status fetched = FetchParts(store, info, file, plan, path, settings, call);

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "millrace/base/result.h"
-#include "millrace/object/store.h"
+#include "millrace/object/object_info.h"
 #include "millrace/transfer/copy/md5_pool.h"
 #include "millrace/transfer/copy/verify.h"
 

@@ -27,14 +27,15 @@ std::string Content(std::size_t size) {
 }
 
 object::Checksum Md5Of(const std::string& content) {
-  return {object::Checksum::Kind::kMd5, std::string(AsText(Md5(AsBytes(content)))), 0};
+  return {object::Checksum::Algorithm::kMd5, std::string(AsText(Md5(AsBytes(content)))), 0};
 }
 
 object::Checksum Md5OfParts(const std::string& content, std::size_t part_bytes) {
   std::string digests;
   for (std::size_t at = 0; at < content.size(); at += part_bytes)
     digests += Md5Of(content.substr(at, part_bytes)).value;
-  return {object::Checksum::Kind::kMd5, Md5Of(digests).value, static_cast<int>(digests.size() / sizeof(Md5Digest))};
+  return {object::Checksum::Algorithm::kMd5, Md5Of(digests).value,
+          static_cast<int>(digests.size() / sizeof(Md5Digest))};
 }
 
 void TakeAll(PartMd5s::Request& request, const std::string& content, std::uint64_t begin, std::uint64_t end) {

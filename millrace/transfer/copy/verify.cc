@@ -25,11 +25,11 @@ std::string BigEndian(Word value) {
   return bytes;
 }
 
-std::string_view NameOf(object::Checksum::Kind kind) {
-  switch (kind) {
-    case object::Checksum::Kind::kMd5:
+std::string_view NameOf(object::Checksum::Algorithm algorithm) {
+  switch (algorithm) {
+    case object::Checksum::Algorithm::kMd5:
       return "MD5";
-    case object::Checksum::Kind::kCrc64Nvme:
+    case object::Checksum::Algorithm::kCrc64Nvme:
       return "CRC64NVME";
     default:
       return "CRC32C";
@@ -50,25 +50,25 @@ Status ForEachPiece(int fd, object::ByteRange range, const std::string& what, co
 }
 
 /// The digest's bytes.
-Result<std::string> DigestOf(int fd, object::ByteRange range, object::Checksum::Kind kind, const std::string& what,
-                             const object::Call& call) {
-  using Kind = object::Checksum::Kind;
+Result<std::string> DigestOf(int fd, object::ByteRange range, object::Checksum::Algorithm algorithm,
+                             const std::string& what, const object::Call& call) {
+  using Algorithm = object::Checksum::Algorithm;
   std::uint32_t crc32 = 0;
   std::uint64_t crc64 = 0;
   Hasher md5(Hasher::Algorithm::kMd5);
   MR_TRY(ForEachPiece(fd, range, what, call, [&](ByteSpan bytes) {
-    if (kind == Kind::kCrc32c) crc32 = Crc32c(bytes, crc32);
-    if (kind == Kind::kCrc64Nvme) crc64 = Crc64Nvme(bytes, crc64);
-    if (kind == Kind::kMd5) md5.Update(bytes);
+    if (algorithm == Algorithm::kCrc32c) crc32 = Crc32c(bytes, crc32);
+    if (algorithm == Algorithm::kCrc64Nvme) crc64 = Crc64Nvme(bytes, crc64);
+    if (algorithm == Algorithm::kMd5) md5.Update(bytes);
   }));
-  if (kind == Kind::kCrc32c) return BigEndian(crc32);
-  return kind == Kind::kCrc64Nvme ? BigEndian(crc64) : std::string(AsText(md5.Finish()));
+  if (algorithm == Algorithm::kCrc32c) return BigEndian(crc32);
+  return algorithm == Algorithm::kCrc64Nvme ? BigEndian(crc64) : std::string(AsText(md5.Finish()));
 }
 
-std::string DigestOf(std::string_view bytes, object::Checksum::Kind kind) {
-  using Kind = object::Checksum::Kind;
-  if (kind == Kind::kCrc32c) return BigEndian(Crc32c(AsBytes(bytes)));
-  if (kind == Kind::kCrc64Nvme) return BigEndian(Crc64Nvme(AsBytes(bytes)));
+std::string DigestOf(std::string_view bytes, object::Checksum::Algorithm algorithm) {
+  using Algorithm = object::Checksum::Algorithm;
+  if (algorithm == Algorithm::kCrc32c) return BigEndian(Crc32c(AsBytes(bytes)));
+  if (algorithm == Algorithm::kCrc64Nvme) return BigEndian(Crc64Nvme(AsBytes(bytes)));
   Hasher md5(Hasher::Algorithm::kMd5);
   md5.Update(AsBytes(bytes));
   return std::string(AsText(md5.Finish()));
@@ -82,10 +82,10 @@ Result<bool> PartsHave(int fd, const PartSizes& sizes, const object::Checksum& e
   std::string digests;
   std::uint64_t at = 0;
   for (std::uint64_t size : sizes) {
-    digests += MR_TRY(DigestOf(fd, {at, size}, expected.kind, what, call));
+    digests += MR_TRY(DigestOf(fd, {at, size}, expected.algorithm, what, call));
     at += size;
   }
-  return DigestOf(digests, expected.kind) == expected.value;
+  return DigestOf(digests, expected.algorithm) == expected.value;
 }
 
 /// As nearly every client cuts: all parts but the last are as long as the first.
@@ -120,7 +120,7 @@ Result<std::optional<PartSizes>> AskForParts(object::Store& store, const object:
 
 }  // namespace
 
-object::Checksum Crc32cChecksum(std::uint32_t crc) { return {object::Checksum::Kind::kCrc32c, BigEndian(crc)}; }
+object::Checksum Crc32cChecksum(std::uint32_t crc) { return {object::Checksum::Algorithm::kCrc32c, BigEndian(crc)}; }
 
 Result<std::uint32_t> FileCrc32c(int fd, std::uint64_t size, const std::string& what, const object::Call& call) {
   std::uint32_t crc = 0;
@@ -130,8 +130,8 @@ Result<std::uint32_t> FileCrc32c(int fd, std::uint64_t size, const std::string& 
 
 Status VerifyFile(int fd, std::uint64_t size, const object::Checksum& expected, const std::string& what,
                   const object::Call& call) {
-  if (expected.kind == object::Checksum::Kind::kNone) return {};
-  if (MR_TRY(DigestOf(fd, {0, size}, expected.kind, what, call)) == expected.value) return {};
+  if (expected.algorithm == object::Checksum::Algorithm::kNone) return {};
+  if (MR_TRY(DigestOf(fd, {0, size}, expected.algorithm, what, call)) == expected.value) return {};
   return std::unexpected(Mismatch(what, expected));
 }
 
@@ -168,7 +168,7 @@ Error Mismatch(const std::string& what, const object::Checksum& expected) {
   return Error(Code::kCorrupt,
                fmt::format("the bytes of {} do not have the {} that the store has for them; try again, and look at the "
                            "network and this machine's memory if that happens twice",
-                           what, NameOf(expected.kind)));
+                           what, NameOf(expected.algorithm)));
 }
 
 }  // namespace millrace::transfer

@@ -11,7 +11,7 @@
 #include "millrace/base/threads/channel.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/base/threads/task_scope.h"
-#include "millrace/object/store.h"
+#include "millrace/object/requests.h"
 
 namespace millrace::transfer {
 

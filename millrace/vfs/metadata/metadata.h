@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "millrace/base/clock.h"
-#include "millrace/object/store.h"
+#include "millrace/object/object_info.h"
 #include "millrace/vfs/metadata/attributes.h"
 
 namespace millrace::vfs {

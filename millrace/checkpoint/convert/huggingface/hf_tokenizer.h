@@ -8,7 +8,7 @@
 
 #include "millrace/base/json.h"
 #include "millrace/checkpoint/checkpoint.h"
-#include "millrace/object/open.h"
+#include "millrace/object/connection.h"
 
 namespace millrace::checkpoint {
 

@@ -50,7 +50,7 @@ namespace {
 
 /// "digest" or "digest-3": the digest, as `decode` reads it, and how many parts it covers. kNone if it is neither.
 template <class Decode>
-Checksum ParseChecksum(Checksum::Kind kind, std::size_t size, std::string_view text, Decode decode) {
+Checksum ParseChecksum(Checksum::Algorithm algorithm, std::size_t size, std::string_view text, Decode decode) {
   std::size_t dash = text.find('-');
   int parts = 0;
   if (dash != text.npos) {
@@ -59,19 +59,19 @@ Checksum ParseChecksum(Checksum::Kind kind, std::size_t size, std::string_view t
   }
   auto bytes = decode(text.substr(0, dash));
   if (!bytes || bytes->size() != size) return {};
-  return {kind, std::string(AsText(*bytes)), parts};
+  return {algorithm, std::string(AsText(*bytes)), parts};
 }
 
 }  // namespace
 
 Checksum WholeChecksum(const http::Headers& headers) {
-  using Kind = Checksum::Kind;
-  for (auto [name, kind, size] : {std::tuple("x-amz-checksum-crc32c", Kind::kCrc32c, 4u),
-                                  std::tuple("x-amz-checksum-crc64nvme", Kind::kCrc64Nvme, 8u)}) {
-    Checksum checksum = ParseChecksum(kind, size, headers.Get(name), Base64Decode);
+  using Algorithm = Checksum::Algorithm;
+  for (auto [name, algorithm, size] : {std::tuple("x-amz-checksum-crc32c", Algorithm::kCrc32c, 4u),
+                                       std::tuple("x-amz-checksum-crc64nvme", Algorithm::kCrc64Nvme, 8u)}) {
+    Checksum checksum = ParseChecksum(algorithm, size, headers.Get(name), Base64Decode);
     // A composite one that does not say of how many parts proves nothing.
     bool composite = headers.Get("x-amz-checksum-type") == "COMPOSITE";
-    if (checksum.kind != Kind::kNone && composite == (checksum.parts > 0)) return checksum;
+    if (checksum.algorithm != Algorithm::kNone && composite == (checksum.parts > 0)) return checksum;
   }
   // Encrypted by a key that the service keeps for itself the ETag is still the MD5; by any other it is not.
   std::string_view encryption = headers.Get("x-amz-server-side-encryption");
@@ -79,7 +79,7 @@ Checksum WholeChecksum(const http::Headers& headers) {
       headers.Has("x-amz-server-side-encryption-customer-algorithm")) {
     return {};
   }
-  return ParseChecksum(Kind::kMd5, sizeof(Md5Digest), xml::Unquote(headers.Get("etag")), HexDecode);
+  return ParseChecksum(Algorithm::kMd5, sizeof(Md5Digest), xml::Unquote(headers.Get("etag")), HexDecode);
 }
 
 Status VerifyChecksum(const http::Headers& headers, ByteSpan bytes) {

@@ -6,7 +6,8 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/http/client/client.h"
-#include "millrace/object/store.h"
+#include "millrace/object/body.h"
+#include "millrace/object/object_info.h"
 
 namespace millrace::object::s3 {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "millrace/http/client/client.h"
-#include "millrace/object/store.h"
+#include "millrace/object/body.h"
 
 namespace millrace::object::s3 {
 

@@ -6,7 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include "millrace/object/store.h"
+#include "millrace/object/object_info.h"
+#include "millrace/object/requests.h"
+#include "millrace/object/service.h"
 
 namespace millrace::object::s3 {
 

@@ -11,13 +11,13 @@
 #include "millrace/base/log.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/http/client/client.h"
+#include "millrace/object/requests.h"
 #include "millrace/object/s3/credentials/credential_cache.h"
 #include "millrace/object/s3/protocol/signer.h"
 #include "millrace/object/s3/requests/pace.h"
 #include "millrace/object/s3/requests/retry.h"
 #include "millrace/object/s3/requests/timers.h"
 #include "millrace/object/s3/settings/settings.h"
-#include "millrace/object/store.h"
 
 namespace millrace::object::s3 {
 

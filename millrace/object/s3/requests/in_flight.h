@@ -6,7 +6,7 @@
 #include <stop_token>
 
 #include "millrace/base/threads/sync.h"
-#include "millrace/object/store.h"
+#include "millrace/object/requests.h"
 
 namespace millrace::object::s3 {
 

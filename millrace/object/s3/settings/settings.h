@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "millrace/object/open.h"
+#include "millrace/object/connect_options.h"
 #include "millrace/object/s3/settings/profile.h"
 
 namespace millrace::object::s3 {

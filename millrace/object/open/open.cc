@@ -1,4 +1,4 @@
-#include "millrace/object/open.h"
+#include "millrace/object/open/open.h"
 
 #include <utility>
 
@@ -50,7 +50,7 @@ class LazyConnection final : public Connection {
 
 }  // namespace
 
-Result<std::unique_ptr<Connection>> Connection::Open(ConnectOptions options) {
+Result<std::unique_ptr<Connection>> OpenConnection(ConnectOptions options) {
   return std::make_unique<LazyConnection>(std::move(options));
 }
 

@@ -2,7 +2,7 @@
 #include <string_view>
 #include <utility>
 
-#include "millrace/object/open.h"
+#include "millrace/object/connection.h"
 
 namespace millrace::object {
 

@@ -1,4 +1,4 @@
-#include "millrace/object/open.h"
+#include "millrace/object/open/open.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ namespace millrace::object {
 namespace {
 
 TEST(Locate, FilesAreKeysBeneathTheRootFolder) {
-  auto connection = Connection::Open({});
+  auto connection = OpenConnection({});
   ASSERT_TRUE(connection);
   TempDir folder = std::move(*TempDir::Create());
   ASSERT_TRUE(WriteFileAtomic(folder.path() / "x", AsBytes("content")));
@@ -28,7 +28,7 @@ TEST(Locate, FilesAreKeysBeneathTheRootFolder) {
 }
 
 TEST(Locate, KeepsTheSlashThatSaysFolder) {
-  auto connection = Connection::Open({});
+  auto connection = OpenConnection({});
   std::string here = std::filesystem::current_path().string().substr(1);
   EXPECT_EQ(Locate(**connection, "a/b/")->key, here + "/a/b/");
   EXPECT_EQ(Locate(**connection, "./a/./b")->key, here + "/a/b");
@@ -36,7 +36,7 @@ TEST(Locate, KeepsTheSlashThatSaysFolder) {
 }
 
 TEST(Locate, SaysWhatIsWrong) {
-  auto connection = Connection::Open({});
+  auto connection = OpenConnection({});
   EXPECT_EQ(Locate(**connection, "ftp://x/y").error().code(), Code::kInvalidArgument);
   EXPECT_EQ(Locate(**connection, "s3://").error().code(), Code::kInvalidArgument);
 }
