@@ -33,7 +33,7 @@ Status CheckVersion(const ObjectVersion& version, std::uint64_t wanted,
 
 class Cache final : public BlockCache {
  public:
-  Cache(object::Store& store, Reservation memory, std::unique_ptr<DiskTier> disk, const Options& options)
+  Cache(object::ReadStore& store, Reservation memory, std::unique_ptr<DiskTier> disk, const Options& options)
       : store_(store),
         clock_(*options.clock),
         block_bytes_(options.block_bytes),
@@ -271,7 +271,7 @@ class Cache final : public BlockCache {
       disk_->Store(IdOf(run, run.first_block + i), BlockOf(run.bytes(), i));
   }
 
-  object::Store& store_;
+  object::ReadStore& store_;
   const Clock& clock_;
   const std::uint64_t block_bytes_;
   const Reservation reservation_;
@@ -305,7 +305,7 @@ std::size_t View::CopyTo(MutableByteSpan room) const {
   return done;
 }
 
-Result<std::unique_ptr<BlockCache>> BlockCache::Open(object::Store& store, MemoryBudget& budget, Options options) {
+Result<std::unique_ptr<BlockCache>> BlockCache::Open(object::ReadStore& store, MemoryBudget& budget, Options options) {
   if (options.block_bytes < 4 * kKiB || options.block_bytes > kGiB) {
     return Fail(Code::kInvalidArgument, "cache blocks of {} bytes: choose between 4 KiB and 1 GiB",
                 options.block_bytes);

@@ -14,7 +14,7 @@
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
 #include "millrace/base/threads/memory_budget.h"
-#include "millrace/object/store.h"
+#include "millrace/object/read_store.h"
 
 namespace millrace::cache {
 
@@ -68,7 +68,7 @@ class BlockCache {
 
   /// `store` and `budget` must outlive the cache. Fails when the budget is exhausted or the folder cannot be used, or
   /// is in use with another size (kBusy). Caches of several processes may share a folder.
-  static Result<std::unique_ptr<BlockCache>> Open(object::Store& store, MemoryBudget& budget, Options options);
+  static Result<std::unique_ptr<BlockCache>> Open(object::ReadStore& store, MemoryBudget& budget, Options options);
   virtual ~BlockCache() = default;
 
   enum class Mode {

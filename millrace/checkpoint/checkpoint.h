@@ -152,7 +152,7 @@ struct Entry {
 };
 /// Committed checkpoints in ascending order of step. Those whose manifest is damaged, cut off or empty too, are among
 /// them: opening one is kCorrupt. Blocks.
-Result<std::vector<Entry>> ListCheckpoints(const object::Location& root, object::Call call = {});
+Result<std::vector<Entry>> ListCheckpoints(const object::ReadLocation& root, object::Call call = {});
 /// Removes what `retention` lets go, and files of saves that never committed and are older than the newest commit. What
 /// is pinned or held by a reader (marks.h) stays. Safe beside writers, readers that hold and other collectors
 /// (docs/formats/checkpoint.md, "Removing, and fences"). With keep_best it reads every manifest. Blocks.

@@ -11,8 +11,6 @@
 namespace millrace::checkpoint {
 namespace {
 
-Error NotHere() { return Error(Code::kUnsupported, "what machines have on their disks is only read here"); }
-
 /// What lies in one machine's folder of the run: name below it, size, time, and what tells manifests of one step apart.
 Result<Json> Inventory(const object::Location& own, const object::Call& call) {
   std::vector<object::ObjectInfo> files;
@@ -104,7 +102,7 @@ void DiskSurvey::GetTo(std::string key, object::GetOptions options, std::uint64_
                        object::Call call, object::Done<std::optional<object::GetResult>> done) {
   if (Here(key))
     return own_.store->GetTo(std::move(key), std::move(options), limit, sink, std::move(call), std::move(done));
-  Store::GetTo(std::move(key), std::move(options), limit, sink, std::move(call), std::move(done));
+  ReadStore::GetTo(std::move(key), std::move(options), limit, sink, std::move(call), std::move(done));
 }
 
 Result<std::optional<object::GetResult>> DiskSurvey::Fetch(const Found& found,
@@ -132,44 +130,5 @@ void DiskSurvey::List(object::ListRequest request, object::Call, object::Done<ob
     return page.Take();
   }());
 }
-
-void DiskSurvey::Put(std::string, object::Payload, object::PutOptions, object::Call,
-                     object::Done<object::PutResult> done) {
-  done(Fail(NotHere()));
-}
-void DiskSurvey::Delete(std::string, object::Call, object::Done<void> done) { done(Fail(NotHere())); }
-void DiskSurvey::DeleteMany(std::vector<std::string>, object::Call,
-                            object::Done<std::vector<object::DeleteFailure>> done) {
-  done(Fail(NotHere()));
-}
-void DiskSurvey::Copy(std::string, std::string, object::CopyOptions, object::Call,
-                      object::Done<object::PutResult> done) {
-  done(Fail(NotHere()));
-}
-void DiskSurvey::CreateMultipart(std::string, object::PutOptions, object::Call, object::Done<std::string> done) {
-  done(Fail(NotHere()));
-}
-void DiskSurvey::UploadPart(std::string, std::string, int, object::Payload, object::Call,
-                            object::Done<object::PartInfo> done) {
-  done(Fail(NotHere()));
-}
-void DiskSurvey::CopyPart(std::string, std::string, int, std::string, object::ByteRange, object::CopyOptions,
-                          object::Call, object::Done<object::PartInfo> done) {
-  done(Fail(NotHere()));
-}
-void DiskSurvey::CompleteMultipart(std::string, std::string, std::vector<object::PartInfo>, object::PutOptions,
-                                   object::Call, object::Done<object::PutResult> done) {
-  done(Fail(NotHere()));
-}
-void DiskSurvey::AbortMultipart(std::string, std::string, object::Call, object::Done<void> done) {
-  done(Fail(NotHere()));
-}
-void DiskSurvey::ListParts(std::string, std::string, object::Call, object::Done<std::vector<object::PartInfo>> done) {
-  done(Fail(NotHere()));
-}
-void DiskSurvey::ListUploads(std::string, object::Call, object::Done<std::vector<object::UploadInfo>> done) {
-  done(Fail(NotHere()));
-}
-Result<std::string> DiskSurvey::Presign(std::string_view, std::string_view, Duration) { return Fail(NotHere()); }
 
 }  // namespace millrace::checkpoint

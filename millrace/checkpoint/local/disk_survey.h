@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "millrace/checkpoint/local/machines.h"
+#include "millrace/object/location.h"
+#include "millrace/object/read_store.h"
 #include "millrace/object/support/work_queue.h"
 
 namespace millrace::checkpoint {
@@ -15,7 +17,7 @@ namespace millrace::checkpoint {
 /// rank's own folder would have; what lies there is read there, the rest from a machine that has it. Of different
 /// manifests of one step the youngest counts, as a machine may come back that has missed some saves. Thread-safe but
 /// for Distrust.
-class DiskSurvey final : public object::Store {
+class DiskSurvey final : public object::ReadStore {
  public:
   /// Collective. `own`: this rank's folder of the run.
   static Result<std::shared_ptr<DiskSurvey>> Take(Group& group, std::shared_ptr<Machines> machines,
@@ -33,25 +35,6 @@ class DiskSurvey final : public object::Store {
   void GetTo(std::string key, object::GetOptions options, std::uint64_t limit, object::Sink& sink, object::Call call,
              object::Done<std::optional<object::GetResult>> done) override;
   void List(object::ListRequest request, object::Call call, object::Done<object::ListPage> done) override;
-
-  // Everything else is kUnsupported.
-  void Put(std::string, object::Payload, object::PutOptions, object::Call,
-           object::Done<object::PutResult> done) override;
-  void Delete(std::string, object::Call, object::Done<void> done) override;
-  void DeleteMany(std::vector<std::string>, object::Call,
-                  object::Done<std::vector<object::DeleteFailure>> done) override;
-  void Copy(std::string, std::string, object::CopyOptions, object::Call, object::Done<object::PutResult> done) override;
-  void CreateMultipart(std::string, object::PutOptions, object::Call, object::Done<std::string> done) override;
-  void UploadPart(std::string, std::string, int, object::Payload, object::Call,
-                  object::Done<object::PartInfo> done) override;
-  void CopyPart(std::string, std::string, int, std::string, object::ByteRange, object::CopyOptions, object::Call,
-                object::Done<object::PartInfo> done) override;
-  void CompleteMultipart(std::string, std::string, std::vector<object::PartInfo>, object::PutOptions, object::Call,
-                         object::Done<object::PutResult> done) override;
-  void AbortMultipart(std::string, std::string, object::Call, object::Done<void> done) override;
-  void ListParts(std::string, std::string, object::Call, object::Done<std::vector<object::PartInfo>> done) override;
-  void ListUploads(std::string, object::Call, object::Done<std::vector<object::UploadInfo>> done) override;
-  Result<std::string> Presign(std::string_view, std::string_view, Duration) override;
 
  private:
   struct Found {

@@ -230,7 +230,8 @@ class Chooser {
   const LocalTier& tier_;
   const Logger& log_;
   const object::Call call_;
-  object::Location own_, root_;                                ///< this rank's folder; where to look for checkpoints
+  object::Location own_;                                       ///< this rank's folder
+  object::ReadLocation root_;                                  ///< where to look for checkpoints
   std::shared_ptr<DiskSurvey> survey_;                         ///< of all machines' folders, where there are several
   std::map<std::string, std::unique_ptr<StoreReader>> found_;  ///< by "step attempt"
 };

@@ -12,14 +12,14 @@ namespace millrace::checkpoint {
 namespace {
 
 /// Whether the object under a manifest's key is a fence, or is gone.
-Result<bool> HasFence(object::Store& store, const std::string& key, const object::Call& call) {
+Result<bool> HasFence(object::ReadStore& store, const std::string& key, const object::Call& call) {
   const auto content = MR_TRY(object::GetAll(store, key, Manifest::kMaxBytes, call));
   return !content || IsFence(content->bytes);
 }
 
 }  // namespace
 
-Result<std::vector<Entry>> ListCheckpoints(const object::Location& root, object::Call call) {
+Result<std::vector<Entry>> ListCheckpoints(const object::ReadLocation& root, object::Call call) {
   const Layout layout(root.key);
   std::vector<Entry> entries;
   std::vector<Entry> like_fences;  // by their size
@@ -51,7 +51,7 @@ Result<std::vector<Entry>> ListCheckpoints(const object::Location& root, object:
   return entries;
 }
 
-Result<std::unique_ptr<StoreReader>> OpenAt(const object::Location& root, std::uint64_t step, object::Call call) {
+Result<std::unique_ptr<StoreReader>> OpenAt(const object::ReadLocation& root, std::uint64_t step, object::Call call) {
   const Layout layout(root.key);
   const std::string name = fmt::format("{}/{}", root.store->Describe(), layout.StepName(step));
   auto content = MR_TRY(object::GetAll(*root.store, layout.ManifestKey(step), Manifest::kMaxBytes, call));

@@ -33,7 +33,8 @@ std::uint64_t BlockBytes(const FileMeta& file, std::uint64_t request) {
 
 }  // namespace
 
-StoreReader::StoreReader(std::shared_ptr<object::Store> store, std::string folder, std::string name, Manifest manifest)
+StoreReader::StoreReader(std::shared_ptr<object::ReadStore> store, std::string folder, std::string name,
+                         Manifest manifest)
     : store_(std::move(store)), folder_(std::move(folder)), name_(std::move(name)), manifest_(std::move(manifest)) {
   for (const Slice& slice : manifest_.slices) slices_of_[slice.tensor].push_back(&slice);
 }

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "millrace/checkpoint/checkpoint.h"
+#include "millrace/object/location.h"
+#include "millrace/object/read_store.h"
 
 namespace millrace::checkpoint {
 
@@ -16,7 +18,7 @@ class StoreReader final : public Reader {
  public:
   /// `folder` is the key prefix in front of the manifest's file names, empty or with a slash at its end. `manifest` has
   /// passed Check().
-  StoreReader(std::shared_ptr<object::Store> store, std::string folder, std::string name, Manifest manifest);
+  StoreReader(std::shared_ptr<object::ReadStore> store, std::string folder, std::string name, Manifest manifest);
 
   const Manifest& manifest() const override { return manifest_; }
   const std::string& name() const override { return name_; }
@@ -29,7 +31,7 @@ class StoreReader final : public Reader {
   /// Reads and checks a file of the manifest.
   Status VerifyFile(const std::string& file, const object::Call& call) const;
 
-  object::Store& store() const { return *store_; }
+  object::ReadStore& store() const { return *store_; }
   const std::string& folder() const { return folder_; }
 
  private:
@@ -55,14 +57,15 @@ class StoreReader final : public Reader {
                  const Progress& progress = {}) const;
   Status Fetch(const Run& run, const object::Call& call) const;
 
-  const std::shared_ptr<object::Store> store_;
+  const std::shared_ptr<object::ReadStore> store_;
   const std::string folder_, name_;
   const Manifest manifest_;
   std::map<std::string_view, std::vector<const Slice*>> slices_of_;
 };
 
 /// The committed checkpoint of a step, kNotFound when there is none.
-Result<std::unique_ptr<StoreReader>> OpenAt(const object::Location& root, std::uint64_t step, object::Call call = {});
+Result<std::unique_ptr<StoreReader>> OpenAt(const object::ReadLocation& root, std::uint64_t step,
+                                            object::Call call = {});
 
 /// OpenSafetensors, for those who need to know where the files are.
 Result<std::unique_ptr<StoreReader>> OpenSafetensorsFiles(object::Connection& connection, std::string_view url,

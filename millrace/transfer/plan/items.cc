@@ -9,7 +9,7 @@ namespace {
 
 class StoreStream final : public ItemStream {
  public:
-  StoreStream(object::Store& store, std::string prefix, std::size_t name_from, object::Call call)
+  StoreStream(object::ReadStore& store, std::string prefix, std::size_t name_from, object::Call call)
       : store_(store), name_from_(name_from), call_(std::move(call)) {
     request_.prefix = std::move(prefix);
     Start();
@@ -59,7 +59,7 @@ class StoreStream final : public ItemStream {
     return {};
   }
 
-  object::Store& store_;
+  object::ReadStore& store_;
   const std::size_t name_from_;
   const object::Call call_;
   std::stop_source stop_;
@@ -101,7 +101,7 @@ class LocalStream final : public ItemStream {
 
 }  // namespace
 
-std::unique_ptr<ItemStream> ListStore(object::Store& store, std::string prefix, std::size_t name_from,
+std::unique_ptr<ItemStream> ListStore(object::ReadStore& store, std::string prefix, std::size_t name_from,
                                       object::Call call) {
   return std::make_unique<StoreStream>(store, std::move(prefix), name_from, std::move(call));
 }

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "millrace/object/file/walk.h"
-#include "millrace/object/store.h"
+#include "millrace/object/read_store.h"
 
 namespace millrace::transfer {
 
@@ -27,7 +27,7 @@ class ItemStream {
 
 /// The keys that begin with `prefix`, a page asked for ahead. Items are named by what follows the first `name_from`
 /// bytes of their keys. `store` must outlive the stream.
-std::unique_ptr<ItemStream> ListStore(object::Store& store, std::string prefix, std::size_t name_from,
+std::unique_ptr<ItemStream> ListStore(object::ReadStore& store, std::string prefix, std::size_t name_from,
                                       object::Call call);
 
 using Links = object::TreeWalker::Links;

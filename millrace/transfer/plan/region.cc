@@ -89,7 +89,7 @@ bool SameDomain(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-Region RegionOf(const object::Store& store, const std::string& prefix) {
+Region RegionOf(const object::ReadStore& store, const std::string& prefix) {
   return RegionOfLocation(object::LocationText(store.Identity(), prefix));
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "millrace/base/result.h"
-#include "millrace/object/store.h"
+#include "millrace/object/read_store.h"
 
 namespace millrace::transfer {
 
@@ -19,7 +19,7 @@ struct Region {
 };
 
 /// The region of the keys that begin with `prefix`.
-Region RegionOf(const object::Store& store, const std::string& prefix);
+Region RegionOf(const object::ReadStore& store, const std::string& prefix);
 /// The region of a local folder, and one for each mount below it. The folder need not exist. Blocks on mounts.
 Result<std::vector<Region>> RegionsOf(const std::string& folder);
 
@@ -39,7 +39,7 @@ Overlap Compare(const std::vector<Region>& first, const std::vector<Region>& sec
 class SameFileCheck {
  public:
   struct Name {
-    const object::Store& store;
+    const object::ReadStore& store;
     bool local = false;
     const std::string& key;  ///< of a local file: the absolute path without its first slash
   };

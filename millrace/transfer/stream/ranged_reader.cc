@@ -29,7 +29,7 @@ Status CheckGot(const Result<std::optional<object::GetResult>>& got, const objec
 }  // namespace
 
 struct RangedReader::Rep {
-  Rep(object::Store& s, MemoryBudget& b, object::ObjectInfo i, Options o)
+  Rep(object::ReadStore& s, MemoryBudget& b, object::ObjectInfo i, Options o)
       : store(s), budget(b), info(std::move(i)), options(o) {
     object::ByteRange range = object::ClipRange(options.range, info.size);
     next = range.offset;
@@ -62,7 +62,7 @@ struct RangedReader::Rep {
   void Start(Block block) MR_EXCLUDES(mutex);
   std::deque<std::unique_ptr<Part>>::iterator FirstArrived() MR_REQUIRES(mutex);
 
-  object::Store& store;
+  object::ReadStore& store;
   MemoryBudget& budget;
   const object::ObjectInfo info;
   Options options;
@@ -148,7 +148,7 @@ void RangedReader::Rep::Start(Block block) {
             });
 }
 
-RangedReader::RangedReader(object::Store& store, MemoryBudget& budget, object::ObjectInfo info, Options options)
+RangedReader::RangedReader(object::ReadStore& store, MemoryBudget& budget, object::ObjectInfo info, Options options)
     : rep_(std::make_unique<Rep>(store, budget, std::move(info), options)) {}
 
 RangedReader::~RangedReader() = default;
@@ -157,7 +157,7 @@ Result<ByteSpan> RangedReader::Next(object::Call call) { return rep_->Next(call)
 
 std::uint64_t RangedReader::offset() const { return rep_->current ? rep_->current->offset : rep_->end; }
 
-Status ReadInto(object::Store& store, const object::ObjectInfo& info, std::uint64_t offset, MutableByteSpan into,
+Status ReadInto(object::ReadStore& store, const object::ObjectInfo& info, std::uint64_t offset, MutableByteSpan into,
                 int parallel_parts, std::uint64_t part_bytes, object::Call call) {
   if (offset > info.size || into.size() > info.size - offset) {
     return Fail(Code::kInvalidArgument, "bytes {}+{} reach beyond the {} of {}", offset, into.size(), info.size,

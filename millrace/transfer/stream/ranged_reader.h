@@ -9,7 +9,7 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/result.h"
 #include "millrace/base/threads/memory_budget.h"
-#include "millrace/object/store.h"
+#include "millrace/object/read_store.h"
 
 namespace millrace::transfer {
 
@@ -25,7 +25,7 @@ class RangedReader {
     bool in_order = true;
   };
   /// `info` from Head or a listing. Store and budget must outlive the reader.
-  RangedReader(object::Store& store, MemoryBudget& budget, object::ObjectInfo info, Options options);
+  RangedReader(object::ReadStore& store, MemoryBudget& budget, object::ObjectInfo info, Options options);
   ~RangedReader();
 
   /// The next piece, or an empty span at the end. Valid until the next call.
@@ -39,7 +39,7 @@ class RangedReader {
 };
 
 /// The whole object (or a range) into caller's memory with parallel requests; `into` has exactly the size asked for.
-Status ReadInto(object::Store& store, const object::ObjectInfo& info, std::uint64_t offset, MutableByteSpan into,
+Status ReadInto(object::ReadStore& store, const object::ObjectInfo& info, std::uint64_t offset, MutableByteSpan into,
                 int parallel_parts = 8, std::uint64_t part_bytes = 8 * kMiB, object::Call call = {});
 
 }  // namespace millrace::transfer
