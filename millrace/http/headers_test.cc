@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "millrace/http/client/client.h"
+#include "millrace/http/headers.h"
 
 namespace millrace::http {
 namespace {

@@ -18,8 +18,8 @@
 namespace millrace::http {
 namespace {
 
-constexpr Duration kLingerFor = std::chrono::seconds(3);
-constexpr std::uint64_t kMaxSendfile = 1 * kGiB;
+constexpr Duration kLingerFor = std::chrono::seconds(3);  // a few round trips of the slowest link
+constexpr std::uint64_t kMaxSendfile = 1 * kGiB;          // sendfile(2) moves at most 2 GiB in a call
 
 /// Waits for `events` until `deadline`; false when it passed.
 Result<bool> Await(int fd, short events, TimePoint deadline, const Clock& clock) {

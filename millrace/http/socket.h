@@ -14,15 +14,16 @@
 
 namespace millrace::http {
 
-/// How long a peer may keep a thread waiting.
+/// How long a thread waits for a peer.
 struct WaitLimits {
   Duration stall = std::chrono::seconds(60);  ///< without any byte
-  /// All waits of one request's body together may take `stall`, and a second more for so many bytes that came. The same
-  /// holds for its answer. A peer that sends a byte now and then does not keep a thread.
+  /// The least rate of a body. All waits for one request's body together may take `stall` plus one second for every
+  /// min_bytes_per_s bytes that came; the same holds for its response. So a peer cannot occupy a thread by sending a
+  /// byte now and then. 4 KiB: slower than any usable link.
   std::uint64_t min_bytes_per_s = 4 * kKiB;
 };
 
-/// One peer of the server. One thread reads and writes; any thread may call Cut, which makes both fail from then on.
+/// The connection to one peer of the server. One thread reads and writes. Any thread may call Cut.
 class Socket {
  public:
   /// `clock` must outlive the socket.
@@ -31,22 +32,23 @@ class Socket {
 
   int fd() const { return fd_.get(); }
   const Clock& clock() const { return clock_; }
-  /// A new request begins: the waits of its body and of its answer are counted from zero.
+  /// Marks the start of a request: the waits for its body and for its response are counted from zero.
   void StartRequest() { receive_left_ = send_left_ = limits_.stall; }
-  /// Some bytes, or 0 when the peer has finished sending. Waits at most until `deadline` (kDeadlineExceeded).
+  /// Receives some bytes; 0 if the peer has finished sending. Blocks until `deadline`. Errors: kDeadlineExceeded.
   Result<std::size_t> Receive(MutableByteSpan into, TimePoint deadline);
-  /// The same for a body: within the wait limits.
+  /// Receives bytes of a body, within the wait limits.
   Result<std::size_t> Receive(MutableByteSpan into);
-  /// All bytes of both pieces; `more` tells the kernel that others follow at once.
+  /// Sends all bytes of both spans. `more` tells the kernel that others follow at once.
   Status Send(ByteSpan head, ByteSpan body, bool more);
   Status SendFile(int file, std::uint64_t offset, std::uint64_t length);
 
-  /// Shuts both directions down: whoever waits wakes up.
+  /// Shuts down both directions: reads and writes fail from then on, and a thread that waits wakes up.
   void Cut();
-  /// Closes with a TCP reset instead of an orderly end.
+  /// Makes the destruction of the socket send a TCP reset instead of an orderly end.
   void Reset();
-  /// Ends an orderly conversation whose last request may not have been read to its end: says goodbye and reads on for a
-  /// moment, because closing with unread bytes would reset the connection and could destroy the answer.
+  /// Ends the connection in order although the last request may not have been read to its end. Shuts down writing, then
+  /// reads and discards for a moment: closing with unread bytes would reset the connection, and the peer could lose the
+  /// response.
   void Linger();
 
  private:
@@ -63,12 +65,13 @@ class Socket {
 /// A listening socket on "host:port" or "[v6]:port".
 struct Listener {
   UniqueFd fd;
-  std::string host;  ///< as given, for addresses in messages
-  int port = 0;
+  std::string host;  ///< as given, for messages
+  int port = 0;      ///< the actual port, if 0 was given
   static Result<Listener> Open(std::string_view listen);
 };
 
-/// Who is connected, for counting. Addresses of one IPv6 /64 network are the same: one machine may have all of them.
+/// A peer's address, for counting connections. All addresses of an IPv6 /64 network are equal, because one machine may
+/// have all of them.
 struct PeerAddress {
   std::array<std::uint8_t, 8> network{};
   bool is_v4 = false, is_loopback = false;

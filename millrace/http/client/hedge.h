@@ -7,25 +7,26 @@
 
 namespace millrace::http {
 
-/// Learns how long answers take to begin and hands out a bounded number of second tries. A pure state machine; one
-/// owner.
+/// Learns how long responses take to begin and decides which requests are sent a second time. A state machine without
+/// a clock. Not thread-safe.
 class HedgePolicy {
  public:
-  /// At most `share` of the requests, and a few in a row, are sent again.
+  /// Allows a second try for `share` of the requests, and for a few requests in a row.
   explicit HedgePolicy(double share) : share_(share) {}
 
-  /// A request that may be hedged begins. How long to wait for its answer; nothing while too little is known.
+  /// Records the start of a request that may be hedged. Returns how long to wait for its response before the second
+  /// try; no value while there are too few samples.
   std::optional<Duration> Began();
-  /// Its answer began after so long.
+  /// Records that the response of such a request began after `after`.
   void Answered(Duration after);
-  /// May this one, which has waited that long, be sent again?
+  /// Takes one second try. False if none is left.
   bool Spend();
 
  private:
   const double share_;
-  double mean_ = 0, deviation_ = 0;  ///< seconds, smoothed as TCP smooths round trips
+  double mean_ = 0, deviation_ = 0;  ///< seconds, smoothed as TCP smooths round trips (RFC 6298)
   int samples_ = 0;
-  double tokens_ = 0;
+  double tokens_ = 0;  ///< second tries left
 };
 
 }  // namespace millrace::http

@@ -10,12 +10,14 @@
 namespace millrace::http {
 namespace {
 
-constexpr long kReceiveBuffer = 256 * kKiB;
-constexpr long kSendBuffer = 256 * kKiB;
-constexpr std::size_t kTurnBytes = 512 * kKiB;  // of one transfer, before others get their turn
-constexpr std::size_t kMaxHeaderBytes = 256 * kKiB;
-constexpr std::size_t kLeastProgress = 4 * kKiB;
-constexpr std::uint64_t kMaxReserve = kMiB;  // of a collected body, before its bytes are seen
+constexpr long kReceiveBuffer = 256 * kKiB;  // stays in the cache of a core until the bytes are copied
+constexpr long kSendBuffer = 256 * kKiB;     // as above
+/// The share of one transfer in a turn of the loop: two receive buffers. It keeps many MD5 streams fed, see
+/// docs/benchmarks.md.
+constexpr std::size_t kTurnBytes = 512 * kKiB;
+constexpr std::size_t kMaxHeaderBytes = 256 * kKiB;  // far above those of S3, a few KiB; bounds the memory
+constexpr std::size_t kLeastProgress = 4 * kKiB;     // Timeouts::stall promises it
+constexpr std::uint64_t kMaxReserve = kMiB;  // Content-Length may lie: more is allocated only when bytes have come
 
 long Milliseconds(Duration duration) {
   return static_cast<long>(std::chrono::ceil<std::chrono::milliseconds>(duration).count());
@@ -54,10 +56,10 @@ std::string_view AdviceFor(CURLcode code) {
 
 }  // namespace
 
-Bandwidth::Bandwidth(std::uint64_t bytes_per_second)
+TokenBucket::TokenBucket(std::uint64_t bytes_per_second)
     : rate_(static_cast<double>(bytes_per_second)), burst_(rate_ / 10), level_(burst_) {}
 
-bool Bandwidth::Open(TimePoint now) {
+bool TokenBucket::Open(TimePoint now) {
   if (!limited()) return true;
   if (now > filled_) {
     std::chrono::duration<double> since = now - filled_;
@@ -67,7 +69,7 @@ bool Bandwidth::Open(TimePoint now) {
   return level_ > 0;
 }
 
-TimePoint Bandwidth::OpensAt(TimePoint now) const {
+TimePoint TokenBucket::OpensAt(TimePoint now) const {
   if (!limited() || level_ > 0) return now;
   return filled_ + std::chrono::ceil<Duration>(std::chrono::duration<double>((1 - level_) / rate_));
 }
@@ -98,8 +100,8 @@ void Transfer::Prepare(CURL* easy, const Client::Options& options, CURLSH* share
   curl_easy_setopt(easy, CURLOPT_USERAGENT, options.user_agent.c_str());
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, Milliseconds(options.timeouts.connect));
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-  // Each connection asks for the name again and takes an address at random: a service of many addresses is used on all
-  // of them. libcurl's own cache would lead every connection of a minute to the same one.
+  // Each connection resolves the name again and takes an address at random, so that all addresses of a service are
+  // used. libcurl's cache would lead every connection of a minute to the same address.
   curl_easy_setopt(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 1L);
   curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, 0L);
   for (const auto& [name, addresses] : options.addresses) {
@@ -127,7 +129,7 @@ void Transfer::Prepare(CURL* easy, const Client::Options& options, CURLSH* share
     // libcurl's spelling of a field without a value is "name;"; "name:" would drop the field.
     fields_ = curl_slist_append(fields_, (value.empty() ? name + ";" : name + ": " + value).c_str());
   }
-  for (const char* unwanted : {"Accept", "Expect"}) {  // a 100-continue costs a round trip
+  for (const char* unwanted : {"Accept", "Expect"}) {  // waiting for 100 Continue costs a round trip
     if (!request_.headers.Has(unwanted)) fields_ = curl_slist_append(fields_, fmt::format("{}:", unwanted).c_str());
   }
   curl_easy_setopt(easy, CURLOPT_HTTPHEADER, fields_);
@@ -192,8 +194,7 @@ Result<Response> Transfer::Finish(CURLcode code) {
   if (refusal_) return Fail(*refusal_);
   if (code == CURLE_OK) return std::move(response_);
   std::string_view reason = reason_[0] ? reason_ : curl_easy_strerror(code);
-  // Once connected, whatever goes wrong is the other side's (an answer that is no HTTP, say) and may go right next
-  // time.
+  // After connecting, an error is the other side's (a response that is not HTTP, say). A retry may succeed.
   bool connected = phase_ != Phase::kConnecting && code != CURLE_OUT_OF_MEMORY;
   return Fail(Failure(connected ? Code::kUnavailable : CodeOf(code), fmt::format("{}{}", reason, AdviceFor(code))));
 }
@@ -248,7 +249,7 @@ std::size_t Transfer::OnHeader(char* line, std::size_t size, std::size_t count, 
 
 std::size_t Transfer::ReceiveHeader(std::string_view line) {
   if (race_ && !*race_) *race_ = this;
-  if (race_ && *race_ != this) return 0;  // the other's answer is being taken
+  if (race_ && *race_ != this) return 0;  // another transfer has won
   if (std::exchange(phase_, Phase::kReceiving) != Phase::kReceiving) progress_ = first_byte_ = context_->now;
   Moved(line.size());
   header_bytes_ += line.size();
@@ -256,7 +257,7 @@ std::size_t Transfer::ReceiveHeader(std::string_view line) {
     refusal_ = Failure(Code::kCorrupt, "the answer's header is longer than any sane one");
     return 0;
   }
-  if (line.starts_with("HTTP/")) {  // a new answer: the one before was an interim one
+  if (line.starts_with("HTTP/")) {  // the final response after an interim one
     response_ = {};
     std::size_t space = line.find(' ');
     if (space != line.npos) std::from_chars(line.data() + space + 1, line.data() + line.size(), response_.status);

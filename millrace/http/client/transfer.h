@@ -1,4 +1,4 @@
-// One request on its way through libcurl. Internal to the client: everything here belongs to its event-loop thread.
+// One request on its way through libcurl. Internal to the client. Only the event-loop thread uses it.
 #pragma once
 
 #include <curl/curl.h>
@@ -12,35 +12,37 @@
 
 namespace millrace::http {
 
-/// A token bucket for one direction. Bytes are taken when they have moved, so the level may fall below zero by one
-/// chunk; nothing moves until it is positive again.
-class Bandwidth {
+/// A token bucket that limits the bytes of one direction. Bytes are taken after they have moved, so one chunk may bring
+/// the level below zero. Then nothing moves until it is positive again.
+class TokenBucket {
  public:
-  explicit Bandwidth(std::uint64_t bytes_per_second);
+  /// 0: no limit.
+  explicit TokenBucket(std::uint64_t bytes_per_second);
 
   bool limited() const { return rate_ > 0; }
-  /// May bytes move at `now`?
+  /// Whether bytes may move at `now`.
   bool Open(TimePoint now);
   void Take(std::size_t bytes) { level_ -= static_cast<double>(bytes); }
   /// When bytes may move again.
   TimePoint OpensAt(TimePoint now) const;
 
  private:
-  const double rate_, burst_;  // bytes a second, bytes
-  double level_;
+  const double rate_;   ///< bytes per second
+  const double burst_;  ///< the highest level, bytes
+  double level_;        ///< bytes that may move now
   TimePoint filled_{};
 };
 
-/// What transfers share with the loop that runs them.
+/// The state that the transfers of one loop share with it.
 struct TransferContext {
-  TimePoint now;           ///< of the present turn of the loop: callbacks need no better one
-  std::uint64_t turn = 0;  ///< its number
-  bool gave_way = false;   ///< some transfer gave way in this turn
-  Bandwidth down, up;
+  TimePoint now;           ///< when the current turn of the loop began; exact enough for callbacks
+  std::uint64_t turn = 0;  ///< number of the current turn
+  bool gave_way = false;   ///< whether some transfer gave way in this turn
+  TokenBucket down, up;
   std::uint64_t bytes_sent = 0, bytes_received = 0;
 };
 
-/// The state of one request. Its address is known to libcurl: it never moves.
+/// The state of one request. libcurl has its address, so it never moves.
 class Transfer {
  public:
   Transfer(Request request, BodyTarget target, Call call);
@@ -48,42 +50,43 @@ class Transfer {
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
-  /// Sets `easy` up for this request. The handle is lent until Release().
+  /// Sets `easy` up for this request. The transfer keeps the handle until Release().
   void Prepare(CURL* easy, const Client::Options& options, CURLSH* share, TransferContext& context);
   CURL* Release();
   CURL* easy() const { return easy_; }
 
-  /// A second one for the same request, without the completion.
+  /// A second transfer of the same request, for hedging.
   std::unique_ptr<Transfer> Twin() const;
-  /// Of transfers that share `race` the one whose answer begins first goes on; another ends when its answer begins.
+  /// Of the transfers that share `race`, the first to receive a response wins and is written to it. The others end when
+  /// their responses begin.
   void Join(Transfer** race) { race_ = race; }
-  /// Has the answer begun?
+  /// Whether the response has begun.
   bool answered() const { return phase_ == Phase::kReceiving; }
   bool upload() const { return request_.upload; }
   bool hedge() const { return request_.hedge && request_.body_size() == 0; }
-  /// From the request's last byte to the answer's first.
+  /// The time from the request's last byte to the response's first.
   Duration first_byte_after() const { return first_byte_ - waiting_since_; }
-  void* owner = nullptr;  ///< whatever the loop finds it by
+  void* owner = nullptr;  ///< the loop's own state for this transfer
 
   const Call& call() const { return call_; }
   const std::string& url() const { return request_.url; }
 
-  /// When the transfer has been idle for too long; nothing while that is not for the loop to judge (libcurl limits
-  /// connecting; waiting for bandwidth is no fault of the other side).
+  /// When the transfer will have been idle for too long. No value while it connects (libcurl limits that) or waits for
+  /// bandwidth (not the server's fault).
   std::optional<TimePoint> IdleLimit(const Timeouts& timeouts) const;
-  /// The error to give when IdleLimit has passed.
+  /// The error of a transfer whose IdleLimit has passed.
   Error IdleError(const Timeouts& timeouts) const;
-  /// The bandwidth that ran out under the transfer, or nullptr while bytes may move.
-  Bandwidth* waits_for() const { return waits_for_; }
-  /// True if the transfer has received its share of a turn and left the rest to the next one. libcurl by itself reads
-  /// one connection for as long as bytes keep coming, 25 MB at most, while the others wait.
+  /// The bucket whose tokens ran out under this transfer; null while bytes may move.
+  TokenBucket* waits_for() const { return waits_for_; }
+  /// Whether the transfer has received its share of this turn and paused. Without shares, libcurl would read one
+  /// connection as long as bytes come, up to 25 MB, while the others wait.
   bool gave_way() const { return gave_way_; }
-  /// Lets bytes move again.
+  /// Ends the pause.
   CURLcode Resume();
 
-  /// What libcurl's verdict means.
+  /// The outcome of the request when libcurl ended the transfer with `code`.
   Result<Response> Finish(CURLcode code);
-  /// An error about this request.
+  /// An error whose message names this request, without the URL's query.
   Error Failure(Code code, std::string_view what) const;
 
  private:
@@ -106,19 +109,19 @@ class Transfer {
   TransferContext* context_ = nullptr;
   CURL* easy_ = nullptr;
   curl_slist* fields_ = nullptr;
-  curl_slist* known_ = nullptr;  ///< addresses of names
+  curl_slist* known_ = nullptr;  ///< Client::Options::addresses for libcurl
   Phase phase_ = Phase::kConnecting;
   Transfer** race_ = nullptr;
   TimePoint waiting_since_{}, first_byte_{};
-  TimePoint progress_{};            ///< when enough bytes to count had last moved
-  std::size_t since_progress_ = 0;  ///< bytes that have moved since then
-  Bandwidth* waits_for_ = nullptr;
-  std::uint64_t turn_ = 0;      ///< the turn of the loop that bytes last came in
-  std::size_t turn_bytes_ = 0;  ///< how many
+  TimePoint progress_{};            ///< when the last 4 KiB had moved
+  std::size_t since_progress_ = 0;  ///< bytes since then
+  TokenBucket* waits_for_ = nullptr;
+  std::uint64_t turn_ = 0;      ///< the turn in which bytes last came
+  std::size_t turn_bytes_ = 0;  ///< the bytes of that turn
   bool gave_way_ = false;
   std::size_t sent_ = 0, header_bytes_ = 0;
   Response response_;
-  std::optional<Error> refusal_;  ///< why a callback stopped the transfer
+  std::optional<Error> refusal_;  ///< the error with which a callback stopped the transfer
   char reason_[CURL_ERROR_SIZE] = "";
 };
 

@@ -17,9 +17,9 @@
 namespace millrace::http {
 namespace {
 
-constexpr std::uint64_t kMostKeyFileBytes = 64 * kKiB;
-constexpr std::size_t kLeastKeyBytes = 16;  // shorter ones can be guessed
-constexpr std::uint8_t kLoopbackNet = 127;
+constexpr std::uint64_t kMostKeyFileBytes = 64 * kKiB;  // a thousand keys of 64 characters: more is another file
+constexpr std::size_t kLeastKeyBytes = 16;              // shorter keys can be guessed
+constexpr std::uint8_t kLoopbackNet = 127;              // 127.0.0.0/8
 
 Status CheckKeyFile(const struct stat& info, const std::filesystem::path& file) {
   if (!S_ISREG(info.st_mode)) return Fail(Code::kInvalidArgument, "{} is not a file", file.string());

@@ -9,8 +9,8 @@
 namespace millrace::http {
 namespace {
 
-constexpr std::size_t kMaxFields = 256;
-constexpr std::size_t kMaxMethod = 32;
+constexpr std::size_t kMaxFields = 256;  // several times those of any S3 request; bounds the work for each head
+constexpr std::size_t kMaxMethod = 32;   // the longest registered method, UPDATEREDIRECTREF, has 17
 
 constexpr std::array<bool, 256> kTokenCharacters = [] {
   std::array<bool, 256> table{};
@@ -42,7 +42,7 @@ std::unexpected<Refusal> Refuse(int status, std::string reason) {
   return std::unexpected(Refusal{status, std::move(reason)});
 }
 
-/// Cuts the next CRLF-terminated line off `rest`; nothing when it holds a stray CR or LF.
+/// Removes the next line from `rest`. No value if it contains a CR or LF of its own or has no CRLF.
 std::optional<std::string_view> TakeLine(std::string_view& rest) {
   std::size_t end = rest.find_first_of("\r\n");
   if (end == std::string_view::npos || rest.substr(end, 2) != "\r\n") return std::nullopt;

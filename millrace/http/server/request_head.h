@@ -1,5 +1,5 @@
-// Strict parsing of what a client sends before and around a body (RFC 9112). Everything that two parsers could read
-// differently is refused rather than repaired: that is what request smuggling lives on.
+// Strict parsing of request heads and of the framing of bodies (RFC 9112). Refuses everything that two parsers could
+// read differently, because request smuggling exploits such differences.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,11 @@
 #include <string>
 #include <string_view>
 
-#include "millrace/http/client/client.h"  // Headers
+#include "millrace/http/headers.h"
 
 namespace millrace::http {
 
-/// A request's head, taken apart. `target` is in origin form ("/path?query") or "*", also when it was sent in absolute
-/// form.
+/// A parsed request head. `target` is in origin form ("/path?query") or "*", even if it was sent in absolute form.
 struct RequestHead {
   std::string method;
   std::string target;
@@ -31,19 +30,20 @@ struct RequestHead {
   }
 };
 
-/// Why a request cannot be served: the status to answer with, and a sentence. The connection is then of no more use.
+/// Why the server refuses a request: the status and a sentence for the response. The connection ends after it.
 struct Refusal {
   int status = 400;
   std::string reason;
 };
 
-/// Whether all of `text` are ASCII characters that print, without spaces.
+/// Whether `text` consists of printable ASCII characters without spaces.
 bool IsVisible(std::string_view text);
 
 /// Parses a head: request line and fields, up to and including the empty line.
 std::expected<RequestHead, Refusal> ParseRequestHead(std::string_view head);
 
-/// Parses "1a2b;ext=x" (without CRLF); nothing unless it is 1 to 15 hexadecimal digits and, perhaps, an extension.
+/// Parses a chunk-size line such as "1a2b;ext=x" (without CRLF). No value unless it is 1 to 15 hexadecimal digits and
+/// perhaps an extension. 15 digits cannot overflow 64 bits.
 std::optional<std::uint64_t> ParseChunkSize(std::string_view line);
 
 /// True for a well-formed "Name: value" line of a trailer section.

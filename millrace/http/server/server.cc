@@ -25,7 +25,7 @@
 namespace millrace::http {
 namespace {
 
-/// Threads of a server take no signals: they are the program's business, and SIGPIPE (sendfile) is nobody's.
+/// A server's threads take no signals: the program handles its signals, and sendfile's SIGPIPE must end nothing.
 void BlockSignals() {
   sigset_t all;
   sigfillset(&all);
@@ -35,7 +35,7 @@ void BlockSignals() {
 constexpr std::string_view kBusyAnswer =
     "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n";
 
-/// Tells a client beyond the limit to come back later, without ever waiting for it.
+/// Answers 503 to a client beyond the limit, without waiting for it.
 void TurnAway(int fd) {
   [[maybe_unused]] ssize_t sent = send(fd, kBusyAnswer.data(), kBusyAnswer.size(), MSG_NOSIGNAL);
   shutdown(fd, SHUT_WR);
@@ -46,14 +46,14 @@ void TurnAway(int fd) {
 
 }  // namespace
 
-/// The accept loop is one thread over epoll: it takes new connections, starts and joins their threads, and notices
-/// clients that leave while a handler works (their stop tokens fire).
+/// The accept loop is one thread over epoll. It accepts connections, starts and joins their threads, and fires the stop
+/// tokens of clients that leave while a handler works.
 struct Server::Rep {
   struct Worker {
-    std::unique_ptr<Connection> connection;  ///< gone once the thread is done with it
+    std::unique_ptr<Connection> connection;  ///< null after the thread has finished with it
     std::thread thread;
     PeerAddress peer;
-    bool is_cut = false;  ///< made room for another; its thread is about to end
+    bool is_cut = false;  ///< closed to make room for another; its thread is about to end
   };
   using Workers = std::list<Worker>;
 
@@ -132,7 +132,7 @@ void Server::Rep::AcceptLoop() {
         ClientGone(*static_cast<Worker*>(source));
       }
     }
-    // Only here: every worker an event of this round may have named is still in a list.
+    // Only here: an event of this round may still name a worker that has finished.
     Reap();
   }
 }
@@ -144,7 +144,7 @@ void Server::Rep::Accept() {
       if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
         options.log.Error("cannot take a connection", {{"error", ErrnoError(errno, "accept")}});
         pollfd woken{wake.get(), POLLIN, 0};
-        ::poll(&woken, 1, 50);  // others must give something back first
+        ::poll(&woken, 1, 50);  // other connections must release something first
       }
       return;
     }
@@ -172,10 +172,10 @@ void Server::Rep::Accept() {
   }
 }
 
-/// Whether one more connection may be served. At a limit, the connection that has waited longest is cut.
+/// Whether the server may serve one more connection. At a limit, closes the connection that has waited longest.
 bool Server::Rep::MakeRoom(const PeerAddress& peer) {
   const auto most = static_cast<std::size_t>(options.max_connections);
-  if (running.size() >= 2 * most) return false;  // those that were cut are still ending
+  if (running.size() >= 2 * most) return false;  // the closed ones are still ending
   const bool is_exempt = options.max_per_address == 0 && peer.is_loopback;
   const int per_address =
       options.max_per_address > 0 ? options.max_per_address : std::max(1, options.max_connections / 2);
@@ -186,7 +186,7 @@ bool Server::Rep::MakeRoom(const PeerAddress& peer) {
   return static_cast<std::size_t>(all) < most || CutLongestWaiting(nullptr);
 }
 
-/// Ends one connection that waits for a request, of one address or of all. False if every connection is at work.
+/// Ends one connection that waits for a request, of one address or of all. False if every connection handles one.
 bool Server::Rep::CutLongestWaiting(const PeerAddress* of) {
   for (;;) {
     Worker* longest = nullptr;
@@ -211,13 +211,13 @@ void Server::Rep::Serve(Workers::iterator worker) {
   Unwatch(*worker);
   worker->connection.reset();
   finished.splice(finished.end(), running, worker);
-  // While the lock is held: once it is free, Stop may return and this object be gone.
+  // Under the lock: after its release, Stop may return and this object may be destroyed.
   finished_one.NotifyAll();
   Wake();
 }
 
-/// Closing the descriptor is not enough: while a forked child holds a copy of it, epoll still reports its events
-/// (epoll(7)), and they name a worker that Reap has freed.
+/// Removes the connection from epoll. Closing its descriptor is not enough: while a forked child has a copy, epoll
+/// still reports its events (epoll(7)), and they name a worker that Reap has freed.
 void Server::Rep::Unwatch(Worker& worker) { epoll_ctl(poll.get(), EPOLL_CTL_DEL, worker.connection->fd(), nullptr); }
 
 void Server::Rep::ClientGone(Worker& worker) {

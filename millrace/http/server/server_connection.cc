@@ -9,9 +9,9 @@ namespace millrace::http {
 namespace {
 
 /// What is left of an unread body is read and thrown away up to here; beyond, the connection ends instead.
-constexpr std::uint64_t kDrainLimit = 256 * kKiB;
-constexpr std::size_t kMaxChunkLine = 4 * kKiB;
-constexpr int kMaxTrailers = 64;
+constexpr std::uint64_t kDrainLimit = 256 * kKiB;  // more takes longer than a new connection
+constexpr std::size_t kMaxChunkLine = 4 * kKiB;    // room for a signature of SigV4 in a chunk extension or trailer
+constexpr int kMaxTrailers = 64;                   // bounds the work; S3 sends two
 
 bool HasNoBody(int status) { return status < 200 || status == 204 || status == 304; }
 
@@ -325,7 +325,7 @@ void Connection::BeginWaiting() {
   state_ = State::kWaiting;
 }
 
-/// The text of the next head; nothing when the client leaves between requests.
+/// The text of the next head; no value if the client leaves between requests.
 Result<std::optional<std::string>> Connection::ReadHead() {
   TimePoint deadline = socket_.clock().Now() + options_.idle_timeout;
   bool begun = false;

@@ -1,4 +1,4 @@
-// One connection of the server: reads requests off a socket, hands them to the handler, one after the other.
+// One connection of the server. Reads requests from a socket and gives them to the handler, one after the other.
 #pragma once
 
 #include <atomic>
@@ -14,19 +14,19 @@
 
 namespace millrace::http {
 
-/// Bytes received and not yet consumed. One thread.
+/// Bytes received and not yet consumed. Not thread-safe.
 class InputBuffer {
  public:
   explicit InputBuffer(Socket& socket) : socket_(socket), bytes_(16 * kKiB) {}
 
   std::string_view unread() const { return AsText(bytes_.span().subspan(begin_, end_ - begin_)); }
   void Consume(std::size_t count) { begin_ += count; }
-  /// Receives more behind what is unread, growing up to `limit` bytes; false at the end of the stream.
-  /// Waits until `deadline`; without one, within the socket's limits.
+  /// Receives more bytes behind the unread ones. False at the end of the stream. The buffer grows up to `limit` bytes.
+  /// Blocks until `deadline`; without one, within the socket's limits.
   Result<bool> Fill(std::size_t limit, std::optional<TimePoint> deadline = std::nullopt);
-  /// Moves unread bytes out, or receives straight into `into` when there are none.
+  /// Moves unread bytes to `into`. If there are none, receives straight into it.
   Result<std::size_t> Read(MutableByteSpan into);
-  /// The next line without its CRLF; fails with kInvalidArgument when it is longer than `limit` or ends otherwise.
+  /// The next line without its CRLF. Errors: kInvalidArgument if it is longer than `limit` or ends in another way.
   Result<std::string> ReadLine(std::size_t limit);
 
  private:
@@ -35,14 +35,16 @@ class InputBuffer {
   std::size_t begin_ = 0, end_ = 0;
 };
 
-/// The body of one request: undoes the framing.
+/// Reads the body of one request and removes its framing.
 class BodyReader {
  public:
   BodyReader(Socket& socket, InputBuffer& input, const RequestHead& head);
 
   Result<std::size_t> Read(MutableByteSpan into);
-  /// Whether what is left can be read to its end cheaply, so that the connection may serve another request.
+  /// Whether the rest of the body is short enough to read and discard, so that the connection can serve another
+  /// request.
   bool Drainable() const;
+  /// Discards the rest. False if that failed or the rest is too long.
   bool Drain();
 
  private:
@@ -58,20 +60,19 @@ class BodyReader {
   bool continue_pending_;
 };
 
-/// Serves one client until it leaves, misbehaves or the server stops. Run is called once, on the connection's thread;
-/// the other methods by any thread.
+/// Serves one client until it leaves, breaks the protocol, or the server stops. Run is called once, on the connection's
+/// thread. Any thread may call the other methods.
 class Connection {
  public:
-  /// `draining` tells that the server wants no further requests on this connection.
+  /// `draining` becomes true when the server takes no further requests.
   Connection(UniqueFd fd, const Server::Options& options, const Clock& clock, const Handler& handler,
              const std::atomic<bool>& draining);
 
   void Run();
   void Cut() { socket_.Cut(); }
-  /// Ends the connection unless it is at work on a request; then false. A request that has begun to be handled is never
-  /// cut off by this.
+  /// Ends the connection unless it is handling a request; then returns false.
   bool CutIfWaiting();
-  /// Since when no whole request has been there to work on. Only for a connection that waits.
+  /// When the connection began to wait for a whole request. REQUIRES: !busy().
   TimePoint waiting_since() const { return TimePoint(Duration(waiting_since_.load())); }
   bool busy() const { return state_ == State::kBusy; }
   int fd() const { return socket_.fd(); }
@@ -94,7 +95,7 @@ class Connection {
   const std::string peer_;
   std::stop_source stop_;
   std::atomic<State> state_ = State::kWaiting;
-  std::atomic<Duration::rep> waiting_since_;  // of the clock's time line
+  std::atomic<Duration::rep> waiting_since_;  ///< time since the clock's epoch
 };
 
 }  // namespace millrace::http

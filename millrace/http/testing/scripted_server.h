@@ -10,7 +10,7 @@
 
 #include "millrace/base/files/files.h"
 #include "millrace/base/threads/sync.h"
-#include "millrace/http/client/client.h"
+#include "millrace/http/headers.h"
 
 namespace millrace::http::testing {
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string_view>
 
-#include "millrace/http/client/client.h"  // Headers
+#include "millrace/http/headers.h"
 #include "millrace/s3d/protocol/s3_error.h"
 #include "millrace/s3d/storage/model.h"
 #include "millrace/s3d/storage/storage.h"

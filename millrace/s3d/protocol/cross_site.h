@@ -2,7 +2,7 @@
 // requests from those of the machine's user by anything but their Host, Origin and Sec-Fetch-Site fields.
 #pragma once
 
-#include "millrace/http/client/client.h"  // Headers
+#include "millrace/http/headers.h"
 #include "millrace/s3d/protocol/s3_error.h"
 
 namespace millrace::s3d {

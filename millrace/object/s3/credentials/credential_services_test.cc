@@ -8,6 +8,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
+#include "millrace/http/client/client.h"
 #include "millrace/http/testing/scripted_server.h"
 #include "millrace/object/s3/credentials/credentials.h"
 #include "millrace/object/s3/settings/settings.h"

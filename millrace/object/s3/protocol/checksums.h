@@ -5,7 +5,7 @@
 #include <string>
 
 #include "millrace/base/bytes.h"
-#include "millrace/http/client/client.h"
+#include "millrace/http/client/request.h"
 #include "millrace/object/body.h"
 #include "millrace/object/object_info.h"
 

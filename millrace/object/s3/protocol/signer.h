@@ -11,7 +11,7 @@
 #include "millrace/base/clock.h"
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/threads/sync.h"
-#include "millrace/http/client/client.h"
+#include "millrace/http/headers.h"
 
 namespace millrace::object::s3 {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "millrace/http/client/client.h"
+#include "millrace/http/client/request.h"
 #include "millrace/object/body.h"
 
 namespace millrace::object::s3 {

@@ -8,7 +8,7 @@
 #include "millrace/base/clock.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/base/threads/sync.h"
-#include "millrace/http/client/client.h"
+#include "millrace/http/client/request.h"
 
 namespace millrace::object::s3 {
 

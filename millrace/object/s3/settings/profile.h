@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "millrace/base/clock.h"
-#include "millrace/http/client/client.h"
+#include "millrace/http/client/request.h"
 
 namespace millrace::object::s3 {
 
