@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "millrace/base/hash/digest.h"
+#include "millrace/tokenizer/load/load.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace {

@@ -15,6 +15,7 @@
 #include "millrace/checkpoint/read/diff.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/checkpoint/retention/marks.h"
+#include "millrace/tokenizer/load/load.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::cli {

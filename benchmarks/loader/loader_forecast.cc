@@ -13,6 +13,7 @@
 #include "millrace/data/forecast/simulate.h"
 #include "millrace/data/loader.h"
 #include "millrace/object/open/open.h"
+#include "millrace/tokenizer/load/load.h"
 
 namespace millrace::data {
 namespace {

@@ -16,6 +16,7 @@
 #include "millrace/object/blocking.h"
 #include "millrace/object/fault/fault_store.h"
 #include "millrace/object/memory/memory_store.h"
+#include "millrace/tokenizer/load/load.h"
 
 namespace millrace::data {
 namespace {

@@ -5,10 +5,10 @@
 
 #include "millrace/base/hash/random.h"
 #include "millrace/tokenizer/bpe/joints.h"
+#include "millrace/tokenizer/tables/byte_trie.h"
 #include "millrace/tokenizer/unicode/nfc.h"
 #include "millrace/tokenizer/unicode/utf8.h"
 #include "millrace/tokenizer/vocabulary/added_tokens.h"
-#include "millrace/tokenizer/vocabulary/byte_trie.h"
 #include "millrace/tokenizer/vocabulary/pieces.h"
 #include "millrace/tokenizer/vocabulary/scratch.h"
 

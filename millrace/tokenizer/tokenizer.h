@@ -94,30 +94,4 @@ class StreamDecoder {
   DecodeState state_;
 };
 
-struct LoadOptions {
-  /// By which pattern a .tiktoken file's text is split, which the file does not say: "gpt2" (r50k and p50k too),
-  /// "cl100k", "llama3", "qwen" or "o200k". Empty: told by the number of its ranks (those of published vocabularies:
-  /// 50256, 50280, 100256, 128000, 151643, 199998), else by which of these words is in the file's name.
-  std::string pattern;
-};
-
-/// Recognises the format by its content: a SentencePiece model, Hugging Face's tokenizer.json, Mistral's tekken.json,
-/// tiktoken's ranks, BERT's vocab.txt. `name` is for messages. Fails with kInvalidArgument on what is no tokenizer
-/// and with kUnsupported, naming it, on anything a file asks for that is not done here exactly as its reference does
-/// it.
-Result<std::shared_ptr<const Tokenizer>> Load(ByteSpan model, std::string_view name, const LoadOptions& options = {});
-
-struct TrainOptions {
-  int vocab_size = 4096;
-  int threads = 2;
-  double character_coverage = 0.9995;
-  std::uint64_t max_input_bytes = 64 * kMiB;  ///< beyond: sentences are sampled
-  std::uint64_t seed = 1;
-};
-/// Trains a SentencePiece BPE model with byte fallback, identity normalisation and the ids 0 <unk>, 1 <s>, 2 </s>, as
-/// Llama's. `next` yields the next document, or false at the end. Returns the model's bytes, the same for the same
-/// input.
-Result<std::string> TrainSentencePieceBpe(const std::function<Result<bool>(std::string& document)>& next,
-                                          TrainOptions options);
-
 }  // namespace millrace::tokenizer

@@ -10,6 +10,7 @@
 #include "millrace/engine/models/make_model.h"
 #include "millrace/http/server/server.h"
 #include "millrace/object/open/open.h"
+#include "millrace/tokenizer/load/load.h"
 #include "millrace/train/state.h"
 #include "millrace/train/step_metrics.h"
 #include "millrace/train/test_corpus.h"

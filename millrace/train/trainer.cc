@@ -16,6 +16,7 @@
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/parallel/gradient_reducer.h"
 #include "millrace/metrics/endpoint.h"
+#include "millrace/tokenizer/load/load.h"
 #include "millrace/train/rank_group.h"
 #include "millrace/train/state.h"
 #include "millrace/train/step_metrics.h"

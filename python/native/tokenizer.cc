@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "millrace/checkpoint/read/model_source.h"
+#include "millrace/tokenizer/load/load.h"
 #include "millrace/tokenizer/tokenizer.h"
 #include "python/native/arrays.h"
 #include "python/native/module.h"

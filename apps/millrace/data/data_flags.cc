@@ -3,6 +3,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/jobs/spec.h"
+#include "millrace/tokenizer/load/load.h"
 
 namespace millrace::cli {
 namespace {

@@ -12,7 +12,9 @@
 #include "millrace/base/text.h"
 #include "millrace/data/documents/document_reader.h"
 #include "millrace/object/blocking.h"
+#include "millrace/tokenizer/load/load.h"
 #include "millrace/tokenizer/tokenizer.h"
+#include "millrace/tokenizer/train/train.h"
 
 namespace millrace::cli {
 namespace {

@@ -13,6 +13,7 @@
 #include "millrace/data/sources/sources.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/open/open.h"
+#include "millrace/tokenizer/load/load.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::cli {

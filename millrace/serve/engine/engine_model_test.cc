@@ -19,6 +19,7 @@
 #include "millrace/object/open/open.h"
 #include "millrace/serve/api.h"
 #include "millrace/serve/testing.h"
+#include "millrace/tokenizer/load/load.h"
 
 namespace millrace::serve {
 namespace {

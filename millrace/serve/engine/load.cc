@@ -6,6 +6,7 @@
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/serve/engine/engine_model.h"
+#include "millrace/tokenizer/load/load.h"
 
 namespace millrace::serve {
 namespace {

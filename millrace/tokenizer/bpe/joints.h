@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "millrace/tokenizer/unicode/code_point_map.h"
+#include "millrace/tokenizer/tables/code_point_map.h"
 #include "millrace/tokenizer/unicode/utf8.h"
 
 namespace millrace::tokenizer {

@@ -9,15 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "millrace/base/json.h"
-#include "millrace/tokenizer/bpe/byte_alphabet.h"
-#include "millrace/tokenizer/bpe/byte_bpe.h"
+#include "millrace/tokenizer/byte_level/byte_alphabet.h"
+#include "millrace/tokenizer/byte_level/byte_bpe.h"
 #include "millrace/tokenizer/huggingface/hf_file.h"
 #include "millrace/tokenizer/huggingface/hf_model.h"
 #include "millrace/tokenizer/huggingface/hf_pipeline.h"
 #include "millrace/tokenizer/sentencepiece/sentencepiece.h"
 #include "millrace/tokenizer/splitting/named_patterns.h"
-#include "millrace/tokenizer/tiktoken/tekken.h"
 #include "millrace/tokenizer/unicode/utf8.h"
 #include "millrace/tokenizer/wordpiece/wordpiece.h"
 
@@ -393,10 +391,9 @@ Status ReadScores(const Json& vocabulary, File& file) {
 
 }  // namespace
 
-Result<std::shared_ptr<const Tokenizer>> LoadJson(std::string_view text, std::string fingerprint) {
+Result<std::shared_ptr<const Tokenizer>> LoadTokenizerJson(nlohmann::json json, std::string fingerprint) {
   File file;
-  file.json = MR_TRY(ParseJsonTree(text, "it"));
-  if (IsTekken(file.json)) return LoadTekken(file.json, std::move(fingerprint));
+  file.json = std::move(json);
   const Json& model = Get(file.json, "model");
   if (!model.is_object()) return Fail(Code::kInvalidArgument, "it is JSON, but no tokenizer.json: it has no model");
   const std::string type = ModelType(file.json);

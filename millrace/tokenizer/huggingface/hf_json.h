@@ -1,9 +1,9 @@
-// Tokenizers that are JSON: Hugging Face's tokenizer.json, Mistral's tekken.json.
+// Hugging Face's tokenizer.json.
 #pragma once
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 
 #include "millrace/tokenizer/tokenizer.h"
 
@@ -11,6 +11,6 @@ namespace millrace::tokenizer {
 
 /// Loads BPE, WordPiece, WordLevel and Unigram models with what stands around them. Fails with kUnsupported, naming it,
 /// on whatever else the file asks for.
-Result<std::shared_ptr<const Tokenizer>> LoadJson(std::string_view json, std::string fingerprint);
+Result<std::shared_ptr<const Tokenizer>> LoadTokenizerJson(nlohmann::json json, std::string fingerprint);
 
 }  // namespace millrace::tokenizer

@@ -5,9 +5,9 @@
 #include <optional>
 #include <utility>
 
-#include "millrace/tokenizer/bpe/merges.h"
+#include "millrace/tokenizer/tables/byte_trie.h"
+#include "millrace/tokenizer/tables/merge_table.h"
 #include "millrace/tokenizer/unicode/utf8.h"
-#include "millrace/tokenizer/vocabulary/byte_trie.h"
 
 namespace millrace::tokenizer::hf {
 namespace {

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "millrace/tokenizer/huggingface/regex.h"
+#include "millrace/tokenizer/sentencepiece/character_map.h"
 #include "millrace/tokenizer/unicode/graphemes.h"
 #include "millrace/tokenizer/unicode/nfc.h"
 #include "millrace/tokenizer/unicode/nfkc.h"
-#include "millrace/tokenizer/vocabulary/character_map.h"
 
 namespace millrace::tokenizer {
 

@@ -9,7 +9,7 @@
 
 #include "millrace/base/hash/digest.h"
 #include "millrace/tokenizer/huggingface/regex.h"
-#include "millrace/tokenizer/tokenizer.h"
+#include "millrace/tokenizer/load/load.h"
 
 namespace millrace::tokenizer {
 namespace {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "millrace/tokenizer/bpe/byte_alphabet.h"
+#include "millrace/tokenizer/byte_level/byte_alphabet.h"
 #include "millrace/tokenizer/unicode/unicode.h"
 #include "millrace/tokenizer/unicode/utf8.h"
 #include "millrace/tokenizer/wordpiece/bert.h"

@@ -11,7 +11,7 @@
 
 #include "millrace/tokenizer/huggingface/regex.h"
 #include "millrace/tokenizer/splitting/splitter.h"
-#include "millrace/tokenizer/unicode/code_point_map.h"
+#include "millrace/tokenizer/tables/code_point_map.h"
 
 namespace millrace::tokenizer {
 

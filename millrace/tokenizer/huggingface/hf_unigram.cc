@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "millrace/tokenizer/huggingface/hf_model.h"
+#include "millrace/tokenizer/tables/byte_trie.h"
 #include "millrace/tokenizer/unicode/utf8.h"
-#include "millrace/tokenizer/vocabulary/byte_trie.h"
 
 namespace millrace::tokenizer::hf {
 namespace {

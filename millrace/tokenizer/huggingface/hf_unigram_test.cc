@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/tokenizer/tokenizer.h"
+#include "millrace/tokenizer/load/load.h"
 #include "millrace/tokenizer/unicode/graphemes.h"
 #include "millrace/tokenizer/unicode/nfkc.h"
 

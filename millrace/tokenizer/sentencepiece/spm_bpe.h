@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "millrace/tokenizer/bpe/joints.h"
-#include "millrace/tokenizer/bpe/merges.h"
 #include "millrace/tokenizer/sentencepiece/sentencepiece_model.h"
-#include "millrace/tokenizer/unicode/code_point_map.h"
-#include "millrace/tokenizer/vocabulary/byte_trie.h"
+#include "millrace/tokenizer/tables/byte_trie.h"
+#include "millrace/tokenizer/tables/code_point_map.h"
+#include "millrace/tokenizer/tables/merge_table.h"
 #include "millrace/tokenizer/vocabulary/pieces.h"
 #include "millrace/tokenizer/vocabulary/scratch.h"
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <string_view>
 
+#include "millrace/tokenizer/sentencepiece/character_map.h"
 #include "millrace/tokenizer/sentencepiece/sentencepiece_model.h"
-#include "millrace/tokenizer/vocabulary/byte_trie.h"
-#include "millrace/tokenizer/vocabulary/character_map.h"
+#include "millrace/tokenizer/tables/byte_trie.h"
 
 namespace millrace::tokenizer {
 

@@ -6,7 +6,7 @@
 
 #include "millrace/tokenizer/sentencepiece/sentencepiece_model.h"
 #include "millrace/tokenizer/sentencepiece/spm_bpe.h"
-#include "millrace/tokenizer/vocabulary/byte_trie.h"
+#include "millrace/tokenizer/tables/byte_trie.h"
 #include "millrace/tokenizer/vocabulary/scratch.h"
 
 namespace millrace::tokenizer {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "millrace/tokenizer/unicode/code_point_map.h"
+#include "millrace/tokenizer/tables/code_point_map.h"
 #include "millrace/tokenizer/unicode/utf8.h"
 
 namespace millrace::tokenizer {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "millrace/base/hash/digest.h"
-#include "millrace/tokenizer/bpe/byte_bpe.h"
+#include "millrace/tokenizer/byte_level/byte_bpe.h"
 #include "millrace/tokenizer/huggingface/hf_file.h"
 #include "millrace/tokenizer/splitting/named_patterns.h"
 

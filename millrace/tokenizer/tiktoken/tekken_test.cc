@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "millrace/base/hash/digest.h"
+#include "millrace/tokenizer/load/load.h"
 
 namespace millrace::tokenizer {
 namespace {

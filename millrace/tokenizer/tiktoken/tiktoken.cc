@@ -9,7 +9,7 @@
 
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/text.h"
-#include "millrace/tokenizer/bpe/byte_bpe.h"
+#include "millrace/tokenizer/byte_level/byte_bpe.h"
 
 namespace millrace::tokenizer {
 namespace {
@@ -57,7 +57,7 @@ constexpr std::pair<std::string_view, SplitPattern> kPatternNames[] = {
     {"qwen", SplitPattern::kQwen2},    {"o200k", SplitPattern::kO200k}};
 constexpr std::string_view kKnownNames = "gpt2, cl100k, llama3, qwen and o200k";
 
-Result<SplitPattern> PatternOf(const Known* known, std::string_view name, const std::string& wanted) {
+Result<SplitPattern> PatternOf(const Known* known, std::string_view name, std::string_view wanted) {
   for (auto [spelling, pattern] : kPatternNames) {
     if (wanted == spelling) return pattern;
   }
@@ -112,7 +112,7 @@ void AddKnownSpecials(std::string_view known, ByteBpeSpec& spec) {
 bool LooksLikeTiktoken(std::string_view text) { return ParseLine(FirstLine(text)).has_value(); }
 
 Result<std::shared_ptr<const Tokenizer>> LoadTiktoken(std::string_view text, std::string_view name,
-                                                      const LoadOptions& options, std::string fingerprint) {
+                                                      std::string_view pattern, std::string fingerprint) {
   ByteBpeSpec spec;
   std::size_t ranks = 0;
   for (std::size_t number = 1; !text.empty(); ++number) {
@@ -132,7 +132,7 @@ Result<std::shared_ptr<const Tokenizer>> LoadTiktoken(std::string_view text, std
   for (const Known& one : kKnown) {
     if (one.ranks == ranks) known = &one;
   }
-  spec.pattern = MR_TRY(PatternOf(known, name, options.pattern));
+  spec.pattern = MR_TRY(PatternOf(known, name, pattern));
   if (known && known->pattern == spec.pattern) AddKnownSpecials(known->name, spec);
   return MakeByteBpe(std::move(spec), std::move(fingerprint));
 }

@@ -11,9 +11,10 @@ namespace millrace::tokenizer {
 /// Whether the bytes begin like a file of ranks: base64, a space, a number.
 bool LooksLikeTiktoken(std::string_view text);
 
-/// Loads lines of "base64 rank". Special tokens, of which the file knows nothing, are those of the vocabulary that the
-/// number of ranks tells; another vocabulary has none.
+/// Loads lines of "base64 rank". `pattern` and `name` tell how text is split, as in LoadOptions. Special tokens, of
+/// which the file knows nothing, are those of the vocabulary that the number of ranks tells; another vocabulary has
+/// none.
 Result<std::shared_ptr<const Tokenizer>> LoadTiktoken(std::string_view text, std::string_view name,
-                                                      const LoadOptions& options, std::string fingerprint);
+                                                      std::string_view pattern, std::string fingerprint);
 
 }  // namespace millrace::tokenizer

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "millrace/tokenizer/unicode/code_point_map.h"
+#include "millrace/tokenizer/tables/code_point_map.h"
 
 namespace millrace::tokenizer {
 

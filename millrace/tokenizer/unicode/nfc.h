@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "millrace/tokenizer/bpe/merges.h"
-#include "millrace/tokenizer/unicode/code_point_map.h"
+#include "millrace/tokenizer/tables/code_point_map.h"
+#include "millrace/tokenizer/tables/merge_table.h"
 
 namespace millrace::tokenizer {
 

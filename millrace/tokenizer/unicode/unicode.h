@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "millrace/tokenizer/unicode/code_point_map.h"
+#include "millrace/tokenizer/tables/code_point_map.h"
 
 namespace millrace::tokenizer {
 

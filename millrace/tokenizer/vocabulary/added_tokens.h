@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include "millrace/tokenizer/tables/byte_trie.h"
+#include "millrace/tokenizer/tables/code_point_map.h"
 #include "millrace/tokenizer/tokenizer.h"
-#include "millrace/tokenizer/unicode/code_point_map.h"
-#include "millrace/tokenizer/vocabulary/byte_trie.h"
 
 namespace millrace::tokenizer {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "millrace/base/threads/sync.h"
-#include "millrace/tokenizer/bpe/merges.h"
+#include "millrace/tokenizer/bpe/merger.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::tokenizer {

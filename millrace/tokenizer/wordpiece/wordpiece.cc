@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "millrace/base/text.h"
-#include "millrace/tokenizer/vocabulary/byte_trie.h"
+#include "millrace/tokenizer/tables/byte_trie.h"
 #include "millrace/tokenizer/wordpiece/text_cleanup.h"
 
 namespace millrace::tokenizer {

@@ -1,4 +1,4 @@
-#include "millrace/tokenizer/bpe/merges.h"
+#include "millrace/tokenizer/bpe/merger.h"
 
 #include <gtest/gtest.h>
 

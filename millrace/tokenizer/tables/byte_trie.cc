@@ -1,4 +1,4 @@
-#include "millrace/tokenizer/vocabulary/byte_trie.h"
+#include "millrace/tokenizer/tables/byte_trie.h"
 
 #include <algorithm>
 #include <span>

@@ -1,4 +1,4 @@
-#include "millrace/tokenizer/vocabulary/character_map.h"
+#include "millrace/tokenizer/sentencepiece/character_map.h"
 
 #include <cstring>
 

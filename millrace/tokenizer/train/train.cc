@@ -1,4 +1,5 @@
-// Trains a SentencePiece BPE model with the library's trainer.
+#include "millrace/tokenizer/train/train.h"
+
 #include <sentencepiece_trainer.h>
 
 #include <algorithm>
@@ -9,7 +10,6 @@
 
 #include "millrace/base/hash/random.h"
 #include "millrace/base/text.h"
-#include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::tokenizer {
 namespace {

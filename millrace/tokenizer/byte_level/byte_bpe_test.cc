@@ -1,5 +1,5 @@
 // Byte-level BPE against its definition, and the files it comes from. tests/interop holds it against tiktoken itself.
-#include "millrace/tokenizer/bpe/byte_bpe.h"
+#include "millrace/tokenizer/byte_level/byte_bpe.h"
 
 #include <gtest/gtest.h>
 
@@ -10,6 +10,7 @@
 
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/random.h"
+#include "millrace/tokenizer/load/load.h"
 
 namespace millrace::tokenizer {
 namespace {

@@ -1,4 +1,4 @@
-#include "millrace/tokenizer/bpe/byte_bpe.h"
+#include "millrace/tokenizer/byte_level/byte_bpe.h"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,8 @@
 #include <utility>
 
 #include "millrace/tokenizer/bpe/joints.h"
-#include "millrace/tokenizer/bpe/merges.h"
+#include "millrace/tokenizer/bpe/merger.h"
+#include "millrace/tokenizer/tables/merge_table.h"
 #include "millrace/tokenizer/unicode/nfc.h"
 #include "millrace/tokenizer/unicode/utf8.h"
 
