@@ -70,12 +70,6 @@ endif()
 
 add_link_options(-Wl,--build-id=sha1)  # by which a debugger finds symbols that are packaged apart (mold adds none)
 
-# Programs with libtorch find their private libraries (MillraceTorch.cmake) beside themselves.
-function(millrace_find_private_libraries name)
-  set_target_properties(${name} PROPERTIES
-    INSTALL_RPATH "$<$<BOOL:$<TARGET_PROPERTY:${name},PRIVATE_LIBRARIES>>:$ORIGIN/../lib/millrace>")
-endfunction()
-
 # millrace_module(NAME SOURCES a.cc ... [DEPS module ...] [LIBS library ...] [TESTS a_test.cc ...] [TEST_DEPS module ...])
 #
 # One folder, one static library millrace::NAME, and, where there are tests, one program NAME_test whose cases ctest runs
@@ -112,7 +106,6 @@ function(millrace_test name)
     set(arg_TIMEOUT 120)
   endif()
   add_executable(${name} ${arg_SOURCES})
-  millrace_find_private_libraries(${name})
   target_link_libraries(${name} PRIVATE ${arg_LIBS} GTest::gmock_main)
   if(NOT arg_PRECOMPILED)
     set(arg_PRECOMPILED millrace_test_precompiled)
@@ -144,7 +137,6 @@ add_custom_target(programs)
 function(millrace_program name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "PRECOMPILED" "SOURCES;DEPS;LIBS")
   add_executable(${name} ${arg_SOURCES})
-  millrace_find_private_libraries(${name})
   list(TRANSFORM arg_DEPS PREPEND millrace::)
   target_link_libraries(${name} PRIVATE ${arg_DEPS} ${arg_LIBS})
   target_compile_definitions(${name} PRIVATE MILLRACE_VERSION="${PROJECT_VERSION}")

@@ -19,7 +19,6 @@ find_package(simdjson REQUIRED)
 find_package(CLI11 REQUIRED)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(FUSE3 REQUIRED IMPORTED_TARGET fuse3)
-pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)
 
 # A machine that only runs the programs need not have what tests need, or may have half of it.
 if(MILLRACE_TESTS)

@@ -31,24 +31,3 @@ if(MILLRACE_LIB_torch_cuda AND MILLRACE_LIB_c10_cuda)
   target_link_libraries(millrace_torch INTERFACE ${MILLRACE_LIB_torch_cuda} ${MILLRACE_LIB_c10_cuda})
 endif()
 target_link_libraries(millrace_torch INTERFACE -Wl,--as-needed)
-
-# Debian's libtorch links libprotobuf, and Debian's libsentencepiece exports a private copy of another version of it: in one
-# process each would call into the other's, and crash before main. Programs with libtorch therefore name libprotobuf first,
-# so that it finds itself, and run with a copy of libsentencepiece that looks into itself first (DF_SYMBOLIC). Training
-# tokenizers (libsentencepiece_train) stays out of these programs.
-find_library(MILLRACE_LIB_protobuf NAMES libprotobuf.so.32)
-if(NOT TORCH_ROOT AND MILLRACE_LIB_protobuf)
-  find_package(Python3 REQUIRED COMPONENTS Interpreter)
-  find_library(MILLRACE_LIB_sentencepiece NAMES libsentencepiece.so.0 REQUIRED)
-  set(private_sentencepiece ${CMAKE_BINARY_DIR}/lib/millrace/libsentencepiece.so.0)
-  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/lib/millrace)
-  execute_process(COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bind_symbolic.py
-    ${MILLRACE_LIB_sentencepiece} ${private_sentencepiece} COMMAND_ERROR_IS_FATAL ANY)
-  # An option, because options stand before all libraries, in whatever order a program names its modules.
-  target_link_options(millrace_torch INTERFACE
-    LINKER:--push-state,--no-as-needed,${MILLRACE_LIB_protobuf},--pop-state)
-  # The copy has the same soname: where the loader looks decides.
-  set_target_properties(millrace_torch PROPERTIES
-    INTERFACE_PRIVATE_LIBRARIES ON COMPATIBLE_INTERFACE_BOOL PRIVATE_LIBRARIES)
-  install(FILES ${private_sentencepiece} DESTINATION lib/millrace COMPONENT engine)
-endif()
