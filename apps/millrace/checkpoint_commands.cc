@@ -15,8 +15,7 @@
 #include "millrace/checkpoint/read/diff.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/checkpoint/retention/marks.h"
-#include "millrace/tokenizer/load/load.h"
-#include "millrace/tokenizer/tokenizer.h"
+#include "millrace/tokenizer/open/open.h"
 
 namespace millrace::cli {
 namespace {
@@ -248,13 +247,8 @@ std::map<std::string, std::string> TokenizerFiles(const Context& context, object
   const auto origin = checkpoint::FindTokenizerOrigin(manifest);
   if (!origin) return {};
   const auto get = [&]() -> Result<std::map<std::string, std::string>> {
-    std::string fingerprint;
-    const auto load = [&](ByteSpan bytes, const std::string& name) -> Status {
-      fingerprint = MR_TRY(tokenizer::Load(bytes, name))->fingerprint();
-      return {};
-    };
-    MR_TRY(checkpoint::LoadTokenizerAt(connection, origin->url, load, context.log(), CallOf(context)));
-    if (fingerprint != origin->fingerprint) {
+    const auto tokenizer = MR_TRY(tokenizer::OpenTokenizer(connection, origin->url, context.log(), CallOf(context)));
+    if (tokenizer->fingerprint() != origin->fingerprint) {
       return Fail(Code::kPreconditionFailed, "{} is not the tokenizer any more that the run was trained with",
                   origin->url);
     }

@@ -16,7 +16,7 @@
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/parallel/gradient_reducer.h"
 #include "millrace/metrics/endpoint.h"
-#include "millrace/tokenizer/load/load.h"
+#include "millrace/tokenizer/open/open.h"
 #include "millrace/train/rank_group.h"
 #include "millrace/train/state.h"
 #include "millrace/train/step_metrics.h"
@@ -71,17 +71,6 @@ class KeepBeating {
  private:
   TaskScope beating_;
 };
-
-Result<std::shared_ptr<const tokenizer::Tokenizer>> LoadTokenizer(object::Connection& connection,
-                                                                  const std::string& url, const Logger& log) {
-  std::shared_ptr<const tokenizer::Tokenizer> loaded;
-  const auto load = [&loaded](ByteSpan bytes, const std::string& name) -> Status {
-    loaded = MR_TRY(tokenizer::Load(bytes, name));
-    return {};
-  };
-  MR_TRY(checkpoint::LoadTokenizerAt(connection, url, load, log));
-  return loaded;
-}
 
 /// Summed over a batch's tokens: the length of the row, or of the document in it, that a token attends within.
 double ContextOf(const data::Batch& batch) {
@@ -194,7 +183,7 @@ Status Trainer::Prepare() {
 }
 
 Status Trainer::OpenData() {
-  tokenizer_ = MR_TRY(LoadTokenizer(connection_, options_.tokenizer_url, options_.log));
+  tokenizer_ = MR_TRY(tokenizer::OpenTokenizer(connection_, options_.tokenizer_url, options_.log));
   const auto open = [&]() -> Status {
     dataset_ = MR_TRY(data::Dataset::Open(connection_, tokenizer_, options_.data, options_.log));
     return {};

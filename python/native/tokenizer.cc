@@ -3,9 +3,7 @@
 #include <atomic>
 #include <thread>
 
-#include "millrace/checkpoint/read/model_source.h"
-#include "millrace/tokenizer/load/load.h"
-#include "millrace/tokenizer/tokenizer.h"
+#include "millrace/tokenizer/open/open.h"
 #include "python/native/arrays.h"
 #include "python/native/module.h"
 #include "python/native/tokenizer.h"
@@ -18,14 +16,8 @@ using tokenizer::TokenId;
 TokenizerHandle Load(const SessionHandle& session, const std::string& url) {
   return {Interruptible<std::shared_ptr<const tokenizer::Tokenizer>>(
       [&](std::stop_token stop) -> Result<std::shared_ptr<const tokenizer::Tokenizer>> {
-        std::shared_ptr<const tokenizer::Tokenizer> loaded;
-        const auto load = [&loaded](ByteSpan bytes, const std::string& name) -> Status {
-          loaded = MR_TRY(tokenizer::Load(bytes, name));
-          return {};
-        };
         const Logger log = Logger::Stderr(LogLevel::kWarning);
-        MR_TRY(checkpoint::LoadTokenizerAt(*session->connection, url, load, log, {.stop = std::move(stop)}));
-        return loaded;
+        return tokenizer::OpenTokenizer(*session->connection, url, log, {.stop = std::move(stop)});
       })};
 }
 

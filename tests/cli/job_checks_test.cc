@@ -103,6 +103,27 @@ TEST_F(JobChecksTest, TheCureIsThatOfWhatIsMissing) {
   }
 }
 
+TEST_F(JobChecksTest, PlansAndTrainingOpenTheSameTokenizers) {
+  // A model's folder, with the shortest safetensors file that has a tensor.
+  const std::string header = R"({"weight":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
+  program_.Write("model.safetensors",
+                 std::string(1, static_cast<char>(header.size())) + std::string(7, '\0') + header + "x");
+  ASSERT_EQ(program_.Run({"cp", "model.safetensors", "s3://corpus/model/"}).exit, 0);
+  ASSERT_EQ(program_.Run({"cp", "s3://corpus/tokenizer.model", "s3://corpus/model/"}).exit, 0);
+  ASSERT_EQ(program_.Run({"cp", "s3://corpus/tokenizer.model", "here.model"}).exit, 0);
+  const std::string local = (program_.folder() / "here.model").string();
+  for (const std::string& url : {std::string("s3://corpus/model"), std::string("s3://corpus/model/"), local}) {
+    const std::string set = "data.tokenizer=" + url;
+    EXPECT_EQ(Train({"--dry-run", "--set", set}).exit, 0) << url;
+    const Ran plan = program_.Run({"data", "plan", "job.yaml", "--sequence-length", "4", "--set", set});
+    EXPECT_EQ(plan.exit, 0) << url << ": " << plan.err;
+  }
+  const std::string none = "data.tokenizer=s3://corpus/none";
+  const std::string message = "there is no tokenizer at s3://corpus/none, nor a model that has one";
+  EXPECT_THAT(Train({"--dry-run", "--set", none}).out, HasSubstr(message));
+  EXPECT_THAT(program_.Run({"data", "plan", "job.yaml", "--set", none}).err, HasSubstr(message));
+}
+
 TEST_F(JobChecksTest, AWrongSecretIsToldByTrainAndDoctor) {
   const std::map<std::string, std::string> wrong = {{"AWS_SECRET_ACCESS_KEY", "another"}};
   const Ran train = Train({}, wrong);

@@ -12,6 +12,7 @@
 #include "millrace/data/forecast/simulate.h"
 #include "millrace/data/index/index_builder.h"
 #include "millrace/data/loader.h"
+#include "millrace/tokenizer/open/open.h"
 
 namespace millrace::cli {
 namespace {
@@ -29,7 +30,8 @@ Result<OpenData> OpenDataset(const Context& context, const DataRequest& request)
   }
   OpenData open;
   open.connection = MR_TRY(context.Connect());
-  open.tokenizer = MR_TRY(LoadTokenizer(*open.connection, request.tokenizer, context.log(), context.stop));
+  open.tokenizer =
+      MR_TRY(tokenizer::OpenTokenizer(*open.connection, request.tokenizer, context.log(), {.stop = context.stop}));
   open.dataset = MR_TRY(
       data::Dataset::Open(*open.connection, open.tokenizer, request.options, context.log(), {.stop = context.stop}));
   return open;
@@ -47,7 +49,7 @@ Result<Indexed> LoadIndexes(const Context& context, const DataRequest& request,
   auto connection = MR_TRY(context.Connect());
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   if (!request.tokenizer.empty() && data::CountsTokens(request.options)) {
-    tokenizer = MR_TRY(LoadTokenizer(*connection, request.tokenizer, context.log(), context.stop));
+    tokenizer = MR_TRY(tokenizer::OpenTokenizer(*connection, request.tokenizer, context.log(), {.stop = context.stop}));
   }
   auto form = MR_TRY(data::DocumentForm::Make(request.options));
   object::Call call{.stop = context.stop};

@@ -1,9 +1,7 @@
 #include "apps/millrace/data/data_flags.h"
 
 #include "millrace/base/files/files.h"
-#include "millrace/checkpoint/read/model_source.h"
 #include "millrace/jobs/spec.h"
-#include "millrace/tokenizer/load/load.h"
 
 namespace millrace::cli {
 namespace {
@@ -79,18 +77,6 @@ std::string Unescape(std::string_view text) {
     i += escape;
   }
   return plain;
-}
-
-Result<std::shared_ptr<const tokenizer::Tokenizer>> LoadTokenizer(object::Connection& connection,
-                                                                  const std::string& url, const Logger& log,
-                                                                  std::stop_token stop) {
-  std::shared_ptr<const tokenizer::Tokenizer> loaded;
-  const auto load = [&loaded](ByteSpan bytes, const std::string& name) -> Status {
-    loaded = MR_TRY(tokenizer::Load(bytes, name));
-    return {};
-  };
-  MR_TRY(checkpoint::LoadTokenizerAt(connection, url, load, log, {.stop = std::move(stop)}));
-  return loaded;
 }
 
 void AddDataFlags(CLI::App& command, DataFlags& flags) {

@@ -2,32 +2,24 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <memory>
-#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "apps/millrace/cli/cli.h"
-#include "millrace/base/log.h"
 #include "millrace/base/result.h"
 #include "millrace/data/loader.h"
-#include "millrace/object/connection.h"
-#include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::cli {
 
 /// "\n", "\t", "\\" as they are typed on a command line.
 std::string Unescape(std::string_view text);
 
-/// Help for each flag that LoadTokenizer reads. Training reads the same URLs.
+/// Help for each flag that tokenizer::OpenTokenizer reads.
 inline constexpr char kTokenizerHelp[] =
     "URL of the tokenizer, or of a model that has one: SentencePiece, tokenizer.json, tekken.json, vocab.txt or "
     ".tiktoken (of unpublished "
     "ranks the name tells the pattern: ranks.cl100k.tiktoken; gpt2, cl100k, llama3, qwen, o200k)";
-Result<std::shared_ptr<const tokenizer::Tokenizer>> LoadTokenizer(object::Connection& connection,
-                                                                  const std::string& url, const Logger& log,
-                                                                  std::stop_token stop);
 
 /// What the flags said.
 struct DataFlags {

@@ -9,6 +9,7 @@
 #include "apps/millrace/data/data_flags.h"
 #include "millrace/base/text.h"
 #include "millrace/data/offline/tokenize.h"
+#include "millrace/tokenizer/open/open.h"
 
 namespace millrace::cli {
 namespace {
@@ -42,7 +43,8 @@ void PrintTokenized(const Context& context, const TokenizeFlags& flags, const da
 
 Result<int> Tokenize(const Context& context, const TokenizeFlags& flags) {
   auto connection = MR_TRY(context.Connect());
-  auto tokenizer = MR_TRY(LoadTokenizer(*connection, flags.tokenizer, context.log(), context.stop));
+  auto tokenizer =
+      MR_TRY(tokenizer::OpenTokenizer(*connection, flags.tokenizer, context.log(), {.stop = context.stop}));
   data::TokenizeOptions options{.template_text = Unescape(flags.template_text),
                                 .output = flags.output,
                                 .append_eod = flags.append_eod,

@@ -13,6 +13,7 @@
 #include "millrace/data/documents/document_reader.h"
 #include "millrace/object/blocking.h"
 #include "millrace/tokenizer/load/load.h"
+#include "millrace/tokenizer/open/open.h"
 #include "millrace/tokenizer/tokenizer.h"
 #include "millrace/tokenizer/train/train.h"
 
@@ -100,7 +101,7 @@ Result<std::vector<TokenId>> ParseIds(const std::string& line, bool json, std::u
 
 Status Decode(const Context& context, const DecodeFlags& flags) {
   auto connection = MR_TRY(context.Connect());
-  auto tokenizer = MR_TRY(LoadTokenizer(*connection, flags.model, context.log(), context.stop));
+  auto tokenizer = MR_TRY(tokenizer::OpenTokenizer(*connection, flags.model, context.log(), {.stop = context.stop}));
   InputLines input(context.stop);
   std::string line;
   for (std::uint64_t number = 1; MR_TRY(input.Next(line)); ++number) {
@@ -123,7 +124,7 @@ struct ShowFlags {
 
 Status Show(const Context& context, const ShowFlags& flags) {
   auto connection = MR_TRY(context.Connect());
-  auto tokenizer = MR_TRY(LoadTokenizer(*connection, flags.model, context.log(), context.stop));
+  auto tokenizer = MR_TRY(tokenizer::OpenTokenizer(*connection, flags.model, context.log(), {.stop = context.stop}));
   if (context.globals.json) {
     PrintJsonListing({{"model", flags.model},
                       {"kind", tokenizer->kind()},

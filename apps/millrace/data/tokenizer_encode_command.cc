@@ -19,6 +19,7 @@
 #include "millrace/base/json.h"
 #include "millrace/base/threads/channel.h"
 #include "millrace/base/threads/task_scope.h"
+#include "millrace/tokenizer/open/open.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::cli {
@@ -156,7 +157,7 @@ class OrderedWriter {
 
 Status EncodeInput(const Context& context, const EncodeOptions& options) {
   auto connection = MR_TRY(context.Connect());
-  auto tokenizer = MR_TRY(LoadTokenizer(*connection, options.model, context.log(), context.stop));
+  auto tokenizer = MR_TRY(tokenizer::OpenTokenizer(*connection, options.model, context.log(), {.stop = context.stop}));
   const LineEncoder encoder(std::move(tokenizer), context.globals.json, options.specials);
   const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const auto most = 2 * static_cast<std::size_t>(threads);

@@ -9,12 +9,10 @@
 
 #include "millrace/base/hash/random.h"
 #include "millrace/base/text.h"
-#include "millrace/checkpoint/read/model_source.h"
 #include "millrace/data/sources/sources.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/open/open.h"
-#include "millrace/tokenizer/load/load.h"
-#include "millrace/tokenizer/tokenizer.h"
+#include "millrace/tokenizer/open/open.h"
 
 namespace millrace::cli {
 namespace {
@@ -125,12 +123,9 @@ class JobChecker {
   }
 
   Result<std::string> LookAtTokenizer() {
-    int pieces = 0;
-    const auto load = [&](ByteSpan bytes, const std::string& name) -> Status {
-      pieces = MR_TRY(tokenizer::Load(bytes, name))->vocab_size();
-      return {};
-    };
-    MR_TRY(checkpoint::LoadTokenizerAt(*connection_, spec_.data.tokenizer, load, context_.log(), NewCall()));
+    const auto tokenizer =
+        MR_TRY(tokenizer::OpenTokenizer(*connection_, spec_.data.tokenizer, context_.log(), NewCall()));
+    const int pieces = tokenizer->vocab_size();
     if (spec_.model.from.empty() && spec_.model.vocab_size > 0 && spec_.model.vocab_size < pieces) {
       return Fail(Code::kInvalidArgument,
                   "{} makes {} tokens, the model has {}: set model.config.vocab_size to 0 or to {}",

@@ -4,12 +4,6 @@
 #include "millrace/object/blocking.h"
 
 namespace millrace::checkpoint {
-namespace {
-
-constexpr std::uint64_t kMostTokenizer = 256 * kMiB;
-constexpr std::string_view kTokenizerFiles[] = {"tokenizer.json", "tokenizer.model", "vocab.txt"};
-
-}  // namespace
 
 Result<ModelSource> ModelSource::Open(object::Connection& connection, std::string_view url,
                                       std::optional<std::uint64_t> step, const Logger& log, object::Call call) {
@@ -53,42 +47,6 @@ Result<std::optional<std::string>> ModelSource::File(std::string_view name, std:
   std::string bytes(kept->second.bytes(), '\0');
   MR_TRY(reader().Read(kept->first, 0, AsWritableBytes(bytes), std::move(call)));
   return bytes;
-}
-
-Status LoadTokenizerOf(const ModelSource& model, const TokenizerLoader& load, const Logger& log, object::Call call) {
-  std::optional<Error> first;
-  for (const std::string_view file : kTokenizerFiles) {
-    const auto bytes = MR_TRY(model.File(file, kMostTokenizer, call));
-    if (!bytes) continue;
-    Status loaded = load(AsBytes(*bytes), fmt::format("{}/{}", model.name(), file));
-    if (loaded) {
-      if (first) log.Warning("another form of the model's tokenizer is used", {{"file", file}, {"why", *first}});
-      return {};
-    }
-    if (loaded.error().code() != Code::kUnsupported) return loaded;
-    if (!first) first = loaded.error();
-  }
-  if (first) return Fail(*first);
-  return Fail(Code::kNotFound, "{} has no tokenizer: neither tokenizer.json nor tokenizer.model nor vocab.txt",
-              model.name());
-}
-
-Status LoadTokenizerAt(object::Connection& connection, std::string_view url, const TokenizerLoader& load,
-                       const Logger& log, object::Call call) {
-  const object::Location location = MR_TRY(object::Locate(connection, url));
-  if (!location.key.empty() && !location.key.ends_with('/')) {
-    const auto content = MR_TRY(object::GetAll(*location.store, location.key, kMostTokenizer, call));
-    if (content) return load(AsBytes(content->bytes), std::string(url));
-  }
-  auto model = ModelSource::Open(connection, url, std::nullopt, log, call);
-  if (!model && model.error().code() == Code::kNotFound) {
-    // Without its bucket, a tokenizer is not what is missing.
-    if (auto listed = object::List(*location.store, {.max_keys = 1}, call); !listed) return Fail(listed.error());
-    return Fail(Code::kNotFound,
-                "there is no tokenizer at {}, nor a model that has one; make one with `millrace tokenizer train`", url);
-  }
-  if (!model) return Fail(model.error());
-  return LoadTokenizerOf(*model, load, log, std::move(call));
 }
 
 }  // namespace millrace::checkpoint

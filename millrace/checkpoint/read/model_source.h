@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,15 +37,5 @@ class ModelSource {
   HeldReader held_;
   object::Location folder_;  ///< no store: it is a checkpoint
 };
-
-/// Takes the bytes of a tokenizer; kUnsupported where another form of it may do. `name` is for messages.
-using TokenizerLoader = std::function<Status(ByteSpan bytes, const std::string& name)>;
-/// Gives `load` the tokenizer of a model, in the order in which transformers looks for it: tokenizer.json,
-/// tokenizer.model, vocab.txt. kNotFound when there is none, else what `load` said of the first.
-Status LoadTokenizerOf(const ModelSource& model, const TokenizerLoader& load, const Logger& log,
-                       object::Call call = {});
-/// The same for a URL: that of a tokenizer's file, or of a model.
-Status LoadTokenizerAt(object::Connection& connection, std::string_view url, const TokenizerLoader& load,
-                       const Logger& log, object::Call call = {});
 
 }  // namespace millrace::checkpoint

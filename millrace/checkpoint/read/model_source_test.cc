@@ -43,21 +43,6 @@ class ModelSourceTest : public testing::CheckpointTest {
     EXPECT_TRUE(collected);
     return collected->removed_steps;
   }
-  /// What is taken of a model's or a URL's tokenizer; `unsupported`: the content that the loader cannot read.
-  std::string Tokenizer(auto of, std::string_view unsupported = "-") {
-    std::string taken;
-    const TokenizerLoader load = [&](ByteSpan bytes, const std::string& name) -> Status {
-      if (AsText(bytes) == unsupported) return Fail(Code::kUnsupported, "{} is of an unknown kind", name);
-      taken = fmt::format("{} from {}", AsText(bytes), name);
-      return {};
-    };
-    const Status status = of(load);
-    return status ? taken : status.error().ToString();
-  }
-  std::string TokenizerAt(std::string_view url, std::string_view unsupported = "-") {
-    return Tokenizer([&](const TokenizerLoader& load) { return LoadTokenizerAt(connection_, url, load, {}); },
-                     unsupported);
-  }
 };
 
 TEST_F(ModelSourceTest, ACheckpointStaysWhileItIsOpen) {
@@ -113,21 +98,6 @@ TEST_F(ModelSourceTest, FilesThatCameWithTheModel) {
   }
   EXPECT_THAT(OpenModel("s3://bucket/none").error().ToString(), HasSubstr("no model at s3://bucket/none"));
   EXPECT_EQ(OpenModel("s3://bucket/hf", 1).error().code(), Code::kNotFound) << "a folder has no steps";
-}
-
-TEST_F(ModelSourceTest, TheTokenizerOfAModel) {
-  SaveModel(1, {{"files/tokenizer.json", "fast"}, {"files/tokenizer.model", "slow"}});
-  EXPECT_THAT(TokenizerAt(testing::kUrl), HasSubstr("fast from "));
-  EXPECT_THAT(TokenizerAt(testing::kUrl, "fast"), HasSubstr("slow from "));
-  SaveModel(2, {{"files/tokenizer.json", "fast"}});
-  EXPECT_THAT(TokenizerAt(testing::kUrl, "fast"), HasSubstr("tokenizer.json is of an unknown kind"));
-  SaveModel(3, {});
-  EXPECT_THAT(TokenizerAt(testing::kUrl), HasSubstr("has no tokenizer"));
-
-  PutFolder({{"tokenizer.model", "slow"}});
-  EXPECT_THAT(TokenizerAt("s3://bucket/hf"), HasSubstr("slow from "));
-  EXPECT_EQ(TokenizerAt("s3://bucket/hf/tokenizer.model"), "slow from s3://bucket/hf/tokenizer.model");
-  EXPECT_THAT(TokenizerAt("s3://bucket/none"), HasSubstr("no tokenizer at s3://bucket/none"));
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/serve/engine/engine_model.h"
-#include "millrace/tokenizer/load/load.h"
+#include "millrace/tokenizer/open/open.h"
 
 namespace millrace::serve {
 namespace {
@@ -29,19 +29,14 @@ Result<TokenizerPointer> LoadTokenizer(object::Connection& connection, const che
   const std::string fingerprint = trained ? JsonString(*trained, "fingerprint").value_or("") : "";
   std::string url = options.tokenizer_url;
   if (url.empty() && trained) url = JsonString(*trained, "url").value_or("");
-  TokenizerPointer loaded;
-  const auto load = [&loaded](ByteSpan bytes, const std::string& name) -> Status {
-    loaded = MR_TRY(tokenizer::Load(bytes, name));
-    return {};
-  };
-  const Status found = url.empty() ? checkpoint::LoadTokenizerOf(source, load, log, call)
-                                   : checkpoint::LoadTokenizerAt(connection, url, load, log, call);
-  if (!found) return Fail(found.error().code(), "{}; give another with --tokenizer", found.error().ToString());
-  if (!fingerprint.empty() && loaded->fingerprint() != fingerprint) {
+  auto opened = url.empty() ? tokenizer::OpenModelTokenizer(source, log, call)
+                            : tokenizer::OpenTokenizer(connection, url, log, call);
+  if (!opened) return Fail(opened.error().code(), "{}; give another with --tokenizer", opened.error().ToString());
+  if (!fingerprint.empty() && (*opened)->fingerprint() != fingerprint) {
     return Fail(Code::kPreconditionFailed, "the tokenizer at {} ({}) is not the one that {} was trained with ({})", url,
-                loaded->fingerprint(), source.name(), fingerprint);
+                (*opened)->fingerprint(), source.name(), fingerprint);
   }
-  return loaded;
+  return opened;
 }
 
 /// Whether prompts begin with the beginning-of-text token: our own training data do not, and of models of others the

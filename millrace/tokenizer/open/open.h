@@ -1,0 +1,28 @@
+// Opens the tokenizer at a URL. Every command, training, serving and the Python package open tokenizers with it.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "millrace/base/log.h"
+#include "millrace/base/result.h"
+#include "millrace/checkpoint/read/model_source.h"
+#include "millrace/object/connection.h"
+#include "millrace/tokenizer/tokenizer.h"
+
+namespace millrace::tokenizer {
+
+/// Opens the tokenizer at `url`, which names a tokenizer's file (see load.h), a Hugging Face folder, or a checkpoint.
+/// Paths and s3:// URLs alike. Blocks. The tokenizer needs neither the connection nor the file afterwards. Any thread.
+/// Errors: kNotFound if there is neither a file nor a model with a tokenizer; those of OpenModelTokenizer() and Load().
+Result<std::shared_ptr<const Tokenizer>> OpenTokenizer(object::Connection& connection, std::string_view url,
+                                                       const Logger& log, object::Call call = {});
+
+/// Opens the tokenizer that came with `model`: the first of tokenizer.json, tokenizer.model and vocab.txt that Millrace
+/// supports, in the order in which transformers looks for them. Warns in `log` if it is not the first of them. Blocks.
+/// Errors: kNotFound if the model has none of these files; kUnsupported, with the reason for the first, if Millrace
+/// supports none of them; kInvalidArgument for a broken file.
+Result<std::shared_ptr<const Tokenizer>> OpenModelTokenizer(const checkpoint::ModelSource& model, const Logger& log,
+                                                            object::Call call = {});
+
+}  // namespace millrace::tokenizer
