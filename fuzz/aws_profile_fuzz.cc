@@ -15,15 +15,15 @@ using namespace millrace;
 using object::s3::Profiles;
 
 Result<Profiles> Load(const std::string& config, const std::string& credentials) {
-  object::s3::Surroundings surroundings;
-  surroundings.getenv = [](const char* name) -> std::optional<std::string> {
+  object::s3::Environment environment;
+  environment.getenv = [](const char* name) -> std::optional<std::string> {
     if (std::string_view(name) == "HOME") return "/home/fuzz";
     return std::nullopt;
   };
-  surroundings.read_file = [&](const std::filesystem::path& path) -> Result<std::string> {
+  environment.read_file = [&](const std::filesystem::path& path) -> Result<std::string> {
     return path.filename() == "config" ? config : credentials;
   };
-  return Profiles::Load(surroundings);
+  return Profiles::Load(environment);
 }
 
 }  // namespace

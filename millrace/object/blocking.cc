@@ -13,7 +13,7 @@ class Waiter {
     return [this](Result<T> outcome) {
       MutexLock lock(mutex_);
       outcome_.emplace(std::move(outcome));
-      // Under the lock: the waiter, and this object with it, may be gone as soon as it is released.
+      // Under the lock: after its release, the waiter may return and destroy this object.
       ready_.NotifyOne();
     };
   }
@@ -57,7 +57,7 @@ Result<std::optional<GetResult>> GetTo(ReadStore& store, std::string key, GetOpt
 }
 
 Result<std::optional<Content>> GetAll(ReadStore& store, std::string key, std::uint64_t max_bytes, Call call) {
-  constexpr int kAttempts = 8;
+  constexpr int kAttempts = 8;  // an object that changes faster than that cannot be read whole
   for (int attempt = 1;; ++attempt) {
     auto info = MR_TRY(Head(store, key, call));
     if (!info) return std::nullopt;

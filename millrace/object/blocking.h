@@ -1,4 +1,4 @@
-// Store's calls in waiting form, for code that has a thread to spare. Never call them from a completion.
+// The calls of a store in waiting form: each blocks until the call is complete. Never call them from a completion.
 #pragma once
 
 #include "millrace/object/store.h"
@@ -10,16 +10,16 @@ Result<std::optional<GetResult>> Get(ReadStore& store, std::string key, GetOptio
                                      Call call = {});
 Result<std::optional<GetResult>> GetTo(ReadStore& store, std::string key, GetOptions options, std::uint64_t limit,
                                        Sink& sink, Call call = {});
-/// The whole object as a string; nothing when it does not exist, kResourceExhausted beyond `max_bytes`. A version that
-/// changes between Head and Get is read again.
 struct Content {
   std::string bytes;
   ObjectInfo info;
 };
+/// The whole object; nullopt if it does not exist. If the object changes between Head and Get, reads it again.
+/// Errors: kResourceExhausted if it is longer than `max_bytes`.
 Result<std::optional<Content>> GetAll(ReadStore& store, std::string key, std::uint64_t max_bytes, Call call = {});
 Result<ListPage> List(ReadStore& store, ListRequest request, Call call = {});
 Result<VersionsPage> ListVersions(ReadStore& store, VersionsRequest request, Call call = {});
-/// Pages until the end or until `visit` returns false.
+/// Calls `visit` for each page, until the last one or until it returns false.
 Status ListAll(ReadStore& store, ListRequest request, const std::function<bool(const ListPage&)>& visit,
                Call call = {});
 Result<PutResult> Put(Store& store, std::string key, Payload body, PutOptions options = {}, Call call = {});

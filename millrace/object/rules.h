@@ -1,4 +1,4 @@
-// What every store must decide alike: which keys are possible, when a call is over, which bytes a range means.
+// Rules that all stores share: which keys are possible, when a call is over, which bytes a range selects.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +11,28 @@
 
 namespace millrace::object {
 
+/// The limit of S3: https://docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html
 inline constexpr std::size_t kMaxKeyBytes = 1024;
 
-/// kInvalidArgument unless `key` is non-empty UTF-8 of at most kMaxKeyBytes; the message quotes the key.
+/// Errors: kInvalidArgument unless `key` is non-empty UTF-8 of at most kMaxKeyBytes; the message quotes the key.
 Status CheckKey(std::string_view key);
-/// kCancelled or kDeadlineExceeded once the call is over.
+/// Errors: kCancelled or kDeadlineExceeded if the call is over.
 Status CheckCall(const Call& call, const Clock& clock);
 
-/// The bytes of an object of `size` bytes that `range` selects; see GetOptions::range.
+/// The bytes that `range` selects of an object of `size` bytes; see GetOptions::range.
 ByteRange ClipRange(const std::optional<ByteRange>& range, std::uint64_t size);
-/// ClipRange, or kInvalidArgument when the selected bytes do not fit a buffer of `room` bytes.
+/// ClipRange. Errors: kInvalidArgument if the selected bytes do not fit a buffer of `room` bytes.
 Result<ByteRange> FitRange(const std::optional<ByteRange>& range, std::uint64_t size, std::uint64_t room);
 
-/// Do the conditions of a write hold, given the ETag of what is there now (empty: nothing is)? kPreconditionFailed if
-/// not.
+/// Checks the conditions of a write against the current ETag of the key; an empty one means that the key does not
+/// exist. Errors: kPreconditionFailed if a condition does not hold.
 Status CheckConditions(std::string_view key, std::string_view if_match, bool if_none_match,
                        std::string_view current_etag);
-/// What a copy within one store must say again of its source, since replacing the metadata or copying by parts forgets
-/// it: the headers that describe the content, the storage class and the encryption. An ACL is never told.
+/// The attributes that a copy within one store must repeat, because replacing the metadata or copying by parts loses
+/// them: the headers that describe the content, the storage class and the encryption. Not the ACL, which Head never
+/// returns.
 Attributes KeptAttributes(const ObjectInfo& source);
-/// Numbers ascend within 1…limits.max_parts and there is at least one part.
+/// Errors: kInvalidArgument unless there is a part and the numbers ascend within 1…limits.max_parts.
 Status CheckPartOrder(const std::vector<PartInfo>& parts, const Limits& limits);
 
 }  // namespace millrace::object

@@ -3,7 +3,7 @@
 namespace millrace::xml {
 
 Result<Document> Document::Parse(std::string_view text) {
-  // Spaces can be a whole key.
+  // A key may consist of spaces only.
   constexpr unsigned kParse = pugi::parse_default | pugi::parse_ws_pcdata_single;
   Document document;
   auto parsed = document.xml_->load_buffer(text.data(), text.size(), kParse, pugi::encoding_utf8);

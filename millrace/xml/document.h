@@ -1,6 +1,6 @@
-// Reading XML that comes from outside (pugixml underneath; include this from sources only). The size is bounded by the
-// caller, since the text is in memory, nesting by the parser; DTDs and processing instructions are skipped, not obeyed,
-// and entities are never expanded beyond XML's own five.
+// Reads XML from untrusted sources, over pugixml. Include it from .cc files only. The caller bounds the size, because
+// the text is in memory; the parser bounds the nesting. The parser skips DTDs and processing instructions and expands
+// only XML's five predefined entities.
 #pragma once
 
 #include <memory>
@@ -11,10 +11,10 @@
 
 namespace millrace::xml {
 
-/// One parsed document. Its nodes live as long as it does.
+/// A parsed document. Owns its nodes.
 class Document {
  public:
-  /// Fails with kCorrupt, saying where, on what is no XML.
+  /// Errors: kCorrupt if `text` is not XML; the message says where.
   static Result<Document> Parse(std::string_view text);
   pugi::xml_node root() const { return xml_->document_element(); }
 
@@ -22,7 +22,7 @@ class Document {
   std::unique_ptr<pugi::xml_document> xml_ = std::make_unique<pugi::xml_document>();
 };
 
-/// An element's name without a prefix: some clients send the S3 namespace with one.
+/// An element's name without its namespace prefix, which some clients send.
 std::string_view LocalName(const pugi::xml_node& node);
 
 }  // namespace millrace::xml

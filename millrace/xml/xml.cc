@@ -20,7 +20,7 @@ void AppendEscaped(std::string_view text, std::string& out) {
         out += "&quot;";
         break;
       default:
-        // Written bare, readers would turn line ends and tabs into something else.
+        // Unescaped line ends and tabs are normalized by XML readers.
         if (static_cast<unsigned char>(c) < 0x20) {
           out += fmt::format("&#x{:x};", static_cast<unsigned char>(c));
         } else {
@@ -34,7 +34,7 @@ bool Fits(std::string_view text) {
   for (char c : text) {
     if (static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n' && c != '\r') return false;
   }
-  // U+FFFE and U+FFFF, the other characters XML leaves out.
+  // XML excludes U+FFFE and U+FFFF, too.
   return text.find("\xEF\xBF\xBE") == text.npos && text.find("\xEF\xBF\xBF") == text.npos;
 }
 

@@ -18,9 +18,9 @@ namespace {
 
 using Level = Finding::Level;
 using object::s3::Credentials;
+using object::s3::Environment;
 using object::s3::Profiles;
 using object::s3::Settings;
-using object::s3::Surroundings;
 
 constexpr auto kPatience = std::chrono::seconds(5);
 /// Amazon refuses requests that are dated further from its own clock.
@@ -29,7 +29,7 @@ constexpr auto kSkewRefused = std::chrono::minutes(15), kSkewSuspicious = std::c
 Result<http::Response> Send(const std::string& ca_bundle, http::Request request, http::Call call) {
   http::Client client({.timeouts = {.connect = kPatience, .first_byte = kPatience},
                        .ca_bundle = ca_bundle,
-                       .proxies = http::Proxies::FromEnvironment(Surroundings::System().getenv)});
+                       .proxies = http::Proxies::FromEnvironment(Environment::System().getenv)});
   return client.Send(std::move(request), {.max_collected = kMiB}, std::move(call));
 }
 
@@ -42,14 +42,14 @@ struct FoundKeys {
 /// `needed`.
 FoundKeys CheckCredentials(const Settings& settings, const Profiles& profiles, const object::ConnectOptions& options,
                            bool needed, std::stop_token stop) {
-  Surroundings surroundings = Surroundings::System();
-  surroundings.fetch = [&settings](http::Request request, http::Call call) {
+  Environment environment = Environment::System();
+  environment.fetch = [&settings](http::Request request, http::Call call) {
     return Send(settings.ca_bundle, std::move(request), std::move(call));
   };
   const char* advice =
       "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --profile, or use --no-sign-request for public buckets";
   const Level missing = needed ? Level::kFail : Level::kWarn;
-  auto source = object::s3::FindCredentials(settings, !options.profile.empty(), profiles, surroundings);
+  auto source = object::s3::FindCredentials(settings, !options.profile.empty(), profiles, environment);
   if (!source) return {{missing, "credentials", source.error().ToString(), advice}, {}};
   std::string from = (*source)->Describe();
   if (!needed && !(*source)->fixed()) {
@@ -86,11 +86,11 @@ std::string AdviceOnRefusal(const object::s3::Refusal& refusal) {
 
 /// One signed request, a list of buckets: does the endpoint accept the keys? Who may not list them has shown so too.
 Finding CheckSignature(const Settings& settings, const Credentials& credentials, std::stop_token stop) {
-  const Settings::Place place = settings.Locate("", "", settings.region);
-  http::Request request{.method = "GET", .url = place.Url("")};
+  const Settings::Address address = settings.AddressOf("", "", settings.region);
+  http::Request request{.method = "GET", .url = address.Url("")};
   const object::s3::Signer signer(settings.region, "s3");
   request.headers.Set("X-Amz-Content-Sha256", std::string(object::s3::kUnsignedPayload));
-  signer.Sign({.method = request.method, .host = place.host, .path = place.path, .query = ""},
+  signer.Sign({.method = request.method, .host = address.host, .path = address.path, .query = ""},
               object::s3::kUnsignedPayload, credentials, SystemClock().Wall(), request.headers);
   const auto response = Send(settings.ca_bundle, std::move(request),
                              {.stop = stop, .deadline = Deadline::After(SystemClock(), 2 * kPatience)});
@@ -106,7 +106,7 @@ Finding CheckSignature(const Settings& settings, const Credentials& credentials,
 
 /// One unsigned request: does anybody answer, how soon, and what time is it there?
 Findings CheckEndpoint(const Settings& settings, std::stop_token stop) {
-  const std::string url = settings.Locate("", "", settings.region).Url("");
+  const std::string url = settings.AddressOf("", "", settings.region).Url("");
   const TimePoint started = SystemClock().Now();
   auto response = Send(settings.ca_bundle, {.method = "HEAD", .url = url},
                        {.stop = stop, .deadline = Deadline::After(SystemClock(), 2 * kPatience)});
@@ -184,10 +184,10 @@ Findings CheckStores(const Context& context, const Needs& needs) {
   const bool s3 = std::any_of(needs.urls.begin(), needs.urls.end(), IsS3);
   const Level level = s3 ? Level::kFail : Level::kWarn;
   Findings findings;
-  auto profiles = Profiles::Load(Surroundings::System());
+  auto profiles = Profiles::Load(Environment::System());
   if (!profiles) {
     findings.push_back({level, "settings", profiles.error().ToString(), "correct the file, or remove it"});
-  } else if (auto settings = Settings::Resolve(options, *profiles, Surroundings::System()); !settings) {
+  } else if (auto settings = Settings::Resolve(options, *profiles, Environment::System()); !settings) {
     findings.push_back({level, "settings", settings.error().ToString(), ""});
   } else {
     const FoundKeys keys = CheckCredentials(*settings, *profiles, options, s3, context.stop);

@@ -232,7 +232,8 @@ class FaultStoreImpl final : public FaultStore {
     });
   }
 
-  /// Until the time is over, the call is cancelled or the store closes; the inner store then sees a cancelled call.
+  /// Waits until the latency is over, the call is cancelled or the store closes. After the last two, the inner store
+  /// gets a cancelled call.
   void Pause(Duration latency, const std::stop_token& stop) {
     std::stop_source either;
     std::stop_callback on_call(stop, [&] { either.request_stop(); });

@@ -15,11 +15,11 @@
 namespace millrace::object {
 namespace {
 
-constexpr std::uint64_t kPiece = 8 * kMiB;
-/// What a sink gets at a time: it finds the bytes in a core's cache.
+constexpr std::uint64_t kPiece = 8 * kMiB;  // the bytes between two checks for cancellation: some 100 ms on a slow disk
+/// The bytes that a sink gets in one call. They are still in the core's cache then.
 constexpr std::uint64_t kPassed = 256 * kKiB;
 constexpr char kAttribute[] = "user.millrace";
-constexpr std::size_t kMaxAttribute = 64 * kKiB;  // what Linux allows
+constexpr std::size_t kMaxAttribute = 64 * kKiB;  // the limit of Linux (xattr(7))
 
 }  // namespace
 
@@ -159,7 +159,7 @@ Status WriteAttributes(int fd, const std::string& content_type, const std::map<s
   std::string text = EncodeAttributes(content_type, metadata);
   if (fsetxattr(fd, kAttribute, text.data(), text.size(), 0) == 0) return {};
   if (errno != ENOTSUP) return Fail(ErrnoError(errno, "writing the attributes of " + what));
-  if (metadata.empty()) return {};  // a content type is a hint that readers can do without
+  if (metadata.empty()) return {};  // readers can do without a content type
   return Fail(Code::kUnsupported, "{}: this file system keeps no extended attributes, so it cannot hold metadata",
               what);
 }

@@ -1,4 +1,4 @@
-// Steps of the file store that work on descriptors: pieces of bytes, temporary files, attributes.
+// File operations of the file store: reads and writes that can be cancelled, temporary files, attributes.
 #pragma once
 
 #include <functional>
@@ -13,38 +13,38 @@
 
 namespace millrace::object {
 
-/// Checked between pieces of long reads and writes.
+/// Called between the pieces of long reads and writes. An error ends them with that error.
 using KeepGoing = std::function<Status()>;
 
-/// Reads up to into.size() bytes from `offset`; fewer only at the end of the file.
+/// Reads into.size() bytes from `offset` on, or fewer at the end of the file. Returns their number. `what` names the
+/// file in errors, here and below.
 Result<std::uint64_t> ReadPieces(int fd, MutableByteSpan into, std::uint64_t offset, const KeepGoing& keep_going,
                                  const std::string& what);
-/// Passes the bytes of `range` on, as far as the file has them; yields how many those are.
+/// Delivers the bytes of `range` that the file has to `sink`. Returns their number.
 Result<std::uint64_t> PassPieces(int fd, ByteRange range, Sink& sink, const KeepGoing& keep_going,
                                  const std::string& what);
 Status WritePieces(int fd, ByteSpan bytes, std::uint64_t offset, const KeepGoing& keep_going, const std::string& what);
-/// Copies `range` of one file into another, from `offset` on, inside the kernel, sharing blocks where the file system
-/// can.
+/// Copies `range` of one file to `offset` of another, inside the kernel. Shares blocks if the file system can.
 Status CopyPieces(int from, ByteRange range, int to, std::uint64_t offset, const KeepGoing& keep_going,
                   const std::string& what);
-/// The modification time, which is part of the ETag.
+/// Sets the modification time, which is part of the ETag.
 Status SetModified(int fd, WallTime modified, const std::string& what);
 
-/// A file under a temporary name in a folder until Publish gives it its own; removed when that never happens.
+/// A file with a temporary name in a folder. Publish gives it its final name. Destruction without Publish removes it.
 class PendingFile {
  public:
-  /// `folder` must stay open for as long as the file is pending.
+  /// `folder` must stay open until the file is published or destroyed.
   static Result<PendingFile> Create(int folder, const std::string& what);
-  /// Takes a file of another folder; PutBack returns it, else it is removed like any.
+  /// Moves a file of folder `from` here. PutBack moves it back; else it is removed as others are.
   static Result<PendingFile> Take(int folder, int from, const std::string& name, const std::string& what);
   void PutBack(int from, const std::string& name);
   PendingFile(PendingFile&& other) noexcept;
   PendingFile& operator=(PendingFile&&) = delete;
   ~PendingFile();
   int fd() const { return fd_.get(); }
-  /// Sets the modification time, and makes the bytes durable when asked to.
+  /// Sets the modification time. Syncs the file if `durable`.
   Status Seal(WallTime modified, bool durable, const std::string& what);
-  /// Renames over whatever file has the name. An empty folder of that name gives way when `replace_empty_folder`.
+  /// Renames the file, and replaces a file that has the name. `replace_empty_folder`: also replaces an empty folder.
   Status Publish(const std::string& name, bool replace_empty_folder, const std::string& what);
 
  private:
@@ -55,7 +55,7 @@ class PendingFile {
   std::string temp_;  ///< empty once published
 };
 
-/// Content type and metadata as an extended attribute of the file; nothing is written when both are empty.
+/// Writes content type and metadata to an extended attribute of the file, unless both are empty.
 Status WriteAttributes(int fd, const std::string& content_type, const std::map<std::string, std::string>& metadata,
                        const std::string& what);
 Status ReadAttributes(int fd, ObjectInfo& into);

@@ -22,8 +22,10 @@
 namespace millrace::object {
 namespace {
 
+/// Each parked walker holds the names of a few folders. More listings at once are rare.
 constexpr std::size_t kParkedListings = 8;
-// A folder may be pruned between making it and putting a file there; then it is made again.
+/// Another call may prune a folder before a file is created in it. Then the folder is made again. The number only ends
+/// a race that no scheduler keeps up for so long.
 constexpr int kFolderAttempts = 32;
 
 class FileStore final : public Store {
@@ -152,7 +154,7 @@ class FileStore final : public Store {
     });
   }
 
-  /// An open object and what it is, without attributes; no descriptor when there is none.
+  /// An open object and its info without attributes. No descriptor if the object does not exist.
   struct Opened {
     UniqueFd fd;
     ObjectInfo info;
@@ -180,7 +182,7 @@ class FileStore final : public Store {
     return std::move(opened.info);
   }
 
-  /// `read` reads a range of at most `limit` bytes from a descriptor and tells how many there were.
+  /// `read` reads a range of at most `limit` bytes from a descriptor and returns the number of bytes.
   Result<std::optional<GetResult>> DoGet(const std::string& key, const GetOptions& options, std::uint64_t limit,
                                          const std::function<Result<std::uint64_t>(int, ByteRange)>& read) const {
     Opened opened = MR_TRY(Open(key));
@@ -217,7 +219,8 @@ class FileStore final : public Store {
     return result;
   }
 
-  /// Walkers of listings that have a next page, so that a large folder is read and sorted once and not once a page.
+  /// The key of a parked walker. A listing with a next page parks its walker, so that a large folder is read and sorted
+  /// once for all pages.
   static std::string ListingName(const ListRequest& request, const std::string& continuation) {
     return fmt::format("{}\n{}\n{}", continuation, request.prefix, request.delimiter);
   }
@@ -272,7 +275,8 @@ class FileStore final : public Store {
                             const PutOptions& conditions) {
     MR_TRY(WriteAttributes(file.fd(), conditions.content_type, conditions.metadata, key));
     MR_TRY(file.Seal(Stamp(), options_.durable, key));
-    // Every writer takes this lock, so that none comes between the check and the rename. It goes with the descriptor.
+    // Every writer takes this lock, so none writes between the check and the rename. Closing the descriptor releases
+    // it.
     if (flock(folder, LOCK_EX) != 0) return Fail(ErrnoError(errno, "locking the folder of " + key));
     if (conditions.if_none_match || !conditions.if_match.empty()) {
       Opened now = MR_TRY(Open(key));
@@ -302,7 +306,7 @@ class FileStore final : public Store {
     return {};
   }
 
-  /// Removes the folder and those above it for as long as they are empty.
+  /// Removes the folder and the folders above it, up to the first that is not empty.
   void Prune(std::string folder) const {
     while (options_.prune_folders && !folder.empty()) {
       std::size_t slash = folder.rfind('/');
@@ -361,7 +365,7 @@ class FileStore final : public Store {
     put.if_none_match = conditions.if_none_match;
     auto copy = [&](int fd) -> Status {
       std::uint64_t end = 0;
-      for (const FileUploads::Piece& part : assembly.parts) {
+      for (const FileUploads::PartRange& part : assembly.parts) {
         const UniqueFd from(openat(assembly.folder.get(), part.file.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
         if (!from) return Fail(ErrnoError(errno, "opening a part of " + key));
         MR_TRY(CopyPieces(from.get(), part.range, fd, end, keep_going, key));
@@ -374,7 +378,7 @@ class FileStore final : public Store {
     return result;
   }
 
-  /// Now, but later than any stamp before: two versions of a file never share a modification time.
+  /// The current time, but later than every stamp before, so two versions of a file never share a modification time.
   WallTime Stamp() {
     std::int64_t now = options_.clock->Wall().time_since_epoch().count();
     std::int64_t last = last_stamp_.load(), next;
@@ -398,8 +402,7 @@ class FileStore final : public Store {
   WorkQueue queue_;  // last: its destruction completes calls that use the rest
 };
 
-/// Of use where all the keys lie in one Millrace mount; another file system does not know the request, and then nothing
-/// is said.
+/// Passes the advice on if the keys lie in a Millrace mount. Other file systems refuse the request, which does no harm.
 void FileStore::WillRead(std::span<const std::string> keys) {
   if (keys.empty()) return;
   std::string_view folder = std::string_view(keys.front()).substr(0, keys.front().rfind('/') + 1);

@@ -19,7 +19,7 @@ int OpenBeneath(int root, const char* path, int flags) {
   how.resolve = RESOLVE_IN_ROOT;
   for (;;) {
     long fd = syscall(SYS_openat2, root, path, &how, sizeof how);
-    // EAGAIN: a rename beneath the root raced with "..".
+    // EAGAIN: a rename below the root raced with the resolution of "..".
     if (fd >= 0 || (errno != EINTR && errno != EAGAIN)) return static_cast<int>(fd);
   }
 }

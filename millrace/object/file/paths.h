@@ -1,4 +1,4 @@
-// How keys become paths beneath a folder, and the descriptor that paths cannot escape.
+// The mapping of keys to paths below a folder, and a root folder that paths cannot leave.
 #pragma once
 
 #include <sys/stat.h>
@@ -13,36 +13,38 @@
 
 namespace millrace::object {
 
-/// Names that begin so belong to the store; keys never show them (docs/formats/file-store.md).
+/// Names with this prefix belong to the store. No key shows them (docs/formats/file-store.md).
 inline constexpr std::string_view kReservedName = ".millrace~";
-inline constexpr std::string_view kEscapedName = ".millrace~=";       ///< then the segment, as it is in the key
-inline constexpr std::string_view kUploadName = ".millrace~upload-";  ///< then the upload's id
+inline constexpr std::string_view kEscapedName = ".millrace~=";       ///< followed by the segment of the key
+inline constexpr std::string_view kUploadName = ".millrace~upload-";  ///< followed by the upload's id
 inline constexpr std::string_view kTempName = ".millrace~tmp-";
 
-/// The file name for one segment of a key: itself, or escaped where it cannot be a name ("", ".", "..", reserved).
+/// The file name for one segment of a key: the segment, or an escaped form if it cannot be a name ("", ".", "..",
+/// reserved).
 std::string NameOfSegment(std::string_view segment);
-/// The segment that a directory entry stands for, or nothing for the store's own files.
+/// The segment of a key for a file name; no value for the store's own files.
 std::optional<std::string> SegmentOfName(std::string_view name);
 
-/// A valid key as a path relative to the root: the folder ("" for the root itself) and the name in it. Fails with
-/// kInvalidArgument on NUL bytes and with kNameTooLong on segments that no file system takes.
+/// The path of a key, relative to the root.
 struct KeyPath {
-  std::string folder;
-  std::string name;
+  std::string folder;  ///< "" for the root itself
+  std::string name;    ///< in that folder
   std::string Full() const { return folder.empty() ? name : folder + "/" + name; }
 };
+/// REQUIRES: `key` is a valid key. Errors: kInvalidArgument for NUL bytes, kNameTooLong for segments of more than 255
+/// bytes.
 Result<KeyPath> PathOfKey(std::string_view key);
 
-/// A root folder. Paths are relative to it; "..", symbolic links and absolute links resolve as if it were "/"
-/// (openat2's RESOLVE_IN_ROOT), so nothing outside can be reached. Thread-safe.
+/// A folder that paths cannot leave. Paths are relative to it. "..", symbolic links and absolute links resolve as if it
+/// were "/" (RESOLVE_IN_ROOT of openat2(2)). Thread-safe.
 class RootFolder {
  public:
-  /// Creates the folder when asked to. Fails with kUnsupported on kernels before 5.6.
+  /// `create`: creates the folder if needed. Errors: kUnsupported on kernels before 5.6, which lack openat2.
   static Result<RootFolder> Open(const std::filesystem::path& path, bool create);
 
-  /// Result holds an invalid descriptor when the path, or a folder on its way, does not exist or is no folder.
+  /// An invalid descriptor if the path or a folder on its way does not exist, or if such a folder is a file.
   Result<UniqueFd> TryOpen(const std::string& path, int flags) const;
-  /// Opens a folder for reading; creates it and those above as needed.
+  /// Opens a folder for reading. Creates it and the folders above it as needed.
   Result<UniqueFd> MakeFolder(const std::string& path) const;
 
   const std::string& path() const { return path_; }
@@ -53,7 +55,7 @@ class RootFolder {
   std::string path_;
 };
 
-/// What identifies a version of a file: inode, modification time in nanoseconds and size, in hex.
+/// The ETag of a file's version: inode, modification time in nanoseconds and size, in hex.
 std::string FileETag(const struct stat& status);
 
 }  // namespace millrace::object

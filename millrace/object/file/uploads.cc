@@ -19,12 +19,13 @@
 namespace millrace::object {
 namespace {
 
+// Names in an upload's folder: docs/formats/file-store.md.
 constexpr char kDescription[] = "upload";
-/// The size of parts in place, that of the first to come. Locked while a place is taken.
+/// Holds the size of the parts in kWhole, which the first part decides. Locked while a part claims its slot.
 constexpr char kGrid[] = "grid";
 constexpr std::string_view kPart = "part-", kPlaced = "placed-";
-constexpr std::size_t kIdLength = 32;
-/// What ext4 takes, with blocks of 4 KiB, is twice as much.
+constexpr std::size_t kIdLength = 32;  // 128 random bits in hex
+/// Half of the largest file of ext4 with blocks of 4 KiB.
 constexpr std::uint64_t kLargestFile = std::uint64_t{8} << 40;
 
 std::string PartName(int number) { return fmt::format("{}{:05}", kPart, number); }
@@ -52,7 +53,7 @@ Result<std::vector<std::string>> NamesIn(int folder) {
   return names;
 }
 
-/// The number that a small file says; nothing while it says none.
+/// The number that a small file contains; no value while it contains none.
 Result<std::optional<std::uint64_t>> ReadNumber(int fd) {
   char text[20];
   const auto keep_going = [] { return Status(); };
@@ -108,31 +109,31 @@ Result<std::optional<FileUploads::Description>> FileUploads::Describe(int folder
   return description;
 }
 
-/// A part's place, if it fits there and no other part of its number has been there. Whoever is first says how large
-/// parts are; a part that is larger, or comes again, or would be where few file systems have room, finds none.
-Result<std::optional<FileUploads::Place>> FileUploads::Claim(int folder, int number, std::uint64_t size,
-                                                             const std::string& key) {
+/// Claims a part's slot in kWhole. The first part decides the size of all slots. No value for a part that is larger,
+/// that comes again, or whose slot would lie beyond kLargestFile.
+Result<std::optional<FileUploads::PartSlot>> FileUploads::ClaimSlot(int folder, int number, std::uint64_t size,
+                                                                    const std::string& key) {
   UniqueFd grid(openat(folder, kGrid, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!grid || flock(grid.get(), LOCK_EX) != 0) return Fail(ErrnoError(errno, "taking a part's place in " + key));
   std::optional<std::uint64_t> part_size = MR_TRY(ReadNumber(grid.get()));
   const int make = part_size ? 0 : O_CREAT | O_TRUNC;
-  Place place{UniqueFd(openat(folder, kWhole, O_RDWR | make | O_NOFOLLOW | O_CLOEXEC, 0666))};
-  if (!place.whole && errno == ENOENT) return std::nullopt;  // it went into a completion that was cut off
-  if (!place.whole) return Fail(ErrnoError(errno, "creating a temporary file for " + key));
+  PartSlot slot{UniqueFd(openat(folder, kWhole, O_RDWR | make | O_NOFOLLOW | O_CLOEXEC, 0666))};
+  if (!slot.whole && errno == ENOENT) return std::nullopt;  // an interrupted completion has taken the file
+  if (!slot.whole) return Fail(ErrnoError(errno, "creating a temporary file for " + key));
   if (!part_size) {
     MR_TRY(WriteFully(grid.get(), AsBytes(fmt::format("{}", size)), 0, key));
     part_size = size;
   }
   if (size > *part_size) return std::nullopt;
-  place.offset = static_cast<std::uint64_t>(number - 1) * *part_size;
-  if (place.offset + size > kLargestFile) return std::nullopt;
+  slot.offset = static_cast<std::uint64_t>(number - 1) * *part_size;
+  if (slot.offset + size > kLargestFile) return std::nullopt;
   if (struct stat status; fstatat(folder, PartName(number).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
     return std::nullopt;
-  place.record =
+  slot.record =
       UniqueFd(openat(folder, PlacedName(number).c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
-  if (!place.record && errno == EEXIST) return std::nullopt;
-  if (!place.record) return Fail(ErrnoError(errno, "taking a part's place in " + key));
-  return place;
+  if (!slot.record && errno == EEXIST) return std::nullopt;
+  if (!slot.record) return Fail(ErrnoError(errno, "taking a part's place in " + key));
+  return slot;
 }
 
 Result<PartInfo> FileUploads::AddPart(const std::string& key, const std::string& id, int number, std::uint64_t size,
@@ -142,28 +143,28 @@ Result<PartInfo> FileUploads::AddPart(const std::string& key, const std::string&
     return Fail(Code::kInvalidArgument, "part number {}: numbers go from 1 to {}", number, Limits{}.max_parts);
   }
   UniqueFd folder = MR_TRY(OpenFolder(key, id));
-  // Nothing may come into the file that completion has made the object.
+  // After a completion, the file may be the object: no part may be written into it then.
   if (flock(folder.get(), LOCK_SH) != 0) return Fail(ErrnoError(errno, "locking the upload of " + key));
   if (!MR_TRY(Describe(folder.get()))) return Fail(NoUpload(key, id));
   struct stat status;
-  if (std::optional<Place> place = MR_TRY(Claim(folder.get(), number, size, key))) {
+  if (std::optional<PartSlot> slot = MR_TRY(ClaimSlot(folder.get(), number, size, key))) {
     auto write = [&]() -> Status {
-      MR_TRY(fill(place->whole.get(), place->offset));
-      if (durable_ && fdatasync(place->whole.get()) != 0) return Fail(ErrnoError(errno, "syncing a part of " + key));
-      MR_TRY(WriteFully(place->record.get(), AsBytes(fmt::format("{}", size)), 0, key));
-      return SetModified(place->record.get(), modified, key);
+      MR_TRY(fill(slot->whole.get(), slot->offset));
+      if (durable_ && fdatasync(slot->whole.get()) != 0) return Fail(ErrnoError(errno, "syncing a part of " + key));
+      MR_TRY(WriteFully(slot->record.get(), AsBytes(fmt::format("{}", size)), 0, key));
+      return SetModified(slot->record.get(), modified, key);
     };
     if (Status written = write(); !written) {
       unlinkat(folder.get(), PlacedName(number).c_str(), 0);
       return Fail(written.error());
     }
-    if (fstat(place->record.get(), &status) != 0)
+    if (fstat(slot->record.get(), &status) != 0)
       return Fail(ErrnoError(errno, "reading the state of a part of " + key));
     return InfoOf(number, status, size);
   }
   PendingFile file = MR_TRY(PendingFile::Create(folder.get(), key));
   MR_TRY(fill(file.fd(), 0));
-  MR_TRY(file.Seal(modified, false, key));  // durable when the object is: it is written anew on completion
+  MR_TRY(file.Seal(modified, false, key));  // not durable yet: completion copies it, and syncs the copy
   MR_TRY(file.Publish(PartName(number), false, key));
   if (fstat(file.fd(), &status) != 0) return Fail(ErrnoError(errno, "reading the state of a part of " + key));
   return InfoOf(number, status, static_cast<std::uint64_t>(status.st_size));
@@ -174,7 +175,7 @@ Result<std::vector<PartInfo>> FileUploads::Parts(const std::string& key, const s
   struct stat status;
   const bool whole = fstatat(folder.get(), kWhole, &status, AT_SYMLINK_NOFOLLOW) == 0;
   std::map<int, PartInfo> parts;
-  // In order of names: a part with a file of its own came after the one in place.
+  // In the order of names, "part-" comes before "placed-": a part with its own file replaces the one in place.
   for (const std::string& name : MR_TRY(NamesIn(folder.get()))) {
     const bool own = name.starts_with(kPart), placed = whole && name.starts_with(kPlaced);
     if (!own && !placed) continue;
@@ -191,21 +192,20 @@ Result<std::vector<PartInfo>> FileUploads::Parts(const std::string& key, const s
   return list;
 }
 
-/// The part with that ETag, in a file of its own or in place; nothing when it is in neither. `grid`: where there is
-/// kWhole.
-Result<std::optional<FileUploads::Piece>> FileUploads::Find(int folder, std::optional<std::uint64_t> grid,
-                                                            const PartInfo& part) {
+/// Where the part with this number and ETag is; no value if there is none. `grid`: the size of slots, if kWhole exists.
+Result<std::optional<FileUploads::PartRange>> FileUploads::FindPart(int folder, std::optional<std::uint64_t> grid,
+                                                                    const PartInfo& part) {
   struct stat status;
   const std::string own = PartName(part.number);
   if (fstatat(folder, own.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
     if (FileETag(status) != part.etag) return std::nullopt;
-    return Piece{own, {0, static_cast<std::uint64_t>(status.st_size)}};
+    return PartRange{own, {0, static_cast<std::uint64_t>(status.st_size)}};
   }
   const UniqueFd record(openat(folder, PlacedName(part.number).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!grid || !record || fstat(record.get(), &status) != 0 || FileETag(status) != part.etag) return std::nullopt;
   const std::optional<std::uint64_t> size = MR_TRY(ReadNumber(record.get()));
   if (!size) return std::nullopt;
-  return Piece{kWhole, {static_cast<std::uint64_t>(part.number - 1) * *grid, *size}};
+  return PartRange{kWhole, {static_cast<std::uint64_t>(part.number - 1) * *grid, *size}};
 }
 
 Result<FileUploads::Assembly> FileUploads::Open(const std::string& key, const std::string& id,
@@ -215,7 +215,7 @@ Result<FileUploads::Assembly> FileUploads::Open(const std::string& key, const st
   const int folder = assembly.folder.get();
   if (flock(folder, LOCK_EX) != 0) return Fail(ErrnoError(errno, "locking the upload of " + key));
   std::optional<Description> description = MR_TRY(Describe(folder));
-  if (!description) return Fail(NoUpload(key, id));  // another completion was first
+  if (!description) return Fail(NoUpload(key, id));  // another completion was faster
   assembly.options = std::move(description->options);
   struct stat whole;
   std::optional<std::uint64_t> part_size;
@@ -226,25 +226,25 @@ Result<FileUploads::Assembly> FileUploads::Open(const std::string& key, const st
   std::uint64_t end = 0;
   bool in_place = part_size.has_value();
   for (const PartInfo& part : parts) {
-    std::optional<Piece> piece = MR_TRY(Find(folder, part_size, part));
+    std::optional<PartRange> piece = MR_TRY(FindPart(folder, part_size, part));
     if (!piece)
       return Fail(Code::kInvalidArgument, "part {} of {} was not uploaded, or has another ETag", part.number, key);
     in_place = in_place && piece->file == kWhole && piece->range.offset == end;
     end += piece->range.length;
     assembly.parts.push_back(*std::move(piece));
   }
-  assembly.in_place = in_place && std::cmp_equal(whole.st_size, end);  // not when there are parts that are not wanted
+  assembly.in_place = in_place && std::cmp_equal(whole.st_size, end);  // kWhole may have further parts
   return assembly;
 }
 
 Status FileUploads::Remove(const std::string& key, const std::string& id) {
   UniqueFd folder = MR_TRY(OpenFolder(key, id));
-  // The description goes first: without it the upload is no more, whatever happens to the rest.
+  // First the description: without it, the upload does not exist any more, even if the rest remains.
   unlinkat(folder.get(), kDescription, 0);
   KeyPath path = MR_TRY(PathOfKey(key));
   UniqueFd above = MR_TRY(root_.TryOpen(path.folder, O_RDONLY | O_DIRECTORY));
   std::string name = fmt::format("{}{}", kUploadName, id);
-  // A part that is being written now may appear between the sweep and the removal.
+  // A part that is being written may appear between the sweep and the removal of the folder.
   for (int sweep = 0; sweep < 8; ++sweep) {
     for (const std::string& file : MR_TRY(NamesIn(folder.get()))) unlinkat(folder.get(), file.c_str(), 0);
     if (!above || unlinkat(above.get(), name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT) return {};

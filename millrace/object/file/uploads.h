@@ -1,4 +1,4 @@
-// Multipart uploads of the file store: hidden folders beside the key that they will become.
+// Multipart uploads of the file store. Each is a hidden folder beside its key.
 #pragma once
 
 #include <fcntl.h>
@@ -13,33 +13,36 @@
 
 namespace millrace::object {
 
-/// The upload of key "a/b" with id N is the folder "a/.millrace~upload-N": a file "upload" with the key and its
-/// attributes, and the parts. Parts of one size, but for the last, are written into one file, each where it will be in
-/// the object, so that completion need not write their bytes again; others get files of their own. Thread-safe; several
+/// The upload of key "a/b" with id N is the folder "a/.millrace~upload-N". It has a file "upload" with the key and its
+/// attributes, and the parts. Parts of equal size (the last may be shorter) go into one file, each at its offset in the
+/// object, so that completion only renames the file. Other parts have files of their own. Thread-safe. Several
 /// processes may work on one upload.
 class FileUploads {
  public:
-  /// `durable`: a part that is there survives the machine.
+  /// `durable`: an uploaded part survives a crash of the machine.
   FileUploads(const RootFolder& root, bool durable) : root_(root), durable_(durable) {}
 
   Result<std::string> Create(const std::string& key, const PutOptions& options);
-  /// Writes a part of `size` bytes with `fill(fd, offset)`; a part of that number from before gives way.
+  /// Writes a part of `size` bytes with `fill(fd, offset)`. Replaces an earlier part of the same number.
   Result<PartInfo> AddPart(const std::string& key, const std::string& id, int number, std::uint64_t size,
                            WallTime modified, const std::function<Status(int fd, std::uint64_t offset)>& fill);
   Result<std::vector<PartInfo>> Parts(const std::string& key, const std::string& id);
 
-  struct Piece {
+  /// The bytes of one part.
+  struct PartRange {
     std::string file;  ///< in the upload's folder
     ByteRange range;   ///< of that file
   };
+  /// What a completion needs to make the object.
   struct Assembly {
     PutOptions options;
-    std::vector<Piece> parts;
-    UniqueFd folder;        ///< locked: excludes a second completion, and parts that come in place
-    bool in_place = false;  ///< kWhole in `folder` is the object, byte for byte
+    std::vector<PartRange> parts;
+    UniqueFd folder;        ///< locked against other completions and against new parts in kWhole
+    bool in_place = false;  ///< kWhole in `folder` already is the object
   };
+  /// The file with the parts of equal size.
   static constexpr char kWhole[] = "whole";
-  /// The parts as they are named; kInvalidArgument when one is missing or has another ETag.
+  /// Finds the given parts. Errors: kInvalidArgument if one is missing or has another ETag.
   Result<Assembly> Open(const std::string& key, const std::string& id, const std::vector<PartInfo>& parts);
   Status Remove(const std::string& key, const std::string& id);
   Result<std::vector<UploadInfo>> List(const std::string& prefix, const KeepGoing& keep_going);
@@ -50,16 +53,16 @@ class FileUploads {
     PutOptions options;
     WallTime initiated;
   };
-  /// A part's place in kWhole.
-  struct Place {
+  /// The place of one part in kWhole.
+  struct PartSlot {
     UniqueFd whole;
     std::uint64_t offset = 0;
-    UniqueFd record;  ///< the part is there once this file says its size
+    UniqueFd record;  ///< the part exists as soon as this file contains its size
   };
   Result<UniqueFd> OpenFolder(const std::string& key, const std::string& id) const;
   static Result<std::optional<Description>> Describe(int folder);
-  static Result<std::optional<Place>> Claim(int folder, int number, std::uint64_t size, const std::string& key);
-  static Result<std::optional<Piece>> Find(int folder, std::optional<std::uint64_t> grid, const PartInfo& part);
+  static Result<std::optional<PartSlot>> ClaimSlot(int folder, int number, std::uint64_t size, const std::string& key);
+  static Result<std::optional<PartRange>> FindPart(int folder, std::optional<std::uint64_t> grid, const PartInfo& part);
 
   const RootFolder& root_;
   const bool durable_;

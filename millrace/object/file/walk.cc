@@ -12,7 +12,7 @@
 namespace millrace::object {
 namespace {
 
-/// One name in a folder. Folders sort as the keys beneath them do, by their segment with a slash behind it.
+/// A name in a folder. Folders sort as the keys below them, by their segment with a final slash.
 struct Entry {
   std::string order;  ///< the segment; with a trailing '/' for a folder
   bool folder = false;
@@ -71,14 +71,14 @@ void TreeWalker::Seek(const std::string& key) {
   if (!stack_.empty()) Position(*stack_.back());
 }
 
-/// Passes over the entries that come before from_.
+/// Skips the entries that are less than from_.
 void TreeWalker::Position(Folder& folder) const {
   if (!from_.starts_with(folder.key)) return;
   std::string_view rest = std::string_view(from_).substr(folder.key.size());
   auto begin = folder.entries.begin() + static_cast<std::ptrdiff_t>(folder.next);
   auto found = std::lower_bound(begin, folder.entries.end(), rest,
                                 [](const Entry& entry, std::string_view wanted) { return entry.order < wanted; });
-  // The folder just before may hold what is sought.
+  // The folder just before may contain the key.
   if (found != begin && std::prev(found)->folder && rest.starts_with(std::prev(found)->order)) --found;
   folder.next = static_cast<std::size_t>(found - folder.entries.begin());
 }
@@ -118,7 +118,7 @@ Status TreeWalker::Enter(std::string key) {
     if (link && options_.links != Links::kFollow) {
       struct stat itself, of_target;
       if (fstatat(dirfd(folder->directory.get()), found->d_name, &itself, AT_SYMLINK_NOFOLLOW) != 0) continue;
-      link = S_ISLNK(itself.st_mode);  // the type may not have been told
+      link = S_ISLNK(itself.st_mode);  // readdir may not know the type
       is_folder = S_ISDIR(itself.st_mode);
       if (!link && !is_folder && !S_ISREG(itself.st_mode)) continue;
       if (link) {

@@ -13,15 +13,15 @@
 namespace millrace::object {
 namespace {
 
-using Content = std::shared_ptr<const std::string>;
+using SharedBytes = std::shared_ptr<const std::string>;
 
 struct Object {
-  Content content;
+  SharedBytes content;
   ObjectInfo info;
 };
 
 struct Part {
-  Content content;
+  SharedBytes content;
   PartInfo info;
 };
 
@@ -131,7 +131,7 @@ class MemoryStore final : public Store {
   }
 
  private:
-  /// Runs `work` and hands its outcome to `done`, in the place that the options say.
+  /// Runs `work` and passes its result to `done`, on the thread that the options select.
   template <class T, class Work>
   void Run(Call call, Done<T> done, Work work) {
     auto run = [this, call = std::move(call), done = std::move(done), work = std::move(work)]() mutable {
@@ -230,7 +230,7 @@ class MemoryStore final : public Store {
     return id;
   }
 
-  Result<PartInfo> AddPart(const std::string& key, const std::string& id, int number, Content content)
+  Result<PartInfo> AddPart(const std::string& key, const std::string& id, int number, SharedBytes content)
       MR_EXCLUDES(mutex_) {
     if (number < 1 || number > options_.limits.max_parts || content->size() > options_.limits.max_part) {
       return Fail(Code::kInvalidArgument, "part {} of {} bytes: numbers go from 1 to {}, sizes to {}", number,
@@ -294,7 +294,7 @@ class MemoryStore final : public Store {
                 options_.limits.max_put);
   }
 
-  Result<PutResult> Publish(const std::string& key, Content content, std::string etag, const PutOptions& options)
+  Result<PutResult> Publish(const std::string& key, SharedBytes content, std::string etag, const PutOptions& options)
       MR_REQUIRES(mutex_) {
     auto found = objects_.find(key);
     MR_TRY(CheckConditions(key, options.if_match, options.if_none_match,

@@ -10,15 +10,15 @@
 namespace millrace::object {
 namespace {
 
-/// Continuations of a bucket's listing: from its start, or the bucket's own behind the sign.
+/// Prefixes of continuations of one bucket's listing: it begins anew, or the bucket's own continuation follows.
 constexpr std::string_view kFromStart = "*", kContinued = "=";
 
-struct Place {
+struct BucketKey {
   std::string bucket, key;
 };
 
-/// A key without a slash has no bucket.
-Place Split(std::string_view path) {
+/// Splits "bucket/key". A path without a slash has no bucket.
+BucketKey Split(std::string_view path) {
   const auto slash = path.find('/');
   if (slash == std::string_view::npos) return {"", std::string(path)};
   return {std::string(path.substr(0, slash)), std::string(path.substr(slash + 1))};
@@ -250,7 +250,7 @@ class AllBuckets final : public Store {
   }
 
  private:
-  /// Fails for what cannot be a bucket's name.
+  /// Errors: kInvalidArgument if `name` cannot be a bucket's name.
   Result<std::shared_ptr<Store>> Bucket(const std::string& name) const MR_EXCLUDES(mutex_) {
     if (name.empty()) return Fail(Code::kInvalidArgument, "no bucket is named");
     const Url url = MR_TRY(ParseUrl("s3://" + name));
@@ -260,7 +260,7 @@ class AllBuckets final : public Store {
     return store;
   }
 
-  /// Hands a write to its bucket's store; `call` gets the store, the key there and what to do with the outcome.
+  /// Passes a write to the store of its bucket. `call_store` gets the store, the key in it and the completion.
   template <class T, class CallStore>
   void Route(const std::string& path, Done<T>& done, CallStore call_store) {
     const auto [bucket, key] = Split(path);
@@ -276,7 +276,7 @@ class AllBuckets final : public Store {
     };
   }
 
-  /// The key of a copy's source in its bucket, which `options` tell if it is not the destination's.
+  /// The key of a copy's source in its bucket. Sets options.source_bucket if that is not the destination's bucket.
   static std::string FromBucket(std::string source, const std::string& destination, CopyOptions& options) {
     auto [bucket, key] = Split(source);
     if (bucket != Split(destination).bucket) options.source_bucket = std::move(bucket);
@@ -311,8 +311,8 @@ class AllBuckets final : public Store {
   Connection& connection_;
   const std::shared_ptr<Service> service_;
   mutable Mutex mutex_;
-  mutable std::map<std::string, std::shared_ptr<Store>> stores_ MR_GUARDED_BY(mutex_);  ///< of names asked for
-  WorkQueue waiting_{"buckets", 1};  ///< for the service's calls, which block
+  mutable std::map<std::string, std::shared_ptr<Store>> stores_ MR_GUARDED_BY(mutex_);  ///< by bucket
+  WorkQueue waiting_{"buckets", 1};  ///< runs the service's calls, which block
 };
 
 }  // namespace

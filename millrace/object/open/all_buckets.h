@@ -7,10 +7,10 @@
 
 namespace millrace::object {
 
-/// A store whose keys are "bucket/key": what is true of one bucket's keys is true of each folder at the top. Every
-/// bucket has a key of its own, "bucket/", empty and unchangeable; other keys without a name behind the first slash
-/// cannot be (kPermissionDenied: buckets are made and removed by the service). A listing across buckets needs the
-/// delimiter. Copies between buckets are the server's. Shares the connection, which must outlive it.
+/// A store whose keys are "bucket/key", so that each bucket is a folder at the top. Each bucket has an empty object
+/// with the key "bucket/", which cannot be changed. Other keys without a name behind the first slash fail with
+/// kPermissionDenied, because only the service makes and removes buckets. A listing of several buckets needs the
+/// delimiter. The server copies between buckets. The connection must outlive the store.
 Result<std::shared_ptr<Store>> OpenAllBuckets(Connection& connection);
 
 }  // namespace millrace::object

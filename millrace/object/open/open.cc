@@ -27,12 +27,12 @@ class LazyConnection final : public Connection {
   }
   Status ReloadCredentials() override MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    return endpoint_ ? endpoint_->ReloadCredentials() : Status();  // what is not open yet reads them when it opens
+    return endpoint_ ? endpoint_->ReloadCredentials() : Status();  // an endpoint reads them when it opens
   }
 
  private:
   Result<std::shared_ptr<Store>> Files() MR_REQUIRES(mutex_) {
-    // Folders here are the user's: an empty one stays.
+    // The folders are the user's, so empty ones stay.
     if (!files_) files_ = MR_TRY(OpenFileStore({.root = "/", .prune_folders = false}));
     return files_;
   }

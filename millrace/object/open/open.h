@@ -9,8 +9,8 @@
 
 namespace millrace::object {
 
-/// A connection that opens each kind of store at its first use. So commands on local files need neither credentials nor
-/// a network. Errors in `options` show at that first use, too.
+/// Returns a connection that opens each kind of store at its first use, so that commands on local files need neither
+/// credentials nor a network. Errors in `options` appear at that first use.
 Result<std::unique_ptr<Connection>> OpenConnection(ConnectOptions options);
 
 }  // namespace millrace::object

@@ -7,20 +7,20 @@ namespace millrace::object::s3 {
 namespace {
 
 http::Client::Options ClientOptions(const Settings& settings, const ConnectOptions& options,
-                                    const Surroundings& surroundings) {
+                                    const Environment& environment) {
   return {.max_connections = options.concurrency,
           .max_connections_per_host = options.concurrency,
           .ca_bundle = settings.ca_bundle,
-          .proxies = settings.loopback ? http::Proxies() : http::Proxies::FromEnvironment(surroundings.getenv),
+          .proxies = settings.loopback ? http::Proxies() : http::Proxies::FromEnvironment(environment.getenv),
           .max_bytes_per_second = options.bandwidth,
           .log = options.log};
 }
 
-/// Requests for credentials are a few an hour, go to other hosts, must not wait behind data, and must fail soon where
-/// there is no metadata service: each has a client of its own.
+/// Sends a request for credentials with a client of its own. There are a few an hour, to other hosts; they must not
+/// wait behind data, and must fail soon if there is no metadata service.
 Result<http::Response> FetchOnce(const std::string& ca_bundle, http::Proxies proxies, http::Request request,
                                  http::Call call) {
-  if (request.url.starts_with("http:")) proxies = {};  // metadata services are this machine's own
+  if (request.url.starts_with("http:")) proxies = {};  // metadata services are local
   http::Client client({.timeouts = {.connect = std::chrono::seconds(1), .first_byte = std::chrono::seconds(5)},
                        .ca_bundle = ca_bundle,
                        .proxies = std::move(proxies)});
@@ -46,19 +46,19 @@ Endpoint::Session::Session(Settings settings, std::unique_ptr<CredentialSource> 
 
 namespace {
 
-/// What the environment and the shared AWS files say now.
+/// The current settings and credentials of the environment and the shared AWS files.
 struct Found {
   Settings settings;
   std::unique_ptr<CredentialSource> source;
 };
-Result<Found> Find(const ConnectOptions& options, Surroundings& surroundings) {
-  Profiles profiles = MR_TRY(Profiles::Load(surroundings));
-  Settings settings = MR_TRY(Settings::Resolve(options, profiles, surroundings));
-  surroundings.fetch = [ca_bundle = settings.ca_bundle, proxies = http::Proxies::FromEnvironment(surroundings.getenv)](
-                           http::Request request, http::Call call) {
+Result<Found> Find(const ConnectOptions& options, Environment& environment) {
+  Profiles profiles = MR_TRY(Profiles::Load(environment));
+  Settings settings = MR_TRY(Settings::Resolve(options, profiles, environment));
+  environment.fetch = [ca_bundle = settings.ca_bundle, proxies = http::Proxies::FromEnvironment(environment.getenv)](
+                          http::Request request, http::Call call) {
     return FetchOnce(ca_bundle, proxies, std::move(request), std::move(call));
   };
-  auto source = MR_TRY(FindCredentials(settings, !options.profile.empty(), profiles, surroundings));
+  auto source = MR_TRY(FindCredentials(settings, !options.profile.empty(), profiles, environment));
   return Found{std::move(settings), std::move(source)};
 }
 
@@ -66,11 +66,11 @@ Result<Found> Find(const ConnectOptions& options, Surroundings& surroundings) {
 
 Result<std::unique_ptr<Endpoint>> Endpoint::Open(ConnectOptions options) {
   if (options.concurrency < 1) return Fail(Code::kInvalidArgument, "--concurrency must be at least 1");
-  Surroundings surroundings = Surroundings::System();
-  Found found = MR_TRY(Find(options, surroundings));
-  http::Client::Options client = ClientOptions(found.settings, options, surroundings);
+  Environment environment = Environment::System();
+  Found found = MR_TRY(Find(options, environment));
+  http::Client::Options client = ClientOptions(found.settings, options, environment);
   auto session = std::make_shared<Session>(std::move(found.settings), std::move(found.source), std::move(client),
-                                           *surroundings.clock);
+                                           *environment.clock);
   return std::unique_ptr<Endpoint>(new Endpoint(std::move(options), std::move(session)));
 }
 
@@ -79,8 +79,8 @@ Endpoint::Endpoint(ConnectOptions options, std::shared_ptr<Session> session)
 Endpoint::~Endpoint() = default;
 
 Status Endpoint::ReloadCredentials() {
-  Surroundings surroundings = Surroundings::System();
-  session_->credentials().Replace(std::move(MR_TRY(Find(options_, surroundings)).source));
+  Environment environment = Environment::System();
+  session_->credentials().Replace(std::move(MR_TRY(Find(options_, environment)).source));
   return {};
 }
 

@@ -1,4 +1,4 @@
-// An S3 endpoint: the entry to this module.
+// An S3 endpoint: the entry point of this module.
 #pragma once
 
 #include <memory>
@@ -11,17 +11,17 @@
 
 namespace millrace::object::s3 {
 
-/// One S3 service reached with one identity. Its stores share connections, credentials and the budget for retries.
-/// Thread-safe. It may be destroyed before its stores: what they share lives until the last of them is gone. Neither it
-/// nor its stores may be destroyed from within a completion.
+/// One S3 service, used with one identity. Its stores share connections, credentials and the budget for retries.
+/// Thread-safe. It may be destroyed before its stores, which keep alive what they share. No completion may destroy it
+/// or its stores.
 class Endpoint {
  public:
-  /// Reads the environment and the shared AWS files, but sends nothing. Fails with kInvalidArgument on settings that
+  /// Reads the environment and the shared AWS files, but sends nothing. Errors: kInvalidArgument for settings that
   /// cannot work.
   static Result<std::unique_ptr<Endpoint>> Open(ConnectOptions options);
   ~Endpoint();
 
-  /// Sends nothing: that the bucket does not exist shows at first use.
+  /// Sends nothing. If the bucket does not exist, the first call of the store fails.
   std::shared_ptr<Store> OpenBucket(std::string bucket);
   Service& service();
   /// See Connection::ReloadCredentials.

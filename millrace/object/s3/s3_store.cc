@@ -57,7 +57,7 @@ std::optional<ContentRange> ParseContentRange(std::string_view text) {
   return range;
 }
 
-/// Is this the answer to a Get of `range`?
+/// Whether this is the response to a Get of `range`.
 Status CheckRange(const http::Response& response, const std::optional<ByteRange>& range) {
   if (response.status != 206) {
     if (range && range->offset > 0) return Fail(Code::kUnsupported, "the endpoint ignores ranges");
@@ -84,7 +84,7 @@ Status CheckGot(const http::Response& response, const std::optional<ByteRange>& 
   return VerifyChecksum(response.headers, into.first(std::min<std::uint64_t>(response.received, into.size())));
 }
 
-/// What a Get that was answered tells of its object.
+/// The info of the object, from the response to a Get.
 GetResult ResultOf(std::string key, const http::Response& response) {
   ObjectInfo info = InfoFromHeaders(std::move(key), response.headers);
   auto part = ParseContentRange(response.headers.Get("content-range"));
@@ -92,7 +92,7 @@ GetResult ResultOf(std::string key, const http::Response& response) {
   return {.bytes = response.received, .info = std::move(info)};
 }
 
-/// Passes a body on as bytes of an object.
+/// Passes a response body to a Sink.
 class RangeSink final : public http::BodySink {
  public:
   RangeSink(Sink& sink, std::uint64_t from) : sink_(sink), from_(from) {}
@@ -120,7 +120,7 @@ void SetCustomerKey(std::string_view prefix, const std::string& key, http::Heade
 
 Code CodeOf(const Outcome& outcome) { return outcome.response.error().code(); }
 
-/// No such key, as opposed to no such bucket.
+/// Whether the key does not exist, although the bucket does.
 bool IsAbsent(const Outcome& outcome) {
   return CodeOf(outcome) == Code::kNotFound && outcome.s3_code != "NoSuchBucket";
 }
@@ -204,12 +204,12 @@ void S3Store::HeadIfMatch(std::string key, std::string if_match, Call call, Done
   RunThen(
       std::move(operation), call, [this, key = std::move(key), call, done = std::move(done)](Outcome outcome) mutable {
         if (outcome.response) return done(InfoFromHeaders(std::move(key), outcome.response->headers));
-        if (CodeOf(outcome) == Code::kInvalidArgument) {  // of which a HEAD cannot say more
+        if (CodeOf(outcome) == Code::kInvalidArgument) {  // a response to HEAD has no message
           return done(Fail(outcome.response.error().Context(
               "the object may be encrypted with a key of its owner's (--sse-c-key-file), or not with the one given")));
         }
         if (CodeOf(outcome) != Code::kNotFound) return done(Fail(outcome.response.error()));
-        // A HEAD's 404 has no body that would tell a missing key from a missing bucket.
+        // The 404 of a HEAD has no body that could distinguish a missing key from a missing bucket.
         if (bucket_seen_.load(std::memory_order_relaxed)) return done(std::nullopt);
         AskForBucket(std::move(call), std::move(done));
       });
@@ -224,7 +224,7 @@ void S3Store::HeadPart(std::string key, std::string etag, int number, Call call,
   Run<std::optional<std::uint64_t>>(
       std::move(operation), std::move(call), std::move(done),
       [](Outcome outcome) -> Result<std::optional<std::uint64_t>> {
-        if (!outcome.response) {  // no such part, or none that this server knows of
+        if (!outcome.response) {  // the part does not exist, or the server does not know parts
           Code code = CodeOf(outcome);
           bool unknown = outcome.answered && code != Code::kPreconditionFailed && !IsRetryable(code);
           return unknown ? Result<std::optional<std::uint64_t>>(std::nullopt) : Fail(outcome.response.error());
@@ -239,12 +239,12 @@ void S3Store::HeadPart(std::string key, std::string etag, int number, Call call,
 void S3Store::AskForBucket(Call call, Done<std::optional<ObjectInfo>> done) {
   Run<std::optional<ObjectInfo>>(NewOperation("HeadBucket", "HEAD"), std::move(call), std::move(done),
                                  [bucket = bucket_](Outcome outcome) -> Result<std::optional<ObjectInfo>> {
-                                   // One who may read objects need not be allowed to look at the bucket.
+                                   // The permission to read objects does not imply one for the bucket.
                                    if (outcome.response || CodeOf(outcome) == Code::kPermissionDenied) {
                                      return std::nullopt;
                                    }
                                    if (CodeOf(outcome) != Code::kNotFound) return Fail(outcome.response.error());
-                                   // A HEAD's answer has no words of its own.
+                                   // A response to HEAD has no message.
                                    return Fail(Code::kNotFound,
                                                "there is no bucket s3://{} at this endpoint; check the name and the "
                                                "endpoint, or make it: millrace mb s3://{}",
@@ -277,7 +277,7 @@ void S3Store::Get(std::string key, GetOptions options, MutableByteSpan into, Cal
            done = std::move(done)](Outcome outcome) mutable {
             if (outcome.response) return done(ResultOf(std::move(key), *outcome.response));
             if (IsAbsent(outcome)) return done(std::nullopt);
-            if (outcome.s3_code == "InvalidRange") {  // the range begins at or beyond the end
+            if (outcome.s3_code == "InvalidRange") {  // the range begins at or after the end
               return GetNothing(std::move(key), std::move(options), room, std::move(call), std::move(done));
             }
             if (CodeOf(outcome) == Code::kCorrupt && !outcome.answered && !fits) {
@@ -315,7 +315,7 @@ void S3Store::GetTo(std::string key, GetOptions options, std::uint64_t limit, Si
           });
 }
 
-/// A Get that should yield no bytes, but information.
+/// A Get of no bytes, for the info only.
 void S3Store::GetNothing(std::string key, GetOptions options, std::size_t room, Call call,
                          Done<std::optional<GetResult>> done) {
   std::string if_match = std::move(options.if_match);
@@ -347,7 +347,7 @@ void S3Store::ListEarly(ListRequest request, Call call, std::move_only_function<
           next(std::move(token));
         }
         ListPage page = MR_TRY(ParseListPage(outcome.response->body));
-        // Servers differ on prefixes that begin before start-after but have keys beyond it.
+        // Servers differ on common prefixes that are less than start-after but have keys after it.
         std::erase_if(page.common_prefixes, [&](const std::string& prefix) { return prefix <= after; });
         std::erase_if(page.objects, [&](const ObjectInfo& object) { return object.key <= after; });
         return page;
@@ -393,7 +393,7 @@ void S3Store::PutFrom(std::string key, Source& body, PutOptions options, Call ca
     return done(Fail(Code::kInvalidArgument, "{} bytes are too many for one request: use multipart", body.size()));
   }
   Operation operation = NewKeyedOperation("PutObject", "PUT", key);
-  // The coding would have to stand beside another one, on which servers differ.
+  // Content-Encoding would then have two codings, which servers treat differently.
   const bool may_trail = options.attributes.content_encoding.empty();
   auto attached = AttachBody(body, may_trail, operation);
   if (!attached) return done(Fail(attached.error()));
@@ -406,7 +406,8 @@ void S3Store::PutFrom(std::string key, Source& body, PutOptions options, Call ca
           });
 }
 
-/// Lets the operation send `body` with its checksum behind it, or ahead where that is the way.
+/// Makes `body` the operation's body, with its checksum behind it if `may_trail` and the endpoint allow it, else
+/// before.
 Result<S3Store::SentBody> S3Store::AttachBody(Source& body, bool may_trail, Operation& operation) {
   if (may_trail && body.size() > 0 && session_->dispatcher().takes_trailers()) {
     auto trailing = std::make_shared<TrailingBody>(body);

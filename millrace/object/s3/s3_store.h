@@ -1,4 +1,4 @@
-// object::Store over the S3 API. Internal to this module; Endpoint::OpenBucket makes them.
+// object::Store over the S3 API. Internal to this module. Endpoint::OpenBucket makes the stores.
 #pragma once
 
 #include <atomic>
@@ -62,23 +62,23 @@ class S3Store final : public Store, public EarlyPages {
   struct DeleteRun;
 
   Operation NewOperation(std::string_view name, std::string_view method, std::string key = {}) const;
-  /// NewOperation of one that reads or writes an object's bytes or what it is: with the key that encrypts it, if any.
+  /// NewOperation for reading or writing an object's bytes or metadata: adds the customer's key, if there is one.
   Operation NewKeyedOperation(std::string_view name, std::string_view method, std::string key) const;
-  /// Where CopyObject and UploadPartCopy read.
+  /// Sets the source of CopyObject and UploadPartCopy.
   void SetCopySource(const std::string& key, const CopyOptions& options, http::Headers& headers) const;
-  /// Runs the operation as part of this store: cancelled and awaited by its destruction. `then` turns the outcome into
-  /// what `done` gets, on the thread of the completion.
+  /// Runs the operation as part of this store, whose destruction cancels it and waits for it. `then` makes the argument
+  /// of `done` from the outcome, on the thread of the completion.
   template <class T, class Then>
   void Run(Operation operation, Call call, Done<T> done, Then then);
-  /// Like Run; `then` goes on with the next request and sees to `done` itself.
+  /// As Run, but `next` may start further requests. It runs the caller's completion itself.
   template <class Next>
   void RunThen(Operation operation, Call call, Next next);
 
-  /// What an operation reads its body from, kept until the operation's end.
+  /// The body of an operation. Kept until the operation ends.
   struct SentBody {
     std::shared_ptr<http::BodySource> source;
     bool trailing = false;
-    /// Was it perhaps the coding that the endpoint did not like?
+    /// Whether the endpoint may have refused the body because of its trailing checksum.
     bool Refused(const Error& error) const {
       const Code code = error.code();
       return trailing &&
@@ -104,12 +104,12 @@ class S3Store final : public Store, public EarlyPages {
 
   const std::shared_ptr<Endpoint::Session> session_;
   const std::string bucket_;
-  std::atomic<bool> bucket_seen_ = false;    ///< an answer has shown that the bucket exists
-  std::atomic<bool> plain_uploads_ = false;  ///< begin uploads without a checksum algorithm
-  InFlight in_flight_;                       ///< last: awaits what uses the others
+  std::atomic<bool> bucket_seen_ = false;    ///< a response has shown that the bucket exists
+  std::atomic<bool> plain_uploads_ = false;  ///< start multipart uploads without a checksum algorithm
+  InFlight in_flight_;                       ///< last: its destruction waits for calls that use the other members
 };
 
-/// Passes an object's source on as a request's. Destroyed with the operation's completion.
+/// Adapts a Source to a request body. Destroyed with the operation's completion.
 class SourceBody final : public http::BodySource {
  public:
   explicit SourceBody(Source& source) : source_(source) {}
@@ -120,14 +120,14 @@ class SourceBody final : public http::BodySource {
   Source& source_;
 };
 
-/// `"etag"`, as If-Match wants it.
+/// `"etag"`, in quotes, as If-Match needs it.
 std::string QuoteETag(std::string_view etag);
 void SetConditions(std::string_view if_match, bool if_none_match, http::Headers& headers);
 void SetMetadata(const std::string& content_type, const std::map<std::string, std::string>& metadata,
                  http::Headers& headers);
 void SetAttributes(const Attributes& attributes, http::Headers& headers);
-/// What a write's error means: a condition that fails after a try whose end is unknown may have failed because of that
-/// very try.
+/// The error of a write. After a try with an unknown outcome, a failed condition becomes kUnavailable, because that try
+/// may have taken effect itself.
 Error WriteError(const Outcome& outcome, bool conditional);
 
 template <class Next>
@@ -139,7 +139,7 @@ void S3Store::RunThen(Operation operation, Call call, Next next) {
                                if (outcome.response || outcome.s3_code == "NoSuchKey")
                                  bucket_seen_.store(true, std::memory_order_relaxed);
                                next(std::move(outcome));
-                               ticket.reset();  // the store may be gone after this
+                               ticket.reset();  // after this, the store may be destroyed
                              });
 }
 

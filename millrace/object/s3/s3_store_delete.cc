@@ -1,4 +1,4 @@
-// S3Store::DeleteMany: batches, a few at a time, and the keys that failed for a moment once more.
+// S3Store::DeleteMany: sends batches of keys, a few at a time, and retries keys that failed for the moment.
 #include <algorithm>
 
 #include "millrace/base/hash/digest.h"
@@ -10,13 +10,13 @@
 
 namespace millrace::object::s3 {
 
-/// Keys that go into one request.
+/// The keys of one request.
 struct S3Store::DeleteBatch {
   std::vector<std::string> keys;
   int tries = 0;
 };
 
-/// DeleteMany under way.
+/// A DeleteMany call under way.
 struct S3Store::DeleteRun {
   Call call;
   Done<std::vector<DeleteFailure>> done;
@@ -30,7 +30,7 @@ struct S3Store::DeleteRun {
     MutexLock lock(mutex);
     std::ranges::move(failed, std::back_inserter(failures));
   }
-  /// Notes how one batch ended; true for the last.
+  /// Records the end of a batch. True for the last one.
   bool End(std::vector<DeleteFailure> failed, bool was_refused) MR_EXCLUDES(mutex) {
     Note(std::move(failed));
     MutexLock lock(mutex);
@@ -40,7 +40,8 @@ struct S3Store::DeleteRun {
 };
 
 void S3Store::DeleteMany(std::vector<std::string> keys, Call call, Done<std::vector<DeleteFailure>> done) {
-  constexpr std::size_t kMaxBatch = 1000, kMaxAtOnce = 4;
+  constexpr std::size_t kMaxBatch = 1000;  // the limit of DeleteObjects
+  constexpr std::size_t kMaxAtOnce = 4;    // each deletes up to 1,000 keys: more at once bring refusals for load
   for (const std::string& key : keys) {
     if (Status good = CheckKey(key); !good) return done(Fail(good.error()));
   }
@@ -109,7 +110,7 @@ void S3Store::SendDeletes(std::shared_ptr<DeleteRun> run, DeleteBatch batch) {
           });
 }
 
-/// A batch has been answered. Keys of which the server says that it could not see to them just now are sent again.
+/// Takes the response to a batch. Sends the keys again that the server could not delete for the moment.
 void S3Store::SettleDeletes(std::shared_ptr<DeleteRun> run, int tries, std::vector<DeleteError> errors) {
   std::vector<DeleteFailure> failed, transient;
   for (DeleteError& error : errors) {

@@ -20,8 +20,8 @@ Status CheckPart(const std::string& key, int number, std::uint64_t size, const L
   return {};
 }
 
-/// The ETag that servers give an object made of these parts: the MD5 of the parts' MD5s. Empty where parts are
-/// encrypted and their ETags are no MD5s.
+/// The ETag of an object made of these parts: the MD5 of the parts' MD5s. Empty if the parts are encrypted, because
+/// their ETags are not MD5s then.
 std::string ETagOf(const std::vector<PartInfo>& parts) {
   Hasher hasher(Hasher::Algorithm::kMd5);
   for (const PartInfo& part : parts) {
@@ -54,8 +54,8 @@ void S3Store::CreateMultipart(std::string key, PutOptions options, Call call, Do
                 !outcome.response->headers.Get("server").starts_with("MinIO")) {
               return done(std::move(upload_id));
             }
-            // MinIO refuses to copy parts into an upload that was begun with a checksum algorithm. It checks the parts'
-            // checksums without one as well: begin again.
+            // MinIO refuses to copy parts into an upload with a checksum algorithm, but checks the checksums of parts
+            // even without one. So start again without.
             plain_uploads_.store(true, std::memory_order_relaxed);
             AbortMultipart(key, *std::move(upload_id), call,
                            [this, key, options = std::move(options), call, done = std::move(done)](Status) mutable {
@@ -95,7 +95,7 @@ void S3Store::SendPart(Operation operation, std::string upload_id, int number, s
                 [number, size](Outcome outcome) -> Result<PartInfo> {
                   if (!outcome.response) return Fail(outcome.response.error());
                   const http::Headers& headers = outcome.response->headers;
-                  // Servers that know nothing of checksums do not repeat it, and need not be given it again.
+                  // Servers without checksums do not return it, and then the completion need not send it.
                   return PartInfo{.number = number,
                                   .etag = xml::Unquote(headers.Get("etag")),
                                   .size = size,
@@ -148,7 +148,7 @@ void S3Store::CompleteMultipart(std::string key, std::string upload_id, std::vec
             }
             Error error = WriteError(outcome, conditional);
             if (!outcome.ambiguous || outcome.s3_code != "NoSuchUpload" || etag.empty()) return done(Fail(error));
-            // The upload is gone after a try whose answer was lost: that try may well have completed it.
+            // The upload is gone after a try whose response was lost. That try may have completed it.
             Head(std::move(key), std::move(call),
                  [etag, error, done = std::move(done)](Result<std::optional<ObjectInfo>> info) mutable {
                    if (info && *info && (*info)->etag == etag) return done(PutResult{.etag = etag});

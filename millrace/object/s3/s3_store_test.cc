@@ -88,11 +88,11 @@ TEST_F(S3StoreTest, CustomersKeysGoWithWhatReadsOrWrites) {
 }
 
 TEST(Settings, CustomersKeysAreKeptFromTheNetwork) {
-  Surroundings nowhere{.getenv = [](const char*) { return std::nullopt; },
-                       .read_file = [](const auto&) -> Result<std::string> { return Fail(Code::kNotFound, "none"); },
-                       .write_file = nullptr,
-                       .run = nullptr,
-                       .fetch = nullptr};
+  Environment nowhere{.getenv = [](const char*) { return std::nullopt; },
+                      .read_file = [](const auto&) -> Result<std::string> { return Fail(Code::kNotFound, "none"); },
+                      .write_file = nullptr,
+                      .run = nullptr,
+                      .fetch = nullptr};
   Profiles none;
   auto resolve = [&](const char* url, std::size_t bytes) {
     return Settings::Resolve({.endpoint_url = url, .customer_key = std::string(bytes, 'k')}, none, nowhere);

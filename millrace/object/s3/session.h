@@ -1,4 +1,4 @@
-// What the stores of an endpoint share. Internal to this module.
+// The state that the stores of an endpoint share. Internal to this module.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace millrace::object::s3 {
 
-/// Members are destroyed from the last to the first: what uses stands below what is used.
+/// Each member may use the members above it, because they are destroyed after it.
 class Endpoint::Session {
  public:
   Session(Settings settings, std::unique_ptr<CredentialSource> source, http::Client::Options options, Clock& clock);

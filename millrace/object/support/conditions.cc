@@ -10,10 +10,10 @@
 namespace millrace::object {
 namespace {
 
-/// A service that is away is the business of whoever writes next.
+/// An unreachable service must not delay a program for long: its first write reports the same error.
 constexpr auto kPatience = std::chrono::seconds(15);
 
-/// What is known of services, for the whole process: a fact about them, not about a store that is open.
+/// The test results of this process. They describe services, not open stores, so all stores share them.
 struct KnownServices {
   Mutex mutex;
   std::map<std::string, ConditionSupport> support MR_GUARDED_BY(mutex);
@@ -25,7 +25,7 @@ KnownServices& Known() {
 
 Result<ConditionSupport> Ask(Store& store, const std::string& key, const Call& call) {
   MR_TRY(Put(store, key, AsBytes(std::string_view("first\n")), {.if_none_match = true}, call));
-  // Each of these two must be refused: the key exists, and no version has this ETag.
+  // The store must refuse both: the key exists, and no version has this ETag.
   const PutOptions impossible[] = {{.if_none_match = true}, {.if_match = "00000000000000000000000000000000"}};
   for (const PutOptions& options : impossible) {
     const auto put = Put(store, key, AsBytes(std::string_view("second\n")), options, call);

@@ -1,5 +1,5 @@
-// Whether a service honours the conditions of writes. Fencing of checkpoints and the mount's renames stand on them, and
-// some services that speak S3 take If-Match and If-None-Match and ignore them.
+// Whether a service honours the conditions of writes. Fencing of checkpoints and the mount's renames rely on them, but
+// some services with an S3 API accept If-Match and If-None-Match and ignore them.
 #pragma once
 
 #include <string_view>
@@ -10,17 +10,17 @@ namespace millrace::object {
 
 enum class ConditionSupport { kHonoured, kIgnored };
 
-/// Finds out by writing: puts, replaces and removes one object of some bytes below `prefix`, named
-/// ".millrace/conditions-<16 hex digits>". Asked once for each Identity() in a process; folders and memory need not be
-/// asked. Needs the rights to put and delete there; where deleting is not allowed, the object stays.
-/// Errors: kPermissionDenied and whatever the store answers else; nothing is known then, and the next call asks again.
-/// Blocks: until the call's deadline, or for 15 s of the system's clock if it has none. Thread-safe: one caller asks,
-/// the others wait.
+/// Tests the store by writing: puts, replaces and deletes a small object below `prefix`, named
+/// ".millrace/conditions-<16 hex digits>". Tests each Identity() once in a process, and folders and memory never. Needs
+/// the permissions to put and delete there; without permission to delete, the object stays.
+/// Errors: kPermissionDenied and other errors of the store. The result then stays unknown and the next call tests
+/// again. Blocks until the call's deadline, or for 15 s of the system's clock if it has none. Thread-safe: one caller
+/// tests, the others wait.
 Result<ConditionSupport> ProbeConditions(Store& store, std::string_view prefix, Call call = {});
 
-/// kUnsupported where the store is known to ignore conditions; the message names the store and ends with `advice`.
-/// Where it cannot be found out, as without rights to write or while the store is away, what follows will say so
-/// itself.
+/// Errors: kUnsupported if the store ignores conditions; the message names the store and ends with `advice`. Succeeds
+/// if the test itself fails, as without permission to write or while the store is unreachable: the caller's next
+/// requests then fail with the reason.
 Status RequireConditions(Store& store, std::string_view prefix, std::string_view advice, Call call = {});
 
 }  // namespace millrace::object

@@ -1,4 +1,4 @@
-// Listings whose pages are asked for before the ones ahead of them have been read.
+// Listings that request the next page before the current one has been parsed.
 #pragma once
 
 #include <functional>
@@ -13,12 +13,12 @@ namespace millrace::object {
 class EarlyPages {
  public:
   virtual ~EarlyPages() = default;
-  /// ReadStore::List, but `next` may run once, before `done` and like it, with the page's continuation. Should the page
-  /// then fail nevertheless, `done` tells.
+  /// As ReadStore::List, but `next` may run once before `done`, with the page's continuation. The page may still fail
+  /// after that. `next` must obey the rules of completions.
   virtual void ListEarly(ListRequest request, Call call, std::move_only_function<void(std::string)> next,
                          Done<ListPage> done) = 0;
 
-  /// Uses it where the store has it.
+  /// Calls ListEarly if `store` has this interface, else List. Then `next` never runs.
   static void List(ReadStore& store, ListRequest request, Call call, std::move_only_function<void(std::string)> next,
                    Done<ListPage> done) {
     if (auto* early = dynamic_cast<EarlyPages*>(&store)) {

@@ -5,7 +5,7 @@
 namespace millrace::object {
 namespace {
 
-// A continuation is the kind of the last item, then the item.
+// A continuation is the type of the last item (one of these), followed by the item.
 constexpr char kKey = 'k', kPrefix = 'p';
 
 }  // namespace

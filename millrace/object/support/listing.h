@@ -1,4 +1,4 @@
-// One page of a listing, made from keys offered in order. Stores that walk a sorted set of keys share it.
+// Builds one page of a listing from keys in order, for stores that walk a sorted set of keys.
 #pragma once
 
 #include <string>
@@ -9,23 +9,27 @@
 
 namespace millrace::object {
 
-/// Applies prefix, delimiter, start-after, continuation and max_keys of one request. One owner, one page.
+/// Applies prefix, delimiter, start-after, continuation and max_keys of one request. Builds one page. Not thread-safe.
 ///
 ///   PageBuilder page(request);
 ///   for (key = first key >= page.start(); ; )
 ///     switch (page.Offer(info)) { kTaken: next key; kSkip: first key >= page.start(); kDone: return page.Take(); }
 class PageBuilder {
  public:
-  /// Fails with kInvalidArgument on a continuation that no page has given, or max_keys out of range.
+  /// Errors: kInvalidArgument if no page has returned this continuation, or if max_keys is out of range.
   static Result<PageBuilder> Start(ListRequest request);
 
-  /// No key before this one can be on the page. Moves on when Offer returns kSkip.
+  /// No key before this one can be on the page. It increases when Offer returns kSkip.
   const std::string& start() const { return start_; }
 
-  enum class Next { kTaken, kSkip, kDone };
-  /// Takes the next key in order, if the page wants it. kDone: the page is full or nothing beyond can match.
+  enum class Next {
+    kTaken,  ///< go on with the next key
+    kSkip,   ///< go on with the first key not less than start()
+    kDone,   ///< the page is full, or no later key can match
+  };
+  /// Adds the next key in order, if it belongs on the page.
   Next Offer(const ObjectInfo& object);
-  /// Call when no keys are left, or after kDone.
+  /// The page. Call it after kDone or when no keys are left.
   ListPage Take() { return std::move(page_); }
 
  private:
@@ -35,12 +39,12 @@ class PageBuilder {
 
   ListRequest request_;
   std::string start_;
-  std::string after_;  ///< keys and prefixes up to this one are not wanted
-  std::string last_;   ///< the continuation that follows the last item taken
+  std::string after_;  ///< keys and prefixes up to this one are not on the page
+  std::string last_;   ///< the continuation after the last item
   ListPage page_;
 };
 
-/// The smallest string greater than every string that begins with `prefix`; empty when there is none.
+/// The smallest string greater than every string that begins with `prefix`; empty if there is none.
 std::string EndOfPrefix(std::string_view prefix);
 
 }  // namespace millrace::object

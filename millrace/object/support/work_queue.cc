@@ -30,7 +30,7 @@ bool WorkQueue::closing() const {
 void WorkQueue::Run() {
   MutexLock lock(mutex_);
   for (;;) {
-    // While closing, a thread leaves only when no work is running either: running work may submit more.
+    // While closing, a thread ends only if no other work runs, because running work may submit more.
     while (queue_.empty() && !(closing_ && running_ == 0)) ready_.Wait(mutex_);
     if (queue_.empty()) return;
     std::move_only_function<void()> work = std::move(queue_.front());
@@ -38,7 +38,7 @@ void WorkQueue::Run() {
     ++running_;
     lock.Unlock();
     work();
-    work = nullptr;  // what it captured goes before the queue may close
+    work = nullptr;  // destroys what it captured, before the queue may close
     lock.Lock();
     if (--running_ == 0 && closing_) ready_.NotifyAll();
   }

@@ -1,4 +1,4 @@
-// Threads on which stores without a network run their calls.
+// The threads on which stores without a network run their calls.
 #pragma once
 
 #include <deque>
@@ -10,10 +10,9 @@
 
 namespace millrace::object {
 
-/// Runs work on `threads` threads, starting it in order of arrival. Submit never blocks, so completions may start
-/// further calls; the queue is as long as the callers' calls in flight, which they bound. Destruction runs what is
-/// queued (and what that submits), then joins; closing() tells the work that it is under way. Never destroy it from its
-/// own threads.
+/// Runs work on `threads` threads, in order of arrival. Submit never blocks, so completions may start further calls.
+/// The queue is as long as the calls in flight, which the callers bound. Destruction runs the queued work (and the work
+/// that it submits), then joins the threads; closing() is true meanwhile. Never destroy it from its own threads.
 class WorkQueue {
  public:
   WorkQueue(std::string name, int threads);

@@ -1,8 +1,8 @@
-// What an object::Store must do, as tests that any implementation can be run through:
+// A test suite of what an object::Store must do, for any implementation:
 //
 //   INSTANTIATE_TEST_SUITE_P(Memory, StoreConformance, testing::Values(ConformanceSubject{"memory", [] { … }}));
 //
-// Include it in one test source of a program. Each case gets a store of its own from the subject's factory.
+// Include it in one test source of a program. Each case gets its own store from the subject's factory.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,8 +23,8 @@
 
 namespace millrace::object {
 
-/// What S3 does and some stores do not. A store under test declares what it lacks, and is held to that: each of these
-/// has a case for stores that have it and one for those that do not, so that nothing is skipped.
+/// Properties of S3 that some stores lack. A store under test declares what it lacks. Each property has a case for
+/// stores that have it and one for stores that do not, so that no case is skipped.
 enum class Capability {
   kObjectBesideFolder,  ///< "a", "a/" and "a/b" can exist together; else: one is refused or not listed, what was there
                         ///< stays
@@ -33,14 +33,14 @@ enum class Capability {
   kUploadsByPrefix,      ///< ListUploads finds uploads by any prefix; else: by their whole keys only
   kCopiedRangesChecked,  ///< an object made of copied ranges has the right checksum; else: reading all of it says so
   kConditionalWrites,    ///< If-Match and If-None-Match hold for Put; else: they are ignored
-  kConditionalComplete   ///< likewise for CompleteMultipart
+  kConditionalComplete   ///< If-Match and If-None-Match hold for CompleteMultipart; else: they are ignored
 };
 
-/// An implementation under test, and the deviations it declares.
+/// An implementation under test and its declared deviations.
 struct ConformanceSubject {
   std::string name;
-  /// An empty bucket; what it needs (folder, server) lives as long as the store. kUnsupported skips the case, saying
-  /// why: what the store needs is not on this machine.
+  /// Makes an empty bucket. Its folder or server lives as long as the store. kUnsupported skips the case, with the
+  /// message: this machine lacks something that the store needs.
   std::function<Result<std::shared_ptr<Store>>()> make;
   std::set<Capability> lacks = {};
 };

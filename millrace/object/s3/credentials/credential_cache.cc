@@ -3,8 +3,8 @@
 namespace millrace::object::s3 {
 namespace {
 
-constexpr Duration kRenewBefore = std::chrono::minutes(5);
-constexpr Duration kPauseAfterFailure = std::chrono::seconds(30);
+constexpr Duration kRenewBefore = std::chrono::minutes(5);         // several tries of a slow source
+constexpr Duration kPauseAfterFailure = std::chrono::seconds(30);  // ten tries in that time
 
 }  // namespace
 
@@ -25,7 +25,7 @@ void CredentialCache::StartThread() {
 void CredentialCache::Replace(std::unique_ptr<CredentialSource> source) {
   Result<Credentials> fixed = Fail(Code::kUnavailable, "not fetched yet");
   if (source->fixed()) fixed = source->Fetch({});
-  std::vector<Taker> waiting;
+  std::vector<Receiver> waiting;
   {
     MutexLock lock(mutex_);
     source_ = std::move(source);
@@ -38,7 +38,7 @@ void CredentialCache::Replace(std::unique_ptr<CredentialSource> source) {
       wanted_.NotifyOne();
     }
   }
-  for (Taker& taker : waiting) taker(fixed);
+  for (Receiver& receiver : waiting) receiver(fixed);
 }
 
 CredentialCache::~CredentialCache() {
@@ -46,7 +46,7 @@ CredentialCache::~CredentialCache() {
     thread_.request_stop();
     thread_.join();
   }
-  for (Taker& taker : waiting_) taker(Fail(Code::kCancelled, "the endpoint is being closed"));
+  for (Receiver& receiver : waiting_) receiver(Fail(Code::kCancelled, "the endpoint is being closed"));
 }
 
 bool CredentialCache::Usable() const { return current_ && (!current_->expires || clock_.Wall() < *current_->expires); }
@@ -56,7 +56,7 @@ bool CredentialCache::RenewalDue() const {
          (current_->expires && clock_.Wall() + kRenewBefore >= *current_->expires && clock_.Now() >= next_early_try_);
 }
 
-void CredentialCache::Get(Taker taker) {
+void CredentialCache::Get(Receiver receiver) {
   std::optional<Credentials> credentials;
   {
     MutexLock lock(mutex_);
@@ -65,12 +65,12 @@ void CredentialCache::Get(Taker taker) {
       wanted_.NotifyOne();
     }
     if (!Usable()) {
-      waiting_.push_back(std::move(taker));
+      waiting_.push_back(std::move(receiver));
       return;
     }
     credentials = current_;
   }
-  taker(*std::move(credentials));
+  receiver(*std::move(credentials));
 }
 
 Result<Credentials> CredentialCache::GetNow() {
@@ -107,10 +107,10 @@ void CredentialCache::Run(std::stop_token stop) {
     if (fetched && fetched->expires && *fetched->expires <= clock_.Wall()) {
       fetched = Fail(Code::kPermissionDenied, "{} gave credentials that have already expired", source->Describe());
     }
-    std::vector<Taker> waiting;
+    std::vector<Receiver> waiting;
     {
       MutexLock lock(mutex_);
-      if (source != source_) continue;  // replaced meanwhile: what it gave is not wanted any more
+      if (source != source_) continue;  // replaced meanwhile: discard its credentials
       fetch_wanted_ = false;
       if (fetched) {
         current_ = *fetched;
@@ -124,7 +124,7 @@ void CredentialCache::Run(std::stop_token stop) {
     } else {
       log_.Warning("cannot fetch credentials", {{"source", source->Describe()}, {"error", fetched.error()}});
     }
-    for (Taker& taker : waiting) taker(fetched);
+    for (Receiver& receiver : waiting) receiver(fetched);
   }
 }
 

@@ -1,4 +1,4 @@
-// Credentials at hand for every request, renewed before they expire.
+// Keeps credentials ready for every request and renews them before they expire.
 #pragma once
 
 #include <functional>
@@ -13,23 +13,23 @@
 
 namespace millrace::object::s3 {
 
-/// Hands out the credentials of one source. Those that are good are given at once; within five minutes of their end a
-/// thread fetches new ones while the old still serve; requests wait only when there are none. Sources that never change
-/// cost no thread. Thread-safe. Destruction cancels a fetch and refuses those who wait.
+/// Caches the credentials of one source. Returns valid credentials at once. In the last five minutes of their validity,
+/// a thread fetches new ones while requests still use the old. Requests wait only if there are no valid credentials.
+/// Sources that never change need no thread. Thread-safe. Destruction cancels a fetch and fails the requests that wait.
 class CredentialCache {
  public:
-  using Taker = std::move_only_function<void(Result<Credentials>)>;
+  using Receiver = std::move_only_function<void(Result<Credentials>)>;
 
   CredentialCache(std::unique_ptr<CredentialSource> source, Clock& clock, Logger log);
   ~CredentialCache();
 
-  /// Runs `taker` before returning, or later on the cache's thread. It must not block.
-  void Get(Taker taker) MR_EXCLUDES(mutex_);
-  /// Blocks while there are none.
+  /// Runs `receiver` before it returns, or later on the cache's thread. `receiver` must not block.
+  void Get(Receiver receiver) MR_EXCLUDES(mutex_);
+  /// Blocks until there are credentials.
   Result<Credentials> GetNow() MR_EXCLUDES(mutex_);
-  /// The server says that the credentials with this key have expired. False when fetching again cannot help.
+  /// Reports that the server calls the credentials with this key expired. False if fetching again cannot help.
   bool Renew(const std::string& access_key) MR_EXCLUDES(mutex_);
-  /// From now on those of another source, as soon as it has given some; until then the old ones serve on.
+  /// Changes to another source. The old credentials stay in use until it has returned some.
   void Replace(std::unique_ptr<CredentialSource> source) MR_EXCLUDES(mutex_);
 
  private:
@@ -43,11 +43,11 @@ class CredentialCache {
 
   mutable Mutex mutex_;
   CondVar wanted_;
-  std::shared_ptr<CredentialSource> source_ MR_GUARDED_BY(mutex_);  ///< the thread fetches from it unlocked
+  std::shared_ptr<CredentialSource> source_ MR_GUARDED_BY(mutex_);  ///< the thread fetches from it without the lock
   std::optional<Credentials> current_ MR_GUARDED_BY(mutex_);
   bool fetch_wanted_ MR_GUARDED_BY(mutex_) = false;
-  TimePoint next_early_try_ MR_GUARDED_BY(mutex_){};  ///< after a failed renewal the old ones serve on for a while
-  std::vector<Taker> waiting_ MR_GUARDED_BY(mutex_);
+  TimePoint next_early_try_ MR_GUARDED_BY(mutex_){};  ///< after a failed renewal, no early renewal before this time
+  std::vector<Receiver> waiting_ MR_GUARDED_BY(mutex_);
   std::jthread thread_;
 };
 

@@ -40,20 +40,20 @@ class CredentialServices : public ::testing::Test {
   std::string Read(const std::filesystem::path& name) { return ReadFile(folder_->path() / name).value_or("<absent>"); }
   void Serve(ScriptedServer::Script script) { server_ = std::make_unique<ScriptedServer>(std::move(script)); }
   Result<Credentials> Fetch(std::string profile = "") {
-    Surroundings surroundings = Surroundings::System();
-    surroundings.getenv = [this](const char* name) -> std::optional<std::string> {
+    Environment environment = Environment::System();
+    environment.getenv = [this](const char* name) -> std::optional<std::string> {
       auto found = env_.find(name);
       return found == env_.end() ? std::nullopt : std::optional(found->second);
     };
-    surroundings.fetch = [](http::Request request, http::Call call) {
+    environment.fetch = [](http::Request request, http::Call call) {
       http::Client client(
           {.timeouts = {.connect = std::chrono::seconds(1), .first_byte = std::chrono::milliseconds(300)}});
       return client.Send(std::move(request), {}, std::move(call));
     };
-    surroundings.clock = &clock_;
-    Profiles profiles = MR_TRY(Profiles::Load(surroundings));
-    Settings settings = MR_TRY(Settings::Resolve({.profile = profile}, profiles, surroundings));
-    auto source = MR_TRY(FindCredentials(settings, !profile.empty(), profiles, surroundings));
+    environment.clock = &clock_;
+    Profiles profiles = MR_TRY(Profiles::Load(environment));
+    Settings settings = MR_TRY(Settings::Resolve({.profile = profile}, profiles, environment));
+    auto source = MR_TRY(FindCredentials(settings, !profile.empty(), profiles, environment));
     return source->Fetch({});
   }
   std::string Key(std::string profile = "") {

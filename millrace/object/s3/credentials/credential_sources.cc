@@ -22,10 +22,10 @@ class FixedSource final : public CredentialSource {
 
 class ProcessSource final : public CredentialSource {
  public:
-  ProcessSource(std::vector<std::string> argv, const Surroundings& surroundings)
-      : argv_(std::move(argv)), surroundings_(surroundings) {}
+  ProcessSource(std::vector<std::string> argv, const Environment& environment)
+      : argv_(std::move(argv)), environment_(environment) {}
   Result<Credentials> Fetch(std::stop_token) override {
-    auto text = surroundings_.run(argv_);
+    auto text = environment_.run(argv_);
     if (!text) return Fail(text.error().WithCode(Code::kPermissionDenied).Context("credential_process failed"));
     return ParseJsonCredentials(*text, Describe(), "SessionToken");
   }
@@ -33,14 +33,14 @@ class ProcessSource final : public CredentialSource {
 
  private:
   const std::vector<std::string> argv_;
-  const Surroundings surroundings_;
+  const Environment environment_;
 };
 
 /// Calls the Security Token Service.
 class RoleSource final : public CredentialSource {
  public:
-  RoleSource(RoleToAssume role, const Surroundings& surroundings)
-      : role_(std::move(role)), surroundings_(surroundings), signer_(role_.region, "sts") {}
+  RoleSource(RoleToAssume role, const Environment& environment)
+      : role_(std::move(role)), environment_(environment), signer_(role_.region, "sts") {}
 
   Result<Credentials> Fetch(std::stop_token stop) override {
     Query form{{"Version", "2011-06-15"}, {"RoleArn", role_.arn}, {"RoleSessionName", role_.session_name}};
@@ -52,8 +52,8 @@ class RoleSource final : public CredentialSource {
       base = MR_TRY(role_.base->Fetch(stop));
     } else {
       form.emplace_back("Action", "AssumeRoleWithWebIdentity");
-      // Read each time: the file's owner replaces it before it expires.
-      auto token = surroundings_.read_file(role_.token_file);
+      // Read each time, because the owner of the file replaces the token before it expires.
+      auto token = environment_.read_file(role_.token_file);
       if (!token) return Fail(token.error().Context("reading the web identity token"));
       form.emplace_back("WebIdentityToken", Trim(*token));
     }
@@ -64,9 +64,9 @@ class RoleSource final : public CredentialSource {
       std::string_view host = std::string_view(role_.endpoint).substr(role_.endpoint.find("://") + 3);
       Sha256Digest digest = Sha256(AsBytes(body));
       signer_.Sign({.method = "POST", .host = host, .path = "/", .query = ""}, HexEncode(digest), base,
-                   surroundings_.clock->Wall(), request.headers);
+                   environment_.clock->Wall(), request.headers);
     }
-    std::string answer = MR_TRY(AskForText(surroundings_, request, stop, Describe()));
+    std::string answer = MR_TRY(AskForText(environment_, request, stop, Describe()));
     RoleCredentials role = MR_TRY(ParseRoleCredentials(answer));
     return Credentials{.access_key = role.access_key,
                        .secret_key = role.secret_key,
@@ -77,7 +77,7 @@ class RoleSource final : public CredentialSource {
 
  private:
   const RoleToAssume role_;
-  const Surroundings surroundings_;
+  const Environment environment_;
   const Signer signer_;
 };
 
@@ -86,11 +86,11 @@ class RoleSource final : public CredentialSource {
 std::unique_ptr<CredentialSource> NewFixedSource(Credentials credentials, std::string name) {
   return std::make_unique<FixedSource>(std::move(credentials), std::move(name));
 }
-std::unique_ptr<CredentialSource> NewProcessSource(std::vector<std::string> argv, const Surroundings& surroundings) {
-  return std::make_unique<ProcessSource>(std::move(argv), surroundings);
+std::unique_ptr<CredentialSource> NewProcessSource(std::vector<std::string> argv, const Environment& environment) {
+  return std::make_unique<ProcessSource>(std::move(argv), environment);
 }
-std::unique_ptr<CredentialSource> NewRoleSource(RoleToAssume role, const Surroundings& surroundings) {
-  return std::make_unique<RoleSource>(std::move(role), surroundings);
+std::unique_ptr<CredentialSource> NewRoleSource(RoleToAssume role, const Environment& environment) {
+  return std::make_unique<RoleSource>(std::move(role), environment);
 }
 
 Error NoCredentials() {
@@ -116,15 +116,15 @@ Result<Credentials> ParseJsonCredentials(std::string_view text, std::string_view
   return credentials;
 }
 
-Result<http::Response> Ask(const Surroundings& surroundings, const http::Request& request, std::stop_token stop,
+Result<http::Response> Ask(const Environment& environment, const http::Request& request, std::stop_token stop,
                            std::string_view what) {
-  constexpr int kTries = 3;
+  constexpr int kTries = 3;  // a metadata service recovers in a moment, or not soon
   for (int tries = 1;; ++tries) {
-    auto response = surroundings.fetch(request, {.stop = stop});
+    auto response = environment.fetch(request, {.stop = stop});
     bool in_trouble = response && (response->status >= 500 || response->status == 429);
     if (response && (!in_trouble || tries == kTries)) return response;
     if (!response) return Fail(response.error().Context(fmt::format("asking {} for credentials", what)));
-    if (!surroundings.clock->SleepFor(std::chrono::milliseconds(200) * tries, stop)) {
+    if (!environment.clock->SleepFor(std::chrono::milliseconds(200) * tries, stop)) {
       return Fail(Code::kCancelled, "asking {} for credentials was cancelled", what);
     }
   }
@@ -137,9 +137,9 @@ Error AnswerError(const http::Response& response, std::string_view what) {
                            document.message.empty() ? "" : ": ", document.message));
 }
 
-Result<std::string> AskForText(const Surroundings& surroundings, const http::Request& request, std::stop_token stop,
+Result<std::string> AskForText(const Environment& environment, const http::Request& request, std::stop_token stop,
                                std::string_view what) {
-  http::Response response = MR_TRY(Ask(surroundings, request, std::move(stop), what));
+  http::Response response = MR_TRY(Ask(environment, request, std::move(stop), what));
   if (response.status == 200) return std::move(response.body);
   return Fail(AnswerError(response, what));
 }

@@ -22,11 +22,11 @@ bool IsMetadataHost(std::string_view url) {
          authority == "[fd00:ec2::23]";
 }
 
-/// Walks the chain. One use.
+/// Searches the chain, once.
 class Chain {
  public:
-  Chain(const Settings& settings, const Profiles& profiles, const Surroundings& surroundings)
-      : settings_(settings), profiles_(profiles), surroundings_(surroundings) {}
+  Chain(const Settings& settings, const Profiles& profiles, const Environment& environment)
+      : settings_(settings), profiles_(profiles), environment_(environment) {}
 
   using Found = std::unique_ptr<CredentialSource>;
 
@@ -54,7 +54,7 @@ class Chain {
   }
 
  private:
-  std::string Env(const char* name) const { return surroundings_.getenv(name).value_or(""); }
+  std::string Env(const char* name) const { return environment_.getenv(name).value_or(""); }
 
   Result<Found> FromEnvironment() const {
     std::string access = Env("AWS_ACCESS_KEY_ID"), secret = Env("AWS_SECRET_ACCESS_KEY");
@@ -79,15 +79,15 @@ class Chain {
     if (command.empty()) return nullptr;
     auto argv = SplitCommand(command);
     if (!argv) return Fail(argv.error().Context(fmt::format("profile {}: credential_process", name)));
-    return NewProcessSource(*std::move(argv), surroundings_);
+    return NewProcessSource(*std::move(argv), environment_);
   }
 
   Found FromWebIdentity(const std::string& arn, const std::string& token_file, const std::string& session) const {
     if (arn.empty() || token_file.empty()) return nullptr;
-    return NewRoleSource(NewRole(arn, session, token_file), surroundings_);
+    return NewRoleSource(NewRole(arn, session, token_file), environment_);
   }
 
-  /// A profile may take its role with another profile's credentials, and so on: `visited_` stops circles.
+  /// A profile may assume its role with another profile's credentials, and so on. `visited_` detects cycles.
   Result<Found> FromRole(const std::string& name, const Profile& profile) {
     std::string arn = Member(profile, "role_arn");
     if (arn.empty()) return nullptr;
@@ -104,13 +104,13 @@ class Chain {
                   name);
     }
     role.base = ambient.empty() ? MR_TRY(FromSourceProfile(name, source)) : MR_TRY(FromAmbient(name, ambient));
-    return NewRoleSource(std::move(role), surroundings_);
+    return NewRoleSource(std::move(role), environment_);
   }
 
   Result<Found> FromSourceProfile(const std::string& name, const std::string& source) {
     const Profile* profile = profiles_.Find(source);
     if (!profile) return Fail(profiles_.Missing(source).Context(fmt::format("profile {}: source_profile", name)));
-    // A profile may name itself: then its own keys take the role.
+    // A profile may name itself: its own keys assume the role then.
     if (source != name) {
       if (!visited_.insert(source).second) {
         return Fail(Code::kInvalidArgument, "profile {}: source_profile leads back to {}", name, source);
@@ -157,7 +157,7 @@ class Chain {
     std::string domain = fmt::format("{}.amazonaws.com{}", role.region, role.region.starts_with("cn-") ? ".cn" : "");
     role.portal = ServiceUrl("AWS_ENDPOINT_URL_SSO", "https://portal.sso." + domain);
     role.oidc = ServiceUrl("AWS_ENDPOINT_URL_SSO_OIDC", "https://oidc." + domain);
-    return NewSsoSource(std::move(role), surroundings_);
+    return NewSsoSource(std::move(role), environment_);
   }
 
   Result<Found> FromContainer() const {
@@ -166,7 +166,7 @@ class Chain {
       url = std::string(kEcsHost) + path;
     }
     if (url.empty()) return nullptr;
-    // The token must not go to just anybody in the clear.
+    // The token must not go unencrypted to any host.
     if (!url.starts_with("https://") && !IsMetadataHost(url)) {
       return Fail(Code::kInvalidArgument,
                   "AWS_CONTAINER_CREDENTIALS_FULL_URI is {:?}: give it as https://, or as http:// on a loopback or a "
@@ -176,7 +176,7 @@ class Chain {
     return NewContainerSource({.url = url,
                                .token = Env("AWS_CONTAINER_AUTHORIZATION_TOKEN"),
                                .token_file = Env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")},
-                              surroundings_);
+                              environment_);
   }
 
   Result<Found> FromInstance() const {
@@ -185,10 +185,10 @@ class Chain {
     return NewInstanceSource(
         {.endpoint = ServiceUrl("AWS_EC2_METADATA_SERVICE_ENDPOINT", std::string(ipv6 ? kImdsHost6 : kImdsHost)),
          .allow_version_1 = ToLower(Env("AWS_EC2_METADATA_V1_DISABLED")) != "true"},
-        surroundings_);
+        environment_);
   }
 
-  /// The base URL that the variable holds, or the service's own.
+  /// The base URL in the variable, or the service's default.
   std::string ServiceUrl(const char* variable, std::string usual) const {
     std::string url = Env(variable);
     while (url.ends_with('/')) url.pop_back();
@@ -208,15 +208,15 @@ class Chain {
 
   const Settings& settings_;
   const Profiles& profiles_;
-  const Surroundings& surroundings_;
+  const Environment& environment_;
   std::set<std::string> visited_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<CredentialSource>> FindCredentials(const Settings& settings, bool profile_asked_for,
-                                                          const Profiles& profiles, const Surroundings& surroundings) {
-  return Chain(settings, profiles, surroundings).Find(profile_asked_for);
+                                                          const Profiles& profiles, const Environment& environment) {
+  return Chain(settings, profiles, environment).Find(profile_asked_for);
 }
 
 Result<std::vector<std::string>> SplitCommand(std::string_view command) {

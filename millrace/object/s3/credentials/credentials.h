@@ -1,9 +1,11 @@
-// Where credentials come from: the standard AWS chain.
+// The standard chain of sources of AWS credentials.
 //
-// In this order: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (unless a profile was asked for), the profile's role
-// (role_arn with source_profile, credential_source or web_identity_token_file), the environment's web identity
-// (AWS_ROLE_ARN, AWS_WEB_IDENTITY_TOKEN_FILE), the profile's single sign-on, its keys, its credential_process, the
-// container's metadata service, the machine's (IMDSv2).
+// The order is:
+// 1. AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, unless an option names a profile;
+// 2. the profile's role (role_arn with source_profile, credential_source or web_identity_token_file);
+// 3. the environment's web identity (AWS_ROLE_ARN, AWS_WEB_IDENTITY_TOKEN_FILE);
+// 4. the profile's single sign-on, its keys, its credential_process;
+// 5. the metadata service of the container, then of the machine (IMDSv2).
 #pragma once
 
 #include <memory>
@@ -15,25 +17,25 @@
 
 namespace millrace::object::s3 {
 
-/// A place to get credentials. One caller at a time.
+/// A source of credentials. Not thread-safe.
 class CredentialSource {
  public:
   virtual ~CredentialSource() = default;
-  /// May block on files, programs and the network, for some seconds at most or until `stop` fires.
+  /// Blocks on files, programs and the network, for a few seconds at most or until `stop` fires.
   virtual Result<Credentials> Fetch(std::stop_token stop) = 0;
   /// "environment", "profile research", "instance metadata": for messages.
   virtual std::string Describe() const = 0;
-  /// True when Fetch neither blocks nor ever yields anything else.
+  /// True if Fetch never blocks and always returns the same.
   virtual bool fixed() const { return false; }
 };
 
-/// Picks the first source of the chain that is configured. Reads no more than the environment; fails with
-/// kInvalidArgument when what is configured cannot work. `profile_asked_for`: by option, so that it wins over keys in
-/// the environment.
+/// Selects the first source of the chain that is configured. Reads only the environment. `profile_asked_for`: an option
+/// names the profile, so it takes precedence over keys in the environment.
+/// Errors: kInvalidArgument if the configuration of that source cannot work.
 Result<std::unique_ptr<CredentialSource>> FindCredentials(const Settings& settings, bool profile_asked_for,
-                                                          const Profiles& profiles, const Surroundings& surroundings);
+                                                          const Profiles& profiles, const Environment& environment);
 
-/// `prog "an arg" 'another'`: words of a command line, split as a shell would but without any expansion.
+/// Splits a command line (`prog "an arg" 'another'`) into words as a shell does, but without any expansion.
 Result<std::vector<std::string>> SplitCommand(std::string_view command);
 
 }  // namespace millrace::object::s3

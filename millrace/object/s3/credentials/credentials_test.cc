@@ -25,7 +25,7 @@ class World {
   std::vector<std::string> requested;
   FakeClock clock;
 
-  Surroundings surroundings() {
+  Environment environment() {
     return {.getenv = [this](const char* name) -> std::optional<std::string> {
               auto found = env.find(name);
               return found == env.end() || found->second.empty() ? std::nullopt : std::optional(found->second);
@@ -48,13 +48,13 @@ class World {
             .clock = &clock};
   }
   Result<Settings> Resolve(ConnectOptions options = {}) {
-    auto profiles = MR_TRY(Profiles::Load(surroundings()));
-    return Settings::Resolve(options, profiles, surroundings());
+    auto profiles = MR_TRY(Profiles::Load(environment()));
+    return Settings::Resolve(options, profiles, environment());
   }
   Result<std::unique_ptr<CredentialSource>> Find(ConnectOptions options = {}) {
-    auto profiles = MR_TRY(Profiles::Load(surroundings()));
-    Settings settings = MR_TRY(Settings::Resolve(options, profiles, surroundings()));
-    return FindCredentials(settings, !options.profile.empty(), profiles, surroundings());
+    auto profiles = MR_TRY(Profiles::Load(environment()));
+    Settings settings = MR_TRY(Settings::Resolve(options, profiles, environment()));
+    return FindCredentials(settings, !options.profile.empty(), profiles, environment());
   }
   /// "source: access key" or the error.
   std::string Who(ConnectOptions options = {}) {
@@ -81,7 +81,7 @@ TEST(SurroundingsTest, AHomeIsFoundWithoutTheEnvironment) {
   const std::optional<std::string> before = set ? std::optional<std::string>(set) : std::nullopt;
   unsetenv("HOME");
   const passwd* entry = ::getpwuid(::geteuid());
-  const auto home = Surroundings::System().getenv("HOME");
+  const auto home = Environment::System().getenv("HOME");
   if (before) setenv("HOME", before->c_str(), 1);
   if (!entry) GTEST_SKIP() << "this user is not in the user database";
   EXPECT_EQ(home, entry->pw_dir);
@@ -263,7 +263,7 @@ TEST(Settings, OptionsWinOverTheEnvironmentWhichWinsOverTheProfile) {
 TEST(Settings, Endpoints) {
   World world;
   auto place = [&](ConnectOptions options, std::string_view bucket, std::string_view key) {
-    return world.Resolve(std::move(options))->Locate(bucket, key, "us-east-1").Url("");
+    return world.Resolve(std::move(options))->AddressOf(bucket, key, "us-east-1").Url("");
   };
   EXPECT_EQ(place({}, "data", "a b/c"), "https://data.s3.us-east-1.amazonaws.com/a%20b/c");
   EXPECT_EQ(place({}, "data.v1", "k"), "https://s3.us-east-1.amazonaws.com/data.v1/k") << "no certificate covers dots";
@@ -272,7 +272,7 @@ TEST(Settings, Endpoints) {
   EXPECT_EQ(place({.endpoint_url = "HTTP://Host:9000/sub/"}, "data", "k"), "http://host:9000/sub/data/k");
   EXPECT_EQ(place({.endpoint_url = "https://host:443", .path_style = false}, "data", "k"), "https://data.host/k");
   EXPECT_EQ(world.Resolve({.region = "cn-north-1"})->authority, "s3.cn-north-1.amazonaws.com.cn");
-  EXPECT_EQ(world.Resolve()->Locate("data", "", "eu-west-1").host, "data.s3.eu-west-1.amazonaws.com");
+  EXPECT_EQ(world.Resolve()->AddressOf("data", "", "eu-west-1").host, "data.s3.eu-west-1.amazonaws.com");
   EXPECT_TRUE(world.Resolve({.endpoint_url = "http://127.0.0.1:1"})->loopback);
   EXPECT_TRUE(world.Resolve({.endpoint_url = "http://[::1]:1"})->loopback);
   EXPECT_FALSE(world.Resolve({.endpoint_url = "http://10.0.0.1:1"})->loopback);
@@ -286,16 +286,16 @@ TEST(Settings, Endpoints) {
 TEST(Settings, RedirectsStayWithinTheEndpoint) {
   World world;
   Settings own = *world.Resolve({.endpoint_url = "http://store.example:9000"});
-  EXPECT_EQ(own.PlaceOf("http://Store.example:9001/b/k?x=1")->Url("q"), "http://store.example:9001/b/k?q");
-  EXPECT_EQ(own.PlaceOf("http://b.store.example/k")->host, "b.store.example");
+  EXPECT_EQ(own.AddressOfRedirect("http://Store.example:9001/b/k?x=1")->Url("q"), "http://store.example:9001/b/k?q");
+  EXPECT_EQ(own.AddressOfRedirect("http://b.store.example/k")->host, "b.store.example");
   for (const char* bad :
        {"https://store.example/", "http://evil.example/", "http://evilstore.example/", "//store.example/",
         "http://u@store.example/", "http://store.example\\@evil/", "http://store.example/a b", ""}) {
-    EXPECT_FALSE(own.PlaceOf(bad)) << bad;
+    EXPECT_FALSE(own.AddressOfRedirect(bad)) << bad;
   }
   Settings aws = *world.Resolve();
-  EXPECT_TRUE(aws.PlaceOf("https://b.s3-us-west-2.amazonaws.com/k"));
-  EXPECT_FALSE(aws.PlaceOf("https://b.s3.amazonaws.com.evil.example/k"));
+  EXPECT_TRUE(aws.AddressOfRedirect("https://b.s3-us-west-2.amazonaws.com/k"));
+  EXPECT_FALSE(aws.AddressOfRedirect("https://b.s3.amazonaws.com.evil.example/k"));
 }
 
 /// Yields K1, K2, … each good for an hour, or fails while told to.

@@ -7,34 +7,34 @@ namespace {
 
 class ContainerSource final : public CredentialSource {
  public:
-  ContainerSource(ContainerService service, const Surroundings& surroundings)
-      : service_(std::move(service)), surroundings_(surroundings) {}
+  ContainerSource(ContainerService service, const Environment& environment)
+      : service_(std::move(service)), environment_(environment) {}
 
   Result<Credentials> Fetch(std::stop_token stop) override {
     http::Request request{.url = service_.url};
     std::string token = service_.token;
-    // Read each time: the file's owner replaces it before it expires.
-    if (!service_.token_file.empty()) token = std::string(Trim(MR_TRY(surroundings_.read_file(service_.token_file))));
+    // Read each time, because the owner of the file replaces the token before it expires.
+    if (!service_.token_file.empty()) token = std::string(Trim(MR_TRY(environment_.read_file(service_.token_file))));
     if (token.find_first_of("\r\n") != token.npos) {
       return Fail(Code::kInvalidArgument, "the authorization token for {} has more than one line", Describe());
     }
     if (!token.empty()) request.headers.Set("Authorization", token);
-    std::string answer = MR_TRY(AskForText(surroundings_, request, stop, Describe()));
+    std::string answer = MR_TRY(AskForText(environment_, request, stop, Describe()));
     return ParseJsonCredentials(answer, Describe(), "Token");
   }
   std::string Describe() const override { return "the container's metadata service"; }
 
  private:
   const ContainerService service_;
-  const Surroundings surroundings_;
+  const Environment environment_;
 };
 
-/// Version 2 of the protocol asks for a session token first. Machines and proxies that know version 1 only refuse that
-/// request (403, 404, 405), or never answer it: then, unless it is forbidden, the questions are asked without.
+/// Version 2 of the protocol requests a session token first. Machines and proxies with version 1 only refuse that
+/// request (403, 404, 405) or never answer it. Then the source uses version 1, unless that is forbidden.
 class InstanceSource final : public CredentialSource {
  public:
-  InstanceSource(InstanceService service, const Surroundings& surroundings)
-      : service_(std::move(service)), surroundings_(surroundings) {}
+  InstanceSource(InstanceService service, const Environment& environment)
+      : service_(std::move(service)), environment_(environment) {}
 
   Result<Credentials> Fetch(std::stop_token stop) override {
     std::string token = MR_TRY(SessionToken(stop));
@@ -48,11 +48,11 @@ class InstanceSource final : public CredentialSource {
   std::string Describe() const override { return "the instance metadata service"; }
 
  private:
-  /// Empty: there are no sessions here.
+  /// Empty: the service has no sessions.
   Result<std::string> SessionToken(std::stop_token stop) {
     http::Request request{.method = "PUT", .url = service_.endpoint + "/latest/api/token"};
     request.headers.Set("X-aws-ec2-metadata-token-ttl-seconds", "21600");
-    auto response = Ask(surroundings_, request, stop, Describe());
+    auto response = Ask(environment_, request, stop, Describe());
     if (response && response->status == 200) return std::string(Trim(response->body));
     if (!response && response.error().code() == Code::kCancelled) return Fail(response.error());
     bool knows_no_sessions = !response || response->status == 403 || response->status == 404 || response->status == 405;
@@ -64,22 +64,22 @@ class InstanceSource final : public CredentialSource {
   Result<std::string> Get(const std::string& path, const std::string& token, std::stop_token stop) {
     http::Request request{.url = service_.endpoint + path};
     if (!token.empty()) request.headers.Set("X-aws-ec2-metadata-token", token);
-    auto text = AskForText(surroundings_, request, stop, Describe());
+    auto text = AskForText(environment_, request, stop, Describe());
     if (text || text.error().code() == Code::kCancelled) return text;
     return Fail(text.error().WithCode(Code::kPermissionDenied).Context(NoCredentials().message()));
   }
 
   const InstanceService service_;
-  const Surroundings surroundings_;
+  const Environment environment_;
 };
 
 }  // namespace
 
-std::unique_ptr<CredentialSource> NewContainerSource(ContainerService service, const Surroundings& surroundings) {
-  return std::make_unique<ContainerSource>(std::move(service), surroundings);
+std::unique_ptr<CredentialSource> NewContainerSource(ContainerService service, const Environment& environment) {
+  return std::make_unique<ContainerSource>(std::move(service), environment);
 }
-std::unique_ptr<CredentialSource> NewInstanceSource(InstanceService service, const Surroundings& surroundings) {
-  return std::make_unique<InstanceSource>(std::move(service), surroundings);
+std::unique_ptr<CredentialSource> NewInstanceSource(InstanceService service, const Environment& environment) {
+  return std::make_unique<InstanceSource>(std::move(service), environment);
 }
 
 }  // namespace millrace::object::s3

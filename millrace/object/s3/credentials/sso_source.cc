@@ -1,4 +1,4 @@
-// Credentials bought with the token that `aws sso login` left in ~/.aws/sso/cache.
+// Exchanges the token that `aws sso login` left in ~/.aws/sso/cache for credentials.
 #include <openssl/evp.h>
 
 #include <array>
@@ -10,8 +10,8 @@
 namespace millrace::object::s3 {
 namespace {
 
-/// A token this close to its end is renewed, if that is possible.
-constexpr Duration kRenewBefore = std::chrono::minutes(5);
+/// A token with less time left is renewed, if possible.
+constexpr Duration kRenewTokenBefore = std::chrono::minutes(5);  // as CredentialCache
 
 std::string Sha1Hex(std::string_view text) {
   std::array<std::byte, 20> digest;
@@ -21,7 +21,7 @@ std::string Sha1Hex(std::string_view text) {
 
 class SsoSource final : public CredentialSource {
  public:
-  SsoSource(SsoRole role, const Surroundings& surroundings) : role_(std::move(role)), surroundings_(surroundings) {}
+  SsoSource(SsoRole role, const Environment& environment) : role_(std::move(role)), environment_(environment) {}
 
   Result<Credentials> Fetch(std::stop_token stop) override {
     std::string token = MR_TRY(AccessToken(stop));
@@ -29,7 +29,7 @@ class SsoSource final : public CredentialSource {
                                              PercentEncode(role_.account_id, false),
                                              PercentEncode(role_.role_name, false))};
     request.headers.Set("x-amz-sso_bearer_token", token);
-    http::Response response = MR_TRY(Ask(surroundings_, request, stop, Describe()));
+    http::Response response = MR_TRY(Ask(environment_, request, stop, Describe()));
     if (response.status == 401) return Fail(SignInAgain("the service no longer accepts the cached token"));
     if (response.status != 200) return Fail(AnswerError(response, Describe()));
     Json answer = MR_TRY(ParseJson(response.body, Describe()));
@@ -49,29 +49,29 @@ class SsoSource final : public CredentialSource {
   }
 
   Result<std::string> AccessToken(std::stop_token stop) {
-    auto home = surroundings_.getenv("HOME");
+    auto home = environment_.getenv("HOME");
     if (!home) return Fail(SignInAgain("HOME is not set, so there is no ~/.aws/sso/cache"));
     std::filesystem::path path =
         std::filesystem::path(*home) / ".aws" / "sso" / "cache" / (Sha1Hex(role_.token_name) + ".json");
-    // Read each time: signing in anew replaces it.
-    auto text = surroundings_.read_file(path);
+    // Read each time, because a new sign-in replaces it.
+    auto text = environment_.read_file(path);
     if (!text) return Fail(SignInAgain(fmt::format("there is no token in {}", path.string())));
     Json cached = MR_TRY(ParseJson(*text, path.string()));
     auto token = JsonString(cached, "accessToken");
     auto expires = ParseIso8601(JsonString(cached, "expiresAt").value_or(""));
     if (!token || !expires) return Fail(SignInAgain(fmt::format("{} holds no token", path.string())));
-    WallTime now = surroundings_.clock->Wall();
-    if (now + kRenewBefore < *expires) return *token;
+    WallTime now = environment_.clock->Wall();
+    if (now + kRenewTokenBefore < *expires) return *token;
     auto renewed = Renew(cached, path, stop);
     if (renewed) return renewed;
     if (now < *expires) return *token;
     return Fail(SignInAgain(fmt::format("the token has expired ({})", renewed.error().message())));
   }
 
-  /// Buys a new token with the refresh token, where the sign-in left one. Refresh tokens are good once, so that the
-  /// cache, which other programs share, must hold the new one.
+  /// Exchanges the refresh token, if there is one, for a new token. A refresh token can be used once, so the new one
+  /// goes into the cache, which other programs share.
   Result<std::string> Renew(Json cached, const std::filesystem::path& path, std::stop_token stop) {
-    WallTime now = surroundings_.clock->Wall();
+    WallTime now = environment_.clock->Wall();
     auto registered = ParseIso8601(JsonString(cached, "registrationExpiresAt").value_or(""));
     if (!registered || *registered <= now) return Fail(Code::kPermissionDenied, "it cannot be renewed");
     Json ask{{"grantType", "refresh_token"},
@@ -81,24 +81,24 @@ class SsoSource final : public CredentialSource {
     std::string body = DumpJson(ask);
     http::Request request{.method = "POST", .url = role_.oidc + "/token", .body = AsBytes(body)};
     request.headers.Set("Content-Type", "application/json");
-    Json answer = MR_TRY(ParseJson(MR_TRY(AskForText(surroundings_, request, stop, Describe())), Describe()));
+    Json answer = MR_TRY(ParseJson(MR_TRY(AskForText(environment_, request, stop, Describe())), Describe()));
     std::string token = MR_TRY(JsonString(answer, "accessToken"));
     cached["accessToken"] = token;
     cached["expiresAt"] = FormatIso8601(now + std::chrono::seconds(MR_TRY(JsonInt(answer, "expiresIn"))));
     if (auto refresh = JsonString(answer, "refreshToken")) cached["refreshToken"] = *refresh;
     std::string text = DumpJson(cached);
-    MR_TRY(surroundings_.write_file(path, text));
+    MR_TRY(environment_.write_file(path, text));
     return token;
   }
 
   const SsoRole role_;
-  const Surroundings surroundings_;
+  const Environment environment_;
 };
 
 }  // namespace
 
-std::unique_ptr<CredentialSource> NewSsoSource(SsoRole role, const Surroundings& surroundings) {
-  return std::make_unique<SsoSource>(std::move(role), surroundings);
+std::unique_ptr<CredentialSource> NewSsoSource(SsoRole role, const Environment& environment) {
+  return std::make_unique<SsoSource>(std::move(role), environment);
 }
 
 }  // namespace millrace::object::s3

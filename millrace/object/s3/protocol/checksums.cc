@@ -69,11 +69,11 @@ Checksum WholeChecksum(const http::Headers& headers) {
   for (auto [name, algorithm, size] : {std::tuple("x-amz-checksum-crc32c", Algorithm::kCrc32c, 4u),
                                        std::tuple("x-amz-checksum-crc64nvme", Algorithm::kCrc64Nvme, 8u)}) {
     Checksum checksum = ParseChecksum(algorithm, size, headers.Get(name), Base64Decode);
-    // A composite one that does not say of how many parts proves nothing.
+    // A composite checksum without its number of parts cannot be checked.
     bool composite = headers.Get("x-amz-checksum-type") == "COMPOSITE";
     if (checksum.algorithm != Algorithm::kNone && composite == (checksum.parts > 0)) return checksum;
   }
-  // Encrypted by a key that the service keeps for itself the ETag is still the MD5; by any other it is not.
+  // The ETag is still the MD5 if a key of the service (AES256) encrypts the object, but not with any other key.
   std::string_view encryption = headers.Get("x-amz-server-side-encryption");
   if ((!encryption.empty() && encryption != "AES256") ||
       headers.Has("x-amz-server-side-encryption-customer-algorithm")) {

@@ -1,4 +1,4 @@
-// The checksums S3 keeps beside objects (x-amz-checksum-*).
+// The checksums that S3 keeps beside objects (x-amz-checksum-*).
 #pragma once
 
 #include <functional>
@@ -11,19 +11,19 @@
 
 namespace millrace::object::s3 {
 
-/// Base64 of the big-endian CRC-32C, found out where it is not known: the value of x-amz-checksum-crc32c.
+/// The value of x-amz-checksum-crc32c: base64 of the big-endian CRC-32C. Computes it unless `bytes` comes with it.
 std::string EncodeCrc32c(const Payload& bytes);
 std::string EncodeCrc32c(std::uint32_t crc);
-/// Reads all of a body, a piece at a time.
+/// Reads a whole body and passes it to `take`, piece by piece.
 Status ReadThrough(http::BodySource& source, const std::function<void(ByteSpan)>& take);
-/// EncodeCrc32c of a body that is not in memory.
+/// EncodeCrc32c for a body that is not in memory. Reads it once.
 Result<std::string> EncodeCrc32c(http::BodySource& source);
-/// What an answer's headers say about the whole object's bytes: CRC32C, CRC64NVME, or the ETag, which is their MD5 or
-/// that of their parts' MD5s unless a key of the owner's encrypts them.
+/// The checksum of a whole object, from a response's headers: CRC32C, CRC64NVME, or the ETag. The ETag is the MD5 of
+/// the bytes or of the parts' MD5s, unless the object is encrypted with a customer's or a KMS key.
 Checksum WholeChecksum(const http::Headers& headers);
-/// kCorrupt unless the whole object's `bytes` have the checksum that came with them: CRC32C, CRC64NVME or SHA-256,
-/// whichever costs least. Checksums of multipart objects that cover their parts' checksums only ("…-3") prove nothing
-/// about the bytes and are passed over.
+/// Checks the `bytes` of a whole object against the cheapest checksum in the headers: CRC32C, CRC64NVME or SHA-256.
+/// Ignores composite checksums of multipart objects ("…-3"), which cover the checksums of the parts.
+/// Errors: kCorrupt if the checksum differs.
 Status VerifyChecksum(const http::Headers& headers, ByteSpan bytes);
 
 }  // namespace millrace::object::s3

@@ -12,7 +12,7 @@ constexpr std::string_view kAlgorithm = "AWS4-HMAC-SHA256";
 
 ByteSpan Span(const Sha256Digest& digest) { return {digest.data(), digest.size()}; }
 
-/// Trimmed, with runs of spaces made one.
+/// Trims the value and replaces runs of spaces by one.
 std::string CanonicalValue(std::string_view value) {
   std::string out;
   for (char c : Trim(value)) {

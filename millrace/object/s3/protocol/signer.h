@@ -1,4 +1,4 @@
-// AWS Signature Version 4, in header and presigned form.
+// AWS Signature Version 4, in headers and in presigned URLs.
 // Source: "Authenticating Requests (AWS Signature Version 4)", Amazon S3 API reference.
 #pragma once
 
@@ -15,39 +15,39 @@
 
 namespace millrace::object::s3 {
 
-/// Who signs. An empty access key means that requests go out unsigned.
+/// The identity that signs. With an empty access key, requests are not signed.
 struct Credentials {
   std::string access_key, secret_key, session_token;
-  std::optional<WallTime> expires;  ///< nothing: never
+  std::optional<WallTime> expires;  ///< no value: never
   bool anonymous() const { return access_key.empty(); }
 };
 
-/// Name and value, not yet encoded.
+/// Names and values of a URL's query, not yet encoded.
 using Query = std::vector<std::pair<std::string, std::string>>;
-/// The query in canonical form: encoded and sorted. It is also what goes on the wire.
+/// The query in canonical form, encoded and sorted. Requests send it in this form, too.
 std::string EncodeQuery(const Query& query);
 
-/// What is signed: all of it must reach the server unchanged.
+/// The parts of a request that are signed. No proxy may change them.
 struct Signable {
   std::string_view method;
-  std::string_view host;   ///< as in the Host field: with the port unless it is the scheme's own
+  std::string_view host;   ///< as in the Host field: with the port, unless it is the scheme's default
   std::string_view path;   ///< percent-encoded once
   std::string_view query;  ///< from EncodeQuery
 };
 
 inline constexpr std::string_view kUnsignedPayload = "UNSIGNED-PAYLOAD";
 
-/// Signs for one region and service. Thread-safe. Costs one hash and one HMAC of some hundred bytes a request: the
-/// signing key is kept until the day or the secret changes.
+/// Signs for one region and service. Keeps the signing key until the day or the secret changes, so a request costs one
+/// hash and one HMAC of some hundred bytes. Thread-safe.
 class Signer {
  public:
   Signer(std::string region, std::string service);
 
-  /// Adds Host, X-Amz-Date, X-Amz-Security-Token where there is one, and Authorization to `headers`, and signs all of
-  /// them. `payload_hash` is the body's SHA-256 in hex or kUnsignedPayload.
+  /// Adds Host, X-Amz-Date, X-Amz-Security-Token (if there is a token) and Authorization to `headers`. Signs all of the
+  /// headers. `payload_hash` is the body's SHA-256 in hex, or kUnsignedPayload.
   void Sign(const Signable& request, std::string_view payload_hash, const Credentials& credentials, WallTime now,
             http::Headers& headers) const;
-  /// The query, with the signature, of a URL that is good for `valid_for` from `now`.
+  /// The query of a presigned URL, with its signature. The URL is valid from `now` for `valid_for`.
   std::string Presign(const Signable& request, Query query, const Credentials& credentials, WallTime now,
                       Duration valid_for) const;
 

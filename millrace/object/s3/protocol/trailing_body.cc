@@ -9,7 +9,7 @@
 namespace millrace::object::s3 {
 namespace {
 
-// Servers hold a piece in memory before they pass it on.
+// S3 demands chunks of at least 8 KiB. Servers buffer a whole chunk, so it should not be large either.
 constexpr std::uint64_t kPiece = 64 * kKiB;
 constexpr std::string_view kHead = "10000\r\n", kEnd = "\r\n";
 constexpr std::uint64_t kStride = kHead.size() + kPiece + kEnd.size();
@@ -74,7 +74,7 @@ Status TrailingBody::ReadData(std::uint64_t at, MutableByteSpan into) {
   return {};
 }
 
-/// Makes crc_ that of the first `end` bytes.
+/// Makes crc_ cover the first `end` bytes.
 Status TrailingBody::SumUpTo(std::uint64_t end) {
   if (summed_ == end) return {};
   if (summed_ > end) summed_ = crc_ = 0;

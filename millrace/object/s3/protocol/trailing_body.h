@@ -1,4 +1,4 @@
-// A body whose checksum follows it (aws-chunked), so that it is read once instead of twice.
+// A request body with a trailing checksum (aws-chunked), so that its source is read once instead of twice.
 // Source: "Trailing checksums" and "Signature calculations … including trailing headers (chunked upload)", Amazon S3
 // API reference.
 #pragma once
@@ -11,20 +11,20 @@
 
 namespace millrace::object::s3 {
 
-/// The payload "hash" of a request with such a body.
+/// The payload hash in the signature of a request with such a body.
 inline constexpr std::string_view kUnsignedTrailer = "STREAMING-UNSIGNED-PAYLOAD-TRAILER";
 
-/// Passes a source on in pieces ("10000\r\n", bytes, "\r\n") with x-amz-checksum-crc32c behind the last. One reader,
-/// from front to back or again from the front; elsewhere costs a reading of what lies before.
+/// Encodes a source in chunks ("10000\r\n", bytes, "\r\n"), with x-amz-checksum-crc32c behind the last. Not
+/// thread-safe. Made for reads from front to back, also repeated. A read elsewhere first reads all bytes before it.
 class TrailingBody final : public http::BodySource {
  public:
   explicit TrailingBody(Source& source);
   std::uint64_t size() const override { return pieces_end_ + tail_size_; }
   Status Read(std::uint64_t offset, MutableByteSpan into) override;
 
-  /// The fields that go ahead of the body.
+  /// Sets the header fields for the coding.
   void SetHeaders(http::Headers& headers) const;
-  /// Base64, as the server would repeat it; of the bytes read so far.
+  /// The checksum of the bytes read so far, in base64, as a server returns it.
   std::string checksum() const;
 
  private:
@@ -35,7 +35,7 @@ class TrailingBody final : public http::BodySource {
   const std::uint64_t bytes_, last_;  ///< of the source; of its last piece, which may be shorter than the others
   const std::string last_head_;
   const std::uint64_t pieces_end_, tail_size_;
-  std::uint64_t summed_ = 0;  ///< how many bytes crc_ is of
+  std::uint64_t summed_ = 0;  ///< crc_ covers this many bytes
   std::uint32_t crc_ = 0;
 };
 

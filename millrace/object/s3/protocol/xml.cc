@@ -38,7 +38,7 @@ Result<WallTime> Time(pugi::xml_node parent, const char* child) {
   return *time;
 }
 
-/// Undoes encoding-type=url where the answer says it is in force.
+/// Decodes a name if the response says that encoding-type=url applies.
 class Names {
  public:
   explicit Names(pugi::xml_node root) : encoded_(Text(root, "EncodingType") == "url") {}
@@ -91,7 +91,7 @@ Result<ListPage> ParseListPage(std::string_view body) {
 }
 
 std::string PeekContinuation(std::string_view body) {
-  // Within a name, markup would be escaped.
+  // This text is markup: inside a name it would be escaped.
   constexpr std::string_view kBegin = "<NextContinuationToken>", kMore = "<IsTruncated>true</IsTruncated>";
   const std::size_t at = body.find(kBegin);
   if (at == body.npos || body.find(kMore) == body.npos) return {};

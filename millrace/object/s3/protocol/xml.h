@@ -1,5 +1,5 @@
-// S3's XML documents as a client reads and writes them. Everything read comes from outside: sizes are bounded by the
-// caller (the body is in memory), nesting by the parser, numbers by their types.
+// S3's XML documents, as a client reads and writes them. Documents from a server are not trusted: the caller bounds
+// their size (the body is in memory), the parser their nesting, and the types their numbers.
 #pragma once
 
 #include <string>
@@ -15,19 +15,20 @@ namespace millrace::object::s3 {
 struct ErrorDocument {
   std::string code, message, request_id, region;
 };
-/// Empty fields where the body is no error document: proxies answer with HTML.
+/// All fields are empty if the body is not an error document: some proxies answer with HTML.
 ErrorDocument ParseErrorDocument(std::string_view body);
-/// Is this body of a 200 answer an error all the same? (CopyObject, CompleteMultipartUpload and UploadPartCopy start to
-/// answer before they know.)
+/// Whether the body of a response with status 200 is an error document. CopyObject, CompleteMultipartUpload and
+/// UploadPartCopy send the status before they know the outcome.
 bool IsErrorDocument(std::string_view body);
 
-/// The functions below fail with kCorrupt when the body is not the document they expect.
+// The functions below fail with kCorrupt if the body is not the document that they expect.
+
 Result<ListPage> ParseListPage(std::string_view body);
-/// What its continuation will be, from a glance at the text; empty where that does not tell.
+/// The continuation of a listing, without parsing the whole document. Empty if it is not at a known place.
 std::string PeekContinuation(std::string_view body);
 Result<VersionsPage> ParseVersionsPage(std::string_view body);
 Result<std::string> ParseUploadId(std::string_view body);
-/// ETag and checksum of CopyObject, UploadPartCopy and CompleteMultipartUpload answers.
+/// The response of CopyObject, UploadPartCopy and CompleteMultipartUpload.
 struct WrittenDocument {
   std::string etag, checksum_crc32c;
 };
@@ -47,7 +48,7 @@ struct DeleteError {
   std::string key, code, message;
 };
 Result<std::vector<DeleteError>> ParseDeleteErrors(std::string_view body);
-/// AssumeRole's and AssumeRoleWithWebIdentity's answers.
+/// The response of AssumeRole and AssumeRoleWithWebIdentity.
 struct RoleCredentials {
   std::string access_key, secret_key, session_token, expiration;
 };

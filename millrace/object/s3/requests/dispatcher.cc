@@ -10,13 +10,14 @@
 namespace millrace::object::s3 {
 namespace {
 
-constexpr std::size_t kMaxKnownRegions = 1000;
-constexpr int kMaxCorruptAnswers = 3, kMaxRedirects = 3;
-constexpr int kLeastAtOnce = 2;
-/// What servers call themselves that understand checksums behind the body.
+constexpr std::size_t kMaxKnownRegions = 1000;  // more buckets than a process uses; bounds the memory
+constexpr int kMaxCorruptAnswers = 3;           // damage that repeats is not the network's
+constexpr int kMaxRedirects = 3;                // a service needs one; more is a loop
+constexpr int kLeastAtOnce = 2;                 // keeps some work going under any load
+/// The names of servers that understand checksums behind the body (their `Server` header).
 constexpr std::string_view kTakeTrailers[] = {"AmazonS3", "MinIO", "millrace"};
 
-/// Nothing in a header may begin a new one, and no redirect may lead outside the endpoint's domain.
+/// No header may contain a line end, which would begin another header.
 Status CheckHeaders(const http::Headers& headers) {
   for (const auto& [name, value] : headers) {
     bool clean = std::ranges::all_of(value, [](unsigned char c) { return c >= 0x20 && c != 0x7f; }) &&
@@ -34,14 +35,14 @@ bool IsRegionName(std::string_view region) {
 
 }  // namespace
 
-/// One operation under way.
+/// An operation under way.
 struct Dispatcher::Job {
   Operation operation;
   Call call;
   std::move_only_function<void(Outcome)> done;
   std::optional<TimePoint> first_failure;
   int tries = 0, corrupt_answers = 0, redirects = 0;
-  std::optional<Settings::Place> redirected;  ///< where the endpoint has sent this operation
+  std::optional<Settings::Address> redirected;  ///< the address that a redirect gave for this operation
   bool answered = false, ambiguous = false, relocated = false, clock_adjusted = false;
   std::string access_key, s3_code;
 
@@ -53,13 +54,13 @@ struct Dispatcher::Job {
   }
 };
 
-Dispatcher::Dispatcher(Parts parts)
-    : parts_(std::move(parts)),
-      backoff_(parts_.jitter_seed),
-      pace_(std::min(kLeastAtOnce, parts_.most_at_once), parts_.most_at_once),
-      uploads_(parts_.most_at_once) {
+Dispatcher::Dispatcher(Dependencies dependencies)
+    : with_(std::move(dependencies)),
+      backoff_(with_.jitter_seed),
+      pace_(std::min(kLeastAtOnce, with_.most_at_once), with_.most_at_once),
+      uploads_(with_.most_at_once) {
   MutexLock lock(pace_mutex_);
-  parts_.client->LimitUploads(uploads_.limit());
+  with_.client->LimitUploads(uploads_.limit());
 }
 
 void Dispatcher::Run(Operation operation, Call call, std::move_only_function<void(Outcome)> done) {
@@ -72,12 +73,12 @@ void Dispatcher::Run(Operation operation, Call call, std::move_only_function<voi
     if (!hash) return Finish(std::move(job), Fail(hash.error()));
     headers.Set("X-Amz-Content-Sha256", *std::move(hash));
   }
-  if (parts_.settings->request_payer) headers.Set("X-Amz-Request-Payer", "requester");
+  if (with_.settings->request_payer) headers.Set("X-Amz-Request-Payer", "requester");
   Try(std::move(job));
 }
 
-/// TLS protects the body from change, and on the loopback interface there is nobody to change it: hashing it a second
-/// time would cost both sides more CPU than all the rest of the request.
+/// The body's hash, unless TLS or the loopback interface protects the body. Hashing it a second time would cost both
+/// sides more CPU than the rest of the request.
 Result<std::string> Dispatcher::PayloadHash(const Operation& operation) const {
   if (!signs_payloads()) return std::string(kUnsignedPayload);
   Hasher hasher(Hasher::Algorithm::kSha256);
@@ -90,10 +91,10 @@ Result<std::string> Dispatcher::PayloadHash(const Operation& operation) const {
 }
 
 void Dispatcher::Try(JobPtr job) {
-  if (Status on = CheckCall(job->call, *parts_.clock); !on) {
+  if (Status on = CheckCall(job->call, *with_.clock); !on) {
     return Finish(std::move(job), Fail(on.error()));
   }
-  parts_.credentials->Get([this, job = std::move(job)](Result<Credentials> credentials) mutable {
+  with_.credentials->Get([this, job = std::move(job)](Result<Credentials> credentials) mutable {
     if (!credentials) return Finish(std::move(job), Fail(credentials.error()));
     Send(std::move(job), *credentials);
   });
@@ -104,11 +105,11 @@ void Dispatcher::Send(JobPtr job, const Credentials& credentials) {
   ++job->tries;
   job->access_key = credentials.access_key;
   std::string region = RegionOf(operation.bucket);
-  Settings::Place place =
-      job->redirected ? *job->redirected : parts_.settings->Locate(operation.bucket, operation.key, region);
+  Settings::Address address =
+      job->redirected ? *job->redirected : with_.settings->AddressOf(operation.bucket, operation.key, region);
   std::string query = EncodeQuery(operation.query);
   http::Request request{.method = operation.method,
-                        .url = place.Url(query),
+                        .url = address.Url(query),
                         .headers = operation.headers,
                         .body = operation.body,
                         .source = operation.source,
@@ -116,34 +117,34 @@ void Dispatcher::Send(JobPtr job, const Credentials& credentials) {
   request.upload = operation.method == "PUT" && request.body_size() > 0;
   if (request.upload) UploadBegan();
   if (!credentials.anonymous()) {
-    Signable signable{.method = operation.method, .host = place.host, .path = place.path, .query = query};
+    Signable signable{.method = operation.method, .host = address.host, .path = address.path, .query = query};
     SignerFor(region).Sign(signable, operation.headers.Get("X-Amz-Content-Sha256"), credentials, ServerTime(),
                            request.headers);
   }
   http::BodyTarget target = operation.target;
   http::Call call{.stop = job->call.stop, .deadline = job->call.deadline};
   const std::uint64_t uploaded = request.upload ? request.body_size() : 0;
-  parts_.client->Send(std::move(request), target, std::move(call),
-                      [this, uploaded, job = std::move(job)](Result<http::Response> response) mutable {
-                        if (uploaded > 0) UploadEnded(uploaded);
-                        Receive(std::move(job), std::move(response));
-                      });
+  with_.client->Send(std::move(request), target, std::move(call),
+                     [this, uploaded, job = std::move(job)](Result<http::Response> response) mutable {
+                       if (uploaded > 0) UploadEnded(uploaded);
+                       Receive(std::move(job), std::move(response));
+                     });
 }
 
 void Dispatcher::Receive(JobPtr job, Result<http::Response> response) {
   job->answered = response.has_value();
   if (!response) {
     job->ambiguous |= IsRetryable(response.error().code());
-    return Again(std::move(job), response.error(), std::nullopt);
+    return Retry(std::move(job), response.error(), std::nullopt);
   }
   LearnServer(*response);
   bool failed = response->status >= 300 || (job->operation.error_may_follow_200 && IsErrorDocument(response->body));
-  if (failed) return Refused(std::move(job), *response);
+  if (failed) return HandleRefusal(std::move(job), *response);
   if (job->operation.check) {
     if (Status good = job->operation.check(*response); !good) {
       bool worth_it = good.error().code() == Code::kCorrupt && ++job->corrupt_answers < kMaxCorruptAnswers;
       if (!worth_it) return Finish(std::move(job), Fail(good.error()));
-      return Again(std::move(job), good.error().WithCode(Code::kUnavailable), std::nullopt);
+      return Retry(std::move(job), good.error().WithCode(Code::kUnavailable), std::nullopt);
     }
   }
   budget_.Succeeded();
@@ -158,19 +159,19 @@ void Dispatcher::LearnServer(const http::Response& response) {
   trailers_.store(known && !signs_payloads() ? Trailers::kTaken : Trailers::kRefused, std::memory_order_relaxed);
 }
 
-/// Asks the endpoint less at once after it has complained of the load, and by and by more again.
+/// Adjusts the number of requests under way: fewer after a refusal for load, slowly more after successes.
 void Dispatcher::Pace(bool throttled) {
   int before, now;
   {
     MutexLock lock(pace_mutex_);
     before = pace_.limit();
-    throttled ? pace_.Throttled(parts_.clock->Now()) : pace_.Succeeded();
+    throttled ? pace_.Throttled(with_.clock->Now()) : pace_.Succeeded();
     now = pace_.limit();
     paced_.store(!pace_.open(), std::memory_order_relaxed);
   }
   if (now == before) return;
-  parts_.client->LimitActive(now);
-  if (throttled) parts_.log.Info("the endpoint asks to slow down", {{"requests_at_once", now}});
+  with_.client->LimitActive(now);
+  if (throttled) with_.log.Info("the endpoint asks to slow down", {{"requests_at_once", now}});
 }
 
 void Dispatcher::UploadBegan() {
@@ -181,50 +182,50 @@ void Dispatcher::UploadBegan() {
 void Dispatcher::UploadEnded(std::uint64_t bytes) {
   MutexLock lock(pace_mutex_);
   const int before = uploads_.limit();
-  uploads_.Ended(bytes, parts_.clock->Now());
+  uploads_.Ended(bytes, with_.clock->Now());
   if (uploads_.limit() == before) return;
-  parts_.client->LimitUploads(uploads_.limit());
-  parts_.log.Debug("uploads at once", {{"limit", uploads_.limit()}});
+  with_.client->LimitUploads(uploads_.limit());
+  with_.log.Debug("uploads at once", {{"limit", uploads_.limit()}});
 }
 
-void Dispatcher::Refused(JobPtr job, const http::Response& response) {
+void Dispatcher::HandleRefusal(JobPtr job, const http::Response& response) {
   Refusal refusal = Classify(response, ServerTime());
   job->s3_code = refusal.s3_code;
   job->ambiguous |= refusal.ambiguous;
   if (refusal.code == Code::kThrottled) Pace(/*throttled=*/true);
-  bool fixed = Relocate(*job, refusal) || Follow(*job, refusal) ||
+  bool fixed = Relocate(*job, refusal) || FollowRedirect(*job, refusal) ||
                (refusal.s3_code == "RequestTimeTooSkewed" && AdjustClock(*job, response)) ||
                ((refusal.s3_code == "ExpiredToken" || refusal.s3_code == "TokenRefreshRequired") &&
-                job->tries < parts_.settings->max_attempts && parts_.credentials->Renew(job->access_key));
+                job->tries < with_.settings->max_attempts && with_.credentials->Renew(job->access_key));
   if (fixed) return Try(std::move(job));
   if (!refusal.region.empty() && refusal.region != RegionOf(job->operation.bucket)) {
     refusal.message += fmt::format("; the bucket is in {}", refusal.region);
   }
-  Again(std::move(job), Error(refusal.code, refusal.message), refusal.wait);
+  Retry(std::move(job), Error(refusal.code, refusal.message), refusal.wait);
 }
 
 Result<Duration> Dispatcher::NextTry(int tries, const Error& error, const Call& call, std::optional<Duration> asked) {
-  if (!IsRetryable(error.code()) || tries >= parts_.settings->max_attempts) return Fail(error);
+  if (!IsRetryable(error.code()) || tries >= with_.settings->max_attempts) return Fail(error);
   Duration wait = backoff_.Wait(tries, error.code(), asked);
   if (!budget_.TakeForRetry()) wait = std::max(wait, backoff_.LongWait());
-  // Waiting past the deadline would only hide the error that matters.
-  if (!call.deadline.infinite() && parts_.clock->Now() + wait >= call.deadline.at()) {
+  // Waiting until the deadline would only hide this error.
+  if (!call.deadline.infinite() && with_.clock->Now() + wait >= call.deadline.at()) {
     return Fail(error.Context("no time left for another try").WithCode(Code::kDeadlineExceeded));
   }
   return wait;
 }
 
-void Dispatcher::Again(JobPtr job, Error error, std::optional<Duration> asked) {
+void Dispatcher::Retry(JobPtr job, Error error, std::optional<Duration> asked) {
   auto wait = NextTry(job->tries, error, job->call, asked);
   if (!wait) return Finish(std::move(job), Fail(wait.error()));
-  parts_.log.Debug(
+  with_.log.Debug(
       "trying again",
       {{"operation", job->Describe()}, {"tries", job->tries}, {"wait", FormatDuration(*wait)}, {"error", error}});
-  const TimePoint now = parts_.clock->Now();
+  const TimePoint now = with_.clock->Now();
   const TimePoint since = job->first_failure.value_or(now);
   job->first_failure = since;
   if (notice_.IsDue(now, now - since + *wait)) {
-    parts_.log.Warning(
+    with_.log.Warning(
         "the store does not answer as it should; trying again",
         {{"operation", job->Describe()}, {"tries", job->tries}, {"next_in", FormatDuration(*wait)}, {"error", error}});
   }
@@ -247,26 +248,26 @@ void Dispatcher::Finish(JobPtr job, Result<http::Response> response) {
   done(std::move(outcome));
 }
 
-/// The bucket is in another region than the one signed for: remember which.
+/// Remembers the region of a bucket that is in another one. True if the operation can be tried again there.
 bool Dispatcher::Relocate(Job& job, const Refusal& refusal) {
   const std::string& bucket = job.operation.bucket;
   if (job.relocated || bucket.empty() || !IsRegionName(refusal.region) || refusal.region == RegionOf(bucket))
     return false;
   job.relocated = true;
-  parts_.log.Info("the bucket is in another region", {{"bucket", bucket}, {"region", refusal.region}});
+  with_.log.Info("the bucket is in another region", {{"bucket", bucket}, {"region", refusal.region}});
   MutexLock lock(mutex_);
   if (regions_.size() >= kMaxKnownRegions) regions_.clear();
   regions_[bucket] = refusal.region;
   return true;
 }
 
-/// The answer names another place for this operation.
-bool Dispatcher::Follow(Job& job, const Refusal& refusal) {
+/// Takes the address of a redirect. True if the operation can be tried again there.
+bool Dispatcher::FollowRedirect(Job& job, const Refusal& refusal) {
   if (refusal.location.empty() || job.redirects == kMaxRedirects) return false;
-  auto place = parts_.settings->PlaceOf(refusal.location);
-  if (!place) return false;
+  auto address = with_.settings->AddressOfRedirect(refusal.location);
+  if (!address) return false;
   ++job.redirects;
-  job.redirected = std::move(place);
+  job.redirected = std::move(address);
   return true;
 }
 
@@ -274,21 +275,21 @@ bool Dispatcher::AdjustClock(Job& job, const http::Response& response) {
   auto date = ParseHttpDate(response.headers.Get("date"));
   if (job.clock_adjusted || !date) return false;
   job.clock_adjusted = true;
-  Duration offset = *date - parts_.clock->Wall();
+  Duration offset = *date - with_.clock->Wall();
   clock_offset_ = offset.count();
-  parts_.log.Warning("this machine's clock is wrong; signing with the server's",
-                     {{"seconds", std::chrono::duration_cast<std::chrono::seconds>(offset).count()}});
+  with_.log.Warning("this machine's clock is wrong; signing with the server's",
+                    {{"seconds", std::chrono::duration_cast<std::chrono::seconds>(offset).count()}});
   return true;
 }
 
 WallTime Dispatcher::ServerTime() const {
-  return parts_.clock->Wall() + std::chrono::duration_cast<WallTime::duration>(Duration(clock_offset_.load()));
+  return with_.clock->Wall() + std::chrono::duration_cast<WallTime::duration>(Duration(clock_offset_.load()));
 }
 
 std::string Dispatcher::RegionOf(const std::string& bucket) {
   MutexLock lock(mutex_);
   auto found = regions_.find(bucket);
-  return found == regions_.end() ? parts_.settings->region : found->second;
+  return found == regions_.end() ? with_.settings->region : found->second;
 }
 
 const Signer& Dispatcher::SignerFor(const std::string& region) {
@@ -300,20 +301,20 @@ const Signer& Dispatcher::SignerFor(const std::string& region) {
 
 Result<std::string> Dispatcher::Presign(std::string_view method, std::string_view bucket, std::string_view key,
                                         Duration valid_for) {
-  constexpr Duration kLongest = std::chrono::days(7);
+  constexpr Duration kLongest = std::chrono::days(7);  // the limit of Signature Version 4
   if (method != "GET" && method != "PUT") return Fail(Code::kInvalidArgument, "cannot presign {} requests", method);
   if (valid_for < std::chrono::seconds(1) || valid_for > kLongest) {
     return Fail(Code::kInvalidArgument, "a presigned URL can be valid for 1 second to 7 days, not {}",
                 FormatDuration(valid_for));
   }
-  Credentials credentials = MR_TRY(parts_.credentials->GetNow());
+  Credentials credentials = MR_TRY(with_.credentials->GetNow());
   if (credentials.anonymous()) {
     return Fail(Code::kInvalidArgument, "cannot presign without credentials (--no-sign-request is set)");
   }
   std::string region = RegionOf(std::string(bucket));
-  Settings::Place place = parts_.settings->Locate(bucket, key, region);
-  Signable signable{.method = method, .host = place.host, .path = place.path, .query = ""};
-  return place.Url(SignerFor(region).Presign(signable, {}, credentials, ServerTime(), valid_for));
+  Settings::Address address = with_.settings->AddressOf(bucket, key, region);
+  Signable signable{.method = method, .host = address.host, .path = address.path, .query = ""};
+  return address.Url(SignerFor(region).Presign(signable, {}, credentials, ServerTime(), valid_for));
 }
 
 }  // namespace millrace::object::s3

@@ -1,4 +1,4 @@
-// From an S3 operation to its answer: address, credentials, signature, tries.
+// Runs an S3 operation: finds its address and credentials, signs it, sends it, and retries it.
 #pragma once
 
 #include <atomic>
@@ -21,72 +21,72 @@
 
 namespace millrace::object::s3 {
 
-/// One operation of the S3 API, before it is addressed and signed.
+/// An operation of the S3 API, not yet addressed and signed.
 struct Operation {
   std::string_view name;  ///< "PutObject": for messages; a literal
   std::string method = "GET";
   std::string bucket, key;  ///< either may be empty
   Query query;
   http::Headers headers;
-  ByteSpan body;                       ///< borrowed until completion
-  http::BodySource* source = nullptr;  ///< sent instead of `body`; likewise borrowed
-  std::string own_body;                ///< sent instead of `body` unless empty
-  http::BodyTarget target{.max_collected = 16 * kMiB};
-  /// A 200 answer of this operation may hold an error document.
+  ByteSpan body;                                        ///< borrowed until completion
+  http::BodySource* source = nullptr;                   ///< sent instead of `body`; borrowed until completion
+  std::string own_body;                                 ///< sent instead of `body` unless empty
+  http::BodyTarget target{.max_collected = 16 * kMiB};  ///< a page of 1,000 escaped keys has less
+  /// A response with status 200 may contain an error document.
   bool error_may_follow_200 = false;
-  /// What else a good answer must fulfil; kCorrupt is worth another try.
+  /// Checks a successful response. kCorrupt leads to a retry, other errors end the operation.
   std::move_only_function<Status(const http::Response&)> check;
 };
 
-/// An operation's end.
+/// The outcome of an operation.
 struct Outcome {
   Result<http::Response> response;
-  /// S3's own code of the error, if it gave one ("NoSuchBucket").
+  /// S3's error code ("NoSuchBucket"); empty if there was none.
   std::string s3_code;
-  /// Did the last try get an answer?
+  /// Whether the last try got a response.
   bool answered = false;
-  /// Was there a failed try of which it is unknown whether it took effect?
+  /// Whether some failed try may have taken effect.
   bool ambiguous = false;
 };
 
-/// Runs operations of one endpoint. Thread-safe. Everything it is given must outlive it, and it must outlive its
+/// Runs the operations of one endpoint. Thread-safe. Its dependencies must outlive it, and it must outlive its
 /// operations.
 class Dispatcher {
  public:
-  struct Parts {
+  struct Dependencies {
     const Settings* settings;
     http::Client* client;
     CredentialCache* credentials;
     Timers* timers;
     Clock* clock;
-    int most_at_once = 128;  ///< requests under way; fewer when the endpoint complains
+    int most_at_once = 128;  ///< the limit of requests under way; lower while the endpoint refuses for load
     Logger log;
     std::uint64_t jitter_seed = 0;
   };
-  explicit Dispatcher(Parts parts);
+  explicit Dispatcher(Dependencies dependencies);
 
   /// Starts the operation; `done` runs once, on a thread of the client, the timers or the credentials, or before the
   /// call returns.
   void Run(Operation operation, Call call, std::move_only_function<void(Outcome)> done);
 
-  /// How long to wait before another try after `tries` that ended in `error`, at least as long as the server `asked`;
-  /// an Error, the one to give up with, when there shall be none: the error is for good, the tries or the endpoint's
-  /// budget are used up, or the call ends before.
+  /// How long to wait before the next try, after `tries` of which the last failed with `error`. At least as long as the
+  /// server `asked`. Returns the operation's final error if there shall be no further try: the error is permanent, the
+  /// tries are used up, or the call ends before.
   Result<Duration> NextTry(int tries, const Error& error, const Call& call, std::optional<Duration> asked);
-  /// Runs `work` on the timers' thread after the wait, or as soon as `stop` fires.
+  /// Runs `work` on the thread of the timers, after `wait` or as soon as `stop` fires.
   void After(Duration wait, std::stop_token stop, std::move_only_function<void()> work) {
-    parts_.timers->After(wait, std::move(stop), std::move(work));
+    with_.timers->After(wait, std::move(stop), std::move(work));
   }
 
   Result<std::string> Presign(std::string_view method, std::string_view bucket, std::string_view key,
                               Duration valid_for);
-  const Settings& settings() const { return *parts_.settings; }
-  /// May a body's checksum follow it? Where the payload need not be signed, and the endpoint has shown itself to be one
-  /// that is known to understand it: others might store the coding with the bytes.
+  const Settings& settings() const { return *with_.settings; }
+  /// Whether a body's checksum may follow the body. True if the payload is not signed and the endpoint is known to
+  /// understand the coding. Another endpoint might store the coding with the bytes.
   bool takes_trailers() const { return trailers_.load(std::memory_order_relaxed) == Trailers::kTaken; }
-  /// The endpoint has refused such a body.
+  /// Records that the endpoint has refused such a body.
   void ForgoTrailers() { trailers_.store(Trailers::kRefused, std::memory_order_relaxed); }
-  Clock& clock() const { return *parts_.clock; }
+  Clock& clock() const { return *with_.clock; }
 
  private:
   struct Job;
@@ -95,16 +95,16 @@ class Dispatcher {
   void Try(JobPtr job);
   void Send(JobPtr job, const Credentials& credentials);
   void Receive(JobPtr job, Result<http::Response> response);
-  void Refused(JobPtr job, const http::Response& response);
-  /// Tries again after a wait, if that is allowed; else ends the job with the error.
-  void Again(JobPtr job, Error error, std::optional<Duration> wait);
+  void HandleRefusal(JobPtr job, const http::Response& response);
+  /// Retries after a wait if NextTry allows it; else finishes the job with the error.
+  void Retry(JobPtr job, Error error, std::optional<Duration> wait);
   void Finish(JobPtr job, Result<http::Response> response);
   bool Relocate(Job& job, const Refusal& refusal);
-  bool Follow(Job& job, const Refusal& refusal);
+  bool FollowRedirect(Job& job, const Refusal& refusal);
   bool AdjustClock(Job& job, const http::Response& response);
 
   enum class Trailers { kUnknown, kTaken, kRefused };
-  bool signs_payloads() const { return parts_.settings->scheme != "https" && !parts_.settings->loopback; }
+  bool signs_payloads() const { return with_.settings->scheme != "https" && !with_.settings->loopback; }
   void LearnServer(const http::Response& response);
   Result<std::string> PayloadHash(const Operation& operation) const;
   void Pace(bool throttled) MR_EXCLUDES(pace_mutex_);
@@ -114,21 +114,25 @@ class Dispatcher {
   std::string RegionOf(const std::string& bucket) MR_EXCLUDES(mutex_);
   WallTime ServerTime() const;
 
-  const Parts parts_;
+  // Constant after construction.
+  const Dependencies with_;
+
   RetryBudget budget_;
   Backoff backoff_;
   RetryNotice notice_;
-  std::atomic<Duration::rep> clock_offset_{0};  ///< what the server's clock is ahead, once it has complained
+  std::atomic<Duration::rep> clock_offset_{
+      0};  ///< how far the server's clock is ahead; 0 until it refuses a signature for that
 
   std::atomic<Trailers> trailers_{Trailers::kUnknown};
-  std::atomic<bool> paced_{false};  ///< fewer requests at once than allowed
+  std::atomic<bool> paced_{false};  ///< the limit is below most_at_once
   Mutex pace_mutex_;
   AdaptiveLimit pace_ MR_GUARDED_BY(pace_mutex_);
   UploadPace uploads_ MR_GUARDED_BY(pace_mutex_);
 
   Mutex mutex_;
   std::map<std::string, std::unique_ptr<Signer>> signers_ MR_GUARDED_BY(mutex_);  ///< by region
-  std::map<std::string, std::string> regions_ MR_GUARDED_BY(mutex_);  ///< of buckets that are not where we thought
+  std::map<std::string, std::string> regions_
+      MR_GUARDED_BY(mutex_);  ///< of buckets in other regions than the configured one
 };
 
 }  // namespace millrace::object::s3

@@ -1,4 +1,4 @@
-// What a store has under way.
+// The calls that a store has in flight.
 #pragma once
 
 #include <memory>
@@ -10,10 +10,10 @@
 
 namespace millrace::object::s3 {
 
-/// Counts calls, cancels them all, and waits for the last. Thread-safe.
+/// Counts calls, can cancel them all, and waits for the last. Thread-safe.
 class InFlight {
  public:
-  /// One call's share: its token fires when the caller's does or when everything is cancelled. Destruction ends it.
+  /// One call. Its token fires with the caller's token or when all calls are cancelled. Destruction ends the call.
   class Ticket {
    public:
     Ticket(InFlight& owner, std::stop_token callers);
@@ -34,7 +34,7 @@ class InFlight {
 
   ~InFlight() { CancelAll(); }
   std::unique_ptr<Ticket> Begin(std::stop_token callers) { return std::make_unique<Ticket>(*this, std::move(callers)); }
-  /// Cancels and waits; not from within a completion.
+  /// Cancels all calls and waits until they have ended. Never call it from a completion.
   void CancelAll() MR_EXCLUDES(mutex_);
 
  private:

@@ -7,19 +7,20 @@ namespace millrace::object::s3 {
 void AdaptiveLimit::Succeeded() { limit_ = std::min(most_, limit_ + 1 / limit_); }
 
 void AdaptiveLimit::Throttled(TimePoint now) {
-  constexpr double kKept = 0.7;
-  constexpr Duration kBurst = std::chrono::seconds(1);
+  constexpr double kKept = 0.7;                         // as CUBIC (RFC 9438)
+  constexpr Duration kBurst = std::chrono::seconds(1);  // the requests under way end within about that
   if (now < next_cut_) return;
   next_cut_ = now + kBurst;
   limit_ = std::max(least_, limit_ * kKept);
 }
 
 namespace {
-constexpr int kFirstUploads = 16, kLeastUploads = 4;
+constexpr int kFirstUploads = 16;  // enough for a server nearby; for a distant one the limit grows
+constexpr int kLeastUploads = 4;   // fewer would leave a server idle between parts
 constexpr double kStep = 1.5;
-constexpr double kWorthMore = 1.1;   // a step up is kept when it brings so much
-constexpr double kWorthLess = 0.98;  // one down when it leaves so much
-constexpr int kRoundsBetweenSteps = 8;
+constexpr double kWorthMore = 1.1;      // a step up stays if it raises the rate to this multiple
+constexpr double kWorthLess = 0.98;     // a step down stays if it leaves this part of the rate
+constexpr int kRoundsBetweenSteps = 8;  // BBR probes once in eight round trips
 }  // namespace
 
 UploadPace::UploadPace(int most) : most_(most), limit_(std::min(kFirstUploads, most)), good_limit_(limit_) {}

@@ -134,6 +134,7 @@ bool RetryNotice::IsDue(TimePoint now, Duration taken) {
 }
 
 Duration Backoff::Wait(int attempt, Code code, std::optional<Duration> asked) {
+  // As the AWS SDKs, which wait up to 20 s; a service that refuses for load gets more time from the start.
   constexpr Duration kFirst = std::chrono::milliseconds(50), kFirstThrottled = std::chrono::milliseconds(250),
                      kMost = std::chrono::seconds(20);
   Duration bound = code == Code::kThrottled ? kFirstThrottled : kFirst;

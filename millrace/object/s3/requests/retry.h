@@ -1,4 +1,4 @@
-// When a failed request is worth another try, and how long to wait before it.
+// Which failed requests are retried, and how long to wait before a retry.
 #pragma once
 
 #include <optional>
@@ -12,28 +12,30 @@
 
 namespace millrace::object::s3 {
 
-/// What an answer that is no success says.
+/// The meaning of a response without success.
 struct Refusal {
-  Code code;                     ///< IsRetryable(code) decides about another try
-  std::string s3_code;           ///< "SlowDown"; empty when the answer had no body
+  Code code;                     ///< IsRetryable(code) decides whether to retry
+  std::string s3_code;           ///< "SlowDown"; empty if the response had no body
   std::string message;           ///< for the user, with status, S3's code and request id
-  std::string region;            ///< where the bucket is, if the answer says so
+  std::string region;            ///< the bucket's region, if the response names it
   std::string location;          ///< where a redirect leads
   std::optional<Duration> wait;  ///< from Retry-After
-  /// May the request have been carried out all the same?
+  /// Whether the request may have taken effect.
   bool ambiguous = false;
 };
-/// The one place where statuses and S3's error codes become our codes.
+/// Maps statuses and S3's error codes to our codes. No other function does.
 Refusal Classify(const http::Response& response, WallTime now);
-/// The same for an error that comes without a status: one key's of DeleteObjects.
+/// Maps an S3 error code without a status, as DeleteObjects returns for a key.
 Code CodeFromS3(std::string_view s3_code);
 
-/// Bounds what retries may add to the load of an endpoint in trouble: retries take from it, successes give back. A
-/// retry that finds it empty is put off by seconds, so that an outage is ridden out without a storm. Shared by all
-/// requests of an endpoint. Thread-safe.
+/// A token bucket that bounds the load that retries add to a failing endpoint. Retries take tokens, successes return
+/// them. A retry without tokens waits for seconds, so that calls survive an outage without a storm of retries. All
+/// requests of an endpoint share one. Thread-safe.
 class RetryBudget {
  public:
+  /// 500 tokens, 5 for a retry, 1 for a success: the values of the AWS SDKs' standard retry mode.
   explicit RetryBudget(double capacity = 500) : capacity_(capacity), tokens_(capacity) {}
+  /// Takes the tokens of a retry. False if there are too few.
   bool TakeForRetry() MR_EXCLUDES(mutex_);
   void Succeeded() MR_EXCLUDES(mutex_);
 
@@ -44,11 +46,11 @@ class RetryBudget {
   double tokens_ MR_GUARDED_BY(mutex_);
 };
 
-/// Says when a user should be told that operations are tried again: at the first wait by which one has taken a second,
-/// then every ten seconds, however many operations wait. Shared by all requests of an endpoint. Thread-safe.
+/// Decides when to warn the user about retries: when the first operation has taken a second, then every ten seconds,
+/// for all operations together. All requests of an endpoint share one. Thread-safe.
 class RetryNotice {
  public:
-  /// `taken`: by the operation when its next try begins.
+  /// `taken`: how long the operation will have taken when its next try begins.
   bool IsDue(TimePoint now, Duration taken) MR_EXCLUDES(mutex_);
 
  private:
@@ -57,13 +59,13 @@ class RetryNotice {
   std::optional<TimePoint> last_ MR_GUARDED_BY(mutex_);
 };
 
-/// Exponential back-off with full jitter (each wait is uniform between nothing and a bound that doubles), so that
-/// clients that failed together do not come back together. Thread-safe.
+/// Exponential back-off with full jitter: each wait is uniform between zero and a bound that doubles, so that clients
+/// that failed together do not retry together. Thread-safe.
 class Backoff {
  public:
   explicit Backoff(std::uint64_t seed) : random_(seed) {}
-  /// The wait before try number `attempt` + 1, after `attempt` ≥ 1 failed ones. At least `asked`, within
-  /// reason: some servers ask for a minute each time without looking.
+  /// The wait before try `attempt` + 1. At least `asked`, but at most 20 s of it, because some servers always ask for a
+  /// minute. REQUIRES: attempt >= 1.
   Duration Wait(int attempt, Code code, std::optional<Duration> asked) MR_EXCLUDES(mutex_);
   /// The wait for a retry that the budget does not cover: 5 to 10 s.
   Duration LongWait() MR_EXCLUDES(mutex_);

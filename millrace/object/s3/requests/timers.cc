@@ -26,7 +26,7 @@ void Timers::After(Duration delay, std::stop_token stop, std::move_only_function
     if (first) sleep_.request_stop();
   }
   arrived_.NotifyOne();
-  // Without the lock: a token that has fired already hastens from within the constructor.
+  // Without the lock: if the token has fired already, the constructor calls MakeDue, which takes it.
   if (stop.stop_possible()) entry->on_stop.emplace(stop, Hasten{this, key});
 }
 

@@ -1,4 +1,4 @@
-// Work to be done later, on one thread, however much of it there is.
+// Runs work later, all of it on one thread.
 #pragma once
 
 #include <functional>
@@ -13,13 +13,13 @@
 
 namespace millrace::object::s3 {
 
-/// Thread-safe. Destruction runs what is left at once, then joins.
+/// Thread-safe. Destruction runs the remaining work at once, then joins the thread.
 class Timers {
  public:
   explicit Timers(Clock& clock);
   ~Timers();
 
-  /// Runs `work` on the timers' thread after `delay`, or as soon as `stop` fires. It must not block.
+  /// Runs `work` on the thread of the timers, after `delay` or as soon as `stop` fires. `work` must not block.
   void After(Duration delay, std::stop_token stop, std::move_only_function<void()> work) MR_EXCLUDES(mutex_);
 
  private:
@@ -36,7 +36,7 @@ class Timers {
 
   void MakeDue(Key key) MR_EXCLUDES(mutex_);
   void Run() MR_EXCLUDES(mutex_);
-  /// The next entry to run; sleeps until it is due. nullptr: the timers are to stop.
+  /// The next entry to run. Sleeps until it is due. Null if the timers are to stop.
   std::shared_ptr<Entry> Next() MR_EXCLUDES(mutex_);
 
   Clock& clock_;
@@ -44,7 +44,7 @@ class Timers {
   CondVar arrived_;
   std::map<Key, std::shared_ptr<Entry>> entries_ MR_GUARDED_BY(mutex_);
   std::uint64_t next_number_ MR_GUARDED_BY(mutex_) = 0;
-  std::stop_source sleep_ MR_GUARDED_BY(mutex_);  ///< ends the present sleep: something earlier has come
+  std::stop_source sleep_ MR_GUARDED_BY(mutex_);  ///< ends the current sleep when an earlier entry arrives
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

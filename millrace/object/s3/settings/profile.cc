@@ -13,19 +13,19 @@
 namespace millrace::object::s3 {
 namespace {
 
-constexpr std::uint64_t kMaxFile = kMiB;
+constexpr std::uint64_t kMaxFile = kMiB;  // thousands of profiles; bounds the memory
 
-/// The file named by an environment variable, else ~/.aws/`name`; nothing when there is no home.
-std::optional<std::filesystem::path> SharedFile(const Surroundings& surroundings, const char* variable,
+/// The file that an environment variable names, else ~/.aws/`name`. No value if there is no home folder.
+std::optional<std::filesystem::path> SharedFile(const Environment& environment, const char* variable,
                                                 const char* name) {
-  auto home = surroundings.getenv("HOME");
-  auto path = surroundings.getenv(variable);
+  auto home = environment.getenv("HOME");
+  auto path = environment.getenv(variable);
   if (!path) return home ? std::optional(std::filesystem::path(*home) / ".aws" / name) : std::nullopt;
   if (path->starts_with("~/") && home) return std::filesystem::path(*home) / path->substr(2);
   return *path;
 }
 
-/// What the user database says: services and mounts at boot have no HOME.
+/// The home folder of the user database, because services and mounts at boot have no HOME.
 std::optional<std::string> HomeOfUser() {
   std::array<char, 16 * kKiB> buffer;
   passwd entry{}, *found = nullptr;
@@ -40,7 +40,7 @@ std::string Member(const Profile& profile, std::string_view name) {
   return found == profile.end() ? "" : found->second;
 }
 
-Surroundings Surroundings::System() {
+Environment Environment::System() {
   return {.getenv = [](const char* name) -> std::optional<std::string> {
             const char* value = std::getenv(name);
             if (value && *value) return value;
@@ -57,13 +57,13 @@ Surroundings Surroundings::System() {
           }};
 }
 
-Result<Profiles> Profiles::Load(const Surroundings& surroundings) {
+Result<Profiles> Profiles::Load(const Environment& environment) {
   Profiles profiles;
   for (bool is_config : {true, false}) {
-    auto path = SharedFile(surroundings, is_config ? "AWS_CONFIG_FILE" : "AWS_SHARED_CREDENTIALS_FILE",
+    auto path = SharedFile(environment, is_config ? "AWS_CONFIG_FILE" : "AWS_SHARED_CREDENTIALS_FILE",
                            is_config ? "config" : "credentials");
     if (!path) continue;
-    auto text = surroundings.read_file(*path);
+    auto text = environment.read_file(*path);
     if (!text && text.error().code() == Code::kNotFound) continue;
     if (!text) return Fail(text.error().Context("reading the shared AWS files"));
     MR_TRY(profiles.Parse(*text, path->string(), is_config));

@@ -14,40 +14,40 @@
 
 namespace millrace::object::s3 {
 
-/// What the standard chain asks of the outside world; tests supply their own.
-struct Surroundings {
-  /// Nothing when unset or empty. HOME is the user database's where the environment has none.
+/// The operating system's services that the settings and the chain of credentials use. Tests supply their own.
+struct Environment {
+  /// No value if the variable is unset or empty. HOME comes from the user database if the environment lacks it.
   std::function<std::optional<std::string>(const char*)> getenv;
   std::function<Result<std::string>(const std::filesystem::path&)> read_file;
-  /// Replaces a file that its owner alone may read.
+  /// Replaces a file. Only its owner may read the new one.
   std::function<Status(const std::filesystem::path&, std::string_view)> write_file;
-  /// Runs a program without a shell and yields its standard output.
+  /// Runs a program without a shell and returns its standard output.
   std::function<Result<std::string>(std::vector<std::string> argv)> run;
-  /// One HTTP request, not retried; blocks.
+  /// Sends an HTTP request once. Blocks.
   std::function<Result<http::Response>(http::Request, http::Call)> fetch;
   Clock* clock = &SystemClock();
 
-  /// The real ones; `fetch` is left for the caller to set.
-  static Surroundings System();
+  /// Those of this process. The caller sets `fetch`.
+  static Environment System();
 };
 
-/// Settings of a profile, by name in lower case. Nested ones (`s3 =` and indented lines) are named
-/// "s3.addressing_style".
+/// The settings of a profile, by their names in lower case. Nested settings (`s3 =` and indented lines) have names such
+/// as "s3.addressing_style".
 using Profile = std::map<std::string, std::string, std::less<>>;
 
-/// Empty when the profile lacks it.
+/// The value of a setting; empty if the profile lacks it.
 std::string Member(const Profile& profile, std::string_view name);
 
-/// The profiles of both files; where both have a setting the credentials file's wins.
+/// The profiles of both files. If both have a setting, that of the credentials file counts.
 class Profiles {
  public:
-  /// Files that do not exist are empty; a malformed line is kInvalidArgument with file and line.
-  static Result<Profiles> Load(const Surroundings& surroundings);
-  /// nullptr when neither file has it.
+  /// Treats files that do not exist as empty. Errors: kInvalidArgument for a malformed line, with file and line.
+  static Result<Profiles> Load(const Environment& environment);
+  /// Null if neither file has it.
   const Profile* Find(std::string_view name) const;
-  /// The [sso-session NAME] of the config file; nullptr when there is none.
+  /// The section [sso-session NAME] of the config file; null if there is none.
   const Profile* FindSsoSession(std::string_view name) const;
-  /// kInvalidArgument that names the nearest profile there is.
+  /// The error for a profile that does not exist (kInvalidArgument). Its message suggests the most similar name.
   Error Missing(std::string_view name) const;
 
  private:

@@ -9,7 +9,7 @@
 namespace millrace::object::s3 {
 namespace {
 
-/// The first that is not empty.
+/// The first value that is not empty.
 std::string FirstOf(std::initializer_list<std::string> candidates) {
   for (const std::string& candidate : candidates) {
     if (!candidate.empty()) return candidate;
@@ -21,7 +21,7 @@ std::string AwsHost(std::string_view region) {
   return fmt::format("s3.{}.amazonaws.com{}", region, region.starts_with("cn-") ? ".cn" : "");
 }
 
-/// Without the port.
+/// The host of an authority, without the port.
 std::string HostName(std::string_view authority) {
   return std::string(authority.starts_with('[') ? authority.substr(0, authority.find(']') + 1)
                                                 : authority.substr(0, authority.find(':')));
@@ -48,7 +48,7 @@ Status ParseEndpoint(std::string_view url, Settings& settings) {
   return {};
 }
 
-/// Can the bucket be a label of a host name that a wildcard certificate covers?
+/// Whether the bucket can be a label of a host name that a wildcard certificate covers.
 bool IsHostLabel(std::string_view bucket) {
   if (bucket.size() < 3 || bucket.size() > 63 || bucket.front() == '-' || bucket.back() == '-') return false;
   return std::ranges::all_of(bucket,
@@ -84,8 +84,8 @@ Status CheckCustomerKeys(const Settings& settings) {
 bool IsLoopback(std::string_view authority) { return http::IsLoopbackHost(http::HostOfAuthority(authority)); }
 
 Result<Settings> Settings::Resolve(const ConnectOptions& options, const Profiles& profiles,
-                                   const Surroundings& surroundings) {
-  auto env = [&](const char* name) { return surroundings.getenv(name).value_or(""); };
+                                   const Environment& environment) {
+  auto env = [&](const char* name) { return environment.getenv(name).value_or(""); };
   Settings settings;
   std::string named = FirstOf({options.profile, env("AWS_PROFILE"), env("AWS_DEFAULT_PROFILE")});
   settings.profile = named.empty() ? "default" : named;
@@ -119,7 +119,7 @@ Result<Settings> Settings::Resolve(const ConnectOptions& options, const Profiles
   return settings;
 }
 
-std::optional<Settings::Place> Settings::PlaceOf(std::string_view location) const {
+std::optional<Settings::Address> Settings::AddressOfRedirect(std::string_view location) const {
   std::string prefix = scheme + "://";
   if (!location.starts_with(prefix)) return std::nullopt;
   location.remove_prefix(prefix.size());
@@ -133,22 +133,23 @@ std::optional<Settings::Place> Settings::PlaceOf(std::string_view location) cons
   bool within = name == own || name.ends_with("." + own) ||
                 (aws && (name.ends_with(".amazonaws.com") || name.ends_with(".amazonaws.com.cn")));
   if (!within) return std::nullopt;
-  return Place{.scheme = scheme, .host = std::move(host), .path = std::string(path)};
+  return Address{.scheme = scheme, .host = std::move(host), .path = std::string(path)};
 }
 
-Settings::Place Settings::Locate(std::string_view bucket, std::string_view key, std::string_view bucket_region) const {
-  Place place{.scheme = scheme, .host = authority, .path = base_path};
-  if (aws && !bucket_region.empty() && bucket_region != region) place.host = AwsHost(bucket_region);
+Settings::Address Settings::AddressOf(std::string_view bucket, std::string_view key,
+                                      std::string_view bucket_region) const {
+  Address address{.scheme = scheme, .host = authority, .path = base_path};
+  if (aws && !bucket_region.empty() && bucket_region != region) address.host = AwsHost(bucket_region);
   if (!bucket.empty()) {
     if (!path_style && IsHostLabel(bucket)) {
-      place.host = std::string(bucket) + "." + place.host;
+      address.host = std::string(bucket) + "." + address.host;
     } else {
-      place.path += "/" + std::string(bucket);
+      address.path += "/" + std::string(bucket);
     }
   }
-  if (!key.empty()) place.path += "/" + PercentEncode(key, /*keep_slash=*/true);
-  if (place.path.empty()) place.path = "/";
-  return place;
+  if (!key.empty()) address.path += "/" + PercentEncode(key, /*keep_slash=*/true);
+  if (address.path.empty()) address.path = "/";
+  return address;
 }
 
 }  // namespace millrace::object::s3
