@@ -30,13 +30,13 @@ Client::Client(Options options) {
     Options own = options;
     own.max_connections = Share(options.max_connections, i, count);
     own.max_connections_per_host = Share(options.max_connections_per_host, i, count);
-    loops_.push_back(std::make_unique<Loop>(std::move(own)));
+    loops_.push_back(std::make_unique<EventLoop>(std::move(own)));
   }
 }
 Client::~Client() = default;
 
 /// The first of the loops with the fewest requests in flight, so that requests one after the other use one connection.
-Client::Loop& Client::Idlest() const {
+Client::EventLoop& Client::Idlest() const {
   return **std::ranges::min_element(loops_, {},
                                     [](const auto& loop) { return loop->in_flight() + loop->is_own_thread(); });
 }

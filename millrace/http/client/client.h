@@ -73,9 +73,9 @@ class Client {
   Stats stats() const;
 
  private:
-  class Loop;
-  Loop& Idlest() const;
-  std::vector<std::unique_ptr<Loop>> loops_;
+  class EventLoop;
+  EventLoop& Idlest() const;
+  std::vector<std::unique_ptr<EventLoop>> loops_;
 };
 
 }  // namespace millrace::http

@@ -21,7 +21,7 @@ std::string_view Origin(std::string_view url) {
 
 }  // namespace
 
-Client::Loop::Loop(Options options)
+Client::EventLoop::EventLoop(Options options)
     : options_(std::move(options)),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
@@ -52,7 +52,7 @@ Client::Loop::Loop(Options options)
   pthread_setname_np(thread_.native_handle(), "http-client");
 }
 
-Client::Loop::~Loop() {
+Client::EventLoop::~EventLoop() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
@@ -65,14 +65,14 @@ Client::Loop::~Loop() {
   curl_global_cleanup();
 }
 
-void Client::Loop::Send(Request request, BodyTarget target, Call call, Completion done) {
+void Client::EventLoop::Send(Request request, BodyTarget target, Call call, Completion done) {
   auto flight = Enqueue(std::make_unique<Flight>(std::move(request), target, std::move(call), std::move(done)));
   if (!flight) return;
   flight->done(Fail(flight->transfer->Failure(Code::kCancelled, "the client is shutting down")));
 }
 
 /// Puts the flight into the inbox. Returns it if the loop is stopping already.
-std::unique_ptr<Client::Loop::Flight> Client::Loop::Enqueue(std::unique_ptr<Flight> flight) {
+std::unique_ptr<Client::EventLoop::Flight> Client::EventLoop::Enqueue(std::unique_ptr<Flight> flight) {
   MutexLock lock(mutex_);
   if (stopping_) return flight;
   flight->id = next_id_++;
@@ -84,7 +84,7 @@ std::unique_ptr<Client::Loop::Flight> Client::Loop::Enqueue(std::unique_ptr<Flig
   return nullptr;
 }
 
-void Client::Loop::Cancel(Id id) {
+void Client::EventLoop::Cancel(Id id) {
   {
     MutexLock lock(mutex_);
     cancelled_.push_back(id);
@@ -92,12 +92,12 @@ void Client::Loop::Cancel(Id id) {
   Wake();
 }
 
-void Client::Loop::Wake() {
+void Client::EventLoop::Wake() {
   std::uint64_t one = 1;
   [[maybe_unused]] ssize_t written = write(wake_.get(), &one, sizeof one);  // if the counter is full, the loop is awake
 }
 
-Client::Stats Client::Loop::stats() const {
+Client::Stats Client::EventLoop::stats() const {
   return {.requests = requests_,
           .connections_opened = connections_,
           .bytes_sent = sent_,
@@ -107,7 +107,7 @@ Client::Stats Client::Loop::stats() const {
           .most_active = most_active_};
 }
 
-void Client::Loop::Run() {
+void Client::EventLoop::Run() {
   bool running = true;
   while (running) {
     WaitForEvents();
@@ -128,7 +128,7 @@ void Client::Loop::Run() {
 }
 
 /// Milliseconds until the next timer is due; -1 without a timer.
-int Client::Loop::WaitTimeout() const {
+int Client::EventLoop::WaitTimeout() const {
   TimePoint due = next_sweep_;
   if (curl_timer_) due = std::min(due, *curl_timer_);
   if (!deadlines_.empty()) due = std::min(due, deadlines_.begin()->first);
@@ -141,7 +141,7 @@ int Client::Loop::WaitTimeout() const {
   return static_cast<int>(std::clamp<long>(left, 0, 60'000));
 }
 
-void Client::Loop::WaitForEvents() {
+void Client::EventLoop::WaitForEvents() {
   std::array<epoll_event, 64> events;
   int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), WaitTimeout());
   context_.now = clock_.Now();
@@ -161,7 +161,7 @@ void Client::Loop::WaitForEvents() {
 }
 
 /// Admits the requests and cancellations in the inbox. False if the client is to stop.
-bool Client::Loop::DrainInbox() {
+bool Client::EventLoop::DrainInbox() {
   std::vector<std::unique_ptr<Flight>> arrived;
   std::vector<Id> cancelled;
   bool running;
@@ -180,7 +180,7 @@ bool Client::Loop::DrainInbox() {
   return running;
 }
 
-void Client::Loop::Admit(std::unique_ptr<Flight> flight) {
+void Client::EventLoop::Admit(std::unique_ptr<Flight> flight) {
   std::string_view origin = Origin(flight->transfer->url());
   auto host = hosts_.find(origin);
   if (host == hosts_.end()) host = hosts_.emplace(std::string(origin), Host{}).first;
@@ -196,7 +196,7 @@ void Client::Loop::Admit(std::unique_ptr<Flight> flight) {
 }
 
 /// The queue with the oldest request that may go to the host now; null if there is none.
-std::deque<Client::Loop::Id>* Client::Loop::Next(Host& host) {
+std::deque<Client::EventLoop::Id>* Client::EventLoop::Next(Host& host) {
   for (std::deque<Id>* queue : {&host.queue, &host.uploads}) {
     while (!queue->empty() && !flights_.contains(queue->front())) queue->pop_front();
   }
@@ -206,7 +206,7 @@ std::deque<Client::Loop::Id>* Client::Loop::Next(Host& host) {
 }
 
 /// Starts the oldest requests whose servers have a free connection.
-void Client::Loop::StartQueued() {
+void Client::EventLoop::StartQueued() {
   while (RoomForMore()) {
     std::deque<Id>* oldest = nullptr;
     for (auto& [origin, host] : hosts_) {
@@ -221,7 +221,7 @@ void Client::Loop::StartQueued() {
   }
 }
 
-void Client::Loop::Start(Flight& flight) {
+void Client::EventLoop::Start(Flight& flight) {
   flight.active = true;
   ++flight.host->active;
   active_.insert(flight.id);
@@ -235,7 +235,7 @@ void Client::Loop::Start(Flight& flight) {
   Begin(flight, *flight.transfer);
 }
 
-void Client::Loop::Begin(Flight& flight, Transfer& transfer) {
+void Client::EventLoop::Begin(Flight& flight, Transfer& transfer) {
   CURL* easy = nullptr;
   if (idle_handles_.empty()) {
     easy = curl_easy_init();
@@ -251,7 +251,7 @@ void Client::Loop::Begin(Flight& flight, Transfer& transfer) {
 }
 
 /// Sends a request a second time if its response is late.
-void Client::Loop::HedgeLate() {
+void Client::EventLoop::HedgeLate() {
   while (!hedges_.empty() && hedges_.begin()->first <= context_.now) {
     Flight& flight = *flights_.at(hedges_.begin()->second);
     hedges_.erase(hedges_.begin());
@@ -269,7 +269,7 @@ void Client::Loop::HedgeLate() {
 }
 
 /// Ends one of a flight's two transfers. The other one continues.
-void Client::Loop::Drop(Flight& flight, Transfer& transfer) {
+void Client::EventLoop::Drop(Flight& flight, Transfer& transfer) {
   curl_multi_remove_handle(multi_, transfer.easy());
   idle_handles_.push_back(transfer.Release());
   if (&transfer == flight.transfer.get()) flight.transfer.swap(flight.second);
@@ -278,7 +278,7 @@ void Client::Loop::Drop(Flight& flight, Transfer& transfer) {
   --flight.host->active;
 }
 
-void Client::Loop::RunCurlTimer() {
+void Client::EventLoop::RunCurlTimer() {
   if (!curl_timer_ || *curl_timer_ > context_.now) return;
   curl_timer_.reset();
   int running;
@@ -286,7 +286,7 @@ void Client::Loop::RunCurlTimer() {
 }
 
 /// Completes the transfers that libcurl has finished.
-void Client::Loop::Reap() {
+void Client::EventLoop::Reap() {
   int left;
   while (CURLMsg* message = curl_multi_info_read(multi_, &left)) {
     if (message->msg != CURLMSG_DONE) continue;
@@ -308,7 +308,7 @@ void Client::Loop::Reap() {
   }
 }
 
-void Client::Loop::Expire() {
+void Client::EventLoop::Expire() {
   while (!deadlines_.empty() && deadlines_.begin()->first <= context_.now) {
     Id id = deadlines_.begin()->second;
     Complete(id, Fail(flights_.at(id)->transfer->Failure(Code::kDeadlineExceeded, "the deadline has passed")));
@@ -332,7 +332,7 @@ void Client::Loop::Expire() {
 
 /// Begins the next turn. Resumes the transfers that paused because the bandwidth or their share of the last turn was
 /// used up. Starts behind the transfer that was resumed last, so that all get their turn.
-void Client::Loop::ResumePaused() {
+void Client::EventLoop::ResumePaused() {
   ++context_.turn;
   if (!std::exchange(context_.gave_way, false) && !context_.down.limited()) return;
   std::vector<Id> paused;
@@ -349,7 +349,7 @@ void Client::Loop::ResumePaused() {
   }
 }
 
-void Client::Loop::Complete(Id id, Result<Response> result) {
+void Client::EventLoop::Complete(Id id, Result<Response> result) {
   auto found = flights_.find(id);
   std::unique_ptr<Flight> flight = std::move(found->second);
   flights_.erase(found);
@@ -376,8 +376,8 @@ void Client::Loop::Complete(Id id, Result<Response> result) {
   done(std::move(result));
 }
 
-int Client::Loop::OnSocket(CURL*, curl_socket_t socket, int what, void* self, void* known) {
-  auto& loop = *static_cast<Loop*>(self);
+int Client::EventLoop::OnSocket(CURL*, curl_socket_t socket, int what, void* self, void* known) {
+  auto& loop = *static_cast<EventLoop*>(self);
   if (what == CURL_POLL_REMOVE) {
     epoll_ctl(loop.epoll_.get(), EPOLL_CTL_DEL, socket, nullptr);
     return 0;
@@ -389,8 +389,8 @@ int Client::Loop::OnSocket(CURL*, curl_socket_t socket, int what, void* self, vo
   return 0;
 }
 
-int Client::Loop::OnTimer(CURLM*, long milliseconds, void* self) {
-  auto& loop = *static_cast<Loop*>(self);
+int Client::EventLoop::OnTimer(CURLM*, long milliseconds, void* self) {
+  auto& loop = *static_cast<EventLoop*>(self);
   if (milliseconds < 0) {
     loop.curl_timer_.reset();
   } else {

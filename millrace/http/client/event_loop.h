@@ -32,10 +32,10 @@ namespace millrace::http {
 ///
 ///     Send ──▶ inbox ──▶ host queue ──▶ libcurl ──▶ completion
 ///     stop token ──▶ inbox ──────────▲ (cancels the request in any of these places)
-class Client::Loop {
+class Client::EventLoop {
  public:
-  explicit Loop(Options options);
-  ~Loop();
+  explicit EventLoop(Options options);
+  ~EventLoop();
 
   void Send(Request request, BodyTarget target, Call call, Completion done) MR_EXCLUDES(mutex_);
   Stats stats() const;
@@ -54,7 +54,7 @@ class Client::Loop {
  private:
   using Id = std::uint64_t;
   struct Canceller {
-    Loop* loop;
+    EventLoop* loop;
     Id id;
     void operator()() const noexcept { loop->Cancel(id); }
   };

@@ -50,7 +50,7 @@ void TurnAway(int fd) {
 /// tokens of clients that leave while a handler works.
 struct Server::Rep {
   struct Worker {
-    std::unique_ptr<Connection> connection;  ///< null after the thread has finished with it
+    std::unique_ptr<ServerConnection> connection;  ///< null after the thread has finished with it
     std::thread thread;
     PeerAddress peer;
     bool is_cut = false;  ///< closed to make room for another; its thread is about to end
@@ -159,7 +159,7 @@ void Server::Rep::Accept() {
     }
     auto worker = running.emplace(running.end());
     worker->peer = peer;
-    worker->connection = std::make_unique<Connection>(std::move(fd), options, clock, handler, draining);
+    worker->connection = std::make_unique<ServerConnection>(std::move(fd), options, clock, handler, draining);
     epoll_event event{.events = EPOLLRDHUP | EPOLLET, .data = {.ptr = &*worker}};
     epoll_ctl(poll.get(), EPOLL_CTL_ADD, worker->connection->fd(), &event);
     try {

@@ -297,8 +297,8 @@ bool BodyReader::Drain() {
   return done_;
 }
 
-Connection::Connection(UniqueFd fd, const Server::Options& options, const Clock& clock, const Handler& handler,
-                       const std::atomic<bool>& draining)
+ServerConnection::ServerConnection(UniqueFd fd, const Server::Options& options, const Clock& clock,
+                                   const Handler& handler, const std::atomic<bool>& draining)
     : options_(options),
       handler_(handler),
       draining_(draining),
@@ -307,26 +307,26 @@ Connection::Connection(UniqueFd fd, const Server::Options& options, const Clock&
       peer_(PeerName(socket_.fd())),
       waiting_since_(clock.Now().time_since_epoch().count()) {}
 
-void Connection::Run() {
+void ServerConnection::Run() {
   Next next = Next::kRequest;
   while (next == Next::kRequest && !draining_) next = ServeOne();
   if (next == Next::kLinger && !stop_.stop_requested()) socket_.Linger();
 }
 
-bool Connection::CutIfWaiting() {
+bool ServerConnection::CutIfWaiting() {
   State expected = State::kWaiting;
   if (!state_.compare_exchange_strong(expected, State::kCut)) return false;
   Cut();
   return true;
 }
 
-void Connection::BeginWaiting() {
+void ServerConnection::BeginWaiting() {
   waiting_since_ = socket_.clock().Now().time_since_epoch().count();
   state_ = State::kWaiting;
 }
 
 /// The text of the next head; no value if the client leaves between requests.
-Result<std::optional<std::string>> Connection::ReadHead() {
+Result<std::optional<std::string>> ServerConnection::ReadHead() {
   TimePoint deadline = socket_.clock().Now() + options_.idle_timeout;
   bool begun = false;
   for (std::size_t searched = 0;;) {
@@ -353,7 +353,7 @@ Result<std::optional<std::string>> Connection::ReadHead() {
   }
 }
 
-Connection::Next Connection::ServeOne() {
+ServerConnection::Next ServerConnection::ServeOne() {
   auto text = ReadHead();
   if (!text) {
     if (text.error().code() == Code::kResourceExhausted) Refuse({431, "the request's head is too long"});
@@ -373,7 +373,7 @@ Connection::Next Connection::ServeOne() {
   return Answer(*head);
 }
 
-Connection::Next Connection::Answer(const RequestHead& head) {
+ServerConnection::Next ServerConnection::Answer(const RequestHead& head) {
   BodyReader body(socket_, input_, head);
   RequestView request(head, body, peer_, stop_.get_token());
   ResponseWriter response(socket_, head, body, draining_);
@@ -389,7 +389,7 @@ Connection::Next Connection::Answer(const RequestHead& head) {
   return body.Drain() ? Next::kRequest : Next::kLinger;
 }
 
-void Connection::Refuse(const Refusal& refusal) {
+void ServerConnection::Refuse(const Refusal& refusal) {
   std::string body = refusal.reason + "\n";
   std::string answer = fmt::format(
       "HTTP/1.1 {} {}\r\nDate: {}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}",

@@ -62,11 +62,11 @@ class BodyReader {
 
 /// Serves one client until it leaves, breaks the protocol, or the server stops. Run is called once, on the connection's
 /// thread. Any thread may call the other methods.
-class Connection {
+class ServerConnection {
  public:
   /// `draining` becomes true when the server takes no further requests.
-  Connection(UniqueFd fd, const Server::Options& options, const Clock& clock, const Handler& handler,
-             const std::atomic<bool>& draining);
+  ServerConnection(UniqueFd fd, const Server::Options& options, const Clock& clock, const Handler& handler,
+                   const std::atomic<bool>& draining);
 
   void Run();
   void Cut() { socket_.Cut(); }
