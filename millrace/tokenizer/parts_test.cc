@@ -4,13 +4,14 @@
 #include <map>
 
 #include "millrace/base/hash/random.h"
-#include "millrace/tokenizer/bpe/joints.h"
+#include "millrace/tokenizer/bpe/adjacent_characters.h"
 #include "millrace/tokenizer/tables/byte_trie.h"
 #include "millrace/tokenizer/unicode/nfc.h"
 #include "millrace/tokenizer/unicode/utf8.h"
 #include "millrace/tokenizer/vocabulary/added_tokens.h"
-#include "millrace/tokenizer/vocabulary/pieces.h"
-#include "millrace/tokenizer/vocabulary/scratch.h"
+#include "millrace/tokenizer/vocabulary/encode_workspace.h"
+#include "millrace/tokenizer/vocabulary/token_strings.h"
+#include "millrace/tokenizer/vocabulary/word_cache.h"
 
 namespace millrace::tokenizer {
 namespace {
@@ -101,8 +102,8 @@ TEST(ByteTrie, FindsWhatAMapFinds) {
   EXPECT_EQ(ByteTrie().Find("abc", 0, match), 3u);
 }
 
-TEST(Joints, KnowEveryPlaceInsideOfATokenAndNoOther) {
-  Joints joints;
+TEST(AdjacentCharacters, KnowEveryPlaceInsideOfATokenAndNoOther) {
+  AdjacentCharacters joints;
   joints.AddToken("the数据");
   EXPECT_TRUE(joints.MayJoin('t', 'h'));
   EXPECT_TRUE(joints.MayJoin('e', U'数'));
@@ -113,8 +114,8 @@ TEST(Joints, KnowEveryPlaceInsideOfATokenAndNoOther) {
   EXPECT_TRUE(joints.MayJoin(kInvalid, 'a')) << "broken text is never cut";
 }
 
-TEST(Joints, KnowCharactersOfWhichATokenHasOnlyAPart) {
-  Joints joints;
+TEST(AdjacentCharacters, KnowCharactersOfWhichATokenHasOnlyAPart) {
+  AdjacentCharacters joints;
   joints.AddToken("\xAE\xE9\xAD\x94");  // the end of の and 魔
   EXPECT_TRUE(joints.MayJoin(U'の', U'魔'));
   EXPECT_TRUE(joints.MayJoin(U'宮', U'魔')) << "ends with the same byte";
@@ -154,8 +155,8 @@ TEST(LongWordCache, KnowsAWordByAllOfItsBytes) {
   }
 }
 
-TEST(Pieces, AreCopiedWithWhatLiesBehindThem) {
-  Pieces pieces;
+TEST(TokenStrings, AreCopiedWithWhatLiesBehindThem) {
+  TokenStrings pieces;
   std::string expected, copied(400, '?');
   for (std::size_t size : {0u, 1u, 15u, 16u, 17u, 100u, 3u}) {
     std::string piece(size, static_cast<char>('a' + size % 26));

@@ -18,72 +18,76 @@ namespace millrace::tokenizer {
 using TokenId = std::int32_t;
 inline constexpr TokenId kNoToken = -1;
 
-/// Where a decoding stands that gets its tokens one by one. Make a fresh one for each text.
+/// The state of a decoding that gets its tokens one by one. Make a new state for each text.
 struct DecodeState {
-  bool begun = false;   ///< something was decoded before: spaces in front of words count
-  std::string pending;  ///< what is not certain yet: bytes that may be the beginning of a character, or ids
+  bool begun = false;   ///< some text was decoded before: now spaces in front of words count
+  std::string pending;  ///< bytes that may begin a character, or ids whose text depends on the ids that follow
 };
 
-/// Immutable once made; any thread may call any method.
+/// Turns text into the ids of tokens, and ids into text. Immutable; any thread may call any method.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// Appends the ids of `text`. Special tokens are never added and never recognised in the text: a document that
-  /// contains "<s>" is text, also where the model knows "<s>" as a word. Invalid UTF-8: README.md. Fails only on texts
-  /// of 2 GiB and more.
+  /// Appends the ids of `text`. Never adds special tokens and never recognises them in the text: "<s>" in a document is
+  /// text, even if the model knows "<s>" as a word. README.md says what becomes of invalid UTF-8.
+  /// Errors: kInvalidArgument on texts of 2 GiB and more.
   virtual Status Encode(std::string_view text, std::vector<TokenId>& ids) const = 0;
-  /// Appends the first `count` of those ids, or all if there are fewer; may spare the work for the rest.
+  /// Appends the first `count` ids that Encode() would append, or all if there are fewer. May save the work for the
+  /// rest.
   virtual Status EncodeFirst(std::string_view text, std::size_t count, std::vector<TokenId>& ids) const {
     std::size_t before = ids.size();
     MR_TRY(Encode(text, ids));
     if (ids.size() - before > count) ids.resize(before + count);
     return {};
   }
-  /// As Encode, but special tokens that are spelled out in the text ("<s>", "<|endoftext|>") become their ids, the
-  /// longest of several that begin at one place. What stands between them is encoded as texts of their own. For chat
-  /// templates; never for text that others wrote.
+  /// As Encode(), but recognises special tokens that the text spells out ("<s>", "<|endoftext|>"). If several begin at
+  /// one position, the longest counts. The text between two of them is encoded as a text of its own. Use it for chat
+  /// templates, and never for text that others wrote.
   virtual Status EncodeWithSpecials(std::string_view text, std::vector<TokenId>& ids) const {
     return Encode(text, ids);
   }
 
-  /// The text of `ids`; special tokens yield nothing. Fails with kInvalidArgument on an id outside the vocabulary.
+  /// Returns the text of `ids`, without special tokens. Errors: kInvalidArgument on an id outside the vocabulary.
   virtual Result<std::string> Decode(std::span<const TokenId> ids) const = 0;
-  /// Appends what is certain of the text once `id` follows what `state` has seen; StreamDecoder is the way to use it.
-  /// Together with DecodeEnd it yields what Decode does. This default suits tokens whose text does not depend on
-  /// others.
+  /// Appends the text that is certain once `id` follows the ids before. Callers use StreamDecoder. The texts of all
+  /// calls and of DecodeEnd() together are the text of Decode(). This default suits vocabularies in which the text of
+  /// a token does not depend on other tokens. Errors: those of Decode().
   virtual Status DecodeNext(DecodeState& state, TokenId id, std::string& text) const;
-  /// Appends what waited for more.
+  /// Appends the text that waited for more ids.
   virtual void DecodeEnd(DecodeState& state, std::string& text) const;
 
-  /// The piece as stored in the model ("▁the", "<0x0A>"); of byte-level vocabularies the bytes.
+  /// Returns the token as the model stores it ("▁the", "<0x0A>"), or its bytes in a byte-level vocabulary.
+  /// Errors: kInvalidArgument on an id outside the vocabulary.
   virtual Result<std::string> Piece(TokenId id) const = 0;
-  /// The id of a piece as Piece gives it, special tokens among them; kNoToken when there is none.
+  /// Returns the id of a token that is written as Piece() returns it, also of special tokens. kNoToken if there is
+  /// none.
   virtual TokenId IdOf(std::string_view piece) const;
 
   virtual int vocab_size() const = 0;
-  virtual TokenId bos() const = 0;  ///< kNoToken when the model has none; likewise the next three
+  // kNoToken if the model has no such token.
+  virtual TokenId bos() const = 0;
   virtual TokenId eos() const = 0;
   virtual TokenId unk() const = 0;
   virtual TokenId pad() const { return kNoToken; }
-  /// Whether texts are to begin with bos(): as the file's post-processor has it; nothing: the file does not say.
+  /// Whether the file's post-processor puts bos() in front of texts. Nothing if the file does not say.
   virtual std::optional<bool> adds_bos() const { return std::nullopt; }
-  /// "sentencepiece-bpe", "sentencepiece-unigram", "unigram", "byte-bpe", "bpe", "wordpiece", "wordlevel"
+  /// One of "sentencepiece-bpe", "sentencepiece-unigram", "unigram", "byte-bpe", "bpe", "wordpiece", "wordlevel"
   virtual std::string_view kind() const = 0;
-  /// crc32c of the model's bytes as 8 hex digits: part of the identity of everything tokenized with it.
+  /// The crc32c of the model's bytes as 8 hex digits. Everything that was tokenized with the model records it.
   virtual const std::string& fingerprint() const = 0;
 };
 
-/// Turns ids that come one by one into text, which never ends within a UTF-8 character; all of it together is what
-/// Tokenizer::Decode makes of all ids. One thread at a time; the tokenizer must outlive it.
+/// Turns ids that come one by one into text. No part of the text ends within a UTF-8 character. All parts together are
+/// the text of Tokenizer::Decode(). One thread at a time. The tokenizer must outlive the decoder.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-  /// Appends to `text` what is certain now, which may be nothing. Fails with kInvalidArgument on an id outside the
-  /// vocabulary, and goes on as if it had not come.
+  /// Appends to `text` what is certain now, which may be nothing.
+  /// Errors: kInvalidArgument on an id outside the vocabulary. The decoder ignores such an id.
   Status Add(TokenId id, std::string& text) { return tokenizer_.DecodeNext(state_, id, text); }
-  /// Appends the rest: bytes of a character that never became whole. The next Add begins a new text.
+  /// Appends the rest, such as the bytes of a character that stayed incomplete. The next Add() begins a new text.
   void Finish(std::string& text) {
     tokenizer_.DecodeEnd(state_, text);
     state_ = {};

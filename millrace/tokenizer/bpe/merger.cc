@@ -37,14 +37,14 @@ std::size_t Merger::RunShort(const MergeTable& table, std::span<Symbol> symbols)
 std::size_t Merger::RunLong(const MergeTable& table, std::span<Symbol> symbols) {
   auto count = static_cast<std::uint32_t>(symbols.size());
   last_left_ = last_right_ = kNoSymbol;
-  if (first_waiting_.size() < table.ranks()) first_waiting_.resize(table.ranks(), kNowhere);
+  if (queue_heads_.size() < table.ranks()) queue_heads_.resize(table.ranks(), kNowhere);
   nodes_.resize(count);
-  waiting_.reserve(count);
+  queued_.reserve(count);
   for (std::uint32_t i = 0; i < count; ++i) {
     bool last = i + 1 == count;
-    MergeTable::Merge merge = last ? MergeTable::Merge() : Look(table, symbols[i], symbols[i + 1]);
+    MergeTable::Merge merge = last ? MergeTable::Merge() : FindCached(table, symbols[i], symbols[i + 1]);
     nodes_[i] = {symbols[i], i == 0 ? kNowhere : i - 1, last ? kNowhere : i + 1, merge};
-    if (merge.rank != kNoRank) Wait(merge.rank, i);
+    if (merge.rank != kNoRank) Enqueue(merge.rank, i);
   }
   while (!ranks_.empty()) {
     std::ranges::pop_heap(ranks_, std::greater());
@@ -52,7 +52,7 @@ std::size_t Merger::RunLong(const MergeTable& table, std::span<Symbol> symbols) 
     ranks_.pop_back();
     TakePositions(rank);
     for (std::size_t i = 0; i < positions_.size() || !urgent_.empty();) {
-      Urgent next = i < positions_.size() ? Urgent{rank, positions_[i]} : Urgent{kNoRank, 0};
+      UrgentMerge next = i < positions_.size() ? UrgentMerge{rank, positions_[i]} : UrgentMerge{kNoRank, 0};
       if (!urgent_.empty() && urgent_.front() < next) {
         std::ranges::pop_heap(urgent_, std::greater());
         next = urgent_.back();
@@ -63,28 +63,28 @@ std::size_t Merger::RunLong(const MergeTable& table, std::span<Symbol> symbols) 
       if (nodes_[next.second].merge.rank == next.first) MergeAt(table, next.second, rank);
     }
   }
-  waiting_.clear();
+  queued_.clear();
   std::size_t left = 0;
   for (std::uint32_t at = 0; at != kNowhere; at = nodes_[at].next) symbols[left++] = nodes_[at].symbol;
   return left;
 }
 
-void Merger::Wait(std::uint32_t rank, std::uint32_t position) {
-  std::uint32_t& first = first_waiting_[rank];
+void Merger::Enqueue(std::uint32_t rank, std::uint32_t position) {
+  std::uint32_t& first = queue_heads_[rank];
   if (first == kNowhere) {
     ranks_.push_back(rank);
     std::ranges::push_heap(ranks_, std::greater());
   }
-  waiting_.push_back({position, first});
-  first = static_cast<std::uint32_t>(waiting_.size() - 1);
+  queued_.push_back({position, first});
+  first = static_cast<std::uint32_t>(queued_.size() - 1);
 }
 
 void Merger::TakePositions(std::uint32_t rank) {
   positions_.clear();
-  for (std::uint32_t at = first_waiting_[rank]; at != kNowhere; at = waiting_[at].next) {
-    positions_.push_back(waiting_[at].position);
+  for (std::uint32_t at = queue_heads_[rank]; at != kNowhere; at = queued_[at].next) {
+    positions_.push_back(queued_[at].position);
   }
-  first_waiting_[rank] = kNowhere;
+  queue_heads_[rank] = kNowhere;
   std::ranges::reverse(positions_);
   if (!std::ranges::is_sorted(positions_)) std::ranges::sort(positions_);
 }
@@ -96,20 +96,20 @@ void Merger::MergeAt(const MergeTable& table, std::uint32_t position, std::uint3
   left.next = right.next;
   right.merge.rank = kNoRank;
   if (left.next != kNowhere) nodes_[left.next].previous = position;
-  if (left.previous != kNowhere) Announce(table, left.previous, current_rank);
-  Announce(table, position, current_rank);
+  if (left.previous != kNowhere) EnqueuePair(table, left.previous, current_rank);
+  EnqueuePair(table, position, current_rank);
 }
 
-void Merger::Announce(const MergeTable& table, std::uint32_t position, std::uint32_t current_rank) {
+void Merger::EnqueuePair(const MergeTable& table, std::uint32_t position, std::uint32_t current_rank) {
   Node& node = nodes_[position];
-  node.merge = node.next == kNowhere ? MergeTable::Merge() : Look(table, node.symbol, nodes_[node.next].symbol);
+  node.merge = node.next == kNowhere ? MergeTable::Merge() : FindCached(table, node.symbol, nodes_[node.next].symbol);
   std::uint32_t rank = node.merge.rank;
   if (rank == kNoRank) return;
   if (rank <= current_rank) {
     urgent_.emplace_back(rank, position);
     std::ranges::push_heap(urgent_, std::greater());
   } else {
-    Wait(rank, position);
+    Enqueue(rank, position);
   }
 }
 

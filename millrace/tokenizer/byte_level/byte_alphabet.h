@@ -1,4 +1,5 @@
-// How byte-level vocabularies write bytes: printable ones of Latin-1 as themselves, the rest from U+0100 on.
+// How files of byte-level vocabularies write bytes: printable bytes of Latin-1 as themselves, the others from U+0100
+// on.
 #pragma once
 
 #include <array>
@@ -25,11 +26,11 @@ class ByteAlphabet {
     }
   }
 
-  /// Nothing if a character of `text` stands for no byte.
+  /// Returns the bytes that `text` stands for, or nothing if a character stands for no byte.
   std::optional<std::string> ToBytes(std::string_view text) const {
     std::string bytes;
     for (const char *at = text.data(), *end = at + text.size(); at != end;) {
-      const Decoded character = DecodeUtf8(at, end);
+      const DecodedCharacter character = DecodeUtf8(at, end);
       if (character.code >= bytes_.size() || bytes_[character.code] < 0) return std::nullopt;
       bytes += static_cast<char>(bytes_[character.code]);
       at += character.length;
@@ -47,7 +48,7 @@ class ByteAlphabet {
   std::array<std::string, 256> characters_;
 };
 
-/// The one alphabet that there is.
+/// All files use one alphabet.
 inline const ByteAlphabet& TheByteAlphabet() {
   static const ByteAlphabet alphabet;
   return alphabet;

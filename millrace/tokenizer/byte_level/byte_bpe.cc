@@ -7,11 +7,12 @@
 #include <ranges>
 #include <utility>
 
-#include "millrace/tokenizer/bpe/joints.h"
+#include "millrace/tokenizer/bpe/adjacent_characters.h"
 #include "millrace/tokenizer/bpe/merger.h"
 #include "millrace/tokenizer/tables/merge_table.h"
 #include "millrace/tokenizer/unicode/nfc.h"
 #include "millrace/tokenizer/unicode/utf8.h"
+#include "millrace/tokenizer/vocabulary/token_index.h"
 
 namespace millrace::tokenizer {
 namespace {
@@ -28,7 +29,7 @@ class ByteBpe final : public VocabularyTokenizer {
     } else {
       AddRankedMerges();
     }
-    for (const std::string& token : spec_.tokens) joints_.AddToken(token);
+    for (const std::string& token : spec_.tokens) adjacent_.AddToken(token);
     if (spec_.whole_words_first) FindExceptions();
     named_ = spec_.named;
     if (spec_.compose) nfc_.emplace();
@@ -49,7 +50,7 @@ class ByteBpe final : public VocabularyTokenizer {
     std::size_t bytes = 0;
     for (TokenId id : ids) bytes += decoded_[id].size();
     std::string text;
-    text.resize_and_overwrite(bytes + Pieces::kSlack, [&](char* to, std::size_t) {
+    text.resize_and_overwrite(bytes + TokenStrings::kSlack, [&](char* to, std::size_t) {
       for (TokenId id : ids) to = decoded_.Copy(id, to);
       return bytes;
     });
@@ -69,19 +70,19 @@ class ByteBpe final : public VocabularyTokenizer {
   std::string_view kind() const override { return "byte-bpe"; }
 
  protected:
-  void EncodePart(const Part& part, Scratch& scratch, IdWriter& ids) const override {
-    if (!nfc_ && !finds_more_) return EncodeNormalized(part.text, scratch, ids);
+  void EncodeSegment(const TextSegment& segment, EncodeWorkspace& workspace, IdWriter& ids) const override {
+    if (!nfc_ && !finds_more_) return EncodeNormalized(segment.text, workspace, ids);
     std::string buffer;
     auto between = [&](std::string_view text, bool) {
-      EncodeNormalized(text, scratch, ids);
+      EncodeNormalized(text, workspace, ids);
       return !ids.full();
     };
     auto token = [&](TokenId id) {
       ids.Append(id);
       return !ids.full();
     };
-    std::string_view text = nfc_ ? nfc_->Normalize(part.text, buffer) : part.text;
-    added_to_normalized_.ForEach(text, part.specials, between, token);
+    std::string_view text = nfc_ ? nfc_->Normalize(segment.text, buffer) : segment.text;
+    added_to_normalized_.ForEach(text, segment.specials, between, token);
   }
 
  private:
@@ -102,17 +103,17 @@ class ByteBpe final : public VocabularyTokenizer {
       MR_TRY(CheckPiece(token));
       bytes += token.size();
     }
-    pieces_.Reserve(spec_.tokens.size(), bytes);
+    strings_.Reserve(spec_.tokens.size(), bytes);
     decoded_.Reserve(spec_.tokens.size(), bytes);
     for (std::size_t id = 0; id < spec_.tokens.size(); ++id) {
       bool only_added = added_at[id] && spec_.tokens[id].empty();
-      pieces_.Add(only_added ? added_at[id]->text : spec_.tokens[id]);
+      strings_.Add(only_added ? added_at[id]->text : spec_.tokens[id]);
       decoded_.Add(only_added && !added_at[id]->special ? added_at[id]->text : spec_.tokens[id]);
     }
-    index_ = PieceIndex(pieces_, spec_.tokens.size());
+    index_ = TokenIndex(strings_, spec_.tokens.size());
     bytes_.fill(kNoToken);
-    for (TokenId id = 0; id < pieces_.size(); ++id) {
-      if (pieces_[id].empty()) continue;
+    for (TokenId id = 0; id < strings_.size(); ++id) {
+      if (strings_[id].empty()) continue;
       bool fresh = index_.Insert(id);
       const std::string& token = spec_.tokens[static_cast<std::size_t>(id)];
       if (!fresh && !token.empty()) return Fail(Code::kInvalidArgument, "it has the token {} twice", id);
@@ -140,7 +141,7 @@ class ByteBpe final : public VocabularyTokenizer {
 
   void AddRankedMerges() {
     std::vector<ByteBpeSpec::Merge> found;
-    for (TokenId id = 0; id < pieces_.size(); ++id) {
+    for (TokenId id = 0; id < strings_.size(); ++id) {
       std::string_view token = spec_.tokens[static_cast<std::size_t>(id)];
       for (std::size_t at = 1; at < token.size(); ++at) {
         TokenId left = TokenOf(token.substr(0, at));
@@ -158,7 +159,7 @@ class ByteBpe final : public VocabularyTokenizer {
     std::vector<Symbol> symbols;
     std::size_t longest = 0;
     std::vector<TokenId> exceptions;
-    for (TokenId id = 0; id < pieces_.size(); ++id) {
+    for (TokenId id = 0; id < strings_.size(); ++id) {
       const std::string& token = spec_.tokens[static_cast<std::size_t>(id)];
       symbols.clear();
       for (char byte : token) symbols.push_back(bytes_[static_cast<std::uint8_t>(byte)]);
@@ -166,53 +167,54 @@ class ByteBpe final : public VocabularyTokenizer {
       exceptions.push_back(id);
       longest = std::max(longest, token.size());
     }
-    exceptions_ = PieceIndex(pieces_, exceptions.size());
+    exceptions_ = TokenIndex(strings_, exceptions.size());
     for (TokenId id : exceptions) exceptions_.Insert(id);
     longest_exception_ = longest;
   }
 
-  void EncodeNormalized(std::string_view text, Scratch& scratch, IdWriter& ids) const {
+  void EncodeNormalized(std::string_view text, EncodeWorkspace& workspace, IdWriter& ids) const {
     if (spec_.add_prefix_space && text[0] != ' ') {
-      std::string spaced = std::move(scratch.text);
+      std::string spaced = std::move(workspace.text);
       spaced.assign(1, ' ').append(text);
-      EncodeWords(spaced, scratch, ids);
-      scratch.text = std::move(spaced);
+      EncodeWords(spaced, workspace, ids);
+      workspace.text = std::move(spaced);
     } else {
-      EncodeWords(text, scratch, ids);
+      EncodeWords(text, workspace, ids);
     }
   }
 
-  void EncodeWords(std::string_view text, Scratch& scratch, IdWriter& ids) const {
+  void EncodeWords(std::string_view text, EncodeWorkspace& workspace, IdWriter& ids) const {
     const char* end = text.data() + text.size();
     for (const char* at = text.data(); at != end && !ids.full();) {
       const char* word_end = splitter_.WordEnd(at, end);
-      EncodeSplitWord({at, word_end}, end, scratch, ids);
+      EncodeSplitWord({at, word_end}, end, workspace, ids);
       at = word_end;
     }
   }
 
   /// Short words of ASCII are looked up as they are. Others are cut where no token reaches over: Chinese has no spaces,
   /// so that words are long and seldom seen twice, but their characters are.
-  void EncodeSplitWord(std::string_view word, const char* end, Scratch& scratch, IdWriter& ids) const {
+  void EncodeSplitWord(std::string_view word, const char* end, EncodeWorkspace& workspace, IdWriter& ids) const {
     if (word.size() <= WordCache::kMaxBytes && IsAscii(word, end)) {
-      return EncodeWord(word, end, scratch, ids, [&](std::string_view unseen) { EncodeUnseen(unseen, scratch, ids); });
+      return EncodeWord(word, end, workspace, ids,
+                        [&](std::string_view unseen) { EncodeUnseen(unseen, workspace, ids); });
     }
     if (TokenId whole = Exception(word); whole != kNoToken) return ids.Append(whole);
     const char *at = word.data(), *begin = at, *word_end = at + word.size();
     char32_t previous = kInvalid;
     auto finish = [&] {
       std::string_view part(begin, at);
-      auto merge = [&](std::string_view unseen) { Merge(unseen, scratch, ids); };
+      auto merge = [&](std::string_view unseen) { Merge(unseen, workspace, ids); };
       if (Exception(part) == kNoToken) {
-        EncodeWord(part, end, scratch, ids, merge);
+        EncodeWord(part, end, workspace, ids, merge);
       } else {
         merge(part);  // the cache holds what it is as a word
       }
       begin = at;
     };
     while (at != word_end) {
-      Decoded character = DecodeUtf8(at, word_end);
-      if (!joints_.MayJoin(previous, character.code)) finish();
+      DecodedCharacter character = DecodeUtf8(at, word_end);
+      if (!adjacent_.MayJoin(previous, character.code)) finish();
       previous = character.code;
       at += character.length;
     }
@@ -229,15 +231,15 @@ class ByteBpe final : public VocabularyTokenizer {
     return word.size() <= longest_exception_ ? exceptions_.Find(word) : kNoToken;
   }
 
-  void EncodeUnseen(std::string_view word, Scratch& scratch, IdWriter& ids) const {
+  void EncodeUnseen(std::string_view word, EncodeWorkspace& workspace, IdWriter& ids) const {
     if (TokenId whole = Exception(word); whole != kNoToken) return ids.Append(whole);
-    Merge(word, scratch, ids);
+    Merge(word, workspace, ids);
   }
 
-  void Merge(std::string_view bytes, Scratch& scratch, IdWriter& ids) const {
-    scratch.symbols.resize(bytes.size());
-    for (std::size_t i = 0; i < bytes.size(); ++i) scratch.symbols[i] = bytes_[static_cast<std::uint8_t>(bytes[i])];
-    auto merged = scratch.merger.Run(merges_, scratch.symbols);
+  void Merge(std::string_view bytes, EncodeWorkspace& workspace, IdWriter& ids) const {
+    workspace.symbols.resize(bytes.size());
+    for (std::size_t i = 0; i < bytes.size(); ++i) workspace.symbols[i] = bytes_[static_cast<std::uint8_t>(bytes[i])];
+    auto merged = workspace.merger.Run(merges_, workspace.symbols);
     std::ranges::copy(merged, ids.Room(merged.size()));
     ids.Advance(merged.size());
   }
@@ -247,12 +249,12 @@ class ByteBpe final : public VocabularyTokenizer {
   std::optional<Nfc> nfc_;
   AddedTokens added_to_normalized_;
   bool finds_more_ = false;  ///< the one above has any
-  Pieces decoded_;           ///< special tokens are empty
-  PieceIndex index_;
+  TokenStrings decoded_;     ///< special tokens are empty
+  TokenIndex index_;
   std::array<TokenId, 256> bytes_{};
   MergeTable merges_;
-  Joints joints_;
-  PieceIndex exceptions_;
+  AdjacentCharacters adjacent_;
+  TokenIndex exceptions_;
   std::size_t longest_exception_ = 0;
 };
 

@@ -54,39 +54,40 @@ Result<TokenDecoder> TokenDecoder::Read(const Json& decoder) {
 }
 
 Result<TokenDecoder::Step> TokenDecoder::ReadReplace(const Json& json) {
-  const Json& pattern = Get(json, "pattern");
-  const std::string literal = Text(pattern, "String"), regex = Text(pattern, "Regex"), to = Text(json, "content");
+  const Json& pattern = Member(json, "pattern");
+  const std::string literal = StringMember(pattern, "String"), regex = StringMember(pattern, "Regex"),
+                    to = StringMember(json, "content");
   if (!literal.empty()) return Replace{literal, to};
   if (!regex.empty()) return ReplaceMatches{MR_TRY(Regex::Compile(regex)), to};
   return Unsupported("decoder", json);
 }
 
 Result<TokenDecoder::Step> TokenDecoder::ReadStep(const Json& json) {
-  const std::string type = Text(json, "type");
+  const std::string type = StringMember(json, "type");
   if (type == "Replace") return ReadReplace(json);
   if (type == "ByteLevel") return Bytes{};
   if (type == "ByteFallback") return ByteFallback{};
   if (type == "Fuse") return Fuse{};
   if (type == "BPEDecoder") {
-    const std::string suffix = Text(json, "suffix");
+    const std::string suffix = StringMember(json, "suffix");
     if (suffix.empty()) return Unsupported("decoder", json);
     return EndOfWord{suffix};
   }
-  if (type == "WordPiece") return WordPiece{Text(json, "prefix"), Flag(json, "cleanup", true)};
+  if (type == "WordPiece") return WordPiece{StringMember(json, "prefix"), BoolMember(json, "cleanup", true)};
   if (type == "CTC") {
-    const std::string pad = Text(json, "pad_token"), delimiter = Text(json, "word_delimiter_token");
+    const std::string pad = StringMember(json, "pad_token"), delimiter = StringMember(json, "word_delimiter_token");
     if (pad.empty() || delimiter.empty()) return Unsupported("decoder", json);
-    return Ctc{pad, delimiter, Flag(json, "cleanup", true)};
+    return Ctc{pad, delimiter, BoolMember(json, "cleanup", true)};
   }
   if (type == "Strip") {
-    const Json &start = Get(json, "start"), &stop = Get(json, "stop");
+    const Json &start = Member(json, "start"), &stop = Member(json, "stop");
     if (!start.is_number_unsigned() || !stop.is_number_unsigned()) return Unsupported("decoder", json);
-    return Strip{Text(json, "content"), start.get<std::size_t>(), stop.get<std::size_t>()};
+    return Strip{StringMember(json, "content"), start.get<std::size_t>(), stop.get<std::size_t>()};
   }
   if (type == "Metaspace") {
-    const std::string scheme = Text(json, "prepend_scheme");
-    const bool never = scheme.empty() ? !Flag(json, "add_prefix_space", true) : scheme == "never";
-    return Metaspace{Text(json, "replacement"), !never};
+    const std::string scheme = StringMember(json, "prepend_scheme");
+    const bool never = scheme.empty() ? !BoolMember(json, "add_prefix_space", true) : scheme == "never";
+    return Metaspace{StringMember(json, "replacement"), !never};
   }
   return Unsupported("decoder", json);
 }
@@ -139,7 +140,7 @@ TokenDecoder::Tokens TokenDecoder::Apply(const Bytes&, Tokens tokens) {
   const std::string bytes = BytesOf(tokens);
   std::string text;
   for (std::string_view rest = bytes; !rest.empty();) {
-    const Decoded character = DecodeUtf8(rest.data(), rest.data() + rest.size());
+    const DecodedCharacter character = DecodeUtf8(rest.data(), rest.data() + rest.size());
     std::size_t length = character.length;
     if (character.code != kInvalid) {
       text += rest.substr(0, length);

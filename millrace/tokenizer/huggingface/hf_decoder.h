@@ -10,17 +10,17 @@
 
 namespace millrace::tokenizer::hf {
 
-/// The steps of Hugging Face's decoders, each on the tokens that the one before it made. Immutable; any thread.
+/// Runs the steps of a decoder. Each step gets the tokens of the step before. Immutable; any thread.
 class TokenDecoder {
  public:
-  /// Errors: kUnsupported, naming it, for a decoder that is not done here.
+  /// Errors: kUnsupported, with its name, for a decoder that Millrace does not support.
   static Result<TokenDecoder> Read(const Json& decoder);
 
-  /// The text of all tokens. Of a byte-level decoder, which stands alone, bytes that are no UTF-8 stay.
+  /// Returns the text of all tokens. A byte-level decoder, which stands alone, keeps invalid bytes.
   std::string Decode(std::vector<std::string> tokens) const;
-  /// Whether Decode is the same as DecodeOne for each token, one behind another.
+  /// Whether Decode() returns the concatenation of DecodeOne() of each token.
   bool goes_by_token() const { return goes_by_token_; }
-  /// The text of one token; `first`: none was decoded in front of it. May end within a character.
+  /// Returns the text of one token, which may end within a character. `first`: no token was decoded before.
   std::string DecodeOne(std::string token, bool first) const;
 
  private:

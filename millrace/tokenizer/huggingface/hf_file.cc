@@ -13,36 +13,36 @@ const Json kNull;
 
 }  // namespace
 
-const Json& Get(const Json& object, const char* key) {
+const Json& Member(const Json& object, const char* key) {
   if (!object.is_object()) return kNull;
   auto found = object.find(key);
   return found == object.end() ? kNull : *found;
 }
 
-std::string Text(const Json& object, const char* key) {
-  const Json& value = Get(object, key);
+std::string StringMember(const Json& object, const char* key) {
+  const Json& value = Member(object, key);
   return value.is_string() ? value.get<std::string>() : "";
 }
 
-bool Flag(const Json& object, const char* key, bool otherwise) {
-  const Json& value = Get(object, key);
+bool BoolMember(const Json& object, const char* key, bool otherwise) {
+  const Json& value = Member(object, key);
   return value.is_boolean() ? value.get<bool>() : otherwise;
 }
 
 std::unexpected<Error> Unsupported(std::string_view part, const Json& what) {
-  std::string text = what.is_object() && what.contains("type") ? Text(what, "type") : what.dump(-1, ' ', true);
+  std::string text = what.is_object() && what.contains("type") ? StringMember(what, "type") : what.dump(-1, ' ', true);
   if (text.size() > 200) text = text.substr(0, 200) + "…";
   return Fail(Code::kUnsupported, "its {} ({}) is not supported", part, text);
 }
 
 std::vector<Json> Steps(const Json& value, const char* plural) {
   if (value.is_null()) return {};
-  if (Text(value, "type") != "Sequence") return {value};
-  const Json& steps = Get(value, plural);
+  if (StringMember(value, "type") != "Sequence") return {value};
+  const Json& steps = Member(value, plural);
   return steps.is_array() ? steps.get<std::vector<Json>>() : std::vector<Json>{value};
 }
 
-TokenId File::IdOf(std::string_view token) const {
+TokenId TokenizerFile::IdOf(std::string_view token) const {
   for (const AddedToken& one : added) {
     if (one.text == token) return one.id;
   }
@@ -58,8 +58,8 @@ Status CheckFoundEarly(const AddedToken& added) {
 }
 
 std::string ModelType(const Json& file) {
-  const Json& model = Get(file, "model");
-  std::string type = Text(model, "type");
+  const Json& model = Member(file, "model");
+  std::string type = StringMember(model, "type");
   return type.empty() && model.contains("merges") ? "BPE" : type;
 }
 
@@ -67,12 +67,12 @@ bool IsOneCharacter(std::string_view text) {
   return !text.empty() && DecodeUtf8(text.data(), text.data() + text.size()).length == text.size();
 }
 
-Status CheckAddedIds(const File& file) {
+Status CheckAddedIds(const TokenizerFile& file) {
   std::map<std::string_view, TokenId> known;
   for (std::size_t id = 0; id < file.tokens.size(); ++id) {
     if (!file.tokens[id].empty()) known.emplace(file.tokens[id], static_cast<TokenId>(id));
   }
-  auto next = static_cast<TokenId>(Get(Get(file.json, "model"), "vocab").size());
+  auto next = static_cast<TokenId>(Member(Member(file.json, "model"), "vocab").size());
   std::set<std::string_view> seen;
   for (const AddedToken& added : file.added) {
     const auto found = known.find(added.text);
@@ -106,7 +106,7 @@ Result<std::vector<std::pair<std::string, std::string>>> ReadMerges(const Json& 
   return pairs;
 }
 
-std::unexpected<Error> FailMerge(const File& file, std::string_view left, std::string_view right) {
+std::unexpected<Error> FailMerge(const TokenizerFile& file, std::string_view left, std::string_view right) {
   auto special = [&](const AddedToken& added) {
     return added.special &&
            (added.text == left || added.text == right || (added.text.starts_with(left) && added.text.ends_with(right)));

@@ -1,4 +1,4 @@
-// What all kinds of tokenizer.json have, and how their parts are looked up.
+// A tokenizer.json in memory, and how its members are read.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -17,46 +17,47 @@ namespace millrace::tokenizer::hf {
 // Not base/json.h's type, which keeps the order of keys and therefore takes quadratic time for a vocabulary.
 using Json = nlohmann::json;
 
-inline constexpr std::size_t kMaxVocabulary = 1u << 22;
+inline constexpr std::size_t kMaxVocabulary = 1u << 22;  // 16 times the largest published vocabularies
 
-/// Null, an empty string or `otherwise` where there is none, or it is of another type.
-const Json& Get(const Json& object, const char* key);
-std::string Text(const Json& object, const char* key);
-bool Flag(const Json& object, const char* key, bool otherwise = false);
+/// Return a member of `object`. If there is none of this type: null, an empty string, or `otherwise`.
+const Json& Member(const Json& object, const char* key);
+std::string StringMember(const Json& object, const char* key);
+bool BoolMember(const Json& object, const char* key, bool otherwise = false);
 
-/// "its normalizer (NFC) is not supported".
+/// Makes an error of code kUnsupported: "its normalizer (NFC) is not supported".
 std::unexpected<Error> Unsupported(std::string_view part, const Json& what);
 
-/// The elements of {"type": "Sequence", "normalizers": […]}, or the one thing itself; nothing for null.
+/// Returns the elements of {"type": "Sequence", "normalizers": […]}, or else `value` alone. Nothing for null.
 std::vector<Json> Steps(const Json& value, const char* plural);
 
-/// "BPE", "WordPiece", "WordLevel" or "Unigram", if the file is one that is known.
+/// Returns the type of the file's model: "BPE", "WordPiece", "WordLevel", "Unigram", or what the file names.
 std::string ModelType(const Json& file);
 
 bool IsOneCharacter(std::string_view text);
 
-struct File {
+/// A tokenizer.json, and the vocabulary that was read from it.
+struct TokenizerFile {
   Json json;
-  std::vector<std::string> tokens;  ///< as they are written in the model's vocabulary, by id; empty for gaps
-  std::vector<double> scores;       ///< of `tokens`, in a Unigram model
+  std::vector<std::string> tokens;  ///< by id, as the model's vocabulary writes them; empty for unused ids
+  std::vector<double> scores;       ///< the scores of `tokens`, in a Unigram model
   std::vector<AddedToken> added;
   NamedTokens named;
 
-  TokenId IdOf(std::string_view token) const;  ///< of an added one
+  TokenId IdOf(std::string_view token) const;  ///< of an added token; kNoToken if there is none
 };
 
-/// Fails with kUnsupported on an added token that is looked for in normalized text.
+/// Errors: kUnsupported if the added token is searched in normalized text.
 Status CheckFoundEarly(const AddedToken& added);
 
-/// The library numbers added tokens itself: by the model's vocabulary, else behind it. Fails with kUnsupported where
-/// the file has other ids, or a token twice.
-Status CheckAddedIds(const File& file);
+/// Checks the ids of the added tokens. The library numbers added tokens itself: it takes the id of the model's
+/// vocabulary, or else the next id behind the vocabulary. Errors: kUnsupported for other ids, or a token twice.
+Status CheckAddedIds(const TokenizerFile& file);
 
-/// The two sides of each merge: "a b" or ["a", "b"]. Fails with kInvalidArgument on anything else.
+/// Returns the two sides of each merge, which is "a b" or ["a", "b"]. Errors: kInvalidArgument for anything else.
 Result<std::vector<std::pair<std::string, std::string>>> ReadMerges(const Json& merges);
 
-/// The error of a merge of which a side, or what it makes, is no token that texts may become: kUnsupported if it is a
-/// special one, which a document could forge, else kInvalidArgument.
-std::unexpected<Error> FailMerge(const File& file, std::string_view left, std::string_view right);
+/// Makes the error for a merge that has a side, or a result, that is no token of the model. Its code is kUnsupported if
+/// this is a special token, which a document could forge, and else kInvalidArgument.
+std::unexpected<Error> FailMerge(const TokenizerFile& file, std::string_view left, std::string_view right);
 
 }  // namespace millrace::tokenizer::hf

@@ -25,7 +25,7 @@ using namespace hf;  // NOLINT(google-build-using-namespace): the file's parts
 
 namespace {
 
-Status ReadVocabulary(const Json& vocab, File& file) {
+Status ReadVocabulary(const Json& vocab, TokenizerFile& file) {
   if (!vocab.is_object()) return Fail(Code::kInvalidArgument, "its model has no vocabulary");
   for (auto& [token, id] : vocab.items()) {
     if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= kMaxVocabulary) {
@@ -39,15 +39,15 @@ Status ReadVocabulary(const Json& vocab, File& file) {
   return {};
 }
 
-Status ReadAddedTokens(File& file) {
-  for (const Json& token : Get(file.json, "added_tokens")) {
-    const Json& id = Get(token, "id");
-    AddedToken added{.text = Text(token, "content"),
-                     .special = Flag(token, "special"),
-                     .single_word = Flag(token, "single_word"),
-                     .lstrip = Flag(token, "lstrip"),
-                     .rstrip = Flag(token, "rstrip"),
-                     .normalized = Flag(token, "normalized", true)};
+Status ReadAddedTokens(TokenizerFile& file) {
+  for (const Json& token : Member(file.json, "added_tokens")) {
+    const Json& id = Member(token, "id");
+    AddedToken added{.text = StringMember(token, "content"),
+                     .special = BoolMember(token, "special"),
+                     .single_word = BoolMember(token, "single_word"),
+                     .lstrip = BoolMember(token, "lstrip"),
+                     .rstrip = BoolMember(token, "rstrip"),
+                     .normalized = BoolMember(token, "normalized", true)};
     if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= kMaxVocabulary || added.text.empty()) {
       return Fail(Code::kInvalidArgument, "an added token has no text or no id below {}", kMaxVocabulary);
     }
@@ -58,20 +58,21 @@ Status ReadAddedTokens(File& file) {
 }
 
 /// Which special tokens begin and end a text: those that the post-processor adds, else the usual names.
-void FindEnds(File& file) {
+void FindEnds(TokenizerFile& file) {
   // A file without a post-processor says thereby that nothing is added.
   bool adds_bos = false;
-  for (const Json& processor : Steps(Get(file.json, "post_processor"), "processors")) {
-    if (Text(processor, "type") == "TemplateProcessing") {
-      const Json& single = Get(processor, "single");
+  for (const Json& processor : Steps(Member(file.json, "post_processor"), "processors")) {
+    if (StringMember(processor, "type") == "TemplateProcessing") {
+      const Json& single = Member(processor, "single");
       if (!single.is_array() || single.empty()) continue;
-      auto special = [&](const Json& item) { return file.IdOf(Text(Get(item, "SpecialToken"), "id")); };
+      auto special = [&](const Json& item) { return file.IdOf(StringMember(Member(item, "SpecialToken"), "id")); };
       file.named.bos = special(single.front());
       adds_bos = file.named.bos != kNoToken;
       file.named.eos = special(single.back());
-    } else if (Text(processor, "type") == "BertProcessing" || Text(processor, "type") == "RobertaProcessing") {
+    } else if (StringMember(processor, "type") == "BertProcessing" ||
+               StringMember(processor, "type") == "RobertaProcessing") {
       auto name = [&](const char* key) {
-        const Json& pair = Get(processor, key);
+        const Json& pair = Member(processor, key);
         return pair.is_array() && !pair.empty() && pair[0].is_string() ? pair[0].get<std::string>() : std::string();
       };
       file.named.bos = file.IdOf(name("cls"));
@@ -91,8 +92,8 @@ void FindEnds(File& file) {
 }
 
 template <class Merge>
-Result<std::vector<Merge>> ResolveMerges(const File& file) {
-  auto pairs = MR_TRY(ReadMerges(Get(Get(file.json, "model"), "merges")));
+Result<std::vector<Merge>> ResolveMerges(const TokenizerFile& file) {
+  auto pairs = MR_TRY(ReadMerges(Member(Member(file.json, "model"), "merges")));
   const ModelVocabulary index(file);
   std::vector<Merge> merges;
   for (auto& [left, right] : pairs) {
@@ -106,18 +107,18 @@ Result<std::vector<Merge>> ResolveMerges(const File& file) {
 }
 
 /// How a byte-level file splits text; nothing when its pre-tokenizer is of another kind.
-Result<bool> ReadByteLevelSplit(const File& file, ByteBpeSpec& spec) {
-  const Json& pre_tokenizer = Get(file.json, "pre_tokenizer");
+Result<bool> ReadByteLevelSplit(const TokenizerFile& file, ByteBpeSpec& spec) {
+  const Json& pre_tokenizer = Member(file.json, "pre_tokenizer");
   auto steps = Steps(pre_tokenizer, "pretokenizers");
-  if (steps.empty() || Text(steps.back(), "type") != "ByteLevel") return false;
-  spec.add_prefix_space = Flag(steps.back(), "add_prefix_space", true);
-  bool own_pattern = Flag(steps.back(), "use_regex", true);
+  if (steps.empty() || StringMember(steps.back(), "type") != "ByteLevel") return false;
+  spec.add_prefix_space = BoolMember(steps.back(), "add_prefix_space", true);
+  bool own_pattern = BoolMember(steps.back(), "use_regex", true);
   if (steps.size() == 1 && own_pattern) {
     spec.pattern = SplitPattern::kGpt2;
     return true;
   }
-  if (steps.size() == 2 && own_pattern && !spec.add_prefix_space && Text(steps[0], "type") == "Digits" &&
-      Flag(steps[0], "individual_digits")) {
+  if (steps.size() == 2 && own_pattern && !spec.add_prefix_space && StringMember(steps[0], "type") == "Digits" &&
+      BoolMember(steps[0], "individual_digits")) {
     spec.pattern = SplitPattern::kGpt2Digits;
     return true;
   }
@@ -126,11 +127,12 @@ Result<bool> ReadByteLevelSplit(const File& file, ByteBpeSpec& spec) {
   std::vector<std::string> patterns;
   for (const Json& step : steps) {
     // Matches are words, and nothing is between them: whether what is between is kept or removed is all the same.
-    const bool inverted = steps.size() == 1 && Flag(step, "invert") && Text(step, "behavior") == "Removed";
-    const bool isolated = !Flag(step, "invert") && Text(step, "behavior") == "Isolated";
-    if (Text(step, "type") == "Split" && (inverted || isolated)) {
-      patterns.push_back(Text(Get(step, "pattern"), "Regex"));
-    } else if (Text(step, "type") == "Digits" && Flag(step, "individual_digits")) {
+    const bool inverted =
+        steps.size() == 1 && BoolMember(step, "invert") && StringMember(step, "behavior") == "Removed";
+    const bool isolated = !BoolMember(step, "invert") && StringMember(step, "behavior") == "Isolated";
+    if (StringMember(step, "type") == "Split" && (inverted || isolated)) {
+      patterns.push_back(StringMember(Member(step, "pattern"), "Regex"));
+    } else if (StringMember(step, "type") == "Digits" && BoolMember(step, "individual_digits")) {
       patterns.emplace_back(kEachDigit);
     } else {
       return Unsupported("pre_tokenizer", pre_tokenizer);
@@ -144,19 +146,22 @@ Result<bool> ReadByteLevelSplit(const File& file, ByteBpeSpec& spec) {
 }
 
 /// Whether all that the decoder does is to put bytes together.
-bool DecodesBytes(const File& file) { return Text(Get(file.json, "decoder"), "type") == "ByteLevel"; }
+bool DecodesBytes(const TokenizerFile& file) {
+  return StringMember(Member(file.json, "decoder"), "type") == "ByteLevel";
+}
 
-Result<std::shared_ptr<const Tokenizer>> MakeByteLevel(const File& file, ByteBpeSpec spec, std::string fingerprint) {
-  if (!DecodesBytes(file)) return Unsupported("decoder", Get(file.json, "decoder"));
-  for (const Json& step : Steps(Get(file.json, "normalizer"), "normalizers")) {
-    if (Text(step, "type") != "NFC") return Unsupported("normalizer", step);
+Result<std::shared_ptr<const Tokenizer>> MakeByteLevel(const TokenizerFile& file, ByteBpeSpec spec,
+                                                       std::string fingerprint) {
+  if (!DecodesBytes(file)) return Unsupported("decoder", Member(file.json, "decoder"));
+  for (const Json& step : Steps(Member(file.json, "normalizer"), "normalizers")) {
+    if (StringMember(step, "type") != "NFC") return Unsupported("normalizer", step);
     spec.compose = true;
   }
-  const Json& model = Get(file.json, "model");
-  if (Flag(model, "byte_fallback"))
+  const Json& model = Member(file.json, "model");
+  if (BoolMember(model, "byte_fallback"))
     return Fail(Code::kUnsupported, "byte_fallback of a byte-level model is not supported");
   spec.merges = MR_TRY(ResolveMerges<ByteBpeSpec::Merge>(file));
-  spec.whole_words_first = Flag(model, "ignore_merges");
+  spec.whole_words_first = BoolMember(model, "ignore_merges");
   spec.added = file.added;
   for (const std::string& token : file.tokens) {
     auto bytes = TheByteAlphabet().ToBytes(token);
@@ -170,32 +175,34 @@ Result<std::shared_ptr<const Tokenizer>> MakeByteLevel(const File& file, ByteBpe
 }
 
 /// Llama 2's: spaces become marks, with one in front of the text, and all of it is merged as one word.
-Result<SentencePieceTraits> ReadSpaceMarks(const File& file) {
+Result<SentencePieceTraits> ReadSpaceMarks(const TokenizerFile& file) {
   SentencePieceTraits traits{
       .algorithm = SentencePieceTraits::Algorithm::kBpe, .add_dummy_prefix = false, .remove_extra_whitespaces = false};
-  const Json& normalizer = Get(file.json, "normalizer");
+  const Json& normalizer = Member(file.json, "normalizer");
   bool replaced = false;
   for (const Json& step : Steps(normalizer, "normalizers")) {
-    if (Text(step, "type") == "Prepend" && Text(step, "prepend") == kSpaceMark && !replaced &&
+    if (StringMember(step, "type") == "Prepend" && StringMember(step, "prepend") == kSpaceMark && !replaced &&
         !traits.add_dummy_prefix) {
       traits.add_dummy_prefix = true;
-    } else if (Text(step, "type") == "Replace" && Text(Get(step, "pattern"), "String") == " " &&
-               Text(step, "content") == kSpaceMark) {
+    } else if (StringMember(step, "type") == "Replace" && StringMember(Member(step, "pattern"), "String") == " " &&
+               StringMember(step, "content") == kSpaceMark) {
       replaced = true;
     } else {
       return Unsupported("normalizer", normalizer);
     }
   }
-  const Json& pre_tokenizer = Get(file.json, "pre_tokenizer");
+  const Json& pre_tokenizer = Member(file.json, "pre_tokenizer");
   // Gemma's file splits at spaces when none are left.
-  bool splits_nothing = Text(pre_tokenizer, "type") == "Split" &&
-                        Text(Get(pre_tokenizer, "pattern"), "String") == " " && !Flag(pre_tokenizer, "invert");
+  bool splits_nothing = StringMember(pre_tokenizer, "type") == "Split" &&
+                        StringMember(Member(pre_tokenizer, "pattern"), "String") == " " &&
+                        !BoolMember(pre_tokenizer, "invert");
   if (replaced && (pre_tokenizer.is_null() || splits_nothing)) return traits;
-  if (replaced || Text(pre_tokenizer, "type") != "Metaspace" || Text(pre_tokenizer, "replacement") != kSpaceMark ||
-      Flag(pre_tokenizer, "split", true) || traits.add_dummy_prefix) {
+  if (replaced || StringMember(pre_tokenizer, "type") != "Metaspace" ||
+      StringMember(pre_tokenizer, "replacement") != kSpaceMark || BoolMember(pre_tokenizer, "split", true) ||
+      traits.add_dummy_prefix) {
     return Unsupported("pre_tokenizer", pre_tokenizer);
   }
-  std::string scheme = Text(pre_tokenizer, "prepend_scheme");
+  std::string scheme = StringMember(pre_tokenizer, "prepend_scheme");
   if (scheme != "never" && scheme != "first") return Unsupported("prepend_scheme", Json(scheme));
   traits.add_dummy_prefix = scheme == "first";
   traits.prefix_every_part = false;
@@ -204,20 +211,22 @@ Result<SentencePieceTraits> ReadSpaceMarks(const File& file) {
 }
 
 /// Whether the decoder makes marks spaces and bytes characters, and takes the prefix away if there is one.
-bool DecodesMarks(const File& file, bool prefix) {
-  const auto steps = Steps(Get(file.json, "decoder"), "decoders");
-  auto is = [&](std::size_t at, std::string_view type) { return at < steps.size() && Text(steps[at], "type") == type; };
-  if (!is(0, "Replace") || Text(Get(steps[0], "pattern"), "String") != kSpaceMark || Text(steps[0], "content") != " " ||
-      !is(1, "ByteFallback") || !is(2, "Fuse")) {
+bool DecodesMarks(const TokenizerFile& file, bool prefix) {
+  const auto steps = Steps(Member(file.json, "decoder"), "decoders");
+  auto is = [&](std::size_t at, std::string_view type) {
+    return at < steps.size() && StringMember(steps[at], "type") == type;
+  };
+  if (!is(0, "Replace") || StringMember(Member(steps[0], "pattern"), "String") != kSpaceMark ||
+      StringMember(steps[0], "content") != " " || !is(1, "ByteFallback") || !is(2, "Fuse")) {
     return false;
   }
   if (!prefix) return steps.size() == 3;
-  return steps.size() == 4 && is(3, "Strip") && Text(steps[3], "content") == " " && Get(steps[3], "start") == 1 &&
-         Get(steps[3], "stop") == 0;
+  return steps.size() == 4 && is(3, "Strip") && StringMember(steps[3], "content") == " " &&
+         Member(steps[3], "start") == 1 && Member(steps[3], "stop") == 0;
 }
 
 /// The model's pieces, with the types that added tokens have.
-Status AddPieces(const File& file, SentencePieceModel& model) {
+Status AddPieces(const TokenizerFile& file, SentencePieceModel& model) {
   using Type = SentencePieceModel::Type;
   for (std::size_t id = 0; id < file.tokens.size(); ++id) {
     const std::string& token = file.tokens[id];
@@ -240,16 +249,16 @@ Status AddPieces(const File& file, SentencePieceModel& model) {
   return {};
 }
 
-Result<std::shared_ptr<const Tokenizer>> MakeCharacterBpe(const File& file, std::string fingerprint) {
+Result<std::shared_ptr<const Tokenizer>> MakeCharacterBpe(const TokenizerFile& file, std::string fingerprint) {
   SentencePieceModel model;
   model.traits = MR_TRY(ReadSpaceMarks(file));
-  if (!DecodesMarks(file, model.traits.add_dummy_prefix)) return Unsupported("decoder", Get(file.json, "decoder"));
-  const Json& json = Get(file.json, "model");
-  model.traits.byte_fallback = Flag(json, "byte_fallback");
+  if (!DecodesMarks(file, model.traits.add_dummy_prefix)) return Unsupported("decoder", Member(file.json, "decoder"));
+  const Json& json = Member(file.json, "model");
+  model.traits.byte_fallback = BoolMember(json, "byte_fallback");
   model.traits.whole_byte_runs = true;
   if (!model.traits.byte_fallback)
     return Fail(Code::kUnsupported, "BPE of characters without byte_fallback is not supported");
-  if (Flag(json, "ignore_merges"))
+  if (BoolMember(json, "ignore_merges"))
     return Fail(Code::kUnsupported, "ignore_merges of a BPE of characters is not supported");
   using Type = SentencePieceModel::Type;
   MR_TRY(AddPieces(file, model));
@@ -276,20 +285,20 @@ Result<std::shared_ptr<const Tokenizer>> MakeCharacterBpe(const File& file, std:
 }
 
 /// One of the quicker ways, for the files that they are exact for; an error for others.
-Result<std::shared_ptr<const Tokenizer>> MakeQuickBpe(const File& file, const std::string& fingerprint) {
+Result<std::shared_ptr<const Tokenizer>> MakeQuickBpe(const TokenizerFile& file, const std::string& fingerprint) {
   for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (!Text(Get(file.json, "model"), affix).empty()) return Unsupported("model", Json(affix));
+    if (!StringMember(Member(file.json, "model"), affix).empty()) return Unsupported("model", Json(affix));
   }
   ByteBpeSpec spec;
   if (MR_TRY(ReadByteLevelSplit(file, spec))) return MakeByteLevel(file, std::move(spec), fingerprint);
   return MakeCharacterBpe(file, fingerprint);
 }
 
-Result<std::shared_ptr<const Tokenizer>> MakeBpe(File file, std::string fingerprint) {
-  const Json& model = Get(file.json, "model");
-  const Json& dropout = Get(model, "dropout");
+Result<std::shared_ptr<const Tokenizer>> MakeBpe(TokenizerFile file, std::string fingerprint) {
+  const Json& model = Member(file.json, "model");
+  const Json& dropout = Member(model, "dropout");
   if (dropout.is_number() && dropout.get<double>() != 0) return Fail(Code::kUnsupported, "dropout is not supported");
-  std::string unk = Text(model, "unk_token");
+  std::string unk = StringMember(model, "unk_token");
   for (std::size_t id = 0; id < file.tokens.size() && !unk.empty(); ++id) {
     if (file.tokens[id] == unk) file.named.unk = static_cast<TokenId>(id);
   }
@@ -298,26 +307,26 @@ Result<std::shared_ptr<const Tokenizer>> MakeBpe(File file, std::string fingerpr
 }
 
 /// BERT's files, whose words are found and normalized in one go; an error for others.
-Result<std::shared_ptr<const Tokenizer>> MakeQuickBert(const File& file, const std::string& fingerprint) {
-  const Json &model = Get(file.json, "model"), &normalizer = Get(file.json, "normalizer");
-  const Json& decoder = Get(file.json, "decoder");
-  if (Text(normalizer, "type") != "BertNormalizer") return Unsupported("normalizer", normalizer);
-  if (Text(Get(file.json, "pre_tokenizer"), "type") != "BertPreTokenizer") {
-    return Unsupported("pre_tokenizer", Get(file.json, "pre_tokenizer"));
+Result<std::shared_ptr<const Tokenizer>> MakeQuickBert(const TokenizerFile& file, const std::string& fingerprint) {
+  const Json &model = Member(file.json, "model"), &normalizer = Member(file.json, "normalizer");
+  const Json& decoder = Member(file.json, "decoder");
+  if (StringMember(normalizer, "type") != "BertNormalizer") return Unsupported("normalizer", normalizer);
+  if (StringMember(Member(file.json, "pre_tokenizer"), "type") != "BertPreTokenizer") {
+    return Unsupported("pre_tokenizer", Member(file.json, "pre_tokenizer"));
   }
   WordPieceSpec spec{.tokens = file.tokens, .named = file.named};
-  spec.continuing_prefix = Text(model, "continuing_subword_prefix");
+  spec.continuing_prefix = StringMember(model, "continuing_subword_prefix");
   if (spec.continuing_prefix.empty()) return Unsupported("continuing_subword_prefix", Json(""));
-  if (Text(decoder, "type") != "WordPiece" || Text(decoder, "prefix") != spec.continuing_prefix) {
+  if (StringMember(decoder, "type") != "WordPiece" || StringMember(decoder, "prefix") != spec.continuing_prefix) {
     return Unsupported("decoder", decoder);
   }
-  spec.cleanup = Flag(decoder, "cleanup", true);
-  const Json& longest = Get(model, "max_input_chars_per_word");
+  spec.cleanup = BoolMember(decoder, "cleanup", true);
+  const Json& longest = Member(model, "max_input_chars_per_word");
   if (longest.is_number_unsigned()) spec.max_word_characters = longest.get<std::size_t>();
-  spec.normalizer.clean_text = Flag(normalizer, "clean_text", true);
-  spec.normalizer.handle_chinese_chars = Flag(normalizer, "handle_chinese_chars", true);
-  spec.normalizer.lowercase = Flag(normalizer, "lowercase", true);
-  spec.normalizer.strip_accents = Flag(normalizer, "strip_accents", spec.normalizer.lowercase);
+  spec.normalizer.clean_text = BoolMember(normalizer, "clean_text", true);
+  spec.normalizer.handle_chinese_chars = BoolMember(normalizer, "handle_chinese_chars", true);
+  spec.normalizer.lowercase = BoolMember(normalizer, "lowercase", true);
+  spec.normalizer.strip_accents = BoolMember(normalizer, "strip_accents", spec.normalizer.lowercase);
   for (const AddedToken& added : file.added) {
     MR_TRY(CheckFoundEarly(added));
     auto at = static_cast<std::size_t>(added.id);
@@ -327,13 +336,13 @@ Result<std::shared_ptr<const Tokenizer>> MakeQuickBert(const File& file, const s
   }
   spec.added = file.added;
   for (std::size_t id = 0; id < spec.tokens.size(); ++id) {
-    if (!spec.tokens[id].empty() && spec.tokens[id] == Text(model, "unk_token"))
+    if (!spec.tokens[id].empty() && spec.tokens[id] == StringMember(model, "unk_token"))
       spec.named.unk = static_cast<TokenId>(id);
   }
   return MakeWordPiece(std::move(spec), fingerprint);
 }
 
-Result<std::shared_ptr<const Tokenizer>> MakeBert(File file, std::string fingerprint) {
+Result<std::shared_ptr<const Tokenizer>> MakeBert(TokenizerFile file, std::string fingerprint) {
   if (auto quick = MakeQuickBert(file, fingerprint)) return quick;
   return MakePipeline(std::move(file), std::move(fingerprint));
 }
@@ -373,7 +382,7 @@ double AsLibraryReads(double exact) {
   return std::signbit(exact) ? -value : value;
 }
 
-Status ReadScores(const Json& vocabulary, File& file) {
+Status ReadScores(const Json& vocabulary, TokenizerFile& file) {
   if (!vocabulary.is_array() || vocabulary.size() > kMaxVocabulary) {
     return Fail(Code::kInvalidArgument, "its model has no vocabulary");
   }
@@ -392,15 +401,15 @@ Status ReadScores(const Json& vocabulary, File& file) {
 }  // namespace
 
 Result<std::shared_ptr<const Tokenizer>> LoadTokenizerJson(nlohmann::json json, std::string fingerprint) {
-  File file;
+  TokenizerFile file;
   file.json = std::move(json);
-  const Json& model = Get(file.json, "model");
+  const Json& model = Member(file.json, "model");
   if (!model.is_object()) return Fail(Code::kInvalidArgument, "it is JSON, but no tokenizer.json: it has no model");
   const std::string type = ModelType(file.json);
   if (type != "BPE" && type != "WordPiece" && type != "WordLevel" && type != "Unigram") {
     return Fail(Code::kUnsupported, "its model ({}) is not supported", type);
   }
-  const Json& vocabulary = Get(model, "vocab");
+  const Json& vocabulary = Member(model, "vocab");
   MR_TRY(type == "Unigram" ? ReadScores(vocabulary, file) : ReadVocabulary(vocabulary, file));
   MR_TRY(ReadAddedTokens(file));
   MR_TRY(CheckAddedIds(file));

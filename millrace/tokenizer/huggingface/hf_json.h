@@ -9,8 +9,8 @@
 
 namespace millrace::tokenizer {
 
-/// Loads BPE, WordPiece, WordLevel and Unigram models with what stands around them. Fails with kUnsupported, naming it,
-/// on whatever else the file asks for.
+/// Loads a BPE, WordPiece, WordLevel or Unigram model with its normalizer, pre-tokenizer and decoder.
+/// Errors: kUnsupported, with its name, for anything else that the file asks for; kInvalidArgument for a broken file.
 Result<std::shared_ptr<const Tokenizer>> LoadTokenizerJson(nlohmann::json json, std::string fingerprint);
 
 }  // namespace millrace::tokenizer

@@ -8,13 +8,14 @@
 #include "millrace/tokenizer/tables/byte_trie.h"
 #include "millrace/tokenizer/tables/merge_table.h"
 #include "millrace/tokenizer/unicode/utf8.h"
+#include "millrace/tokenizer/vocabulary/token_index.h"
 
 namespace millrace::tokenizer::hf {
 namespace {
 
 /// The id of the token for unknown text, special or not. kNoToken if the model names none.
-Result<TokenId> ReadUnknown(const File& file) {
-  const Json& unk = Get(Get(file.json, "model"), "unk_token");
+Result<TokenId> ReadUnknown(const TokenizerFile& file) {
+  const Json& unk = Member(Member(file.json, "model"), "unk_token");
   if (!unk.is_string()) return kNoToken;
   const auto found = std::ranges::find(file.tokens, unk.get<std::string>());
   if (found == file.tokens.end() || found->empty()) {
@@ -24,7 +25,7 @@ Result<TokenId> ReadUnknown(const File& file) {
   return static_cast<TokenId>(found - file.tokens.begin());
 }
 
-Result<TokenId> RequireUnknown(const File& file) {
+Result<TokenId> RequireUnknown(const TokenizerFile& file) {
   const TokenId unk = MR_TRY(ReadUnknown(file));
   if (unk == kNoToken) return Fail(Code::kUnsupported, "a model without an unk_token is not supported");
   return unk;
@@ -32,12 +33,12 @@ Result<TokenId> RequireUnknown(const File& file) {
 
 class WordLevelModel final : public WordModel {
  public:
-  static Result<std::unique_ptr<const WordModel>> Read(const File& file) {
+  static Result<std::unique_ptr<const WordModel>> Read(const TokenizerFile& file) {
     return std::make_unique<WordLevelModel>(file, MR_TRY(RequireUnknown(file)));
   }
-  WordLevelModel(const File& file, TokenId unk) : vocabulary_(file), unk_(unk) {}
+  WordLevelModel(const TokenizerFile& file, TokenId unk) : vocabulary_(file), unk_(unk) {}
 
-  void Encode(std::string_view word, Scratch&, IdWriter& ids) const override {
+  void Encode(std::string_view word, EncodeWorkspace&, IdWriter& ids) const override {
     const TokenId id = vocabulary_.Find(word);
     ids.Append(id == kNoToken ? unk_ : id);
   }
@@ -49,18 +50,18 @@ class WordLevelModel final : public WordModel {
 
 class WordPieceModel final : public WordModel {
  public:
-  static Result<std::unique_ptr<const WordModel>> Read(const File& file) {
-    const Json& model = Get(file.json, "model");
+  static Result<std::unique_ptr<const WordModel>> Read(const TokenizerFile& file) {
+    const Json& model = Member(file.json, "model");
     auto made = std::unique_ptr<WordPieceModel>(new WordPieceModel(file));
     made->unk_ = MR_TRY(RequireUnknown(file));
-    const Json& longest = Get(model, "max_input_chars_per_word");
+    const Json& longest = Member(model, "max_input_chars_per_word");
     if (longest.is_number_unsigned()) made->longest_ = longest.get<std::size_t>();
-    const Json& prefix = Get(model, "continuing_subword_prefix");
+    const Json& prefix = Member(model, "continuing_subword_prefix");
     made->AddTokens(prefix.is_string() ? prefix.get<std::string>() : "##");
     return made;
   }
 
-  void Encode(std::string_view word, Scratch&, IdWriter& ids) const override {
+  void Encode(std::string_view word, EncodeWorkspace&, IdWriter& ids) const override {
     const std::size_t before = ids.size();
     const auto characters = std::ranges::count_if(word, [](char byte) { return (byte & 0xC0) != 0x80; });
     if (static_cast<std::size_t>(characters) > longest_) return ids.Append(unk_);
@@ -76,12 +77,12 @@ class WordPieceModel final : public WordModel {
   }
 
  private:
-  explicit WordPieceModel(const File& file) : vocabulary_(file) {}
+  explicit WordPieceModel(const TokenizerFile& file) : vocabulary_(file) {}
 
   void AddTokens(std::string_view prefix) {
     std::vector<ByteTrie::Key> beginnings, continuations;
-    for (TokenId id = 0; id < vocabulary_.pieces().size(); ++id) {
-      const std::string_view token = vocabulary_.pieces()[id];
+    for (TokenId id = 0; id < vocabulary_.strings().size(); ++id) {
+      const std::string_view token = vocabulary_.strings()[id];
       if (token.empty()) continue;
       beginnings.push_back({token, id});
       if (token.starts_with(prefix) && token.size() > prefix.size()) {
@@ -101,27 +102,27 @@ class WordPieceModel final : public WordModel {
 /// Merges of characters.
 class BpeModel final : public WordModel {
  public:
-  static Result<std::unique_ptr<const WordModel>> Read(const File& file) {
-    const Json& model = Get(file.json, "model");
+  static Result<std::unique_ptr<const WordModel>> Read(const TokenizerFile& file) {
+    const Json& model = Member(file.json, "model");
     auto made = std::unique_ptr<BpeModel>(new BpeModel(file));
     made->unk_ = MR_TRY(ReadUnknown(file));
-    made->fuses_unknown_ = Flag(model, "fuse_unk");
-    made->whole_words_first_ = Flag(model, "ignore_merges");
-    made->prefix_ = Text(model, "continuing_subword_prefix");
-    made->suffix_ = Text(model, "end_of_word_suffix");
+    made->fuses_unknown_ = BoolMember(model, "fuse_unk");
+    made->whole_words_first_ = BoolMember(model, "ignore_merges");
+    made->prefix_ = StringMember(model, "continuing_subword_prefix");
+    made->suffix_ = StringMember(model, "end_of_word_suffix");
     made->bytes_.fill(kNoToken);
-    for (std::size_t byte = 0; Flag(model, "byte_fallback") && byte < made->bytes_.size(); ++byte) {
+    for (std::size_t byte = 0; BoolMember(model, "byte_fallback") && byte < made->bytes_.size(); ++byte) {
       made->bytes_[byte] = made->vocabulary_.Find(fmt::format("<0x{:02X}>", byte));
     }
     MR_TRY(made->AddMerges(file));
     return made;
   }
 
-  void Encode(std::string_view word, Scratch& scratch, IdWriter& ids) const override {
+  void Encode(std::string_view word, EncodeWorkspace& workspace, IdWriter& ids) const override {
     if (whole_words_first_) {
       if (const TokenId whole = vocabulary_.Find(word); whole != kNoToken) return ids.Append(whole);
     }
-    std::vector<Symbol>& symbols = scratch.symbols;
+    std::vector<Symbol>& symbols = workspace.symbols;
     symbols.clear();
     std::string affixed;
     bool pending_unknown = false;
@@ -143,13 +144,13 @@ class BpeModel final : public WordModel {
       }
     }
     if (pending_unknown) symbols.push_back(unk_);
-    const auto merged = scratch.merger.Run(merges_, symbols);
+    const auto merged = workspace.merger.Run(merges_, symbols);
     std::ranges::copy(merged, ids.Room(merged.size()));
     ids.Advance(merged.size());
   }
 
  private:
-  explicit BpeModel(const File& file) : vocabulary_(file) {}
+  explicit BpeModel(const TokenizerFile& file) : vocabulary_(file) {}
 
   /// False, and nothing added, if a byte has no token.
   bool AddBytes(std::string_view character, std::vector<Symbol>& symbols) const {
@@ -161,8 +162,8 @@ class BpeModel final : public WordModel {
     return all;
   }
 
-  Status AddMerges(const File& file) {
-    const auto pairs = MR_TRY(ReadMerges(Get(Get(file.json, "model"), "merges")));
+  Status AddMerges(const TokenizerFile& file) {
+    const auto pairs = MR_TRY(ReadMerges(Member(Member(file.json, "model"), "merges")));
     merges_ = MergeTable(pairs.size());
     // Of a pair that is listed twice the library keeps the last rank; the table keeps what is added first.
     for (std::size_t rank = pairs.size(); rank-- > 0;) {
@@ -189,21 +190,21 @@ class BpeModel final : public WordModel {
 
 }  // namespace
 
-ModelVocabulary::ModelVocabulary(const File& file) {
+ModelVocabulary::ModelVocabulary(const TokenizerFile& file) {
   std::vector<bool> special(file.tokens.size());
   for (const AddedToken& added : file.added) {
     if (added.special && static_cast<std::size_t>(added.id) < special.size()) {
       special[static_cast<std::size_t>(added.id)] = true;
     }
   }
-  for (std::size_t id = 0; id < file.tokens.size(); ++id) pieces_.Add(special[id] ? "" : file.tokens[id]);
-  index_ = PieceIndex(pieces_, file.tokens.size());
-  for (TokenId id = 0; id < pieces_.size(); ++id) {
-    if (!pieces_[id].empty()) index_.Insert(id);
+  for (std::size_t id = 0; id < file.tokens.size(); ++id) strings_.Add(special[id] ? "" : file.tokens[id]);
+  index_ = TokenIndex(strings_, file.tokens.size());
+  for (TokenId id = 0; id < strings_.size(); ++id) {
+    if (!strings_[id].empty()) index_.Insert(id);
   }
 }
 
-Result<std::unique_ptr<const WordModel>> ReadWordModel(const File& file) {
+Result<std::unique_ptr<const WordModel>> ReadWordModel(const TokenizerFile& file) {
   const std::string type = ModelType(file.json);
   if (type == "BPE") return BpeModel::Read(file);
   if (type == "WordPiece") return WordPieceModel::Read(file);

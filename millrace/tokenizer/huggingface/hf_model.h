@@ -1,4 +1,4 @@
-// The models of tokenizer.json files: what turns one word into ids.
+// The models of tokenizer.json files, which turn one word into ids.
 #pragma once
 
 #include <memory>
@@ -7,38 +7,40 @@
 #include <vector>
 
 #include "millrace/tokenizer/huggingface/hf_file.h"
-#include "millrace/tokenizer/vocabulary/scratch.h"
+#include "millrace/tokenizer/vocabulary/encode_workspace.h"
+#include "millrace/tokenizer/vocabulary/token_index.h"
 
 namespace millrace::tokenizer::hf {
 
-/// Turns words into ids. A word's ids depend on nothing but its bytes. Immutable; any thread.
+/// Turns a word into ids. The ids of a word depend only on its bytes. Immutable; any thread.
 class WordModel {
  public:
   virtual ~WordModel() = default;
-  /// `word` is not empty and valid UTF-8.
-  virtual void Encode(std::string_view word, Scratch& scratch, IdWriter& ids) const = 0;
+  /// Appends the ids of `word`. REQUIRES: `word` is valid UTF-8 and not empty.
+  virtual void Encode(std::string_view word, EncodeWorkspace& workspace, IdWriter& ids) const = 0;
 };
 
-/// The tokens that a model may find in words. Special tokens are left out: no text of a document becomes one.
+/// The tokens that a model may find in words. Without special tokens, so that no text of a document becomes one.
+/// Immutable; any thread.
 class ModelVocabulary {
  public:
-  explicit ModelVocabulary(const File& file);
+  explicit ModelVocabulary(const TokenizerFile& file);
   ModelVocabulary(const ModelVocabulary&) = delete;
   ModelVocabulary& operator=(const ModelVocabulary&) = delete;
 
   TokenId Find(std::string_view token) const { return index_.Find(token); }
-  const Pieces& pieces() const { return pieces_; }  ///< empty for special tokens
+  const TokenStrings& strings() const { return strings_; }  ///< empty for special tokens
 
  private:
-  Pieces pieces_;
-  PieceIndex index_;
+  TokenStrings strings_;
+  TokenIndex index_;
 };
 
-/// Reads `file`'s model: BPE, WordPiece, WordLevel or Unigram. Errors: kUnsupported, naming it, for what it asks for
-/// beyond that; kInvalidArgument for a broken one.
-Result<std::unique_ptr<const WordModel>> ReadWordModel(const File& file);
+/// Reads the model of `file`: BPE, WordPiece, WordLevel or Unigram. Errors: kUnsupported, with its name, for an option
+/// that is not supported; kInvalidArgument for a broken model.
+Result<std::unique_ptr<const WordModel>> ReadWordModel(const TokenizerFile& file);
 
-/// One of those, which is longer than the others.
-Result<std::unique_ptr<const WordModel>> ReadUnigramModel(const File& file);
+/// Reads a Unigram model. Errors: those of ReadWordModel().
+Result<std::unique_ptr<const WordModel>> ReadUnigramModel(const TokenizerFile& file);
 
 }  // namespace millrace::tokenizer::hf

@@ -17,7 +17,7 @@ constexpr std::size_t kWholeCluster = 6;  // bytes, from which on rules are for 
 std::string WithoutInvalid(std::string_view text) {
   std::string valid;
   for (const char *at = text.data(), *end = at + text.size(); at != end;) {
-    const Decoded character = DecodeUtf8(at, end);
+    const DecodedCharacter character = DecodeUtf8(at, end);
     AppendUtf8(character.code == kInvalid ? kReplacement : character.code, valid);
     at += character.length;
   }
@@ -30,7 +30,7 @@ std::string MapCharacters(std::string_view text, Map map) {
   std::string out;
   out.reserve(text.size());
   for (const char *at = text.data(), *end = at + text.size(); at != end;) {
-    const Decoded character = DecodeUtf8(at, end);
+    const DecodedCharacter character = DecodeUtf8(at, end);
     map(character.code, out);
     at += character.length;
   }
@@ -52,7 +52,7 @@ std::size_t CharactersIn(std::string_view text) {
 std::size_t SpaceLength(std::string_view text) {
   std::size_t at = 0;
   while (at < text.size()) {
-    const Decoded character = DecodeUtf8(text.data() + at, text.data() + text.size());
+    const DecodedCharacter character = DecodeUtf8(text.data() + at, text.data() + text.size());
     if (character.code == kInvalid || !IsWhiteSpace(character.code)) break;
     at += character.length;
   }

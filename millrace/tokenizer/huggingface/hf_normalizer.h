@@ -1,4 +1,4 @@
-// What a tokenizer.json does to a text before words are found in it.
+// The normalization of a text before a tokenizer.json splits it into words.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@
 
 namespace millrace::tokenizer {
 
-/// The steps of Hugging Face's normalizers, one after the other. Immutable; any thread.
+/// Runs the steps of Hugging Face's normalizers, one after another. Immutable; any thread.
 class HfNormalizer {
  public:
-  /// SentencePiece's rules as Hugging Face applies them: to clusters of less than 6 bytes as a whole, else to
-  /// characters, and always the shortest rule, with which all of the cluster is replaced.
+  /// SentencePiece's rules as Hugging Face applies them: to a whole cluster if it has less than 6 bytes, else to each
+  /// of its characters. The shortest rule that matches replaces all of the cluster or character.
   struct Precompiled {
     CharacterMap map;
   };
@@ -53,10 +53,10 @@ class HfNormalizer {
 
   explicit HfNormalizer(std::vector<Step> steps);
 
-  /// Bytes that are no part of valid UTF-8 become U+FFFD.
+  /// Sets `normalized` to the normalized text. Invalid bytes become U+FFFD.
   void Normalize(std::string_view text, std::string& normalized) const;
-  /// As Normalize. Returns how many bytes at the beginning of `normalized` the library aligns with the text's first
-  /// character.
+  /// As Normalize(). Returns how many bytes at the beginning of `normalized` the library aligns with the first
+  /// character of the text.
   std::size_t NormalizeFirst(std::string_view text, std::string& normalized) const;
 
  private:
@@ -77,11 +77,11 @@ class HfNormalizer {
   std::string Apply(const BertAccents& step, std::string text) const;
   std::string Apply(const ToByteAlphabet& step, std::string text) const;
 
-  /// Calls visit(from, to) for the parts of `text`, in order, and for what `step` makes of each, until it returns
-  /// false; returns whether it never did.
+  /// Calls visit(from, to) for each part of `text`, in order, and its replacement by `step`. Stops, and returns false,
+  /// when a call returns false.
   template <class Visit>
   bool ForEachPart(const Precompiled& step, std::string_view text, Visit visit) const;
-  /// Calls edit(begin, end, text) for what `step` replaces in `text`, in order.
+  /// Calls edit(begin, end, text) for each replacement of `step` in `text`, in order.
   template <class Edit>
   static void ForEachMatch(const Replace& step, std::string_view text, Edit edit);
   template <class Edit>
@@ -93,7 +93,7 @@ class HfNormalizer {
   std::vector<Step> steps_;
   Graphemes graphemes_;
   Nfkc nfkc_;
-  CharacterTexts dropped_marks_, lower_case_;
+  CharacterReplacements dropped_marks_, lower_case_;
   CodePointMap<std::uint8_t> bert_classes_;
 };
 

@@ -9,16 +9,17 @@
 #include "millrace/tokenizer/huggingface/hf_model.h"
 #include "millrace/tokenizer/huggingface/hf_steps.h"
 #include "millrace/tokenizer/unicode/utf8.h"
+#include "millrace/tokenizer/vocabulary/token_index.h"
 
 namespace millrace::tokenizer::hf {
 namespace {
 
 class Pipeline final : public VocabularyTokenizer {
  public:
-  static Result<std::shared_ptr<const Tokenizer>> Make(File file, std::string fingerprint) {
-    auto normalizer = HfNormalizer(MR_TRY(ReadNormalizer(Get(file.json, "normalizer"))));
-    auto pre_tokenizer = HfPreTokenizer(MR_TRY(ReadPreTokenizer(Get(file.json, "pre_tokenizer"))));
-    auto decoder = MR_TRY(TokenDecoder::Read(Get(file.json, "decoder")));
+  static Result<std::shared_ptr<const Tokenizer>> Make(TokenizerFile file, std::string fingerprint) {
+    auto normalizer = HfNormalizer(MR_TRY(ReadNormalizer(Member(file.json, "normalizer"))));
+    auto pre_tokenizer = HfPreTokenizer(MR_TRY(ReadPreTokenizer(Member(file.json, "pre_tokenizer"))));
+    auto decoder = MR_TRY(TokenDecoder::Read(Member(file.json, "decoder")));
     auto model = MR_TRY(ReadWordModel(file));
     auto made = std::shared_ptr<Pipeline>(new Pipeline(std::move(fingerprint), std::move(normalizer),
                                                        std::move(pre_tokenizer), std::move(model), std::move(decoder)));
@@ -72,31 +73,31 @@ class Pipeline final : public VocabularyTokenizer {
   std::string_view kind() const override { return kind_; }
 
  protected:
-  void EncodePart(const Part& part, Scratch& scratch, IdWriter& ids) const override {
-    std::string normalized = std::move(scratch.text);
+  void EncodeSegment(const TextSegment& segment, EncodeWorkspace& workspace, IdWriter& ids) const override {
+    std::string normalized = std::move(workspace.text);
     std::size_t head = 0;
-    if (part.first && pre_tokenizer_.asks_for_head()) {
-      head = normalizer_.NormalizeFirst(part.text, normalized);
+    if (segment.first && pre_tokenizer_.asks_for_head()) {
+      head = normalizer_.NormalizeFirst(segment.text, normalized);
     } else {
-      normalizer_.Normalize(part.text, normalized);
+      normalizer_.Normalize(segment.text, normalized);
     }
-    auto word = [&](HfStretch one) {
-      EncodeWord(one.text, one.text.data() + one.text.size(), scratch, ids,
-                 [&](std::string_view unseen) { model_->Encode(unseen, scratch, ids); });
+    auto word = [&](HfTextSlice one) {
+      EncodeWord(one.text, one.text.data() + one.text.size(), workspace, ids,
+                 [&](std::string_view unseen) { model_->Encode(unseen, workspace, ids); });
       return !ids.full();
     };
-    const HfStretch whole{normalized, head};
+    const HfTextSlice whole{normalized, head};
     auto between = [&](std::string_view text, bool) {
       const auto begin = static_cast<std::size_t>(text.data() - normalized.data());
-      pre_tokenizer_.ForEachWord(whole.Part(begin, begin + text.size()), HfStretchVisitor(word));
+      pre_tokenizer_.ForEachWord(whole.Slice(begin, begin + text.size()), HfTextSliceVisitor(word));
       return !ids.full();
     };
     auto token = [&](TokenId id) {
       ids.Append(id);
       return !ids.full();
     };
-    added_to_normalized_.ForEach(normalized, part.specials, between, token);
-    scratch.text = std::move(normalized);
+    added_to_normalized_.ForEach(normalized, segment.specials, between, token);
+    workspace.text = std::move(normalized);
   }
 
  private:
@@ -114,7 +115,7 @@ class Pipeline final : public VocabularyTokenizer {
     return normalized;
   }
 
-  Status AddTokens(const File& file) {
+  Status AddTokens(const TokenizerFile& file) {
     std::vector<std::string> tokens = file.tokens, decoded = file.tokens;
     hidden_.resize(tokens.size());
     for (const AddedToken& one : file.added) {
@@ -130,7 +131,7 @@ class Pipeline final : public VocabularyTokenizer {
     }
     for (std::size_t id = 0; id < tokens.size(); ++id) {
       MR_TRY(CheckPiece(tokens[id]));
-      pieces_.Add(tokens[id]);
+      strings_.Add(tokens[id]);
       decoded_.Add(decoded[id]);
       if (decoder_.goes_by_token()) {
         first_.Add(decoder_.DecodeOne(decoded[id], true));
@@ -138,11 +139,11 @@ class Pipeline final : public VocabularyTokenizer {
       }
       if (tokens[id].empty()) hidden_[id] = true;
     }
-    index_ = PieceIndex(pieces_, tokens.size());
-    for (TokenId id = 0; id < pieces_.size(); ++id) {
-      if (!pieces_[id].empty() && !index_.Insert(id)) {
+    index_ = TokenIndex(strings_, tokens.size());
+    for (TokenId id = 0; id < strings_.size(); ++id) {
+      if (!strings_[id].empty() && !index_.Insert(id)) {
         return Fail(Code::kUnsupported, "its vocabulary has the token \"{}\" twice, which is not supported",
-                    pieces_[id]);
+                    strings_[id]);
       }
     }
     return {};
@@ -170,16 +171,16 @@ class Pipeline final : public VocabularyTokenizer {
   const std::unique_ptr<const WordModel> model_;
   const TokenDecoder decoder_;
   AddedTokens added_to_normalized_;
-  PieceIndex index_;
-  Pieces decoded_;            ///< what the decoder gets
-  Pieces first_, later_;      ///< … makes of it, if it goes by token: at the beginning of a text and behind others
-  std::vector<bool> hidden_;  ///< special tokens, and ids without one: they decode to nothing
+  TokenIndex index_;
+  TokenStrings decoded_;        ///< what the decoder gets
+  TokenStrings first_, later_;  ///< … makes of it, if it goes by token: at the beginning of a text and behind others
+  std::vector<bool> hidden_;    ///< special tokens, and ids without one: they decode to nothing
   std::string_view kind_;
 };
 
 }  // namespace
 
-Result<std::shared_ptr<const Tokenizer>> MakePipeline(File file, std::string fingerprint) {
+Result<std::shared_ptr<const Tokenizer>> MakePipeline(TokenizerFile file, std::string fingerprint) {
   return Pipeline::Make(std::move(file), std::move(fingerprint));
 }
 

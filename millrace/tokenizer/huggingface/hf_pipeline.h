@@ -1,5 +1,5 @@
-// A tokenizer.json step by step: normalizer, pre-tokenizer, model, decoder. Takes what the quicker ways of byte_bpe.h,
-// sentencepiece.h and wordpiece.h do not.
+// Runs a tokenizer.json step by step: normalizer, pre-tokenizer, model, decoder. For the files that the faster code of
+// byte_bpe.h, sentencepiece.h and wordpiece.h does not support.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace millrace::tokenizer::hf {
 
-/// `file` has its vocabulary. Errors: kUnsupported, naming it, for a part that is not done here exactly as the library
-/// does it.
-Result<std::shared_ptr<const Tokenizer>> MakePipeline(File file, std::string fingerprint);
+/// Makes the tokenizer. REQUIRES: `file` has its vocabulary. Errors: kUnsupported, with its name, for a part that
+/// Millrace does not do exactly as the library does.
+Result<std::shared_ptr<const Tokenizer>> MakePipeline(TokenizerFile file, std::string fingerprint);
 
 }  // namespace millrace::tokenizer::hf

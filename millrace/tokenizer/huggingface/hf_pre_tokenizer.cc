@@ -14,13 +14,13 @@ namespace {
 
 using Behavior = HfPreTokenizer::Behavior;
 
-/// Hands on what a text consists of, matches and what is between them, as a behavior wants it. One text each.
-class PieceMerger {
+/// Passes on the matches in a text and the ranges between them, merged or left out as a Behavior says. For one text.
+class MatchMerger {
  public:
-  PieceMerger(HfStretch stretch, Behavior behavior, bool invert, HfStretchVisitor next)
+  MatchMerger(HfTextSlice stretch, Behavior behavior, bool invert, HfTextSliceVisitor next)
       : stretch_(stretch), behavior_(behavior), invert_(invert), next_(next) {}
 
-  /// The next match; matches come in order. False: no more are wanted.
+  /// Takes the next match. Matches come in order. Returns false to stop.
   bool Match(std::size_t begin, std::size_t end) {
     if (done_ < begin && !Add({done_, begin, invert_})) return false;
     done_ = end;
@@ -32,52 +32,54 @@ class PieceMerger {
   }
 
  private:
-  struct Piece {
+  struct MatchRange {
     std::size_t begin, end;
     bool matches;
   };
 
-  bool Emit(Piece piece) const { return piece.begin == piece.end || next_(stretch_.Part(piece.begin, piece.end)); }
+  bool Emit(MatchRange range) const {
+    return range.begin == range.end || next_(stretch_.Slice(range.begin, range.end));
+  }
 
-  bool Add(Piece piece) {
-    const bool after_match = std::exchange(last_matches_, piece.matches);
+  bool Add(MatchRange range) {
+    const bool after_match = std::exchange(last_matches_, range.matches);
     switch (behavior_) {
       case Behavior::kRemoved:
-        return piece.matches || Emit(piece);
+        return range.matches || Emit(range);
       case Behavior::kIsolated:
-        return Emit(piece);
+        return Emit(range);
       case Behavior::kContiguous:
-        if (held_ && piece.matches == after_match) return Extend(piece);
+        if (held_ && range.matches == after_match) return Extend(range);
         break;
       case Behavior::kMergedWithPrevious:
-        if (held_ && piece.matches && !after_match) return Extend(piece);
+        if (held_ && range.matches && !after_match) return Extend(range);
         break;
       case Behavior::kMergedWithNext:
-        if (held_ && held_->matches && !piece.matches) {
-          held_ = Piece{held_->begin, piece.end, false};
+        if (held_ && held_->matches && !range.matches) {
+          held_ = MatchRange{held_->begin, range.end, false};
           return true;
         }
         break;
     }
-    const auto before = std::exchange(held_, piece);
+    const auto before = std::exchange(held_, range);
     return !before || Emit(*before);
   }
 
-  bool Extend(Piece piece) {
-    held_->end = piece.end;
+  bool Extend(MatchRange range) {
+    held_->end = range.end;
     return true;
   }
 
-  const HfStretch stretch_;
+  const HfTextSlice stretch_;
   const Behavior behavior_;
   const bool invert_;
-  const HfStretchVisitor next_;
+  const HfTextSliceVisitor next_;
   std::size_t done_ = 0;
-  std::optional<Piece> held_;
+  std::optional<MatchRange> held_;
   bool last_matches_ = false;
 };
 
-Decoded CharacterAt(std::string_view text, std::size_t at) {
+DecodedCharacter CharacterAt(std::string_view text, std::size_t at) {
   return DecodeUtf8(text.data() + at, text.data() + text.size());
 }
 
@@ -107,23 +109,23 @@ HfPreTokenizer::HfPreTokenizer(std::vector<Step> steps)
   }
 }
 
-void HfPreTokenizer::ForEachWord(HfStretch text, HfStretchVisitor visit) const {
+void HfPreTokenizer::ForEachWord(HfTextSlice text, HfTextSliceVisitor visit) const {
   if (text.text.empty()) return;
   Buffers buffers(steps_.size());
   Take(0, text, buffers, visit);
 }
 
-bool HfPreTokenizer::Take(std::size_t step, HfStretch stretch, Buffers& buffers, HfStretchVisitor visit) const {
+bool HfPreTokenizer::Take(std::size_t step, HfTextSlice stretch, Buffers& buffers, HfTextSliceVisitor visit) const {
   if (step == steps_.size()) return visit(stretch);
-  auto next = [&](HfStretch part) { return Take(step + 1, part, buffers, visit); };
-  return std::visit([&](const auto& one) { return Run(one, stretch, buffers[step], HfStretchVisitor(next)); },
+  auto next = [&](HfTextSlice part) { return Take(step + 1, part, buffers, visit); };
+  return std::visit([&](const auto& one) { return Run(one, stretch, buffers[step], HfTextSliceVisitor(next)); },
                     steps_[step]);
 }
 
-bool HfPreTokenizer::Run(const AtCharacters& step, HfStretch stretch, std::string&, HfStretchVisitor next) const {
-  PieceMerger pieces(stretch, step.behavior, false, next);
+bool HfPreTokenizer::Run(const AtCharacters& step, HfTextSlice stretch, std::string&, HfTextSliceVisitor next) const {
+  MatchMerger pieces(stretch, step.behavior, false, next);
   for (std::size_t at = 0; at < stretch.text.size();) {
-    const Decoded character = CharacterAt(stretch.text, at);
+    const DecodedCharacter character = CharacterAt(stretch.text, at);
     const bool matches = (kinds_[character.code] & static_cast<std::uint8_t>(step.kind)) != 0;
     if (matches && !pieces.Match(at, at + character.length)) return false;
     at += character.length;
@@ -131,7 +133,7 @@ bool HfPreTokenizer::Run(const AtCharacters& step, HfStretch stretch, std::strin
   return pieces.Finish();
 }
 
-bool HfPreTokenizer::Run(const WordRuns&, HfStretch stretch, std::string&, HfStretchVisitor next) const {
+bool HfPreTokenizer::Run(const WordRuns&, HfTextSlice stretch, std::string&, HfTextSliceVisitor next) const {
   constexpr auto kSeparate =
       static_cast<std::uint8_t>(CharacterKind::kWhiteSpace) | static_cast<std::uint8_t>(CharacterKind::kWord);
   const std::string_view text = stretch.text;
@@ -139,19 +141,19 @@ bool HfPreTokenizer::Run(const WordRuns&, HfStretch stretch, std::string&, HfStr
     const auto kind = static_cast<std::uint8_t>(kinds_[CharacterAt(text, begin).code] & kSeparate);
     std::size_t end = begin;
     while (end < text.size()) {
-      const Decoded character = CharacterAt(text, end);
+      const DecodedCharacter character = CharacterAt(text, end);
       if (static_cast<std::uint8_t>(kinds_[character.code] & kSeparate) != kind) break;
       end += character.length;
     }
     const bool blank = kind == static_cast<std::uint8_t>(CharacterKind::kWhiteSpace);
-    if (!blank && !next(stretch.Part(begin, end))) return false;
+    if (!blank && !next(stretch.Slice(begin, end))) return false;
     begin = end;
   }
   return true;
 }
 
-bool HfPreTokenizer::Run(const AtText& step, HfStretch stretch, std::string&, HfStretchVisitor next) const {
-  PieceMerger pieces(stretch, step.behavior, step.invert, next);
+bool HfPreTokenizer::Run(const AtText& step, HfTextSlice stretch, std::string&, HfTextSliceVisitor next) const {
+  MatchMerger pieces(stretch, step.behavior, step.invert, next);
   for (std::size_t at = 0; (at = stretch.text.find(step.text, at)) != std::string_view::npos;) {
     if (!pieces.Match(at, at + step.text.size())) return false;
     at += step.text.size();
@@ -159,8 +161,8 @@ bool HfPreTokenizer::Run(const AtText& step, HfStretch stretch, std::string&, Hf
   return pieces.Finish();
 }
 
-bool HfPreTokenizer::Run(const AtPattern& step, HfStretch stretch, std::string&, HfStretchVisitor next) const {
-  PieceMerger pieces(stretch, step.behavior, step.invert, next);
+bool HfPreTokenizer::Run(const AtPattern& step, HfTextSlice stretch, std::string&, HfTextSliceVisitor next) const {
+  MatchMerger pieces(stretch, step.behavior, step.invert, next);
   const char *begin = stretch.text.data(), *end = begin + stretch.text.size();
   for (const char* at = begin; at != end;) {
     const char* after = step.splitter.WordEnd(at, end);
@@ -170,8 +172,8 @@ bool HfPreTokenizer::Run(const AtPattern& step, HfStretch stretch, std::string&,
   return pieces.Finish();
 }
 
-bool HfPreTokenizer::Run(const AtRegex& step, HfStretch stretch, std::string&, HfStretchVisitor next) const {
-  PieceMerger pieces(stretch, step.behavior, step.invert, next);
+bool HfPreTokenizer::Run(const AtRegex& step, HfTextSlice stretch, std::string&, HfTextSliceVisitor next) const {
+  MatchMerger pieces(stretch, step.behavior, step.invert, next);
   bool more = true;
   step.regex.ForEach(stretch.text, [&](std::size_t begin, std::size_t end) {
     more = more && pieces.Match(begin, end);
@@ -180,7 +182,8 @@ bool HfPreTokenizer::Run(const AtRegex& step, HfStretch stretch, std::string&, H
   return more && pieces.Finish();
 }
 
-bool HfPreTokenizer::Run(const Metaspace& step, HfStretch stretch, std::string& buffer, HfStretchVisitor next) const {
+bool HfPreTokenizer::Run(const Metaspace& step, HfTextSlice stretch, std::string& buffer,
+                         HfTextSliceVisitor next) const {
   buffer.clear();
   const bool begins = stretch.text.starts_with(' ') || stretch.text.starts_with(step.replacement);
   const bool wanted = step.prefix == Prefix::kAlways || (step.prefix == Prefix::kFirst && stretch.head > 0);
@@ -194,17 +197,18 @@ bool HfPreTokenizer::Run(const Metaspace& step, HfStretch stretch, std::string& 
     if (space < stretch.head) head += step.replacement.size() - 1;
     at = space + 1;
   }
-  const HfStretch marked{buffer, head};
+  const HfTextSlice marked{buffer, head};
   if (!step.split) return next(marked);
   for (std::size_t begin = 0; begin < buffer.size();) {
     const std::size_t end = std::min(buffer.find(step.replacement, begin + 1), buffer.size());
-    if (!next(marked.Part(begin, end))) return false;
+    if (!next(marked.Slice(begin, end))) return false;
     begin = end;
   }
   return true;
 }
 
-bool HfPreTokenizer::Run(const ByteLevel& step, HfStretch stretch, std::string& buffer, HfStretchVisitor next) const {
+bool HfPreTokenizer::Run(const ByteLevel& step, HfTextSlice stretch, std::string& buffer,
+                         HfTextSliceVisitor next) const {
   std::string spaced;
   if (step.add_prefix_space && !stretch.text.starts_with(' ')) {
     spaced.assign(1, ' ').append(stretch.text);
@@ -222,12 +226,12 @@ bool HfPreTokenizer::Run(const ByteLevel& step, HfStretch stretch, std::string& 
   return true;
 }
 
-bool HfPreTokenizer::Run(const FixedLength& step, HfStretch stretch, std::string&, HfStretchVisitor next) const {
+bool HfPreTokenizer::Run(const FixedLength& step, HfTextSlice stretch, std::string&, HfTextSliceVisitor next) const {
   const std::string_view text = stretch.text;
   for (std::size_t begin = 0; begin < text.size();) {
     std::size_t end = begin;
     for (std::size_t i = 0; i < step.characters && end < text.size(); ++i) end += CharacterAt(text, end).length;
-    if (!next(stretch.Part(begin, end))) return false;
+    if (!next(stretch.Slice(begin, end))) return false;
     begin = end;
   }
   return true;

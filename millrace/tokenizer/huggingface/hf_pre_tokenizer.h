@@ -15,37 +15,39 @@
 
 namespace millrace::tokenizer {
 
-/// A part of a text while it is divided. Does not own its text.
-struct HfStretch {
+/// A slice of a text while the text is divided. Borrows the text.
+struct HfTextSlice {
   std::string_view text;
-  /// How many bytes at its beginning the library aligns with the first character of the whole text. Only Metaspace's
-  /// "first" asks for that.
+  /// How many bytes at the beginning the library aligns with the first character of the whole text. Only Metaspace with
+  /// prefix_scheme "first" uses it.
   std::size_t head = 0;
 
-  /// The bytes [begin, end).
-  HfStretch Part(std::size_t begin, std::size_t end) const {
+  /// Returns the bytes [begin, end).
+  HfTextSlice Slice(std::size_t begin, std::size_t end) const {
     return {text.substr(begin, end - begin), begin < head ? (end < head ? end : head) - begin : 0};
   }
 };
 
-/// A reference to a callable that takes a stretch and returns false when no more are wanted. Must not outlive it.
-class HfStretchVisitor {
+/// A reference to a callable that takes a slice, and returns false to stop. Must not outlive the callable.
+class HfTextSliceVisitor {
  public:
   template <class Call>
-    requires(!std::same_as<Call, HfStretchVisitor>)  // a copy refers to what its original does
-  explicit HfStretchVisitor(Call& call)
-      : object_(&call), call_([](void* object, HfStretch stretch) { return (*static_cast<Call*>(object))(stretch); }) {}
-  bool operator()(HfStretch stretch) const { return call_(object_, stretch); }
+    requires(!std::same_as<Call, HfTextSliceVisitor>)  // a copy refers to what its original does
+  explicit HfTextSliceVisitor(Call& call)
+      : object_(&call),
+        call_([](void* object, HfTextSlice stretch) { return (*static_cast<Call*>(object))(stretch); }) {}
+  bool operator()(HfTextSlice stretch) const { return call_(object_, stretch); }
 
  private:
   void* object_;
-  bool (*call_)(void*, HfStretch);
+  bool (*call_)(void*, HfTextSlice);
 };
 
-/// The steps of Hugging Face's pre-tokenizers, each on what the ones before it left. Immutable; any thread.
+/// Runs the steps of Hugging Face's pre-tokenizers. Each step divides the slices of the step before. Immutable; any
+/// thread.
 class HfPreTokenizer {
  public:
-  /// What becomes of a match: the names of the library.
+  /// What becomes of a match, with the library's names.
   enum class Behavior : std::uint8_t { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
   enum class CharacterKind : std::uint8_t { kWhiteSpace = 1, kPunctuation = 2, kNumber = 4, kWord = 8 };
   enum class Prefix : std::uint8_t { kNever, kFirst, kAlways };
@@ -60,7 +62,7 @@ class HfPreTokenizer {
   struct AtText {
     std::string text;  ///< not empty
     Behavior behavior = Behavior::kRemoved;
-    bool invert = false;  ///< matches are what is between
+    bool invert = false;  ///< the text between matches counts as the matches
   };
   struct AtPattern {
     Splitter splitter;  ///< each of its words is a match
@@ -88,24 +90,24 @@ class HfPreTokenizer {
 
   explicit HfPreTokenizer(std::vector<Step> steps);
 
-  /// Whether what it does depends on where the text begins.
+  /// Whether the words depend on where the text begins.
   bool asks_for_head() const { return asks_for_head_; }
-  /// Calls visit for each word, none of which is empty, until it returns false. REQUIRES: the text is valid UTF-8.
-  void ForEachWord(HfStretch text, HfStretchVisitor visit) const;
+  /// Calls visit for each word, until it returns false. No word is empty. REQUIRES: the text is valid UTF-8.
+  void ForEachWord(HfTextSlice text, HfTextSliceVisitor visit) const;
 
  private:
-  /// Texts that steps make, one for each step.
+  /// A text for each step, for steps that change the text.
   using Buffers = std::vector<std::string>;
 
-  bool Take(std::size_t step, HfStretch stretch, Buffers& buffers, HfStretchVisitor visit) const;
-  bool Run(const AtCharacters& step, HfStretch stretch, std::string& buffer, HfStretchVisitor next) const;
-  bool Run(const WordRuns& step, HfStretch stretch, std::string& buffer, HfStretchVisitor next) const;
-  bool Run(const AtText& step, HfStretch stretch, std::string& buffer, HfStretchVisitor next) const;
-  bool Run(const AtPattern& step, HfStretch stretch, std::string& buffer, HfStretchVisitor next) const;
-  bool Run(const AtRegex& step, HfStretch stretch, std::string& buffer, HfStretchVisitor next) const;
-  bool Run(const Metaspace& step, HfStretch stretch, std::string& buffer, HfStretchVisitor next) const;
-  bool Run(const ByteLevel& step, HfStretch stretch, std::string& buffer, HfStretchVisitor next) const;
-  bool Run(const FixedLength& step, HfStretch stretch, std::string& buffer, HfStretchVisitor next) const;
+  bool Take(std::size_t step, HfTextSlice stretch, Buffers& buffers, HfTextSliceVisitor visit) const;
+  bool Run(const AtCharacters& step, HfTextSlice stretch, std::string& buffer, HfTextSliceVisitor next) const;
+  bool Run(const WordRuns& step, HfTextSlice stretch, std::string& buffer, HfTextSliceVisitor next) const;
+  bool Run(const AtText& step, HfTextSlice stretch, std::string& buffer, HfTextSliceVisitor next) const;
+  bool Run(const AtPattern& step, HfTextSlice stretch, std::string& buffer, HfTextSliceVisitor next) const;
+  bool Run(const AtRegex& step, HfTextSlice stretch, std::string& buffer, HfTextSliceVisitor next) const;
+  bool Run(const Metaspace& step, HfTextSlice stretch, std::string& buffer, HfTextSliceVisitor next) const;
+  bool Run(const ByteLevel& step, HfTextSlice stretch, std::string& buffer, HfTextSliceVisitor next) const;
+  bool Run(const FixedLength& step, HfTextSlice stretch, std::string& buffer, HfTextSliceVisitor next) const;
 
   std::vector<Step> steps_;
   Splitter gpt2_;

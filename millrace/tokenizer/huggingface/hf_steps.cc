@@ -18,8 +18,9 @@ using CharacterKind = HfPreTokenizer::CharacterKind;
 constexpr int kMaxNesting = 16;  // of sequences
 
 Status AddReplace(const Json& json, Normalizing& steps) {
-  const Json& pattern = Get(json, "pattern");
-  const std::string text = Text(pattern, "String"), regex = Text(pattern, "Regex"), to = Text(json, "content");
+  const Json& pattern = Member(json, "pattern");
+  const std::string text = StringMember(pattern, "String"), regex = StringMember(pattern, "Regex"),
+                    to = StringMember(json, "content");
   if (!text.empty()) {
     steps.emplace_back(HfNormalizer::Replace{text, to});
   } else if (!regex.empty()) {
@@ -31,10 +32,10 @@ Status AddReplace(const Json& json, Normalizing& steps) {
 }
 
 void AddBert(const Json& json, Normalizing& steps) {
-  const bool lowercase = Flag(json, "lowercase", true);
-  if (Flag(json, "clean_text", true)) steps.emplace_back(HfNormalizer::BertClean{});
-  if (Flag(json, "handle_chinese_chars", true)) steps.emplace_back(HfNormalizer::BertChinese{});
-  if (Flag(json, "strip_accents", lowercase)) {
+  const bool lowercase = BoolMember(json, "lowercase", true);
+  if (BoolMember(json, "clean_text", true)) steps.emplace_back(HfNormalizer::BertClean{});
+  if (BoolMember(json, "handle_chinese_chars", true)) steps.emplace_back(HfNormalizer::BertChinese{});
+  if (BoolMember(json, "strip_accents", lowercase)) {
     steps.emplace_back(HfNormalizer::Decompose{});
     steps.emplace_back(HfNormalizer::BertAccents{});
   }
@@ -42,17 +43,17 @@ void AddBert(const Json& json, Normalizing& steps) {
 }
 
 Status AddNormalizer(const Json& json, int depth, Normalizing& steps) {
-  const std::string type = Text(json, "type");
-  if (type == "Sequence" && Get(json, "normalizers").is_array() && depth < kMaxNesting) {
-    for (const Json& one : Get(json, "normalizers")) MR_TRY(AddNormalizer(one, depth + 1, steps));
+  const std::string type = StringMember(json, "type");
+  if (type == "Sequence" && Member(json, "normalizers").is_array() && depth < kMaxNesting) {
+    for (const Json& one : Member(json, "normalizers")) MR_TRY(AddNormalizer(one, depth + 1, steps));
   } else if (type == "Precompiled") {
-    auto map = Base64Decode(Text(json, "precompiled_charsmap"));
+    auto map = Base64Decode(StringMember(json, "precompiled_charsmap"));
     if (!map) return Fail(Code::kInvalidArgument, "its precompiled_charsmap is not base64");
     if (!map->empty()) steps.emplace_back(HfNormalizer::Precompiled{MR_TRY(CharacterMap::Parse(*map))});
   } else if (type == "Replace") {
     return AddReplace(json, steps);
-  } else if (type == "Prepend" && !Text(json, "prepend").empty()) {
-    steps.emplace_back(HfNormalizer::Prepend{Text(json, "prepend")});
+  } else if (type == "Prepend" && !StringMember(json, "prepend").empty()) {
+    steps.emplace_back(HfNormalizer::Prepend{StringMember(json, "prepend")});
   } else if (type == "NFC") {
     steps.emplace_back(HfNormalizer::Compose{});
   } else if (type == "NFKC") {
@@ -66,7 +67,8 @@ Status AddNormalizer(const Json& json, int depth, Normalizing& steps) {
   } else if (type == "Lowercase") {
     steps.emplace_back(HfNormalizer::Lowercase{});
   } else if (type == "Strip") {
-    steps.emplace_back(HfNormalizer::Strip{Flag(json, "strip_left", true), Flag(json, "strip_right", true)});
+    steps.emplace_back(
+        HfNormalizer::Strip{BoolMember(json, "strip_left", true), BoolMember(json, "strip_right", true)});
   } else if (type == "Nmt") {
     steps.emplace_back(HfNormalizer::Nmt{});
   } else if (type == "ByteLevel") {
@@ -86,7 +88,7 @@ Result<Behavior> ReadBehavior(const Json& json, std::string_view otherwise) {
        {"MergedWithPrevious", Behavior::kMergedWithPrevious},
        {"MergedWithNext", Behavior::kMergedWithNext},
        {"Contiguous", Behavior::kContiguous}}};
-  std::string name = Text(json, "behavior");
+  std::string name = StringMember(json, "behavior");
   if (name.empty()) name = otherwise;
   for (auto [known, behavior] : kBehaviors) {
     if (known == name) return behavior;
@@ -96,25 +98,26 @@ Result<Behavior> ReadBehavior(const Json& json, std::string_view otherwise) {
 
 Status AddMetaspace(const Json& json, Dividing& steps) {
   using Prefix = HfPreTokenizer::Prefix;
-  HfPreTokenizer::Metaspace step{.replacement = Text(json, "replacement"), .split = Flag(json, "split", true)};
-  const std::string scheme = Text(json, "prepend_scheme");
-  if (scheme == "never" || (scheme.empty() && !Flag(json, "add_prefix_space", true))) {
+  HfPreTokenizer::Metaspace step{.replacement = StringMember(json, "replacement"),
+                                 .split = BoolMember(json, "split", true)};
+  const std::string scheme = StringMember(json, "prepend_scheme");
+  if (scheme == "never" || (scheme.empty() && !BoolMember(json, "add_prefix_space", true))) {
     step.prefix = Prefix::kNever;
   } else if (scheme == "first") {
     step.prefix = Prefix::kFirst;
   } else if (!scheme.empty() && scheme != "always") {
     return Unsupported("prepend_scheme", Json(scheme));
   }
-  if (!IsOneCharacter(step.replacement)) return Unsupported("replacement", Get(json, "replacement"));
+  if (!IsOneCharacter(step.replacement)) return Unsupported("replacement", Member(json, "replacement"));
   steps.emplace_back(std::move(step));
   return {};
 }
 
 Status AddSplit(const Json& json, Dividing& steps) {
-  const Json& pattern = Get(json, "pattern");
-  const std::string text = Text(pattern, "String"), regex = Text(pattern, "Regex");
+  const Json& pattern = Member(json, "pattern");
+  const std::string text = StringMember(pattern, "String"), regex = StringMember(pattern, "Regex");
   const Behavior behavior = MR_TRY(ReadBehavior(json, ""));
-  const bool invert = Flag(json, "invert");
+  const bool invert = BoolMember(json, "invert");
   if (!text.empty()) {
     steps.emplace_back(HfPreTokenizer::AtText{text, behavior, invert});
   } else if (const auto known = PatternOf(std::array{regex}); known && !regex.empty()) {
@@ -128,16 +131,17 @@ Status AddSplit(const Json& json, Dividing& steps) {
 }
 
 Status AddPreTokenizer(const Json& json, int depth, Dividing& steps) {
-  const std::string type = Text(json, "type");
-  if (type == "Sequence" && Get(json, "pretokenizers").is_array() && depth < kMaxNesting) {
-    for (const Json& one : Get(json, "pretokenizers")) MR_TRY(AddPreTokenizer(one, depth + 1, steps));
+  const std::string type = StringMember(json, "type");
+  if (type == "Sequence" && Member(json, "pretokenizers").is_array() && depth < kMaxNesting) {
+    for (const Json& one : Member(json, "pretokenizers")) MR_TRY(AddPreTokenizer(one, depth + 1, steps));
   } else if (type == "BertPreTokenizer") {
     steps.emplace_back(HfPreTokenizer::AtCharacters{CharacterKind::kWhiteSpace, Behavior::kRemoved});
     steps.emplace_back(HfPreTokenizer::AtCharacters{CharacterKind::kPunctuation, Behavior::kIsolated});
   } else if (type == "ByteLevel") {
-    steps.emplace_back(HfPreTokenizer::ByteLevel{Flag(json, "add_prefix_space", true), Flag(json, "use_regex", true)});
-  } else if (type == "CharDelimiterSplit" && IsOneCharacter(Text(json, "delimiter"))) {
-    steps.emplace_back(HfPreTokenizer::AtText{Text(json, "delimiter"), Behavior::kRemoved, false});
+    steps.emplace_back(
+        HfPreTokenizer::ByteLevel{BoolMember(json, "add_prefix_space", true), BoolMember(json, "use_regex", true)});
+  } else if (type == "CharDelimiterSplit" && IsOneCharacter(StringMember(json, "delimiter"))) {
+    steps.emplace_back(HfPreTokenizer::AtText{StringMember(json, "delimiter"), Behavior::kRemoved, false});
   } else if (type == "Metaspace") {
     return AddMetaspace(json, steps);
   } else if (type == "Whitespace") {
@@ -150,10 +154,10 @@ Status AddPreTokenizer(const Json& json, int depth, Dividing& steps) {
     steps.emplace_back(
         HfPreTokenizer::AtCharacters{CharacterKind::kPunctuation, MR_TRY(ReadBehavior(json, "Isolated"))});
   } else if (type == "Digits") {
-    const Behavior behavior = Flag(json, "individual_digits") ? Behavior::kIsolated : Behavior::kContiguous;
+    const Behavior behavior = BoolMember(json, "individual_digits") ? Behavior::kIsolated : Behavior::kContiguous;
     steps.emplace_back(HfPreTokenizer::AtCharacters{CharacterKind::kNumber, behavior});
   } else if (type == "FixedLength") {
-    const Json& length = Get(json, "length");
+    const Json& length = Member(json, "length");
     const std::size_t characters = length.is_number_unsigned() ? length.get<std::size_t>() : 5;
     if (characters == 0) return Unsupported("pre_tokenizer", json);
     steps.emplace_back(HfPreTokenizer::FixedLength{characters});

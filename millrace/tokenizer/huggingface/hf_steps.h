@@ -1,4 +1,4 @@
-// The normalizer and the pre-tokenizer of a tokenizer.json, read into steps.
+// Reads the normalizer and the pre-tokenizer of a tokenizer.json into steps.
 #pragma once
 
 #include <vector>
@@ -9,9 +9,9 @@
 
 namespace millrace::tokenizer::hf {
 
-/// Errors: kUnsupported, naming it, for a step that is not done here exactly as the library does it.
+/// Errors: kUnsupported, with its name, for a step that Millrace does not do exactly as the library does.
 Result<std::vector<HfNormalizer::Step>> ReadNormalizer(const Json& normalizer);
-/// The same.
+/// Errors: those of ReadNormalizer().
 Result<std::vector<HfPreTokenizer::Step>> ReadPreTokenizer(const Json& pre_tokenizer);
 
 }  // namespace millrace::tokenizer::hf

@@ -16,21 +16,22 @@ constexpr double kUnknownCharacterPenalty = 10.0;
 /// The segmentation of the best sum of scores, for each word by itself.
 class UnigramModel final : public WordModel {
  public:
-  UnigramModel(const File& file, TokenId unk) : vocabulary_(file), scores_(file.scores), unk_(unk) {
+  UnigramModel(const TokenizerFile& file, TokenId unk) : vocabulary_(file), scores_(file.scores), unk_(unk) {
     std::vector<ByteTrie::Key> keys;
-    for (TokenId id = 0; id < vocabulary_.pieces().size(); ++id) {
-      if (!vocabulary_.pieces()[id].empty()) keys.push_back({vocabulary_.pieces()[id], id});
+    for (TokenId id = 0; id < vocabulary_.strings().size(); ++id) {
+      if (!vocabulary_.strings()[id].empty()) keys.push_back({vocabulary_.strings()[id], id});
     }
     trie_ = ByteTrie(std::move(keys));
     unknown_score_ = std::ranges::min(scores_) - kUnknownCharacterPenalty;
     bytes_.fill(kNoToken);
-    for (std::size_t byte = 0; Flag(Get(file.json, "model"), "byte_fallback") && byte < bytes_.size(); ++byte) {
+    for (std::size_t byte = 0; BoolMember(Member(file.json, "model"), "byte_fallback") && byte < bytes_.size();
+         ++byte) {
       bytes_[byte] = vocabulary_.Find(fmt::format("<0x{:02X}>", byte));
     }
   }
 
-  void Encode(std::string_view word, Scratch& scratch, IdWriter& ids) const override {
-    std::vector<WordPathNode>& path = scratch.word_path;
+  void Encode(std::string_view word, EncodeWorkspace& workspace, IdWriter& ids) const override {
+    std::vector<WordPathNode>& path = workspace.word_path;
     FindBestPath(word, path);
     // From the end to the beginning, turning each link around.
     const auto end = static_cast<std::uint32_t>(word.size());
@@ -94,8 +95,8 @@ class UnigramModel final : public WordModel {
 
 }  // namespace
 
-Result<std::unique_ptr<const WordModel>> ReadUnigramModel(const File& file) {
-  const Json& unknown = Get(Get(file.json, "model"), "unk_id");
+Result<std::unique_ptr<const WordModel>> ReadUnigramModel(const TokenizerFile& file) {
+  const Json& unknown = Member(Member(file.json, "model"), "unk_id");
   if (!unknown.is_number_unsigned() || unknown.get<std::uint64_t>() >= file.scores.size()) {
     return Fail(Code::kUnsupported, "a Unigram model without an unk_id is not supported");
   }

@@ -128,7 +128,7 @@ class RegexParser {
     return true;
   }
   char32_t TakeCharacter() {
-    const Decoded character = DecodeUtf8(rest_.data(), rest_.data() + rest_.size());
+    const DecodedCharacter character = DecodeUtf8(rest_.data(), rest_.data() + rest_.size());
     rest_.remove_prefix(character.length);
     return character.code;
   }
@@ -469,7 +469,7 @@ bool Regex::CharacterSet::Has(char32_t code) const {
 
 std::size_t Regex::Find(std::string_view text, std::size_t from, std::size_t& begin) const {
   for (begin = from; begin < text.size();) {
-    const Decoded character = DecodeUtf8(text.data() + begin, text.data() + text.size());
+    const DecodedCharacter character = DecodeUtf8(text.data() + begin, text.data() + text.size());
     if (begins_.Has(character.code)) {
       const std::size_t end = Match(0, text, begin);
       if (end != text.npos) return end;
@@ -492,7 +492,7 @@ std::size_t Regex::Match(std::uint32_t pc, std::string_view text, std::size_t at
           goes_on = false;
           break;
         }
-        const Decoded character = DecodeUtf8(text.data() + at, text.data() + text.size());
+        const DecodedCharacter character = DecodeUtf8(text.data() + at, text.data() + text.size());
         goes_on = sets_[one.first].Has(character.code);
         at += character.length;
         ++pc;

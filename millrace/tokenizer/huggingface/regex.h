@@ -1,5 +1,5 @@
-// A small regular expression matcher for the patterns that tokenizer.json files hold, with Oniguruma's rules: the first
-// alternative that matches wins, and repetitions give back what they took.
+// A small matcher of regular expressions, for the patterns in tokenizer.json files. It follows Oniguruma: the first
+// alternative that matches wins, and repetitions backtrack.
 #pragma once
 
 #include <bitset>
@@ -15,12 +15,12 @@ namespace millrace::tokenizer {
 /// A compiled pattern of literals, sets, \p{…}, groups, alternatives, repetitions and lookahead. Immutable; any thread.
 class Regex {
  public:
-  /// Errors: kUnsupported, naming it, for what Oniguruma knows beyond that, for patterns that may match nothing, and
-  /// for repetitions of repetitions, which may take exponential time.
+  /// Errors: kUnsupported, with its name, for anything else that Oniguruma knows, for patterns that may match nothing,
+  /// and for repetitions of repetitions, which may take exponential time.
   static Result<Regex> Compile(std::string_view pattern);
 
-  /// Calls visit(begin, end) for the matches in `text`, from the left, until it returns false. REQUIRES: `text` is
-  /// valid UTF-8.
+  /// Calls visit(begin, end) for each match in `text`, from the left, until it returns false.
+  /// REQUIRES: `text` is valid UTF-8.
   template <class Visit>
   void ForEach(std::string_view text, Visit visit) const {
     for (std::size_t from = 0, begin = 0; from < text.size();) {

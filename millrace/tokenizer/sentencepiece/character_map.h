@@ -1,4 +1,4 @@
-// SentencePiece's compiled rules of what stands for what ("precompiled_charsmap").
+// SentencePiece's compiled rules that replace characters ("precompiled_charsmap").
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 
 namespace millrace::tokenizer {
 
-/// Strings and what replaces them. Immutable.
+/// Maps strings to their replacements. Immutable; any thread.
 class CharacterMap {
  public:
   CharacterMap() = default;
-  /// Fails with kInvalidArgument on bytes that are no such map. They need not live on.
+  /// Reads a map from bytes, which need not outlive the call. Errors: kInvalidArgument if the bytes are not a map.
   static Result<CharacterMap> Parse(ByteSpan bytes);
 
   bool empty() const { return units_.empty(); }
-  /// How long the longest string is that `text` begins with, and what replaces it; 0: none does.
+  /// Finds the longest string of the map that `text` begins with. Returns its length, or 0 if there is none.
   std::size_t Longest(std::string_view text, std::string_view& replacement) const {
     return Find(text, false, replacement);
   }
-  /// … the shortest.
+  /// As Longest(), for the shortest string.
   std::size_t Shortest(std::string_view text, std::string_view& replacement) const {
     return Find(text, true, replacement);
   }

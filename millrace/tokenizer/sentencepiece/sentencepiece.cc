@@ -13,6 +13,7 @@
 #include "millrace/tokenizer/sentencepiece/spm_normalizer.h"
 #include "millrace/tokenizer/sentencepiece/spm_unigram.h"
 #include "millrace/tokenizer/unicode/utf8.h"
+#include "millrace/tokenizer/vocabulary/token_index.h"
 #include "millrace/tokenizer/vocabulary/vocabulary_tokenizer.h"
 
 namespace millrace::tokenizer {
@@ -47,7 +48,8 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     std::size_t most = 0;
     for (TokenId id : ids) most += std::max(kLongestOfByte, decoded_[id].size());
     std::string text;
-    text.resize_and_overwrite(most + Pieces::kSlack, [&](char* to, std::size_t) { return DecodeAll(ids, to) - to; });
+    text.resize_and_overwrite(most + TokenStrings::kSlack,
+                              [&](char* to, std::size_t) { return DecodeAll(ids, to) - to; });
     return text;
   }
 
@@ -67,18 +69,18 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
   std::string_view kind() const override { return bpe_ ? "sentencepiece-bpe" : "sentencepiece-unigram"; }
 
  protected:
-  void EncodePart(const Part& part, Scratch& scratch, IdWriter& ids) const override {
-    bool prefix = normalizer_.add_dummy_prefix() && (part.first || prefix_every_part_) &&
-                  (prefix_marked_ || !(part.text.starts_with(' ') || part.text.starts_with(kSpaceMark)));
-    if (bpe_ && normalizer_.trivial()) return bpe_->Encode(part.text, prefix, scratch, ids);
-    std::string normalized = std::move(scratch.text);
-    normalizer_.Normalize(part.text, prefix, normalized);
+  void EncodeSegment(const TextSegment& segment, EncodeWorkspace& workspace, IdWriter& ids) const override {
+    bool prefix = normalizer_.add_dummy_prefix() && (segment.first || prefix_every_part_) &&
+                  (prefix_marked_ || !(segment.text.starts_with(' ') || segment.text.starts_with(kSpaceMark)));
+    if (bpe_ && normalizer_.trivial()) return bpe_->Encode(segment.text, prefix, workspace, ids);
+    std::string normalized = std::move(workspace.text);
+    normalizer_.Normalize(segment.text, prefix, normalized);
     if (bpe_) {
-      bpe_->Encode(normalized, false, scratch, ids);
+      bpe_->Encode(normalized, false, workspace, ids);
     } else {
-      unigram_->Encode(normalized, scratch, ids);
+      unigram_->Encode(normalized, workspace, ids);
     }
-    scratch.text = std::move(normalized);
+    workspace.text = std::move(normalized);
   }
 
  private:
@@ -115,12 +117,12 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
   Status AddPieces(const SentencePieceModel& model) {
     std::size_t bytes = 0;
     for (const auto& piece : model.pieces) bytes += piece.text.size();
-    pieces_.Reserve(model.pieces.size(), bytes);
-    for (const auto& piece : model.pieces) pieces_.Add(piece.text);
-    reserved_ = others_ = PieceIndex(pieces_, model.pieces.size());
+    strings_.Reserve(model.pieces.size(), bytes);
+    for (const auto& piece : model.pieces) strings_.Add(piece.text);
+    reserved_ = others_ = TokenIndex(strings_, model.pieces.size());
     std::vector<AddedToken> specials;
     bytes_.fill(kNoToken);
-    for (TokenId id = 0; id < pieces_.size(); ++id) {
+    for (TokenId id = 0; id < strings_.size(); ++id) {
       const auto& piece = model.pieces[static_cast<std::size_t>(id)];
       if (!(IsReserved(piece.type) ? reserved_ : others_).Insert(id)) {
         return Fail(Code::kInvalidArgument, "it has the piece \"{}\" twice", piece.text);
@@ -165,7 +167,7 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
   }
 
   /// Keeps what the token is as text: marks are spaces.
-  void AddDecoded(const SentencePieceModel::Piece& piece) {
+  void AddDecoded(const SentencePieceModel::ScoredPiece& piece) {
     std::string text;
     Shape shape = Shape::kText;
     if (piece.type == Type::kControl || piece.type == Type::kUnknown) {
@@ -262,7 +264,7 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     std::string& bytes = state.pending;
     std::size_t at = 0;
     while (at < bytes.size()) {
-      Decoded character = DecodeUtf8(bytes.data() + at, bytes.data() + bytes.size());
+      DecodedCharacter character = DecodeUtf8(bytes.data() + at, bytes.data() + bytes.size());
       if (character.code == kInvalid) {
         if (!all && MayBecomeWhole(std::string_view(bytes).substr(at))) break;
         AppendUtf8(kReplacement, text);
@@ -286,9 +288,9 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     state.pending.clear();
   }
 
-  Pieces decoded_;
+  TokenStrings decoded_;
   std::vector<Shape> shapes_;
-  PieceIndex reserved_, others_;  ///< control, unknown and byte pieces; the rest
+  TokenIndex reserved_, others_;  ///< control, unknown and byte pieces; the rest
   SpmNormalizer normalizer_;
   std::optional<SpmBpe> bpe_;  ///< or
   std::optional<SpmUnigram> unigram_;

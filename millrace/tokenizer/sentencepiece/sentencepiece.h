@@ -1,4 +1,4 @@
-// SentencePiece models behind tokenizer.h.
+// Tokenizers from SentencePiece models.
 #pragma once
 
 #include <memory>
@@ -9,11 +9,12 @@
 
 namespace millrace::tokenizer {
 
-/// Loads a model. Fails with kInvalidArgument on anything that is not a SentencePiece model, and with kUnsupported on
-/// one that needs something that is not done here: word and char models, unused pieces, a map for decoded text.
+/// Loads a model from the bytes of its file, which need not outlive the call.
+/// Errors: kInvalidArgument if the bytes are not a SentencePiece model; kUnsupported for word and char models, unused
+/// pieces in BPE models, and a character map for decoded text.
 Result<std::shared_ptr<const Tokenizer>> LoadSentencePiece(ByteSpan model, std::string fingerprint);
 
-/// The same of a model that was read from a file of another format.
+/// Makes a tokenizer from a model that was read from a file of another format. Errors: those of LoadSentencePiece().
 Result<std::shared_ptr<const Tokenizer>> MakeSentencePiece(const SentencePieceModel& model, std::string fingerprint);
 
 }  // namespace millrace::tokenizer

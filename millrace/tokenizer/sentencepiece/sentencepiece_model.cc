@@ -95,7 +95,7 @@ Result<SentencePieceModel> ReadSentencePieceModel(ByteSpan bytes) {
   bool well_formed = true;
   auto text = [](const Field& field) { return std::string(AsText(field.bytes)); };
   auto piece_field = [&](const Field& field) {
-    SentencePieceModel::Piece& piece = model.pieces.back();
+    SentencePieceModel::ScoredPiece& piece = model.pieces.back();
     if (field.number == 1) piece.text = AsText(field.bytes);
     if (field.number == 2 && field.bytes.size() == 4) piece.score = LoadLittle<float>(field.bytes.data());
     if (field.number == 3 && field.varint >= 1 && field.varint <= 6) {

@@ -1,4 +1,4 @@
-// A SentencePiece model file, read without the protobuf library.
+// Reads the file of a SentencePiece model, without the protobuf library.
 #pragma once
 
 #include <cstdint>
@@ -28,26 +28,27 @@ struct SentencePieceTraits {
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;
-  bool prefix_every_part = true;  ///< the dummy prefix, of a text that special tokens divide: in front of each part
-  bool prefix_marked = true;      ///< … also in front of a part that begins with a space
-  bool whole_byte_runs = false;   ///< byte tokens side by side that are no UTF-8 together: each is a U+FFFD
+  bool prefix_every_part =
+      true;                   ///< if special tokens divide a text, each part gets the dummy prefix, not only the first
+  bool prefix_marked = true;  ///< a part that begins with a space gets the dummy prefix too
+  bool whole_byte_runs = false;  ///< if a run of byte tokens is not UTF-8 as a whole, each byte decodes to U+FFFD
   int pieces = 0;
   std::string unk_piece = "<unk>", bos_piece = "<s>", eos_piece = "</s>", pad_piece = "<pad>";
 };
 
 struct SentencePieceModel {
   enum class Type { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
-  struct Piece {
+  struct ScoredPiece {
     std::string_view text;  ///< in the model's bytes
     float score = 0;
     Type type = Type::kNormal;
   };
-  /// A merge by name, of models that list them (Hugging Face's JSON); SentencePiece's own have scores instead.
+  /// A merge in a model that lists its merges (Hugging Face's JSON). SentencePiece's own models have scores instead.
   struct Merge {
     std::int32_t left, right, merged;
   };
   SentencePieceTraits traits;
-  std::vector<Piece> pieces;
+  std::vector<ScoredPiece> pieces;
   std::optional<std::vector<Merge>> merges;  ///< in order of rank
   /// Of models that list them; else every control and unknown piece is a special one.
   std::optional<std::vector<AddedToken>> added;

@@ -5,26 +5,27 @@
 #include <string>
 
 #include "millrace/tokenizer/unicode/utf8.h"
+#include "millrace/tokenizer/vocabulary/token_index.h"
 
 namespace millrace::tokenizer {
 namespace {
 
-using Piece = SentencePieceModel::Piece;
+using ScoredPiece = SentencePieceModel::ScoredPiece;
 using Type = SentencePieceModel::Type;
 
-bool IsText(const Piece& piece) { return piece.type == Type::kNormal || piece.type == Type::kUserDefined; }
+bool IsText(const ScoredPiece& piece) { return piece.type == Type::kNormal || piece.type == Type::kUserDefined; }
 
 /// Ranks by falling score; equal scores have equal ranks, so that the leftmost of them merges first.
-std::vector<std::uint32_t> Ranks(const std::vector<Piece>& pieces) {
+std::vector<std::uint32_t> Ranks(const std::vector<ScoredPiece>& pieces) {
   std::vector<float> scores;
-  for (const Piece& piece : pieces) {
+  for (const ScoredPiece& piece : pieces) {
     if (IsText(piece)) scores.push_back(piece.score);
   }
   std::ranges::sort(scores, std::greater());
   auto repeated = std::ranges::unique(scores);
   scores.erase(repeated.begin(), repeated.end());
   std::vector<std::uint32_t> ranks;
-  for (const Piece& piece : pieces) {
+  for (const ScoredPiece& piece : pieces) {
     auto found = std::ranges::lower_bound(scores, piece.score, std::greater());
     ranks.push_back(static_cast<std::uint32_t>(found - scores.begin()));
   }
@@ -38,9 +39,9 @@ SpmBpe::SpmBpe(const SentencePieceModel& model, const Options& options) : option
   AddMerges(model);
   std::vector<std::pair<std::string, std::int32_t>> frozen;
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
-    const Piece& piece = model.pieces[id];
+    const ScoredPiece& piece = model.pieces[id];
     if (!Occurs(piece)) continue;
-    AddJoints(piece.text);
+    AddAdjacent(piece.text);
     if (piece.type != Type::kUserDefined) continue;
     frozen.emplace_back(options.space_is_mark ? MarksToSpaces(piece.text) : std::string(piece.text), ids_[id]);
   }
@@ -51,20 +52,20 @@ SpmBpe::SpmBpe(const SentencePieceModel& model, const Options& options) : option
 
 /// The library looks a finished piece up among control, unknown and byte pieces first, then among the others.
 void SpmBpe::AddCharacters(const SentencePieceModel& model) {
-  Pieces texts;
-  for (const Piece& piece : model.pieces) texts.Add(piece.text);
-  PieceIndex reserved(texts, model.pieces.size()), others(texts, model.pieces.size());
+  TokenStrings texts;
+  for (const ScoredPiece& piece : model.pieces) texts.Add(piece.text);
+  TokenIndex reserved(texts, model.pieces.size()), others(texts, model.pieces.size());
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
     (IsText(model.pieces[id]) ? others : reserved).Insert(static_cast<TokenId>(id));
   }
-  for (const Piece& piece : model.pieces) {
+  for (const ScoredPiece& piece : model.pieces) {
     TokenId special = reserved.Find(piece.text);
     ids_.push_back(special != kNoToken ? special : others.Find(piece.text));
   }
-  for (const Piece& piece : model.pieces) {
+  for (const ScoredPiece& piece : model.pieces) {
     const char* end = piece.text.data() + piece.text.size();
     for (const char* at = piece.text.data(); at != end;) {
-      Decoded character = DecodeUtf8(at, end);
+      DecodedCharacter character = DecodeUtf8(at, end);
       std::string_view text(at, character.length);
       at += character.length;
       if (characters_[character.code] != kNoToken) continue;
@@ -94,14 +95,14 @@ void SpmBpe::AddMerges(const SentencePieceModel& model) {
     return;
   }
   std::vector<std::uint32_t> ranks = Ranks(model.pieces);
-  Pieces texts;
-  for (const Piece& piece : model.pieces) texts.Add(piece.text);
-  PieceIndex index(texts, model.pieces.size());
+  TokenStrings texts;
+  for (const ScoredPiece& piece : model.pieces) texts.Add(piece.text);
+  TokenIndex index(texts, model.pieces.size());
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
     if (IsText(model.pieces[id])) index.Insert(static_cast<TokenId>(id));
   }
   auto symbol_of = [&](std::string_view text) {
-    Decoded first = DecodeUtf8(text.data(), text.data() + text.size());
+    DecodedCharacter first = DecodeUtf8(text.data(), text.data() + text.size());
     return first.length == text.size() ? characters_[first.code] : index.Find(text);
   };
   std::vector<std::pair<std::pair<Symbol, Symbol>, MergeTable::Merge>> found;
@@ -120,19 +121,19 @@ void SpmBpe::AddMerges(const SentencePieceModel& model) {
 }
 
 /// Where spaces become marks, a piece with a space is in no text.
-bool SpmBpe::Occurs(const SentencePieceModel::Piece& piece) const {
+bool SpmBpe::Occurs(const SentencePieceModel::ScoredPiece& piece) const {
   return IsText(piece) && !(options_.space_is_mark && piece.text.find(' ') != piece.text.npos);
 }
 
-void SpmBpe::AddJoints(std::string_view piece) {
-  joints_.AddToken(piece);
+void SpmBpe::AddAdjacent(std::string_view piece) {
+  adjacent_.AddToken(piece);
   if (!options_.space_is_mark || piece.find(kSpaceMark) == piece.npos) return;
-  joints_.AddToken(MarksToSpaces(piece));
-  joints_.AddToken("\xE2\x96\x81 ");  // in a run of both kinds
-  joints_.AddToken(" \xE2\x96\x81");
+  adjacent_.AddToken(MarksToSpaces(piece));
+  adjacent_.AddToken("\xE2\x96\x81 ");  // in a run of both kinds
+  adjacent_.AddToken(" \xE2\x96\x81");
 }
 
-void SpmBpe::Encode(std::string_view text, bool prefix, Scratch& scratch, IdWriter& ids) const {
+void SpmBpe::Encode(std::string_view text, bool prefix, EncodeWorkspace& workspace, IdWriter& ids) const {
   if (text.empty()) return;
   std::size_t first = ids.size();
   if (!frozen_.empty()) {
@@ -143,12 +144,12 @@ void SpmBpe::Encode(std::string_view text, bool prefix, Scratch& scratch, IdWrit
         at += DecodeUtf8(text.data() + at, text.data() + text.size()).length;
         continue;
       }
-      EncodeStretch(text.substr(done, at - done), first, scratch, ids);
+      EncodeStretch(text.substr(done, at - done), first, workspace, ids);
       ids.Append(match.value);
       done = at += match.length;
       if (ids.full()) return;
     }
-    return EncodeStretch(text.substr(done), first, scratch, ids);
+    return EncodeStretch(text.substr(done), first, workspace, ids);
   }
   if (prefix) {
     // The word that the space in front belongs to is put together, the rest of the text stays where it is.
@@ -156,21 +157,21 @@ void SpmBpe::Encode(std::string_view text, bool prefix, Scratch& scratch, IdWrit
     char32_t previous = ' ';
     const char* at = text.data();
     while (at != end) {
-      Decoded character = DecodeUtf8(at, end);
+      DecodedCharacter character = DecodeUtf8(at, end);
       char32_t code = character.code == kInvalid ? kReplacement : character.code;
-      if (at != text.data() && !joints_.MayJoin(previous, code)) break;
+      if (at != text.data() && !adjacent_.MayJoin(previous, code)) break;
       previous = code;
       at += character.length;
     }
     auto length = static_cast<std::size_t>(at - text.data());
-    scratch.text.assign(1, ' ').append(text.substr(0, length));
-    EncodeStretch(scratch.text, first, scratch, ids);
+    workspace.text.assign(1, ' ').append(text.substr(0, length));
+    EncodeStretch(workspace.text, first, workspace, ids);
     text.remove_prefix(length);
   }
-  EncodeStretch(text, first, scratch, ids);
+  EncodeStretch(text, first, workspace, ids);
 }
 
-void SpmBpe::EncodeStretch(std::string_view text, std::size_t first, Scratch& scratch, IdWriter& ids) const {
+void SpmBpe::EncodeStretch(std::string_view text, std::size_t first, EncodeWorkspace& workspace, IdWriter& ids) const {
   const char *at = text.data(), *end = at + text.size(), *word = at, *last = at;
   char32_t previous = kInvalid;  // the character at `last`
   auto finish_word = [&] {
@@ -178,7 +179,8 @@ void SpmBpe::EncodeStretch(std::string_view text, std::size_t first, Scratch& sc
     if (word == last) {
       Emit(SymbolOf(previous), ids);  // most words of Chinese are one character, which needs no cache
     } else {
-      EncodeWord({word, at}, end, scratch, ids, [&](std::string_view unseen) { EncodeUnseen(unseen, scratch, ids); });
+      EncodeWord({word, at}, end, workspace, ids,
+                 [&](std::string_view unseen) { EncodeUnseen(unseen, workspace, ids); });
     }
     word = at;
     if (options_.fallback.to_bytes || before == first) return;
@@ -190,12 +192,12 @@ void SpmBpe::EncodeStretch(std::string_view text, std::size_t first, Scratch& sc
   };
   while (at != end) {
     auto byte = static_cast<std::uint8_t>(*at);
-    Decoded character{byte, 1};
+    DecodedCharacter character{byte, 1};
     if (byte >= 0x80) {
       character = DecodeUtf8(at, end);
       if (character.code == kInvalid) character.code = kReplacement;
     }
-    if (!joints_.MayJoin(previous, character.code)) {
+    if (!adjacent_.MayJoin(previous, character.code)) {
       finish_word();
       if (ids.full()) return;
     }
@@ -206,17 +208,17 @@ void SpmBpe::EncodeStretch(std::string_view text, std::size_t first, Scratch& sc
   if (word != end) finish_word();
 }
 
-void SpmBpe::EncodeUnseen(std::string_view word, Scratch& scratch, IdWriter& ids) const {
-  std::vector<Symbol>& symbols = scratch.symbols;
+void SpmBpe::EncodeUnseen(std::string_view word, EncodeWorkspace& workspace, IdWriter& ids) const {
+  std::vector<Symbol>& symbols = workspace.symbols;
   symbols.clear();
   for (const char *at = word.data(), *end = at + word.size(); at != end;) {
-    Decoded character = DecodeUtf8(at, end);
+    DecodedCharacter character = DecodeUtf8(at, end);
     symbols.push_back(SymbolOf(character.code == kInvalid ? kReplacement : character.code));
     at += character.length;
   }
   std::size_t before = ids.size();
   TokenId unk = options_.fallback.to_bytes ? kNoToken : options_.fallback.unk;
-  for (Symbol symbol : scratch.merger.Run(merges_, symbols)) {
+  for (Symbol symbol : workspace.merger.Run(merges_, symbols)) {
     std::size_t at = ids.size();
     Emit(symbol, ids);
     if (at > before && *ids.from(at) == unk && *ids.from(at - 1) == unk) ids.Cut(at);

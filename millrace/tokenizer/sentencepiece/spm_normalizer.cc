@@ -33,7 +33,7 @@ SpmNormalizer::Step SpmNormalizer::Next(std::string_view text) const {
     std::size_t length = map_.Longest(text, replacement);
     if (length > 0) return {replacement, length};
   }
-  Decoded character = DecodeUtf8(text.data(), text.data() + text.size());
+  DecodedCharacter character = DecodeUtf8(text.data(), text.data() + text.size());
   if (character.code == kInvalid) return {kReplacementText, 1};
   return {text.substr(0, character.length), character.length};
 }

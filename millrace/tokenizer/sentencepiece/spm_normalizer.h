@@ -1,4 +1,4 @@
-// What SentencePiece does to a text before it segments it.
+// The normalization of a text before SentencePiece segments it.
 #pragma once
 
 #include <string>
@@ -10,25 +10,26 @@
 
 namespace millrace::tokenizer {
 
-/// Character map, spaces, dummy prefix: the steps and their order are those of the library's Normalizer. Immutable.
+/// Applies the character map, the rules for spaces and the dummy prefix, in the order of the library's Normalizer.
+/// Immutable; any thread.
 class SpmNormalizer {
  public:
   SpmNormalizer() = default;
-  /// `user_defined` (pieces that are taken from the text as they are) and the model's bytes need not live on.
+  /// Keeps the text of `user_defined` pieces as it is. Its arguments need not outlive the call.
   static Result<SpmNormalizer> Make(const SentencePieceModel& model, const std::vector<std::string>& user_defined);
 
-  /// True when a text only gets its dummy prefix, and spaces only another name.
+  /// Whether a text only gets its dummy prefix, and its spaces only become U+2581.
   bool trivial() const { return map_.empty() && user_defined_.empty() && !remove_extra_ && !suffix_ && escape_; }
   bool add_dummy_prefix() const { return dummy_prefix_; }
   bool remove_extra_whitespaces() const { return remove_extra_; }
-  /// Whether a space and U+2581 are the same to the vocabulary. Normalized text then has spaces for both.
+  /// Whether the vocabulary treats a space and U+2581 alike. Normalized text then has spaces for both.
   bool escape_whitespaces() const { return escape_; }
 
-  /// `prefix`: whether the dummy prefix is wanted, in models that have one.
+  /// Sets `normalized` to the normalized text. Adds the dummy prefix if `prefix` and the model has one.
   void Normalize(std::string_view text, bool prefix, std::string& normalized) const;
 
  private:
-  /// The normalized beginning of a text and how much of the text it stands for.
+  /// The normalized beginning of a text, and the bytes of the text that it stands for.
   struct Step {
     std::string_view text;
     std::size_t consumed;

@@ -81,9 +81,9 @@ void SpmUnigram::FindBestPath(std::string_view text, std::vector<PathNode>& path
   }
 }
 
-void SpmUnigram::Encode(std::string_view text, Scratch& scratch, IdWriter& ids) const {
+void SpmUnigram::Encode(std::string_view text, EncodeWorkspace& workspace, IdWriter& ids) const {
   if (text.empty()) return;
-  std::vector<PathNode>& path = scratch.path;
+  std::vector<PathNode>& path = workspace.path;
   FindBestPath(text, path);
   // From the end to the beginning, turning each link around.
   std::uint32_t end = static_cast<std::uint32_t>(text.size()), after = end;

@@ -1,4 +1,4 @@
-// SentencePiece's unigram model: exactly the library's ids.
+// SentencePiece's unigram model, with exactly the library's ids.
 #pragma once
 
 #include <string_view>
@@ -7,19 +7,19 @@
 #include "millrace/tokenizer/sentencepiece/sentencepiece_model.h"
 #include "millrace/tokenizer/sentencepiece/spm_bpe.h"
 #include "millrace/tokenizer/tables/byte_trie.h"
-#include "millrace/tokenizer/vocabulary/scratch.h"
+#include "millrace/tokenizer/vocabulary/encode_workspace.h"
 
 namespace millrace::tokenizer {
 
-/// The segmentation of the best sum of scores (Viterbi). Sums are rounded where the library rounds them, and run over
-/// the whole text: it cannot be cut, because the rounding depends on how much came before. The reference is
-/// SentencePiece 0.2; 0.1.97 rounded sums later, and differs where two ways are equally good. Immutable once made.
+/// Finds the segmentation with the best sum of scores (Viterbi). Rounds sums where the library rounds them. A text
+/// cannot be cut, because the rounding depends on all text before. The reference is SentencePiece 0.2. Version 0.1.97
+/// rounded sums later, so its ids differ if two segmentations are equally good. Immutable; any thread.
 class SpmUnigram {
  public:
   SpmUnigram(const SentencePieceModel& model, const SpmFallback& fallback);
 
-  /// `text` is normalized.
-  void Encode(std::string_view text, Scratch& scratch, IdWriter& ids) const;
+  /// Appends the ids of `text`. REQUIRES: `text` is normalized.
+  void Encode(std::string_view text, EncodeWorkspace& workspace, IdWriter& ids) const;
 
  private:
   void FindBestPath(std::string_view text, std::vector<PathNode>& path) const;

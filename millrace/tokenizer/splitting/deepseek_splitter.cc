@@ -14,13 +14,13 @@ bool IsAsciiLetter(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 
 
 DeepSeekSplitter::DeepSeekSplitter() : kinds_(kOther) {
   ForEachCategoryRange([&](char32_t first, char32_t end, Category category) {
-    Kind kind = kOther;
+    CharacterKind kind = kOther;
     if (category >= Category::kLl && category <= Category::kMn) kind = kLetter;  // marks too
     if (category >= Category::kNd && category <= Category::kNo) kind = kNumber;
     if (category >= Category::kPc && category <= Category::kSo) kind = kPunctuation;
     if (kind == kOther && category < Category::kZl) return;
     for (char32_t code = first; code < end; ++code) {
-      const Kind own = IsWhiteSpace(code) ? kSpace : kind;
+      const CharacterKind own = IsWhiteSpace(code) ? kSpace : kind;
       if (own != kOther) kinds_.At(code) = own;
     }
   });
@@ -33,21 +33,24 @@ DeepSeekSplitter::DeepSeekSplitter() : kinds_(kOther) {
   }
 }
 
-DeepSeekSplitter::Look DeepSeekSplitter::LookAt(const char* at, const char* end) const {
-  const Decoded character = DecodeUtf8(at, end);
+DeepSeekSplitter::ClassifiedCharacter DeepSeekSplitter::Classify(const char* at, const char* end) const {
+  const DecodedCharacter character = DecodeUtf8(at, end);
   if (character.code == kInvalid) return {kOther, false, 1};
   const std::uint8_t kind = kinds_[character.code];
-  return {static_cast<Kind>(kind & ~kEast), (kind & kEast) != 0, static_cast<std::uint8_t>(character.length)};
+  return {static_cast<CharacterKind>(kind & ~kEast), (kind & kEast) != 0, static_cast<std::uint8_t>(character.length)};
 }
 
-DeepSeekSplitter::Look DeepSeekSplitter::LookWithin(bool east, const char* at, const char* end) const {
+DeepSeekSplitter::ClassifiedCharacter DeepSeekSplitter::ClassifyWithin(bool east, const char* at,
+                                                                       const char* end) const {
   if (at == end) return {};
-  const Look look = LookAt(at, end);
-  return look.kind == kNumber || look.east != east ? Look{} : look;
+  const ClassifiedCharacter look = Classify(at, end);
+  return look.kind == kNumber || look.east != east ? ClassifiedCharacter{} : look;
 }
 
-const char* DeepSeekSplitter::Skip(bool east, Kind kind, const char* at, const char* end) const {
-  for (Look look = LookWithin(east, at, end); look.kind == kind; look = LookWithin(east, at, end)) at += look.length;
+const char* DeepSeekSplitter::Skip(bool east, CharacterKind kind, const char* at, const char* end) const {
+  for (ClassifiedCharacter look = ClassifyWithin(east, at, end); look.kind == kind;
+       look = ClassifyWithin(east, at, end))
+    at += look.length;
   return at;
 }
 
@@ -59,24 +62,24 @@ const char* DeepSeekSplitter::PunctuationEnd(bool east, const char* at, const ch
 /// Of white space that does not belong to what follows.
 const char* DeepSeekSplitter::SpaceEnd(bool east, const char* at, const char* end) const {
   const char *last = at, *after = at, *behind_newline = nullptr;
-  Look look = LookWithin(east, after, end);
+  ClassifiedCharacter look = ClassifyWithin(east, after, end);
   while (look.kind == kSpace || look.kind == kNewline) {
     last = after;
     after += look.length;
     if (look.kind == kNewline) behind_newline = after;
-    look = LookWithin(east, after, end);
+    look = ClassifyWithin(east, after, end);
   }
   if (behind_newline) return behind_newline;
   return look.kind == kEnd || last == at ? after : last;
 }
 
 const char* DeepSeekSplitter::WordEnd(const char* at, const char* end) const {
-  const Look look = LookAt(at, end);
+  const ClassifiedCharacter look = Classify(at, end);
   const bool east = look.east;
   const char* next = at + look.length;
   if (look.kind == kNumber) {
     for (int i = 1; i < kLongestNumber && next != end; ++i) {
-      const Look digit = LookAt(next, end);
+      const ClassifiedCharacter digit = Classify(next, end);
       if (digit.kind != kNumber) break;
       next += digit.length;
     }
@@ -90,14 +93,14 @@ const char* DeepSeekSplitter::WordEnd(const char* at, const char* end) const {
     while (next != end && IsAsciiLetter(*next)) ++next;
     return next;
   }
-  const Look following = LookWithin(east, next, end);
+  const ClassifiedCharacter following = ClassifyWithin(east, next, end);
   if (look.kind != kNewline && following.kind == kLetter) return Skip(east, kLetter, next, end);
   if (*at == ' ' && following.kind == kPunctuation) return PunctuationEnd(east, next, end);
   if (look.kind != kOther) return SpaceEnd(east, at, end);
   // Up to what begins a word.
   while (true) {
-    const Look here = LookWithin(east, next, end);
-    if (here.kind != kOther || LookWithin(east, next + here.length, end).kind == kLetter) return next;
+    const ClassifiedCharacter here = ClassifyWithin(east, next, end);
+    if (here.kind != kOther || ClassifyWithin(east, next + here.length, end).kind == kLetter) return next;
     next += here.length;
   }
 }

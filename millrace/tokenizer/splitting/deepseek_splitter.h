@@ -1,4 +1,4 @@
-// How DeepSeek V3 and R1 split a text into words, written out by hand.
+// How DeepSeek V3 and R1 split a text into words, as code.
 #pragma once
 
 #include <cstdint>
@@ -8,32 +8,33 @@
 
 namespace millrace::tokenizer {
 
-/// Three patterns, each on what the ones before it left or found: \p{N}{1,3}, then [一-龥぀-ゟ゠-ヿ]+, then
+/// Applies three patterns, each to every word that the patterns before left or found: \p{N}{1,3}, then
+/// [一-龥぀-ゟ゠-ヿ]+, then
 ///
 ///   [!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|
 ///    ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
 ///
-/// What the last does not match is a word up to where it does. Numbers and East Asian runs end what it sees. Immutable;
-/// any thread. A byte that is no part of valid UTF-8 is a character that nothing matches.
+/// Text between two matches of the last pattern is a word. The last pattern does not see beyond numbers and East Asian
+/// runs. Nothing matches an invalid byte. Immutable; any thread.
 class DeepSeekSplitter {
  public:
   DeepSeekSplitter();
 
-  /// The end of the word that begins at `at`, which is before `end`, the text's end.
+  /// Returns the end of the word that begins at `at`. `end` is the end of the text. REQUIRES: `at` < `end`.
   const char* WordEnd(const char* at, const char* end) const;
 
  private:
-  enum Kind : std::uint8_t { kOther, kLetter, kPunctuation, kSpace, kNewline, kNumber, kEnd };
+  enum CharacterKind : std::uint8_t { kOther, kLetter, kPunctuation, kSpace, kNewline, kNumber, kEnd };
   static constexpr std::uint8_t kEast = 0x80;  ///< in one of the ranges of the second pattern
-  struct Look {
-    Kind kind = kEnd;
+  struct ClassifiedCharacter {
+    CharacterKind kind = kEnd;
     bool east = false;
     std::uint8_t length = 0;
   };
-  Look LookAt(const char* at, const char* end) const;
-  /// What the last pattern sees: kEnd where a number or a run of the other script begins.
-  Look LookWithin(bool east, const char* at, const char* end) const;
-  const char* Skip(bool east, Kind kind, const char* at, const char* end) const;
+  ClassifiedCharacter Classify(const char* at, const char* end) const;
+  /// Returns what the last pattern sees: kEnd at the beginning of a number or of a run of the other script.
+  ClassifiedCharacter ClassifyWithin(bool east, const char* at, const char* end) const;
+  const char* Skip(bool east, CharacterKind kind, const char* at, const char* end) const;
   const char* PunctuationEnd(bool east, const char* at, const char* end) const;
   const char* SpaceEnd(bool east, const char* at, const char* end) const;
 

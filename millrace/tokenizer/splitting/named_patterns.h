@@ -1,4 +1,4 @@
-// The regular expressions that files of vocabularies name patterns by.
+// Finds the pattern that a file's regular expressions stand for.
 #pragma once
 
 #include <optional>
@@ -10,10 +10,10 @@
 
 namespace millrace::tokenizer {
 
-/// Stands among regular expressions for Hugging Face's step that makes every number a word.
+/// Among regular expressions, stands for Hugging Face's pre-tokenizer Digits, which makes every number a word.
 inline constexpr std::string_view kEachDigit = "Digits";
 
-/// Which pattern splits a text as these do, one after another; nothing if none is known.
+/// Returns the pattern that splits a text as these regular expressions do, one after another. Nothing if none is known.
 std::optional<SplitPattern> PatternOf(std::span<const std::string> regexes);
 
 }  // namespace millrace::tokenizer

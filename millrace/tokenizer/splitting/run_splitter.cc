@@ -48,18 +48,18 @@ std::string ToClass(std::span<const CodeRange> ranges) {
 
 }  // namespace
 
-std::vector<std::string> RunSplitter::Regexes(Kind kind) {
+std::vector<std::string> RunSplitter::Regexes(Variant kind) {
   const std::string lines = "[\r\n]", blank = "\\s?", east = ToClass(kEasternRanges);
-  if (kind == Kind::kCoder) return {lines, blank + "\\p{L}+", blank + "\\p{P}+", east};
+  if (kind == Variant::kCoder) return {lines, blank + "\\p{L}+", blank + "\\p{P}+", east};
   return {lines, blank + ToClass(kCasedLetters), blank + ToClass(kMarkRanges), "\\s+$", east};
 }
 
-RunSplitter::RunSplitter(Kind kind) : cuts_blank_ends_(kind == Kind::kLlm), bits_(0) {
+RunSplitter::RunSplitter(Variant kind) : cuts_blank_ends_(kind == Variant::kLlm), bits_(0) {
   ForEachCategoryRange([&](char32_t first, char32_t end, Category category) {
     std::uint8_t bits = 0;
     if (category >= Category::kNd && category <= Category::kNo) bits = kDigit;
-    if (kind == Kind::kCoder && category >= Category::kLl && category <= Category::kLu) bits = kLetters;
-    if (kind == Kind::kCoder && category >= Category::kPc && category <= Category::kPs) bits = kMarks;
+    if (kind == Variant::kCoder && category >= Category::kLl && category <= Category::kLu) bits = kLetters;
+    if (kind == Variant::kCoder && category >= Category::kPc && category <= Category::kPs) bits = kMarks;
     for (char32_t code = first; code < end; ++code) {
       if (const auto all = IsUnicode17Number(code) ? static_cast<std::uint8_t>(kDigit) : bits; all != 0)
         bits_.At(code) = all;
@@ -70,7 +70,7 @@ RunSplitter::RunSplitter(Kind kind) : cuts_blank_ends_(kind == Kind::kLlm), bits
       for (char32_t code = range.first; code <= range.last; ++code) bits_.At(code) |= bit;
     }
   };
-  if (kind == Kind::kLlm) {
+  if (kind == Variant::kLlm) {
     add(kCasedLetters, kLetters);
     add(kMarkRanges, kMarks);
   }
@@ -81,44 +81,44 @@ RunSplitter::RunSplitter(Kind kind) : cuts_blank_ends_(kind == Kind::kLlm), bits
   bits_.At('\r') = bits_.At('\n') = kLineEnd;  // where every other pattern stops
 }
 
-RunSplitter::Look RunSplitter::LookAt(const char* at, const char* end) const {
+RunSplitter::ClassifiedCharacter RunSplitter::Classify(const char* at, const char* end) const {
   if (at == end) return {};
-  const Decoded character = DecodeUtf8(at, end);
+  const DecodedCharacter character = DecodeUtf8(at, end);
   const std::uint8_t bits = character.code == kInvalid ? std::uint8_t{0} : bits_[character.code];
   return {bits, static_cast<std::uint8_t>(character.length)};
 }
 
 /// Whether what \s?L+ matches begins here, unless within what it matches.
-bool RunSplitter::BeginsLetters(Look look, const char* at, const char* end) const {
-  return look.Is(kLetters) || (look.Is(kBlank) && LookAt(at + look.length, end).Is(kLetters));
+bool RunSplitter::BeginsLetters(ClassifiedCharacter look, const char* at, const char* end) const {
+  return look.Is(kLetters) || (look.Is(kBlank) && Classify(at + look.length, end).Is(kLetters));
 }
 
 struct RunSplitter::Word {
-  Look first;
+  ClassifiedCharacter first;
   bool letters = false;  ///< within what \s?L+ matches, else between two of those
   bool marks = false;    ///< within what \s?P+ matches of that, else between two of those
 };
 
 RunSplitter::Word RunSplitter::Begin(const char* at, const char* end) const {
-  Word word{.first = LookAt(at, end)};
+  Word word{.first = Classify(at, end)};
   word.letters = BeginsLetters(word.first, at, end);
   word.marks = word.first.Is(kMarks);
   if (!word.marks && word.first.Is(kBlank)) {
     const char* next = at + word.first.length;
-    const Look look = LookAt(next, end);
+    const ClassifiedCharacter look = Classify(next, end);
     word.marks = look.Is(kMarks) && word.letters == BeginsLetters(look, next, end);
   }
   return word;
 }
 
 /// Whether the word, as the first three patterns make it, ends in front of a character that is not its first.
-bool RunSplitter::EndsAt(const Word& word, Look look, const char* at, const char* end) const {
+bool RunSplitter::EndsAt(const Word& word, ClassifiedCharacter look, const char* at, const char* end) const {
   if (look.Is(kNothing | kLineEnd)) return true;
   if (word.letters ? !look.Is(kLetters) : BeginsLetters(look, at, end)) return true;
   if (word.marks || look.Is(kMarks)) return word.marks != look.Is(kMarks);
   if (!look.Is(kBlank)) return false;
   const char* next = at + look.length;
-  const Look following = LookAt(next, end);
+  const ClassifiedCharacter following = Classify(next, end);
   return following.Is(kMarks) && !BeginsLetters(following, next, end);
 }
 
@@ -130,7 +130,7 @@ const char* RunSplitter::WordEnd(const char* at, const char* end) const {
   bool all_blank = word.first.Is(kBlank);
   const char* cut = nullptr;  // by the patterns behind \s+$
   while (true) {
-    const Look look = LookAt(next, end);
+    const ClassifiedCharacter look = Classify(next, end);
     if (EndsAt(word, look, next, end)) return cuts_blank_ends_ && blanks ? blanks : cut ? cut : next;
     if (!cut && (look.Is(kDigit) || look.Is(kEast) != word.first.Is(kEast))) cut = next;
     if (!look.Is(kBlank)) {

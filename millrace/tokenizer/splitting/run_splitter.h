@@ -1,4 +1,4 @@
-// How DeepSeek's models before V3 split a text into words, written out by hand.
+// How DeepSeek's models before V3 split a text into words, as code.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,22 @@
 
 namespace millrace::tokenizer {
 
-/// Patterns one after another, each on every word that the ones before it left or found:
+/// Applies patterns one after another, each to every word that the patterns before left or found:
 ///
 ///   [\r\n], \s?L+, \s?P+, \s+$, [一-龥ࠀ-一가-\uD7FF]+, and then every number (\p{N}) by itself
 ///
-/// DeepSeek LLM's, also V2's: L are the cased letters of some scripts, P is [!-/:-~！-／：-～‘-‟　-。], where ASCII's
-/// letters are again, so that "né" is two words. DeepSeek Coder's: L is \p{L}, P is \p{P}, and there is no \s+$.
-/// Immutable; any thread. A byte that is no part of valid UTF-8 is a character that nothing matches.
+/// DeepSeek LLM and V2: L are the cased letters of some scripts, P is [!-/:-~！-／：-～‘-‟　-。], which holds
+/// ASCII's letters too, so that "né" is two words. DeepSeek Coder: L is \p{L}, P is \p{P}, and there is no \s+$.
+/// Nothing matches an invalid byte. Immutable; any thread.
 class RunSplitter {
  public:
-  enum class Kind : std::uint8_t { kLlm, kCoder };
-  explicit RunSplitter(Kind kind);
+  enum class Variant : std::uint8_t { kLlm, kCoder };
+  explicit RunSplitter(Variant kind);
 
-  /// The regular expressions, but the one for numbers, as the models' files have them.
-  static std::vector<std::string> Regexes(Kind kind);
+  /// Returns the regular expressions as the models' files have them, without the one for numbers.
+  static std::vector<std::string> Regexes(Variant kind);
 
-  /// The end of the word that begins at `at`, which is before `end`, the text's end.
+  /// Returns the end of the word that begins at `at`. `end` is the end of the text. REQUIRES: `at` < `end`.
   const char* WordEnd(const char* at, const char* end) const;
 
  private:
@@ -38,17 +38,17 @@ class RunSplitter {
     kDigit = 32,
     kNothing = 64
   };
-  struct Look {
+  struct ClassifiedCharacter {
     std::uint8_t bits = kNothing;
     std::uint8_t length = 0;
     bool Is(std::uint8_t any) const { return (bits & any) != 0; }
   };
   struct Word;  ///< what there is to know of a word from its beginning on
 
-  Look LookAt(const char* at, const char* end) const;
-  bool BeginsLetters(Look look, const char* at, const char* end) const;
+  ClassifiedCharacter Classify(const char* at, const char* end) const;
+  bool BeginsLetters(ClassifiedCharacter look, const char* at, const char* end) const;
   Word Begin(const char* at, const char* end) const;
-  bool EndsAt(const Word& word, Look look, const char* at, const char* end) const;
+  bool EndsAt(const Word& word, ClassifiedCharacter look, const char* at, const char* end) const;
 
   const bool cuts_blank_ends_;
   CodePointMap<std::uint8_t> bits_;

@@ -9,8 +9,8 @@ Splitter::Splitter(SplitPattern pattern)
       longest_number_(pattern == SplitPattern::kQwen2 || pattern == SplitPattern::kTekken ? 1 : 3),
       classes_(MakeCharClasses()) {
   if (pattern == SplitPattern::kDeepSeek3) deepseek_.emplace();
-  if (pattern == SplitPattern::kDeepSeek2) runs_.emplace(RunSplitter::Kind::kLlm);
-  if (pattern == SplitPattern::kDeepSeekCoder) runs_.emplace(RunSplitter::Kind::kCoder);
+  if (pattern == SplitPattern::kDeepSeek2) runs_.emplace(RunSplitter::Variant::kLlm);
+  if (pattern == SplitPattern::kDeepSeekCoder) runs_.emplace(RunSplitter::Variant::kCoder);
   if (pattern == SplitPattern::kGpt2Digits) {  // the one that begins with the pre-tokenizer Digits
     for (char32_t code = 0; code < 0x110000; ++code) {
       if (IsUnicode17Number(code)) classes_.At(code) = kNumber;
@@ -37,7 +37,7 @@ const char* Splitter::SpaceEnd(const char* at, const char* end) const {
   const char *last = at, *after = at;  // the last space of the run, and the first character behind it
   const char* behind_newline = nullptr;
   while (after != end) {
-    Look look = LookAt(after, end);
+    ClassifiedCharacter look = Classify(after, end);
     if (!(look.kind & kSpace)) break;
     last = after;
     after += look.length;
@@ -45,7 +45,7 @@ const char* Splitter::SpaceEnd(const char* at, const char* end) const {
   }
   if (after == end && (pattern_ == SplitPattern::kCl100k || is_gpt2_)) return end;
   if (behind_newline && !is_gpt2_) return behind_newline;
-  if (pattern_ == SplitPattern::kGpt2Digits && (LookAt(after, end).kind & kNumber))
+  if (pattern_ == SplitPattern::kGpt2Digits && (Classify(after, end).kind & kNumber))
     return after;  // where the part ends
   if (after == end || last == at) return after;
   return last;  // the last one may belong to the next word
@@ -55,12 +55,12 @@ const char* Splitter::Gpt2WordEnd(const char* at, const char* end) const {
   if (*at == '\'') {
     if (std::size_t length = Contraction(at, end, false)) return at + length;
   }
-  Look look = LookAt(at, end);
+  ClassifiedCharacter look = Classify(at, end);
   const char* begin = at;
   bool single_digits = pattern_ == SplitPattern::kGpt2Digits;
   if (*at == ' ' && end - at > 1) {
     ++begin;
-    look = LookAt(begin, end);
+    look = Classify(begin, end);
     if (single_digits && (look.kind & kNumber)) return begin;
   }
   if (look.kind & kSpace) return SpaceEnd(at, end);
@@ -72,29 +72,29 @@ const char* Splitter::Llama3WordEnd(const char* at, const char* end) const {
   if (*at == '\'') {
     if (std::size_t length = Contraction(at, end, true)) return at + length;
   }
-  Look look = LookAt(at, end);
+  ClassifiedCharacter look = Classify(at, end);
   const char* next = at + look.length;
   if (look.kind & kLetter) return Skip(next, end, kLetter);
   if (!(look.kind & (kNumber | kNewline)) && next != end) {
-    Look following = LookAt(next, end);
+    ClassifiedCharacter following = Classify(next, end);
     if (following.kind & kLetter) return Skip(next + following.length, end, kLetter);
   }
   return WithoutLettersEnd(at, look, end);
 }
 
 /// Of a word that has no letters; `look` is of its first character.
-const char* Splitter::WithoutLettersEnd(const char* at, Look look, const char* end) const {
+const char* Splitter::WithoutLettersEnd(const char* at, ClassifiedCharacter look, const char* end) const {
   const char* next = at + look.length;
   if (look.kind & kNumber) {
     for (int i = 1; i < longest_number_ && next != end; ++i) {
-      Look digit = LookAt(next, end);
+      ClassifiedCharacter digit = Classify(next, end);
       if (!(digit.kind & kNumber)) break;
       next += digit.length;
     }
     return next;
   }
   bool punctuation = !(look.kind & kSpace);
-  if (*at == ' ' && next != end) punctuation = !(LookAt(next, end).kind & (kSpace | kNumber));
+  if (*at == ' ' && next != end) punctuation = !(Classify(next, end).kind & (kSpace | kNumber));
   if (!punctuation) return SpaceEnd(at, end);
   const char* after = Skip(next, end, kOther);
   while (after != end && (*after == '\r' || *after == '\n' || (is_o200k_ && *after == '/'))) ++after;
@@ -104,7 +104,7 @@ const char* Splitter::WithoutLettersEnd(const char* at, Look look, const char* e
 Splitter::CasedRun Splitter::CasedEnd(const char* at, const char* end) const {
   auto skip_all_but = [&](const char* from, std::uint8_t other, const char*& behind_caseless) {
     while (from != end) {
-      Look look = LookAt(from, end);
+      ClassifiedCharacter look = Classify(from, end);
       if (!(look.kind & (kLetter | kMark)) || (look.kind & other)) break;
       from += look.length;
       if (!(look.kind & (kUpper | kLower))) behind_caseless = from;
@@ -121,7 +121,7 @@ Splitter::CasedRun Splitter::CasedEnd(const char* at, const char* end) const {
 }
 
 const char* Splitter::O200kWordEnd(const char* at, const char* end) const {
-  Look look = LookAt(at, end);
+  ClassifiedCharacter look = Classify(at, end);
   if (look.kind & (kNumber | kNewline)) return WithoutLettersEnd(at, look, end);
   const char* begin = look.kind & kLetter ? at : at + look.length;  // one character of another kind may lead
   CasedRun run = CasedEnd(begin, end);

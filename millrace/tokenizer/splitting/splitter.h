@@ -1,4 +1,4 @@
-// The patterns by which byte-level tokenizers split a text into words, written out by hand.
+// The regular expressions that split a text into words for byte-level tokenizers, as code.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace millrace::tokenizer {
 
-/// Which regular expression words are found by.
+/// The regular expressions by which a vocabulary splits text into words.
 enum class SplitPattern : std::uint8_t {
   /// 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
   kGpt2,
-  /// As kGpt2, after every number (\p{N}) was made a part of its own (StarCoder, SmolLM).
+  /// As kGpt2, but first every number (\p{N}) becomes a word of its own (StarCoder, SmolLM).
   kGpt2Digits,
   /// (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
   /// ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
@@ -38,8 +38,8 @@ enum class SplitPattern : std::uint8_t {
   kDeepSeekCoder,
 };
 
-/// Finds words. A byte that is no part of valid UTF-8 is taken for a character that is neither letter, number nor
-/// space. Immutable; any thread.
+/// Finds the words of a text. An invalid byte counts as a character that is neither letter, number nor space.
+/// Immutable; any thread.
 class Splitter {
  public:
   explicit Splitter(SplitPattern pattern);
@@ -53,21 +53,21 @@ class Splitter {
   }
 
  private:
-  struct Look {
+  struct ClassifiedCharacter {
     std::uint8_t kind;  ///< CharClass bits
     std::uint8_t length;
   };
-  Look LookAt(const char* at, const char* end) const {
+  ClassifiedCharacter Classify(const char* at, const char* end) const {
     auto byte = static_cast<std::uint8_t>(*at);
     if (byte < 0x80) return {ascii_[byte], 1};
-    Decoded character = DecodeUtf8(at, end);
+    DecodedCharacter character = DecodeUtf8(at, end);
     if (character.code == kInvalid) return {kOther, 1};
     return {classes_[character.code], static_cast<std::uint8_t>(character.length)};
   }
   /// Skips characters that have a bit of `any` or, for kOther, none at all.
   const char* Skip(const char* at, const char* end, std::uint8_t any) const {
     while (at != end) {
-      Look look = LookAt(at, end);
+      ClassifiedCharacter look = Classify(at, end);
       bool belongs = any == kOther ? !(look.kind & (kLetter | kNumber | kSpace)) : (look.kind & any) != 0;
       if (!belongs) break;
       at += look.length;
@@ -85,7 +85,7 @@ class Splitter {
     bool lower;       ///< it is U*L+
   };
   CasedRun CasedEnd(const char* at, const char* end) const;
-  const char* WithoutLettersEnd(const char* at, Look look, const char* end) const;
+  const char* WithoutLettersEnd(const char* at, ClassifiedCharacter look, const char* end) const;
   const char* SpaceEnd(const char* at, const char* end) const;
 
   SplitPattern pattern_;

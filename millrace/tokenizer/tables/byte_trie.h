@@ -1,4 +1,4 @@
-// A set of strings to find the longest that a text begins with: a double-array trie.
+// Maps strings to numbers, and finds the longest string that a text begins with. A double-array trie (Aoe, 1989).
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace millrace::tokenizer {
 
-/// Immutable once made; keys are not empty. States are numbers: 0 is the root.
+/// Keys are not empty. A state is a number, and 0 is the root. Immutable; any thread.
 class ByteTrie {
  public:
   static constexpr std::int32_t kNone = -1;
@@ -22,19 +22,21 @@ class ByteTrie {
   };
 
   ByteTrie() : ByteTrie(std::vector<Key>()) {}
-  /// Of equal keys the one of the lowest value counts. Takes the keys in any order.
+  /// Takes the keys in any order. Of equal keys, the lowest value counts.
   explicit ByteTrie(std::vector<Key> keys);
 
   bool empty() const { return empty_; }
-  /// The state behind `byte`, or kNone.
+  /// Returns the state that `byte` leads to, or kNone.
   std::int32_t Step(std::int32_t state, char byte) const {
     auto at = static_cast<std::size_t>(nodes_[static_cast<std::size_t>(state)].base) + static_cast<std::uint8_t>(byte);
     return nodes_[at].parent == state ? static_cast<std::int32_t>(at) : kNone;
   }
-  /// The value of the key that ends in `state`, or kNone.
+  /// Returns the value of the key that ends in `state`, or kNone.
   std::int32_t Value(std::int32_t state) const { return nodes_[static_cast<std::size_t>(state)].value; }
+  /// Returns the longest key that `text` begins with.
   Match Longest(std::string_view text) const;
-  /// The first place from `from` on where a key begins, text.size() if there is none; `match` is the longest one there.
+  /// Returns the first position from `from` on at which a key begins, or text.size(). `match` becomes the longest key
+  /// there.
   std::size_t Find(std::string_view text, std::size_t from, Match& match) const;
 
  private:

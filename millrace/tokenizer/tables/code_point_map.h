@@ -1,4 +1,4 @@
-// A value for every code point, in two stages: blocks of 256 that are all alike share their memory.
+// A value for every code point, in a table of two levels. Blocks of 256 equal values share their memory.
 #pragma once
 
 #include <array>
@@ -8,6 +8,7 @@
 
 namespace millrace::tokenizer {
 
+/// Immutable once filled; then any thread.
 template <class T>
 class CodePointMap {
  public:
@@ -15,17 +16,17 @@ class CodePointMap {
 
   explicit CodePointMap(T other) : values_(kBlock, other) {}
 
-  /// `code` < 0x110000.
+  /// REQUIRES: `code` < 0x110000.
   T operator[](char32_t code) const { return values_[blocks_[code / kBlock] * kBlock + code % kBlock]; }
 
-  /// To change a value: gives the block that it is in memory of its own.
+  /// Returns a reference through which to change a value. The value's block gets memory of its own.
   T& At(char32_t code) {
     std::uint16_t& block = blocks_[code / kBlock];
     if (block < kFirstOwned) block = AddBlock(&values_[block * kBlock]);
     return values_[block * kBlock + code % kBlock];
   }
 
-  /// Sets a range; whole blocks of it share one. Later changes within such a block are not supported.
+  /// Sets the range [first, end). Its whole blocks share one block. REQUIRES: no later change within a shared block.
   void Fill(char32_t first, char32_t end, T value) {
     std::uint16_t shared = 0;
     while (first < end) {

@@ -7,12 +7,13 @@
 
 namespace millrace::tokenizer {
 
-/// What a text consists of while it is merged: from 0 on, what the vocabulary knows (tokens first, then characters that
-/// only occur inside of tokens); below 0, a code point that it does not know, as -1 - code. Those never merge.
+/// A unit of text while it is merged. From 0 on, a symbol that the vocabulary knows: first the tokens, then characters
+/// that occur only inside tokens. Below 0, an unknown code point, as -1 - code; unknown code points never merge.
 using Symbol = std::int32_t;
 inline constexpr std::uint32_t kNoRank = UINT32_MAX;
 
-/// (left, right) → what they become, and when: lower ranks merge first. Immutable once filled.
+/// Maps a pair of symbols to the symbol that they merge to, and to the rank of this merge. Lower ranks merge first.
+/// Immutable once filled; then any thread.
 class MergeTable {
  public:
   struct Merge {
@@ -24,9 +25,9 @@ class MergeTable {
   explicit MergeTable(std::size_t expected)
       : shift_(64 - std::bit_width(2 * expected + 1)), slots_(1ull << (64 - shift_)) {}
 
-  /// The first of two merges for one pair stays; false then.
+  /// Adds a merge. Returns false, and keeps the old merge, if the pair has one.
   bool Add(Symbol left, Symbol right, Merge merge);
-  /// rank kNoRank: they do not merge.
+  /// Returns the merge of a pair; its rank is kNoRank if the pair does not merge.
   Merge Find(Symbol left, Symbol right) const {
     auto both = static_cast<std::uint32_t>(left | right);
     if (both < first_size_) return first_[static_cast<std::size_t>(left) * kFirst + static_cast<std::size_t>(right)];
@@ -38,11 +39,11 @@ class MergeTable {
       if (slot.key == kFree) return {};
     }
   }
-  std::uint32_t ranks() const { return ranks_; }  ///< all ranks are below
+  std::uint32_t ranks() const { return ranks_; }  ///< one more than the highest rank
 
  private:
   static constexpr std::uint64_t kFree = UINT64_MAX;
-  static constexpr std::uint32_t kFirst = 256;
+  static constexpr std::uint32_t kFirst = 256;  // the byte-level vocabularies number their bytes first
   struct Slot {
     std::uint64_t key = kFree;
     Merge merge;
@@ -56,7 +57,7 @@ class MergeTable {
 
   int shift_;
   std::uint32_t ranks_ = 0;
-  /// Pairs of the first symbols, which are bytes where every merging begins: looked up without a search.
+  /// The merges of the pairs of the first symbols, by index. Byte-level merging begins with these pairs.
   std::vector<Merge> first_;
   std::uint32_t first_size_ = 0;  ///< kFirst once there is one
   std::vector<Slot> slots_;

@@ -13,8 +13,8 @@
 namespace millrace::tokenizer {
 namespace {
 
-using hf::Get;
-using hf::Text;
+using hf::Member;
+using hf::StringMember;
 
 /// Of files up to version 7, which do not list them. The rest of the room is "<SPECIAL_20>" and so on.
 constexpr std::string_view kFirstSpecials[] = {"<unk>",
@@ -40,7 +40,7 @@ constexpr std::string_view kFirstSpecials[] = {"<unk>",
 constexpr std::string_view kVersionsWithoutList[] = {"v1", "v2", "v3", "v7"};
 
 Result<std::size_t> ReadSize(const hf::Json& config, const char* key) {
-  const hf::Json& size = Get(config, key);
+  const hf::Json& size = Member(config, key);
   if (!size.is_number_unsigned() || size.get<std::uint64_t>() > hf::kMaxVocabulary) {
     return Fail(Code::kInvalidArgument, "its {} is no number up to {}", key, hf::kMaxVocabulary);
   }
@@ -50,16 +50,16 @@ Result<std::size_t> ReadSize(const hf::Json& config, const char* key) {
 /// Of the ids from 0 to `count`.
 Result<std::vector<AddedToken>> ReadSpecials(const hf::Json& json, std::size_t count) {
   std::vector<std::string> names(kFirstSpecials, std::end(kFirstSpecials));
-  const hf::Json& listed = Get(json, "special_tokens");
+  const hf::Json& listed = Member(json, "special_tokens");
   if (listed.is_array()) {
     names.clear();
     for (const hf::Json& token : listed) {
-      if (Get(token, "rank") != names.size() || Text(token, "token_str").empty()) {
+      if (Member(token, "rank") != names.size() || StringMember(token, "token_str").empty()) {
         return Fail(Code::kInvalidArgument, "its special token {} has no text, or another rank", names.size());
       }
-      names.push_back(Text(token, "token_str"));
+      names.push_back(StringMember(token, "token_str"));
     }
-  } else if (const std::string version = Text(Get(json, "config"), "version");
+  } else if (const std::string version = StringMember(Member(json, "config"), "version");
              std::ranges::find(kVersionsWithoutList, version) == std::end(kVersionsWithoutList)) {
     return Fail(Code::kUnsupported, "it lists no special tokens, which the version \"{}\" has to", version);
   }
@@ -82,13 +82,13 @@ TokenId IdOf(const std::vector<AddedToken>& specials, std::string_view name) {
 }  // namespace
 
 bool IsTekken(const hf::Json& json) {
-  return Get(Get(json, "config"), "pattern").is_string() && Get(json, "vocab").is_array();
+  return Member(Member(json, "config"), "pattern").is_string() && Member(json, "vocab").is_array();
 }
 
 Result<std::shared_ptr<const Tokenizer>> LoadTekken(const hf::Json& json, std::string fingerprint) {
-  const hf::Json &config = Get(json, "config"), &vocabulary = Get(json, "vocab");
+  const hf::Json &config = Member(json, "config"), &vocabulary = Member(json, "vocab");
   ByteBpeSpec spec;
-  const std::string regex = Text(config, "pattern");
+  const std::string regex = StringMember(config, "pattern");
   const auto pattern = PatternOf({&regex, 1});
   if (!pattern) return hf::Unsupported("pattern", hf::Json(regex));
   spec.pattern = *pattern;
@@ -106,8 +106,8 @@ Result<std::shared_ptr<const Tokenizer>> LoadTekken(const hf::Json& json, std::s
   spec.tokens.resize(specials);
   for (std::size_t rank = 0; specials + rank < size; ++rank) {
     const hf::Json& token = vocabulary[rank];
-    auto bytes = Base64Decode(Text(token, "token_bytes"));
-    if (Get(token, "rank") != rank || !bytes || bytes->empty()) {
+    auto bytes = Base64Decode(StringMember(token, "token_bytes"));
+    if (Member(token, "rank") != rank || !bytes || bytes->empty()) {
       return Fail(Code::kInvalidArgument, "the token {} of its vocabulary has no bytes, or another rank", rank);
     }
     spec.tokens.emplace_back(AsText(*bytes));

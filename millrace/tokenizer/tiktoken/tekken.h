@@ -1,4 +1,4 @@
-// Mistral's tekken.json: tiktoken's ranks with a pattern, behind special tokens.
+// Mistral's tekken.json: special tokens, then tiktoken's ranks, and a pattern.
 #pragma once
 
 #include <memory>
@@ -9,11 +9,11 @@
 
 namespace millrace::tokenizer {
 
-/// Whether it has what makes a tekken.json: a pattern in its config, and a vocabulary.
+/// Whether the JSON is a tekken.json: it has a pattern in its config, and a vocabulary.
 bool IsTekken(const nlohmann::json& json);
 
-/// Special tokens have the first ids, and ranks follow, as many as the default size of the vocabulary has room for.
-/// Fails with kUnsupported, naming it, on a pattern that is not known.
+/// Loads a tekken.json. The special tokens have the first ids. The ranks follow, up to the default size of the
+/// vocabulary. Errors: kUnsupported, with its name, for an unknown pattern; kInvalidArgument for a broken file.
 Result<std::shared_ptr<const Tokenizer>> LoadTekken(const nlohmann::json& json, std::string fingerprint);
 
 }  // namespace millrace::tokenizer

@@ -1,4 +1,4 @@
-// tiktoken's files of ranks.
+// tiktoken's files, which list tokens by rank.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace millrace::tokenizer {
 
-/// Whether the bytes begin like a file of ranks: base64, a space, a number.
+/// Whether the first line is one of a file of ranks: base64, a space, a number.
 bool LooksLikeTiktoken(std::string_view text);
 
 /// Loads lines of "base64 rank". `pattern` and `name` tell how text is split, as in LoadOptions. Special tokens, of

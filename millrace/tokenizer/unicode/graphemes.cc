@@ -77,14 +77,14 @@ bool Graphemes::Joins(const Context& before, Grapheme next) {
 
 std::size_t Graphemes::Length(std::string_view text) const {
   const char *at = text.data(), *end = at + text.size();
-  const Decoded first = DecodeUtf8(at, end);
+  const DecodedCharacter first = DecodeUtf8(at, end);
   at += first.length;
   if (first.code == kInvalid) return first.length;
   if (first.code == '\r' && at != end && *at == '\n') return 2;
   Context context;
   context.Add(KindOf(first.code));
   while (at != end) {
-    const Decoded next = DecodeUtf8(at, end);
+    const DecodedCharacter next = DecodeUtf8(at, end);
     if (next.code == kInvalid) break;
     const Grapheme kind = KindOf(next.code);
     if (!Joins(context, kind)) break;

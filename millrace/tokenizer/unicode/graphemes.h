@@ -1,5 +1,4 @@
-// Where what a reader takes for one character ends: extended grapheme clusters (UAX 29), as Rust's unicode-segmentation
-// finds them.
+// Extended grapheme clusters (UAX 29), the characters as a reader sees them, as Rust's unicode-segmentation finds them.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +12,7 @@ namespace millrace::tokenizer {
 extern const std::uint32_t kGraphemeRanges[];
 extern const std::size_t kGraphemeRangeCount;
 
-/// What the rules ask of a character; the order of tools/grapheme_tables.py.
+/// The properties of characters that the rules need, in the order of tools/grapheme_tables.py.
 enum class Grapheme : std::uint8_t {
   kOther,
   kControl,     ///< carriage return and line feed among them
@@ -33,12 +32,12 @@ enum class Grapheme : std::uint8_t {
   kConsonant,  ///< Indic, of conjuncts
 };
 
-/// Finds clusters. Immutable; any thread. Bytes that are no part of valid UTF-8 are clusters of their own.
+/// Finds clusters. An invalid byte is a cluster of its own. Immutable; any thread.
 class Graphemes {
  public:
   Graphemes();
 
-  /// Bytes of the cluster that `text` begins with; not empty.
+  /// Returns the length, in bytes, of the cluster that `text` begins with. REQUIRES: `text` is not empty.
   std::size_t Length(std::string_view text) const;
 
  private:

@@ -47,7 +47,7 @@ Nfc::Nfc() : traits_({}), pairs_(kNfcPairsCount / 3) {
 
 std::string_view Nfc::Normalize(std::string_view text, std::string& buffer) const {
   const char *done = text.data(), *end = done + text.size(), *begin = nullptr;
-  std::vector<Mark> marks;
+  std::vector<CombiningMark> marks;
   for (const char* at = done; (at = FindStretch(text, at, begin)) != begin;) {
     if (done == text.data()) buffer.clear();
     buffer.append(done, begin);
@@ -64,24 +64,24 @@ const char* Nfc::FindStretch(std::string_view text, const char* at, const char*&
   while (true) {
     while (at != end && static_cast<std::uint8_t>(*at) < kFirstLead) ++at;
     if (at == end) return begin = end;
-    Decoded character = DecodeUtf8(at, end);
+    DecodedCharacter character = DecodeUtf8(at, end);
     if (character.code != kInvalid && traits_[character.code].joins) break;
     at += character.length;
   }
   begin = at;
   for (std::uint32_t length = 1; length <= 4 && at - text.data() >= length; ++length) {  // the character in front
-    Decoded previous = DecodeUtf8(at - length, at);
+    DecodedCharacter previous = DecodeUtf8(at - length, at);
     if (previous.code != kInvalid && previous.length == length) begin = at - length;
   }
   while (at != end) {
-    Decoded character = DecodeUtf8(at, end);
+    DecodedCharacter character = DecodeUtf8(at, end);
     if (character.code == kInvalid || !traits_[character.code].joins) break;
     at += character.length;
   }
   return at;
 }
 
-void Nfc::TakeApart(char32_t code, std::vector<Mark>& marks) const {
+void Nfc::DecomposeCharacter(char32_t code, std::vector<CombiningMark>& marks) const {
   auto add = [&](char32_t part) {
     marks.push_back({traits_[part].order, static_cast<std::uint32_t>(marks.size()), part});
   };
@@ -110,48 +110,48 @@ char32_t Nfc::Compose(char32_t left, char32_t right) const {
 }
 
 /// Puts each run of what has an order into it.
-void Nfc::Sort(std::vector<Mark>& marks) {
+void Nfc::Sort(std::vector<CombiningMark>& marks) {
   for (auto run = marks.begin(); run != marks.end();) {
-    auto end = std::find_if(run + 1, marks.end(), [](const Mark& mark) { return mark.order == 0; });
+    auto end = std::find_if(run + 1, marks.end(), [](const CombiningMark& mark) { return mark.order == 0; });
     auto first = run->order == 0 ? run + 1 : run;
-    std::ranges::sort(first, end, {}, [](const Mark& mark) { return std::pair(mark.order, mark.place); });
+    std::ranges::sort(first, end, {}, [](const CombiningMark& mark) { return std::pair(mark.order, mark.place); });
     run = end;
   }
 }
 
 void Nfc::Decompose(std::string_view text, std::string& to) const {
-  std::vector<Mark> marks;
+  std::vector<CombiningMark> marks;
   auto flush = [&] {
     Sort(marks);
-    for (const Mark& mark : marks) AppendUtf8(mark.code, to);
+    for (const CombiningMark& mark : marks) AppendUtf8(mark.code, to);
     marks.clear();
   };
   for (const char *at = text.data(), *end = at + text.size(); at != end;) {
-    const Decoded character = DecodeUtf8(at, end);
+    const DecodedCharacter character = DecodeUtf8(at, end);
     if (character.code < 0x80 || character.code == kInvalid) {
       flush();
       to += *at;
     } else {
       const std::size_t apart = traits_[character.code].decomposed;
       if (traits_[apart != 0 ? decomposed_[apart + 1] : character.code].order == 0) flush();
-      TakeApart(character.code, marks);
+      DecomposeCharacter(character.code, marks);
     }
     at += character.length;
   }
   flush();
 }
 
-void Nfc::ComposeStretch(std::string_view stretch, std::vector<Mark>& marks, std::string& to) const {
+void Nfc::ComposeStretch(std::string_view stretch, std::vector<CombiningMark>& marks, std::string& to) const {
   marks.clear();
   for (const char *at = stretch.data(), *end = at + stretch.size(); at != end;) {
-    Decoded character = DecodeUtf8(at, end);
-    TakeApart(character.code, marks);
+    DecodedCharacter character = DecodeUtf8(at, end);
+    DecomposeCharacter(character.code, marks);
     at += character.length;
   }
   Sort(marks);
   // Each joins the last that has no order, unless another of its own order or a later one stands between them.
   std::size_t kept = 0, base = SIZE_MAX;
-  for (const Mark& mark : marks) {
+  for (const CombiningMark& mark : marks) {
     bool next_to = base + 1 == kept;
     if (base != SIZE_MAX && (next_to || marks[kept - 1].order < mark.order)) {
       if (char32_t both = Compose(marks[base].code, mark.code)) {

@@ -1,4 +1,4 @@
-// Unicode's composed form, NFC, and the decomposed one, NFD, as Hugging Face tokenizers make them.
+// Unicode's composed form NFC and decomposed form NFD, as Hugging Face's tokenizers library makes them.
 #pragma once
 
 #include <cstddef>
@@ -15,40 +15,39 @@ namespace millrace::tokenizer {
 extern const std::uint32_t kNfcOrders[], kNfcDecomposed[], kNfcPairs[];
 extern const std::size_t kNfcOrdersCount, kNfcDecomposedCount, kNfcPairsCount;
 
-/// Puts characters and their marks together. Immutable; any thread. Bytes that are no part of valid UTF-8 stay.
+/// Composes characters and their marks. Leaves invalid bytes as they are. Immutable; any thread.
 class Nfc {
  public:
   Nfc();
 
-  /// The text in composed form: itself where it is that already, as nearly all text is, else `buffer`.
+  /// Returns the text in composed form. This is `text` itself if nothing changes, as for nearly all text, else
+  /// `buffer`.
   std::string_view Normalize(std::string_view text, std::string& buffer) const;
-  /// Appends the text taken apart, NFD.
+  /// Appends the text in decomposed form (NFD).
   void Decompose(std::string_view text, std::string& to) const;
 
  private:
-  /// Of a character: its combining class, whether it may change or merge with what is in front of it, and where in
-  /// decomposed_ it stands taken apart (0: it does not come apart).
   struct Traits {
-    std::uint8_t order = 0;
-    bool joins = false;
-    std::uint16_t decomposed = 0;
+    std::uint8_t order = 0;        ///< the combining class
+    bool joins = false;            ///< it may change, or compose with the character in front of it
+    std::uint16_t decomposed = 0;  ///< the position of its decomposition in decomposed_; 0: it has none
   };
-  struct Mark {
+  struct CombiningMark {
     std::uint8_t order;
-    std::uint32_t place;  ///< in the stretch: equal orders stay as they are
+    std::uint32_t place;  ///< in the stretch: marks of one order keep their order
     char32_t code;
   };
 
-  /// The end of the first stretch behind `at` whose characters may join; `begin` becomes its first character.
+  /// Returns the end of the first stretch behind `at` whose characters may join. `begin` becomes its first character.
   const char* FindStretch(std::string_view text, const char* at, const char*& begin) const;
-  void ComposeStretch(std::string_view stretch, std::vector<Mark>& marks, std::string& to) const;
-  void TakeApart(char32_t code, std::vector<Mark>& marks) const;
-  static void Sort(std::vector<Mark>& marks);
-  /// 0: they do not make one.
+  void ComposeStretch(std::string_view stretch, std::vector<CombiningMark>& marks, std::string& to) const;
+  void DecomposeCharacter(char32_t code, std::vector<CombiningMark>& marks) const;
+  static void Sort(std::vector<CombiningMark>& marks);
+  /// Returns the composed character, or 0 if the two do not compose.
   char32_t Compose(char32_t left, char32_t right) const;
 
   CodePointMap<Traits> traits_;
-  std::vector<char32_t> decomposed_{0};  ///< a length, as many code points, the next length, …
+  std::vector<char32_t> decomposed_{0};  ///< for each decomposition, its length and its code points
   MergeTable pairs_;
 };
 

@@ -1,4 +1,4 @@
-// Unicode's compatible forms, NFKC and NFKD, as Hugging Face tokenizers make them.
+// Unicode's compatibility forms NFKC and NFKD, as Hugging Face's tokenizers library makes them.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "millrace/tokenizer/unicode/character_texts.h"
+#include "millrace/tokenizer/unicode/character_replacements.h"
 #include "millrace/tokenizer/unicode/nfc.h"
 
 namespace millrace::tokenizer {
@@ -14,20 +14,20 @@ namespace millrace::tokenizer {
 extern const std::uint32_t kCompatible[], kCombiningMarks[];
 extern const std::size_t kCompatibleCount, kCombiningMarksCount;
 
-/// NFC of a text in which characters that are others in another form (ﬁ, ①, ｱ) are taken apart. Immutable; any thread.
+/// As Nfc, after replacing characters by their compatible ones (ﬁ, ①, ｱ). Immutable; any thread.
 class Nfkc {
  public:
   Nfkc();
 
   const Nfc& nfc() const { return nfc_; }
-  /// The text itself where it is so already, else `buffer`.
+  /// Returns `text` itself if nothing changes, else `buffer`.
   std::string_view Normalize(std::string_view text, std::string& buffer) const;
-  /// Appends the text with all taken apart, NFKD.
+  /// Appends the text in decomposed form (NFKD).
   void Decompose(std::string_view text, std::string& to) const;
 
  private:
   Nfc nfc_;
-  CharacterTexts compatible_;
+  CharacterReplacements compatible_;
 };
 
 }  // namespace millrace::tokenizer

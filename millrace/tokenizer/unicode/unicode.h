@@ -1,4 +1,4 @@
-// What Unicode 16.0 says of characters, as far as tokenizers ask.
+// The properties of characters that tokenizers need, of Unicode 16.0.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace millrace::tokenizer {
 
-/// General categories; the order of tools/unicode_tables.py.
+/// General categories, in the order of tools/unicode_tables.py.
 enum class Category : std::uint8_t {
   kCn,
   kCc,
@@ -42,16 +42,16 @@ enum class Category : std::uint8_t {
   kZs,
 };
 
-/// Bits: what the patterns of pre-tokenizers tell apart.
+/// The classes of characters in the patterns of pre-tokenizers, as bits.
 enum CharClass : std::uint8_t {
   kOther = 0,
   kLetter = 1,   ///< \p{L}
   kNumber = 2,   ///< \p{N}
   kSpace = 4,    ///< \s: the property White_Space
-  kNewline = 8,  ///< [\r\n], which are spaces too
+  kNewline = 8,  ///< [\r\n]; kSpace is set too
   kMark = 16,    ///< \p{M}
-  kUpper = 32,   ///< \p{Lu} and \p{Lt}, which are letters too
-  kLower = 64,   ///< \p{Ll}, likewise
+  kUpper = 32,   ///< \p{Lu} and \p{Lt}; kLetter is set too
+  kLower = 64,   ///< \p{Ll}; kLetter is set too
 };
 
 extern const std::uint32_t kCategoryRanges[];
@@ -60,17 +60,17 @@ extern const std::size_t kCategoryRangeCount;
 /// Whether the character has the property White_Space.
 bool IsWhiteSpace(char32_t code);
 
-/// CharClass bits by code point.
+/// Returns the CharClass bits of every code point.
 CodePointMap<std::uint8_t> MakeCharClasses();
 
 /// Numbers that Unicode 17.0 added. The reference tokenizers know them where they do not use a regular expression:
 /// their pre-tokenizer Digits divides a text at them, but \p{N} does not match them.
 bool IsUnicode17Number(char32_t code);
 
-/// Sets 1 for what regular expressions call a character of a word, \w.
+/// Sets 1 for each character of a word (\w in regular expressions).
 void FillWordCharacters(CodePointMap<std::uint8_t>& words);
 
-/// Calls visit(first, end, category) for all ranges of code points of one category.
+/// Calls visit(first, end, category) for each range of code points of one category.
 template <class Visit>
 void ForEachCategoryRange(Visit visit) {
   for (std::size_t i = 0; i < kCategoryRangeCount; ++i) {

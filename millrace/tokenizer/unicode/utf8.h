@@ -1,5 +1,5 @@
-// UTF-8, one character at a time, as SentencePiece reads it: shortest forms only, no surrogates, nothing above
-// U+10FFFF.
+// Decodes and encodes UTF-8, one character at a time. Valid are the shortest forms only, without surrogates, up to
+// U+10FFFF, as SentencePiece reads it.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,16 @@
 namespace millrace::tokenizer {
 
 inline constexpr char32_t kReplacement = 0xFFFD;
-/// What Decoded::code holds for a byte that begins no valid character. Not a code point.
+/// The value of DecodedCharacter::code for a byte that begins no valid character. Not a code point.
 inline constexpr char32_t kInvalid = 0x110000;
 
-struct Decoded {
+struct DecodedCharacter {
   char32_t code = kInvalid;
   std::uint32_t length = 1;  ///< bytes; 1 for an invalid one
 };
 
-/// The character at `at`; `at` < `end`.
-inline Decoded DecodeUtf8(const char* at, const char* end) {
+/// Returns the character at `at`. REQUIRES: `at` < `end`.
+inline DecodedCharacter DecodeUtf8(const char* at, const char* end) {
   auto byte = [at](int i) { return static_cast<std::uint8_t>(at[i]); };
   auto follows = [&](int i) { return (byte(i) & 0xC0) == 0x80; };
   std::uint32_t lead = byte(0);
@@ -36,7 +36,7 @@ inline Decoded DecodeUtf8(const char* at, const char* end) {
   return {};
 }
 
-/// Writes the character to `to` (room for 4 bytes) and returns its length. `code` is a code point.
+/// Writes the character to `to` and returns its length in bytes. REQUIRES: `code` is a code point; room for 4 bytes.
 inline int EncodeUtf8(char32_t code, char* to) {
   auto tail = [code](int shift) { return static_cast<char>(0x80 | ((code >> shift) & 0x3F)); };
   if (code < 0x80) {
@@ -61,9 +61,9 @@ inline int EncodeUtf8(char32_t code, char* to) {
   return 4;
 }
 
-/// Whether `bytes` are the beginning of a character that more bytes would make whole.
+/// Whether `bytes` are the beginning of a character that more bytes would complete.
 bool MayBecomeWhole(std::string_view bytes);
-/// How many bytes at the end of `text` are such a beginning.
+/// Returns how many bytes at the end of `text` are the beginning of an incomplete character.
 std::size_t UnfinishedEnd(std::string_view text);
 
 inline void AppendUtf8(char32_t code, std::string& to) {

@@ -11,16 +11,16 @@ namespace millrace::tokenizer {
 namespace {
 
 /// The character that ends at the end of `text`, which is not empty.
-Decoded LastCharacter(std::string_view text) {
+DecodedCharacter LastCharacter(std::string_view text) {
   const char* end = text.data() + text.size();
   for (std::uint32_t length = 1; length <= 4 && length <= text.size(); ++length) {
-    Decoded character = DecodeUtf8(end - length, end);
+    DecodedCharacter character = DecodeUtf8(end - length, end);
     if (character.code != kInvalid && character.length == length) return character;
   }
   return {};
 }
 
-bool IsBlank(Decoded character) { return character.code != kInvalid && IsWhiteSpace(character.code); }
+bool IsBlank(DecodedCharacter character) { return character.code != kInvalid && IsWhiteSpace(character.code); }
 
 }  // namespace
 
@@ -60,7 +60,7 @@ Result<DividedTokens> DivideTokens(std::vector<AddedToken> tokens,
 bool AddedTokens::Widen(const AddedToken& token, std::string_view text, std::size_t done, std::size_t& begin,
                         std::size_t& end) const {
   auto first = [&](std::size_t at) { return DecodeUtf8(text.data() + at, text.data() + text.size()); };
-  auto in_word = [&](Decoded character) { return character.code != kInvalid && words_[character.code] != 0; };
+  auto in_word = [&](DecodedCharacter character) { return character.code != kInvalid && words_[character.code] != 0; };
   if (token.single_word) {
     if (begin > 0 && in_word(LastCharacter(text.substr(0, begin)))) return false;
     if (end < text.size() && in_word(first(end))) return false;

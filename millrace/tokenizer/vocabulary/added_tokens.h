@@ -1,4 +1,4 @@
-// Tokens that are found in a text as a whole, before anything else is done with it.
+// Added tokens: tokens that are found in a text as a whole, before the text is encoded.
 #pragma once
 
 #include <functional>
@@ -12,25 +12,26 @@
 
 namespace millrace::tokenizer {
 
-/// As Hugging Face's files describe one.
+/// An added token as Hugging Face's files describe it.
 struct AddedToken {
   std::string text;
   TokenId id = kNoToken;
-  bool special = true;       ///< found on request only; others are found in every text
-  bool single_word = false;  ///< only where no letter, digit or the like stands beside it
-  bool lstrip = false;       ///< takes the white space in front of it
-  bool rstrip = false;       ///< … behind it
-  bool normalized = false;   ///< looked for after the text was normalized
+  bool special = true;       ///< found only on request; other added tokens are found in every text
+  bool single_word = false;  ///< found only if no character of a word (\w) stands beside it
+  bool lstrip = false;       ///< also takes the white space in front of it
+  bool rstrip = false;       ///< also takes the white space behind it
+  bool normalized = false;   ///< searched in the normalized text
 };
 
-/// Finds them: from the left, the longest of several that begin at one place. Immutable; any thread.
+/// Finds added tokens in a text, from the left. If several begin at one position, the longest counts. Immutable; any
+/// thread.
 class AddedTokens {
  public:
   AddedTokens() : AddedTokens(std::vector<AddedToken>()) {}
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
-  /// Visits a text in order: part(text, is_first) for what stands between tokens, token(id) for each of them, until one
-  /// of them returns false. Without `specials`, special ones are text.
+  /// Visits a text in order: calls token(id) for each added token, and part(text, is_first) for the text between them.
+  /// Stops when a call returns false. Without `specials`, special tokens are text.
   template <class Part, class Token>
   void ForEach(std::string_view text, bool specials, Part part, Token token) const {
     std::size_t done = 0;
@@ -50,24 +51,25 @@ class AddedTokens {
   }
 
  private:
-  /// What the token at [begin, end) takes; false where it must not be.
+  /// Widens [begin, end) by the white space that the token takes. Returns false if the token is not allowed there.
   bool Widen(const AddedToken& token, std::string_view text, std::size_t done, std::size_t& begin,
              std::size_t& end) const;
 
   std::vector<AddedToken> tokens_;
-  ByteTrie trie_;                     ///< of indices into tokens_
-  bool some_in_text_ = false;         ///< not all of them are special
-  CodePointMap<std::uint8_t> words_;  ///< 1: a character of a word (\w); filled if some token must be a single word
+  ByteTrie trie_;                     ///< its values are indices into tokens_
+  bool some_in_text_ = false;         ///< some token is not special
+  CodePointMap<std::uint8_t> words_;  ///< 1 for a character of a word (\w); filled if some token has single_word
 };
 
-/// Added tokens by what they are looked for in.
+/// Added tokens, divided by the text in which they are searched.
 struct DividedTokens {
-  AddedTokens raw;         ///< texts as they are
-  AddedTokens normalized;  ///< what normalizing makes of what is between those
+  AddedTokens raw;         ///< searched in the text itself
+  AddedTokens normalized;  ///< searched in the normalized text between those
   bool any_normalized = false;
 };
-/// `normalize` is done to the tokens of the second kind as well. Fails with kUnsupported where that leaves nothing of
-/// one, or makes one of two: the reference then takes either of them, now this and now that.
+/// Divides `tokens`, and normalizes the text of those that are searched in normalized text.
+/// Errors: kUnsupported if the normalized text of a token is empty, or equals that of another token: then the reference
+/// takes one of them at random.
 Result<DividedTokens> DivideTokens(std::vector<AddedToken> tokens,
                                    const std::function<std::string(std::string_view)>& normalize);
 

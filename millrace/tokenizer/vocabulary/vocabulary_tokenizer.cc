@@ -11,10 +11,10 @@ Status VocabularyTokenizer::EncodeSome(std::string_view text, std::size_t count,
     return Fail(Code::kInvalidArgument, "a text of {} cannot be encoded at once; split it", FormatBytes(text.size()));
   }
   if (text.empty() || count == 0) return {};
-  ScratchPool::Lease scratch(scratches_);
+  WorkspacePool::Lease workspace(workspaces_);
   IdWriter writer(ids, count);
   auto part = [&](std::string_view between, bool first) {
-    EncodePart({between, first, specials}, *scratch, writer);
+    EncodeSegment({between, first, specials}, *workspace, writer);
     return !writer.full();
   };
   auto token = [&](TokenId id) {
@@ -35,8 +35,8 @@ Result<std::string> VocabularyTokenizer::Decode(std::span<const TokenId> ids) co
 
 Status VocabularyTokenizer::CheckIds(std::span<const TokenId> ids) const {
   for (TokenId id : ids) {
-    if (id >= 0 && id < pieces_.size()) continue;
-    return Fail(Code::kInvalidArgument, "token {} is outside the vocabulary of {}", id, pieces_.size());
+    if (id >= 0 && id < strings_.size()) continue;
+    return Fail(Code::kInvalidArgument, "token {} is outside the vocabulary of {}", id, strings_.size());
   }
   return {};
 }

@@ -1,4 +1,4 @@
-// What all kinds of tokenizers have and do alike.
+// The part that the tokenizers of all formats share.
 #pragma once
 
 #include <optional>
@@ -8,19 +8,19 @@
 
 #include "millrace/tokenizer/tokenizer.h"
 #include "millrace/tokenizer/vocabulary/added_tokens.h"
-#include "millrace/tokenizer/vocabulary/pieces.h"
-#include "millrace/tokenizer/vocabulary/scratch.h"
+#include "millrace/tokenizer/vocabulary/encode_workspace.h"
+#include "millrace/tokenizer/vocabulary/token_strings.h"
 
 namespace millrace::tokenizer {
 
-/// Tokens with a meaning of their own; kNoToken for those that there are not.
+/// The ids of tokens with a fixed role. kNoToken if the vocabulary has no such token.
 struct NamedTokens {
   TokenId bos = kNoToken, eos = kNoToken, unk = kNoToken, pad = kNoToken;
-  std::optional<bool> adds_bos = {};  ///< nothing: not said
+  std::optional<bool> adds_bos = {};  ///< nothing if the file does not say
 };
 
-/// A tokenizer of listed pieces, of which some are found in texts as they are. What is between those, a kind of
-/// tokenizer encodes by its own rules, one part after another.
+/// A tokenizer with a list of tokens. Finds the added tokens in a text. A subclass encodes the text between them, one
+/// segment after another, by the rules of its format.
 class VocabularyTokenizer : public Tokenizer {
  public:
   Status Encode(std::string_view text, std::vector<TokenId>& ids) const final {
@@ -32,13 +32,13 @@ class VocabularyTokenizer : public Tokenizer {
   Status EncodeWithSpecials(std::string_view text, std::vector<TokenId>& ids) const final {
     return EncodeSome(text, std::string_view::npos, true, ids);
   }
-  /// One token after another, for kinds that have a DecodeNext of their own and no quicker way.
+  /// Decodes one token after another with DecodeNext(). Subclasses override it if they have a faster way.
   Result<std::string> Decode(std::span<const TokenId> ids) const override;
   Result<std::string> Piece(TokenId id) const final {
     MR_TRY(CheckId(id));
-    return std::string(pieces_[id]);
+    return std::string(strings_[id]);
   }
-  int vocab_size() const final { return pieces_.size(); }
+  int vocab_size() const final { return strings_.size(); }
   TokenId bos() const final { return named_.bos; }
   TokenId eos() const final { return named_.eos; }
   TokenId unk() const final { return named_.unk; }
@@ -47,24 +47,24 @@ class VocabularyTokenizer : public Tokenizer {
   const std::string& fingerprint() const final { return fingerprint_; }
 
  protected:
-  static constexpr std::size_t kMaxPieceBytes = 4096;
+  static constexpr std::size_t kMaxPieceBytes = 4096;  // far above any published vocabulary; bounds work per position
 
-  /// A text between added tokens.
-  struct Part {
+  /// A piece of text between added tokens.
+  struct TextSegment {
     std::string_view text;  ///< not empty
-    bool first;             ///< it begins where the whole text does
-    bool specials;          ///< special tokens are wanted, if the kind finds some of its own
+    bool first;             ///< it begins where the whole text begins
+    bool specials;          ///< also find the special tokens that the subclass searches itself
   };
   explicit VocabularyTokenizer(std::string fingerprint) : fingerprint_(std::move(fingerprint)) {}
 
-  virtual void EncodePart(const Part& part, Scratch& scratch, IdWriter& ids) const = 0;
+  virtual void EncodeSegment(const TextSegment& segment, EncodeWorkspace& workspace, IdWriter& ids) const = 0;
 
-  /// kInvalidArgument for ids that there are not.
+  /// Errors: kInvalidArgument for an id outside the vocabulary.
   Status CheckId(TokenId id) const { return CheckIds({&id, 1}); }
   Status CheckIds(std::span<const TokenId> ids) const;
   static Status CheckPiece(std::string_view piece);
 
-  Pieces pieces_;
+  TokenStrings strings_;
   NamedTokens named_;
   AddedTokens added_;
 
@@ -72,7 +72,7 @@ class VocabularyTokenizer : public Tokenizer {
   Status EncodeSome(std::string_view text, std::size_t count, bool specials, std::vector<TokenId>& ids) const;
 
   std::string fingerprint_;
-  mutable ScratchPool scratches_;
+  mutable WorkspacePool workspaces_;
 };
 
 }  // namespace millrace::tokenizer

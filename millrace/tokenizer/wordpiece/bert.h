@@ -45,7 +45,7 @@ class BertWords {
  public:
   explicit BertWords(const BertOptions& options);
 
-  /// Calls visit(word) for each word of the text, in order, until it returns false. `word` is scratch.
+  /// Calls visit(word) for each word of the text, in order, until it returns false. `word` is workspace.
   template <class Visit>
   void ForEach(std::string_view text, std::string& word, Visit visit) const {
     Marks marks;
@@ -64,7 +64,7 @@ class BertWords {
         ++at;
         continue;
       }
-      Decoded character = DecodeUtf8(at, end);
+      DecodedCharacter character = DecodeUtf8(at, end);
       at += character.length;
       char32_t code = character.code == kInvalid ? kReplacement : character.code;
       std::uint8_t bits = classes_[code];

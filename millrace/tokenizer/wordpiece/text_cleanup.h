@@ -7,7 +7,7 @@
 
 namespace millrace::tokenizer {
 
-/// `text` with `to` in the place of each `from`, from the left. REQUIRES: `from` is not empty.
+/// Returns `text` with each `from` replaced by `to`, from the left. REQUIRES: `from` is not empty.
 inline std::string ReplaceAll(std::string text, std::string_view from, std::string_view to) {
   for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) {
     text.replace(at, from.size(), to);

@@ -5,6 +5,7 @@
 
 #include "millrace/base/text.h"
 #include "millrace/tokenizer/tables/byte_trie.h"
+#include "millrace/tokenizer/vocabulary/token_index.h"
 #include "millrace/tokenizer/wordpiece/text_cleanup.h"
 
 namespace millrace::tokenizer {
@@ -25,10 +26,10 @@ class WordPiece final : public VocabularyTokenizer {
     std::vector<bool> special(spec_.tokens.size());
     for (const AddedToken& added : spec_.added) special[static_cast<std::size_t>(added.id)] = added.special;
     std::vector<ByteTrie::Key> beginnings, continuations;
-    for (const std::string& token : spec_.tokens) pieces_.Add(token);
-    index_ = PieceIndex(pieces_, spec_.tokens.size());
-    for (TokenId id = 0; id < pieces_.size(); ++id) {
-      std::string_view token = pieces_[id], rest = token;
+    for (const std::string& token : spec_.tokens) strings_.Add(token);
+    index_ = TokenIndex(strings_, spec_.tokens.size());
+    for (TokenId id = 0; id < strings_.size(); ++id) {
+      std::string_view token = strings_[id], rest = token;
       MR_TRY(CheckPiece(token));
       bool continues = !spec_.continuing_prefix.empty() && token.starts_with(spec_.continuing_prefix);
       if (continues) rest.remove_prefix(spec_.continuing_prefix.size());
@@ -61,9 +62,9 @@ class WordPiece final : public VocabularyTokenizer {
   std::string_view kind() const override { return "wordpiece"; }
 
  protected:
-  void EncodePart(const Part& part, Scratch& scratch, IdWriter& ids) const override {
-    words_.ForEach(part.text, scratch.text, [&](std::string_view word) {
-      EncodeWord(word, word.data() + word.size(), scratch, ids,
+  void EncodeSegment(const TextSegment& segment, EncodeWorkspace& workspace, IdWriter& ids) const override {
+    words_.ForEach(segment.text, workspace.text, [&](std::string_view word) {
+      EncodeWord(word, word.data() + word.size(), workspace, ids,
                  [&](std::string_view unseen) { EncodeUnseen(unseen, ids); });
       return !ids.full();
     });
@@ -91,9 +92,9 @@ class WordPiece final : public VocabularyTokenizer {
 
   WordPieceSpec spec_;
   BertWords words_;
-  Pieces first_, later_;      ///< decoded, at the beginning of the text and behind other tokens
-  std::vector<bool> hidden_;  ///< special tokens, which decode to nothing
-  PieceIndex index_;
+  TokenStrings first_, later_;  ///< decoded, at the beginning of the text and behind other tokens
+  std::vector<bool> hidden_;    ///< special tokens, which decode to nothing
+  TokenIndex index_;
   ByteTrie beginnings_, continuations_;
 };
 

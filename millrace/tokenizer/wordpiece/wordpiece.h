@@ -1,4 +1,4 @@
-// WordPiece: BERT's words, cut into the longest pieces from the left.
+// WordPiece: cuts each of BERT's words into the longest tokens, from the left.
 #pragma once
 
 #include <memory>
@@ -13,23 +13,23 @@ namespace millrace::tokenizer {
 
 struct WordPieceSpec {
   std::vector<std::string> tokens;    ///< by id; empty for ids that are not used
-  std::vector<AddedToken> added;      ///< of `tokens`; no part of a word becomes a special one
-  std::vector<TokenId> not_in_words;  ///< of `added`: those that the model does not know
+  std::vector<AddedToken> added;      ///< also in `tokens`; no part of a word becomes a special token
+  std::vector<TokenId> not_in_words;  ///< the ids of `added` that the model itself does not know
   std::string continuing_prefix = "##";
   std::size_t max_word_characters = 100;  ///< longer words are unknown
   BertOptions normalizer;
-  bool cleanup = true;  ///< decoding takes spaces from in front of punctuation
+  bool cleanup = true;  ///< decoding removes spaces in front of punctuation
   NamedTokens named;
 };
 
-/// Fails with kInvalidArgument on a vocabulary without an unknown token or with a token twice.
+/// Errors: kInvalidArgument if the vocabulary has no unknown token, or a token twice.
 Result<std::shared_ptr<const Tokenizer>> MakeWordPiece(WordPieceSpec spec, std::string fingerprint);
 
-/// Whether the text has a line "[UNK]" among its first thousands.
+/// Whether the first 64 KiB of the text have a line "[UNK]".
 bool LooksLikeBertVocabulary(std::string_view text);
 
-/// Loads BERT's vocab.txt: a token a line. Text is put in lower case, and loses its accents, unless a token has a
-/// capital letter (the file does not say).
+/// Loads BERT's vocab.txt, which has one token a line. The file does not say whether text becomes lower case and loses
+/// its accents. It does, unless some token has a capital letter. Errors: those of MakeWordPiece().
 Result<std::shared_ptr<const Tokenizer>> LoadBertVocabulary(std::string_view text, std::string fingerprint);
 
 }  // namespace millrace::tokenizer

@@ -1,4 +1,4 @@
-// Where a text may be cut so that its parts, merged each for itself, give exactly the tokens of the whole.
+// Tells where a text may be cut: its parts, merged one by one, then have exactly the tokens of the whole text.
 #pragma once
 
 #include <array>
@@ -11,26 +11,29 @@
 
 namespace millrace::tokenizer {
 
-/// Knows which two characters stand side by side inside of some token. Two that never do cannot get into one token
-/// however the text around them merges, so the text may be cut between them. Errs on the side of not cutting.
-class Joints {
+/// Records which two characters stand side by side inside some token. Two characters that never do cannot get into one
+/// token, however the text around them merges, so the text may be cut between them. May say that two characters join
+/// although they do not, never the other way round. Immutable once filled; then any thread.
+class AdjacentCharacters {
  public:
-  Joints() : sides_(0), pairs_(kFilterBits / 64) {}
+  AdjacentCharacters() : sides_(0), pairs_(kFilterBits / 64) {}
 
-  /// Notes every place between two characters of `token`, which may begin or end within a character (byte-level
-  /// vocabularies).
+  /// Records every two neighbouring characters of `token`. Tokens of byte-level vocabularies may begin or end within a
+  /// character.
   void AddToken(std::string_view token);
 
-  /// Whether `left` and `right`, code points or kInvalid, may be in one token.
+  /// Whether `left` and `right` may be neighbours in one token. Both are code points or kInvalid.
   bool MayJoin(char32_t left, char32_t right) const {
     if ((left | right) < 0x80) return ascii_[left << 7 | right];
     return MayJoinWide(left, right);
   }
 
  private:
-  static constexpr std::uint8_t kBefore = 1, kAfter = 2;        // stands before (after) something in some token
-  static constexpr std::uint8_t kBeforeAny = 4, kAfterAny = 8;  // … of which only a part is known
-  static constexpr std::size_t kFilterBits = 1u << 19;
+  // Of a character: it stands before (after) another character in some token.
+  static constexpr std::uint8_t kBefore = 1, kAfter = 2;
+  // … before (after) a character of which the token holds only some bytes, so it may be any.
+  static constexpr std::uint8_t kBeforeAny = 4, kAfterAny = 8;
+  static constexpr std::size_t kFilterBits = 1u << 19;  // 64 KiB; a wrong "may join" costs time, not correctness
 
   bool MayJoinWide(char32_t left, char32_t right) const {
     if (left == kInvalid || right == kInvalid) return true;
@@ -54,7 +57,7 @@ class Joints {
   std::array<bool, 128 * 128> ascii_{};
   bool parts_ = false;  ///< some token begins or ends within a character
   CodePointMap<std::uint8_t> sides_;
-  std::vector<std::uint64_t> pairs_;  ///< a filter: a bit set for every pair noted
+  std::vector<std::uint64_t> pairs_;  ///< a Bloom filter with one hash: a bit is set for every recorded pair
 };
 
 }  // namespace millrace::tokenizer

@@ -1,4 +1,4 @@
-// Characters that stand for other text.
+// Replaces characters by other text.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,22 @@
 
 namespace millrace::tokenizer {
 
-/// At most 65,535 of them. Any thread, once all are set.
-class CharacterTexts {
+/// Holds at most 65,535 characters and their replacements. Immutable once filled; then any thread.
+class CharacterReplacements {
  public:
-  CharacterTexts() : at_(0) {}
+  CharacterReplacements() : at_(0) {}
 
   void Set(char32_t code, std::string text) {
     at_.At(code) = static_cast<std::uint16_t>(texts_.size());
     texts_.push_back(std::move(text));
   }
 
-  /// Appends `text` with each of them replaced to `to`; false, and nothing done, if there are none in it. Bytes that
-  /// are no part of valid UTF-8 stay.
+  /// Appends `text` to `to`, with all characters replaced. Leaves invalid bytes as they are. Returns false, and appends
+  /// nothing, if no character of `text` has a replacement.
   bool Replace(std::string_view text, std::string& to) const {
     const char *done = text.data(), *end = done + text.size();
     for (const char* at = done; at != end;) {
-      const Decoded character = DecodeUtf8(at, end);
+      const DecodedCharacter character = DecodeUtf8(at, end);
       const std::uint16_t other = character.code == kInvalid ? std::uint16_t{0} : at_[character.code];
       if (other != 0) {
         to.append(done, at) += texts_[other];
@@ -41,7 +41,7 @@ class CharacterTexts {
   }
 
  private:
-  CodePointMap<std::uint16_t> at_;  ///< in texts_; 0: stands for itself
+  CodePointMap<std::uint16_t> at_;  ///< an index into texts_; 0: the character has no replacement
   std::vector<std::string> texts_{""};
 };
 

@@ -1,4 +1,4 @@
-#include "millrace/tokenizer/bpe/joints.h"
+#include "millrace/tokenizer/bpe/adjacent_characters.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@ namespace {
 
 bool Continues(char byte) { return (byte & 0xC0) == 0x80; }
 
-/// How many bytes at the end of `token` belong to a character that is cut off there.
+/// Returns how many bytes at the end of `token` belong to an incomplete character.
 std::size_t CutOff(std::string_view token) {
   for (std::size_t back = 1; back <= 3 && back <= token.size(); ++back) {
     auto byte = static_cast<std::uint8_t>(token[token.size() - back]);
@@ -20,7 +20,7 @@ std::size_t CutOff(std::string_view token) {
 
 }  // namespace
 
-void Joints::AddToken(std::string_view token) {
+void AdjacentCharacters::AddToken(std::string_view token) {
   std::size_t begin = 0;
   while (begin < token.size() && begin < 3 && Continues(token[begin])) ++begin;
   std::string_view ending = token.substr(0, begin);  // of the character that the token begins in
@@ -32,7 +32,7 @@ void Joints::AddToken(std::string_view token) {
 
   char32_t previous = kInvalid;
   for (const char* at = whole.data(); at != whole.data() + whole.size();) {
-    Decoded character = DecodeUtf8(at, whole.data() + whole.size());
+    DecodedCharacter character = DecodeUtf8(at, whole.data() + whole.size());
     // Around an invalid byte nothing is noted: such a token is found in invalid text only, which is never cut there.
     if (character.code != kInvalid) {
       if (previous != kInvalid) AddPair(previous, character.code);
@@ -46,7 +46,7 @@ void Joints::AddToken(std::string_view token) {
   }
 }
 
-void Joints::AddPair(char32_t left, char32_t right) {
+void AdjacentCharacters::AddPair(char32_t left, char32_t right) {
   if ((left | right) < 0x80) ascii_[left << 7 | right] = true;
   sides_.At(left) |= kBefore;
   sides_.At(right) |= kAfter;
@@ -54,7 +54,7 @@ void Joints::AddPair(char32_t left, char32_t right) {
   pairs_[bit / 64] |= 1ull << (bit % 64);
 }
 
-void Joints::AddEndingsOf(std::string_view ending) {
+void AdjacentCharacters::AddEndingsOf(std::string_view ending) {
   char32_t low = 0;
   for (char byte : ending) low = low << 6 | (byte & 0x3F);
   // All characters below U+10000 whose last bytes these are; those above are taken to join with everything.
@@ -64,7 +64,7 @@ void Joints::AddEndingsOf(std::string_view ending) {
   }
 }
 
-void Joints::AddBeginningsOf(std::string_view beginning) {
+void AdjacentCharacters::AddBeginningsOf(std::string_view beginning) {
   auto lead = static_cast<std::uint8_t>(beginning[0]);
   int length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
   if (length == 4) return;
