@@ -62,10 +62,10 @@ void AddGlobalFlags(CLI::App& app, Globals& g) {
       ->group(group);
   app.add_option("--ca-bundle", g.connect.ca_bundle, "Certificate authorities (PEM) to trust")->group(group);
   app.add_option("--sse-c-key-file", g.sse_c_key_file,
-                 "File with the key (SSE-C) that encrypts what is written and read")
+                 "File with the SSE-C key of the objects that are written and read")
       ->group(group);
   app.add_option("--sse-c-source-key-file", g.sse_c_source_key_file,
-                 "The same for the sources of copies inside the store (default: the same key; none: not encrypted so)")
+                 "File with the SSE-C key of sources that the store copies (default: the same key; none: no SSE-C)")
       ->group(group);
   auto* path =
       app.add_flag_callback("--path-style", [&g] { g.connect.path_style = true; }, "Bucket in the path of the request");
@@ -92,7 +92,7 @@ void AddGlobalFlags(CLI::App& app, Globals& g) {
          "debug, info, warning, error, off")
       ->group(group);
   app.add_flag("--json", g.json, "One JSON object a line on standard output")->group(group);
-  app.add_flag("--dry-run", g.dry_run, "Say what would be done, change nothing")->group(group);
+  app.add_flag("--dry-run", g.dry_run, "Print what would be done; change nothing")->group(group);
   app.add_flag("--quiet", g.quiet, "No progress, no summaries")->group(group);
   app.add_option("--progress", g.progress, "auto, on, off")
       ->check(CLI::IsMember({"auto", "on", "off"}))

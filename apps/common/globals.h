@@ -1,4 +1,4 @@
-// What every program of Millrace shares on its command line: the global flags, and the stop token of Ctrl-C.
+// The global flags of all programs, and the stop token of Ctrl-C.
 #pragma once
 
 #include <signal.h>
@@ -28,13 +28,14 @@ struct Globals {
   LogLevel log_level = LogLevel::kWarning;
 };
 
-/// A key for SSE-C from a file that holds its 32 bytes, or their base64 or hex form in a line. Messages quote none of
-/// it.
+/// Reads an SSE-C key from a file that has its 32 bytes, or a line with their base64 or hex form. Messages never quote
+/// the content.
 Result<std::string> ReadCustomerKey(const std::string& path);
 
-/// `globals` must outlive the parsing.
+/// Adds the global flags. `globals` must outlive the parsing.
 void AddGlobalFlags(CLI::App& app, Globals& globals);
-/// The same flags as environment variables, for a program that this one starts. Those left at their default are absent.
+/// Returns the flags as environment variables, for a program that this one starts. Flags with their default value are
+/// left out.
 std::map<std::string, std::string> GlobalsEnvironment(const Globals& globals);
 
 /// Turns SIGINT and SIGTERM into a stop token; a second one ends the process at once. Made before any other thread, so

@@ -1,5 +1,5 @@
-// A rank ends with its supervisor. The parent-death signal sees to that where the supervisor started the rank itself.
-// The lifeline, a pipe whose other end only the supervisor has, also reaches a rank that a wrapper script started.
+// Ends a rank when its supervisor ends. The parent-death signal does so if the supervisor started the rank itself. The
+// lifeline also works if a wrapper script started the rank: it is a pipe whose other end only the supervisor has.
 #pragma once
 
 #include <thread>
@@ -8,9 +8,9 @@
 
 namespace millrace::cli {
 
-/// While it lives, a thread waits for the pipe that $MILLRACE_LIFELINE names by its descriptor's number, and ends this
-/// process at once, without cleaning up, when the supervisor has ended, however that ended. Does nothing without that
-/// variable. Programs that this process starts do not get the descriptor.
+/// While it lives, a thread waits on the pipe; $MILLRACE_LIFELINE has the number of its descriptor. When the supervisor
+/// has ended, in whatever way, the thread ends this process at once, without cleaning up. Does nothing if the variable
+/// is not set. Programs that this process starts do not get the descriptor.
 class Lifeline {
  public:
   Lifeline();

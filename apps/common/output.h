@@ -9,23 +9,23 @@
 
 namespace millrace::cli {
 
-/// Writes to standard output. Once nobody reads it, the text is dropped and the caller goes on. Another failure, such
-/// as a full disk, is said once on standard error; FinishOutput() then tells. Never throws. Any thread.
+/// Writes to standard output. Drops the text if nobody reads standard output any more. Reports another failure, such as
+/// a full disk, once on standard error; FinishOutput() then returns false. Never throws. Thread-safe.
 void WriteOutput(std::string_view text);
-/// Writes to standard error, whether or not somebody reads it. Never throws. Any thread.
+/// Writes to standard error. Ignores failures. Never throws. Thread-safe.
 void WriteErrorOutput(std::string_view text);
-/// For output that is all a command is for: ends the process by SIGPIPE once nobody reads standard output, as ls and
-/// cat end. Nothing may be under way that must be finished.
+/// Writes output that is the only purpose of a command. Ends the process by SIGPIPE once nobody reads standard output,
+/// as ls and cat do. REQUIRES: nothing is under way that must be finished.
 void WriteListing(std::string_view text);
-/// Ends the process as a closed pipe ends other tools, unless GoOnWithoutReader() was called.
+/// Ends the process by SIGPIPE, unless GoOnWithoutReader() was called.
 void EndForWantOfReader();
-/// For commands of which a listing is only a part: from now on nothing ends the process.
+/// For commands that do more than list: from now on a missing reader does not end the process.
 void GoOnWithoutReader();
-/// errno of the first write to standard output that failed; 0 while none has. For those who say it elsewhere.
+/// Returns the errno of the first write to standard output that failed, or 0.
 int OutputFailure();
-/// Writes out what is buffered, for readers that wait for it.
+/// Flushes standard output, for readers that wait for it.
 void FlushOutput();
-/// The same, last. False if standard output could not be written, other than for want of a reader.
+/// Flushes standard output at the end. Returns false if a write failed for another reason than a missing reader.
 bool FinishOutput();
 
 template <class... T>

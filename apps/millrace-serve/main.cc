@@ -31,24 +31,24 @@ void AddFlags(CLI::App& app, Arguments& a) {
   app.add_option("--model,model", a.load.model_url,
                  "A run's checkpoints, an imported one or a Hugging Face folder (URL)")
       ->required();
-  app.add_option("--step", a.load.step, "Which checkpoint of the run; the newest if not given");
+  app.add_option("--step", a.load.step, "The checkpoint's step (default: the newest)");
   app.add_option("--tokenizer", a.load.tokenizer_url,
-                 "A tokenizer's file, or a model that has one (URL); what came with the model if not given");
-  app.add_option("--precision", a.load.precision, "Of the weights and the computation")
+                 "A tokenizer's file, or a model that has one (URL; default: the model's own)");
+  app.add_option("--precision", a.load.precision, "Precision of the weights and the computation")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
-  app.add_option("--name", a.name, "What requests call the model; the last part of its URL if not given");
+  app.add_option("--name", a.name, "The model's name in requests (default: the last part of its URL)");
   app.add_option("--listen", a.listen, "HOST:PORT; port 0 takes a free one")->capture_default_str();
-  app.add_option(
-      "--api-key-file", a.access.key_file,
-      "Answer only who sends one of these keys (one a line, readable for you alone); /ping and /health are open");
+  app.add_option("--api-key-file", a.access.key_file,
+                 "File of keys; answer only clients that send one (one key a line; only you may be able to read it), "
+                 "except for /ping and /health");
   app.add_flag("--insecure", a.access.insecure,
                "Listen beyond loopback without keys, as behind a container's contract");
-  app.add_option("--port-file", a.port_file, "Where the port is written once requests are answered");
+  app.add_option("--port-file", a.port_file, "Write the port to this file once requests are answered");
   app.add_option("--max-tokens-limit", a.max_tokens_limit, "The largest max_tokens of a request")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--max-concurrent", a.max_concurrent, "Texts made or waiting at a time; beyond: 429")
+  app.add_option("--max-concurrent", a.max_concurrent, "Most texts in the making or waiting; further requests get 429")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   app.add_option("--threads", a.threads, "Compute threads; 0: one a core")
@@ -57,7 +57,7 @@ void AddFlags(CLI::App& app, Arguments& a) {
   app.add_option("--add-bos", a.add_bos, "Begin text prompts with the beginning-of-text token: auto, on, off")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();
-  app.add_option("--grace", a.grace, "After SIGTERM, time for answers under way")->capture_default_str();
+  app.add_option("--grace", a.grace, "How long answers under way may take after SIGTERM")->capture_default_str();
   app.footer(
       "Examples:\n"
       "  millrace serve s3://runs/llama-demo\n"

@@ -7,7 +7,8 @@
 
 namespace millrace {
 
-/// Fails with kUnsupported on what the job file can say and this program cannot do.
+/// Returns the options of a training run. Errors: kUnsupported if the job file asks for something that this program
+/// cannot do.
 Result<train::Options> OptionsOf(const jobs::Spec& spec);
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// What the commands of `millrace` share: global flags, the stop token of Ctrl-C, and how a command reports its end.
+// The framework of the commands: global flags, the stop token of Ctrl-C, and reports of errors.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -18,26 +18,26 @@
 
 namespace millrace::cli {
 
-/// What a process takes besides the data in flight: code, connections, threads, what malloc keeps.
+/// Memory of a process besides the data in flight: code, connections, threads, memory that malloc keeps.
 inline constexpr std::uint64_t kProcessBytes = 56 * kMiB;
 
-/// Handed to every command. Lives for the whole process.
+/// The state that every command gets. Lives for the whole process.
 struct Context {
   Globals globals;
   std::stop_token stop;                ///< fires on SIGINT and SIGTERM
   std::vector<std::string> arguments;  ///< argv without argv[0]
-  /// What commands use instead of a connection of their own, where one runs many (`millrace run`).
+  /// Set by `millrace run`: its commands use this connection instead of opening their own.
   object::Connection* shared_connection = nullptr;
-  /// Where the command stands, before its errors: "commands.txt:3: " in `millrace run`, else empty.
+  /// A prefix of error messages: "commands.txt:3: " in `millrace run`, else empty.
   std::string origin;
-  /// Set by the chosen command's callback; main runs it after parsing and exits with what it returns.
+  /// The chosen command. main runs it after parsing and exits with the status that it returns.
   std::function<int()> run;
 
-  /// What --memory-budget leaves for data in flight: less kProcessBytes, or half of a small budget.
+  /// Returns the part of --memory-budget for data in flight: all but kProcessBytes, or half of a small budget.
   std::uint64_t DataBudget() const;
   Logger log() const { return Logger::Stderr(globals.log_level); }
-  /// Opens the connection that the global flags describe. What it is for decides which of the keys for SSE-C it reads
-  /// and writes with: kSources reads what copies inside the store copy.
+  /// Opens the connection that the global flags describe. `role` decides which SSE-C key it uses: kSources is for
+  /// reading the sources of copies inside the store.
   enum class Role { kAll, kSources };
   Result<std::unique_ptr<object::Connection>> Connect(Role role = Role::kAll) const;
 };
@@ -45,11 +45,12 @@ struct Context {
 /// Standard exit statuses beyond those of ToExitStatus.
 inline constexpr int kExitOk = 0, kExitFailed = 1, kExitUsage = 2, kExitPartial = 3;
 
-/// Prints `millrace: <error>` on standard error (or an {"event":"error"} object with --json) and gives its exit status.
+/// Prints `millrace: <error>` on standard error (or an {"event":"error"} object with --json) and returns its exit
+/// status.
 int ReportError(const Context& context, const Error& error);
-/// One JSON object as a line on standard output, at once.
+/// Prints a JSON object as a line on standard output, and flushes it.
 void PrintJsonLine(const Json& value);
-/// The same in a listing (see WriteListing).
+/// Prints a JSON object as a line of a listing (see WriteListing).
 void PrintJsonListing(const Json& value);
 /// Adds a sub-command whose callback runs `action`; `examples` are shown at the end of its --help.
 CLI::App* AddCommand(CLI::App& parent, Context& context, std::string name, std::string description,

@@ -1,4 +1,4 @@
-// A line on the terminal that says how far a transfer is.
+// A progress line on the terminal.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace millrace::cli {
 
-/// Whether standard error should show progress, given --progress, --quiet and --json.
+/// Returns whether standard error should show progress, given --progress, --quiet and --json.
 bool WantsProgress(const std::string& flag, bool quiet, bool json);
 
 /// Redraws one line of standard error from the counters until it is destroyed; then removes it. `counters` must outlive

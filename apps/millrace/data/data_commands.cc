@@ -323,8 +323,8 @@ void AddDataCommands(CLI::App& app, Context& context) {
   CLI::App* inspect =
       Add(*group, context, "inspect", "List objects, records and every record that cannot be used",
           "  millrace data inspect s3://corpus/wiki/ --text --picture lengths.svg", &Inspect, inspect_flags);
-  inspect->add_option("--picture", inspect_flags->picture, "SVG file to draw the lengths of the records into");
-  inspect->add_flag("--text", inspect_flags->text, "Read all documents and tell their scripts and duplicates");
+  inspect->add_option("--picture", inspect_flags->picture, "SVG file for a picture of the records' lengths");
+  inspect->add_flag("--text", inspect_flags->text, "Read all documents; report their scripts and duplicates");
   auto plan_flags = std::make_shared<PlanFlags>();
   CLI::App* plan = Add(*group, context, "plan", "Say how many samples, tokens and steps an epoch has",
                        "  millrace data plan job.yaml --set data.sequence_length=2048\n"
@@ -334,7 +334,7 @@ void AddDataCommands(CLI::App& app, Context& context) {
       ->check(CLI::PositiveNumber);
   plan->add_option(
       "--simulate", plan_flags->simulate,
-      "Say what a rank would wait for data where a store has this bandwidth and latency, at this step time");
+      "Print how long a rank would wait for data, with this bandwidth and latency of the store and this step time");
   auto cat_flags = std::make_shared<CatFlags>();
   CLI::App* cat = Add(*group, context, "cat", "Print samples as the model sees them",
                       "  millrace data cat job.yaml --start 1000 --count 2", &Cat, cat_flags);

@@ -82,21 +82,23 @@ std::string Unescape(std::string_view text) {
 void AddDataFlags(CLI::App& command, DataFlags& flags) {
   command.add_option("inputs", flags.inputs, "JOB.yaml, or objects, prefixes, globs and @lists of records")->required();
   command.add_option("--set", flags.set, "Change a key of the job file: data.sequence_length=512");
-  command.add_option("--weight", flags.weights, "Passes over each source per epoch, in their order");
+  command.add_option("--weight", flags.weights, "Passes over each source in an epoch, in the order of the sources");
   command.add_option("--format", flags.format,
                      "jsonl, json[:FIELD], objects, lines, text, tar, arrow, parquet (default: as names say)");
-  command.add_option("--split", flags.split, "Of data sets of Hugging Face: train, or as #config:train behind the URL");
-  command.add_option("--max-broken", flags.max_broken, "Records that may be unusable (default 100, or 0.1 %)");
+  command.add_option("--split", flags.split,
+                     "Split of a Hugging Face data set: train; or write #config:train behind the URL");
+  command.add_option("--max-broken", flags.max_broken, "Most records that may be unusable (default 100, or 0.1 %)");
   command.add_option("--tokenizer", flags.tokenizer, kTokenizerHelp);
   command.add_option("--template", flags.template_text, "Fields in braces (default {text})");
   command.add_option("--mode", flags.mode, "pack, pad or sft (default pack)");
-  command.add_option("--layout", flags.layout,
-                     "Of sft: alpaca, guanaco, llama2, llama3, chatml, zephyr or gemma (default: the templates)");
+  command.add_option(
+      "--layout", flags.layout,
+      "Chat format of sft: alpaca, guanaco, llama2, llama3, chatml, zephyr or gemma (default: the templates)");
   command.add_option("--response", flags.response, "Template of the answer in sft (default {response})");
-  command.add_flag("--best-fit", flags.best_fit, "Pad, sft: put whole documents together into rows");
-  command.add_flag("--split-long", flags.split_long, "Pad: long documents are several samples");
+  command.add_flag("--best-fit", flags.best_fit, "With pad and sft: fill rows with several whole documents");
+  command.add_flag("--split-long", flags.split_long, "With pad: divide long documents into several samples");
   command.add_flag("--boundaries", flags.boundaries, "Keep documents that share a row apart");
-  command.add_option("--held-out", flags.held_out, "Share of the records that is held out, chosen by their content")
+  command.add_option("--held-out", flags.held_out, "Share of the records to hold out, chosen by their content")
       ->check(CLI::Range(0.0, 0.999));
   command.add_option("--part", flags.part, "train or held_out (default train)");
   command.add_option("--split-seed", flags.split_seed, "Default 1");
@@ -104,7 +106,7 @@ void AddDataFlags(CLI::App& command, DataFlags& flags) {
   command.add_option("--shuffle-seed", flags.seed, "Default 1");
   command.add_option("--shuffle-window", flags.window, "Records; 0: keep the order of the sources");
   command.add_option("--index-cache", flags.index_cache, "URL for indexes when the data's bucket is read-only");
-  command.add_option("--threads", flags.threads, "That tokenize (default 2)")->check(CLI::Range(1, 512));
+  command.add_option("--threads", flags.threads, "Threads that tokenize (default 2)")->check(CLI::Range(1, 512));
 }
 
 Result<DataRequest> ResolveDataFlags(const DataFlags& flags) {

@@ -1,4 +1,4 @@
-// How commands are told about data: a job file, or flags with the same names as its data section.
+// The data of a command: a job file, or flags with the same names as its data section.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -12,7 +12,7 @@
 
 namespace millrace::cli {
 
-/// "\n", "\t", "\\" as they are typed on a command line.
+/// Replaces "\n", "\t" and "\\", as typed on a command line, by the characters that they stand for.
 std::string Unescape(std::string_view text);
 
 /// Help for each flag that tokenizer::OpenTokenizer reads.
@@ -21,7 +21,7 @@ inline constexpr char kTokenizerHelp[] =
     ".tiktoken (of unpublished "
     "ranks the name tells the pattern: ranks.cl100k.tiktoken; gpt2, cl100k, llama3, qwen, o200k)";
 
-/// What the flags said.
+/// The values of the flags.
 struct DataFlags {
   std::vector<std::string> inputs;  ///< one JOB.yaml, or URLs
   std::vector<std::string> set;
@@ -32,7 +32,7 @@ struct DataFlags {
   int sequence_length = 0, global_batch = 0, threads = 0;
   std::optional<std::uint64_t> seed, window, split_seed, max_broken;
 };
-/// Adds the flags to a command. `flags` must live as long as it.
+/// Adds the flags to a command. `flags` must outlive it.
 void AddDataFlags(CLI::App& command, DataFlags& flags);
 
 /// What they mean.

@@ -1,4 +1,4 @@
-// What `millrace data inspect` says beyond its list of objects.
+// The parts of `millrace data inspect` after its list of objects.
 #pragma once
 
 #include <span>
@@ -12,12 +12,12 @@
 
 namespace millrace::cli {
 
-/// Prints how long the indexed records are, in tokens or else in bytes, and draws it into `picture` unless that is
-/// empty.
+/// Prints the lengths of the indexed records, in tokens if they are counted, else in bytes. Draws them into `picture`
+/// unless that is empty.
 Status PrintLengths(const Context& context, std::span<const data::RecordIndex> indexes, bool counts_tokens,
                     const std::string& picture);
 
-/// Reads every document of the sources and prints what they are.
+/// Reads every document of the sources and prints their scripts and duplicates.
 Status PrintSurvey(const Context& context, const data::DatasetOptions& options);
 
 /// A sample's tokens, a '│' between them, as their pieces; "‹…›" around those that no label asks for: masked answers

@@ -14,20 +14,20 @@ class InputLines {
  public:
   explicit InputLines(std::stop_token stop) : stop_(std::move(stop)) {}
 
-  /// Puts the next line into `line`, without its newline. False at the end of the input. Fails with kResourceExhausted
-  /// on a line of more than 64 MiB.
+  /// Reads the next line into `line`, without its newline. Returns false at the end of the input.
+  /// Errors: kResourceExhausted if the line is longer than 64 MiB; kCancelled.
   Result<bool> Next(std::string& line);
-  /// Puts whole lines with their newlines into `lines`: as many as there are without waiting, up to about `bytes`, but
-  /// one at least. False at the end. Fails as Next does.
+  /// Reads whole lines with their newlines into `lines`: as many as there are without waiting, up to about `bytes`, but
+  /// at least one. Returns false at the end of the input. Errors: as Next.
   Result<bool> NextBatch(std::size_t bytes, std::string& lines);
 
  private:
-  /// Reads some more behind what is pending, which is no whole line if it is long.
+  /// Appends more input to the pending bytes.
   Status Read();
 
   std::stop_token stop_;
   std::string pending_;
-  std::size_t searched_ = 0;  ///< no newline is in front of it
+  std::size_t searched_ = 0;  ///< no newline stands before this offset
   bool ended_ = false;
 };
 

@@ -170,7 +170,7 @@ void AddTrain(CLI::App& group, Context& context) {
   auto* field = train->add_option("--field", flags->field, "Field that holds the text")->capture_default_str();
   train->add_option("--template", flags->template_text, "Fields in braces, as in a job's data.template")
       ->excludes(field);
-  train->add_option("--vocab-size", flags->options.vocab_size, "Pieces, special tokens and bytes among them")
+  train->add_option("--vocab-size", flags->options.vocab_size, "Number of pieces, with special tokens and bytes")
       ->capture_default_str();
   train->add_option("--output", flags->output, "Where the model goes")->required();
   train
@@ -178,7 +178,8 @@ void AddTrain(CLI::App& group, Context& context) {
                    "Share of the text's characters that get pieces of their own; the rest falls back to bytes")
       ->check(CLI::Range(0.5, 1.0))
       ->capture_default_str();
-  train->add_option("--max-input", flags->max_input, "Text to train on; of more, a sample")->capture_default_str();
+  train->add_option("--max-input", flags->max_input, "Bytes of text to train on; of more text, a sample is taken")
+      ->capture_default_str();
   train->add_option("--threads", flags->options.threads)->check(CLI::Range(1, 128))->capture_default_str();
   train->add_option("--seed", flags->options.seed, "Of the sample")->capture_default_str();
 }
@@ -190,7 +191,7 @@ void AddCodec(CLI::App& group, Context& context) {
                                 "  echo '{\"text\": \"a\\nb\"}' | millrace tokenizer encode --model my.model --json",
                                 Runner(context, encode_flags, &EncodeInput));
   encode->add_option("--model", encode_flags->model, kTokenizerHelp)->required();
-  encode->add_flag("--specials", encode_flags->specials, "Put BOS in front and EOS behind");
+  encode->add_flag("--specials", encode_flags->specials, "Add BOS in front and EOS behind");
   auto decode_flags = std::make_shared<DecodeFlags>();
   CLI::App* decode = AddCommand(group, context, "decode", "Turn ids into text, one document a line",
                                 "  echo '15043 3186' | millrace tokenizer decode --model s3://models/tokenizer.model",

@@ -1,4 +1,4 @@
-// What `millrace doctor` looks at. Each check looks at one thing, changes nothing and never throws the others off.
+// The checks of `millrace doctor`. Each checks one thing, changes nothing, and does not depend on the others.
 #pragma once
 
 #include <string>
@@ -18,16 +18,16 @@ struct Finding {
 };
 using Findings = std::vector<Finding>;
 
-/// One line on standard output, and one with the advice; an object a line with --json.
+/// Prints one line for the finding and one for the advice; with --json, one object.
 void PrintFinding(const Context& context, const Finding& finding);
 
-/// What the user wants to use: what it needs is then a failure when it is missing, otherwise a warning.
+/// The features that the user wants. If something that they need is missing, that is a failure, otherwise a warning.
 struct Needs {
   std::vector<std::string> urls;
   bool mount = false, train = false, serve = false, gpu = false;
 };
 
-// This machine (doctor_machine.cc). None takes longer than a moment.
+// Checks of this machine (doctor_machine.cc). They take milliseconds.
 Finding CheckPrograms(const Needs& needs);
 Finding CheckFuse(const Needs& needs);
 Finding CheckDisk();
@@ -36,8 +36,8 @@ Finding CheckDescriptors();
 Finding CheckCpu();
 Finding CheckGpu(const Needs& needs);
 
-/// Credentials, endpoint, clock and every URL (doctor_store.cc). Sends requests only when there is an s3:// URL or an
-/// endpoint was given; each ends within some seconds.
+/// Checks credentials, endpoint, clock and every URL (doctor_store.cc). Sends requests only if there is an s3:// URL or
+/// an endpoint was given. Each request ends within some seconds.
 Findings CheckStores(const Context& context, const Needs& needs);
 
 }  // namespace millrace::cli

@@ -50,10 +50,10 @@ void AddDoctorCommand(CLI::App& app, Context& context) {
                                 "  millrace doctor --mount --train && millrace mount s3://corpus /mnt/corpus\n"
                                 "Exit status 1: something that was asked for cannot work.\n",
                                 [&context, needs] { return Run(context, *needs); });
-  doctor->add_option("url", needs->urls, "Buckets and folders that should be reachable");
+  doctor->add_option("url", needs->urls, "Buckets and folders to check");
   doctor->add_flag("--mount", needs->mount, "Mounting must work");
-  doctor->add_flag("--train", needs->train, "`millrace train` must be there");
-  doctor->add_flag("--serve", needs->serve, "`millrace serve` must be there");
+  doctor->add_flag("--train", needs->train, "Check that `millrace train` is installed");
+  doctor->add_flag("--serve", needs->serve, "Check that `millrace serve` is installed");
   doctor->add_flag("--gpu", needs->gpu, "A GPU must be there");
 }
 

@@ -1,5 +1,5 @@
-// What a job needs of its stores and folders, looked at before any rank is started: a rank that finds its bucket
-// missing has cost a start, and the supervisor tries three times.
+// Checks of a job before its first rank starts: data, tokenizer, model, stores and folders. Without them, a missing
+// bucket would cost three starts of all ranks before the job fails.
 #pragma once
 
 #include <filesystem>
@@ -15,10 +15,11 @@ struct JobChecks {
   std::optional<Code> failure;  ///< of the first finding that is a failure
 };
 
-/// Looks at the program of a rank, the data, the tokenizer, the model, and the places that the job writes to. Each such
-/// place gets an object of a few bytes, which is read, refused a second time (conditional write) and deleted. Nothing
-/// else is written. Blocks for a few requests. A store that does not answer within seconds is not asked again; its
-/// findings are failures, or warnings where the caller `starts` the job: its ranks try for longer.
+/// Checks the program of a rank, the data, the tokenizer, the model, and the places that the job writes to. In each
+/// such place it writes an object of a few bytes, reads it, tries to write it again (the conditional write must be
+/// refused), and deletes it. Nothing else is written. Blocks for a few requests. A store that does not answer within
+/// seconds is not asked again. Its findings are failures, or warnings if the caller `starts` the job, because ranks try
+/// for longer.
 JobChecks CheckJob(const Context& context, const jobs::Spec& spec, const std::filesystem::path& program, bool starts);
 
 }  // namespace millrace::cli

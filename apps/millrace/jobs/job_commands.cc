@@ -281,8 +281,8 @@ void AddRunCommand(CLI::App& parent, Context& context, std::string name, std::st
                                  Act(context, RunJob, arguments));
   AddJobFileArguments(*command, arguments);
   command->add_flag("--no-check", arguments->no_check,
-                    "Start the ranks without looking at data, tokenizer, buckets and rights first");
-  command->add_option("--program", arguments->program, "What to run as a rank instead of millrace-train")->group("");
+                    "Start the ranks without checking data, tokenizer, buckets and rights first");
+  command->add_option("--program", arguments->program, "The program of a rank, instead of millrace-train")->group("");
 }
 
 void AddRender(CLI::App& job, Context& context) {
@@ -314,7 +314,7 @@ void AddNameCommands(CLI::App& job, Context& context) {
       add("logs", "Print what a rank wrote",
           "  millrace job logs llama-demo --follow\n  millrace job logs llama-demo --rank 1 --errors", ShowLogs);
   logs->add_option("--rank", arguments->rank, "Which rank")->check(CLI::NonNegativeNumber)->capture_default_str();
-  logs->add_flag("--errors", arguments->errors, "Its standard error instead of its standard output");
+  logs->add_flag("--errors", arguments->errors, "Print standard error instead of standard output");
   logs->add_flag("-f,--follow", arguments->follow, "Go on until the job ends");
   CLI::App* stop =
       add("stop", "Let a job save and leave, and wait until it has", "  millrace job stop llama-demo", StopOneJob);

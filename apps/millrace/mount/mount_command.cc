@@ -245,8 +245,8 @@ void AddMount(CLI::App& app, Context& context) {
   mount->add_flag("--recover", flags->recover,
                   "Mount nothing: finish what mounts that were killed left behind, as the next mount would");
   mount->add_flag("--read-only", flags->read_only, "Refuse every change");
-  mount->add_flag("--allow-other", flags->allow_other, "Let other users in, within the modes");
-  mount->add_flag("--strict", flags->strict, "As Mountpoint: refuse to delete and to overwrite unless allowed");
+  mount->add_flag("--allow-other", flags->allow_other, "Let other users use the mount, within the files' modes");
+  mount->add_flag("--strict", flags->strict, "Like Mountpoint: refuse to delete and to overwrite unless allowed");
   mount->add_flag("--allow-delete", flags->allow_delete, "With --strict: allow deleting");
   mount->add_flag("--allow-overwrite", flags->allow_overwrite, "With --strict: allow overwriting");
   mount->add_flag("--no-delete", flags->no_delete, "Refuse to delete");
@@ -266,12 +266,13 @@ void AddMount(CLI::App& app, Context& context) {
       "--cache", flags->cache_directory,
       "Keep blocks in this folder of your own, which is new, empty or was made by millrace; mounts may share "
       "it");
-  AddBytes(*mount, "--max-cache-size", flags->max_cache, "Of that folder (default 20GiB)");
+  AddBytes(*mount, "--max-cache-size", flags->max_cache, "Most bytes in the --cache folder (default 20GiB)");
   mount->add_option(
       "--metadata-ttl", flags->metadata_ttl,
-      "Trust names, attributes and versions for so long, also on open; a duration or \"forever\" (default: "
+      "Trust names, attributes and versions for this long, also on open; a duration or \"forever\" (default: "
       "1s, and every open asks)");
-  mount->add_option("--negative-ttl", flags->negative_ttl, "Trust absence for so long (default: as --metadata-ttl)");
+  mount->add_option("--negative-ttl", flags->negative_ttl,
+                    "Trust for this long that a name does not exist (default: as --metadata-ttl)");
   AddBytes(*mount, "--read-part-size", flags->read_part, "Most bytes of one read request (default 8MiB)");
   AddBytes(*mount, "--write-part-size", flags->write_part, "Bytes of one uploaded part (default 8MiB)");
   mount
@@ -281,7 +282,9 @@ void AddMount(CLI::App& app, Context& context) {
           "outlives the daemon, and is published in the background)")
       ->check(CLI::IsMember({"sync", "async"}))
       ->capture_default_str();
-  mount->add_option("--publish-delay", flags->publish_delay, "With --close=async: how long after close")
+  mount
+      ->add_option("--publish-delay", flags->publish_delay,
+                   "With --close=async: how long after close a file is published")
       ->capture_default_str();
   mount
       ->add_option("--flush-timeout", flags->flush_timeout,
@@ -298,17 +301,18 @@ void AddMount(CLI::App& app, Context& context) {
            "How far the kernel reads ahead (default 1MiB; needs root)");
   mount
       ->add_option("--parallel-listing", flags->parallel_listing,
-                   "Pieces of a long listing to read at a time, where pages are slow and it proves faster")
+                   "Parts of a long listing to read at a time, if its pages are slow and this is faster")
       ->check(CLI::Range(1, 16))
       ->capture_default_str();
-  mount->add_option("--threads", flags->threads, "Requests served at a time")
+  mount->add_option("--threads", flags->threads, "Most requests served at a time")
       ->check(CLI::Range(2, 256))
       ->capture_default_str();
   mount->add_option("--log-file", flags->log_file, "Where the daemon logs (default: the system log)");
   mount->add_option("--metrics-listen", flags->metrics_listen, "Serve /metrics for Prometheus here: 127.0.0.1:9464");
   mount->add_option("--metrics-key-file", flags->metrics_key_file,
-                    "Serve them to who sends one of these keys as a bearer token (one a line, readable for you alone)");
-  mount->add_flag("--metrics-insecure", flags->metrics_insecure, "Serve them beyond loopback without keys");
+                    "File of keys; serve /metrics to clients that send one as a bearer token (one key a line; only you "
+                    "may be able to read it)");
+  mount->add_flag("--metrics-insecure", flags->metrics_insecure, "Serve /metrics beyond loopback without keys");
   mount->add_flag("--check", flags->check, "Ask whether the mount on a directory answers; status 0 if it does");
   mount->add_option("--check-timeout", flags->check_timeout, "How long to wait for its answer")->capture_default_str();
   mount->add_option("--status-fd", flags->status_fd)->group("");  // how the daemon reports to the command

@@ -109,7 +109,7 @@ Status RunStats(const Context& context, const StatsFlags& flags) {
 void AddStatsCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<StatsFlags>();
   CLI::App* stats =
-      AddCommand(app, context, "stats", "Show what a mount is doing: rates, latencies, cache, what is unsaved",
+      AddCommand(app, context, "stats", "Show what a mount is doing: rates, latencies, cache, unsaved files",
                  "  millrace stats /mnt/corpus\n"
                  "  millrace stats /mnt/corpus --every 2s\n"
                  "  millrace stats /mnt/corpus --json | jq .operations.read",
@@ -118,7 +118,7 @@ void AddStatsCommand(CLI::App& app, Context& context) {
                    return done ? kExitOk : ReportError(context, done.error());
                  });
   stats->add_option("directory", flags->directory, "The mount point")->required();
-  stats->add_option("--every", flags->every, "Again and again, each time for the interval passed: 2s");
+  stats->add_option("--every", flags->every, "Repeat at this interval, such as 2s, with the figures of the interval");
 }
 
 }  // namespace millrace::cli

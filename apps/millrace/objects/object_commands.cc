@@ -59,15 +59,16 @@ Result<Place> OpenPlace(object::Connection& connection, const std::string& text)
 }
 
 void SelectFlags::AddTo(CLI::App& command) {
-  command.add_flag("-r,--recursive", recursive, "Everything beneath a folder or prefix");
+  command.add_flag("-r,--recursive", recursive, "Include everything below a folder or prefix");
   command.add_flag("--raw", raw, "Take *, ? and [ in sources literally");
   command.add_option("--include", include, "Only names that match this pattern (repeatable)")->allow_extra_args(false);
   command.add_flag("--files-from-stdin", from_stdin, "Read more sources from standard input, one a line");
-  command.add_option("--exclude", exclude, "Not names that match this pattern (repeatable)")->allow_extra_args(false);
+  command.add_option("--exclude", exclude, "Leave out names that match this pattern (repeatable)")
+      ->allow_extra_args(false);
 }
 
 void SelectFlags::AddBookkeepingTo(CLI::App& command) {
-  command.add_flag("-a,--all", bookkeeping, "Also what Millrace keeps beside data, in folders named .millrace");
+  command.add_flag("-a,--all", bookkeeping, "Include Millrace's own files, in folders named .millrace");
 }
 
 Result<std::vector<std::string>> SelectFlags::Sources(std::span<const std::string> given) const {

@@ -1,4 +1,4 @@
-// What the object verbs share: places, selections of items, and the run of many transfers with its reports.
+// Shared by the object commands: places, selections of items, and a batch of transfers with its reports.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@ struct Place {
   std::string key;
 
   bool local() const { return url.scheme == object::Url::Scheme::kFile; }
-  /// "s3://bucket/key" or "/path": what messages and results show.
+  /// Returns "s3://bucket/key" or "/path", for messages and results.
   std::string Name(const std::string& of_key) const;
   std::string Name() const { return Name(key); }
 };
@@ -35,37 +35,38 @@ Result<Place> OpenPlace(object::Connection& connection, const std::string& text)
 /// Flags of the commands that take many sources.
 struct SelectFlags {
   bool recursive = false;
-  bool raw = false;  ///< wildcards stand for themselves
+  bool raw = false;  ///< wildcards are ordinary characters
   bool from_stdin = false;
-  bool bookkeeping = false;  ///< also what Millrace keeps beside data
-  bool removes = false;      ///< symbolic links are items themselves
+  bool bookkeeping = false;  ///< includes Millrace's own files
+  bool removes = false;      ///< the command removes: a symbolic link is an item itself
   std::vector<std::string> include, exclude;
   void AddTo(CLI::App& command);
-  /// --all, for commands that leave out what Millrace keeps beside data.
+  /// Adds --all, for commands that leave out Millrace's own files.
   void AddBookkeepingTo(CLI::App& command);
-  /// `given`, and the lines of standard input where the flag asks for them.
+  /// Returns `given` and, with --files-from-stdin, the lines of standard input.
   Result<std::vector<std::string>> Sources(std::span<const std::string> given) const;
 };
 
-/// What one source argument stands for.
+/// The items that one source argument selects.
 struct Selection {
   Place place;
   bool single = false;                 ///< one object or file: place.key
-  std::string prefix;                  ///< otherwise: the keys that begin so…
-  std::size_t name_from = 0;           ///< …named by what follows this many bytes…
-  std::optional<transfer::Glob> glob;  ///< …and match this, as whole keys…
-  transfer::NameFilter filter;         ///< …with names that pass
+  std::string prefix;                  ///< otherwise: all keys that begin with this…
+  std::size_t name_from = 0;           ///< …an item's name is its key without this many bytes…
+  std::optional<transfer::Glob> glob;  ///< …the whole key matches this…
+  transfer::NameFilter filter;         ///< …and the name passes this
   transfer::Links links = transfer::Links::kFollow;
   bool is_link = false;  ///< single, and a symbolic link to be removed
-  /// The folder that the items are in, as the beginning of their keys: empty, or with a slash at its end.
+  /// Returns the folder that the items are in, as a prefix of their keys: empty, or with a slash at its end.
   std::string Folder() const;
 };
-/// A trailing slash, --recursive, an empty key or a wildcard selects many; anything else one. A folder without either
-/// is an error that says so.
+/// Returns the selection of one argument. A trailing slash, --recursive, an empty key or a wildcard selects many items;
+/// anything else selects one.
+/// Errors: kInvalidArgument for a folder without a slash and --recursive; kNotFound for a local folder that is missing.
 Result<Selection> Select(object::Connection& connection, const std::string& text, const SelectFlags& flags);
 
-/// Calls `visit` for each item of the selection, in order; kNotFound when there is none. `on_problem` is told of local
-/// files that cannot be named or folders that cannot be read.
+/// Calls `visit` for each item of the selection, in order. Calls `on_problem` for local files that cannot be named and
+/// folders that cannot be read. Errors: kNotFound if nothing matches, unless it is an empty bucket.
 Status ForEach(const Selection& selection, const object::Call& call,
                const std::function<void(const std::string&, const Error&)>& on_problem,
                const std::function<Status(transfer::Item)>& visit);
@@ -74,21 +75,22 @@ Status ForEach(const Selection& selection, const object::Call& call,
 /// named, a summary, an exit status. One owner.
 class Run {
  public:
-  /// `verb` begins the lines: "cp", "rm". Nothing is done with --dry-run but said.
+  /// `verb` begins each line: "cp", "rm". With --dry-run, items are printed and nothing is done.
   Run(const Context& context, std::string verb);
   ~Run();
 
   object::Call call() const { return {.stop = context_.stop}; }
   transfer::CopySettings Settings(std::optional<std::uint64_t> part_bytes);
 
-  /// An empty source says that the destination is deleted.
+  /// Adds one item. An empty source means that the destination is deleted.
   void Add(std::string source, std::string destination, std::uint64_t size, transfer::Batch::Job job);
-  /// One request for many items, each of which is deleted; `as_destination` as above.
+  /// Adds one request that deletes many items. `as_destination` as above.
   void AddMany(std::vector<std::string> names, bool as_destination, transfer::Batch::GroupJob job);
   void AddFailure(const std::string& source, const std::string& destination, const Error& error);
-  /// Of an item that needs nothing done.
+  /// Counts an item that needs no transfer.
   void Skip() { ++skipped_; }
-  /// Waits for all, calls `last` if given, prints the summary. `planned`: whether the list of items was complete.
+  /// Waits for all items, calls `last` if given, and prints the summary. `planned`: whether the list of items was
+  /// complete. Returns the exit status.
   int Finish(const Status& planned, const std::function<void()>& last = {});
 
  private:
@@ -109,8 +111,8 @@ class Run {
   std::unique_ptr<class ProgressLine> progress_;
 };
 
-/// Deletes keys of one place a thousand at a time, as S3 takes them. Local files go by handle: see LocalRemover. One
-/// owner.
+/// Deletes keys of one place in requests of a thousand keys, the most that S3 takes. Deletes local files through
+/// LocalRemover. Not thread-safe.
 class Deletions {
  public:
   /// `run` and `place` must outlive the run. All keys begin with `folder` (see Selection::Folder). `as_destination`:
@@ -128,12 +130,12 @@ class Deletions {
   std::vector<std::string> keys_;
 };
 
-/// The connection for the sources of copies inside the store: `connection`, or one with the key of their own for SSE-C,
-/// which `own` then keeps.
+/// Returns the connection for the sources of copies inside the store. If sources have an SSE-C key of their own, opens
+/// a connection with that key and stores it in `own`; otherwise returns `connection`.
 Result<object::Connection*> ConnectSources(const Context& context, object::Connection& connection,
                                            const std::string& destination, std::unique_ptr<object::Connection>& own);
 
-/// Writes objects to standard output, one after the other. A closed one ends it.
+/// Writes objects to standard output, one after the other. Ends when standard output is closed.
 Result<int> CatObjects(const Context& context, object::Connection& connection, const std::vector<std::string>& urls,
                        const SelectFlags& flags);
 /// Writes standard input to one object.

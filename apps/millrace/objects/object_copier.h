@@ -1,4 +1,4 @@
-// One command line's copies or moves: what cp, mv and sync share.
+// The copies or moves of one command line, for cp, mv and sync.
 #pragma once
 
 #include <map>
@@ -30,35 +30,36 @@ struct CopyFlags {
   const std::string& destination() const { return places.back(); }
 };
 
-/// "a/b" as "a/b/"; the root stays empty.
+/// Returns "a/b/" for "a/b". The root stays empty.
 std::string AsFolder(const std::string& key);
 
-/// Refuses trees that are one or overlap, by whatever names: a copy would find what it has just written, and a deletion
-/// in one would be a loss of the other. The inner one may be excluded by the filter. A source inside the destination is
-/// harmless where nothing is deleted.
+/// Refuses a source and a destination that are the same tree or overlap, also under different names. A copy would find
+/// its own results, and a deletion in one tree would delete from the other. Allowed are an inner tree that the filter
+/// excludes, and a source inside the destination if nothing is deleted.
 Status CheckApart(const Place& from, const Place& to, const transfer::NameFilter& filter, bool deletes);
 
 /// A selection whose items are copied, or moved.
 struct CopySource {
   Selection selection;
-  /// Set for a local selection that is moved.
+  /// Set if the selection is local and is moved.
   std::unique_ptr<const transfer::LocalRemover> remover;
   static Result<CopySource> Of(Selection selection, bool move);
 };
 
-/// Adds copies to a run. A source is never removed unless exactly what was sent still has its name. Add… are for one
-/// thread; sources must outlive the run.
+/// Adds copies to a run. A move removes a source only if its name still has exactly the bytes that were sent. One
+/// thread calls the Add functions. Sources must outlive the run.
 class Copier {
  public:
   Copier(Run& run, const CopyFlags& flags, bool move, Place to);
 
-  /// `key`: where the item goes.
+  /// Adds an item. `key` is its destination.
   void Add(const CopySource& from, transfer::Item item, const std::string& key);
-  /// Beneath a folder. Objects that stand for folders ("a/", empty or with the mark of a mount) become no files.
+  /// Adds an item below a folder. Objects that stand for folders ("a/", empty or with the mark of a mount) do not
+  /// become files.
   void AddBeneath(const CopySource& from, const std::string& folder, transfer::Item item);
-  /// One object or file of which nothing is known yet.
+  /// Adds one object or file whose size and ETag are not known yet.
   void AddUnseen(const CopySource& from, const std::string& folder);
-  /// After the run: removes symbolic links to folders all of whose files were moved.
+  /// Removes symbolic links to folders whose files were all moved. REQUIRES: the run has ended.
   void RemoveLinks() MR_EXCLUDES(mutex_);
 
  private:

@@ -126,10 +126,11 @@ void AddCopyCommands(CLI::App& app, Context& context) {
     flags->select.bookkeeping = move;  // what is moved leaves nothing behind
     if (!move) flags->select.AddBookkeepingTo(*command);
     flags->AddCommon(*command);
-    command->add_flag("-n,--no-clobber", flags->no_clobber, "Only where there is nothing at the destination");
-    command->add_flag("-u,--if-newer", flags->when.newer, "Only over what is older at the destination");
-    command->add_flag("-s,--if-size-differ", flags->when.size_differs, "Only over what has another size");
-    command->add_flag("--checksum", flags->when.checksum, "Only over what has other bytes, by the store's checksums");
+    command->add_flag("-n,--no-clobber", flags->no_clobber, "Overwrite nothing");
+    command->add_flag("-u,--if-newer", flags->when.newer, "Overwrite only what is older than its source");
+    command->add_flag("-s,--if-size-differ", flags->when.size_differs, "Overwrite only what has another size");
+    command->add_flag("--checksum", flags->when.checksum,
+                      "Overwrite only what has other bytes, by the store's checksums");
   }
 }
 

@@ -80,17 +80,17 @@ Result<int> Duplicate(const Context& context, object::Connection& connection, co
 void AddDuplicateCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<DuplicateFlags>();
   CLI::App* command = AddCommand(
-      app, context, "duplicate", "Grow a sample data set in the bucket, by copies that the server makes",
+      app, context, "duplicate", "Grow a sample data set in the bucket; the server makes the copies",
       "  millrace duplicate s3://bucket/sample/ s3://bucket/large/ --size 100GB\n"
       "  millrace duplicate s3://bucket/sample/ s3://bucket/many/ --count 1000000   # again: goes on where it was\n",
       [&context, flags] {
         return WithConnection(context,
                               [&](object::Connection& connection) { return Duplicate(context, connection, *flags); });
       });
-  command->add_option("SAMPLE", flags->from, "s3://bucket/prefix: what is copied again and again")->required();
-  command->add_option("TO", flags->to, "s3://bucket/prefix: gets 000000/, 000001/, ...")->required();
-  AddSizeFlag(*command, "--size", flags->size, "Go on until the copies have so many bytes, e.g. 100GB");
-  command->add_option("--count", flags->count, "Go on until there are so many objects");
+  command->add_option("SAMPLE", flags->from, "s3://bucket/prefix to copy again and again")->required();
+  command->add_option("TO", flags->to, "s3://bucket/prefix below which 000000/, 000001/, ... are made")->required();
+  AddSizeFlag(*command, "--size", flags->size, "Stop when the copies have this many bytes, e.g. 100GB");
+  command->add_option("--count", flags->count, "Stop when there are this many objects");
   flags->select.AddTo(*command);
   flags->write.AddTo(*command);
 }

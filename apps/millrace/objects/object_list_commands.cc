@@ -251,7 +251,7 @@ Result<int> Head(const Context& context, object::Connection& connection, const L
 void AddSizeFlags(CLI::App& command, ListFlags& flags) {
   command.set_help_flag("--help", "Print this help message and exit");
   command.add_flag("-h,-H,--human-readable", flags.human, "Sizes such as 1.5 GB");
-  command.add_flag("-a,--all", flags.bookkeeping, "Also what Millrace keeps beside data, in folders named .millrace");
+  command.add_flag("-a,--all", flags.bookkeeping, "Include Millrace's own files, in folders named .millrace");
 }
 
 }  // namespace
@@ -275,9 +275,9 @@ void AddListCommands(CLI::App& app, Context& context) {
   ls->add_flag("-r,--recursive", ls_flags->recursive, "All objects beneath");
   AddSizeFlags(*ls, *ls_flags);
   ls->add_flag("-l,--long", ls_flags->details, "Also ETags");
-  ls->add_flag("--summarize", ls_flags->summarize, "How many objects and bytes, at the end");
+  ls->add_flag("--summarize", ls_flags->summarize, "Print the number of objects and bytes at the end");
   ls->add_flag("--raw", ls_flags->raw, "Take *, ? and [ literally");
-  ls->add_flag("--all-versions", ls_flags->all_versions, "Every version of each object, deletions too");
+  ls->add_flag("--all-versions", ls_flags->all_versions, "List every version of each object, and deletions");
   auto [du, du_flags] = add("du", "Add up the sizes of objects",
                             "  millrace du s3://bucket/data/\n  millrace du -h 's3://bucket/*.parquet'\n", DiskUsage);
   du->add_option("URL", du_flags->urls, "s3://bucket/prefix, or a path")->required();

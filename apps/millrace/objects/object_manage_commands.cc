@@ -214,7 +214,7 @@ void AddUploadsCommand(CLI::App& app, Context& context) {
           if (!parsed) throw CLI::ValidationError("--older-than: " + parsed.error().ToString());
           flags->older_than = *parsed;
         },
-        "Only those begun before, such as 1h or 7d; a younger one may be under way");
+        "Only uploads older than this, such as 1h or 7d; a younger one may be under way");
   }
 }
 
@@ -234,7 +234,7 @@ void AddManageCommands(CLI::App& app, Context& context) {
   rm->add_option("URL", removal->urls, "s3://bucket/key, file:///path or a path; wildcards * ? [a-z]");
   removal->select.removes = removal->select.bookkeeping = true;
   removal->select.AddTo(*rm);
-  rm->add_flag("-y,--yes", removal->yes, "Do not ask before more than 1,000 items are deleted");
+  rm->add_flag("-y,--yes", removal->yes, "Delete more than 1,000 items without asking");
 
   auto presign = std::make_shared<PresignFlags>();
   CLI::App* command = AddCommand(app, context, "presign", "Make a URL that lets its holder read or write an object",
@@ -278,7 +278,7 @@ void AddManageCommands(CLI::App& app, Context& context) {
                             });
   rb->add_option("URL", removed->removal.urls, "s3://bucket")->required();
   rb->add_flag("--force", removed->force, "First delete all objects and abort all unfinished uploads");
-  rb->add_flag("-y,--yes", removed->removal.yes, "Do not ask before more than 1,000 objects are deleted");
+  rb->add_flag("-y,--yes", removed->removal.yes, "Delete more than 1,000 objects without asking");
   removed->removal.select.recursive = removed->removal.select.bookkeeping = true;
   AddUploadsCommand(app, context);
 }

@@ -71,7 +71,7 @@ void AddSizeFlag(CLI::App& command, const std::string& name, std::optional<std::
 
 void WriteFlags::AddTo(CLI::App& command) {
   AddSizeFlag(command, "--part-size", part_bytes,
-              "Size of the parts that large objects move in (default 8MiB, up to 64MiB for large downloads)");
+              "Size of the parts of large objects (default 8MiB, up to 64MiB for large downloads)");
   command.add_option("--content-type", content_type, "Content type of the objects (default: by the name's ending)");
   command.add_option("--metadata", metadata, "name=value to store with the objects (repeatable)")
       ->allow_extra_args(false);

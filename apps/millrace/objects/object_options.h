@@ -1,4 +1,4 @@
-// Flags about how objects are written, shared by cp, mv, sync, pipe and duplicate.
+// Flags for written objects, shared by cp, mv, sync, pipe and duplicate.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +22,15 @@ struct WriteFlags {
   object::Attributes attributes;
 
   void AddTo(CLI::App& command);
-  /// kInvalidArgument when the flags contradict each other. Call it before anything else.
+  /// Errors: kInvalidArgument if flags contradict each other. Call it first.
   Status Check() const;
-  /// For an upload: the content type is that of the name's ending unless a flag says another.
+  /// Returns the options of an upload. Without a flag, the ending of the name decides the content type.
   object::PutOptions ForUpload(const std::string& name) const;
-  /// For a copy inside the store: type and metadata are the source's unless a flag says others.
+  /// Returns the options of a copy inside the store. Without flags, content type and metadata are the source's.
   object::CopyOptions ForCopy() const;
 };
 
-/// A flag that takes a size such as 16MiB.
+/// Adds a flag that takes a size such as 16MiB.
 void AddSizeFlag(CLI::App& command, const std::string& name, std::uint64_t& into, const std::string& description);
 void AddSizeFlag(CLI::App& command, const std::string& name, std::optional<std::uint64_t>& into,
                  const std::string& description);

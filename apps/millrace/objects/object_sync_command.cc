@@ -150,16 +150,17 @@ void AddSyncCommand(CLI::App& app, Context& context) {
                    return WithConnection(
                        context, [&](object::Connection& connection) { return Sync(context, connection, *flags); });
                  });
-  sync->add_option("PLACE", flags->places, "The folder or prefix to copy from, then the one to bring up to date")
+  sync->add_option("PLACE", flags->places, "The source folder or prefix, then the destination")
       ->required()
       ->expected(2);
   sync->add_flag("--delete", flags->delete_extra, "Delete what the source does not have");
-  sync->add_option("--max-delete", flags->max_delete, "With --delete: if more than so many are extra, delete none");
+  sync->add_option("--max-delete", flags->max_delete,
+                   "With --delete: delete nothing if it would delete more than this many");
   sync->add_flag("--allow-empty-source", flags->allow_empty_source,
-                 "With --delete: a source without files or objects empties the destination");
-  sync->add_flag("--size-only", flags->size_only, "Equal sizes are equal files");
-  sync->add_flag("--checksum", flags->when.checksum, "Copy what has other bytes, by the store's checksums");
-  sync->add_flag("--exact-timestamps", flags->exact_timestamps, "Copy whenever the times differ, not only if newer");
+                 "With --delete: let a source without files or objects empty the destination");
+  sync->add_flag("--size-only", flags->size_only, "Take files of equal size for equal");
+  sync->add_flag("--checksum", flags->when.checksum, "Copy files whose bytes differ, by the store's checksums");
+  sync->add_flag("--exact-timestamps", flags->exact_timestamps, "Copy files whose times differ, not only newer ones");
   flags->select.AddTo(*sync);
   flags->select.AddBookkeepingTo(*sync);
   flags->AddCommon(*sync);
