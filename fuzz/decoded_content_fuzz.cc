@@ -12,7 +12,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace millrace;
   using namespace millrace::data;
   if (size < 2) return 0;
-  Format format{.layout = static_cast<Layout>(data[0] % 5), .compression = static_cast<Compression>(data[0] / 5 % 3)};
+  DataFormat format{.layout = static_cast<RecordLayout>(data[0] % 5),
+                    .compression = static_cast<Compression>(data[0] / 5 % 3)};
   auto store = object::MakeMemoryStore();
   object::Put(*store, "o", ByteSpan(reinterpret_cast<const std::byte*>(data) + 1, size - 1)).value();
   auto content = MakeDecodedContent({.store = store, .info = *object::Head(*store, "o").value(), .url = "o"}, format);

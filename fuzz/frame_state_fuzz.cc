@@ -48,7 +48,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace millrace::data;
   static const std::string kObjects[] = {Text(), Gzip(Text()), Zstd(Text())};
   if (size < 10) return 0;
-  Format format{.compression = static_cast<Compression>(data[0] % 3)};
+  DataFormat format{.compression = static_cast<Compression>(data[0] % 3)};
   const std::string& bytes = kObjects[data[0] % 3];
   auto store = object::MakeMemoryStore();
   object::Put(*store, "o", AsBytes(bytes)).value();

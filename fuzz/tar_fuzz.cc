@@ -17,16 +17,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::snprintf(bytes.data() + block + 148, 8, "%06o", sum);
   }
   static const std::unique_ptr<const Syntax> tar = MakeTarSyntax();
-  auto cutter = tar->NewCutter();
+  auto splitter = tar->NewSplitter();
   std::string_view rest = bytes;
   while (!rest.empty()) {
-    auto end = cutter->Find(rest, 1, true);
+    auto end = splitter->Find(rest, 1, true);
     if (!end) return 0;
     if (!*end || **end == 0 || **end > rest.size()) std::abort();
     auto lines = tar->ToLines(ToBuffer(rest.substr(0, **end)), 0);
     if (lines && !lines->empty() && !AsText(*lines).ends_with('\n')) std::abort();
     rest.remove_prefix(**end);
-    cutter->Restart(0);
+    splitter->Restart(0);
   }
   return 0;
 }

@@ -29,14 +29,16 @@ data::DatasetOptions DataOf(const jobs::DataSpec& spec) {
   }
   data.template_text = spec.template_text;
   data.sequence_length = spec.sequence_length;
-  data.mode = spec.mode == "pad" ? data::Mode::kPad : spec.mode == "sft" ? data::Mode::kSft : data::Mode::kPack;
+  data.mode = spec.mode == "pad"   ? data::SequenceMode::kPad
+              : spec.mode == "sft" ? data::SequenceMode::kSft
+                                   : data::SequenceMode::kPack;
   if (spec.layout != "template") data.layout = spec.layout;
   data.response_text = spec.response_text;
   data.best_fit = spec.best_fit;
   data.split_long = spec.split_long;
   data.boundaries = spec.boundaries;
   data.split = {.held_out = spec.held_out,
-                .part = spec.part == "held_out" ? data::Part::kHeldOut : data::Part::kTrain,
+                .part = spec.part == "held_out" ? data::SplitPart::kHeldOut : data::SplitPart::kTrain,
                 .seed = spec.split_seed};
   data.shuffle_seed = spec.shuffle_seed;
   data.shuffle_window = spec.shuffle_window;

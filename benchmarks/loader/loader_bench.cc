@@ -29,8 +29,8 @@ double CpuSeconds() {
 }
 
 /// Tokens per CPU second of the library itself, documents in memory.
-Result<double> LibraryRate(object::Connection& connection, std::span<const Source> sources, const RecordTemplate& form,
-                           std::string_view model, double seconds) {
+Result<double> LibraryRate(object::Connection& connection, std::span<const DataSource> sources,
+                           const RecordTemplate& form, std::string_view model, double seconds) {
   sentencepiece::SentencePieceProcessor library;
   if (!library.LoadFromSerializedProto(model).ok()) return Fail(Code::kInvalidArgument, "not a SentencePiece model");
   auto reader = MR_TRY(DocumentReader::Open(connection, sources, form));
@@ -57,12 +57,13 @@ Status Run(int argc, char** argv) {
   auto model = MR_TRY(ReadFile(argv[1]));
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer = MR_TRY(tokenizer::Load(AsBytes(model), argv[1]));
   auto connection = MR_TRY(object::OpenConnection({}));
-  std::vector<Source> sources = {{argv[2], 1.0}};
+  std::vector<DataSource> sources = {{argv[2], 1.0}};
   auto form = MR_TRY(RecordTemplate::Parse(argv[3]));
   double bound = MR_TRY(LibraryRate(*connection, sources, form, model, seconds));
   fmt::print("sentencepiece alone: {:.0f} tokens per CPU second\n", bound);
   for (int threads : {1, 2}) {
-    for (auto [length, mode] : {std::pair{256, Mode::kPack}, {2048, Mode::kPack}, {2048, Mode::kPad}}) {
+    for (auto [length, mode] :
+         {std::pair{256, SequenceMode::kPack}, {2048, SequenceMode::kPack}, {2048, SequenceMode::kPad}}) {
       TimePoint opening = SystemClock().Now();
       auto dataset = MR_TRY(Dataset::Open(
           *connection, tokenizer,
@@ -86,8 +87,8 @@ Status Run(int argc, char** argv) {
       fmt::print(
           "{} {:4}, {} threads: {:9.0f} tokens/s, {:6.0f} samples/s; {:.2f} of sentencepiece per CPU second; opened in "
           "{:.0f} ms, first batch after {:.0f} ms, {} MiB of budget\n",
-          mode == Mode::kPack ? "pack" : "pad ", length, threads, static_cast<double>(tokens) / wall, samples / wall,
-          per_cpu / bound, opened * 1e3, first * 1e3, budget.peak() / kMiB);
+          mode == SequenceMode::kPack ? "pack" : "pad ", length, threads, static_cast<double>(tokens) / wall,
+          samples / wall, per_cpu / bound, opened * 1e3, first * 1e3, budget.peak() / kMiB);
     }
   }
   return {};

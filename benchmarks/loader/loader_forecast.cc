@@ -22,13 +22,13 @@ constexpr int kRows = 8, kThreads = 2;
 
 double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-struct Place {
+struct StoreSpeed {
   std::uint64_t bandwidth = 0;  ///< bytes a second
   std::chrono::milliseconds step{};
 };
 
 Status Compare(const char* url, const DatasetOptions& options,
-               const std::shared_ptr<const tokenizer::Tokenizer>& tokenizer, const Place& place, double latency,
+               const std::shared_ptr<const tokenizer::Tokenizer>& tokenizer, const StoreSpeed& place, double latency,
                std::uint64_t batches) {
   auto connection = MR_TRY(object::OpenConnection({.bandwidth = place.bandwidth}));
   auto dataset = MR_TRY(Dataset::Open(*connection, tokenizer, options, {}));
@@ -55,7 +55,7 @@ Status Compare(const char* url, const DatasetOptions& options,
       url, place.bandwidth / 1'000'000, latency * 1e3, place.step.count(), forecast.seconds,
       100 * forecast.stall_share(), 100 * forecast.waited_on_network / std::max(forecast.waited, 1e-9), took,
       100 * Seconds(stats.waited) / took,
-      100 * Seconds(stats.waited_on[static_cast<std::size_t>(Stage::kNetwork)]) /
+      100 * Seconds(stats.waited_on[static_cast<std::size_t>(LoadStage::kNetwork)]) /
           std::max(Seconds(stats.waited), 1e-9));
   return {};
 }
@@ -69,10 +69,10 @@ Status Run(int argc, char** argv) {
   auto model = MR_TRY(ReadFile(argv[1]));
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer = MR_TRY(tokenizer::Load(AsBytes(model), argv[1]));
   const DatasetOptions options{.sources = {{argv[2]}}, .template_text = argv[3], .sequence_length = 2048};
-  for (const Place& place : {Place{1'000'000, std::chrono::milliseconds(20)},
-                             {4'000'000, std::chrono::milliseconds(20)},
-                             {100'000'000, std::chrono::milliseconds(20)},
-                             {100'000'000, std::chrono::milliseconds(2)}}) {
+  for (const StoreSpeed& place : {StoreSpeed{1'000'000, std::chrono::milliseconds(20)},
+                                  {4'000'000, std::chrono::milliseconds(20)},
+                                  {100'000'000, std::chrono::milliseconds(20)},
+                                  {100'000'000, std::chrono::milliseconds(2)}}) {
     MR_TRY(Compare(argv[2], options, tokenizer, place, latency, batches));
   }
   return {};

@@ -1,17 +1,20 @@
+#include "millrace/data/dataset.h"
+
 #include <algorithm>
+#include <optional>
 
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/text.h"
+#include "millrace/data/batch/stage_trace.h"
+#include "millrace/data/compression/decoder.h"
+#include "millrace/data/content/content.h"
 #include "millrace/data/documents/document_encoder.h"
 #include "millrace/data/forecast/needs.h"
 #include "millrace/data/forecast/simulate.h"
-#include "millrace/data/formats/decoder.h"
-#include "millrace/data/index/index_builder.h"
-#include "millrace/data/loader.h"
+#include "millrace/data/indexing/index_builder.h"
 #include "millrace/data/order/plan.h"
 #include "millrace/data/reading/sample_reader.h"
 #include "millrace/data/sources/sources.h"
-#include "millrace/data/stage_trace.h"
 
 namespace millrace::data {
 namespace {
@@ -35,15 +38,13 @@ std::string Fingerprint(const ResolvedSources& resolved, const DatasetOptions& o
     weights += fmt::format("{}{}", s ? "," : "", options.sources[s].weight);
   }
   if (weights.size() > kLongestSpelled) weights = ShortHash(weights);
-  constexpr std::string_view kModes[] = {"pack", "pad", "sft"};
-  std::string_view mode = kModes[static_cast<std::size_t>(options.mode)];
+  std::string_view mode = SequenceModeName(options.mode);
   for (auto [set, name] : {std::pair{options.best_fit, "best_fit"}, {options.split_long, "split_long"}}) {
     if (set) rows += fmt::format("{}{}", rows.empty() ? "" : ",", name);
   }
   std::string split = "none";
   if (options.split.held_out > 0) {
-    split = fmt::format("{},{},{}", options.split.held_out, options.split.part == Part::kTrain ? "train" : "held_out",
-                        options.split.seed);
+    split = fmt::format("{},{},{}", options.split.held_out, SplitPartName(options.split.part), options.split.seed);
   }
   return fmt::format(
       "order={} objects={} weights={} template={} tokenizer={} mode={} rows={} boundaries={} length={} split={} "
@@ -54,214 +55,217 @@ std::string Fingerprint(const ResolvedSources& resolved, const DatasetOptions& o
       options.shuffle_seed, options.shuffle_window);
 }
 
-class IndexedDataset final : public Dataset {
- public:
-  static Result<std::shared_ptr<Dataset>> Open(object::Connection& connection,
-                                               std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
-                                               DatasetOptions options, Logger log, object::Call call) {
-    MR_TRY(Check(options, *tokenizer));
-    auto made = std::shared_ptr<IndexedDataset>(new IndexedDataset(std::move(options), std::move(tokenizer)));
-    MR_TRY(made->Build(connection, log, call));
-    return made;
+Status CheckDatasetOptions(const DatasetOptions& options, const tokenizer::Tokenizer& tokenizer) {
+  if (options.sequence_length < 1 || options.sequence_length > 1 << 24) {
+    return Fail(Code::kInvalidArgument, "a sequence length of {} is not possible", options.sequence_length);
   }
-
-  std::uint64_t samples_per_epoch() const override { return plan_->samples(); }
-  std::uint64_t tokens_per_epoch() const override { return plan_->samples() * options_.sequence_length; }
-  std::uint64_t records() const override { return plan_->records(); }
-  std::uint64_t broken_records() const override { return broken_; }
-  std::uint64_t bytes() const override { return bytes_; }
-  std::uint64_t bytes_fetched() const override { return bytes_fetched_; }
-  std::uint64_t truncated_documents() const override { return plan_->truncated(); }
-  std::vector<SourceShare> source_shares() const override {
-    std::vector<SourceShare> shares;
-    for (std::size_t s = 0; s < plan_->streams().size(); ++s) {
-      shares.push_back({plan_->streams()[s].samples, plan_->blend().counts()[s]});
-    }
-    return shares;
+  if (options.threads < 1) return Fail(Code::kInvalidArgument, "{} threads cannot load data", options.threads);
+  if (options.mode == SequenceMode::kPack && tokenizer.eos() == tokenizer::kNoToken) {
+    return Fail(Code::kInvalidArgument,
+                "packing joins documents by an end-of-sequence token, which this tokenizer lacks; "
+                "use mode pad");
   }
-  const std::string& fingerprint() const override { return fingerprint_; }
-  const DatasetOptions& options() const override { return options_; }
-
-  Status ReadSample(std::uint64_t epoch, std::uint64_t index, Row& row, object::Call call) override {
-    return reader_->Read(epoch, index, row, std::move(call));
+  if (options.mode == SequenceMode::kPack && (options.best_fit || options.split_long)) {
+    return Fail(Code::kInvalidArgument,
+                "mode pack cuts documents wherever a row ends; best_fit and split_long are for pad and sft");
   }
-
-  Forecast Simulate(const SimulatedPlace& place, int rows, std::uint64_t batches) const override {
-    SimulatedPlace with_cache = place;
-    with_cache.cache_bytes = std::min(place.cache_bytes, needs_.best);
-    return data::Simulate(
-        NeedsOf(*plan_, static_cast<std::uint64_t>(rows), batches),
-        [this](std::uint32_t chunk) { return std::uint64_t{plan_->chunks()[chunk].bytes}; }, with_cache);
+  if (options.split_long && (options.best_fit || options.mode == SequenceMode::kSft)) {
+    return Fail(
+        Code::kInvalidArgument, "split_long is for mode pad without best_fit: {}",
+        options.best_fit ? "fitted documents stay whole" : "the rest of a split conversation lacks its beginning");
   }
-
-  Result<double> MeasureEncoding(object::Call call) override {
-    constexpr std::uint64_t kEnoughBytes = 4 * kMiB, kMostSamples = 4096;
-    auto reader = NewReader(needs_.least, 0);
-    auto length = static_cast<std::size_t>(options_.sequence_length);
-    std::vector<TokenId> inputs(length), labels(length);
-    double seconds = 0;
-    std::uint64_t bytes = 0;
-    const std::uint64_t samples = std::min(kMostSamples, plan_->samples());
-    std::vector<BatchNeeds> needs = NeedsOf(*plan_, 1, samples);
-    for (std::uint64_t i = 0; i < samples && bytes < kEnoughBytes; ++i) {
-      StageTrace trace;
-      Row row{.inputs = inputs, .labels = labels};
-      TimePoint began = SystemClock().Now();
-      MR_TRY(reader->Read(0, i, row, call, &trace));
-      auto spent = trace.Within(began, SystemClock().Now());
-      spent[static_cast<std::size_t>(Stage::kNetwork)] = {};
-      for (Duration one : spent) seconds += std::chrono::duration<double>(one).count();
-      bytes += needs[i].bytes;
-    }
-    return seconds / static_cast<double>(std::max<std::uint64_t>(bytes, 1));
+  const HeldOutSplit& split = options.split;
+  if (!(split.held_out >= 0 && split.held_out < 1) || (split.part == SplitPart::kHeldOut && split.held_out == 0)) {
+    return Fail(Code::kInvalidArgument, "a share of {} held out leaves one part without records", split.held_out);
   }
+  return {};
+}
 
-  ReaderNeeds reader_needs() const override { return needs_; }
-
-  std::unique_ptr<SampleReader> NewReader(std::uint64_t cache_bytes, int read_ahead_threads) override {
-    return std::make_unique<CorpusReader>(
-        corpus_, CorpusReader::Options{.cache_bytes = cache_bytes, .read_ahead_threads = read_ahead_threads});
+Status RequireText(const ResolvedSources& resolved, std::string_view why) {
+  for (const DataObject& object : resolved.objects) {
+    if (object.token_bytes > 0) {
+      return Fail(Code::kInvalidArgument, "{}: token ids {}", object.url, why);
+    }
   }
-
- private:
-  IndexedDataset(DatasetOptions options, std::shared_ptr<const tokenizer::Tokenizer> tokenizer)
-      : options_(std::move(options)), tokenizer_(std::move(tokenizer)) {}
-
-  void CountFetched(const DataObject& object, const RecordIndex& index, const Logger& log) {
-    std::uint64_t fetched = index.frames().empty() ? object.info.size : 0;
-    for (const IndexedFrame& one : index.frames()) fetched += one.frame.bytes;
-    bytes_fetched_ += fetched;
-    if (fetched < 2 * object.info.size || index.frames().size() < 2) return;
-    log.Warning("an object is fetched and decoded several times in a pass",
-                {{"object", object.url},
-                 {"times", static_cast<double>(fetched) / static_cast<double>(object.info.size)},
-                 {"why", CureForDistantEntries(Compression::kZstd, object.url)}});
-  }
-
-  static Status Check(const DatasetOptions& options, const tokenizer::Tokenizer& tokenizer) {
-    if (options.sequence_length < 1 || options.sequence_length > 1 << 24) {
-      return Fail(Code::kInvalidArgument, "a sequence length of {} is not possible", options.sequence_length);
-    }
-    if (options.threads < 1) return Fail(Code::kInvalidArgument, "{} threads cannot load data", options.threads);
-    if (options.mode == Mode::kPack && tokenizer.eos() == tokenizer::kNoToken) {
-      return Fail(Code::kInvalidArgument,
-                  "packing joins documents by an end-of-sequence token, which this tokenizer lacks; "
-                  "use mode pad");
-    }
-    if (options.mode == Mode::kPack && (options.best_fit || options.split_long)) {
-      return Fail(Code::kInvalidArgument,
-                  "mode pack cuts documents wherever a row ends; best_fit and split_long are for pad and sft");
-    }
-    if (options.split_long && (options.best_fit || options.mode == Mode::kSft)) {
-      return Fail(
-          Code::kInvalidArgument, "split_long is for mode pad without best_fit: {}",
-          options.best_fit ? "fitted documents stay whole" : "the rest of a split conversation lacks its beginning");
-    }
-    const HeldOutSplit& split = options.split;
-    if (!(split.held_out >= 0 && split.held_out < 1) || (split.part == Part::kHeldOut && split.held_out == 0)) {
-      return Fail(Code::kInvalidArgument, "a share of {} held out leaves one part without records", split.held_out);
-    }
-    return {};
-  }
-
-  Status Build(object::Connection& connection, const Logger& log, object::Call call) {
-    form_ = MR_TRY(DocumentForm::Make(options_));
-    ResolvedSources resolved = MR_TRY(ResolveSources(connection, options_.sources, call, form_->fields()));
-    fingerprint_ = Fingerprint(resolved, options_, *form_, *tokenizer_);
-    if (options_.mode == Mode::kSft) {
-      MR_TRY(RequireText(resolved, "do not tell prompts from answers; mode sft needs records"));
-    }
-    if (options_.split.held_out > 0) MR_TRY(RequireText(resolved, "cannot be split by what they say"));
-    const bool counted = CountsTokens(options_);
-    IndexOptions index_options{.form = &*form_,
-                               .tokenizer = counted ? tokenizer_.get() : nullptr,
-                               .cache_url = options_.cache_url,
-                               .hashes = options_.split.held_out > 0,
-                               .max_broken = options_.max_broken,
-                               .threads = options_.threads};
-    indexes_ = MR_TRY(LoadOrBuildIndexes(connection, resolved.objects, index_options, log, call));
-    for (std::size_t i = 0; i < indexes_.size(); ++i) {
-      broken_ += indexes_[i].broken_count();
-      bytes_ += resolved.objects[i].info.size;
-      CountFetched(resolved.objects[i], indexes_[i], log);
-      if (indexes_[i].broken().empty()) continue;
-      const BrokenLine& first = indexes_[i].broken().front();
-      log.Warning("records are skipped", {{"object", resolved.objects[i].url},
-                                          {"count", indexes_[i].broken_count()},
-                                          {"first_at", first.offset},
-                                          {"first_reason", BrokenName(first.reason)}});
-    }
-    plan_ = MR_TRY(Plan::Make(indexes_, resolved.by_source, options_.sources,
-                              {.mode = options_.mode,
-                               .sequence_length = static_cast<std::uint64_t>(options_.sequence_length),
-                               .seed = options_.shuffle_seed,
-                               .window = options_.shuffle_window,
-                               .added_tokens = form_->added_tokens(*tokenizer_),
-                               .best_fit = options_.best_fit,
-                               .split_long = options_.split_long,
-                               .split = options_.split}));
-    if (plan_->truncated() > 0) {
-      log.Warning("documents are cut because they are longer than a row",
-                  {{"count", plan_->truncated()}, {"row", options_.sequence_length}});
-    }
-    std::shared_ptr<ChunkDisk> disk;
-    if (!options_.disk_cache.empty()) {
-      disk = MR_TRY(ChunkDisk::Open(options_.disk_cache, options_.disk_cache_bytes, log));
-    }
-    corpus_ = std::make_shared<Corpus>(Corpus{.objects = std::move(resolved.objects),
-                                              .plan = &*plan_,
-                                              .form = &*form_,
-                                              .tokenizer = tokenizer_.get(),
-                                              .disk = std::move(disk),
-                                              .counted = counted,
-                                              .boundaries = options_.boundaries,
-                                              .patience = options_.patience,
-                                              .clock = options_.clock});
-    MeasureNeeds();
-    reader_ = NewReader(needs_.least, 0);
-    return {};
-  }
-
-  static Status RequireText(const ResolvedSources& resolved, std::string_view why) {
-    for (const DataObject& object : resolved.objects) {
-      if (object.token_bytes > 0) {
-        return Fail(Code::kInvalidArgument, "{}: token ids {}", object.url, why);
-      }
-    }
-    return {};
-  }
-
-  /// Windows of other passes are made of other chunks, but of as many: an eighth covers the difference.
-  void MeasureNeeds() {
-    std::uint64_t window = 0;
-    for (std::uint32_t s = 0; s < plan_->streams().size(); ++s) window += plan_->OrderOf(s, 0).largest_window_bytes;
-    window += window / 8 + kChunkBytes;
-    needs_ = {window + CorpusReader::kDocumentCacheBytes, 2 * window + CorpusReader::kDocumentCacheBytes};
-  }
-
-  const DatasetOptions options_;
-  const std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
-  std::optional<DocumentForm> form_;
-  std::vector<RecordIndex> indexes_;
-  std::optional<Plan> plan_;
-  std::shared_ptr<const Corpus> corpus_;
-  std::string fingerprint_;
-  std::uint64_t broken_ = 0, bytes_ = 0;
-  std::uint64_t bytes_fetched_ = 0;
-  ReaderNeeds needs_;
-  std::unique_ptr<SampleReader> reader_;
-};
+  return {};
+}
 
 }  // namespace
 
-bool CountsTokens(const DatasetOptions& options) {
-  return options.mode == Mode::kPack || options.best_fit || options.split_long;
+struct Dataset::Rep {
+  Rep(DatasetOptions o, std::shared_ptr<const tokenizer::Tokenizer> t)
+      : options(std::move(o)), tokenizer(std::move(t)) {}
+
+  Status Build(object::Connection& connection, const Logger& log, object::Call call);
+  void CountFetched(const DataObject& object, const RecordIndex& index, const Logger& log);
+  void MeasureNeeds();
+  std::unique_ptr<SampleReader> NewReader(std::uint64_t cache_bytes, int read_ahead_threads) const {
+    return std::make_unique<SampleReader>(
+        corpus, SampleReader::Options{.cache_bytes = cache_bytes, .read_ahead_threads = read_ahead_threads});
+  }
+
+  // Constant after Build.
+  const DatasetOptions options;
+  const std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
+  std::optional<DocumentForm> form;
+  std::vector<RecordIndex> indexes;
+  std::optional<Plan> plan;
+  std::shared_ptr<const Corpus> corpus;
+  std::string fingerprint;
+  std::uint64_t broken = 0, bytes = 0;
+  std::uint64_t bytes_fetched = 0;
+  ReaderNeeds needs;
+  std::unique_ptr<SampleReader> reader;
+};
+
+Status Dataset::Rep::Build(object::Connection& connection, const Logger& log, object::Call call) {
+  form = MR_TRY(DocumentForm::Make(options));
+  ResolvedSources resolved = MR_TRY(ResolveSources(connection, options.sources, call, form->fields()));
+  fingerprint = Fingerprint(resolved, options, *form, *tokenizer);
+  if (options.mode == SequenceMode::kSft) {
+    MR_TRY(RequireText(resolved, "do not tell prompts from answers; mode sft needs records"));
+  }
+  if (options.split.held_out > 0) MR_TRY(RequireText(resolved, "cannot be split by what they say"));
+  const bool counted = CountsTokens(options);
+  IndexOptions index_options{.form = &*form,
+                             .tokenizer = counted ? tokenizer.get() : nullptr,
+                             .cache_url = options.cache_url,
+                             .hashes = options.split.held_out > 0,
+                             .max_broken = options.max_broken,
+                             .threads = options.threads};
+  indexes = MR_TRY(LoadOrBuildIndexes(connection, resolved.objects, index_options, log, call));
+  for (std::size_t i = 0; i < indexes.size(); ++i) {
+    broken += indexes[i].broken_count();
+    bytes += resolved.objects[i].info.size;
+    CountFetched(resolved.objects[i], indexes[i], log);
+    if (indexes[i].broken().empty()) continue;
+    const BrokenLine& first = indexes[i].broken().front();
+    log.Warning("records are skipped", {{"object", resolved.objects[i].url},
+                                        {"count", indexes[i].broken_count()},
+                                        {"first_at", first.offset},
+                                        {"first_reason", BrokenReasonName(first.reason)}});
+  }
+  plan = MR_TRY(Plan::Make(indexes, resolved.by_source, options.sources,
+                           {.mode = options.mode,
+                            .sequence_length = static_cast<std::uint64_t>(options.sequence_length),
+                            .seed = options.shuffle_seed,
+                            .window = options.shuffle_window,
+                            .added_tokens = form->added_tokens(*tokenizer),
+                            .best_fit = options.best_fit,
+                            .split_long = options.split_long,
+                            .split = options.split}));
+  if (plan->truncated() > 0) {
+    log.Warning("documents are cut because they are longer than a row",
+                {{"count", plan->truncated()}, {"row", options.sequence_length}});
+  }
+  std::shared_ptr<ChunkDisk> disk;
+  if (!options.disk_cache.empty()) {
+    disk = MR_TRY(ChunkDisk::Open(options.disk_cache, options.disk_cache_bytes, log));
+  }
+  corpus = std::make_shared<Corpus>(Corpus{.objects = std::move(resolved.objects),
+                                           .plan = &*plan,
+                                           .form = &*form,
+                                           .tokenizer = tokenizer.get(),
+                                           .disk = std::move(disk),
+                                           .counted = counted,
+                                           .boundaries = options.boundaries,
+                                           .patience = options.patience,
+                                           .clock = options.clock});
+  MeasureNeeds();
+  reader = NewReader(needs.least, 0);
+  return {};
+}
+
+void Dataset::Rep::CountFetched(const DataObject& object, const RecordIndex& index, const Logger& log) {
+  std::uint64_t fetched = index.frames().empty() ? object.info.size : 0;
+  for (const IndexedFrame& one : index.frames()) fetched += one.frame.bytes;
+  bytes_fetched += fetched;
+  if (fetched < 2 * object.info.size || index.frames().size() < 2) return;
+  log.Warning("an object is fetched and decoded several times in a pass",
+              {{"object", object.url},
+               {"times", static_cast<double>(fetched) / static_cast<double>(object.info.size)},
+               {"why", CureForDistantSeekPoints(Compression::kZstd, object.url)}});
+}
+
+/// Windows of other passes are made of other chunks, but of as many: an eighth covers the difference.
+void Dataset::Rep::MeasureNeeds() {
+  std::uint64_t window = 0;
+  for (std::uint32_t s = 0; s < plan->streams().size(); ++s) window += plan->OrderOf(s, 0).largest_window_bytes;
+  window += window / 8 + kChunkBytes;
+  needs = {window + SampleReader::kDocumentCacheBytes, 2 * window + SampleReader::kDocumentCacheBytes};
 }
 
 Result<std::shared_ptr<Dataset>> Dataset::Open(object::Connection& connection,
                                                std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
                                                DatasetOptions options, Logger log, object::Call call) {
-  return IndexedDataset::Open(connection, std::move(tokenizer), std::move(options), std::move(log), call);
+  MR_TRY(CheckDatasetOptions(options, *tokenizer));
+  auto rep = std::make_unique<Rep>(std::move(options), std::move(tokenizer));
+  MR_TRY(rep->Build(connection, log, std::move(call)));
+  return std::shared_ptr<Dataset>(new Dataset(std::move(rep)));
+}
+
+Dataset::Dataset(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
+Dataset::~Dataset() = default;
+
+std::uint64_t Dataset::samples_per_epoch() const { return rep_->plan->samples(); }
+std::uint64_t Dataset::tokens_per_epoch() const { return rep_->plan->samples() * rep_->options.sequence_length; }
+std::uint64_t Dataset::records() const { return rep_->plan->records(); }
+std::uint64_t Dataset::broken_records() const { return rep_->broken; }
+std::uint64_t Dataset::bytes() const { return rep_->bytes; }
+std::uint64_t Dataset::bytes_fetched() const { return rep_->bytes_fetched; }
+std::uint64_t Dataset::truncated_documents() const { return rep_->plan->truncated(); }
+
+std::vector<Dataset::SourceShare> Dataset::source_shares() const {
+  const Plan& plan = *rep_->plan;
+  std::vector<SourceShare> shares;
+  for (std::size_t s = 0; s < plan.streams().size(); ++s) {
+    shares.push_back({plan.streams()[s].samples, plan.blend().counts()[s]});
+  }
+  return shares;
+}
+
+const std::string& Dataset::fingerprint() const { return rep_->fingerprint; }
+const DatasetOptions& Dataset::options() const { return rep_->options; }
+
+Status Dataset::ReadSample(std::uint64_t epoch, std::uint64_t index, SequenceRow& row, object::Call call) {
+  return rep_->reader->Read(epoch, index, row, std::move(call));
+}
+
+Forecast Dataset::Simulate(const SimulationParameters& parameters, int rows, std::uint64_t batches) const {
+  const Plan& plan = *rep_->plan;
+  SimulationParameters with_cache = parameters;
+  with_cache.cache_bytes = std::min(parameters.cache_bytes, rep_->needs.best);
+  return data::Simulate(
+      NeedsOf(plan, static_cast<std::uint64_t>(rows), batches),
+      [&plan](std::uint32_t chunk) { return std::uint64_t{plan.chunks()[chunk].bytes}; }, with_cache);
+}
+
+Result<double> Dataset::MeasureEncoding(object::Call call) {
+  constexpr std::uint64_t kEnoughBytes = 4 * kMiB, kMostSamples = 4096;
+  auto reader = NewReader(rep_->needs.least, 0);
+  auto length = static_cast<std::size_t>(rep_->options.sequence_length);
+  std::vector<TokenId> inputs(length), labels(length);
+  double seconds = 0;
+  std::uint64_t bytes = 0;
+  const std::uint64_t samples = std::min(kMostSamples, rep_->plan->samples());
+  std::vector<BatchNeeds> needs = NeedsOf(*rep_->plan, 1, samples);
+  for (std::uint64_t i = 0; i < samples && bytes < kEnoughBytes; ++i) {
+    StageTrace trace;
+    SequenceRow row{.inputs = inputs, .labels = labels};
+    TimePoint began = SystemClock().Now();
+    MR_TRY(reader->Read(0, i, row, call, &trace));
+    auto spent = trace.Within(began, SystemClock().Now());
+    spent[static_cast<std::size_t>(LoadStage::kNetwork)] = {};
+    for (Duration one : spent) seconds += std::chrono::duration<double>(one).count();
+    bytes += needs[i].bytes;
+  }
+  return seconds / static_cast<double>(std::max<std::uint64_t>(bytes, 1));
+}
+
+Dataset::ReaderNeeds Dataset::reader_needs() const { return rep_->needs; }
+
+std::unique_ptr<SampleReader> Dataset::NewReader(std::uint64_t cache_bytes, int read_ahead_threads) {
+  return rep_->NewReader(cache_bytes, read_ahead_threads);
 }
 
 }  // namespace millrace::data

@@ -20,7 +20,7 @@ using testing::ToJsonl;
 TEST_F(DatasetTest, PacksAsTheDefinitionSays) {
   auto texts = MakeTexts("a", 200, 90, 1);
   PutText(*store_, "a.jsonl", ToJsonl(texts));
-  auto dataset = Open(Options("s3://corpus/a.jsonl", Mode::kPack, 0)).value();
+  auto dataset = Open(Options("s3://corpus/a.jsonl", SequenceMode::kPack, 0)).value();
   std::vector<TokenId> stream;
   for (const std::string& text : texts) {
     stream.push_back(1);
@@ -68,7 +68,7 @@ TEST_F(DatasetTest, EveryDocumentOncePerPassInAnotherOrderEachEpoch) {
 
 TEST_F(DatasetTest, PadsCutsAndIgnores) {
   PutText(*store_, "a.jsonl", ToJsonl({"abc", std::string(100, 'x')}));
-  auto dataset = Open(Options("s3://corpus/a.jsonl", Mode::kPad, 0)).value();
+  auto dataset = Open(Options("s3://corpus/a.jsonl", SequenceMode::kPad, 0)).value();
   ASSERT_EQ(dataset->samples_per_epoch(), 2u);
   auto rows = Rows(*dataset, 0);
   std::vector<TokenId> expected = {1, 'a' + 3, 'b' + 3, 'c' + 3};
@@ -84,7 +84,7 @@ TEST_F(DatasetTest, PadsCutsAndIgnores) {
 TEST_F(DatasetTest, PaddedEpochIsAPermutationOfTheRecords) {
   auto texts = MakeTexts("a", 300, 20, 1);
   PutText(*store_, "a.jsonl", ToJsonl(texts));
-  auto dataset = Open(Options("s3://corpus/a.jsonl", Mode::kPad, 1000)).value();
+  auto dataset = Open(Options("s3://corpus/a.jsonl", SequenceMode::kPad, 1000)).value();
   std::vector<std::string> seen;
   for (const auto& row : Rows(*dataset, 1)) seen.push_back(tokenizer_->Decode(std::span(row).first(32)).value());
   EXPECT_NE(seen, texts);
@@ -127,7 +127,7 @@ std::vector<Token> TokensOf(const std::string& text) {
 RowValues ReadRow(Dataset& dataset, std::uint64_t epoch, std::uint64_t index) {
   std::size_t length = dataset.options().sequence_length;
   RowValues values{std::vector<TokenId>(length), std::vector<TokenId>(length), std::vector<std::int32_t>(length)};
-  Row row{.inputs = values.inputs, .labels = values.labels, .positions = values.positions};
+  SequenceRow row{.inputs = values.inputs, .labels = values.labels, .positions = values.positions};
   auto read = dataset.ReadSample(epoch, index, row);
   if (!read) ADD_FAILURE() << read.error().ToString();
   values.length = row.length;
@@ -140,7 +140,7 @@ TEST_F(DatasetTest, PackedRowsKeepDocumentsApartWhenAsked) {
   std::vector<Token> stream;
   for (const std::string& text : texts) std::ranges::copy(TokensOf(text), std::back_inserter(stream));
   for (bool boundaries : {false, true}) {
-    auto options = Options("s3://corpus/a.jsonl", Mode::kPack, 0);
+    auto options = Options("s3://corpus/a.jsonl", SequenceMode::kPack, 0);
     options.boundaries = boundaries;
     auto dataset = Open(options).value();
     for (std::uint64_t i = 0; i < dataset->samples_per_epoch(); ++i) {
@@ -156,7 +156,7 @@ TEST_F(DatasetTest, LongDocumentsAreSeveralRowsWhenAsked) {
   texts.push_back(std::string(31, 'y'));  // 33: a full row
   texts.push_back(std::string(32, 'z'));  // 34: one more
   PutText(*store_, "a.jsonl", ToJsonl(texts));
-  auto options = Options("s3://corpus/a.jsonl", Mode::kPad, 0);
+  auto options = Options("s3://corpus/a.jsonl", SequenceMode::kPad, 0);
   options.split_long = true;
   for (bool boundaries : {false, true}) {
     options.boundaries = boundaries;
@@ -186,7 +186,7 @@ TEST_F(DatasetTest, FittedRowsHoldEveryDocumentWhole) {
     PutText(*store_, fmt::format("d/{:02}.jsonl", o), ToJsonl(texts));
   }
   for (bool boundaries : {false, true}) {
-    auto options = Options("s3://corpus/d/", Mode::kPad, 1000);
+    auto options = Options("s3://corpus/d/", SequenceMode::kPad, 1000);
     options.best_fit = true;
     options.boundaries = boundaries;
     auto dataset = Open(options).value();
@@ -234,7 +234,7 @@ TEST_F(DatasetTest, AnswersAloneAreLearnt) {
     documents.push_back(std::move(tokens));
   }
   PutText(*store_, "a.jsonl", lines);
-  auto options = Options("s3://corpus/a.jsonl", Mode::kSft, 0);
+  auto options = Options("s3://corpus/a.jsonl", SequenceMode::kSft, 0);
   options.template_text = "{q}";
   options.response_text = "{a}";
   auto dataset = Open(options).value();
@@ -260,7 +260,8 @@ TEST_F(DatasetTest, AnswersAloneAreLearnt) {
 TEST_F(DatasetTest, HeldOutRecordsStayHeldOutWhereverTheyGo) {
   auto texts = MakeTexts("a", 3000, 20, 1);
   PutText(*store_, "one/a.jsonl", ToJsonl(texts));
-  auto part_of = [&](const std::string& url, Part part, Mode mode = Mode::kPad, std::uint64_t seed = 1) {
+  auto part_of = [&](const std::string& url, SplitPart part, SequenceMode mode = SequenceMode::kPad,
+                     std::uint64_t seed = 1) {
     auto options = Options(url, mode, 500);
     options.split = {.held_out = 0.1, .part = part, .seed = seed};
     return Open(options).value();
@@ -272,13 +273,13 @@ TEST_F(DatasetTest, HeldOutRecordsStayHeldOutWhereverTheyGo) {
     EXPECT_EQ(dataset.records(), dataset.samples_per_epoch());
     return seen;
   };
-  auto train = texts_of(*part_of("s3://corpus/one/", Part::kTrain));
-  auto held = texts_of(*part_of("s3://corpus/one/", Part::kHeldOut));
+  auto train = texts_of(*part_of("s3://corpus/one/", SplitPart::kTrain));
+  auto held = texts_of(*part_of("s3://corpus/one/", SplitPart::kHeldOut));
   EXPECT_NEAR(static_cast<double>(held.size()), 300, 5 * 17);
   std::multiset<std::string> both = train;
   both.insert(held.begin(), held.end());
   EXPECT_EQ(both, std::multiset<std::string>(texts.begin(), texts.end()));
-  EXPECT_NE(texts_of(*part_of("s3://corpus/one/", Part::kHeldOut, Mode::kPad, 2)), held) << "another seed";
+  EXPECT_NE(texts_of(*part_of("s3://corpus/one/", SplitPart::kHeldOut, SequenceMode::kPad, 2)), held) << "another seed";
 
   // The same records in another order, in other files, with other fields, and more of them.
   std::ranges::reverse(texts);
@@ -291,16 +292,17 @@ TEST_F(DatasetTest, HeldOutRecordsStayHeldOutWhereverTheyGo) {
     PutText(*store_, fmt::format("other/{}.jsonl", file), lines + (file == 1 ? ToJsonl(more) : ""));
   }
   std::multiset<std::string> moved;
-  for (const std::string& text : texts_of(*part_of("s3://corpus/other/", Part::kHeldOut))) {
+  for (const std::string& text : texts_of(*part_of("s3://corpus/other/", SplitPart::kHeldOut))) {
     if (text.starts_with("a-")) moved.insert(text);
   }
   EXPECT_EQ(moved, held);
 
   std::uint64_t tokens = 0;
   for (const std::string& text : held) tokens += text.size() + 2;
-  EXPECT_EQ(part_of("s3://corpus/one/", Part::kHeldOut, Mode::kPack)->samples_per_epoch(), (tokens - 1) / 32);
+  EXPECT_EQ(part_of("s3://corpus/one/", SplitPart::kHeldOut, SequenceMode::kPack)->samples_per_epoch(),
+            (tokens - 1) / 32);
   auto none = Options("s3://corpus/one/");
-  none.split.part = Part::kHeldOut;
+  none.split.part = SplitPart::kHeldOut;
   EXPECT_EQ(Open(none).error().code(), Code::kInvalidArgument) << "nothing is held out";
 }
 
@@ -325,7 +327,7 @@ TEST_F(DatasetTest, SamplesDoNotDependOnTheOrderTheyAreReadIn) {
 TEST_F(DatasetTest, WeightsArePasses) {
   PutText(*store_, "a.jsonl", ToJsonl(MakeTexts("a", 40, 5, 1)));
   PutText(*store_, "b.jsonl", ToJsonl(MakeTexts("b", 40, 5, 2)));
-  auto options = Options("s3://corpus/a.jsonl", Mode::kPad);
+  auto options = Options("s3://corpus/a.jsonl", SequenceMode::kPad);
   options.sources = {{"s3://corpus/a.jsonl", 2.25}, {"s3://corpus/b.jsonl", 0.5}};
   auto dataset = Open(options).value();
   EXPECT_EQ(dataset->samples_per_epoch(), 40u * 2 + 10 + 20);

@@ -4,10 +4,8 @@
 #include <optional>
 
 #include "millrace/base/text.h"
-#include "millrace/base/threads/sync.h"
-#include "millrace/base/threads/task_scope.h"
 #include "millrace/data/reading/chunk_disk.h"
-#include "millrace/data/stage_trace.h"
+#include "millrace/data/reading/sample_reader.h"
 
 namespace millrace::data {
 namespace {
@@ -26,172 +24,6 @@ std::string Differences(std::string_view ours, std::string_view theirs) {
   }
   return names;
 }
-
-/// Where batches lie. Arithmetic only.
-class Schedule {
- public:
-  Schedule(std::uint64_t samples_per_epoch, const Loader::Options& options, const State& start)
-      : batch_(options.global_batch),
-        micro_(options.micro_batch),
-        share_(batch_ / options.ranks),
-        rank_(options.rank),
-        stride_(options.stride),
-        phase_(options.phase),
-        start_epoch_(start.epoch),
-        start_sample_(start.samples),
-        first_batches_((samples_per_epoch - std::min(samples_per_epoch, start.samples)) / batch_),
-        epoch_batches_(samples_per_epoch / batch_) {}
-
-  std::uint64_t micro_batches() const { return share_ / micro_; }  ///< of one rank in a global batch
-  std::uint64_t epoch_batches() const { return epoch_batches_; }
-
-  struct Position {
-    std::uint64_t epoch = 0, sample = 0;
-  };
-  /// Of the loader's n-th global batch since the start.
-  Position GlobalBatch(std::uint64_t n) const {
-    n = n * stride_ + phase_;
-    if (n < first_batches_) return {start_epoch_, start_sample_ + n * batch_};
-    n -= first_batches_;
-    return {start_epoch_ + 1 + n / epoch_batches_, n % epoch_batches_ * batch_};
-  }
-  /// Of the first row of this rank's n-th micro-batch since the start.
-  Position MicroBatch(std::uint64_t n) const {
-    Position position = GlobalBatch(n / micro_batches());
-    position.sample += rank_ * share_ + n % micro_batches() * micro_;
-    return position;
-  }
-
- private:
-  std::uint64_t batch_, micro_, share_, rank_, stride_, phase_, start_epoch_, start_sample_, first_batches_,
-      epoch_batches_;
-};
-
-/// Threads take numbers of micro-batches in order, fill them in any order, and leave them in a ring for the consumer.
-class PrefetchingLoader final : public Loader {
- public:
-  PrefetchingLoader(std::shared_ptr<Dataset> dataset, std::unique_ptr<SampleReader> reader, Reservation memory,
-                    Options options, const State& start)
-      : dataset_(std::move(dataset)),
-        options_(options),
-        clock_(*dataset_->options().clock),
-        schedule_(dataset_->samples_per_epoch(), options, start),
-        memory_(std::move(memory)),
-        reader_(std::move(reader)),
-        ring_(options.prefetch_batches) {
-    for (int i = 0; i < options.threads; ++i) {
-      threads_.Spawn("data-load", [this](std::stop_token stop) { Fill(std::move(stop)); });
-    }
-  }
-
-  ~PrefetchingLoader() override {
-    threads_.RequestStop();
-    threads_.Join();
-  }
-
-  Result<Batch> Next(std::stop_token stop) override {
-    MutexLock lock(mutex_);
-    auto& slot = ring_[taken_ % ring_.size()];
-    auto ready = [&slot]() MR_NO_THREAD_SAFETY_ANALYSIS { return slot.has_value(); };
-    if (!ready()) {
-      TimePoint since = clock_.Now();
-      bool filled = filled_.Wait(mutex_, stop, ready);
-      TimePoint until = clock_.Now();
-      stats_.waited += until - since;
-      if (!filled) return Fail(Code::kCancelled, "interrupted while waiting for data");
-      auto spent = slot->trace.Within(since, until);
-      for (int s = 0; s < kStages; ++s) stats_.waited_on[s] += spent[s];
-    }
-    if (!slot->batch) return Fail(slot->batch.error());
-    Batch batch = *std::move(slot->batch);
-    slot.reset();
-    ++taken_;
-    ++stats_.batches;
-    stats_.tokens += static_cast<std::uint64_t>(batch.rows) * batch.sequence_length;
-    lock.Unlock();
-    freed_.NotifyOne();
-    return batch;
-  }
-
-  State state() const override {
-    MutexLock lock(mutex_);
-    Schedule::Position next = schedule_.GlobalBatch(taken_ / schedule_.micro_batches());
-    return {.epoch = next.epoch, .samples = next.sample, .fingerprint = dataset_->fingerprint()};
-  }
-
-  Stats stats() const override {
-    MutexLock lock(mutex_);
-    return stats_;
-  }
-
-  std::uint64_t batches_per_epoch() const override { return schedule_.epoch_batches(); }
-
- private:
-  struct Filled {
-    Result<Batch> batch;
-    StageTrace trace;
-  };
-
-  void Fill(std::stop_token stop) {
-    while (true) {
-      std::uint64_t number;
-      {
-        MutexLock lock(mutex_);
-        auto room = [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return started_ < taken_ + ring_.size(); };
-        if (!freed_.Wait(mutex_, stop, room) || stop.stop_requested()) return;
-        number = started_++;
-      }
-      Filled filled{.trace = StageTrace(clock_)};
-      filled.batch = Make(number, filled.trace, stop);
-      {
-        MutexLock lock(mutex_);
-        ring_[number % ring_.size()] = std::move(filled);
-      }
-      filled_.NotifyOne();
-    }
-  }
-
-  Result<Batch> Make(std::uint64_t number, StageTrace& trace, const std::stop_token& stop) {
-    InStage packing(&trace, Stage::kPack);
-    Schedule::Position at = schedule_.MicroBatch(number);
-    std::size_t length = dataset_->options().sequence_length;
-    std::size_t rows = options_.micro_batch;
-    Batch batch{.rows = options_.micro_batch,
-                .sequence_length = dataset_->options().sequence_length,
-                .inputs = std::vector<TokenId>(rows * length),
-                .labels = std::vector<TokenId>(rows * length),
-                .first_sample = at.sample};
-    if (dataset_->options().boundaries) batch.positions.resize(rows * length);
-    for (std::size_t r = 0; r < rows; ++r) {
-      Row row{.inputs = std::span(batch.inputs).subspan(r * length, length),
-              .labels = std::span(batch.labels).subspan(r * length, length)};
-      if (!batch.positions.empty()) row.positions = std::span(batch.positions).subspan(r * length, length);
-      MR_TRY(reader_->Read(at.epoch, at.sample + r, row, {.stop = stop}, &trace));
-      batch.lengths.push_back(row.length);
-    }
-    for (std::size_t t = 0; t < batch.positions.size(); ++t) {
-      if (batch.positions[t] == 0) batch.cu_seqlens.push_back(static_cast<std::int32_t>(t));
-    }
-    if (!batch.positions.empty()) batch.cu_seqlens.push_back(static_cast<std::int32_t>(batch.positions.size()));
-    batch.loss_tokens = batch.labels.size() - std::ranges::count(batch.labels, kIgnoreLabel);
-    return batch;
-  }
-
-  const std::shared_ptr<Dataset> dataset_;
-  const Options options_;
-  const Clock& clock_;
-  const Schedule schedule_;
-  Reservation memory_;
-  std::unique_ptr<SampleReader> reader_;
-
-  mutable Mutex mutex_;
-  CondVar filled_, freed_;
-  std::vector<std::optional<Filled>> ring_ MR_GUARDED_BY(mutex_);
-  std::uint64_t started_ MR_GUARDED_BY(mutex_) = 0;  ///< micro-batches that a thread has begun
-  std::uint64_t taken_ MR_GUARDED_BY(mutex_) = 0;    ///< micro-batches that Next has returned
-  Stats stats_ MR_GUARDED_BY(mutex_);
-  TaskScope threads_;
-};
 
 Status CheckOptions(const Dataset& dataset, const Loader::Options& o) {
   if (o.ranks < 1 || o.rank < 0 || o.rank >= o.ranks) {
@@ -216,7 +48,7 @@ Status CheckOptions(const Dataset& dataset, const Loader::Options& o) {
   return {};
 }
 
-Status CheckState(const Dataset& dataset, const State& state) {
+Status CheckState(const Dataset& dataset, const LoaderState& state) {
   bool fresh = state.epoch == 0 && state.samples == 0;
   if (state.fingerprint != dataset.fingerprint() && !(fresh && state.fingerprint.empty())) {
     return Fail(Code::kPreconditionFailed,
@@ -233,21 +65,109 @@ Status CheckState(const Dataset& dataset, const State& state) {
 
 }  // namespace
 
-std::string_view StageName(Stage stage) {
-  constexpr std::string_view kNames[] = {"network", "parse", "tokenize", "pack"};
-  return kNames[static_cast<std::size_t>(stage)];
+Loader::Loader(std::shared_ptr<Dataset> dataset, std::unique_ptr<SampleReader> reader, Reservation memory,
+               Options options, const LoaderState& start)
+    : dataset_(std::move(dataset)),
+      options_(options),
+      clock_(*dataset_->options().clock),
+      schedule_(dataset_->samples_per_epoch(), options, {.epoch = start.epoch, .sample = start.samples}),
+      memory_(std::move(memory)),
+      reader_(std::move(reader)),
+      ring_(options.prefetch_batches) {
+  for (int i = 0; i < options.threads; ++i) {
+    threads_.Spawn("data-load", [this](std::stop_token stop) { Fill(std::move(stop)); });
+  }
 }
 
-Json State::ToJson() const { return {{"epoch", epoch}, {"samples", samples}, {"fingerprint", fingerprint}}; }
+Loader::~Loader() {
+  threads_.RequestStop();
+  threads_.Join();
+}
 
-Result<State> State::FromJson(const Json& json) {
-  return State{.epoch = MR_TRY(JsonUint(json, "epoch")),
-               .samples = MR_TRY(JsonUint(json, "samples")),
-               .fingerprint = MR_TRY(JsonString(json, "fingerprint"))};
+Result<Batch> Loader::Next(std::stop_token stop) {
+  MutexLock lock(mutex_);
+  auto& slot = ring_[taken_ % ring_.size()];
+  auto ready = [&slot]() MR_NO_THREAD_SAFETY_ANALYSIS { return slot.has_value(); };
+  if (!ready()) {
+    TimePoint since = clock_.Now();
+    bool filled = filled_.Wait(mutex_, stop, ready);
+    TimePoint until = clock_.Now();
+    stats_.waited += until - since;
+    if (!filled) return Fail(Code::kCancelled, "interrupted while waiting for data");
+    auto spent = slot->trace.Within(since, until);
+    for (int s = 0; s < kLoadStages; ++s) stats_.waited_on[s] += spent[s];
+  }
+  if (!slot->batch) return Fail(slot->batch.error());
+  Batch batch = *std::move(slot->batch);
+  slot.reset();
+  ++taken_;
+  ++stats_.batches;
+  stats_.tokens += static_cast<std::uint64_t>(batch.rows) * batch.sequence_length;
+  lock.Unlock();
+  freed_.NotifyOne();
+  return batch;
+}
+
+LoaderState Loader::state() const {
+  MutexLock lock(mutex_);
+  SamplePosition next = schedule_.GlobalBatch(taken_ / schedule_.micro_batches());
+  return {.epoch = next.epoch, .samples = next.sample, .fingerprint = dataset_->fingerprint()};
+}
+
+Loader::Stats Loader::stats() const {
+  MutexLock lock(mutex_);
+  return stats_;
+}
+
+std::uint64_t Loader::batches_per_epoch() const { return schedule_.epoch_batches(); }
+
+void Loader::Fill(std::stop_token stop) {
+  while (true) {
+    std::uint64_t number;
+    {
+      MutexLock lock(mutex_);
+      auto room = [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return started_ < taken_ + ring_.size(); };
+      if (!freed_.Wait(mutex_, stop, room) || stop.stop_requested()) return;
+      number = started_++;
+    }
+    FilledSlot filled{.trace = StageTrace(clock_)};
+    filled.batch = Make(number, filled.trace, stop);
+    {
+      MutexLock lock(mutex_);
+      ring_[number % ring_.size()] = std::move(filled);
+    }
+    filled_.NotifyOne();
+  }
+}
+
+Result<Batch> Loader::Make(std::uint64_t number, StageTrace& trace, const std::stop_token& stop) {
+  ScopedStage packing(&trace, LoadStage::kPack);
+  SamplePosition at = schedule_.MicroBatch(number);
+  std::size_t length = dataset_->options().sequence_length;
+  std::size_t rows = options_.micro_batch;
+  Batch batch{.rows = options_.micro_batch,
+              .sequence_length = dataset_->options().sequence_length,
+              .inputs = std::vector<TokenId>(rows * length),
+              .labels = std::vector<TokenId>(rows * length),
+              .first_sample = at.sample};
+  if (dataset_->options().boundaries) batch.positions.resize(rows * length);
+  for (std::size_t r = 0; r < rows; ++r) {
+    SequenceRow row{.inputs = std::span(batch.inputs).subspan(r * length, length),
+                    .labels = std::span(batch.labels).subspan(r * length, length)};
+    if (!batch.positions.empty()) row.positions = std::span(batch.positions).subspan(r * length, length);
+    MR_TRY(reader_->Read(at.epoch, at.sample + r, row, {.stop = stop}, &trace));
+    batch.lengths.push_back(row.length);
+  }
+  for (std::size_t t = 0; t < batch.positions.size(); ++t) {
+    if (batch.positions[t] == 0) batch.cu_seqlens.push_back(static_cast<std::int32_t>(t));
+  }
+  if (!batch.positions.empty()) batch.cu_seqlens.push_back(static_cast<std::int32_t>(batch.positions.size()));
+  batch.loss_tokens = batch.labels.size() - std::ranges::count(batch.labels, kIgnoreLabel);
+  return batch;
 }
 
 Result<std::unique_ptr<Loader>> Loader::Start(std::shared_ptr<Dataset> dataset, MemoryBudget& budget, Options options,
-                                              State state, Logger log) {
+                                              LoaderState state, Logger log) {
   MR_TRY(CheckOptions(*dataset, options));
   MR_TRY(CheckState(*dataset, state));
   std::uint64_t row_bytes = (dataset->options().boundaries ? 4 : 2) * sizeof(TokenId) *
@@ -260,8 +180,8 @@ Result<std::unique_ptr<Loader>> Loader::Start(std::shared_ptr<Dataset> dataset, 
     auto memory = budget.TryAcquire(cache + fixed, MemoryBudget::Priority::kForeground);
     if (!memory) continue;
     log.Debug("loader started", {{"epoch", state.epoch}, {"samples", state.samples}, {"cache_bytes", cache}});
-    return std::make_unique<PrefetchingLoader>(dataset, dataset->NewReader(cache, kReadAheadThreads),
-                                               *std::move(memory), options, state);
+    return std::unique_ptr<Loader>(
+        new Loader(dataset, dataset->NewReader(cache, kReadAheadThreads), *std::move(memory), options, state));
   }
   return Fail(Code::kResourceExhausted,
               "loading data needs {} for its shuffle window and batches, and the memory budget has "

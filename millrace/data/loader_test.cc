@@ -8,7 +8,6 @@
 #include <functional>
 #include <thread>
 
-#include "millrace/data/stage_trace.h"
 #include "millrace/data/testing/testing.h"
 #include "millrace/object/fault/fault_store.h"
 
@@ -28,10 +27,10 @@ class LoaderTest : public ::testing::Test {
     for (int i = 0; i < 3; ++i) {
       PutText(*store_, fmt::format("{}.jsonl", i), ToJsonl(MakeTexts(std::to_string(i), 60, 120, i)));
     }
-    dataset_ = Open(Mode::kPack);
+    dataset_ = Open(SequenceMode::kPack);
   }
 
-  std::shared_ptr<Dataset> Open(Mode mode) {
+  std::shared_ptr<Dataset> Open(SequenceMode mode) {
     return Dataset::Open(
                connection_, std::make_shared<ByteTokenizer>(),
                {.sources = {{"s3://corpus/*.jsonl", 1.0}}, .sequence_length = 16, .mode = mode, .shuffle_window = 50},
@@ -39,18 +38,18 @@ class LoaderTest : public ::testing::Test {
         .value();
   }
 
-  std::unique_ptr<Loader> Start(Loader::Options options, State state = {}) {
+  std::unique_ptr<Loader> Start(Loader::Options options, LoaderState state = {}) {
     auto started = Loader::Start(dataset_, budget_, options, state);
     if (!started) ADD_FAILURE() << started.error().ToString();
     return std::move(started).value();
   }
 
-  struct Row {
+  struct BatchRow {
     std::uint64_t sample = 0;
     std::vector<TokenId> inputs, labels;
-    bool operator==(const Row&) const = default;
+    bool operator==(const BatchRow&) const = default;
   };
-  static void Append(const Batch& batch, std::vector<Row>& rows) {
+  static void Append(const Batch& batch, std::vector<BatchRow>& rows) {
     for (int r = 0; r < batch.rows; ++r) {
       auto at = [&](const std::vector<TokenId>& from) {
         return std::vector<TokenId>(from.begin() + r * batch.sequence_length,
@@ -61,8 +60,9 @@ class LoaderTest : public ::testing::Test {
   }
 
   /// What all ranks together see in `batches` global batches from `state` on, in the global order.
-  std::vector<Row> Read(Loader::Options options, std::uint64_t batches, State state = {}, State* after = nullptr) {
-    std::vector<Row> rows;
+  std::vector<BatchRow> Read(Loader::Options options, std::uint64_t batches, LoaderState state = {},
+                             LoaderState* after = nullptr) {
+    std::vector<BatchRow> rows;
     std::vector<std::unique_ptr<Loader>> loaders;
     for (options.rank = 0; options.rank < options.ranks; ++options.rank) loaders.push_back(Start(options, state));
     for (std::uint64_t b = 0; b < batches; ++b) {
@@ -78,12 +78,12 @@ class LoaderTest : public ::testing::Test {
   }
 
   /// The definition: samples of the dataset one by one, partial batches at the end of an epoch left out.
-  std::vector<Row> Expected(std::uint64_t global_batch, std::uint64_t batches) {
-    std::vector<Row> rows;
+  std::vector<BatchRow> Expected(std::uint64_t global_batch, std::uint64_t batches) {
+    std::vector<BatchRow> rows;
     std::uint64_t per_epoch = dataset_->samples_per_epoch() / global_batch;
     for (std::uint64_t b = 0; b < batches; ++b) {
       for (std::uint64_t i = 0; i < global_batch; ++i) {
-        Row row{b % per_epoch * global_batch + i, std::vector<TokenId>(16), std::vector<TokenId>(16)};
+        BatchRow row{b % per_epoch * global_batch + i, std::vector<TokenId>(16), std::vector<TokenId>(16)};
         EXPECT_TRUE(dataset_->ReadSample(b / per_epoch, row.sample, row.inputs, row.labels).has_value());
         rows.push_back(std::move(row));
       }
@@ -99,7 +99,7 @@ class LoaderTest : public ::testing::Test {
 
 TEST_F(LoaderTest, RanksAndThreadsDoNotChangeTheOrder) {
   std::uint64_t batches = 2 * (dataset_->samples_per_epoch() / 24) + 3;
-  std::vector<Row> expected = Expected(24, batches);
+  std::vector<BatchRow> expected = Expected(24, batches);
   for (Loader::Options options :
        {Loader::Options{.ranks = 1, .global_batch = 24, .threads = 1},
         {.ranks = 1, .global_batch = 24, .micro_batch = 24, .prefetch_batches = 1, .threads = 4},
@@ -111,13 +111,13 @@ TEST_F(LoaderTest, RanksAndThreadsDoNotChangeTheOrder) {
 
 TEST_F(LoaderTest, ResumesAtEveryPointOnAnyNumberOfRanks) {
   std::uint64_t per_epoch = dataset_->samples_per_epoch() / 48, total = per_epoch + 4;
-  std::vector<Row> expected = Expected(48, total);
+  std::vector<BatchRow> expected = Expected(48, total);
   for (std::uint64_t stop_at = 0; stop_at <= total; stop_at += stop_at + 3 < per_epoch ? 3 : 1) {
-    State state;
+    LoaderState state;
     int ranks = stop_at % 2 ? 4 : 1;
     Loader::Options options{.ranks = ranks, .global_batch = 48, .micro_batch = 12, .prefetch_batches = 3, .threads = 2};
-    std::vector<Row> rows = Read(options, stop_at, {}, &state);
-    auto restored = State::FromJson(state.ToJson()).value();
+    std::vector<BatchRow> rows = Read(options, stop_at, {}, &state);
+    auto restored = LoaderState::FromJson(state.ToJson()).value();
     options.ranks = 5 - ranks;
     auto rest = Read(options, total - stop_at, restored);
     rows.insert(rows.end(), rest.begin(), rest.end());
@@ -127,18 +127,18 @@ TEST_F(LoaderTest, ResumesAtEveryPointOnAnyNumberOfRanks) {
 
 TEST_F(LoaderTest, StridedLoadersShareTheBatches) {
   std::uint64_t batches = dataset_->samples_per_epoch() / 24 + 5;
-  std::vector<Row> expected = Expected(24, batches);
+  std::vector<BatchRow> expected = Expected(24, batches);
   std::vector<std::unique_ptr<Loader>> loaders;
   constexpr int kStride = 3;
   for (int phase = 0; phase < kStride; ++phase) {
     loaders.push_back(Start({.global_batch = 24, .micro_batch = 24, .stride = kStride, .phase = phase}));
   }
-  std::vector<Row> rows;
+  std::vector<BatchRow> rows;
   for (std::uint64_t b = 0; b < batches; ++b) {
     auto& loader = loaders[b % kStride];
     // Half of the way each goes on where its own state says.
     if (b / kStride == batches / kStride / 2) {
-      State state = loader->state();
+      LoaderState state = loader->state();
       loader = Start({.global_batch = 24, .micro_batch = 24, .stride = kStride}, state);
     }
     Append(loader->Next().value(), rows);
@@ -162,7 +162,7 @@ TEST_F(LoaderTest, StateMovesWithWholeGlobalBatchesOnly) {
 }
 
 TEST_F(LoaderTest, AnotherGlobalBatchGoesOnWhereTheOldOneStopped) {
-  State state;
+  LoaderState state;
   Read({.global_batch = 10}, 3, {}, &state);
   EXPECT_EQ(state.samples, 30u);
   auto rows = Read({.global_batch = 8, .micro_batch = 8}, 1, state);
@@ -170,24 +170,24 @@ TEST_F(LoaderTest, AnotherGlobalBatchGoesOnWhereTheOldOneStopped) {
 }
 
 TEST_F(LoaderTest, CountsTheTokensThatMatter) {
-  dataset_ = Open(Mode::kPad);
+  dataset_ = Open(SequenceMode::kPad);
   auto batch = Start({.global_batch = 4, .micro_batch = 4})->Next().value();
   auto ignored = static_cast<std::uint64_t>(std::ranges::count(batch.labels, kIgnoreLabel));
   EXPECT_EQ(batch.loss_tokens, 64 - ignored);
 }
 
 TEST_F(LoaderTest, RefusesAStateOfOtherDataAndNamesWhatDiffers) {
-  State state = Start({})->state();
+  LoaderState state = Start({})->state();
   PutText(*store_, "1.jsonl", ToJsonl(MakeTexts("new", 60, 120, 9)));
-  dataset_ = Open(Mode::kPack);
+  dataset_ = Open(SequenceMode::kPack);
   auto refused = Loader::Start(dataset_, budget_, {}, state);
   EXPECT_EQ(refused.error().code(), Code::kPreconditionFailed);
   EXPECT_NE(refused.error().message().find("other data: objects differ"), std::string::npos)
       << refused.error().ToString();
-  dataset_ = Open(Mode::kPad);
+  dataset_ = Open(SequenceMode::kPad);
   refused = Loader::Start(dataset_, budget_, {}, state);
   EXPECT_NE(refused.error().message().find("objects, mode differ"), std::string::npos) << refused.error().ToString();
-  State unnamed{.epoch = 1, .samples = 8};
+  LoaderState unnamed{.epoch = 1, .samples = 8};
   EXPECT_EQ(Loader::Start(dataset_, budget_, {}, unnamed).error().code(), Code::kPreconditionFailed);
 }
 
@@ -219,7 +219,7 @@ TEST_F(LoaderTest, GivesItsMemoryBack) {
 TEST_F(LoaderTest, AFailureComesInItsPlaceAndStays) {
   auto faults = object::FaultStore::Create(store_);
   connection_["corpus"] = faults;
-  dataset_ = Open(Mode::kPack);
+  dataset_ = Open(SequenceMode::kPack);
   faults->Add({.operation = object::Operation::kGet, .times = -1, .fault = {.code = Code::kPermissionDenied}});
   auto loader = Start({});
   auto failed = loader->Next();
@@ -234,7 +234,7 @@ TEST_F(LoaderTest, WaitingCanBeInterrupted) {
   FakeClock clock;  // stands still: reads never come back on their own
   auto stuck = object::FaultStore::Create(store_, 1, clock);
   connection_["corpus"] = stuck;
-  auto slow = Open(Mode::kPack);
+  auto slow = Open(SequenceMode::kPack);
   stuck->Add({.operation = object::Operation::kGet, .times = -1, .fault = {.latency = std::chrono::hours(1)}});
   auto loader = Loader::Start(slow, budget_, {}, {}).value();
   std::stop_source stop;
@@ -274,7 +274,7 @@ TEST_F(LoaderTest, ReadsEachChunkAndTokenizesEachDocumentOnce) {
 /// All that makes rows differ, with two sources of which one takes more than an epoch to go through.
 struct Settings {
   const char* name;
-  Mode mode;
+  SequenceMode mode;
   bool best_fit = false, split_long = false, boundaries = false;
   friend void PrintTo(const Settings& s, std::ostream* out) { *out << s.name; }
 };
@@ -308,10 +308,10 @@ class LoaderModes : public LoaderTest, public ::testing::WithParamInterface<Sett
 TEST_P(LoaderModes, KillsAndOtherRanksChangeNothing) {
   dataset_ = Reopen(Options());
   const std::uint64_t total = 2 * (dataset_->samples_per_epoch() / 24) + 5;
-  std::vector<Row> expected = Expected(24, total);
+  std::vector<BatchRow> expected = Expected(24, total);
   Random random(17);
-  std::vector<Row> rows;
-  State state;
+  std::vector<BatchRow> rows;
+  LoaderState state;
   for (std::uint64_t done = 0, life = 0; done < total; ++life) {
     const int ranks = std::array{1, 2, 4, 3}[life % 4];
     const std::uint64_t batches = std::min(total - done, random.Below(total / 3));
@@ -333,7 +333,7 @@ TEST_P(LoaderModes, KillsAndOtherRanksChangeNothing) {
       EXPECT_TRUE(loaders[0]->Next().has_value());
       EXPECT_EQ(DumpJson(loaders[0]->state().ToJson()), saved);
     }
-    state = State::FromJson(ParseJson(saved, "state").value()).value();
+    state = LoaderState::FromJson(ParseJson(saved, "state").value()).value();
     done += batches;
   }
   EXPECT_EQ(rows, expected);
@@ -351,7 +351,7 @@ TEST_P(LoaderModes, BatchesSayWhereDocumentsAndPaddingAre) {
         ASSERT_EQ(batch.inputs[r * 16 + t], 2);
         ASSERT_EQ(batch.labels[r * 16 + t], kIgnoreLabel);
       }
-      if (GetParam().mode == Mode::kPack) {
+      if (GetParam().mode == SequenceMode::kPack) {
         ASSERT_EQ(batch.lengths[r], 16);
       }
     }
@@ -376,12 +376,14 @@ TEST_P(LoaderModes, BatchesSayWhereDocumentsAndPaddingAre) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, LoaderModes,
-    ::testing::Values(Settings{"pack", Mode::kPack}, Settings{"pack_boundaries", Mode::kPack, false, false, true},
-                      Settings{"pad", Mode::kPad}, Settings{"pad_split", Mode::kPad, false, true, true},
-                      Settings{"pad_fitted", Mode::kPad, true, false, true},
-                      Settings{"sft", Mode::kSft, false, false, true}, Settings{"sft_fitted", Mode::kSft, true}));
+INSTANTIATE_TEST_SUITE_P(All, LoaderModes,
+                         ::testing::Values(Settings{"pack", SequenceMode::kPack},
+                                           Settings{"pack_boundaries", SequenceMode::kPack, false, false, true},
+                                           Settings{"pad", SequenceMode::kPad},
+                                           Settings{"pad_split", SequenceMode::kPad, false, true, true},
+                                           Settings{"pad_fitted", SequenceMode::kPad, true, false, true},
+                                           Settings{"sft", SequenceMode::kSft, false, false, true},
+                                           Settings{"sft_fitted", SequenceMode::kSft, true}));
 
 /// The state is small whatever the data, and refused by other data in words that say what is other.
 TEST_F(LoaderTest, AnyChangeIsRefusedByItsName) {
@@ -393,7 +395,7 @@ TEST_F(LoaderTest, AnyChangeIsRefusedByItsName) {
         .value();
   };
   dataset_ = open(base);
-  State state = Start({})->state();
+  LoaderState state = Start({})->state();
   state.epoch = state.samples = UINT64_MAX;
   EXPECT_LT(DumpJson(state.ToJson()).size(), 1000u);
   state.epoch = 3, state.samples = 8;
@@ -403,7 +405,7 @@ TEST_F(LoaderTest, AnyChangeIsRefusedByItsName) {
        std::vector<Change>{{"objects", [](auto& o) { o.sources[7].url = "s3://corpus/1.jsonl"; }},
                            {"weights", [](auto& o) { o.sources[7].weight += 0.001; }},
                            {"template", [](auto& o) { o.template_text += "."; }},
-                           {"mode", [](auto& o) { o.mode = Mode::kPad; }},
+                           {"mode", [](auto& o) { o.mode = SequenceMode::kPad; }},
                            {"boundaries", [](auto& o) { o.boundaries = true; }},
                            {"length", [](auto& o) { o.sequence_length = 17; }},
                            {"seed", [](auto& o) { o.shuffle_seed = 2; }},
@@ -439,7 +441,7 @@ class LoaderFaults : public LoaderTest {
   FakeClock clock_;
   std::shared_ptr<object::FaultStore> faults_;
   std::uint64_t batches_ = 0;
-  std::vector<Row> expected_;
+  std::vector<BatchRow> expected_;
 };
 
 TEST_F(LoaderFaults, ErrorsAndResetsChangeNothing) {
@@ -459,9 +461,9 @@ TEST_F(LoaderFaults, AStoreThatIsGoneForALongTimeDelaysOnly) {
 
 TEST_F(LoaderFaults, ALastingFailureEndsAndLeavesAStateToGoOnFrom) {
   auto loader = Start({.prefetch_batches = 1, .threads = 1});
-  std::vector<Row> rows;
+  std::vector<BatchRow> rows;
   for (int b = 0; b < 3 * 8; ++b) Append(loader->Next().value(), rows);
-  State state = loader->state();
+  LoaderState state = loader->state();
   loader.reset();
   faults_->Add({.operation = object::Operation::kGet, .times = -1, .fault = {.code = Code::kUnavailable}});
   TimePoint began = clock_.Now();
@@ -487,21 +489,21 @@ TEST(StageTrace, TellsWhatAThreadDidBetweenTwoMoments) {
   auto ms = [](int n) { return std::chrono::milliseconds(n); };
   clock.Advance(ms(5));
   {
-    InStage pack(&trace, Stage::kPack);
+    ScopedStage pack(&trace, LoadStage::kPack);
     clock.Advance(ms(1));
-    InStage tokenize(&trace, Stage::kTokenize);
+    ScopedStage tokenize(&trace, LoadStage::kTokenize);
     {
-      InStage network(&trace, Stage::kNetwork);
+      ScopedStage network(&trace, LoadStage::kNetwork);
       clock.Advance(ms(40));
     }
     {
-      InStage parse(&trace, Stage::kParse);
+      ScopedStage parse(&trace, LoadStage::kParse);
       clock.Advance(ms(2));
     }
     clock.Advance(ms(7));
   }
   clock.Advance(ms(3));
-  using Spent = std::array<Duration, kStages>;
+  using Spent = std::array<Duration, kLoadStages>;
   EXPECT_EQ(trace.Within(began, clock.Now()), (Spent{ms(40), ms(2), ms(7), ms(9)}));
   EXPECT_EQ(trace.Within(began + ms(16), began + ms(47)), (Spent{ms(30), ms(1), ms(0), ms(0)}));
   EXPECT_EQ(trace.Within(began, began + ms(4)), (Spent{ms(0), ms(0), ms(0), ms(4)}));
@@ -519,22 +521,23 @@ TEST_F(LoaderFaults, AWaitIsAccountedToItsStage) {
     Clock& clock;
   };
   auto run = [&](std::shared_ptr<const tokenizer::Tokenizer> tokenizer) {
-    dataset_ =
-        Dataset::Open(
-            connection_, std::move(tokenizer),
-            {.sources = {{"s3://corpus/*.jsonl", 1.0}}, .sequence_length = 64, .mode = Mode::kPad, .clock = &clock_},
-            {})
-            .value();
+    dataset_ = Dataset::Open(connection_, std::move(tokenizer),
+                             {.sources = {{"s3://corpus/*.jsonl", 1.0}},
+                              .sequence_length = 64,
+                              .mode = SequenceMode::kPad,
+                              .clock = &clock_},
+                             {})
+                   .value();
     auto loader = Start({.micro_batch = 8, .prefetch_batches = 1, .threads = 1});
     for (int b = 0; b < 4; ++b) EXPECT_TRUE(loader->Next().has_value());
     return loader->stats();
   };
   auto stats = run(std::make_shared<Slow>(clock_));
-  EXPECT_EQ(stats.waited_on[static_cast<std::size_t>(Stage::kTokenize)], stats.waited);
+  EXPECT_EQ(stats.waited_on[static_cast<std::size_t>(LoadStage::kTokenize)], stats.waited);
   faults_->Add(
       {.operation = object::Operation::kGet, .times = -1, .fault = {.latency = std::chrono::milliseconds(40)}});
   stats = run(std::make_shared<ByteTokenizer>());
-  EXPECT_EQ(stats.waited_on[static_cast<std::size_t>(Stage::kNetwork)], stats.waited);
+  EXPECT_EQ(stats.waited_on[static_cast<std::size_t>(LoadStage::kNetwork)], stats.waited);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "millrace/data/loader.h"
 #include "millrace/engine/errors.h"
 #include "millrace/train/report.h"
 
@@ -33,7 +34,7 @@ Result<std::unique_ptr<Evaluator>> Evaluator::Open(object::Connection& connectio
                                                    std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
                                                    data::DatasetOptions options, std::uint64_t samples,
                                                    engine::Collective& group, const Logger& log) {
-  options.split.part = data::Part::kHeldOut;
+  options.split.part = data::SplitPart::kHeldOut;
   std::shared_ptr<data::Dataset> dataset;
   const auto open = [&]() -> Status {
     dataset = MR_TRY(data::Dataset::Open(connection, std::move(tokenizer), options, log));

@@ -8,9 +8,14 @@
 #include <vector>
 
 #include "millrace/base/json.h"
-#include "millrace/data/loader.h"
+#include "millrace/base/log.h"
+#include "millrace/base/result.h"
+#include "millrace/data/batch/batch.h"
+#include "millrace/data/options/dataset_options.h"
 #include "millrace/engine/model.h"
 #include "millrace/engine/parallel/collective.h"
+#include "millrace/object/connection.h"
+#include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::train {
 

@@ -9,7 +9,7 @@
 #include "millrace/base/clock.h"
 #include "millrace/base/log.h"
 #include "millrace/checkpoint/checkpoint.h"
-#include "millrace/data/loader.h"
+#include "millrace/data/options/dataset_options.h"
 #include "millrace/engine/model.h"
 #include "millrace/engine/optim/adamw.h"
 #include "millrace/http/server/access.h"

@@ -66,15 +66,15 @@ namespace {
 /// The stage that most of the wait for data was for.
 std::string_view LargestStage(const StepReport& report) {
   auto largest = std::ranges::max_element(report.data_wait_on_s);
-  return data::StageName(static_cast<data::Stage>(largest - report.data_wait_on_s.begin()));
+  return data::LoadStageName(static_cast<data::LoadStage>(largest - report.data_wait_on_s.begin()));
 }
 
 }  // namespace
 
 Json StepReport::ToJson() const {
   Json waited_on;
-  for (int s = 0; s < data::kStages; ++s) {
-    waited_on[std::string(data::StageName(static_cast<data::Stage>(s)))] = Seconds(data_wait_on_s[s]);
+  for (int s = 0; s < data::kLoadStages; ++s) {
+    waited_on[std::string(data::LoadStageName(static_cast<data::LoadStage>(s)))] = Seconds(data_wait_on_s[s]);
   }
   return {{"step", step},
           {"loss", NineDigits(loss)},

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "millrace/base/json.h"
-#include "millrace/data/loader.h"
+#include "millrace/data/batch/stage_trace.h"
 
 namespace millrace::train {
 
@@ -40,8 +40,8 @@ struct StepReport {
   double lr = 0, grad_norm = 0;
   std::uint64_t tokens = 0;
   double step_s = 0, data_wait_s = 0, comm_wait_s = 0, checkpoint_wait_s = 0;
-  std::array<double, data::kStages> data_wait_on_s{};  ///< data_wait_s by what the data were waiting for themselves
-  double flops_per_token = 0;                          ///< of this step's documents
+  std::array<double, data::kLoadStages> data_wait_on_s{};  ///< data_wait_s by what the data were waiting for themselves
+  double flops_per_token = 0;                              ///< of this step's documents
   std::optional<double> eval_loss;  ///< on the held-out part, after this step; told by itself, not in ToJson
 
   double tokens_per_s() const { return step_s > 0 ? static_cast<double>(tokens) / step_s : 0; }

@@ -67,7 +67,7 @@ Result<RunState> RunState::FromJson(const Json& meta, std::string_view name) {
   state.step = MR_TRY(JsonUint(train, "step"));
   state.optimizer_steps = MR_TRY(JsonInt(train, "optimizer_steps"));
   state.seed = MR_TRY(JsonUint(train, "seed"));
-  state.data = MR_TRY(data::State::FromJson(*MR_TRY(member("data"))));
+  state.data = MR_TRY(data::LoaderState::FromJson(*MR_TRY(member("data"))));
   const Json& tokenizer = *MR_TRY(member("tokenizer"));
   state.tokenizer_url = MR_TRY(JsonString(tokenizer, "url"));
   state.tokenizer_fingerprint = MR_TRY(JsonString(tokenizer, "fingerprint"));

@@ -8,7 +8,7 @@
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
 #include "millrace/checkpoint/checkpoint.h"
-#include "millrace/data/loader.h"
+#include "millrace/data/loader_state.h"
 #include "millrace/engine/model.h"
 #include "millrace/engine/optim/adamw.h"
 
@@ -29,7 +29,7 @@ struct RunState {
   std::uint64_t step = 0;
   std::int64_t optimizer_steps = 0;
   std::uint64_t seed = 0;
-  data::State data;
+  data::LoaderState data;
   Json model_config;  ///< Hugging Face's config.json
   std::string tokenizer_url, tokenizer_fingerprint;
 

@@ -32,10 +32,10 @@ StepMetrics::StepMetrics(const Plan& plan)
   registry_.AddGauge("millrace_train_steps_planned", "Steps that the run will have")
       .Set(static_cast<double>(plan.steps));
   step_.Set(static_cast<double>(plan.resumed_from));
-  for (int s = 0; s < data::kStages; ++s) {
+  for (int s = 0; s < data::kLoadStages; ++s) {
     data_wait_on_[s] = &registry_.AddHistogram(
         "millrace_train_data_wait_seconds", "Of the waits for data, what the data were waiting for themselves",
-        SecondsBounds(), {{"stage", std::string(data::StageName(static_cast<data::Stage>(s)))}});
+        SecondsBounds(), {{"stage", std::string(data::LoadStageName(static_cast<data::LoadStage>(s)))}});
   }
 }
 
@@ -50,7 +50,7 @@ void StepMetrics::Add(const StepReport& report) {
   data_wait_.Observe(report.data_wait_s);
   comm_wait_.Observe(report.comm_wait_s);
   checkpoint_wait_.Observe(report.checkpoint_wait_s);
-  for (int s = 0; s < data::kStages; ++s) data_wait_on_[s]->Observe(report.data_wait_on_s[s]);
+  for (int s = 0; s < data::kLoadStages; ++s) data_wait_on_[s]->Observe(report.data_wait_on_s[s]);
 }
 
 }  // namespace millrace::train

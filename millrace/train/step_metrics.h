@@ -22,7 +22,7 @@ class StepMetrics {
   metrics::Gauge &step_, &loss_, &lr_, &grad_norm_, &tokens_per_second_;
   metrics::Counter& tokens_;
   metrics::Histogram &step_seconds_, &data_wait_, &comm_wait_, &checkpoint_wait_;
-  std::array<metrics::Histogram*, data::kStages> data_wait_on_{};
+  std::array<metrics::Histogram*, data::kLoadStages> data_wait_on_{};
 };
 
 }  // namespace millrace::train

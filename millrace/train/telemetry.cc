@@ -33,15 +33,15 @@ struct Telemetry::Rep {
   void Write(const StepReport& r) {
     const auto f = [](double value) { return static_cast<float>(value); };
     const double share = r.step_s > 0 ? 1 / r.step_s : 0;
-    const auto on = [&](data::Stage stage) { return r.data_wait_on_s[static_cast<std::size_t>(stage)]; };
+    const auto on = [&](data::LoadStage stage) { return r.data_wait_on_s[static_cast<std::size_t>(stage)]; };
     writer->Scalars(static_cast<std::int64_t>(r.step),
                     {{"train/loss", f(r.loss)},
                      {"train/lr", f(r.lr)},
                      {"train/grad_norm", f(r.grad_norm)},
                      {"speed/tokens_per_s", f(r.tokens_per_s())},
                      {"speed/data_wait_share", f(r.data_wait_s * share)},
-                     {"speed/data_wait_on_network_share", f(on(data::Stage::kNetwork) * share)},
-                     {"speed/data_wait_on_tokenize_share", f(on(data::Stage::kTokenize) * share)},
+                     {"speed/data_wait_on_network_share", f(on(data::LoadStage::kNetwork) * share)},
+                     {"speed/data_wait_on_tokenize_share", f(on(data::LoadStage::kTokenize) * share)},
                      {"speed/comm_wait_share", f(r.comm_wait_s * share)},
                      {"speed/checkpoint_wait_share", f(r.checkpoint_wait_s * share)}});
     if (!r.eval_loss) return;

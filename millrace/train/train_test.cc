@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "millrace/base/files/files.h"
+#include "millrace/data/dataset.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/http/server/server.h"
 #include "millrace/object/open/open.h"
@@ -172,7 +173,7 @@ TEST_F(TrainTest, TellsPrometheusWhatStepsWaitedFor) {
   StepMetrics metrics({.steps = 40, .resumed_from = 10});
   EXPECT_THAT(metrics.PrometheusText(), HasSubstr("\nmillrace_train_step 10\n"));
   StepReport report{.step = 11, .loss = 2.5, .tokens = 256, .step_s = 0.5, .data_wait_s = 0.25, .comm_wait_s = 0.125};
-  report.data_wait_on_s[static_cast<std::size_t>(data::Stage::kTokenize)] = 0.25;
+  report.data_wait_on_s[static_cast<std::size_t>(data::LoadStage::kTokenize)] = 0.25;
   metrics.Add(report);
   report.step = 12;
   metrics.Add(report);
@@ -246,7 +247,7 @@ TEST_F(TrainTest, DocumentsThatShareARowAreLearntAsIfAlone) {
   int documents = 0;
   for (std::uint64_t sample = 0; sample < 8; ++sample) {
     std::vector<std::int32_t> inputs(32), targets(32), positions(32);
-    data::Row row{.inputs = inputs, .labels = targets, .positions = positions};
+    data::SequenceRow row{.inputs = inputs, .labels = targets, .positions = positions};
     ASSERT_TRUE(dataset->ReadSample(0, sample, row));
     for (int begin = 0, end = 1; begin < 32; begin = end++) {
       while (end < 32 && positions[end] != 0) ++end;
@@ -265,10 +266,10 @@ TEST_F(TrainTest, DocumentsThatShareARowAreLearntAsIfAlone) {
 /// Packed in all ways that keep documents apart: the position in the data and the losses are those of a run that was
 /// never stopped, and ranks and micro-batches change nothing.
 TEST_F(TrainTest, PackedDocumentsResumeBitForBit) {
-  for (const auto mode : {data::Mode::kPack, data::Mode::kPad}) {
+  for (const auto mode : {data::SequenceMode::kPack, data::SequenceMode::kPad}) {
     Options options = Tiny("packed");
     options.data.mode = mode;
-    options.data.best_fit = mode == data::Mode::kPad;
+    options.data.best_fit = mode == data::SequenceMode::kPad;
     options.data.boundaries = true;
     options.steps = 6;
     const Ran whole = Run(options);
@@ -276,7 +277,7 @@ TEST_F(TrainTest, PackedDocumentsResumeBitForBit) {
     options.micro_batch = 1;
     const Ran two = RunRanks(options, 2);
     options.micro_batch = 2;
-    options.checkpoint_url = CheckpointUrl(mode == data::Mode::kPack ? "packed" : "fitted");
+    options.checkpoint_url = CheckpointUrl(mode == data::SequenceMode::kPack ? "packed" : "fitted");
     const Ran first = Run(options, 2), second = Run(options);
     ASSERT_TRUE(two.outcome && first.outcome && second.outcome);
     EXPECT_EQ(second.plan.resumed_from, 3u);

@@ -12,6 +12,7 @@
 #include "millrace/checkpoint/local/machines.h"
 #include "millrace/checkpoint/local/replicas.h"
 #include "millrace/checkpoint/read/model_source.h"
+#include "millrace/data/loader.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/parallel/gradient_reducer.h"
@@ -145,7 +146,7 @@ class Trainer {
   engine::Schedule schedule_;
   Plan plan_;
   std::uint64_t step_ = 0;  ///< steps done
-  data::State data_state_;
+  data::LoaderState data_state_;
   std::optional<std::uint64_t> saved_step_;
   std::optional<checkpoint::CheckpointId> parent_;
   std::map<std::string, double> quality_;  ///< of the step that is done
@@ -443,7 +444,7 @@ Result<Trainer::Sums> Trainer::ForwardBackward(StepReport& report) {
     data::Batch batch = MR_TRY(loader_->Next());
     report.data_wait_s += waiting.Seconds();
     const data::Loader::Stats after = loader_->stats();
-    for (int s = 0; s < data::kStages; ++s) {
+    for (int s = 0; s < data::kLoadStages; ++s) {
       report.data_wait_on_s[s] += SecondsOf(after.waited_on[s] - before.waited_on[s]);
     }
     if (i + 1 == plan_.accumulation) reducer_->Arm();

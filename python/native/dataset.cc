@@ -61,13 +61,13 @@ py::dict ToDict(data::Batch batch, const Layout& layout) {
   return dict;
 }
 
-data::State StateOf(const py::dict& state) {
+data::LoaderState StateOf(const py::dict& state) {
   return {.epoch = state["epoch"].cast<std::uint64_t>(),
           .samples = state["samples"].cast<std::uint64_t>(),
           .fingerprint = state["fingerprint"].cast<std::string>()};
 }
 
-py::dict StateDict(const data::State& state) {
+py::dict StateDict(const data::LoaderState& state) {
   py::dict dict;
   dict["epoch"] = state.epoch;
   dict["samples"] = state.samples;
@@ -90,10 +90,8 @@ struct OpenLoader {
 };
 using LoaderHandle = ProcessBound<OpenLoader>;
 
-data::Mode ModeOf(std::string_view name) {
-  if (name == "pack") return data::Mode::kPack;
-  if (name == "pad") return data::Mode::kPad;
-  if (name == "sft") return data::Mode::kSft;
+data::SequenceMode ModeOf(std::string_view name) {
+  if (auto mode = data::ParseSequenceMode(name)) return *mode;
   throw py::value_error(fmt::format("mode must be \"pack\", \"pad\" or \"sft\", not \"{}\"", name));
 }
 
@@ -109,7 +107,7 @@ data::DatasetOptions OptionsOf(const std::vector<SourceTuple>& sources, const py
   made.split_long = options["split_long"].cast<bool>();
   made.boundaries = options["boundaries"].cast<bool>();
   made.split = {.held_out = options["held_out"].cast<double>(),
-                .part = options["part"].cast<std::string>() == "train" ? data::Part::kTrain : data::Part::kHeldOut,
+                .part = data::ParseSplitPart(options["part"].cast<std::string>()).value(),
                 .seed = options["split_seed"].cast<std::uint64_t>()};
   made.shuffle_seed = options["shuffle_seed"].cast<std::uint64_t>();
   made.shuffle_window = options["shuffle_window"].cast<std::uint64_t>();
@@ -128,7 +126,7 @@ DatasetHandle Open(const SessionHandle& session, const std::vector<SourceTuple>&
   data::DatasetOptions made = OptionsOf(sources, options);
   Layout layout{.aligned = options["aligned"].cast<bool>(),
                 .wide = options["wide"].cast<bool>(),
-                .mask = made.mode != data::Mode::kPack};
+                .mask = made.mode != data::SequenceMode::kPack};
   Logger log = Logger::Stderr(LogLevel::kWarning);
   std::shared_ptr<Session> shared = session.shared();
   auto dataset = Interruptible<std::shared_ptr<data::Dataset>>([&](std::stop_token stop) {
@@ -145,7 +143,7 @@ py::dict Sample(const DatasetHandle& self, std::uint64_t epoch, std::uint64_t in
                   .inputs = std::vector<TokenId>(length),
                   .labels = std::vector<TokenId>(length),
                   .positions = std::vector<std::int32_t>(options.boundaries ? length : 0)};
-  data::Row row{.inputs = one.inputs, .labels = one.labels, .positions = one.positions};
+  data::SequenceRow row{.inputs = one.inputs, .labels = one.labels, .positions = one.positions};
   OpenDataset& open = *self;
   Interruptible<void>(
       [&](std::stop_token stop) { return open.dataset->ReadSample(epoch, index, row, {.stop = std::move(stop)}); });
@@ -216,8 +214,8 @@ void AddDataset(py::module_& module) {
         data::Loader::Stats stats = self->loader->stats();
         py::dict dict;
         dict["waited_s"] = std::chrono::duration<double>(stats.waited).count();
-        for (int i = 0; i < data::kStages; ++i) {
-          std::string name = fmt::format("waited_on_{}_s", data::StageName(static_cast<data::Stage>(i)));
+        for (int i = 0; i < data::kLoadStages; ++i) {
+          std::string name = fmt::format("waited_on_{}_s", data::LoadStageName(static_cast<data::LoadStage>(i)));
           dict[py::str(name)] = std::chrono::duration<double>(stats.waited_on[i]).count();
         }
         dict["batches"] = stats.batches;

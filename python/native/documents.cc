@@ -10,7 +10,7 @@ namespace {
 class Documents {
  public:
   static Result<std::shared_ptr<Documents>> Open(std::shared_ptr<Session> session,
-                                                 const std::vector<data::Source>& sources, const std::string& form,
+                                                 const std::vector<data::DataSource>& sources, const std::string& form,
                                                  std::stop_token stop) {
     auto made =
         std::shared_ptr<Documents>(new Documents(std::move(session), MR_TRY(data::RecordTemplate::Parse(form))));
@@ -41,7 +41,7 @@ struct OpenDocuments {
 using DocumentsHandle = ProcessBound<OpenDocuments>;
 
 DocumentsHandle Open(const SessionHandle& session, const std::vector<SourceTuple>& sources, const std::string& form) {
-  std::vector<data::Source> wanted;
+  std::vector<data::DataSource> wanted;
   for (const auto& [url, weight, format, split] : sources) wanted.push_back({url, weight, format, split});
   auto open = std::make_shared<OpenDocuments>();
   std::shared_ptr<Session> shared = session.shared();

@@ -9,9 +9,10 @@
 #include "apps/millrace/data/data_flags.h"
 #include "apps/millrace/data/data_inspect.h"
 #include "millrace/base/text.h"
+#include "millrace/data/dataset.h"
 #include "millrace/data/forecast/simulate.h"
-#include "millrace/data/index/index_builder.h"
-#include "millrace/data/loader.h"
+#include "millrace/data/indexing/index_builder.h"
+#include "millrace/data/sources/sources.h"
 #include "millrace/tokenizer/open/open.h"
 
 namespace millrace::cli {
@@ -111,12 +112,12 @@ Result<int> Index(const Context& context, const DataFlags& flags) {
 void PrintObject(const Context& context, const data::DataObject& object, const data::RecordIndex& index, bool tokens) {
   if (context.globals.json) {
     Json skipped = Json::object(), broken = Json::array();
-    for (int i = 0; i < data::kBrokenKinds; ++i) {
+    for (int i = 0; i < data::kBrokenReasons; ++i) {
       std::uint64_t count = index.broken_by_reason()[i];
-      if (count > 0) skipped[std::string(data::BrokenName(static_cast<data::Broken>(i)))] = count;
+      if (count > 0) skipped[std::string(data::BrokenReasonName(static_cast<data::BrokenReason>(i)))] = count;
     }
     for (const data::BrokenLine& line : index.broken()) {
-      broken.push_back({{"offset", line.offset}, {"reason", data::BrokenName(line.reason)}});
+      broken.push_back({{"offset", line.offset}, {"reason", data::BrokenReasonName(line.reason)}});
     }
     Json line{
         {"url", object.url}, {"etag", object.info.etag}, {"bytes", object.info.size}, {"records", index.records()}};
@@ -130,7 +131,7 @@ void PrintObject(const Context& context, const data::DataObject& object, const d
   if (tokens) PrintListing("  {} tokens", FormatCount(index.tokens()));
   PrintListing("\n");
   for (const data::BrokenLine& line : index.broken()) {
-    PrintListing("    byte {}: {}\n", line.offset, data::BrokenName(line.reason));
+    PrintListing("    byte {}: {}\n", line.offset, data::BrokenReasonName(line.reason));
   }
   if (index.broken_count() > index.broken().size()) {
     PrintListing("    and {} more\n", FormatCount(index.broken_count() - index.broken().size()));
@@ -173,37 +174,37 @@ struct PlanFlags : DataFlags {
 };
 
 /// "bandwidth=100MB,latency=50ms,step=200ms": bytes a second, of a request, of the work on a batch.
-Result<data::SimulatedPlace> ParsePlace(std::string_view text) {
-  data::SimulatedPlace place;
+Result<data::SimulationParameters> ParseSimulationParameters(std::string_view text) {
+  data::SimulationParameters parameters;
   for (std::string_view word : Split(text, ',')) {
     std::size_t equals = word.find('=');
     std::string_view name = word.substr(0, equals), value = equals == word.npos ? "" : word.substr(equals + 1);
     if (name == "bandwidth") {
-      place.bandwidth = static_cast<double>(MR_TRY(ParseBytes(value.substr(0, value.find("/s")))));
+      parameters.bandwidth = static_cast<double>(MR_TRY(ParseBytes(value.substr(0, value.find("/s")))));
     } else if (name == "latency" || name == "step") {
       double seconds = std::chrono::duration<double>(MR_TRY(ParseDuration(value))).count();
-      (name == "step" ? place.step : place.latency) = seconds;
+      (name == "step" ? parameters.step : parameters.latency) = seconds;
     } else {
       return Fail(Code::kInvalidArgument, "--simulate: {} is not known; give bandwidth=100MB,latency=50ms,step=200ms",
                   name);
     }
   }
-  if (place.bandwidth <= 0) return Fail(Code::kInvalidArgument, "--simulate: a bandwidth of 0 brings nothing");
-  return place;
+  if (parameters.bandwidth <= 0) return Fail(Code::kInvalidArgument, "--simulate: a bandwidth of 0 brings nothing");
+  return parameters;
 }
 
 /// Prints what a rank would wait for its data in the first steps there.
 Status PrintForecast(const Context& context, const DataRequest& request, data::Dataset& dataset,
                      const std::string& text) {
   constexpr std::uint64_t kBatches = 2000;
-  data::SimulatedPlace place = MR_TRY(ParsePlace(text));
-  place.threads = request.options.threads;
-  place.seconds_per_byte = MR_TRY(dataset.MeasureEncoding({.stop = context.stop}));
+  data::SimulationParameters parameters = MR_TRY(ParseSimulationParameters(text));
+  parameters.threads = request.options.threads;
+  parameters.seconds_per_byte = MR_TRY(dataset.MeasureEncoding({.stop = context.stop}));
   const int rows = request.global_batch / request.ranks;
-  data::Forecast forecast = dataset.Simulate(place, rows, kBatches);
+  data::Forecast forecast = dataset.Simulate(parameters, rows, kBatches);
   if (context.globals.json) {
     PrintJsonLine({{"event", "forecast"},
-                   {"seconds_per_byte", place.seconds_per_byte},
+                   {"seconds_per_byte", parameters.seconds_per_byte},
                    {"first_batch_s", forecast.first_batch},
                    {"seconds", forecast.seconds},
                    {"waited_s", forecast.waited},
@@ -216,7 +217,7 @@ Status PrintForecast(const Context& context, const DataRequest& request, data::D
   Print("there        first batch after {:.2f} s, then {:.2f} % of the time waiting for data\n", forecast.first_batch,
         after_first > 0 ? 100 * (forecast.waited - forecast.first_batch) / after_first : 0.0);
   Print("             ({:.2f} s for the store, {:.2f} s for tokenizing, of {:.1f} s; {:.1f} MB/s a thread here)\n",
-        forecast.waited_on_network, forecast.waited_on_encoding, forecast.seconds, 1e-6 / place.seconds_per_byte);
+        forecast.waited_on_network, forecast.waited_on_encoding, forecast.seconds, 1e-6 / parameters.seconds_per_byte);
   return {};
 }
 

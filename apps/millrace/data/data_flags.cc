@@ -8,16 +8,16 @@ namespace {
 
 bool IsJobFile(std::string_view name) { return name.ends_with(".yaml") || name.ends_with(".yml"); }
 
-Result<data::Mode> ParseMode(std::string_view name) {
-  if (name == "pack") return data::Mode::kPack;
-  if (name == "pad") return data::Mode::kPad;
-  if (name == "sft") return data::Mode::kSft;
+Result<data::SequenceMode> ParseMode(std::string_view name) {
+  if (name == "pack") return data::SequenceMode::kPack;
+  if (name == "pad") return data::SequenceMode::kPad;
+  if (name == "sft") return data::SequenceMode::kSft;
   return Fail(Code::kUnsupported, "data mode \"{}\" is not known; use pack, pad or sft", name);
 }
 
-Result<data::Part> ParsePart(std::string_view name) {
-  if (name == "train") return data::Part::kTrain;
-  if (name == "held_out" || name == "held-out") return data::Part::kHeldOut;
+Result<data::SplitPart> ParsePart(std::string_view name) {
+  if (name == "train") return data::SplitPart::kTrain;
+  if (name == "held_out" || name == "held-out") return data::SplitPart::kHeldOut;
   return Fail(Code::kInvalidArgument, "part \"{}\" of the split is not known; use train or held_out", name);
 }
 

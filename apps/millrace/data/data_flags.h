@@ -8,7 +8,7 @@
 
 #include "apps/millrace/cli/cli.h"
 #include "millrace/base/result.h"
-#include "millrace/data/loader.h"
+#include "millrace/data/options/dataset_options.h"
 
 namespace millrace::cli {
 

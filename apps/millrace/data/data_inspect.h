@@ -7,7 +7,7 @@
 #include "apps/millrace/cli/cli.h"
 #include "millrace/base/result.h"
 #include "millrace/data/index/record_index.h"
-#include "millrace/data/loader.h"
+#include "millrace/data/options/dataset_options.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::cli {

@@ -34,7 +34,7 @@ Status Train(const Context& context, const TrainFlags& flags) {
   options.max_input_bytes = MR_TRY(ParseBytes(flags.max_input));
   std::string text = flags.template_text.empty() ? "{" + flags.field + "}" : Unescape(flags.template_text);
   auto record_template = MR_TRY(data::RecordTemplate::Parse(text));
-  std::vector<data::Source> sources;
+  std::vector<data::DataSource> sources;
   for (const std::string& url : flags.inputs) sources.push_back({url, 1.0});
 
   auto connection = MR_TRY(context.Connect());

@@ -106,7 +106,7 @@ class JobChecker {
   }
 
   Result<std::string> LookAtData() {
-    std::vector<data::Source> sources;
+    std::vector<data::DataSource> sources;
     for (const jobs::SourceSpec& source : spec_.data.sources)
       sources.push_back({source.url, source.weight, source.format, source.split});
     const auto resolved = MR_TRY(data::ResolveSources(*connection_, sources, NewCall()));

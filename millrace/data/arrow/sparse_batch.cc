@@ -266,20 +266,20 @@ Status SparseBatch::WantViews(const arrow::ArrayData& data, std::int64_t at, std
   if (rows == 0) return {};
   const auto* views = reinterpret_cast<const View*>(data.buffers[1]->data()) + at;
   const std::uint8_t* valid = data.buffers[0] ? data.buffers[0]->data() : nullptr;
-  struct Part {
+  struct CompressedRange {
     std::int32_t buffer;
     std::int64_t first, end;
   };
-  std::vector<Part> parts;
+  std::vector<CompressedRange> parts;
   for (std::int64_t i = 0; i < rows; ++i) {
     const View& view = views[i];
     if ((valid != nullptr && !arrow::bit_util::GetBit(valid, at + i)) || view.is_inline()) continue;
     if (view.ref.buffer_index < 0 || view.ref.offset < 0) return Damaged();
     parts.push_back({view.ref.buffer_index, view.ref.offset, std::int64_t{view.ref.offset} + view.size()});
   }
-  std::ranges::sort(parts, {}, [](const Part& part) { return std::pair(part.buffer, part.first); });
+  std::ranges::sort(parts, {}, [](const CompressedRange& part) { return std::pair(part.buffer, part.first); });
   for (std::size_t i = 0; i < parts.size();) {
-    Part whole = parts[i];
+    CompressedRange whole = parts[i];
     for (++i; i < parts.size() && parts[i].buffer == whole.buffer; ++i) {
       // Every part of a compressed buffer takes reading it from its beginning.
       if (!compressed() && parts[i].first - whole.end > kSmallGap) break;

@@ -61,41 +61,41 @@ struct ConversationParser::Rep {
 ConversationParser::ConversationParser() : rep_(new Rep) {}
 ConversationParser::~ConversationParser() = default;
 
-std::expected<std::span<const Message>, Broken> ConversationParser::Parse(std::string_view record) {
+std::expected<std::span<const Message>, BrokenReason> ConversationParser::Parse(std::string_view record) {
   auto parsed = rep_->json.Parse(record);
   if (!parsed) return std::unexpected(parsed.error());
   const simdjson::dom::object object = *parsed;
 
   simdjson::dom::element list;
   if (!FindLast(object, "messages", list) && !FindLast(object, "conversations", list)) {
-    return std::unexpected(Broken::kMissingField);
+    return std::unexpected(BrokenReason::kMissingField);
   }
   simdjson::dom::array turns;
-  if (list.get(turns)) return std::unexpected(Broken::kNotChat);
+  if (list.get(turns)) return std::unexpected(BrokenReason::kNotChat);
   rep_->messages.clear();
   bool answers = false;
   for (simdjson::dom::element turn : turns) {
     std::string_view role, content;
     simdjson::dom::object fields;
-    if (turn.get(fields)) return std::unexpected(Broken::kNotChat);
+    if (turn.get(fields)) return std::unexpected(BrokenReason::kNotChat);
     const bool plain = FindText(fields, "role", role) && FindText(fields, "content", content);
     const bool shared = !plain && FindText(fields, "from", role) && FindText(fields, "value", content);
-    if (!plain && !shared) return std::unexpected(Broken::kNotChat);
+    if (!plain && !shared) return std::unexpected(BrokenReason::kNotChat);
     rep_->messages.push_back({RoleOf(role), content});
     answers |= rep_->messages.back().role == kAssistant && !content.empty();
   }
-  if (rep_->messages.empty()) return std::unexpected(Broken::kEmpty);
-  if (!answers) return std::unexpected(Broken::kNotChat);
+  if (rep_->messages.empty()) return std::unexpected(BrokenReason::kEmpty);
+  if (!answers) return std::unexpected(BrokenReason::kNotChat);
   return rep_->messages;
 }
 
-std::optional<Broken> WriteLlama2(std::span<const Message> messages, DocumentScript& script) {
+std::optional<BrokenReason> WriteLlama2(std::span<const Message> messages, DocumentScript& script) {
   std::optional<std::string_view> system;
   if (messages.front().role == kSystem) {
     system = messages.front().content;
     messages = messages.subspan(1);
   }
-  if (!Alternates(messages)) return Broken::kNotChat;
+  if (!Alternates(messages)) return BrokenReason::kNotChat;
   for (const Message& message : messages) {
     if (message.role == kAssistant) {
       script.Text(" ", true);
@@ -120,7 +120,7 @@ std::optional<Broken> WriteLlama2(std::span<const Message> messages, DocumentScr
   return {};
 }
 
-std::optional<Broken> WriteLlama3(std::span<const Message> messages, DocumentScript& script) {
+std::optional<BrokenReason> WriteLlama3(std::span<const Message> messages, DocumentScript& script) {
   script.Bos();
   for (const Message& message : messages) {
     bool trained = message.role == kAssistant;
@@ -134,7 +134,7 @@ std::optional<Broken> WriteLlama3(std::span<const Message> messages, DocumentScr
   return {};
 }
 
-std::optional<Broken> WriteChatml(std::span<const Message> messages, DocumentScript& script) {
+std::optional<BrokenReason> WriteChatml(std::span<const Message> messages, DocumentScript& script) {
   for (const Message& message : messages) {
     bool trained = message.role == kAssistant;
     script.Special("<|im_start|>");
@@ -147,10 +147,10 @@ std::optional<Broken> WriteChatml(std::span<const Message> messages, DocumentScr
   return {};
 }
 
-std::optional<Broken> WriteZephyr(std::span<const Message> messages, DocumentScript& script) {
+std::optional<BrokenReason> WriteZephyr(std::span<const Message> messages, DocumentScript& script) {
   for (const Message& message : messages) {
     bool trained = message.role == kAssistant;
-    if (!trained && message.role != kUser && message.role != kSystem) return Broken::kNotChat;
+    if (!trained && message.role != kUser && message.role != kSystem) return BrokenReason::kNotChat;
     script.Text("<|");
     script.Text(message.role);
     script.Text("|>\n");
@@ -161,8 +161,8 @@ std::optional<Broken> WriteZephyr(std::span<const Message> messages, DocumentScr
   return {};
 }
 
-std::optional<Broken> WriteGemma(std::span<const Message> messages, DocumentScript& script) {
-  if (!Alternates(messages)) return Broken::kNotChat;
+std::optional<BrokenReason> WriteGemma(std::span<const Message> messages, DocumentScript& script) {
+  if (!Alternates(messages)) return BrokenReason::kNotChat;
   script.Bos();
   for (const Message& message : messages) {
     bool trained = message.role == kAssistant;
@@ -176,7 +176,7 @@ std::optional<Broken> WriteGemma(std::span<const Message> messages, DocumentScri
   return {};
 }
 
-std::optional<Broken> WriteGuanaco(std::string_view text, DocumentScript& script) {
+std::optional<BrokenReason> WriteGuanaco(std::string_view text, DocumentScript& script) {
   constexpr std::string_view kHuman = "### Human:", kAnswer = "### Assistant:";
   script.Bos();
   bool answers = false;
@@ -191,7 +191,7 @@ std::optional<Broken> WriteGuanaco(std::string_view text, DocumentScript& script
     text.remove_prefix(human);
   }
   script.Eos(answers);
-  if (!answers) return Broken::kNotChat;
+  if (!answers) return BrokenReason::kNotChat;
   return {};
 }
 

@@ -1,4 +1,4 @@
-// Conversations: how records spell them, and how chat models want them written.
+// Conversations: how records hold them, and how the chat templates of models write them.
 #pragma once
 
 #include <expected>
@@ -24,24 +24,24 @@ class ConversationParser {
  public:
   ConversationParser();
   ~ConversationParser();
-  /// Valid until the next call. The roles of other spellings ("human", "gpt") become those above.
-  std::expected<std::span<const Message>, Broken> Parse(std::string_view record);
+  /// Returns the messages, valid until the next call. Other names of roles ("human", "gpt") become those above.
+  std::expected<std::span<const Message>, BrokenReason> Parse(std::string_view record);
 
  private:
   struct Rep;
   std::unique_ptr<Rep> rep_;
 };
 
-/// Each writes a conversation as the chat template published with the models does, and marks what the assistant says,
-/// the token that ends its turn included. Text of the record never becomes a special token. Yields kNotChat for roles
-/// that the template does not render.
-using ChatLayout = std::optional<Broken>(std::span<const Message> messages, DocumentScript& script);
+/// Writes a conversation as the chat template published with the models does. Marks as trained what the assistant says,
+/// with the token that ends its turn. Text of the record never becomes a special token. Returns kNotChat if the
+/// template does not render a role.
+using ChatLayout = std::optional<BrokenReason>(std::span<const Message> messages, DocumentScript& script);
 ChatLayout WriteLlama2, WriteLlama3, WriteChatml, WriteZephyr, WriteGemma;
 
-/// "### Human: … ### Assistant: …" in one text: learnt is what follows "### Assistant:", up to the next "### Human:".
-std::optional<Broken> WriteGuanaco(std::string_view text, DocumentScript& script);
+/// Writes one text "### Human: … ### Assistant: …". The text from "### Assistant:" to the next "### Human:" is trained.
+std::optional<BrokenReason> WriteGuanaco(std::string_view text, DocumentScript& script);
 
-/// Without the white space at both ends, as Python's str.strip and Jinja's trim see it.
+/// Returns `text` without the white space at both ends, as Python's str.strip and Jinja's trim define it.
 std::string_view StripSpace(std::string_view text);
 
 }  // namespace millrace::data

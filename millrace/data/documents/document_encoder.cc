@@ -4,9 +4,9 @@
 #include <array>
 #include <utility>
 
+#include "millrace/data/batch/stage_trace.h"
 #include "millrace/data/documents/chat.h"
 #include "millrace/data/documents/document_script.h"
-#include "millrace/data/stage_trace.h"
 
 namespace millrace::data {
 namespace {
@@ -34,7 +34,7 @@ DocumentForm DocumentForm::OfTemplate(RecordTemplate record_template) {
 }
 
 Result<DocumentForm> DocumentForm::Make(const DatasetOptions& options) {
-  if (options.mode != Mode::kSft) {
+  if (options.mode != SequenceMode::kSft) {
     if (!options.layout.empty()) {
       return Fail(Code::kInvalidArgument, "layout {} is for mode sft; other modes use the template alone",
                   options.layout);
@@ -86,12 +86,12 @@ struct DocumentEncoder::Rep {
     if (f.templates_.empty()) conversations.emplace();
   }
 
-  Result<std::optional<Broken>> EncodeText(std::string_view record, std::size_t wanted, EncodedDocument& document,
-                                           StageTrace* trace) {
+  Result<std::optional<BrokenReason>> EncodeText(std::string_view record, std::size_t wanted, EncodedDocument& document,
+                                                 StageTrace* trace) {
     document.Clear();
-    std::expected<std::string_view, Broken> text;
+    std::expected<std::string_view, BrokenReason> text;
     {
-      InStage parsing(trace, Stage::kParse);
+      ScopedStage parsing(trace, LoadStage::kParse);
       text = parsers[0].Parse(record);
     }
     if (!text) return text.error();
@@ -104,7 +104,7 @@ struct DocumentEncoder::Rep {
     return std::nullopt;
   }
 
-  std::optional<Broken> Answer(RecordParser& prompt, RecordParser& answer, std::string_view record) {
+  std::optional<BrokenReason> Answer(RecordParser& prompt, RecordParser& answer, std::string_view record) {
     auto asked = prompt.Parse(record);
     if (!asked) return asked.error();
     auto answered = answer.Parse(record);
@@ -117,7 +117,7 @@ struct DocumentEncoder::Rep {
   }
 
   /// Fills the script.
-  std::optional<Broken> Write(std::string_view record) {
+  std::optional<BrokenReason> Write(std::string_view record) {
     switch (form.layout_) {
       case Layout::kText:
         break;
@@ -143,7 +143,7 @@ struct DocumentEncoder::Rep {
     return {};
   }
 
-  std::optional<Broken> Converse(std::string_view record, ChatLayout& write) {
+  std::optional<BrokenReason> Converse(std::string_view record, ChatLayout& write) {
     auto messages = conversations->Parse(record);
     return messages ? write(*messages, script) : messages.error();
   }
@@ -163,17 +163,17 @@ DocumentEncoder::~DocumentEncoder() = default;
 
 std::string_view DocumentEncoder::content() const { return rep_->content; }
 
-Result<std::optional<Broken>> DocumentEncoder::Encode(std::string_view record, std::size_t wanted,
-                                                      EncodedDocument& document, StageTrace* trace) {
+Result<std::optional<BrokenReason>> DocumentEncoder::Encode(std::string_view record, std::size_t wanted,
+                                                            EncodedDocument& document, StageTrace* trace) {
   if (rep_->form.layout_ == Rep::Layout::kText) return rep_->EncodeText(record, wanted, document, trace);
   rep_->script.Clear();
   {
-    InStage parsing(trace, Stage::kParse);
+    ScopedStage parsing(trace, LoadStage::kParse);
     if (auto broken = rep_->Write(record)) return broken;
   }
-  if (rep_->script.is_full()) return Broken::kTooLong;
+  if (rep_->script.is_full()) return BrokenReason::kTooLong;
   // Finding where answers lie may take encoding the text in front of each once more.
-  if (rep_->script.answers() * record.size() > kMaxAnswerBytes) return Broken::kTooLong;
+  if (rep_->script.answers() * record.size() > kMaxAnswerBytes) return BrokenReason::kTooLong;
   MR_TRY(rep_->script.Encode(wanted, document));
   rep_->content = record;
   return std::nullopt;

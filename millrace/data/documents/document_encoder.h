@@ -1,5 +1,5 @@
-// From the bytes of one record to the tokens of one document, and which of them are to be learnt. Whoever counts tokens
-// and whoever makes rows of them uses this, so that both agree.
+// From the bytes of one record to the tokens of one document, and which of them the loss trains. The code that counts
+// tokens and the code that fills rows both use this, so that they agree.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,14 @@
 #include <vector>
 
 #include "millrace/base/result.h"
-#include "millrace/data/loader.h"
+#include "millrace/data/batch/token.h"
+#include "millrace/data/options/dataset_options.h"
 #include "millrace/data/records/record_template.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::data {
+
+class StageTrace;
 
 struct TokenRange {
   std::uint32_t begin = 0, end = 0;
@@ -23,26 +26,26 @@ struct TokenRange {
 
 struct EncodedDocument {
   std::vector<TokenId> ids;         ///< BOS and EOS included
-  std::vector<TokenRange> trained;  ///< ascending and disjoint: what the loss looks at
+  std::vector<TokenRange> trained;  ///< ascending and disjoint: the tokens that the loss trains
   void Clear() {
     ids.clear();
     trained.clear();
   }
 };
 
-/// What makes a document of a record: a template, or in mode sft a layout of prompts and answers. README.md has the
-/// layouts and their masks. Immutable; any thread may read it.
+/// How a record becomes a document: by a template, or in mode sft by a layout of prompts and answers. data/README.md
+/// has the layouts and their masks. Immutable; any thread may read it.
 class DocumentForm {
  public:
-  /// Fails with kInvalidArgument on a template that is none and on a layout that is not known, naming those that are.
+  /// Errors: kInvalidArgument if a template does not parse or the layout is unknown; names the known ones.
   static Result<DocumentForm> Make(const DatasetOptions& options);
   static DocumentForm OfTemplate(RecordTemplate record_template);
 
-  /// Two forms with equal identities make the same documents.
+  /// Forms with equal identities make the same documents.
   const std::string& identity() const { return identity_; }
-  /// The fields of a record that it looks at.
+  /// Returns the fields of a record that the form reads.
   const std::vector<std::string>& fields() const { return fields_; }
-  /// BOS and EOS, where every document has them around its text: an index does not count them.
+  /// Returns how many of BOS and EOS every document has around its text. An index does not count these.
   std::uint32_t added_tokens(const tokenizer::Tokenizer& tokenizer) const;
 
  private:
@@ -55,27 +58,26 @@ class DocumentForm {
   std::vector<std::string> fields_;
 };
 
-/// Encodes records of one form; keeps its buffers between calls. One thread at a time; form and tokenizer must outlive
-/// it.
+/// Encodes records of one form. Keeps its buffers between calls. One thread at a time. The form and the tokenizer must
+/// outlive it.
 class DocumentEncoder {
  public:
-  /// Without a tokenizer it only judges records.
+  /// Without a tokenizer the encoder only tells which records are broken.
   DocumentEncoder(const DocumentForm& form, const tokenizer::Tokenizer* tokenizer);
   DocumentEncoder(DocumentEncoder&&) noexcept;
   ~DocumentEncoder();
 
-  /// Replaces `document` by that of `record` (without its newline), or says why there is none; the verdict depends on
-  /// the record's bytes and the form alone. Beyond its first `wanted` tokens a document may be cut anywhere. Fails as
-  /// the tokenizer does.
-  Result<std::optional<Broken>> Encode(std::string_view record, std::size_t wanted, EncodedDocument& document,
-                                       StageTrace* trace = nullptr);
-  Result<std::optional<Broken>> Encode(std::string_view record, EncodedDocument& document) {
+  /// Replaces `document` by the document of `record`, which has no newline at its end. Returns the reason if the record
+  /// is broken, which depends on its bytes and the form alone. Beyond its first `wanted` tokens the document may be cut
+  /// anywhere. Errors: those of the tokenizer.
+  Result<std::optional<BrokenReason>> Encode(std::string_view record, std::size_t wanted, EncodedDocument& document,
+                                             StageTrace* trace = nullptr);
+  Result<std::optional<BrokenReason>> Encode(std::string_view record, EncodedDocument& document) {
     return Encode(record, static_cast<std::size_t>(-1), document);
   }
 
-  /// What the last usable record says, for recognising it elsewhere: the document's text, or in mode sft the record as
-  /// it is, since what its layout writes around it depends on the tokenizer. Valid until the next call and while the
-  /// record lives.
+  /// Returns what identifies the last usable record: the document's text, or in mode sft the record itself, since the
+  /// text around it depends on the tokenizer. Valid until the next call, and as long as the record.
   std::string_view content() const;
 
  private:

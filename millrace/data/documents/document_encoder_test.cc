@@ -47,7 +47,7 @@ class ChatTokenizer final : public testing::ByteTokenizer {
 
 DocumentForm Sft(std::string layout, std::string prompt = "{text}", std::string answer = "{response}") {
   return DocumentForm::Make({.template_text = std::move(prompt),
-                             .mode = Mode::kSft,
+                             .mode = SequenceMode::kSft,
                              .layout = std::move(layout),
                              .response_text = std::move(answer)})
       .value();
@@ -61,7 +61,7 @@ std::string Document(const DocumentForm& form, std::string_view record) {
   auto broken = encoder.Encode(record, document).value();
   EXPECT_EQ(judge.Encode(record, nothing).value(), broken) << "the verdict does not depend on the tokenizer";
   EXPECT_TRUE(nothing.ids.empty());
-  if (broken) return std::string(BrokenName(*broken));
+  if (broken) return std::string(BrokenReasonName(*broken));
   for (std::size_t i = 0; i < document.trained.size(); ++i) {
     EXPECT_LT(document.trained[i].begin, document.trained[i].end);
     EXPECT_LE(document.trained[i].end, document.ids.size());
@@ -151,7 +151,8 @@ TEST(DocumentEncoder, SaysWhatIsNoConversation) {
   EXPECT_EQ(
       Document(Sft("zephyr"), R"({"messages":[{"role":"tool","content":"7"},{"role":"assistant","content":"7"}]})"),
       "not_chat");
-  EXPECT_EQ(DocumentForm::Make({.mode = Mode::kSft, .layout = "vicuna"}).error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(DocumentForm::Make({.mode = SequenceMode::kSft, .layout = "vicuna"}).error().code(),
+            Code::kInvalidArgument);
   EXPECT_EQ(DocumentForm::Make({.layout = "alpaca"}).error().code(), Code::kInvalidArgument) << "for sft alone";
 }
 
@@ -218,7 +219,7 @@ TEST(DocumentEncoder, RefusesWhatWouldTakeTooLong) {
   auto form = Sft("guanaco");
   DocumentEncoder judge(form, nullptr);
   EncodedDocument document;
-  EXPECT_EQ(judge.Encode(DumpJson({{"text", text}}), document).value(), Broken::kTooLong);
+  EXPECT_EQ(judge.Encode(DumpJson({{"text", text}}), document).value(), BrokenReason::kTooLong);
 }
 
 constexpr const char* kRender = R"PY(
@@ -284,7 +285,7 @@ TEST(ChatInterop, RendersAsTransformersDoes) {
       DocumentEncoder encoder(form, &tokenizer);
       EncodedDocument document;
       auto broken = encoder.Encode(record, document).value();
-      EXPECT_EQ(broken ? std::string(BrokenName(*broken)) : ChatTokenizer::Spell(document, false),
+      EXPECT_EQ(broken ? std::string(BrokenReasonName(*broken)) : ChatTokenizer::Spell(document, false),
                 expected[layout].get<std::string>())
           << layout << " of " << record;
     }

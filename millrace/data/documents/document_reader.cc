@@ -17,12 +17,14 @@ class DocumentReader::Rep {
       : sources_(std::move(sources)), parser_(record_template), deadline_(call.deadline), caller_(call.stop) {
     working_.Spawn("documents-read", [this](std::stop_token stop) {
       Status read = ReadAll(stop);
-      if (!read) pieces_.Push(std::unexpected(read.error()), stop);
-      pieces_.Close();
+      if (!read) contents_.Push(std::unexpected(read.error()), stop);
+      contents_.Close();
     });
     working_.Spawn("documents-parse", [this](std::stop_token stop) {
-      while (auto piece = pieces_.Pop(stop)) {
-        if (!pages_.Push(piece->has_value() ? Result<Page>(Parse(**piece)) : std::unexpected(piece->error()), stop))
+      while (auto content = contents_.Pop(stop)) {
+        if (!pages_.Push(
+                content->has_value() ? Result<DocumentPage>(Parse(**content)) : std::unexpected(content->error()),
+                stop))
           break;
       }
       pages_.Close();
@@ -53,24 +55,24 @@ class DocumentReader::Rep {
 
  private:
   /// A frame's content; or nothing of an object that ended, and its size.
-  struct Piece {
+  struct FrameContent {
     Buffer content;
     std::uint64_t object_bytes = 0;
   };
 
-  /// The documents of a piece, and the text that they are views of.
-  struct Page {
+  /// The documents of a content, and the text that they are views of.
+  struct DocumentPage {
     Buffer text;
     std::vector<std::string_view> documents;
     std::uint64_t broken = 0, object_bytes = 0;
   };
 
-  Page Parse(const Piece& piece) {
-    Page page{.object_bytes = piece.object_bytes};
+  DocumentPage Parse(const FrameContent& content) {
+    DocumentPage page{.object_bytes = content.object_bytes};
     std::vector<std::size_t> ends;
     std::string text;
-    text.reserve(piece.content.size());
-    std::string_view rest = AsText(piece.content);
+    text.reserve(content.content.size());
+    std::string_view rest = AsText(content.content);
     while (!rest.empty()) {
       const std::string_view line = rest.substr(0, rest.find('\n'));
       rest.remove_prefix(std::min(line.size() + 1, rest.size()));
@@ -109,8 +111,8 @@ class DocumentReader::Rep {
     return {};
   }
 
-  Status Push(Piece piece, const object::Call& call) {
-    if (pieces_.Push(std::move(piece), call.stop)) return {};
+  Status Push(FrameContent content, const object::Call& call) {
+    if (contents_.Push(std::move(content), call.stop)) return {};
     return Fail(Code::kCancelled, "interrupted");
   }
 
@@ -118,12 +120,12 @@ class DocumentReader::Rep {
   RecordParser parser_;
   const Deadline deadline_;
   const std::stop_token caller_;
-  Page page_;
+  DocumentPage page_;
   std::size_t at_ = 0;  ///< in the page
   std::optional<Error> failed_;
   std::uint64_t documents_ = 0, broken_ = 0, bytes_ = 0;
-  Channel<Result<Piece>> pieces_{2};
-  Channel<Result<Page>> pages_{2};
+  Channel<Result<FrameContent>> contents_{2};
+  Channel<Result<DocumentPage>> pages_{2};
   TaskScope working_;
 };
 
@@ -132,7 +134,7 @@ DocumentReader::DocumentReader(DocumentReader&&) noexcept = default;
 DocumentReader& DocumentReader::operator=(DocumentReader&&) noexcept = default;
 DocumentReader::~DocumentReader() = default;
 
-Result<DocumentReader> DocumentReader::Open(object::Connection& connection, std::span<const Source> sources,
+Result<DocumentReader> DocumentReader::Open(object::Connection& connection, std::span<const DataSource> sources,
                                             const RecordTemplate& record_template, object::Call call) {
   ResolvedSources resolved = MR_TRY(ResolveSources(connection, sources, call, record_template.fields()));
   for (const DataObject& object : resolved.objects) {

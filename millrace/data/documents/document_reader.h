@@ -1,4 +1,4 @@
-// All documents of some sources, front to back: for what needs the text once, such as training a tokenizer.
+// Reads all documents of some sources once, front to back, for example to train a tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -14,28 +14,28 @@
 
 namespace millrace::data {
 
-/// Reads the objects of the sources one after the other, each record once whatever its source's weight. Needs no index
-/// and makes none. Threads of its own read, decode and parse ahead: some frames of content are in memory at a time. One
-/// thread calls it; the template must outlive it.
+/// Reads the objects of the sources one after the other. Reads each record once, whatever its source's weight. Needs no
+/// index and makes none. Two threads read, decode and parse ahead, so some frames of content are in memory. One thread
+/// calls it. The template must outlive it.
 class DocumentReader {
  public:
-  static Result<DocumentReader> Open(object::Connection& connection, std::span<const Source> sources,
+  static Result<DocumentReader> Open(object::Connection& connection, std::span<const DataSource> sources,
                                      const RecordTemplate& record_template, object::Call call = {});
   DocumentReader(DocumentReader&&) noexcept;
   DocumentReader& operator=(DocumentReader&&) noexcept;
   ~DocumentReader();
 
-  /// The next document, or false at the end. Records that cannot be used are skipped and counted.
+  /// Replaces `document` by the next one. Returns false at the end. Skips and counts broken records. Blocks.
   Result<bool> Next(std::string& document);
-  /// As many of the next documents as are at hand, up to `count` (more than 0); none only at the end. They are views
-  /// until the next call.
+  /// Returns up to `count` of the next documents, as many as are ready, valid until the next call. Blocks until there
+  /// is one. Returns none at the end. REQUIRES: count > 0.
   Result<std::span<const std::string_view>> NextSome(std::size_t count);
-  /// Whether Next and NextSome would not block.
+  /// Returns true if Next and NextSome would not block.
   bool ready() const;
 
   std::uint64_t documents() const;
   std::uint64_t broken() const;
-  std::uint64_t bytes() const;  ///< of the objects that have been read to their end
+  std::uint64_t bytes() const;  ///< of the objects that were read to their end
 
  private:
   class Rep;

@@ -1,4 +1,4 @@
-// A document as a layout writes it: text and special tokens one after the other, each to be learnt or not.
+// A document as a layout writes it: texts and special tokens one after the other, each trained or not.
 #pragma once
 
 #include <cstdint>
@@ -13,48 +13,48 @@
 
 namespace millrace::data {
 
-/// Text between two special tokens is encoded as one. Where what is learnt begins or ends inside of it, at byte b, the
-/// boundary among its tokens is the number of tokens of its first b bytes encoded by themselves. Keeps its buffers. One
-/// thread.
+/// The text between two special tokens is encoded as one text. Where a trained stretch begins or ends inside the text,
+/// at byte b, the boundary among the tokens is the number of tokens of the first b bytes encoded alone. Keeps its
+/// buffers between calls. One thread.
 class DocumentScript {
  public:
   explicit DocumentScript(const tokenizer::Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
 
   void Clear();
   void Text(std::string_view text, bool trained = false);
-  /// The special token spelled so; as text if the vocabulary has none.
+  /// Appends the special token that is spelled `piece`, or the text if the vocabulary has no such token.
   void Special(std::string_view piece, bool trained = false);
   void Bos();
   void Eos(bool trained);
 
-  /// The document takes more memory than it may (kMaxDocumentBytes); what is added then is left out.
+  /// Returns true if the document exceeds kMaxDocumentBytes. Further additions are ignored.
   bool is_full() const;
-  /// How often Text was told to be learnt; the same with every tokenizer.
+  /// Returns how many trained texts were added. The same with every tokenizer.
   std::uint64_t answers() const { return answers_; }
-  /// Replaces `document`. Beyond `wanted` tokens it may be cut anywhere.
+  /// Replaces `document`. Beyond its first `wanted` tokens it may be cut anywhere.
   Status Encode(std::size_t wanted, EncodedDocument& document);
 
  private:
-  /// Ends the text before it, if any, with a token.
+  /// A stretch of text that ends with a special token.
   struct Run {
-    std::size_t begin = 0, end = 0;  ///< of text_
+    std::size_t begin = 0, end = 0;  ///< in text_; may be empty
     TokenId token = tokenizer::kNoToken;
     bool token_trained = false;
     std::size_t first_mark = 0, marks = 0;
   };
   void Token(TokenId id, bool trained);
   Run& Open();
-  /// Tokens of text_[begin, end), at most `wanted`.
+  /// Returns the number of tokens of text_[begin, end), at most `wanted`.
   Result<std::size_t> Count(std::size_t begin, std::size_t end, std::size_t wanted);
   static void Train(EncodedDocument& document, std::size_t begin, std::size_t end);
 
   TokenId IdOf(std::string_view piece);
 
   const tokenizer::Tokenizer* tokenizer_;
-  std::map<std::string, TokenId, std::less<>> specials_;  ///< looked up so far
+  std::map<std::string, TokenId, std::less<>> specials_;  ///< ids that were looked up so far
   std::string text_;
   std::vector<Run> runs_;
-  std::vector<std::pair<std::size_t, std::size_t>> marks_;  ///< learnt stretches of text_, ascending
+  std::vector<std::pair<std::size_t, std::size_t>> marks_;  ///< trained stretches of text_, ascending
   std::vector<TokenId> scratch_;
   std::uint64_t answers_ = 0;
 };

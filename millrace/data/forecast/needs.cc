@@ -10,20 +10,20 @@ namespace millrace::data {
 namespace {
 
 /// Walks through samples in order.
-class Walk {
+class SampleWalk {
  public:
-  explicit Walk(const Plan& plan) : plan_(plan), streams_(plan.streams().size()) {}
+  explicit SampleWalk(const Plan& plan) : plan_(plan), streams_(plan.streams().size()) {}
 
-  template <class Visit>  ///< of a Place
+  template <class Visit>  ///< of a DocumentLocation
   void Documents(std::uint64_t index, Visit visit) {
-    Plan::Location at = plan_.Locate(0, index);
+    SampleLocation at = plan_.Locate(0, index);
     const PlanOptions& options = plan_.options();
     std::uint64_t unit = options.joins() ? at.sample * options.sequence_length : at.sample;
     const WindowOrder* window = &Enter(at.stream, at.pass, unit);
     auto hit = window->Find(static_cast<std::uint32_t>(unit - window->first_unit));
     if (options.best_fit) {
       WindowOrder::Item item = window->At(hit.item);
-      for (Place place : RowsOf(at.stream, item.piece)[item.number]) visit(place);
+      for (DocumentLocation place : RowsOf(at.stream, item.group)[item.number]) visit(place);
       return;
     }
     visit(plan_.DocumentOf(at.stream, window->At(hit.item)));
@@ -39,15 +39,15 @@ class Walk {
   }
 
  private:
-  struct Position {
+  struct StreamPosition {
     std::optional<PassOrder> pass;
     std::size_t number = 0;
     std::optional<WindowOrder> window;
-    std::map<std::uint32_t, std::vector<FittedRow>> rows;  ///< of the window's pieces
+    std::map<std::uint32_t, std::vector<FittedRow>> rows;  ///< of the window's groups
   };
 
   const WindowOrder& Enter(std::uint32_t stream, std::uint64_t pass, std::uint64_t unit) {
-    Position& at = streams_[stream];
+    StreamPosition& at = streams_[stream];
     if (!at.pass || at.pass->pass != pass) {
       at.pass = plan_.OrderOf(stream, pass);
       at.window.reset();
@@ -61,26 +61,26 @@ class Walk {
     return *at.window;
   }
 
-  const std::vector<FittedRow>& RowsOf(std::uint32_t stream, std::uint32_t piece) {
-    auto [at, fresh] = streams_[stream].rows.try_emplace(piece);
-    if (fresh) at->second = plan_.FitRows(stream, piece);
+  const std::vector<FittedRow>& RowsOf(std::uint32_t stream, std::uint32_t group) {
+    auto [at, fresh] = streams_[stream].rows.try_emplace(group);
+    if (fresh) at->second = plan_.FitRows(stream, group);
     return at->second;
   }
 
   const Plan& plan_;
-  std::vector<Position> streams_;
+  std::vector<StreamPosition> streams_;
 };
 
 }  // namespace
 
 std::vector<BatchNeeds> NeedsOf(const Plan& plan, std::uint64_t rows, std::uint64_t batches) {
-  Walk walk(plan);
+  SampleWalk walk(plan);
   std::vector<BatchNeeds> needs(std::min(batches, plan.samples() / rows));
   std::map<std::uint32_t, std::vector<RecordExtent>> extents;  // of chunks that were needed
   std::set<std::pair<std::uint32_t, std::uint32_t>> made;      // documents that were
   for (std::uint64_t b = 0; b < needs.size(); ++b) {
     for (std::uint64_t i = b * rows; i < (b + 1) * rows; ++i) {
-      walk.Documents(i, [&](Place place) {
+      walk.Documents(i, [&](DocumentLocation place) {
         auto [chunk, fresh] = extents.try_emplace(place.chunk);
         if (fresh) {
           chunk->second = plan.Extents(place.chunk);

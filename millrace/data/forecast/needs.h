@@ -1,4 +1,4 @@
-// What samples are made of, without reading any.
+// Which chunks and bytes the batches of a run need, from the plan alone.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace millrace::data {
 
-/// Of the first `batches` batches of `rows` samples of the first epoch, as far as it goes. Arithmetic; takes about as
-/// long as the batches have documents.
+/// Returns the needs of the first `batches` batches of `rows` samples, or of all in the first epoch if it has fewer.
+/// The time is proportional to the documents in the batches.
 std::vector<BatchNeeds> NeedsOf(const Plan& plan, std::uint64_t rows, std::uint64_t batches);
 
 }  // namespace millrace::data

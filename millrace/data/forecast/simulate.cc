@@ -6,31 +6,32 @@
 namespace millrace::data {
 namespace {
 
-/// When requests are done that are made one after the other, some at a time.
-class Link {
+/// The times at which requests end. Some run at a time, and all share one link.
+class SimulatedLink {
  public:
-  explicit Link(const SimulatedPlace& place) : place_(place), slots_(static_cast<std::size_t>(place.requests)) {}
+  explicit SimulatedLink(const SimulationParameters& parameters)
+      : parameters_(parameters), slots_(static_cast<std::size_t>(parameters.requests)) {}
 
-  /// Not before `earliest`.
+  /// Returns when a request for `bytes` ends that starts at `earliest` or later.
   double Fetch(std::uint64_t bytes, double earliest) {
     double& slot = *std::ranges::min_element(slots_);
-    double first_byte = std::max(slot, earliest) + place_.latency;
-    free_ = std::max(free_, first_byte) + static_cast<double>(bytes) / place_.bandwidth;
+    double first_byte = std::max(slot, earliest) + parameters_.latency;
+    free_ = std::max(free_, first_byte) + static_cast<double>(bytes) / parameters_.bandwidth;
     return slot = free_;
   }
 
  private:
-  const SimulatedPlace& place_;
+  const SimulationParameters& parameters_;
   std::vector<double> slots_;
-  double free_ = 0;  ///< the link, of what was asked for so far
+  double free_ = 0;  ///< when the link has carried all requests so far
 };
 
-/// When there is room for more bytes: those of the oldest chunks are given up batch by batch.
-class Room {
+/// The times at which there is room for more bytes. The oldest chunks are dropped, batch by batch.
+class SimulatedCache {
  public:
-  explicit Room(std::uint64_t capacity) : capacity_(capacity) {}
+  explicit SimulatedCache(std::uint64_t capacity) : capacity_(capacity) {}
 
-  /// The moment at which `bytes` more fit, for batch `batch`. The batches before it have been taken at `taken`.
+  /// Returns when `bytes` more fit, for batch `batch`. `taken` is when the batches before were taken.
   double Take(std::uint64_t bytes, std::size_t batch, std::span<const double> taken) {
     held_ += bytes;
     by_batch_[batch] += bytes;
@@ -54,23 +55,23 @@ class Room {
 }  // namespace
 
 Forecast Simulate(std::span<const BatchNeeds> batches, const std::function<std::uint64_t(std::uint32_t)>& chunk_bytes,
-                  const SimulatedPlace& place) {
+                  const SimulationParameters& parameters) {
   Forecast forecast;
-  Link link(place);
-  Room room(place.cache_bytes);
-  std::vector<double> workers(static_cast<std::size_t>(place.threads)), taken;
+  SimulatedLink link(parameters);
+  SimulatedCache cache(parameters.cache_bytes);
+  std::vector<double> workers(static_cast<std::size_t>(parameters.threads)), taken;
   double free = 0;  // the consumer
   for (std::size_t b = 0; b < batches.size(); ++b) {
     double arrived = 0;
     for (std::uint32_t chunk : batches[b].chunks) {
       std::uint64_t bytes = chunk_bytes(chunk);
-      arrived = std::max(arrived, link.Fetch(bytes, room.Take(bytes, b, taken)));
+      arrived = std::max(arrived, link.Fetch(bytes, cache.Take(bytes, b, taken)));
     }
     double& worker = *std::ranges::min_element(workers);
-    auto ring = static_cast<std::size_t>(place.prefetch_batches);
+    auto ring = static_cast<std::size_t>(parameters.prefetch_batches);
     double begun = std::max(worker, b >= ring ? taken[b - ring] : 0.0);
     double ready = std::max(begun, arrived);
-    double made = worker = ready + static_cast<double>(batches[b].bytes) * place.seconds_per_byte;
+    double made = worker = ready + static_cast<double>(batches[b].bytes) * parameters.seconds_per_byte;
     double got = std::max(free, made);
     forecast.waited += got - free;
     double on_network = std::max(0.0, std::min(got, ready) - std::max(free, begun));
@@ -78,7 +79,7 @@ Forecast Simulate(std::span<const BatchNeeds> batches, const std::function<std::
     forecast.waited_on_encoding += got - free - on_network;
     if (b == 0) forecast.first_batch = got;
     taken.push_back(got);
-    free = got + place.step;
+    free = got + parameters.step;
   }
   forecast.seconds = free;
   return forecast;

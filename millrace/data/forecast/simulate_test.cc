@@ -33,20 +33,20 @@ TEST(Simulate, ANarrowLinkIsTheRate) {
 }
 
 TEST(Simulate, LatencyIsHiddenByRequestsAtATime) {
-  SimulatedPlace place{.bandwidth = 1e12, .latency = 0.1, .step = 0.02, .requests = 1};
-  EXPECT_NEAR(Simulate(Batches(200, 10), Megabyte, place).seconds, 200 * 0.1, 0.2);
-  place.requests = 5;
-  EXPECT_NEAR(Simulate(Batches(200, 10), Megabyte, place).seconds, 200 * 0.02 + 0.1, 0.02);
+  SimulationParameters parameters{.bandwidth = 1e12, .latency = 0.1, .step = 0.02, .requests = 1};
+  EXPECT_NEAR(Simulate(Batches(200, 10), Megabyte, parameters).seconds, 200 * 0.1, 0.2);
+  parameters.requests = 5;
+  EXPECT_NEAR(Simulate(Batches(200, 10), Megabyte, parameters).seconds, 200 * 0.02 + 0.1, 0.02);
 }
 
 TEST(Simulate, SlowTokenizingIsTheRateOfItsThreads) {
-  SimulatedPlace place{.latency = 0, .step = 0.01, .seconds_per_byte = 1e-4, .threads = 2};
-  auto forecast = Simulate(Batches(100, 1000), Megabyte, place);
+  SimulationParameters parameters{.latency = 0, .step = 0.01, .seconds_per_byte = 1e-4, .threads = 2};
+  auto forecast = Simulate(Batches(100, 1000), Megabyte, parameters);
   EXPECT_NEAR(forecast.seconds, 100 * 0.05, 0.15);
   EXPECT_GT(forecast.waited_on_encoding / forecast.waited, 0.95);
-  place.threads = 10;
-  place.prefetch_batches = 20;
-  EXPECT_NEAR(Simulate(Batches(100, 1000), Megabyte, place).seconds, 100 * 0.01 + 0.1, 0.15);
+  parameters.threads = 10;
+  parameters.prefetch_batches = 20;
+  EXPECT_NEAR(Simulate(Batches(100, 1000), Megabyte, parameters).seconds, 100 * 0.01 + 0.1, 0.15);
 }
 
 /// The more there is of anything, the less is waited.
@@ -60,22 +60,22 @@ TEST(Simulate, MoreIsNeverWorse) {
       for (std::uint64_t n = random.Below(b == 0 ? 20 : 3); n > 0; --n) needs.chunks.push_back(chunk++);
       needs.bytes = random.Below(10'000);
     }
-    SimulatedPlace place{.bandwidth = 1e6 * static_cast<double>(1 + random.Below(500)),
-                         .latency = 1e-3 * static_cast<double>(random.Below(200)),
-                         .step = 1e-3 * static_cast<double>(1 + random.Below(100)),
-                         .seconds_per_byte = 1e-7 * static_cast<double>(random.Below(100)),
-                         .threads = static_cast<int>(1 + random.Below(4)),
-                         .requests = static_cast<int>(1 + random.Below(16)),
-                         .prefetch_batches = static_cast<int>(1 + random.Below(8)),
-                         .cache_bytes = 1'000'000 * (1 + random.Below(50))};
-    auto base = Simulate(batches, Megabyte, place);
+    SimulationParameters parameters{.bandwidth = 1e6 * static_cast<double>(1 + random.Below(500)),
+                                    .latency = 1e-3 * static_cast<double>(random.Below(200)),
+                                    .step = 1e-3 * static_cast<double>(1 + random.Below(100)),
+                                    .seconds_per_byte = 1e-7 * static_cast<double>(random.Below(100)),
+                                    .threads = static_cast<int>(1 + random.Below(4)),
+                                    .requests = static_cast<int>(1 + random.Below(16)),
+                                    .prefetch_batches = static_cast<int>(1 + random.Below(8)),
+                                    .cache_bytes = 1'000'000 * (1 + random.Below(50))};
+    auto base = Simulate(batches, Megabyte, parameters);
     EXPECT_NEAR(base.waited, base.waited_on_network + base.waited_on_encoding, 1e-6);
-    EXPECT_NEAR(base.seconds, base.waited + 60 * place.step, 1e-6);
-    SimulatedPlace wider = place, nearer = place, faster = place;
+    EXPECT_NEAR(base.seconds, base.waited + 60 * parameters.step, 1e-6);
+    SimulationParameters wider = parameters, nearer = parameters, faster = parameters;
     wider.bandwidth *= 2;
     nearer.latency /= 2;
     faster.seconds_per_byte /= 2;
-    for (const SimulatedPlace& better : {wider, nearer, faster}) {
+    for (const SimulationParameters& better : {wider, nearer, faster}) {
       EXPECT_LE(Simulate(batches, Megabyte, better).waited, base.waited + 1e-9);
     }
   }

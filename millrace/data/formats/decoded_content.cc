@@ -5,49 +5,49 @@
 #include <utility>
 
 #include "millrace/base/hash/crc.h"
-#include "millrace/data/formats/decoder.h"
-#include "millrace/data/formats/input.h"
+#include "millrace/data/compression/decoder.h"
+#include "millrace/data/compression/input_stream.h"
 #include "millrace/data/formats/syntax.h"
 
 namespace millrace::data {
 namespace {
 
-/// While a record is longer than a frame should be, the entry is moved up after so many bytes.
-constexpr std::uint64_t kEntrySpacing = 512 * kKiB;
+/// While a record is longer than a frame should be, a later seek point is taken after this many bytes.
+constexpr std::uint64_t kSeekPointSpacing = 512 * kKiB;
 constexpr std::size_t kStepBytes = 256 * kKiB;
 constexpr std::size_t kStateHead = 8;
 
 /// What a frame needs to be read: its state, taken apart.
 struct FrameState {
   std::uint32_t length = 0, crc = 0;
-  std::string entry;
+  std::string decoder_state;
 
   std::string Pack() const {
     std::string packed(kStateHead, '\0');
     StoreLittle(reinterpret_cast<std::byte*>(packed.data()), length);
     StoreLittle(reinterpret_cast<std::byte*>(packed.data() + 4), crc);
-    return packed + entry;
+    return packed + decoder_state;
   }
   static Result<FrameState> Parse(std::string_view packed) {
     if (packed.size() < kStateHead) return Fail(Code::kCorrupt, "a frame's state is cut off");
     return FrameState{.length = LoadLittle<std::uint32_t>(AsBytes(packed).data()),
                       .crc = LoadLittle<std::uint32_t>(AsBytes(packed).data() + 4),
-                      .entry = std::string(packed.substr(kStateHead))};
+                      .decoder_state = std::string(packed.substr(kStateHead))};
   }
 };
 
-/// One pass over an object. Frames are cut at the first end of a record behind the next entry.
-class Scan {
+/// One pass over an object. A frame ends at the first end of a record behind the next seek point.
+class FrameScan {
  public:
-  Scan(std::string_view url, std::string_view format, Compression compression, const Syntax& syntax, Decoder& decoder,
-       const FrameSink& found)
+  FrameScan(std::string_view url, std::string_view format, Compression compression, const Syntax& syntax,
+            Decoder& decoder, const FrameSink& found)
       : url_(url),
         format_(format),
         compression_(compression),
         syntax_(syntax),
         decoder_(decoder),
         found_(found),
-        cutter_(syntax_.NewCutter()),
+        splitter_(syntax_.NewSplitter()),
         buffer_(kFrameTarget + 4 * kStepBytes) {}
 
   Status Run() {
@@ -56,14 +56,14 @@ class Scan {
       MR_TRY(CutFrames());
     }
     if (filled_ == 0) return {};
-    MR_TRY(cutter_->Find(AsText(buffer_.span().first(filled_)), filled_, true));  // the data are whole
+    MR_TRY(splitter_->Find(AsText(buffer_.span().first(filled_)), filled_, true));  // the data are whole
     return Emit(filled_);
   }
 
  private:
-  /// A place where the decoder can begin, and where that is in what it decodes.
-  struct Place {
-    Entry entry;
+  /// A seek point, and its position in the decoded data.
+  struct DecoderPlace {
+    SeekPoint seek_point;
     std::uint64_t at = 0;
   };
 
@@ -75,11 +75,11 @@ class Scan {
       buffer_ = std::move(larger);
     }
     const std::uint64_t now = begin_ + filled_;
-    const bool wants_entry = now >= begin_ + kFrameTarget && (!next_ || now >= next_->at + kEntrySpacing);
-    const auto step = MR_TRY(decoder_.Decode(buffer_.span().subspan(filled_, kStepBytes), wants_entry));
-    filled_ += step.bytes;
-    at_end_ = step.at_end;
-    if (step.at_entry) next_ = {decoder_.entry(), begin_ + filled_};
+    const bool wants_seek_point = now >= begin_ + kFrameTarget && (!next_ || now >= next_->at + kSeekPointSpacing);
+    const auto decoded = MR_TRY(decoder_.Decode(buffer_.span().subspan(filled_, kStepBytes), wants_seek_point));
+    filled_ += decoded.bytes;
+    at_end_ = decoded.at_end;
+    if (decoded.at_seek_point) next_ = {decoder_.seek_point(), begin_ + filled_};
     return {};
   }
 
@@ -90,16 +90,16 @@ class Scan {
                   kMaxFrameContent / kMiB, begin_, format_);
     }
     return Fail(Code::kUnsupported, "{} MiB of data from byte {} on cannot be read in parts: {}",
-                kMaxFrameContent / kMiB, entry_.entry.offset, CureForDistantEntries(compression_, url_));
+                kMaxFrameContent / kMiB, current_.seek_point.offset, CureForDistantSeekPoints(compression_, url_));
   }
 
   Status CutFrames() {
     while (next_) {
       std::string_view bytes = AsText(buffer_.span().first(filled_));
-      auto end = MR_TRY(cutter_->Find(bytes, next_->at - begin_, at_end_));
+      auto end = MR_TRY(splitter_->Find(bytes, next_->at - begin_, at_end_));
       if (!end) return {};
       MR_TRY(Emit(*end));
-      entry_ = *std::exchange(next_, std::nullopt);
+      current_ = *std::exchange(next_, std::nullopt);
     }
     return {};
   }
@@ -110,14 +110,16 @@ class Scan {
     std::memcpy(rest.data(), buffer_.data() + bytes, filled_ - bytes);
     Buffer records = std::exchange(buffer_, std::move(rest));
     records.Shrink(bytes);
-    FrameState state{.length = static_cast<std::uint32_t>(bytes), .crc = Crc32c(records), .entry = entry_.entry.state};
-    Frame frame{.offset = entry_.entry.offset,
-                .bytes = decoder_.position() - entry_.entry.offset,
-                .skip = static_cast<std::uint32_t>(begin_ - entry_.at),
+    FrameState state{.length = static_cast<std::uint32_t>(bytes),
+                     .crc = Crc32c(records),
+                     .decoder_state = current_.seek_point.state};
+    Frame frame{.offset = current_.seek_point.offset,
+                .bytes = decoder_.position() - current_.seek_point.offset,
+                .skip = static_cast<std::uint32_t>(begin_ - current_.at),
                 .state = state.Pack()};
     begin_ += bytes;
     filled_ -= bytes;
-    cutter_->Restart(begin_);
+    splitter_->Restart(begin_);
     const std::uint64_t first = begin_ - bytes;
     auto lines = syntax_.ToLines(std::move(records), first);
     if (!lines && lines.error().code() == Code::kUnsupported) {
@@ -133,10 +135,10 @@ class Scan {
   const Syntax& syntax_;
   Decoder& decoder_;
   const FrameSink& found_;
-  const std::unique_ptr<Cutter> cutter_;
-  Place entry_;                ///< of the frame in the buffer
-  std::optional<Place> next_;  ///< of the one behind it
-  std::uint64_t begin_ = 0;    ///< where the buffer starts in what is decoded: at a record
+  const std::unique_ptr<RecordSplitter> splitter_;
+  DecoderPlace current_;              ///< where the frame in the buffer starts
+  std::optional<DecoderPlace> next_;  ///< where the next frame starts
+  std::uint64_t begin_ = 0;           ///< where the buffer starts in what is decoded: at a record
   Buffer buffer_;
   std::size_t filled_ = 0;
   bool at_end_ = false;
@@ -144,7 +146,7 @@ class Scan {
 
 class DecodedContent final : public Content {
  public:
-  DecodedContent(const DataObject& object, const Format& format)
+  DecodedContent(const DataObject& object, const DataFormat& format)
       : object_{.store = object.store, .info = object.info, .url = object.url},
         compression_(format.compression),
         name_(format.Name()),
@@ -153,9 +155,9 @@ class DecodedContent final : public Content {
   std::string_view format() const override { return name_; }
 
   Status FindFrames(const FrameSink& found, object::Call call) const override {
-    ObjectStream stream(object_, 0, std::move(call));
+    ObjectInputStream stream(object_, 0, std::move(call));
     auto decoder = MR_TRY(MakeDecoder(compression_, stream, {}));
-    auto scanned = Scan(object_.url, name_, compression_, *syntax_, *decoder, found).Run();
+    auto scanned = FrameScan(object_.url, name_, compression_, *syntax_, *decoder, found).Run();
     return scanned ? scanned : Named(scanned.error());
   }
 
@@ -177,30 +179,30 @@ class DecodedContent final : public Content {
   Result<Buffer> ReadWhole(const Frame& frame, const object::Call& call) const {
     Buffer bytes(frame.bytes);
     MR_TRY(ReadRange(object_, frame.offset, bytes.span(), "reading records of", call));
-    MemoryInput input(bytes);
+    MemoryInputStream input(bytes);
     return Decode(frame, input);
   }
 
-  /// Of a frame whose entry is far in front of it.
+  /// Reads a frame whose seek point is far in front of its records.
   Result<Buffer> ReadStreamed(const Frame& frame, object::Call call) const {
-    ObjectStream input(object_, frame.offset, std::move(call));
+    ObjectInputStream input(object_, frame.offset, std::move(call));
     return Decode(frame, input);
   }
 
-  Result<Buffer> Decode(const Frame& frame, Input& input) const {
+  Result<Buffer> Decode(const Frame& frame, InputStream& input) const {
     FrameState state = MR_TRY(FrameState::Parse(frame.state));
     if (state.length > 2 * kMaxFrameContent) return Fail(Code::kCorrupt, "a frame of {} bytes", state.length);
-    auto decoder = MR_TRY(MakeDecoder(compression_, input, {frame.offset, std::move(state.entry)}));
+    auto decoder = MR_TRY(MakeDecoder(compression_, input, {frame.offset, std::move(state.decoder_state)}));
     Buffer scratch(std::min<std::size_t>(frame.skip, kStepBytes));
     for (std::uint32_t left = frame.skip; left > 0;) {
       auto into = scratch.span().first(std::min<std::size_t>(left, scratch.size()));
-      const auto step = MR_TRY(decoder->Decode(into, false));
-      left -= static_cast<std::uint32_t>(step.bytes);
-      if (step.at_end && left > 0) return Changed(frame);
+      const auto decoded = MR_TRY(decoder->Decode(into, false));
+      left -= static_cast<std::uint32_t>(decoded.bytes);
+      if (decoded.at_end && left > 0) return Changed(frame);
     }
     Buffer records(state.length);
-    const auto step = MR_TRY(decoder->Decode(records.span(), false));
-    if (step.bytes != records.size() || Crc32c(records) != state.crc) return Changed(frame);
+    const auto decoded = MR_TRY(decoder->Decode(records.span(), false));
+    if (decoded.bytes != records.size() || Crc32c(records) != state.crc) return Changed(frame);
     return records;
   }
 
@@ -219,7 +221,7 @@ class DecodedContent final : public Content {
 
 }  // namespace
 
-std::shared_ptr<const Content> MakeDecodedContent(const DataObject& object, const Format& format) {
+std::shared_ptr<const Content> MakeDecodedContent(const DataObject& object, const DataFormat& format) {
   return std::make_shared<DecodedContent>(object, format);
 }
 

@@ -1,4 +1,4 @@
-// Records inside a stream of bytes, compressed or not: what JSON lines, lines, text and tar have in common.
+// Content of objects that are a stream of bytes, compressed or not: JSON, lines, text and tar.
 #pragma once
 
 #include <memory>
@@ -8,14 +8,14 @@
 
 namespace millrace::data {
 
-/// Decoded bytes of a frame before its first entry's successor is looked for. A frame is the records that start from
-/// one entry of its decoder to the next one that is at least so far away.
+/// A frame ends at the first end of a record behind a seek point that is at least this far, in decoded bytes, from the
+/// seek point where the frame starts.
 inline constexpr std::uint64_t kFrameTarget = 4 * kMiB;
 
-/// Content whose frames begin at entries of the format's decoder. A frame's state is the length of its records and
-/// their crc32c, little-endian u32s, and the entry's state; `skip` leads from the entry to the first record. A frame
-/// that decodes to other bytes than when it was found fails with kCorrupt. Finding frames reads and decodes the object
-/// once. Copies what it needs of `object`.
-std::shared_ptr<const Content> MakeDecodedContent(const DataObject& object, const Format& format);
+/// Returns content whose frames start at seek points of the format's decoder. The state of a frame is the length of its
+/// records and their crc32c, both little-endian u32, and the state of the seek point. Frame::skip is the distance from
+/// the seek point to the first record. ReadFrame fails with kCorrupt if a frame decodes to other bytes than it did when
+/// it was found. FindFrames reads and decodes the object once. Copies what it needs of `object`.
+std::shared_ptr<const Content> MakeDecodedContent(const DataObject& object, const DataFormat& format);
 
 }  // namespace millrace::data

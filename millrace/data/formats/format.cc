@@ -19,16 +19,17 @@ constexpr std::array<std::string_view, 3> kCompressions = {"none", "gzip", "zstd
 /// What is called so may be JSON lines, one array, or objects however they are printed.
 constexpr std::array<std::string_view, 4> kJsonNames = {".json", ".json.gz", ".json.zst", ".json.zstd"};
 
-constexpr std::array<std::pair<std::string_view, Layout>, 10> kSuffixes = {{{".jsonl", Layout::kJsonLines},
-                                                                            {".ndjson", Layout::kJsonLines},
-                                                                            {".jsonlist", Layout::kJsonLines},
-                                                                            {".json", Layout::kJsonLines},
-                                                                            {".txt", Layout::kText},
-                                                                            {".tar", Layout::kTar},
-                                                                            {".arrow", Layout::kArrow},
-                                                                            {".feather", Layout::kArrow},
-                                                                            {".parquet", Layout::kParquet},
-                                                                            {".bin", Layout::kMegatron}}};
+constexpr std::array<std::pair<std::string_view, RecordLayout>, 10> kSuffixes = {
+    {{".jsonl", RecordLayout::kJsonLines},
+     {".ndjson", RecordLayout::kJsonLines},
+     {".jsonlist", RecordLayout::kJsonLines},
+     {".json", RecordLayout::kJsonLines},
+     {".txt", RecordLayout::kText},
+     {".tar", RecordLayout::kTar},
+     {".arrow", RecordLayout::kArrow},
+     {".feather", RecordLayout::kArrow},
+     {".parquet", RecordLayout::kParquet},
+     {".bin", RecordLayout::kMegatron}}};
 
 /// Cuts the compressor's suffix off.
 Result<Compression> TakeCompression(std::string& name) {
@@ -56,7 +57,7 @@ bool IsNamedAsRecords(std::string name) {
 
 }  // namespace
 
-std::string Format::Name() const {
+std::string DataFormat::Name() const {
   std::string name(kLayouts[static_cast<std::size_t>(layout)]);
   if (compression != Compression::kNone) {
     name += '+';
@@ -66,8 +67,8 @@ std::string Format::Name() const {
   return name;
 }
 
-Result<Format> FormatOf(std::string_view declared, std::string_view key) {
-  Format format;
+Result<DataFormat> FormatOf(std::string_view declared, std::string_view key) {
+  DataFormat format;
   std::string name = ToLower(key.substr(key.rfind('/') + 1));
   const std::string_view whole = declared;
   const std::size_t colon = declared.find(':');
@@ -96,21 +97,21 @@ Result<Format> FormatOf(std::string_view declared, std::string_view key) {
       return Fail(Code::kInvalidArgument, "{}; one of jsonl, json, objects, lines, text, tar, arrow, parquet, megatron",
                   UnknownName("format", declared, kLayouts));
     }
-    format.layout = static_cast<Layout>(word - kLayouts.begin());
+    format.layout = static_cast<RecordLayout>(word - kLayouts.begin());
   } else {
     for (auto [suffix, layout] : kSuffixes) {
       if (name.ends_with(suffix)) format.layout = layout;
     }
   }
-  if (named && (format.field.empty() || format.layout != Layout::kJson)) {
+  if (named && (format.field.empty() || format.layout != RecordLayout::kJson)) {
     return Fail(Code::kInvalidArgument, "format {}: what follows a colon is the field of json that holds the records",
                 whole);
   }
   return format;
 }
 
-Result<Format> FormatOf(std::string_view declared, const DataObject& object, object::Call call) {
-  Format format = MR_TRY(FormatOf(declared, object.info.key));
+Result<DataFormat> FormatOf(std::string_view declared, const DataObject& object, object::Call call) {
+  DataFormat format = MR_TRY(FormatOf(declared, object.info.key));
   const bool by_name = declared.empty() || declared.starts_with('+');
   const std::string name = ToLower(object.info.key);
   const bool json = std::ranges::any_of(kJsonNames, [&](std::string_view ending) { return name.ends_with(ending); });
@@ -134,25 +135,25 @@ bool MayHoldRecords(std::string_view key) {
   return std::ranges::none_of(kOther, [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
-Result<std::shared_ptr<const Content>> ContentFor(const DataObject& object, const Format& format,
+Result<std::shared_ptr<const Content>> ContentFor(const DataObject& object, const DataFormat& format,
                                                   std::span<const std::string> fields) {
   const bool plain = format.compression == Compression::kNone;
   switch (format.layout) {
-    case Layout::kJsonLines:
+    case RecordLayout::kJsonLines:
       if (plain) return nullptr;
       [[fallthrough]];
-    case Layout::kJson:
-    case Layout::kObjects:
-    case Layout::kLines:
-    case Layout::kText:
-    case Layout::kTar:
+    case RecordLayout::kJson:
+    case RecordLayout::kObjects:
+    case RecordLayout::kLines:
+    case RecordLayout::kText:
+    case RecordLayout::kTar:
       return MakeDecodedContent(object, format);
-    case Layout::kArrow:
-    case Layout::kParquet:
+    case RecordLayout::kArrow:
+    case RecordLayout::kParquet:
       if (!plain) break;
-      return OpenArrowContent(object, format.layout == Layout::kArrow ? ArrowFormat::kIpc : ArrowFormat::kParquet,
+      return OpenArrowContent(object, format.layout == RecordLayout::kArrow ? ArrowFormat::kIpc : ArrowFormat::kParquet,
                               {fields.begin(), fields.end()});
-    case Layout::kMegatron:
+    case RecordLayout::kMegatron:
       break;  // token ids: no content
   }
   return Fail(Code::kUnsupported, "{}: {} cannot be read in the middle; store it uncompressed", object.url,

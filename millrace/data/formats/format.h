@@ -1,4 +1,4 @@
-// Which format an object has, and how it is read.
+// The formats of objects: which one an object has, and how its records are read.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,13 @@
 #include <string_view>
 
 #include "millrace/base/result.h"
+#include "millrace/data/compression/compression.h"
 #include "millrace/data/content/content.h"
 
 namespace millrace::data {
 
-enum class Compression : std::uint8_t { kNone, kGzip, kZstd };
-
-/// What the bytes are once decompressed.
-enum class Layout : std::uint8_t {
+/// How records lie in the decompressed bytes.
+enum class RecordLayout : std::uint8_t {
   kJsonLines,  ///< a JSON object a line
   kJson,       ///< one JSON array whose elements are the records
   kLines,      ///< a document a line: field "text"
@@ -27,34 +26,36 @@ enum class Layout : std::uint8_t {
   kObjects,   ///< JSON objects one after another, over any number of lines each
 };
 
-struct Format {
-  Layout layout = Layout::kJsonLines;
+struct DataFormat {
+  RecordLayout layout = RecordLayout::kJsonLines;
   Compression compression = Compression::kNone;
-  std::string field = {};  ///< of kJson: of the object around the array; empty: the array is all there is
-  bool operator==(const Format&) const = default;
-  /// "jsonl", "lines+gzip", "json+gzip:data": what FormatOf takes.
+  std::string field =
+      {};  ///< kJson: the field of the outermost object that holds the array; empty: no object around it
+  bool operator==(const DataFormat&) const = default;
+  /// Returns "jsonl", "lines+gzip", "json+gzip:data" or the like, as FormatOf takes it.
   std::string Name() const;
 };
 
-/// The format of the object called `key` in a source whose format is `declared`: jsonl, json, objects, lines, text,
-/// tar, arrow, parquet or megatron, with or without +gzip or +zstd, json also with a colon and the field that holds the
-/// array; or empty. What is not declared the name says: by .jsonl .ndjson .json .jsonlist .txt .tar .arrow .parquet
-/// .bin, followed by .gz or .zst; JSON lines where it says nothing. Fails with kInvalidArgument on an unknown word,
-/// with kUnsupported on a name that ends like another compressor's.
-Result<Format> FormatOf(std::string_view declared, std::string_view key);
+/// Returns the format of the object called `key` in a source whose format is `declared`. `declared` is empty or one of
+/// jsonl, json, objects, lines, text, tar, arrow, parquet and megatron. "+gzip", "+zstd" or "+none" may follow, and
+/// after json a colon and the field that holds the array. What is not declared depends on the name: .jsonl .ndjson
+/// .json .jsonlist .txt .tar .arrow .parquet or .bin, followed by .gz or .zst. Other names are JSON lines. Errors:
+/// kInvalidArgument if a word is unknown; kUnsupported if the name ends like another compressor's.
+Result<DataFormat> FormatOf(std::string_view declared, std::string_view key);
 
-/// As FormatOf; what is only called .json tells by how it begins whether it is an array. Fails also as LookAtJson
-/// (json_array.h) does. Blocks where it must look.
-Result<Format> FormatOf(std::string_view declared, const DataObject& object, object::Call call);
+/// As above. Reads the beginning of an object that is only called .json, to see whether it is an array. Then blocks.
+/// Errors: also those of LookAtJson (json_array.h).
+Result<DataFormat> FormatOf(std::string_view declared, const DataObject& object, object::Call call);
 
-/// True unless the name of an object found under a folder says that it holds no records: what begins with '.', or with
-/// '_' and does not end as data do, README and LICENSE, what describes a data set (dataset_info.json, .idx, .md,
-/// .yaml…), checksums.
+/// Returns false if the name of an object found in a folder says that it holds no records: names that begin with '.';
+/// names that begin with '_' and do not end as data do; README, LICENSE and checksums; files that describe a data set
+/// (dataset_info.json, .idx, .md, .yaml and others).
 bool MayHoldRecords(std::string_view key);
 
-/// How the records of `object` are got at; null for plain JSON lines. `fields`: those that somebody will ask for, which
-/// spares formats that are columns the others; empty: all. Fails with kUnsupported where this build cannot.
-Result<std::shared_ptr<const Content>> ContentFor(const DataObject& object, const Format& format,
+/// Returns the reader of the object's records; null for plain JSON lines. `fields` are the fields that will be used, so
+/// that columnar formats can leave out the others. Empty: all.
+/// Errors: kUnsupported if this build cannot read the format.
+Result<std::shared_ptr<const Content>> ContentFor(const DataObject& object, const DataFormat& format,
                                                   std::span<const std::string> fields = {});
 
 }  // namespace millrace::data

@@ -14,10 +14,11 @@ using testing::InPieces;
 using testing::RandomRecord;
 using testing::RandomRecords;
 using testing::ReadBack;
-using testing::Stored;
+using testing::StoredObject;
 using testing::Zstd;
 
-constexpr Format kGzipped{Layout::kJsonLines, Compression::kGzip}, kZstandard{Layout::kJsonLines, Compression::kZstd};
+constexpr DataFormat kGzipped{RecordLayout::kJsonLines, Compression::kGzip},
+    kZstandard{RecordLayout::kJsonLines, Compression::kZstd};
 
 TEST(Format, IsWhatTheNameOrTheSourceSays) {
   auto name = [](std::string_view declared, std::string_view key) {
@@ -57,7 +58,7 @@ TEST(Gzip, EveryRecordComesBackFromOneMember) {
   for (int level : {1, 6}) {
     std::string lines = RandomRecords(random, level == 1 ? 13 << 20 : 9 << 20, 1 << 20);
     const std::string packed = Gzip(lines, level);
-    Stored stored(packed, kGzipped);
+    StoredObject stored(packed, kGzipped);
     auto all = FindAll(*stored.object.content).value();
     EXPECT_GE(all.frames.size(), level == 1 ? 3u : 2u) << "it is entered in the middle";
     std::uint64_t state = 0;
@@ -76,7 +77,7 @@ TEST(Gzip, MembersOfAnySizeAreCoalesced) {
   for (std::size_t longest : {std::size_t{64} << 10, std::size_t{3} << 20, std::size_t{9} << 20}) {
     std::string packed = InPieces(random, lines, longest, [](std::string_view text) { return Gzip(text, 1); });
     packed += std::string(777, '\0');  // padding, as on tapes
-    Stored stored(packed, kGzipped);
+    StoredObject stored(packed, kGzipped);
     auto all = FindAll(*stored.object.content).value();
     EXPECT_LE(all.frames.size(), 4u);
     EXPECT_TRUE(ReadBack(*stored.object.content) == lines);
@@ -86,10 +87,10 @@ TEST(Gzip, MembersOfAnySizeAreCoalesced) {
 TEST(Gzip, StoredAndFixedBlocksAndNoBytesAtAll) {
   Random random(3);
   std::string lines = RandomRecords(random, 9 << 20, 4000);
-  EXPECT_TRUE(ReadBack(*Stored(Gzip(lines, 0), kGzipped).object.content) == lines);
-  EXPECT_EQ(ReadBack(*Stored(Gzip(""), kGzipped).object.content), "");
-  EXPECT_EQ(ReadBack(*Stored(Gzip("{\"text\":\"a\"}"), kGzipped).object.content), "{\"text\":\"a\"}\n");
-  EXPECT_EQ(ReadBack(*Stored(Gzip("") + Gzip("{}\n") + Gzip(""), kGzipped).object.content), "{}\n");
+  EXPECT_TRUE(ReadBack(*StoredObject(Gzip(lines, 0), kGzipped).object.content) == lines);
+  EXPECT_EQ(ReadBack(*StoredObject(Gzip(""), kGzipped).object.content), "");
+  EXPECT_EQ(ReadBack(*StoredObject(Gzip("{\"text\":\"a\"}"), kGzipped).object.content), "{\"text\":\"a\"}\n");
+  EXPECT_EQ(ReadBack(*StoredObject(Gzip("") + Gzip("{}\n") + Gzip(""), kGzipped).object.content), "{}\n");
 }
 
 TEST(Zstd, FramesOfAnySizeComeBack) {
@@ -101,14 +102,14 @@ TEST(Zstd, FramesOfAnySizeComeBack) {
       std::string skippable("\x5a\x2a\x4d\x18\x05\x00\x00\x00hello", 13);
       return Zstd(text, 1) + skippable;
     });
-    Stored stored(packed, kZstandard);
+    StoredObject stored(packed, kZstandard);
     EXPECT_TRUE(ReadBack(*stored.object.content) == lines) << longest;
   }
-  EXPECT_EQ(ReadBack(*Stored(Zstd(""), kZstandard).object.content), "");
+  EXPECT_EQ(ReadBack(*StoredObject(Zstd(""), kZstandard).object.content), "");
 }
 
 /// Damage is an error that names the object and a byte, or does not matter: a wrong record never comes out.
-void DamageIsFound(const std::string& packed, const std::string& lines, Format format) {
+void DamageIsFound(const std::string& packed, const std::string& lines, DataFormat format) {
   Random random(5);
   for (int i = 0; i < 60; ++i) {
     std::string damaged = packed;
@@ -117,7 +118,7 @@ void DamageIsFound(const std::string& packed, const std::string& lines, Format f
     } else {
       damaged[random.Below(packed.size())] ^= static_cast<char>(1 << random.Below(8));
     }
-    auto all = FindAll(*Stored(damaged, format, "s3://corpus/damaged").object.content);
+    auto all = FindAll(*StoredObject(damaged, format, "s3://corpus/damaged").object.content);
     if (all) {
       std::string text;
       for (const std::string& one : all->contents) text += one;
@@ -147,7 +148,7 @@ TEST(Zstd, DamageIsFound) {
 TEST(Decoded, AFrameThatDecodesToSomethingElseIsRefused) {
   Random random(8);
   std::string lines = RandomRecords(random, 13 << 20, 4000);
-  Stored stored(Gzip(lines, 1), kGzipped);
+  StoredObject stored(Gzip(lines, 1), kGzipped);
   auto all = FindAll(*stored.object.content).value();
   ASSERT_GE(all.frames.size(), 3u);
   for (int i = 0; i < 30; ++i) {
@@ -166,7 +167,7 @@ TEST(Decoded, AFrameThatDecodesToSomethingElseIsRefused) {
   // Another object under the same frames: what mattered is the bytes, not that something decodes.
   std::string other = lines;
   other[lines.size() / 2] ^= 1;
-  Stored changed(Gzip(other, 1), kGzipped);
+  StoredObject changed(Gzip(other, 1), kGzipped);
   bool refused = false;
   for (const Frame& frame : all.frames) {
     auto read = changed.object.content->ReadFrame(frame, {});
@@ -176,13 +177,14 @@ TEST(Decoded, AFrameThatDecodesToSomethingElseIsRefused) {
 }
 
 TEST(Lines, ALineIsADocumentWhateverIsInIt) {
-  Stored stored("plain\n\n  \ntab\tquote\" back\\slash \x01\r\n\xC3\xA9\nnot utf8 \xFF\nlast", {Layout::kLines});
+  StoredObject stored("plain\n\n  \ntab\tquote\" back\\slash \x01\r\n\xC3\xA9\nnot utf8 \xFF\nlast",
+                      {RecordLayout::kLines});
   EXPECT_EQ(ReadBack(*stored.object.content),
             "{\"text\":\"plain\"}\n{\"text\":\"tab\\tquote\\\" back\\\\slash \\u0001\"}\n{\"text\":\"\xC3\xA9\"}\n"
             "{\"text\":\"not utf8 \xFF\"}\n{\"text\":\"last\"}\n");
   RecordTemplate form = RecordTemplate::Parse("{text}").value();
   RecordParser parser(form);
-  EXPECT_EQ(parser.Parse("{\"text\":\"not utf8 \xFF\"}").error(), Broken::kNotUtf8);
+  EXPECT_EQ(parser.Parse("{\"text\":\"not utf8 \xFF\"}").error(), BrokenReason::kNotUtf8);
 }
 
 TEST(Text, EveryDocumentComesBackAsItWas) {
@@ -199,13 +201,13 @@ TEST(Text, EveryDocumentComesBackAsItWas) {
     text.resize(size);
     for (Compression compression : {Compression::kNone, Compression::kZstd}) {
       std::string packed = compression == Compression::kZstd ? Zstd(text, 1) : text;
-      Stored stored(packed, {Layout::kText, compression});
+      StoredObject stored(packed, {RecordLayout::kText, compression});
       std::string lines = ReadBack(*stored.object.content), whole;
       std::size_t documents = 0;
       for (std::string_view rest = lines; !rest.empty(); ++documents) {
         std::size_t end = rest.find('\n');
         auto document = parser.Parse(rest.substr(0, end));
-        ASSERT_TRUE(document.has_value()) << BrokenName(document.error());
+        ASSERT_TRUE(document.has_value()) << BrokenReasonName(document.error());
         whole += *document;
         rest.remove_prefix(end + 1);
       }
@@ -217,7 +219,7 @@ TEST(Text, EveryDocumentComesBackAsItWas) {
 
 TEST(Text, ALineThatFillsMoreThanARecordIsABrokenRecord) {
   std::string text = "first\n" + std::string(17 << 20, 'x') + "\nlast\n";
-  std::string lines = ReadBack(*Stored(text, {Layout::kText}).object.content);
+  std::string lines = ReadBack(*StoredObject(text, {RecordLayout::kText}).object.content);
   EXPECT_TRUE(lines.starts_with("{\"text\":\"first\\n\"}\n{\"text\":\"xxx"));
   EXPECT_TRUE(lines.ends_with("{\"text\":\"last\\n\"}\n"));
 }

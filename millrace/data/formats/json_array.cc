@@ -9,25 +9,25 @@ namespace {
 constexpr std::size_t kMaxNamedFields = 16, kMaxFieldName = 256;
 
 /// Goes over a JSON text as far as that must be understood to tell elements apart: strings, brackets and commas.
-class ArrayWalk {
+class ArrayScanner {
  public:
   /// From the start of the data, or from an element at `offset`. `field` must outlive it.
-  ArrayWalk(std::string_view field, std::uint64_t offset) : field_(field), record_depth_(field.empty() ? 1 : 2) {
+  ArrayScanner(std::string_view field, std::uint64_t offset) : field_(field), record_depth_(field.empty() ? 1 : 2) {
     if (offset == 0) return;
     nesting_ = field.empty() ? "]" : "}]";
-    place_ = Place::kWithin;
+    position_ = ArrayPosition::kWithin;
     began_ = true;
     offset_ = offset;
   }
 
-  struct Taken {
+  struct TakenBytes {
     std::size_t bytes = 0;
     bool at_cut = false;  ///< behind a comma between two elements
   };
   /// Takes all of `bytes`, or up to the first cut at or behind `at_least` of them. A comma that is the last byte is
   /// left for later unless it is `at_end`: something must follow it. With `edit`, which is where `bytes` are, they
   /// become lines.
-  Result<Taken> Take(std::string_view bytes, std::size_t at_least, bool at_end, char* edit) {
+  Result<TakenBytes> Take(std::string_view bytes, std::size_t at_least, bool at_end, char* edit) {
     std::size_t i = 0;
     while (i < bytes.size()) {
       if (in_string_) {
@@ -35,7 +35,7 @@ class ArrayWalk {
         continue;
       }
       const char c = bytes[i];
-      const bool may_cut = c == ',' && place_ == Place::kWithin && nesting_.size() == record_depth_;
+      const bool may_cut = c == ',' && position_ == ArrayPosition::kWithin && nesting_.size() == record_depth_;
       if (may_cut && i + 1 == bytes.size() && !at_end) break;
       MR_TRY(TakeOne(c, offset_ + i));
       if (edit && !element_) edit[i] = '\n';
@@ -43,17 +43,17 @@ class ArrayWalk {
       ++i;
       if (may_cut && i >= at_least && i < bytes.size()) {
         offset_ += i;
-        return Taken{i, true};
+        return TakenBytes{i, true};
       }
     }
     offset_ += i;
-    return Taken{i, false};
+    return TakenBytes{i, false};
   }
 
   /// Nothing follows.
   Status Finish() const {
-    if (place_ == Place::kBehind && nesting_.empty()) return {};
-    if (place_ != Place::kAhead) return Corrupt(offset_, "the data end inside of the array of records");
+    if (position_ == ArrayPosition::kBehind && nesting_.empty()) return {};
+    if (position_ != ArrayPosition::kAhead) return Corrupt(offset_, "the data end inside of the array of records");
     if (!field_.empty() && nesting_.empty() && !fields_.empty()) {
       return Fail(Code::kNotFound, "the object has no field \"{}\"; it has {}", field_, fields_);
     }
@@ -63,7 +63,7 @@ class ArrayWalk {
   bool in_element() const { return element_; }
 
  private:
-  enum class Place { kAhead, kWithin, kBehind };
+  enum class ArrayPosition { kAhead, kWithin, kBehind };
 
   template <class... Args>
   static std::unexpected<Error> Corrupt(std::uint64_t at, fmt::format_string<Args...> format, Args&&... args) {
@@ -87,22 +87,22 @@ class ArrayWalk {
   }
 
   /// At the names of the fields in front of the array.
-  bool NamesField() const { return place_ == Place::kAhead && nesting_.size() == 1; }
+  bool NamesField() const { return position_ == ArrayPosition::kAhead && nesting_.size() == 1; }
 
   Status TakeOne(char c, std::uint64_t at) {
     if (kJsonBlank.contains(c) || (at < kByteOrderMark.size() && kByteOrderMark[at] == c)) return {};
     if (chosen_ && c != '[') return Corrupt(at, "the field \"{}\" holds no array", field_);
     if (nesting_.empty()) MR_TRY(CheckOutermost(c, at));
     if (NamesField()) TakeHeader(c);
-    const bool between = place_ == Place::kWithin && nesting_.size() == record_depth_;
+    const bool between = position_ == ArrayPosition::kWithin && nesting_.size() == record_depth_;
     switch (c) {
       case '[':
       case '{':
         if (nesting_.size() >= kMaxJsonNesting) return Corrupt(at, "more than {} brackets are open", kMaxJsonNesting);
         if (between) BeginElement(at);
         nesting_ += c == '[' ? ']' : '}';
-        if (place_ == Place::kAhead && nesting_.size() == record_depth_ && (field_.empty() || chosen_)) {
-          place_ = Place::kWithin;
+        if (position_ == ArrayPosition::kAhead && nesting_.size() == record_depth_ && (field_.empty() || chosen_)) {
+          position_ = ArrayPosition::kWithin;
           chosen_ = false;
         }
         return {};
@@ -150,23 +150,23 @@ class ArrayWalk {
 
   Status Close(char c, std::uint64_t at, bool between) {
     if (nesting_.empty() || nesting_.back() != c) {
-      if (place_ != Place::kWithin) return Corrupt(at, "'{}' closes nothing", c);
+      if (position_ != ArrayPosition::kWithin) return Corrupt(at, "'{}' closes nothing", c);
       return Corrupt(at, "'{}' where '{}' should be, in the element from byte {} on", c, nesting_.back(), element_at_);
     }
     nesting_.pop_back();
     if (!between) return {};
     if (after_comma_) return Corrupt(at, "the array ends where an element should be, behind a comma");
     element_ = false;
-    place_ = Place::kBehind;
+    position_ = ArrayPosition::kBehind;
     return {};
   }
 
   const std::string_view field_;
-  const std::size_t record_depth_;  ///< brackets that are open between elements
-  std::string nesting_;             ///< what will close those that are open
-  Place place_ = Place::kAhead;     ///< of the array
-  std::uint64_t offset_ = 0;        ///< in the data: of the first byte not taken
-  bool began_ = false;              ///< with a bracket
+  const std::size_t record_depth_;                  ///< brackets that are open between elements
+  std::string nesting_;                             ///< what will close those that are open
+  ArrayPosition position_ = ArrayPosition::kAhead;  ///< of the array
+  std::uint64_t offset_ = 0;                        ///< in the data: of the first byte not taken
+  bool began_ = false;                              ///< with a bracket
   bool in_string_ = false, escaped_ = false;
   bool element_ = false, after_comma_ = false;
   std::uint64_t element_at_ = 0;
@@ -174,24 +174,24 @@ class ArrayWalk {
   bool chosen_ = false;       ///< the next value is that of field_
 };
 
-class ArrayCutter final : public Cutter {
+class ArraySplitter final : public RecordSplitter {
  public:
-  explicit ArrayCutter(std::string_view field) : walk_(field, 0) {}
+  explicit ArraySplitter(std::string_view field) : scanner_(field, 0) {}
 
   Result<std::optional<std::size_t>> Find(std::string_view bytes, std::size_t at_least, bool at_end) override {
     const std::size_t least = at_least > taken_ ? at_least - taken_ : 1;
-    const auto taken = MR_TRY(walk_.Take(bytes.substr(taken_), least, at_end, nullptr));
+    const auto taken = MR_TRY(scanner_.Take(bytes.substr(taken_), least, at_end, nullptr));
     taken_ += taken.bytes;
     if (taken.at_cut) return taken_;
     if (!at_end) return std::nullopt;
-    MR_TRY(walk_.Finish());
+    MR_TRY(scanner_.Finish());
     return bytes.size();
   }
   /// Where Find was the last time.
   void Restart(std::uint64_t) override { taken_ = 0; }
 
  private:
-  ArrayWalk walk_;
+  ArrayScanner scanner_;
   std::size_t taken_ = 0;
 };
 
@@ -199,12 +199,12 @@ class JsonArray final : public Syntax {
  public:
   explicit JsonArray(std::string field) : field_(std::move(field)) {}
 
-  std::unique_ptr<Cutter> NewCutter() const override { return std::make_unique<ArrayCutter>(field_); }
+  std::unique_ptr<RecordSplitter> NewSplitter() const override { return std::make_unique<ArraySplitter>(field_); }
 
   Result<Buffer> ToLines(Buffer records, std::uint64_t offset) const override {
-    ArrayWalk walk(field_, offset);
-    MR_TRY(walk.Take(AsText(records), records.size() + 1, true, reinterpret_cast<char*>(records.data())));
-    if (walk.in_element()) return Fail(Code::kCorrupt, "records that do not end with an element");
+    ArrayScanner scanner(field_, offset);
+    MR_TRY(scanner.Take(AsText(records), records.size() + 1, true, reinterpret_cast<char*>(records.data())));
+    if (scanner.in_element()) return Fail(Code::kCorrupt, "records that do not end with an element");
     return records;
   }
 
@@ -213,9 +213,9 @@ class JsonArray final : public Syntax {
 };
 
 /// An object's beginning, piece by piece, no sooner than it is asked for.
-class Beginning final : public Input {
+class ObjectBeginning final : public InputStream {
  public:
-  Beginning(const DataObject& object, object::Call call) : object_(object), call_(std::move(call)) {}
+  ObjectBeginning(const DataObject& object, object::Call call) : object_(object), call_(std::move(call)) {}
   Result<ByteSpan> Next() override {
     bytes_.Shrink(std::min<std::uint64_t>(bytes_.size(), object_.info.size - at_));
     if (bytes_.empty()) return ByteSpan{};
@@ -232,8 +232,8 @@ class Beginning final : public Input {
 };
 
 /// How the object that `text` begins with ends: on its first line, behind that, or further on than the text goes.
-enum class Printed { kOnALine, kOverLines, kLong };
-Printed HowPrinted(std::string_view text) {
+enum class ObjectExtent { kOneLine, kSeveralLines, kBeyondText };
+ObjectExtent ExtentOfObject(std::string_view text) {
   std::size_t depth = 0;
   bool in_string = false, escaped = false, over_lines = false;
   for (char c : text) {
@@ -245,10 +245,11 @@ Printed HowPrinted(std::string_view text) {
     }
     in_string = c == '"';
     depth += c == '{' || c == '[';
-    if ((c == '}' || c == ']') && --depth == 0) return over_lines ? Printed::kOverLines : Printed::kOnALine;
+    if ((c == '}' || c == ']') && --depth == 0)
+      return over_lines ? ObjectExtent::kSeveralLines : ObjectExtent::kOneLine;
     over_lines |= c == '\n';
   }
-  return over_lines ? Printed::kLong : Printed::kOnALine;
+  return over_lines ? ObjectExtent::kBeyondText : ObjectExtent::kOneLine;
 }
 
 }  // namespace
@@ -257,8 +258,8 @@ std::unique_ptr<const Syntax> MakeJsonArraySyntax(std::string field) {
   return std::make_unique<JsonArray>(std::move(field));
 }
 
-Result<Layout> LookAtJson(const DataObject& object, Compression compression, object::Call call) {
-  Beginning input(object, std::move(call));
+Result<RecordLayout> LookAtJson(const DataObject& object, Compression compression, object::Call call) {
+  ObjectBeginning input(object, std::move(call));
   auto decoder = MR_TRY(MakeDecoder(compression, input, {}));
   Buffer bytes(16 * kKiB);
   const auto step = decoder->Decode(bytes.span(), false);
@@ -269,10 +270,10 @@ Result<Layout> LookAtJson(const DataObject& object, Compression compression, obj
   std::string_view text = AsText(bytes.span().first(step->bytes));
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   text.remove_prefix(std::min(text.find_first_not_of(kJsonBlank), text.size()));
-  if (text.starts_with('[')) return Layout::kJson;
-  const Printed printed = text.starts_with('{') ? HowPrinted(text) : Printed::kOnALine;
-  if (printed == Printed::kOnALine) return Layout::kJsonLines;
-  if (printed == Printed::kOverLines) return Layout::kObjects;
+  if (text.starts_with('[')) return RecordLayout::kJson;
+  const ObjectExtent extent = text.starts_with('{') ? ExtentOfObject(text) : ObjectExtent::kOneLine;
+  if (extent == ObjectExtent::kOneLine) return RecordLayout::kJsonLines;
+  if (extent == ObjectExtent::kSeveralLines) return RecordLayout::kObjects;
   return Fail(Code::kUnsupported,
               "{}: begins with a long object that goes on over several lines. If one of its fields is an array of "
               "records, name it (format json:FIELD); if it is a record itself, say so (format objects); if it is no "

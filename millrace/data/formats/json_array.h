@@ -1,24 +1,25 @@
-// One JSON array an object: what json.dump of a list writes, however it is printed. Its elements are the records.
+// Objects that hold one JSON array, as json.dump of a list writes it, with any white space. Its elements are the
+// records.
 #pragma once
 
 #include <memory>
 #include <string>
 
-#include "millrace/data/formats/decoder.h"
+#include "millrace/data/compression/decoder.h"
 #include "millrace/data/formats/format.h"
 #include "millrace/data/formats/syntax.h"
 
 namespace millrace::data {
 
-/// Of the array that the data are, or, with a `field`, of the array in that field of the object that the data are (its
-/// first of that name, as it is written there). Content is as long as the data, and every record is where its element
-/// is: line ends inside of an element become spaces, everything between elements becomes line ends. An element that is
-/// no JSON is a broken record; brackets that do not match, commas too many and cut-off data are kCorrupt.
+/// Without a `field` the data are an array. With one they are an object, and the array is in its first field of that
+/// name, compared as it is spelled. The content is as long as the data, and a record has the offset of its element:
+/// line ends inside an element become spaces, and everything between elements becomes line ends. An element that is not
+/// JSON is a broken record. Errors: kCorrupt if brackets do not match, a comma is too many, or the data are cut off.
 std::unique_ptr<const Syntax> MakeJsonArraySyntax(std::string field);
 
-/// What an object that is called .json holds: kJson if it begins with '[', kObjects if its first object goes on over
-/// several lines, else kJsonLines. Reads its beginning. Fails with kUnsupported, saying what to do, when that first
-/// object is longer than what is read: it may be one around an array of records. Blocks.
-Result<Layout> LookAtJson(const DataObject& object, Compression compression, object::Call call);
+/// Reads the beginning of an object that is called .json, and returns kJson if it begins with '[', kObjects if its
+/// first JSON object has several lines, else kJsonLines. Blocks. Errors: kUnsupported, saying what to do, if the first
+/// JSON object has several lines and is longer than what is read. It may be one around an array of records.
+Result<RecordLayout> LookAtJson(const DataObject& object, Compression compression, object::Call call);
 
 }  // namespace millrace::data

@@ -15,7 +15,7 @@ using testing::FindAll;
 using ::testing::HasSubstr;
 using testing::PutText;
 using testing::ReadBack;
-using testing::Stored;
+using testing::StoredObject;
 
 std::string RandomText(Random& random) {
   constexpr std::string_view kPieces[] = {"a",  "[",  "]",  "{", "}", ",",  ":", "\"",
@@ -104,17 +104,17 @@ std::vector<Json> Records(std::string_view lines) {
 /// The lines of data that become known bit by bit and are cut wherever somebody asks.
 Result<std::string> CutAnywhere(Random& random, const Syntax& syntax, std::string_view data) {
   std::string lines;
-  auto cutter = syntax.NewCutter();
+  auto splitter = syntax.NewSplitter();
   std::size_t begin = 0, known = 0;
   while (known < data.size()) {
     known = std::min(data.size(), known + 1 + random.Below(random.Below(3) == 0 ? 3 : 80));
     while (begin < known) {
       const bool at_end = known == data.size();
-      auto end = MR_TRY(cutter->Find(data.substr(begin, known - begin), 1 + begin % 7, at_end));
+      auto end = MR_TRY(splitter->Find(data.substr(begin, known - begin), 1 + begin % 7, at_end));
       if (!end) break;
       lines += AsText(MR_TRY(syntax.ToLines(ToBuffer(data.substr(begin, *end)), begin)));
       begin += *end;
-      cutter->Restart(begin);
+      splitter->Restart(begin);
     }
   }
   return lines;
@@ -158,7 +158,7 @@ TEST(JsonArray, FramesOfAnObjectComeBack) {
     std::string packed = compression == Compression::kGzip   ? testing::Gzip(data, 1)
                          : compression == Compression::kZstd ? testing::Zstd(data, 1)
                                                              : data;
-    Stored stored(packed, {Layout::kJson, compression});
+    StoredObject stored(packed, {RecordLayout::kJson, compression});
     EXPECT_GE(FindAll(*stored.object.content).value().frames.size(), compression == Compression::kZstd ? 1u : 3u);
     std::string content = ReadBack(*stored.object.content), records;
     EXPECT_EQ(content.size(), data.size());
@@ -171,8 +171,8 @@ TEST(JsonArray, FramesOfAnObjectComeBack) {
 
 TEST(JsonArray, WhatIsNoObjectIsABrokenRecordWhereItStands) {
   std::string content =
-      ReadBack(*Stored("[{\"text\":\"a\"}, 7, {\"text\":tru}, {\"text\":\"b\nc\"} {},\n\"\\\"]\", [1,[2]], null]",
-                       {Layout::kJson})
+      ReadBack(*StoredObject("[{\"text\":\"a\"}, 7, {\"text\":tru}, {\"text\":\"b\nc\"} {},\n\"\\\"]\", [1,[2]], null]",
+                             {RecordLayout::kJson})
                     .object.content);
   EXPECT_EQ(content,
             "\n{\"text\":\"a\"}\n\n7\n\n{\"text\":tru}\n\n{\"text\":\"b\x01"
@@ -194,7 +194,7 @@ TEST(JsonArray, WhatIsNoArrayIsNamedByItsByte) {
       {"\n", "before an array of records begins"},
   };
   for (auto [data, why] : cases) {
-    auto found = FindAll(*Stored(data, {Layout::kJson}, "s3://corpus/a.json").object.content);
+    auto found = FindAll(*StoredObject(data, {RecordLayout::kJson}, "s3://corpus/a.json").object.content);
     ASSERT_FALSE(found.has_value()) << data;
     EXPECT_THAT(found.error().ToString(), HasSubstr(why)) << data;
     EXPECT_THAT(found.error().ToString(), HasSubstr("s3://corpus/a.json")) << data;
@@ -208,12 +208,12 @@ TEST(JsonArray, WhatIsNoArrayIsNamedByItsByte) {
       {"{} {\"data\": [{}]}", "something follows the end"},
   };
   for (auto [data, why] : fields) {
-    auto found = FindAll(*Stored(data, {Layout::kJson, Compression::kNone, "data"}).object.content);
+    auto found = FindAll(*StoredObject(data, {RecordLayout::kJson, Compression::kNone, "data"}).object.content);
     ASSERT_FALSE(found.has_value()) << data;
     EXPECT_THAT(found.error().ToString(), HasSubstr(why)) << data;
   }
   const std::string deep(kMaxJsonNesting + 1, '[');
-  EXPECT_THAT(FindAll(*Stored(deep, {Layout::kJson}).object.content).error().ToString(),
+  EXPECT_THAT(FindAll(*StoredObject(deep, {RecordLayout::kJson}).object.content).error().ToString(),
               HasSubstr("brackets are open"));
 }
 
@@ -223,7 +223,7 @@ TEST(JsonArray, TheFirstByteOfAJsonFileTellsWhatItIs) {
   connection["corpus"] = store;
   auto format = [&](std::string_view bytes, const std::string& key, std::string declared = "") -> std::string {
     PutText(*store, key, bytes);
-    std::vector<Source> sources = {{.url = "s3://corpus/" + key, .format = std::move(declared)}};
+    std::vector<DataSource> sources = {{.url = "s3://corpus/" + key, .format = std::move(declared)}};
     auto resolved = ResolveSources(connection, sources);
     if (!resolved) return resolved.error().ToString();
     const auto& content = resolved->objects[0].content;

@@ -7,9 +7,9 @@ namespace millrace::data {
 namespace {
 
 /// Follows objects byte by byte, as far as that must be understood to tell where they end.
-class Walk {
+class ObjectScanner {
  public:
-  explicit Walk(std::uint64_t offset) : offset_(offset) {}
+  explicit ObjectScanner(std::uint64_t offset) : offset_(offset) {}
 
   /// Takes the next byte; `at_end()` then tells whether it ended an object.
   Status Take(char c) {
@@ -50,41 +50,41 @@ class Walk {
   bool in_string_ = false, escaped_ = false, ended_ = false;
 };
 
-class ObjectCutter final : public Cutter {
+class ObjectSplitter final : public RecordSplitter {
  public:
   Result<std::optional<std::size_t>> Find(std::string_view bytes, std::size_t at_least, bool at_end) override {
     while (taken_ < bytes.size()) {
-      MR_TRY(walk_.Take(bytes[taken_++]));
-      if (walk_.ended() && taken_ >= at_least) return taken_;
+      MR_TRY(scanner_.Take(bytes[taken_++]));
+      if (scanner_.ended() && taken_ >= at_least) return taken_;
     }
     if (!at_end) return std::nullopt;
-    if (walk_.inside()) return Fail(Code::kCorrupt, "the data end inside of a JSON object");
+    if (scanner_.inside()) return Fail(Code::kCorrupt, "the data end inside of a JSON object");
     return bytes.size();
   }
   void Restart(std::uint64_t offset) override {
     taken_ = 0;
-    walk_ = Walk(offset);
+    scanner_ = ObjectScanner(offset);
   }
 
  private:
-  Walk walk_{0};
+  ObjectScanner scanner_{0};
   std::size_t taken_ = 0;
 };
 
 class JsonObjects final : public Syntax {
  public:
-  std::unique_ptr<Cutter> NewCutter() const override { return std::make_unique<ObjectCutter>(); }
+  std::unique_ptr<RecordSplitter> NewSplitter() const override { return std::make_unique<ObjectSplitter>(); }
 
   Result<Buffer> ToLines(Buffer records, std::uint64_t offset) const override {
-    Walk walk(offset);
+    ObjectScanner scanner(offset);
     std::string lines;
     lines.reserve(records.size() + 1);
     for (char c : AsText(records)) {
-      MR_TRY(walk.Take(c));
-      if (walk.inside() || walk.ended()) lines += c == '\n' || c == '\r' ? ' ' : c;
-      if (walk.ended()) lines += '\n';
+      MR_TRY(scanner.Take(c));
+      if (scanner.inside() || scanner.ended()) lines += c == '\n' || c == '\r' ? ' ' : c;
+      if (scanner.ended()) lines += '\n';
     }
-    if (walk.inside()) return Fail(Code::kCorrupt, "records that do not end with an object");
+    if (scanner.inside()) return Fail(Code::kCorrupt, "records that do not end with an object");
     return ToBuffer(lines);
   }
 };

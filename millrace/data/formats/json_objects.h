@@ -1,4 +1,4 @@
-// JSON objects one after another, however they are printed: what jq writes, or json.dump with an indent.
+// JSON objects one after another, each over any number of lines, as jq or json.dump with an indent writes them.
 #pragma once
 
 #include <memory>
@@ -7,8 +7,8 @@
 
 namespace millrace::data {
 
-/// The objects are the records; what is between them is white space, or nothing. Line ends inside of one become spaces.
-/// Brackets that do not match, anything else than objects and cut-off data are kCorrupt.
+/// The objects are the records, with or without white space between them. Line ends inside an object become spaces.
+/// Errors: kCorrupt if brackets do not match, something else than an object occurs, or the data are cut off.
 std::unique_ptr<const Syntax> MakeJsonObjectsSyntax();
 
 }  // namespace millrace::data

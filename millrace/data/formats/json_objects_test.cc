@@ -11,15 +11,16 @@ namespace {
 using testing::FindAll;
 using ::testing::HasSubstr;
 using testing::ReadBack;
-using testing::Stored;
+using testing::StoredObject;
 
-constexpr Format kObjects{Layout::kObjects, Compression::kNone};
+constexpr DataFormat kObjects{RecordLayout::kObjects, Compression::kNone};
 
 TEST(JsonObjects, AreRecordsHoweverTheyArePrinted) {
   EXPECT_EQ(
-      ReadBack(*Stored("\xEF\xBB\xBF{\n  \"a\": [1,\r\n 2]\n}\n\n{\"b\": \"} \\\" {\"}{}", kObjects).object.content),
+      ReadBack(
+          *StoredObject("\xEF\xBB\xBF{\n  \"a\": [1,\r\n 2]\n}\n\n{\"b\": \"} \\\" {\"}{}", kObjects).object.content),
       "{   \"a\": [1,   2] }\n{\"b\": \"} \\\" {\"}\n{}\n");
-  EXPECT_EQ(ReadBack(*Stored(" \n ", kObjects).object.content), "");
+  EXPECT_EQ(ReadBack(*StoredObject(" \n ", kObjects).object.content), "");
 }
 
 TEST(JsonObjects, LongDataAreCutBetweenThem) {
@@ -31,7 +32,8 @@ TEST(JsonObjects, LongDataAreCutBetweenThem) {
     lines += fmt::format("{{  \"n\": {},  \"text\": \"{}\" }}\n", i, text);
   }
   for (Compression compression : {Compression::kNone, Compression::kGzip}) {
-    Stored stored(compression == Compression::kGzip ? testing::Gzip(data, 1) : data, {Layout::kObjects, compression});
+    StoredObject stored(compression == Compression::kGzip ? testing::Gzip(data, 1) : data,
+                        {RecordLayout::kObjects, compression});
     EXPECT_GE(FindAll(*stored.object.content)->frames.size(), 2U);
     EXPECT_TRUE(ReadBack(*stored.object.content) == lines);
   }
@@ -42,7 +44,7 @@ TEST(JsonObjects, WhatIsNoneIsSaidWithItsPlace) {
                                {"{\"a\": [}", "at byte 7"},
                                {"{\"a\": 1", "the data end"},
                                {"[1]", "where a JSON object should begin"}}) {
-    auto found = FindAll(*Stored(data, kObjects, "s3://b/x.json").object.content);
+    auto found = FindAll(*StoredObject(data, kObjects, "s3://b/x.json").object.content);
     ASSERT_FALSE(found.has_value()) << data;
     EXPECT_EQ(found.error().code(), Code::kCorrupt);
     EXPECT_THAT(found.error().ToString(), HasSubstr(message));
@@ -52,12 +54,12 @@ TEST(JsonObjects, WhatIsNoneIsSaidWithItsPlace) {
 
 TEST(JsonObjects, AreToldFromLinesAndArrays) {
   auto look = [](std::string_view data) {
-    Stored stored(data, kObjects);
+    StoredObject stored(data, kObjects);
     return LookAtJson(stored.object, Compression::kNone, {});
   };
-  EXPECT_EQ(look("{\n\"a\": 1}\n{\n\"a\": 2}\n").value(), Layout::kObjects);
-  EXPECT_EQ(look("{\"a\": 1}\n{\"a\": 2}\n").value(), Layout::kJsonLines);
-  EXPECT_EQ(look("\n [{\n\"a\": 1}]").value(), Layout::kJson);
+  EXPECT_EQ(look("{\n\"a\": 1}\n{\n\"a\": 2}\n").value(), RecordLayout::kObjects);
+  EXPECT_EQ(look("{\"a\": 1}\n{\"a\": 2}\n").value(), RecordLayout::kJsonLines);
+  EXPECT_EQ(look("\n [{\n\"a\": 1}]").value(), RecordLayout::kJson);
   auto around = look("{\n\"data\": [" + std::string(50'000, ' ') + "]}");
   ASSERT_FALSE(around.has_value());
   EXPECT_THAT(around.error().ToString(), HasSubstr("json:FIELD"));

@@ -14,7 +14,7 @@ namespace {
 using testing::FindAll;
 using testing::RandomRecords;
 using testing::ReadBack;
-using testing::Stored;
+using testing::StoredObject;
 
 class Programs : public ::testing::Test {
  protected:
@@ -41,7 +41,7 @@ TEST_F(Programs, Gzip) {
   const std::string a = RandomRecords(random_, 9 << 20, 100'000), b = RandomRecords(random_, 1 << 20, 100'000);
   Write("a", a);
   Write("b", b);
-  Stored stored(Run("gzip -1 -c a; gzip -9 -n -c b"), {Layout::kJsonLines, Compression::kGzip});
+  StoredObject stored(Run("gzip -1 -c a; gzip -9 -n -c b"), {RecordLayout::kJsonLines, Compression::kGzip});
   EXPECT_GE(FindAll(*stored.object.content).value().frames.size(), 2u);
   EXPECT_TRUE(ReadBack(*stored.object.content) == a + b);
 }
@@ -50,16 +50,16 @@ TEST_F(Programs, Zstd) {
   if (!Has("zstd")) GTEST_SKIP() << "no zstd";
   const std::string lines = RandomRecords(random_, 9 << 20, 100'000);
   Write("a", lines);
-  const Format kZstd{Layout::kJsonLines, Compression::kZstd};
-  Stored one(Run("zstd -q -c a"), kZstd);
+  const DataFormat kZstd{RecordLayout::kJsonLines, Compression::kZstd};
+  StoredObject one(Run("zstd -q -c a"), kZstd);
   EXPECT_EQ(FindAll(*one.object.content).value().frames.size(), 1u);
   EXPECT_TRUE(ReadBack(*one.object.content) == lines);
   // What the error about huge frames advises.
-  Stored many(Run("zstd -q -c a | zstd -dc | split -C 1M --filter='zstd -q -c'"), kZstd);
+  StoredObject many(Run("zstd -q -c a | zstd -dc | split -C 1M --filter='zstd -q -c'"), kZstd);
   EXPECT_EQ(FindAll(*many.object.content).value().frames.size(), 2u);
   EXPECT_TRUE(ReadBack(*many.object.content) == lines);
-  EXPECT_TRUE(ReadBack(*Stored(Run("zstd -q --long=27 -3 -c a"), kZstd).object.content) == lines);
-  if (Has("pzstd")) EXPECT_TRUE(ReadBack(*Stored(Run("pzstd -q -1 -c a"), kZstd).object.content) == lines);
+  EXPECT_TRUE(ReadBack(*StoredObject(Run("zstd -q --long=27 -3 -c a"), kZstd).object.content) == lines);
+  if (Has("pzstd")) EXPECT_TRUE(ReadBack(*StoredObject(Run("pzstd -q -1 -c a"), kZstd).object.content) == lines);
 }
 
 TEST_F(Programs, PythonsJson) {
@@ -73,7 +73,7 @@ TEST_F(Programs, PythonsJson) {
         "PYTHONIOENCODING=utf-8 python3 -c \"import json, sys; json.dump([json.loads(line) for line in open('a.jsonl', "
         "encoding='utf-8')], sys.stdout, {})\"",
         options));
-    Write("back", ReadBack(*Stored(array, {Layout::kJson}).object.content));
+    Write("back", ReadBack(*StoredObject(array, {RecordLayout::kJson}).object.content));
     EXPECT_EQ(Run("PYTHONIOENCODING=utf-8 python3 -c \"import json; print([json.loads(line) for line in open('back', "
                   "encoding='utf-8') if line.strip()] == [json.loads(line) for line in open('a.jsonl', "
                   "encoding='utf-8')])\""),
@@ -92,7 +92,7 @@ TEST_F(Programs, Tar) {
   const std::string tail = fmt::format("{{\"__key__\":\"set/{}\",\"txt\":\"long name\"}}\n", deep);
   for (std::string_view kind : {"ustar", "gnu", "pax"}) {
     std::string archive = Run(fmt::format("tar --format={} --sort=name -cf - set", kind));
-    EXPECT_EQ(ReadBack(*Stored(archive, {Layout::kTar}).object.content),
+    EXPECT_EQ(ReadBack(*StoredObject(archive, {RecordLayout::kTar}).object.content),
               "{\"__key__\":\"set/a\",\"n\":1,\"txt\":\"first\"}\n{\"__key__\":\"set/b\",\"txt\":\"" +
                   std::string(70'000, 'b') + "\"}\n" + tail)
         << kind;
@@ -124,7 +124,7 @@ TEST_F(Programs, SparseTar) {
     const std::string archive =
         Run(fmt::format("tar --format={} --sparse --hole-detection=raw --sort=name -cf - set", kind));
     if (archive.size() > holes.size()) GTEST_SKIP() << "a folder without sparse files";
-    EXPECT_TRUE(ReadBack(*Stored(archive, {Layout::kTar}).object.content) == expected) << kind;
+    EXPECT_TRUE(ReadBack(*StoredObject(archive, {RecordLayout::kTar}).object.content) == expected) << kind;
   }
 }
 

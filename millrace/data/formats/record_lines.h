@@ -1,4 +1,4 @@
-// The records of a frame while they are made, as lines of JSON: counted, so that no input makes more than may be held.
+// Collects the records of a frame as lines of JSON. Counts the bytes, so that no input can make more than may be held.
 #pragma once
 
 #include <cstdint>
@@ -7,39 +7,38 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/result.h"
-#include "millrace/data/content/content.h"
-#include "millrace/data/records/record_template.h"
+#include "millrace/data/content/frame.h"
+#include "millrace/data/records/broken_reason.h"
 
 namespace millrace::data {
 
-/// Appends `text` as the inside of a JSON string. Bytes that are not UTF-8 stay as they are, so that whoever parses the
+/// Appends `text`, escaped as the inside of a JSON string. Bytes that are not UTF-8 stay, so that the parser of the
 /// line finds them. Stops when `json` is longer than `most` bytes.
 void AppendEscaped(std::string_view text, std::string& json, std::size_t most = static_cast<std::size_t>(-1));
 
-/// A growing text of lines. A record that exceeds kMaxRecordBytes is kept up to the byte behind that, which makes it
-/// "too_long" for whoever reads it; what is appended to it then takes no memory. One thread.
+/// A growing text of lines. Of a record that exceeds kMaxRecordBytes, one byte more than that is kept, so that readers
+/// find it "too_long". What is appended to it then takes no memory. One thread.
 class RecordLines {
  public:
-  /// Lines of more than `most` bytes together are an error.
+  /// `most` is the limit of all lines together.
   explicit RecordLines(std::uint64_t most = kMaxFrameContent) : most_(most) {}
 
   void Append(std::string_view json);
   void Append(char json) { Append(std::string_view(&json, 1)); }
-  /// As the inside of a string.
+  /// Appends `text`, escaped as the inside of a JSON string.
   void AppendText(std::string_view text);
-  /// The record is longer than a record may be: there is no use in making more of it.
+  /// Returns true if the record is longer than a record may be. Appending more to it is of no use.
   bool is_full() const { return lines_.size() - begin_ > kMaxRecordBytes; }
   /// Bytes of the record so far.
   std::uint64_t record_bytes() const { return lines_.size() - begin_; }
-  /// Ends the record. Fails with kUnsupported, saying which record of the frame it was, when the lines exceed the
-  /// limit.
+  /// Ends the record. Errors: kUnsupported, saying which record of the frame it is, if the lines exceed the limit.
   Status EndRecord();
 
   std::uint64_t records() const { return records_; }
-  /// Bytes of memory that are taken.
+  /// Returns the bytes of memory in use.
   std::uint64_t capacity() const { return lines_.capacity(); }
   std::string_view text() const { return lines_; }
-  /// The lines; nothing is left.
+  /// Returns the lines and becomes empty.
   Buffer Take();
 
  private:

@@ -37,7 +37,7 @@ Status AppendDocument(std::string_view text, RecordLines& lines) {
   return lines.EndRecord();
 }
 
-class LineCutter final : public Cutter {
+class LineSplitter final : public RecordSplitter {
  public:
   Result<std::optional<std::size_t>> Find(std::string_view bytes, std::size_t at_least, bool at_end) override {
     const std::size_t newline = bytes.find('\n', std::max(searched_, at_least - 1));
@@ -54,7 +54,7 @@ class LineCutter final : public Cutter {
 
 class JsonLines final : public Syntax {
  public:
-  std::unique_ptr<Cutter> NewCutter() const override { return std::make_unique<LineCutter>(); }
+  std::unique_ptr<RecordSplitter> NewSplitter() const override { return std::make_unique<LineSplitter>(); }
   Result<Buffer> ToLines(Buffer records, std::uint64_t) const override {
     if (records.empty() || AsText(records).ends_with('\n')) return records;
     Buffer ended(records.size() + 1);
@@ -66,7 +66,7 @@ class JsonLines final : public Syntax {
 
 class TextLines final : public Syntax {
  public:
-  std::unique_ptr<Cutter> NewCutter() const override { return std::make_unique<LineCutter>(); }
+  std::unique_ptr<RecordSplitter> NewSplitter() const override { return std::make_unique<LineSplitter>(); }
   Result<Buffer> ToLines(Buffer records, std::uint64_t) const override {
     RecordLines lines;
     std::string_view rest = AsText(records);
@@ -82,7 +82,7 @@ class TextLines final : public Syntax {
 };
 
 /// Cuts a text where the lines so far fill a record. One that is no longer than a record is not cut.
-class TextCutter final : public Cutter {
+class TextSplitter final : public RecordSplitter {
  public:
   Result<std::optional<std::size_t>> Find(std::string_view bytes, std::size_t at_least, bool at_end) override {
     while (true) {
@@ -103,7 +103,7 @@ class TextCutter final : public Cutter {
       if (end == bytes.size() && at_end) return end;
     }
   }
-  void Restart(std::uint64_t) override { *this = TextCutter(); }
+  void Restart(std::uint64_t) override { *this = TextSplitter(); }
 
  private:
   static constexpr std::size_t kRoom = kMaxRecordBytes - kOpen.size() - kClose.size();
@@ -115,12 +115,12 @@ class TextCutter final : public Cutter {
 
 class Text final : public Syntax {
  public:
-  std::unique_ptr<Cutter> NewCutter() const override { return std::make_unique<TextCutter>(); }
+  std::unique_ptr<RecordSplitter> NewSplitter() const override { return std::make_unique<TextSplitter>(); }
   Result<Buffer> ToLines(Buffer records, std::uint64_t) const override {
     RecordLines lines;
-    TextCutter cutter;
-    for (std::string_view rest = AsText(records); !rest.empty(); cutter.Restart(0)) {
-      const std::size_t end = *MR_TRY(cutter.Find(rest, 1, true));
+    TextSplitter splitter;
+    for (std::string_view rest = AsText(records); !rest.empty(); splitter.Restart(0)) {
+      const std::size_t end = *MR_TRY(splitter.Find(rest, 1, true));
       if (!IsBlank(rest.substr(0, end))) MR_TRY(AppendDocument(rest.substr(0, end), lines));
       rest.remove_prefix(end);
     }
@@ -136,17 +136,17 @@ Buffer ToBuffer(std::string_view text) {
   return bytes;
 }
 
-std::unique_ptr<const Syntax> MakeSyntax(const Format& format) {
+std::unique_ptr<const Syntax> MakeSyntax(const DataFormat& format) {
   switch (format.layout) {
-    case Layout::kJson:
+    case RecordLayout::kJson:
       return MakeJsonArraySyntax(format.field);
-    case Layout::kObjects:
+    case RecordLayout::kObjects:
       return MakeJsonObjectsSyntax();
-    case Layout::kLines:
+    case RecordLayout::kLines:
       return std::make_unique<TextLines>();
-    case Layout::kText:
+    case RecordLayout::kText:
       return std::make_unique<Text>();
-    case Layout::kTar:
+    case RecordLayout::kTar:
       return MakeTarSyntax();
     default:
       return std::make_unique<JsonLines>();

@@ -17,7 +17,7 @@ constexpr std::size_t kBlock = 512;
 /// Of a long name, and of pax headers: they may hold the map of a sparse file.
 constexpr std::size_t kMaxNameBytes = 64 * kKiB, kMaxPaxBytes = 4 * kMiB;
 
-/// Of a header: text that ends at the first NUL or the end of its place.
+/// Of a header: text that ends at the first NUL or the end of its field.
 std::string_view TextAt(std::string_view header, std::size_t at, std::size_t size) {
   std::string_view field = header.substr(at, size);
   return field.substr(0, field.find('\0'));
@@ -71,11 +71,11 @@ Status ReadPax(std::string_view records, PaxHeaders& headers) {
 }
 
 /// Where a file belongs: its sample and its field there. An empty extension: nowhere.
-struct Place {
+struct SampleField {
   std::string_view key;
   std::string extension;
 };
-Place PlaceOf(const TarMember& member) {
+SampleField FieldOf(const TarMember& member) {
   if (!member.is_file) return {};
   std::string_view name = member.name;
   const std::size_t slash = name.rfind('/');
@@ -89,7 +89,7 @@ std::unexpected<Error> CutOff(std::uint64_t member) {
   return Fail(Code::kCorrupt, "the tar archive is cut off in its member at byte {}", member);
 }
 
-class TarCutter final : public Cutter {
+class TarSplitter final : public RecordSplitter {
  public:
   Result<std::optional<std::size_t>> Find(std::string_view bytes, std::size_t at_least, bool at_end) override {
     while (!ended_ && at_ < bytes.size()) {
@@ -100,16 +100,16 @@ class TarCutter final : public Cutter {
       }
       const std::size_t start = std::exchange(at_, member->end);
       ended_ = member->ends_archive;
-      Place place = PlaceOf(*member);
-      if (place.extension.empty() || place.key == key_) continue;
-      key_ = place.key;
+      SampleField field = FieldOf(*member);
+      if (field.extension.empty() || field.key == key_) continue;
+      key_ = field.key;
       if (start >= at_least) return start;
     }
     if (at_end) return bytes.size();
     return std::nullopt;
   }
   void Restart(std::uint64_t offset) override {
-    *this = TarCutter();
+    *this = TarSplitter();
     offset_ = offset;
   }
 
@@ -124,12 +124,12 @@ class TarCutter final : public Cutter {
 class SampleLines {
  public:
   /// The file belongs to the sample `key`, which ends the one before if that is another.
-  Status Add(const Place& place, std::string_view data) {
-    if (place.key != key_) {
+  Status Add(const SampleField& field, std::string_view data) {
+    if (field.key != key_) {
       MR_TRY(Finish());
-      key_ = place.key;
+      key_ = field.key;
     }
-    const std::string& extension = place.extension;
+    const std::string& extension = field.extension;
     const bool is_json = extension == "json" || extension == "jsn";
     if (is_json) {
       std::string_view object = Trim(data);
@@ -194,7 +194,7 @@ class SampleLines {
 
 class Tar final : public Syntax {
  public:
-  std::unique_ptr<Cutter> NewCutter() const override { return std::make_unique<TarCutter>(); }
+  std::unique_ptr<RecordSplitter> NewSplitter() const override { return std::make_unique<TarSplitter>(); }
 
   Result<Buffer> ToLines(Buffer records, std::uint64_t offset) const override {
     SampleLines samples;
@@ -204,11 +204,11 @@ class Tar final : public Syntax {
       if (!member) return CutOff(offset + at);
       if (member->ends_archive) break;
       at = member->end;
-      Place place = PlaceOf(*member);
-      if (place.extension.empty()) continue;
+      SampleField field = FieldOf(*member);
+      if (field.extension.empty()) continue;
       std::string expanded;
       if (member->is_sparse) expanded = ExpandSparse(*member, kMaxRecordBytes + 1);
-      MR_TRY(samples.Add(place, member->is_sparse ? expanded : member->data));
+      MR_TRY(samples.Add(field, member->is_sparse ? expanded : member->data));
     }
     MR_TRY(samples.Finish());
     return samples.Take();

@@ -10,9 +10,9 @@ namespace {
 
 using testing::FindAll;
 using testing::ReadBack;
-using testing::Stored;
+using testing::StoredObject;
 
-constexpr Format kTarred{Layout::kTar};
+constexpr DataFormat kTarred{RecordLayout::kTar};
 
 void Octal(std::string& header, std::size_t at, std::size_t digits, std::uint64_t value) {
   header.replace(at, digits, fmt::format("{:0{}o}", value, digits));
@@ -50,7 +50,7 @@ TEST(Tar, FilesOfOneNameAreASample) {
       Member("dir/a.jpg", std::string("\xFF\xD8\0\0", 4)) + Member("b.JPG", std::string(5000, '\0')) +
       Member("README", "no extension") + Member("c.en.txt", "two") + Member("c.json", "[1]") +
       Member("__meta__.txt", "x") + Member("d.txt", "bad \xFF") + Member("e.json", "{}") + kEnd + "rest";
-  EXPECT_EQ(ReadBack(*Stored(archive, kTarred).object.content),
+  EXPECT_EQ(ReadBack(*StoredObject(archive, kTarred).object.content),
             "{\"__key__\":\"dir/a\",\"txt\":\"one\\n\",\"n\":1,\"s\":\"x y\"}\n"
             "{\"__key__\":\"c\",\"en.txt\":\"two\",\"json\":\"[1]\"}\n"
             "{\"__key__\":\"d\",\"txt\":\"bad \xFF\"}\n");
@@ -58,11 +58,11 @@ TEST(Tar, FilesOfOneNameAreASample) {
 
 TEST(Tar, ALineEndInAStringOfAJsonFileBreaksItsRecordAlone) {
   std::string archive = Member("a.json", "{\"text\":\"x\ny\"}") + Member("b.txt", "fine") + kEnd;
-  std::string lines = ReadBack(*Stored(archive, kTarred).object.content);
+  std::string lines = ReadBack(*StoredObject(archive, kTarred).object.content);
   EXPECT_EQ(std::ranges::count(lines, '\n'), 2);
   EXPECT_TRUE(lines.ends_with("{\"__key__\":\"b\",\"txt\":\"fine\"}\n"));
   RecordTemplate form = RecordTemplate::Parse("{text}").value();
-  EXPECT_EQ(RecordParser(form).Parse(lines.substr(0, lines.find('\n'))).error(), Broken::kNotJson);
+  EXPECT_EQ(RecordParser(form).Parse(lines.substr(0, lines.find('\n'))).error(), BrokenReason::kNotJson);
 }
 
 TEST(Tar, LongAndPaxNames) {
@@ -71,7 +71,7 @@ TEST(Tar, LongAndPaxNames) {
   pax_record = std::to_string(pax_record.size() + 2) + pax_record;
   std::string archive = Member(deep + ".txt", "deep") + Member("pax", pax_record, 'x') + Member("ignored", "text") +
                         Member("global", "12 comment=\n", 'g') + Member("z.txt", "last");  // and no end
-  EXPECT_EQ(ReadBack(*Stored(archive, kTarred).object.content),
+  EXPECT_EQ(ReadBack(*StoredObject(archive, kTarred).object.content),
             "{\"__key__\":\"" + deep +
                 "\",\"txt\":\"deep\"}\n{\"__key__\":\"pax/n\",\"txt\":\"text\"}\n"
                 "{\"__key__\":\"z\",\"txt\":\"last\"}\n");
@@ -89,7 +89,8 @@ TEST(Tar, FramesAreCutBetweenSamples) {
   }
   archive += kEnd;
   for (Compression compression : {Compression::kNone, Compression::kGzip}) {
-    Stored stored(compression == Compression::kGzip ? testing::Gzip(archive, 1) : archive, {Layout::kTar, compression});
+    StoredObject stored(compression == Compression::kGzip ? testing::Gzip(archive, 1) : archive,
+                        {RecordLayout::kTar, compression});
     EXPECT_GE(FindAll(*stored.object.content).value().frames.size(), 3u);
     EXPECT_TRUE(ReadBack(*stored.object.content) == expected);
   }
@@ -101,7 +102,7 @@ TEST(Tar, DamagedHeadersAndCutOffArchivesAreNamed) {
     std::string damaged = archive;
     if (size > 0) damaged.resize(size);
     if (at > 0) damaged[at] ^= 1;
-    auto all = FindAll(*Stored(damaged, kTarred).object.content);
+    auto all = FindAll(*StoredObject(damaged, kTarred).object.content);
     ASSERT_FALSE(all.has_value()) << at << ' ' << size;
     EXPECT_EQ(all.error().code(), Code::kCorrupt);
     EXPECT_NE(all.error().ToString().find("byte "), std::string::npos) << all.error().ToString();
@@ -121,7 +122,7 @@ TEST(Tar, MapsOfSparseFilesMustFit) {
     const std::string pax =
         PaxRecord("GNU.sparse.size", size) + PaxRecord("GNU.sparse.name", "s.txt") + PaxRecord("GNU.sparse.map", map);
     const std::string archive = Member("pax", pax, 'x') + Member("GNUSparseFile.0/s.txt", "abcdef") + kEnd;
-    auto all = FindAll(*Stored(archive, kTarred).object.content);
+    auto all = FindAll(*StoredObject(archive, kTarred).object.content);
     return all ? std::string("right") : all.error().ToString();
   };
   EXPECT_EQ(read("0,2,10,4", "14"), "right");
@@ -141,12 +142,12 @@ TEST(Tar, SparseFilesAreNoWayAroundTheLimits) {
   const std::string pax = PaxRecord("GNU.sparse.size", "1099511627776") + PaxRecord("GNU.sparse.map", "0,1");
   const std::string bomb = Member("pax", pax, 'x');
   const std::string one = bomb + Member("a.txt", "x") + Member("b.txt", "small") + kEnd;
-  const std::string lines = ReadBack(*Stored(one, kTarred).object.content);
+  const std::string lines = ReadBack(*StoredObject(one, kTarred).object.content);
   EXPECT_EQ(lines.find('\n'), kMaxRecordBytes + 1) << "cut where nobody will look";
   EXPECT_TRUE(lines.ends_with("{\"__key__\":\"b\",\"txt\":\"small\"}\n"));
   std::string many;
   for (int i = 0; i < 20; ++i) many += bomb + Member(fmt::format("{}.txt", i), "x");
-  const auto all = FindAll(*Stored(many + kEnd, kTarred).object.content);
+  const auto all = FindAll(*StoredObject(many + kEnd, kTarred).object.content);
   ASSERT_FALSE(all.has_value());
   EXPECT_EQ(all.error().code(), Code::kUnsupported);
   EXPECT_NE(all.error().ToString().find("its record 16 "), std::string::npos) << all.error().ToString();
@@ -166,7 +167,7 @@ TEST(Tar, HostileBytesDoNoHarm) {
     for (std::size_t k = 0; k < 512; ++k) sum += static_cast<unsigned char>(damaged[block + k]);
     Octal(damaged, block + 148, 6, sum);
     damaged[block + 154] = '\0';
-    (void)FindAll(*Stored(damaged, kTarred).object.content);
+    (void)FindAll(*StoredObject(damaged, kTarred).object.content);
   }
 }
 

@@ -76,24 +76,24 @@ std::string InPieces(Random& random, std::string_view text, std::size_t longest,
 }
 
 /// An object in memory, and its content.
-struct Stored {
+struct StoredObject {
   std::shared_ptr<object::Store> store = object::MakeMemoryStore();
   DataObject object;
 
-  Stored(std::string_view bytes, Format format, std::string url = "s3://corpus/o") {
+  StoredObject(std::string_view bytes, DataFormat format, std::string url = "s3://corpus/o") {
     PutText(*store, "o", bytes);
     object = {store, *object::Head(*store, "o").value(), std::move(url)};
     object.content = ContentFor(object, format).value();
   }
 };
 
-struct Frames {
+struct FoundFrames {
   std::vector<Frame> frames;
   std::vector<std::string> contents;  ///< as found
 };
 
-inline Result<Frames> FindAll(const Content& content) {
-  Frames all;
+inline Result<FoundFrames> FindAll(const Content& content) {
+  FoundFrames all;
   MR_TRY(content.FindFrames(
       [&](Frame frame, std::optional<Buffer> bytes) -> Status {
         all.frames.push_back(std::move(frame));

@@ -68,18 +68,18 @@ std::uint64_t RecordIndex::broken_count() const {
 }
 
 RecordIndex::Block RecordIndex::block(std::size_t i) const {
-  const Entry& entry = blocks_[i];
+  const PackedBlock& entry = blocks_[i];
   return {entry.first_record, entry.offset, entry.bytes, entry.records};
 }
 
-std::uint64_t RecordIndex::PayloadBytes(const Entry& entry) const {
+std::uint64_t RecordIndex::PayloadBytes(const PackedBlock& entry) const {
   const std::uint64_t hash_bits = hashes_ ? kHashBits : 0;
   std::uint64_t bits = (entry.records - 1ull) * entry.delta_bits + entry.records * (entry.token_bits + hash_bits);
   return (bits + 7) / 8;
 }
 
 void RecordIndex::Decode(std::size_t i, std::vector<RecordExtent>& into) const {
-  const Entry& entry = blocks_[i];
+  const PackedBlock& entry = blocks_[i];
   BitReader bits(payload_.data() + entry.payload);
   std::size_t first = into.size();
   into.resize(first + entry.records);
@@ -97,10 +97,11 @@ void RecordIndex::Decode(std::size_t i, std::vector<RecordExtent>& into) const {
 
 std::string RecordIndex::Serialize(const IndexIdentity& identity) const {
   Json skipped = Json::object(), broken = Json::array();
-  for (int i = 0; i < kBrokenKinds; ++i) {
-    if (broken_by_reason_[i] > 0) skipped[std::string(BrokenName(static_cast<Broken>(i)))] = broken_by_reason_[i];
+  for (int i = 0; i < kBrokenReasons; ++i) {
+    if (broken_by_reason_[i] > 0)
+      skipped[std::string(BrokenReasonName(static_cast<BrokenReason>(i)))] = broken_by_reason_[i];
   }
-  for (const BrokenLine& line : broken_) broken.push_back({line.offset, BrokenName(line.reason)});
+  for (const BrokenLine& line : broken_) broken.push_back({line.offset, BrokenReasonName(line.reason)});
   std::string header = DumpJson({{"etag", identity.etag},
                                  {"size", identity.size},
                                  {"template", identity.template_text},
@@ -118,7 +119,7 @@ std::string RecordIndex::Serialize(const IndexIdentity& identity) const {
   out.reserve(header.size() + blocks_.size() * kEntryBytes + payload_.size() + 16);
   AppendLittle(out, static_cast<std::uint32_t>(header.size()));
   out += header;
-  for (const Entry& entry : blocks_) {
+  for (const PackedBlock& entry : blocks_) {
     AppendLittle(out, entry.offset);
     for (std::uint32_t word : {entry.bytes, entry.payload, entry.min_delta, entry.min_tokens}) AppendLittle(out, word);
     AppendLittle(out, entry.delta_bits);
@@ -161,14 +162,14 @@ Status RecordIndex::ParseHeader(std::string_view header, const IndexIdentity& ex
     return Fail(Code::kCorrupt, "record index header lacks its broken records");
   }
   for (const auto& [name, count] : skipped->items()) {
-    broken_by_reason_[static_cast<std::size_t>(MR_TRY(ParseBroken(name)))] = MR_TRY(JsonUint(*skipped, name));
+    broken_by_reason_[static_cast<std::size_t>(MR_TRY(ParseBrokenReason(name)))] = MR_TRY(JsonUint(*skipped, name));
     (void)count;
   }
   for (const Json& line : *broken) {
     if (!line.is_array() || line.size() != 2 || !line[0].is_number_unsigned() || !line[1].is_string()) {
       return Fail(Code::kCorrupt, "record index header names a broken record in an unknown way");
     }
-    broken_.push_back({line[0].get<std::uint64_t>(), MR_TRY(ParseBroken(line[1].get<std::string>()))});
+    broken_.push_back({line[0].get<std::uint64_t>(), MR_TRY(ParseBrokenReason(line[1].get<std::string>()))});
   }
   return {};
 }
@@ -178,7 +179,7 @@ Status RecordIndex::CheckBlocks(std::uint64_t content_bytes) const {
   std::uint64_t records = 0, end = 0, tokens = 0;
   std::vector<RecordExtent> extents;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const Entry& entry = blocks_[i];
+    const PackedBlock& entry = blocks_[i];
     bool sane = entry.records >= 1 && entry.records <= 256 && entry.delta_bits <= 32 && entry.token_bits <= 32 &&
                 entry.offset >= end && entry.offset <= content_bytes && entry.bytes <= content_bytes - entry.offset &&
                 entry.payload <= payload_.size() && PayloadBytes(entry) <= payload_.size() - entry.payload;
@@ -228,7 +229,7 @@ Result<RecordIndex> RecordIndex::Parse(std::string_view bytes, const IndexIdenti
   std::uint64_t records = 0;
   for (std::size_t i = 0; i < blocks; ++i) {
     const std::byte* at = table.data() + i * kEntryBytes;
-    Entry& entry = index.blocks_[i];
+    PackedBlock& entry = index.blocks_[i];
     entry = {records,
              LoadLittle<std::uint64_t>(at),
              LoadLittle<std::uint32_t>(at + 8),
@@ -292,20 +293,20 @@ void RecordIndexBuilder::Add(std::uint64_t offset, std::uint64_t line_bytes, std
   open_end_ = offset + line_bytes;
 }
 
-void RecordIndexBuilder::AddBroken(std::uint64_t offset, Broken reason) {
+void RecordIndexBuilder::AddBroken(std::uint64_t offset, BrokenReason reason) {
   ++index_.broken_by_reason_[static_cast<std::size_t>(reason)];
   if (index_.broken_.size() < RecordIndex::kMaxNamedBroken) index_.broken_.push_back({offset, reason});
 }
 
 void RecordIndexBuilder::CloseBlock() {
   if (open_.empty()) return;
-  RecordIndex::Entry entry{.first_record = index_.records_,
-                           .offset = open_.front().offset,
-                           .bytes = static_cast<std::uint32_t>(open_end_ - open_.front().offset),
-                           .payload = static_cast<std::uint32_t>(index_.payload_.size()),
-                           .min_delta = open_.size() > 1 ? UINT32_MAX : 0,
-                           .min_tokens = UINT32_MAX,
-                           .records = static_cast<std::uint16_t>(open_.size())};
+  RecordIndex::PackedBlock entry{.first_record = index_.records_,
+                                 .offset = open_.front().offset,
+                                 .bytes = static_cast<std::uint32_t>(open_end_ - open_.front().offset),
+                                 .payload = static_cast<std::uint32_t>(index_.payload_.size()),
+                                 .min_delta = open_.size() > 1 ? UINT32_MAX : 0,
+                                 .min_tokens = UINT32_MAX,
+                                 .records = static_cast<std::uint16_t>(open_.size())};
   std::uint32_t max_delta = 0, max_tokens = 0;
   auto delta = [this](std::size_t i) { return static_cast<std::uint32_t>(open_[i].offset - open_[i - 1].offset); };
   for (std::size_t i = 0; i < open_.size(); ++i) {
@@ -339,7 +340,7 @@ void RecordIndexBuilder::Append(const RecordIndex& next) {
     frame.content_offset += content;
     index_.frames_.push_back(std::move(frame));
   }
-  for (RecordIndex::Entry entry : next.blocks_) {
+  for (RecordIndex::PackedBlock entry : next.blocks_) {
     entry.payload += shift;
     entry.offset += content;
     entry.first_record += index_.records_;
@@ -348,7 +349,7 @@ void RecordIndexBuilder::Append(const RecordIndex& next) {
   index_.payload_.insert(index_.payload_.end(), next.payload_.begin(), next.payload_.end());
   index_.records_ += next.records_;
   index_.tokens_ += next.tokens_;
-  for (int i = 0; i < kBrokenKinds; ++i) index_.broken_by_reason_[i] += next.broken_by_reason_[i];
+  for (int i = 0; i < kBrokenReasons; ++i) index_.broken_by_reason_[i] += next.broken_by_reason_[i];
   for (const BrokenLine& line : next.broken_) {
     if (index_.broken_.size() == RecordIndex::kMaxNamedBroken) break;
     index_.broken_.push_back({line.offset + content, line.reason});

@@ -20,7 +20,7 @@ Model RandomModel(Random& random, int lines) {
   for (int i = 0; i < lines; ++i) {
     std::uint64_t bytes = 1 + random.Below(random.Below(50) == 0 ? 3'000'000 : 6000);
     if (random.Below(20) == 0) {
-      model.broken.push_back({model.size, static_cast<Broken>(random.Below(kBrokenKinds))});
+      model.broken.push_back({model.size, static_cast<BrokenReason>(random.Below(kBrokenReasons))});
     } else {
       auto tokens = static_cast<std::uint32_t>(random.Below(random.Below(30) == 0 ? 1'000'000 : 1500));
       model.records.push_back({model.size, static_cast<std::uint32_t>(bytes), tokens});
@@ -139,13 +139,14 @@ TEST(RecordIndex, IsSmall) {
 
 TEST(RecordIndex, NamesTheFirstThousandBrokenRecordsAndCountsAll) {
   RecordIndexBuilder builder;
-  for (std::uint64_t i = 0; i < 5000; ++i) builder.AddBroken(10 * i, i % 2 ? Broken::kNotJson : Broken::kMissingField);
+  for (std::uint64_t i = 0; i < 5000; ++i)
+    builder.AddBroken(10 * i, i % 2 ? BrokenReason::kNotJson : BrokenReason::kMissingField);
   RecordIndex index = builder.Finish().value();
   IndexIdentity identity{"e", 50'000, "{text}", ""};
   RecordIndex parsed = RecordIndex::Parse(index.Serialize(identity), identity).value();
   EXPECT_EQ(parsed.records(), 0u);
   EXPECT_EQ(parsed.broken_count(), 5000u);
-  EXPECT_EQ(parsed.broken_by_reason()[static_cast<int>(Broken::kNotJson)], 2500u);
+  EXPECT_EQ(parsed.broken_by_reason()[static_cast<int>(BrokenReason::kNotJson)], 2500u);
   EXPECT_EQ(parsed.broken().size(), RecordIndex::kMaxNamedBroken);
   EXPECT_EQ(parsed.broken().back().offset, 9990u);
 }

@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kBinMagic{"MMIDIDX\0\0", 9};
 constexpr std::uint64_t kVersion = 1, kHeadBytes = 34;
 constexpr std::uint8_t kInt32 = 4, kUint16 = 8;
-constexpr std::size_t kWindowBytes = 8 * kMiB;
+constexpr std::size_t kTableReadBytes = 8 * kMiB;
 
 DataObject TableOf(const DataObject& object) {
   return {.store = object.store, .info = *object.table, .url = TokenTableKey(object.url)};
@@ -52,7 +52,7 @@ class Column {
   /// The next element; there must be one.
   Result<T> Next() {
     if (at_ == window_.size()) {
-      std::uint64_t count = std::min<std::uint64_t>(left_, kWindowBytes / sizeof(T));
+      std::uint64_t count = std::min<std::uint64_t>(left_, kTableReadBytes / sizeof(T));
       assert(count > 0);
       window_ = Buffer(count * sizeof(T));
       MR_TRY(ReadRange(table_, offset_, window_.span(), "reading", call_));
@@ -191,7 +191,7 @@ Result<RecordIndex> IndexTokenFile(const DataObject& object, object::Call call) 
       bytes += size;
     }
     if (bytes > kMaxRecordBytes) {
-      builder.AddBroken(first, Broken::kTooLong);
+      builder.AddBroken(first, BrokenReason::kTooLong);
     } else if (bytes > 0) {
       builder.Add(first, bytes, static_cast<std::uint32_t>(bytes / object.token_bytes));
     }

@@ -1,5 +1,5 @@
-// Token ids as Megatron-LM keeps them: NAME.bin is the ids of all documents, one after another, and NAME.idx says how
-// long each is. docs/formats/megatron.md has the bytes.
+// Token ids as Megatron-LM stores them: NAME.bin holds the ids of all documents, one after another, and NAME.idx the
+// length of each. docs/formats/megatron.md has the bytes.
 #pragma once
 
 #include <cstdint>
@@ -10,32 +10,32 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/result.h"
-#include "millrace/data/content/content.h"
+#include "millrace/data/content/data_object.h"
 #include "millrace/data/index/record_index.h"
 #include "millrace/tokenizer/tokenizer.h"
 
 namespace millrace::data {
 
-/// Two unsigned bytes where every id of the vocabulary fits below Megatron's limit of 65,500, else four signed ones.
+/// Returns 2 (unsigned) if the vocabulary is below Megatron's limit of 65,500 ids, else 4 (signed).
 constexpr int TokenBytesFor(int vocab_size) { return vocab_size < 65'500 ? 2 : 4; }
 
-/// Appends ids as a .bin stores them. They must fit.
+/// Appends ids as a .bin stores them. REQUIRES: they fit into token_bytes.
 void AppendTokens(std::span<const tokenizer::TokenId> ids, int token_bytes, std::string& into);
 
-/// Appends the first `count` ids of a document's bytes, or all. Fails with kCorrupt on one that is not below
-/// `vocab_size`; `what` names the document.
+/// Appends the first `count` ids of a document's bytes, or all if there are fewer. `what` names the document in errors.
+/// Errors: kCorrupt if an id is not below `vocab_size`.
 Status ParseTokens(ByteSpan bytes, int token_bytes, std::size_t count, int vocab_size, std::string_view what,
                    std::vector<tokenizer::TokenId>& into);
 
-/// The .idx of a .bin that is being written: told each document's length, in order. Four bytes a document. One owner.
+/// Makes the .idx of a .bin from the lengths of its documents, in order. Takes four bytes a document. One thread.
 class TokenTableWriter {
  public:
   explicit TokenTableWriter(int token_bytes) : token_bytes_(token_bytes) {}
-  /// A document of no tokens is kept as one.
+  /// A document without tokens stays a document.
   void AddDocument(std::uint32_t tokens);
   std::uint64_t documents() const { return lengths_.size(); }
   std::uint64_t tokens() const { return tokens_; }
-  /// Hands the bytes of the .idx, the same ones as Megatron-LM's own writer makes, to `sink` a MiB at a time.
+  /// Passes the bytes of the .idx to `sink`, a MiB at a time. They are the same as those of Megatron-LM's own writer.
   Status Write(const std::function<Status(ByteSpan)>& sink) const;
 
  private:
@@ -45,16 +45,16 @@ class TokenTableWriter {
   std::uint64_t tokens_ = 0;
 };
 
-/// The .idx's key for a .bin's.
+/// Returns the key of the .idx that belongs to a .bin.
 std::string TokenTableKey(std::string_view bin_key);
 
-/// Makes `object`, a .bin, an object of token ids: sets its token_bytes and table. `table`: what a listing or Head told
-/// of the .idx. Reads its first bytes. Fails with kCorrupt when it is no such table, with kUnsupported when it holds
-/// other numbers than token ids. Blocks.
+/// Makes `object`, a .bin, an object of token ids: sets its token_bytes and table. `table` is the .idx. Reads the first
+/// bytes of the .idx. Blocks.
+/// Errors: kCorrupt if it is not such a table; kUnsupported if the .bin holds other numbers than token ids.
 Status OpenTokenFile(DataObject& object, object::ObjectInfo table, object::Call call);
 
-/// The index of an object of token ids, from its table alone. Empty documents are nothing, as blank lines are. Fails
-/// with kCorrupt where the table's parts contradict each other or the object's size. Blocks.
+/// Makes the index of an object of token ids from its table alone. Empty documents are not records, as blank lines are
+/// not. Blocks. Errors: kCorrupt if the table contradicts itself or the object's size.
 Result<RecordIndex> IndexTokenFile(const DataObject& object, object::Call call);
 
 }  // namespace millrace::data

@@ -42,12 +42,12 @@ class MegatronTest : public ::testing::Test {
   }
   Result<DataObject> Open(const Files& files) {
     Put("t", files);
-    std::vector<Source> sources = {{"s3://corpus/t.bin"}};
+    std::vector<DataSource> sources = {{"s3://corpus/t.bin"}};
     auto resolved = ResolveSources(connection_, sources);
     if (!resolved) return std::unexpected(resolved.error());
     return resolved->objects.at(0);
   }
-  Result<std::shared_ptr<Dataset>> OpenDataset(std::vector<std::string> urls, Mode mode = Mode::kPack,
+  Result<std::shared_ptr<Dataset>> OpenDataset(std::vector<std::string> urls, SequenceMode mode = SequenceMode::kPack,
                                                std::uint64_t window = 0) {
     DatasetOptions options{.sequence_length = 8, .mode = mode, .shuffle_window = window};
     for (std::string& url : urls) options.sources.push_back({std::move(url)});
@@ -131,7 +131,7 @@ TEST_F(MegatronTest, SamplesAreTheIdsAsTheyAre) {
       EXPECT_TRUE(std::equal(labels.begin(), labels.end(), stream.begin() + i * 8 + 1));
     }
   }
-  auto padded = OpenDataset({"s3://corpus/a/"}, Mode::kPad).value();
+  auto padded = OpenDataset({"s3://corpus/a/"}, SequenceMode::kPad).value();
   EXPECT_EQ(padded->samples_per_epoch(), documents.size());
   std::vector<TokenId> inputs(8), labels(8);
   ASSERT_TRUE(padded->ReadSample(0, 1, inputs, labels));
@@ -148,7 +148,7 @@ TEST_F(MegatronTest, TextAndIdsMixInOneEpoch) {
 
 TEST_F(MegatronTest, SaysWhatIsWrong) {
   Put("t", Write({{3, 4, 400}}, 2));
-  auto dataset = OpenDataset({"s3://corpus/t.bin"}, Mode::kPad).value();
+  auto dataset = OpenDataset({"s3://corpus/t.bin"}, SequenceMode::kPad).value();
   std::vector<TokenId> inputs(8), labels(8);
   auto foreign = dataset->ReadSample(0, 0, inputs, labels);
   ASSERT_FALSE(foreign);

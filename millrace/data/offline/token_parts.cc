@@ -6,15 +6,15 @@
 #include <optional>
 
 #include "millrace/base/hash/crc.h"
+#include "millrace/base/threads/parallel_for.h"
 #include "millrace/data/megatron/megatron.h"
-#include "millrace/data/parallel.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::data {
 namespace {
 
 constexpr std::string_view kPartMagic = "MRTOKEN1";
-constexpr std::size_t kHeadBytes = 24;  // magic, u64 documents, u32 crc32c of the lengths, u32 zero
+constexpr std::size_t kPartHeadBytes = 24;  // magic, u64 documents, u32 crc32c of the lengths, u32 zero
 constexpr std::uint64_t kFirstRead = 256 * kKiB, kUploadBytes = 16 * kMiB, kMaxCopy = kGiB;
 
 Status ReadPiece(object::Store& store, const object::ObjectInfo& info, object::ByteRange range, MutableByteSpan into,
@@ -68,37 +68,37 @@ Status AbortLeftovers(object::Store& store, const std::string& key, const object
   return {};
 }
 
-Result<Buffer> ReadPieces(object::Store& store, std::span<const StoredPart> parts, const UploadStep& step,
+Result<Buffer> ReadRanges(object::Store& store, std::span<const StoredTokenPart> parts, const UploadStep& step,
                           const object::Call& call) {
   Buffer bytes(step.bytes);
   MutableByteSpan into = bytes.span();
-  for (const UploadStep::Piece& piece : step.pieces) {
-    MR_TRY(ReadPiece(store, parts[piece.part].info, piece.range, into.first(piece.range.length), call));
-    into = into.subspan(piece.range.length);
+  for (const UploadStep::PartRange& range : step.ranges) {
+    MR_TRY(ReadPiece(store, parts[range.part].info, range.range, into.first(range.range.length), call));
+    into = into.subspan(range.range.length);
   }
   return bytes;
 }
 
-Status WriteTokens(object::Store& store, const std::string& key, std::span<const StoredPart> parts, int threads,
+Status WriteTokens(object::Store& store, const std::string& key, std::span<const StoredTokenPart> parts, int threads,
                    object::Call call) {
   const std::vector<UploadStep> steps = PlanUpload(parts, store.limits());
   if (steps.size() <= 1 && (steps.empty() || !steps[0].copied)) {
-    Buffer all = steps.empty() ? Buffer() : MR_TRY(ReadPieces(store, parts, steps[0], call));
+    Buffer all = steps.empty() ? Buffer() : MR_TRY(ReadRanges(store, parts, steps[0], call));
     MR_TRY(object::Put(store, key, all, {}, call));
     return {};
   }
   MR_TRY(AbortLeftovers(store, key, call));
   Upload upload = MR_TRY(Upload::Begin(store, key, call));
   std::vector<object::PartInfo> done(steps.size());
-  MR_TRY(ParallelFor(steps.size(), threads, call.stop, [&] {
+  MR_TRY(ParallelFor("assemble", steps.size(), threads, call.stop, [&] {
     return [&](std::uint64_t i, std::stop_token stop) -> Status {
       object::Call one{.stop = std::move(stop), .deadline = call.deadline};
       const UploadStep& step = steps[i];
       int number = static_cast<int>(i) + 1;
       if (step.copied) {
-        done[i] = MR_TRY(upload.Copy(number, parts[step.pieces[0].part].info, step.pieces[0].range, one));
+        done[i] = MR_TRY(upload.Copy(number, parts[step.ranges[0].part].info, step.ranges[0].range, one));
       } else {
-        done[i] = MR_TRY(upload.Put(number, MR_TRY(ReadPieces(store, parts, step, one)), one));
+        done[i] = MR_TRY(upload.Put(number, MR_TRY(ReadRanges(store, parts, step, one)), one));
       }
       return {};
     };
@@ -137,7 +137,7 @@ void TokenPart::AddDocument(std::span<const tokenizer::TokenId> ids, int token_b
 
 std::string TokenPart::Serialize() const {
   std::string_view table = AsText(std::as_bytes(std::span(lengths)));
-  std::array<std::byte, kHeadBytes> head{};
+  std::array<std::byte, kPartHeadBytes> head{};
   std::memcpy(head.data(), kPartMagic.data(), kPartMagic.size());
   StoreLittle(head.data() + 8, std::uint64_t{lengths.size()});
   StoreLittle(head.data() + 16, Crc32c(AsBytes(table)));
@@ -148,36 +148,36 @@ std::string TokenPart::Serialize() const {
   return bytes;
 }
 
-Result<StoredPart> ReadStoredPart(object::Store& store, object::ObjectInfo info, object::Call call) {
+Result<StoredTokenPart> ReadStoredTokenPart(object::Store& store, object::ObjectInfo info, object::Call call) {
   auto corrupt = [&](std::string_view why) {
     return Fail(Code::kCorrupt, "{}/{}: {}; delete it and run again", store.Describe(), info.key, why);
   };
   Buffer front(std::min(info.size, kFirstRead));
-  if (front.size() < kHeadBytes) return corrupt("not a part of a tokenization");
+  if (front.size() < kPartHeadBytes) return corrupt("not a part of a tokenization");
   MR_TRY(ReadPiece(store, info, {0, front.size()}, front.span(), call));
   auto documents = LoadLittle<std::uint64_t>(front.data() + 8);
-  if (!AsText(front).starts_with(kPartMagic) || documents > (info.size - kHeadBytes) / sizeof(std::uint32_t)) {
+  if (!AsText(front).starts_with(kPartMagic) || documents > (info.size - kPartHeadBytes) / sizeof(std::uint32_t)) {
     return corrupt("not a part of a tokenization");
   }
-  StoredPart part{.lengths = std::vector<std::uint32_t>(documents)};
+  StoredTokenPart part{.lengths = std::vector<std::uint32_t>(documents)};
   MutableByteSpan table = std::as_writable_bytes(std::span(part.lengths));
-  std::size_t have = std::min(table.size(), front.size() - kHeadBytes);
-  std::copy_n(front.data() + kHeadBytes, have, table.data());
+  std::size_t have = std::min(table.size(), front.size() - kPartHeadBytes);
+  std::copy_n(front.data() + kPartHeadBytes, have, table.data());
   if (have < table.size()) {
-    MR_TRY(ReadPiece(store, info, {kHeadBytes + have, table.size() - have}, table.subspan(have), call));
+    MR_TRY(ReadPiece(store, info, {kPartHeadBytes + have, table.size() - have}, table.subspan(have), call));
   }
   if (Crc32c(table) != LoadLittle<std::uint32_t>(front.data() + 16)) return corrupt("its checksum does not hold");
-  part.tokens_at = kHeadBytes + table.size();
+  part.tokens_at = kPartHeadBytes + table.size();
   part.info = std::move(info);
   return part;
 }
 
-std::vector<UploadStep> PlanUpload(std::span<const StoredPart> parts, const object::Limits& limits) {
+std::vector<UploadStep> PlanUpload(std::span<const StoredTokenPart> parts, const object::Limits& limits) {
   std::vector<UploadStep> steps;
   UploadStep open;
   const std::uint64_t most = std::min(kMaxCopy, limits.max_part);
   auto add = [](UploadStep& step, std::size_t part, object::ByteRange& rest, std::uint64_t bytes) {
-    step.pieces.push_back({part, {rest.offset, bytes}});
+    step.ranges.push_back({part, {rest.offset, bytes}});
     step.bytes += bytes;
     rest = {rest.offset + bytes, rest.length - bytes};
   };
@@ -196,10 +196,10 @@ std::vector<UploadStep> PlanUpload(std::span<const StoredPart> parts, const obje
   return steps;
 }
 
-Status AssembleTokenFile(object::Store& store, const std::string& key, std::span<const StoredPart> parts,
+Status AssembleTokenFile(object::Store& store, const std::string& key, std::span<const StoredTokenPart> parts,
                          int token_bytes, int threads, object::Call call) {
   TokenTableWriter table(token_bytes);
-  for (const StoredPart& part : parts) {
+  for (const StoredTokenPart& part : parts) {
     std::uint64_t before = table.tokens();
     for (std::uint32_t length : part.lengths) table.AddDocument(length);
     if ((table.tokens() - before) * token_bytes != part.info.size - part.tokens_at) {

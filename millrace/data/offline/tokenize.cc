@@ -5,10 +5,12 @@
 
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/text.h"
-#include "millrace/data/index/index_builder.h"
+#include "millrace/base/threads/parallel_for.h"
+#include "millrace/data/content/content.h"
+#include "millrace/data/indexing/index_builder.h"
 #include "millrace/data/megatron/megatron.h"
 #include "millrace/data/offline/token_parts.h"
-#include "millrace/data/parallel.h"
+#include "millrace/data/sources/sources.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::data {
@@ -19,19 +21,19 @@ constexpr std::uint64_t kReadBytes = 4 * kMiB;
 constexpr std::uint64_t kMaxParts = 3000;
 
 /// Some consecutive blocks of one object's index. Frames are never divided.
-struct Part {
+struct InputPart {
   std::uint32_t object = 0;
   std::size_t first_block = 0, end_block = 0;
   std::uint64_t bytes = 0;  ///< of content
 };
 
-std::vector<Part> CutIntoParts(std::span<const RecordIndex> indexes, std::uint64_t part_bytes) {
+std::vector<InputPart> CutIntoParts(std::span<const RecordIndex> indexes, std::uint64_t part_bytes) {
   std::uint64_t total = 0;
   for (const RecordIndex& index : indexes) {
     for (std::size_t b = 0; b < index.blocks(); ++b) total += index.block(b).bytes;
   }
   part_bytes = std::max(part_bytes, total / kMaxParts);
-  std::vector<Part> parts;
+  std::vector<InputPart> parts;
   for (std::uint32_t i = 0; i < indexes.size(); ++i) {
     const RecordIndex& index = indexes[i];
     const bool framed = !index.frames().empty();
@@ -56,7 +58,7 @@ class PartTokenizer {
                 const TokenizeOptions& options)
       : parser_(record_template), tokenizer_(tokenizer), options_(options) {}
 
-  Result<TokenPart> Run(const DataObject& object, const RecordIndex& index, const Part& part, object::Call call) {
+  Result<TokenPart> Run(const DataObject& object, const RecordIndex& index, const InputPart& part, object::Call call) {
     TokenPart done;
     std::vector<RecordExtent> extents;
     for (std::size_t b = part.first_block; b < part.end_block; ++b) index.Decode(b, extents);
@@ -132,10 +134,10 @@ class Tokenization {
     MR_TRY(Prepare());
     MR_TRY(FindFinished());
     MR_TRY(TokenizeMissing());
-    std::vector<StoredPart> stored = MR_TRY(ReadParts());
+    std::vector<StoredTokenPart> stored = MR_TRY(ReadParts());
     MR_TRY(AssembleTokenFile(*output_.store, output_.key, stored, summary_.token_bytes, 2 * options_.threads, call_));
     MR_TRY(RemoveParts());
-    for (const StoredPart& part : stored) {
+    for (const StoredTokenPart& part : stored) {
       summary_.documents += part.lengths.size();
       for (std::uint32_t length : part.lengths) summary_.tokens += length;
     }
@@ -169,7 +171,7 @@ class Tokenization {
     summary_.parts = parts_.size();
     summary_.token_bytes = TokenBytesFor(tokenizer_.vocab_size());
     for (const RecordIndex& index : indexes_) summary_.broken += index.broken_count();
-    for (const Part& part : parts_) summary_.input_bytes += part.bytes;
+    for (const InputPart& part : parts_) summary_.input_bytes += part.bytes;
     return {};
   }
 
@@ -217,11 +219,11 @@ class Tokenization {
       log_.Info("going on where an earlier run was stopped", {{"parts", summary_.resumed}, {"of", parts_.size()}});
     }
     Report(0);
-    return ParallelFor(missing.size(), 2 * options_.threads, call_.stop, [&] {
+    return ParallelFor("tokenize", missing.size(), 2 * options_.threads, call_.stop, [&] {
       auto worker = std::make_shared<PartTokenizer>(*template_, tokenizer_, options_);
       return [this, worker, &missing](std::uint64_t k, std::stop_token stop) -> Status {
         object::Call call{.stop = std::move(stop), .deadline = call_.deadline};
-        const Part& part = parts_[missing[k]];
+        const InputPart& part = parts_[missing[k]];
         TokenPart done = MR_TRY(worker->Run(sources_.objects[part.object], indexes_[part.object], part, call));
         std::string key = PartKey(missing[k]), bytes = done.Serialize();
         auto put = MR_TRY(object::Put(*output_.store, key, AsBytes(bytes), {}, call));
@@ -232,12 +234,12 @@ class Tokenization {
     });
   }
 
-  Result<std::vector<StoredPart>> ReadParts() {
-    std::vector<StoredPart> stored(parts_.size());
-    MR_TRY(ParallelFor(parts_.size(), 8, call_.stop, [&] {
+  Result<std::vector<StoredTokenPart>> ReadParts() {
+    std::vector<StoredTokenPart> stored(parts_.size());
+    MR_TRY(ParallelFor("tokenize", parts_.size(), 8, call_.stop, [&] {
       return [&](std::uint64_t i, std::stop_token stop) -> Status {
         object::Call call{.stop = std::move(stop), .deadline = call_.deadline};
-        stored[i] = MR_TRY(ReadStoredPart(*output_.store, *finished_[i], call));
+        stored[i] = MR_TRY(ReadStoredTokenPart(*output_.store, *finished_[i], call));
         return {};
       };
     }));
@@ -274,7 +276,7 @@ class Tokenization {
   std::optional<RecordTemplate> template_;
   ResolvedSources sources_;
   std::vector<RecordIndex> indexes_;
-  std::vector<Part> parts_;
+  std::vector<InputPart> parts_;
   std::vector<std::optional<object::ObjectInfo>> finished_;  ///< each element is written by one thread at a time
   TokenizeSummary summary_;
   Mutex mutex_;

@@ -160,14 +160,14 @@ TEST_F(TokenizeTest, SaysWhatIsWrong) {
   EXPECT_THAT(Run(options).error().ToString(), HasSubstr("is tokenized already"));
 }
 
-/// Every byte once and in order, no upload too small but the last, long pieces copied.
+/// Every byte once and in order, no upload too small but the last, long ranges copied.
 TEST(TokenParts, UploadsAreCutByTheStoresLimits) {
   Random random(9);
   for (int round = 0; round < 300; ++round) {
     object::Limits limits{.min_part = 100, .max_part = 1000};
-    std::vector<StoredPart> parts(random.Below(12));
+    std::vector<StoredTokenPart> parts(random.Below(12));
     std::uint64_t total = 0, seen = 0;
-    for (StoredPart& part : parts) {
+    for (StoredTokenPart& part : parts) {
       part.tokens_at = random.Below(50);
       part.info.size = part.tokens_at + random.Below(random.Below(2) ? 150 : 3000);
       total += part.info.size - part.tokens_at;
@@ -178,12 +178,12 @@ TEST(TokenParts, UploadsAreCutByTheStoresLimits) {
     for (std::size_t i = 0; i < steps.size(); ++i) {
       EXPECT_TRUE(steps[i].bytes >= 100 || i + 1 == steps.size());
       EXPECT_LE(steps[i].bytes, steps[i].copied ? 1000u : 100u);
-      for (const auto& piece : steps[i].pieces) {
+      for (const auto& range : steps[i].ranges) {
         while (offset == parts[at].info.size) offset = parts[++at].tokens_at;
-        EXPECT_EQ(piece.part, at);
-        EXPECT_EQ(piece.range.offset, offset);
-        offset += piece.range.length;
-        seen += piece.range.length;
+        EXPECT_EQ(range.part, at);
+        EXPECT_EQ(range.range.offset, offset);
+        offset += range.range.length;
+        seen += range.range.length;
       }
     }
     EXPECT_EQ(seen, total);
@@ -198,7 +198,7 @@ TEST(TokenParts, DamageIsNoticed) {
   std::string good = part.Serialize();
   auto read = [&](const std::string& bytes) {
     PutText(*store, "p", bytes);
-    return ReadStoredPart(*store, object::Head(*store, "p").value().value(), {});
+    return ReadStoredTokenPart(*store, object::Head(*store, "p").value().value(), {});
   };
   auto stored = read(good).value();
   EXPECT_EQ(stored.lengths, part.lengths);

@@ -19,7 +19,7 @@ std::uint64_t Blend::Before(std::size_t source, std::uint64_t a) const {
   return static_cast<std::uint64_t>((Wide{2} * a * counts_[source] + samples_ - 1) / (Wide{2} * samples_));
 }
 
-Blend::Pick Blend::At(std::uint64_t i) const {
+SourceSample Blend::At(std::uint64_t i) const {
   if (counts_.size() == 1) return {0, i};
   auto before = [this](std::uint64_t a) {
     std::uint64_t sum = 0;
@@ -34,14 +34,14 @@ Blend::Pick Blend::At(std::uint64_t i) const {
     (before(middle) <= i ? low : high) = middle;
   }
   // Between low / samples and high / samples each source has at most one sample.
-  std::vector<Pick> picks;
+  std::vector<SourceSample> picks;
   std::uint64_t first = 0;
   for (std::uint32_t s = 0; s < counts_.size(); ++s) {
     std::uint64_t number = Before(s, low);
     first += number;
     if (Before(s, high) > number) picks.push_back({s, number});
   }
-  auto earlier = [this](const Pick& a, const Pick& b) {
+  auto earlier = [this](const SourceSample& a, const SourceSample& b) {
     Wide left = (Wide{2} * a.number + 1) * counts_[b.source], right = (Wide{2} * b.number + 1) * counts_[a.source];
     return left != right ? left < right : a.source < b.source;
   };

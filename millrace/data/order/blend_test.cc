@@ -11,12 +11,12 @@ namespace millrace::data {
 namespace {
 
 /// The definition: all samples sorted by (time, source), the times compared exactly.
-std::vector<Blend::Pick> Sorted(const std::vector<std::uint64_t>& counts) {
-  std::vector<Blend::Pick> order;
+std::vector<SourceSample> Sorted(const std::vector<std::uint64_t>& counts) {
+  std::vector<SourceSample> order;
   for (std::uint32_t s = 0; s < counts.size(); ++s) {
     for (std::uint64_t j = 0; j < counts[s]; ++j) order.push_back({s, j});
   }
-  std::ranges::sort(order, [&](const Blend::Pick& a, const Blend::Pick& b) {
+  std::ranges::sort(order, [&](const SourceSample& a, const SourceSample& b) {
     std::uint64_t left = (2 * a.number + 1) * counts[b.source], right = (2 * b.number + 1) * counts[a.source];
     return left != right ? left < right : a.source < b.source;
   });
@@ -72,7 +72,7 @@ TEST(Blend, TenThousandMillionSamplesStartAnywhere) {
     std::uint64_t begin = random.Below(blend.samples() - 100);
     std::vector<std::uint64_t> next(counts.size(), UINT64_MAX);
     for (std::uint64_t i = begin; i < begin + 100; ++i) {
-      Blend::Pick pick = blend.At(i);
+      SourceSample pick = blend.At(i);
       if (next[pick.source] != UINT64_MAX) {
         ASSERT_EQ(pick.number, next[pick.source]);
       }

@@ -1,4 +1,4 @@
-// Fitting documents into rows without cutting them.
+// Fits documents into rows without cutting them.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,11 @@
 
 namespace millrace::data {
 
-/// Puts items of the given lengths (each at most `capacity`) into as few bins as best-fit decreasing makes: the longest
-/// first (of equals the earlier), each into the fullest bin that has room (of equals the earlier). At most 11/9 of the
-/// fewest possible, and 6/9 of a bin more. Yields the numbers of each bin's items, ascending; no bin is empty.
-/// O(n log n). Part of the order of every run: never changes.
+/// Puts items of the given lengths into bins by best-fit decreasing: the longest item first, each into the fullest bin
+/// that has room. Among equals the earlier comes first. Returns the numbers of each bin's items, ascending. No bin is
+/// empty. Makes at most 11/9 of the fewest possible bins, plus 6/9 of a bin. Takes O(n log n).
+/// REQUIRES: every length is at most `capacity`.
+/// Part of the order of every run: the results never change.
 std::vector<std::vector<std::uint32_t>> BestFitDecreasing(std::span<const std::uint32_t> lengths,
                                                           std::uint32_t capacity);
 

@@ -1,4 +1,4 @@
-// A shuffle without an array.
+// A shuffle that needs no array.
 #pragma once
 
 #include <bit>
@@ -8,10 +8,10 @@
 
 namespace millrace::data {
 
-/// A bijection of [0, size) chosen by `key`: an unbalanced Feistel network on the fewest bits that hold the domain,
-/// with Mix64 as its round function, walked in cycles until the image falls inside (Black, Rogaway: "Ciphers with
-/// Arbitrary Finite Domains", 2002). Constant memory; fewer than two walks on average. Not a cipher: it scatters, it
-/// hides nothing. Part of the order of every run: its output never changes.
+/// A bijection of [0, size) that `key` chooses. It is an unbalanced Feistel network on the fewest bits that hold the
+/// domain, with Mix64 as its round function. It walks in cycles until the image falls into the domain (Black, Rogaway:
+/// "Ciphers with Arbitrary Finite Domains", 2002), fewer than two steps on average. Takes constant memory. It is not a
+/// cipher: it scatters and does not hide. Part of the order of every run: the results never change.
 class Permutation {
  public:
   Permutation(std::uint64_t size, std::uint64_t key) : size_(size), key_(key) {
@@ -21,7 +21,7 @@ class Permutation {
     high_mask_ = (std::uint64_t{1} << (bits - low_bits_)) - 1;
   }
 
-  /// Every i to itself.
+  /// Returns the permutation that maps every i to itself.
   static Permutation Identity(std::uint64_t size) {
     Permutation identity(size, 0);
     identity.scatters_ = false;
@@ -30,7 +30,7 @@ class Permutation {
 
   std::uint64_t size() const { return size_; }
 
-  /// The image of `i` < size().
+  /// Returns the image of `i`. REQUIRES: i < size().
   std::uint64_t operator()(std::uint64_t i) const {
     if (size_ <= 1 || !scatters_) return i;
     do i = Scatter(i);

@@ -10,7 +10,7 @@ namespace millrace::data {
 namespace {
 
 /// Keys of independent permutations. Part of the order of every run: never changes.
-enum class Purpose : std::uint64_t { kStream = 1, kPieces = 2, kItems = 3, kSplit = 4 };
+enum class Purpose : std::uint64_t { kStream = 1, kGroups = 2, kItems = 3, kSplit = 4 };
 std::uint64_t KeyOf(std::uint64_t seed, Purpose purpose, std::uint64_t a, std::uint64_t b = 0) {
   std::uint64_t key = Mix64(seed);
   for (std::uint64_t word : {static_cast<std::uint64_t>(purpose), a, b}) key = Mix64(key + word);
@@ -26,11 +26,11 @@ std::size_t PassOrder::Find(std::uint64_t unit) const {
 
 WindowOrder::Item WindowOrder::At(std::uint32_t k) const {
   auto at = static_cast<std::uint32_t>(order(k));
-  auto piece = static_cast<std::size_t>(std::upper_bound(starts.begin(), starts.end(), at) - starts.begin()) - 1;
-  return {pieces[piece], at - starts[piece]};
+  auto group = static_cast<std::size_t>(std::upper_bound(starts.begin(), starts.end(), at) - starts.begin()) - 1;
+  return {groups[group], at - starts[group]};
 }
 
-WindowOrder::Hit WindowOrder::Find(std::uint32_t unit) const {
+WindowOrder::ItemAtUnit WindowOrder::Find(std::uint32_t unit) const {
   if (ends.empty()) return {unit, unit};
   auto k = static_cast<std::uint32_t>(std::upper_bound(ends.begin(), ends.end(), unit) - ends.begin());
   return {k, k == 0 ? 0 : ends[k - 1]};
@@ -38,19 +38,19 @@ WindowOrder::Hit WindowOrder::Find(std::uint32_t unit) const {
 
 std::vector<std::uint32_t> WindowOrder::FirstUse(std::uint32_t from) const {
   std::vector<std::uint32_t> used;
-  std::vector<bool> seen(pieces.size());
-  for (std::uint32_t k = from; k < items() && used.size() < pieces.size(); ++k) {
+  std::vector<bool> seen(groups.size());
+  for (std::uint32_t k = from; k < items() && used.size() < groups.size(); ++k) {
     auto at = static_cast<std::uint32_t>(order(k));
-    auto piece = static_cast<std::size_t>(std::upper_bound(starts.begin(), starts.end(), at) - starts.begin()) - 1;
-    if (seen[piece]) continue;
-    seen[piece] = true;
-    used.push_back(static_cast<std::uint32_t>(piece));
+    auto group = static_cast<std::size_t>(std::upper_bound(starts.begin(), starts.end(), at) - starts.begin()) - 1;
+    if (seen[group]) continue;
+    seen[group] = true;
+    used.push_back(static_cast<std::uint32_t>(group));
   }
   return used;
 }
 
 Result<Plan> Plan::Make(std::span<const RecordIndex> indexes, std::span<const std::vector<std::uint32_t>> by_source,
-                        std::span<const Source> sources, PlanOptions options) {
+                        std::span<const DataSource> sources, PlanOptions options) {
   Plan plan(indexes, options);
   for (std::uint32_t i = 0; i < indexes.size(); ++i) plan.MakeChunks(i);
   plan.object_chunks_.push_back(static_cast<std::uint32_t>(plan.chunks_.size()));
@@ -83,7 +83,7 @@ bool Plan::Selects(const RecordExtent& record) const {
   constexpr std::uint64_t kHashes = 65'536;
   auto held = static_cast<std::uint64_t>(std::llround(split.held_out * static_cast<double>(kHashes)));
   bool out = Permutation(kHashes, KeyOf(split.seed, Purpose::kSplit, 0))(record.hash) < held;
-  return out == (split.part == Part::kHeldOut);
+  return out == (split.part == SplitPart::kHeldOut);
 }
 
 void Plan::MakeChunks(std::uint32_t object) {
@@ -152,8 +152,8 @@ Stream Plan::MakeStream(std::size_t number, std::span<const std::uint32_t> objec
   for (std::uint32_t object : objects) {
     for (std::uint32_t c = object_chunks_[object]; c < object_chunks_[object + 1]; ++c) stream.chunks.push_back(c);
   }
-  MakePieces(stream);
-  for (const Piece& piece : stream.pieces) stream.units += piece.units;
+  MakeGroups(stream);
+  for (const ChunkGroup& group : stream.groups) stream.units += group.units;
   for (std::uint32_t c : stream.chunks) stream.records += chunks_[c].records;
   stream.samples = !options_.joins()   ? stream.units
                    : stream.units == 0 ? 0
@@ -161,7 +161,7 @@ Stream Plan::MakeStream(std::size_t number, std::span<const std::uint32_t> objec
   return stream;
 }
 
-void Plan::MakePieces(Stream& stream) {
+void Plan::MakeGroups(Stream& stream) {
   if (!options_.best_fit) {
     for (std::uint32_t i = 0; i < stream.chunks.size(); ++i) {
       const Chunk& chunk = chunks_[stream.chunks[i]];
@@ -172,38 +172,38 @@ void Plan::MakePieces(Stream& stream) {
         units = 0;
         for (const RecordExtent& record : Extents(stream.chunks[i])) units += UnitsOf(TokensOf(chunk, record));
       }
-      stream.pieces.push_back({i, 1, chunk.records, units});
+      stream.groups.push_back({i, 1, chunk.records, units});
     }
     return;
   }
   for (std::uint32_t i = 0; i < stream.chunks.size();) {
-    Piece piece{.first = i};
+    ChunkGroup group{.first = i};
     std::uint64_t tokens = 0, bytes = 0;
     while (i < stream.chunks.size() && tokens < kGroupRows * options_.sequence_length && bytes < kGroupBytes) {
       const Chunk& chunk = chunks_[stream.chunks[i++]];
       tokens += TokensOf(chunk);
       bytes += chunk.bytes;
-      ++piece.chunks;
+      ++group.chunks;
       for (const RecordExtent& record : Extents(stream.chunks[i - 1])) {
         truncated_ += TokensOf(chunk, record) > options_.sequence_length + 1;
       }
     }
-    piece.items = static_cast<std::uint32_t>(FitRows(stream, piece).size());
-    piece.units = piece.items;
-    stream.pieces.push_back(piece);
+    group.items = static_cast<std::uint32_t>(FitRows(stream, group).size());
+    group.units = group.items;
+    stream.groups.push_back(group);
   }
 }
 
-std::vector<FittedRow> Plan::FitRows(std::uint32_t stream, std::uint32_t piece) const {
-  return FitRows(streams_[stream], streams_[stream].pieces[piece]);
+std::vector<FittedRow> Plan::FitRows(std::uint32_t stream, std::uint32_t group) const {
+  return FitRows(streams_[stream], streams_[stream].groups[group]);
 }
 
-std::vector<FittedRow> Plan::FitRows(const Stream& stream, const Piece& piece) const {
+std::vector<FittedRow> Plan::FitRows(const Stream& stream, const ChunkGroup& group) const {
   // The last token of a row need only be a label.
   const auto capacity = static_cast<std::uint32_t>(options_.sequence_length + 1);
-  std::vector<Place> places;
+  std::vector<DocumentLocation> places;
   std::vector<std::uint32_t> lengths;
-  for (std::uint32_t i = piece.first; i < piece.first + piece.chunks; ++i) {
+  for (std::uint32_t i = group.first; i < group.first + group.chunks; ++i) {
     std::vector<RecordExtent> extents = Extents(stream.chunks[i]);
     for (std::uint32_t r = 0; r < extents.size(); ++r) {
       places.push_back({stream.chunks[i], r});
@@ -219,7 +219,7 @@ std::vector<FittedRow> Plan::FitRows(const Stream& stream, const Piece& piece) c
 }
 
 /// In proportion to what an epoch reads of each source, so that all windows together are no larger than one would be.
-void Plan::ShareWindow(std::span<const Source> sources) {
+void Plan::ShareWindow(std::span<const DataSource> sources) {
   std::vector<double> bytes, records;
   double all_bytes = 0, all_records = 0;
   for (std::size_t s = 0; s < streams_.size(); ++s) {
@@ -230,7 +230,7 @@ void Plan::ShareWindow(std::span<const Source> sources) {
     all_bytes += bytes.back();
     all_records += records.back();
   }
-  auto limit = static_cast<double>(options_.shuffled() ? kWindowBytes : kPlainWindowBytes);
+  auto limit = static_cast<double>(options_.shuffled() ? kShuffleWindowBytes : kPlainWindowBytes);
   for (std::size_t s = 0; s < streams_.size(); ++s) {
     streams_[s].window_bytes = static_cast<std::uint64_t>(std::ceil(limit * (bytes[s] / all_bytes)));
     streams_[s].window_records =
@@ -238,8 +238,8 @@ void Plan::ShareWindow(std::span<const Source> sources) {
   }
 }
 
-Plan::Location Plan::Locate(std::uint64_t epoch, std::uint64_t index) const {
-  Blend::Pick pick = blend_.At(index);
+SampleLocation Plan::Locate(std::uint64_t epoch, std::uint64_t index) const {
+  SourceSample pick = blend_.At(index);
   auto position = static_cast<unsigned __int128>(epoch) * blend_.counts()[pick.source] + pick.number;
   std::uint64_t samples = streams_[pick.source].samples;
   return {pick.source, static_cast<std::uint64_t>(position / samples), static_cast<std::uint64_t>(position % samples)};
@@ -252,20 +252,20 @@ double Plan::TimeOf(std::uint32_t stream, std::uint64_t pass, std::uint64_t unit
          static_cast<double>(blend_.counts()[stream]);
 }
 
-Permutation Plan::PieceOrder(const Stream& stream, std::uint64_t pass) const {
-  if (!options_.shuffled()) return Permutation::Identity(stream.pieces.size());
-  return {stream.pieces.size(), KeyOf(stream.key, Purpose::kPieces, pass)};
+Permutation Plan::GroupOrder(const Stream& stream, std::uint64_t pass) const {
+  if (!options_.shuffled()) return Permutation::Identity(stream.groups.size());
+  return {stream.groups.size(), KeyOf(stream.key, Purpose::kGroups, pass)};
 }
 
 PassOrder Plan::OrderOf(std::uint32_t number, std::uint64_t pass) const {
   const Stream& stream = streams_[number];
   PassOrder order{.pass = pass};
-  Permutation pieces = PieceOrder(stream, pass);
+  Permutation groups = GroupOrder(stream, pass);
   std::uint64_t unit = 0, records = 0, bytes = 0;
-  for (std::uint64_t i = 0; i < stream.pieces.size(); ++i) {
-    const Piece& piece = stream.pieces[pieces(i)];
+  for (std::uint64_t i = 0; i < stream.groups.size(); ++i) {
+    const ChunkGroup& group = stream.groups[groups(i)];
     std::uint64_t size = 0, held = 0;
-    for (std::uint32_t c = piece.first; c < piece.first + piece.chunks; ++c) {
+    for (std::uint32_t c = group.first; c < group.first + group.chunks; ++c) {
       size += chunks_[stream.chunks[c]].bytes;
       held += chunks_[stream.chunks[c]].records;
     }
@@ -276,35 +276,35 @@ PassOrder Plan::OrderOf(std::uint32_t number, std::uint64_t pass) const {
     }
     records += held;
     bytes += size;
-    unit += piece.units;
+    unit += group.units;
     order.largest_window_bytes = std::max(order.largest_window_bytes, bytes);
   }
-  order.windows.push_back({stream.pieces.size(), unit});
+  order.windows.push_back({stream.groups.size(), unit});
   return order;
 }
 
-std::vector<std::uint32_t> Plan::PiecesOf(std::uint32_t number, const PassOrder& pass, std::size_t window) const {
-  Permutation order = PieceOrder(streams_[number], pass.pass);
-  std::vector<std::uint32_t> pieces;
-  for (std::uint64_t i = pass.windows[window].first_piece; i < pass.windows[window + 1].first_piece; ++i) {
-    pieces.push_back(static_cast<std::uint32_t>(order(i)));
+std::vector<std::uint32_t> Plan::GroupsOf(std::uint32_t number, const PassOrder& pass, std::size_t window) const {
+  Permutation order = GroupOrder(streams_[number], pass.pass);
+  std::vector<std::uint32_t> groups;
+  for (std::uint64_t i = pass.windows[window].first_group; i < pass.windows[window + 1].first_group; ++i) {
+    groups.push_back(static_cast<std::uint32_t>(order(i)));
   }
-  return pieces;
+  return groups;
 }
 
 WindowOrder Plan::OrderOf(std::uint32_t number, const PassOrder& pass, std::size_t window) const {
   const Stream& stream = streams_[number];
-  WindowOrder order{.first_unit = pass.windows[window].first_unit, .pieces = PiecesOf(number, pass, window)};
+  WindowOrder order{.first_unit = pass.windows[window].first_unit, .groups = GroupsOf(number, pass, window)};
   order.starts.push_back(0);
-  for (std::uint32_t piece : order.pieces) order.starts.push_back(order.starts.back() + stream.pieces[piece].items);
+  for (std::uint32_t group : order.groups) order.starts.push_back(order.starts.back() + stream.groups[group].items);
   order.order = options_.shuffled() ? Permutation(order.items(), KeyOf(stream.key, Purpose::kItems, pass.pass, window))
                                     : Permutation::Identity(order.items());
   if (!options_.joins() && !options_.split_long) return order;
 
   std::vector<std::uint32_t> units;
   units.reserve(order.items());
-  for (std::uint32_t piece : order.pieces) {
-    std::uint32_t number_of_chunk = stream.chunks[stream.pieces[piece].first];
+  for (std::uint32_t group : order.groups) {
+    std::uint32_t number_of_chunk = stream.chunks[stream.groups[group].first];
     for (const RecordExtent& record : Extents(number_of_chunk)) {
       units.push_back(UnitsOf(TokensOf(chunks_[number_of_chunk], record)));
     }

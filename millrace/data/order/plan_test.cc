@@ -79,9 +79,9 @@ std::vector<std::uint32_t> RandomTokens(std::size_t count, std::uint64_t seed) {
 }
 
 /// The documents of a pass in order.
-std::vector<Place> Documents(const Plan& plan, std::uint32_t stream, std::uint64_t pass_number) {
+std::vector<DocumentLocation> Documents(const Plan& plan, std::uint32_t stream, std::uint64_t pass_number) {
   PassOrder pass = plan.OrderOf(stream, pass_number);
-  std::vector<Place> documents;
+  std::vector<DocumentLocation> documents;
   std::map<std::uint32_t, std::vector<FittedRow>> fitted;
   for (std::size_t w = 0; w + 1 < pass.windows.size(); ++w) {
     WindowOrder window = plan.OrderOf(stream, pass, w);
@@ -90,30 +90,30 @@ std::vector<Place> Documents(const Plan& plan, std::uint32_t stream, std::uint64
       if (!plan.options().best_fit) {
         documents.push_back(plan.DocumentOf(stream, item));
       } else {
-        auto [rows, fresh] = fitted.try_emplace(item.piece);
-        if (fresh) rows->second = plan.FitRows(stream, item.piece);
-        for (Place place : rows->second[item.number]) documents.push_back(place);
+        auto [rows, fresh] = fitted.try_emplace(item.group);
+        if (fresh) rows->second = plan.FitRows(stream, item.group);
+        for (DocumentLocation place : rows->second[item.number]) documents.push_back(place);
       }
     }
   }
   return documents;
 }
 
-std::vector<std::pair<std::uint32_t, std::uint32_t>> Sorted(const std::vector<Place>& places) {
+std::vector<std::pair<std::uint32_t, std::uint32_t>> Sorted(const std::vector<DocumentLocation>& places) {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> sorted;
-  for (Place place : places) sorted.emplace_back(place.chunk, place.record);
+  for (DocumentLocation place : places) sorted.emplace_back(place.chunk, place.record);
   std::ranges::sort(sorted);
   return sorted;
 }
 
 struct PlanCase {
-  Mode mode;
+  SequenceMode mode;
   std::uint64_t window;
   bool best_fit = false, split_long = false;
   friend void PrintTo(const PlanCase& c, std::ostream* out) {
-    *out << (c.mode == Mode::kPack  ? "pack"
-             : c.mode == Mode::kPad ? "pad"
-                                    : "sft")
+    *out << (c.mode == SequenceMode::kPack  ? "pack"
+             : c.mode == SequenceMode::kPad ? "pad"
+                                            : "sft")
          << "-" << c.window << (c.best_fit ? "-best_fit" : "") << (c.split_long ? "-split_long" : "");
   }
 };
@@ -138,13 +138,13 @@ class PlanOrder : public ::testing::TestWithParam<PlanCase> {
         .value();
   }
   /// Of a document, as the definition has them.
-  static std::uint64_t Units(const Plan& plan, Place place) {
+  static std::uint64_t Units(const Plan& plan, DocumentLocation place) {
     std::uint64_t tokens = plan.Extents(place.chunk)[place.record].tokens + 2;
-    if (GetParam().mode == Mode::kPack) return tokens;
+    if (GetParam().mode == SequenceMode::kPack) return tokens;
     return GetParam().split_long ? std::max<std::uint64_t>(1, (tokens - 1 + kLength - 1) / kLength) : 1;
   }
   std::vector<RecordIndex> indexes_;
-  std::vector<Source> sources_;
+  std::vector<DataSource> sources_;
   std::vector<std::vector<std::uint32_t>> by_source_;
 };
 
@@ -156,7 +156,7 @@ TEST_P(PlanOrder, EveryPassHasEveryDocumentOnceInAnotherOrder) {
     auto sorted = Sorted(first);
     EXPECT_TRUE(std::ranges::adjacent_find(sorted) == sorted.end());
     EXPECT_EQ(sorted, Sorted(second));
-    for (Place place : first) ASSERT_EQ(plan.chunks()[place.chunk].object, s);
+    for (DocumentLocation place : first) ASSERT_EQ(plan.chunks()[place.chunk].object, s);
     if (GetParam().window > 1) {
       EXPECT_NE(first, second);
       EXPECT_NE(first, Documents(Make(2), s, 0));
@@ -190,12 +190,12 @@ TEST_P(PlanOrder, LengthIsExact) {
   Plan plan = Make();
   for (std::uint32_t s = 0; s < 3; ++s) {
     std::uint64_t units = 0;
-    for (Place place : Documents(plan, s, 3)) units += Units(plan, place);
+    for (DocumentLocation place : Documents(plan, s, 3)) units += Units(plan, place);
     const Stream& stream = plan.streams()[s];
     if (!GetParam().best_fit) {
       EXPECT_EQ(stream.units, units);
     }
-    EXPECT_EQ(stream.samples, GetParam().mode == Mode::kPack ? (units - 1) / kLength : stream.units);
+    EXPECT_EQ(stream.samples, GetParam().mode == SequenceMode::kPack ? (units - 1) / kLength : stream.units);
   }
 }
 
@@ -229,10 +229,10 @@ TEST_P(PlanOrder, WindowsAreBoundedAndTheirPiecesComeInTheOrderOfUse) {
     all += plan.streams()[s].window_bytes;
     for (std::size_t w = 0; w + 1 < pass.windows.size(); ++w) {
       WindowOrder window = plan.OrderOf(s, pass, w);
-      EXPECT_EQ(plan.PiecesOf(s, pass, w), window.pieces);
+      EXPECT_EQ(plan.GroupsOf(s, pass, w), window.groups);
       std::uint64_t bytes = 0, records = 0;
-      for (std::uint32_t piece : window.pieces) {
-        const Piece& one = plan.streams()[s].pieces[piece];
+      for (std::uint32_t group : window.groups) {
+        const ChunkGroup& one = plan.streams()[s].groups[group];
         for (std::uint32_t c = one.first; c < one.first + one.chunks; ++c) {
           bytes += plan.chunks()[plan.streams()[s].chunks[c]].bytes;
           records += plan.chunks()[plan.streams()[s].chunks[c]].records;
@@ -244,11 +244,11 @@ TEST_P(PlanOrder, WindowsAreBoundedAndTheirPiecesComeInTheOrderOfUse) {
         EXPECT_LT(records, plan.streams()[s].window_records + kChunkBytes / 5000 + 1);
       }
       auto use = window.FirstUse(0);
-      EXPECT_EQ(use.size(), window.pieces.size());
-      EXPECT_EQ(window.pieces[use[0]], window.At(0).piece);
+      EXPECT_EQ(use.size(), window.groups.size());
+      EXPECT_EQ(window.groups[use[0]], window.At(0).group);
     }
   }
-  EXPECT_LE(all, kWindowBytes + 3);
+  EXPECT_LE(all, kShuffleWindowBytes + 3);
 }
 
 using PlanRows = PlanOrder;
@@ -256,12 +256,12 @@ TEST_P(PlanRows, HoldWholeDocumentsAndLittlePadding) {
   Plan plan = Make();
   std::uint64_t tokens = 0, rows = 0, long_ones = 0;
   for (std::uint32_t s = 0; s < 3; ++s) {
-    for (std::uint32_t p = 0; p < plan.streams()[s].pieces.size(); ++p) {
+    for (std::uint32_t p = 0; p < plan.streams()[s].groups.size(); ++p) {
       auto fitted = plan.FitRows(s, p);
-      ASSERT_EQ(fitted.size(), plan.streams()[s].pieces[p].items);
+      ASSERT_EQ(fitted.size(), plan.streams()[s].groups[p].items);
       for (const FittedRow& row : fitted) {
         std::uint64_t sum = 0;
-        for (Place place : row) {
+        for (DocumentLocation place : row) {
           std::uint64_t length = plan.Extents(place.chunk)[place.record].tokens + 2;
           long_ones += length > kLength + 1;
           sum += std::min(length, kLength + 1);
@@ -277,9 +277,11 @@ TEST_P(PlanRows, HoldWholeDocumentsAndLittlePadding) {
 }
 
 std::vector<PlanCase> Cases(bool fitted) {
-  if (fitted) return {{Mode::kPad, 300, true}, {Mode::kSft, 262'144, true}, {Mode::kSft, 0, true}};
-  return {{Mode::kPack, 262'144},         {Mode::kPack, 300}, {Mode::kPack, 0}, {Mode::kPad, 300}, {Mode::kPad, 1},
-          {Mode::kPad, 300, false, true}, {Mode::kSft, 300}};
+  if (fitted)
+    return {{SequenceMode::kPad, 300, true}, {SequenceMode::kSft, 262'144, true}, {SequenceMode::kSft, 0, true}};
+  return {{SequenceMode::kPack, 262'144}, {SequenceMode::kPack, 300}, {SequenceMode::kPack, 0},
+          {SequenceMode::kPad, 300},      {SequenceMode::kPad, 1},    {SequenceMode::kPad, 300, false, true},
+          {SequenceMode::kSft, 300}};
 }
 INSTANTIATE_TEST_SUITE_P(Streams, PlanOrder, ::testing::ValuesIn(Cases(false)));
 INSTANTIATE_TEST_SUITE_P(Fitted, PlanOrder, ::testing::ValuesIn(Cases(true)));
@@ -291,7 +293,7 @@ TEST(Plan, UnshuffledKeepsEachSourcesOrder) {
   indexes.push_back(MakeIndex(RandomTokens(500, 1), 5000));
   indexes.push_back(MakeIndex(RandomTokens(500, 2), 5000));
   std::vector<std::vector<std::uint32_t>> by_source = {{1, 0}};
-  std::vector<Source> sources = {{"b", 1.0}};
+  std::vector<DataSource> sources = {{"b", 1.0}};
   Plan plan = Plan::Make(indexes, by_source, sources, {.sequence_length = 64, .window = 1, .added_tokens = 1}).value();
   auto documents = Documents(plan, 0, 4);
   ASSERT_EQ(documents.size(), 1000u);
@@ -299,7 +301,7 @@ TEST(Plan, UnshuffledKeepsEachSourcesOrder) {
   EXPECT_EQ(plan.chunks()[documents[500].chunk].object, 0u);
   auto sorted = Sorted(documents);
   EXPECT_TRUE(std::equal(documents.begin(), documents.begin() + 500, sorted.begin() + 500,
-                         [](Place a, auto b) { return a.chunk == b.first && a.record == b.second; }));
+                         [](DocumentLocation a, auto b) { return a.chunk == b.first && a.record == b.second; }));
 }
 
 /// An order is arithmetic: a plan over 10^10 samples answers for any of them at once.
@@ -307,7 +309,7 @@ TEST(Plan, TenThousandMillionSamples) {
   std::vector<RecordIndex> indexes;
   indexes.push_back(MakeIndex(std::vector<std::uint32_t>(4000, 4'000'000'000u), 512 * kKiB));
   std::vector<std::vector<std::uint32_t>> by_source = {{0}, {0}};
-  std::vector<Source> sources = {{"a", 1.0}, {"b", 0.6}};
+  std::vector<DataSource> sources = {{"a", 1.0}, {"b", 0.6}};
   Plan plan = Plan::Make(indexes, by_source, sources, {.sequence_length = 2048, .window = 100}).value();
   EXPECT_GT(plan.samples(), 10'000'000'000u);
   for (std::uint64_t epoch : {0ull, 7ull, 1ull << 40}) {
@@ -327,9 +329,10 @@ TEST(Plan, NeighboursLandFarApart) {
   std::vector<RecordIndex> indexes;
   indexes.push_back(MakeIndex(std::vector<std::uint32_t>(kRecords, 10), 5000));
   std::vector<std::vector<std::uint32_t>> by_source = {{0}};
-  std::vector<Source> sources = {{"a", 1.0}};
+  std::vector<DataSource> sources = {{"a", 1.0}};
   Plan plan =
-      Plan::Make(indexes, by_source, sources, {.mode = Mode::kPad, .sequence_length = 64, .window = kWindow}).value();
+      Plan::Make(indexes, by_source, sources, {.mode = SequenceMode::kPad, .sequence_length = 64, .window = kWindow})
+          .value();
   auto documents = Documents(plan, 0, 0);
   std::vector<std::size_t> place(kRecords);
   for (std::size_t i = 0; i < kRecords; ++i) {
@@ -369,7 +372,7 @@ TEST(Plan, ChunksAreBoundedAndHugeRecordsStandAlone) {
   std::vector<RecordIndex> indexes;
   indexes.push_back(builder.Finish().value());
   std::vector<std::vector<std::uint32_t>> by_source = {{0}};
-  std::vector<Source> sources = {{"a", 1.0}};
+  std::vector<DataSource> sources = {{"a", 1.0}};
   Plan plan = Plan::Make(indexes, by_source, sources, {.sequence_length = 4, .window = 10, .added_tokens = 1}).value();
   std::vector<std::pair<std::uint64_t, std::uint32_t>> chunks;
   for (const Chunk& chunk : plan.chunks()) chunks.emplace_back(chunk.offset, chunk.records);
@@ -382,7 +385,7 @@ TEST(Plan, LessThanOneSampleIsAnError) {
   std::vector<RecordIndex> indexes;
   indexes.push_back(MakeIndex({3}, 100));
   std::vector<std::vector<std::uint32_t>> by_source = {{0}};
-  std::vector<Source> sources = {{"a", 1.0}};
+  std::vector<DataSource> sources = {{"a", 1.0}};
   EXPECT_TRUE(Plan::Make(indexes, by_source, sources, {.sequence_length = 4, .added_tokens = 2}).has_value());
   auto short_one = Plan::Make(indexes, by_source, sources, {.sequence_length = 5, .added_tokens = 2});
   EXPECT_EQ(short_one.error().code(), Code::kInvalidArgument);

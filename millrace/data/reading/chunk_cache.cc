@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "millrace/base/text.h"
+#include "millrace/data/content/content.h"
 
 namespace millrace::data {
 namespace {

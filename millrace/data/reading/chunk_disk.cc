@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "millrace/data/content/content.h"
+
 namespace millrace::data {
 namespace {
 

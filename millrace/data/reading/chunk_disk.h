@@ -1,4 +1,4 @@
-// Contents of chunks on a local disk: fetched and decoded once, read from there by later epochs and other processes.
+// Keeps fetched content on a local disk, for later epochs and for other processes.
 #pragma once
 
 #include <atomic>
@@ -14,33 +14,33 @@
 #include "millrace/base/threads/channel.h"
 #include "millrace/base/threads/task_scope.h"
 #include "millrace/cache/disk_tier.h"
-#include "millrace/data/content/content.h"
+#include "millrace/data/content/data_object.h"
 
 namespace millrace::data {
 
-/// A part of the content of an object.
+/// A range of the content of an object.
 struct ContentRange {
   const DataObject* object = nullptr;
   std::uint64_t offset = 0, bytes = 0;
 };
 
-/// A folder that any number of processes share and that outlives them (docs/formats/cache.md). What it holds is named
-/// by the store, the object's ETag and the reader that made content of it, and checked on every read: bytes of another
-/// version, or damaged ones, are never returned. Thread-safe.
+/// A folder that outlives processes, and that any number of them share (docs/formats/cache.md). Its blocks are named by
+/// the store, the object's key and ETag, and the format that made the content. Every read is checked, so bytes of
+/// another version and damaged bytes are never returned. Thread-safe.
 class ChunkDisk {
  public:
-  /// What waits to be written at most, but for one chunk.
+  /// The most bytes that wait to be written, not counting a single larger chunk. Part of a loader's memory.
   static constexpr std::uint64_t kWaitingBytes = 16 * kMiB;
 
-  /// Fails when the folder cannot be used, or is in use with another size (kBusy).
+  /// Errors: kBusy if the folder is in use with another size; others if it cannot be used.
   static Result<std::unique_ptr<ChunkDisk>> Open(std::filesystem::path folder, std::uint64_t max_bytes, Logger log);
-  /// Writes what waits.
+  /// Blocks until the waiting bytes are written.
   ~ChunkDisk();
 
-  /// Nothing when it is not there, wholly and sound. Waits for the disk.
+  /// Returns the content if all of it is there and undamaged. Blocks for the disk.
   std::optional<Buffer> Load(const ContentRange& range) const;
-  /// Writes in the background; what a disk that cannot keep up has no time for is not kept. Local objects that are
-  /// their own content are on a disk already. `owner` keeps `content` alive.
+  /// Writes `content` in the background. Drops it if the disk cannot keep up, and if it is plain lines of a local file,
+  /// which are on a disk already. `owner` keeps `content` alive.
   void Save(const ContentRange& range, ByteSpan content, std::shared_ptr<const void> owner);
 
  private:

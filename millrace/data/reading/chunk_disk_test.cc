@@ -27,12 +27,14 @@ class ChunkDiskTest : public testing::DatasetTest {
   }
 
   Result<std::shared_ptr<Dataset>> OpenCached(std::uint64_t bytes = kGiB) {
-    DatasetOptions options = Options("s3://corpus/set/", Mode::kPad, 500);
+    DatasetOptions options = Options("s3://corpus/set/", SequenceMode::kPad, 500);
     options.disk_cache = folder_.path() / "cache";
     options.disk_cache_bytes = bytes;
     return Open(std::move(options));
   }
-  std::vector<std::vector<TokenId>> Expected() { return Rows(**Open(Options("s3://corpus/set/", Mode::kPad, 500)), 0); }
+  std::vector<std::vector<TokenId>> Expected() {
+    return Rows(**Open(Options("s3://corpus/set/", SequenceMode::kPad, 500)), 0);
+  }
   /// From now on, nobody gets anything of the records.
   void CutOff() {
     for (const char* key : {"set/a", "set/b"}) {

@@ -1,4 +1,4 @@
-// How many chunks to fetch at a time.
+// Decides how many chunks to fetch at a time.
 #pragma once
 
 #include <algorithm>
@@ -6,26 +6,28 @@
 
 namespace millrace::data {
 
-/// Few fetches at a time leave the network to others and memory to what is needed first, too few let the consumer wait.
-/// One that was late doubles the depth; while all are in time it shrinks, a step at a time. A step that made one late
-/// is taken back, and the next is tried after twice as many: so the depth comes to rest, at what is just enough, and
-/// follows when the consumer or the store changes. Pure arithmetic; its owner locks.
+/// With a small depth, little memory is used and the network is left to others. With a large one, the consumer waits
+/// less. A late chunk doubles the depth. While chunks arrive in time, the depth shrinks by one at a time. A step down
+/// that makes a chunk late is undone, and the next step down takes twice as many chunks in time. So the depth settles
+/// at the least that suffices, and follows when the consumer or the store changes. Arithmetic only; the owner locks.
 class ReadAheadDepth {
  public:
-  static constexpr int kLeast = 4, kPatience = 64, kLongestPatience = 4096;
+  static constexpr int kLeast = 4;  ///< the depth at the start, and the least that it shrinks to
+  /// Chunks in time before a step down, at first and at most.
+  static constexpr int kPatience = 64, kLongestPatience = 4096;
 
-  /// `most` may be less than kLeast.
+  /// `most` is the largest depth. It may be less than kLeast.
   explicit ReadAheadDepth(int most) : most_(std::max(most, 1)), now_(std::min(kLeast, most_)) {}
 
   int now() const { return now_; }
 
-  /// A chunk was needed, and there or not. True if the depth grew.
+  /// Takes note that a chunk was needed, and whether it was there. Returns true if the depth grew.
   bool Needed(bool in_time) {
     const int before = now_;
     ++since_step_;
     if (!in_time) {
       in_time_ = 0;
-      // Those right behind a step down are its doing, and one back is enough.
+      // A step down causes the late chunks right after it. To undo that one step is enough.
       const bool by_step = since_step_ < kPatience;
       now_ = std::min(by_step ? now_ + 1 : 2 * now_, most_);
       if (std::exchange(shrunk_, false)) patience_ = std::min(2 * patience_, kLongestPatience);

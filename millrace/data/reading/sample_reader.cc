@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "millrace/data/batch/stage_trace.h"
 #include "millrace/data/megatron/megatron.h"
-#include "millrace/data/stage_trace.h"
 
 namespace millrace::data {
 
-CorpusReader::CorpusReader(std::shared_ptr<const Corpus> corpus, Options options)
+SampleReader::SampleReader(std::shared_ptr<const Corpus> corpus, Options options)
     : corpus_(std::move(corpus)),
       reads_ahead_(options.read_ahead_threads > 0),
       chunk_bytes_(options.cache_bytes > 2 * kDocumentCacheBytes ? options.cache_bytes - kDocumentCacheBytes
@@ -17,7 +17,8 @@ CorpusReader::CorpusReader(std::shared_ptr<const Corpus> corpus, Options options
       documents_(options.cache_bytes - chunk_bytes_),
       chunks_(corpus_, chunk_bytes_, options.read_ahead_threads) {}
 
-Status CorpusReader::Read(std::uint64_t epoch, std::uint64_t index, Row& row, object::Call call, StageTrace* trace) {
+Status SampleReader::Read(std::uint64_t epoch, std::uint64_t index, SequenceRow& row, object::Call call,
+                          StageTrace* trace) {
   const Plan& plan = *corpus_->plan;
   const std::uint64_t length = plan.options().sequence_length;
   bool fits = row.inputs.size() == length && row.labels.size() == length &&
@@ -26,8 +27,8 @@ Status CorpusReader::Read(std::uint64_t epoch, std::uint64_t index, Row& row, ob
     return Fail(Code::kInvalidArgument, "no sample {} of {} tokens in epochs of {} samples of {} tokens", index,
                 row.inputs.size(), plan.samples(), length);
   }
-  InStage packing(trace, Stage::kPack);
-  Plan::Location at = plan.Locate(epoch, index);
+  ScopedStage packing(trace, LoadStage::kPack);
+  SampleLocation at = plan.Locate(epoch, index);
   Reading reading{at.stream, MR_TRY(Pass(at.stream, at.pass, call.stop)), std::move(call), trace};
   RowWriter writer(row, corpus_->boundaries);
   if (plan.options().joins()) {
@@ -40,7 +41,7 @@ Status CorpusReader::Read(std::uint64_t epoch, std::uint64_t index, Row& row, ob
   return {};
 }
 
-Status CorpusReader::AppendStream(const Reading& reading, std::uint64_t first, RowWriter& row) {
+Status SampleReader::AppendStream(const Reading& reading, std::uint64_t first, RowWriter& row) {
   std::size_t number = reading.pass->Find(first);
   auto window = MR_TRY(EnterWindow(reading, number, first));
   auto hit = window->Find(static_cast<std::uint32_t>(first - window->first_unit));
@@ -59,15 +60,15 @@ Status CorpusReader::AppendStream(const Reading& reading, std::uint64_t first, R
   }
 }
 
-Status CorpusReader::AppendUnit(const Reading& reading, std::uint64_t unit, RowWriter& row) {
+Status SampleReader::AppendUnit(const Reading& reading, std::uint64_t unit, RowWriter& row) {
   const Plan& plan = *corpus_->plan;
   auto window = MR_TRY(EnterWindow(reading, reading.pass->Find(unit), unit));
   auto within = static_cast<std::uint32_t>(unit - window->first_unit);
   auto hit = window->Find(within);
   WindowOrder::Item item = window->At(hit.item);
   if (plan.options().best_fit) {
-    auto rows = MR_TRY(RowsOf(reading.stream, item.piece, reading.call.stop));
-    for (Place place : (*rows)[item.number]) {
+    auto rows = MR_TRY(RowsOf(reading.stream, item.group, reading.call.stop));
+    for (DocumentLocation place : (*rows)[item.number]) {
       Document document = MR_TRY(DocumentAt(reading, place));
       row.Append(*document, 0, document->ids.size());
     }
@@ -79,17 +80,18 @@ Status CorpusReader::AppendUnit(const Reading& reading, std::uint64_t unit, RowW
   return {};
 }
 
-Result<std::shared_ptr<const PassOrder>> CorpusReader::Pass(std::uint32_t stream, std::uint64_t pass,
+Result<std::shared_ptr<const PassOrder>> SampleReader::Pass(std::uint32_t stream, std::uint64_t pass,
                                                             std::stop_token stop) {
-  return passes_.Get({stream, pass}, std::move(stop), [&]() -> Result<FlightCache<PassKey, PassOrder>::Made> {
-    return {{std::make_shared<PassOrder>(corpus_->plan->OrderOf(stream, pass)), 1}};
-  });
+  return passes_.Get({stream, pass}, std::move(stop),
+                     [&]() -> Result<SingleFlightCache<PassKey, PassOrder>::MadeValue> {
+                       return {{std::make_shared<PassOrder>(corpus_->plan->OrderOf(stream, pass)), 1}};
+                     });
 }
 
-Result<std::shared_ptr<const WindowOrder>> CorpusReader::EnterWindow(const Reading& reading, std::size_t window,
+Result<std::shared_ptr<const WindowOrder>> SampleReader::EnterWindow(const Reading& reading, std::size_t window,
                                                                      std::uint64_t unit) {
   auto order = MR_TRY(windows_.Get({reading.stream, reading.pass->pass, window}, reading.call.stop,
-                                   [&]() -> Result<FlightCache<WindowKey, WindowOrder>::Made> {
+                                   [&]() -> Result<SingleFlightCache<WindowKey, WindowOrder>::MadeValue> {
                                      WindowOrder made = corpus_->plan->OrderOf(reading.stream, *reading.pass, window);
                                      return {{std::make_shared<WindowOrder>(std::move(made)), 1}};
                                    }));
@@ -97,27 +99,27 @@ Result<std::shared_ptr<const WindowOrder>> CorpusReader::EnterWindow(const Readi
   return order;
 }
 
-Result<std::shared_ptr<const CorpusReader::Rows>> CorpusReader::RowsOf(std::uint32_t stream, std::uint32_t piece,
+Result<std::shared_ptr<const SampleReader::Rows>> SampleReader::RowsOf(std::uint32_t stream, std::uint32_t group,
                                                                        std::stop_token stop) {
-  return rows_.Get({stream, piece}, std::move(stop), [&]() -> Result<FlightCache<PassKey, Rows>::Made> {
-    auto rows = std::make_shared<Rows>(corpus_->plan->FitRows(stream, piece));
+  return rows_.Get({stream, group}, std::move(stop), [&]() -> Result<SingleFlightCache<PassKey, Rows>::MadeValue> {
+    auto rows = std::make_shared<Rows>(corpus_->plan->FitRows(stream, group));
     std::uint64_t cost = 0;
-    for (const FittedRow& row : *rows) cost += sizeof(FittedRow) + row.size() * sizeof(Place);
+    for (const FittedRow& row : *rows) cost += sizeof(FittedRow) + row.size() * sizeof(DocumentLocation);
     return {{std::move(rows), cost}};
   });
 }
 
-Result<CorpusReader::Document> CorpusReader::DocumentAt(const Reading& reading, Place place) {
+Result<SampleReader::Document> SampleReader::DocumentAt(const Reading& reading, DocumentLocation place) {
   std::uint64_t number = corpus_->plan->chunks()[place.chunk].first_document + place.record;
-  InStage tokenizing(reading.trace, Stage::kTokenize);
+  ScopedStage tokenizing(reading.trace, LoadStage::kTokenize);
   return documents_.Get(number, reading.call.stop, [&] { return Encode(reading, place); });
 }
 
-Result<CorpusReader::MadeDocument> CorpusReader::Encode(const Reading& reading, Place place) {
+Result<SampleReader::MadeDocument> SampleReader::Encode(const Reading& reading, DocumentLocation place) {
   const Chunk& chunk = corpus_->plan->chunks()[place.chunk];
   std::shared_ptr<const LoadedChunk> loaded;
   {
-    InStage fetching(reading.trace, Stage::kNetwork);
+    ScopedStage fetching(reading.trace, LoadStage::kNetwork);
     loaded = MR_TRY(chunks_.Get(place.chunk, reading.call));
   }
   const DataObject& object = corpus_->objects[chunk.object];
@@ -139,7 +141,7 @@ Result<CorpusReader::MadeDocument> CorpusReader::Encode(const Reading& reading, 
   return {{std::move(document), cost}};
 }
 
-Status CorpusReader::EncodeText(const Reading& reading, const Chunk& chunk, const RecordExtent& extent,
+Status SampleReader::EncodeText(const Reading& reading, const Chunk& chunk, const RecordExtent& extent,
                                 std::string_view line, EncodedDocument& document) {
   const PlanOptions& options = corpus_->plan->options();
   const std::string& url = corpus_->objects[chunk.object].url;
@@ -152,7 +154,7 @@ Status CorpusReader::EncodeText(const Reading& reading, const Chunk& chunk, cons
     return Fail(Code::kCorrupt,
                 "{}: the record at byte {} is unusable ({}), but its index says otherwise; delete the "
                 "index beside it to have it rebuilt",
-                url, extent.offset, BrokenName(*broken));
+                url, extent.offset, BrokenReasonName(*broken));
   }
   std::uint64_t expected = std::uint64_t{extent.tokens} + options.added_tokens;
   if (corpus_->counted && expected <= wanted && document.ids.size() != expected) {
@@ -164,7 +166,7 @@ Status CorpusReader::EncodeText(const Reading& reading, const Chunk& chunk, cons
   return {};
 }
 
-std::unique_ptr<DocumentEncoder> CorpusReader::BorrowEncoder() {
+std::unique_ptr<DocumentEncoder> SampleReader::BorrowEncoder() {
   MutexLock lock(mutex_);
   if (encoders_.empty()) return std::make_unique<DocumentEncoder>(*corpus_->form, corpus_->tokenizer);
   auto encoder = std::move(encoders_.back());
@@ -172,12 +174,12 @@ std::unique_ptr<DocumentEncoder> CorpusReader::BorrowEncoder() {
   return encoder;
 }
 
-void CorpusReader::ReturnEncoder(std::unique_ptr<DocumentEncoder> encoder) {
+void SampleReader::ReturnEncoder(std::unique_ptr<DocumentEncoder> encoder) {
   MutexLock lock(mutex_);
   encoders_.push_back(std::move(encoder));
 }
 
-Status CorpusReader::ReadAhead(const Reading& reading, std::size_t window, const WindowOrder& order,
+Status SampleReader::ReadAhead(const Reading& reading, std::size_t window, const WindowOrder& order,
                                std::uint64_t unit) {
   bool first;
   {
@@ -192,12 +194,12 @@ Status CorpusReader::ReadAhead(const Reading& reading, std::size_t window, const
   const Stream& stream = plan.streams()[reading.stream];
   std::vector<ChunkCache::Due> due;
   auto add = [&](std::uint32_t number, double time) {
-    const Piece& piece = stream.pieces[number];
-    for (std::uint32_t c = piece.first; c < piece.first + piece.chunks; ++c) due.push_back({stream.chunks[c], time});
+    const ChunkGroup& group = stream.groups[number];
+    for (std::uint32_t c = group.first; c < group.first + group.chunks; ++c) due.push_back({stream.chunks[c], time});
   };
   double now = plan.TimeOf(reading.stream, reading.pass->pass, unit);
   auto from = order.Find(static_cast<std::uint32_t>(unit - order.first_unit)).item;
-  for (std::uint32_t piece : order.FirstUse(from)) add(order.pieces[piece], now);
+  for (std::uint32_t group : order.FirstUse(from)) add(order.groups[group], now);
   std::size_t entered = due.size();
   std::shared_ptr<const PassOrder> pass = reading.pass;
   std::size_t next = window + 1;
@@ -206,13 +208,13 @@ Status CorpusReader::ReadAhead(const Reading& reading, std::size_t window, const
     next = 0;
   }
   double then = plan.TimeOf(reading.stream, pass->pass, pass->windows[next].first_unit);
-  for (std::uint32_t piece : plan.PiecesOf(reading.stream, *pass, next)) add(piece, then);
+  for (std::uint32_t group : plan.GroupsOf(reading.stream, *pass, next)) add(group, then);
   Announce(std::span(due).subspan(first ? 0 : entered));
   chunks_.FetchAhead(reading.stream, std::move(due));
   return {};
 }
 
-void CorpusReader::Announce(std::span<const ChunkCache::Due> chunks) const {
+void SampleReader::Announce(std::span<const ChunkCache::Due> chunks) const {
   std::map<object::Store*, std::vector<std::string>> keys;
   for (const ChunkCache::Due& due : chunks) {
     const Chunk& chunk = corpus_->plan->chunks()[due.chunk];

@@ -19,17 +19,17 @@ simdjson::error_code JsonRecordParser::Read(std::string_view json, simdjson::dom
   return parser_.parse(reinterpret_cast<const char*>(padded_.data()), json.size(), false).get(root);
 }
 
-std::expected<simdjson::dom::object, Broken> JsonRecordParser::Parse(std::string_view record) {
-  if (record.size() > kMaxRecordBytes) return std::unexpected(Broken::kTooLong);
+std::expected<simdjson::dom::object, BrokenReason> JsonRecordParser::Parse(std::string_view record) {
+  if (record.size() > kMaxRecordBytes) return std::unexpected(BrokenReason::kTooLong);
   if (record.starts_with("\xEF\xBB\xBF")) record.remove_prefix(3);
   simdjson::dom::element root;
   if (Read(record, root) != simdjson::SUCCESS) {
-    if (!IsValidUtf8(record)) return std::unexpected(Broken::kNotUtf8);
+    if (!IsValidUtf8(record)) return std::unexpected(BrokenReason::kNotUtf8);
     const auto rewritten = RewriteForParser(record);
-    if (!rewritten || Read(*rewritten, root) != simdjson::SUCCESS) return std::unexpected(Broken::kNotJson);
+    if (!rewritten || Read(*rewritten, root) != simdjson::SUCCESS) return std::unexpected(BrokenReason::kNotJson);
   }
   simdjson::dom::object object;
-  if (root.get(object)) return std::unexpected(Broken::kNotJson);
+  if (root.get(object)) return std::unexpected(BrokenReason::kNotJson);
   return object;
 }
 

@@ -1,4 +1,4 @@
-// A record's bytes as a JSON object. For the sources that parse records: its header is heavy.
+// Parses the bytes of a record as a JSON object. Includes simdjson, which is heavy: only for .cc files.
 #pragma once
 
 #include <simdjson.h>
@@ -12,13 +12,13 @@
 
 namespace millrace::data {
 
-/// Reads what Python's json.loads reads, as Python understands it. Keeps its buffers between calls. One thread at a
-/// time; does not block.
+/// Accepts exactly what Python's json.loads accepts, with the same meaning. Keeps its buffers between calls. One thread
+/// at a time; does not block.
 class JsonRecordParser {
  public:
-  /// The object, valid until the next call, or why there is none: kTooLong, kNotUtf8, kNotJson. A byte order mark in
-  /// front is ignored. What simdjson cannot represent is as RewriteForParser (python_json.h) says.
-  std::expected<simdjson::dom::object, Broken> Parse(std::string_view record);
+  /// Returns the object, valid until the next call, or kTooLong, kNotUtf8 or kNotJson. Ignores a byte order mark at the
+  /// start. RewriteForParser (python_json.h) defines what happens to values that simdjson cannot represent.
+  std::expected<simdjson::dom::object, BrokenReason> Parse(std::string_view record);
 
  private:
   simdjson::error_code Read(std::string_view json, simdjson::dom::element& root);
@@ -27,10 +27,11 @@ class JsonRecordParser {
   Buffer padded_;
 };
 
-/// The last member of that name, which is the one that Python keeps. False if there is none.
+/// Finds the last member of that name, which is the one that Python keeps. Returns false if there is none.
 bool FindLast(simdjson::dom::object object, std::string_view name, simdjson::dom::element& value);
 
-/// Appends a string's text, or a number or truth value as Python's str() prints it. False for anything else.
+/// Appends the text of a string, or a number or truth value as Python's str() prints it. Returns false for other
+/// values.
 bool AppendPythonText(simdjson::dom::element value, std::string& out);
 
 }  // namespace millrace::data

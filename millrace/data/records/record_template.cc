@@ -1,27 +1,13 @@
 #include "millrace/data/records/record_template.h"
 
-#include <array>
-
 #include "millrace/data/records/json_record.h"
 
 namespace millrace::data {
 namespace {
 
-constexpr std::array<std::string_view, kBrokenKinds> kNames = {"not_json", "not_utf8", "missing_field", "not_text",
-                                                               "empty",    "too_long", "not_chat"};
-
 constexpr std::size_t kMaxTemplateBytes = 64 * kKiB;
 
 }  // namespace
-
-std::string_view BrokenName(Broken reason) { return kNames[static_cast<std::size_t>(reason)]; }
-
-Result<Broken> ParseBroken(std::string_view name) {
-  for (std::size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames[i] == name) return static_cast<Broken>(i);
-  }
-  return Fail(Code::kInvalidArgument, "no reason for a broken record is called \"{}\"", name);
-}
 
 bool IsBlank(std::string_view line) { return line.find_first_not_of(" \t\r\n") == line.npos; }
 
@@ -71,7 +57,7 @@ RecordParser::RecordParser(const RecordTemplate& record_template) : rep_(new Rep
 RecordParser::RecordParser(RecordParser&&) noexcept = default;
 RecordParser::~RecordParser() = default;
 
-std::expected<std::string_view, Broken> RecordParser::Parse(std::string_view record) {
+std::expected<std::string_view, BrokenReason> RecordParser::Parse(std::string_view record) {
   auto parsed = rep_->json.Parse(record);
   if (!parsed) return std::unexpected(parsed.error());
   const simdjson::dom::object object = *parsed;
@@ -82,14 +68,14 @@ std::expected<std::string_view, Broken> RecordParser::Parse(std::string_view rec
   bool any = false;
   for (std::size_t i = 0; i < t.fields_.size(); ++i) {
     simdjson::dom::element field;
-    if (!FindLast(object, t.fields_[i], field)) return std::unexpected(Broken::kMissingField);
+    if (!FindLast(object, t.fields_[i], field)) return std::unexpected(BrokenReason::kMissingField);
     const std::size_t before = document.size();
-    if (!AppendPythonText(field, document)) return std::unexpected(Broken::kNotText);
+    if (!AppendPythonText(field, document)) return std::unexpected(BrokenReason::kNotText);
     any |= document.size() > before;
     document += t.literals_[i + 1];
-    if (document.size() > kMaxDocumentBytes) return std::unexpected(Broken::kTooLong);
+    if (document.size() > kMaxDocumentBytes) return std::unexpected(BrokenReason::kTooLong);
   }
-  if (!any) return std::unexpected(Broken::kEmpty);
+  if (!any) return std::unexpected(BrokenReason::kEmpty);
   return document;
 }
 

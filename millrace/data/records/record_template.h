@@ -1,4 +1,4 @@
-// From the bytes of one record to the text of one document.
+// Makes the text of a document from the bytes of a record.
 #pragma once
 
 #include <cstdint>
@@ -9,26 +9,20 @@
 #include <vector>
 
 #include "millrace/base/result.h"
+#include "millrace/data/records/broken_reason.h"
 
 namespace millrace::data {
 
-/// Longer lines are no records.
-inline constexpr std::uint64_t kMaxRecordBytes = 16ull << 20;
-/// What a template or a layout may make of a record: one may name a field any number of times.
+/// The longest text that a template or a layout makes of a record. A template may name a field any number of times, so
+/// a document can be longer than its record.
 inline constexpr std::uint64_t kMaxDocumentBytes = 4 * kMaxRecordBytes;
-
-/// Why a line is not a usable record.
-enum class Broken : std::uint8_t { kNotJson, kNotUtf8, kMissingField, kNotText, kEmpty, kTooLong, kNotChat };
-inline constexpr int kBrokenKinds = 7;
-std::string_view BrokenName(Broken reason);  ///< "not_json", as in docs/formats/index.md
-Result<Broken> ParseBroken(std::string_view name);
 
 /// "{title}\n\t\t{text}\n\n": literal text and the names of string fields in braces; "{{" and "}}" are braces.
 /// Immutable; any thread may read it.
 class RecordTemplate {
  public:
-  /// Fails with kInvalidArgument, naming the column, on a brace without its partner, on an empty name, when no field is
-  /// named, and beyond 64 KiB.
+  /// Errors: kInvalidArgument, naming the column, if a brace has no partner, a name is empty, no field is named, or the
+  /// text exceeds 64 KiB.
   static Result<RecordTemplate> Parse(std::string_view text);
 
   const std::string& text() const { return text_; }
@@ -37,27 +31,27 @@ class RecordTemplate {
  private:
   friend class RecordParser;
   std::string text_;
-  std::vector<std::string> literals_;  ///< one more than fields_: they alternate, a literal first
+  std::vector<std::string> literals_;  ///< one more than fields_; they alternate, and a literal is first
   std::vector<std::string> fields_;
 };
 
-/// Parses records of one template; keeps its buffers between calls. One thread at a time; the template must outlive it.
+/// Parses records by one template. Keeps its buffers between calls. One thread at a time. The template must outlive it.
 class RecordParser {
  public:
   explicit RecordParser(const RecordTemplate& record_template);
   RecordParser(RecordParser&&) noexcept;
   ~RecordParser();
 
-  /// The document of `record` (without its newline), or why there is none. Valid until the next call. The verdict
-  /// depends on the record's bytes and the template alone. A byte order mark in front is ignored.
-  std::expected<std::string_view, Broken> Parse(std::string_view record);
+  /// Returns the document of `record`, which has no newline at its end, or why it is broken. Valid until the next call.
+  /// The result depends on the record's bytes and the template alone. Ignores a byte order mark at the start.
+  std::expected<std::string_view, BrokenReason> Parse(std::string_view record);
 
  private:
   struct Rep;
   std::unique_ptr<Rep> rep_;
 };
 
-/// True for a line of white space alone, which is not a record at all.
+/// Returns true for a line of white space alone. Such a line is not a record, and not a broken one.
 bool IsBlank(std::string_view line);
 
 }  // namespace millrace::data

@@ -11,7 +11,7 @@ std::string Render(std::string_view text, std::string_view record) {
   RecordTemplate record_template = RecordTemplate::Parse(text).value();
   RecordParser parser(record_template);
   auto document = parser.Parse(record);
-  return document ? std::string(*document) : fmt::format("!{}", BrokenName(document.error()));
+  return document ? std::string(*document) : fmt::format("!{}", BrokenReasonName(document.error()));
 }
 
 TEST(RecordTemplate, FillsFields) {

@@ -7,7 +7,8 @@
 
 #include "millrace/data/documents/document_reader.h"
 #include "millrace/data/formats/testing.h"
-#include "millrace/data/index/index_builder.h"
+#include "millrace/data/indexing/index_builder.h"
+#include "millrace/data/reading/sample_reader.h"
 #include "millrace/data/testing/dataset_fixture.h"
 #include "millrace/object/fault/fault_store.h"
 
@@ -26,7 +27,7 @@ TEST_F(DatasetSourcesTest, BrokenRecordsAreSkippedAndCounted) {
                       testing::RecordLine("U", "two") + "{\"title\":\"\xFF\",\"text\":\"x\"}\n" +
                       "{\"title\":null,\"text\":\"x\"}";
   PutText(*store_, "a.jsonl", lines);
-  auto options = Options("s3://corpus/a.jsonl", Mode::kPad, 0);
+  auto options = Options("s3://corpus/a.jsonl", SequenceMode::kPad, 0);
   options.template_text = "{title}={text}";
   auto dataset = Open(options).value();
   EXPECT_EQ(dataset->records(), 2u);
@@ -39,10 +40,10 @@ TEST_F(DatasetSourcesTest, BrokenRecordsAreSkippedAndCounted) {
   auto resolved = ResolveSources(connection_, options.sources).value();
   auto indexes = LoadOrBuildIndexes(connection_, resolved.objects, {.form = &form}, {}).value();
   ASSERT_EQ(indexes[0].broken().size(), 4u);
-  EXPECT_EQ(indexes[0].broken()[0], (BrokenLine{4, Broken::kNotJson}));
-  EXPECT_EQ(indexes[0].broken()[1].reason, Broken::kMissingField);
-  EXPECT_EQ(indexes[0].broken()[2].reason, Broken::kNotUtf8);
-  EXPECT_EQ(indexes[0].broken()[3].reason, Broken::kNotText);
+  EXPECT_EQ(indexes[0].broken()[0], (BrokenLine{4, BrokenReason::kNotJson}));
+  EXPECT_EQ(indexes[0].broken()[1].reason, BrokenReason::kMissingField);
+  EXPECT_EQ(indexes[0].broken()[2].reason, BrokenReason::kNotUtf8);
+  EXPECT_EQ(indexes[0].broken()[3].reason, BrokenReason::kNotText);
 }
 
 /// Parts of 4 MiB meet inside lines, at their ends, and inside a line longer than any record may be.
@@ -63,11 +64,11 @@ TEST_F(DatasetSourcesTest, LinesAreFoundWhereverPartsMeet) {
   lines += std::string(kMaxRecordBytes + 5 * kMiB, 'z') + "\n";
   add(100);
   PutText(*store_, "a.jsonl", lines);
-  auto dataset = Open(Options("s3://corpus/a.jsonl", Mode::kPad, 0)).value();
+  auto dataset = Open(Options("s3://corpus/a.jsonl", SequenceMode::kPad, 0)).value();
   EXPECT_EQ(dataset->records(), texts.size());
   EXPECT_EQ(dataset->broken_records(), 1u);
   RecordTemplate record_template = RecordTemplate::Parse("{text}").value();
-  std::vector<Source> sources = {{"s3://corpus/a.jsonl"}};
+  std::vector<DataSource> sources = {{"s3://corpus/a.jsonl"}};
   auto reader = DocumentReader::Open(connection_, sources, record_template).value();
   std::string document;
   for (const std::string& text : texts) {
@@ -199,7 +200,7 @@ TEST_F(DatasetSourcesTest, SmallFilesAreAnnouncedOnceInTheOrderOfReading) {
   std::vector<TokenId> inputs(32), labels(32);
   auto read_epoch = [&](std::uint64_t epoch) {
     for (std::uint64_t i = 0; i < dataset->samples_per_epoch(); ++i) {
-      Row row{.inputs = inputs, .labels = labels};
+      SequenceRow row{.inputs = inputs, .labels = labels};
       ASSERT_TRUE(reader->Read(epoch, i, row, {}).has_value());
     }
   };
@@ -224,7 +225,7 @@ TEST_F(DatasetSourcesTest, CompressionChangesNothing) {
           testing::InPieces(random, lines, 1 << 20, [](std::string_view t) { return testing::Zstd(t, 1); }));
   PutText(*store_, "lines.txt", plain);
   auto stream = [&](std::string url, std::string format, std::uint64_t window) {
-    DatasetOptions options = Options(std::move(url), Mode::kPack, window);
+    DatasetOptions options = Options(std::move(url), SequenceMode::kPack, window);
     options.sources[0].format = std::move(format);
     options.sequence_length = 2048;
     auto dataset = Open(options).value();
@@ -250,9 +251,9 @@ TEST_F(DatasetSourcesTest, AFolderIsReadForWhatHoldsRecords) {
   for (std::string_view other : {"README.md", "dataset_info.json", "_SUCCESS", ".hidden", "sub/LICENSE"}) {
     PutText(*store_, fmt::format("set/{}", other), "not records");
   }
-  EXPECT_EQ(Open(Options("s3://corpus/set/", Mode::kPad)).value()->records(), 2u);
-  EXPECT_EQ(Open(Options("s3://corpus/set/*", Mode::kPad)).value()->records(), 2u);
-  EXPECT_EQ(Open(Options("s3://corpus/set/*.md", Mode::kPad)).error().code(), Code::kCorrupt) << "as asked for";
+  EXPECT_EQ(Open(Options("s3://corpus/set/", SequenceMode::kPad)).value()->records(), 2u);
+  EXPECT_EQ(Open(Options("s3://corpus/set/*", SequenceMode::kPad)).value()->records(), 2u);
+  EXPECT_EQ(Open(Options("s3://corpus/set/*.md", SequenceMode::kPad)).error().code(), Code::kCorrupt) << "as asked for";
 }
 
 /// Whatever the sources are, and also when nobody reads on to the end.
@@ -265,7 +266,7 @@ TEST_F(DatasetSourcesTest, DocumentsOfEveryFormatAreReadFrontToBack) {
   PutText(*store_, "set/3.jsonl.zst", testing::Zstd("nonsense\n\n" + ToJsonl({"last"}), 1));
   texts.emplace_back("last");
   RecordTemplate form = RecordTemplate::Parse("{text}").value();
-  std::vector<Source> sources = {{"s3://corpus/set/"}};
+  std::vector<DataSource> sources = {{"s3://corpus/set/"}};
   auto reader = DocumentReader::Open(connection_, sources, form).value();
   std::string document;
   for (const std::string& text : texts) {
@@ -284,7 +285,7 @@ TEST_F(DatasetSourcesTest, ADamagedObjectFailsByNameAndTheOthersKeepTheirIndexes
   std::string packed = testing::Gzip(ToJsonl(MakeTexts("d", 300, 600, 5)));
   PutText(*store_, "set/a.jsonl.gz", packed);
   PutText(*store_, "set/z.jsonl.gz", packed.substr(0, packed.size() / 2));
-  DatasetOptions options = Options("s3://corpus/set/", Mode::kPad);
+  DatasetOptions options = Options("s3://corpus/set/", SequenceMode::kPad);
   options.threads = 1;  // one object after the other
   auto failed = Open(options);
   ASSERT_FALSE(failed.has_value());
@@ -296,7 +297,7 @@ TEST_F(DatasetSourcesTest, ADamagedObjectFailsByNameAndTheOthersKeepTheirIndexes
   ASSERT_EQ(kept.size(), 1u);
   EXPECT_TRUE(kept[0].key.starts_with("set/.millrace/a.jsonl.gz."));
   RecordTemplate form = RecordTemplate::Parse("{text}").value();
-  std::vector<Source> sources = {{"s3://corpus/set/z.jsonl.gz"}};
+  std::vector<DataSource> sources = {{"s3://corpus/set/z.jsonl.gz"}};
   auto reader = DocumentReader::Open(connection_, sources, form).value();
   std::string document;
   Result<bool> more = true;
@@ -310,7 +311,7 @@ TEST_F(DatasetSourcesTest, AListNamesWhatIsRead) {
   for (std::string_view name : {"a", "b", "c"})
     PutText(*store_, fmt::format("set/{}.jsonl", name), ToJsonl({std::string(name)}));
   PutText(*store_, "set/list.txt", "# in this order\n\nc.jsonl\r\n  s3://corpus/set/a.jsonl \n?.jsonl\n");
-  auto dataset = Open(Options("@s3://corpus/set/list.txt", Mode::kPad, 0)).value();
+  auto dataset = Open(Options("@s3://corpus/set/list.txt", SequenceMode::kPad, 0)).value();
   std::string order;
   for (const auto& row : Rows(*dataset, 0)) order += static_cast<char>(row[1] - 3);
   EXPECT_EQ(order, "cab");
@@ -324,7 +325,7 @@ TEST_F(DatasetSourcesTest, BrokenRecordsAreSkippedUpToALimitAndThenNamed) {
   for (int i = 0; i < 300; ++i) lines += i % 2 ? "nonsense\n" : ToJsonl({fmt::format("text {}", i)});
   PutText(*store_, "a.jsonl", lines);
   PutText(*store_, "b.jsonl.gz", testing::Gzip(lines));
-  DatasetOptions options = Options("s3://corpus/a.jsonl", Mode::kPad);
+  DatasetOptions options = Options("s3://corpus/a.jsonl", SequenceMode::kPad);
   auto refused = Open(options);
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code(), Code::kCorrupt);
@@ -368,7 +369,7 @@ TEST_F(DatasetSourcesTest, FingerprintFollowsContentNotPlace) {
   EXPECT_NE(changed([](auto& o) { o.shuffle_seed = 9; }), base);
   EXPECT_NE(changed([](auto& o) { o.shuffle_window = 9; }), base);
   EXPECT_NE(changed([](auto& o) { o.sequence_length = 16; }), base);
-  EXPECT_NE(changed([](auto& o) { o.mode = Mode::kPad; }), base);
+  EXPECT_NE(changed([](auto& o) { o.mode = SequenceMode::kPad; }), base);
   EXPECT_NE(changed([](auto& o) { o.template_text = "{text}\n"; }), base);
   EXPECT_NE(changed([](auto& o) { o.sources[0].weight = 2; }), base);
   EXPECT_EQ(changed([](auto& o) { o.threads = 7; }), base);

@@ -52,7 +52,7 @@ class HubConfigSources : public ::testing::Test {
   void PutReadme(const std::string& yaml) { PutText(*store_, "d/README.md", "---\n" + yaml + "---\n# A data set\n"); }
   /// What a source is, as keys in d/, or why it is nothing.
   std::vector<std::string> Resolve(const std::string& wanted) {
-    std::vector<Source> sources = {{.url = "s3://bucket/d" + wanted, .format = "jsonl"}};
+    std::vector<DataSource> sources = {{.url = "s3://bucket/d" + wanted, .format = "jsonl"}};
     auto resolved = ResolveSources(connection_, sources);
     if (!resolved) return {resolved.error().ToString()};
     std::vector<std::string> keys;

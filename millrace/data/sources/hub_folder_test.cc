@@ -54,7 +54,7 @@ class HubFolderSources : public ::testing::Test {
   }
   /// What a source is, as keys, or why it is nothing.
   std::vector<std::string> Resolve(const std::string& url, const std::string& split = "") {
-    std::vector<Source> sources = {{.url = url, .format = "jsonl", .split = split}};
+    std::vector<DataSource> sources = {{.url = url, .format = "jsonl", .split = split}};
     auto resolved = ResolveSources(connection_, sources);
     if (!resolved) return {resolved.error().ToString()};
     std::vector<std::string> keys;

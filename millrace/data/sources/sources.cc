@@ -9,9 +9,9 @@
 #include <set>
 
 #include "millrace/base/text.h"
+#include "millrace/base/threads/parallel_for.h"
 #include "millrace/data/formats/format.h"
 #include "millrace/data/megatron/megatron.h"
-#include "millrace/data/parallel.h"
 #include "millrace/data/sources/hub_configs.h"
 #include "millrace/data/sources/hub_folder.h"
 #include "millrace/object/blocking.h"
@@ -170,13 +170,13 @@ Result<std::vector<std::string>> ReadList(object::Connection& connection, const 
   return urls;
 }
 
-Result<std::vector<DataObject>> ObjectsOf(object::Connection& connection, const Source& source,
+Result<std::vector<DataObject>> ObjectsOf(object::Connection& connection, const DataSource& source,
                                           std::vector<std::string>& left_out, object::Call call) {
   if (!source.url.starts_with('@')) return ObjectsAt(connection, source.url, source.split, left_out, call);
   const std::vector<std::string> urls = MR_TRY(ReadList(connection, source.url.substr(1), call));
   std::vector<std::vector<DataObject>> found(urls.size());
   std::vector<std::vector<std::string>> others(urls.size());
-  MR_TRY(ParallelFor(urls.size(), kListThreads, call.stop, [&] {
+  MR_TRY(ParallelFor("data-list", urls.size(), kListThreads, call.stop, [&] {
     return [&](std::uint64_t i, std::stop_token stop) -> Status {
       found[i] = MR_TRY(ObjectsAt(connection, urls[i], source.split, others[i],
                                   {.stop = std::move(stop), .deadline = call.deadline}));
@@ -190,9 +190,10 @@ Result<std::vector<DataObject>> ObjectsOf(object::Connection& connection, const 
 }
 
 /// Of all objects but token ids; some must be looked into.
-Result<std::vector<Format>> FormatsOf(const Source& source, std::span<const DataObject> objects, object::Call call) {
-  std::vector<Format> formats(objects.size());
-  MR_TRY(ParallelFor(objects.size(), kListThreads, call.stop, [&] {
+Result<std::vector<DataFormat>> FormatsOf(const DataSource& source, std::span<const DataObject> objects,
+                                          object::Call call) {
+  std::vector<DataFormat> formats(objects.size());
+  MR_TRY(ParallelFor("data-list", objects.size(), kListThreads, call.stop, [&] {
     return [&](std::uint64_t i, std::stop_token stop) -> Status {
       if (objects[i].token_bytes > 0) return {};
       object::Call one{.stop = std::move(stop), .deadline = call.deadline};
@@ -224,12 +225,12 @@ bool GlobMatches(std::string_view pattern, std::string_view text) {
   return p == pattern.size();
 }
 
-Result<ResolvedSources> ResolveSources(object::Connection& connection, std::span<const Source> sources,
+Result<ResolvedSources> ResolveSources(object::Connection& connection, std::span<const DataSource> sources,
                                        object::Call call, std::span<const std::string> fields) {
   if (sources.empty()) return Fail(Code::kInvalidArgument, "no data sources are given");
   ResolvedSources resolved;
   std::map<std::string, std::uint32_t> known;
-  for (const Source& source : sources) {
+  for (const DataSource& source : sources) {
     if (!std::isfinite(source.weight) || source.weight <= 0 || source.weight > 1000) {
       return Fail(Code::kInvalidArgument, "{}: a weight of {} passes an epoch makes no sense", source.url,
                   source.weight);
@@ -237,7 +238,7 @@ Result<ResolvedSources> ResolveSources(object::Connection& connection, std::span
     std::vector<std::uint32_t> members;
     std::set<std::uint32_t> taken;
     std::vector<DataObject> objects = MR_TRY(ObjectsOf(connection, source, resolved.left_out, call));
-    const std::vector<Format> formats = MR_TRY(FormatsOf(source, objects, call));
+    const std::vector<DataFormat> formats = MR_TRY(FormatsOf(source, objects, call));
     for (std::size_t i = 0; i < objects.size(); ++i) {
       DataObject& object = objects[i];
       if (object.token_bytes == 0) {

@@ -1,4 +1,4 @@
-// From what a job names to the objects that hold its records.
+// Finds the objects that hold the records of a job's sources.
 #pragma once
 
 #include <cstdint>
@@ -9,35 +9,38 @@
 #include <vector>
 
 #include "millrace/base/result.h"
-#include "millrace/data/content/content.h"
-#include "millrace/data/loader.h"
+#include "millrace/data/content/data_object.h"
+#include "millrace/data/options/data_source.h"
 #include "millrace/object/connection.h"
 #include "millrace/object/store.h"
 
 namespace millrace::data {
 
-/// The objects of all sources, each once, and which of them make up each source.
+/// The objects of all sources, each once, and which of them belong to each source.
 struct ResolvedSources {
   std::vector<DataObject> objects;
-  /// Indexes into `objects`: each once, in the order of their keys, or as the source's list names them.
+  /// Of each source, indexes into `objects`, each once. In the order of the keys, or of the source's list.
   std::vector<std::vector<std::uint32_t>> by_source;
-  /// Of folders and prefixes, the URLs of objects whose names say that they hold no records (MayHoldRecords).
+  /// URLs of objects in folders and prefixes that hold no records by their names (MayHoldRecords).
   std::vector<std::string> left_out;
 };
 
-/// An object, a prefix ending in '/', a folder, what a .bin and its .idx have in common, or a glob: '*' stands for any
-/// characters, '/' among them, '?' for one. A .bin and its .idx are one object of token ids. "#train" behind any of
-/// these chooses what ChooseSplit (hub_folder.h) says is that split, "#config:train" or the like what ChooseByConfig
-/// (hub_configs.h) does where the folder's README declares configurations; Source::split says the same. '@' before a
-/// URL: that object is a list of all such, one a line ('#' begins a comment; what is not a whole URL or path is
-/// relative to the list's folder). Keys with a component that starts with a dot, and empty objects, are left out, and
-/// so is, of a folder, a prefix and a glob that ends in '*', what MayHoldRecords says holds none. Every object has the
-/// content that its source's format or its name asks for. Fails with kNotFound when a source matches nothing and with
-/// kUnsupported on a format that cannot be read. `fields` as in ContentFor. Blocks.
-Result<ResolvedSources> ResolveSources(object::Connection& connection, std::span<const Source> sources,
+/// Finds the objects of each source. DataSource::url is one of these:
+/// - an object, a folder, a prefix that ends in '/', or the common part of the names of a .bin and its .idx
+/// - a glob: '*' stands for any characters, '/' too, and '?' for one character
+/// - '@' and the URL of a list of such, one a line. '#' begins a comment. Lines that are not whole URLs or paths are
+///   relative to the list's folder.
+/// "#train" at the end, or DataSource::split, chooses a split by ChooseSplit (hub_folder.h). If the folder's README
+/// declares configurations, "#config:train" and the like choose by ChooseByConfig (hub_configs.h).
+/// A .bin and its .idx are one object of token ids. Empty objects are left out, and keys with a component that starts
+/// with a dot. Of folders, prefixes and globs that end in '*', objects that hold no records by their name
+/// (MayHoldRecords) are left out, too. Every object has the content that its source's format or its name asks for.
+/// `fields` as in ContentFor. Blocks.
+/// Errors: kNotFound if a source matches nothing; kUnsupported if a format cannot be read.
+Result<ResolvedSources> ResolveSources(object::Connection& connection, std::span<const DataSource> sources,
                                        object::Call call = {}, std::span<const std::string> fields = {});
 
-/// Matches the whole of `text`.
+/// Returns true if the glob `pattern` matches the whole of `text`.
 bool GlobMatches(std::string_view pattern, std::string_view text);
 
 }  // namespace millrace::data

@@ -76,8 +76,8 @@ std::uint64_t LengthHistogram::Quantile(double share) const {
   return longest_;
 }
 
-std::vector<LengthHistogram::Row> LengthHistogram::Rows() const {
-  std::vector<Row> rows;
+std::vector<LengthHistogram::Bar> LengthHistogram::Bars() const {
+  std::vector<Bar> rows;
   for (std::size_t at = 0; at < counts_.size(); ++at) {
     std::uint64_t from = std::bit_floor(StepAt(at).first);
     if (rows.empty() || rows.back().from != from) {
@@ -92,7 +92,7 @@ std::vector<LengthHistogram::Row> LengthHistogram::Rows() const {
 
 Json LengthHistogram::ToJson(std::string_view of) const {
   Json rows = Json::array();
-  for (const Row& row : Rows()) rows.push_back({{"from", row.from}, {"to", row.to}, {"count", row.count}});
+  for (const Bar& row : Bars()) rows.push_back({{"from", row.from}, {"to", row.to}, {"count", row.count}});
   return {{"event", "lengths"},
           {"of", of},
           {"count", count_},
@@ -112,10 +112,10 @@ std::string LengthHistogram::Summary(std::string_view of) const {
 
 std::string LengthHistogram::ToText(std::string_view of) const {
   std::string text = Summary(of) + "\n";
-  auto rows = Rows();
+  auto rows = Bars();
   std::uint64_t most = 1;
-  for (const Row& row : rows) most = std::max(most, row.count);
-  for (const Row& row : rows) {
+  for (const Bar& row : rows) most = std::max(most, row.count);
+  for (const Bar& row : rows) {
     // Whoever is there is seen.
     std::uint64_t width = (row.count * kBarWidth + most - 1) / most;
     std::string bar;
@@ -128,9 +128,9 @@ std::string LengthHistogram::ToText(std::string_view of) const {
 
 std::string LengthHistogram::ToSvg(std::string_view of) const {
   constexpr int kRowHeight = 22, kLeft = 190, kBar = 460, kTop = 56, kWidth = 820;
-  auto rows = Rows();
+  auto rows = Bars();
   std::uint64_t most = 1;
-  for (const Row& row : rows) most = std::max(most, row.count);
+  for (const Bar& row : rows) most = std::max(most, row.count);
   int height = kTop + kRowHeight * static_cast<int>(rows.size()) + 16;
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
@@ -138,7 +138,7 @@ std::string LengthHistogram::ToSvg(std::string_view of) const {
       "<text x=\"16\" y=\"28\" font-size=\"14\">{2}</text>\n",
       kWidth, height, Summary(of));
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const Row& row = rows[i];
+    const Bar& row = rows[i];
     int y = kTop + kRowHeight * static_cast<int>(i);
     double width = kBar * static_cast<double>(row.count) / static_cast<double>(most);
     svg += fmt::format(

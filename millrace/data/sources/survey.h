@@ -1,4 +1,4 @@
-// What a data set is like: how long its records are, in which scripts, how many say the same.
+// Describes a data set to people: how long its records are, in which scripts, and how many are duplicates.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace millrace::data {
 
-/// Counts of lengths, in steps of a sixteenth: percentiles are that exact.
+/// Counts lengths in steps of a sixteenth of a power of two. Percentiles have that precision.
 class LengthHistogram {
  public:
   void Add(std::uint64_t length);
@@ -21,22 +21,22 @@ class LengthHistogram {
   std::uint64_t count() const { return count_; }
   std::uint64_t longest() const { return longest_; }
   double mean() const { return count_ > 0 ? static_cast<double>(sum_) / static_cast<double>(count_) : 0; }
-  /// The least length that `share` of all (0…1) do not exceed.
+  /// Returns the least length that `share` of all lengths do not exceed. REQUIRES: 0 <= share <= 1.
   std::uint64_t Quantile(double share) const;
 
-  /// The lengths from `from` up to twice that.
-  struct Row {
+  /// A bar of the histogram: lengths from `from` to `to`, which is about twice as much.
+  struct Bar {
     std::uint64_t from = 0, to = 0, count = 0;
   };
-  /// From the shortest that occur to the longest, without gaps.
-  std::vector<Row> Rows() const;
+  /// Returns the bars from the shortest length to the longest, without gaps.
+  std::vector<Bar> Bars() const;
 
   Json ToJson(std::string_view of) const;
-  std::string ToText(std::string_view of) const;  ///< with bars, for a terminal
-  std::string ToSvg(std::string_view of) const;   ///< a picture that needs nothing else
+  std::string ToText(std::string_view of) const;  ///< for a terminal
+  std::string ToSvg(std::string_view of) const;   ///< a picture without outside references
 
  private:
-  static constexpr std::size_t kSteps = 16;  ///< between a length and its double
+  static constexpr std::size_t kSteps = 16;  ///< steps between a length and its double
   struct Step {
     std::uint64_t first = 0, last = 0;
   };
@@ -47,14 +47,14 @@ class LengthHistogram {
   std::uint64_t count_ = 0, sum_ = 0, longest_ = 0;
 };
 
-/// What the text of documents is. Eight bytes a document.
+/// Counts duplicates and scripts of documents. Takes eight bytes a document.
 class TextSurvey {
  public:
   void Add(std::string_view document);
   std::uint64_t documents() const { return hashes_.size(); }
-  /// Documents whose text another one has already.
+  /// Returns the number of documents whose text an earlier one has.
   std::uint64_t Duplicates() const;
-  /// How many documents are mostly of each script ("Latin", "Han"; "none": no letters), the most frequent first.
+  /// Returns how many documents are mostly of each script ("Latin", "Han"; "none": no letters), most frequent first.
   std::vector<std::pair<std::string_view, std::uint64_t>> Scripts() const;
 
  private:
@@ -62,7 +62,7 @@ class TextSurvey {
   std::map<std::string_view, std::uint64_t> scripts_;
 };
 
-/// The script of most of the text's letters.
+/// Returns the script of most letters of the text.
 std::string_view ScriptOf(std::string_view text);
 
 }  // namespace millrace::data

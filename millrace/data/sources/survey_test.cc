@@ -26,14 +26,14 @@ TEST(LengthHistogram, PercentilesAreWithinAStep) {
   }
   EXPECT_EQ(histogram.Quantile(1), lengths.back());
   std::uint64_t sum = 0;
-  for (const auto& row : histogram.Rows()) sum += row.count;
+  for (const auto& row : histogram.Bars()) sum += row.count;
   EXPECT_EQ(sum, 5000u);
 }
 
 TEST(LengthHistogram, RowsDoubleAndHaveNoGaps) {
   LengthHistogram histogram;
   for (std::uint64_t length : {3, 5, 6, 100}) histogram.Add(length);
-  auto rows = histogram.Rows();
+  auto rows = histogram.Bars();
   ASSERT_EQ(rows.size(), 6u);
   EXPECT_EQ(rows[0].from, 2u);
   EXPECT_EQ(rows[0].count, 1u);
@@ -45,7 +45,7 @@ TEST(LengthHistogram, RowsDoubleAndHaveNoGaps) {
   EXPECT_DOUBLE_EQ(histogram.mean(), 28.5);
   EXPECT_THAT(histogram.ToText("tokens"), ::testing::HasSubstr("2 (50.0 %)"));
   EXPECT_THAT(histogram.ToSvg("tokens"), ::testing::EndsWith("</svg>\n"));
-  EXPECT_TRUE(LengthHistogram().Rows().empty());
+  EXPECT_TRUE(LengthHistogram().Bars().empty());
 }
 
 TEST(TextSurvey, TellsScriptsAndDuplicates) {

@@ -22,7 +22,7 @@ class DatasetTest : public ::testing::Test {
   Result<std::shared_ptr<Dataset>> Open(DatasetOptions options) {
     return Dataset::Open(connection_, tokenizer_, std::move(options), {});
   }
-  static DatasetOptions Options(std::string url, Mode mode = Mode::kPack, std::uint64_t window = 64) {
+  static DatasetOptions Options(std::string url, SequenceMode mode = SequenceMode::kPack, std::uint64_t window = 64) {
     return {.sources = {{std::move(url), 1.0}}, .sequence_length = 32, .mode = mode, .shuffle_window = window};
   }
 

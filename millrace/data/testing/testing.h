@@ -10,7 +10,7 @@
 #include "millrace/base/hash/crc.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/base/json.h"
-#include "millrace/data/loader.h"
+#include "millrace/data/dataset.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/connection.h"
 #include "millrace/object/memory/memory_store.h"

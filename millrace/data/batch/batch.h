@@ -1,0 +1,26 @@
+// A batch of sequences, as a model consumes it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "millrace/data/batch/token.h"
+
+namespace millrace::data {
+
+/// Consecutive sequences of the global order. Arrays are row-major int32.
+struct Batch {
+  int rows = 0;
+  int sequence_length = 0;
+  std::vector<TokenId> inputs;  ///< [rows, sequence_length]
+  /// [rows, sequence_length], shifted by one: the model predicts labels[t] from inputs[0] to inputs[t].
+  std::vector<TokenId> labels;
+  std::uint64_t first_sample = 0;     ///< index of row 0 in the epoch's global order; row i is sample first_sample + i
+  std::uint64_t loss_tokens = 0;      ///< labels that are not kIgnoreLabel
+  std::vector<std::int32_t> lengths;  ///< [rows]: inputs in front of the padding
+  // With DatasetOptions::boundaries, else empty. Padding counts as a document.
+  std::vector<std::int32_t> positions;   ///< [rows, sequence_length]: position in the document's part of this row
+  std::vector<std::int32_t> cu_seqlens;  ///< offset of each document in the flattened rows, and the end of the last one
+};
+
+}  // namespace millrace::data

@@ -1,0 +1,83 @@
+// A whole data set: indexed records of several sources, in an order that does not depend on who reads them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "millrace/base/log.h"
+#include "millrace/base/result.h"
+#include "millrace/data/batch/sequence_row.h"
+#include "millrace/data/options/dataset_options.h"
+#include "millrace/object/connection.h"
+#include "millrace/tokenizer/tokenizer.h"
+
+namespace millrace::data {
+
+class SampleReader;
+struct Forecast;
+struct SimulationParameters;
+
+/// The data set of a run. Its length is known before training starts. Immutable; thread-safe.
+class Dataset final {
+ public:
+  /// Builds or loads the indexes of all objects, and logs progress. Blocks. If several ranks open the same data, let
+  /// one open them first, so that the index is built once. `connection` must outlive the data set.
+  static Result<std::shared_ptr<Dataset>> Open(object::Connection& connection,
+                                               std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
+                                               DatasetOptions options, Logger log, object::Call call = {});
+  ~Dataset();
+
+  std::uint64_t samples_per_epoch() const;  ///< sequences
+  std::uint64_t tokens_per_epoch() const;   ///< samples_per_epoch() · sequence_length
+  std::uint64_t records() const;            ///< usable records in this part of the split, each object counted once
+  std::uint64_t broken_records() const;     ///< skipped records; `millrace data inspect` names them
+  std::uint64_t bytes() const;              ///< size of all objects
+  /// Bytes that one pass over all sources fetches from the stores. Columnar formats take less than bytes().
+  /// Compressed data whose seek points are far apart take more, because some bytes are read several times.
+  std::uint64_t bytes_fetched() const;
+  /// Documents that best_fit cut because they are longer than a row. 0 without best_fit.
+  std::uint64_t truncated_documents() const;
+  struct SourceShare {
+    std::uint64_t samples_per_pass = 0, samples_per_epoch = 0;
+  };
+  std::vector<SourceShare> source_shares() const;  ///< in the order of the sources
+  /// Everything that the order depends on, as words "name=value".
+  const std::string& fingerprint() const;
+  const DatasetOptions& options() const;
+
+  /// Fills `row` with sample `index` of the epoch's order. A pure function of (epoch, index).
+  /// REQUIRES: index < samples_per_epoch().
+  Status ReadSample(std::uint64_t epoch, std::uint64_t index, SequenceRow& row, object::Call call = {});
+  Status ReadSample(std::uint64_t epoch, std::uint64_t index, std::span<TokenId> inputs, std::span<TokenId> labels,
+                    object::Call call = {}) {
+    SequenceRow row{.inputs = inputs, .labels = labels};
+    return ReadSample(epoch, index, row, std::move(call));
+  }
+
+  /// Predicts how long a rank on another machine waits for the first `batches` batches of `rows` rows. The model is in
+  /// data/forecast/simulate.h.
+  Forecast Simulate(const SimulationParameters& parameters, int rows, std::uint64_t batches) const;
+  /// Returns the seconds of one thread for a byte of records, measured on a part of these data. For Simulate.
+  Result<double> MeasureEncoding(object::Call call = {});
+
+  /// Bytes of cache for one reader. With less than `least`, the same bytes are fetched repeatedly. With `best`, the
+  /// next shuffle window is fetched while the current one is read.
+  struct ReaderNeeds {
+    std::uint64_t least = 0, best = 0;
+  };
+  ReaderNeeds reader_needs() const;
+  /// Returns a reader with its own caches. `read_ahead_threads` threads fetch what later samples need; 0: none.
+  /// The data set must outlive the reader.
+  std::unique_ptr<SampleReader> NewReader(std::uint64_t cache_bytes, int read_ahead_threads);
+
+ private:
+  struct Rep;
+  explicit Dataset(std::unique_ptr<Rep> rep);
+  const std::unique_ptr<Rep> rep_;
+};
+
+}  // namespace millrace::data

@@ -1,0 +1,9 @@
+#include "millrace/data/options/dataset_options.h"
+
+namespace millrace::data {
+
+bool CountsTokens(const DatasetOptions& options) {
+  return options.mode == SequenceMode::kPack || options.best_fit || options.split_long;
+}
+
+}  // namespace millrace::data

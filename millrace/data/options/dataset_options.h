@@ -1,0 +1,60 @@
+// What a data set is made of: its sources, and how their records become sequences.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "millrace/base/bytes.h"
+#include "millrace/base/clock.h"
+#include "millrace/data/options/data_source.h"
+#include "millrace/data/options/held_out_split.h"
+#include "millrace/data/options/sequence_mode.h"
+
+namespace millrace::data {
+
+/// Plain data. Dataset::Open checks it.
+struct DatasetOptions {
+  std::vector<DataSource> sources;
+  std::string template_text = "{text}";  ///< fields of the JSON record in braces; "{{" and "}}" are braces
+  int sequence_length = 256;
+  SequenceMode mode = SequenceMode::kPack;
+  /// How mode sft reads a record. "alpaca" and "guanaco" (of template_text) are layouts of data sets; "llama2",
+  /// "llama3", "chatml", "zephyr" and "gemma" are chat templates of models. Empty: template_text is the prompt and
+  /// response_text the answer.
+  std::string layout;
+  std::string response_text = "{response}";
+  /// Modes pad and sft: rows hold several whole documents. Only documents longer than a row are cut.
+  bool best_fit = false;
+  /// Mode pad: a document longer than a row becomes several rows.
+  bool split_long = false;
+  /// Rows tell where documents begin, so that attention can stay within a document. No label crosses into the next
+  /// document.
+  bool boundaries = false;
+  HeldOutSplit split;
+  std::uint64_t shuffle_seed = 1;
+  /// Records among which the order is random. They come from chunks all over the data and have at most 64 MiB. Several
+  /// sources share both limits. 0 or 1: the order of each source stays. data/README.md defines the order.
+  /// 262,144: a window then fills its 64 MiB with records of 256 bytes and more.
+  std::uint64_t shuffle_window = 262'144;
+  /// How long reading retries a store that does not answer, before the run fails.
+  Duration patience = std::chrono::minutes(10);
+  Clock* clock = &SystemClock();
+  /// A folder on a local disk that keeps fetched content for later epochs. All processes of the machine that name it
+  /// with the same size share it. It may be a mount's cache. Empty: none.
+  std::filesystem::path disk_cache;
+  std::uint64_t disk_cache_bytes = 20 * kGiB;
+  std::string cache_url;  ///< where indexes are stored if the data's own bucket is read-only; empty: beside the data
+  /// How many records may be unusable before opening fails. Nothing: 100, or a thousandth of all if that is more.
+  std::optional<std::uint64_t> max_broken;
+  int threads = 2;
+  bool operator==(const DatasetOptions&) const = default;
+};
+
+/// Returns true if the number of samples depends on the documents' tokens. The index then stores token counts.
+bool CountsTokens(const DatasetOptions& options);
+
+}  // namespace millrace::data
