@@ -15,39 +15,12 @@ engine::ModelConfig ModelOf(const jobs::Spec& spec) {
   model.num_layers = from.num_layers;
   model.num_heads = from.num_heads;
   model.num_kv_heads = from.num_kv_heads;
-  model.max_positions = from.max_position_embeddings > 0 ? from.max_position_embeddings : spec.data.sequence_length;
+  model.max_positions =
+      from.max_position_embeddings > 0 ? from.max_position_embeddings : spec.data.dataset.sequence_length;
   model.rms_norm_eps = from.rms_norm_eps;
   model.rope_theta = from.rope_theta;
   model.tie_word_embeddings = from.tie_word_embeddings;
   return model;
-}
-
-data::DatasetOptions DataOf(const jobs::DataSpec& spec) {
-  data::DatasetOptions data;
-  for (const jobs::SourceSpec& source : spec.sources) {
-    data.sources.push_back({source.url, source.weight, source.format, source.split});
-  }
-  data.template_text = spec.template_text;
-  data.sequence_length = spec.sequence_length;
-  data.mode = spec.mode == "pad"   ? data::SequenceMode::kPad
-              : spec.mode == "sft" ? data::SequenceMode::kSft
-                                   : data::SequenceMode::kPack;
-  if (spec.layout != "template") data.layout = spec.layout;
-  data.response_text = spec.response_text;
-  data.best_fit = spec.best_fit;
-  data.split_long = spec.split_long;
-  data.boundaries = spec.boundaries;
-  data.split = {.held_out = spec.held_out,
-                .part = spec.part == "held_out" ? data::SplitPart::kHeldOut : data::SplitPart::kTrain,
-                .seed = spec.split_seed};
-  data.shuffle_seed = spec.shuffle_seed;
-  data.shuffle_window = spec.shuffle_window;
-  data.max_broken = spec.max_broken;
-  data.cache_url = spec.index_cache;
-  data.disk_cache = spec.cache_path;
-  data.disk_cache_bytes = spec.cache_bytes;
-  data.threads = spec.threads;
-  return data;
 }
 
 }  // namespace
@@ -59,7 +32,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   options.model = ModelOf(spec);
   options.model_url = spec.model.from;
   options.precision = from.precision == "bf16" ? at::kBFloat16 : at::kFloat;
-  options.data = DataOf(spec.data);
+  options.data = spec.data.dataset;
   options.tokenizer_url = spec.data.tokenizer;
   options.global_batch = from.global_batch;
   options.micro_batch = from.micro_batch;

@@ -136,7 +136,7 @@ class SpecReader {
     inner.Finish();
   }
 
-  void Sources(std::string_view key, std::vector<SourceSpec>& sources) {
+  void Sources(std::string_view key, std::vector<data::DataSource>& sources) {
     Node node = Member(key);
     if (!status_) return;
     if (!node) return Refuse(node.Invalid("is required: where the training records are"));
@@ -240,9 +240,9 @@ class SpecPrinter {
     SpecPrinter inner(out_, indent_ + "  ");
     fields(inner);
   }
-  void Sources(std::string_view key, std::vector<SourceSpec>& sources) {
+  void Sources(std::string_view key, std::vector<data::DataSource>& sources) {
     Line(key, "");
-    for (SourceSpec& source : sources) {
+    for (data::DataSource& source : sources) {
       SpecPrinter inner(out_, indent_ + "    ");
       std::size_t start = out_.size();
       VisitSource(inner, source);
@@ -282,10 +282,10 @@ Status CheckModel(const Node& node, const Spec& spec) {
     return Fail(config["num_kv_heads"].Invalid(
         fmt::format("{} should divide num_heads ({})", model.num_kv_heads, model.num_heads)));
   }
-  if (model.max_position_embeddings != 0 && model.max_position_embeddings < spec.data.sequence_length) {
+  if (model.max_position_embeddings != 0 && model.max_position_embeddings < spec.data.dataset.sequence_length) {
     return Fail(config["max_position_embeddings"].Invalid(
         fmt::format("{} should be at least data.sequence_length ({}), or 0 for just that",
-                    model.max_position_embeddings, spec.data.sequence_length)));
+                    model.max_position_embeddings, spec.data.dataset.sequence_length)));
   }
   return {};
 }
@@ -310,7 +310,8 @@ Status CheckTrain(const Node& node, const Spec& spec) {
 
 Status CheckEval(const Node& node, const Spec& spec) {
   if (spec.eval.every_steps == 0) return {};
-  if (spec.data.held_out > 0 && spec.data.part == "train") return {};
+  const data::HeldOutSplit& split = spec.data.dataset.split;
+  if (split.held_out > 0 && split.part == data::SplitPart::kTrain) return {};
   return Fail(
       node["every_steps"].Invalid("there is no held-out part to evaluate: set data.split.held_out, such as 0.01"
                                   " (and leave data.split.part at train)"));

@@ -10,6 +10,7 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/result.h"
+#include "millrace/data/options/dataset_options.h"
 
 namespace millrace::jobs {
 
@@ -23,31 +24,10 @@ struct ModelSpec {
   bool tie_word_embeddings = false;
   bool operator==(const ModelSpec&) const = default;
 };
-struct SourceSpec {
-  std::string url;  ///< or '@' and the URL of a list
-  double weight = 1;
-  std::string format;  ///< empty: as the objects' names say
-  std::string split;   ///< of a data set of Hugging Face; empty: what the URL says
-  bool operator==(const SourceSpec&) const = default;
-};
+/// The key `tokenizer` beside the options of the data set, which have a key each (spec_fields.h).
 struct DataSpec {
-  std::vector<SourceSpec> sources;
-  std::string template_text = "{text}";
+  data::DatasetOptions dataset;
   std::string tokenizer;
-  int sequence_length = 256;
-  std::string mode = "pack";        ///< pack | pad | sft
-  std::string layout = "template";  ///< sft: template | alpaca | guanaco | llama2 | llama3 | chatml | zephyr | gemma
-  std::string response_text = "{response}";
-  bool best_fit = false, split_long = false, boundaries = false;
-  double held_out = 0;
-  std::string part = "train";  ///< train | held_out
-  std::uint64_t split_seed = 1;
-  std::uint64_t shuffle_seed = 1, shuffle_window = 262'144;  ///< window 0 or 1: no shuffle
-  std::optional<std::uint64_t> max_broken;                   ///< nothing: the loader's own
-  std::string index_cache;                                   ///< URL of the indexes; empty: beside the data
-  std::string cache_path;                                    ///< folder that keeps contents; empty: none
-  std::uint64_t cache_bytes = std::uint64_t{20} << 30;
-  int threads = 2;
   bool operator==(const DataSpec&) const = default;
 };
 struct TrainSpec {

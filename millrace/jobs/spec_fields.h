@@ -3,6 +3,7 @@
 
 #include <array>
 #include <limits>
+#include <string>
 #include <string_view>
 
 #include "millrace/base/bytes.h"
@@ -32,7 +33,7 @@ enum class TextKind {
 //   Words(key, vector<string>&, Choice): at least one of them
 //   OptionalInteger / OptionalNumber (key, optional&, least, most)        Number(key, double&, least, most)
 //   Bytes(key, uint64&, least)   Flag(key, bool&)   TwoNumbers(key, double&, double&, least, most)     TimeLimit(key,
-//   optional<Duration>&, the word for nothing) Section(key, f)    Sources(key, vector<SourceSpec>&) Neutral(key,
+//   optional<Duration>&, the word for nothing) Section(key, f)    Sources(key, vector<DataSource>&) Neutral(key,
 //   value): a known key of which this version does only the value that changes nothing. Refused(key, code, why): a
 //   known key that must be absent (or an empty list) here.
 
@@ -57,8 +58,16 @@ void VisitModel(Visitor& v, ModelSpec& model) {
   });
 }
 
+/// Visits a word whose value is not stored as text.
+template <class Visitor, class Value, class Name, class Parse>
+void VisitWordOf(Visitor& v, std::string_view key, Value& value, Choice choice, Name name, Parse parse) {
+  std::string word(name(value));
+  v.Word(key, word, choice);
+  value = parse(word);
+}
+
 template <class Visitor>
-void VisitSource(Visitor& v, SourceSpec& source) {
+void VisitSource(Visitor& v, data::DataSource& source) {
   v.Text("url", source.url, TextKind::kData, true);
   v.Number("weight", source.weight, 1e-6, 1000);
   v.Text("format", source.format, TextKind::kPlain, false);
@@ -66,32 +75,40 @@ void VisitSource(Visitor& v, SourceSpec& source) {
 }
 
 template <class Visitor>
-void VisitData(Visitor& v, DataSpec& data) {
+void VisitData(Visitor& v, DataSpec& spec) {
+  data::DatasetOptions& data = spec.dataset;
   v.Sources("sources", data.sources);
   v.Text("template", data.template_text, TextKind::kPlain, true);
-  v.Text("tokenizer", data.tokenizer, TextKind::kUrl, true);
+  v.Text("tokenizer", spec.tokenizer, TextKind::kUrl, true);
   v.Integer("sequence_length", data.sequence_length, 2, 1 << 20);
-  v.Word("mode", data.mode, {{"pack", "pad", "sft"}, {}});
-  v.Word("layout", data.layout,
-         {{"template", "alpaca", "guanaco", "llama2", "llama3", "chatml", "zephyr", "gemma"}, {}});
+  VisitWordOf(v, "mode", data.mode, {{"pack", "pad", "sft"}, {}}, data::SequenceModeName,
+              [&](const std::string& word) { return data::ParseSequenceMode(word).value_or(data.mode); });
+  VisitWordOf(
+      v, "layout", data.layout,
+      {{"template", "alpaca", "guanaco", "llama2", "llama3", "chatml", "zephyr", "gemma"}, {}},
+      [](const std::string& layout) { return layout.empty() ? "template" : layout; },
+      [](const std::string& word) { return word == "template" ? "" : word; });
   v.Text("response", data.response_text, TextKind::kPlain, true);
   v.Flag("best_fit", data.best_fit);
   v.Flag("split_long", data.split_long);
   v.Flag("boundaries", data.boundaries);
   v.Section("split", [&](auto& s) {
-    s.Number("held_out", data.held_out, 0, 0.999);
-    s.Word("part", data.part, {{"train", "held_out"}, {}});
-    s.Integer("seed", data.split_seed, 0, kAnyCount);
+    s.Number("held_out", data.split.held_out, 0, 0.999);
+    VisitWordOf(s, "part", data.split.part, {{"train", "held_out"}, {}}, data::SplitPartName,
+                [&](const std::string& word) { return data::ParseSplitPart(word).value_or(data.split.part); });
+    s.Integer("seed", data.split.seed, 0, kAnyCount);
   });
   v.Section("shuffle", [&](auto& s) {
     s.Integer("seed", data.shuffle_seed, 0, kAnyCount);
     s.Integer("window", data.shuffle_window, 0, std::int64_t{1} << 40);
   });
   v.OptionalInteger("max_broken", data.max_broken, 0, kAnyCount);
-  v.Text("index_cache", data.index_cache, TextKind::kUrl, false);
+  v.Text("index_cache", data.cache_url, TextKind::kUrl, false);
   v.Section("cache", [&](auto& c) {
-    c.Text("path", data.cache_path, TextKind::kFolder, false);
-    c.Bytes("size", data.cache_bytes, 3 * kMiB);
+    std::string path = data.disk_cache.native();
+    c.Text("path", path, TextKind::kFolder, false);
+    data.disk_cache = path;
+    c.Bytes("size", data.disk_cache_bytes, 3 * kMiB);
   });
   v.Integer("threads", data.threads, 1, 256);
 }

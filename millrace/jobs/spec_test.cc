@@ -27,8 +27,8 @@ TEST(Spec, FillsDefaults) {
   auto spec = Spec::Parse(kSmall, "job.yaml");
   ASSERT_TRUE(spec) << spec.error().ToString();
   EXPECT_EQ(spec->name, "small");
-  ASSERT_EQ(spec->data.sources.size(), 1u);
-  EXPECT_EQ(spec->data.sources[0], (SourceSpec{"s3://corpus/wiki/*.jsonl", 1}));
+  ASSERT_EQ(spec->data.dataset.sources.size(), 1u);
+  EXPECT_EQ(spec->data.dataset.sources[0], (data::DataSource{"s3://corpus/wiki/*.jsonl", 1}));
   EXPECT_EQ(spec->train.steps, 100u);
   EXPECT_FALSE(spec->train.epochs);
   EXPECT_EQ(spec->model, ModelSpec());
@@ -65,9 +65,9 @@ log: {every_steps: 10, tensorboard: "s3://runs/llama-demo/tb", metric_definition
                           "job.yaml");
   ASSERT_TRUE(spec) << spec.error().ToString();
   EXPECT_EQ(spec->model.num_kv_heads, 8) << "as many as num_heads when not given";
-  EXPECT_EQ(spec->data.template_text, "{title}\n\t\t{text}\n\n");
-  EXPECT_EQ(spec->data.sources[0].weight, 2.5);
-  EXPECT_EQ(spec->data.shuffle_window, 1024u);
+  EXPECT_EQ(spec->data.dataset.template_text, "{title}\n\t\t{text}\n\n");
+  EXPECT_EQ(spec->data.dataset.sources[0].weight, 2.5);
+  EXPECT_EQ(spec->data.dataset.shuffle_window, 1024u);
   EXPECT_EQ(spec->train.epochs, 1.5);
   EXPECT_EQ(spec->train.beta2, 0.9);
   EXPECT_EQ(spec->train.min_lr, 3e-5);
@@ -188,30 +188,31 @@ Spec RandomSpec(Random& random) {
     s.model.tie_word_embeddings = random.Below(2) == 0;
   }
   for (std::uint64_t i = 1 + random.Below(3); i > 0; --i) {
-    s.data.sources.push_back({"s3://bucket/" + RandomText(random), RandomNumber(random, 0.1, 9)});
-    if (random.Below(2) == 0) s.data.sources.back().url.insert(0, "@");
-    s.data.sources.back().format = Pick<std::string>(random, {"", "lines+gzip"});
-    s.data.sources.back().split = Pick<std::string>(random, {"", "en:train"});
+    s.data.dataset.sources.push_back({"s3://bucket/" + RandomText(random), RandomNumber(random, 0.1, 9)});
+    if (random.Below(2) == 0) s.data.dataset.sources.back().url.insert(0, "@");
+    s.data.dataset.sources.back().format = Pick<std::string>(random, {"", "lines+gzip"});
+    s.data.dataset.sources.back().split = Pick<std::string>(random, {"", "en:train"});
   }
-  if (random.Below(2) == 0) s.data.max_broken = random.Below(1000);
+  if (random.Below(2) == 0) s.data.dataset.max_broken = random.Below(1000);
   if (random.Below(2) == 0) {
-    s.data.cache_path = "/nvme/" + RandomText(random);
-    s.data.cache_bytes = (4 << 20) + random.Below(std::uint64_t{1} << 40);
+    s.data.dataset.disk_cache = "/nvme/" + RandomText(random);
+    s.data.dataset.disk_cache_bytes = (4 << 20) + random.Below(std::uint64_t{1} << 40);
   }
-  s.data.index_cache = Pick<std::string>(random, {"", "s3://indexes/of"});
-  s.data.template_text = RandomText(random);
+  s.data.dataset.cache_url = Pick<std::string>(random, {"", "s3://indexes/of"});
+  s.data.dataset.template_text = RandomText(random);
   s.data.tokenizer = "file:///models/tokenizer.model";
-  s.data.mode = Pick<std::string>(random, {"pack", "pad", "sft"});
-  s.data.layout = Pick<std::string>(random, {"template", "alpaca", "chatml"});
-  s.data.response_text = RandomText(random);
-  s.data.best_fit = random.Below(2) == 0;
-  s.data.split_long = random.Below(2) == 0;
-  s.data.boundaries = random.Below(2) == 0;
-  s.data.held_out = RandomNumber(random, 0, 0.5);
-  s.data.part = Pick<std::string>(random, {"train", "held_out"});
-  s.data.split_seed = random.Next() >> 1;
-  s.data.shuffle_seed = random.Next() >> 1;
-  s.data.shuffle_window = random.Below(1 << 20);
+  s.data.dataset.mode =
+      Pick<data::SequenceMode>(random, {data::SequenceMode::kPack, data::SequenceMode::kPad, data::SequenceMode::kSft});
+  s.data.dataset.layout = Pick<std::string>(random, {"", "alpaca", "chatml"});
+  s.data.dataset.response_text = RandomText(random);
+  s.data.dataset.best_fit = random.Below(2) == 0;
+  s.data.dataset.split_long = random.Below(2) == 0;
+  s.data.dataset.boundaries = random.Below(2) == 0;
+  s.data.dataset.split.held_out = RandomNumber(random, 0, 0.5);
+  s.data.dataset.split.part = Pick<data::SplitPart>(random, {data::SplitPart::kTrain, data::SplitPart::kHeldOut});
+  s.data.dataset.split.seed = random.Next() >> 1;
+  s.data.dataset.shuffle_seed = random.Next() >> 1;
+  s.data.dataset.shuffle_window = random.Below(1 << 20);
   if (random.Below(2) == 0) {
     s.train.epochs = RandomNumber(random, 0.1, 10);
   } else {
@@ -226,8 +227,10 @@ Spec RandomSpec(Random& random) {
   s.train.beta1 = RandomNumber(random, 0, 0.99);
   s.train.eps = RandomNumber(random, 1e-12, 1e-6);
   s.train.seed = random.Next() >> 1;
-  s.data.part = s.data.held_out > 0 && random.Below(2) == 0 ? "train" : s.data.part;
-  if (s.data.held_out > 0 && s.data.part == "train") s.eval.every_steps = random.Below(100);
+  s.data.dataset.split.part =
+      s.data.dataset.split.held_out > 0 && random.Below(2) == 0 ? data::SplitPart::kTrain : s.data.dataset.split.part;
+  if (s.data.dataset.split.held_out > 0 && s.data.dataset.split.part == data::SplitPart::kTrain)
+    s.eval.every_steps = random.Below(100);
   s.eval.samples = 1 + random.Below(1000);
   if (random.Below(2) == 0) s.eval.metrics = {"loss"};
   s.checkpoint.url = Pick<std::string>(random, {"", "s3://runs/x"});

@@ -9,15 +9,12 @@ namespace {
 bool IsJobFile(std::string_view name) { return name.ends_with(".yaml") || name.ends_with(".yml"); }
 
 Result<data::SequenceMode> ParseMode(std::string_view name) {
-  if (name == "pack") return data::SequenceMode::kPack;
-  if (name == "pad") return data::SequenceMode::kPad;
-  if (name == "sft") return data::SequenceMode::kSft;
+  if (auto mode = data::ParseSequenceMode(name)) return *mode;
   return Fail(Code::kUnsupported, "data mode \"{}\" is not known; use pack, pad or sft", name);
 }
 
 Result<data::SplitPart> ParsePart(std::string_view name) {
-  if (name == "train") return data::SplitPart::kTrain;
-  if (name == "held_out" || name == "held-out") return data::SplitPart::kHeldOut;
+  if (auto part = data::ParseSplitPart(name == "held-out" ? "held_out" : name)) return *part;
   return Fail(Code::kInvalidArgument, "part \"{}\" of the split is not known; use train or held_out", name);
 }
 
@@ -30,23 +27,9 @@ Result<DataRequest> FromJob(const std::string& path, const std::vector<std::stri
                       .ranks = job.run.nodes * job.run.processes_per_node,
                       .steps = job.train.steps,
                       .epochs = job.train.epochs};
-  for (const jobs::SourceSpec& source : job.data.sources)
-    request.options.sources.push_back({source.url, source.weight, source.format, source.split});
-  request.options.template_text = job.data.template_text;
-  request.options.sequence_length = job.data.sequence_length;
-  request.options.mode = MR_TRY(ParseMode(job.data.mode));
-  if (job.data.layout != "template") request.options.layout = job.data.layout;
-  request.options.response_text = job.data.response_text;
-  request.options.best_fit = job.data.best_fit;
-  request.options.split_long = job.data.split_long;
-  request.options.boundaries = job.data.boundaries;
-  request.options.split = {
-      .held_out = job.data.held_out, .part = MR_TRY(ParsePart(job.data.part)), .seed = job.data.split_seed};
-  request.options.shuffle_seed = job.data.shuffle_seed;
-  request.options.shuffle_window = job.data.shuffle_window;
-  request.options.max_broken = job.data.max_broken;
-  request.options.cache_url = job.data.index_cache;
-  request.options.threads = job.data.threads;
+  request.options = job.data.dataset;
+  // The disk cache is for the run: commands that look at its data must not take its room, nor wait for its folder.
+  request.options.disk_cache.clear();
   return request;
 }
 

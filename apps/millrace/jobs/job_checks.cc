@@ -53,12 +53,12 @@ class JobChecker {
       Check("tensorboard", "check log.tensorboard and what the key may do there",
             [&] { return Write(spec_.log.tensorboard); });
     }
-    if (!spec_.data.index_cache.empty()) {
+    if (!spec_.data.dataset.cache_url.empty()) {
       Check("index cache", "check data.index_cache and what the key may do there",
-            [&] { return Write(spec_.data.index_cache); });
+            [&] { return Write(spec_.data.dataset.cache_url); });
     }
     CheckFolder("local disk", "checkpoint.local.path", spec_.checkpoint.local_path);
-    CheckFolder("data cache", "data.cache.path", spec_.data.cache_path);
+    CheckFolder("data cache", "data.cache.path", spec_.data.dataset.disk_cache.native());
     return std::move(checks_);
   }
 
@@ -106,10 +106,7 @@ class JobChecker {
   }
 
   Result<std::string> LookAtData() {
-    std::vector<data::DataSource> sources;
-    for (const jobs::SourceSpec& source : spec_.data.sources)
-      sources.push_back({source.url, source.weight, source.format, source.split});
-    const auto resolved = MR_TRY(data::ResolveSources(*connection_, sources, NewCall()));
+    const auto resolved = MR_TRY(data::ResolveSources(*connection_, spec_.data.dataset.sources, NewCall()));
     std::uint64_t bytes = 0;
     for (const data::DataObject& object : resolved.objects) bytes += object.info.size;
     // Listing and reading are two rights.
