@@ -19,11 +19,12 @@
 namespace millrace::data {
 namespace {
 
-/// Of the definition in README.md. Whoever changes the order of any data counts it up.
+/// The version of the order that README.md defines. Any change of the order of any data increments it.
 constexpr int kOrderVersion = 2;
+/// Longer lists of weights are hashed, so that a fingerprint stays below 700 bytes (loader_state.h).
 constexpr std::size_t kLongestSpelled = 64;
 
-/// Contents, not names: data that moved to another bucket is still the same data.
+/// Depends on contents and not on names, so that data stay the same when they move to another bucket.
 std::string Fingerprint(const ResolvedSources& resolved, const DatasetOptions& options, const DocumentForm& form,
                         const tokenizer::Tokenizer& tokenizer) {
   std::string contents, weights, rows;
@@ -187,7 +188,7 @@ void Dataset::Rep::CountFetched(const DataObject& object, const RecordIndex& ind
                {"why", CureForDistantSeekPoints(Compression::kZstd, object.url)}});
 }
 
-/// Windows of other passes are made of other chunks, but of as many: an eighth covers the difference.
+/// Windows of other passes hold other chunks, of about the same size. An eighth covers the difference.
 void Dataset::Rep::MeasureNeeds() {
   std::uint64_t window = 0;
   for (std::uint32_t s = 0; s < plan->streams().size(); ++s) window += plan->OrderOf(s, 0).largest_window_bytes;

@@ -10,11 +10,12 @@
 namespace millrace::data {
 namespace {
 
-constexpr int kReadAheadThreads = 16;
-constexpr std::uint64_t kPerThreadBytes = 2 * kMiB;       ///< a chunk and a document in the making
-constexpr std::uint64_t kPerReadAheadBytes = 512 * kKiB;  ///< a chunk on its way
+constexpr int kReadAheadThreads = 16;  ///< the most fetches at a time; read_ahead.h chooses how many are in use
+// What the reservation counts beside the caches.
+constexpr std::uint64_t kPerThreadBytes = 2 * kMiB;       ///< a chunk, and a document that is being made
+constexpr std::uint64_t kPerReadAheadBytes = 512 * kKiB;  ///< a chunk that is being fetched (kChunkBytes)
 
-/// The words of two fingerprints that differ, by name.
+/// Returns the names of the words that two fingerprints do not share.
 std::string Differences(std::string_view ours, std::string_view theirs) {
   std::string names;
   auto theirs_words = Split(theirs, ' ');

@@ -9,8 +9,9 @@
 namespace millrace::data {
 namespace {
 
-constexpr std::size_t kDeflateWindowBytes = 32 * kKiB;
-constexpr int kGzipFormat = 15 + 16, kRaw = -15;  // zlib's names for what inflate is to expect
+constexpr std::size_t kDeflateWindowBytes = 32 * kKiB;  ///< RFC 1951
+/// windowBits of inflateInit2: the largest window, in a gzip member and in raw deflate blocks.
+constexpr int kGzipFormat = 15 + 16, kRaw = -15;
 
 class GzipDecoder final : public Decoder {
  public:

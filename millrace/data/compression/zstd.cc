@@ -13,9 +13,9 @@
 namespace millrace::data {
 namespace {
 
-constexpr int kMaxWindowLog = 27;
+constexpr int kMaxWindowLog = 27;  ///< 128 MiB: what the program zstd decodes without --long
 constexpr std::uint32_t kMagic = 0xFD2FB528, kSkippableMagic = 0x184D2A50;
-constexpr std::size_t kSkipStep = 256 * kKiB;
+constexpr std::size_t kSkipStep = 256 * kKiB;  ///< bytes decoded at a time on the way to a seek point
 enum StateKind : char { kInside = 1, kPassOver = 2 };
 
 std::uint32_t LittleEndian(std::string_view bytes) {

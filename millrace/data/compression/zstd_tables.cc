@@ -25,7 +25,8 @@ constexpr std::array<std::uint8_t, 21> kMatchLengthBits = {1, 1, 1, 1,  2,  2,  
 constexpr std::array<std::uint8_t, 3> kLargestCode = {35, 31, 52};
 constexpr std::array<int, 3> kLargestLog = {9, 8, 9};
 constexpr int kSmallestLog = 5;
-/// Cheap to go through in any case. Very regular data never have more, and may name no new offset for all their length.
+/// Blocks with so few sequences are read in any case, which is cheap. Very regular data never have more, and may name
+/// no new offset in their whole length.
 constexpr std::uint32_t kFewSequences = 64;
 
 std::unexpected<Error> Damaged(std::string_view what) { return Fail(Code::kCorrupt, "a zstd block's {}", what); }

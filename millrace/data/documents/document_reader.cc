@@ -54,13 +54,13 @@ class DocumentReader::Rep {
   std::uint64_t bytes() const { return bytes_; }
 
  private:
-  /// A frame's content; or nothing of an object that ended, and its size.
+  /// The content of a frame. At the end of an object: no content, and the size of the object.
   struct FrameContent {
     Buffer content;
     std::uint64_t object_bytes = 0;
   };
 
-  /// The documents of a content, and the text that they are views of.
+  /// The documents of a frame, and the text that they are views of.
   struct DocumentPage {
     Buffer text;
     std::vector<std::string_view> documents;

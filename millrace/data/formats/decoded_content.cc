@@ -14,8 +14,8 @@ namespace {
 
 /// While a record is longer than a frame should be, a later seek point is taken after this many bytes.
 constexpr std::uint64_t kSeekPointSpacing = 512 * kKiB;
-constexpr std::size_t kStepBytes = 256 * kKiB;
-constexpr std::size_t kStateHead = 8;
+constexpr std::size_t kStepBytes = 256 * kKiB;  ///< decoded at a time
+constexpr std::size_t kStateHead = 8;           ///< length and crc32c
 
 /// What a frame needs to be read: its state, taken apart.
 struct FrameState {

@@ -18,9 +18,10 @@
 namespace millrace::data {
 namespace {
 
-constexpr std::uint64_t kPartBytes = 4 * kMiB, kExtendBytes = 256 * kKiB;
-constexpr std::uint64_t kMaxIndexBytes = 8 * kGiB;
-constexpr int kLoadThreads = 16;
+constexpr std::uint64_t kPartBytes = 4 * kMiB;      ///< plain lines of one part
+constexpr std::uint64_t kExtendBytes = 256 * kKiB;  ///< read behind a part at a time, to find the end of its last line
+constexpr std::uint64_t kMaxIndexBytes = 8 * kGiB;  ///< bounds the memory that a damaged index can take
+constexpr int kLoadThreads = 16;                    ///< small requests at a time
 
 IndexIdentity IdentityOf(const DataObject& object, const IndexOptions& options) {
   return {object.info.etag,
@@ -230,7 +231,7 @@ class Indexing {
     return {};
   }
 
-  /// A piece of work: a frame, with its content if that was at hand, or a range of plain lines.
+  /// A unit of work: a frame, with its content if it was decoded anyway, or a range of plain lines.
   struct IndexingPart {
     ObjectBuild* build = nullptr;
     std::size_t number = 0;
@@ -239,8 +240,8 @@ class Indexing {
     std::optional<Buffer> content;
   };
 
-  /// Some threads find parts, others index them: a long object that must be decoded front to back keeps all of the
-  /// latter busy.
+  /// Some threads find parts, and others index them. So a long object that is decoded front to back keeps all of the
+  /// indexing threads busy.
   Status BuildMissing() {
     std::vector<std::unique_ptr<ObjectBuild>> builds;
     std::uint64_t bytes = 0;

@@ -14,8 +14,10 @@ namespace millrace::data {
 namespace {
 
 constexpr std::string_view kPartMagic = "MRTOKEN1";
-constexpr std::size_t kPartHeadBytes = 24;  // magic, u64 documents, u32 crc32c of the lengths, u32 zero
-constexpr std::uint64_t kFirstRead = 256 * kKiB, kUploadBytes = 16 * kMiB, kMaxCopy = kGiB;
+constexpr std::size_t kPartHeadBytes = 24;         // magic, u64 documents, u32 crc32c of the lengths, u32 zero
+constexpr std::uint64_t kFirstRead = 256 * kKiB;   ///< holds the lengths of most parts
+constexpr std::uint64_t kUploadBytes = 16 * kMiB;  ///< of a part of the upload that is read and written
+constexpr std::uint64_t kMaxCopy = kGiB;           ///< of one copy inside the store
 
 Status ReadPiece(object::Store& store, const object::ObjectInfo& info, object::ByteRange range, MutableByteSpan into,
                  const object::Call& call) {

@@ -16,11 +16,11 @@
 namespace millrace::data {
 namespace {
 
-constexpr std::uint64_t kReadBytes = 4 * kMiB;
+constexpr std::uint64_t kReadBytes = 4 * kMiB;  ///< neighbouring records that one read fetches
 /// Beyond, parts are made larger: a multipart upload has at most 10,000.
 constexpr std::uint64_t kMaxParts = 3000;
 
-/// Some consecutive blocks of one object's index. Frames are never divided.
+/// Consecutive blocks of one object's index. A frame is never divided.
 struct InputPart {
   std::uint32_t object = 0;
   std::size_t first_block = 0, end_block = 0;

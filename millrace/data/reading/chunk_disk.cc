@@ -10,8 +10,8 @@
 namespace millrace::data {
 namespace {
 
-constexpr std::uint64_t kBlockBytes = 1 * kMiB;
-constexpr std::size_t kMostWaiting = 4096;
+constexpr std::uint64_t kBlockBytes = 1 * kMiB;  ///< as a mount's cache, which may be the same folder
+constexpr std::size_t kMostWaiting = 4096;       ///< chunks; kWaitingBytes is the limit that matters
 
 bool OnDiskAnyway(const DataObject& object) { return !object.content && object.url.starts_with('/'); }
 
@@ -31,7 +31,7 @@ cache::BlockId IdOf(const std::string& name, std::uint64_t block) {
   return Sha256(AsBytes(fmt::format("{} {}", name, block)));
 }
 
-/// Calls `visit(number, block)` for each block of some bytes until it returns false; false if it did.
+/// Calls `visit(number, block)` for each block of `bytes` until it returns false. Returns false in that case.
 template <class Bytes, class Visit>
 bool EachBlock(Bytes bytes, Visit visit) {
   for (std::uint64_t at = 0, number = 0; at < bytes.size(); at += kBlockBytes, ++number) {

@@ -20,11 +20,11 @@ namespace millrace::data {
 namespace {
 
 constexpr std::string_view kGlobCharacters = "*?";
-constexpr std::uint64_t kMaxListBytes = 64 * kMiB;
-constexpr int kListThreads = 16;
+constexpr std::uint64_t kMaxListBytes = 64 * kMiB;  ///< of a list of URLs or a README: both are held in memory
+constexpr int kListThreads = 16;                    ///< small requests at a time
 constexpr std::string_view kTokens = ".bin", kTable = ".idx", kReadme = "README.md", kSavedDict = "dataset_dict.json";
 
-/// Of the part of the key that the listing found, not of the folders that the user named.
+/// Judges the part of the key that the listing found, not the folders that the user named.
 bool IsHidden(std::string_view key, std::string_view prefix) {
   std::size_t slash = prefix.rfind('/');
   if (slash != prefix.npos) key.remove_prefix(slash + 1);
@@ -34,7 +34,7 @@ bool IsHidden(std::string_view key, std::string_view prefix) {
   return special != key.npos && key.find('/', special + 1) != key.npos;
 }
 
-/// A .bin and its .idx are one object of data. The .idx may be outside of what a glob matches.
+/// Makes one object of each .bin and its .idx. A glob need not match the .idx.
 Result<std::vector<DataObject>> PairTokenFiles(const object::Location& at, std::vector<object::ObjectInfo> found,
                                                const std::function<std::string(std::string_view)>& url_of,
                                                object::Call call) {
@@ -71,13 +71,13 @@ std::string UrlOfKey(const object::Url& source, std::string_view key) {
                                                    : fmt::format("/{}", key);
 }
 
-/// Objects under `prefix` that match `pattern` (empty: all).
+/// What a listing found.
 struct Found {
   std::vector<object::ObjectInfo> objects;
-  std::string folder;  ///< that was listed, or that the one object is in
+  std::string folder;  ///< the folder that was listed, or the folder of the single object
   FolderKind kind = FolderKind::kPlain;
-  bool readme = false;                     ///< the folder has one, which may say more
-  std::vector<object::ObjectInfo> others;  ///< of a folder: those whose names say that they hold no records
+  bool readme = false;                     ///< the folder has a README.md, which may declare configurations
+  std::vector<object::ObjectInfo> others;  ///< objects of a folder that hold no records by their names
 };
 Result<Found> Find(object::Store& store, const std::string& prefix, std::string_view pattern, object::Call call) {
   Found found{.folder = prefix.substr(0, prefix.rfind('/') + 1)};
@@ -114,7 +114,7 @@ Result<Found> Resolve(const object::Location& at, object::Call call) {
   return Find(*at.store, at.key + "/", "", call);
 }
 
-/// `left_out` gets the URLs of what holds no records.
+/// Appends the URLs of objects that hold no records to `left_out`.
 Result<std::vector<object::ObjectInfo>> FindSplit(const object::Location& at, std::string_view split,
                                                   const std::function<std::string(std::string_view)>& url_of,
                                                   std::vector<std::string>& left_out, object::Call call) {
@@ -133,7 +133,7 @@ Result<std::vector<object::ObjectInfo>> FindSplit(const object::Location& at, st
   return ChooseSplit(std::move(found.objects), found.folder, found.kind, split);
 }
 
-/// At one URL, in the order of their keys.
+/// Returns the objects at one URL, in the order of their keys.
 Result<std::vector<DataObject>> ObjectsAt(object::Connection& connection, const std::string& text,
                                           const std::string& split, std::vector<std::string>& left_out,
                                           object::Call call) {
@@ -152,7 +152,7 @@ Result<std::vector<DataObject>> ObjectsAt(object::Connection& connection, const 
   return PairTokenFiles(location, *std::move(found), url_of, call);
 }
 
-/// The URLs that a list names, one a line.
+/// Returns the URLs that a list names, one a line.
 Result<std::vector<std::string>> ReadList(object::Connection& connection, const std::string& url, object::Call call) {
   object::Location at = MR_TRY(object::Locate(connection, url));
   auto list = object::GetAll(*at.store, at.key, kMaxListBytes, call);
@@ -189,7 +189,7 @@ Result<std::vector<DataObject>> ObjectsOf(object::Connection& connection, const 
   return objects;
 }
 
-/// Of all objects but token ids; some must be looked into.
+/// Returns the formats of all objects. Must read some of them. Skips objects of token ids.
 Result<std::vector<DataFormat>> FormatsOf(const DataSource& source, std::span<const DataObject> objects,
                                           object::Call call) {
   std::vector<DataFormat> formats(objects.size());
