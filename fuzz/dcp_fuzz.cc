@@ -4,8 +4,10 @@
 #include <cstdlib>
 
 #include "millrace/base/bytes.h"
-#include "millrace/checkpoint/convert/source.h"
-#include "millrace/checkpoint/convert/state_tree.h"
+#include "millrace/checkpoint/convert/dcp/dcp_source.h"
+#include "millrace/checkpoint/convert/source/meta_names.h"
+#include "millrace/checkpoint/convert/source/source.h"
+#include "millrace/checkpoint/convert/torch/state_tree.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/memory/memory_store.h"
 

@@ -17,7 +17,8 @@
 
 #include "millrace/base/hash/random.h"
 #include "millrace/base/json.h"
-#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/read/reader.h"
+#include "millrace/checkpoint/save/writer.h"
 #include "millrace/object/open/open.h"
 
 namespace millrace {

@@ -1,8 +1,8 @@
 // checkpoint_scale: what a save of a 70-billion-parameter Llama costs on 8, 1,024 and 16,384 ranks, simulated. One JSON
 // object a line; docs/scale.md has the table.
+#include "benchmarks/checkpoint_scale/save_simulation.h"
 #include "millrace/base/clock.h"
 #include "millrace/base/json.h"
-#include "millrace/checkpoint/scale.h"
 
 int main() {
   using namespace millrace;

@@ -8,7 +8,9 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/log.h"
-#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/format/manifest.h"
+#include "millrace/checkpoint/retention/retention.h"
+#include "millrace/checkpoint/tier/local_tier_options.h"
 #include "millrace/data/options/dataset_options.h"
 #include "millrace/engine/model.h"
 #include "millrace/engine/optim/adamw.h"

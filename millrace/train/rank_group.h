@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/exchange/group.h"
 #include "millrace/engine/parallel/collective.h"
 
 namespace millrace::train {

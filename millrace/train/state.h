@@ -7,7 +7,8 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
-#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/read/reader.h"
+#include "millrace/checkpoint/save/save_piece.h"
 #include "millrace/data/loader_state.h"
 #include "millrace/engine/model.h"
 #include "millrace/engine/optim/adamw.h"

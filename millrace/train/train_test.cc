@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "millrace/base/files/files.h"
+#include "millrace/checkpoint/read/reader.h"
 #include "millrace/data/dataset.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/http/server/server.h"

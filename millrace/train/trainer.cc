@@ -10,8 +10,10 @@
 #include "millrace/base/threads/task_scope.h"
 #include "millrace/checkpoint/local/local_tier.h"
 #include "millrace/checkpoint/local/machines.h"
-#include "millrace/checkpoint/local/replicas.h"
 #include "millrace/checkpoint/read/model_source.h"
+#include "millrace/checkpoint/read/reader.h"
+#include "millrace/checkpoint/save/replicas.h"
+#include "millrace/checkpoint/save/writer.h"
 #include "millrace/data/loader.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/models/make_model.h"
@@ -152,8 +154,8 @@ class Trainer {
   std::map<std::string, double> quality_;  ///< of the step that is done
   bool store_due_ = false;                 ///< a checkpoint that was put off
   std::unique_ptr<data::Loader> loader_;
-  std::shared_ptr<checkpoint::Group> ranks_;  ///< what checkpoints are agreed over
-  std::optional<checkpoint::LocalTier> local_;
+  std::shared_ptr<checkpoint::Group> ranks_;        ///< what checkpoints are agreed over
+  std::shared_ptr<checkpoint::Machines> machines_;  ///< that hold copies for each other; null: one local folder or none
   std::unique_ptr<checkpoint::Writer> writer_;
   std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<Telemetry> telemetry_;
@@ -250,10 +252,10 @@ Status Trainer::OpenModel() {
 Status Trainer::Resume() {
   if (options_.checkpoint_url.empty()) return {};
   ranks_ = MakeRankGroup(MR_TRY(group_.Duplicate("checkpoint")));
-  local_ = options_.local;
-  if (local_) local_->machines = MR_TRY(checkpoint::Machines::Meet(*ranks_, *local_, options_.checkpoint_url, clock_));
+  const std::optional<checkpoint::LocalTier>& local = options_.local;
+  if (local) machines_ = MR_TRY(checkpoint::Machines::Meet(*ranks_, *local, options_.checkpoint_url, clock_));
   const checkpoint::Newest newest =
-      MR_TRY(checkpoint::OpenNewest(connection_, *ranks_, options_.checkpoint_url, local_, options_.log));
+      MR_TRY(checkpoint::OpenNewest(connection_, *ranks_, options_.checkpoint_url, local, machines_, options_.log));
   if (!newest.reader) return {};
   const std::unique_ptr<checkpoint::Reader>& reader = newest.reader;
   const RunState state = MR_TRY(RunState::FromJson(reader->manifest().meta, reader->name()));
@@ -275,7 +277,10 @@ Status Trainer::Resume() {
 Status Trainer::OpenWriter() {
   if (options_.checkpoint_url.empty()) return {};
   pieces_ = MR_TRY(checkpoint::ShareReplicas(*ranks_, PiecesOf(tensors_)));
-  checkpoint::Writer::Options writer{.url = options_.checkpoint_url, .retention = options_.retention, .local = local_};
+  checkpoint::Writer::Options writer{.url = options_.checkpoint_url,
+                                     .retention = options_.retention,
+                                     .local = options_.local,
+                                     .local_peers = machines_};
   writer.bandwidth = options_.checkpoint_bandwidth;
   writer.upload_limit = options_.checkpoint_upload_limit;
   writer.written_by = options_.written_by;

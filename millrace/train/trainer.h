@@ -5,6 +5,7 @@
 #include <stop_token>
 
 #include "millrace/base/result.h"
+#include "millrace/checkpoint/save/writer.h"
 #include "millrace/engine/parallel/collective.h"
 #include "millrace/object/connection.h"
 #include "millrace/train/evaluator.h"

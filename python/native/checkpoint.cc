@@ -2,8 +2,10 @@
 
 #include <limits>
 
-#include "millrace/checkpoint/checkpoint.h"
-#include "millrace/checkpoint/local/replicas.h"
+#include "millrace/checkpoint/read/catalog.h"
+#include "millrace/checkpoint/read/reader.h"
+#include "millrace/checkpoint/save/replicas.h"
+#include "millrace/checkpoint/save/writer.h"
 #include "python/native/module.h"
 
 namespace millrace::python {

@@ -16,11 +16,14 @@
 #include <latch>
 
 #include "millrace/base/files/files.h"
-#include "millrace/checkpoint/checkpoint.h"
 #include "millrace/checkpoint/local/local_tier.h"
 #include "millrace/checkpoint/local/machines.h"
+#include "millrace/checkpoint/read/catalog.h"
+#include "millrace/checkpoint/read/reader.h"
+#include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/random_state.h"
 #include "millrace/checkpoint/testing/thread_group.h"
+#include "millrace/checkpoint/tier/local_folder.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/fault/fault_store.h"
 #include "millrace/object/file/file_store.h"
@@ -286,8 +289,8 @@ class Rank {
   bool Live(Beside beside, const Phase* victim) {
     auto machines = Machines::Meet(*group_, tier_, kUrl, clock_);
     if (!machines || (*machines == nullptr) != (tier_.copies == 1)) return false;
-    tier_.machines = *machines;
-    auto newest = OpenNewest(connection_, *group_, kUrl, tier_, Logger());
+    machines_ = *machines;
+    auto newest = OpenNewest(connection_, *group_, kUrl, tier_, machines_, Logger());
     if (!newest) return false;
     std::uint64_t step = 0;
     if (newest->reader) {
@@ -298,7 +301,8 @@ class Rank {
       }
     }
     told_.resumed = step;
-    Writer::Options options{.url = kUrl, .retention = {.keep_last = 1}, .local = tier_, .part_bytes = kPartBytes};
+    Writer::Options options{
+        .url = kUrl, .retention = {.keep_last = 1}, .local = tier_, .local_peers = machines_, .part_bytes = kPartBytes};
     options.chunk_bytes = 4096;
     options.on_done = [&](const Result<SaveStats>& stats) {
       if (stats && stats->step > 10 && dies_at_commit_ == stats->tier) act_();
@@ -393,6 +397,7 @@ class Rank {
   const std::shared_ptr<object::FaultStore> store_;
   FakeClock clock_;  ///< nobody waits before asking again
   LocalTier tier_;
+  std::shared_ptr<Machines> machines_;
   StoreConnection connection_{store_};
   MemoryBudget budget_{64 * kMiB};
   std::optional<Tier> dies_at_commit_;

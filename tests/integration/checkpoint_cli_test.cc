@@ -6,7 +6,9 @@
 
 #include "millrace/base/files/files.h"
 #include "millrace/base/text.h"
-#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/read/open_safetensors.h"
+#include "millrace/checkpoint/read/reader.h"
+#include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/random_state.h"
 #include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/object/file/file_store.h"

@@ -5,10 +5,17 @@
 #include <set>
 
 #include "millrace/base/files/files.h"
+#include "millrace/checkpoint/convert/dcp/dcp_source.h"
 #include "millrace/checkpoint/convert/export.h"
 #include "millrace/checkpoint/convert/import.h"
+#include "millrace/checkpoint/convert/open_source.h"
+#include "millrace/checkpoint/convert/source/format.h"
+#include "millrace/checkpoint/convert/stream/export_target.h"
 #include "millrace/checkpoint/convert/torch/torch_file.h"
 #include "millrace/checkpoint/convert/torch/torch_state.h"
+#include "millrace/checkpoint/read/open_safetensors.h"
+#include "millrace/checkpoint/read/reader.h"
+#include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/random_state.h"
 #include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/object/blocking.h"

@@ -6,8 +6,10 @@
 #include <string>
 
 #include "millrace/base/threads/memory_budget.h"
-#include "millrace/checkpoint/checkpoint.h"
-#include "millrace/checkpoint/convert/source.h"
+#include "millrace/checkpoint/convert/source/format.h"
+#include "millrace/checkpoint/convert/source/source.h"
+#include "millrace/checkpoint/convert/stream/export_target.h"
+#include "millrace/checkpoint/read/reader.h"
 
 namespace millrace::checkpoint {
 
@@ -20,10 +22,6 @@ struct ExportOptions {
   /// in the checkpoint takes precedence.
   std::map<std::string, std::string> files;
 };
-struct Exported {
-  std::uint64_t tensors = 0, files = 0, bytes = 0;  ///< bytes: of all files
-};
-
 /// Writes what `format` has of a checkpoint to `to`, a folder, or with kTorch a file:
 ///   kHuggingFace  kModelGroup as model.safetensors, or shards and an index, config.json, and the model's other files
 ///   kPeft         kAdapterGroup as adapter_model.safetensors, and adapter_config.json

@@ -4,10 +4,12 @@
 #include <optional>
 #include <tuple>
 
-#include "millrace/checkpoint/convert/torch/torch_state.h"
+#include "millrace/checkpoint/commit/commit.h"
+#include "millrace/checkpoint/convert/source/meta_names.h"
 #include "millrace/checkpoint/convert/torch/zip.h"
+#include "millrace/checkpoint/format/chunk_sums.h"
+#include "millrace/checkpoint/format/layout.h"
 #include "millrace/checkpoint/format/safetensors.h"
-#include "millrace/checkpoint/save/commit.h"
 #include "millrace/object/blocking.h"
 #include "millrace/transfer/stream/multipart_writer.h"
 #include "millrace/transfer/stream/ranged_reader.h"

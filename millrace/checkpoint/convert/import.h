@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "millrace/base/threads/memory_budget.h"
-#include "millrace/checkpoint/checkpoint.h"
-#include "millrace/checkpoint/convert/source.h"
+#include "millrace/checkpoint/convert/source/source.h"
+#include "millrace/checkpoint/read/reader.h"
 
 namespace millrace::checkpoint {
 

@@ -7,8 +7,10 @@
 
 #include "millrace/base/files/files.h"
 #include "millrace/base/process/subprocess.h"
-#include "millrace/checkpoint/checkpoint.h"
 #include "millrace/checkpoint/convert/export.h"
+#include "millrace/checkpoint/read/open_safetensors.h"
+#include "millrace/checkpoint/read/reader.h"
+#include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/object/file/file_store.h"
 

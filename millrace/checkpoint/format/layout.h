@@ -2,13 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
-
-#include "millrace/checkpoint/checkpoint.h"
 
 namespace millrace::checkpoint {
 
@@ -70,10 +66,5 @@ std::string NewFence();
 inline constexpr std::uint64_t kLeastManifestBytes = 128;
 /// Whether an object under a manifest's key is a fence. A manifest that was cut to a fence's size is none.
 bool IsFence(std::string_view content);
-
-/// The steps that `retention` keeps of the committed ones; `metric` has the values of those that have one. Of equally
-/// good ones the newest are kept.
-std::set<std::uint64_t> Retained(const std::set<std::uint64_t>& committed, const Retention& retention,
-                                 const std::map<std::uint64_t, double>& metric = {});
 
 }  // namespace millrace::checkpoint

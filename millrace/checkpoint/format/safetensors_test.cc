@@ -1,4 +1,5 @@
 #include "millrace/checkpoint/format/safetensors.h"
+#include "millrace/checkpoint/format/manifest.h"
 
 #include <gmock/gmock.h>
 

@@ -3,8 +3,9 @@
 #include <algorithm>
 
 #include "millrace/base/hash/crc.h"
+#include "millrace/checkpoint/exchange/agree.h"
 #include "millrace/checkpoint/format/layout.h"
-#include "millrace/checkpoint/local/agree.h"
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/support/listing.h"
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "millrace/checkpoint/exchange/group.h"
 #include "millrace/checkpoint/local/machines.h"
 #include "millrace/object/location.h"
 #include "millrace/object/read_store.h"

@@ -1,43 +1,19 @@
 #include "millrace/checkpoint/local/local_tier.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 
-#include "millrace/base/files/managed_folder.h"
-#include "millrace/base/hash/digest.h"
+#include "millrace/checkpoint/exchange/agree.h"
 #include "millrace/checkpoint/format/layout.h"
-#include "millrace/checkpoint/local/agree.h"
 #include "millrace/checkpoint/local/disk_survey.h"
+#include "millrace/checkpoint/read/catalog.h"
 #include "millrace/checkpoint/read/store_reader.h"
+#include "millrace/checkpoint/retention/collect.h"
+#include "millrace/checkpoint/tier/local_folder.h"
 #include "millrace/object/blocking.h"
-#include "millrace/object/file/file_store.h"
 
 namespace millrace::checkpoint {
 namespace {
-
-constexpr std::size_t kRunDigits = 16;
-
-/// A folder for each run; the machine's token, "-" and 16 digits behind it while it is made, and as WriteFileAtomic
-/// names what it writes for that.
-NameForm LocalTierNameForm(std::string_view name) {
-  constexpr std::string_view kToken = kMachineToken, kTemporary = ".tmp";
-  if (IsHexName(name, kRunDigits)) return NameForm::kFolder;
-  if (name == kToken) return NameForm::kFile;
-  if (!name.starts_with(kToken) || name.size() < kToken.size() + 1 + kRunDigits) return NameForm::kForeign;
-  name.remove_prefix(kToken.size());
-  const std::string_view made = name.substr(0, 1 + kRunDigits), rest = name.substr(made.size());
-  const bool whole = rest.empty() || (rest.starts_with('.') && rest.ends_with(kTemporary) &&
-                                      rest.size() == 1 + kRunDigits + kTemporary.size());
-  return made.starts_with('-') && IsHexName(made.substr(1), kRunDigits) && whole ? NameForm::kFile : NameForm::kForeign;
-}
-
-constexpr ManagedFolder::Format kLocalTierKind = {
-    .purpose = "checkpoints",
-    .version = 1,
-    .role = {.what = "the folder of local checkpoints", .cure = "choose another one (checkpoint.local.path)"},
-    .legacy_file = "",
-    .name_form = &LocalTierNameForm};
 
 std::string EncodeIds(const std::set<std::pair<std::uint64_t, std::string>>& ids) {
   Json list = Json::array();
@@ -59,16 +35,22 @@ Result<std::set<std::pair<std::uint64_t, std::string>>> DecodeIds(std::string_vi
 /// One rank's part in the choice. All ranks go through the same exchanges, whatever they find.
 class Chooser {
  public:
-  Chooser(object::Connection& connection, Group& group, std::string_view url, const LocalTier& tier, const Logger& log,
-          object::Call call)
-      : connection_(connection), group_(group), url_(url), tier_(tier), log_(log), call_(std::move(call)) {}
+  Chooser(object::Connection& connection, Group& group, std::string_view url, const LocalTier& tier,
+          std::shared_ptr<Machines> machines, const Logger& log, object::Call call)
+      : connection_(connection),
+        group_(group),
+        url_(url),
+        tier_(tier),
+        machines_(std::move(machines)),
+        log_(log),
+        call_(std::move(call)) {}
 
   Result<Newest> Open() {
     auto local = LocateLocal(tier_, url_);
     if (local) own_ = *std::move(local);
     root_ = own_;
-    if (tier_.machines) {
-      survey_ = MR_TRY(DiskSurvey::Take(group_, tier_.machines, own_, call_));
+    if (machines_) {
+      survey_ = MR_TRY(DiskSurvey::Take(group_, machines_, own_, call_));
       root_.store = survey_;
     }
     FindLocal();
@@ -182,7 +164,7 @@ class Chooser {
       }
       return Json{{"absent", absent}, {"damaged", copies}};
     };
-    const Json all = MR_TRY(Agree(group_, DumpJson({tier_.machines->mine(), absent, damaged}), collect));
+    const Json all = MR_TRY(Agree(group_, DumpJson({machines_->mine(), absent, damaged}), collect));
     std::string verdict = all.at("absent").get<std::string>();
     if (!verdict.empty()) return verdict;
     for (const Json& copy : all.at("damaged")) {
@@ -198,7 +180,7 @@ class Chooser {
   }
   /// Of the files that this machine has, those of this rank's share that are not right: names and why.
   Json DamagedHere(const StoreReader& reader) const {
-    const Machines& machines = *tier_.machines;
+    const Machines& machines = *machines_;
     Json damaged = Json::array();
     int number = 0;
     for (const auto& [file, meta] : reader.manifest().files) {
@@ -212,7 +194,7 @@ class Chooser {
   /// Local ones that nobody can go on from stand in the way of the same steps' next saves. Rank 0 removes them, or the
   /// first rank of each machine; on several machines no save begins before all of them have.
   Status RemoveLater(std::int64_t step) {
-    const bool mine = tier_.machines ? tier_.machines->leads() : group_.rank() == 0;
+    const bool mine = machines_ ? machines_->leads() : group_.rank() == 0;
     if (mine && own_.store) {
       auto removed = checkpoint::RemoveAfter(own_, step, /*dry_run=*/false, call_);
       if (removed && !removed->removed_steps.empty()) {
@@ -220,7 +202,7 @@ class Chooser {
                      {{"checkpoints", removed->removed_steps.size()}});
       }
     }
-    if (tier_.machines) MR_TRY(group_.Gather(""));
+    if (machines_) MR_TRY(group_.Gather(""));
     return {};
   }
 
@@ -228,6 +210,7 @@ class Chooser {
   Group& group_;
   const std::string url_;
   const LocalTier& tier_;
+  const std::shared_ptr<Machines> machines_;
   const Logger& log_;
   const object::Call call_;
   object::Location own_;                                       ///< this rank's folder
@@ -238,23 +221,10 @@ class Chooser {
 
 }  // namespace
 
-Result<object::Location> LocateLocal(const LocalTier& tier, std::string_view url) {
-  if (tier.path.empty()) return Fail(Code::kInvalidArgument, "the folder of the local tier has no name");
-  if (tier.copies < 1)
-    return Fail(Code::kInvalidArgument, "the local tier has {} copies: it must be at least 1", tier.copies);
-  if (tier.keep < 1) return Fail(Code::kInvalidArgument, "the local tier keeps {}: it must be at least 1", tier.keep);
-  auto opened = ManagedFolder::Open(tier.path, kLocalTierKind);
-  const auto refuses = [](Code code) { return code == Code::kPermissionDenied || code == Code::kInvalidArgument; };
-  if (!opened && refuses(opened.error().code())) return Fail(opened.error());
-  while (url.ends_with('/')) url.remove_suffix(1);
-  const std::string run = HexEncode(ByteSpan(Sha256(AsBytes(url))).first(kRunDigits / 2));
-  const std::string folder = std::filesystem::absolute(tier.path).lexically_normal() / run;
-  return object::Location{MR_TRY(object::OpenFileStore({.root = "/", .durable = false})), folder.substr(1)};
-}
-
 Result<Newest> OpenNewest(object::Connection& connection, Group& group, std::string_view url,
-                          const std::optional<LocalTier>& tier, const Logger& log, object::Call call) {
-  return Chooser(connection, group, url, tier.value_or(LocalTier{}), log, std::move(call)).Open();
+                          const std::optional<LocalTier>& tier, std::shared_ptr<Machines> machines, const Logger& log,
+                          object::Call call) {
+  return Chooser(connection, group, url, tier.value_or(LocalTier{}), std::move(machines), log, std::move(call)).Open();
 }
 
 }  // namespace millrace::checkpoint

@@ -1,5 +1,11 @@
 // The local tier: made often, bounded, and chosen at a restart when all of it survives.
 #include "millrace/checkpoint/local/local_tier.h"
+#include "millrace/checkpoint/read/catalog.h"
+#include "millrace/checkpoint/retention/marks.h"
+#include "millrace/checkpoint/save/writer.h"
+#include "millrace/checkpoint/testing/random_state.h"
+#include "millrace/checkpoint/testing/thread_group.h"
+#include "millrace/checkpoint/tier/local_folder.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -15,8 +21,6 @@
 #include "millrace/base/files/managed_folder.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/base/threads/sync.h"
-#include "millrace/checkpoint/testing/random_state.h"
-#include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/fault/fault_store.h"
 #include "millrace/object/memory/memory_store.h"
@@ -62,7 +66,7 @@ class LocalTierTest : public ::testing::Test {
     for (int rank = 0; rank < kRanks; ++rank) {
       threads.emplace_back([&, rank] {
         auto group = ranks.Rank(rank);
-        readers[rank] = OpenNewest(connection_, *group, url, tier_, Logger());
+        readers[rank] = OpenNewest(connection_, *group, url, tier_, nullptr, Logger());
       });
     }
     for (std::thread& thread : threads) thread.join();

@@ -15,9 +15,10 @@
 #include "millrace/base/hash/random.h"
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
+#include "millrace/checkpoint/exchange/agree.h"
 #include "millrace/checkpoint/format/layout.h"
-#include "millrace/checkpoint/local/agree.h"
 #include "millrace/checkpoint/local/local_tier.h"
+#include "millrace/checkpoint/tier/local_folder.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/file/paths.h"
 

@@ -6,7 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/exchange/group.h"
+#include "millrace/checkpoint/tier/local_tier_options.h"
+#include "millrace/checkpoint/tier/peer_replicator.h"
 #include "millrace/http/client/client.h"
 #include "millrace/http/server/server.h"
 
@@ -15,7 +17,7 @@ namespace millrace::checkpoint {
 /// What a run's ranks know of the machines they are on. A machine is here whoever sees the same folder. The first rank
 /// of each serves the run's folder on it to the other machines for as long as this lives: over HTTP, on the network on
 /// which ranks meet, to who has a secret that rank 0 draws for every start and tells the others. Thread-safe.
-class Machines {
+class Machines final : public PeerReplicator {
  public:
   static constexpr int kReaders = 8;  ///< who Fetch at once are well served
 
@@ -24,7 +26,7 @@ class Machines {
   /// all ranks if one cannot serve.
   static Result<std::shared_ptr<Machines>> Meet(Group& group, const LocalTier& tier, std::string_view url,
                                                 Clock& clock = SystemClock());
-  ~Machines();
+  ~Machines() override;
   Machines(const Machines&) = delete;
   Machines& operator=(const Machines&) = delete;
 
@@ -34,11 +36,10 @@ class Machines {
   /// This rank is number `place` of the `ranks_here` on its machine; the first one leads.
   int place() const { return place_; }
   int ranks_here() const { return ranks_here_; }
-  bool leads() const { return place_ == 0; }
+  bool leads() const override { return place_ == 0; }
 
-  /// Puts a file of the run's folder, "step-00000150/…", onto as many next machines as `copies` says beyond one.
-  /// Blocks.
-  Status CopyOut(const std::string& name, ByteSpan bytes, const object::Call& call);
+  /// Puts the file onto as many next machines as `copies` says beyond one.
+  Status CopyOut(const std::string& name, ByteSpan bytes, const object::Call& call) override;
 
   /// Bytes from `offset` on of a file on another machine; `into` is filled. Blocks.
   Status Fetch(int machine, const std::string& name, std::uint64_t offset, MutableByteSpan into,

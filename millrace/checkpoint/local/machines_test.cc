@@ -1,5 +1,10 @@
 // A run on several machines, each with a disk of its own: threads are the ranks, folders the disks.
 #include "millrace/checkpoint/local/machines.h"
+#include "millrace/checkpoint/local/local_tier.h"
+#include "millrace/checkpoint/save/writer.h"
+#include "millrace/checkpoint/testing/random_state.h"
+#include "millrace/checkpoint/testing/thread_group.h"
+#include "millrace/checkpoint/tier/local_folder.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -13,9 +18,6 @@
 #include <thread>
 
 #include "millrace/base/files/files.h"
-#include "millrace/checkpoint/local/local_tier.h"
-#include "millrace/checkpoint/testing/random_state.h"
-#include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/memory/memory_store.h"
 
@@ -40,16 +42,20 @@ class MachinesTest : public ::testing::Test {
     int copies = 2;
     int keep = 2;
   };
-  using Life = std::function<void(int rank, Group& group, const LocalTier& tier)>;
+  struct MachineTier {
+    LocalTier options;
+    std::shared_ptr<Machines> machines;
+  };
+  using Life = std::function<void(int rank, Group& group, const MachineTier& tier)>;
   void Run(const Start& start, const Life& life) {
     ThreadRanks ranks(static_cast<int>(start.machine_of.size()));
     std::vector<std::thread> threads;
     for (int rank = 0; std::cmp_less(rank, start.machine_of.size()); ++rank) {
       threads.emplace_back([&, rank] {
         const auto group = ranks.Rank(rank);
-        LocalTier tier{Disk(start.machine_of[rank]), start.keep, start.copies};
-        if (!meeting_points_.empty()) tier.meeting_point = meeting_points_[rank];
-        auto met = Machines::Meet(*group, tier, kRunOnMachines, clock_);
+        MachineTier tier{{Disk(start.machine_of[rank]), start.keep, start.copies}, nullptr};
+        if (!meeting_points_.empty()) tier.options.meeting_point = meeting_points_[rank];
+        auto met = Machines::Meet(*group, tier.options, kRunOnMachines, clock_);
         EXPECT_TRUE(met) << met.error().ToString();
         if (!met) return ranks.Break();
         tier.machines = *met;
@@ -66,12 +72,13 @@ class MachinesTest : public ::testing::Test {
   /// One start that saves state number `step` for each of `steps`; yields whether all were saved everywhere.
   bool Save(const Start& start, std::vector<std::uint64_t> steps, SaveOptions options) {
     std::atomic<bool> good = true;
-    Run(start, [&](int rank, Group& group, const LocalTier& tier) {
-      auto open = OpenNewest(connection_, group, kRunOnMachines, tier, Logger());
+    Run(start, [&](int rank, Group& group, const MachineTier& tier) {
+      auto open = OpenNewest(connection_, group, kRunOnMachines, tier.options, tier.machines, Logger());
       EXPECT_TRUE(open) << open.error().ToString();
       // The writer's group is used by its thread alone.
       std::shared_ptr<Group> shared(&group, [](Group*) {});
-      auto writer = Writer::Open(connection_, shared, budget_, {.url = kRunOnMachines, .local = tier});
+      auto writer = Writer::Open(connection_, shared, budget_,
+                                 {.url = kRunOnMachines, .local = tier.options, .local_peers = tier.machines});
       for (const std::uint64_t step : steps) {
         const State state = StateOf(step);
         const auto shares = state.Share(static_cast<int>(start.machine_of.size()), step);
@@ -86,8 +93,8 @@ class MachinesTest : public ::testing::Test {
   /// What every rank of a new start opens, which must be the same and right.
   std::string Newest(const Start& start) {
     std::map<int, std::string> what;
-    Run(start, [&](int rank, Group& group, const LocalTier& tier) {
-      auto newest = OpenNewest(connection_, group, kRunOnMachines, tier, Logger());
+    Run(start, [&](int rank, Group& group, const MachineTier& tier) {
+      auto newest = OpenNewest(connection_, group, kRunOnMachines, tier.options, tier.machines, Logger());
       EXPECT_TRUE(newest) << newest.error().ToString();
       std::string mine = "none";
       if (newest->reader) {
@@ -142,10 +149,11 @@ class MachinesTest : public ::testing::Test {
 };
 
 TEST_F(MachinesTest, OneFolderForAllIsOneMachine) {
-  Run({.machine_of = {0, 0, 0}}, [](int, Group&, const LocalTier& tier) { EXPECT_EQ(tier.machines, nullptr); });
-  Run({.machine_of = {0, 1}, .copies = 1},
-      [](int, Group&, const LocalTier& tier) { EXPECT_EQ(tier.machines, nullptr) << "nothing is served unless told"; });
-  Run(three_, [](int rank, Group&, const LocalTier& tier) {
+  Run({.machine_of = {0, 0, 0}}, [](int, Group&, const MachineTier& tier) { EXPECT_EQ(tier.machines, nullptr); });
+  Run({.machine_of = {0, 1}, .copies = 1}, [](int, Group&, const MachineTier& tier) {
+    EXPECT_EQ(tier.machines, nullptr) << "nothing is served unless told";
+  });
+  Run(three_, [](int rank, Group&, const MachineTier& tier) {
     ASSERT_NE(tier.machines, nullptr);
     EXPECT_EQ(tier.machines->count(), 3);
     EXPECT_EQ(tier.machines->leads(), rank % 2 == 0);
@@ -234,7 +242,7 @@ TEST_F(MachinesTest, AMachineThatMissedSavesComesBack) {
 TEST_F(MachinesTest, ASaveThatCannotBeCopiedFailsOnAllRanks) {
   clock_.AdvanceOnSleep(true);
   ASSERT_TRUE(Save(three_, {10}, local_));
-  Run(three_, [&](int rank, Group& group, const LocalTier& tier) {
+  Run(three_, [&](int rank, Group& group, const MachineTier& tier) {
     const std::string step = RunFolder(2) / "step-00000020";
     if (rank == 4) {
       ASSERT_TRUE(WriteFileAtomic(step, AsBytes("a file where the folder should be")));
@@ -242,7 +250,8 @@ TEST_F(MachinesTest, ASaveThatCannotBeCopiedFailsOnAllRanks) {
     ASSERT_TRUE(group.Gather(""));
     ASSERT_TRUE(group.Broadcast(""));
     std::shared_ptr<Group> shared(&group, [](Group*) {});
-    auto writer = *Writer::Open(connection_, shared, budget_, {.url = kRunOnMachines, .local = tier});
+    auto writer = *Writer::Open(connection_, shared, budget_,
+                                {.url = kRunOnMachines, .local = tier.options, .local_peers = tier.machines});
     const State state = StateOf(20);
     const auto shares = state.Share(6, 20);
     EXPECT_TRUE(writer->Save(20, shares[rank], {}, local_));
@@ -270,7 +279,7 @@ TEST_F(MachinesTest, ServesWhereTheOthersReachItAndNowhereElse) {
   if (outward.empty() || outward.starts_with("127.")) GTEST_SKIP() << "this machine has no address but loopback";
   // The first machine knows its own name as loopback, as Debian's /etc/hosts has it; the second knows better.
   meeting_points_ = {"127.0.0.1", outward};
-  Run({{0, 1}}, [&](int rank, Group&, const LocalTier& tier) {
+  Run({{0, 1}}, [&](int rank, Group&, const MachineTier& tier) {
     ASSERT_EQ(tier.machines->count(), 2);
     if (rank != 0) return;
     const std::string& mine = tier.machines->endpoints()[0];
@@ -284,7 +293,7 @@ TEST_F(MachinesTest, ServesWhereTheOthersReachItAndNowhereElse) {
 TEST_F(MachinesTest, StrangersGetNothing) {
   ASSERT_TRUE(Save(three_, {10}, local_));
   ASSERT_TRUE(WriteFileAtomic(fs::path(Disk(0)) / "secret", AsBytes("not of the run")));
-  Run(three_, [&](int rank, Group&, const LocalTier& tier) {
+  Run(three_, [&](int rank, Group&, const MachineTier& tier) {
     if (rank != 0) return;
     http::Client client({});
     auto ask = [&](const std::string& method, const std::string& path, const std::string& authorization) {

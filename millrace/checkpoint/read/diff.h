@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/read/reader.h"
 
 namespace millrace::checkpoint {
 

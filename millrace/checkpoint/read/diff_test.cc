@@ -1,11 +1,13 @@
 #include "millrace/checkpoint/read/diff.h"
+#include "millrace/checkpoint/read/reader.h"
+#include "millrace/checkpoint/save/writer.h"
+#include "millrace/checkpoint/testing/random_state.h"
+#include "millrace/checkpoint/testing/thread_group.h"
 
 #include <gmock/gmock.h>
 
 #include <bit>
 
-#include "millrace/checkpoint/testing/random_state.h"
-#include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/object/fault/fault_store.h"
 #include "millrace/object/memory/memory_store.h"
 

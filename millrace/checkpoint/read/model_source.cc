@@ -1,5 +1,7 @@
 #include "millrace/checkpoint/read/model_source.h"
 
+#include "millrace/checkpoint/format/manifest.h"
+#include "millrace/checkpoint/read/open_safetensors.h"
 #include "millrace/checkpoint/read/store_reader.h"
 #include "millrace/object/blocking.h"
 

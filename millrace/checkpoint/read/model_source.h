@@ -8,7 +8,8 @@
 #include <string_view>
 
 #include "millrace/base/log.h"
-#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/read/held_reader.h"
+#include "millrace/checkpoint/read/reader.h"
 #include "millrace/checkpoint/retention/marks.h"
 
 namespace millrace::checkpoint {

@@ -1,10 +1,11 @@
 #include "millrace/checkpoint/read/model_source.h"
-
-#include <gmock/gmock.h>
-
 #include "millrace/checkpoint/format/layout.h"
 #include "millrace/checkpoint/format/safetensors.h"
+#include "millrace/checkpoint/retention/collect.h"
+#include "millrace/checkpoint/save/save_piece.h"
 #include "millrace/checkpoint/testing/checkpoint_test_base.h"
+
+#include <gmock/gmock.h>
 
 namespace millrace::checkpoint {
 namespace {

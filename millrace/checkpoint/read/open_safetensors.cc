@@ -1,9 +1,9 @@
-// Hugging Face folders: shards and their headers become a manifest without checksums.
+#include "millrace/checkpoint/read/open_safetensors.h"
+
 #include <algorithm>
 #include <set>
 
 #include "millrace/base/files/confine.h"
-#include "millrace/checkpoint/checkpoint.h"
 #include "millrace/checkpoint/format/safetensors.h"
 #include "millrace/checkpoint/read/store_reader.h"
 #include "millrace/object/blocking.h"
@@ -32,7 +32,7 @@ class FolderReader {
     return std::move(manifest_);
   }
 
-  /// The shards of the folder, by the rules in checkpoint.h.
+  /// The shards of the folder, by the rules in open_safetensors.h.
   Result<std::vector<std::string>> FindFiles() {
     std::vector<std::string> files;
     bool indexed = false;

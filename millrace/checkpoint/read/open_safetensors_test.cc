@@ -1,7 +1,8 @@
 #include <gmock/gmock.h>
 
-#include "millrace/checkpoint/checkpoint.h"
 #include "millrace/checkpoint/format/safetensors.h"
+#include "millrace/checkpoint/read/open_safetensors.h"
+#include "millrace/checkpoint/read/reader.h"
 #include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/memory/memory_store.h"

@@ -1,6 +1,8 @@
 // What is saved on any ranks comes back on any, wholly or in parts, and damage is found.
 #include <gmock/gmock.h>
 
+#include "millrace/checkpoint/read/reader.h"
+#include "millrace/checkpoint/save/save_piece.h"
 #include "millrace/checkpoint/testing/checkpoint_test_base.h"
 
 namespace millrace::checkpoint {

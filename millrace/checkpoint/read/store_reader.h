@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/read/reader.h"
 #include "millrace/object/location.h"
 #include "millrace/object/read_store.h"
 
@@ -66,9 +66,5 @@ class StoreReader final : public Reader {
 /// The committed checkpoint of a step, kNotFound when there is none.
 Result<std::unique_ptr<StoreReader>> OpenAt(const object::ReadLocation& root, std::uint64_t step,
                                             object::Call call = {});
-
-/// OpenSafetensors, for those who need to know where the files are.
-Result<std::unique_ptr<StoreReader>> OpenSafetensorsFiles(object::Connection& connection, std::string_view url,
-                                                          object::Call call);
 
 }  // namespace millrace::checkpoint

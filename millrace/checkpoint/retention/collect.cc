@@ -1,11 +1,12 @@
-// Removing what nobody wants: docs/formats/checkpoint.md, "Removing, and fences".
+#include "millrace/checkpoint/retention/collect.h"
+
 #include <algorithm>
 #include <map>
 
-#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/commit/commit.h"
 #include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/retention/marks.h"
-#include "millrace/checkpoint/save/commit.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/support/conditions.h"
 

@@ -5,9 +5,12 @@
 #include <latch>
 #include <thread>
 
-#include "millrace/checkpoint/checkpoint.h"
 #include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/read/catalog.h"
+#include "millrace/checkpoint/read/reader.h"
+#include "millrace/checkpoint/retention/collect.h"
 #include "millrace/checkpoint/retention/marks.h"
+#include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/checkpoint_test_base.h"
 #include "millrace/checkpoint/testing/random_state.h"
 #include "millrace/checkpoint/testing/thread_group.h"

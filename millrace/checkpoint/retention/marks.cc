@@ -1,5 +1,6 @@
 #include "millrace/checkpoint/retention/marks.h"
 
+#include "millrace/base/json.h"
 #include "millrace/checkpoint/format/layout.h"
 #include "millrace/object/blocking.h"
 
@@ -59,22 +60,6 @@ Result<std::unique_ptr<Hold>> Hold::Take(const object::Location& root, std::uint
   MR_TRY(Put(*root.store, hold->key_, "{}\n", call));
   MR_TRY(CheckMarkable(*root.store, layout, step, call));  // else the hold's destructor takes the mark back
   return hold;
-}
-
-Result<HeldReader> OpenHeld(object::Connection& connection, std::string_view url, std::optional<std::uint64_t> step,
-                            const Logger& log, object::Call call) {
-  const object::Location root = MR_TRY(object::Locate(connection, url));
-  for (int tries = 3;; --tries) {
-    auto reader = MR_TRY(Reader::Open(connection, url, step, call));
-    auto hold = Hold::Take(root, reader->manifest().step, call);
-    if (hold) return HeldReader{std::move(reader), *std::move(hold)};
-    if (hold.error().code() == Code::kCancelled) return Fail(hold.error());
-    const bool going = hold.error().code() == Code::kNotFound || hold.error().code() == Code::kBusy;
-    if (going && tries > 1) continue;
-    log.Info("reading without a hold; garbage collection may remove the checkpoint meanwhile",
-             {{"checkpoint", reader->name()}, {"error", hold.error()}});
-    return HeldReader{std::move(reader), nullptr};
-  }
 }
 
 Hold::~Hold() { std::ignore = object::Delete(*store_, key_); }

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/object/location.h"
 
 namespace millrace::checkpoint {
 
@@ -34,15 +34,5 @@ class Hold {
   const std::string key_;
 };
 inline constexpr Duration kHoldTime = std::chrono::hours(24);
-
-/// A checkpoint that is being read, and what keeps collectors away from it meanwhile.
-struct HeldReader {
-  std::unique_ptr<Reader> reader;
-  std::unique_ptr<Hold> hold;  ///< null where the caller may not write, as the log then says
-};
-/// Opens as Reader::Open does and takes a hold. Where a collector was quicker, it opens again: the newest is another
-/// one by then, a step that was asked for is not found. Blocks.
-Result<HeldReader> OpenHeld(object::Connection& connection, std::string_view url, std::optional<std::uint64_t> step,
-                            const Logger& log, object::Call call = {});
 
 }  // namespace millrace::checkpoint

@@ -1,6 +1,9 @@
 // What a writer removes after its commits, and what becomes of saves that were cut off or overtaken.
 #include <gmock/gmock.h>
 
+#include "millrace/checkpoint/read/reader.h"
+#include "millrace/checkpoint/retention/collect.h"
+#include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/checkpoint_test_base.h"
 
 namespace millrace::checkpoint {

@@ -1,5 +1,8 @@
 // A checkpoint is there whole or not at all, whoever fails, and a step is committed once.
-#include "millrace/checkpoint/save/commit.h"
+#include "millrace/checkpoint/commit/commit.h"
+#include "millrace/checkpoint/format/chunk_sums.h"
+#include "millrace/checkpoint/save/writer.h"
+#include "millrace/checkpoint/testing/checkpoint_test_base.h"
 
 #include <gmock/gmock.h>
 
@@ -7,7 +10,6 @@
 
 #include "millrace/base/hash/crc.h"
 #include "millrace/base/threads/sync.h"
-#include "millrace/checkpoint/testing/checkpoint_test_base.h"
 
 namespace millrace::checkpoint {
 namespace {

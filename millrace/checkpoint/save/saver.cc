@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "millrace/checkpoint/format/chunk_sums.h"
+#include "millrace/checkpoint/retention/collect.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::checkpoint {
@@ -39,13 +41,13 @@ constexpr char kFull = '+', kSame = '=';
 }  // namespace
 
 Saver::Saver(object::Location root, std::shared_ptr<Group> group, const Writer::Options& options,
-             std::shared_ptr<Machines> machines)
+             std::shared_ptr<PeerReplicator> peers)
     : store_(std::move(root.store)),
       root_(std::move(root.key)),
       layout_(root_),
       group_(std::move(group)),
       options_(options),
-      machines_(std::move(machines)),
+      peers_(std::move(peers)),
       pacer_(*options.clock, options.bandwidth),
       parent_(options.parent) {}
 
@@ -100,7 +102,7 @@ Result<std::string> Saver::Upload(const SaveJob& job, const Snapshot& snapshot, 
       return Fail(Code::kDeadlineExceeded, "the upload of {} bytes takes longer than it may", bytes.size());
     };
     MR_TRY(UploadBytes(*store_, key, bytes, {options_.part_bytes, options_.parallel_parts}, before, call));
-    if (machines_) MR_TRY(machines_->CopyOut(layout_.Relative(key), bytes, call));
+    if (peers_) MR_TRY(peers_->CopyOut(layout_.Relative(key), bytes, call));
     part.files.emplace(RankFile(attempt, group_->rank()), sums.Finish());
   }
   if (told_ == Told{&snapshot, snapshot.layout_id()}) return kSame + part.Serialize();
@@ -118,7 +120,7 @@ CommitOutcome Saver::Commit(const SaveJob& job, const std::string& attempt, cons
   if (!manifest) return {Fail(manifest.error())};
   CommitOutcome outcome = CommitManifest(*store_, layout_, *manifest, expected);
   if (outcome.status) before_ = std::exchange(parent_, manifest->id());
-  if (outcome.status && machines_) committed_ = manifest->Serialize();
+  if (outcome.status && peers_) committed_ = manifest->Serialize();
   return outcome;
 }
 
@@ -187,16 +189,16 @@ void Saver::RemoveOwnFile(const Snapshot& snapshot, const std::string& key) {
 }
 
 void Saver::Collect() {
-  if (machines_) Spread();
+  if (peers_) Spread();
   if (collects()) RemoveOld();
   // Before all are through nobody begins the next save: its files would be older here than this one's manifest.
-  if (machines_) std::ignore = group_->Gather("");
+  if (peers_) std::ignore = group_->Gather("");
 }
 
 /// Each machine gets the manifest, so that any of them can be lost.
 void Saver::Spread() {
   const auto manifest = group_->Broadcast(std::move(committed_));
-  if (!manifest || leader() || !machines_->leads()) return;
+  if (!manifest || leader() || !peers_->leads()) return;
   auto put = [&]() -> Status {
     const Manifest parsed = MR_TRY(Manifest::ParsePart(*manifest, "the manifest of rank 0"));
     MR_TRY(object::Put(*store_, layout_.ManifestKey(parsed.step), AsBytes(*manifest),

@@ -6,11 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "millrace/checkpoint/commit/commit.h"
 #include "millrace/checkpoint/format/layout.h"
-#include "millrace/checkpoint/local/machines.h"
-#include "millrace/checkpoint/save/commit.h"
+#include "millrace/checkpoint/save/pacer.h"
 #include "millrace/checkpoint/save/snapshot.h"
 #include "millrace/checkpoint/save/upload.h"
+#include "millrace/checkpoint/save/writer.h"
 
 namespace millrace::checkpoint {
 
@@ -25,9 +26,9 @@ struct SaveJob {
 /// Belongs to one thread at a time, as its group does: all ranks go through the same exchanges in the same order.
 class Saver {
  public:
-  /// Of `options` the url counts not: `root` is the place, each machine's own where there are `machines`.
+  /// Of `options` the url counts not: `root` is the place, each machine's own where there are `peers`.
   Saver(object::Location root, std::shared_ptr<Group> group, const Writer::Options& options,
-        std::shared_ptr<Machines> machines = nullptr);
+        std::shared_ptr<PeerReplicator> peers = nullptr);
 
   /// Collective. Goes through the same three exchanges whatever fails in between, so that nobody waits for a rank that
   /// has given up.
@@ -47,7 +48,7 @@ class Saver {
   };
 
   bool leader() const { return group_->rank() == 0; }
-  bool collects() const { return machines_ ? machines_->leads() : leader(); }
+  bool collects() const { return peers_ ? peers_->leads() : leader(); }
   Result<std::string> Begin(std::uint64_t step, std::string& expected);
   Result<std::string> Upload(const SaveJob& job, const Snapshot& snapshot, std::string_view attempt,
                              const std::string& key);
@@ -66,7 +67,7 @@ class Saver {
   const Layout layout_;
   const std::shared_ptr<Group> group_;
   const Writer::Options options_;
-  const std::shared_ptr<Machines> machines_;
+  const std::shared_ptr<PeerReplicator> peers_;
   Pacer pacer_;
   /// What rank 0 knows of this rank's file.
   struct Told {

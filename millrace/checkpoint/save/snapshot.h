@@ -7,27 +7,10 @@
 
 #include "millrace/base/threads/memory_budget.h"
 #include "millrace/base/threads/task_scope.h"
-#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/save/page_buffer.h"
+#include "millrace/checkpoint/save/save_piece.h"
 
 namespace millrace::checkpoint {
-
-/// Memory straight from the system, huge pages where it grants them. Growing forgets the content.
-class PageBuffer {
- public:
-  PageBuffer() = default;
-  PageBuffer(const PageBuffer&) = delete;
-  PageBuffer& operator=(const PageBuffer&) = delete;
-  ~PageBuffer() { Free(); }
-  Status Grow(std::uint64_t size);
-  void Free();
-  /// Writes to every page, so that nobody has to wait for the system to find them later.
-  void Touch();
-  MutableByteSpan span() { return {data_, size_}; }
-
- private:
-  std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
-};
 
 /// Holds one save's file: header and data in one piece of memory that is used again for the next. Not thread-safe.
 class Snapshot {

@@ -61,14 +61,6 @@ std::uint64_t PartBytes(const object::Limits& limits, std::uint64_t wanted, std:
 
 }  // namespace
 
-void Pacer::Pass(std::uint64_t bytes) {
-  if (rate_ == 0) return;
-  clock_.SleepUntil(free_at_);
-  const double seconds = static_cast<double>(bytes) / static_cast<double>(rate_);
-  free_at_ =
-      std::max(free_at_, clock_.Now()) + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-}
-
 Status UploadBytes(object::Store& store, const std::string& key, ByteSpan bytes, const UploadOptions& options,
                    const std::function<Result<std::uint32_t>(ByteSpan)>& before, const object::Call& call) {
   const std::uint64_t part_bytes = PartBytes(store.limits(), options.part_bytes, bytes.size());

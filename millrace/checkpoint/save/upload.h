@@ -9,20 +9,6 @@
 
 namespace millrace::checkpoint {
 
-/// Holds a stream of bytes below a rate: the first go at once, those that follow when the rate allows. One thread.
-class Pacer {
- public:
-  /// `bytes_per_second` 0: no limit. The clock must outlive it.
-  Pacer(Clock& clock, std::uint64_t bytes_per_second) : clock_(clock), rate_(bytes_per_second) {}
-  /// Blocks until `bytes` more may go.
-  void Pass(std::uint64_t bytes);
-
- private:
-  Clock& clock_;
-  const std::uint64_t rate_;
-  TimePoint free_at_{};  ///< when all that went before has had its time
-};
-
 struct UploadOptions {
   std::uint64_t part_bytes = 8 * kMiB;  ///< raised to what the store's limits want
   int parallel_parts = 4;

@@ -1,4 +1,5 @@
-// The saving side: the copy, then upload, agreement and commit, on a background thread or two.
+#include "millrace/checkpoint/save/writer.h"
+
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -8,20 +9,12 @@
 #include <utility>
 
 #include "millrace/base/threads/task_scope.h"
-#include "millrace/checkpoint/checkpoint.h"
-#include "millrace/checkpoint/local/local_tier.h"
+#include "millrace/checkpoint/format/layout.h"
 #include "millrace/checkpoint/save/saver.h"
+#include "millrace/checkpoint/tier/local_folder.h"
 
 namespace millrace::checkpoint {
 namespace {
-
-class SingleProcess final : public Group {
- public:
-  int rank() const override { return 0; }
-  int size() const override { return 1; }
-  Result<std::vector<std::string>> Gather(std::string mine) override { return std::vector{std::move(mine)}; }
-  Result<std::string> Broadcast(std::string from_rank_0) override { return from_rank_0; }
-};
 
 /// For the header of a file with some thousand tensors, beside Options::snapshot_bytes.
 constexpr std::uint64_t kHeaderRoom = 1 * kMiB;
@@ -64,7 +57,7 @@ class TieredWriter final : public Writer {
       of_local.bandwidth = 0;
       of_local.upload_limit = Duration::zero();
       local_.emplace(*std::move(local), options_.local_group ? options_.local_group : group, of_local,
-                     options_.local->machines);
+                     options_.local_peers);
     }
     snapshots_.emplace_back(room_ ? room_->first : budget);
     if (room_) snapshots_.emplace_back(room_->second);
@@ -259,8 +252,6 @@ class TieredWriter final : public Writer {
 };
 
 }  // namespace
-
-std::unique_ptr<Group> SingleProcessGroup() { return std::make_unique<SingleProcess>(); }
 
 Result<Duration> Writer::Save(std::uint64_t step, const std::vector<SavePiece>& pieces, const Json& meta,
                               const SaveOptions& options) {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/checkpoint_test_base.h"
 
 namespace millrace::checkpoint {

@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/read/catalog.h"
+#include "millrace/checkpoint/read/reader.h"
+#include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/random_state.h"
 #include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/object/blocking.h"

@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "millrace/base/hash/random.h"
-#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/read/reader.h"
+#include "millrace/checkpoint/save/save_piece.h"
 
 namespace millrace::checkpoint::testing {
 

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "millrace/base/threads/sync.h"
-#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/exchange/group.h"
+#include "millrace/object/connection.h"
 
 namespace millrace::checkpoint::testing {
 

@@ -9,8 +9,10 @@
 #include <fstream>
 
 #include "millrace/base/files/files.h"
-#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/format/safetensors.h"
+#include "millrace/checkpoint/retention/collect.h"
+#include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/thread_group.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/http/client/client.h"

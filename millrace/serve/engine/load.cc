@@ -4,6 +4,7 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/json.h"
 #include "millrace/checkpoint/read/model_source.h"
+#include "millrace/checkpoint/read/reader.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/serve/engine/engine_model.h"
 #include "millrace/tokenizer/open/open.h"

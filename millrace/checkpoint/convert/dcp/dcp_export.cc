@@ -1,4 +1,5 @@
-// A folder that torch.distributed.checkpoint's FileSystemReader loads.
+#include "millrace/checkpoint/convert/dcp/dcp_export.h"
+
 #include <algorithm>
 #include <set>
 #include <variant>
@@ -6,12 +7,15 @@
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/checkpoint/convert/dcp/dcp_names.h"
-#include "millrace/checkpoint/convert/export.h"
-#include "millrace/checkpoint/convert/state_tree.h"
-#include "millrace/checkpoint/convert/tensor_stream.h"
+#include "millrace/checkpoint/convert/source/meta_names.h"
+#include "millrace/checkpoint/convert/source/source.h"
+#include "millrace/checkpoint/convert/stream/group_view.h"
+#include "millrace/checkpoint/convert/torch/state_tree.h"
 #include "millrace/checkpoint/convert/torch/torch_file.h"
 #include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/object/blocking.h"
+#include "millrace/transfer/stream/multipart_writer.h"
 
 namespace millrace::checkpoint {
 namespace {

@@ -1,5 +1,5 @@
-// Folders of torch.distributed.checkpoint (FileSystemWriter): .metadata says which bytes of which *.distcp file are an
-// archive of torch.save with a box of a tensor, or with another value.
+#include "millrace/checkpoint/convert/dcp/dcp_source.h"
+
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -7,9 +7,11 @@
 
 #include "millrace/base/hash/digest.h"
 #include "millrace/checkpoint/convert/dcp/dcp_names.h"
-#include "millrace/checkpoint/convert/source.h"
+#include "millrace/checkpoint/convert/source/format.h"
+#include "millrace/checkpoint/convert/source/meta_names.h"
 #include "millrace/checkpoint/convert/torch/torch_dtypes.h"
 #include "millrace/checkpoint/convert/torch/torch_file.h"
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::checkpoint {

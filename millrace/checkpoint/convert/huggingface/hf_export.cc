@@ -1,14 +1,18 @@
-// Hugging Face folders and PEFT's.
+#include "millrace/checkpoint/convert/huggingface/hf_export.h"
+
 #include <algorithm>
 #include <tuple>
 #include <utility>
 
-#include "millrace/checkpoint/convert/export.h"
 #include "millrace/checkpoint/convert/huggingface/hf_folder.h"
-#include "millrace/checkpoint/convert/tensor_stream.h"
+#include "millrace/checkpoint/convert/source/meta_names.h"
+#include "millrace/checkpoint/convert/source/source.h"
+#include "millrace/checkpoint/convert/stream/group_view.h"
 #include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/format/safetensors.h"
 #include "millrace/object/blocking.h"
+#include "millrace/transfer/stream/multipart_writer.h"
 
 namespace millrace::checkpoint {
 namespace {

@@ -1,10 +1,12 @@
-// Hugging Face folders and PEFT's as sources: safetensors or pickles, in one file or many, and the files beside them.
+#include "millrace/checkpoint/convert/huggingface/hf_source.h"
+
 #include <algorithm>
 #include <set>
 
 #include "millrace/checkpoint/convert/huggingface/hf_folder.h"
-#include "millrace/checkpoint/convert/source.h"
+#include "millrace/checkpoint/convert/source/meta_names.h"
 #include "millrace/checkpoint/convert/torch/torch_file.h"
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/format/safetensors.h"
 #include "millrace/object/blocking.h"
 

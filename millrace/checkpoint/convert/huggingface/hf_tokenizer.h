@@ -7,7 +7,8 @@
 #include <string_view>
 
 #include "millrace/base/json.h"
-#include "millrace/checkpoint/checkpoint.h"
+#include "millrace/base/log.h"
+#include "millrace/checkpoint/format/manifest.h"
 #include "millrace/object/connection.h"
 
 namespace millrace::checkpoint {

@@ -1,4 +1,5 @@
 #include "millrace/checkpoint/convert/huggingface/hf_tokenizer.h"
+#include "millrace/checkpoint/format/manifest.h"
 
 #include <gmock/gmock.h>
 

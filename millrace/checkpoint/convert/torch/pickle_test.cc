@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "millrace/base/hash/random.h"
-#include "millrace/checkpoint/convert/state_tree.h"
+#include "millrace/checkpoint/convert/torch/state_tree.h"
 #include "millrace/checkpoint/convert/torch/torch_state.h"
 
 namespace millrace::checkpoint {

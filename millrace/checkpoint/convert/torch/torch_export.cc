@@ -1,10 +1,13 @@
-// One file that torch.load reads.
+#include "millrace/checkpoint/convert/torch/torch_export.h"
+
 #include <algorithm>
 
-#include "millrace/checkpoint/convert/export.h"
-#include "millrace/checkpoint/convert/state_tree.h"
-#include "millrace/checkpoint/convert/tensor_stream.h"
+#include "millrace/checkpoint/convert/source/meta_names.h"
+#include "millrace/checkpoint/convert/stream/group_view.h"
+#include "millrace/checkpoint/convert/torch/state_tree.h"
 #include "millrace/checkpoint/convert/torch/torch_file.h"
+#include "millrace/checkpoint/format/manifest.h"
+#include "millrace/transfer/stream/multipart_writer.h"
 
 namespace millrace::checkpoint {
 namespace {

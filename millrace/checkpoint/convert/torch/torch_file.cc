@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "millrace/checkpoint/convert/source/format.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::checkpoint {

@@ -4,9 +4,11 @@
 #include <numeric>
 
 #include "millrace/base/hash/digest.h"
-#include "millrace/checkpoint/convert/source.h"
+#include "millrace/checkpoint/convert/source/meta_names.h"
+#include "millrace/checkpoint/convert/source/source.h"
 #include "millrace/checkpoint/convert/torch/torch_dtypes.h"
 #include "millrace/checkpoint/convert/torch/torch_state.h"
+#include "millrace/checkpoint/format/manifest.h"
 
 namespace millrace::checkpoint {
 namespace {

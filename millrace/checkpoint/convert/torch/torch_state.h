@@ -18,10 +18,6 @@
 
 namespace millrace::checkpoint {
 
-/// The member of a checkpoint's meta that has the plain values of a state, each by its path.
-inline constexpr std::string_view kMetaValues = "values";
-/// The one that has the order of the dicts' keys.
-inline constexpr std::string_view kMetaDicts = "dicts";
 /// As deep as containers of a state may lie in each other.
 inline constexpr int kMaxNesting = 64;
 

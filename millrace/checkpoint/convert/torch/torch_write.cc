@@ -7,6 +7,7 @@
 #include "millrace/base/text.h"
 #include "millrace/checkpoint/convert/torch/torch_dtypes.h"
 #include "millrace/checkpoint/convert/torch/torch_state.h"
+#include "millrace/checkpoint/format/manifest.h"
 
 namespace millrace::checkpoint {
 namespace {

@@ -1,0 +1,58 @@
+#include "millrace/checkpoint/commit/commit.h"
+
+#include "millrace/object/blocking.h"
+#include "millrace/object/support/conditions.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+/// " by ann@node-7 (millrace-train, 2026-…)", as far as the manifest says.
+std::string WhoWrote(std::string_view manifest) {
+  const auto parsed = Manifest::ParsePart(manifest, "what is there");
+  if (!parsed || parsed->written_by.host.empty()) return "";
+  const Provenance& who = parsed->written_by;
+  return fmt::format(", by {}@{} ({}, {})", who.user, who.host, who.program, parsed->created);
+}
+
+Error Taken(std::uint64_t step, std::string_view manifest) {
+  return Error(
+      Code::kAlreadyExists,
+      fmt::format("step {} has a committed checkpoint already{}: another run saves to the same place, or this "
+                  "one went back (millrace ckpt gc URL --after STEP removes the newer ones; or use another URL)",
+                  step, WhoWrote(manifest)));
+}
+
+}  // namespace
+
+Result<std::string> ExpectedFence(object::Store& store, const Layout& layout, std::uint64_t step, object::Call call) {
+  MR_TRY(object::RequireConditions(store, layout.prefix(), kConditionAdvice, call));
+  const std::string key = layout.ManifestKey(step);
+  auto manifest = MR_TRY(object::GetAll(store, key, Manifest::kMaxBytes, call));
+  if (!manifest) return std::string();
+  if (IsFence(manifest->bytes)) return manifest->info.etag;
+  return Fail(Taken(step, manifest->bytes));
+}
+
+CommitOutcome CommitManifest(object::Store& store, const Layout& layout, const Manifest& manifest,
+                             const std::string& expected_fence) {
+  const std::string text = manifest.Serialize();
+  const std::string key = layout.ManifestKey(manifest.step);
+  auto put = object::Put(
+      store, key, AsBytes(text),
+      {.if_match = expected_fence, .if_none_match = expected_fence.empty(), .content_type = "application/json"});
+  if (put) return {};
+  // Whatever the error says, a request may have got through: what lies there now decides.
+  auto there = object::GetAll(store, key, Manifest::kMaxBytes);
+  if (there && *there) {
+    const auto& [bytes, info] = **there;
+    if (bytes == text) return {};
+    if (!IsFence(bytes)) return {Fail(Taken(manifest.step, bytes))};
+    if (info.etag != expected_fence) {
+      return {Fail(Code::kPreconditionFailed, "step {} was given up by garbage collection while it was being saved",
+                   manifest.step)};
+    }
+  }
+  return {Fail(put.error().Context(fmt::format("whether {} was written is unknown", key))), true};
+}
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,52 @@
+#include "millrace/checkpoint/convert/open_source.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "millrace/checkpoint/convert/dcp/dcp_source.h"
+#include "millrace/checkpoint/convert/huggingface/hf_source.h"
+#include "millrace/checkpoint/convert/torch/torch_file.h"
+#include "millrace/object/blocking.h"
+
+namespace millrace::checkpoint {
+namespace {
+
+constexpr std::string_view kTorchSuffixes[] = {".pt", ".pth", ".bin", ".ckpt"};
+
+bool IsTorchFile(std::string_view name) {
+  return std::any_of(std::begin(kTorchSuffixes), std::end(kTorchSuffixes),
+                     [&](std::string_view suffix) { return name.ends_with(suffix); });
+}
+
+}  // namespace
+
+Result<Format> DetectFormat(object::Connection& connection, std::string_view url, object::Call call) {
+  if (url.ends_with(".safetensors")) return Format::kHuggingFace;
+  const object::Location folder = MR_TRY(LocateFolder(connection, url));
+  const auto files = MR_TRY(FilesOf(folder, call));
+  if (files.contains(".metadata")) return Format::kDcp;
+  if (files.contains("adapter_config.json")) return Format::kPeft;
+  for (const auto& [name, info] : files)
+    if (name.ends_with(".safetensors") || name.starts_with("pytorch_model")) return Format::kHuggingFace;
+  if (files.empty()) {
+    if (IsTorchFile(url)) return Format::kTorch;
+    if (MR_TRY(object::Head(*folder.store, folder.key.substr(0, folder.key.size() - !folder.key.empty()), call)))
+      return Format::kTorch;
+  }
+  return Fail(Code::kNotFound,
+              "{} is nothing that can be imported: no folder with *.safetensors or pytorch_model.bin (Hugging Face), "
+              "adapter_config.json (PEFT) or .metadata (torch.distributed.checkpoint), and no file of torch.save's",
+              NameOf(folder));
+}
+
+Result<Source> OpenSource(object::Connection& connection, std::string_view url, Format format, object::Call call) {
+  if (format == Format::kTorch) return OpenTorchFile(MR_TRY(object::Locate(connection, url)), std::move(call));
+  // One file of a folder stands for a folder that has nothing else.
+  if (url.ends_with(".safetensors"))
+    return OpenHuggingFaceFolder(MR_TRY(object::Locate(connection, url)), format, std::move(call));
+  const object::Location folder = MR_TRY(LocateFolder(connection, url));
+  if (format == Format::kDcp) return OpenDcpFolder(folder, std::move(call));
+  return OpenHuggingFaceFolder(folder, format, std::move(call));
+}
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,21 @@
+// Where an export writes, and what it wrote.
+#pragma once
+
+#include <cstdint>
+
+#include "millrace/base/threads/memory_budget.h"
+#include "millrace/object/location.h"
+
+namespace millrace::checkpoint {
+
+struct ExportTarget {
+  object::Location to;  ///< a folder's key is empty or ends with a slash
+  MemoryBudget& budget;
+  std::uint64_t file_bytes;
+};
+
+struct Exported {
+  std::uint64_t tensors = 0, files = 0, bytes = 0;  ///< bytes: of all files
+};
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,111 @@
+#include "millrace/checkpoint/convert/stream/tensor_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace millrace::checkpoint {
+namespace {
+
+constexpr std::uint64_t kWindow = 64 * kMiB, kLeastWindow = 1 * kMiB;
+constexpr int kReads = 8;
+
+}  // namespace
+
+Result<std::unique_ptr<TensorStream>> TensorStream::Open(Reader& reader, MemoryBudget& budget, object::Call call,
+                                                         Progress progress) {
+  Reservation reserved = MR_TRY(budget.Acquire(std::clamp(budget.total() / 4, kLeastWindow, kWindow), call.stop));
+  return std::unique_ptr<TensorStream>(
+      new TensorStream(reader, std::move(reserved), std::move(call), std::move(progress)));
+}
+
+TensorStream::TensorStream(Reader& reader, Reservation reserved, object::Call call, Progress progress)
+    : reader_(reader),
+      reserved_(std::move(reserved)),
+      window_(reserved_.bytes()),
+      call_(std::move(call)),
+      progress_(std::move(progress)) {}
+
+void TensorStream::Announce(const std::vector<std::string>& tensors) {
+  const std::uint64_t half = window_.size() / 2;
+  std::uint64_t room = 0;
+  for (const std::string& tensor : tensors) AddToBatches(tensor, room);
+  for (const std::uint64_t begin : {std::uint64_t{0}, half}) free_.Push(window_.span().subspan(begin, half));
+  reading_.Spawn("ckpt-export", [this](std::stop_token stop) {
+    for (const Batch& batch : batches_) {
+      const auto into = free_.Pop(stop);
+      if (!into) return;
+      Status status = Fetch(batch, *into);
+      const bool failed = !status;
+      if (!fetched_.Push({*into, std::move(status)}, stop) || failed) return;
+    }
+  });
+}
+
+/// `room`: what the last batch has left.
+void TensorStream::AddToBatches(const std::string& tensor, std::uint64_t& room) {
+  const TensorMeta& meta = reader_.manifest().tensors.at(tensor);
+  const std::uint64_t element = DTypeBytes(meta.dtype), total = meta.elements();
+  for (std::uint64_t begin = 0; begin < total;) {
+    if (room < element) {
+      batches_.emplace_back();
+      room = window_.size() / 2;
+    }
+    const std::uint64_t take = std::min(room / element, total - begin);
+    batches_.back().push_back({tensor, begin, take * element, begin + take == total});
+    room -= take * element;
+    begin += take;
+  }
+}
+
+Status TensorStream::Fetch(const Batch& batch, MutableByteSpan half) const {
+  std::vector<Reader::Wanted> wanted;
+  for (const Piece& piece : batch) {
+    wanted.push_back({.tensor = piece.tensor, .begin = piece.begin, .into = half.first(piece.bytes)});
+    half = half.subspan(piece.bytes);
+  }
+  return reader_.ReadMany(wanted, kReads, call_);
+}
+
+Status TensorStream::Stream(const std::string& tensor, const ByteSink& sink) {
+  const TensorMeta& meta = reader_.manifest().tensors.at(tensor);
+  const std::uint64_t element = DTypeBytes(meta.dtype), total = meta.elements();
+  if (total == 0) return {};
+  if (!batches_.empty()) return StreamAnnounced(sink);
+  for (std::uint64_t begin = 0; begin < total;) {
+    const std::uint64_t take = std::min(window_.size() / element, total - begin);
+    const MutableByteSpan part = window_.span().first(take * element);
+    MR_TRY(reader_.Read(tensor, begin, part, call_));
+    MR_TRY(Hand(part, sink));
+    begin += take;
+  }
+  return {};
+}
+
+Status TensorStream::StreamAnnounced(const ByteSink& sink) {
+  for (bool last = false; !last;) {
+    if (!current_) {
+      auto fetched = fetched_.Pop();
+      MR_TRY(Status(fetched->status));
+      current_ = fetched->half;
+      offset_ = 0;
+    }
+    const Batch& batch = batches_[batch_];
+    const Piece& piece = batch[piece_++];
+    last = piece.last;
+    MR_TRY(Hand(current_->subspan(offset_, piece.bytes), sink));
+    offset_ += piece.bytes;
+    if (piece_ < batch.size()) continue;
+    free_.Push(*std::exchange(current_, std::nullopt));
+    ++batch_;
+    piece_ = 0;
+  }
+  return {};
+}
+
+Status TensorStream::Hand(ByteSpan bytes, const ByteSink& sink) const {
+  MR_TRY(sink(bytes));
+  if (progress_) progress_(bytes.size());
+  return {};
+}
+
+}  // namespace millrace::checkpoint

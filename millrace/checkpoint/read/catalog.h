@@ -1,0 +1,26 @@
+// Which checkpoints there are.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "millrace/base/clock.h"
+#include "millrace/base/result.h"
+#include "millrace/object/location.h"
+
+namespace millrace::checkpoint {
+
+/// A committed checkpoint.
+struct Entry {
+  std::uint64_t step = 0;
+  std::string key;  ///< of its manifest
+  WallTime modified;
+  bool pinned = false;
+};
+
+/// Returns the committed checkpoints in ascending order of step. A checkpoint whose manifest is damaged, cut off or
+/// empty is listed too; opening it fails with kCorrupt. Blocks.
+Result<std::vector<Entry>> ListCheckpoints(const object::ReadLocation& root, object::Call call = {});
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,39 @@
+#include "millrace/checkpoint/read/reader.h"
+
+#include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/read/catalog.h"
+#include "millrace/checkpoint/read/store_reader.h"
+#include "millrace/object/blocking.h"
+
+namespace millrace::checkpoint {
+
+Result<std::unique_ptr<StoreReader>> OpenAt(const object::ReadLocation& root, std::uint64_t step, object::Call call) {
+  const Layout layout(root.key);
+  const std::string name = fmt::format("{}/{}", root.store->Describe(), layout.StepName(step));
+  auto content = MR_TRY(object::GetAll(*root.store, layout.ManifestKey(step), Manifest::kMaxBytes, call));
+  if (!content || IsFence(content->bytes)) return Fail(Code::kNotFound, "{} is no committed checkpoint", name);
+  Manifest manifest = MR_TRY(Manifest::Parse(content->bytes, name + ".json"));
+  if (manifest.step != step) return Fail(Code::kCorrupt, "{}.json is the manifest of step {}", name, manifest.step);
+  return std::make_unique<StoreReader>(root.store, layout.StepFolder(step), name, std::move(manifest));
+}
+
+Result<std::unique_ptr<Reader>> Reader::Open(object::Connection& connection, std::string_view url,
+                                             std::optional<std::uint64_t> step, object::Call call) {
+  const object::Location root = MR_TRY(object::Locate(connection, url));
+  // A checkpoint may be removed between the listing and the read; then there is a newer one.
+  constexpr int kAttempts = 5;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    std::uint64_t number = step.value_or(0);
+    if (!step) {
+      auto entries = MR_TRY(ListCheckpoints(root, call));
+      if (entries.empty()) return Fail(Code::kNotFound, "{} has no committed checkpoint", url);
+      number = entries.back().step;
+    }
+    auto reader = OpenAt(root, number, call);
+    if (reader || reader.error().code() != Code::kNotFound) return reader;
+    if (step) return Fail(Code::kNotFound, "{} has no committed checkpoint of step {}", url, *step);
+  }
+  return Fail(Code::kUnavailable, "checkpoints of {} disappear faster than they can be opened", url);
+}
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,33 @@
+// Removal of checkpoints that retention does not keep, and of what failed saves left. docs/formats/checkpoint.md,
+// "Removing, and fences", has the protocol.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "millrace/base/result.h"
+#include "millrace/checkpoint/retention/retention.h"
+#include "millrace/object/location.h"
+
+namespace millrace::checkpoint {
+
+/// What a collector removed. With `dry_run`: what it would remove.
+struct Collected {
+  std::vector<std::uint64_t> removed_steps;
+  std::uint64_t objects = 0, bytes = 0;  ///< files of checkpoints and of failed saves
+  std::uint64_t uploads = 0;             ///< unfinished multipart uploads
+  std::vector<std::uint64_t> committed;  ///< steps that were committed before, in ascending order
+};
+
+/// Removes the checkpoints below `root` that `retention` does not keep. Also removes files of saves that never
+/// committed and are older than the newest commit. Checkpoints that are pinned or held by a reader (marks.h) stay.
+/// Safe beside writers, readers with a hold, and other collectors. Reads every manifest if retention.keep_best is set.
+/// Blocks.
+Result<Collected> CollectGarbage(const object::Location& root, Retention retention, bool dry_run,
+                                 object::Call call = {});
+
+/// Removes every checkpoint of a step after `step` that is neither pinned nor held; -1 removes all steps. For a run
+/// that resumes from an earlier step. Blocks.
+Result<Collected> RemoveAfter(const object::Location& root, std::int64_t step, bool dry_run, object::Call call = {});
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,21 @@
+// What a rank saves of a tensor.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "millrace/base/bytes.h"
+#include "millrace/checkpoint/format/manifest.h"
+
+namespace millrace::checkpoint {
+
+/// Consecutive elements, in C order, of a box of a tensor.
+struct SavePiece {
+  std::string name;
+  TensorMeta meta;          ///< of the whole tensor
+  std::uint64_t begin = 0;  ///< first element, counted within the box
+  ByteSpan bytes;           ///< borrowed until the save has copied it
+  Box box = {};             ///< of the tensor; by default all of it
+};
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,108 @@
+// Saving checkpoints in the background.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "millrace/base/clock.h"
+#include "millrace/base/log.h"
+#include "millrace/base/result.h"
+#include "millrace/base/threads/memory_budget.h"
+#include "millrace/checkpoint/exchange/group.h"
+#include "millrace/checkpoint/format/manifest.h"
+#include "millrace/checkpoint/retention/retention.h"
+#include "millrace/checkpoint/save/save_piece.h"
+#include "millrace/checkpoint/tier/local_tier_options.h"
+#include "millrace/checkpoint/tier/peer_replicator.h"
+#include "millrace/checkpoint/tier/tier.h"
+#include "millrace/object/connection.h"
+
+namespace millrace::checkpoint {
+
+/// How a save went on this rank.
+struct SaveStats {
+  std::uint64_t step = 0;
+  std::uint64_t bytes = 0;  ///< written by this rank
+  Duration blocked{0};      ///< how long the caller waited: for the save before, and for the copy
+  Duration total{0};        ///< until committed
+  Tier tier = Tier::kStore;
+};
+
+struct SaveOptions {
+  std::map<std::string, double> metrics;  ///< for the manifest; rank 0's count, and only finite ones
+  bool to_store = true;
+  bool to_local = false;  ///< if both are set, the local tier comes first
+};
+
+/// Saves checkpoints asynchronously. Copies the pieces into a buffer of its own; a background thread uploads and
+/// commits. At most one save to each tier is under way. If memory has room for one buffer only (see local_group), at
+/// most one save at all is under way. The next save waits, unless the caller asks busy() first. One caller thread.
+/// Destruction waits for the saves under way.
+class Writer {
+ public:
+  struct Options {
+    std::string url;  ///< such as s3://runs/llama-demo
+    Retention retention;
+    std::optional<LocalTier> local;
+    /// The machines that hold copies for each other; null if all ranks see one local folder. From PeerMachines::Meet.
+    std::shared_ptr<PeerReplicator> local_peers;
+    /// A second group of the same ranks, for the exchanges about the local tier. With it, a save to the local tier goes
+    /// on beside a save to the store, from a second buffer. This also needs `snapshot_bytes`, and room for both buffers
+    /// in the budget when the writer opens. Null: both tiers share one group, and saves follow each other. Set it on
+    /// all ranks or on none; the ranks' memory may differ.
+    std::shared_ptr<Group> local_group;
+    std::uint64_t part_bytes = 8 * kMiB;
+    std::uint64_t chunk_bytes = 1 * kMiB;  ///< of one checksum; 4 KiB to 1 GiB
+    int parallel_parts = 4;
+    std::uint64_t bandwidth = 0;  ///< the most bytes a second that this rank sends to the store; 0: no limit
+    /// The longest that a rank's upload to the store may take. A longer one fails the save on all ranks, and the save
+    /// leaves nothing behind. Zero: no limit.
+    Duration upload_limit{0};
+    /// Bytes of this rank's tensors in a save, if known beforehand. The writer then allocates the buffer, with 1 MiB
+    /// more for a header, and touches its pages in the background, so that the first save is as fast as later ones.
+    /// With two buffers neither grows beyond this size.
+    std::uint64_t snapshot_bytes = 0;
+    Clock* clock = &SystemClock();  ///< must outlive the writer
+    Logger log;
+    Provenance written_by;  ///< for the manifest; rank 0's counts
+    std::optional<CheckpointId>
+        parent;  ///< the checkpoint that the run resumed from; a later save names the one before
+    /// Called when a save to a tier has been committed there or has failed. On a background thread, one call at a time.
+    std::function<void(const Result<SaveStats>&)> on_done;
+  };
+
+  /// The buffers are reserved in `budget` for as long as the writer lives. `budget` must outlive the
+  /// writer. A save that needs more than the whole budget fails with kResourceExhausted.
+  static Result<std::unique_ptr<Writer>> Open(object::Connection& connection, std::shared_ptr<Group> group,
+                                              MemoryBudget& budget, Options options);
+  virtual ~Writer() = default;
+
+  /// Starts a save. Collective: every rank calls it with the same step and options. Waits for a save under way if
+  /// busy() says so, then returns; the copy goes on in the background. The pieces' bytes must not change until
+  /// WaitCopied returns. Returns how long the caller waited. `meta` is rank 0's; `millrace ckpt export` writes its
+  /// member kMetaModelConfig as config.json. A save fails on all ranks, and nothing of it is committed, if any rank
+  /// fails or if the pieces of all ranks do not cover every tensor exactly once. It fails with kAlreadyExists if the
+  /// step is committed already. Errors: that of an earlier save, if one failed and Wait has not returned its error. The
+  /// new save is started all the same.
+  virtual Result<Duration> Start(std::uint64_t step, const std::vector<SavePiece>& pieces, const Json& meta,
+                                 const SaveOptions& options = {}) = 0;
+  /// Waits until the pieces of the last Start are copied and may change. Returns how long that took.
+  virtual Duration WaitCopied() = 0;
+  /// Start and WaitCopied.
+  Result<Duration> Save(std::uint64_t step, const std::vector<SavePiece>& pieces, const Json& meta,
+                        const SaveOptions& options = {});
+  /// Whether Start with these options would wait for a save that is under way. Ranks may differ; they must agree before
+  /// they skip a save.
+  virtual bool busy(const SaveOptions& next = {}) const = 0;
+  /// Waits for all saves under way and for the garbage collection after them. Returns nothing if there was no save
+  /// since the last Wait. Of a save to both tiers it returns the result for the store. Of several saves it returns the
+  /// first that failed, else the last.
+  virtual Result<std::optional<SaveStats>> Wait() = 0;
+};
+
+}  // namespace millrace::checkpoint

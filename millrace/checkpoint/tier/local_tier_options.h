@@ -1,0 +1,19 @@
+// Checkpoints on the machine's own disk: what a job says of them.
+#pragma once
+
+#include <string>
+
+namespace millrace::checkpoint {
+
+/// A folder on the machine's own disk, or in its memory, for checkpoints that are made more often than the store's.
+/// With one copy all ranks must see the same folder, and its checkpoints are lost with the machine. With N copies every
+/// rank's file is on N machines, so the run survives the loss of N - 1 machines.
+struct LocalTier {
+  std::string path;
+  int keep = 2;  ///< how many of the newest checkpoints stay
+  int copies = 1;
+  /// A name or address by which all machines reach the first one, such as MASTER_ADDR. Tells which network they use.
+  std::string meeting_point = "127.0.0.1";
+};
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,22 @@
+// What a save needs of the machines that share a run, without the network that connects them.
+#pragma once
+
+#include <string>
+
+#include "millrace/base/bytes.h"
+#include "millrace/base/result.h"
+#include "millrace/object/store.h"
+
+namespace millrace::checkpoint {
+
+/// Copies a rank's files to the disks of other machines. Implemented by checkpoint/local over HTTP. Thread-safe.
+class PeerReplicator {
+ public:
+  virtual ~PeerReplicator() = default;
+  /// Whether this rank is the first of its machine. That rank puts manifests on the machine's disk and collects there.
+  virtual bool leads() const = 0;
+  /// Copies a file of the run's folder, such as "step-00000150/…", to the other machines that are to have it. Blocks.
+  virtual Status CopyOut(const std::string& name, ByteSpan bytes, const object::Call& call) = 0;
+};
+
+}  // namespace millrace::checkpoint

@@ -1,0 +1,9 @@
+// Where checkpoints are stored.
+#pragma once
+
+namespace millrace::checkpoint {
+
+/// The object store, or a folder on the machine's own disk.
+enum class Tier { kStore, kLocal };
+
+}  // namespace millrace::checkpoint
