@@ -40,7 +40,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   options.epochs = from.epochs;
   options.optimizer = {.beta1 = from.beta1, .beta2 = from.beta2, .eps = from.eps, .weight_decay = from.weight_decay};
   options.schedule = {
-      .kind = from.schedule == "constant" ? engine::Schedule::Kind::kConstant : engine::Schedule::Kind::kCosine,
+      .shape = from.schedule == "constant" ? engine::Schedule::Shape::kConstant : engine::Schedule::Shape::kCosine,
       .lr = from.lr,
       .min_lr = from.min_lr,
       .warmup_steps = from.warmup_steps};

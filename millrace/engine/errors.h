@@ -1,4 +1,4 @@
-// The border to libtorch, which throws.
+// Turns the exceptions of libtorch into errors.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -13,7 +13,8 @@
 
 namespace millrace::engine {
 
-/// Runs `work` and turns what libtorch throws into an error: "`what`: first line of the exception".
+/// Runs `work` and returns its result. Turns an exception into an error "`what`: first line of the exception".
+/// Errors: kResourceExhausted on std::bad_alloc; kInternal on other exceptions.
 template <class Work>
 auto CatchTorch(std::string_view what, Work&& work) -> Result<std::invoke_result_t<Work>> {
   try {

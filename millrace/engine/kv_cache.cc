@@ -12,8 +12,7 @@ KvCache::KvCache(const ModelConfig& config, std::int64_t rows, std::int64_t capa
   }
 }
 
-std::pair<at::Tensor, at::Tensor> KvCache::Append(std::int64_t layer, const at::Tensor& keys,
-                                                  const at::Tensor& values) {
+KvCache::LayerView KvCache::Append(std::int64_t layer, const at::Tensor& keys, const at::Tensor& values) {
   const std::int64_t count = keys.size(2);
   TORCH_CHECK(length_ + count <= capacity_, "KV cache of ", capacity_, " positions cannot take ", count, " after ",
               length_);

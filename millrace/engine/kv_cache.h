@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "millrace/engine/model_config.h"
@@ -19,10 +18,16 @@ class KvCache {
   KvCache(const ModelConfig& config, std::int64_t rows, std::int64_t capacity, at::ScalarType dtype, at::Device device);
   std::int64_t length() const { return length_; }
   std::int64_t capacity() const { return capacity_; }
+  /// Drops the positions from `length` on.
   void Truncate(std::int64_t length) { length_ = std::min(length_, length); }
+  /// Views of one layer's keys and values [rows, kv_heads, positions, head_dim].
+  struct LayerView {
+    at::Tensor keys, values;
+  };
   /// Appends keys and values [rows, kv_heads, n, head_dim] of one layer at the current end. Returns views of all
   /// positions so far, the new ones included. Call Advance once all layers have appended: it moves the end.
-  std::pair<at::Tensor, at::Tensor> Append(std::int64_t layer, const at::Tensor& keys, const at::Tensor& values);
+  /// Throws c10::Error beyond the capacity.
+  LayerView Append(std::int64_t layer, const at::Tensor& keys, const at::Tensor& values);
   void Advance(std::int64_t tokens) { length_ += tokens; }
 
  private:

@@ -93,6 +93,7 @@ Status ModelConfig::Validate(std::string_view what) const {
     std::string_view name;
     std::int64_t value, most;
   };
+  // At least eight times the sizes of Llama 3.1 405B. The limits bound what a damaged file can make us allocate.
   const Limit limits[] = {{"vocab_size", vocab_size, 1 << 22},
                           {"hidden_size", hidden_size, 1 << 17},
                           {"intermediate_size", intermediate_size, 1 << 19},

@@ -30,7 +30,7 @@ struct ModelConfig {
   Status Validate(std::string_view what) const;
   std::int64_t ParameterCount() const;
   /// Returns the floating-point operations per trained token: 6·(matmul parameters, LM head included) +
-  /// 12·layers·hidden·length. `length` is the length of the sequence or document that the average token is in.
+  /// 12·layers·heads·head_dim·length. `length` is the length of the sequence or document that the average token is in.
   double FlopsPerToken(double length) const;
 };
 

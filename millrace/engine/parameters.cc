@@ -11,7 +11,7 @@
 namespace millrace::engine {
 namespace {
 
-constexpr std::int64_t kAlign = 16;  // elements: 64 bytes of float32
+constexpr std::int64_t kAlign = 16;  // elements: 64 bytes of float32, a cache line and an AVX-512 register
 
 std::int64_t Product(const std::vector<std::int64_t>& shape) {
   std::int64_t elements = 1;
@@ -28,7 +28,7 @@ std::uint64_t HashName(std::uint64_t seed, std::string_view name) {
 /// Uniform in (0, 1].
 double UnitInterval(std::uint64_t word) { return (static_cast<double>(word >> 11) + 1) * 0x1p-53; }
 
-/// Box and Muller's transform of a counter-based generator: pair i depends on key and i alone.
+/// Box and Muller's transform of a counter-based generator. Pair i depends only on key and i.
 void FillNormal(std::uint64_t key, double stddev, std::span<float> into) {
   const auto pairs = static_cast<std::int64_t>((into.size() + 1) / 2);
   at::parallel_for(0, pairs, 4096, [&](std::int64_t begin, std::int64_t end) {

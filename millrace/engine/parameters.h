@@ -1,4 +1,4 @@
-// The weights of a model and their gradients, each in one run of memory.
+// The weights of a model in one block of memory, and their gradients in another.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,17 +13,17 @@
 
 namespace millrace::engine {
 
-/// What a parameter is called, its shape and how it starts.
+/// Name, shape and initial values of a parameter.
 struct ParameterSpec {
   enum class Init { kNormal, kOnes };
   std::string name;  ///< Hugging Face's: "model.layers.0.self_attn.q_proj.weight"
   std::vector<std::int64_t> shape;
   Init init = Init::kNormal;
-  bool joins_previous = false;  ///< lies directly behind the one before it, so that one GEMM can use both
-  int uses = 1;                 ///< how many ops add to its gradient in one backward pass (2: a tied embedding)
+  bool joins_previous = false;  ///< lies directly after the parameter before it, so that one GEMM can use both
+  int uses = 1;                 ///< the number of ops that add to its gradient in a backward pass (2: a tied embedding)
 };
 
-/// One parameter: views into the buffers.
+/// A parameter of a ParameterBuffer. The tensors are views into it.
 struct NamedParameter {
   std::string name;
   at::Tensor tensor;       ///< shares storage with the model
@@ -35,30 +35,30 @@ struct NamedParameter {
 
 class ParameterBuffer;
 
-/// A weight as an op takes it: one parameter, or several that lie side by side, stacked along their first dimension.
+/// The weight argument of an op: one parameter, or several that lie side by side, stacked along their first dimension.
 struct Weight {
   at::Tensor value;     ///< requires grad once gradients are enabled
-  at::Tensor gradient;  ///< where the op's backward adds; undefined: it returns the gradient to autograd instead
+  at::Tensor gradient;  ///< the op's backward adds to it; undefined: backward returns the gradient to autograd
   ParameterBuffer* owner = nullptr;
   std::int64_t begin = 0, end = 0;  ///< elements of the owner's buffers
 
-  /// To be called by an op's backward once it has added to `gradient`.
+  /// Reports that an op's backward has added to `gradient` (ParameterBuffer::on_gradient).
   void GradientAdded() const;
 };
 
-/// Holds all parameters of a model in one tensor, in the order of their specs, and once asked to, their gradients in
-/// another of the same layout. So that all-reduce, clipping, the optimizer and a snapshot are each one pass over
-/// memory. Parameters start on 64-byte boundaries unless joined; the gaps are zero. Gradients are float32 whatever the
-/// parameters' type. Neither copied nor moved: ops keep pointers to it. One thread at a time.
+/// Holds all parameters of a model in one tensor, in the order of their specs. After EnableGradients() it also holds
+/// their gradients in another tensor of the same layout. So all-reduce, clipping, the optimizer and a snapshot are each
+/// one pass over memory. Parameters start on 64-byte boundaries unless joined; gaps are zero. Gradients are always
+/// float32. Cannot be copied or moved: ops keep pointers to it. One thread at a time.
 class ParameterBuffer {
  public:
   ParameterBuffer(const std::vector<ParameterSpec>& specs, at::ScalarType dtype, at::Device device);
   ParameterBuffer(const ParameterBuffer&) = delete;
   ParameterBuffer& operator=(const ParameterBuffer&) = delete;
 
-  /// Fills the parameters: N(0, stddev) or ones. Every element depends on seed, name and index alone.
+  /// Fills the parameters with N(0, stddev) or ones. Each element depends only on seed, name and index.
   void Initialize(std::uint64_t seed, double stddev);
-  /// Allocates gradients, zeroed, and makes the values require grad.
+  /// Allocates gradients, sets them to zero, and makes the values require grad.
   void EnableGradients();
 
   at::Tensor values() const { return values_; }        ///< [size]
@@ -66,11 +66,10 @@ class ParameterBuffer {
   std::int64_t size() const { return values_.numel(); }
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
 
-  /// `count` joined parameters from `first` on as one weight. Lives as long as this buffer.
+  /// Returns `count` joined parameters from `first` on as one weight. Valid as long as this buffer.
   Weight Use(std::size_t first, std::size_t count = 1);
 
-  /// Called when an op has added its share to gradients [begin, end), in the thread of the backward pass. Empty:
-  /// nobody.
+  /// Called on the thread of the backward pass when an op has added to gradients [begin, end). May be empty.
   std::function<void(std::int64_t begin, std::int64_t end)> on_gradient;
 
  private:
@@ -79,13 +78,13 @@ class ParameterBuffer {
   std::vector<NamedParameter> parameters_;
 };
 
-/// The memory of a contiguous CPU tensor.
+/// Returns the memory of a contiguous CPU tensor.
 MutableByteSpan BytesOf(const at::Tensor& tensor);
-/// safetensors' names: "F32", "BF16", "F16", "I64". Fails with kUnsupported on others.
+/// Converts the type names of safetensors: "F32", "BF16", "F16", "I64". Errors: kUnsupported on others.
 Result<at::ScalarType> ParseScalarType(std::string_view name);
 std::string_view ScalarTypeName(at::ScalarType type);
-/// Copies raw little-endian elements of type `type` (as a file holds them) into `into`, converting to its type. Fails
-/// with kInvalidArgument when the sizes do not match.
+/// Copies little-endian elements of type `type`, such as a file's, into `into` and converts them to its type.
+/// Errors: kInvalidArgument if the sizes do not match.
 Status CopyInto(const at::Tensor& into, at::ScalarType type, ByteSpan bytes);
 
 }  // namespace millrace::engine

@@ -3,8 +3,9 @@
 
 namespace millrace::engine {
 
-/// To be called once by main, before the first tensor: the number of threads of ops and BLAS, and an allocator that
-/// keeps the large blocks every step frees and asks for again, instead of handing them back to the system page by page.
+/// Sets the number of threads of ops and BLAS (0: the library's default). Makes the allocator keep large blocks in the
+/// process: every step frees and allocates the same ones, and pages fresh from the system would fault one by one.
+/// REQUIRES: main() calls it once, before the first tensor.
 void ConfigureRuntime(int threads);
 
 }  // namespace millrace::engine

@@ -14,6 +14,7 @@
 #include "millrace/data/options/dataset_options.h"
 #include "millrace/engine/model.h"
 #include "millrace/engine/optim/adamw.h"
+#include "millrace/engine/optim/schedule.h"
 #include "millrace/http/server/access.h"
 
 namespace millrace::train {

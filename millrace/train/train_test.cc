@@ -403,7 +403,7 @@ TEST_F(TrainTest, StartsFromACheckpointOfAnotherRun) {
   options = Tiny("heir");
   options.model_url = CheckpointUrl("donor");
   options.checkpoint_url = CheckpointUrl("heir");
-  options.schedule = {.kind = engine::Schedule::Kind::kConstant, .lr = 1e-30};
+  options.schedule = {.shape = engine::Schedule::Shape::kConstant, .lr = 1e-30};
   options.steps = 1;
   const Ran ran = RunRanks(options, 2);
   ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
@@ -419,7 +419,7 @@ TEST_F(TrainTest, StartsFromACheckpointOfAnotherRun) {
 
 TEST_F(TrainTest, ALossThatIsNotANumberEndsTheRun) {
   Options options = Tiny("nan");
-  options.schedule = {.kind = engine::Schedule::Kind::kConstant, .lr = 1e30};
+  options.schedule = {.shape = engine::Schedule::Shape::kConstant, .lr = 1e30};
   const Ran ran = Run(options);
   ASSERT_FALSE(ran.outcome);
   EXPECT_EQ(ran.outcome.error().code(), Code::kInternal);

@@ -8,7 +8,7 @@
 namespace millrace::engine {
 namespace {
 
-/// Parameters of a layer, in the order in which they lie in the buffer: what one GEMM uses is joined.
+/// The parameters of a layer in the order of the buffer. Those that one GEMM uses lie side by side.
 enum LayerParameter { kInputNorm, kQuery, kKey, kValue, kOutput, kPostNorm, kGate, kUp, kDown, kPerLayer };
 
 std::vector<ParameterSpec> Specs(const ModelConfig& config) {
@@ -73,10 +73,12 @@ class Llama final : public Model {
   }
 
  private:
-  /// The final norm's output [rows · length, hidden]. With a cache, sequences are rows that follow what it holds.
+  /// Returns the final norm's output [rows · length, hidden]. With a cache, each sequence is a row that follows the
+  /// row's tokens in the cache.
   at::Tensor Hidden(const at::Tensor& inputs, const ops::Sequences& sequences, KvCache* cache) {
     if (has_gradients_ != buffer_.gradients().defined()) TakeWeights();
-    // The residual stream is `residual` plus what the last block added, `delta`; the next norm sums them.
+    // The residual stream is residual + delta, where `delta` is the output of the block before. The next norm sums
+    // them.
     at::Tensor residual = ops::Embedding(embedding_, inputs.reshape({-1})), delta;
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const Layer& layer = layers_[i];

@@ -8,7 +8,8 @@
 
 namespace millrace::engine {
 
-/// Uninitialised weights. `config` is valid and of family llama.
+/// Returns a model with uninitialised weights.
+/// REQUIRES: config.Validate() succeeds; the family is llama.
 std::unique_ptr<Model> MakeLlama(const ModelConfig& config, at::ScalarType dtype, at::Device device);
 
 }  // namespace millrace::engine

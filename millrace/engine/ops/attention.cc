@@ -1,6 +1,7 @@
-// Causal attention on a CPU. A thread takes a sequence's key-value head and walks over blocks of queries; a block's
-// scores against all keys up to its diagonal fit the cache, so softmax is exact in one go and nothing of size length²
-// is stored. The backward pass recomputes the scores from queries, keys and the saved log-sum-exp (Dao et al. 2022).
+// Causal attention on a CPU. A thread takes one key-value head of a sequence and walks over blocks of queries. The
+// scores of a block against all keys up to its diagonal fit the cache, so softmax needs one pass, and nothing of size
+// length² is stored. The backward pass recomputes the scores from queries, keys and the saved log-sum-exp (Dao et al.
+// 2022).
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -17,6 +18,8 @@ extern "C" void sgemm_(const char* transa, const char* transb, const int* m, con
 namespace millrace::engine::ops {
 namespace {
 
+/// Queries in a block. [64, length] scores are one BLAS product of good size, and fit a core's cache for thousands of
+/// keys.
 constexpr std::int64_t kQueryBlock = 64;
 
 /// A dense row-major matrix, read as its transpose where `transposed`.
@@ -34,13 +37,13 @@ void Multiply(Matrix a, Matrix b, float beta, float* c, std::int64_t m, std::int
          &beta, c, &columns);
 }
 
-/// What a thread works on at a time: a key-value head, with the query heads that share it, of one sequence.
-struct Part {
+/// The unit of work of a thread: one key-value head of one sequence, with the query heads that share it.
+struct HeadTask {
   const HeadLayout& layout;
   std::int64_t tokens, begin, length, kv_head;  ///< of all sequences, and of this one
 
   std::int64_t group() const { return layout.heads / layout.kv_heads; }
-  // Where the sequence's first row lies in [N, columns], [N, heads·head_dim] and [heads, N].
+  // Offsets of the sequence's first row in [N, columns], [N, heads·head_dim] and [heads, N].
   std::int64_t Query(std::int64_t head) const { return begin * layout.columns() + head * layout.head_dim; }
   std::int64_t Key() const { return Query(layout.heads + kv_head); }
   std::int64_t Value() const { return Query(layout.heads + layout.kv_heads + kv_head); }
@@ -67,7 +70,7 @@ struct Scratch {
 };
 
 template <class T>
-void ForwardHead(const T* qkv, T* out, float* lse, const Part& at, Scratch& s) {
+void ForwardHead(const T* qkv, T* out, float* lse, const HeadTask& at, Scratch& s) {
   const std::int64_t dim = at.layout.head_dim, stride = at.layout.columns(), out_stride = at.layout.heads * dim;
   const float scale = 1 / std::sqrt(static_cast<float>(dim));
   cpu::PackRows(qkv + at.Key(), stride, s.keys.data(), at.length, dim, 1);
@@ -86,7 +89,7 @@ void ForwardHead(const T* qkv, T* out, float* lse, const Part& at, Scratch& s) {
 }
 
 template <class T>
-void BackwardHead(const T* dout, const T* qkv, const float* lse, T* dqkv, const Part& at, Scratch& s) {
+void BackwardHead(const T* dout, const T* qkv, const float* lse, T* dqkv, const HeadTask& at, Scratch& s) {
   const std::int64_t dim = at.layout.head_dim, stride = at.layout.columns(), out_stride = at.layout.heads * dim;
   const float scale = 1 / std::sqrt(static_cast<float>(dim));
   cpu::PackRows(qkv + at.Key(), stride, s.keys.data(), at.length, dim, 1);
@@ -111,17 +114,18 @@ void BackwardHead(const T* dout, const T* qkv, const float* lse, T* dqkv, const 
   cpu::UnpackRows(s.dvalues.data(), dqkv + at.Value(), stride, at.length, dim, nullptr, 1);
 }
 
-/// Calls `work` once for each part. Threads take them in turn, so that sequences of unlike lengths keep all busy; no
-/// two parts write the same place, so the order leaves no trace in the results.
+/// Calls `work` once for each HeadTask. Each thread takes the next task when it is free, so that sequences of different
+/// lengths keep all threads busy. No two tasks write the same memory, so the order does not change the results.
 template <class Work>
-void ForEachPart(const HeadLayout& layout, const Sequences& sequences, bool backward, Work&& work) {
-  const std::int64_t parts = sequences.count() * layout.kv_heads;
+void ForEachHead(const HeadLayout& layout, const Sequences& sequences, bool backward, Work&& work) {
+  const std::int64_t tasks = sequences.count() * layout.kv_heads;
   std::atomic<std::int64_t> next = 0;
-  at::parallel_for(0, std::min<std::int64_t>(parts, at::get_num_threads()), 1, [&](std::int64_t, std::int64_t) {
+  at::parallel_for(0, std::min<std::int64_t>(tasks, at::get_num_threads()), 1, [&](std::int64_t, std::int64_t) {
     Scratch scratch(sequences.longest(), layout, backward);
-    for (std::int64_t i = next++; i < parts; i = next++) {
+    for (std::int64_t i = next++; i < tasks; i = next++) {
       const std::int64_t sequence = sequences.longest_first()[static_cast<std::size_t>(i / layout.kv_heads)];
-      work(Part{layout, sequences.tokens(), sequences.begin(sequence), sequences.length(sequence), i % layout.kv_heads},
+      work(HeadTask{layout, sequences.tokens(), sequences.begin(sequence), sequences.length(sequence),
+                    i % layout.kv_heads},
            scratch);
     }
   });
@@ -131,8 +135,8 @@ at::Tensor AttentionBackward(const at::Tensor& dout, const at::Tensor& qkv, cons
                              const HeadLayout& layout, const Sequences& sequences) {
   at::Tensor dqkv = at::empty_like(qkv);
   DispatchType(qkv, [&]<class T>(T) {
-    ForEachPart(layout, sequences, true, [&](const Part& part, Scratch& scratch) {
-      BackwardHead(Data<T>(dout), Data<T>(qkv), Data<float>(lse), Data<T>(dqkv), part, scratch);
+    ForEachHead(layout, sequences, true, [&](const HeadTask& task, Scratch& scratch) {
+      BackwardHead(Data<T>(dout), Data<T>(qkv), Data<float>(lse), Data<T>(dqkv), task, scratch);
     });
   });
   return dqkv;
@@ -146,8 +150,8 @@ at::Tensor CausalAttention(const at::Tensor& qkv, const HeadLayout& layout, cons
   at::Tensor out = at::empty({qkv.size(0), layout.heads * layout.head_dim}, qkv.options());
   const at::Tensor lse = at::empty({layout.heads, sequences.tokens()}, at::kFloat);
   DispatchType(qkv, [&]<class T>(T) {
-    ForEachPart(layout, sequences, false, [&](const Part& part, Scratch& scratch) {
-      ForwardHead(Data<T>(qkv), Data<T>(out), Data<float>(lse), part, scratch);
+    ForEachHead(layout, sequences, false, [&](const HeadTask& task, Scratch& scratch) {
+      ForwardHead(Data<T>(qkv), Data<T>(out), Data<float>(lse), task, scratch);
     });
   });
   if (Recording({qkv})) {

@@ -1,4 +1,4 @@
-// Which implementation runs, and the step from tensors to rows of memory.
+// Chooses between fused and reference ops, and goes from tensors to rows of memory.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,12 +11,12 @@
 
 namespace millrace::engine::ops {
 
-/// Fused ops exist for these inputs.
+/// Returns whether fused ops exist for this input.
 inline bool HasFused(const at::Tensor& x) {
   return x.device().is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
 }
 
-/// Calls `work` with a value of the kernel's element type for the tensor's.
+/// Calls `work` with a value of the kernels' element type for the tensor's type: float or cpu::Bf16.
 template <class Work>
 void DispatchType(const at::Tensor& x, Work&& work) {
   if (x.scalar_type() == at::kBFloat16) {
@@ -27,7 +27,7 @@ void DispatchType(const at::Tensor& x, Work&& work) {
   }
 }
 
-/// The elements of a contiguous tensor; nullptr for an undefined one.
+/// Returns the elements of a contiguous tensor, or nullptr for an undefined one.
 template <class T>
 T* Data(const at::Tensor& x) {
   if (!x.defined()) return nullptr;
@@ -35,10 +35,11 @@ T* Data(const at::Tensor& x) {
   return static_cast<T*>(x.data_ptr());
 }
 
-/// Runs `work(Rows)` over [0, rows), split among threads so that each has at least about 16 Ki elements.
+/// Runs `work(Rows)` over [0, rows), split among threads. Each thread gets at least about kGrainElements elements.
 template <class Work>
 void ParallelRows(std::int64_t rows, std::int64_t columns, Work&& work) {
-  const std::int64_t grain = std::max<std::int64_t>(1, 16'384 / std::max<std::int64_t>(1, columns));
+  constexpr std::int64_t kGrainElements = 16'384;  // some microseconds of work, more than a thread's start costs
+  const std::int64_t grain = std::max<std::int64_t>(1, kGrainElements / std::max<std::int64_t>(1, columns));
   at::parallel_for(0, rows, grain, [&](std::int64_t begin, std::int64_t end) { work(cpu::Rows{begin, end}); });
 }
 

@@ -1,4 +1,4 @@
-// Embedding, norm, RoPE and SwiGLU: one pass over memory each.
+// Embedding, norm, RoPE and SwiGLU. Each is one pass over memory.
 #include <cmath>
 
 #include "millrace/engine/ops/dispatch.h"
@@ -9,14 +9,15 @@
 namespace millrace::engine::ops {
 namespace {
 
-/// table_gradient[ids[i]] += dout[i], rows in order; threads own columns, so the sum does not depend on their number.
+/// Adds dout[i] to table_gradient[ids[i]], row by row. Threads own columns, so the sum does not depend on their number.
 void AddRowsAt(const at::Tensor& table_gradient, const at::Tensor& ids, const at::Tensor& dout) {
   const std::int64_t columns = dout.size(1), rows = dout.size(0);
   float* into = Data<float>(table_gradient);
   const std::int64_t* row_ids = Data<std::int64_t>(ids);
   DispatchType(dout, [&]<class T>(T) {
     const T* from = Data<T>(dout);
-    at::parallel_for(0, columns, 64, [&](std::int64_t begin, std::int64_t end) {
+    constexpr std::int64_t kGrain = 64;  // columns a thread has at least: four cache lines of float
+    at::parallel_for(0, columns, kGrain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = 0; row < rows; ++row) {
         float* target = into + row_ids[row] * columns;
         for (std::int64_t j = begin; j < end; ++j) target[j] += cpu::ToFloat(from[row * columns + j]);
@@ -25,7 +26,8 @@ void AddRowsAt(const at::Tensor& table_gradient, const at::Tensor& ids, const at
   });
 }
 
-/// Rows are summed in this many blocks, whatever the number of threads, and the blocks in order.
+/// The number of blocks in which rows are summed. It does not depend on the number of threads, and blocks are added in
+/// order, so that the sum has the same bits on every machine.
 constexpr std::int64_t kNormBlocks = 32;
 
 at::Tensor NormBackward(const at::Tensor& dout, const at::Tensor& dsum, const at::Tensor& sum, const Weight& weight,
@@ -97,7 +99,7 @@ Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& we
     }
     return TensorList{dx, both ? dx : at::Tensor(), dweight};
   };
-  // Without a delta `sum` is the input itself: its other consumers reach it directly, not through this op.
+  // Without a delta, `sum` is the input itself. Its other consumers use the input, not this op's output.
   TensorList outputs = delta.defined() ? TensorList{normed.sum, normed.out} : TensorList{normed.out};
   Connect("AddRmsNorm", {x, delta, weight.value}, std::move(outputs), std::move(backward));
   return normed;

@@ -1,4 +1,4 @@
-// The products with weights, and the loss that ends them.
+// Products with weights, and the LM head's product together with the cross-entropy.
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/node.h"
 #include "millrace/engine/ops/ops.h"
@@ -7,7 +7,7 @@
 namespace millrace::engine::ops {
 namespace {
 
-/// gradient += dy^T · x. A float32 product lands in place; a bfloat16 one passes through a temporary.
+/// Adds dy^T · x to `gradient`. A float32 product accumulates in place. A bfloat16 product needs a temporary.
 void AddOuter(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor& x) {
   if (dy.scalar_type() == gradient.scalar_type()) {
     at::Tensor into = gradient;
@@ -17,7 +17,7 @@ void AddOuter(const at::Tensor& gradient, const at::Tensor& dy, const at::Tensor
   }
 }
 
-/// Logits of a chunk stay near this many elements: large enough for GEMM to run at speed, small enough for the cache.
+/// The approximate number of logits in a chunk: large enough for GEMM to run at full speed, small enough for the cache.
 constexpr std::int64_t kChunkElements = 4 << 20;
 constexpr std::int64_t kLeastChunkRows = 64;
 

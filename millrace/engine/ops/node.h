@@ -1,4 +1,4 @@
-// Hooks an op's own backward into autograd.
+// Connects an op's own backward function to autograd.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -10,15 +10,15 @@
 namespace millrace::engine::ops {
 
 using TensorList = std::vector<at::Tensor>;
-/// Gradients of the outputs (undefined where nobody asked) to gradients of the inputs (undefined where not needed).
+/// Maps gradients of the outputs (undefined if the pass has none) to gradients of the inputs (undefined if not needed).
 using Backward = std::function<TensorList(TensorList&& output_gradients)>;
 
-/// True when autograd records and one of `inputs` requires grad: only then is Connect worth its captures.
+/// Returns whether autograd records and one of `inputs` requires grad. Only then is Connect() needed.
 bool Recording(const TensorList& inputs);
 
 /// Makes `outputs` the results of an op named `name` on `inputs`, with `backward` as its derivative. The closure runs
-/// at most once and is freed, with what it captured, right after. It must capture outputs detached, else they keep each
-/// other alive. There is no second derivative.
+/// at most once and is freed right after, with its captures. There is no second derivative.
+/// REQUIRES: `backward` captures outputs detached; otherwise output and closure keep each other alive.
 void Connect(std::string name, const TensorList& inputs, TensorList outputs, Backward backward);
 
 }  // namespace millrace::engine::ops

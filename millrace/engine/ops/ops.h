@@ -1,7 +1,7 @@
-// What a decoder is made of. Each op has a composition of ATen calls (reference.h) and, for float32 and bfloat16 on a
-// CPU, a fused one with its own backward; the functions here pick by the input's device. Outputs are new tensors;
-// inputs are not changed. N counts tokens, of all sequences. Weight gradients are added to Weight::gradient where that
-// is defined.
+// The operations of a decoder. Each op has a composition of ATen calls (reference.h). For float32 and bfloat16 on a CPU
+// it also has a fused implementation with its own backward. The functions here choose by device and type of the input.
+// Outputs are new tensors; inputs are not changed. N is the number of tokens of all sequences. If Weight::gradient is
+// defined, the gradient of the weight is added to it.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,14 +14,14 @@
 
 namespace millrace::engine::ops {
 
-/// Rows `ids` (int64 [N]) of a table [vocab, hidden]: [N, hidden].
+/// Returns the rows `ids` (int64 [N]) of a table [vocab, hidden]: [N, hidden].
 at::Tensor Embedding(const Weight& table, const at::Tensor& ids);
 
-/// x [N, in] by the transpose of a weight [out, in]: [N, out].
+/// Returns the product of x [N, in] and the transpose of a weight [out, in]: [N, out].
 at::Tensor Linear(const at::Tensor& x, const Weight& weight);
 
-/// sum = x + delta (x itself when `delta` is undefined) and its root-mean-square norm times `weight` [hidden],
-/// statistics in float32 and cast down before the weight. Both [N, hidden].
+/// sum = x + delta (x itself if `delta` is undefined); out = the root-mean-square norm of the sum times `weight`
+/// [hidden]. The norm is computed in float32 and cast down before the weight. Both are [N, hidden].
 struct Normed {
   at::Tensor sum, out;
 };
@@ -33,26 +33,27 @@ struct RopeTable {
   static RopeTable Make(std::int64_t positions, std::int64_t head_dim, double theta, at::Device device);
   std::int64_t positions() const { return cosine.size(0); }
 };
-/// How queries, keys and values lie in a row of [N, (heads + 2·kv_heads)·head_dim]: all queries, all keys, all values.
+/// The layout of a row of [N, (heads + 2·kv_heads)·head_dim]: all queries, then all keys, then all values.
 struct HeadLayout {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t columns() const { return (heads + 2 * kv_heads) * head_dim; }
 };
-/// Queries and keys turned by their positions; values as they are.
+/// Returns qkv with queries and keys rotated by their positions. Values stay as they are.
 at::Tensor Rope(const at::Tensor& qkv, const RopeTable& table, const HeadLayout& layout, const Sequences& sequences);
 
-/// Causal softmax attention within each sequence, with scale 1/sqrt(head_dim); consecutive query heads share a
-/// key-value head. Works on blocks of queries, so that no [length, length] matrix is stored. A sequence's result has
-/// the same bits whatever stands beside it, and costs what it costs alone. [N, heads·head_dim].
+/// Returns causal softmax attention within each sequence, with scale 1/sqrt(head_dim): [N, heads·head_dim]. Consecutive
+/// query heads share a key-value head. Works on blocks of queries, so that no [length, length] matrix is stored. Result
+/// and cost of a sequence do not depend on the other sequences, bit for bit.
 at::Tensor CausalAttention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences);
 
-/// silu(gate) · up of [N, 2·columns] (gate, then up): [N, columns].
+/// Returns silu(gate) · up [N, columns] for gate_up [N, 2·columns] (gate, then up).
 at::Tensor Swiglu(const at::Tensor& gate_up);
 
-/// Sum over labels (int64 [N]) that are not -100 of the cross-entropy of x [N, hidden] by head [vocab, hidden]: a
-/// float32 scalar. Logits exist a chunk of rows at a time; gradients are made in the forward pass.
+/// Returns the sum of the cross-entropies of x [N, hidden] by head [vocab, hidden], over labels (int64 [N]) that are
+/// not kIgnoreLabel: a float32 scalar. Logits exist for a chunk of rows at a time. The forward pass computes the
+/// gradients.
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const at::Tensor& labels);
 
-inline constexpr std::int64_t kIgnoreLabel = -100;
+inline constexpr std::int64_t kIgnoreLabel = -100;  // as in PyTorch's cross_entropy and in transformers
 
 }  // namespace millrace::engine::ops

@@ -7,7 +7,7 @@
 namespace millrace::engine::ops::reference {
 namespace {
 
-/// The weight's value, whose gradient goes where the weight wants it.
+/// Returns the weight's value. Its gradient goes to Weight::gradient if that is defined.
 at::Tensor Tapped(const Weight& weight) {
   if (!weight.gradient.defined() || !Recording({weight.value})) return weight.value;
   at::Tensor alias = weight.value.detach();
@@ -19,7 +19,7 @@ at::Tensor Tapped(const Weight& weight) {
   return alias;
 }
 
-/// Attention of `rows` sequences of the same length.
+/// Computes the attention of `rows` sequences of the same length.
 at::Tensor AttendEven(const at::Tensor& qkv, const HeadLayout& layout, std::int64_t rows) {
   const at::Tensor all = qkv.view({rows, -1, layout.heads + 2 * layout.kv_heads, layout.head_dim}).transpose(1, 2);
   const at::Tensor queries = all.narrow(1, 0, layout.heads), keys = all.narrow(1, layout.heads, layout.kv_heads);
@@ -55,7 +55,7 @@ at::Tensor Rope(const at::Tensor& qkv, const RopeTable& table, const HeadLayout&
 at::Tensor AttendCached(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values) {
   const std::int64_t rows = queries.size(0), heads = queries.size(1), count = queries.size(2), dim = queries.size(3);
   const std::int64_t kv_heads = keys.size(1), total = keys.size(2), group = heads / kv_heads;
-  // Query heads of a group become rows of one product, so that keys and values are not repeated in memory.
+  // The query heads of a group become rows of one product. So keys and values are not repeated in memory.
   const at::Tensor grouped = queries.reshape({rows, kv_heads, group * count, dim}).to(at::kFloat);
   at::Tensor scores = at::matmul(grouped, keys.to(at::kFloat).transpose(2, 3)) / std::sqrt(static_cast<double>(dim));
   if (count > 1) {

@@ -1,5 +1,5 @@
-// The ops as compositions of ATen calls that autograd differentiates: what the fused ones are tested against, and what
-// runs on devices without fused ones. See ops.h for what each computes.
+// The ops as compositions of ATen calls that autograd differentiates. Tests compare the fused ops with them, and they
+// run on devices without fused ops. See ops.h for what each computes.
 #pragma once
 
 #include "millrace/engine/ops/ops.h"
@@ -14,8 +14,8 @@ at::Tensor CausalAttention(const at::Tensor& qkv, const HeadLayout& layout, cons
 at::Tensor Swiglu(const at::Tensor& gate_up);
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const at::Tensor& labels);
 
-/// Attention of queries [rows, heads, n, head_dim] at positions past … past+n-1 over keys and values
-/// [rows, kv_heads, past + n, head_dim]: [rows, n, heads·head_dim].
+/// Returns the attention [rows, n, heads·head_dim] of queries [rows, heads, n, head_dim] at positions past … past+n-1
+/// over keys and values [rows, kv_heads, past + n, head_dim].
 at::Tensor AttendCached(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values);
 
 }  // namespace millrace::engine::ops::reference

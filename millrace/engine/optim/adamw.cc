@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 #include <numeric>
 
 #include "millrace/engine/ops/dispatch.h"
@@ -12,7 +11,7 @@
 namespace millrace::engine {
 namespace {
 
-/// Elements that a thread takes at a time. Also the grain of GradientNorm's sum, hence fixed.
+/// Elements that a thread takes at a time. GradientNorm() sums blocks of this size, so a change changes results.
 constexpr std::int64_t kBlock = 65'536;
 
 template <class Work>
@@ -123,13 +122,5 @@ void Adamw::TakeWeights() {
 }
 
 double ClipScale(double norm, double limit) { return limit > 0 && norm > limit ? limit / norm : 1; }
-
-double Schedule::At(std::uint64_t step) const {
-  if (step < warmup_steps) return lr * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
-  if (kind == Kind::kConstant) return lr;
-  if (step >= total_steps) return min_lr;
-  const double progress = static_cast<double>(step - warmup_steps) / static_cast<double>(total_steps - warmup_steps);
-  return min_lr + (lr - min_lr) * 0.5 * (1 + std::cos(std::numbers::pi * progress));
-}
 
 }  // namespace millrace::engine

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <vector>
 
+#include "millrace/engine/optim/schedule.h"
+
 namespace millrace::engine {
 namespace {
 
@@ -104,14 +106,14 @@ TEST(ClipScale, OnlyShrinks) {
 }
 
 TEST(Schedule, WarmsUpAndComesDown) {
-  const Schedule s{.kind = Schedule::Kind::kCosine, .lr = 1, .min_lr = 0.1, .warmup_steps = 10, .total_steps = 110};
+  const Schedule s{.shape = Schedule::Shape::kCosine, .lr = 1, .min_lr = 0.1, .warmup_steps = 10, .total_steps = 110};
   EXPECT_DOUBLE_EQ(s.At(0), 0.1);
   EXPECT_DOUBLE_EQ(s.At(9), 1);
   EXPECT_DOUBLE_EQ(s.At(10), 1);
   EXPECT_NEAR(s.At(60), 0.55, 1e-12);
   EXPECT_DOUBLE_EQ(s.At(110), 0.1);
   EXPECT_DOUBLE_EQ(s.At(1000), 0.1);
-  const Schedule flat{.kind = Schedule::Kind::kConstant, .lr = 2, .warmup_steps = 2};
+  const Schedule flat{.shape = Schedule::Shape::kConstant, .lr = 2, .warmup_steps = 2};
   EXPECT_DOUBLE_EQ(flat.At(0), 1);
   EXPECT_DOUBLE_EQ(flat.At(999), 2);
 }

@@ -79,7 +79,7 @@ class Gloo final : public Collective {
     return std::move(all[0]);
   }
 
-  /// Gloo has no reduce-scatter; the sum is made everywhere and a part of it kept.
+  /// Gloo has no reduce-scatter. Every rank computes the whole sum and keeps its part.
   Result<at::Tensor> ReduceScatter(const at::Tensor& all) override {
     const at::Tensor sum = all.clone();
     MR_TRY(AllReduce(sum));

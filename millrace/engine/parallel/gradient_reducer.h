@@ -1,4 +1,4 @@
-// Sums gradients over data-parallel ranks while the backward pass still runs.
+// Sums gradients over data-parallel ranks while the backward pass runs.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,19 @@
 
 namespace millrace::engine {
 
-/// Cuts a model's gradient buffer into buckets from its end, the order in which a backward pass completes gradients.
-/// Once all gradients of a bucket are added, its all-reduce starts; buckets start in the same order on every rank.
-/// `parameters` and `group` must outlive it; it owns ParameterBuffer::on_gradient. One thread.
+/// Divides a model's gradient buffer into buckets, from its end, because a backward pass completes gradients in that
+/// order. When all gradients of a bucket are complete, its all-reduce starts. Buckets start in the same order on every
+/// rank. Sets ParameterBuffer::on_gradient. One thread at a time.
+/// REQUIRES: `parameters` and `group` outlive this object.
 class GradientReducer {
  public:
+  /// `bucket_bytes`: 8 MiB amortise the latency of an all-reduce and still overlap with the backward pass.
   GradientReducer(ParameterBuffer& parameters, Collective& group, std::int64_t bucket_bytes = 8 << 20);
   ~GradientReducer();
 
-  /// Before the backward pass of a step's last micro-batch; those before only add to the buffer.
+  /// Call it before the backward pass of a step's last micro-batch. Earlier passes only add to the buffer.
   void Arm();
-  /// After that pass: waits until every bucket is summed. Returns how long the caller stood still.
+  /// Call it after that pass. Blocks until every bucket is summed. Returns how long it blocked.
   Result<Duration> Finish();
 
   std::size_t buckets() const { return buckets_.size(); }
@@ -30,8 +32,8 @@ class GradientReducer {
  private:
   struct Bucket {
     std::int64_t begin, end;  ///< elements of the gradient buffer
-    int uses = 0;             ///< additions that one backward pass makes
-    int missing = 0;          ///< of those, still to come
+    int uses = 0;             ///< the number of additions that a backward pass makes
+    int missing = 0;          ///< the number of additions that this pass has not made yet
   };
   void OnGradient(std::int64_t begin, std::int64_t end);
   void StartComplete();

@@ -1,4 +1,4 @@
-// Collective among threads of one process.
+// Collective operations between threads of one process.
 #include <map>
 
 #include "millrace/base/threads/sync.h"
@@ -7,12 +7,12 @@
 namespace millrace::engine {
 namespace {
 
-/// Where ranks leave tensors for each other. Ranks pass through rounds together: all leave one, all take all.
+/// A table on which ranks put tensors for each other. In each round, all ranks put one tensor, then all take all.
 class Table {
  public:
   Table(int size, Duration timeout) : timeout_(timeout), slots_(size), mail_(size * size) {}
 
-  /// Leaves `mine` and yields everyone's, in rank order, once all are there.
+  /// Puts `mine` on the table. Blocks until all ranks have done so and returns all tensors in rank order.
   Result<std::vector<at::Tensor>> Exchange(int rank, const at::Tensor& mine) MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     MR_TRY(Await([&]() MR_NO_THREAD_SAFETY_ANALYSIS { return !taking_; }));  // the round before has ended
@@ -71,7 +71,7 @@ class Table {
   bool taking_ MR_GUARDED_BY(mutex_) = false, abandoned_ MR_GUARDED_BY(mutex_) = false;
 };
 
-/// Tables of a group and of its duplicates, made by whichever rank comes first.
+/// The tables of a group and of its duplicates. The first rank that needs a table makes it.
 struct Hall {
   Hall(int group_size, Duration wait) : size(group_size), timeout(wait) {}
   std::shared_ptr<Table> At(const std::string& name) MR_EXCLUDES(mutex) {

@@ -1,6 +1,6 @@
-// The memory-bound loops of the engine on a CPU, over raw rows. Each works on rows [begin, end) so that a caller may
-// split rows among threads; results do not depend on the split. Matrices are row-major and dense unless a stride is
-// named; T is float or Bf16, arithmetic is in float. Pointers never overlap.
+// The memory-bound loops of the engine on a CPU, over raw rows. Each works on rows [begin, end), so that a caller may
+// split rows among threads. Results do not depend on the split. Matrices are row-major, and dense unless a stride is
+// given. T is float or Bf16; arithmetic is in float. Pointers never overlap.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct RmsNormForward {
   void Run(Rows rows) const;
 };
 
-/// dx = dsum (may be null) + the gradient through the norm; weight_gradient [columns] += over these rows.
+/// dx = dsum (may be null) + the gradient through the norm. Run() adds these rows' share to weight_gradient [columns].
 template <class T>
 struct RmsNormBackward {
   const T *dout, *dsum, *x, *weight;
@@ -35,9 +35,9 @@ struct RmsNormBackward {
   void Run(Rows rows, float* weight_gradient) const;
 };
 
-/// Turns pairs (j, j + head_dim/2) of the first `heads` heads of each row by the angle of the row's position and copies
-/// the remaining columns. cosine and sine have head_dim/2 values a position; `sign` -1 turns back, which is also the
-/// backward pass.
+/// Rotates pairs (j, j + head_dim/2) of the first `heads` heads of each row by the angle of the row's position. Copies
+/// the remaining columns. cosine and sine have head_dim/2 values per position. `sign` -1 rotates back, which is also
+/// the backward pass.
 template <class T>
 struct Rope {
   const T* x;
@@ -65,7 +65,8 @@ struct SwigluBackward {
   void Run(Rows rows) const;
 };
 
-/// losses[row] = log(sum(exp(logits))) - logits[label]; with `gradient` the logits become softmax - onehot(label).
+/// losses[row] = log(sum(exp(logits))) - logits[label]. With `gradient`, writes softmax - onehot(label) over the
+/// logits.
 template <class T>
 struct CrossEntropy {
   T* logits;
@@ -76,13 +77,14 @@ struct CrossEntropy {
   void Run(Rows rows) const;
 };
 
-// Attention's inner loops over one block of scores [rows, keys]; row r may see keys 0 … first_row + r.
+// The inner loops of attention over one block of scores [rows, keys]. Row r sees keys 0 … first_row + r.
 
-/// scores become exp(score - max) with zeros beyond the diagonal; sums and logsumexp per row.
+/// Replaces each score by exp(score - max of its row), and by zero beyond the diagonal. Writes sums and log-sum-exp per
+/// row.
 void CausalSoftmax(float* scores, std::int64_t rows, std::int64_t keys, std::int64_t first_row, float* sums,
                    float* lse);
-/// scores become probabilities exp(score - lse), zero beyond the diagonal; dprobabilities become the gradient of the
-/// scores.
+/// Replaces each score by its probability exp(score - lse), and by zero beyond the diagonal. Replaces dprobabilities by
+/// the gradient of the scores.
 void CausalSoftmaxBackward(float* scores, float* dprobabilities, std::int64_t rows, std::int64_t keys,
                            std::int64_t first_row, const float* lse);
 /// out[r][c] = scale[r] · x[r][c] (scale null: `factor`), with row strides.
@@ -98,8 +100,8 @@ struct AdamwStep {
   float correction1, correction2;  ///< 1 - beta^t
   float gradient_scale;
 };
-/// One pass: updates moments and master weights, writes them rounded into `weights` when T is Bf16 (then `master` is
-/// another array; with float they are the same), and zeroes the gradients.
+/// Updates moments and master weights and zeroes the gradients in one pass. With Bf16, writes the rounded master
+/// weights into `weights`. With float, `master` and `weights` are the same array.
 template <class T>
 void Adamw(const AdamwStep& step, T* weights, float* master, float* gradients, float* moment1, float* moment2,
            std::int64_t count);

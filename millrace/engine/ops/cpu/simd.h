@@ -1,5 +1,5 @@
-// Vector code without intrinsics: loops that the compiler vectorises, compiled once per instruction set and chosen when
-// the program loads. The inner parts are inlined into each clone.
+// Vector code without intrinsics. The compiler vectorises loops and compiles each function once per instruction set;
+// the loader chooses one when the program starts. Inner functions are inlined into each clone.
 #pragma once
 
 #include <bit>
