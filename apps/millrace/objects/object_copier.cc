@@ -174,8 +174,8 @@ Result<bool> Copier::Needed(const Place& from, const object::ObjectInfo& source,
   auto there = MR_TRY(object::Head(*to_.store, key, call));
   if (!there) return true;
   if (flags_.no_clobber) return false;
-  transfer::Version ours{.store = from.store.get(), .local = from.local(), .info = source};
-  transfer::Version theirs{.store = to_.store.get(), .local = to_.local(), .info = *std::move(there)};
+  transfer::ComparedItem ours{.store = from.store.get(), .local = from.local(), .info = source};
+  transfer::ComparedItem theirs{.store = to_.store.get(), .local = to_.local(), .info = *std::move(there)};
   return transfer::NeedsCopy(ours, theirs, flags_.when, call);
 }
 

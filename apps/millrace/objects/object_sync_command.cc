@@ -117,10 +117,10 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
                             .allow_empty_source = flags.allow_empty_source,
                             .filter = std::move(filter)};
   Status planned = transfer::PlanSync(have, there, rules, [&](transfer::SyncAction action) -> Status {
-    using Kind = transfer::SyncAction::Kind;
-    if (action.kind == Kind::kSame && !flags.when.checksum) {
+    using Operation = transfer::SyncAction::Operation;
+    if (action.operation == Operation::kSame && !flags.when.checksum) {
       run.Skip();
-    } else if (action.kind == Kind::kCopy || action.kind == Kind::kSame) {
+    } else if (action.operation == Operation::kCopy || action.operation == Operation::kSame) {
       copier.AddBeneath(source, to_folder, std::move(action.item));
     } else if (there.IsBehindLink(action.item.name)) {
       return {};  // not in the tree; the link is kept, or goes itself

@@ -9,7 +9,7 @@
 namespace millrace::transfer {
 namespace {
 
-Result<object::Checksum> ChecksumOf(const Version& version, const object::Call& call) {
+Result<object::Checksum> ChecksumOf(const ComparedItem& version, const object::Call& call) {
   if (version.info.checksum.algorithm != object::Checksum::Algorithm::kNone) return version.info.checksum;
   auto head = MR_TRY(object::Head(*version.store, version.info.key, call));
   if (!head || head->etag != version.info.etag) {
@@ -18,7 +18,7 @@ Result<object::Checksum> ChecksumOf(const Version& version, const object::Call& 
   return std::move(head->checksum);
 }
 
-Result<bool> FileHas(const Version& file, const Version& object, const object::Checksum& checksum,
+Result<bool> FileHas(const ComparedItem& file, const ComparedItem& object, const object::Checksum& checksum,
                      const object::Call& call) {
   if (checksum.algorithm == object::Checksum::Algorithm::kNone) return false;
   LocalFile open = MR_TRY(LocalFile::Open("/" + file.info.key));
@@ -34,7 +34,7 @@ Result<bool> FileHas(const Version& file, const Version& object, const object::C
 
 }  // namespace
 
-Result<bool> SameContent(const Version& a, const Version& b, const object::Call& call) {
+Result<bool> SameContent(const ComparedItem& a, const ComparedItem& b, const object::Call& call) {
   if (a.info.size != b.info.size) return false;
   if (a.info.size == 0) return true;
   if (!a.local && !b.local) {
@@ -48,7 +48,7 @@ Result<bool> SameContent(const Version& a, const Version& b, const object::Call&
   return FileHas(b, a, Crc32cChecksum(MR_TRY(FileCrc32c(file.fd(), file.size(), file.path(), call))), call);
 }
 
-Result<bool> NeedsCopy(const Version& source, const Version& destination, const CopyWhen& when,
+Result<bool> NeedsCopy(const ComparedItem& source, const ComparedItem& destination, const CopyWhen& when,
                        const object::Call& call) {
   using std::chrono::floor, std::chrono::seconds;
   if (!when.conditional()) return true;

@@ -1,30 +1,32 @@
-// Is what is at the destination already what would be copied there?
+// Decides whether a copy is needed: does the destination have the source's content already?
 #pragma once
 
 #include "millrace/object/store.h"
 
 namespace millrace::transfer {
 
-/// One of two things to compare.
-struct Version {
+/// An object, or a local file, to compare with another. Borrows the store.
+struct ComparedItem {
   object::Store* store = nullptr;
-  bool local = false;  ///< a file, "/" + info.key
+  bool local = false;  ///< a local file: its path is "/" + info.key
   object::ObjectInfo info;
 };
 
-/// When to copy over something that is there. Of several conditions one is enough to copy; without any, always.
+/// Conditions under which an existing destination is overwritten. One that holds is enough. Without any condition it is
+/// always overwritten.
 struct CopyWhen {
   bool newer = false;         ///< the source was modified later, by whole seconds
   bool size_differs = false;  ///< the sizes differ
   bool checksum = false;      ///< the contents differ
   bool conditional() const { return newer || size_differs || checksum; }
 };
-Result<bool> NeedsCopy(const Version& source, const Version& destination, const CopyWhen& when,
+/// Returns whether `source` is to be copied over `destination`. Blocks on requests and file reads for a checksum.
+Result<bool> NeedsCopy(const ComparedItem& source, const ComparedItem& destination, const CopyWhen& when,
                        const object::Call& call);
 
-/// Equal sizes and equal checksums, as far as there are any that can be compared: what the store has (asked for where a
-/// listing did not tell it) against what a file's bytes have, or two of the store's, or two equal ETags. Two that
-/// cannot be compared count as different.
-Result<bool> SameContent(const Version& a, const Version& b, const object::Call& call);
+/// Returns whether sizes and checksums are equal. Compares a store's checksum (requested if the listing has none) with
+/// that of a file's bytes or of another object. Two objects with the same ETag are equal. Items whose checksums cannot
+/// be compared count as different. Blocks.
+Result<bool> SameContent(const ComparedItem& a, const ComparedItem& b, const object::Call& call);
 
 }  // namespace millrace::transfer

@@ -13,17 +13,17 @@ namespace {
 
 class CompareTest : public testing::Test {
  protected:
-  Version File(const std::string& name, const std::string& content) {
+  ComparedItem File(const std::string& name, const std::string& content) {
     std::string path = (folder_.path() / name).string();
     EXPECT_TRUE(WriteFileAtomic(path, AsBytes(content)));
     return {.local = true, .info = {.key = path.substr(1), .size = content.size()}};
   }
-  static Version Object(const std::string& content, const std::string& etag) {
+  static ComparedItem Object(const std::string& content, const std::string& etag) {
     return {
         .info = {
             .key = "k", .size = content.size(), .etag = etag, .checksum = Crc32cChecksum(Crc32c(AsBytes(content)))}};
   }
-  bool Same(const Version& a, const Version& b) {
+  bool Same(const ComparedItem& a, const ComparedItem& b) {
     auto same = SameContent(a, b, {});
     EXPECT_TRUE(same) << (same ? "" : same.error().ToString());
     auto other = SameContent(b, a, {});
@@ -47,7 +47,7 @@ TEST_F(CompareTest, FilesAndObjectsByChecksum) {
 TEST_F(CompareTest, WhatAListingDidNotTellIsAskedFor) {
   auto store = object::MakeMemoryStore();
   ASSERT_TRUE(object::Put(*store, "k", AsBytes("content")));
-  Version there{.store = store.get(), .info = **object::Head(*store, "k")};
+  ComparedItem there{.store = store.get(), .info = **object::Head(*store, "k")};
   EXPECT_FALSE(Same(File("a", "content"), there)) << "this store has no checksums";
   there.info.etag = "another";
   EXPECT_EQ(SameContent(File("a", "content"), there, {}).error().code(), Code::kStale);
@@ -55,7 +55,7 @@ TEST_F(CompareTest, WhatAListingDidNotTellIsAskedFor) {
 
 TEST_F(CompareTest, OneConditionIsEnough) {
   WallTime now(std::chrono::seconds(1000));
-  Version source = File("a", "content"), destination = Object("content", "1");
+  ComparedItem source = File("a", "content"), destination = Object("content", "1");
   source.info.modified = now;
   destination.info.modified = now + std::chrono::milliseconds(900);
   EXPECT_TRUE(*NeedsCopy(source, destination, {}, {}));

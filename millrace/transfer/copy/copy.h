@@ -1,4 +1,4 @@
-// One object or file from here to there, whole or not at all.
+// Copies one object or file: upload, download, copy inside a store, copy between local files. Each copy is atomic.
 #pragma once
 
 #include <cstdint>
@@ -13,50 +13,52 @@ namespace millrace::transfer {
 class Md5Pool;
 
 struct CopySettings {
-  std::uint64_t part_bytes = 8 * kMiB;  ///< what is larger moves in parts
+  std::uint64_t part_bytes = 8 * kMiB;  ///< larger objects move in parts of this size
   int parallel_parts = 8;
-  /// Downloads have larger parts, up to 64 MiB, if that leaves as many as half of what moves at once: a request costs a
-  /// server as much as a megabyte or two.
+  /// Downloads use larger parts, up to 64 MiB, if at least parallel_parts / 2 parts remain. (A request costs a server
+  /// as much as a megabyte or two.)
   bool larger_download_parts = false;
-  /// Hold downloads against the store's checksums (CRC32C, CRC64NVME, or an ETag that is the MD5).
+  /// Verify downloads by the store's checksums (CRC32C, CRC64NVME, or an ETag that is the MD5).
   bool verify = true;
-  /// Downloads that share a pool compute their MD5s together, several times as fast as each alone. Null: a pool each.
+  /// Downloads that share a pool compute their MD5s together, several times as fast as each alone. Null: one pool each.
   Md5Pool* md5 = nullptr;
-  /// Where multipart uploads are remembered until they are complete; empty: nowhere, and one that fails is aborted.
+  /// The folder for journals of multipart uploads. Empty: no journals, and an upload that fails is aborted.
   std::string journal_folder;
-  /// Told of bytes that have arrived, and of those that an earlier run had moved, on any thread. May be empty.
+  /// Called on any thread with the number of bytes that have been moved, and that an earlier run had moved. May be
+  /// empty.
   std::function<void(std::uint64_t bytes)> on_bytes, on_resumed;
 };
 
-/// All of these block and may be called by any thread. They hold next to no memory: bytes pass between the connection's
-/// buffer and the file. After a failure the destination is as it was before. What had been moved is removed, unless the
-/// same call made again could use it: finished parts of a download stay in a hidden sibling with a journal, those of an
-/// upload in the store.
+// All functions below block and are thread-safe. They hold little memory: bytes pass between the connection's buffer
+// and the file. After a failure the destination is as it was before. Parts that were moved are removed, unless the same
+// call made again can use them: parts of a download then stay in a hidden sibling with a journal, parts of an upload in
+// the store.
 
-/// The store checks what it receives by CRC-32C. Fails with kStale when the file changes meanwhile, kIsDirectory and
-/// the like when it is no regular file.
+/// Uploads a file. The store checks the bytes by CRC-32C.
+/// Errors: kStale if the file changes meanwhile; those of LocalFile::Open() if it is no regular file.
 Status Upload(const LocalFile& file, object::Store& store, const std::string& key, const object::PutOptions& put,
               const CopySettings& settings, object::Call call);
 Status Upload(const std::string& path, object::Store& store, const std::string& key, const object::PutOptions& put,
               const CopySettings& settings, object::Call call);
 
-/// Writes a hidden sibling of `path`, sets the object's modification time and renames it. Makes folders as needed.
-/// `info` names one version: another one meanwhile fails with kStale. kCorrupt when the checksums differ.
+/// Downloads the version `info` of an object: writes a hidden sibling of `path`, sets the object's modification time
+/// and renames it. Makes missing folders. Errors: kStale if the object is replaced or deleted meanwhile; kCorrupt if
+/// the checksums differ.
 Status Download(object::Store& store, const object::ObjectInfo& info, const std::string& path,
                 const CopySettings& settings, object::Call call);
 
-/// Server-side, in parallel parts where the object is larger than one request may copy; content type and metadata are
-/// kept unless `options` replaces them. options.source_bucket is where `info` is, empty for the bucket of `to`; `from`
-/// is its store.
+/// Copies an object inside the store, in parallel parts if it is larger than one request may copy. Keeps content type
+/// and metadata unless `options` replaces them. `from` is the store of the source. options.source_bucket is the
+/// source's bucket, empty if it is that of `to`.
 Status CopyObject(object::Store& from, const object::ObjectInfo& info, object::Store& to, const std::string& key,
                   object::CopyOptions options, const CopySettings& settings, object::Call call);
 
-/// From local file to local file, as Download does.
+/// Copies a local file to another, by way of a hidden sibling as Download() does.
 Status CopyFile(const LocalFile& file, const std::string& to, const CopySettings& settings, object::Call call);
 Status CopyFile(const std::string& from, const std::string& to, const CopySettings& settings, object::Call call);
 
-/// The local path for an item beneath a folder. Fails with kInvalidArgument on names that would lead out of the folder
-/// or that no file can have ("..", empty segments, NUL).
+/// Returns the local path of an item below a folder.
+/// Errors: kInvalidArgument on names that lead out of the folder or that no file can have ("..", empty segments, NUL).
 Result<std::string> LocalPath(const std::string& folder, const std::string& name);
 
 }  // namespace millrace::transfer

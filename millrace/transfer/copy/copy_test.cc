@@ -86,7 +86,7 @@ TEST_F(CopyTest, AFileThatAnotherUserLaidReadyIsNotWrittenTo) {
 }
 
 TEST_F(CopyTest, UploadsAreRememberedInAFolderOfOnesOwnAlone) {
-  const UploadJournal::Entry entry{.source = "file", .part_bytes = 4000, .upload_id = "id"};
+  const UploadJournal::PendingUpload entry{.source = "file", .part_bytes = 4000, .upload_id = "id"};
   const std::string folder = Path("transfers"), destination = "s3://bucket/key";
   ASSERT_TRUE(UploadJournal::Open(folder, destination)->Write(entry));
   EXPECT_EQ(UploadJournal::Open(folder, destination)->found()->upload_id, "id");

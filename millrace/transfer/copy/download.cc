@@ -1,4 +1,4 @@
-// Objects to files. Bytes go from the connection's buffer to the file with next to no part of them kept in memory.
+// Downloads. Bytes go from the connection's buffer straight to their position in the file.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -17,13 +17,13 @@
 namespace millrace::transfer {
 namespace {
 
-/// Writes one part where it belongs and sums it up meanwhile. Where MD5s are made of it, the file gets the pieces that
-/// these are made of.
+/// Writes one part to its position in the file and computes its CRC-32C. With HashInto(), it collects pieces, hashes
+/// them and writes each piece at once.
 class FileSink : public object::Sink {
  public:
   FileSink(const PartialFile& file, std::uint64_t index, std::uint64_t begin, const std::string& path)
       : file_(file), index_(index), begin_(begin), path_(path) {}
-  /// MD5s of the object's parts are found out on the way.
+  /// Computes MD5s of the object's own parts, too.
   void HashInto(PartMd5s& md5s) { md5_.emplace(md5s); }
 
   Status Take(std::uint64_t offset, ByteSpan bytes) override {
@@ -67,11 +67,11 @@ class FileSink : public object::Sink {
   std::uint32_t crc_ = 0;
   std::optional<PartMd5s::Request> md5_;
   Buffer piece_;
-  std::uint64_t piece_begin_ = 0;             ///< its place in the object
-  std::size_t piece_bytes_ = 0, filled_ = 0;  ///< how many there will be, how many there are
+  std::uint64_t piece_begin_ = 0;             ///< the piece's offset in the object
+  std::size_t piece_bytes_ = 0, filled_ = 0;  ///< the piece's size, and the bytes of it that have arrived
 };
 
-/// The whole object. Which checksum it has is known when its bytes begin.
+/// The sink of a whole object. The answer's header tells which checksum the object has.
 class WholeSink final : public FileSink {
  public:
   WholeSink(const PartialFile& file, std::uint64_t size, const std::string& path, Md5Pool* pool)
@@ -87,13 +87,13 @@ class WholeSink final : public FileSink {
 
  private:
   const std::uint64_t size_;
-  Md5Pool* const pool_;  ///< null: nothing is to be verified
+  Md5Pool* const pool_;  ///< null: the download is not verified
   std::optional<PartMd5s> md5s_;
 };
 
-/// What a Get of `expected` bytes of one version came to.
-Status CheckGot(const Result<std::optional<object::GetResult>>& got, const object::ObjectInfo& info,
-                std::uint64_t expected) {
+/// Checks the result of a Get of `expected` bytes of one version. Errors: kStale if the object has changed.
+Status CheckGetResult(const Result<std::optional<object::GetResult>>& got, const object::ObjectInfo& info,
+                      std::uint64_t expected) {
   if (!got && got.error().code() == Code::kPreconditionFailed) {
     return Fail(Code::kStale, "{} was replaced while it was read", info.key);
   }
@@ -124,7 +124,7 @@ Status Verify(object::Store& store, const PartialFile& file, const object::Objec
   return std::unexpected(Mismatch(info.key, expected));
 }
 
-/// With one request: there is nothing to continue, and its answer tells the checksum.
+/// Downloads with one request. Its answer tells the checksum. There is no journal.
 Status DownloadWhole(object::Store& store, const object::ObjectInfo& info, const std::string& path,
                      const CopySettings& settings, Md5Pool& pool, const object::Call& call) {
   PartialFile file = MR_TRY(PartialFile::Open(path, {.size = info.size}));
@@ -133,7 +133,7 @@ Status DownloadWhole(object::Store& store, const object::ObjectInfo& info, const
   object::Checksum checksum;
   if (window.Enter()) {
     store.GetTo(info.key, {.if_match = info.etag}, info.size, sink, window.call(), [&](auto got) {
-      Status status = CheckGot(got, info, info.size);
+      Status status = CheckGetResult(got, info, info.size);
       if (status) checksum = std::move((*got)->info.checksum);
       window.Leave(std::move(status));
     });
@@ -146,52 +146,56 @@ Status DownloadWhole(object::Store& store, const object::ObjectInfo& info, const
   return {};
 }
 
-/// Multiples of part_bytes, so that a request seldom reaches into a part of the upload more than it must.
+/// Returns the size of a download's parts, a multiple of part_bytes: uploads usually have parts of such sizes, and a
+/// request then touches few of them.
 std::uint64_t PartBytesFor(std::uint64_t size, const CopySettings& settings) {
-  constexpr std::uint64_t kMost = 64 * kMiB;
+  constexpr std::uint64_t kMost = 64 * kMiB;  // measured: docs/benchmarks.md, "What limits transfers"
   if (!settings.larger_download_parts) return settings.part_bytes;
   const std::uint64_t most = std::max<std::uint64_t>(1, kMost / settings.part_bytes);
   const std::uint64_t parts = (size + settings.part_bytes - 1) / settings.part_bytes;
   return settings.part_bytes * std::clamp<std::uint64_t>(2 * parts / std::max(1, settings.parallel_parts), 1, most);
 }
 
-/// How a download in parts is cut, and how its MD5s are found out meanwhile, if they are what it is held against.
+/// The parts of a download, and the computation of its MD5s if the object is verified by MD5.
 struct PartsPlan {
   std::uint64_t part_bytes = 0;
-  std::optional<PartMd5s> md5s;        ///< of the object's own parts
-  std::optional<FollowingMd5> follow;  ///< of the whole object
+  std::optional<PartMd5s> md5s;        ///< MD5s of the object's own parts
+  std::optional<FollowingMd5> follow;  ///< the MD5 of the whole object
 };
 
-/// Longer parts of an upload are not asked for with one request each: a request that fails begins again.
+/// Parts of an upload up to this size are downloaded with one request each. A request that fails begins again, so a
+/// longer one would lose too much.
 constexpr std::uint64_t kMostHashedPart = 128 * kMiB;
-/// From this number of downloads on, one connection for each object keeps the network and the MD5 lanes busy.
+/// From this number of downloads on, one connection per object keeps the network and the MD5 lanes busy (half the lanes
+/// reach two thirds of the speed, benchmarks/md5).
 constexpr int kManyDownloads = 8;
 
-/// The size of requests, and of the object's own parts where their MD5s are to be found out on the way (else 0).
-struct Cut {
+/// The size of requests, and the size of the object's own parts if their MD5s are computed (else 0).
+struct RequestSizes {
   std::uint64_t request_bytes = 0, md5_part_bytes = 0;
 };
-Result<Cut> CutFor(object::Store& store, const object::ObjectInfo& info, const object::Checksum& checksum,
-                   const CopySettings& settings, int downloads, const object::Call& call) {
+Result<RequestSizes> ChooseRequests(object::Store& store, const object::ObjectInfo& info,
+                                    const object::Checksum& checksum, const CopySettings& settings, int downloads,
+                                    const object::Call& call) {
   const std::uint64_t usual = PartBytesFor(info.size, settings);
-  if (!settings.verify || checksum.algorithm != object::Checksum::Algorithm::kMd5) return Cut{usual, 0};
+  if (!settings.verify || checksum.algorithm != object::Checksum::Algorithm::kMd5) return RequestSizes{usual, 0};
   if (checksum.parts == 0) {
-    // Beside others one connection is enough, and the bytes need not be read again.
-    if (downloads >= kManyDownloads && info.size <= kMostHashedPart) return Cut{info.size, info.size};
-    return Cut{settings.part_bytes, 0};  // short, so that hashing keeps up with arriving
+    // Beside other downloads one connection is enough, and one request needs no second read of the file.
+    if (downloads >= kManyDownloads && info.size <= kMostHashedPart) return RequestSizes{info.size, info.size};
+    return RequestSizes{settings.part_bytes, 0};  // short, so that hashing keeps up with arriving
   }
   const std::uint64_t own = MR_TRY(EvenPartBytes(store, info, checksum.parts, call));
-  if (own == 0 || own > kMostHashedPart) return Cut{usual, 0};
-  return Cut{own * std::max<std::uint64_t>(1, usual / own), own};
+  if (own == 0 || own > kMostHashedPart) return RequestSizes{usual, 0};
+  return RequestSizes{own * std::max<std::uint64_t>(1, usual / own), own};
 }
 
-/// The parts that are not done yet, several at a time.
+/// Downloads the parts that are not done yet, several at a time.
 Status FetchParts(object::Store& store, const object::ObjectInfo& info, PartialFile& file, PartsPlan& plan,
                   const std::string& path, const CopySettings& settings, const object::Call& call) {
-  std::deque<FileSink> sinks;  // their addresses last; gone after the window
+  std::deque<FileSink> sinks;  // a deque keeps addresses; declared before the window, so destroyed after it
   Window window(settings.parallel_parts, call);
   const std::uint64_t parts = (info.size + plan.part_bytes - 1) / plan.part_bytes;
-  // Hashes what has arrived until `enough` holds of the window.
+  // Hashes arrived parts until enough(window.progress()) holds.
   auto follow_until = [&](auto enough) -> Status {
     for (Window::Progress seen = window.progress(); plan.follow && !enough(seen); seen = window.progress()) {
       if (!MR_TRY(plan.follow->Advance())) window.AwaitLeave(seen);
@@ -210,7 +214,7 @@ Status FetchParts(object::Store& store, const object::ObjectInfo& info, PartialF
     if (plan.md5s) sink.HashInto(*plan.md5s);
     store.GetTo(info.key, {.range = range, .if_match = info.etag}, range.length, sink, window.call(),
                 [&, length = range.length](auto got) {
-                  Status status = CheckGot(got, info, length);
+                  Status status = CheckGetResult(got, info, length);
                   if (status) status = file.MarkDone(sink.index(), sink.crc32c());
                   if (status && plan.follow) plan.follow->Arrived(sink.index());
                   if (status && settings.on_bytes) settings.on_bytes(length);
@@ -238,15 +242,15 @@ Status Download(object::Store& store, const object::ObjectInfo& info, const std:
     if (!head || head->etag != info.etag) return Fail(Code::kStale, "{} was replaced or deleted meanwhile", info.key);
     checksum = head->checksum;
   }
-  const Cut cut = MR_TRY(CutFor(store, info, checksum, settings, pool.downloads(), call));
+  const RequestSizes sizes = MR_TRY(ChooseRequests(store, info, checksum, settings, pool.downloads(), call));
   PartialFile file = MR_TRY(PartialFile::Open(path, {.source = store.Describe() + "/" + info.key + "\n" + info.etag,
                                                      .size = info.size,
-                                                     .part_bytes = cut.request_bytes}));
+                                                     .part_bytes = sizes.request_bytes}));
   if (settings.on_resumed && file.bytes_done() > 0) settings.on_resumed(file.bytes_done());
-  PartsPlan plan{.part_bytes = cut.request_bytes};
-  if (cut.md5_part_bytes > 0) plan.md5s.emplace(pool, info.size, cut.md5_part_bytes);
+  PartsPlan plan{.part_bytes = sizes.request_bytes};
+  if (sizes.md5_part_bytes > 0) plan.md5s.emplace(pool, info.size, sizes.md5_part_bytes);
   if (settings.verify && checksum.algorithm == object::Checksum::Algorithm::kMd5 && checksum.parts == 0 && !plan.md5s) {
-    plan.follow.emplace(pool, file.fd(), info.size, cut.request_bytes, path);
+    plan.follow.emplace(pool, file.fd(), info.size, sizes.request_bytes, path);
   }
   Status fetched = FetchParts(store, info, file, plan, path, settings, call);
   if (!fetched && WorthKeeping(fetched.error().code())) file.Keep();

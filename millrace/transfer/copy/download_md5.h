@@ -1,4 +1,4 @@
-// The MD5s by which a store vouches for an object, found out while the object is downloaded.
+// Computes an object's MD5s while it is downloaded, to compare them with the store's ETag.
 #pragma once
 
 #include <atomic>
@@ -14,23 +14,24 @@
 
 namespace millrace::transfer {
 
-/// MD5s of the parts that an object was uploaded in, for requests that begin where such a part begins. Requests of
-/// different parts may be written from different threads at the same time.
+/// The MD5s of the parts in which an object was uploaded. Each request begins at the beginning of such a part. Threads
+/// may hash requests of different parts at the same time.
 class PartMd5s {
  public:
-  /// REQUIRES: part_bytes > 0. `pool` outlives this.
+  /// REQUIRES: part_bytes > 0; `pool` outlives this object.
   PartMd5s(Md5Pool& pool, std::uint64_t object_bytes, std::uint64_t part_bytes);
 
   /// Hashes the bytes of one request, in order.
   class Request {
    public:
     explicit Request(PartMd5s& md5s) : md5s_(md5s), stream_(md5s.pool_) {}
-    /// The size of the piece at `offset`: at most kPieceBytes, and never beyond the end of a part.
+    /// Returns the size of the piece at `offset`: at most kPieceBytes, and never beyond the end of a part.
     std::size_t PieceAt(std::uint64_t offset) const;
     Buffer NewPiece() { return stream_.NewPiece(); }
-    /// Takes PieceAt(offset) bytes. REQUIRES: `offset` begins a part, or follows the piece before.
+    /// Hashes the first PieceAt(offset) bytes of `piece`.
+    /// REQUIRES: `offset` is the beginning of a part or the end of the piece before.
     void Take(std::uint64_t offset, Buffer piece);
-    /// The request begins again.
+    /// Drops the bytes so far: the request begins again.
     void Reset() { stream_.Reset(); }
 
    private:
@@ -38,26 +39,28 @@ class PartMd5s {
     Md5Pool::Stream stream_;
   };
 
-  /// True if every part was seen to its end and their digests make up `expected`. False proves nothing: parts of an
-  /// earlier run were not seen.
+  /// Returns true if every part was hashed to its end and the digests give `expected`. False does not mean damage:
+  /// parts that an earlier run has downloaded are not hashed.
   bool Prove(const object::Checksum& expected) const;
 
  private:
   Md5Pool& pool_;
   const std::uint64_t object_bytes_, part_bytes_;
-  std::vector<std::optional<Md5Digest>> digests_;  ///< one a part
+  std::vector<std::optional<Md5Digest>> digests_;  ///< per part
 };
 
-/// The MD5 of a whole object whose parts arrive in any order. It follows them through the file in theirs, while later
-/// ones arrive; what it reads has just been written. Arrived is for any thread, the rest for the owner.
+/// The MD5 of a whole object whose parts arrive in any order. Reads the parts from the file in their order while later
+/// ones arrive. The parts have just been written, so they are in the page cache. Any thread may call Arrived; all else
+/// is for the owner's thread.
 class FollowingMd5 {
  public:
   FollowingMd5(Md5Pool& pool, int fd, std::uint64_t object_bytes, std::uint64_t part_bytes, std::string what);
 
+  /// Reports that a part is in the file.
   void Arrived(std::uint64_t part) { arrived_[part].store(true, std::memory_order_release); }
-  /// Hashes a piece. False if the next part has not arrived, or all are hashed.
+  /// Hashes a piece and returns true. Returns false if the next part has not arrived, or all are hashed.
   Result<bool> Advance();
-  /// True if all parts were hashed and the digest is `expected`.
+  /// Returns true if all parts were hashed and the digest is `expected`.
   bool Prove(const object::Checksum& expected);
 
  private:

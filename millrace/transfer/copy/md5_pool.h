@@ -13,16 +13,19 @@
 
 namespace millrace::transfer {
 
-/// Joins the MD5 work of concurrent streams. A connection delivers several pieces before the next one gets its turn, so
-/// they wait in a queue for each stream; when all streams have one waiting, or much waits in all, the thread that
-/// appends hashes one piece of each stream at the same time (base/hash/md5_lanes.h). It has no threads of its own.
-/// Holds at most 16 MiB of waiting pieces. Thread-safe; outlives its streams.
+/// Joins the MD5 work of concurrent streams. A connection delivers several pieces before the next connection gets its
+/// turn, so each stream has a queue of pieces. When all streams have a piece waiting, or kMostWaiting pieces wait in
+/// all, the appending thread hashes one piece of each stream at the same time (base/hash/md5_lanes.h). The pool has no
+/// threads of its own. It holds at most 16 MiB of waiting pieces. Thread-safe.
+/// REQUIRES: the pool outlives its streams.
 class Md5Pool {
  public:
   class Stream;
+  /// Long enough that waking and queueing cost little beside hashing (12 µs at 5 GB/s), short enough that a stream's
+  /// last, partial piece matters little.
   static constexpr std::size_t kPieceBytes = 64 * kKiB;
 
-  /// A download under way. Any thread.
+  /// Counts a download while it exists. Any thread may make one.
   class Download {
    public:
     explicit Download(Md5Pool& pool) : pool_(pool) { ++pool_.downloads_; }
@@ -37,10 +40,10 @@ class Md5Pool {
 
  private:
   static_assert(kPieceBytes % kMd5BlockBytes == 0);
-  /// 16 MiB: of each of sixteen streams twice what a connection delivers in its turn.
+  /// 16 MiB: for each of sixteen streams, twice the 512 KiB that a connection delivers in its turn.
   static constexpr std::size_t kMostWaiting = 256;
 
-  /// The shared part of a stream. Guarded by the pool's mutex, except `state` and the front piece during in_work.
+  /// The part of a stream that other threads use. Guarded by mutex_, except `state` and the front piece while in_work.
   struct Queue {
     Md5State state;
     std::deque<Buffer> pieces;  ///< complete ones, in order
@@ -48,14 +51,15 @@ class Md5Pool {
     bool begun = false;         ///< is counted in begun_
   };
 
-  /// An empty buffer for a piece.
+  /// Returns a buffer for a piece.
   Buffer Take() MR_EXCLUDES(mutex_);
+  /// Queues a whole piece, and hashes if WorthHashing().
   void Add(Queue& queue, Buffer piece) MR_EXCLUDES(mutex_);
-  /// True if there is nothing to gain from waiting for more pieces.
+  /// Returns true if waiting for more pieces gains nothing.
   bool WorthHashing() const MR_REQUIRES(mutex_) {
     return ready_.size() >= std::min(kMd5Lanes, begun_) || waiting_ >= kMostWaiting;
   }
-  /// Ends the queue's message: blocks until all its pieces are hashed, at work itself where no other thread is.
+  /// Blocks until all pieces of the queue are hashed. Hashes them itself if no other thread does.
   void Drain(Queue& queue) MR_EXCLUDES(mutex_);
   /// Hashes the front pieces of the queues that have waited longest, at most kMd5Lanes.
   void HashWaiting() MR_EXCLUDES(mutex_);
@@ -63,14 +67,14 @@ class Md5Pool {
   std::atomic<int> downloads_{0};
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Queue*> ready_ MR_GUARDED_BY(mutex_);  ///< with a piece, and not in work
-  std::size_t waiting_ MR_GUARDED_BY(mutex_) = 0;   ///< pieces in all queues, those in work too
+  std::deque<Queue*> ready_ MR_GUARDED_BY(mutex_);  ///< queues with a piece that are not in_work
+  std::size_t waiting_ MR_GUARDED_BY(mutex_) = 0;   ///< pieces in all queues, also those that are being hashed
   std::size_t begun_ MR_GUARDED_BY(mutex_) = 0;     ///< queues in the middle of a message
   std::vector<Buffer> spare_ MR_GUARDED_BY(mutex_);
 };
 
-/// One message at a time. Used by one thread at a time. Append and Finish block for as long as pieces that wait take to
-/// be hashed (0.3 ms for 16 of them), and never wait for another stream's bytes.
+/// Computes the MD5 of one message after another. One thread at a time. Append and Finish may block while waiting
+/// pieces are hashed (0.3 ms for 16 of them). They never wait for another stream's bytes.
 class Md5Pool::Stream {
  public:
   explicit Stream(Md5Pool& pool) : pool_(pool) {}
@@ -78,14 +82,14 @@ class Md5Pool::Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  /// kPieceBytes of memory for Append.
+  /// Returns kPieceBytes of memory for Append().
   Buffer NewPiece() { return pool_.Take(); }
   /// Appends a piece's first `size` bytes.
   /// REQUIRES: size <= kPieceBytes; a piece that is not full is the message's last.
   void Append(Buffer piece, std::size_t size);
-  /// The digest of what was appended since the last Finish or Reset. The stream then begins a new message.
+  /// Returns the digest of the bytes appended since the last Finish or Reset. The stream then begins a new message.
   Md5Digest Finish();
-  /// Forgets what was appended.
+  /// Drops the message and begins a new one.
   void Reset();
 
  private:

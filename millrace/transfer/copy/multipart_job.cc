@@ -40,9 +40,9 @@ class Runner {
     return {i * part_bytes_, std::min(part_bytes_, job_.size - i * part_bytes_)};
   }
 
-  /// Takes up the upload in the journal if it is one of the same bytes and the store still has it.
+  /// Resumes the upload in the journal if it has the same source and the store still knows it.
   Status Continue() {
-    const UploadJournal::Entry entry = *journal_->found();
+    const UploadJournal::PendingUpload entry = *journal_->found();
     if (entry.source != job_.source || entry.part_bytes == 0) {
       (void)object::AbortMultipart(job_.to, job_.key, entry.upload_id, call_);
       return {};
@@ -93,7 +93,7 @@ class Runner {
   std::uint64_t part_bytes_;
   std::optional<UploadJournal> journal_;
   std::string upload_id_;
-  std::vector<object::PartInfo> parts_;  ///< number 0: not there yet
+  std::vector<object::PartInfo> parts_;  ///< a part with number 0 is missing
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// One object made of parts that are known before the first is sent: the same job begun again does only what is missing.
+// Makes one object from parts that are known in advance. The same job run again sends only the missing parts.
 #pragma once
 
 #include <cstdint>
@@ -10,28 +10,28 @@
 
 namespace millrace::transfer {
 
-/// What to do. The parts are the ranges of `part_bytes` of an object of `size`.
+/// The description of a job. The parts are the ranges of `part_bytes` bytes of an object of `size` bytes.
 struct MultipartJob {
   object::Store& to;
   const std::string& key;
   const object::PutOptions& put;
-  std::string source;  ///< where the bytes come from, version included: an upload of another source is not gone on with
+  std::string source;  ///< the name of the source, with its version; an upload of another source is not resumed
   std::uint64_t size = 0, part_bytes = 0;
-  /// Starts one part. Runs on the thread that runs the job.
+  /// Starts the request for one part. Called on the thread that runs the job.
   std::function<void(std::string upload_id, int number, object::ByteRange range, object::Call,
                      object::Done<object::PartInfo>)>
       send;
-  /// May a part that the store has from an earlier run be taken for the bytes of `range`?
+  /// Returns whether a part that the store has from an earlier run has the bytes of `range`.
   std::function<Result<bool>(object::ByteRange range, const object::PartInfo&)> trust;
-  /// Fails when the source is no longer what it was; asked before the object appears.
+  /// Fails if the source has changed. Called before the upload is completed. May be empty.
   std::function<Status()> check;
 };
 
-/// Blocks. With a journal folder in the settings, an upload that was cut off is found again there, and one that fails
-/// for a passing reason is left for later; otherwise nothing stays behind.
+/// Runs a job. Blocks. With settings.journal_folder it resumes an interrupted upload, and keeps an upload that fails
+/// with an error for which WorthKeeping() holds. Otherwise it aborts an upload that fails.
 Status RunMultipart(const MultipartJob& job, const CopySettings& settings, const object::Call& call);
 
-/// `wanted`, within what the store allows for an object of this size.
+/// Returns the part size closest to `wanted` that the store allows for an object of this size.
 std::uint64_t PartBytesFor(std::uint64_t size, std::uint64_t wanted, const object::Limits& limits);
 
 }  // namespace millrace::transfer

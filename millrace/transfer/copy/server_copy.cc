@@ -1,4 +1,4 @@
-// Objects to objects, by the server.
+// Copies inside a store, done by the server.
 #include "millrace/object/blocking.h"
 #include "millrace/transfer/copy/copy.h"
 #include "millrace/transfer/copy/multipart_job.h"
@@ -6,7 +6,7 @@
 namespace millrace::transfer {
 namespace {
 
-// Copying inside the store moves no bytes through us: parts are large enough that their number does not matter.
+/// The server copies the bytes itself. Parts of this size keep the number of requests small (400 for 100 GiB).
 constexpr std::uint64_t kServerPart = 256 * kMiB;
 
 Status CopyInParts(object::Store& from, const object::ObjectInfo& info, object::Store& to, const std::string& key,
@@ -16,7 +16,7 @@ Status CopyInParts(object::Store& from, const object::ObjectInfo& info, object::
   object::PutOptions put{.if_none_match = options.if_none_match,
                          .content_type = options.metadata ? options.content_type : head->content_type,
                          .metadata = options.metadata ? *options.metadata : head->metadata};
-  // As a copy in one piece would: what describes the content is kept, how it is stored is the destination's matter.
+  // As in a copy with one request: attributes of the content are kept, attributes of storage are the destination's.
   put.attributes = options.attributes;
   if (!options.metadata && head->attributes) {
     put.attributes.cache_control = head->attributes->cache_control;
@@ -35,7 +35,7 @@ Status CopyInParts(object::Store& from, const object::ObjectInfo& info, object::
             to.CopyPart(key, std::move(upload_id), number, info.key, range, options, std::move(part_call),
                         std::move(done));
           },
-      // The server copied it of the version that the journal names.
+      // The server copied the part from the version that the journal names.
       .trust = [](object::ByteRange, const object::PartInfo&) { return true; },
       .check = nullptr};
   return RunMultipart(job, settings, call);

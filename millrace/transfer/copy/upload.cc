@@ -1,4 +1,4 @@
-// Files to objects. Bytes go from the file to the connection's buffer with no part of them kept in memory.
+// Uploads. Bytes go from the file straight into the connection's buffer.
 #include <algorithm>
 
 #include "millrace/base/hash/crc.h"
@@ -12,10 +12,10 @@
 namespace millrace::transfer {
 namespace {
 
-constexpr std::uint64_t kUploadPiece = 128 * kKiB;
+constexpr std::uint64_t kUploadPiece = 128 * kKiB;  // fits a core's cache between read and checksum
 
-/// A range of a file. With its last bytes it looks whether the file is still the same: a request that fails then has
-/// not been sent whole, so that bytes of two versions never appear as one object.
+/// A range of a file. With its last bytes it checks that the file has not changed. If it has, the read fails and the
+/// request is not complete, so that the bytes of two versions never become one object.
 class FileSource final : public object::Source {
  public:
   FileSource(const LocalFile& file, object::ByteRange range) : file_(file), range_(range) {}
@@ -30,7 +30,7 @@ class FileSource final : public object::Source {
   const object::ByteRange range_;
 };
 
-/// Does the store's part hold these bytes? Its CRC-32C or MD5 says so; a part with neither is sent again.
+/// Returns whether the store's part has these bytes, by its CRC-32C or its MD5.
 Result<bool> SameBytes(const LocalFile& file, object::ByteRange range, const object::PartInfo& part) {
   Hasher md5(Hasher::Algorithm::kMd5);
   std::uint32_t crc = 0;

@@ -16,7 +16,7 @@
 namespace millrace::transfer {
 namespace {
 
-constexpr std::uint64_t kVerifyPiece = 256 * kKiB;
+constexpr std::uint64_t kVerifyPiece = 256 * kKiB;  // fits a core's cache between read and checksum
 
 template <class Word>
 std::string BigEndian(Word value) {
@@ -49,7 +49,7 @@ Status ForEachPiece(int fd, object::ByteRange range, const std::string& what, co
   return {};
 }
 
-/// The digest's bytes.
+/// Returns the digest as bytes.
 Result<std::string> DigestOf(int fd, object::ByteRange range, object::Checksum::Algorithm algorithm,
                              const std::string& what, const object::Call& call) {
   using Algorithm = object::Checksum::Algorithm;
@@ -88,7 +88,8 @@ Result<bool> PartsHave(int fd, const PartSizes& sizes, const object::Checksum& e
   return DigestOf(digests, expected.algorithm) == expected.value;
 }
 
-/// As nearly every client cuts: all parts but the last are as long as the first.
+/// Returns the sizes of `parts` parts if all but the last are as long as the first. Returns nothing if that is
+/// impossible.
 std::optional<PartSizes> EvenParts(std::uint64_t size, std::uint64_t first, int parts) {
   if (first == 0 || (size + first - 1) / first != static_cast<std::uint64_t>(parts)) return std::nullopt;
   PartSizes sizes(static_cast<std::size_t>(parts), first);
@@ -96,10 +97,10 @@ std::optional<PartSizes> EvenParts(std::uint64_t size, std::uint64_t first, int 
   return sizes;
 }
 
-/// What the store says of each part from `first` on; nothing if it does not, or not of all of the object.
+/// Requests the sizes of parts `first` to `last`. Returns nothing if the store does not tell all of them.
 Result<std::optional<PartSizes>> AskForParts(object::Store& store, const object::ObjectInfo& info, int first, int last,
                                              const object::Call& call) {
-  constexpr int kAtOnce = 16;
+  constexpr int kAtOnce = 16;  // requests in flight: they are small, and an object may have 10,000 parts
   PartSizes sizes(static_cast<std::size_t>(last - first + 1));
   std::atomic<bool> told = true;
   Window window(kAtOnce, call);

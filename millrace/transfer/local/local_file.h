@@ -1,4 +1,4 @@
-// A regular file that is read while others may write to it.
+// A regular file to read. It can tell whether another program has changed it meanwhile.
 #pragma once
 
 #include <sys/stat.h>
@@ -11,21 +11,21 @@
 
 namespace millrace::transfer {
 
-/// Open for reading, with its state at that moment. Any thread may read.
+/// A file opened for reading, with its stat(2) at that moment. Immutable and thread-safe.
 class LocalFile {
  public:
-  /// kIsDirectory, and kInvalidArgument for pipes and the like.
+  /// Errors: kIsDirectory; kInvalidArgument for pipes, devices and sockets; those of OpenFile().
   static Result<LocalFile> Open(const std::string& path);
 
   int fd() const { return fd_.get(); }
   std::uint64_t size() const { return static_cast<std::uint64_t>(state_.st_size); }
   timespec modified() const { return state_.st_mtim; }
   const std::string& path() const { return path_; }
-  /// When it was opened.
+  /// Returns the file's state when it was opened.
   const struct stat& state() const { return state_; }
-  /// Path, inode, size and time: another one means other bytes.
+  /// Returns path, inode, size and time as text. If it differs, the bytes may differ.
   std::string Version() const;
-  /// kStale when the file is no longer what it was when it was opened.
+  /// Errors: kStale if the file has changed since it was opened.
   Status CheckUnchanged() const;
 
  private:

@@ -18,7 +18,8 @@ namespace {
 
 constexpr long kFuseMagic = 0x65735546;  // FUSE_SUPER_MAGIC of statfs(2)
 
-/// A folder below `root`, with no symbolic link on the way; an invalid descriptor says why in errno.
+/// Opens a folder below `root` and follows no symbolic links. Returns an invalid descriptor, with errno set, on
+/// failure.
 UniqueFd OpenFolderBelow(int root, const std::string& path) {
   open_how how{};
   how.flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
@@ -37,8 +38,8 @@ bool SameState(const struct stat& a, const struct stat& b) {
   return SameInode(a, b) && a.st_size == b.st_size && SameTime(a.st_mtim, b.st_mtim);
 }
 
-/// Is it the file that was sent, and has nothing been done to it since? Another name of the file may come and go, which
-/// changes the time of change only.
+/// Returns whether it is the file that was sent, unchanged. A file with several names may have a new ctime: adding or
+/// removing another hard link changes it.
 bool IsUnchanged(const struct stat& now, const struct stat& sent) {
   return SameState(now, sent) && (sent.st_nlink > 1 || SameTime(now.st_ctim, sent.st_ctim));
 }
@@ -47,7 +48,7 @@ Error Replaced(const std::string& path) {
   return {Code::kStale, fmt::format("{} was sent, but another version has its name now; that one stays", path)};
 }
 
-/// Gives a name back to a file that has a private one. Never takes the name from a file that has it by now.
+/// Renames a file from its private name back to its own. Never replaces a file that has that name meanwhile.
 Status PutBack(int folder, const std::string& hidden, const std::string& name, const std::string& path) {
   if (renameat2(folder, hidden.c_str(), folder, name.c_str(), RENAME_NOREPLACE) == 0) return {};
   if (errno == EINVAL && linkat(folder, hidden.c_str(), folder, name.c_str(), 0) == 0) {
@@ -61,11 +62,11 @@ Status PutBack(int folder, const std::string& hidden, const std::string& name, c
 
 }  // namespace
 
-/// A name in its open folder.
-struct LocalRemover::Spot {
-  UniqueFd folder;  ///< invalid: see `why`
+/// A name and the handle of its folder.
+struct LocalRemover::OpenedName {
+  UniqueFd folder;  ///< invalid if the folder could not be opened
   std::string name;
-  int why = 0;  ///< errno
+  int why = 0;  ///< the errno of that failure
 };
 
 Result<LocalRemover> LocalRemover::Open(const std::string& folder) {
@@ -74,11 +75,11 @@ Result<LocalRemover> LocalRemover::Open(const std::string& folder) {
   return LocalRemover(MR_TRY(OpenFile(folder, O_RDONLY | O_DIRECTORY)), std::move(path));
 }
 
-Result<LocalRemover::Spot> LocalRemover::Find(const std::string& name) const {
+Result<LocalRemover::OpenedName> LocalRemover::Find(const std::string& name) const {
   object::KeyPath path = MR_TRY(object::PathOfKey(name.ends_with('/') ? name.substr(0, name.size() - 1) : name));
   UniqueFd folder = OpenFolderBelow(root_.get(), path.folder);
-  if (folder) return Spot{std::move(folder), std::move(path.name)};
-  if (errno == ELOOP || errno == ENOENT || errno == ENOTDIR) return Spot{{}, std::move(path.name), errno};
+  if (folder) return OpenedName{std::move(folder), std::move(path.name)};
+  if (errno == ELOOP || errno == ENOENT || errno == ENOTDIR) return OpenedName{{}, std::move(path.name), errno};
   return Fail(ErrnoError(errno, "opening the folder of " + PathOf(name)));
 }
 
@@ -95,48 +96,48 @@ std::optional<std::string> LocalRemover::LinkOn(const std::string& name) const {
 }
 
 Result<LocalRemover::Outcome> LocalRemover::Remove(const std::string& name) const {
-  const Spot spot = MR_TRY(Find(name));
-  if (!spot.folder) return spot.why == ELOOP ? Outcome::kBehindLink : Outcome::kAbsent;
+  const OpenedName at = MR_TRY(Find(name));
+  if (!at.folder) return at.why == ELOOP ? Outcome::kBehindLink : Outcome::kAbsent;
   if (name.ends_with('/')) {
     struct stat now;
-    if (fstatat(spot.folder.get(), spot.name.c_str(), &now, AT_SYMLINK_NOFOLLOW) != 0) return Outcome::kAbsent;
+    if (fstatat(at.folder.get(), at.name.c_str(), &now, AT_SYMLINK_NOFOLLOW) != 0) return Outcome::kAbsent;
     if (!S_ISLNK(now.st_mode)) return Fail(Code::kStale, "{} is no symbolic link any more; it stays", PathOf(name));
   }
-  if (unlinkat(spot.folder.get(), spot.name.c_str(), 0) == 0) return Outcome::kRemoved;
+  if (unlinkat(at.folder.get(), at.name.c_str(), 0) == 0) return Outcome::kRemoved;
   if (errno == ENOENT) return Outcome::kAbsent;
   return Fail(ErrnoError(errno, "removing " + PathOf(name)));
 }
 
 Result<LocalRemover::Outcome> LocalRemover::RemoveSent(const std::string& name, const LocalFile& sent) const {
-  const Spot spot = MR_TRY(Find(name));
-  if (!spot.folder) return spot.why == ELOOP ? Outcome::kBehindLink : Outcome::kAbsent;
-  const int folder = spot.folder.get();
+  const OpenedName at = MR_TRY(Find(name));
+  if (!at.folder) return at.why == ELOOP ? Outcome::kBehindLink : Outcome::kAbsent;
+  const int folder = at.folder.get();
   struct stat now, target;
-  if (fstatat(folder, spot.name.c_str(), &now, AT_SYMLINK_NOFOLLOW) != 0) return Outcome::kAbsent;
-  const bool leads_to_sent =
-      S_ISLNK(now.st_mode) ? fstatat(folder, spot.name.c_str(), &target, 0) == 0 && SameInode(target, sent.state())
-                           : IsUnchanged(now, sent.state());
+  if (fstatat(folder, at.name.c_str(), &now, AT_SYMLINK_NOFOLLOW) != 0) return Outcome::kAbsent;
+  const bool leads_to_sent = S_ISLNK(now.st_mode)
+                                 ? fstatat(folder, at.name.c_str(), &target, 0) == 0 && SameInode(target, sent.state())
+                                 : IsUnchanged(now, sent.state());
   if (!leads_to_sent) return std::unexpected(Replaced(PathOf(name)));
   struct statfs system;
-  // Under a private name nobody can replace the file between the look at it and its removal. Network file systems may
-  // copy a file to rename it: there the look has to do.
+  // Under a private name nobody can replace the file between its check and its removal. A FUSE file system may copy a
+  // file to rename it. There the check above must be enough.
   if (fstatfs(folder, &system) == 0 && system.f_type == kFuseMagic) {
-    if (unlinkat(folder, spot.name.c_str(), 0) == 0 || errno == ENOENT) return Outcome::kRemoved;
+    if (unlinkat(folder, at.name.c_str(), 0) == 0 || errno == ENOENT) return Outcome::kRemoved;
     return Fail(ErrnoError(errno, "removing " + PathOf(name)));
   }
   const std::string hidden = "millrace-moved-" + SecureHex(8);
-  if (renameat(folder, spot.name.c_str(), folder, hidden.c_str()) != 0) {
+  if (renameat(folder, at.name.c_str(), folder, hidden.c_str()) != 0) {
     if (errno == ENOENT) return Outcome::kAbsent;
     return Fail(ErrnoError(errno, "removing " + PathOf(name)));
   }
   struct stat held;
   if (fstatat(folder, hidden.c_str(), &held, AT_SYMLINK_NOFOLLOW) != 0 || !SameState(held, now)) {
-    MR_TRY(PutBack(folder, hidden, spot.name, PathOf(name)));
+    MR_TRY(PutBack(folder, hidden, at.name, PathOf(name)));
     return std::unexpected(Replaced(PathOf(name)));
   }
   if (unlinkat(folder, hidden.c_str(), 0) == 0) return Outcome::kRemoved;
   const Error failed = ErrnoError(errno, "removing " + PathOf(name));
-  MR_TRY(PutBack(folder, hidden, spot.name, PathOf(name)));
+  MR_TRY(PutBack(folder, hidden, at.name, PathOf(name)));
   return std::unexpected(failed);
 }
 

@@ -9,7 +9,7 @@ Batch::Batch(int workers, std::stop_token stop, std::function<void(const Outcome
     : stop_(std::move(stop)),
       report_(std::move(report)),
       workers_(std::max(1, workers)),
-      queue_(static_cast<std::size_t>(workers_) * 4) {}
+      queue_(static_cast<std::size_t>(workers_) * 4) {}  // a few jobs per worker, so that none waits for the next Add
 
 Batch::~Batch() { Finish(); }
 
@@ -52,7 +52,7 @@ void Batch::Finish() {
   threads_.Join();
 }
 
-/// The owner's thread is a worker at the end: a job that no other follows is left to it.
+/// Starts a thread if more jobs wait than the threads and the owner, who works in Finish(), can take at once.
 void Batch::Submit(Work work) {
   std::uint64_t outstanding = ++submitted_ - ended_;
   if (started_ < workers_ && outstanding > static_cast<std::uint64_t>(started_) + 1) {

@@ -6,7 +6,7 @@
 namespace millrace::transfer {
 namespace {
 
-/// The code point at `at`, which moves past it. A byte that begins no valid sequence stands for itself.
+/// Returns the code point at `at` and advances `at` past it. A byte that begins no valid sequence counts as one.
 char32_t NextCodePoint(std::string_view text, std::size_t& at) {
   auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   unsigned char lead = byte(at);
@@ -24,21 +24,20 @@ char32_t NextCodePoint(std::string_view text, std::size_t& at) {
 }  // namespace
 
 bool Glob::Token::Accepts(char32_t c) const {
-  if (kind == Kind::kLiteral) return c == literal;
-  if (kind == Kind::kAnyOne) return true;
-  return negated !=
-         std::ranges::any_of(ranges, [c](const auto& range) { return range.first <= c && c <= range.second; });
+  if (type == Type::kLiteral) return c == literal;
+  if (type == Type::kAnyOne) return true;
+  return negated != std::ranges::any_of(ranges, [c](const Range& range) { return range.low <= c && c <= range.high; });
 }
 
 Glob::Glob(std::string_view pattern) {
   auto parse_set = [&](std::size_t at) -> std::optional<std::pair<Token, std::size_t>> {
-    Token set{Token::Kind::kSet};
+    Token set{Token::Type::kSet};
     if (at < pattern.size() && (pattern[at] == '!' || pattern[at] == '^')) set.negated = true, ++at;
     for (bool first = true; at < pattern.size(); first = false) {
       if (pattern[at] == ']' && !first) return std::pair(std::move(set), at + 1);
       char32_t low = NextCodePoint(pattern, at), high = low;
       if (at + 1 < pattern.size() && pattern[at] == '-' && pattern[at + 1] != ']') high = NextCodePoint(pattern, ++at);
-      set.ranges.emplace_back(low, high);
+      set.ranges.push_back({low, high});
     }
     return std::nullopt;
   };
@@ -48,13 +47,13 @@ Glob::Glob(std::string_view pattern) {
     if (c == '*') {
       ++at;
       has_wildcard_ = true;
-      if (tokens_.empty() || tokens_.back().kind != Token::Kind::kAnyMany) tokens_.push_back({Token::Kind::kAnyMany});
+      if (tokens_.empty() || tokens_.back().type != Token::Type::kAnyMany) tokens_.push_back({Token::Type::kAnyMany});
       continue;
     }
     if (c == '?') {
       ++at;
       has_wildcard_ = true;
-      tokens_.push_back({Token::Kind::kAnyOne});
+      tokens_.push_back({Token::Type::kAnyOne});
       continue;
     }
     if (c == '[') {
@@ -66,18 +65,18 @@ Glob::Glob(std::string_view pattern) {
       }
     }
     if (c == '\\' && at + 1 < pattern.size()) begin = ++at;
-    tokens_.push_back({Token::Kind::kLiteral, NextCodePoint(pattern, at)});
+    tokens_.push_back({Token::Type::kLiteral, NextCodePoint(pattern, at)});
     if (!has_wildcard_) literal_prefix_ += pattern.substr(begin, at - begin);
   }
 }
 
-/// Backtracks to the last star only: O(|pattern| × |text|) at worst.
+/// Backtracks only to the last star. Takes O(|pattern| × |text|) at worst.
 bool Glob::Matches(std::string_view text) const {
   std::size_t token = 0, at = 0;
   std::optional<std::size_t> star;
   std::size_t star_at = 0;
   while (at < text.size()) {
-    if (token < tokens_.size() && tokens_[token].kind == Token::Kind::kAnyMany) {
+    if (token < tokens_.size() && tokens_[token].type == Token::Type::kAnyMany) {
       star = token++;
       star_at = at;
       continue;
@@ -95,7 +94,7 @@ bool Glob::Matches(std::string_view text) const {
       return false;
     }
   }
-  while (token < tokens_.size() && tokens_[token].kind == Token::Kind::kAnyMany) ++token;
+  while (token < tokens_.size() && tokens_[token].type == Token::Type::kAnyMany) ++token;
   return token == tokens_.size();
 }
 

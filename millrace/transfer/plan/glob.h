@@ -12,23 +12,26 @@ namespace millrace::transfer {
 ///   ?           one character, '/' too
 ///   [abc] [a-z] [!a-z] [^a-z]   one character of the set, or not of it
 ///   \x          the character x itself
-/// A '[' without its ']' stands for itself. Characters are Unicode code points. Immutable; any thread may use it.
+/// A '[' without its ']' matches itself. Characters are Unicode code points. Immutable and thread-safe.
 class Glob {
  public:
   explicit Glob(std::string_view pattern);
 
   bool Matches(std::string_view text) const;
-  /// What every match begins with: the prefix to list.
+  /// Returns the text before the first wildcard. Every match begins with it, so it is the prefix to list.
   const std::string& literal_prefix() const { return literal_prefix_; }
-  /// False when the pattern matches exactly one name: literal_prefix().
+  /// Returns false if the pattern matches exactly one name, literal_prefix().
   bool has_wildcard() const { return has_wildcard_; }
 
  private:
   struct Token {
-    enum class Kind { kLiteral, kAnyOne, kAnyMany, kSet } kind;
+    enum class Type { kLiteral, kAnyOne, kAnyMany, kSet } type;
+    struct Range {
+      char32_t low = 0, high = 0;  ///< both included
+    };
     char32_t literal = 0;
     bool negated = false;
-    std::vector<std::pair<char32_t, char32_t>> ranges;
+    std::vector<Range> ranges;
     bool Accepts(char32_t c) const;
   };
   std::vector<Token> tokens_;
@@ -36,26 +39,28 @@ class Glob {
   bool has_wildcard_ = false;
 };
 
-/// Does the text have a character that Glob would treat as a wildcard?
+/// Returns whether Glob finds a wildcard in the text.
 bool HasWildcard(std::string_view text);
 
-/// Is a folder of the name ".millrace"? There Millrace keeps what it makes of data, such as record indexes.
+/// Returns whether the name is below a folder ".millrace". Millrace keeps files about the data there, such as record
+/// indexes.
 bool IsBookkeeping(std::string_view name);
 
-/// The --include and --exclude patterns of a command: a name passes when it matches an include pattern (or there is
-/// none) and no exclude pattern. Their order does not matter.
+/// The --include and --exclude patterns of a command. A name passes if it matches an include pattern (or there is none)
+/// and no exclude pattern. The order of patterns does not matter.
 class NameFilter {
  public:
   NameFilter() = default;
-  /// `bookkeeping`: names for which IsBookkeeping holds may pass.
+  /// If `bookkeeping` is false, names for which IsBookkeeping() holds do not pass.
   NameFilter(const std::vector<std::string>& include, const std::vector<std::string>& exclude, bool bookkeeping = true);
   bool Passes(std::string_view name) const;
-  /// Does an exclude pattern match whatever is below the folder? False if that is not certain.
+  /// Returns true only if an exclude pattern matches every name below the folder. May return false if that is not
+  /// certain.
   bool ExcludesFolder(std::string_view folder) const;
 
  private:
   std::vector<Glob> include_, exclude_;
-  std::vector<Glob> exclude_below_;  ///< those that end with '*': what matches one goes on matching
+  std::vector<Glob> exclude_below_;  ///< exclude patterns that end with '*': they match all longer names, too
   bool bookkeeping_ = true;
 };
 

@@ -40,11 +40,11 @@ class StoreStream final : public ItemStream {
       MutexLock lock(mutex_);
       next_.emplace(std::move(page));
       in_flight_ = false;
-      arrived_.NotifyOne();  // under the lock: the stream may go once it is released
+      arrived_.NotifyOne();  // under the lock: once it is released, the stream may be destroyed
     });
   }
 
-  /// Takes the page that was asked for, and asks for the one after it.
+  /// Waits for the requested page and requests the one after it.
   Status Turn() MR_EXCLUDES(mutex_) {
     {
       MutexLock lock(mutex_);

@@ -1,4 +1,4 @@
-// Objects and local files beneath a place, one after the other in the order of their names.
+// Streams of objects or local files below a prefix, sorted by name.
 #pragma once
 
 #include <functional>
@@ -11,29 +11,30 @@
 
 namespace millrace::transfer {
 
-/// Something to copy, compare or delete.
+/// An object or file to copy, compare or delete.
 struct Item {
-  std::string name;  ///< relative to the place: the key or path without the prefix
+  std::string name;  ///< the key or path without the prefix
   object::ObjectInfo info;
 };
 
-/// Yields items in the byte order of their names. One owner.
+/// Items in the byte order of their names. One owner. Tests have streams of their own.
 class ItemStream {
  public:
   virtual ~ItemStream() = default;
-  /// Blocks. Nothing at the end.
+  /// Returns the next item, or nothing at the end. Blocks.
   virtual Result<std::optional<Item>> Next() = 0;
 };
 
-/// The keys that begin with `prefix`, a page asked for ahead. Items are named by what follows the first `name_from`
-/// bytes of their keys. `store` must outlive the stream.
+/// Returns the keys that begin with `prefix`. Requests one page of the listing ahead. An item's name is its key without
+/// the first `name_from` bytes.
+/// REQUIRES: `store` outlives the stream.
 std::unique_ptr<ItemStream> ListStore(object::ReadStore& store, std::string prefix, std::size_t name_from,
                                       object::Call call);
 
 using Links = object::TreeWalker::Links;
-/// The files beneath the local folder "/`prefix`" (a key of the file store of "/"), named as above. What cannot be read
-/// or named is told to `on_problem` and passed over. Symbolic links are followed or, for those who remove, items of
-/// their own (see TreeWalker::Links).
+/// Returns the files below the local folder "/`prefix`" (a key of the file store of "/"), named as above. Skips files
+/// that cannot be read or named and reports them to `on_problem`. `links`: symbolic links are followed or, for removal,
+/// are items themselves (see TreeWalker::Links).
 Result<std::unique_ptr<ItemStream>> ListLocal(std::string prefix, std::size_t name_from,
                                               std::function<void(const std::string& path, const Error&)> on_problem,
                                               object::Call call, Links links = Links::kFollow);

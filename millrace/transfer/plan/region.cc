@@ -25,7 +25,7 @@ std::string WithoutSlashes(std::string_view path) {
   return std::string(path);
 }
 
-/// "http://host:9000/bucket/folder/" is domain "http://host:9000" and path "bucket/folder".
+/// Splits a location: "http://host:9000/bucket/folder/" has domain "http://host:9000" and path "bucket/folder".
 Region RegionOfLocation(std::string_view location) {
   const std::size_t scheme = location.find("://");
   const std::size_t slash = location.find('/', scheme == std::string_view::npos ? 0 : scheme + 3);
@@ -38,7 +38,8 @@ bool IsBelow(std::string_view path, std::string_view folder) {
   return folder.empty() || path == folder || (path.starts_with(folder) && path[folder.size()] == '/');
 }
 
-/// The region that `folder`, a path without links, has in its mount. Of several mounts at one point the last is seen.
+/// Returns the region of `folder`, a path without links, in its mount. If several mounts have one point, the last one
+/// counts.
 Region RegionOfFolder(const std::vector<MountEntry>& mounts, const std::string& folder) {
   const MountEntry* of = nullptr;
   for (const MountEntry& mount : mounts) {
@@ -59,7 +60,7 @@ Region RegionOfFolder(const std::vector<MountEntry>& mounts, const std::string& 
   return {of->device, WithoutSlashes(of->root + "/" + rest)};
 }
 
-/// "127.0.0.1:9000", … of "http://localhost:9000".
+/// Returns the socket addresses of an endpoint: 127.0.0.1 port 9000, … of "http://localhost:9000".
 std::set<std::string> AddressesOf(const std::string& endpoint) {
   std::string_view authority = endpoint;
   const bool secure = authority.starts_with("https://");
@@ -98,7 +99,7 @@ Result<std::vector<Region>> RegionsOf(const std::string& folder) {
   const std::string real = fs::weakly_canonical(folder, error).string();
   if (error) return Fail(ErrnoError(error.value(), "resolving " + folder));
   const std::vector<MountEntry> mounts = MR_TRY(ReadMountTable());
-  // What does not exist lies where the folder above it does.
+  // A path that does not exist is in the region of its closest parent that exists.
   std::string there = real, missing;
   while (there.size() > 1 && !fs::exists(there, error)) {
     const std::size_t slash = there.rfind('/');
@@ -135,7 +136,7 @@ Overlap Compare(const std::vector<Region>& first, const std::vector<Region>& sec
 std::optional<Region> SameFileCheck::Locate(const Name& name) {
   if (!name.local) return RegionOf(name.store, name.key);
   const std::size_t slash = name.key.rfind('/') + 1;  // npos + 1 == 0
-  constexpr std::size_t kMostFolders = 1024;
+  constexpr std::size_t kMostFolders = 1024;          // names come sorted, so a listing needs the folders of one path
   if (folders_.size() > kMostFolders) folders_.clear();
   auto [folder, fresh] = folders_.try_emplace("/" + name.key.substr(0, slash));
   if (fresh) folder->second = object::LocationInMount(folder->first);

@@ -1,5 +1,5 @@
-// Where files and objects really are, however their places are spelled: symbolic links, bind mounts and Millrace mounts
-// give one tree several names. Moves and deletions ask here whether two places overlap.
+// Finds out whether two paths or URLs lead to the same files or objects. Symbolic links, bind mounts and Millrace
+// mounts give one tree several names. Moves and deletions check here whether source and destination overlap.
 #pragma once
 
 #include <map>
@@ -12,15 +12,16 @@
 
 namespace millrace::transfer {
 
-/// All that lies below a path of one file system or store.
+/// A path of one file system or store, and everything below it. Two regions with the same fields are the same tree.
 struct Region {
   std::string domain;  ///< "8:1" (a file system's device number), "http://host:9000", "s3:"
   std::string path;    ///< from the domain's root, without slashes at its ends: "bucket/folder"
 };
 
-/// The region of the keys that begin with `prefix`.
+/// Returns the region of the keys that begin with `prefix`.
 Region RegionOf(const object::ReadStore& store, const std::string& prefix);
-/// The region of a local folder, and one for each mount below it. The folder need not exist. Blocks on mounts.
+/// Returns the region of a local folder, and one for each mount below it. The folder need not exist. May block on the
+/// mounts' servers.
 Result<std::vector<Region>> RegionsOf(const std::string& folder);
 
 enum class Overlap {
@@ -29,13 +30,13 @@ enum class Overlap {
   kFirstInSecond,
   kSecondInFirst,
 };
-/// How regions lie to each other. Endpoints are the same if their names have an address and the port in common;
-/// resolving them may block.
+/// Returns how two regions overlap. Two endpoints count as the same if their names have an address and the port in
+/// common. Resolving the names may block.
 Overlap Compare(const Region& first, const Region& second);
-/// The first overlap of any two, or kNone.
+/// Returns the first overlap of any two regions, or kNone.
 Overlap Compare(const std::vector<Region>& first, const std::vector<Region>& second);
 
-/// Tells whether two places are one file or object. Remembers what mounts have said. One owner.
+/// Finds out whether two names lead to the same file or object. Caches the answers of mounts. One owner.
 class SameFileCheck {
  public:
   struct Name {
@@ -47,7 +48,7 @@ class SameFileCheck {
 
  private:
   std::optional<Region> Locate(const Name& name);
-  std::map<std::string, std::optional<std::string>> folders_;  ///< what LocationInMount said of the last folders
+  std::map<std::string, std::optional<std::string>> folders_;  ///< results of LocationInMount() by folder
 };
 
 }  // namespace millrace::transfer

@@ -5,7 +5,7 @@
 namespace millrace::transfer {
 namespace {
 
-/// A stream with its next item in view, held to its order and filtered.
+/// The filtered items of a stream, one at a time. Checks that the stream is sorted.
 class Cursor {
  public:
   Cursor(ItemStream& stream, const NameFilter& filter) : stream_(stream), filter_(filter) {}
@@ -36,7 +36,7 @@ class Cursor {
 bool NeedsCopy(const object::ObjectInfo& source, const object::ObjectInfo& destination, const SyncRules& rules) {
   if (source.size != destination.size) return true;
   if (rules.size_only) return false;
-  // S3 keeps whole seconds, disks keep more.
+  // S3 keeps whole seconds, file systems keep fractions.
   auto from = std::chrono::floor<std::chrono::seconds>(source.modified);
   auto to = std::chrono::floor<std::chrono::seconds>(destination.modified);
   return rules.exact_timestamps ? from != to : from > to;
@@ -56,14 +56,14 @@ Status PlanSync(ItemStream& source, ItemStream& destination, const SyncRules& ru
     std::optional<Item>&have = from.current(), &there = to.current();
     int order = !there ? -1 : !have ? 1 : have->name.compare(there->name);
     if (order > 0) {
-      // A folder's own mark, or a symbolic link to one, is not extra while the source has names below.
+      // The marker of a folder, or a symbolic link to a folder, is not extra while the source has names below it.
       const bool needed = have && there->name.ends_with('/') && have->name.starts_with(there->name);
-      if (rules.delete_extra && !needed) MR_TRY(act({SyncAction::Kind::kDelete, std::move(*there)}));
+      if (rules.delete_extra && !needed) MR_TRY(act({SyncAction::Operation::kDelete, std::move(*there)}));
       MR_TRY(to.Advance());
       continue;
     }
     bool copy = order < 0 || NeedsCopy(have->info, there->info, rules);
-    MR_TRY(act({copy ? SyncAction::Kind::kCopy : SyncAction::Kind::kSame, std::move(*have)}));
+    MR_TRY(act({copy ? SyncAction::Operation::kCopy : SyncAction::Operation::kSame, std::move(*have)}));
     MR_TRY(from.Advance());
     if (order == 0) MR_TRY(to.Advance());
   }

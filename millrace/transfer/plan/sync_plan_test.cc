@@ -44,7 +44,7 @@ std::string Plan(const Files& source, const Files& destination, const SyncRules&
   std::string plan;
   EXPECT_TRUE(PlanSync(from, to, rules, [&](SyncAction action) -> Status {
     const char* kinds[] = {"+", "-", "="};
-    plan += kinds[static_cast<int>(action.kind)] + action.item.name + " ";
+    plan += kinds[static_cast<int>(action.operation)] + action.item.name + " ";
     return {};
   }));
   return plan;

@@ -103,9 +103,9 @@ TEST(SyncScale, MemoryAndFirstCopyDoNotGrowWithTheNumberOfKeys) {
   std::uint64_t copies = 0, deletions = 0, same = 0, peak = 0, before = Resident();
   int pages_at_first_copy = 0;
   Status planned = PlanSync(*source, *destination, {.delete_extra = true}, [&](SyncAction action) -> Status {
-    if (action.kind == SyncAction::Kind::kCopy && copies++ == 0) pages_at_first_copy = from.pages + to.pages;
-    deletions += action.kind == SyncAction::Kind::kDelete;
-    same += action.kind == SyncAction::Kind::kSame;
+    if (action.operation == SyncAction::Operation::kCopy && copies++ == 0) pages_at_first_copy = from.pages + to.pages;
+    deletions += action.operation == SyncAction::Operation::kDelete;
+    same += action.operation == SyncAction::Operation::kSame;
     if ((copies + deletions) % 1000 == 0) peak = std::max(peak, Resident());
     return {};
   });

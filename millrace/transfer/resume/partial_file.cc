@@ -23,23 +23,24 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kHashPiece = 256 * kKiB;  // stays in the processor's cache between reading and checking
-constexpr std::uint64_t kMaxJournal = 64 * kMiB;
+constexpr std::uint64_t kMaxJournal = 64 * kMiB;  // two million parts, 16 TiB in parts of 8 MiB
 
 struct Hidden {
   UniqueFd fd;
   std::string path;
-  bool shared_name = false;  ///< a later process will look for it under this name
+  bool shared_name = false;  ///< a later process looks for the file under this name
   bool left_over = false;    ///< an earlier process has written to it
 };
 
-/// The sibling that any process would use for `path`, locked; one of our own when another process has that.
+/// Opens and locks the sibling that every process uses for `path`. If another process has locked it, makes one under a
+/// random name.
 Result<Hidden> OpenHidden(const fs::path& path) {
-  // Within 255 bytes however long the name is.
+  // A digest of the name, since a name may have only 255 bytes.
   Sha256Digest digest = Sha256(AsBytes(path.filename().string()));
   std::string name = (path.parent_path() / (".millrace~tmp-" + HexEncode(ByteSpan(digest).first(8)))).string();
   UniqueFd fd = MR_TRY(OpenFile(name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, 0666));
   struct stat ours, named;
-  // In a folder that others may write to, such as /tmp, another user's file may stand there: it could be changed later.
+  // In a folder that others may write to, such as /tmp, the file may belong to another user, who could change it later.
   bool mine = flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && fstat(fd.get(), &ours) == 0 && S_ISREG(ours.st_mode) &&
               ours.st_uid == geteuid() && ours.st_nlink == 1 && stat(name.c_str(), &named) == 0 &&
               ours.st_ino == named.st_ino && ours.st_dev == named.st_dev;
@@ -73,7 +74,7 @@ Result<PartialFile> PartialFile::Open(const std::string& path, Plan plan) {
   if (hidden.left_over && ftruncate(file.fd(), static_cast<off_t>(have == 0 ? 0 : file.plan_.size)) != 0) {
     return Fail(ErrnoError(errno, "setting the size of " + file.temporary_));
   }
-  // Space that is missing is better noticed now than after half the download.
+  // Fail now rather than after half the download.
   struct statvfs disk;
   std::uint64_t missing = file.plan_.size - have;
   if (missing > kHashPiece && fstatvfs(file.fd(), &disk) == 0 && missing / disk.f_frsize > disk.f_bavail) {
@@ -93,7 +94,7 @@ std::uint64_t PartialFile::LengthOf(std::uint64_t part) const {
   return plan_.part_bytes == 0 ? plan_.size : std::min(plan_.part_bytes, plan_.size - part * plan_.part_bytes);
 }
 
-/// Believes what can be verified of an earlier journal, and begins a new one with just that.
+/// Verifies the parts in an earlier journal, and begins a new journal with the verified ones.
 Status PartialFile::OpenJournal() {
   if (auto journal = ReadFile(JournalPath(), kMaxJournal)) Believe(*journal);
   std::string text = JournalLine(Heading(plan_));
@@ -157,7 +158,7 @@ Status PartialFile::MarkDone(std::uint64_t part, std::uint32_t crc32c) {
   parts_[part] = {true, crc32c};
   if (!journal_) return {};
   std::string line = JournalLine(fmt::format("{} {:08x}", part, crc32c));
-  // One append is one write: lines of several threads do not mix.
+  // One write(2) with O_APPEND per line, so that lines of several threads do not mix.
   if (write(journal_.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
     return Fail(ErrnoError(errno, "writing " + JournalPath()));
   }

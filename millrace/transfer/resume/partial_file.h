@@ -1,4 +1,4 @@
-// A local file that is being written and does not show yet, and what is known of its parts.
+// A download in progress: a hidden file beside its destination, and a journal of its complete parts.
 #pragma once
 
 #include <time.h>
@@ -13,21 +13,22 @@
 
 namespace millrace::transfer {
 
-/// A hidden sibling of `path` that becomes `path`, or goes away. One made for a `Plan` keeps a journal beside it of the
-/// parts that are complete (docs/formats/transfer-journals.md), so that a later process that wants the same bytes finds
-/// them again. While one process has it another gets a sibling of its own, without a journal.
+/// A hidden sibling of `path`. Publish() renames it to `path`; otherwise the destructor removes it. With parts in its
+/// Plan it keeps a journal of complete parts (docs/formats/transfer-journals.md), so that a later process that wants
+/// the same bytes can resume. While one process holds it, another process gets a sibling of its own without a journal.
 ///
-/// MarkDone is for any thread, one call a part; everything else for the owner.
+/// Any thread may call MarkDone, once per part. All else is for the owner's thread.
 class PartialFile {
  public:
-  /// What the bytes are: a journal is believed only if it was written for the same.
+  /// The identity of the bytes. A journal is used only if it was written for an equal plan.
   struct Plan {
-    std::string source;  ///< where they come from, version included
+    std::string source;  ///< the name of the source, with its version
     std::uint64_t size = 0, part_bytes = 0;
     std::uint64_t parts() const { return part_bytes == 0 ? 0 : (size + part_bytes - 1) / part_bytes; }
   };
-  /// Makes folders as needed. With part_bytes 0 no journal is kept. Parts that an earlier process finished are read and
-  /// held against the checksums in its journal. Fails with kIsDirectory, kNoSpace and the like.
+  /// Makes missing folders. With part_bytes 0 there is no journal. Reads the parts that an earlier process completed
+  /// and checks them against the checksums in its journal. Errors: kIsDirectory if `path` is a folder; kNoSpace if the
+  /// disk has no room for the rest; those of OpenFile().
   static Result<PartialFile> Open(const std::string& path, Plan plan);
   PartialFile(PartialFile&&) noexcept = default;
   PartialFile& operator=(PartialFile&&) = delete;
@@ -36,18 +37,19 @@ class PartialFile {
   int fd() const { return fd_.get(); }
   bool done(std::uint64_t part) const { return parts_[part].done; }
   std::uint32_t crc32c(std::uint64_t part) const { return parts_[part].crc32c; }
-  /// CRC-32C of the whole file; all parts must be done.
+  /// Returns the CRC-32C of the whole file. REQUIRES: all parts are done.
   std::uint32_t crc32c() const;
   std::uint64_t bytes_done() const;
 
+  /// Records in the journal that a part is complete.
   Status MarkDone(std::uint64_t part, std::uint32_t crc32c);
-  /// Sets the modification time and renames.
+  /// Sets the modification time, removes the journal and renames the file to its destination.
   Status Publish(timespec modified);
-  /// Leaves file and journal for a later process, if there is something worth it.
+  /// Keeps file and journal for a later process, if a part is complete.
   void Keep();
 
  private:
-  struct Part {
+  struct PartState {
     bool done = false;
     std::uint32_t crc32c = 0;
   };
@@ -61,7 +63,7 @@ class PartialFile {
   UniqueFd fd_, journal_;
   std::string temporary_, path_;  ///< temporary_ is empty once the file is published or kept
   Plan plan_;
-  std::vector<Part> parts_;
+  std::vector<PartState> parts_;
 };
 
 }  // namespace millrace::transfer

@@ -1,4 +1,4 @@
-// What journals of interrupted transfers have in common.
+// Journals of interrupted transfers: lines with checksums, and the errors after which a journal is kept.
 #pragma once
 
 #include <optional>
@@ -9,12 +9,12 @@
 
 namespace millrace::transfer {
 
-/// May the same transfer, begun again after this error, use what the failed one has moved?
+/// Returns whether the same transfer, begun again after this error, can use the parts that the failed one has moved.
 bool WorthKeeping(Code code);
 
-/// A line of a journal, with a check of itself at its end: one that a crash cut short is not believed.
+/// Returns a line of a journal: the text, its CRC-32C and a line feed. The CRC exposes lines that a crash cut short.
 std::string JournalLine(std::string_view text);
-/// The text of such a line (given without its line feed); nothing if it is damaged.
+/// Returns the text of such a line (without its line feed), or nothing if the line is damaged.
 std::optional<std::string_view> TextOfLine(std::string_view line);
 
 }  // namespace millrace::transfer

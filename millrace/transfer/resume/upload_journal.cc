@@ -15,10 +15,10 @@
 namespace millrace::transfer {
 namespace {
 
-constexpr std::uint64_t kMaxEntry = 64 * kKiB;
+constexpr std::uint64_t kMaxJournalBytes = 64 * kKiB;  // a path, a key and an upload id have a few KiB at most
 constexpr char kHeading[] = "millrace-upload 1";
 constexpr std::string_view kSuffix = ".upload";
-constexpr std::size_t kDigestBytes = 16;
+constexpr std::size_t kDigestBytes = 16;  // of SHA-256: enough that two destinations never share a name
 
 NameForm UploadNameForm(std::string_view name) {
   const bool ours =
@@ -26,27 +26,27 @@ NameForm UploadNameForm(std::string_view name) {
   return ours ? NameForm::kFile : NameForm::kForeign;
 }
 
-constexpr ManagedFolder::Format kTransfersKind = {
+constexpr ManagedFolder::Format kTransfersFormat = {
     .purpose = "transfers",
     .version = 1,
     .role = {.what = "the folder of interrupted uploads", .cure = "set XDG_STATE_HOME to another place"},
     .legacy_file = "",
     .name_form = &UploadNameForm};
 
-/// Whether the name still leads to that file.
+/// Returns whether `name` still leads to the open file `fd`.
 bool Leads(const ManagedFolder& folder, const std::string& name, int fd) {
   struct stat ours{}, named{};
   return ::fstat(fd, &ours) == 0 && ::fstatat(folder.fd(), name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
          ours.st_ino == named.st_ino && ours.st_dev == named.st_dev;
 }
 
-std::optional<UploadJournal::Entry> Parse(const std::string& text) {
+std::optional<UploadJournal::PendingUpload> Parse(const std::string& text) {
   auto lines = Split(text, '\n');
   if (lines.size() < 2 || TextOfLine(lines[0]) != kHeading) return std::nullopt;
   auto body = TextOfLine(lines[1]);
   auto json = body ? ParseJson(*body, "upload journal") : Fail(Code::kCorrupt, "damaged");
   if (!json || !json->is_object()) return std::nullopt;
-  UploadJournal::Entry entry;
+  UploadJournal::PendingUpload entry;
   for (auto [name, field] : {std::pair("source", &entry.source), std::pair("upload_id", &entry.upload_id)}) {
     auto found = json->find(name);
     if (found == json->end() || !found->is_string()) return std::nullopt;
@@ -63,21 +63,22 @@ std::optional<UploadJournal::Entry> Parse(const std::string& text) {
 Result<UploadJournal> UploadJournal::Open(const std::string& folder, const std::string& destination) {
   UploadJournal journal;
   if (folder.empty()) return journal;
-  auto opened = ManagedFolder::Open(folder, kTransfersKind);
-  if (!opened && opened.error().code() == Code::kPermissionDenied) return journal;  // as root with a user's HOME
+  auto opened = ManagedFolder::Open(folder, kTransfersFormat);
+  // Other users may write to the folder: for example, root runs this with a user's HOME.
+  if (!opened && opened.error().code() == Code::kPermissionDenied) return journal;
   if (!opened) return Fail(opened.error());
   const Sha256Digest digest = Sha256(AsBytes(destination));
   const std::string name = fmt::format("{}{}", HexEncode(ByteSpan(digest).first(kDigestBytes)), kSuffix);
   UniqueFd fd = MR_TRY(opened->OpenFile(name, O_RDWR | O_CREAT));
   if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0 || !Leads(*opened, name, fd.get())) return journal;
-  journal.found_ = Parse(MR_TRY(opened->ReadFile(name, kMaxEntry)));
+  journal.found_ = Parse(MR_TRY(opened->ReadFile(name, kMaxJournalBytes)));
   journal.folder_ = *std::move(opened);
   journal.name_ = name;
   journal.fd_ = std::move(fd);
   return journal;
 }
 
-Status UploadJournal::Write(const Entry& entry) {
+Status UploadJournal::Write(const PendingUpload& entry) {
   if (!fd_) return {};
   Json json = {{"source", entry.source}, {"part_bytes", entry.part_bytes}, {"upload_id", entry.upload_id}};
   std::string text = JournalLine(kHeading) + JournalLine(DumpJson(json));

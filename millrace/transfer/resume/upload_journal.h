@@ -1,4 +1,4 @@
-// Remembers which multipart upload a transfer has begun.
+// Records which multipart upload a transfer has begun, so that a later process can resume it.
 #pragma once
 
 #include <cstdint>
@@ -11,29 +11,34 @@
 
 namespace millrace::transfer {
 
-/// A small file for one destination (docs/formats/transfer-journals.md), locked while a process is at it. One owner.
+/// A small file for one destination (docs/formats/transfer-journals.md). A process locks it while it uploads. One
+/// owner.
 class UploadJournal {
  public:
-  struct Entry {
-    std::string source;  ///< with its version
+  /// A multipart upload that is not complete.
+  struct PendingUpload {
+    std::string source;  ///< the name of the source, with its version
     std::uint64_t part_bytes = 0;
     std::string upload_id;
   };
-  /// Nothing is remembered without a folder, in one that other users may have filled, nor while another process
-  /// transfers to the same destination.
+  /// Returns a journal that records nothing if `folder` is empty, if other users may write to it, or while another
+  /// process transfers to the same destination.
   static Result<UploadJournal> Open(const std::string& folder, const std::string& destination);
 
-  /// What an earlier process left.
-  const std::optional<Entry>& found() const { return found_; }
+  /// Returns the upload that an earlier process left, if any.
+  const std::optional<PendingUpload>& found() const { return found_; }
+  /// Returns whether this journal records uploads (see Open).
   bool remembers() const { return static_cast<bool>(fd_); }
-  Status Write(const Entry& entry);
+  /// Replaces the journal's content.
+  Status Write(const PendingUpload& entry);
+  /// Removes the journal's file.
   void Forget();
 
  private:
   std::optional<ManagedFolder> folder_;
   std::string name_;
   UniqueFd fd_;
-  std::optional<Entry> found_;
+  std::optional<PendingUpload> found_;
 };
 
 }  // namespace millrace::transfer

@@ -11,10 +11,11 @@
 namespace millrace::transfer {
 namespace {
 
-// The first buffer of an object of unknown size: most such objects are small.
+/// The first buffer of an object of unknown size. Most such objects are smaller. A writer that waits for a whole part
+/// holds no more than this.
 constexpr std::uint64_t kFirstBuffer = 64 * kKiB;
 
-/// A part's memory, with the share of the budget that covers it.
+/// The memory of a part, with its share of the budget.
 struct Block {
   Reservation reservation;
   Buffer buffer;
@@ -47,7 +48,7 @@ struct MultipartWriter::Rep {
   const std::string key;
   Options options;
   const object::Limits limits;
-  std::uint64_t part_bytes;  ///< of the first parts
+  std::uint64_t part_bytes;  ///< the size of the first parts
 
   // The writer's thread only.
   std::optional<Block> block;
@@ -57,7 +58,7 @@ struct MultipartWriter::Rep {
   int launched = 0;
   bool over = false;  ///< finished or aborted
 
-  std::stop_source stop;  ///< of the parts on their way
+  std::stop_source stop;  ///< stops the parts in flight
   Mutex mutex;
   CondVar changed;
   int in_flight MR_GUARDED_BY(mutex) = 0;
@@ -72,8 +73,8 @@ Status MultipartWriter::Rep::Ready() {
   return {};
 }
 
-/// Doubles after every tenth of the parts that the store allows: ten times over, so 8 MiB at first reach any size that
-/// S3 can hold. A part stays within half the budget.
+/// Returns the size of the next part. It doubles after every tenth of the parts that the store allows. Parts that begin
+/// with 8 MiB then reach any size that S3 allows. A part takes at most half the budget.
 std::uint64_t MultipartWriter::Rep::PartBytes() const {
   int doublings =
       options.expected_bytes > 0 && size < options.expected_bytes ? 0 : launched / std::max(1, limits.max_parts / 10);
@@ -99,7 +100,7 @@ Result<MutableByteSpan> MultipartWriter::Rep::Space(const object::Call& call) {
   if (!block) MR_TRY(MakeBlock(call));
   if (block->filled == block->buffer.size()) {
     std::uint64_t full = PartBytes();
-    if (block->filled < full) {  // a first buffer that proved too small
+    if (block->filled < full) {  // the first buffer is full: go on in one of a whole part
       Reservation reservation = MR_TRY(budget.Acquire(full, call.stop));
       Block larger{std::move(reservation), Buffer(full), block->filled};
       std::ranges::copy(block->buffer.span(), larger.buffer.data());
@@ -152,7 +153,7 @@ Status MultipartWriter::Rep::Launch(const object::Call& call) {
                        failure = done.error().Context(fmt::format("part {} of {}", number, key));
                      }
                      --in_flight;
-                     changed.NotifyAll();  // under the lock: the writer may go once it is released
+                     changed.NotifyAll();  // under the lock: once it is released, the writer may be destroyed
                    });
   return {};
 }
@@ -201,7 +202,7 @@ void MultipartWriter::Rep::Abort() {
     while (in_flight > 0) changed.Wait(mutex);
   }
   block.reset();
-  // Best effort: what stays behind is invisible, and a bucket's lifecycle rules collect it.
+  // Best effort. If it fails, the parts stay invisible until the bucket's lifecycle rules remove them.
   if (!upload_id.empty()) (void)object::AbortMultipart(store, key, upload_id);
 }
 

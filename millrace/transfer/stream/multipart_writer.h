@@ -12,38 +12,41 @@
 
 namespace millrace::transfer {
 
-/// One writer thread at a time. Nothing is visible under the key before Finish succeeds; a writer that is destroyed
-/// without it aborts its upload. Objects up to one part go out as a single Put; longer ones as multipart, the part size
-/// growing so that `limits().max_parts` is never exceeded. A writer that waits for memory holds next to none, so any
-/// number of threads may write at once; one thread that keeps writers open holds up to a part of budget for each.
+/// Writes one object. One thread at a time. Nothing is visible under the key before Finish() succeeds. The destructor
+/// aborts an unfinished upload. An object of at most one part is a single Put. A longer one is a multipart upload,
+/// whose part size grows so that `limits().max_parts` is never exceeded.
+///
+/// A writer that waits for memory holds at most its first 64 KiB, so any number of threads may write at once. A thread
+/// that keeps several writers open holds up to a part of the budget for each.
 class MultipartWriter {
  public:
   struct Options {
     std::uint64_t part_bytes = 8 * kMiB;  ///< raised to the store's minimum
     int parallel_parts = 4;
     object::PutOptions put;  ///< conditions apply when the object is published
-    /// What the caller expects to write, 0 if unknown: spares memory for small objects, and parts that must grow.
+    /// The expected size, 0 if unknown. With it, small objects need less memory, and parts need not grow.
     std::uint64_t expected_bytes = 0;
   };
-  /// Store and budget must outlive the writer.
+  /// REQUIRES: `store` and `budget` outlive the writer.
   MultipartWriter(object::Store& store, MemoryBudget& budget, std::string key, Options options);
   ~MultipartWriter();
 
-  /// Copies; blocks while `parallel_parts` parts are on their way. A part that failed makes this and every later call
-  /// fail.
+  /// Copies `bytes`. Blocks while `parallel_parts` parts are in flight, and until there is memory. After a part has
+  /// failed, this and every later call fail with its error.
   Status Write(ByteSpan bytes, object::Call call = {});
-  /// Memory of the current part, for callers that can read straight into it: fill a front portion, then Commit its
-  /// size. Never empty. Valid until the next call. Blocks and fails as Write does.
+  /// Returns free memory of the current part, for callers that can read straight into it. Fill its beginning, then call
+  /// Commit(). Never empty. Valid until the next call. Blocks and fails as Write() does.
   Result<MutableByteSpan> Space(object::Call call = {});
+  /// Appends the first `bytes` bytes of Space() to the object.
   Status Commit(std::size_t bytes);
   struct Finished {
     std::string etag;
     std::uint64_t size = 0;
     std::uint32_t crc32c = 0;  ///< of the whole content
   };
-  /// Uploads what is left, waits for all parts, publishes atomically.
+  /// Uploads the rest, waits for all parts and publishes the object atomically.
   Result<Finished> Finish(object::Call call = {});
-  /// Gives up and removes what was uploaded. Safe at any time; Finish is then no longer allowed.
+  /// Aborts the upload and waits for its requests. May be called at any time. Later calls of Finish() fail.
   void Abort();
   std::uint64_t bytes_written() const;
 

@@ -12,9 +12,9 @@
 namespace millrace::transfer {
 namespace {
 
-/// What a Get of `expected` bytes of one version came to.
-Status CheckGot(const Result<std::optional<object::GetResult>>& got, const object::ObjectInfo& info,
-                std::uint64_t expected) {
+/// Checks the result of a Get of `expected` bytes of one version. Errors: kStale if the object has changed.
+Status CheckRangeResult(const Result<std::optional<object::GetResult>>& got, const object::ObjectInfo& info,
+                        std::uint64_t expected) {
   if (!got && got.error().code() == Code::kPreconditionFailed) {
     return Fail(Code::kStale, "{} was replaced while it was read", info.key);
   }
@@ -43,14 +43,14 @@ struct RangedReader::Rep {
     while (in_flight > 0) changed.Wait(mutex);
   }
 
-  /// The memory of a part. It goes from part to part: fresh pages cost more than the bytes that fill them.
+  /// The memory of a part. Parts reuse it: page faults of fresh memory cost more than receiving the bytes.
   struct Block {
     Reservation reservation;
     Buffer buffer;
   };
-  /// A part on its way or arrived. It stays in `ahead` while on its way: were its completion an owner, memory could go
-  /// back to the budget after reader and budget are gone.
-  struct Part {
+  /// A part that was requested. `ahead` owns it while it is in flight, and its completion does not: otherwise the
+  /// completion could return memory to a budget that no longer exists.
+  struct FetchedPart {
     Block block;
     std::uint64_t offset = 0, length = 0;
     bool arrived = false;
@@ -60,7 +60,7 @@ struct RangedReader::Rep {
   Result<ByteSpan> Next(const object::Call& call) MR_EXCLUDES(mutex);
   Status FetchAhead(const object::Call& call) MR_EXCLUDES(mutex);
   void Start(Block block) MR_EXCLUDES(mutex);
-  std::deque<std::unique_ptr<Part>>::iterator FirstArrived() MR_REQUIRES(mutex);
+  std::deque<std::unique_ptr<FetchedPart>>::iterator FirstArrived() MR_REQUIRES(mutex);
 
   object::ReadStore& store;
   MemoryBudget& budget;
@@ -69,10 +69,10 @@ struct RangedReader::Rep {
   std::uint64_t part_bytes;
 
   // The reader's thread only.
-  std::uint64_t next = 0, end = 0;          ///< what has not been asked for yet
-  std::deque<std::unique_ptr<Part>> ahead;  ///< in order of their offsets
-  std::unique_ptr<Part> current;            ///< what the caller looks at
-  std::optional<Block> spare;               ///< of the part that the caller looked at before
+  std::uint64_t next = 0, end = 0;                 ///< the range that has not been requested yet
+  std::deque<std::unique_ptr<FetchedPart>> ahead;  ///< in order of their offsets
+  std::unique_ptr<FetchedPart> current;            ///< the part that Next() returned last
+  std::optional<Block> spare;                      ///< memory of the part before it
 
   std::stop_source stop;
   Mutex mutex;
@@ -100,13 +100,13 @@ Result<ByteSpan> RangedReader::Rep::Next(const object::Call& call) {
   return current->block.buffer.span().first(current->length);
 }
 
-/// The part that may be handed out next, or the end.
-std::deque<std::unique_ptr<RangedReader::Rep::Part>>::iterator RangedReader::Rep::FirstArrived() {
+/// Returns the part that Next() can return, or the end.
+std::deque<std::unique_ptr<RangedReader::Rep::FetchedPart>>::iterator RangedReader::Rep::FirstArrived() {
   if (options.in_order) return ahead.front()->arrived ? ahead.begin() : ahead.end();
   return std::ranges::find_if(ahead, [](const auto& part) { return part->arrived; });
 }
 
-/// Asks for parts until enough are ahead or memory is short; waits for memory only when none is ahead.
+/// Requests parts until enough are ahead or memory is short. Waits for memory only if no part is ahead.
 Status RangedReader::Rep::FetchAhead(const object::Call& call) {
   while (next < end && ahead.size() < static_cast<std::size_t>(options.parallel_parts)) {
     if (spare) {
@@ -128,8 +128,8 @@ Status RangedReader::Rep::FetchAhead(const object::Call& call) {
 
 void RangedReader::Rep::Start(Block block) {
   std::uint64_t length = std::min<std::uint64_t>(block.buffer.size(), end - next);
-  ahead.push_back(std::make_unique<Part>(Part{std::move(block), next, length, false, {}}));
-  Part* part = ahead.back().get();
+  ahead.push_back(std::make_unique<FetchedPart>(FetchedPart{std::move(block), next, length, false, {}}));
+  FetchedPart* part = ahead.back().get();
   {
     MutexLock lock(mutex);
     ++in_flight;
@@ -139,12 +139,12 @@ void RangedReader::Rep::Start(Block block) {
   MutableByteSpan into = part->block.buffer.span().first(length);
   store.Get(info.key, std::move(get), into, {.stop = stop.get_token()},
             [this, part, length](Result<std::optional<object::GetResult>> got) {
-              Status status = CheckGot(got, info, length);
+              Status status = CheckRangeResult(got, info, length);
               MutexLock lock(mutex);
               part->status = std::move(status);
               part->arrived = true;
               --in_flight;
-              changed.NotifyAll();  // under the lock: the reader may go once it is released
+              changed.NotifyAll();  // under the lock: once it is released, the reader may be destroyed
             });
 }
 
@@ -168,7 +168,7 @@ Status ReadInto(object::ReadStore& store, const object::ObjectInfo& info, std::u
     std::uint64_t length = std::min<std::uint64_t>(std::max<std::uint64_t>(1, part_bytes), into.size() - done);
     store.Get(info.key, {.range = object::ByteRange{offset + done, length}, .if_match = info.etag},
               into.subspan(done, length), window.call(),
-              [&window, &info, length](auto got) { window.Leave(CheckGot(got, info, length)); });
+              [&window, &info, length](auto got) { window.Leave(CheckRangeResult(got, info, length)); });
     done += length;
   }
   return window.Finish();

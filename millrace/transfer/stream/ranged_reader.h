@@ -1,4 +1,4 @@
-// Reads one object version front to back (or a range of it) with many requests in flight and bounded memory.
+// Reads one version of an object, or a range of it, from front to back with many requests in flight and bounded memory.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,25 @@
 
 namespace millrace::transfer {
 
-/// One reader thread. Parts are fetched ahead in order with If-Match, so the bytes are all of one version: a change in
-/// between fails with kStale.
+/// Reads one object. One thread. Fetches parts ahead in order with If-Match, so all bytes are of one version. If the
+/// object is replaced or deleted meanwhile, Next() fails with kStale.
 class RangedReader {
  public:
   struct Options {
     std::uint64_t part_bytes = 8 * kMiB;
     int parallel_parts = 8;
     std::optional<object::ByteRange> range;
-    /// False: pieces come as they arrive, and offset() says where they belong.
+    /// If false, Next() returns parts in the order of their arrival; offset() tells their position.
     bool in_order = true;
   };
-  /// `info` from Head or a listing. Store and budget must outlive the reader.
+  /// `info` comes from Head() or a listing.
+  /// REQUIRES: `store` and `budget` outlive the reader.
   RangedReader(object::ReadStore& store, MemoryBudget& budget, object::ObjectInfo info, Options options);
   ~RangedReader();
 
-  /// The next piece, or an empty span at the end. Valid until the next call.
+  /// Returns the next part, or an empty span at the end. Valid until the next call. Blocks until a part is there.
   Result<ByteSpan> Next(object::Call call = {});
-  /// Where in the object the piece lies that Next gave last.
+  /// Returns the offset in the object of the part that Next() returned last.
   std::uint64_t offset() const;
 
  private:
@@ -38,7 +39,8 @@ class RangedReader {
   std::unique_ptr<Rep> rep_;
 };
 
-/// The whole object (or a range) into caller's memory with parallel requests; `into` has exactly the size asked for.
+/// Reads into.size() bytes of an object from `offset` on into the caller's memory, with parallel requests.
+/// Errors: kInvalidArgument if the range reaches beyond the object; kStale if it is replaced or deleted meanwhile.
 Status ReadInto(object::ReadStore& store, const object::ObjectInfo& info, std::uint64_t offset, MutableByteSpan into,
                 int parallel_parts = 8, std::uint64_t part_bytes = 8 * kMiB, object::Call call = {});
 

@@ -1,4 +1,4 @@
-// A bounded number of asynchronous calls that belong to one job.
+// Bounds the number of asynchronous calls that one job has in flight.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace millrace::transfer {
 
-/// At most `limit` calls are under way; the first that fails stops the others. The job's thread enters and finishes,
-/// the calls' completions leave. Destruction cancels and waits.
+/// At most `limit` calls are in flight. The first failure stops the others. The job's thread calls Enter() before each
+/// call and Finish() at the end; the completion of each call calls Leave(). The destructor cancels and waits.
 class Window {
  public:
   Window(int limit, const object::Call& caller)
@@ -23,43 +23,45 @@ class Window {
     (void)Finish();
   }
 
-  /// Waits for a place. False once a call has failed: enter no more.
+  /// Blocks until fewer than `limit` calls are in flight, and counts a new one. Returns false if a call has failed:
+  /// start no more.
   bool Enter() MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     while (status_ && in_flight_ >= limit_) changed_.Wait(mutex_);
     if (status_) ++in_flight_;
     return status_.has_value();
   }
+  /// Ends a call with its outcome.
   void Leave(Status status) MR_EXCLUDES(mutex_) {
     if (!status) stop_.request_stop();
     MutexLock lock(mutex_);
     if (!status && status_) status_ = std::move(status);
     --in_flight_;
     ++left_;
-    changed_.NotifyAll();  // under the lock: the window may go once it is released
+    changed_.NotifyAll();  // under the lock: once it is released, the window may be destroyed
   }
-  /// How the calls stand, for an owner with work of its own beside them.
+  /// The state of the calls, for an owner that works beside them.
   struct Progress {
     int in_flight = 0;
-    bool full = false;       ///< Enter would wait
-    std::uint64_t left = 0;  ///< calls that have completed
+    bool full = false;       ///< Enter() would block
+    std::uint64_t left = 0;  ///< the number of completed calls
   };
   Progress progress() MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return {in_flight_, status_ && in_flight_ >= limit_, left_};
   }
-  /// Waits until a call has completed since `seen`. REQUIRES: one was in flight then.
+  /// Blocks until a call has completed since `seen`. REQUIRES: seen.in_flight > 0.
   void AwaitLeave(const Progress& seen) MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     while (left_ == seen.left) changed_.Wait(mutex_);
   }
-  /// Waits for all; the first failure.
+  /// Blocks until all calls have completed. Returns the first failure.
   Status Finish() MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     while (in_flight_ > 0) changed_.Wait(mutex_);
     return status_;
   }
-  /// What the calls are started with.
+  /// Returns the stop token and deadline to start the calls with.
   object::Call call() const { return {.stop = stop_.get_token(), .deadline = deadline_}; }
 
  private:
