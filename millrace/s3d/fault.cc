@@ -33,12 +33,12 @@ const std::string_view kFaultHelp =
 Example: --fault "latency=5ms..20ms; error=503,op=GetObject,rate=2%; reset=answer,op=PutObject,skip=10,count=1")";
 
 struct FaultPlan::Rule {
-  enum class Effect { kLatency, kBandwidth, kError, kCut, kUnconditional, kDamage };
+  enum class Effect { kLatency, kBandwidth, kError, kDisconnect, kUnconditional, kDamage };
   Effect effect = Effect::kLatency;
   Duration least{}, most{};
   std::uint64_t bytes_per_second = 0;
   int status = 0;
-  Fault::Cut cut = Fault::Cut::kNone;
+  Fault::Disconnect disconnect = Fault::Disconnect::kNone;
   std::vector<std::string> operations;
   std::optional<std::string> bucket;
   std::string key_prefix;
@@ -90,10 +90,10 @@ Result<double> ParseRate(std::string_view text) {
   return value * scale;
 }
 
-Result<Fault::Cut> ParseReset(std::string_view where) {
-  if (where == "request") return Fault::Cut::kBeforeOperation;
-  if (where == "answer") return Fault::Cut::kBeforeAnswer;
-  if (where == "body") return Fault::Cut::kInBody;
+Result<Fault::Disconnect> ParseReset(std::string_view where) {
+  if (where == "request") return Fault::Disconnect::kBeforeOperation;
+  if (where == "answer") return Fault::Disconnect::kBeforeAnswer;
+  if (where == "body") return Fault::Disconnect::kInBody;
   return Fail(Code::kInvalidArgument, "reset takes request, answer or body, not \"{}\"", where);
 }
 
@@ -104,7 +104,7 @@ class Pacer {
  public:
   Pacer(std::uint64_t bytes_per_second, Clock& clock, std::stop_token stop)
       : rate_(bytes_per_second), clock_(clock), stop_(std::move(stop)), start_(clock.Now()) {}
-  /// How much may move in one go.
+  /// Returns how many bytes may move at once.
   std::uint64_t Piece(std::uint64_t wanted) const {
     return rate_ == 0 ? wanted : std::min(wanted, std::clamp<std::uint64_t>(rate_ / 20, 1, 256 * kKiB));
   }
@@ -157,7 +157,7 @@ class FaultyResponse final : public http::ServerResponse {
  public:
   FaultyResponse(http::ServerResponse& inner, const Fault& fault, std::stop_token stop, Clock& clock)
       : inner_(inner),
-        cut_(fault.cut),
+        disconnect_(fault.disconnect),
         damages_(fault.damage),
         pacer_(fault.bytes_per_second, clock, std::move(stop)) {}
 
@@ -167,7 +167,7 @@ class FaultyResponse final : public http::ServerResponse {
     return Finish();
   }
   Status Start(int status, http::Headers headers, std::optional<std::uint64_t> content_length) override {
-    if (cut_ == Fault::Cut::kBeforeAnswer) return Break();
+    if (disconnect_ == Fault::Disconnect::kBeforeAnswer) return Break();
     left_ = content_length.value_or(0) / 2;
     if (damages_) damaged_at_ = left_;
     return inner_.Start(status, std::move(headers), content_length);
@@ -197,18 +197,20 @@ class FaultyResponse final : public http::ServerResponse {
     }
     return {};
   }
-  Status Finish() override { return CutsBody() ? Break() : inner_.Finish(); }
+  Status Finish() override { return EndsInBody() ? Break() : inner_.Finish(); }
   void Abort(bool reset) override { inner_.Abort(reset); }
   bool started() const override { return inner_.started(); }
 
  private:
-  bool CutsBody() const { return cut_ == Fault::Cut::kInBody || cut_ == Fault::Cut::kTruncate; }
-  /// How many of `wanted` bytes may go out now.
+  bool EndsInBody() const {
+    return disconnect_ == Fault::Disconnect::kInBody || disconnect_ == Fault::Disconnect::kTruncate;
+  }
+  /// Returns how many of `wanted` bytes may be sent now.
   Result<std::uint64_t> Allow(std::uint64_t wanted) {
     wanted = pacer_.Piece(wanted);
     if (damaged_at_ == written_) wanted = 1;
     if (damaged_at_ > written_) wanted = std::min(wanted, damaged_at_ - written_);
-    if (!CutsBody()) return wanted;
+    if (!EndsInBody()) return wanted;
     if (left_ == 0) return Break();
     wanted = std::min(wanted, left_);
     left_ -= wanted;
@@ -219,12 +221,12 @@ class FaultyResponse final : public http::ServerResponse {
     pacer_.Moved(bytes);
   }
   std::unexpected<Error> Break() {
-    inner_.Abort(cut_ != Fault::Cut::kTruncate);
+    inner_.Abort(disconnect_ != Fault::Disconnect::kTruncate);
     return Fail(Code::kUnavailable, "cut short by --fault");
   }
 
   http::ServerResponse& inner_;
-  const Fault::Cut cut_;
+  const Fault::Disconnect disconnect_;
   const bool damages_;
   Pacer pacer_;
   std::uint64_t left_ = 0;  ///< of the body, until it is cut
@@ -238,7 +240,7 @@ FaultPlan::~FaultPlan() = default;
 
 namespace {
 
-/// Sets what `name=value` says; false when there is no effect of that name.
+/// Sets the effect `name=value`. Returns false if there is no effect of that name.
 template <class Rule>
 Result<bool> SetEffect(Rule& rule, std::string_view name, std::string_view value) {
   using Effect = typename Rule::Effect;
@@ -258,22 +260,22 @@ Result<bool> SetEffect(Rule& rule, std::string_view name, std::string_view value
     if (status < 400 || status > 599) return Fail(Code::kInvalidArgument, "{} is not an error's status", status);
     rule.status = static_cast<int>(status);
   } else if (name == "truncate" && value.empty()) {
-    rule.effect = Effect::kCut;
-    rule.cut = Fault::Cut::kTruncate;
+    rule.effect = Effect::kDisconnect;
+    rule.disconnect = Fault::Disconnect::kTruncate;
   } else if (name == "unconditional" && value.empty()) {
     rule.effect = Effect::kUnconditional;
   } else if (name == "damage" && value.empty()) {
     rule.effect = Effect::kDamage;
   } else if (name == "reset") {
-    rule.effect = Effect::kCut;
-    rule.cut = MR_TRY(ParseReset(value));
+    rule.effect = Effect::kDisconnect;
+    rule.disconnect = MR_TRY(ParseReset(value));
   } else {
     return false;
   }
   return true;
 }
 
-/// Sets whom a rule befalls; false when there is no such selector.
+/// Sets a condition on the requests of a rule. Returns false if there is no condition of that name.
 template <class Rule>
 Result<bool> SetSelector(Rule& rule, std::string_view name, std::string_view value) {
   if (name == "op") {
@@ -362,10 +364,10 @@ Fault FaultPlan::Decide(std::string_view operation, std::string_view bucket, std
         fault.bytes_per_second = rule.bytes_per_second;
         break;
       case Rule::Effect::kError:
-        if (fault.error.empty()) fault.error.push_back(ErrorOfStatus(rule.status));
+        if (!fault.error) fault.error = ErrorOfStatus(rule.status);
         break;
-      case Rule::Effect::kCut:
-        if (fault.cut == Fault::Cut::kNone) fault.cut = rule.cut;
+      case Rule::Effect::kDisconnect:
+        if (fault.disconnect == Fault::Disconnect::kNone) fault.disconnect = rule.disconnect;
         break;
       case Rule::Effect::kUnconditional:
         fault.unconditional = true;

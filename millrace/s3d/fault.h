@@ -1,8 +1,9 @@
-// Faults to order: what `--fault` describes, decided request by request.
+// Fault injection: `--fault` describes which requests fail, and how.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,30 +19,31 @@ namespace millrace::s3d {
 /// The grammar, for --help and the README.
 extern const std::string_view kFaultHelp;
 
-/// What befalls one request.
+/// The fault of one request.
 struct Fault {
-  enum class Cut {
+  enum class Disconnect {
     kNone,
-    kBeforeOperation,  ///< reset at once: nothing is done
-    kBeforeAnswer,     ///< reset once the operation is done: the client cannot know
+    kBeforeOperation,  ///< reset before the operation: nothing is done
+    kBeforeAnswer,     ///< reset after the operation: the client cannot know whether it was done
     kInBody,           ///< reset half-way through the answer's body
-    kTruncate,         ///< the same, but the connection ends in good order
+    kTruncate,         ///< like kInBody, but the connection is closed in good order
   };
   Duration latency{};
   std::uint64_t bytes_per_second = 0;  ///< 0: no limit
-  std::vector<S3Error> error;          ///< at most one
-  Cut cut = Cut::kNone;
+  std::optional<S3Error> error;        ///< the answer instead of the operation's
+  Disconnect disconnect = Disconnect::kNone;
   bool unconditional = false;  ///< If-Match and If-None-Match of a write are ignored
-  bool damage = false;  ///< one bit in the middle of the request's body turns, or, where it has none, of the answer's
+  bool damage = false;  ///< one bit in the middle of the request's body is flipped; without a body, of the answer's
 };
 
-/// A parsed specification. Any thread may call Decide. The n-th request that a rule matches always meets the same fate:
-/// it depends on the seed, the rule and n alone.
+/// A parsed specification. Thread-safe. The n-th request that a rule matches always gets the same fault. It depends
+/// only on the seed, the rule and n.
 class FaultPlan {
  public:
   FaultPlan();
   ~FaultPlan();
-  /// Fails with kInvalidArgument, naming the part that is not understood. An empty text means no faults.
+  /// Parses a specification. An empty text means no faults.
+  /// Errors: kInvalidArgument; the message names the rule that does not parse.
   static Result<std::unique_ptr<FaultPlan>> Parse(std::string_view text);
 
   Fault Decide(std::string_view operation, std::string_view bucket, std::string_view key);
@@ -53,9 +55,9 @@ class FaultPlan {
   std::vector<Rule> rules_ MR_GUARDED_BY(mutex_);
 };
 
-/// Reads a request's body no faster than the fault allows, or with its damage.
+/// Returns a request whose body is as slow, or as damaged, as the fault says. Borrows its arguments.
 std::unique_ptr<http::ServerRequest> ApplyToRequest(const Fault& fault, http::ServerRequest& request, Clock& clock);
-/// Sends the answer as the fault has it: slowly, damaged, in part, or not at all.
+/// Returns a response that is sent as the fault says: slowly, damaged, in part, or not at all. Borrows its arguments.
 std::unique_ptr<http::ServerResponse> ApplyToResponse(const Fault& fault, http::ServerResponse& response,
                                                       std::stop_token stop, Clock& clock);
 

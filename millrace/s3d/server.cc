@@ -117,11 +117,11 @@ void Server::Rep::Handle(http::ServerRequest& request, http::ServerResponse& res
     return plan->Decide((*route)->name, target->bucket, target->key);
   }();
   if (fault.latency.count() > 0 && !clock.SleepFor(fault.latency, request.stop())) return response.Abort(false);
-  if (!fault.error.empty()) return fail(fault.error.front());
-  if (fault.cut == Fault::Cut::kBeforeOperation) return response.Abort(true);
+  if (fault.error) return fail(*fault.error);
+  if (fault.disconnect == Fault::Disconnect::kBeforeOperation) return response.Abort(true);
 
   Reply<void> served;
-  if (fault.bytes_per_second == 0 && fault.cut == Fault::Cut::kNone && !fault.damage) {
+  if (fault.bytes_per_second == 0 && fault.disconnect == Fault::Disconnect::kNone && !fault.damage) {
     served = Serve(**route, *target, *query, request_id, request, response, fault);
   } else {
     auto slow_request = ApplyToRequest(fault, request, clock);

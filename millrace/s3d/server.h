@@ -1,4 +1,4 @@
-// An S3 endpoint for development and tests: the library behind `millrace s3d`, also for use inside a test's process.
+// An S3 endpoint for development and tests: the library of `millrace s3d`, also for use inside a test's process.
 #pragma once
 
 #include <cstdint>
@@ -17,33 +17,32 @@ struct Options {
   std::filesystem::path root;          ///< created when missing; one endpoint per root at a time
   std::string listen = "127.0.0.1:0";  ///< host:port; port 0 takes a free one
   std::string access_key, secret_key;  ///< the one identity
-  bool anonymous = false;              ///< also take requests without a signature
+  bool anonymous = false;              ///< also accept requests without a signature
   bool insecure = false;               ///< anonymous: also beyond loopback, and with any Host
   std::string fault;                   ///< faults to order; see fault.h for the grammar
-  /// With false, what is acknowledged survives the process but perhaps not the machine: faster, for tests.
+  /// If false, acknowledged changes survive the process but perhaps not a power failure. Faster, for tests.
   bool sync = true;
-  std::uint64_t min_part_bytes = 5 * 1024 * 1024;  ///< of every part of a multipart upload but the last, as S3 wants it
-  int max_connections = 1024;
-  Clock* clock = nullptr;  ///< nullptr: the system's. For signatures' dates, modification times and faults
+  std::uint64_t min_part_bytes = 5 * 1024 * 1024;  ///< minimum of all parts of an upload but the last; S3's limit
+  int max_connections = 1024;                      ///< each has a thread
+  Clock* clock = nullptr;  ///< for signatures' dates, modification times and faults; nullptr: the system's
   Logger log;
 };
 
-/// A running endpoint. Any thread may call any method; the owner destroys it, which closes every connection and joins
-/// every thread.
+/// A running endpoint. Thread-safe. The destructor closes every connection and joins every thread.
 class Server {
  public:
-  /// Fails when the root cannot be used (kBusy: another endpoint has it) or the address cannot be listened on.
+  /// Errors: kBusy if another endpoint uses the root; those of ManagedFolder::Open(); those of listening.
   static Result<std::unique_ptr<Server>> Start(Options options);
   ~Server();
 
   int port() const;
   std::string address() const;   ///< "127.0.0.1:39121"
   std::string endpoint() const;  ///< "http://127.0.0.1:39121"
-  /// Makes a bucket, as a client would; kAlreadyExists when there is one.
+  /// Makes a bucket. Errors: kAlreadyExists.
   Status CreateBucket(std::string_view name);
-  /// From now on these faults instead of the ones before; empty: none.
+  /// Replaces the faults; an empty `spec` means none. Errors: kInvalidArgument.
   Status SetFaults(std::string_view spec);
-  /// Stops taking requests and waits up to `grace` for those under way.
+  /// Stops accepting requests and waits at most `grace` for those in progress.
   void Stop(Duration grace);
 
  private:

@@ -12,7 +12,8 @@
 namespace millrace::s3d {
 namespace {
 
-/// Whether an ETag list ("*", "\"a\", W/\"b\"", or a bare ETag as some clients send it) names `etag`.
+/// Returns whether an ETag list names `etag`: "*", "\"a\", W/\"b\"", or an ETag without quotes, as some clients send
+/// it.
 bool Names(std::string_view list, std::string_view etag) {
   for (std::string_view item : Split(list, ',')) {
     item = Trim(item);
@@ -58,7 +59,7 @@ ReadVerdict CheckRead(const http::Headers& headers, std::string_view prefix, con
   return ReadVerdict::kServe;
 }
 
-Reply<std::optional<Span>> ParseRange(std::string_view range, std::uint64_t size) {
+Reply<std::optional<BodyRange>> ParseRange(std::string_view range, std::uint64_t size) {
   constexpr std::string_view kUnit = "bytes=";
   std::size_t dash = range.find('-');
   if (!range.starts_with(kUnit) || dash == std::string_view::npos || range.find(',') != std::string_view::npos) {
@@ -71,13 +72,13 @@ Reply<std::optional<Span>> ParseRange(std::string_view range, std::uint64_t size
     if (!suffix) return std::nullopt;
     if (*suffix == 0 || size == 0) return unsatisfiable();
     std::uint64_t length = std::min(*suffix, size);
-    return Span{size - length, length};
+    return BodyRange{size - length, length};
   }
   auto begin = Digits(first);
   auto end = last.empty() ? std::optional<std::uint64_t>(UINT64_MAX) : Digits(last);
   if (!begin || !end || *end < *begin) return std::nullopt;
   if (*begin >= size) return unsatisfiable();
-  return Span{*begin, std::min(*end, size - 1) - *begin + 1};
+  return BodyRange{*begin, std::min(*end, size - 1) - *begin + 1};
 }
 
 Reply<WriteCondition> ParseWriteCondition(const http::Headers& headers) {

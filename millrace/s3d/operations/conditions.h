@@ -13,18 +13,18 @@ namespace millrace::s3d {
 
 enum class ReadVerdict { kServe, kNotModified, kFailed };
 
-/// If-Match, If-None-Match, If-Modified-Since and If-Unmodified-Since; or, with `prefix` "x-amz-copy-source-", the ones
-/// of a copy's source.
+/// Checks If-Match, If-None-Match, If-Modified-Since and If-Unmodified-Since. With `prefix` "x-amz-copy-source-",
+/// checks the fields for the source of a copy.
 ReadVerdict CheckRead(const http::Headers& headers, std::string_view prefix, const Object& object);
 
-struct Span {
+struct BodyRange {
   std::uint64_t offset = 0, length = 0;
 };
-/// The bytes that a Range header names: nothing when it is absent, malformed or names several (the whole object is then
-/// served); InvalidRange when it names none of the object's bytes.
-Reply<std::optional<Span>> ParseRange(std::string_view range, std::uint64_t size);
+/// Returns the bytes that a Range header names. Returns nothing if the header is empty, malformed or has several
+/// ranges: the whole object is then served. Errors: InvalidRange if the range has none of the object's bytes.
+Reply<std::optional<BodyRange>> ParseRange(std::string_view range, std::uint64_t size);
 
-/// If-Match and If-None-Match of a write. S3 takes If-None-Match: * only.
+/// Returns If-Match and If-None-Match of a write. For If-None-Match, S3 accepts only "*".
 Reply<WriteCondition> ParseWriteCondition(const http::Headers& headers);
 
 }  // namespace millrace::s3d

@@ -59,7 +59,7 @@ constexpr Route kRoutes[] = {
     {"CompleteMultipartUpload", kObject, "POST", "uploadId", false, CompleteMultipartUpload},
 };
 
-/// Query parameters that name a thing of its own rather than describe the operation.
+/// Query parameters that name a sub-resource. All others are parameters of the operation.
 constexpr std::string_view kSubresources[] = {
     "accelerate",
     "acl",

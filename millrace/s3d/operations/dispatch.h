@@ -1,4 +1,4 @@
-// From a request line to an operation.
+// Finds the operation for a request.
 #pragma once
 
 #include <string>
@@ -10,24 +10,25 @@
 
 namespace millrace::s3d {
 
-/// What a request is about. Both empty: the service; key empty: the bucket.
+/// The resource of a request: an object, a bucket (key empty) or the service (both empty).
 struct Target {
   std::string bucket, key;
 };
-/// Path style ("/bucket/key"), and virtual-host style for hosts below "localhost" ("bucket.localhost:9000").
+/// Understands path style ("/bucket/key"), and virtual-host style for hosts below "localhost"
+/// ("bucket.localhost:9000").
 Reply<Target> ParseTarget(const http::ServerRequest& request);
 
-/// An operation by S3's name for it.
+/// An operation, under S3's name for it, and the requests that it serves.
 struct Route {
   enum class Level { kService, kBucket, kObject };
   std::string_view name;
   Level level;
   std::string_view method;
-  std::string_view parameter;  ///< the sub-resource that must be asked for; empty: none
-  bool copies;                 ///< whether an x-amz-copy-source header makes the difference
+  std::string_view parameter;  ///< the query parameter that selects it ("acl"); empty: none
+  bool copies;                 ///< whether x-amz-copy-source must be present
   Operation run;
 };
-/// Fails with NotImplemented for what S3 has and this endpoint does not, with MethodNotAllowed for what nobody has.
+/// Errors: NotImplemented for operations that only S3 has; MethodNotAllowed for requests that S3 does not know either.
 Reply<const Route*> FindRoute(const http::ServerRequest& request, const Target& target, const QueryParameters& query);
 
 }  // namespace millrace::s3d

@@ -7,7 +7,7 @@
 namespace millrace::s3d {
 namespace {
 
-constexpr std::size_t kMaxDeletes = 1000, kMaxParts = 10'000;
+constexpr std::size_t kMaxDeletes = 1000, kMaxParts = 10'000;  // S3's limits
 
 std::unexpected<S3Error> Malformed() {
   return Refuse("MalformedXML",
@@ -63,7 +63,7 @@ Reply<std::vector<CompletedPart>> ParseCompleteRequest(std::string_view body) {
       }
       if (name == "ETag") part.etag = xml::Unquote(field.text().as_string());
       for (ChecksumKind kind : kChecksumKinds) {
-        if (name == ChecksumElement(kind)) part.checksums.emplace_back(kind, field.text().as_string());
+        if (name == ChecksumElement(kind)) part.checksums.push_back({kind, field.text().as_string()});
       }
     }
     if (part.number == 0 || part.etag.empty()) return Malformed();

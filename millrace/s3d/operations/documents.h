@@ -1,4 +1,4 @@
-// The documents that S3 clients send, and the one that tells them of an error.
+// The XML documents that S3 clients send, and the <Error> document.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace millrace::s3d {
 
-/// An <Error> document without the S3 namespace, as S3 sends it.
+/// Returns an <Error> document. Like S3's, it has no namespace.
 std::string ErrorDocument(const S3Error& error, std::string_view resource, std::string_view request_id);
 
 struct DeleteRequest {
@@ -20,15 +20,20 @@ struct DeleteRequest {
   };
   std::vector<Item> items;
 };
-/// Fails with MalformedXML on what is not a <Delete> of 1 to 1,000 keys.
+/// Errors: MalformedXML if it is not a <Delete> document with 1 to 1,000 keys.
 Reply<DeleteRequest> ParseDeleteRequest(std::string_view body);
 
+/// A part that a client names when it completes an upload.
 struct CompletedPart {
+  struct GivenChecksum {
+    ChecksumKind kind;
+    std::string value;  ///< base64
+  };
   int number = 0;
   std::string etag;  ///< without quotes
-  std::vector<std::pair<ChecksumKind, std::string>> checksums;
+  std::vector<GivenChecksum> checksums;
 };
-/// Fails with MalformedXML on what is not a <CompleteMultipartUpload> of 1 to 10,000 parts.
+/// Errors: MalformedXML if it is not a <CompleteMultipartUpload> document with 1 to 10,000 parts.
 Reply<std::vector<CompletedPart>> ParseCompleteRequest(std::string_view body);
 
 }  // namespace millrace::s3d

@@ -1,4 +1,4 @@
-// One S3 request on its way through an operation.
+// The arguments of an S3 operation: one request, its response and the storage. Declares all operations.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace millrace::s3d {
 
-/// What an operation works with. Lives as long as the handler's call; one thread.
+/// One request and its response. Borrows everything. Lives as long as the handler's call. One thread.
 struct Exchange {
   http::ServerRequest& request;
   http::ServerResponse& response;
@@ -25,19 +25,21 @@ struct Exchange {
   const std::string& key;
   const std::string& request_id;
   std::uint64_t min_part_bytes;
-  bool unconditional = false;  ///< the fault of that name
+  bool unconditional = false;  ///< Fault::unconditional
 
+  /// Returns whether the query has the parameter.
   bool Asks(std::string_view parameter) const;
-  /// The decoded value of a query parameter; "" when absent.
+  /// Returns the decoded value of a query parameter, or "" if it is absent.
   std::string_view Parameter(std::string_view name) const;
-  /// A number within bounds; `absent` when the parameter is not there. Fails with InvalidArgument.
+  /// Returns a query parameter as a number, or `absent`.
+  /// Errors: InvalidArgument if it is no number from `least` to `most`.
   Reply<std::uint64_t> Number(std::string_view name, std::uint64_t absent, std::uint64_t least,
                               std::uint64_t most) const;
-  /// What a write asks of the object that it replaces.
+  /// Returns the condition of a write on the object that it replaces.
   Reply<WriteCondition> Condition() const;
   std::string_view Header(std::string_view name) const { return request.headers().Get(name); }
 
-  /// The headers every answer carries.
+  /// Returns the headers that every answer has.
   http::Headers CommonHeaders() const;
   Reply<void> SendXml(std::string_view document, http::Headers headers);
   Reply<void> SendXml(std::string_view document) { return SendXml(document, CommonHeaders()); }
@@ -45,7 +47,7 @@ struct Exchange {
   Reply<void> SendEmpty(int status) { return SendEmpty(status, CommonHeaders()); }
 };
 
-/// An operation answers through its exchange, or fails: the dispatcher then sends the <Error> document.
+/// An operation sends its answer through the exchange. If it fails, the dispatcher sends the <Error> document.
 using Operation = Reply<void> (*)(Exchange&);
 
 // service_operations.cc
@@ -53,7 +55,7 @@ Reply<void> ListBuckets(Exchange& exchange);
 Reply<void> CreateBucket(Exchange& exchange);
 Reply<void> DeleteBucket(Exchange& exchange);
 Reply<void> HeadBucket(Exchange& exchange);
-/// location, versioning, acl, policy, … as of a bucket where none was ever set up.
+/// Answers location, versioning, acl, policy, … like a bucket without any configuration.
 Reply<void> GetBucketSetting(Exchange& exchange);
 Reply<void> GetObjectSetting(Exchange& exchange);
 
@@ -79,10 +81,11 @@ Reply<void> CompleteMultipartUpload(Exchange& exchange);
 Reply<void> AbortMultipartUpload(Exchange& exchange);
 
 // Shared by object and multipart operations (object_operations.cc):
-inline constexpr std::uint64_t kMaxPut = 5 * kGiB;
-/// The request's header fields that are stored with an object. Fails on those that promise what is not done here.
+inline constexpr std::uint64_t kMaxPut = 5 * kGiB;  // S3's limit of a PUT
+/// Returns the request's header fields that are stored with an object.
+/// Errors: NotImplemented on a field that asks for something that this endpoint does not do.
 Reply<Attributes> StoredAttributes(const http::Headers& headers);
-/// The object that x-amz-copy-source names, its conditions checked.
+/// Returns the object that x-amz-copy-source names, after its conditions were checked.
 Reply<ObjectPtr> CopySource(Exchange& exchange);
 std::string Quote(std::string_view etag);
 

@@ -6,7 +6,7 @@
 namespace millrace::s3d {
 namespace {
 
-/// Names in an answer: as they are, or percent-encoded when the client asked for encoding-type=url.
+/// Writes names into an answer: as they are, or percent-encoded if the request has encoding-type=url.
 class Naming {
  public:
   static Reply<Naming> Of(const Exchange& exchange) {
@@ -68,7 +68,7 @@ Reply<void> ListObjects(Exchange& exchange) {
   xml::Writer xml("ListBucketResult");
   WriteQuery(xml, exchange, query, naming);
   xml.Text("Marker", naming(query.after)).Bool("IsTruncated", listing.truncated);
-  if (listing.truncated) xml.Text("NextMarker", naming(listing.entries.back().first));
+  if (listing.truncated) xml.Text("NextMarker", naming(listing.entries.back().name));
   WriteEntries(xml, listing, naming, true);
   return exchange.SendXml(xml.Finish());
 }
@@ -89,7 +89,7 @@ Reply<void> ListObjectsV2(Exchange& exchange) {
   if (exchange.Asks("start-after")) xml.Text("StartAfter", naming(exchange.Parameter("start-after")));
   if (!token.empty()) xml.Text("ContinuationToken", token);
   xml.Number("KeyCount", listing.entries.size()).Bool("IsTruncated", listing.truncated);
-  if (listing.truncated) xml.Text("NextContinuationToken", Base64Encode(AsBytes(listing.entries.back().first)));
+  if (listing.truncated) xml.Text("NextContinuationToken", Base64Encode(AsBytes(listing.entries.back().name)));
   WriteEntries(xml, listing, naming, exchange.Parameter("fetch-owner") == "true");
   return exchange.SendXml(xml.Finish());
 }
@@ -108,7 +108,7 @@ Reply<void> ListObjectVersions(Exchange& exchange) {
   xml.Text("KeyMarker", naming(query.after)).Text("VersionIdMarker", exchange.Parameter("version-id-marker"));
   xml.Bool("IsTruncated", listing.truncated);
   if (listing.truncated) {
-    xml.Text("NextKeyMarker", naming(listing.entries.back().first)).Text("NextVersionIdMarker", "null");
+    xml.Text("NextKeyMarker", naming(listing.entries.back().name)).Text("NextVersionIdMarker", "null");
   }
   for (const auto& [name, object] : listing.entries) {
     if (!object) continue;

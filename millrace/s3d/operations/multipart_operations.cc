@@ -12,10 +12,10 @@
 namespace millrace::s3d {
 namespace {
 
-constexpr int kMaxParts = 10'000;
-constexpr std::uint64_t kMaxCompleteDocument = 8 * kMiB;
-constexpr std::uint64_t kMaxObject = 5 * 1024 * kGiB;
-/// Of one object: three numbers of at most 10 bytes each, which leave room in a record of the journal (64 MiB).
+constexpr int kMaxParts = 10'000;                         // S3's limit
+constexpr std::uint64_t kMaxCompleteDocument = 8 * kMiB;  // 10,000 parts with all their checksums
+constexpr std::uint64_t kMaxObject = 5 * 1024 * kGiB;     // 5 TiB: 10,000 parts of 512 MiB
+/// The most extents of an object. Each is three numbers of at most 10 bytes, so they fit in a journal record (64 MiB).
 constexpr std::size_t kMaxExtents = 2'000'000;
 
 Reply<int> PartNumberOf(const Exchange& exchange) {
@@ -43,17 +43,17 @@ Reply<void> ReadChecksumChoice(const Exchange& exchange, Upload& upload) {
   return {};
 }
 
-/// Checks one part of a completion against what was uploaded.
-Reply<const Part*> MatchPart(const Upload& upload, const CompletedPart& wanted) {
+/// Returns the uploaded part that a completion names, if ETag and checksum match.
+Reply<const StoredPart*> MatchPart(const Upload& upload, const CompletedPart& wanted) {
   auto found = upload.parts.find(wanted.number);
   if (found == upload.parts.end() || found->second.etag != wanted.etag) {
     return Refuse("InvalidPart",
                   "One or more of the specified parts could not be found.  The part may not have been uploaded, or the "
                   "specified entity tag may not match the part's entity tag.");
   }
-  // A checksum of the parts' checksums is worth what the client knows of them; one of the bytes is checked by itself.
+  // A composite checksum proves something only if the client gives the checksum of each part.
   if (upload.checksum_kind && upload.checksum_type == ChecksumType::kComposite &&
-      std::ranges::none_of(wanted.checksums, [&](const auto& told) { return told.first == *upload.checksum_kind; })) {
+      std::ranges::none_of(wanted.checksums, [&](const auto& given) { return given.kind == *upload.checksum_kind; })) {
     return Refuse("InvalidRequest",
                   fmt::format("The upload was created using a {} checksum. The complete request must include the "
                               "checksum for each part. It was missing for part {} in the request.",
@@ -76,7 +76,7 @@ Reply<Object> Assemble(const Exchange& exchange, const std::vector<CompletedPart
                   "The list of parts was not in ascending order. Parts must be ordered by part number.");
   }
   for (const CompletedPart& entry : wanted) {
-    const Part* part = MR_TRY(MatchPart(upload, entry));
+    const StoredPart* part = MR_TRY(MatchPart(upload, entry));
     if (&entry != &wanted.back() && part->size < exchange.min_part_bytes) {
       return Refuse("EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size");
     }
@@ -104,7 +104,7 @@ Reply<Object> Assemble(const Exchange& exchange, const std::vector<CompletedPart
   return object;
 }
 
-/// What the request itself says the result must be.
+/// Checks the completed object against the size and checksum in the request.
 Reply<void> CheckPromises(const Exchange& exchange, const Object& object) {
   std::uint64_t size = object.size;
   if (std::string_view told = exchange.Header("x-amz-mp-object-size"); !told.empty() && told != std::to_string(size)) {
@@ -147,7 +147,7 @@ Reply<void> UploadPart(Exchange& exchange) {
   int number = MR_TRY(PartNumberOf(exchange));
   Upload upload = MR_TRY(exchange.storage.GetUpload(exchange.bucket, exchange.key, id));
   Payload payload = MR_TRY(Payload::Open(exchange.request, exchange.who, kMaxPut, upload.checksum_kind));
-  Part part;
+  StoredPart part;
   part.extents = MR_TRY(ReceiveBody(payload, exchange.storage.blobs(), part.size));
   part.etag = HexEncode(payload.md5());
   part.modified = exchange.storage.Now();
@@ -172,7 +172,7 @@ Reply<void> UploadPartCopy(Exchange& exchange) {
   int number = MR_TRY(PartNumberOf(exchange));
   Upload upload = MR_TRY(exchange.storage.GetUpload(exchange.bucket, exchange.key, id));
   ObjectPtr source = MR_TRY(CopySource(exchange));
-  Span span{0, source->size};
+  BodyRange span{0, source->size};
   if (std::string_view range = exchange.Header("x-amz-copy-source-range"); !range.empty()) {
     auto parsed = ParseRange(range, source->size);
     std::size_t dash = range.find('-');
@@ -186,7 +186,7 @@ Reply<void> UploadPartCopy(Exchange& exchange) {
   }
   if (span.length > kMaxPut) return Refuse("EntityTooLarge", "A part can have 5 GiB");
 
-  Part part;
+  StoredPart part;
   part.size = span.length;
   part.extents = Slice(source->extents, span.offset, span.length);
   MR_TRY(DigestPart(upload.checksum_kind, part));
@@ -200,7 +200,7 @@ Reply<void> UploadPartCopy(Exchange& exchange) {
 
 Reply<void> CompleteMultipartUpload(Exchange& exchange) {
   WriteCondition condition = MR_TRY(exchange.Condition());
-  // The checksum headers of this request are the object's, not those of its body.
+  // The checksum headers of this request belong to the object, not to the request's body.
   std::string document = MR_TRY(exchange.request.ReadAllBody(kMaxCompleteDocument));
   if (exchange.who.content_sha256.size() == 64 && HexEncode(Sha256(AsBytes(document))) != exchange.who.content_sha256) {
     return Refuse("XAmzContentSHA256Mismatch",

@@ -13,15 +13,15 @@ namespace millrace::s3d {
 namespace {
 
 constexpr std::string_view kMetadataPrefix = "x-amz-meta-";
-constexpr std::size_t kMaxMetadataBytes = 2 * kKiB;  // names without the prefix, and values
-constexpr std::uint64_t kMaxDeleteDocument = 4 * kMiB;
+constexpr std::size_t kMaxMetadataBytes = 2 * kKiB;     // S3's limit: names without the prefix, and values
+constexpr std::uint64_t kMaxDeleteDocument = 4 * kMiB;  // 1,000 keys of 1,024 bytes, escaped
 
 constexpr std::string_view kStoredFields[] = {
     "content-type",     "cache-control", "content-disposition", "content-encoding",
     "content-language", "expires",       "x-amz-storage-class", "x-amz-website-redirect-location",
 };
 
-/// Header fields that promise something which this endpoint would not keep.
+/// Header fields that ask for something that this endpoint does not do.
 constexpr std::string_view kUnkeptPromises[] = {
     "x-amz-tagging",
     "x-amz-object-lock-mode",
@@ -32,7 +32,7 @@ constexpr std::string_view kUnkeptPromises[] = {
     "x-amz-write-offset-bytes",
 };
 
-/// aws-chunked is how the body travelled, not what it is.
+/// Removes aws-chunked, which is the coding of the transfer and not of the content.
 std::string WithoutAwsChunked(std::string_view encodings) {
   std::string kept;
   for (std::string_view encoding : Split(encodings, ',')) {
@@ -44,7 +44,7 @@ std::string WithoutAwsChunked(std::string_view encodings) {
   return kept;
 }
 
-/// ETag, dates, stored fields and, where asked for, checksums.
+/// Returns ETag, dates, stored fields and, if the request asks for them, checksums.
 http::Headers ObjectHeaders(const Exchange& exchange, const Object& object, bool whole) {
   http::Headers headers = exchange.CommonHeaders();
   headers.Set("ETag", Quote(object.etag));
@@ -64,11 +64,11 @@ http::Headers ObjectHeaders(const Exchange& exchange, const Object& object, bool
   return headers;
 }
 
-/// What a read covers, and with which status it is answered.
+/// The range of a read and the status of its answer.
 struct Reading {
   int status = 200;
-  Span span;
-  int parts = 0;  ///< of the object, when a part was asked for
+  BodyRange span;
+  int parts = 0;  ///< the object's number of parts, if the request names a part
 };
 
 Reply<Reading> DecideReading(const Exchange& exchange, const Object& object) {
@@ -98,10 +98,10 @@ Reply<Reading> DecideReading(const Exchange& exchange, const Object& object) {
   return reading;
 }
 
-Reply<void> SendBytes(Exchange& exchange, int status, http::Headers headers, const Object& object, Span span) {
+Reply<void> SendBytes(Exchange& exchange, int status, http::Headers headers, const Object& object, BodyRange span) {
   Extents extents = Slice(object.extents, span.offset, span.length);
   if (exchange.request.method() == "HEAD") extents.clear();
-  // The first file is opened before the answer starts, so that a failure can still be told.
+  // Opens the first file before the answer starts, so that a failure still becomes an error answer.
   std::shared_ptr<const UniqueFd> fd;
   if (!extents.empty()) fd = MR_TRY(extents.front().blob->Open());
   MR_TRY(exchange.response.Start(status, std::move(headers), span.length));
@@ -228,7 +228,7 @@ Reply<void> CopyObject(Exchange& exchange) {
                   "This copy request is illegal because it is trying to copy an object to itself without changing the "
                   "object's metadata, storage class, website redirect location or encryption attributes.");
   }
-  // The bytes are shared: they never change, and they go when the last object that names them goes.
+  // Both objects share the bytes. They never change, and are removed with the last object that names them.
   Object copy = *source;
   copy.modified = exchange.storage.Now();
   if (directive == "REPLACE") copy.attributes = MR_TRY(StoredAttributes(exchange.request.headers()));

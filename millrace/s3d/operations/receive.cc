@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::uint64_t kPiece = 512 * kKiB;
 
-/// Pieces as large as pays, but no larger than what will come.
+/// Returns the size of a piece: kPiece, or less if the body is shorter.
 Buffer PieceBuffer(const Payload& payload) {
   return Buffer(std::clamp<std::uint64_t>(payload.expected().value_or(kPiece), 1, kPiece));
 }
@@ -15,11 +15,11 @@ Buffer PieceBuffer(const Payload& payload) {
 }  // namespace
 
 Reply<Extents> ReceiveBody(Payload& payload, BlobStore& blobs, std::uint64_t& size) {
-  // What does not fit one piece is hashed beside, which needs a second to receive into.
+  // A body of several pieces is hashed on a thread, and needs a second piece to receive into meanwhile.
   Buffer pieces[2] = {PieceBuffer(payload), Buffer(payload.expected().value_or(kPiece + 1) > kPiece ? kPiece : 0)};
   std::size_t count = pieces[1].size() > 0 ? 2 : 1;
   if (count == 2) payload.HashBeside();
-  struct Awaiter {  // the pieces must not go while they are being hashed
+  struct Awaiter {  // the pieces must not be destroyed while they are being hashed
     Payload& payload;
     ~Awaiter() { payload.AwaitHashes(); }
   } awaiter{payload};
@@ -33,7 +33,7 @@ Reply<Extents> ReceiveBody(Payload& payload, BlobStore& blobs, std::uint64_t& si
   return MR_TRY(writer.Finish());
 }
 
-Reply<void> DigestPart(std::optional<ChecksumKind> kind, Part& part) {
+Reply<void> DigestPart(std::optional<ChecksumKind> kind, StoredPart& part) {
   Hasher md5(Hasher::Algorithm::kMd5);
   std::optional<ChecksumHasher> checksum;
   if (kind) checksum.emplace(*kind);

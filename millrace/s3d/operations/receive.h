@@ -1,4 +1,4 @@
-// From a payload to where it is kept.
+// Receives the body of a request.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,14 @@
 
 namespace millrace::s3d {
 
-/// Stores the whole body; on return it is durable and every promise about it has held. On failure nothing stays.
+/// Stores the whole body. On return it is durable, and its length and all its checksums are verified. After a failure
+/// nothing stays.
 Reply<Extents> ReceiveBody(Payload& payload, BlobStore& blobs, std::uint64_t& size);
 
-/// Reads the bytes that `part` names and sets its ETag and, with a kind, its checksum.
-Reply<void> DigestPart(std::optional<ChecksumKind> kind, Part& part);
+/// Reads the bytes of part.extents and sets the part's ETag and, if `kind` is given, its checksum.
+Reply<void> DigestPart(std::optional<ChecksumKind> kind, StoredPart& part);
 
-/// The whole body of a request that is a document; its size is bounded by the payload's own limit.
+/// Returns the whole body of a request. The payload's own limit bounds its size.
 Reply<std::string> ReadDocument(Payload& payload);
 
 }  // namespace millrace::s3d

@@ -6,9 +6,9 @@
 namespace millrace::s3d {
 namespace {
 
-constexpr std::uint64_t kMaxConfiguration = 64 * kKiB;
+constexpr std::uint64_t kMaxConfiguration = 64 * kKiB;  // a CreateBucketConfiguration has some hundred bytes
 
-/// An access control list that says: the owner may do everything.
+/// Returns an access control list that allows the owner everything.
 std::string OwnerOnlyAcl() {
   xml::Writer xml("AccessControlPolicy");
   xml.Open("Owner").Text("ID", "millrace").Text("DisplayName", "millrace").Close("Owner");
@@ -22,7 +22,7 @@ std::string OwnerOnlyAcl() {
 struct Absence {
   std::string_view parameter, code, message;
 };
-/// What S3 answers where a setting was never made.
+/// S3's answers for settings that were never made.
 constexpr Absence kAbsentBucketSettings[] = {
     {"policy", "NoSuchBucketPolicy", "The bucket policy does not exist"},
     {"policyStatus", "NoSuchBucketPolicy", "The bucket policy does not exist"},

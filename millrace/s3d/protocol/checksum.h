@@ -17,10 +17,10 @@ namespace millrace::s3d {
 enum class ChecksumKind : std::uint8_t { kCrc32 = 1, kCrc32c = 2, kCrc64Nvme = 3, kSha1 = 4, kSha256 = 5 };
 inline constexpr ChecksumKind kChecksumKinds[] = {ChecksumKind::kCrc32, ChecksumKind::kCrc32c, ChecksumKind::kCrc64Nvme,
                                                   ChecksumKind::kSha1, ChecksumKind::kSha256};
-/// Over the whole object, or over the checksums of its parts.
+/// A full-object checksum covers the bytes, a composite one covers the checksums of the parts.
 enum class ChecksumType : std::uint8_t { kFullObject = 0, kComposite = 1 };
 
-/// A checksum as it is kept and reported: base64, with "-N" behind it for a composite of N parts.
+/// A checksum in the form of S3's answers: base64, followed by "-N" if it is a composite of N parts.
 struct StoredChecksum {
   ChecksumKind kind = ChecksumKind::kCrc32;
   ChecksumType type = ChecksumType::kFullObject;
@@ -36,7 +36,7 @@ std::optional<ChecksumKind> ParseChecksumHeader(std::string_view header);
 std::string_view ChecksumTypeName(ChecksumType type);  ///< "FULL_OBJECT", "COMPOSITE"
 std::size_t ChecksumBytes(ChecksumKind kind);
 
-/// Computes one of them piece by piece. One owner.
+/// Computes a checksum of bytes that arrive in pieces. One owner.
 class ChecksumHasher {
  public:
   explicit ChecksumHasher(ChecksumKind kind);
@@ -46,7 +46,7 @@ class ChecksumHasher {
 
   ChecksumKind kind() const { return kind_; }
   void Update(ByteSpan bytes);
-  std::vector<std::byte> Finish();  ///< big-endian, as S3 writes them
+  std::vector<std::byte> Finish();  ///< big-endian, as in S3's answers
 
  private:
   struct ShaState;
@@ -55,13 +55,14 @@ class ChecksumHasher {
   std::unique_ptr<ShaState> sha_;
 };
 
-/// One part's share in the checksum of the whole.
+/// The checksum of a part, to combine with others.
 struct PartChecksum {
   std::string value;  ///< base64
   std::uint64_t size = 0;
 };
-/// The checksum of an object made of parts: of their concatenated checksums (composite), or, for the CRCs, of the bytes
-/// themselves (full object). Fails with kInvalidArgument on a malformed part or a full-object SHA.
+/// Returns the checksum of an object made of parts: the checksum of their concatenated checksums (composite), or, for
+/// CRCs, of the bytes themselves (full object).
+/// Errors: kInvalidArgument on a malformed part or a full-object SHA.
 Result<StoredChecksum> CombineChecksums(ChecksumKind kind, ChecksumType type, const std::vector<PartChecksum>& parts);
 
 }  // namespace millrace::s3d

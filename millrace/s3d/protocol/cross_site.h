@@ -1,5 +1,5 @@
-// Requests that a web page makes a browser send. Without signatures, an endpoint on loopback cannot tell a page's
-// requests from those of the machine's user by anything but their Host, Origin and Sec-Fetch-Site fields.
+// The check for requests that a web page makes a browser send. Without signatures, only the fields Host, Origin and
+// Sec-Fetch-Site distinguish a page's requests from those of the machine's user.
 #pragma once
 
 #include "millrace/http/headers.h"
@@ -7,9 +7,9 @@
 
 namespace millrace::s3d {
 
-/// Refuses an unsigned request that comes from another site: with an Origin that is not this endpoint, or with a
-/// Sec-Fetch-Site that says so. Unless `any_host`, its Host must be an address, "localhost" or a name below it: a page
-/// that lets its own name point to this machine (DNS rebinding) sends that name.
+/// Refuses an unsigned request from another site: its Origin is not this endpoint, or its Sec-Fetch-Site names another
+/// site. Unless `any_host`, its Host must be an address, "localhost" or a name below it. A page whose own name points
+/// to this machine (DNS rebinding) sends that name as Host.
 Reply<void> CheckSite(const http::Headers& headers, bool any_host);
 
 }  // namespace millrace::s3d

@@ -10,8 +10,9 @@
 namespace millrace::s3d {
 namespace {
 
-constexpr std::size_t kMaxLine = 8 * kKiB;
-constexpr int kMaxTrailers = 16;
+constexpr std::size_t kMaxLine = 8 * kKiB;  // a chunk's line has some 100 bytes, a trailer's a few hundred
+constexpr int kMaxTrailers = 16;            // clients send one checksum and one signature
+/// The SHA-256 of no bytes.
 constexpr std::string_view kEmptyHash = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 std::unexpected<S3Error> Incomplete() {

@@ -1,4 +1,4 @@
-// The bytes of an upload: framing undone, everything that was promised about them held.
+// The body of an upload: removes its framing and verifies its length, checksums and signatures.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +20,17 @@
 
 namespace millrace::s3d {
 
-/// Undoes the aws-chunked coding ("size;chunk-signature=…" lines around pieces of the body, header fields behind it)
-/// and checks the chunks' signatures. One thread. Bytes are handed out before the signature over them has been seen:
-/// they may be kept only after Read has yielded 0.
+/// Decodes aws-chunked ("size;chunk-signature=…" lines around pieces of the body, header fields after it) and checks
+/// the chunks' signatures. One thread. Read() returns bytes before it has seen their signature: keep them only after
+/// Read() has returned 0.
 class ChunkReader {
  public:
-  /// `signing`: whose signatures the chunks carry; nullptr when they are not signed. `trailers`: fields follow the
-  /// body.
+  /// `signing`: the identity that signed the chunks, or nullptr if they are not signed. `trailers`: header fields
+  /// follow the body.
   ChunkReader(http::ServerRequest& request, const Authenticated* signing, bool trailers);
 
   Reply<std::size_t> Read(MutableByteSpan into);
-  /// Fields behind the body, names in lower case. Complete once Read has yielded 0.
+  /// Returns the fields after the body, with names in lower case. Complete once Read() has returned 0.
   const std::map<std::string, std::string>& trailers() const { return trailers_; }
 
  private:
@@ -47,14 +47,14 @@ class ChunkReader {
   Buffer input_;
   std::size_t begin_ = 0, end_ = 0;
   bool done_ = false;
-  std::uint64_t left_ = 0;       ///< of the current chunk
-  std::string given_signature_;  ///< of the current chunk
+  std::uint64_t left_ = 0;       ///< bytes of the current chunk that are still to come
+  std::string given_signature_;  ///< the current chunk's
   std::string previous_signature_;
   Hasher chunk_hash_{Hasher::Algorithm::kSha256};
   std::map<std::string, std::string> trailers_;
 };
 
-/// What is computed over a body, at once or on a thread. One owner.
+/// The hashes of a body, computed by the caller or on a thread. One owner.
 class BodyHashes {
  public:
   BodyHashes() = default;
@@ -62,10 +62,11 @@ class BodyHashes {
   BodyHashes(const BodyHashes&) = delete;
   BodyHashes& operator=(const BodyHashes&) = delete;
 
+  /// From now on a thread hashes.
   void StartThread();
-  /// Takes the bytes in, or, with a thread, sees to it that the ones before have been taken in and leaves it these.
+  /// Hashes the bytes. With a thread, waits until it has hashed the bytes before, and gives it these.
   void Update(ByteSpan bytes) MR_EXCLUDES(mutex_);
-  /// Returns when all has been taken in: then the hashers may be read.
+  /// Blocks until all bytes are hashed. The hashers may be read afterwards.
   void Finish() MR_EXCLUDES(mutex_);
 
   Hasher md5{Hasher::Algorithm::kMd5};
@@ -83,26 +84,28 @@ class BodyHashes {
   std::thread thread_;
 };
 
-/// One upload's body with all its promises: length, Content-MD5, SHA-256, x-amz-checksum-*. One thread.
+/// The body of an upload with everything that its headers promise: length, Content-MD5, SHA-256, x-amz-checksum-*. One
+/// thread.
 class Payload {
  public:
-  /// Fails when the headers contradict each other or promise what is not understood. `who` must outlive the payload.
+  /// Fails if the headers contradict each other or are not understood.
+  /// REQUIRES: `who` outlives the payload.
   static Reply<Payload> Open(http::ServerRequest& request, const Authenticated& who, std::uint64_t max_bytes,
                              std::optional<ChecksumKind> checksum = std::nullopt);
 
-  /// The next bytes, as many as fit unless the body ends; 0 once all have come and every promise has held.
+  /// Reads the next bytes: into.size() of them unless the body ends. Returns 0 at the end, after all promises were
+  /// verified.
   Reply<std::size_t> Read(MutableByteSpan into);
-  /// From now on bytes are hashed on a thread of their own while the caller stores them and the next ones come: MD5
-  /// takes longer than all the rest. What Read has handed out must then stay as it is until the next Read has returned,
-  /// or until AwaitHashes has.
+  /// From now on a thread hashes the bytes while the caller stores them and receives the next ones (MD5 takes longer
+  /// than all the rest). Do not change bytes of a Read() until the next Read() or AwaitHashes() has returned.
   void HashBeside() { hashes_->StartThread(); }
   void AwaitHashes() { hashes_->Finish(); }
-  /// How many bytes will come, when the headers tell.
+  /// Returns the body's length, if the headers tell it.
   std::optional<std::uint64_t> expected() const { return expected_; }
 
-  // Known once Read has yielded 0:
+  // Known once Read() has returned 0:
   const Md5Digest& md5() const { return md5_; }
-  /// The checksum asked for, or given by the client.
+  /// Returns the checksum that Open() asked for or the client gave.
   const std::optional<StoredChecksum>& checksum() const { return checksum_; }
 
  private:

@@ -1,4 +1,4 @@
-// Errors as S3 clients know them.
+// The errors of the S3 protocol.
 #pragma once
 
 #include <expected>
@@ -9,14 +9,14 @@
 
 namespace millrace::s3d {
 
-/// What an <Error> document says: S3's code, the HTTP status that belongs to it, a sentence.
+/// The content of an <Error> document: S3's code, its HTTP status, a sentence.
 struct S3Error {
   std::string code;
   int status = 500;
   std::string message;
 
   S3Error(std::string_view error_code, std::string error_message);
-  /// A failure of ours: the disk's, or the connection's.
+  /// Converts a failure of the disk or the connection.
   S3Error(const Error& error);  // NOLINT: conversion is the point
 };
 
@@ -28,7 +28,7 @@ using Reply = std::expected<T, S3Error>;
   return std::unexpected(S3Error(code, std::move(message)));
 }
 
-/// The HTTP status of an S3 error code; 400 for one that is not in the table.
+/// Returns the HTTP status of an S3 error code; 400 for a code that is not in the table.
 int StatusOfS3Code(std::string_view code);
 
 }  // namespace millrace::s3d

@@ -13,8 +13,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::string_view kAlgorithm = "AWS4-HMAC-SHA256";
-constexpr auto kMaxSkew = 15min;
-constexpr auto kMaxPresigned = 7 * 24h;
+constexpr auto kMaxSkew = 15min;         // AWS's limit: RequestTimeTooSkewed beyond it
+constexpr auto kMaxPresigned = 7 * 24h;  // AWS's limit of X-Amz-Expires
 
 std::string_view Find(const QueryParameters& query, std::string_view name) {
   for (const auto& [key, value] : query) {
@@ -23,7 +23,7 @@ std::string_view Find(const QueryParameters& query, std::string_view name) {
   return {};
 }
 
-/// Trims, and folds runs of blanks into one.
+/// Trims the text and replaces runs of blanks by one blank.
 std::string CanonicalValue(std::string_view value) {
   std::string out;
   for (char c : Trim(value)) {
@@ -64,7 +64,7 @@ std::string CanonicalHeaders(const http::Headers& headers, const std::vector<std
   return out;
 }
 
-/// Everything that could change what a request does must be under its signature.
+/// Checks that the signature covers every field that could change what the request does.
 Reply<void> CheckCoverage(const http::Headers& headers, const std::vector<std::string_view>& names) {
   auto is_signed = [&](std::string_view name) { return std::ranges::find(names, name) != names.end(); };
   if (!is_signed("host")) return Refuse("AccessDenied", "The Host header must be signed");
@@ -80,7 +80,7 @@ Reply<void> CheckCoverage(const http::Headers& headers, const std::vector<std::s
 
 }  // namespace
 
-/// What a request says about its signature.
+/// The signature of a request and its parameters, as the request gives them.
 struct Authenticator::Claim {
   std::string_view credential;  ///< key/day/region/service/aws4_request
   std::string_view signed_headers, signature;
@@ -180,7 +180,7 @@ Reply<Authenticated> Authenticator::CheckPresigned(const http::ServerRequest& re
 
 Reply<Authenticated> Authenticator::Verify(const http::ServerRequest& request, const QueryParameters& query,
                                            Claim claim) const {
-  // The access key may hold slashes; the scope is what stands behind its last four.
+  // The access key may contain slashes. The scope is the last four components.
   std::string_view scope = claim.credential;
   std::size_t cut = scope.size();
   for (int i = 0; i < 4 && cut != std::string_view::npos && cut > 0; ++i) cut = scope.rfind('/', cut - 1);

@@ -19,10 +19,10 @@ struct Credentials {
 
 using QueryParameters = std::vector<std::pair<std::string, std::string>>;
 
-/// What the signature of a request has established.
+/// The result of checking a request's signature.
 struct Authenticated {
   bool anonymous = false;
-  /// The value of x-amz-content-sha256: what the payload is held to. UNSIGNED-PAYLOAD where nothing was promised.
+  /// The value of x-amz-content-sha256, which the body must match. UNSIGNED-PAYLOAD: the body is not signed.
   std::string content_sha256 = "UNSIGNED-PAYLOAD";
   // For signed chunks: each chunk's signature covers the one before.
   Sha256Digest signing_key{};
@@ -30,14 +30,15 @@ struct Authenticated {
   std::string seed_signature;
 };
 
-/// Checks who sent a request: a signature in its Authorization header or in its query (presigned URL), or none.
+/// Authenticates requests by a signature in the Authorization header or in the query (presigned URL). Immutable and
+/// thread-safe.
 class Authenticator {
  public:
-  /// Whose requests pass without a signature. Signatures that are there are checked all the same.
+  /// Which requests pass without a signature. A signature that is present is always checked.
   enum class Anonymous {
     kRefused,
-    kThisMachine,  ///< not those that a browser sends for another site (see CheckSite)
-    kAnyHost,      ///< also with a Host that this endpoint does not know
+    kThisMachine,  ///< all but those that a browser sends for another site (see CheckSite)
+    kAnyHost,      ///< like kThisMachine, also with a Host that this endpoint does not know
   };
   Authenticator(Credentials credentials, Anonymous anonymous, const Clock& clock)
       : credentials_(std::move(credentials)), anonymous_(anonymous), clock_(clock) {}

@@ -12,10 +12,11 @@
 namespace millrace::s3d {
 namespace {
 
-/// Bodies up to this size share files: creating and syncing a file each would cost more than writing them.
+/// Bodies up to this size share files. Creating and syncing a file for each would cost more than writing it.
 constexpr std::size_t kSmallBody = 64 * kKiB;
+/// A pack is closed at this size. A larger pack would keep more dead bytes until its last object is gone.
 constexpr std::uint64_t kPackBytes = 64 * kMiB;
-/// A large body's bytes start on their way to the disk after so many, so that the final sync finds little left to do.
+/// Writing a large body to the disk begins after each this many bytes, so that the final sync has little left to do.
 constexpr std::uint64_t kWriteBehind = 4 * kMiB;
 
 constexpr std::size_t kNameDigits = 16;
@@ -82,7 +83,7 @@ BlobStore::BlobStore(ManagedFolder folder)
 
 Result<std::unique_ptr<BlobStore>> BlobStore::Open(const ManagedFolder& root) {
   ManagedFolder folder = MR_TRY(root.Below(kBlobsFolder, kBlobsKind));
-  // Always made by us, but open to readers by releases before this one.
+  // Earlier releases made the folder readable for everybody.
   if (::fchmod(folder.fd(), S_IRWXU) != 0)
     return Fail(ErrnoError(errno, fmt::format("closing {}", folder.path().string())));
   return std::unique_ptr<BlobStore>(new BlobStore(std::move(folder)));
@@ -165,7 +166,7 @@ Result<Extent> BlobStore::AppendToPack(ByteSpan bytes) {
     offset = pack->size;
     pack->size += bytes.size();
   }
-  // Outside the lock: each writer has its own place.
+  // Without the lock: each writer has its own range of the pack.
   MR_TRY(WriteFully(pack->fd.get(), bytes, offset, "a pack of small objects"));
   if (sync_) MR_TRY(pack->group->Sync());
   return Extent{pack->blob, offset, bytes.size()};

@@ -1,4 +1,4 @@
-// Where the bytes of objects are: immutable files, each either one large body or many small ones.
+// The bytes of objects: immutable files ("blobs"), each with one large body or many small ones.
 #pragma once
 
 #include <atomic>
@@ -19,11 +19,11 @@ namespace millrace::s3d {
 
 class BlobStore;
 
-/// The root folder of an endpoint, made if it is missing; fails as ManagedFolder::Open does.
+/// Opens the root folder of an endpoint and makes it if it is missing. Errors: those of ManagedFolder::Open().
 Result<ManagedFolder> OpenRootFolder(const std::filesystem::path& root);
 
-/// One file. Written once, never changed. When the last owner lets go of it, the file is removed: nobody can name it
-/// any more. Any thread may use it; its BlobStore must outlive it.
+/// One file. It is written once and never changed. The destructor removes the file, since nobody can name it any more.
+/// Thread-safe. The BlobStore must outlive it.
 class Blob {
  public:
   Blob(BlobStore& store, std::uint64_t id) : store_(store), id_(id) {}
@@ -32,9 +32,9 @@ class Blob {
   Blob& operator=(const Blob&) = delete;
 
   std::uint64_t id() const { return id_; }
-  /// Whether it holds many small bodies.
+  /// Returns whether the file has many small bodies.
   bool is_pack() const { return (id_ & 1) != 0; }
-  /// A descriptor for reading, shared with others who read at the same time.
+  /// Returns a descriptor for reading. Concurrent readers share it.
   Result<std::shared_ptr<const UniqueFd>> Open() MR_EXCLUDES(mutex_);
 
  private:
@@ -43,7 +43,7 @@ class Blob {
   const std::uint64_t id_;
   Mutex mutex_;
   std::weak_ptr<const UniqueFd> shared_ MR_GUARDED_BY(mutex_);
-  std::shared_ptr<const UniqueFd> kept_ MR_GUARDED_BY(mutex_);  ///< of packs: open for as long as they exist
+  std::shared_ptr<const UniqueFd> kept_ MR_GUARDED_BY(mutex_);  ///< a pack stays open as long as it exists
 };
 
 /// A run of bytes in a blob.
@@ -53,26 +53,27 @@ struct Extent {
 };
 using Extents = std::vector<Extent>;
 
-/// The part of `extents` that starts at `offset` and has `length` bytes.
+/// Returns the part of `extents` that starts at `offset` and has `length` bytes.
 Extents Slice(const Extents& extents, std::uint64_t offset, std::uint64_t length);
 
-/// The folder of blobs. Any thread may call any method.
+/// The folder of blobs. Thread-safe. Call order at start: Open, Adopt for each blob that the journal names, Settle.
 class BlobStore {
  public:
-  /// In the folder "blobs" of a root. Until SyncFromNowOn, writers do not wait for the disk.
+  /// Opens the folder "blobs" of a root. Until SyncFromNowOn(), writers do not wait for the disk.
   static Result<std::unique_ptr<BlobStore>> Open(const ManagedFolder& root);
 
-  /// The blob of that number, which a record names. Only while loading.
+  /// Returns the blob of that number, which a record names. REQUIRES: before Settle().
   std::shared_ptr<Blob> Adopt(std::uint64_t id) MR_EXCLUDES(mutex_);
-  /// Ends the loading: removes the files that nobody owns (left by writers that a crash cut short), and from now on
-  /// files go with their last owner. Fails with kCorrupt when an owned file is missing.
+  /// Ends the loading. Removes files without an owner, which crashed writers have left. From now on a file is removed
+  /// with its last owner.
+  /// Errors: kCorrupt if an owned file is missing.
   Status Settle() MR_EXCLUDES(mutex_);
-  /// Makes everything written so far durable, at the price of flushing the whole file system.
+  /// Makes everything written so far durable. Flushes the whole file system.
   Status SyncEverything();
   /// From now on each body is durable when its writer has finished.
   void SyncFromNowOn() { sync_ = true; }
   Result<std::uint64_t> FileSize(const Blob& blob) const;
-  /// From now on files stay although their owners go: the process ends.
+  /// From now on files are not removed with their owners. Call it when the process ends.
   void KeepAll() { removes_ = false; }
 
  private:
@@ -93,7 +94,7 @@ class BlobStore {
   };
   Result<NewFile> Create(bool pack);
   Status SyncNames() { return sync_ ? names_group_.Sync() : Status(); }
-  /// Stores a small body, durable on return.
+  /// Stores a small body. It is durable on return.
   Result<Extent> AppendToPack(ByteSpan bytes) MR_EXCLUDES(mutex_);
 
   const ManagedFolder folder_;
@@ -106,14 +107,14 @@ class BlobStore {
   std::unordered_map<std::uint64_t, std::weak_ptr<Blob>> adopted_ MR_GUARDED_BY(mutex_);  ///< empty once settled
 };
 
-/// Receives one body of unknown length. One thread. What is not finished leaves nothing behind.
+/// Receives one body of unknown length. One thread. A body that is not finished leaves nothing on disk.
 class BlobWriter {
  public:
   explicit BlobWriter(BlobStore& store) : store_(store) {}
 
   Status Append(ByteSpan bytes);
   std::uint64_t size() const { return size_; }
-  /// The body's place, durable; empty for an empty body.
+  /// Makes the body durable and returns its extents (none for an empty body).
   Result<Extents> Finish();
 
  private:
@@ -121,8 +122,8 @@ class BlobWriter {
 
   BlobStore& store_;
   std::uint64_t size_ = 0;
-  std::uint64_t behind_ = 0;  ///< up to here the bytes are on their way to the disk
-  std::string small_;         ///< the body as long as it is small enough for a pack
+  std::uint64_t behind_ = 0;  ///< writing to the disk has begun for the bytes before this offset
+  std::string small_;         ///< the body, as long as it is small enough for a pack
   BlobStore::NewFile file_;
 };
 

@@ -1,4 +1,4 @@
-// fdatasync shared by everybody who waits for it.
+// Group commit: one fdatasync serves all threads that wait for it.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace millrace::s3d {
 
-/// Makes writes durable for many writers at once: whoever finds no flush under way flushes for all that have written so
-/// far, the others wait for it. Any thread may call.
+/// Makes the writes of many threads durable. A thread that finds no flush in progress flushes for all threads that have
+/// written so far; the others wait for it. Thread-safe.
 class GroupSync {
  public:
-  /// `flush` makes everything durable that was written before it was called. Runs without locks held, one at a time.
+  /// `flush` makes everything durable that was written before the call. It is called without locks, one call at a time.
   explicit GroupSync(std::function<Status()> flush) : flush_(std::move(flush)) {}
 
-  /// Blocks until what the caller has written before is durable. A failed flush is final: what the disk holds is then
-  /// unknown.
+  /// Blocks until everything that the caller has written is durable. After a failed flush all calls fail, because the
+  /// content of the disk is unknown.
   Status Sync() MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     const std::uint64_t mine = ++written_;
@@ -47,8 +47,8 @@ class GroupSync {
   const std::function<Status()> flush_;
   Mutex mutex_;
   CondVar flushed_;
-  std::uint64_t written_ MR_GUARDED_BY(mutex_) = 0;  ///< writers that have come
-  std::uint64_t durable_ MR_GUARDED_BY(mutex_) = 0;  ///< of them, the first so many need wait no more
+  std::uint64_t written_ MR_GUARDED_BY(mutex_) = 0;  ///< the number of calls so far
+  std::uint64_t durable_ MR_GUARDED_BY(mutex_) = 0;  ///< the first `durable_` calls need not wait any more
   bool flushing_ MR_GUARDED_BY(mutex_) = false;
   Status failure_ MR_GUARDED_BY(mutex_);
 };

@@ -18,7 +18,7 @@ constexpr std::string_view kMagic = "millrace-s3d 1\n";
 constexpr std::size_t kFrameBytes = 8;
 constexpr char kJournalFile[] = "journal";
 
-/// Reads a file piece by piece and yields whole records.
+/// Reads the records of a file in pieces.
 class Scanner {
  public:
   Scanner(int fd, std::uint64_t size) : fd_(fd), size_(size) {}
@@ -29,8 +29,8 @@ class Scanner {
     return true;
   }
 
-  /// Nothing at the end of the valid part. What follows it may only be the torn tail of a last append: an incomplete
-  /// record, one whose bytes did not all arrive, or zeros.
+  /// Returns the next record, or nothing at the end of the valid part. Only a torn last append may follow it: an
+  /// incomplete record, a record with missing bytes, or zeros.
   Result<std::optional<std::string_view>> Next() {
     if (!MR_TRY(Have(kFrameBytes))) return std::nullopt;
     std::uint64_t length = LoadLittle<std::uint32_t>(here());
@@ -51,7 +51,7 @@ class Scanner {
     return record;
   }
 
-  /// Where the valid part ends.
+  /// Returns the end of the valid part.
   std::uint64_t valid() const { return base_ + at_; }
 
  private:
@@ -62,7 +62,7 @@ class Scanner {
                 valid());
   }
 
-  /// Makes the next `bytes` bytes available at here(); false if the file ends before.
+  /// Makes the next `bytes` bytes available at here(). Returns false if the file ends before.
   Result<bool> Have(std::size_t bytes) {
     if (window_.size() - at_ >= bytes) return true;
     if (size_ - valid() < bytes) return false;
@@ -122,7 +122,7 @@ Result<std::unique_ptr<Journal>> Journal::Open(const ManagedFolder& root, bool s
   if (!root.Has(kJournalFile)) MR_TRY(root.WriteFileAtomic(kJournalFile, AsBytes(kMagic)));
   UniqueFd fd = MR_TRY(root.OpenFile(kJournalFile, O_RDWR));
   struct stat status;
-  // Releases before this one let everybody read it.
+  // Earlier releases made the file readable for everybody.
   if (fstat(fd.get(), &status) != 0 || fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0) return Fail(ErrnoError(errno, path));
 
   Scanner scanner(fd.get(), status.st_size);
@@ -150,7 +150,7 @@ Status Journal::Append(std::string_view frames) {
     return fd_->get();
   }();
   if (Status written = WriteFully(fd, AsBytes(frames), file_bytes_, path_); !written) {
-    // A half-written record in the middle would end the journal for every reader: take it back, or stop here.
+    // Every reader would stop at a half-written record in the middle. Remove it, or append nothing more.
     broken_ = ftruncate(fd, static_cast<off_t>(file_bytes_)) != 0;
     return Fail(written.error());
   }
@@ -175,7 +175,7 @@ Status Journal::Replace(std::string_view frames) {
   content += frames;
   MR_TRY(root_.WriteFileAtomic(kJournalFile, AsBytes(content)));
   UniqueFd fd = MR_TRY(root_.OpenFile(kJournalFile, O_RDWR));
-  // The new file is durable as a whole, so whoever still waits for the old one waits for less than there is.
+  // The whole new file is durable, so the threads that still wait for the old one may go on, too.
   MutexLock lock(fd_mutex_);
   fd_ = std::make_shared<UniqueFd>(std::move(fd));
   file_bytes_ = content.size();

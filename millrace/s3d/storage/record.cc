@@ -5,7 +5,7 @@
 namespace millrace::s3d {
 namespace {
 
-/// Some time in the year 2255: what fits the clock's nanoseconds.
+/// Milliseconds since 1970, in the year 2255. The clock's nanoseconds overflow in 2262.
 constexpr std::uint64_t kLatestTime = 9'000'000'000'000;
 
 class Encoder {
@@ -56,7 +56,7 @@ class Encoder {
     Number(upload.checksum_kind ? static_cast<int>(*upload.checksum_kind) : 0);
     Number(static_cast<int>(upload.checksum_type));
   }
-  void Part(const s3d::Part& part) {
+  void Part(const StoredPart& part) {
     Number(part.size);
     Time(part.modified);
     Text(part.etag);
@@ -69,7 +69,7 @@ class Encoder {
   std::string out_;
 };
 
-/// Reads what Encoder wrote. After the first failure every read yields nothing, and ok() tells.
+/// Reads the fields that Encoder wrote. After the first failure every read returns an empty value and ok() is false.
 class Decoder {
  public:
   Decoder(std::string_view bytes, const BlobResolver& resolve) : rest_(bytes), resolve_(resolve) {}
@@ -89,7 +89,7 @@ class Decoder {
     rest_ = {};
     return 0;
   }
-  /// How many things follow: each takes a byte at least, which bounds what may be allocated for them.
+  /// Reads the number of elements that follow. Each takes a byte at least, which bounds the memory for them.
   std::size_t Count() {
     std::uint64_t count = Number();
     if (count <= rest_.size()) return count;
@@ -162,8 +162,8 @@ class Decoder {
     upload.checksum_type = Type();
     return upload;
   }
-  s3d::Part Part() {
-    s3d::Part part;
+  StoredPart Part() {
+    StoredPart part;
     part.size = Number();
     part.modified = Time();
     part.etag = Text();

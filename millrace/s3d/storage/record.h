@@ -11,7 +11,7 @@
 
 namespace millrace::s3d {
 
-/// One change of what exists. Which fields count depends on the type; the rest stays empty.
+/// One change. The type decides which fields are used; the others are empty.
 struct Record {
   enum class Type : std::uint8_t {
     kCreateBucket = 1,    ///< bucket, time
@@ -21,7 +21,7 @@ struct Record {
     kCreateUpload = 5,    ///< bucket, key, upload_id, upload (its parts follow as records of their own)
     kPutPart = 6,         ///< bucket, key, upload_id, part_number, part
     kAbortUpload = 7,     ///< bucket, key, upload_id
-    kCompleteUpload = 8,  ///< bucket, key, upload_id, object: the upload ends and the object is there
+    kCompleteUpload = 8,  ///< bucket, key, upload_id, object: removes the upload and puts the object
   };
   Type type = Type::kCreateBucket;
   std::string bucket, key, upload_id;
@@ -29,14 +29,14 @@ struct Record {
   ObjectPtr object;
   Upload upload;
   int part_number = 0;
-  Part part;
+  StoredPart part;
 };
 
 std::string EncodeRecord(const Record& record);
 
-/// Turns the number of a blob into the blob.
+/// Returns the blob of a number.
 using BlobResolver = std::function<std::shared_ptr<Blob>(std::uint64_t id)>;
-/// Fails with kCorrupt on anything that EncodeRecord does not write.
+/// Errors: kCorrupt on bytes that EncodeRecord() does not write.
 Result<Record> DecodeRecord(std::string_view bytes, const BlobResolver& resolve);
 
 }  // namespace millrace::s3d

@@ -13,7 +13,9 @@
 namespace millrace::s3d {
 namespace {
 
+/// The number of completed uploads whose object a repeated CompleteMultipartUpload gets. Clients repeat within seconds.
 constexpr std::size_t kRememberedUploads = 1024;
+/// The journal is rewritten when it is longer than twice its content plus this, so that short journals are left alone.
 constexpr std::uint64_t kCompactionSlack = 32 * kMiB;
 
 bool IsBucketCharacter(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.'; }
@@ -21,14 +23,14 @@ bool IsBucketCharacter(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c
 std::unexpected<S3Error> NoSuchBucket() { return Refuse("NoSuchBucket", "The specified bucket does not exist."); }
 std::unexpected<S3Error> NoSuchKey() { return Refuse("NoSuchKey", "The specified key does not exist."); }
 
-/// The smallest string greater than everything that starts with `prefix`; empty when there is none.
+/// Returns the smallest string that is greater than all strings with the prefix, or "" if there is none.
 std::string After(std::string prefix) {
   while (!prefix.empty() && prefix.back() == '\xff') prefix.pop_back();
   if (!prefix.empty()) prefix.back() = static_cast<char>(static_cast<unsigned char>(prefix.back()) + 1);
   return prefix;
 }
 
-/// The same object, with the bytes of the extents that `must_move` copied to a new place.
+/// Returns the same object after copying the bytes of all extents for which `must_move` holds.
 template <class Predicate>
 Result<ObjectPtr> MoveSmallBodies(const Object& object, const Predicate& must_move, BlobStore& blobs) {
   auto copy = std::make_shared<Object>(object);
@@ -100,8 +102,8 @@ Status Storage::Load(bool sync) {
   return CompactIfWorthIt();
 }
 
-/// Moves what little is left in packs that are mostly dead bytes to new packs, so that the old files go. Small bodies
-/// come back this way at each start; parts of uploads stay where they are.
+/// Copies the live bytes of packs that are mostly dead to new packs, so that the old files are removed. Runs at each
+/// start. Parts of uploads stay where they are.
 Status Storage::TidyPacks(bool sync) {
   std::unordered_map<const Blob*, std::uint64_t> live;
   auto each_object = [&](const auto& visit) MR_NO_THREAD_SAFETY_ANALYSIS {
@@ -136,7 +138,7 @@ Status Storage::TidyPacks(bool sync) {
   if (sync) MR_TRY(blobs_->SyncEverything());
   std::string frames;
   std::vector<Displaced> displaced;
-  // Places that moved may be longer numbers: an object whose record does not fit any more stays where it is.
+  // New offsets may be longer numbers. An object whose record would not fit any more stays where it is.
   std::erase_if(records, [&](const Record& record) { return !FrameRecord(EncodeRecord(record), frames); });
   MR_TRY(journal_->Append(frames));
   for (const Record& record : records) displaced.push_back(Apply(record));
@@ -215,8 +217,8 @@ Storage::Displaced Storage::Apply(const Record& record) {
       break;
     case kPutPart:
       if (auto found = bucket.uploads.find({record.key, record.upload_id}); found != bucket.uploads.end()) {
-        Part& place = found->second->parts[record.part_number];
-        displaced.push_back(std::make_shared<Part>(std::exchange(place, record.part)));
+        StoredPart& place = found->second->parts[record.part_number];
+        displaced.push_back(std::make_shared<StoredPart>(std::exchange(place, record.part)));
       }
       break;
     case kAbortUpload:
@@ -240,7 +242,7 @@ void Storage::Remember(const Record& completed) {
   completed_[completed.upload_id] = completed.object;
 }
 
-// The analysis cannot follow a lock that is let go through a reference.
+// The thread-safety analysis cannot follow a lock that is released through a reference.
 Reply<void> Storage::Commit(MutexLock& lock, std::span<const Record> records) MR_NO_THREAD_SAFETY_ANALYSIS {
   std::string frames;
   for (const Record& record : records) MR_TRY(FrameRecord(EncodeRecord(record), frames));
@@ -314,10 +316,10 @@ Reply<WallTime> Storage::HeadBucket(std::string_view name) const {
   return bucket->created;
 }
 
-std::vector<std::pair<std::string, WallTime>> Storage::ListBuckets() const {
+std::vector<BucketInfo> Storage::ListBuckets() const {
   MutexLock lock(mutex_);
-  std::vector<std::pair<std::string, WallTime>> all;
-  for (const auto& [name, bucket] : buckets_) all.emplace_back(name, bucket.created);
+  std::vector<BucketInfo> all;
+  for (const auto& [name, bucket] : buckets_) all.push_back({name, bucket.created});
   return all;
 }
 
@@ -378,9 +380,9 @@ Reply<Listing> Storage::List(std::string_view bucket, const ListQuery& query) co
         break;
       }
       if (cut == std::string::npos) {
-        listing.entries.emplace_back(at->first, at->second);
+        listing.entries.push_back({at->first, at->second});
       } else {
-        listing.entries.emplace_back(common, nullptr);
+        listing.entries.push_back({common, nullptr});
       }
     }
     if (cut == std::string::npos) {
@@ -415,7 +417,7 @@ Reply<Upload> Storage::GetUpload(std::string_view bucket, std::string_view key, 
 }
 
 Reply<void> Storage::PutPart(std::string_view bucket, std::string_view key, std::string_view id, int number,
-                             Part part) {
+                             StoredPart part) {
   Record record{.type = Record::Type::kPutPart,
                 .bucket = std::string(bucket),
                 .key = std::string(key),

@@ -1,4 +1,5 @@
-// Buckets, objects and uploads: an index in memory, every change of it in the journal before anybody hears of it.
+// Buckets, objects and uploads: an index in memory. A change is durable in the journal before the caller gets an
+// answer.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +24,10 @@
 
 namespace millrace::s3d {
 
-/// What must hold of the present object for a write to take place. Checked under the same lock as the write.
+/// A condition of a write on the object that it replaces. Checked under the same lock as the write.
 struct WriteCondition {
-  std::string if_match;        ///< an ETag without quotes, or "*" for any; empty: no matter
-  bool if_none_match = false;  ///< the key must be free
+  std::string if_match;        ///< an ETag without quotes, or "*" for any; empty: no condition
+  bool if_none_match = false;  ///< the key must not exist
 };
 
 struct ListQuery {
@@ -34,31 +35,40 @@ struct ListQuery {
   std::string after;  ///< only keys and common prefixes greater than this
   int max_keys = 1000;
 };
+/// An object or a common prefix in a listing.
+struct ListingEntry {
+  std::string name;  ///< the key, or the prefix
+  ObjectPtr object;  ///< null: `name` is a common prefix
+};
 struct Listing {
-  /// Objects and, with a null ObjectPtr, common prefixes, in the order of their bytes.
-  std::vector<std::pair<std::string, ObjectPtr>> entries;
-  bool truncated = false;  ///< more follow the last entry
+  std::vector<ListingEntry> entries;  ///< in the byte order of their names
+  bool truncated = false;             ///< more follow the last entry
 };
 
 struct UploadQuery {
   std::string prefix, key_marker, upload_id_marker;
   int max_uploads = 1000;
 };
+struct UploadListingEntry {
+  std::string key, upload_id;
+  WallTime initiated;
+};
 struct UploadListing {
-  struct Entry {
-    std::string key, upload_id;
-    WallTime initiated;
-  };
-  std::vector<Entry> entries;
+  std::vector<UploadListingEntry> entries;
   bool truncated = false;
 };
 
-/// The state of an endpoint, on disk under one root folder, which is a managed one (base/files/managed_folder.h). Any
-/// thread may call any method. Writes return once they are durable; the operations on one key take place in some order,
-/// each as a whole. One process per root (a lock file holds off a second).
+struct BucketInfo {
+  std::string name;
+  WallTime created;
+};
+
+/// The state of an endpoint, on disk in one managed folder (base/files/managed_folder.h). Thread-safe. A write returns
+/// when it is durable. Operations on one key are atomic and take place in some order. One process per root: a lock file
+/// excludes a second one.
 class Storage {
  public:
-  /// With `sync` false a change survives this process at once and the machine soon.
+  /// If `sync` is false, a change survives this process at once, and a power failure some seconds later.
   static Result<std::unique_ptr<Storage>> Open(const std::filesystem::path& root, bool sync, Clock& clock);
   ~Storage();
 
@@ -68,23 +78,24 @@ class Storage {
   Reply<void> CreateBucket(std::string_view name) MR_EXCLUDES(mutex_);
   Reply<void> DeleteBucket(std::string_view name) MR_EXCLUDES(mutex_);
   Reply<WallTime> HeadBucket(std::string_view name) const MR_EXCLUDES(mutex_);
-  std::vector<std::pair<std::string, WallTime>> ListBuckets() const MR_EXCLUDES(mutex_);
+  std::vector<BucketInfo> ListBuckets() const MR_EXCLUDES(mutex_);
 
   Reply<ObjectPtr> Get(std::string_view bucket, std::string_view key) const MR_EXCLUDES(mutex_);
   Reply<ObjectPtr> Put(std::string_view bucket, std::string_view key, Object object, const WriteCondition& condition)
       MR_EXCLUDES(mutex_);
-  /// Keys that do not exist are deleted already. A condition holds for every key.
+  /// Deletes keys. A key that does not exist is no error. The condition applies to every key.
   Reply<void> Delete(std::string_view bucket, std::span<const std::string> keys, const WriteCondition& condition)
       MR_EXCLUDES(mutex_);
   Reply<Listing> List(std::string_view bucket, const ListQuery& query) const MR_EXCLUDES(mutex_);
 
   Reply<std::string> CreateUpload(std::string_view bucket, std::string_view key, Upload upload) MR_EXCLUDES(mutex_);
   Reply<Upload> GetUpload(std::string_view bucket, std::string_view key, std::string_view id) const MR_EXCLUDES(mutex_);
-  Reply<void> PutPart(std::string_view bucket, std::string_view key, std::string_view id, int number, Part part)
+  Reply<void> PutPart(std::string_view bucket, std::string_view key, std::string_view id, int number, StoredPart part)
       MR_EXCLUDES(mutex_);
   Reply<void> AbortUpload(std::string_view bucket, std::string_view key, std::string_view id) MR_EXCLUDES(mutex_);
-  /// `assemble` makes the object of the upload's parts; it runs under the lock. Completing an upload that was completed
-  /// a while ago yields the object it made, as long as that is still there: clients repeat what got no answer.
+  /// Completes an upload. `assemble` makes the object of the upload's parts and runs under the lock. If the upload is
+  /// already completed, returns the object that it made, as long as that exists: clients repeat a request that got no
+  /// answer.
   Reply<ObjectPtr> CompleteUpload(std::string_view bucket, std::string_view key, std::string_view id,
                                   const WriteCondition& condition,
                                   const std::function<Reply<Object>(const Upload&)>& assemble) MR_EXCLUDES(mutex_);
@@ -97,7 +108,7 @@ class Storage {
     std::map<std::string, ObjectPtr, std::less<>> objects;
     std::map<UploadKey, std::shared_ptr<Upload>> uploads;
   };
-  /// What a change took out of the index; its files may go only when the change is durable.
+  /// Objects, uploads and parts that a change took out of the index. They keep their files until the change is durable.
   using Displaced = std::vector<std::shared_ptr<const void>>;
 
   Storage(ManagedFolder root, Clock& clock);
@@ -110,7 +121,7 @@ class Storage {
   static Reply<void> Check(const Bucket& bucket, std::string_view key, const WriteCondition& condition);
   Displaced Apply(const Record& record) MR_REQUIRES(mutex_);
   void Remember(const Record& completed) MR_REQUIRES(mutex_);
-  /// Journals and applies the records, lets the lock go and waits for the disk.
+  /// Appends the records to the journal, applies them, releases the lock and waits for the disk.
   Reply<void> Commit(MutexLock& lock, std::span<const Record> records) MR_REQUIRES(mutex_);
   Result<std::string> Snapshot() const MR_REQUIRES(mutex_);
   Status CompactIfWorthIt() MR_REQUIRES(mutex_);
@@ -123,12 +134,12 @@ class Storage {
   std::unique_ptr<Journal> journal_;
   std::map<std::string, Bucket, std::less<>> buckets_ MR_GUARDED_BY(mutex_);
   std::unordered_map<std::string, std::weak_ptr<const Object>> completed_
-      MR_GUARDED_BY(mutex_);  ///< by upload id, the last few
+      MR_GUARDED_BY(mutex_);  ///< by upload id, the latest ones
   std::deque<std::string> completed_order_ MR_GUARDED_BY(mutex_);
   std::uint64_t snapshot_bytes_ MR_GUARDED_BY(mutex_) = 0;  ///< the journal's size when it was last compact
 };
 
-/// 3…63 characters of a-z, 0-9, '-' and '.', as S3 wants them.
+/// Returns whether S3 allows the name: 3 to 63 characters of a-z, 0-9, '-' and '.', and its other rules.
 bool IsValidBucketName(std::string_view name);
 
 }  // namespace millrace::s3d

@@ -1,4 +1,4 @@
-// A request made by hand, for tests of what stands behind the HTTP server.
+// An HTTP request without a connection, for tests of the code behind the HTTP server.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ class FakeRequest final : public http::ServerRequest {
     headers_.Set("Content-Length", std::to_string(body_.size()));
   }
   http::Headers& mutable_headers() { return headers_; }
-  /// The body then arrives in pieces of at most this many bytes.
+  /// Makes the body arrive in pieces of at most this many bytes.
   void set_piece(std::size_t piece) { piece_ = piece; }
 
   std::string_view method() const override { return method_; }
