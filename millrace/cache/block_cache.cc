@@ -13,10 +13,10 @@
 namespace millrace::cache {
 namespace {
 
-constexpr int kDiskThreads = 2;
-constexpr std::size_t kDiskQueue = 64;
+constexpr int kDiskThreads = 2;         // save runs to the disk in the background
+constexpr std::size_t kDiskQueue = 64;  // runs that wait for the disk; more are dropped (Fill)
 
-/// What a store said about a read of one version: kStale when that version is gone.
+/// Checks the result of a read of one version. Errors: kStale if that version is gone.
 Status CheckVersion(const ObjectVersion& version, std::uint64_t wanted,
                     const Result<std::optional<object::GetResult>>& got) {
   if (!got && got.error().code() == Code::kPreconditionFailed) {
@@ -50,7 +50,7 @@ class Cache final : public BlockCache {
   }
 
   ~Cache() override {
-    disk_work_.Close();  // runs what is queued: claims must end, and blocks under way to the disk are worth keeping
+    disk_work_.Close();  // the queued work still runs: claims must end, and blocks to be saved are worth keeping
     disk_threads_.Join();
     stop_.request_stop();
     MutexLock lock(mutex_);
@@ -176,17 +176,17 @@ class Cache final : public BlockCache {
   Status Lend(const std::shared_ptr<Run>& run, std::uint64_t at, std::uint64_t end, View& view,
               const object::Call& call) {
     MR_TRY(run->Wait(call));
-    view.pieces.push_back({run->bytes().subspan(at - run->offset, end - at), run});
+    view.segments.push_back({run->bytes().subspan(at - run->offset, end - at), run});
     memory_.Touch(run, end);
     return {};
   }
 
-  /// Past the cache, for readers that jump and for times when memory is short.
+  /// Reads past the cache: for random reads, and while memory is short.
   Status GetExactly(const ObjectVersion& version, std::uint64_t at, MutableByteSpan piece, View& view,
                     const object::Call& call) {
     ++misses_;
     bytes_fetched_ += piece.size();
-    view.pieces.push_back({piece, nullptr});
+    view.segments.push_back({piece, nullptr});
     return CheckVersion(version, piece.size(),
                         object::Get(store_, version.key, RangeOf(version, at, piece.size()), piece, call));
   }
@@ -196,7 +196,7 @@ class Cache final : public BlockCache {
     return {.range = object::ByteRange{offset, length}, .if_match = version.etag};
   }
 
-  /// Fulfils a claim: from the disk when every block is there, else from the store.
+  /// Fills a claimed run: from the disk if every block is there, else from the store.
   Source Fill(const std::shared_ptr<Run>& run, bool may_block) {
     if (disk_ && OnDisk(*run)) {
       auto load = [this, run] {
@@ -298,9 +298,9 @@ Result<std::size_t> BlockCache::Read(const ObjectVersion& version, std::uint64_t
 
 std::size_t View::CopyTo(MutableByteSpan room) const {
   std::size_t done = 0;
-  for (const Piece& piece : pieces) {
-    if (piece.owner) std::ranges::copy(piece.bytes, room.begin() + static_cast<std::ptrdiff_t>(done));
-    done += piece.bytes.size();
+  for (const Segment& segment : segments) {
+    if (segment.owner) std::ranges::copy(segment.bytes, room.begin() + static_cast<std::ptrdiff_t>(done));
+    done += segment.bytes.size();
   }
   return done;
 }

@@ -18,42 +18,42 @@
 
 namespace millrace::cache {
 
-/// One version of one object. The ETag is part of every cache key, so a changed object never meets its old bytes.
+/// One version of one object. The ETag is part of every cache key, so a changed object never gets its old bytes.
 struct ObjectVersion {
   std::string key;
   std::string etag;
   std::uint64_t size = 0;
 };
 
-/// Bytes of an object, in order and mostly not copied: a piece is valid while its owner is held.
+/// Bytes of an object, in order, mostly without a copy. A segment is valid while its owner is held.
 struct View {
-  struct Piece {
+  struct Segment {
     ByteSpan bytes;
-    std::shared_ptr<const void> owner;  ///< the cache's memory; null: the bytes lie in the caller's
+    std::shared_ptr<const void> owner;  ///< keeps the cache's memory; null: the bytes are in the caller's memory
   };
-  std::vector<Piece> pieces;
+  std::vector<Segment> segments;
 
   std::size_t size() const {
     std::size_t sum = 0;
-    for (const Piece& piece : pieces) sum += piece.bytes.size();
+    for (const Segment& segment : segments) sum += segment.bytes.size();
     return sum;
   }
-  /// Copies what is lent into `room`, which the view was made for; then all of it is there. Returns size().
+  /// Copies the segments in the cache's memory into `room`, after which `room` has all bytes. Returns size().
+  /// REQUIRES: `room` is the argument of the ReadView() that made this view.
   std::size_t CopyTo(MutableByteSpan room) const;
 };
 
-/// Reads ranges of objects through fixed-size blocks. Thread-safe. A block is fetched once however many readers want it
-/// (single flight); adjacent missing blocks of one aligned `max_fetch_bytes` part come with one request. Memory is
-/// bounded by `memory_bytes`, taken from the budget when the cache opens; bytes from disk are checked against their
-/// crc32c and dropped when wrong. Fails with kStale when the object no longer has the version asked for.
+/// Reads ranges of objects through fixed-size blocks. Thread-safe. One fetch serves all readers that wait for a block
+/// (single flight). One request fetches adjacent missing blocks of an aligned part of `max_fetch_bytes`. Open()
+/// reserves the memory from the budget. Bytes from disk are checked by their CRC-32C and dropped if it is wrong. Errors
+/// of reads: kStale if the object no longer has the version asked for; those of the store.
 class BlockCache {
  public:
   struct Options {
     std::uint64_t block_bytes = 1 * kMiB;
-    std::uint64_t max_fetch_bytes = 8 * kMiB;  ///< of one request; rounded to whole blocks
-    std::uint64_t memory_bytes = 64 * kMiB;    ///< less when the budget has less
-    /// Of blocks that were read to their end, keep at most so many bytes in memory: little where a page cache keeps
-    /// them too.
+    std::uint64_t max_fetch_bytes = 8 * kMiB;  ///< the most that one request fetches; rounded to whole blocks
+    std::uint64_t memory_bytes = 64 * kMiB;    ///< less if the budget has less
+    /// The most bytes in memory of blocks that were read to their end. Small if a page cache keeps them, too.
     std::uint64_t keep_read_bytes = ~0ULL;
     std::filesystem::path directory;  ///< empty: no disk tier
     std::uint64_t disk_bytes = 0;
@@ -61,41 +61,43 @@ class BlockCache {
     Logger log;
   };
   struct Stats {
-    std::uint64_t memory_hits = 0, disk_hits = 0, misses = 0;  ///< in runs: what one request brings or would bring
+    std::uint64_t memory_hits = 0, disk_hits = 0, misses = 0;  ///< in runs: the blocks of one request
     std::uint64_t bytes_fetched = 0, evictions = 0, corrupt_blocks = 0;
     std::uint64_t memory_bytes = 0;  ///< held now
   };
 
-  /// `store` and `budget` must outlive the cache. Fails when the budget is exhausted or the folder cannot be used, or
-  /// is in use with another size (kBusy). Caches of several processes may share a folder.
+  /// Caches of several processes may share a folder.
+  /// REQUIRES: `store` and `budget` outlive the cache.
+  /// Errors: kResourceExhausted if the budget has no memory left; kBusy if the folder is in use with another size;
+  /// those of ManagedFolder::Open().
   static Result<std::unique_ptr<BlockCache>> Open(object::ReadStore& store, MemoryBudget& budget, Options options);
   virtual ~BlockCache() = default;
 
   enum class Mode {
-    kBlocks,  ///< brings whole blocks, and keeps them
-    kExact,   ///< asks the store for exactly the bytes that are not here, and keeps none of them: for readers that jump
+    kBlocks,  ///< fetches whole blocks and keeps them
+    kExact,   ///< requests exactly the missing bytes and does not keep them: for random reads
   };
-  /// The bytes from `offset`, `room.size()` of them or less at the object's end. What the cache does not keep lands in
-  /// `room`, each byte at its place. Blocks.
+  /// Returns `room.size()` bytes from `offset` on, or fewer at the object's end. Writes bytes that the cache does not
+  /// keep into `room`, each at its offset. Blocks.
   virtual Result<View> ReadView(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan room, Mode mode,
                                 object::Call call = {}) = 0;
-  /// The same, copied into `into`; returns the number of bytes.
+  /// Like ReadView(), but copies all bytes into `into`. Returns their number.
   Result<std::size_t> Read(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan into,
                            Mode mode = Mode::kBlocks, object::Call call = {});
-  /// What a fetch proves about the version.
+  /// When a version was current, as far as a fetch proves it.
   struct Proof {
-    bool now = false;                ///< the store sent some of it during this call: the version is current
+    bool now = false;                ///< the store sent some of the bytes during this call: the version is current
     std::optional<TimePoint> asked;  ///< it was current then; nothing: some bytes are from disk, or memory is short
   };
-  /// Brings a range into the cache and waits for it.
+  /// Fetches a range into the cache. Blocks until it is there.
   virtual Result<Proof> Fetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length,
                               object::Call call = {}) = 0;
-  /// Starts fetching the blocks of a range as far as memory allows: bytes that were fetched ahead and not read yet are
-  /// not pushed out by more of them. Never blocks, never fails. Returns how many bytes from `offset` are here or under
-  /// way; of `asked`, when given, what Fetch would prove once all has arrived.
+  /// Starts fetching the blocks of a range as far as memory allows. Readahead does not evict bytes that were fetched
+  /// ahead and not read yet. Never blocks, never fails. Returns the number of bytes from `offset` on that are cached or
+  /// in flight. If `asked` is given, sets it to Proof::asked as Fetch() would return it once all bytes have arrived.
   virtual std::uint64_t Prefetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length,
                                  std::optional<TimePoint>* asked = nullptr) = 0;
-  /// The memory tier's size: what the budget granted.
+  /// Returns the size of the memory tier that the budget granted, in bytes.
   virtual std::uint64_t capacity() const = 0;
   virtual Stats stats() const = 0;
 };

@@ -16,7 +16,7 @@ constexpr std::string_view kMagic = "MRCIDX02";
 constexpr char kLock[] = "lock", kIndex[] = "index", kNewIndex[] = "index.new";
 constexpr std::string_view kSlots = "blocks-";
 constexpr std::uint64_t kMostShards = 64, kShardBytes = 1 * kGiB, kLeastSlot = 4 * kKiB;
-// The file: a page that tells the layout, a page of heads, the entries.
+// The file: a page with the layout, a page of heads, the entries. docs/formats/cache.md.
 constexpr std::uint64_t kHeadsAt = 4096, kHeadBytes = 64, kEntriesAt = 8192, kEntryBytes = 64;
 constexpr std::size_t kLayoutBytes = 40, kLayoutCrcAt = 36, kEpochAt = 16;
 constexpr std::size_t kLengthAt = 32, kCrcAt = 36, kCheckAt = 40, kUsedAt = 48;
@@ -55,7 +55,7 @@ HeadBytes Encode(const DiskIndex::Head& head, std::uint64_t epoch) {
   return bytes;
 }
 
-/// Empty also for a block longer than a slot: none was ever stored.
+/// Returns an empty entry also for a block longer than a slot: such a block is never stored.
 DiskEntry Decode(const std::byte* bytes, std::uint64_t slot_bytes) {
   DiskEntry entry;
   entry.length = LoadLittle<std::uint32_t>(bytes + kLengthAt);
@@ -68,7 +68,7 @@ DiskEntry Decode(const std::byte* bytes, std::uint64_t slot_bytes) {
   return entry;
 }
 
-/// Differs from start to start of the machine: what was written before a power failure may not all be there.
+/// Returns a number that changes with each start of the machine. Writes before a power failure may be incomplete.
 std::uint64_t EpochOfThisBoot() {
   auto id = ReadFile("/proc/sys/kernel/random/boot_id", 4 * kKiB);
   const std::uint64_t epoch = id ? Crc64Nvme(AsBytes(*id)) : SystemEntropy();
@@ -80,8 +80,8 @@ bool Holds(const UniqueFd& file, const DiskLayout& layout) {
   return ReadExactly(file.get(), found, 0, "cache index") && found == Encode(layout);
 }
 
-/// Of one byte per shard, which the shard's changes go by. It belongs to the open file, so it excludes other processes,
-/// and other indexes of this one.
+/// Locks one byte per shard (an open file description lock). It excludes other processes, and other indexes in this
+/// process.
 bool SetLock(int fd, std::size_t shard, short type) {
   struct flock range = {};
   range.l_type = type;
@@ -157,16 +157,16 @@ Result<std::unique_ptr<DiskIndex>> DiskIndex::Open(const ManagedFolder& folder, 
   return index;
 }
 
-DiskIndex::Place DiskIndex::PlaceOf(const BlockId& id) const {
+DiskIndex::BucketAddress DiskIndex::BucketOf(const BlockId& id) const {
   const auto hash = LoadLittle<std::uint64_t>(id.data());
   return {hash % layout_.shards, hash / layout_.shards % layout_.buckets};
 }
 
-std::uint64_t DiskIndex::OffsetOf(Place place, std::size_t way) const {
+std::uint64_t DiskIndex::OffsetOf(BucketAddress place, std::size_t way) const {
   return kEntriesAt + (place.shard * layout_.slots() + place.bucket * DiskLayout::kWays + way) * kEntryBytes;
 }
 
-DiskIndex::Bucket DiskIndex::Read(Place place) const {
+DiskIndex::Bucket DiskIndex::Read(BucketAddress place) const {
   std::array<std::byte, kBucketBytes> bytes{};
   Bucket bucket;
   if (!ReadExactly(file_.get(), bytes, OffsetOf(place), "cache index")) return bucket;
@@ -175,7 +175,7 @@ DiskIndex::Bucket DiskIndex::Read(Place place) const {
   return bucket;
 }
 
-std::vector<DiskIndex::Bucket> DiskIndex::Read(Place first, std::uint64_t count) const {
+std::vector<DiskIndex::Bucket> DiskIndex::Read(BucketAddress first, std::uint64_t count) const {
   std::vector<Bucket> buckets(count);
   Buffer bytes(count * kBucketBytes);
   const std::uint64_t before_end = std::min(count, layout_.buckets - first.bucket);
@@ -189,11 +189,11 @@ std::vector<DiskIndex::Bucket> DiskIndex::Read(Place first, std::uint64_t count)
   return buckets;
 }
 
-Status DiskIndex::Write(Place place, std::size_t way, const DiskEntry& entry) {
+Status DiskIndex::Write(BucketAddress place, std::size_t way, const DiskEntry& entry) {
   return WriteFully(file_.get(), Encode(entry), OffsetOf(place, way), "cache index");
 }
 
-void DiskIndex::Touch(Place place, std::size_t way, std::int64_t used) {
+void DiskIndex::Touch(BucketAddress place, std::size_t way, std::int64_t used) {
   std::array<std::byte, sizeof used> bytes;
   StoreLittle(bytes.data(), used);
   (void)WriteFully(file_.get(), bytes, OffsetOf(place, way) + kUsedAt, "cache index");  // only an order is at stake

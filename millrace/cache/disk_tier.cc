@@ -19,7 +19,7 @@ constexpr ManagedFolder::Format kFolderKind = {
     .name_form = &CacheNameForm};
 
 constexpr std::uint64_t kPage = 4096;
-constexpr std::uint64_t kSample = 32;  ///< entries, of which the one used longest ago makes room
+constexpr std::uint64_t kSample = 32;  ///< entries of which the least recently used one is evicted: two buckets
 
 }  // namespace
 
@@ -48,7 +48,7 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(Options options) {
 }
 
 std::optional<DiskTier::Found> DiskTier::Find(const BlockId& id) const {
-  const DiskIndex::Place place = index_->PlaceOf(id);
+  const DiskIndex::BucketAddress place = index_->BucketOf(id);
   const DiskIndex::Bucket bucket = index_->Read(place);
   for (std::size_t way = 0; way < bucket.size(); ++way) {
     if (bucket[way].length > 0 && bucket[way].id == id) return Found{place, way, bucket[way]};
@@ -58,7 +58,7 @@ std::optional<DiskTier::Found> DiskTier::Find(const BlockId& id) const {
 
 bool DiskTier::Has(const BlockId& id) const { return Find(id).has_value(); }
 
-std::uint64_t DiskTier::OffsetOf(DiskIndex::Place place, std::size_t way) const {
+std::uint64_t DiskTier::OffsetOf(DiskIndex::BucketAddress place, std::size_t way) const {
   return (place.bucket * DiskLayout::kWays + way) * layout_.slot_bytes;
 }
 
@@ -66,8 +66,8 @@ std::int64_t DiskTier::Now() const {
   return std::chrono::nanoseconds(options_.clock->Wall().time_since_epoch()).count();
 }
 
-/// Whole pages come straight into the caller's memory where that begins at a page: what is read from here is kept by
-/// whoever reads it, so the kernel need not keep it too.
+/// Reads whole pages with O_DIRECT straight into the caller's memory, if that is page-aligned. The caller keeps the
+/// bytes, so the kernel's page cache need not keep them, too.
 Status DiskTier::Read(const Found& found, MutableByteSpan into) const {
   const auto& [file, direct] = shards_[found.place.shard];
   const std::uint64_t offset = OffsetOf(found.place, found.way);
@@ -101,7 +101,7 @@ DiskTier::Outcome DiskTier::Load(const BlockId& id, MutableByteSpan into) {
 void DiskTier::Store(const BlockId& id, ByteSpan bytes) {
   if (bytes.empty() || bytes.size() > layout_.slot_bytes) return;
   Status stored;
-  Change(index_->PlaceOf(id).shard, [&](DiskIndex::Head& head) { stored = Put(head, id, bytes); });
+  Change(index_->BucketOf(id).shard, [&](DiskIndex::Head& head) { stored = Put(head, id, bytes); });
   if (!stored && !failing_.exchange(true)) {
     options_.log.Warning("cannot write to the disk cache", {{"reason", stored.error()}});
   }
@@ -115,10 +115,10 @@ void DiskTier::Change(std::size_t shard, const std::function<void(DiskIndex::Hea
   });
 }
 
-/// A slot without an entry takes no room, except while it is filled: an entry goes before its bytes go, and comes after
-/// they have come. Nothing is synced: what a power failure tears, checksums tell.
+/// Writes the block's bytes, then its entry. (Removal clears the entry first.) So a slot without an entry takes no disk
+/// space, except while it is filled. Nothing is synced: checksums reveal what a power failure tears.
 Status DiskTier::Put(DiskIndex::Head& head, const BlockId& id, ByteSpan bytes) {
-  const DiskIndex::Place place = index_->PlaceOf(id);
+  const DiskIndex::BucketAddress place = index_->BucketOf(id);
   const DiskIndex::Bucket bucket = index_->Read(place);
   std::size_t way = 0;
   for (std::size_t i = 0; i < bucket.size(); ++i) {
@@ -164,7 +164,7 @@ Status DiskTier::MakeRoom(DiskIndex::Head& head, std::size_t shard, std::uint64_
           const DiskEntry& entry = buckets[i][way];
           if (entry.length == 0) continue;
           ++seen;
-          const DiskIndex::Place place{shard, (head.hand + i) % layout_.buckets};
+          const DiskIndex::BucketAddress place{shard, (head.hand + i) % layout_.buckets};
           if (!oldest || entry.used < oldest->entry.used) oldest = Found{place, way, entry};
         }
       }

@@ -1,4 +1,4 @@
-// The disk tier of the block cache: blocks in slots of a few sparse files. docs/formats/cache.md gives the bytes.
+// The disk tier of the block cache: blocks in slots of a few sparse files. docs/formats/cache.md describes the bytes.
 #pragma once
 
 #include <atomic>
@@ -18,27 +18,26 @@
 
 namespace millrace::cache {
 
-/// Blocks of at most `block_bytes` each in one folder, at most `max_bytes` of disk in all; what was used longest ago
-/// makes room (of a sample of each shard, so nearly the longest). Any number of processes may share the folder: what
-/// one stores, all find. It outlives them, and is not looked through when it opens. A block either passes its checksum
-/// or is thrown away, whoever wrote it and whenever they were killed. Thread-safe; calls wait for the disk. A failing
-/// disk makes misses, not errors.
+/// Blocks of at most `block_bytes` each in one folder, which takes at most `max_bytes` of disk space. Evicts the least
+/// recently used block of a sample (approximate LRU). Any number of processes may share the folder and find each
+/// other's blocks. The folder survives them, and Open() does not scan it. A block that fails its checksum is dropped,
+/// also after a crash of its writer. Thread-safe. Calls block on the disk. I/O errors become misses.
 class DiskTier {
  public:
   struct Options {
-    std::filesystem::path directory;  ///< made when missing; see ManagedFolder
+    std::filesystem::path directory;  ///< made if missing; see ManagedFolder
     std::uint64_t max_bytes = 0;
     std::uint64_t block_bytes = 1 * kMiB;
     const Clock* clock = &SystemClock();
     Logger log;
   };
-  /// Fails with kBusy when the folder is in use with a layout for another size, with kInvalidArgument when `max_bytes`
-  /// hold no block, and as ManagedFolder::Open does when the folder is not this user's own, or not a cache's.
+  /// Errors: kBusy if the folder is in use with another size; kInvalidArgument if `max_bytes` is less than a block;
+  /// those of ManagedFolder::Open() if the folder is not this user's, or no cache.
   static Result<std::unique_ptr<DiskTier>> Open(Options options);
 
   bool Has(const BlockId& id) const;
   enum class Outcome { kHit, kMiss, kCorrupt };
-  /// Fills `into`, whose size is the block's. A wrong block is removed.
+  /// Reads a block into `into`. Removes a block with a wrong checksum. REQUIRES: into.size() is the block's size.
   Outcome Load(const BlockId& id, MutableByteSpan into);
   void Store(const BlockId& id, ByteSpan bytes);
 
@@ -46,7 +45,7 @@ class DiskTier {
 
  private:
   struct Found {
-    DiskIndex::Place place;
+    DiskIndex::BucketAddress place;
     std::size_t way = 0;
     DiskEntry entry;
   };
@@ -54,11 +53,11 @@ class DiskTier {
   DiskTier(Options options, const DiskLayout& layout, std::unique_ptr<DiskIndex> index);
   std::optional<Found> Find(const BlockId& id) const;
   Status Read(const Found& found, MutableByteSpan into) const;
-  std::uint64_t OffsetOf(DiskIndex::Place place, std::size_t way) const;
+  std::uint64_t OffsetOf(DiskIndex::BucketAddress place, std::size_t way) const;
   std::int64_t Now() const;
 
   void Change(std::size_t shard, const std::function<void(DiskIndex::Head&)>& change);
-  // Only within Change of the place's shard.
+  // REQUIRES: called within Change() of the same shard.
   Status Put(DiskIndex::Head& head, const BlockId& id, ByteSpan bytes);
   Status Forget(DiskIndex::Head& head, const Found& found);
   Status MakeRoom(DiskIndex::Head& head, std::size_t shard, std::uint64_t bytes);
@@ -67,11 +66,11 @@ class DiskTier {
 
   const Options options_;
   const DiskLayout layout_;
-  const std::uint64_t shard_bytes_;  ///< at most, on the disk
+  const std::uint64_t shard_bytes_;  ///< limit of disk space per shard
   const std::unique_ptr<DiskIndex> index_;
   struct Slots {
     UniqueFd file;
-    UniqueFd direct;  ///< the same without the kernel's cache, where the file system can
+    UniqueFd direct;  ///< the same file with O_DIRECT, if the file system supports it
   };
   std::vector<Slots> shards_;
   std::atomic<bool> failing_ = false;

@@ -164,7 +164,7 @@ void MemoryTier::Publish(const std::shared_ptr<Run>& run, std::optional<Error> e
     if (error) {
       Drop(shard, run);
     } else {
-      run->place_ = Run::Place::kFresh;
+      run->state_ = Run::State::kFresh;
       run->position_ = shard.fresh.insert(shard.fresh.end(), run);
     }
   }
@@ -174,14 +174,14 @@ void MemoryTier::Publish(const std::shared_ptr<Run>& run, std::optional<Error> e
 void MemoryTier::Touch(const std::shared_ptr<Run>& run, std::uint64_t end) {
   Shard& shard = ShardOf(run->version_hash, run->first_block);
   MutexLock lock(shard.mutex);
-  if (run->place_ == Run::Place::kFresh && end >= run->end()) {
+  if (run->state_ == Run::State::kFresh && end >= run->end()) {
     shard.consumed.splice(shard.consumed.end(), shard.fresh, run->position_);
     shard.consumed_bytes += run->memory();
-    run->place_ = Run::Place::kConsumed;
+    run->state_ = Run::State::kConsumed;
     while (shard.consumed_bytes > shard_keep_read_ && shard.consumed.size() > 1) EvictOldest(shard, shard.consumed);
-  } else if (run->place_ == Run::Place::kFresh) {
+  } else if (run->state_ == Run::State::kFresh) {
     shard.fresh.splice(shard.fresh.end(), shard.fresh, run->position_);
-  } else if (run->place_ == Run::Place::kConsumed) {
+  } else if (run->state_ == Run::State::kConsumed) {
     shard.consumed.splice(shard.consumed.end(), shard.consumed, run->position_);
   }
 }
@@ -200,13 +200,13 @@ bool MemoryTier::MakeRoom(Shard& shard, std::uint64_t bytes, Priority priority) 
 }
 
 void MemoryTier::Unlink(Shard& shard, Run& run) {
-  if (run.place_ == Run::Place::kFresh) {
+  if (run.state_ == Run::State::kFresh) {
     shard.fresh.erase(run.position_);
-  } else if (run.place_ == Run::Place::kConsumed) {
+  } else if (run.state_ == Run::State::kConsumed) {
     shard.consumed_bytes -= run.memory();
     shard.consumed.erase(run.position_);
   }
-  run.place_ = Run::Place::kOut;
+  run.state_ = Run::State::kOut;
 }
 
 void MemoryTier::Drop(Shard& shard, const std::shared_ptr<Run>& run) {

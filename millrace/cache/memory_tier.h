@@ -1,4 +1,4 @@
-// The memory tier of the block cache: which blocks are here, which are under way, and what goes when room is needed.
+// The memory tier of the block cache: which blocks are in memory, which are in flight, and which are evicted first.
 #pragma once
 
 #include <atomic>
@@ -18,15 +18,15 @@
 
 namespace millrace::cache {
 
-/// One object version with the hash that finds its blocks.
+/// An object version and the hash under which its blocks are indexed. Borrows the version.
 struct VersionKey {
   explicit VersionKey(const ObjectVersion& v);
   const ObjectVersion& version;
   std::uint64_t hash;
 };
 
-/// Memory of a run. Where the size allows it, it is asked for in huge pages: they are filled and read with far fewer
-/// faults and table walks, which a virtual machine pays for twice.
+/// The memory of a run. Large buffers ask for huge pages, which need far fewer page faults and page-table walks. A
+/// virtual machine pays for those twice.
 class RunBuffer {
  public:
   explicit RunBuffer(std::uint64_t size);
@@ -43,14 +43,13 @@ class RunBuffer {
   std::uint64_t size_;
 };
 
-/// Keeps buffers for their next use: memory that was used a moment ago is several times faster to fill than memory
-/// fresh from the system. Sizes are rounded up by a quarter at most, so that runs of similar sizes share buffers.
-/// Thread-safe.
+/// Keeps buffers for reuse: recently used memory is several times faster to fill than memory fresh from the system.
+/// Sizes are rounded up by a quarter at most, so that runs of similar sizes share buffers. Thread-safe.
 class BufferPool {
  public:
-  /// `most`: bytes kept in buffers that nobody uses; the oldest make room for the newest.
+  /// `most`: the limit of bytes in unused buffers. Beyond it the oldest buffers are freed.
   explicit BufferPool(std::uint64_t most) : most_(most) {}
-  /// What Take really takes for so many bytes.
+  /// Returns the size of the buffer that Take() returns for so many bytes.
   static std::uint64_t RoundUp(std::uint64_t bytes);
   RunBuffer Take(std::uint64_t bytes) MR_EXCLUDES(mutex_);
   void Give(RunBuffer buffer) MR_EXCLUDES(mutex_);
@@ -62,8 +61,8 @@ class BufferPool {
   std::uint64_t spare_bytes_ MR_GUARDED_BY(mutex_) = 0;
 };
 
-/// Adjacent blocks of one version: the unit of fetching, of eviction and of accounting. It begins under way and is
-/// finished once, with bytes or with an error. Shared by the tier, the fetch and the readers; thread-safe.
+/// Adjacent blocks of one version: the unit of fetching, eviction and accounting. A run begins in flight and is
+/// finished once, with bytes or with an error. The tier, the fetch and the readers share it. Thread-safe.
 class Run {
  public:
   Run(const VersionKey& key, std::uint64_t first_block, std::uint64_t blocks, std::uint64_t offset, std::uint64_t size,
@@ -73,23 +72,24 @@ class Run {
   const ObjectVersion version;
   const std::uint64_t version_hash;
   const std::uint64_t first_block, blocks;
-  const std::uint64_t offset;  ///< of the first byte, in the object
+  const std::uint64_t offset;  ///< the first byte's offset in the object
 
   std::uint64_t end() const { return offset + size_; }
   ByteSpan bytes() const { return buffer_.span().first(size_); }
-  std::uint64_t memory() const { return buffer_.size(); }  ///< what it takes
-  /// When the store was asked for the bytes; TimePoint::min(): they are from disk, or nobody has asked yet.
+  std::uint64_t memory() const { return buffer_.size(); }  ///< in bytes
+  /// Returns when the bytes were requested from the store. TimePoint::min(): they are from disk, or not requested yet.
   TimePoint asked() const { return TimePoint(Duration(asked_.load(std::memory_order_acquire))); }
   void SetAsked(TimePoint when) { asked_.store(when.time_since_epoch().count(), std::memory_order_release); }
-  /// For the one who fills it, before Finish.
+  /// The memory to fill. Only the owner of the claim uses it, before Finish().
   MutableByteSpan filling() { return buffer_.span().first(size_); }
+  /// Ends the fetch and wakes the readers.
   void Finish(std::optional<Error> error) MR_EXCLUDES(mutex_);
-  /// Blocks until the run is finished; fails with its error, or when the call is stopped or late.
+  /// Blocks until the run is finished. Returns its error; kCancelled or kDeadlineExceeded if the call ends first.
   Status Wait(const object::Call& call) MR_EXCLUDES(mutex_);
 
  private:
   friend class MemoryTier;
-  enum class Place { kUnderWay, kFresh, kConsumed, kOut };
+  enum class State { kUnderWay, kFresh, kConsumed, kOut };
 
   std::atomic<std::uint64_t>& held_;
   BufferPool& pool_;
@@ -103,34 +103,34 @@ class Run {
   std::optional<Error> error_ MR_GUARDED_BY(mutex_);
 
   // Guarded by the mutex of the run's shard.
-  Place place_ = Place::kUnderWay;
+  State state_ = State::kUnderWay;
   std::list<std::shared_ptr<Run>>::iterator position_;
 };
 
-/// An index of runs in shards, each a least-recently-used cache of its own with two queues: `fresh` holds what was
-/// fetched and not read to its end, `consumed` the rest. Consumed runs go first; fresh ones are pushed out by demand
-/// only, so that readahead never eats readahead (what was abandoned leaves when a reader finds no room). Memory of a
-/// run counts until its last user lets go. Thread-safe; nothing blocks.
+/// An index of runs in shards. Each shard is an LRU cache with two queues: `fresh` has runs that were fetched and not
+/// read to their end, `consumed` has the others. Consumed runs are evicted first. Only demand evicts fresh runs, so
+/// readahead never evicts readahead. (Abandoned readahead leaves when a reader needs room.) The memory of a run counts
+/// until its last user releases it. Thread-safe. Nothing blocks.
 class MemoryTier {
  public:
   enum class Priority { kDemand, kSpeculative };
 
-  /// `keep_read`: bytes of consumed runs kept at most.
+  /// All sizes are in bytes. `keep_read`: the limit of consumed runs.
   MemoryTier(std::uint64_t capacity, std::uint64_t block_bytes, std::uint64_t blocks_per_fetch,
              std::uint64_t keep_read);
 
   struct Claim {
-    std::shared_ptr<Run> run;  ///< nothing: there is no room
-    bool mine = false;         ///< the caller must fill it and call Publish
+    std::shared_ptr<Run> run;  ///< null: there is no room
+    bool mine = false;         ///< the caller must fill the run and call Publish()
   };
-  /// The run that holds `block`, or a new one that begins there and spans the missing blocks up to `last_block` that
-  /// one request may bring.
+  /// Returns the run with `block`. If there is none, returns a new run that begins there and has the missing blocks up
+  /// to `last_block`, as far as one request may fetch them.
   Claim Find(const VersionKey& key, std::uint64_t block, std::uint64_t last_block, Priority priority);
-  /// The run that holds `block`, if any; claims nothing.
+  /// Returns the run with `block`, if any. Claims nothing.
   std::shared_ptr<Run> Peek(const VersionKey& key, std::uint64_t block);
-  /// Ends a claim: readers wake; a failed run is forgotten.
+  /// Ends a claim and wakes the readers. Drops a run that failed.
   void Publish(const std::shared_ptr<Run>& run, std::optional<Error> error);
-  /// Tells the order of eviction that bytes up to `end` (in the object) were read.
+  /// Reports that the run was read up to the offset `end` in the object. Updates the order of eviction.
   void Touch(const std::shared_ptr<Run>& run, std::uint64_t end);
 
   std::uint64_t held() const;
@@ -159,7 +159,7 @@ class MemoryTier {
   void Unlink(Shard& shard, Run& run) MR_REQUIRES(shard.mutex);
 
   const std::uint64_t block_bytes_, blocks_per_fetch_;
-  BufferPool pool_;  ///< an eighth of the capacity at most; outlives the runs
+  BufferPool pool_;  ///< at most an eighth of the capacity; declared before the shards, so that it outlives the runs
   std::uint64_t shard_capacity_, shard_keep_read_;
   std::vector<std::unique_ptr<Shard>> shards_;
   std::atomic<std::uint64_t> evictions_ = 0;

@@ -377,7 +377,7 @@ void FuseServer::Read(fuse_req_t request, fuse_ino_t inode, std::size_t size, of
   }();
   if (!read) return Of(request).ReplyError(request, "read", inode, read.error());
   std::vector<iovec> pieces;
-  for (const auto& piece : read->pieces) {
+  for (const auto& piece : read->segments) {
     pieces.push_back({const_cast<std::byte*>(piece.bytes.data()), piece.bytes.size()});
   }
   Of(request).options.stats->CountRead(read->size());
