@@ -1,4 +1,4 @@
-// Ranks that follow a script on a fake clock, for tests.
+// A launcher for tests: its ranks follow a script on a fake clock.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 
 namespace millrace::jobs {
 
-/// Each attempt plays the events of its script; waiting moves the clock. Fails the test if an attempt is started while
-/// a rank of the one before still runs.
+/// Plays the events of a script in each attempt. Wait() advances the clock. Fails the test if an attempt starts while a
+/// rank of the attempt before still runs.
 class FakeLauncher final : public Launcher {
  public:
   struct Event {
@@ -57,7 +57,7 @@ class FakeLauncher final : public Launcher {
   }
 
   void Signal(int signal_number) override {
-    signals.push_back({clock_.Now(), signal_number});
+    signals.push_back(signal_number);
     if (signal_number == SIGKILL) EndAll({.signal = SIGKILL});
     if (signal_number == SIGTERM && leaves_after) leaving_at_ = clock_.Now() + *leaves_after;
   }
@@ -69,7 +69,7 @@ class FakeLauncher final : public Launcher {
   std::function<void()> on_wait;
   int starts = 0;
   std::vector<TimePoint> start_times;
-  std::vector<std::pair<TimePoint, int>> signals;
+  std::vector<int> signals;
 
  private:
   void Apply(const Event& event) {

@@ -1,4 +1,4 @@
-// How the ranks of a job are started, watched and signalled, whatever starts them.
+// The interface that starts, watches and signals the ranks of a job.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,29 @@
 
 namespace millrace::jobs {
 
-/// What is known of one rank at this moment.
+/// The state of one rank.
 struct RankState {
-  std::int64_t pid = 0;               ///< 0 where a launcher has no process to name
+  std::int64_t pid = 0;               ///< 0 if the launcher has no process for it
   std::optional<ExitState> exit;      ///< nothing: it runs
-  std::optional<std::uint64_t> step;  ///< the last one it reported in this attempt; nothing: it is still starting
-  std::uint64_t beats = 0;            ///< signs of life seen in this attempt
+  std::optional<std::uint64_t> step;  ///< the last step it reported in this attempt; nothing: it is still starting
+  std::uint64_t beats = 0;            ///< the number of heartbeats in this attempt
 };
 
-/// Starts all ranks of a job and knows how each is doing. One owner thread, and it must stay alive while ranks run:
-/// local ranks die with the thread that started them. Destruction kills and reaps what still runs.
+/// Starts all ranks of a job and reports their states. One owner thread, which must live as long as ranks run: local
+/// ranks are killed when the thread that started them ends. The destructor kills and reaps running ranks.
 class Launcher {
  public:
   virtual ~Launcher() = default;
   virtual int ranks() const = 0;
-  /// Starts every rank, or none: what had been started is gone when this fails. No rank may run when it is called.
-  /// `attempt` counts from 1.
+  /// Starts every rank, or none: if it fails, no rank runs. `attempt` counts from 1.
+  /// REQUIRES: no rank runs.
   virtual Status Start(int attempt) = 0;
-  /// Waits until a rank has ended, has shown a sign of life, `until` has come or `stop` fires; may return sooner.
-  /// Returns every rank's state, valid until the next call. Before the first Start there are none.
+  /// Blocks until a rank has ended or sent a heartbeat, `until` has passed or `stop` fires. May return sooner. Returns
+  /// every rank's state, valid until the next call; none before the first Start().
   virtual std::span<const RankState> Wait(TimePoint until, std::stop_token stop) = 0;
-  /// To every rank that still runs.
+  /// Sends a signal to every rank that still runs.
   virtual void Signal(int signal_number) = 0;
-  /// The last lines that a rank wrote to standard error in this attempt, to show with its failure.
+  /// Returns the last lines that a rank wrote to standard error in this attempt. They are shown with its failure.
   virtual std::string ErrorTail(int rank, int lines) = 0;
 };
 

@@ -32,7 +32,7 @@ void Policy::Started(TimePoint now, int ranks) {
 }
 
 void Policy::StartFailed(const Error& error) {
-  End({Outcome::Kind::kFailed, fmt::format("the ranks cannot be started: {}", error.ToString()),
+  End({Outcome::Ending::kFailed, fmt::format("the ranks cannot be started: {}", error.ToString()),
        ToExitStatus(error.code())});
 }
 
@@ -151,7 +151,7 @@ Policy::Decision Policy::Fail(TimePoint now, std::span<const RankState> ranks, F
 
 Policy::Decision Policy::Settle(TimePoint now, std::span<const RankState> ranks) {
   if (stopping_) return Interrupted();
-  if (!failure_) return End({Outcome::Kind::kDone, "all ranks finished", 0});
+  if (!failure_) return End({Outcome::Ending::kDone, "all ranks finished", 0});
 
   bool fruitless = !attempt_step_ || attempt_step_ == failed_step_;
   fruitless_ = fruitless ? fruitless_ + 1 : 0;
@@ -159,15 +159,15 @@ Policy::Decision Policy::Settle(TimePoint now, std::span<const RankState> ranks)
   const std::optional<ExitState> exit =
       failure_->rank >= 0 ? ranks[static_cast<std::size_t>(failure_->rank)].exit : std::nullopt;
   if (!best_step_ && exit && CannotHelp(*exit)) {
-    return End({Outcome::Kind::kFailed, failure_->what + "; starting it again would not help", exit->exit_code});
+    return End({Outcome::Ending::kFailed, failure_->what + "; starting it again would not help", exit->exit_code});
   }
   if (restarts() >= options_.max_restarts) {
-    return End({Outcome::Kind::kFailed,
+    return End({Outcome::Ending::kFailed,
                 fmt::format("{}; no restart is left of run.max_restarts = {}", failure_->what, options_.max_restarts),
                 1});
   }
   if (fruitless_ >= options_.max_fruitless) {
-    return End({Outcome::Kind::kFailed,
+    return End({Outcome::Ending::kFailed,
                 fmt::format("{}; {} attempts in a row made no progress", failure_->what, fruitless_), 1});
   }
   Duration longest = options_.first_delay;
@@ -180,7 +180,7 @@ Policy::Decision Policy::Settle(TimePoint now, std::span<const RankState> ranks)
 }
 
 Policy::Decision Policy::Interrupted() {
-  return End({Outcome::Kind::kInterrupted,
+  return End({Outcome::Ending::kInterrupted,
               best_step_
                   ? fmt::format("stopped at step {}; the same command continues from the last checkpoint", *best_step_)
                   : "stopped before the first step",

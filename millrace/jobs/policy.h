@@ -1,4 +1,5 @@
-// When to start, restart, stop or kill the ranks of a job: a state machine without processes, clocks or threads.
+// Decides when to start, restart, stop or kill the ranks of a job: a state machine without processes, clocks or
+// threads.
 #pragma once
 
 #include <cstdint>
@@ -13,45 +14,46 @@
 
 namespace millrace::jobs {
 
-/// Why an attempt came to its end.
+/// Why an attempt failed.
 struct Failure {
-  int rank = -1;     ///< to blame; -1: none in particular
+  int rank = -1;     ///< the rank that failed; -1: none in particular
   std::string what;  ///< "rank 1 was killed by signal 9 (Killed) at step 57"
   bool hang = false;
   TimePoint at;        ///< when it was noticed
-  Duration silent{0};  ///< for how long before that the rank had shown no life
+  Duration silent{0};  ///< the time since the rank's last heartbeat
 };
 
+/// How a job ended.
 struct Outcome {
-  enum class Kind { kDone, kFailed, kInterrupted };
-  Kind kind = Kind::kDone;
+  enum class Ending { kDone, kFailed, kInterrupted };
+  Ending ending = Ending::kDone;
   std::string message;  ///< a sentence
-  int exit_status = 0;  ///< for the supervisor's own process
+  int exit_status = 0;  ///< of the supervisor's own process
 };
 
-/// Decides; its owner acts. Call Next with what the ranks do now, carry out the action, call Next again, at the latest
-/// when `until` has come. All ranks live and die together: one failure ends the attempt, and the next one starts all of
-/// them.
+/// Decides, and its owner acts. Call Next() with the states of the ranks, carry out the action, and call Next() again,
+/// at Decision::until at the latest. All ranks start and end together: one failure ends the attempt, and the next
+/// attempt starts all ranks.
 ///
 ///   idle ──kStart──▶ running ──kTerminate──▶ leaving ──┐
 ///    ▲                  │ failure, hang        │ grace over
 ///    │                  └───────kKill──▶ dying ◀──kKill─┘
 ///    └── back-off ── all ended: restart? ──no──▶ ended (kEnd)
 ///
-/// An attempt is fruitless if it made no step, or failed at the step at which the one before it failed. The job ends
-/// after `max_restarts` restarts, after `max_fruitless` fruitless attempts in a row, and at once if a rank says before
-/// any step was ever made that trying again cannot help (exit statuses 2, 4 and 5: usage, not found, access denied).
+/// An attempt is fruitless if it made no step, or failed at the same step as the attempt before. The job ends after
+/// `max_restarts` restarts or `max_fruitless` fruitless attempts in a row. It ends at once if, before the job's first
+/// step, a rank exits with 2, 4 or 5 (usage, not found, access denied): trying again cannot help.
 /// One owner, no locking.
 class Policy {
  public:
   struct Options {
     int max_restarts = 3;
     int max_fruitless = 3;
-    std::optional<Duration> hang_timeout;  ///< nothing: the larger of the next two
+    std::optional<Duration> hang_timeout;  ///< nothing: the larger of hang_floor and hang_factor × longest step
     Duration hang_floor = std::chrono::seconds(30);
-    int hang_factor = 5;                                    ///< times the longest step seen
-    Duration start_timeout = std::chrono::minutes(30);      ///< of silence before an attempt's first step
-    Duration grace = std::chrono::seconds(120);             ///< from SIGTERM to SIGKILL
+    int hang_factor = 5;
+    Duration start_timeout = std::chrono::minutes(30);      ///< without a heartbeat, before an attempt's first step
+    Duration grace = std::chrono::seconds(120);             ///< from SIGTERM to SIGKILL: time to save a checkpoint
     Duration first_delay = std::chrono::milliseconds(250);  ///< doubled by each fruitless attempt, then jittered
     Duration longest_delay = std::chrono::seconds(30);
   };
@@ -63,27 +65,27 @@ class Policy {
 
   Policy(Options options, Random random) : options_(options), random_(random) {}
 
-  /// After kStart the owner calls Started or StartFailed before the next Next.
+  /// Returns the next action. After kStart, call Started() or StartFailed() before the next call.
   Decision Next(TimePoint now, std::span<const RankState> ranks, bool stop_requested);
   void Started(TimePoint now, int ranks);
   void StartFailed(const Error& error);
 
   int attempt() const { return attempt_; }  ///< from 1; 0 before the first start
   int restarts() const { return attempt_ > 0 ? attempt_ - 1 : 0; }
-  /// The highest step that any attempt reached.
+  /// Returns the highest step that any attempt reached.
   std::optional<std::uint64_t> best_step() const { return best_step_; }
-  /// The failure that ended, or is ending, the latest attempt; nothing while it runs well.
+  /// Returns the failure that ended, or is ending, the latest attempt. Nothing while it runs well.
   const std::optional<Failure>& failure() const { return failure_; }
-  /// Time from a failure to the next start.
+  /// Returns the back-off time from a failure to the next start.
   Duration delay() const { return delay_; }
-  /// Meaningful after kEnd.
+  /// REQUIRES: Next() has returned kEnd.
   const Outcome& outcome() const { return outcome_; }
-  /// The silence that now counts as a hang, once a rank makes steps.
+  /// Returns the time without a heartbeat that counts as a hang, once a rank makes steps.
   Duration hang_limit() const;
 
  private:
   enum class State { kIdle, kRunning, kLeaving, kDying, kEnded };
-  /// What is remembered of a rank between two looks.
+  /// The state of a rank at the last call of Next().
   struct Watched {
     std::optional<std::uint64_t> step;
     std::uint64_t beats = 0;
@@ -105,9 +107,9 @@ class Policy {
   Random random_;
   State state_ = State::kIdle;
   int attempt_ = 0, fruitless_ = 0;
-  TimePoint due_;                         ///< of the next start
-  TimePoint kill_at_;                     ///< while leaving
-  std::optional<TimePoint> finished_at_;  ///< when the first rank of this attempt ended well
+  TimePoint due_;                         ///< the time of the next start
+  TimePoint kill_at_;                     ///< in kLeaving: the end of the grace time
+  std::optional<TimePoint> finished_at_;  ///< when the first rank of this attempt ended without error
   bool stopping_ = false;
   std::vector<Watched> watched_;
   std::optional<std::uint64_t> best_step_, attempt_step_, failed_step_;

@@ -64,7 +64,7 @@ TEST_F(PolicyTest, EndsWellWhenAllRanksDo) {
   EXPECT_EQ(Next(), Action::kWait);
   EndAll({});
   EXPECT_EQ(Next(), Action::kEnd);
-  EXPECT_EQ(policy_.outcome().kind, Outcome::Kind::kDone);
+  EXPECT_EQ(policy_.outcome().ending, Outcome::Ending::kDone);
   EXPECT_EQ(policy_.outcome().exit_status, 0);
   EXPECT_EQ(Next(), Action::kEnd);
 }
@@ -102,7 +102,7 @@ TEST_F(PolicyTest, GivesUpAfterFruitlessAttemptsInARow) {
   SitOutDelay();
   Start();
   EXPECT_EQ(FailAt(std::nullopt), Action::kEnd);
-  EXPECT_EQ(policy_.outcome().kind, Outcome::Kind::kFailed);
+  EXPECT_EQ(policy_.outcome().ending, Outcome::Ending::kFailed);
   EXPECT_THAT(policy_.outcome().message, HasSubstr("no progress"));
 }
 
@@ -258,7 +258,7 @@ TEST_F(PolicyTest, StopLetsRanksSaveAndLeave) {
   now_ += seconds(5);
   EndAll({.exit_code = 130});
   EXPECT_EQ(Next(true), Action::kEnd);
-  EXPECT_EQ(policy_.outcome().kind, Outcome::Kind::kInterrupted);
+  EXPECT_EQ(policy_.outcome().ending, Outcome::Ending::kInterrupted);
   EXPECT_EQ(policy_.outcome().exit_status, 130);
 }
 
@@ -270,14 +270,14 @@ TEST_F(PolicyTest, RanksThatDoNotLeaveInTimeAreKilled) {
   EXPECT_EQ(Next(true), Action::kWait);
   EndAll({.signal = 9});
   EXPECT_EQ(Next(true), Action::kEnd);
-  EXPECT_EQ(policy_.outcome().kind, Outcome::Kind::kInterrupted);
+  EXPECT_EQ(policy_.outcome().ending, Outcome::Ending::kInterrupted);
 }
 
 TEST_F(PolicyTest, StopDuringTheDelayEndsAtOnce) {
   Start();
   EXPECT_EQ(FailAt(5), Action::kWait);
   EXPECT_EQ(Next(true), Action::kEnd);
-  EXPECT_EQ(policy_.outcome().kind, Outcome::Kind::kInterrupted);
+  EXPECT_EQ(policy_.outcome().ending, Outcome::Ending::kInterrupted);
   EXPECT_EQ(Policy({}, Random(1)).Next(now_, {}, true).action, Action::kEnd);
 }
 

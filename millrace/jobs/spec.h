@@ -1,4 +1,4 @@
-// The job file: what it says, with every default. The text form is docs/guide/job-file.md.
+// The content of a job file, with all defaults. docs/guide/job-file.md describes the text form.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ struct TrainSpec {
 struct EvalSpec {
   std::uint64_t every_steps = 0;                              ///< 0: never
   std::uint64_t samples = 256;                                ///< at most so many sequences of the held-out part
-  std::vector<std::string> metrics = {"loss", "perplexity"};  ///< what is told
+  std::vector<std::string> metrics = {"loss", "perplexity"};  ///< the reported ones
   bool operator==(const EvalSpec&) const = default;
 };
 struct CheckpointSpec {
@@ -78,12 +78,12 @@ struct LogSpec {
   std::uint64_t every_steps = 1;
   std::string tensorboard;        ///< URL; empty: none
   std::string metrics_listen;     ///< address; empty: none
-  std::string metrics_key_file;   ///< keys of who may ask there, on rank 0's machine; empty: loopback alone
+  std::string metrics_key_file;   ///< file with the keys of scrapers, on rank 0's machine; empty: loopback only
   bool metrics_insecure = false;  ///< beyond loopback without keys
   bool operator==(const LogSpec&) const = default;
 };
 
-/// A whole job. Plain data; validated: a Spec that Parse returned can be run.
+/// A whole job. Plain data. A Spec that Parse() returned is valid and can be run.
 struct Spec {
   std::string name;
   ModelSpec model;
@@ -94,12 +94,13 @@ struct Spec {
   RunSpec run;
   LogSpec log;
 
-  /// Errors carry file, line and column, and name the nearest right key. `overrides` are --set assignments.
+  /// Parses a job file. `overrides` are the assignments of --set.
+  /// Errors: kInvalidArgument, kUnsupported; messages have file, line and column, and suggest the nearest known key.
   static Result<Spec> Parse(std::string_view yaml, std::string file_name,
                             const std::vector<std::string>& overrides = {});
-  /// YAML with every default filled in; parses back to the same Spec.
+  /// Returns the job as YAML with all defaults. Parse() turns it back into the same Spec.
   std::string Render() const;
-  /// Ranks of the whole job.
+  /// Returns the number of ranks of the whole job.
   int ranks() const { return run.nodes * run.processes_per_node; }
   bool operator==(const Spec&) const = default;
 };

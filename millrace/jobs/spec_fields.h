@@ -1,4 +1,4 @@
-// Every key of the job file, once: reading, printing and the guide's test all walk this one list.
+// The list of all keys of the job file. Reading, printing and the guide's test all use this one list.
 #pragma once
 
 #include <array>
@@ -13,29 +13,37 @@ namespace millrace::jobs {
 
 inline constexpr std::int64_t kAnyCount = std::numeric_limits<std::int64_t>::max();
 
-/// Words a key may have, and words that other versions of the interface name but this one does not do.
+/// The words that a key may have, and words that it may have only in other versions.
 struct Choice {
   std::initializer_list<std::string_view> supported, unsupported;
 };
 
 inline constexpr std::string_view kNotYet = "is not supported by this version; leave it out";
 
-/// What kind of text a key holds.
+/// The form of a key's text.
 enum class TextKind {
   kPlain,
   kUrl,
-  kData,    ///< a URL, or '@' and the URL of a list of some
-  kFolder,  ///< an absolute path, of a folder or a file
+  kData,    ///< a URL, or '@' and the URL of a list of URLs
+  kFolder,  ///< an absolute path of a folder or a file
 };
 
-// A Visitor has these members; each is called with the key's name and the place of its value:
-//   Text(key, string&, TextKind, required)   Word(key, string&, Choice)   Integer(key, integer&, least, most)
-//   Words(key, vector<string>&, Choice): at least one of them
-//   OptionalInteger / OptionalNumber (key, optional&, least, most)        Number(key, double&, least, most)
-//   Bytes(key, uint64&, least)   Flag(key, bool&)   TwoNumbers(key, double&, double&, least, most)     TimeLimit(key,
-//   optional<Duration>&, the word for nothing) Section(key, f)    Sources(key, vector<DataSource>&) Neutral(key,
-//   value): a known key of which this version does only the value that changes nothing. Refused(key, code, why): a
-//   known key that must be absent (or an empty list) here.
+// A Visitor has these members. Each gets the key's name and a reference to its value:
+//   - Text(key, string&, TextKind, required)
+//   - Word(key, string&, Choice)
+//   - Words(key, vector<string>&, Choice): at least one word
+//   - Integer(key, integer&, least, most)
+//   - Number(key, double&, least, most)
+//   - OptionalInteger(key, optional&, least, most)
+//   - OptionalNumber(key, optional&, least, most)
+//   - TwoNumbers(key, double&, double&, least, most)
+//   - Bytes(key, uint64&, least)
+//   - Flag(key, bool&)
+//   - TimeLimit(key, optional<Duration>&, the word for nothing)
+//   - Section(key, f)
+//   - Sources(key, vector<DataSource>&)
+//   - Neutral(key, value): a known key. This version supports only the value that changes nothing.
+//   - Refused(key, code, why): a known key that must be absent here, or an empty list.
 
 template <class Visitor>
 void VisitModel(Visitor& v, ModelSpec& model) {

@@ -1,4 +1,4 @@
-// What is kept on disk of a running job, so that other processes can see, follow and stop it.
+// The files of a running job, by which other processes can see, follow and stop it.
 //
 //   ROOT/jobs/NAME/lock             held (flock) by the supervisor as long as it lives
 //                  status.json      replaced as a whole; see Status
@@ -22,7 +22,7 @@
 
 namespace millrace::jobs {
 
-/// The start time of a process as in JobStatus::pid_start; 0 when there is no such process.
+/// Returns the start time of a process as in JobStatus::pid_start, or 0 if there is no such process.
 std::uint64_t ProcessStart(std::int64_t pid);
 
 /// A job as `millrace job status` shows it.
@@ -37,15 +37,15 @@ struct JobStatus {
   std::string state;     ///< starting | running | restarting | stopping | done | failed | interrupted | lost
   std::string message;   ///< the last thing that happened, a sentence
   std::int64_t pid = 0;  ///< the supervisor's
-  /// When process `pid` started, in clock ticks since the machine's start: tells it from a later process with the same
-  /// number. 0: unknown.
+  /// The start time of process `pid`, in clock ticks since the machine's start. It distinguishes the process from a
+  /// later one with the same number. 0: unknown.
   std::uint64_t pid_start = 0;
   int attempt = 0, restarts = 0;
   std::optional<std::uint64_t> step;  ///< the highest reached
   std::string started, updated;       ///< ISO 8601
   std::vector<Rank> ranks;
 
-  /// The state is one from which a job moves on by itself.
+  /// Returns whether the job is still running or about to: its supervisor changes the state.
   bool active() const;
   Json ToJson() const;
   static Result<JobStatus> FromJson(const Json& json, std::string_view what);
@@ -55,17 +55,18 @@ struct JobStatus {
 /// $MILLRACE_STATE_DIR, else $XDG_STATE_HOME/millrace, else ~/.local/state/millrace.
 Result<std::filesystem::path> StateRoot();
 
-/// The folder of one job. The supervisor claims it; everybody else only reads.
+/// The folder of one job. Its supervisor claims and writes it. Other processes only read it.
 class JobFolder {
  public:
-  /// Makes the folder, takes its lock and puts the logs of the run before aside. Fails with kBusy while another
-  /// supervisor has it, naming its process.
+  /// Makes the folder, takes its lock and moves the logs of the run before to logs.previous.
+  /// Errors: kBusy while another supervisor has the folder; the message names its process.
   static Result<JobFolder> Claim(const std::filesystem::path& root, std::string_view name);
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path logs() const { return path_ / "logs"; }
   std::filesystem::path heartbeats() const { return path_ / "heartbeats"; }
-  /// Readers see the old status or the new one. Not fsynced: it describes processes, which a power failure ends too.
+  /// Replaces the status. Readers see either the old or the new one. There is no fsync: after a power failure the
+  /// processes are gone, too.
   Status Write(const JobStatus& status) const;
 
  private:
@@ -74,12 +75,13 @@ class JobFolder {
   UniqueFd lock_;
 };
 
-/// The status of a job; "lost" where it was left active by a supervisor that is gone. kNotFound when there is none.
+/// Returns the status of a job. The state is "lost" if it was active and its supervisor is gone. Errors: kNotFound.
 Result<JobStatus> ReadJob(const std::filesystem::path& root, std::string_view name);
-/// All of them by name. Folders without a readable status are left out.
+/// Returns the status of all jobs, sorted by name. Leaves out folders without a readable status.
 Result<std::vector<JobStatus>> ListJobs(const std::filesystem::path& root);
-/// Asks the supervisor to stop (SIGTERM). Does not wait. Errors: kPreconditionFailed when none runs; kUnavailable while
-/// one is starting, whose process is not known yet: try again. Signals no other process.
+/// Asks the supervisor to stop (SIGTERM). Does not wait. Signals no other process.
+/// Errors: kPreconditionFailed if none runs; kUnavailable while one is starting and its process is not known yet (try
+/// again).
 Status StopJob(const std::filesystem::path& root, std::string_view name);
 
 }  // namespace millrace::jobs

@@ -115,13 +115,13 @@ void Supervisor::NoteFailure() {
 
 void Supervisor::NoteEnd() {
   const Outcome& outcome = policy_.outcome();
-  const char* kind = outcome.kind == Outcome::Kind::kDone     ? "done"
-                     : outcome.kind == Outcome::Kind::kFailed ? "failed"
-                                                              : "interrupted";
-  auto level = outcome.kind == Outcome::Kind::kFailed ? JobEvent::Level::kError : JobEvent::Level::kInfo;
-  Emit(level, kind, outcome.message,
+  const char* event = outcome.ending == Outcome::Ending::kDone     ? "done"
+                      : outcome.ending == Outcome::Ending::kFailed ? "failed"
+                                                                   : "interrupted";
+  auto level = outcome.ending == Outcome::Ending::kFailed ? JobEvent::Level::kError : JobEvent::Level::kInfo;
+  Emit(level, event, outcome.message,
        {{"reason", outcome.message}, {"step", policy_.best_step().value_or(0)}, {"restarts", policy_.restarts()}});
-  Publish(kind, outcome.message);
+  Publish(event, outcome.message);
 }
 
 void Supervisor::Emit(JobEvent::Level level, std::string_view event, std::string sentence, Json fields) {

@@ -1,4 +1,4 @@
-// Runs a job: carries out what the policy decides, and tells what happens.
+// Runs a job: carries out the decisions of the policy and reports events.
 #pragma once
 
 #include <functional>
@@ -15,10 +15,9 @@
 
 namespace millrace::jobs {
 
-/// Something that happened to a job: a sentence for people, an object for scripts. The objects have "event" and "time"
-/// and
+/// An event of a job: a sentence for people and an object for scripts. The objects have "event", "time" and
 ///   start    {attempt, ranks}             the first attempt's ranks were started
-///   failure  {attempt, rank, reason, hang, step, silent_s, log}   noticed now; the other ranks are killed
+///   failure  {attempt, rank, reason, hang, step, silent_s, log}   a failure was noticed; the other ranks are killed
 ///   restart  {attempt, ranks, reason, delay_s}   the next attempt's ranks were started, delay_s after the failure
 ///   resumed  {attempt, step, resume_s}    the first step after a restart; resume_s: since the failure was noticed
 ///   stopping {step}                       the ranks were asked to save and leave
@@ -30,7 +29,7 @@ struct JobEvent {
   Json object;
 };
 
-/// One run of one job. The thread that calls Run must be the one that made the launcher.
+/// One run of one job. The thread that made the launcher must call Run.
 class Supervisor {
  public:
   struct Options {
@@ -41,10 +40,10 @@ class Supervisor {
     /// Called when something has changed, and about every `status_interval`.
     std::function<void(const JobStatus&)> on_status;
   };
-  /// Launcher and clock must outlive it.
+  /// REQUIRES: `launcher` and `clock` outlive this object.
   Supervisor(Launcher& launcher, Clock& clock, Random random, Options options);
 
-  /// Blocks until the job is done, has failed or, after `stop` fired, its ranks have left.
+  /// Blocks until the job is done or has failed, or, after `stop` has fired, until its ranks have ended.
   Outcome Run(std::stop_token stop);
 
  private:
@@ -60,10 +59,10 @@ class Supervisor {
   Clock& clock_;
   const Options options_;
   Policy policy_;
-  std::span<const RankState> ranks_;  ///< the launcher's, as of its latest Wait
+  std::span<const RankState> ranks_;  ///< result of the launcher's latest Wait()
   JobStatus status_;
-  std::optional<TimePoint> failed_at_;  ///< of the failure that the running attempt has not yet made good
-  int noted_failure_ = 0;               ///< attempt whose failure was told
+  std::optional<TimePoint> failed_at_;  ///< the last failure's time, until the running attempt makes its first step
+  int noted_failure_ = 0;               ///< the attempt whose failure was reported
   TimePoint next_status_;
 };
 

@@ -1,4 +1,4 @@
-// /metrics, for programs that serve nothing else.
+// An HTTP server for /metrics, for programs that serve nothing else.
 #pragma once
 
 #include <functional>
@@ -12,17 +12,17 @@
 
 namespace millrace::metrics {
 
-/// Where /metrics is served, and to whom.
+/// The address of /metrics, and who may read it.
 struct EndpointOptions {
   std::string listen;          ///< "127.0.0.1:9464"; port 0 takes a free one
-  http::AccessOptions access;  ///< a key file, whose keys scrapers send as bearer tokens
-  std::string how;             ///< what the user gives to listen beyond loopback, for messages
+  http::AccessOptions access;  ///< a file of keys that scrapers send as bearer tokens
+  std::string how;             ///< the option with which the user allows access beyond loopback, for messages
   Logger log;
 };
 
-/// Answers GET /metrics with what `text` returns, as long as the server lives, and GET /health with "ok", without a
-/// key. `text` is called on the server's threads. Errors: those of http::OpenAccess; those of listening, naming the
-/// address.
+/// Starts a server that answers GET /metrics with text(), and GET /health with "ok" (without a key). Calls `text` on
+/// the server's threads as long as the server lives. Errors: those of http::OpenAccess(); those of listening, which
+/// name the address.
 Result<std::unique_ptr<http::Server>> ServeMetrics(const EndpointOptions& options, std::function<std::string()> text);
 
 }  // namespace millrace::metrics

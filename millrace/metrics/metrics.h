@@ -1,4 +1,4 @@
-// Numbers that a running process shows: counters, gauges and histograms with Prometheus text.
+// The metrics of a running process: counters, gauges and histograms, and their Prometheus text.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ namespace millrace::metrics {
 
 using Labels = std::vector<std::pair<std::string, std::string>>;
 
-/// Only grows. Lock-free.
+/// A number that only grows. Lock-free.
 class Counter {
  public:
   void Add(std::uint64_t by = 1) { value_.fetch_add(by, std::memory_order_relaxed); }
@@ -26,7 +26,7 @@ class Counter {
   std::atomic<std::uint64_t> value_{0};
 };
 
-/// The current level of something. Lock-free.
+/// A number that goes up and down. Lock-free.
 class Gauge {
  public:
   void Set(double value) { value_.store(value, std::memory_order_relaxed); }
@@ -36,7 +36,7 @@ class Gauge {
   std::atomic<double> value_{0};
 };
 
-/// Distribution over fixed upper bounds. Lock-free.
+/// A distribution over buckets with fixed upper bounds. Lock-free.
 class Histogram {
  public:
   explicit Histogram(std::vector<double> upper_bounds);
@@ -46,8 +46,8 @@ class Histogram {
     double sum = 0;
   };
   Totals totals() const;
-  /// An estimate of the value below which the share `q` (0…1) lies: linear within its bucket, from 0 below the first
-  /// bound; the last bound for what lies beyond it. 0 while nothing was observed.
+  /// Returns an estimate of the q-quantile (q in 0…1). Interpolates linearly within a bucket; the first bucket begins
+  /// at 0. Returns the last bound for values beyond it, and 0 if nothing was observed.
   double Quantile(double q) const;
 
  private:
@@ -57,14 +57,14 @@ class Histogram {
   std::atomic<double> sum_{0};
 };
 
-/// Owns a process's metrics. The references it hands out stay valid as long as it lives; the same name and labels give
-/// the same metric. Thread-safe.
+/// Owns a process's metrics. The references that it returns are valid as long as it lives. The same name and labels
+/// return the same metric. Thread-safe.
 class Registry {
  public:
   Counter& AddCounter(std::string name, std::string help, Labels labels = {});
   Gauge& AddGauge(std::string name, std::string help, Labels labels = {});
   Histogram& AddHistogram(std::string name, std::string help, std::vector<double> upper_bounds, Labels labels = {});
-  /// Prometheus text exposition format 0.0.4.
+  /// Returns all metrics in Prometheus text exposition format 0.0.4.
   std::string PrometheusText() const;
 
  private:

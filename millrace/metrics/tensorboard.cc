@@ -13,7 +13,7 @@ namespace millrace::metrics {
 namespace {
 
 /// Events that may wait for a flush; beyond it new ones are dropped, and the next flush says so.
-constexpr std::uint64_t kMaxPending = 64 * kMiB;
+constexpr std::uint64_t kMaxPending = 64 * kMiB;  // bounds memory while the store fails: some 100,000 steps
 
 // Protocol-buffer wire types.
 constexpr int kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5;
@@ -62,67 +62,6 @@ std::string EventWithTime(WallTime time) {
   return event;
 }
 
-class StoreEventWriter final : public EventWriter {
- public:
-  StoreEventWriter(object::Location location, std::string name, std::uint64_t roll_bytes, Clock& clock)
-      : location_(std::move(location)), name_(std::move(name)), roll_bytes_(roll_bytes), clock_(clock) {}
-
-  void Scalars(std::int64_t step, const std::vector<std::pair<std::string_view, float>>& scalars) override {
-    if (pending_bytes_ >= kMaxPending) {
-      dropped_ += scalars.size();
-      return;
-    }
-    if (files_.empty() || files_.back().bytes.size() >= roll_bytes_) {
-      files_.push_back(
-          {.key = fmt::format("{}.{:04}", name_, next_number_++), .bytes = EventFileHeader(clock_.Wall())});
-      pending_bytes_ += files_.back().bytes.size();
-    }
-    File& file = files_.back();
-    std::string event = EventFileScalars(clock_.Wall(), step, scalars);
-    file.bytes += event;
-    file.changed = true;
-    pending_bytes_ += event.size();
-  }
-
-  Status Flush(object::Call call) override {
-    while (!files_.empty()) {
-      File& file = files_.front();
-      if (file.changed) {
-        auto put = object::Put(*location_.store, file.key, AsBytes(file.bytes), {}, call);
-        if (!put) {
-          return Fail(
-              put.error().Context(fmt::format("writing TensorBoard events to {}/{} (they are kept for the next flush)",
-                                              location_.store->Describe(), file.key)));
-        }
-        file.changed = false;
-      }
-      if (files_.size() == 1 && file.bytes.size() < roll_bytes_) break;
-      pending_bytes_ -= file.bytes.size();
-      files_.pop_front();
-    }
-    if (std::uint64_t dropped = std::exchange(dropped_, 0); dropped > 0) {
-      return Fail(Code::kResourceExhausted, "{} TensorBoard scalars were dropped: the store took none for too long",
-                  dropped);
-    }
-    return {};
-  }
-
- private:
-  struct File {
-    std::string key;
-    std::string bytes;
-    bool changed = false;  ///< since it was last put
-  };
-
-  const object::Location location_;
-  const std::string name_;
-  const std::uint64_t roll_bytes_;
-  Clock& clock_;
-  std::deque<File> files_;  ///< the last one is being written; the others wait to be put for the last time
-  std::uint64_t pending_bytes_ = 0, dropped_ = 0;
-  int next_number_ = 0;
-};
-
 }  // namespace
 
 std::string EventFileHeader(WallTime time) {
@@ -131,8 +70,7 @@ std::string EventFileHeader(WallTime time) {
   return Record(event);
 }
 
-std::string EventFileScalars(WallTime time, std::int64_t step,
-                             const std::vector<std::pair<std::string_view, float>>& scalars) {
+std::string EventFileScalars(WallTime time, std::int64_t step, std::initializer_list<Scalar> scalars) {
   std::string summary;
   for (const auto& [tag, value] : scalars) {
     std::string entry;
@@ -157,7 +95,49 @@ Result<std::unique_ptr<EventWriter>> EventWriter::Open(object::Connection& conne
   auto seconds = std::chrono::duration_cast<std::chrono::seconds>(clock.Wall().time_since_epoch()).count();
   name += fmt::format("events.out.tfevents.{:010}.{}", seconds, SecureHex(4));
   if (!options.suffix.empty()) name += "." + options.suffix;
-  return std::make_unique<StoreEventWriter>(std::move(location), std::move(name), options.roll_bytes, clock);
+  return std::unique_ptr<EventWriter>(new EventWriter(std::move(location), std::move(name), options.roll_bytes, clock));
+}
+
+EventWriter::EventWriter(object::Location location, std::string name, std::uint64_t roll_bytes, Clock& clock)
+    : location_(std::move(location)), name_(std::move(name)), roll_bytes_(roll_bytes), clock_(clock) {}
+
+void EventWriter::Add(std::int64_t step, std::initializer_list<Scalar> scalars) {
+  if (pending_bytes_ >= kMaxPending) {
+    dropped_ += scalars.size();
+    return;
+  }
+  if (files_.empty() || files_.back().bytes.size() >= roll_bytes_) {
+    files_.push_back({.key = fmt::format("{}.{:04}", name_, next_number_++), .bytes = EventFileHeader(clock_.Wall())});
+    pending_bytes_ += files_.back().bytes.size();
+  }
+  File& file = files_.back();
+  std::string event = EventFileScalars(clock_.Wall(), step, scalars);
+  file.bytes += event;
+  file.changed = true;
+  pending_bytes_ += event.size();
+}
+
+Status EventWriter::Flush(object::Call call) {
+  while (!files_.empty()) {
+    File& file = files_.front();
+    if (file.changed) {
+      auto put = object::Put(*location_.store, file.key, AsBytes(file.bytes), {}, call);
+      if (!put) {
+        return Fail(
+            put.error().Context(fmt::format("writing TensorBoard events to {}/{} (they are kept for the next flush)",
+                                            location_.store->Describe(), file.key)));
+      }
+      file.changed = false;
+    }
+    if (files_.size() == 1 && file.bytes.size() < roll_bytes_) break;
+    pending_bytes_ -= file.bytes.size();
+    files_.pop_front();
+  }
+  if (std::uint64_t dropped = std::exchange(dropped_, 0); dropped > 0) {
+    return Fail(Code::kResourceExhausted, "{} TensorBoard scalars were dropped: the store took none for too long",
+                dropped);
+  }
+  return {};
 }
 
 }  // namespace millrace::metrics

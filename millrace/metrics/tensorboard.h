@@ -1,12 +1,12 @@
-// TensorBoard event files, written by hand: the record format is docs/formats/tensorboard.md.
+// Writes TensorBoard event files without TensorFlow. docs/formats/tensorboard.md describes the records.
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "millrace/base/clock.h"
 #include "millrace/base/result.h"
@@ -14,24 +14,51 @@
 
 namespace millrace::metrics {
 
-/// Encodes events; the bytes of Header() followed by those of Scalars() calls are an event file.
-std::string EventFileHeader(WallTime time);
-std::string EventFileScalars(WallTime time, std::int64_t step,
-                             const std::vector<std::pair<std::string_view, float>>& scalars);
+/// One value of a step.
+struct Scalar {
+  std::string_view tag;  ///< "loss"
+  float value = 0;
+};
 
-/// One event file under a URL prefix (folder or bucket). A bucket has no append: the object is put whole at each Flush,
-/// so files start anew after `roll_bytes`. One writer thread.
+/// Encode events. The bytes of EventFileHeader() followed by those of EventFileScalars() calls are an event file.
+std::string EventFileHeader(WallTime time);
+std::string EventFileScalars(WallTime time, std::int64_t step, std::initializer_list<Scalar> scalars);
+
+/// Writes event files under a URL prefix (folder or bucket). A bucket has no append, so each Flush() puts the whole
+/// object, and a new file begins after `roll_bytes`. One thread at a time.
 class EventWriter {
  public:
   struct Options {
-    std::uint64_t roll_bytes = 1 << 20;
+    std::uint64_t roll_bytes =
+        1 << 20;         ///< bounds what each flush uploads again; a step's scalars have some hundred bytes
     std::string suffix;  ///< distinguishes writers: "rank0"
   };
+  /// REQUIRES: `connection` and `clock` outlive the writer.
   static Result<std::unique_ptr<EventWriter>> Open(object::Connection& connection, std::string_view url_prefix,
                                                    Options options, Clock& clock);
-  virtual ~EventWriter() = default;
-  virtual void Scalars(std::int64_t step, const std::vector<std::pair<std::string_view, float>>& scalars) = 0;
-  virtual Status Flush(object::Call call = {}) = 0;  ///< blocks until the store has the bytes
+  /// Adds an event to the current file. Drops it if too many bytes wait for a flush; the next Flush() then fails.
+  void Add(std::int64_t step, std::initializer_list<Scalar> scalars);
+  /// Writes all changed files. Blocks until the store has the bytes. After a failure the bytes wait for the next flush.
+  /// Errors: those of the store; kResourceExhausted if events were dropped since the last flush.
+  Status Flush(object::Call call = {});
+
+ private:
+  struct File {
+    std::string key;
+    std::string bytes;
+    bool changed = false;  ///< since it was last put
+  };
+  EventWriter(object::Location location, std::string name, std::uint64_t roll_bytes, Clock& clock);
+
+  // Constant after construction.
+  const object::Location location_;
+  const std::string name_;
+  const std::uint64_t roll_bytes_;
+  Clock& clock_;
+
+  std::deque<File> files_;  ///< the last one is the current file; the others wait for their last put
+  std::uint64_t pending_bytes_ = 0, dropped_ = 0;
+  int next_number_ = 0;
 };
 
 }  // namespace millrace::metrics

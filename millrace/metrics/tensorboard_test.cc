@@ -91,9 +91,9 @@ TEST_F(EventWriterTest, PutsTheFileWholeAtEveryFlush) {
   auto writer = *EventWriter::Open(connection_, "s3://bucket/runs/a/", {.suffix = "rank0"}, clock_);
   ASSERT_TRUE(writer->Flush());
   EXPECT_TRUE(Keys().empty()) << "nothing to say, nothing written";
-  writer->Scalars(1, {{"loss", 8.f}});
+  writer->Add(1, {{"loss", 8.f}});
   ASSERT_TRUE(writer->Flush());
-  writer->Scalars(2, {{"loss", 7.f}, {"lr", 0.5f}});
+  writer->Add(2, {{"loss", 7.f}, {"lr", 0.5f}});
   ASSERT_TRUE(writer->Flush());
   auto keys = Keys();
   ASSERT_EQ(keys.size(), 1u);
@@ -105,7 +105,7 @@ TEST_F(EventWriterTest, PutsTheFileWholeAtEveryFlush) {
 TEST_F(EventWriterTest, RollsAndLosesNothing) {
   auto writer = *EventWriter::Open(connection_, "s3://bucket", {.roll_bytes = 200}, clock_);
   for (int step = 0; step < 20; ++step) {
-    writer->Scalars(step, {{"loss", static_cast<float>(step)}});
+    writer->Add(step, {{"loss", static_cast<float>(step)}});
     if (step % 7 == 0) {
       ASSERT_TRUE(writer->Flush());
     }

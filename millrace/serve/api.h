@@ -25,9 +25,9 @@
 
 namespace millrace::serve {
 
-/// Answers requests; Handle is an http::Handler. Any thread may call any method. A request blocks its connection's
-/// thread until its text is made; how many texts are made or wait at a time is the scheduler's limit, beyond it the
-/// answer is 429 with Retry-After. A client that goes away cancels its texts.
+/// Answers requests. Handle is an http::Handler. Thread-safe. A request blocks its connection's thread until its text
+/// is generated. The scheduler limits how many texts run or wait; beyond that the answer is 429 with Retry-After. A
+/// client that disconnects cancels its texts.
 class Api {
  public:
   struct Options {
@@ -39,11 +39,12 @@ class Api {
     std::uint64_t max_body_bytes = 4 * kMiB;
     Logger log;
   };
-  /// Scheduler, tokenizer and clock must outlive it.
+  /// REQUIRES: `scheduler`, `tokenizer` and `clock` outlive this object.
   Api(Scheduler& scheduler, const tokenizer::Tokenizer& tokenizer, Clock& clock, Options options);
 
   void Handle(http::ServerRequest& request, http::ServerResponse& response);
-  /// From now on /health and /ping say 503, so that balancers look elsewhere; requests are answered all the same.
+  /// From now on /health and /ping answer 503, so that load balancers choose other servers. Requests are still
+  /// answered.
   void Drain() { draining_.store(true, std::memory_order_relaxed); }
 
  private:
@@ -53,7 +54,7 @@ class Api {
     metrics::Gauge &running, &waiting;
     metrics::Histogram &first_token_s, &request_s;
   };
-  /// One completions request on its way: the texts being made for it and how to phrase them.
+  /// One completions request: its generations and the form of its answer.
   struct Job;
 
   void Complete(http::ServerRequest& request, http::ServerResponse& response, bool invocation);
@@ -62,7 +63,7 @@ class Api {
   Parsed<std::vector<TokenId>> Tokens(const Prompt& prompt) const;
   Status Stream(Job& job, http::ServerRequest& request, http::ServerResponse& response);
   Status Collect(Job& job, http::ServerRequest& request, http::ServerResponse& response);
-  /// Makes the text of choice `index`; `emit` gets it piece by piece. Yields the finish reason as the protocol has it.
+  /// Generates the text of choice `index` and calls `emit` with its pieces. Returns the finish reason of the protocol.
   template <class Emit>
   Result<std::string> MakeText(Job& job, std::size_t index, std::stop_token stop, Emit emit);
 

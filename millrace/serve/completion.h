@@ -1,4 +1,4 @@
-// The completions protocol: what a request may say, and what answers look like. Bytes and JSON only, no model.
+// The completions protocol: parses requests and makes answers. Works on JSON only, without a model.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +49,8 @@ struct RequestLimits {
 template <class T>
 using Parsed = std::expected<T, ApiError>;
 
-/// The body of /v1/completions. Unknown members are errors; members of OpenAI's interface that this server does not do
-/// are errors unless their value changes nothing.
+/// Parses the body of /v1/completions. Unknown members are errors. A member of OpenAI's interface that this server does
+/// not support is an error unless its value changes nothing.
 Parsed<CompletionRequest> ParseCompletion(const Json& body, const RequestLimits& limits);
 
 /// The body of /invocations: one for /v1/completions, or {"inputs": text or list, "parameters": {…}} as Hugging Face's
@@ -67,13 +67,13 @@ struct Usage {
   Json ToJson() const;
 };
 
-/// What all parts of one answer have in common.
+/// The members that all chunks of one answer share.
 struct AnswerHead {
   std::string id;            ///< "cmpl-…"
   std::int64_t created = 0;  ///< seconds since 1970
   std::string model;
 };
-/// `finish`: "stop", "length", or "" while the text goes on.
+/// `finish`: "stop", "length", or "" while the text continues.
 Json Choice(std::size_t index, std::string_view text, std::string_view finish);
 Json Answer(const AnswerHead& head, Json choices, const std::optional<Usage>& usage);
 /// "data: {…}\n\n"

@@ -1,4 +1,5 @@
-// What the server needs of a model: the scores of the next token.
+// The server's interface of a model: the logits of the next token. engine/ implements it, and a scripted model in
+// tests.
 #pragma once
 
 #include <memory>
@@ -11,23 +12,23 @@ namespace millrace::serve {
 
 using tokenizer::TokenId;
 
-/// One text under way, with the state (keys and values) of the tokens it has so far.
+/// One text that is being generated, with the state (keys and values) of its tokens.
 class Sequence {
  public:
   virtual ~Sequence() = default;
-  /// Appends tokens, at least one, and gives the logits of what may follow the last: vocab_size() numbers, valid until
-  /// the next call. Computes in the caller's thread.
+  /// Appends tokens and returns the logits of the next token: vocab_size() numbers, valid until the next call. Computes
+  /// on the caller's thread. REQUIRES: tokens is not empty.
   virtual Result<std::span<const float>> Append(std::span<const TokenId> tokens) = 0;
 };
 
-/// Used by one thread at a time, the scheduler's; so are its sequences, which it must outlive.
+/// A model. One thread at a time, the scheduler's, uses it and its sequences. It outlives its sequences.
 class LanguageModel {
  public:
   virtual ~LanguageModel() = default;
   virtual int vocab_size() const = 0;
-  /// Tokens that a sequence can hold at most, prompt included.
+  /// Returns the maximum number of tokens in a sequence, prompt included.
   virtual int context_length() const = 0;
-  /// `capacity`: tokens that will be appended at most.
+  /// `capacity`: the maximum number of tokens that will be appended.
   virtual Result<std::unique_ptr<Sequence>> NewSequence(int capacity) = 0;
 };
 

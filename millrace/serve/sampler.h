@@ -1,4 +1,4 @@
-// From scores to a token.
+// Draws a token from logits.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@ using tokenizer::TokenId;
 
 struct SamplingOptions {
   double temperature = 1;  ///< 0: always the likeliest token (of equals the first)
-  double top_p = 1;        ///< draw among the likeliest tokens that together have this share of the probability
+  double top_p = 1;        ///< draw among the likeliest tokens that together have this probability
   int top_k = 0;           ///< draw among the likeliest top_k tokens; 0: all
   std::uint64_t seed = 0;
   bool operator==(const SamplingOptions&) const = default;
 };
 
-/// Draws tokens; the same options and logits give the same tokens. top_k is applied before top_p, the temperature
-/// before both. Tokens whose logit is not a number are never drawn. One owner, no locking.
+/// Draws tokens. The same options and logits give the same tokens. Applies the temperature, then top_k, then top_p.
+/// Never draws a token whose logit is NaN. One owner, no locking.
 class Sampler {
  public:
   explicit Sampler(SamplingOptions options) : options_(options), random_(options.seed) {}
-  /// `logits` must not be empty. Yields kNoToken if none of them is a number.
+  /// Returns kNoToken if all logits are NaN. REQUIRES: logits is not empty.
   TokenId Sample(std::span<const float> logits);
 
  private:

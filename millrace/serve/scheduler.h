@@ -1,4 +1,4 @@
-// Decides which text the model works on next. One at a time for now; the interface leaves room for many at once.
+// Decides which text the model generates next. It generates one at a time; the interface allows many at once.
 #pragma once
 
 #include <atomic>
@@ -21,26 +21,27 @@ namespace millrace::serve {
 
 struct GenerationRequest {
   std::vector<TokenId> prompt;        ///< at least one token
-  int max_tokens = 16;                ///< prompt and these must fit the model's context
-  TokenId end = tokenizer::kNoToken;  ///< the token that ends the text; it is not yielded
+  int max_tokens = 16;                ///< prompt and these tokens must fit the model's context
+  TokenId end = tokenizer::kNoToken;  ///< the token that ends the text; Next() does not return it
   SamplingOptions sampling;
 };
 
-enum class FinishReason { kEnd, kLength };  ///< the end token came; max_tokens were made
+enum class FinishReason { kEnd, kLength };  ///< kEnd: the end token; kLength: max_tokens were generated
 
-/// The consumer's end of one text being made. One owner, one thread. Its destruction lets the model stop working on it.
+/// The consumer's handle of one text that is being generated. One owner, one thread. The destructor cancels it.
 class Generation {
  public:
   Generation(Generation&&) noexcept = default;
   Generation& operator=(Generation&&) = delete;
   ~Generation();
 
-  /// The next token. Blocks; nothing at the end, or once `stop` has fired.
+  /// Returns the next token. Blocks. Returns nothing at the end, or after `stop` has fired.
   std::optional<TokenId> Next(std::stop_token stop);
-  /// How it ended: meaningful after Next has yielded nothing. kCancelled if it was cut short.
+  /// Returns how the text ended. REQUIRES: Next() has returned nothing.
+  /// Errors: kCancelled if it was cancelled; those of the model.
   Result<FinishReason> result() const;
   const GenerationRequest& request() const;
-  /// No more tokens are wanted.
+  /// Ends the generation: no more tokens are needed.
   void Cancel();
 
  private:
@@ -50,20 +51,21 @@ class Generation {
   std::shared_ptr<State> state_;
 };
 
-/// Owns the thread that the model runs on. Submit and the counts may be called from any thread. Destruction ends what
-/// is under way or waits with kCancelled.
+/// Owns the thread on which the model runs. Thread-safe. The destructor ends running and waiting generations with
+/// kCancelled.
 class Scheduler {
  public:
   struct Options {
     int max_admitted = 64;   ///< generations running or waiting
-    int prompt_chunk = 256;  ///< prompt tokens computed between two looks at cancellation
+    int prompt_chunk = 256;  ///< prompt tokens between two checks for cancellation
   };
-  /// `model` must outlive it.
+  /// REQUIRES: `model` outlives this object.
   Scheduler(LanguageModel& model, Options options);
   ~Scheduler();
 
-  /// Admits all of `requests` or none: kThrottled when they would be too many with those that are there already,
-  /// kInvalidArgument when they would be too many by themselves.
+  /// Admits all of `requests` or none.
+  /// Errors: kThrottled if there would be more than max_admitted with those that run or wait; kInvalidArgument if the
+  /// requests alone are more than that.
   Result<std::vector<Generation>> Submit(std::vector<GenerationRequest> requests) MR_EXCLUDES(mutex_);
 
   int running() const { return running_.load(std::memory_order_relaxed); }
@@ -81,7 +83,7 @@ class Scheduler {
   mutable Mutex mutex_;
   CondVar arrived_;
   std::deque<std::shared_ptr<Generation::State>> queue_ MR_GUARDED_BY(mutex_);
-  TaskScope scope_;  ///< last: joined before the rest goes
+  TaskScope scope_;  ///< the last member: joined before the others are destroyed
 };
 
 }  // namespace millrace::serve

@@ -1,4 +1,4 @@
-// From generated tokens to text that may be sent: whole characters, and nothing of a stop string.
+// Turns generated tokens into text that can be sent: whole characters, without stop strings.
 #pragma once
 
 #include <span>
@@ -13,16 +13,17 @@ namespace millrace::serve {
 
 using tokenizer::TokenId;
 
-/// Decodes token by token. A tokenizer decodes sequences, not tokens (it drops a leading space, it joins bytes to
-/// characters): so a short window is decoded with and without the new token, and the difference is the new text. Text
-/// that ends within a character waits for the tokens that complete it, for eight of them at most. One owner, no
-/// locking.
+/// Decodes token by token. A tokenizer decodes sequences, not tokens: it drops a leading space and joins bytes to
+/// characters. So this class decodes a short window with and without the new token; the difference is the new text.
+/// Text that ends within a character waits for more tokens, for eight at most. One owner, no locking.
 class Detokenizer {
  public:
-  /// `prompt`: what stands before; its end decides about leading spaces. The tokenizer must outlive it.
+  /// `prompt`: the tokens before; its end decides about leading spaces.
+  /// REQUIRES: `tokenizer` outlives this object.
   Detokenizer(const tokenizer::Tokenizer& tokenizer, std::span<const TokenId> prompt);
+  /// Returns the text that `token` completes; may be empty.
   Result<std::string> Add(TokenId token);
-  /// What still waits; bytes that are no character become U+FFFD.
+  /// Returns the text that still waits. Bytes that are no character become U+FFFD.
   Result<std::string> Finish();
 
  private:
@@ -30,16 +31,16 @@ class Detokenizer {
 
   const tokenizer::Tokenizer& tokenizer_;
   std::vector<TokenId> window_;
-  std::size_t told_ = 0;  ///< tokens of the window whose text is out
+  std::size_t told_ = 0;  ///< the number of tokens in the window whose text was returned
 };
 
-/// Finds the first of some strings in text that comes in pieces. Holds back what may be the beginning of one.
+/// Finds the first stop string in text that arrives in pieces. Holds back text that may be the beginning of one.
 class StopMatcher {
  public:
   explicit StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {}
-  /// The text that may go out now: up to a stop string, if one is complete.
+  /// Returns the text that can be sent now: up to a stop string, if one is complete.
   std::string Add(std::string_view text);
-  /// What was held back, once nothing follows.
+  /// Returns the text that was held back. Call it at the end of the text.
   std::string Finish();
   bool stopped() const { return stopped_; }
 
@@ -51,9 +52,9 @@ class StopMatcher {
   bool stopped_ = false;
 };
 
-/// Every byte that is not part of a UTF-8 character becomes U+FFFD.
+/// Replaces every byte that is not part of a UTF-8 character by U+FFFD.
 std::string ReplaceInvalidUtf8(std::string_view text);
-/// The length of an unfinished character at the end of `text`, 0 if there is none.
+/// Returns the length of an incomplete character at the end of `text`, or 0.
 std::size_t UnfinishedTail(std::string_view text);
 
 }  // namespace millrace::serve

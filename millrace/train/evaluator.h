@@ -31,9 +31,9 @@ struct EvalReport {
   std::string ToText() const;
 };
 
-/// Holds a rank's share of the held-out sequences as tokens: samples / ranks times 8 times the sequence length in
-/// bytes. Changes neither gradients, random numbers nor the place in the training data, so that a run's losses are the
-/// same with and without it. One owner thread.
+/// Holds a rank's share of the held-out sequences as tokens, in samples / ranks × 8 × sequence length bytes. Does not
+/// change gradients, random numbers or the position in the training data: a run has the same losses with and without
+/// it. One owner thread.
 class Evaluator {
  public:
   /// Reads the first `samples` sequences of the held-out part of `options`' data, or all if there are fewer, rounded
@@ -44,7 +44,7 @@ class Evaluator {
                                                  data::DatasetOptions options, std::uint64_t samples,
                                                  engine::Collective& group, const Logger& log);
 
-  /// Collective. step, seconds and tells_perplexity are left to the caller.
+  /// Computes the loss. A collective operation. The caller sets step, seconds and tells_perplexity.
   Result<EvalReport> Evaluate(engine::Model& model) const;
 
  private:

@@ -1,4 +1,4 @@
-// What a training run is told. Plain data.
+// The options of a training run. Plain data.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ struct Options {
   std::optional<checkpoint::LocalTier> local;  ///< nothing: the store alone
   std::uint64_t local_every = 10;              ///< a checkpoint there at each multiple of it
   bool local_beside = true;                    ///< while one to the store is on its way, from a second copy
-  /// What becomes of a checkpoint that is due while the one before is still on its way: training waits, or goes on
-  /// without it, or makes it after the first step at which it can.
+  /// What to do if a checkpoint is due while the one before is still being uploaded: wait, skip it, or make it after
+  /// the first step at which the upload is done.
   enum class WhenBusy { kWait, kSkip, kDelay };
   WhenBusy when_busy = WhenBusy::kWait;
   std::uint64_t checkpoint_bandwidth = 0;  ///< bytes a second of each rank; 0: no limit
@@ -54,7 +54,7 @@ struct Options {
 
   std::uint64_t eval_every = 0;      ///< steps between two evaluations of the held-out part; 0: none are made
   std::uint64_t eval_samples = 256;  ///< at most so many of its sequences
-  bool eval_perplexity = true;       ///< told beside the loss
+  bool eval_perplexity = true;       ///< report it beside the loss
 
   std::uint64_t log_every = 1;
   std::string tensorboard_url;  ///< empty: none

@@ -1,4 +1,4 @@
-// The checkpoint writer's view of the ranks.
+// Adapts a collective to the group of ranks that the checkpoint writer needs.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace millrace::train {
 
-/// Carries strings over a collective of its own, so that the writer's background thread never meets the training loop's
-/// operations. Strings are at most 1 GiB.
+/// Returns a group that sends strings of at most 1 GiB over `group`. Give it a collective of its own (Duplicate()), so
+/// that the writer's background thread does not mix with the operations of the training loop.
 std::shared_ptr<checkpoint::Group> MakeRankGroup(std::unique_ptr<engine::Collective> group);
 
 }  // namespace millrace::train

@@ -1,4 +1,4 @@
-// What a run tells: its plan, a line a step, its end; as text and as JSON objects (docs of the keys: README.md).
+// The reports of a run: its plan, each step, its end. As text and as JSON objects; README.md describes the keys.
 #pragma once
 
 #include <array>
@@ -11,10 +11,11 @@
 
 namespace millrace::train {
 
-/// Nine significant digits tell every float32 from its neighbours, so losses of two runs can be compared as printed.
+/// Rounds to nine significant digits. They distinguish every float32 from its neighbours, so printed losses of two runs
+/// can be compared.
 Json NineDigits(double value);
 
-/// What will be done, computed before the first step.
+/// The plan of a run, computed before its first step.
 struct Plan {
   std::string name;
   std::string precision;
@@ -25,7 +26,7 @@ struct Plan {
   std::uint64_t steps = 0;
   std::uint64_t resumed_from = 0;  ///< steps already done
   std::int64_t parameters = 0;
-  double flops_per_token = 0;      ///< of full sequences; where documents are kept apart it takes fewer
+  double flops_per_token = 0;      ///< for full sequences; separated documents need fewer
   std::uint64_t memory_bytes = 0;  ///< estimate for one rank, data in flight included
   std::string checkpoint_url;
 
@@ -40,9 +41,9 @@ struct StepReport {
   double lr = 0, grad_norm = 0;
   std::uint64_t tokens = 0;
   double step_s = 0, data_wait_s = 0, comm_wait_s = 0, checkpoint_wait_s = 0;
-  std::array<double, data::kLoadStages> data_wait_on_s{};  ///< data_wait_s by what the data were waiting for themselves
+  std::array<double, data::kLoadStages> data_wait_on_s{};  ///< data_wait_s by the stage that the loader waited for
   double flops_per_token = 0;                              ///< of this step's documents
-  std::optional<double> eval_loss;  ///< on the held-out part, after this step; told by itself, not in ToJson
+  std::optional<double> eval_loss;                         ///< on the held-out part, after this step; not in ToJson()
 
   double tokens_per_s() const { return step_s > 0 ? static_cast<double>(tokens) / step_s : 0; }
   Json ToJson() const;

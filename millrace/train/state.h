@@ -1,4 +1,4 @@
-// Everything a run needs to go on as if it had never stopped: what of it goes into a checkpoint, and back.
+// The state of a run that a checkpoint has, so that the run can resume with the same losses.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ struct StateTensor {
 };
 std::vector<StateTensor> StateTensors(engine::Model& model, engine::Adamw& optimizer);
 
-/// What a rank holds of the tensors: all of each. The pieces borrow the tensors' memory.
+/// Returns the pieces that a rank saves: all of each tensor. They borrow the tensors' memory.
 std::vector<checkpoint::SavePiece> PiecesOf(const std::vector<StateTensor>& tensors);
 
-/// What a checkpoint says beside its tensors (docs/formats/training-state.md).
+/// The metadata of a checkpoint, beside its tensors (docs/formats/training-state.md).
 struct RunState {
   std::uint64_t step = 0;
   std::int64_t optimizer_steps = 0;
@@ -38,9 +38,9 @@ struct RunState {
   static Result<RunState> FromJson(const Json& meta, std::string_view name);
 };
 
-/// Fills the tensors from a checkpoint of the same model. Fails with kPreconditionFailed where shapes or types differ.
+/// Reads the tensors from a checkpoint of the same model. Errors: kPreconditionFailed if shapes or types differ.
 Status ReadState(checkpoint::Reader& reader, const std::vector<StateTensor>& tensors);
-/// Fills the model's weights from a Hugging Face folder, converting types.
+/// Reads the model's weights from a Hugging Face folder and converts their types.
 Status ReadWeights(checkpoint::Reader& reader, engine::Model& model);
 
 }  // namespace millrace::train

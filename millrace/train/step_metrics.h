@@ -1,4 +1,4 @@
-// The figures of a run for Prometheus.
+// The metrics of a run for Prometheus.
 #pragma once
 
 #include <array>
@@ -9,10 +9,10 @@
 
 namespace millrace::train {
 
-/// Counts what steps report. Any thread may call any method.
+/// Adds up the reports of steps. Thread-safe.
 class StepMetrics {
  public:
-  /// `plan` says how many steps there are and how many are done.
+  /// `plan` has the number of steps, and of steps already done.
   explicit StepMetrics(const Plan& plan);
   void Add(const StepReport& report);
   std::string PrometheusText() const { return registry_.PrometheusText(); }

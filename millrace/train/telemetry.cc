@@ -9,9 +9,9 @@
 namespace millrace::train {
 namespace {
 
-constexpr std::size_t kQueued = 4096;
-constexpr auto kFlushInterval = std::chrono::seconds(10);
-constexpr auto kFlushTimeout = std::chrono::seconds(30);
+constexpr std::size_t kQueued = 4096;                      // reports: less than 1 MB
+constexpr auto kFlushInterval = std::chrono::seconds(10);  // each flush puts the whole file again
+constexpr auto kFlushTimeout = std::chrono::seconds(30);   // a flush that takes longer fails and is tried again
 
 }  // namespace
 
@@ -34,19 +34,19 @@ struct Telemetry::Rep {
     const auto f = [](double value) { return static_cast<float>(value); };
     const double share = r.step_s > 0 ? 1 / r.step_s : 0;
     const auto on = [&](data::LoadStage stage) { return r.data_wait_on_s[static_cast<std::size_t>(stage)]; };
-    writer->Scalars(static_cast<std::int64_t>(r.step),
-                    {{"train/loss", f(r.loss)},
-                     {"train/lr", f(r.lr)},
-                     {"train/grad_norm", f(r.grad_norm)},
-                     {"speed/tokens_per_s", f(r.tokens_per_s())},
-                     {"speed/data_wait_share", f(r.data_wait_s * share)},
-                     {"speed/data_wait_on_network_share", f(on(data::LoadStage::kNetwork) * share)},
-                     {"speed/data_wait_on_tokenize_share", f(on(data::LoadStage::kTokenize) * share)},
-                     {"speed/comm_wait_share", f(r.comm_wait_s * share)},
-                     {"speed/checkpoint_wait_share", f(r.checkpoint_wait_s * share)}});
+    writer->Add(static_cast<std::int64_t>(r.step),
+                {{"train/loss", f(r.loss)},
+                 {"train/lr", f(r.lr)},
+                 {"train/grad_norm", f(r.grad_norm)},
+                 {"speed/tokens_per_s", f(r.tokens_per_s())},
+                 {"speed/data_wait_share", f(r.data_wait_s * share)},
+                 {"speed/data_wait_on_network_share", f(on(data::LoadStage::kNetwork) * share)},
+                 {"speed/data_wait_on_tokenize_share", f(on(data::LoadStage::kTokenize) * share)},
+                 {"speed/comm_wait_share", f(r.comm_wait_s * share)},
+                 {"speed/checkpoint_wait_share", f(r.checkpoint_wait_s * share)}});
     if (!r.eval_loss) return;
-    writer->Scalars(static_cast<std::int64_t>(r.step),
-                    {{"eval/loss", f(*r.eval_loss)}, {"eval/perplexity", f(std::exp(*r.eval_loss))}});
+    writer->Add(static_cast<std::int64_t>(r.step),
+                {{"eval/loss", f(*r.eval_loss)}, {"eval/perplexity", f(std::exp(*r.eval_loss))}});
   }
 
   void Flush() {

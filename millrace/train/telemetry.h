@@ -1,4 +1,4 @@
-// TensorBoard scalars, written beside the training loop.
+// Writes TensorBoard scalars in the background of the training loop.
 #pragma once
 
 #include <memory>
@@ -9,9 +9,9 @@
 
 namespace millrace::train {
 
-/// Takes reports from the loop without ever holding it up, and a thread of its own writes them and flushes now and
-/// then. When the store is slow for long, reports are dropped (and counted in the log); when it fails, the log says so.
-/// The destructor flushes what is left. One caller thread.
+/// Queues reports; a thread writes them and flushes every ten seconds. Add() never blocks. If the store is slow for
+/// long, reports are dropped, and the log has their number. The log also has failures of the store. The destructor
+/// flushes the rest. One caller thread.
 class Telemetry {
  public:
   Telemetry(std::unique_ptr<metrics::EventWriter> writer, Clock& clock, Logger log);

@@ -14,22 +14,24 @@
 
 namespace millrace::train {
 
-/// Where a run's news go. Called on rank 0 only; on_checkpoint on the writer's background thread, the rest on Train's.
+/// Callbacks of a run, called on rank 0 only: on_checkpoint on the writer's background thread, the others on the thread
+/// of Train().
 struct Observer {
   std::function<void(const Plan&)> on_plan;
-  std::function<void(const StepReport&)> on_step;  ///< every log_every steps, and the last
+  std::function<void(const StepReport&)> on_step;  ///< every log_every steps, and after the last one
   std::function<void(const EvalReport&)> on_eval;  ///< after the on_step of its step
-  /// A checkpoint was committed, or could not be: training goes on with the ones before.
+  /// A checkpoint was committed, or failed. Training continues after a failure.
   std::function<void(const Result<checkpoint::SaveStats>&)> on_checkpoint;
 };
 
-/// Runs a job, or what is left of it: when `checkpoint_url` holds a committed checkpoint the run goes on from the
-/// newest, with the same losses bit for bit as if it had not stopped, as long as the number of ranks and threads is the
-/// same. Every rank calls it with the same options. Blocks until the last step is made and its checkpoint committed.
+/// Runs a job. If `checkpoint_url` has a committed checkpoint, the run resumes from the newest one. With the same
+/// number of ranks and threads, its losses are then bit for bit those of a run that did not stop. Every rank calls it
+/// with the same options. Blocks until the last step is done and its checkpoint is committed.
 ///
-/// When `stop` fires on any rank, all finish the step under way, save a checkpoint and return with Outcome::stopped.
-/// Fails with kUnavailable when another rank is lost, with kInternal when the loss is not a finite number (nothing of
-/// that step is kept), and with what data and checkpoints say. `connection` and `group` must outlive the call.
+/// If `stop` fires on any rank, all ranks finish their step, save a checkpoint and return with Outcome::stopped.
+/// REQUIRES: `connection` and `group` outlive the call.
+/// Errors: kUnavailable if another rank is lost; kInternal if the loss is not finite (nothing of that step is kept);
+/// those of data and checkpoints.
 Result<Outcome> Train(object::Connection& connection, engine::Collective& group, const Options& options,
                       const Observer& observer, std::stop_token stop);
 

@@ -1,4 +1,4 @@
-// Ranks as child processes of this one, on this machine.
+// Starts ranks as child processes on this machine.
 #pragma once
 
 #include <filesystem>
@@ -15,17 +15,20 @@
 
 namespace millrace::jobs {
 
-/// Starts the same command once a rank, each in a process group of its own that dies with this process, with
-///   RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT     as torch.distributed reads them; the port
-///   is
-///                                                                           chosen afresh for each attempt
-///   OMP_NUM_THREADS                                                         unless this process has it and threads is
-///   0 MILLRACE_HEARTBEAT_FILE   which a rank rewrites with "<steps done>\n" after each step, or untouched to show life
-///   MILLRACE_ATTEMPT          from 1
-///   MILLRACE_LIFELINE         number of an open descriptor: the end of a pipe that is closed when this process ends,
-///                             for programs that a rank's process starts (the parent-death signal does not reach them)
-/// A rank writes to logs/rank-R.out and logs/rank-R.err in `folder`; those of rank 0 are also handed on line by line.
-/// An exit wakes Wait at once; lines and heartbeats are looked at ten times a second.
+/// Starts the same command once per rank. Each rank has its own process group, which is killed when this process dies.
+/// The environment of a rank has:
+///   - RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torch.distributed reads them.
+///   The
+///     port changes with each attempt.
+///   - OMP_NUM_THREADS, unless this process has it and `threads` is 0.
+///   - MILLRACE_HEARTBEAT_FILE. A rank writes "<steps done>\n" to it after each step. Writing it again unchanged shows
+///     that the rank is alive.
+///   - MILLRACE_ATTEMPT, from 1.
+///   - MILLRACE_LIFELINE: the number of an open descriptor, one end of a pipe. The other end is closed when this
+///   process
+///     ends. It is for programs that a rank starts, which the parent-death signal does not reach.
+/// A rank writes to logs/rank-R.out and logs/rank-R.err in `folder`. `on_line` also gets the lines of rank 0. An exit
+/// wakes Wait() at once. Lines and heartbeats are read ten times a second.
 class LocalLauncher final : public Launcher {
  public:
   enum class Stream { kOut, kError };
@@ -34,8 +37,8 @@ class LocalLauncher final : public Launcher {
     std::map<std::string, std::string> env;  ///< for every rank
     int ranks = 1;
     int threads = 0;               ///< per rank; 0: the machine's cores divided by the ranks
-    std::filesystem::path folder;  ///< with folders logs and heartbeats
-    std::function<void(Stream, std::string_view line)> on_line;  ///< of rank 0
+    std::filesystem::path folder;  ///< has the folders logs and heartbeats
+    std::function<void(Stream, std::string_view line)> on_line;  ///< gets the lines of rank 0
   };
   explicit LocalLauncher(Options options);
   ~LocalLauncher() override;
@@ -47,7 +50,7 @@ class LocalLauncher final : public Launcher {
   std::string ErrorTail(int rank, int lines) override;
 
  private:
-  /// What identifies one writing of a heartbeat file.
+  /// Identifies one write of a heartbeat file.
   struct Beat {
     std::uint64_t inode = 0;
     std::int64_t modified_ns = 0;
@@ -55,7 +58,7 @@ class LocalLauncher final : public Launcher {
   };
   struct Rank {
     Subprocess process;
-    std::uint64_t error_start = 0;  ///< of this attempt in the rank's .err file
+    std::uint64_t error_start = 0;  ///< where this attempt begins in the rank's .err file
     Beat beat;
   };
 
@@ -67,7 +70,7 @@ class LocalLauncher final : public Launcher {
 
   const Options options_;
   UniqueFd wake_;      ///< an eventfd that a stop token writes to
-  UniqueFd lifeline_;  ///< the end of the ranks' pipe that nobody else has
+  UniqueFd lifeline_;  ///< the end of the ranks' pipe that only this process has
   std::vector<Rank> children_;
   std::vector<RankState> states_;
   LogFollower out_, error_;

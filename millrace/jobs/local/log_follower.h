@@ -11,15 +11,15 @@
 
 namespace millrace::jobs {
 
-/// Remembers how far it has read. The file may not exist yet. One owner, one thread.
+/// Reads a growing file from the beginning. The file may not exist yet. One owner, one thread.
 class LogFollower {
  public:
   explicit LogFollower(std::filesystem::path path) : path_(std::move(path)) {}
 
-  /// Hands every line completed since the last call to `on_line`, without its newline; lines longer than 64 KiB come in
-  /// pieces. Returns false once reading fails, after which the file is left alone.
+  /// Calls `on_line` with every line completed since the last call, without its newline. Lines longer than 64 KiB come
+  /// in pieces. Returns false after reading has failed; later calls then do nothing.
   bool Poll(const std::function<void(std::string_view)>& on_line);
-  /// Like Poll, and what follows the last newline counts as a line: for when the writer has ended.
+  /// Like Poll(), but the text after the last newline counts as a line. Call it when the writer has ended.
   bool Drain(const std::function<void(std::string_view)>& on_line);
 
  private:
@@ -30,8 +30,8 @@ class LogFollower {
   bool failed_ = false;
 };
 
-/// The last `lines` lines of a file behind its first `begin` bytes, looking at no more than its last 16 KiB; "" when it
-/// cannot be read.
+/// Returns the last `lines` lines of a file, after its first `begin` bytes and within its last 16 KiB. Returns "" if
+/// the file cannot be read.
 std::string TailOf(const std::filesystem::path& path, std::uint64_t begin, int lines);
 
 }  // namespace millrace::jobs
