@@ -12,8 +12,8 @@
 namespace millrace::mount {
 namespace {
 
-Result<vfs::Options> TreeOptions(const SourceOptions& source, const object::Url& url, const std::string& key) {
-  vfs::Options options{.prefix = key, .read_only = source.read_only, .log = source.log};
+Result<vfs::TreeOptions> TreeOptions(const SourceOptions& source, const object::Url& url, const std::string& key) {
+  vfs::TreeOptions options{.prefix = key, .read_only = source.read_only, .log = source.log};
   if (!options.prefix.empty() && !options.prefix.ends_with('/')) options.prefix += '/';
   options.prefix += source.key_prefix;
   if (!options.prefix.empty() && !options.prefix.ends_with('/')) options.prefix += '/';
@@ -74,13 +74,13 @@ Result<object::Location> OpenRoot(object::Connection& connection, const object::
 Result<OpenedSource> OpenSource(object::Connection& connection, const SourceOptions& options) {
   const object::Url url = MR_TRY(object::ParseUrl(options.url));
   object::Location root = MR_TRY(OpenRoot(connection, url));
-  vfs::Options tree = MR_TRY(TreeOptions(options, url, root.key));
+  vfs::TreeOptions tree = MR_TRY(TreeOptions(options, url, root.key));
   tree.staging_target = root.store->Identity();
   return OpenedSource{std::move(root), std::move(tree)};
 }
 
 Status ChooseStaging(const SourceOptions& options, OpenedSource& source) {
-  vfs::Options& tree = source.tree;
+  vfs::TreeOptions& tree = source.tree;
   if (tree.read_only) return {};
   if (options.staging_directory.empty()) {
     tree.staging_directory = MR_TRY(DefaultCacheFolder("--staging-dir")) / "staging";

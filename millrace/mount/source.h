@@ -32,8 +32,8 @@ struct SourceOptions {
   std::optional<Duration> metadata_ttl;
   std::optional<Duration> negative_ttl;  ///< the same for absent names; not set: as metadata_ttl
   std::uint64_t read_part_bytes = 8 * kMiB, write_part_bytes = 8 * kMiB;
-  int parallel_listing = 1;  ///< see vfs::Options
-  /// See vfs::Options: true makes close wait for local disk only.
+  int parallel_listing = 1;  ///< see vfs::TreeOptions
+  /// See vfs::TreeOptions: true makes close wait for local disk only.
   bool close_async = false;
   Duration publish_delay = std::chrono::seconds(1);
   /// Where written bytes wait for the store. Empty: "staging" in the user's cache folder.
@@ -46,7 +46,7 @@ struct SourceOptions {
 /// The store behind a mount, and the options of the tree on it.
 struct OpenedSource {
   object::Location root;
-  vfs::Options tree;
+  vfs::TreeOptions tree;
 };
 
 /// Opens the store that `options.url` names. Makes no request. The connection must outlive the result.

@@ -1,158 +1,136 @@
 // Open directories: pages of a listing, with the inodes that only this tree knows in front.
-#include <algorithm>
-#include <set>
+#include "millrace/vfs/directory.h"
 
-#include "millrace/vfs/core.h"
-#include "millrace/vfs/listing/listing.h"
-#include "millrace/vfs/listing/page_stream.h"
+#include <algorithm>
+
+#include "millrace/vfs/core/tree_core.h"
 
 namespace millrace::vfs {
 namespace {
 
-/// A cookie is a page's number and an index into it. The last page read stays; where every page began is remembered
-/// (one key a page), so that any can be read again.
+/// A cookie is a page's number and, in its lowest 16 bits, an index into the page.
 constexpr int kIndexBits = 16;
 
 void RemoveNames(std::vector<ListedName>& page, const std::set<std::string>& names) {
   std::erase_if(page, [&names](const ListedName& listed) { return names.contains(listed.name); });
 }
 
-class ListedDirectory final : public Directory {
- public:
-  ListedDirectory(std::shared_ptr<Core> core, InodePtr inode) : core_(std::move(core)), inode_(std::move(inode)) {}
-
-  Status Read(std::uint64_t cookie, const Visit& visit, object::Call call) override {
-    return Pass(cookie, call, [&](const ListedName& listed, DirectoryEntry& entry) {
-      entry.entry.attributes.inode = core_->table.FindChildId(inode_->id, listed.name);
-      return visit(entry);
-    });
-  }
-
-  Status ReadPlus(std::uint64_t cookie, const Visit& visit, object::Call call) override {
-    return Pass(cookie, call, [&](const ListedName& listed, DirectoryEntry& entry) {
-      InodePtr inode = core_->table.Acquire(inode_->id, listed.name, entry.kind);
-      entry.entry = core_->Tell(*inode, listed.metadata);
-      const bool seen = visit(entry);
-      if (!seen) core_->table.Forget(inode->id, 1);
-      return seen;
-    });
-  }
-
- private:
-  template <class Emit>
-  Status Pass(std::uint64_t cookie, const object::Call& call, const Emit& emit) MR_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    if (cookie == 0) Restart();
-    std::uint64_t number = cookie >> kIndexBits, index = cookie & ((1u << kIndexBits) - 1);
-    bool visited = false;
-    while ((!visited || HasPage(number)) && MR_TRY(LoadPage(number, call))) {
-      for (; index < page_.size(); ++index) {
-        const ListedName& listed = page_[index];
-        DirectoryEntry entry{.name = listed.name,
-                             .kind = KindOf(listed.metadata),
-                             .next_cookie = (number << kIndexBits) + index + 1,
-                             .entry = {}};
-        if (!emit(listed, entry)) return {};
-        visited = true;
-      }
-      ++number;
-      index = 0;
-    }
-    return {};
-  }
-
-  void Restart() MR_REQUIRES(mutex_) {
-    begins_ = {{}};
-    current_ = kNone;
-    listing_.reset();
-    stream_.reset();
-    local_.clear();
-  }
-
-  /// True when the page after the current one can be loaded without waiting.
-  bool HasPage(std::uint64_t number) MR_REQUIRES(mutex_) {
-    return number + 1 == begins_.size() && stream_ && stream_->ready();
-  }
-
-  /// Makes page `number` the current one; false when the directory ends before it.
-  Result<bool> LoadPage(std::uint64_t number, const object::Call& call) MR_REQUIRES(mutex_) {
-    if (current_ == number) return true;
-    if (number >= begins_.size()) return false;
-    const std::string key = MR_TRY(core_->table.DirectoryKeyOf(*inode_));
-    if (!listing_ || number == 0 || current_ + 1 != number) {
-      listing_.emplace(core_->store, core_->metadata, core_->clock, key, begins_[number]);
-      stream_.reset();
-    }
-    // A page that is read again ends where it ended before.
-    const bool again = number + 1 < begins_.size();
-    if (number == 0 && !again) stream_ = core_->walk.Take(key);
-    if (!stream_ || again) {
-      stream_ = std::make_shared<PageStream>(core_->store, core_->clock, key, listing_->position().start_after,
-                                             again ? begins_[number + 1].start_after : "",
-                                             PageStream::Options{.parallel = core_->options.parallel_listing});
-    }
-    // Before the store is asked: what is published meanwhile may be missing in its answer.
-    std::vector<InodeTable::LocalChild> local;
-    if (number == 0) local = core_->table.LocalChildren(inode_->id);
-    std::vector<ListedName> page = MR_TRY(NextNames(again, call));
-    if (again) stream_.reset();
-    if (!again) core_->walk.OnPage(key, page, number == 0);
-    MR_TRY(core_->attributes.Complete(key, page, call));
-    page_ = std::move(page);
-    if (number == 0) AddLocalNames(key, std::move(local));
-    if (number > 0) {
-      RemoveNames(page_, local_);
-    }
-    if (!listing_->done() && begins_.size() == number + 1) begins_.push_back(listing_->position());
-    current_ = number;
-    return true;
-  }
-
-  /// The names of the stream's next page, or of all that is left of it.
-  Result<std::vector<ListedName>> NextNames(bool all, const object::Call& call) MR_REQUIRES(mutex_) {
-    std::vector<ListedName> names;
-    for (bool last = false; !last;) {
-      PageStream::Page next = MR_TRY(stream_->Next(call));
-      last = next.last || !all;
-      next.page.continuation = next.last && !all ? "" : "more";
-      std::ranges::move(listing_->Accept(std::move(next.page), next.as_of), std::back_inserter(names));
-    }
-    return names;
-  }
-
-  /// Those that were local before the page was asked for, and those that are now.
-  void AddLocalNames(const std::string& key, std::vector<InodeTable::LocalChild> children) MR_REQUIRES(mutex_) {
-    std::erase_if(children, [&](const auto& child) {
-      auto known = core_->metadata.Find(key + child.name);
-      return known && known->absent();
-    });
-    std::ranges::move(core_->table.LocalChildren(inode_->id), std::back_inserter(children));
-    for (auto& child : children) {
-      if (!local_.insert(child.name).second) continue;
-      std::erase_if(page_, [&](const ListedName& listed) { return listed.name == child.name; });
-      const auto state = child.kind == Kind::kFile ? Metadata::State::kFile : Metadata::State::kDirectory;
-      // It tells that there is a file, no more: that may have been published since.
-      const TimePoint as_of = child.kind == Kind::kFile ? TimePoint() : core_->clock.Now();
-      page_.insert(page_.begin(), {std::move(child.name), Metadata{.state = state, .as_of = as_of}});
-    }
-  }
-
-  static constexpr std::uint64_t kNone = ~0ULL;
-  const std::shared_ptr<Core> core_;
-  const InodePtr inode_;
-  Mutex mutex_;
-  std::vector<Listing::Position> begins_ MR_GUARDED_BY(mutex_) = {{}};
-  std::uint64_t current_ MR_GUARDED_BY(mutex_) = kNone;
-  std::vector<ListedName> page_ MR_GUARDED_BY(mutex_);
-  std::optional<Listing> listing_ MR_GUARDED_BY(mutex_);
-  std::shared_ptr<PageStream> stream_ MR_GUARDED_BY(mutex_);  ///< what comes after the current page
-  std::set<std::string> local_ MR_GUARDED_BY(mutex_);         ///< names shown on the first page already
-};
-
 }  // namespace
 
-std::unique_ptr<Directory> MakeDirectoryReader(std::shared_ptr<Core> core, InodePtr inode) {
-  return std::make_unique<ListedDirectory>(std::move(core), std::move(inode));
+Directory::Directory(std::shared_ptr<TreeCore> core, InodePtr inode)
+    : core_(std::move(core)), inode_(std::move(inode)) {}
+
+Status Directory::Read(std::uint64_t cookie, const Visit& visit, object::Call call) {
+  return ReadFrom(cookie, call, [&](const ListedName& listed, DirectoryEntry& entry) {
+    entry.entry.attributes.inode = core_->table.FindChildId(inode_->id, listed.name);
+    return visit(entry);
+  });
+}
+
+Status Directory::ReadPlus(std::uint64_t cookie, const Visit& visit, object::Call call) {
+  return ReadFrom(cookie, call, [&](const ListedName& listed, DirectoryEntry& entry) {
+    InodePtr inode = core_->table.Acquire(inode_->id, listed.name, entry.kind);
+    entry.entry = core_->Tell(*inode, listed.metadata);
+    const bool seen = visit(entry);
+    if (!seen) core_->table.Forget(inode->id, 1);
+    return seen;
+  });
+}
+
+template <class Emit>
+Status Directory::ReadFrom(std::uint64_t cookie, const object::Call& call, const Emit& emit) {
+  MutexLock lock(mutex_);
+  if (cookie == 0) Restart();
+  std::uint64_t number = cookie >> kIndexBits, index = cookie & ((1u << kIndexBits) - 1);
+  bool visited = false;
+  while ((!visited || HasPage(number)) && MR_TRY(LoadPage(number, call))) {
+    for (; index < page_.size(); ++index) {
+      const ListedName& listed = page_[index];
+      DirectoryEntry entry{.name = listed.name,
+                           .kind = KindOf(listed.metadata),
+                           .next_cookie = (number << kIndexBits) + index + 1,
+                           .entry = {}};
+      if (!emit(listed, entry)) return {};
+      visited = true;
+    }
+    ++number;
+    index = 0;
+  }
+  return {};
+}
+
+void Directory::Restart() {
+  begins_ = {{}};
+  current_ = kNoPage;
+  listing_.reset();
+  stream_.reset();
+  local_.clear();
+}
+
+/// True when the page after the current one can be loaded without waiting.
+bool Directory::HasPage(std::uint64_t number) { return number + 1 == begins_.size() && stream_ && stream_->ready(); }
+
+/// Makes page `number` the current one; false when the directory ends before it.
+Result<bool> Directory::LoadPage(std::uint64_t number, const object::Call& call) {
+  if (current_ == number) return true;
+  if (number >= begins_.size()) return false;
+  const std::string key = MR_TRY(core_->table.DirectoryKeyOf(*inode_));
+  if (!listing_ || number == 0 || current_ + 1 != number) {
+    listing_.emplace(core_->store, core_->metadata, core_->clock, key, begins_[number]);
+    stream_.reset();
+  }
+  // A page that is read again ends where it ended before.
+  const bool again = number + 1 < begins_.size();
+  if (number == 0 && !again) stream_ = core_->walk.Take(key);
+  if (!stream_ || again) {
+    stream_ = std::make_shared<PageStream>(core_->store, core_->clock, key, listing_->position().start_after,
+                                           again ? begins_[number + 1].start_after : "",
+                                           PageStream::Options{.parallel = core_->options.parallel_listing});
+  }
+  // Before the store is asked: what is published meanwhile may be missing in its answer.
+  std::vector<InodeTable::LocalChild> local;
+  if (number == 0) local = core_->table.LocalChildren(inode_->id);
+  std::vector<ListedName> page = MR_TRY(NextNames(again, call));
+  if (again) stream_.reset();
+  if (!again) core_->walk.OnPage(key, page, number == 0);
+  MR_TRY(core_->attributes.Complete(key, page, call));
+  page_ = std::move(page);
+  if (number == 0) AddLocalNames(key, std::move(local));
+  if (number > 0) {
+    RemoveNames(page_, local_);
+  }
+  if (!listing_->done() && begins_.size() == number + 1) begins_.push_back(listing_->position());
+  current_ = number;
+  return true;
+}
+
+/// The names of the stream's next page, or of all that is left of it.
+Result<std::vector<ListedName>> Directory::NextNames(bool all, const object::Call& call) {
+  std::vector<ListedName> names;
+  for (bool last = false; !last;) {
+    PageStream::Page next = MR_TRY(stream_->Next(call));
+    last = next.last || !all;
+    next.page.continuation = next.last && !all ? "" : "more";
+    std::ranges::move(listing_->Accept(std::move(next.page), next.as_of), std::back_inserter(names));
+  }
+  return names;
+}
+
+/// Those that were local before the page was asked for, and those that are now.
+void Directory::AddLocalNames(const std::string& key, std::vector<InodeTable::LocalChild> children) {
+  std::erase_if(children, [&](const auto& child) {
+    auto known = core_->metadata.Find(key + child.name);
+    return known && known->absent();
+  });
+  std::ranges::move(core_->table.LocalChildren(inode_->id), std::back_inserter(children));
+  for (auto& child : children) {
+    if (!local_.insert(child.name).second) continue;
+    std::erase_if(page_, [&](const ListedName& listed) { return listed.name == child.name; });
+    const auto state = child.kind == NodeKind::kFile ? Metadata::State::kFile : Metadata::State::kDirectory;
+    // It tells that there is a file, no more: that may have been published since.
+    const TimePoint as_of = child.kind == NodeKind::kFile ? TimePoint() : core_->clock.Now();
+    page_.insert(page_.begin(), {std::move(child.name), Metadata{.state = state, .as_of = as_of}});
+  }
 }
 
 }  // namespace millrace::vfs

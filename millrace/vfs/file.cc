@@ -1,133 +1,15 @@
 // Open files: reads with readahead, writes through the inode's Writer.
-#include "millrace/vfs/core.h"
-#include "millrace/vfs/reader.h"
+#include "millrace/vfs/file.h"
+
+#include "millrace/vfs/core/reader.h"
+#include "millrace/vfs/core/tree_core.h"
 
 namespace millrace::vfs {
 namespace {
 
-class OpenedFile final : public File {
- public:
-  OpenedFile(std::shared_ptr<Core> core, InodePtr inode)
-      : core_(std::move(core)), inode_(std::move(inode)), reader_(*core_) {
-    MutexLock lock(inode_->mutex);
-    ++inode_->open_files;
-  }
-  ~OpenedFile() override {
-    (void)Leave(/*publish=*/false, {});
-    std::shared_ptr<Writer> ended;
-    MutexLock lock(inode_->mutex);
-    if (--inode_->open_files == 0 && inode_->writing_files == 0 && !core_->table.IsLinked(*inode_)) {
-      ended = std::move(inode_->writer);  // nobody can read it any more
-    }
-  }
-
-  InodeId inode() const override { return inode_->id; }
-  bool may_keep_pages() const override { return may_keep_pages_; }
-  bool found_change() const override { return found_change_; }
-
-  Result<cache::View> ReadView(std::uint64_t offset, MutableByteSpan room, object::Call call) override {
-    if (auto writer = core_->WriterOf(*inode_)) {
-      MR_TRY(CheckContent());
-      auto read_stored = [&](const cache::ObjectVersion& version, std::uint64_t at,
-                             MutableByteSpan bytes) -> Result<std::size_t> {
-        return MR_TRY(reader_.Read(version, at, bytes, call)).CopyTo(bytes);
-      };
-      const std::size_t read = MR_TRY(writer->Read(offset, room, read_stored, call));
-      return cache::View{{{.bytes = room.first(read), .owner = nullptr}}};
-    }
-    cache::ObjectVersion version = MR_TRY(ReadableVersion());
-    return reader_.Read(version, offset, room, call);
-  }
-
-  Status Write(std::uint64_t offset, ByteSpan bytes, object::Call call) override {
-    auto writer = MR_TRY(EnsureWriter(call));
-    has_written_ = true;
-    return writer->Write(offset, bytes, call);
-  }
-  Status Truncate(std::uint64_t size, object::Call call) override {
-    auto writer = MR_TRY(EnsureWriter(call));
-    return writer->Truncate(size, call);
-  }
-  Status Zero(std::uint64_t offset, std::uint64_t length, object::Call call) override {
-    auto writer = MR_TRY(EnsureWriter(call));
-    has_written_ = true;
-    return writer->Zero(offset, length, call);
-  }
-
-  Status Sync(object::Call call) override {
-    auto writer = core_->WriterOf(*inode_);
-    return writer ? core_->Publish(inode_, writer, call) : Status();
-  }
-  Status Flush(object::Call call) override {
-    if (!has_written_.exchange(false)) return {};
-    auto writer = core_->WriterOf(*inode_);
-    Status closed = writer ? core_->Close(inode_, writer, call) : Status();
-    if (!closed) has_written_ = true;
-    return closed;
-  }
-  Status Close(object::Call call) override { return Leave(/*publish=*/true, call); }
-
- private:
-  friend Result<std::unique_ptr<File>> millrace::vfs::OpenStored(std::shared_ptr<Core>, InodePtr, OpenFlags,
-                                                                 const object::Call&);
-  friend std::unique_ptr<File> millrace::vfs::OpenWriting(std::shared_ptr<Core>, InodePtr, std::shared_ptr<Writer>);
-
-  Status CheckContent() const {
-    MutexLock lock(inode_->mutex);
-    if (inode_->content == content_) return {};
-    return Fail(Code::kStale, "the file was replaced after it was opened; open it again");
-  }
-
-  /// The version this handle reads: the newest that this tree has made of the one it opened.
-  Result<cache::ObjectVersion> ReadableVersion() MR_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    MR_TRY(CheckContent());
-    auto path = core_->table.PathOf(*inode_);
-    if (!path) return version_;  // unlinked: as far as its bytes are here
-    MutexLock inode_lock(inode_->mutex);
-    if (inode_->moves != moves_) {  // the same bytes are another object, or version, now
-      version_ = {*std::move(path), inode_->told.etag, inode_->told.size};
-      moves_ = inode_->moves;
-    }
-    return version_;
-  }
-
-  /// Handles that may write join the inode's writer with their first change.
-  Result<std::shared_ptr<Writer>> EnsureWriter(const object::Call& call) MR_EXCLUDES(mutex_) {
-    {
-      MutexLock lock(mutex_);
-      if (!writable_) return Fail(Code::kPermissionDenied, "{} is open for reading only", version_.key);
-      if (writer_) return writer_;
-    }
-    PathGate::Pass pass = MR_TRY(core_->Enter(*inode_, call));  // a writer knows its key
-    MutexLock lock(mutex_);
-    if (!writer_) writer_ = MR_TRY(core_->JoinWriter(inode_, content_));
-    return writer_;
-  }
-
-  Status Leave(bool publish, const object::Call& call) MR_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    auto writer = std::exchange(writer_, nullptr);
-    lock.Unlock();
-    return writer ? core_->LeaveWriter(inode_, writer, publish, call) : Status();
-  }
-
-  const std::shared_ptr<Core> core_;
-  const InodePtr inode_;
-  Reader reader_;
-  bool writable_ = false, may_keep_pages_ = false, found_change_ = false;  ///< constant once open
-  std::atomic<bool> has_written_ = false;                                  ///< since the last Flush
-
-  mutable Mutex mutex_;
-  cache::ObjectVersion version_ MR_GUARDED_BY(mutex_);
-  std::uint64_t content_ = 0;                      ///< as Inode counts it; as it was at the open
-  std::uint64_t moves_ MR_GUARDED_BY(mutex_) = 0;  ///< likewise, of the version that is read
-  std::shared_ptr<Writer> writer_ MR_GUARDED_BY(mutex_);
-};
-
 /// The version to open: known to be current when opens must be. A small file's own bytes are the proof, and the first
 /// read then finds them here; one that was read ahead was proved then.
-Result<Metadata> CurrentVersion(Core& core, Inode& inode, OpenFlags flags, const object::Call& call) {
+Result<Metadata> CurrentVersion(TreeCore& core, Inode& inode, OpenFlags flags, const object::Call& call) {
   const TimePoint began = core.clock.Now();
   const bool only_reads = flags.read && !flags.write;
   auto path = core.table.PathOf(inode);
@@ -156,13 +38,112 @@ Result<Metadata> CurrentVersion(Core& core, Inode& inode, OpenFlags flags, const
 
 }  // namespace
 
+File::File(std::shared_ptr<TreeCore> core, InodePtr inode)
+    : core_(std::move(core)), inode_(std::move(inode)), reader_(std::make_unique<Reader>(*core_)) {
+  MutexLock lock(inode_->mutex);
+  ++inode_->open_files;
+}
+File::~File() {
+  (void)Leave(/*publish=*/false, {});
+  std::shared_ptr<Writer> ended;
+  MutexLock lock(inode_->mutex);
+  if (--inode_->open_files == 0 && inode_->writing_files == 0 && !core_->table.IsLinked(*inode_)) {
+    ended = std::move(inode_->writer);  // nobody can read it any more
+  }
+}
+
+InodeId File::inode() const { return inode_->id; }
+
+Result<cache::View> File::ReadView(std::uint64_t offset, MutableByteSpan room, object::Call call) {
+  if (auto writer = core_->WriterOf(*inode_)) {
+    MR_TRY(CheckContent());
+    auto read_stored = [&](const cache::ObjectVersion& version, std::uint64_t at,
+                           MutableByteSpan bytes) -> Result<std::size_t> {
+      return MR_TRY(reader_->Read(version, at, bytes, call)).CopyTo(bytes);
+    };
+    const std::size_t read = MR_TRY(writer->Read(offset, room, read_stored, call));
+    return cache::View{{{.bytes = room.first(read), .owner = nullptr}}};
+  }
+  cache::ObjectVersion version = MR_TRY(ReadableVersion());
+  return reader_->Read(version, offset, room, call);
+}
+
+Status File::Write(std::uint64_t offset, ByteSpan bytes, object::Call call) {
+  auto writer = MR_TRY(EnsureWriter(call));
+  has_written_ = true;
+  return writer->Write(offset, bytes, call);
+}
+Status File::Truncate(std::uint64_t size, object::Call call) {
+  auto writer = MR_TRY(EnsureWriter(call));
+  return writer->Truncate(size, call);
+}
+Status File::Zero(std::uint64_t offset, std::uint64_t length, object::Call call) {
+  auto writer = MR_TRY(EnsureWriter(call));
+  has_written_ = true;
+  return writer->Zero(offset, length, call);
+}
+
+Status File::Sync(object::Call call) {
+  auto writer = core_->WriterOf(*inode_);
+  return writer ? core_->Publish(inode_, writer, call) : Status();
+}
+Status File::Flush(object::Call call) {
+  if (!has_written_.exchange(false)) return {};
+  auto writer = core_->WriterOf(*inode_);
+  Status closed = writer ? core_->Close(inode_, writer, call) : Status();
+  if (!closed) has_written_ = true;
+  return closed;
+}
+Status File::Close(object::Call call) { return Leave(/*publish=*/true, call); }
+
+Status File::CheckContent() const {
+  MutexLock lock(inode_->mutex);
+  if (inode_->content == content_) return {};
+  return Fail(Code::kStale, "the file was replaced after it was opened; open it again");
+}
+
+/// The version this handle reads: the newest that this tree has made of the one it opened.
+Result<cache::ObjectVersion> File::ReadableVersion() {
+  MutexLock lock(mutex_);
+  MR_TRY(CheckContent());
+  auto path = core_->table.PathOf(*inode_);
+  if (!path) return version_;  // unlinked: as far as its bytes are here
+  MutexLock inode_lock(inode_->mutex);
+  if (inode_->moves != moves_) {  // the same bytes are another object, or version, now
+    version_ = {*std::move(path), inode_->told.etag, inode_->told.size};
+    moves_ = inode_->moves;
+  }
+  return version_;
+}
+
+/// Handles that may write join the inode's writer with their first change.
+Result<std::shared_ptr<Writer>> File::EnsureWriter(const object::Call& call) {
+  {
+    MutexLock lock(mutex_);
+    if (!writable_) return Fail(Code::kPermissionDenied, "{} is open for reading only", version_.key);
+    if (writer_) return writer_;
+  }
+  PathGate::Pass pass = MR_TRY(core_->Enter(*inode_, call));  // a writer knows its key
+  MutexLock lock(mutex_);
+  if (!writer_) writer_ = MR_TRY(core_->JoinWriter(inode_, content_));
+  return writer_;
+}
+
+Status File::Leave(bool publish, const object::Call& call) {
+  MutexLock lock(mutex_);
+  auto writer = std::exchange(writer_, nullptr);
+  lock.Unlock();
+  return writer ? core_->LeaveWriter(inode_, writer, publish, call) : Status();
+}
+
 Result<std::size_t> File::Read(std::uint64_t offset, MutableByteSpan into, object::Call call) {
   cache::View view = MR_TRY(ReadView(offset, into, std::move(call)));
   return view.CopyTo(into);
 }
 
-std::unique_ptr<File> OpenWriting(std::shared_ptr<Core> core, InodePtr inode, std::shared_ptr<Writer> writer) {
-  auto file = std::make_unique<OpenedFile>(std::move(core), inode);
+std::unique_ptr<File> File::OpenWriting(std::shared_ptr<TreeCore> core, InodePtr inode,
+                                        std::shared_ptr<Writer> writer) {
+  auto file = std::unique_ptr<File>(new File(std::move(core), inode));
   file->writable_ = true;
   MutexLock file_lock(file->mutex_);
   file->writer_ = std::move(writer);
@@ -171,11 +152,11 @@ std::unique_ptr<File> OpenWriting(std::shared_ptr<Core> core, InodePtr inode, st
   return file;
 }
 
-Result<std::unique_ptr<File>> OpenStored(std::shared_ptr<Core> core, InodePtr inode, OpenFlags flags,
-                                         const object::Call& call) {
+Result<std::unique_ptr<File>> File::OpenStored(std::shared_ptr<TreeCore> core, InodePtr inode, OpenFlags flags,
+                                               const object::Call& call) {
   Metadata state = MR_TRY(CurrentVersion(*core, *inode, flags, call));
   std::string path = MR_TRY(core->table.PathOf(*inode));
-  auto file = std::make_unique<OpenedFile>(core, inode);
+  auto file = std::unique_ptr<File>(new File(core, inode));
   file->writable_ = flags.write;
   MutexLock file_lock(file->mutex_);
   MutexLock lock(inode->mutex);

@@ -27,7 +27,7 @@ TEST_F(TreeTest, PrefixesAndMarkersAreDirectories) {
   EXPECT_EQ(d.Object("made/"), "");
   EXPECT_THAT(*d.List(), UnorderedElementsAre("implicit/", "made/"));
   EXPECT_THAT(*d.List("implicit"), ElementsAre("deep/"));
-  EXPECT_EQ(d.Stat("implicit/deep")->kind, Kind::kDirectory);
+  EXPECT_EQ(d.Stat("implicit/deep")->kind, NodeKind::kDirectory);
 }
 
 TEST_F(TreeTest, ADirectoryShadowsAFileOfTheSameName) {
@@ -35,7 +35,7 @@ TEST_F(TreeTest, ADirectoryShadowsAFileOfTheSameName) {
   d.Put("a-b", "between them in the order of keys");
   d.Put("a/x", "below");
   EXPECT_THAT(*d.List(), UnorderedElementsAre("a/", "a-b"));
-  EXPECT_EQ(d.Stat("a")->kind, Kind::kDirectory);
+  EXPECT_EQ(d.Stat("a")->kind, NodeKind::kDirectory);
   EXPECT_EQ(d.Read("a/x"), "below");
 }
 

@@ -17,7 +17,7 @@ void ReplyError(fuse_req_t request, const char* operation, fuse_ino_t inode, con
   fuse_reply_err(request, LogFailure(RequestContext::Of(request).options, operation, inode, error));
 }
 
-void ReplyEntry(fuse_req_t request, const vfs::Entry& entry) {
+void ReplyEntry(fuse_req_t request, const vfs::CacheableAttributes& entry) {
   fuse_entry_param param = ToEntry(entry);
   if (fuse_reply_entry(request, &param) != 0) RequestContext::Of(request).tree.Forget(param.ino, 1);
 }

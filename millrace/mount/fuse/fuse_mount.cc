@@ -231,7 +231,7 @@ Status FuseServer::Serve(std::function<void()> live, std::stop_token stop) {
   stopper.join();
   Status flushed = tree.FlushAll({.stop = {}, .deadline = Deadline::After(SystemClock(), options.flush_timeout)});
   if (!flushed) {
-    const vfs::Pending left = tree.pending();
+    const vfs::PendingWrites left = tree.pending();
     options.log.Error("not all that was written could be published; the next mount goes on with what is staged",
                       {{"files", left.files}, {"bytes", left.bytes}, {"reason", flushed.error()}});
     return flushed;
@@ -257,7 +257,7 @@ void FuseServer::Init(void* self, fuse_conn_info* connection) {
 
 void FuseServer::Lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   FuseServer& server = Of(request);
-  Result<std::optional<vfs::Entry>> found = [&] {
+  Result<std::optional<vfs::CacheableAttributes>> found = [&] {
     Interruptible wait(request);
     return server.tree.Lookup(parent, name, wait.call());
   }();
@@ -540,7 +540,7 @@ void FuseServer::Control(fuse_req_t request, fuse_ino_t inode, unsigned command,
       out_size < sizeof(DaemonStatus)) {
     return void(fuse_reply_err(request, ENOTTY));
   }
-  const vfs::Pending pending = Of(request).tree.pending();
+  const vfs::PendingWrites pending = Of(request).tree.pending();
   DaemonStatus status{.magic = kDaemonStatusMagic,
                       .pid = ::getpid(),
                       .files_being_written = pending.files,

@@ -81,21 +81,21 @@ timespec ToTimespec(WallTime time) {
           .tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(since - seconds).count()};
 }
 
-mode_t TypeOf(vfs::Kind kind) {
+mode_t TypeOf(vfs::NodeKind kind) {
   switch (kind) {
-    case vfs::Kind::kDirectory:
+    case vfs::NodeKind::kDirectory:
       return S_IFDIR;
-    case vfs::Kind::kSymlink:
+    case vfs::NodeKind::kSymlink:
       return S_IFLNK;
-    case vfs::Kind::kSpecial:
+    case vfs::NodeKind::kSpecial:
       return 0;  // DT_UNKNOWN: a program that needs the type calls stat
-    case vfs::Kind::kFile:
+    case vfs::NodeKind::kFile:
       break;
   }
   return S_IFREG;
 }
 
-struct stat ToStat(const vfs::Attributes& attributes) {
+struct stat ToStat(const vfs::NodeAttributes& attributes) {
   struct stat info{};
   info.st_ino = attributes.inode;
   info.st_mode = TypeOf(attributes.kind) | attributes.special_type | attributes.permissions;
@@ -112,7 +112,7 @@ struct stat ToStat(const vfs::Attributes& attributes) {
   return info;
 }
 
-fuse_entry_param ToEntry(const vfs::Entry& entry) {
+fuse_entry_param ToEntry(const vfs::CacheableAttributes& entry) {
   fuse_entry_param param{};
   param.ino = entry.attributes.inode;
   param.attr = ToStat(entry.attributes);

@@ -43,9 +43,9 @@ class Interruptible {
 pid_t ProcessOf(fuse_req_t request);
 
 /// Returns the file type bits of st_mode.
-mode_t TypeOf(vfs::Kind kind);
-struct stat ToStat(const vfs::Attributes& attributes);
-fuse_entry_param ToEntry(const vfs::Entry& entry);
+mode_t TypeOf(vfs::NodeKind kind);
+struct stat ToStat(const vfs::NodeAttributes& attributes);
+fuse_entry_param ToEntry(const vfs::CacheableAttributes& entry);
 double Seconds(Duration duration);
 
 /// Counts and logs the failure of a request and returns the errno for its reply. Logs expected answers such as "not

@@ -68,7 +68,7 @@ Json MountStats::Snapshot() const {
   const cache::BlockCache::Stats cached = cache_.stats();
   Json cache = {{"memory_bytes", cached.memory_bytes}, {"memory_capacity", cache_.capacity()}};
   for (const CacheFigure& figure : kCacheFigures) cache[std::string(figure.name)] = cached.*figure.value;
-  const vfs::Pending pending = tree_.pending();
+  const vfs::PendingWrites pending = tree_.pending();
   return {{"source", source_},
           {"mount_point", mount_point_},
           {"pid", ::getpid()},
@@ -96,7 +96,7 @@ std::string MountStats::PrometheusText() const {
     add(fmt::format("millrace_mount_cache_{}_total", figure.name), figure.help, "counter", cached.*figure.value);
   }
   add("millrace_mount_cache_memory_bytes", "Bytes that the cache holds in memory", "gauge", cached.memory_bytes);
-  const vfs::Pending pending = tree_.pending();
+  const vfs::PendingWrites pending = tree_.pending();
   add("millrace_mount_pending_files", "Files whose content the store does not have yet", "gauge",
       static_cast<std::uint64_t>(pending.files));
   add("millrace_mount_failing_files", "Files whose publication failed and is tried again", "gauge",

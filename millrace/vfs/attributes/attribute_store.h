@@ -9,7 +9,7 @@
 #include "millrace/vfs/listing/listing.h"
 #include "millrace/vfs/metadata/attributes.h"
 #include "millrace/vfs/metadata/metadata_cache.h"
-#include "millrace/vfs/tree.h"
+#include "millrace/vfs/types/options.h"
 #include "millrace/vfs/write/upload_ledger.h"
 
 namespace millrace::vfs {

@@ -22,7 +22,7 @@ void Inode::Learn(Metadata state) {
     state.complete = told.complete;
   }
   // Until a store tells the time of a new version, it was guessed: the same bytes keep the time that was told first.
-  if (kind != Kind::kDirectory && state.etag == told.etag && !state.etag.empty() &&
+  if (kind != NodeKind::kDirectory && state.etag == told.etag && !state.etag.empty() &&
       std::chrono::abs(state.modified - told.modified) < std::chrono::seconds(2)) {
     state.modified = told.modified;
   }
@@ -37,7 +37,7 @@ void Inode::LearnMove(Metadata state) {
 
 InodeTable::InodeTable(std::string prefix) : prefix_(std::move(prefix)) {
   records_.resize(kRoot);
-  Record& root = records_[Add(Kind::kDirectory)];
+  Record& root = records_[Add(NodeKind::kDirectory)];
   root.lookups = 1;  // never taken back
   root.linked = true;
 }
@@ -56,7 +56,7 @@ auto InodeTable::HashOf() const {
              MR_NO_THREAD_SAFETY_ANALYSIS { return HashChild(records_[slot].parent, records_[slot].name.view()); };
 }
 
-InodeTable::Slot InodeTable::Add(Kind kind) {
+InodeTable::Slot InodeTable::Add(NodeKind kind) {
   Slot slot = free_;
   if (slot == kNone) {
     slot = static_cast<Slot>(records_.size());
@@ -107,7 +107,7 @@ bool InodeTable::Fold(Slot slot, Inode& inode) {
     record.told = PackedMetadata(inode.told);
     record.pages = !inode.told.etag.empty() && inode.pages_etag == inode.told.etag;
     if (inode.changed) changed_[slot] = *inode.changed;
-    if (!inode.changed && inode.kind == Kind::kDirectory) changed_.erase(slot);
+    if (!inode.changed && inode.kind == NodeKind::kDirectory) changed_.erase(slot);
   }
   inode.mutex.unlock();
   return idle;
@@ -193,7 +193,7 @@ Result<InodePtr> InodeTable::Find(InodeId id) {
 
 Result<InodePtr> InodeTable::FindDirectory(InodeId id) {
   InodePtr inode = MR_TRY(Find(id));
-  if (inode->kind != Kind::kDirectory) return Fail(Code::kNotDirectory, "inode {} is a file", id);
+  if (inode->kind != NodeKind::kDirectory) return Fail(Code::kNotDirectory, "inode {} is a file", id);
   return inode;
 }
 
@@ -209,7 +209,7 @@ InodeId InodeTable::FindChildId(InodeId parent, std::string_view name) const {
   return child == kNone ? 0 : IdOf(child);
 }
 
-InodePtr InodeTable::Acquire(InodeId parent, std::string_view name, Kind kind) {
+InodePtr InodeTable::Acquire(InodeId parent, std::string_view name, NodeKind kind) {
   Gone gone;
   MutexLock lock(mutex_);
   const Slot above = SlotOf(parent);
@@ -322,7 +322,7 @@ std::vector<InodeTable::Below> InodeTable::FilesBelow(std::string_view directory
   MutexLock lock(mutex_);
   for (Slot slot = kRoot; slot < records_.size(); ++slot) {
     const Record& record = records_[slot];
-    if (!record.linked || record.kind == Kind::kDirectory) continue;
+    if (!record.linked || record.kind == NodeKind::kDirectory) continue;
     auto path = Path(slot);
     if (path && path->starts_with(directory)) below.push_back({IdOf(slot), path->substr(directory.size())});
   }

@@ -14,7 +14,7 @@
 #include "millrace/base/threads/sync.h"
 #include "millrace/vfs/metadata/metadata.h"
 #include "millrace/vfs/metadata/slot_index.h"
-#include "millrace/vfs/tree.h"
+#include "millrace/vfs/types/node.h"
 
 namespace millrace::vfs {
 
@@ -22,13 +22,13 @@ class Writer;
 
 /// A file or directory that somebody uses. The place in the tree belongs to the InodeTable; what is here to `mutex`.
 struct Inode {
-  explicit Inode(InodeId i, Kind k, Metadata state = {}, bool may_keep_pages = false,
+  explicit Inode(InodeId i, NodeKind k, Metadata state = {}, bool may_keep_pages = false,
                  std::optional<WallTime> when_changed = {})
       : id(i), kind(k), told(std::move(state)), changed(when_changed) {
     if (may_keep_pages) pages_etag = told.etag;
   }
   const InodeId id;
-  const Kind kind;
+  const NodeKind kind;
 
   /// Callers are told of this state, which may be another version.
   void Learn(Metadata state) MR_REQUIRES(mutex);
@@ -74,7 +74,7 @@ class InodeTable {
   /// Its number; 0 when there is none.
   InodeId FindChildId(InodeId parent, std::string_view name) const MR_EXCLUDES(mutex_);
   /// The inode of that name and kind, made if needed, with one lookup more. One of another kind loses its name.
-  InodePtr Acquire(InodeId parent, std::string_view name, Kind kind) MR_EXCLUDES(mutex_);
+  InodePtr Acquire(InodeId parent, std::string_view name, NodeKind kind) MR_EXCLUDES(mutex_);
   /// One lookup more of an inode that lives.
   void Hold(const Inode& inode) MR_EXCLUDES(mutex_);
   void Forget(InodeId id, std::uint64_t lookups) MR_EXCLUDES(mutex_);
@@ -94,7 +94,7 @@ class InodeTable {
   bool IsLocal(const Inode& inode) const MR_EXCLUDES(mutex_);
   struct LocalChild {
     std::string name;
-    Kind kind;
+    NodeKind kind;
   };
   /// By name.
   std::vector<LocalChild> LocalChildren(InodeId parent) const MR_EXCLUDES(mutex_);
@@ -119,7 +119,7 @@ class InodeTable {
     std::uint32_t children = 0;  ///< inodes with names in this one
     SmallBytes name;             ///< the last one it had
     [[no_unique_address]] PackedMetadata told;
-    Kind kind{};
+    NodeKind kind{};
     bool used : 1 = false;
     bool linked : 1 = false;  ///< has a name
     bool local : 1 = false;   ///< exists although the store does not show it
@@ -139,7 +139,7 @@ class InodeTable {
   InodePtr Use(Slot slot) MR_REQUIRES(mutex_);
   void Release(Slot slot) MR_EXCLUDES(mutex_);
   bool Fold(Slot slot, Inode& inode) MR_REQUIRES(mutex_);
-  Slot Add(Kind kind) MR_REQUIRES(mutex_);
+  Slot Add(NodeKind kind) MR_REQUIRES(mutex_);
   void Attach(Slot slot, Slot parent, std::string_view name) MR_REQUIRES(mutex_);
   void Detach(Slot slot, Gone& gone) MR_REQUIRES(mutex_);
   void RemoveUnused(Slot slot, Gone& gone) MR_REQUIRES(mutex_);

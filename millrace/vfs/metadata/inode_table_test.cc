@@ -14,8 +14,8 @@ namespace {
 
 TEST(InodeTableTest, WhatIsFoldedComesBack) {
   InodeTable table("");
-  const InodeId id = table.Acquire(kRootInode, "f", Kind::kFile)->id;
-  const InodeId directory = table.Acquire(kRootInode, "d", Kind::kDirectory)->id;
+  const InodeId id = table.Acquire(kRootInode, "f", NodeKind::kFile)->id;
+  const InodeId directory = table.Acquire(kRootInode, "d", NodeKind::kDirectory)->id;
   {
     InodePtr inode = *table.Find(id);
     MutexLock lock(inode->mutex);
@@ -39,7 +39,7 @@ TEST(InodeTableTest, WhatIsFoldedComesBack) {
 
 TEST(InodeTableTest, APageOfAnotherVersionIsNotClaimed) {
   InodeTable table("");
-  const InodeId id = table.Acquire(kRootInode, "f", Kind::kFile)->id;
+  const InodeId id = table.Acquire(kRootInode, "f", NodeKind::kFile)->id;
   {
     InodePtr inode = *table.Find(id);
     MutexLock lock(inode->mutex);
@@ -53,7 +53,7 @@ TEST(InodeTableTest, APageOfAnotherVersionIsNotClaimed) {
 
 TEST(InodeTableTest, AnInodeInUseOutlivesItsLookups) {
   InodeTable table("p/");
-  InodePtr held = table.Acquire(kRootInode, "f", Kind::kFile);
+  InodePtr held = table.Acquire(kRootInode, "f", NodeKind::kFile);
   const InodeId id = held->id;
   table.Forget(id, 1);
   EXPECT_EQ(*table.PathOf(*held), "p/f");
@@ -66,7 +66,7 @@ TEST(InodeTableTest, NumbersAreNeverUsedTwice) {
   InodeTable table("");
   std::set<InodeId> seen = {kRootInode};
   for (int i = 0; i < 1000; ++i) {
-    const InodeId id = table.Acquire(kRootInode, "same", Kind::kFile)->id;
+    const InodeId id = table.Acquire(kRootInode, "same", NodeKind::kFile)->id;
     EXPECT_TRUE(seen.insert(id).second);
     table.Forget(id, 1);
     EXPECT_FALSE(table.Find(id));
@@ -75,8 +75,8 @@ TEST(InodeTableTest, NumbersAreNeverUsedTwice) {
 
 TEST(InodeTableTest, ADirectoryStaysAsLongAsWhatIsBelow) {
   InodeTable table("");
-  const InodeId directory = table.Acquire(kRootInode, "d", Kind::kDirectory)->id;
-  const InodeId file = table.Acquire(directory, "f", Kind::kFile)->id;
+  const InodeId directory = table.Acquire(kRootInode, "d", NodeKind::kDirectory)->id;
+  const InodeId file = table.Acquire(directory, "f", NodeKind::kFile)->id;
   table.Forget(directory, 1);
   EXPECT_EQ(*table.PathOf(**table.Find(file)), "d/f");
   table.Forget(file, 1);
@@ -85,9 +85,9 @@ TEST(InodeTableTest, ADirectoryStaysAsLongAsWhatIsBelow) {
 
 TEST(InodeTableTest, LocalChildrenComeByNameAndMoveAlong) {
   InodeTable table("");
-  const InodeId d = table.Acquire(kRootInode, "d", Kind::kDirectory)->id;
+  const InodeId d = table.Acquire(kRootInode, "d", NodeKind::kDirectory)->id;
   for (const char* name : {"b", "a", "stored"}) {
-    table.SetLocal(*table.Acquire(kRootInode, name, Kind::kFile), std::string_view(name) != "stored");
+    table.SetLocal(*table.Acquire(kRootInode, name, NodeKind::kFile), std::string_view(name) != "stored");
   }
   auto names = [&](InodeId parent) {
     std::string all;
@@ -123,7 +123,7 @@ TEST(InodeTableTest, AgreesWithAModel) {
     const auto what = random.Next() % 8;
     if (what < 3 || model.empty()) {
       const std::string at = name();
-      const InodeId id = table.Acquire(kRootInode, at, Kind::kFile)->id;
+      const InodeId id = table.Acquire(kRootInode, at, NodeKind::kFile)->id;
       ASSERT_TRUE(!names.contains(at) || names[at] == id);
       names[at] = id;
       model[id].path = at;
@@ -166,7 +166,7 @@ TEST(InodeTableTest, ManyThreadsUseAndForgetTheSameNames) {
     threads.emplace_back([&table, seed] {
       Random random(seed);
       for (int i = 0; i < 3000; ++i) {
-        InodePtr inode = table.Acquire(kRootInode, std::to_string(random.Next() % 4), Kind::kFile);
+        InodePtr inode = table.Acquire(kRootInode, std::to_string(random.Next() % 4), NodeKind::kFile);
         {
           MutexLock lock(inode->mutex);
           ++inode->told.size;

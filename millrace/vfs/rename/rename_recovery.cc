@@ -6,7 +6,7 @@
 namespace millrace::vfs {
 namespace {
 
-bool IsAbandoned(const RenameRecord& record, const object::ObjectInfo& info, const Options& options) {
+bool IsAbandoned(const RenameRecord& record, const object::ObjectInfo& info, const TreeOptions& options) {
   if (auto alive = options.owner_alive ? options.owner_alive(record.owner) : std::nullopt) return !*alive;
   return options.clock->Wall() - info.modified > kLeaseExpired;
 }
@@ -17,7 +17,7 @@ bool MayUndo(const RenameRecord& record, const RenameRoot& root) { return record
 
 }  // namespace
 
-Status RecoverRename(object::Store& store, const RenameRoot& root, const std::string& key, const Options& options,
+Status RecoverRename(object::Store& store, const RenameRoot& root, const std::string& key, const TreeOptions& options,
                      RecoveredRenames& counts, const object::Call& call) {
   auto content = MR_TRY(object::GetAll(store, key, kMaxRenameRecordBytes, call));
   if (!content) return {};  // it has just ended
@@ -56,7 +56,7 @@ Status RecoverRename(object::Store& store, const RenameRoot& root, const std::st
   return {};
 }
 
-Result<RecoveredRenames> RecoverRenames(object::Store& store, const RenameRoot& root, const Options& options,
+Result<RecoveredRenames> RecoverRenames(object::Store& store, const RenameRoot& root, const TreeOptions& options,
                                         const object::Call& call) {
   std::vector<std::string> keys;
   MR_TRY(object::ListAll(
@@ -71,7 +71,7 @@ Result<RecoveredRenames> RecoverRenames(object::Store& store, const RenameRoot& 
   return counts;
 }
 
-Result<RecoveredRenames> RecoverAllRenames(object::Store& store, const Options& options, const object::Call& call) {
+Result<RecoveredRenames> RecoverAllRenames(object::Store& store, const TreeOptions& options, const object::Call& call) {
   std::vector<std::string> roots = {options.prefix};
   if (options.buckets_at_top) {
     roots.clear();
@@ -101,7 +101,7 @@ Result<RecoveredRenames> RecoverAllRenames(object::Store& store, const Options& 
   return sum;
 }
 
-RenameRoot RenameRootOf(const Options& options, std::string_view path) {
+RenameRoot RenameRootOf(const TreeOptions& options, std::string_view path) {
   if (!options.buckets_at_top) return {.key = options.prefix};
   return {.key = std::string(path.substr(0, path.find('/', options.prefix.size()) + 1)), .other_buckets = true};
 }

@@ -7,7 +7,7 @@
 
 #include "millrace/object/store.h"
 #include "millrace/vfs/rename/rename_record.h"
-#include "millrace/vfs/tree.h"
+#include "millrace/vfs/types/options.h"
 
 namespace millrace::vfs {
 
@@ -23,17 +23,18 @@ struct RecoveredRenames {
 /// unknown ones any whose record nobody has rewritten for kLeaseExpired. Takes over the record first. Nothing is
 /// deleted that is not there under the other name (rename_cleanup.h), whatever users have done since. Of `options`
 /// count owner, owner_alive and clock. Blocks. May be repeated after a failure.
-Result<RecoveredRenames> RecoverRenames(object::Store& store, const RenameRoot& root, const Options& options,
+Result<RecoveredRenames> RecoverRenames(object::Store& store, const RenameRoot& root, const TreeOptions& options,
                                         const object::Call& call = {});
 
 /// The same for a whole tree. Reports refused records to options.log.
-Result<RecoveredRenames> RecoverAllRenames(object::Store& store, const Options& options, const object::Call& call = {});
+Result<RecoveredRenames> RecoverAllRenames(object::Store& store, const TreeOptions& options,
+                                           const object::Call& call = {});
 
 /// The same for one record. Adds what became of it to `counts`; a record that is gone changes nothing.
-Status RecoverRename(object::Store& store, const RenameRoot& root, const std::string& key, const Options& options,
+Status RecoverRename(object::Store& store, const RenameRoot& root, const std::string& key, const TreeOptions& options,
                      RecoveredRenames& counts, const object::Call& call);
 
 /// Where a tree keeps the record of a rename of `path`.
-RenameRoot RenameRootOf(const Options& options, std::string_view path);
+RenameRoot RenameRootOf(const TreeOptions& options, std::string_view path);
 
 }  // namespace millrace::vfs

@@ -39,7 +39,7 @@ class RenameRecoveryTest : public testing::Test {
     return keys;
   }
   RecoveredRenames Recover(std::optional<bool> owner_alive = false) {
-    Options options;
+    TreeOptions options;
     options.owner = "me";
     options.owner_alive = [&](std::string_view) { return owner_alive; };
     options.clock = &clock_;
@@ -185,7 +185,7 @@ TEST_F(RenameRecoveryTest, ARecordReachesNothingOutsideItsRoot) {
     std::string text = EncodeRename(record, {.key = "p/"});
     text.replace(text.find("\"b/\""), 4, fmt::format("\"{}\"", to));
     Put("p/.millrace/renames/id1", text);
-    Options options;
+    TreeOptions options;
     options.prefix = "p/";
     options.owner_alive = [](std::string_view) { return std::optional(false); };
     options.clock = &clock_;

@@ -14,7 +14,7 @@ constexpr Duration kFirstPause = std::chrono::seconds(1), kLongestPause = kLease
 
 }  // namespace
 
-RenameSettler::RenameSettler(object::Store& store, const Options& options,
+RenameSettler::RenameSettler(object::Store& store, const TreeOptions& options,
                              std::function<void(const RenameRecord&)> on_settled)
     : store_(store), options_(options), on_settled_(std::move(on_settled)) {}
 

@@ -12,7 +12,7 @@
 #include "millrace/base/threads/sync.h"
 #include "millrace/vfs/names/path_gate.h"
 #include "millrace/vfs/rename/rename_lease.h"
-#include "millrace/vfs/tree.h"
+#include "millrace/vfs/types/options.h"
 
 namespace millrace::vfs {
 
@@ -24,7 +24,7 @@ namespace millrace::vfs {
 class RenameSettler {
  public:
   /// `on_settled` is told of each rename that has ended: what is known of both names is out of date.
-  RenameSettler(object::Store& store, const Options& options, std::function<void(const RenameRecord&)> on_settled);
+  RenameSettler(object::Store& store, const TreeOptions& options, std::function<void(const RenameRecord&)> on_settled);
   ~RenameSettler();
 
   /// Takes over a rename whose names `closure` closes. `reason`: why its end is open.
@@ -45,7 +45,7 @@ class RenameSettler {
   bool IsOver(OpenRename& rename, const Status& tried);
 
   object::Store& store_;
-  const Options& options_;
+  const TreeOptions& options_;
   const std::function<void(const RenameRecord&)> on_settled_;
   Mutex trying_;  ///< held, before mutex_, while the store is asked: one thread tries at a time
   Mutex mutex_;

@@ -53,7 +53,7 @@ class Driver {
  public:
   enum class Time { kStands, kTicks, kRuns };
   /// `bucket`: one that others use too; nothing: one of its own.
-  explicit Driver(Options options = {}, Time time = Time::kStands, std::shared_ptr<object::Store> bucket = nullptr)
+  explicit Driver(TreeOptions options = {}, Time time = Time::kStands, std::shared_ptr<object::Store> bucket = nullptr)
       : store_clock_(time == Time::kRuns ? SystemClock() : clock),
         inner(bucket ? std::move(bucket) : MakeBucket(store_clock_)),
         options_(std::move(options)) {
@@ -98,7 +98,9 @@ class Driver {
     return Split2{MR_TRY(Walk(path.substr(0, slash))), std::string(path.substr(slash + 1))};
   }
 
-  Result<Attributes> Stat(std::string_view path) { return MR_TRY(tree->GetAttributes(MR_TRY(Walk(path)))).attributes; }
+  Result<NodeAttributes> Stat(std::string_view path) {
+    return MR_TRY(tree->GetAttributes(MR_TRY(Walk(path)))).attributes;
+  }
   Result<std::unique_ptr<File>> Open(std::string_view path, OpenFlags flags = {}) {
     return tree->OpenFile(MR_TRY(Walk(path)), flags);
   }
@@ -153,7 +155,7 @@ class Driver {
     auto directory = MR_TRY(tree->OpenDirectory(MR_TRY(Walk(path))));
     std::vector<std::string> names;
     MR_TRY(ReadToEnd(*directory, [&](const DirectoryEntry& entry) {
-      names.push_back(std::string(entry.name) + (entry.kind == Kind::kDirectory ? "/" : ""));
+      names.push_back(std::string(entry.name) + (entry.kind == NodeKind::kDirectory ? "/" : ""));
     }));
     return names;
   }
@@ -202,7 +204,7 @@ class Driver {
     tree = *std::move(opened);
   }
 
-  Options options_;
+  TreeOptions options_;
 };
 
 }  // namespace millrace::vfs

@@ -146,13 +146,13 @@ inline Model ModelOf(Driver& driver, Contents contents, const std::string& below
   Model model;
   auto visit = [&](auto& self, const std::string& directory) -> void {
     auto opened = driver.tree->OpenDirectory(*driver.Walk(directory));
-    std::vector<std::pair<std::string, Attributes>> entries;
+    std::vector<std::pair<std::string, NodeAttributes>> entries;
     Status read = Driver::ReadToEnd(**opened, [&](const DirectoryEntry& entry) {
       entries.emplace_back(directory + std::string(entry.name), entry.entry.attributes);
     });
     EXPECT_TRUE(read) << read.error().ToString();
     for (const auto& [path, attributes] : entries) {
-      const bool is_directory = attributes.kind == Kind::kDirectory;
+      const bool is_directory = attributes.kind == NodeKind::kDirectory;
       if (attributes.permissions != (is_directory ? 0755u : 0644u)) model.permissions[path] = attributes.permissions;
       if (is_directory) {
         model.directories.insert(path + "/");

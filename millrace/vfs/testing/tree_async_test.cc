@@ -113,7 +113,7 @@ TEST_F(AsyncTreeTest, WhatIsStagedIsSeenRightAfterTheNextMount) {
   d.Remount();
   EXPECT_EQ(d.Read("dir/f"), "staged");
   EXPECT_THAT(*d.List("dir"), ElementsAre("f"));
-  const Pending pending = d.tree->pending();
+  const PendingWrites pending = d.tree->pending();
   EXPECT_EQ(pending.failing, 1);
   EXPECT_TRUE(pending.reason.contains("dir/f")) << pending.reason;
   d.store->Clear();

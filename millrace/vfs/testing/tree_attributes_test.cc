@@ -177,17 +177,17 @@ TEST_F(TreeAttributesTest, AnOpenFileTakesChangesAlong) {
 TEST_F(TreeAttributesTest, LinksAreObjectsAsS3fsMakesThem) {
   auto made = d.tree->MakeSymlink(kRootInode, "link", "../target/\xC3\xA9");
   ASSERT_TRUE(made);
-  EXPECT_EQ(made->attributes.kind, Kind::kSymlink);
+  EXPECT_EQ(made->attributes.kind, NodeKind::kSymlink);
   EXPECT_EQ(d.Object("link"), "../target/\xC3\xA9");
   EXPECT_EQ(MetadataOf("link").at("mode"), "41471");
   EXPECT_EQ(CodeOf(d.tree->MakeSymlink(kRootInode, "link", "x")), Code::kAlreadyExists);
   ASSERT_TRUE(d.Rename("link", "moved"));
   d.Remount();
-  EXPECT_EQ(d.Stat("moved")->kind, Kind::kSymlink);
+  EXPECT_EQ(d.Stat("moved")->kind, NodeKind::kSymlink);
   EXPECT_EQ(*d.tree->ReadLink(*d.Walk("moved")), "../target/\xC3\xA9");
   auto directory = *d.tree->OpenDirectory(kRootInode);
   ASSERT_TRUE(directory->Read(0, [&](const DirectoryEntry& entry) {
-    EXPECT_EQ(entry.kind, Kind::kSymlink) << entry.name;
+    EXPECT_EQ(entry.kind, NodeKind::kSymlink) << entry.name;
     return true;
   }));
   ASSERT_TRUE(d.Unlink("moved"));
@@ -287,15 +287,15 @@ TEST_F(TreeAttributesTest, AlwaysReadsWhatOthersStored) {
   put("file", {{"mode", "33152"}, {"uid", "12"}, {"mtime", "1600000000"}});
   put("link", {{"mode", "41471"}});
   ASSERT_TRUE(object::Put(*d.inner, "dir/", {}, {.content_type = {}, .metadata = {{"mode", "16832"}}}));
-  std::map<std::string, std::pair<Kind, std::uint32_t>> seen;
+  std::map<std::string, std::pair<NodeKind, std::uint32_t>> seen;
   auto directory = *d.tree->OpenDirectory(kRootInode);
   ASSERT_TRUE(directory->ReadPlus(0, [&](const DirectoryEntry& entry) {
     seen[std::string(entry.name)] = {entry.kind, entry.entry.attributes.permissions};
     return true;
   }));
-  EXPECT_EQ(seen,
-            (decltype(seen){
-                {"file", {Kind::kFile, 0600}}, {"link", {Kind::kSymlink, 0777}}, {"dir", {Kind::kDirectory, 0700}}}));
+  EXPECT_EQ(seen, (decltype(seen){{"file", {NodeKind::kFile, 0600}},
+                                  {"link", {NodeKind::kSymlink, 0777}},
+                                  {"dir", {NodeKind::kDirectory, 0700}}}));
 }
 
 TEST_F(TreeAttributesTest, PoliciesRefuseDeletingAndOverwriting) {

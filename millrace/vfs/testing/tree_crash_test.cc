@@ -343,7 +343,9 @@ class Script {
     Add({.what = "wait",
          .run = [](Driver& driver, Handles&) -> Status {
            driver.clock.Advance(2 * kPublishDelay);
-           auto busy = [&](const Pending& now) { return now.waiting > 0 && now.failing == 0; };  // a dead one fails
+           auto busy = [&](const PendingWrites& now) {
+             return now.waiting > 0 && now.failing == 0;
+           };  // a dead one fails
            while (!WithRaces() && busy(driver.tree->pending())) std::this_thread::yield();
            return {};
          },
@@ -371,8 +373,8 @@ class TreeCrashTest : public testing::TestWithParam<std::tuple<bool, int>> {
  protected:
   static constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 
-  static Options OptionsFor(const std::filesystem::path& staging, std::string owner) {
-    Options options;
+  static TreeOptions OptionsFor(const std::filesystem::path& staging, std::string owner) {
+    TreeOptions options;
     options.close_async = std::get<0>(GetParam());
     options.publish_delay = WithRaces() ? std::chrono::seconds(1) : kPublishDelay;
     options.staging_directory = staging;

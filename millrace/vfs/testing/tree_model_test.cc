@@ -103,8 +103,8 @@ class Actor {
 class TreeModelTest : public testing::TestWithParam<int> {
  protected:
   /// Whatever renames a mount finds, their owners are gone.
-  static Options OfOneMount() {
-    Options options;
+  static TreeOptions OfOneMount() {
+    TreeOptions options;
     options.owner_alive = [](std::string_view) { return std::optional(false); };
     return options;
   }
@@ -112,7 +112,7 @@ class TreeModelTest : public testing::TestWithParam<int> {
 
 TEST_P(TreeModelTest, AnswersAsAFileTreeDoes) {
   const auto seed = static_cast<std::uint64_t>(GetParam());
-  Options options = OfOneMount();
+  TreeOptions options = OfOneMount();
   if (seed % 3 == 0) options.metadata_ttl = options.negative_ttl = {};
   options.close_async = seed % 2 == 0;
   Driver driver(std::move(options));
@@ -130,7 +130,7 @@ TEST_P(TreeModelTest, AnswersAsAFileTreeDoes) {
 TEST_P(TreeModelTest, AFaultLeavesTheOldOrTheNewTree) {
   const auto seed = static_cast<std::uint64_t>(GetParam()) + 1000;
   Random random(seed);
-  Options options = OfOneMount();
+  TreeOptions options = OfOneMount();
   options.close_async = seed % 2 == 0;
   Driver driver(std::move(options));
   Model model;

@@ -146,8 +146,8 @@ enum class Ending {
 
 class RenameCrashTest : public testing::TestWithParam<std::tuple<Outage, Ending>> {
  protected:
-  static Options OptionsOf(std::string owner) {
-    Options options;
+  static TreeOptions OptionsOf(std::string owner) {
+    TreeOptions options;
     options.owner = std::move(owner);
     options.owner_alive = [](std::string_view name) { return std::optional<bool>(name != "first"); };
     return options;

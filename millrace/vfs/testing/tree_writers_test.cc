@@ -16,7 +16,7 @@ namespace {
 class Writers {
  public:
   explicit Writers(std::uint64_t seed) : random_(seed), fresh_names_(seed % 3 != 0) {
-    Options options;
+    TreeOptions options;
     if (fresh_names_) options.metadata_ttl = options.negative_ttl = {};
     for (auto& mount : mounts_) mount.emplace(options, Driver::Time::kTicks, bucket_);
   }
@@ -340,7 +340,7 @@ TEST(TreeWritersTogetherTest, NoMixtureNoLostAppendNothingLeft) {
   std::vector<std::unique_ptr<Driver>> mounts;
   std::vector<std::unique_ptr<Worker>> workers;
   for (std::uint64_t n = 0; n < 3; ++n) {
-    mounts.push_back(std::make_unique<Driver>(Options(), Driver::Time::kRuns, bucket));
+    mounts.push_back(std::make_unique<Driver>(TreeOptions(), Driver::Time::kRuns, bucket));
     workers.push_back(std::make_unique<Worker>(*mounts.back(), n));
   }
   mounts[0]->Put("log", "");

@@ -35,7 +35,7 @@ class PublisherTest : public testing::Test {
         });
   }
   bool Add(InodeId id, Duration delay = Duration::zero()) {
-    auto added = publisher->Add(std::make_shared<Inode>(id, Kind::kFile), delay);
+    auto added = publisher->Add(std::make_shared<Inode>(id, NodeKind::kFile), delay);
     return added && *added;
   }
   void AwaitTries(std::size_t count) {
@@ -145,7 +145,7 @@ TEST_F(PublisherTest, FlushTriesAllOnceAndTellsWhatFails) {
   EXPECT_EQ(flushed.error().ToString(), "file 2 fails");
   AwaitTries(3);
   EXPECT_EQ(publisher->stats().waiting, 1);
-  EXPECT_TRUE(publisher->Waits(Inode(2, Kind::kFile)));
+  EXPECT_TRUE(publisher->Waits(Inode(2, NodeKind::kFile)));
 }
 
 TEST_F(PublisherTest, FlushGivesUpAtItsDeadline) {
@@ -164,7 +164,7 @@ TEST_F(PublisherTest, TheSetIsBounded) {
   Add(1);
   Add(2);
   EXPECT_FALSE(Add(2)) << "it waits";
-  auto third = publisher->Add(std::make_shared<Inode>(3, Kind::kFile), {});
+  auto third = publisher->Add(std::make_shared<Inode>(3, NodeKind::kFile), {});
   ASSERT_FALSE(third);
   EXPECT_EQ(third.error().code(), Code::kResourceExhausted);
 }

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "millrace/base/threads/sync.h"
-#include "millrace/vfs/core.h"
+#include "millrace/vfs/core/tree_core.h"
 #include "millrace/vfs/read/readahead.h"
 
 namespace millrace::vfs {
@@ -12,7 +12,7 @@ namespace millrace::vfs {
 /// The reads of one handle: remembers how it reads and has the cache fetch ahead. Thread-safe; `core` must outlive it.
 class Reader {
  public:
-  explicit Reader(Core& core);
+  explicit Reader(TreeCore& core);
   ~Reader();
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
@@ -25,7 +25,7 @@ class Reader {
   std::uint64_t Bound() const;
   void Count(bool sequential);
 
-  Core& core_;
+  TreeCore& core_;
   Mutex mutex_;
   ReadaheadWindow window_ MR_GUARDED_BY(mutex_);
   bool counted_ = false;  ///< guarded by mutex_ until destruction

@@ -1,4 +1,4 @@
-#include "millrace/vfs/core.h"
+#include "millrace/vfs/core/tree_core.h"
 
 #include <sys/stat.h>
 
@@ -9,8 +9,17 @@
 #include "millrace/vfs/names/names.h"
 
 namespace millrace::vfs {
+namespace {
 
-Core::Core(object::Store& s, cache::BlockCache& c, MemoryBudget& b, std::unique_ptr<StagingArea> area, Options o)
+/// Whoever asks the daemon about itself opens the root. It must not wait long for a store that is down…
+constexpr Duration kRootPatience = std::chrono::milliseconds(300);
+/// …and a store that did not answer is not asked again at once.
+constexpr Duration kRootPause = std::chrono::seconds(5);
+
+}  // namespace
+
+TreeCore::TreeCore(object::Store& s, cache::BlockCache& c, MemoryBudget& b, std::unique_ptr<StagingArea> area,
+                   TreeOptions o)
     : store(s),
       cache(c),
       budget(b),
@@ -42,20 +51,20 @@ Core::Core(object::Store& s, cache::BlockCache& c, MemoryBudget& b, std::unique_
           [this](const InodePtr& inode, const object::Call& call) { return PublishKept(inode, call); },
           [this](const InodePtr& inode) { table.Forget(inode->id, 1); }) {}
 
-Kind KindOf(const Metadata& state) {
-  if (state.is_directory()) return Kind::kDirectory;
-  if (state.is_file() && state.attributes && state.attributes->is_special()) return Kind::kSpecial;
-  return state.is_symlink() ? Kind::kSymlink : Kind::kFile;
+NodeKind KindOf(const Metadata& state) {
+  if (state.is_directory()) return NodeKind::kDirectory;
+  if (state.is_file() && state.attributes && state.attributes->is_special()) return NodeKind::kSpecial;
+  return state.is_symlink() ? NodeKind::kSymlink : NodeKind::kFile;
 }
 
-void Core::Learn(Inode& inode, const Metadata& state) {
+void TreeCore::Learn(Inode& inode, const Metadata& state) {
   if (!inode.writer && state.as_of >= inode.told.as_of) inode.Learn(state);
 }
 
-Entry Core::Tell(Inode& inode, const Metadata& state) {
+CacheableAttributes TreeCore::Tell(Inode& inode, const Metadata& state) {
   static const StoredAttributes kNothing;
-  Entry entry;
-  Attributes& a = entry.attributes;
+  CacheableAttributes entry;
+  NodeAttributes& a = entry.attributes;
   a.inode = inode.id;
   a.kind = inode.kind;
   a.linked = table.IsLinked(inode);
@@ -63,7 +72,7 @@ Entry Core::Tell(Inode& inode, const Metadata& state) {
   MutexLock lock(inode.mutex);
   Learn(inode, state);
   const StoredAttributes& stored = inode.told.attributes ? *inode.told.attributes : kNothing;
-  const bool directory = inode.kind == Kind::kDirectory;
+  const bool directory = inode.kind == NodeKind::kDirectory;
   a.permissions = stored.mode.value_or(directory ? options.directory_permissions : options.file_permissions) & 07777;
   a.uid = stored.uid.value_or(options.uid);
   a.gid = stored.gid.value_or(options.gid);
@@ -72,7 +81,7 @@ Entry Core::Tell(Inode& inode, const Metadata& state) {
     a.modified = std::max(stored.modified.value_or(began), inode.changed.value_or(stored.modified.value_or(began)));
     if (stored.changed) a.changed = std::max(a.changed, *stored.changed);
   } else {
-    if (inode.kind == Kind::kSpecial) {
+    if (inode.kind == NodeKind::kSpecial) {
       a.special_type = stored.mode.value_or(0) & S_IFMT;
       a.device = stored.device.value_or(0);
     }
@@ -88,7 +97,7 @@ Entry Core::Tell(Inode& inode, const Metadata& state) {
   return entry;
 }
 
-Result<Metadata> Core::FileState(Inode& inode, bool now, const object::Call& call) {
+Result<Metadata> TreeCore::FileState(Inode& inode, bool now, const object::Call& call) {
   {
     MutexLock lock(inode.mutex);
     if (inode.writer || !table.IsLinked(inode)) return inode.told;
@@ -99,12 +108,49 @@ Result<Metadata> Core::FileState(Inode& inode, bool now, const object::Call& cal
   return state;
 }
 
-std::shared_ptr<Writer> Core::WriterOf(Inode& inode) {
+/// A directory that somebody holds exists, whatever others do.
+Result<Metadata> TreeCore::DirectoryState(Inode& inode, const object::Call& call) {
+  Metadata state{.state = Metadata::State::kDirectory, .as_of = clock.Now()};
+  if (!attributes.stores() || !table.IsLinked(inode)) return state;
+  std::string path = MR_TRY(table.PathOf(inode));
+  if (inode.id != kRootInode) {
+    Metadata found = MR_TRY(resolver.Find(path, call));
+    return found.is_directory() ? found : state;
+  }
+  if (auto known = metadata.Find(path); known && known->is_directory()) state = *known;
+  MR_TRY(CompleteRoot(path, inode, state, call));
+  metadata.Put(path, state);
+  return state;
+}
+
+/// Whoever asks the daemon about itself opens the root, and must not wait for a store that is down: then the root is
+/// told as it was last, and the store not asked again for a while.
+Status TreeCore::CompleteRoot(const std::string& path, Inode& inode, Metadata& state, const object::Call& call) {
+  Metadata told;
+  {
+    MutexLock lock(inode.mutex);
+    told = inode.told;
+  }
+  if (!told.is_directory()) return attributes.Complete(path, state, call);
+  if (clock.Now() < root_asked_after_.load()) {
+    state = std::move(told);
+    return {};
+  }
+  object::Call soon = call;
+  soon.deadline = std::min(call.deadline, Deadline::After(clock, kRootPatience));
+  if (Status completed = attributes.Complete(path, state, soon); !completed) {
+    root_asked_after_ = clock.Now() + kRootPause;
+    state = std::move(told);
+  }
+  return {};
+}
+
+std::shared_ptr<Writer> TreeCore::WriterOf(Inode& inode) {
   MutexLock lock(inode.mutex);
   return inode.writer;
 }
 
-Status Core::MakeWriter(const InodePtr& inode, Writer::Start start) {
+Status TreeCore::MakeWriter(const InodePtr& inode, Writer::Start start) {
   if (!start.base && !start.metadata && inode->told.attributes) {  // what replaces a file keeps its owner and mode
     MR_TRY(ToMetadata(*inode->told.attributes, start.metadata.emplace()));
     ForgetTimes(*start.metadata);
@@ -115,7 +161,7 @@ Status Core::MakeWriter(const InodePtr& inode, Writer::Start start) {
   return {};
 }
 
-Result<PathGate::Pass> Core::Enter(const Inode& inode, const object::Call& call) {
+Result<PathGate::Pass> TreeCore::Enter(const Inode& inode, const object::Call& call) {
   while (true) {
     auto path = table.PathOf(inode);
     if (!path) return PathGate::Pass();
@@ -124,14 +170,14 @@ Result<PathGate::Pass> Core::Enter(const Inode& inode, const object::Call& call)
   }
 }
 
-Result<std::shared_ptr<Writer>> Core::JoinWriter(const InodePtr& inode, Writer::Start start) {
+Result<std::shared_ptr<Writer>> TreeCore::JoinWriter(const InodePtr& inode, Writer::Start start) {
   MutexLock lock(inode->mutex);
   if (!inode->writer) MR_TRY(MakeWriter(inode, std::move(start)));
   ++inode->writing_files;
   return inode->writer;
 }
 
-Result<std::shared_ptr<Writer>> Core::JoinWriter(const InodePtr& inode, std::uint64_t content) {
+Result<std::shared_ptr<Writer>> TreeCore::JoinWriter(const InodePtr& inode, std::uint64_t content) {
   MutexLock lock(inode->mutex);
   if (inode->content != content) return Fail(Code::kStale, "the file was replaced after it was opened; open it again");
   if (!inode->writer) {
@@ -143,7 +189,7 @@ Result<std::shared_ptr<Writer>> Core::JoinWriter(const InodePtr& inode, std::uin
   return inode->writer;
 }
 
-StoredAttributes Core::NewAttributes(std::uint32_t type, const Ownership& ownership, Inode& parent) {
+StoredAttributes TreeCore::NewAttributes(std::uint32_t type, const Ownership& ownership, Inode& parent) {
   StoredAttributes attributes;
   if (!this->attributes.stores()) return attributes;
   const std::uint32_t usual = S_ISDIR(type) ? options.directory_permissions : options.file_permissions;
@@ -162,10 +208,11 @@ StoredAttributes Core::NewAttributes(std::uint32_t type, const Ownership& owners
   return attributes;
 }
 
-Status Core::ChangeAttributes(const InodePtr& inode, const AttributeStore::Change& change, const object::Call& call) {
+Status TreeCore::ChangeAttributes(const InodePtr& inode, const AttributeStore::Change& change,
+                                  const object::Call& call) {
   MR_TRY(CheckWritable());
   PathGate::Pass pass = MR_TRY(Enter(*inode, call));
-  if (inode->kind == Kind::kDirectory) {
+  if (inode->kind == NodeKind::kDirectory) {
     std::string directory = MR_TRY(table.DirectoryKeyOf(*inode));
     Metadata state = MR_TRY(attributes.ChangeDirectory(directory, change, call));
     MutexLock lock(inode->mutex);
@@ -195,8 +242,8 @@ Status Core::ChangeAttributes(const InodePtr& inode, const AttributeStore::Chang
 }
 
 /// The next version takes the change along.
-Status Core::ChangeWithWriter(Inode& inode, Writer& writer, const std::string& path,
-                              const AttributeStore::Change& change, const object::Call& call) {
+Status TreeCore::ChangeWithWriter(Inode& inode, Writer& writer, const std::string& path,
+                                  const AttributeStore::Change& change, const object::Call& call) {
   UserMetadata stored;
   if (!table.IsLocal(inode)) {
     if (auto info = MR_TRY(object::Head(store, path, call))) stored = std::move(info->metadata);
@@ -218,14 +265,14 @@ Status Core::ChangeWithWriter(Inode& inode, Writer& writer, const std::string& p
   return {};
 }
 
-Result<Place> Core::PlaceOf(InodeId parent, std::string_view name) {
+Result<NamedPath> TreeCore::NamedPathOf(InodeId parent, std::string_view name) {
   InodePtr directory = MR_TRY(table.FindDirectory(parent));
   std::string path = MR_TRY(table.DirectoryKeyOf(*directory));
   path += name;
-  return Place{parent, std::string(name), std::move(path), {}};
+  return NamedPath{parent, std::string(name), std::move(path), {}};
 }
 
-Result<Metadata> Core::StateAt(const Place& place, const object::Call& call) {
+Result<Metadata> TreeCore::StateAt(const NamedPath& place, const object::Call& call) {
   InodePtr inode = table.FindChild(place.parent, place.name);
   if (inode && (table.IsLocal(*inode) || WriterOf(*inode))) {
     MutexLock lock(inode->mutex);
@@ -239,7 +286,7 @@ Result<Metadata> Core::StateAt(const Place& place, const object::Call& call) {
   return resolver.Find(place.path, call);
 }
 
-void Core::TouchDirectory(InodeId directory) {
+void TreeCore::TouchDirectory(InodeId directory) {
   walk.Forget();
   auto inode = table.Find(directory);
   if (!inode) return;
@@ -247,7 +294,7 @@ void Core::TouchDirectory(InodeId directory) {
   (*inode)->changed = clock.Wall();
 }
 
-bool Core::MayHavePages(std::string_view path, std::string_view etag) {
+bool TreeCore::MayHavePages(std::string_view path, std::string_view etag) {
   if (!path.starts_with(options.prefix)) return false;
   path.remove_prefix(options.prefix.size());
   InodeId at = kRootInode;
@@ -262,7 +309,7 @@ bool Core::MayHavePages(std::string_view path, std::string_view etag) {
   return (*inode)->pages_etag == etag;
 }
 
-Status Core::CheckWritable() const {
+Status TreeCore::CheckWritable() const {
   if (options.read_only) return Fail(Code::kReadOnly, "the tree is read-only");
   return {};
 }

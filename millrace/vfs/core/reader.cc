@@ -1,10 +1,10 @@
-#include "millrace/vfs/reader.h"
+#include "millrace/vfs/core/reader.h"
 
 #include <algorithm>
 
 namespace millrace::vfs {
 
-Reader::Reader(Core& core) : core_(core), window_({.part = core.options.read_part_bytes}) {}
+Reader::Reader(TreeCore& core) : core_(core), window_({.part = core.options.read_part_bytes}) {}
 
 Reader::~Reader() { Count(false); }
 

@@ -1,7 +1,7 @@
 // How files of a tree reach the store: at once, in the background, or after another process has left them.
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
-#include "millrace/vfs/core.h"
+#include "millrace/vfs/core/tree_core.h"
 #include "millrace/vfs/names/names.h"
 
 namespace millrace::vfs {
@@ -14,7 +14,7 @@ bool IsLost(Code code) { return code == Code::kStale || code == Code::kAlreadyEx
 
 }  // namespace
 
-Writer::Environment Core::WriterEnvironment() {
+Writer::Environment TreeCore::WriterEnvironment() {
   return {.store = store,
           .cache = cache,
           .budget = budget,
@@ -27,13 +27,13 @@ Writer::Environment Core::WriterEnvironment() {
           .await_room = [this](const object::Call& call) { return publisher_.AwaitProgress(call); }};
 }
 
-std::function<void(const Metadata&)> Core::OnPublishedOf(const InodePtr& inode) {
+std::function<void(const Metadata&)> TreeCore::OnPublishedOf(const InodePtr& inode) {
   return [this, id = inode->id](const Metadata& now) {
     if (auto published = table.Find(id)) OnPublished(**published, now);
   };
 }
 
-void Core::OnPublished(Inode& inode, Metadata now) {
+void TreeCore::OnPublished(Inode& inode, Metadata now) {
   auto path = table.PathOf(inode);
   walk.Forget();
   table.SetLocal(inode, false);
@@ -51,7 +51,7 @@ void Core::OnPublished(Inode& inode, Metadata now) {
 
 // --- Now ---
 
-Status Core::Publish(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call) {
+Status TreeCore::Publish(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call) {
   auto pass = Enter(*inode, call);
   if (!pass) {
     MutexLock changing(inode->changing);
@@ -62,8 +62,8 @@ Status Core::Publish(const InodePtr& inode, const std::shared_ptr<Writer>& write
   return {};
 }
 
-Result<Writer::Turn> Core::HoldHere(const InodePtr& inode, const std::shared_ptr<Writer>& writer,
-                                    const object::Call& call) {
+Result<Writer::Turn> TreeCore::HoldHere(const InodePtr& inode, const std::shared_ptr<Writer>& writer,
+                                        const object::Call& call) {
   MutexLock changing(inode->changing);
   auto held = Writer::Hold(writer, call);
   if (!held) OnFailed(inode, *writer, held.error(), call);
@@ -72,7 +72,7 @@ Result<Writer::Turn> Core::HoldHere(const InodePtr& inode, const std::shared_ptr
 
 /// Keeps what could not be published, for a later attempt or, where that cannot be of use, for the next mount: its
 /// program has been told.
-void Core::OnFailed(const InodePtr& inode, Writer& writer, const Error& reason, const object::Call& call) {
+void TreeCore::OnFailed(const InodePtr& inode, Writer& writer, const Error& reason, const object::Call& call) {
   auto kept = writer.Keep(/*durable=*/true);
   if (!kept) {
     options.log.Error("what was written could not be published, nor written down", {{"reason", kept.error()}});
@@ -86,7 +86,7 @@ void Core::OnFailed(const InodePtr& inode, Writer& writer, const Error& reason, 
                     {{"file", *kept}, {"reason", reason}});
 }
 
-Status Core::Close(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call) {
+Status TreeCore::Close(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call) {
   if (!options.close_async) return Publish(inode, writer, call);
   if (!writer->unpublished()) return {};
   auto kept = writer->Keep(/*durable=*/false);
@@ -95,8 +95,8 @@ Status Core::Close(const InodePtr& inode, const std::shared_ptr<Writer>& writer,
   return {};
 }
 
-Status Core::LeaveWriter(const InodePtr& inode, const std::shared_ptr<Writer>& writer, bool publish,
-                         const object::Call& call) {
+Status TreeCore::LeaveWriter(const InodePtr& inode, const std::shared_ptr<Writer>& writer, bool publish,
+                             const object::Call& call) {
   Status closed;
   std::shared_ptr<Writer> ended;  // outlives the lock: its end may ask the store
   for (bool done = false; !done;) {
@@ -129,7 +129,7 @@ Status Core::LeaveWriter(const InodePtr& inode, const std::shared_ptr<Writer>& w
 }
 
 /// Lets the writer go when nobody needs it any more.
-void Core::Settle(const InodePtr& inode) {
+void TreeCore::Settle(const InodePtr& inode) {
   std::shared_ptr<Writer> ended;
   MutexLock lock(inode->mutex);
   if (inode->writing_files > 0 || !inode->writer || inode->writer->unpublished()) return;
@@ -144,7 +144,7 @@ void Core::Settle(const InodePtr& inode) {
 
 // --- Later ---
 
-Status Core::PublishLater(const InodePtr& inode, Duration delay) {
+Status TreeCore::PublishLater(const InodePtr& inode, Duration delay) {
   table.Hold(*inode);  // the kernel may forget it meanwhile
   auto added = publisher_.Add(inode, delay);
   if (!added || !*added) table.Forget(inode->id, 1);
@@ -153,7 +153,7 @@ Status Core::PublishLater(const InodePtr& inode, Duration delay) {
 }
 
 /// For the publisher. Once it does not wait any more, nor does its writer.
-Status Core::PublishKept(const InodePtr& inode, const object::Call& call) {
+Status TreeCore::PublishKept(const InodePtr& inode, const object::Call& call) {
   Status published;
   auto writer = WriterOf(*inode);
   if (writer && writer->kept()) {
@@ -174,7 +174,7 @@ Status Core::PublishKept(const InodePtr& inode, const object::Call& call) {
 
 /// Others have replaced the version that a file builds on, or made the file that it was to be: its content gets a name
 /// of its own, never theirs.
-Status Core::Divert(Inode& inode, Writer& writer, Status failed, const object::Call& call) {
+Status TreeCore::Divert(Inode& inode, Writer& writer, Status failed, const object::Call& call) {
   {
     MutexLock lock(inode.mutex);
     if (inode.writing_files > 0) return failed;  // it is told whoever writes
@@ -197,7 +197,7 @@ Status Core::Divert(Inode& inode, Writer& writer, Status failed, const object::C
   return {};
 }
 
-Status Core::FlushAll(const object::Call& call) {
+Status TreeCore::FlushAll(const object::Call& call) {
   settler.TryAll(call);  // what is below their names can be published then
   Status first = publisher_.Flush(call);
   for (const InodePtr& inode : table.InUse()) {
@@ -210,15 +210,15 @@ Status Core::FlushAll(const object::Call& call) {
 }
 
 /// Those whose beginning or end the store did not confirm.
-void Core::RemoveLeftUploads(const object::Call& call) {
+void TreeCore::RemoveLeftUploads(const object::Call& call) {
   if (!ledger) return;
   if (Status removed = ledger->Remove(call); !removed) {
     options.log.Debug("an upload is not removed yet", {{"reason", removed.error()}});
   }
 }
 
-Pending Core::PendingNow() {
-  Pending pending;
+PendingWrites TreeCore::PendingNow() {
+  PendingWrites pending;
   for (const InodePtr& inode : table.InUse()) {
     MutexLock lock(inode->mutex);
     if (!inode->writer || !inode->writer->unpublished()) continue;
@@ -235,7 +235,7 @@ Pending Core::PendingNow() {
 
 // --- The end of a name ---
 
-std::shared_ptr<Writer> Core::BeginUnlink(const InodePtr& inode, const object::Call& call) {
+std::shared_ptr<Writer> TreeCore::BeginUnlink(const InodePtr& inode, const object::Call& call) {
   std::shared_ptr<Writer> writer;
   bool open;
   for (bool held = false; !held;) {
@@ -260,7 +260,7 @@ std::shared_ptr<Writer> Core::BeginUnlink(const InodePtr& inode, const object::C
 }
 
 /// What the store has under the name of a file that is kept; empty: nothing. Nothing when that cannot be found out.
-std::optional<std::string> Core::StoredEtag(const Inode& inode, const Writer& writer, const object::Call& call) {
+std::optional<std::string> TreeCore::StoredEtag(const Inode& inode, const Writer& writer, const object::Call& call) {
   if (table.IsLocal(inode) && !writer.may_be_stored()) return "";
   auto path = table.PathOf(inode);
   if (!path) return std::nullopt;
@@ -269,7 +269,7 @@ std::optional<std::string> Core::StoredEtag(const Inode& inode, const Writer& wr
   return *info ? (*info)->etag : "";
 }
 
-void Core::EndUnlink(const InodePtr& inode, const std::shared_ptr<Writer>& writer, bool unlinked) {
+void TreeCore::EndUnlink(const InodePtr& inode, const std::shared_ptr<Writer>& writer, bool unlinked) {
   if (!writer) return;
   if (unlinked) {
     writer->Discard();
@@ -288,7 +288,7 @@ void Core::EndUnlink(const InodePtr& inode, const std::shared_ptr<Writer>& write
 
 // --- What others left ---
 
-Status Core::AdoptStaged(const object::Call& call) {
+Status TreeCore::AdoptStaged(const object::Call& call) {
   std::vector<std::string> unreadable;
   auto all = MR_TRY(staging->Adopt(options.prefix, &unreadable));
   // Of one key the last is the file; none of the others is published.
@@ -307,7 +307,7 @@ Status Core::AdoptStaged(const object::Call& call) {
   return Fail(Code::kCorrupt, "a record in the staging folder cannot be read: {}", unreadable.front());
 }
 
-void Core::Adopt(StagingArea::Adopted left, const object::Call& call) {
+void TreeCore::Adopt(StagingArea::Adopted left, const object::Call& call) {
   const StagedRecord record = left.record;
   // Its parts are not known, and its metadata may be older: what is to be published is sent anew.
   Status removed = AbortRecorded(store, record, call);
@@ -355,28 +355,28 @@ void Core::Adopt(StagingArea::Adopted left, const object::Call& call) {
 }
 
 /// What the earlier process was about to remove, or to replace by another file, has gone.
-bool Core::WasRemoved(const StagedRecord& record, const object::Call& call) {
+bool TreeCore::WasRemoved(const StagedRecord& record, const object::Call& call) {
   auto now = object::Head(store, record.key, call);
   if (!now) return false;  // then it is seen when it is published
   return (*now ? (*now)->etag : "") != *record.removing;
 }
 
 /// The publication that was under way is done, and nothing more is to be published.
-bool Core::WasPublished(const StagedRecord& record, const object::Call& call) {
+bool TreeCore::WasPublished(const StagedRecord& record, const object::Call& call) {
   auto now = object::Head(store, record.key, call);
   if (!now || !*now || (*now)->etag != record.expected) return false;
   return !record.metadata || *record.metadata == (*now)->metadata;
 }
 
 /// The inode of a file, with one lookup, whether or not the store has it.
-Result<InodePtr> Core::InodeAt(std::string_view key) {
+Result<InodePtr> TreeCore::InodeAt(std::string_view key) {
   const auto names = Split(key.substr(options.prefix.size()), '/');
   InodePtr at = MR_TRY(table.Find(kRootInode));
   std::vector<InodeId> passed;
   for (const std::string_view& name : names) {
     const bool last = &name == &names.back();
     if (!IsShowable(name)) return Fail(Code::kInvalidArgument, "a mount does not show {}", key);
-    at = table.Acquire(at->id, name, last ? Kind::kFile : Kind::kDirectory);
+    at = table.Acquire(at->id, name, last ? NodeKind::kFile : NodeKind::kDirectory);
     if (!last) passed.push_back(at->id);
   }
   for (InodeId id : passed) table.Forget(id, 1);  // what is below holds them

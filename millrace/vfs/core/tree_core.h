@@ -7,14 +7,17 @@
 
 #include "millrace/object/support/work_queue.h"
 #include "millrace/vfs/attributes/attribute_store.h"
+#include "millrace/vfs/core/resolver.h"
 #include "millrace/vfs/listing/walk_ahead.h"
 #include "millrace/vfs/metadata/inode_table.h"
 #include "millrace/vfs/metadata/metadata_cache.h"
 #include "millrace/vfs/names/path_gate.h"
 #include "millrace/vfs/read/file_readahead.h"
 #include "millrace/vfs/rename/rename_settler.h"
-#include "millrace/vfs/resolver.h"
-#include "millrace/vfs/tree.h"
+#include "millrace/vfs/types/changes.h"
+#include "millrace/vfs/types/node.h"
+#include "millrace/vfs/types/options.h"
+#include "millrace/vfs/types/pending_writes.h"
 #include "millrace/vfs/write/publisher.h"
 #include "millrace/vfs/write/staging_area.h"
 #include "millrace/vfs/write/upload_ledger.h"
@@ -23,7 +26,7 @@
 namespace millrace::vfs {
 
 /// A name in a directory, whether or not something is there.
-struct Place {
+struct NamedPath {
   InodeId parent;
   std::string name;
   std::string path;           ///< the key of a file there
@@ -31,14 +34,15 @@ struct Place {
 };
 
 /// The state of one Tree. Lock order: Inode::mutex, then those inside table, metadata and Writer.
-struct Core {
+struct TreeCore {
   /// `staging`: none for a read-only tree.
-  Core(object::Store& s, cache::BlockCache& c, MemoryBudget& b, std::unique_ptr<StagingArea> staging, Options o);
+  TreeCore(object::Store& s, cache::BlockCache& c, MemoryBudget& b, std::unique_ptr<StagingArea> staging,
+           TreeOptions o);
 
   object::Store& store;
   cache::BlockCache& cache;
   MemoryBudget& budget;
-  const Options options;
+  const TreeOptions options;
   const Clock& clock;
   const WallTime began;  ///< the time that directories show
   const std::unique_ptr<StagingArea> staging;
@@ -56,9 +60,13 @@ struct Core {
   std::atomic<std::uint64_t> renames = 0;  ///< begun
 
   /// Attributes to tell the caller, who from then on knows this version. An open writer wins over the store.
-  Entry Tell(Inode& inode, const Metadata& metadata) MR_EXCLUDES(inode.mutex);
+  CacheableAttributes Tell(Inode& inode, const Metadata& metadata) MR_EXCLUDES(inode.mutex);
   /// What the store, or a writer, has for a file that has a name; kStale when it is no file any more.
   Result<Metadata> FileState(Inode& inode, bool now, const object::Call& call) MR_EXCLUDES(inode.mutex);
+
+  /// What the store has for a directory, with its attributes. A directory that somebody holds exists, whatever others
+  /// do.
+  Result<Metadata> DirectoryState(Inode& inode, const object::Call& call) MR_EXCLUDES(inode.mutex);
 
   std::shared_ptr<Writer> WriterOf(Inode& inode) MR_EXCLUDES(inode.mutex);
   /// What the store says now; what is written here wins.
@@ -78,11 +86,11 @@ struct Core {
   /// until the turn is given back.
   Result<Writer::Turn> HoldHere(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call)
       MR_EXCLUDES(inode->mutex);
-  /// What close(2) waits for: Publish, or with Options::close_async only that the content outlives the process.
+  /// What close(2) waits for: Publish, or with TreeOptions::close_async only that the content outlives the process.
   Status Close(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call)
       MR_EXCLUDES(inode->mutex);
   Status FlushAll(const object::Call& call);
-  Pending PendingNow();
+  PendingWrites PendingNow();
   /// Takes over what earlier mounts staged and did not publish: it is seen as the files it belongs to, and published in
   /// the background. kCorrupt when there are records that cannot be read; they are left alone.
   Status AdoptStaged(const object::Call& call);
@@ -102,9 +110,9 @@ struct Core {
 
   /// A pass for where the inode is, once nobody changes its name; an empty one for an inode without a name.
   Result<PathGate::Pass> Enter(const Inode& inode, const object::Call& call);
-  Result<Place> PlaceOf(InodeId parent, std::string_view name);
+  Result<NamedPath> NamedPathOf(InodeId parent, std::string_view name);
   /// What is there now, as far as the time-to-live asks for.
-  Result<Metadata> StateAt(const Place& place, const object::Call& call);
+  Result<Metadata> StateAt(const NamedPath& place, const object::Call& call);
   /// The tree has changed what is in this directory.
   void TouchDirectory(InodeId directory);
 
@@ -116,6 +124,8 @@ struct Core {
   Status CheckWritable() const;
 
  private:
+  Status CompleteRoot(const std::string& path, Inode& inode, Metadata& state, const object::Call& call)
+      MR_EXCLUDES(inode.mutex);
   Status ChangeWithWriter(Inode& inode, Writer& writer, const std::string& path, const AttributeStore::Change& change,
                           const object::Call& call) MR_EXCLUDES(inode.mutex);
   Status MakeWriter(const InodePtr& inode, Writer::Start start) MR_REQUIRES(inode->mutex);
@@ -135,17 +145,11 @@ struct Core {
   void Adopt(StagingArea::Adopted left, const object::Call& call);
   Result<InodePtr> InodeAt(std::string_view key);
 
+  std::atomic<TimePoint> root_asked_after_ = TimePoint::min();  ///< the store did not answer for the root before then
+
   Publisher publisher_;  ///< last: what it runs uses all the rest
 };
 
-Kind KindOf(const Metadata& state);
-
-/// Opens the stored version of a file.
-Result<std::unique_ptr<File>> OpenStored(std::shared_ptr<Core> core, InodePtr inode, OpenFlags flags,
-                                         const object::Call& call);
-/// A file that has joined `writer`, the inode's.
-std::unique_ptr<File> OpenWriting(std::shared_ptr<Core> core, InodePtr inode, std::shared_ptr<Writer> writer);
-
-std::unique_ptr<Directory> MakeDirectoryReader(std::shared_ptr<Core> core, InodePtr inode);
+NodeKind KindOf(const Metadata& state);
 
 }  // namespace millrace::vfs

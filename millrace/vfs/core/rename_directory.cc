@@ -8,8 +8,8 @@
 #include "millrace/object/rules.h"
 #include "millrace/transfer/stream/window.h"
 #include "millrace/vfs/attributes/copy.h"
+#include "millrace/vfs/core/rename.h"
 #include "millrace/vfs/names/names.h"
-#include "millrace/vfs/rename.h"
 #include "millrace/vfs/rename/rename_cleanup.h"
 #include "millrace/vfs/rename/rename_recovery.h"
 
@@ -21,7 +21,7 @@ constexpr int kParallelCopies = 32;
 constexpr int kMaxRounds = 5;  ///< of copying what others changed meanwhile
 
 /// Nobody else's: the owner is one process.
-std::string NewId(Core& core) {
+std::string NewId(TreeCore& core) {
   const std::string text =
       fmt::format("{} {} {}", core.options.owner, core.clock.Wall().time_since_epoch().count(), ++core.renames);
   return HexEncode(ByteSpan(Sha256(AsBytes(text))).first(8));
@@ -29,7 +29,7 @@ std::string NewId(Core& core) {
 
 class DirectoryRename {
  public:
-  DirectoryRename(Core& core, const Place& from, const Place& to, bool replaces, const object::Call& call)
+  DirectoryRename(TreeCore& core, const NamedPath& from, const NamedPath& to, bool replaces, const object::Call& call)
       : core_(core),
         from_(from),
         to_(to),
@@ -125,7 +125,8 @@ class DirectoryRename {
   Status CheckTargetEmpty() {
     // In this order: a file that is published meanwhile is seen here or there.
     InodePtr inode = core_.table.FindChild(to_.parent, to_.name);
-    const bool local_names = inode && inode->kind == Kind::kDirectory && !core_.table.LocalChildren(inode->id).empty();
+    const bool local_names =
+        inode && inode->kind == NodeKind::kDirectory && !core_.table.LocalChildren(inode->id).empty();
     auto page = MR_TRY(object::List(core_.store, {.prefix = record_.to, .max_keys = 2}, call_));
     const bool has_marker = !page.objects.empty() && page.objects.front().key == record_.to;
     if (local_names || page.objects.size() > (has_marker ? 1u : 0u)) {
@@ -352,9 +353,9 @@ class DirectoryRename {
     }
   }
 
-  Core& core_;
-  const Place& from_;
-  const Place& to_;
+  TreeCore& core_;
+  const NamedPath& from_;
+  const NamedPath& to_;
   const object::Call& call_;
   std::stop_source stop_copying_;  ///< fires with the caller's stop, and when the lease is lost
   const object::Call copying_;
@@ -371,8 +372,8 @@ class DirectoryRename {
 
 }  // namespace
 
-Status RenameDirectory(Core& core, const Place& from, const Place& to, bool replaces, PathGate::Closure& closure,
-                       const object::Call& call) {
+Status RenameDirectory(TreeCore& core, const NamedPath& from, const NamedPath& to, bool replaces,
+                       PathGate::Closure& closure, const object::Call& call) {
   return DirectoryRename(core, from, to, replaces, call).Run(closure);
 }
 

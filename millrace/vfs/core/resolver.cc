@@ -1,4 +1,4 @@
-#include "millrace/vfs/resolver.h"
+#include "millrace/vfs/core/resolver.h"
 
 #include <future>
 

@@ -1,4 +1,4 @@
-#include "millrace/vfs/rename.h"
+#include "millrace/vfs/core/rename.h"
 
 #include "millrace/object/blocking.h"
 #include "millrace/vfs/attributes/copy.h"
@@ -13,7 +13,7 @@ constexpr Duration kSameTime = std::chrono::seconds(2);
 
 /// A file that is staged and not in the store yet needs nothing but another name. False: the store may have it.
 /// `over_file`: there is a file of the new name.
-Result<bool> RenameStaged(Core& core, const Place& from, const Place& to, bool over_file, bool exclusive,
+Result<bool> RenameStaged(TreeCore& core, const NamedPath& from, const NamedPath& to, bool over_file, bool exclusive,
                           const object::Call& call) {
   InodePtr inode = core.table.FindChild(from.parent, from.name);
   auto writer = inode ? core.WriterOf(*inode) : nullptr;
@@ -44,7 +44,8 @@ Result<bool> RenameStaged(Core& core, const Place& from, const Place& to, bool o
   return true;
 }
 
-Status RenameFile(Core& core, const Place& from, const Place& to, RenameFlags flags, const object::Call& call) {
+Status RenameFile(TreeCore& core, const NamedPath& from, const NamedPath& to, RenameFlags flags,
+                  const object::Call& call) {
   InodePtr inode = core.table.FindChild(from.parent, from.name);
   auto writer = inode ? core.WriterOf(*inode) : nullptr;
   std::optional<Writer::Turn> turn;
@@ -92,15 +93,15 @@ Status RenameFile(Core& core, const Place& from, const Place& to, RenameFlags fl
 
 /// What is there and where, closed to everybody else.
 struct Held {
-  Place from, to;
+  NamedPath from, to;
   Metadata source, target;
   PathGate::Closure closure;
 };
 
-Result<Held> Hold(Core& core, const RenameRequest& request, const object::Call& call) {
+Result<Held> Hold(TreeCore& core, const RenameRequest& request, const object::Call& call) {
   auto places = [&](Held& held) -> Status {
-    held.from = MR_TRY(core.PlaceOf(request.parent, request.name));
-    held.to = MR_TRY(core.PlaceOf(request.new_parent, request.new_name));
+    held.from = MR_TRY(core.NamedPathOf(request.parent, request.name));
+    held.to = MR_TRY(core.NamedPathOf(request.new_parent, request.new_name));
     MR_TRY(CheckNewName(DirectoryOf(held.from.path), request.name));
     return CheckNewName(DirectoryOf(held.to.path), request.new_name);
   };
@@ -125,7 +126,7 @@ Result<Held> Hold(Core& core, const RenameRequest& request, const object::Call& 
 
 }  // namespace
 
-Result<std::optional<UserMetadata>> MetadataOfCopy(const Core& core, const object::ObjectInfo& source,
+Result<std::optional<UserMetadata>> MetadataOfCopy(const TreeCore& core, const object::ObjectInfo& source,
                                                    WallTime modified) {
   if (!core.attributes.stores() || source.key.ends_with('/')) return std::nullopt;
   StoredAttributes attributes = FromMetadata(source.metadata);
@@ -136,9 +137,9 @@ Result<std::optional<UserMetadata>> MetadataOfCopy(const Core& core, const objec
   return metadata;
 }
 
-Status Rename(Core& core, const RenameRequest& request, RenameFlags flags, const object::Call& call) {
+Status Rename(TreeCore& core, const RenameRequest& request, RenameFlags flags, const object::Call& call) {
   Held held = MR_TRY(Hold(core, request, call));
-  const Place &from = held.from, &to = held.to;
+  const NamedPath &from = held.from, &to = held.to;
   const Metadata &source = held.source, &target = held.target;
   if (source.absent()) return Fail(Code::kNotFound, "no file {}", from.path);
   if (flags.no_replace && !target.absent()) return Fail(Code::kAlreadyExists, "{} exists", to.path);

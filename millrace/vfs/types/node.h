@@ -1,0 +1,37 @@
+// Files and directories as a caller sees them: number, kind and attributes.
+#pragma once
+
+#include <cstdint>
+
+#include "millrace/base/clock.h"
+
+namespace millrace::vfs {
+
+/// The number of a file or directory while somebody holds it (see Tree::Lookup). A tree uses no number twice. Another
+/// mount of the same bucket uses other numbers.
+using InodeId = std::uint64_t;
+inline constexpr InodeId kRootInode = 1;
+
+/// kSpecial: a pipe, a socket or a device.
+enum class NodeKind : std::uint8_t { kFile, kDirectory, kSymlink, kSpecial };
+
+/// What stat(2) tells about a file or directory. A value type.
+struct NodeAttributes {
+  InodeId inode = 0;
+  NodeKind kind = NodeKind::kFile;
+  std::uint64_t size = 0;  ///< bytes
+  WallTime modified, accessed, changed;
+  std::uint32_t permissions = 0;  ///< the low twelve bits of a mode
+  std::uint32_t uid = 0, gid = 0;
+  std::uint32_t special_type = 0;  ///< of a kSpecial: S_IFIFO, S_IFSOCK, S_IFBLK or S_IFCHR
+  std::uint64_t device = 0;        ///< of a device: its number
+  bool linked = true;              ///< false once the inode has no name any more
+};
+
+/// Attributes, and how long the caller may use them without asking again. A value type.
+struct CacheableAttributes {
+  NodeAttributes attributes;
+  Duration valid_for{};
+};
+
+}  // namespace millrace::vfs

@@ -1,0 +1,72 @@
+// What a caller chooses when it opens a tree.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "millrace/base/bytes.h"
+#include "millrace/base/clock.h"
+#include "millrace/base/log.h"
+
+namespace millrace::vfs {
+
+/// Whether modes, owners, times, extended attributes and symbolic links are kept in object metadata.
+enum class StoredAttributesPolicy : std::uint8_t {
+  kAuto,    ///< the store is asked for the attributes of entries of directories that are marked as having some
+  kAlways,  ///< the store is asked for the attributes of every entry: for buckets written by s3fs or rclone
+  kNever,   ///< attributes are neither stored nor read
+};
+
+/// Returns whether the process that an owner's name stands for is still running; nothing if that cannot be known here.
+using OwnerAlive = std::function<std::optional<bool>(std::string_view owner)>;
+
+/// The options of a Tree. A value type.
+struct TreeOptions {
+  std::string prefix;  ///< the root of the tree; empty, or ends with '/'
+  bool read_only = false;
+  /// Directories at the top are buckets (object/open/all_buckets.h). They cannot be renamed. Each bucket holds the
+  /// records that the tree writes for it.
+  bool buckets_at_top = false;
+  bool allow_delete = true, allow_overwrite = true;  ///< false: deleting, or overwriting, is kPermissionDenied
+  StoredAttributesPolicy stored_attributes = StoredAttributesPolicy::kAuto;
+  /// The owner and permissions of files and directories that store no attributes.
+  std::uint32_t uid = 0, gid = 0, file_permissions = 0644, directory_permissions = 0755;
+  /// How long names, attributes and listings may be used after the store sent them.
+  Duration metadata_ttl = std::chrono::seconds(1);
+  /// How long a name counts as absent after the store said so.
+  Duration negative_ttl = std::chrono::seconds(1);
+  /// True: every open asks the store for the current version (close-to-open consistency). False: an open uses what the
+  /// store said within the last metadata_ttl.
+  bool revalidate_open = true;
+  /// Paths that the metadata cache holds at most. Inodes in use are held besides. The memory that a name takes:
+  /// README.md, "The memory of a name".
+  std::size_t metadata_entries = 65'536;
+  /// The most key ranges of one long listing that are listed at the same time: see PageStream. 1: one page at a time.
+  int parallel_listing = 1;
+  std::uint64_t read_part_bytes = 8 * kMiB;
+  std::uint64_t max_readahead = 128 * kMiB;  ///< of one file; all files together use at most half of the cache's memory
+  std::uint64_t write_part_bytes = 8 * kMiB;
+  int write_parallel_parts = 4;  ///< parts of one file that are sent at the same time
+  /// The folder for bytes that were written and are not published yet. A tree that is not read-only needs it.
+  std::filesystem::path staging_directory;
+  std::uint64_t staging_limit = 16 * kGiB;
+  std::string staging_target;  ///< names the store among all stores whose files are staged in the folder
+  /// False: Flush and Close publish. True: Flush and Close stage the content, so that it outlives the process. It is
+  /// published in the background, `publish_delay` later. Removing or renaming the file before then costs no request.
+  bool close_async = false;
+  Duration publish_delay = std::chrono::seconds(1);
+  int publish_parallel = 8;         ///< files that are published in the background at the same time
+  std::size_t publish_most = 4096;  ///< files that wait for the background; beyond this bound, Close publishes
+  Clock* clock = &SystemClock();    ///< must outlive the tree
+  /// The name of this process in the records of renames under way.
+  std::string owner = "unknown";
+  /// Tells whether the process behind such a name still runs.
+  OwnerAlive owner_alive;
+  Logger log;
+};
+
+}  // namespace millrace::vfs
