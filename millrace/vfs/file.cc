@@ -1,7 +1,7 @@
 // Open files: reads with readahead, writes through the inode's Writer.
 #include "millrace/vfs/file.h"
 
-#include "millrace/vfs/core/reader.h"
+#include "millrace/vfs/core/file_reader.h"
 #include "millrace/vfs/core/tree_core.h"
 
 namespace millrace::vfs {
@@ -39,7 +39,7 @@ Result<Metadata> CurrentVersion(TreeCore& core, Inode& inode, OpenFlags flags, c
 }  // namespace
 
 File::File(std::shared_ptr<TreeCore> core, InodePtr inode)
-    : core_(std::move(core)), inode_(std::move(inode)), reader_(std::make_unique<Reader>(*core_)) {
+    : core_(std::move(core)), inode_(std::move(inode)), reader_(std::make_unique<FileReader>(*core_)) {
   MutexLock lock(inode_->mutex);
   ++inode_->open_files;
 }

@@ -15,7 +15,7 @@
 namespace millrace::vfs {
 
 struct Inode;
-class Reader;
+class FileReader;
 struct TreeCore;
 class Writer;
 
@@ -83,7 +83,7 @@ class File {
   // Constant once open.
   const std::shared_ptr<TreeCore> core_;
   const std::shared_ptr<Inode> inode_;
-  const std::unique_ptr<Reader> reader_;
+  const std::unique_ptr<FileReader> reader_;
   bool writable_ = false, may_keep_pages_ = false, found_change_ = false;
   std::uint64_t content_ = 0;  ///< Inode::content at the open
 

@@ -1,15 +1,15 @@
-#include "millrace/vfs/core/reader.h"
+#include "millrace/vfs/core/file_reader.h"
 
 #include <algorithm>
 
 namespace millrace::vfs {
 
-Reader::Reader(TreeCore& core) : core_(core), window_({.part = core.options.read_part_bytes}) {}
+FileReader::FileReader(TreeCore& core) : core_(core), window_({.part = core.options.read_part_bytes}) {}
 
-Reader::~Reader() { Count(false); }
+FileReader::~FileReader() { Count(false); }
 
-Result<cache::View> Reader::Read(const cache::ObjectVersion& version, std::uint64_t offset, MutableByteSpan room,
-                                 const object::Call& call) {
+Result<cache::View> FileReader::Read(const cache::ObjectVersion& version, std::uint64_t offset, MutableByteSpan room,
+                                     const object::Call& call) {
   if (offset >= version.size || room.empty()) return cache::View{};
   ReadaheadWindow::Plan plan;
   {
@@ -28,12 +28,12 @@ Result<cache::View> Reader::Read(const cache::ObjectVersion& version, std::uint6
 }
 
 /// Readers share half of the cache's memory; the rest is for what they have read and for others.
-std::uint64_t Reader::Bound() const {
+std::uint64_t FileReader::Bound() const {
   const auto readers = static_cast<std::uint64_t>(std::max(1, core_.sequential_readers.load()));
   return std::min(core_.options.max_readahead, core_.cache.capacity() / 2 / readers);
 }
 
-void Reader::Count(bool sequential) {
+void FileReader::Count(bool sequential) {
   if (sequential != counted_) core_.sequential_readers += sequential ? 1 : -1;
   counted_ = sequential;
 }

@@ -10,12 +10,12 @@
 namespace millrace::vfs {
 
 /// The reads of one handle: remembers how it reads and has the cache fetch ahead. Thread-safe; `core` must outlive it.
-class Reader {
+class FileReader {
  public:
-  explicit Reader(TreeCore& core);
-  ~Reader();
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
+  explicit FileReader(TreeCore& core);
+  ~FileReader();
+  FileReader(const FileReader&) = delete;
+  FileReader& operator=(const FileReader&) = delete;
 
   /// Up to room.size() bytes of `version` from `offset`; none at its end. Blocks. kStale: the object was replaced.
   Result<cache::View> Read(const cache::ObjectVersion& version, std::uint64_t offset, MutableByteSpan room,
