@@ -123,7 +123,7 @@ Result<std::shared_ptr<Writer>> File::EnsureWriter(const object::Call& call) {
     if (!writable_) return Fail(Code::kPermissionDenied, "{} is open for reading only", version_.key);
     if (writer_) return writer_;
   }
-  PathGate::Pass pass = MR_TRY(core_->Enter(*inode_, call));  // a writer knows its key
+  PathLock::SharedLock shared = MR_TRY(core_->LockShared(*inode_, call));  // a writer knows its key
   MutexLock lock(mutex_);
   if (!writer_) writer_ = MR_TRY(core_->JoinWriter(inode_, content_));
   return writer_;

@@ -61,7 +61,7 @@ Result<NamedPath> LockName(TreeCore& core, InodeId parent, std::string_view name
       return Fail(Code::kPermissionDenied, "{}: at the top there are buckets only", place.path);
     }
     MR_TRY(CheckNewName(DirectoryOf(place.path), name));
-    place.closure = MR_TRY(core.gate.Close({place.path}, call.stop));
+    place.lock = MR_TRY(core.path_lock.LockExclusive({place.path}, call.stop));
     if (MR_TRY(core.NamedPathOf(parent, name)).path == place.path) return place;
   }
 }
@@ -378,7 +378,7 @@ PendingWrites Tree::pending() const { return core_->PendingNow(); }
 Result<std::unique_ptr<File>> Tree::OpenTruncated(InodePtr inode, const object::Call& call) {
   std::unique_ptr<File> file;
   {
-    PathGate::Pass pass = MR_TRY(core_->Enter(*inode, call));
+    PathLock::SharedLock shared = MR_TRY(core_->LockShared(*inode, call));
     std::string path = MR_TRY(core_->table.PathOf(*inode));
     auto writer = MR_TRY(core_->JoinWriter(inode, {.key = std::move(path), .unpublished = true}));
     file = File::OpenWriting(core_, std::move(inode), std::move(writer));

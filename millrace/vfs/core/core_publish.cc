@@ -52,11 +52,11 @@ void TreeCore::OnPublished(Inode& inode, Metadata now) {
 // --- Now ---
 
 Status TreeCore::Publish(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call) {
-  auto pass = Enter(*inode, call);
-  if (!pass) {
+  auto shared = LockShared(*inode, call);
+  if (!shared) {
     MutexLock changing(inode->changing);
-    if (pass.error().code() == Code::kBusy) OnFailed(inode, *writer, pass.error(), call);
-    return Fail(pass.error());
+    if (shared.error().code() == Code::kBusy) OnFailed(inode, *writer, shared.error(), call);
+    return Fail(shared.error());
   }
   MR_TRY(HoldHere(inode, writer, call));
   return {};
@@ -157,7 +157,7 @@ Status TreeCore::PublishKept(const InodePtr& inode, const object::Call& call) {
   Status published;
   auto writer = WriterOf(*inode);
   if (writer && writer->kept()) {
-    PathGate::Pass pass = MR_TRY(Enter(*inode, call));
+    PathLock::SharedLock shared = MR_TRY(LockShared(*inode, call));
     MutexLock changing(inode->changing);
     published = writer->PublishKept(call);
     if (!published && IsLost(published.error().code())) published = Divert(*inode, *writer, std::move(published), call);

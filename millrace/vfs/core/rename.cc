@@ -95,7 +95,7 @@ Status RenameFile(TreeCore& core, const NamedPath& from, const NamedPath& to, Re
 struct Held {
   NamedPath from, to;
   Metadata source, target;
-  PathGate::Closure closure;
+  PathLock::ExclusiveLock names_lock;
 };
 
 Result<Held> Hold(TreeCore& core, const RenameRequest& request, const object::Call& call) {
@@ -114,8 +114,8 @@ Result<Held> Hold(TreeCore& core, const RenameRequest& request, const object::Ca
       return Fail(Code::kInvalidArgument, "{} cannot move into itself", from);
     }
     const std::string_view below = directory ? "/" : "";
-    held.closure =
-        MR_TRY(core.gate.Close({fmt::format("{}{}", from, below), fmt::format("{}{}", to, below)}, call.stop));
+    held.names_lock = MR_TRY(
+        core.path_lock.LockExclusive({fmt::format("{}{}", from, below), fmt::format("{}{}", to, below)}, call.stop));
     MR_TRY(places(held));
     held.source = MR_TRY(core.StateAt(held.from, call));
     held.target = MR_TRY(core.StateAt(held.to, call));
@@ -149,7 +149,7 @@ Status Rename(TreeCore& core, const RenameRequest& request, RenameFlags flags, c
   }
   if (source.is_directory()) {
     if (target.is_file()) return Fail(Code::kNotDirectory, "{} is a file", to.path);
-    MR_TRY(RenameDirectory(core, from, to, target.is_directory(), held.closure, call));
+    MR_TRY(RenameDirectory(core, from, to, target.is_directory(), held.names_lock, call));
   } else {
     if (target.is_directory()) return Fail(Code::kIsDirectory, "{} is a directory", to.path);
     if (!MR_TRY(RenameStaged(core, from, to, target.is_file(), flags.no_replace, call))) {

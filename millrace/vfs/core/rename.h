@@ -16,10 +16,10 @@ struct RenameRequest {
 /// does not confirm is left to core.settler: it is undone, or finished if it was committed.
 Status Rename(TreeCore& core, const RenameRequest& request, RenameFlags flags, const object::Call& call);
 
-/// Of a directory, when `closure` closes both names to others: `to` is empty or, with `replaces`, an empty directory.
-/// The closure is moved away if the end stays open.
+/// Renames a directory. REQUIRES: `names_lock` covers both names and everything below; `to` does not exist or, with
+/// `replaces`, is an empty directory. If the store does not confirm the end, core.settler gets `names_lock`.
 Status RenameDirectory(TreeCore& core, const NamedPath& from, const NamedPath& to, bool replaces,
-                       PathGate::Closure& closure, const object::Call& call);
+                       PathLock::ExclusiveLock& names_lock, const object::Call& call);
 
 /// What the copy of a file carries, its time of change too; nothing: what the file itself does.
 Result<std::optional<UserMetadata>> MetadataOfCopy(const TreeCore& core, const object::ObjectInfo& source,

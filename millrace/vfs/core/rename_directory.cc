@@ -43,8 +43,8 @@ class DirectoryRename {
     record_.replaced_empty = replaces;
   }
 
-  /// `closure`: of both names. The settler gets it if the rename's end stays open.
-  Status Run(PathGate::Closure& closure) {
+  /// `names_lock` covers both names. The settler gets it if the rename's end stays open.
+  Status Run(PathLock::ExclusiveLock& names_lock) {
     const RenameRoot root = RenameRootOf(core_.options, record_.from);
     for (const std::string& path : {record_.from, record_.to}) {
       if (core_.options.buckets_at_top && path == RenameRootOf(core_.options, path).key) {
@@ -58,18 +58,18 @@ class DirectoryRename {
     MR_TRY(core_.attributes.Keep(std::string(DirectoryOf(from_.path)), call_));
     MR_TRY(MarkParent());
     lease_ = RenameLease::Prepare(core_.store, *core_.options.clock, root, record_);
-    if (Status created = lease_->Create(call_); !created) return GiveUp(created.error(), closure);
+    if (Status created = lease_->Create(call_); !created) return GiveUp(created.error(), names_lock);
     {
       const std::stop_callback on_lost(lease_->lost(), [this] { stop_copying_.request_stop(); });
       Status copied = CopyAll();
       if (copied) copied = Commit();
-      if (!copied) return RollBack(copied.error(), closure);
+      if (!copied) return RollBack(copied.error(), names_lock);
     }
     MoveInodes();
     Status deleted = DeleteSources(core_.store, *lease_, call_);
     if (deleted) deleted = lease_->Remove(call_);
     // It has the new name, whole. The rest of the old one goes later.
-    if (!deleted) core_.settler.Add(std::move(lease_), std::move(closure), deleted.error());
+    if (!deleted) core_.settler.Add(std::move(lease_), std::move(names_lock), deleted.error());
     return {};
   }
 
@@ -311,18 +311,18 @@ class DirectoryRename {
   }
 
   /// The record may be there, or not.
-  Status GiveUp(const Error& reason, PathGate::Closure& closure) {
+  Status GiveUp(const Error& reason, PathLock::ExclusiveLock& names_lock) {
     const bool open = IsRetryable(reason.code()) || reason.code() == Code::kCancelled;
-    if (open) core_.settler.Add(std::move(lease_), std::move(closure), reason);
+    if (open) core_.settler.Add(std::move(lease_), std::move(names_lock), reason);
     return Fail(reason.Context(fmt::format("renaming {} to {}", record_.from, record_.to)));
   }
 
-  Status RollBack(const Error& reason, PathGate::Closure& closure) {
+  Status RollBack(const Error& reason, PathLock::ExclusiveLock& names_lock) {
     Status undone = SettleRename(core_.store, *lease_, {});
     Forget();
     const bool lost = lease_->lost().stop_requested();
     const Error told = !undone && lost ? undone.error() : reason;
-    if (!undone) core_.settler.Add(std::move(lease_), std::move(closure), undone.error());
+    if (!undone) core_.settler.Add(std::move(lease_), std::move(names_lock), undone.error());
     return Fail(told.Context(fmt::format("renaming {} to {}", record_.from, record_.to)));
   }
 
@@ -373,8 +373,8 @@ class DirectoryRename {
 }  // namespace
 
 Status RenameDirectory(TreeCore& core, const NamedPath& from, const NamedPath& to, bool replaces,
-                       PathGate::Closure& closure, const object::Call& call) {
-  return DirectoryRename(core, from, to, replaces, call).Run(closure);
+                       PathLock::ExclusiveLock& names_lock, const object::Call& call) {
+  return DirectoryRename(core, from, to, replaces, call).Run(names_lock);
 }
 
 }  // namespace millrace::vfs

@@ -161,12 +161,12 @@ Status TreeCore::MakeWriter(const InodePtr& inode, Writer::Start start) {
   return {};
 }
 
-Result<PathGate::Pass> TreeCore::Enter(const Inode& inode, const object::Call& call) {
+Result<PathLock::SharedLock> TreeCore::LockShared(const Inode& inode, const object::Call& call) {
   while (true) {
     auto path = table.PathOf(inode);
-    if (!path) return PathGate::Pass();
-    PathGate::Pass pass = MR_TRY(gate.Enter(*path, call.stop));
-    if (auto now = table.PathOf(inode); now && *now == *path) return pass;  // else it was moved while we waited
+    if (!path) return PathLock::SharedLock();
+    PathLock::SharedLock shared = MR_TRY(path_lock.LockShared(*path, call.stop));
+    if (auto now = table.PathOf(inode); now && *now == *path) return shared;  // else it was moved while we waited
   }
 }
 
@@ -211,7 +211,7 @@ StoredAttributes TreeCore::NewAttributes(std::uint32_t type, const Ownership& ow
 Status TreeCore::ChangeAttributes(const InodePtr& inode, const AttributeStore::Change& change,
                                   const object::Call& call) {
   MR_TRY(CheckWritable());
-  PathGate::Pass pass = MR_TRY(Enter(*inode, call));
+  PathLock::SharedLock shared = MR_TRY(LockShared(*inode, call));
   if (inode->kind == NodeKind::kDirectory) {
     std::string directory = MR_TRY(table.DirectoryKeyOf(*inode));
     Metadata state = MR_TRY(attributes.ChangeDirectory(directory, change, call));

@@ -11,7 +11,7 @@
 #include "millrace/vfs/listing/walk_ahead.h"
 #include "millrace/vfs/metadata/inode_table.h"
 #include "millrace/vfs/metadata/metadata_cache.h"
-#include "millrace/vfs/names/path_gate.h"
+#include "millrace/vfs/names/path_lock.h"
 #include "millrace/vfs/read/file_readahead.h"
 #include "millrace/vfs/rename/rename_settler.h"
 #include "millrace/vfs/types/changes.h"
@@ -29,8 +29,8 @@ namespace millrace::vfs {
 struct NamedPath {
   InodeId parent;
   std::string name;
-  std::string path;           ///< the key of a file there
-  PathGate::Closure closure;  ///< where it is to be changed
+  std::string path;              ///< the key of a file there
+  PathLock::ExclusiveLock lock;  ///< held where the name is to be changed
 };
 
 /// The state of one Tree. Lock order: Inode::mutex, then those inside table, metadata and Writer.
@@ -54,7 +54,7 @@ struct TreeCore {
   FileReadahead ahead;
   WalkAhead walk;
   Resolver resolver;
-  PathGate gate;
+  PathLock path_lock;
   RenameSettler settler;  ///< after what it uses
   std::atomic<int> sequential_readers = 0;
   std::atomic<std::uint64_t> renames = 0;  ///< begun
@@ -82,8 +82,8 @@ struct TreeCore {
   /// Publishes; once no rename is under way that covers the file. What fails is kept, and tried again later.
   Status Publish(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call)
       MR_EXCLUDES(inode->mutex);
-  /// The same, for whoever has a pass for the file, or has closed the directory it is in. Nothing changes in the file
-  /// until the turn is given back.
+  /// The same, for a caller that holds a SharedLock of the file, or an ExclusiveLock of a directory above it. Nothing
+  /// changes in the file until the turn is given back.
   Result<Writer::Turn> HoldHere(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call)
       MR_EXCLUDES(inode->mutex);
   /// What close(2) waits for: Publish, or with TreeOptions::close_async only that the content outlives the process.
@@ -108,8 +108,8 @@ struct TreeCore {
   Status ChangeAttributes(const InodePtr& inode, const AttributeStore::Change& change, const object::Call& call)
       MR_EXCLUDES(inode->mutex);
 
-  /// A pass for where the inode is, once nobody changes its name; an empty one for an inode without a name.
-  Result<PathGate::Pass> Enter(const Inode& inode, const object::Call& call);
+  /// Locks the path of the inode, once nobody changes its name. The lock of an inode without a name is empty.
+  Result<PathLock::SharedLock> LockShared(const Inode& inode, const object::Call& call);
   Result<NamedPath> NamedPathOf(InodeId parent, std::string_view name);
   /// What is there now, as far as the time-to-live asks for.
   Result<Metadata> StateAt(const NamedPath& place, const object::Call& call);

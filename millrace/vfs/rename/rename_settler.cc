@@ -26,10 +26,10 @@ RenameSettler::~RenameSettler() {
   ending = std::jthread();  // before what it works on goes
 }
 
-void RenameSettler::Add(std::unique_ptr<RenameLease> lease, PathGate::Closure closure, const Error& reason) {
+void RenameSettler::Add(std::unique_ptr<RenameLease> lease, PathLock::ExclusiveLock names_lock, const Error& reason) {
   const auto record = lease->record();
-  closure.Refuse(fmt::format("the rename of {} to {} is not settled yet; it is settled when the store answers again",
-                             record->from, record->to));
+  names_lock.Refuse(fmt::format("the rename of {} to {} is not settled yet; it is settled when the store answers again",
+                                record->from, record->to));
   options_.log.Error(
       record->committed
           ? "a renamed directory has its new name, but the old objects are not all gone; neither name can be changed "
@@ -40,7 +40,7 @@ void RenameSettler::Add(std::unique_ptr<RenameLease> lease, PathGate::Closure cl
       {{"from", record->from}, {"to", record->to}, {"record", lease->key()}, {"reason", reason}});
   MutexLock lock(mutex_);
   renames_.push_back({.lease = std::move(lease),
-                      .closure = std::move(closure),
+                      .names_lock = std::move(names_lock),
                       .due = options_.clock->Now() + kFirstPause,
                       .pause = kFirstPause});
   if (!thread_.joinable()) thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });

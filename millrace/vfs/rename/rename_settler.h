@@ -10,14 +10,14 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/threads/sync.h"
-#include "millrace/vfs/names/path_gate.h"
+#include "millrace/vfs/names/path_lock.h"
 #include "millrace/vfs/rename/rename_lease.h"
 #include "millrace/vfs/types/options.h"
 
 namespace millrace::vfs {
 
 /// Ends renames as soon as the store answers. A rename that was told to have failed is undone, one that was told to be
-/// done is finished. Until then both names are closed: PathGate refuses changes of them with kBusy. Tries after 1 s,
+/// done is finished. Until then both names stay locked: PathLock refuses changes of them with kBusy. Tries after 1 s,
 /// 2 s, … 15 s. Gives up only where trying again is of no use (no right to delete); the record then stays for the next
 /// mount. Thread-safe. Its thread starts with the first rename and ends with the settler; what is open then is left to
 /// the next mount.
@@ -27,15 +27,16 @@ class RenameSettler {
   RenameSettler(object::Store& store, const TreeOptions& options, std::function<void(const RenameRecord&)> on_settled);
   ~RenameSettler();
 
-  /// Takes over a rename whose names `closure` closes. `reason`: why its end is open.
-  void Add(std::unique_ptr<RenameLease> lease, PathGate::Closure closure, const Error& reason) MR_EXCLUDES(mutex_);
+  /// Takes over a rename, with the lock of both names. `reason`: why its end is open.
+  void Add(std::unique_ptr<RenameLease> lease, PathLock::ExclusiveLock names_lock, const Error& reason)
+      MR_EXCLUDES(mutex_);
   /// Tries all of them once, now. Blocks. Those that fail stay.
   void TryAll(const object::Call& call) MR_EXCLUDES(mutex_, trying_);
 
  private:
   struct OpenRename {
     std::unique_ptr<RenameLease> lease;
-    PathGate::Closure closure;
+    PathLock::ExclusiveLock names_lock;
     TimePoint due;
     Duration pause;
   };
