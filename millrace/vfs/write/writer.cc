@@ -1,74 +1,77 @@
 #include "millrace/vfs/write/writer.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "millrace/object/blocking.h"
 
 namespace millrace::vfs {
 namespace {
 
+/// 1 MiB at a time: enough to make the requests few, and little beside the budget; not measured.
 constexpr std::uint64_t kDetachBytes = 1 * kMiB;
-constexpr auto kExact = cache::BlockCache::Mode::kExact;
 
-PartLayout LayoutFor(const Writer::Environment& environment, const object::Limits& limits) {
+PartLayout LayoutFor(const Writer::Environment& environment) {
+  const object::Limits limits = environment.store.limits();
   // A part is in memory while it is sent, and two must fit.
   const std::uint64_t most = std::min({limits.max_part, limits.max_put, environment.budget.total() / 2});
   return PartLayout(std::max(environment.part_bytes, limits.min_part), most, limits.max_parts);
 }
 
-MutableByteSpan Slice(MutableByteSpan bytes, std::uint64_t origin, Interval range) {
-  return bytes.subspan(range.begin - origin, range.size());
-}
-
 }  // namespace
+
+/// Gives the turn back. REQUIRES: the scope's owner has taken it.
+class Writer::TurnScope {
+ public:
+  explicit TurnScope(Writer& writer) : writer_(writer) {}
+  ~TurnScope() { writer_.GiveTurnBack(); }
+  TurnScope(const TurnScope&) = delete;
+  TurnScope& operator=(const TurnScope&) = delete;
+
+ private:
+  Writer& writer_;
+};
 
 Writer::Writer(Environment environment, Start start)
     : environment_(std::move(environment)),
-      limits_(environment_.store.limits()),
-      layout_(LayoutFor(environment_, limits_)),
+      layout_(LayoutFor(environment_)),
       size_(start.base ? start.base->size : 0),
       modified_(environment_.clock.Wall().time_since_epoch().count()),
+      content_(environment_.staging, start.base),
+      upload_(layout_, environment_.store.limits().max_part, environment_.parallel_parts),
+      next_{.key = std::move(start.key), .exclusive = start.exclusive, .metadata = std::move(start.metadata)},
       unpublished_(start.unpublished),
-      key_(std::move(start.key)),
-      exclusive_(start.exclusive),
-      on_published_(std::move(start.on_published)),
-      base_(std::move(start.base)),
-      base_bytes_(size_),
-      metadata_(std::move(start.metadata)) {
-  if (!base_ && !metadata_) metadata_.emplace();
+      on_published_(std::move(start.on_published)) {
+  if (!content_.base() && !next_.metadata) next_.metadata.emplace();
 }
 
 Writer::Writer(Environment environment, StagingArea::Adopted left, std::function<void(const Metadata&)> on_published)
-    : Writer(std::move(environment), {.key = left.record.key,
-                                      .base = left.record.base,
-                                      .unpublished = true,
-                                      .exclusive = left.record.exclusive,
-                                      .metadata = left.record.metadata,
-                                      .on_published = std::move(on_published)}) {
-  MutexLock lock(mutex_);
-  attempted_ = kept_ = true;
-  size_ = left.record.size;
-  modified_ = left.record.modified.time_since_epoch().count();
-  named_ = left.record.saved;
-  base_bytes_ = left.record.base_bytes;
-  content_type_ = left.record.content_type;
-  staged_ = std::move(left.file);
-  changed_ = std::move(left.record.changed);
-  expected_ = std::move(left.record.expected);
+    : environment_(std::move(environment)),
+      layout_(LayoutFor(environment_)),
+      size_(left.record.size),
+      modified_(left.record.modified.time_since_epoch().count()),
+      content_(environment_.staging, StagingArea::Adopted{.file = std::move(left.file), .record = left.record}),
+      upload_(layout_, environment_.store.limits().max_part, environment_.parallel_parts),
+      next_{.key = std::move(left.record.key),
+            .named = left.record.saved,
+            .exclusive = left.record.exclusive,
+            .attempted = true,
+            .expected_etag = std::move(left.record.expected),
+            .metadata = std::move(left.record.metadata),
+            .content_type = std::move(left.record.content_type)},
+      unpublished_(true),
+      on_published_(std::move(on_published)) {
+  if (!content_.base() && !next_.metadata) next_.metadata.emplace();
 }
 
 Writer::~Writer() {
   MutexLock lock(mutex_);
-  ClearQueue();
-  stop_.request_stop();
-  while (in_flight_ > 0) news_.Wait(mutex_);
-  if (upload_id_.empty() || kept_) return;  // whoever adopts what is kept removes the upload
-  Status aborted = object::AbortMultipart(environment_.store, upload_key_, upload_id_);
-  if (aborted || aborted.error().code() == Code::kNotFound || !staged_) return;
-  // Whoever adopts the record tries again.
-  staged_->Drop(0, IntervalSet::kEnd);
-  if (SaveUpload()) staged_->Keep();
+  upload_.Cancel();
+  while (upload_.in_flight() > 0) changed_.Wait(mutex_);
+  const PartUpload::Session& session = upload_.session();
+  if (session.id.empty() || content_.kept()) return;  // whoever adopts what is kept removes the upload
+  Status aborted = object::AbortMultipart(environment_.store, session.key, session.id);
+  if (aborted || aborted.error().code() == Code::kNotFound) return;
+  content_.LeaveUpload(RecordNow());  // whoever adopts the record tries again
 }
 
 bool Writer::unpublished() const {
@@ -78,250 +81,297 @@ bool Writer::unpublished() const {
 
 std::optional<cache::ObjectVersion> Writer::stored() const {
   MutexLock lock(mutex_);
-  return base_;
+  return content_.base();
 }
 
 bool Writer::may_be_stored() const {
   MutexLock lock(mutex_);
-  return base_ || attempted_;
+  return MayBeStored();
 }
 
 bool Writer::kept() const {
   MutexLock lock(mutex_);
-  return kept_ && unpublished_ && !abandoned_;
+  return content_.kept() && unpublished_ && !abandoned_;
 }
 
+bool Writer::MayBeStored() const { return content_.base() || next_.attempted; }
+
+// --- Turns ---
+
 Status Writer::Await(const object::Call& call, const std::function<bool()>& ready) {
-  const bool in_time = call.deadline.infinite() ? news_.Wait(mutex_, call.stop, ready)
-                                                : news_.WaitUntil(mutex_, call.deadline.at(), call.stop, ready);
+  const bool in_time = call.deadline.infinite() ? changed_.Wait(mutex_, call.stop, ready)
+                                                : changed_.WaitUntil(mutex_, call.deadline.at(), call.stop, ready);
   if (in_time) return {};
-  return call.stop.stop_requested() ? Fail(Code::kCancelled, "waiting for the upload of {} was cancelled", key_)
-                                    : Fail(Code::kDeadlineExceeded, "uploading {} took too long", key_);
+  return call.stop.stop_requested() ? Fail(Code::kCancelled, "waiting for the upload of {} was cancelled", next_.key)
+                                    : Fail(Code::kDeadlineExceeded, "uploading {} took too long", next_.key);
 }
 
 Status Writer::AwaitTurn(const object::Call& call) {
-  return Await(call, [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return !publishing_; });
+  return Await(call, [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return !in_turn_; });
+}
+
+Status Writer::TakeTurn(const object::Call& call) {
+  MutexLock lock(mutex_);
+  MR_TRY(AwaitTurn(call));
+  in_turn_ = true;
+  return {};
+}
+
+void Writer::GiveTurnBack() {
+  MutexLock lock(mutex_);
+  in_turn_ = false;
+  changed_.NotifyAll();
+}
+
+void Writer::Turn::Move(std::string key, std::string etag) {
+  MutexLock lock(writer_->mutex_);
+  writer_->next_.key = key;
+  writer_->content_.MoveBase(std::move(key), std::move(etag));
+}
+
+void Writer::Turn::ForgetMetadata() {
+  MutexLock lock(writer_->mutex_);
+  writer_->next_.metadata.reset();
+}
+
+Writer::Turn::~Turn() {
+  if (writer_) writer_->GiveTurnBack();
+}
+
+// --- Publishing ---
+
+Status Writer::Publish(const object::Call& call) {
+  MR_TRY(TakeTurn(call));
+  TurnScope turn(*this);
+  return PublishAll(call);
+}
+
+Status Writer::PublishKept(const object::Call& call) {
+  {
+    MutexLock lock(mutex_);
+    MR_TRY(AwaitTurn(call));
+    if (!content_.kept()) return {};
+    in_turn_ = true;
+  }
+  TurnScope turn(*this);
+  return PublishAll(call);
+}
+
+Result<Writer::Turn> Writer::Hold(std::shared_ptr<Writer> writer, const object::Call& call) {
+  Writer& held = *writer;
+  MR_TRY(held.TakeTurn(call));
+  Turn turn(std::move(writer));
+  MR_TRY(held.PublishAll(call));
+  return turn;
+}
+
+/// REQUIRES: the caller has the turn.
+Status Writer::PublishAll(const object::Call& call) {
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      if (!unpublished_ || abandoned_) return {};
+    }
+    // Metadata that change while the upload runs make another version, of the same bytes: then this is repeated.
+    MR_TRY(Publication(*this, call).Run());
+  }
 }
 
 // --- Changes ---
 
 Status Writer::Write(std::uint64_t offset, ByteSpan bytes, const object::Call& call) {
   if (bytes.empty()) return {};
-  MutexLock lock(mutex_);
-  if (bytes.size() > layout_.max_size() || offset > layout_.max_size() - bytes.size()) {
-    return Fail(Code::kInvalidArgument, "{}: files have at most {} bytes", key_, layout_.max_size());
-  }
-  const std::uint64_t end = offset + bytes.size();
-  MR_TRY(Change(offset, end, call, [&](StagedFile& staged) { return staged.Write(offset, bytes); }));
-  size_ = std::max(size_.load(), end);
-  SendPassed(offset, end);
-  return {};
+  if (bytes.size() > layout_.max_size() || offset > layout_.max_size() - bytes.size()) return TooLong();
+  return Change({.range = {offset, offset + bytes.size()},
+                 .apply = [&](FileContent& content) { return content.Write(offset, bytes); },
+                 .sends_passed_parts = true},
+                call);
 }
 
 Status Writer::Zero(std::uint64_t offset, std::uint64_t length, const object::Call& call) {
-  MutexLock lock(mutex_);
-  if (offset >= size_) return {};
-  const std::uint64_t end = offset + std::min(length, size_ - offset);
-  return Change(offset, end, call, [&](StagedFile& staged) MR_NO_THREAD_SAFETY_ANALYSIS -> Status {
-    const std::uint64_t on_base = std::clamp(base_bytes_, offset, end);
-    if (offset < on_base) MR_TRY(staged.Zero(offset, on_base));
-    staged.Drop(on_base, end);  // where there is nothing, there are zeros
-    return {};
-  });
+  const std::uint64_t size = size_;
+  if (offset >= size) return {};
+  const Interval range{offset, offset + std::min(length, size - offset)};
+  return Change({.range = range, .apply = [&](FileContent& content) { return content.Zero(range.begin, range.end); }},
+                call);
 }
 
 Status Writer::Truncate(std::uint64_t size, const object::Call& call) {
-  MutexLock lock(mutex_);
-  if (size > layout_.max_size()) {
-    return Fail(Code::kInvalidArgument, "{}: files have at most {} bytes", key_, layout_.max_size());
-  }
-  MR_TRY(AwaitTurn(call));
-  if (size == size_) return {};
-  const std::uint64_t end = std::min(size, size_.load());
-  if (PartEnd(end) < end) MR_TRY(NeedHere(end, end + 1, call));
-  MR_TRY(Thaw(/*with_content=*/end > 0, call));
-  if (end < size_) ClearQueue();
-  Spoil(PartEnd(end), IntervalSet::kEnd);
-  sent_only_.Remove(end, IntervalSet::kEnd);
-  changed_.Remove(end, IntervalSet::kEnd);
-  if (staged_) staged_->Drop(end, IntervalSet::kEnd);
-  base_bytes_ = std::min(base_bytes_, end);
-  size_ = size;
-  Touch();
-  return {};
-}
-
-void Writer::Touch() {
-  modified_ = environment_.clock.Wall().time_since_epoch().count();
-  unpublished_ = true;
-  touched_ = true;
-  expected_.clear();
-  if (metadata_) ForgetTimes(*metadata_);
-}
-
-Status Writer::Change(std::uint64_t begin, std::uint64_t end, const object::Call& call,
-                      const std::function<Status(StagedFile&)>& change) {
+  if (size > layout_.max_size()) return TooLong();
   while (true) {
-    MR_TRY(AwaitTurn(call));
-    MR_TRY(NeedHere(std::min(begin, size_.load()), end, call));
-    MR_TRY(Thaw(/*with_content=*/true, call));
-    if (!staged_) staged_ = MR_TRY(environment_.staging.Create());
-    Status done = change(*staged_);
-    if (done) break;
-    if (done.error().code() != Code::kNoSpace) return Fail(done.error().Context("writing " + key_));
-    if (Status room = MakeRoom(call); !room) {
-      return room.error().code() == Code::kNoSpace ? Fail(done.error().Context("writing " + key_)) : room;
+    Obstacle obstacle;
+    {
+      MutexLock lock(mutex_);
+      obstacle = MR_TRY(TryTruncate(size, call));
+    }
+    if (obstacle == Obstacle::kNone) return {};
+    MR_TRY(Publish(call));
+  }
+}
+
+Status Writer::TooLong() const {
+  MutexLock lock(mutex_);
+  return Fail(Code::kInvalidArgument, "{}: files have at most {} bytes", next_.key, layout_.max_size());
+}
+
+/// Changes the content as soon as nothing is in the way.
+Status Writer::Change(const ContentChange& change, const object::Call& call) {
+  while (true) {
+    Obstacle obstacle;
+    Status full;
+    {
+      MutexLock lock(mutex_);
+      obstacle = MR_TRY(TryChange(change, full, call));
+    }
+    if (obstacle == Obstacle::kNone) return {};
+    if (obstacle == Obstacle::kPublication) MR_TRY(Publish(call));
+    if (obstacle == Obstacle::kFullStaging) {
+      if (!environment_.await_room || !environment_.await_room(call)) return full;
     }
   }
-  changed_.Add(begin, end);
-  Spoil(end > size_ ? std::min(begin, PartEnd(size_)) : begin, end);
-  Touch();
-  return {};
 }
 
-/// Where to spoil from when the file's end moves away from `end`: the part in which a file ends changes with it.
+/// Returns kNone when the change is made. `full` gets the error of a full staging area, for kFullStaging.
+Result<Writer::Obstacle> Writer::TryChange(const ContentChange& change, Status& full, const object::Call& call) {
+  const auto [begin, end] = change.range;
+  std::uint64_t size_before = 0;
+  while (true) {
+    MR_TRY(AwaitTurn(call));
+    const Obstacle in_upload = MR_TRY(FindUploadOnly(std::min(begin, content_.size()), end));
+    if (in_upload != Obstacle::kNone) return in_upload;
+    const Obstacle frozen = MR_TRY(Unfreeze(/*with_bytes=*/true));
+    if (frozen != Obstacle::kNone) return frozen;
+    MR_TRY(content_.EnsureStaged());
+    size_before = content_.size();
+    Status done = change.apply(content_);
+    if (done) break;
+    full = Fail(done.error().Context("writing " + next_.key));
+    if (done.error().code() != Code::kNoSpace) return Fail(full.error());
+    if (FreeStaged()) continue;
+    if (upload_.in_flight() == 0) return Obstacle::kFullStaging;
+    const std::uint64_t seen = upload_.parts_done();
+    MR_TRY(Await(call, [this, seen]() MR_NO_THREAD_SAFETY_ANALYSIS { return upload_.parts_done() != seen; }));
+  }
+  upload_.OnChanged(end > size_before ? std::min(begin, PartEnd(size_before)) : begin, end);
+  OnContentChanged();
+  if (change.sends_passed_parts && !abandoned_) {
+    upload_.QueuePassed(content_, begin, end);
+    SendQueued();
+  }
+  return Obstacle::kNone;
+}
+
+Result<Writer::Obstacle> Writer::TryTruncate(std::uint64_t size, const object::Call& call) {
+  MR_TRY(AwaitTurn(call));
+  if (size == content_.size()) return Obstacle::kNone;
+  const std::uint64_t end = std::min(size, content_.size());
+  if (PartEnd(end) < end) {
+    const Obstacle in_upload = MR_TRY(FindUploadOnly(end, end + 1));
+    if (in_upload != Obstacle::kNone) return in_upload;
+  }
+  const Obstacle frozen = MR_TRY(Unfreeze(/*with_bytes=*/end > 0));
+  if (frozen != Obstacle::kNone) return frozen;
+  if (end < content_.size()) upload_.ClearQueue();
+  upload_.OnChanged(PartEnd(end), IntervalSet::kEnd);
+  content_.Truncate(size);
+  OnContentChanged();
+  return Obstacle::kNone;
+}
+
+/// The content differs from what was, or is being, published.
+void Writer::OnContentChanged() {
+  size_ = content_.size();
+  modified_ = environment_.clock.Wall().time_since_epoch().count();
+  unpublished_ = true;
+  next_.times_outdated = true;
+  next_.expected_etag.clear();
+  if (next_.metadata) ForgetTimes(*next_.metadata);
+}
+
+/// Where a change begins that moves the file's end away from `end`: the part in which a file ends changes with it.
 std::uint64_t Writer::PartEnd(std::uint64_t end) const {
   return layout_.Range(layout_.IndexOf(end)).begin < end ? end - 1 : end;
 }
 
-/// Frees some of what the store has as well, or waits until it has more. kNoSpace: there is no more to come.
-Status Writer::MakeRoom(const object::Call& call) {
-  const std::uint64_t before = staged_->held().bytes();
-  DropClean();
-  for (const auto& [number, part] : parts_) DropSent(part);
-  if (staged_->held().bytes() < before) return {};
-  if (in_flight_ == 0) {
-    if (!environment_.await_room) return Fail(Code::kNoSpace, "the staging area is full");
-    mutex_.unlock();
-    const bool room = environment_.await_room(call);
-    mutex_.lock();
-    if (!room) return Fail(Code::kNoSpace, "the staging area is full");
-    return {};
-  }
-  return Await(call, [this, seen = parts_done_]() MR_NO_THREAD_SAFETY_ANALYSIS { return parts_done_ != seen; });
-}
-
-/// Bytes that the base has too.
-void Writer::DropClean() {
-  if (!staged_ || !base_ || abandoned_) return;
-  for (const Interval& clean : changed_.Gaps(0, base_bytes_)) staged_->Drop(clean.begin, clean.end);
-}
-
-void Writer::DropSent(const Part& part) {
-  if (part.state != Part::State::kSent || part.copied || abandoned_ || kept_) return;
-  for (const Interval& held : staged_->held().In(part.range.begin, part.range.end)) {
-    sent_only_.Add(held.begin, held.end);
-  }
-  staged_->Drop(part.range.begin, part.range.end);
-}
-
-/// Bytes that only an unfinished upload has cannot be read, and their parts cannot be made again: what is there is
+/// Bytes that only an unfinished upload has cannot be read, and their parts cannot be made again. So the content is
 /// published first, and becomes the base.
-Status Writer::NeedHere(std::uint64_t begin, std::uint64_t end, const object::Call& call) {
-  if (sent_only_.empty()) return {};
+Result<Writer::Obstacle> Writer::FindUploadOnly(std::uint64_t begin, std::uint64_t end) const {
+  if (content_.readable()) return Obstacle::kNone;
   const Interval first = layout_.Range(layout_.IndexOf(begin)), last = layout_.Range(layout_.IndexOf(end - 1));
-  if (!sent_only_.Intersects(first.begin, last.end)) return {};
-  if (abandoned_) return Fail(Code::kStale, "{} was removed, and the staging area could not hold all of it", key_);
-  return PublishInTurn(call);
+  if (!content_.IsUploadOnly(first.begin, last.end)) return Obstacle::kNone;
+  if (abandoned_) return Fail(Code::kStale, "{} was removed, and the staging area could not hold all of it", next_.key);
+  return Obstacle::kPublication;
 }
 
-/// Parts of a changed range have to be sent again. One whose bytes have not been taken yet will have the new ones, but
-/// when the file was cut, also too many.
-void Writer::Spoil(std::uint64_t begin, std::uint64_t end) {
-  const bool cut = end == IntervalSet::kEnd;
-  for (auto at = FirstPart(begin); at != parts_.end() && at->second.range.begin < end;) {
-    Part& part = at->second;
-    if (part.range.end <= begin || (part.state == Part::State::kQueued && !cut)) {
-      ++at;
-    } else if (part.state != Part::State::kSent) {
-      part.dirty = true;
-      ++at;
-    } else {
-      at = parts_.erase(at);
-    }
+/// Before a change: what was kept stays as it is, and the change is made to a copy. If the copy has no room, the
+/// content is published first. An abandoned content is changed in place: nobody publishes it.
+Result<Writer::Obstacle> Writer::Unfreeze(bool with_bytes) {
+  if (!content_.kept()) return Obstacle::kNone;
+  if (Status copied = content_.Unfreeze(with_bytes); !copied) {
+    if (copied.error().code() != Code::kNoSpace) return Fail(copied.error());
+    return abandoned_ ? Obstacle::kNone : Obstacle::kPublication;
   }
+  if (!upload_.session().key.empty()) MR_TRY(SaveUpload());
+  return Obstacle::kNone;
 }
+
+/// Frees staged bytes that the store has, too. Returns false if there are none.
+bool Writer::FreeStaged() {
+  const std::uint64_t before = content_.staged_bytes();
+  DropUnchanged();
+  if (MayDropSent()) {
+    for (const Interval& range : upload_.SentRanges()) content_.MoveToUpload(range);
+  }
+  return content_.staged_bytes() < before;
+}
+
+void Writer::DropUnchanged() {
+  if (!abandoned_) content_.DropUnchanged();
+}
+
+/// True when it is enough that the upload has the bytes of a sent part.
+bool Writer::MayDropSent() const { return !abandoned_ && !content_.kept(); }
 
 // --- Reading ---
-
-/// Fills what is known without the store; gives the ranges that the base has to fill.
-std::vector<Interval> Writer::ReadHere(std::uint64_t offset, MutableByteSpan into) const {
-  const std::uint64_t end = offset + into.size();
-  std::vector<Interval> from_base;
-  const IntervalSet nothing;
-  for (const Interval& gap : (staged_ ? staged_->held() : nothing).Gaps(offset, end)) {
-    const std::uint64_t split = std::clamp(base_bytes_, gap.begin, gap.end);
-    if (gap.begin < split) from_base.push_back({gap.begin, split});
-    std::memset(into.data() + (split - offset), 0, gap.end - split);
-  }
-  return from_base;
-}
 
 Result<std::size_t> Writer::Read(std::uint64_t offset, MutableByteSpan into, const ReadStored& read_stored,
                                  const object::Call& call) {
   while (true) {
-    MutexLock lock(mutex_);
-    if (offset >= size_ || into.empty()) return 0;
-    into = into.first(std::min<std::uint64_t>(into.size(), size_ - offset));
-    const std::uint64_t end = offset + into.size();
-    if (sent_only_.Intersects(offset, end)) {
-      MR_TRY(AwaitTurn(call));
-      MR_TRY(NeedHere(offset, end, call));
-      continue;
-    }
-    const std::vector<Interval> from_base = ReadHere(offset, into);
-    if (staged_) {
-      for (const Interval& held : staged_->held().In(offset, end)) {
-        MR_TRY(staged_->Read(held.begin, Slice(into, offset, held)));
+    Obstacle obstacle = Obstacle::kNone;
+    std::vector<Interval> from_base;
+    cache::ObjectVersion base;
+    std::uint64_t publications = 0;
+    {
+      MutexLock lock(mutex_);
+      if (offset >= content_.size() || into.empty()) return 0;
+      into = into.first(std::min<std::uint64_t>(into.size(), content_.size() - offset));
+      const std::uint64_t end = offset + into.size();
+      if (content_.IsUploadOnly(offset, end)) {
+        MR_TRY(AwaitTurn(call));
+        obstacle = MR_TRY(FindUploadOnly(offset, end));
+        if (obstacle == Obstacle::kNone) continue;
+      } else {
+        from_base = MR_TRY(content_.Read(offset, into));
+        if (from_base.empty()) return into.size();
+        base = *content_.base();
+        publications = publications_;
       }
     }
-    if (from_base.empty()) return into.size();
-    const cache::ObjectVersion base = *base_;
-    const std::uint64_t publications = publications_;
-    lock.Unlock();
+    if (obstacle != Obstacle::kNone) {
+      MR_TRY(Publish(call));
+      continue;
+    }
     Status stored;
     for (const Interval& range : from_base) {
-      auto read = read_stored(base, range.begin, Slice(into, offset, range));
+      auto read = read_stored(base, range.begin, into.subspan(range.begin - offset, range.size()));
       if (read && *read != range.size()) read = Fail(Code::kStale, "{} became shorter", base.key);
       if (!read) stored = Fail(read.error());
       if (!stored) break;
     }
     if (stored) return into.size();
-    lock.Lock();
-    // Our own publication has replaced the base: the same bytes are in the new one.
-    if (stored.error().code() != Code::kStale || publications == publications_) return Fail(stored.error());
-  }
-}
-
-/// Takes the bytes of a range as they are at one moment. From then on, changes make the part dirty.
-Status Writer::Assemble(Interval range, MutableByteSpan into, Part* part, const object::Call& call) {
-  IntervalSet fetched;
-  while (true) {
     MutexLock lock(mutex_);
-    std::vector<Interval> missing;
-    const IntervalSet nothing;
-    const IntervalSet& held = staged_ ? staged_->held() : nothing;
-    for (const Interval& gap : held.Gaps(range.begin, std::clamp(base_bytes_, range.begin, range.end))) {
-      for (const Interval& unknown : fetched.Gaps(gap.begin, gap.end)) missing.push_back(unknown);
-    }
-    if (missing.empty()) {
-      for (const Interval& gap : held.Gaps(std::clamp(base_bytes_, range.begin, range.end), range.end)) {
-        std::memset(Slice(into, range.begin, gap).data(), 0, gap.size());
-      }
-      for (const Interval& here : held.In(range.begin, range.end)) {
-        MR_TRY(staged_->Read(here.begin, Slice(into, range.begin, here)));
-      }
-      if (part != nullptr) part->state = Part::State::kSending;
-      return {};
-    }
-    const cache::ObjectVersion base = *base_;
-    lock.Unlock();
-    for (const Interval& gap : missing) {
-      const std::size_t read =
-          MR_TRY(environment_.cache.Read(base, gap.begin, Slice(into, range.begin, gap), kExact, call));
-      if (read != gap.size()) return Fail(Code::kStale, "{} became shorter", base.key);
-      fetched.Add(gap.begin, gap.end);
-    }
+    // If our own publication has replaced the base, the same bytes are in the new one.
+    if (stored.error().code() != Code::kStale || publications == publications_) return Fail(stored.error());
   }
 }
 
@@ -329,11 +379,11 @@ Status Writer::Assemble(Interval range, MutableByteSpan into, Part* part, const 
 
 void Writer::Abandon(std::optional<std::string> stored) {
   MutexLock lock(mutex_);
-  while (publishing_) news_.Wait(mutex_);
+  while (in_turn_) changed_.Wait(mutex_);
   abandoned_ = true;
   removing_ = std::move(stored);
-  ClearQueue();
-  if (kept_) (void)SaveContent(/*durable=*/false);
+  upload_.ClearQueue();
+  if (content_.kept()) (void)SaveContent(/*durable=*/false);
 }
 
 bool Writer::abandoned() const {
@@ -341,193 +391,146 @@ bool Writer::abandoned() const {
   return abandoned_;
 }
 
-void Writer::Discard() {
-  MutexLock lock(mutex_);
-  kept_ = false;
-  // The content goes at once, but the upload is still to be aborted: by us, or whoever finds its record.
-  if (!upload_key_.empty() && staged_ && SaveUpload()) {
-    staged_->Release();
-    if (previous_) previous_->Unsave();
-    previous_.reset();
-  } else {
-    Unsave();
-  }
-}
-
 void Writer::Revive() {
   MutexLock lock(mutex_);
   abandoned_ = false;
   removing_.reset();
-  if (kept_) (void)SaveContent(/*durable=*/false);
+  if (content_.kept()) (void)SaveContent(/*durable=*/false);
+}
+
+void Writer::Discard() {
+  MutexLock lock(mutex_);
+  // The content goes at once, but the upload is still to be aborted: by this writer, or by whoever finds its record.
+  const StagedRecord upload = RecordNow();
+  content_.GiveUp(upload.upload_key.empty() ? nullptr : &upload);
+}
+
+Result<bool> Writer::MoveUnstored(std::string key, bool exclusive, bool over_stored, const object::Call& call) {
+  bool active;
+  {
+    MutexLock lock(mutex_);
+    MR_TRY(AwaitTurn(call));
+    if (!unpublished_ || abandoned_ || MayBeStored() || content_.has_older() || !content_.readable()) return false;
+    in_turn_ = true;
+    active = upload_.active();
+  }
+  TurnScope turn(*this);
+  if (active) (void)DropUpload(call);
+  MutexLock lock(mutex_);
+  const NextVersion before = next_;
+  next_.key = std::move(key);
+  next_.exclusive = exclusive;
+  next_.named = environment_.staging.NextStamp();
+  if (Status saved = content_.kept() ? SaveContent(/*durable=*/false) : Status(); !saved) {
+    next_.key = before.key;
+    next_.exclusive = before.exclusive;
+    next_.named = before.named;
+    return Fail(saved.error());
+  }
+  next_.attempted = over_stored;
+  return true;
+}
+
+Status Writer::Divert(std::string key, const object::Call& call) {
+  MR_TRY(Detach(call));
+  MR_TRY(TakeTurn(call));
+  TurnScope turn(*this);
+  (void)DropUpload(call);
+  MutexLock lock(mutex_);
+  next_.key = std::move(key);
+  next_.exclusive = true;
+  next_.attempted = false;
+  content_.DropBase();
+  on_published_ = nullptr;  // the file under the old name is another one's
+  if (!next_.metadata) next_.metadata.emplace();
+  return {};
+}
+
+Status Writer::Detach(const object::Call& call) {
+  Buffer buffer(kDetachBytes);
+  for (std::uint64_t at = 0;;) {
+    Interval range;
+    cache::ObjectVersion base;
+    {
+      MutexLock lock(mutex_);
+      MR_TRY(AwaitTurn(call));
+      MR_TRY(content_.EnsureStaged());
+      auto missing = content_.FirstInBase(at);
+      if (!missing) return {};
+      range = {missing->begin, std::min(missing->end, missing->begin + kDetachBytes)};
+      base = *content_.base();
+    }
+    const MutableByteSpan bytes = buffer.span().first(range.size());
+    const std::size_t read =
+        MR_TRY(environment_.cache.Read(base, range.begin, bytes, cache::BlockCache::Mode::kExact, call));
+    if (read != range.size()) return Fail(Code::kStale, "{} became shorter", base.key);
+    at = range.end;
+    MutexLock lock(mutex_);
+    MR_TRY(content_.StageBase(range.begin, bytes));
+  }
 }
 
 // --- What outlives the process ---
 
 Result<std::string> Writer::Keep(bool durable) {
   MutexLock lock(mutex_);
-  while (publishing_ && !kept_) news_.Wait(mutex_);
+  while (in_turn_ && !content_.kept()) changed_.Wait(mutex_);
   if (!unpublished_ || abandoned_) return std::string();
-  if (!sent_only_.empty()) {
-    return Fail(Code::kNoSpace, "{} is too long for the staging area to keep all of it", key_);
+  if (!content_.readable()) {
+    return Fail(Code::kNoSpace, "{} is too long for the staging area to keep all of it", next_.key);
   }
-  if (!kept_) named_ = environment_.staging.NextStamp();
-  if (!kept_ || durable) MR_TRY(SaveContent(durable));
-  return staged_->path();
+  if (!content_.kept()) next_.named = environment_.staging.NextStamp();
+  if (!content_.kept() || durable) MR_TRY(SaveContent(durable));
+  return content_.staged_path();
 }
 
 void Writer::GiveUpParts(const object::Call& call) {
-  MutexLock lock(mutex_);
-  if (!AwaitTurn(call) || !kept_ || upload_key_.empty()) return;
-  publishing_ = true;
+  {
+    MutexLock lock(mutex_);
+    if (!AwaitTurn(call) || !content_.kept() || upload_.session().key.empty()) return;
+    in_turn_ = true;
+  }
+  TurnScope turn(*this);
   (void)DropUpload(call);  // where the store does not confirm it, the ledger knows
-  if (kept_) (void)SaveContent(/*durable=*/false);
-  publishing_ = false;
-  news_.NotifyAll();
+  MutexLock lock(mutex_);
+  if (content_.kept()) (void)SaveContent(/*durable=*/false);
 }
 
+/// The record of the upload, without the content.
 StagedRecord Writer::RecordNow() const {
-  return {.key = key_,
-          .size = size_,
+  const PartUpload::Session& session = upload_.session();
+  return {.key = next_.key,
+          .size = content_.size(),
           .modified = modified(),
-          .saved = named_,
-          .exclusive = exclusive_,
-          .upload_id = upload_id_,
-          .upload_key = upload_key_,
-          .upload_begun = upload_begun_};
+          .saved = next_.named,
+          .exclusive = next_.exclusive,
+          .upload_id = session.id,
+          .upload_key = session.key,
+          .upload_begun = session.begun};
 }
 
 Status Writer::SaveContent(bool durable) {
-  if (!staged_) staged_ = MR_TRY(environment_.staging.Create());
   StagedRecord record = RecordNow();
-  record.complete = true;
   record.removing = removing_;
-  record.base = base_;
-  record.base_bytes = base_bytes_;
-  record.metadata = metadata_;
-  record.content_type = content_type_;
-  record.held = staged_->held();
-  record.changed = changed_;
-  record.expected = expected_;
-  MR_TRY(staged_->Save(record, durable));
-  staged_->Keep();
-  kept_ = true;
-  if (previous_) previous_->Unsave();
-  previous_.reset();
-  return {};
+  record.metadata = next_.metadata;
+  record.content_type = next_.content_type;
+  record.expected = next_.expected_etag;
+  return content_.Keep(std::move(record), durable);
 }
 
 /// Writes down that there is an upload, so that it can be removed.
 Status Writer::SaveUpload() {
-  if (kept_) return SaveContent(/*durable=*/false);
-  if (!staged_) staged_ = MR_TRY(environment_.staging.Create());
-  return staged_->Save(RecordNow(), /*durable=*/false);
-}
-
-/// Before a change: what was kept stays as it is, and the change is made to a copy of it. Where there is no room for
-/// one, it is published first.
-Status Writer::Thaw(bool with_content, const object::Call& call) {
-  if (!kept_) return {};
-  std::unique_ptr<StagedFile> fresh;
-  if (with_content) {
-    auto clone = staged_->Clone();
-    if (!clone && clone.error().code() == Code::kNoSpace) return PublishInTurn(call);
-    if (!clone) return Fail(clone.error());
-    fresh = *std::move(clone);
-  }
-  kept_ = false;
-  previous_ = std::exchange(staged_, std::move(fresh));
-  return upload_key_.empty() ? Status() : SaveUpload();
-}
-
-/// The content is where it belongs, or nowhere any more.
-void Writer::Unsave() {
-  kept_ = false;
-  if (staged_) staged_->Unsave();
-  if (previous_) previous_->Unsave();
-  previous_.reset();
-}
-
-Status Writer::Divert(std::string key, const object::Call& call) {
-  MR_TRY(Detach(call));
-  MutexLock lock(mutex_);
-  MR_TRY(AwaitTurn(call));
-  (void)DropUpload(call);
-  key_ = std::move(key);
-  base_.reset();
-  base_bytes_ = 0;
-  exclusive_ = true;
-  attempted_ = false;
-  on_published_ = nullptr;  // the file under the old name is another one's
-  if (!metadata_) metadata_.emplace();
-  return {};
-}
-
-Status Writer::Detach(const object::Call& call) {
-  Buffer piece(kDetachBytes);
-  for (std::uint64_t at = 0;;) {
-    MutexLock lock(mutex_);
-    MR_TRY(AwaitTurn(call));
-    if (!staged_) staged_ = MR_TRY(environment_.staging.Create());
-    const auto gaps = staged_->held().Gaps(std::min(at, base_bytes_), base_bytes_);
-    if (gaps.empty()) return {};
-    const Interval range{gaps[0].begin, std::min(gaps[0].end, gaps[0].begin + kDetachBytes)};
-    const cache::ObjectVersion base = *base_;
-    lock.Unlock();
-    const MutableByteSpan bytes = piece.span().first(range.size());
-    const std::size_t read = MR_TRY(environment_.cache.Read(base, range.begin, bytes, kExact, call));
-    if (read != range.size()) return Fail(Code::kStale, "{} became shorter", base.key);
-    lock.Lock();
-    at = range.end;
-    for (const Interval& gap : staged_->held().Gaps(range.begin, std::clamp(base_bytes_, range.begin, range.end))) {
-      MR_TRY(staged_->Write(gap.begin, Slice(bytes, range.begin, gap)));
-    }
-  }
-}
-
-void Writer::Turn::Move(std::string key, std::string etag) {
-  Writer& writer = *writer_;
-  MutexLock lock(writer.mutex_);
-  writer.key_ = std::move(key);
-  writer.base_ = cache::ObjectVersion{writer.key_, std::move(etag), writer.size_};
-}
-
-void Writer::Turn::ForgetMetadata() {
-  MutexLock lock(writer_->mutex_);
-  writer_->metadata_.reset();
-}
-
-Writer::Turn::~Turn() {
-  if (!writer_) return;
-  MutexLock lock(writer_->mutex_);
-  writer_->publishing_ = false;
-  writer_->news_.NotifyAll();
-}
-
-Result<bool> Writer::MoveUnstored(std::string key, bool exclusive, bool over_stored, const object::Call& call) {
-  MutexLock lock(mutex_);
-  MR_TRY(AwaitTurn(call));
-  if (!unpublished_ || abandoned_ || base_ || attempted_ || previous_ || !sent_only_.empty()) return false;
-  if (!upload_id_.empty() || in_flight_ > 0) (void)DropUpload(call);
-  std::swap(key_, key);
-  std::swap(exclusive_, exclusive);
-  const WallTime before = std::exchange(named_, environment_.staging.NextStamp());
-  Status saved = kept_ ? SaveContent(/*durable=*/false) : Status();
-  if (saved) attempted_ = over_stored;
-  if (saved) return true;
-  std::swap(key_, key);
-  std::swap(exclusive_, exclusive);
-  named_ = before;
-  return Fail(saved.error());
+  return content_.kept() ? SaveContent(/*durable=*/false) : content_.SaveUpload(RecordNow());
 }
 
 void Writer::SetMetadata(UserMetadata metadata) {
   MutexLock lock(mutex_);
-  metadata_ = std::move(metadata);
-  metadata_changed_ = true;
+  next_.metadata = std::move(metadata);
+  next_.metadata_changed = true;
+  next_.expected_etag.clear();
   unpublished_ = true;
-  expected_.clear();
   // Best effort: what is kept without it has all the bytes.
-  if (kept_ && !publishing_) (void)SaveContent(/*durable=*/false);
+  if (content_.kept() && !in_turn_) (void)SaveContent(/*durable=*/false);
 }
 
 }  // namespace millrace::vfs
