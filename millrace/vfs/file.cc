@@ -85,12 +85,12 @@ Status File::Zero(std::uint64_t offset, std::uint64_t length, object::Call call)
 
 Status File::Sync(object::Call call) {
   auto writer = core_->WriterOf(*inode_);
-  return writer ? core_->Publish(inode_, writer, call) : Status();
+  return writer ? core_->write_back.Publish(inode_, writer, call) : Status();
 }
 Status File::Flush(object::Call call) {
   if (!has_written_.exchange(false)) return {};
   auto writer = core_->WriterOf(*inode_);
-  Status closed = writer ? core_->Close(inode_, writer, call) : Status();
+  Status closed = writer ? core_->write_back.Close(inode_, writer, call) : Status();
   if (!closed) has_written_ = true;
   return closed;
 }
@@ -125,7 +125,7 @@ Result<std::shared_ptr<Writer>> File::EnsureWriter(const object::Call& call) {
   }
   PathLock::SharedLock shared = MR_TRY(core_->LockShared(*inode_, call));  // a writer knows its key
   MutexLock lock(mutex_);
-  if (!writer_) writer_ = MR_TRY(core_->JoinWriter(inode_, content_));
+  if (!writer_) writer_ = MR_TRY(core_->write_back.JoinWriter(inode_, content_));
   return writer_;
 }
 
@@ -133,7 +133,7 @@ Status File::Leave(bool publish, const object::Call& call) {
   MutexLock lock(mutex_);
   auto writer = std::exchange(writer_, nullptr);
   lock.Unlock();
-  return writer ? core_->LeaveWriter(inode_, writer, publish, call) : Status();
+  return writer ? core_->write_back.LeaveWriter(inode_, writer, publish, call) : Status();
 }
 
 Result<std::size_t> File::Read(std::uint64_t offset, MutableByteSpan into, object::Call call) {

@@ -4,7 +4,9 @@
 
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
+#include "millrace/vfs/core/attribute_changes.h"
 #include "millrace/vfs/core/rename.h"
+#include "millrace/vfs/core/staged_adoption.h"
 #include "millrace/vfs/core/tree_core.h"
 #include "millrace/vfs/names/names.h"
 #include "millrace/vfs/rename/rename_recovery.h"
@@ -78,7 +80,7 @@ Result<CacheableAttributes> MakeObject(TreeCore& core, const NamedPath& place, s
     return Fail(Code::kAlreadyExists, "{} exists", place.path);
   }
   InodePtr directory = MR_TRY(core.table.Find(place.parent));
-  StoredAttributes attributes = core.NewAttributes(type, ownership, *directory);
+  StoredAttributes attributes = NewAttributes(core, type, ownership, *directory);
   attributes.device = device;
   object::PutOptions options{
       .if_match = {}, .if_none_match = true, .content_type = "application/octet-stream", .metadata = {}};
@@ -135,12 +137,13 @@ Result<std::unique_ptr<Tree>> Tree::Open(object::Store& store, cache::BlockCache
                                         .clock = options.clock}));
   }
   auto core = std::make_shared<TreeCore>(store, cache, budget, std::move(staging), std::move(options));
-  Status recovery;  // a tree is of use although something stays staged
-  if (core->staging) recovery = core->AdoptStaged(call);
-  return std::unique_ptr<Tree>(new Tree(std::move(core), std::move(recovery)));
+  AdoptedFiles adopted;  // a tree is of use although something stays staged
+  if (core->staging) adopted = AdoptStaged(*core, call);
+  return std::unique_ptr<Tree>(new Tree(std::move(core), std::move(adopted.status), adopted.files));
 }
 
-Tree::Tree(std::shared_ptr<TreeCore> core, Status recovery) : core_(std::move(core)), recovery_(std::move(recovery)) {}
+Tree::Tree(std::shared_ptr<TreeCore> core, Status recovery, int recovered_files)
+    : core_(std::move(core)), recovery_(std::move(recovery)), recovered_files_(recovered_files) {}
 
 Tree::~Tree() = default;
 
@@ -171,7 +174,7 @@ Result<CacheableAttributes> Tree::SetAttributes(InodeId id, const AttributeChang
     MR_TRY(Resize(inode, *change.size, through, call));
   }
   if (change.touches_stored() && core_->attributes.stores()) {
-    MR_TRY(core_->ChangeAttributes(inode, [&](StoredAttributes& a) { return Apply(*inode, change, a); }, call));
+    MR_TRY(ChangeAttributes(*core_, inode, [&](StoredAttributes& a) { return Apply(*inode, change, a); }, call));
     MutexLock lock(inode->mutex);
     if (change.modified) inode->changed.reset();  // a time that was set counts, also one before the last change
   }
@@ -196,8 +199,8 @@ Result<bool> Tree::SetXattr(InodeId id, const std::string& name, std::string_vie
   MR_TRY(CheckXattr(*core_, name));
   InodePtr inode = MR_TRY(core_->table.Find(id));
   bool missing = false;
-  MR_TRY(core_->ChangeAttributes(
-      inode,
+  MR_TRY(ChangeAttributes(
+      *core_, inode,
       [&](StoredAttributes& a) -> Status {
         const bool exists = a.xattrs.contains(name);
         if (mode == XattrMode::kCreate && exists) return Fail(Code::kAlreadyExists, "there is a {}", name);
@@ -213,8 +216,8 @@ Result<bool> Tree::RemoveXattr(InodeId id, const std::string& name, object::Call
   MR_TRY(CheckXattr(*core_, name));
   InodePtr inode = MR_TRY(core_->table.Find(id));
   bool removed = false;
-  MR_TRY(core_->ChangeAttributes(
-      inode,
+  MR_TRY(ChangeAttributes(
+      *core_, inode,
       [&](StoredAttributes& a) {
         removed = a.xattrs.erase(name) > 0;
         return Status();
@@ -276,7 +279,7 @@ Result<Tree::CreatedFile> Tree::Create(InodeId parent, std::string_view name, bo
   Writer::Start start{.key = place.path, .base = {}, .unpublished = true, .exclusive = exclusive, .metadata = {}};
   if (fresh) {
     InodePtr directory = MR_TRY(core_->table.Find(parent));
-    StoredAttributes attributes = core_->NewAttributes(S_IFREG, ownership, *directory);
+    StoredAttributes attributes = NewAttributes(*core_, S_IFREG, ownership, *directory);
     MR_TRY(ToMetadata(attributes, start.metadata.emplace()));
     if (!attributes.empty()) MR_TRY(core_->attributes.Mark(std::string(DirectoryOf(place.path)), call));
     state = {.state = Metadata::State::kFile, .modified = core_->clock.Wall(), .as_of = core_->clock.Now()};
@@ -291,7 +294,7 @@ Result<Tree::CreatedFile> Tree::Create(InodeId parent, std::string_view name, bo
     if (!file) return Fail(file.error());
     return CreatedFile{core_->Tell(*inode, state), *std::move(file)};
   }
-  auto writer = MR_TRY(core_->JoinWriter(inode, std::move(start)));
+  auto writer = MR_TRY(core_->write_back.JoinWriter(inode, std::move(start)));
   core_->table.SetLocal(*inode, true);
   core_->TouchDirectory(parent);
   return CreatedFile{core_->Tell(*inode, state), File::OpenWriting(core_, inode, std::move(writer))};
@@ -309,7 +312,7 @@ Result<CacheableAttributes> Tree::MakeDirectory(InodeId parent, std::string_view
     return Fail(Code::kAlreadyExists, "{} exists", place.path);
   }
   InodePtr directory = MR_TRY(core_->table.Find(parent));
-  StoredAttributes attributes = core_->NewAttributes(S_IFDIR, ownership, *directory);
+  StoredAttributes attributes = NewAttributes(*core_, S_IFDIR, ownership, *directory);
   Metadata made = MR_TRY(core_->attributes.MakeDirectory(place.path + "/", attributes, call));
   core_->TouchDirectory(parent);
   return Acquire(*core_, place, made);
@@ -345,11 +348,11 @@ Status Tree::Unlink(InodeId parent, std::string_view name, object::Call call) {
   if (!core_->options.allow_delete) return Refuse("deleting", place.path);
   InodePtr inode = core_->table.FindChild(parent, name);
   MR_TRY(core_->attributes.Keep(std::string(DirectoryOf(place.path)), call));
-  auto writer = inode ? core_->BeginUnlink(inode, call) : nullptr;
+  auto writer = inode ? core_->write_back.BeginUnlink(inode, call) : nullptr;
   const bool stored = !writer || !core_->table.IsLocal(*inode) || writer->may_be_stored();
   Status deleted = stored ? object::Delete(core_->store, place.path, call) : Status();
   if (deleted) NameRemoved(*core_, place, inode.get());
-  if (writer) core_->EndUnlink(inode, writer, deleted.has_value());
+  if (writer) core_->write_back.EndUnlink(inode, writer, deleted.has_value());
   return deleted;
 }
 
@@ -371,16 +374,15 @@ Result<std::string> Tree::PrefixOf(InodeId id) {
   return core_->table.DirectoryKeyOf(*directory);
 }
 
-Status Tree::FlushAll(object::Call call) { return core_->FlushAll(call); }
-int Tree::recovered_files() const { return core_->adopted; }
-PendingWrites Tree::pending() const { return core_->PendingNow(); }
+Status Tree::FlushAll(object::Call call) { return core_->write_back.FlushAll(call); }
+PendingWrites Tree::pending() const { return core_->write_back.pending(); }
 
 Result<std::unique_ptr<File>> Tree::OpenTruncated(InodePtr inode, const object::Call& call) {
   std::unique_ptr<File> file;
   {
     PathLock::SharedLock shared = MR_TRY(core_->LockShared(*inode, call));
     std::string path = MR_TRY(core_->table.PathOf(*inode));
-    auto writer = MR_TRY(core_->JoinWriter(inode, {.key = std::move(path), .unpublished = true}));
+    auto writer = MR_TRY(core_->write_back.JoinWriter(inode, {.key = std::move(path), .unpublished = true}));
     file = File::OpenWriting(core_, std::move(inode), std::move(writer));
   }
   MR_TRY(file->Truncate(0, call));

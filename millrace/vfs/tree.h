@@ -112,16 +112,17 @@ class Tree {
   /// Fails with the first reason why Open could not take over something that earlier mounts staged. It stays staged.
   Status recovery() const { return recovery_; }
   /// The files that Open took over. Some may be published already.
-  int recovered_files() const;
+  int recovered_files() const { return recovered_files_; }
 
  private:
-  Tree(std::shared_ptr<TreeCore> core, Status recovery);
+  Tree(std::shared_ptr<TreeCore> core, Status recovery, int recovered_files);
   Result<std::unique_ptr<File>> OpenTruncated(std::shared_ptr<Inode> inode, const object::Call& call);
   Status Resize(const std::shared_ptr<Inode>& inode, std::uint64_t size, File* through, const object::Call& call);
 
   // Constant after construction.
   const std::shared_ptr<TreeCore> core_;
   const Status recovery_;
+  const int recovered_files_;
 };
 
 }  // namespace millrace::vfs

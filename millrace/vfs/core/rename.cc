@@ -27,7 +27,8 @@ Result<bool> RenameStaged(TreeCore& core, const NamedPath& from, const NamedPath
     MR_TRY(core.attributes.Mark(std::string(DirectoryOf(to.path)), call));
   }
   InodePtr replaced = core.table.FindChild(to.parent, to.name);
-  auto unlinked = replaced ? core.BeginUnlink(replaced, call) : nullptr;  // nothing of it is published after this file
+  auto unlinked =
+      replaced ? core.write_back.BeginUnlink(replaced, call) : nullptr;  // nothing of it is published after this file
   const bool over_stored =
       over_file && (!replaced || !core.table.IsLocal(*replaced) || (unlinked && unlinked->may_be_stored()));
   auto renamed = [&] {
@@ -36,7 +37,7 @@ Result<bool> RenameStaged(TreeCore& core, const NamedPath& from, const NamedPath
   }();
   const bool done = renamed && *renamed;
   if (done) core.table.Move(*inode, to.parent, to.name);
-  core.EndUnlink(replaced, unlinked, done);
+  core.write_back.EndUnlink(replaced, unlinked, done);
   if (!done) return renamed;
   moved.as_of = core.clock.Now();
   core.metadata.Put(to.path, moved);
@@ -49,7 +50,8 @@ Status RenameFile(TreeCore& core, const NamedPath& from, const NamedPath& to, Re
   InodePtr inode = core.table.FindChild(from.parent, from.name);
   auto writer = inode ? core.WriterOf(*inode) : nullptr;
   std::optional<Writer::Turn> turn;
-  if (writer) turn.emplace(MR_TRY(core.HoldHere(inode, writer, call)));  // the name must get all that was written
+  if (writer)
+    turn.emplace(MR_TRY(core.write_back.HoldHere(inode, writer, call)));  // the name must get all that was written
   const TimePoint as_of = core.clock.Now();
   auto source = MR_TRY(object::Head(core.store, from.path, call));
   if (!source) return Fail(Code::kNotFound, "no file {}", from.path);
@@ -66,10 +68,10 @@ Status RenameFile(TreeCore& core, const NamedPath& from, const NamedPath& to, Re
   }
   if (metadata) moved.attributes = std::make_shared<const StoredAttributes>(FromMetadata(*metadata));
   MR_TRY(core.attributes.Keep(std::string(DirectoryOf(from.path)), call));
-  auto unlinked = replaced ? core.BeginUnlink(replaced, call) : nullptr;
+  auto unlinked = replaced ? core.write_back.BeginUnlink(replaced, call) : nullptr;
   auto result = CopyVersion(core.store, core.uploads_begun(), *source, to.path,
                             {.if_none_match = flags.no_replace, .metadata = std::move(metadata)}, call);
-  if (!result) core.EndUnlink(replaced, unlinked, false);
+  if (!result) core.write_back.EndUnlink(replaced, unlinked, false);
   auto copied = MR_TRY(std::move(result));
   if (unlinked) unlinked->Discard();  // before the source goes: the next mount would publish it over the copy
   MR_TRY(object::Delete(core.store, from.path, call));
@@ -87,7 +89,7 @@ Status RenameFile(TreeCore& core, const NamedPath& from, const NamedPath& to, Re
   } else if (replaced) {
     core.table.Unlink(*replaced);
   }
-  core.EndUnlink(replaced, unlinked, true);
+  core.write_back.EndUnlink(replaced, unlinked, true);
   return {};
 }
 

@@ -1,7 +1,11 @@
 // Names that change: in a store without renames, a copy and then a delete.
 #pragma once
 
+#include <optional>
+#include <string_view>
+
 #include "millrace/vfs/core/tree_core.h"
+#include "millrace/vfs/types/changes.h"
 
 namespace millrace::vfs {
 

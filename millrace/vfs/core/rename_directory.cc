@@ -86,7 +86,7 @@ class DirectoryRename {
       auto writer = core_.WriterOf(*inode);
       auto path = core_.table.PathOf(*inode);
       if (!writer || !path || !path->starts_with(record_.from)) continue;
-      turns_.emplace(inode->id, MR_TRY(core_.HoldHere(inode, writer, call_)));
+      turns_.emplace(inode->id, MR_TRY(core_.write_back.HoldHere(inode, writer, call_)));
     }
     return {};
   }

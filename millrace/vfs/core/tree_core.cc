@@ -46,10 +46,7 @@ TreeCore::TreeCore(object::Store& s, cache::BlockCache& c, MemoryBudget& b, std:
                 metadata.ForgetBelow(record.to);
                 walk.Forget();
               }),
-      publisher_(
-          {.parallel = options.publish_parallel, .most = options.publish_most}, *options.clock,
-          [this](const InodePtr& inode, const object::Call& call) { return PublishKept(inode, call); },
-          [this](const InodePtr& inode) { table.Forget(inode->id, 1); }) {}
+      write_back(*this) {}
 
 NodeKind KindOf(const Metadata& state) {
   if (state.is_directory()) return NodeKind::kDirectory;
@@ -132,14 +129,14 @@ Status TreeCore::CompleteRoot(const std::string& path, Inode& inode, Metadata& s
     told = inode.told;
   }
   if (!told.is_directory()) return attributes.Complete(path, state, call);
-  if (clock.Now() < root_asked_after_.load()) {
+  if (clock.Now() < root_retry_after.load()) {
     state = std::move(told);
     return {};
   }
   object::Call soon = call;
   soon.deadline = std::min(call.deadline, Deadline::After(clock, kRootPatience));
   if (Status completed = attributes.Complete(path, state, soon); !completed) {
-    root_asked_after_ = clock.Now() + kRootPause;
+    root_retry_after = clock.Now() + kRootPause;
     state = std::move(told);
   }
   return {};
@@ -150,17 +147,6 @@ std::shared_ptr<Writer> TreeCore::WriterOf(Inode& inode) {
   return inode.writer;
 }
 
-Status TreeCore::MakeWriter(const InodePtr& inode, Writer::Start start) {
-  if (!start.base && !start.metadata && inode->told.attributes) {  // what replaces a file keeps its owner and mode
-    MR_TRY(ToMetadata(*inode->told.attributes, start.metadata.emplace()));
-    ForgetTimes(*start.metadata);
-  }
-  inode->metadata = start.metadata;
-  start.on_published = OnPublishedOf(inode);
-  inode->writer = std::make_shared<Writer>(WriterEnvironment(), std::move(start));
-  return {};
-}
-
 Result<PathLock::SharedLock> TreeCore::LockShared(const Inode& inode, const object::Call& call) {
   while (true) {
     auto path = table.PathOf(inode);
@@ -168,101 +154,6 @@ Result<PathLock::SharedLock> TreeCore::LockShared(const Inode& inode, const obje
     PathLock::SharedLock shared = MR_TRY(path_lock.LockShared(*path, call.stop));
     if (auto now = table.PathOf(inode); now && *now == *path) return shared;  // else it was moved while we waited
   }
-}
-
-Result<std::shared_ptr<Writer>> TreeCore::JoinWriter(const InodePtr& inode, Writer::Start start) {
-  MutexLock lock(inode->mutex);
-  if (!inode->writer) MR_TRY(MakeWriter(inode, std::move(start)));
-  ++inode->writing_files;
-  return inode->writer;
-}
-
-Result<std::shared_ptr<Writer>> TreeCore::JoinWriter(const InodePtr& inode, std::uint64_t content) {
-  MutexLock lock(inode->mutex);
-  if (inode->content != content) return Fail(Code::kStale, "the file was replaced after it was opened; open it again");
-  if (!inode->writer) {
-    Writer::Start start{.key = MR_TRY(table.PathOf(*inode))};
-    if (!inode->told.etag.empty()) start.base = {start.key, inode->told.etag, inode->told.size};
-    MR_TRY(MakeWriter(inode, std::move(start)));
-  }
-  ++inode->writing_files;
-  return inode->writer;
-}
-
-StoredAttributes TreeCore::NewAttributes(std::uint32_t type, const Ownership& ownership, Inode& parent) {
-  StoredAttributes attributes;
-  if (!this->attributes.stores()) return attributes;
-  const std::uint32_t usual = S_ISDIR(type) ? options.directory_permissions : options.file_permissions;
-  std::uint32_t permissions = ownership.permissions.value_or(usual) & 07777;
-  if (ownership.uid && *ownership.uid != options.uid) attributes.uid = ownership.uid;
-  std::uint32_t gid = ownership.gid.value_or(options.gid);
-  {
-    MutexLock lock(parent.mutex);
-    if (parent.told.attributes && parent.told.attributes->mode.value_or(0) & S_ISGID) {
-      gid = parent.told.attributes->gid.value_or(options.gid);
-      if (S_ISDIR(type)) permissions |= S_ISGID;
-    }
-  }
-  if (gid != options.gid) attributes.gid = gid;
-  if (permissions != usual || !(S_ISREG(type) || S_ISDIR(type))) attributes.mode = type | permissions;
-  return attributes;
-}
-
-Status TreeCore::ChangeAttributes(const InodePtr& inode, const AttributeStore::Change& change,
-                                  const object::Call& call) {
-  MR_TRY(CheckWritable());
-  PathLock::SharedLock shared = MR_TRY(LockShared(*inode, call));
-  if (inode->kind == NodeKind::kDirectory) {
-    std::string directory = MR_TRY(table.DirectoryKeyOf(*inode));
-    Metadata state = MR_TRY(attributes.ChangeDirectory(directory, change, call));
-    MutexLock lock(inode->mutex);
-    inode->Learn(std::move(state));
-    return {};
-  }
-  std::string path = MR_TRY(table.PathOf(*inode));
-  MutexLock changing(inode->changing);
-  auto writer = WriterOf(*inode);
-  if (writer && writer->unpublished()) return ChangeWithWriter(*inode, *writer, path, change, call);
-  std::optional<Writer::Turn> turn;
-  if (writer) turn.emplace(MR_TRY(Writer::Hold(writer, call)));
-  Metadata told;
-  {
-    MutexLock lock(inode->mutex);
-    told = inode->told;
-  }
-  Metadata state = MR_TRY(attributes.ChangeFile(path, told, change, call));
-  if (turn) {
-    turn->Move(path, state.etag);
-    turn->ForgetMetadata();
-  }
-  MutexLock lock(inode->mutex);
-  inode->metadata.reset();
-  inode->LearnMove(std::move(state));
-  return {};
-}
-
-/// The next version takes the change along.
-Status TreeCore::ChangeWithWriter(Inode& inode, Writer& writer, const std::string& path,
-                                  const AttributeStore::Change& change, const object::Call& call) {
-  UserMetadata stored;
-  if (!table.IsLocal(inode)) {
-    if (auto info = MR_TRY(object::Head(store, path, call))) stored = std::move(info->metadata);
-  }
-  MR_TRY(attributes.Mark(std::string(DirectoryOf(path)), call));
-  MutexLock lock(inode.mutex);
-  StoredAttributes now = inode.told.attributes ? *inode.told.attributes : StoredAttributes();
-  const WallTime written = writer.modified();
-  if (inode.times_set != written) now.modified = now.accessed = std::nullopt;
-  const auto times = std::pair(now.modified, now.accessed);
-  MR_TRY(change(now));
-  if (times != std::pair(now.modified, now.accessed)) inode.times_set = written;
-  now.changed = clock.Wall();
-  if (!inode.metadata) inode.metadata = std::move(stored);
-  MR_TRY(ToMetadata(now, *inode.metadata));
-  writer.SetMetadata(*inode.metadata);
-  inode.told.attributes = std::make_shared<const StoredAttributes>(std::move(now));
-  inode.told.complete = true;
-  return {};
 }
 
 Result<NamedPath> TreeCore::NamedPathOf(InodeId parent, std::string_view name) {

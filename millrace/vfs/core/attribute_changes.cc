@@ -1,0 +1,90 @@
+#include "millrace/vfs/core/attribute_changes.h"
+
+#include <sys/stat.h>
+
+#include "millrace/object/blocking.h"
+#include "millrace/vfs/core/tree_core.h"
+#include "millrace/vfs/names/names.h"
+
+namespace millrace::vfs {
+namespace {
+
+/// The next version takes the change along.
+Status ChangeWithWriter(TreeCore& core, Inode& inode, Writer& writer, const std::string& path,
+                        const AttributeStore::Change& change, const object::Call& call) {
+  UserMetadata stored;
+  if (!core.table.IsLocal(inode)) {
+    if (auto info = MR_TRY(object::Head(core.store, path, call))) stored = std::move(info->metadata);
+  }
+  MR_TRY(core.attributes.Mark(std::string(DirectoryOf(path)), call));
+  MutexLock lock(inode.mutex);
+  StoredAttributes now = inode.told.attributes ? *inode.told.attributes : StoredAttributes();
+  const WallTime written = writer.modified();
+  if (inode.times_set != written) now.modified = now.accessed = std::nullopt;
+  const auto times = std::pair(now.modified, now.accessed);
+  MR_TRY(change(now));
+  if (times != std::pair(now.modified, now.accessed)) inode.times_set = written;
+  now.changed = core.clock.Wall();
+  if (!inode.metadata) inode.metadata = std::move(stored);
+  MR_TRY(ToMetadata(now, *inode.metadata));
+  writer.SetMetadata(*inode.metadata);
+  inode.told.attributes = std::make_shared<const StoredAttributes>(std::move(now));
+  inode.told.complete = true;
+  return {};
+}
+
+}  // namespace
+
+StoredAttributes NewAttributes(const TreeCore& core, std::uint32_t type, const Ownership& ownership, Inode& parent) {
+  StoredAttributes attributes;
+  if (!core.attributes.stores()) return attributes;
+  const std::uint32_t usual = S_ISDIR(type) ? core.options.directory_permissions : core.options.file_permissions;
+  std::uint32_t permissions = ownership.permissions.value_or(usual) & 07777;
+  if (ownership.uid && *ownership.uid != core.options.uid) attributes.uid = ownership.uid;
+  std::uint32_t gid = ownership.gid.value_or(core.options.gid);
+  {
+    MutexLock lock(parent.mutex);
+    if (parent.told.attributes && parent.told.attributes->mode.value_or(0) & S_ISGID) {
+      gid = parent.told.attributes->gid.value_or(core.options.gid);
+      if (S_ISDIR(type)) permissions |= S_ISGID;
+    }
+  }
+  if (gid != core.options.gid) attributes.gid = gid;
+  if (permissions != usual || !(S_ISREG(type) || S_ISDIR(type))) attributes.mode = type | permissions;
+  return attributes;
+}
+
+Status ChangeAttributes(TreeCore& core, const InodePtr& inode, const AttributeStore::Change& change,
+                        const object::Call& call) {
+  MR_TRY(core.CheckWritable());
+  PathLock::SharedLock shared = MR_TRY(core.LockShared(*inode, call));
+  if (inode->kind == NodeKind::kDirectory) {
+    std::string directory = MR_TRY(core.table.DirectoryKeyOf(*inode));
+    Metadata state = MR_TRY(core.attributes.ChangeDirectory(directory, change, call));
+    MutexLock lock(inode->mutex);
+    inode->Learn(std::move(state));
+    return {};
+  }
+  std::string path = MR_TRY(core.table.PathOf(*inode));
+  MutexLock changing(inode->changing);
+  auto writer = core.WriterOf(*inode);
+  if (writer && writer->unpublished()) return ChangeWithWriter(core, *inode, *writer, path, change, call);
+  std::optional<Writer::Turn> turn;
+  if (writer) turn.emplace(MR_TRY(Writer::Hold(writer, call)));
+  Metadata told;
+  {
+    MutexLock lock(inode->mutex);
+    told = inode->told;
+  }
+  Metadata state = MR_TRY(core.attributes.ChangeFile(path, told, change, call));
+  if (turn) {
+    turn->Move(path, state.etag);
+    turn->ForgetMetadata();
+  }
+  MutexLock lock(inode->mutex);
+  inode->metadata.reset();
+  inode->LearnMove(std::move(state));
+  return {};
+}
+
+}  // namespace millrace::vfs

@@ -1,0 +1,341 @@
+#include "millrace/vfs/core/write_back.h"
+
+#include "millrace/object/blocking.h"
+#include "millrace/vfs/core/tree_core.h"
+
+namespace millrace::vfs {
+namespace {
+
+constexpr Duration kRetry = std::chrono::seconds(1);  ///< after the first failure; the Publisher doubles it
+/// Names that Divert tries for one file. More than anybody has mounts that keep replacing one file; not measured.
+constexpr int kDivertedNames = 100;
+
+bool IsLost(Code code) { return code == Code::kStale || code == Code::kAlreadyExists; }
+
+}  // namespace
+
+WriteBack::WriteBack(TreeCore& core)
+    : core_(core),
+      publisher_(
+          {.parallel = core.options.publish_parallel, .most = core.options.publish_most}, *core.options.clock,
+          [this](const InodePtr& inode, const object::Call& call) { return PublishKept(inode, call); },
+          [this](const InodePtr& inode) { core_.table.Forget(inode->id, 1); }) {}
+
+Writer::Environment WriteBack::WriterEnvironment() {
+  return {.store = core_.store,
+          .cache = core_.cache,
+          .budget = core_.budget,
+          .staging = *core_.staging,
+          .uploads = core_.uploads,
+          .clock = core_.clock,
+          .ledger = core_.uploads_begun(),
+          .part_bytes = core_.options.write_part_bytes,
+          .parallel_parts = core_.options.write_parallel_parts,
+          .await_room = [this](const object::Call& call) { return publisher_.AwaitProgress(call); }};
+}
+
+std::function<void(const Metadata&)> WriteBack::OnPublishedOf(const InodePtr& inode) {
+  return [this, id = inode->id](const Metadata& now) {
+    if (auto published = core_.table.Find(id)) OnPublished(**published, now);
+  };
+}
+
+void WriteBack::OnPublished(Inode& inode, Metadata now) {
+  auto path = core_.table.PathOf(inode);
+  core_.walk.Forget();
+  core_.table.SetLocal(inode, false);
+  MutexLock lock(inode.mutex);
+  now.complete = inode.told.complete;
+  now.attributes = inode.told.attributes;
+  if (now.attributes && inode.times_set != now.modified) {
+    StoredAttributes kept = *now.attributes;
+    kept.modified = kept.accessed = kept.changed = std::nullopt;
+    now.attributes = kept.empty() ? nullptr : std::make_shared<const StoredAttributes>(std::move(kept));
+  }
+  if (path) core_.metadata.Put(*path, now);
+  inode.LearnMove(std::move(now));  // what is open here has seen it grow
+}
+
+// --- The writer of an inode ---
+
+Status WriteBack::MakeWriter(const InodePtr& inode, Writer::Start start) {
+  if (!start.base && !start.metadata && inode->told.attributes) {  // what replaces a file keeps its owner and mode
+    MR_TRY(ToMetadata(*inode->told.attributes, start.metadata.emplace()));
+    ForgetTimes(*start.metadata);
+  }
+  inode->metadata = start.metadata;
+  start.on_published = OnPublishedOf(inode);
+  inode->writer = std::make_shared<Writer>(WriterEnvironment(), std::move(start));
+  return {};
+}
+
+Result<std::shared_ptr<Writer>> WriteBack::JoinWriter(const InodePtr& inode, Writer::Start start) {
+  MutexLock lock(inode->mutex);
+  if (!inode->writer) MR_TRY(MakeWriter(inode, std::move(start)));
+  ++inode->writing_files;
+  return inode->writer;
+}
+
+Result<std::shared_ptr<Writer>> WriteBack::JoinWriter(const InodePtr& inode, std::uint64_t content) {
+  MutexLock lock(inode->mutex);
+  if (inode->content != content) return Fail(Code::kStale, "the file was replaced after it was opened; open it again");
+  if (!inode->writer) {
+    Writer::Start start{.key = MR_TRY(core_.table.PathOf(*inode))};
+    if (!inode->told.etag.empty()) start.base = {start.key, inode->told.etag, inode->told.size};
+    MR_TRY(MakeWriter(inode, std::move(start)));
+  }
+  ++inode->writing_files;
+  return inode->writer;
+}
+
+// --- Now ---
+
+Status WriteBack::Publish(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call) {
+  auto shared = core_.LockShared(*inode, call);
+  if (!shared) {
+    MutexLock changing(inode->changing);
+    if (shared.error().code() == Code::kBusy) OnFailed(inode, *writer, shared.error(), call);
+    return Fail(shared.error());
+  }
+  MR_TRY(HoldHere(inode, writer, call));
+  return {};
+}
+
+Result<Writer::Turn> WriteBack::HoldHere(const InodePtr& inode, const std::shared_ptr<Writer>& writer,
+                                         const object::Call& call) {
+  MutexLock changing(inode->changing);
+  auto held = Writer::Hold(writer, call);
+  if (!held) OnFailed(inode, *writer, held.error(), call);
+  return held;
+}
+
+/// Keeps what could not be published, for a later attempt or, where that cannot be of use, for the next mount: its
+/// program has been told.
+void WriteBack::OnFailed(const InodePtr& inode, Writer& writer, const Error& reason, const object::Call& call) {
+  auto kept = writer.Keep(/*durable=*/true);
+  if (!kept) {
+    core_.options.log.Error("what was written could not be published, nor written down", {{"reason", kept.error()}});
+    return;
+  }
+  if (kept->empty()) return;
+  const bool later = !IsLost(reason.code()) && PublishLater(inode, kRetry);
+  if (!later) writer.GiveUpParts(call);
+  core_.options.log.Error(
+      later ? "what was written could not be published; it is kept, and tried again"
+            : "what was written could not be published; it is kept, and the next mount will try again",
+      {{"file", *kept}, {"reason", reason}});
+}
+
+Status WriteBack::Close(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call) {
+  if (!core_.options.close_async) return Publish(inode, writer, call);
+  if (!writer->unpublished()) return {};
+  auto kept = writer->Keep(/*durable=*/false);
+  // What the staging area cannot hold, or is one too many, is published before the close returns.
+  if (!kept || !PublishLater(inode, core_.options.publish_delay)) return Publish(inode, writer, call);
+  return {};
+}
+
+Status WriteBack::LeaveWriter(const InodePtr& inode, const std::shared_ptr<Writer>& writer, bool publish,
+                              const object::Call& call) {
+  Status closed;
+  std::shared_ptr<Writer> ended;  // outlives the lock: its end may ask the store
+  for (bool done = false; !done;) {
+    {
+      MutexLock lock(inode->mutex);
+      const bool last = inode->writing_files == 1;
+      const bool staged = writer->kept() && publisher_.Waits(*inode);
+      // Others may have come, changed something and left it to us while we were publishing.
+      done = !publish || !closed || !last || staged || !writer->unpublished();
+      if (done) {
+        if (publish && closed && last && staged && !core_.options.close_async) {
+          closed = Fail(Code::kUnavailable, "the file is staged, and tried again");
+        }
+        --inode->writing_files;
+        const bool given_up = last && inode->writer == writer && writer->unpublished() && !staged;
+        if (given_up && core_.table.IsLinked(*inode)) {
+          ended = std::move(inode->writer);
+          inode->metadata.reset();
+          inode->times_set.reset();
+        }
+      }
+    }
+    if (!done) closed = Close(inode, writer, call);
+  }
+  // What never reached the store does not exist.
+  if (ended && core_.table.IsLocal(*inode) && !writer->stored()) core_.table.Unlink(*inode);
+  ReleaseWriter(inode);
+  if (closed) RemoveLeftUploads(call);
+  return closed;
+}
+
+/// Lets the writer go when nobody needs it any more.
+void WriteBack::ReleaseWriter(const InodePtr& inode) {
+  std::shared_ptr<Writer> ended;
+  MutexLock lock(inode->mutex);
+  if (inode->writing_files > 0 || !inode->writer || inode->writer->unpublished()) return;
+  const bool linked = core_.table.IsLinked(*inode);
+  if (!linked && inode->open_files > 0) return;      // it holds what can be read of the file
+  if (linked && inode->writer->abandoned()) return;  // and is about to
+  ended = std::move(inode->writer);
+  inode->metadata.reset();
+  inode->times_set.reset();
+  lock.Unlock();
+}
+
+// --- Later ---
+
+Status WriteBack::PublishLater(const InodePtr& inode, Duration delay) {
+  core_.table.Hold(*inode);  // the kernel may forget it meanwhile
+  auto added = publisher_.Add(inode, delay);
+  if (!added || !*added) core_.table.Forget(inode->id, 1);
+  if (!added) return Fail(added.error());
+  return {};
+}
+
+/// For the publisher. Once it does not wait any more, nor does its writer.
+Status WriteBack::PublishKept(const InodePtr& inode, const object::Call& call) {
+  Status published;
+  auto writer = core_.WriterOf(*inode);
+  if (writer && writer->kept()) {
+    PathLock::SharedLock shared = MR_TRY(core_.LockShared(*inode, call));
+    MutexLock changing(inode->changing);
+    published = writer->PublishKept(call);
+    if (!published && IsLost(published.error().code())) published = Divert(*inode, *writer, std::move(published), call);
+  }
+  if (published) {
+    ReleaseWriter(inode);
+    RemoveLeftUploads(call);
+  } else if (published.error().code() != Code::kCancelled) {
+    core_.options.log.Warning("a file cannot be published yet; it stays staged, and is tried again",
+                              {{"key", core_.table.PathOf(*inode).value_or("?")}, {"reason", published.error()}});
+  }
+  return published;
+}
+
+/// Others have replaced the version that a file builds on, or made the file that it was to be: its content gets a name
+/// of its own, never theirs.
+Status WriteBack::Divert(Inode& inode, Writer& writer, Status failed, const object::Call& call) {
+  {
+    MutexLock lock(inode.mutex);
+    if (inode.writing_files > 0) return failed;  // it is told whoever writes
+  }
+  const std::string key = MR_TRY(core_.table.PathOf(inode));
+  for (int n = 1; n <= kDivertedNames && !failed && IsLost(failed.error().code()); ++n) {
+    const std::string name = fmt::format("{}.millrace-recovered-{}", key, n);
+    MR_TRY(writer.Divert(name, call));
+    failed = writer.Publish(call);
+    if (failed) {
+      core_.options.log.Warning("others replaced a file; what was written here has a name of its own",
+                                {{"key", key}, {"name", name}});
+    }
+  }
+  MR_TRY(std::move(failed));
+  core_.table.SetLocal(inode, false);
+  MutexLock lock(inode.mutex);
+  inode.told.as_of = TimePoint();  // whatever the store tells is newer
+  inode.told.etag.clear();
+  return {};
+}
+
+Status WriteBack::FlushAll(const object::Call& call) {
+  core_.settler.TryAll(call);  // what is below their names can be published then
+  Status first = publisher_.Flush(call);
+  for (const InodePtr& inode : core_.table.InUse()) {
+    auto writer = core_.WriterOf(*inode);
+    if (!writer || (writer->kept() && publisher_.Waits(*inode))) continue;  // tried just now
+    if (Status done = Publish(inode, writer, call); !done && first) first = done;
+  }
+  RemoveLeftUploads(call);
+  return first;
+}
+
+/// Those whose beginning or end the store did not confirm.
+void WriteBack::RemoveLeftUploads(const object::Call& call) {
+  if (!core_.ledger) return;
+  if (Status removed = core_.ledger->Remove(call); !removed) {
+    core_.options.log.Debug("an upload is not removed yet", {{"reason", removed.error()}});
+  }
+}
+
+PendingWrites WriteBack::pending() {
+  PendingWrites pending;
+  for (const InodePtr& inode : core_.table.InUse()) {
+    MutexLock lock(inode->mutex);
+    if (!inode->writer || !inode->writer->unpublished()) continue;
+    ++pending.files;
+    pending.bytes += inode->writer->size();
+  }
+  const Publisher::Stats later = publisher_.stats();
+  pending.waiting = later.waiting;
+  pending.failing = later.failing;
+  pending.failures = later.failures;
+  if (later.error) pending.reason = later.error->ToString();
+  return pending;
+}
+
+Status WriteBack::Resume(const InodePtr& inode, StagingArea::Adopted left, Metadata told) {
+  const bool has_base = left.record.base.has_value();
+  {
+    MutexLock lock(inode->mutex);
+    inode->told = std::move(told);
+    inode->metadata = left.record.metadata;
+    inode->writer = std::make_shared<Writer>(WriterEnvironment(), std::move(left), OnPublishedOf(inode));
+  }
+  core_.table.SetLocal(*inode, !has_base);
+  return PublishLater(inode, Duration::zero());
+}
+
+// --- The end of a name ---
+
+std::shared_ptr<Writer> WriteBack::BeginUnlink(const InodePtr& inode, const object::Call& call) {
+  std::shared_ptr<Writer> writer;
+  bool open;
+  for (bool held = false; !held;) {
+    MutexLock lock(inode->mutex);
+    open = inode->open_files > 0;
+    if (open && !inode->writer && core_.staging && !inode->told.etag.empty()) {
+      if (auto key = core_.table.PathOf(*inode)) {
+        (void)MakeWriter(inode, {.key = *key, .base = cache::ObjectVersion{*key, inode->told.etag, inode->told.size}});
+      }
+    }
+    writer = inode->writer;
+    if (!writer) return nullptr;
+    lock.Unlock();
+    writer->Abandon(writer->kept() ? StoredEtag(*inode, *writer, call) : std::nullopt);
+    lock.Lock();
+    held = inode->writer == writer;  // else it was let go once its publication, for which we waited, was done
+  }
+  if (Status kept = open ? writer->Detach(call) : Status(); !kept) {
+    core_.options.log.Warning("a file that is open and removed cannot be read on in full", {{"reason", kept.error()}});
+  }
+  return writer;
+}
+
+/// What the store has under the name of a file that is kept; empty: nothing. Nothing when that cannot be found out.
+std::optional<std::string> WriteBack::StoredEtag(const Inode& inode, const Writer& writer, const object::Call& call) {
+  if (core_.table.IsLocal(inode) && !writer.may_be_stored()) return "";
+  auto path = core_.table.PathOf(inode);
+  if (!path) return std::nullopt;
+  auto info = object::Head(core_.store, *path, call);
+  if (!info) return std::nullopt;
+  return *info ? (*info)->etag : "";
+}
+
+void WriteBack::EndUnlink(const InodePtr& inode, const std::shared_ptr<Writer>& writer, bool unlinked) {
+  if (!writer) return;
+  if (unlinked) {
+    writer->Discard();
+    return ReleaseWriter(inode);
+  }
+  writer->Revive();
+  bool closed;
+  {
+    MutexLock lock(inode->mutex);
+    closed = inode->writing_files == 0;
+  }
+  if (closed) (void)writer->Keep(/*durable=*/false);  // whoever closed it meanwhile counted on its going
+  if (writer->kept()) (void)PublishLater(inode, kRetry);
+  ReleaseWriter(inode);
+}
+
+}  // namespace millrace::vfs

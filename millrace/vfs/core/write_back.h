@@ -1,0 +1,89 @@
+// How the files of a tree reach the store: when they are closed, or in the background.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "millrace/base/result.h"
+#include "millrace/object/store.h"
+#include "millrace/vfs/metadata/inode_table.h"
+#include "millrace/vfs/types/pending_writes.h"
+#include "millrace/vfs/write/publisher.h"
+#include "millrace/vfs/write/staging_area.h"
+#include "millrace/vfs/write/writer.h"
+
+namespace millrace::vfs {
+
+struct TreeCore;
+
+/// Gives inodes their writers, publishes them, and lets them go. An inode has one writer while files that write have it
+/// open, and as long as content is not published. A publication that fails is kept on the local disk, and tried again
+/// in the background.
+///
+/// Thread-safe. The calls that take a Call block on the store. Belongs to the TreeCore, which must outlive it.
+/// Destruction ends the publications in the background; the next mount takes over what is staged.
+class WriteBack {
+ public:
+  explicit WriteBack(TreeCore& core);
+
+  // --- Writers ---
+
+  /// Returns the inode's writer for one more file that writes. Makes it as `start` says if there is none.
+  Result<std::shared_ptr<Writer>> JoinWriter(const InodePtr& inode, Writer::Start start) MR_EXCLUDES(inode->mutex);
+  /// As above, for a file that reads the version `content` (Inode::content). A new writer builds on what the store has.
+  /// Errors: kStale if the inode has other content now.
+  Result<std::shared_ptr<Writer>> JoinWriter(const InodePtr& inode, std::uint64_t content) MR_EXCLUDES(inode->mutex);
+  /// Ends one JoinWriter. If `publish`, the last file that writes publishes as Close does. The writer goes with the
+  /// last file, once its content is published.
+  Status LeaveWriter(const InodePtr& inode, const std::shared_ptr<Writer>& writer, bool publish,
+                     const object::Call& call) MR_EXCLUDES(inode->mutex);
+
+  // --- Publishing ---
+
+  /// Publishes, once no rename is under way that covers the file. If that fails, keeps the content and tries again
+  /// later.
+  Status Publish(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call)
+      MR_EXCLUDES(inode->mutex);
+  /// As Publish, for a caller that holds a SharedLock of the file, or an ExclusiveLock of a directory above it. Returns
+  /// the turn: nothing changes in the file while it lives.
+  Result<Writer::Turn> HoldHere(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call)
+      MR_EXCLUDES(inode->mutex);
+  /// What close(2) waits for: Publish; or, with TreeOptions::close_async, that the content outlives the process.
+  Status Close(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call)
+      MR_EXCLUDES(inode->mutex);
+  /// Publishes everything. Returns the first failure.
+  Status FlushAll(const object::Call& call);
+  PendingWrites pending();
+  /// Gives a new inode the content that an earlier mount left, and publishes it in the background. Errors:
+  /// kResourceExhausted if too many files wait; the inode has the content all the same.
+  Status Resume(const InodePtr& inode, StagingArea::Adopted left, Metadata told) MR_EXCLUDES(inode->mutex);
+
+  // --- The end of a name ---
+
+  /// Call before a file loses its name for good. From now on, nothing of it is published. Files that have it open can
+  /// read it as far as the staging area can hold it. Returns the writer, for EndUnlink; null if there is none.
+  std::shared_ptr<Writer> BeginUnlink(const InodePtr& inode, const object::Call& call) MR_EXCLUDES(inode->mutex);
+  /// `unlinked`: the name has gone. Else the file is published as before.
+  void EndUnlink(const InodePtr& inode, const std::shared_ptr<Writer>& writer, bool unlinked) MR_EXCLUDES(inode->mutex);
+
+ private:
+  Status MakeWriter(const InodePtr& inode, Writer::Start start) MR_REQUIRES(inode->mutex);
+  Writer::Environment WriterEnvironment();
+  std::function<void(const Metadata&)> OnPublishedOf(const InodePtr& inode);
+  void OnPublished(Inode& inode, Metadata now) MR_EXCLUDES(inode.mutex);
+  void OnFailed(const InodePtr& inode, Writer& writer, const Error& reason, const object::Call& call)
+      MR_EXCLUDES(inode->mutex);
+  Status PublishLater(const InodePtr& inode, Duration delay);
+  Status PublishKept(const InodePtr& inode, const object::Call& call) MR_EXCLUDES(inode->mutex);
+  Status Divert(Inode& inode, Writer& writer, Status failed, const object::Call& call) MR_EXCLUDES(inode.mutex);
+  void RemoveLeftUploads(const object::Call& call);
+  void ReleaseWriter(const InodePtr& inode) MR_EXCLUDES(inode->mutex);
+  std::optional<std::string> StoredEtag(const Inode& inode, const Writer& writer, const object::Call& call);
+
+  TreeCore& core_;
+  Publisher publisher_;
+};
+
+}  // namespace millrace::vfs
