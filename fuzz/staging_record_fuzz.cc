@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "millrace/base/hash/crc.h"
-#include "millrace/vfs/write/staged_record.h"
+#include "millrace/vfs/staging/staged_record.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace millrace;

@@ -7,7 +7,7 @@
 #include "millrace/base/files/managed_folder.h"
 #include "millrace/base/process/process_name.h"
 #include "millrace/object/open/all_buckets.h"
-#include "millrace/vfs/write/staging_area.h"
+#include "millrace/vfs/staging/staging_area.h"
 
 namespace millrace::mount {
 namespace {

@@ -8,7 +8,7 @@
 #include "millrace/base/json.h"
 #include "millrace/mount/point/mount_point.h"
 #include "millrace/mount/status/control.h"
-#include "millrace/vfs/write/staging_area.h"
+#include "millrace/vfs/staging/staging_area.h"
 
 namespace millrace::mount {
 namespace {

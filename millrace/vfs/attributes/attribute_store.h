@@ -9,8 +9,8 @@
 #include "millrace/vfs/listing/listing.h"
 #include "millrace/vfs/metadata/attributes.h"
 #include "millrace/vfs/metadata/metadata_cache.h"
+#include "millrace/vfs/staging/upload_ledger.h"
 #include "millrace/vfs/types/options.h"
-#include "millrace/vfs/write/upload_ledger.h"
 
 namespace millrace::vfs {
 

@@ -6,7 +6,7 @@
 
 #include "millrace/object/store.h"
 #include "millrace/vfs/metadata/attributes.h"
-#include "millrace/vfs/write/upload_ledger.h"
+#include "millrace/vfs/staging/upload_ledger.h"
 
 namespace millrace::vfs {
 

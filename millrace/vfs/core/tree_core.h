@@ -16,10 +16,10 @@
 #include "millrace/vfs/names/path_lock.h"
 #include "millrace/vfs/read/file_readahead.h"
 #include "millrace/vfs/rename/rename_settler.h"
+#include "millrace/vfs/staging/staging_area.h"
+#include "millrace/vfs/staging/upload_ledger.h"
 #include "millrace/vfs/types/node.h"
 #include "millrace/vfs/types/options.h"
-#include "millrace/vfs/write/staging_area.h"
-#include "millrace/vfs/write/upload_ledger.h"
 #include "millrace/vfs/write/writer.h"
 
 namespace millrace::vfs {

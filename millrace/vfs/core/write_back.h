@@ -9,9 +9,9 @@
 #include "millrace/base/result.h"
 #include "millrace/object/store.h"
 #include "millrace/vfs/metadata/inode_table.h"
+#include "millrace/vfs/staging/staging_area.h"
 #include "millrace/vfs/types/pending_writes.h"
 #include "millrace/vfs/write/publisher.h"
-#include "millrace/vfs/write/staging_area.h"
 #include "millrace/vfs/write/writer.h"
 
 namespace millrace::vfs {

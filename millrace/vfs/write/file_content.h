@@ -10,8 +10,8 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/result.h"
 #include "millrace/cache/block_cache.h"
-#include "millrace/vfs/write/interval_set.h"
-#include "millrace/vfs/write/staging_area.h"
+#include "millrace/vfs/staging/interval_set.h"
+#include "millrace/vfs/staging/staging_area.h"
 
 namespace millrace::vfs {
 

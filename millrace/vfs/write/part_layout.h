@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "millrace/vfs/write/interval_set.h"
+#include "millrace/vfs/staging/interval_set.h"
 
 namespace millrace::vfs {
 

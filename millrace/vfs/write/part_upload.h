@@ -12,8 +12,8 @@
 #include "millrace/base/clock.h"
 #include "millrace/base/result.h"
 #include "millrace/object/store.h"
+#include "millrace/vfs/staging/interval_set.h"
 #include "millrace/vfs/write/file_content.h"
-#include "millrace/vfs/write/interval_set.h"
 #include "millrace/vfs/write/part_layout.h"
 
 namespace millrace::vfs {

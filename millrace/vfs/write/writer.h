@@ -15,13 +15,13 @@
 #include "millrace/object/store.h"
 #include "millrace/object/support/work_queue.h"
 #include "millrace/vfs/metadata/metadata.h"
+#include "millrace/vfs/staging/staging_area.h"
+#include "millrace/vfs/staging/upload_ledger.h"
 #include "millrace/vfs/write/file_content.h"
 #include "millrace/vfs/write/next_version.h"
 #include "millrace/vfs/write/part_layout.h"
 #include "millrace/vfs/write/part_upload.h"
 #include "millrace/vfs/write/publication.h"
-#include "millrace/vfs/write/staging_area.h"
-#include "millrace/vfs/write/upload_ledger.h"
 
 namespace millrace::vfs {
 

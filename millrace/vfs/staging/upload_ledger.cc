@@ -1,4 +1,4 @@
-#include "millrace/vfs/write/upload_ledger.h"
+#include "millrace/vfs/staging/upload_ledger.h"
 
 #include <algorithm>
 

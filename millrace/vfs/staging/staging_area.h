@@ -16,7 +16,7 @@
 #include "millrace/base/threads/sync.h"
 #include "millrace/cache/block_cache.h"
 #include "millrace/object/store.h"
-#include "millrace/vfs/write/interval_set.h"
+#include "millrace/vfs/staging/interval_set.h"
 
 namespace millrace::vfs {
 

@@ -1,4 +1,4 @@
-#include "millrace/vfs/write/staged_record.h"
+#include "millrace/vfs/staging/staged_record.h"
 
 #include "millrace/base/files/confine.h"
 #include "millrace/base/hash/crc.h"

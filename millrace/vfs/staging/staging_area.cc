@@ -1,4 +1,4 @@
-#include "millrace/vfs/write/staging_area.h"
+#include "millrace/vfs/staging/staging_area.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "millrace/base/hash/random.h"
-#include "millrace/vfs/write/staged_record.h"
+#include "millrace/vfs/staging/staged_record.h"
 
 namespace millrace::vfs {
 namespace {

@@ -1,4 +1,4 @@
-#include "millrace/vfs/write/interval_set.h"
+#include "millrace/vfs/staging/interval_set.h"
 
 #include <algorithm>
 

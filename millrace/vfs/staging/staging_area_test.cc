@@ -1,4 +1,4 @@
-#include "millrace/vfs/write/staging_area.h"
+#include "millrace/vfs/staging/staging_area.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -7,7 +7,7 @@
 #include <functional>
 #include <set>
 
-#include "millrace/vfs/write/staged_record.h"
+#include "millrace/vfs/staging/staged_record.h"
 
 namespace millrace::vfs {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "millrace/base/threads/sync.h"
 #include "millrace/object/store.h"
-#include "millrace/vfs/write/staging_area.h"
+#include "millrace/vfs/staging/staging_area.h"
 
 namespace millrace::vfs {
 

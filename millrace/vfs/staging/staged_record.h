@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "millrace/vfs/write/staging_area.h"
+#include "millrace/vfs/staging/staging_area.h"
 
 namespace millrace::vfs {
 
