@@ -46,7 +46,7 @@ void WarnOfEarlierStaging(const std::string& url, const std::string& target, con
   const std::string folder = fmt::format("/var/tmp/millrace-{}/staging", ::geteuid());
   struct stat info{};
   if (::lstat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::geteuid()) return;
-  const auto left = vfs::StagingArea::LookFor(folder, target);
+  const auto left = vfs::StagingArea::FindLeftovers(folder, target);
   if (left.files == 0) return;
   log.Warning("an earlier release left staged files; publish them with --recover and --staging-dir",
               {{"folder", folder}, {"files", left.files}, {"url", url}});

@@ -57,7 +57,7 @@ Result<UnmountReport> Unmount(const std::string& path, const UnmountOptions& opt
     return report;
   }
   report.staging_directory = staging.value("directory", "");
-  const auto left = vfs::StagingArea::LookFor(report.staging_directory, staging.value("target", ""));
+  const auto left = vfs::StagingArea::FindLeftovers(report.staging_directory, staging.value("target", ""));
   report.files = left.files;
   report.bytes = left.bytes;
   if (left.files > 0) report.outcome = UnmountOutcome::kFilesLeft;

@@ -30,7 +30,7 @@ Status Directory::Read(std::uint64_t cookie, const Visit& visit, object::Call ca
 Status Directory::ReadPlus(std::uint64_t cookie, const Visit& visit, object::Call call) {
   return ReadFrom(cookie, call, [&](const ListedName& listed, DirectoryEntry& entry) {
     InodePtr inode = core_->table.Acquire(inode_->id, listed.name, entry.kind);
-    entry.entry = core_->Tell(*inode, listed.metadata);
+    entry.entry = core_->Report(*inode, listed.metadata);
     const bool seen = visit(entry);
     if (!seen) core_->table.Forget(inode->id, 1);
     return seen;

@@ -110,7 +110,7 @@ Result<cache::ObjectVersion> File::ReadableVersion() {
   if (!path) return version_;  // unlinked: as far as its bytes are here
   MutexLock inode_lock(inode_->mutex);
   if (inode_->moves != moves_) {  // the same bytes are another object, or version, now
-    version_ = {*std::move(path), inode_->told.etag, inode_->told.size};
+    version_ = {*std::move(path), inode_->reported.etag, inode_->reported.size};
     moves_ = inode_->moves;
   }
   return version_;
@@ -160,13 +160,13 @@ Result<std::unique_ptr<File>> File::OpenStored(std::shared_ptr<TreeCore> core, I
   file->writable_ = flags.write;
   MutexLock file_lock(file->mutex_);
   MutexLock lock(inode->mutex);
-  file->found_change_ = inode->told.etag != state.etag;
+  file->found_change_ = inode->reported.etag != state.etag;
   file->may_keep_pages_ = inode->pages_etag == state.etag;
-  core->Learn(*inode, state);
-  file->version_ = {std::move(path), inode->told.etag, inode->told.size};
+  core->UpdateReported(*inode, state);
+  file->version_ = {std::move(path), inode->reported.etag, inode->reported.size};
   file->content_ = inode->content;
   file->moves_ = inode->moves;
-  inode->pages_etag = inode->told.etag;
+  inode->pages_etag = inode->reported.etag;
   return file;
 }
 

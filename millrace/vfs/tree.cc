@@ -20,7 +20,7 @@ Result<std::map<std::string, std::string>> Xattrs(TreeCore& core, Tree& tree, In
   MR_TRY(tree.GetAttributes(id, call));
   InodePtr inode = MR_TRY(core.table.Find(id));
   MutexLock lock(inode->mutex);
-  return inode->told.attributes ? inode->told.attributes->xattrs : std::map<std::string, std::string>();
+  return inode->reported.attributes ? inode->reported.attributes->xattrs : std::map<std::string, std::string>();
 }
 
 Status CheckXattr(const TreeCore& core, const std::string& name) {
@@ -69,7 +69,7 @@ Result<NamedPath> LockName(TreeCore& core, InodeId parent, std::string_view name
 }
 
 CacheableAttributes Acquire(TreeCore& core, const NamedPath& place, const Metadata& state) {
-  return core.Tell(*core.table.Acquire(place.parent, place.name, KindOf(state)), state);
+  return core.Report(*core.table.Acquire(place.parent, place.name, KindOf(state)), state);
 }
 
 /// What is a file to the store, and something else to those who know its mode.
@@ -160,8 +160,8 @@ Duration Tree::negative_ttl() const { return core_->options.negative_ttl; }
 
 Result<CacheableAttributes> Tree::GetAttributes(InodeId id, object::Call call) {
   InodePtr inode = MR_TRY(core_->table.Find(id));
-  if (inode->kind == NodeKind::kDirectory) return core_->Tell(*inode, MR_TRY(core_->DirectoryState(*inode, call)));
-  return core_->Tell(*inode, MR_TRY(core_->FileState(*inode, false, call)));
+  if (inode->kind == NodeKind::kDirectory) return core_->Report(*inode, MR_TRY(core_->DirectoryState(*inode, call)));
+  return core_->Report(*inode, MR_TRY(core_->FileState(*inode, false, call)));
 }
 
 Result<CacheableAttributes> Tree::SetAttributes(InodeId id, const AttributeChange& change, File* through,
@@ -292,12 +292,12 @@ Result<Tree::CreatedFile> Tree::Create(InodeId parent, std::string_view name, bo
     auto file = File::OpenStored(core_, inode, {.read = false, .write = true}, call);
     if (!file) core_->table.Forget(inode->id, 1);
     if (!file) return Fail(file.error());
-    return CreatedFile{core_->Tell(*inode, state), *std::move(file)};
+    return CreatedFile{core_->Report(*inode, state), *std::move(file)};
   }
   auto writer = MR_TRY(core_->write_back.JoinWriter(inode, std::move(start)));
   core_->table.SetLocal(*inode, true);
   core_->TouchDirectory(parent);
-  return CreatedFile{core_->Tell(*inode, state), File::OpenWriting(core_, inode, std::move(writer))};
+  return CreatedFile{core_->Report(*inode, state), File::OpenWriting(core_, inode, std::move(writer))};
 }
 
 Result<std::unique_ptr<Directory>> Tree::OpenDirectory(InodeId id) {

@@ -160,7 +160,7 @@ Status AttributeStore::MarkFor(const std::string& path, const StoredAttributes& 
   return Mark(std::string(DirectoryOf(path)), call);
 }
 
-Result<Metadata> AttributeStore::ChangeFile(const std::string& path, const Metadata& told, const Change& change,
+Result<Metadata> AttributeStore::ChangeFile(const std::string& path, const Metadata& reported, const Change& change,
                                             const object::Call& call) {
   for (int attempt = 1;; ++attempt) {
     const TimePoint as_of = clock_.Now();
@@ -171,7 +171,7 @@ Result<Metadata> AttributeStore::ChangeFile(const std::string& path, const Metad
     MR_TRY(change(attributes));
     if (attributes == before) return FromHead(*info, as_of);
     // The object's own time moves on.
-    if (!attributes.modified) attributes.modified = told.etag == info->etag ? told.modified : info->modified;
+    if (!attributes.modified) attributes.modified = reported.etag == info->etag ? reported.modified : info->modified;
     attributes.changed = clock_.Wall();
     MR_TRY(ToMetadata(attributes, info->metadata));
     MR_TRY(MarkFor(path, attributes, call));

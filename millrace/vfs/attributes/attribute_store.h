@@ -52,7 +52,7 @@ class AttributeStore {
   /// Changes attributes; kNotFound when there is no such file. Bytes stay, ETags may change.
   using Change = std::function<Status(StoredAttributes&)>;
   /// `told`: what callers know of the file; its time is exact where a Head tells whole seconds.
-  Result<Metadata> ChangeFile(const std::string& path, const Metadata& told, const Change& change,
+  Result<Metadata> ChangeFile(const std::string& path, const Metadata& reported, const Change& change,
                               const object::Call& call);
   Result<Metadata> ChangeDirectory(const std::string& directory, const Change& change, const object::Call& call);
 

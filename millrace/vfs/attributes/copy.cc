@@ -45,7 +45,7 @@ Result<std::vector<object::PartInfo>> CopyParts(object::Store& store, const obje
 Result<object::PutResult> CopyInParts(object::Store& store, UploadLedger* ledger, const object::ObjectInfo& source,
                                       const std::string& destination, object::PutOptions options, bool if_none_match,
                                       const object::Call& call) {
-  std::optional<UploadLedger::Entry> entry;
+  std::optional<UploadLedger::UploadRecord> entry;
   if (ledger != nullptr) entry.emplace(MR_TRY(ledger->Begin(destination)));
   const std::string upload = MR_TRY(object::CreateMultipart(store, destination, std::move(options), call));
   auto complete = [&]() -> Result<object::PutResult> {
@@ -60,7 +60,7 @@ Result<object::PutResult> CopyInParts(object::Store& store, UploadLedger* ledger
     Status aborted = object::AbortMultipart(store, destination, upload);
     over = aborted || aborted.error().code() == Code::kNotFound;
   }
-  if (entry && over) entry->Over();
+  if (entry && over) entry->MarkEnded();
   return copied;
 }
 

@@ -18,7 +18,7 @@ Status ChangeWithWriter(TreeCore& core, Inode& inode, Writer& writer, const std:
   }
   MR_TRY(core.attributes.Mark(std::string(DirectoryOf(path)), call));
   MutexLock lock(inode.mutex);
-  StoredAttributes now = inode.told.attributes ? *inode.told.attributes : StoredAttributes();
+  StoredAttributes now = inode.reported.attributes ? *inode.reported.attributes : StoredAttributes();
   const WallTime written = writer.modified();
   if (inode.times_set != written) now.modified = now.accessed = std::nullopt;
   const auto times = std::pair(now.modified, now.accessed);
@@ -28,8 +28,8 @@ Status ChangeWithWriter(TreeCore& core, Inode& inode, Writer& writer, const std:
   if (!inode.metadata) inode.metadata = std::move(stored);
   MR_TRY(ToMetadata(now, *inode.metadata));
   writer.SetMetadata(*inode.metadata);
-  inode.told.attributes = std::make_shared<const StoredAttributes>(std::move(now));
-  inode.told.complete = true;
+  inode.reported.attributes = std::make_shared<const StoredAttributes>(std::move(now));
+  inode.reported.complete = true;
   return {};
 }
 
@@ -44,8 +44,8 @@ StoredAttributes NewAttributes(const TreeCore& core, std::uint32_t type, const O
   std::uint32_t gid = ownership.gid.value_or(core.options.gid);
   {
     MutexLock lock(parent.mutex);
-    if (parent.told.attributes && parent.told.attributes->mode.value_or(0) & S_ISGID) {
-      gid = parent.told.attributes->gid.value_or(core.options.gid);
+    if (parent.reported.attributes && parent.reported.attributes->mode.value_or(0) & S_ISGID) {
+      gid = parent.reported.attributes->gid.value_or(core.options.gid);
       if (S_ISDIR(type)) permissions |= S_ISGID;
     }
   }
@@ -62,7 +62,7 @@ Status ChangeAttributes(TreeCore& core, const InodePtr& inode, const AttributeSt
     std::string directory = MR_TRY(core.table.DirectoryKeyOf(*inode));
     Metadata state = MR_TRY(core.attributes.ChangeDirectory(directory, change, call));
     MutexLock lock(inode->mutex);
-    inode->Learn(std::move(state));
+    inode->SetReported(std::move(state));
     return {};
   }
   std::string path = MR_TRY(core.table.PathOf(*inode));
@@ -71,19 +71,19 @@ Status ChangeAttributes(TreeCore& core, const InodePtr& inode, const AttributeSt
   if (writer && writer->unpublished()) return ChangeWithWriter(core, *inode, *writer, path, change, call);
   std::optional<Writer::Turn> turn;
   if (writer) turn.emplace(MR_TRY(Writer::Hold(writer, call)));
-  Metadata told;
+  Metadata reported;
   {
     MutexLock lock(inode->mutex);
-    told = inode->told;
+    reported = inode->reported;
   }
-  Metadata state = MR_TRY(core.attributes.ChangeFile(path, told, change, call));
+  Metadata state = MR_TRY(core.attributes.ChangeFile(path, reported, change, call));
   if (turn) {
     turn->Move(path, state.etag);
     turn->ForgetMetadata();
   }
   MutexLock lock(inode->mutex);
   inode->metadata.reset();
-  inode->LearnMove(std::move(state));
+  inode->SetReportedAfterMove(std::move(state));
   return {};
 }
 

@@ -21,7 +21,7 @@ Result<bool> RenameStaged(TreeCore& core, const NamedPath& from, const NamedPath
   Metadata moved;
   {
     MutexLock lock(inode->mutex);
-    moved = inode->told;
+    moved = inode->reported;
   }
   if (moved.attributes && core.attributes.stores()) {
     MR_TRY(core.attributes.Mark(std::string(DirectoryOf(to.path)), call));
@@ -51,15 +51,16 @@ Status RenameFile(TreeCore& core, const NamedPath& from, const NamedPath& to, Re
   auto writer = inode ? core.WriterOf(*inode) : nullptr;
   std::optional<Writer::Turn> turn;
   if (writer)
-    turn.emplace(MR_TRY(core.write_back.HoldHere(inode, writer, call)));  // the name must get all that was written
+    turn.emplace(
+        MR_TRY(core.write_back.PublishAndHold(inode, writer, call)));  // the name must get all that was written
   const TimePoint as_of = core.clock.Now();
   auto source = MR_TRY(object::Head(core.store, from.path, call));
   if (!source) return Fail(Code::kNotFound, "no file {}", from.path);
   Metadata moved = core.attributes.FromHead(*source, as_of);
   if (inode) {
     MutexLock lock(inode->mutex);
-    inode->Learn(moved);
-    moved = inode->told;
+    inode->SetReported(moved);
+    moved = inode->reported;
   }
   InodePtr replaced = core.table.FindChild(to.parent, to.name);
   auto metadata = MR_TRY(MetadataOfCopy(core, *source, moved.modified));
@@ -85,7 +86,7 @@ Status RenameFile(TreeCore& core, const NamedPath& from, const NamedPath& to, Re
     core.table.Move(*inode, to.parent, to.name);
     if (turn) turn->Move(to.path, moved.etag);
     MutexLock lock(inode->mutex);
-    inode->LearnMove(std::move(moved));
+    inode->SetReportedAfterMove(std::move(moved));
   } else if (replaced) {
     core.table.Unlink(*replaced);
   }
@@ -94,35 +95,35 @@ Status RenameFile(TreeCore& core, const NamedPath& from, const NamedPath& to, Re
 }
 
 /// What is there and where, closed to everybody else.
-struct Held {
+struct LockedNames {
   NamedPath from, to;
   Metadata source, target;
   PathLock::ExclusiveLock names_lock;
 };
 
-Result<Held> Hold(TreeCore& core, const RenameRequest& request, const object::Call& call) {
-  auto places = [&](Held& held) -> Status {
-    held.from = MR_TRY(core.NamedPathOf(request.parent, request.name));
-    held.to = MR_TRY(core.NamedPathOf(request.new_parent, request.new_name));
-    MR_TRY(CheckNewName(DirectoryOf(held.from.path), request.name));
-    return CheckNewName(DirectoryOf(held.to.path), request.new_name);
+Result<LockedNames> LockNames(TreeCore& core, const RenameRequest& request, const object::Call& call) {
+  auto places = [&](LockedNames& names) -> Status {
+    names.from = MR_TRY(core.NamedPathOf(request.parent, request.name));
+    names.to = MR_TRY(core.NamedPathOf(request.new_parent, request.new_name));
+    MR_TRY(CheckNewName(DirectoryOf(names.from.path), request.name));
+    return CheckNewName(DirectoryOf(names.to.path), request.new_name);
   };
   while (true) {
-    Held held;
-    MR_TRY(places(held));
-    const bool directory = MR_TRY(core.StateAt(held.from, call)).is_directory();
-    const std::string from = held.from.path, to = held.to.path;
+    LockedNames names;
+    MR_TRY(places(names));
+    const bool directory = MR_TRY(core.StateAt(names.from, call)).is_directory();
+    const std::string from = names.from.path, to = names.to.path;
     if (directory && (to + "/").starts_with(from + "/") && from != to) {
       return Fail(Code::kInvalidArgument, "{} cannot move into itself", from);
     }
     const std::string_view below = directory ? "/" : "";
-    held.names_lock = MR_TRY(
+    names.names_lock = MR_TRY(
         core.path_lock.LockExclusive({fmt::format("{}{}", from, below), fmt::format("{}{}", to, below)}, call.stop));
-    MR_TRY(places(held));
-    held.source = MR_TRY(core.StateAt(held.from, call));
-    held.target = MR_TRY(core.StateAt(held.to, call));
-    const bool as_before = held.from.path == from && held.to.path == to;
-    if (as_before && held.source.is_directory() == directory) return held;
+    MR_TRY(places(names));
+    names.source = MR_TRY(core.StateAt(names.from, call));
+    names.target = MR_TRY(core.StateAt(names.to, call));
+    const bool as_before = names.from.path == from && names.to.path == to;
+    if (as_before && names.source.is_directory() == directory) return names;
   }
 }
 
@@ -140,9 +141,9 @@ Result<std::optional<UserMetadata>> MetadataOfCopy(const TreeCore& core, const o
 }
 
 Status Rename(TreeCore& core, const RenameRequest& request, RenameFlags flags, const object::Call& call) {
-  Held held = MR_TRY(Hold(core, request, call));
-  const NamedPath &from = held.from, &to = held.to;
-  const Metadata &source = held.source, &target = held.target;
+  LockedNames names = MR_TRY(LockNames(core, request, call));
+  const NamedPath &from = names.from, &to = names.to;
+  const Metadata &source = names.source, &target = names.target;
   if (source.absent()) return Fail(Code::kNotFound, "no file {}", from.path);
   if (flags.no_replace && !target.absent()) return Fail(Code::kAlreadyExists, "{} exists", to.path);
   if (from.path == to.path) return {};
@@ -151,7 +152,7 @@ Status Rename(TreeCore& core, const RenameRequest& request, RenameFlags flags, c
   }
   if (source.is_directory()) {
     if (target.is_file()) return Fail(Code::kNotDirectory, "{} is a file", to.path);
-    MR_TRY(RenameDirectory(core, from, to, target.is_directory(), held.names_lock, call));
+    MR_TRY(RenameDirectory(core, from, to, target.is_directory(), names.names_lock, call));
   } else {
     if (target.is_directory()) return Fail(Code::kIsDirectory, "{} is a directory", to.path);
     if (!MR_TRY(RenameStaged(core, from, to, target.is_file(), flags.no_replace, call))) {

@@ -86,7 +86,7 @@ class DirectoryRename {
       auto writer = core_.WriterOf(*inode);
       auto path = core_.table.PathOf(*inode);
       if (!writer || !path || !path->starts_with(record_.from)) continue;
-      turns_.emplace(inode->id, MR_TRY(core_.write_back.HoldHere(inode, writer, call_)));
+      turns_.emplace(inode->id, MR_TRY(core_.write_back.PublishAndHold(inode, writer, call_)));
     }
     return {};
   }
@@ -321,9 +321,9 @@ class DirectoryRename {
     Status undone = SettleRename(core_.store, *lease_, {});
     Forget();
     const bool lost = lease_->lost().stop_requested();
-    const Error told = !undone && lost ? undone.error() : reason;
+    const Error reported = !undone && lost ? undone.error() : reason;
     if (!undone) core_.settler.Add(std::move(lease_), std::move(names_lock), undone.error());
-    return Fail(told.Context(fmt::format("renaming {} to {}", record_.from, record_.to)));
+    return Fail(reported.Context(fmt::format("renaming {} to {}", record_.from, record_.to)));
   }
 
   void Forget() {
@@ -349,7 +349,7 @@ class DirectoryRename {
       auto turn = turns_.find(id);
       if (turn != turns_.end()) turn->second.Move(record_.to + name, copied->second.state.etag);
       MutexLock lock((*inode)->mutex);
-      (*inode)->LearnMove(copied->second.state);
+      (*inode)->SetReportedAfterMove(copied->second.state);
     }
   }
 

@@ -39,47 +39,47 @@ Result<Metadata> Resolver::FindState(const std::string& path, const object::Call
     return found;
   }
   const std::string directory(DirectoryOf(path));
-  const Way way = Choose(directory, path);
-  if (way != Way::kAskForName) {
-    Status listed = ListDirectory(directory, path, way, call);
+  const Strategy strategy = ChooseStrategy(directory, path);
+  if (strategy != Strategy::kHead) {
+    Status listed = ListDirectory(directory, path, strategy, call);
     {
       MutexLock lock(mutex_);
-      asked_[directory].listing = false;
+      lookups_[directory].listing = false;
     }
     if (listed) {
       if (auto known = cache_.Find(path)) return *known;
     }
   }
-  return Ask(path, call);
+  return AskStore(path, call);
 }
 
-Resolver::Way Resolver::Choose(std::string_view directory, const std::string& path) {
+Resolver::Strategy Resolver::ChooseStrategy(std::string_view directory, const std::string& path) {
   MutexLock lock(mutex_);
-  if (asked_.size() >= kMaxDirectories) asked_.clear();
-  Asked& asked = asked_[std::string(directory)];
-  if (const TimePoint now = clock_.Now(); now - asked.since > kMemory) {
-    asked.times = 0;
-    asked.since = now;
+  if (lookups_.size() >= kMaxDirectories) lookups_.clear();
+  RecentLookups& recent = lookups_[std::string(directory)];
+  if (const TimePoint now = clock_.Now(); now - recent.since > kMemory) {
+    recent.times = 0;
+    recent.since = now;
   }
-  asked.ascending = path > asked.last ? asked.ascending + 1 : 0;
-  asked.last = path;
-  if (++asked.times <= kAskBeforeListing || asked.listing || !cache_.remembers()) return Way::kAskForName;
-  if (asked.large && asked.ascending <= kAskBeforeListing) return Way::kAskForName;
-  asked.listing = true;
-  return asked.large ? Way::kListFromName : Way::kListFromStart;
+  recent.ascending = path > recent.last ? recent.ascending + 1 : 0;
+  recent.last = path;
+  if (++recent.times <= kAskBeforeListing || recent.listing || !cache_.remembers()) return Strategy::kHead;
+  if (recent.large && recent.ascending <= kAskBeforeListing) return Strategy::kHead;
+  recent.listing = true;
+  return recent.large ? Strategy::kListFromName : Strategy::kListFromStart;
 }
 
-Status Resolver::ListDirectory(const std::string& directory, const std::string& path, Way way,
+Status Resolver::ListDirectory(const std::string& directory, const std::string& path, Strategy strategy,
                                const object::Call& call) {
   Listing::Position from;
-  if (way == Way::kListFromName) from.start_after = JustBefore(path, directory.size());
+  if (strategy == Strategy::kListFromName) from.start_after = JustBefore(path, directory.size());
   Listing listing(store_, cache_, clock_, directory, std::move(from));
-  for (int page = 0; page < (way == Way::kListFromStart ? kWholePages : 1) && !listing.done(); ++page) {
+  for (int page = 0; page < (strategy == Strategy::kListFromStart ? kWholePages : 1) && !listing.done(); ++page) {
     MR_TRY(listing.Next(call));
   }
-  if (way == Way::kListFromStart && !listing.done()) {
+  if (strategy == Strategy::kListFromStart && !listing.done()) {
     MutexLock lock(mutex_);
-    asked_[directory].large = true;
+    lookups_[directory].large = true;
   }
   return {};
 }
@@ -87,13 +87,13 @@ Status Resolver::ListDirectory(const std::string& directory, const std::string& 
 Result<Metadata> Resolver::RefreshFile(const std::string& path, object::Call call) {
   const TimePoint as_of = clock_.Now();
   auto info = MR_TRY(object::Head(store_, path, call));
-  if (!info) return Ask(path, call);
+  if (!info) return AskStore(path, call);
   Metadata metadata = attributes_.FromHead(*info, as_of);
   cache_.Put(path, metadata);
   return metadata;
 }
 
-Result<Metadata> Resolver::Ask(const std::string& path, const object::Call& call) {
+Result<Metadata> Resolver::AskStore(const std::string& path, const object::Call& call) {
   const TimePoint as_of = clock_.Now();
   std::promise<Result<std::optional<object::ObjectInfo>>> head_done;
   std::promise<Result<object::ListPage>> list_done;

@@ -30,7 +30,7 @@ class Resolver {
 
  private:
   /// The recent questions about one directory that memory could not answer.
-  struct Asked {
+  struct RecentLookups {
     TimePoint since;
     int times = 0;      ///< since then
     int ascending = 0;  ///< the last so many came in the order of their names
@@ -38,11 +38,12 @@ class Resolver {
     bool listing = false;  ///< somebody reads its listing now
     bool large = false;    ///< its listing is too long to read whole
   };
-  enum class Way { kAskForName, kListFromStart, kListFromName };
-  Way Choose(std::string_view directory, const std::string& path) MR_EXCLUDES(mutex_);
-  Status ListDirectory(const std::string& directory, const std::string& path, Way way, const object::Call& call);
+  enum class Strategy { kHead, kListFromStart, kListFromName };
+  Strategy ChooseStrategy(std::string_view directory, const std::string& path) MR_EXCLUDES(mutex_);
+  Status ListDirectory(const std::string& directory, const std::string& path, Strategy strategy,
+                       const object::Call& call);
   Result<Metadata> FindState(const std::string& path, const object::Call& call);
-  Result<Metadata> Ask(const std::string& path, const object::Call& call);
+  Result<Metadata> AskStore(const std::string& path, const object::Call& call);
 
   object::Store& store_;
   MetadataCache& cache_;
@@ -51,7 +52,7 @@ class Resolver {
   WalkAhead& walk_;
   const Clock& clock_;
   Mutex mutex_;
-  std::unordered_map<std::string, Asked> asked_ MR_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, RecentLookups> lookups_ MR_GUARDED_BY(mutex_);
 };
 
 }  // namespace millrace::vfs

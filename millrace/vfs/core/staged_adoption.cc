@@ -40,7 +40,7 @@ Result<InodePtr> InodeAt(TreeCore& core, std::string_view key) {
 }
 
 /// Returns true if a file of the tree has the content now.
-bool AdoptFile(TreeCore& core, StagingArea::Adopted left, const object::Call& call) {
+bool AdoptFile(TreeCore& core, StagingArea::AdoptedFile left, const object::Call& call) {
   const StagedRecord record = left.record;
   // Its parts are not known, and its metadata may be older: what is to be published is sent anew.
   Status removed = AbortRecorded(core.store, record, call);
@@ -52,7 +52,7 @@ bool AdoptFile(TreeCore& core, StagingArea::Adopted left, const object::Call& ca
     if (removed) left.file->Unsave();
     return false;
   }
-  if (!removed) core.ledger->Lost(record.upload_key, record.upload_begun, record.upload_id);
+  if (!removed) core.ledger->AddUnconfirmed(record.upload_key, record.upload_begun, record.upload_id);
   if (record.removing && WasRemoved(core, record, call)) {
     left.file->Unsave();
     return false;
@@ -67,19 +67,19 @@ bool AdoptFile(TreeCore& core, StagingArea::Adopted left, const object::Call& ca
                            {{"key", record.key}, {"reason", inode.error()}});
     return false;
   }
-  Metadata told{.state = Metadata::State::kFile, .size = record.size, .modified = record.modified};
-  if (record.base) told.etag = record.base->etag;
+  Metadata reported{.state = Metadata::State::kFile, .size = record.size, .modified = record.modified};
+  if (record.base) reported.etag = record.base->etag;
   if (record.metadata) {
     StoredAttributes stored = FromMetadata(*record.metadata);
-    if (!stored.empty()) told.attributes = std::make_shared<const StoredAttributes>(std::move(stored));
-    told.complete = true;
-  } else if (Status known = core.attributes.Complete(record.key, told, call); !known) {
+    if (!stored.empty()) reported.attributes = std::make_shared<const StoredAttributes>(std::move(stored));
+    reported.complete = true;
+  } else if (Status known = core.attributes.Complete(record.key, reported, call); !known) {
     core.options.log.Warning("the attributes of a file that an earlier mount changed are not known yet",
                              {{"key", record.key}, {"reason", known.error()}});
   }
-  told.as_of = core.clock.Now();
+  reported.as_of = core.clock.Now();
   core.options.log.Warning("publishing what an earlier mount did not", {{"key", record.key}});
-  if (!core.write_back.Resume(*inode, std::move(left), std::move(told))) {
+  if (!core.write_back.Resume(*inode, std::move(left), std::move(reported))) {
     core.options.log.Error("too many files of earlier mounts; the next mount publishes the rest",
                            {{"key", record.key}});
   }
@@ -97,7 +97,7 @@ AdoptedFiles AdoptStaged(TreeCore& core, const object::Call& call) {
     adopted.status = Fail(found.error());
     return adopted;
   }
-  std::vector<StagingArea::Adopted> all = *std::move(found);
+  std::vector<StagingArea::AdoptedFile> all = *std::move(found);
   // Of one key the last is the file; none of the others is published.
   std::map<std::string, const StagedRecord*> latest;
   for (const auto& left : all) {

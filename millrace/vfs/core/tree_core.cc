@@ -54,11 +54,11 @@ NodeKind KindOf(const Metadata& state) {
   return state.is_symlink() ? NodeKind::kSymlink : NodeKind::kFile;
 }
 
-void TreeCore::Learn(Inode& inode, const Metadata& state) {
-  if (!inode.writer && state.as_of >= inode.told.as_of) inode.Learn(state);
+void TreeCore::UpdateReported(Inode& inode, const Metadata& state) {
+  if (!inode.writer && state.as_of >= inode.reported.as_of) inode.SetReported(state);
 }
 
-CacheableAttributes TreeCore::Tell(Inode& inode, const Metadata& state) {
+CacheableAttributes TreeCore::Report(Inode& inode, const Metadata& state) {
   static const StoredAttributes kNothing;
   CacheableAttributes entry;
   NodeAttributes& a = entry.attributes;
@@ -67,8 +67,8 @@ CacheableAttributes TreeCore::Tell(Inode& inode, const Metadata& state) {
   a.linked = table.IsLinked(inode);
   entry.valid_for = metadata.ValidFor(state);
   MutexLock lock(inode.mutex);
-  Learn(inode, state);
-  const StoredAttributes& stored = inode.told.attributes ? *inode.told.attributes : kNothing;
+  UpdateReported(inode, state);
+  const StoredAttributes& stored = inode.reported.attributes ? *inode.reported.attributes : kNothing;
   const bool directory = inode.kind == NodeKind::kDirectory;
   a.permissions = stored.mode.value_or(directory ? options.directory_permissions : options.file_permissions) & 07777;
   a.uid = stored.uid.value_or(options.uid);
@@ -82,9 +82,9 @@ CacheableAttributes TreeCore::Tell(Inode& inode, const Metadata& state) {
       a.special_type = stored.mode.value_or(0) & S_IFMT;
       a.device = stored.device.value_or(0);
     }
-    a.size = inode.writer ? inode.writer->size() : inode.told.size;
-    a.modified = stored.modified.value_or(inode.told.modified);
-    a.changed = stored.changed.value_or(inode.told.modified);
+    a.size = inode.writer ? inode.writer->size() : inode.reported.size;
+    a.modified = stored.modified.value_or(inode.reported.modified);
+    a.changed = stored.changed.value_or(inode.reported.modified);
   }
   if (inode.writer && inode.writer->unpublished()) {
     if (inode.times_set != inode.writer->modified()) a.modified = a.changed = inode.writer->modified();
@@ -97,7 +97,7 @@ CacheableAttributes TreeCore::Tell(Inode& inode, const Metadata& state) {
 Result<Metadata> TreeCore::FileState(Inode& inode, bool now, const object::Call& call) {
   {
     MutexLock lock(inode.mutex);
-    if (inode.writer || !table.IsLinked(inode)) return inode.told;
+    if (inode.writer || !table.IsLinked(inode)) return inode.reported;
   }
   std::string path = MR_TRY(table.PathOf(inode));
   Metadata state = MR_TRY(now ? resolver.RefreshFile(path, call) : resolver.Find(path, call));
@@ -123,21 +123,21 @@ Result<Metadata> TreeCore::DirectoryState(Inode& inode, const object::Call& call
 /// Whoever asks the daemon about itself opens the root, and must not wait for a store that is down: then the root is
 /// told as it was last, and the store not asked again for a while.
 Status TreeCore::CompleteRoot(const std::string& path, Inode& inode, Metadata& state, const object::Call& call) {
-  Metadata told;
+  Metadata reported;
   {
     MutexLock lock(inode.mutex);
-    told = inode.told;
+    reported = inode.reported;
   }
-  if (!told.is_directory()) return attributes.Complete(path, state, call);
+  if (!reported.is_directory()) return attributes.Complete(path, state, call);
   if (clock.Now() < root_retry_after.load()) {
-    state = std::move(told);
+    state = std::move(reported);
     return {};
   }
   object::Call soon = call;
   soon.deadline = std::min(call.deadline, Deadline::After(clock, kRootPatience));
   if (Status completed = attributes.Complete(path, state, soon); !completed) {
     root_retry_after = clock.Now() + kRootPause;
-    state = std::move(told);
+    state = std::move(reported);
   }
   return {};
 }
@@ -167,7 +167,7 @@ Result<Metadata> TreeCore::StateAt(const NamedPath& place, const object::Call& c
   InodePtr inode = table.FindChild(place.parent, place.name);
   if (inode && (table.IsLocal(*inode) || WriterOf(*inode))) {
     MutexLock lock(inode->mutex);
-    Metadata state = inode->told;
+    Metadata state = inode->reported;
     state.as_of = clock.Now();
     return state;
   }

@@ -66,9 +66,9 @@ struct TreeCore {
 
   /// Returns the attributes for the caller, who from then on knows this version. What a writer has wins over
   /// `metadata`.
-  CacheableAttributes Tell(Inode& inode, const Metadata& metadata) MR_EXCLUDES(inode.mutex);
+  CacheableAttributes Report(Inode& inode, const Metadata& metadata) MR_EXCLUDES(inode.mutex);
   /// The inode has this state, unless it has a writer, or callers were told of a later one.
-  void Learn(Inode& inode, const Metadata& state) MR_REQUIRES(inode.mutex);
+  void UpdateReported(Inode& inode, const Metadata& state) MR_REQUIRES(inode.mutex);
   /// Returns what the store, or a writer, has for a file. `now`: asks the store in any case. Errors: kStale if there is
   /// no such file any more.
   Result<Metadata> FileState(Inode& inode, bool now, const object::Call& call) MR_EXCLUDES(inode.mutex);

@@ -45,22 +45,22 @@ void WriteBack::OnPublished(Inode& inode, Metadata now) {
   core_.walk.Forget();
   core_.table.SetLocal(inode, false);
   MutexLock lock(inode.mutex);
-  now.complete = inode.told.complete;
-  now.attributes = inode.told.attributes;
+  now.complete = inode.reported.complete;
+  now.attributes = inode.reported.attributes;
   if (now.attributes && inode.times_set != now.modified) {
     StoredAttributes kept = *now.attributes;
     kept.modified = kept.accessed = kept.changed = std::nullopt;
     now.attributes = kept.empty() ? nullptr : std::make_shared<const StoredAttributes>(std::move(kept));
   }
   if (path) core_.metadata.Put(*path, now);
-  inode.LearnMove(std::move(now));  // what is open here has seen it grow
+  inode.SetReportedAfterMove(std::move(now));  // what is open here has seen it grow
 }
 
 // --- The writer of an inode ---
 
 Status WriteBack::MakeWriter(const InodePtr& inode, Writer::Start start) {
-  if (!start.base && !start.metadata && inode->told.attributes) {  // what replaces a file keeps its owner and mode
-    MR_TRY(ToMetadata(*inode->told.attributes, start.metadata.emplace()));
+  if (!start.base && !start.metadata && inode->reported.attributes) {  // what replaces a file keeps its owner and mode
+    MR_TRY(ToMetadata(*inode->reported.attributes, start.metadata.emplace()));
     ForgetTimes(*start.metadata);
   }
   inode->metadata = start.metadata;
@@ -81,7 +81,7 @@ Result<std::shared_ptr<Writer>> WriteBack::JoinWriter(const InodePtr& inode, std
   if (inode->content != content) return Fail(Code::kStale, "the file was replaced after it was opened; open it again");
   if (!inode->writer) {
     Writer::Start start{.key = MR_TRY(core_.table.PathOf(*inode))};
-    if (!inode->told.etag.empty()) start.base = {start.key, inode->told.etag, inode->told.size};
+    if (!inode->reported.etag.empty()) start.base = {start.key, inode->reported.etag, inode->reported.size};
     MR_TRY(MakeWriter(inode, std::move(start)));
   }
   ++inode->writing_files;
@@ -97,12 +97,12 @@ Status WriteBack::Publish(const InodePtr& inode, const std::shared_ptr<Writer>& 
     if (shared.error().code() == Code::kBusy) OnFailed(inode, *writer, shared.error(), call);
     return Fail(shared.error());
   }
-  MR_TRY(HoldHere(inode, writer, call));
+  MR_TRY(PublishAndHold(inode, writer, call));
   return {};
 }
 
-Result<Writer::Turn> WriteBack::HoldHere(const InodePtr& inode, const std::shared_ptr<Writer>& writer,
-                                         const object::Call& call) {
+Result<Writer::Turn> WriteBack::PublishAndHold(const InodePtr& inode, const std::shared_ptr<Writer>& writer,
+                                               const object::Call& call) {
   MutexLock changing(inode->changing);
   auto held = Writer::Hold(writer, call);
   if (!held) OnFailed(inode, *writer, held.error(), call);
@@ -232,8 +232,8 @@ Status WriteBack::Divert(Inode& inode, Writer& writer, Status failed, const obje
   MR_TRY(std::move(failed));
   core_.table.SetLocal(inode, false);
   MutexLock lock(inode.mutex);
-  inode.told.as_of = TimePoint();  // whatever the store tells is newer
-  inode.told.etag.clear();
+  inode.reported.as_of = TimePoint();  // whatever the store tells is newer
+  inode.reported.etag.clear();
   return {};
 }
 
@@ -273,11 +273,11 @@ PendingWrites WriteBack::pending() {
   return pending;
 }
 
-Status WriteBack::Resume(const InodePtr& inode, StagingArea::Adopted left, Metadata told) {
+Status WriteBack::Resume(const InodePtr& inode, StagingArea::AdoptedFile left, Metadata reported) {
   const bool has_base = left.record.base.has_value();
   {
     MutexLock lock(inode->mutex);
-    inode->told = std::move(told);
+    inode->reported = std::move(reported);
     inode->metadata = left.record.metadata;
     inode->writer = std::make_shared<Writer>(WriterEnvironment(), std::move(left), OnPublishedOf(inode));
   }
@@ -293,9 +293,10 @@ std::shared_ptr<Writer> WriteBack::BeginUnlink(const InodePtr& inode, const obje
   for (bool held = false; !held;) {
     MutexLock lock(inode->mutex);
     open = inode->open_files > 0;
-    if (open && !inode->writer && core_.staging && !inode->told.etag.empty()) {
+    if (open && !inode->writer && core_.staging && !inode->reported.etag.empty()) {
       if (auto key = core_.table.PathOf(*inode)) {
-        (void)MakeWriter(inode, {.key = *key, .base = cache::ObjectVersion{*key, inode->told.etag, inode->told.size}});
+        (void)MakeWriter(inode,
+                         {.key = *key, .base = cache::ObjectVersion{*key, inode->reported.etag, inode->reported.size}});
       }
     }
     writer = inode->writer;

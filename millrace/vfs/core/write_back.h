@@ -48,8 +48,8 @@ class WriteBack {
       MR_EXCLUDES(inode->mutex);
   /// As Publish, for a caller that holds a SharedLock of the file, or an ExclusiveLock of a directory above it. Returns
   /// the turn: nothing changes in the file while it lives.
-  Result<Writer::Turn> HoldHere(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call)
-      MR_EXCLUDES(inode->mutex);
+  Result<Writer::Turn> PublishAndHold(const InodePtr& inode, const std::shared_ptr<Writer>& writer,
+                                      const object::Call& call) MR_EXCLUDES(inode->mutex);
   /// What close(2) waits for: Publish; or, with TreeOptions::close_async, that the content outlives the process.
   Status Close(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call)
       MR_EXCLUDES(inode->mutex);
@@ -58,7 +58,7 @@ class WriteBack {
   PendingWrites pending();
   /// Gives a new inode the content that an earlier mount left, and publishes it in the background. Errors:
   /// kResourceExhausted if too many files wait; the inode has the content all the same.
-  Status Resume(const InodePtr& inode, StagingArea::Adopted left, Metadata told) MR_EXCLUDES(inode->mutex);
+  Status Resume(const InodePtr& inode, StagingArea::AdoptedFile left, Metadata reported) MR_EXCLUDES(inode->mutex);
 
   // --- The end of a name ---
 

@@ -51,8 +51,8 @@ bool Add(std::string& number, std::string_view alphabet, std::size_t by) {
 
 }  // namespace
 
-std::vector<std::string> GuessCuts(std::string_view prefix, std::string_view first, std::string_view last, int stride,
-                                   int most) {
+std::vector<std::string> GuessSplitKeys(std::string_view prefix, std::string_view first, std::string_view last,
+                                        int stride, int most) {
   const std::size_t same = static_cast<std::size_t>(std::ranges::mismatch(first, last).in1 - first.begin());
   if (same < prefix.size() || same >= last.size()) return {};
   const std::string alphabet = AlphabetOf(first.substr(same), last.substr(same));
@@ -65,12 +65,12 @@ std::vector<std::string> GuessCuts(std::string_view prefix, std::string_view fir
   while (begin > prefix.size() && is_digit(last[begin - 1])) --begin;
   std::vector<std::string> best;
   for (; stride > 0 && static_cast<int>(best.size()) < most; stride /= 2) {
-    std::vector<std::string> cuts;
+    std::vector<std::string> keys;
     std::string number(last.substr(begin, end - begin));
-    while (static_cast<int>(cuts.size()) < most && Add(number, alphabet, static_cast<std::size_t>(stride))) {
-      cuts.push_back(std::string(last.substr(0, begin)) + number);
+    while (static_cast<int>(keys.size()) < most && Add(number, alphabet, static_cast<std::size_t>(stride))) {
+      keys.push_back(std::string(last.substr(0, begin)) + number);
     }
-    if (cuts.size() > best.size()) best = std::move(cuts);
+    if (keys.size() > best.size()) best = std::move(keys);
   }
   return best;
 }
@@ -78,7 +78,7 @@ std::vector<std::string> GuessCuts(std::string_view prefix, std::string_view fir
 PageStream::PageStream(object::Store& store, const Clock& clock, std::string prefix, std::string after,
                        std::string until, Options options)
     : store_(store), clock_(clock), prefix_(std::move(prefix)), options_(options) {
-  Piece& whole = pieces_.emplace_back();
+  KeyRange& whole = ranges_.emplace_back();
   whole.after = std::move(after);
   whole.until = std::move(until);
 }
@@ -89,44 +89,45 @@ PageStream::~PageStream() {
   while (running_ > 0) changed_.Wait(mutex_);
 }
 
-void PageStream::Start() { Ask(); }
+void PageStream::Start() { RequestPages(); }
 
 /// The first piece that needs a page; the reader's own always gets one, others as far as there is room.
-PageStream::Piece* PageStream::NextToAsk() {
-  for (Piece& piece : pieces_) {
-    if (piece.asking || piece.done || piece.error) continue;
-    const bool needed_now = &piece == &pieces_.front() && piece.pages.empty();
-    if (needed_now || (asking_ < trial_.pieces && waiting_pages_ + asking_ < options_.most_ahead)) return &piece;
+PageStream::KeyRange* PageStream::NextToRequest() {
+  for (KeyRange& range : ranges_) {
+    if (range.requesting || range.done || range.error) continue;
+    const bool needed_now = &range == &ranges_.front() && range.pages.empty();
+    if (needed_now || (requesting_ < trial_.ranges && waiting_pages_ + requesting_ < options_.most_ahead))
+      return &range;
   }
   return nullptr;
 }
 
-void PageStream::Ask() {
+void PageStream::RequestPages() {
   while (true) {
     object::ListRequest request{.prefix = prefix_, .delimiter = "/", .start_after = {}, .continuation = {}};
-    Piece* piece = nullptr;
-    Asked* asked = nullptr;
+    KeyRange* range = nullptr;
+    PageSlot* slot = nullptr;
     {
       MutexLock lock(mutex_);
-      piece = NextToAsk();
-      if (!piece) return;
-      piece->asking = true;
-      asked = &piece->pages.emplace_back(clock_.Now());
+      range = NextToRequest();
+      if (!range) return;
+      range->requesting = true;
+      slot = &range->pages.emplace_back(clock_.Now());
       ++running_;
-      if (++asking_ == trial_.pieces && trial_.since == TimePoint()) trial_.since = asked->when;
-      request.start_after = piece->after;
-      request.continuation = piece->continuation;
+      if (++requesting_ == trial_.ranges && trial_.since == TimePoint()) trial_.since = slot->when;
+      request.start_after = range->after;
+      request.continuation = range->continuation;
     }
     auto early = std::make_shared<bool>(false);
     object::EarlyPages::List(
         store_, std::move(request), {.stop = stop_.get_token()},
-        [this, piece, early](std::string continuation) { *early = AskNext(*piece, std::move(continuation)); },
-        [this, piece, asked, early](auto answer) {
+        [this, range, early](std::string continuation) { *early = RequestNext(*range, std::move(continuation)); },
+        [this, range, slot, early](auto answer) {
           {
             MutexLock lock(mutex_);
-            Take(*piece, *asked, std::move(answer), *early);
+            OnPage(*range, *slot, std::move(answer), *early);
           }
-          if (!stop_.stop_requested()) Ask();
+          if (!stop_.stop_requested()) RequestPages();
           MutexLock lock(mutex_);
           --running_;
           changed_.NotifyAll();
@@ -135,78 +136,78 @@ void PageStream::Ask() {
 }
 
 /// The store has told where the page after one begins that is still being read. False where the one may be the last.
-bool PageStream::AskNext(Piece& piece, std::string continuation) {
+bool PageStream::RequestNext(KeyRange& range, std::string continuation) {
   {
     MutexLock lock(mutex_);
-    if (!piece.until.empty()) return false;
-    --asking_;
-    piece.asking = false;
-    piece.continuation = std::move(continuation);
+    if (!range.until.empty()) return false;
+    --requesting_;
+    range.requesting = false;
+    range.continuation = std::move(continuation);
   }
-  if (!stop_.stop_requested()) Ask();
+  if (!stop_.stop_requested()) RequestPages();
   return true;
 }
 
 /// `early`: the page after it may have been asked for, and may be here, already.
-void PageStream::Take(Piece& piece, Asked& asked, Result<object::ListPage> answer, bool early) {
+void PageStream::OnPage(KeyRange& range, PageSlot& slot, Result<object::ListPage> answer, bool early) {
   changed_.NotifyAll();
   if (!early) {
-    piece.asking = false;
-    --asking_;
+    range.requesting = false;
+    --requesting_;
   }
-  if (!answer && !piece.done) {
-    piece.error = answer.error();
+  if (!answer && !range.done) {
+    range.error = answer.error();
     return;
   }
   object::ListPage page = answer ? *std::move(answer) : object::ListPage();
-  if (!early) piece.continuation = page.continuation;
-  piece.done |= page.continuation.empty();
+  if (!early) range.continuation = page.continuation;
+  range.done |= page.continuation.empty();
   page.continuation.clear();
-  quickest_ = std::min<Duration>(quickest_, clock_.Now() - asked.when);
+  quickest_ = std::min<Duration>(quickest_, clock_.Now() - slot.when);
   CountPage();
-  if (!piece.until.empty()) {
+  if (!range.until.empty()) {
     const std::size_t objects = page.objects.size(), prefixes = page.common_prefixes.size();
-    std::erase_if(page.objects, [&](const auto& object) { return object.key > piece.until; });
-    std::erase_if(page.common_prefixes, [&](const auto& name) { return name > piece.until; });
-    piece.done |= page.objects.size() < objects || page.common_prefixes.size() < prefixes;
-  } else if (!piece.done) {
-    auto later = piece.pages.rbegin();
-    while (&*later != &asked && !later->here) ++later;
-    if (&*later == &asked) Cut(page);  // what came before this one is not looked at again
+    std::erase_if(page.objects, [&](const auto& object) { return object.key > range.until; });
+    std::erase_if(page.common_prefixes, [&](const auto& name) { return name > range.until; });
+    range.done |= page.objects.size() < objects || page.common_prefixes.size() < prefixes;
+  } else if (!range.done) {
+    auto later = range.pages.rbegin();
+    while (&*later != &slot && !later->here) ++later;
+    if (&*later == &slot) Split(page);  // what came before this one is not looked at again
   }
-  asked.page = {std::move(page), asked.when, false};
-  asked.here = true;
+  slot.page = {std::move(page), slot.when, false};
+  slot.here = true;
   ++waiting_pages_;
 }
 
 /// Decides, when enough pages have come, whether more pieces shall be tried or fewer kept.
 void PageStream::CountPage() {
   if (trial_.decided || trial_.since == TimePoint()) return;
-  if (++trial_.pages < std::max(options_.after_pages, kTrialRounds * trial_.pieces)) return;
+  if (++trial_.pages < std::max(options_.after_pages, kTrialRounds * trial_.ranges)) return;
   const Duration each = (clock_.Now() - trial_.since) / trial_.pages;
-  const bool slow = trial_.pieces > 1 || each >= options_.slow_page;
-  const bool better = trial_.pieces == 1 || each * kBetter.second <= trial_.each_before * kBetter.first;
-  trial_.decided = !slow || !better || trial_.pieces >= options_.parallel;
-  if (!better) trial_.pieces /= 2;
+  const bool slow = trial_.ranges > 1 || each >= options_.slow_page;
+  const bool better = trial_.ranges == 1 || each * kBetter.second <= trial_.each_before * kBetter.first;
+  trial_.decided = !slow || !better || trial_.ranges >= options_.parallel;
+  if (!better) trial_.ranges /= 2;
   if (trial_.decided) return;
-  trial_ = {.pieces = std::min(2 * trial_.pieces, options_.parallel), .each_before = each};
+  trial_ = {.ranges = std::min(2 * trial_.ranges, options_.parallel), .each_before = each};
 }
 
 /// Makes pieces of what is behind a page of the last piece.
-void PageStream::Cut(const object::ListPage& page) {
-  const int unfinished = static_cast<int>(std::ranges::count_if(pieces_, [](const Piece& p) { return !p.done; }));
-  const int most = trial_.pieces - unfinished;
-  if (trial_.pieces == 1 || most <= 0) return;
+void PageStream::Split(const object::ListPage& page) {
+  const int unfinished = static_cast<int>(std::ranges::count_if(ranges_, [](const KeyRange& p) { return !p.done; }));
+  const int most = trial_.ranges - unfinished;
+  if (trial_.ranges == 1 || most <= 0) return;
   constexpr int kPagesApart = 4;
-  for (std::string& cut : GuessCuts(prefix_, FirstKey(page), LastKey(page), kPagesApart, most)) {
-    pieces_.back().until = cut;
-    pieces_.emplace_back().after = std::move(cut);
+  for (std::string& cut : GuessSplitKeys(prefix_, FirstKey(page), LastKey(page), kPagesApart, most)) {
+    ranges_.back().until = cut;
+    ranges_.emplace_back().after = std::move(cut);
   }
 }
 
 bool PageStream::Ready() const {
-  const Piece& piece = pieces_.front();
-  return piece.pages.empty() ? piece.error || piece.done : piece.pages.front().here || piece.error;
+  const KeyRange& range = ranges_.front();
+  return range.pages.empty() ? range.error || range.done : range.pages.front().here || range.error;
 }
 
 bool PageStream::ready() {
@@ -225,9 +226,9 @@ std::optional<Duration> PageStream::quickest_page() {
   return quickest_ == Duration::max() ? std::nullopt : std::optional(quickest_);
 }
 
-std::optional<TimePoint> PageStream::Proof(const object::Call& call) {
+std::optional<TimePoint> PageStream::ConfirmedAt(const object::Call& call) {
   MutexLock lock(mutex_);
-  const Pieces::iterator first = pieces_.begin();
+  const KeyRanges::iterator first = ranges_.begin();
   if (!AwaitPage(call) || first->pages.empty() || !first->pages.front().here) return std::nullopt;
   const Page& page = first->pages.front().page;
   if (page.page.objects.empty() && page.page.common_prefixes.empty()) return std::nullopt;
@@ -235,30 +236,30 @@ std::optional<TimePoint> PageStream::Proof(const object::Call& call) {
 }
 
 Result<PageStream::Page> PageStream::Next(const object::Call& call) {
-  Ask();
+  RequestPages();
   Page page;
   {
     MutexLock lock(mutex_);
     while (true) {
-      Piece& piece = pieces_.front();
-      if (!piece.pages.empty() && piece.pages.front().here) break;
-      if (piece.error) return Fail(*piece.error);
-      if (piece.done && piece.pages.empty()) {
-        if (pieces_.size() == 1) return Page{{}, clock_.Now(), true};
-        pieces_.pop_front();
+      KeyRange& range = ranges_.front();
+      if (!range.pages.empty() && range.pages.front().here) break;
+      if (range.error) return Fail(*range.error);
+      if (range.done && range.pages.empty()) {
+        if (ranges_.size() == 1) return Page{{}, clock_.Now(), true};
+        ranges_.pop_front();
         continue;
       }
       if (!AwaitPage(call)) {
         return Fail(call.stop.stop_requested() ? Code::kCancelled : Code::kDeadlineExceeded, "listing {}", prefix_);
       }
     }
-    Piece& piece = pieces_.front();
-    page = std::move(piece.pages.front().page);
-    piece.pages.pop_front();
+    KeyRange& range = ranges_.front();
+    page = std::move(range.pages.front().page);
+    range.pages.pop_front();
     --waiting_pages_;
-    page.last = piece.done && piece.pages.empty() && pieces_.size() == 1;
+    page.last = range.done && range.pages.empty() && ranges_.size() == 1;
   }
-  Ask();
+  RequestPages();
   return page;
 }
 

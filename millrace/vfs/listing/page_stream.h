@@ -20,8 +20,8 @@ namespace millrace::vfs {
 /// numbers in the alphabet seen there are (between "key-017000" and "key-017999" it is 017: "key-025", "key-033", …),
 /// `stride` apart or less. Guesses: a piece may hold any number of keys. Ascending, greater than `last`; none when the
 /// keys suggest none.
-std::vector<std::string> GuessCuts(std::string_view prefix, std::string_view first, std::string_view last, int stride,
-                                   int most);
+std::vector<std::string> GuessSplitKeys(std::string_view prefix, std::string_view first, std::string_view last,
+                                        int stride, int most);
 
 /// Lists with the delimiter '/', in order. Pages are asked for ahead of the reader: within a piece of the key space one
 /// after another, several pieces at a time once the listing has shown to be long. A piece ends where the next begins,
@@ -59,34 +59,34 @@ class PageStream {
   /// What the quickest page took until now; nothing before the first.
   std::optional<Duration> quickest_page() MR_EXCLUDES(mutex_);
   /// When the store was asked for the first page that waits; nothing when it is empty, or none comes. Blocks.
-  std::optional<TimePoint> Proof(const object::Call& call) MR_EXCLUDES(mutex_);
+  std::optional<TimePoint> ConfirmedAt(const object::Call& call) MR_EXCLUDES(mutex_);
   /// The next page; call until one is the last. Blocks; the error of a page comes in its place, and the same again.
   Result<Page> Next(const object::Call& call);
 
  private:
   /// A page that has come, or will.
-  struct Asked {
+  struct PageSlot {
     TimePoint when;
     bool here = false;
     Page page = {};
   };
   /// A piece of the key space: after `after`, up to and with `until`.
-  struct Piece {
+  struct KeyRange {
     std::string after, until;  ///< until empty: to the end
     std::string continuation;
-    std::deque<Asked> pages;  ///< in their order; at most the last two are still to come
-    bool asking = false, done = false;
+    std::deque<PageSlot> pages;  ///< in their order; at most the last two are still to come
+    bool requesting = false, done = false;
     std::optional<Error> error;
   };
-  using Pieces = std::list<Piece>;
+  using KeyRanges = std::list<KeyRange>;
 
   bool Ready() const MR_REQUIRES(mutex_);
   bool AwaitPage(const object::Call& call) MR_REQUIRES(mutex_);
-  void Ask() MR_EXCLUDES(mutex_);
-  Piece* NextToAsk() MR_REQUIRES(mutex_);
-  bool AskNext(Piece& piece, std::string continuation) MR_EXCLUDES(mutex_);
-  void Take(Piece& piece, Asked& asked, Result<object::ListPage> answer, bool early) MR_REQUIRES(mutex_);
-  void Cut(const object::ListPage& page) MR_REQUIRES(mutex_);
+  void RequestPages() MR_EXCLUDES(mutex_);
+  KeyRange* NextToRequest() MR_REQUIRES(mutex_);
+  bool RequestNext(KeyRange& range, std::string continuation) MR_EXCLUDES(mutex_);
+  void OnPage(KeyRange& range, PageSlot& slot, Result<object::ListPage> answer, bool early) MR_REQUIRES(mutex_);
+  void Split(const object::ListPage& page) MR_REQUIRES(mutex_);
   void CountPage() MR_REQUIRES(mutex_);
 
   object::Store& store_;
@@ -97,14 +97,14 @@ class PageStream {
 
   Mutex mutex_;
   CondVar changed_;
-  Pieces pieces_ MR_GUARDED_BY(mutex_);
-  int asking_ MR_GUARDED_BY(mutex_) = 0;   ///< pages that the store works on
-  int running_ MR_GUARDED_BY(mutex_) = 0;  ///< callbacks that are still to end
+  KeyRanges ranges_ MR_GUARDED_BY(mutex_);
+  int requesting_ MR_GUARDED_BY(mutex_) = 0;  ///< pages that the store works on
+  int running_ MR_GUARDED_BY(mutex_) = 0;     ///< callbacks that are still to end
   int waiting_pages_ MR_GUARDED_BY(mutex_) = 0;
   Duration quickest_ MR_GUARDED_BY(mutex_) = Duration::max();
   /// How many pieces may be listed at a time now, and what came of it.
   struct Trial {
-    int pieces = 1;
+    int ranges = 1;
     bool decided = false;
     TimePoint since;         ///< so many were under way
     int pages = 0;           ///< that came since then

@@ -17,15 +17,15 @@ namespace {
 
 using Keys = std::vector<std::string>;
 
-TEST(GuessCutsTest, CountsOnWhereAPageBeginsToDiffer) {
-  EXPECT_EQ(GuessCuts("d/", "d/key-017000", "d/key-017999", 8, 3), (Keys{"d/key-025", "d/key-033", "d/key-041"}));
-  EXPECT_EQ(GuessCuts("d/", "d/0001ab", "d/0a77fe", 1, 4), (Keys{"d/1", "d/2", "d/3", "d/4"}));
-  EXPECT_EQ(GuessCuts("", "aaron", "azure", 8, 2), (Keys{"i", "q"}));
-  EXPECT_EQ(GuessCuts("d/", "d/---", "d/--_", 8, 3), (Keys{}));
-  EXPECT_EQ(GuessCuts("d/", "d/same", "d/same", 8, 3), (Keys{}));
+TEST(GuessSplitKeysTest, CountsOnWhereAPageBeginsToDiffer) {
+  EXPECT_EQ(GuessSplitKeys("d/", "d/key-017000", "d/key-017999", 8, 3), (Keys{"d/key-025", "d/key-033", "d/key-041"}));
+  EXPECT_EQ(GuessSplitKeys("d/", "d/0001ab", "d/0a77fe", 1, 4), (Keys{"d/1", "d/2", "d/3", "d/4"}));
+  EXPECT_EQ(GuessSplitKeys("", "aaron", "azure", 8, 2), (Keys{"i", "q"}));
+  EXPECT_EQ(GuessSplitKeys("d/", "d/---", "d/--_", 8, 3), (Keys{}));
+  EXPECT_EQ(GuessSplitKeys("d/", "d/same", "d/same", 8, 3), (Keys{}));
 }
 
-TEST(GuessCutsTest, AreAscendingAndBehindThePage) {
+TEST(GuessSplitKeysTest, AreAscendingAndBehindThePage) {
   Random random(4);
   for (int i = 0; i < 2000; ++i) {
     Keys keys(2, "p/");
@@ -33,9 +33,9 @@ TEST(GuessCutsTest, AreAscendingAndBehindThePage) {
       for (std::uint64_t n = 1 + random.Below(8); n > 0; --n) key += "09afzAF-_/~\xC3\xA9"[random.Below(12)];
     }
     std::ranges::sort(keys);
-    const Keys cuts = GuessCuts("p/", keys[0], keys[1], 1 << random.Below(4), 6);
+    const Keys keys = GuessSplitKeys("p/", keys[0], keys[1], 1 << random.Below(4), 6);
     std::string before = keys[1];
-    for (const std::string& cut : cuts) {
+    for (const std::string& cut : keys) {
       EXPECT_GT(cut, before);
       EXPECT_TRUE(cut.starts_with("p/"));
       before = cut;
@@ -225,11 +225,11 @@ std::pair<std::size_t, std::size_t> AskedAtOnce(Server server) {
   std::size_t most = 0, late = 0, names = 0;
   for (bool last = false; !last;) {
     while (!stream.ready()) {
-      const std::size_t asked = store.held();
-      most = std::max(most, asked);
-      if (names > kKeys / 2) late = std::max(late, asked);
-      clock.Advance(server.one_machine ? server.page * static_cast<int>(asked) : server.page);
-      for (std::size_t i = 0; i < asked; ++i) store.Answer();
+      const std::size_t slot = store.held();
+      most = std::max(most, slot);
+      if (names > kKeys / 2) late = std::max(late, slot);
+      clock.Advance(server.one_machine ? server.page * static_cast<int>(slot) : server.page);
+      for (std::size_t i = 0; i < slot; ++i) store.Answer();
     }
     auto page = stream.Next({});
     EXPECT_TRUE(page);

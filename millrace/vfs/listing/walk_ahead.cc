@@ -9,17 +9,17 @@ namespace {
 
 constexpr int kInOrder = 2;  ///< directories read in order before others are begun
 constexpr std::size_t kMostParents = 16, kMostChildren = 16'384;
-constexpr std::size_t kMostBegun = 24;
+constexpr std::size_t kMaxStarted = 24;
 constexpr int kPagesAhead = 2;  ///< of a listing that nobody reads yet
 
 }  // namespace
 
-WalkAhead::AllChildren::iterator WalkAhead::FindChildren(std::string_view parent) {
+WalkAhead::ChildLists::iterator WalkAhead::FindChildren(std::string_view parent) {
   return std::ranges::find(children_, parent, &Children::parent);
 }
 
-WalkAhead::AllBegun::iterator WalkAhead::FindBegun(std::string_view directory) {
-  return std::ranges::find(begun_, directory, &Begun::directory);
+WalkAhead::StartedListings::iterator WalkAhead::FindStarted(std::string_view directory) {
+  return std::ranges::find(started_, directory, &StartedListing::directory);
 }
 
 void WalkAhead::OnPage(const std::string& directory, std::span<const ListedName> names, bool first) {
@@ -43,13 +43,13 @@ void WalkAhead::OnPage(const std::string& directory, std::span<const ListedName>
 
 std::shared_ptr<PageStream> WalkAhead::Take(const std::string& directory) {
   if (options_.trust <= Duration::zero() || directory.empty()) return nullptr;
-  AllBegun dropped;  // ended without the lock: that waits for requests to end
+  StartedListings dropped;  // ended without the lock: that waits for requests to end
   MutexLock lock(mutex_);
   std::shared_ptr<PageStream> stream;
-  if (auto found = FindBegun(directory); found != begun_.end()) {
+  if (auto found = FindStarted(directory); found != started_.end()) {
     if (clock_.Now() - found->when < options_.trust) stream = found->stream;
     if (auto took = found->stream->quickest_page()) slow_ = *took >= PageStream::kSlowPage;
-    dropped.splice(dropped.end(), begun_, found);
+    dropped.splice(dropped.end(), started_, found);
   }
   auto children = FindChildren(DirectoryOf(std::string_view(directory).substr(0, directory.size() - 1)));
   if (children != children_.end()) {
@@ -61,14 +61,14 @@ std::shared_ptr<PageStream> WalkAhead::Take(const std::string& directory) {
       children->next = place + 1;
       const TimePoint now = clock_.Now();
       children->pace = now - std::exchange(children->last_read, now);
-      if (children->in_order >= kInOrder) BeginNext(*children, dropped);
+      if (children->in_order >= kInOrder) StartNext(*children, dropped);
     }
   }
   lock.Unlock();
   return stream;
 }
 
-void WalkAhead::BeginNext(const Children& children, AllBegun& dropped) {
+void WalkAhead::StartNext(const Children& children, StartedListings& dropped) {
   std::size_t ahead = options_.ahead;
   if (slow_) {
     const auto in_time = static_cast<std::size_t>(options_.trust / 2 / std::max<Duration>(children.pace, Duration(1)));
@@ -77,12 +77,12 @@ void WalkAhead::BeginNext(const Children& children, AllBegun& dropped) {
   const std::size_t end = std::min(children.keys.size(), children.next + ahead);
   for (std::size_t i = children.next; i < end; ++i) {
     const std::string& key = children.keys[i];
-    if (FindBegun(key) != begun_.end()) continue;
-    while (begun_.size() >= kMostBegun) dropped.splice(dropped.end(), begun_, begun_.begin());
+    if (FindStarted(key) != started_.end()) continue;
+    while (started_.size() >= kMaxStarted) dropped.splice(dropped.end(), started_, started_.begin());
     auto stream = std::make_shared<PageStream>(
         store_, clock_, key, "", "", PageStream::Options{.parallel = options_.parallel, .most_ahead = kPagesAhead});
     stream->Start();
-    begun_.push_back({key, clock_.Now(), std::move(stream)});
+    started_.push_back({key, clock_.Now(), std::move(stream)});
   }
 }
 
@@ -90,17 +90,17 @@ std::optional<TimePoint> WalkAhead::Confirm(const std::string& directory, const 
   std::shared_ptr<PageStream> stream;
   {
     MutexLock lock(mutex_);
-    auto found = FindBegun(directory);
-    if (found == begun_.end() || clock_.Now() - found->when >= options_.trust) return std::nullopt;
+    auto found = FindStarted(directory);
+    if (found == started_.end() || clock_.Now() - found->when >= options_.trust) return std::nullopt;
     stream = found->stream;
   }
-  return stream->Proof(call);
+  return stream->ConfirmedAt(call);
 }
 
 void WalkAhead::Forget() {
-  AllBegun dropped;
+  StartedListings dropped;
   MutexLock lock(mutex_);
-  dropped.swap(begun_);
+  dropped.swap(started_);
   lock.Unlock();
 }
 

@@ -53,25 +53,25 @@ class WalkAhead {
     TimePoint last_read;
     Duration pace{};  ///< between the last two
   };
-  struct Begun {
+  struct StartedListing {
     std::string directory;
     TimePoint when;
     std::shared_ptr<PageStream> stream;
   };
-  using AllChildren = std::list<Children>;
-  using AllBegun = std::list<Begun>;
+  using ChildLists = std::list<Children>;
+  using StartedListings = std::list<StartedListing>;
 
-  AllChildren::iterator FindChildren(std::string_view parent) MR_REQUIRES(mutex_);
-  AllBegun::iterator FindBegun(std::string_view directory) MR_REQUIRES(mutex_);
-  void BeginNext(const Children& children, AllBegun& dropped) MR_REQUIRES(mutex_);
+  ChildLists::iterator FindChildren(std::string_view parent) MR_REQUIRES(mutex_);
+  StartedListings::iterator FindStarted(std::string_view directory) MR_REQUIRES(mutex_);
+  void StartNext(const Children& children, StartedListings& dropped) MR_REQUIRES(mutex_);
 
   object::Store& store_;
   const Clock& clock_;
   const Options options_;
   Mutex mutex_;
-  bool slow_ MR_GUARDED_BY(mutex_) = false;     ///< the last listing that was begun ahead and read
-  AllChildren children_ MR_GUARDED_BY(mutex_);  ///< latest first
-  AllBegun begun_ MR_GUARDED_BY(mutex_);        ///< oldest first
+  bool slow_ MR_GUARDED_BY(mutex_) = false;        ///< the last listing that was begun ahead and read
+  ChildLists children_ MR_GUARDED_BY(mutex_);      ///< latest first
+  StartedListings started_ MR_GUARDED_BY(mutex_);  ///< oldest first
 };
 
 }  // namespace millrace::vfs

@@ -15,24 +15,24 @@ std::uint64_t HashChild(std::uint32_t parent, std::string_view name) {
 
 }  // namespace
 
-void Inode::Learn(Metadata state) {
-  if (state.etag != told.etag) ++content;
-  if (!state.complete && state.etag == told.etag) {
-    state.attributes = told.attributes;
-    state.complete = told.complete;
+void Inode::SetReported(Metadata state) {
+  if (state.etag != reported.etag) ++content;
+  if (!state.complete && state.etag == reported.etag) {
+    state.attributes = reported.attributes;
+    state.complete = reported.complete;
   }
   // Until a store tells the time of a new version, it was guessed: the same bytes keep the time that was told first.
-  if (kind != NodeKind::kDirectory && state.etag == told.etag && !state.etag.empty() &&
-      std::chrono::abs(state.modified - told.modified) < std::chrono::seconds(2)) {
-    state.modified = told.modified;
+  if (kind != NodeKind::kDirectory && state.etag == reported.etag && !state.etag.empty() &&
+      std::chrono::abs(state.modified - reported.modified) < std::chrono::seconds(2)) {
+    state.modified = reported.modified;
   }
-  told = std::move(state);
+  reported = std::move(state);
 }
 
-void Inode::LearnMove(Metadata state) {
+void Inode::SetReportedAfterMove(Metadata state) {
   ++moves;
-  if (pages_etag == told.etag) pages_etag = state.etag;
-  told = std::move(state);
+  if (pages_etag == reported.etag) pages_etag = state.etag;
+  reported = std::move(state);
 }
 
 InodeTable::InodeTable(std::string prefix) : prefix_(std::move(prefix)) {
@@ -72,12 +72,12 @@ InodeTable::Slot InodeTable::Add(NodeKind kind) {
 }
 
 InodePtr InodeTable::Use(Slot slot) {
-  Used& used = in_use_[slot];
+  InodeInUse& used = in_use_[slot];
   if (InodePtr inode = used.handle.lock()) return inode;
   if (!used.inode) {
     const Record& record = records_[slot];
     auto changed = changed_.find(slot);
-    used.inode = std::make_unique<Inode>(IdOf(slot), record.kind, record.told.Unpack(), record.pages,
+    used.inode = std::make_unique<Inode>(IdOf(slot), record.kind, record.reported.Unpack(), record.pages,
                                          changed == changed_.end() ? std::nullopt : std::optional(changed->second));
   }
   InodePtr inode(used.inode.get(), [this, slot](Inode*) { Release(slot); });
@@ -88,15 +88,15 @@ InodePtr InodeTable::Use(Slot slot) {
 
 /// A handle has expired; by now there may be others.
 void InodeTable::Release(Slot slot) {
-  Gone gone;
+  RemovedInodes removed;
   MutexLock lock(mutex_);
   auto used = in_use_.find(slot);
   if (--used->second.handles > 0) return;
   if (Fold(slot, *used->second.inode)) {
-    gone.push_back(std::move(used->second.inode));
+    removed.push_back(std::move(used->second.inode));
     in_use_.erase(used);
   }
-  RemoveUnused(slot, gone);
+  RemoveUnused(slot, removed);
 }
 
 bool InodeTable::Fold(Slot slot, Inode& inode) {
@@ -104,8 +104,8 @@ bool InodeTable::Fold(Slot slot, Inode& inode) {
   const bool idle = inode.idle();
   if (idle) {
     Record& record = records_[slot];
-    record.told = PackedMetadata(inode.told);
-    record.pages = !inode.told.etag.empty() && inode.pages_etag == inode.told.etag;
+    record.reported = PackedMetadata(inode.reported);
+    record.pages = !inode.reported.etag.empty() && inode.pages_etag == inode.reported.etag;
     if (inode.changed) changed_[slot] = *inode.changed;
     if (!inode.changed && inode.kind == NodeKind::kDirectory) changed_.erase(slot);
   }
@@ -113,16 +113,16 @@ bool InodeTable::Fold(Slot slot, Inode& inode) {
   return idle;
 }
 
-void InodeTable::RemoveUnused(Slot slot, Gone& gone) {
+void InodeTable::RemoveUnused(Slot slot, RemovedInodes& removed) {
   Record& record = records_[slot];
   if (slot == kRoot || !record.used || record.lookups > 0 || record.children > 0) return;
   if (auto used = in_use_.find(slot); used != in_use_.end()) {
     if (used->second.handles > 0) return;
-    gone.push_back(std::move(used->second.inode));
+    removed.push_back(std::move(used->second.inode));
     in_use_.erase(used);
   }
   record.used = false;
-  Detach(slot, gone);
+  Detach(slot, removed);
   changed_.erase(slot);
   const std::uint32_t generation = record.generation;
   record = Record();
@@ -149,14 +149,14 @@ void InodeTable::Attach(Slot slot, Slot parent, std::string_view name) {
   ++records_[parent].children;
 }
 
-void InodeTable::Detach(Slot slot, Gone& gone) {
+void InodeTable::Detach(Slot slot, RemovedInodes& removed) {
   Record& record = records_[slot];
   if (!record.linked || slot == kRoot) return;
   SetLocal(slot, false);
   names_.Erase(slot, HashOf());
   record.linked = false;
   --records_[record.parent].children;
-  RemoveUnused(record.parent, gone);
+  RemoveUnused(record.parent, removed);
 }
 
 void InodeTable::SetLocal(Slot slot, bool local) {
@@ -210,13 +210,13 @@ InodeId InodeTable::FindChildId(InodeId parent, std::string_view name) const {
 }
 
 InodePtr InodeTable::Acquire(InodeId parent, std::string_view name, NodeKind kind) {
-  Gone gone;
+  RemovedInodes removed;
   MutexLock lock(mutex_);
   const Slot above = SlotOf(parent);
   Slot slot = Child(above, name);
   if (slot != kNone && records_[slot].kind != kind) {
     ++records_[above].children;  // it stays while its child changes
-    Detach(slot, gone);
+    Detach(slot, removed);
     --records_[above].children;
     slot = kNone;
   }
@@ -236,14 +236,14 @@ void InodeTable::Hold(const Inode& inode) {
 }
 
 void InodeTable::Forget(InodeId id, std::uint64_t lookups) {
-  Gone gone;
+  RemovedInodes removed;
   MutexLock lock(mutex_);
   const Slot slot = SlotOf(id);
   if (slot == kNone || slot == kRoot) return;
   Record& record = records_[slot];
   if (record.lookups < kMost)
     record.lookups -= static_cast<std::uint32_t>(std::min<std::uint64_t>(lookups, record.lookups));
-  RemoveUnused(slot, gone);
+  RemoveUnused(slot, removed);
 }
 
 Result<std::string> InodeTable::PathOf(const Inode& inode) const {
@@ -262,21 +262,21 @@ bool InodeTable::IsLinked(const Inode& inode) const {
 }
 
 void InodeTable::Unlink(const Inode& inode) {
-  Gone gone;
+  RemovedInodes removed;
   MutexLock lock(mutex_);
-  Detach(SlotOf(inode.id), gone);
+  Detach(SlotOf(inode.id), removed);
 }
 
 void InodeTable::Move(const Inode& inode, InodeId new_parent, std::string_view new_name) {
-  Gone gone;
+  RemovedInodes removed;
   MutexLock lock(mutex_);
   const Slot slot = SlotOf(inode.id), above = SlotOf(new_parent);
   const bool local = records_[slot].local;
   if (above != kNone) ++records_[above].children;  // it stays while its children change
   if (const Slot replaced = Child(above, new_name); replaced != kNone && replaced != slot) {
-    Detach(replaced, gone);
+    Detach(replaced, removed);
   }
-  Detach(slot, gone);
+  Detach(slot, removed);
   if (above != kNone) {
     Attach(slot, above, new_name);
     SetLocal(slot, local);
@@ -317,8 +317,8 @@ std::vector<InodePtr> InodeTable::InUse() {
   return all;
 }
 
-std::vector<InodeTable::Below> InodeTable::FilesBelow(std::string_view directory) const {
-  std::vector<Below> below;
+std::vector<InodeTable::FileBelow> InodeTable::FilesBelow(std::string_view directory) const {
+  std::vector<FileBelow> below;
   MutexLock lock(mutex_);
   for (Slot slot = kRoot; slot < records_.size(); ++slot) {
     const Record& record = records_[slot];

@@ -24,22 +24,22 @@ class Writer;
 struct Inode {
   explicit Inode(InodeId i, NodeKind k, Metadata state = {}, bool may_keep_pages = false,
                  std::optional<WallTime> when_changed = {})
-      : id(i), kind(k), told(std::move(state)), changed(when_changed) {
-    if (may_keep_pages) pages_etag = told.etag;
+      : id(i), kind(k), reported(std::move(state)), changed(when_changed) {
+    if (may_keep_pages) pages_etag = reported.etag;
   }
   const InodeId id;
   const NodeKind kind;
 
   /// Callers are told of this state, which may be another version.
-  void Learn(Metadata state) MR_REQUIRES(mutex);
+  void SetReported(Metadata state) MR_REQUIRES(mutex);
   /// The same bytes are under another key or ETag now.
-  void LearnMove(Metadata state) MR_REQUIRES(mutex);
+  void SetReportedAfterMove(Metadata state) MR_REQUIRES(mutex);
   /// True when nothing is lost if only what callers were told is kept.
   bool idle() const MR_REQUIRES(mutex) { return !writer && open_files == 0; }
 
   Mutex changing;  ///< held, before `mutex`, while the store gets a version or attributes of this file: one at a time
   Mutex mutex;
-  Metadata told MR_GUARDED_BY(mutex);  ///< what callers were told last; what remains known of a file without a name
+  Metadata reported MR_GUARDED_BY(mutex);  ///< what callers were told last; what remains known of a file without a name
   std::uint64_t content MR_GUARDED_BY(mutex) = 0;        ///< counts versions with other bytes, while files are open
   std::uint64_t moves MR_GUARDED_BY(mutex) = 0;          ///< counts the others: renames, changes of attributes
   std::optional<WallTime> changed MR_GUARDED_BY(mutex);  ///< of a directory: when this tree changed its entries
@@ -101,11 +101,11 @@ class InodeTable {
   /// Those that are more than known: all writers are among them.
   std::vector<InodePtr> InUse() MR_EXCLUDES(mutex_);
   /// All files below a directory's key ("a/b/"), each with its key's rest.
-  struct Below {
+  struct FileBelow {
     InodeId id;
     std::string name;
   };
-  std::vector<Below> FilesBelow(std::string_view directory) const MR_EXCLUDES(mutex_);
+  std::vector<FileBelow> FilesBelow(std::string_view directory) const MR_EXCLUDES(mutex_);
 
  private:
   /// Where a record is; an InodeId is this, and how often the slot was used before in the upper half.
@@ -118,7 +118,7 @@ class InodeTable {
     std::uint32_t lookups = 0;   ///< at its maximum: too many to count, so that it stays for good
     std::uint32_t children = 0;  ///< inodes with names in this one
     SmallBytes name;             ///< the last one it had
-    [[no_unique_address]] PackedMetadata told;
+    [[no_unique_address]] PackedMetadata reported;
     NodeKind kind{};
     bool used : 1 = false;
     bool linked : 1 = false;  ///< has a name
@@ -126,12 +126,13 @@ class InodeTable {
     bool pages : 1 = false;   ///< the caller may keep pages of the version told
   };
   static_assert(sizeof(Record) == 80);
-  struct Used {
+  struct InodeInUse {
     std::unique_ptr<Inode> inode;
     std::weak_ptr<Inode> handle;  ///< expired: it has a writer, or is about to be folded
     int handles = 0;              ///< made and not released yet: an expired one's last user may still be on its way out
   };
-  using Gone = std::vector<std::unique_ptr<Inode>>;  ///< to be destroyed without the lock: the end of a writer waits
+  using RemovedInodes =
+      std::vector<std::unique_ptr<Inode>>;  ///< to be destroyed without the lock: the end of a writer waits
 
   InodeId IdOf(Slot slot) const MR_REQUIRES(mutex_);
   Slot SlotOf(InodeId id) const MR_REQUIRES(mutex_);
@@ -141,8 +142,8 @@ class InodeTable {
   bool Fold(Slot slot, Inode& inode) MR_REQUIRES(mutex_);
   Slot Add(NodeKind kind) MR_REQUIRES(mutex_);
   void Attach(Slot slot, Slot parent, std::string_view name) MR_REQUIRES(mutex_);
-  void Detach(Slot slot, Gone& gone) MR_REQUIRES(mutex_);
-  void RemoveUnused(Slot slot, Gone& gone) MR_REQUIRES(mutex_);
+  void Detach(Slot slot, RemovedInodes& removed) MR_REQUIRES(mutex_);
+  void RemoveUnused(Slot slot, RemovedInodes& removed) MR_REQUIRES(mutex_);
   void SetLocal(Slot slot, bool local) MR_REQUIRES(mutex_);
   Result<std::string> Path(Slot slot) const MR_REQUIRES(mutex_);
   /// For the index.
@@ -153,7 +154,7 @@ class InodeTable {
   std::deque<Record> records_ MR_GUARDED_BY(mutex_);
   Slot free_ MR_GUARDED_BY(mutex_) = kNone;  ///< the first record that is not used
   SlotIndex names_ MR_GUARDED_BY(mutex_);    ///< of linked ones
-  std::unordered_map<Slot, Used> in_use_ MR_GUARDED_BY(mutex_);
+  std::unordered_map<Slot, InodeInUse> in_use_ MR_GUARDED_BY(mutex_);
   // What few have.
   std::set<std::pair<Slot, Slot>> local_ MR_GUARDED_BY(mutex_);  ///< parent and child
   std::unordered_map<Slot, WallTime> changed_ MR_GUARDED_BY(mutex_);

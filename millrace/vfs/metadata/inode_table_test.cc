@@ -19,7 +19,7 @@ TEST(InodeTableTest, WhatIsFoldedComesBack) {
   {
     InodePtr inode = *table.Find(id);
     MutexLock lock(inode->mutex);
-    inode->told = {.state = Metadata::State::kFile, .size = 3, .modified = {}, .etag = "e1", .as_of = {}};
+    inode->reported = {.state = Metadata::State::kFile, .size = 3, .modified = {}, .etag = "e1", .as_of = {}};
     inode->pages_etag = "e1";
   }
   {
@@ -30,8 +30,8 @@ TEST(InodeTableTest, WhatIsFoldedComesBack) {
   InodePtr file = *table.Find(id), same = *table.Find(id), above = *table.Find(directory);
   EXPECT_EQ(file, same);
   MutexLock lock(file->mutex);
-  EXPECT_EQ(file->told.size, 3u);
-  EXPECT_EQ(file->told.etag, "e1");
+  EXPECT_EQ(file->reported.size, 3u);
+  EXPECT_EQ(file->reported.etag, "e1");
   EXPECT_EQ(file->pages_etag, "e1");
   MutexLock above_lock(above->mutex);
   EXPECT_EQ(above->changed, WallTime(std::chrono::seconds(5)));
@@ -43,7 +43,7 @@ TEST(InodeTableTest, APageOfAnotherVersionIsNotClaimed) {
   {
     InodePtr inode = *table.Find(id);
     MutexLock lock(inode->mutex);
-    inode->told.etag = "e2";
+    inode->reported.etag = "e2";
     inode->pages_etag = "e1";
   }
   InodePtr inode = *table.Find(id);
@@ -169,7 +169,7 @@ TEST(InodeTableTest, ManyThreadsUseAndForgetTheSameNames) {
         InodePtr inode = table.Acquire(kRootInode, std::to_string(random.Next() % 4), NodeKind::kFile);
         {
           MutexLock lock(inode->mutex);
-          ++inode->told.size;
+          ++inode->reported.size;
         }
         EXPECT_EQ(table.Find(inode->id).value(), inode);
         const InodeId id = inode->id;

@@ -25,10 +25,10 @@ std::optional<Metadata> MetadataCache::Find(std::string_view path) {
   const TimePoint now = clock_.Now();
   MutexLock lock(mutex_);
   if (const Slot slot = FindSlot(path); slot != kNone) {
-    Known& known = slots_[slot];
+    CachedName& known = slots_[slot];
     const bool absent = known.metadata.state() == Metadata::State::kAbsent;
     if (now - known.metadata.as_of() < (absent ? negative_ttl_ : ttl_)) {
-      known.asked = true;
+      known.used = true;
       return known.metadata.Unpack();
     }
     if (!absent) return std::nullopt;  // it was there after the directory was listed
@@ -49,20 +49,20 @@ void MetadataCache::Put(std::string_view path, Metadata metadata) {
   MutexLock lock(mutex_);
   Slot slot = FindSlot(path);
   if (slot != kNone) {
-    Known& known = slots_[slot];
+    CachedName& known = slots_[slot];
     if (known.metadata.as_of() > metadata.as_of) return;
     TakeAttributes(known.metadata, metadata);
     known.metadata = PackedMetadata(metadata);
-    known.asked = true;
+    known.used = true;
     return;
   }
   if (capacity_ == 0) return;
   slot = TakeSlot();
   const std::string_view directory = DirectoryOf(path);
-  Known& known = slots_[slot];
+  CachedName& known = slots_[slot];
   known.name = SmallBytes(path.substr(directory.size()));
   known.metadata = PackedMetadata(metadata);
-  known.asked = false;
+  known.used = false;
   known.directory = TakeDirectory(directory);
   names_.Insert(slot, HashOf());
 }
@@ -145,7 +145,7 @@ MetadataCache::Slot MetadataCache::TakeSlot() {
     return std::exchange(hand_, hand_ + 1 == slots_.size() ? 0 : hand_ + 1);
   };
   Slot slot = advance();
-  for (; slots_[slot].asked; slot = advance()) slots_[slot].asked = false;
+  for (; slots_[slot].used; slot = advance()) slots_[slot].used = false;
   // Without this name the directory is no longer known in full.
   if (auto complete = complete_.find(directories_[slots_[slot].directory].path); complete != complete_.end()) {
     complete_.erase(complete);
@@ -156,9 +156,9 @@ MetadataCache::Slot MetadataCache::TakeSlot() {
 
 void MetadataCache::Erase(Slot slot) {
   names_.Erase(slot, HashOf());
-  Known& known = slots_[slot];
+  CachedName& known = slots_[slot];
   const DirectoryId id = known.directory;
-  known = Known();
+  known = CachedName();
   if (--directories_[id].names > 0) return;
   directory_ids_.erase(directory_ids_.find(directories_[id].path));
   directories_[id].path = {};

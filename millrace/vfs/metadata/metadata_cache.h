@@ -50,10 +50,10 @@ class MetadataCache {
   using Slot = std::uint32_t;
   using DirectoryId = std::uint32_t;
   static constexpr std::uint32_t kNone = SlotIndex::kNone;
-  struct Known {
+  struct CachedName {
     SmallBytes name;
     [[no_unique_address]] PackedMetadata metadata;
-    bool asked = false;             ///< since eviction last came by
+    bool used = false;              ///< since eviction last came by
     DirectoryId directory = kNone;  ///< kNone: the slot is free
   };
   struct Directory {
@@ -83,7 +83,7 @@ class MetadataCache {
   const Duration ttl_, negative_ttl_;
   const std::size_t capacity_;
   mutable Mutex mutex_;
-  std::deque<Known> slots_ MR_GUARDED_BY(mutex_);
+  std::deque<CachedName> slots_ MR_GUARDED_BY(mutex_);
   std::vector<Slot> free_ MR_GUARDED_BY(mutex_);
   Slot hand_ MR_GUARDED_BY(mutex_) = 0;  ///< where eviction looks next
   SlotIndex names_ MR_GUARDED_BY(mutex_);

@@ -29,13 +29,13 @@ FileReadahead::~FileReadahead() {
   while (requests_ > 0) changed_.Wait(mutex_);
 }
 
-void FileReadahead::Order::Add(std::string path) {
+void FileReadahead::FileOrder::Add(std::string path) {
   places[path] = end();
   paths.push_back(std::move(path));
 }
 
 void FileReadahead::OnOpen(const std::string& path) {
-  Work work;
+  DeferredWork work;
   {
     MutexLock lock(mutex_);
     const bool guessed = guesses_.contains(path);
@@ -53,31 +53,31 @@ void FileReadahead::OnOpen(const std::string& path) {
           hints_->paths.pop_front();
           ++hints_->begin;
         }
-        Carry(hints_, work);
+        ExtendGuesses(hints_, work);
       }
     }
     if (!hinted) FollowDirectory(path, guessed, work);
   }
-  Do(std::move(work));
+  Perform(std::move(work));
 }
 
 std::size_t FileReadahead::WillOpen(std::vector<std::string> paths) {
-  Work work;
+  DeferredWork work;
   std::size_t taken = 0;
   {
     MutexLock lock(mutex_);
     if (!hints_) {
       OrderGuess::Options trusting = options_.guess;
       trusting.initial_credit = 2 * trusting.most_ahead;
-      hints_ = std::make_shared<Order>(trusting);
+      hints_ = std::make_shared<FileOrder>(trusting);
       hints_->plan = {.first = 0, .step = 1, .count = trusting.most_ahead};
     }
     for (; taken < paths.size() && hints_->paths.size() < options_.most_hints; ++taken) {
       hints_->Add(std::move(paths[taken]));
     }
-    Carry(hints_, work);
+    ExtendGuesses(hints_, work);
   }
-  Do(std::move(work));
+  Perform(std::move(work));
   return taken;
 }
 
@@ -87,17 +87,17 @@ FileReadahead::Stats FileReadahead::stats() const {
 }
 
 /// Takes an open for a place in its directory's order, or waits until it looks as if there were one.
-void FileReadahead::FollowDirectory(const std::string& path, bool guessed, Work& work) {
+void FileReadahead::FollowDirectory(const std::string& path, bool guessed, DeferredWork& work) {
   const std::string directory(DirectoryOf(path));
   if (!watches_.contains(directory) && watches_.size() >= kMostWatches) {
     watches_.erase(std::ranges::min_element(watches_, {}, [](const auto& watch) { return watch.second.used; }));
   }
-  Watch& watch = watches_[directory];
+  DirectoryWatch& watch = watches_[directory];
   watch.used = ++uses_;
   const bool ascends = path > watch.last && !watch.last.empty();
   watch.ascending = ascends ? watch.ascending + 1 : 0;
   watch.last = path;
-  if (OrderPtr order = watch.order) {
+  if (FileOrderPtr order = watch.order) {
     if (auto place = order->places.find(path); place != order->places.end()) {
       order->plan = order->guess.OnOpen(place->second, guessed, clock_.Now());
       while (order->begin + kKeepBehind < place->second) {
@@ -105,7 +105,7 @@ void FileReadahead::FollowDirectory(const std::string& path, bool guessed, Work&
         order->paths.pop_front();
         ++order->begin;
       }
-      Carry(order, work);
+      ExtendGuesses(order, work);
       return;
     }
     if (order->asking && order->paths.empty()) return;  // its first names are under way
@@ -116,10 +116,11 @@ void FileReadahead::FollowDirectory(const std::string& path, bool guessed, Work&
   if (watch.ascending >= watch.needed) StartOrder(watch, directory, path, work);
 }
 
-void FileReadahead::StartOrder(Watch& watch, const std::string& directory, const std::string& after, Work& work) {
+void FileReadahead::StartOrder(DirectoryWatch& watch, const std::string& directory, const std::string& after,
+                               DeferredWork& work) {
   watch.needed = std::min(watch.needed * 2, kMostAscending);
   watch.ascending = 0;
-  watch.order = std::make_shared<Order>(options_.guess);
+  watch.order = std::make_shared<FileOrder>(options_.guess);
   watch.order->listing.emplace(store_, metadata_, clock_, directory,
                                Listing::Position{.start_after = after, .held = {}});
   watch.order->plan = {.first = 0, .step = 1, .count = options_.guess.initial_credit};
@@ -128,7 +129,7 @@ void FileReadahead::StartOrder(Watch& watch, const std::string& directory, const
 }
 
 /// Guesses what the plan says, as far as names are known and there is room; asks for more names in time.
-void FileReadahead::Carry(const OrderPtr& order, Work& work) {
+void FileReadahead::ExtendGuesses(const FileOrderPtr& order, DeferredWork& work) {
   const OrderGuess::Plan& plan = order->plan;
   std::uint64_t place = plan.first;
   for (int i = 0; i < plan.count && order->guess.credit() > 0; ++i, place += plan.step) {
@@ -157,7 +158,7 @@ bool FileReadahead::HasRoom() {
   return true;
 }
 
-bool FileReadahead::AddGuess(const std::string& path, Work& work) {
+bool FileReadahead::AddGuess(const std::string& path, DeferredWork& work) {
   if (!HasRoom()) return false;
   Guess& guess = guesses_[path];
   guess.made = clock_.Now();
@@ -183,9 +184,10 @@ void FileReadahead::DropGuess(const std::string& path) {
   guesses_.erase(guess);
 }
 
-void FileReadahead::Do(Work work) {
+void FileReadahead::Perform(DeferredWork work) {
   if (work.list) NextPage(std::move(work.list));
-  for (auto& [path, known] : work.guesses) known ? Fetch(path, *std::move(known)) : Ask(path, /*fetch_then=*/true);
+  for (auto& [path, known] : work.guesses)
+    known ? Fetch(path, *std::move(known)) : RequestHead(path, /*fetch_then=*/true);
 }
 
 /// Has the cache fetch a guess, or, where the bytes are here, has the store asked whether they still are right.
@@ -220,11 +222,11 @@ void FileReadahead::Fetch(const std::string& path, Metadata metadata) {
     changed_.NotifyAll();
     if (guess.state != Guess::State::kAsking) return;
   }
-  Ask(path, /*fetch_then=*/false);
+  RequestHead(path, /*fetch_then=*/false);
 }
 
-void FileReadahead::Ask(const std::string& path, bool fetch_then) {
-  Begin();
+void FileReadahead::RequestHead(const std::string& path, bool fetch_then) {
+  BeginRequest();
   const TimePoint asked = clock_.Now();
   store_.Head(path, {.stop = stop_.get_token()}, [this, path, asked, fetch_then](auto info) {
     std::optional<Metadata> now;
@@ -246,16 +248,16 @@ void FileReadahead::Ask(const std::string& path, bool fetch_then) {
       changed_.NotifyAll();
     }
     if (fetch) Fetch(path, *std::move(now));
-    End();
+    EndRequest();
   });
 }
 
-void FileReadahead::NextPage(OrderPtr order) {
-  Begin();
+void FileReadahead::NextPage(FileOrderPtr order) {
+  BeginRequest();
   const TimePoint asked = clock_.Now();
   object::ListRequest request = order->listing->NextRequest();
   store_.List(std::move(request), {.stop = stop_.get_token()}, [this, order, asked](auto page) {
-    Work work;
+    DeferredWork work;
     {
       MutexLock lock(mutex_);
       order->asking = false;
@@ -264,11 +266,11 @@ void FileReadahead::NextPage(OrderPtr order) {
         for (ListedName& listed : order->listing->Accept(*std::move(page), asked)) {
           if (listed.metadata.is_file() && listed.metadata.size > 0) order->Add(directory + listed.name);
         }
-        Carry(order, work);
+        ExtendGuesses(order, work);
       }
     }
-    Do(std::move(work));
-    End();
+    Perform(std::move(work));
+    EndRequest();
   });
 }
 
@@ -308,12 +310,12 @@ std::optional<Metadata> FileReadahead::Confirm(const std::string& path, const ob
   return metadata;
 }
 
-void FileReadahead::Begin() {
+void FileReadahead::BeginRequest() {
   MutexLock lock(mutex_);
   ++requests_;
 }
 
-void FileReadahead::End() {
+void FileReadahead::EndRequest() {
   MutexLock lock(mutex_);
   if (--requests_ == 0) changed_.NotifyAll();
 }

@@ -61,8 +61,8 @@ class FileReadahead {
 
  private:
   /// An ordered set of files that may be opened next.
-  struct Order {
-    explicit Order(OrderGuess::Options options) : guess(options) {}
+  struct FileOrder {
+    explicit FileOrder(OrderGuess::Options options) : guess(options) {}
     std::optional<Listing> listing;  ///< where its names come from; nothing: from hints
     bool asking = false;             ///< a page is under way
     std::uint64_t begin = 0;         ///< the place of paths.front()
@@ -74,13 +74,13 @@ class FileReadahead {
     void Add(std::string path);
     std::uint64_t end() const { return begin + paths.size(); }
   };
-  using OrderPtr = std::shared_ptr<Order>;
+  using FileOrderPtr = std::shared_ptr<FileOrder>;
   /// A directory in which files are being opened.
-  struct Watch {
+  struct DirectoryWatch {
     std::string last;
     int ascending = 0;  ///< so many opens came in the order of names
     int needed = 0;     ///< before its listing is read
-    OrderPtr order;
+    FileOrderPtr order;
     std::uint64_t used = 0;
   };
   struct Guess {
@@ -92,25 +92,26 @@ class FileReadahead {
     std::list<std::string>::iterator position;
   };
   /// What to do once the mutex is free.
-  struct Work {
+  struct DeferredWork {
     std::vector<std::pair<std::string, std::optional<Metadata>>> guesses;  ///< with the version, where it is known
-    OrderPtr list;
+    FileOrderPtr list;
   };
 
-  void FollowDirectory(const std::string& path, bool guessed, Work& work) MR_REQUIRES(mutex_);
-  void StartOrder(Watch& watch, const std::string& directory, const std::string& after, Work& work) MR_REQUIRES(mutex_);
-  void Carry(const OrderPtr& order, Work& work) MR_REQUIRES(mutex_);
-  bool AddGuess(const std::string& path, Work& work) MR_REQUIRES(mutex_);
+  void FollowDirectory(const std::string& path, bool guessed, DeferredWork& work) MR_REQUIRES(mutex_);
+  void StartOrder(DirectoryWatch& watch, const std::string& directory, const std::string& after, DeferredWork& work)
+      MR_REQUIRES(mutex_);
+  void ExtendGuesses(const FileOrderPtr& order, DeferredWork& work) MR_REQUIRES(mutex_);
+  bool AddGuess(const std::string& path, DeferredWork& work) MR_REQUIRES(mutex_);
   void DropGuess(const std::string& path) MR_REQUIRES(mutex_);
   bool HasRoom() MR_REQUIRES(mutex_);
   std::uint64_t BytesAhead(const Metadata& metadata) const;
 
-  void Do(Work work) MR_EXCLUDES(mutex_);
+  void Perform(DeferredWork work) MR_EXCLUDES(mutex_);
   void Fetch(const std::string& path, Metadata metadata) MR_EXCLUDES(mutex_);
-  void Ask(const std::string& path, bool fetch_then) MR_EXCLUDES(mutex_);
-  void NextPage(OrderPtr order) MR_EXCLUDES(mutex_);
-  void Begin() MR_EXCLUDES(mutex_);
-  void End() MR_EXCLUDES(mutex_);
+  void RequestHead(const std::string& path, bool fetch_then) MR_EXCLUDES(mutex_);
+  void NextPage(FileOrderPtr order) MR_EXCLUDES(mutex_);
+  void BeginRequest() MR_EXCLUDES(mutex_);
+  void EndRequest() MR_EXCLUDES(mutex_);
 
   object::Store& store_;
   cache::BlockCache& cache_;
@@ -125,8 +126,8 @@ class FileReadahead {
   int requests_ MR_GUARDED_BY(mutex_) = 0;
   std::uint64_t uses_ MR_GUARDED_BY(mutex_) = 0;
   Stats stats_ MR_GUARDED_BY(mutex_);
-  std::unordered_map<std::string, Watch> watches_ MR_GUARDED_BY(mutex_);  ///< by directory
-  OrderPtr hints_ MR_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, DirectoryWatch> watches_ MR_GUARDED_BY(mutex_);  ///< by directory
+  FileOrderPtr hints_ MR_GUARDED_BY(mutex_);
   std::unordered_map<std::string, Guess> guesses_ MR_GUARDED_BY(mutex_);  ///< by path; not opened yet
   std::list<std::string> oldest_ MR_GUARDED_BY(mutex_);                   ///< their paths, oldest first
   std::uint64_t guessed_bytes_ MR_GUARDED_BY(mutex_) = 0;

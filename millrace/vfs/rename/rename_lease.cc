@@ -38,7 +38,7 @@ std::unique_ptr<RenameLease> RenameLease::Prepare(object::Store& store, Clock& c
 
 Status RenameLease::Create(const object::Call& call) {
   MR_TRY(Renew(call));
-  StartBeating();
+  StartHeartbeat();
   return {};
 }
 
@@ -50,9 +50,9 @@ Result<std::unique_ptr<RenameLease>> RenameLease::TakeOver(object::Store& store,
   {
     MutexLock lock(lease->writing_);
     lease->owner_ = std::move(owner);
-    MR_TRY(lease->WriteInTurn(std::move(found), call));
+    MR_TRY(lease->WriteLocked(std::move(found), call));
   }
-  lease->StartBeating();
+  lease->StartHeartbeat();
   return lease;
 }
 
@@ -63,12 +63,12 @@ std::shared_ptr<const RenameRecord> RenameLease::record() const {
 
 Status RenameLease::Write(RenameRecord next, const object::Call& call) {
   MutexLock lock(writing_);
-  return WriteInTurn(std::move(next), call);
+  return WriteLocked(std::move(next), call);
 }
 
 Status RenameLease::Renew(const object::Call& call) {
   MutexLock lock(writing_);
-  return WriteInTurn(*record(), call);
+  return WriteLocked(*record(), call);
 }
 
 Result<object::Call> RenameLease::Guard(const object::Call& call) {
@@ -81,11 +81,11 @@ Result<object::Call> RenameLease::Guard(const object::Call& call) {
 
 Status RenameLease::Remove(const object::Call& call) {
   const object::Call guarded = MR_TRY(Guard(call));
-  heart_ = std::jthread();  // or it would take the missing record for a takeover
+  heartbeat_thread_ = std::jthread();  // or it would take the missing record for a takeover
   return object::Delete(store_, key_, guarded);
 }
 
-Status RenameLease::WriteInTurn(RenameRecord next, const object::Call& call) {
+Status RenameLease::WriteLocked(RenameRecord next, const object::Call& call) {
   if (lost_.stop_requested()) return Lost();
   next.owner = owner_;
   next.lease = token_;
@@ -135,11 +135,11 @@ std::unexpected<Error> RenameLease::Lost() {
   return Fail(Code::kBusy, "another mount has taken over the rename {}", key_);
 }
 
-void RenameLease::StartBeating() {
-  heart_ = std::jthread([this](const std::stop_token& stop) { Beat(stop); });
+void RenameLease::StartHeartbeat() {
+  heartbeat_thread_ = std::jthread([this](const std::stop_token& stop) { RunHeartbeat(stop); });
 }
 
-void RenameLease::Beat(const std::stop_token& stop) {
+void RenameLease::RunHeartbeat(const std::stop_token& stop) {
   TimePoint next = confirmed_.load() + kLeaseBeat;
   while (clock_.SleepUntil(next, stop)) {
     next = confirmed_.load() + kLeaseBeat;

@@ -64,9 +64,9 @@ class RenameLease {
 
  private:
   RenameLease(object::Store& store, Clock& clock, RenameRoot root, std::string key, std::string etag);
-  void StartBeating();
-  void Beat(const std::stop_token& stop);
-  Status WriteInTurn(RenameRecord next, const object::Call& call) MR_REQUIRES(writing_);
+  void StartHeartbeat();
+  void RunHeartbeat(const std::stop_token& stop);
+  Status WriteLocked(RenameRecord next, const object::Call& call) MR_REQUIRES(writing_);
   enum class Found { kOurs, kOlder, kLost };
   Result<Found> LookWhatIsThere(const RenameRecord& written, const object::Call& call) MR_REQUIRES(writing_);
   void Accept(RenameRecord written, std::string etag, TimePoint asked) MR_REQUIRES(writing_);
@@ -86,7 +86,7 @@ class RenameLease {
   std::uint64_t beat_ MR_GUARDED_BY(writing_) = 0;
   mutable Mutex record_mutex_;
   std::shared_ptr<const RenameRecord> record_ MR_GUARDED_BY(record_mutex_);
-  std::jthread heart_;  ///< last: it uses all the rest
+  std::jthread heartbeat_thread_;  ///< last: it uses all the rest
 };
 
 }  // namespace millrace::vfs

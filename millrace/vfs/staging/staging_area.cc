@@ -97,7 +97,7 @@ StagedFile::StagedFile(StagingArea& area, std::string id, UniqueFd fd)
 std::string StagedFile::path() const { return area_.folder_.path() / DataName(id_); }
 
 StagedFile::~StagedFile() {
-  area_.Give(held_.bytes());
+  area_.ReleaseBytes(held_.bytes());
   if (kept_) return;
   Unsave();
   area_.Retire(id_, std::move(fd_));
@@ -110,7 +110,7 @@ void StagedFile::EmptySpareRecord() const {
 }
 
 Status StagedFile::Charge(std::uint64_t bytes) const {
-  if (area_.Take(bytes)) return {};
+  if (area_.ReserveBytes(bytes)) return {};
   return Fail(Code::kNoSpace, "the staging area {} is full ({} bytes)", area_.folder_.path().string(),
               area_.options().limit_bytes);
 }
@@ -119,7 +119,7 @@ Status StagedFile::Write(std::uint64_t offset, ByteSpan bytes) {
   const std::uint64_t end = offset + bytes.size(), fresh = bytes.size() - held_.BytesIn(offset, end);
   MR_TRY(Charge(fresh));
   if (Status written = WriteFully(fd_.get(), bytes, offset, path()); !written) {
-    area_.Give(fresh);
+    area_.ReleaseBytes(fresh);
     return written;
   }
   held_.Add(offset, end);
@@ -130,7 +130,7 @@ Status StagedFile::Zero(std::uint64_t begin, std::uint64_t end) {
   const std::uint64_t fresh = end - begin - held_.BytesIn(begin, end);
   MR_TRY(Charge(fresh));
   if (Status zeroed = MakeZero(begin, end); !zeroed) {
-    area_.Give(fresh);
+    area_.ReleaseBytes(fresh);
     return zeroed;
   }
   held_.Add(begin, end);
@@ -159,7 +159,7 @@ void StagedFile::Drop(std::uint64_t begin, std::uint64_t end) {
   const std::uint64_t before = held_.bytes();
   for (const Interval& held : held_.In(begin, end)) (void)Punch(held.begin, held.end);
   held_.Remove(begin, end);
-  area_.Give(before - held_.bytes());
+  area_.ReleaseBytes(before - held_.bytes());
 }
 
 /// Gives back the disk's room and makes the range read as zeros; false where the file system cannot.
@@ -258,8 +258,8 @@ void StagingArea::Retire(const std::string& id, UniqueFd fd) {
   (void)folder_.Remove(DataName(id));
 }
 
-Result<std::vector<StagingArea::Adopted>> StagingArea::Adopt(const std::string& prefix,
-                                                             std::vector<std::string>* unreadable) {
+Result<std::vector<StagingArea::AdoptedFile>> StagingArea::Adopt(const std::string& prefix,
+                                                                 std::vector<std::string>* unreadable) {
   std::vector<std::pair<std::string, UniqueFd>> ownerless;
   {
     MutexLock lock(mutex_);
@@ -272,7 +272,7 @@ Result<std::vector<StagingArea::Adopted>> StagingArea::Adopt(const std::string& 
       }
     }
   }
-  std::vector<Adopted> adopted;
+  std::vector<AdoptedFile> adopted;
   for (auto& [id, fd] : ownerless) {
     const std::string record = RecordName(id);
     std::unique_ptr<StagedFile> file(new StagedFile(*this, id, std::move(fd)));
@@ -302,12 +302,12 @@ Result<std::vector<StagingArea::Adopted>> StagingArea::Adopt(const std::string& 
     }
     adopted.push_back({std::move(file), std::move(decoded->record)});
   }
-  std::ranges::sort(adopted, {}, [](const Adopted& each) { return each.record.saved; });
+  std::ranges::sort(adopted, {}, [](const AdoptedFile& each) { return each.record.saved; });
   return adopted;
 }
 
-StagingArea::Left StagingArea::LookFor(const fs::path& directory, const std::string& target) {
-  Left left;
+StagingArea::Leftovers StagingArea::FindLeftovers(const fs::path& directory, const std::string& target) {
+  Leftovers left;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory, error)) {
     const std::string name = entry.path().filename();
@@ -329,14 +329,14 @@ WallTime StagingArea::NextStamp() {
   return last_stamp_;
 }
 
-bool StagingArea::Take(std::uint64_t bytes) {
+bool StagingArea::ReserveBytes(std::uint64_t bytes) {
   MutexLock lock(mutex_);
   if (bytes > options_.limit_bytes || used_ > options_.limit_bytes - bytes) return false;
   used_ += bytes;
   return true;
 }
 
-void StagingArea::Give(std::uint64_t bytes) {
+void StagingArea::ReleaseBytes(std::uint64_t bytes) {
   MutexLock lock(mutex_);
   used_ -= bytes;
 }

@@ -112,22 +112,22 @@ class StagingArea {
 
   Result<std::unique_ptr<StagedFile>> Create() MR_EXCLUDES(mutex_);
 
-  struct Adopted {
+  struct AdoptedFile {
     std::unique_ptr<StagedFile> file;
     StagedRecord record;
   };
   /// Takes over what processes that have gone left for this store below `prefix`, earlier records first. Files without
   /// a record are removed; records that cannot be read are left alone and named in `unreadable`. Whoever drops one
   /// gives it back as it was, unless it was unsaved.
-  Result<std::vector<Adopted>> Adopt(const std::string& prefix, std::vector<std::string>* unreadable)
+  Result<std::vector<AdoptedFile>> Adopt(const std::string& prefix, std::vector<std::string>* unreadable)
       MR_EXCLUDES(mutex_);
 
   /// What lies in a folder for a store and has no owner: for those who only tell about it. Changes nothing.
-  struct Left {
+  struct Leftovers {
     int files = 0;
     std::uint64_t bytes = 0;  ///< of the files when they are published
   };
-  static Left LookFor(const std::filesystem::path& directory, const std::string& target);
+  static Leftovers FindLeftovers(const std::filesystem::path& directory, const std::string& target);
 
   /// Later than all before it, so that records can be ordered.
   WallTime NextStamp() MR_EXCLUDES(mutex_);
@@ -142,8 +142,8 @@ class StagingArea {
   StagingArea(Options options, ManagedFolder folder) : options_(std::move(options)), folder_(std::move(folder)) {}
   std::optional<std::pair<std::string, UniqueFd>> TakeSpare() MR_REQUIRES(mutex_);
   void Retire(const std::string& id, UniqueFd fd) MR_EXCLUDES(mutex_);
-  bool Take(std::uint64_t bytes) MR_EXCLUDES(mutex_);
-  void Give(std::uint64_t bytes) MR_EXCLUDES(mutex_);
+  bool ReserveBytes(std::uint64_t bytes) MR_EXCLUDES(mutex_);
+  void ReleaseBytes(std::uint64_t bytes) MR_EXCLUDES(mutex_);
 
   const Options options_;
   const ManagedFolder folder_;

@@ -34,53 +34,55 @@ Status AbortRecorded(object::Store& store, const StagedRecord& record, const obj
   return {};
 }
 
-Result<UploadLedger::Entry> UploadLedger::Begin(const std::string& key) {
+Result<UploadLedger::UploadRecord> UploadLedger::Begin(const std::string& key) {
   StagedRecord record{.key = key, .upload_key = key, .upload_begun = clock_.Wall()};
   auto file = MR_TRY(staging_.Create());
   MR_TRY(file->Save(record, /*durable=*/false));
-  return Entry(*this, std::move(file), std::move(record));
+  return UploadRecord(*this, std::move(file), std::move(record));
 }
 
-Status UploadLedger::Entry::SetId(std::string id) {
+Status UploadLedger::UploadRecord::SetId(std::string id) {
   record_.upload_id = std::move(id);
   return file_->Save(record_, /*durable=*/false);
 }
 
-UploadLedger::Entry::~Entry() {
-  if (file_) ledger_.Leave({std::move(file_), std::move(record_)});
+UploadLedger::UploadRecord::~UploadRecord() {
+  if (file_) ledger_.Add({std::move(file_), std::move(record_)});
 }
 
-void UploadLedger::Lost(const std::string& key, WallTime begun, std::string id) {
+void UploadLedger::AddUnconfirmed(const std::string& key, WallTime begun, std::string id) {
   {
     MutexLock lock(mutex_);
-    auto earlier = [&](const Left& left) { return left.record.upload_key == key && left.record.upload_id == id; };
-    if (std::ranges::any_of(left_, earlier)) return;  // it goes with that one
+    auto earlier = [&](const UnconfirmedUpload& left) {
+      return left.record.upload_key == key && left.record.upload_id == id;
+    };
+    if (std::ranges::any_of(unconfirmed_, earlier)) return;  // it goes with that one
   }
   StagedRecord record{.key = key, .upload_id = std::move(id), .upload_key = key, .upload_begun = begun};
   auto file = staging_.Create();
-  if (file && (*file)->Save(record, /*durable=*/false)) Leave({*std::move(file), std::move(record)});
+  if (file && (*file)->Save(record, /*durable=*/false)) Add({*std::move(file), std::move(record)});
 }
 
-void UploadLedger::Leave(Left left) {
+void UploadLedger::Add(UnconfirmedUpload left) {
   left.file->Keep();
   MutexLock lock(mutex_);
-  left_.push_back(std::move(left));
+  unconfirmed_.push_back(std::move(left));
 }
 
 Status UploadLedger::Remove(const object::Call& call) {
-  std::vector<Left> now;
+  std::vector<UnconfirmedUpload> now;
   {
     MutexLock lock(mutex_);
-    now.swap(left_);
+    now.swap(unconfirmed_);
   }
   Status first;
-  for (Left& left : now) {
+  for (UnconfirmedUpload& left : now) {
     Status removed = first ? AbortRecorded(store_, left.record, call) : Status(Fail(first.error()));
     if (removed) {
       left.file->Unsave();
     } else {
       first = std::move(removed);
-      Leave(std::move(left));
+      Add(std::move(left));
     }
   }
   return first;

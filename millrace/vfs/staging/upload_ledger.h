@@ -25,44 +25,44 @@ class UploadLedger {
       : store_(store), staging_(staging), clock_(clock) {}
 
   /// One upload. Destroyed before it is over, it is left for Remove, and for the next mount.
-  class Entry {
+  class UploadRecord {
    public:
-    Entry(Entry&&) = default;
-    Entry& operator=(Entry&&) = delete;
-    ~Entry();
+    UploadRecord(UploadRecord&&) = default;
+    UploadRecord& operator=(UploadRecord&&) = delete;
+    ~UploadRecord();
     Status SetId(std::string id);
     /// It is completed, or aborted.
-    void Over() { file_.reset(); }
+    void MarkEnded() { file_.reset(); }
 
    private:
     friend class UploadLedger;
-    Entry(UploadLedger& ledger, std::unique_ptr<StagedFile> file, StagedRecord record)
+    UploadRecord(UploadLedger& ledger, std::unique_ptr<StagedFile> file, StagedRecord record)
         : ledger_(ledger), file_(std::move(file)), record_(std::move(record)) {}
     UploadLedger& ledger_;
     std::unique_ptr<StagedFile> file_;
     StagedRecord record_;
   };
   /// Before an upload of that key is begun.
-  Result<Entry> Begin(const std::string& key);
+  Result<UploadRecord> Begin(const std::string& key);
   /// The store may still have an upload of that key, begun since, whose end it did not confirm, nor, without an id, its
   /// beginning.
-  void Lost(const std::string& key, WallTime begun, std::string id = {}) MR_EXCLUDES(mutex_);
+  void AddUnconfirmed(const std::string& key, WallTime begun, std::string id = {}) MR_EXCLUDES(mutex_);
 
   /// Removes what was left. Fails with the first failure; the rest stays for the next call, or the next mount.
   Status Remove(const object::Call& call) MR_EXCLUDES(mutex_);
 
  private:
-  struct Left {
+  struct UnconfirmedUpload {
     std::unique_ptr<StagedFile> file;
     StagedRecord record;
   };
-  void Leave(Left left) MR_EXCLUDES(mutex_);
+  void Add(UnconfirmedUpload left) MR_EXCLUDES(mutex_);
 
   object::Store& store_;
   StagingArea& staging_;
   const Clock& clock_;
   Mutex mutex_;
-  std::vector<Left> left_ MR_GUARDED_BY(mutex_);
+  std::vector<UnconfirmedUpload> unconfirmed_ MR_GUARDED_BY(mutex_);
 };
 
 }  // namespace millrace::vfs

@@ -16,7 +16,7 @@ class UploadLedgerTest : public testing::Test {
   void SendPart(const std::string& key, const std::string& id) {
     EXPECT_TRUE(object::UploadPart(*store, key, id, 1, AsBytes("part")));
   }
-  std::vector<std::string> Left() {
+  std::vector<std::string> UnconfirmedUpload() {
     std::vector<std::string> ids;
     const auto uploads = *object::ListUploads(*store, "");
     for (const auto& upload : uploads) ids.push_back(upload.upload_id);
@@ -38,7 +38,7 @@ TEST_F(UploadLedgerTest, WithoutAnIdOnlyWhatWasBegunAboutThenAndHasNoPartsGoes) 
   clock.Advance(std::chrono::minutes(2));
   const std::string later = Begin("f");
   ASSERT_TRUE(AbortRecorded(*store, {.upload_key = "f", .upload_begun = begun}, {}));
-  EXPECT_THAT(Left(), UnorderedElementsAre(before, of_another_key, with_parts, later));
+  EXPECT_THAT(UnconfirmedUpload(), UnorderedElementsAre(before, of_another_key, with_parts, later));
 }
 
 TEST_F(UploadLedgerTest, WithAnIdThatOneGoesWhateverItHas) {
@@ -46,7 +46,7 @@ TEST_F(UploadLedgerTest, WithAnIdThatOneGoesWhateverItHas) {
   SendPart("f", ours);
   const StagedRecord record{.upload_id = ours, .upload_key = "f", .upload_begun = clock.Wall()};
   ASSERT_TRUE(AbortRecorded(*store, record, {}));
-  EXPECT_THAT(Left(), UnorderedElementsAre(other));
+  EXPECT_THAT(UnconfirmedUpload(), UnorderedElementsAre(other));
   EXPECT_TRUE(AbortRecorded(*store, record, {})) << "it has gone already";
 }
 

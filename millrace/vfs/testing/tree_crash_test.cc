@@ -8,9 +8,9 @@
 #include <thread>
 
 #include "millrace/base/files/managed_folder.h"
+#include "millrace/vfs/testing/crash_simulation.h"
 #include "millrace/vfs/testing/driver.h"
 #include "millrace/vfs/testing/model.h"
-#include "millrace/vfs/testing/mortal.h"
 
 namespace millrace::vfs {
 namespace {
@@ -391,8 +391,8 @@ class TreeCrashTest : public testing::TestWithParam<std::tuple<bool, int>> {
   static Death RunUntilDeath(const Script& script, std::shared_ptr<object::Store> bucket,
                              const std::filesystem::path& remains, std::uint64_t dies_at) {
     TempDir staging = *TempDir::Create();
-    Life life(staging.path(), remains, dies_at);
-    Driver driver(OptionsFor(staging.path(), "dead"), Driver::Time::kTicks, MakeMortalStore(std::move(bucket), life));
+    CrashSimulation life(staging.path(), remains, dies_at);
+    Driver driver(OptionsFor(staging.path(), "dead"), Driver::Time::kTicks, MakeCrashingStore(std::move(bucket), life));
     Handles handles;
     Death death;
     for (; death.act < script.acts().size(); ++death.act) {

@@ -15,7 +15,7 @@ MutableByteSpan Slice(MutableByteSpan bytes, std::uint64_t origin, Interval rang
 FileContent::FileContent(StagingArea& staging, std::optional<cache::ObjectVersion> base)
     : staging_(staging), size_(base ? base->size : 0), base_(std::move(base)), base_bytes_(size_) {}
 
-FileContent::FileContent(StagingArea& staging, StagingArea::Adopted left)
+FileContent::FileContent(StagingArea& staging, StagingArea::AdoptedFile left)
     : staging_(staging),
       size_(left.record.size),
       base_(std::move(left.record.base)),

@@ -29,7 +29,7 @@ class FileContent {
   /// The content of a stored version, or an empty content.
   FileContent(StagingArea& staging, std::optional<cache::ObjectVersion> base);
   /// The content that Keep left, of this or another process.
-  FileContent(StagingArea& staging, StagingArea::Adopted left);
+  FileContent(StagingArea& staging, StagingArea::AdoptedFile left);
 
   std::uint64_t size() const { return size_; }
   const std::optional<cache::ObjectVersion>& base() const { return base_; }

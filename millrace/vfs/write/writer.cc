@@ -44,12 +44,13 @@ Writer::Writer(Environment environment, Start start)
   if (!content_.base() && !next_.metadata) next_.metadata.emplace();
 }
 
-Writer::Writer(Environment environment, StagingArea::Adopted left, std::function<void(const Metadata&)> on_published)
+Writer::Writer(Environment environment, StagingArea::AdoptedFile left,
+               std::function<void(const Metadata&)> on_published)
     : environment_(std::move(environment)),
       layout_(LayoutFor(environment_)),
       size_(left.record.size),
       modified_(left.record.modified.time_since_epoch().count()),
-      content_(environment_.staging, StagingArea::Adopted{.file = std::move(left.file), .record = left.record}),
+      content_(environment_.staging, StagingArea::AdoptedFile{.file = std::move(left.file), .record = left.record}),
       upload_(layout_, environment_.store.limits().max_part, environment_.parallel_parts),
       next_{.key = std::move(left.record.key),
             .named = left.record.saved,

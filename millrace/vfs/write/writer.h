@@ -65,7 +65,8 @@ class Writer {
   };
   Writer(Environment environment, Start start);
   /// Goes on with what another writer, or process, left by Keep.
-  Writer(Environment environment, StagingArea::Adopted left, std::function<void(const Metadata&)> on_published = {});
+  Writer(Environment environment, StagingArea::AdoptedFile left,
+         std::function<void(const Metadata&)> on_published = {});
   /// Gives up what was neither published nor kept.
   ~Writer();
 

@@ -143,7 +143,7 @@ Result<std::string> Writer::EnsureUpload(const object::Call& call) {
   }
   auto created = object::CreateMultipart(environment_.store, key, options, call);
   if (!created) {
-    if (environment_.ledger != nullptr) environment_.ledger->Lost(key, begun);
+    if (environment_.ledger != nullptr) environment_.ledger->AddUnconfirmed(key, begun);
     return Fail(created.error().Context("starting the upload of " + key));
   }
   MutexLock lock(mutex_);
@@ -164,7 +164,7 @@ Status Writer::DropUpload(const object::Call& call) {
   if (session.id.empty()) return {};
   Status aborted = object::AbortMultipart(environment_.store, session.key, session.id, call);
   if (!aborted && aborted.error().code() != Code::kNotFound && environment_.ledger != nullptr) {
-    environment_.ledger->Lost(session.key, session.begun, session.id);
+    environment_.ledger->AddUnconfirmed(session.key, session.begun, session.id);
   }
   return aborted;
 }

@@ -1,4 +1,4 @@
-#include "millrace/vfs/testing/mortal.h"
+#include "millrace/vfs/testing/crash_simulation.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -12,39 +12,39 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::atomic<Life*> current_life = nullptr;  ///< system calls have no other way to find it
-thread_local bool within_step = false;      ///< this thread leaves the remains: what it calls is no step
+std::atomic<CrashSimulation*> current_life = nullptr;  ///< system calls have no other way to find it
+thread_local bool within_step = false;                 ///< this thread leaves the remains: what it calls is no step
 
 }  // namespace
 
-Life::Life(fs::path staging, fs::path remains, std::uint64_t dies_at)
+CrashSimulation::CrashSimulation(fs::path staging, fs::path remains, std::uint64_t dies_at)
     : staging_(std::move(staging)), remains_(std::move(remains)), dies_at_(dies_at) {
   current_life = this;
 }
 
-Life::~Life() { current_life = nullptr; }
+CrashSimulation::~CrashSimulation() { current_life = nullptr; }
 
-bool Life::dead() const {
+bool CrashSimulation::dead() const {
   MutexLock lock(mutex_);
   return dead_;
 }
 
-std::uint64_t Life::steps() const {
+std::uint64_t CrashSimulation::steps() const {
   MutexLock lock(mutex_);
   return steps_;
 }
 
-void Life::Die() {
+void CrashSimulation::Die() {
   MutexLock lock(mutex_);
   if (!dead_) LeaveRemains();
 }
 
-bool Life::Advance() {
+bool CrashSimulation::Advance() {
   if (!dead_ && steps_++ >= dies_at_) LeaveRemains();
   return !dead_;
 }
 
-void Life::LeaveRemains() {
+void CrashSimulation::LeaveRemains() {
   dead_ = true;
   within_step = true;
   std::error_code error;
@@ -59,7 +59,7 @@ namespace {
 /// A system call of libc's, as a step where there is a life.
 template <class Real, class... Arguments>
 auto AsStep(Real real, Arguments... arguments) {
-  Life* life = within_step ? nullptr : current_life.load();
+  CrashSimulation* life = within_step ? nullptr : current_life.load();
   if (life == nullptr) return real(arguments...);
   decltype(real(arguments...)) result;
   life->Step([&](bool) { result = real(arguments...); });
@@ -71,9 +71,9 @@ Function* Real(Function*, const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
 }
 
-class MortalStore final : public object::Store {
+class CrashingStore final : public object::Store {
  public:
-  MortalStore(std::shared_ptr<object::Store> inner, Life& life) : inner_(std::move(inner)), life_(life) {}
+  CrashingStore(std::shared_ptr<object::Store> inner, CrashSimulation& life) : inner_(std::move(inner)), life_(life) {}
 
   std::string Describe() const override { return inner_->Describe(); }
   object::Limits limits() const override { return inner_->limits(); }
@@ -154,13 +154,13 @@ class MortalStore final : public object::Store {
   }
 
   const std::shared_ptr<object::Store> inner_;
-  Life& life_;
+  CrashSimulation& life_;
 };
 
 }  // namespace
 
-std::shared_ptr<object::Store> MakeMortalStore(std::shared_ptr<object::Store> inner, Life& life) {
-  return std::make_shared<MortalStore>(std::move(inner), life);
+std::shared_ptr<object::Store> MakeCrashingStore(std::shared_ptr<object::Store> inner, CrashSimulation& life) {
+  return std::make_shared<CrashingStore>(std::move(inner), life);
 }
 
 }  // namespace millrace::vfs

@@ -12,14 +12,14 @@
 namespace millrace::vfs {
 
 /// From its construction to its end, every system call of this process that changes a file, and every request that
-/// changes a MortalStore, is a step. It dies just before step `dies_at`, by which its staging folder is copied as it is
-/// at that moment: no destructor can tidy there. One at a time. Thread-safe.
-class Life {
+/// changes a CrashingStore, is a step. It dies just before step `dies_at`, by which its staging folder is copied as it
+/// is at that moment: no destructor can tidy there. One at a time. Thread-safe.
+class CrashSimulation {
  public:
-  Life(std::filesystem::path staging, std::filesystem::path remains, std::uint64_t dies_at);
-  ~Life();
-  Life(const Life&) = delete;
-  Life& operator=(const Life&) = delete;
+  CrashSimulation(std::filesystem::path staging, std::filesystem::path remains, std::uint64_t dies_at);
+  ~CrashSimulation();
+  CrashSimulation(const CrashSimulation&) = delete;
+  CrashSimulation& operator=(const CrashSimulation&) = delete;
 
   /// Does what is one step, alone. False when the process is dead; what a dead one does to its files is in nobody's
   /// way.
@@ -48,6 +48,6 @@ class Life {
 
 /// What the process reaches of `inner`: nothing, once it is dead. A request under way at its death takes effect, or
 /// does not. `life` must outlive it.
-std::shared_ptr<object::Store> MakeMortalStore(std::shared_ptr<object::Store> inner, Life& life);
+std::shared_ptr<object::Store> MakeCrashingStore(std::shared_ptr<object::Store> inner, CrashSimulation& life);
 
 }  // namespace millrace::vfs
