@@ -1,4 +1,4 @@
-// Stored attributes in the bucket: which entries have any, what they are, how they change.
+// Reads and changes the attributes that objects store.
 #pragma once
 
 #include <functional>
@@ -14,16 +14,16 @@
 
 namespace millrace::vfs {
 
-/// Reads and changes stored attributes. A listing does not show them, and a Head for every entry must not become the
-/// rule: so a directory any of whose entries has some is **marked**: its marker object `dir/` has a body, which its
-/// listing shows as a size. Entries of other directories have none. The mark comes before the attributes, so that a
-/// change that is cut off costs needless Heads at most.
+/// Reads and changes stored attributes. A listing does not show them, and a Head for every entry would be expensive. So
+/// a directory with entries that store attributes is **marked**: its marker object `dir/` has a body, which its listing
+/// shows as a size. Entries of other directories store none. The mark is written before the attributes, so a change
+/// that is cut off costs needless Heads at most.
 ///
 /// A directory's own attributes are those of its marker, and it is an entry of its parent like any other. Directories
-/// are named by their keys ("" or ending with '/'). Thread-safe; calls block.
+/// are named by their keys ("" or ending with '/'). Thread-safe. Calls block.
 class AttributeStore {
  public:
-  /// `root`: of the tree. The others must outlive this.
+  /// `root`: the key of the tree's root. `ledger`: null for a read-only tree. The references must outlive this.
   AttributeStore(object::Store& store, MetadataCache& cache, const Clock& clock, std::string root,
                  StoredAttributesPolicy policy, bool buckets_at_top = false, UploadLedger* ledger = nullptr)
       : store_(store),
@@ -34,24 +34,26 @@ class AttributeStore {
         ledger_(ledger),
         policy_(policy) {}
 
-  /// What a Head says about a file.
+  /// Returns what a Head says about a file.
   Metadata FromHead(const object::ObjectInfo& info, TimePoint as_of) const;
 
-  /// Finds out the attributes where they are not known yet, many at a time; remembers them.
+  /// Asks the store for attributes that are not known yet, many at the same time. Puts them into the cache.
   Status Complete(const std::string& path, Metadata& state, const object::Call& call);
   Status Complete(const std::string& directory, std::span<ListedName> entries, const object::Call& call);
 
-  /// Has entries of `directory` asked for their attributes from now on.
+  /// Marks a directory: from now on, the store is asked for the attributes of its entries.
   Status Mark(const std::string& directory, const object::Call& call);
-  /// Makes a directory that has no marker, and so exists only while something is below it, one that stays.
+  /// Makes a marker for a directory that has none. Without a marker, a directory exists only while something is below
+  /// it.
   Status Keep(const std::string& directory, const object::Call& call);
-  /// A new directory. kAlreadyExists when it has a marker.
+  /// Makes a directory. Errors: kAlreadyExists if it has a marker.
   Result<Metadata> MakeDirectory(const std::string& directory, const StoredAttributes& attributes,
                                  const object::Call& call);
 
-  /// Changes attributes; kNotFound when there is no such file. Bytes stay, ETags may change.
+  /// Changes attributes in place. If it fails, nothing is changed, and its error is returned.
   using Change = std::function<Status(StoredAttributes&)>;
-  /// `told`: what callers know of the file; its time is exact where a Head tells whole seconds.
+  /// Changes the attributes of a file. The bytes stay, the ETag may change. `reported`: what callers were told of the
+  /// file; its time is exact, that of a Head is in whole seconds. Errors: kNotFound if there is no such file.
   Result<Metadata> ChangeFile(const std::string& path, const Metadata& reported, const Change& change,
                               const object::Call& call);
   Result<Metadata> ChangeDirectory(const std::string& directory, const Change& change, const object::Call& call);
@@ -60,7 +62,6 @@ class AttributeStore {
 
   /// What the marker of a marked directory holds.
   static constexpr std::string_view kMarkBody = "{\"millrace\":\"directory\",\"entries\":\"have attributes\"}\n";
-  /// The object that stands for a directory.
   bool IsWholeBucket(const std::string& directory) const;
   std::string MarkerKey(const std::string& directory) const;
 

@@ -16,11 +16,11 @@ struct VersionCopy {
   bool unique = false;                   ///< only this copy has these metadata
 };
 
-/// Copies one version of an object within the store, onto itself too where the metadata changes; in parts, many at a
-/// time, when it is beyond what one Copy may move (then `source` must be of a Head: its metadata and content type go
-/// along), in an upload that `ledger` knows of. Fails with kStale when the source has another version now, with
-/// kAlreadyExists when `if_none_match` does not hold. A copy whose answer was lost is known by its metadata and its
-/// ETag, or by these alone if they are unique. Blocks.
+/// Copies one version of an object within the store. The destination may be the source, to change its metadata. An
+/// object that is too large for one Copy is copied in parts, many at the same time, in an upload that `ledger` records;
+/// its `source` must come from a Head, whose metadata and content type are used. If the answer of a copy is lost, the
+/// copy is recognized by its metadata and its ETag, or by the metadata alone if `unique`. Blocks.
+/// Errors: kStale if the source has another version now; kAlreadyExists if `if_none_match` does not hold.
 Result<object::PutResult> CopyVersion(object::Store& store, UploadLedger* ledger, const object::ObjectInfo& source,
                                       const std::string& destination, VersionCopy how, const object::Call& call);
 

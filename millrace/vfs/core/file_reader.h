@@ -1,4 +1,4 @@
-// What one open file reads: through the block cache, with readahead.
+// Reads of one open file, through the block cache, with readahead.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@
 
 namespace millrace::vfs {
 
-/// The reads of one handle: remembers how it reads and has the cache fetch ahead. Thread-safe; `core` must outlive it.
+/// Reads the stored versions of one open file, and prefetches what it is likely to read next. Thread-safe. `core` must
+/// outlive it.
 class FileReader {
  public:
   explicit FileReader(TreeCore& core);
@@ -17,7 +18,8 @@ class FileReader {
   FileReader(const FileReader&) = delete;
   FileReader& operator=(const FileReader&) = delete;
 
-  /// Up to room.size() bytes of `version` from `offset`; none at its end. Blocks. kStale: the object was replaced.
+  /// Returns up to room.size() bytes of `version` from `offset`; no bytes at its end. Blocks. Errors: kStale if the
+  /// object was replaced.
   Result<cache::View> Read(const cache::ObjectVersion& version, std::uint64_t offset, MutableByteSpan room,
                            const object::Call& call) MR_EXCLUDES(mutex_);
 

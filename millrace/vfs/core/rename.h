@@ -1,4 +1,4 @@
-// Names that change: in a store without renames, a copy and then a delete.
+// Renames of files and directories. The store has no rename: a copy, then a delete.
 #pragma once
 
 #include <optional>
@@ -25,7 +25,8 @@ Status Rename(TreeCore& core, const RenameRequest& request, RenameFlags flags, c
 Status RenameDirectory(TreeCore& core, const NamedPath& from, const NamedPath& to, bool replaces,
                        PathLock::ExclusiveLock& names_lock, const object::Call& call);
 
-/// What the copy of a file carries, its time of change too; nothing: what the file itself does.
+/// Returns the metadata of a file's copy, with the file's time of change. Returns nothing if the copy gets the file's
+/// own metadata.
 Result<std::optional<UserMetadata>> MetadataOfCopy(const TreeCore& core, const object::ObjectInfo& source,
                                                    WallTime modified);
 

@@ -9,10 +9,12 @@
 namespace millrace::vfs {
 namespace {
 
-constexpr int kAskBeforeListing = 3;
-constexpr int kWholePages = 4;                         ///< directories of up to so many pages are read in full
-constexpr Duration kMemory = std::chrono::seconds(2);  ///< questions longer ago do not count
-constexpr std::size_t kMaxDirectories = 4096;
+/// A lookup is two requests, and the first pages of a listing are kWholePages requests; not measured.
+constexpr int kLookupsBeforeListing = 3;
+/// Directories of up to 4,000 names are read in full: for larger ones a lookup is cheaper; not measured.
+constexpr int kWholePages = 4;
+constexpr Duration kMemory = std::chrono::seconds(2);  ///< lookups longer ago do not count
+constexpr std::size_t kMaxDirectories = 4096;          ///< bounds the memory, to about 1 MiB
 
 /// A string right before `path` and not shorter than `keep`: a listing after it begins at `path` or close to it.
 std::string JustBefore(std::string path, std::size_t keep) {
@@ -63,8 +65,8 @@ Resolver::Strategy Resolver::ChooseStrategy(std::string_view directory, const st
   }
   recent.ascending = path > recent.last ? recent.ascending + 1 : 0;
   recent.last = path;
-  if (++recent.times <= kAskBeforeListing || recent.listing || !cache_.remembers()) return Strategy::kHead;
-  if (recent.large && recent.ascending <= kAskBeforeListing) return Strategy::kHead;
+  if (++recent.times <= kLookupsBeforeListing || recent.listing || !cache_.remembers()) return Strategy::kHead;
+  if (recent.large && recent.ascending <= kLookupsBeforeListing) return Strategy::kHead;
   recent.listing = true;
   return recent.large ? Strategy::kListFromName : Strategy::kListFromStart;
 }

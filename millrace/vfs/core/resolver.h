@@ -14,26 +14,27 @@
 
 namespace millrace::vfs {
 
-/// Answers questions about paths with few requests. A name costs a Head and a one-key List, sent together; after a few
-/// questions about one directory its listing is read instead, a page for a thousand names. Thread-safe; calls block.
+/// Looks up paths with few requests. A lookup costs a Head and a one-key List, sent together. After a few lookups in
+/// one directory, its listing is read instead: one request for a thousand names. Thread-safe. Calls block. The
+/// arguments of the constructor must outlive it.
 class Resolver {
  public:
   Resolver(object::Store& store, MetadataCache& cache, AttributeStore& attributes, FileReadahead& ahead,
            WalkAhead& walk, const Clock& clock)
       : store_(store), cache_(cache), attributes_(attributes), ahead_(ahead), walk_(walk), clock_(clock) {}
 
-  /// Absence is an answer; what there is comes complete with its attributes. A directory shadows a file of the same
-  /// name.
+  /// Returns what is at `path`, with its stored attributes; Metadata::absent() if there is nothing. A directory shadows
+  /// a file of the same name.
   Result<Metadata> Find(const std::string& path, object::Call call = {});
-  /// The same for a path known to be a file, asked of the store now.
+  /// As Find, for a path known to be a file. Asks the store in any case.
   Result<Metadata> RefreshFile(const std::string& path, object::Call call = {});
 
  private:
-  /// The recent questions about one directory that memory could not answer.
+  /// The recent lookups in one directory that the cache could not answer.
   struct RecentLookups {
     TimePoint since;
-    int times = 0;      ///< since then
-    int ascending = 0;  ///< the last so many came in the order of their names
+    int times = 0;      ///< lookups since then
+    int ascending = 0;  ///< the latest lookups that came in the order of their names
     std::string last;
     bool listing = false;  ///< somebody reads its listing now
     bool large = false;    ///< its listing is too long to read whole

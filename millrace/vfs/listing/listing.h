@@ -14,13 +14,13 @@ struct ListedName {
   Metadata metadata;
 };
 
-/// Reads a directory's listing once, from the start or from a remembered position, and remembers what it sees in the
-/// MetadataCache, the directory itself included. Where a file and a directory share a name, only the directory is
-/// shown: files whose name might still turn up as a directory ("a" before "a-b" and "a/") are held back until that is
-/// decided. One owner.
+/// Reads a directory's listing once, from the start or from a position. Puts what it sees into the MetadataCache, the
+/// directory itself included. If a file and a directory share a name, only the directory is shown. A file whose name
+/// may still appear as a directory ("a" comes before "a-b" and "a/") is held back until that is decided. Not
+/// thread-safe.
 class Listing {
  public:
-  /// Where a page begins; pages can be read again from it.
+  /// The beginning of a page. The listing can be read again from it.
   struct Position {
     std::string start_after;       ///< the last key or prefix before it
     std::vector<ListedName> held;  ///< each a prefix of the next
@@ -29,15 +29,15 @@ class Listing {
   /// `directory`: empty, or ends with '/'. The store and the cache must outlive the listing.
   Listing(object::Store& store, MetadataCache& cache, const Clock& clock, std::string directory, Position from = {});
 
-  /// The next names, possibly none; call until done().
+  /// Returns the next names, possibly none. Call until done(). Blocks.
   Result<std::vector<ListedName>> Next(object::Call call = {});
-  /// The same in two steps, for those who do not wait: what to ask the store, and what its answer tells. `as_of`: when
-  /// it was asked.
+  /// Next in two steps, for callers that do not block: the request, and the names in its answer. `as_of`: when the
+  /// request was sent.
   object::ListRequest NextRequest() const;
   std::vector<ListedName> Accept(object::ListPage page, TimePoint as_of);
   bool done() const { return done_; }
   const std::string& directory() const { return directory_; }
-  /// Where the page after the last one begins.
+  /// The beginning of the page after the last page read.
   const Position& position() const { return position_; }
 
  private:

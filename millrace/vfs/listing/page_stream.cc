@@ -8,8 +8,9 @@
 namespace millrace::vfs {
 namespace {
 
-constexpr int kTrialRounds = 3;        ///< pages for each piece before a trial ends
-constexpr std::pair kBetter = {3, 4};  ///< of the time that a page took, at most so much is worth more pieces
+constexpr int kTrialRounds = 3;  ///< pages of each range before a trial ends; not measured
+/// More ranges are worth their requests if a page takes at most 3/4 of the time that it took before; not measured.
+constexpr std::pair kBetter = {3, 4};
 
 std::string_view FirstKey(const object::ListPage& page) {
   std::string_view object = page.objects.empty() ? std::string_view() : page.objects.front().key;
@@ -91,7 +92,7 @@ PageStream::~PageStream() {
 
 void PageStream::Start() { RequestPages(); }
 
-/// The first piece that needs a page; the reader's own always gets one, others as far as there is room.
+/// Returns the first range that needs a page. The reader's own range always gets a page, others while there is room.
 PageStream::KeyRange* PageStream::NextToRequest() {
   for (KeyRange& range : ranges_) {
     if (range.requesting || range.done || range.error) continue;
@@ -135,7 +136,8 @@ void PageStream::RequestPages() {
   }
 }
 
-/// The store has told where the page after one begins that is still being read. False where the one may be the last.
+/// Called when the store has sent where the next page begins, while the present page is still being read. Returns
+/// false, and requests nothing, if the present page may be the last of its range.
 bool PageStream::RequestNext(KeyRange& range, std::string continuation) {
   {
     MutexLock lock(mutex_);
@@ -148,7 +150,7 @@ bool PageStream::RequestNext(KeyRange& range, std::string continuation) {
   return true;
 }
 
-/// `early`: the page after it may have been asked for, and may be here, already.
+/// `early`: RequestNext has requested the page after this one, which may be here already.
 void PageStream::OnPage(KeyRange& range, PageSlot& slot, Result<object::ListPage> answer, bool early) {
   changed_.NotifyAll();
   if (!early) {
@@ -180,7 +182,7 @@ void PageStream::OnPage(KeyRange& range, PageSlot& slot, Result<object::ListPage
   ++waiting_pages_;
 }
 
-/// Decides, when enough pages have come, whether more pieces shall be tried or fewer kept.
+/// Decides, when enough pages have come, whether to try more ranges or to go back to fewer.
 void PageStream::CountPage() {
   if (trial_.decided || trial_.since == TimePoint()) return;
   if (++trial_.pages < std::max(options_.after_pages, kTrialRounds * trial_.ranges)) return;
@@ -193,7 +195,7 @@ void PageStream::CountPage() {
   trial_ = {.ranges = std::min(2 * trial_.ranges, options_.parallel), .each_before = each};
 }
 
-/// Makes pieces of what is behind a page of the last piece.
+/// Splits the last range behind `page`.
 void PageStream::Split(const object::ListPage& page) {
   const int unfinished = static_cast<int>(std::ranges::count_if(ranges_, [](const KeyRange& p) { return !p.done; }));
   const int most = trial_.ranges - unfinished;

@@ -15,62 +15,68 @@
 
 namespace millrace::vfs {
 
-/// Keys at which a listing that has come as far as `last` may be cut, so that the pieces are listed at the same time:
-/// `first` and `last` are the first and last key of one page. Where they begin to differ, keys are counted on as
-/// numbers in the alphabet seen there are (between "key-017000" and "key-017999" it is 017: "key-025", "key-033", …),
-/// `stride` apart or less. Guesses: a piece may hold any number of keys. Ascending, greater than `last`; none when the
-/// keys suggest none.
+/// Returns keys at which a long listing may be split, so that the key ranges between them are listed at the same time.
+/// `first` and `last` are the first and last key of the page read last. What stands before their first difference is
+/// taken as a number, in the alphabet that the keys use, and counted on: "key-017000" and "key-017999" give 017, so
+/// with a stride of 4 "key-021", "key-025", … The keys are `stride` or less apart, ascending, and greater than `last`.
+/// They are guesses: a range may hold any number of keys. Returns nothing if the keys suggest nothing. At most `most`
+/// keys.
 std::vector<std::string> GuessSplitKeys(std::string_view prefix, std::string_view first, std::string_view last,
                                         int stride, int most);
 
-/// Lists with the delimiter '/', in order. Pages are asked for ahead of the reader: within a piece of the key space one
-/// after another, several pieces at a time once the listing has shown to be long. A piece ends where the next begins,
-/// whatever that cut was guessed from, so every key comes exactly once. Bounded by `most_ahead` pages that wait. One
-/// reader; the destructor cancels what is under way and waits for it.
+/// Lists with the delimiter '/', in order, and prefetches pages. The pages of one key range are requested one after
+/// another. A listing that proves to be long is split into several key ranges, which are listed at the same time. A
+/// range ends where the next one begins, so every key comes exactly once, however good the guess of the split was.
+/// At most `most_ahead` pages wait for the reader.
 ///
-/// How many pieces: where pages are slow, twice as many are tried for as long as more pages come in the same time. What
-/// is slow by distance, or has many machines, gets all of them; a server that only divides its work goes back to fewer.
+/// The number of ranges adapts to the store. While pages are slow, and twice as many ranges bring more pages in the
+/// same time, the number doubles, up to `parallel`. So a distant store gets all of them (docs/benchmarks.md, "In
+/// pieces"); a server that only divides its work among the ranges gets fewer.
+///
+/// Next is called by one thread. The destructor cancels the requests under way and waits for their end.
 class PageStream {
  public:
   static constexpr Duration kSlowPage = std::chrono::milliseconds(20);
   struct Options {
-    int parallel = 1;     ///< pieces listed at a time, at most
-    int most_ahead = 40;  ///< pages
-    int after_pages = 2;  ///< so many pages come one after another before pieces are made
-    /// Pieces are made where a page takes so long: elsewhere there is little to gain.
+    int parallel = 1;     ///< key ranges listed at the same time, at most
+    int most_ahead = 40;  ///< pages that wait for the reader, at most
+    int after_pages = 2;  ///< pages that are read before the listing is split
+    /// The listing is split if a page takes this long: a faster store gains little.
     Duration slow_page = kSlowPage;
   };
   struct Page {
     object::ListPage page;  ///< without continuation
-    TimePoint as_of;        ///< when it was asked for
+    TimePoint as_of;        ///< when it was requested
     bool last = false;
   };
-  /// Of the keys and common prefixes after `after`, up to and with `until` (empty: to the end).
+  /// Lists the keys and common prefixes after `after`, up to and including `until` (empty: to the end).
   PageStream(object::Store& store, const Clock& clock, std::string prefix, std::string after, std::string until,
              Options options);
   ~PageStream();
   PageStream(const PageStream&) = delete;
   PageStream& operator=(const PageStream&) = delete;
 
-  /// Asks for the first page already. Does not block.
+  /// Requests the first page. Does not block.
   void Start();
-  /// False when Next would wait.
+  /// Returns false if Next would block.
   bool ready() MR_EXCLUDES(mutex_);
-  /// What the quickest page took until now; nothing before the first.
+  /// Returns the time that the fastest page took; nothing before the first page.
   std::optional<Duration> quickest_page() MR_EXCLUDES(mutex_);
-  /// When the store was asked for the first page that waits; nothing when it is empty, or none comes. Blocks.
+  /// Returns when the first waiting page was requested: at that time the directory existed. Returns nothing if the page
+  /// is empty, or does not come. Blocks.
   std::optional<TimePoint> ConfirmedAt(const object::Call& call) MR_EXCLUDES(mutex_);
-  /// The next page; call until one is the last. Blocks; the error of a page comes in its place, and the same again.
+  /// Returns the next page. Call until a page is the last. Blocks. If a page fails, every call from then on returns its
+  /// error.
   Result<Page> Next(const object::Call& call);
 
  private:
-  /// A page that has come, or will.
+  /// A page that was requested.
   struct PageSlot {
-    TimePoint when;
+    TimePoint when;  ///< of the request
     bool here = false;
     Page page = {};
   };
-  /// A piece of the key space: after `after`, up to and with `until`.
+  /// The keys after `after`, up to and including `until`.
   struct KeyRange {
     std::string after, until;  ///< until empty: to the end
     std::string continuation;
@@ -98,17 +104,17 @@ class PageStream {
   Mutex mutex_;
   CondVar changed_;
   KeyRanges ranges_ MR_GUARDED_BY(mutex_);
-  int requesting_ MR_GUARDED_BY(mutex_) = 0;  ///< pages that the store works on
-  int running_ MR_GUARDED_BY(mutex_) = 0;     ///< callbacks that are still to end
+  int requesting_ MR_GUARDED_BY(mutex_) = 0;  ///< pages whose requests are under way
+  int running_ MR_GUARDED_BY(mutex_) = 0;     ///< callbacks that have not returned yet
   int waiting_pages_ MR_GUARDED_BY(mutex_) = 0;
   Duration quickest_ MR_GUARDED_BY(mutex_) = Duration::max();
-  /// How many pieces may be listed at a time now, and what came of it.
+  /// How many ranges are listed at the same time, and how fast that is.
   struct Trial {
     int ranges = 1;
     bool decided = false;
-    TimePoint since;         ///< so many were under way
+    TimePoint since;         ///< when all of them were under way
     int pages = 0;           ///< that came since then
-    Duration each_before{};  ///< a page took with half as many
+    Duration each_before{};  ///< the time of a page with half as many ranges
   };
   Trial trial_ MR_GUARDED_BY(mutex_);
 };

@@ -1,4 +1,4 @@
-// Listings before they are read: for programs that walk a tree.
+// Prefetch of listings for programs that walk a tree.
 #pragma once
 
 #include <list>
@@ -17,30 +17,31 @@
 namespace millrace::vfs {
 
 /// A walk (`find`, `du`, `rsync`) reads the directories of a directory in the order in which its listing showed them.
-/// Once a few were, the listings of those that come next are begun, so that the store works while the walker does.
-/// What was begun longer ago than the metadata may be old, or before a change made here, is dropped. Bounded in
-/// directories remembered and listings begun. Directories are named by their keys ("" or ending with '/').
-/// Thread-safe; only Confirm blocks.
+/// After a few reads in this order, the listings of the next directories are started, so that the store works while the
+/// walker does. A started listing is dropped when it is older than `trust`, and when this tree changes a name. The
+/// directories remembered and the listings started are bounded. Directories are named by their keys ("" or ending with
+/// '/'). Thread-safe. Only Confirm blocks.
 class WalkAhead {
  public:
   struct Options {
-    Duration trust{};       ///< how old a listing may be when it is read; zero: nothing is begun
+    Duration trust{};       ///< how old a listing may be when it is read; zero: no listing is started
     int parallel = 1;       ///< see PageStream
-    std::size_t ahead = 3;  ///< listings begun at a time in one directory,
-    /// Where pages take PageStream::kSlowPage and more, as far as all will be read in time.
+    std::size_t ahead = 3;  ///< listings started at the same time in one directory…
+    /// …and where a page takes PageStream::kSlowPage or more: as many as will be read within `trust`.
     std::size_t ahead_slow = 12;
   };
   /// Store and clock must outlive this.
   WalkAhead(object::Store& store, const Clock& clock, Options options)
       : store_(store), clock_(clock), options_(options) {}
 
-  /// A listing of `directory` shows these names next; `first`: it begins with them.
+  /// A listing of `directory` has shown these names. `first`: they are its first page.
   void OnPage(const std::string& directory, std::span<const ListedName> names, bool first) MR_EXCLUDES(mutex_);
-  /// Somebody reads this directory from its start: gives its listing where that was begun, and begins others.
+  /// Somebody reads this directory from its start. Returns its listing if that was started, else null. Starts others.
   std::shared_ptr<PageStream> Take(const std::string& directory) MR_EXCLUDES(mutex_);
-  /// Since when a directory is known to exist from a listing begun ahead, for whose first page this waits.
+  /// Returns the time at which a started listing shows that the directory existed. Waits for its first page. Returns
+  /// nothing if no listing was started.
   std::optional<TimePoint> Confirm(const std::string& directory, const object::Call& call) MR_EXCLUDES(mutex_);
-  /// This tree has changed names somewhere: what was begun before may not show them.
+  /// This tree has changed a name. Drops the started listings, which may not show it.
   void Forget() MR_EXCLUDES(mutex_);
 
  private:
@@ -48,8 +49,8 @@ class WalkAhead {
   struct Children {
     std::string parent;
     std::vector<std::string> keys;  ///< ascending
-    std::size_t next = 0;           ///< behind the last one read
-    int in_order = 0;               ///< so many were read one after another
+    std::size_t next = 0;           ///< the index after the last directory read
+    int in_order = 0;               ///< directories that were read one after another
     TimePoint last_read;
     Duration pace{};  ///< between the last two
   };

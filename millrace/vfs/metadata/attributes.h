@@ -1,4 +1,4 @@
-// What a file is besides its bytes: how it is kept in an object's user metadata.
+// The attributes of a file, and how an object's user metadata holds them.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace millrace::vfs {
 
-/// Mode, owner, times and extended attributes of one file, as far as they are stored. A field without a value is told
-/// by the mount (modes and owners) or by the object itself (times). A value type.
+/// The stored mode, owner, times and extended attributes of one file. A field without a value has a default: modes and
+/// owners come from the mount's options, times from the object itself. A value type.
 ///
 /// In metadata they stand under the names that s3fs and rclone use: `mode` (type and permissions), `uid`, `gid`,
 /// `mtime`, `atime`, `ctime`, `xattr`. They are written in s3fs's notation (decimal numbers; seconds with nine
@@ -39,17 +39,17 @@ inline constexpr std::size_t kMaxMetadataBytes = 2048;
 
 StoredAttributes FromMetadata(const UserMetadata& metadata);
 
-/// Replaces what `metadata` has of attributes and keeps the rest. Fails with kNoSpace, changing nothing, when an object
-/// cannot hold so much.
+/// Replaces the attributes in `metadata` and keeps the rest. Errors: kNoSpace if an object cannot hold so much; then
+/// nothing has changed.
 Status ToMetadata(const StoredAttributes& attributes, UserMetadata& metadata);
 
-/// The name under which the copies that a rename makes keep its id. ToMetadata and ForgetTimes drop it: what has
-/// changed since is no mere copy.
+/// The metadata key with the rename's id on the copies that a rename makes. ToMetadata and ForgetTimes drop it: a file
+/// that has changed is not that copy any more.
 inline constexpr const char* kRenameKey = "millrace-rename";
-/// The ETag of what it is a copy of: a copy whose answer was lost is known by it.
+/// The metadata key with the ETag of the source. It identifies a copy whose answer was lost.
 inline constexpr const char* kRenameSourceKey = "millrace-rename-of";
 
-/// New content has new times: forgets those of the old one.
+/// Removes the times of the old content: new content has new times.
 void ForgetTimes(UserMetadata& metadata);
 
 }  // namespace millrace::vfs

@@ -1,4 +1,4 @@
-// Identity: which inode is which path, and who still holds it.
+// Inodes: their numbers, their places in the tree, and how often callers hold them.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace millrace::vfs {
 
 class Writer;
 
-/// A file or directory that somebody uses. The place in the tree belongs to the InodeTable; what is here to `mutex`.
+/// A file or directory that is in use. Its mutex guards its state; the InodeTable guards its place in the tree.
 struct Inode {
   explicit Inode(InodeId i, NodeKind k, Metadata state = {}, bool may_keep_pages = false,
                  std::optional<WallTime> when_changed = {})
@@ -30,63 +30,65 @@ struct Inode {
   const InodeId id;
   const NodeKind kind;
 
-  /// Callers are told of this state, which may be another version.
+  /// Callers are told of this state from now on. It may be another version.
   void SetReported(Metadata state) MR_REQUIRES(mutex);
-  /// The same bytes are under another key or ETag now.
+  /// As SetReported, for the same bytes under another key or ETag.
   void SetReportedAfterMove(Metadata state) MR_REQUIRES(mutex);
-  /// True when nothing is lost if only what callers were told is kept.
+  /// True when the inode can be folded into its record: `reported` is all that matters.
   bool idle() const MR_REQUIRES(mutex) { return !writer && open_files == 0; }
 
-  Mutex changing;  ///< held, before `mutex`, while the store gets a version or attributes of this file: one at a time
+  Mutex changing;  ///< held while the store gets a version or attributes of this file; locked before `mutex`
   Mutex mutex;
-  Metadata reported MR_GUARDED_BY(mutex);  ///< what callers were told last; what remains known of a file without a name
-  std::uint64_t content MR_GUARDED_BY(mutex) = 0;        ///< counts versions with other bytes, while files are open
-  std::uint64_t moves MR_GUARDED_BY(mutex) = 0;          ///< counts the others: renames, changes of attributes
+  Metadata reported MR_GUARDED_BY(mutex);  ///< what callers were told last; all that is known of a file without a name
+  std::uint64_t content MR_GUARDED_BY(mutex) = 0;  ///< counts versions with other bytes; only open files compare it
+  std::uint64_t moves MR_GUARDED_BY(mutex) =
+      0;  ///< counts versions with the same bytes: renames, changes of attributes
   std::optional<WallTime> changed MR_GUARDED_BY(mutex);  ///< of a directory: when this tree changed its entries
   std::string pages_etag MR_GUARDED_BY(mutex);           ///< the version whose pages the caller may keep
   std::shared_ptr<Writer> writer MR_GUARDED_BY(mutex);   ///< while open for writing
-  /// With a writer: the user metadata that it publishes, once somebody asked for it to change…
+  /// The user metadata that the writer publishes, once somebody has changed it.
   std::optional<UserMetadata> metadata MR_GUARDED_BY(mutex);
-  /// …and the writer's time of change when told.attributes got times that are newer than its bytes.
+  /// Writer::modified() when somebody set the times in reported.attributes. They hold until the writer changes again.
   std::optional<WallTime> times_set MR_GUARDED_BY(mutex);
   int open_files MR_GUARDED_BY(mutex) = 0;
-  int writing_files MR_GUARDED_BY(mutex) = 0;  ///< those that hold the writer
+  int writing_files MR_GUARDED_BY(mutex) = 0;  ///< open files that have joined the writer
 };
 
 using InodePtr = std::shared_ptr<Inode>;
 
-/// Inodes by number and by (parent, name). Thread-safe; never blocks. An inode is in the table while its count of
-/// lookups is above zero, or that of one below it, or somebody has an InodePtr.
+/// Inodes by number and by (parent, name). An inode is in the table while it has lookups, or an inode below it is in
+/// the table, or somebody has an InodePtr. Thread-safe. Never blocks.
 ///
-/// Most inodes are merely known: the table has a small record of each, about 120 bytes with its name and its place in
-/// the index. An Inode is made from the record when somebody asks for it, and folded into it again when the last
-/// InodePtr goes, unless it has a writer.
+/// Most inodes are not in use. The table has a small record of each: about 120 bytes with the name and the entry in the
+/// index. Find and its relatives make an Inode from the record. When the last InodePtr goes, the Inode is folded into
+/// the record again, unless it has a writer.
 class InodeTable {
  public:
-  /// `prefix`: of the root's directory; empty, or ends with '/'. Outlives every InodePtr.
+  /// `prefix`: the key of the root; empty, or ends with '/'. The table must outlive every InodePtr.
   explicit InodeTable(std::string prefix);
 
-  /// Fails with kStale for a number that is not in use.
+  /// Errors: kStale for a number that is not in the table; FindDirectory: kNotDirectory for a file.
   Result<InodePtr> Find(InodeId id) MR_EXCLUDES(mutex_);
   Result<InodePtr> FindDirectory(InodeId id) MR_EXCLUDES(mutex_);
-  /// The inode of that name, if somebody holds it.
+  /// Returns the inode of that name, or null if it is not in the table.
   InodePtr FindChild(InodeId parent, std::string_view name) MR_EXCLUDES(mutex_);
-  /// Its number; 0 when there is none.
+  /// Returns its number, or 0 if it is not in the table.
   InodeId FindChildId(InodeId parent, std::string_view name) const MR_EXCLUDES(mutex_);
-  /// The inode of that name and kind, made if needed, with one lookup more. One of another kind loses its name.
+  /// Returns the inode of that name and kind and adds a lookup. Makes it if needed. An inode of that name and another
+  /// kind loses its name.
   InodePtr Acquire(InodeId parent, std::string_view name, NodeKind kind) MR_EXCLUDES(mutex_);
-  /// One lookup more of an inode that lives.
+  /// Adds a lookup.
   void Hold(const Inode& inode) MR_EXCLUDES(mutex_);
   void Forget(InodeId id, std::uint64_t lookups) MR_EXCLUDES(mutex_);
 
-  /// The key of a file or directory, without a trailing slash. Fails with kStale when it has no name any more.
+  /// Returns the key of a file or directory, without a trailing slash. Errors: kStale if it has no name any more.
   Result<std::string> PathOf(const Inode& inode) const MR_EXCLUDES(mutex_);
-  /// The prefix of a directory's keys: empty, or ends with '/'.
+  /// Returns the prefix of a directory's keys: empty, or ends with '/'. Errors: as PathOf.
   Result<std::string> DirectoryKeyOf(const Inode& inode) const MR_EXCLUDES(mutex_);
   bool IsLinked(const Inode& inode) const MR_EXCLUDES(mutex_);
 
   void Unlink(const Inode& inode) MR_EXCLUDES(mutex_);
-  /// Gives it a new name; an inode that has that name loses it.
+  /// Gives the inode a new name. An inode that has that name loses it.
   void Move(const Inode& inode, InodeId new_parent, std::string_view new_name) MR_EXCLUDES(mutex_);
 
   /// Local inodes (files not published yet, directories emptied through this tree) exist although listings lack them.
@@ -96,11 +98,11 @@ class InodeTable {
     std::string name;
     NodeKind kind;
   };
-  /// By name.
+  /// Returns the local inodes of a directory, in the order of their names.
   std::vector<LocalChild> LocalChildren(InodeId parent) const MR_EXCLUDES(mutex_);
-  /// Those that are more than known: all writers are among them.
+  /// Returns the inodes in use. Every inode with a writer is among them.
   std::vector<InodePtr> InUse() MR_EXCLUDES(mutex_);
-  /// All files below a directory's key ("a/b/"), each with its key's rest.
+  /// Returns all files below a directory's key ("a/b/"). `name`: the rest of the file's key.
   struct FileBelow {
     InodeId id;
     std::string name;
@@ -108,31 +110,32 @@ class InodeTable {
   std::vector<FileBelow> FilesBelow(std::string_view directory) const MR_EXCLUDES(mutex_);
 
  private:
-  /// Where a record is; an InodeId is this, and how often the slot was used before in the upper half.
+  /// The index of a record. An InodeId has it in the lower half, and how often the slot was used before in the upper
+  /// half.
   using Slot = std::uint32_t;
   static constexpr Slot kNone = SlotIndex::kNone;
   static constexpr Slot kRoot = kRootInode;
   struct Record {
     std::uint32_t generation = 0;
-    Slot parent = kNone;         ///< of one that is not used: the next such
-    std::uint32_t lookups = 0;   ///< at its maximum: too many to count, so that it stays for good
+    Slot parent = kNone;         ///< of a free record: the next free record
+    std::uint32_t lookups = 0;   ///< its maximum means too many to count: the inode stays for good
     std::uint32_t children = 0;  ///< inodes with names in this one
-    SmallBytes name;             ///< the last one it had
+    SmallBytes name;             ///< the latest one
     [[no_unique_address]] PackedMetadata reported;
     NodeKind kind{};
     bool used : 1 = false;
     bool linked : 1 = false;  ///< has a name
     bool local : 1 = false;   ///< exists although the store does not show it
-    bool pages : 1 = false;   ///< the caller may keep pages of the version told
+    bool pages : 1 = false;   ///< the caller may keep pages of the version reported
   };
   static_assert(sizeof(Record) == 80);
   struct InodeInUse {
     std::unique_ptr<Inode> inode;
-    std::weak_ptr<Inode> handle;  ///< expired: it has a writer, or is about to be folded
-    int handles = 0;              ///< made and not released yet: an expired one's last user may still be on its way out
+    std::weak_ptr<Inode> handle;  ///< expired: the inode has a writer, or is about to be folded
+    int handles = 0;  ///< handles made and not released yet; an expired one may still be on its way to Release
   };
   using RemovedInodes =
-      std::vector<std::unique_ptr<Inode>>;  ///< to be destroyed without the lock: the end of a writer waits
+      std::vector<std::unique_ptr<Inode>>;  ///< destroyed without the lock: the end of a writer blocks
 
   InodeId IdOf(Slot slot) const MR_REQUIRES(mutex_);
   Slot SlotOf(InodeId id) const MR_REQUIRES(mutex_);

@@ -1,4 +1,4 @@
-// What is at a path, and the same in little room.
+// What is at a path, and a packed form of it for large tables.
 #pragma once
 
 #include <array>
@@ -20,25 +20,25 @@ struct Metadata {
   std::uint64_t size = 0;
   WallTime modified;
   std::string etag;
-  TimePoint as_of;  ///< true at this moment or later: when the request began, or when our own change was done
+  TimePoint as_of;  ///< when the request began, or when this tree's change was done; true then or later
 
-  /// What is stored of attributes, for a directory in its marker; nothing when there are none, or not known yet.
+  /// The stored attributes (of a directory: those of its marker). Null if there are none, or they are not known yet.
   std::shared_ptr<const StoredAttributes> attributes;
-  bool complete = false;  ///< `attributes` are known; a listing does not tell them
+  bool complete = false;  ///< `attributes` are known; a listing does not show them
   bool settled = false;   ///< no later version can have this one's ETag and `modified`
 
   bool absent() const { return state == State::kAbsent; }
   bool is_file() const { return state == State::kFile; }
   bool is_directory() const { return state == State::kDirectory; }
   bool is_symlink() const { return is_file() && attributes && attributes->is_symlink(); }
-  /// True when both tell of the same version of an object. Its attributes are then the same, too.
+  /// Returns true if both are the same version of an object. Its attributes are then the same, too.
   bool SameVersion(const Metadata& other) const;
 };
 
-/// What a listing says about a file.
+/// Returns what a listing says about a file.
 Metadata FileMetadata(const object::ObjectInfo& info, TimePoint as_of);
 
-/// Bytes that do not change, behind one pointer; none cost nothing.
+/// Immutable bytes behind one pointer. No bytes take no allocation.
 class SmallBytes {
  public:
   SmallBytes() = default;
@@ -46,11 +46,11 @@ class SmallBytes {
   std::string_view view() const;
 
  private:
-  std::unique_ptr<char[]> bytes_;  ///< their number, then they
+  std::unique_ptr<char[]> bytes_;  ///< the length, then the bytes
 };
 
-/// A Metadata for tables of many: 51 bytes, and one allocation for what most lack (stored attributes, an ETag that is
-/// neither the MD5 of an upload nor short).
+/// A Metadata in 51 bytes, for large tables. Stored attributes, and an ETag that is neither an MD5 nor short, take one
+/// allocation; most files have neither.
 class PackedMetadata {
  public:
   PackedMetadata() = default;

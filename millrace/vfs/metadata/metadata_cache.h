@@ -1,4 +1,4 @@
-// What the store said about names, and when.
+// A cache of what is at paths.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +16,22 @@
 
 namespace millrace::vfs {
 
-/// A bounded memory of paths (keys without a trailing slash) for as long as the time-to-live allows. Later knowledge
-/// always wins: an answer whose request began before our own change does not undo it. Directories known in full answer
-/// for names that do not exist, too. About 100 bytes a path; those that were not asked for in a long while go first.
-/// Thread-safe; never blocks.
+/// A bounded cache of paths (keys without a trailing slash) with a time-to-live. The later answer wins: an answer whose
+/// request began before a change of this tree does not undo the change. A directory that is known in full answers for
+/// names that do not exist, too. A path takes about 100 bytes (README.md, "The memory of a name"). The CLOCK algorithm
+/// evicts paths that were not used for long. Thread-safe. Never blocks.
 class MetadataCache {
  public:
   MetadataCache(const Clock& clock, Duration ttl, Duration negative_ttl, std::size_t capacity)
       : clock_(clock), ttl_(ttl), negative_ttl_(negative_ttl), capacity_(capacity) {}
 
   std::optional<Metadata> Find(std::string_view path) MR_EXCLUDES(mutex_);
-  /// What was last known to be there, however long ago.
+  /// Returns what was last known to be there, however old.
   std::optional<Metadata> FindLast(std::string_view path) const MR_EXCLUDES(mutex_);
   void Put(std::string_view path, Metadata metadata) MR_EXCLUDES(mutex_);
-  /// Completes what a listing told of a file with the attributes that are known of this version.
+  /// Adds to `state`, which a listing showed, the stored attributes that are known of the same version.
   void Recall(std::string_view path, Metadata& state) MR_EXCLUDES(mutex_);
-  /// Every name below `directory` ("" or ending with '/') as of then has been Put.
+  /// Every name below `directory` ("" or ending with '/') that existed at `as_of` has been Put.
   void PutComplete(std::string_view directory, TimePoint as_of) MR_EXCLUDES(mutex_);
 
   /// What is known of a directory's marker object: a marked one says that entries have stored attributes.
@@ -43,7 +43,7 @@ class MetadataCache {
   void ForgetBelow(std::string_view directory) MR_EXCLUDES(mutex_);
 
   bool remembers() const { return ttl_ > Duration::zero(); }
-  /// For how long from now an answer may be used.
+  /// Returns how long from now an answer may be used.
   Duration ValidFor(const Metadata& metadata) const;
 
  private:
@@ -85,9 +85,9 @@ class MetadataCache {
   mutable Mutex mutex_;
   std::deque<CachedName> slots_ MR_GUARDED_BY(mutex_);
   std::vector<Slot> free_ MR_GUARDED_BY(mutex_);
-  Slot hand_ MR_GUARDED_BY(mutex_) = 0;  ///< where eviction looks next
+  Slot hand_ MR_GUARDED_BY(mutex_) = 0;  ///< the clock's hand: the slot that eviction looks at next
   SlotIndex names_ MR_GUARDED_BY(mutex_);
-  std::vector<Directory> directories_ MR_GUARDED_BY(mutex_);  ///< those with names; others' places are in…
+  std::vector<Directory> directories_ MR_GUARDED_BY(mutex_);  ///< unused elements are listed in free_directories_
   std::vector<DirectoryId> free_directories_ MR_GUARDED_BY(mutex_);
   ByPath<DirectoryId> directory_ids_ MR_GUARDED_BY(mutex_);
   ByPath<TimePoint> complete_ MR_GUARDED_BY(mutex_);

@@ -1,4 +1,4 @@
-// Finds the slots of a table by what they hold.
+// A hash index of the slots of a table.
 #pragma once
 
 #include <algorithm>
@@ -7,13 +7,13 @@
 
 namespace millrace::vfs {
 
-/// A hash table of numbers below 2^32 - 1 that keeps neither keys nor hashes: whoever has the slots compares and hashes
-/// what is in them. Open addressing with linear probing; 5 to 10 bytes a slot.
+/// A hash table of slot numbers below 2^32 - 1. It holds neither keys nor hashes: the caller compares and hashes what
+/// is in the slots. Open addressing with linear probing. Takes 5 to 10 bytes a slot. Not thread-safe.
 class SlotIndex {
  public:
   static constexpr std::uint32_t kNone = ~0U;
 
-  /// The slot of that hash for which `matches(slot)`; kNone when there is none.
+  /// Returns the slot of that hash for which `matches(slot)`, or kNone.
   template <class Matches>
   std::uint32_t Find(std::uint64_t hash, const Matches& matches) const {
     if (places_.empty()) return kNone;
@@ -22,7 +22,7 @@ class SlotIndex {
     }
   }
 
-  /// A slot that is not there yet. `hash_of(slot)`: of any that is.
+  /// Adds a slot. REQUIRES: it is not in the index. `hash_of` gives the hash of any slot in the index.
   template <class HashOf>
   void Insert(std::uint32_t slot, const HashOf& hash_of) {
     if (5 * (size_ + 1) > 4 * places_.size()) Grow(hash_of);
@@ -30,12 +30,12 @@ class SlotIndex {
     ++size_;
   }
 
-  /// A slot that is there, and still holds what it held.
+  /// Removes a slot. REQUIRES: it is in the index, and its content has not changed.
   template <class HashOf>
   void Erase(std::uint32_t slot, const HashOf& hash_of) {
     std::size_t hole = Place(hash_of(slot));
     while (places_[hole] != slot) hole = Next(hole);
-    // Those behind it that would not be found past a hole move into it.
+    // A slot behind the hole that would not be found past it moves into it.
     for (std::size_t at = Next(hole); places_[at] != kNone; at = Next(at)) {
       const std::size_t home = Place(hash_of(places_[at]));
       if (((at - home) & Mask()) < ((at - hole) & Mask())) continue;

@@ -9,17 +9,18 @@ namespace millrace::vfs {
 
 inline constexpr std::size_t kMaxNameBytes = 255, kMaxKeyBytes = 1024;
 
-/// The directory in which the mount keeps what is its own (journals of renames). Never shown, at any depth.
+/// The directory for the mount's own objects (records of renames). A tree does not show this name, at any depth.
 inline constexpr std::string_view kHiddenName = ".millrace";
 
 /// True when a listing may show this component of a key: not empty, not "." or "..", at most 255 bytes, without NUL,
 /// and not kHiddenName.
 bool IsShowable(std::string_view name);
 
-/// Refuses what can be no object: kNameTooLong, or kInvalidArgument for bytes that are not UTF-8.
+/// Checks the name of a new file or directory. Errors: kNameTooLong; kInvalidArgument if the name is not showable, or
+/// not UTF-8.
 Status CheckNewName(std::string_view directory_key, std::string_view name);
 
-/// "a/b/" of "a/b/c"; "" of "c".
+/// Returns the directory part of a key: "a/b/" of "a/b/c", "" of "c".
 std::string_view DirectoryOf(std::string_view key);
 
 }  // namespace millrace::vfs

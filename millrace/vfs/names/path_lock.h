@@ -13,9 +13,10 @@
 
 namespace millrace::vfs {
 
-/// A reader–writer lock on paths. A SharedLock of a path allows its holder to change the content of the file there, as
-/// others may. An ExclusiveLock allows its holder to make, remove and move what the paths stand for; it excludes all
-/// other locks of them. A path "a/b" stands for itself, a path "a/b/" for the directory and everything below.
+/// A reader–writer lock on paths. A SharedLock of a path allows its holder to change the content of the file there;
+/// others may do so, too. An ExclusiveLock allows its holder to make, remove and move what the paths stand for; it
+/// excludes all other locks of them. A path "a/b" stands for itself, a path "a/b/" for the directory and everything
+/// below.
 ///
 /// A caller takes all paths that it needs in one call, and takes no lock while it holds one. So no two callers wait for
 /// each other. Thread-safe. The PathLock must outlive its locks.

@@ -1,4 +1,4 @@
-// Reads whole small files before they are opened.
+// Prefetch of files that are likely to be opened next.
 #pragma once
 
 #include <deque>
@@ -20,14 +20,14 @@
 
 namespace millrace::vfs {
 
-/// Guesses which files will be opened next and has the cache fetch them: those that follow in the listing of a
-/// directory in which files are opened in that order (or every n-th of it), and those that somebody said will be
-/// opened. Of small files all is fetched, of others the beginning. Bytes of guesses that nobody has opened yet are
-/// bounded; OrderGuess bounds how many guesses may be wrong.
+/// Guesses which files will be opened next, and has the cache fetch them. Candidates are the files that follow in the
+/// listing of a directory in which files are opened in that order (or every n-th of it), and files that a program has
+/// announced (WillOpen). A small file is fetched whole, another file's beginning only. The bytes of guesses that nobody
+/// has opened yet are bounded. OrderGuess bounds the number of wrong guesses.
 ///
-/// A guess also proves the version: Confirm answers a lookup or an open that comes soon enough after it without another
-/// request. Where the bytes are here already, a Head does that. Thread-safe. The destructor cancels and waits for what
-/// it has asked.
+/// A guess also proves the version: soon after it, Confirm answers a lookup or an open without another request. If the
+/// bytes are in the cache already, a Head proves the version. Thread-safe. The destructor cancels the requests under
+/// way and waits for their end.
 class FileReadahead {
  public:
   struct Options {
@@ -35,9 +35,9 @@ class FileReadahead {
     std::uint64_t beginning_bytes = 1 * kMiB;
     std::uint64_t most_bytes = 64 * kMiB;  ///< guessed and not opened yet
     std::size_t most_hints = 65'536;
-    Duration trust{};  ///< for how long a version counts as current after it was asked for
+    Duration trust{};  ///< how long a version counts as current after its request
     OrderGuess::Options guess;
-    /// True when whoever opens that version need not read it here, having its bytes.
+    /// Returns true if the caller has the bytes of that version, and need not read them here.
     std::function<bool(const std::string& path, const std::string& etag)> has_bytes;
   };
   struct Stats {
@@ -51,11 +51,11 @@ class FileReadahead {
 
   /// A file was opened for reading. Does not block.
   void OnOpen(const std::string& path) MR_EXCLUDES(mutex_);
-  /// The version, without stored attributes, that a guess has shown to be current recently enough; waits for a guess
-  /// that is under way.
+  /// Returns the version that a guess has shown to be current within `trust`, without stored attributes. Waits for a
+  /// guess under way. Returns nothing if there is no such guess.
   std::optional<Metadata> Confirm(const std::string& path, const object::Call& call) MR_EXCLUDES(mutex_);
-  /// These files will be opened in this order, after those said before. What is no file is passed over. Returns how
-  /// many were taken: fewer when too many wait already. Does not block.
+  /// These files will be opened in this order, after the files announced before. Names that are no files are skipped.
+  /// Returns how many names were accepted: fewer if too many wait. Does not block.
   std::size_t WillOpen(std::vector<std::string> paths) MR_EXCLUDES(mutex_);
   Stats stats() const MR_EXCLUDES(mutex_);
 
@@ -63,13 +63,13 @@ class FileReadahead {
   /// An ordered set of files that may be opened next.
   struct FileOrder {
     explicit FileOrder(OrderGuess::Options options) : guess(options) {}
-    std::optional<Listing> listing;  ///< where its names come from; nothing: from hints
+    std::optional<Listing> listing;  ///< the source of its names; nothing: WillOpen
     bool asking = false;             ///< a page is under way
     std::uint64_t begin = 0;         ///< the place of paths.front()
     std::deque<std::string> paths;
     std::unordered_map<std::string, std::uint64_t> places;
     OrderGuess guess;
-    OrderGuess::Plan plan;  ///< the latest, to be carried on when more names are known
+    OrderGuess::Plan plan;  ///< the latest plan, which goes on when more names are known
 
     void Add(std::string path);
     std::uint64_t end() const { return begin + paths.size(); }
@@ -78,8 +78,8 @@ class FileReadahead {
   /// A directory in which files are being opened.
   struct DirectoryWatch {
     std::string last;
-    int ascending = 0;  ///< so many opens came in the order of names
-    int needed = 0;     ///< before its listing is read
+    int ascending = 0;  ///< the latest opens that came in the order of names
+    int needed = 0;     ///< ascending opens before its listing is read
     FileOrderPtr order;
     std::uint64_t used = 0;
   };
@@ -91,7 +91,7 @@ class FileReadahead {
     TimePoint made;
     std::list<std::string>::iterator position;
   };
-  /// What to do once the mutex is free.
+  /// Requests to send once the mutex is free.
   struct DeferredWork {
     std::vector<std::pair<std::string, std::optional<Metadata>>> guesses;  ///< with the version, where it is known
     FileOrderPtr list;

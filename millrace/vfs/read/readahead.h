@@ -1,4 +1,4 @@
-// How far one reader is served ahead of itself.
+// The readahead window of one open file.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace millrace::vfs {
 
-/// Watches the reads of one open file and says what to fetch ahead. A pure state machine: one owner, no locking, no
-/// time.
+/// Watches the reads of one open file and says what to fetch ahead. A state machine without threads and clock. Not
+/// thread-safe.
 ///
 /// A read at the start, or one that goes on where the last ended, is sequential: the window begins at `initial` and
 /// doubles, up to `bound`, each time the reader has used half of it or a part. The kernel sends reads slightly out of
@@ -29,7 +29,8 @@ class ReadaheadWindow {
   explicit ReadaheadWindow(Options options) : options_(options) {}
 
   Plan OnRead(std::uint64_t offset, std::uint64_t length, std::uint64_t bound);
-  /// What became of the plan: fewer bytes than planned (memory is short) halve the window.
+  /// Reports how many bytes of the plan the cache has accepted. If they are fewer than planned (memory is short), the
+  /// window is halved.
   void OnPrefetched(const Plan& plan, std::uint64_t accepted);
   bool sequential() const { return window_ > 0; }
   std::uint64_t window() const { return window_; }

@@ -1,4 +1,4 @@
-// Renames of this tree whose end the store has not confirmed: they are ended in the background.
+// Ends renames in the background whose end the store has not confirmed.
 #pragma once
 
 #include <functional>
@@ -16,14 +16,14 @@
 
 namespace millrace::vfs {
 
-/// Ends renames as soon as the store answers. A rename that was told to have failed is undone, one that was told to be
-/// done is finished. Until then both names stay locked: PathLock refuses changes of them with kBusy. Tries after 1 s,
-/// 2 s, … 15 s. Gives up only where trying again is of no use (no right to delete); the record then stays for the next
-/// mount. Thread-safe. Its thread starts with the first rename and ends with the settler; what is open then is left to
-/// the next mount.
+/// Ends renames as soon as the store answers. A rename whose caller got an error is undone; a rename whose caller got
+/// success is finished. Until then both names stay locked: PathLock refuses changes of them with kBusy. Tries after 1
+/// s, 2 s, … 15 s. Gives up only where trying again is of no use (no right to delete); the record then stays for the
+/// next mount. Thread-safe. Its thread starts with the first rename and ends with the settler; what is open then is
+/// left to the next mount.
 class RenameSettler {
  public:
-  /// `on_settled` is told of each rename that has ended: what is known of both names is out of date.
+  /// Calls `on_settled` for each rename that has ended: what is cached of both names is out of date.
   RenameSettler(object::Store& store, const TreeOptions& options, std::function<void(const RenameRecord&)> on_settled);
   ~RenameSettler();
 
@@ -48,7 +48,7 @@ class RenameSettler {
   object::Store& store_;
   const TreeOptions& options_;
   const std::function<void(const RenameRecord&)> on_settled_;
-  Mutex trying_;  ///< held, before mutex_, while the store is asked: one thread tries at a time
+  Mutex trying_;  ///< held while the store is asked, so that one thread tries at a time; locked before mutex_
   Mutex mutex_;
   CondVar changed_;
   std::list<OpenRename> renames_ MR_GUARDED_BY(mutex_);  ///< removed by whoever holds trying_

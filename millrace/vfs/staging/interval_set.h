@@ -30,9 +30,9 @@ class IntervalSet {
   std::uint64_t BytesIn(std::uint64_t begin, std::uint64_t end) const;
   bool Covers(std::uint64_t begin, std::uint64_t end) const;
   bool Intersects(std::uint64_t begin, std::uint64_t end) const { return First(begin, end).has_value(); }
-  /// The first bytes of the set within [begin, end), as far as they go without a gap.
+  /// Returns the first interval of the set within [begin, end).
   std::optional<Interval> First(std::uint64_t begin, std::uint64_t end) const;
-  /// What [begin, end) has, and what it lacks, in order.
+  /// Returns the intervals of the set within [begin, end), and those that are missing there, in order.
   std::vector<Interval> In(std::uint64_t begin, std::uint64_t end) const;
   std::vector<Interval> Gaps(std::uint64_t begin, std::uint64_t end) const;
   std::vector<Interval> All() const { return In(0, kEnd); }

@@ -14,7 +14,8 @@ struct DecodedRecord {
   std::string target;
   StagedRecord record;
 };
-/// kCorrupt when the text is damaged, kUnsupported when it is of a later format. Sizes and ranges have been checked.
+/// Parses and checks a record, sizes and ranges included. `what` names it in errors. Errors: kCorrupt if the text is
+/// damaged; kUnsupported if it has a later format.
 Result<DecodedRecord> DecodeRecord(std::string_view text, std::string_view what);
 
 /// Checks that every key which a record names is below `prefix` (CheckConfined): what is published, what it builds on,

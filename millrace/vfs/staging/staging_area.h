@@ -1,4 +1,4 @@
-// Local disk for what was written and is not in the store yet.
+// A folder on the local disk for bytes that were written and are not in the store yet.
 #pragma once
 
 #include <cstdint>
@@ -20,36 +20,38 @@
 
 namespace millrace::vfs {
 
-/// Everything besides the staged bytes themselves that is needed to publish a file, should this process not live to do
-/// it. docs/formats/staging.md has the bytes.
+/// Everything besides the staged bytes that another process needs to publish a file, if this process dies. The format
+/// is in docs/formats/staging.md. A value type.
 struct StagedRecord {
   std::string key;
   std::uint64_t size = 0;
   WallTime modified;
-  /// When this content got this name, a StagingArea::NextStamp: of two records for one key, the later one is the file.
+  /// When this content got this name: a StagingArea::NextStamp. Of two records for one key, the later one counts.
   WallTime saved;
-  /// Finish this file; otherwise it was in the middle of being written, and only its upload must be removed.
+  /// True: publish this file. False: the file was being written; only its upload must be aborted.
   bool complete = false;
-  /// The file was about to lose its name: if the store still has that ETag under the key (empty: nothing), it did not.
+  /// Set while the file loses its name. If the store still has this ETag under the key (empty: nothing), the file kept
+  /// its name.
   std::optional<std::string> removing;
   bool exclusive = false;                    ///< the key must not exist
   std::optional<cache::ObjectVersion> base;  ///< what the content builds on
-  std::uint64_t base_bytes = 0;              ///< so many bytes of it count
+  std::uint64_t base_bytes = 0;              ///< the first bytes of the base, which count
   std::optional<std::map<std::string, std::string>> metadata;
   std::string content_type;
   IntervalSet held;     ///< in the staging file
   IntervalSet changed;  ///< differs from the base
-  /// The ETag that the object gets when its publication, which may have been under way, is done; empty: not known.
+  /// The ETag of the object that a publication under way makes; empty: not known, or no publication.
   std::string expected;
-  /// A multipart upload under way. It is written down before it is begun, when it has no id yet.
+  /// A multipart upload under way. The record is written before the upload is begun; then the id is empty.
   std::string upload_id, upload_key;
   WallTime upload_begun;
 };
 
 class StagingArea;
 
-/// The staged bytes of one file: a sparse local file, and the set of bytes that count in it. Not thread-safe: it
-/// belongs to a Writer, under whose lock it is used. Destruction forgets everything, but for a file that was kept.
+/// The staged bytes of one file: a sparse local file, and the set of bytes that it holds. Not thread-safe: it belongs
+/// to a FileContent or an UploadLedger. Destruction removes bytes and record, unless the file was kept. The area must
+/// outlive it.
 class StagedFile {
  public:
   ~StagedFile();
@@ -57,25 +59,25 @@ class StagedFile {
   StagedFile& operator=(const StagedFile&) = delete;
 
   const IntervalSet& held() const { return held_; }
-  /// kNoSpace when the area's limit or the disk is reached; nothing has changed then.
+  /// Errors: kNoSpace if the area's limit is reached, or the disk is full; then nothing has changed.
   Status Write(std::uint64_t offset, ByteSpan bytes);
-  /// Makes the range held, as zeros.
+  /// The file holds zeros in the range from now on. Errors: as Write.
   Status Zero(std::uint64_t begin, std::uint64_t end);
-  /// All of it must be held.
+  /// REQUIRES: the file holds the whole range.
   Status Read(std::uint64_t offset, MutableByteSpan into) const;
-  /// Forgets the range, and gives its room back.
+  /// Removes the range from the file, and frees its room.
   void Drop(std::uint64_t begin, std::uint64_t end);
-  /// A file of its own that holds the same.
+  /// Returns another file that holds the same bytes. Errors: as Write.
   Result<std::unique_ptr<StagedFile>> Clone() const;
 
-  /// Writes the record beside the bytes: from here on, the death of this process loses neither. `durable`: nor does the
-  /// machine's.
+  /// Writes the record beside the bytes. From now on, bytes and record outlive the process; if `durable`, the machine's
+  /// death, too.
   Status Save(const StagedRecord& record, bool durable);
-  /// The record is out of date and must not be used: the content is in the store, or elsewhere.
+  /// Removes the record: the content is in the store, or elsewhere.
   void Unsave();
-  /// Leaves bytes and record where they are, for StagingArea::Adopt of this or another process.
+  /// The destructor leaves bytes and record on the disk, for StagingArea::Adopt of this or another process.
   void Keep() { kept_ = true; }
-  /// They go with this object again.
+  /// The destructor removes them again.
   void Release() { kept_ = false; }
   std::string path() const;
 
@@ -89,19 +91,19 @@ class StagedFile {
 
   StagingArea& area_;
   const std::string id_;  ///< what the names of its files begin with
-  UniqueFd fd_;           ///< locked: says that the file has an owner
+  UniqueFd fd_;           ///< locked while the file has an owner
   IntervalSet held_;
   bool saved_ = false, kept_ = false;
 };
 
-/// A private, managed folder (base/files/managed_folder.h) of staged files, shared by all mounts of a user. Each file
-/// is locked by the process that works on it; a lock that can be had means that its owner has gone. Files that have
-/// done their work stay for the next ones, empty: making a file is the most expensive part of staging a small one, the
-/// more so (on ext4) the more were removed in the last minutes. Thread-safe.
+/// A private, managed folder (base/files/managed_folder.h) of staged files. All mounts of a user share it. A process
+/// locks its files; if another process can lock a file, the owner is gone. Files that are not needed any more stay for
+/// the next ones, empty: creating a file is the most expensive part of staging a small one, and on ext4 more so after
+/// many files were removed. Thread-safe.
 class StagingArea {
  public:
   struct Options {
-    std::filesystem::path directory;  ///< made when missing; see ManagedFolder
+    std::filesystem::path directory;  ///< created if missing; see ManagedFolder
     std::uint64_t limit_bytes = 16 * kGiB;
     std::string target;            ///< names the store: what is staged for one store is never published to another
     std::size_t most_spare = 512;  ///< empty files kept
@@ -116,25 +118,26 @@ class StagingArea {
     std::unique_ptr<StagedFile> file;
     StagedRecord record;
   };
-  /// Takes over what processes that have gone left for this store below `prefix`, earlier records first. Files without
-  /// a record are removed; records that cannot be read are left alone and named in `unreadable`. Whoever drops one
-  /// gives it back as it was, unless it was unsaved.
+  /// Takes over the files below `prefix` that dead processes left for this store, in the order of StagedRecord::saved.
+  /// Removes files without a record. Leaves alone records that cannot be read, and names them in `unreadable`. A file
+  /// that is destroyed stays on the disk, unless its record was removed (Unsave).
   Result<std::vector<AdoptedFile>> Adopt(const std::string& prefix, std::vector<std::string>* unreadable)
       MR_EXCLUDES(mutex_);
 
-  /// What lies in a folder for a store and has no owner: for those who only tell about it. Changes nothing.
+  /// Files without an owner.
   struct Leftovers {
     int files = 0;
     std::uint64_t bytes = 0;  ///< of the files when they are published
   };
+  /// Returns what dead processes left in a folder for a store, for status reports. Changes nothing.
   static Leftovers FindLeftovers(const std::filesystem::path& directory, const std::string& target);
 
-  /// Later than all before it, so that records can be ordered.
+  /// Returns a time that is later than all returned before, so that records can be ordered.
   WallTime NextStamp() MR_EXCLUDES(mutex_);
 
   const Options& options() const { return options_; }
   std::uint64_t used() const MR_EXCLUDES(mutex_);
-  /// More than half full: whoever can spare something should.
+  /// Returns true if the area is more than half full. Writers then drop bytes that the store has, too.
   bool crowded() const { return used() > options_.limit_bytes / 2; }
 
  private:
@@ -147,11 +150,11 @@ class StagingArea {
 
   const Options options_;
   const ManagedFolder folder_;
-  UniqueFd lock_;  ///< held, shared, while a file is made and not locked yet; exclusive while owners are looked for
+  UniqueFd lock_;  ///< locked shared while a file is created and not locked yet; exclusive while Adopt looks for owners
   mutable Mutex mutex_;
   std::uint64_t used_ MR_GUARDED_BY(mutex_) = 0;
   WallTime last_stamp_ MR_GUARDED_BY(mutex_);
-  std::vector<std::string> spare_ MR_GUARDED_BY(mutex_);  ///< their ids; not locked: other processes may take them
+  std::vector<std::string> spare_ MR_GUARDED_BY(mutex_);  ///< ids of empty files; other processes may take them
 };
 
 }  // namespace millrace::vfs

@@ -1,4 +1,4 @@
-// Multipart uploads that nobody may be left to end, written down in the staging folder.
+// A write-ahead log of this process's multipart uploads. The next mount aborts those that a crash left open.
 #pragma once
 
 #include <memory>
@@ -11,27 +11,27 @@
 
 namespace millrace::vfs {
 
-/// Removes from the store the upload that a record names. Of one whose id nobody learnt only the key is known, about
-/// when it was begun (from five minutes before to ten after it was written down), and that it has no parts: those of
-/// others that are like it go too, and are begun anew.
+/// Aborts the upload that a record names. If the record has no upload id (the answer of the store was lost), aborts all
+/// uploads of the key that have no parts and were begun from five minutes before to ten minutes after the record was
+/// written. Uploads of others may be among them; their owners begin them again.
 Status AbortRecorded(object::Store& store, const StagedRecord& record, const object::Call& call);
 
-/// Uploads of one process. Each is written down before it is begun, so that the next mount removes it should this
-/// process die; one whose end, or beginning, the store did not confirm is removed later. Thread-safe. The store, the
-/// area and the clock must outlive it.
+/// The multipart uploads of one process. A record in the staging area is written before an upload is begun, so that the
+/// next mount aborts the upload if this process dies. If the store did not confirm the beginning or the end of an
+/// upload, Remove() aborts it later. Thread-safe. The store, the area and the clock must outlive it.
 class UploadLedger {
  public:
   UploadLedger(object::Store& store, StagingArea& staging, const Clock& clock)
       : store_(store), staging_(staging), clock_(clock) {}
 
-  /// One upload. Destroyed before it is over, it is left for Remove, and for the next mount.
+  /// The record of one upload. If it is destroyed before MarkEnded, the upload is left for Remove() and the next mount.
   class UploadRecord {
    public:
     UploadRecord(UploadRecord&&) = default;
     UploadRecord& operator=(UploadRecord&&) = delete;
     ~UploadRecord();
     Status SetId(std::string id);
-    /// It is completed, or aborted.
+    /// The store has confirmed that the upload is completed, or aborted.
     void MarkEnded() { file_.reset(); }
 
    private:
@@ -42,13 +42,14 @@ class UploadLedger {
     std::unique_ptr<StagedFile> file_;
     StagedRecord record_;
   };
-  /// Before an upload of that key is begun.
+  /// Writes a record. Call before an upload of that key is begun.
   Result<UploadRecord> Begin(const std::string& key);
-  /// The store may still have an upload of that key, begun since, whose end it did not confirm, nor, without an id, its
-  /// beginning.
+  /// Records an upload of `key`, begun at `begun` or later, whose end the store did not confirm. `id` empty: nor did it
+  /// confirm the beginning.
   void AddUnconfirmed(const std::string& key, WallTime begun, std::string id = {}) MR_EXCLUDES(mutex_);
 
-  /// Removes what was left. Fails with the first failure; the rest stays for the next call, or the next mount.
+  /// Aborts the unconfirmed uploads. Blocks. Returns the first failure; the upload that failed, and the rest, stay for
+  /// the next call or the next mount.
   Status Remove(const object::Call& call) MR_EXCLUDES(mutex_);
 
  private:

@@ -8,9 +8,9 @@
 
 namespace millrace::vfs {
 
-/// A fixed division of every file into numbered parts: the same bytes are always the same part, so that a part can be
-/// sent again after it changed. Sizes double after each tenth of the parts that a store allows, until `most`: 8 MiB at
-/// first reach beyond what S3 can hold, when memory lets parts grow as large.
+/// A fixed division of every file into numbered parts. The same bytes are always in the same part, so a part can be
+/// sent again after it changed. The part size doubles after each tenth of the parts that a store allows, up to `most`.
+/// With parts of 8 MiB at first, and no bound by memory, a file can be larger than S3 allows. Immutable.
 class PartLayout {
  public:
   PartLayout(std::uint64_t first, std::uint64_t most, int max_parts)
@@ -23,7 +23,7 @@ class PartLayout {
     const std::uint64_t begin = tier.begin + tier.part_bytes * static_cast<std::uint64_t>(number - tier.first_part);
     return {begin, begin + tier.part_bytes};
   }
-  /// The part that holds the byte at `offset`.
+  /// Returns the number of the part that holds the byte at `offset`.
   int IndexOf(std::uint64_t offset) const {
     Tier tier{1, 0, first_};
     while (tier.part_bytes < most_ && offset >= Next(tier).begin) tier = Next(tier);

@@ -1,4 +1,4 @@
-// Files that are to be published in the background, and when.
+// A queue of files that are published in the background.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@
 
 namespace millrace::vfs {
 
-/// A bounded set of files that wait for their publication. Each is tried when its time has come, a few at once and the
-/// ones that wait longest first; one that fails is tried again after a while that doubles each time, for ever. A file
-/// is never tried twice at the same time.
+/// A bounded queue of files that wait for their publication. A file is tried when its time has come, a few files at the
+/// same time, the file that waits longest first. A file that fails is tried again with exponential back-off, without an
+/// end. A file is never tried twice at the same time.
 ///
-/// Thread-safe. Destruction cancels what is under way and forgets the rest: what must not be lost lies on disk.
+/// Thread-safe. Destruction cancels what is under way and forgets the rest: its content is on the disk.
 class Publisher {
  public:
   struct Options {
@@ -32,19 +32,21 @@ class Publisher {
   };
   /// Publishes a file, or finds that there is nothing (more) to publish. Runs on one of the publisher's threads.
   using Attempt = std::function<Status(const InodePtr&, const object::Call&)>;
-  /// A file does not wait any more. Likewise.
+  /// A file does not wait any more. Runs on one of the publisher's threads.
   using Finished = std::function<void(const InodePtr&)>;
 
   Publisher(Options options, Clock& clock, Attempt attempt, Finished finished);
   ~Publisher();
 
-  /// Has the file published `delay` from now; one that waits already stays where it is, and one that is being published
-  /// comes once more. kResourceExhausted when too many wait. True: it did not wait before.
+  /// Queues a file, to be published `delay` from now. A file that waits already keeps its time. A file that is being
+  /// published is published once more. Returns true if the file did not wait before. Errors: kResourceExhausted if too
+  /// many files wait.
   Result<bool> Add(const InodePtr& inode, Duration delay) MR_EXCLUDES(mutex_);
   bool Waits(const Inode& inode) const MR_EXCLUDES(mutex_);
-  /// Tries everything that waits now, once, whenever it is due. Fails with the first failure that is left.
+  /// Tries every file that waits now, once, without regard to its time. Blocks. Returns the first failure.
   Status Flush(const object::Call& call) MR_EXCLUDES(mutex_);
-  /// Waits until one file more is published, hurrying those that have not failed; false when there are none.
+  /// Blocks until one more file is published. Files that have not failed are tried at once. Returns false if there are
+  /// none.
   bool AwaitProgress(const object::Call& call) MR_EXCLUDES(mutex_);
 
   struct Stats {
@@ -61,7 +63,7 @@ class Publisher {
     int failures = 0;
     std::optional<Error> error;
     bool running = false, again = false;
-    bool flushing = false;  ///< somebody waits for an attempt that begins from now on
+    bool flushing = false;  ///< Flush waits for an attempt that begins from now on
   };
   using Items = std::map<InodeId, Item>;
 
@@ -80,8 +82,8 @@ class Publisher {
   mutable Mutex mutex_;
   CondVar changed_;
   Items items_ MR_GUARDED_BY(mutex_);
-  TimePoint next_look_ MR_GUARDED_BY(mutex_);     ///< until when the scheduler sleeps
-  std::stop_source sleep_ MR_GUARDED_BY(mutex_);  ///< ends that
+  TimePoint next_look_ MR_GUARDED_BY(mutex_);     ///< when the scheduler wakes up
+  std::stop_source sleep_ MR_GUARDED_BY(mutex_);  ///< wakes the scheduler up before
   std::uint64_t done_ MR_GUARDED_BY(mutex_) = 0, failures_ MR_GUARDED_BY(mutex_) = 0;
 
   // In this order: the scheduler hands work to the workers.
