@@ -33,9 +33,9 @@ TEST(GuessSplitKeysTest, AreAscendingAndBehindThePage) {
       for (std::uint64_t n = 1 + random.Below(8); n > 0; --n) key += "09afzAF-_/~\xC3\xA9"[random.Below(12)];
     }
     std::ranges::sort(keys);
-    const Keys keys = GuessSplitKeys("p/", keys[0], keys[1], 1 << random.Below(4), 6);
+    const Keys splits = GuessSplitKeys("p/", keys[0], keys[1], 1 << random.Below(4), 6);
     std::string before = keys[1];
-    for (const std::string& cut : keys) {
+    for (const std::string& cut : splits) {
       EXPECT_GT(cut, before);
       EXPECT_TRUE(cut.starts_with("p/"));
       before = cut;
