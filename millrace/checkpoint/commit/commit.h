@@ -19,10 +19,10 @@ inline constexpr std::string_view kConditionAdvice =
 Result<std::string> ExpectedFence(object::Store& store, const Layout& layout, std::uint64_t step,
                                   object::Call call = {});
 
-/// What became of the put of a manifest. `unknown`: it may still take place, so the files must stay.
+/// What became of the put of a manifest.
 struct CommitOutcome {
   Status status;
-  bool unknown = false;
+  bool is_unknown = false;  ///< whether the put may still take effect; the attempt's files must then stay
 };
 /// Puts the manifest of manifest.step on the condition that nobody else has done anything to the step since
 /// ExpectedFence. Blocks, and is not to be cancelled: it takes two or three small requests.

@@ -368,7 +368,7 @@ Result<Manifest> Import(object::Connection& connection, Source source, std::stri
   }
   if (outcome.status) return manifest;
   // Best effort: what stays is garbage, and collected as such.
-  if (!outcome.unknown) {
+  if (!outcome.is_unknown) {
     std::vector<std::string> keys;
     for (const std::string& file : importer.FileNames()) keys.push_back(layout.StepFolder(options.step) + file);
     std::ignore = object::DeleteMany(*root.store, std::move(keys));

@@ -16,8 +16,8 @@
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
 #include "millrace/checkpoint/exchange/agree.h"
+#include "millrace/checkpoint/exchange/result_message.h"
 #include "millrace/checkpoint/format/layout.h"
-#include "millrace/checkpoint/local/local_tier.h"
 #include "millrace/checkpoint/tier/local_folder.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/file/paths.h"
@@ -226,12 +226,13 @@ Result<std::shared_ptr<Machines>> Machines::Meet(Group& group, const LocalTier& 
   auto collect = [](const std::vector<std::string>& said) -> Result<Json> {
     Json list = Json::array();
     for (const std::string& one : said) {
-      if (one.starts_with('!')) return Fail(Code::kUnavailable, "{}", one.substr(1));
-      if (!one.empty()) list.push_back(one);
+      const Result<std::string> endpoint = DecodeResult(one);
+      if (!endpoint) return Fail(Code::kUnavailable, "{}", endpoint.error().ToString());
+      if (!endpoint->empty()) list.push_back(*endpoint);
     }
     return list;
   };
-  const Json endpoints = MR_TRY(Agree(group, mine ? *mine : "!" + mine.error().ToString(), collect));
+  const Json endpoints = MR_TRY(Agree(group, EncodeResult(mine), collect));
   made->endpoints_ = endpoints.get<std::vector<std::string>>();
   return made;
 }

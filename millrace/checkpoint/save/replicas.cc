@@ -5,6 +5,8 @@
 #include <span>
 #include <tuple>
 
+#include "millrace/checkpoint/exchange/result_message.h"
+
 namespace millrace::checkpoint {
 namespace {
 
@@ -145,14 +147,11 @@ std::vector<std::vector<Share>> BalanceReplicas(const std::vector<std::vector<He
 Result<std::vector<SavePiece>> ShareReplicas(Group& group, const std::vector<SavePiece>& held) {
   const auto gathered = MR_TRY(group.Gather(EncodeHeld(held)));
   // An error of rank 0 is everyone's.
-  std::string said;
-  if (group.rank() == 0) {
-    auto plan = Plan(gathered);
-    said = plan ? *plan : "!" + plan.error().ToString();
-  }
-  said = MR_TRY(group.Broadcast(std::move(said)));
-  if (said.starts_with('!')) return Fail(Code::kInternal, "sharing out what is to be saved: {}", said.substr(1));
-  const Json plan = MR_TRY(ParseJson(said, "the plan of rank 0"));
+  std::string message;
+  if (group.rank() == 0) message = EncodeResult(Plan(gathered));
+  const auto text = DecodeResult(MR_TRY(group.Broadcast(std::move(message))));
+  if (!text) return Fail(Code::kInternal, "sharing out what is to be saved: {}", text.error().ToString());
+  const Json plan = MR_TRY(ParseJson(*text, "the plan of rank 0"));
   const Json& mine = plan[static_cast<std::size_t>(group.rank())];
   std::vector<SavePiece> pieces;
   for (std::size_t i = 0; i + 2 < mine.size(); i += 3) {

@@ -2,44 +2,12 @@
 
 #include <utility>
 
+#include "millrace/checkpoint/exchange/result_message.h"
 #include "millrace/checkpoint/format/chunk_sums.h"
 #include "millrace/checkpoint/retention/collect.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::checkpoint {
-namespace {
-
-// Ranks tell each other results as one byte for the code (0: success) and a text.
-std::string EncodeResult(const Result<std::string>& result) {
-  if (result) return '\0' + *result;
-  return static_cast<char>(1 + static_cast<int>(result.error().code())) + result.error().ToString();
-}
-Result<std::string> DecodeResult(std::string text) {
-  if (text.empty()) return Fail(Code::kInternal, "an empty message from another rank");
-  int code = static_cast<unsigned char>(text.front());
-  text.erase(0, 1);
-  if (code == 0) return text;
-  if (code > 1 + static_cast<int>(Code::kInternal))
-    return Fail(Code::kInternal, "an unknown message from another rank");
-  return Fail(Error(static_cast<Code>(code - 1), std::move(text)));
-}
-
-std::string EncodeOutcome(const CommitOutcome& outcome) {
-  Result<std::string> text = std::string();
-  if (!outcome.status) text = Fail(outcome.status.error());
-  return (outcome.unknown ? '?' : '!') + EncodeResult(text);
-}
-CommitOutcome DecodeOutcome(std::string text) {
-  bool certain = text.starts_with('!');
-  auto result = DecodeResult(text.empty() ? text : text.substr(1));
-  return {result ? Status() : Fail(result.error()), !certain};
-}
-
-// The first byte of a report: all that the file holds, or what rank 0 knows from the save before.
-constexpr char kFull = '+', kSame = '=';
-
-}  // namespace
-
 Saver::Saver(object::Location root, std::shared_ptr<Group> group, const Writer::Options& options,
              std::shared_ptr<PeerReplicator> peers)
     : store_(std::move(root.store)),
@@ -59,23 +27,23 @@ Status Saver::Save(const SaveJob& job, const Snapshot& snapshot) {
   std::string attempt = MR_TRY(DecodeResult(MR_TRY(group_->Broadcast(EncodeResult(begun)))));
 
   const std::string key = layout_.StepFolder(job.step) + RankFile(attempt, group_->rank());
-  Result<std::string> part = Upload(job, snapshot, attempt, key);
-  auto parts = group_->Gather(EncodeResult(part));
+  const Result<RankReport> report = Upload(job, snapshot, attempt, key);
+  auto reports = group_->Gather(EncodeReport(report));
   CommitOutcome outcome;
   if (!leader()) {
     // After a failed exchange rank 0 may have committed all the same: the file stays.
-    if (!parts) return Fail(parts.error().Context("reporting to rank 0"));
+    if (!reports) return Fail(reports.error().Context("reporting to rank 0"));
     auto heard = group_->Broadcast({});
     if (!heard) return Fail(heard.error().Context("hearing from rank 0"));
     outcome = DecodeOutcome(*std::move(heard));
   } else {
-    outcome = parts ? Commit(job, attempt, expected, *std::move(parts))
-                    : CommitOutcome{Fail(parts.error().Context("hearing from all ranks"))};
+    outcome = reports ? Commit(job, attempt, expected, *std::move(reports))
+                      : CommitOutcome{Fail(reports.error().Context("hearing from all ranks"))};
     auto told = group_->Broadcast(EncodeOutcome(outcome));
     if (!told) options_.log.Warning("not all ranks know how a checkpoint ended", {{"error", told.error()}});
   }
   if (outcome.status) told_ = {&snapshot, snapshot.layout_id()};
-  if (!outcome.status && !outcome.unknown) RemoveOwnFile(snapshot, key);
+  if (!outcome.status && !outcome.is_unknown) RemoveOwnFile(snapshot, key);
   return outcome.status;
 }
 
@@ -85,8 +53,8 @@ Result<std::string> Saver::Begin(std::uint64_t step, std::string& expected) {
   return NewAttempt();
 }
 
-/// Uploads this rank's file; yields its report.
-Result<std::string> Saver::Upload(const SaveJob& job, const Snapshot& snapshot, std::string_view attempt,
+/// Uploads this rank's file. Returns the report for rank 0.
+Result<RankReport> Saver::Upload(const SaveJob& job, const Snapshot& snapshot, std::string_view attempt,
                                   const std::string& key) {
   if (!job.snapshot) return Fail(job.snapshot.error());
   Manifest part;
@@ -105,12 +73,12 @@ Result<std::string> Saver::Upload(const SaveJob& job, const Snapshot& snapshot, 
     if (peers_) MR_TRY(peers_->CopyOut(layout_.Relative(key), bytes, call));
     part.files.emplace(RankFile(attempt, group_->rank()), sums.Finish());
   }
-  if (told_ == Told{&snapshot, snapshot.layout_id()}) return kSame + part.Serialize();
+  if (told_ == Told{&snapshot, snapshot.layout_id()}) return RankReport{RankReport::Contents::kFileOnly, std::move(part)};
   part.tensors = snapshot.part().tensors;
   part.slices = snapshot.part().slices;
   if (!part.files.empty())
     for (Slice& slice : part.slices) slice.file = part.files.begin()->first;
-  return kFull + part.Serialize();
+  return RankReport{RankReport::Contents::kFull, std::move(part)};
 }
 
 /// Rank 0: the commit point.
@@ -137,9 +105,9 @@ Result<Manifest> Saver::Merge(const SaveJob& job, const std::string& attempt, st
   manifest.meta = job.meta;
   bool changed = false;
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
-    auto text = DecodeResult(std::move(reports[rank]));
-    if (!text) return Fail(text.error().Context(fmt::format("rank {}", rank)));
-    changed = MR_TRY(AddReport(rank, *text, manifest)) || changed;
+    RankReport report = MR_TRY(DecodeReport(std::move(reports[rank]), rank));
+    changed = changed || report.contents == RankReport::Contents::kFull;
+    MR_TRY(AddReport(rank, std::move(report), manifest));
   }
   if (!changed) {
     manifest.tensors = tensors_;  // and they are covered as they were
@@ -152,14 +120,11 @@ Result<Manifest> Saver::Merge(const SaveJob& job, const std::string& attempt, st
   return manifest;
 }
 
-/// False when the rank's file is laid out as it was. Adds its slices and its file.
-Result<bool> Saver::AddReport(std::size_t rank, const std::string& report, Manifest& manifest) {
-  if (report.empty()) return Fail(Code::kInternal, "rank {} reported nothing", rank);
-  Manifest part =
-      MR_TRY(Manifest::ParsePart(std::string_view(report).substr(1), fmt::format("report of rank {}", rank)));
+/// Adds the rank's slices and its file to the manifest.
+Status Saver::AddReport(std::size_t rank, RankReport report, Manifest& manifest) {
+  Manifest& part = report.part;
   const std::uint64_t size = part.FileBytes();
-  const bool full = report.front() == kFull;
-  if (full) structures_[rank] = {std::move(part.tensors), std::move(part.slices), size};
+  if (report.contents == RankReport::Contents::kFull) structures_[rank] = {std::move(part.tensors), std::move(part.slices), size};
   auto known = structures_.find(rank);
   if (known == structures_.end() || known->second.file_size != size)
     return Fail(Code::kInternal, "rank {} did not say what its file of {} bytes holds", rank, size);
@@ -168,7 +133,7 @@ Result<bool> Saver::AddReport(std::size_t rank, const std::string& report, Manif
     manifest.slices.push_back(std::move(slice));
   }
   manifest.files.merge(part.files);
-  return full;
+  return {};
 }
 
 Status Saver::MergeTensors(Manifest& manifest) {

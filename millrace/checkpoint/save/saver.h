@@ -9,6 +9,7 @@
 #include "millrace/checkpoint/commit/commit.h"
 #include "millrace/checkpoint/format/layout.h"
 #include "millrace/checkpoint/save/pacer.h"
+#include "millrace/checkpoint/save/rank_messages.h"
 #include "millrace/checkpoint/save/snapshot.h"
 #include "millrace/checkpoint/save/upload.h"
 #include "millrace/checkpoint/save/writer.h"
@@ -50,12 +51,12 @@ class Saver {
   bool leader() const { return group_->rank() == 0; }
   bool collects() const { return peers_ ? peers_->leads() : leader(); }
   Result<std::string> Begin(std::uint64_t step, std::string& expected);
-  Result<std::string> Upload(const SaveJob& job, const Snapshot& snapshot, std::string_view attempt,
+  Result<RankReport> Upload(const SaveJob& job, const Snapshot& snapshot, std::string_view attempt,
                              const std::string& key);
   CommitOutcome Commit(const SaveJob& job, const std::string& attempt, const std::string& expected,
                        std::vector<std::string> reports);
   Result<Manifest> Merge(const SaveJob& job, const std::string& attempt, std::vector<std::string> reports);
-  Result<bool> AddReport(std::size_t rank, const std::string& report, Manifest& manifest);
+  Status AddReport(std::size_t rank, RankReport report, Manifest& manifest);
   Status MergeTensors(Manifest& manifest);
   void Spread();
   void RemoveOld();
