@@ -85,7 +85,7 @@ Provenance LocalProvenance(std::string program, std::string version);
 struct CheckpointId {
   std::uint64_t step = 0;
   std::string attempt;
-  bool operator==(const CheckpointId&) const = default;
+  auto operator<=>(const CheckpointId&) const = default;
 };
 
 /// Everything a reader needs. Tensor names carry their group as a prefix: "model/…", "optimizer/…".

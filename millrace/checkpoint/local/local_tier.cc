@@ -1,9 +1,13 @@
 #include "millrace/checkpoint/local/local_tier.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <set>
 
+#include "millrace/base/json.h"
 #include "millrace/checkpoint/exchange/agree.h"
+#include "millrace/checkpoint/exchange/result_message.h"
 #include "millrace/checkpoint/format/layout.h"
 #include "millrace/checkpoint/local/disk_survey.h"
 #include "millrace/checkpoint/read/catalog.h"
@@ -15,20 +19,24 @@
 namespace millrace::checkpoint {
 namespace {
 
-std::string EncodeIds(const std::set<std::pair<std::uint64_t, std::string>>& ids) {
-  Json list = Json::array();
-  for (const auto& [step, attempt] : ids) list.push_back({step, attempt});
-  return DumpJson(list);
+Json ToJson(const CheckpointId& id) { return {{"step", id.step}, {"attempt", id.attempt}}; }
+
+Result<CheckpointId> IdFromJson(const Json& json) {
+  CheckpointId id;
+  id.step = MR_TRY(JsonUint(json, "step"));
+  id.attempt = MR_TRY(JsonString(json, "attempt"));
+  return id;
 }
 
-Result<std::set<std::pair<std::uint64_t, std::string>>> DecodeIds(std::string_view text) {
-  std::set<std::pair<std::uint64_t, std::string>> ids;
+std::string EncodeIds(const std::set<CheckpointId>& ids) {
+  Json list = Json::array();
+  for (const CheckpointId& id : ids) list.push_back(ToJson(id));
+  return DumpJson(list);
+}
+Result<std::set<CheckpointId>> DecodeIds(std::string_view text) {
+  std::set<CheckpointId> ids;
   const Json list = MR_TRY(ParseJson(text, "a rank's local checkpoints"));
-  for (const Json& id : list) {
-    if (!id.is_array() || id.size() != 2 || !id[0].is_number_unsigned() || !id[1].is_string())
-      return Fail(Code::kInternal, "a rank's local checkpoints are no list of steps");
-    ids.emplace(id[0].get<std::uint64_t>(), id[1].get<std::string>());
-  }
+  for (const Json& id : list) ids.insert(MR_TRY(IdFromJson(id)));
   return ids;
 }
 
@@ -54,36 +62,33 @@ class Chooser {
       root_.store = survey_;
     }
     FindLocal();
-    auto gathered = MR_TRY(group_.Gather(EncodeIds(Ids())));
+    const auto gathered = MR_TRY(group_.Gather(EncodeIds(Ids())));
     auto candidates = InAll(gathered);
-    std::int64_t stored = MR_TRY(NewestStored());
+    const std::optional<std::uint64_t> stored = MR_TRY(NewestStored());
     while (true) {
-      // Rank 0 proposes a local one: "step attempt"; nothing: the store's.
-      std::string proposal;
-      if (group_.rank() == 0 && !candidates.empty() && std::cmp_greater_equal(candidates.rbegin()->first, stored))
-        proposal = fmt::format("{} {}", candidates.rbegin()->first, candidates.rbegin()->second);
-      proposal = MR_TRY(group_.Broadcast(std::move(proposal)));
-      if (proposal.empty()) break;
-      const std::string verdict = MR_TRY(survey_ ? CheckOnMachines(proposal) : Check(proposal));
-      if (verdict.empty()) {
-        std::unique_ptr<Reader> chosen = std::move(found_.at(proposal));
-        MR_TRY(RemoveLater(static_cast<std::int64_t>(chosen->manifest().step)));
-        const bool in_store = std::cmp_equal(chosen->manifest().step, stored);
-        return Newest{std::move(chosen), Tier::kLocal, in_store};
+      // Rank 0 proposes the newest local checkpoint that is left, or nothing: then the store's is the choice.
+      std::optional<CheckpointId> proposal;
+      if (group_.rank() == 0 && !candidates.empty() && (!stored || candidates.rbegin()->step >= *stored))
+        proposal = *candidates.rbegin();
+      proposal = MR_TRY(BroadcastProposal(proposal));
+      if (!proposal) break;
+      const std::optional<Error> damage = MR_TRY(survey_ ? CheckOnMachines(*proposal) : Check(*proposal));
+      if (!damage) {
+        std::unique_ptr<Reader> chosen = std::move(found_.at(*proposal));
+        MR_TRY(RemoveLater(proposal->step));
+        return Newest{std::move(chosen), Tier::kLocal, proposal->step == stored};
       }
       if (group_.rank() == 0) {
-        log_.Warning("a local checkpoint is damaged; an older one is used", {{"error", verdict}});
+        log_.Warning("a local checkpoint is damaged; an older one is used", {{"error", *damage}});
         candidates.erase(std::prev(candidates.end()));
       }
     }
     MR_TRY(RemoveLater(stored));
-    if (stored < 0) return Newest{};
-    return Newest{MR_TRY(Reader::Open(connection_, url_, static_cast<std::uint64_t>(stored), call_)), Tier::kStore};
+    if (!stored) return Newest{};
+    return Newest{MR_TRY(Reader::Open(connection_, url_, *stored, call_)), Tier::kStore};
   }
 
  private:
-  using Id = std::pair<std::uint64_t, std::string>;
-
   /// Readers of all local checkpoints whose files are there.
   void FindLocal() {
     if (!root_.store) return;
@@ -98,87 +103,108 @@ class Chooser {
       });
       if (!whole) continue;
       const CheckpointId id = (*reader)->manifest().id();
-      found_.emplace(fmt::format("{} {}", id.step, id.attempt), *std::move(reader));
+      found_.emplace(id, *std::move(reader));
     }
   }
-  std::set<Id> Ids() const {
-    std::set<Id> ids;
-    for (const auto& [name, reader] : found_) ids.emplace(reader->manifest().step, reader->manifest().attempt);
+  std::set<CheckpointId> Ids() const {
+    std::set<CheckpointId> ids;
+    for (const auto& [id, reader] : found_) ids.insert(id);
     return ids;
   }
   /// Rank 0: what every rank has found.
-  std::set<Id> InAll(const std::vector<std::string>& gathered) const {
-    std::set<Id> common;
+  std::set<CheckpointId> InAll(const std::vector<std::string>& gathered) const {
+    std::set<CheckpointId> common;
     for (std::size_t rank = 0; rank < gathered.size(); ++rank) {
       const auto ids = DecodeIds(gathered[rank]);
       if (!ids) return {};
       if (rank == 0) common = *ids;
-      std::erase_if(common, [&](const Id& id) { return !ids->contains(id); });
+      std::erase_if(common, [&](const CheckpointId& id) { return !ids->contains(id); });
     }
     return common;
   }
 
-  /// The same on every rank, even while others come and go; -1: none. An error on rank 0 is one on all.
-  Result<std::int64_t> NewestStored() {
-    std::string said;
+  /// Collective: returns the step of the store's newest checkpoint as rank 0 sees it, so that all ranks agree while
+  /// others save and remove. An error on rank 0 is an error on all ranks.
+  Result<std::optional<std::uint64_t>> NewestStored() {
+    std::string message;
     if (group_.rank() == 0) {
-      auto entries = [&]() -> Result<std::vector<Entry>> {
-        return ListCheckpoints(MR_TRY(object::Locate(connection_, url_)), call_);
-      }();
-      said = !entries           ? "!" + entries.error().ToString()
-             : entries->empty() ? "-1"
-                                : fmt::format("{}", entries->back().step);
+      message = EncodeResult([&]() -> Result<std::string> {
+        const auto entries = MR_TRY(ListCheckpoints(MR_TRY(object::Locate(connection_, url_)), call_));
+        return DumpJson(entries.empty() ? Json(nullptr) : Json(entries.back().step));
+      }());
     }
-    said = MR_TRY(group_.Broadcast(std::move(said)));
-    if (said.starts_with('!')) return Fail(Code::kUnavailable, "looking for checkpoints: {}", said.substr(1));
-    return std::strtoll(said.c_str(), nullptr, 10);
+    const auto text = DecodeResult(MR_TRY(group_.Broadcast(std::move(message))));
+    if (!text) return Fail(Code::kUnavailable, "looking for checkpoints: {}", text.error().ToString());
+    const Json step = MR_TRY(ParseJson(*text, "rank 0's newest checkpoint"));
+    return step.is_number_unsigned() ? std::optional(step.get<std::uint64_t>()) : std::nullopt;
   }
 
-  /// Collective: what is wrong with a proposed checkpoint, nothing if every byte is right.
-  Result<std::string> Check(const std::string& proposal) const {
+  /// Collective: returns rank 0's proposal on every rank.
+  Result<std::optional<CheckpointId>> BroadcastProposal(const std::optional<CheckpointId>& proposal) {
+    const std::string text =
+        MR_TRY(group_.Broadcast(group_.rank() == 0 ? DumpJson(proposal ? ToJson(*proposal) : Json(nullptr)) : ""));
+    const Json json = MR_TRY(ParseJson(text, "rank 0's proposal"));
+    if (json.is_null()) return std::nullopt;
+    return MR_TRY(IdFromJson(json));
+  }
+
+  /// Collective: returns what is wrong with a proposed checkpoint; nothing if every byte is right.
+  Result<std::optional<Error>> Check(const CheckpointId& proposal) const {
     const auto reader = found_.find(proposal);
     const Status mine = reader == found_.end() ? Fail(NotThere(proposal))
                                                : reader->second->VerifyShare(group_.rank(), group_.size(), call_);
-    auto verdicts = MR_TRY(group_.Gather(mine ? "" : mine.error().ToString()));
-    auto bad = std::ranges::find_if(verdicts, [](const std::string& verdict) { return !verdict.empty(); });
-    return group_.Broadcast(bad == verdicts.end() ? "" : *bad);
+    const auto verdicts = MR_TRY(group_.Gather(EncodeStatus(mine)));
+    std::string first_damage = EncodeStatus({});
+    for (const std::string& verdict : verdicts) {
+      if (DecodeResult(verdict)) continue;
+      first_damage = verdict;
+      break;
+    }
+    const auto verdict = DecodeResult(MR_TRY(group_.Broadcast(std::move(first_damage))));
+    return verdict ? std::nullopt : std::optional(verdict.error());
   }
-  static Error NotThere(const std::string& proposal) {
-    return Error(Code::kNotFound, fmt::format("step and attempt {} are not here", proposal));
+  static std::string EncodeStatus(const Status& status) {
+    return EncodeResult(status ? Result<std::string>() : Fail(status.error()));
+  }
+  static Error NotThere(const CheckpointId& proposal) {
+    return Error(Code::kNotFound, fmt::format("step and attempt {} {} are not here", proposal.step, proposal.attempt));
   }
 
-  /// Likewise, where a copy that is damaged is of no consequence while another machine has a good one: every machine's
-  /// ranks check what lies there.
-  Result<std::string> CheckOnMachines(const std::string& proposal) const {
+  /// As Check, for machines with disks of their own. Every machine's ranks check what lies there. A damaged copy does
+  /// no harm while another machine has a good one.
+  Result<std::optional<Error>> CheckOnMachines(const CheckpointId& proposal) const {
     const auto reader = found_.find(proposal);
     const bool here = reader != found_.end();
-    const std::string absent = here ? "" : NotThere(proposal).ToString(), folder = here ? reader->second->folder() : "";
-    Json damaged = here ? DamagedHere(*reader->second) : Json::array();
+    const std::string folder = here ? reader->second->folder() : "";
+    const Json mine{{"machine", machines_->mine()},
+                    {"absent", here ? "" : NotThere(proposal).ToString()},
+                    {"damaged", here ? DamagedHere(*reader->second) : Json::array()}};
     auto collect = [](const std::vector<std::string>& said) -> Result<Json> {
       std::string absent;
       Json copies = Json::array();
       for (const std::string& one : said) {
-        const Json told = MR_TRY(ParseJson(one, "what a rank found"));
-        if (told.at(1) != "") absent = told.at(1).get<std::string>();
-        for (const Json& file : told.at(2)) copies.push_back({told.at(0), file.at(0), file.at(1)});
+        const Json found = MR_TRY(ParseJson(one, "what a rank found"));
+        if (found.at("absent") != "") absent = found.at("absent").get<std::string>();
+        for (const Json& file : found.at("damaged"))
+          copies.push_back({{"machine", found.at("machine")}, {"file", file.at("file")}, {"error", file.at("error")}});
       }
       return Json{{"absent", absent}, {"damaged", copies}};
     };
-    const Json all = MR_TRY(Agree(group_, DumpJson({machines_->mine(), absent, damaged}), collect));
-    std::string verdict = all.at("absent").get<std::string>();
-    if (!verdict.empty()) return verdict;
+    const Json all = MR_TRY(Agree(group_, DumpJson(mine), collect));
+    if (all.at("absent") != "") return Error(Code::kNotFound, all.at("absent").get<std::string>());
+    std::optional<Error> damage;
     for (const Json& copy : all.at("damaged")) {
-      const std::string key = folder + copy.at(1).get<std::string>(), why = copy.at(2).get<std::string>();
-      survey_->Distrust(copy.at(0).get<int>(), key);
+      const std::string key = folder + copy.at("file").get<std::string>(), why = copy.at("error").get<std::string>();
+      survey_->Distrust(copy.at("machine").get<int>(), key);
       if (!MR_TRY(object::Head(*survey_, key, call_))) {
-        verdict = why;
+        damage = Error(Code::kCorrupt, why);
       } else if (group_.rank() == 0) {
         log_.Warning("a copy of a local checkpoint's file is damaged; another machine's is used", {{"error", why}});
       }
     }
-    return verdict;
+    return damage;
   }
-  /// Of the files that this machine has, those of this rank's share that are not right: names and why.
+  /// Returns this rank's share of the files that its machine has and that are damaged: their names and errors.
   Json DamagedHere(const StoreReader& reader) const {
     const Machines& machines = *machines_;
     Json damaged = Json::array();
@@ -186,17 +212,18 @@ class Chooser {
     for (const auto& [file, meta] : reader.manifest().files) {
       if (!survey_->Here(reader.folder() + file) || number++ % machines.ranks_here() != machines.place()) continue;
       if (auto checked = reader.VerifyFile(file, call_); !checked)
-        damaged.push_back({file, checked.error().ToString()});
+        damaged.push_back({{"file", file}, {"error", checked.error().ToString()}});
     }
     return damaged;
   }
 
   /// Local ones that nobody can go on from stand in the way of the same steps' next saves. Rank 0 removes them, or the
   /// first rank of each machine; on several machines no save begins before all of them have.
-  Status RemoveLater(std::int64_t step) {
+  Status RemoveLater(std::optional<std::uint64_t> step) {
     const bool mine = machines_ ? machines_->leads() : group_.rank() == 0;
     if (mine && own_.store) {
-      auto removed = checkpoint::RemoveAfter(own_, step, /*dry_run=*/false, call_);
+      auto removed =
+          checkpoint::RemoveAfter(own_, step ? static_cast<std::int64_t>(*step) : -1, /*dry_run=*/false, call_);
       if (removed && !removed->removed_steps.empty()) {
         log_.Warning("local checkpoints that are damaged, or that not all ranks see, are removed",
                      {{"checkpoints", removed->removed_steps.size()}});
@@ -213,10 +240,10 @@ class Chooser {
   const std::shared_ptr<Machines> machines_;
   const Logger& log_;
   const object::Call call_;
-  object::Location own_;                                       ///< this rank's folder
-  object::ReadLocation root_;                                  ///< where to look for checkpoints
-  std::shared_ptr<DiskSurvey> survey_;                         ///< of all machines' folders, where there are several
-  std::map<std::string, std::unique_ptr<StoreReader>> found_;  ///< by "step attempt"
+  object::Location own_;                                        ///< this rank's folder
+  object::ReadLocation root_;                                   ///< where to look for checkpoints
+  std::shared_ptr<DiskSurvey> survey_;                          ///< of all machines' folders, where there are several
+  std::map<CheckpointId, std::unique_ptr<StoreReader>> found_;  ///< local checkpoints that are whole
 };
 
 }  // namespace
