@@ -5,8 +5,8 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/checkpoint/convert/dcp/dcp_source.h"
+#include "millrace/checkpoint/convert/source/import_source.h"
 #include "millrace/checkpoint/convert/source/meta_names.h"
-#include "millrace/checkpoint/convert/source/source.h"
 #include "millrace/checkpoint/convert/torch/state_tree.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/memory/memory_store.h"
@@ -22,9 +22,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!object::Put(*store, "f/.metadata", metadata) || !object::Put(*store, "f/__0_0.distcp", file)) std::abort();
   const auto source = OpenDcpFolder({store, "f/"}, {});
   if (!source) return 0;
-  for (const SourceRecord& record : source->records)
+  for (const SourceChecksum& record : source->records)
     if (record.offset > file.size() || record.size > file.size() - record.offset) std::abort();
-  for (const SourcePiece& piece : source->pieces)
+  for (const SourceBox& piece : source->pieces)
     if (piece.offset > file.size() || !source->tensors.contains(piece.tensor)) std::abort();
   // An import is refused unless an export could put the state together again.
   const Json* values = JsonFind(source->meta, kMetaValues);

@@ -1,7 +1,7 @@
 // Any bytes are either an error or an archive whose tensors lie inside it.
 #include <cstdlib>
 
-#include "millrace/checkpoint/convert/source/source.h"
+#include "millrace/checkpoint/convert/source/import_source.h"
 #include "millrace/checkpoint/convert/torch/torch_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -14,11 +14,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     (void)ValueOf(*pickle, pickle->root());
   }
   MemoryBytes bytes(all, "fuzz");
-  Source source;
+  ImportSource source;
   if (!AddTorchState(bytes, "fuzz", "", source)) return 0;
-  for (const SourceRecord& record : source.records)
+  for (const SourceChecksum& record : source.records)
     if (record.offset > size || record.size > size - record.offset) std::abort();
-  for (const SourcePiece& piece : source.pieces)
+  for (const SourceBox& piece : source.pieces)
     if (piece.offset > size || !source.tensors.contains(piece.tensor)) std::abort();
   return 0;
 }

@@ -55,7 +55,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
                        .metric = checkpoint.best_metric,
                        .greatest = checkpoint.best_mode == "max"};
   if (!checkpoint.local_path.empty())
-    options.local = checkpoint::LocalTier{
+    options.local = checkpoint::LocalTierOptions{
         .path = checkpoint.local_path, .keep = checkpoint.local_keep, .copies = checkpoint.local_copies};
   options.local_every = checkpoint.local_every_steps;
   options.local_beside = checkpoint.local_beside;

@@ -73,14 +73,14 @@ class Reporter {
     if (json_) {
       Print(DumpJson({{"event", "checkpoint"},
                       {"step", stats->step},
-                      {"tier", stats->tier == checkpoint::Tier::kLocal ? "local" : "store"},
+                      {"tier", stats->tier == checkpoint::CheckpointTier::kLocal ? "local" : "store"},
                       {"bytes", stats->bytes},
                       {"seconds", seconds},
                       {"blocked_s", blocked}}) +
             "\n");
     } else {
       Print(fmt::format("checkpoint of step {} committed{}: {} by this rank in {}, training held up {:.1f} ms\n",
-                        stats->step, stats->tier == checkpoint::Tier::kLocal ? " on the local disk" : "",
+                        stats->step, stats->tier == checkpoint::CheckpointTier::kLocal ? " on the local disk" : "",
                         FormatBytes(stats->bytes), FormatDuration(stats->total), 1e3 * blocked));
     }
   }

@@ -12,7 +12,7 @@
 #include "millrace/checkpoint/convert/huggingface/hf_tokenizer.h"
 #include "millrace/checkpoint/convert/import.h"
 #include "millrace/checkpoint/convert/open_source.h"
-#include "millrace/checkpoint/convert/source/format.h"
+#include "millrace/checkpoint/convert/source/foreign_format.h"
 #include "millrace/checkpoint/read/catalog.h"
 #include "millrace/checkpoint/read/diff.h"
 #include "millrace/checkpoint/read/held_reader.h"
@@ -25,7 +25,7 @@
 namespace millrace::cli {
 namespace {
 
-using checkpoint::Entry;
+using checkpoint::ListedCheckpoint;
 using checkpoint::Manifest;
 using checkpoint::Reader;
 
@@ -102,7 +102,7 @@ class Bar {
     counters_.all_known = true;
     if (WantsProgress(context.globals.progress, context.globals.quiet, context.globals.json)) line_.emplace(counters_);
   }
-  checkpoint::Progress progress() {
+  checkpoint::ByteProgress progress() {
     return [this](std::uint64_t bytes) { counters_.bytes_moved += bytes; };
   }
 
@@ -238,11 +238,11 @@ Status Verify(const Context& context, const Arguments& arguments) {
 }
 
 /// What the user named, or what the destination's name says.
-Result<checkpoint::Format> ExportFormat(const Arguments& arguments) {
-  if (!arguments.format.empty()) return checkpoint::ParseFormat(arguments.format);
+Result<checkpoint::ForeignFormat> ExportFormat(const Arguments& arguments) {
+  if (!arguments.format.empty()) return checkpoint::ParseForeignFormat(arguments.format);
   const std::string& to = arguments.destination;
   const bool file = to.ends_with(".pt") || to.ends_with(".pth") || to.ends_with(".bin") || to.ends_with(".ckpt");
-  return file ? checkpoint::Format::kTorch : checkpoint::Format::kHuggingFace;
+  return file ? checkpoint::ForeignFormat::kTorch : checkpoint::ForeignFormat::kHuggingFace;
 }
 
 /// The tokenizer that a run was trained with, as files beside its model. A model without one is of use too, so what is
@@ -271,13 +271,13 @@ Status Export(const Context& context, const Arguments& arguments) {
   if (arguments.file_bytes > 0) options.file_bytes = arguments.file_bytes;
   if (context.globals.dry_run) {
     const auto reader = MR_TRY(Reader::Open(*connection, arguments.url, arguments.step, CallOf(context)));
-    Print("would export {} to {} as {}\n", reader->name(), arguments.destination, FormatName(options.format));
+    Print("would export {} to {} as {}\n", reader->name(), arguments.destination, ForeignFormatName(options.format));
     return {};
   }
   object::Location to = MR_TRY(object::Locate(*connection, arguments.destination));
   MemoryBudget budget(context.DataBudget());
   const auto [reader, hold] = MR_TRY(OpenHeld(context, *connection, arguments.url, arguments.step));
-  if (options.format == checkpoint::Format::kHuggingFace)
+  if (options.format == checkpoint::ForeignFormat::kHuggingFace)
     options.files = TokenizerFiles(context, *connection, reader->manifest());
   std::optional<Bar> bar(std::in_place, context, checkpoint::ExportBytes(reader->manifest(), options));
   auto exported = MR_TRY(checkpoint::Export(*reader, to, budget, options, CallOf(context), bar->progress()));
@@ -285,14 +285,14 @@ Status Export(const Context& context, const Arguments& arguments) {
   if (context.globals.json) {
     PrintJsonLine({{"event", "exported"},
                    {"step", reader->manifest().step},
-                   {"format", FormatName(options.format)},
+                   {"format", ForeignFormatName(options.format)},
                    {"destination", arguments.destination},
                    {"tensors", exported.tensors},
                    {"files", exported.files},
                    {"bytes", exported.bytes}});
   } else {
     Print("{} -> {} ({}): {} tensors, {} in {} file{}\n", reader->name(), arguments.destination,
-          FormatName(options.format), exported.tensors, FormatBytes(exported.bytes), exported.files,
+          ForeignFormatName(options.format), exported.tensors, FormatBytes(exported.bytes), exported.files,
           exported.files == 1 ? "" : "s");
   }
   return {};
@@ -301,14 +301,14 @@ Status Export(const Context& context, const Arguments& arguments) {
 Status Import(const Context& context, const Arguments& arguments) {
   auto connection = MR_TRY(context.Connect());
   const auto format =
-      MR_TRY(arguments.format.empty() ? checkpoint::DetectFormat(*connection, arguments.source, CallOf(context))
-                                      : checkpoint::ParseFormat(arguments.format));
+      MR_TRY(arguments.format.empty() ? checkpoint::DetectForeignFormat(*connection, arguments.source, CallOf(context))
+                                      : checkpoint::ParseForeignFormat(arguments.format));
   auto source = MR_TRY(checkpoint::OpenSource(*connection, arguments.source, format, CallOf(context)));
   checkpoint::ImportOptions options{.step = arguments.step.value_or(0), .group = arguments.group};
   if (!options.group.empty() && !options.group.ends_with('/')) options.group += '/';
   const std::uint64_t left_out = source.left_out, bytes = source.TensorBytes();
   if (context.globals.dry_run) {
-    Print("would import {} ({}: {} tensors, {}) as step {} of {}\n", arguments.source, FormatName(format),
+    Print("would import {} ({}: {} tensors, {}) as step {} of {}\n", arguments.source, ForeignFormatName(format),
           source.tensors.size(), FormatBytes(bytes), options.step, arguments.url);
     return {};
   }
@@ -320,15 +320,15 @@ Status Import(const Context& context, const Arguments& arguments) {
   if (context.globals.json) {
     PrintJsonLine({{"event", "imported"},
                    {"step", options.step},
-                   {"format", FormatName(format)},
+                   {"format", ForeignFormatName(format)},
                    {"source", arguments.source},
                    {"tensors", manifest.tensors.size()},
                    {"left_out", left_out},
                    {"bytes", manifest.FileBytes()}});
     return {};
   }
-  Print("{} ({}) -> step {} of {}: {} tensors, {}\n", arguments.source, FormatName(format), options.step, arguments.url,
-        manifest.tensors.size(), FormatBytes(manifest.FileBytes()));
+  Print("{} ({}) -> step {} of {}: {} tensors, {}\n", arguments.source, ForeignFormatName(format), options.step,
+        arguments.url, manifest.tensors.size(), FormatBytes(manifest.FileBytes()));
   if (left_out > 0) {
     Print("left out {} tensor{} that the model's code computes by itself or ties to others\n", left_out,
           left_out == 1 ? "" : "s");
@@ -372,9 +372,9 @@ Status Unpin(const Context& context, const Arguments& arguments) {
 }
 
 void PrintDiff(const Context& context, const checkpoint::TensorDiff& diff) {
-  const bool same = diff.kind == checkpoint::TensorDiff::Kind::kSame;
+  const bool same = diff.change == checkpoint::TensorDiff::Change::kSame;
   if (context.globals.json) {
-    Json line{{"tensor", diff.name}, {"result", Name(diff.kind)}, {"by_checksum", diff.by_checksum}};
+    Json line{{"tensor", diff.name}, {"result", Name(diff.change)}, {"by_checksum", diff.by_checksum}};
     if (diff.elements > 0) line["elements"] = diff.elements;
     if (diff.max_change) line["max_change"] = *diff.max_change;
     if (diff.max_value) line["max_value"] = *diff.max_value;
@@ -382,14 +382,15 @@ void PrintDiff(const Context& context, const checkpoint::TensorDiff& diff) {
   }
   if (same) return;
   std::string detail;
-  if (diff.kind == checkpoint::TensorDiff::Kind::kRetyped || diff.kind == checkpoint::TensorDiff::Kind::kReshaped) {
+  if (diff.change == checkpoint::TensorDiff::Change::kRetyped ||
+      diff.change == checkpoint::TensorDiff::Change::kReshaped) {
     detail += fmt::format(", {} [{}] became {} [{}]", DTypeName(diff.first.dtype), fmt::join(diff.first.shape, ", "),
                           DTypeName(diff.second.dtype), fmt::join(diff.second.shape, ", "));
   }
   if (diff.elements > 0) detail += fmt::format(", {} elements", diff.elements);
   if (diff.max_change)
     detail += fmt::format(", by up to {:.4g} (values up to {:.4g})", *diff.max_change, *diff.max_value);
-  Print("{}: {}{}\n", diff.name, Name(diff.kind), detail);
+  Print("{}: {}{}\n", diff.name, Name(diff.change), detail);
 }
 
 Status Diff(const Context& context, const Arguments& arguments) {
@@ -404,7 +405,7 @@ Status Diff(const Context& context, const Arguments& arguments) {
   MR_TRY(checkpoint::DiffCheckpoints(
       *first.reader, *second.reader, options,
       [&](const checkpoint::TensorDiff& diff) {
-        ++(diff.kind == checkpoint::TensorDiff::Kind::kSame ? same : different);
+        ++(diff.change == checkpoint::TensorDiff::Change::kSame ? same : different);
         PrintDiff(context, diff);
       },
       CallOf(context)));

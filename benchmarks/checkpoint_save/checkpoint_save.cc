@@ -74,7 +74,7 @@ class Bench {
     connection_ = MR_TRY(object::OpenConnection({}));
     Writer::Options options{
         .url = url_, .retention = {.keep_last = 1}, .snapshot_bytes = state_.size() + kMiB, .log = Logger()};
-    writer_ = MR_TRY(Writer::Open(*connection_, checkpoint::SingleProcessGroup(), budget_, options));
+    writer_ = MR_TRY(Writer::Open(*connection_, checkpoint::SingleRankExchange(), budget_, options));
     MR_TRY(writer_->Wait());  // until the buffer's pages are there, as they are after a run's first steps
     return {};
   }
@@ -103,7 +103,7 @@ class Bench {
       answer["blocked_ms"] = started_in + copied - worked;
     } else if (command == "load") {
       auto reader = MR_TRY(Reader::Open(*connection_, url_));
-      std::vector<Reader::Wanted> wanted;
+      std::vector<Reader::TensorRange> wanted;
       for (const auto& piece : pieces_)
         wanted.push_back({piece.name, 0, copy_.subspan(piece.bytes.data() - state_.data(), piece.bytes.size())});
       MR_TRY(reader->ReadMany(wanted));

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/save/replicas.h"
 
@@ -121,11 +121,11 @@ class Simulation {
     return {};
   }
 
-  void AddFile(const std::vector<HeldPiece>& held, const std::vector<Share>& shares) {
+  void AddFile(const std::vector<HeldPiece>& held, const std::vector<PieceShare>& shares) {
     Manifest part;
     FileMeta file{.chunk_bytes = system_.chunk_bytes};
     const std::string name = RankFile(std::string(16, '0'), static_cast<int>(manifest_.files.size()));
-    for (const Share& share : shares) {
+    for (const PieceShare& share : shares) {
       const HeldPiece& piece = held[share.piece];
       part.tensors.emplace(piece.name, piece.meta);
       part.slices.push_back({piece.name, piece.begin + share.begin, share.elements, name, file.size, piece.box});

@@ -40,9 +40,9 @@ struct Options {
   std::string checkpoint_url;  ///< empty: none are made
   std::uint64_t checkpoint_every = 100;
   checkpoint::Retention retention;
-  std::optional<checkpoint::LocalTier> local;  ///< nothing: the store alone
-  std::uint64_t local_every = 10;              ///< a checkpoint there at each multiple of it
-  bool local_beside = true;                    ///< while one to the store is on its way, from a second copy
+  std::optional<checkpoint::LocalTierOptions> local;  ///< nothing: the store alone
+  std::uint64_t local_every = 10;                     ///< a checkpoint there at each multiple of it
+  bool local_beside = true;                           ///< while one to the store is on its way, from a second copy
   /// What to do if a checkpoint is due while the one before is still being uploaded: wait, skip it, or make it after
   /// the first step at which the upload is done.
   enum class WhenBusy { kWait, kSkip, kDelay };

@@ -6,7 +6,7 @@
 namespace millrace::train {
 namespace {
 
-class RankGroup final : public checkpoint::Group {
+class RankGroup final : public checkpoint::RankExchange {
  public:
   explicit RankGroup(std::unique_ptr<engine::Collective> group) : group_(std::move(group)) {}
   int rank() const override { return group_->rank(); }
@@ -45,7 +45,7 @@ class RankGroup final : public checkpoint::Group {
 
 }  // namespace
 
-std::shared_ptr<checkpoint::Group> MakeRankGroup(std::unique_ptr<engine::Collective> group) {
+std::shared_ptr<checkpoint::RankExchange> MakeRankGroup(std::unique_ptr<engine::Collective> group) {
   return std::make_shared<RankGroup>(std::move(group));
 }
 

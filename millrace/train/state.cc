@@ -75,7 +75,7 @@ Result<RunState> RunState::FromJson(const Json& meta, std::string_view name) {
 }
 
 Status ReadState(checkpoint::Reader& reader, const std::vector<StateTensor>& tensors) {
-  std::vector<checkpoint::Reader::Wanted> wanted;
+  std::vector<checkpoint::Reader::TensorRange> wanted;
   for (const StateTensor& state : tensors) {
     const auto* meta = MR_TRY(FindTensor(reader, state.name, state.tensor));
     if (checkpoint::DTypeName(meta->dtype) != engine::ScalarTypeName(state.tensor.scalar_type())) {

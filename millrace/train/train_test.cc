@@ -318,7 +318,7 @@ TEST_F(TrainTest, GoesOnFromTheLocalDisk) {
   Options options = Tiny("local");
   const Ran whole = RunRanks(options, 2);
   options.checkpoint_url = CheckpointUrl("local");
-  options.local = checkpoint::LocalTier{.path = (folder_->path() / "disk").native()};
+  options.local = checkpoint::LocalTierOptions{.path = (folder_->path() / "disk").native()};
   options.local_every = 3;
   const Ran first = RunRanks(options, 2, 5);
   ASSERT_TRUE(first.outcome) << first.outcome.error().ToString();
@@ -342,7 +342,7 @@ TEST_F(TrainTest, GoesOnFromTheDisksOfTheMachinesThatAreLeft) {
   Options options = Tiny("machines");
   const Ran whole = RunRanks(options, 4);
   options.checkpoint_url = CheckpointUrl("machines");
-  options.local = checkpoint::LocalTier{.path = (folder_->path() / "disks").native(), .copies = 2};
+  options.local = checkpoint::LocalTierOptions{.path = (folder_->path() / "disks").native(), .copies = 2};
   options.local_every = 2;
   own_disks_ = true;
   const Ran first = RunRanks(options, 4, 5);

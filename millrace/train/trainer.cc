@@ -9,7 +9,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/base/threads/task_scope.h"
 #include "millrace/checkpoint/local/local_tier.h"
-#include "millrace/checkpoint/local/machines.h"
+#include "millrace/checkpoint/local/peer_machines.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/checkpoint/save/replicas.h"
@@ -154,8 +154,9 @@ class Trainer {
   std::map<std::string, double> quality_;  ///< of the step that is done
   bool store_due_ = false;                 ///< a checkpoint that was put off
   std::unique_ptr<data::Loader> loader_;
-  std::shared_ptr<checkpoint::Group> ranks_;        ///< what checkpoints are agreed over
-  std::shared_ptr<checkpoint::Machines> machines_;  ///< that hold copies for each other; null: one local folder or none
+  std::shared_ptr<checkpoint::RankExchange> ranks_;  ///< what checkpoints are agreed over
+  std::shared_ptr<checkpoint::PeerMachines>
+      machines_;  ///< that hold copies for each other; null: one local folder or none
   std::unique_ptr<checkpoint::Writer> writer_;
   std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<Telemetry> telemetry_;
@@ -252,9 +253,9 @@ Status Trainer::OpenModel() {
 Status Trainer::Resume() {
   if (options_.checkpoint_url.empty()) return {};
   ranks_ = MakeRankGroup(MR_TRY(group_.Duplicate("checkpoint")));
-  const std::optional<checkpoint::LocalTier>& local = options_.local;
-  if (local) machines_ = MR_TRY(checkpoint::Machines::Meet(*ranks_, *local, options_.checkpoint_url, clock_));
-  const checkpoint::Newest newest =
+  const std::optional<checkpoint::LocalTierOptions>& local = options_.local;
+  if (local) machines_ = MR_TRY(checkpoint::PeerMachines::Connect(*ranks_, *local, options_.checkpoint_url, clock_));
+  const checkpoint::NewestCheckpoint newest =
       MR_TRY(checkpoint::OpenNewest(connection_, *ranks_, options_.checkpoint_url, local, machines_, options_.log));
   if (!newest.reader) return {};
   const std::unique_ptr<checkpoint::Reader>& reader = newest.reader;

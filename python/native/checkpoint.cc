@@ -12,7 +12,7 @@ namespace millrace::python {
 namespace {
 
 /// Ranks that agree by way of two functions of Python, called on the writer's thread.
-class PythonGroup final : public checkpoint::Group {
+class PythonGroup final : public checkpoint::RankExchange {
  public:
   PythonGroup(int rank, int size, py::object gather, py::object broadcast)
       : rank_(rank), size_(size), gather_(std::move(gather)), broadcast_(std::move(broadcast)) {}
@@ -88,7 +88,7 @@ WriterHandle OpenCheckpointWriter(const SessionHandle& session, const std::strin
   made.written_by = checkpoint::LocalProvenance(options["program"].cast<std::string>(), MILLRACE_VERSION);
   made.written_by.libraries = options["libraries"].cast<std::map<std::string, std::string>>();
   made.log = Logger::Stderr(LogLevel::kWarning);
-  std::shared_ptr<checkpoint::Group> ranks = checkpoint::SingleProcessGroup();
+  std::shared_ptr<checkpoint::RankExchange> ranks = checkpoint::SingleRankExchange();
   if (!group.is_none()) {
     ranks = std::make_shared<PythonGroup>(group.attr("rank").cast<int>(), group.attr("size").cast<int>(),
                                           group.attr("gather"), group.attr("broadcast"));
@@ -148,7 +148,7 @@ std::vector<std::vector<ShareTuple>> Balance(std::vector<std::vector<HeldTuple>>
   std::vector<std::vector<ShareTuple>> shares;
   for (const auto& mine : checkpoint::BalanceReplicas(held)) {
     auto& tuples = shares.emplace_back();
-    for (const checkpoint::Share& share : mine) tuples.emplace_back(share.piece, share.begin, share.elements);
+    for (const checkpoint::PieceShare& share : mine) tuples.emplace_back(share.piece, share.begin, share.elements);
   }
   return shares;
 }
@@ -188,7 +188,7 @@ ReaderHandle OpenCheckpoint(const SessionHandle& session, const std::string& url
 using WantedTuple = std::tuple<std::string, std::uint64_t, BoxTuple, std::uintptr_t, std::uint64_t>;
 
 void Read(const ReaderHandle& self, std::vector<WantedTuple> tuples, int parallel) {
-  std::vector<checkpoint::Reader::Wanted> wanted;
+  std::vector<checkpoint::Reader::TensorRange> wanted;
   for (auto& [name, begin, box, address, bytes] : tuples) {
     wanted.push_back({.tensor = std::move(name),
                       .begin = begin,
@@ -211,13 +211,13 @@ py::dict Tensors(const ReaderHandle& self) {
 
 std::vector<std::tuple<std::uint64_t, double, bool>> List(const SessionHandle& session, const std::string& url) {
   std::shared_ptr<Session> shared = session.shared();
-  auto entries = Interruptible<std::vector<checkpoint::Entry>>(
-      [&](std::stop_token stop) -> Result<std::vector<checkpoint::Entry>> {
+  auto entries = Interruptible<std::vector<checkpoint::ListedCheckpoint>>(
+      [&](std::stop_token stop) -> Result<std::vector<checkpoint::ListedCheckpoint>> {
         object::Location root = MR_TRY(object::Locate(*shared->connection, url));
         return checkpoint::ListCheckpoints(root, {.stop = std::move(stop)});
       });
   std::vector<std::tuple<std::uint64_t, double, bool>> listed;
-  for (const checkpoint::Entry& entry : entries) {
+  for (const checkpoint::ListedCheckpoint& entry : entries) {
     listed.emplace_back(entry.step, std::chrono::duration<double>(entry.modified.time_since_epoch()).count(),
                         entry.pinned);
   }

@@ -73,7 +73,7 @@ class CheckpointCrashTest : public ::testing::TestWithParam<Cut> {
     std::vector<std::uint64_t> steps;
     auto entries = ListCheckpoints({inner_, "run"});
     EXPECT_TRUE(entries);
-    for (const Entry& entry : *entries) steps.push_back(entry.step);
+    for (const ListedCheckpoint& entry : *entries) steps.push_back(entry.step);
     return steps;
   }
   void ExpectWhole(std::uint64_t step, const State& state) {
@@ -150,7 +150,7 @@ INSTANTIATE_TEST_SUITE_P(Cuts, CheckpointCrashTest,
   options.on_done = [pipe](const Result<SaveStats>& stats) {
     if (!stats || write(pipe, "", 1) != 1) _exit(1);
   };
-  auto writer = *Writer::Open(connection, SingleProcessGroup(), budget, options);
+  auto writer = *Writer::Open(connection, SingleRankExchange(), budget, options);
   auto existing = ListCheckpoints(*object::Locate(connection, root));
   for (std::uint64_t step = existing->empty() ? 1 : existing->back().step + 1;; ++step)
     if (!writer->Save(step, state.Share(1, step)[0], {})) _exit(1);
@@ -183,7 +183,7 @@ TEST(CheckpointKill, AProcessKilledAtAnyMomentLeavesWholeCheckpoints) {
     ASSERT_FALSE(entries->empty());
     EXPECT_GT(entries->back().step, newest) << "what was committed before the kill is there";
     newest = entries->back().step;
-    for (const Entry& entry : *entries) {
+    for (const ListedCheckpoint& entry : *entries) {
       auto reader = Reader::Open(connection, root, entry.step);
       ASSERT_TRUE(reader) << reader.error().ToString();
       state.ExpectReadBack(**reader, 1);

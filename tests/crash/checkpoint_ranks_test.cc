@@ -17,7 +17,7 @@
 
 #include "millrace/base/files/files.h"
 #include "millrace/checkpoint/local/local_tier.h"
-#include "millrace/checkpoint/local/machines.h"
+#include "millrace/checkpoint/local/peer_machines.h"
 #include "millrace/checkpoint/read/catalog.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/checkpoint/save/writer.h"
@@ -53,8 +53,8 @@ struct Point {
   /// requests go first.
   int index = 0;
   Operation operation = Operation::kPut;
-  const char* key = "";      ///< its beginning
-  Tier tier = Tier::kStore;  ///< of the commit
+  const char* key = "";                          ///< its beginning
+  CheckpointTier tier = CheckpointTier::kStore;  ///< of the commit
 };
 using At = Point::At;
 constexpr Point Before(int exchange) { return {.at = At::kExchange, .index = exchange}; }
@@ -95,7 +95,7 @@ const Phase kPhases[] = {
     {"BeforeReportingTheDisksFile", Before(1), kNowhere, kNowhere},
     {"AfterReportingTheDisksFile", After(1), kNowhere, kDisk},
     {"BeforeTellingOfTheDisk", Before(2), kDisk, kDisk},
-    {"CommittedOnTheDisk", {.at = At::kCommit, .tier = Tier::kLocal}, kDisk, kDisk},
+    {"CommittedOnTheDisk", {.at = At::kCommit, .tier = CheckpointTier::kLocal}, kDisk, kDisk},
     {"BeforeBeginningInTheStore", Before(3), kDisk, kDisk},
     {"BeginningInTheStore", After(3), kDisk, kDisk},
     {"BeforeTheUpload", Before(Operation::kCreateMultipart), kDisk, kDisk},
@@ -123,7 +123,11 @@ const Phase kPhases[] = {
     {"AfterReportingTheDisksFileBesideAnUpload", After(1), kNowhere, kDisk, Beside::kUpload},
     {"BeforeTellingOfTheDiskBesideAnUpload", Before(2), kDisk, kDisk, Beside::kUpload},
     {"AfterTellingOfTheDiskBesideAnUpload", After(2), kDisk, kDisk, Beside::kUpload},
-    {"CommittedOnTheDiskBesideAnUpload", {.at = At::kCommit, .tier = Tier::kLocal}, kDisk, kDisk, Beside::kUpload},
+    {"CommittedOnTheDiskBesideAnUpload",
+     {.at = At::kCommit, .tier = CheckpointTier::kLocal},
+     kDisk,
+     kDisk,
+     Beside::kUpload},
 
     {"BeforeAPartBesideTheDisk", Before(Operation::kUploadPart, "", 1), kNowhere, kNowhere, Beside::kDisksSave},
     {"AfterTheFileBesideTheDisk", After(Operation::kCompleteMultipart), kNowhere, kNowhere, Beside::kDisksSave},
@@ -169,7 +173,7 @@ struct Told {
 };
 
 /// Ranks as processes: rank 0 has a socket to every other one. A process that dies closes its own.
-class SocketGroup final : public Group {
+class SocketGroup final : public RankExchange {
  public:
   SocketGroup(int rank, std::vector<int> peers) : rank_(rank), peers_(std::move(peers)) {}
   int rank() const override { return rank_; }
@@ -287,7 +291,7 @@ class Rank {
   /// Goes on from the newest checkpoint and saves two more, one after the other to both places, or with `beside` step
   /// 10 to both, 20 to the store and 30 to the disk at a time. `victim`: dies as that says.
   bool Live(Beside beside, const Phase* victim) {
-    auto machines = Machines::Meet(*group_, tier_, kUrl, clock_);
+    auto machines = PeerMachines::Connect(*group_, tier_, kUrl, clock_);
     if (!machines || (*machines == nullptr) != (tier_.copies == 1)) return false;
     machines_ = *machines;
     auto newest = OpenNewest(connection_, *group_, kUrl, tier_, machines_, Logger());
@@ -306,7 +310,7 @@ class Rank {
     options.chunk_bytes = 4096;
     options.on_done = [&](const Result<SaveStats>& stats) {
       if (stats && stats->step > 10 && dies_at_commit_ == stats->tier) act_();
-      if (stats && stats->tier == Tier::kStore) told_.committed = stats->step;
+      if (stats && stats->tier == CheckpointTier::kStore) told_.committed = stats->step;
     };
     if (beside != Beside::kNothing) {
       options.local_group = disk_group_;
@@ -396,11 +400,11 @@ class Rank {
   const std::shared_ptr<SocketGroup> group_, disk_group_;
   const std::shared_ptr<object::FaultStore> store_;
   FakeClock clock_;  ///< nobody waits before asking again
-  LocalTier tier_;
-  std::shared_ptr<Machines> machines_;
+  LocalTierOptions tier_;
+  std::shared_ptr<PeerMachines> machines_;
   StoreConnection connection_{store_};
   MemoryBudget budget_{64 * kMiB};
-  std::optional<Tier> dies_at_commit_;
+  std::optional<CheckpointTier> dies_at_commit_;
   std::function<void()> act_ = [] { Die(); };  ///< where the victim dies
   std::latch beside_{1};                       ///< the victim's other save is under way
 };
@@ -461,7 +465,7 @@ class CheckpointRanksTest : public ::testing::TestWithParam<Phase> {
     std::vector<std::uint64_t> steps;
     const auto entries = ListCheckpoints(root);
     EXPECT_TRUE(entries);
-    for (const Entry& entry : *entries) steps.push_back(entry.step);
+    for (const ListedCheckpoint& entry : *entries) steps.push_back(entry.step);
     return steps;
   }
   static object::Location Bucket(const std::string& folder) {
@@ -532,7 +536,7 @@ TEST_P(CheckpointRanksTest, MayBeKilledHere) {
 
 INSTANTIATE_TEST_SUITE_P(Phases, CheckpointRanksTest, ::testing::ValuesIn(kPhases),
                          [](const auto& info) { return std::string(info.param.name); });
-INSTANTIATE_TEST_SUITE_P(Machines, CheckpointRanksTest, ::testing::ValuesIn(kMachinePhases),
+INSTANTIATE_TEST_SUITE_P(PeerMachines, CheckpointRanksTest, ::testing::ValuesIn(kMachinePhases),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

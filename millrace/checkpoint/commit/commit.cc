@@ -24,19 +24,20 @@ Error Taken(std::uint64_t step, std::string_view manifest) {
 
 }  // namespace
 
-Result<std::string> ExpectedFence(object::Store& store, const Layout& layout, std::uint64_t step, object::Call call) {
-  MR_TRY(object::RequireConditions(store, layout.prefix(), kConditionAdvice, call));
-  const std::string key = layout.ManifestKey(step);
+Result<std::string> ExpectedFence(object::Store& store, const CheckpointKeys& keys, std::uint64_t step,
+                                  object::Call call) {
+  MR_TRY(object::RequireConditions(store, keys.prefix(), kConditionAdvice, call));
+  const std::string key = keys.ManifestKey(step);
   auto manifest = MR_TRY(object::GetAll(store, key, Manifest::kMaxBytes, call));
   if (!manifest) return std::string();
   if (IsFence(manifest->bytes)) return manifest->info.etag;
   return Fail(Taken(step, manifest->bytes));
 }
 
-CommitOutcome CommitManifest(object::Store& store, const Layout& layout, const Manifest& manifest,
+CommitOutcome CommitManifest(object::Store& store, const CheckpointKeys& keys, const Manifest& manifest,
                              const std::string& expected_fence) {
   const std::string text = manifest.Serialize();
-  const std::string key = layout.ManifestKey(manifest.step);
+  const std::string key = keys.ManifestKey(manifest.step);
   auto put = object::Put(
       store, key, AsBytes(text),
       {.if_match = expected_fence, .if_none_match = expected_fence.empty(), .content_type = "application/json"});

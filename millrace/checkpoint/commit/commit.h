@@ -1,22 +1,23 @@
-// The commit point: docs/formats/checkpoint.md, "Saving". Shared by everything that makes a checkpoint.
+// The commit point of a checkpoint: docs/formats/checkpoint.md, "Saving".
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/object/store.h"
 
 namespace millrace::checkpoint {
 
-/// What to do with a store that ignores the conditions of writes: nothing here is safe on it.
+/// For messages about a store that ignores the conditions of writes. Neither saving nor collecting is safe on it.
 inline constexpr std::string_view kConditionAdvice =
     "checkpoints need a store that honours them, as Amazon S3, MinIO and `millrace s3d` do, or a folder";
 
-/// The ETag of the fence that a manifest of the step must replace, "" where nothing lies. kAlreadyExists when the step
-/// is committed. To be asked before the first file of an attempt is written.
-Result<std::string> ExpectedFence(object::Store& store, const Layout& layout, std::uint64_t step,
+/// Returns the ETag of the fence that the step's manifest must replace; empty if there is no object at the manifest's
+/// key. Call it before the attempt writes its first file.
+/// Errors: kAlreadyExists if the step is committed.
+Result<std::string> ExpectedFence(object::Store& store, const CheckpointKeys& keys, std::uint64_t step,
                                   object::Call call = {});
 
 /// What became of the put of a manifest.
@@ -24,9 +25,9 @@ struct CommitOutcome {
   Status status;
   bool is_unknown = false;  ///< whether the put may still take effect; the attempt's files must then stay
 };
-/// Puts the manifest of manifest.step on the condition that nobody else has done anything to the step since
-/// ExpectedFence. Blocks, and is not to be cancelled: it takes two or three small requests.
-CommitOutcome CommitManifest(object::Store& store, const Layout& layout, const Manifest& manifest,
+/// Puts the manifest of manifest.step, on condition that the object at its key is still the one that ExpectedFence
+/// returned. Blocks for two or three small requests. Cannot be cancelled.
+CommitOutcome CommitManifest(object::Store& store, const CheckpointKeys& keys, const Manifest& manifest,
                              const std::string& expected_fence);
 
 }  // namespace millrace::checkpoint

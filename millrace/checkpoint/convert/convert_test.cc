@@ -9,7 +9,7 @@
 #include "millrace/checkpoint/convert/export.h"
 #include "millrace/checkpoint/convert/import.h"
 #include "millrace/checkpoint/convert/open_source.h"
-#include "millrace/checkpoint/convert/source/format.h"
+#include "millrace/checkpoint/convert/source/foreign_format.h"
 #include "millrace/checkpoint/convert/stream/export_target.h"
 #include "millrace/checkpoint/convert/torch/torch_file.h"
 #include "millrace/checkpoint/convert/torch/torch_state.h"
@@ -46,14 +46,14 @@ class ConvertTest : public ::testing::Test {
     EXPECT_TRUE(reader) << reader.error().ToString();
     return reader ? *std::move(reader) : nullptr;
   }
-  Result<Exported> ExportTo(const std::string& key, Format format, std::uint64_t file_bytes = kGiB,
-                            std::string group = "") {
+  Result<ExportResult> ExportTo(const std::string& key, ForeignFormat format, std::uint64_t file_bytes = kGiB,
+                                std::string group = "") {
     auto reader = Open();
     return Export(*reader, {store_, key}, budget_, {format, std::move(group), file_bytes});
   }
   Result<Manifest> ImportFrom(const std::string& key, const std::string& url, std::uint64_t file_bytes = kGiB) {
     const std::string source = "s3://bucket/" + key;
-    const Format format = MR_TRY(DetectFormat(connection_, source));
+    const ForeignFormat format = MR_TRY(DetectForeignFormat(connection_, source));
     auto opened = MR_TRY(OpenSource(connection_, source, format));
     return Import(connection_, std::move(opened), url, budget_, {.step = 7, .file_bytes = file_bytes});
   }
@@ -100,17 +100,18 @@ TEST_F(ConvertTest, EveryStateComesBackFromTorchAndDcp) {
     State state = State::Random(seed, 12);
     const std::uint64_t file_bytes = seed % 3 == 0 ? 3000 : kGiB;
     Save(state, Meta(), seed);
-    for (const auto& [key, format] : {std::pair("out/state.pt", Format::kTorch), {"out/dcp", Format::kDcp}}) {
+    for (const auto& [key, format] :
+         {std::pair("out/state.pt", ForeignFormat::kTorch), {"out/dcp", ForeignFormat::kDcp}}) {
       auto exported = ExportTo(key, format, file_bytes);
       ASSERT_TRUE(exported) << exported.error().ToString();
       EXPECT_EQ(exported->tensors, state.tensors.size());
-      const std::string url = fmt::format("s3://bucket/again-{}-{}", seed, FormatName(format));
+      const std::string url = fmt::format("s3://bucket/again-{}-{}", seed, ForeignFormatName(format));
       auto imported = ImportFrom(key, url, file_bytes);
       ASSERT_TRUE(imported) << imported.error().ToString();
       auto again = Open(url);
       state.ExpectReadBack(*again, 2);
       Json values = again->manifest().meta.at("values"), expected = Meta().at("values");
-      if (format == Format::kDcp) {  // torch gives what lies in a list with dicts names of its own
+      if (format == ForeignFormat::kDcp) {  // torch gives what lies in a list with dicts names of its own
         expected.erase("map");
         expected["map/@0/#1"] = "one";
       }
@@ -120,7 +121,7 @@ TEST_F(ConvertTest, EveryStateComesBackFromTorchAndDcp) {
     }
   }
   // The newest export is all that is left of a folder that was written twelve times.
-  EXPECT_EQ(Keys("out/dcp/").size(), ExportTo("out/dcp", Format::kDcp, 3000)->files);
+  EXPECT_EQ(Keys("out/dcp/").size(), ExportTo("out/dcp", ForeignFormat::kDcp, 3000)->files);
 }
 
 TEST_F(ConvertTest, ManyTensorsAreFoundInFewRequests) {
@@ -139,16 +140,16 @@ TEST_F(ConvertTest, ManyTensorsAreFoundInFewRequests) {
     EXPECT_EQ(source->tensors.size(), state.tensors.size());
     return counted->calls(object::Operation::kGet) - before;
   };
-  ASSERT_TRUE(ExportTo("state.pt", Format::kTorch));
+  ASSERT_TRUE(ExportTo("state.pt", ForeignFormat::kTorch));
   EXPECT_LT(gets([&] { return OpenTorchFile({counted, "state.pt"}, {}); }), 20u) << "7 of them are large";
-  ASSERT_TRUE(ExportTo("dcp", Format::kDcp));
+  ASSERT_TRUE(ExportTo("dcp", ForeignFormat::kDcp));
   EXPECT_LT(gets([&] { return OpenDcpFolder({counted, "dcp/"}, {}); }), 20u);
 }
 
 TEST_F(ConvertTest, AGroupIsAStateOfItsOwn) {
   State state = State::Random(3, 10);
   Save(state, Meta());
-  ASSERT_TRUE(ExportTo("model.pt", Format::kTorch, kGiB, "model"));
+  ASSERT_TRUE(ExportTo("model.pt", ForeignFormat::kTorch, kGiB, "model"));
   auto source = OpenTorchFile({store_, "model.pt"}, {});
   ASSERT_TRUE(source) << source.error().ToString();
   for (const auto& [name, meta] : source->tensors) EXPECT_EQ(state.tensors.at("model/" + name).meta, meta);
@@ -156,13 +157,13 @@ TEST_F(ConvertTest, AGroupIsAStateOfItsOwn) {
   auto imported = Import(connection_, *std::move(source), "s3://bucket/grouped", budget_, {.group = "model/"});
   ASSERT_TRUE(imported) << imported.error().ToString();
   for (const auto& [name, meta] : imported->tensors) EXPECT_EQ(state.tensors.at(name).meta, meta);
-  EXPECT_EQ(ExportTo("x.pt", Format::kTorch, kGiB, "nothing").error().code(), Code::kNotFound);
+  EXPECT_EQ(ExportTo("x.pt", ForeignFormat::kTorch, kGiB, "nothing").error().code(), Code::kNotFound);
 }
 
 TEST_F(ConvertTest, AnySingleDamageOfATorchFileIsFoundOrChangesNothing) {
   State state = State::Random(4, 6, 200);
   Save(state, Meta());
-  ASSERT_TRUE(ExportTo("good.pt", Format::kTorch));
+  ASSERT_TRUE(ExportTo("good.pt", ForeignFormat::kTorch));
   const std::string good = Content("good.pt");
   Random random(4);
   int found = 0;
@@ -200,7 +201,7 @@ TEST_F(ConvertTest, HuggingFaceInShardsAndBack) {
   Put("hf/model.safetensors", "old");
   Put("hf/pytorch_model-00001-of-00002.bin", "old");
   Put("hf/consolidated.safetensors", "not ours");
-  auto exported = ExportTo("hf", Format::kHuggingFace, 8000);
+  auto exported = ExportTo("hf", ForeignFormat::kHuggingFace, 8000);
   ASSERT_TRUE(exported) << exported.error().ToString();
   const auto keys = Keys("hf/");
   EXPECT_TRUE(keys.contains("hf/model.safetensors.index.json"));
@@ -213,7 +214,7 @@ TEST_F(ConvertTest, HuggingFaceInShardsAndBack) {
   ASSERT_TRUE(imported) << imported.error().ToString();
   state.ExpectReadBack(*Open("s3://bucket/hf-again"), 3);
 
-  auto single = ExportTo("hf", Format::kHuggingFace);
+  auto single = ExportTo("hf", ForeignFormat::kHuggingFace);
   ASSERT_TRUE(single) << single.error().ToString();
   EXPECT_EQ(Keys("hf/"), (std::set<std::string>{"hf/config.json", "hf/consolidated.safetensors", "hf/model.safetensors",
                                                 "hf/tokenizer.json"}));
@@ -233,14 +234,14 @@ class ReplacedExport : public ConvertTest {
                                              {bytes.begin(), bytes.end()}};
     Save(state, {{"model_config", {{"model_type", "other"}, {"of", tokenizer}}}}, static_cast<std::uint64_t>(step));
   }
-  Status ExportStep(int step, Format format, std::uint64_t file_bytes) {
+  Status ExportStep(int step, ForeignFormat format, std::uint64_t file_bytes) {
     auto reader = MR_TRY(Reader::Open(connection_, "s3://bucket/run", static_cast<std::uint64_t>(step)));
     MR_TRY(Export(*reader, {faults_, "hf"}, budget_, {format, "", file_bytes}));
     return {};
   }
   /// The step whose model the folder has; -1: none. Through one of the two ways in which folders are read here: of one
   /// file and an index, each prefers another.
-  int ReadFolder(bool index_first, Format format) {
+  int ReadFolder(bool index_first, ForeignFormat format) {
     std::set<int> seen;
     const auto see = [&](Reader& reader, const std::string& group) {
       for (int i = 0; i < 6; ++i) {
@@ -272,18 +273,18 @@ class ReplacedExport : public ConvertTest {
 TEST_F(ReplacedExport, AReaderSeesTheOldOrTheNewWhereverItIsCutOff) {
   struct Case {
     const char* name;
-    Format format;
+    ForeignFormat format;
     std::uint64_t old_bytes, new_bytes;
   };
   constexpr std::uint64_t kShard = 2500;
   SaveStep(1, "tokens");
   SaveStep(2, "tokens");
-  for (const Case& c : {Case{"one file over one", Format::kHuggingFace, kGiB, kGiB},
-                        {"shards over one file", Format::kHuggingFace, kGiB, kShard},
-                        {"one file over shards", Format::kHuggingFace, kShard, kGiB},
-                        {"shards over as many", Format::kHuggingFace, kShard, kShard},
-                        {"shards over others", Format::kHuggingFace, kShard, 1500},
-                        {"dcp over dcp", Format::kDcp, kShard, kShard}}) {
+  for (const Case& c : {Case{"one file over one", ForeignFormat::kHuggingFace, kGiB, kGiB},
+                        {"shards over one file", ForeignFormat::kHuggingFace, kGiB, kShard},
+                        {"one file over shards", ForeignFormat::kHuggingFace, kShard, kGiB},
+                        {"shards over as many", ForeignFormat::kHuggingFace, kShard, kShard},
+                        {"shards over others", ForeignFormat::kHuggingFace, kShard, 1500},
+                        {"dcp over dcp", ForeignFormat::kDcp, kShard, kShard}}) {
     int last = 0, operation = 0;
     for (bool done = false; !done; ++operation) {
       for (const std::string& key : Keys("hf/")) ASSERT_TRUE(object::Delete(*store_, key));
@@ -293,7 +294,7 @@ TEST_F(ReplacedExport, AReaderSeesTheOldOrTheNewWhereverItIsCutOff) {
       faults_->Clear();
       done = cut.has_value();
       for (const bool index_first : {true, false}) {
-        if (c.format == Format::kDcp && index_first) continue;
+        if (c.format == ForeignFormat::kDcp && index_first) continue;
         const int seen = ReadFolder(index_first, c.format);
         EXPECT_TRUE(seen == 1 || seen == 2) << c.name << ", cut off at request " << operation << ": " << seen;
         last = seen;
@@ -317,11 +318,11 @@ TEST_F(ReplacedExport, NobodyTakesOneModelsWeightsWithTheTokenizerOfAnother) {
     bool done = false;
     for (int operation = 0; !done; ++operation) {
       for (const std::string& key : Keys("hf/")) ASSERT_TRUE(object::Delete(*store_, key));
-      ASSERT_TRUE(ExportStep(1, Format::kHuggingFace, file_bytes));
+      ASSERT_TRUE(ExportStep(1, ForeignFormat::kHuggingFace, file_bytes));
       faults_->Add({.skip = operation, .times = -1, .fault = {.code = Code::kUnavailable}});
-      done = ExportStep(2, Format::kHuggingFace, file_bytes).has_value();
+      done = ExportStep(2, ForeignFormat::kHuggingFace, file_bytes).has_value();
       faults_->Clear();
-      const int seen = ReadFolder(operation % 2 == 0, Format::kHuggingFace);
+      const int seen = ReadFolder(operation % 2 == 0, ForeignFormat::kHuggingFace);
       nothing += seen == -1;
       if (seen != -1) {
         EXPECT_EQ(Content("hf/tokenizer.json"), seen == 1 ? "tokens" : "others") << operation;
@@ -337,7 +338,7 @@ TEST_F(ConvertTest, AdaptersAreAGroupOfTheirOwn) {
   State adapter;
   for (const auto& [name, tensor] : state.tensors) adapter.tensors["adapter/" + PathPart(name)] = tensor;
   Save(adapter, {{"adapter_config", {{"peft_type", "LORA"}, {"r", 8}}}});
-  auto exported = ExportTo("lora", Format::kPeft);
+  auto exported = ExportTo("lora", ForeignFormat::kPeft);
   ASSERT_TRUE(exported) << exported.error().ToString();
   EXPECT_EQ(Keys("lora/"), (std::set<std::string>{"lora/adapter_config.json", "lora/adapter_model.safetensors"}));
   auto imported = ImportFrom("lora", "s3://bucket/lora-again");
@@ -353,14 +354,14 @@ TEST_F(ConvertTest, NoFileLeavesItsFolder) {
     state.tensors[name] = {{DType::kU8, {1}}, {std::byte{1}}};
     static std::uint64_t step = 100;
     Save(state, {{"model_config", Json::object()}}, ++step);
-    auto exported = ExportTo("hf", Format::kHuggingFace);
+    auto exported = ExportTo("hf", ForeignFormat::kHuggingFace);
     ASSERT_FALSE(exported) << name;
     EXPECT_EQ(exported.error().code(), Code::kCorrupt);
   }
 }
 
 TEST_F(ConvertTest, SaysWhatIsWrong) {
-  EXPECT_EQ(DetectFormat(connection_, "s3://bucket/none").error().code(), Code::kNotFound);
+  EXPECT_EQ(DetectForeignFormat(connection_, "s3://bucket/none").error().code(), Code::kNotFound);
   Put("empty.pt", "");
   EXPECT_EQ(ImportFrom("empty.pt", "s3://bucket/x").error().code(), Code::kCorrupt);
   Put("old.pt", std::string("\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.", 15));

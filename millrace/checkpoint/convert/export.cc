@@ -27,30 +27,30 @@ std::uint64_t ExportBytes(const Manifest& manifest, const ExportOptions& options
     for (const auto& [name, meta] : TensorsBelow(manifest, group)) sum += meta.bytes();
     return sum;
   };
-  if (options.format == Format::kHuggingFace) return bytes(kModelGroup) + bytes(kFilesGroup);
-  if (options.format == Format::kPeft) return bytes(kAdapterGroup) + bytes(kFilesGroup);
+  if (options.format == ForeignFormat::kHuggingFace) return bytes(kModelGroup) + bytes(kFilesGroup);
+  if (options.format == ForeignFormat::kPeft) return bytes(kAdapterGroup) + bytes(kFilesGroup);
   return bytes(GroupPath(options.group));
 }
 
-Result<Exported> Export(Reader& reader, const object::Location& to, MemoryBudget& budget, const ExportOptions& options,
-                        object::Call call, const Progress& progress) {
+Result<ExportResult> Export(Reader& reader, const object::Location& to, MemoryBudget& budget,
+                            const ExportOptions& options, object::Call call, const ByteProgress& progress) {
   const auto opened = MR_TRY(TensorStream::Open(reader, budget, std::move(call), progress));
   TensorStream& stream = *opened;
   ExportTarget target{to, budget, options.file_bytes};
-  if (options.format != Format::kTorch) {
+  if (options.format != ForeignFormat::kTorch) {
     while (target.to.key.ends_with('/')) target.to.key.pop_back();
     if (!target.to.key.empty()) target.to.key += '/';
   }
   const std::string group = GroupPath(options.group);
   switch (options.format) {
-    case Format::kTorch:
+    case ForeignFormat::kTorch:
       return ExportTorchFile(stream, target, group);
-    case Format::kDcp:
+    case ForeignFormat::kDcp:
       return ExportDcp(stream, target, group);
     default:
       if (!group.empty())
         return Fail(Code::kInvalidArgument, "a group can be chosen for the formats torch and dcp only");
-      return ExportFolder(stream, target, options.format == Format::kPeft, options.files);
+      return ExportFolder(stream, target, options.format == ForeignFormat::kPeft, options.files);
   }
 }
 

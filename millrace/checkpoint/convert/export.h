@@ -6,15 +6,15 @@
 #include <string>
 
 #include "millrace/base/threads/memory_budget.h"
-#include "millrace/checkpoint/convert/source/format.h"
-#include "millrace/checkpoint/convert/source/source.h"
+#include "millrace/checkpoint/convert/source/foreign_format.h"
+#include "millrace/checkpoint/convert/source/import_source.h"
 #include "millrace/checkpoint/convert/stream/export_target.h"
 #include "millrace/checkpoint/read/reader.h"
 
 namespace millrace::checkpoint {
 
 struct ExportOptions {
-  Format format = Format::kHuggingFace;
+  ForeignFormat format = ForeignFormat::kHuggingFace;
   /// Of kTorch and kDcp: only what lies below this path, without it ("model" gives a plain state_dict). Empty: all.
   std::string group;
   std::uint64_t file_bytes = 5'000'000'000;  ///< of files of weights; only a tensor that is larger makes a larger one
@@ -32,8 +32,9 @@ struct ExportOptions {
 /// model's configuration or tokenizer changes do they go first, and there is no model meanwhile. Every byte is verified
 /// on its way; memory in flight is reserved in `budget`. kNotFound when the checkpoint lacks what the format needs.
 /// Blocks. `progress` counts bytes of tensors.
-Result<Exported> Export(Reader& reader, const object::Location& to, MemoryBudget& budget,
-                        const ExportOptions& options = {}, object::Call call = {}, const Progress& progress = {});
+Result<ExportResult> Export(Reader& reader, const object::Location& to, MemoryBudget& budget,
+                            const ExportOptions& options = {}, object::Call call = {},
+                            const ByteProgress& progress = {});
 
 /// How many bytes of tensors an Export will read.
 std::uint64_t ExportBytes(const Manifest& manifest, const ExportOptions& options);

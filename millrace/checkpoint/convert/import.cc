@@ -7,8 +7,8 @@
 #include "millrace/checkpoint/commit/commit.h"
 #include "millrace/checkpoint/convert/source/meta_names.h"
 #include "millrace/checkpoint/convert/torch/zip.h"
+#include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/format/chunk_sums.h"
-#include "millrace/checkpoint/format/layout.h"
 #include "millrace/checkpoint/format/safetensors.h"
 #include "millrace/object/blocking.h"
 #include "millrace/transfer/stream/multipart_writer.h"
@@ -25,7 +25,7 @@ constexpr int kParallel = 4;
 using Sink = std::function<Status(ByteSpan)>;
 
 /// Bytes of a file of the source.
-struct Extent {
+struct SourceExtent {
   std::string_view file;
   std::uint64_t offset = 0, size = 0;
   std::uint64_t end() const { return offset + size; }
@@ -34,12 +34,12 @@ struct Extent {
 /// Streams extents that are announced beforehand; those that follow each other in a file come from one stream.
 class ExtentReader {
  public:
-  ExtentReader(const Source& source, MemoryBudget& budget, std::vector<Extent> order, object::Call call)
+  ExtentReader(const ImportSource& source, MemoryBudget& budget, std::vector<SourceExtent> order, object::Call call)
       : source_(source), budget_(budget), order_(std::move(order)), call_(std::move(call)) {}
 
   /// The next extent, in pieces.
   Status Stream(const Sink& sink) {
-    const Extent& extent = order_[next_++];
+    const SourceExtent& extent = order_[next_++];
     if (!reader_ || extent.file != file_ || extent.offset < position_ || extent.end() > end_) Open();
     MR_TRY(Take(extent.offset - position_, [](ByteSpan) { return Status(); }));
     return Take(extent.size, sink);
@@ -51,10 +51,10 @@ class ExtentReader {
  private:
   /// A stream over the extent before next_ and those that follow it closely.
   void Open() {
-    const Extent& first = order_[next_ - 1];
+    const SourceExtent& first = order_[next_ - 1];
     end_ = first.end();
     for (std::size_t i = next_; i < order_.size(); ++i) {
-      const Extent& more = order_[i];
+      const SourceExtent& more = order_[i];
       if (more.file != first.file || more.offset < end_ || more.offset - end_ > kGap) break;
       end_ = more.end();
     }
@@ -78,9 +78,9 @@ class ExtentReader {
     return {};
   }
 
-  const Source& source_;
+  const ImportSource& source_;
   MemoryBudget& budget_;
-  const std::vector<Extent> order_;
+  const std::vector<SourceExtent> order_;
   const object::Call call_;
   std::size_t next_ = 0;
   std::optional<transfer::RangedReader> reader_;
@@ -90,15 +90,15 @@ class ExtentReader {
 };
 
 /// A tensor's bytes once, however many tensors are made of them.
-struct Block {
-  const SourcePiece* piece = nullptr;
-  SafetensorsEntry entry;                ///< in the file that is written
-  std::size_t file = 0;                  ///< its number
-  const SourceRecord* record = nullptr;  ///< whose bytes are the block's, no more and no less
-  std::uint64_t span = 0;                ///< bytes from the first element to the last, with gaps
+struct TensorBlock {
+  const SourceBox* piece = nullptr;
+  SafetensorsEntry entry;                  ///< in the file that is written
+  std::size_t file = 0;                    ///< its number
+  const SourceChecksum* record = nullptr;  ///< whose bytes are the block's, no more and no less
+  std::uint64_t span = 0;                  ///< bytes from the first element to the last, with gaps
 };
 
-std::uint64_t SpanOf(const SourcePiece& piece, const TensorMeta& box) {
+std::uint64_t SpanOf(const SourceBox& piece, const TensorMeta& box) {
   if (piece.strides.empty()) return box.bytes();
   std::uint64_t last = 0;
   for (std::size_t d = 0; d < piece.strides.size(); ++d)
@@ -107,7 +107,8 @@ std::uint64_t SpanOf(const SourcePiece& piece, const TensorMeta& box) {
 }
 
 /// The elements of a view, brought into C order.
-void Gather(ByteSpan from, const TensorMeta& box, const std::vector<std::int64_t>& strides, MutableByteSpan into) {
+void GatherStrided(ByteSpan from, const TensorMeta& box, const std::vector<std::int64_t>& strides,
+                   MutableByteSpan into) {
   const std::uint64_t element = DTypeBytes(box.dtype);
   std::vector<std::int64_t> index(box.shape.size(), 0);
   std::int64_t at = 0;
@@ -124,7 +125,8 @@ void Gather(ByteSpan from, const TensorMeta& box, const std::vector<std::int64_t
 
 class Importer {
  public:
-  Importer(Source& source, MemoryBudget& budget, const ImportOptions& options, object::Call call, Progress progress)
+  Importer(ImportSource& source, MemoryBudget& budget, const ImportOptions& options, object::Call call,
+           ByteProgress progress)
       : source_(source), budget_(budget), options_(options), call_(std::move(call)), progress_(std::move(progress)) {}
 
   /// What goes where; checked, but for the checksums of the files.
@@ -139,7 +141,7 @@ class Importer {
     MR_TRY(PlanBlocks());
     PlanFiles();
     for (const auto& [piece, block] : block_of_) {
-      const Block& from = blocks_[block];
+      const TensorBlock& from = blocks_[block];
       const std::uint64_t elements = from.entry.meta.elements();
       manifest_.slices.push_back({piece->tensor, 0, elements, FileName(from.file), from.entry.offset,
                                   Simplified(piece->box, source_.tensors.at(piece->tensor).shape)});
@@ -150,8 +152,8 @@ class Importer {
 
   /// Writes the files of the plan and gives their checksums.
   Result<std::map<std::string, FileMeta>> Write(object::Store& store, const std::string& folder) {
-    std::vector<Extent> order;
-    for (const Block& block : blocks_) order.push_back({block.piece->file, block.piece->offset, block.span});
+    std::vector<SourceExtent> order;
+    for (const TensorBlock& block : blocks_) order.push_back({block.piece->file, block.piece->offset, block.span});
     ExtentReader reader(source_, budget_, std::move(order), call_);
     std::map<std::string, FileMeta> files;
     std::size_t next = 0;
@@ -181,7 +183,7 @@ class Importer {
  private:
   std::string FileName(std::size_t file) const { return RankFile(manifest_.attempt, static_cast<int>(file)); }
 
-  static SafetensorsEntry EntryOf(const SourcePiece& piece, const TensorMeta& meta) {
+  static SafetensorsEntry EntryOf(const SourceBox& piece, const TensorMeta& meta) {
     SafetensorsEntry entry{piece.tensor, meta};
     const Box box = Simplified(piece.box, meta.shape);
     if (box.whole()) return entry;
@@ -193,14 +195,14 @@ class Importer {
   Status PlanBlocks() {
     using Same = std::tuple<std::string, std::uint64_t, std::vector<std::int64_t>, DType, std::vector<std::int64_t>>;
     std::map<Same, std::size_t> known;
-    std::map<std::pair<std::string_view, std::uint64_t>, const SourceRecord*> records;
-    for (const SourceRecord& record : source_.records)
+    std::map<std::pair<std::string_view, std::uint64_t>, const SourceChecksum*> records;
+    for (const SourceChecksum& record : source_.records)
       records.emplace(std::pair(std::string_view(record.file), record.offset), &record);
-    for (const SourcePiece& piece : source_.pieces) {
+    for (const SourceBox& piece : source_.pieces) {
       const TensorMeta& meta = source_.tensors.at(piece.tensor);
       if (Status inside = CheckBox(piece.box, meta.shape); !inside)
         return Fail(inside.error().Context(fmt::format("{}: tensor {}", source_.name, piece.tensor)));
-      Block block{.piece = &piece, .entry = EntryOf(piece, meta)};
+      TensorBlock block{.piece = &piece, .entry = EntryOf(piece, meta)};
       block.span = SpanOf(piece, block.entry.meta);
       const auto file = source_.files.find(piece.file);
       if (file == source_.files.end() || block.span > file->second.size ||
@@ -226,7 +228,7 @@ class Importer {
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::sort(order.begin(), order.end(),
               [&](std::size_t a, std::size_t b) { return KeyOf(blocks_[a]) < KeyOf(blocks_[b]); });
-    std::vector<Block> sorted;
+    std::vector<TensorBlock> sorted;
     for (std::size_t i = 0; i < order.size(); ++i) {
       place[order[i]] = i;
       sorted.push_back(std::move(blocks_[order[i]]));
@@ -252,11 +254,11 @@ class Importer {
     }
   }
   /// Large elements first, so that all are aligned; then as they lie in the source.
-  static std::tuple<int, std::string_view, std::uint64_t> KeyOf(const Block& block) {
+  static std::tuple<int, std::string_view, std::uint64_t> KeyOf(const TensorBlock& block) {
     return {-static_cast<int>(DTypeBytes(block.entry.meta.dtype)), block.piece->file, block.piece->offset};
   }
 
-  Status WriteBlock(const Block& block, ExtentReader& reader, const Sink& sink) {
+  Status WriteBlock(const TensorBlock& block, ExtentReader& reader, const Sink& sink) {
     std::uint32_t crc = 0;
     const Sink checked = [&](ByteSpan bytes) {
       if (block.record != nullptr) crc = ZipCrc32(bytes, crc);
@@ -272,7 +274,7 @@ class Importer {
     return {};
   }
 
-  Status WriteStrided(const Block& block, ExtentReader& reader, const Sink& checked, const Sink& sink) {
+  Status WriteStrided(const TensorBlock& block, ExtentReader& reader, const Sink& checked, const Sink& sink) {
     const std::uint64_t bytes = block.entry.meta.bytes();
     if (block.span + bytes > budget_.total() / 2) {
       return Fail(Code::kResourceExhausted,
@@ -287,7 +289,7 @@ class Importer {
     MR_TRY(transfer::ReadInto(*source_.folder.store, source_.files.at(block.piece->file), block.piece->offset,
                               from.span(), kParallel, 8 * kMiB, call_));
     MR_TRY(checked(from));
-    Gather(from, block.entry.meta, block.piece->strides, into.span());
+    GatherStrided(from, block.entry.meta, block.piece->strides, into.span());
     if (progress_) progress_(bytes);
     return sink(into);
   }
@@ -295,15 +297,15 @@ class Importer {
   /// Bytes of records that no tensor was all of: several views of one storage, or what none shows.
   Status VerifyRest() {
     std::sort(covered_.begin(), covered_.end());
-    std::vector<Extent> order;
-    std::vector<const SourceRecord*> rest;
-    for (const SourceRecord& record : source_.records) {
+    std::vector<SourceExtent> order;
+    std::vector<const SourceChecksum*> rest;
+    for (const SourceChecksum& record : source_.records) {
       if (std::binary_search(covered_.begin(), covered_.end(), &record)) continue;
       rest.push_back(&record);
       order.push_back({record.file, record.offset, record.size});
     }
     ExtentReader reader(source_, budget_, std::move(order), call_);
-    for (const SourceRecord* record : rest) {
+    for (const SourceChecksum* record : rest) {
       std::uint32_t crc = 0;
       MR_TRY(reader.Stream([&](ByteSpan bytes) {
         crc = ZipCrc32(bytes, crc);
@@ -313,25 +315,25 @@ class Importer {
     }
     return {};
   }
-  Error Damaged(const SourceRecord& record) const {
+  Error Damaged(const SourceChecksum& record) const {
     return {Code::kCorrupt, fmt::format("{}/{}: bytes {} to {} are damaged: their CRC-32 is not that which torch wrote",
                                         source_.name, record.file, record.offset, record.offset + record.size)};
   }
 
-  Source& source_;
+  ImportSource& source_;
   MemoryBudget& budget_;
   const ImportOptions& options_;
   const object::Call call_;
-  const Progress progress_;
+  const ByteProgress progress_;
   Manifest manifest_;
-  std::vector<Block> blocks_;
-  std::vector<std::pair<const SourcePiece*, std::size_t>> block_index_, block_of_;  ///< before and after sorting
-  std::vector<const SourceRecord*> covered_;
+  std::vector<TensorBlock> blocks_;
+  std::vector<std::pair<const SourceBox*, std::size_t>> block_index_, block_of_;  ///< before and after sorting
+  std::vector<const SourceChecksum*> covered_;
   std::vector<std::string> headers_;  ///< of the files
 };
 
 /// Puts a group's name in front of all paths.
-void AddGroup(Source& source, const std::string& group) {
+void AddGroup(ImportSource& source, const std::string& group) {
   if (group.empty()) return;
   source.Rename([&](const std::string& tensor) { return std::optional(group + tensor); });
   const std::string_view folder = std::string_view(group).substr(0, group.size() - 1);
@@ -349,20 +351,20 @@ void AddGroup(Source& source, const std::string& group) {
 
 }  // namespace
 
-Result<Manifest> Import(object::Connection& connection, Source source, std::string_view url, MemoryBudget& budget,
-                        const ImportOptions& options, object::Call call, const Progress& progress) {
+Result<Manifest> Import(object::Connection& connection, ImportSource source, std::string_view url, MemoryBudget& budget,
+                        const ImportOptions& options, object::Call call, const ByteProgress& progress) {
   if (options.step > kMaxStep) return Fail(Code::kInvalidArgument, "step {} is too large", options.step);
   object::Location root = MR_TRY(object::Locate(connection, url));
-  const Layout layout(root.key);
-  const std::string fence = MR_TRY(ExpectedFence(*root.store, layout, options.step, call));
+  const CheckpointKeys keys(root.key);
+  const std::string fence = MR_TRY(ExpectedFence(*root.store, keys, options.step, call));
   AddGroup(source, options.group);
   Importer importer(source, budget, options, call, progress);
   Manifest manifest = MR_TRY(importer.Plan());
   CommitOutcome outcome;
-  auto files = importer.Write(*root.store, layout.StepFolder(options.step));
+  auto files = importer.Write(*root.store, keys.StepFolder(options.step));
   if (files) {
     manifest.files = *std::move(files);
-    outcome = CommitManifest(*root.store, layout, manifest, fence);
+    outcome = CommitManifest(*root.store, keys, manifest, fence);
   } else {
     outcome.status = Fail(files.error());
   }
@@ -370,7 +372,7 @@ Result<Manifest> Import(object::Connection& connection, Source source, std::stri
   // Best effort: what stays is garbage, and collected as such.
   if (!outcome.is_unknown) {
     std::vector<std::string> keys;
-    for (const std::string& file : importer.FileNames()) keys.push_back(layout.StepFolder(options.step) + file);
+    for (const std::string& file : importer.FileNames()) keys.push_back(keys.StepFolder(options.step) + file);
     std::ignore = object::DeleteMany(*root.store, std::move(keys));
   }
   return Fail(

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "millrace/base/threads/memory_budget.h"
-#include "millrace/checkpoint/convert/source/source.h"
+#include "millrace/checkpoint/convert/source/import_source.h"
 #include "millrace/checkpoint/read/reader.h"
 
 namespace millrace::checkpoint {
@@ -22,7 +22,7 @@ struct ImportOptions {
 /// Streams: memory in flight is reserved in `budget`; only a tensor that is not stored in C order is put together in
 /// memory, and must fit half of it. kAlreadyExists when the step is committed. Blocks. `progress` counts the source's
 /// TensorBytes.
-Result<Manifest> Import(object::Connection& connection, Source source, std::string_view url, MemoryBudget& budget,
-                        const ImportOptions& options = {}, object::Call call = {}, const Progress& progress = {});
+Result<Manifest> Import(object::Connection& connection, ImportSource source, std::string_view url, MemoryBudget& budget,
+                        const ImportOptions& options = {}, object::Call call = {}, const ByteProgress& progress = {});
 
 }  // namespace millrace::checkpoint

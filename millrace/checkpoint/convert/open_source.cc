@@ -20,18 +20,18 @@ bool IsTorchFile(std::string_view name) {
 
 }  // namespace
 
-Result<Format> DetectFormat(object::Connection& connection, std::string_view url, object::Call call) {
-  if (url.ends_with(".safetensors")) return Format::kHuggingFace;
+Result<ForeignFormat> DetectForeignFormat(object::Connection& connection, std::string_view url, object::Call call) {
+  if (url.ends_with(".safetensors")) return ForeignFormat::kHuggingFace;
   const object::Location folder = MR_TRY(LocateFolder(connection, url));
   const auto files = MR_TRY(FilesOf(folder, call));
-  if (files.contains(".metadata")) return Format::kDcp;
-  if (files.contains("adapter_config.json")) return Format::kPeft;
+  if (files.contains(".metadata")) return ForeignFormat::kDcp;
+  if (files.contains("adapter_config.json")) return ForeignFormat::kPeft;
   for (const auto& [name, info] : files)
-    if (name.ends_with(".safetensors") || name.starts_with("pytorch_model")) return Format::kHuggingFace;
+    if (name.ends_with(".safetensors") || name.starts_with("pytorch_model")) return ForeignFormat::kHuggingFace;
   if (files.empty()) {
-    if (IsTorchFile(url)) return Format::kTorch;
+    if (IsTorchFile(url)) return ForeignFormat::kTorch;
     if (MR_TRY(object::Head(*folder.store, folder.key.substr(0, folder.key.size() - !folder.key.empty()), call)))
-      return Format::kTorch;
+      return ForeignFormat::kTorch;
   }
   return Fail(Code::kNotFound,
               "{} is nothing that can be imported: no folder with *.safetensors or pytorch_model.bin (Hugging Face), "
@@ -39,13 +39,14 @@ Result<Format> DetectFormat(object::Connection& connection, std::string_view url
               NameOf(folder));
 }
 
-Result<Source> OpenSource(object::Connection& connection, std::string_view url, Format format, object::Call call) {
-  if (format == Format::kTorch) return OpenTorchFile(MR_TRY(object::Locate(connection, url)), std::move(call));
+Result<ImportSource> OpenSource(object::Connection& connection, std::string_view url, ForeignFormat format,
+                                object::Call call) {
+  if (format == ForeignFormat::kTorch) return OpenTorchFile(MR_TRY(object::Locate(connection, url)), std::move(call));
   // One file of a folder stands for a folder that has nothing else.
   if (url.ends_with(".safetensors"))
     return OpenHuggingFaceFolder(MR_TRY(object::Locate(connection, url)), format, std::move(call));
   const object::Location folder = MR_TRY(LocateFolder(connection, url));
-  if (format == Format::kDcp) return OpenDcpFolder(folder, std::move(call));
+  if (format == ForeignFormat::kDcp) return OpenDcpFolder(folder, std::move(call));
   return OpenHuggingFaceFolder(folder, format, std::move(call));
 }
 

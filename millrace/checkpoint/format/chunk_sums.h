@@ -9,19 +9,19 @@
 
 namespace millrace::checkpoint {
 
-/// The CRC-32C of every chunk of bytes that come in pieces of any size.
+/// Computes the CRC-32C of every chunk of a file. The bytes come in order, in runs of any size. One thread.
 class ChunkSums {
  public:
   explicit ChunkSums(std::uint64_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}
-  /// Yields the CRC-32C of these bytes alone.
+  /// Adds the next bytes. Returns the CRC-32C of these bytes alone.
   std::uint32_t Add(ByteSpan bytes);
-  /// Of all chunks, the last one as far as it goes.
+  /// Returns size and checksums of the file. The last chunk may be short.
   FileMeta Finish();
 
  private:
   const std::uint64_t chunk_bytes_;
   std::uint64_t size_ = 0;
-  std::uint32_t open_ = 0;  ///< of the chunk that is not full yet
+  std::uint32_t open_ = 0;  ///< CRC-32C of the chunk that is not full yet
   std::vector<std::uint32_t> sums_;
 };
 

@@ -1,4 +1,4 @@
-// The commit point of a checkpoint: one small object that names every byte. See docs/formats/checkpoint.md.
+// The commit record of a checkpoint: one small object that names every byte. See docs/formats/checkpoint.md.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,8 @@ std::string_view DTypeName(DType dtype);  ///< safetensors' names: "F32", "BF16"
 Result<DType> ParseDType(std::string_view name);
 std::uint64_t DTypeBytes(DType dtype);
 
-/// A run of consecutive elements (in C order) of a box of a tensor, as one writer stored it: all of the box, or what
-/// sharding of flat buffers left of it.
+/// A run of consecutive elements (in C order) of a box of a tensor, as one rank stored it. The run is all of the box,
+/// or a part of it if flat buffers were sharded.
 struct Slice {
   std::string tensor;       ///< name within its group
   std::uint64_t begin = 0;  ///< first element, counted within the box
@@ -52,14 +52,14 @@ struct TensorMeta {
   std::vector<std::int64_t> shape;  ///< empty: a scalar
   std::uint64_t elements() const;
   std::uint64_t bytes() const { return elements() * DTypeBytes(dtype); }
-  /// Fails with kCorrupt on a negative dimension and where bytes() would not fit 63 bits; `name` is the tensor's.
+  /// Fails with kCorrupt if a dimension is negative or if bytes() does not fit 63 bits. `name` is the tensor's.
   Status Check(std::string_view name) const;
   bool operator==(const TensorMeta&) const = default;
 };
 struct FileMeta {
   std::uint64_t size = 0;
   std::uint64_t chunk_bytes = 0;
-  /// Of each chunk_bytes of the file, the last may be short. Empty where nothing is known (Hugging Face files).
+  /// The CRC-32C of each chunk of chunk_bytes; the last chunk may be short. Empty if unknown (Hugging Face files).
   std::vector<std::uint32_t> chunk_crc32c;
   bool operator==(const FileMeta&) const = default;
 };
@@ -71,17 +71,17 @@ inline constexpr std::string_view kModelGroup = "model/";
 /// Small files that came with a model, such as its tokenizer's, are tensors of bytes in this group.
 inline constexpr std::string_view kFilesGroup = "files/";
 
-/// Who made a checkpoint. Any of it may be empty.
+/// Who made a checkpoint. Any member may be empty.
 struct Provenance {
   std::string host, user;
   std::string program, version;                  ///< "millrace-train", "0.1.0"
   std::map<std::string, std::string> libraries;  ///< name to version: {"torch": "2.11.0"}
   bool operator==(const Provenance&) const = default;
 };
-/// This machine and user; the caller adds what it is.
+/// Returns the provenance of this process: host and user of this machine, and the given program and version.
 Provenance LocalProvenance(std::string program, std::string version);
 
-/// A checkpoint among others of one root.
+/// Identifies a checkpoint below one root.
 struct CheckpointId {
   std::uint64_t step = 0;
   std::string attempt;
@@ -90,15 +90,15 @@ struct CheckpointId {
 
 /// Everything a reader needs. Tensor names carry their group as a prefix: "model/…", "optimizer/…".
 struct Manifest {
-  static constexpr int kVersion = 2;                    ///< that is written; 1 is read too
+  static constexpr int kVersion = 2;                    ///< the version that is written; version 1 is read too
   static constexpr std::uint64_t kMaxBytes = 1 * kGiB;  ///< of the serialized form
   std::uint64_t step = 0;
   int ranks = 1;
-  std::string attempt;  ///< which of several tries at this step; the folder of its files
+  std::string attempt;  ///< tells several attempts at this step apart; the folder of the files
   std::string created;  ///< ISO 8601
   Provenance written_by;
-  std::optional<CheckpointId> parent;     ///< what the run went on from, or saved before
-  std::map<std::string, double> metrics;  ///< {"loss": 2.31}: by which the best are kept; finite
+  std::optional<CheckpointId> parent;     ///< the checkpoint that the run resumed from, or saved before
+  std::map<std::string, double> metrics;  ///< such as {"loss": 2.31}: retention keeps the best by them; finite
   std::map<std::string, TensorMeta> tensors;
   std::vector<Slice> slices;
   std::map<std::string, FileMeta> files;
@@ -107,14 +107,15 @@ struct Manifest {
   CheckpointId id() const { return {step, attempt}; }
   std::uint64_t FileBytes() const;  ///< of all files
 
-  /// In canonical order: equal manifests give equal bytes. Check() must hold.
+  /// Returns the manifest as JSON in canonical order: equal manifests give equal bytes.
+  /// REQUIRES: Check() holds.
   std::string Serialize() const;
-  /// Fails with kCorrupt unless every tensor is covered exactly once by boxes, those by slices that lie inside their
-  /// files, and the files' names stay inside the checkpoint. `name` names the manifest in messages.
+  /// Fails with kCorrupt unless boxes cover every tensor exactly once, slices cover every box exactly once and lie
+  /// inside their files, and the files' names stay inside the checkpoint. `name` names the manifest in messages.
   Status Check(std::string_view name) const;
-  /// What one rank reports to rank 0, as a manifest of its own: checked for form, not for coverage.
+  /// Parses what one rank reports to rank 0. Checks the form, but not the coverage of tensors.
   static Result<Manifest> ParsePart(std::string_view text, std::string_view name);
-  /// Verifies the checksum, the form, then Check().
+  /// Parses a committed manifest. Verifies its checksum and its form, then Check().
   static Result<Manifest> Parse(std::string_view text, std::string_view name);
 };
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "millrace/base/hash/crc.h"
-#include "millrace/checkpoint/exchange/agree.h"
-#include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/exchange/decide.h"
+#include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/support/listing.h"
@@ -26,7 +26,7 @@ Result<Json> Inventory(const object::Location& own, const object::Call& call) {
   for (const object::ObjectInfo& file : files) {
     const std::string name = file.key.substr(own.key.size() + 1);
     std::uint32_t version = 0;
-    if (Layout("").StepOfManifest(name)) {
+    if (CheckpointKeys("").StepOfManifest(name)) {
       auto content = object::GetAll(*own.store, file.key, Manifest::kMaxBytes, call);
       if (!content || !*content) continue;
       version = Crc32c(AsBytes((*content)->bytes));
@@ -56,11 +56,11 @@ Result<Json> Merge(const std::vector<std::string>& said) {
 
 }  // namespace
 
-Result<std::shared_ptr<DiskSurvey>> DiskSurvey::Take(Group& group, std::shared_ptr<Machines> machines,
+Result<std::shared_ptr<DiskSurvey>> DiskSurvey::Take(RankExchange& group, std::shared_ptr<PeerMachines> machines,
                                                      const object::Location& own, const object::Call& call) {
   // A folder that cannot be read has nothing.
-  const Json mine = machines->leads() ? Inventory(own, call).value_or(Json::array()) : Json::array();
-  const Json agreed = MR_TRY(Agree(group, DumpJson({machines->mine(), mine}), Merge));
+  const Json mine = machines->is_machine_leader() ? Inventory(own, call).value_or(Json::array()) : Json::array();
+  const Json agreed = MR_TRY(DecideOnRank0(group, DumpJson({machines->index(), mine}), Merge));
   std::shared_ptr<DiskSurvey> survey(new DiskSurvey(std::move(machines), own));
   for (const auto& [name, file] : agreed.items()) {
     const std::string key = own.key + "/" + name;
@@ -74,7 +74,7 @@ Result<std::shared_ptr<DiskSurvey>> DiskSurvey::Take(Group& group, std::shared_p
 
 bool DiskSurvey::Here(const std::string& key) const {
   const auto found = found_.find(key);
-  return found != found_.end() && std::ranges::count(found->second.machines, machines_->mine()) > 0;
+  return found != found_.end() && std::ranges::count(found->second.machines, machines_->index()) > 0;
 }
 
 void DiskSurvey::Distrust(int machine, const std::string& key) {
@@ -114,8 +114,8 @@ Result<std::optional<object::GetResult>> DiskSurvey::Fetch(const Found& found,
   if (bytes > into.size())
     return Fail(Code::kInvalidArgument, "{}: {} bytes do not fit {}", found.info.key, bytes, into.size());
   const std::string name = found.info.key.substr(own_.key.size() + 1);
-  // Machines without a copy share themselves out among those that have one.
-  const int from_machine = found.machines[static_cast<std::size_t>(machines_->mine()) % found.machines.size()];
+  // PeerMachines without a copy share themselves out among those that have one.
+  const int from_machine = found.machines[static_cast<std::size_t>(machines_->index()) % found.machines.size()];
   MR_TRY(machines_->Fetch(from_machine, name, from, into.first(bytes), call));
   return object::GetResult{bytes, found.info};
 }

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "millrace/checkpoint/exchange/group.h"
-#include "millrace/checkpoint/local/machines.h"
+#include "millrace/checkpoint/exchange/rank_exchange.h"
+#include "millrace/checkpoint/local/peer_machines.h"
 #include "millrace/object/location.h"
 #include "millrace/object/read_store.h"
 #include "millrace/object/support/work_queue.h"
@@ -21,7 +21,7 @@ namespace millrace::checkpoint {
 class DiskSurvey final : public object::ReadStore {
  public:
   /// Collective. `own`: this rank's folder of the run.
-  static Result<std::shared_ptr<DiskSurvey>> Take(Group& group, std::shared_ptr<Machines> machines,
+  static Result<std::shared_ptr<DiskSurvey>> Take(RankExchange& group, std::shared_ptr<PeerMachines> machines,
                                                   const object::Location& own, const object::Call& call);
 
   /// Whether this rank's machine has a copy.
@@ -42,14 +42,16 @@ class DiskSurvey final : public object::ReadStore {
     object::ObjectInfo info;    ///< without an ETag: each copy has its own
     std::vector<int> machines;  ///< never empty
   };
-  DiskSurvey(std::shared_ptr<Machines> machines, object::Location own) : machines_(std::move(machines)), own_(own) {}
+  DiskSurvey(std::shared_ptr<PeerMachines> machines, object::Location own)
+      : machines_(std::move(machines)), own_(own) {}
   Result<std::optional<object::GetResult>> Fetch(const Found& found, const std::optional<object::ByteRange>& range,
                                                  MutableByteSpan into, const object::Call& call) const;
 
-  const std::shared_ptr<Machines> machines_;
+  const std::shared_ptr<PeerMachines> machines_;
   const object::Location own_;
-  std::map<std::string, Found> found_;                         ///< by key
-  object::WorkQueue queue_{"peer-disks", Machines::kReaders};  ///< last: its destruction ends calls that use the rest
+  std::map<std::string, Found> found_;  ///< by key
+  object::WorkQueue queue_{"peer-disks",
+                           PeerMachines::kReaders};  ///< last: its destruction ends calls that use the rest
 };
 
 }  // namespace millrace::checkpoint

@@ -6,9 +6,9 @@
 #include <set>
 
 #include "millrace/base/json.h"
-#include "millrace/checkpoint/exchange/agree.h"
+#include "millrace/checkpoint/exchange/decide.h"
 #include "millrace/checkpoint/exchange/result_message.h"
-#include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/local/disk_survey.h"
 #include "millrace/checkpoint/read/catalog.h"
 #include "millrace/checkpoint/read/store_reader.h"
@@ -41,10 +41,11 @@ Result<std::set<CheckpointId>> DecodeIds(std::string_view text) {
 }
 
 /// One rank's part in the choice. All ranks go through the same exchanges, whatever they find.
-class Chooser {
+class RestartChooser {
  public:
-  Chooser(object::Connection& connection, Group& group, std::string_view url, const LocalTier& tier,
-          std::shared_ptr<Machines> machines, const Logger& log, object::Call call)
+  RestartChooser(object::Connection& connection, RankExchange& group, std::string_view url,
+                 const LocalTierOptions& tier, std::shared_ptr<PeerMachines> machines, const Logger& log,
+                 object::Call call)
       : connection_(connection),
         group_(group),
         url_(url),
@@ -53,7 +54,7 @@ class Chooser {
         log_(log),
         call_(std::move(call)) {}
 
-  Result<Newest> Open() {
+  Result<NewestCheckpoint> Open() {
     auto local = LocateLocal(tier_, url_);
     if (local) own_ = *std::move(local);
     root_ = own_;
@@ -76,7 +77,7 @@ class Chooser {
       if (!damage) {
         std::unique_ptr<Reader> chosen = std::move(found_.at(*proposal));
         MR_TRY(RemoveLater(proposal->step));
-        return Newest{std::move(chosen), Tier::kLocal, proposal->step == stored};
+        return NewestCheckpoint{std::move(chosen), CheckpointTier::kLocal, proposal->step == stored};
       }
       if (group_.rank() == 0) {
         log_.Warning("a local checkpoint is damaged; an older one is used", {{"error", *damage}});
@@ -84,8 +85,8 @@ class Chooser {
       }
     }
     MR_TRY(RemoveLater(stored));
-    if (!stored) return Newest{};
-    return Newest{MR_TRY(Reader::Open(connection_, url_, *stored, call_)), Tier::kStore};
+    if (!stored) return NewestCheckpoint{};
+    return NewestCheckpoint{MR_TRY(Reader::Open(connection_, url_, *stored, call_)), CheckpointTier::kStore};
   }
 
  private:
@@ -94,7 +95,7 @@ class Chooser {
     if (!root_.store) return;
     auto entries = ListCheckpoints(root_, call_);
     if (!entries) return;  // no such folder, as before the first save
-    for (const Entry& entry : *entries) {
+    for (const ListedCheckpoint& entry : *entries) {
       auto reader = OpenAt(root_, entry.step, call_);
       if (!reader) continue;
       const bool whole = std::ranges::all_of((*reader)->manifest().files, [&](const auto& file) {
@@ -176,7 +177,7 @@ class Chooser {
     const auto reader = found_.find(proposal);
     const bool here = reader != found_.end();
     const std::string folder = here ? reader->second->folder() : "";
-    const Json mine{{"machine", machines_->mine()},
+    const Json mine{{"machine", machines_->index()},
                     {"absent", here ? "" : NotThere(proposal).ToString()},
                     {"damaged", here ? DamagedHere(*reader->second) : Json::array()}};
     auto collect = [](const std::vector<std::string>& said) -> Result<Json> {
@@ -190,7 +191,7 @@ class Chooser {
       }
       return Json{{"absent", absent}, {"damaged", copies}};
     };
-    const Json all = MR_TRY(Agree(group_, DumpJson(mine), collect));
+    const Json all = MR_TRY(DecideOnRank0(group_, DumpJson(mine), collect));
     if (all.at("absent") != "") return Error(Code::kNotFound, all.at("absent").get<std::string>());
     std::optional<Error> damage;
     for (const Json& copy : all.at("damaged")) {
@@ -206,11 +207,11 @@ class Chooser {
   }
   /// Returns this rank's share of the files that its machine has and that are damaged: their names and errors.
   Json DamagedHere(const StoreReader& reader) const {
-    const Machines& machines = *machines_;
+    const PeerMachines& machines = *machines_;
     Json damaged = Json::array();
     int number = 0;
     for (const auto& [file, meta] : reader.manifest().files) {
-      if (!survey_->Here(reader.folder() + file) || number++ % machines.ranks_here() != machines.place()) continue;
+      if (!survey_->Here(reader.folder() + file) || number++ % machines.local_size() != machines.local_rank()) continue;
       if (auto checked = reader.VerifyFile(file, call_); !checked)
         damaged.push_back({{"file", file}, {"error", checked.error().ToString()}});
     }
@@ -220,7 +221,7 @@ class Chooser {
   /// Local ones that nobody can go on from stand in the way of the same steps' next saves. Rank 0 removes them, or the
   /// first rank of each machine; on several machines no save begins before all of them have.
   Status RemoveLater(std::optional<std::uint64_t> step) {
-    const bool mine = machines_ ? machines_->leads() : group_.rank() == 0;
+    const bool mine = machines_ ? machines_->is_machine_leader() : group_.rank() == 0;
     if (mine && own_.store) {
       auto removed =
           checkpoint::RemoveAfter(own_, step ? static_cast<std::int64_t>(*step) : -1, /*dry_run=*/false, call_);
@@ -234,10 +235,10 @@ class Chooser {
   }
 
   object::Connection& connection_;
-  Group& group_;
+  RankExchange& group_;
   const std::string url_;
-  const LocalTier& tier_;
-  const std::shared_ptr<Machines> machines_;
+  const LocalTierOptions& tier_;
+  const std::shared_ptr<PeerMachines> machines_;
   const Logger& log_;
   const object::Call call_;
   object::Location own_;                                        ///< this rank's folder
@@ -248,10 +249,12 @@ class Chooser {
 
 }  // namespace
 
-Result<Newest> OpenNewest(object::Connection& connection, Group& group, std::string_view url,
-                          const std::optional<LocalTier>& tier, std::shared_ptr<Machines> machines, const Logger& log,
-                          object::Call call) {
-  return Chooser(connection, group, url, tier.value_or(LocalTier{}), std::move(machines), log, std::move(call)).Open();
+Result<NewestCheckpoint> OpenNewest(object::Connection& connection, RankExchange& group, std::string_view url,
+                                    const std::optional<LocalTierOptions>& tier, std::shared_ptr<PeerMachines> machines,
+                                    const Logger& log, object::Call call) {
+  return RestartChooser(connection, group, url, tier.value_or(LocalTierOptions{}), std::move(machines), log,
+                        std::move(call))
+      .Open();
 }
 
 }  // namespace millrace::checkpoint

@@ -1,28 +1,31 @@
-// Checkpoints on the machine's own disk, made often, and the choice between them and the store's at a restart.
+// Which checkpoint a run resumes from: a local one or the store's.
 #pragma once
 
 #include <memory>
 #include <string>
 
-#include "millrace/checkpoint/exchange/group.h"
-#include "millrace/checkpoint/local/machines.h"
+#include "millrace/checkpoint/exchange/rank_exchange.h"
+#include "millrace/checkpoint/local/peer_machines.h"
 #include "millrace/checkpoint/read/reader.h"
+#include "millrace/checkpoint/tier/checkpoint_tier.h"
 #include "millrace/checkpoint/tier/local_tier_options.h"
-#include "millrace/checkpoint/tier/tier.h"
 
 namespace millrace::checkpoint {
 
-/// Collective: opens, on every rank, the newest checkpoint that is in the store, or on the local disk with all of its
-/// files in sight of every rank and every byte right (each rank reads a share of them); with `machines`, on any of
-/// their disks. Of one step in both places the local one. Local ones of later steps, which not all ranks have any more,
-/// are removed: the run will save those steps again. `tier` nothing: the store alone.
-struct Newest {
-  std::unique_ptr<Reader> reader;  ///< null when there is none at all
-  Tier tier = Tier::kStore;
-  bool in_store = true;  ///< its step is committed there too
+/// The checkpoint that a run resumes from.
+struct NewestCheckpoint {
+  std::unique_ptr<Reader> reader;  ///< null if there is no checkpoint
+  CheckpointTier tier = CheckpointTier::kStore;
+  bool in_store = true;  ///< whether its step is committed in the store too
 };
-Result<Newest> OpenNewest(object::Connection& connection, Group& group, std::string_view url,
-                          const std::optional<LocalTier>& tier, std::shared_ptr<Machines> machines, const Logger& log,
-                          object::Call call = {});
+
+/// Collective. Opens the newest checkpoint of the store and the local tier on every rank. A local checkpoint counts
+/// only if every rank sees all of its files and every byte is right; each rank reads a share of the bytes. With
+/// `machines`, the files may be on any of their disks. If a step is in both tiers, the local one is opened. Without
+/// `tier`, looks in the store alone. Removes local checkpoints of later steps, since the run will save those steps
+/// again. Blocks.
+Result<NewestCheckpoint> OpenNewest(object::Connection& connection, RankExchange& group, std::string_view url,
+                                    const std::optional<LocalTierOptions>& tier, std::shared_ptr<PeerMachines> machines,
+                                    const Logger& log, object::Call call = {});
 
 }  // namespace millrace::checkpoint

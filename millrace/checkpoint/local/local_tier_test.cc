@@ -77,9 +77,10 @@ class LocalTierTest : public ::testing::Test {
       if (reader->reader == nullptr) return "none";
       const std::uint64_t step = reader->reader->manifest().step;
       StateOf(step).ExpectReadBack(*reader->reader, 1);
-      const bool local = reader->tier == Tier::kLocal;
+      const bool local = reader->tier == CheckpointTier::kLocal;
       const auto stored = ListCheckpoints({store_, "run"});
-      EXPECT_EQ(reader->in_store, std::ranges::any_of(*stored, [&](const Entry& entry) { return entry.step == step; }));
+      EXPECT_EQ(reader->in_store,
+                std::ranges::any_of(*stored, [&](const ListedCheckpoint& entry) { return entry.step == step; }));
       EXPECT_EQ(reader->reader->name().find(tier_->path) != std::string::npos, local);
       const std::string mine = fmt::format("{} {}", local ? "local" : "store", step);
       EXPECT_TRUE(what.empty() || what == mine) << what << " and " << mine;
@@ -100,7 +101,7 @@ class LocalTierTest : public ::testing::Test {
   std::vector<std::uint64_t> LocalSteps() {
     std::vector<std::uint64_t> steps;
     const auto entries = ListCheckpoints(*LocateLocal(*tier_, kRun));
-    for (const Entry& entry : *entries) steps.push_back(entry.step);
+    for (const ListedCheckpoint& entry : *entries) steps.push_back(entry.step);
     return steps;
   }
 
@@ -113,7 +114,7 @@ class LocalTierTest : public ::testing::Test {
   }
 
   TempDir directory_ = *TempDir::Create();
-  std::optional<LocalTier> tier_ = LocalTier{directory_.path().string() + "/ckpt", 2};
+  std::optional<LocalTierOptions> tier_ = LocalTierOptions{directory_.path().string() + "/ckpt", 2};
   MemoryBudget budget_{64 * kMiB};
   std::shared_ptr<object::Store> store_ = object::MakeMemoryStore({});
   testing::StoreConnection connection_{store_};
@@ -174,7 +175,7 @@ TEST_F(LocalTierTest, AFolderOfOthersIsRefusedAndLeftAlone) {
   auto refused = LocateLocal(*tier_, kRun);
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().ToString(), HasSubstr("checkpoint.local.path"));
-  EXPECT_FALSE(Writer::Open(connection_, SingleProcessGroup(), budget_, {.url = kRun, .local = tier_}));
+  EXPECT_FALSE(Writer::Open(connection_, SingleRankExchange(), budget_, {.url = kRun, .local = tier_}));
   EXPECT_EQ(*ReadFile(theirs / "notes"), "theirs");
   fs::remove(theirs / "notes");
   ASSERT_EQ(::chmod(theirs.c_str(), 0777), 0);
@@ -204,8 +205,9 @@ class SlowStoreTest : public LocalTierTest {
       options.snapshot_bytes = kSnapshot;
       options.on_done = [this, rank](const Result<SaveStats>& stats) {
         MutexLock lock(mutex_);
-        done_[rank].push_back(stats ? fmt::format("{} {}", stats->tier == Tier::kLocal ? "local" : "store", stats->step)
-                                    : "failed");
+        done_[rank].push_back(
+            stats ? fmt::format("{} {}", stats->tier == CheckpointTier::kLocal ? "local" : "store", stats->step)
+                  : "failed");
         changed_.NotifyAll();
       };
       writers_[rank] = *Writer::Open(slow_connection_, of_store.Rank(rank), *budgets_[rank], options);
@@ -297,7 +299,7 @@ TEST_F(SlowStoreTest, AFailureBesideASuccessIsTold) {
   for (auto& writer : writers_) EXPECT_EQ(writer->Wait().error().code(), Code::kPermissionDenied);
   for (auto& writer : writers_) EXPECT_FALSE(*writer->Wait()) << "once";
   Start(30, both_);
-  for (auto& writer : writers_) EXPECT_EQ((*writer->Wait())->tier, Tier::kStore);
+  for (auto& writer : writers_) EXPECT_EQ((*writer->Wait())->tier, CheckpointTier::kStore);
   EXPECT_EQ(Newest(), "local 30");
 }
 
@@ -374,11 +376,11 @@ TEST_F(LocalTierTest, AFullDiskIsNamedWithItsCureAndTheRunGoesOn) {
 }
 
 TEST_F(LocalTierTest, RefusesWhatCannotBe) {
-  auto writer = *Writer::Open(connection_, SingleProcessGroup(), budget_, {.url = kRun});
+  auto writer = *Writer::Open(connection_, SingleRankExchange(), budget_, {.url = kRun});
   EXPECT_EQ(writer->Save(1, {}, {}, local_).error().code(), Code::kInvalidArgument);
   EXPECT_EQ(writer->Save(1, {}, {}, {.to_store = false}).error().code(), Code::kInvalidArgument);
   tier_->keep = 0;
-  EXPECT_FALSE(Writer::Open(connection_, SingleProcessGroup(), budget_, {.url = kRun, .local = tier_}));
+  EXPECT_FALSE(Writer::Open(connection_, SingleRankExchange(), budget_, {.url = kRun, .local = tier_}));
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/read/store_reader.h"
 #include "millrace/object/blocking.h"
@@ -20,20 +20,20 @@ Result<bool> HasFence(object::ReadStore& store, const std::string& key, const ob
 
 }  // namespace
 
-Result<std::vector<Entry>> ListCheckpoints(const object::ReadLocation& root, object::Call call) {
-  const Layout layout(root.key);
-  std::vector<Entry> entries;
-  std::vector<Entry> like_fences;  // by their size
+Result<std::vector<ListedCheckpoint>> ListCheckpoints(const object::ReadLocation& root, object::Call call) {
+  const CheckpointKeys keys(root.key);
+  std::vector<ListedCheckpoint> entries;
+  std::vector<ListedCheckpoint> like_fences;  // by their size
   std::set<std::uint64_t> pinned;
   std::set<std::string, std::less<>> folders;
   MR_TRY(object::ListAll(
-      *root.store, {.prefix = layout.StepsPrefix(), .delimiter = "/"},
+      *root.store, {.prefix = keys.StepsPrefix(), .delimiter = "/"},
       [&](const object::ListPage& page) {
         for (const object::ObjectInfo& object : page.objects) {
-          auto step = layout.StepOfManifest(object.key);
+          auto step = keys.StepOfManifest(object.key);
           if (step)
             (object.size == kFenceBytes ? like_fences : entries).push_back({*step, object.key, object.modified});
-          if (auto mark = layout.ParseMark(object.key); mark && mark->kind == Layout::Mark::Kind::kPin)
+          if (auto mark = keys.ParseMark(object.key); mark && mark->kind == CheckpointKeys::MarkKind::kPin)
             pinned.insert(mark->step);
         }
         folders.insert(page.common_prefixes.begin(), page.common_prefixes.end());
@@ -42,13 +42,14 @@ Result<std::vector<Entry>> ListCheckpoints(const object::ReadLocation& root, obj
       call));
   // A step that was removed has no files. One that has files and something of a fence's size may be a checkpoint whose
   // manifest was cut to that size.
-  for (Entry& entry : like_fences) {
-    if (!folders.contains(layout.StepFolder(entry.step))) continue;
+  for (ListedCheckpoint& entry : like_fences) {
+    if (!folders.contains(keys.StepFolder(entry.step))) continue;
     if (!MR_TRY(HasFence(*root.store, entry.key, call))) entries.push_back(std::move(entry));
   }
-  for (Entry& entry : entries) entry.pinned = pinned.contains(entry.step);
+  for (ListedCheckpoint& entry : entries) entry.pinned = pinned.contains(entry.step);
   // Keys sort by name; beyond eight digits that is not the order of the steps.
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.step < b.step; });
+  std::sort(entries.begin(), entries.end(),
+            [](const ListedCheckpoint& a, const ListedCheckpoint& b) { return a.step < b.step; });
   return entries;
 }
 

@@ -12,7 +12,7 @@
 namespace millrace::checkpoint {
 
 /// A committed checkpoint.
-struct Entry {
+struct ListedCheckpoint {
   std::uint64_t step = 0;
   std::string key;  ///< of its manifest
   WallTime modified;
@@ -21,6 +21,6 @@ struct Entry {
 
 /// Returns the committed checkpoints in ascending order of step. A checkpoint whose manifest is damaged, cut off or
 /// empty is listed too; opening it fails with kCorrupt. Blocks.
-Result<std::vector<Entry>> ListCheckpoints(const object::ReadLocation& root, object::Call call = {});
+Result<std::vector<ListedCheckpoint>> ListCheckpoints(const object::ReadLocation& root, object::Call call = {});
 
 }  // namespace millrace::checkpoint

@@ -88,7 +88,8 @@ class SliceIndex {
 };
 
 /// Whether the chunks say that both slices have the same bytes.
-bool Agree(const Slice& a, const FileMeta& in_a, const Slice& b, const FileMeta& in_b, std::uint64_t element) {
+bool HaveEqualChecksums(const Slice& a, const FileMeta& in_a, const Slice& b, const FileMeta& in_b,
+                        std::uint64_t element) {
   if (std::tie(a.box, a.begin, a.elements, a.offset) != std::tie(b.box, b.begin, b.elements, b.offset)) return false;
   if (in_a.chunk_crc32c.empty() || in_a.chunk_bytes != in_b.chunk_bytes) return false;
   const std::uint64_t end = a.offset + a.elements * element;
@@ -112,21 +113,21 @@ class Comparison {
         call_(std::move(call)) {}
 
   Result<TensorDiff> Compare(const std::string& name) {
-    using Kind = TensorDiff::Kind;
+    using Change = TensorDiff::Change;
     TensorDiff diff{.name = name};
     const auto& firsts = first_.manifest().tensors;
     const auto& seconds = second_.manifest().tensors;
     auto a = firsts.find(name), b = seconds.find(name);
     if (b == seconds.end()) {
-      diff.kind = Kind::kOnlyInFirst;
+      diff.change = Change::kOnlyInFirst;
     } else if (a == firsts.end()) {
-      diff.kind = Kind::kOnlyInSecond;
+      diff.change = Change::kOnlyInSecond;
     } else if (a->second.dtype != b->second.dtype) {
-      diff.kind = Kind::kRetyped;
+      diff.change = Change::kRetyped;
       diff.first = a->second;
       diff.second = b->second;
     } else if (a->second != b->second) {
-      diff.kind = Kind::kReshaped;
+      diff.change = Change::kReshaped;
       diff.first = a->second;
       diff.second = b->second;
     } else if (SameByChecksum(name, DTypeBytes(a->second.dtype))) {
@@ -140,7 +141,7 @@ class Comparison {
  private:
   bool SameByChecksum(const std::string& name, std::uint64_t element) const {
     return std::ranges::equal(in_first_.Of(name), in_second_.Of(name), [&](const Slice* a, const Slice* b) {
-      return Agree(*a, in_first_.FileOf(*a), *b, in_second_.FileOf(*b), element);
+      return HaveEqualChecksums(*a, in_first_.FileOf(*a), *b, in_second_.FileOf(*b), element);
     });
   }
 
@@ -159,7 +160,7 @@ class Comparison {
       if (std::memcmp(a.data(), b.data(), a.size()) == 0) continue;
       for (std::uint64_t at = 0; at < a.size(); at += element) CompareOne(meta.dtype, &a[at], &b[at], diff);
     }
-    if (diff.elements > 0) diff.kind = TensorDiff::Kind::kChanged;
+    if (diff.elements > 0) diff.change = TensorDiff::Change::kChanged;
     return {};
   }
   void CompareOne(DType dtype, const std::byte* a, const std::byte* b, TensorDiff& diff) const {
@@ -181,19 +182,19 @@ class Comparison {
 
 }  // namespace
 
-std::string_view Name(TensorDiff::Kind kind) {
-  switch (kind) {
-    case TensorDiff::Kind::kSame:
+std::string_view Name(TensorDiff::Change change) {
+  switch (change) {
+    case TensorDiff::Change::kSame:
       return "same";
-    case TensorDiff::Kind::kChanged:
+    case TensorDiff::Change::kChanged:
       return "changed";
-    case TensorDiff::Kind::kReshaped:
+    case TensorDiff::Change::kReshaped:
       return "reshaped";
-    case TensorDiff::Kind::kRetyped:
+    case TensorDiff::Change::kRetyped:
       return "retyped";
-    case TensorDiff::Kind::kOnlyInFirst:
+    case TensorDiff::Change::kOnlyInFirst:
       return "only_in_first";
-    case TensorDiff::Kind::kOnlyInSecond:
+    case TensorDiff::Change::kOnlyInSecond:
       return "only_in_second";
   }
   return "";

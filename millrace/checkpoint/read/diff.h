@@ -11,24 +11,24 @@
 namespace millrace::checkpoint {
 
 struct TensorDiff {
-  enum class Kind { kSame, kChanged, kReshaped, kRetyped, kOnlyInFirst, kOnlyInSecond };
+  enum class Change { kSame, kChanged, kReshaped, kRetyped, kOnlyInFirst, kOnlyInSecond };
   std::string name;
-  Kind kind = Kind::kSame;
-  TensorMeta first, second;          ///< of a tensor that has another shape or element type (kRetyped: perhaps both)
-  bool by_checksum = false;          ///< same, as every chunk's CRC-32C says; nothing was read
-  std::uint64_t elements = 0;        ///< of a changed tensor: those whose bytes differ
-  std::optional<double> max_change;  ///< the greatest |a - b| of them, where values were asked for; NaN where one is
-  std::optional<double> max_value;   ///< the greatest |a|, likewise
+  Change change = Change::kSame;
+  TensorMeta first, second;          ///< if shape or element type differ (kRetyped: perhaps both)
+  bool by_checksum = false;          ///< whether equal checksums of all chunks proved kSame without reading
+  std::uint64_t elements = 0;        ///< of a changed tensor: how many differ
+  std::optional<double> max_change;  ///< the greatest |a - b|, if DiffOptions::values; NaN if one is NaN
+  std::optional<double> max_value;   ///< the greatest |a| of the elements that differ, if DiffOptions::values
 };
-std::string_view Name(TensorDiff::Kind kind);  ///< "same", "changed", …
+std::string_view Name(TensorDiff::Change change);  ///< "same", "changed", …
 
 struct DiffOptions {
-  bool values = false;               ///< read what differs as numbers
-  std::uint64_t window = 16 * kMiB;  ///< read at once of each side
+  bool values = false;               ///< compare elements that differ as numbers
+  std::uint64_t window = 16 * kMiB;  ///< bytes that are read at once from each checkpoint
   int parallel = 8;
 };
-/// Calls `visit` for every tensor of either, in order of names. Where both lie alike in their files and the checksums
-/// agree, nothing is read; else the tensor is read from both. Blocks.
+/// Calls `visit` for every tensor of either checkpoint, in order of names. A tensor that lies alike in both
+/// checkpoints' files and has equal checksums is not read; any other tensor is read from both. Blocks.
 Status DiffCheckpoints(Reader& first, Reader& second, const DiffOptions& options,
                        const std::function<void(const TensorDiff&)>& visit, object::Call call = {});
 

@@ -15,7 +15,7 @@ namespace millrace::checkpoint {
 namespace {
 
 using testing::State;
-using Kind = TensorDiff::Kind;
+using Change = TensorDiff::Change;
 
 class DiffTest : public ::testing::Test {
  protected:
@@ -69,12 +69,12 @@ TEST_F(DiffTest, WhatTheChecksumsProveIsNotRead) {
   Save(1, state, 2);
   Save(2, state, 2);
   for (const auto& [name, diff] : Diff(1, 2)) {
-    EXPECT_EQ(diff.kind, Kind::kSame) << name;
+    EXPECT_EQ(diff.change, Change::kSame) << name;
     EXPECT_TRUE(diff.by_checksum) << name;
   }
   EXPECT_EQ(gets_, 0u);
   Save(3, state, 3);  // the same bytes, elsewhere
-  for (const auto& [name, diff] : Diff(1, 3)) EXPECT_EQ(diff.kind, Kind::kSame) << name;
+  for (const auto& [name, diff] : Diff(1, 3)) EXPECT_EQ(diff.change, Change::kSame) << name;
 }
 
 TEST_F(DiffTest, FindsEveryChangeAndItsSize) {
@@ -100,18 +100,18 @@ TEST_F(DiffTest, FindsEveryChangeAndItsSize) {
   }
   Save(2, changed);
   auto diffs = Diff(1, 2, {.values = true, .window = 64});
-  EXPECT_EQ(diffs["model/gone"].kind, Kind::kOnlyInFirst);
-  EXPECT_EQ(diffs["model/new"].kind, Kind::kOnlyInSecond);
-  EXPECT_EQ(diffs["model/shape"].kind, Kind::kReshaped);
-  EXPECT_EQ(diffs["model/type"].kind, Kind::kRetyped) << "of the same shape";
+  EXPECT_EQ(diffs["model/gone"].change, Change::kOnlyInFirst);
+  EXPECT_EQ(diffs["model/new"].change, Change::kOnlyInSecond);
+  EXPECT_EQ(diffs["model/shape"].change, Change::kReshaped);
+  EXPECT_EQ(diffs["model/type"].change, Change::kRetyped) << "of the same shape";
   EXPECT_EQ(diffs["model/type"].second.dtype, DType::kI32);
-  EXPECT_EQ(diffs["model/w"].kind, Kind::kChanged);
+  EXPECT_EQ(diffs["model/w"].change, Change::kChanged);
   EXPECT_EQ(diffs["model/w"].elements, 2u);
   EXPECT_EQ(diffs["model/w"].max_change, 2.0);
   EXPECT_EQ(diffs["model/w"].max_value, 8.0);
   for (const auto& [name, tensor] : state.tensors) {
     if (name.starts_with("model/") && !name.starts_with("model/t")) continue;
-    EXPECT_EQ(diffs[name].kind == Kind::kChanged, flipped.contains(name)) << name;
+    EXPECT_EQ(diffs[name].change == Change::kChanged, flipped.contains(name)) << name;
     EXPECT_EQ(diffs[name].elements, flipped[name]);
   }
   EXPECT_EQ(Diff(1, 2)["model/w"].max_change, std::nullopt) << "nobody asked";

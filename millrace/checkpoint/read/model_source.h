@@ -1,4 +1,4 @@
-// Where a model comes from: a checkpoint, of a run or imported, or a Hugging Face folder.
+// A model to load: from a checkpoint of a run, from an imported one, or from a Hugging Face folder.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,23 @@
 
 namespace millrace::checkpoint {
 
-/// A model's weights and the small files that came with it. While it lives, collectors leave the checkpoint alone,
-/// where the caller may write to its bucket. Const methods are thread-safe.
+/// A model's weights and the small files that came with it. Holds the checkpoint, so that no collector removes it, if
+/// the caller may write to its bucket. Const methods are thread-safe.
 class ModelSource {
  public:
-  /// The checkpoint of a step, or the newest, or, where `step` is nothing and there is no checkpoint, the folder.
-  /// kNotFound when there is neither. Blocks.
+  /// Opens the checkpoint of `step`. Without a step, opens the newest checkpoint or, if there is none, the folder.
+  /// Blocks.
+  /// Errors: kNotFound if there is neither.
   static Result<ModelSource> Open(object::Connection& connection, std::string_view url,
                                   std::optional<std::uint64_t> step, const Logger& log, object::Call call = {});
 
   Reader& reader() const { return *held_.reader; }
   const std::string& name() const { return reader().name(); }
-  /// Nothing: it is a folder.
+  /// The checkpoint's step; nothing for a folder.
   std::optional<std::uint64_t> step() const;
-  /// A file of the model's folder, or what an import kept of it ("tokenizer.json"); nothing when there is none,
-  /// kResourceExhausted beyond `most`. Blocks.
+  /// Returns a file of the model's folder, or what an import kept of it ("tokenizer.json"); nothing if there is none.
+  /// Blocks.
+  /// Errors: kResourceExhausted if the file has more than `most` bytes.
   Result<std::optional<std::string>> File(std::string_view name, std::uint64_t most, object::Call call = {}) const;
 
  private:
@@ -36,7 +38,7 @@ class ModelSource {
   ModelSource(std::unique_ptr<Reader> reader, object::Location folder)
       : held_{std::move(reader), nullptr}, folder_(std::move(folder)) {}
   HeldReader held_;
-  object::Location folder_;  ///< no store: it is a checkpoint
+  object::Location folder_;  ///< without a store for a checkpoint
 };
 
 }  // namespace millrace::checkpoint

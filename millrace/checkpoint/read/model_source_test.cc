@@ -1,5 +1,5 @@
 #include "millrace/checkpoint/read/model_source.h"
-#include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/format/safetensors.h"
 #include "millrace/checkpoint/retention/collect.h"
 #include "millrace/checkpoint/save/save_piece.h"
@@ -38,7 +38,7 @@ class ModelSourceTest : public testing::CheckpointTest {
   Result<ModelSource> OpenModel(std::string_view url = testing::kUrl, std::optional<std::uint64_t> step = {}) {
     return ModelSource::Open(connection_, url, step, {});
   }
-  std::vector<std::string> Marks() { return Keys(Layout("runs/a").MarksPrefix(1)); }
+  std::vector<std::string> Marks() { return Keys(CheckpointKeys("runs/a").MarksPrefix(1)); }
   std::vector<std::uint64_t> Collect() {
     auto collected = CollectGarbage({store_, "runs/a"}, {.keep_last = 1}, false);
     EXPECT_TRUE(collected);

@@ -1,6 +1,6 @@
 #include "millrace/checkpoint/read/reader.h"
 
-#include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/read/catalog.h"
 #include "millrace/checkpoint/read/store_reader.h"
 #include "millrace/object/blocking.h"
@@ -8,13 +8,13 @@
 namespace millrace::checkpoint {
 
 Result<std::unique_ptr<StoreReader>> OpenAt(const object::ReadLocation& root, std::uint64_t step, object::Call call) {
-  const Layout layout(root.key);
-  const std::string name = fmt::format("{}/{}", root.store->Describe(), layout.StepName(step));
-  auto content = MR_TRY(object::GetAll(*root.store, layout.ManifestKey(step), Manifest::kMaxBytes, call));
+  const CheckpointKeys keys(root.key);
+  const std::string name = fmt::format("{}/{}", root.store->Describe(), keys.StepName(step));
+  auto content = MR_TRY(object::GetAll(*root.store, keys.ManifestKey(step), Manifest::kMaxBytes, call));
   if (!content || IsFence(content->bytes)) return Fail(Code::kNotFound, "{} is no committed checkpoint", name);
   Manifest manifest = MR_TRY(Manifest::Parse(content->bytes, name + ".json"));
   if (manifest.step != step) return Fail(Code::kCorrupt, "{}.json is the manifest of step {}", name, manifest.step);
-  return std::make_unique<StoreReader>(root.store, layout.StepFolder(step), name, std::move(manifest));
+  return std::make_unique<StoreReader>(root.store, keys.StepFolder(step), name, std::move(manifest));
 }
 
 Result<std::unique_ptr<Reader>> Reader::Open(object::Connection& connection, std::string_view url,

@@ -17,7 +17,7 @@
 namespace millrace::checkpoint {
 
 /// Called with the number of bytes done since the last call. Calls come from any thread, several at a time.
-using Progress = std::function<void(std::uint64_t bytes)>;
+using ByteProgress = std::function<void(std::uint64_t bytes)>;
 
 /// Reads one committed checkpoint, wholly or in parts, on any number of ranks. Thread-safe. Compares every chunk that
 /// it touches with the chunk's CRC-32C; a mismatch is kCorrupt, and the message names file and offset.
@@ -37,7 +37,7 @@ class Reader {
   virtual Status Read(std::string_view tensor, std::uint64_t begin, MutableByteSpan into, object::Call call = {}) = 0;
 
   /// Consecutive elements of a box of a tensor, such as a rank's shard. The box need not be one that was saved.
-  struct Wanted {
+  struct TensorRange {
     std::string tensor;
     std::uint64_t begin = 0;  ///< first element, counted within the box
     MutableByteSpan into;
@@ -45,13 +45,13 @@ class Reader {
   };
   /// Reads many runs of elements at once. Merges near ranges, and keeps up to `parallel` requests of up to 32 MiB in
   /// flight. Fails as Read does.
-  virtual Status ReadMany(const std::vector<Wanted>& wanted, int parallel = 8, object::Call call = {}) = 0;
+  virtual Status ReadMany(const std::vector<TensorRange>& wanted, int parallel = 8, object::Call call = {}) = 0;
 
-  struct Verified {
+  struct VerifyStats {
     std::uint64_t files = 0, chunks = 0, bytes = 0;
   };
   /// Reads and checks every byte.
-  virtual Result<Verified> Verify(int parallel = 8, object::Call call = {}, const Progress& progress = {}) = 0;
+  virtual Result<VerifyStats> Verify(int parallel = 8, object::Call call = {}, const ByteProgress& progress = {}) = 0;
 };
 
 }  // namespace millrace::checkpoint

@@ -52,7 +52,7 @@ TEST_F(ReaderTest, RandomSlicesReadRight) {
   auto reader = MustOpen();
   Random random(3);
   for (int round = 0; round < 100; ++round) {
-    std::vector<Reader::Wanted> wanted;
+    std::vector<Reader::TensorRange> wanted;
     std::vector<std::vector<std::byte>> into(4);
     std::vector<ByteSpan> expected;
     for (auto& bytes : into) {

@@ -43,57 +43,58 @@ Status StoreReader::Read(std::string_view tensor, std::uint64_t begin, MutableBy
   return ReadMany({{std::string(tensor), begin, into}}, 8, std::move(call));
 }
 
-Status StoreReader::ReadMany(const std::vector<Wanted>& wanted, int parallel, object::Call call) {
-  std::map<std::string_view, std::vector<Extent>> by_file;
+Status StoreReader::ReadMany(const std::vector<TensorRange>& wanted, int parallel, object::Call call) {
+  std::map<std::string_view, std::vector<CopyTarget>> by_file;
   std::uint64_t bytes = 0;
-  for (const Wanted& one : wanted) {
-    MR_TRY(AddExtents(one, by_file));
+  for (const TensorRange& one : wanted) {
+    MR_TRY(AddTargets(one, by_file));
     bytes += one.into.size();
   }
   const std::uint64_t request = RequestBytes(bytes, parallel);
-  std::vector<Run> runs;
-  for (auto& [file, extents] : by_file) {
-    auto planned = PlanRuns(manifest_.files.find(std::string(file)), std::move(extents), request);
-    std::move(planned.begin(), planned.end(), std::back_inserter(runs));
+  std::vector<RangeRequest> requests;
+  for (auto& [file, targets] : by_file) {
+    auto planned = PlanRequests(manifest_.files.find(std::string(file)), std::move(targets), request);
+    std::move(planned.begin(), planned.end(), std::back_inserter(requests));
   }
-  return Execute(runs, parallel, call);
+  return Execute(requests, parallel, call);
 }
 
-Result<Reader::Verified> StoreReader::Verify(int parallel, object::Call call, const Progress& progress) {
-  Verified verified{.files = manifest_.files.size(), .bytes = manifest_.FileBytes()};
-  std::vector<Run> runs;
+Result<Reader::VerifyStats> StoreReader::Verify(int parallel, object::Call call, const ByteProgress& progress) {
+  VerifyStats verified{.files = manifest_.files.size(), .bytes = manifest_.FileBytes()};
+  std::vector<RangeRequest> requests;
   for (auto file = manifest_.files.begin(); file != manifest_.files.end(); ++file) {
-    AddWholeFile(file, RequestBytes(verified.bytes, parallel), runs);
+    AddWholeFile(file, RequestBytes(verified.bytes, parallel), requests);
     verified.chunks += file->second.chunk_crc32c.size();
   }
-  MR_TRY(Execute(runs, parallel, call, progress));
+  MR_TRY(Execute(requests, parallel, call, progress));
   return verified;
 }
 
 Status StoreReader::VerifyShare(int index, int of, const object::Call& call) const {
   const std::uint64_t request = RequestBytes(manifest_.FileBytes() / of, kVerifying);
-  std::vector<Run> runs;
+  std::vector<RangeRequest> requests;
   int number = 0;
   for (auto file = manifest_.files.begin(); file != manifest_.files.end(); ++file, ++number)
-    if (number % of == index) AddWholeFile(file, request, runs);
-  return Execute(runs, kVerifying, call);
+    if (number % of == index) AddWholeFile(file, request, requests);
+  return Execute(requests, kVerifying, call);
 }
 
 Status StoreReader::VerifyFile(const std::string& file, const object::Call& call) const {
   const auto found = manifest_.files.find(file);
   if (found == manifest_.files.end()) return Fail(Code::kNotFound, "{} has no file {}", name_, file);
-  std::vector<Run> runs;
-  AddWholeFile(found, RequestBytes(found->second.size, kVerifying), runs);
-  return Execute(runs, kVerifying, call);
+  std::vector<RangeRequest> requests;
+  AddWholeFile(found, RequestBytes(found->second.size, kVerifying), requests);
+  return Execute(requests, kVerifying, call);
 }
 
-void StoreReader::AddWholeFile(Files::const_iterator file, std::uint64_t request, std::vector<Run>& runs) {
+void StoreReader::AddWholeFile(Files::const_iterator file, std::uint64_t request, std::vector<RangeRequest>& requests) {
   const std::uint64_t block = BlockBytes(file->second, request);
   for (std::uint64_t begin = 0; begin < file->second.size; begin += block)
-    runs.push_back({file, begin, std::min(begin + block, file->second.size), {}});
+    requests.push_back({file, begin, std::min(begin + block, file->second.size), {}});
 }
 
-Status StoreReader::AddExtents(const Wanted& wanted, std::map<std::string_view, std::vector<Extent>>& by_file) const {
+Status StoreReader::AddTargets(const TensorRange& wanted,
+                               std::map<std::string_view, std::vector<CopyTarget>>& by_file) const {
   auto tensor = manifest_.tensors.find(wanted.tensor);
   if (tensor == manifest_.tensors.end()) return Fail(Code::kNotFound, "{} has no tensor {}", name_, wanted.tensor);
   const TensorMeta& meta = tensor->second;
@@ -121,40 +122,42 @@ Status StoreReader::AddExtents(const Wanted& wanted, std::map<std::string_view, 
   return {};
 }
 
-std::vector<StoreReader::Run> StoreReader::PlanRuns(Files::const_iterator file, std::vector<Extent> extents,
-                                                    std::uint64_t request) const {
+std::vector<StoreReader::RangeRequest> StoreReader::PlanRequests(Files::const_iterator file,
+                                                                 std::vector<CopyTarget> targets,
+                                                                 std::uint64_t request) const {
   const FileMeta& meta = file->second;
   const std::uint64_t block = BlockBytes(meta, request), chunk = std::max<std::uint64_t>(meta.chunk_bytes, 1);
-  std::vector<Extent> cut;  // at the borders of blocks
-  for (Extent extent : extents) {
-    while (!extent.into.empty()) {
-      std::uint64_t take = std::min<std::uint64_t>(extent.into.size(), block - extent.offset % block);
-      cut.push_back({extent.offset, extent.into.first(take)});
-      extent = {extent.offset + take, extent.into.subspan(take)};
+  std::vector<CopyTarget> cut;  // at the borders of blocks
+  for (CopyTarget target : targets) {
+    while (!target.into.empty()) {
+      std::uint64_t take = std::min<std::uint64_t>(target.into.size(), block - target.offset % block);
+      cut.push_back({target.offset, target.into.first(take)});
+      target = {target.offset + take, target.into.subspan(take)};
     }
   }
-  std::sort(cut.begin(), cut.end(), [](const Extent& a, const Extent& b) { return a.offset < b.offset; });
-  std::vector<Run> runs;
-  for (const Extent& extent : cut) {
-    std::uint64_t begin = extent.offset / chunk * chunk;
-    std::uint64_t end = extent.offset + extent.into.size();
+  std::sort(cut.begin(), cut.end(), [](const CopyTarget& a, const CopyTarget& b) { return a.offset < b.offset; });
+  std::vector<RangeRequest> requests;
+  for (const CopyTarget& target : cut) {
+    std::uint64_t begin = target.offset / chunk * chunk;
+    std::uint64_t end = target.offset + target.into.size();
     end = std::min((end + chunk - 1) / chunk * chunk, meta.size);
-    bool near = !runs.empty() && runs.back().begin / block == begin / block && begin <= runs.back().end + kGapBytes;
-    if (!near) runs.push_back({file, begin, end, {}});
-    runs.back().end = std::max(runs.back().end, end);
-    runs.back().extents.push_back(extent);
+    bool near =
+        !requests.empty() && requests.back().begin / block == begin / block && begin <= requests.back().end + kGapBytes;
+    if (!near) requests.push_back({file, begin, end, {}});
+    requests.back().end = std::max(requests.back().end, end);
+    requests.back().targets.push_back(target);
   }
-  return runs;
+  return requests;
 }
 
-/// Takes a run's bytes as they come: checks them chunk by chunk and copies them to where they belong while a core's
+/// Takes a request's bytes as they come: checks them chunk by chunk and copies them to where they belong while a core's
 /// cache still has them, so that memory is gone through once.
-class StoreReader::Arrival final : public object::Sink {
+class StoreReader::ChunkVerifier final : public object::Sink {
  public:
-  Arrival(const StoreReader& reader, const Run& run) : reader_(reader), run_(run) {}
+  ChunkVerifier(const StoreReader& reader, const RangeRequest& request) : reader_(reader), request_(request) {}
 
   Status Take(std::uint64_t offset, ByteSpan bytes) override {
-    if (offset == run_.begin) at_ = offset, crc_ = 0, first_ = 0;  // at the beginning, or once more
+    if (offset == request_.begin) at_ = offset, crc_ = 0, first_ = 0;  // at the beginning, or once more
     while (!bytes.empty()) {
       const std::uint64_t end = ChunkEnd();
       const ByteSpan next = bytes.first(std::min<std::uint64_t>(bytes.size(), end - at_));
@@ -168,51 +171,51 @@ class StoreReader::Arrival final : public object::Sink {
   }
 
  private:
-  bool checked() const { return !run_.file->second.chunk_crc32c.empty(); }
-  std::uint64_t chunk_bytes() const { return run_.file->second.chunk_bytes; }
+  bool checked() const { return !request_.file->second.chunk_crc32c.empty(); }
+  std::uint64_t chunk_bytes() const { return request_.file->second.chunk_bytes; }
   /// Of the chunk that `at_` is in. More bytes than were asked for never get here.
   std::uint64_t ChunkEnd() const {
-    return checked() ? std::min((at_ / chunk_bytes() + 1) * chunk_bytes(), run_.end) : run_.end;
+    return checked() ? std::min((at_ / chunk_bytes() + 1) * chunk_bytes(), request_.end) : request_.end;
   }
 
   void Copy(ByteSpan bytes) {
     const std::uint64_t end = at_ + bytes.size();
-    while (first_ < run_.extents.size() && run_.extents[first_].end() <= at_) ++first_;
-    for (std::size_t i = first_; i < run_.extents.size() && run_.extents[i].offset < end; ++i) {
-      const Extent& extent = run_.extents[i];
-      const std::uint64_t from = std::max(extent.offset, at_), to = std::min(extent.end(), end);
-      if (from < to) CopyNonTemporal(extent.into.data() + (from - extent.offset), bytes.subspan(from - at_, to - from));
+    while (first_ < request_.targets.size() && request_.targets[first_].end() <= at_) ++first_;
+    for (std::size_t i = first_; i < request_.targets.size() && request_.targets[i].offset < end; ++i) {
+      const CopyTarget& target = request_.targets[i];
+      const std::uint64_t from = std::max(target.offset, at_), to = std::min(target.end(), end);
+      if (from < to) CopyNonTemporal(target.into.data() + (from - target.offset), bytes.subspan(from - at_, to - from));
     }
   }
 
   Status CheckChunk() {
     const std::uint32_t actual = std::exchange(crc_, 0);
     const std::uint64_t chunk = (at_ - 1) / chunk_bytes();
-    const std::uint32_t expected = run_.file->second.chunk_crc32c[chunk];
+    const std::uint32_t expected = request_.file->second.chunk_crc32c[chunk];
     if (actual == expected) return {};
     return Fail(Code::kCorrupt,
                 "{}: file {}: bytes {} to {} are damaged: their CRC-32C is {:08x}, it was {:08x} when they were saved "
                 "(try another checkpoint with --step)",
-                reader_.name_, run_.file->first, chunk * chunk_bytes(), at_, actual, expected);
+                reader_.name_, request_.file->first, chunk * chunk_bytes(), at_, actual, expected);
   }
 
   const StoreReader& reader_;
-  const Run& run_;
+  const RangeRequest& request_;
   std::uint64_t at_ = 0;
   std::uint32_t crc_ = 0;  ///< of the chunk's bytes before `at_`
-  std::size_t first_ = 0;  ///< no extent before it reaches beyond `at_`
+  std::size_t first_ = 0;  ///< no target before it reaches beyond `at_`
 };
 
-Status StoreReader::Execute(const std::vector<Run>& runs, int parallel, const object::Call& call,
-                            const Progress& progress) const {
+Status StoreReader::Execute(const std::vector<RangeRequest>& requests, int parallel, const object::Call& call,
+                            const ByteProgress& progress) const {
   std::atomic<std::size_t> next = 0;
   std::atomic<bool> failed = false;
   Mutex mutex;
   std::optional<Error> first;
   auto work = [&] {
-    for (std::size_t i = next++; i < runs.size() && !failed; i = next++) {
-      Status status = Fetch(runs[i], call);
-      if (status && progress) progress(runs[i].end - runs[i].begin);
+    for (std::size_t i = next++; i < requests.size() && !failed; i = next++) {
+      Status status = Fetch(requests[i], call);
+      if (status && progress) progress(requests[i].end - requests[i].begin);
       if (status) continue;
       failed = true;
       MutexLock lock(mutex);
@@ -221,7 +224,7 @@ Status StoreReader::Execute(const std::vector<Run>& runs, int parallel, const ob
   };
   {
     TaskScope workers;
-    const std::size_t threads = std::min<std::size_t>(std::max(parallel, 1), runs.size());
+    const std::size_t threads = std::min<std::size_t>(std::max(parallel, 1), requests.size());
     for (std::size_t i = 1; i < threads; ++i) workers.Spawn("ckpt-read", [&](std::stop_token) { work(); });
     work();
     workers.Join();
@@ -230,20 +233,20 @@ Status StoreReader::Execute(const std::vector<Run>& runs, int parallel, const ob
   return {};
 }
 
-Status StoreReader::Fetch(const Run& run, const object::Call& call) const {
-  const std::uint64_t size = run.end - run.begin;
-  const std::string key = folder_ + run.file->first;
-  const object::GetOptions options{.range = object::ByteRange{run.begin, size}};
-  Arrival arrival(*this, run);
+Status StoreReader::Fetch(const RangeRequest& request, const object::Call& call) const {
+  const std::uint64_t size = request.end - request.begin;
+  const std::string key = folder_ + request.file->first;
+  const object::GetOptions options{.range = object::ByteRange{request.begin, size}};
+  ChunkVerifier arrival(*this, request);
   auto got = object::GetTo(*store_, key, options, size, arrival, call);
-  if (!got) return Fail(got.error().Context(fmt::format("{}: reading {}", name_, run.file->first)));
+  if (!got) return Fail(got.error().Context(fmt::format("{}: reading {}", name_, request.file->first)));
   if (!*got) {
     return Fail(Code::kNotFound, "{}: its file {} is gone: the checkpoint has been removed, wholly or in part", name_,
-                run.file->first);
+                request.file->first);
   }
-  if ((*got)->bytes != size || (*got)->info.size != run.file->second.size) {
+  if ((*got)->bytes != size || (*got)->info.size != request.file->second.size) {
     return Fail(Code::kCorrupt, "{}: file {} has {} bytes instead of {}: it was cut off or replaced", name_,
-                run.file->first, (*got)->info.size, run.file->second.size);
+                request.file->first, (*got)->info.size, request.file->second.size);
   }
   return {};
 }

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "millrace/checkpoint/commit/commit.h"
-#include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/retention/marks.h"
 #include "millrace/object/blocking.h"
@@ -29,9 +29,9 @@ struct Step {
 class Collector {
  public:
   Collector(const object::Location& root, bool dry_run, object::Call call)
-      : store_(*root.store), layout_(root.key), dry_run_(dry_run), call_(std::move(call)) {}
+      : store_(*root.store), keys_(root.key), dry_run_(dry_run), call_(std::move(call)) {}
 
-  Result<Collected> Run(const Retention& retention) {
+  Result<CollectResult> Run(const Retention& retention) {
     MR_TRY(CheckStore());
     MR_TRY(TakeInventory());
     std::set<std::uint64_t> committed;
@@ -57,7 +57,7 @@ class Collector {
     return collected_;
   }
 
-  Result<Collected> RemoveAfter(std::int64_t last) {
+  Result<CollectResult> RemoveAfter(std::int64_t last) {
     MR_TRY(CheckStore());
     MR_TRY(TakeInventory());
     for (const auto& [number, step] : steps_)
@@ -68,17 +68,17 @@ class Collector {
  private:
   /// A fence that replaces whatever is there could replace the manifest of a save that has just committed.
   Status CheckStore() {
-    return dry_run_ ? Status() : object::RequireConditions(store_, layout_.prefix(), kConditionAdvice, call_);
+    return dry_run_ ? Status() : object::RequireConditions(store_, keys_.prefix(), kConditionAdvice, call_);
   }
 
   Status TakeInventory() {
     MR_TRY(object::ListAll(
-        store_, {.prefix = layout_.StepsPrefix()},
+        store_, {.prefix = keys_.StepsPrefix()},
         [this](const object::ListPage& page) {
           for (const object::ObjectInfo& object : page.objects) {
-            if (auto step = layout_.StepOfManifest(object.key)) {
+            if (auto step = keys_.StepOfManifest(object.key)) {
               (object.size == kFenceBytes ? steps_[*step].fence : steps_[*step].manifest) = object;
-            } else if (auto mark = layout_.ParseMark(object.key)) {
+            } else if (auto mark = keys_.ParseMark(object.key)) {
               AddMark(steps_[mark->step], mark->kind, object);
             } else if (Attempt* attempt = AttemptOf(object.key, object.modified)) {
               attempt->files.push_back(object);
@@ -87,7 +87,7 @@ class Collector {
           return true;
         },
         call_));
-    auto uploads = object::ListUploads(store_, layout_.StepsPrefix(), call_);
+    auto uploads = object::ListUploads(store_, keys_.StepsPrefix(), call_);
     // Some services refuse to list uploads; their files are collected all the same.
     for (object::UploadInfo& upload : uploads.value_or(std::vector<object::UploadInfo>{}))
       if (Attempt* attempt = AttemptOf(upload.key, upload.initiated)) attempt->uploads.push_back(std::move(upload));
@@ -103,17 +103,17 @@ class Collector {
     return {};
   }
   Attempt* AttemptOf(std::string_view key, WallTime modified) {
-    auto file = layout_.ParseFileKey(key);
+    auto file = keys_.ParseFileKey(key);
     if (!file) return nullptr;
     Attempt& attempt = steps_[file->step].attempts[std::string(file->attempt)];
     attempt.newest = std::max(attempt.newest, modified);
     return &attempt;
   }
 
-  static void AddMark(Step& step, Layout::Mark::Kind kind, const object::ObjectInfo& object) {
-    if (kind == Layout::Mark::Kind::kPin) step.pins.push_back(object);
-    if (kind == Layout::Mark::Kind::kHold) step.holds.push_back(object);
-    if (kind == Layout::Mark::Kind::kGoing) step.going.push_back(object);
+  static void AddMark(Step& step, CheckpointKeys::MarkKind kind, const object::ObjectInfo& object) {
+    if (kind == CheckpointKeys::MarkKind::kPin) step.pins.push_back(object);
+    if (kind == CheckpointKeys::MarkKind::kHold) step.holds.push_back(object);
+    if (kind == CheckpointKeys::MarkKind::kRemoval) step.going.push_back(object);
   }
   static bool Damaged(const Step& step) { return step.manifest && step.manifest->size < kLeastManifestBytes; }
   /// Which marks still count: the newest commit is the latest moment of the store's clock that is known to have passed.
@@ -158,14 +158,14 @@ class Collector {
 
   /// Whoever put a mark before this looks for them has kept the step; whoever puts one later sees that it is going.
   Status Retire(std::uint64_t number, const Step& step) {
-    const std::string going = layout_.NewGoingKey(number);
+    const std::string going = keys_.NewRemovalKey(number);
     if (!dry_run_) MR_TRY(object::Put(store_, going, AsBytes("{}\n"), {}, call_));
     Step now;
     MR_TRY(object::ListAll(
-        store_, {.prefix = layout_.MarksPrefix(number)},
+        store_, {.prefix = keys_.MarksPrefix(number)},
         [&](const object::ListPage& page) {
           for (const object::ObjectInfo& object : page.objects)
-            if (auto mark = layout_.ParseMark(object.key)) AddMark(now, mark->kind, object);
+            if (auto mark = keys_.ParseMark(object.key)) AddMark(now, mark->kind, object);
           return true;
         },
         call_));
@@ -203,7 +203,7 @@ class Collector {
   /// to clean. An error leaves it open whether the fence is there, so nothing may be deleted either.
   Result<bool> PutFence(std::uint64_t number, const std::string& replaces) {
     if (dry_run_) return true;
-    auto put = object::Put(store_, layout_.ManifestKey(number), AsBytes(NewFence()),
+    auto put = object::Put(store_, keys_.ManifestKey(number), AsBytes(NewFence()),
                            {.if_match = replaces, .if_none_match = replaces.empty()}, call_);
     if (put) return true;
     if (put.error().code() == Code::kPreconditionFailed || put.error().code() == Code::kNotFound) return false;
@@ -225,21 +225,22 @@ class Collector {
   }
 
   object::Store& store_;
-  const Layout layout_;
+  const CheckpointKeys keys_;
   const bool dry_run_;
   const object::Call call_;
   std::map<std::uint64_t, Step> steps_;
   WallTime newest_commit_;  ///< by the store's clock, which also dates the files
-  Collected collected_;
+  CollectResult collected_;
 };
 
 }  // namespace
 
-Result<Collected> CollectGarbage(const object::Location& root, Retention retention, bool dry_run, object::Call call) {
+Result<CollectResult> CollectGarbage(const object::Location& root, Retention retention, bool dry_run,
+                                     object::Call call) {
   return Collector(root, dry_run, std::move(call)).Run(retention);
 }
 
-Result<Collected> RemoveAfter(const object::Location& root, std::int64_t step, bool dry_run, object::Call call) {
+Result<CollectResult> RemoveAfter(const object::Location& root, std::int64_t step, bool dry_run, object::Call call) {
   return Collector(root, dry_run, std::move(call)).RemoveAfter(step);
 }
 

@@ -12,7 +12,7 @@
 namespace millrace::checkpoint {
 
 /// What a collector removed. With `dry_run`: what it would remove.
-struct Collected {
+struct CollectResult {
   std::vector<std::uint64_t> removed_steps;
   std::uint64_t objects = 0, bytes = 0;  ///< files of checkpoints and of failed saves
   std::uint64_t uploads = 0;             ///< unfinished multipart uploads
@@ -23,11 +23,12 @@ struct Collected {
 /// committed and are older than the newest commit. Checkpoints that are pinned or held by a reader (marks.h) stay.
 /// Safe beside writers, readers with a hold, and other collectors. Reads every manifest if retention.keep_best is set.
 /// Blocks.
-Result<Collected> CollectGarbage(const object::Location& root, Retention retention, bool dry_run,
-                                 object::Call call = {});
+Result<CollectResult> CollectGarbage(const object::Location& root, Retention retention, bool dry_run,
+                                     object::Call call = {});
 
 /// Removes every checkpoint of a step after `step` that is neither pinned nor held; -1 removes all steps. For a run
 /// that resumes from an earlier step. Blocks.
-Result<Collected> RemoveAfter(const object::Location& root, std::int64_t step, bool dry_run, object::Call call = {});
+Result<CollectResult> RemoveAfter(const object::Location& root, std::int64_t step, bool dry_run,
+                                  object::Call call = {});
 
 }  // namespace millrace::checkpoint

@@ -5,7 +5,7 @@
 #include <latch>
 #include <thread>
 
-#include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/read/catalog.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/checkpoint/retention/collect.h"
@@ -42,7 +42,7 @@ class CollectTest : public ::testing::Test {
   void Save(std::uint64_t step, const std::map<std::string, double>& metrics = {}) {
     clock_.Advance(std::chrono::seconds(1));
     Writer::Options options{.url = "s3://bucket/run", .retention = {.keep_last = 1000}, .clock = &clock_};
-    auto writer = *Writer::Open(*connection_, SingleProcessGroup(), budget_, options);
+    auto writer = *Writer::Open(*connection_, SingleRankExchange(), budget_, options);
     ASSERT_TRUE(writer->Save(step, state_.Share(1, 0)[0], {}, {.metrics = metrics}));
     auto saved = writer->Wait();
     ASSERT_TRUE(saved) << saved.error().ToString();
@@ -55,7 +55,7 @@ class CollectTest : public ::testing::Test {
   std::vector<std::uint64_t> Steps() {
     std::vector<std::uint64_t> steps;
     const auto entries = ListCheckpoints(Root());
-    for (const Entry& entry : *entries) steps.push_back(entry.step);
+    for (const ListedCheckpoint& entry : *entries) steps.push_back(entry.step);
     return steps;
   }
   void ExpectWhole(std::uint64_t step) {
@@ -67,7 +67,7 @@ class CollectTest : public ::testing::Test {
     std::vector<std::string> marks;
     const auto page = object::List(*store_, {});
     for (const auto& object : page->objects)
-      if (Layout("run").ParseMark(object.key)) marks.push_back(object.key);
+      if (CheckpointKeys("run").ParseMark(object.key)) marks.push_back(object.key);
     return marks;
   }
 
@@ -119,7 +119,7 @@ TEST_F(CollectTest, WhatAReaderHoldsStays) {
 
 TEST_F(CollectTest, TheHoldOfAKilledReaderRunsOut) {
   Save(1);
-  ASSERT_TRUE(object::Put(*store_, Layout("run").NewHoldKey(1), AsBytes("{}\n")));
+  ASSERT_TRUE(object::Put(*store_, CheckpointKeys("run").NewHoldKey(1), AsBytes("{}\n")));
   Save(2);
   EXPECT_THAT(Collect({.keep_last = 1}), IsEmpty());
   clock_.Advance(kHoldTime);
@@ -179,9 +179,9 @@ TEST_F(CollectTest, OfAPinAndACollectorOneSeesTheOther) {
 TEST_F(CollectTest, APinThatFailsLeavesThePinThatWasThere) {
   for (std::uint64_t step : {1, 2}) Save(step);
   ASSERT_TRUE(Pin(Root(), 1, "ann@node", "the baseline"));
-  ASSERT_TRUE(object::Put(*store_, Layout("run").NewGoingKey(1), AsBytes("{}\n")));
+  ASSERT_TRUE(object::Put(*store_, CheckpointKeys("run").NewRemovalKey(1), AsBytes("{}\n")));
   EXPECT_EQ(Pin(Root(), 1, "bob@node", "mine too").error().code(), Code::kBusy);
-  const auto pin = *object::GetAll(*store_, Layout("run").PinKey(1), 1000);
+  const auto pin = *object::GetAll(*store_, CheckpointKeys("run").PinKey(1), 1000);
   ASSERT_TRUE(pin);
   EXPECT_THAT(pin->bytes, HasSubstr("the baseline"));
   EXPECT_THAT(Collect({.keep_last = 1}), IsEmpty());
@@ -191,7 +191,7 @@ TEST_F(CollectTest, APinThatFailsLeavesThePinThatWasThere) {
 /// A collector announces itself between the two looks of whoever pins.
 TEST_F(CollectTest, APinThatMayHaveComeTooLateIsNotTakenBack) {
   for (std::uint64_t step : {1, 2}) Save(step);
-  const std::string pin = Layout("run").PinKey(1), going = Layout("run").NewGoingKey(1);
+  const std::string pin = CheckpointKeys("run").PinKey(1), going = CheckpointKeys("run").NewRemovalKey(1);
   bool once = false;
   store_->Add({.operation = object::Operation::kPut, .key_prefix = pin, .fault = {.action = [&] {
                                                                           if (std::exchange(once, true)) return;
@@ -211,7 +211,7 @@ TEST_F(CollectTest, APinThatMayHaveComeTooLateIsNotTakenBack) {
 TEST_F(CollectTest, ACollectorLeavesTheAnnouncementsOfOthers) {
   for (std::uint64_t step : {1, 2}) Save(step);
   const auto hold = Hold::Take(Root(), 1);
-  const std::string other = Layout("run").NewGoingKey(1);
+  const std::string other = CheckpointKeys("run").NewRemovalKey(1);
   ASSERT_TRUE(object::Put(*store_, other, AsBytes("{}\n")));
   EXPECT_THAT(Collect({.keep_last = 1}), IsEmpty());
   EXPECT_THAT(Marks(), Contains(other));
@@ -223,7 +223,7 @@ TEST_F(CollectTest, AManifestThatWasCutOffHidesNothing) {
     SCOPED_TRACE(size);
     Fresh();
     for (std::uint64_t step : {1, 2}) Save(step);
-    const std::string key = Layout("run").ManifestKey(2);
+    const std::string key = CheckpointKeys("run").ManifestKey(2);
     const std::string text = (*object::GetAll(*store_, key, Manifest::kMaxBytes))->bytes;
     ASSERT_TRUE(object::Put(*store_, key, AsBytes(text).first(size)));
     EXPECT_THAT(Steps(), ElementsAre(1, 2));
@@ -258,7 +258,7 @@ TEST_F(CollectTest, OnAStoreThatIgnoresConditionsNothingIsSavedOrRemoved) {
   EXPECT_FALSE(RemoveAfter(Root(), 1, false, call));
   EXPECT_TRUE(CollectGarbage(Root(), {.keep_last = 1}, true, call)) << "a look changes nothing";
 
-  auto writer = *Writer::Open(*connection_, SingleProcessGroup(), budget_,
+  auto writer = *Writer::Open(*connection_, SingleRankExchange(), budget_,
                               {.url = "s3://bucket/run", .upload_limit = std::chrono::minutes(1), .clock = &clock_});
   ASSERT_TRUE(writer->Save(3, state_.Share(1, 0)[0], {}));
   const auto saved = writer->Wait();
@@ -275,7 +275,7 @@ TEST_F(CollectTest, HostsWhoseClocksAreWrongSaveAndCollectAsOthersDo) {
   const auto save_by = [&](Clock& clock, std::uint64_t step) {
     clock_.Advance(std::chrono::seconds(1));
     Writer::Options options{.url = "s3://bucket/run", .retention = {.keep_last = 2}, .clock = &clock};
-    auto writer = *Writer::Open(*connection_, SingleProcessGroup(), budget_, options);
+    auto writer = *Writer::Open(*connection_, SingleRankExchange(), budget_, options);
     EXPECT_TRUE(writer->Save(step, state_.Share(1, 0)[0], {}));
     EXPECT_TRUE(writer->Wait());
   };

@@ -11,20 +11,22 @@
 
 namespace millrace::checkpoint {
 
-/// Keeps the checkpoint until it is unpinned, whatever retention says. `by` and `reason` are for people. Pinning what
-/// is pinned replaces both. A call that fails never removes a pin that is there.
-/// Errors: kNotFound if there is no such checkpoint; kBusy if a collector is removing it. After either a pin may stand:
-/// it keeps the checkpoint if it came in time, else a collector removes it after kHoldTime. Blocks.
+/// Keeps the checkpoint until it is unpinned, whatever retention says. `by` and `reason` are for people; a second pin
+/// replaces both. A call that fails never removes an earlier pin. Blocks.
+/// Errors: kNotFound if there is no such checkpoint; kBusy if a collector is removing it. After either error the new
+/// pin may exist. It keeps the checkpoint if it came in time; else a collector removes the pin after kHoldTime.
 Status Pin(const object::Location& root, std::uint64_t step, std::string_view by, std::string_view reason,
            object::Call call = {});
-/// kNotFound when the step is not pinned. Blocks.
+/// Removes the pin. Blocks.
+/// Errors: kNotFound if the step is not pinned.
 Status Unpin(const object::Location& root, std::uint64_t step, object::Call call = {});
 
-/// As long as it lives, and at most kHoldTime of the store's clock, no collector removes the checkpoint: for readers.
-/// Destruction removes the mark and blocks for that; what a killed reader leaves runs out.
+/// A lease on a checkpoint for a reader. No collector removes the checkpoint while the hold lives, at most kHoldTime by
+/// the store's clock. Destruction removes the mark and blocks. The mark of a killed reader expires.
 class Hold {
  public:
-  /// Needs the right to write. Fails as Pin does.
+  /// Needs the right to write to the store.
+  /// Errors: as Pin.
   static Result<std::unique_ptr<Hold>> Take(const object::Location& root, std::uint64_t step, object::Call call = {});
   ~Hold();
 
@@ -33,6 +35,7 @@ class Hold {
   const std::shared_ptr<object::Store> store_;
   const std::string key_;
 };
+/// Longer than any load of a checkpoint takes; a killed reader delays the removal of a checkpoint by this time.
 inline constexpr Duration kHoldTime = std::chrono::hours(24);
 
 }  // namespace millrace::checkpoint

@@ -23,7 +23,7 @@ TEST_F(RetentionTest, RetentionRemovesWhatItShouldAndOnlyThat) {
   State state = State::Random(1);
   Writer::Options options = Options();
   options.retention = {.keep_last = 2, .keep_every = 30};
-  auto writer = Open(SingleProcessGroup(), options);
+  auto writer = Open(SingleRankExchange(), options);
   ASSERT_TRUE(object::Put(*store_, "runs/a/step-00000010/notes.txt", AsBytes("mine")));
   ASSERT_TRUE(object::Put(*store_, "runs/ab/step-00000010.json", AsBytes(std::string(200, 'x'))));
   for (std::uint64_t step = 10; step <= 100; step += 10) ASSERT_TRUE(Save(*writer, step, state));
@@ -42,7 +42,7 @@ TEST_F(RetentionTest, ARemovedStepCanBeSavedAgain) {
   State first = State::Random(1), second = State::Random(2);
   Writer::Options options = Options();
   options.retention = {.keep_last = 1};
-  auto writer = Open(SingleProcessGroup(), options);
+  auto writer = Open(SingleRankExchange(), options);
   ASSERT_TRUE(Save(*writer, 1, first));
   ASSERT_TRUE(Save(*writer, 2, first));
   EXPECT_THAT(Steps(), ElementsAre(2));

@@ -140,13 +140,13 @@ TEST_F(CommitTest, WhoeverFindsAStepTakenIsToldByWhom) {
   const State state = State::Random(1);
   Writer::Options options = Options();
   options.written_by = {.host = "node-7", .user = "ann", .program = "millrace-train"};
-  ASSERT_TRUE(Save(*Open(SingleProcessGroup(), options), 7, state));
+  ASSERT_TRUE(Save(*Open(SingleRankExchange(), options), 7, state));
   EXPECT_THAT(Save(*Open(), 7, state).error().ToString(), HasSubstr("already, by ann@node-7 (millrace-train, 20"));
   auto gate = std::make_shared<GateGroup>(1);
   auto slow = Open(gate);
   ASSERT_TRUE(slow->Save(8, Whole(state), {}));
   gate->AwaitArrival();
-  ASSERT_TRUE(Save(*Open(SingleProcessGroup(), options), 8, state));
+  ASSERT_TRUE(Save(*Open(SingleRankExchange(), options), 8, state));
   gate->Open();
   EXPECT_THAT(slow->Wait().error().ToString(), HasSubstr("by ann@node-7"));
 }
@@ -174,7 +174,7 @@ TEST_F(CommitTest, ARunIsToldOfAnotherOnesCheckpoints) {
   options.log = Logger(lines, LogLevel::kWarning);
   options.parent = CheckpointId{10, "0123456789abcdef"};
   ASSERT_TRUE(Save(*Open(), 10, state));
-  auto writer = Open(SingleProcessGroup(), options);
+  auto writer = Open(SingleRankExchange(), options);
   for (std::uint64_t step : {20, 30}) ASSERT_TRUE(Save(*writer, step, state));
   EXPECT_THAT(lines->lines(), IsEmpty());
   ASSERT_TRUE(Save(*Open(), 35, state));
@@ -193,7 +193,7 @@ TEST_F(CommitTest, TwoRunsAtOnePlaceHarmNoCheckpoint) {
     runs.emplace_back([&, run] {
       Writer::Options options = Options();
       options.retention = {.keep_last = 3};
-      auto writer = Open(SingleProcessGroup(), options);
+      auto writer = Open(SingleRankExchange(), options);
       Random random(static_cast<std::uint64_t>(run));
       for (std::uint64_t step = 1; step <= 60; step += 1 + random.Below(2)) {
         clock_.Advance(kSecond);

@@ -7,18 +7,18 @@
 
 namespace millrace::checkpoint {
 
-/// Holds a stream of bytes below a rate: the first go at once, those that follow when the rate allows. One thread.
+/// Limits the rate of a stream of bytes. The first bytes pass at once, later ones when the rate allows. One thread.
 class Pacer {
  public:
   /// `bytes_per_second` 0: no limit. The clock must outlive it.
   Pacer(Clock& clock, std::uint64_t bytes_per_second) : clock_(clock), rate_(bytes_per_second) {}
-  /// Blocks until `bytes` more may go.
+  /// Blocks until `bytes` more may be sent.
   void Pass(std::uint64_t bytes);
 
  private:
   Clock& clock_;
   const std::uint64_t rate_;
-  TimePoint free_at_{};  ///< when all that went before has had its time
+  TimePoint free_at_{};  ///< when the next bytes may be sent
 };
 
 }  // namespace millrace::checkpoint

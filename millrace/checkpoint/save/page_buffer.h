@@ -9,16 +9,18 @@
 
 namespace millrace::checkpoint {
 
-/// Memory straight from the system, huge pages where it grants them. Growing forgets the content.
+/// Memory from mmap, in huge pages if the system grants them. Not thread-safe.
 class PageBuffer {
  public:
   PageBuffer() = default;
   PageBuffer(const PageBuffer&) = delete;
   PageBuffer& operator=(const PageBuffer&) = delete;
   ~PageBuffer() { Free(); }
+  /// Makes the buffer at least `size` bytes long. If it has to grow, its content is lost.
+  /// Errors: kResourceExhausted if the system has no memory.
   Status Grow(std::uint64_t size);
   void Free();
-  /// Writes to every page, so that nobody has to wait for the system to find them later.
+  /// Writes to every page, so that later writes do not wait for page faults.
   void Touch();
   MutableByteSpan span() { return {data_, size_}; }
 

@@ -50,7 +50,7 @@ class Balancer {
       begin = end;
     }
   }
-  std::vector<std::vector<Share>> Finish() && { return std::move(shares_); }
+  std::vector<std::vector<PieceShare>> Finish() && { return std::move(shares_); }
 
  private:
   /// How many of the least loaded end up at one level when they share so many bytes, as water does.
@@ -71,7 +71,7 @@ class Balancer {
 
   const std::uint64_t least_bytes_;
   std::vector<std::uint64_t> loads_;  ///< bytes of each rank so far
-  std::vector<std::vector<Share>> shares_;
+  std::vector<std::vector<PieceShare>> shares_;
 };
 
 std::string EncodeHeld(const std::vector<SavePiece>& pieces) {
@@ -105,7 +105,7 @@ Result<std::string> Plan(const std::vector<std::string>& gathered) {
   Json plan = Json::array();
   for (const auto& shares : BalanceReplicas(held)) {
     Json mine = Json::array();
-    for (const Share& share : shares) {
+    for (const PieceShare& share : shares) {
       mine.push_back(share.piece);
       mine.push_back(share.begin);
       mine.push_back(share.elements);
@@ -117,8 +117,8 @@ Result<std::string> Plan(const std::vector<std::string>& gathered) {
 
 }  // namespace
 
-std::vector<std::vector<Share>> BalanceReplicas(const std::vector<std::vector<HeldPiece>>& held,
-                                                std::uint64_t least_bytes) {
+std::vector<std::vector<PieceShare>> BalanceReplicas(const std::vector<std::vector<HeldPiece>>& held,
+                                                     std::uint64_t least_bytes) {
   std::vector<Holding> holdings;
   for (std::size_t rank = 0; rank < held.size(); ++rank)
     for (std::size_t index = 0; index < held[rank].size(); ++index)
@@ -144,7 +144,7 @@ std::vector<std::vector<Share>> BalanceReplicas(const std::vector<std::vector<He
   return std::move(balancer).Finish();
 }
 
-Result<std::vector<SavePiece>> ShareReplicas(Group& group, const std::vector<SavePiece>& held) {
+Result<std::vector<SavePiece>> ShareReplicas(RankExchange& group, const std::vector<SavePiece>& held) {
   const auto gathered = MR_TRY(group.Gather(EncodeHeld(held)));
   // An error of rank 0 is everyone's.
   std::string message;

@@ -1,11 +1,11 @@
-// What several ranks hold is written by one of them, and all ranks write about as much.
+// Tensors that several ranks hold are written once, and all ranks write about the same number of bytes.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "millrace/checkpoint/exchange/group.h"
+#include "millrace/checkpoint/exchange/rank_exchange.h"
 #include "millrace/checkpoint/save/save_piece.h"
 
 namespace millrace::checkpoint {
@@ -17,21 +17,21 @@ struct HeldPiece {
   Box box;
   std::uint64_t begin = 0, elements = 0;
 };
-/// A run of a rank's piece: `elements` from `begin`, counted within the piece.
-struct Share {
+/// What a rank writes of one of its pieces: `elements` from `begin`, counted within the piece.
+struct PieceShare {
   std::size_t piece = 0;
   std::uint64_t begin = 0, elements = 0;
-  bool operator==(const Share&) const = default;
+  bool operator==(const PieceShare&) const = default;
 };
 
-/// For each rank what it writes of what it holds. Pieces that are the same on several ranks (name, box, run) are
-/// written once between them: cut where that balances bytes over ranks, but not into less than `least_bytes` each on
-/// average. The same answer for the same input. Takes time in proportion to pieces × log.
-std::vector<std::vector<Share>> BalanceReplicas(const std::vector<std::vector<HeldPiece>>& held,
-                                                std::uint64_t least_bytes = 1 * kMiB);
+/// Returns for each rank what it writes of the pieces that it holds. If several ranks hold the same piece (name, box,
+/// run), they write it once between them. The piece is cut if that balances bytes over ranks, into parts of at least
+/// `least_bytes` on average. Deterministic. Takes O(n log n) for n pieces.
+std::vector<std::vector<PieceShare>> BalanceReplicas(const std::vector<std::vector<HeldPiece>>& held,
+                                                     std::uint64_t least_bytes = 1 * kMiB);
 
-/// Collective: what this rank should give to Writer::Save of what it holds. To be called once for a layout, not before
-/// every save. Ranks that hold overlapping but different pieces are not helped: their save will fail.
-Result<std::vector<SavePiece>> ShareReplicas(Group& group, const std::vector<SavePiece>& held);
+/// Collective. Returns the pieces that this rank gives to Writer::Save, of those that it holds. Call it once for a
+/// layout, not before every save. Pieces of two ranks that overlap but differ stay as they are; the save then fails.
+Result<std::vector<SavePiece>> ShareReplicas(RankExchange& group, const std::vector<SavePiece>& held);
 
 }  // namespace millrace::checkpoint

@@ -16,10 +16,10 @@ namespace {
 using testing::State;
 
 std::vector<std::uint64_t> LoadsOf(const std::vector<std::vector<HeldPiece>>& held,
-                                   const std::vector<std::vector<Share>>& shares) {
+                                   const std::vector<std::vector<PieceShare>>& shares) {
   std::vector<std::uint64_t> loads(held.size());
   for (std::size_t rank = 0; rank < held.size(); ++rank)
-    for (const Share& share : shares[rank])
+    for (const PieceShare& share : shares[rank])
       loads[rank] += share.elements * DTypeBytes(held[rank][share.piece].meta.dtype);
   return loads;
 }
@@ -41,7 +41,7 @@ TEST(Replicas, EveryElementIsWrittenOnceByOneWhoHasIt) {
     }
     const auto shares = BalanceReplicas(held, 1 + random.Below(500));
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      for (const Share& share : shares[rank]) {
+      for (const PieceShare& share : shares[rank]) {
         const HeldPiece& piece = held[rank][share.piece];
         ASSERT_LE(share.begin + share.elements, piece.elements);
         for (std::uint64_t i = 0; i < share.elements; ++i) ++written[piece.name][share.begin + i];

@@ -8,11 +8,11 @@
 #include "millrace/object/blocking.h"
 
 namespace millrace::checkpoint {
-Saver::Saver(object::Location root, std::shared_ptr<Group> group, const Writer::Options& options,
+Saver::Saver(object::Location root, std::shared_ptr<RankExchange> group, const Writer::Options& options,
              std::shared_ptr<PeerReplicator> peers)
     : store_(std::move(root.store)),
       root_(std::move(root.key)),
-      layout_(root_),
+      keys_(root_),
       group_(std::move(group)),
       options_(options),
       peers_(std::move(peers)),
@@ -23,14 +23,14 @@ std::string Saver::name() const { return fmt::format("{}/{}", store_->Describe()
 
 Status Saver::Save(const SaveJob& job, const Snapshot& snapshot) {
   std::string expected;  // the fence that the manifest replaces; rank 0 knows
-  Result<std::string> begun = leader() ? Begin(job.step, expected) : std::string();
+  Result<std::string> begun = is_leader() ? BeginAttempt(job.step, expected) : std::string();
   std::string attempt = MR_TRY(DecodeResult(MR_TRY(group_->Broadcast(EncodeResult(begun)))));
 
-  const std::string key = layout_.StepFolder(job.step) + RankFile(attempt, group_->rank());
+  const std::string key = keys_.StepFolder(job.step) + RankFile(attempt, group_->rank());
   const Result<RankReport> report = Upload(job, snapshot, attempt, key);
   auto reports = group_->Gather(EncodeReport(report));
   CommitOutcome outcome;
-  if (!leader()) {
+  if (!is_leader()) {
     // After a failed exchange rank 0 may have committed all the same: the file stays.
     if (!reports) return Fail(reports.error().Context("reporting to rank 0"));
     auto heard = group_->Broadcast({});
@@ -42,20 +42,20 @@ Status Saver::Save(const SaveJob& job, const Snapshot& snapshot) {
     auto told = group_->Broadcast(EncodeOutcome(outcome));
     if (!told) options_.log.Warning("not all ranks know how a checkpoint ended", {{"error", told.error()}});
   }
-  if (outcome.status) told_ = {&snapshot, snapshot.layout_id()};
+  if (outcome.status) reported_ = {&snapshot, snapshot.layout_id()};
   if (!outcome.status && !outcome.is_unknown) RemoveOwnFile(snapshot, key);
   return outcome.status;
 }
 
 /// Rank 0: is the step free? Draws the attempt.
-Result<std::string> Saver::Begin(std::uint64_t step, std::string& expected) {
-  expected = MR_TRY(ExpectedFence(*store_, layout_, step));
+Result<std::string> Saver::BeginAttempt(std::uint64_t step, std::string& expected) {
+  expected = MR_TRY(ExpectedFence(*store_, keys_, step));
   return NewAttempt();
 }
 
 /// Uploads this rank's file. Returns the report for rank 0.
 Result<RankReport> Saver::Upload(const SaveJob& job, const Snapshot& snapshot, std::string_view attempt,
-                                  const std::string& key) {
+                                 const std::string& key) {
   if (!job.snapshot) return Fail(job.snapshot.error());
   Manifest part;
   if (const ByteSpan bytes = snapshot.file(); !bytes.empty()) {
@@ -70,10 +70,11 @@ Result<RankReport> Saver::Upload(const SaveJob& job, const Snapshot& snapshot, s
       return Fail(Code::kDeadlineExceeded, "the upload of {} bytes takes longer than it may", bytes.size());
     };
     MR_TRY(UploadBytes(*store_, key, bytes, {options_.part_bytes, options_.parallel_parts}, before, call));
-    if (peers_) MR_TRY(peers_->CopyOut(layout_.Relative(key), bytes, call));
+    if (peers_) MR_TRY(peers_->CopyToPeers(keys_.Relative(key), bytes, call));
     part.files.emplace(RankFile(attempt, group_->rank()), sums.Finish());
   }
-  if (told_ == Told{&snapshot, snapshot.layout_id()}) return RankReport{RankReport::Contents::kFileOnly, std::move(part)};
+  if (reported_ == ReportedLayout{&snapshot, snapshot.layout_id()})
+    return RankReport{RankReport::Contents::kFileOnly, std::move(part)};
   part.tensors = snapshot.part().tensors;
   part.slices = snapshot.part().slices;
   if (!part.files.empty())
@@ -86,9 +87,9 @@ CommitOutcome Saver::Commit(const SaveJob& job, const std::string& attempt, cons
                             std::vector<std::string> reports) {
   auto manifest = Merge(job, attempt, std::move(reports));
   if (!manifest) return {Fail(manifest.error())};
-  CommitOutcome outcome = CommitManifest(*store_, layout_, *manifest, expected);
-  if (outcome.status) before_ = std::exchange(parent_, manifest->id());
-  if (outcome.status && peers_) committed_ = manifest->Serialize();
+  CommitOutcome outcome = CommitManifest(*store_, keys_, *manifest, expected);
+  if (outcome.status) grandparent_ = std::exchange(parent_, manifest->id());
+  if (outcome.status && peers_) last_manifest_ = manifest->Serialize();
   return outcome;
 }
 
@@ -124,9 +125,10 @@ Result<Manifest> Saver::Merge(const SaveJob& job, const std::string& attempt, st
 Status Saver::AddReport(std::size_t rank, RankReport report, Manifest& manifest) {
   Manifest& part = report.part;
   const std::uint64_t size = part.FileBytes();
-  if (report.contents == RankReport::Contents::kFull) structures_[rank] = {std::move(part.tensors), std::move(part.slices), size};
-  auto known = structures_.find(rank);
-  if (known == structures_.end() || known->second.file_size != size)
+  if (report.contents == RankReport::Contents::kFull)
+    rank_layouts_[rank] = {std::move(part.tensors), std::move(part.slices), size};
+  auto known = rank_layouts_.find(rank);
+  if (known == rank_layouts_.end() || known->second.file_size != size)
     return Fail(Code::kInternal, "rank {} did not say what its file of {} bytes holds", rank, size);
   for (Slice slice : known->second.slices) {
     slice.file = part.files.empty() ? "" : part.files.begin()->first;
@@ -137,8 +139,8 @@ Status Saver::AddReport(std::size_t rank, RankReport report, Manifest& manifest)
 }
 
 Status Saver::MergeTensors(Manifest& manifest) {
-  for (const auto& [rank, structure] : structures_) {
-    for (const auto& [name, meta] : structure.tensors) {
+  for (const auto& [rank, rank_layout] : rank_layouts_) {
+    for (const auto& [name, meta] : rank_layout.tensors) {
       auto [tensor, added] = manifest.tensors.emplace(name, meta);
       if (tensor->second != meta)
         return Fail(Code::kInvalidArgument, "tensor {} has another shape on rank {} than on lower ranks", name, rank);
@@ -154,27 +156,27 @@ void Saver::RemoveOwnFile(const Snapshot& snapshot, const std::string& key) {
 }
 
 void Saver::Collect() {
-  if (peers_) Spread();
-  if (collects()) RemoveOld();
+  if (peers_) DistributeManifest();
+  if (is_collector()) CollectOld();
   // Before all are through nobody begins the next save: its files would be older here than this one's manifest.
   if (peers_) std::ignore = group_->Gather("");
 }
 
 /// Each machine gets the manifest, so that any of them can be lost.
-void Saver::Spread() {
-  const auto manifest = group_->Broadcast(std::move(committed_));
-  if (!manifest || leader() || !peers_->leads()) return;
+void Saver::DistributeManifest() {
+  const auto manifest = group_->Broadcast(std::move(last_manifest_));
+  if (!manifest || is_leader() || !peers_->is_machine_leader()) return;
   auto put = [&]() -> Status {
     const Manifest parsed = MR_TRY(Manifest::ParsePart(*manifest, "the manifest of rank 0"));
-    MR_TRY(object::Put(*store_, layout_.ManifestKey(parsed.step), AsBytes(*manifest),
-                       {.content_type = "application/json"}));
+    MR_TRY(
+        object::Put(*store_, keys_.ManifestKey(parsed.step), AsBytes(*manifest), {.content_type = "application/json"}));
     return {};
   };
   if (auto done = put(); !done)
     options_.log.Warning("this machine does not have a checkpoint's manifest", {{"error", done.error()}});
 }
 
-void Saver::RemoveOld() {
+void Saver::CollectOld() {
   auto collected = CollectGarbage({store_, root_}, options_.retention, /*dry_run=*/false);
   if (!collected) {
     options_.log.Warning("old checkpoints not removed; the next save tries again", {{"error", collected.error()}});
@@ -184,14 +186,14 @@ void Saver::RemoveOld() {
     options_.log.Info("old checkpoints removed",
                       {{"checkpoints", collected->removed_steps.size()}, {"bytes", collected->bytes}});
   }
-  WarnOfOthers(collected->committed);
+  WarnOfOtherRuns(collected->committed);
 }
 
 /// Of the steps after the one that this run went on from, it has made only its last.
-void Saver::WarnOfOthers(const std::vector<std::uint64_t>& committed) {
-  if (!before_) return;
+void Saver::WarnOfOtherRuns(const std::vector<std::uint64_t>& committed) {
+  if (!grandparent_) return;
   for (const std::uint64_t step : committed) {
-    if (step <= before_->step || step == parent_->step) continue;
+    if (step <= grandparent_->step || step == parent_->step) continue;
     options_.log.Warning("another run saves to the same place: give each run a URL of its own",
                          {{"url", name()}, {"its_step", step}, {"step", parent_->step}});
   }

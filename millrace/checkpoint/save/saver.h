@@ -1,4 +1,4 @@
-// One save of all ranks into one place: the protocol of docs/formats/checkpoint.md, "Saving".
+// One save of all ranks to one tier: the protocol of docs/formats/checkpoint.md, "Saving".
 #pragma once
 
 #include <map>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "millrace/checkpoint/commit/commit.h"
-#include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/save/pacer.h"
 #include "millrace/checkpoint/save/rank_messages.h"
 #include "millrace/checkpoint/save/snapshot.h"
@@ -16,7 +16,7 @@
 
 namespace millrace::checkpoint {
 
-/// What is to be saved beside the snapshot. `meta` and `metrics` are rank 0's.
+/// What a save has beside the snapshot. `meta` and `metrics` are those of rank 0.
 struct SaveJob {
   std::uint64_t step = 0;
   Json meta;
@@ -24,66 +24,67 @@ struct SaveJob {
   Status snapshot;  ///< how this rank's copy went
 };
 
-/// Belongs to one thread at a time, as its group does: all ranks go through the same exchanges in the same order.
+/// Saves to one tier, one save after the other. All ranks make the same exchanges in the same order. One thread at a
+/// time, as for its group.
 class Saver {
  public:
-  /// Of `options` the url counts not: `root` is the place, each machine's own where there are `peers`.
-  Saver(object::Location root, std::shared_ptr<Group> group, const Writer::Options& options,
+  /// Saves below `root`; ignores options.url. With `peers`, `root` is a folder on this machine's own disk.
+  Saver(object::Location root, std::shared_ptr<RankExchange> group, const Writer::Options& options,
         std::shared_ptr<PeerReplicator> peers = nullptr);
 
-  /// Collective. Goes through the same three exchanges whatever fails in between, so that nobody waits for a rank that
-  /// has given up.
+  /// Collective. Makes the same three exchanges whatever fails in between, so that no rank waits for one that has given
+  /// up. Blocks until the save is committed or has failed on all ranks.
   Status Save(const SaveJob& job, const Snapshot& snapshot);
-  /// After a save; collective where there are machines. Rank 0, or the first rank of each machine, once it has the
-  /// manifest too: what retention lets go. Failures are logged; the next call tries again. So are checkpoints that
-  /// another run has made since the last save of this one.
+  /// Removes what retention does not keep. Call it after a save; collective if there are `peers`. Rank 0 collects, or
+  /// the first rank of each machine, after that rank has the manifest too. Logs failures; the next call tries again.
+  /// Also logs a warning if another run has committed checkpoints here since this run's last save.
   void Collect();
   std::string name() const;  ///< s3://runs/llama-demo
 
  private:
-  /// What a rank's file holds, as it last reported in full.
-  struct Structure {
+  /// What a rank's file holds, by the rank's last full report.
+  struct RankLayout {
     std::map<std::string, TensorMeta> tensors;
     std::vector<Slice> slices;
     std::uint64_t file_size = 0;
   };
 
-  bool leader() const { return group_->rank() == 0; }
-  bool collects() const { return peers_ ? peers_->leads() : leader(); }
-  Result<std::string> Begin(std::uint64_t step, std::string& expected);
+  bool is_leader() const { return group_->rank() == 0; }
+  bool is_collector() const { return peers_ ? peers_->is_machine_leader() : is_leader(); }
+  Result<std::string> BeginAttempt(std::uint64_t step, std::string& expected);
   Result<RankReport> Upload(const SaveJob& job, const Snapshot& snapshot, std::string_view attempt,
-                             const std::string& key);
+                            const std::string& key);
   CommitOutcome Commit(const SaveJob& job, const std::string& attempt, const std::string& expected,
                        std::vector<std::string> reports);
   Result<Manifest> Merge(const SaveJob& job, const std::string& attempt, std::vector<std::string> reports);
   Status AddReport(std::size_t rank, RankReport report, Manifest& manifest);
   Status MergeTensors(Manifest& manifest);
-  void Spread();
-  void RemoveOld();
-  void WarnOfOthers(const std::vector<std::uint64_t>& committed);
+  void DistributeManifest();
+  void CollectOld();
+  void WarnOfOtherRuns(const std::vector<std::uint64_t>& committed);
   void RemoveOwnFile(const Snapshot& snapshot, const std::string& key);
 
   const std::shared_ptr<object::Store> store_;
   const std::string root_;
-  const Layout layout_;
-  const std::shared_ptr<Group> group_;
+  const CheckpointKeys keys_;
+  const std::shared_ptr<RankExchange> group_;
   const Writer::Options options_;
   const std::shared_ptr<PeerReplicator> peers_;
   Pacer pacer_;
-  /// What rank 0 knows of this rank's file.
-  struct Told {
-    const Snapshot* of = nullptr;
+  /// The layout that this rank last reported to rank 0 in full.
+  struct ReportedLayout {
+    const Snapshot* snapshot = nullptr;
     std::uint64_t layout = 0;
-    bool operator==(const Told&) const = default;
+    bool operator==(const ReportedLayout&) const = default;
   };
-  Told told_;
+  ReportedLayout reported_;
 
-  // Rank 0's.
-  std::optional<CheckpointId> parent_;  ///< of the next save
-  std::optional<CheckpointId> before_;  ///< its own parent
-  std::string committed_;               ///< the last manifest, for the other machines
-  std::map<std::size_t, Structure> structures_;
-  std::map<std::string, TensorMeta> tensors_;  ///< of all structures, as last checked
+  // On rank 0 only.
+  std::optional<CheckpointId> parent_;       ///< of the next save: the last checkpoint
+  std::optional<CheckpointId> grandparent_;  ///< the parent of parent_
+  std::string last_manifest_;                ///< for the other machines
+  std::map<std::size_t, RankLayout> rank_layouts_;
+  std::map<std::string, TensorMeta> tensors_;  ///< of all ranks, as last checked
 };
 
 }  // namespace millrace::checkpoint

@@ -79,7 +79,7 @@ Status Snapshot::Reserve(std::uint64_t bytes) {
   return buffer_.Grow(bytes);
 }
 
-bool Snapshot::Layout::Fits(const std::vector<SavePiece>& others) const {
+bool Snapshot::FileLayout::Fits(const std::vector<SavePiece>& others) const {
   if (id == 0 || others.size() != pieces.size()) return false;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const SavePiece &a = pieces[i], &b = others[i];
@@ -89,9 +89,9 @@ bool Snapshot::Layout::Fits(const std::vector<SavePiece>& others) const {
   return true;
 }
 
-Status Snapshot::MakeLayout(const std::vector<SavePiece>& pieces) {
+Status Snapshot::MakeFileLayout(const std::vector<SavePiece>& pieces) {
   layout_ = {};
-  Layout layout{.id = next_id_++};
+  FileLayout layout{.id = next_id_++};
   layout.places.resize(pieces.size());
   std::vector<const SavePiece*> ordered = InFileOrder(pieces);
   std::vector<SafetensorsEntry> entries;
@@ -123,21 +123,21 @@ Status Snapshot::MakeLayout(const std::vector<SavePiece>& pieces) {
 
 Status Snapshot::Take(const std::vector<SavePiece>& pieces) {
   file_ = {};
-  if (!layout_.Fits(pieces)) MR_TRY(MakeLayout(pieces));
+  if (!layout_.Fits(pieces)) MR_TRY(MakeFileLayout(pieces));
   if (pieces.empty()) return {};
   MR_TRY(Reserve(layout_.file_size));
   std::byte* file = buffer_.span().data();
-  std::vector<Copy> copies{{file, AsBytes(layout_.header).data(), layout_.header.size()}};
+  std::vector<CopyStep> copies{{file, AsBytes(layout_.header).data(), layout_.header.size()}};
   for (std::size_t i = 0; i < pieces.size(); ++i)
     if (!pieces[i].bytes.empty())
       copies.push_back({file + layout_.places[i], pieces[i].bytes.data(), pieces[i].bytes.size()});
-  std::sort(copies.begin(), copies.end(), [](const Copy& a, const Copy& b) { return a.to < b.to; });
-  Run(copies);
+  std::sort(copies.begin(), copies.end(), [](const CopyStep& a, const CopyStep& b) { return a.to < b.to; });
+  RunCopies(copies);
   file_ = {file, layout_.file_size};
   return {};
 }
 
-void Snapshot::Run(const std::vector<Copy>& copies) {
+void Snapshot::RunCopies(const std::vector<CopyStep>& copies) {
   const std::uint64_t total = static_cast<std::uint64_t>(copies.back().to - copies.front().to) + copies.back().bytes;
   const int threads = total < kParallelFrom ? 1 : threads_;
   const std::byte* start = copies.front().to;
@@ -145,7 +145,7 @@ void Snapshot::Run(const std::vector<Copy>& copies) {
   auto copy_part = [&](int i) {
     const std::byte* begin = start + total / threads * i;
     const std::byte* end = i + 1 == threads ? start + total : start + total / threads * (i + 1);
-    for (const Copy& copy : copies) {
+    for (const CopyStep& copy : copies) {
       std::byte* to = copy.to < begin ? copy.to + std::min<std::size_t>(begin - copy.to, copy.bytes) : copy.to;
       std::size_t skipped = to - copy.to;
       if (to >= end || skipped == copy.bytes) continue;

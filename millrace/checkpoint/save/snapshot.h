@@ -1,4 +1,4 @@
-// What one rank saves, copied out of the training's memory into the exact bytes of its file.
+// A copy of what one rank saves, laid out as the rank's file.
 #pragma once
 
 #include <cstdint>
@@ -12,29 +12,31 @@
 
 namespace millrace::checkpoint {
 
-/// Holds one save's file: header and data in one piece of memory that is used again for the next. Not thread-safe.
+/// The file of one save: header and data in one buffer, which later saves use again. Not thread-safe.
 class Snapshot {
  public:
   /// `budget` must outlive the snapshot.
   explicit Snapshot(MemoryBudget& budget);
 
-  /// Makes room for a file of `bytes`. Blocks while the budget is taken by others.
+  /// Reserves and allocates memory for a file of `bytes`. Blocks while others hold the budget.
+  /// Errors: kResourceExhausted if the file is larger than the budget or the system's memory.
   Status Reserve(std::uint64_t bytes);
+  /// Writes to every page of the buffer.
   void Touch() { buffer_.Touch(); }
-  /// Copies the pieces. kInvalidArgument when one does not fit its tensor. Where the file goes is worked out anew only
-  /// when the pieces are not those of the time before.
+  /// Copies the pieces. Plans the file's layout only if the pieces differ from those of the last call.
+  /// Errors: kInvalidArgument if a piece does not fit its tensor; those of Reserve.
   Status Take(const std::vector<SavePiece>& pieces);
 
-  /// The file, empty when there were no pieces.
+  /// The file; empty if there were no pieces.
   ByteSpan file() const { return file_; }
-  /// Tensors and slices of the file; their `file` is to be filled in.
+  /// Tensors and slices of the file. The slices' `file` is empty; the saver sets it.
   const Manifest& part() const { return layout_.part; }
-  /// Another one whenever the pieces' names, places or sizes have changed; never 0.
+  /// A number that changes when the pieces' names, boxes or sizes change; never 0.
   std::uint64_t layout_id() const { return layout_.id; }
 
  private:
-  /// Where each of a list of pieces goes.
-  struct Layout {
+  /// Where each piece lies in the file.
+  struct FileLayout {
     std::uint64_t id = 0;
     std::vector<SavePiece> pieces;      ///< without their bytes
     std::vector<std::uint64_t> sizes;   ///< of each piece, in bytes
@@ -44,19 +46,19 @@ class Snapshot {
     Manifest part;
     bool Fits(const std::vector<SavePiece>& others) const;
   };
-  Status MakeLayout(const std::vector<SavePiece>& pieces);
-  struct Copy {
+  Status MakeFileLayout(const std::vector<SavePiece>& pieces);
+  struct CopyStep {
     std::byte* to;
     const std::byte* from;
     std::size_t bytes;
   };
-  void Run(const std::vector<Copy>& copies);
+  void RunCopies(const std::vector<CopyStep>& copies);
 
   MemoryBudget& budget_;
   Reservation reservation_;
   PageBuffer buffer_;
   ByteSpan file_;
-  Layout layout_;
+  FileLayout layout_;
   std::uint64_t next_id_ = 1;
   std::unique_ptr<ThreadPool> copiers_;  ///< beside the caller's thread; none on a machine with one core
   int threads_ = 1;

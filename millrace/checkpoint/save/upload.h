@@ -1,4 +1,4 @@
-// One object out of memory that is already there: parts go out of the caller's bytes, without another copy.
+// Uploading one object from memory, without another copy of its bytes.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 namespace millrace::checkpoint {
 
 struct UploadOptions {
-  std::uint64_t part_bytes = 8 * kMiB;  ///< raised to what the store's limits want
+  std::uint64_t part_bytes = 8 * kMiB;  ///< raised if the store's limits on parts require it
   int parallel_parts = 4;
 };
 
-/// Puts `bytes` under `key`: in one Put when they fit one part, else as a multipart upload with `parallel_parts` parts
-/// in flight. `before` sees each part just before it goes out, in order, while earlier ones are on their way, and
-/// yields its CRC-32C, or ends the upload with an error. Blocks until the object is there. On failure the upload is
-/// aborted, and nothing is visible unless publishing itself failed.
+/// Puts `bytes` under `key`. Uses one Put if they fit one part, else a multipart upload with `parallel_parts` parts in
+/// flight. Calls `before` with each part in order, just before the part is sent and while earlier parts are in flight.
+/// `before` returns the part's CRC-32C, or an error that ends the upload. Blocks until the object exists. If it fails,
+/// the upload is aborted, and the object is not visible unless the last request, which publishes it, failed.
 Status UploadBytes(object::Store& store, const std::string& key, ByteSpan bytes, const UploadOptions& options,
                    const std::function<Result<std::uint32_t>(ByteSpan)>& before, const object::Call& call = {});
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "millrace/base/threads/task_scope.h"
-#include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/save/saver.h"
 #include "millrace/checkpoint/tier/local_folder.h"
 
@@ -20,36 +20,36 @@ namespace {
 constexpr std::uint64_t kHeaderRoom = 1 * kMiB;
 
 /// Memory for two buffers, each with a budget of its own, so that neither ever waits for the other.
-struct RoomForTwo {
-  explicit RoomForTwo(Reservation both)
+struct TwoBudgets {
+  explicit TwoBudgets(Reservation both)
       : reserved(std::move(both)), first(reserved.bytes() / 2), second(first.total()) {}
   Reservation reserved;
   MemoryBudget first, second;
 };
 
 /// One save under way.
-struct Job {
+struct PendingSave {
   SaveJob save;
   std::vector<SavePiece> pieces;
-  std::vector<Tier> to;  ///< in this order
+  std::vector<CheckpointTier> to;  ///< in this order
   TimePoint started;
 };
-std::vector<Tier> PlacesOf(const SaveOptions& save) {
-  std::vector<Tier> places;
-  if (save.to_local) places.push_back(Tier::kLocal);
-  if (save.to_store) places.push_back(Tier::kStore);
+std::vector<CheckpointTier> TiersOf(const SaveOptions& save) {
+  std::vector<CheckpointTier> places;
+  if (save.to_local) places.push_back(CheckpointTier::kLocal);
+  if (save.to_store) places.push_back(CheckpointTier::kStore);
   return places;
 }
 
-/// Has one or two hands: a hand is a buffer and the thread that saves from it. A place takes one save at a time, in the
-/// order in which they were started; so every rank goes through a place's exchanges alike, whatever hands it has.
+/// Has one or two slots; a slot is a buffer and the thread that saves from it. A tier takes one save at a time, in the
+/// order of the calls of Start. So all ranks make a tier's exchanges in the same order, however many slots each has.
 class TieredWriter final : public Writer {
  public:
-  TieredWriter(object::Location root, std::optional<object::Location> local, std::shared_ptr<Group> group,
-               MemoryBudget& budget, std::unique_ptr<RoomForTwo> room, Options options)
+  TieredWriter(object::Location root, std::optional<object::Location> local, std::shared_ptr<RankExchange> group,
+               MemoryBudget& budget, std::unique_ptr<TwoBudgets> two_budgets, Options options)
       : options_(std::move(options)),
         leader_(group->rank() == 0),
-        room_(std::move(room)),
+        two_budgets_(std::move(two_budgets)),
         store_(std::move(root), group, options_) {
     if (local) {
       Options of_local = options_;
@@ -59,12 +59,12 @@ class TieredWriter final : public Writer {
       local_.emplace(*std::move(local), options_.local_group ? options_.local_group : group, of_local,
                      options_.local_peers);
     }
-    snapshots_.emplace_back(room_ ? room_->first : budget);
-    if (room_) snapshots_.emplace_back(room_->second);
+    snapshots_.emplace_back(two_budgets_ ? two_budgets_->first : budget);
+    if (two_budgets_) snapshots_.emplace_back(two_budgets_->second);
     const bool warms_up = options_.snapshot_bytes > 0;
-    hands_.resize(snapshots_.size(), Hand{.busy = warms_up});
-    for (std::size_t hand = 0; hand < snapshots_.size(); ++hand)
-      threads_.Spawn("ckpt-save", [this, hand](std::stop_token stop) { Work(hand, stop); });
+    slots_.resize(snapshots_.size(), SaveSlot{.busy = warms_up});
+    for (std::size_t slot = 0; slot < snapshots_.size(); ++slot)
+      threads_.Spawn("ckpt-save", [this, slot](std::stop_token stop) { WorkLoop(slot, stop); });
   }
   ~TieredWriter() override {
     WaitIdle();
@@ -76,23 +76,23 @@ class TieredWriter final : public Writer {
                          const SaveOptions& save) override {
     if (save.to_local && !local_) return Fail(Code::kInvalidArgument, "this writer has no local folder to save to");
     if (!save.to_local && !save.to_store) return Fail(Code::kInvalidArgument, "a save needs a place to save to");
-    Job job{.pieces = pieces, .to = PlacesOf(save), .started = Now()};
+    PendingSave job{.pieces = pieces, .to = TiersOf(save), .started = Now()};
     job.save.step = step;
     if (leader_) {
       job.save.meta = meta;
       std::ranges::copy_if(save.metrics, std::inserter(job.save.metrics, job.save.metrics.end()),
                            [](const auto& metric) { return std::isfinite(metric.second); });
     }
-    Last earlier;
+    LastResult earlier;
     Duration blocked;
     {
       MutexLock lock(mutex_);
-      std::optional<std::size_t> hand;
-      while (!(hand = HandFor(job.to))) changed_.Wait(mutex_);
+      std::optional<std::size_t> slot;
+      while (!(slot = FreeSlotFor(job.to))) changed_.Wait(mutex_);
       blocked = Now() - job.started;
-      taken_.insert(job.to.begin(), job.to.end());
-      newest_ = *hand;
-      hands_[newest_] = Hand{.busy = true, .copying = true, .blocked = blocked, .job = std::move(job)};
+      busy_tiers_.insert(job.to.begin(), job.to.end());
+      last_slot_ = *slot;
+      slots_[last_slot_] = SaveSlot{.busy = true, .copying = true, .blocked = blocked, .job = std::move(job)};
       earlier = std::exchange(last_, std::nullopt);
     }
     changed_.NotifyAll();
@@ -104,17 +104,17 @@ class TieredWriter final : public Writer {
     const TimePoint started = Now();
     MutexLock lock(mutex_);
     Duration waited{0};
-    while (std::ranges::any_of(hands_, &Hand::copying)) {
+    while (std::ranges::any_of(slots_, &SaveSlot::copying)) {
       changed_.Wait(mutex_);
       waited = Now() - started;
     }
-    hands_[newest_].blocked += waited;
+    slots_[last_slot_].blocked += waited;
     return waited;
   }
 
   bool busy(const SaveOptions& next) const override {
     MutexLock lock(mutex_);
-    return !HandFor(PlacesOf(next));
+    return !FreeSlotFor(TiersOf(next));
   }
 
   Result<std::optional<SaveStats>> Wait() override {
@@ -125,128 +125,129 @@ class TieredWriter final : public Writer {
   }
 
  private:
-  using Last = std::optional<Result<SaveStats>>;
-  /// What a hand does.
-  struct Hand {
+  using LastResult = std::optional<Result<SaveStats>>;
+  /// The state of a buffer and its thread.
+  struct SaveSlot {
     bool busy = false;
     bool copying = false;  ///< or about to; the caller's tensors are in use
     Duration blocked{0};   ///< the caller, by the save under way
-    std::optional<Job> job = {};
+    std::optional<PendingSave> job = {};
   };
 
   TimePoint Now() const { return options_.clock->Now(); }
 
-  /// The hand for a save to `places`; none while one of them is taken, or all hands are busy. Those for the store find
-  /// their buffer as they left it, and those for the disk the other.
-  std::optional<std::size_t> HandFor(const std::vector<Tier>& places) const MR_REQUIRES(mutex_) {
-    for (const Tier tier : places)
-      if (taken_.contains(tier)) return std::nullopt;
-    const std::size_t last = hands_.size() - 1;
-    const bool to_store = std::ranges::find(places, Tier::kStore) != places.end();
-    for (const std::size_t hand : {to_store ? 0 : last, to_store ? last : 0})
-      if (!hands_[hand].busy) return hand;
+  /// Returns the slot for a save to `places`; nothing while a save to one of them is under way, or all slots are busy.
+  /// Saves to the store prefer the first slot and saves to the disk the last, so that each finds its buffer's layout.
+  std::optional<std::size_t> FreeSlotFor(const std::vector<CheckpointTier>& places) const MR_REQUIRES(mutex_) {
+    for (const CheckpointTier tier : places)
+      if (busy_tiers_.contains(tier)) return std::nullopt;
+    const std::size_t last = slots_.size() - 1;
+    const bool to_store = std::ranges::find(places, CheckpointTier::kStore) != places.end();
+    for (const std::size_t slot : {to_store ? 0 : last, to_store ? last : 0})
+      if (!slots_[slot].busy) return slot;
     return std::nullopt;
   }
 
   /// Waits for the background threads and takes what they have not told yet.
-  Last WaitIdle() {
+  LastResult WaitIdle() {
     MutexLock lock(mutex_);
-    while (std::ranges::any_of(hands_, &Hand::busy)) changed_.Wait(mutex_);
+    while (std::ranges::any_of(slots_, &SaveSlot::busy)) changed_.Wait(mutex_);
     return std::exchange(last_, std::nullopt);
   }
 
-  void Work(std::size_t hand, std::stop_token stop) {
-    Snapshot& snapshot = snapshots_[hand];
+  void WorkLoop(std::size_t slot, std::stop_token stop) {
+    Snapshot& snapshot = snapshots_[slot];
     if (options_.snapshot_bytes > 0) {
       // A failure is told by the first Save, which needs the same memory.
       if (snapshot.Reserve(options_.snapshot_bytes + kHeaderRoom)) snapshot.Touch();
-      Idle(hand);
+      FreeSlot(slot);
     }
-    while (auto job = NextJob(hand, stop)) {
-      job->save.snapshot = Copy(*job, hand);
-      for (const Tier tier : job->to) {
-        Result<SaveStats> stats = Run(*job, hand, tier);
-        Leave(tier, tier == job->to.back() ? Last(std::move(stats)) : std::nullopt);
+    while (auto job = NextSave(slot, stop)) {
+      job->save.snapshot = Copy(*job, slot);
+      for (const CheckpointTier tier : job->to) {
+        Result<SaveStats> stats = SaveToTier(*job, slot, tier);
+        FinishTier(tier, tier == job->to.back() ? LastResult(std::move(stats)) : std::nullopt);
       }
-      Idle(hand);
+      FreeSlot(slot);
     }
   }
-  std::optional<Job> NextJob(std::size_t hand, std::stop_token stop) {
+  std::optional<PendingSave> NextSave(std::size_t slot, std::stop_token stop) {
     MutexLock lock(mutex_);
-    changed_.Wait(mutex_, stop, [&]() MR_NO_THREAD_SAFETY_ANALYSIS { return hands_[hand].job.has_value(); });
-    return std::exchange(hands_[hand].job, std::nullopt);
+    changed_.Wait(mutex_, stop, [&]() MR_NO_THREAD_SAFETY_ANALYSIS { return slots_[slot].job.has_value(); });
+    return std::exchange(slots_[slot].job, std::nullopt);
   }
   /// A save is through with a place. What went wrong stays until it is told.
-  void Leave(Tier tier, Last stats) {
+  void FinishTier(CheckpointTier tier, LastResult stats) {
     MutexLock lock(mutex_);
-    taken_.erase(tier);
+    busy_tiers_.erase(tier);
     if (stats && (!last_ || *last_)) last_ = std::move(stats);
     changed_.NotifyAll();
   }
-  void Idle(std::size_t hand) {
+  void FreeSlot(std::size_t slot) {
     MutexLock lock(mutex_);
-    hands_[hand].busy = false;
+    slots_[slot].busy = false;
     changed_.NotifyAll();
   }
 
-  Status Copy(const Job& job, std::size_t hand) {
-    Status taken = job.save.step <= kMaxStep ? snapshots_[hand].Take(job.pieces)
+  Status Copy(const PendingSave& job, std::size_t slot) {
+    Status taken = job.save.step <= kMaxStep ? snapshots_[slot].Take(job.pieces)
                                              : Fail(Code::kInvalidArgument, "step {} is too large", job.save.step);
     MutexLock lock(mutex_);
-    hands_[hand].copying = false;
+    slots_[slot].copying = false;
     changed_.NotifyAll();
     return taken;
   }
 
-  Result<SaveStats> Run(const Job& job, std::size_t hand, Tier tier) {
-    Saver& saver = tier == Tier::kStore ? store_ : *local_;
-    const Snapshot& snapshot = snapshots_[hand];
+  Result<SaveStats> SaveToTier(const PendingSave& job, std::size_t slot, CheckpointTier tier) {
+    Saver& saver = tier == CheckpointTier::kStore ? store_ : *local_;
+    const Snapshot& snapshot = snapshots_[slot];
     const Status saved = saver.Save(job.save, snapshot);
     Result<SaveStats> stats =
-        SaveStats{job.save.step, snapshot.file().size(), Blocked(hand), Now() - job.started, tier};
+        SaveStats{job.save.step, snapshot.file().size(), Blocked(slot), Now() - job.started, tier};
     if (!saved) {
-      stats = Fail(saved.error().Context(fmt::format("saving step {} to {}{}", job.save.step, saver.name(),
-                                                     tier == Tier::kLocal ? Cure(saved.error()) : "")));
+      stats =
+          Fail(saved.error().Context(fmt::format("saving step {} to {}{}", job.save.step, saver.name(),
+                                                 tier == CheckpointTier::kLocal ? DiskFullAdvice(saved.error()) : "")));
       options_.log.Error("checkpoint not saved", {{"step", job.save.step}, {"error", stats.error()}});
     } else {
       options_.log.Info("checkpoint committed",
                         {{"step", job.save.step}, {"bytes", stats->bytes}, {"to", saver.name()}});
     }
     if (options_.on_done) {
-      MutexLock one_at_a_time(telling_);
+      MutexLock one_at_a_time(done_mutex_);
       options_.on_done(stats);
     }
     if (saved) saver.Collect();
     return stats;
   }
   /// What to do about a local disk that is full.
-  std::string Cure(const Error& error) const {
+  std::string DiskFullAdvice(const Error& error) const {
     if (error.code() != Code::kNoSpace) return "";
     return fmt::format(
         " (it needs room for {} checkpoints and one under way: make room, or keep fewer with checkpoint.local.keep; "
         "those of the store are not touched by this)",
         options_.local->keep);
   }
-  Duration Blocked(std::size_t hand) const {
+  Duration Blocked(std::size_t slot) const {
     MutexLock lock(mutex_);
-    return hands_[hand].blocked;
+    return slots_[slot].blocked;
   }
 
   const Options options_;
   const bool leader_;
-  const std::unique_ptr<RoomForTwo> room_;
+  const std::unique_ptr<TwoBudgets> two_budgets_;
 
-  Saver store_;  ///< of the thread whose save has taken the place; likewise the next
+  Saver store_;  ///< used by the thread whose save is under way to the tier; so is local_
   std::optional<Saver> local_;
-  std::deque<Snapshot> snapshots_;  ///< each its hand's
+  std::deque<Snapshot> snapshots_;  ///< one for each slot
 
-  Mutex telling_;
+  Mutex done_mutex_;
   mutable Mutex mutex_;
   CondVar changed_;
-  std::vector<Hand> hands_ MR_GUARDED_BY(mutex_);
-  std::size_t newest_ MR_GUARDED_BY(mutex_) = 0;  ///< hand of the last Start
-  std::set<Tier> taken_ MR_GUARDED_BY(mutex_);    ///< places that a save is on its way to
-  Last last_ MR_GUARDED_BY(mutex_);
+  std::vector<SaveSlot> slots_ MR_GUARDED_BY(mutex_);
+  std::size_t last_slot_ MR_GUARDED_BY(mutex_) = 0;            ///< slot of the last Start
+  std::set<CheckpointTier> busy_tiers_ MR_GUARDED_BY(mutex_);  ///< tiers that a save is under way to
+  LastResult last_ MR_GUARDED_BY(mutex_);
 
   TaskScope threads_;
 };
@@ -261,7 +262,7 @@ Result<Duration> Writer::Save(std::uint64_t step, const std::vector<SavePiece>& 
   return *started + copied;
 }
 
-Result<std::unique_ptr<Writer>> Writer::Open(object::Connection& connection, std::shared_ptr<Group> group,
+Result<std::unique_ptr<Writer>> Writer::Open(object::Connection& connection, std::shared_ptr<RankExchange> group,
                                              MemoryBudget& budget, Options options) {
   if (options.retention.keep_last < 1) {
     return Fail(Code::kInvalidArgument, "keep_last is {}: at least the newest checkpoint is kept",
@@ -272,17 +273,17 @@ Result<std::unique_ptr<Writer>> Writer::Open(object::Connection& connection, std
   object::Location root = MR_TRY(object::Locate(connection, options.url));
   std::optional<object::Location> local;
   if (options.local) local = MR_TRY(LocateLocal(*options.local, options.url));
-  std::unique_ptr<RoomForTwo> room;
+  std::unique_ptr<TwoBudgets> two_budgets;
   if (local && options.local_group && options.snapshot_bytes > 0) {
     auto both = budget.TryAcquire(2 * (options.snapshot_bytes + kHeaderRoom), MemoryBudget::Priority::kForeground);
     if (both) {
-      room = std::make_unique<RoomForTwo>(*std::move(both));
+      two_budgets = std::make_unique<TwoBudgets>(*std::move(both));
     } else {
       options.log.Info("checkpoints on the disk wait for those to the store: no memory for two copies", {});
     }
   }
-  return std::make_unique<TieredWriter>(std::move(root), std::move(local), std::move(group), budget, std::move(room),
-                                        std::move(options));
+  return std::make_unique<TieredWriter>(std::move(root), std::move(local), std::move(group), budget,
+                                        std::move(two_budgets), std::move(options));
 }
 
 }  // namespace millrace::checkpoint

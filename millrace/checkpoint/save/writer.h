@@ -13,13 +13,13 @@
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
 #include "millrace/base/threads/memory_budget.h"
-#include "millrace/checkpoint/exchange/group.h"
+#include "millrace/checkpoint/exchange/rank_exchange.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/retention/retention.h"
 #include "millrace/checkpoint/save/save_piece.h"
+#include "millrace/checkpoint/tier/checkpoint_tier.h"
 #include "millrace/checkpoint/tier/local_tier_options.h"
 #include "millrace/checkpoint/tier/peer_replicator.h"
-#include "millrace/checkpoint/tier/tier.h"
 #include "millrace/object/connection.h"
 
 namespace millrace::checkpoint {
@@ -30,7 +30,7 @@ struct SaveStats {
   std::uint64_t bytes = 0;  ///< written by this rank
   Duration blocked{0};      ///< how long the caller waited: for the save before, and for the copy
   Duration total{0};        ///< until committed
-  Tier tier = Tier::kStore;
+  CheckpointTier tier = CheckpointTier::kStore;
 };
 
 struct SaveOptions {
@@ -48,14 +48,15 @@ class Writer {
   struct Options {
     std::string url;  ///< such as s3://runs/llama-demo
     Retention retention;
-    std::optional<LocalTier> local;
-    /// The machines that hold copies for each other; null if all ranks see one local folder. From PeerMachines::Meet.
+    std::optional<LocalTierOptions> local;
+    /// The machines that hold copies for each other; null if all ranks see one local folder. From
+    /// PeerMachines::Connect.
     std::shared_ptr<PeerReplicator> local_peers;
     /// A second group of the same ranks, for the exchanges about the local tier. With it, a save to the local tier goes
     /// on beside a save to the store, from a second buffer. This also needs `snapshot_bytes`, and room for both buffers
     /// in the budget when the writer opens. Null: both tiers share one group, and saves follow each other. Set it on
     /// all ranks or on none; the ranks' memory may differ.
-    std::shared_ptr<Group> local_group;
+    std::shared_ptr<RankExchange> local_group;
     std::uint64_t part_bytes = 8 * kMiB;
     std::uint64_t chunk_bytes = 1 * kMiB;  ///< of one checksum; 4 KiB to 1 GiB
     int parallel_parts = 4;
@@ -78,7 +79,7 @@ class Writer {
 
   /// The buffers are reserved in `budget` for as long as the writer lives. `budget` must outlive the
   /// writer. A save that needs more than the whole budget fails with kResourceExhausted.
-  static Result<std::unique_ptr<Writer>> Open(object::Connection& connection, std::shared_ptr<Group> group,
+  static Result<std::unique_ptr<Writer>> Open(object::Connection& connection, std::shared_ptr<RankExchange> group,
                                               MemoryBudget& budget, Options options);
   virtual ~Writer() = default;
 

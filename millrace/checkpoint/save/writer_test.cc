@@ -23,7 +23,7 @@ TEST_F(WriterTest, TheManifestSaysWhoWroteItAfterWhat) {
   Writer::Options options = Options();
   options.written_by = LocalProvenance("test", "1.2");
   options.parent = CheckpointId{3, "0123456789abcdef"};
-  auto writer = Open(SingleProcessGroup(), options);
+  auto writer = Open(SingleRankExchange(), options);
   ASSERT_TRUE(writer->Save(4, Whole(state), {}, {.metrics = {{"loss", 0.5}, {"broken", std::nan("")}}}));
   ASSERT_TRUE(writer->Wait());
   ASSERT_TRUE(Save(*writer, 5, state));
@@ -69,7 +69,7 @@ TEST_F(WriterTest, ASlowRateIsKept) {
   State state = State::Random(1, 6, 40'000);
   Writer::Options options = Options();
   options.bandwidth = 10'000;
-  auto writer = Open(SingleProcessGroup(), options);
+  auto writer = Open(SingleRankExchange(), options);
   ASSERT_TRUE(writer->Save(1, Whole(state), {}));
   const auto stats = writer->Wait();
   ASSERT_TRUE(stats);
@@ -86,7 +86,7 @@ TEST_F(WriterTest, AnUploadThatTakesTooLongEndsTheSaveAndLeavesNothing) {
   Writer::Options options = Options();
   options.bandwidth = 10'000;
   options.upload_limit = kSecond;
-  auto writer = Open(SingleProcessGroup(), options);
+  auto writer = Open(SingleRankExchange(), options);
   ASSERT_TRUE(writer->Save(1, Whole(state), {}));
   const auto saved = writer->Wait();
   ASSERT_FALSE(saved);
@@ -96,7 +96,7 @@ TEST_F(WriterTest, AnUploadThatTakesTooLongEndsTheSaveAndLeavesNothing) {
 }
 
 /// Remembers how much was reported.
-class CountingGroup final : public Group {
+class CountingGroup final : public RankExchange {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
@@ -140,7 +140,7 @@ TEST_F(WriterTest, WaitTellsOnceAndDestructionWaits) {
   options.on_done = [&](const Result<SaveStats>& stats) { done.push_back(stats ? stats->step : 0); };
   options.snapshot_bytes = 1 * kMiB;
   {
-    auto writer = Open(SingleProcessGroup(), options);
+    auto writer = Open(SingleRankExchange(), options);
     EXPECT_EQ(*writer->Wait(), std::nullopt);
     ASSERT_TRUE(writer->Save(1, Whole(state), {}));
     EXPECT_EQ((*writer->Wait())->step, 1u);
@@ -155,7 +155,7 @@ TEST_F(WriterTest, TheFirstSaveFindsItsMemoryReady) {
   State state = State::Random(1);
   Writer::Options options = Options();
   for (const SavePiece& piece : Whole(state)) options.snapshot_bytes += piece.bytes.size();
-  auto writer = Open(SingleProcessGroup(), options);
+  auto writer = Open(SingleRankExchange(), options);
   ASSERT_TRUE(writer->Wait());
   const std::uint64_t reserved = budget_.used();
   EXPECT_EQ(reserved, options.snapshot_bytes + 1 * kMiB);
@@ -181,7 +181,7 @@ TEST_F(WriterTest, ASnapshotBeyondTheBudgetSaysSo) {
   State state;
   state.tensors["model/x"] = {{DType::kU8, {1 << 20}}, std::vector<std::byte>(1 << 20)};
   MemoryBudget small(512 * kKiB);
-  auto writer = *Writer::Open(connection_, SingleProcessGroup(), small, Options());
+  auto writer = *Writer::Open(connection_, SingleRankExchange(), small, Options());
   auto saved = Save(*writer, 1, state);
   ASSERT_FALSE(saved);
   EXPECT_EQ(saved.error().code(), Code::kResourceExhausted);

@@ -24,7 +24,7 @@ constexpr const char* kUrl = "s3://bucket/runs/a";
 constexpr auto kSecond = std::chrono::seconds(1);
 
 /// Stops rank 0 on its way into exchange number `at` (0: attempt, 1: reports, 2: outcome) until the test lets it go on.
-class GateGroup final : public Group {
+class GateGroup final : public RankExchange {
  public:
   explicit GateGroup(int at) : at_(at) {}
   int rank() const override { return 0; }
@@ -67,12 +67,12 @@ class CheckpointTest : public ::testing::Test {
     options.clock = &clock_;
     return options;
   }
-  std::unique_ptr<Writer> Open(std::shared_ptr<Group> group, Writer::Options options) {
+  std::unique_ptr<Writer> Open(std::shared_ptr<RankExchange> group, Writer::Options options) {
     auto writer = Writer::Open(connection_, std::move(group), budget_, std::move(options));
     EXPECT_TRUE(writer) << (writer ? "" : writer.error().ToString());
     return *std::move(writer);
   }
-  std::unique_ptr<Writer> Open(std::shared_ptr<Group> group = SingleProcessGroup()) {
+  std::unique_ptr<Writer> Open(std::shared_ptr<RankExchange> group = SingleRankExchange()) {
     return Open(std::move(group), Options());
   }
   static std::vector<SavePiece> Whole(const State& state) { return state.Share(1, 0)[0]; }
@@ -104,7 +104,7 @@ class CheckpointTest : public ::testing::Test {
     std::vector<std::uint64_t> steps;
     auto entries = ListCheckpoints({store_, "runs/a"});
     EXPECT_TRUE(entries);
-    for (const Entry& entry : *entries) steps.push_back(entry.step);
+    for (const ListedCheckpoint& entry : *entries) steps.push_back(entry.step);
     return steps;
   }
   std::vector<std::string> Keys(std::string prefix = "") {

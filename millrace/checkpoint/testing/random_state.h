@@ -117,7 +117,7 @@ struct State {
     std::map<std::string, std::vector<std::byte>> read;
     for (const auto& [name, tensor] : tensors) read[name].resize(tensor.bytes.size());
     for (int rank = 0; rank < ranks; ++rank) {
-      std::vector<Reader::Wanted> wanted;
+      std::vector<Reader::TensorRange> wanted;
       for (const auto& [name, tensor] : tensors) {
         const std::uint64_t total = tensor.meta.elements(), element = DTypeBytes(tensor.meta.dtype);
         const std::uint64_t begin = total * rank / ranks, end = total * (rank + 1) / ranks;

@@ -6,17 +6,17 @@
 #include <vector>
 
 #include "millrace/base/threads/sync.h"
-#include "millrace/checkpoint/exchange/group.h"
+#include "millrace/checkpoint/exchange/rank_exchange.h"
 #include "millrace/object/connection.h"
 
 namespace millrace::checkpoint::testing {
 
-/// N ranks that exchange strings through memory. Each rank's Group belongs to one thread at a time; all of them may
-/// outlive this object.
+/// N ranks that exchange strings through memory. Each rank's RankExchange belongs to one thread at a time; all of them
+/// may outlive this object.
 class ThreadRanks {
  public:
   explicit ThreadRanks(int size) : shared_(std::make_shared<Shared>()) { shared_->size = size; }
-  std::shared_ptr<Group> Rank(int rank) { return std::make_shared<Member>(shared_, rank); }
+  std::shared_ptr<RankExchange> Rank(int rank) { return std::make_shared<Member>(shared_, rank); }
   /// From now on every exchange fails with kUnavailable, waiting ones too, as when a rank's process has died.
   void Break() {
     MutexLock lock(shared_->mutex);
@@ -51,7 +51,7 @@ class ThreadRanks {
       return heard;
     }
   };
-  class Member final : public Group {
+  class Member final : public RankExchange {
    public:
     Member(std::shared_ptr<Shared> shared, int rank) : shared_(std::move(shared)), rank_(rank) {}
     int rank() const override { return rank_; }

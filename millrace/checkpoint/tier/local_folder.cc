@@ -34,7 +34,7 @@ constexpr ManagedFolder::Format kLocalTierFormat = {
 
 }  // namespace
 
-Result<object::Location> LocateLocal(const LocalTier& tier, std::string_view url) {
+Result<object::Location> LocateLocal(const LocalTierOptions& tier, std::string_view url) {
   if (tier.path.empty()) return Fail(Code::kInvalidArgument, "the folder of the local tier has no name");
   if (tier.copies < 1)
     return Fail(Code::kInvalidArgument, "the local tier has {} copies: it must be at least 1", tier.copies);

@@ -18,6 +18,6 @@ inline constexpr char kMachineToken[] = ".millrace-machine";
 /// are not flushed to the disk: they survive the process, but not the machine.
 /// Errors: kInvalidArgument or kPermissionDenied if tier.path holds foreign files or belongs to another user. That user
 /// could make the run start from other weights.
-Result<object::Location> LocateLocal(const LocalTier& tier, std::string_view url);
+Result<object::Location> LocateLocal(const LocalTierOptions& tier, std::string_view url);
 
 }  // namespace millrace::checkpoint

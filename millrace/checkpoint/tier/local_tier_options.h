@@ -8,7 +8,7 @@ namespace millrace::checkpoint {
 /// A folder on the machine's own disk, or in its memory, for checkpoints that are made more often than the store's.
 /// With one copy all ranks must see the same folder, and its checkpoints are lost with the machine. With N copies every
 /// rank's file is on N machines, so the run survives the loss of N - 1 machines.
-struct LocalTier {
+struct LocalTierOptions {
   std::string path;
   int keep = 2;  ///< how many of the newest checkpoints stay
   int copies = 1;

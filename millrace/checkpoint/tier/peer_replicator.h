@@ -14,9 +14,9 @@ class PeerReplicator {
  public:
   virtual ~PeerReplicator() = default;
   /// Whether this rank is the first of its machine. That rank puts manifests on the machine's disk and collects there.
-  virtual bool leads() const = 0;
+  virtual bool is_machine_leader() const = 0;
   /// Copies a file of the run's folder, such as "step-00000150/…", to the other machines that are to have it. Blocks.
-  virtual Status CopyOut(const std::string& name, ByteSpan bytes, const object::Call& call) = 0;
+  virtual Status CopyToPeers(const std::string& name, ByteSpan bytes, const object::Call& call) = 0;
 };
 
 }  // namespace millrace::checkpoint

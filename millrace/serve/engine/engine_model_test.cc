@@ -139,7 +139,7 @@ class LoadModelTest : public testing::Test {
   void SaveRun(std::uint64_t step, Json meta, const std::map<std::string, std::string>& files = {},
                std::string url = "") {
     MemoryBudget budget(64 * kMiB);
-    auto writer = checkpoint::Writer::Open(*connection_, checkpoint::SingleProcessGroup(), budget,
+    auto writer = checkpoint::Writer::Open(*connection_, checkpoint::SingleRankExchange(), budget,
                                            {.url = url.empty() ? Path("run") : url});
     ASSERT_TRUE(writer) << writer.error().ToString();
     std::vector<checkpoint::SavePiece> pieces;

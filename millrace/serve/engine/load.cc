@@ -62,7 +62,7 @@ struct Pending {
 };
 
 Status ReadBatch(checkpoint::Reader& reader, std::vector<Pending>& batch, const object::Call& call) {
-  std::vector<checkpoint::Reader::Wanted> wanted;
+  std::vector<checkpoint::Reader::TensorRange> wanted;
   for (Pending& pending : batch) {
     auto into = pending.stored.empty() ? engine::BytesOf(pending.parameter->tensor) : pending.stored.span();
     wanted.push_back({.tensor = std::string(checkpoint::kModelGroup) + pending.parameter->name, .into = into});

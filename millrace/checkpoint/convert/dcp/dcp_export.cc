@@ -7,12 +7,12 @@
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/checkpoint/convert/dcp/dcp_names.h"
+#include "millrace/checkpoint/convert/source/import_source.h"
 #include "millrace/checkpoint/convert/source/meta_names.h"
-#include "millrace/checkpoint/convert/source/source.h"
 #include "millrace/checkpoint/convert/stream/group_view.h"
 #include "millrace/checkpoint/convert/torch/state_tree.h"
 #include "millrace/checkpoint/convert/torch/torch_file.h"
-#include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/object/blocking.h"
 #include "millrace/transfer/stream/multipart_writer.h"
@@ -54,18 +54,18 @@ bool HasPathKeys(const StateNode& dict) {
 /// Whether torch takes it for one value: traverse_state_dict of torch/distributed/checkpoint/_traverse.py. An empty
 /// dict, which torch leaves out, is one, so that an import finds it; so is a dict with other keys than texts and ints.
 bool IsTerminal(const StateNode& node) {
-  if (node.kind == StateNode::Kind::kDict) return node.items.empty() || !HasPathKeys(node);
-  if (node.kind != StateNode::Kind::kList) return true;
+  if (node.kind == StateNode::NodeKind::kDict) return node.items.empty() || !HasPathKeys(node);
+  if (node.kind != StateNode::NodeKind::kList) return true;
   return std::ranges::none_of(node.items, [](const StateNode::Item& item) {
-    const StateNode::Kind kind = (*item).kind;
-    return kind == StateNode::Kind::kTensor || (kind == StateNode::Kind::kDict && HasPathKeys(*item)) ||
-           (kind == StateNode::Kind::kList && !IsTerminal(*item));
+    const StateNode::NodeKind kind = (*item).kind;
+    return kind == StateNode::NodeKind::kTensor || (kind == StateNode::NodeKind::kDict && HasPathKeys(*item)) ||
+           (kind == StateNode::NodeKind::kList && !IsTerminal(*item));
   });
 }
 
 /// The tensors of a node, in the order in which its pickle names them.
 void AddTensors(const StateNode& node, std::vector<const StateNode*>& tensors) {
-  if (node.kind == StateNode::Kind::kTensor) tensors.push_back(&node);
+  if (node.kind == StateNode::NodeKind::kTensor) tensors.push_back(&node);
   for (const StateNode::Item& item : node.items) AddTensors(*item, tensors);
 }
 std::vector<const StateNode*> TensorsOf(const StateNode& node) {
@@ -216,7 +216,7 @@ class DcpExport {
   DcpExport(TensorStream& stream, const ExportTarget& target, std::string_view group)
       : stream_(stream), target_(target), group_(group), save_(NewAttempt()) {}
 
-  Result<Exported> Run() {
+  Result<ExportResult> Run() {
     const Manifest& manifest = stream_.reader().manifest();
     const auto tensors = TensorsBelow(manifest, group_);
     Json values = ValuesBelow(manifest, group_);
@@ -249,7 +249,7 @@ class DcpExport {
  private:
   /// As torch flattens a state: dicts, and lists that hold tensors or dicts.
   Status AddItems(StateNode container, const std::vector<DcpKey>& path) {
-    const bool list = container.kind == StateNode::Kind::kList;
+    const bool list = container.kind == StateNode::NodeKind::kList;
     for (std::size_t i = 0; i < container.items.size(); ++i) {
       StateNode::Item& item = container.items[i];
       std::vector<DcpKey> below = path;
@@ -357,12 +357,12 @@ class DcpExport {
   std::vector<Entry> entries_;
   std::vector<std::pair<std::string, std::string>> paths_;  ///< fqn and path, where the one does not tell the other
   std::set<std::string> names_;
-  Exported exported_;
+  ExportResult exported_;
 };
 
 }  // namespace
 
-Result<Exported> ExportDcp(TensorStream& stream, const ExportTarget& target, std::string_view group) {
+Result<ExportResult> ExportDcp(TensorStream& stream, const ExportTarget& target, std::string_view group) {
   return DcpExport(stream, target, group).Run();
 }
 

@@ -7,7 +7,7 @@
 
 #include "millrace/base/hash/digest.h"
 #include "millrace/checkpoint/convert/dcp/dcp_names.h"
-#include "millrace/checkpoint/convert/source/format.h"
+#include "millrace/checkpoint/convert/source/foreign_format.h"
 #include "millrace/checkpoint/convert/source/meta_names.h"
 #include "millrace/checkpoint/convert/torch/torch_dtypes.h"
 #include "millrace/checkpoint/convert/torch/torch_file.h"
@@ -17,7 +17,7 @@
 namespace millrace::checkpoint {
 namespace {
 
-using Kind = Pickle::Kind;
+using ValueKind = Pickle::ValueKind;
 using Value = Pickle::Value;
 
 constexpr std::uint64_t kMostMetadata = 256 * kMiB, kMostValue = 64 * kMiB;
@@ -86,11 +86,11 @@ class MetadataReader {
     const Value* tensors = pickle_.Member(root, "state_dict_metadata");
     const Value* storage = pickle_.Member(root, "storage_data");
     if (!pickle_.IsCall(root, kDcpMetadata) || tensors == nullptr || storage == nullptr ||
-        tensors->kind != Kind::kDict || storage->kind != Kind::kDict) {
+        tensors->kind != ValueKind::kDict || storage->kind != ValueKind::kDict) {
       return Fail(Code::kCorrupt, "it is no metadata of torch.distributed.checkpoint");
     }
     const Value* planner = pickle_.Member(root, "planner_data");
-    if (planner != nullptr && planner->kind == Kind::kDict) MR_TRY(ReadPaths(*planner, described));
+    if (planner != nullptr && planner->kind == ValueKind::kDict) MR_TRY(ReadPaths(*planner, described));
     for (std::size_t i = 0; i + 1 < tensors->items.size(); i += 2) {
       const std::string fqn = MR_TRY(Text(tensors->items[i]));
       described.paths.emplace(fqn, PathPart(fqn));
@@ -108,7 +108,7 @@ class MetadataReader {
 
  private:
   Result<std::string> Text(Pickle::Id id) const {
-    if (pickle_[id].kind != Kind::kText) return Fail(Code::kCorrupt, "a name is no text");
+    if (pickle_[id].kind != ValueKind::kText) return Fail(Code::kCorrupt, "a name is no text");
     return pickle_[id].text;
   }
   Result<std::vector<std::uint64_t>> Sizes(const Value* size) const {
@@ -116,14 +116,15 @@ class MetadataReader {
       return Fail(Code::kCorrupt, "a size is none");
     std::vector<std::uint64_t> sizes;
     for (const Pickle::Id item : pickle_[pickle_.Arguments(*size)[0]].items) {
-      if (pickle_[item].kind != Kind::kInt || pickle_[item].number < 0) return Fail(Code::kCorrupt, "a size is none");
+      if (pickle_[item].kind != ValueKind::kInt || pickle_[item].number < 0)
+        return Fail(Code::kCorrupt, "a size is none");
       sizes.push_back(static_cast<std::uint64_t>(pickle_[item].number));
     }
     return sizes;
   }
   Result<std::uint64_t> Number(const Value& from, std::string_view member) const {
     const Value* number = pickle_.Member(from, member);
-    if (number == nullptr || number->kind != Kind::kInt || number->number < 0)
+    if (number == nullptr || number->kind != ValueKind::kInt || number->number < 0)
       return Fail(Code::kCorrupt, "{} is no number", member);
     return static_cast<std::uint64_t>(number->number);
   }
@@ -131,13 +132,13 @@ class MetadataReader {
   Status ReadPaths(const Value& planner, Described& described) const {
     for (std::size_t i = 0; i + 1 < planner.items.size(); i += 2) {
       const Value& path = pickle_[planner.items[i + 1]];
-      if (path.kind != Kind::kTuple && path.kind != Kind::kList) continue;
+      if (path.kind != ValueKind::kTuple && path.kind != ValueKind::kList) continue;
       std::string name;
       for (const Pickle::Id item : path.items) {
         const Value& key = pickle_[item];
-        if (key.kind != Kind::kText && key.kind != Kind::kInt) return Fail(Code::kCorrupt, "a path is none");
+        if (key.kind != ValueKind::kText && key.kind != ValueKind::kInt) return Fail(Code::kCorrupt, "a path is none");
         name += name.empty() ? "" : "/";
-        name += key.kind == Kind::kText ? PathPart(key.text) : fmt::format("@{}", key.number);
+        name += key.kind == ValueKind::kText ? PathPart(key.text) : fmt::format("@{}", key.number);
       }
       if (!name.empty()) described.paths.emplace(MR_TRY(Text(planner.items[i])), std::move(name));
     }
@@ -149,8 +150,8 @@ class MetadataReader {
     const Value* properties = pickle_.Member(value, "properties");
     const Value* chunks = pickle_.Member(value, "chunks");
     if (!pickle_.IsCall(value, kDcpTensor) || properties == nullptr || chunks == nullptr ||
-        chunks->kind != Kind::kList || properties->kind != Kind::kCall || properties->state == Pickle::kNone ||
-        pickle_[properties->state].items.empty()) {
+        chunks->kind != ValueKind::kList || properties->kind != ValueKind::kCall ||
+        properties->state == Pickle::kNone || pickle_[properties->state].items.empty()) {
       return Fail(Code::kCorrupt, "it is no tensor that torch describes");
     }
     const std::string& type = pickle_[pickle_[properties->state].items[0]].text;
@@ -170,7 +171,7 @@ class MetadataReader {
   Result<Item> ReadItem(const Value& index, const Value& info, const Described& described) const {
     const Value* name = pickle_.Member(index, "fqn");
     const Value* file = pickle_.Member(info, "relative_path");
-    if (name == nullptr || name->kind != Kind::kText || file == nullptr || file->kind != Kind::kText)
+    if (name == nullptr || name->kind != ValueKind::kText || file == nullptr || file->kind != ValueKind::kText)
       return Fail(Code::kCorrupt, "an entry has no name or no file");
     const std::string& fqn = name->text;
     if (const Value* transforms = pickle_.Member(info, "transform_descriptors");
@@ -197,15 +198,15 @@ class MetadataReader {
 
 /// What an item's archive turned out to have.
 struct Opened {
-  std::vector<SourcePiece> pieces;
-  std::vector<SourceRecord> records;
+  std::vector<SourceBox> pieces;
+  std::vector<SourceChecksum> records;
   std::map<std::string, TensorMeta> tensors;  ///< by path: those within a value
   std::map<std::string, Json> values, dicts;  ///< by path
 };
 
 class DcpReader {
  public:
-  DcpReader(Source& source, object::Call call) : source_(source), call_(std::move(call)) {}
+  DcpReader(ImportSource& source, object::Call call) : source_(source), call_(std::move(call)) {}
 
   /// All items, in their order. What their archives have besides the tensors' bytes, one's end and the next one's
   /// beginning, comes in few requests.
@@ -300,7 +301,7 @@ class DcpReader {
     return opened;
   }
 
-  const Source& source_;
+  const ImportSource& source_;
   const object::Call call_;
 };
 
@@ -329,7 +330,7 @@ std::map<std::string, Json> DictsOf(const Described& described) {
 }
 
 /// The paths that an export has kept because torch's names do not tell them.
-Status TakePaths(Source& source, Described& described, std::vector<Item>& items, const object::Call& call) {
+Status TakePaths(ImportSource& source, Described& described, std::vector<Item>& items, const object::Call& call) {
   const auto meta = std::ranges::find(items, kMetaEntry, &Item::path);
   if (meta == items.end() || meta->is_tensor) return {};
   auto opened = MR_TRY(DcpReader(source, call).OpenAll({*meta}));
@@ -350,8 +351,8 @@ Status TakePaths(Source& source, Described& described, std::vector<Item>& items,
 
 }  // namespace
 
-Result<Source> OpenDcpFolder(const object::Location& folder, object::Call call) {
-  Source source{.format = Format::kDcp, .folder = folder, .name = NameOf(folder)};
+Result<ImportSource> OpenDcpFolder(const object::Location& folder, object::Call call) {
+  ImportSource source{.format = ForeignFormat::kDcp, .folder = folder, .name = NameOf(folder)};
   source.files = MR_TRY(FilesOf(folder, call));
   const std::string what = fmt::format("{}/{}", source.name, kDcpMetadataFile);
   auto content = MR_TRY(object::GetAll(*folder.store, folder.key + std::string(kDcpMetadataFile), kMostMetadata, call));

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "millrace/checkpoint/convert/huggingface/hf_folder.h"
+#include "millrace/checkpoint/convert/source/import_source.h"
 #include "millrace/checkpoint/convert/source/meta_names.h"
-#include "millrace/checkpoint/convert/source/source.h"
 #include "millrace/checkpoint/convert/stream/group_view.h"
-#include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/format/safetensors.h"
 #include "millrace/object/blocking.h"
@@ -68,7 +68,7 @@ class FolderExport {
         config_key_(adapter ? kMetaAdapterConfig : kMetaModelConfig),
         further_(further) {}
 
-  Result<Exported> Run() {
+  Result<ExportResult> Run() {
     const Manifest& manifest = stream_.reader().manifest();
     config_ = JsonFind(manifest.meta, config_key_);
     PlanShards(TensorsBelow(manifest, group_));
@@ -288,13 +288,13 @@ class FolderExport {
   const Json* config_ = nullptr;
   std::vector<Shard> shards_;
   std::uint64_t parameters_ = 0, parameter_bytes_ = 0;
-  Exported exported_;
+  ExportResult exported_;
 };
 
 }  // namespace
 
-Result<Exported> ExportFolder(TensorStream& stream, const ExportTarget& target, bool adapter,
-                              const std::map<std::string, std::string>& files) {
+Result<ExportResult> ExportFolder(TensorStream& stream, const ExportTarget& target, bool adapter,
+                                  const std::map<std::string, std::string>& files) {
   return FolderExport(stream, target, adapter, files).Run();
 }
 

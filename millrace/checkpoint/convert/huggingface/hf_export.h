@@ -12,7 +12,7 @@ namespace millrace::checkpoint {
 
 /// Writes the folder of a model, or with `adapter` that of a PEFT adapter. `files` are further files to write beside
 /// the weights, by name. Blocks.
-Result<Exported> ExportFolder(TensorStream& stream, const ExportTarget& target, bool adapter,
-                              const std::map<std::string, std::string>& files);
+Result<ExportResult> ExportFolder(TensorStream& stream, const ExportTarget& target, bool adapter,
+                                  const std::map<std::string, std::string>& files);
 
 }  // namespace millrace::checkpoint

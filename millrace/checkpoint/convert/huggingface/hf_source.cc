@@ -19,28 +19,28 @@ constexpr std::uint64_t kMostExtra = 256 * kMiB;
 
 class FolderSource {
  public:
-  FolderSource(const object::Location& folder, Format format, object::Call call)
-      : names_(format == Format::kPeft ? kAdapterFiles : kModelFiles),
-        group_(format == Format::kPeft ? kAdapterGroup : kModelGroup),
+  FolderSource(const object::Location& folder, ForeignFormat format, object::Call call)
+      : names_(format == ForeignFormat::kPeft ? kAdapterFiles : kModelFiles),
+        group_(format == ForeignFormat::kPeft ? kAdapterGroup : kModelGroup),
         call_(std::move(call)) {
     source_.format = format;
     source_.folder = folder;
     source_.name = NameOf(folder);
   }
 
-  Result<Source> Read() {
+  Result<ImportSource> Read() {
     source_.files = MR_TRY(FilesOf(source_.folder, call_));
     MR_TRY(ReadConfig());
     for (const std::string& file : MR_TRY(FindWeights()))
       MR_TRY(file.ends_with(".safetensors") ? AddSafetensors(file) : AddPickle(file));
     MR_TRY(CheckWanted());
-    if (source_.format == Format::kHuggingFace) Normalize();
+    if (source_.format == ForeignFormat::kHuggingFace) Normalize();
     AddExtraFiles();
     return std::move(source_);
   }
 
   /// One file of weights, with a config.json beside it if there is one.
-  Result<Source> ReadFile(const std::string& file) {
+  Result<ImportSource> ReadFile(const std::string& file) {
     for (const std::string& name : {file, std::string(names_.config)}) {
       auto info = MR_TRY(object::Head(*source_.folder.store, source_.folder.key + name, call_));
       if (info) source_.files.emplace(name, *std::move(info));
@@ -48,7 +48,7 @@ class FolderSource {
     if (!source_.files.contains(file)) return Fail(Code::kNotFound, "{}/{} does not exist", source_.name, file);
     MR_TRY(ReadConfig());
     MR_TRY(AddSafetensors(file));
-    if (source_.format == Format::kHuggingFace) Normalize();
+    if (source_.format == ForeignFormat::kHuggingFace) Normalize();
     AddExtraFiles();
     return std::move(source_);
   }
@@ -65,7 +65,7 @@ class FolderSource {
   Status ReadConfig() {
     const std::string file(names_.config);
     if (!source_.files.contains(file)) return {};
-    const auto key = source_.format == Format::kPeft ? kMetaAdapterConfig : kMetaModelConfig;
+    const auto key = source_.format == ForeignFormat::kPeft ? kMetaAdapterConfig : kMetaModelConfig;
     source_.meta[std::string(key)] = MR_TRY(ParseJson(MR_TRY(ReadSmall(file, kMaxConfigBytes)), What(file)));
     return {};
   }
@@ -168,9 +168,9 @@ class FolderSource {
   /// Tensors that are the same bytes as another.
   std::set<std::string> AliasesOf() const {
     std::map<std::pair<std::string, std::uint64_t>, int> uses;
-    for (const SourcePiece& piece : source_.pieces) ++uses[{piece.file, piece.offset}];
+    for (const SourceBox& piece : source_.pieces) ++uses[{piece.file, piece.offset}];
     std::set<std::string> aliases;
-    for (const SourcePiece& piece : source_.pieces)
+    for (const SourceBox& piece : source_.pieces)
       if (uses.at({piece.file, piece.offset}) > 1) aliases.insert(piece.tensor);
     return aliases;
   }
@@ -188,12 +188,12 @@ class FolderSource {
   const std::string group_;
   const object::Call call_;
   std::map<std::string, std::string> wanted_;  ///< tensor to file, where there is an index
-  Source source_;
+  ImportSource source_;
 };
 
 }  // namespace
 
-Result<Source> OpenHuggingFaceFolder(const object::Location& folder, Format format, object::Call call) {
+Result<ImportSource> OpenHuggingFaceFolder(const object::Location& folder, ForeignFormat format, object::Call call) {
   if (folder.key.empty() || folder.key.ends_with('/')) return FolderSource(folder, format, std::move(call)).Read();
   const std::size_t slash = folder.key.rfind('/');
   const std::size_t start = slash == folder.key.npos ? 0 : slash + 1;

@@ -14,7 +14,7 @@ struct ExportTarget {
   std::uint64_t file_bytes;
 };
 
-struct Exported {
+struct ExportResult {
   std::uint64_t tensors = 0, files = 0, bytes = 0;  ///< bytes: of all files
 };
 

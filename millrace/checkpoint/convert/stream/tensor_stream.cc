@@ -12,13 +12,13 @@ constexpr int kReads = 8;
 }  // namespace
 
 Result<std::unique_ptr<TensorStream>> TensorStream::Open(Reader& reader, MemoryBudget& budget, object::Call call,
-                                                         Progress progress) {
+                                                         ByteProgress progress) {
   Reservation reserved = MR_TRY(budget.Acquire(std::clamp(budget.total() / 4, kLeastWindow, kWindow), call.stop));
   return std::unique_ptr<TensorStream>(
       new TensorStream(reader, std::move(reserved), std::move(call), std::move(progress)));
 }
 
-TensorStream::TensorStream(Reader& reader, Reservation reserved, object::Call call, Progress progress)
+TensorStream::TensorStream(Reader& reader, Reservation reserved, object::Call call, ByteProgress progress)
     : reader_(reader),
       reserved_(std::move(reserved)),
       window_(reserved_.bytes()),
@@ -58,8 +58,8 @@ void TensorStream::AddToBatches(const std::string& tensor, std::uint64_t& room) 
 }
 
 Status TensorStream::Fetch(const Batch& batch, MutableByteSpan half) const {
-  std::vector<Reader::Wanted> wanted;
-  for (const Piece& piece : batch) {
+  std::vector<Reader::TensorRange> wanted;
+  for (const StreamPiece& piece : batch) {
     wanted.push_back({.tensor = piece.tensor, .begin = piece.begin, .into = half.first(piece.bytes)});
     half = half.subspan(piece.bytes);
   }
@@ -75,7 +75,7 @@ Status TensorStream::Stream(const std::string& tensor, const ByteSink& sink) {
     const std::uint64_t take = std::min(window_.size() / element, total - begin);
     const MutableByteSpan part = window_.span().first(take * element);
     MR_TRY(reader_.Read(tensor, begin, part, call_));
-    MR_TRY(Hand(part, sink));
+    MR_TRY(Deliver(part, sink));
     begin += take;
   }
   return {};
@@ -90,9 +90,9 @@ Status TensorStream::StreamAnnounced(const ByteSink& sink) {
       offset_ = 0;
     }
     const Batch& batch = batches_[batch_];
-    const Piece& piece = batch[piece_++];
+    const StreamPiece& piece = batch[piece_++];
     last = piece.last;
-    MR_TRY(Hand(current_->subspan(offset_, piece.bytes), sink));
+    MR_TRY(Deliver(current_->subspan(offset_, piece.bytes), sink));
     offset_ += piece.bytes;
     if (piece_ < batch.size()) continue;
     free_.Push(*std::exchange(current_, std::nullopt));
@@ -102,7 +102,7 @@ Status TensorStream::StreamAnnounced(const ByteSink& sink) {
   return {};
 }
 
-Status TensorStream::Hand(ByteSpan bytes, const ByteSink& sink) const {
+Status TensorStream::Deliver(ByteSpan bytes, const ByteSink& sink) const {
   MR_TRY(sink(bytes));
   if (progress_) progress_(bytes.size());
   return {};

@@ -23,7 +23,7 @@ class TensorStream {
  public:
   /// Reserves a quarter of the budget, 64 MiB at most, for reading; what is written shares the rest.
   static Result<std::unique_ptr<TensorStream>> Open(Reader& reader, MemoryBudget& budget, object::Call call,
-                                                    Progress progress);
+                                                    ByteProgress progress);
   /// The calls of Stream that follow are for these tensors, in this order. Once, and from then on for no others.
   void Announce(const std::vector<std::string>& tensors);
   /// All bytes of a tensor in C order.
@@ -33,28 +33,28 @@ class TensorStream {
 
  private:
   /// Bytes of one tensor in a batch.
-  struct Piece {
+  struct StreamPiece {
     std::string tensor;
     std::uint64_t begin = 0, bytes = 0;  ///< first element
     bool last = false;                   ///< of its tensor
   };
-  using Batch = std::vector<Piece>;  ///< that fits half of the window
+  using Batch = std::vector<StreamPiece>;  ///< that fits half of the window
   struct Fetched {
     MutableByteSpan half;
     Status status;
   };
 
-  TensorStream(Reader& reader, Reservation reserved, object::Call call, Progress progress);
+  TensorStream(Reader& reader, Reservation reserved, object::Call call, ByteProgress progress);
   void AddToBatches(const std::string& tensor, std::uint64_t& room);
   Status Fetch(const Batch& batch, MutableByteSpan half) const;
   Status StreamAnnounced(const ByteSink& sink);
-  Status Hand(ByteSpan bytes, const ByteSink& sink) const;
+  Status Deliver(ByteSpan bytes, const ByteSink& sink) const;
 
   Reader& reader_;
   const Reservation reserved_;
   Buffer window_;
   const object::Call call_;
-  const Progress progress_;
+  const ByteProgress progress_;
   std::vector<Batch> batches_;
   Channel<MutableByteSpan> free_{2};
   Channel<Fetched> fetched_{1};

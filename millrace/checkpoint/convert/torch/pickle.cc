@@ -76,7 +76,7 @@ class PickleMachine {
 
  private:
   using Id = Pickle::Id;
-  using Kind = Pickle::Kind;
+  using ValueKind = Pickle::ValueKind;
   using Value = Pickle::Value;
 
   Result<std::string_view> Take(std::uint64_t bytes) {
@@ -104,9 +104,9 @@ class PickleMachine {
     stack_.push_back(static_cast<Id>(pickle_.values_.size() - 1));
     return {};
   }
-  Status PushInt(std::int64_t number) { return Push({.kind = Kind::kInt, .number = number}); }
-  Status PushText(Kind kind, std::string_view text) {
-    if (kind == Kind::kText && !IsValidUtf8(text)) return Fail(Code::kCorrupt, "a text is not UTF-8");
+  Status PushInt(std::int64_t number) { return Push({.kind = ValueKind::kInt, .number = number}); }
+  Status PushText(ValueKind kind, std::string_view text) {
+    if (kind == ValueKind::kText && !IsValidUtf8(text)) return Fail(Code::kCorrupt, "a text is not UTF-8");
     return Push({.kind = kind, .text = std::string(text)});
   }
   Status PushLong(std::string_view bytes);
@@ -132,13 +132,14 @@ class PickleMachine {
   Status PushTuple(std::size_t count) {
     std::vector<Id> items(count);
     for (std::size_t i = count; i-- > 0;) items[i] = MR_TRY(Pop());
-    return Push({.kind = Kind::kTuple, .items = std::move(items)});
+    return Push({.kind = ValueKind::kTuple, .items = std::move(items)});
   }
-  Status AddItems(const std::vector<Id>& items, Kind to) {
+  Status AddItems(const std::vector<Id>& items, ValueKind to) {
     if (stack_.size() <= Floor()) return Fail(Code::kCorrupt, "a container is missing");
     Value& container = pickle_.values_[stack_.back()];
-    if (container.kind != to && container.kind != Kind::kCall) return Fail(Code::kCorrupt, "items for what holds none");
-    if (to == Kind::kDict && items.size() % 2 != 0) return Fail(Code::kCorrupt, "a key without a value");
+    if (container.kind != to && container.kind != ValueKind::kCall)
+      return Fail(Code::kCorrupt, "items for what holds none");
+    if (to == ValueKind::kDict && items.size() % 2 != 0) return Fail(Code::kCorrupt, "a key without a value");
     container.items.insert(container.items.end(), items.begin(), items.end());
     return {};
   }
@@ -168,14 +169,14 @@ class PickleMachine {
 
 Status PickleMachine::PushLong(std::string_view bytes) {
   if (bytes.size() > kLongestBigInt) return Fail(Code::kUnsupported, "it has an int of more than 2,048 bits");
-  if (bytes.size() > kLongestNumber) return Push({.kind = Kind::kBigInt, .text = DecimalOf(bytes)});
+  if (bytes.size() > kLongestNumber) return Push({.kind = ValueKind::kBigInt, .text = DecimalOf(bytes)});
   __int128 number = 0;
   for (std::size_t i = bytes.size(); i-- > 0;) number = number * 256 + static_cast<unsigned char>(bytes[i]);
   if (!bytes.empty() && (bytes.back() & 0x80) != 0) number -= static_cast<__int128>(1) << (8 * bytes.size());
   if (number >= INT64_MIN && number <= INT64_MAX) return PushInt(static_cast<std::int64_t>(number));
   if (number < 0 || number > std::numeric_limits<std::uint64_t>::max())
-    return Push({.kind = Kind::kBigInt, .text = DecimalOf(bytes)});
-  return Push({.kind = Kind::kUnsigned, .number = static_cast<std::int64_t>(static_cast<std::uint64_t>(number))});
+    return Push({.kind = ValueKind::kBigInt, .text = DecimalOf(bytes)});
+  return Push({.kind = ValueKind::kUnsigned, .number = static_cast<std::int64_t>(static_cast<std::uint64_t>(number))});
 }
 
 Status PickleMachine::PushGlobal(std::string_view module, std::string_view name) {
@@ -186,7 +187,7 @@ Status PickleMachine::PushGlobal(std::string_view module, std::string_view name)
                 "save the state_dict() instead of the object",
                 global);
   }
-  return Push({.kind = Kind::kGlobal, .text = std::move(global)});
+  return Push({.kind = ValueKind::kGlobal, .text = std::move(global)});
 }
 
 Status PickleMachine::PushAgain(std::uint64_t key) {
@@ -198,9 +199,9 @@ Status PickleMachine::PushAgain(std::uint64_t key) {
 
 Status PickleMachine::PushCall() {
   const Id arguments = MR_TRY(Pop()), callee = MR_TRY(Pop());
-  if (pickle_.values_[callee].kind != Kind::kGlobal || pickle_.values_[arguments].kind != Kind::kTuple)
+  if (pickle_.values_[callee].kind != ValueKind::kGlobal || pickle_.values_[arguments].kind != ValueKind::kTuple)
     return Fail(Code::kCorrupt, "a call of what is no name");
-  return Push({.kind = Kind::kCall, .items = {callee, arguments}});
+  return Push({.kind = ValueKind::kCall, .items = {callee, arguments}});
 }
 
 Status PickleMachine::Step(char code) {
@@ -219,7 +220,7 @@ Status PickleMachine::Step(char code) {
       return Push({});
     case 0x88:
     case 0x89:
-      return Push({.kind = Kind::kBool, .number = static_cast<unsigned char>(code) == 0x88});
+      return Push({.kind = ValueKind::kBool, .number = static_cast<unsigned char>(code) == 0x88});
     case '0':  // POP
       MR_TRY(Pop());
       return {};
@@ -289,54 +290,54 @@ Status PickleMachine::StepNumber(char code) {
       return PushLong(MR_TRY(Take(MR_TRY(TakeNumber<std::uint32_t>()))));
     case 'G': {
       const auto bits = BigEndian<std::uint64_t>(MR_TRY(Take(8)));
-      return Push({.kind = Kind::kFloat, .real = std::bit_cast<double>(bits)});
+      return Push({.kind = ValueKind::kFloat, .real = std::bit_cast<double>(bits)});
     }
     default:
       break;
   }
   const std::string_view line = MR_TRY(TakeLine());  // 'I': protocol 0
-  if (line == "00" || line == "01") return Push({.kind = Kind::kBool, .number = line == "01"});
+  if (line == "00" || line == "01") return Push({.kind = ValueKind::kBool, .number = line == "01"});
   return Fail(Code::kUnsupported, "it is of protocol 0");
 }
 
 Status PickleMachine::StepText(char code) {
   switch (static_cast<unsigned char>(code)) {
     case 'X':
-      return PushText(Kind::kText, MR_TRY(Take(MR_TRY(TakeNumber<std::uint32_t>()))));
+      return PushText(ValueKind::kText, MR_TRY(Take(MR_TRY(TakeNumber<std::uint32_t>()))));
     case 0x8c:
-      return PushText(Kind::kText, MR_TRY(Take(MR_TRY(TakeNumber<std::uint8_t>()))));
+      return PushText(ValueKind::kText, MR_TRY(Take(MR_TRY(TakeNumber<std::uint8_t>()))));
     case 0x8d:
-      return PushText(Kind::kText, MR_TRY(Take(MR_TRY(TakeNumber<std::uint64_t>()))));
+      return PushText(ValueKind::kText, MR_TRY(Take(MR_TRY(TakeNumber<std::uint64_t>()))));
     case 'B':
-      return PushText(Kind::kBytes, MR_TRY(Take(MR_TRY(TakeNumber<std::uint32_t>()))));
+      return PushText(ValueKind::kBytes, MR_TRY(Take(MR_TRY(TakeNumber<std::uint32_t>()))));
     case 'C':
-      return PushText(Kind::kBytes, MR_TRY(Take(MR_TRY(TakeNumber<std::uint8_t>()))));
+      return PushText(ValueKind::kBytes, MR_TRY(Take(MR_TRY(TakeNumber<std::uint8_t>()))));
     default:
-      return PushText(Kind::kBytes, MR_TRY(Take(MR_TRY(TakeNumber<std::uint64_t>()))));
+      return PushText(ValueKind::kBytes, MR_TRY(Take(MR_TRY(TakeNumber<std::uint64_t>()))));
   }
 }
 
 Status PickleMachine::StepContainer(char code) {
   switch (static_cast<unsigned char>(code)) {
     case ']':
-      return Push({.kind = Kind::kList});
+      return Push({.kind = ValueKind::kList});
     case '}':
-      return Push({.kind = Kind::kDict});
+      return Push({.kind = ValueKind::kDict});
     case ')':
-      return Push({.kind = Kind::kTuple});
+      return Push({.kind = ValueKind::kTuple});
     case 'a':
-      return AddItems({MR_TRY(Pop())}, Kind::kList);
+      return AddItems({MR_TRY(Pop())}, ValueKind::kList);
     case 'e':
-      return AddItems(MR_TRY(PopMark()), Kind::kList);
+      return AddItems(MR_TRY(PopMark()), ValueKind::kList);
     case 's': {
       const Id value = MR_TRY(Pop()), key = MR_TRY(Pop());
-      return AddItems({key, value}, Kind::kDict);
+      return AddItems({key, value}, ValueKind::kDict);
     }
     case 'u':
-      return AddItems(MR_TRY(PopMark()), Kind::kDict);
+      return AddItems(MR_TRY(PopMark()), ValueKind::kDict);
     case 't': {
       std::vector<Id> items = MR_TRY(PopMark());
-      return Push({.kind = Kind::kTuple, .items = std::move(items)});
+      return Push({.kind = ValueKind::kTuple, .items = std::move(items)});
     }
     default:
       return PushTuple(static_cast<unsigned char>(code) - 0x84u);
@@ -352,7 +353,7 @@ Status PickleMachine::StepObject(char code) {
     case 0x93: {
       const Id name = MR_TRY(Pop()), module = MR_TRY(Pop());
       const Value &a = pickle_.values_[module], &b = pickle_.values_[name];
-      if (a.kind != Kind::kText || b.kind != Kind::kText || a.text.size() + b.text.size() > kLongestGlobal)
+      if (a.kind != ValueKind::kText || b.kind != ValueKind::kText || a.text.size() + b.text.size() > kLongestGlobal)
         return Fail(Code::kCorrupt, "a name is no text");
       return PushGlobal(a.text, b.text);
     }
@@ -363,13 +364,13 @@ Status PickleMachine::StepObject(char code) {
       const Id state = MR_TRY(Pop());
       if (stack_.size() <= Floor()) return Fail(Code::kCorrupt, "a state of nothing");
       Value& object = pickle_.values_[stack_.back()];
-      if (object.kind != Kind::kCall) return Fail(Code::kCorrupt, "a state of what is no object");
+      if (object.kind != ValueKind::kCall) return Fail(Code::kCorrupt, "a state of what is no object");
       object.state = state;
       return {};
     }
     default: {
       const Id key = MR_TRY(Pop());
-      return Push({.kind = Kind::kPersistent, .items = {key}});
+      return Push({.kind = ValueKind::kPersistent, .items = {key}});
     }
   }
 }
@@ -400,11 +401,11 @@ Result<Pickle> Pickle::Read(std::string_view bytes, std::span<const std::string_
 
 const Pickle::Value* Pickle::Member(const Value& dict, std::string_view key) const {
   const Value* in = &dict;
-  if (dict.kind == Kind::kCall && dict.state != kNone) in = &values_[dict.state];
-  if (in->kind != Kind::kDict && in->kind != Kind::kCall) return nullptr;
-  for (std::size_t i = in->kind == Kind::kCall ? 2 : 0; i + 1 < in->items.size(); i += 2) {
+  if (dict.kind == ValueKind::kCall && dict.state != kNone) in = &values_[dict.state];
+  if (in->kind != ValueKind::kDict && in->kind != ValueKind::kCall) return nullptr;
+  for (std::size_t i = in->kind == ValueKind::kCall ? 2 : 0; i + 1 < in->items.size(); i += 2) {
     const Value& name = values_[in->items[i]];
-    if (name.kind == Kind::kText && name.text == key) return &values_[in->items[i + 1]];
+    if (name.kind == ValueKind::kText && name.text == key) return &values_[in->items[i + 1]];
   }
   return nullptr;
 }

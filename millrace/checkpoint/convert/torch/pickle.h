@@ -17,7 +17,7 @@ class Pickle {
  public:
   using Id = std::uint32_t;  ///< of a value
   static constexpr Id kNone = 0xffffffff;
-  enum class Kind : std::uint8_t {
+  enum class ValueKind : std::uint8_t {
     kNone,
     kBool,        ///< number
     kInt,         ///< number
@@ -34,7 +34,7 @@ class Pickle {
     kPersistent,  ///< what the archive knows by items[0]
   };
   struct Value {
-    Kind kind = Kind::kNone;
+    ValueKind kind = ValueKind::kNone;
     std::int64_t number = 0;
     double real = 0;
     std::string text;
@@ -62,7 +62,7 @@ class Pickle {
   const Value* Member(const Value& dict, std::string_view key) const;
   /// Whether it is a call of that name.
   bool IsCall(const Value& value, std::string_view global) const {
-    return value.kind == Kind::kCall && values_[value.items[0]].text == global;
+    return value.kind == ValueKind::kCall && values_[value.items[0]].text == global;
   }
   std::span<const Id> Arguments(const Value& call) const { return values_[call.items[1]].items; }
 

@@ -134,7 +134,7 @@ TEST(PickleTest, PathsComeBack) {
     ASSERT_TRUE(path) << key;
     ASSERT_EQ(path->size(), 1u) << key;
     EXPECT_EQ((*path)[0].text, key);
-    EXPECT_EQ((*path)[0].kind, PathKey::Kind::kKey);
+    EXPECT_EQ((*path)[0].kind, PathKey::KeyKind::kKey);
   }
 }
 

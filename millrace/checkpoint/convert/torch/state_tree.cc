@@ -7,7 +7,7 @@
 namespace millrace::checkpoint {
 namespace {
 
-using NodeKind = StateNode::Kind;
+using NodeKind = StateNode::NodeKind;
 
 /// What lies at a path: a tensor, a value, or more paths.
 struct PathNode {
@@ -85,8 +85,8 @@ class Builder {
     bool list = !from.parts.empty(), tuple = list;
     for (const auto& part : from.parts) {
       PathKey key = std::move(MR_TRY(PathOf(part.first)).front());
-      list = list && key.kind == PathKey::Kind::kListIndex;
-      tuple = tuple && key.kind == PathKey::Kind::kTupleIndex;
+      list = list && key.kind == PathKey::KeyKind::kListIndex;
+      tuple = tuple && key.kind == PathKey::KeyKind::kTupleIndex;
       parts.emplace_back(std::move(key), &part);
     }
     node.kind = list ? NodeKind::kList : tuple ? NodeKind::kTuple : NodeKind::kDict;
@@ -98,7 +98,7 @@ class Builder {
     for (auto& [key, part] : parts) {
       StateNode::Item item{.part = part->first};
       if (node.kind == NodeKind::kDict)
-        item.key = key.kind == PathKey::Kind::kKey ? Json(std::move(key.text)) : Json(key.number);
+        item.key = key.kind == PathKey::KeyKind::kKey ? Json(std::move(key.text)) : Json(key.number);
       item.node.push_back(MR_TRY(Build(part->second, Below(path, part->first))));
       node.items.push_back(std::move(item));
     }

@@ -14,14 +14,14 @@
 namespace millrace::checkpoint {
 
 struct StateNode {
-  enum class Kind { kTensor, kValue, kList, kTuple, kSize, kDict };
+  enum class NodeKind { kTensor, kValue, kList, kTuple, kSize, kDict };
   struct Item {
     Json key = nullptr;           ///< of a kDict: a text, an int, or another plain value
     std::string part;             ///< the key's part of a path; empty where a path cannot have it
     std::vector<StateNode> node;  ///< one
     const StateNode& operator*() const { return node.front(); }
   };
-  Kind kind = Kind::kValue;
+  NodeKind kind = NodeKind::kValue;
   std::string path;                    ///< in the state; of a tensor its name. Empty for the state as a whole
   const TensorMeta* tensor = nullptr;  ///< of a kTensor
   Json value = nullptr;                ///< of a kValue: it holds no other values

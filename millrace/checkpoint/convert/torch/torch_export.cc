@@ -12,32 +12,32 @@
 namespace millrace::checkpoint {
 namespace {
 
-/// Where a tensor's bytes are in the checkpoint: tensors of the same place share a storage.
-using Place = std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t, std::uint64_t, Box>>;
+/// Where a tensor's bytes are in the checkpoint: tensors of the same location share a storage.
+using TensorLocation = std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t, std::uint64_t, Box>>;
 
-std::map<std::string, Place> PlacesOf(const Manifest& manifest) {
-  std::map<std::string, Place> places;
+std::map<std::string, TensorLocation> LocationsOf(const Manifest& manifest) {
+  std::map<std::string, TensorLocation> locations;
   for (const Slice& slice : manifest.slices)
-    places[slice.tensor].emplace_back(slice.file, slice.offset, slice.begin, slice.elements, slice.box);
-  for (auto& [tensor, place] : places) std::sort(place.begin(), place.end());
-  return places;
+    locations[slice.tensor].emplace_back(slice.file, slice.offset, slice.begin, slice.elements, slice.box);
+  for (auto& [tensor, location] : locations) std::sort(location.begin(), location.end());
+  return locations;
 }
 
 }  // namespace
 
-Result<Exported> ExportTorchFile(TensorStream& stream, const ExportTarget& target, std::string_view group) {
+Result<ExportResult> ExportTorchFile(TensorStream& stream, const ExportTarget& target, std::string_view group) {
   const Manifest& manifest = stream.reader().manifest();
   const auto tensors = TensorsBelow(manifest, group);
   if (tensors.empty()) return Fail(Code::kNotFound, "{} has no tensors named {}…", stream.reader().name(), group);
-  const auto places = PlacesOf(manifest);
+  const auto locations = LocationsOf(manifest);
   std::map<std::string, std::string> state;  // the storage of each tensor
-  std::map<std::tuple<Place, DType, std::vector<std::int64_t>>, std::string> known;
+  std::map<std::tuple<TensorLocation, DType, std::vector<std::int64_t>>, std::string> known;
   std::vector<std::string> storages;  // the tensor whose bytes each has
   for (const auto& [path, meta] : tensors) {
     const std::string name = std::string(group) + path;
     std::string key = StorageKey(storages.size());
-    if (auto place = places.find(name); place != places.end()) {
-      auto [same, added] = known.emplace(std::tuple(place->second, meta.dtype, meta.shape), key);
+    if (auto location = locations.find(name); location != locations.end()) {
+      auto [same, added] = known.emplace(std::tuple(location->second, meta.dtype, meta.shape), key);
       key = same->second;
       if (added) storages.push_back(name);
     } else {
@@ -66,7 +66,7 @@ Result<Exported> ExportTorchFile(TensorStream& stream, const ExportTarget& targe
     MR_TRY(zip.End());
   }
   MR_TRY(EndTorchArchive(zip));
-  return Exported{tensors.size(), 1, MR_TRY(out.Finish(call)).size};
+  return ExportResult{tensors.size(), 1, MR_TRY(out.Finish(call)).size};
 }
 
 }  // namespace millrace::checkpoint

@@ -10,6 +10,6 @@
 namespace millrace::checkpoint {
 
 /// Writes the state below `group`; empty: all of it. Blocks.
-Result<Exported> ExportTorchFile(TensorStream& stream, const ExportTarget& target, std::string_view group);
+Result<ExportResult> ExportTorchFile(TensorStream& stream, const ExportTarget& target, std::string_view group);
 
 }  // namespace millrace::checkpoint

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "millrace/checkpoint/convert/source/format.h"
+#include "millrace/checkpoint/convert/source/foreign_format.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::checkpoint {
@@ -72,7 +72,7 @@ Result<std::map<std::string, TorchArchive::Storage>> TorchArchive::StoragesOf(
   return storages;
 }
 
-Status AddTorchState(RandomBytes& bytes, const std::string& file, std::string_view group, Source& source) {
+Status AddTorchState(RandomBytes& bytes, const std::string& file, std::string_view group, ImportSource& source) {
   const TorchArchive archive = MR_TRY(TorchArchive::Open(bytes));
   auto state = StateOf(archive.pickle());
   if (!state) return Fail(state.error().Context(bytes.name()));
@@ -94,14 +94,14 @@ Status AddTorchState(RandomBytes& bytes, const std::string& file, std::string_vi
   return TakeValues(std::move(state->values), std::move(state->dicts), source);
 }
 
-Result<Source> OpenTorchFile(const object::Location& file, object::Call call) {
+Result<ImportSource> OpenTorchFile(const object::Location& file, object::Call call) {
   auto info = MR_TRY(object::Head(*file.store, file.key, call));
   if (!info) return Fail(Code::kNotFound, "{}/{} does not exist", file.store->Describe(), file.key);
   const std::size_t slash = file.key.rfind('/');
   const std::string name = file.key.substr(slash == file.key.npos ? 0 : slash + 1);
-  Source source{.format = Format::kTorch,
-                .folder = {file.store, file.key.substr(0, file.key.size() - name.size())},
-                .name = NameOf(file)};
+  ImportSource source{.format = ForeignFormat::kTorch,
+                      .folder = {file.store, file.key.substr(0, file.key.size() - name.size())},
+                      .name = NameOf(file)};
   ObjectBytes bytes(*file.store, *info, 0, info->size, std::move(call));
   source.files.emplace(name, *std::move(info));
   MR_TRY(AddTorchState(bytes, name, "", source));

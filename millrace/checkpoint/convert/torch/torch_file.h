@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "millrace/base/threads/memory_budget.h"
-#include "millrace/checkpoint/convert/source/source.h"
+#include "millrace/checkpoint/convert/source/import_source.h"
 #include "millrace/checkpoint/convert/torch/random_bytes.h"
 #include "millrace/checkpoint/convert/torch/torch_state.h"
 #include "millrace/checkpoint/convert/torch/zip.h"
@@ -41,10 +41,10 @@ class TorchArchive {
 };
 
 /// Adds the tensors of a state-like archive that lies at `begin` of `file` to a source, under `group` and their paths.
-Status AddTorchState(RandomBytes& bytes, const std::string& file, std::string_view group, Source& source);
+Status AddTorchState(RandomBytes& bytes, const std::string& file, std::string_view group, ImportSource& source);
 
 /// Opens one file of torch.save. Blocks.
-Result<Source> OpenTorchFile(const object::Location& file, object::Call call);
+Result<ImportSource> OpenTorchFile(const object::Location& file, object::Call call);
 
 /// What goes into an archive around its storages.
 std::string StorageKey(std::size_t number);

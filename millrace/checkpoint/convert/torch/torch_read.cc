@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "millrace/base/hash/digest.h"
+#include "millrace/checkpoint/convert/source/import_source.h"
 #include "millrace/checkpoint/convert/source/meta_names.h"
-#include "millrace/checkpoint/convert/source/source.h"
 #include "millrace/checkpoint/convert/torch/torch_dtypes.h"
 #include "millrace/checkpoint/convert/torch/torch_state.h"
 #include "millrace/checkpoint/format/manifest.h"
@@ -13,7 +13,7 @@
 namespace millrace::checkpoint {
 namespace {
 
-using Kind = Pickle::Kind;
+using ValueKind = Pickle::ValueKind;
 using Value = Pickle::Value;
 
 constexpr std::size_t kMaxSteps = 1'000'000;  ///< of a walk: a pickle may say one thing often
@@ -67,11 +67,11 @@ constexpr std::string_view kGlobals[] = {
 };
 
 Result<std::vector<std::int64_t>> Sizes(const Pickle& pickle, const Value& tuple) {
-  if (tuple.kind != Kind::kTuple || tuple.items.size() > kMaxDimensions)
+  if (tuple.kind != ValueKind::kTuple || tuple.items.size() > kMaxDimensions)
     return Fail(Code::kCorrupt, "a tensor's size or stride is no tuple of ints");
   std::vector<std::int64_t> sizes;
   for (const Pickle::Id item : tuple.items) {
-    if (pickle[item].kind != Kind::kInt || pickle[item].number < 0)
+    if (pickle[item].kind != ValueKind::kInt || pickle[item].number < 0)
       return Fail(Code::kCorrupt, "a tensor's size or stride is no tuple of ints");
     sizes.push_back(pickle[item].number);
   }
@@ -85,11 +85,12 @@ struct Storage {
   std::uint64_t bytes = 0;
 };
 Result<Storage> StorageOf(const Pickle& pickle, const Value& id) {
-  if (id.kind != Kind::kPersistent || pickle[id.items[0]].kind != Kind::kTuple)
+  if (id.kind != ValueKind::kPersistent || pickle[id.items[0]].kind != ValueKind::kTuple)
     return Fail(Code::kCorrupt, "a tensor has no storage");
   const auto& parts = pickle[id.items[0]].items;
-  if (parts.size() < 5 || pickle[parts[0]].text != "storage" || pickle[parts[1]].kind != Kind::kGlobal ||
-      pickle[parts[2]].kind != Kind::kText || pickle[parts[4]].kind != Kind::kInt || pickle[parts[4]].number < 0) {
+  if (parts.size() < 5 || pickle[parts[0]].text != "storage" || pickle[parts[1]].kind != ValueKind::kGlobal ||
+      pickle[parts[2]].kind != ValueKind::kText || pickle[parts[4]].kind != ValueKind::kInt ||
+      pickle[parts[4]].number < 0) {
     return Fail(Code::kCorrupt, "a tensor's storage is none that torch writes");
   }
   Storage storage{.key = pickle[parts[2]].text};
@@ -140,35 +141,35 @@ class ValueReader {
     if (depth > kMaxNesting || ++steps_ > kMaxSteps)
       return Fail(Code::kResourceExhausted, "a value is nested too deeply, or too large");
     switch (value.kind) {
-      case Kind::kNone:
+      case ValueKind::kNone:
         return Json(nullptr);
-      case Kind::kBool:
+      case ValueKind::kBool:
         return Json(value.number != 0);
-      case Kind::kInt:
+      case ValueKind::kInt:
         return Json(value.number);
-      case Kind::kUnsigned:
+      case ValueKind::kUnsigned:
         return Json{{"int", fmt::format("{}", static_cast<std::uint64_t>(value.number))}};
-      case Kind::kBigInt:
+      case ValueKind::kBigInt:
         return Json{{"int", value.text}};
-      case Kind::kFloat:
+      case ValueKind::kFloat:
         if (std::isfinite(value.real)) return Json(value.real);
         return Json{{"float", std::isnan(value.real) ? "nan" : value.real > 0 ? "inf" : "-inf"}};
-      case Kind::kText:
+      case ValueKind::kText:
         return Json(value.text);
-      case Kind::kBytes:
+      case ValueKind::kBytes:
         return Json{{"bytes", Base64Encode(AsBytes(value.text))}};
-      case Kind::kList:
+      case ValueKind::kList:
         return Items("list", value, depth);
-      case Kind::kTuple:
+      case ValueKind::kTuple:
         return Items("tuple", value, depth);
-      case Kind::kDict:
+      case ValueKind::kDict:
         return Dict("dict", value, 0, depth);
-      case Kind::kGlobal:
+      case ValueKind::kGlobal:
         if (const TorchDType* dtype = FindTorchDType(value.text)) return Json{{"dtype", dtype->name}};
         break;
-      case Kind::kCall:
+      case ValueKind::kCall:
         return Call(value, depth);
-      case Kind::kPersistent:
+      case ValueKind::kPersistent:
         break;
     }
     return Fail(Code::kUnsupported, "a value is neither a tensor nor plain");
@@ -204,7 +205,7 @@ class ValueReader {
   }
   /// Nothing where the value is no bytes.
   Result<std::optional<std::string>> BytesOf(const Value& value) const {
-    if (value.kind == Kind::kBytes) return value.text;
+    if (value.kind == ValueKind::kBytes) return value.text;
     if (pickle_.IsCall(value, "_codecs.encode") && pickle_.Arguments(value).size() == 2)
       return MR_TRY(Encoded(pickle_[pickle_.Arguments(value)[0]].text));
     const bool empty = pickle_.IsCall(value, "__builtin__.bytes") || pickle_.IsCall(value, "builtins.bytes");
@@ -278,15 +279,15 @@ class StateReader {
 
  private:
   bool IsDict(const Value& value) const {
-    return value.kind == Kind::kDict || pickle_.IsCall(value, "collections.OrderedDict");
+    return value.kind == ValueKind::kDict || pickle_.IsCall(value, "collections.OrderedDict");
   }
-  static std::size_t FirstItem(const Value& dict) { return dict.kind == Kind::kCall ? 2 : 0; }
+  static std::size_t FirstItem(const Value& dict) { return dict.kind == ValueKind::kCall ? 2 : 0; }
 
   Result<bool> HoldsTensors(const Value& value, int depth) {
     if (depth > kMaxNesting || ++steps_ > kMaxSteps)
       return Fail(Code::kResourceExhausted, "it is nested too deeply, or too large");
     if (MR_TRY(TensorOf(pickle_, value))) return true;
-    if (value.kind != Kind::kList && value.kind != Kind::kTuple && !IsDict(value)) return false;
+    if (value.kind != ValueKind::kList && value.kind != ValueKind::kTuple && !IsDict(value)) return false;
     for (std::size_t i = FirstItem(value); i < value.items.size(); ++i)
       if (MR_TRY(HoldsTensors(pickle_[value.items[i]], depth + 1))) return true;
     return false;
@@ -301,9 +302,9 @@ class StateReader {
       return {};
     }
     if (IsDict(value) && (path.empty() || MR_TRY(IsGoneThrough(value, depth)))) return WalkDict(value, path, depth);
-    const bool sequence = value.kind == Kind::kList || value.kind == Kind::kTuple;
+    const bool sequence = value.kind == ValueKind::kList || value.kind == ValueKind::kTuple;
     if (sequence && MR_TRY(HoldsTensors(value, depth))) {
-      const char mark = value.kind == Kind::kList ? '@' : '(';
+      const char mark = value.kind == ValueKind::kList ? '@' : '(';
       for (std::size_t i = 0; i < value.items.size(); ++i)
         MR_TRY(Walk(pickle_[value.items[i]], fmt::format("{}/{}{}", path, mark, i), depth + 1));
       return {};
@@ -318,8 +319,8 @@ class StateReader {
   Result<bool> IsGoneThrough(const Value& dict, int depth) {
     bool path_keys = dict.items.size() > FirstItem(dict);
     for (std::size_t i = FirstItem(dict); i + 1 < dict.items.size(); i += 2) {
-      const Kind key = pickle_[dict.items[i]].kind;
-      path_keys = path_keys && (key == Kind::kText || key == Kind::kInt);
+      const ValueKind key = pickle_[dict.items[i]].kind;
+      path_keys = path_keys && (key == ValueKind::kText || key == ValueKind::kInt);
     }
     return path_keys || MR_TRY(HoldsTensors(dict, depth));
   }
@@ -329,9 +330,9 @@ class StateReader {
     for (std::size_t i = FirstItem(dict); i + 1 < dict.items.size(); i += 2) {
       const Value& key = pickle_[dict.items[i]];
       std::string part;
-      if (key.kind == Kind::kText) {
+      if (key.kind == ValueKind::kText) {
         part = PathPart(key.text);
-      } else if (key.kind == Kind::kInt) {
+      } else if (key.kind == ValueKind::kInt) {
         part = fmt::format("#{}", key.number);
       } else {
         return Fail(Code::kUnsupported, "{} holds tensors and has a key that is neither text nor int of 64 bits",
@@ -340,7 +341,7 @@ class StateReader {
       MR_TRY(Walk(pickle_[dict.items[i + 1]], path.empty() ? part : fmt::format("{}/{}", path, part), depth + 1));
       if (!path.empty() || part != kMetaEntry) parts.push_back(std::move(part));
     }
-    if (auto described = DescribeDict(parts, dict.kind == Kind::kCall))
+    if (auto described = DescribeDict(parts, dict.kind == ValueKind::kCall))
       state_.dicts.emplace(path, *std::move(described));
     return {};
   }
@@ -364,7 +365,7 @@ Result<std::optional<TorchTensor>> TensorOf(const Pickle& pickle, const Pickle::
   const bool typed = pickle.IsCall(*call, "torch._utils._rebuild_tensor_v2");
   if (!typed && !pickle.IsCall(*call, "torch._utils._rebuild_tensor_v3")) return std::optional<TorchTensor>();
   const auto arguments = pickle.Arguments(*call);
-  if (arguments.size() < (typed ? 4u : 7u) || pickle[arguments[1]].kind != Kind::kInt ||
+  if (arguments.size() < (typed ? 4u : 7u) || pickle[arguments[1]].kind != ValueKind::kInt ||
       pickle[arguments[1]].number < 0) {
     return Fail(Code::kCorrupt, "a tensor is none that torch writes");
   }

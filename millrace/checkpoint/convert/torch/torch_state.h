@@ -56,8 +56,8 @@ std::optional<Json> DescribeDict(const std::vector<std::string>& parts, bool ord
 std::string PathPart(std::string_view key);
 /// A path's parts as Python's keys: text, or an int for those with a mark.
 struct PathKey {
-  enum class Kind { kKey, kIntKey, kListIndex, kTupleIndex };
-  Kind kind = Kind::kKey;
+  enum class KeyKind { kKey, kIntKey, kListIndex, kTupleIndex };
+  KeyKind kind = KeyKind::kKey;
   std::string text;
   std::int64_t number = 0;
 };

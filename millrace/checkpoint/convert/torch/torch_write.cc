@@ -147,9 +147,9 @@ Result<std::vector<PathKey>> PathOf(std::string_view path) {
     if (!part.empty() && kMarks.find(part[0]) != kMarks.npos) {
       const auto number = Integer(part.substr(1));
       if (!number) return Fail(Code::kCorrupt, "\"{}\" is no part of a path", part);
-      key.kind = part[0] == '#'   ? PathKey::Kind::kIntKey
-                 : part[0] == '@' ? PathKey::Kind::kListIndex
-                                  : PathKey::Kind::kTupleIndex;
+      key.kind = part[0] == '#'   ? PathKey::KeyKind::kIntKey
+                 : part[0] == '@' ? PathKey::KeyKind::kListIndex
+                                  : PathKey::KeyKind::kTupleIndex;
       key.number = *number;
     } else if (part != "%00") {
       key.text = part;

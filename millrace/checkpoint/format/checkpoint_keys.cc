@@ -1,4 +1,4 @@
-#include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/format/checkpoint_keys.h"
 
 #include <algorithm>
 #include <charconv>
@@ -18,14 +18,14 @@ bool IsAttempt(std::string_view text) {
 
 }  // namespace
 
-Layout::Layout(std::string_view root) : root_(root) {
+CheckpointKeys::CheckpointKeys(std::string_view root) : root_(root) {
   while (root_.ends_with('/')) root_.pop_back();
   if (!root_.empty()) root_ += '/';
 }
 
-std::string Layout::StepName(std::uint64_t step) const { return fmt::format("{}{:08}", StepsPrefix(), step); }
+std::string CheckpointKeys::StepName(std::uint64_t step) const { return fmt::format("{}{:08}", StepsPrefix(), step); }
 
-std::optional<std::uint64_t> Layout::ParseStep(std::string_view digits) const {
+std::optional<std::uint64_t> CheckpointKeys::ParseStep(std::string_view digits) const {
   std::uint64_t step = 0;
   auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
   bool canonical = error == std::errc() && end == digits.data() + digits.size() && step <= kMaxStep &&
@@ -33,7 +33,7 @@ std::optional<std::uint64_t> Layout::ParseStep(std::string_view digits) const {
   return canonical ? std::optional(step) : std::nullopt;
 }
 
-std::optional<std::uint64_t> Layout::StepOfManifest(std::string_view key) const {
+std::optional<std::uint64_t> CheckpointKeys::StepOfManifest(std::string_view key) const {
   std::string prefix = StepsPrefix();
   if (!key.starts_with(prefix) || !key.ends_with(kManifestSuffix)) return std::nullopt;
   key.remove_prefix(prefix.size());
@@ -42,7 +42,7 @@ std::optional<std::uint64_t> Layout::StepOfManifest(std::string_view key) const 
   return ParseStep(key);
 }
 
-std::optional<Layout::FileKey> Layout::ParseFileKey(std::string_view key) const {
+std::optional<CheckpointKeys::FileKey> CheckpointKeys::ParseFileKey(std::string_view key) const {
   std::string prefix = StepsPrefix();
   if (!key.starts_with(prefix)) return std::nullopt;
   key.remove_prefix(prefix.size());
@@ -55,14 +55,14 @@ std::optional<Layout::FileKey> Layout::ParseFileKey(std::string_view key) const 
   return FileKey{*step, attempt};
 }
 
-std::string Layout::NewHoldKey(std::uint64_t step) const {
+std::string CheckpointKeys::NewHoldKey(std::uint64_t step) const {
   return fmt::format("{}{}{}", StepName(step), kHoldPart, NewAttempt());
 }
-std::string Layout::NewGoingKey(std::uint64_t step) const {
+std::string CheckpointKeys::NewRemovalKey(std::uint64_t step) const {
   return fmt::format("{}{}{}", StepName(step), kGoingPart, NewAttempt());
 }
 
-std::optional<Layout::Mark> Layout::ParseMark(std::string_view key) const {
+std::optional<CheckpointKeys::Mark> CheckpointKeys::ParseMark(std::string_view key) const {
   const std::string prefix = StepsPrefix();
   if (!key.starts_with(prefix)) return std::nullopt;
   key.remove_prefix(prefix.size());
@@ -70,8 +70,8 @@ std::optional<Layout::Mark> Layout::ParseMark(std::string_view key) const {
   const auto step = ParseStep(key.substr(0, dot));
   const std::string_view mark = key.substr(dot);
   if (!step) return std::nullopt;
-  if (mark == ".pin") return Mark{*step, Mark::Kind::kPin};
-  for (auto [part, kind] : {std::pair(kHoldPart, Mark::Kind::kHold), std::pair(kGoingPart, Mark::Kind::kGoing)})
+  if (mark == ".pin") return Mark{*step, MarkKind::kPin};
+  for (auto [part, kind] : {std::pair(kHoldPart, MarkKind::kHold), std::pair(kGoingPart, MarkKind::kRemoval)})
     if (mark.starts_with(part) && IsAttempt(mark.substr(part.size()))) return Mark{*step, kind};
   return std::nullopt;
 }

@@ -1,11 +1,11 @@
-#include "millrace/checkpoint/exchange/group.h"
+#include "millrace/checkpoint/exchange/rank_exchange.h"
 
 #include <utility>
 
 namespace millrace::checkpoint {
 namespace {
 
-class SingleProcess final : public Group {
+class SingleProcess final : public RankExchange {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
@@ -15,6 +15,6 @@ class SingleProcess final : public Group {
 
 }  // namespace
 
-std::unique_ptr<Group> SingleProcessGroup() { return std::make_unique<SingleProcess>(); }
+std::unique_ptr<RankExchange> SingleRankExchange() { return std::make_unique<SingleProcess>(); }
 
 }  // namespace millrace::checkpoint

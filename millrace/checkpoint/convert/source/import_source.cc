@@ -1,4 +1,4 @@
-#include "millrace/checkpoint/convert/source/source.h"
+#include "millrace/checkpoint/convert/source/import_source.h"
 
 #include "millrace/checkpoint/convert/source/meta_names.h"
 #include "millrace/object/blocking.h"
@@ -10,13 +10,13 @@ constexpr std::size_t kMostFiles = 100'000;
 
 }  // namespace
 
-std::uint64_t Source::TensorBytes() const {
+std::uint64_t ImportSource::TensorBytes() const {
   std::uint64_t bytes = 0;
   for (const auto& [tensor, tensor_meta] : tensors) bytes += tensor_meta.bytes();
   return bytes;
 }
 
-void Source::Rename(const std::function<std::optional<std::string>(const std::string&)>& renamed) {
+void ImportSource::Rename(const std::function<std::optional<std::string>(const std::string&)>& renamed) {
   std::map<std::string, std::optional<std::string>> names;
   std::map<std::string, TensorMeta> kept;
   for (auto& [tensor, tensor_meta] : tensors) {
@@ -24,11 +24,11 @@ void Source::Rename(const std::function<std::optional<std::string>(const std::st
     if (to) kept.emplace(*to, std::move(tensor_meta));
   }
   tensors = std::move(kept);
-  std::erase_if(pieces, [&](const SourcePiece& piece) { return !names.at(piece.tensor); });
-  for (SourcePiece& piece : pieces) piece.tensor = *names.at(piece.tensor);
+  std::erase_if(pieces, [&](const SourceBox& piece) { return !names.at(piece.tensor); });
+  for (SourceBox& piece : pieces) piece.tensor = *names.at(piece.tensor);
 }
 
-Status TakeValues(std::map<std::string, Json> values, std::map<std::string, Json> dicts, Source& source) {
+Status TakeValues(std::map<std::string, Json> values, std::map<std::string, Json> dicts, ImportSource& source) {
   if (auto meta = values.extract(std::string(kMetaEntry)); !meta.empty()) {
     if (!meta.mapped().is_string()) return Fail(Code::kCorrupt, "{}: its {} is no text", source.name, kMetaEntry);
     source.meta = MR_TRY(ParseJson(meta.mapped().get_ref<const std::string&>(), kMetaEntry));

@@ -1,5 +1,5 @@
 // Keys of checkpoints.
-#include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/format/checkpoint_keys.h"
 
 #include <gtest/gtest.h>
 
@@ -10,9 +10,9 @@
 namespace millrace::checkpoint {
 namespace {
 
-TEST(Layout, ParsesTheKeysItMakesAndNoOthers) {
+TEST(CheckpointKeys, ParsesTheKeysItMakesAndNoOthers) {
   for (std::string root : {"", "runs/a", "runs/a/"}) {
-    Layout layout(root);
+    CheckpointKeys layout(root);
     for (std::uint64_t step : {std::uint64_t{0}, std::uint64_t{150}, std::uint64_t{123456789}, kMaxStep}) {
       EXPECT_EQ(layout.StepOfManifest(layout.ManifestKey(step)), step);
       std::string attempt = NewAttempt(), key = layout.StepFolder(step) + RankFile(attempt, 3);
@@ -24,7 +24,7 @@ TEST(Layout, ParsesTheKeysItMakesAndNoOthers) {
       EXPECT_FALSE(layout.ParseFileKey(layout.ManifestKey(step)));
     }
   }
-  Layout layout("r");
+  CheckpointKeys layout("r");
   for (const char* key :
        {"r/step-150.json", "r/step-000000150.json", "r/step-00000150", "r/step-.json", "r/step--0000015.json",
         "step-00000150.json", "r/step-99999999999999999999.json", "r/step-00000150/x.json"}) {
@@ -38,11 +38,12 @@ TEST(Layout, ParsesTheKeysItMakesAndNoOthers) {
   EXPECT_NE(NewFence(), NewFence());
 }
 
-TEST(Layout, ParsesTheMarksItMakesAndNoOthers) {
-  const Layout layout("runs/a");
-  using Kind = Layout::Mark::Kind;
-  for (const auto& [key, kind] : {std::pair(layout.PinKey(7), Kind::kPin), std::pair(layout.NewHoldKey(7), Kind::kHold),
-                                  std::pair(layout.NewGoingKey(7), Kind::kGoing)}) {
+TEST(CheckpointKeys, ParsesTheMarksItMakesAndNoOthers) {
+  const CheckpointKeys layout("runs/a");
+  using MarkKind = CheckpointKeys::MarkKind;
+  for (const auto& [key, kind] :
+       {std::pair(layout.PinKey(7), MarkKind::kPin), std::pair(layout.NewHoldKey(7), MarkKind::kHold),
+        std::pair(layout.NewRemovalKey(7), MarkKind::kRemoval)}) {
     const auto mark = layout.ParseMark(key);
     ASSERT_TRUE(mark) << key;
     EXPECT_EQ(mark->step, 7u);

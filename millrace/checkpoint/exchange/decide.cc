@@ -1,4 +1,4 @@
-#include "millrace/checkpoint/exchange/agree.h"
+#include "millrace/checkpoint/exchange/decide.h"
 
 #include <utility>
 
@@ -6,14 +6,14 @@
 
 namespace millrace::checkpoint {
 
-Result<Json> Agree(Group& group, std::string mine,
-                   const std::function<Result<Json>(const std::vector<std::string>&)>& answer) {
+Result<Json> DecideOnRank0(RankExchange& group, std::string mine,
+                           const std::function<Result<Json>(const std::vector<std::string>&)>& decide) {
   const std::vector<std::string> said = MR_TRY(group.Gather(std::move(mine)));
   std::string message;
   if (group.rank() == 0) {
     message = EncodeResult([&]() -> Result<std::string> {
       try {
-        return DumpJson(MR_TRY(answer(said)));
+        return DumpJson(MR_TRY(decide(said)));
       } catch (const Json::exception& error) {
         return Fail(Code::kInternal, "a rank says what no rank would: {}", error.what());
       }

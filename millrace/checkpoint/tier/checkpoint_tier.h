@@ -4,6 +4,6 @@
 namespace millrace::checkpoint {
 
 /// The object store, or a folder on the machine's own disk.
-enum class Tier { kStore, kLocal };
+enum class CheckpointTier { kStore, kLocal };
 
 }  // namespace millrace::checkpoint

@@ -1,4 +1,4 @@
-#include "millrace/checkpoint/local/machines.h"
+#include "millrace/checkpoint/local/peer_machines.h"
 
 #include <fcntl.h>
 #include <netdb.h>
@@ -15,9 +15,9 @@
 #include "millrace/base/hash/random.h"
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
-#include "millrace/checkpoint/exchange/agree.h"
+#include "millrace/checkpoint/exchange/decide.h"
 #include "millrace/checkpoint/exchange/result_message.h"
-#include "millrace/checkpoint/format/layout.h"
+#include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/tier/local_folder.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/file/paths.h"
@@ -26,19 +26,20 @@ namespace millrace::checkpoint {
 namespace {
 
 constexpr int kTokenBytes = 16, kSecretBytes = 32;
+/// What is written at a time of a file that another machine sends; more if the file would have too many parts.
 constexpr std::uint64_t kPiece = 8 * kMiB, kLargestPiece = 1 * kGiB;
-/// Requests to other machines are tried again, as when one has no connection free: for a quarter of a minute or so.
+/// Requests to other machines are repeated, for example if one has no free connection: for about a quarter of a minute.
 constexpr int kAttempts = 12;
 constexpr Duration kFirstPause = std::chrono::milliseconds(100), kLongestPause = std::chrono::seconds(2);
-/// A rank's to each other machine.
+/// Connections of a rank to each other machine.
 constexpr int kConnections = 4;
-/// All ranks of a large run may come at once; who has been served makes room.
+/// All ranks of a large run may connect at once. An idle connection is closed soon, to make room for others.
 constexpr int kMostConnections = 2048;
 constexpr Duration kIdle = std::chrono::seconds(1);
 constexpr char kFrom[] = "from", kBytes[] = "bytes";
 
-/// The folder's token; made by whoever comes first.
-Result<std::string> TokenOf(const std::filesystem::path& folder) {
+/// Returns the folder's token. The first rank that asks creates it.
+Result<std::string> MachineToken(const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) return Fail(ErrnoError(error.value(), fmt::format("creating {}", folder.string())));
@@ -53,7 +54,7 @@ Result<std::string> TokenOf(const std::filesystem::path& folder) {
   return ReadFile(file, kMiB);
 }
 
-/// Numeric; version 6 in brackets.
+/// Returns the address in digits; an IPv6 address is in brackets.
 Result<std::string> NumericAddress(const sockaddr* address, socklen_t length) {
   char name[NI_MAXHOST];
   if (const int code = ::getnameinfo(address, length, name, sizeof name, nullptr, 0, NI_NUMERICHOST); code != 0)
@@ -63,36 +64,36 @@ Result<std::string> NumericAddress(const sockaddr* address, socklen_t length) {
 
 bool IsLoopback(std::string_view numeric) { return numeric.starts_with("127.") || numeric == "[::1]"; }
 
-/// The way to where ranks meet, as this machine knows it.
-struct Way {
+/// The route from this machine to the address at which ranks meet.
+struct Route {
   std::string from;  ///< this machine's address
   std::string to;    ///< the other end's
 };
-Result<Way> WayToward(const std::string& host) {
+Result<Route> RouteToward(const std::string& host) {
   addrinfo hints{.ai_socktype = SOCK_DGRAM}, *found = nullptr;
   if (const int code = ::getaddrinfo(host.c_str(), "9", &hints, &found); code != 0) {
     return Fail(Code::kInvalidArgument, "the address that ranks meet at, {}: {}", host, ::gai_strerror(code));
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
-    // Connecting a datagram socket sends nothing: it only chooses the way.
-    const UniqueFd way(::socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    // Connecting a datagram socket sends nothing: it only chooses the route.
+    const UniqueFd probe(::socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     sockaddr_storage here{};
     socklen_t length = sizeof here;
     auto* generic = reinterpret_cast<sockaddr*>(&here);
-    if (!way || ::connect(way.get(), one->ai_addr, one->ai_addrlen) != 0 ||
-        ::getsockname(way.get(), generic, &length) != 0) {
+    if (!probe || ::connect(probe.get(), one->ai_addr, one->ai_addrlen) != 0 ||
+        ::getsockname(probe.get(), generic, &length) != 0) {
       continue;
     }
-    return Way{MR_TRY(NumericAddress(generic, length)), MR_TRY(NumericAddress(one->ai_addr, one->ai_addrlen))};
+    return Route{MR_TRY(NumericAddress(generic, length)), MR_TRY(NumericAddress(one->ai_addr, one->ai_addrlen))};
   }
   return Fail(Code::kUnavailable, "no way to the address that ranks meet at, {}", host);
 }
 
-/// Answers for one folder: GET /NAME?from=A&bytes=N and PUT /NAME.
-class Serving {
+/// Serves one folder: GET /NAME?from=A&bytes=N and PUT /NAME.
+class FolderServer {
  public:
-  Serving(object::Location folder, object::RootFolder root, std::string authorization)
+  FolderServer(object::Location folder, object::RootFolder root, std::string authorization)
       : folder_(std::move(folder)), root_(std::move(root)), authorization_(std::move(authorization)) {}
 
   void operator()(http::ServerRequest& request, http::ServerResponse& response) const {
@@ -107,7 +108,7 @@ class Serving {
     if (!ConstantTimeEqual(request.headers().Get("Authorization"), authorization_))
       return Fail(Code::kPermissionDenied, "not one of this run's ranks");
     const std::string name = MR_TRY(PercentDecode(request.path().substr(1)));
-    if (!Layout("").ParseFileKey(name) && !Layout("").StepOfManifest(name))
+    if (!CheckpointKeys("").ParseFileKey(name) && !CheckpointKeys("").StepOfManifest(name))
       return Fail(Code::kInvalidArgument, "{} is no file of a checkpoint", name);
     if (request.method() == "GET") return Read(name, request.query(), response);
     if (request.method() == "PUT") return Write(name, request, response);
@@ -154,7 +155,7 @@ class Serving {
     if (!written) return written;
     return response.Send(200, {}, {});
   }
-  /// As much of the body as there is room for; less at its end.
+  /// Reads the body until `into` is full or the body ends.
   static Result<std::size_t> Fill(http::ServerRequest& request, MutableByteSpan into) {
     std::size_t filled = 0;
     while (filled < into.size()) {
@@ -170,8 +171,9 @@ class Serving {
   const std::string authorization_;
 };
 
-/// Each rank's machine, numbered in the order of their first ranks; nothing where they are not to be joined.
-std::vector<int> Number(const std::vector<std::string>& tokens) {
+/// Returns the machine of each rank, numbered in the order of their first ranks. Empty if all ranks share one machine
+/// or a rank has no token.
+std::vector<int> NumberMachines(const std::vector<std::string>& tokens) {
   std::vector<std::string> machines;
   std::vector<int> numbers;
   for (const std::string& token : tokens) {
@@ -185,38 +187,38 @@ std::vector<int> Number(const std::vector<std::string>& tokens) {
 
 }  // namespace
 
-Result<std::shared_ptr<Machines>> Machines::Meet(Group& group, const LocalTier& tier, std::string_view url,
-                                                 Clock& clock) {
+Result<std::shared_ptr<PeerMachines>> PeerMachines::Connect(RankExchange& group, const LocalTierOptions& tier,
+                                                            std::string_view url, Clock& clock) {
   if (tier.copies < 2) return nullptr;
   const auto own = LocateLocal(tier, url);
-  const Result<std::string> token = own ? TokenOf(tier.path) : Fail(own.error());
+  const Result<std::string> token = own ? MachineToken(tier.path) : Fail(own.error());
   auto number = [](const std::vector<std::string>& tokens) -> Result<Json> {
-    return Json{{"machines", Number(tokens)}, {"secret", SecureHex(kSecretBytes)}};
+    return Json{{"machines", NumberMachines(tokens)}, {"secret", SecureHex(kSecretBytes)}};
   };
-  const Json agreed = MR_TRY(Agree(group, token.value_or(""), number));
+  const Json agreed = MR_TRY(DecideOnRank0(group, token.value_or(""), number));
   const auto numbers = agreed.at("machines").get<std::vector<int>>();
   if (numbers.empty()) return nullptr;
   const auto rank = static_cast<std::size_t>(group.rank());
-  std::shared_ptr<Machines> made(new Machines(numbers[rank], tier.copies, clock));
-  made->ranks_here_ = static_cast<int>(std::ranges::count(numbers, made->mine_));
-  made->place_ = static_cast<int>(std::count(numbers.begin(), numbers.begin() + group.rank(), made->mine_));
+  std::shared_ptr<PeerMachines> made(new PeerMachines(numbers[rank], tier.copies, clock));
+  made->local_size_ = static_cast<int>(std::ranges::count(numbers, made->index_));
+  made->local_rank_ = static_cast<int>(std::count(numbers.begin(), numbers.begin() + group.rank(), made->index_));
   made->authorization_ = "Bearer " + agreed.at("secret").get<std::string>();
 
-  const Result<Way> way = WayToward(tier.meeting_point);
+  const Result<Route> route = RouteToward(tier.meeting_point);
   // The machine that ranks meet on may know its own name as loopback (127.0.1.1). The others know the address by which
   // it is reached, and there it listens: nowhere else.
   auto reached_at = [](const std::vector<std::string>& known) -> Result<Json> {
     const auto real = std::ranges::find_if(known, [](const auto& one) { return !one.empty() && !IsLoopback(one); });
     return Json(real == known.end() ? "" : *real);
   };
-  const Json meeting_address = MR_TRY(Agree(group, way ? way->to : "", reached_at));
+  const Json meeting_address = MR_TRY(DecideOnRank0(group, route ? route->to : "", reached_at));
 
   auto serve = [&]() -> Result<std::string> {
-    if (made->place_ != 0) return "";
-    std::string address = MR_TRY(way).from;
+    if (made->local_rank_ != 0) return "";
+    std::string address = MR_TRY(route).from;
     if (IsLoopback(address) && meeting_address != "") address = meeting_address.get<std::string>();
     object::RootFolder root = MR_TRY(object::RootFolder::Open("/" + own->key, true));
-    auto serving = std::make_shared<Serving>(*own, std::move(root), made->authorization_);
+    auto serving = std::make_shared<FolderServer>(*own, std::move(root), made->authorization_);
     made->server_ = MR_TRY(http::Server::Start(
         {.listen = address + ":0", .max_connections = kMostConnections, .idle_timeout = kIdle},
         [serving](http::ServerRequest& request, http::ServerResponse& response) { (*serving)(request, response); }));
@@ -232,23 +234,24 @@ Result<std::shared_ptr<Machines>> Machines::Meet(Group& group, const LocalTier& 
     }
     return list;
   };
-  const Json endpoints = MR_TRY(Agree(group, EncodeResult(mine), collect));
+  const Json endpoints = MR_TRY(DecideOnRank0(group, EncodeResult(mine), collect));
   made->endpoints_ = endpoints.get<std::vector<std::string>>();
   return made;
 }
 
-Machines::Machines(int mine, int copies, Clock& clock)
-    : mine_(mine), copies_(copies), clock_(clock), client_({.max_connections_per_host = kConnections, .loops = 1}) {}
+PeerMachines::PeerMachines(int index, int copies, Clock& clock)
+    : index_(index), copies_(copies), clock_(clock), client_({.max_connections_per_host = kConnections, .loops = 1}) {}
 
-Machines::~Machines() {
+PeerMachines::~PeerMachines() {
   if (server_) server_->Stop(Duration::zero());
 }
 
-std::string Machines::UrlOf(int machine, const std::string& name) const {
+std::string PeerMachines::UrlOf(int machine, const std::string& name) const {
   return fmt::format("http://{}/{}", endpoints_[static_cast<std::size_t>(machine)], PercentEncode(name, true));
 }
 
-Result<http::Response> Machines::Ask(const http::Request& request, MutableByteSpan into, const object::Call& call) {
+Result<http::Response> PeerMachines::SendWithRetries(const http::Request& request, MutableByteSpan into,
+                                                     const object::Call& call) {
   Duration pause = kFirstPause;
   for (int attempt = 1;; ++attempt, pause = std::min(2 * pause, kLongestPause)) {
     auto answer = client_.Send(request, {.into = into}, {call.stop, call.deadline});
@@ -261,22 +264,22 @@ Result<http::Response> Machines::Ask(const http::Request& request, MutableByteSp
   }
 }
 
-Status Machines::CopyOut(const std::string& name, ByteSpan bytes, const object::Call& call) {
+Status PeerMachines::CopyToPeers(const std::string& name, ByteSpan bytes, const object::Call& call) {
   for (int next = 1; next < std::min(copies_, count()); ++next) {
-    http::Request request{.method = "PUT", .url = UrlOf((mine_ + next) % count(), name), .body = bytes};
+    http::Request request{.method = "PUT", .url = UrlOf((index_ + next) % count(), name), .body = bytes};
     request.headers.Set("Authorization", authorization_);
-    auto put = Ask(request, {}, call);
+    auto put = SendWithRetries(request, {}, call);
     if (!put) return Fail(put.error().Context("copying to another machine"));
   }
   return {};
 }
 
-Status Machines::Fetch(int machine, const std::string& name, std::uint64_t offset, MutableByteSpan into,
-                       const object::Call& call) {
+Status PeerMachines::Fetch(int machine, const std::string& name, std::uint64_t offset, MutableByteSpan into,
+                           const object::Call& call) {
   if (into.empty()) return {};
   http::Request request{.url = fmt::format("{}?{}={}&{}={}", UrlOf(machine, name), kFrom, offset, kBytes, into.size())};
   request.headers.Set("Authorization", authorization_);
-  const auto answer = Ask(request, into, call);
+  const auto answer = SendWithRetries(request, into, call);
   if (!answer) return Fail(answer.error().Context("reading from another machine"));
   if (answer->received != into.size())
     return Fail(Code::kCorrupt, "{}: {} bytes instead of {}", name, answer->received, into.size());

@@ -1,4 +1,4 @@
-#include "millrace/checkpoint/convert/source/format.h"
+#include "millrace/checkpoint/convert/source/foreign_format.h"
 
 #include <cstddef>
 #include <iterator>
@@ -12,11 +12,11 @@ constexpr std::string_view kFormatNames[] = {"hf", "peft", "torch", "dcp"};
 
 }  // namespace
 
-std::string_view FormatName(Format format) { return kFormatNames[static_cast<std::size_t>(format)]; }
+std::string_view ForeignFormatName(ForeignFormat format) { return kFormatNames[static_cast<std::size_t>(format)]; }
 
-Result<Format> ParseFormat(std::string_view name) {
+Result<ForeignFormat> ParseForeignFormat(std::string_view name) {
   for (std::size_t i = 0; i < std::size(kFormatNames); ++i)
-    if (kFormatNames[i] == name) return static_cast<Format>(i);
+    if (kFormatNames[i] == name) return static_cast<ForeignFormat>(i);
   return Fail(Code::kInvalidArgument, "{}", UnknownName("format", name, kFormatNames));
 }
 

@@ -12,9 +12,9 @@ namespace millrace::checkpoint {
 /// The ranks of one job, seen from one of them. All calls are collective: every rank makes the same calls in the same
 /// order. They block until the other ranks have made theirs, and fail if a rank dies. One thread at a time.
 /// Implemented over the training's collectives and, in tests, over threads.
-class Group {
+class RankExchange {
  public:
-  virtual ~Group() = default;
+  virtual ~RankExchange() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
   /// Returns every rank's string in rank order on rank 0, and an empty vector on the others.
@@ -24,6 +24,6 @@ class Group {
 };
 
 /// Returns a group of one rank.
-std::unique_ptr<Group> SingleProcessGroup();
+std::unique_ptr<RankExchange> SingleRankExchange();
 
 }  // namespace millrace::checkpoint

@@ -1,5 +1,5 @@
 // A run on several machines, each with a disk of its own: threads are the ranks, folders the disks.
-#include "millrace/checkpoint/local/machines.h"
+#include "millrace/checkpoint/local/peer_machines.h"
 #include "millrace/checkpoint/local/local_tier.h"
 #include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/random_state.h"
@@ -43,10 +43,10 @@ class MachinesTest : public ::testing::Test {
     int keep = 2;
   };
   struct MachineTier {
-    LocalTier options;
-    std::shared_ptr<Machines> machines;
+    LocalTierOptions options;
+    std::shared_ptr<PeerMachines> machines;
   };
-  using Life = std::function<void(int rank, Group& group, const MachineTier& tier)>;
+  using Life = std::function<void(int rank, RankExchange& group, const MachineTier& tier)>;
   void Run(const Start& start, const Life& life) {
     ThreadRanks ranks(static_cast<int>(start.machine_of.size()));
     std::vector<std::thread> threads;
@@ -55,7 +55,7 @@ class MachinesTest : public ::testing::Test {
         const auto group = ranks.Rank(rank);
         MachineTier tier{{Disk(start.machine_of[rank]), start.keep, start.copies}, nullptr};
         if (!meeting_points_.empty()) tier.options.meeting_point = meeting_points_[rank];
-        auto met = Machines::Meet(*group, tier.options, kRunOnMachines, clock_);
+        auto met = PeerMachines::Connect(*group, tier.options, kRunOnMachines, clock_);
         EXPECT_TRUE(met) << met.error().ToString();
         if (!met) return ranks.Break();
         tier.machines = *met;
@@ -72,11 +72,11 @@ class MachinesTest : public ::testing::Test {
   /// One start that saves state number `step` for each of `steps`; yields whether all were saved everywhere.
   bool Save(const Start& start, std::vector<std::uint64_t> steps, SaveOptions options) {
     std::atomic<bool> good = true;
-    Run(start, [&](int rank, Group& group, const MachineTier& tier) {
+    Run(start, [&](int rank, RankExchange& group, const MachineTier& tier) {
       auto open = OpenNewest(connection_, group, kRunOnMachines, tier.options, tier.machines, Logger());
       EXPECT_TRUE(open) << open.error().ToString();
       // The writer's group is used by its thread alone.
-      std::shared_ptr<Group> shared(&group, [](Group*) {});
+      std::shared_ptr<RankExchange> shared(&group, [](RankExchange*) {});
       auto writer = Writer::Open(connection_, shared, budget_,
                                  {.url = kRunOnMachines, .local = tier.options, .local_peers = tier.machines});
       for (const std::uint64_t step : steps) {
@@ -93,14 +93,14 @@ class MachinesTest : public ::testing::Test {
   /// What every rank of a new start opens, which must be the same and right.
   std::string Newest(const Start& start) {
     std::map<int, std::string> what;
-    Run(start, [&](int rank, Group& group, const MachineTier& tier) {
+    Run(start, [&](int rank, RankExchange& group, const MachineTier& tier) {
       auto newest = OpenNewest(connection_, group, kRunOnMachines, tier.options, tier.machines, Logger());
       EXPECT_TRUE(newest) << newest.error().ToString();
       std::string mine = "none";
       if (newest->reader) {
         const std::uint64_t step = newest->reader->manifest().step;
         StateOf(step).ExpectReadBack(*newest->reader, 2);
-        mine = fmt::format("{} {}", newest->tier == Tier::kLocal ? "local" : "store", step);
+        mine = fmt::format("{} {}", newest->tier == CheckpointTier::kLocal ? "local" : "store", step);
       }
       MutexLock lock(mutex_);
       what[rank] = mine;
@@ -149,14 +149,15 @@ class MachinesTest : public ::testing::Test {
 };
 
 TEST_F(MachinesTest, OneFolderForAllIsOneMachine) {
-  Run({.machine_of = {0, 0, 0}}, [](int, Group&, const MachineTier& tier) { EXPECT_EQ(tier.machines, nullptr); });
-  Run({.machine_of = {0, 1}, .copies = 1}, [](int, Group&, const MachineTier& tier) {
+  Run({.machine_of = {0, 0, 0}},
+      [](int, RankExchange&, const MachineTier& tier) { EXPECT_EQ(tier.machines, nullptr); });
+  Run({.machine_of = {0, 1}, .copies = 1}, [](int, RankExchange&, const MachineTier& tier) {
     EXPECT_EQ(tier.machines, nullptr) << "nothing is served unless told";
   });
-  Run(three_, [](int rank, Group&, const MachineTier& tier) {
+  Run(three_, [](int rank, RankExchange&, const MachineTier& tier) {
     ASSERT_NE(tier.machines, nullptr);
     EXPECT_EQ(tier.machines->count(), 3);
-    EXPECT_EQ(tier.machines->leads(), rank % 2 == 0);
+    EXPECT_EQ(tier.machines->is_machine_leader(), rank % 2 == 0);
   });
 }
 
@@ -242,14 +243,14 @@ TEST_F(MachinesTest, AMachineThatMissedSavesComesBack) {
 TEST_F(MachinesTest, ASaveThatCannotBeCopiedFailsOnAllRanks) {
   clock_.AdvanceOnSleep(true);
   ASSERT_TRUE(Save(three_, {10}, local_));
-  Run(three_, [&](int rank, Group& group, const MachineTier& tier) {
+  Run(three_, [&](int rank, RankExchange& group, const MachineTier& tier) {
     const std::string step = RunFolder(2) / "step-00000020";
     if (rank == 4) {
       ASSERT_TRUE(WriteFileAtomic(step, AsBytes("a file where the folder should be")));
     }
     ASSERT_TRUE(group.Gather(""));
     ASSERT_TRUE(group.Broadcast(""));
-    std::shared_ptr<Group> shared(&group, [](Group*) {});
+    std::shared_ptr<RankExchange> shared(&group, [](RankExchange*) {});
     auto writer = *Writer::Open(connection_, shared, budget_,
                                 {.url = kRunOnMachines, .local = tier.options, .local_peers = tier.machines});
     const State state = StateOf(20);
@@ -279,7 +280,7 @@ TEST_F(MachinesTest, ServesWhereTheOthersReachItAndNowhereElse) {
   if (outward.empty() || outward.starts_with("127.")) GTEST_SKIP() << "this machine has no address but loopback";
   // The first machine knows its own name as loopback, as Debian's /etc/hosts has it; the second knows better.
   meeting_points_ = {"127.0.0.1", outward};
-  Run({{0, 1}}, [&](int rank, Group&, const MachineTier& tier) {
+  Run({{0, 1}}, [&](int rank, RankExchange&, const MachineTier& tier) {
     ASSERT_EQ(tier.machines->count(), 2);
     if (rank != 0) return;
     const std::string& mine = tier.machines->endpoints()[0];
@@ -293,7 +294,7 @@ TEST_F(MachinesTest, ServesWhereTheOthersReachItAndNowhereElse) {
 TEST_F(MachinesTest, StrangersGetNothing) {
   ASSERT_TRUE(Save(three_, {10}, local_));
   ASSERT_TRUE(WriteFileAtomic(fs::path(Disk(0)) / "secret", AsBytes("not of the run")));
-  Run(three_, [&](int rank, Group&, const MachineTier& tier) {
+  Run(three_, [&](int rank, RankExchange&, const MachineTier& tier) {
     if (rank != 0) return;
     http::Client client({});
     auto ask = [&](const std::string& method, const std::string& path, const std::string& authorization) {

@@ -1,0 +1,14 @@
+// The formats of other programs.
+#pragma once
+
+#include <string_view>
+
+#include "millrace/base/result.h"
+
+namespace millrace::checkpoint {
+
+enum class ForeignFormat { kHuggingFace, kPeft, kTorch, kDcp };
+std::string_view ForeignFormatName(ForeignFormat format);  ///< "hf", "peft", "torch", "dcp"
+Result<ForeignFormat> ParseForeignFormat(std::string_view name);
+
+}  // namespace millrace::checkpoint
