@@ -88,16 +88,4 @@ Status ReadState(checkpoint::Reader& reader, const std::vector<StateTensor>& ten
   return reader.ReadMany(wanted);
 }
 
-Status ReadWeights(checkpoint::Reader& reader, engine::Model& model) {
-  for (const auto& parameter : model.Parameters()) {
-    const std::string name = std::string(checkpoint::kModelGroup) + parameter.name;
-    const auto* meta = MR_TRY(FindTensor(reader, name, parameter.tensor));
-    const at::ScalarType type = MR_TRY(engine::ParseScalarType(checkpoint::DTypeName(meta->dtype)));
-    Buffer bytes(meta->bytes());
-    MR_TRY(reader.Read(name, 0, bytes.span()));
-    MR_TRY(engine::CopyInto(parameter.tensor, type, bytes));
-  }
-  return {};
-}
-
 }  // namespace millrace::train

@@ -40,7 +40,5 @@ struct RunState {
 
 /// Reads the tensors from a checkpoint of the same model. Errors: kPreconditionFailed if shapes or types differ.
 Status ReadState(checkpoint::Reader& reader, const std::vector<StateTensor>& tensors);
-/// Reads the model's weights from a Hugging Face folder and converts their types.
-Status ReadWeights(checkpoint::Reader& reader, engine::Model& model);
 
 }  // namespace millrace::train

@@ -18,6 +18,7 @@
 #include "millrace/engine/errors.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/parallel/gradient_reducer.h"
+#include "millrace/engine/weights/read_weights.h"
 #include "millrace/metrics/endpoint.h"
 #include "millrace/tokenizer/open/open.h"
 #include "millrace/train/rank_group.h"
@@ -238,7 +239,7 @@ Status Trainer::OpenModel() {
   }
   model_ = MR_TRY(engine::MakeModel(config, options_.precision, at::kCPU, options_.seed));
   if (source) {
-    MR_TRY(ReadWeights(source->reader(), *model_));
+    MR_TRY(engine::ReadWeights(source->reader(), *model_));
     MR_TRY(group_.Barrier());  // rank 0 may hold the checkpoint for all
   }
   MR_TRY(engine::CatchTorch("allocating gradients and optimizer state", [&] {

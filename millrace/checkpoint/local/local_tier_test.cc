@@ -61,7 +61,7 @@ class LocalTierTest : public ::testing::Test {
   /// What every rank opens, which must be the same and right.
   std::string Newest(std::string url = kRun) {
     ThreadRanks ranks(kRanks);
-    std::vector<Result<checkpoint::Newest>> readers(kRanks);
+    std::vector<Result<NewestCheckpoint>> readers(kRanks);
     std::vector<std::thread> threads;
     for (int rank = 0; rank < kRanks; ++rank) {
       threads.emplace_back([&, rank] {

@@ -4,8 +4,8 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/json.h"
 #include "millrace/checkpoint/read/model_source.h"
-#include "millrace/checkpoint/read/reader.h"
 #include "millrace/engine/models/make_model.h"
+#include "millrace/engine/weights/read_weights.h"
 #include "millrace/serve/engine/engine_model.h"
 #include "millrace/tokenizer/open/open.h"
 
@@ -13,8 +13,6 @@ namespace millrace::serve {
 namespace {
 
 constexpr std::uint64_t kMaxConfigBytes = 1 * kMiB;
-/// Weights whose type is converted pass through a buffer of about this size.
-constexpr std::uint64_t kBatchBytes = 256 * kMiB;
 
 using TokenizerPointer = std::shared_ptr<const tokenizer::Tokenizer>;
 
@@ -54,51 +52,6 @@ Result<bool> AddsBos(const checkpoint::ModelSource& source, const tokenizer::Tok
   return tokenizer.adds_bos().value_or(true);
 }
 
-/// One parameter's bytes as stored: read in place where the types agree, else through `stored`.
-struct Pending {
-  const engine::NamedParameter* parameter = nullptr;
-  at::ScalarType type = at::kFloat;
-  Buffer stored;
-};
-
-Status ReadBatch(checkpoint::Reader& reader, std::vector<Pending>& batch, const object::Call& call) {
-  std::vector<checkpoint::Reader::TensorRange> wanted;
-  for (Pending& pending : batch) {
-    auto into = pending.stored.empty() ? engine::BytesOf(pending.parameter->tensor) : pending.stored.span();
-    wanted.push_back({.tensor = std::string(checkpoint::kModelGroup) + pending.parameter->name, .into = into});
-  }
-  MR_TRY(reader.ReadMany(wanted, 8, call));
-  for (Pending& pending : batch) {
-    if (!pending.stored.empty()) MR_TRY(engine::CopyInto(pending.parameter->tensor, pending.type, pending.stored));
-  }
-  batch.clear();
-  return {};
-}
-
-Status ReadWeights(checkpoint::Reader& reader, engine::Model& model, const object::Call& call) {
-  const auto& tensors = reader.manifest().tensors;
-  std::vector<Pending> batch;
-  std::uint64_t buffered = 0;
-  for (const engine::NamedParameter& parameter : model.Parameters()) {
-    auto found = tensors.find(std::string(checkpoint::kModelGroup) + parameter.name);
-    if (found == tensors.end()) return Fail(Code::kNotFound, "{} has no weight {}", reader.name(), parameter.name);
-    if (at::IntArrayRef(found->second.shape) != parameter.tensor.sizes()) {
-      return Fail(Code::kCorrupt, "{}: the shape of {} is not what the model's sizes say", reader.name(),
-                  parameter.name);
-    }
-    Pending pending{&parameter, MR_TRY(engine::ParseScalarType(checkpoint::DTypeName(found->second.dtype))), {}};
-    if (pending.type != parameter.tensor.scalar_type()) {
-      pending.stored = Buffer(found->second.bytes());
-      buffered += pending.stored.size();
-    }
-    batch.push_back(std::move(pending));
-    if (buffered < kBatchBytes) continue;
-    MR_TRY(ReadBatch(reader, batch, call));
-    buffered = 0;
-  }
-  return ReadBatch(reader, batch, call);
-}
-
 }  // namespace
 
 Result<LoadedModel> LoadModel(object::Connection& connection, const LoadOptions& options, Logger log,
@@ -116,7 +69,7 @@ Result<LoadedModel> LoadModel(object::Connection& connection, const LoadOptions&
   bool add_bos = MR_TRY(AddsBos(source, *tokenizer, call));
   auto type = options.precision == "bf16" ? at::kBFloat16 : at::kFloat;
   auto model = MR_TRY(engine::MakeModel(config, type, at::kCPU, /*seed=*/0));
-  MR_TRY(ReadWeights(source.reader(), *model, call));
+  MR_TRY(engine::ReadWeights(source.reader(), *model, call));
   log.Info("model loaded", {{"from", name}, {"parameters", config.ParameterCount()}, {"precision", options.precision}});
   return LoadedModel{.model = MakeEngineModel(std::move(model), tokenizer->vocab_size()),
                      .tokenizer = tokenizer,

@@ -1,0 +1,16 @@
+// Loading the weights of a model.
+#pragma once
+
+#include "millrace/base/result.h"
+#include "millrace/checkpoint/read/reader.h"
+#include "millrace/engine/model.h"
+#include "millrace/object/store.h"
+
+namespace millrace::engine {
+
+/// Fills the model's parameters with the weights of a checkpoint or a Hugging Face folder, and converts their types.
+/// Weights of the model's own type are read in place. Others pass through a buffer of about 256 MiB. Blocks.
+/// Errors: kNotFound if a weight is missing; kCorrupt if a weight has another shape; those of Reader::ReadMany.
+Status ReadWeights(checkpoint::Reader& reader, Model& model, const object::Call& call = {});
+
+}  // namespace millrace::engine
