@@ -27,7 +27,8 @@ std::string EncodeResult(const Result<std::string>& result) {
 Result<std::string> DecodeResult(std::string message) {
   if (message.empty()) return Fail(Code::kInternal, "an empty message from another rank");
   if (message.size() < kHeaderBytes || message[0] != kForm)
-    return Fail(Code::kInternal, "an unknown message from another rank: do all ranks run the same version of Millrace?");
+    return Fail(Code::kInternal,
+                "an unknown message from another rank: do all ranks run the same version of Millrace?");
   const auto outcome = static_cast<std::uint8_t>(message[1]);
   if (outcome > kLastCode) return Fail(Code::kInternal, "an unknown message from another rank");
   message.erase(0, kHeaderBytes);

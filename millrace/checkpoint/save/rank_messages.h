@@ -24,8 +24,8 @@ struct RankReport {
 /// A report, or the error that kept the rank from uploading.
 std::string EncodeReport(const Result<RankReport>& report);
 /// Returns what `rank` reported.
-/// Errors: the rank's own, with its number in front; kInternal if the message has another form; kCorrupt if the report's
-/// manifest does not parse.
+/// Errors: the rank's own, with its number in front; kInternal if the message has another form; kCorrupt if the
+/// report's manifest does not parse.
 Result<RankReport> DecodeReport(std::string message, std::size_t rank);
 
 std::string EncodeOutcome(const CommitOutcome& outcome);
