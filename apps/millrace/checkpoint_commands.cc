@@ -131,7 +131,7 @@ Status List(const Context& context, const Arguments& arguments) {
   if (!context.globals.json && !context.globals.quiet && !entries.empty())
     PrintListing(fmt::runtime(kRow), "STEP", "AGE", "SIZE", "RANKS", "TENSORS", "PIN", "BY", "METRICS");
   std::size_t damaged = 0;
-  for (const Entry& entry : entries) {
+  for (const ListedCheckpoint& entry : entries) {
     auto reader = Reader::Open(*connection, arguments.url, entry.step, CallOf(context));
     if (!reader && reader.error().code() == Code::kNotFound) continue;  // removed since it was listed
     if (!reader && reader.error().code() == Code::kCorrupt) {
@@ -226,7 +226,7 @@ Status Verify(const Context& context, const Arguments& arguments) {
   auto entries = MR_TRY(checkpoint::ListCheckpoints(root, CallOf(context)));
   if (entries.empty()) return Fail(Code::kNotFound, "{} has no committed checkpoint", arguments.url);
   std::size_t damaged = 0;
-  for (const Entry& entry : entries) {
+  for (const ListedCheckpoint& entry : entries) {
     const auto held = OpenHeld(context, *connection, arguments.url, entry.step);
     const Status verified = held ? VerifyOne(context, *held->reader) : Fail(held.error());
     if (verified) continue;

@@ -355,8 +355,8 @@ TEST_F(TransferParts, ChecksumsOfPartsAreHeldAgainstTheBytes) {
       Status got = Download(*store_, info, Path("out/file"), settings_, {});
       ASSERT_TRUE(got) << got.error().ToString();
       EXPECT_EQ(*ReadFile(Path("out/file")), content);
-      Version remote{.store = store_.get(), .info = info};
-      Version local{.local = true, .info = {.key = Path("out/file").substr(1), .size = info.size}};
+      ComparedItem remote{.store = store_.get(), .info = info};
+      ComparedItem local{.local = true, .info = {.key = Path("out/file").substr(1), .size = info.size}};
       EXPECT_TRUE(*SameContent(remote, local, {}));
       remote.info.checksum.value[1] ^= 1;
       EXPECT_FALSE(*SameContent(remote, local, {}));
@@ -383,8 +383,8 @@ TEST_F(TransferParts, WhereTheStoreTellsNoSizesNothingIsClaimed) {
   info.checksum = by_etag_;
   info.checksum.value[0] ^= 1;
   EXPECT_TRUE(Download(silent, info, Path("out/file"), settings_, {}));
-  Version remote{.store = &silent, .info = info};
-  Version local{.local = true, .info = {.key = Path("out/file").substr(1), .size = info.size}};
+  ComparedItem remote{.store = &silent, .info = info};
+  ComparedItem local{.local = true, .info = {.key = Path("out/file").substr(1), .size = info.size}};
   EXPECT_FALSE(*SameContent(remote, local, {}));
 }
 

@@ -371,9 +371,9 @@ Result<Manifest> Import(object::Connection& connection, ImportSource source, std
   if (outcome.status) return manifest;
   // Best effort: what stays is garbage, and collected as such.
   if (!outcome.is_unknown) {
-    std::vector<std::string> keys;
-    for (const std::string& file : importer.FileNames()) keys.push_back(keys.StepFolder(options.step) + file);
-    std::ignore = object::DeleteMany(*root.store, std::move(keys));
+    std::vector<std::string> written;
+    for (const std::string& file : importer.FileNames()) written.push_back(keys.StepFolder(options.step) + file);
+    std::ignore = object::DeleteMany(*root.store, std::move(written));
   }
   return Fail(
       outcome.status.error().Context(fmt::format("importing {} as step {} of {}", source.name, options.step, url)));
