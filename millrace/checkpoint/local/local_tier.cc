@@ -86,7 +86,7 @@ class RestartChooser {
     }
     MR_TRY(RemoveLater(stored));
     if (!stored) return NewestCheckpoint{};
-    return NewestCheckpoint{MR_TRY(Reader::Open(connection_, url_, *stored, call_)), CheckpointTier::kStore};
+    return NewestCheckpoint{MR_TRY(Reader::Open(connection_, url_, stored, call_)), CheckpointTier::kStore};
   }
 
  private:

@@ -46,7 +46,7 @@ Result<std::string> ResolveMountPoint(const std::string& path) {
 }
 
 Result<std::string> PrepareMountPoint(const std::string& given) {
-  const std::string path = MR_TRY(ResolveMountPoint(given));
+  std::string path = MR_TRY(ResolveMountPoint(given));
   if (::access("/dev/fuse", R_OK | W_OK) != 0) {
     if (errno == ENOENT) {
       return Fail(
