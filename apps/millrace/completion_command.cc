@@ -12,7 +12,7 @@ struct Word {
   std::string text, description;
 };
 
-/// A command with what may follow it. `path` is "" for the program itself, else "ckpt ls" and so on.
+/// A command with its subcommands and flags. `path` is "" for the program itself, else "ckpt ls" and so on.
 struct Command {
   std::string path;
   std::vector<Word> commands, flags;
@@ -128,36 +128,51 @@ std::string Zsh(const std::vector<Command>& commands) {
          "    _files\n"
          "  fi\n"
          "}\n"
-         "compdef _millrace millrace\n";
+         // zsh's autoload runs this whole file at the first Tab: that Tab must complete too.
+         "if [[ $funcstack[1] == _millrace ]]; then\n"
+         "  _millrace \"$@\"\n"
+         "else\n"
+         "  (( $+functions[compdef] )) || { autoload -Uz compinit && compinit }\n"
+         "  compdef _millrace millrace\n"
+         "fi\n";
 }
 
 std::string Fish(const std::vector<Command>& commands) {
   std::string script =
       "# fish completion for millrace: millrace completion fish | source\n"
-      "complete -c millrace -f -n 'string match -q \"s3:*\" -- (commandline -ct)' "
+      "# Succeeds if the words before the cursor lead to this command.\n"
+      "function __millrace_at\n"
+      "  set -l path\n"
+      "  for word in (commandline -opc)\n"
+      "    set -l longer (string join ' ' -- $path $word)\n"
+      "    contains -- \"$longer\" $__millrace_paths; and set path $longer\n"
+      "  end\n"
+      "  test \"$path\" = \"$argv\"\n"
+      "end\n"
+      "set -g __millrace_paths";
+  for (const Command& command : commands) {
+    if (!command.path.empty()) script += " " + Quoted(command.path, "\\'");
+  }
+  script +=
+      "\ncomplete -c millrace -f -n 'string match -q \"s3:*\" -- (commandline -ct)' "
       "-a '(millrace complete-url (commandline -ct) 2>/dev/null)'\n";
   for (const Command& command : commands) {
-    std::string condition = "__fish_use_subcommand";
-    if (!command.path.empty()) {
-      std::string last = command.path.substr(command.path.rfind(' ') + 1);
-      condition = "__fish_seen_subcommand_from " + last;
-      for (const Word& word : command.commands) condition += "; and not __fish_seen_subcommand_from " + word.text;
-    }
+    const std::string condition = fmt::format("'__millrace_at {}'", command.path);
     for (const Word& word : command.commands) {
-      script += fmt::format("complete -c millrace -f -n '{}' -a {} -d {}\n", condition, word.text,
+      script += fmt::format("complete -c millrace -f -n {} -a {} -d {}\n", condition, word.text,
                             Quoted(word.description, "\\'"));
     }
     for (const Word& word : command.flags) {
       bool is_long = word.text.starts_with("--");
-      script += fmt::format("complete -c millrace -n '{}' {} {} -d {}\n", command.path.empty() ? "true" : condition,
+      script += fmt::format("complete -c millrace -n {} {} {} -d {}\n", command.path.empty() ? "true" : condition,
                             is_long ? "-l" : "-s", word.text.substr(is_long ? 2 : 1), Quoted(word.description, "\\'"));
     }
   }
   return script;
 }
 
-/// Prints the buckets, or the keys and folders of one level, that begin with what was typed. A user waits for it with a
-/// finger on the key: it gives up soon, and says nothing of errors.
+/// Prints the buckets, or the keys and folders of one level, that begin with `typed`. Prints no errors and stops after
+/// a short deadline, because a user waits for the Tab key.
 int CompleteUrl(const Context& context, const std::string& typed) {
   constexpr std::string_view kScheme = "s3://";
   Context quick = context;
@@ -204,7 +219,7 @@ void AddCompletionCommand(CLI::App& app, Context& context) {
         return kExitOk;
       });
   auto typed = std::make_shared<std::string>();
-  CLI::App* complete = AddCommand(app, context, "complete-url", "What a URL that was begun may become", "",
+  CLI::App* complete = AddCommand(app, context, "complete-url", "Print the completions of a URL", "",
                                   [&context, typed] { return CompleteUrl(context, *typed); });
   complete->group("");  // for the scripts above
   complete->add_option("URL", *typed)->required();

@@ -330,37 +330,5 @@ TEST_F(ObjectCommands, AMissingBucketIsNamedWithItsCure) {
   EXPECT_THAT(ran.err, HasSubstr("millrace mb s3://absent"));
 }
 
-TEST_F(ObjectCommands, UrlsAreCompleted) {
-  WriteLocal("a", "a");
-  ASSERT_EQ(Millrace({"cp", "a", "s3://bucket/folder/a"}).exit, 0);
-  EXPECT_THAT(Millrace({"complete-url", "s3://bu"}).lines(), ElementsAre("s3://bucket/"));
-  EXPECT_THAT(Millrace({"complete-url", "s3://bucket/fo"}).lines(), ElementsAre("s3://bucket/folder/"));
-  EXPECT_THAT(Millrace({"complete-url", "s3://bucket/folder/"}).lines(), ElementsAre("s3://bucket/folder/a"));
-  Ran absent = Millrace({"complete-url", "s3://absent/"});
-  EXPECT_EQ(absent.exit, 0);
-  EXPECT_EQ(absent.out + absent.err, "");
-  Ran bash = program_.Shell(
-      "source <(millrace completion bash); COMP_LINE='millrace cp s3://bucket/fo'; COMP_POINT=${#COMP_LINE}; "
-      "COMP_WORDS=(millrace cp s3 : //bucket/fo); COMP_CWORD=4; COMP_WORDBREAKS=:; _millrace; echo "
-      "\"${COMPREPLY[@]}\"");
-  EXPECT_EQ(bash.out, "//bucket/folder/\n") << bash.err;
-}
-
-TEST_F(ObjectCommands, CompletionScriptsKnowTheCommands) {
-  for (const char* shell : {"bash", "zsh", "fish"}) {
-    Ran ran = Millrace({"completion", shell});
-    EXPECT_EQ(ran.exit, 0);
-    EXPECT_THAT(ran.out, HasSubstr("sync"));
-    EXPECT_THAT(ran.out, HasSubstr("endpoint-url"));
-  }
-  std::ofstream(work() / "complete.sh") << Millrace({"completion", "bash"}).out
-                                        << "COMP_WORDS=(millrace cp --rec); COMP_CWORD=2; _millrace\n"
-                                        << "[ \"${COMPREPLY[*]}\" = --recursive ]\n";
-  auto bash = Subprocess::Run({.argv = {"bash", "complete.sh"}, .working_directory = work()});
-  ASSERT_TRUE(bash);
-  EXPECT_TRUE(bash->state.ok());
-  EXPECT_EQ(Millrace({"completion", "tcsh"}).exit, 2);
-}
-
 }  // namespace
 }  // namespace millrace
