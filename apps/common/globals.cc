@@ -56,31 +56,34 @@ void AddGlobalFlags(CLI::App& app, Globals& g) {
   const char* group = "Global";
   app.add_option("--endpoint-url", g.connect.endpoint_url, "S3 endpoint, such as http://127.0.0.1:9000")->group(group);
   app.add_option("--region", g.connect.region, "Region of the endpoint")->group(group);
-  app.add_option("--profile", g.connect.profile, "Profile of the shared AWS files")->group(group);
-  app.add_flag("--no-sign-request", g.connect.no_sign_request, "Anonymous access")->group(group);
+  app.add_option("--profile", g.connect.profile, "Profile in ~/.aws/config and ~/.aws/credentials")->group(group);
+  app.add_flag("--no-sign-request", g.connect.no_sign_request, "Send unsigned requests, for public buckets")
+      ->group(group);
   app.add_flag("--request-payer", g.connect.request_payer, "Accept the charges of requester-pays buckets")
       ->group(group);
-  app.add_option("--ca-bundle", g.connect.ca_bundle, "Certificate authorities (PEM) to trust")->group(group);
+  app.add_option("--ca-bundle", g.connect.ca_bundle, "PEM file of the certificate authorities to trust")->group(group);
   app.add_option("--sse-c-key-file", g.sse_c_key_file,
                  "File with the SSE-C key of the objects that are written and read")
       ->group(group);
-  app.add_option("--sse-c-source-key-file", g.sse_c_source_key_file,
-                 "File with the SSE-C key of sources that the store copies (default: the same key; none: no SSE-C)")
+  app.add_option(
+         "--sse-c-source-key-file", g.sse_c_source_key_file,
+         "File with the SSE-C key of the sources of copies inside the store (default: the same key; none: no SSE-C)")
       ->group(group);
-  auto* path =
-      app.add_flag_callback("--path-style", [&g] { g.connect.path_style = true; }, "Bucket in the path of the request");
+  auto* path = app.add_flag_callback(
+      "--path-style", [&g] { g.connect.path_style = true; }, "URLs of the form https://HOST/BUCKET/KEY");
   auto* virtual_host = app.add_flag_callback(
-      "--virtual-host", [&g] { g.connect.path_style = false; }, "Bucket in the host name of the request");
+      "--virtual-host", [&g] { g.connect.path_style = false; }, "URLs of the form https://BUCKET.HOST/KEY");
   path->excludes(virtual_host)->group(group);
   virtual_host->group(group);
-  app.add_option("--concurrency", g.connect.concurrency, "Connections to the endpoint")
+  app.add_option("--concurrency", g.connect.concurrency, "Most connections to the endpoint")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str()
       ->group(group);
-  app.add_option_function<std::string>("--bandwidth", bytes(g.connect.bandwidth), "Bytes a second each way, e.g. 100MB")
+  app.add_option_function<std::string>("--bandwidth", bytes(g.connect.bandwidth),
+                                       "Most bytes per second in each direction, e.g. 100MB")
       ->group(group);
   app.add_option_function<std::string>("--memory-budget", bytes(g.memory_budget),
-                                       "Memory for data in flight (default 512MiB)")
+                                       "Most memory for data in flight (default 512MiB)")
       ->group(group);
   app.add_option_function<std::string>(
          "--log-level",
@@ -89,12 +92,12 @@ void AddGlobalFlags(CLI::App& app, Globals& g) {
            if (!level) throw CLI::ValidationError(level.error().ToString());
            g.log_level = *level;
          },
-         "debug, info, warning, error, off")
+         "Least level of log messages: debug, info, warning, error, off (default warning)")
       ->group(group);
-  app.add_flag("--json", g.json, "One JSON object a line on standard output")->group(group);
+  app.add_flag("--json", g.json, "Print one JSON object per line on standard output")->group(group);
   app.add_flag("--dry-run", g.dry_run, "Print what would be done; change nothing")->group(group);
-  app.add_flag("--quiet", g.quiet, "No progress, no summaries")->group(group);
-  app.add_option("--progress", g.progress, "auto, on, off")
+  app.add_flag("--quiet", g.quiet, "Print no progress and no summaries")->group(group);
+  app.add_option("--progress", g.progress, "Show progress: auto (on a terminal), on, off")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str()
       ->group(group);

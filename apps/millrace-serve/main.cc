@@ -29,35 +29,36 @@ struct Arguments {
 void AddFlags(CLI::App& app, Arguments& a) {
   AddGlobalFlags(app, a.globals);
   app.add_option("--model,model", a.load.model_url,
-                 "A run's checkpoints, an imported one or a Hugging Face folder (URL)")
+                 "URL of a run's checkpoints, an imported checkpoint or a Hugging Face folder")
       ->required();
   app.add_option("--step", a.load.step, "The checkpoint's step (default: the newest)");
   app.add_option("--tokenizer", a.load.tokenizer_url,
-                 "A tokenizer's file, or a model that has one (URL; default: the model's own)");
+                 "URL of a tokenizer file, or of a model that has one (default: the model's own)");
   app.add_option("--precision", a.load.precision, "Precision of the weights and the computation")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
   app.add_option("--name", a.name, "The model's name in requests (default: the last part of its URL)");
-  app.add_option("--listen", a.listen, "HOST:PORT; port 0 takes a free one")->capture_default_str();
+  app.add_option("--listen", a.listen, "HOST:PORT; port 0 chooses a free port")->capture_default_str();
   app.add_option("--api-key-file", a.access.key_file,
-                 "File of keys; answer only clients that send one (one key a line; only you may be able to read it), "
-                 "except for /ping and /health");
+                 "Require a key of this file, except for /ping and /health (one key per line; other users must not be "
+                 "able to read the file)");
   app.add_flag("--insecure", a.access.insecure,
-               "Listen beyond loopback without keys, as behind a container's contract");
-  app.add_option("--port-file", a.port_file, "Write the port to this file once requests are answered");
+               "Listen beyond loopback without keys, for platforms that check the callers themselves");
+  app.add_option("--port-file", a.port_file, "Write the port to this file when the server accepts requests");
   app.add_option("--max-tokens-limit", a.max_tokens_limit, "The largest max_tokens of a request")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--max-concurrent", a.max_concurrent, "Most texts in the making or waiting; further requests get 429")
+  app.add_option("--max-concurrent", a.max_concurrent,
+                 "Most completions that run or wait; further requests get status 429")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
-  app.add_option("--threads", a.threads, "Compute threads; 0: one a core")
+  app.add_option("--threads", a.threads, "Compute threads; 0: one per core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app.add_option("--add-bos", a.add_bos, "Begin text prompts with the beginning-of-text token: auto, on, off")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();
-  app.add_option("--grace", a.grace, "How long answers under way may take after SIGTERM")->capture_default_str();
+  app.add_option("--grace", a.grace, "Time for open requests to finish after SIGTERM")->capture_default_str();
   app.footer(
       "Examples:\n"
       "  millrace serve s3://runs/llama-demo\n"
@@ -123,7 +124,7 @@ int Main(int argc, char** argv) {
   if (auto ready = EnsureMathEnvironment(argv); !ready) PrintError("millrace serve: {}\n", ready.error().ToString());
   SignalStop signals;
   Arguments arguments;
-  CLI::App app("Serve a model over HTTP, straight from object storage.", "millrace serve");
+  CLI::App app("Serve a model over HTTP, directly from object storage.", "millrace serve");
   app.set_version_flag("--version", "millrace " MILLRACE_VERSION);
   AddFlags(app, arguments);
   try {

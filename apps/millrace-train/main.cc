@@ -146,7 +146,7 @@ int main(int argc, char** argv) {
   CLI::App app("One rank of a training job; `millrace train` starts as many as the job file says.", "millrace-train");
   app.set_version_flag("--version", MILLRACE_VERSION);
   app.add_option("job", arguments.job_file, "Job file (YAML)")->required();
-  app.add_option("--set", arguments.assignments, "key.path=value, over the job file; repeatable")
+  app.add_option("--set", arguments.assignments, "key.path=value: replaces the value in the job file (repeatable)")
       ->allow_extra_args(false);
   cli::AddGlobalFlags(app, arguments.globals);
   app.footer("Examples:\n  millrace-train job.yaml\n  millrace-train job.yaml --set train.steps=100 --json");

@@ -72,9 +72,11 @@ int Main(int argc, char** argv) {
     context.arguments = *std::move(translated);
   }
 
-  CLI::App app("Train language models straight from object storage.", "millrace");
+  CLI::App app("Train language models directly from object storage.", "millrace");
   app.formatter(std::make_shared<Help>());
-  app.footer("Every global flag has a default in the environment: --endpoint-url in MILLRACE_ENDPOINT_URL, and so on.");
+  app.footer(
+      "An environment variable sets the default of each global flag: MILLRACE_ENDPOINT_URL for --endpoint-url, and so "
+      "on.");
   app.set_version_flag("--version", "millrace " MILLRACE_VERSION);
   app.require_subcommand(1);
   app.fallthrough();

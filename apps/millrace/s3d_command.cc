@@ -32,7 +32,7 @@ Status Serve(const Context& context, S3dFlags flags) {
   if (options.access_key.empty() && !options.anonymous) {
     return Fail(
         Code::kInvalidArgument,
-        "who may use the endpoint? Set MILLRACE_S3D_ACCESS_KEY and MILLRACE_S3D_SECRET_KEY (or --access-key and "
+        "the endpoint has no keys: set MILLRACE_S3D_ACCESS_KEY and MILLRACE_S3D_SECRET_KEY (or --access-key and "
         "--secret-key), or give --anonymous");
   }
   if (options.anonymous && options.insecure) {
@@ -69,19 +69,20 @@ void AddS3dCommand(CLI::App& app, Context& context) {
                                    return served ? kExitOk : ReportError(context, served.error());
                                  });
   s3d::Options& options = flags->options;
-  command->add_option("--root", options.root, "Folder that holds the buckets (made when missing)")->required();
-  command->add_option("--listen", options.listen, "host:port; port 0 takes a free one")->capture_default_str();
-  command->add_option("--port-file", flags->port_file, "Write the port to this file once connections are taken");
+  command->add_option("--root", options.root, "Folder that holds the buckets (created if missing)")->required();
+  command->add_option("--listen", options.listen, "HOST:PORT; port 0 chooses a free port")->capture_default_str();
+  command->add_option("--port-file", flags->port_file,
+                      "Write the port to this file when the server accepts connections");
   command->add_option("--access-key", options.access_key, "Access key (or MILLRACE_S3D_ACCESS_KEY)");
   command->add_option("--secret-key", options.secret_key,
                       "Secret key (better: MILLRACE_S3D_SECRET_KEY, which other users cannot see)");
   command->add_flag("--anonymous", options.anonymous,
-                    "Also serve requests without a signature; only on loopback, and not those of web pages");
+                    "Also accept unsigned requests, but only on loopback and not from web pages");
   command->add_flag("--insecure", options.insecure,
                     "With --anonymous: listen beyond loopback too, where everybody may read and write");
   command->add_flag("!--no-sync", options.sync,
-                    "Do not wait for the disk: what is acknowledged survives this process, not the machine");
-  command->add_option("--fault", options.fault, "Faults to order, as described below");
+                    "Do not fsync: acknowledged writes survive a kill of this process, but not a power failure");
+  command->add_option("--fault", options.fault, "Faults to inject, as described below");
 }
 
 }  // namespace millrace::cli

@@ -140,7 +140,7 @@ TEST_F(JobChecksTest, AnEndpointThatIsAwayDoesNotKeepAJobFromStarting) {
   const std::map<std::string, std::string> away = {{"AWS_ENDPOINT_URL", "http://127.0.0.1:1"}};
   const Ran dry = Train({"--dry-run"}, away);
   EXPECT_EQ(dry.exit, 1);
-  EXPECT_THAT(dry.out, HasSubstr("not looked at: the store does not answer"));
+  EXPECT_THAT(dry.out, HasSubstr("not checked: the store does not answer"));
   const Ran ran = Train({}, away);
   EXPECT_EQ(ran.exit, 0);
   EXPECT_THAT(ran.err, HasSubstr("127.0.0.1:1"));

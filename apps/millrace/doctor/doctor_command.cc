@@ -51,10 +51,10 @@ void AddDoctorCommand(CLI::App& app, Context& context) {
                                 "Exit status 1: something that was asked for cannot work.\n",
                                 [&context, needs] { return Run(context, *needs); });
   doctor->add_option("url", needs->urls, "Buckets and folders to check");
-  doctor->add_flag("--mount", needs->mount, "Mounting must work");
-  doctor->add_flag("--train", needs->train, "Check that `millrace train` is installed");
-  doctor->add_flag("--serve", needs->serve, "Check that `millrace serve` is installed");
-  doctor->add_flag("--gpu", needs->gpu, "A GPU must be there");
+  doctor->add_flag("--mount", needs->mount, "Fail if mounts cannot work");
+  doctor->add_flag("--train", needs->train, "Fail if `millrace train` is not installed");
+  doctor->add_flag("--serve", needs->serve, "Fail if `millrace serve` is not installed");
+  doctor->add_flag("--gpu", needs->gpu, "Fail if there is no GPU");
 }
 
 }  // namespace millrace::cli

@@ -160,14 +160,15 @@ Finding CheckConditions(object::Connection& connection, const std::string& url, 
     return object::ProbeConditions(*location.store, location.key, {.stop = stop});
   };
   const auto support = probe();
-  const std::string what = fmt::format("writes to {} that must not replace anything", url);
   if (!support) {
-    return {Level::kWarn, "conditions", fmt::format("{}: not known ({})", what, support.error().ToString()),
-            "needed for checkpoints and mounts that write: the rights to put and to delete"};
+    return {Level::kWarn, "conditions",
+            fmt::format("{}: cannot check conditional writes ({})", url, support.error().ToString()),
+            "checkpoints and mounts that write need the rights to put and to delete"};
   }
-  if (*support == object::ConditionSupport::kHonoured) return {Level::kOk, "conditions", what + " are refused", ""};
-  return {Level::kFail, "conditions", what + " are not refused: If-None-Match and If-Match are ignored",
-          "good for data and for mounts with --read-only; keep checkpoints elsewhere"};
+  if (*support == object::ConditionSupport::kHonoured)
+    return {Level::kOk, "conditions", fmt::format("{}: conditional writes work", url), ""};
+  return {Level::kFail, "conditions", fmt::format("{}: the store ignores If-None-Match and If-Match", url),
+          "use this store for data and for mounts with --read-only; save checkpoints in another one"};
 }
 
 bool IsS3(const std::string& text) {

@@ -46,15 +46,14 @@ class JobChecker {
     Check("tokenizer", "check data.tokenizer", [&] { return LookAtTokenizer(); });
     if (!spec_.model.from.empty()) Check("model", "check model.from", [&] { return LookAtModel(); });
     if (!spec_.checkpoint.url.empty()) {
-      Check("checkpoints", "check checkpoint.url and what the key may do there (list, read, write, delete)",
+      Check("checkpoints", "check checkpoint.url and the rights there: list, read, write, delete",
             [&] { return LookAtCheckpoints(); });
     }
     if (!spec_.log.tensorboard.empty()) {
-      Check("tensorboard", "check log.tensorboard and what the key may do there",
-            [&] { return Write(spec_.log.tensorboard); });
+      Check("tensorboard", "check log.tensorboard and the rights there", [&] { return Write(spec_.log.tensorboard); });
     }
     if (!spec_.data.dataset.cache_url.empty()) {
-      Check("index cache", "check data.index_cache and what the key may do there",
+      Check("index cache", "check data.index_cache and the rights there",
             [&] { return Write(spec_.data.dataset.cache_url); });
     }
     CheckFolder("local disk", "checkpoint.local.path", spec_.checkpoint.local_path);
@@ -79,7 +78,7 @@ class JobChecker {
   template <class Look>
   void Check(std::string name, std::string_view cure, Look look) {
     if (silent_) {
-      return Add(if_silent_, std::move(name), "not looked at: the store does not answer");
+      return Add(if_silent_, std::move(name), "not checked: the store does not answer");
     }
     const Result<std::string> found = look();
     if (found) {
@@ -92,7 +91,7 @@ class JobChecker {
     } else {
       const bool refused = found.error().code() == Code::kPermissionDenied;
       Failed(found.error().code(), std::move(name), found.error().ToString(),
-             refused ? "check the keys and what they may do there: `millrace doctor URL`" : cure);
+             refused ? "check the credentials and their rights: `millrace doctor URL`" : cure);
     }
   }
 
@@ -163,12 +162,12 @@ class JobChecker {
     const auto looked = [&]() -> Status {
       const auto read = MR_TRY(object::GetAll(*folder.store, key, kMostBytes, NewCall()));
       if (!read || read->bytes != text)
-        return Fail(Code::kCorrupt, "{}: what was written is not what is read back", url);
+        return Fail(Code::kCorrupt, "{}: the store returns other bytes than were written", url);
       const auto again = put();
       if (again) {
         return Fail(Code::kUnsupported,
-                    "{}: the store ignores If-None-Match, by which checkpoints are committed: two jobs could overwrite "
-                    "each other's; use a store that has conditional writes",
+                    "{}: the store ignores If-None-Match, so two jobs could overwrite each other's checkpoints; use a "
+                    "store with conditional writes",
                     url);
       }
       if (again.error().code() != Code::kPreconditionFailed) return Fail(again.error());
@@ -178,9 +177,9 @@ class JobChecker {
     MR_TRY(looked);
     if (!deleted) {
       Add(Level::kWarn, "delete", fmt::format("deleting from {}: {}", url, deleted.error().ToString()),
-          "without the right to delete, old checkpoints stay, and the object of this check");
+          "without the right to delete, old checkpoints and the test object of this check stay");
     }
-    return fmt::format("{} can be listed, read and written, on condition too", url);
+    return fmt::format("{} can be listed, read and written; conditional writes work", url);
   }
 
   void CheckFolder(std::string name, std::string_view key, const std::string& path) {

@@ -270,7 +270,8 @@ std::function<int()> Act(Context& context, Function function, const Bound&... bo
 
 void AddJobFileArguments(CLI::App& command, const std::shared_ptr<JobArguments>& arguments) {
   command.add_option("JOB.yaml", arguments->file, "The job file")->required();
-  command.add_option("--set", arguments->assignments, "key.path=value: wins over the file; may be repeated")
+  command
+      .add_option("--set", arguments->assignments, "key.path=value: replaces the value in the job file (repeatable)")
       ->allow_extra_args(false);
 }
 
@@ -306,32 +307,32 @@ void AddNameCommands(CLI::App& job, Context& context) {
     command->add_option("NAME", arguments->name, "The job's name")->required();
     return command;
   };
-  add("status", "Show how a job is doing; without a name, the only one or all",
+  add("status", "Show the state of a job; without a name, of all jobs",
       "  millrace job status\n  millrace job status llama-demo\n  millrace --json job status llama-demo", ShowStatus)
       ->get_option("NAME")
       ->required(false);
   CLI::App* logs =
-      add("logs", "Print what a rank wrote",
+      add("logs", "Print a rank's output",
           "  millrace job logs llama-demo --follow\n  millrace job logs llama-demo --rank 1 --errors", ShowLogs);
   logs->add_option("--rank", arguments->rank, "Which rank")->check(CLI::NonNegativeNumber)->capture_default_str();
   logs->add_flag("--errors", arguments->errors, "Print standard error instead of standard output");
-  logs->add_flag("-f,--follow", arguments->follow, "Go on until the job ends");
-  CLI::App* stop =
-      add("stop", "Let a job save and leave, and wait until it has", "  millrace job stop llama-demo", StopOneJob);
-  stop->add_flag("--no-wait", arguments->no_wait, "Ask, and do not wait");
+  logs->add_flag("-f,--follow", arguments->follow, "Print new output until the job ends");
+  CLI::App* stop = add("stop", "Ask a job to save a checkpoint and stop; wait until it has stopped",
+                       "  millrace job stop llama-demo", StopOneJob);
+  stop->add_flag("--no-wait", arguments->no_wait, "Do not wait until the job has stopped");
 }
 
 }  // namespace
 
 void AddJobCommands(CLI::App& app, Context& context) {
   AddRunCommand(
-      app, context, "train", "Train as a job file says, in the foreground (the same as `job run`)",
+      app, context, "train", "Train as a job file describes, in the foreground (the same as `job run`)",
       "  millrace train job.yaml\n"
-      "  millrace train job.yaml --dry-run       # looks at data, tokenizer, buckets and rights; starts nothing\n"
+      "  millrace train job.yaml --dry-run       # checks data, tokenizer, buckets and rights; starts nothing\n"
       "  millrace train job.yaml --set train.steps=100 --set run.processes_per_node=1");
   CLI::App* job = app.add_subcommand("job", "Run training jobs, watch and stop them");
   job->require_subcommand(1);
-  AddRunCommand(*job, context, "run", "Start the ranks of a job, restart them when one fails, until it is done",
+  AddRunCommand(*job, context, "run", "Start the ranks of a job; restart them when one fails",
                 "  millrace job run job.yaml\n"
                 "  millrace job run job.yaml --set train.optimizer.lr=1e-4 --json");
   AddRender(*job, context);

@@ -118,7 +118,7 @@ void AddStatsCommand(CLI::App& app, Context& context) {
                    return done ? kExitOk : ReportError(context, done.error());
                  });
   stats->add_option("directory", flags->directory, "The mount point")->required();
-  stats->add_option("--every", flags->every, "Repeat at this interval, such as 2s, with the figures of the interval");
+  stats->add_option("--every", flags->every, "Repeat at this interval, such as 2s; show the figures of each interval");
 }
 
 }  // namespace millrace::cli

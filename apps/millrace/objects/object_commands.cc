@@ -60,7 +60,7 @@ Result<Place> OpenPlace(object::Connection& connection, const std::string& text)
 
 void SelectFlags::AddTo(CLI::App& command) {
   command.add_flag("-r,--recursive", recursive, "Include everything below a folder or prefix");
-  command.add_flag("--raw", raw, "Take *, ? and [ in sources literally");
+  command.add_flag("--raw", raw, "Treat *, ? and [ in sources as ordinary characters");
   command.add_option("--include", include, "Only names that match this pattern (repeatable)")->allow_extra_args(false);
   command.add_flag("--files-from-stdin", from_stdin, "Read more sources from standard input, one a line");
   command.add_option("--exclude", exclude, "Leave out names that match this pattern (repeatable)")
@@ -76,7 +76,7 @@ Result<std::vector<std::string>> SelectFlags::Sources(std::span<const std::strin
   for (std::string line; from_stdin && std::getline(std::cin, line);) {
     if (!line.empty()) sources.push_back(std::move(line));
   }
-  if (sources.empty()) return Fail(Code::kInvalidArgument, "no source is named");
+  if (sources.empty()) return Fail(Code::kInvalidArgument, "give at least one source");
   return sources;
 }
 
@@ -271,9 +271,9 @@ int Run::Finish(const Status& planned, const std::function<void()>& last) {
                failed ? fmt::format(", {} FAILED", FormatCount(failed)) : "");
   }
   if (context_.stop.stop_requested() || cancelled_) {
-    PrintError("millrace: interrupted; what was done stays, nothing half-done shows. {}\n",
-               verb_ == "sync" ? "Run the same command again to go on"
-                               : "Run the same command again to go on within a large file; `millrace sync` copies only "
+    PrintError("millrace: interrupted; finished items stay, and no item is half-written. {}\n",
+               verb_ == "sync" ? "Run the same command again to continue"
+                               : "Run the same command again to continue a large file; `millrace sync` copies only "
                                  "the files that are missing");
     return ToExitStatus(Code::kCancelled);
   }

@@ -18,13 +18,13 @@ bool UsesStandardStream(const CopyFlags& flags) {
 }
 
 Result<int> CopyStream(const Context& context, object::Connection& connection, const CopyFlags& flags, bool move) {
-  if (move) return Fail(Code::kInvalidArgument, "mv cannot take or give a stream; use cp");
+  if (move) return Fail(Code::kInvalidArgument, "mv cannot read standard input or write standard output; use cp");
   if (flags.destination() == kStandardStream) {
     const std::vector<std::string> urls(flags.sources().begin(), flags.sources().end());
     return CatObjects(context, connection, urls, flags.select);
   }
   if (flags.places.size() != 2) {
-    return Fail(Code::kInvalidArgument, "standard input (-) is one source; name one object to write it to");
+    return Fail(Code::kInvalidArgument, "with standard input (-) as the source, name one destination");
   }
   return WriteStream(context, connection, flags.destination(), flags.write, flags.no_clobber);
 }
@@ -60,7 +60,7 @@ Result<int> CopyOrMove(const Context& context, object::Connection& connection, c
   Place to = MR_TRY(OpenPlace(connection, flags.destination()));
   MR_TRY(flags.write.Check());
   if (many && to.local() && fs::is_regular_file("/" + to.key)) {
-    return Fail(Code::kInvalidArgument, "{} is a file; many sources need a folder", to.Name());
+    return Fail(Code::kInvalidArgument, "{} is a file; the destination of several sources must be a folder", to.Name());
   }
   for (const CopySource& source : selected) {
     const Selection& selection = source.selection;
@@ -105,7 +105,7 @@ void AddCopyCommands(CLI::App& app, Context& context) {
             " model.bin s3://bucket/models/\n"
             "  millrace " +
             verb +
-            " -r data/ s3://bucket/data/          # what is in data, beneath data/\n"
+            " -r data/ s3://bucket/data/          # the files in data, below data/\n"
             "  millrace " +
             verb +
             " 's3://bucket/logs/*.gz' ./logs/     # * matches slashes too\n"
@@ -118,8 +118,8 @@ void AddCopyCommands(CLI::App& app, Context& context) {
         });
     command
         ->add_option("PLACE", flags->places,
-                     "Sources, then where to: s3://bucket/key, file:///path or a path. Sources take the wildcards "
-                     "* ? [a-z]; the destination is a folder when there are many")
+                     "Sources, then the destination: s3://bucket/key, file:///path or a path. Sources may have the "
+                     "wildcards * ? [a-z]. The destination of several sources is a folder")
         ->required()
         ->expected(1, 1 << 20);
     flags->select.AddTo(*command);
@@ -127,10 +127,10 @@ void AddCopyCommands(CLI::App& app, Context& context) {
     if (!move) flags->select.AddBookkeepingTo(*command);
     flags->AddCommon(*command);
     command->add_flag("-n,--no-clobber", flags->no_clobber, "Overwrite nothing");
-    command->add_flag("-u,--if-newer", flags->when.newer, "Overwrite only what is older than its source");
-    command->add_flag("-s,--if-size-differ", flags->when.size_differs, "Overwrite only what has another size");
+    command->add_flag("-u,--if-newer", flags->when.newer, "Overwrite only if the source is newer");
+    command->add_flag("-s,--if-size-differ", flags->when.size_differs, "Overwrite only if the sizes differ");
     command->add_flag("--checksum", flags->when.checksum,
-                      "Overwrite only what has other bytes, by the store's checksums");
+                      "Overwrite only if the contents differ, by the store's checksums");
   }
 }
 

@@ -28,7 +28,7 @@ std::string CopyName(std::uint64_t copy, const std::string& name) { return fmt::
 Result<int> Duplicate(const Context& context, object::Connection& connection, const DuplicateFlags& flags) {
   MR_TRY(flags.write.Check());
   if (flags.size == 0 && flags.count == 0)
-    return Fail(Code::kInvalidArgument, "say how far: --size 100GB or --count 1000000");
+    return Fail(Code::kInvalidArgument, "give a goal: --size 100GB or --count 1000000");
   SelectFlags select = flags.select;
   select.recursive = true;
   Selection sample = MR_TRY(Select(connection, flags.from, select));
@@ -41,7 +41,7 @@ Result<int> Duplicate(const Context& context, object::Connection& connection, co
   std::vector<transfer::Item> items;
   MR_TRY(ForEach(sample, run.call(), nullptr, [&](transfer::Item item) -> Status {
     if (items.size() == kMostSamples) {
-      return Fail(Code::kInvalidArgument, "{} has more than {} objects; that is no sample", flags.from,
+      return Fail(Code::kInvalidArgument, "{} has more than {} objects, too many for a sample", flags.from,
                   FormatCount(kMostSamples));
     }
     items.push_back(std::move(item));
@@ -80,9 +80,9 @@ Result<int> Duplicate(const Context& context, object::Connection& connection, co
 void AddDuplicateCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<DuplicateFlags>();
   CLI::App* command = AddCommand(
-      app, context, "duplicate", "Grow a sample data set in the bucket; the server makes the copies",
+      app, context, "duplicate", "Make a large data set of copies of a sample, inside the store",
       "  millrace duplicate s3://bucket/sample/ s3://bucket/large/ --size 100GB\n"
-      "  millrace duplicate s3://bucket/sample/ s3://bucket/many/ --count 1000000   # again: goes on where it was\n",
+      "  millrace duplicate s3://bucket/sample/ s3://bucket/many/ --count 1000000   # run again: continues\n",
       [&context, flags] {
         return WithConnection(context,
                               [&](object::Connection& connection) { return Duplicate(context, connection, *flags); });

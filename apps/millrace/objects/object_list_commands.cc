@@ -250,7 +250,7 @@ Result<int> Head(const Context& context, object::Connection& connection, const L
 /// Flags of ls and du. -h is for sizes here, as in the tools of these names; --help is for help.
 void AddSizeFlags(CLI::App& command, ListFlags& flags) {
   command.set_help_flag("--help", "Print this help message and exit");
-  command.add_flag("-h,-H,--human-readable", flags.human, "Sizes such as 1.5 GB");
+  command.add_flag("-h,-H,--human-readable", flags.human, "Print sizes such as 1.5 GB");
   command.add_flag("-a,--all", flags.bookkeeping, "Include Millrace's own files, in folders named .millrace");
 }
 
@@ -271,20 +271,20 @@ void AddListCommands(CLI::App& app, Context& context) {
                             "  millrace ls -r --json s3://bucket/ | jq .size\n"
                             "  millrace ls -rh --summarize 's3://bucket/logs/*.gz'\n",
                             List);
-  ls->add_option("URL", ls_flags->urls, "s3://bucket/prefix, or a path; none: the buckets");
-  ls->add_flag("-r,--recursive", ls_flags->recursive, "All objects beneath");
+  ls->add_option("URL", ls_flags->urls, "s3://bucket/prefix or a path (default: list the buckets)");
+  ls->add_flag("-r,--recursive", ls_flags->recursive, "List all objects below");
   AddSizeFlags(*ls, *ls_flags);
-  ls->add_flag("-l,--long", ls_flags->details, "Also ETags");
+  ls->add_flag("-l,--long", ls_flags->details, "Print ETags too");
   ls->add_flag("--summarize", ls_flags->summarize, "Print the number of objects and bytes at the end");
-  ls->add_flag("--raw", ls_flags->raw, "Take *, ? and [ literally");
-  ls->add_flag("--all-versions", ls_flags->all_versions, "List every version of each object, and deletions");
+  ls->add_flag("--raw", ls_flags->raw, "Treat *, ? and [ as ordinary characters");
+  ls->add_flag("--all-versions", ls_flags->all_versions, "List every version of each object, and delete markers");
   auto [du, du_flags] = add("du", "Add up the sizes of objects",
                             "  millrace du s3://bucket/data/\n  millrace du -h 's3://bucket/*.parquet'\n", DiskUsage);
   du->add_option("URL", du_flags->urls, "s3://bucket/prefix, or a path")->required();
   AddSizeFlags(*du, *du_flags);
-  du->add_flag("--raw", du_flags->raw, "Take *, ? and [ literally");
-  auto [head, head_flags] = add("head", "Show what is known about an object: size, ETag, times, metadata",
-                                "  millrace head s3://bucket/model.bin\n", Head);
+  du->add_flag("--raw", du_flags->raw, "Treat *, ? and [ as ordinary characters");
+  auto [head, head_flags] =
+      add("head", "Show an object's size, ETag, times and metadata", "  millrace head s3://bucket/model.bin\n", Head);
   head->add_option("URL", head_flags->urls, "s3://bucket/key, or a path")->required();
 }
 

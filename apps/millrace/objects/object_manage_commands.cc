@@ -106,7 +106,7 @@ Result<int> Presign(const Context& context, object::Connection& connection, cons
 Result<std::string> BucketOf(const std::string& text) {
   object::Url url = MR_TRY(object::ParseUrl(text));
   if (url.scheme == object::Url::Scheme::kS3 && !url.bucket.empty() && url.key.empty()) return url.bucket;
-  return Fail(Code::kInvalidArgument, "{} is no bucket; expected s3://bucket", text);
+  return Fail(Code::kInvalidArgument, "{} is not a bucket; expected s3://bucket", text);
 }
 
 Result<int> MakeBuckets(const Context& context, object::Connection& connection, const std::vector<std::string>& urls) {
@@ -194,12 +194,12 @@ Result<int> AbortUnfinished(const Context& context, object::Connection& connecti
 }
 
 void AddUploadsCommand(CLI::App& app, Context& context) {
-  CLI::App* uploads = app.add_subcommand("uploads", "Unfinished multipart uploads, which cost storage until aborted");
+  CLI::App* uploads = app.add_subcommand("uploads", "List or abort unfinished multipart uploads, which use storage");
   uploads->require_subcommand(1);
   for (bool abort : {false, true}) {
     auto flags = std::make_shared<UploadsFlags>();
     CLI::App* command = AddCommand(
-        *uploads, context, abort ? "abort" : "ls", abort ? "Abort unfinished uploads" : "List them",
+        *uploads, context, abort ? "abort" : "ls", abort ? "Abort unfinished uploads" : "List unfinished uploads",
         abort ? "  millrace uploads abort s3://bucket/data/ --older-than 7d\n" : "  millrace uploads ls s3://bucket\n",
         [&context, flags, abort] {
           return WithConnection(context, [&](object::Connection& connection) {
@@ -214,7 +214,7 @@ void AddUploadsCommand(CLI::App& app, Context& context) {
           if (!parsed) throw CLI::ValidationError("--older-than: " + parsed.error().ToString());
           flags->older_than = *parsed;
         },
-        "Only uploads older than this, such as 1h or 7d; a younger one may be under way");
+        "Only uploads older than this, such as 1h or 7d; younger ones may still run");
   }
 }
 

@@ -52,7 +52,7 @@ void AddSize(CLI::App& command, const std::string& name, Into& into, const std::
       name,
       [name, &into](const std::string& text) {
         auto parsed = ParseBytes(text);
-        if (!parsed || *parsed == 0) throw CLI::ValidationError(name + ": " + text + " is no size, such as 16MiB");
+        if (!parsed || *parsed == 0) throw CLI::ValidationError(name + ": " + text + " is not a size such as 16MiB");
         into = *parsed;
       },
       description);
@@ -72,15 +72,16 @@ void AddSizeFlag(CLI::App& command, const std::string& name, std::optional<std::
 void WriteFlags::AddTo(CLI::App& command) {
   AddSizeFlag(command, "--part-size", part_bytes,
               "Size of the parts of large objects (default 8MiB, up to 64MiB for large downloads)");
-  command.add_option("--content-type", content_type, "Content type of the objects (default: by the name's ending)");
+  command.add_option("--content-type", content_type,
+                     "Content type of the objects (default: from the name's extension)");
   command.add_option("--metadata", metadata, "name=value to store with the objects (repeatable)")
       ->allow_extra_args(false);
   command.add_option("--storage-class", attributes.storage_class,
-                     "STANDARD_IA, GLACIER_IR, ... (default: the bucket's)");
+                     "Storage class: STANDARD_IA, GLACIER_IR, ... (default: the bucket's)");
   command.add_option("--acl", attributes.acl, "Canned ACL: private, public-read, bucket-owner-full-control, ...");
   command.add_option("--sse", attributes.encryption, "Encryption by the server: AES256 or aws:kms")
       ->check(CLI::IsMember({"AES256", "aws:kms", "aws:kms:dsse"}));
-  command.add_option("--sse-kms-key-id", attributes.kms_key, "Key of the server's key management (implies aws:kms)");
+  command.add_option("--sse-kms-key-id", attributes.kms_key, "ID of the KMS key (implies --sse aws:kms)");
   command.add_option("--cache-control", attributes.cache_control, "Cache-Control of the objects");
   command.add_option("--content-encoding", attributes.content_encoding, "Content-Encoding of the objects");
   command.add_option("--content-disposition", attributes.content_disposition, "Content-Disposition of the objects");

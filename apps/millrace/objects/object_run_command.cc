@@ -49,7 +49,7 @@ Result<int> RunLine(const Context& outer, object::Connection& connection, std::s
                     const std::string& origin) {
   std::vector<std::string> words = MR_TRY(ShellWords(line));
   if (words.empty()) return kExitOk;
-  if (words.front() == "run") return Fail(Code::kInvalidArgument, "a run cannot hold another one");
+  if (words.front() == "run") return Fail(Code::kInvalidArgument, "a file of commands cannot contain `run`");
   Context context = outer;
   context.shared_connection = &connection;
   context.origin = origin;
@@ -122,7 +122,7 @@ Result<int> RunFile(const Context& context, object::Connection& connection, cons
 
 void AddRunCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<RunFlags>();
-  CLI::App* command = AddCommand(app, context, "run", "Run a file of object commands, several at a time",
+  CLI::App* command = AddCommand(app, context, "run", "Run the object commands in a file, several at a time",
                                  "  millrace run commands.txt\n"
                                  "  printf 'cp %s s3://bucket/in/\\n' *.jsonl | millrace run -\n"
                                  "  # commands.txt: one command a line, as after `millrace`; # begins a comment\n",

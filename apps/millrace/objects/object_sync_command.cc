@@ -79,8 +79,8 @@ Status CheckFolders(const Place& from, const Place& to) {
     if (!place->local() || fs::is_directory("/" + place->key)) continue;
     const bool there = fs::exists("/" + place->key);
     if (!there && place == &to) continue;
-    return Fail(there ? Code::kInvalidArgument : Code::kNotFound, "{} is no folder; sync works on folders and prefixes",
-                place->Name());
+    return Fail(there ? Code::kInvalidArgument : Code::kNotFound,
+                "{} is not a folder; sync works on folders and prefixes", place->Name());
   }
   return {};
 }
@@ -141,7 +141,7 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
 void AddSyncCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<CopyFlags>();
   CLI::App* sync =
-      AddCommand(app, context, "sync", "Make a folder or prefix hold what another one holds, copying only what differs",
+      AddCommand(app, context, "sync", "Copy the files of a folder or prefix that differ at the destination",
                  "  millrace sync data/ s3://bucket/data/\n"
                  "  millrace sync --delete s3://bucket/data/ /mnt/nvme/data/\n"
                  "  millrace sync --delete --max-delete 100 data/ s3://bucket/data/\n"
@@ -155,11 +155,11 @@ void AddSyncCommand(CLI::App& app, Context& context) {
       ->expected(2);
   sync->add_flag("--delete", flags->delete_extra, "Delete what the source does not have");
   sync->add_option("--max-delete", flags->max_delete,
-                   "With --delete: delete nothing if it would delete more than this many");
+                   "With --delete: delete nothing if more than this many names would be deleted");
   sync->add_flag("--allow-empty-source", flags->allow_empty_source,
-                 "With --delete: let a source without files or objects empty the destination");
-  sync->add_flag("--size-only", flags->size_only, "Take files of equal size for equal");
-  sync->add_flag("--checksum", flags->when.checksum, "Copy files whose bytes differ, by the store's checksums");
+                 "With --delete: allow a source without files, which empties the destination");
+  sync->add_flag("--size-only", flags->size_only, "Skip files of the same size");
+  sync->add_flag("--checksum", flags->when.checksum, "Copy files whose contents differ, by the store's checksums");
   sync->add_flag("--exact-timestamps", flags->exact_timestamps, "Copy files whose times differ, not only newer ones");
   flags->select.AddTo(*sync);
   flags->select.AddBookkeepingTo(*sync);
