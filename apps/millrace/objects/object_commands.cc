@@ -46,12 +46,12 @@ Status StatusOf(const Result<transfer::LocalRemover::Outcome>& removed, const st
 
 }  // namespace
 
-std::string Place::Name(const std::string& of_key) const {
+std::string ObjectPlace::Name(const std::string& of_key) const {
   return local() ? "/" + of_key : fmt::format("s3://{}/{}", url.bucket, of_key);
 }
 
-Result<Place> OpenPlace(object::Connection& connection, const std::string& text) {
-  Place place{.url = MR_TRY(object::ParseUrl(text)), .store = nullptr, .key = ""};
+Result<ObjectPlace> OpenPlace(object::Connection& connection, const std::string& text) {
+  ObjectPlace place{.url = MR_TRY(object::ParseUrl(text)), .store = nullptr, .key = ""};
   object::Location location = MR_TRY(object::Locate(connection, text));
   place.store = std::move(location.store);
   place.key = std::move(location.key);
@@ -122,7 +122,7 @@ Result<Selection> Select(object::Connection& connection, const std::string& text
 Status ForEach(const Selection& selection, const object::Call& call,
                const std::function<void(const std::string&, const Error&)>& on_problem,
                const std::function<Status(transfer::Item)>& visit) {
-  const Place& place = selection.place;
+  const ObjectPlace& place = selection.place;
   if (selection.is_link) return visit({place.key.substr(place.key.rfind('/') + 1), {.key = place.key}});
   if (selection.single) {
     auto info = MR_TRY(object::Head(*place.store, place.key, call));

@@ -20,7 +20,7 @@
 namespace millrace::cli {
 
 /// A URL or path that a user typed, with its store open. Local paths are keys of the file store of "/".
-struct Place {
+struct ObjectPlace {
   object::Url url;
   std::shared_ptr<object::Store> store;
   std::string key;
@@ -30,7 +30,7 @@ struct Place {
   std::string Name(const std::string& of_key) const;
   std::string Name() const { return Name(key); }
 };
-Result<Place> OpenPlace(object::Connection& connection, const std::string& text);
+Result<ObjectPlace> OpenPlace(object::Connection& connection, const std::string& text);
 
 /// Flags of the commands that take many sources.
 struct SelectFlags {
@@ -49,7 +49,7 @@ struct SelectFlags {
 
 /// The items that one source argument selects.
 struct Selection {
-  Place place;
+  ObjectPlace place;
   bool single = false;                 ///< one object or file: place.key
   std::string prefix;                  ///< otherwise: all keys that begin with this…
   std::size_t name_from = 0;           ///< …an item's name is its key without this many bytes…
@@ -117,14 +117,14 @@ class Deletions {
  public:
   /// `run` and `place` must outlive the run. All keys begin with `folder` (see Selection::Folder). `as_destination`:
   /// the keys were not named by the user (sync --delete).
-  Deletions(Run& run, const Place& place, std::string folder, bool as_destination)
+  Deletions(Run& run, const ObjectPlace& place, std::string folder, bool as_destination)
       : run_(run), place_(place), folder_(std::move(folder)), as_destination_(as_destination) {}
   void Add(std::string key);
   void Flush();
 
  private:
   Run& run_;
-  const Place& place_;
+  const ObjectPlace& place_;
   const std::string folder_;
   const bool as_destination_;
   std::vector<std::string> keys_;

@@ -12,13 +12,13 @@ using transfer::Item;
 using transfer::LocalRemover;
 
 /// The key that a name gets beneath a folder of the destination.
-Result<std::string> KeyBeneath(const Place& to, const std::string& folder, const std::string& name) {
+Result<std::string> KeyBeneath(const ObjectPlace& to, const std::string& folder, const std::string& name) {
   if (!to.local()) return folder + name;
   return MR_TRY(transfer::LocalPath("/" + folder, name)).substr(1);
 }
 
 /// Deletes the object that was downloaded, not one that has replaced it.
-Status DeleteDownloaded(const Place& from, const object::ObjectInfo& info, const object::Call& call) {
+Status DeleteDownloaded(const ObjectPlace& from, const object::ObjectInfo& info, const object::Call& call) {
   auto now = MR_TRY(object::Head(*from.store, info.key, call));
   if (!now) return {};
   if (now->etag != info.etag) {
@@ -27,14 +27,14 @@ Status DeleteDownloaded(const Place& from, const object::ObjectInfo& info, const
   return object::Delete(*from.store, info.key, call);
 }
 
-Result<std::vector<transfer::Region>> RegionsOf(const Place& place) {
+Result<std::vector<transfer::Region>> RegionsOf(const ObjectPlace& place) {
   if (place.local()) return transfer::RegionsOf("/" + place.key);
   return std::vector<transfer::Region>{transfer::RegionOf(*place.store, place.key)};
 }
 
 }  // namespace
 
-Status CheckApart(const Place& from, const Place& to, const transfer::NameFilter& filter, bool deletes) {
+Status CheckApart(const ObjectPlace& from, const ObjectPlace& to, const transfer::NameFilter& filter, bool deletes) {
   const auto source = MR_TRY(RegionsOf(from)), destination = MR_TRY(RegionsOf(to));
   const transfer::Overlap overlap = transfer::Compare(source, destination);
   const bool source_inside = overlap == transfer::Overlap::kFirstInSecond;
@@ -67,13 +67,13 @@ Result<CopySource> CopySource::Of(Selection selection, bool move) {
   return source;
 }
 
-Copier::Copier(Run& run, const CopyFlags& flags, bool move, Place to)
+Copier::Copier(Run& run, const CopyFlags& flags, bool move, ObjectPlace to)
     : run_(run), flags_(flags), move_(move), to_(std::move(to)), settings_(run.Settings(flags.write.part_bytes)) {
   settings_.verify = !flags.no_verify;
 }
 
 /// Reports what must not be copied: onto itself, or in a move onto what the same move has written.
-bool Copier::Refused(const Place& from, const std::string& source_key, const std::string& key) {
+bool Copier::Refused(const ObjectPlace& from, const std::string& source_key, const std::string& key) {
   auto refuse = [&](std::string_view why) {
     run_.AddFailure(from.Name(source_key), to_.Name(key), Error(Code::kInvalidArgument, std::string(why)));
     return true;
@@ -86,7 +86,7 @@ bool Copier::Refused(const Place& from, const std::string& source_key, const std
 }
 
 void Copier::Add(const CopySource& from, Item item, const std::string& key) {
-  const Place& place = from.selection.place;
+  const ObjectPlace& place = from.selection.place;
   if (Refused(place, item.info.key, key)) return;
   const std::uint64_t size = item.info.size;
   std::string source = place.Name(item.info.key);
@@ -104,12 +104,12 @@ void Copier::AddBeneath(const CopySource& from, const std::string& folder, Item 
 }
 
 void Copier::AddUnseen(const CopySource& from, const std::string& folder) {
-  const Place& place = from.selection.place;
+  const ObjectPlace& place = from.selection.place;
   auto key = KeyBeneath(to_, folder, place.key.substr(place.key.rfind('/') + 1));
   if (!key) return run_.AddFailure(place.Name(), to_.Name(folder), key.error());
   if (Refused(place, place.key, *key)) return;
   run_.Add(place.Name(), to_.Name(*key), 0, [this, &from, key = *key](const object::Call& call) -> Result<bool> {
-    const Place& source = from.selection.place;
+    const ObjectPlace& source = from.selection.place;
     auto info = MR_TRY(object::Head(*source.store, source.key, call));
     if (!info) return Fail(Code::kNotFound, "{} does not exist", source.Name());
     return Move(from, {"", *std::move(info)}, key, call);
@@ -118,7 +118,7 @@ void Copier::AddUnseen(const CopySource& from, const std::string& folder) {
 
 Result<bool> Copier::Move(const CopySource& from, const Item& item, const std::string& key, const object::Call& call) {
   if (from.remover) return MoveFile(from, item, key, call);
-  const Place& place = from.selection.place;
+  const ObjectPlace& place = from.selection.place;
   if (!MR_TRY(Needed(place, item.info, key, call))) return false;
   if (!MR_TRY(Written(CopyOne(place, item, key, call)))) return false;
   if (!move_) return true;
@@ -158,7 +158,7 @@ Status Copier::SendFile(const transfer::LocalFile& file, const std::string& key,
 }
 
 /// Copies one item, whichever of the two places are local.
-Status Copier::CopyOne(const Place& from, const Item& item, const std::string& key, const object::Call& call) {
+Status Copier::CopyOne(const ObjectPlace& from, const Item& item, const std::string& key, const object::Call& call) {
   if (from.local()) return SendFile(MR_TRY(transfer::LocalFile::Open("/" + item.info.key)), key, call);
   if (to_.local()) return transfer::Download(*from.store, item.info, "/" + key, settings_, call);
   object::CopyOptions options = flags_.write.ForCopy();
@@ -168,7 +168,7 @@ Status Copier::CopyOne(const Place& from, const Item& item, const std::string& k
 }
 
 /// --no-clobber, --if-newer, --if-size-differ, --checksum: is what is at the destination something else?
-Result<bool> Copier::Needed(const Place& from, const object::ObjectInfo& source, const std::string& key,
+Result<bool> Copier::Needed(const ObjectPlace& from, const object::ObjectInfo& source, const std::string& key,
                             const object::Call& call) {
   if (!flags_.when.conditional() && !flags_.no_clobber) return true;
   auto there = MR_TRY(object::Head(*to_.store, key, call));

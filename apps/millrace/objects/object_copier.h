@@ -36,7 +36,7 @@ std::string AsFolder(const std::string& key);
 /// Refuses a source and a destination that are the same tree or overlap, also under different names. A copy would find
 /// its own results, and a deletion in one tree would delete from the other. Allowed are an inner tree that the filter
 /// excludes, and a source inside the destination if nothing is deleted.
-Status CheckApart(const Place& from, const Place& to, const transfer::NameFilter& filter, bool deletes);
+Status CheckApart(const ObjectPlace& from, const ObjectPlace& to, const transfer::NameFilter& filter, bool deletes);
 
 /// A selection whose items are copied, or moved.
 struct CopySource {
@@ -50,7 +50,7 @@ struct CopySource {
 /// thread calls the Add functions. Sources must outlive the run.
 class Copier {
  public:
-  Copier(Run& run, const CopyFlags& flags, bool move, Place to);
+  Copier(Run& run, const CopyFlags& flags, bool move, ObjectPlace to);
 
   /// Adds an item. `key` is its destination.
   void Add(const CopySource& from, transfer::Item item, const std::string& key);
@@ -67,22 +67,22 @@ class Copier {
     const CopySource* from;
     bool all_moved = true;
   };
-  bool Refused(const Place& from, const std::string& source_key, const std::string& key);
+  bool Refused(const ObjectPlace& from, const std::string& source_key, const std::string& key);
   Result<bool> Move(const CopySource& from, const transfer::Item& item, const std::string& key,
                     const object::Call& call);
   Result<bool> MoveFile(const CopySource& from, const transfer::Item& item, const std::string& key,
                         const object::Call& call);
   Result<bool> Written(const Status& copied) const;
-  Status CopyOne(const Place& from, const transfer::Item& item, const std::string& key, const object::Call& call);
+  Status CopyOne(const ObjectPlace& from, const transfer::Item& item, const std::string& key, const object::Call& call);
   Status SendFile(const transfer::LocalFile& file, const std::string& key, const object::Call& call);
-  Result<bool> Needed(const Place& from, const object::ObjectInfo& source, const std::string& key,
+  Result<bool> Needed(const ObjectPlace& from, const object::ObjectInfo& source, const std::string& key,
                       const object::Call& call);
   void NoteLink(const CopySource& from, const std::string& link, bool moved) MR_EXCLUDES(mutex_);
 
   Run& run_;
   const CopyFlags& flags_;
   const bool move_;
-  const Place to_;
+  const ObjectPlace to_;
   transfer::CopySettings settings_;
   transfer::SameFileCheck same_;
   std::unordered_set<std::size_t> written_;  ///< hashes of the keys that this move has written

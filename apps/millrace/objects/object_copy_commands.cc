@@ -30,15 +30,15 @@ Result<int> CopyStream(const Context& context, object::Connection& connection, c
 }
 
 /// The prefix of a selection as a place.
-Place FolderOf(const Selection& selection) {
-  Place folder = selection.place;
+ObjectPlace FolderOf(const Selection& selection) {
+  ObjectPlace folder = selection.place;
   folder.key = selection.Folder();
   return folder;
 }
 
 /// A pattern also matches what is at the destination already, below the folder that it is in.
-bool IsAtDestination(const Selection& selection, const Place& to, const std::string& key) {
-  const Place& from = selection.place;
+bool IsAtDestination(const Selection& selection, const ObjectPlace& to, const std::string& key) {
+  const ObjectPlace& from = selection.place;
   return selection.glob && from.local() == to.local() && from.url.bucket == to.url.bucket && !to.key.empty() &&
          key.starts_with(AsFolder(to.key));
 }
@@ -57,7 +57,7 @@ Result<int> CopyOrMove(const Context& context, object::Connection& connection, c
     selected.push_back(MR_TRY(CopySource::Of(MR_TRY(Select(*reading, source, flags.select)), move)));
     many = many || !selected.back().selection.single;
   }
-  Place to = MR_TRY(OpenPlace(connection, flags.destination()));
+  ObjectPlace to = MR_TRY(OpenPlace(connection, flags.destination()));
   MR_TRY(flags.write.Check());
   if (many && to.local() && fs::is_regular_file("/" + to.key)) {
     return Fail(Code::kInvalidArgument, "{} is a file; the destination of several sources must be a folder", to.Name());

@@ -32,7 +32,7 @@ Result<int> Duplicate(const Context& context, object::Connection& connection, co
   SelectFlags select = flags.select;
   select.recursive = true;
   Selection sample = MR_TRY(Select(connection, flags.from, select));
-  Place to = MR_TRY(OpenPlace(connection, flags.to));
+  ObjectPlace to = MR_TRY(OpenPlace(connection, flags.to));
   if (sample.place.local() || to.local()) {
     return Fail(Code::kInvalidArgument, "duplicate copies inside the store: both places must be s3://");
   }

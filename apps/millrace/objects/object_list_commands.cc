@@ -64,7 +64,8 @@ Result<int> ListBuckets(const Context& context, object::Connection& connection) 
 }
 
 /// Objects and folders of one level, by the store's own delimiter.
-Status ListLevel(const Context& context, const ListFlags& flags, const Place& place, ListTotals& totals, bool& any) {
+Status ListLevel(const Context& context, const ListFlags& flags, const ObjectPlace& place, ListTotals& totals,
+                 bool& any) {
   std::string prefix = place.key;
   if (place.local() && !prefix.empty() && !prefix.ends_with('/') && std::filesystem::is_directory("/" + prefix)) {
     prefix += '/';
@@ -110,7 +111,7 @@ void PrintVersion(const Context& context, const ListFlags& flags, const object::
 /// Every version of what the URL selects; folders by name, unless all beneath them is asked for.
 Status ListVersions(const Context& context, object::Connection& connection, const ListFlags& flags,
                     const std::string& text) {
-  Place place = MR_TRY(OpenPlace(connection, text));
+  ObjectPlace place = MR_TRY(OpenPlace(connection, text));
   std::optional<transfer::Glob> glob;
   if (!flags.raw && transfer::HasWildcard(place.key)) glob.emplace(place.key);
   object::VersionsRequest request{.prefix = glob ? glob->literal_prefix() : place.key,
@@ -146,7 +147,7 @@ Result<int> List(const Context& context, object::Connection& connection, const L
       MR_TRY(ListVersions(context, connection, flags, text));
       continue;
     }
-    Place place = MR_TRY(OpenPlace(connection, text));
+    ObjectPlace place = MR_TRY(OpenPlace(connection, text));
     if (!flags.recursive && (flags.raw || !transfer::HasWildcard(place.key))) {
       bool any = false;
       MR_TRY(ListLevel(context, flags, place, totals, any));
@@ -173,7 +174,7 @@ Result<int> DiskUsage(const Context& context, object::Connection& connection, co
   for (const std::string& text : flags.urls) {
     std::uint64_t bytes = 0, objects = 0;
     int unreadable = 0;
-    Place place = MR_TRY(OpenPlace(connection, text));
+    ObjectPlace place = MR_TRY(OpenPlace(connection, text));
     bool many = place.key.empty() || place.key.ends_with('/') || (!flags.raw && transfer::HasWildcard(place.key));
     if (!many) many = !MR_TRY(object::Head(*place.store, place.key, {.stop = context.stop}));
     Selection selection =
@@ -222,7 +223,7 @@ void AddDetails(const object::ObjectInfo& info, Json& json) {
 
 Result<int> Head(const Context& context, object::Connection& connection, const ListFlags& flags) {
   for (const std::string& text : flags.urls) {
-    Place place = MR_TRY(OpenPlace(connection, text));
+    ObjectPlace place = MR_TRY(OpenPlace(connection, text));
     if (place.key.empty()) return Fail(Code::kInvalidArgument, "{} names no object", text);
     auto info = MR_TRY(object::Head(*place.store, place.key, {.stop = context.stop}));
     if (!info) return Fail(Code::kNotFound, "{} does not exist", place.Name());

@@ -65,7 +65,7 @@ Result<int> Remove(const Context& context, object::Connection& connection, const
   Status planned;
   std::map<std::string, Deletions> listed;  // by bucket
   for (const Selection& selection : selections) {
-    const Place& place = selection.place;
+    const ObjectPlace& place = selection.place;
     if (flags.select.from_stdin && selection.single && !place.local()) {
       // A long list: a thousand a request, and none asked for beforehand.
       listed.try_emplace(place.url.bucket, run, place, "", false).first->second.Add(place.key);
@@ -92,7 +92,7 @@ struct PresignFlags {
 };
 
 Result<int> Presign(const Context& context, object::Connection& connection, const PresignFlags& flags) {
-  Place place = MR_TRY(OpenPlace(connection, flags.url));
+  ObjectPlace place = MR_TRY(OpenPlace(connection, flags.url));
   if (place.key.empty()) return Fail(Code::kInvalidArgument, "{} names no object", flags.url);
   std::string url = MR_TRY(place.store->Presign(flags.method, place.key, flags.valid_for));
   if (context.globals.json) {
@@ -143,7 +143,7 @@ Result<int> RemoveBuckets(const Context& context, object::Connection& connection
   Run run(context, "rb");
   std::shared_ptr<object::Service> service = MR_TRY(connection.OpenService());
   for (const std::string& text : flags.removal.urls) {
-    Place place = MR_TRY(OpenPlace(connection, text));
+    ObjectPlace place = MR_TRY(OpenPlace(connection, text));
     run.Add("s3://" + place.url.bucket, "", 0,
             [service, place, force = flags.force](const object::Call& call) -> Result<bool> {
               if (force) MR_TRY(AbortAll(*place.store, call));
@@ -160,7 +160,7 @@ struct UploadsFlags {
 };
 
 /// Multipart uploads below the URL that nobody has completed or aborted.
-Result<std::vector<object::UploadInfo>> UnfinishedUploads(const Place& place, const UploadsFlags& flags,
+Result<std::vector<object::UploadInfo>> UnfinishedUploads(const ObjectPlace& place, const UploadsFlags& flags,
                                                           const object::Call& call) {
   auto uploads = MR_TRY(object::ListUploads(*place.store, place.key, call));
   const WallTime latest = SystemClock().Wall() - std::chrono::duration_cast<WallTime::duration>(flags.older_than);
@@ -169,7 +169,7 @@ Result<std::vector<object::UploadInfo>> UnfinishedUploads(const Place& place, co
 }
 
 Result<int> ListUnfinished(const Context& context, object::Connection& connection, const UploadsFlags& flags) {
-  Place place = MR_TRY(OpenPlace(connection, flags.url));
+  ObjectPlace place = MR_TRY(OpenPlace(connection, flags.url));
   for (const object::UploadInfo& upload : MR_TRY(UnfinishedUploads(place, flags, {.stop = context.stop}))) {
     const std::string begun = FormatIso8601(upload.initiated);
     if (context.globals.json) {
@@ -182,7 +182,7 @@ Result<int> ListUnfinished(const Context& context, object::Connection& connectio
 }
 
 Result<int> AbortUnfinished(const Context& context, object::Connection& connection, const UploadsFlags& flags) {
-  Place place = MR_TRY(OpenPlace(connection, flags.url));
+  ObjectPlace place = MR_TRY(OpenPlace(connection, flags.url));
   Run run(context, "abort");
   for (const object::UploadInfo& upload : MR_TRY(UnfinishedUploads(place, flags, run.call()))) {
     run.Add(place.Name(upload.key), "", 0, [store = place.store, upload](const object::Call& call) -> Result<bool> {

@@ -80,7 +80,7 @@ Result<int> CatObjects(const Context& context, object::Connection& connection, c
 Result<int> WriteStream(const Context& context, object::Connection& connection, const std::string& url,
                         const WriteFlags& flags, bool no_clobber) {
   MR_TRY(flags.Check());
-  Place place = MR_TRY(OpenPlace(connection, url));
+  ObjectPlace place = MR_TRY(OpenPlace(connection, url));
   if (place.key.empty() || place.key.ends_with('/')) {
     return Fail(Code::kInvalidArgument, "{} names no object to write", url);
   }

@@ -39,7 +39,7 @@ class NotedStream final : public transfer::ItemStream {
 /// Deletes what the source does not have, at most so many names: of more, none.
 class ExtraNames {
  public:
-  ExtraNames(Run& run, const Place& to, const std::string& folder, std::optional<std::uint64_t> most)
+  ExtraNames(Run& run, const ObjectPlace& to, const std::string& folder, std::optional<std::uint64_t> most)
       : deletions_(run, to, folder, true), most_(most) {}
 
   void Add(std::string key) {
@@ -67,15 +67,15 @@ class ExtraNames {
 };
 
 /// The listing of one side. A local folder that is not there yet is empty.
-Result<std::unique_ptr<transfer::ItemStream>> ListSide(const Place& place, const object::Call& call,
+Result<std::unique_ptr<transfer::ItemStream>> ListSide(const ObjectPlace& place, const object::Call& call,
                                                        const OnProblem& on_problem, transfer::Links links) {
   std::string prefix = AsFolder(place.key);
   if (!place.local()) return transfer::ListStore(*place.store, prefix, prefix.size(), call);
   return transfer::ListLocal(prefix, prefix.size(), on_problem, call, links);
 }
 
-Status CheckFolders(const Place& from, const Place& to) {
-  for (const Place* place : {&from, &to}) {
+Status CheckFolders(const ObjectPlace& from, const ObjectPlace& to) {
+  for (const ObjectPlace* place : {&from, &to}) {
     if (!place->local() || fs::is_directory("/" + place->key)) continue;
     const bool there = fs::exists("/" + place->key);
     if (!there && place == &to) continue;
@@ -88,8 +88,8 @@ Status CheckFolders(const Place& from, const Place& to) {
 Result<int> Sync(const Context& context, object::Connection& connection, const CopyFlags& flags) {
   std::unique_ptr<object::Connection> own;
   object::Connection* reading = MR_TRY(ConnectSources(context, connection, flags.destination(), own));
-  Place from = MR_TRY(OpenPlace(*reading, flags.sources().front()));
-  Place to = MR_TRY(OpenPlace(connection, flags.destination()));
+  ObjectPlace from = MR_TRY(OpenPlace(*reading, flags.sources().front()));
+  ObjectPlace to = MR_TRY(OpenPlace(connection, flags.destination()));
   MR_TRY(flags.write.Check());
   MR_TRY(CheckFolders(from, to));
   transfer::NameFilter filter(flags.select.include, flags.select.exclude, flags.select.bookkeeping);
