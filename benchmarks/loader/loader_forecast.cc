@@ -1,9 +1,9 @@
-// What `millrace data plan --simulate` foretells beside what happens: the same batches, from a store that takes its
-// time for every request, over connections of a given bandwidth.
+// Compares the forecast of `millrace data plan --simulate` with a measurement: the same batches, read from a store with
+// a given latency per request, over connections of a given bandwidth.
 //
 //   loader_forecast TOKENIZER URL TEMPLATE LATENCY_MS [BATCHES]      default 300
 //
-// The store's latency is the caller's to arrange: millrace s3d --fault "latency=50ms..50ms,op=GetObject".
+// The caller starts the store with this latency: millrace s3d --fault "latency=50ms..50ms,op=GetObject".
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -28,14 +28,14 @@ struct StoreSpeed {
 };
 
 Status Compare(const char* url, const DatasetOptions& options,
-               const std::shared_ptr<const tokenizer::Tokenizer>& tokenizer, const StoreSpeed& place, double latency,
+               const std::shared_ptr<const tokenizer::Tokenizer>& tokenizer, const StoreSpeed& speed, double latency,
                std::uint64_t batches) {
-  auto connection = MR_TRY(object::OpenConnection({.bandwidth = place.bandwidth}));
+  auto connection = MR_TRY(object::OpenConnection({.bandwidth = speed.bandwidth}));
   auto dataset = MR_TRY(Dataset::Open(*connection, tokenizer, options, {}));
   batches = std::min(batches, dataset->samples_per_epoch() / kRows);
-  const Forecast forecast = dataset->Simulate({.bandwidth = static_cast<double>(place.bandwidth),
+  const Forecast forecast = dataset->Simulate({.bandwidth = static_cast<double>(speed.bandwidth),
                                                .latency = latency,
-                                               .step = Seconds(place.step),
+                                               .step = Seconds(speed.step),
                                                .seconds_per_byte = MR_TRY(dataset->MeasureEncoding()),
                                                .threads = kThreads},
                                               kRows, batches);
@@ -45,14 +45,14 @@ Status Compare(const char* url, const DatasetOptions& options,
       MR_TRY(Loader::Start(dataset, budget, {.global_batch = kRows, .micro_batch = kRows, .threads = kThreads}, {}));
   for (std::uint64_t i = 0; i < batches; ++i) {
     MR_TRY(loader->Next());
-    std::this_thread::sleep_for(place.step);
+    std::this_thread::sleep_for(speed.step);
   }
   const double took = Seconds(SystemClock().Now() - began);
   const Loader::Stats stats = loader->stats();
   fmt::print(
-      "{} at {} MB/s, {:.0f} ms, steps of {} ms: foretold {:.2f} s, {:.1f} % waiting ({:.0f} % of it for the network); "
-      "{:.2f} s, {:.1f} % ({:.0f} %) when run\n",
-      url, place.bandwidth / 1'000'000, latency * 1e3, place.step.count(), forecast.seconds,
+      "{} at {} MB/s, {:.0f} ms, steps of {} ms: forecast {:.2f} s, {:.1f} % waiting ({:.0f} % of it for the network); "
+      "{:.2f} s, {:.1f} % ({:.0f} %) measured\n",
+      url, speed.bandwidth / 1'000'000, latency * 1e3, speed.step.count(), forecast.seconds,
       100 * forecast.stall_share(), 100 * forecast.waited_on_network / std::max(forecast.waited, 1e-9), took,
       100 * Seconds(stats.waited) / took,
       100 * Seconds(stats.waited_on[static_cast<std::size_t>(LoadStage::kNetwork)]) /
@@ -69,11 +69,11 @@ Status Run(int argc, char** argv) {
   auto model = MR_TRY(ReadFile(argv[1]));
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer = MR_TRY(tokenizer::Load(AsBytes(model), argv[1]));
   const DatasetOptions options{.sources = {{argv[2]}}, .template_text = argv[3], .sequence_length = 2048};
-  for (const StoreSpeed& place : {StoreSpeed{1'000'000, std::chrono::milliseconds(20)},
+  for (const StoreSpeed& speed : {StoreSpeed{1'000'000, std::chrono::milliseconds(20)},
                                   {4'000'000, std::chrono::milliseconds(20)},
                                   {100'000'000, std::chrono::milliseconds(20)},
                                   {100'000'000, std::chrono::milliseconds(2)}}) {
-    MR_TRY(Compare(argv[2], options, tokenizer, place, latency, batches));
+    MR_TRY(Compare(argv[2], options, tokenizer, speed, latency, batches));
   }
   return {};
 }
