@@ -1,4 +1,4 @@
-# Everything a developer types. `make demo` and `make test` set a new machine up by themselves.
+# The commands of a developer. `make demo` and `make test` set a new machine up by themselves.
 SHELL := /bin/bash
 .PHONY: all setup build wheel demo test bench fmt lint asan tsan package nightly clean
 

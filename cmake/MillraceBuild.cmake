@@ -5,7 +5,7 @@ set(CMAKE_CXX_EXTENSIONS ON)  # statement expressions (MR_TRY)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
-# Programs find libraries of the same places where they are built and where they are installed.
+# Programs find libraries in the same places in the build folder and after installation.
 set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 if(NOT CMAKE_BUILD_TYPE)
@@ -26,7 +26,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # False alarms of GCC 12: in std::string (its bug 105651) and around std::expected.
   add_compile_options(-Wno-restrict -Wno-maybe-uninitialized)
   add_compile_options(-fpch-preprocess -Wno-invalid-pch)
-  if(CMAKE_UNITY_BUILD)  # it takes the files that are joined for headers
+  if(CMAKE_UNITY_BUILD)  # GCC takes the joined files for headers
     add_compile_options(-Wno-subobject-linkage)
   endif()
 endif()
@@ -39,7 +39,7 @@ if(MILLRACE_SANITIZE)
   add_link_options(-fsanitize=${sanitizers})
 endif()
 
-# Tools that only save time are used where they work.
+# ccache and mold only save time: used if they work.
 function(millrace_find_tool variable name)
   find_program(${variable} ${name})
   if(${variable})
@@ -68,7 +68,7 @@ if(MOLD_PROGRAM)
   endif()
 endif()
 
-add_link_options(-Wl,--build-id=sha1)  # by which a debugger finds symbols that are packaged apart (mold adds none)
+add_link_options(-Wl,--build-id=sha1)  # debuggers find separate debug symbols by it (mold adds none by default)
 
 # millrace_module(NAME SOURCES a.cc ... [DEPS module ...] [LIBS library ...] [TESTS a_test.cc ...] [TEST_DEPS module ...])
 #

@@ -20,7 +20,7 @@ find_package(CLI11 REQUIRED)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(FUSE3 REQUIRED IMPORTED_TARGET fuse3)
 
-# A machine that only runs the programs need not have what tests need, or may have half of it.
+# A machine that only runs the programs may lack some packages that tests need.
 if(MILLRACE_TESTS)
   find_package(GTest 1.12 QUIET)
   if(GTest_FOUND AND TARGET GTest::gmock AND TARGET GTest::gmock_main)

@@ -1,8 +1,8 @@
 # `cmake --install build/release --prefix /usr` installs everything; `make package` makes a Debian package of each component:
 #
 #   programs  millrace       the command, the helper that mount(8) looks for, units, completions, man pages
-#   engine    millrace-engine    `millrace train` and `millrace serve`: what needs libtorch
-#   arrow     millrace-arrow     what reads Arrow and Parquet, where Arrow was found
+#   engine    millrace-engine    `millrace train` and `millrace serve`, which need libtorch
+#   arrow     millrace-arrow     the plug-in for Arrow and Parquet, if Arrow was found
 #   python    python3-millrace   the Python package for the distribution's Python
 include(GNUInstallDirs)
 install(TARGETS millrace RUNTIME COMPONENT programs)
@@ -58,7 +58,7 @@ set(CPACK_PACKAGE_CONTACT "The Millrace developers <millrace@localhost>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY ${PROJECT_DESCRIPTION})
 set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
-set(CPACK_STRIP_FILES OFF)  # that would come before the debug symbols are taken
+set(CPACK_STRIP_FILES OFF)  # CPack would strip before the debug symbols are extracted
 set(CPACK_COMPONENTS_GROUPING IGNORE)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)

@@ -1,4 +1,4 @@
-// Any bytes are refused, or give frames that each read the same twice. The first byte says as what they are read.
+// Any bytes are refused, or give frames that each read the same twice. The first byte picks the format.
 #include <cstdlib>
 #include <memory>
 #include <vector>

@@ -1,5 +1,5 @@
-// Any bytes as a folder of torch.distributed.checkpoint are either an error or tensors that lie inside its file. The
-// first four bytes say how many of the rest are .metadata; what follows is the file that it may name.
+// Reads any bytes as a folder of torch.distributed.checkpoint: either an error, or tensors that lie inside its file.
+// The first four bytes are the size of .metadata. The bytes of .metadata follow, then those of the one data file.
 #include <algorithm>
 #include <cstdlib>
 

@@ -1,4 +1,4 @@
-// A disk cache whose index was changed in any way gives a block's own bytes or none, and goes on working.
+// A disk cache with a corrupted index returns a block's own bytes or a miss, and continues to work.
 #include <fcntl.h>
 
 #include <array>
@@ -30,7 +30,7 @@ void MustBeRightOrNone(cache::DiskTier& tier, int n) {
   if (outcome == cache::DiskTier::Outcome::kHit && into != ContentOf(n)) std::abort();
 }
 
-/// The input, from its front; zeros beyond its end.
+/// Reads the input from its front. Numbers beyond its end are zero.
 class Input {
  public:
   Input(const std::uint8_t* data, std::size_t size) : rest_(reinterpret_cast<const std::byte*>(data), size) {}
@@ -76,7 +76,7 @@ class Cache {
   std::string index_, blocks_;
 };
 
-/// Overwrites some bytes of the index. What an entry's own checksum would tell, it does not tell if `whole`.
+/// Overwrites some bytes of the index. With `whole`, also corrects the checksum of the entry that was overwritten.
 void Patch(int index, std::uint64_t size, std::uint64_t at, ByteSpan bytes, bool whole) {
   at %= size - bytes.size();
   if (!WriteFully(index, bytes, at, "index")) std::abort();

@@ -1,6 +1,6 @@
-// Any state of a frame, as a foreign index may hold it, over real gzip and zstd data: refused, or decoded within its
-// bounds. Bytes 0 to 5 are compression, offset and skip, then comes the state; its length and checksum are made to be
-// plausible, so that entries are reached.
+// Decodes real gzip and zstd data with any frame state, as an index of a stranger may have it: an error, or decoded
+// within its bounds. Bytes 0 to 5 are compression, offset and skip; the state follows. Its length and checksum are made
+// plausible, so that the fuzzer reaches the code behind their checks.
 #include <zlib.h>
 #include <zstd.h>
 

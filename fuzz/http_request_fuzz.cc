@@ -1,4 +1,4 @@
-// Request heads and chunk lines from the network. Whatever is accepted must read the same way twice.
+// Request heads and chunk lines from the network: an error, or a head without the parts of a request smuggling attack.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   (void)millrace::http::IsFieldLine(text);
   auto head = millrace::http::ParseRequestHead(text);
   if (!head) return 0;
-  // Both framings at once, a second Host, or a line within a value: that is what smuggling is made of.
+  // Request smuggling needs both framings at once, or a line break within a header.
   if (head->chunked && head->content_length) std::abort();
   for (const auto& [name, value] : head->headers) {
     if (value.find_first_of("\r\n") != std::string_view::npos ||

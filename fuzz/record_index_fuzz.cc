@@ -1,5 +1,5 @@
-// Any bytes are either refused or an index whose every record lies inside its object. The checksum is made to hold: it
-// must not be what keeps a foreign writer out.
+// Any bytes are either refused or an index whose every record lies inside its object. The checksum is made
+// valid: an attacker can compute it too.
 #include <cstdlib>
 #include <string>
 

@@ -1,4 +1,4 @@
-// Documents, ranges and fault rules that clients and users hand to the S3 endpoint.
+// Documents, ranges and fault rules that clients and users send to the S3 endpoint.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
 // A record of a staged file is either refused or says the same when it is written again; one whose keys are accepted
-// names nothing outside its mount. The checksum is made to hold: it must not be what keeps a foreign writer out.
+// names nothing outside its mount. The checksum is made valid: an attacker can compute it too.
 #include <cstdint>
 #include <cstdlib>
 #include <string>

@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     bytes.replace(block + 148, 8, "        ");
     unsigned sum = 0;
     for (std::size_t i = 0; i < 512; ++i) sum += static_cast<unsigned char>(bytes[block + i]);
-    if (sum == 8 * ' ') continue;  // the end of an archive stays one
+    if (sum == 8 * ' ') continue;  // keeps the block of zeros that ends an archive
     std::snprintf(bytes.data() + block + 148, 8, "%06o", sum);
   }
   static const std::unique_ptr<const Syntax> tar = MakeTarSyntax();

@@ -1,5 +1,5 @@
-// Encoders: a small SentencePiece model, made of the input's first bytes, beside the library; and byte-level BPE, whose
-// decoded ids are the text.
+// Encoders. A small SentencePiece model, made of the input's first bytes, gives the same ids as the library. The ids of
+// byte-level BPE decode to the text.
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
@@ -14,14 +14,14 @@ namespace {
 using millrace::AsBytes;
 using millrace::tokenizer::TokenId;
 
-/// A varint-sized protobuf field.
+/// A length-delimited protobuf field.
 std::string Field(int number, std::string_view bytes) {
   std::string field(1, static_cast<char>(number << 3 | 2));
   std::size_t size = bytes.size();
   for (; size >= 128; size >>= 7) field += static_cast<char>(size | 128);
   return (field += static_cast<char>(size)) += bytes;
 }
-std::string Number(int number, int value) {  // numbers of fields below 2048
+std::string Number(int number, int value) {  // for values below 128
   std::string field;
   int tag = number << 3;
   for (; tag >= 128; tag >>= 7) field += static_cast<char>(tag | 128);
@@ -62,7 +62,7 @@ void CompareWithLibrary(std::string_view choice, std::string_view text) {
   if (ids != expected) std::abort();
 }
 
-/// One for each way to split.
+/// One encoder for each way to split.
 const std::vector<std::shared_ptr<const millrace::tokenizer::Tokenizer>>& ByteLevels() {
   static const auto make = [](const char* name) {
     std::string ranks;

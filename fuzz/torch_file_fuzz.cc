@@ -8,7 +8,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace millrace;
   using namespace millrace::checkpoint;
   const ByteSpan all(reinterpret_cast<const std::byte*>(data), size);
-  // By itself, since few inputs get past the container.
+  // Reads the pickle without its ZIP archive too, because few inputs are valid archives.
   if (auto pickle = Pickle::Read(AsText(all), TorchGlobals(), "fuzz"); pickle) {
     (void)StateOf(*pickle);
     (void)ValueOf(*pickle, pickle->root());

@@ -14,7 +14,7 @@
 namespace millrace::cli {
 namespace {
 
-/// The descriptor that the variable names, if it is a pipe.
+/// Returns the descriptor in $MILLRACE_LIFELINE, if it is a pipe.
 UniqueFd FromEnvironment() {
   const char* variable = std::getenv("MILLRACE_LIFELINE");
   const std::string_view text = variable != nullptr ? variable : "";

@@ -12,7 +12,7 @@
 namespace millrace::cli {
 namespace {
 
-/// The errno of the first write to standard output that failed; 0: none did. As global as the stream is.
+/// The errno of the first write to standard output that failed; 0: none failed. Global, because the stream is.
 std::atomic<int>& FirstFailure() {
   static std::atomic<int> failure = 0;
   return failure;
@@ -50,7 +50,7 @@ void WriteOutput(std::string_view text) {
 }
 
 void WriteErrorOutput(std::string_view text) {
-  // One write a message, so that those of several processes do not mix. There is nobody to tell of a failure.
+  // One write per message, so that messages of several processes do not mix. A failure cannot be reported anywhere.
   while (!text.empty()) {
     const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;

@@ -34,7 +34,7 @@ struct Arguments {
   cli::Globals globals;
 };
 
-/// Lines of rank 0 on standard output, whole even when two threads speak.
+/// Prints rank 0's lines on standard output. Lines of two threads do not mix.
 class Reporter {
  public:
   explicit Reporter(bool json) : json_(json) {}
@@ -99,7 +99,7 @@ int ThreadsOf(const jobs::Spec& spec, const engine::RankInfo& info) {
   return std::max(1, cores / info.local_size);
 }
 
-/// `group` is left to the caller: see main.
+/// Stores the collective in `group`; the caller must not destroy it (see main).
 Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>& group, std::stop_token stop) {
   const std::string text = MR_TRY(ReadFile(arguments.job_file, kMaxJobFile));
   const jobs::Spec spec = MR_TRY(jobs::Spec::Parse(text, arguments.job_file, arguments.assignments));
@@ -160,7 +160,7 @@ int main(int argc, char** argv) {
   if (!run) cli::PrintError("millrace-train: {}\n", run.error().ToString());
   const int status = run ? *run : ToExitStatus(run.error().code());
   cli::FlushOutput();
-  // Gloo's own threads may still hear from ranks that leave at this moment; taking the group down under them can crash.
-  // Everything else has been closed in order by now, and the system closes the sockets.
+  // Skips destructors: Gloo's threads may still receive from ranks that are leaving, and destroying the group can crash
+  // them. Everything else is closed by now, and the system closes the sockets.
   std::_Exit(status);
 }

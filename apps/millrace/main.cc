@@ -11,7 +11,7 @@
 namespace millrace::cli {
 namespace {
 
-/// Commands before flags; the variables that set flags are told once, not at every flag.
+/// Prints commands before flags, and leaves out the environment variable of each flag: the footer explains them.
 class Help final : public CLI::Formatter {
  public:
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
@@ -30,7 +30,7 @@ class Help final : public CLI::Formatter {
   }
 };
 
-/// The words a user may have meant when `command` did not know `word`.
+/// Returns an error text that suggests known words close to `word`, which `command` does not know.
 std::string Suggestion(const CLI::App& command, const std::string& word) {
   std::vector<std::string> names;
   for (const CLI::App* app = &command; app != nullptr; app = app->get_parent()) {
@@ -56,8 +56,8 @@ std::string FullName(const CLI::App& command) {
 }
 
 int Main(int argc, char** argv) {
-  // Large buffers that one thread has freed must serve the next one that any thread asks for: with malloc's arena for
-  // every thread the process keeps several times its memory budget.
+  // One malloc arena for all threads: with an arena per thread, freed buffers stay in their arena, and the process
+  // keeps several times its memory budget.
   mallopt(M_ARENA_MAX, 1);
   SignalStop signals;
   Context context;
@@ -89,12 +89,12 @@ int Main(int argc, char** argv) {
   }
 
   try {
-    app.parse(
-        std::vector<std::string>(context.arguments.rbegin(), context.arguments.rend()));  // it takes the last first
+    app.parse(std::vector<std::string>(context.arguments.rbegin(),
+                                       context.arguments.rend()));  // CLI11 expects them in reverse
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     const CLI::App& chosen = ChosenCommand(app);
-    // A word that no command knows is the reason, whatever else the parser then missed.
+    // Reports an unknown word first: it often causes the other errors of the parser.
     std::vector<std::string> unknown = app.remaining(true);
     PrintError("millrace: {}; see `{} --help`\n", unknown.empty() ? error.what() : Suggestion(chosen, unknown.front()),
                FullName(chosen));

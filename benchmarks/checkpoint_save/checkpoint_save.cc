@@ -1,7 +1,7 @@
-// checkpoint_save URL MIB: holds a state of MIB mebibytes and does what its standard input says, a command a line;
-// answers each with one JSON object a line, times in milliseconds:
+// checkpoint_save URL MIB: holds a state of MIB mebibytes. Reads one command per line from standard input. Answers each
+// with one JSON object per line; times are in milliseconds:
 //
-//   copy        the state into warm memory, with two threads: what no copy can be faster than
+//   copy        the state into warm memory, with two threads: the upper bound for any copy
 //   save        the caller changes its tensors as soon as Save returns
 //   overlap     Start, then a step of training (two threads read all of the state twice and compute with it, some
 //               seconds for 2 GiB), then WaitCopied: the caller changes its tensors after the step
@@ -34,7 +34,7 @@ void Print(const Json& line) {
   std::fflush(stdout);
 }
 
-/// Memory as an allocator for tensors gives it: of the system's own, huge pages where it grants them.
+/// Memory as an allocator of tensors provides it: mapped from the system, with huge pages if it grants them.
 MutableByteSpan Allocate(std::uint64_t bytes) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) std::abort();
@@ -56,7 +56,7 @@ class Bench {
       : url_(std::move(url)), state_(Allocate(mib * kMiB)), copy_(Allocate(mib * kMiB)), budget_((mib + 16) * kMiB) {
     Random random(1);
     for (std::size_t at = 0; at < state_.size(); at += 8) StoreLittle(state_.data() + at, random.Next());
-    // Sizes in turn, as matrices and norms of a model have them, each as a parameter and its two moments.
+    // Alternates the sizes of a model's matrices and norms; each is a parameter and its two moments.
     constexpr std::uint64_t kSizes[] = {16 * kMiB, 16 * kMiB, 4 * kMiB, 4 * kMiB, 8 * kKiB};
     std::uint64_t at = 0;
     for (int i = 0; at < state_.size(); ++i) {
@@ -75,7 +75,7 @@ class Bench {
     Writer::Options options{
         .url = url_, .retention = {.keep_last = 1}, .snapshot_bytes = state_.size() + kMiB, .log = Logger()};
     writer_ = MR_TRY(Writer::Open(*connection_, checkpoint::SingleRankExchange(), budget_, options));
-    MR_TRY(writer_->Wait());  // until the buffer's pages are there, as they are after a run's first steps
+    MR_TRY(writer_->Wait());  // allocates the buffer's pages, as after a run's first save
     return {};
   }
 
@@ -125,7 +125,7 @@ class Bench {
   }
 
  private:
-  /// The optimizer's step, as far as it matters here: every tensor has other bytes afterwards.
+  /// Stands for the optimizer's step: changes the bytes of every tensor.
   void Change(int by = 1) {
     for (const auto& piece : pieces_) {
       auto* first = const_cast<std::byte*>(piece.bytes.data());

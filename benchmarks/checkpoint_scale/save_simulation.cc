@@ -58,7 +58,7 @@ class Simulation {
     save_.tensors = manifest_.tensors.size();
     save_.slices = manifest_.slices.size();
     save_.manifest = manifest_.Serialize().size();
-    // Beside the files: the look at the step, the manifest, and the listing and the uploads that a collector asks for.
+    // Requests besides those for files: check of the step, manifest, and the two listings of garbage collection.
     save_.requests += 4 + static_cast<std::uint64_t>(layout_.ranks()) / 1000;
     EstimateTimes();
     return save_;
@@ -79,7 +79,7 @@ class Simulation {
     return box;
   }
 
-  /// Adds what each rank of the group has of a state tensor: all of the box, or its run of the group's flat buffer.
+  /// Adds the part of a state tensor that each rank of the group holds: the whole box, or its run of the flat buffer.
   void AddOptimizer(const Weight& weight, const Box& box, const std::string& name, std::uint64_t start,
                     std::uint64_t total, std::vector<std::vector<HeldPiece>>& held) const {
     const std::uint64_t elements = ElementsOf(box, weight.shape), ranks = held.size();

@@ -1,5 +1,5 @@
-// What a save costs at a size that no test machine has: the real planner and the real manifest, and a model of the
-// store and the network for the times. docs/scale.md has its figures.
+// Simulates a save on more ranks than a test machine has, with the real planner, the real manifest, and a model of the
+// times of store and network. docs/scale.md has its figures.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct ScaleLayout {
   bool sharded_optimizer = true;  ///< each data-parallel rank has its run of the optimizer's state, else all have all
   int ranks() const { return data * tensor * pipeline; }
 };
-/// Assumptions, for the times alone.
+/// Assumptions for the model of the times.
 struct ScaleSystem {
   double rank_bandwidth = 1e9;       ///< bytes a second from one rank to the store
   double store_bandwidth = 1e12;     ///< of all ranks together

@@ -1,4 +1,4 @@
-// The loader beside its upper bound: SentencePiece encoding the same documents, already in memory.
+// Compares the loader with its upper bound: SentencePiece, which encodes the same documents from memory.
 //
 //   loader_bench TOKENIZER URL TEMPLATE [SECONDS]      e.g. model s3://corpus/*.jsonl '{text}'
 #include <sentencepiece_processor.h>
@@ -18,7 +18,7 @@ namespace {
 
 double Seconds(TimePoint since) { return std::chrono::duration<double>(SystemClock().Now() - since).count(); }
 
-/// Of all threads. Rates per CPU second do not depend on who else uses the machine.
+/// CPU time of all threads. Rates per CPU second depend little on other work on the machine.
 double CpuSeconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);

@@ -1,4 +1,4 @@
-// What streaming costs a consumer: the same epoch from memory and from a store that takes its time for every request.
+// Measures what streaming costs a consumer: the same epoch from memory and from a store with a latency per request.
 //
 //   loader_penalty TOKENIZER [FILE_KB] [TOTAL_MB] [LATENCY_MS] [BATCH_MS]      defaults 570, 100, 50, 20
 //
@@ -31,7 +31,7 @@ class OneStore final : public object::Connection {
   std::shared_ptr<object::Store> store_;
 };
 
-/// Words of a small vocabulary: what they say does not matter here, only how many there are.
+/// Words of a small vocabulary. Only their number matters here.
 Status MakeCorpus(object::Store& store, std::uint64_t file_bytes, std::uint64_t total_bytes) {
   Random random(1);
   std::vector<std::string> words(2000);

@@ -1,8 +1,8 @@
-// A TCP proxy that holds every request back for a while: a server far away, on a machine that has only loopback.
+// A TCP proxy that delays every request: simulates a distant server over loopback.
 //   delay_proxy LISTEN_PORT SERVER_PORT MILLISECONDS
-// What a client sends first on a connection, or after the server has said something, begins a request and waits; the
-// rest of it, and all answers, pass at once (spliced, so that the proxy costs little of the CPU that it shares with
-// what is measured). Making a connection costs nothing.
+// A request begins with the first bytes of a connection, or with the first bytes after an answer; these bytes are
+// delayed. Later bytes and all answers pass at once. splice(2) keeps the proxy's CPU time low, because the measured
+// programs share the CPU. Connecting is not delayed.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
@@ -28,7 +28,7 @@ struct Link {
     close(server);
   }
   int client, server;
-  std::atomic<bool> answered{true};  ///< what comes next from the client begins a request
+  std::atomic<bool> answered{true};  ///< the next bytes of the client begin a request
 };
 
 sockaddr_in Loopback(int port) {
@@ -39,7 +39,7 @@ sockaddr_in Loopback(int port) {
   return address;
 }
 
-/// Passes on what comes until it ends, each piece after `before`.
+/// Forwards bytes until the end of the stream. Calls `before` before each piece.
 template <class Before>
 void Pass(int from, int to, Before before) {
   constexpr std::size_t kPipe = 1 << 20;

@@ -1,4 +1,4 @@
-// Reads and writes objects through the S3 store as fast as it goes; compare.sh runs it beside curl and s5cmd.
+// Measures reads and writes of objects through the S3 store. compare.sh compares it with curl and s5cmd.
 //
 //   object_bench checksums
 //   object_bench ENDPOINT BUCKET setup | down-large | down-small | up-large | up-small | urls FOLDER
@@ -118,7 +118,7 @@ void ReadInto(Store& store, const std::string& key, std::optional<ByteRange> ran
             });
 }
 
-/// Memory whose pages exist: what the kernel takes to make them is no part of reading.
+/// Memory whose pages are allocated already, so that page faults do not count as reading.
 Buffer TouchedBuffer(std::size_t size) {
   Buffer buffer(size);
   std::memset(buffer.data(), 0, size);
@@ -201,7 +201,7 @@ Status Run(int argc, char** argv) {
     Buffer buffer = TouchedBuffer(kSmall * kSmallAtOnce);
     return Measure(kSmall * kSmallCount,
                    Flood(kSmallCount, kSmallAtOnce, [&](int i, std::move_only_function<void(Status)> done) {
-                     // Two reads may share a place: what they find there is the same.
+                     // Two reads may share a buffer: both write the same bytes.
                      auto place = static_cast<std::size_t>(i % kSmallAtOnce) * kSmall;
                      ReadInto(*store, SmallKey(i), std::nullopt, buffer.span().subspan(place, kSmall), std::move(done));
                    }));

@@ -1,4 +1,4 @@
-// How fast Millrace encodes and decodes the documents of a file; compare.py runs it beside other libraries.
+// Measures how fast Millrace encodes and decodes the documents of a file. compare.py compares it with other libraries.
 //
 //   tokenizer_bench MODEL DOCUMENTS.jsonl [SECONDS]      {"text": …} a line; one JSON object a result
 #include <ctime>
@@ -81,13 +81,13 @@ class Bench {
   }
 
  private:
-  /// Of all but the first, which warms up.
+  /// The median of all rates but the first, which warms up.
   static double Median(std::vector<double> rates) {
     rates.erase(rates.begin());
     std::ranges::sort(rates);
     return rates[rates.size() / 2];
   }
-  /// Of all threads. Rates per CPU second depend little on who else uses the machine.
+  /// CPU time of all threads. Rates per CPU second depend little on other work on the machine.
   static double CpuSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
   static double Seconds(TimePoint since) { return std::chrono::duration<double>(SystemClock().Now() - since).count(); }
 

@@ -20,12 +20,12 @@ namespace {
 struct Options {
   engine::ModelConfig model;
   std::int64_t batch = 4, length = 512;
-  std::int64_t document = 0;  ///< rows are made of documents of so many tokens, the last perhaps shorter; 0: of one
+  std::int64_t document = 0;  ///< tokens per document of a row; the last may be shorter. 0: one document per row
   int threads = 2, steps = 5, warmup = 2;
   bool bf16 = false;
 };
 
-/// Where documents begin in all rows put end to end, and where the last ends.
+/// Where documents begin in the concatenated rows, and where the last one ends.
 std::vector<std::int32_t> Documents(const Options& options) {
   std::vector<std::int32_t> bounds;
   for (std::int64_t row = 0; row < options.batch; ++row) {
@@ -57,7 +57,7 @@ int Run(const Options& options) {
   const double tokens = static_cast<double>(options.batch * options.length);
 
   std::vector<double> seconds;
-  std::clock_t processor = 0;  // of all threads; the fairer figure on a machine that others use too
+  std::clock_t processor = 0;  // CPU time of all threads; other work on the machine changes it little
   double loss = 0;
   for (int step = 0; step < options.warmup + options.steps; ++step) {
     if (step == options.warmup) processor = std::clock();

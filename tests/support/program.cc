@@ -54,7 +54,7 @@ Ran Program::Run(std::vector<std::string> arguments, const std::map<std::string,
     options.env[name] = value;
     std::erase(options.unset_env, name);
   }
-  if (!input.empty()) {  // a shell is what redirects
+  if (!input.empty()) {  // a shell redirects standard input
     fs::path file = directory_.path() / "stdin";
     EXPECT_TRUE(WriteFileAtomic(file, AsBytes(input)));
     std::vector<std::string> shell = {"sh", "-c", "exec \"$@\" <" + file.string(), "sh"};

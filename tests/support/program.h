@@ -16,36 +16,36 @@ namespace millrace::testing_support {
 
 /// How a run of the program ended.
 struct Ran {
-  int exit = -1;  ///< minus the signal's number when one ended it
+  int exit = -1;  ///< minus the signal's number if a signal ended the program
   std::string out, err;
-  /// Those of `out` that are not empty.
+  /// Returns the lines of `out` that are not empty.
   std::vector<std::string> lines() const;
-  /// `out` with one JSON value a line; null for a line that is none.
+  /// Returns the JSON value of each such line; null for a line that is not JSON.
   std::vector<Json> objects() const;
 };
 
-/// Runs the program that $MILLRACE_BIN has, in a folder of its own that goes with this object. It sees no AWS settings
-/// of the machine's. One owner, one thread.
+/// Runs $MILLRACE_BIN/millrace in a temporary folder that is removed with this object. The program does not see the
+/// machine's AWS settings. Not thread-safe.
 class Program {
  public:
-  /// Where there is no $MILLRACE_BIN, available() is false and nothing else may be called.
+  /// Without $MILLRACE_BIN, available() is false and no other function may be called.
   Program();
   bool available() const { return !path_.empty(); }
   const std::filesystem::path& path() const { return path_; }
-  /// The folder it runs in.
+  /// The folder that the program runs in.
   const std::filesystem::path& folder() const { return work_; }
-  /// For every run that follows.
+  /// The environment of all later runs.
   std::map<std::string, std::string>& env() { return env_; }
 
   Ran Run(std::vector<std::string> arguments, const std::map<std::string, std::string>& env = {},
           std::string_view input = "");
   /// Runs a line of bash in which `millrace` is the program.
   Ran Shell(const std::string& line);
-  /// For tests that do something to it while it runs; its output goes to files in the folder above folder().
+  /// Starts the program and does not wait for it. Its output goes to files in the folder above folder().
   Subprocess Start(std::vector<std::string> arguments);
 
   void Write(const std::string& name, std::string_view content) const;
-  /// "<absent>" when there is no such file.
+  /// Returns the content of a file, or "<absent>" if there is none.
   std::string Read(const std::string& name) const;
 
  private:

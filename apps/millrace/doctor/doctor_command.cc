@@ -1,4 +1,4 @@
-// millrace doctor: will it work here, and if not, what to do.
+// millrace doctor: checks whether Millrace can work here, and prints what to do if not.
 #include "apps/common/output.h"
 #include "apps/millrace/doctor/doctor.h"
 

@@ -33,7 +33,7 @@ std::optional<std::string> FindInPath(std::string_view program) {
   return std::nullopt;
 }
 
-/// The number behind `name:` in a file such as /proc/meminfo, in bytes.
+/// Returns the value of `name` in /proc/meminfo, in bytes.
 std::optional<std::uint64_t> MemInfo(std::string_view name) {
   auto text = ReadFile("/proc/meminfo");
   if (!text) return std::nullopt;
@@ -45,7 +45,7 @@ std::optional<std::uint64_t> MemInfo(std::string_view name) {
   return std::nullopt;
 }
 
-/// The memory limit of this process's control group; nothing when there is none.
+/// Returns the memory limit of this process's control group; nothing if there is none.
 std::optional<std::uint64_t> GroupMemoryLimit() {
   for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     auto text = ReadFile(path);
@@ -57,8 +57,8 @@ std::optional<std::uint64_t> GroupMemoryLimit() {
   return std::nullopt;
 }
 
-/// NVIDIA's management library, loaded when it is there: the driver installs it, and the distribution has no headers
-/// for it. Names and layouts are those of its documented, versioned interface.
+/// NVIDIA's management library (NVML), loaded at run time: the driver installs it, and Debian has no headers for it.
+/// Names and layouts follow NVML's documented, versioned interface.
 class Nvml {
  public:
   static std::unique_ptr<Nvml> Load() {
@@ -73,7 +73,8 @@ class Nvml {
     if (ready_) shutdown_();
     dlclose(library_);
   }
-  /// "NVIDIA H200 (139.8 GB free of 150.7 GB)" for each device; kUnavailable when the driver does not answer.
+  /// Returns "NVIDIA H200 (139.8 GB free of 150.7 GB)" for each device. Errors: kUnavailable if the driver does not
+  /// answer.
   Result<std::vector<std::string>> Devices() {
     if (int status = init_(); status != 0)
       return Fail(Code::kUnavailable, "the NVIDIA driver answers with error {}", status);

@@ -35,11 +35,11 @@ Result<http::Response> Send(const std::string& ca_bundle, http::Request request,
 
 struct FoundKeys {
   Finding finding;
-  std::optional<Credentials> credentials;  ///< nothing: none could be had, or a metadata service was not asked
+  std::optional<Credentials> credentials;  ///< nothing: they could not be fetched, or a metadata service was not asked
 };
 
-/// Where keys come from, and whether they can be had; never the keys. Fetching may ask a metadata service: only if
-/// `needed`.
+/// Reports where credentials come from and whether they can be fetched; never prints them. Asks a metadata service only
+/// if `needed`.
 FoundKeys CheckCredentials(const Settings& settings, const Profiles& profiles, const object::ConnectOptions& options,
                            bool needed, std::stop_token stop) {
   Environment environment = Environment::System();
@@ -66,7 +66,7 @@ FoundKeys CheckCredentials(const Settings& settings, const Profiles& profiles, c
   return {{Level::kOk, "credentials", fmt::format("from {}{}", from, until), ""}, *credentials};
 }
 
-/// What to do about a signed request that was refused, by S3's code of the error.
+/// Returns what to do about a refused signed request, by S3's error code.
 std::string AdviceOnRefusal(const object::s3::Refusal& refusal) {
   const std::string& code = refusal.s3_code;
   if (code == "SignatureDoesNotMatch")
@@ -84,7 +84,8 @@ std::string AdviceOnRefusal(const object::s3::Refusal& refusal) {
   return "";
 }
 
-/// One signed request, a list of buckets: does the endpoint accept the keys? Who may not list them has shown so too.
+/// Sends one signed request, ListBuckets, to see whether the endpoint accepts the keys. AccessDenied also means that
+/// the endpoint knows them.
 Finding CheckSignature(const Settings& settings, const Credentials& credentials, std::stop_token stop) {
   const Settings::Address address = settings.AddressOf("", "", settings.region);
   http::Request request{.method = "GET", .url = address.Url("")};
@@ -104,7 +105,7 @@ Finding CheckSignature(const Settings& settings, const Credentials& credentials,
   return {level, "signature", fmt::format("a signed request was refused: {}", refusal.message), advice};
 }
 
-/// One unsigned request: does anybody answer, how soon, and what time is it there?
+/// Sends one unsigned request. Reports whether the endpoint answers, how fast, and whether the clocks agree.
 Findings CheckEndpoint(const Settings& settings, std::stop_token stop) {
   const std::string url = settings.AddressOf("", "", settings.region).Url("");
   const TimePoint started = SystemClock().Now();
@@ -125,7 +126,7 @@ Findings CheckEndpoint(const Settings& settings, std::stop_token stop) {
   }
   const Duration skew = SystemClock().Wall() - *date;
   const Duration size = skew < Duration::zero() ? -skew : skew;
-  // The header has whole seconds, so a difference of one means nothing.
+  // The header has whole seconds, so differences below two seconds are not significant.
   std::string what = size < std::chrono::seconds(2) ? "agrees with the endpoint's"
                                                     : fmt::format("is {} {} the endpoint's", FormatDuration(size),
                                                                   skew > Duration::zero() ? "ahead of" : "behind");
@@ -139,7 +140,7 @@ Findings CheckEndpoint(const Settings& settings, std::stop_token stop) {
   return findings;
 }
 
-/// Lists one key below the URL: that takes an endpoint, credentials, rights and the bucket.
+/// Lists one key below the URL. This needs the endpoint, credentials, rights and the bucket.
 Finding CheckUrl(object::Connection& connection, const std::string& url, std::stop_token stop) {
   auto list = [&]() -> Result<object::ListPage> {
     object::Location location = MR_TRY(object::Locate(connection, url));
@@ -147,16 +148,16 @@ Finding CheckUrl(object::Connection& connection, const std::string& url, std::st
                         {.stop = stop, .deadline = Deadline::After(SystemClock(), 4 * kPatience)});
   };
   auto page = list();
-  if (!page) return {Level::kFail, "url", page.error().Context(url).ToString(), ""};  // says itself what to try
+  if (!page) return {Level::kFail, "url", page.error().Context(url).ToString(), ""};  // the message has the advice
   return {Level::kOk, "url",
           fmt::format("{} can be listed{}", url, page->objects.empty() ? " (there is nothing yet)" : ""), ""};
 }
 
-/// Whether two writers are safe from each other there. Writes a small object and removes it.
+/// Checks whether the store honours conditional writes. Writes a small object and removes it.
 Finding CheckConditions(object::Connection& connection, const std::string& url, std::stop_token stop) {
   auto probe = [&]() -> Result<object::ConditionSupport> {
     object::Location location = MR_TRY(object::Locate(connection, url));
-    location.key.resize(location.key.rfind('/') + 1);  // the URL may be an object's, or a pattern
+    location.key.resize(location.key.rfind('/') + 1);  // the URL may name an object or a pattern
     return object::ProbeConditions(*location.store, location.key, {.stop = stop});
   };
   const auto support = probe();

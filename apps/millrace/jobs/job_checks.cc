@@ -21,7 +21,7 @@ using Level = Finding::Level;
 
 constexpr auto kCheckPatience = std::chrono::seconds(10);
 
-/// True for what time may cure: a job then starts all the same, since its ranks try for longer.
+/// Returns whether an error may be temporary. A job starts despite such an error, because its ranks retry for longer.
 bool MayPass(Code code) {
   return code == Code::kUnavailable || code == Code::kThrottled || code == Code::kDeadlineExceeded;
 }
@@ -74,7 +74,7 @@ class JobChecker {
     return {.stop = context_.stop, .deadline = Deadline::After(SystemClock(), kCheckPatience)};
   }
 
-  /// `look` says what was found. Its error is the finding otherwise; `cure` is the advice where the error has none.
+  /// Adds the finding of `look`: the text that it returns, or its error with the advice `cure`.
   template <class Look>
   void Check(std::string name, std::string_view cure, Look look) {
     if (silent_) {
@@ -108,7 +108,7 @@ class JobChecker {
     const auto resolved = MR_TRY(data::ResolveSources(*connection_, spec_.data.dataset.sources, NewCall()));
     std::uint64_t bytes = 0;
     for (const data::DataObject& object : resolved.objects) bytes += object.info.size;
-    // Listing and reading are two rights.
+    // The rights to list and to read are separate.
     const data::DataObject& first = resolved.objects.front();
     std::byte byte{};
     const auto read = MR_TRY(object::Get(*first.store, first.info.key, {.range = object::ByteRange{0, 1}},
@@ -151,7 +151,7 @@ class JobChecker {
     return location;
   }
 
-  /// Puts an object that nobody else has, reads it, finds that it cannot be put a second time, and deletes it.
+  /// Puts an object with a new key, reads it, checks that a second conditional put is refused, and deletes it.
   Result<std::string> Write(const std::string& url) {
     const object::Location folder = MR_TRY(FolderAt(url));
     const std::string key = fmt::format("{}.millrace/check-{}", folder.key, SecureHex(8));
@@ -184,7 +184,7 @@ class JobChecker {
 
   void CheckFolder(std::string name, std::string_view key, const std::string& path) {
     if (path.empty()) return;
-    // Missing folders are made below the nearest folder that exists.
+    // Missing folders are created later, below the nearest folder that exists.
     std::filesystem::path folder = path;
     std::error_code error;
     while (!std::filesystem::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();

@@ -52,7 +52,7 @@ Result<std::vector<std::string>> RankCommand(const JobArguments& arguments, cons
   return std::vector{(directory / "millrace-train").string(), job_file.string()};
 }
 
-/// Rank 0's results are this command's results; what it says beside them is marked as its own.
+/// Prints a line of rank 0: standard output unchanged, standard error with the prefix "[rank 0]".
 void HandOn(jobs::LocalLauncher::Stream stream, std::string_view line) {
   if (stream == jobs::LocalLauncher::Stream::kError) {
     PrintError("[rank 0] {}\n", line);
@@ -62,16 +62,16 @@ void HandOn(jobs::LocalLauncher::Stream stream, std::string_view line) {
   FlushOutput();
 }
 
-/// What the supervisor says, kept beside the ranks' logs: its own output may have lost its reader.
+/// The supervisor's log file, next to the ranks' logs. It exists because nobody may read the supervisor's output.
 class SupervisorLog {
  public:
   explicit SupervisorLog(UniqueFd file) : file_(std::move(file)) {}
   void Write(std::string_view sentence) const {
     const std::string line = fmt::format("{} {}\n", FormatIso8601(SystemClock().Wall()), sentence);
-    // The training matters more than a full disk.
+    // A full disk must not end the training.
     [[maybe_unused]] const ssize_t written = ::write(file_.get(), line.data(), line.size());
   }
-  /// Once standard output has failed, says so where it can still be read.
+  /// Reports a failure of standard output once, in the log and on standard error.
   void NoteLostOutput(const std::string& name) {
     if (OutputFailure() == 0 || std::exchange(lost_, true)) return;
     const std::string sentence = fmt::format(
@@ -99,7 +99,7 @@ Result<int> ShowChecks(const Context& context, const jobs::Spec& spec, const Job
   return checks.failure ? kExitFailed : kExitOk;
 }
 
-/// An error that names all that no rank could do without.
+/// Runs the checks. Returns one error that lists all failures; prints warnings.
 Status CheckBeforeStart(const Context& context, const jobs::Spec& spec, const JobArguments& arguments) {
   const auto command = MR_TRY(RankCommand(arguments, {}));
   const JobChecks checks = CheckJob(context, spec, command.front(), /*starts=*/true);
@@ -190,7 +190,7 @@ Result<int> ListAllJobs(const Context& context) {
   return PrintJobs(context, MR_TRY(jobs::ListJobs(MR_TRY(jobs::StateRoot()))));
 }
 
-/// The job of that name; without a name the only one there is, or a line for each.
+/// Shows the named job; without a name, all jobs. One job is shown in full, several as one line each.
 Result<int> ShowStatus(const Context& context, const NameArguments& arguments) {
   const auto root = MR_TRY(jobs::StateRoot());
   std::vector<jobs::JobStatus> shown;
@@ -227,7 +227,7 @@ Result<int> ShowLogs(const Context& context, const NameArguments& arguments) {
 
 Result<int> StopOneJob(const Context& context, const NameArguments& arguments) {
   auto root = MR_TRY(jobs::StateRoot());
-  // A supervisor that has just taken the job's lock says within moments which process it is.
+  // A supervisor that has just taken the job's lock writes its process id soon afterwards.
   constexpr int kTries = 100;
   for (int tried = 1;; ++tried) {
     const Status asked = jobs::StopJob(root, arguments.name);
@@ -249,7 +249,7 @@ Result<int> StopOneJob(const Context& context, const NameArguments& arguments) {
   }
 }
 
-/// `millrace serve` is millrace-serve, with the flags given before the word `serve` as its environment.
+/// Runs millrace-serve in place of this process. Flags before the word `serve` become its environment.
 int RunServe(const Context& context) {
   auto environment = GlobalsEnvironment(context.globals);
   environment.merge(MissingMathEnvironment(DetectCpu()));
@@ -259,7 +259,7 @@ int RunServe(const Context& context) {
       context, ExecSibling("millrace-serve", {word + (word != context.arguments.end()), context.arguments.end()}));
 }
 
-/// An action for AddCommand from a function that may fail.
+/// Returns an action for AddCommand that calls a function and reports its error.
 template <class Function, class... Bound>
 std::function<int()> Act(Context& context, Function function, const Bound&... bound) {
   return [&context, function, bound...]() -> int {

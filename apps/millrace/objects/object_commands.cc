@@ -19,12 +19,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Threads that each wait for one object; parts of large ones go in parallel beyond them.
+// Each thread waits for one object. Parts of large objects are transferred in parallel besides.
 constexpr int kMostWorkers = 64;
 constexpr int kParallelParts = 8;
-constexpr std::size_t kDeletesPerRequest = 1000;  // what S3 takes at once
+constexpr std::size_t kDeletesPerRequest = 1000;  // the most that S3 takes in one request
 
-/// Where uploads are remembered that were cut off; "" where the user has no home.
+/// Returns the folder with the journals of interrupted uploads; "" if the user has no home folder.
 std::string JournalFolder() {
   const char* state = std::getenv("XDG_STATE_HOME");
   const char* home = std::getenv("HOME");
@@ -37,7 +37,7 @@ bool IsLink(const std::string& key) {
   return fs::is_symlink("/" + (key.ends_with('/') ? key.substr(0, key.size() - 1) : key), error);
 }
 
-/// The outcome of a removal as that of an item: what is not there is as good as removed.
+/// Returns the status of an item from the outcome of its removal. A missing file counts as removed.
 Status StatusOf(const Result<transfer::LocalRemover::Outcome>& removed, const std::string& name) {
   if (!removed) return Fail(removed.error());
   if (*removed != transfer::LocalRemover::Outcome::kBehindLink) return {};
@@ -141,7 +141,7 @@ Status ForEach(const Selection& selection, const object::Call& call,
     any = true;
     if (selection.filter.Passes(item->name)) MR_TRY(visit(*std::move(item)));
   }
-  if (any || place.key.empty()) return {};  // an empty bucket is no mistake
+  if (any || place.key.empty()) return {};  // an empty bucket is not an error
   return Fail(Code::kNotFound, "nothing matches {}", place.Name());
 }
 

@@ -11,7 +11,7 @@ namespace {
 using transfer::Item;
 using transfer::LocalRemover;
 
-/// The key that a name gets beneath a folder of the destination.
+/// Returns the key of `name` below a folder of the destination.
 Result<std::string> KeyBeneath(const ObjectPlace& to, const std::string& folder, const std::string& name) {
   if (!to.local()) return folder + name;
   return MR_TRY(transfer::LocalPath("/" + folder, name)).substr(1);
@@ -72,7 +72,7 @@ Copier::Copier(Run& run, const CopyFlags& flags, bool move, ObjectPlace to)
   settings_.verify = !flags.no_verify;
 }
 
-/// Reports what must not be copied: onto itself, or in a move onto what the same move has written.
+/// Returns whether the copy is refused, and reports why: it is onto itself, or onto a file that the same move wrote.
 bool Copier::Refused(const ObjectPlace& from, const std::string& source_key, const std::string& key) {
   auto refuse = [&](std::string_view why) {
     run_.AddFailure(from.Name(source_key), to_.Name(key), Error(Code::kInvalidArgument, std::string(why)));
@@ -143,7 +143,7 @@ Result<bool> Copier::MoveFile(const CopySource& from, const Item& item, const st
   return moved;
 }
 
-/// False if --no-clobber kept somebody else's object, which came while ours was sent.
+/// Returns false if --no-clobber kept an object that another writer made during the copy.
 Result<bool> Copier::Written(const Status& copied) const {
   if (copied) return true;
   if (flags_.no_clobber && copied.error().code() == Code::kPreconditionFailed) return false;
@@ -157,7 +157,7 @@ Status Copier::SendFile(const transfer::LocalFile& file, const std::string& key,
   return transfer::Upload(file, *to_.store, key, put, settings_, call);
 }
 
-/// Copies one item, whichever of the two places are local.
+/// Copies one item between any two places, local or not.
 Status Copier::CopyOne(const ObjectPlace& from, const Item& item, const std::string& key, const object::Call& call) {
   if (from.local()) return SendFile(MR_TRY(transfer::LocalFile::Open("/" + item.info.key)), key, call);
   if (to_.local()) return transfer::Download(*from.store, item.info, "/" + key, settings_, call);
@@ -167,7 +167,7 @@ Status Copier::CopyOne(const ObjectPlace& from, const Item& item, const std::str
   return transfer::CopyObject(*from.store, item.info, *to_.store, key, std::move(options), settings_, call);
 }
 
-/// --no-clobber, --if-newer, --if-size-differ, --checksum: is what is at the destination something else?
+/// Returns whether --no-clobber, --if-newer, --if-size-differ and --checksum allow the copy.
 Result<bool> Copier::Needed(const ObjectPlace& from, const object::ObjectInfo& source, const std::string& key,
                             const object::Call& call) {
   if (!flags_.when.conditional() && !flags_.no_clobber) return true;

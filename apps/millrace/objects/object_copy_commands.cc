@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What `cp - URL` and `cp URL -` mean: standard input and output. A file of that name is "./-".
+/// In `cp - URL` and `cp URL -`: standard input and output. A file of this name is "./-".
 constexpr std::string_view kStandardStream = "-";
 
 bool UsesStandardStream(const CopyFlags& flags) {
@@ -36,7 +36,7 @@ ObjectPlace FolderOf(const Selection& selection) {
   return folder;
 }
 
-/// A pattern also matches what is at the destination already, below the folder that it is in.
+/// Returns whether `key`, which a pattern matched, is below the destination already.
 bool IsAtDestination(const Selection& selection, const ObjectPlace& to, const std::string& key) {
   const ObjectPlace& from = selection.place;
   return selection.glob && from.local() == to.local() && from.url.bucket == to.url.bucket && !to.key.empty() &&
@@ -71,7 +71,7 @@ Result<int> CopyOrMove(const Context& context, object::Connection& connection, c
   Copier copier(run, flags, move, to);
   Status planned;
   for (const CopySource& source : selected) {
-    if (flags.select.from_stdin && source.selection.single) {  // a long list: no waiting for one after the other
+    if (flags.select.from_stdin && source.selection.single) {  // a long list: looks up sizes in parallel
       copier.AddUnseen(source, AsFolder(to.key));
       continue;
     }
@@ -123,7 +123,7 @@ void AddCopyCommands(CLI::App& app, Context& context) {
         ->required()
         ->expected(1, 1 << 20);
     flags->select.AddTo(*command);
-    flags->select.bookkeeping = move;  // what is moved leaves nothing behind
+    flags->select.bookkeeping = move;  // mv leaves nothing behind
     if (!move) flags->select.AddBookkeepingTo(*command);
     flags->AddCommon(*command);
     command->add_flag("-n,--no-clobber", flags->no_clobber, "Overwrite nothing");

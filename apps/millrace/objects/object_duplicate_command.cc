@@ -14,7 +14,7 @@ struct DuplicateFlags {
   WriteFlags write;
 };
 
-/// What the destination has and still needs.
+/// The goal, and what the destination has so far.
 struct Goal {
   std::uint64_t size, count;
   std::uint64_t have_bytes = 0, have_objects = 0;
@@ -22,7 +22,7 @@ struct Goal {
   void Add(const object::ObjectInfo& info) { have_bytes += info.size, ++have_objects; }
 };
 
-/// Copies of the whole sample stand side by side: "000000/a.jpg", "000001/a.jpg".
+/// Each copy of the whole sample has a folder of its own: "000000/a.jpg", "000001/a.jpg".
 std::string CopyName(std::uint64_t copy, const std::string& name) { return fmt::format("{:06}/{}", copy, name); }
 
 Result<int> Duplicate(const Context& context, object::Connection& connection, const DuplicateFlags& flags) {
@@ -51,7 +51,7 @@ Result<int> Duplicate(const Context& context, object::Connection& connection, co
   transfer::CopySettings settings = run.Settings(flags.write.part_bytes);
   object::CopyOptions options = flags.write.ForCopy();
   if (sample.place.url.bucket != to.url.bucket) options.source_bucket = sample.place.url.bucket;
-  // What an earlier run has made comes in the order of the names, so one pass over both finds what is missing.
+  // Copies of an earlier run are listed in the order of their names, so one pass over both finds the missing ones.
   auto there = transfer::ListStore(*to.store, folder, folder.size(), run.call());
   auto next = MR_TRY(there->Next());
   Goal goal{flags.size, flags.count};

@@ -21,7 +21,7 @@ struct ListFlags {
   std::string Size(std::uint64_t bytes) const { return human ? FormatBytes(bytes) : std::to_string(bytes); }
 };
 
-/// What a listing has shown so far.
+/// The objects that a listing has printed so far.
 struct ListTotals {
   std::uint64_t objects = 0, bytes = 0;
 };
@@ -38,7 +38,7 @@ void PrintObject(const Context& context, const ListFlags& flags, const object::O
                flags.details ? fmt::format("{:<36} ", info.etag) : "", shown);
 }
 
-/// As the AWS command line ends `ls --summarize`.
+/// Prints the totals in the format of `aws s3 ls --summarize`.
 void PrintListTotals(const Context& context, const ListFlags& flags, const ListTotals& totals) {
   if (context.globals.json) {
     return PrintJsonListing({{"event", "summary"}, {"objects", totals.objects}, {"bytes", totals.bytes}});
@@ -200,7 +200,7 @@ Result<int> DiskUsage(const Context& context, object::Connection& connection, co
   return kExitOk;
 }
 
-/// What only some objects have.
+/// Adds the details that only some objects have.
 void AddDetails(const object::ObjectInfo& info, Json& json) {
   using Algorithm = object::Checksum::Algorithm;
   auto add = [&json](const char* name, const std::string& value) {

@@ -18,7 +18,7 @@ struct RemoveFlags {
   bool yes = false;
 };
 
-/// What rm was told to remove. A prefix or folder needs --recursive.
+/// Returns the items that rm shall remove. Errors: kInvalidArgument for a prefix or folder without --recursive.
 Result<std::vector<Selection>> SelectRemovals(object::Connection& connection, const RemoveFlags& flags) {
   std::vector<Selection> selections;
   for (const std::string& url : MR_TRY(flags.select.Sources(flags.urls))) {
@@ -31,7 +31,7 @@ Result<std::vector<Selection>> SelectRemovals(object::Connection& connection, co
   return selections;
 }
 
-/// Asks a user at a terminal before more than a thousand items are deleted. True where there is nobody to ask.
+/// Asks a user at a terminal before more than a thousand items are deleted. Returns true without a terminal.
 Result<bool> Confirm(const Context& context, const std::vector<Selection>& selections, const RemoveFlags& flags) {
   constexpr std::uint64_t kManyItems = 1000;
   const bool many = std::ranges::any_of(selections, [](const Selection& selection) { return !selection.single; });
@@ -67,7 +67,7 @@ Result<int> Remove(const Context& context, object::Connection& connection, const
   for (const Selection& selection : selections) {
     const ObjectPlace& place = selection.place;
     if (flags.select.from_stdin && selection.single && !place.local()) {
-      // A long list: a thousand a request, and none asked for beforehand.
+      // A long list: deletes a thousand keys per request, without a look-up of each.
       listed.try_emplace(place.url.bucket, run, place, "", false).first->second.Add(place.key);
       continue;
     }

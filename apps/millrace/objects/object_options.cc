@@ -7,7 +7,7 @@
 namespace millrace::cli {
 namespace {
 
-/// The media type that the name's ending says, or "" to leave it to the store.
+/// Returns the media type for the name's extension, or "", with which the store decides.
 std::string ContentTypeOf(const std::string& name) {
   static const std::map<std::string, std::string, std::less<>> kTypes = {{"bin", "application/octet-stream"},
                                                                          {"css", "text/css"},
@@ -111,7 +111,7 @@ object::PutOptions WriteFlags::ForUpload(const std::string& name) const {
 object::CopyOptions WriteFlags::ForCopy() const {
   object::CopyOptions copy{.attributes = ForUpload("").attributes};
   const object::Attributes& a = attributes;
-  // What describes the content can only be replaced as a whole.
+  // S3 can replace the metadata of a copy only as a whole.
   bool replace = !metadata.empty() || !content_type.empty() || !a.cache_control.empty() ||
                  !a.content_encoding.empty() || !a.content_disposition.empty();
   if (replace) copy.metadata = Pairs(metadata);

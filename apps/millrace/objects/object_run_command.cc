@@ -15,8 +15,8 @@ struct RunFlags {
   int workers = 8;
 };
 
-/// Words as a shell would see them: blanks separate, quotes and backslashes join; "#" at the start of a word ends the
-/// line. No variables, no wildcards (the commands have their own).
+/// Splits a line into words as a shell does: blanks separate words, quotes and backslashes protect blanks, and "#" at
+/// the start of a word begins a comment. Does not expand variables or wildcards; the commands expand wildcards.
 Result<std::vector<std::string>> ShellWords(std::string_view line) {
   std::vector<std::string> words;
   bool in_word = false;
@@ -77,7 +77,7 @@ Result<int> RunLine(const Context& outer, object::Connection& connection, std::s
   return context.run();
 }
 
-/// What became of all lines.
+/// Counts the results of all lines.
 struct Tally {
   Mutex mutex;
   std::uint64_t done MR_GUARDED_BY(mutex) = 0, failed MR_GUARDED_BY(mutex) = 0;

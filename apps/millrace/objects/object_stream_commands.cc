@@ -27,13 +27,13 @@ Status WriteBytesOut(ByteSpan bytes) {
   return {};
 }
 
-/// Standard input, given up when the stop token fires.
+/// Standard input. Reads end with kCancelled when the stop token fires.
 class Input {
  public:
   explicit Input(std::stop_token stop)
       : wake_(eventfd(0, EFD_CLOEXEC)), on_stop_(std::move(stop), [this] { eventfd_write(wake_.get(), 1); }) {}
 
-  /// 0 at the end.
+  /// Returns the number of bytes read; 0 at the end of input.
   Result<std::size_t> Read(MutableByteSpan into) {
     for (;;) {
       pollfd fds[] = {{STDIN_FILENO, POLLIN, 0}, {wake_.get(), POLLIN, 0}};

@@ -12,7 +12,7 @@ namespace {
 namespace fs = std::filesystem;
 using OnProblem = std::function<void(const std::string&, const Error&)>;
 
-/// The items of one side, and what passed so far.
+/// The items of one side. Remembers whether there were any, and the last symbolic link to a folder.
 class NotedStream final : public transfer::ItemStream {
  public:
   explicit NotedStream(std::unique_ptr<transfer::ItemStream> inner) : inner_(std::move(inner)) {}
@@ -25,7 +25,7 @@ class NotedStream final : public transfer::ItemStream {
     return item;
   }
   bool any() const { return any_; }
-  /// Is the name below the last symbolic link to a folder?
+  /// Returns whether the name is below the last symbolic link to a folder.
   bool IsBehindLink(const std::string& name) const {
     return !link_.empty() && name.size() > link_.size() && name.starts_with(link_);
   }
@@ -36,7 +36,7 @@ class NotedStream final : public transfer::ItemStream {
   std::string link_;
 };
 
-/// Deletes what the source does not have, at most so many names: of more, none.
+/// Deletes names that the source does not have. Deletes none if there are more than `most`.
 class ExtraNames {
  public:
   ExtraNames(Run& run, const ObjectPlace& to, const std::string& folder, std::optional<std::uint64_t> most)
@@ -66,7 +66,7 @@ class ExtraNames {
   std::vector<std::string> held_;
 };
 
-/// The listing of one side. A local folder that is not there yet is empty.
+/// Returns the listing of one side. A missing local folder counts as empty.
 Result<std::unique_ptr<transfer::ItemStream>> ListSide(const ObjectPlace& place, const object::Call& call,
                                                        const OnProblem& on_problem, transfer::Links links) {
   std::string prefix = AsFolder(place.key);
@@ -99,7 +99,7 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
   const CopySource source = MR_TRY(CopySource::Of({.place = from, .prefix = from_folder}, false));
   Copier copier(run, flags, false, to);
   ExtraNames extra(run, to, to_folder, flags.max_delete);
-  // What lies beneath a folder of the source that cannot be read is not known to be gone.
+  // Folders of the source that cannot be read: files below them may exist, so they are not deleted.
   std::vector<std::string> unread;
   auto source_problem = [&](const std::string& path, const Error& error) {
     if (path.size() >= from_folder.size()) unread.push_back(path.substr(from_folder.size()));
@@ -123,7 +123,7 @@ Result<int> Sync(const Context& context, object::Connection& connection, const C
     } else if (action.operation == Operation::kCopy || action.operation == Operation::kSame) {
       copier.AddBeneath(source, to_folder, std::move(action.item));
     } else if (there.IsBehindLink(action.item.name)) {
-      return {};  // not in the tree; the link is kept, or goes itself
+      return {};  // not part of the tree: only the link itself is kept or deleted
     } else if (std::ranges::none_of(unread, [&](const auto& path) { return action.item.name.starts_with(path); })) {
       extra.Add(std::move(action.item.info.key));
     }
