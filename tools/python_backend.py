@@ -40,7 +40,7 @@ def version():
 
 
 def say(text, *, end="\n"):
-    """To the terminal, past pip, which keeps what a build prints; where there is none, as a build's output."""
+    """Prints to the terminal, because pip hides the output of builds. Without a terminal, prints whole lines to standard error."""
     try:
         with open("/dev/tty", "w", encoding="utf-8") as terminal:
             terminal.write(f"\r\033[K{text}{end}" if end == "" else f"\r\033[K{text}\n")
@@ -64,13 +64,13 @@ def newest_source():
 
 
 def defines(settings):
-    """Of --config-settings=cmake.define.NAME=VALUE."""
+    """Returns the definitions in --config-settings=cmake.define.NAME=VALUE."""
     prefix = "cmake.define."
     return {key[len(prefix) :]: value for key, value in (settings or {}).items() if key.startswith(prefix)}
 
 
 def built(settings=None):
-    """The folder of a build that has the module for this Python, no older than what it is made of; None if there is none."""
+    """Returns the folder of a build whose module is for this Python and newer than its sources; None if there is none."""
     if defines(settings):
         return None
     for build in ("release", "wheel"):
@@ -82,7 +82,7 @@ def built(settings=None):
 
 
 def run(command, watch=None):
-    """Runs it; `watch` is given every line of its output. The last lines are told where it fails."""
+    """Runs a command and passes each line of its output to `watch`. If the command fails, raises with its error lines."""
     lines = []
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as process:
         for line in process.stdout:
@@ -96,7 +96,7 @@ def run(command, watch=None):
 
 
 class Progress:
-    """Lines for ninja's "[12/240] …": one that is written over on a terminal, and one for every tenth elsewhere."""
+    """Shows ninja's progress "[12/240] …": one line that changes on a terminal, else a line for every tenth."""
 
     def __init__(self, tell=say):
         self._tell, self._began, self._tenth, self._told = tell, time.monotonic(), 0, 0.0
@@ -117,8 +117,7 @@ class Progress:
 
 
 def refreshed(settings):
-    """The folder of build/release, once what has changed since is compiled anew; None where that build is not of this tree and
-    this Python."""
+    """Compiles what has changed in build/release, and returns its folder; None if that build is of another tree or Python."""
     build = os.path.join(ROOT, "build", "release")
     folder = os.path.join(build, "python", "millrace")
     if defines(settings) or not os.path.exists(os.path.join(folder, MODULE)):
@@ -167,7 +166,7 @@ def metadata():
 
 
 def stripped(path, scratch):
-    """Without debugging information, which is most of it."""
+    """Strips debugging information, which is most of the file."""
     smaller = os.path.join(scratch, os.path.basename(path))
     try:
         subprocess.run(["strip", "--strip-unneeded", "-o", smaller, path], check=True, capture_output=True)
@@ -182,7 +181,7 @@ def tag():
 
 
 def write_wheel(folder, files):
-    """Of (name in the wheel, path or bytes). Returns the wheel's name."""
+    """Packs pairs of (name in the wheel, path or bytes). Returns the wheel's name."""
     name, info = f"millrace-{version()}-{tag()}.whl", f"millrace-{version()}.dist-info"
     wheel = f"Wheel-Version: 1.0\nGenerator: millrace\nRoot-Is-Purelib: false\nTag: {tag()}\n"
     points = "[fsspec.specs]\nmillrace = millrace.filesystem:MillraceFileSystem\n"

@@ -1,7 +1,7 @@
-"""kill -9 of any process at random moments of training runs: a rank, the supervisor, the S3 endpoint, while they start, train and
-save. Half of the kills hit a run that saves to the bucket, half one that saves to the local disk more often. A run must always
-resume, and from no earlier a step than the last it had said was committed; every printed loss must equal that of an
-undisturbed run bit for bit; and at the end every checkpoint must verify.
+"""Kills processes with SIGKILL at random moments of training runs: ranks, the supervisor, the S3 endpoint; at start, in training
+and in saves. Half of the kills hit a run that saves to the bucket, half one that saves to the local disk more often. A run must always
+resume from the last step that it reported as committed, or from a later one. Every printed loss must equal that of an
+undisturbed run bit for bit. At the end every checkpoint must verify.
 
     python3 kill_anything.py BIN_FOLDER [--kills 200] [--seed 1]
 """
@@ -40,7 +40,7 @@ run: {launcher: local, processes_per_node: 2, max_restarts: 1000}
 
 
 class Cluster:
-    """The endpoint and one job at a time, with what is needed to kill and to restart each."""
+    """The endpoint and one job at a time. Can kill and restart each."""
 
     def __init__(self, programs: str, home: pathlib.Path, children: contextlib.ExitStack):
         self.millrace, self.home, self.children = str(pathlib.Path(programs) / "millrace"), home, children
@@ -88,7 +88,7 @@ class Cluster:
 
 
 def records_of(child: subprocess.Popen):
-    """What a job prints. The last line of a killed process may be cut off."""
+    """Yields the JSON objects that a job prints. The last line of a killed process may be incomplete; it is left out."""
     for line in child.stdout:
         with contextlib.suppress(json.JSONDecodeError):
             yield json.loads(line)
@@ -110,7 +110,7 @@ def make_data(cluster: Cluster, rng: random.Random) -> None:
 
 
 class Victim:
-    """A run that is killed again and again, and what it must do all the same."""
+    """A run that is killed many times, and the checks of its output."""
 
     def __init__(self, cluster: Cluster, name: str, local: bool, reference: dict[int, float], rng: random.Random):
         self.cluster, self.name, self.local, self.reference, self.rng = cluster, name, local, reference, rng
@@ -122,7 +122,7 @@ class Victim:
         self.job = self.cluster.start_job(self.name, len(self.reference), self.local)
 
     def kill_one(self) -> None:
-        """At once or within the next step. Restarts what nobody else restarts."""
+        """Kills a process, at once or within 0.1 s. Restarts the endpoint, which nobody else restarts."""
         time.sleep(self.rng.choice([0, self.rng.uniform(0, 0.1)]))
         victim = self.rng.choice(["rank", "rank", "supervisor", "endpoint"])
         self.kills[victim] += 1
@@ -137,7 +137,7 @@ class Victim:
                 os.kill(self.rng.choice(self.cluster.ranks(self.name)), signal.SIGKILL)
 
     def check(self, record: dict) -> bool:
-        """Whether it was a step."""
+        """Checks a printed object. Returns whether it was a step."""
         if record.get("event") == "checkpoint":
             self.committed = max(self.committed, record["step"])
         if "event" in record or "loss" not in record:
@@ -152,13 +152,13 @@ class Victim:
         return True
 
     def endure(self, kills: int) -> None:
-        """Runs to the end, with so many kills on the way."""
+        """Runs the job to its end with this number of kills."""
         self.start()
         next_kill, steps = self.rng.randint(2, 12), len(self.reference)
         while self.last < steps or self.job.poll() is None:
             for record in records_of(self.job):
                 next_kill -= self.check(record)
-                # Now and then while it starts again, but not so often that the supervisor takes it for hopeless.
+                # Sometimes kills during a restart, but so rarely that the supervisor seldom gives up.
                 early = record.get("event") == "restart" and self.rng.random() < 0.2
                 if self.kills.total() < kills and self.last < steps - 15 and (next_kill <= 0 or early):
                     self.kill_one()
@@ -179,7 +179,7 @@ class Victim:
 
 def main(programs: str, kills: int, seed: int) -> None:
     rng = random.Random(seed)
-    steps = 60 + 4 * kills  # of half of the kills each takes the run on by 12 at most
+    steps = 60 + 4 * kills  # each run gets half of the kills, and at most 12 steps lie between two
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as children:
         cluster = Cluster(programs, pathlib.Path(folder), children)

@@ -1,5 +1,5 @@
-"""Memory stays under --memory-budget while ten times as much moves: cp up and down, a pipe, the mount both ways, the
-index of a corpus and the loader.
+"""Checks that memory stays below --memory-budget while ten times as many bytes move: cp in both directions, pipe, mount in both
+directions, the index of a corpus, and the loader.
 
     python3 memory_budget.py BIN_FOLDER
 """
@@ -116,7 +116,7 @@ def stream(run: Programs) -> None:
     run.measure("sync", "sync", str(corpus), "s3://memory/corpus")
     run.finish(run.start("--quiet", "tokenizer", "train", "--input", str(run.home / "sample.jsonl"), "--template", "{text}",
                          "--vocab-size", "300", "--output", model))
-    # One sequence a record: so the index need not tokenize what the loader does not read.
+    # One sequence per record, so that the index does not tokenize records that the loader does not read.
     data = ("s3://memory/corpus/*.jsonl", "--tokenizer", model, "--template", "{text}", "--mode", "pad")
     run.measure("data index", "data", "index", *data)
     run.measure("data cat, shuffled", "data", "cat", *data, "--count", "4000", stdout=subprocess.DEVNULL)
