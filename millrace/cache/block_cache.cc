@@ -31,264 +31,242 @@ Status CheckVersion(const ObjectVersion& version, std::uint64_t wanted,
   return {};
 }
 
-class Cache final : public BlockCache {
- public:
-  Cache(object::ReadStore& store, Reservation memory, std::unique_ptr<DiskTier> disk, const Options& options)
-      : store_(store),
-        clock_(*options.clock),
-        block_bytes_(options.block_bytes),
-        reservation_(std::move(memory)),
-        memory_(reservation_.bytes(), options.block_bytes,
-                std::max<std::uint64_t>(1, options.max_fetch_bytes / options.block_bytes), options.keep_read_bytes),
-        disk_(std::move(disk)),
-        disk_work_(kDiskQueue) {
-    for (int i = 0; disk_ && i < kDiskThreads; ++i) {
-      disk_threads_.Spawn("cache-disk", [this](std::stop_token) {
-        while (auto work = disk_work_.Pop()) (*work)();
-      });
-    }
-  }
+MutableByteSpan ClipToVersion(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan into) {
+  return into.first(std::min<std::uint64_t>(into.size(), version.size - std::min(version.size, offset)));
+}
 
-  ~Cache() override {
-    disk_work_.Close();  // the queued work still runs: claims must end, and blocks to be saved are worth keeping
-    disk_threads_.Join();
-    stop_.request_stop();
-    MutexLock lock(mutex_);
-    idle_.Wait(mutex_, {}, [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return fetches_ == 0; });
-  }
+object::GetOptions RangeOf(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length) {
+  if (length == version.size) return {.if_match = version.etag};  // only a whole object comes with its checksum
+  return {.range = object::ByteRange{offset, length}, .if_match = version.etag};
+}
 
-  Result<View> ReadView(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan room, Mode mode,
-                        object::Call call) override {
-    room = Clip(version, offset, room);
-    const VersionKey key(version);
-    return mode == Mode::kBlocks ? ViewBlocks(key, offset, room, call) : ViewExactly(key, offset, room, call);
-  }
+/// The identity of block `block` of the run's version on disk.
+BlockId IdOf(const object::ReadStore& store, const Run& run, std::uint64_t block, std::uint64_t block_bytes) {
+  const ObjectVersion& v = run.version;
+  const std::string identity = store.Identity();
+  return Sha256(AsBytes(fmt::format("{}:{}\n{}:{}\n{}:{}\n{} {} {}", identity.size(), identity, v.key.size(), v.key,
+                                    v.etag.size(), v.etag, v.size, block_bytes, block)));
+}
 
-  Result<Proof> Fetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length,
-                      object::Call call) override {
-    const std::uint64_t end = std::min(version.size, offset + length);
-    const VersionKey key(version);
-    std::vector<std::shared_ptr<Run>> runs;
-    Proof proof;
-    for (std::uint64_t at = offset; at < end;) {
-      auto claim = memory_.Find(key, at / block_bytes_, (end - 1) / block_bytes_, MemoryTier::Priority::kDemand);
-      if (!claim.run) break;
-      if (claim.mine) proof.now |= Fill(claim.run, /*may_block=*/true) == Source::kStore;
-      at = claim.run->end();
-      runs.push_back(std::move(claim.run));
-    }
-    for (const auto& run : runs) MR_TRY(run->Wait(call));
-    proof.asked = OldestAsked(runs, end);
-    return proof;
-  }
-
-  std::uint64_t Prefetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length,
-                         std::optional<TimePoint>* asked) override {
-    const std::uint64_t end = std::min(version.size, offset + length);
-    const VersionKey key(version);
-    std::vector<std::shared_ptr<Run>> runs;
-    std::uint64_t at = offset;
-    while (at < end) {
-      auto claim = memory_.Find(key, at / block_bytes_, (end - 1) / block_bytes_, MemoryTier::Priority::kSpeculative);
-      if (!claim.run) break;
-      if (claim.mine) Fill(claim.run, /*may_block=*/false);
-      at = claim.run->end();
-      if (asked) runs.push_back(std::move(claim.run));
-    }
-    if (asked) *asked = OldestAsked(runs, end);
-    return std::min(at, end) - std::min(offset, end);
-  }
-
-  std::uint64_t capacity() const override { return reservation_.bytes(); }
-
-  Stats stats() const override {
-    Stats stats;
-    stats.memory_hits = memory_hits_;
-    stats.disk_hits = disk_hits_;
-    stats.misses = misses_;
-    stats.bytes_fetched = bytes_fetched_;
-    stats.evictions = memory_.evictions();
-    stats.corrupt_blocks = corrupt_blocks_;
-    stats.memory_bytes = memory_.held();
-    return stats;
-  }
-
- private:
-  enum class Source { kDisk, kStore };
-
-  /// Of runs that should reach up to `end`.
-  static std::optional<TimePoint> OldestAsked(const std::vector<std::shared_ptr<Run>>& runs, std::uint64_t end) {
-    if (runs.empty() || runs.back()->end() < end) return std::nullopt;
-    TimePoint oldest = TimePoint::max();
-    for (const auto& run : runs) oldest = std::min(oldest, run->asked());
-    return oldest == TimePoint::min() ? std::nullopt : std::optional(oldest);
-  }
-
-  static MutableByteSpan Clip(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan into) {
-    return into.first(std::min<std::uint64_t>(into.size(), version.size - std::min(version.size, offset)));
-  }
-
-  Result<View> ViewBlocks(const VersionKey& key, std::uint64_t offset, MutableByteSpan room, const object::Call& call) {
-    const std::uint64_t end = offset + room.size(), last_block = room.empty() ? 0 : (end - 1) / block_bytes_;
-    View view;
-    for (std::uint64_t at = offset; at < end;) {
-      auto claim = memory_.Find(key, at / block_bytes_, last_block, MemoryTier::Priority::kDemand);
-      const std::uint64_t piece_end =
-          claim.run ? std::min(end, claim.run->end()) : std::min(end, (at / block_bytes_ + 1) * block_bytes_);
-      if (!claim.run) {
-        MR_TRY(GetExactly(key.version, at, room.subspan(at - offset, piece_end - at), view, call));
-      } else {
-        if (claim.mine) {
-          if (piece_end < end) Prefetch(key.version, piece_end, end - piece_end, nullptr);  // before this thread waits
-          Fill(claim.run, /*may_block=*/true);
-        } else {
-          ++memory_hits_;
-        }
-        MR_TRY(Lend(claim.run, at, piece_end, view, call));
-      }
-      at = piece_end;
-    }
-    return view;
-  }
-
-  Result<View> ViewExactly(const VersionKey& key, std::uint64_t offset, MutableByteSpan room,
-                           const object::Call& call) {
-    const std::uint64_t end = offset + room.size();
-    View view;
-    for (std::uint64_t at = offset; at < end;) {
-      std::uint64_t block = at / block_bytes_, piece_end = 0;
-      if (auto run = memory_.Peek(key, block)) {
-        ++memory_hits_;
-        piece_end = std::min(end, run->end());
-        MR_TRY(Lend(run, at, piece_end, view, call));
-      } else {
-        do {
-          ++block;
-        } while (block * block_bytes_ < end && !memory_.Peek(key, block));
-        piece_end = std::min(end, block * block_bytes_);
-        MR_TRY(GetExactly(key.version, at, room.subspan(at - offset, piece_end - at), view, call));
-      }
-      at = piece_end;
-    }
-    return view;
-  }
-
-  Status Lend(const std::shared_ptr<Run>& run, std::uint64_t at, std::uint64_t end, View& view,
-              const object::Call& call) {
-    MR_TRY(run->Wait(call));
-    view.segments.push_back({run->bytes().subspan(at - run->offset, end - at), run});
-    memory_.Touch(run, end);
-    return {};
-  }
-
-  /// Reads past the cache: for random reads, and while memory is short.
-  Status GetExactly(const ObjectVersion& version, std::uint64_t at, MutableByteSpan piece, View& view,
-                    const object::Call& call) {
-    ++misses_;
-    bytes_fetched_ += piece.size();
-    view.segments.push_back({piece, nullptr});
-    return CheckVersion(version, piece.size(),
-                        object::Get(store_, version.key, RangeOf(version, at, piece.size()), piece, call));
-  }
-
-  static object::GetOptions RangeOf(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length) {
-    if (length == version.size) return {.if_match = version.etag};  // stores tell the checksum of the whole only
-    return {.range = object::ByteRange{offset, length}, .if_match = version.etag};
-  }
-
-  /// Fills a claimed run: from the disk if every block is there, else from the store.
-  Source Fill(const std::shared_ptr<Run>& run, bool may_block) {
-    if (disk_ && OnDisk(*run)) {
-      auto load = [this, run] {
-        if (!LoadFromDisk(run)) FillFromStore(run);
-      };
-      if (may_block) {
-        if (LoadFromDisk(run)) return Source::kDisk;
-      } else {
-        std::move_only_function<void()> work = std::move(load);
-        if (disk_work_.TryPush(work)) return Source::kDisk;
-      }
-    }
-    FillFromStore(run);
-    return Source::kStore;
-  }
-
-  void FillFromStore(const std::shared_ptr<Run>& run) {
-    run->SetAsked(clock_.Now());
-    ++misses_;
-    bytes_fetched_ += run->bytes().size();
-    {
-      MutexLock lock(mutex_);
-      ++fetches_;
-    }
-    auto done = [this, run = run](Result<std::optional<object::GetResult>> got) mutable {
-      Status checked = CheckVersion(run->version, run->bytes().size(), got);
-      if (checked && disk_) {  // before a reader sees the bytes: who has read them may close the cache
-        std::move_only_function<void()> work = [this, run] { SaveToDisk(*run); };
-        disk_work_.TryPush(work);  // a disk that cannot keep up caches less
-      }
-      memory_.Publish(run, checked ? std::nullopt : std::optional(checked.error()));
-      run.reset();  // the cache may be gone as soon as this fetch does not count any more
-      MutexLock lock(mutex_);
-      if (--fetches_ == 0) idle_.NotifyAll();
-    };
-    store_.Get(run->version.key, RangeOf(run->version, run->offset, run->bytes().size()), run->filling(),
-               {.stop = stop_.get_token()}, std::move(done));
-  }
-
-  BlockId IdOf(const Run& run, std::uint64_t block) const {
-    const ObjectVersion& v = run.version;
-    const std::string store = store_.Identity();
-    return Sha256(AsBytes(fmt::format("{}:{}\n{}:{}\n{}:{}\n{} {} {}", store.size(), store, v.key.size(), v.key,
-                                      v.etag.size(), v.etag, v.size, block_bytes_, block)));
-  }
-
-  bool OnDisk(const Run& run) const {
-    for (std::uint64_t i = 0; i < run.blocks; ++i) {
-      if (!disk_->Has(IdOf(run, run.first_block + i))) return false;
-    }
-    return true;
-  }
-
-  template <class Bytes>
-  Bytes BlockOf(Bytes bytes, std::uint64_t i) const {
-    return bytes.subspan(i * block_bytes_, std::min<std::uint64_t>(block_bytes_, bytes.size() - i * block_bytes_));
-  }
-
-  bool LoadFromDisk(const std::shared_ptr<Run>& run) {
-    for (std::uint64_t i = 0; i < run->blocks; ++i) {
-      auto outcome = disk_->Load(IdOf(*run, run->first_block + i), BlockOf(run->filling(), i));
-      if (outcome == DiskTier::Outcome::kCorrupt) ++corrupt_blocks_;
-      if (outcome != DiskTier::Outcome::kHit) return false;
-    }
-    ++disk_hits_;
-    memory_.Publish(run, std::nullopt);
-    return true;
-  }
-
-  void SaveToDisk(const Run& run) {
-    for (std::uint64_t i = 0; i < run.blocks; ++i)
-      disk_->Store(IdOf(run, run.first_block + i), BlockOf(run.bytes(), i));
-  }
-
-  object::ReadStore& store_;
-  const Clock& clock_;
-  const std::uint64_t block_bytes_;
-  const Reservation reservation_;
-  MemoryTier memory_;
-  const std::unique_ptr<DiskTier> disk_;
-  std::atomic<std::uint64_t> memory_hits_ = 0, disk_hits_ = 0, misses_ = 0, bytes_fetched_ = 0, corrupt_blocks_ = 0;
-
-  std::stop_source stop_;
-  Mutex mutex_;
-  CondVar idle_;
-  int fetches_ MR_GUARDED_BY(mutex_) = 0;
-
-  Channel<std::move_only_function<void()>> disk_work_;
-  TaskScope disk_threads_;
-};
+/// Returns the bytes of the i-th block of a run.
+template <class Bytes>
+Bytes BlockOf(Bytes run, std::uint64_t i, std::uint64_t block_bytes) {
+  return run.subspan(i * block_bytes, std::min<std::uint64_t>(block_bytes, run.size() - i * block_bytes));
+}
 
 }  // namespace
+
+BlockCache::BlockCache(object::ReadStore& store, Reservation memory, std::unique_ptr<DiskTier> disk,
+                       const Options& options)
+    : store_(store),
+      clock_(*options.clock),
+      block_bytes_(options.block_bytes),
+      reservation_(std::move(memory)),
+      disk_(std::move(disk)),
+      memory_(reservation_.bytes(), options.block_bytes,
+              std::max<std::uint64_t>(1, options.max_fetch_bytes / options.block_bytes), options.keep_read_bytes),
+      disk_work_(kDiskQueue) {
+  for (int i = 0; disk_ && i < kDiskThreads; ++i) {
+    disk_threads_.Spawn("cache-disk", [this](std::stop_token) {
+      while (auto work = disk_work_.Pop()) (*work)();
+    });
+  }
+}
+
+BlockCache::~BlockCache() {
+  disk_work_.Close();  // the queued work still runs: claims must end, and blocks to be saved are worth keeping
+  disk_threads_.Join();
+  stop_.request_stop();
+  MutexLock lock(mutex_);
+  idle_.Wait(mutex_, {}, [this]() MR_NO_THREAD_SAFETY_ANALYSIS { return fetches_ == 0; });
+}
+
+Result<View> BlockCache::ReadView(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan room, Mode mode,
+                                  object::Call call) {
+  room = ClipToVersion(version, offset, room);
+  const VersionKey key(version);
+  return mode == Mode::kBlocks ? ViewBlocks(key, offset, room, call) : ViewExactly(key, offset, room, call);
+}
+
+Result<BlockCache::Proof> BlockCache::Fetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length,
+                                            object::Call call) {
+  const std::uint64_t end = std::min(version.size, offset + length);
+  const VersionKey key(version);
+  std::vector<std::shared_ptr<Run>> runs;
+  Proof proof;
+  std::uint64_t at = offset;
+  while (at < end) {
+    auto claim = memory_.Find(key, at / block_bytes_, (end - 1) / block_bytes_, MemoryTier::Priority::kDemand);
+    if (!claim.run) break;
+    if (claim.mine) proof.now |= Fill(claim.run, /*may_block=*/true) == FillSource::kStore;
+    at = claim.run->end();
+    runs.push_back(std::move(claim.run));
+  }
+  for (const auto& run : runs) MR_TRY(run->Wait(call));
+  if (runs.empty() || at < end) return proof;
+  TimePoint oldest = TimePoint::max();
+  for (const auto& run : runs) oldest = std::min(oldest, run->asked());
+  if (oldest != TimePoint::min()) proof.asked = oldest;
+  return proof;
+}
+
+BlockCache::PrefetchResult BlockCache::Prefetch(const ObjectVersion& version, std::uint64_t offset,
+                                                std::uint64_t length) {
+  const std::uint64_t end = std::min(version.size, offset + length);
+  const VersionKey key(version);
+  TimePoint oldest = TimePoint::max();
+  std::uint64_t at = offset;
+  while (at < end) {
+    auto claim = memory_.Find(key, at / block_bytes_, (end - 1) / block_bytes_, MemoryTier::Priority::kSpeculative);
+    if (!claim.run) break;
+    if (claim.mine) Fill(claim.run, /*may_block=*/false);
+    oldest = std::min(oldest, claim.run->asked());
+    at = claim.run->end();
+  }
+  PrefetchResult result{.bytes = std::min(at, end) - std::min(offset, end), .asked = {}};
+  const bool complete = at > offset && at >= end;
+  if (complete && oldest != TimePoint::min()) result.asked = oldest;
+  return result;
+}
+
+BlockCache::Stats BlockCache::stats() const {
+  Stats stats;
+  stats.memory_hits = memory_hits_;
+  stats.disk_hits = disk_hits_;
+  stats.misses = misses_;
+  stats.bytes_fetched = bytes_fetched_;
+  stats.evictions = memory_.evictions();
+  stats.corrupt_blocks = corrupt_blocks_;
+  stats.memory_bytes = memory_.held();
+  return stats;
+}
+
+Result<View> BlockCache::ViewBlocks(const VersionKey& key, std::uint64_t offset, MutableByteSpan room,
+                                    const object::Call& call) {
+  const std::uint64_t end = offset + room.size(), last_block = room.empty() ? 0 : (end - 1) / block_bytes_;
+  View view;
+  for (std::uint64_t at = offset; at < end;) {
+    auto claim = memory_.Find(key, at / block_bytes_, last_block, MemoryTier::Priority::kDemand);
+    const std::uint64_t segment_end =
+        claim.run ? std::min(end, claim.run->end()) : std::min(end, (at / block_bytes_ + 1) * block_bytes_);
+    if (!claim.run) {
+      MR_TRY(GetExactly(key.version, at, room.subspan(at - offset, segment_end - at), view, call));
+    } else {
+      if (claim.mine) {
+        if (segment_end < end) Prefetch(key.version, segment_end, end - segment_end);  // before this thread waits
+        Fill(claim.run, /*may_block=*/true);
+      } else {
+        ++memory_hits_;
+      }
+      MR_TRY(Lend(claim.run, at, segment_end, view, call));
+    }
+    at = segment_end;
+  }
+  return view;
+}
+
+Result<View> BlockCache::ViewExactly(const VersionKey& key, std::uint64_t offset, MutableByteSpan room,
+                                     const object::Call& call) {
+  const std::uint64_t end = offset + room.size();
+  View view;
+  for (std::uint64_t at = offset; at < end;) {
+    std::uint64_t block = at / block_bytes_, segment_end = 0;
+    if (auto run = memory_.Peek(key, block)) {
+      ++memory_hits_;
+      segment_end = std::min(end, run->end());
+      MR_TRY(Lend(run, at, segment_end, view, call));
+    } else {
+      do {
+        ++block;
+      } while (block * block_bytes_ < end && !memory_.Peek(key, block));
+      segment_end = std::min(end, block * block_bytes_);
+      MR_TRY(GetExactly(key.version, at, room.subspan(at - offset, segment_end - at), view, call));
+    }
+    at = segment_end;
+  }
+  return view;
+}
+
+Status BlockCache::Lend(const std::shared_ptr<Run>& run, std::uint64_t at, std::uint64_t end, View& view,
+                        const object::Call& call) {
+  MR_TRY(run->Wait(call));
+  view.segments.push_back({run->bytes().subspan(at - run->offset, end - at), run});
+  memory_.Touch(run, end);
+  return {};
+}
+
+Status BlockCache::GetExactly(const ObjectVersion& version, std::uint64_t at, MutableByteSpan into, View& view,
+                              const object::Call& call) {
+  ++misses_;
+  bytes_fetched_ += into.size();
+  view.segments.push_back({into, nullptr});
+  return CheckVersion(version, into.size(),
+                      object::Get(store_, version.key, RangeOf(version, at, into.size()), into, call));
+}
+
+BlockCache::FillSource BlockCache::Fill(const std::shared_ptr<Run>& run, bool may_block) {
+  if (disk_ && IsOnDisk(*run)) {
+    auto load = [this, run] {
+      if (!LoadFromDisk(run)) FillFromStore(run);
+    };
+    if (may_block) {
+      if (LoadFromDisk(run)) return FillSource::kDisk;
+    } else {
+      std::move_only_function<void()> work = std::move(load);
+      if (disk_work_.TryPush(work)) return FillSource::kDisk;
+    }
+  }
+  FillFromStore(run);
+  return FillSource::kStore;
+}
+
+void BlockCache::FillFromStore(const std::shared_ptr<Run>& run) {
+  run->SetAsked(clock_.Now());
+  ++misses_;
+  bytes_fetched_ += run->bytes().size();
+  {
+    MutexLock lock(mutex_);
+    ++fetches_;
+  }
+  auto done = [this, run = run](Result<std::optional<object::GetResult>> got) mutable {
+    Status checked = CheckVersion(run->version, run->bytes().size(), got);
+    if (checked && disk_) {  // before a reader sees the bytes: who has read them may close the cache
+      std::move_only_function<void()> work = [this, run] { SaveToDisk(*run); };
+      disk_work_.TryPush(work);  // a disk that cannot keep up caches less
+    }
+    memory_.Publish(run, checked ? std::nullopt : std::optional(checked.error()));
+    run.reset();  // the cache may be gone as soon as this fetch does not count any more
+    MutexLock lock(mutex_);
+    if (--fetches_ == 0) idle_.NotifyAll();
+  };
+  store_.Get(run->version.key, RangeOf(run->version, run->offset, run->bytes().size()), run->filling(),
+             {.stop = stop_.get_token()}, std::move(done));
+}
+
+bool BlockCache::IsOnDisk(const Run& run) const {
+  for (std::uint64_t i = 0; i < run.blocks; ++i) {
+    if (!disk_->Has(IdOf(store_, run, run.first_block + i, block_bytes_))) return false;
+  }
+  return true;
+}
+
+bool BlockCache::LoadFromDisk(const std::shared_ptr<Run>& run) {
+  for (std::uint64_t i = 0; i < run->blocks; ++i) {
+    auto outcome =
+        disk_->Load(IdOf(store_, *run, run->first_block + i, block_bytes_), BlockOf(run->filling(), i, block_bytes_));
+    if (outcome == DiskTier::Outcome::kCorrupt) ++corrupt_blocks_;
+    if (outcome != DiskTier::Outcome::kHit) return false;
+  }
+  ++disk_hits_;
+  memory_.Publish(run, std::nullopt);
+  return true;
+}
+
+void BlockCache::SaveToDisk(const Run& run) {
+  for (std::uint64_t i = 0; i < run.blocks; ++i) {
+    disk_->Store(IdOf(store_, run, run.first_block + i, block_bytes_), BlockOf(run.bytes(), i, block_bytes_));
+  }
+}
 
 Result<std::size_t> BlockCache::Read(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan into,
                                      Mode mode, object::Call call) {
@@ -328,7 +306,7 @@ Result<std::unique_ptr<BlockCache>> BlockCache::Open(object::ReadStore& store, M
                                   .clock = options.clock,
                                   .log = options.log}));
   }
-  return std::make_unique<Cache>(store, std::move(*memory), std::move(disk), options);
+  return std::unique_ptr<BlockCache>(new BlockCache(store, std::move(*memory), std::move(disk), options));
 }
 
 }  // namespace millrace::cache

@@ -1,29 +1,30 @@
 // Blocks of immutable object versions, kept in memory and optionally on disk.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
-#include <string>
-#include <string_view>
+#include <stop_token>
 #include <vector>
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/clock.h"
 #include "millrace/base/log.h"
 #include "millrace/base/result.h"
+#include "millrace/base/threads/channel.h"
 #include "millrace/base/threads/memory_budget.h"
+#include "millrace/base/threads/sync.h"
+#include "millrace/base/threads/task_scope.h"
+#include "millrace/cache/memory_tier.h"
+#include "millrace/cache/object_version.h"
 #include "millrace/object/read_store.h"
 
 namespace millrace::cache {
 
-/// One version of one object. The ETag is part of every cache key, so a changed object never gets its old bytes.
-struct ObjectVersion {
-  std::string key;
-  std::string etag;
-  std::uint64_t size = 0;
-};
+class DiskTier;
 
 /// Bytes of an object, in order, mostly without a copy. A segment is valid while its owner is held.
 struct View {
@@ -71,7 +72,11 @@ class BlockCache {
   /// Errors: kResourceExhausted if the budget has no memory left; kBusy if the folder is in use with another size;
   /// those of ManagedFolder::Open().
   static Result<std::unique_ptr<BlockCache>> Open(object::ReadStore& store, MemoryBudget& budget, Options options);
-  virtual ~BlockCache() = default;
+  /// Cancels the fetches under way and saves the blocks that wait for the disk. Waits for both.
+  /// REQUIRES: no View of this cache is left.
+  ~BlockCache();
+  BlockCache(const BlockCache&) = delete;
+  BlockCache& operator=(const BlockCache&) = delete;
 
   enum class Mode {
     kBlocks,  ///< fetches whole blocks and keeps them
@@ -79,8 +84,8 @@ class BlockCache {
   };
   /// Returns `room.size()` bytes from `offset` on, or fewer at the object's end. Writes bytes that the cache does not
   /// keep into `room`, each at its offset. Blocks.
-  virtual Result<View> ReadView(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan room, Mode mode,
-                                object::Call call = {}) = 0;
+  Result<View> ReadView(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan room, Mode mode,
+                        object::Call call = {});
   /// Like ReadView(), but copies all bytes into `into`. Returns their number.
   Result<std::size_t> Read(const ObjectVersion& version, std::uint64_t offset, MutableByteSpan into,
                            Mode mode = Mode::kBlocks, object::Call call = {});
@@ -90,16 +95,59 @@ class BlockCache {
     std::optional<TimePoint> asked;  ///< it was current then; nothing: some bytes are from disk, or memory is short
   };
   /// Fetches a range into the cache. Blocks until it is there.
-  virtual Result<Proof> Fetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length,
-                              object::Call call = {}) = 0;
+  Result<Proof> Fetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length, object::Call call = {});
+  /// How much of a range Prefetch() has accepted.
+  struct PrefetchResult {
+    std::uint64_t bytes = 0;         ///< from the start of the range on; these are cached or in flight
+    std::optional<TimePoint> asked;  ///< Proof::asked as Fetch() would return it once all bytes have arrived
+  };
   /// Starts fetching the blocks of a range as far as memory allows. Readahead does not evict bytes that were fetched
-  /// ahead and not read yet. Never blocks, never fails. Returns the number of bytes from `offset` on that are cached or
-  /// in flight. If `asked` is given, sets it to Proof::asked as Fetch() would return it once all bytes have arrived.
-  virtual std::uint64_t Prefetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length,
-                                 std::optional<TimePoint>* asked = nullptr) = 0;
+  /// ahead and not read yet. Never blocks, never fails.
+  PrefetchResult Prefetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length);
   /// Returns the size of the memory tier that the budget granted, in bytes.
-  virtual std::uint64_t capacity() const = 0;
-  virtual Stats stats() const = 0;
+  std::uint64_t capacity() const { return reservation_.bytes(); }
+  Stats stats() const;
+
+ private:
+  enum class FillSource { kDisk, kStore };
+
+  BlockCache(object::ReadStore& store, Reservation memory, std::unique_ptr<DiskTier> disk, const Options& options);
+
+  Result<View> ViewBlocks(const VersionKey& key, std::uint64_t offset, MutableByteSpan room, const object::Call& call);
+  Result<View> ViewExactly(const VersionKey& key, std::uint64_t offset, MutableByteSpan room, const object::Call& call);
+  /// Adds the bytes from `at` to `end` of a run to `view`, once they are there.
+  Status Lend(const std::shared_ptr<Run>& run, std::uint64_t at, std::uint64_t end, View& view,
+              const object::Call& call);
+  /// Reads bytes into the caller's memory and does not keep them: for random reads, and while memory is short.
+  Status GetExactly(const ObjectVersion& version, std::uint64_t at, MutableByteSpan into, View& view,
+                    const object::Call& call);
+  /// Fills a claimed run: from the disk if every block is there, else from the store. If `may_block`, reads the disk on
+  /// this thread. Never waits for the store.
+  FillSource Fill(const std::shared_ptr<Run>& run, bool may_block);
+  void FillFromStore(const std::shared_ptr<Run>& run) MR_EXCLUDES(mutex_);
+  bool IsOnDisk(const Run& run) const;
+  bool LoadFromDisk(const std::shared_ptr<Run>& run);
+  void SaveToDisk(const Run& run);
+
+  // Constant after construction.
+  object::ReadStore& store_;
+  const Clock& clock_;
+  const std::uint64_t block_bytes_;
+  const Reservation reservation_;
+  const std::unique_ptr<DiskTier> disk_;  ///< null: no disk tier
+
+  // Thread-safe.
+  MemoryTier memory_;
+  std::atomic<std::uint64_t> memory_hits_ = 0, disk_hits_ = 0, misses_ = 0, bytes_fetched_ = 0, corrupt_blocks_ = 0;
+  std::stop_source stop_;  ///< cancels the fetches when the cache is destroyed
+
+  // Guarded by mutex_.
+  Mutex mutex_;
+  CondVar idle_;  ///< fetches_ has become zero
+  int fetches_ MR_GUARDED_BY(mutex_) = 0;
+
+  Channel<std::move_only_function<void()>> disk_work_;
+  TaskScope disk_threads_;  ///< last: its threads use all the rest
 };
 
 }  // namespace millrace::cache

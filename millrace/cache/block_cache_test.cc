@@ -104,7 +104,7 @@ TEST_F(BlockCacheTest, ABlockIsFetchedOnceForManyReaders) {
 TEST_F(BlockCacheTest, AdjacentBlocksOfOnePartComeWithOneRequest) {
   ObjectVersion version = PutObject("a", Noise(12 * kBlock));
   OpenCache(Small());
-  EXPECT_EQ(cache_->Prefetch(version, 2 * kBlock, 6 * kBlock), 6 * kBlock);  // blocks 2-3, 4-7
+  EXPECT_EQ(cache_->Prefetch(version, 2 * kBlock, 6 * kBlock).bytes, 6 * kBlock);  // blocks 2-3, 4-7
   EXPECT_EQ(cache_->stats().misses, 2u);
   EXPECT_TRUE(Read(version, 2 * kBlock, 6 * kBlock));
   EXPECT_EQ(cache_->stats().misses, 2u);
@@ -138,12 +138,12 @@ TEST_F(BlockCacheTest, AReplacedOrDeletedVersionIsStale) {
 TEST_F(BlockCacheTest, ReadaheadDoesNotPushOutReadahead) {
   ObjectVersion version = PutObject("a", Noise(64 * kBlock));
   OpenCache(Small(8 * kBlock));
-  std::uint64_t ahead = cache_->Prefetch(version, 0, 64 * kBlock);
+  std::uint64_t ahead = cache_->Prefetch(version, 0, 64 * kBlock).bytes;
   EXPECT_EQ(ahead, 8 * kBlock);
   ASSERT_TRUE(cache_->Fetch(version, 0, ahead));
   EXPECT_EQ(cache_->stats().misses, 2u) << "all of it stayed";
   ASSERT_TRUE(Read(version, 0, 4 * kBlock));  // one run is consumed: room for one more
-  EXPECT_EQ(cache_->Prefetch(version, 8 * kBlock, 64 * kBlock), 4 * kBlock);
+  EXPECT_EQ(cache_->Prefetch(version, 8 * kBlock, 64 * kBlock).bytes, 4 * kBlock);
 }
 
 TEST_F(BlockCacheTest, AReadNeedsNoRoom) {

@@ -13,8 +13,10 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/clock.h"
 #include "millrace/base/hash/random.h"
+#include "millrace/base/result.h"
 #include "millrace/base/threads/sync.h"
-#include "millrace/cache/block_cache.h"
+#include "millrace/cache/object_version.h"
+#include "millrace/object/read_store.h"
 
 namespace millrace::cache {
 

@@ -19,7 +19,7 @@ Result<cache::View> FileReader::Read(const cache::ObjectVersion& version, std::u
     if (plan.prefetch_length > 0) {
       const std::uint64_t wanted =
           std::min(plan.prefetch_length, version.size - std::min(version.size, plan.prefetch_from));
-      const std::uint64_t accepted = core_.cache.Prefetch(version, plan.prefetch_from, wanted);
+      const std::uint64_t accepted = core_.cache.Prefetch(version, plan.prefetch_from, wanted).bytes;
       window_.OnPrefetched(plan, accepted == wanted ? plan.prefetch_length : accepted);
     }
   }

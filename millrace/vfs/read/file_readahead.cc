@@ -197,7 +197,9 @@ void FileReadahead::Fetch(const std::string& path, Metadata metadata) {
   std::optional<TimePoint> asked;
   bool fetched = metadata.is_file();
   if (fetched && !(options_.has_bytes && options_.has_bytes(path, metadata.etag))) {
-    fetched = cache_.Prefetch({path, metadata.etag, metadata.size}, 0, bytes, &asked) == bytes;
+    const auto prefetched = cache_.Prefetch({path, metadata.etag, metadata.size}, 0, bytes);
+    fetched = prefetched.bytes == bytes;
+    asked = prefetched.asked;
   }
   {
     MutexLock lock(mutex_);
