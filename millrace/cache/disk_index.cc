@@ -47,7 +47,7 @@ EntryBytes Encode(const DiskEntry& entry) {
   return bytes;
 }
 
-HeadBytes Encode(const DiskIndex::Head& head, std::uint64_t epoch) {
+HeadBytes Encode(const DiskIndex::ShardHead& head, std::uint64_t epoch) {
   HeadBytes bytes;
   StoreLittle(&bytes[0], head.bytes);
   StoreLittle(&bytes[8], head.hand);
@@ -162,14 +162,14 @@ DiskIndex::BucketAddress DiskIndex::BucketOf(const BlockId& id) const {
   return {hash % layout_.shards, hash / layout_.shards % layout_.buckets};
 }
 
-std::uint64_t DiskIndex::OffsetOf(BucketAddress place, std::size_t way) const {
-  return kEntriesAt + (place.shard * layout_.slots() + place.bucket * DiskLayout::kWays + way) * kEntryBytes;
+std::uint64_t DiskIndex::OffsetOf(BucketAddress address, std::size_t way) const {
+  return kEntriesAt + (address.shard * layout_.slots() + address.bucket * DiskLayout::kWays + way) * kEntryBytes;
 }
 
-DiskIndex::Bucket DiskIndex::Read(BucketAddress place) const {
+DiskIndex::Bucket DiskIndex::Read(BucketAddress address) const {
   std::array<std::byte, kBucketBytes> bytes{};
   Bucket bucket;
-  if (!ReadExactly(file_.get(), bytes, OffsetOf(place), "cache index")) return bucket;
+  if (!ReadExactly(file_.get(), bytes, OffsetOf(address), "cache index")) return bucket;
   for (std::size_t way = 0; way < bucket.size(); ++way)
     bucket[way] = Decode(&bytes[way * kEntryBytes], layout_.slot_bytes);
   return bucket;
@@ -189,22 +189,22 @@ std::vector<DiskIndex::Bucket> DiskIndex::Read(BucketAddress first, std::uint64_
   return buckets;
 }
 
-Status DiskIndex::Write(BucketAddress place, std::size_t way, const DiskEntry& entry) {
-  return WriteFully(file_.get(), Encode(entry), OffsetOf(place, way), "cache index");
+Status DiskIndex::Write(BucketAddress address, std::size_t way, const DiskEntry& entry) {
+  return WriteFully(file_.get(), Encode(entry), OffsetOf(address, way), "cache index");
 }
 
-void DiskIndex::Touch(BucketAddress place, std::size_t way, std::int64_t used) {
+void DiskIndex::Touch(BucketAddress address, std::size_t way, std::int64_t used) {
   std::array<std::byte, sizeof used> bytes;
   StoreLittle(bytes.data(), used);
-  (void)WriteFully(file_.get(), bytes, OffsetOf(place, way) + kUsedAt, "cache index");  // only an order is at stake
+  (void)WriteFully(file_.get(), bytes, OffsetOf(address, way) + kUsedAt, "cache index");  // only an order is at stake
 }
 
-bool DiskIndex::Change(std::size_t shard, const std::function<void(Head&)>& change) {
+bool DiskIndex::Change(std::size_t shard, const std::function<void(ShardHead&)>& change) {
   MutexLock lock(mutexes_[shard]);
   if (!SetLock(file_.get(), shard, F_WRLCK)) return false;
   HeadBytes bytes{};
   (void)ReadExactly(file_.get(), bytes, kHeadsAt + shard * kHeadBytes, "cache index");
-  Head head{.bytes = LoadLittle<std::uint64_t>(&bytes[0]), .hand = LoadLittle<std::uint64_t>(&bytes[8])};
+  ShardHead head{.bytes = LoadLittle<std::uint64_t>(&bytes[0]), .hand = LoadLittle<std::uint64_t>(&bytes[8])};
   const bool possible = head.bytes <= layout_.slots() * layout_.slot_bytes;
   if (!possible || LoadLittle<std::uint64_t>(&bytes[kEpochAt]) != epoch_) {
     head.bytes = Recount(shard);
@@ -218,7 +218,7 @@ bool DiskIndex::Change(std::size_t shard, const std::function<void(Head&)>& chan
   return true;
 }
 
-void DiskIndex::WriteHead(std::size_t shard, const Head& head, std::uint64_t epoch) {
+void DiskIndex::WriteHead(std::size_t shard, const ShardHead& head, std::uint64_t epoch) {
   // When this fails, it is counted again.
   (void)WriteFully(file_.get(), Encode(head, epoch), kHeadsAt + shard * kHeadBytes, "cache index");
 }

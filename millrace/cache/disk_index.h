@@ -65,7 +65,7 @@ class DiskIndex {
     std::uint64_t bucket = 0;
   };
   /// The head of a shard.
-  struct Head {
+  struct ShardHead {
     std::uint64_t bytes = 0;  ///< disk space of the shard's slots
     std::uint64_t hand = 0;   ///< the bucket where eviction continues (a clock hand)
     bool recounted = false;   ///< the last change was not finished: slots without an entry may take disk space
@@ -77,24 +77,24 @@ class DiskIndex {
   static Result<std::unique_ptr<DiskIndex>> Open(const ManagedFolder& folder, const DiskLayout& layout);
 
   BucketAddress BucketOf(const BlockId& id) const;
-  Bucket Read(BucketAddress place) const;
+  Bucket Read(BucketAddress address) const;
   /// Returns `count` consecutive buckets. After the shard's last bucket follows its first.
   std::vector<Bucket> Read(BucketAddress first, std::uint64_t count) const;
-  void Touch(BucketAddress place, std::size_t way, std::int64_t used);
+  void Touch(BucketAddress address, std::size_t way, std::int64_t used);
 
   /// Runs `change` under the shard's lock. If another process holds the lock, returns false at once: that process may
   /// be stopped, so nobody waits for it.
-  bool Change(std::size_t shard, const std::function<void(Head&)>& change);
+  bool Change(std::size_t shard, const std::function<void(ShardHead&)>& change);
   /// Writes an entry. REQUIRES: called within Change() of the same shard.
-  Status Write(BucketAddress place, std::size_t way, const DiskEntry& entry);
+  Status Write(BucketAddress address, std::size_t way, const DiskEntry& entry);
 
   /// Returns the disk space of all shards' slots. A shard that is being changed counts with its former size.
   std::uint64_t bytes() const;
 
  private:
   DiskIndex(const DiskLayout& layout, std::uint64_t epoch) : layout_(layout), epoch_(epoch), mutexes_(layout.shards) {}
-  std::uint64_t OffsetOf(BucketAddress place, std::size_t way = 0) const;
-  void WriteHead(std::size_t shard, const Head& head, std::uint64_t epoch);
+  std::uint64_t OffsetOf(BucketAddress address, std::size_t way = 0) const;
+  void WriteHead(std::size_t shard, const ShardHead& head, std::uint64_t epoch);
   std::uint64_t Recount(std::size_t shard) const;
 
   const DiskLayout layout_;

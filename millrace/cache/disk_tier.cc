@@ -47,19 +47,19 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(Options options) {
   return tier;
 }
 
-std::optional<DiskTier::Found> DiskTier::Find(const BlockId& id) const {
-  const DiskIndex::BucketAddress place = index_->BucketOf(id);
-  const DiskIndex::Bucket bucket = index_->Read(place);
+std::optional<DiskTier::LocatedEntry> DiskTier::Find(const BlockId& id) const {
+  const DiskIndex::BucketAddress address = index_->BucketOf(id);
+  const DiskIndex::Bucket bucket = index_->Read(address);
   for (std::size_t way = 0; way < bucket.size(); ++way) {
-    if (bucket[way].length > 0 && bucket[way].id == id) return Found{place, way, bucket[way]};
+    if (bucket[way].length > 0 && bucket[way].id == id) return LocatedEntry{address, way, bucket[way]};
   }
   return std::nullopt;
 }
 
 bool DiskTier::Has(const BlockId& id) const { return Find(id).has_value(); }
 
-std::uint64_t DiskTier::OffsetOf(DiskIndex::BucketAddress place, std::size_t way) const {
-  return (place.bucket * DiskLayout::kWays + way) * layout_.slot_bytes;
+std::uint64_t DiskTier::OffsetOf(DiskIndex::BucketAddress address, std::size_t way) const {
+  return (address.bucket * DiskLayout::kWays + way) * layout_.slot_bytes;
 }
 
 std::int64_t DiskTier::Now() const {
@@ -68,9 +68,9 @@ std::int64_t DiskTier::Now() const {
 
 /// Reads whole pages with O_DIRECT straight into the caller's memory, if that is page-aligned. The caller keeps the
 /// bytes, so the kernel's page cache need not keep them, too.
-Status DiskTier::Read(const Found& found, MutableByteSpan into) const {
-  const auto& [file, direct] = shards_[found.place.shard];
-  const std::uint64_t offset = OffsetOf(found.place, found.way);
+Status DiskTier::Read(const LocatedEntry& found, MutableByteSpan into) const {
+  const auto& [file, direct] = shards_[found.address.shard];
+  const std::uint64_t offset = OffsetOf(found.address, found.way);
   const bool at_page = reinterpret_cast<std::uintptr_t>(into.data()) % kPage == 0;
   const std::size_t whole = direct && at_page ? into.size() / kPage * kPage : 0;
   if (whole > 0) MR_TRY(ReadExactly(direct.get(), into.first(whole), offset, "cache block"));
@@ -80,13 +80,13 @@ Status DiskTier::Read(const Found& found, MutableByteSpan into) const {
 DiskTier::Outcome DiskTier::Load(const BlockId& id, MutableByteSpan into) {
   const auto found = Find(id);
   if (!found) return Outcome::kMiss;
-  const auto& [place, way, entry] = *found;
+  const auto& [address, way, entry] = *found;
   if (entry.length == into.size() && Read(*found, into) && Crc32c(into) == entry.crc) {
-    index_->Touch(place, way, Now());
+    index_->Touch(address, way, Now());
     return Outcome::kHit;
   }
   bool damaged = false;
-  Change(place.shard, [&](DiskIndex::Head& head) {
+  Change(address.shard, [&](DiskIndex::ShardHead& head) {
     // Unless another block has come into the slot meanwhile, or this one anew.
     const auto again = Find(id);
     damaged = again && again->way == way && again->entry == entry;
@@ -101,15 +101,15 @@ DiskTier::Outcome DiskTier::Load(const BlockId& id, MutableByteSpan into) {
 void DiskTier::Store(const BlockId& id, ByteSpan bytes) {
   if (bytes.empty() || bytes.size() > layout_.slot_bytes) return;
   Status stored;
-  Change(index_->BucketOf(id).shard, [&](DiskIndex::Head& head) { stored = Put(head, id, bytes); });
+  Change(index_->BucketOf(id).shard, [&](DiskIndex::ShardHead& head) { stored = Put(head, id, bytes); });
   if (!stored && !failing_.exchange(true)) {
     options_.log.Warning("cannot write to the disk cache", {{"reason", stored.error()}});
   }
   if (stored) failing_ = false;
 }
 
-void DiskTier::Change(std::size_t shard, const std::function<void(DiskIndex::Head&)>& change) {
-  index_->Change(shard, [&](DiskIndex::Head& head) {
+void DiskTier::Change(std::size_t shard, const std::function<void(DiskIndex::ShardHead&)>& change) {
+  index_->Change(shard, [&](DiskIndex::ShardHead& head) {
     if (head.recounted) GiveBackEmptySlots(shard);
     change(head);
   });
@@ -117,9 +117,9 @@ void DiskTier::Change(std::size_t shard, const std::function<void(DiskIndex::Hea
 
 /// Writes the block's bytes, then its entry. (Removal clears the entry first.) So a slot without an entry takes no disk
 /// space, except while it is filled. Nothing is synced: checksums reveal what a power failure tears.
-Status DiskTier::Put(DiskIndex::Head& head, const BlockId& id, ByteSpan bytes) {
-  const DiskIndex::BucketAddress place = index_->BucketOf(id);
-  const DiskIndex::Bucket bucket = index_->Read(place);
+Status DiskTier::Put(DiskIndex::ShardHead& head, const BlockId& id, ByteSpan bytes) {
+  const DiskIndex::BucketAddress address = index_->BucketOf(id);
+  const DiskIndex::Bucket bucket = index_->Read(address);
   std::size_t way = 0;
   for (std::size_t i = 0; i < bucket.size(); ++i) {
     if (bucket[i].length > 0 && bucket[i].id == id) return {};  // somebody else was faster
@@ -127,34 +127,34 @@ Status DiskTier::Put(DiskIndex::Head& head, const BlockId& id, ByteSpan bytes) {
     const bool older = bucket[way].length > 0 && bucket[i].used < bucket[way].used;
     if (emptier || older) way = i;
   }
-  if (bucket[way].length > 0) MR_TRY(Forget(head, {place, way, bucket[way]}));
+  if (bucket[way].length > 0) MR_TRY(Forget(head, {address, way, bucket[way]}));
   const std::uint64_t on_disk = BytesOnDisk(bytes.size());
-  MR_TRY(MakeRoom(head, place.shard, on_disk));
-  const std::uint64_t offset = OffsetOf(place, way);
-  Status written = WriteFully(shards_[place.shard].file.get(), bytes, offset, "cache block");
+  MR_TRY(MakeRoom(head, address.shard, on_disk));
+  const std::uint64_t offset = OffsetOf(address, way);
+  Status written = WriteFully(shards_[address.shard].file.get(), bytes, offset, "cache block");
   if (written) {
     written = index_->Write(
-        place, way,
+        address, way,
         {.id = id, .length = static_cast<std::uint32_t>(bytes.size()), .crc = Crc32c(bytes), .used = Now()});
   }
   if (!written) {
-    GiveBack(place.shard, offset, layout_.slot_bytes);
+    GiveBack(address.shard, offset, layout_.slot_bytes);
     return written;
   }
   head.bytes += on_disk;
   return {};
 }
 
-Status DiskTier::Forget(DiskIndex::Head& head, const Found& found) {
-  MR_TRY(index_->Write(found.place, found.way, {}));
-  GiveBack(found.place.shard, OffsetOf(found.place, found.way), layout_.slot_bytes);
+Status DiskTier::Forget(DiskIndex::ShardHead& head, const LocatedEntry& found) {
+  MR_TRY(index_->Write(found.address, found.way, {}));
+  GiveBack(found.address.shard, OffsetOf(found.address, found.way), layout_.slot_bytes);
   head.bytes -= std::min(head.bytes, BytesOnDisk(found.entry.length));
   return {};
 }
 
-Status DiskTier::MakeRoom(DiskIndex::Head& head, std::size_t shard, std::uint64_t bytes) {
+Status DiskTier::MakeRoom(DiskIndex::ShardHead& head, std::size_t shard, std::uint64_t bytes) {
   while (head.bytes > 0 && head.bytes + bytes > shard_bytes_) {
-    std::optional<Found> oldest;
+    std::optional<LocatedEntry> oldest;
     std::uint64_t seen = 0;
     for (std::uint64_t passed = 0; passed < layout_.buckets && seen < kSample; passed += DiskIndex::kBucketsAtOnce) {
       const std::uint64_t count = std::min(DiskIndex::kBucketsAtOnce, layout_.buckets);
@@ -164,8 +164,8 @@ Status DiskTier::MakeRoom(DiskIndex::Head& head, std::size_t shard, std::uint64_
           const DiskEntry& entry = buckets[i][way];
           if (entry.length == 0) continue;
           ++seen;
-          const DiskIndex::BucketAddress place{shard, (head.hand + i) % layout_.buckets};
-          if (!oldest || entry.used < oldest->entry.used) oldest = Found{place, way, entry};
+          const DiskIndex::BucketAddress address{shard, (head.hand + i) % layout_.buckets};
+          if (!oldest || entry.used < oldest->entry.used) oldest = LocatedEntry{address, way, entry};
         }
       }
       head.hand = (head.hand + count) % layout_.buckets;

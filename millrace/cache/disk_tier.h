@@ -44,23 +44,23 @@ class DiskTier {
   std::uint64_t bytes() const { return index_->bytes(); }
 
  private:
-  struct Found {
-    DiskIndex::BucketAddress place;
+  struct LocatedEntry {
+    DiskIndex::BucketAddress address;
     std::size_t way = 0;
     DiskEntry entry;
   };
 
   DiskTier(Options options, const DiskLayout& layout, std::unique_ptr<DiskIndex> index);
-  std::optional<Found> Find(const BlockId& id) const;
-  Status Read(const Found& found, MutableByteSpan into) const;
-  std::uint64_t OffsetOf(DiskIndex::BucketAddress place, std::size_t way) const;
+  std::optional<LocatedEntry> Find(const BlockId& id) const;
+  Status Read(const LocatedEntry& found, MutableByteSpan into) const;
+  std::uint64_t OffsetOf(DiskIndex::BucketAddress address, std::size_t way) const;
   std::int64_t Now() const;
 
-  void Change(std::size_t shard, const std::function<void(DiskIndex::Head&)>& change);
+  void Change(std::size_t shard, const std::function<void(DiskIndex::ShardHead&)>& change);
   // REQUIRES: called within Change() of the same shard.
-  Status Put(DiskIndex::Head& head, const BlockId& id, ByteSpan bytes);
-  Status Forget(DiskIndex::Head& head, const Found& found);
-  Status MakeRoom(DiskIndex::Head& head, std::size_t shard, std::uint64_t bytes);
+  Status Put(DiskIndex::ShardHead& head, const BlockId& id, ByteSpan bytes);
+  Status Forget(DiskIndex::ShardHead& head, const LocatedEntry& found);
+  Status MakeRoom(DiskIndex::ShardHead& head, std::size_t shard, std::uint64_t bytes);
   void GiveBack(std::size_t shard, std::uint64_t offset, std::uint64_t length);
   void GiveBackEmptySlots(std::size_t shard);
 
@@ -68,11 +68,11 @@ class DiskTier {
   const DiskLayout layout_;
   const std::uint64_t shard_bytes_;  ///< limit of disk space per shard
   const std::unique_ptr<DiskIndex> index_;
-  struct Slots {
+  struct SlotFile {
     UniqueFd file;
     UniqueFd direct;  ///< the same file with O_DIRECT, if the file system supports it
   };
-  std::vector<Slots> shards_;
+  std::vector<SlotFile> shards_;
   std::atomic<bool> failing_ = false;
 };
 

@@ -206,7 +206,7 @@ void MemoryTier::Unlink(Shard& shard, Run& run) {
     shard.consumed_bytes -= run.memory();
     shard.consumed.erase(run.position_);
   }
-  run.state_ = Run::State::kOut;
+  run.state_ = Run::State::kDropped;
 }
 
 void MemoryTier::Drop(Shard& shard, const std::shared_ptr<Run>& run) {

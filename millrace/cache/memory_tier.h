@@ -91,7 +91,7 @@ class Run {
 
  private:
   friend class MemoryTier;
-  enum class State { kUnderWay, kFresh, kConsumed, kOut };
+  enum class State { kInFlight, kFresh, kConsumed, kDropped };
 
   std::atomic<std::uint64_t>& held_;
   BufferPool& pool_;
@@ -105,7 +105,7 @@ class Run {
   std::optional<Error> error_ MR_GUARDED_BY(mutex_);
 
   // Guarded by the mutex of the run's shard.
-  State state_ = State::kUnderWay;
+  State state_ = State::kInFlight;
   std::list<std::shared_ptr<Run>>::iterator position_;
 };
 

@@ -9,7 +9,7 @@ namespace millrace::mount {
 namespace {
 
 /// Options for mount(8), systemd-fstab-generator(8) and the kernel's generic layer.
-constexpr std::array<std::string_view, 26> kNotOurs = {
+constexpr std::array<std::string_view, 26> kGenericOptions = {
     "defaults", "rw",      "auto",    "noauto",   "user",       "nouser",   "users",      "owner",      "group",
     "nofail",   "_netdev", "exec",    "noexec",   "suid",       "nosuid",   "dev",        "nodev",      "sync",
     "async",    "atime",   "noatime", "diratime", "nodiratime", "relatime", "norelatime", "strictatime"};
@@ -39,10 +39,10 @@ std::string ToFlag(const std::string& option) {
   return flag;
 }
 
-bool Concerns(const std::string& option) {
+bool IsMillraceOption(const std::string& option) {
   const std::string_view name = std::string_view(option).substr(0, option.find('='));
   return !name.starts_with("x-") && !name.starts_with("X-") && name != "comment" &&
-         std::find(kNotOurs.begin(), kNotOurs.end(), name) == kNotOurs.end();
+         std::find(kGenericOptions.begin(), kGenericOptions.end(), name) == kGenericOptions.end();
 }
 
 }  // namespace
@@ -52,14 +52,14 @@ bool IsMountHelper(std::string_view program) {
 }
 
 Result<std::vector<std::string>> TranslateMountHelper(const std::vector<std::string>& arguments) {
-  std::vector<std::string> places, flags;
+  std::vector<std::string> positional, flags;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
     if (word == "-o" || word == "-t" || word == "-N") {
       if (++i == arguments.size()) return Fail(Code::kInvalidArgument, "mount.millrace: {} needs a value", word);
       if (word != "-o") continue;  // the type is known, and namespaces are mount(8)'s to enter
       for (const std::string& option : SplitOptions(arguments[i]))
-        if (Concerns(option)) flags.push_back(ToFlag(option));
+        if (IsMillraceOption(option)) flags.push_back(ToFlag(option));
     } else if (word == "-f") {
       flags.emplace_back("--dry-run");
     } else if (word.size() > 1 && word.front() == '-') {
@@ -67,15 +67,15 @@ Result<std::vector<std::string>> TranslateMountHelper(const std::vector<std::str
         return Fail(Code::kInvalidArgument, "mount.millrace: unknown flag {}", word);
       }
     } else {
-      places.push_back(word);
+      positional.push_back(word);
     }
   }
-  if (places.size() != 2) {
+  if (positional.size() != 2) {
     return Fail(
         Code::kInvalidArgument,
         "mount.millrace is called by mount(8): mount -t millrace s3://bucket/prefix /mnt/bucket -o ro,allow_other");
   }
-  std::vector<std::string> translated = {"mount", places[0], places[1]};
+  std::vector<std::string> translated = {"mount", positional[0], positional[1]};
   translated.insert(translated.end(), flags.begin(), flags.end());
   return translated;
 }

@@ -76,7 +76,7 @@ class DirectoryRename {
  private:
   using Versions = std::map<std::string, RenameRecord::Source>;  ///< by name below the directory
   /// A copy that was made.
-  struct Copied {
+  struct CopiedObject {
     RenameRecord::Source source;
     Metadata state;  ///< of the copy
   };
@@ -366,8 +366,8 @@ class DirectoryRename {
   Versions listed_;
   std::set<std::string> to_mark_;  ///< directories below, of files that will store attributes
   Mutex mutex_;
-  std::map<std::string, Copied> copied_;  ///< by mutex_ while copies are under way
-  std::set<std::string> ours_;            ///< names of the copies; likewise
+  std::map<std::string, CopiedObject> copied_;  ///< by mutex_ while copies are under way
+  std::set<std::string> ours_;                  ///< names of the copies; likewise
 };
 
 }  // namespace

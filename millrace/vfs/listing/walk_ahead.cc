@@ -15,7 +15,7 @@ constexpr int kPagesAhead = 2;  ///< of a listing that nobody reads yet
 }  // namespace
 
 WalkAhead::ChildLists::iterator WalkAhead::FindChildren(std::string_view parent) {
-  return std::ranges::find(children_, parent, &Children::parent);
+  return std::ranges::find(children_, parent, &ChildDirectories::parent);
 }
 
 WalkAhead::StartedListings::iterator WalkAhead::FindStarted(std::string_view directory) {
@@ -55,10 +55,10 @@ std::shared_ptr<PageStream> WalkAhead::Take(const std::string& directory) {
   if (children != children_.end()) {
     children_.splice(children_.begin(), children_, children);
     const auto& keys = children->keys;
-    const auto place = static_cast<std::size_t>(std::ranges::lower_bound(keys, directory) - keys.begin());
-    if (place < keys.size() && keys[place] == directory) {
-      children->in_order = place == children->next ? children->in_order + 1 : 0;
-      children->next = place + 1;
+    const auto index = static_cast<std::size_t>(std::ranges::lower_bound(keys, directory) - keys.begin());
+    if (index < keys.size() && keys[index] == directory) {
+      children->in_order = index == children->next ? children->in_order + 1 : 0;
+      children->next = index + 1;
       const TimePoint now = clock_.Now();
       children->pace = now - std::exchange(children->last_read, now);
       if (children->in_order >= kInOrder) StartNext(*children, dropped);
@@ -68,7 +68,7 @@ std::shared_ptr<PageStream> WalkAhead::Take(const std::string& directory) {
   return stream;
 }
 
-void WalkAhead::StartNext(const Children& children, StartedListings& dropped) {
+void WalkAhead::StartNext(const ChildDirectories& children, StartedListings& dropped) {
   std::size_t ahead = options_.ahead;
   if (slow_) {
     const auto in_time = static_cast<std::size_t>(options_.trust / 2 / std::max<Duration>(children.pace, Duration(1)));

@@ -46,7 +46,7 @@ class WalkAhead {
 
  private:
   /// The directories that one directory's listing showed.
-  struct Children {
+  struct ChildDirectories {
     std::string parent;
     std::vector<std::string> keys;  ///< ascending
     std::size_t next = 0;           ///< the index after the last directory read
@@ -59,12 +59,12 @@ class WalkAhead {
     TimePoint when;
     std::shared_ptr<PageStream> stream;
   };
-  using ChildLists = std::list<Children>;
+  using ChildLists = std::list<ChildDirectories>;
   using StartedListings = std::list<StartedListing>;
 
   ChildLists::iterator FindChildren(std::string_view parent) MR_REQUIRES(mutex_);
   StartedListings::iterator FindStarted(std::string_view directory) MR_REQUIRES(mutex_);
-  void StartNext(const Children& children, StartedListings& dropped) MR_REQUIRES(mutex_);
+  void StartNext(const ChildDirectories& children, StartedListings& dropped) MR_REQUIRES(mutex_);
 
   object::Store& store_;
   const Clock& clock_;

@@ -16,57 +16,57 @@ class SlotIndex {
   /// Returns the slot of that hash for which `matches(slot)`, or kNone.
   template <class Matches>
   std::uint32_t Find(std::uint64_t hash, const Matches& matches) const {
-    if (places_.empty()) return kNone;
-    for (std::size_t at = Place(hash);; at = Next(at)) {
-      if (places_[at] == kNone || matches(places_[at])) return places_[at];
+    if (buckets_.empty()) return kNone;
+    for (std::size_t at = Home(hash);; at = Next(at)) {
+      if (buckets_[at] == kNone || matches(buckets_[at])) return buckets_[at];
     }
   }
 
   /// Adds a slot. REQUIRES: it is not in the index. `hash_of` gives the hash of any slot in the index.
   template <class HashOf>
   void Insert(std::uint32_t slot, const HashOf& hash_of) {
-    if (5 * (size_ + 1) > 4 * places_.size()) Grow(hash_of);
-    Settle(slot, hash_of(slot));
+    if (5 * (size_ + 1) > 4 * buckets_.size()) Grow(hash_of);
+    InsertUnchecked(slot, hash_of(slot));
     ++size_;
   }
 
   /// Removes a slot. REQUIRES: it is in the index, and its content has not changed.
   template <class HashOf>
   void Erase(std::uint32_t slot, const HashOf& hash_of) {
-    std::size_t hole = Place(hash_of(slot));
-    while (places_[hole] != slot) hole = Next(hole);
+    std::size_t hole = Home(hash_of(slot));
+    while (buckets_[hole] != slot) hole = Next(hole);
     // A slot behind the hole that would not be found past it moves into it.
-    for (std::size_t at = Next(hole); places_[at] != kNone; at = Next(at)) {
-      const std::size_t home = Place(hash_of(places_[at]));
+    for (std::size_t at = Next(hole); buckets_[at] != kNone; at = Next(at)) {
+      const std::size_t home = Home(hash_of(buckets_[at]));
       if (((at - home) & Mask()) < ((at - hole) & Mask())) continue;
-      places_[hole] = places_[at];
+      buckets_[hole] = buckets_[at];
       hole = at;
     }
-    places_[hole] = kNone;
+    buckets_[hole] = kNone;
     --size_;
   }
 
  private:
-  std::size_t Mask() const { return places_.size() - 1; }
-  std::size_t Place(std::uint64_t hash) const { return hash & Mask(); }
-  std::size_t Next(std::size_t place) const { return (place + 1) & Mask(); }
+  std::size_t Mask() const { return buckets_.size() - 1; }
+  std::size_t Home(std::uint64_t hash) const { return hash & Mask(); }
+  std::size_t Next(std::size_t at) const { return (at + 1) & Mask(); }
 
-  void Settle(std::uint32_t slot, std::uint64_t hash) {
-    std::size_t at = Place(hash);
-    while (places_[at] != kNone) at = Next(at);
-    places_[at] = slot;
+  void InsertUnchecked(std::uint32_t slot, std::uint64_t hash) {
+    std::size_t at = Home(hash);
+    while (buckets_[at] != kNone) at = Next(at);
+    buckets_[at] = slot;
   }
 
   template <class HashOf>
   void Grow(const HashOf& hash_of) {
-    std::vector<std::uint32_t> before(std::max<std::size_t>(16, 2 * places_.size()), kNone);
-    before.swap(places_);
+    std::vector<std::uint32_t> before(std::max<std::size_t>(16, 2 * buckets_.size()), kNone);
+    before.swap(buckets_);
     for (std::uint32_t slot : before) {
-      if (slot != kNone) Settle(slot, hash_of(slot));
+      if (slot != kNone) InsertUnchecked(slot, hash_of(slot));
     }
   }
 
-  std::vector<std::uint32_t> places_;  ///< a power of two; at most four fifths are taken
+  std::vector<std::uint32_t> buckets_;  ///< a power of two; at most four fifths are taken
   std::size_t size_ = 0;
 };
 

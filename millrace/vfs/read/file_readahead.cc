@@ -30,7 +30,7 @@ FileReadahead::~FileReadahead() {
 }
 
 void FileReadahead::FileOrder::Add(std::string path) {
-  places[path] = end();
+  positions[path] = end();
   paths.push_back(std::move(path));
 }
 
@@ -43,13 +43,13 @@ void FileReadahead::OnOpen(const std::string& path) {
     DropGuess(path);
     bool hinted = false;
     if (hints_) {
-      if (auto place = hints_->places.find(path); place != hints_->places.end()) {
+      if (auto position = hints_->positions.find(path); position != hints_->positions.end()) {
         hinted = true;
-        const auto opened = place->second;  // its node is erased below
+        const auto opened = position->second;  // its node is erased below
         hints_->plan = hints_->guess.OnOpen(opened, guessed, clock_.Now());
         while (hints_->begin <= opened) {  // what was passed over will not come
-          auto known = hints_->places.find(hints_->paths.front());
-          if (known != hints_->places.end() && known->second == hints_->begin) hints_->places.erase(known);
+          auto known = hints_->positions.find(hints_->paths.front());
+          if (known != hints_->positions.end() && known->second == hints_->begin) hints_->positions.erase(known);
           hints_->paths.pop_front();
           ++hints_->begin;
         }
@@ -86,7 +86,7 @@ FileReadahead::Stats FileReadahead::stats() const {
   return stats_;
 }
 
-/// Takes an open for a place in its directory's order, or waits until it looks as if there were one.
+/// Takes an open for a position in its directory's order, or waits until it looks as if there were one.
 void FileReadahead::FollowDirectory(const std::string& path, bool guessed, DeferredWork& work) {
   const std::string directory(DirectoryOf(path));
   if (!watches_.contains(directory) && watches_.size() >= kMostWatches) {
@@ -98,10 +98,10 @@ void FileReadahead::FollowDirectory(const std::string& path, bool guessed, Defer
   watch.ascending = ascends ? watch.ascending + 1 : 0;
   watch.last = path;
   if (FileOrderPtr order = watch.order) {
-    if (auto place = order->places.find(path); place != order->places.end()) {
-      order->plan = order->guess.OnOpen(place->second, guessed, clock_.Now());
-      while (order->begin + kKeepBehind < place->second) {
-        order->places.erase(order->paths.front());
+    if (auto position = order->positions.find(path); position != order->positions.end()) {
+      order->plan = order->guess.OnOpen(position->second, guessed, clock_.Now());
+      while (order->begin + kKeepBehind < position->second) {
+        order->positions.erase(order->paths.front());
         order->paths.pop_front();
         ++order->begin;
       }
@@ -131,11 +131,11 @@ void FileReadahead::StartOrder(DirectoryWatch& watch, const std::string& directo
 /// Guesses what the plan says, as far as names are known and there is room; asks for more names in time.
 void FileReadahead::ExtendGuesses(const FileOrderPtr& order, DeferredWork& work) {
   const OrderGuess::Plan& plan = order->plan;
-  std::uint64_t place = plan.first;
-  for (int i = 0; i < plan.count && order->guess.credit() > 0; ++i, place += plan.step) {
-    if (place < order->begin) continue;
-    if (place >= order->end()) break;
-    const std::string& path = order->paths[place - order->begin];
+  std::uint64_t position = plan.first;
+  for (int i = 0; i < plan.count && order->guess.credit() > 0; ++i, position += plan.step) {
+    if (position < order->begin) continue;
+    if (position >= order->end()) break;
+    const std::string& path = order->paths[position - order->begin];
     if (guesses_.contains(path)) continue;
     if (!AddGuess(path, work)) break;
     order->guess.OnGuess();

@@ -65,9 +65,9 @@ class FileReadahead {
     explicit FileOrder(OrderGuess::Options options) : guess(options) {}
     std::optional<Listing> listing;  ///< the source of its names; nothing: WillOpen
     bool asking = false;             ///< a page is under way
-    std::uint64_t begin = 0;         ///< the place of paths.front()
+    std::uint64_t begin = 0;         ///< the position of paths.front()
     std::deque<std::string> paths;
-    std::unordered_map<std::string, std::uint64_t> places;
+    std::unordered_map<std::string, std::uint64_t> positions;
     OrderGuess guess;
     OrderGuess::Plan plan;  ///< the latest plan, which goes on when more names are known
 

@@ -10,9 +10,9 @@ constexpr int kSameStrides = 3;  ///< make a step
 
 }  // namespace
 
-OrderGuess::Plan OrderGuess::OnOpen(std::uint64_t place, bool guessed, TimePoint now) {
+OrderGuess::Plan OrderGuess::OnOpen(std::uint64_t position, bool guessed, TimePoint now) {
   if (started_) {
-    const std::uint64_t stride = place > last_ && place - last_ <= kMaxStep ? place - last_ : 0;
+    const std::uint64_t stride = position > last_ && position - last_ <= kMaxStep ? position - last_ : 0;
     strides_ = stride == stride_ ? strides_ + 1 : 1;
     stride_ = stride;
     if (stride_ > 0 && strides_ >= kSameStrides) step_ = stride_;
@@ -22,13 +22,13 @@ OrderGuess::Plan OrderGuess::OnOpen(std::uint64_t place, bool guessed, TimePoint
     interval_ = interval_ == Duration::zero() ? gap : (interval_ * 7 + gap) / 8;
   }
   started_ = true;
-  last_ = place;
+  last_ = position;
   opened_ = now;
   int count = std::min(credit_, options_.most_ahead);
   if (interval_ > Duration::zero()) {
     count = static_cast<int>(std::min<std::int64_t>(count, std::max<std::int64_t>(1, options_.horizon / interval_)));
   }
-  return {.first = place + step_, .step = step_, .count = credit_ > 0 ? count : 0};
+  return {.first = position + step_, .step = step_, .count = credit_ > 0 ? count : 0};
 }
 
 }  // namespace millrace::vfs

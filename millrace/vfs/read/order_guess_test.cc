@@ -11,15 +11,15 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Opens places one after another and reads ahead all that is planned.
+/// Opens positions one after another and reads ahead all that is planned.
 struct Reader {
   explicit Reader(OrderGuess::Options options = {}) : guess(options) {}
 
-  OrderGuess::Plan Open(std::uint64_t place, Duration later = milliseconds(1)) {
+  OrderGuess::Plan Open(std::uint64_t position, Duration later = milliseconds(1)) {
     now += later;
-    const bool hit = ahead.erase(place) > 0;
+    const bool hit = ahead.erase(position) > 0;
     hits += hit;
-    auto plan = guess.OnOpen(place, hit, now);
+    auto plan = guess.OnOpen(position, hit, now);
     for (int i = 0; i < plan.count && guess.credit() > 0; ++i) {
       if (!ahead.insert(plan.first + plan.step * static_cast<std::uint64_t>(i)).second) continue;
       guess.OnGuess();

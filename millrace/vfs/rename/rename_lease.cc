@@ -99,10 +99,10 @@ Status RenameLease::WriteLocked(RenameRecord next, const object::Call& call) {
       return {};
     }
     // The answer may have been lost, and a repetition refused because the first try was done.
-    auto found = LookWhatIsThere(next, call);
+    auto found = CheckStoredRecord(next, call);
     if (!found) return Fail(put.error());
-    if (*found == Found::kLost) return Lost();
-    if (*found == Found::kOurs) {
+    if (*found == StoredRecord::kLost) return Lost();
+    if (*found == StoredRecord::kOurs) {
       Accept(std::move(next), etag_, asked);
       return {};
     }
@@ -113,14 +113,15 @@ Status RenameLease::WriteLocked(RenameRecord next, const object::Call& call) {
 
 /// Reads the record after a rewrite that failed. Ours: it was done. Older: the version before it is there, of this
 /// lease or of whoever is to be succeeded; `etag_` says which.
-Result<RenameLease::Found> RenameLease::LookWhatIsThere(const RenameRecord& written, const object::Call& call) {
+Result<RenameLease::StoredRecord> RenameLease::CheckStoredRecord(const RenameRecord& written,
+                                                                 const object::Call& call) {
   auto content = MR_TRY(object::GetAll(store_, key_, kMaxRenameRecordBytes, call));
-  if (!content) return etag_.empty() ? Found::kOlder : Found::kLost;
-  if (content->info.etag == etag_) return Found::kOlder;
+  if (!content) return etag_.empty() ? StoredRecord::kOlder : StoredRecord::kLost;
+  if (content->info.etag == etag_) return StoredRecord::kOlder;
   auto there = DecodeRename(content->bytes, key_, root_);
-  if (!there || there->lease != token_) return Found::kLost;
+  if (!there || there->lease != token_) return StoredRecord::kLost;
   etag_ = content->info.etag;
-  return there->beat == written.beat ? Found::kOurs : Found::kOlder;
+  return there->beat == written.beat ? StoredRecord::kOurs : StoredRecord::kOlder;
 }
 
 void RenameLease::Accept(RenameRecord written, std::string etag, TimePoint asked) {

@@ -67,8 +67,8 @@ class RenameLease {
   void StartHeartbeat();
   void RunHeartbeat(const std::stop_token& stop);
   Status WriteLocked(RenameRecord next, const object::Call& call) MR_REQUIRES(writing_);
-  enum class Found { kOurs, kOlder, kLost };
-  Result<Found> LookWhatIsThere(const RenameRecord& written, const object::Call& call) MR_REQUIRES(writing_);
+  enum class StoredRecord { kOurs, kOlder, kLost };
+  Result<StoredRecord> CheckStoredRecord(const RenameRecord& written, const object::Call& call) MR_REQUIRES(writing_);
   void Accept(RenameRecord written, std::string etag, TimePoint asked) MR_REQUIRES(writing_);
   std::unexpected<Error> Lost();
 

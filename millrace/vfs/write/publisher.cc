@@ -22,52 +22,52 @@ Publisher::~Publisher() {
 
 Result<bool> Publisher::Add(const InodePtr& inode, Duration delay) {
   MutexLock lock(mutex_);
-  auto found = items_.find(inode->id);
-  if (found != items_.end()) {
-    Item& item = found->second;
-    item.again = item.running;
+  auto found = files_.find(inode->id);
+  if (found != files_.end()) {
+    QueuedFile& file = found->second;
+    file.again = file.running;
     return false;
   }
-  if (items_.size() >= options_.most) return Fail(Code::kResourceExhausted, "{} files wait already", items_.size());
+  if (files_.size() >= options_.most) return Fail(Code::kResourceExhausted, "{} files wait already", files_.size());
   const TimePoint due = clock_.Now() + delay;
-  items_[inode->id] = {.inode = inode, .due = due, .error = {}};
+  files_[inode->id] = {.inode = inode, .due = due, .error = {}};
   WakeFor(due);
   return true;
 }
 
 bool Publisher::Waits(const Inode& inode) const {
   MutexLock lock(mutex_);
-  return items_.contains(inode.id);
+  return files_.contains(inode.id);
 }
 
 Status Publisher::Flush(const object::Call& call) {
   MutexLock lock(mutex_);
-  for (auto& [id, item] : items_) {
-    item.flushing = true;
-    item.again = item.running;
-    item.due = std::min(item.due, clock_.Now());
+  for (auto& [id, file] : files_) {
+    file.flushing = true;
+    file.again = file.running;
+    file.due = std::min(file.due, clock_.Now());
   }
   WakeFor(clock_.Now());
   auto done = [this]() MR_REQUIRES(mutex_) {
-    return std::ranges::none_of(items_, [](const auto& each) { return each.second.flushing; });
+    return std::ranges::none_of(files_, [](const auto& each) { return each.second.flushing; });
   };
   const bool in_time = call.deadline.infinite() ? changed_.Wait(mutex_, call.stop, done)
                                                 : changed_.WaitUntil(mutex_, call.deadline.at(), call.stop, done);
-  for (const auto& [id, item] : items_) {
-    if (item.error) return Fail(*item.error);
+  for (const auto& [id, file] : files_) {
+    if (file.error) return Fail(*file.error);
   }
   if (in_time) return {};
-  return Fail(Code::kDeadlineExceeded, "{} files could not be published in time", items_.size());
+  return Fail(Code::kDeadlineExceeded, "{} files could not be published in time", files_.size());
 }
 
 bool Publisher::AwaitProgress(const object::Call& call) {
   MutexLock lock(mutex_);
   auto hopeful = [this]() MR_REQUIRES(mutex_) {
-    return std::ranges::any_of(items_, [](const auto& each) { return each.second.failures == 0; });
+    return std::ranges::any_of(files_, [](const auto& each) { return each.second.failures == 0; });
   };
   if (!hopeful()) return false;
-  for (auto& [id, item] : items_) {
-    if (item.failures == 0) item.due = std::min(item.due, clock_.Now());
+  for (auto& [id, file] : files_) {
+    if (file.failures == 0) file.due = std::min(file.due, clock_.Now());
   }
   WakeFor(clock_.Now());
   const std::uint64_t before = done_;
@@ -82,13 +82,13 @@ bool Publisher::AwaitProgress(const object::Call& call) {
 
 Publisher::Stats Publisher::stats() const {
   MutexLock lock(mutex_);
-  Stats stats{.waiting = static_cast<int>(items_.size()), .failures = failures_, .error = {}};
+  Stats stats{.waiting = static_cast<int>(files_.size()), .failures = failures_, .error = {}};
   int most = 0;
-  for (const auto& [id, item] : items_) {
-    stats.failing += item.failures > 0;
-    if (item.failures <= most) continue;
-    most = item.failures;
-    stats.error = item.error;
+  for (const auto& [id, file] : files_) {
+    stats.failing += file.failures > 0;
+    if (file.failures <= most) continue;
+    most = file.failures;
+    stats.error = file.error;
   }
   return stats;
 }
@@ -130,17 +130,17 @@ TimePoint Publisher::StartDue() {
   const TimePoint now = clock_.Now();
   TimePoint next = TimePoint::max();
   std::vector<std::pair<TimePoint, InodeId>> due;
-  for (auto& [id, item] : items_) {
-    if (item.running) continue;
-    if (item.due <= now) {
-      due.emplace_back(item.due, id);
+  for (auto& [id, file] : files_) {
+    if (file.running) continue;
+    if (file.due <= now) {
+      due.emplace_back(file.due, id);
     } else {
-      next = std::min(next, item.due);
+      next = std::min(next, file.due);
     }
   }
   std::ranges::sort(due);
   for (const auto& [when, id] : due) {
-    items_.at(id).running = true;
+    files_.at(id).running = true;
     workers_.Submit([this, id] { Run(id); });
   }
   return next;
@@ -148,25 +148,25 @@ TimePoint Publisher::StartDue() {
 
 void Publisher::Run(InodeId id) {
   MutexLock lock(mutex_);
-  Item& item = items_.at(id);  // stays while it is running
-  item.again = false;
-  const InodePtr inode = item.inode;
+  QueuedFile& file = files_.at(id);  // stays while it is running
+  file.again = false;
+  const InodePtr inode = file.inode;
   lock.Unlock();
   Status done = stop_.stop_requested() ? Fail(Code::kCancelled, "the mount ends")
                                        : attempt_(inode, {.stop = stop_.get_token(), .deadline = {}});
   lock.Lock();
   ++(done ? done_ : failures_);
-  item.running = false;
-  item.flushing = item.flushing && item.again;
-  item.failures = done ? 0 : item.failures + 1;
-  item.error = done ? std::optional<Error>() : std::optional<Error>(done.error());
-  const bool finished = done && !item.again;
+  file.running = false;
+  file.flushing = file.flushing && file.again;
+  file.failures = done ? 0 : file.failures + 1;
+  file.error = done ? std::optional<Error>() : std::optional<Error>(done.error());
+  const bool finished = done && !file.again;
   if (finished) {
-    items_.erase(id);
+    files_.erase(id);
   } else {
-    item.due = clock_.Now() + (item.again ? Duration::zero() : RetryDelay(item.failures));
-    item.again = false;
-    WakeFor(item.due);
+    file.due = clock_.Now() + (file.again ? Duration::zero() : RetryDelay(file.failures));
+    file.again = false;
+    WakeFor(file.due);
   }
   changed_.NotifyAll();
   lock.Unlock();

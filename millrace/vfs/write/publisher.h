@@ -57,7 +57,7 @@ class Publisher {
   Stats stats() const MR_EXCLUDES(mutex_);
 
  private:
-  struct Item {
+  struct QueuedFile {
     InodePtr inode;
     TimePoint due;
     int failures = 0;
@@ -65,7 +65,7 @@ class Publisher {
     bool running = false, again = false;
     bool flushing = false;  ///< Flush waits for an attempt that begins from now on
   };
-  using Items = std::map<InodeId, Item>;
+  using QueuedFiles = std::map<InodeId, QueuedFile>;
 
   void Schedule(const std::stop_token& stop) MR_EXCLUDES(mutex_);
   TimePoint StartDue() MR_REQUIRES(mutex_);
@@ -81,7 +81,7 @@ class Publisher {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  Items items_ MR_GUARDED_BY(mutex_);
+  QueuedFiles files_ MR_GUARDED_BY(mutex_);
   TimePoint next_look_ MR_GUARDED_BY(mutex_);     ///< when the scheduler wakes up
   std::stop_source sleep_ MR_GUARDED_BY(mutex_);  ///< wakes the scheduler up before
   std::uint64_t done_ MR_GUARDED_BY(mutex_) = 0, failures_ MR_GUARDED_BY(mutex_) = 0;
