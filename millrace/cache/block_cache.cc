@@ -13,8 +13,10 @@
 namespace millrace::cache {
 namespace {
 
-constexpr int kDiskThreads = 2;         // save runs to the disk in the background
-constexpr std::size_t kDiskQueue = 64;  // runs that wait for the disk; more are dropped (Fill)
+/// Threads that load and save runs. 2, a guess: one writes while the other one computes checksums.
+constexpr int kDiskThreads = 2;
+/// Runs that wait for these threads. Further runs are not saved, or are loaded from the store. 64: a guess.
+constexpr std::size_t kDiskQueue = 64;
 
 /// Checks the result of a read of one version. Errors: kStale if that version is gone.
 Status CheckVersion(const ObjectVersion& version, std::uint64_t wanted,

@@ -15,8 +15,11 @@ namespace {
 constexpr std::string_view kMagic = "MRCIDX02";
 constexpr char kLock[] = "lock", kIndex[] = "index", kNewIndex[] = "index.new";
 constexpr std::string_view kSlots = "blocks-";
-constexpr std::uint64_t kMostShards = 64, kShardBytes = 1 * kGiB, kLeastSlot = 4 * kKiB;
-// The file: a page with the layout, a page of heads, the entries. docs/formats/cache.md.
+/// Two processes rarely change one of 64 shards at the same time. The heads of 64 shards fill one page.
+constexpr std::uint64_t kMostShards = 64;
+constexpr std::uint64_t kShardBytes = 1 * kGiB;  ///< a smaller cache has one shard; a guess
+constexpr std::uint64_t kLeastSlot = 4 * kKiB;   ///< a page: file systems allocate no less
+// Offsets and sizes of the format (docs/formats/cache.md): a page with the layout, a page of heads, the entries.
 constexpr std::uint64_t kHeadsAt = 4096, kHeadBytes = 64, kEntriesAt = 8192, kEntryBytes = 64;
 constexpr std::size_t kLayoutBytes = 40, kLayoutCrcAt = 36, kEpochAt = 16;
 constexpr std::size_t kLengthAt = 32, kCrcAt = 36, kCheckAt = 40, kUsedAt = 48;

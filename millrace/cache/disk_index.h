@@ -37,7 +37,7 @@ NameForm CacheNameForm(std::string_view name);
 
 /// The layout of a cache folder. All files of a folder have the same.
 struct DiskLayout {
-  static constexpr std::uint64_t kWays = 16;  ///< entries of a bucket
+  static constexpr std::uint64_t kWays = 16;  ///< entries of a bucket: 1 KiB, which is one read
 
   /// Returns the layout for blocks of at most `block_bytes` that are at most sixteen times shorter on average.
   static DiskLayout For(std::uint64_t max_bytes, std::uint64_t block_bytes);

@@ -18,8 +18,9 @@ constexpr ManagedFolder::Format kFolderKind = {
     .legacy_file = "lock",
     .name_form = &CacheNameForm};
 
-constexpr std::uint64_t kPage = 4096;
-constexpr std::uint64_t kSample = 32;  ///< entries of which the least recently used one is evicted: two buckets
+constexpr std::uint64_t kPage = 4096;  ///< satisfies the alignment that O_DIRECT needs on common disks
+/// Eviction takes the least recently used of so many entries: two buckets. A guess: a larger sample costs more reads.
+constexpr std::uint64_t kSample = 32;
 
 }  // namespace
 

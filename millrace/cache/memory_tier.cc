@@ -10,8 +10,10 @@
 namespace millrace::cache {
 namespace {
 
-constexpr std::uint64_t kHugePage = 2 * kMiB;
-constexpr std::uint64_t kPooled = 64 * kKiB;  ///< smaller buffers come from the allocator, which keeps them itself
+constexpr std::uint64_t kHugePage = 2 * kMiB;  ///< of x86-64, and of arm64 with pages of 4 KiB
+/// Smaller buffers are not pooled: the allocator reuses them itself. 64 KiB is a guess below the size (128 KiB) from
+/// which glibc returns memory to the system.
+constexpr std::uint64_t kPooled = 64 * kKiB;
 
 /// The pool's share of the memory: an eighth, in whole fetches.
 std::uint64_t SpareBytes(std::uint64_t capacity, std::uint64_t fetch_bytes) {

@@ -31,8 +31,8 @@ Status CheckFolder(const std::string& url, const std::string& prefix) {
 /// Refuses a store that ignores the conditions of writes. A mount of all buckets asks in the first bucket that lets it
 /// put.
 Status RequireConditions(const OpenedSource& source, std::stop_token stop) {
-  // For all questions together: there may be many buckets, and none that may be written. Where nothing is found out,
-  // the mount goes on, and the first write reports what is wrong.
+  // For all buckets together, since there may be many, and none that may be written. If no bucket answers the question
+  // in this time, the mount goes on, and the first write reports what is wrong. 15 s: a guess.
   constexpr auto kPatience = std::chrono::seconds(15);
   const object::Call call{.stop = std::move(stop), .deadline = Deadline::After(SystemClock(), kPatience)};
   std::vector<std::string> prefixes = {source.tree.prefix};

@@ -15,7 +15,7 @@ namespace {
 
 /// Blocks until the process ends. Returns false once the timeout has passed or `stop` has fired.
 bool AwaitEnd(int pidfd, Duration timeout, const std::stop_token& stop) {
-  constexpr int kPollMs = 100;  // how late `stop` may be seen
+  constexpr int kPollMs = 100;  // the delay with which `stop` is noticed; a person does not notice it
   const Deadline deadline = Deadline::After(SystemClock(), timeout);
   while (!deadline.Passed(SystemClock()) && !stop.stop_requested()) {
     pollfd ended{pidfd, POLLIN, 0};

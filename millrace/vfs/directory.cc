@@ -8,7 +8,7 @@
 namespace millrace::vfs {
 namespace {
 
-/// A cookie is a page's number and, in its lowest 16 bits, an index into the page.
+/// A cookie is a page's number and, in its lowest 16 bits, an index into the page. S3's pages have 1,000 names at most.
 constexpr int kIndexBits = 16;
 
 void RemoveNames(std::vector<ListedName>& page, const std::set<std::string>& names) {

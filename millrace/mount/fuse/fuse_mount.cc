@@ -515,7 +515,7 @@ void FuseServer::FillDirectory(fuse_req_t request, fuse_ino_t inode, std::size_t
 // --- The rest ---
 
 void FuseServer::StatFs(fuse_req_t request, fuse_ino_t) {
-  // A bucket has no size. Programs that check for room must find plenty.
+  // A bucket has no size. 1 EiB, so that programs which check for free space find enough.
   constexpr std::uint64_t kBlock = 4096, kBlocks = (1ULL << 60) / kBlock;
   struct statvfs info{};
   info.f_bsize = info.f_frsize = kBlock;

@@ -8,8 +8,9 @@
 namespace millrace::vfs {
 namespace {
 
-constexpr int kParallelHeads = 32;
-constexpr int kAttempts = 5;  ///< others may change the same object meanwhile
+constexpr int kParallelHeads = 32;  ///< a guess: hides the latency of a Head
+/// Attempts at a change. Each fails only if somebody else changes the same object at that moment. 5: a guess.
+constexpr int kAttempts = 5;
 
 std::shared_ptr<const StoredAttributes> Share(StoredAttributes attributes) {
   return attributes.empty() ? nullptr : std::make_shared<const StoredAttributes>(std::move(attributes));

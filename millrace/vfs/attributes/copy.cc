@@ -9,7 +9,7 @@
 namespace millrace::vfs {
 namespace {
 
-constexpr int kParallelParts = 16;
+constexpr int kParallelParts = 16;  ///< a guess: the store copies the bytes, so a request takes long
 
 Error Explain(const Error& error, const object::ObjectInfo& source, const std::string& destination,
               bool if_none_match) {

@@ -7,8 +7,8 @@
 namespace millrace::vfs {
 namespace {
 
-/// A copy is a new object with a new time of its own. The old one is stored with it, unless they are as good as equal:
-/// files that were just written and now get their name need no stored attributes.
+/// A copy gets a new time of change. The old time is stored with the copy, unless it is less than this ago. Programs
+/// write a file and then rename it: such a file needs no stored attributes. 2 s: a guess.
 constexpr Duration kSameTime = std::chrono::seconds(2);
 
 /// A file that is staged and not in the store yet needs nothing but another name. False: the store may have it.

@@ -16,9 +16,11 @@
 namespace millrace::vfs {
 namespace {
 
-constexpr std::size_t kMaxObjects = 250'000;  ///< their names and versions are held, and are in the record
-constexpr int kParallelCopies = 32;
-constexpr int kMaxRounds = 5;  ///< of copying what others changed meanwhile
+/// Objects of one rename. Bounds the memory, and the record (kMaxRenameRecordBytes), which hold names and versions.
+constexpr std::size_t kMaxObjects = 250'000;
+constexpr int kParallelCopies = 32;  ///< a guess: hides the latency of a copy
+/// Rounds of copying. Each round after the first copies what others changed meanwhile. 5: a guess.
+constexpr int kMaxRounds = 5;
 
 /// Nobody else's: the owner is one process.
 std::string NewId(TreeCore& core) {

@@ -9,11 +9,11 @@
 namespace millrace::vfs {
 namespace {
 
-/// A lookup is two requests, and the first pages of a listing are kWholePages requests; not measured.
+/// Lookups in one directory before its listing is read. A lookup takes two requests, a listing kWholePages; a guess.
 constexpr int kLookupsBeforeListing = 3;
-/// Directories of up to 4,000 names are read in full: for larger ones a lookup is cheaper; not measured.
+/// Directories of up to 4,000 names are read in full. For larger ones a lookup is cheaper; a guess.
 constexpr int kWholePages = 4;
-constexpr Duration kMemory = std::chrono::seconds(2);  ///< lookups longer ago do not count
+constexpr Duration kMemory = std::chrono::seconds(2);  ///< older lookups do not count: another program's; a guess
 constexpr std::size_t kMaxDirectories = 4096;          ///< bounds the memory, to about 1 MiB
 
 /// A string right before `path` and not shorter than `keep`: a listing after it begins at `path` or close to it.

@@ -11,9 +11,10 @@
 namespace millrace::vfs {
 namespace {
 
-/// Whoever asks the daemon about itself opens the root. It must not wait long for a store that is down…
+/// A program that asks the daemon for its status opens the root first. If the store is down, that program waits at most
+/// this long. 300 ms, a guess: a store that works answers a Head in less.
 constexpr Duration kRootPatience = std::chrono::milliseconds(300);
-/// …and a store that did not answer is not asked again at once.
+/// A store that did not answer is not asked about the root again for this time; a guess.
 constexpr Duration kRootPause = std::chrono::seconds(5);
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace millrace::vfs {
 namespace {
 
 constexpr Duration kRetry = std::chrono::seconds(1);  ///< after the first failure; the Publisher doubles it
-/// Names that Divert tries for one file. More than anybody has mounts that keep replacing one file; not measured.
+/// Names that Divert tries for one file. A guess: far more than there are mounts that replace one file.
 constexpr int kDivertedNames = 100;
 
 bool IsLost(Code code) { return code == Code::kStale || code == Code::kAlreadyExists; }

@@ -8,8 +8,8 @@
 namespace millrace::vfs {
 namespace {
 
-constexpr int kTrialRounds = 3;  ///< pages of each range before a trial ends; not measured
-/// More ranges are worth their requests if a page takes at most 3/4 of the time that it took before; not measured.
+constexpr int kTrialRounds = 3;  ///< pages of each range before a trial ends; a guess
+/// More ranges are worth their requests if a page takes at most 3/4 of the time that it took before; a guess.
 constexpr std::pair kBetter = {3, 4};
 
 std::string_view FirstKey(const object::ListPage& page) {
@@ -200,7 +200,7 @@ void PageStream::Split(const object::ListPage& page) {
   const int unfinished = static_cast<int>(std::ranges::count_if(ranges_, [](const KeyRange& p) { return !p.done; }));
   const int most = trial_.ranges - unfinished;
   if (trial_.ranges == 1 || most <= 0) return;
-  constexpr int kPagesApart = 4;
+  constexpr int kPagesApart = 4;  // a guess: longer ranges make fewer needless requests, shorter ones arrive sooner
   for (std::string& cut : GuessSplitKeys(prefix_, FirstKey(page), LastKey(page), kPagesApart, most)) {
     ranges_.back().until = cut;
     ranges_.emplace_back().after = std::move(cut);

@@ -36,6 +36,8 @@ std::vector<std::string> GuessSplitKeys(std::string_view prefix, std::string_vie
 /// Next is called by one thread. The destructor cancels the requests under way and waits for their end.
 class PageStream {
  public:
+  /// A store whose pages take this long is slow. With 20 ms more a request, a split listing takes less than half the
+  /// time (docs/benchmarks.md, "In pieces").
   static constexpr Duration kSlowPage = std::chrono::milliseconds(20);
   struct Options {
     int parallel = 1;     ///< key ranges listed at the same time, at most

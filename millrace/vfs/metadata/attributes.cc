@@ -16,8 +16,8 @@ namespace {
 constexpr const char *kMode = "mode", *kUid = "uid", *kGid = "gid", *kModified = "mtime", *kAccessed = "atime",
                      *kChanged = "ctime", *kXattr = "xattr", *kDevice = "rdev";
 constexpr std::uint32_t kMaxMode = S_IFMT | 07777;
-constexpr int kNanoDigits = 9;
-constexpr std::int64_t kSecond = 1'000'000'000;
+constexpr int kNanoDigits = 9;                   ///< decimals of a second that a nanosecond needs
+constexpr std::int64_t kSecond = 1'000'000'000;  ///< in nanoseconds
 
 template <class T>
 std::optional<T> ParseNumber(std::string_view text, int base = 10) {
@@ -64,6 +64,7 @@ std::optional<std::int64_t> ParseFraction(std::string_view digits) {
 }
 
 std::optional<WallTime> FromSeconds(std::int64_t seconds, std::int64_t nanos) {
+  // Seconds whose nanoseconds fit into 64 bits.
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / kSecond - 1;
   if (seconds > kMost || seconds < -kMost) return std::nullopt;
   return WallTime(std::chrono::duration_cast<WallTime::duration>(std::chrono::nanoseconds(seconds * kSecond + nanos)));

@@ -7,6 +7,7 @@
 namespace millrace::vfs {
 namespace {
 
+/// A generation and a count of lookups end here: see Record.
 constexpr std::uint32_t kMost = std::numeric_limits<std::uint32_t>::max();
 
 std::uint64_t HashChild(std::uint32_t parent, std::string_view name) {

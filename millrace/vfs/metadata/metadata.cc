@@ -10,7 +10,7 @@ namespace millrace::vfs {
 namespace {
 
 using Etag = std::array<char, 18>;
-constexpr std::size_t kDigestBytes = 16;
+constexpr std::size_t kDigestBytes = 16;  ///< of an MD5
 
 int HexValue(char c) {
   if (c >= '0' && c <= '9') return c - '0';

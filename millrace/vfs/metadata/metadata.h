@@ -61,7 +61,7 @@ class PackedMetadata {
   bool settled() const { return bits_ & kSettled; }
 
  private:
-  static constexpr std::uint8_t kState = 3, kComplete = 4, kSettled = 8, kDigest = 16;  ///< kDigest: as of an upload
+  static constexpr std::uint8_t kState = 3, kComplete = 4, kSettled = 8, kDigest = 16;  ///< see bits_
   std::uint64_t size_ = 0;
   WallTime modified_;
   TimePoint as_of_;
@@ -69,7 +69,7 @@ class PackedMetadata {
   /// The ETag: 16 bytes for its hexadecimal digits, two for the number behind them ("-12"; 0: none); or a short text,
   /// zeros behind it; or zeros, when `rest_` has it.
   std::array<char, 18> etag_{};
-  std::uint8_t bits_ = 0;
+  std::uint8_t bits_ = 0;  ///< a Metadata::State (2 bits), complete, settled; kDigest: etag_ holds an MD5
 };
 
 }  // namespace millrace::vfs

@@ -8,6 +8,7 @@
 namespace millrace::vfs {
 namespace {
 
+/// Directories that are known in full, and markers. The bound holds their memory to about 1 MiB; a guess.
 constexpr std::size_t kMaxCompleteDirectories = 4096;
 
 std::uint64_t HashName(std::uint32_t directory, std::string_view name) {

@@ -7,7 +7,8 @@
 
 namespace millrace::vfs {
 
-inline constexpr std::size_t kMaxNameBytes = 255, kMaxKeyBytes = 1024;
+inline constexpr std::size_t kMaxNameBytes = 255;  ///< NAME_MAX of Linux
+inline constexpr std::size_t kMaxKeyBytes = 1024;  ///< S3's limit
 
 /// The directory for the mount's own objects (records of renames). A tree does not show this name, at any depth.
 inline constexpr std::string_view kHiddenName = ".millrace";

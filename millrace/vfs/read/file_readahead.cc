@@ -7,10 +7,12 @@
 namespace millrace::vfs {
 namespace {
 
-constexpr std::size_t kMostWatches = 64;
-constexpr int kAscending = 2, kMostAscending = 1024;  ///< opens in a row before a directory's order is tried
-constexpr std::uint64_t kKeepBehind = 4096;           ///< names
-constexpr std::size_t kMostGuesses = 1024;
+constexpr std::size_t kMostWatches = 64;  ///< directories; bounds the memory; a guess
+/// Opens in the order of names before the order of a directory is followed. Each attempt doubles the number; a guess.
+constexpr int kAscending = 2, kMostAscending = 1024;
+/// Names that stay in an order behind the file opened last. A guess: several readers follow one order.
+constexpr std::uint64_t kKeepBehind = 4096;
+constexpr std::size_t kMostGuesses = 1024;  ///< that nobody has opened yet; bounds the memory; a guess
 
 }  // namespace
 

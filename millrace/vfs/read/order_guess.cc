@@ -5,8 +5,10 @@
 namespace millrace::vfs {
 namespace {
 
+/// A longer stride is a jump. A guess: far more readers than share one directory.
 constexpr std::uint64_t kMaxStep = 4096;
-constexpr int kSameStrides = 3;  ///< make a step
+/// Equal strides in a row that make a step. A guess: two may be chance.
+constexpr int kSameStrides = 3;
 
 }  // namespace
 

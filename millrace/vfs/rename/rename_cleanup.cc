@@ -12,7 +12,7 @@
 namespace millrace::vfs {
 namespace {
 
-constexpr int kParallelChecks = 32;
+constexpr int kParallelChecks = 32;  ///< Heads at the same time; a guess
 
 /// Objects of one directory by their names below it.
 using Names = std::unordered_map<std::string, object::ObjectInfo>;

@@ -8,9 +8,10 @@
 namespace millrace::vfs {
 namespace {
 
-constexpr Duration kBeatAgain = std::chrono::seconds(3);  ///< after a rewrite that failed
-constexpr int kWriteTries = 3;
-constexpr std::size_t kTokenBytes = 8;
+/// The pause after a rewrite that failed. 3 s, a guess: several attempts fit before kLeaseTrusted has passed.
+constexpr Duration kBeatAgain = std::chrono::seconds(3);
+constexpr int kWriteTries = 3;          ///< of one rewrite that the store refuses or does not answer; a guess
+constexpr std::size_t kTokenBytes = 8;  ///< 64 random bits: no two leases have the same token
 
 }  // namespace
 

@@ -15,12 +15,14 @@
 
 namespace millrace::vfs {
 
+/// The largest record that is read: about 1 KiB for each of the 250,000 objects that one rename may move.
 inline constexpr std::uint64_t kMaxRenameRecordBytes = 256 * kMiB;
-/// A holder rewrites its record this often…
+/// How often a holder rewrites its record. 15 s, a guess: few requests, and no long wait for a takeover.
 inline constexpr Duration kLeaseBeat = std::chrono::seconds(15);
-/// …deletes nothing when its last rewrite is older than this…
+/// A holder whose last rewrite is older deletes nothing. Three beats: two rewrites in a row may fail.
 inline constexpr Duration kLeaseTrusted = std::chrono::seconds(45);
-/// …and others may take the record over when it is older than this. The difference is for clocks that disagree.
+/// Another mount may take over a record whose last rewrite is older. The 15 s above kLeaseTrusted allow for clocks that
+/// disagree.
 inline constexpr Duration kLeaseExpired = std::chrono::seconds(60);
 
 /// A lease on one rename, with a thread of its own that rewrites the record (the heartbeat). Each rewrite is

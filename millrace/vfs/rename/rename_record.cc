@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kJournalFormat = "millrace-rename-2";
 constexpr std::string_view kToBucket = "to_bucket";  ///< member: `to` is in this bucket, not in the record's
-constexpr int kMostDepth = 4;
+constexpr int kMostDepth = 4;  ///< of JSON: a record has three levels, the last one each source's array
 
 std::int64_t Nanos(WallTime time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
@@ -56,7 +56,7 @@ Result<std::string> TargetRoot(const Json& json, std::string_view what, const Re
 Status DecodeSources(const Json& json, std::string_view what, RenameRecord& record) {
   const Json* sources = JsonFind(json, "sources");
   if (sources == nullptr || !sources->is_array()) return Fail(Code::kCorrupt, "{} has no sources", what);
-  constexpr std::size_t kMembers = 4;
+  constexpr std::size_t kMembers = 4;  // name, ETag, time of change, ETag of the copy
   for (const Json& source : *sources) {
     if (!source.is_array() || source.size() != kMembers || !source[0].is_string() || !source[1].is_string() ||
         !source[2].is_number_integer() || !source[3].is_string()) {

@@ -10,6 +10,8 @@
 namespace millrace::vfs {
 namespace {
 
+/// Pauses between attempts; each is twice the one before. The longest is the period of the heartbeat, which goes on
+/// meanwhile; a guess.
 constexpr Duration kFirstPause = std::chrono::seconds(1), kLongestPause = kLeaseBeat;
 
 }  // namespace

@@ -7,8 +7,8 @@
 namespace millrace::vfs {
 namespace {
 
-constexpr std::uint64_t kRecordFormat = 1;
-constexpr std::uint64_t kMaxSize = 1ULL << 60;
+constexpr std::uint64_t kRecordFormat = 1;      ///< docs/formats/staging.md
+constexpr std::uint64_t kMaxSize = 1ULL << 60;  ///< far beyond any object; sums of sizes stay below 2^64
 
 Json ToJson(const IntervalSet& set) {
   Json list = Json::array();

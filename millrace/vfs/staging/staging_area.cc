@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kData = ".data", kRecord = ".record", kSpareRecord = ".record.tmp";
 constexpr char kLockFile[] = "lock";
-constexpr std::size_t kIdDigits = 16;
+constexpr std::size_t kIdDigits = 16;  ///< 64 random bits: no two files have the same id
+/// The largest record that is read. A guess: room for millions of ranges, so only a damaged or foreign file is larger.
 constexpr std::uint64_t kMaxRecordBytes = 256 * kMiB;
 
 std::string DataName(std::string_view id) { return fmt::format("{}{}", id, kData); }

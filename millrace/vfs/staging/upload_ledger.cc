@@ -7,9 +7,9 @@
 namespace millrace::vfs {
 namespace {
 
-/// By so much may the clock of a store differ from ours…
+/// The most by which the clock of a store may differ from ours (docs/formats/staging.md).
 constexpr Duration kSkew = std::chrono::minutes(5);
-/// …and by so much may an upload be begun after that was written down: as long as a request is tried again.
+/// The most time from writing the record to the beginning of the upload: as long as a request is retried.
 constexpr Duration kDelay = std::chrono::minutes(5);
 
 Status Abort(object::Store& store, const std::string& key, const std::string& id, const object::Call& call) {

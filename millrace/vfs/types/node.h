@@ -10,7 +10,7 @@ namespace millrace::vfs {
 /// The number of a file or directory while somebody holds it (see Tree::Lookup). A tree uses no number twice. Another
 /// mount of the same bucket uses other numbers.
 using InodeId = std::uint64_t;
-inline constexpr InodeId kRootInode = 1;
+inline constexpr InodeId kRootInode = 1;  ///< as FUSE numbers the root
 
 /// kSpecial: a pipe, a socket or a device.
 enum class NodeKind : std::uint8_t { kFile, kDirectory, kSymlink, kSpecial };

@@ -7,7 +7,7 @@
 namespace millrace::vfs {
 namespace {
 
-/// 1 MiB at a time: enough to make the requests few, and little beside the budget; not measured.
+/// Bytes fetched at a time: enough to make the requests few, and little memory. 1 MiB: a guess.
 constexpr std::uint64_t kDetachBytes = 1 * kMiB;
 
 PartLayout LayoutFor(const Writer::Environment& environment) {
