@@ -18,8 +18,8 @@ constexpr int kParallelChecks = 32;  ///< Heads at the same time; a guess
 using Names = std::unordered_map<std::string, object::ObjectInfo>;
 using Page = std::span<const object::ObjectInfo>;
 
-/// Gives the objects below `here` page by page, each page with what is below `there` under the names of that page,
-/// listed just after it.
+/// Visits the objects below `here`, page by page. Each page comes with the objects below `there` in the same range of
+/// names, which are listed just after the page.
 Status ForEachPage(object::Store& store, const std::string& here, const std::string& there, const object::Call& call,
                    const std::function<Status(Page, const Names&)>& visit) {
   std::string continuation, last;
@@ -54,7 +54,7 @@ Status DeleteAll(object::Store& store, RenameLease& lease, std::vector<std::stri
 
 bool IsMarker(std::string_view key) { return key.ends_with('/'); }
 
-/// The ETag of the version that an object is a copy of, if this rename made it; empty for a marker without a source.
+/// Returns the ETag of a copy's source; empty for a marker without a source; nothing if this rename did not make it.
 std::optional<std::string> SourceOfCopy(const object::ObjectInfo& copy, const RenameRecord& record) {
   auto id = copy.metadata.find(kRenameKey);
   if (id == copy.metadata.end() || id->second != record.id) return std::nullopt;
@@ -164,7 +164,7 @@ class CopyCleanup {
     (marker ? markers_ : going).push_back(copy.key);
   }
 
-  /// What is above it stays too.
+  /// Keeps the markers of all directories above the object.
   void Stays(std::string_view key) {
     for (std::size_t slash = key.rfind('/'); slash != std::string_view::npos && slash + 1 >= record_->to.size();
          slash = slash == 0 ? std::string_view::npos : key.rfind('/', slash - 1)) {
@@ -176,7 +176,7 @@ class CopyCleanup {
   RenameLease& lease_;
   const std::shared_ptr<const RenameRecord> record_;
   const object::Call& call_;
-  std::vector<std::string> markers_;  ///< ours
+  std::vector<std::string> markers_;  ///< markers that the rename made
   std::set<std::string> busy_;        ///< directories in which something stays
 };
 

@@ -1,4 +1,4 @@
-// What a rename deletes at its end: the sources once it is committed, the copies if it is undone.
+// The deletions at the end of a rename: of the sources once it is committed, of the copies if it is undone.
 #pragma once
 
 #include "millrace/object/store.h"
@@ -6,24 +6,24 @@
 
 namespace millrace::vfs {
 
-/// Deletes the sources of a committed rename, page by page. A source is deleted only if, moments before:
-///   - it is the version that was copied (ETag and time of change);
-///   - its copy is there: the version that the rename made, or one that carries the rename's id and names this source,
-///     of the same size.
-/// Other sources stay. Errors: kBusy if the lease is lost; else what the store says. May be repeated.
+/// Deletes the sources of a committed rename, page by page. Checks just before that
+///   - the source is still the version that was copied (ETag and time of change);
+///   - the copy exists: the version that the rename made, or a version of the same size whose metadata name this rename
+///     and this source.
+/// Other sources stay. Errors: kBusy if the lease is lost; those of the store. May be repeated.
 /// REQUIRES: lease.record()->committed.
 Status DeleteSources(object::Store& store, RenameLease& lease, const object::Call& call);
 
-/// Deletes the copies of a rename that is not committed, page by page. A copy is deleted only if, moments before:
-///   - it carries the rename's id;
-///   - the version that it is a copy of is there under the old name (ETag and size), or the rename made it as a
-///     directory's marker without a source.
-/// The marker of a directory in which something stays, stays too. Errors: as DeleteSources.
+/// Deletes the copies of a rename that is not committed, page by page. Checks just before that
+///   - the metadata of the copy have the rename's id;
+///   - its source still has that version under the old name (ETag and size), or the copy is a marker that the rename
+///     made without a source.
+/// Other copies stay, and so do the markers of the directories above them. Errors: as DeleteSources.
 /// REQUIRES: !lease.record()->committed.
 Status DeleteCopies(object::Store& store, RenameLease& lease, const object::Call& call);
 
-/// Ends a rename in the way that its record says: DeleteSources or DeleteCopies, then the record goes. Renews the lease
-/// first, so that a rewrite whose outcome was open is over.
+/// Finishes or undoes a rename, as its record says, and removes the record. Renews the lease first: a Write that failed
+/// may have reached the store, and the store must have lease.record(). Errors: as DeleteSources.
 Status SettleRename(object::Store& store, RenameLease& lease, const object::Call& call);
 
 }  // namespace millrace::vfs

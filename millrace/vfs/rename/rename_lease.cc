@@ -82,7 +82,7 @@ Result<object::Call> RenameLease::Guard(const object::Call& call) {
 
 Status RenameLease::Remove(const object::Call& call) {
   const object::Call guarded = MR_TRY(Guard(call));
-  heartbeat_thread_ = std::jthread();  // or it would take the missing record for a takeover
+  heartbeat_thread_ = std::jthread();  // else the heartbeat would take the missing record for a takeover
   return object::Delete(store_, key_, guarded);
 }
 
@@ -99,7 +99,7 @@ Status RenameLease::WriteLocked(RenameRecord next, const object::Call& call) {
       Accept(std::move(next), std::move(put->etag), asked);
       return {};
     }
-    // The answer may have been lost, and a repetition refused because the first try was done.
+    // The store may have done the rewrite: its answer was lost, or it refused a repetition.
     auto found = CheckStoredRecord(next, call);
     if (!found) return Fail(put.error());
     if (*found == StoredRecord::kLost) return Lost();
@@ -112,8 +112,7 @@ Status RenameLease::WriteLocked(RenameRecord next, const object::Call& call) {
   }
 }
 
-/// Reads the record after a rewrite that failed. Ours: it was done. Older: the version before it is there, of this
-/// lease or of whoever is to be succeeded; `etag_` says which.
+/// Reads the record after a rewrite that failed.
 Result<RenameLease::StoredRecord> RenameLease::CheckStoredRecord(const RenameRecord& written,
                                                                  const object::Call& call) {
   auto content = MR_TRY(object::GetAll(store_, key_, kMaxRenameRecordBytes, call));

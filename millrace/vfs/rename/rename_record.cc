@@ -28,7 +28,7 @@ Result<bool> JsonBool(const Json& json, std::string_view key) {
   return member->get<bool>();
 }
 
-/// The key of a directory that the record names relative to `root`, if a mount could have made such a record.
+/// Returns the key of a directory that the record names relative to `root`. Errors: kCorrupt if no mount shows it.
 Result<std::string> DirectoryKey(const Json& json, std::string_view member, std::string_view what,
                                  const std::string& root) {
   std::string key = root + MR_TRY(JsonString(json, member));
@@ -63,7 +63,7 @@ Status DecodeSources(const Json& json, std::string_view what, RenameRecord& reco
       return Fail(Code::kCorrupt, "{} has a source that is none", what);
     }
     const auto& name = source[0].get_ref<const std::string&>();
-    // Compared with names of a listing only; the directory's own marker has none.
+    // The name is only compared with names of a listing, so any segments may be in it. The marker has an empty name.
     if (!name.empty()) MR_TRY(CheckConfined(record.from + name, record.from, what, NameSegments::kAny));
     record.sources.push_back({.name = name,
                               .etag = source[1].get<std::string>(),

@@ -11,8 +11,8 @@ bool IsAbandoned(const RenameRecord& record, const object::ObjectInfo& info, con
   return options.clock->Wall() - info.modified > kLeaseExpired;
 }
 
-/// The directory whose copies an undo deletes must be below the root: the record's writer may write there, and nobody
-/// knows whether anywhere else.
+/// An undo deletes copies below `to`, so `to` must be below the root. The writer of the record may write below the
+/// root. Whether it may write elsewhere is not known.
 bool MayUndo(const RenameRecord& record, const RenameRoot& root) { return record.to.starts_with(root.key); }
 
 }  // namespace
@@ -20,7 +20,7 @@ bool MayUndo(const RenameRecord& record, const RenameRoot& root) { return record
 Status RecoverRename(object::Store& store, const RenameRoot& root, const std::string& key, const TreeOptions& options,
                      RecoveredRenames& counts, const object::Call& call) {
   auto content = MR_TRY(object::GetAll(store, key, kMaxRenameRecordBytes, call));
-  if (!content) return {};  // it has just ended
+  if (!content) return {};  // the rename has just ended
   auto record = DecodeRename(content->bytes, key, root);
   if (record && RenameRecordKey(root, record->id) != key) {
     record = Fail(Code::kCorrupt, "{}: the record is of another rename, {}", key, record->id);
@@ -45,7 +45,7 @@ Status RecoverRename(object::Store& store, const RenameRoot& root, const std::st
   }
   auto lease =
       RenameLease::TakeOver(store, *options.clock, root, *std::move(record), content->info.etag, options.owner, call);
-  if (!lease) {  // its owner lives, or another mount is recovering it
+  if (!lease) {  // kBusy: the owner is alive, or another mount recovers the rename
     if (lease.error().code() != Code::kBusy) return Fail(lease.error());
     ++counts.left;
     return {};
@@ -85,7 +85,7 @@ Result<RecoveredRenames> RecoverAllRenames(object::Store& store, const TreeOptio
   for (const std::string& root : roots) {
     auto done = RecoverRenames(store, {.key = root, .other_buckets = options.buckets_at_top}, options, call);
     if (!done && roots.size() == 1) return done;
-    if (!done) {  // one bucket of many that may not be read
+    if (!done) {  // one of many buckets; the user may have no access to it
       options.log.Debug("renames in a bucket could not be looked for", {{"bucket", root}, {"reason", done.error()}});
       continue;
     }

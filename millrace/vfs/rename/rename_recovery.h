@@ -12,17 +12,17 @@
 namespace millrace::vfs {
 
 struct RecoveredRenames {
-  int finished = 0;     ///< had been committed
-  int rolled_back = 0;  ///< had not
-  int left = 0;         ///< are somebody else's who may be at work, or are refused
-  /// Why a record was not used: it is damaged, of another format, or names something outside its root.
+  int finished = 0;     ///< renames that had been committed
+  int rolled_back = 0;  ///< renames that had not
+  int left = 0;         ///< renames whose owner may be alive, or whose record is refused
+  /// Messages of the records that were refused: damaged, of another format, or with a name outside the root.
   std::vector<std::string> refused;
 };
 
-/// Finishes or undoes what renames below `root` left behind that were cut off: those of owners known to be gone, and of
-/// unknown ones any whose record nobody has rewritten for kLeaseExpired. Takes over the record first. Nothing is
-/// deleted that is not there under the other name (rename_cleanup.h), whatever users have done since. Of `options`
-/// count owner, owner_alive and clock. Blocks. May be repeated after a failure.
+/// Finishes or undoes the renames below `root` that were cut off. A rename was cut off if options.owner_alive says that
+/// its owner is dead. If that cannot be known, it was cut off if its record is older than kLeaseExpired. Takes over the
+/// record first. Deletes an object only if it exists under the other name, too (rename_cleanup.h). Uses only owner,
+/// owner_alive and clock of `options`. Blocks. May be repeated after a failure.
 Result<RecoveredRenames> RecoverRenames(object::Store& store, const RenameRoot& root, const TreeOptions& options,
                                         const object::Call& call = {});
 
@@ -30,11 +30,11 @@ Result<RecoveredRenames> RecoverRenames(object::Store& store, const RenameRoot& 
 Result<RecoveredRenames> RecoverAllRenames(object::Store& store, const TreeOptions& options,
                                            const object::Call& call = {});
 
-/// The same for one record. Adds what became of it to `counts`; a record that is gone changes nothing.
+/// The same for one record. Adds the result to `counts`. Does nothing if the record does not exist.
 Status RecoverRename(object::Store& store, const RenameRoot& root, const std::string& key, const TreeOptions& options,
                      RecoveredRenames& counts, const object::Call& call);
 
-/// Where a tree keeps the record of a rename of `path`.
+/// Returns the folder in which a tree keeps the record of a rename of `path`.
 RenameRoot RenameRootOf(const TreeOptions& options, std::string_view path);
 
 }  // namespace millrace::vfs

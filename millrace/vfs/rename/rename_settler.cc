@@ -25,7 +25,7 @@ RenameSettler::~RenameSettler() {
   MutexLock lock(mutex_);
   ending = std::move(thread_);
   lock.Unlock();
-  ending = std::jthread();  // before what it works on goes
+  ending = std::jthread();  // joins the thread before its data are destroyed
 }
 
 void RenameSettler::Add(std::unique_ptr<RenameLease> lease, PathLock::ExclusiveLock names_lock, const Error& reason) {
@@ -57,7 +57,7 @@ void RenameSettler::Run(const std::stop_token& stop) {
       MutexLock lock(mutex_);
       if (!changed_.Wait(mutex_, stop, [this]() MR_REQUIRES(mutex_) { return !renames_.empty(); })) return;
     }
-    // Short: another rename may come with an earlier time than those that are here.
+    // Sleeps for the shortest pause only: a rename may be added that is due before the others.
     if (!options_.clock->SleepFor(kFirstPause, stop)) return;
     TryDue(options_.clock->Now(), {.stop = stop, .deadline = {}});
   }
@@ -74,7 +74,7 @@ void RenameSettler::TryDue(TimePoint now, const object::Call& call) {
   }
   for (OpenRename* rename : due) {
     const bool over = IsOver(*rename, Try(*rename, call));
-    std::list<OpenRename> ended;  // its names are opened without the lock
+    std::list<OpenRename> ended;  // destroyed after `lock`, since that unlocks its names
     MutexLock lock(mutex_);
     if (over) {
       const auto at = std::ranges::find(renames_, rename, [](OpenRename& each) { return &each; });
@@ -92,7 +92,7 @@ Status RenameSettler::Try(OpenRename& rename, const object::Call& call) {
     Status settled = SettleRename(store_, lease, call);
     if (settled || !lease.lost().stop_requested()) return settled;
   }
-  // Another mount decides now. When it has, or is gone itself, the names are free.
+  // Another mount has the lease. The names are free when it has settled the rename, or is dead itself.
   const auto record = lease.record();
   RecoveredRenames counts;
   MR_TRY(RecoverRename(store_, RenameRootOf(options_, record->from), lease.key(), options_, counts, call));

@@ -1,4 +1,4 @@
-// Ends renames in the background whose end the store has not confirmed.
+// Renames whose end the store has not confirmed: ends them in the background.
 #pragma once
 
 #include <functional>
@@ -16,21 +16,21 @@
 
 namespace millrace::vfs {
 
-/// Ends renames as soon as the store answers. A rename whose caller got an error is undone; a rename whose caller got
-/// success is finished. Until then both names stay locked: PathLock refuses changes of them with kBusy. Tries after 1
-/// s, 2 s, … 15 s. Gives up only where trying again is of no use (no right to delete); the record then stays for the
-/// next mount. Thread-safe. Its thread starts with the first rename and ends with the settler; what is open then is
-/// left to the next mount.
+/// Ends renames as soon as the store answers. Undoes a rename whose caller got an error; finishes a rename whose caller
+/// got success. Until then both names stay locked: PathLock refuses changes of them with kBusy. Pauses 1 s, 2 s, up to
+/// 15 s between attempts. Gives up a rename if another attempt cannot help, for example if the user may not delete; its
+/// record then stays for the next mount. So do the records of renames that are open when the settler is destroyed.
+/// Thread-safe. The thread starts with the first rename.
 class RenameSettler {
  public:
-  /// Calls `on_settled` for each rename that has ended: what is cached of both names is out of date.
+  /// Calls `on_settled` for each rename that has ended. What is cached of both names is then out of date.
   RenameSettler(object::Store& store, const TreeOptions& options, std::function<void(const RenameRecord&)> on_settled);
   ~RenameSettler();
 
-  /// Takes over a rename, with the lock of both names. `reason`: why its end is open.
+  /// Takes over a rename, with the lock of both names. `reason`: the error that left its end open.
   void Add(std::unique_ptr<RenameLease> lease, PathLock::ExclusiveLock names_lock, const Error& reason)
       MR_EXCLUDES(mutex_);
-  /// Tries all of them once, now. Blocks. Those that fail stay.
+  /// Tries to end each rename once, now. Blocks. Renames that fail stay.
   void TryAll(const object::Call& call) MR_EXCLUDES(mutex_, trying_);
 
  private:
@@ -48,10 +48,10 @@ class RenameSettler {
   object::Store& store_;
   const TreeOptions& options_;
   const std::function<void(const RenameRecord&)> on_settled_;
-  Mutex trying_;  ///< held while the store is asked, so that one thread tries at a time; locked before mutex_
+  Mutex trying_;  ///< held during attempts, so that one thread tries at a time; locked before mutex_
   Mutex mutex_;
   CondVar changed_;
-  std::list<OpenRename> renames_ MR_GUARDED_BY(mutex_);  ///< removed by whoever holds trying_
+  std::list<OpenRename> renames_ MR_GUARDED_BY(mutex_);  ///< only the holder of trying_ removes elements
   std::jthread thread_ MR_GUARDED_BY(mutex_);
 };
 
