@@ -76,7 +76,7 @@ BlockCache::BlockCache(object::ReadStore& store, Reservation memory, std::unique
 }
 
 BlockCache::~BlockCache() {
-  disk_work_.Close();  // the queued work still runs: claims must end, and blocks to be saved are worth keeping
+  disk_work_.Close();  // the queued work still runs: it fills claimed runs and saves blocks
   disk_threads_.Join();
   stop_.request_stop();
   MutexLock lock(mutex_);
@@ -232,12 +232,12 @@ void BlockCache::FillFromStore(const std::shared_ptr<Run>& run) {
   }
   auto done = [this, run = run](Result<std::optional<object::GetResult>> got) mutable {
     Status checked = CheckVersion(run->version, run->bytes().size(), got);
-    if (checked && disk_) {  // before a reader sees the bytes: who has read them may close the cache
+    if (checked && disk_) {  // before Publish(): a reader that has its bytes may destroy the cache
       std::move_only_function<void()> work = [this, run] { SaveToDisk(*run); };
-      disk_work_.TryPush(work);  // a disk that cannot keep up caches less
+      disk_work_.TryPush(work);  // if the queue is full, the run is not saved
     }
     memory_.Publish(run, checked ? std::nullopt : std::optional(checked.error()));
-    run.reset();  // the cache may be gone as soon as this fetch does not count any more
+    run.reset();  // before --fetches_: after it, the cache may be destroyed
     MutexLock lock(mutex_);
     if (--fetches_ == 0) idle_.NotifyAll();
   };

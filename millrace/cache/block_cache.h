@@ -30,7 +30,7 @@ class DiskTier;
 struct View {
   struct Segment {
     ByteSpan bytes;
-    std::shared_ptr<const void> owner;  ///< keeps the cache's memory; null: the bytes are in the caller's memory
+    std::shared_ptr<const void> owner;  ///< holds the cache's memory; null: the bytes are in the caller's memory
   };
   std::vector<Segment> segments;
 
@@ -91,8 +91,10 @@ class BlockCache {
                            Mode mode = Mode::kBlocks, object::Call call = {});
   /// When a version was current, as far as a fetch proves it.
   struct Proof {
-    bool now = false;                ///< the store sent some of the bytes during this call: the version is current
-    std::optional<TimePoint> asked;  ///< it was current then; nothing: some bytes are from disk, or memory is short
+    bool now = false;  ///< the store sent some of the bytes during this call: the version is current
+    /// When the oldest of the bytes was requested: the version was current then. Nothing if some bytes are from the
+    /// disk, or memory is short.
+    std::optional<TimePoint> asked;
   };
   /// Fetches a range into the cache. Blocks until it is there.
   Result<Proof> Fetch(const ObjectVersion& version, std::uint64_t offset, std::uint64_t length, object::Call call = {});

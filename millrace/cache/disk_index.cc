@@ -130,7 +130,8 @@ NameForm CacheNameForm(std::string_view name) {
 }
 
 DiskLayout DiskLayout::For(std::uint64_t max_bytes, std::uint64_t block_bytes) {
-  const std::uint64_t limit = std::bit_ceil(std::max(max_bytes, 1 * kMiB));  // so that limits may differ a little
+  const std::uint64_t limit =
+      std::bit_ceil(std::max(max_bytes, 1 * kMiB));  // so that processes whose limits differ a little share the layout
   DiskLayout layout;
   layout.slot_bytes = BytesOnDisk(block_bytes);
   layout.shards = std::clamp<std::uint64_t>(limit / kShardBytes, 1, kMostShards);
@@ -150,7 +151,7 @@ Result<std::unique_ptr<DiskIndex>> DiskIndex::Open(const ManagedFolder& folder, 
     if (!present || !Holds(*present, layout)) MR_TRY(LayOut(folder, layout, index->epoch_));
   }
   if (::flock(lock, LOCK_SH) != 0) return Fail(ErrnoError(errno, "locking " + (folder.path() / kLock).string()));
-  index->file_ = MR_TRY(folder.OpenFile(kIndex, O_RDWR));  // made now by whoever was faster, or by us
+  index->file_ = MR_TRY(folder.OpenFile(kIndex, O_RDWR));  // made by this process or another one
   if (!Holds(index->file_, layout)) {
     return Fail(Code::kBusy,
                 "the cache folder {} is in use with another size; give all mounts that share it the same "
@@ -199,7 +200,8 @@ Status DiskIndex::Write(BucketAddress address, std::size_t way, const DiskEntry&
 void DiskIndex::Touch(BucketAddress address, std::size_t way, std::int64_t used) {
   std::array<std::byte, sizeof used> bytes;
   StoreLittle(bytes.data(), used);
-  (void)WriteFully(file_.get(), bytes, OffsetOf(address, way) + kUsedAt, "cache index");  // only an order is at stake
+  (void)WriteFully(file_.get(), bytes, OffsetOf(address, way) + kUsedAt,
+                   "cache index");  // an error only makes eviction less exact
 }
 
 bool DiskIndex::Change(std::size_t shard, const std::function<void(ShardHead&)>& change) {
@@ -222,7 +224,7 @@ bool DiskIndex::Change(std::size_t shard, const std::function<void(ShardHead&)>&
 }
 
 void DiskIndex::WriteHead(std::size_t shard, const ShardHead& head, std::uint64_t epoch) {
-  // When this fails, it is counted again.
+  // If this fails, the next change recounts the shard.
   (void)WriteFully(file_.get(), Encode(head, epoch), kHeadsAt + shard * kHeadBytes, "cache index");
 }
 

@@ -82,8 +82,8 @@ class DiskIndex {
   std::vector<Bucket> Read(BucketAddress first, std::uint64_t count) const;
   void Touch(BucketAddress address, std::size_t way, std::int64_t used);
 
-  /// Runs `change` under the shard's lock. If another process holds the lock, returns false at once: that process may
-  /// be stopped, so nobody waits for it.
+  /// Runs `change` under the shard's lock. Returns false at once if another process holds the lock. That process may be
+  /// stopped (SIGSTOP), so this call does not wait for it.
   bool Change(std::size_t shard, const std::function<void(ShardHead&)>& change);
   /// Writes an entry. REQUIRES: called within Change() of the same shard.
   Status Write(BucketAddress address, std::size_t way, const DiskEntry& entry);

@@ -88,7 +88,7 @@ DiskTier::Outcome DiskTier::Load(const BlockId& id, MutableByteSpan into) {
   }
   bool damaged = false;
   Change(address.shard, [&](DiskIndex::ShardHead& head) {
-    // Unless another block has come into the slot meanwhile, or this one anew.
+    // Another thread or process may have replaced the entry meanwhile: then the slot has other bytes.
     const auto again = Find(id);
     damaged = again && again->way == way && again->entry == entry;
     if (damaged) (void)Forget(head, *again);
@@ -117,13 +117,13 @@ void DiskTier::Change(std::size_t shard, const std::function<void(DiskIndex::Sha
 }
 
 /// Writes the block's bytes, then its entry. (Removal clears the entry first.) So a slot without an entry takes no disk
-/// space, except while it is filled. Nothing is synced: checksums reveal what a power failure tears.
+/// space, except while it is filled. Syncs nothing: after a power failure, checksums reveal damaged blocks.
 Status DiskTier::Put(DiskIndex::ShardHead& head, const BlockId& id, ByteSpan bytes) {
   const DiskIndex::BucketAddress address = index_->BucketOf(id);
   const DiskIndex::Bucket bucket = index_->Read(address);
   std::size_t way = 0;
   for (std::size_t i = 0; i < bucket.size(); ++i) {
-    if (bucket[i].length > 0 && bucket[i].id == id) return {};  // somebody else was faster
+    if (bucket[i].length > 0 && bucket[i].id == id) return {};  // already stored
     const bool emptier = (bucket[i].length == 0) > (bucket[way].length == 0);
     const bool older = bucket[way].length > 0 && bucket[i].used < bucket[way].used;
     if (emptier || older) way = i;
@@ -172,7 +172,7 @@ Status DiskTier::MakeRoom(DiskIndex::ShardHead& head, std::size_t shard, std::ui
       head.hand = (head.hand + count) % layout_.buckets;
     }
     if (oldest) MR_TRY(Forget(head, *oldest));
-    if (!oldest) head.bytes = 0;  // entries that were counted have been damaged since
+    if (!oldest) head.bytes = 0;  // the entries that were counted are damaged now
   }
   return {};
 }

@@ -30,7 +30,7 @@ RunBuffer::RunBuffer(std::uint64_t size) : size_(size) {
   const bool huge = size > 0 && size % kHugePage == 0;
   auto* memory = static_cast<std::byte*>(huge ? std::aligned_alloc(kHugePage, size) : std::malloc(size));
   if (!memory && size > 0) throw std::bad_alloc();
-  if (huge) ::madvise(memory, size, MADV_HUGEPAGE);  // a wish: small pages serve as well
+  if (huge) ::madvise(memory, size, MADV_HUGEPAGE);  // an error is harmless: small pages work too
   bytes_.reset(memory);
 }
 
@@ -123,7 +123,7 @@ MemoryTier::MemoryTier(std::uint64_t capacity, std::uint64_t block_bytes, std::u
 }
 
 MemoryTier::Shard& MemoryTier::ShardOf(std::uint64_t version_hash, std::uint64_t block) {
-  // Parts in a row go to shards in a row, so that one long read fills all of them evenly.
+  // Adjacent parts of an object go to adjacent shards, so that one long read fills all shards evenly.
   return *shards_[(version_hash + block / blocks_per_fetch_) % shards_.size()];
 }
 
@@ -189,7 +189,7 @@ void MemoryTier::Touch(const std::shared_ptr<Run>& run, std::uint64_t end) {
 }
 
 void MemoryTier::EvictOldest(Shard& shard, std::list<std::shared_ptr<Run>>& queue) {
-  Drop(shard, std::shared_ptr<Run>(queue.front()));  // a copy: the queue lets go of its own
+  Drop(shard, std::shared_ptr<Run>(queue.front()));  // a copy: Drop() erases the element
   ++evictions_;
 }
 

@@ -9,7 +9,7 @@
 namespace millrace::vfs {
 namespace {
 
-/// The next version takes the change along.
+/// Changes the attributes of a file with unpublished content: its next version gets them.
 Status ChangeWithWriter(TreeCore& core, Inode& inode, Writer& writer, const std::string& path,
                         const AttributeStore::Change& change, const object::Call& call) {
   UserMetadata stored;

@@ -27,7 +27,7 @@ Result<cache::View> FileReader::Read(const cache::ObjectVersion& version, std::u
   return core_.cache.ReadView(version, offset, room, plan.exact ? Mode::kExact : Mode::kBlocks, call);
 }
 
-/// Readers share half of the cache's memory; the rest is for what they have read and for others.
+/// Returns the largest window. All sequential readers share half of the cache's memory.
 std::uint64_t FileReader::Bound() const {
   const auto readers = static_cast<std::uint64_t>(std::max(1, core_.sequential_readers.load()));
   return std::min(core_.options.max_readahead, core_.cache.capacity() / 2 / readers);

@@ -11,8 +11,8 @@ namespace {
 /// write a file and then rename it: such a file needs no stored attributes. 2 s: a guess.
 constexpr Duration kSameTime = std::chrono::seconds(2);
 
-/// A file that is staged and not in the store yet needs nothing but another name. False: the store may have it.
-/// `over_file`: there is a file of the new name.
+/// Renames a file that is staged and not in the store: gives its writer another key. Returns false, and changes
+/// nothing, if the store may have the file. `over_file`: the new name has a file.
 Result<bool> RenameStaged(TreeCore& core, const NamedPath& from, const NamedPath& to, bool over_file, bool exclusive,
                           const object::Call& call) {
   InodePtr inode = core.table.FindChild(from.parent, from.name);
@@ -27,8 +27,8 @@ Result<bool> RenameStaged(TreeCore& core, const NamedPath& from, const NamedPath
     MR_TRY(core.attributes.Mark(std::string(DirectoryOf(to.path)), call));
   }
   InodePtr replaced = core.table.FindChild(to.parent, to.name);
-  auto unlinked =
-      replaced ? core.write_back.BeginUnlink(replaced, call) : nullptr;  // nothing of it is published after this file
+  auto unlinked = replaced ? core.write_back.BeginUnlink(replaced, call)
+                           : nullptr;  // else it could be published after, and over, this file
   const bool over_stored =
       over_file && (!replaced || !core.table.IsLocal(*replaced) || (unlinked && unlinked->may_be_stored()));
   auto renamed = [&] {
@@ -52,7 +52,7 @@ Status RenameFile(TreeCore& core, const NamedPath& from, const NamedPath& to, Re
   std::optional<Writer::Turn> turn;
   if (writer)
     turn.emplace(
-        MR_TRY(core.write_back.PublishAndHold(inode, writer, call)));  // the name must get all that was written
+        MR_TRY(core.write_back.PublishAndHold(inode, writer, call)));  // the new name must have all that was written
   const TimePoint as_of = core.clock.Now();
   auto source = MR_TRY(object::Head(core.store, from.path, call));
   if (!source) return Fail(Code::kNotFound, "no file {}", from.path);
@@ -74,7 +74,8 @@ Status RenameFile(TreeCore& core, const NamedPath& from, const NamedPath& to, Re
                             {.if_none_match = flags.no_replace, .metadata = std::move(metadata)}, call);
   if (!result) core.write_back.EndUnlink(replaced, unlinked, false);
   auto copied = MR_TRY(std::move(result));
-  if (unlinked) unlinked->Discard();  // before the source goes: the next mount would publish it over the copy
+  if (unlinked)
+    unlinked->Discard();  // before the source is deleted: else the next mount would publish it over the copy
   MR_TRY(object::Delete(core.store, from.path, call));
 
   moved.etag = copied.etag;
@@ -94,7 +95,7 @@ Status RenameFile(TreeCore& core, const NamedPath& from, const NamedPath& to, Re
   return {};
 }
 
-/// What is there and where, closed to everybody else.
+/// The two names of a rename, what they name, and the lock that excludes other changes.
 struct LockedNames {
   NamedPath from, to;
   Metadata source, target;

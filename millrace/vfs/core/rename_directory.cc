@@ -1,4 +1,4 @@
-// Renames of directories: all is copied, then the rename is committed, then all that was copied is deleted.
+// Renames of directories: copies all objects, commits the rename, then deletes the sources.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -22,7 +22,7 @@ constexpr int kParallelCopies = 32;  ///< a guess: hides the latency of a copy
 /// Rounds of copying. Each round after the first copies what others changed meanwhile. 5: a guess.
 constexpr int kMaxRounds = 5;
 
-/// Nobody else's: the owner is one process.
+/// Returns an id that no other rename has: `owner` names one process, which counts its renames.
 std::string NewId(TreeCore& core) {
   const std::string text =
       fmt::format("{} {} {}", core.options.owner, core.clock.Wall().time_since_epoch().count(), ++core.renames);
@@ -45,7 +45,7 @@ class DirectoryRename {
     record_.replaced_empty = replaces;
   }
 
-  /// `names_lock` covers both names. The settler gets it if the rename's end stays open.
+  /// `names_lock` covers both names. The settler gets it if the store does not confirm the end.
   Status Run(PathLock::ExclusiveLock& names_lock) {
     const RenameRoot root = RenameRootOf(core_.options, record_.from);
     for (const std::string& path : {record_.from, record_.to}) {
@@ -70,7 +70,7 @@ class DirectoryRename {
     MoveInodes();
     Status deleted = DeleteSources(core_.store, *lease_, call_);
     if (deleted) deleted = lease_->Remove(call_);
-    // It has the new name, whole. The rest of the old one goes later.
+    // The new name is complete. The settler deletes the remaining sources later.
     if (!deleted) core_.settler.Add(std::move(lease_), std::move(names_lock), deleted.error());
     return {};
   }
@@ -125,7 +125,7 @@ class DirectoryRename {
   }
 
   Status CheckTargetEmpty() {
-    // In this order: a file that is published meanwhile is seen here or there.
+    // Local names first, then the store's: a file that is published meanwhile is found in one of them.
     InodePtr inode = core_.table.FindChild(to_.parent, to_.name);
     const bool local_names =
         inode && inode->kind == NodeKind::kDirectory && !core_.table.LocalChildren(inode->id).empty();
@@ -137,14 +137,14 @@ class DirectoryRename {
     return {};
   }
 
-  /// The directory is an entry of its new parent, which must know when it has attributes.
+  /// If the directory stores attributes, marks its new parent: see AttributeStore.
   Status MarkParent() {
     auto marker = MR_TRY(object::Head(core_.store, record_.from, call_));
     if (!marker || FromMetadata(marker->metadata).empty()) return {};
     return core_.attributes.Mark(std::string(DirectoryOf(to_.path)), call_);
   }
 
-  /// Copies until the source stands still.
+  /// Copies until a listing shows no version that has not been copied.
   Status CopyAll() {
     MR_TRY(MakeMarkers());
     Versions wanted = listed_;
@@ -157,7 +157,7 @@ class DirectoryRename {
         auto copied = copied_.find(name);
         if (copied == copied_.end() || copied->second.source != source) wanted.emplace(name, source);
       }
-      for (auto at = copied_.begin(); at != copied_.end();) {  // what others have deleted meanwhile
+      for (auto at = copied_.begin(); at != copied_.end();) {  // copies whose sources others have deleted
         if (now.contains(at->first) || at->first.empty()) {
           ++at;
           continue;
@@ -170,14 +170,14 @@ class DirectoryRename {
     }
   }
 
-  /// Unless others have put something into its place.
+  /// Deletes a copy, unless the key has another version now.
   Status DeleteCopy(const std::string& key, const std::string& etag) {
     auto info = MR_TRY(object::Head(core_.store, key, call_));
     if (!info || info->etag != etag) return {};
     return object::Delete(core_.store, key, MR_TRY(lease_->Guard(call_)));
   }
 
-  /// Directories whose files store attributes are marked before these come. The new directory has a marker anyway.
+  /// Makes markers for the new directory, and marks directories before files with stored attributes are copied there.
   Status MakeMarkers() {
     if (core_.attributes.stores()) {
       for (const auto& [name, source] : listed_) {
@@ -188,7 +188,7 @@ class DirectoryRename {
     wanted.insert("");
     transfer::Window window(kParallelCopies, copying_);
     for (const std::string& directory : wanted) {
-      if (listed_.contains(directory)) continue;  // its own marker is copied
+      if (listed_.contains(directory)) continue;  // CopyThese() copies its marker
       if (!window.Enter()) break;
       object::PutOptions options;
       options.metadata[kRenameKey] = record_.id;
@@ -206,7 +206,7 @@ class DirectoryRename {
       if (!window.Enter()) break;
       core_.store.Head(record_.from + name, window.call(), [&, source](auto info) {
         if (!info) return window.Leave(Fail(info.error()));
-        if (!*info) return window.Leave({});  // gone: the next round sees it
+        if (!*info) return window.Leave({});  // deleted: the next round notices
         if ((*info)->size > core_.store.limits().max_put) {
           MutexLock lock(mutex_);
           in_parts.push_back(**info);
@@ -237,7 +237,7 @@ class DirectoryRename {
       if (!copied) return Examine(info, source, metadata, copied.error(), window);
       window.Leave(Remember(source, info, metadata, copied->etag));
     };
-    if (marks) {  // an empty marker becomes one that says that its entries have attributes
+    if (marks) {  // the copy of an empty marker gets the body that marks the directory
       object::PutOptions options{.if_match = {}, .content_type = info.content_type, .metadata = *std::move(metadata)};
       core_.store.Put(to, AsBytes(AttributeStore::kMarkBody), std::move(options), window.call(), std::move(done));
       return;
@@ -251,20 +251,20 @@ class DirectoryRename {
     core_.store.Copy(info.key, to, std::move(options), window.call(), std::move(done));
   }
 
-  /// Markers may stand in the new place already, and our own copies may be renewed; what others put there may not.
+  /// Returns true if a copy may replace the object under the new name: a marker, or an earlier copy of this rename.
   bool MayReplace(const std::string& name) MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return name.empty() || name.ends_with('/') || ours_.contains(name);
   }
 
-  /// A copy failed. It may be there all the same, when an answer was lost; it was refused when the source has changed,
-  /// or others put something into its place.
+  /// Decides what a failed copy means. The copy may exist, if the store's answer was lost. The store refuses a copy if
+  /// the source has changed, or if others have made an object under the new name.
   void Examine(const object::ObjectInfo& info, const RenameRecord::Source& source, const UserMetadata& metadata,
                const Error& error, transfer::Window& window) {
     const bool refused = error.code() == Code::kPreconditionFailed;
     core_.store.Head(record_.to + source.name, window.call(), [=, this, &window](auto found) {
       if (!found || (!*found && !refused)) return window.Leave(Fail(error));
-      if (!*found) return window.Leave({});  // the next round sees what has become of the source
+      if (!*found) return window.Leave({});  // the source has changed: the next round copies it
       auto is = [&](const char* name, const std::string& value) {
         auto entry = (*found)->metadata.find(name);
         return entry != (*found)->metadata.end() && entry->second == value;
@@ -301,7 +301,8 @@ class DirectoryRename {
     return {};
   }
 
-  /// Any failure but kBusy leaves open whether it is committed. Nothing has been deleted then, so it can be undone.
+  /// After an error other than kBusy, the commit may have reached the store. Nothing is deleted before a confirmed
+  /// commit, so the rename can still be undone.
   Status Commit() {
     RenameRecord committed = record_;
     committed.committed = true;
@@ -312,7 +313,7 @@ class DirectoryRename {
     return lease_->Write(std::move(committed), call_);
   }
 
-  /// The record may be there, or not.
+  /// Ends a rename whose record could not be created. If the record may exist, the settler removes it.
   Status GiveUp(const Error& reason, PathLock::ExclusiveLock& names_lock) {
     const bool open = IsRetryable(reason.code()) || reason.code() == Code::kCancelled;
     if (open) core_.settler.Add(std::move(lease_), std::move(names_lock), reason);
@@ -333,7 +334,7 @@ class DirectoryRename {
     core_.metadata.ForgetBelow(record_.to);
   }
 
-  /// From here on everybody sees the new name.
+  /// Moves inodes and open files to the new name.
   void MoveInodes() {
     const auto below = core_.table.FilesBelow(record_.from);
     if (InodePtr moved = core_.table.FindChild(from_.parent, from_.name)) {
@@ -364,12 +365,13 @@ class DirectoryRename {
   const std::stop_callback<std::function<void()>> on_caller_;
   RenameRecord record_;
   std::unique_ptr<RenameLease> lease_;
-  std::map<InodeId, Writer::Turn> turns_;  ///< of files that are open for writing: they change when all is done
+  std::map<InodeId, Writer::Turn>
+      turns_;  ///< of open files with writers: their content cannot change before the rename ends
   Versions listed_;
-  std::set<std::string> to_mark_;  ///< directories below, of files that will store attributes
+  std::set<std::string> to_mark_;  ///< directories below `from` with files that will store attributes
   Mutex mutex_;
-  std::map<std::string, CopiedObject> copied_;  ///< by mutex_ while copies are under way
-  std::set<std::string> ours_;                  ///< names of the copies; likewise
+  std::map<std::string, CopiedObject> copied_;  ///< guarded by mutex_ while copies are under way
+  std::set<std::string> ours_;                  ///< names of the copies; guarded in the same way
 };
 
 }  // namespace

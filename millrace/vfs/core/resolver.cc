@@ -16,7 +16,8 @@ constexpr int kWholePages = 4;
 constexpr Duration kMemory = std::chrono::seconds(2);  ///< older lookups do not count: another program's; a guess
 constexpr std::size_t kMaxDirectories = 4096;          ///< bounds the memory, to about 1 MiB
 
-/// A string right before `path` and not shorter than `keep`: a listing after it begins at `path` or close to it.
+/// Returns a string that sorts just before `path` and keeps its first `keep` bytes. A listing after it begins at `path`
+/// or close to it.
 std::string JustBefore(std::string path, std::size_t keep) {
   auto continues_character = [&] { return (static_cast<unsigned char>(path.back()) & 0xC0) == 0x80; };
   while (path.size() > keep && continues_character()) path.pop_back();

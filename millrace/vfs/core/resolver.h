@@ -36,8 +36,8 @@ class Resolver {
     int times = 0;      ///< lookups since then
     int ascending = 0;  ///< the latest lookups that came in the order of their names
     std::string last;
-    bool listing = false;  ///< somebody reads its listing now
-    bool large = false;    ///< its listing is too long to read whole
+    bool listing = false;  ///< a thread reads the directory's listing now
+    bool large = false;    ///< the listing is too long to be read whole
   };
   enum class Strategy { kHead, kListFromStart, kListFromName };
   Strategy ChooseStrategy(std::string_view directory, const std::string& path) MR_EXCLUDES(mutex_);

@@ -10,21 +10,21 @@
 namespace millrace::vfs {
 namespace {
 
-/// What the earlier process was about to remove, or to replace by another file, has gone.
+/// Returns true if the store no longer has the version that the earlier process was about to remove or replace.
 bool WasRemoved(TreeCore& core, const StagedRecord& record, const object::Call& call) {
   auto now = object::Head(core.store, record.key, call);
-  if (!now) return false;  // then it is seen when it is published
+  if (!now) return false;  // the publication will show it
   return (*now ? (*now)->etag : "") != *record.removing;
 }
 
-/// The publication that was under way is done, and nothing more is to be published.
+/// Returns true if the earlier process had published the file: bytes and metadata.
 bool WasPublished(TreeCore& core, const StagedRecord& record, const object::Call& call) {
   auto now = object::Head(core.store, record.key, call);
   if (!now || !*now || (*now)->etag != record.expected) return false;
   return !record.metadata || *record.metadata == (*now)->metadata;
 }
 
-/// The inode of a file, with one lookup, whether or not the store has it.
+/// Returns the inode of a file, with one lookup. The store need not have the file.
 Result<InodePtr> InodeAt(TreeCore& core, std::string_view key) {
   const auto names = Split(key.substr(core.options.prefix.size()), '/');
   InodePtr at = MR_TRY(core.table.Find(kRootInode));
@@ -35,14 +35,14 @@ Result<InodePtr> InodeAt(TreeCore& core, std::string_view key) {
     at = core.table.Acquire(at->id, name, last ? NodeKind::kFile : NodeKind::kDirectory);
     if (!last) passed.push_back(at->id);
   }
-  for (InodeId id : passed) core.table.Forget(id, 1);  // what is below holds them
+  for (InodeId id : passed) core.table.Forget(id, 1);  // the inode below holds them
   return at;
 }
 
 /// Returns true if a file of the tree has the content now.
 bool AdoptFile(TreeCore& core, StagingArea::AdoptedFile left, const object::Call& call) {
   const StagedRecord record = left.record;
-  // Its parts are not known, and its metadata may be older: what is to be published is sent anew.
+  // The upload is not continued: its parts are not recorded, and its metadata may be outdated.
   Status removed = AbortRecorded(core.store, record, call);
   if (!removed) {
     core.options.log.Warning("an upload that an earlier mount began is not removed yet; the next mount tries again",
@@ -98,7 +98,7 @@ AdoptedFiles AdoptStaged(TreeCore& core, const object::Call& call) {
     return adopted;
   }
   std::vector<StagingArea::AdoptedFile> all = *std::move(found);
-  // Of one key the last is the file; none of the others is published.
+  // If several records have the same key, only the latest is published.
   std::map<std::string, const StagedRecord*> latest;
   for (const auto& left : all) {
     if (left.record.complete) latest[left.record.key] = &left.record;

@@ -13,9 +13,9 @@ struct AdoptedFiles {
   Status status;  ///< kCorrupt if there are records that cannot be read; they are left alone
 };
 
-/// Takes over what earlier mounts staged and did not publish. The tree shows it as the files that it belongs to, and
-/// publishes it in the background. Aborts the uploads that earlier mounts began. Call once, before anybody uses the
-/// tree. Blocks on the store. REQUIRES: core.staging.
+/// Takes over the files that earlier mounts staged and did not publish. The tree shows them under their names, and
+/// publishes them in the background. Aborts the uploads that earlier mounts began. Call once, before the tree is used.
+/// Blocks on the store. REQUIRES: core.staging.
 AdoptedFiles AdoptStaged(TreeCore& core, const object::Call& call);
 
 }  // namespace millrace::vfs

@@ -91,7 +91,7 @@ CacheableAttributes TreeCore::Report(Inode& inode, const Metadata& state) {
     if (inode.times_set != inode.writer->modified()) a.modified = a.changed = inode.writer->modified();
   }
   a.accessed = stored.accessed.value_or(a.modified);
-  if (inode.writer) entry.valid_for = Duration::zero();  // it grows
+  if (inode.writer) entry.valid_for = Duration::zero();  // the file may change at any time
   return entry;
 }
 
@@ -106,7 +106,6 @@ Result<Metadata> TreeCore::FileState(Inode& inode, bool now, const object::Call&
   return state;
 }
 
-/// A directory that somebody holds exists, whatever others do.
 Result<Metadata> TreeCore::DirectoryState(Inode& inode, const object::Call& call) {
   Metadata state{.state = Metadata::State::kDirectory, .as_of = clock.Now()};
   if (!attributes.stores() || !table.IsLinked(inode)) return state;
@@ -121,8 +120,8 @@ Result<Metadata> TreeCore::DirectoryState(Inode& inode, const object::Call& call
   return state;
 }
 
-/// Whoever asks the daemon about itself opens the root, and must not wait for a store that is down: then the root is
-/// told as it was last, and the store not asked again for a while.
+/// Completes the root's attributes. If the store does not answer within kRootPatience, uses the attributes reported
+/// last, and does not ask the store again for kRootPause.
 Status TreeCore::CompleteRoot(const std::string& path, Inode& inode, Metadata& state, const object::Call& call) {
   Metadata reported;
   {
@@ -153,7 +152,7 @@ Result<PathLock::SharedLock> TreeCore::LockShared(const Inode& inode, const obje
     auto path = table.PathOf(inode);
     if (!path) return PathLock::SharedLock();
     PathLock::SharedLock shared = MR_TRY(path_lock.LockShared(*path, call.stop));
-    if (auto now = table.PathOf(inode); now && *now == *path) return shared;  // else it was moved while we waited
+    if (auto now = table.PathOf(inode); now && *now == *path) return shared;  // else it was renamed meanwhile
   }
 }
 
@@ -173,7 +172,7 @@ Result<Metadata> TreeCore::StateAt(const NamedPath& place, const object::Call& c
     return state;
   }
   if (!IsShowable(place.name) || !IsValidUtf8(place.name) || place.path.size() >= kMaxKeyBytes) {
-    return Metadata{.as_of = clock.Now()};  // no key can be there
+    return Metadata{.as_of = clock.Now()};  // no key can have this name
   }
   return resolver.Find(place.path, call);
 }

@@ -50,7 +50,7 @@ struct TreeCore {
 
   // In the order of construction: each part uses some of those above it.
   std::optional<UploadLedger> ledger;      ///< exists if there is a staging area
-  object::WorkQueue uploads{"upload", 4};  ///< of all writers, which wait for their parts before they go
+  object::WorkQueue uploads{"upload", 4};  ///< shared by all writers; outlives them, since they wait for their parts
   InodeTable table;
   MetadataCache metadata;
   AttributeStore attributes;
@@ -60,32 +60,32 @@ struct TreeCore {
   PathLock path_lock;
   RenameSettler settler;
   std::atomic<int> sequential_readers = 0;                     ///< open files that read in sequence
-  std::atomic<std::uint64_t> renames = 0;                      ///< begun
-  std::atomic<TimePoint> root_retry_after = TimePoint::min();  ///< the store did not answer for the root before
-  WriteBack write_back;                                        ///< last: its threads use all the rest
+  std::atomic<std::uint64_t> renames = 0;                      ///< directory renames begun
+  std::atomic<TimePoint> root_retry_after = TimePoint::min();  ///< see CompleteRoot
+  WriteBack write_back;                                        ///< last: its threads use all other members
 
-  /// Returns the attributes for the caller, who from then on knows this version. What a writer has wins over
-  /// `metadata`.
+  /// Returns the attributes to report to the caller, and remembers this version as reported. If the inode has a writer,
+  /// its size replaces that of `metadata`, and so do its times while the content is unpublished.
   CacheableAttributes Report(Inode& inode, const Metadata& metadata) MR_EXCLUDES(inode.mutex);
-  /// The inode has this state, unless it has a writer, or callers were told of a later one.
+  /// Sets inode.reported to `state`, unless the inode has a writer or a later state was reported.
   void UpdateReported(Inode& inode, const Metadata& state) MR_REQUIRES(inode.mutex);
-  /// Returns what the store, or a writer, has for a file. `now`: asks the store in any case. Errors: kStale if there is
-  /// no such file any more.
+  /// Returns the state of a file: the reported state if it has a writer or no name, else the resolver's. `now`: asks
+  /// the store even if the cache has an answer. Errors: kStale if the store has no such file any more.
   Result<Metadata> FileState(Inode& inode, bool now, const object::Call& call) MR_EXCLUDES(inode.mutex);
-  /// Returns what the store has for a directory, with its attributes. A directory that somebody holds exists, whatever
-  /// others do.
+  /// Returns the state of a directory, with its attributes. A directory with an inode counts as existing, even if other
+  /// clients have removed it.
   Result<Metadata> DirectoryState(Inode& inode, const object::Call& call) MR_EXCLUDES(inode.mutex);
   /// Returns the inode's writer, or null.
   std::shared_ptr<Writer> WriterOf(Inode& inode) MR_EXCLUDES(inode.mutex);
 
-  /// Locks the path of the inode, once nobody changes its name. The lock of an inode without a name is empty.
+  /// Locks the path of the inode. Blocks while its name is being changed. The lock of an inode without a name is empty.
   Result<PathLock::SharedLock> LockShared(const Inode& inode, const object::Call& call);
   Result<NamedPath> NamedPathOf(InodeId parent, std::string_view name);
-  /// Returns what is at a name, no older than the time-to-live allows.
+  /// Returns what is at a name: the state of an inode that is local or has a writer, else the resolver's.
   Result<Metadata> StateAt(const NamedPath& place, const object::Call& call);
-  /// The tree has changed what is in this directory.
+  /// Records that this tree has changed the entries of the directory.
   void TouchDirectory(InodeId directory);
-  /// Returns true if the caller has been told of that version and may still have its pages.
+  /// Returns true if the kernel may have pages of that version.
   bool MayHavePages(std::string_view path, std::string_view etag);
 
   /// The ledger, or null.

@@ -1,4 +1,4 @@
-// How the files of a tree reach the store: when they are closed, or in the background.
+// Publication of a tree's files: when they are closed, or in the background.
 #pragma once
 
 #include <functional>
@@ -18,9 +18,9 @@ namespace millrace::vfs {
 
 struct TreeCore;
 
-/// Gives inodes their writers, publishes them, and lets them go. An inode has one writer while files that write have it
-/// open, and as long as content is not published. A publication that fails is kept on the local disk, and tried again
-/// in the background.
+/// Makes, publishes and releases the writers of inodes. An inode has one writer while it is open for writing, and until
+/// its content is published. If a publication fails, the content is kept on the local disk, and published again in the
+/// background.
 ///
 /// Thread-safe. The calls that take a Call block on the store. Belongs to the TreeCore, which must outlive it.
 /// Destruction ends the publications in the background; the next mount takes over what is staged.
@@ -42,30 +42,32 @@ class WriteBack {
 
   // --- Publishing ---
 
-  /// Publishes, once no rename is under way that covers the file. If that fails, keeps the content and tries again
-  /// later.
+  /// Publishes the content. Waits for a rename that covers the file. If the publication fails, keeps the content and
+  /// tries again later.
   Status Publish(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call)
       MR_EXCLUDES(inode->mutex);
-  /// As Publish, for a caller that holds a SharedLock of the file, or an ExclusiveLock of a directory above it. Returns
-  /// the turn: nothing changes in the file while it lives.
+  /// As Publish, for a caller that holds a SharedLock of the file, or an ExclusiveLock that covers it. Returns the
+  /// turn: the content does not change while the turn exists.
   Result<Writer::Turn> PublishAndHold(const InodePtr& inode, const std::shared_ptr<Writer>& writer,
                                       const object::Call& call) MR_EXCLUDES(inode->mutex);
-  /// What close(2) waits for: Publish; or, with TreeOptions::close_async, that the content outlives the process.
+  /// Does what close(2) waits for: publishes the content; with TreeOptions::close_async, only keeps it on the local
+  /// disk.
   Status Close(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call)
       MR_EXCLUDES(inode->mutex);
   /// Publishes everything. Returns the first failure.
   Status FlushAll(const object::Call& call);
   PendingWrites pending();
   /// Gives a new inode the content that an earlier mount left, and publishes it in the background. Errors:
-  /// kResourceExhausted if too many files wait; the inode has the content all the same.
+  /// kResourceExhausted if too many files wait; the inode has the content, but it is not
+  /// published in the background.
   Status Resume(const InodePtr& inode, StagingArea::AdoptedFile left, Metadata reported) MR_EXCLUDES(inode->mutex);
 
-  // --- The end of a name ---
+  // --- Unlinking ---
 
-  /// Call before a file loses its name for good. From now on, nothing of it is published. Files that have it open can
-  /// read it as far as the staging area can hold it. Returns the writer, for EndUnlink; null if there is none.
+  /// Call before a name is removed. From now on, the file is not published. Open files can still read the content, as
+  /// far as the staging area has room for it. Returns the writer, for EndUnlink; null if there is none.
   std::shared_ptr<Writer> BeginUnlink(const InodePtr& inode, const object::Call& call) MR_EXCLUDES(inode->mutex);
-  /// `unlinked`: the name has gone. Else the file is published as before.
+  /// Ends BeginUnlink. `unlinked`: the name was removed. If not, the file can be published again.
   void EndUnlink(const InodePtr& inode, const std::shared_ptr<Writer>& writer, bool unlinked) MR_EXCLUDES(inode->mutex);
 
  private:
