@@ -70,7 +70,7 @@ void Directory::Restart() {
 /// True when the page after the current one can be loaded without waiting.
 bool Directory::HasPage(std::uint64_t number) { return number + 1 == begins_.size() && stream_ && stream_->ready(); }
 
-/// Makes page `number` the current one; false when the directory ends before it.
+/// Makes page `number` the current one. Returns false if the directory ends before it.
 Result<bool> Directory::LoadPage(std::uint64_t number, const object::Call& call) {
   if (current_ == number) return true;
   if (number >= begins_.size()) return false;
@@ -87,7 +87,7 @@ Result<bool> Directory::LoadPage(std::uint64_t number, const object::Call& call)
                                            again ? begins_[number + 1].start_after : "",
                                            PageStream::Options{.parallel = core_->options.parallel_listing});
   }
-  // Before the store is asked: what is published meanwhile may be missing in its answer.
+  // Before the request: a file that is published meanwhile may be missing in the store's answer.
   std::vector<InodeTable::LocalChild> local;
   if (number == 0) local = core_->table.LocalChildren(inode_->id);
   std::vector<ListedName> page = MR_TRY(NextNames(again, call));
@@ -104,7 +104,7 @@ Result<bool> Directory::LoadPage(std::uint64_t number, const object::Call& call)
   return true;
 }
 
-/// The names of the stream's next page, or of all that is left of it.
+/// Returns the names of the stream's next page, or, if `all`, of all its remaining pages.
 Result<std::vector<ListedName>> Directory::NextNames(bool all, const object::Call& call) {
   std::vector<ListedName> names;
   for (bool last = false; !last;) {
@@ -116,7 +116,7 @@ Result<std::vector<ListedName>> Directory::NextNames(bool all, const object::Cal
   return names;
 }
 
-/// Those that were local before the page was asked for, and those that are now.
+/// Adds `children`, which were local before the request, and the names that are local now.
 void Directory::AddLocalNames(const std::string& key, std::vector<InodeTable::LocalChild> children) {
   std::erase_if(children, [&](const auto& child) {
     auto known = core_->metadata.Find(key + child.name);
@@ -127,7 +127,7 @@ void Directory::AddLocalNames(const std::string& key, std::vector<InodeTable::Lo
     if (!local_.insert(child.name).second) continue;
     std::erase_if(page_, [&](const ListedName& listed) { return listed.name == child.name; });
     const auto state = child.kind == NodeKind::kFile ? Metadata::State::kFile : Metadata::State::kDirectory;
-    // It tells that there is a file, no more: that may have been published since.
+    // For a file only its existence is certain: it may have been published since. So any other answer is newer.
     const TimePoint as_of = child.kind == NodeKind::kFile ? TimePoint() : core_->clock.Now();
     page_.insert(page_.begin(), {std::move(child.name), Metadata{.state = state, .as_of = as_of}});
   }

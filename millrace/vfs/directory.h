@@ -30,22 +30,22 @@ struct DirectoryEntry {
   CacheableAttributes entry;      ///< with Directory::ReadPlus only
 };
 
-/// An open directory: a stream of pages of names. A cookie names the place of an entry. Cookies stay valid, in any
-/// order, until the Directory is destroyed. Cookie 0 is the start; it reads the directory again. Names that exist
-/// throughout one pass appear in it exactly once. "." and ".." do not appear.
+/// An open directory: a stream of pages of names. A cookie is the position of an entry. Cookies stay valid until the
+/// Directory is destroyed, and may be used in any order. Cookie 0 is the start; it reads the directory again. A name
+/// that exists throughout one pass appears exactly once. "." and ".." do not appear.
 ///
 /// Tree::OpenDirectory makes it. Thread-safe. Blocks on the network at the ends of pages. Shares the ownership of the
 /// tree's state.
 class Directory {
  public:
-  /// Returns false to end the reading. The entry then counts as not seen.
+  /// Returns false to stop. The entry then counts as not seen.
   using Visit = std::function<bool(const DirectoryEntry&)>;
   Directory(const Directory&) = delete;
   Directory& operator=(const Directory&) = delete;
   ~Directory() = default;
 
-  /// Visits the entries from `cookie` on: at least one, unless the directory ends there. Stops where the next page has
-  /// not come yet, so that the caller works on the first entries meanwhile.
+  /// Visits the entries from `cookie` on: at least one, unless the directory ends there. Stops before a page that has
+  /// not arrived, so that the caller can work on the first entries meanwhile. Blocks for the first page.
   Status Read(std::uint64_t cookie, const Visit& visit, object::Call call = {});
   /// As Read. Each entry seen counts as one lookup, as by Tree::Lookup.
   Status ReadPlus(std::uint64_t cookie, const Visit& visit, object::Call call = {});
@@ -68,15 +68,16 @@ class Directory {
   const std::shared_ptr<TreeCore> core_;
   const std::shared_ptr<Inode> inode_;
 
-  // Guarded by mutex_. The last page read stays. The beginning of each page is remembered (one key a page), so that any
-  // page can be read again.
+  // Guarded by mutex_. Holds the page read last, and the beginning of each page (one key a page), so that every page
+  // can be read again.
   Mutex mutex_;
   std::vector<Listing::Position> begins_ MR_GUARDED_BY(mutex_) = {{}};
   std::uint64_t current_ MR_GUARDED_BY(mutex_) = kNoPage;  ///< the number of `page_`
   std::vector<ListedName> page_ MR_GUARDED_BY(mutex_);
   std::optional<Listing> listing_ MR_GUARDED_BY(mutex_);
   std::shared_ptr<PageStream> stream_ MR_GUARDED_BY(mutex_);  ///< the pages after the current one
-  std::set<std::string> local_ MR_GUARDED_BY(mutex_);         ///< names that the first page showed already
+  std::set<std::string> local_
+      MR_GUARDED_BY(mutex_);  ///< local names, which the first page showed; later pages leave them out
 };
 
 }  // namespace millrace::vfs

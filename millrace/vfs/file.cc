@@ -7,8 +7,8 @@
 namespace millrace::vfs {
 namespace {
 
-/// The version to open: known to be current when opens must be. A small file's own bytes are the proof, and the first
-/// read then finds them here; one that was read ahead was proved then.
+/// Returns the version to open. If opens must revalidate, it is proved to be current: for a small file by fetching its
+/// bytes, which the first read then finds in the cache; for a file that was read ahead, by that fetch.
 Result<Metadata> CurrentVersion(TreeCore& core, Inode& inode, OpenFlags flags, const object::Call& call) {
   const TimePoint began = core.clock.Now();
   const bool only_reads = flags.read && !flags.write;
@@ -48,7 +48,7 @@ File::~File() {
   std::shared_ptr<Writer> ended;
   MutexLock lock(inode_->mutex);
   if (--inode_->open_files == 0 && inode_->writing_files == 0 && !core_->table.IsLinked(*inode_)) {
-    ended = std::move(inode_->writer);  // nobody can read it any more
+    ended = std::move(inode_->writer);  // no open file can read it any more
   }
 }
 
@@ -102,28 +102,29 @@ Status File::CheckContent() const {
   return Fail(Code::kStale, "the file was replaced after it was opened; open it again");
 }
 
-/// The version this handle reads: the newest that this tree has made of the one it opened.
+/// Returns the version that this file reads: the one it opened, or the newest that this tree has made of it since.
 Result<cache::ObjectVersion> File::ReadableVersion() {
   MutexLock lock(mutex_);
   MR_TRY(CheckContent());
   auto path = core_->table.PathOf(*inode_);
-  if (!path) return version_;  // unlinked: as far as its bytes are here
+  if (!path) return version_;  // unlinked: only bytes in the cache can be read
   MutexLock inode_lock(inode_->mutex);
-  if (inode_->moves != moves_) {  // the same bytes are another object, or version, now
+  if (inode_->moves != moves_) {  // this tree has published, renamed or changed the file since
     version_ = {*std::move(path), inode_->reported.etag, inode_->reported.size};
     moves_ = inode_->moves;
   }
   return version_;
 }
 
-/// Handles that may write join the inode's writer with their first change.
+/// Joins the inode's writer, at the first change.
 Result<std::shared_ptr<Writer>> File::EnsureWriter(const object::Call& call) {
   {
     MutexLock lock(mutex_);
     if (!writable_) return Fail(Code::kPermissionDenied, "{} is open for reading only", version_.key);
     if (writer_) return writer_;
   }
-  PathLock::SharedLock shared = MR_TRY(core_->LockShared(*inode_, call));  // a writer knows its key
+  PathLock::SharedLock shared =
+      MR_TRY(core_->LockShared(*inode_, call));  // the key must not change while a writer is made
   MutexLock lock(mutex_);
   if (!writer_) writer_ = MR_TRY(core_->write_back.JoinWriter(inode_, content_));
   return writer_;

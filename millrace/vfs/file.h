@@ -30,8 +30,8 @@ struct OpenFlags {
 /// tree since. They fail with kStale if that version is gone. Writes go to local staging. Every open file of this tree
 /// sees them at once. Flush and Sync publish the file as a whole; then it appears under its name.
 ///
-/// Tree::OpenFile and Tree::Create make it. A file that goes without Close, and is the last one that wrote, drops what
-/// was not published. Thread-safe. Shares the ownership of the tree's state.
+/// Tree::OpenFile and Tree::Create make it. If the last open file that writes is destroyed without Close, unpublished
+/// content is dropped. Thread-safe. Shares the ownership of the tree's state.
 class File {
  public:
   ~File();
@@ -53,16 +53,15 @@ class File {
   /// Publishes the content of the file. After success the content is durable, and everybody sees it. Later writes, and
   /// content whose publication failed, are published by the next call.
   Status Sync(object::Call call = {});
-  /// What close(2) waits for. Does nothing if nothing was written through this File since the last Flush. Otherwise
-  /// publishes, or, with TreeOptions::close_async, stages the content.
+  /// Does what close(2) waits for: publishes the content; with TreeOptions::close_async, only stages it. Does nothing
+  /// if nothing was written through this File since the last Flush.
   Status Flush(object::Call call = {});
-  /// If this is the last open file that writes, publishes what is left, or, with TreeOptions::close_async, stages it.
-  /// Call once, as the last call.
+  /// If this is the last open file that writes, publishes the content that is not published, or, with
+  /// TreeOptions::close_async, stages it. Call once, as the last call.
   Status Close(object::Call call = {});
-  /// True when the pages that the caller keeps of this inode are those of the version opened.
+  /// True if the caller's pages of this inode are of the version that was opened.
   bool may_keep_pages() const { return may_keep_pages_; }
-  /// True when the open found another version than the caller knew. The attributes that the caller keeps are then out
-  /// of date.
+  /// True if the open found another version than the one reported before. The caller's attributes are then out of date.
   bool found_change() const { return found_change_; }
 
  private:

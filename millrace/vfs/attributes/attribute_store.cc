@@ -21,7 +21,8 @@ bool LostRace(const Error& error) {
          error.code() == Code::kAlreadyExists;
 }
 
-/// Is it worth looking again? Also once when an answer was lost: the change may be there by now.
+/// Returns true if another attempt may succeed: after a lost race, and once after kUnavailable, since the change may
+/// have reached the store.
 bool MayTryAgain(const Error& error, int attempt) {
   return LostRace(error) ? attempt < kAttempts : error.code() == Code::kUnavailable && attempt == 1;
 }
@@ -39,7 +40,7 @@ std::string AttributeStore::MarkerKey(const std::string& directory) const {
 Metadata AttributeStore::FromHead(const object::ObjectInfo& info, TimePoint as_of) const {
   Metadata state = FileMetadata(info, as_of);
   state.complete = true;
-  // A version of a moment ago might be followed by another one that looks the same in a listing.
+  // A later version can look the same in a listing only if both are from the same second. 5 s allow for clocks.
   state.settled = clock_.Wall() - info.modified > std::chrono::seconds(5);
   if (stores()) state.attributes = Share(FromMetadata(info.metadata));
   return state;
@@ -47,7 +48,7 @@ Metadata AttributeStore::FromHead(const object::ObjectInfo& info, TimePoint as_o
 
 Status AttributeStore::Complete(const std::string& path, Metadata& state, const object::Call& call) {
   if (state.complete || state.absent()) return {};
-  if (path.size() < root_.size() || path.empty()) {  // the root is no entry of a directory here
+  if (path.size() < root_.size() || path.empty()) {  // the root: it has no parent in this tree
     if (stores()) {
       if (auto info = MR_TRY(HeadMarker(root_, call))) state.attributes = Share(FromMetadata(info->metadata));
     }
@@ -157,7 +158,7 @@ Result<Metadata> AttributeStore::MakeDirectory(const std::string& directory, con
 }
 
 Status AttributeStore::MarkFor(const std::string& path, const StoredAttributes& attributes, const object::Call& call) {
-  if (attributes.empty() || path.size() < root_.size()) return {};  // the root has no parent here
+  if (attributes.empty() || path.size() < root_.size()) return {};  // the root has no parent in this tree
   return Mark(std::string(DirectoryOf(path)), call);
 }
 
@@ -171,7 +172,7 @@ Result<Metadata> AttributeStore::ChangeFile(const std::string& path, const Metad
     const StoredAttributes before = attributes;
     MR_TRY(change(attributes));
     if (attributes == before) return FromHead(*info, as_of);
-    // The object's own time moves on.
+    // The copy gets a new time of its own, so the present time is stored.
     if (!attributes.modified) attributes.modified = reported.etag == info->etag ? reported.modified : info->modified;
     attributes.changed = clock_.Wall();
     MR_TRY(ToMetadata(attributes, info->metadata));
@@ -208,7 +209,7 @@ Result<Metadata> AttributeStore::ChangeDirectory(const std::string& directory, c
       MR_TRY(ToMetadata(attributes, metadata));
       MR_TRY(MarkFor(path, attributes, call));
       Result<object::PutResult> stored;
-      if (info && info->size > 0) {  // a body is never rewritten: it might be somebody else's
+      if (info && info->size > 0) {  // keeps the body, which may be another program's
         stored = CopyVersion(store_, ledger_, *info, key, {.metadata = metadata}, call);
       } else {
         stored = object::Put(store_, key, {},

@@ -75,7 +75,7 @@ class AttributeStore {
   const Clock& clock_;
   const std::string root_;
   const bool buckets_at_top_;
-  UploadLedger* const ledger_;  ///< none where nothing is changed
+  UploadLedger* const ledger_;  ///< null: a read-only tree
   const StoredAttributesPolicy policy_;
 };
 

@@ -64,14 +64,14 @@ Result<object::PutResult> CopyInParts(object::Store& store, UploadLedger* ledger
   return copied;
 }
 
-/// The version at the destination if it is the copy: a store's answer may get lost, and the request that is sent again
-/// then be refused for what the first one did.
+/// Returns the version at the destination if it is the copy. If the answer to a copy is lost and the request is sent
+/// again, the store refuses the second request because of the first.
 std::optional<object::PutResult> FindCopy(object::Store& store, const object::ObjectInfo& source,
                                           const std::string& destination, const UserMetadata& metadata,
                                           const VersionCopy& how, const object::Call& call) {
   auto info = object::Head(store, destination, call);
   if (!info || !*info || (*info)->size != source.size || (*info)->metadata != metadata) return std::nullopt;
-  // Somebody else's copy of the same will do, where the name need not have been free.
+  // Another client's copy with the same ETag serves as well, unless the destination must not have existed.
   if (!how.unique && (how.if_none_match || (*info)->etag != source.etag)) return std::nullopt;
   return object::PutResult{(*info)->etag};
 }

@@ -13,7 +13,7 @@ namespace millrace::vfs {
 struct VersionCopy {
   bool if_none_match = false;            ///< of the destination
   std::optional<UserMetadata> metadata;  ///< of the copy; nothing: the source's
-  bool unique = false;                   ///< only this copy has these metadata
+  bool unique = false;                   ///< no other object has these metadata
 };
 
 /// Copies one version of an object within the store. The destination may be the source, to change its metadata. An

@@ -61,7 +61,7 @@ std::vector<ListedName> Listing::Accept(object::ListPage page, TimePoint as_of) 
 void Listing::LearnMarker(const object::ListPage& page, TimePoint as_of) {
   using Marker = MetadataCache::Marker;
   Marker marker = Marker::kNone;
-  if (!page.objects.empty() && page.objects.front().key == directory_) {  // it comes first of all
+  if (!page.objects.empty() && page.objects.front().key == directory_) {  // the marker sorts before all other keys
     marker = page.objects.front().size > 0 ? Marker::kMarked : Marker::kPlain;
   }
   cache_.PutMarker(directory_, marker, as_of);

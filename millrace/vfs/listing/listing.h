@@ -22,8 +22,8 @@ class Listing {
  public:
   /// The beginning of a page. The listing can be read again from it.
   struct Position {
-    std::string start_after;       ///< the last key or prefix before it
-    std::vector<ListedName> held;  ///< each a prefix of the next
+    std::string start_after;       ///< the last key or prefix before the page
+    std::vector<ListedName> held;  ///< files that are held back; each name is a prefix of the next
   };
 
   /// `directory`: empty, or ends with '/'. The store and the cache must outlive the listing.
@@ -52,7 +52,7 @@ class Listing {
   const std::string start_after_;
   Position position_;
   std::string continuation_;
-  TimePoint began_;  ///< no page is older
+  TimePoint began_;  ///< when the oldest page was requested, or the listing was made
   bool done_ = false;
 };
 

@@ -24,7 +24,8 @@ std::string_view LastKey(const object::ListPage& page) {
   return std::max(object, prefix);
 }
 
-/// Digits, and hexadecimal or all letters where the keys have some, in the order of their bytes.
+/// Returns the digits, the hexadecimal letters or all letters, of each case, if the keys have one of them; in byte
+/// order.
 std::string AlphabetOf(std::string_view first, std::string_view last) {
   std::set<char> seen;
   auto range = [&seen](char from, char to) {
@@ -38,7 +39,7 @@ std::string AlphabetOf(std::string_view first, std::string_view last) {
   return {seen.begin(), seen.end()};
 }
 
-/// Adds `by` to a number written in `alphabet`; false when it has too few digits for that.
+/// Adds `by` to a number written in `alphabet`. Returns false if the sum has more digits.
 bool Add(std::string& number, std::string_view alphabet, std::size_t by) {
   for (auto digit = number.rbegin(); digit != number.rend() && by > 0; ++digit) {
     const std::size_t value = alphabet.find(*digit);
@@ -58,8 +59,7 @@ std::vector<std::string> GuessSplitKeys(std::string_view prefix, std::string_vie
   if (same < prefix.size() || same >= last.size()) return {};
   const std::string alphabet = AlphabetOf(first.substr(same), last.substr(same));
   if (alphabet.empty()) return {};
-  // The number is what stands before the first difference; where that is nothing, or no number, the difference itself
-  // is.
+  // The number ends before the first difference. If no digit stands there, it ends with the first difference.
   auto is_digit = [&](char c) { return alphabet.find(c) != std::string::npos; };
   std::size_t end = same > prefix.size() && is_digit(last[same - 1]) ? same : same + 1;
   std::size_t begin = end;
@@ -175,7 +175,7 @@ void PageStream::OnPage(KeyRange& range, PageSlot& slot, Result<object::ListPage
   } else if (!range.done) {
     auto later = range.pages.rbegin();
     while (&*later != &slot && !later->here) ++later;
-    if (&*later == &slot) Split(page);  // what came before this one is not looked at again
+    if (&*later == &slot) Split(page);  // only the furthest page that has arrived
   }
   slot.page = {std::move(page), slot.when, false};
   slot.here = true;

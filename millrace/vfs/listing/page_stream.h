@@ -1,4 +1,4 @@
-// The pages of one directory's listing, fetched ahead of whoever reads them.
+// The pages of one directory's listing, fetched ahead of their reader.
 #pragma once
 
 #include <deque>
@@ -15,25 +15,25 @@
 
 namespace millrace::vfs {
 
-/// Returns keys at which a long listing may be split, so that the key ranges between them are listed at the same time.
-/// `first` and `last` are the first and last key of the page read last. What stands before their first difference is
-/// taken as a number, in the alphabet that the keys use, and counted on: "key-017000" and "key-017999" give 017, so
-/// with a stride of 4 "key-021", "key-025", … The keys are `stride` or less apart, ascending, and greater than `last`.
-/// They are guesses: a range may hold any number of keys. Returns nothing if the keys suggest nothing. At most `most`
-/// keys.
+/// Returns at most `most` keys at which a long listing may be split, so that the key ranges between them are listed at
+/// the same time. `first` and `last` are the first and last key of the page read last. The characters before their
+/// first difference are taken as a number in the alphabet of the keys. The result counts on from this number:
+/// "key-017000" and "key-017999" give 017, so with a stride of 4 the result is "key-021", "key-025", … While fewer than
+/// `most` numbers have as many digits, the stride is halved. The keys ascend and are greater than `last`. They are
+/// guesses: a range may have any number of keys. Returns nothing if the keys have no such number.
 std::vector<std::string> GuessSplitKeys(std::string_view prefix, std::string_view first, std::string_view last,
                                         int stride, int most);
 
 /// Lists with the delimiter '/', in order, and prefetches pages. The pages of one key range are requested one after
-/// another. A listing that proves to be long is split into several key ranges, which are listed at the same time. A
-/// range ends where the next one begins, so every key comes exactly once, however good the guess of the split was.
+/// another. A long listing is split into several key ranges, which are listed at the same time. A range ends where the
+/// next one begins, so every key comes exactly once, even after a bad guess.
 /// At most `most_ahead` pages wait for the reader.
 ///
 /// The number of ranges adapts to the store. While pages are slow, and twice as many ranges bring more pages in the
 /// same time, the number doubles, up to `parallel`. So a distant store gets all of them (docs/benchmarks.md, "In
-/// pieces"); a server that only divides its work among the ranges gets fewer.
+/// pieces"). A server that only divides its work among the ranges gets fewer.
 ///
-/// Next is called by one thread. The destructor cancels the requests under way and waits for their end.
+/// One thread calls Next. The destructor cancels the requests under way and waits for their end.
 class PageStream {
  public:
   /// A store whose pages take this long is slow. With 20 ms more a request, a split listing takes less than half the
@@ -64,8 +64,8 @@ class PageStream {
   bool ready() MR_EXCLUDES(mutex_);
   /// Returns the time that the fastest page took; nothing before the first page.
   std::optional<Duration> quickest_page() MR_EXCLUDES(mutex_);
-  /// Returns when the first waiting page was requested: at that time the directory existed. Returns nothing if the page
-  /// is empty, or does not come. Blocks.
+  /// Returns the time at which the first waiting page was requested: at that time the directory existed. Returns
+  /// nothing if the page is empty or fails, or if the call ends first. Blocks.
   std::optional<TimePoint> ConfirmedAt(const object::Call& call) MR_EXCLUDES(mutex_);
   /// Returns the next page. Call until a page is the last. Blocks. If a page fails, every call from then on returns its
   /// error.
@@ -82,7 +82,7 @@ class PageStream {
   struct KeyRange {
     std::string after, until;  ///< until empty: to the end
     std::string continuation;
-    std::deque<PageSlot> pages;  ///< in their order; at most the last two are still to come
+    std::deque<PageSlot> pages;  ///< in order; at most the last two have not arrived
     bool requesting = false, done = false;
     std::optional<Error> error;
   };
@@ -115,7 +115,7 @@ class PageStream {
     int ranges = 1;
     bool decided = false;
     TimePoint since;         ///< when all of them were under way
-    int pages = 0;           ///< that came since then
+    int pages = 0;           ///< pages that arrived since then
     Duration each_before{};  ///< the time of a page with half as many ranges
   };
   Trial trial_ MR_GUARDED_BY(mutex_);

@@ -34,7 +34,7 @@ void WalkAhead::OnPage(const std::string& directory, std::span<const ListedName>
   for (const ListedName& listed : names) {
     if (!listed.metadata.is_directory()) continue;
     if (known == children_.end()) {
-      if (!first) return;  // its beginning is forgotten
+      if (!first) return;  // the names of the pages before are not remembered any more
       if (children_.size() == kMostParents) children_.pop_back();
       children_.push_front({.parent = directory, .keys = {}});
       known = children_.begin();
@@ -47,7 +47,7 @@ void WalkAhead::OnPage(const std::string& directory, std::span<const ListedName>
 
 std::shared_ptr<PageStream> WalkAhead::Take(const std::string& directory) {
   if (options_.trust <= Duration::zero() || directory.empty()) return nullptr;
-  StartedListings dropped;  // ended without the lock: that waits for requests to end
+  StartedListings dropped;  // destroyed without the lock, since that waits for requests
   MutexLock lock(mutex_);
   std::shared_ptr<PageStream> stream;
   if (auto found = FindStarted(directory); found != started_.end()) {

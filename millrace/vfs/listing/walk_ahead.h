@@ -26,22 +26,23 @@ class WalkAhead {
   struct Options {
     Duration trust{};       ///< how old a listing may be when it is read; zero: no listing is started
     int parallel = 1;       ///< see PageStream
-    std::size_t ahead = 3;  ///< listings started at the same time in one directory…
-    /// …and where a page takes PageStream::kSlowPage or more: as many as will be read within `trust`.
+    std::size_t ahead = 3;  ///< listings started ahead of the walker in one directory
+    /// The most where pages take PageStream::kSlowPage or longer; fewer if half of `trust` is too short to read them.
     std::size_t ahead_slow = 12;
   };
   /// Store and clock must outlive this.
   WalkAhead(object::Store& store, const Clock& clock, Options options)
       : store_(store), clock_(clock), options_(options) {}
 
-  /// A listing of `directory` has shown these names. `first`: they are its first page.
+  /// Call when a listing of `directory` has shown these names. `first`: they are its first page.
   void OnPage(const std::string& directory, std::span<const ListedName> names, bool first) MR_EXCLUDES(mutex_);
-  /// Somebody reads this directory from its start. Returns its listing if that was started, else null. Starts others.
+  /// Call when this directory is read from its start. Returns its listing if that was started, else null. Starts the
+  /// listings of the next directories.
   std::shared_ptr<PageStream> Take(const std::string& directory) MR_EXCLUDES(mutex_);
   /// Returns the time at which a started listing shows that the directory existed. Waits for its first page. Returns
   /// nothing if no listing was started.
   std::optional<TimePoint> Confirm(const std::string& directory, const object::Call& call) MR_EXCLUDES(mutex_);
-  /// This tree has changed a name. Drops the started listings, which may not show it.
+  /// Call when this tree has changed a name. Drops the started listings, which may not show the change.
   void Forget() MR_EXCLUDES(mutex_);
 
  private:
@@ -52,7 +53,7 @@ class WalkAhead {
     std::size_t next = 0;           ///< the index after the last directory read
     int in_order = 0;               ///< directories that were read one after another
     TimePoint last_read;
-    Duration pace{};  ///< between the last two
+    Duration pace{};  ///< the time between the last two reads
   };
   struct StartedListing {
     std::string directory;
@@ -70,7 +71,7 @@ class WalkAhead {
   const Clock& clock_;
   const Options options_;
   Mutex mutex_;
-  bool slow_ MR_GUARDED_BY(mutex_) = false;        ///< the last listing that was begun ahead and read
+  bool slow_ MR_GUARDED_BY(mutex_) = false;        ///< the pages of the last started listing that was read were slow
   ChildLists children_ MR_GUARDED_BY(mutex_);      ///< latest first
   StartedListings started_ MR_GUARDED_BY(mutex_);  ///< oldest first
 };
