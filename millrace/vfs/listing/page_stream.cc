@@ -24,8 +24,7 @@ std::string_view LastKey(const object::ListPage& page) {
   return std::max(object, prefix);
 }
 
-/// Returns the digits, the hexadecimal letters or all letters, of each case, if the keys have one of them; in byte
-/// order.
+/// Returns the digits and the letters that the keys use: per case, the hexadecimal letters or all. In byte order.
 std::string AlphabetOf(std::string_view first, std::string_view last) {
   std::set<char> seen;
   auto range = [&seen](char from, char to) {

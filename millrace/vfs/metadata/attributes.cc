@@ -42,8 +42,8 @@ bool HasType(std::uint32_t mode) {
   }
 }
 
-/// s3fs writes decimal numbers with type bits, rclone octal ones, others bare permissions (octal): only one reading of
-/// the digits has a type.
+/// Parses s3fs's decimal numbers with type bits, rclone's octal ones, and bare octal permissions of other programs. A
+/// number with a type is valid in one notation only.
 std::optional<std::uint32_t> ParseMode(std::string_view text) {
   const auto octal = ParseNumber<std::uint32_t>(text, 8);
   if (!text.starts_with('0')) {
@@ -53,7 +53,7 @@ std::optional<std::uint32_t> ParseMode(std::string_view text) {
   return std::nullopt;
 }
 
-/// Whole nanoseconds of "5", "500000000", "1234567890123" behind the point.
+/// Parses the decimals of a second, such as "5" or "1234567890123", to whole nanoseconds.
 std::optional<std::int64_t> ParseFraction(std::string_view digits) {
   std::string nine(digits.substr(0, kNanoDigits));
   nine.resize(kNanoDigits, '0');

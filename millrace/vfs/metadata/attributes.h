@@ -15,10 +15,10 @@ namespace millrace::vfs {
 /// The stored mode, owner, times and extended attributes of one file. A field without a value has a default: modes and
 /// owners come from the mount's options, times from the object itself. A value type.
 ///
-/// In metadata they stand under the names that s3fs and rclone use: `mode` (type and permissions), `uid`, `gid`,
-/// `mtime`, `atime`, `ctime`, `xattr`. They are written in s3fs's notation (decimal numbers; seconds with nine
-/// decimals, which rclone reads too; xattr as percent-encoded JSON of base64 values) and read in either (octal modes,
-/// RFC 3339 times). What cannot be read counts as not stored.
+/// User metadata have them under the names of s3fs and rclone: `mode` (type and permissions), `uid`, `gid`, `mtime`,
+/// `atime`, `ctime`, `xattr`. They are written in s3fs's notation: decimal numbers; seconds with nine decimals, which
+/// rclone reads too; xattr as percent-encoded JSON of base64 values. They are also read in rclone's notation: octal
+/// modes, RFC 3339 times. A value that cannot be read counts as not stored.
 struct StoredAttributes {
   std::optional<std::uint32_t> mode;  ///< as in struct stat: the file's type and its permissions
   std::optional<std::uint32_t> uid, gid;

@@ -22,7 +22,7 @@ void Inode::SetReported(Metadata state) {
     state.attributes = reported.attributes;
     state.complete = reported.complete;
   }
-  // Until a store tells the time of a new version, it was guessed: the same bytes keep the time that was told first.
+  // The time of a version that this tree has published was a guess. The same version keeps the time reported first.
   if (kind != NodeKind::kDirectory && state.etag == reported.etag && !state.etag.empty() &&
       std::chrono::abs(state.modified - reported.modified) < std::chrono::seconds(2)) {
     state.modified = reported.modified;
@@ -39,7 +39,7 @@ void Inode::SetReportedAfterMove(Metadata state) {
 InodeTable::InodeTable(std::string prefix) : prefix_(std::move(prefix)) {
   records_.resize(kRoot);
   Record& root = records_[Add(NodeKind::kDirectory)];
-  root.lookups = 1;  // never taken back
+  root.lookups = 1;  // Forget() does not take it back
   root.linked = true;
 }
 
@@ -87,7 +87,7 @@ InodePtr InodeTable::Use(Slot slot) {
   return inode;
 }
 
-/// A handle has expired; by now there may be others.
+/// Called when a handle has expired. Other threads may have made new handles since.
 void InodeTable::Release(Slot slot) {
   RemovedInodes removed;
   MutexLock lock(mutex_);
@@ -101,7 +101,8 @@ void InodeTable::Release(Slot slot) {
 }
 
 bool InodeTable::Fold(Slot slot, Inode& inode) {
-  if (!inode.mutex.try_lock()) return false;  // nobody has it; taken to see what others did
+  if (!inode.mutex.try_lock())
+    return false;  // has no handles, so nobody holds the mutex; locking shows other threads' changes
   const bool idle = inode.idle();
   if (idle) {
     Record& record = records_[slot];
@@ -128,7 +129,7 @@ void InodeTable::RemoveUnused(Slot slot, RemovedInodes& removed) {
   const std::uint32_t generation = record.generation;
   record = Record();
   record.generation = generation + 1;
-  if (generation == kMost) return;  // its numbers are used up
+  if (generation == kMost) return;  // all numbers of the slot are used
   record.parent = free_;
   free_ = slot;
 }
@@ -216,7 +217,7 @@ InodePtr InodeTable::Acquire(InodeId parent, std::string_view name, NodeKind kin
   const Slot above = SlotOf(parent);
   Slot slot = Child(above, name);
   if (slot != kNone && records_[slot].kind != kind) {
-    ++records_[above].children;  // it stays while its child changes
+    ++records_[above].children;  // keeps the parent while its child is detached
     Detach(slot, removed);
     --records_[above].children;
     slot = kNone;
@@ -273,7 +274,7 @@ void InodeTable::Move(const Inode& inode, InodeId new_parent, std::string_view n
   MutexLock lock(mutex_);
   const Slot slot = SlotOf(inode.id), above = SlotOf(new_parent);
   const bool local = records_[slot].local;
-  if (above != kNone) ++records_[above].children;  // it stays while its children change
+  if (above != kNone) ++records_[above].children;  // keeps the parent while its children are detached
   if (const Slot replaced = Child(above, new_name); replaced != kNone && replaced != slot) {
     Detach(replaced, removed);
   }

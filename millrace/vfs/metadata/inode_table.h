@@ -1,4 +1,4 @@
-// Inodes: their numbers, their places in the tree, and how often callers hold them.
+// Inodes: their numbers, their names, and the counts of their lookups.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace millrace::vfs {
 
 class Writer;
 
-/// A file or directory that is in use. Its mutex guards its state; the InodeTable guards its place in the tree.
+/// A file or directory that is in use. Its mutex guards its state; the InodeTable guards its name.
 struct Inode {
   explicit Inode(InodeId i, NodeKind k, Metadata state = {}, bool may_keep_pages = false,
                  std::optional<WallTime> when_changed = {})
@@ -30,25 +30,26 @@ struct Inode {
   const InodeId id;
   const NodeKind kind;
 
-  /// Callers are told of this state from now on. It may be another version.
+  /// Sets the state to report to callers. It may be of another version.
   void SetReported(Metadata state) MR_REQUIRES(mutex);
   /// As SetReported, for the same bytes under another key or ETag.
   void SetReportedAfterMove(Metadata state) MR_REQUIRES(mutex);
-  /// True when the inode can be folded into its record: `reported` is all that matters.
+  /// True if the inode can be folded into its record, which keeps little more than `reported`.
   bool idle() const MR_REQUIRES(mutex) { return !writer && open_files == 0; }
 
-  Mutex changing;  ///< held while the store gets a version or attributes of this file; locked before `mutex`
+  Mutex changing;  ///< held while a version or attributes are sent to the store; locked before `mutex`
   Mutex mutex;
-  Metadata reported MR_GUARDED_BY(mutex);  ///< what callers were told last; all that is known of a file without a name
+  Metadata reported MR_GUARDED_BY(mutex);  ///< the state reported last; for a file without a name, the only source
   std::uint64_t content MR_GUARDED_BY(mutex) = 0;  ///< counts versions with other bytes; only open files compare it
   std::uint64_t moves MR_GUARDED_BY(mutex) =
       0;  ///< counts versions with the same bytes: renames, changes of attributes
   std::optional<WallTime> changed MR_GUARDED_BY(mutex);  ///< of a directory: when this tree changed its entries
   std::string pages_etag MR_GUARDED_BY(mutex);           ///< the version whose pages the caller may keep
   std::shared_ptr<Writer> writer MR_GUARDED_BY(mutex);   ///< while open for writing
-  /// The user metadata that the writer publishes, once somebody has changed it.
+  /// The user metadata that the writer publishes, if set for a new file or changed since.
   std::optional<UserMetadata> metadata MR_GUARDED_BY(mutex);
-  /// Writer::modified() when somebody set the times in reported.attributes. They hold until the writer changes again.
+  /// Writer::modified() at the time when reported.attributes got their times. They hold until the content changes
+  /// again.
   std::optional<WallTime> times_set MR_GUARDED_BY(mutex);
   int open_files MR_GUARDED_BY(mutex) = 0;
   int writing_files MR_GUARDED_BY(mutex) = 0;  ///< open files that have joined the writer
@@ -56,8 +57,8 @@ struct Inode {
 
 using InodePtr = std::shared_ptr<Inode>;
 
-/// Inodes by number and by (parent, name). An inode is in the table while it has lookups, or an inode below it is in
-/// the table, or somebody has an InodePtr. Thread-safe. Never blocks.
+/// Inodes by number and by (parent, name). An inode is in the table while it has lookups, children in the table, or an
+/// InodePtr. Thread-safe. Never blocks.
 ///
 /// Most inodes are not in use. The table has a small record of each: about 120 bytes with the name and the entry in the
 /// index. Find and its relatives make an Inode from the record. When the last InodePtr goes, the Inode is folded into
@@ -72,10 +73,10 @@ class InodeTable {
   Result<InodePtr> FindDirectory(InodeId id) MR_EXCLUDES(mutex_);
   /// Returns the inode of that name, or null if it is not in the table.
   InodePtr FindChild(InodeId parent, std::string_view name) MR_EXCLUDES(mutex_);
-  /// Returns its number, or 0 if it is not in the table.
+  /// Returns the number of the inode of that name, or 0 if it is not in the table.
   InodeId FindChildId(InodeId parent, std::string_view name) const MR_EXCLUDES(mutex_);
-  /// Returns the inode of that name and kind and adds a lookup. Makes it if needed. An inode of that name and another
-  /// kind loses its name.
+  /// Returns the inode of that name and kind, and adds a lookup. Makes the inode if needed. Unlinks an inode of that
+  /// name and another kind.
   InodePtr Acquire(InodeId parent, std::string_view name, NodeKind kind) MR_EXCLUDES(mutex_);
   /// Adds a lookup.
   void Hold(const Inode& inode) MR_EXCLUDES(mutex_);
@@ -88,7 +89,7 @@ class InodeTable {
   bool IsLinked(const Inode& inode) const MR_EXCLUDES(mutex_);
 
   void Unlink(const Inode& inode) MR_EXCLUDES(mutex_);
-  /// Gives the inode a new name. An inode that has that name loses it.
+  /// Gives the inode a new name. Unlinks an inode that has this name.
   void Move(const Inode& inode, InodeId new_parent, std::string_view new_name) MR_EXCLUDES(mutex_);
 
   /// Local inodes (files not published yet, directories emptied through this tree) exist although listings lack them.
@@ -118,7 +119,7 @@ class InodeTable {
   struct Record {
     std::uint32_t generation = 0;
     Slot parent = kNone;         ///< of a free record: the next free record
-    std::uint32_t lookups = 0;   ///< its maximum means too many to count: the inode stays for good
+    std::uint32_t lookups = 0;   ///< at the maximum, counting stops and the inode stays forever
     std::uint32_t children = 0;  ///< inodes with names in this one
     SmallBytes name;             ///< the latest one
     [[no_unique_address]] PackedMetadata reported;
@@ -131,11 +132,10 @@ class InodeTable {
   static_assert(sizeof(Record) == 80);
   struct InodeInUse {
     std::unique_ptr<Inode> inode;
-    std::weak_ptr<Inode> handle;  ///< expired: the inode has a writer, or is about to be folded
-    int handles = 0;  ///< handles made and not released yet; an expired one may still be on its way to Release
+    std::weak_ptr<Inode> handle;  ///< expired if the inode has a writer but no user, or is about to be folded
+    int handles = 0;              ///< made and not released; includes expired handles whose Release has not run
   };
-  using RemovedInodes =
-      std::vector<std::unique_ptr<Inode>>;  ///< destroyed without the lock: the end of a writer blocks
+  using RemovedInodes = std::vector<std::unique_ptr<Inode>>;  ///< destroyed without the lock, since ~Writer blocks
 
   InodeId IdOf(Slot slot) const MR_REQUIRES(mutex_);
   Slot SlotOf(InodeId id) const MR_REQUIRES(mutex_);
@@ -149,7 +149,7 @@ class InodeTable {
   void RemoveUnused(Slot slot, RemovedInodes& removed) MR_REQUIRES(mutex_);
   void SetLocal(Slot slot, bool local) MR_REQUIRES(mutex_);
   Result<std::string> Path(Slot slot) const MR_REQUIRES(mutex_);
-  /// For the index.
+  /// Returns the function that names_ needs.
   auto HashOf() const MR_REQUIRES(mutex_);
 
   const std::string prefix_;
@@ -158,7 +158,7 @@ class InodeTable {
   Slot free_ MR_GUARDED_BY(mutex_) = kNone;  ///< the first record that is not used
   SlotIndex names_ MR_GUARDED_BY(mutex_);    ///< of linked ones
   std::unordered_map<Slot, InodeInUse> in_use_ MR_GUARDED_BY(mutex_);
-  // What few have.
+  // Few inodes are in these.
   std::set<std::pair<Slot, Slot>> local_ MR_GUARDED_BY(mutex_);  ///< parent and child
   std::unordered_map<Slot, WallTime> changed_ MR_GUARDED_BY(mutex_);
 };

@@ -17,7 +17,8 @@ int HexValue(char c) {
   return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/// An MD5, perhaps with a number of parts. False for what FormatDigest would not give back.
+/// Parses an ETag that is an MD5, with or without a number of parts. Returns false if FormatDigest would not return the
+/// same text.
 bool ParseDigest(std::string_view etag, Etag& packed) {
   constexpr std::size_t kDigits = 2 * kDigestBytes;
   if (etag.size() < kDigits) return false;
@@ -55,8 +56,8 @@ bool FitsShort(std::string_view etag) {
   return etag.size() <= Etag().size() && etag.find('\0') == std::string_view::npos;
 }
 
-// What is stored of attributes as bytes of this process: a mask of the fields that there are, then these, then names
-// and values of extended attributes, each with its length before it.
+// Stored attributes in packed form, for this process only: a mask of the fields that have values; the values; names and
+// values of the extended attributes, each after its length.
 
 /// Calls visit(bit, field) for each field but the extended attributes.
 template <class Attributes, class Visit>
@@ -144,7 +145,9 @@ Metadata FileMetadata(const object::ObjectInfo& info, TimePoint as_of) {
 }
 
 bool Metadata::SameVersion(const Metadata& other) const {
-  auto second = [](WallTime time) { return std::chrono::floor<std::chrono::seconds>(time); };  // all that a Head tells
+  auto second = [](WallTime time) {
+    return std::chrono::floor<std::chrono::seconds>(time);
+  };  // a Head has no smaller unit
   return state == other.state && etag == other.etag && size == other.size && second(modified) == second(other.modified);
 }
 

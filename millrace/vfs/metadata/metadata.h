@@ -20,11 +20,11 @@ struct Metadata {
   std::uint64_t size = 0;
   WallTime modified;
   std::string etag;
-  TimePoint as_of;  ///< when the request began, or when this tree's change was done; true then or later
+  TimePoint as_of;  ///< when the request began, or this tree's change ended; the state is of this time or later
 
   /// The stored attributes (of a directory: those of its marker). Null if there are none, or they are not known yet.
   std::shared_ptr<const StoredAttributes> attributes;
-  bool complete = false;  ///< `attributes` are known; a listing does not show them
+  bool complete = false;  ///< `attributes` are known (a listing does not show them)
   bool settled = false;   ///< no later version can have this one's ETag and `modified`
 
   bool absent() const { return state == State::kAbsent; }
@@ -66,8 +66,8 @@ class PackedMetadata {
   WallTime modified_;
   TimePoint as_of_;
   SmallBytes rest_;
-  /// The ETag: 16 bytes for its hexadecimal digits, two for the number behind them ("-12"; 0: none); or a short text,
-  /// zeros behind it; or zeros, when `rest_` has it.
+  /// The ETag in one of three forms. An MD5: its 16 bytes, then two bytes for the number of parts ("-12"; 0: none). A
+  /// short text, padded with zeros. Zeros, if `rest_` has the ETag.
   std::array<char, 18> etag_{};
   std::uint8_t bits_ = 0;  ///< a Metadata::State (2 bits), complete, settled; kDigest: etag_ holds an MD5
 };

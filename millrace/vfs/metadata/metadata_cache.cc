@@ -32,7 +32,7 @@ std::optional<Metadata> MetadataCache::Find(std::string_view path) {
       known.used = true;
       return known.metadata.Unpack();
     }
-    if (!absent) return std::nullopt;  // it was there after the directory was listed
+    if (!absent) return std::nullopt;  // complete_ says nothing of a name that existed
   }
   auto complete = complete_.find(DirectoryOf(path));
   if (complete != complete_.end() && now - complete->second < negative_ttl_) return Metadata{.as_of = complete->second};
@@ -131,7 +131,7 @@ MetadataCache::Slot MetadataCache::FindSlot(std::string_view path) const {
   });
 }
 
-/// A free slot; where there is none, the next one that nobody asked for since the hand came by last.
+/// Returns a free slot. If there is none, evicts the next name that was not used since the hand passed last.
 MetadataCache::Slot MetadataCache::TakeSlot() {
   if (!free_.empty()) {
     const Slot slot = free_.back();
@@ -147,7 +147,7 @@ MetadataCache::Slot MetadataCache::TakeSlot() {
   };
   Slot slot = advance();
   for (; slots_[slot].used; slot = advance()) slots_[slot].used = false;
-  // Without this name the directory is no longer known in full.
+  // Without this name, the cache does not know the directory in full.
   if (auto complete = complete_.find(directories_[slots_[slot].directory].path); complete != complete_.end()) {
     complete_.erase(complete);
   }

@@ -26,20 +26,20 @@ class MetadataCache {
       : clock_(clock), ttl_(ttl), negative_ttl_(negative_ttl), capacity_(capacity) {}
 
   std::optional<Metadata> Find(std::string_view path) MR_EXCLUDES(mutex_);
-  /// Returns what was last known to be there, however old.
+  /// Returns what was Put last, even if the time-to-live has passed.
   std::optional<Metadata> FindLast(std::string_view path) const MR_EXCLUDES(mutex_);
   void Put(std::string_view path, Metadata metadata) MR_EXCLUDES(mutex_);
-  /// Adds to `state`, which a listing showed, the stored attributes that are known of the same version.
+  /// Adds stored attributes to `state`, which a listing showed, if they are known for the same version.
   void Recall(std::string_view path, Metadata& state) MR_EXCLUDES(mutex_);
-  /// Every name below `directory` ("" or ending with '/') that existed at `as_of` has been Put.
+  /// Call when every name in `directory` ("" or ending with '/') that existed at `as_of` has been Put.
   void PutComplete(std::string_view directory, TimePoint as_of) MR_EXCLUDES(mutex_);
 
-  /// What is known of a directory's marker object: a marked one says that entries have stored attributes.
+  /// What is known of a directory's marker object. kMarked: entries of the directory have stored attributes.
   enum class Marker : std::uint8_t { kNone, kPlain, kMarked };
   std::optional<Marker> FindMarker(std::string_view directory) MR_EXCLUDES(mutex_);
   void PutMarker(std::string_view directory, Marker marker, TimePoint as_of) MR_EXCLUDES(mutex_);
 
-  /// Forgets whatever is below a directory.
+  /// Forgets all paths below a directory.
   void ForgetBelow(std::string_view directory) MR_EXCLUDES(mutex_);
 
   bool remembers() const { return ttl_ > Duration::zero(); }
@@ -53,7 +53,7 @@ class MetadataCache {
   struct CachedName {
     SmallBytes name;
     [[no_unique_address]] PackedMetadata metadata;
-    bool used = false;              ///< since eviction last came by
+    bool used = false;              ///< since the clock's hand passed last
     DirectoryId directory = kNone;  ///< kNone: the slot is free
   };
   struct Directory {
@@ -76,7 +76,7 @@ class MetadataCache {
   Slot TakeSlot() MR_REQUIRES(mutex_);
   void Erase(Slot slot) MR_REQUIRES(mutex_);
   DirectoryId TakeDirectory(std::string_view path) MR_REQUIRES(mutex_);
-  /// For the index.
+  /// Returns the function that names_ needs.
   auto HashOf() const MR_REQUIRES(mutex_);
 
   const Clock& clock_;

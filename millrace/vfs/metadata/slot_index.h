@@ -35,7 +35,7 @@ class SlotIndex {
   void Erase(std::uint32_t slot, const HashOf& hash_of) {
     std::size_t hole = Home(hash_of(slot));
     while (buckets_[hole] != slot) hole = Next(hole);
-    // A slot behind the hole that would not be found past it moves into it.
+    // A later slot that Find would not reach across the hole moves into the hole.
     for (std::size_t at = Next(hole); buckets_[at] != kNone; at = Next(at)) {
       const std::size_t home = Home(hash_of(buckets_[at]));
       if (((at - home) & Mask()) < ((at - hole) & Mask())) continue;
@@ -66,7 +66,7 @@ class SlotIndex {
     }
   }
 
-  std::vector<std::uint32_t> buckets_;  ///< a power of two; at most four fifths are taken
+  std::vector<std::uint32_t> buckets_;  ///< their number is a power of two; at most four fifths are taken
   std::size_t size_ = 0;
 };
 

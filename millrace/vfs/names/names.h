@@ -1,4 +1,4 @@
-// Which keys have a place in a file tree.
+// Which keys a file tree shows as names.
 #pragma once
 
 #include <string_view>

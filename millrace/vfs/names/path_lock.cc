@@ -3,7 +3,7 @@
 namespace millrace::vfs {
 namespace {
 
-/// True when the two are one, or `path` is below the directory `above` ("a/b/"), or names it.
+/// Returns true if both are the same, or `above` is a directory ("a/b/") and `path` is this directory or below it.
 bool Covers(std::string_view above, std::string_view path) {
   if (!above.ends_with('/')) return path == above;
   return path.starts_with(above) || path == above.substr(0, above.size() - 1);
@@ -50,7 +50,7 @@ Result<PathLock::ExclusiveLock> PathLock::LockExclusive(std::vector<std::string>
   MR_TRY(AwaitNoExclusive(paths, stop));
   exclusive_.insert(paths.begin(), paths.end());
   ExclusiveLock exclusive(this, std::move(paths));
-  // No new shared lock can be taken. The holders of the old ones have yet to unlock.
+  // New shared locks now wait. Wait until the present ones are unlocked.
   if (changed_.Wait(mutex_, stop, [&]() MR_REQUIRES(mutex_) { return !FindOverlap(exclusive.paths_, shared_); })) {
     return exclusive;
   }

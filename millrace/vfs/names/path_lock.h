@@ -1,4 +1,4 @@
-// Locks on paths: they keep changes of files apart from changes of names.
+// Locks on paths: a change of a file's content excludes changes of its name.
 #pragma once
 
 #include <map>
@@ -13,13 +13,12 @@
 
 namespace millrace::vfs {
 
-/// A reader–writer lock on paths. A SharedLock of a path allows its holder to change the content of the file there;
-/// others may do so, too. An ExclusiveLock allows its holder to make, remove and move what the paths stand for; it
-/// excludes all other locks of them. A path "a/b" stands for itself, a path "a/b/" for the directory and everything
-/// below.
+/// A reader–writer lock on paths. The holder of a SharedLock of a path may change the content of its file; several
+/// threads may hold one. The holder of an ExclusiveLock may create, remove and rename its paths; it excludes all other
+/// locks of them. A path "a/b" covers that name only, a path "a/b/" the directory and everything below.
 ///
-/// A caller takes all paths that it needs in one call, and takes no lock while it holds one. So no two callers wait for
-/// each other. Thread-safe. The PathLock must outlive its locks.
+/// A caller locks all paths that it needs in one call, and takes no lock while it holds one. So there is no deadlock.
+/// Thread-safe. The PathLock must outlive its locks.
 class PathLock {
  public:
   /// A lock of one path, or of nothing. Movable. The destructor unlocks.
@@ -54,7 +53,7 @@ class PathLock {
     ~ExclusiveLock() {
       if (owner_) owner_->UnlockExclusive(paths_);
     }
-    /// From now on, a call that would wait for this lock fails with kBusy and `reason`. So do the calls that wait now.
+    /// From now on, calls that wait for this lock fail with kBusy and `reason`.
     void Refuse(const std::string& reason) {
       if (owner_) owner_->Refuse(paths_, reason);
     }

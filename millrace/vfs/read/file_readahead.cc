@@ -49,7 +49,7 @@ void FileReadahead::OnOpen(const std::string& path) {
         hinted = true;
         const auto opened = position->second;  // its node is erased below
         hints_->plan = hints_->guess.OnOpen(opened, guessed, clock_.Now());
-        while (hints_->begin <= opened) {  // what was passed over will not come
+        while (hints_->begin <= opened) {  // names before the opened one are not expected any more
           auto known = hints_->positions.find(hints_->paths.front());
           if (known != hints_->positions.end() && known->second == hints_->begin) hints_->positions.erase(known);
           hints_->paths.pop_front();
@@ -88,7 +88,8 @@ FileReadahead::Stats FileReadahead::stats() const {
   return stats_;
 }
 
-/// Takes an open for a position in its directory's order, or waits until it looks as if there were one.
+/// Reports an open to its directory's order. If the file is in no order, starts one after enough opens in ascending
+/// order.
 void FileReadahead::FollowDirectory(const std::string& path, bool guessed, DeferredWork& work) {
   const std::string directory(DirectoryOf(path));
   if (!watches_.contains(directory) && watches_.size() >= kMostWatches) {
@@ -110,8 +111,8 @@ void FileReadahead::FollowDirectory(const std::string& path, bool guessed, Defer
       ExtendGuesses(order, work);
       return;
     }
-    if (order->asking && order->paths.empty()) return;  // its first names are under way
-    // An order that was right may soon be tried again, one that was wrong not so soon.
+    if (order->asking && order->paths.empty()) return;  // its first page is under way
+    // An order whose guesses were right is tried again after few opens.
     if (order->guess.credit() >= options_.guess.most_ahead / 2) watch.needed = kAscending;
   }
   watch.needed = std::max(watch.needed, kAscending);
@@ -130,7 +131,7 @@ void FileReadahead::StartOrder(DirectoryWatch& watch, const std::string& directo
   work.list = watch.order;
 }
 
-/// Guesses what the plan says, as far as names are known and there is room; asks for more names in time.
+/// Makes the guesses of the plan, as far as names are known and there is room. Requests the next page in time.
 void FileReadahead::ExtendGuesses(const FileOrderPtr& order, DeferredWork& work) {
   const OrderGuess::Plan& plan = order->plan;
   std::uint64_t position = plan.first;
@@ -152,7 +153,7 @@ void FileReadahead::ExtendGuesses(const FileOrderPtr& order, DeferredWork& work)
 bool FileReadahead::HasRoom() {
   const TimePoint now = clock_.Now();
   while (!oldest_.empty() && (guessed_bytes_ >= options_.most_bytes || guesses_.size() >= kMostGuesses)) {
-    // Guesses that nobody came for in time were wrong; young ones may still be right.
+    // A guess that was not opened in time was wrong. A younger guess may still be right.
     const Guess& oldest = guesses_.at(oldest_.front());
     if (now - oldest.made < 2 * options_.guess.horizon) return false;
     DropGuess(std::string(oldest_.front()));
@@ -166,7 +167,7 @@ bool FileReadahead::AddGuess(const std::string& path, DeferredWork& work) {
   guess.made = clock_.Now();
   guess.position = oldest_.insert(oldest_.end(), path);
   auto known = metadata_.FindLast(path);
-  if (known && known->absent()) known.reset();  // it may have been made since
+  if (known && known->absent()) known.reset();  // it may have been created since
   if (known) guess.bytes = BytesAhead(*known);
   guessed_bytes_ += guess.bytes;
   ++stats_.guesses;
@@ -192,7 +193,7 @@ void FileReadahead::Perform(DeferredWork work) {
     known ? Fetch(path, *std::move(known)) : RequestHead(path, /*fetch_then=*/true);
 }
 
-/// Has the cache fetch a guess, or, where the bytes are here, has the store asked whether they still are right.
+/// Fetches a guess into the cache. Sends a Head if neither the fetch nor a recent answer proves the version.
 void FileReadahead::Fetch(const std::string& path, Metadata metadata) {
   const std::uint64_t bytes = BytesAhead(metadata);
   const TimePoint began = clock_.Now();
@@ -214,7 +215,7 @@ void FileReadahead::Fetch(const std::string& path, Metadata metadata) {
     }
     guessed_bytes_ += bytes - guess.bytes;
     guess.bytes = bytes;
-    // The ETag says nothing of stored attributes, which change without it.
+    // Stored attributes can change while the ETag stays. So the fetch proves only a version without them.
     const bool proves = asked && *asked >= began && !metadata.attributes;
     if (proves) {
       metadata.as_of = *asked;
@@ -299,7 +300,7 @@ std::optional<Metadata> FileReadahead::Confirm(const std::string& path, const ob
     bytes = guess->second.state == State::kFetching ? guess->second.bytes : 0;
   }
   if (bytes > 0) {
-    // The bytes are the proof: they came with If-Match.
+    // The bytes came with If-Match, so they prove the version.
     auto proof = cache_.Fetch({path, metadata.etag, metadata.size}, 0, bytes, call);
     if (!proof || !proof->asked || clock_.Now() - *proof->asked >= options_.trust) {
       MutexLock lock(mutex_);
@@ -309,7 +310,7 @@ std::optional<Metadata> FileReadahead::Confirm(const std::string& path, const ob
     metadata.as_of = *proof->asked;
   }
   auto last = metadata_.FindLast(path);
-  if (last && last->as_of > metadata.as_of) return std::nullopt;  // something later is known, our own change perhaps
+  if (last && last->as_of > metadata.as_of) return std::nullopt;  // a later answer, or this tree's own change, is known
   metadata_.Put(path, metadata);
   return metadata;
 }

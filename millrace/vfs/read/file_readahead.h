@@ -20,10 +20,10 @@
 
 namespace millrace::vfs {
 
-/// Guesses which files will be opened next, and has the cache fetch them. Candidates are the files that follow in the
-/// listing of a directory in which files are opened in that order (or every n-th of it), and files that a program has
-/// announced (WillOpen). A small file is fetched whole, another file's beginning only. The bytes of guesses that nobody
-/// has opened yet are bounded. OrderGuess bounds the number of wrong guesses.
+/// Guesses which files will be opened next, and fetches them into the cache. Two kinds of files are candidates: files
+/// that a program has announced (WillOpen), and, if files of a directory are opened in the order of its listing or
+/// every n-th of that order, the files that follow. A small file is fetched whole, of a larger one only the beginning.
+/// The bytes of guesses that are not opened yet are bounded. OrderGuess bounds the number of wrong guesses.
 ///
 /// A guess also proves the version: soon after it, Confirm answers a lookup or an open without another request. If the
 /// bytes are in the cache already, a Head proves the version. Thread-safe. The destructor cancels the requests under
@@ -33,11 +33,11 @@ class FileReadahead {
   struct Options {
     std::uint64_t whole_file_bytes = 8 * kMiB;  ///< of larger files only the beginning is read ahead
     std::uint64_t beginning_bytes = 1 * kMiB;
-    std::uint64_t most_bytes = 64 * kMiB;  ///< guessed and not opened yet
+    std::uint64_t most_bytes = 64 * kMiB;  ///< of guesses that are not opened yet
     std::size_t most_hints = 65'536;
     Duration trust{};  ///< how long a version counts as current after its request
     OrderGuess::Options guess;
-    /// Returns true if the caller has the bytes of that version, and need not read them here.
+    /// Returns true if the kernel has the bytes of that version, so that the cache need not fetch them.
     std::function<bool(const std::string& path, const std::string& etag)> has_bytes;
   };
   struct Stats {
@@ -49,13 +49,13 @@ class FileReadahead {
   FileReadahead(const FileReadahead&) = delete;
   FileReadahead& operator=(const FileReadahead&) = delete;
 
-  /// A file was opened for reading. Does not block.
+  /// Call when a file is opened for reading. Does not block.
   void OnOpen(const std::string& path) MR_EXCLUDES(mutex_);
   /// Returns the version that a guess has shown to be current within `trust`, without stored attributes. Waits for a
   /// guess under way. Returns nothing if there is no such guess.
   std::optional<Metadata> Confirm(const std::string& path, const object::Call& call) MR_EXCLUDES(mutex_);
-  /// These files will be opened in this order, after the files announced before. Names that are no files are skipped.
-  /// Returns how many names were accepted: fewer if too many wait. Does not block.
+  /// Announces that these files will be opened in this order, after the files announced before. Skips names that are no
+  /// files. Returns the number of names accepted: fewer if too many wait. Does not block.
   std::size_t WillOpen(std::vector<std::string> paths) MR_EXCLUDES(mutex_);
   Stats stats() const MR_EXCLUDES(mutex_);
 
@@ -63,13 +63,13 @@ class FileReadahead {
   /// An ordered set of files that may be opened next.
   struct FileOrder {
     explicit FileOrder(OrderGuess::Options options) : guess(options) {}
-    std::optional<Listing> listing;  ///< the source of its names; nothing: WillOpen
-    bool asking = false;             ///< a page is under way
+    std::optional<Listing> listing;  ///< the source of the names; nothing: WillOpen
+    bool asking = false;             ///< a page was requested
     std::uint64_t begin = 0;         ///< the position of paths.front()
     std::deque<std::string> paths;
     std::unordered_map<std::string, std::uint64_t> positions;
     OrderGuess guess;
-    OrderGuess::Plan plan;  ///< the latest plan, which goes on when more names are known
+    OrderGuess::Plan plan;  ///< the latest plan; it continues when more names are known
 
     void Add(std::string path);
     std::uint64_t end() const { return begin + paths.size(); }
@@ -86,14 +86,14 @@ class FileReadahead {
   struct Guess {
     enum class State { kNew, kFetching, kAsking, kKnown };
     State state = State::kNew;
-    std::optional<Metadata> metadata;  ///< what is fetched; as_of is when it was shown to be current
+    std::optional<Metadata> metadata;  ///< of the version fetched; it was current at as_of
     std::uint64_t bytes = 0;
     TimePoint made;
     std::list<std::string>::iterator position;
   };
   /// Requests to send once the mutex is free.
   struct DeferredWork {
-    std::vector<std::pair<std::string, std::optional<Metadata>>> guesses;  ///< with the version, where it is known
+    std::vector<std::pair<std::string, std::optional<Metadata>>> guesses;  ///< with the version, if known
     FileOrderPtr list;
   };
 

@@ -7,13 +7,13 @@
 
 namespace millrace::vfs {
 
-/// Watches the reads of one open file and says what to fetch ahead. A state machine without threads and clock. Not
+/// Watches the reads of one open file, and plans what to fetch ahead. A state machine without threads and clock. Not
 /// thread-safe.
 ///
-/// A read at the start, or one that goes on where the last ended, is sequential: the window begins at `initial` and
-/// doubles, up to `bound`, each time the reader has used half of it or a part. The kernel sends reads slightly out of
-/// order and readers skip a little: neither ends a sequence. A jump does, and the reads after it are exact until two
-/// follow each other.
+/// A sequence begins with a read at the start of the file, or with two reads that follow each other. Its window begins
+/// at `initial`. Each time the reader has used half of the window, or a part, the window doubles, up to `bound`. Reads
+/// slightly out of order, as the kernel sends them, and small skips do not end a sequence. A jump ends it. Reads after
+/// a jump fetch exactly their bytes.
 class ReadaheadWindow {
  public:
   struct Options {
