@@ -48,13 +48,13 @@ std::unexpected<Error> Refuse(std::string_view what, const std::string& path) {
   return Fail(Code::kPermissionDenied, "{}: {} is not allowed on this mount", path, what);
 }
 
-/// Where overwriting is not allowed, what the store has may not be written.
+/// If overwriting is not allowed, only files that are not in the store may be written.
 Status CheckOverwrite(TreeCore& core, Inode& inode) {
   if (core.options.allow_overwrite || core.table.IsLocal(inode)) return {};
   return Refuse("overwriting", core.table.PathOf(inode).value_or("the file"));
 }
 
-/// For what changes the tree: nobody else changes that name meanwhile, nor the file that has it.
+/// Locks a name that is to be created or removed. Errors: those of a name or a tree that cannot be changed.
 Result<NamedPath> LockName(TreeCore& core, InodeId parent, std::string_view name, const object::Call& call) {
   MR_TRY(core.CheckWritable());
   while (true) {
@@ -72,7 +72,7 @@ CacheableAttributes Acquire(TreeCore& core, const NamedPath& place, const Metada
   return core.Report(*core.table.Acquire(place.parent, place.name, KindOf(state)), state);
 }
 
-/// What is a file to the store, and something else to those who know its mode.
+/// Makes a symbolic link or a special file: an object whose stored mode says what it is.
 Result<CacheableAttributes> MakeObject(TreeCore& core, const NamedPath& place, std::uint32_t type,
                                        std::optional<std::uint64_t> device, const Ownership& ownership,
                                        std::string_view content, const object::Call& call) {
@@ -101,7 +101,7 @@ Result<CacheableAttributes> MakeObject(TreeCore& core, const NamedPath& place, s
   return Acquire(core, place, made);
 }
 
-/// After something went away: its name is free.
+/// Records that a name was removed.
 void NameRemoved(TreeCore& core, const NamedPath& place, Inode* inode) {
   core.metadata.Put(place.path, {.as_of = core.clock.Now()});
   if (inode) core.table.Unlink(*inode);
@@ -137,7 +137,7 @@ Result<std::unique_ptr<Tree>> Tree::Open(object::Store& store, cache::BlockCache
                                         .clock = options.clock}));
   }
   auto core = std::make_shared<TreeCore>(store, cache, budget, std::move(staging), std::move(options));
-  AdoptedFiles adopted;  // a tree is of use although something stays staged
+  AdoptedFiles adopted;  // errors do not fail Open(): see recovery()
   if (core->staging) adopted = AdoptStaged(*core, call);
   return std::unique_ptr<Tree>(new Tree(std::move(core), std::move(adopted.status), adopted.files));
 }
@@ -176,7 +176,7 @@ Result<CacheableAttributes> Tree::SetAttributes(InodeId id, const AttributeChang
   if (change.touches_stored() && core_->attributes.stores()) {
     MR_TRY(ChangeAttributes(*core_, inode, [&](StoredAttributes& a) { return Apply(*inode, change, a); }, call));
     MutexLock lock(inode->mutex);
-    if (change.modified) inode->changed.reset();  // a time that was set counts, also one before the last change
+    if (change.modified) inode->changed.reset();  // the time that was set replaces the time of the last change
   }
   return GetAttributes(id, call);
 }
@@ -324,7 +324,7 @@ Status Tree::RemoveDirectory(InodeId parent, std::string_view name, object::Call
   if (state.absent()) return Fail(Code::kNotFound, "no directory {}", place.path);
   if (state.is_file()) return Fail(Code::kNotDirectory, "{} is a file", place.path);
   const std::string marker = place.path + "/";
-  // In this order: a file that is published meanwhile is seen here or there.
+  // Local names first, then the store's: a file that is published meanwhile is found in one of them.
   InodePtr inode = core_->table.FindChild(parent, name);
   const bool local_names = inode && !core_->table.LocalChildren(inode->id).empty();
   auto page = MR_TRY(object::List(core_->store, {.prefix = marker, .max_keys = 2}, call));

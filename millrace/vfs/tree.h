@@ -30,9 +30,9 @@ struct TreeCore;
 /// when. Errors carry the code whose errno (ToErrno) a system call should return.
 class Tree {
  public:
-  /// Checks that the bucket can be listed. Finishes or undoes renames that were cut off. Takes over what earlier mounts
-  /// staged and did not publish; it is published in the background, or by FlushAll.
-  /// REQUIRES: store, cache, budget and options.clock outlive the tree, its files and its directories.
+  /// Checks that the bucket can be listed. Finishes or undoes renames that were cut off. Takes over the files that
+  /// earlier mounts staged and did not publish; they are published in the background, or by FlushAll. REQUIRES: store,
+  /// cache, budget and options.clock outlive the tree, its files and its directories.
   static Result<std::unique_ptr<Tree>> Open(object::Store& store, cache::BlockCache& cache, MemoryBudget& budget,
                                             TreeOptions options, object::Call call = {});
   Tree(const Tree&) = delete;
@@ -109,9 +109,9 @@ class Tree {
   /// Publishes everything that open files have written. Returns the first failure.
   Status FlushAll(object::Call call = {});
   PendingWrites pending() const;
-  /// Fails with the first reason why Open could not take over something that earlier mounts staged. It stays staged.
+  /// Returns the first error of taking over staged files in Open. Files that were not taken over stay staged.
   Status recovery() const { return recovery_; }
-  /// The files that Open took over. Some may be published already.
+  /// Returns the number of files that Open took over. Some may be published already.
   int recovered_files() const { return recovered_files_; }
 
  private:

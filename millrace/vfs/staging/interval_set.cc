@@ -7,7 +7,7 @@ namespace millrace::vfs {
 void IntervalSet::Add(std::uint64_t begin, std::uint64_t end) {
   if (begin >= end) return;
   auto at = intervals_.upper_bound(begin);
-  if (at != intervals_.begin() && std::prev(at)->second >= begin) --at;  // reaches or touches the new one
+  if (at != intervals_.begin() && std::prev(at)->second >= begin) --at;  // overlaps or touches the new interval
   while (at != intervals_.end() && at->first <= end) {
     begin = std::min(begin, at->first);
     end = std::max(end, at->second);

@@ -15,8 +15,8 @@ struct Interval {
   bool operator==(const Interval&) const = default;
 };
 
-/// Bytes of a file, kept as disjoint intervals that do not touch. Costs are logarithmic in their number, and linear in
-/// those that a change swallows. Not thread-safe.
+/// A set of bytes of a file, as disjoint intervals that do not touch. Operations take logarithmic time in the number of
+/// intervals, plus linear time in the intervals that they remove or return. Not thread-safe.
 class IntervalSet {
  public:
   static constexpr std::uint64_t kEnd = ~0ULL;
@@ -32,8 +32,9 @@ class IntervalSet {
   bool Intersects(std::uint64_t begin, std::uint64_t end) const { return First(begin, end).has_value(); }
   /// Returns the first interval of the set within [begin, end).
   std::optional<Interval> First(std::uint64_t begin, std::uint64_t end) const;
-  /// Returns the intervals of the set within [begin, end), and those that are missing there, in order.
+  /// Returns the intervals of the set within [begin, end), in order.
   std::vector<Interval> In(std::uint64_t begin, std::uint64_t end) const;
+  /// Returns the intervals within [begin, end) that are not in the set, in order.
   std::vector<Interval> Gaps(std::uint64_t begin, std::uint64_t end) const;
   std::vector<Interval> All() const { return In(0, kEnd); }
 

@@ -137,7 +137,7 @@ Result<DecodedRecord> DecodeRecord(std::string_view text, std::string_view what)
 }
 
 Status CheckKeys(const StagedRecord& record, const std::string& prefix, std::string_view what) {
-  // A directory that is renamed takes keys along that no mount shows: uploads may have those.
+  // The rename of a directory also copies keys that no mount shows, so an upload may have such a key.
   MR_TRY(CheckConfined(record.key, prefix, what, record.complete ? NameSegments::kPlain : NameSegments::kAny));
   if (record.base) MR_TRY(CheckConfined(record.base->key, prefix, what));
   if (!record.upload_key.empty()) MR_TRY(CheckConfined(record.upload_key, prefix, what, NameSegments::kAny));

@@ -18,8 +18,8 @@ struct DecodedRecord {
 /// damaged; kUnsupported if it has a later format.
 Result<DecodedRecord> DecodeRecord(std::string_view text, std::string_view what);
 
-/// Checks that every key which a record names is below `prefix` (CheckConfined): what is published, what it builds on,
-/// and whose upload is removed. Errors: kCorrupt, naming `what`.
+/// Checks that all keys of a record are below `prefix` (CheckConfined): those of the file, its base and its upload.
+/// Errors: kCorrupt, naming `what`.
 Status CheckKeys(const StagedRecord& record, const std::string& prefix, std::string_view what);
 
 }  // namespace millrace::vfs

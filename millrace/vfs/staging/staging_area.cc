@@ -26,7 +26,7 @@ std::string DataName(std::string_view id) { return fmt::format("{}{}", id, kData
 std::string RecordName(std::string_view id) { return fmt::format("{}{}", id, kRecord); }
 std::string SpareRecordName(std::string_view id) { return fmt::format("{}{}", id, kSpareRecord); }
 
-/// Of names in a staging folder: the lock's, and those made of an id.
+/// Recognizes the names in a staging folder: the lock file's, and those made of an id.
 NameForm StagingNameForm(std::string_view name) {
   if (name == kLockFile) return NameForm::kFile;
   const std::string_view id = name.substr(0, kIdDigits), rest = name.substr(id.size());
@@ -41,7 +41,7 @@ constexpr ManagedFolder::Format kStagingKind = {
     .legacy_file = kLockFile,
     .name_form = &StagingNameForm};
 
-/// What a file holds that may be anybody's.
+/// Reads a file that may be another user's. Refuses all but regular files of limited size.
 Result<std::string> ReadRegularFile(const fs::path& path) {
   const UniqueFd fd = MR_TRY(OpenFile(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
   struct stat info{};
@@ -60,7 +60,7 @@ Buffer ZeroBuffer(std::size_t size) {
   return zeros;
 }
 
-/// Shares the blocks where the file system can.
+/// Copies a range between files. Shares the blocks if the file system can.
 Status CopyRange(int from, int to, std::uint64_t begin, std::uint64_t end, const std::string& what) {
   for (auto at = static_cast<off_t>(begin); at < static_cast<off_t>(end);) {
     off_t source = at, target = at;
@@ -163,7 +163,7 @@ void StagedFile::Drop(std::uint64_t begin, std::uint64_t end) {
   area_.ReleaseBytes(before - held_.bytes());
 }
 
-/// Gives back the disk's room and makes the range read as zeros; false where the file system cannot.
+/// Frees the range's disk space; it then reads as zeros. Returns false if the file system does not support that.
 bool StagedFile::Punch(std::uint64_t begin, std::uint64_t end) const {
   return ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
                      static_cast<off_t>(end - begin)) == 0;
@@ -187,7 +187,7 @@ Status StagedFile::Save(const StagedRecord& record, bool durable) {
     return Fail(ErrnoError(errno, "syncing " + what));
   };
   MR_TRY(sync(fd_.get(), path()));
-  // New, or empty. Cutting it only now would have ext4 write it to the disk at once.
+  // The spare record is new or empty. If it were truncated here, ext4 would write it to the disk at once.
   const std::string next = SpareRecordName(id_), what = (folder.path() / next).string();
   const UniqueFd fd = MR_TRY(folder.OpenFile(next, O_WRONLY | O_CREAT));
   Status written = WriteFully(fd.get(), AsBytes(text), 0, what);
@@ -204,8 +204,8 @@ Status StagedFile::Save(const StagedRecord& record, bool durable) {
 
 void StagedFile::Unsave() {
   if (saved_) {
-    // Its file serves for the next record, but its content must not: after a power failure it could be found under that
-    // record's name.
+    // The next record uses the file again. Its old content is removed: after a power failure it could appear under the
+    // next record's name.
     const std::string record = RecordName(id_);
     if (!area_.folder_.Rename(record, SpareRecordName(id_))) (void)area_.folder_.Remove(record);
     EmptySpareRecord();
@@ -224,7 +224,7 @@ Result<std::unique_ptr<StagingArea>> StagingArea::Open(Options options) {
 }
 
 Result<std::unique_ptr<StagedFile>> StagingArea::Create() {
-  MutexLock lock(mutex_);  // a lock of the folder is the process's, not the thread's
+  MutexLock lock(mutex_);  // the folder's lock does not exclude threads of one process
   FolderLock making(lock_.get(), LOCK_SH);
   if (auto spare = TakeSpare()) {
     return std::unique_ptr<StagedFile>(new StagedFile(*this, std::move(spare->first), std::move(spare->second)));
@@ -235,7 +235,7 @@ Result<std::unique_ptr<StagedFile>> StagingArea::Create() {
   return std::unique_ptr<StagedFile>(new StagedFile(*this, std::move(id), std::move(fd)));
 }
 
-/// An empty file that still is nobody's: other processes adopt what they find in the folder, and may have used it.
+/// Returns a spare file that is still empty and without an owner: another process may have taken it meanwhile.
 std::optional<std::pair<std::string, UniqueFd>> StagingArea::TakeSpare() {
   while (!spare_.empty()) {
     std::string id = std::move(spare_.back());
@@ -249,7 +249,7 @@ std::optional<std::pair<std::string, UniqueFd>> StagingArea::TakeSpare() {
   return std::nullopt;
 }
 
-/// Takes back a file without a record, before its lock goes.
+/// Empties a file without a record and makes it a spare, while it is still locked. Removes it if there are enough.
 void StagingArea::Retire(const std::string& id, UniqueFd fd) {
   if (::ftruncate(fd.get(), 0) == 0) {
     MutexLock lock(mutex_);
@@ -277,9 +277,10 @@ Result<std::vector<StagingArea::AdoptedFile>> StagingArea::Adopt(const std::stri
   for (auto& [id, fd] : ownerless) {
     const std::string record = RecordName(id);
     std::unique_ptr<StagedFile> file(new StagedFile(*this, id, std::move(fd)));
-    file->EmptySpareRecord();  // its owner may have died while it wrote the next one
+    file->EmptySpareRecord();  // its owner may have died while it wrote a record
     auto text = folder_.ReadFile(record, kMaxRecordBytes);
-    if (!text && text.error().code() == Code::kNotFound) continue;  // spare, or never finished: its bytes go
+    if (!text && text.error().code() == Code::kNotFound)
+      continue;  // a spare, or without a record: the destructor removes its bytes
     file->Keep();
     if (!text) {
       unreadable->push_back(text.error().ToString());
@@ -299,7 +300,7 @@ Result<std::vector<StagingArea::AdoptedFile>> StagingArea::Adopt(const std::stri
     file->held_ = decoded->record.held;
     {
       MutexLock lock(mutex_);
-      used_ += file->held_.bytes();  // whatever the limit: it is here already
+      used_ += file->held_.bytes();  // even beyond the limit: these bytes are on the disk already
     }
     adopted.push_back({std::move(file), std::move(decoded->record)});
   }

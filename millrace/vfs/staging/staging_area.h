@@ -20,29 +20,30 @@
 
 namespace millrace::vfs {
 
-/// Everything besides the staged bytes that another process needs to publish a file, if this process dies. The format
-/// is in docs/formats/staging.md. A value type.
+/// Everything but the staged bytes that another process needs to publish a file if this process dies.
+/// docs/formats/staging.md has the format. A value type.
 struct StagedRecord {
   std::string key;
   std::uint64_t size = 0;
   WallTime modified;
-  /// When this content got this name: a StagingArea::NextStamp. Of two records for one key, the later one counts.
+  /// The time at which this content got this name: a StagingArea::NextStamp. Of two records for one key, the later
+  /// counts.
   WallTime saved;
   /// True: publish this file. False: the file was being written; only its upload must be aborted.
   bool complete = false;
-  /// Set while the file loses its name. If the store still has this ETag under the key (empty: nothing), the file kept
-  /// its name.
+  /// Set while the name is being removed. If the store still has this ETag under the key (empty: no object), the name
+  /// was not removed.
   std::optional<std::string> removing;
   bool exclusive = false;                    ///< the key must not exist
-  std::optional<cache::ObjectVersion> base;  ///< what the content builds on
-  std::uint64_t base_bytes = 0;              ///< the first bytes of the base, which count
+  std::optional<cache::ObjectVersion> base;  ///< the version that the content builds on
+  std::uint64_t base_bytes = 0;              ///< how many of the base's first bytes are in the content
   std::optional<std::map<std::string, std::string>> metadata;
   std::string content_type;
   IntervalSet held;     ///< in the staging file
   IntervalSet changed;  ///< differs from the base
-  /// The ETag of the object that a publication under way makes; empty: not known, or no publication.
+  /// The ETag of the object that the present publication makes; empty: not known, or no publication.
   std::string expected;
-  /// A multipart upload under way. The record is written before the upload is begun; then the id is empty.
+  /// The multipart upload. The record is first written before the upload is begun; the id is empty then.
   std::string upload_id, upload_key;
   WallTime upload_begun;
 };
@@ -61,23 +62,23 @@ class StagedFile {
   const IntervalSet& held() const { return held_; }
   /// Errors: kNoSpace if the area's limit is reached, or the disk is full; then nothing has changed.
   Status Write(std::uint64_t offset, ByteSpan bytes);
-  /// The file holds zeros in the range from now on. Errors: as Write.
+  /// Writes zeros. Errors: as Write.
   Status Zero(std::uint64_t begin, std::uint64_t end);
   /// REQUIRES: the file holds the whole range.
   Status Read(std::uint64_t offset, MutableByteSpan into) const;
-  /// Removes the range from the file, and frees its room.
+  /// Removes the range from the file, and frees its disk space.
   void Drop(std::uint64_t begin, std::uint64_t end);
   /// Returns another file that holds the same bytes. Errors: as Write.
   Result<std::unique_ptr<StagedFile>> Clone() const;
 
-  /// Writes the record beside the bytes. From now on, bytes and record outlive the process; if `durable`, the machine's
-  /// death, too.
+  /// Writes the record beside the bytes. From now on, bytes and record survive the death of the process; if `durable`,
+  /// also of the machine.
   Status Save(const StagedRecord& record, bool durable);
-  /// Removes the record: the content is in the store, or elsewhere.
+  /// Removes the record. Call when the content is in the store or elsewhere.
   void Unsave();
-  /// The destructor leaves bytes and record on the disk, for StagingArea::Adopt of this or another process.
+  /// Makes the destructor leave bytes and record on the disk, for StagingArea::Adopt of this or another process.
   void Keep() { kept_ = true; }
-  /// The destructor removes them again.
+  /// Undoes Keep: the destructor removes bytes and record.
   void Release() { kept_ = false; }
   std::string path() const;
 
@@ -90,22 +91,22 @@ class StagedFile {
   Status Charge(std::uint64_t bytes) const;
 
   StagingArea& area_;
-  const std::string id_;  ///< what the names of its files begin with
+  const std::string id_;  ///< the beginning of the names of its files
   UniqueFd fd_;           ///< locked while the file has an owner
   IntervalSet held_;
   bool saved_ = false, kept_ = false;
 };
 
 /// A private, managed folder (base/files/managed_folder.h) of staged files. All mounts of a user share it. A process
-/// locks its files; if another process can lock a file, the owner is gone. Files that are not needed any more stay for
-/// the next ones, empty: creating a file is the most expensive part of staging a small one, and on ext4 more so after
-/// many files were removed. Thread-safe.
+/// locks its files; if another process can lock a file, the owner is dead. Files that are not needed any more are
+/// emptied and used again: creating a file is the most expensive part of staging a small one, and on ext4 even more so
+/// after many files were removed. Thread-safe.
 class StagingArea {
  public:
   struct Options {
     std::filesystem::path directory;  ///< created if missing; see ManagedFolder
     std::uint64_t limit_bytes = 16 * kGiB;
-    std::string target;            ///< names the store: what is staged for one store is never published to another
+    std::string target;            ///< names the store: files staged for one store are never published to another
     std::size_t most_spare = 512;  ///< empty files kept
     const Clock* clock = &SystemClock();
   };
@@ -119,8 +120,8 @@ class StagingArea {
     StagedRecord record;
   };
   /// Takes over the files below `prefix` that dead processes left for this store, in the order of StagedRecord::saved.
-  /// Removes files without a record. Leaves alone records that cannot be read, and names them in `unreadable`. A file
-  /// that is destroyed stays on the disk, unless its record was removed (Unsave).
+  /// Removes files without a record. Keeps records that cannot be read, and adds their errors to `unreadable`. The
+  /// files returned are kept (StagedFile::Keep): they stay on the disk unless Unsave is called.
   Result<std::vector<AdoptedFile>> Adopt(const std::string& prefix, std::vector<std::string>* unreadable)
       MR_EXCLUDES(mutex_);
 
@@ -129,7 +130,7 @@ class StagingArea {
     int files = 0;
     std::uint64_t bytes = 0;  ///< of the files when they are published
   };
-  /// Returns what dead processes left in a folder for a store, for status reports. Changes nothing.
+  /// Counts the files that dead processes left in a folder for a store, for status reports. Changes nothing.
   static Leftovers FindLeftovers(const std::filesystem::path& directory, const std::string& target);
 
   /// Returns a time that is later than all returned before, so that records can be ordered.
@@ -137,7 +138,7 @@ class StagingArea {
 
   const Options& options() const { return options_; }
   std::uint64_t used() const MR_EXCLUDES(mutex_);
-  /// Returns true if the area is more than half full. Writers then drop bytes that the store has, too.
+  /// Returns true if the area is more than half full. Writers then drop staged bytes that the store also has.
   bool crowded() const { return used() > options_.limit_bytes / 2; }
 
  private:

@@ -56,7 +56,7 @@ void UploadLedger::AddUnconfirmed(const std::string& key, WallTime begun, std::s
     auto earlier = [&](const UnconfirmedUpload& left) {
       return left.record.upload_key == key && left.record.upload_id == id;
     };
-    if (std::ranges::any_of(unconfirmed_, earlier)) return;  // it goes with that one
+    if (std::ranges::any_of(unconfirmed_, earlier)) return;  // Remove() aborts both with one record
   }
   StagedRecord record{.key = key, .upload_id = std::move(id), .upload_key = key, .upload_begun = begun};
   auto file = staging_.Create();

@@ -11,9 +11,9 @@
 
 namespace millrace::vfs {
 
-/// Aborts the upload that a record names. If the record has no upload id (the answer of the store was lost), aborts all
-/// uploads of the key that have no parts and were begun from five minutes before to ten minutes after the record was
-/// written. Uploads of others may be among them; their owners begin them again.
+/// Aborts the upload of a record. If the record has no upload id (the answer of the store was lost), aborts all uploads
+/// of the key that have no parts and were begun from five minutes before to ten minutes after the record was written.
+/// Some of these may be other clients'; those clients begin them again.
 Status AbortRecorded(object::Store& store, const StagedRecord& record, const object::Call& call);
 
 /// The multipart uploads of one process. A record in the staging area is written before an upload is begun, so that the
@@ -31,7 +31,7 @@ class UploadLedger {
     UploadRecord& operator=(UploadRecord&&) = delete;
     ~UploadRecord();
     Status SetId(std::string id);
-    /// The store has confirmed that the upload is completed, or aborted.
+    /// Call when the store has confirmed that the upload is completed or aborted.
     void MarkEnded() { file_.reset(); }
 
    private:
@@ -44,8 +44,8 @@ class UploadLedger {
   };
   /// Writes a record. Call before an upload of that key is begun.
   Result<UploadRecord> Begin(const std::string& key);
-  /// Records an upload of `key`, begun at `begun` or later, whose end the store did not confirm. `id` empty: nor did it
-  /// confirm the beginning.
+  /// Records an upload of `key`, begun at `begun` or later, whose end the store did not confirm. `id` is empty if the
+  /// store did not confirm the beginning either.
   void AddUnconfirmed(const std::string& key, WallTime begun, std::string id = {}) MR_EXCLUDES(mutex_);
 
   /// Aborts the unconfirmed uploads. Blocks. Returns the first failure; the upload that failed, and the rest, stay for

@@ -7,8 +7,8 @@
 
 namespace millrace::vfs {
 
-/// The number of a file or directory while somebody holds it (see Tree::Lookup). A tree uses no number twice. Another
-/// mount of the same bucket uses other numbers.
+/// The number of a file or directory that has lookups (see Tree::Lookup). A tree uses no number twice. Another mount of
+/// the same bucket uses other numbers.
 using InodeId = std::uint64_t;
 inline constexpr InodeId kRootInode = 1;  ///< as FUSE numbers the root
 

@@ -21,7 +21,7 @@ enum class StoredAttributesPolicy : std::uint8_t {
   kNever,   ///< attributes are neither stored nor read
 };
 
-/// Returns whether the process that an owner's name stands for is still running; nothing if that cannot be known here.
+/// Returns whether the process with this TreeOptions::owner is still running; nothing if that cannot be known here.
 using OwnerAlive = std::function<std::optional<bool>(std::string_view owner)>;
 
 /// The options of a Tree. A value type.
@@ -37,13 +37,12 @@ struct TreeOptions {
   std::uint32_t uid = 0, gid = 0, file_permissions = 0644, directory_permissions = 0755;
   /// How long names, attributes and listings may be used after the store sent them.
   Duration metadata_ttl = std::chrono::seconds(1);
-  /// How long a name counts as absent after the store said so.
+  /// How long a name counts as absent after the store's answer.
   Duration negative_ttl = std::chrono::seconds(1);
   /// True: every open asks the store for the current version (close-to-open consistency). False: an open uses what the
   /// store said within the last metadata_ttl.
   bool revalidate_open = true;
-  /// Paths that the metadata cache holds at most. Inodes in use are held besides. The memory that a name takes:
-  /// README.md, "The memory of a name".
+  /// The most paths in the metadata cache. Inodes take memory of their own: README.md, "The memory of a name".
   std::size_t metadata_entries = 65'536;
   /// The most key ranges of one long listing that are listed at the same time: see PageStream. 1: one page at a time.
   int parallel_listing = 1;
@@ -54,7 +53,7 @@ struct TreeOptions {
   /// The folder for bytes that were written and are not published yet. A tree that is not read-only needs it.
   std::filesystem::path staging_directory;
   std::uint64_t staging_limit = 16 * kGiB;
-  std::string staging_target;  ///< names the store among all stores whose files are staged in the folder
+  std::string staging_target;  ///< names the store: files of several stores may be staged in the folder
   /// False: Flush and Close publish. True: Flush and Close stage the content, so that it outlives the process. It is
   /// published in the background, `publish_delay` later. Removing or renaming the file before then costs no request.
   bool close_async = false;
@@ -62,9 +61,9 @@ struct TreeOptions {
   int publish_parallel = 8;         ///< files that are published in the background at the same time
   std::size_t publish_most = 4096;  ///< files that wait for the background; beyond this bound, Close publishes
   Clock* clock = &SystemClock();    ///< must outlive the tree
-  /// The name of this process in the records of renames under way.
+  /// The name of this process in rename records (RenameRecord::owner). Choose one that no other process has.
   std::string owner = "unknown";
-  /// Tells whether the process behind such a name still runs.
+  /// Decides whether the owner of another record is alive. Empty: only the record's age decides.
   OwnerAlive owner_alive;
   Logger log;
 };
