@@ -8,10 +8,10 @@
 
 namespace millrace::mount {
 
-/// Succeeds if the daemon of the mount at `path` answers within `timeout`, and so does the store, to a listing of the
-/// root. Leaves a thread behind if the daemon does not answer: end the process then without joining threads.
-/// Errors: kDeadlineExceeded; kNotFound if nothing is mounted there; those of QueryDaemon; kUnavailable if the root
-/// cannot be listed.
+/// Succeeds if the daemon of the mount at `path` answers within `timeout`, and the store lists the root. If the daemon
+/// does not answer, a blocked thread remains: the process must then exit without joining threads. Errors:
+/// kDeadlineExceeded; kNotFound if nothing is mounted there; those of QueryDaemon; kUnavailable if the root cannot be
+/// listed.
 Status CheckMount(const std::string& path, Duration timeout);
 
 }  // namespace millrace::mount

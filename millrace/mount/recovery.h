@@ -1,4 +1,4 @@
-// Finishing what earlier mounts left behind, without mounting.
+// Recovery of the renames and files that earlier mounts left, without mounting.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,9 @@ struct RecoveryReport {
 };
 
 /// Does what the next mount of `options` would do first: finishes or undoes directory renames that were cut off, and
-/// publishes files that are staged. Blocks until all files are published or have failed, or `stop` fires. May be
-/// repeated after a failure.
-/// `memory_bytes` bounds cache and data in flight. The connection must outlive the call.
-/// Errors: those of the store and of the staging folder, if nothing could be done. Files that could not be published
-/// are told by the report.
+/// publishes staged files. Blocks until all files are published or have failed, or `stop` fires. May be repeated after
+/// a failure. `memory_bytes` bounds cache and data in flight. The connection must outlive the call. Errors: those of
+/// the store and of the staging folder, if nothing could be done. The report has the failures of files.
 Result<RecoveryReport> Recover(object::Connection& connection, const SourceOptions& options, std::uint64_t memory_bytes,
                                std::stop_token stop);
 

@@ -19,7 +19,7 @@
 namespace millrace::mount {
 namespace {
 
-/// What each thread takes beyond the process: a request and a reply, 1 MiB each at most (kMaxRequest in fuse_mount.cc).
+/// The memory of each thread: a request and a reply, at most 1 MiB each (kMaxRequest in fuse_mount.cc).
 constexpr std::uint64_t kThreadBytes = 2 * kMiB;
 
 Status CheckFolder(const std::string& url, const std::string& prefix) {
@@ -28,8 +28,8 @@ Status CheckFolder(const std::string& url, const std::string& prefix) {
   return Fail(Code::kNotFound, "{} is no folder", parsed.ToString());
 }
 
-/// Refuses a store that ignores the conditions of writes. A mount of all buckets asks in the first bucket that lets it
-/// put.
+/// Refuses a store that ignores the conditions of writes. A mount of all buckets tests the first bucket that it may
+/// write.
 Status RequireConditions(const OpenedSource& source, std::stop_token stop) {
   // For all buckets together, since there may be many, and none that may be written. If no bucket answers the question
   // in this time, the mount goes on, and the first write reports what is wrong. 15 s: a guess.
@@ -71,7 +71,7 @@ cache::BlockCache::Options CacheOptions(const SessionOptions& options, std::uint
   return {.block_bytes = std::min<std::uint64_t>(kMiB, options.source.read_part_bytes),
           .max_fetch_bytes = options.source.read_part_bytes,
           .memory_bytes = options.source.read_only ? data_bytes / 8 * 7 : data_bytes / 2,
-          .keep_read_bytes = data_bytes / 16,  // the kernel keeps pages too
+          .keep_read_bytes = data_bytes / 16,  // small, because the kernel also caches what was read
           .directory = on_disk ? std::filesystem::absolute(options.cache_directory) : std::filesystem::path(),
           .disk_bytes = on_disk ? options.cache_disk_bytes : 0,
           .log = options.source.log};

@@ -23,12 +23,12 @@ struct SessionOptions {
   bool allow_other = false;  ///< other users may use the mount, within the files' modes
   int max_threads = 16;      ///< requests served at a time; fewer if memory_bytes is small
   std::uint64_t kernel_read_ahead = 1 * kMiB;
-  /// Memory of the whole process. Serve takes all but process_bytes for threads, cache and data in flight.
+  /// Memory of the whole process. Serve uses all but process_bytes for threads, cache and data in flight.
   std::uint64_t memory_bytes = 0;
   std::uint64_t process_bytes = 0;        ///< what the process takes besides the mount: code, connections
   std::filesystem::path cache_directory;  ///< a managed folder for blocks on disk; empty: no disk cache
   std::uint64_t cache_disk_bytes = 20 * kGiB;
-  /// How long Serve tries to publish at the end. What is left then stays staged for the next mount.
+  /// How long Serve tries to publish at the end. Files that are not published by then stay staged for the next mount.
   Duration flush_timeout = std::chrono::minutes(5);
   std::optional<metrics::EndpointOptions> metrics;  ///< where /metrics is served, if anywhere
 };

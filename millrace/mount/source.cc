@@ -40,8 +40,8 @@ Result<vfs::TreeOptions> TreeOptions(const SourceOptions& source, const object::
   return options;
 }
 
-/// Releases before managed folders staged in a folder below /var/tmp. A warning names what they left there. A folder of
-/// another user is not looked at: that user may have made it under our name.
+/// Old releases, without managed folders, staged files in a folder below /var/tmp. Warns if they left files there. Does
+/// not read a folder of another user, who may have made it under this user's name.
 void WarnOfEarlierStaging(const std::string& url, const std::string& target, const Logger& log) {
   const std::string folder = fmt::format("/var/tmp/millrace-{}/staging", ::geteuid());
   struct stat info{};

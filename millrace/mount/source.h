@@ -23,12 +23,12 @@ struct SourceOptions {
   std::string key_prefix;  ///< shows only the keys below this prefix of the URL's; must not begin with '/'
   bool read_only = false;
   bool allow_delete = true, allow_overwrite = true;
-  /// Who owns files that store no owner, and their modes.
+  /// The owner and the modes of files that store none.
   std::uint32_t uid = ::geteuid(), gid = ::getegid();
   std::uint32_t file_permissions = 0644, directory_permissions = 0755;
   vfs::StoredAttributesPolicy stored_attributes = vfs::StoredAttributesPolicy::kAuto;
   /// For how long names, attributes and versions are used without asking the store, also by open. Not set: one second,
-  /// and every open asks.
+  /// but every open asks the store.
   std::optional<Duration> metadata_ttl;
   std::optional<Duration> negative_ttl;  ///< the same for absent names; not set: as metadata_ttl
   std::uint64_t read_part_bytes = 8 * kMiB, write_part_bytes = 8 * kMiB;
@@ -38,7 +38,7 @@ struct SourceOptions {
   Duration publish_delay = std::chrono::seconds(1);
   /// Where written bytes wait for the store. Empty: "staging" in the user's cache folder.
   std::filesystem::path staging_directory;
-  /// Most bytes in that folder; beyond it, writes fail with kNoSpace. 0: a quarter of the free disk.
+  /// The most bytes in that folder. Beyond this, writes fail with kNoSpace. 0: a quarter of the free disk.
   std::uint64_t staging_limit = 0;
   Logger log;
 };

@@ -30,7 +30,7 @@ struct UnmountReport {
   std::string mount_point;  ///< without symbolic links
   std::string source;       ///< what was mounted: a URL
   pid_t daemon = 0;         ///< 0: it was gone already
-  /// With kInUse: being written. Else: not in the store.
+  /// With kInUse: the files being written. Else: the files that are not in the store.
   int files = 0;
   std::uint64_t bytes = 0;
   std::filesystem::path staging_directory;  ///< with kFilesLeft: where they are

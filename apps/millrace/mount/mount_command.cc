@@ -108,10 +108,10 @@ Status ServeMount(const Context& context, const MountFlags& flags) {
   const mount::SessionOptions options = MR_TRY(ToSessionOptions(context, flags, point, log));
   auto connection = MR_TRY(context.Connect());
   const mount::ServiceManager manager;
-  // Outlives the mount: a question to a mount that hangs ends when the kernel drops the mount.
+  // Outlives the mount: if the mount hangs, the caretaker's query ends only when the kernel removes the mount.
   std::optional<mount::Caretaker> caretaker;
   auto on_live = [&]() -> Status {
-    caretaker.emplace(  // before the command or systemd learns of the daemon, and sends it SIGHUP
+    caretaker.emplace(  // before the daemon reports that it is live, since SIGHUP may come from then on
         manager, flags.log_file, [point] { return mount::QueryDaemon(point).has_value(); },
         [&connection] { return connection->ReloadCredentials(); }, log);
     Status detached;
@@ -163,7 +163,7 @@ int RunMount(const Context& context, const MountFlags& flags) {
     if (checked) return kExitOk;
     const int status = ReportError(context, checked.error());
     std::fflush(nullptr);
-    ::_exit(status);  // the thread that asks a mount which hangs cannot be joined
+    ::_exit(status);  // the thread that queries a hanging mount cannot be joined
   }
   if (flags.recover || flags.directory.empty()) {
     Status done = Fail(Code::kInvalidArgument, "name the directory to mount on");

@@ -8,13 +8,13 @@
 namespace millrace::mount {
 namespace {
 
-/// Options for mount(8), systemd-fstab-generator(8) and the kernel's generic layer.
+/// Options of mount(8), systemd-fstab-generator(8) and the kernel, which are not passed on.
 constexpr std::array<std::string_view, 26> kGenericOptions = {
     "defaults", "rw",      "auto",    "noauto",   "user",       "nouser",   "users",      "owner",      "group",
     "nofail",   "_netdev", "exec",    "noexec",   "suid",       "nosuid",   "dev",        "nodev",      "sync",
     "async",    "atime",   "noatime", "diratime", "nodiratime", "relatime", "norelatime", "strictatime"};
 
-/// `a,b="x,y",c` at the commas outside of quotes.
+/// Splits `a,b="x,y",c` at the commas outside of quotes.
 std::vector<std::string> SplitOptions(std::string_view text) {
   std::vector<std::string> options(1);
   bool quoted = false;
@@ -57,7 +57,7 @@ Result<std::vector<std::string>> TranslateMountHelper(const std::vector<std::str
     const std::string& word = arguments[i];
     if (word == "-o" || word == "-t" || word == "-N") {
       if (++i == arguments.size()) return Fail(Code::kInvalidArgument, "mount.millrace: {} needs a value", word);
-      if (word != "-o") continue;  // the type is known, and namespaces are mount(8)'s to enter
+      if (word != "-o") continue;  // -t: the type is known; -N: mount(8) has entered the namespace
       for (const std::string& option : SplitOptions(arguments[i]))
         if (IsMillraceOption(option)) flags.push_back(ToFlag(option));
     } else if (word == "-f") {

@@ -62,7 +62,7 @@ Result<int> StartDaemon(const std::vector<std::string>& arguments, std::stop_tok
     if (stop.stop_requested()) ::kill(daemon, SIGTERM);
     if (::poll(&readable, 1, 100) <= 0) continue;
     ssize_t n = ::read(from_daemon.get(), buffer, sizeof buffer);
-    if (n <= 0) break;  // it ended; its reason is on the standard error we share
+    if (n <= 0) break;  // it ended, and has printed the reason
     said.append(buffer, static_cast<std::size_t>(n));
   }
   if (said == kLive) return 0;

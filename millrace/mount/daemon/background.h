@@ -13,8 +13,8 @@
 namespace millrace::mount {
 
 /// Starts this program again in a session of its own, with `arguments` and `--status-fd N`. Blocks until the daemon
-/// reports that it is live (BecomeDaemon) or ends. Returns the exit status for this process; the daemon has then
-/// printed its messages on the same standard error. If `stop` fires first, sends SIGTERM to the daemon. Errors:
+/// reports that it is live (BecomeDaemon) or ends. Returns the exit status for this process. The daemon prints its
+/// messages on the same standard error. If `stop` fires first, sends SIGTERM to the daemon. Errors:
 /// kInternal if the daemon ends with status 0 before it is live; those of fork(2) and pipe(2).
 Result<int> StartDaemon(const std::vector<std::string>& arguments, std::stop_token stop);
 

@@ -13,9 +13,9 @@
 
 namespace millrace::mount {
 
-/// Runs a thread for a daemon as long as it lives. On SIGHUP the thread opens `log_file` (if any) anew as standard
-/// output and error, for log rotation, and calls `reload`. As often as the service manager's watchdog wants, the thread
-/// calls `check` and, if that returns true, tells the service manager that the mount is alive.
+/// A thread of a daemon. On SIGHUP the thread reopens `log_file` (if any) as standard output and error, for log
+/// rotation, and calls `reload`. Twice in each period of the service manager's watchdog, the thread calls `check`. If
+/// that returns true, the thread tells the service manager that the mount is alive.
 ///
 /// REQUIRES: one per process, because it handles a signal. `manager` outlives it.
 class Caretaker {

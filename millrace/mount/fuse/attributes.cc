@@ -81,9 +81,9 @@ void HandleLink(fuse_req_t request, fuse_ino_t, fuse_ino_t, const char*) {
 }
 
 void HandleGetXattr(fuse_req_t request, fuse_ino_t inode, const char* name, std::size_t room) {
-  // ls asks for the ACL and the label of every name. EOPNOTSUPP tells it that the whole file system has none, and it
-  // asks once. The kernel, which looks for capabilities, reads EOPNOTSUPP as "none". ENOSYS ends all questions; it is
-  // the answer where no name can have attributes.
+  // ls asks for the ACL and the label of every name. After EOPNOTSUPP, ls knows that the file system has none, and does
+  // not ask again. The kernel asks for capabilities and reads EOPNOTSUPP as "none". After ENOSYS the kernel never asks
+  // again; this is the answer if no file can have attributes.
   RequestContext& context = RequestContext::Of(request);
   if (!context.options.xattrs) return void(fuse_reply_err(request, ENOSYS));
   if (!std::string_view(name).starts_with("user.")) return void(fuse_reply_err(request, EOPNOTSUPP));

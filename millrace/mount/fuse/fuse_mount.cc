@@ -27,7 +27,7 @@ namespace millrace::mount {
 namespace {
 
 constexpr std::uint64_t kMaxRequest = 1 * kMiB;        // the kernel's limit for one read or write: 256 pages
-constexpr auto kLookForEnd = std::chrono::seconds(1);  // how late an unmount may end reads that wait for the store
+constexpr auto kLookForEnd = std::chrono::seconds(1);  // the delay after an unmount until waiting reads are cancelled
 
 /// An open file as the kernel knows it.
 struct FileHandle {
@@ -195,7 +195,7 @@ FuseServer::~FuseServer() {
 
 Status FuseServer::Serve(std::function<void()> live, std::stop_token stop) {
   live_ = std::move(live);
-  // libfuse waits in sem_wait, which only a signal to this thread ends.
+  // libfuse waits in sem_wait. Only a signal to this thread interrupts it.
   struct sigaction nothing{};
   nothing.sa_handler = [](int) {};
   sigaction(SIGUSR1, &nothing, nullptr);
@@ -210,7 +210,7 @@ Status FuseServer::Serve(std::function<void()> live, std::stop_token stop) {
     while (!woken.WaitUntil(mutex, std::chrono::steady_clock::now() + kLookForEnd, served,
                             [&] { return stop.stop_requested(); })) {
       if (served.stop_requested()) return;
-      // Unmounted: the kernel no longer waits for reads under way, so they must not keep the session.
+      // Unmounted: no program waits for reads under way. Cancels them, so that they do not delay the end.
       if (pollfd device{fuse_session_fd(session_), 0, 0}; ::poll(&device, 1, 0) > 0) ended.request_stop();
     }
     ended.request_stop();
@@ -347,10 +347,10 @@ void FuseServer::Open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info
         inode, {.read = access != O_WRONLY, .write = writes, .truncate = (info->flags & O_TRUNC) != 0}, wait.call());
   }();
   if (!file) return server.ReplyError(request, "open", inode, file.error());
-  // The size that the kernel remembers belongs to the version before.
+  // The kernel has cached the size of the version before.
   if ((*file)->found_change()) fuse_lowlevel_notify_inval_inode(server.session_, inode, -1, 0);
   server.Keep(*std::move(file), request, writes, info);
-  if (fuse_reply_open(request, info) != 0) (void)server.Drop(info);  // the caller has gone
+  if (fuse_reply_open(request, info) != 0) (void)server.Drop(info);  // the caller was killed meanwhile
 }
 
 void FuseServer::Create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* info) {
@@ -369,7 +369,7 @@ void FuseServer::Create(fuse_req_t request, fuse_ino_t parent, const char* name,
 }
 
 void FuseServer::Read(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset, fuse_file_info* info) {
-  thread_local Buffer buffer;  // for what the cache does not keep
+  thread_local Buffer buffer;  // for bytes that the cache does not keep
   if (buffer.size() < size) buffer = Buffer(std::max<std::size_t>(size, kMaxRequest));
   auto read = [&] {
     Interruptible wait(request);
@@ -386,7 +386,7 @@ void FuseServer::Read(fuse_req_t request, fuse_ino_t inode, std::size_t size, of
 
 void FuseServer::Write(fuse_req_t request, fuse_ino_t inode, const char* bytes, std::size_t size, off_t offset,
                        fuse_file_info* info) {
-  // Not interruptible: half a write would have to fail the file.
+  // Not interruptible: after half a write, the file would have to fail.
   Status written = HandleOf(info).file->Write(static_cast<std::uint64_t>(offset), AsBytes({bytes, size}));
   if (!written) return Of(request).ReplyError(request, "write", inode, written.error());
   Of(request).options.stats->CountWrite(size);
@@ -498,7 +498,7 @@ void FuseServer::FillDirectory(fuse_req_t request, fuse_ino_t inode, std::size_t
     fuse_entry_param param = ToEntry(entry.entry);
     if (!plus) {
       param.attr.st_mode = TypeOf(entry.kind);
-      // readdir must show some number; names nobody has looked up have none yet.
+      // readdir must show an inode number, and names without a lookup have none.
       if (param.attr.st_ino == 0) param.attr.st_ino = Mix64(std::hash<std::string_view>()(entry.name)) | 1;
     }
     return add(std::string(entry.name).c_str(), param, entry.next_cookie + kDots);

@@ -104,7 +104,7 @@ struct stat ToStat(const vfs::NodeAttributes& attributes) {
   info.st_uid = attributes.uid;
   info.st_gid = attributes.gid;
   info.st_size = static_cast<off_t>(attributes.size);
-  info.st_blksize = static_cast<blksize_t>(kMiB);  // the size of the pieces in which programs copy
+  info.st_blksize = static_cast<blksize_t>(kMiB);  // programs copy in blocks of this size
   info.st_blocks = static_cast<blkcnt_t>((attributes.size + 511) / 512);
   info.st_mtim = ToTimespec(attributes.modified);
   info.st_atim = ToTimespec(attributes.accessed);

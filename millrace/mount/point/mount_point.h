@@ -23,11 +23,11 @@ Result<std::string> ResolveMountPoint(const std::string& path);
 /// kNotDirectory; kNotEmpty.
 Result<std::string> PrepareMountPoint(const std::string& path);
 
-/// Removes the mount from the file tree: by system call as root, else by fusermount3. `lazy`: even while it is in use.
+/// Unmounts: by system call as root, else by fusermount3. `lazy`: even while the mount is in use.
 /// Errors: kBusy while it is in use.
 Status Detach(const std::string& absolute_path, bool lazy);
 
-/// Asks the kernel to read this far ahead on the mount. Needs root. A failure costs speed only.
+/// Sets the kernel's readahead on the mount, in bytes. Needs root. A failure only makes reads slower.
 Status SetReadAhead(const std::string& absolute_path, std::uint64_t bytes);
 
 /// Returns whether a system call's errno says that the daemon of a FUSE mount is gone.

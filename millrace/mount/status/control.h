@@ -20,8 +20,8 @@ struct DaemonStatus {
 inline constexpr std::uint64_t kDaemonStatusMagic = 0x4d494c4c52414345;  // "MILLRACE"
 extern const unsigned long kDaemonStatusRequest;
 
-/// The answer to kDaemonStatsRequest is MountStats::Snapshot as JSON text of at most so many bytes: an ioctl carries
-/// less than 16 KiB.
+/// The answer to kDaemonStatsRequest is MountStats::Snapshot as JSON text of at most this size: an ioctl carries less
+/// than 16 KiB.
 inline constexpr std::size_t kMaxStatsBytes = 16'000;
 extern const unsigned long kDaemonStatsRequest;
 

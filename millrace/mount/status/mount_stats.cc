@@ -7,7 +7,7 @@
 namespace millrace::mount {
 namespace {
 
-/// From 10 µs (an answer out of memory) to 40 s (a store that was retried).
+/// Bounds of the histogram: from 10 µs (an answer from memory) to 40 s (a request that was retried).
 std::vector<double> LatencyBounds() {
   std::vector<double> bounds{10e-6};
   while (bounds.back() < 30) bounds.push_back(2 * bounds.back());
