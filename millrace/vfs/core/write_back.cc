@@ -53,13 +53,13 @@ void WriteBack::OnPublished(Inode& inode, Metadata now) {
     now.attributes = kept.empty() ? nullptr : std::make_shared<const StoredAttributes>(std::move(kept));
   }
   if (path) core_.metadata.Put(*path, now);
-  inode.SetReportedAfterMove(std::move(now));  // what is open here has seen it grow
+  inode.SetReportedAfterMove(std::move(now));  // not SetReported: open files have seen these bytes already
 }
 
 // --- The writer of an inode ---
 
 Status WriteBack::MakeWriter(const InodePtr& inode, Writer::Start start) {
-  if (!start.base && !start.metadata && inode->reported.attributes) {  // what replaces a file keeps its owner and mode
+  if (!start.base && !start.metadata && inode->reported.attributes) {  // a truncated file keeps its owner and mode
     MR_TRY(ToMetadata(*inode->reported.attributes, start.metadata.emplace()));
     ForgetTimes(*start.metadata);
   }
@@ -88,7 +88,7 @@ Result<std::shared_ptr<Writer>> WriteBack::JoinWriter(const InodePtr& inode, std
   return inode->writer;
 }
 
-// --- Now ---
+// --- Publishing at once ---
 
 Status WriteBack::Publish(const InodePtr& inode, const std::shared_ptr<Writer>& writer, const object::Call& call) {
   auto shared = core_.LockShared(*inode, call);
@@ -109,8 +109,8 @@ Result<Writer::Turn> WriteBack::PublishAndHold(const InodePtr& inode, const std:
   return held;
 }
 
-/// Keeps what could not be published, for a later attempt or, where that cannot be of use, for the next mount: its
-/// program has been told.
+/// Keeps content that could not be published. Queues it for another attempt, unless the base is lost; then the next
+/// mount publishes it under another name. The program has got the error.
 void WriteBack::OnFailed(const InodePtr& inode, Writer& writer, const Error& reason, const object::Call& call) {
   auto kept = writer.Keep(/*durable=*/true);
   if (!kept) {
@@ -130,7 +130,7 @@ Status WriteBack::Close(const InodePtr& inode, const std::shared_ptr<Writer>& wr
   if (!core_.options.close_async) return Publish(inode, writer, call);
   if (!writer->unpublished()) return {};
   auto kept = writer->Keep(/*durable=*/false);
-  // What the staging area cannot hold, or is one too many, is published before the close returns.
+  // If the staging area or the queue is full, the close publishes the content itself.
   if (!kept || !PublishLater(inode, core_.options.publish_delay)) return Publish(inode, writer, call);
   return {};
 }
@@ -138,13 +138,13 @@ Status WriteBack::Close(const InodePtr& inode, const std::shared_ptr<Writer>& wr
 Status WriteBack::LeaveWriter(const InodePtr& inode, const std::shared_ptr<Writer>& writer, bool publish,
                               const object::Call& call) {
   Status closed;
-  std::shared_ptr<Writer> ended;  // outlives the lock: its end may ask the store
+  std::shared_ptr<Writer> ended;  // destroyed after the lock, since ~Writer may send requests
   for (bool done = false; !done;) {
     {
       MutexLock lock(inode->mutex);
       const bool last = inode->writing_files == 1;
       const bool staged = writer->kept() && publisher_.Waits(*inode);
-      // Others may have come, changed something and left it to us while we were publishing.
+      // While this thread published, another open file may have written and closed. Then this thread publishes again.
       done = !publish || !closed || !last || staged || !writer->unpublished();
       if (done) {
         if (publish && closed && last && staged && !core_.options.close_async) {
@@ -161,38 +161,38 @@ Status WriteBack::LeaveWriter(const InodePtr& inode, const std::shared_ptr<Write
     }
     if (!done) closed = Close(inode, writer, call);
   }
-  // What never reached the store does not exist.
+  // A file that never reached the store does not exist any more.
   if (ended && core_.table.IsLocal(*inode) && !writer->stored()) core_.table.Unlink(*inode);
   ReleaseWriter(inode);
   if (closed) RemoveLeftUploads(call);
   return closed;
 }
 
-/// Lets the writer go when nobody needs it any more.
+/// Releases the writer if no open file and no content needs it.
 void WriteBack::ReleaseWriter(const InodePtr& inode) {
   std::shared_ptr<Writer> ended;
   MutexLock lock(inode->mutex);
   if (inode->writing_files > 0 || !inode->writer || inode->writer->unpublished()) return;
   const bool linked = core_.table.IsLinked(*inode);
-  if (!linked && inode->open_files > 0) return;      // it holds what can be read of the file
-  if (linked && inode->writer->abandoned()) return;  // and is about to
+  if (!linked && inode->open_files > 0) return;      // only the writer has the content
+  if (linked && inode->writer->abandoned()) return;  // the unlink is under way
   ended = std::move(inode->writer);
   inode->metadata.reset();
   inode->times_set.reset();
   lock.Unlock();
 }
 
-// --- Later ---
+// --- Publishing in the background ---
 
 Status WriteBack::PublishLater(const InodePtr& inode, Duration delay) {
-  core_.table.Hold(*inode);  // the kernel may forget it meanwhile
+  core_.table.Hold(*inode);  // the kernel may forget the inode meanwhile
   auto added = publisher_.Add(inode, delay);
   if (!added || !*added) core_.table.Forget(inode->id, 1);
   if (!added) return Fail(added.error());
   return {};
 }
 
-/// For the publisher. Once it does not wait any more, nor does its writer.
+/// One attempt of the Publisher. After success, releases the writer.
 Status WriteBack::PublishKept(const InodePtr& inode, const object::Call& call) {
   Status published;
   auto writer = core_.WriterOf(*inode);
@@ -212,12 +212,12 @@ Status WriteBack::PublishKept(const InodePtr& inode, const object::Call& call) {
   return published;
 }
 
-/// Others have replaced the version that a file builds on, or made the file that it was to be: its content gets a name
-/// of its own, never theirs.
+/// Call when another client has replaced the base, or created the file first. Publishes the content under a new name,
+/// so that the other client's file stays.
 Status WriteBack::Divert(Inode& inode, Writer& writer, Status failed, const object::Call& call) {
   {
     MutexLock lock(inode.mutex);
-    if (inode.writing_files > 0) return failed;  // it is told whoever writes
+    if (inode.writing_files > 0) return failed;  // the program that writes gets the error
   }
   const std::string key = MR_TRY(core_.table.PathOf(inode));
   for (int n = 1; n <= kDivertedNames && !failed && IsLost(failed.error().code()); ++n) {
@@ -232,13 +232,13 @@ Status WriteBack::Divert(Inode& inode, Writer& writer, Status failed, const obje
   MR_TRY(std::move(failed));
   core_.table.SetLocal(inode, false);
   MutexLock lock(inode.mutex);
-  inode.reported.as_of = TimePoint();  // whatever the store tells is newer
+  inode.reported.as_of = TimePoint();  // any answer of the store is newer
   inode.reported.etag.clear();
   return {};
 }
 
 Status WriteBack::FlushAll(const object::Call& call) {
-  core_.settler.TryAll(call);  // what is below their names can be published then
+  core_.settler.TryAll(call);  // then files below their names can be published
   Status first = publisher_.Flush(call);
   for (const InodePtr& inode : core_.table.InUse()) {
     auto writer = core_.WriterOf(*inode);
@@ -249,7 +249,7 @@ Status WriteBack::FlushAll(const object::Call& call) {
   return first;
 }
 
-/// Those whose beginning or end the store did not confirm.
+/// Aborts the uploads whose beginning or end the store did not confirm.
 void WriteBack::RemoveLeftUploads(const object::Call& call) {
   if (!core_.ledger) return;
   if (Status removed = core_.ledger->Remove(call); !removed) {
@@ -285,7 +285,7 @@ Status WriteBack::Resume(const InodePtr& inode, StagingArea::AdoptedFile left, M
   return PublishLater(inode, Duration::zero());
 }
 
-// --- The end of a name ---
+// --- Unlinking ---
 
 std::shared_ptr<Writer> WriteBack::BeginUnlink(const InodePtr& inode, const object::Call& call) {
   std::shared_ptr<Writer> writer;
@@ -304,7 +304,7 @@ std::shared_ptr<Writer> WriteBack::BeginUnlink(const InodePtr& inode, const obje
     lock.Unlock();
     writer->Abandon(writer->kept() ? StoredEtag(*inode, *writer, call) : std::nullopt);
     lock.Lock();
-    held = inode->writer == writer;  // else it was let go once its publication, for which we waited, was done
+    held = inode->writer == writer;  // else it was released when the publication ended that Abandon() waited for
   }
   if (Status kept = open ? writer->Detach(call) : Status(); !kept) {
     core_.options.log.Warning("a file that is open and removed cannot be read on in full", {{"reason", kept.error()}});
@@ -312,7 +312,7 @@ std::shared_ptr<Writer> WriteBack::BeginUnlink(const InodePtr& inode, const obje
   return writer;
 }
 
-/// What the store has under the name of a file that is kept; empty: nothing. Nothing when that cannot be found out.
+/// Returns the ETag that the store has under the name of a kept file; empty: no object. Nothing if the store fails.
 std::optional<std::string> WriteBack::StoredEtag(const Inode& inode, const Writer& writer, const object::Call& call) {
   if (core_.table.IsLocal(inode) && !writer.may_be_stored()) return "";
   auto path = core_.table.PathOf(inode);
@@ -334,7 +334,8 @@ void WriteBack::EndUnlink(const InodePtr& inode, const std::shared_ptr<Writer>& 
     MutexLock lock(inode->mutex);
     closed = inode->writing_files == 0;
   }
-  if (closed) (void)writer->Keep(/*durable=*/false);  // whoever closed it meanwhile counted on its going
+  if (closed)
+    (void)writer->Keep(/*durable=*/false);  // a close meanwhile kept nothing, since the file was being removed
   if (writer->kept()) (void)PublishLater(inode, kRetry);
   ReleaseWriter(inode);
 }

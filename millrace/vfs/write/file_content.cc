@@ -59,7 +59,7 @@ Status FileContent::Write(std::uint64_t offset, ByteSpan bytes) {
 Status FileContent::Zero(std::uint64_t begin, std::uint64_t end) {
   const std::uint64_t on_base = std::clamp(base_bytes_, begin, end);
   if (begin < on_base) MR_TRY(staged_->Zero(begin, on_base));
-  staged_->Drop(on_base, end);  // a byte that neither has is zero
+  staged_->Drop(on_base, end);  // a byte in neither the base nor the staging file is zero
   changed_.Add(begin, end);
   return {};
 }

@@ -15,12 +15,12 @@
 
 namespace millrace::vfs {
 
-/// The content of a Writer. It has a base (the front of a stored version, or nothing), overlaid by the bytes in a
-/// staging file. A byte that neither has is zero. While the staging area is full, bytes may also be in sent parts of an
-/// upload only; these bytes cannot be read.
+/// The content of a Writer. It has a base (the first bytes of a stored version, or nothing), overlaid by the bytes in a
+/// staging file. A byte that is in neither is zero. While the staging area is full, some bytes may be only in sent
+/// parts of an upload; these bytes cannot be read.
 ///
-/// A content that was kept has a record beside its staging file, so that another process can publish it. Changes go to
-/// a copy of a kept staging file, so that the record stays true.
+/// A kept content has a record beside its staging file, so that another process can publish it. A change of a kept
+/// content goes to a copy of the staging file, so that the record stays valid.
 ///
 /// Not thread-safe: it belongs to a Writer, whose mutex guards it. Works on the local disk only; never asks the store.
 /// The staging area must outlive it.
@@ -33,22 +33,21 @@ class FileContent {
 
   std::uint64_t size() const { return size_; }
   const std::optional<cache::ObjectVersion>& base() const { return base_; }
-  /// The bytes of the base that count where nothing is staged.
+  /// How many of the base's first bytes are in the content, where nothing is staged over them.
   std::uint64_t base_bytes() const { return base_bytes_; }
-  /// True when the content builds on the base: an append to an empty file does, bytes over a base that was cut to
-  /// nothing do not.
+  /// True if the content builds on the base. False if the base was truncated to no bytes, unless it was empty.
   bool builds_on_base() const { return base_ && (base_bytes_ > 0 || base_->size == 0); }
-  /// True when the record beside the staging file tells the present content.
+  /// True if the record beside the staging file describes the present content.
   bool kept() const { return kept_; }
-  /// True while an older kept content is on the disk besides the present one.
+  /// True while an older kept content is on the disk, too.
   bool has_older() const { return older_ != nullptr; }
-  /// True when every byte can be read here or in the base.
+  /// True if every byte can be read from the staging file or the base.
   bool readable() const { return upload_only_.empty(); }
-  /// True when some bytes of the range are in sent parts only.
+  /// True if some bytes of the range are only in sent parts.
   bool IsUploadOnly(std::uint64_t begin, std::uint64_t end) const { return upload_only_.Intersects(begin, end); }
-  /// True when the range is, byte for byte, the same range of the base.
+  /// True if the range has the same bytes as the same range of the base.
   bool IsUnchanged(Interval range) const;
-  /// True when all bytes of the range differ from the base, or may.
+  /// True if all bytes of the range were written or zeroed since the base was set.
   bool IsChanged(Interval range) const { return changed_.Covers(range.begin, range.end); }
 
   /// Makes the content ready for a change. A kept content is copied first, with its bytes if `with_bytes`.
@@ -67,37 +66,37 @@ class FileContent {
   /// Copies the staged bytes of a range into `into`. Makes zeros of the bytes that neither the base nor the staging
   /// file has. Returns the ranges that are to be read from the base.
   Result<std::vector<Interval>> Read(std::uint64_t offset, MutableByteSpan into) const;
-  /// The ranges within a range that are to be read from the base.
+  /// Returns the parts of a range that are to be read from the base.
   std::vector<Interval> InBase(Interval range) const;
-  /// Stages bytes of the base, where nothing is staged yet: the content stays the same. Errors: as Write.
+  /// Stages bytes of the base where nothing is staged yet. The content does not change. Errors: as Write.
   Status StageBase(std::uint64_t offset, ByteSpan bytes);
-  /// The first range of the base, from `from` on, that is not staged.
+  /// Returns the first range of the base, from `from` on, that is not staged.
   std::optional<Interval> FirstInBase(std::uint64_t from) const;
 
   std::uint64_t staged_bytes() const { return staged_ ? staged_->held().bytes() : 0; }
-  /// Frees staged bytes that the base has, too.
+  /// Frees staged bytes that the base also has.
   void DropUnchanged();
-  /// Frees the staged bytes of a part that was sent. From now on only the upload has them.
+  /// Frees the staged bytes of a sent part. From now on they are only in the upload.
   void MoveToUpload(Interval range);
 
-  /// The content is published as `version`, which is the base from now on.
+  /// Call when the content is published as `version`. Makes that version the base.
   void SetPublished(cache::ObjectVersion version);
-  /// The base is under another key or ETag from now on. Its bytes are those of the content.
+  /// Call when the base has moved to another key or ETag. REQUIRES: base and content have the same bytes.
   void MoveBase(std::string key, std::string etag);
   /// Forgets the base. REQUIRES: FirstInBase(0) is nothing.
   void DropBase();
 
-  /// Writes the record beside the staging file. Fills the fields of `record` that describe the content. If `durable`,
-  /// content and record outlive the machine's death, else the process's. The content is then kept.
+  /// Fills the fields of `record` that describe the content, and writes the record beside the staging file. The content
+  /// is then kept: it survives the death of the process; if `durable`, also of the machine.
   Status Keep(StagedRecord record, bool durable);
   /// Writes a record that names an upload, and no content. REQUIRES: !kept().
   Status SaveUpload(const StagedRecord& record);
-  /// The kept content is out of date: removes the record.
+  /// Removes the records of the present and of an older content.
   void Unkeep();
-  /// The content is given up: nobody publishes it. If `upload`, its record takes the place of the content's record
-  /// until the end of this object; else no record stays.
+  /// Gives up the content, so that no process publishes it. Replaces its record by `upload`, which names an upload to
+  /// abort, until this object is destroyed. If `upload` is null, leaves no record.
   void GiveUp(const StagedRecord* upload);
-  /// Drops the staged bytes and leaves the record of an upload on the disk, for the next mount.
+  /// Drops the staged bytes, and leaves the record of an upload on the disk for the next mount, which aborts it.
   void LeaveUpload(const StagedRecord& upload);
   /// The path of the staging file. REQUIRES: kept().
   std::string staged_path() const { return staged_->path(); }
@@ -112,9 +111,9 @@ class FileContent {
   std::uint64_t base_bytes_;
   std::unique_ptr<StagedFile> staged_;
   bool kept_ = false;
-  std::unique_ptr<StagedFile> older_;  ///< what Keep wrote, once the content has changed since
-  IntervalSet changed_;                ///< differs from the base
-  IntervalSet upload_only_;
+  std::unique_ptr<StagedFile> older_;  ///< the kept content, if the present one was changed since
+  IntervalSet changed_;                ///< bytes written or zeroed since the base was set
+  IntervalSet upload_only_;            ///< bytes that are only in sent parts
 };
 
 }  // namespace millrace::vfs

@@ -9,20 +9,20 @@
 
 namespace millrace::vfs {
 
-/// What a Writer's next version has besides its bytes, and what the store may know of it. A value type. The Writer's
+/// The name and metadata of a Writer's next version, and what the store may have of it. A value type. The Writer's
 /// mutex guards it.
 struct NextVersion {
   std::string key;
   WallTime named{};        ///< when the content got this key, as StagedRecord::saved
   bool exclusive = false;  ///< the key must not exist when this version is published
   bool attempted = false;  ///< an attempt to publish may have reached the store
-  /// The ETag of the object that an attempt under way makes, if the attempt replaces the base; empty: not known.
+  /// The ETag of the object that the present attempt makes, if it replaces the base; empty: not known.
   std::string expected_etag;
 
-  std::optional<UserMetadata> metadata;  ///< nothing: the base's, which nobody has asked for yet
+  std::optional<UserMetadata> metadata;  ///< nothing: the base's, which are not read yet
   std::string content_type;              ///< of the base; known once `metadata` is
-  bool times_outdated = false;           ///< the bytes changed, so the times in the base's metadata do not hold
-  bool metadata_changed = false;         ///< since metadata was last sent
+  bool times_outdated = false;           ///< the bytes changed, so the times in the base's metadata are outdated
+  bool metadata_changed = false;         ///< since the metadata were sent last
 };
 
 }  // namespace millrace::vfs

@@ -1,4 +1,4 @@
-// Which bytes of a file are which part of its upload.
+// The division of a file into the parts of its upload.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +10,13 @@ namespace millrace::vfs {
 
 /// A fixed division of every file into numbered parts. The same bytes are always in the same part, so a part can be
 /// sent again after it changed. The part size doubles after each tenth of the parts that a store allows, up to `most`.
-/// With parts of 8 MiB at first, and no bound by memory, a file can be larger than S3 allows. Immutable.
+/// If parts begin with 8 MiB and memory does not limit them, a file can be larger than S3 allows. Immutable.
 class PartLayout {
  public:
   PartLayout(std::uint64_t first, std::uint64_t most, int max_parts)
       : first_(first), most_(std::max(first, most)), step_(std::max(1, max_parts / 10)), max_parts_(max_parts) {}
 
-  /// Bytes of part `number`, from 1 on.
+  /// Returns the bytes of a part. Numbers begin with 1.
   Interval Range(int number) const {
     Tier tier{1, 0, first_};
     while (tier.part_bytes < most_ && number >= tier.first_part + step_) tier = Next(tier);

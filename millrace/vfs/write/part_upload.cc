@@ -70,7 +70,7 @@ void PartUpload::ClearQueue() {
 }
 
 void PartUpload::OnChanged(std::uint64_t begin, std::uint64_t end) {
-  // A queued part will have the new bytes. If the file was cut, the part is too long, too.
+  // A queued part will read the new bytes. But if the file was truncated, the part is too long.
   const bool cut = end == IntervalSet::kEnd;
   for (auto at = FirstPart(begin); at != parts_.end() && at->second.range.begin < end;) {
     UploadPart& part = at->second;
@@ -85,7 +85,7 @@ void PartUpload::OnChanged(std::uint64_t begin, std::uint64_t end) {
   }
 }
 
-// --- Parts on their way ---
+// --- Parts in flight ---
 
 std::optional<Interval> PartUpload::OnSent(int number, Result<object::PartInfo> sent, const std::string& key) {
   UploadPart& part = parts_.at(number);
@@ -94,7 +94,7 @@ std::optional<Interval> PartUpload::OnSent(int number, Result<object::PartInfo> 
     Error error = sent.error().Context(fmt::format("part {} of {}", number, key));
     const Code code = error.code();
     if (part.copied && (code == Code::kPreconditionFailed || code == Code::kNotFound)) {
-      error = error.WithCode(Code::kStale);  // the base has gone
+      error = error.WithCode(Code::kStale);  // the base was replaced or deleted
     }
     if (!failure_) failure_ = std::move(error);
     parts_.erase(number);

@@ -12,7 +12,7 @@ namespace {
 /// Bytes compared at a time. Two such buffers are in memory, which any memory budget allows. 1 MiB: a guess.
 constexpr std::uint64_t kCompareBytes = 1 * kMiB;
 
-/// The ETag that S3 gives an object made of these parts: the MD5 of their MD5s. Empty where theirs are no MD5s.
+/// Returns the ETag that S3 gives an object of these parts: the MD5 of their MD5s. Empty if their ETags are no MD5s.
 std::string EtagOfParts(const std::vector<object::PartInfo>& parts) {
   std::vector<std::byte> digests;
   for (const object::PartInfo& part : parts) {
@@ -23,7 +23,7 @@ std::string EtagOfParts(const std::vector<object::PartInfo>& parts) {
   return fmt::format("{}-{}", HexEncode(Md5(digests)), parts.size());
 }
 
-/// The version that should have been replaced, or copied from, is not there.
+/// Returns true if the error says that the version to replace, or to copy from, does not exist any more.
 bool MeansReplaced(Code code) {
   return code == Code::kPreconditionFailed || code == Code::kNotFound || code == Code::kStale;
 }
@@ -38,7 +38,8 @@ Publication::Publication(Writer& writer, const object::Call& call) : writer_(wri
   size_ = content.size();
   if (content.builds_on_base()) base_etag_ = content.base()->etag;
   exclusive_ = writer_.next_.exclusive;
-  // Else whoever is about to create the file must be told that it exists.
+  // If the key must not exist, a file of the same content is an error for its creator. But a kept content may have been
+  // published by an earlier attempt.
   may_be_published_ = !exclusive_ || content.kept();
   whole_ = size_ <= writer_.layout_.Range(1).size() && content.readable();
 }
@@ -58,7 +59,7 @@ Result<std::string> Publication::Send() {
       return *std::move(published);
     }
   }
-  // A store that has given up the upload gets a new one.
+  // The store does not know the upload any more: begins another one.
   if (!etag && !whole_ && etag.error().code() == Code::kNotFound) etag = PutParts();
   return etag;
 }
@@ -71,7 +72,7 @@ Error Publication::Explain(const Error& failure) const {
   return error;
 }
 
-/// What was published is the base now.
+/// Makes the published version the base.
 void Publication::Commit(std::string etag) {
   Metadata now{.state = Metadata::State::kFile, .size = size_, .etag = etag};
   std::function<void(const Metadata&)> on_published;
@@ -85,7 +86,8 @@ void Publication::Commit(std::string etag) {
     content.SetPublished({next.key, std::move(etag), size_});
     writer_.unpublished_ = next.metadata_changed;
     ++writer_.publications_;
-    // What is still to be published, as chmod has promised, is written down before anything less is forgotten.
+    // If metadata changed meanwhile, a kept content stays kept, with a new record: a chmod that succeeded must not be
+    // lost.
     if (!writer_.unpublished_ || !content.kept() || !writer_.SaveContent(/*durable=*/false)) content.Unkeep();
     if (!content.kept() && writer_.environment_.staging.crowded()) writer_.DropUnchanged();
     now.modified = writer_.modified();
@@ -145,17 +147,17 @@ Result<std::string> Publication::PutParts() {
   return Fail(completed.error());
 }
 
-/// What shall be published is about to replace the base, after which some of it can be read nowhere else: from here on
-/// it is known by its ETag.
+/// Records the ETag that the publication will give the content. When it replaces the base, bytes of the base can be
+/// read only from the new version. After a crash, the ETag shows whether the publication was done.
 void Publication::Expect(std::string etag) {
   MutexLock lock(writer_.mutex_);
   writer_.next_.expected_etag = std::move(etag);
-  // A failure changes nothing: the record that is there holds all but the ETag.
+  // A failure is harmless: the present record has everything but the ETag.
   if (writer_.content_.kept()) (void)writer_.SaveContent(/*durable=*/false);
 }
 
-/// Returns the ETag of the version under the key, if it has exactly this content. An answer of the store may get lost;
-/// the request that is sent again then fails because of what the first one did. The version's metadata may be older.
+/// Returns the ETag of the version under the key, if it has exactly this content. If the store's answer is lost and the
+/// request is sent again, the second request fails because of the first. The version's metadata may be older.
 std::optional<std::string> Publication::FindPublished() {
   std::string key, expected;
   bool readable;

@@ -12,22 +12,21 @@ namespace millrace::vfs {
 
 class Writer;
 
-/// One attempt to publish. A content of one part is one Put. A longer content completes the upload that its parts are
-/// sent to; ranges that the base has too are copied within the store. Both are conditional on the version that the
-/// content builds on.
+/// One attempt to publish. A content of one part is sent by one Put. For a longer content, completes the upload of its
+/// parts; ranges that the base also has are copied within the store. Both requests are conditional on the version that
+/// the content builds on.
 ///
 /// REQUIRES: the caller has the turn of the writer (Writer::TakeTurn), and does not hold its mutex. So content and base
-/// stay as they are; metadata may change meanwhile. One thread. The object is used once.
+/// do not change; metadata may change meanwhile. For one thread and one use.
 class Publication {
  public:
   Publication(Writer& writer, const object::Call& call);
   Publication(const Publication&) = delete;
   Publication& operator=(const Publication&) = delete;
 
-  /// Publishes the content, makes the published version the writer's base, and tells Writer::Start::on_published.
-  /// Blocks on the store. Errors: kAlreadyExists if the key must not exist and does; kStale if somebody replaced or
-  /// removed the base; else what the store says. After an error the content is as before, and another attempt may be
-  /// made.
+  /// Publishes the content, makes the published version the writer's base, and calls Writer::Start::on_published.
+  /// Blocks on the store. Errors: kAlreadyExists if the key must not exist and does; kStale if another client replaced
+  /// or removed the base; those of the store. After an error the content is unchanged, and another attempt may be made.
   Status Run();
 
  private:

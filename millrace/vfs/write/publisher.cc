@@ -97,7 +97,7 @@ Duration Publisher::RetryDelay(int failures) const {
   return std::min<Duration>(options_.longest_retry, options_.first_retry * (1LL << std::min(failures - 1, 20)));
 }
 
-/// Has the scheduler look by then.
+/// Wakes the scheduler at `due` at the latest.
 void Publisher::WakeFor(TimePoint due) {
   if (due >= next_look_) return;
   next_look_ = due;
@@ -125,7 +125,7 @@ void Publisher::Schedule(const std::stop_token& stop) {
   }
 }
 
-/// Hands what is due to the workers; when to look again.
+/// Gives the due files to the workers. Returns the time at which the next file is due.
 TimePoint Publisher::StartDue() {
   const TimePoint now = clock_.Now();
   TimePoint next = TimePoint::max();

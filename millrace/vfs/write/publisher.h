@@ -18,11 +18,11 @@
 
 namespace millrace::vfs {
 
-/// A bounded queue of files that wait for their publication. A file is tried when its time has come, a few files at the
-/// same time, the file that waits longest first. A file that fails is tried again with exponential back-off, without an
-/// end. A file is never tried twice at the same time.
+/// A bounded queue of files that wait for their publication. Each file has a time at which it is due. Up to
+/// Options::parallel due files are published at the same time, the earliest first. A file that fails is retried with
+/// exponential back-off, without a limit. No file is published twice at the same time.
 ///
-/// Thread-safe. Destruction cancels what is under way and forgets the rest: its content is on the disk.
+/// Thread-safe. The destructor cancels attempts and forgets the other files, whose content is on the disk.
 class Publisher {
  public:
   struct Options {
@@ -30,23 +30,23 @@ class Publisher {
     std::size_t most = 4096;  ///< files that wait
     Duration first_retry = std::chrono::seconds(1), longest_retry = std::chrono::minutes(1);
   };
-  /// Publishes a file, or finds that there is nothing (more) to publish. Runs on one of the publisher's threads.
+  /// Publishes a file, if it has anything to publish. Runs on one of the publisher's threads.
   using Attempt = std::function<Status(const InodePtr&, const object::Call&)>;
-  /// A file does not wait any more. Runs on one of the publisher's threads.
+  /// Called when a file has left the queue. Runs on one of the publisher's threads.
   using Finished = std::function<void(const InodePtr&)>;
 
   Publisher(Options options, Clock& clock, Attempt attempt, Finished finished);
   ~Publisher();
 
-  /// Queues a file, to be published `delay` from now. A file that waits already keeps its time. A file that is being
-  /// published is published once more. Returns true if the file did not wait before. Errors: kResourceExhausted if too
-  /// many files wait.
+  /// Queues a file, which is due after `delay`. A file that is in the queue keeps its time. A file that is being
+  /// published is published once more. Returns true if the file was not in the queue. Errors: kResourceExhausted if the
+  /// queue is full.
   Result<bool> Add(const InodePtr& inode, Duration delay) MR_EXCLUDES(mutex_);
   bool Waits(const Inode& inode) const MR_EXCLUDES(mutex_);
-  /// Tries every file that waits now, once, without regard to its time. Blocks. Returns the first failure.
+  /// Tries once to publish each file that is in the queue now, due or not. Blocks. Returns the first failure.
   Status Flush(const object::Call& call) MR_EXCLUDES(mutex_);
-  /// Blocks until one more file is published. Files that have not failed are tried at once. Returns false if there are
-  /// none.
+  /// Tries the files that have not failed at once, and blocks until one file is published. Returns false if all files
+  /// have failed, or `call` ends first.
   bool AwaitProgress(const object::Call& call) MR_EXCLUDES(mutex_);
 
   struct Stats {
@@ -86,7 +86,7 @@ class Publisher {
   std::stop_source sleep_ MR_GUARDED_BY(mutex_);  ///< wakes the scheduler up before
   std::uint64_t done_ MR_GUARDED_BY(mutex_) = 0, failures_ MR_GUARDED_BY(mutex_) = 0;
 
-  // In this order: the scheduler hands work to the workers.
+  // In this order: the scheduler uses the workers.
   object::WorkQueue workers_;
   TaskScope scheduler_;
 };

@@ -12,7 +12,7 @@ constexpr std::uint64_t kDetachBytes = 1 * kMiB;
 
 PartLayout LayoutFor(const Writer::Environment& environment) {
   const object::Limits limits = environment.store.limits();
-  // A part is in memory while it is sent, and two must fit.
+  // A part is in memory while it is sent. Two parts must fit into the budget.
   const std::uint64_t most = std::min({limits.max_part, limits.max_put, environment.budget.total() / 2});
   return PartLayout(std::max(environment.part_bytes, limits.min_part), most, limits.max_parts);
 }
@@ -69,10 +69,10 @@ Writer::~Writer() {
   upload_.Cancel();
   while (upload_.in_flight() > 0) changed_.Wait(mutex_);
   const PartUpload::Session& session = upload_.session();
-  if (session.id.empty() || content_.kept()) return;  // whoever adopts what is kept removes the upload
+  if (session.id.empty() || content_.kept()) return;  // the process that adopts the kept content aborts the upload
   Status aborted = object::AbortMultipart(environment_.store, session.key, session.id);
   if (aborted || aborted.error().code() == Code::kNotFound) return;
-  content_.LeaveUpload(RecordNow());  // whoever adopts the record tries again
+  content_.LeaveUpload(RecordNow());  // the process that adopts the record tries again
 }
 
 bool Writer::unpublished() const {
@@ -173,7 +173,7 @@ Status Writer::PublishAll(const object::Call& call) {
       MutexLock lock(mutex_);
       if (!unpublished_ || abandoned_) return {};
     }
-    // Metadata that change while the upload runs make another version, of the same bytes: then this is repeated.
+    // Repeats if metadata changed during the upload: they make another version of the same bytes.
     MR_TRY(Publication(*this, call).Run());
   }
 }
@@ -215,7 +215,7 @@ Status Writer::TooLong() const {
   return Fail(Code::kInvalidArgument, "{}: files have at most {} bytes", next_.key, layout_.max_size());
 }
 
-/// Changes the content as soon as nothing is in the way.
+/// Changes the content, after waiting for the obstacles.
 Status Writer::Change(const ContentChange& change, const object::Call& call) {
   while (true) {
     Obstacle obstacle;
@@ -279,7 +279,7 @@ Result<Writer::Obstacle> Writer::TryTruncate(std::uint64_t size, const object::C
   return Obstacle::kNone;
 }
 
-/// The content differs from what was, or is being, published.
+/// Call after each change of the content.
 void Writer::OnContentChanged() {
   size_ = content_.size();
   modified_ = environment_.clock.Wall().time_since_epoch().count();
@@ -289,13 +289,14 @@ void Writer::OnContentChanged() {
   if (next_.metadata) ForgetTimes(*next_.metadata);
 }
 
-/// Where a change begins that moves the file's end away from `end`: the part in which a file ends changes with it.
+/// Returns where a change begins that moves the file's end away from `end`. The part in which the file ends changes,
+/// too.
 std::uint64_t Writer::PartEnd(std::uint64_t end) const {
   return layout_.Range(layout_.IndexOf(end)).begin < end ? end - 1 : end;
 }
 
-/// Bytes that only an unfinished upload has cannot be read, and their parts cannot be made again. So the content is
-/// published first, and becomes the base.
+/// Returns kPublication if a part of the range is only in the upload. Its bytes cannot be read, so the part cannot be
+/// sent again. After a publication they are in the base.
 Result<Writer::Obstacle> Writer::FindUploadOnly(std::uint64_t begin, std::uint64_t end) const {
   if (content_.readable()) return Obstacle::kNone;
   const Interval first = layout_.Range(layout_.IndexOf(begin)), last = layout_.Range(layout_.IndexOf(end - 1));
@@ -304,8 +305,8 @@ Result<Writer::Obstacle> Writer::FindUploadOnly(std::uint64_t begin, std::uint64
   return Obstacle::kPublication;
 }
 
-/// Before a change: what was kept stays as it is, and the change is made to a copy. If the copy has no room, the
-/// content is published first. An abandoned content is changed in place: nobody publishes it.
+/// Call before a change. A kept content stays as it is; the change goes to a copy. If there is no room for a copy, the
+/// content is published first. An abandoned content is changed in place, since it is not published.
 Result<Writer::Obstacle> Writer::Unfreeze(bool with_bytes) {
   if (!content_.kept()) return Obstacle::kNone;
   if (Status copied = content_.Unfreeze(with_bytes); !copied) {
@@ -316,7 +317,7 @@ Result<Writer::Obstacle> Writer::Unfreeze(bool with_bytes) {
   return Obstacle::kNone;
 }
 
-/// Frees staged bytes that the store has, too. Returns false if there are none.
+/// Frees staged bytes that the store also has. Returns false if there are none.
 bool Writer::FreeStaged() {
   const std::uint64_t before = content_.staged_bytes();
   DropUnchanged();
@@ -330,7 +331,7 @@ void Writer::DropUnchanged() {
   if (!abandoned_) content_.DropUnchanged();
 }
 
-/// True when it is enough that the upload has the bytes of a sent part.
+/// Returns true if the staged bytes of sent parts may be dropped.
 bool Writer::MayDropSent() const { return !abandoned_ && !content_.kept(); }
 
 // --- Reading ---
@@ -371,7 +372,7 @@ Result<std::size_t> Writer::Read(std::uint64_t offset, MutableByteSpan into, con
     }
     if (stored) return into.size();
     MutexLock lock(mutex_);
-    // If our own publication has replaced the base, the same bytes are in the new one.
+    // If this writer's publication has replaced the base, the new base has the same bytes.
     if (stored.error().code() != Code::kStale || publications == publications_) return Fail(stored.error());
   }
 }
@@ -401,7 +402,7 @@ void Writer::Revive() {
 
 void Writer::Discard() {
   MutexLock lock(mutex_);
-  // The content goes at once, but the upload is still to be aborted: by this writer, or by whoever finds its record.
+  // Removes the content now. The upload is aborted later: by this writer, or by a process that adopts its record.
   const StagedRecord upload = RecordNow();
   content_.GiveUp(upload.upload_key.empty() ? nullptr : &upload);
 }
@@ -442,7 +443,7 @@ Status Writer::Divert(std::string key, const object::Call& call) {
   next_.exclusive = true;
   next_.attempted = false;
   content_.DropBase();
-  on_published_ = nullptr;  // the file under the old name is another one's
+  on_published_ = nullptr;  // the old name is another client's file now
   if (!next_.metadata) next_.metadata.emplace();
   return {};
 }
@@ -471,7 +472,7 @@ Status Writer::Detach(const object::Call& call) {
   }
 }
 
-// --- What outlives the process ---
+// --- Records ---
 
 Result<std::string> Writer::Keep(bool durable) {
   MutexLock lock(mutex_);
@@ -492,12 +493,12 @@ void Writer::GiveUpParts(const object::Call& call) {
     in_turn_ = true;
   }
   TurnScope turn(*this);
-  (void)DropUpload(call);  // where the store does not confirm it, the ledger knows
+  (void)DropUpload(call);  // if the store does not confirm it, the ledger has a record
   MutexLock lock(mutex_);
   if (content_.kept()) (void)SaveContent(/*durable=*/false);
 }
 
-/// The record of the upload, without the content.
+/// Returns a record of the upload and the name, without the content.
 StagedRecord Writer::RecordNow() const {
   const PartUpload::Session& session = upload_.session();
   return {.key = next_.key,
@@ -519,7 +520,7 @@ Status Writer::SaveContent(bool durable) {
   return content_.Keep(std::move(record), durable);
 }
 
-/// Writes down that there is an upload, so that it can be removed.
+/// Writes a record of the upload, so that it can be aborted after a crash.
 Status Writer::SaveUpload() {
   return content_.kept() ? SaveContent(/*durable=*/false) : content_.SaveUpload(RecordNow());
 }
@@ -530,7 +531,7 @@ void Writer::SetMetadata(UserMetadata metadata) {
   next_.metadata_changed = true;
   next_.expected_etag.clear();
   unpublished_ = true;
-  // Best effort: what is kept without it has all the bytes.
+  // Best effort: without these metadata, the kept content still has all bytes.
   if (content_.kept() && !in_turn_) (void)SaveContent(/*durable=*/false);
 }
 

@@ -1,4 +1,4 @@
-// One file that is being written: what becomes its next version.
+// One file that is being written: the content and metadata of its next version.
 #pragma once
 
 #include <atomic>
@@ -25,19 +25,19 @@
 
 namespace millrace::vfs {
 
-/// A file's future version. Takes any write and any size. Its content can be read at any time. It is published as a
-/// whole, as often as wanted; each time the published version becomes the base of the next one.
+/// The next version of a file. Accepts writes at any offset. Its content can be read at any time. Each publication
+/// sends the whole content; the published version then becomes the base of the next one.
 ///
 /// A Writer joins three types under its mutex:
 ///   - FileContent: the base and the staged bytes over it;
 ///   - PartUpload: the parts that are sent while the file is written, and their multipart upload;
 ///   - Publication: one attempt to publish.
 ///
-/// A part that the writing has passed is sent in the background, and again if it changes later. Nothing appears under
-/// the key before Publish. A failed Publish loses nothing: the next attempt sends all that is staged.
+/// Filled parts are sent in the background, and sent again if they change later. Nothing appears under the key before
+/// Publish. A failed Publish loses nothing: the next attempt sends all that is staged.
 ///
-/// Thread-safe. The mutex is held for local work only, never while the store is asked. Content and base change only
-/// when nobody else has the **turn**: Publish takes it, and a write waits until it is given back.
+/// Thread-safe. The mutex is held for local work only, never during a request. The **turn** is a lock of content and
+/// base: Publish takes it, and writes wait until it is given back.
 class Writer {
  public:
   struct Environment {
@@ -50,41 +50,43 @@ class Writer {
     UploadLedger* ledger = nullptr;  ///< gets the uploads whose beginning or end the store did not confirm
     std::uint64_t part_bytes;
     int parallel_parts;
-    /// Waits until others need less of the staging area. Returns false if that is not to be expected. May be empty.
+    /// Waits until other files need less of the staging area. Returns false if none will. May be empty.
     std::function<bool(const object::Call&)> await_room = {};
   };
   struct Start {
     std::string key;
     std::optional<cache::ObjectVersion> base;  ///< nothing: the content is empty
-    bool unpublished = false;                  ///< there is something to publish before the first write
+    bool unpublished = false;                  ///< the file is published even if nothing is written
     bool exclusive = false;                    ///< the key must not exist when it is first published
     /// The user metadata to publish; nothing: the base's.
     std::optional<UserMetadata> metadata;
-    /// Called after each publication, without a lock.
+    /// Called after each publication. No lock is held.
     std::function<void(const Metadata&)> on_published = {};
   };
   Writer(Environment environment, Start start);
-  /// Goes on with what another writer, or process, left by Keep.
+  /// Continues with the content that another writer or process has kept (Keep).
   Writer(Environment environment, StagingArea::AdoptedFile left,
          std::function<void(const Metadata&)> on_published = {});
-  /// Gives up what was neither published nor kept.
+  /// Drops content that is neither published nor kept. Waits for the parts in flight. Aborts the upload of
+  /// content that is not kept.
   ~Writer();
 
-  // These never wait.
+  // These two never block.
   std::uint64_t size() const { return size_; }
   WallTime modified() const { return WallTime(WallTime::duration(modified_)); }
-  /// True when the store does not have the present content, and is to get it.
+  /// True if the present content is to be published.
   bool unpublished() const MR_EXCLUDES(mutex_);
 
-  /// Returns the version that the store has under the key because of this writer, or had at the start.
+  /// Returns the version that this writer published last, or else the base that it began with.
   std::optional<cache::ObjectVersion> stored() const MR_EXCLUDES(mutex_);
-  /// Returns false if the store cannot have anything under the key because of this writer.
+  /// Returns false if the file began without a base and no attempt to publish was made:
+  /// then the store has nothing of it.
   bool may_be_stored() const MR_EXCLUDES(mutex_);
-  /// True while what is unpublished is as Keep wrote it down.
+  /// True while the unpublished content is the one that Keep wrote.
   bool kept() const MR_EXCLUDES(mutex_);
 
-  /// These three wait for a Publish under way. Errors: kNoSpace when the staging area is full; then nothing has
-  /// changed. kInvalidArgument for a size that the store cannot hold.
+  /// These three wait for a Publish under way. Errors: kNoSpace if the staging area is full; then nothing has changed;
+  /// kInvalidArgument if the file would be larger than the store allows.
   Status Write(std::uint64_t offset, ByteSpan bytes, const object::Call& call) MR_EXCLUDES(mutex_);
   Status Truncate(std::uint64_t size, const object::Call& call) MR_EXCLUDES(mutex_);
   /// Overwrites a range within the file with zeros.
@@ -98,35 +100,38 @@ class Writer {
 
   /// Makes the content durable and visible, unless it already is. Blocks on the store. Errors: as Publication::Run.
   Status Publish(const object::Call& call) MR_EXCLUDES(mutex_);
-  /// As Publish, for a content that is as Keep left it. Does nothing to a content that has changed since.
+  /// As Publish, if the content is kept. Does nothing if it has changed since Keep.
   Status PublishKept(const object::Call& call) MR_EXCLUDES(mutex_);
-  /// The file is losing its name: nothing of it is published any more, but it can be read and written on. Waits for a
-  /// Publish under way. Revive takes this back. Discard makes it final and removes what was kept. If the process dies
-  /// in between, what was kept counts if the store then has `stored` under the key: an ETag, or empty for nothing.
+  /// Call before the name is removed. The file is not published any more, but can still be read and written. Waits for
+  /// a Publish under way. Revive undoes this. Discard makes it final and removes the kept content. If the process dies
+  /// in between, the next mount publishes the kept content only if the store then has `stored` under the key: an ETag,
+  /// or empty for no object.
   void Abandon(std::optional<std::string> stored = {}) MR_EXCLUDES(mutex_);
   bool abandoned() const MR_EXCLUDES(mutex_);
   void Revive() MR_EXCLUDES(mutex_);
   void Discard() MR_EXCLUDES(mutex_);
-  /// Writes down what is unpublished, so that it outlives this writer and the process; if `durable`, the machine's
-  /// death, too. Later changes leave what was written down alone, until the next Keep or Publish. Returns the path of
-  /// the staging file, or an empty path if there is nothing to keep.
+  /// Writes a record of the unpublished content, which then survives this writer and the process; if `durable`, also
+  /// the death of the machine. Later changes do not touch the kept content, until the next Keep or Publish. Returns the
+  /// path of the staging file, or an empty path if nothing is unpublished. Errors: kNoSpace if some bytes are only in
+  /// sent parts; those of the disk.
   Result<std::string> Keep(bool durable) MR_EXCLUDES(mutex_);
-  /// Removes the sent parts from the store. What is kept waits for the next mount, which sends all of it.
+  /// Aborts the upload of a kept content. The next mount sends all of the content.
   void GiveUpParts(const object::Call& call) MR_EXCLUDES(mutex_);
-  /// Leaves the base and the name to whoever replaced them. The content will be published under `key`, a new one.
+  /// Call when another client has replaced the file. Forgets the base; the content will be published under the new
+  /// `key`.
   Status Divert(std::string key, const object::Call& call) MR_EXCLUDES(mutex_);
-  /// Brings all of the content into staging, so that it outlives the base.
+  /// Copies the base's bytes of the content into staging, so that the content survives the base.
   Status Detach(const object::Call& call) MR_EXCLUDES(mutex_);
-  /// The right to publish. While it lives, the content stays as it was published, and changes wait.
+  /// The turn, after a publication. While it exists, the content stays as it was published, and changes wait.
   class Turn {
    public:
     explicit Turn(std::shared_ptr<Writer> writer) : writer_(std::move(writer)) {}
     Turn(Turn&&) = default;
     Turn& operator=(Turn&&) = delete;
     ~Turn();
-    /// The stored version is under this key, and has this ETag, from now on.
+    /// Call when the stored version has another key or ETag.
     void Move(std::string key, std::string etag);
-    /// The stored version has other metadata. The next version gets them.
+    /// Call when the stored version has other metadata. The next version gets them.
     void ForgetMetadata();
 
    private:
@@ -134,9 +139,9 @@ class Writer {
   };
   /// Publishes, as Publish does, and returns the turn.
   static Result<Turn> Hold(std::shared_ptr<Writer> writer, const object::Call& call);
-  /// Gives another name to a file that the store has nothing of. Returns false and changes nothing if the store may
-  /// have something of it. `exclusive`: the new key must not exist. `over_stored`: the store has something there, which
-  /// this file replaces.
+  /// Gives another key to a file that is not in the store. Returns false and changes nothing if the store may have it.
+  /// `exclusive`: the new key must not exist. `over_stored`: the store has an object under the new key, which this file
+  /// replaces.
   Result<bool> MoveUnstored(std::string key, bool exclusive, bool over_stored, const object::Call& call)
       MR_EXCLUDES(mutex_);
   /// Sets the user metadata of the next version.
@@ -146,7 +151,7 @@ class Writer {
   friend class Publication;
   /// Gives the turn back at the end of a scope.
   class TurnScope;
-  /// What a change has to wait for.
+  /// What prevents a change: nothing, bytes that must first be published, or a full staging area.
   enum class Obstacle : std::uint8_t { kNone, kPublication, kFullStaging };
   struct ContentChange {
     Interval range;
@@ -197,7 +202,7 @@ class Writer {
   const Environment environment_;
   const PartLayout layout_;
 
-  // Copies of what mutex_ guards, for those who must not wait.
+  // Copies of the content's size and time, which are read without the mutex.
   std::atomic<std::uint64_t> size_;
   std::atomic<WallTime::rep> modified_;
 
@@ -205,15 +210,15 @@ class Writer {
 
   // Guarded by mutex_.
   mutable Mutex mutex_;
-  CondVar changed_;  ///< a part is done, or a turn
+  CondVar changed_;  ///< the request of a part has ended, or a turn was given back
   FileContent content_ MR_GUARDED_BY(mutex_);
   PartUpload upload_ MR_GUARDED_BY(mutex_);
   NextVersion next_ MR_GUARDED_BY(mutex_);
   bool unpublished_ MR_GUARDED_BY(mutex_);
-  bool in_turn_ MR_GUARDED_BY(mutex_) = false;  ///< somebody has the turn: content and base stay as they are
+  bool in_turn_ MR_GUARDED_BY(mutex_) = false;  ///< a thread has the turn: content and base do not change
   std::uint64_t publications_ MR_GUARDED_BY(mutex_) = 0;
   bool abandoned_ MR_GUARDED_BY(mutex_) = false;
-  std::optional<std::string> removing_ MR_GUARDED_BY(mutex_);  ///< what Abandon was told
+  std::optional<std::string> removing_ MR_GUARDED_BY(mutex_);  ///< the argument of Abandon
   std::function<void(const Metadata&)> on_published_ MR_GUARDED_BY(mutex_);
 };
 

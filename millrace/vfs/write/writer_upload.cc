@@ -58,11 +58,12 @@ Status Writer::TrySend(int number) {
   memory->buffer = Buffer(range.size());
   MR_TRY(Assemble(range, memory->buffer.span(), number, call));
   const ByteSpan bytes = memory->buffer.span();
-  environment_.store.UploadPart(key, std::move(upload), number, bytes, call,
-                                [done, memory = std::move(memory)](Result<object::PartInfo> sent) mutable {
-                                  memory.reset();  // before the writer, whose budget it is, may go
-                                  done(std::move(sent));
-                                });
+  environment_.store.UploadPart(
+      key, std::move(upload), number, bytes, call,
+      [done, memory = std::move(memory)](Result<object::PartInfo> sent) mutable {
+        memory.reset();  // before done(): after it, the writer and the budget may be destroyed
+        done(std::move(sent));
+      });
   return {};
 }
 
@@ -71,10 +72,10 @@ void Writer::OnSent(int number, Result<object::PartInfo> sent) {
   const std::optional<Interval> in_store = upload_.OnSent(number, std::move(sent), next_.key);
   if (in_store && environment_.staging.crowded() && MayDropSent()) content_.MoveToUpload(*in_store);
   SendQueued();
-  changed_.NotifyAll();  // under the lock: the writer may go once it is released
+  changed_.NotifyAll();  // under the lock: after it, the writer may be destroyed
 }
 
-/// Copies the bytes of a range as they are at one moment. From then on, changes make `part`, which they are for, dirty.
+/// Copies the bytes of a range, all as of one moment. From then on, changes of the range make `part` dirty.
 Status Writer::Assemble(Interval range, MutableByteSpan into, std::optional<int> part, const object::Call& call) {
   IntervalSet fetched;
   while (true) {
@@ -102,7 +103,7 @@ Status Writer::Assemble(Interval range, MutableByteSpan into, std::optional<int>
   }
 }
 
-/// The options of the next version. If nobody has set its metadata, they are the base's, which the store is asked for.
+/// Returns the options of the next version. If its metadata were not set, reads those of the base from the store.
 Result<object::PutOptions> Writer::NextOptions(const object::Call& call) {
   cache::ObjectVersion base;
   {
@@ -139,7 +140,7 @@ Result<std::string> Writer::EnsureUpload(const object::Call& call) {
   {
     MutexLock lock(mutex_);
     upload_.BeginSession(key, begun);
-    MR_TRY(SaveUpload());  // first: whoever finds the record looks for the upload, if this process dies without its id
+    MR_TRY(SaveUpload());  // before the request: if this process dies, the next mount finds the upload by this record
   }
   auto created = object::CreateMultipart(environment_.store, key, options, call);
   if (!created) {
@@ -152,7 +153,7 @@ Result<std::string> Writer::EnsureUpload(const object::Call& call) {
   return created;
 }
 
-/// Ends the upload and forgets the parts sent so far. Blocks until the parts on their way have ended.
+/// Aborts the upload and forgets its parts. Blocks until the requests of parts have ended.
 Status Writer::DropUpload(const object::Call& call) {
   PartUpload::Session session;
   {
