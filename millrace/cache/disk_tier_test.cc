@@ -60,7 +60,7 @@ class DiskTierTest : public testing::Test {
     clock_.Advance(std::chrono::milliseconds(1));
     tier_->Store(Id(n), AsBytes(Content(n)));
   }
-  /// What files have that is no hole; their count of blocks would have what the file system notes about them too.
+  /// Returns the bytes of files without their holes. (st_blocks would include metadata of the file system.)
   std::uint64_t OnDisk(std::string_view prefix = "") {
     std::uint64_t sum = 0;
     for (const auto& file : fs::directory_iterator(cache_)) {

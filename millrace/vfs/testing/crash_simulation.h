@@ -1,5 +1,5 @@
-// A process that dies, within a test: what it did to the store and to its staging folder stays, what it was about to do
-// never happens.
+// The death of a process, simulated within a test: its earlier changes of the store and the staging folder stay, later
+// ones never happen.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace millrace::vfs {
 
-/// From its construction to its end, every system call of this process that changes a file, and every request that
-/// changes a CrashingStore, is a step. It dies just before step `dies_at`, by which its staging folder is copied as it
-/// is at that moment: no destructor can tidy there. One at a time. Thread-safe.
+/// While it exists, every system call of this process that changes a file, and every request that changes a
+/// CrashingStore, is a step. Just before step `dies_at` the simulated process dies: the staging folder is copied to
+/// `remains`, where no destructor can change it. Only one may exist at a time. Thread-safe.
 class CrashSimulation {
  public:
   CrashSimulation(std::filesystem::path staging, std::filesystem::path remains, std::uint64_t dies_at);
@@ -21,8 +21,8 @@ class CrashSimulation {
   CrashSimulation(const CrashSimulation&) = delete;
   CrashSimulation& operator=(const CrashSimulation&) = delete;
 
-  /// Does what is one step, alone. False when the process is dead; what a dead one does to its files is in nobody's
-  /// way.
+  /// Runs `action` as one step. Returns false, and passes false to `action`, if the process is dead. A dead process may
+  /// still change its own files, since the copy is elsewhere.
   template <class Action>
   bool Step(Action action) MR_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -30,7 +30,7 @@ class CrashSimulation {
     action(alive);
     return alive;
   }
-  /// Dies now, unless it has.
+  /// Makes the process die now, unless it is dead.
   void Die() MR_EXCLUDES(mutex_);
   bool dead() const MR_EXCLUDES(mutex_);
   std::uint64_t steps() const MR_EXCLUDES(mutex_);
@@ -46,8 +46,8 @@ class CrashSimulation {
   bool dead_ MR_GUARDED_BY(mutex_) = false;
 };
 
-/// What the process reaches of `inner`: nothing, once it is dead. A request under way at its death takes effect, or
-/// does not. `life` must outlive it.
+/// Returns the store `inner` as the process sees it: unreachable once the process is dead. A request under way at the
+/// death may take effect or not. `life` must outlive the store.
 std::shared_ptr<object::Store> MakeCrashingStore(std::shared_ptr<object::Store> inner, CrashSimulation& life);
 
 }  // namespace millrace::vfs

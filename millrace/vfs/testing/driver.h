@@ -27,9 +27,9 @@ inline std::string Noise(std::size_t size, std::uint64_t seed = 1) {
   return text;
 }
 
-/// What a call failed with; kInternal when it did not.
+/// Returns the error code of a result; kInternal if it is a success.
 inline Code CodeOf(const auto& result) { return result ? Code::kInternal : result.error().code(); }
-/// A FakeClock that no two looks find at the same time.
+/// A FakeClock that advances with each call of Now().
 class TickingClock final : public Clock {
  public:
   explicit TickingClock(FakeClock& clock) : clock_(clock) {}
@@ -46,13 +46,13 @@ class TickingClock final : public Clock {
   mutable Mutex mutex_;
 };
 
-/// A tree over a memory store that can be made to fail, with small blocks and parts. Its clock stands still unless
-/// asked to run or to tick; several threads need one that does, for a tree tells newer answers of the store from older
-/// ones by when it asked.
+/// A tree over a memory store that can be made to fail, with small blocks and parts. Its clock stands still, unless
+/// constructed with kTicks or kRuns. Tests with several threads need a clock that advances, because a tree orders the
+/// answers of the store by the times of its requests.
 class Driver {
  public:
   enum class Time { kStands, kTicks, kRuns };
-  /// `bucket`: one that others use too; nothing: one of its own.
+  /// `bucket`: shared with other drivers; null: makes a bucket.
   explicit Driver(TreeOptions options = {}, Time time = Time::kStands, std::shared_ptr<object::Store> bucket = nullptr)
       : store_clock_(time == Time::kRuns ? SystemClock() : clock),
         inner(bucket ? std::move(bucket) : MakeBucket(store_clock_)),
@@ -68,7 +68,7 @@ class Driver {
     return object::MakeMemoryStore({.limits = {.min_part = 4 * kKiB, .max_put = 64 * kKiB}, .clock = &clock});
   }
 
-  /// As after kill -9: what is not published yet stays staged, and the new tree publishes it.
+  /// As after kill -9: unpublished files stay staged, and the new tree publishes them.
   void Remount(bool read_only = false) {
     tree.reset();
     cache.reset();
@@ -77,7 +77,7 @@ class Driver {
     if (!read_only) (void)tree->FlushAll();
   }
 
-  /// The inode of a path, with one lookup that is never taken back: tests are short.
+  /// Returns the inode of a path, with one lookup that is never taken back: tests are short.
   Result<InodeId> Walk(std::string_view path) {
     InodeId at = kRootInode;
     for (std::string_view name : Split(path, '/')) {
@@ -172,7 +172,7 @@ class Driver {
     return {};
   }
 
-  // What another client does.
+  // Changes by another client.
   void Put(const std::string& key, std::string_view content) {
     transfer::MultipartWriter writer(*inner, budget, key, {});
     EXPECT_TRUE(writer.Write(AsBytes(content)));

@@ -1,4 +1,4 @@
-// What a file tree is, as a small map: for tests that compare.
+// A model of a file tree, as a map, with which tests compare.
 #pragma once
 
 #include <algorithm>
@@ -140,7 +140,7 @@ class Model {
   }
 };
 
-/// What the tree shows, below a directory; contents as its files have them, or as the store does.
+/// Returns what the tree shows below a directory. Contents are read through its files or from the store.
 enum class Contents { kOfFiles, kOfObjects };
 inline Model ModelOf(Driver& driver, Contents contents, const std::string& below = "") {
   Model model;
@@ -167,7 +167,7 @@ inline Model ModelOf(Driver& driver, Contents contents, const std::string& below
   return model;
 }
 
-/// What a fresh mount shows.
+/// Returns what a new mount shows.
 inline Model Snapshot(Driver& driver) {
   driver.PassTtl();
   driver.clock.Advance(std::chrono::minutes(2));

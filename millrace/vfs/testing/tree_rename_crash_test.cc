@@ -84,7 +84,7 @@ struct Command {
   std::function<void(Driver&, Names&)> run;
 };
 
-/// What somebody may do who was told that `mv p/a p/b` failed, or who knows nothing of it.
+/// What a user may do after an error of `mv p/a p/b`, or without knowing of the rename.
 const std::vector<Command>& Commands() {
   static const std::vector<Command> kCommands = {
       {"nothing", [](Driver&, Names&) {}},
@@ -347,7 +347,7 @@ TEST_F(RenameSettleTest, AMountWhoseRecordWasTakenLetsTheOtherDecide) {
   d.Put("a/f", "1");
   LoseTheCommit();
   ASSERT_FALSE(d.Rename("a", "b"));
-  // Another mount takes the owner for dead, finishes the rename, and its user goes on.
+  // Another mount thinks that the owner is dead, finishes the rename, and its user goes on.
   Driver other({.owner = "other", .owner_alive = [](std::string_view) { return std::optional(false); }},
                Driver::Time::kTicks, d.inner);
   EXPECT_EQ(*other.Read("b/f"), "1");

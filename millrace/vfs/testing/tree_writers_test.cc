@@ -1,4 +1,4 @@
-// Two mounts of one bucket that change the same names. Whatever one was told is done must be what everybody finds.
+// Two mounts of one bucket change the same names. What one mount reports as done, every mount must find.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -12,7 +12,7 @@
 namespace millrace::vfs {
 namespace {
 
-/// Steps that one or the other mount takes, with files open across them, beside a model of what was published.
+/// Random steps of two mounts, with files open across steps, and a model of what was published.
 class Writers {
  public:
   explicit Writers(std::uint64_t seed) : random_(seed), fresh_names_(seed % 3 != 0) {
@@ -49,12 +49,12 @@ class Writers {
     }
   }
 
-  /// What somebody finds who has just come.
+  /// Returns what a new mount finds.
   void Compare() {
     for (auto& mount : mounts_) mount->clock.Advance(std::chrono::milliseconds(1));
     Driver fresh({}, Driver::Time::kTicks, bucket_);
     Model found = ModelOf(fresh, Contents::kOfFiles);
-    if (!fresh_names_) found.directories = model_.directories;  // who acts on old names may bring one back
+    if (!fresh_names_) found.directories = model_.directories;  // a mount with outdated names may recreate one
     EXPECT_EQ(Describe(found), Describe(model_)) << what_;
     EXPECT_TRUE(found == model_) << what_ << ": contents differ";
   }
@@ -71,7 +71,7 @@ class Writers {
   const std::string& what() const { return what_; }
 
  private:
-  /// A file that one mount has open. What it builds on, if anything, was the published content at that time.
+  /// An open file of one mount. Its base, if any, was the published content at the open.
   struct Handle {
     std::string path, content;
     std::optional<std::string> base;
@@ -151,7 +151,7 @@ class Writers {
     if (!unlinked) return Explained(CodeOf(unlinked));
     Handle* handle = Find(who, path);
     if (handle) handle->linked = false;
-    // What others publish while a file exists here only is not what is removed.
+    // Removing a file that is only local does not remove what another mount publishes meanwhile.
     if (handle && handle->here_only && mounts_[who]->Object(path) != "<absent>") return;
     model_.files.erase(path);
   }
@@ -251,14 +251,14 @@ INSTANTIATE_TEST_SUITE_P(Seeds, TreeWritersTest, testing::Values(12, 21, 22, 34,
 
 // --- At the same time ---
 
-/// Content that says of itself whether it is whole: a seed, a length, and noise of them.
+/// Returns content that shows whether it is complete: a seed, a length, and noise made from both.
 std::string Record(std::uint64_t seed, std::uint64_t length) {
   std::string text(16, '\0');
   std::memcpy(text.data(), &seed, 8);
   std::memcpy(text.data() + 8, &length, 8);
   return text + Noise(length, seed);
 }
-/// The seeds of the records that make up a content; nothing when it is anything else.
+/// Returns the seeds of the records in a content; nothing if the content is not made of whole records.
 std::optional<std::vector<std::uint64_t>> SeedsOf(std::string_view content) {
   std::vector<std::uint64_t> seeds;
   while (!content.empty()) {
@@ -273,7 +273,7 @@ std::optional<std::vector<std::uint64_t>> SeedsOf(std::string_view content) {
   return seeds;
 }
 
-/// One of several that work at once, each on a mount of its own: on one mount files are shared as on a local disk.
+/// One of several threads, each on a mount of its own. On one mount, files would be shared as on a local disk.
 class Worker {
  public:
   Worker(Driver& mount, std::uint64_t number) : mount_(mount), number_(number), random_(number + 1) {}
@@ -315,7 +315,7 @@ class Worker {
     return Record(seed_, random_.Below(random_.Below(3) == 0 ? 20'000 : 300));
   }
   std::string Path() { return fmt::format("f{}", random_.Below(3)); }
-  /// What builds on a version that others have replaced meanwhile is refused, and tried again.
+  /// Retries changes that are refused because another mount has replaced their base.
   void AppendToLog() {
     const std::string text = Next();
     Status appended = mount_.Append("log", text);
