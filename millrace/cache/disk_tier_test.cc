@@ -29,7 +29,7 @@ std::string Content(int n) {
   return text;
 }
 
-/// What the tier says of block n, checked: a hit has the right bytes.
+/// Loads block n, and checks that a hit has the right bytes.
 DiskTier::Outcome Load(DiskTier& tier, int n) {
   std::string into(Content(n).size(), '?');
   auto outcome = tier.Load(Id(n), AsWritableBytes(into));

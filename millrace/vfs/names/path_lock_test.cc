@@ -7,7 +7,7 @@
 namespace millrace::vfs {
 namespace {
 
-/// One that does not wait: what cannot go on at once fails.
+/// Returns a stop token that has fired: calls that would wait fail at once.
 std::stop_token Impatient() {
   std::stop_source stop;
   stop.request_stop();

@@ -209,7 +209,7 @@ class Writers {
     what_ = fmt::format("step {}: mount {}: {} {}", ++steps_, who, what, path);
     if (random_.Below(4) == 0) mounts_[who]->clock.Advance(std::chrono::milliseconds(random_.Below(1500)));
   }
-  /// A refusal that another mount's change, or none, explains.
+  /// Checks that the error is one that a change by another mount can cause.
   void Explained(Code code) {
     const bool known = code == Code::kNotFound || code == Code::kStale || code == Code::kAlreadyExists ||
                        code == Code::kNotEmpty || code == Code::kNotDirectory || code == Code::kIsDirectory;
