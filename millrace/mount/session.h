@@ -33,7 +33,7 @@ struct SessionOptions {
   std::optional<metrics::EndpointOptions> metrics;  ///< where /metrics is served, if anywhere
 };
 
-/// Mounts `options.source` on `options.mount_point` and serves it. Blocks until somebody unmounts it or `stop` fires,
+/// Mounts `options.source` on `options.mount_point` and serves it. Blocks until it is unmounted or `stop` fires,
 /// and then until open files are published or flush_timeout has passed. Calls `on_live` once, on another thread, as
 /// soon as the mount answers; if `on_live` fails, the mount goes on, and Serve returns that failure at the end.
 ///

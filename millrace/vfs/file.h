@@ -27,8 +27,8 @@ struct OpenFlags {
 };
 
 /// An open file. Reads return the version that was current at the open, with the bytes that were written through this
-/// tree since. They fail with kStale if that version is gone. Writes go to local staging. Every open file of this tree
-/// sees them at once. Flush and Sync publish the file as a whole; then it appears under its name.
+/// tree since. They fail with kStale if the store has lost that version. Writes go to local staging. Every open
+/// file of this tree sees them at once. Flush and Sync publish the file as a whole; then it appears under its name.
 ///
 /// Tree::OpenFile and Tree::Create make it. If the last open file that writes is destroyed without Close, unpublished
 /// content is dropped. Thread-safe. Shares the ownership of the tree's state.

@@ -79,8 +79,8 @@ class Tree {
     std::unique_ptr<File> file;
   };
   /// Makes a file and opens it for writing. A file that exists is opened as it is, unless `exclusive`.
-  /// Errors: kAlreadyExists with `exclusive` if the file exists. Publishing the file fails in the same way if somebody
-  /// else has made it meanwhile.
+  /// Errors: kAlreadyExists with `exclusive` if the file exists. Publishing the file fails in the same way if
+  /// another client has made it meanwhile.
   Result<CreatedFile> Create(InodeId parent, std::string_view name, bool exclusive, const Ownership& ownership = {},
                              object::Call call = {});
   Result<std::unique_ptr<Directory>> OpenDirectory(InodeId inode);

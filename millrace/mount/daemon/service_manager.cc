@@ -16,7 +16,7 @@
 namespace millrace::mount {
 namespace {
 
-/// Half of the period within which the service manager wants to hear of the process; zero without a watchdog.
+/// Returns half of the watchdog's period; zero without a watchdog.
 Duration WatchdogPeriod() {
   const char* microseconds = std::getenv("WATCHDOG_USEC");
   const char* process = std::getenv("WATCHDOG_PID");

@@ -126,7 +126,7 @@ const fuse_lowlevel_ops FuseServer::kOperations = {
 template <class... Arguments, void (*fuse_lowlevel_ops::*member)(fuse_req_t, Arguments...), MountOperation operation>
 struct Counted<member, operation> {
   static void Run(fuse_req_t request, Arguments... arguments) {
-    MountStats& stats = *FuseServer::Of(request).options.stats;  // the request is gone after the reply
+    MountStats& stats = *FuseServer::Of(request).options.stats;  // before the reply, which destroys the request
     const TimePoint began = SystemClock().Now();
     (FuseServer::kOperations.*member)(request, arguments...);
     stats.Count(operation, SystemClock().Now() - began);

@@ -38,8 +38,8 @@ class FuseMount {
   /// Errors: kIo if the kernel or fusermount3 refuses the mount.
   static Result<std::unique_ptr<FuseMount>> Create(vfs::Tree& tree, FuseOptions options);
   virtual ~FuseMount() = default;  ///< unmounts
-  /// Answers requests on threads of its own until somebody unmounts or `stop` fires. Then publishes what open files
-  /// have written. Calls `live` once, as soon as the kernel has accepted the mount. Errors: the first failure to
+  /// Answers requests on threads of its own until it is unmounted or `stop` fires. Then publishes the content of
+  /// open files. Calls `live` once, as soon as the kernel has accepted the mount. Errors: the first failure to
   /// publish; those of libfuse's loop.
   virtual Status Serve(std::function<void()> live, std::stop_token stop) = 0;
 };

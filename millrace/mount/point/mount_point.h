@@ -30,7 +30,7 @@ Status Detach(const std::string& absolute_path, bool lazy);
 /// Sets the kernel's readahead on the mount, in bytes. Needs root. A failure only makes reads slower.
 Status SetReadAhead(const std::string& absolute_path, std::uint64_t bytes);
 
-/// Returns whether a system call's errno says that the daemon of a FUSE mount is gone.
+/// Returns whether a system call's errno says that the daemon of a FUSE mount is dead.
 bool IsDisconnectedError(int error);
 
 }  // namespace millrace::mount

@@ -16,7 +16,7 @@ const unsigned long kDaemonStatsRequest = _IOC(_IOC_READ, 'M', 2, kMaxStatsBytes
 
 namespace {
 
-/// Asks the daemon of a mount by an ioctl on its root; gives what the ioctl returned.
+/// Asks the daemon of a mount by an ioctl on its root. Returns the ioctl's result.
 Result<int> AskDaemon(const std::string& path, unsigned long request, void* answer) {
   UniqueFd root(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const int answered = root ? ::ioctl(root.get(), request, answer) : -1;

@@ -9,7 +9,7 @@ namespace millrace::vfs {
 namespace {
 
 constexpr int kParallelHeads = 32;  ///< a guess: hides the latency of a Head
-/// Attempts at a change. Each fails only if somebody else changes the same object at that moment. 5: a guess.
+/// Attempts at a change. Each fails only if another client changes the same object at that moment. 5: a guess.
 constexpr int kAttempts = 5;
 
 std::shared_ptr<const StoredAttributes> Share(StoredAttributes attributes) {

@@ -52,8 +52,8 @@ class AttributeStore {
 
   /// Changes attributes in place. If it fails, nothing is changed, and its error is returned.
   using Change = std::function<Status(StoredAttributes&)>;
-  /// Changes the attributes of a file. The bytes stay, the ETag may change. `reported`: what callers were told of the
-  /// file; its time is exact, that of a Head is in whole seconds. Errors: kNotFound if there is no such file.
+  /// Changes the attributes of a file. The bytes stay, the ETag may change. `reported`: the state reported last, whose
+  /// time is exact; the time of a Head is in whole seconds. Errors: kNotFound if there is no such file.
   Result<Metadata> ChangeFile(const std::string& path, const Metadata& reported, const Change& change,
                               const object::Call& call);
   Result<Metadata> ChangeDirectory(const std::string& directory, const Change& change, const object::Call& call);

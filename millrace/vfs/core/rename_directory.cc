@@ -77,7 +77,6 @@ class DirectoryRename {
 
  private:
   using Versions = std::map<std::string, RenameRecord::Source>;  ///< by name below the directory
-  /// A copy that was made.
   struct CopiedObject {
     RenameRecord::Source source;
     Metadata state;  ///< of the copy

@@ -35,8 +35,8 @@ class WriteBack {
   /// As above, for a file that reads the version `content` (Inode::content). A new writer builds on what the store has.
   /// Errors: kStale if the inode has other content now.
   Result<std::shared_ptr<Writer>> JoinWriter(const InodePtr& inode, std::uint64_t content) MR_EXCLUDES(inode->mutex);
-  /// Ends one JoinWriter. If `publish`, the last file that writes publishes as Close does. The writer goes with the
-  /// last file, once its content is published.
+  /// Ends one JoinWriter. If `publish`, the last file that writes publishes as Close does. The writer is
+  /// released after the last file, once its content is published.
   Status LeaveWriter(const InodePtr& inode, const std::shared_ptr<Writer>& writer, bool publish,
                      const object::Call& call) MR_EXCLUDES(inode->mutex);
 

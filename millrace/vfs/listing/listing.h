@@ -14,8 +14,8 @@ struct ListedName {
   Metadata metadata;
 };
 
-/// Reads a directory's listing once, from the start or from a position. Puts what it sees into the MetadataCache, the
-/// directory itself included. If a file and a directory share a name, only the directory is shown. A file whose name
+/// Reads a directory's listing once, from the start or from a position. Puts the names into the MetadataCache, and
+/// the directory itself. If a file and a directory share a name, only the directory is shown. A file whose name
 /// may still appear as a directory ("a" comes before "a-b" and "a/") is held back until that is decided. Not
 /// thread-safe.
 class Listing {

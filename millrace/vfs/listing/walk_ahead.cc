@@ -11,7 +11,7 @@ namespace {
 constexpr int kInOrder = 2;
 /// Parents that are remembered, and children of each. They bound the memory to a few tens of MiB; a guess.
 constexpr std::size_t kMostParents = 16, kMostChildren = 16'384;
-/// Started listings that nobody reads yet: twice Options::ahead_slow, so that two walks do not end each other's.
+/// Started listings that are not read yet: twice Options::ahead_slow, so that two walks do not drop each other's.
 constexpr std::size_t kMaxStarted = 24;
 /// Pages that such a listing holds. A guess: most directories have no more, and a walker that gave up wastes few.
 constexpr int kPagesAhead = 2;

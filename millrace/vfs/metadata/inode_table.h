@@ -61,8 +61,8 @@ using InodePtr = std::shared_ptr<Inode>;
 /// InodePtr. Thread-safe. Never blocks.
 ///
 /// Most inodes are not in use. The table has a small record of each: about 120 bytes with the name and the entry in the
-/// index. Find and its relatives make an Inode from the record. When the last InodePtr goes, the Inode is folded into
-/// the record again, unless it has a writer.
+/// index. Find and similar calls make an Inode from the record. When the last InodePtr is destroyed, the Inode is
+/// folded into the record again, unless it has a writer.
 class InodeTable {
  public:
   /// `prefix`: the key of the root; empty, or ends with '/'. The table must outlive every InodePtr.

@@ -12,7 +12,7 @@ constexpr std::size_t kMostWatches = 64;  ///< directories; bounds the memory; a
 constexpr int kAscending = 2, kMostAscending = 1024;
 /// Names that stay in an order behind the file opened last. A guess: several readers follow one order.
 constexpr std::uint64_t kKeepBehind = 4096;
-constexpr std::size_t kMostGuesses = 1024;  ///< that nobody has opened yet; bounds the memory; a guess
+constexpr std::size_t kMostGuesses = 1024;  ///< not opened yet; bounds the memory; a guess
 
 }  // namespace
 
