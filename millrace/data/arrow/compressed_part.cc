@@ -9,6 +9,8 @@
 namespace millrace::data::arrow_format {
 namespace {
 
+/// The size of one read, and the decompressed bytes that are dropped at a time. A guess: one read costs a round trip,
+/// and the output stays in the second-level cache.
 constexpr std::uint64_t kInputBytes = 1 * kMiB, kOutputBytes = 256 * kKiB;
 
 const std::uint8_t* ToArrow(const std::byte* bytes) { return reinterpret_cast<const std::uint8_t*>(bytes); }
@@ -24,7 +26,7 @@ Status ReadCompressedPart(const DataObject& object, object::ByteRange compressed
     return Fail(Code::kCorrupt, "{}: the compressed buffer at byte {} is damaged", object.url, compressed.offset);
   };
   Buffer input(std::min(kInputBytes, compressed.length)), passed(kOutputBytes);
-  std::uint64_t fetched = 0, made = 0;  // bytes of the compressed buffer, and of what it stands for
+  std::uint64_t fetched = 0, made = 0;  // compressed bytes that were read, decompressed bytes that were made
   ByteSpan rest;
   while (made < first + into.size()) {
     if (rest.empty() && fetched < compressed.length) {
@@ -33,7 +35,7 @@ Status ReadCompressedPart(const DataObject& object, object::ByteRange compressed
       fetched += some.size();
       rest = some;
     }
-    // What is in front of the part passes by; the part itself is decoded to where it belongs.
+    // Bytes in front of `first` go to a scratch buffer, the others to `into`.
     const MutableByteSpan room = made < first
                                      ? passed.span().first(std::min<std::uint64_t>(passed.size(), first - made))
                                      : into.subspan(made - first);

@@ -1,4 +1,4 @@
-// A stretch of a buffer that is compressed as a whole.
+// Reads a range of a buffer that is compressed as one stream.
 #pragma once
 
 #include <arrow/util/type_fwd.h>
@@ -9,9 +9,9 @@
 
 namespace millrace::data::arrow_format {
 
-/// Fills `into` with the bytes from `first` on of what `compressed`, a range of the object, stands for. Reads and
-/// undoes all that is in front of them, holding a little of it at a time. Fails with kCorrupt where that is damaged or
-/// ends early; other errors as ReadRange's. Blocks.
+/// Decompresses the range `compressed` of the object, and fills `into` with the decompressed bytes from `first` on.
+/// Decompresses everything in front of `first` too, about a MiB at a time. Blocks.
+/// Errors: kCorrupt if the compressed bytes are damaged or end early; else those of ReadRange.
 Status ReadCompressedPart(const DataObject& object, object::ByteRange compressed, arrow::Compression::type codec,
                           std::uint64_t first, MutableByteSpan into, const object::Call& call);
 

@@ -23,22 +23,31 @@
 namespace millrace::data::arrow_format {
 namespace {
 
-constexpr std::uint64_t kFrameBytes = 512 * kKiB, kWindowBytes = 64 * kKiB, kMaxMetadataBytes = 64 * kMiB;
-/// Batches with more than this are read in slices of about so much; of what is compressed, which has to be undone from
-/// its beginning for each slice, in fewer.
+/// The least bytes of a frame of whole batches. 512 KiB: the size of a chunk of plain records (order/plan.h).
+constexpr std::uint64_t kFrameBytes = 512 * kKiB;
+/// Bytes of a read that looks for a message's header. A guess: headers are mostly smaller, bodies mostly larger.
+constexpr std::uint64_t kWindowBytes = 64 * kKiB;
+/// A guess: far more than a schema of thousands of columns needs. Bounds what a damaged length can allocate.
+constexpr std::uint64_t kMaxMetadataBytes = 64 * kMiB;
+/// Batches of more than 8 MiB are read in slices of about 4 MiB (kFrameTarget). Each slice of a compressed batch
+/// decompresses everything in front of it, so these slices are larger and fewer. 8 and 32 MiB are guesses.
 constexpr std::uint64_t kSplitBytes = 8 * kMiB, kSliceBytes = 4 * kMiB, kCompressedSliceBytes = 32 * kMiB;
-/// Compressed batches of less than this are hardly more than can be held.
+/// The decompressed size of smaller compressed batches is not looked up, which costs a read for each buffer. A guess:
+/// 1 MiB rarely decompresses to more than a slice.
 constexpr std::uint64_t kLookBytes = 1 * kMiB;
-constexpr std::size_t kMaxDictionaries = 1024, kDictionaryWords = 2, kSliceWords = 3;
-constexpr std::uint32_t kContinuation = 0xFFFFFFFF;
-/// A file is a stream between this and a footer, which repeats where the batches are.
+/// A guess: the state of each frame names every dictionary, with 16 bytes.
+constexpr std::size_t kMaxDictionaries = 1024;
+/// u64 words of a dictionary and of a slice in a frame's state (README.md).
+constexpr std::size_t kDictionaryWords = 2, kSliceWords = 3;
+constexpr std::uint32_t kContinuation = 0xFFFFFFFF;  ///< begins each message, since Arrow 0.15
+/// The file format is a stream between this magic and a footer. The footer only repeats the offsets of the batches.
 constexpr std::string_view kFileMagic{"ARROW1\0\0", 8};
 
-/// One message of a stream, with its place in the object.
+/// One message of a stream, and its range in the object.
 struct MessageAt {
   arrow::ipc::MessageType type{};
   std::uint64_t offset = 0, bytes = 0;
-  bool compressed = false;  ///< a record batch's buffers
+  bool compressed = false;  ///< a record batch with compressed buffers
 };
 
 /// Reads the headers of a stream's messages, one after the other, without their bodies.
@@ -46,15 +55,15 @@ class MessageWalk {
  public:
   MessageWalk(const DataObject& object, object::Call call) : object_(object), call_(std::move(call)) {}
 
-  /// Nothing at the end of the stream.
+  /// Returns the next message. Nothing at the end of the stream.
   Result<std::optional<MessageAt>> Next() {
     if (at_ == 0 && MR_TRY(Bytes(0, kFileMagic.size())) == kFileMagic) at_ = kFileMagic.size();
     const std::uint64_t size = object_.info.size;
-    if (at_ == size) return std::nullopt;  // the mark of the end may be missing
+    if (at_ == size) return std::nullopt;  // a stream may lack its end marker
     std::string_view head = MR_TRY(Bytes(at_, 8));
     if (head.size() < 4) return Corrupt("is cut off");
     auto length = LoadLittle<std::uint32_t>(AsBytes(head).data());
-    std::uint64_t prefix = 4;  // before version 0.15
+    std::uint64_t prefix = 4;  // streams of Arrow before 0.15 have no continuation marker
     if (length == kContinuation) {
       if (head.size() < 8) return Corrupt("is cut off");
       length = LoadLittle<std::uint32_t>(AsBytes(head).data() + 4);
@@ -84,7 +93,7 @@ class MessageWalk {
     return Fail(Code::kCorrupt, "{}: the Arrow message at byte {} {}", object_.url, at_, why);
   }
 
-  /// `count` bytes from `offset` on, or what there is of them. Valid until the next call.
+  /// Returns `count` bytes from `offset` on, less at the object's end. Valid until the next call.
   Result<std::string_view> Bytes(std::uint64_t offset, std::uint64_t count) {
     count = std::min(count, object_.info.size - offset);
     if (offset < window_at_ || offset + count > window_at_ + window_.size()) {
@@ -117,7 +126,7 @@ class IpcContent final : public Content {
       MR_TRY(Begin(walk));
       Frame open;
       auto close = [&]() -> Status {
-        Frame next{.state = open.state};
+        Frame next{.state = open.state};  // the dictionaries stay in force
         return open.bytes > 0 ? found(std::exchange(open, std::move(next)), std::nullopt) : Status();
       };
       while (auto message = MR_TRY(walk.Next())) {
@@ -150,7 +159,7 @@ class IpcContent final : public Content {
       auto options = arrow::ipc::IpcReadOptions::Defaults();
       options.memory_pool = memory.pool();
       options.use_threads = false;
-      // A writer aligns its buffers, but an object may say anything of where they lie.
+      // Writers align their buffers, but a damaged object may not.
       options.ensure_alignment = arrow::ipc::Alignment::kDataTypeSpecificAlignment;
       options.included_fields = schema->columns;
       auto reader = MR_ARROW_TRY(
@@ -172,10 +181,10 @@ class IpcContent final : public Content {
     std::vector<int> columns;  ///< the wanted ones
   };
 
-  /// What is said behind the dictionaries.
+  /// Returns true for the state of a slice, which has kSliceWords behind the dictionaries.
   static bool IsSlice(std::string_view state) { return state.size() % (8 * kDictionaryWords) != 0; }
 
-  /// A batch that is too large for a frame, some rows at a time. False if it is not, or can only be read as a whole.
+  /// Cuts a batch that is too large for a frame into slices. Returns false if it is small or can only be read whole.
   Result<bool> FindSlices(const MessageAt& message, const std::string& dictionaries, const FrameSink& found,
                           const object::Call& call) const {
     auto schema = MR_TRY(LoadSchema(call));
@@ -185,7 +194,7 @@ class IpcContent final : public Content {
     const std::uint64_t rows = batch->rows(), bytes = std::max<std::uint64_t>(batch->bytes(), 1);
     const std::uint64_t slice_bytes = batch->compressed() ? kCompressedSliceBytes : kSliceBytes;
     if (message.bytes <= kSplitBytes && bytes <= slice_bytes) return false;
-    // In floating point, and no more than all: rows may be any number.
+    // Floating point, because a product with `rows`, which may be up to 2^60, would overflow.
     const double share = std::min(1.0, static_cast<double>(slice_bytes) / static_cast<double>(bytes));
     const auto each = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(static_cast<double>(rows) * share));
     for (std::uint64_t first = 0; first < rows; first += each) {
@@ -223,11 +232,11 @@ class IpcContent final : public Content {
                                                   object::ByteRange message, MemoryLimit& memory,
                                                   const object::Call& call) const {
     auto stream = MR_TRY(Assemble(schema.message, {.state = std::string(dictionaries)}, memory, call));
-    const auto preamble = arrow::SliceBuffer(stream, 0, stream->size() - 8);  // without the mark of the end
+    const auto preamble = arrow::SliceBuffer(stream, 0, stream->size() - 8);  // without the end marker
     return SparseBatch::Open(object_, message, *preamble, schema.columns, call);
   }
 
-  /// The stream's first message, which must be its schema.
+  /// Returns the stream's first message. Errors: kCorrupt if it is not a schema.
   Result<MessageAt> Begin(MessageWalk& walk) const {
     auto first = MR_TRY(walk.Next());
     if (!first || first->type != arrow::ipc::MessageType::SCHEMA) {
@@ -263,7 +272,7 @@ class IpcContent final : public Content {
     return {};
   }
 
-  /// Read once.
+  /// Returns the schema. Reads it in the first call.
   Result<std::shared_ptr<const Schema>> LoadSchema(object::Call call) const {
     MutexLock lock(mutex_);
     if (schema_) return schema_;
@@ -278,7 +287,7 @@ class IpcContent final : public Content {
     return schema_;
   }
 
-  /// A stream of its own: schema, dictionaries, the frame's batches, and the mark of the end.
+  /// Reads the frame as a stream of its own: schema, dictionaries, the frame's batches, and the end marker.
   Result<std::shared_ptr<arrow::Buffer>> Assemble(const MessageAt& schema, const Frame& frame, MemoryLimit& memory,
                                                   object::Call call) const {
     std::vector<object::ByteRange> parts = {{schema.offset, schema.bytes}};

@@ -1,4 +1,4 @@
-// Arrow's IPC formats, stream and file.
+// Arrow's IPC formats: the stream and the file.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace millrace::data::arrow_format {
 
-/// A frame is consecutive record batches of together half a MiB or more. Its state names the dictionaries in force:
-/// u64 offset and u64 length of each one's message.
+/// Returns the content of an object in one of the IPC formats. A frame is consecutive record batches of at least
+/// 512 KiB together, or some rows of a large batch. README.md defines the state of a frame.
 std::shared_ptr<const Content> MakeIpcContent(DataObject object, std::vector<std::string> fields);
 
 }  // namespace millrace::data::arrow_format

@@ -1,4 +1,4 @@
-// What Arrow's reader keeps to itself of a record batch's metadata.
+// Metadata of a record batch that Arrow's public headers do not expose.
 #pragma once
 
 #include <arrow/util/type_fwd.h>
@@ -8,9 +8,9 @@
 
 namespace millrace::data::arrow_format {
 
-/// How the buffers of a record batch are compressed (UNCOMPRESSED, LZ4_FRAME or ZSTD), which `metadata`, its message's
-/// flatbuffer, then says no more: Arrow takes the compressed bytes for its buffers. Fails with kCorrupt on what is no
-/// record batch's metadata, with kUnsupported on a way of compressing that is not known. Changes nothing if it fails.
+/// Returns the codec of a record batch's buffers: UNCOMPRESSED, LZ4_FRAME or ZSTD. Removes the codec from `metadata`,
+/// the flatbuffer of the batch's message, so that Arrow does not decompress the buffers. Changes nothing on an error.
+/// Errors: kCorrupt if `metadata` is not of a record batch; kUnsupported if the compression is not known.
 Result<arrow::Compression::type> TakeCompression(MutableByteSpan metadata);
 
 }  // namespace millrace::data::arrow_format

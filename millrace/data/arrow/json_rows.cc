@@ -19,7 +19,8 @@
 namespace millrace::data::arrow_format {
 namespace {
 
-/// The same layout without the demand that text be UTF-8: one bad row must not cost its whole batch.
+/// Returns the type with the same layout and binary values for strings. Arrow's validation then does not check UTF-8,
+/// which would reject the whole batch for one bad row.
 std::shared_ptr<arrow::DataType> Relaxed(const std::shared_ptr<arrow::DataType>& type) {
   auto child = [&](int i) { return type->field(i)->WithType(Relaxed(type->field(i)->type())); };
   switch (type->id()) {
@@ -93,7 +94,7 @@ void AppendValue(const arrow::Array& array, std::int64_t i, RecordLines& out);
 
 template <class Number>
 void AppendNumber(Number value, RecordLines& out) {
-  // As Python writes and reads them: a float is printed as the double that it is.
+  // As Python's json module does: NaN, Infinity, and a float printed as a double.
   if constexpr (std::is_floating_point_v<Number>) {
     if (std::isnan(value)) return out.Append("NaN");
     if (std::isinf(value)) return out.Append(value < 0 ? "-Infinity" : "Infinity");
@@ -267,7 +268,7 @@ void AppendValue(const arrow::Array& array, std::int64_t i, RecordLines& out) {
     default:
       break;
   }
-  // What is left is of fixed size: dates, times, decimals.
+  // Only types of fixed size are left: dates, times, decimals.
   auto scalar = array.GetScalar(i);
   if (scalar.ok()) {
     AppendQuoted((*scalar)->ToString(), out);

@@ -12,16 +12,16 @@
 
 namespace millrace::data::arrow_format {
 
-/// Appends a line for each row: an object of the row's columns, without those that are null. Strings are the bytes that
-/// are stored, valid or not: whoever reads the line judges it. Lists and structs nest; maps with keys of text are
-/// objects; dates, decimals and the like are strings; bytes that are not text are null. Every buffer is checked before
-/// it is followed. `what` names the object in errors: kCorrupt, and kUnsupported where `out` cannot hold more; then it
-/// says which row of the frame that was. A few bytes of a batch may stand for any amount of JSON (dictionaries, runs,
-/// lists of nothing): a row is made no further than it may be long.
+/// Appends one line for each row: a JSON object of the row's columns. Null columns are left out. Lists and structs
+/// nest. Maps with string keys become objects. Dates, times and decimals become strings. Binary values that are not
+/// UTF-8 become null. Strings that are not UTF-8 stay as they are, so that the line's parser rejects this one record.
+/// Every buffer is checked before it is read. A row stops at the longest length of a record, because a few bytes of a
+/// batch can expand to any amount of JSON (dictionaries, runs, empty lists).
+/// Errors, with `what` in front: kCorrupt; kUnsupported, naming the row of the frame, if `out` is full.
 Status AppendRows(const arrow::RecordBatch& batch, std::string_view what, RecordLines& out);
 
-/// The top-level columns among `names` that `fields` asks for (all when empty). Fails with kInvalidArgument, naming
-/// what there is, when there is none of them.
+/// Returns the indices of those `names`, the top-level columns, that `fields` lists. All if `fields` is empty.
+/// Errors: kInvalidArgument, listing `names`, if none is left.
 Result<std::vector<int>> ChooseColumns(const std::vector<std::string>& names, const std::vector<std::string>& fields,
                                        std::string_view what);
 

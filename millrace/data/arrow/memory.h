@@ -1,4 +1,4 @@
-// What decoding one frame may take.
+// The memory that decoding one frame may take.
 #pragma once
 
 #include <arrow/memory_pool.h>
@@ -9,10 +9,11 @@
 
 namespace millrace::data::arrow_format {
 
-/// All that Arrow may hold at a time while it decodes one frame, beside the frame's lines (kMaxFrameContent).
+/// The most memory that Arrow may hold while it decodes one frame, without the frame's lines. Four times
+/// kMaxFrameContent, a guess: a frame needs room for its compressed, decompressed and Arrow forms at once.
 inline constexpr std::uint64_t kMostDecodingBytes = 1 * kGiB;
 
-/// A pool of limited size: damaged bytes ask for any amount. One thread.
+/// A pool of at most kMostDecodingBytes, since damaged bytes can ask for any amount. One thread.
 class MemoryLimit {
  public:
   arrow::MemoryPool* pool() { return &pool_; }

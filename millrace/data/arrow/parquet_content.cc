@@ -21,12 +21,17 @@
 namespace millrace::data::arrow_format {
 namespace {
 
-constexpr std::uint64_t kParquetFrameBytes = 512 * kKiB, kFooterBytes = 256 * kKiB;
-/// Row groups with more than this are read in slices of about so much.
+/// The least that a frame of small row groups decodes to. 512 KiB: the size of a chunk of plain records (order/plan.h).
+constexpr std::uint64_t kParquetFrameBytes = 512 * kKiB;
+/// The end of the object that the first read fetches. A guess: the footer fits, so that one request is enough.
+constexpr std::uint64_t kFooterBytes = 256 * kKiB;
+/// Row groups of more than 8 MiB are read in slices of about 4 MiB (kFrameTarget). 8 MiB is a guess: a slice decodes
+/// the pages that it shares with its neighbours again, so a row group is cut only where that saves much.
 constexpr std::uint64_t kGroupSplitBytes = 8 * kMiB, kGroupSliceBytes = 4 * kMiB;
+/// Rows that become lines at a time. A guess: the arrays stay small beside the lines.
 constexpr std::int64_t kBatchRows = 1024;
 
-/// The footer, and what is wanted of it. Immutable.
+/// The footer and the wanted columns. Immutable.
 struct Footer {
   std::shared_ptr<parquet::FileMetaData> metadata;
   std::vector<int> columns;  ///< leaves of the wanted top-level columns
@@ -56,7 +61,7 @@ class ParquetContent final : public Content {
         object::ByteRange range{object_.info.size, 0};
         while (first + count < groups && bytes < kParquetFrameBytes) {
           const std::uint64_t more = MR_TRY(ContentOf(*footer, first + count));
-          // One that is large stands alone.
+          // A large row group is a frame of its own.
           if (count > 0 && bytes + more > 2 * kParquetFrameBytes) break;
           MR_TRY(CheckSize(first + count, more));
           for (const object::ByteRange& chunk : MR_TRY(ChunksOf(*footer, first + count))) {
@@ -82,7 +87,7 @@ class ParquetContent final : public Content {
     std::string what = fmt::format("{}: the row groups at byte {}", object_.url, frame.offset);
     auto file = std::make_shared<StoreFile>(object_, call);
     auto content = Guard(what, [&] { return ReadGroups(frame, file, what, call); });
-    // What the store said is what went wrong, not what Parquet's reader made of it.
+    // The store's error has the code and the cause; Parquet's reader passes on only its text.
     if (!content && file->error()) return Fail(*file->error());
     return content;
   }
@@ -148,7 +153,7 @@ class ParquetContent final : public Content {
     return lines.Take();
   }
 
-  /// A row group that is too large for a frame, a few pages at a time.
+  /// Cuts a row group that is too large for a frame into slices of a few pages each.
   Status FindSlices(const Footer& footer, int group, const std::shared_ptr<StoreFile>& file,
                     const FrameSink& found) const {
     const auto rows = static_cast<std::uint64_t>(footer.metadata->RowGroup(group)->num_rows());
@@ -173,7 +178,7 @@ class ParquetContent final : public Content {
     return chunks;
   }
 
-  /// What the wanted columns of a row group take decoded.
+  /// Returns the decompressed bytes of a row group's wanted columns.
   Result<std::uint64_t> ContentOf(const Footer& footer, int group) const {
     auto row_group = footer.metadata->RowGroup(group);
     std::uint64_t bytes = 0;
@@ -192,7 +197,7 @@ class ParquetContent final : public Content {
                 object_.url, group, FormatBytes(bytes), FormatBytes(kMaxFrameContent));
   }
 
-  /// Read once.
+  /// Returns the footer. Reads it in the first call.
   Result<std::shared_ptr<const Footer>> LoadFooter(object::Call call) const {
     MutexLock lock(mutex_);
     if (footer_) return footer_;
@@ -219,7 +224,7 @@ class ParquetContent final : public Content {
     return footer_;
   }
 
-  /// The last bytes of a file say whether its footer is encrypted.
+  /// Refuses a file with an encrypted footer, which its last bytes tell.
   Status CheckMagic(StoreFile& file) const {
     constexpr std::string_view kEncrypted = "PARE";
     if (object_.info.size < kEncrypted.size()) return {};
@@ -230,7 +235,7 @@ class ParquetContent final : public Content {
     return Encrypted("the Parquet file");
   }
 
-  /// Of a file whose footer is not encrypted, single columns may be.
+  /// Refuses an encrypted column among the wanted ones. A file with a plain footer can have such columns.
   Status CheckColumns(const Footer& footer) const {
     for (int group = 0; group < footer.metadata->num_row_groups(); ++group) {
       for (int column : footer.columns) {
@@ -246,7 +251,7 @@ class ParquetContent final : public Content {
     try {
       return group.ColumnChunk(column)->crypto_metadata() != nullptr;
     } catch (const parquet::ParquetException&) {
-      return true;  // with a key of its own: not even its metadata can be read
+      return true;  // the column has its own key, which its metadata need too
     }
   }
 

@@ -1,4 +1,4 @@
-// Parquet.
+// Reads Parquet objects.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace millrace::data::arrow_format {
 
-/// A frame is a row group, or several small ones in a row; of the object only the wanted columns are read. Its state:
-/// i32 number of the first row group, i32 number of row groups, little-endian.
+/// Returns the content of a Parquet object. A frame is a row group, several small consecutive row groups, or some rows
+/// of a large one. Only the columns `fields` are read. README.md defines the state of a frame.
 std::shared_ptr<const Content> MakeParquetContent(DataObject object, std::vector<std::string> fields);
 
 }  // namespace millrace::data::arrow_format

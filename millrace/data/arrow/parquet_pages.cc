@@ -23,18 +23,22 @@
 namespace millrace::data::arrow_format {
 namespace {
 
-constexpr std::int64_t kPageWindowBytes = 64 * kKiB, kStreamBytes = 256 * kKiB;
+/// Bytes of a read that looks for a page's header. A guess: headers have some hundred bytes, pages often 1 MiB.
+constexpr std::int64_t kPageWindowBytes = 64 * kKiB;
+/// Parquet's buffer for a stream. A guess: it reads from memory, so a small buffer costs nothing.
+constexpr std::int64_t kStreamBytes = 256 * kKiB;
+/// u64 words of a slice's state, and of each column in it (README.md).
 constexpr std::size_t kFixedWords = 2, kPageWords = 4;
 
-/// A column chunk whose pages are passed over: what is skipped is not read.
+/// A column chunk as a stream. It does not fetch pages that the reader skips.
 class HeaderStream final : public arrow::io::InputStream {
  public:
   HeaderStream(std::shared_ptr<StoreFile> file, object::ByteRange chunk)
       : file_(std::move(file)), at_(static_cast<std::int64_t>(chunk.offset)), end_(at_ + Signed(chunk.length)) {}
 
-  /// The next read is of bytes that nobody looks at.
+  /// The next Read() returns no bytes and fetches nothing.
   void SkipNext() { skip_ = true; }
-  /// Where the read before began.
+  /// Returns the offset of the latest Read().
   std::uint64_t last() const { return static_cast<std::uint64_t>(last_); }
 
   arrow::Result<std::string_view> Peek(std::int64_t bytes) override {
@@ -86,7 +90,7 @@ std::unique_ptr<parquet::PageReader> OpenPages(std::shared_ptr<HeaderStream> str
 #endif
 }
 
-/// Rows that begin on a page, and whether its first value is the first of one.
+/// The number of rows that begin on a page, and whether the page's first value begins a row.
 struct RowStarts {
   std::uint64_t rows = 0;
   bool at_first = true;
@@ -150,7 +154,7 @@ std::vector<PageAt> FromOffsetIndex(const std::shared_ptr<StoreFile>& file,
   return pages;
 }
 
-/// In order, within the chunk, of all rows.
+/// Returns true if the pages are in order, within the chunk, and begin with row 0.
 bool AreSound(const std::vector<PageAt>& pages, object::ByteRange chunk, std::uint64_t rows) {
   if (pages.empty() || pages[0].first_row != 0 || !pages[0].starts_row) return false;
   std::uint64_t end = chunk.offset;
@@ -165,8 +169,8 @@ bool AreSound(const std::vector<PageAt>& pages, object::ByteRange chunk, std::ui
   return true;
 }
 
-/// The object with only some of each chunk's pages: where a chunk begins, its dictionary and those pages are, and then
-/// nothing.
+/// The object, with only some pages of each chunk. A chunk appears as its dictionary, followed by these pages. Reads
+/// behind them return nothing.
 class PageFile final : public StoreFile {
  public:
   using StoreFile::StoreFile;
@@ -202,7 +206,7 @@ class PageFile final : public StoreFile {
   std::vector<Chunk> chunks_;
 };
 
-/// The rows behind the first `skip` of what a file shows of a leaf; their buffers begin with them.
+/// Returns `rows` rows of a leaf column, after the first `skip` rows of the file's pages. Their offsets begin at 0.
 Result<std::shared_ptr<arrow::Array>> ReadLeaf(parquet::arrow::FileReader& reader, int leaf, std::uint64_t skip,
                                                std::uint64_t rows, arrow::MemoryPool* pool, std::string_view what) {
   const auto wanted = static_cast<std::int64_t>(skip + rows);
@@ -231,8 +235,9 @@ bool SameOffsets(const arrow::ArrayData& a, const arrow::ArrayData& b, std::size
          std::memcmp(of_a->data(), of_b->data(), bytes) == 0;
 }
 
-/// Of a column that was read leaf by leaf: `more` is a list or struct as `data` is, but for the leaves below. Buffers
-/// of both begin with the first row.
+/// Joins two arrays of one nested column that was read leaf by leaf. `data` and `more` are the same list or struct with
+/// other leaves.
+/// Errors: kCorrupt if lengths or offsets differ.
 Result<std::shared_ptr<arrow::ArrayData>> Merge(const std::shared_ptr<arrow::ArrayData>& data,
                                                 const std::shared_ptr<arrow::ArrayData>& more, std::string_view what) {
   auto differ = [&] { return Fail(Code::kCorrupt, "{}: the pages of a nested column do not go together", what); };
@@ -268,7 +273,7 @@ Result<std::shared_ptr<arrow::ArrayData>> Merge(const std::shared_ptr<arrow::Arr
   return merged;
 }
 
-/// `data`, in which maps are maps again: read leaf by leaf they are lists of structs.
+/// Returns `data` with the declared maps. Reading leaf by leaf makes a list of structs of each map.
 std::shared_ptr<arrow::ArrayData> WithMaps(const std::shared_ptr<arrow::ArrayData>& data,
                                            const arrow::DataType& declared) {
   if (data->child_data.empty() || data->child_data.size() != static_cast<std::size_t>(declared.num_fields())) {
@@ -298,7 +303,7 @@ std::shared_ptr<arrow::ArrayData> WithMaps(const std::shared_ptr<arrow::ArrayDat
       return data;
   }
   const arrow::ArrayData& entries = *made->child_data[0];
-  // Arrow insists on keys; damaged data may lack some.
+  // Arrow's MapType must not have null keys, but damaged data can have some.
   const bool is_map = declared.id() == arrow::Type::MAP && entries.child_data.size() == 2 &&
                       entries.GetNullCount() == 0 && entries.child_data[0]->GetNullCount() == 0;
   made->type = arrow::list(fields[0]);
@@ -306,7 +311,7 @@ std::shared_ptr<arrow::ArrayData> WithMaps(const std::shared_ptr<arrow::ArrayDat
   return made;
 }
 
-/// The pages that hold rows [first, end).
+/// Returns the pages that hold rows [first, end).
 RowSlice::Pages PagesOf(const std::vector<PageAt>& pages, std::uint64_t chunk, std::uint64_t first, std::uint64_t end) {
   auto begin = std::ranges::upper_bound(pages, first, {}, &PageAt::first_row) - 1;
   while (!begin->starts_row) --begin;  // the first page does
@@ -409,7 +414,7 @@ std::vector<RowSlice> CutRows(int group, std::uint64_t rows, const std::vector<s
                               const std::vector<object::ByteRange>& chunks, std::uint64_t content,
                               std::uint64_t target) {
   const auto largest = std::ranges::max_element(chunks, {}, &object::ByteRange::length) - chunks.begin();
-  // How much of that column makes a slice.
+  // Bytes of the largest column in a slice.
   const auto enough = static_cast<std::uint64_t>(static_cast<double>(chunks[largest].length) *
                                                  static_cast<double>(target) / static_cast<double>(content));
   std::vector<RowSlice> slices;
@@ -444,7 +449,7 @@ Result<std::shared_ptr<arrow::Table>> ReadSlice(const RowSlice& slice, const Dat
   for (std::size_t i = 0; i < columns.size(); ++i) {
     MR_TRY(file->Show(ranges[2 * i].offset, ranges[2 * i], ranges[2 * i + 1]));
   }
-  // Of a stream that ends early the reader takes what is there; of a chunk as a whole it demands all.
+  // A PageFile shows less than the whole chunk. The reader accepts that from a stream, not from a chunk read at once.
   parquet::ReaderProperties properties(pool);
   properties.enable_buffered_stream();
   properties.set_buffer_size(kStreamBytes);

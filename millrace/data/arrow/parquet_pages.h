@@ -1,4 +1,4 @@
-// Rows of a row group that is too large to be read as a whole, by the pages that hold them.
+// Reads some rows of a large row group. Fetches and decodes only the pages that hold these rows.
 #pragma once
 
 #include <arrow/memory_pool.h>
@@ -16,49 +16,51 @@
 
 namespace millrace::data::arrow_format {
 
-/// Of a column chunk: where a page is, header included, and the row of its first value.
+/// A data page of a column chunk. Its bytes include the header; `first_row` is the row of its first value.
 struct PageAt {
   std::uint64_t offset = 0, bytes = 0, first_row = 0;
-  bool starts_row = true;  ///< false: that row's list began on the page before
+  bool starts_row = true;  ///< false: the list of `first_row` began on the page before
 };
 
-/// Where a column chunk lies, its dictionary included. Fails with kCorrupt if that is beyond the object's end.
+/// Returns the range of a column chunk and its dictionary. Errors: kCorrupt if it ends beyond the object's end.
 Result<object::ByteRange> ChunkRange(const parquet::FileMetaData& metadata, int group, int column,
                                      const DataObject& object);
 
-/// The data pages of a column, in order: as the offset index says where the writer left one, else from the pages'
-/// headers, which takes a small read for each; where these do not tell the rows (lists on pages of version 1) all of
-/// the chunk is read and decompressed, a page at a time. Blocks; throws what Parquet's reader throws.
+/// Returns the data pages of a column in order. Reads the offset index if the file has one, else the pages' headers,
+/// one small read each. Headers of version 1 do not tell the rows of lists. Then the whole chunk is read and
+/// decompressed, a page at a time. Blocks. Throws the exceptions of Parquet's reader.
 Result<std::vector<PageAt>> LocatePages(const std::shared_ptr<StoreFile>& file,
                                         const std::shared_ptr<parquet::FileMetaData>& metadata, int group, int column,
                                         const DataObject& object, arrow::MemoryPool* pool);
 
-/// Consecutive rows, and for each of the wanted columns the pages that hold them.
+/// Consecutive rows, and the pages that hold them, for each wanted column.
 struct RowSlice {
   struct Pages {
-    std::uint64_t head = 0;                              ///< bytes in front of the chunk's first page: its dictionary
+    std::uint64_t head = 0;  ///< bytes of the chunk in front of its first data page: the dictionary
     std::uint64_t offset = 0, bytes = 0, first_row = 0;  ///< of the pages, which follow each other
   };
   int group = 0;
   std::uint64_t first_row = 0, rows = 0;
   std::vector<Pages> columns;
 
-  std::uint64_t bytes() const;  ///< that are read
-  /// Little-endian: i32 group, i32 0 (other frames have their number of row groups there), then u64s.
+  /// Returns the bytes of the object that ReadSlice reads.
+  std::uint64_t bytes() const;
+  /// Returns the state of the slice's frame (README.md).
   std::string Encode() const;
+  /// Tells the state of a slice from the state of whole row groups, which has their number in place of the i32 0.
   static bool IsOne(std::string_view state);
-  /// Fails with kCorrupt unless all of it lies in the row group's chunks and is within kMaxFrameContent.
+  /// Errors: kCorrupt if a page is outside its chunk, or all pages exceed kMaxFrameContent.
   static Result<RowSlice> Parse(std::string_view state, const parquet::FileMetaData& metadata,
                                 const std::vector<int>& columns, const DataObject& object);
 };
 
-/// Cuts a row group of `content` bytes once decoded between pages of its largest column, so that about `target` of them
-/// are in a slice.
+/// Cuts a row group into slices between pages of its largest column. `content` is the row group's decompressed size. A
+/// slice decompresses to about `target` bytes.
 std::vector<RowSlice> CutRows(int group, std::uint64_t rows, const std::vector<std::vector<PageAt>>& pages,
                               const std::vector<object::ByteRange>& chunks, std::uint64_t content,
                               std::uint64_t target);
 
-/// Reads the pages of a slice and decodes them alone. Blocks; throws what Parquet's reader throws.
+/// Reads the pages of a slice and decodes its rows. Blocks. Throws the exceptions of Parquet's reader.
 Result<std::shared_ptr<arrow::Table>> ReadSlice(const RowSlice& slice, const DataObject& object,
                                                 const std::shared_ptr<parquet::FileMetaData>& metadata,
                                                 const std::vector<int>& columns, arrow::MemoryPool* pool,

@@ -1,4 +1,4 @@
-// The library's one symbol.
+// Defines the library's only symbol.
 #include "millrace/data/arrow/ipc_content.h"
 #include "millrace/data/arrow/parquet_content.h"
 #include "millrace/data/content/arrow_plugin.h"

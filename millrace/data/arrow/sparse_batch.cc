@@ -20,12 +20,15 @@
 namespace millrace::data::arrow_format {
 namespace {
 
+// Arrow's format: each message begins with the continuation marker. The marker and a zero length end the stream.
 constexpr std::uint32_t kMessageBegin = 0xFFFFFFFF;
 constexpr std::size_t kEndBytes = 8;
-constexpr std::int64_t kMostRows = std::int64_t{1} << 60;  // sums of two do not overflow
-/// What the buffers of one batch may be said to stand for, and how their places are aligned.
-constexpr std::uint64_t kMostUnpacked = std::uint64_t{1} << 40, kAlignment = 64;
-/// Parts of a buffer with no more than this between them are fetched at once.
+constexpr std::int64_t kMostRows = std::int64_t{1} << 60;  // the sum of two does not overflow
+/// The most decompressed bytes of one batch. 1 TiB: reserved addresses, which fit in the 128 TiB of a process.
+constexpr std::uint64_t kMostDecompressed = std::uint64_t{1} << 40;
+/// 64 bytes: the alignment that Arrow recommends for buffers.
+constexpr std::uint64_t kAlignment = 64;
+/// Ranges of a buffer with a smaller gap between them are read at once. A guess: 64 KiB cost less than a round trip.
 constexpr std::int64_t kSmallGap = 64 * kKiB;
 
 const arrow::DataType* StorageOf(const arrow::DataType* type) {
@@ -33,7 +36,7 @@ const arrow::DataType* StorageOf(const arrow::DataType* type) {
   return static_cast<const arrow::ExtensionType*>(type)->storage_type().get();
 }
 
-/// Whether some rows of such a column can be told by where their bytes are.
+/// Returns true if offsets and widths tell which bytes of such a column belong to some of its rows.
 bool CanBeCut(const arrow::DataType& type) {
   const arrow::DataType& storage = *StorageOf(&type);
   switch (storage.id()) {
@@ -60,7 +63,7 @@ bool CanBeCut(const arrow::DataType& type) {
 
 SparseBatch::~SparseBatch() {
   batch_.reset();
-  for (const Mapping& mapping : {stream_, unpacked_}) {
+  for (const Mapping& mapping : {stream_, decompressed_}) {
     if (mapping.memory != nullptr) ::munmap(mapping.memory, mapping.bytes);
   }
 }
@@ -72,7 +75,7 @@ Result<std::unique_ptr<SparseBatch>> SparseBatch::Open(const DataObject& object,
   MR_TRY(made->Map(preamble, call));
   if (!made->LayOut(columns)) return nullptr;
   MR_TRY(made->CheckRows());
-  if (made->compressed()) MR_TRY(made->Unpack(call));
+  if (made->compressed()) MR_TRY(made->MapDecompressed(call));
   return made;
 }
 
@@ -119,11 +122,11 @@ bool SparseBatch::LayOut(const std::vector<int>& columns) {
   auto reader = arrow::ipc::RecordBatchStreamReader::Open(stream, options);
   if (!reader.ok() || !(*reader)->ReadNext(&batch_).ok() || !batch_) return false;
   return std::ranges::all_of(batch_->column_data(),
-                             [&](const auto& data) { return CanBeCut(*data->type) && CheckPlaces(*data); });
+                             [&](const auto& data) { return CanBeCut(*data->type) && CheckBuffers(*data); });
 }
 
-/// False if a buffer is not where the object's bytes go, or not aligned there.
-bool SparseBatch::CheckPlaces(const arrow::ArrayData& data) {
+/// Adds up bytes_. Returns false if a buffer is outside the message's addresses, or not aligned there.
+bool SparseBatch::CheckBuffers(const arrow::ArrayData& data) {
   for (const auto& buffer : data.buffers) {
     if (!buffer || buffer->size() == 0) continue;
     const auto* at = reinterpret_cast<const std::byte*>(buffer->data());
@@ -132,7 +135,7 @@ bool SparseBatch::CheckPlaces(const arrow::ArrayData& data) {
     if (!compressed() && (at - stream_.memory) % 8 != 0) return false;
     bytes_ += static_cast<std::uint64_t>(buffer->size());
   }
-  return std::ranges::all_of(data.child_data, [&](const auto& child) { return CheckPlaces(*child); });
+  return std::ranges::all_of(data.child_data, [&](const auto& child) { return CheckBuffers(*child); });
 }
 
 Status SparseBatch::CheckRows() const {
@@ -144,32 +147,32 @@ Status SparseBatch::CheckRows() const {
   return {};
 }
 
-/// Gives what compressed buffers stand for a place where nothing is yet.
-Status SparseBatch::Unpack(const object::Call& call) {
-  for (const auto& data : batch_->column_data()) MR_TRY(FindPacked(*data, call));
+/// Reserves addresses for the decompressed buffers, and makes batch_ point to them.
+Status SparseBatch::MapDecompressed(const object::Call& call) {
+  for (const auto& data : batch_->column_data()) MR_TRY(FindCompressed(*data, call));
   std::uint64_t bytes = 0;
   bytes_ = 0;
-  for (const Packed& packed : packed_) {
-    if (packed.bytes > kMostUnpacked || bytes > kMostUnpacked) return Damaged();
-    bytes += (packed.bytes + kAlignment - 1) / kAlignment * kAlignment;
-    bytes_ += packed.bytes;
+  for (const CompressedBuffer& buffer : compressed_) {
+    if (buffer.bytes > kMostDecompressed || bytes > kMostDecompressed) return Damaged();
+    bytes += (buffer.bytes + kAlignment - 1) / kAlignment * kAlignment;
+    bytes_ += buffer.bytes;
   }
-  if (bytes > kMostUnpacked) return Damaged();
-  unpacked_ = MR_TRY(MapAddresses(static_cast<std::size_t>(bytes + kAlignment)));
-  std::byte* place = unpacked_.memory;
-  for (Packed& packed : packed_) {
-    packed.place = place;
-    place += (packed.bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (bytes > kMostDecompressed) return Damaged();
+  decompressed_ = MR_TRY(MapAddresses(static_cast<std::size_t>(bytes + kAlignment)));
+  std::byte* target = decompressed_.memory;
+  for (CompressedBuffer& buffer : compressed_) {
+    buffer.target = target;
+    target += (buffer.bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
   std::vector<std::shared_ptr<arrow::ArrayData>> columns;
   std::size_t next = 0;
-  for (const auto& data : batch_->column_data()) columns.push_back(Unpacked(*data, next));
+  for (const auto& data : batch_->column_data()) columns.push_back(WithTargets(*data, next));
   batch_ = arrow::RecordBatch::Make(batch_->schema(), batch_->num_rows(), std::move(columns));
   return {};
 }
 
-/// A buffer begins with how many bytes it stands for, or -1 if they follow as they are.
-Status SparseBatch::FindPacked(const arrow::ArrayData& data, const object::Call& call) {
+/// Reads the size in front of each buffer: its decompressed bytes, or -1 if this buffer is not compressed.
+Status SparseBatch::FindCompressed(const arrow::ArrayData& data, const object::Call& call) {
   constexpr std::uint64_t kSizeBytes = 8;
   for (const auto& buffer : data.buffers) {
     if (!buffer || buffer->size() == 0) continue;
@@ -182,24 +185,25 @@ Status SparseBatch::FindPacked(const arrow::ArrayData& data, const object::Call&
     MR_TRY(ReadRange(object_, at, size, "reading", call));
     const auto said = LoadLittle<std::int64_t>(size);
     if (said < -1) return Damaged();
-    packed_.push_back({.at = {at + kSizeBytes, there - kSizeBytes},
-                       .compressed = said >= 0,
-                       .bytes = said >= 0 ? static_cast<std::uint64_t>(said) : there - kSizeBytes});
+    compressed_.push_back({.at = {at + kSizeBytes, there - kSizeBytes},
+                           .compressed = said >= 0,
+                           .bytes = said >= 0 ? static_cast<std::uint64_t>(said) : there - kSizeBytes});
   }
-  for (const auto& child : data.child_data) MR_TRY(FindPacked(*child, call));
+  for (const auto& child : data.child_data) MR_TRY(FindCompressed(*child, call));
   return {};
 }
 
-std::shared_ptr<arrow::ArrayData> SparseBatch::Unpacked(const arrow::ArrayData& data, std::size_t& next) const {
-  auto unpacked = std::make_shared<arrow::ArrayData>(data);
-  for (auto& buffer : unpacked->buffers) {
+/// Returns `data` with the targets of compressed buffers, from compressed_[next] on, in place of the buffers.
+std::shared_ptr<arrow::ArrayData> SparseBatch::WithTargets(const arrow::ArrayData& data, std::size_t& next) const {
+  auto changed = std::make_shared<arrow::ArrayData>(data);
+  for (auto& buffer : changed->buffers) {
     if (!buffer || buffer->size() == 0) continue;
-    const Packed& packed = packed_[next++];
-    buffer = std::make_shared<arrow::Buffer>(reinterpret_cast<const std::uint8_t*>(packed.place),
-                                             static_cast<std::int64_t>(packed.bytes));
+    const CompressedBuffer& source = compressed_[next++];
+    buffer = std::make_shared<arrow::Buffer>(reinterpret_cast<const std::uint8_t*>(source.target),
+                                             static_cast<std::int64_t>(source.bytes));
   }
-  for (auto& child : unpacked->child_data) child = Unpacked(*child, next);
-  return unpacked;
+  for (auto& child : changed->child_data) child = WithTargets(*child, next);
+  return changed;
 }
 
 Result<std::shared_ptr<arrow::RecordBatch>> SparseBatch::Read(std::uint64_t first, std::uint64_t rows,
@@ -208,17 +212,17 @@ Result<std::shared_ptr<arrow::RecordBatch>> SparseBatch::Read(std::uint64_t firs
   const auto from = static_cast<std::int64_t>(first), count = static_cast<std::int64_t>(rows);
   arrow::ArrayVector columns;
   for (const auto& data : batch_->column_data()) {
-    MR_TRY(Want(*data, from, count, call));
-    // A copy: checks of a whole array would stumble over what was not fetched.
+    MR_TRY(FetchRows(*data, from, count, call));
+    // A copy, because later checks of the whole array would read bytes that were not fetched.
     auto slice = arrow::MakeArray(data->Slice(from, count));
     columns.push_back(MR_ARROW_TRY(object_.url, arrow::Concatenate({slice}, pool)));
   }
   return arrow::RecordBatch::Make(batch_->schema(), count, std::move(columns));
 }
 
-/// Fetches all that `rows` of an array from `first` on are made of.
-Status SparseBatch::Want(const arrow::ArrayData& data, std::int64_t first, std::int64_t rows,
-                         const object::Call& call) {
+/// Fetches all bytes of `rows` rows of an array, from `first` on.
+Status SparseBatch::FetchRows(const arrow::ArrayData& data, std::int64_t first, std::int64_t rows,
+                              const object::Call& call) {
   if (data.offset < 0 || data.offset > kMostRows || data.length > kMostRows) return Damaged();
   if (first < 0 || rows < 0 || first > data.length || rows > data.length - first) return Damaged();
   const std::int64_t at = data.offset + first;
@@ -234,23 +238,23 @@ Status SparseBatch::Want(const arrow::ArrayData& data, std::int64_t first, std::
     case arrow::Type::BINARY:
     case arrow::Type::LIST:
     case arrow::Type::MAP:
-      return WantOffsets<std::int32_t>(data, at, rows, call);
+      return FetchOffsets<std::int32_t>(data, at, rows, call);
     case arrow::Type::LARGE_STRING:
     case arrow::Type::LARGE_BINARY:
     case arrow::Type::LARGE_LIST:
-      return WantOffsets<std::int64_t>(data, at, rows, call);
+      return FetchOffsets<std::int64_t>(data, at, rows, call);
     case arrow::Type::FIXED_SIZE_LIST: {
       const std::int64_t each = static_cast<const arrow::FixedSizeListType&>(storage).list_size();
       if (rows == 0 || each == 0) return {};
       const std::int64_t lists = each < 0 ? 0 : data.child_data[0]->length / each;
       if (at > lists || rows > lists - at) return Damaged();
-      return Want(*data.child_data[0], at * each, rows * each, call);
+      return FetchRows(*data.child_data[0], at * each, rows * each, call);
     }
     case arrow::Type::STRING_VIEW:
     case arrow::Type::BINARY_VIEW:
-      return WantViews(data, at, rows, call);
+      return FetchViews(data, at, rows, call);
     case arrow::Type::STRUCT:
-      for (const auto& child : data.child_data) MR_TRY(Want(*child, at, rows, call));
+      for (const auto& child : data.child_data) MR_TRY(FetchRows(*child, at, rows, call));
       return {};
     default:
       break;
@@ -258,9 +262,9 @@ Status SparseBatch::Want(const arrow::ArrayData& data, std::int64_t first, std::
   return Fetch(data.buffers[1], at, rows, storage.byte_width(), call);
 }
 
-/// Views say which bytes of which buffer they are, unless they have them within.
-Status SparseBatch::WantViews(const arrow::ArrayData& data, std::int64_t at, std::int64_t rows,
-                              const object::Call& call) {
+/// A view is inline, or names a range of one of the buffers.
+Status SparseBatch::FetchViews(const arrow::ArrayData& data, std::int64_t at, std::int64_t rows,
+                               const object::Call& call) {
   using View = arrow::BinaryViewType::c_type;
   MR_TRY(Fetch(data.buffers[1], at, rows, sizeof(View), call));
   if (rows == 0) return {};
@@ -281,7 +285,7 @@ Status SparseBatch::WantViews(const arrow::ArrayData& data, std::int64_t at, std
   for (std::size_t i = 0; i < parts.size();) {
     CompressedRange whole = parts[i];
     for (++i; i < parts.size() && parts[i].buffer == whole.buffer; ++i) {
-      // Every part of a compressed buffer takes reading it from its beginning.
+      // A compressed buffer is read from its beginning for each range, so its ranges are joined whatever the gap.
       if (!compressed() && parts[i].first - whole.end > kSmallGap) break;
       whole.end = std::max(whole.end, parts[i].end);
     }
@@ -293,14 +297,14 @@ Status SparseBatch::WantViews(const arrow::ArrayData& data, std::int64_t at, std
 }
 
 template <class Offset>
-Status SparseBatch::WantOffsets(const arrow::ArrayData& data, std::int64_t at, std::int64_t rows,
-                                const object::Call& call) {
+Status SparseBatch::FetchOffsets(const arrow::ArrayData& data, std::int64_t at, std::int64_t rows,
+                                 const object::Call& call) {
   if (rows == 0) return {};
   MR_TRY(Fetch(data.buffers[1], at, rows + 1, sizeof(Offset), call));
   const auto* offsets = reinterpret_cast<const Offset*>(data.buffers[1]->data()) + at;
   if (offsets[0] < 0 || !std::is_sorted(offsets, offsets + rows + 1)) return Damaged();
   const auto first = static_cast<std::int64_t>(offsets[0]), end = static_cast<std::int64_t>(offsets[rows]);
-  if (!data.child_data.empty()) return Want(*data.child_data[0], first, end - first, call);
+  if (!data.child_data.empty()) return FetchRows(*data.child_data[0], first, end - first, call);
   return Fetch(data.buffers[2], first, end - first, 1, call);
 }
 
@@ -317,20 +321,19 @@ Status SparseBatch::Fetch(const std::shared_ptr<arrow::Buffer>& buffer, std::int
                 message_.offset, FormatBytes(kMaxFrameContent));
   }
   const auto* start = reinterpret_cast<const std::byte*>(buffer->data());
-  if (compressed())
-    return FetchPacked(start, static_cast<std::uint64_t>(from), static_cast<std::uint64_t>(bytes), call);
-  const auto place = static_cast<std::size_t>(start - stream_.memory) + static_cast<std::size_t>(from);
-  return ReadRange(object_, message_.offset + (place - batch_at_),
-                   {stream_.memory + place, static_cast<std::size_t>(bytes)}, "reading records of", call);
+  if (compressed()) return Decompress(start, static_cast<std::uint64_t>(from), static_cast<std::uint64_t>(bytes), call);
+  const auto at = static_cast<std::size_t>(start - stream_.memory) + static_cast<std::size_t>(from);
+  return ReadRange(object_, message_.offset + (at - batch_at_), {stream_.memory + at, static_cast<std::size_t>(bytes)},
+                   "reading records of", call);
 }
 
-Status SparseBatch::FetchPacked(const std::byte* buffer, std::uint64_t from, std::uint64_t bytes,
-                                const object::Call& call) {
-  // Buffers of no bytes share their place with the next one.
-  const auto packed = std::prev(std::ranges::upper_bound(packed_, buffer, {}, &Packed::place));
-  const MutableByteSpan into(packed->place + from, static_cast<std::size_t>(bytes));
-  if (!packed->compressed) return ReadRange(object_, packed->at.offset + from, into, "reading records of", call);
-  return ReadCompressedPart(object_, packed->at, codec_, from, into, call);
+Status SparseBatch::Decompress(const std::byte* buffer, std::uint64_t from, std::uint64_t bytes,
+                               const object::Call& call) {
+  // The last of those with this target: a buffer without bytes has the same target as the next one.
+  const auto source = std::prev(std::ranges::upper_bound(compressed_, buffer, {}, &CompressedBuffer::target));
+  const MutableByteSpan into(source->target + from, static_cast<std::size_t>(bytes));
+  if (!source->compressed) return ReadRange(object_, source->at.offset + from, into, "reading records of", call);
+  return ReadCompressedPart(object_, source->at, codec_, from, into, call);
 }
 
 std::unexpected<Error> SparseBatch::Damaged() const {

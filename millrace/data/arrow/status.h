@@ -1,4 +1,4 @@
-// Arrow's failures as ours.
+// Turns Arrow's errors into ours.
 #pragma once
 
 #include <arrow/result.h>
@@ -13,7 +13,8 @@
 
 namespace millrace::data::arrow_format {
 
-/// What the library could not do with bytes that were read: they are damaged, unless it says that it cannot read such.
+/// Returns the error of decoding bytes that were read: kUnsupported if Arrow lacks a feature or the memory limit is
+/// reached, else kCorrupt.
 inline Error ToError(const arrow::Status& status, std::string_view what) {
   if (status.IsOutOfMemory()) {
     return Error(
@@ -46,7 +47,7 @@ T Unwrap(arrow::Result<T> result) {
   return std::move(result).ValueUnsafe();
 }
 
-/// Calls what may throw, as Parquet's reader does on damaged bytes.
+/// Calls `function`. Turns an exception into kCorrupt: Parquet's reader throws on damaged bytes.
 template <class Function>
 auto Guard(std::string_view what, const Function& function) -> decltype(function()) {
   try {

@@ -1,4 +1,4 @@
-// An object as Arrow's readers want it: a file that is read at random.
+// An object as a random-access file, for Arrow's readers.
 #pragma once
 
 #include <arrow/io/interfaces.h>
@@ -12,15 +12,15 @@
 
 namespace millrace::data::arrow_format {
 
-/// Serves what was fetched beforehand from memory, anything else by a read of the store. One thread.
+/// Serves reads within fetched ranges from memory. Every other read is one read of the store. One thread.
 class StoreFile : public arrow::io::RandomAccessFile {
  public:
-  /// `object` must outlive it.
+  /// `object` must outlive the file.
   StoreFile(const DataObject& object, object::Call call) : object_(object), call_(std::move(call)) {}
 
-  /// Reads the ranges, those that are near each other at once.
+  /// Reads the ranges into memory. Joins ranges that are near each other into one read. Blocks.
   Status Fetch(std::vector<object::ByteRange> ranges);
-  /// The first read that failed: Arrow passes on only the words of an error.
+  /// Returns the first error of a read, with its code. Arrow passes on only the text of an error.
   const std::optional<Error>& error() const { return error_; }
 
   arrow::Result<std::int64_t> ReadAt(std::int64_t position, std::int64_t bytes, void* into) override;
@@ -39,7 +39,7 @@ class StoreFile : public arrow::io::RandomAccessFile {
     std::shared_ptr<arrow::Buffer> bytes;
   };
   arrow::Result<std::shared_ptr<arrow::Buffer>> Load(object::ByteRange range);
-  /// As much of the range as the object has.
+  /// Returns the part of the range in front of the object's end.
   arrow::Result<object::ByteRange> Clip(std::int64_t position, std::int64_t bytes) const;
 
   const DataObject& object_;

@@ -7,12 +7,12 @@
 namespace millrace::data {
 namespace {
 
-/// The program, or the library that this code is part of.
+/// Returns the path of the program or library that contains this code.
 std::filesystem::path OwnFile() {
   Dl_info info;
   if (dladdr(reinterpret_cast<const void*>(&OwnFile), &info) == 0 || !info.dli_fname) return {};
   std::error_code ignored;
-  // The first file of a process is named as it was typed, which may be relative to a folder that is no longer ours.
+  // For the program, dli_fname is the path as typed, which can be relative to a former working directory.
   std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", ignored);
   std::filesystem::path own = info.dli_fname;
   return own.filename() == program.filename() || !own.is_absolute() ? program : own;
@@ -23,7 +23,7 @@ Result<const ArrowPlugin*> Load() {
   std::string why;
   for (const auto& path : {folder / kArrowPluginFile, folder / "../lib/millrace" / kArrowPluginFile}) {
     if (!std::filesystem::exists(path)) continue;
-    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // for as long as the process lives
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never unloaded
     void* symbol = library ? dlsym(library, kArrowPluginSymbol) : nullptr;
     if (symbol) return reinterpret_cast<const ArrowPlugin* (*)()>(symbol)();
     const char* error = dlerror();

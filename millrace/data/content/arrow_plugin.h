@@ -1,5 +1,5 @@
-// Arrow and Parquet objects as contents. What reads them stands in a library of its own, libmillrace_arrow.so
-// (data/arrow/), which is loaded when the first such object is met: Arrow is large, and most programs never need it.
+// Opens Arrow and Parquet objects as contents. Arrow is large, and most programs do not need it. So the code that
+// reads these formats (data/arrow/) is a library of its own, libmillrace_arrow.so. The first such object loads it.
 #pragma once
 
 #include <memory>
@@ -16,18 +16,19 @@ enum class ArrowFormat {
   kParquet,  ///< with columns compressed by any of Parquet's codecs that the library was built with
 };
 
-/// The content of `object`: a line of JSON for each row, with the columns `fields` (all when empty); nulls are left
-/// out. The first call in a process loads the library. Fails with kUnsupported where there is none, saying what to do.
+/// Returns the content of `object`: one line of JSON for each row, with the columns `fields` (all if empty). Nulls are
+/// left out. The first call in a process loads the library.
+/// Errors: kUnsupported, saying what to do, if the library is missing.
 Result<std::shared_ptr<const Content>> OpenArrowContent(DataObject object, ArrowFormat format,
                                                         std::vector<std::string> fields);
 
-/// What the library gives.
+/// The functions of the library.
 struct ArrowPlugin {
   Result<std::shared_ptr<const Content>> (*open)(DataObject object, ArrowFormat format,
                                                  std::vector<std::string> fields);
 };
-/// The library's one symbol, a function () → const ArrowPlugin*. Its number counts changes to the types above, which
-/// both sides must agree on.
+/// The library's only symbol, a function () → const ArrowPlugin*. Its number must change with the types above, so that
+/// a program does not load a library of another version.
 inline constexpr char kArrowPluginSymbol[] = "millrace_arrow_plugin_1";
 inline constexpr char kArrowPluginFile[] = "libmillrace_arrow.so";
 
