@@ -1,5 +1,5 @@
-// Files whose parts have no quicker way, and cases that Hugging Face's library settles. The ids are the library's;
-// tests/interop/tokenizer_files.py makes more of them.
+// Tests files that only hf_pipeline.h supports. The expected ids are those of Hugging Face's library.
+// tests/interop/tokenizer_files.py compares random files.
 #include <gmock/gmock.h>
 
 #include <cstdint>
@@ -49,6 +49,17 @@ std::vector<TokenId> Encoded(const Tokenizer& tokenizer, std::string_view text, 
   return ids;
 }
 
+/// Returns the text of `ids`. Expects a StreamDecoder to yield the same text.
+std::string DecodedBothWays(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
+  StreamDecoder stream(tokenizer);
+  std::string streamed;
+  for (const TokenId id : ids) EXPECT_TRUE(stream.Add(id, streamed));
+  stream.Finish(streamed);
+  std::string text = tokenizer.Decode(ids).value();
+  EXPECT_EQ(streamed, text);
+  return text;
+}
+
 /// <unk>, <s>, </s>, the bytes from 3 on, then ▁ (259), a (260), b (261) and ▁a (262).
 FileParts LlamaParts() {
   std::string bytes;
@@ -84,15 +95,7 @@ TEST(HfPipeline, AddedCharactersTakeNoPartInMerging) {
 TEST(HfPipeline, ARunOfByteTokensIsTextAsAWholeOrNotAtAll) {
   auto tokenizer = LoadedFile(LlamaParts());
   EXPECT_EQ(tokenizer->kind(), "sentencepiece-bpe");
-  auto decoded = [&](const std::vector<TokenId>& ids) {
-    StreamDecoder stream(*tokenizer);
-    std::string streamed;
-    for (const TokenId id : ids) EXPECT_TRUE(stream.Add(id, streamed));
-    stream.Finish(streamed);
-    const std::string text = tokenizer->Decode(ids).value();
-    EXPECT_EQ(streamed, text);
-    return text;
-  };
+  auto decoded = [&](const std::vector<TokenId>& ids) { return DecodedBothWays(*tokenizer, ids); };
   constexpr TokenId kByte = 3;  // the token of the byte 0
   EXPECT_EQ(decoded({260, kByte + 0xC3, kByte + 0xA9, kByte + '!', 261}), "a\u00E9!b");
   EXPECT_EQ(decoded({260, kByte + 0xF0, kByte + 0x19, 259}), "a\uFFFD\uFFFD ");
@@ -264,13 +267,7 @@ TEST(HfPipeline, DecodesWithAllDecoders) {
     FileParts parts = Words("null");
     parts.decoder = decoder;
     auto tokenizer = LoadedFile(parts);
-    StreamDecoder stream(*tokenizer);
-    std::string streamed;
-    for (const TokenId id : ids) EXPECT_TRUE(stream.Add(id, streamed));
-    stream.Finish(streamed);
-    const std::string text = tokenizer->Decode(ids).value();
-    EXPECT_EQ(streamed, text);
-    return text;
+    return DecodedBothWays(*tokenizer, ids);
   };
   EXPECT_EQ(decoded("null", {1, 4}), "ab .");
   EXPECT_EQ(decoded(R"({"type":"ByteLevel"})", {1, 8}), "ab ab");
