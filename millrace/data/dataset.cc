@@ -24,7 +24,7 @@ constexpr int kOrderVersion = 2;
 /// Longer lists of weights are hashed, so that a fingerprint stays below 700 bytes (loader_state.h).
 constexpr std::size_t kLongestSpelled = 64;
 
-/// Depends on contents and not on names, so that data stay the same when they move to another bucket.
+/// Returns the fingerprint. It depends on the objects' contents, not on their URLs, so data can move to another bucket.
 std::string Fingerprint(const ResolvedSources& resolved, const DatasetOptions& options, const DocumentForm& form,
                         const tokenizer::Tokenizer& tokenizer) {
   std::string contents, weights, rows;
@@ -242,6 +242,7 @@ Forecast Dataset::Simulate(const SimulationParameters& parameters, int rows, std
 }
 
 Result<double> Dataset::MeasureEncoding(object::Call call) {
+  // Guesses: enough documents for a mean.
   constexpr std::uint64_t kEnoughBytes = 4 * kMiB, kMostSamples = 4096;
   auto reader = NewReader(rep_->needs.least, 0);
   auto length = static_cast<std::size_t>(rep_->options.sequence_length);

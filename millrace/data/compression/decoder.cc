@@ -9,7 +9,7 @@
 namespace millrace::data {
 namespace {
 
-/// Bytes that are stored as they are: every position is a seek point.
+/// Passes uncompressed bytes on. Every position is a seek point.
 class PlainDecoder final : public Decoder {
  public:
   PlainDecoder(InputStream& input, std::uint64_t position) : Decoder(input, position) {}
@@ -55,7 +55,7 @@ Result<std::unique_ptr<Decoder>> MakeDecoder(Compression compression, InputStrea
 }
 
 std::string CureForDistantSeekPoints(Compression compression, std::string_view url) {
-  // Beside it: a.parts.jsonl.zst for a.jsonl.zst.
+  // The new object is beside the old one: a.parts.jsonl.zst for a.jsonl.zst.
   std::string beside(url);
   beside.insert(std::min(url.find('.', url.rfind('/') + 1), url.size()), ".parts");
   const std::string from = ShellQuoted(url), to = ShellQuoted(beside);

@@ -57,7 +57,7 @@ class GzipDecoder final : public Decoder {
         case At::kPadding:
           MR_TRY(SkipPadding(available));
           break;
-        case At::kTrailer: {  // of a member that was entered in its middle: nothing to check it against
+        case At::kTrailer: {  // not checked: decoding began in the middle of the member
           std::size_t bytes = std::min(available.size(), trailer_left_);
           Take(bytes);
           trailer_left_ -= bytes;
@@ -90,7 +90,7 @@ class GzipDecoder final : public Decoder {
 
  private:
   enum class At { kBetweenMembers, kMember, kRawBlocks, kTrailer, kPadding };
-  static constexpr std::size_t kTrailerBytes = 8;
+  static constexpr std::size_t kTrailerBytes = 8;  ///< CRC-32 and size (RFC 1952)
 
   std::unexpected<Error> CutOff() const {
     return Fail(Code::kCorrupt, "gzip data are cut off at byte {}, in the middle of a member", position());
@@ -136,7 +136,7 @@ class GzipDecoder final : public Decoder {
       return Fail(Code::kCorrupt, "gzip data are damaged before byte {}: {}", position(),
                   zlib_.msg ? zlib_.msg : "unknown method");
     }
-    constexpr int kAfterBlock = 128, kLastBlock = 64;
+    constexpr int kAfterBlock = 128, kLastBlock = 64;  // bits of z_stream::data_type (zlib.h, inflate)
     step.at_seek_point = stop_at_seek_point && (zlib_.data_type & (kAfterBlock | kLastBlock)) == kAfterBlock;
     return {};
   }

@@ -33,7 +33,7 @@ void ObjectInputStream::StartRead() {
   object_.store->Get(object_.info.key, {.range = object::ByteRange{read->offset, bytes}, .if_match = object_.info.etag},
                      read->bytes.span(), {.stop = cancel_.get_token(), .deadline = call_.deadline},
                      [this, read](Result<std::optional<object::GetResult>> got) {
-                       // Whoever waits may be gone once the lock is.
+                       // Notifies under the lock, because the waiting thread may then destroy this object.
                        MutexLock lock(mutex_);
                        read->got = std::move(got);
                        arrived_.NotifyAll();

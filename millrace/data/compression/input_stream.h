@@ -60,8 +60,8 @@ class ObjectInputStream final : public InputStream {
   const object::Call call_;
   std::stop_source cancel_;
   std::stop_callback<std::function<void()>> relay_;
-  std::uint64_t asked_;  ///< end of the last read in the object
-  Buffer given_;         ///< what Next returned last; its memory is used again
+  std::uint64_t asked_;  ///< end of the last read that was started, in the object
+  Buffer given_;         ///< the bytes that Next returned last; the next read uses the memory again
   Mutex mutex_;
   CondVar arrived_;
   std::deque<std::unique_ptr<PendingRead>> ahead_ MR_GUARDED_BY(mutex_);

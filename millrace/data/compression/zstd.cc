@@ -14,8 +14,8 @@ namespace millrace::data {
 namespace {
 
 constexpr int kMaxWindowLog = 27;  ///< 128 MiB: what the program zstd decodes without --long
-constexpr std::uint32_t kMagic = 0xFD2FB528, kSkippableMagic = 0x184D2A50;
-constexpr std::size_t kSkipStep = 256 * kKiB;  ///< bytes decoded at a time on the way to a seek point
+constexpr std::uint32_t kMagic = 0xFD2FB528, kSkippableMagic = 0x184D2A50;  // RFC 8878, sections 3.1.1 and 3.1.2
+constexpr std::size_t kSkipStep = 256 * kKiB;  ///< decoded at a time on the way to a seek point; a guess: fits in cache
 enum StateKind : char { kInside = 1, kPassOver = 2 };
 
 std::uint32_t LittleEndian(std::string_view bytes) {
@@ -24,14 +24,14 @@ std::uint32_t LittleEndian(std::string_view bytes) {
   return value;
 }
 
-/// Of a window's descriptor in a header.
+/// Returns the window size of a header's window descriptor (RFC 8878, section 3.1.1.1.2).
 std::uint64_t WindowOf(unsigned char descriptor) {
   const std::uint64_t base = std::uint64_t{1} << (10 + (descriptor >> 3));
   return base + base / 8 * (descriptor & 7U);
 }
 
-/// Splits the stream into headers, blocks and checksums, and gives them to libzstd one at a time. So it knows when
-/// libzstd has decoded everything up to the end of a block.
+/// Splits the stream into pieces and gives them to libzstd one at a time. A piece is a frame's header, a block with its
+/// header, or a checksum. So the decoder knows when libzstd has decoded everything up to the end of a block.
 class ZstdDecoder final : public Decoder {
  public:
   ZstdDecoder(InputStream& input, std::uint64_t position, std::uint64_t spacing)
@@ -60,7 +60,7 @@ class ZstdDecoder final : public Decoder {
       }
       if (at_ != At::kIgnored) {
         step.bytes += MR_TRY(GivePiece(into.subspan(step.bytes)));
-        if (step.bytes == into.size()) break;  // more of the piece may be held back
+        if (step.bytes == into.size()) break;  // libzstd may hold more decoded bytes of the piece
       }
       MR_TRY(EndPiece());
       if (stop_at_seek_point && AtSeekPoint()) {
@@ -83,20 +83,20 @@ class ZstdDecoder final : public Decoder {
     std::string state{static_cast<char>(kInside), static_cast<char>(has_checksum_), static_cast<char>(descriptor_)};
     const std::size_t head = state.size();
     state.resize(head + ZSTD_compressBound(dictionary.size()));
-    constexpr int kLevel = 6;
+    constexpr int kLevel = 6;  // a guess: states are written once, and stored
     state.resize(head +
                  ZSTD_compress(state.data() + head, state.size() - head, dictionary.data(), dictionary.size(), kLevel));
     return {.offset = position(), .state = std::move(state)};
   }
 
  private:
-  /// What the piece is that is gathered next, or was last.
+  /// The kind of the piece that is gathered next, or was gathered last.
   enum class At { kFrame, kBlock, kChecksum, kIgnored, kUnknown };
   struct Free {
     void operator()(ZSTD_DStream* stream) const { ZSTD_freeDStream(stream); }
   };
 
-  /// Inside of a frame: what is left of it becomes a frame of its own.
+  /// Enters a frame in its middle. Gives libzstd a header and a dictionary, as if a frame began here.
   Status Enter(std::string_view state) {
     has_checksum_ = state[0] != 0;
     descriptor_ = static_cast<unsigned char>(state[1]);
@@ -133,7 +133,7 @@ class ZstdDecoder final : public Decoder {
     return {};
   }
 
-  /// Makes the piece `bytes` long; false when the data end before its first byte.
+  /// Reads until the piece is `bytes` long. Returns false if the data end before its first byte.
   Result<bool> Extend(std::size_t bytes) {
     while (piece_.size() < bytes) {
       ByteSpan available = MR_TRY(Available());
@@ -148,7 +148,7 @@ class ZstdDecoder final : public Decoder {
     return true;
   }
 
-  /// The next piece: a frame's header, a block with its header, or a checksum.
+  /// Reads the next piece. Returns false at the end of the data.
   Result<bool> Gather() {
     piece_.clear();
     given_ = 0;
@@ -186,7 +186,7 @@ class ZstdDecoder final : public Decoder {
       return true;
     }
     if (magic != kMagic) {
-      at_ = At::kUnknown;  // libzstd has the words for it
+      at_ = At::kUnknown;  // libzstd makes the error message
       return true;
     }
     MR_TRY(Extend(5));
@@ -196,7 +196,7 @@ class ZstdDecoder final : public Decoder {
     const std::size_t size_bytes = flags >> 6 == 0 && single ? 1 : kSizeBytes[flags >> 6];
     MR_TRY(Extend(5 + (single ? 0 : 1) + kIdBytes[flags & 3] + size_bytes));
     has_checksum_ = flags >> 2 & 1;
-    // A frame in a single segment has no descriptor, and none that is needed: it is its own window.
+    // A single-segment frame has no window descriptor, because its window is the whole frame.
     descriptor_ = single ? 0xff : static_cast<unsigned char>(piece_[5]);
     window_bytes_ = WindowOf(descriptor_);
     frame_start_ = start;
@@ -213,9 +213,9 @@ class ZstdDecoder final : public Decoder {
     return true;
   }
 
-  /// Decodes what is left of the piece, as far as there is room; returns how many bytes that made.
+  /// Decodes the rest of the piece, at most into.size() bytes. Returns the number of bytes.
   Result<std::size_t> GivePiece(MutableByteSpan into) {
-    // The checksum of a frame that was entered: libzstd is not told of it.
+    // libzstd got a header without a checksum for a frame that was entered.
     if (at_ == At::kChecksum && entered_) return std::size_t{0};
     ZSTD_outBuffer out{into.data(), into.size(), 0};
     do {
@@ -239,7 +239,7 @@ class ZstdDecoder final : public Decoder {
     history_.insert(history_.end(), made.begin(), made.end());
   }
 
-  /// All of the piece has been decoded: what comes next.
+  /// Decides which kind of piece follows one that is decoded.
   Status EndPiece() {
     piece_given_ = false;
     switch (at_) {
@@ -319,11 +319,11 @@ class ZstdDecoder final : public Decoder {
   const std::uint64_t spacing_;
   At at_ = At::kFrame;
   std::string piece_;
-  std::size_t given_ = 0;     ///< of the piece, to libzstd
-  bool piece_given_ = false;  ///< at least begun; what it decodes to may be held back
+  std::size_t given_ = 0;     ///< bytes of the piece that libzstd has taken
+  bool piece_given_ = false;  ///< libzstd has begun the piece, and may hold decoded bytes of it
 
-  // Of the frame.
-  bool entered_ = false;  ///< in its middle
+  // The current frame.
+  bool entered_ = false;  ///< decoding began in its middle
   bool has_checksum_ = false, last_block_ = false;
   std::uint32_t block_type_ = 0, ignored_left_ = 0;
   unsigned char descriptor_ = 0;

@@ -16,7 +16,7 @@ std::string_view RoleOf(std::string_view said) {
   return said;
 }
 
-/// Bytes of the white-space character that the text starts with, or ends with; 0: none.
+/// Returns the bytes of the white-space character at the start or end of the text. 0: none.
 std::size_t SpaceIn(std::string_view text, bool at_end) {
   static constexpr std::string_view kWide[] = {
       "\xC2\x85",     "\xC2\xA0",     "\xE1\x9A\x80", "\xE2\x80\x80", "\xE2\x80\x81", "\xE2\x80\x82", "\xE2\x80\x83",
@@ -37,7 +37,7 @@ bool FindText(simdjson::dom::object fields, std::string_view name, std::string_v
   return FindLast(fields, name, value) && value.get(text) == simdjson::SUCCESS;
 }
 
-/// True for user, assistant, user, assistant …
+/// Returns true if the roles are user, assistant, user, assistant and so on.
 bool Alternates(std::span<const Message> messages) {
   for (std::size_t i = 0; i < messages.size(); ++i) {
     if (messages[i].role != (i % 2 == 0 ? kUser : kAssistant)) return false;
@@ -107,7 +107,7 @@ std::optional<BrokenReason> WriteLlama2(std::span<const Message> messages, Docum
     script.Bos();
     script.Text("[INST] ");
     if (system) {
-      // What is stripped is the text with the system's words in front.
+      // The template strips the system text and the message as one text.
       std::string both = "<<SYS>>\n";
       both.append(*system).append("\n<</SYS>>\n\n").append(message.content);
       script.Text(StripSpace(both));

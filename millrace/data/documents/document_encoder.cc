@@ -11,7 +11,7 @@
 namespace millrace::data {
 namespace {
 
-/// As the Stanford Alpaca recipe words them.
+/// The prompts of Stanford Alpaca's train.py.
 constexpr std::string_view kAlpacaWithInput =
     "Below is an instruction that describes a task, paired with an input that provides further context. "
     "Write a response that appropriately completes the request.\n\n"
@@ -21,6 +21,8 @@ constexpr std::string_view kAlpacaWithout =
     "Write a response that appropriately completes the request.\n\n"
     "### Instruction:\n{instruction}\n\n### Response:";
 
+/// The most answers times bytes of a record. Finding where each answer begins and ends may encode all text in front of
+/// it again. A guess: bounds this quadratic work.
 constexpr std::uint64_t kMaxAnswerBytes = 128 * kMiB;
 
 }  // namespace
@@ -116,7 +118,7 @@ struct DocumentEncoder::Rep {
     return {};
   }
 
-  /// Fills the script.
+  /// Writes the document of `record` into the script. Returns the reason if the record is broken.
   std::optional<BrokenReason> Write(std::string_view record) {
     switch (form.layout_) {
       case Layout::kText:
@@ -150,7 +152,7 @@ struct DocumentEncoder::Rep {
 
   const DocumentForm& form;
   const tokenizer::Tokenizer* const tokenizer;
-  std::vector<RecordParser> parsers;  ///< of the form's templates
+  std::vector<RecordParser> parsers;  ///< one for each of the form's templates
   std::optional<ConversationParser> conversations;
   DocumentScript script;
   std::string_view content;
@@ -172,7 +174,6 @@ Result<std::optional<BrokenReason>> DocumentEncoder::Encode(std::string_view rec
     if (auto broken = rep_->Write(record)) return broken;
   }
   if (rep_->script.is_full()) return BrokenReason::kTooLong;
-  // Finding where answers lie may take encoding the text in front of each once more.
   if (rep_->script.answers() * record.size() > kMaxAnswerBytes) return BrokenReason::kTooLong;
   MR_TRY(rep_->script.Encode(wanted, document));
   rep_->content = record;

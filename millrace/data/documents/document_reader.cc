@@ -60,7 +60,7 @@ class DocumentReader::Rep {
     std::uint64_t object_bytes = 0;
   };
 
-  /// The documents of a frame, and the text that they are views of.
+  /// The documents of a frame, as views of `text`.
   struct DocumentPage {
     Buffer text;
     std::vector<std::string_view> documents;
@@ -83,7 +83,7 @@ class DocumentReader::Rep {
         page.broken += IsBlank(line) ? 0 : 1;
       }
     }
-    // Views outlive a move of the page only in memory of its own.
+    // The views must stay valid when the page is moved. A moved Buffer keeps its memory, a short string does not.
     page.text = Buffer(text.size());
     std::ranges::copy(AsBytes(text), page.text.data());
     std::size_t begin = 0;

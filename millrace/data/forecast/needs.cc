@@ -9,12 +9,13 @@
 namespace millrace::data {
 namespace {
 
-/// Walks through samples in order.
+/// Finds the documents of samples that are visited in order.
 class SampleWalk {
  public:
   explicit SampleWalk(const Plan& plan) : plan_(plan), streams_(plan.streams().size()) {}
 
-  template <class Visit>  ///< of a DocumentLocation
+  /// Calls visit(DocumentLocation) for each document of sample `index`.
+  template <class Visit>
   void Documents(std::uint64_t index, Visit visit) {
     SampleLocation at = plan_.Locate(0, index);
     const PlanOptions& options = plan_.options();
@@ -76,8 +77,8 @@ class SampleWalk {
 std::vector<BatchNeeds> NeedsOf(const Plan& plan, std::uint64_t rows, std::uint64_t batches) {
   SampleWalk walk(plan);
   std::vector<BatchNeeds> needs(std::min(batches, plan.samples() / rows));
-  std::map<std::uint32_t, std::vector<RecordExtent>> extents;  // of chunks that were needed
-  std::set<std::pair<std::uint32_t, std::uint32_t>> made;      // documents that were
+  std::map<std::uint32_t, std::vector<RecordExtent>> extents;  // by chunk, of chunks that were needed
+  std::set<std::pair<std::uint32_t, std::uint32_t>> made;      // documents that were encoded: chunk, number
   for (std::uint64_t b = 0; b < needs.size(); ++b) {
     for (std::uint64_t i = b * rows; i < (b + 1) * rows; ++i) {
       walk.Documents(i, [&](DocumentLocation place) {

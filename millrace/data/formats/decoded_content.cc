@@ -12,12 +12,13 @@
 namespace millrace::data {
 namespace {
 
-/// While a record is longer than a frame should be, a later seek point is taken after this many bytes.
+/// While a record goes on behind the end of a frame, a seek point this far behind the last one replaces it. So the next
+/// frame starts near its first record. A guess: one read of about half a MiB.
 constexpr std::uint64_t kSeekPointSpacing = 512 * kKiB;
-constexpr std::size_t kStepBytes = 256 * kKiB;  ///< decoded at a time
-constexpr std::size_t kStateHead = 8;           ///< length and crc32c
+constexpr std::size_t kStepBytes = 256 * kKiB;  ///< decoded at a time; a guess: fits in the second-level cache
+constexpr std::size_t kStateHead = 8;           ///< u32 length and u32 crc32c
 
-/// What a frame needs to be read: its state, taken apart.
+/// The parsed state of a frame.
 struct FrameState {
   std::uint32_t length = 0, crc = 0;
   std::string decoder_state;
@@ -36,7 +37,7 @@ struct FrameState {
   }
 };
 
-/// One pass over an object. A frame ends at the first end of a record behind the next seek point.
+/// Finds the frames of an object in one pass. A frame ends at the first end of a record behind the next seek point.
 class FrameScan {
  public:
   FrameScan(std::string_view url, std::string_view format, Compression compression, const Syntax& syntax,
@@ -56,13 +57,13 @@ class FrameScan {
       MR_TRY(CutFrames());
     }
     if (filled_ == 0) return {};
-    MR_TRY(splitter_->Find(AsText(buffer_.span().first(filled_)), filled_, true));  // the data are whole
+    MR_TRY(splitter_->Find(AsText(buffer_.span().first(filled_)), filled_, true));  // fails if the data are cut off
     return Emit(filled_);
   }
 
  private:
   /// A seek point, and its position in the decoded data.
-  struct DecoderPlace {
+  struct SeekPosition {
     SeekPoint seek_point;
     std::uint64_t at = 0;
   };
@@ -104,7 +105,7 @@ class FrameScan {
     return {};
   }
 
-  /// The first `bytes` of the buffer are a frame.
+  /// Passes the first `bytes` of the buffer to found_ as a frame.
   Status Emit(std::size_t bytes) {
     Buffer rest(kFrameTarget + 4 * kStepBytes + (filled_ - bytes));
     std::memcpy(rest.data(), buffer_.data() + bytes, filled_ - bytes);
@@ -136,9 +137,9 @@ class FrameScan {
   Decoder& decoder_;
   const FrameSink& found_;
   const std::unique_ptr<RecordSplitter> splitter_;
-  DecoderPlace current_;              ///< where the frame in the buffer starts
-  std::optional<DecoderPlace> next_;  ///< where the next frame starts
-  std::uint64_t begin_ = 0;           ///< where the buffer starts in what is decoded: at a record
+  SeekPosition current_;              ///< where the frame in the buffer starts
+  std::optional<SeekPosition> next_;  ///< where the next frame starts
+  std::uint64_t begin_ = 0;           ///< position of the buffer in the decoded data; a record starts there
   Buffer buffer_;
   std::size_t filled_ = 0;
   bool at_end_ = false;
@@ -164,13 +165,13 @@ class DecodedContent final : public Content {
   Result<Buffer> ReadFrame(const Frame& frame, object::Call call) const override {
     auto records = frame.bytes > kMaxFrameContent ? ReadStreamed(frame, std::move(call)) : ReadWhole(frame, call);
     if (!records) return Named(records.error());
-    // The same bytes as when they were found. Only the first records begin with the object.
+    // ToLines wants an exact offset only for 0, the start of the data. Only the first frame has this sum 0.
     auto lines = syntax_->ToLines(*std::move(records), frame.offset + frame.skip);
     return lines ? std::move(lines) : Named(lines.error());
   }
 
  private:
-  /// Errors of the store name the object themselves.
+  /// Puts the object's URL in front of errors of the data. Errors of the store have it already.
   std::unexpected<Error> Named(const Error& error) const {
     bool of_data = error.code() == Code::kCorrupt || error.code() == Code::kUnsupported;
     return Fail(of_data ? error.Context(object_.url) : error);

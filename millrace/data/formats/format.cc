@@ -16,7 +16,7 @@ constexpr std::array<std::string_view, 9> kLayouts = {"jsonl", "json",    "lines
                                                       "arrow", "parquet", "megatron", "objects"};
 constexpr std::array<std::string_view, 3> kCompressions = {"none", "gzip", "zstd"};
 
-/// What is called so may be JSON lines, one array, or objects however they are printed.
+/// Objects with these names may be JSON lines, one array, or objects over several lines.
 constexpr std::array<std::string_view, 4> kJsonNames = {".json", ".json.gz", ".json.zst", ".json.zstd"};
 
 constexpr std::array<std::pair<std::string_view, RecordLayout>, 10> kSuffixes = {
@@ -31,7 +31,7 @@ constexpr std::array<std::pair<std::string_view, RecordLayout>, 10> kSuffixes = 
      {".parquet", RecordLayout::kParquet},
      {".bin", RecordLayout::kMegatron}}};
 
-/// Cuts the compressor's suffix off.
+/// Removes the compressor's suffix from `name`.
 Result<Compression> TakeCompression(std::string& name) {
   if (name.ends_with(".tgz")) name.replace(name.size() - 3, 3, "tar.gz");
   for (auto [suffix, compression] :
@@ -49,7 +49,7 @@ Result<Compression> TakeCompression(std::string& name) {
   return Compression::kNone;
 }
 
-/// True if the name says what the records are.
+/// Returns true if the suffix of the name tells a format.
 bool IsNamedAsRecords(std::string name) {
   const auto compression = TakeCompression(name);
   return compression && std::ranges::any_of(kSuffixes, [&](const auto& one) { return name.ends_with(one.first); });

@@ -6,12 +6,13 @@
 namespace millrace::data {
 namespace {
 
+/// The most fields that an error lists, and bytes of a name. A guess: keeps the message on a few lines.
 constexpr std::size_t kMaxNamedFields = 16, kMaxFieldName = 256;
 
-/// Goes over a JSON text as far as that must be understood to tell elements apart: strings, brackets and commas.
+/// Finds the elements of an array. Understands only strings, brackets and commas.
 class ArrayScanner {
  public:
-  /// From the start of the data, or from an element at `offset`. `field` must outlive it.
+  /// Starts at the start of the data, or at an element at `offset`. `field` must outlive the scanner.
   ArrayScanner(std::string_view field, std::uint64_t offset) : field_(field), record_depth_(field.empty() ? 1 : 2) {
     if (offset == 0) return;
     nesting_ = field.empty() ? "]" : "}]";
@@ -22,11 +23,12 @@ class ArrayScanner {
 
   struct TakenBytes {
     std::size_t bytes = 0;
-    bool at_cut = false;  ///< behind a comma between two elements
+    bool at_cut = false;  ///< the bytes end with a comma between two elements
   };
-  /// Takes all of `bytes`, or up to the first cut at or behind `at_least` of them. A comma that is the last byte is
-  /// left for later unless it is `at_end`: something must follow it. With `edit`, which is where `bytes` are, they
-  /// become lines.
+  /// Takes all of `bytes`, or the bytes up to the first cut at or behind `at_least`. A cut is behind a comma between
+  /// two elements. Leaves a comma that is the last byte for the next call, because it is a cut only if an element
+  /// follows. With `at_end` nothing follows, so takes such a comma. If `edit` points to the memory of `bytes`, turns
+  /// them into lines.
   Result<TakenBytes> Take(std::string_view bytes, std::size_t at_least, bool at_end, char* edit) {
     std::size_t i = 0;
     while (i < bytes.size()) {
@@ -50,7 +52,7 @@ class ArrayScanner {
     return TakenBytes{i, false};
   }
 
-  /// Nothing follows.
+  /// Checks that the data are whole. Call it at their end.
   Status Finish() const {
     if (position_ == ArrayPosition::kBehind && nesting_.empty()) return {};
     if (position_ != ArrayPosition::kAhead) return Corrupt(offset_, "the data end inside of the array of records");
@@ -70,14 +72,14 @@ class ArrayScanner {
     return Fail(Code::kCorrupt, "at byte {} of the data: {}", at, fmt::format(format, std::forward<Args>(args)...));
   }
 
-  /// Up to behind the string's end, or all there is.
+  /// Returns the position behind the string's end, or the end of `bytes`.
   std::size_t TakeString(std::string_view bytes, std::size_t i, char* edit) {
     const bool names = NamesField();
     for (; i < bytes.size() && in_string_; ++i) {
       const char c = bytes[i];
       if (names && c != '"' && key_.size() < kMaxFieldName) key_ += c;
       if (edit && !element_) edit[i] = '\n';
-      // JSON allows no line ends here: the record stays one, and broken.
+      // JSON does not allow a newline in a string. Another invalid byte keeps the record on one line, and broken.
       if (edit && element_ && c == '\n') edit[i] = '\x01';
       if (std::exchange(escaped_, false)) continue;
       escaped_ = c == '\\';
@@ -86,7 +88,7 @@ class ArrayScanner {
     return i;
   }
 
-  /// At the names of the fields in front of the array.
+  /// Returns true if strings are names of fields in front of the array.
   bool NamesField() const { return position_ == ArrayPosition::kAhead && nesting_.size() == 1; }
 
   Status TakeOne(char c, std::uint64_t at) {
@@ -162,16 +164,17 @@ class ArrayScanner {
   }
 
   const std::string_view field_;
-  const std::size_t record_depth_;                  ///< brackets that are open between elements
-  std::string nesting_;                             ///< what will close those that are open
-  ArrayPosition position_ = ArrayPosition::kAhead;  ///< of the array
-  std::uint64_t offset_ = 0;                        ///< in the data: of the first byte not taken
-  bool began_ = false;                              ///< with a bracket
+  const std::size_t record_depth_;  ///< open brackets between two elements
+  std::string nesting_;             ///< the closing bracket of each open bracket
+  ArrayPosition position_ = ArrayPosition::kAhead;
+  std::uint64_t offset_ = 0;  ///< of the first byte that was not taken, in the data
+  bool began_ = false;        ///< the outermost bracket was taken
   bool in_string_ = false, escaped_ = false;
   bool element_ = false, after_comma_ = false;
   std::uint64_t element_at_ = 0;
-  std::string key_, fields_;  ///< of the object around the array: what it is at, all of them
-  bool chosen_ = false;       ///< the next value is that of field_
+  std::string key_;      ///< the current field of the object around the array
+  std::string fields_;   ///< all names of its fields so far
+  bool chosen_ = false;  ///< the next value is that of field_
 };
 
 class ArraySplitter final : public RecordSplitter {
@@ -187,7 +190,7 @@ class ArraySplitter final : public RecordSplitter {
     MR_TRY(scanner_.Finish());
     return bytes.size();
   }
-  /// Where Find was the last time.
+  /// The scanner continues, because records start where Find ended.
   void Restart(std::uint64_t) override { taken_ = 0; }
 
  private:
@@ -212,7 +215,7 @@ class JsonArray final : public Syntax {
   const std::string field_;
 };
 
-/// An object's beginning, piece by piece, no sooner than it is asked for.
+/// Reads the beginning of an object in steps of 32 KiB. Reads nothing ahead.
 class ObjectBeginning final : public InputStream {
  public:
   ObjectBeginning(const DataObject& object, object::Call call) : object_(object), call_(std::move(call)) {}
@@ -231,7 +234,7 @@ class ObjectBeginning final : public InputStream {
   Buffer bytes_{32 * kKiB};
 };
 
-/// How the object that `text` begins with ends: on its first line, behind that, or further on than the text goes.
+/// Where the JSON object at the start of `text` ends: on its first line, on a later line, or behind the text.
 enum class ObjectExtent { kOneLine, kSeveralLines, kBeyondText };
 ObjectExtent ExtentOfObject(std::string_view text) {
   std::size_t depth = 0;

@@ -6,12 +6,12 @@
 namespace millrace::data {
 namespace {
 
-/// Follows objects byte by byte, as far as that must be understood to tell where they end.
+/// Finds the ends of objects, byte by byte. Understands only strings and brackets.
 class ObjectScanner {
  public:
   explicit ObjectScanner(std::uint64_t offset) : offset_(offset) {}
 
-  /// Takes the next byte; `at_end()` then tells whether it ended an object.
+  /// Takes the next byte. ended() then tells whether the byte ended an object.
   Status Take(char c) {
     const std::uint64_t at = offset_++;
     ended_ = false;
@@ -46,7 +46,7 @@ class ObjectScanner {
 
  private:
   std::uint64_t offset_;
-  std::string nesting_;  ///< what will close the brackets that are open
+  std::string nesting_;  ///< the closing bracket of each open bracket
   bool in_string_ = false, escaped_ = false, ended_ = false;
 };
 

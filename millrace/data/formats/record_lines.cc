@@ -8,7 +8,7 @@
 namespace millrace::data {
 namespace {
 
-/// What stands for each byte inside a JSON string, behind a backslash: 'u' for a number, NUL for the byte itself.
+/// The escape of each byte in a JSON string, behind a backslash. 'u': four hexadecimal digits follow. NUL: not escaped.
 constexpr std::array<char, 256> kEscapes = [] {
   std::array<char, 256> escapes{};
   for (int c = 0; c < 0x20; ++c) escapes[c] = 'u';

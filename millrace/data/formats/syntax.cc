@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kOpen = "{\"text\":\"", kClose = "\"}";
 
-/// Bytes that each byte takes inside a JSON string.
+/// The length of each byte inside a JSON string.
 constexpr std::array<std::uint8_t, 256> kEscapedBytes = [] {
   std::array<std::uint8_t, 256> bytes{};
   bytes.fill(1);
@@ -81,7 +81,7 @@ class TextLines final : public Syntax {
   }
 };
 
-/// Cuts a text where the lines so far fill a record. One that is no longer than a record is not cut.
+/// Cuts a text that is longer than a record between two lines, so that each part fills a record.
 class TextSplitter final : public RecordSplitter {
  public:
   Result<std::optional<std::size_t>> Find(std::string_view bytes, std::size_t at_least, bool at_end) override {
@@ -93,10 +93,10 @@ class TextSplitter final : public RecordSplitter {
       }
       const std::size_t end = newline == bytes.npos ? bytes.size() : newline + 1;
       const std::size_t more = EscapedSize(bytes.substr(line_, end - line_));
-      if (line_ > piece_ && escaped_ + more > kRoom) {
-        piece_ = line_;
+      if (line_ > part_ && escaped_ + more > kRoom) {
+        part_ = line_;
         escaped_ = 0;
-        if (piece_ >= at_least) return piece_;
+        if (part_ >= at_least) return part_;
       }
       escaped_ += more;
       line_ = searched_ = end;
@@ -107,7 +107,7 @@ class TextSplitter final : public RecordSplitter {
 
  private:
   static constexpr std::size_t kRoom = kMaxRecordBytes - kOpen.size() - kClose.size();
-  std::size_t piece_ = 0;    ///< where the document being filled starts
+  std::size_t part_ = 0;     ///< where the document being filled starts
   std::size_t line_ = 0;     ///< lines before here have been counted
   std::size_t escaped_ = 0;  ///< of the document so far
   std::size_t searched_ = 0;

@@ -14,7 +14,7 @@
 
 namespace millrace::data {
 
-/// Files may start with it. It is not part of the first record.
+/// The UTF-8 byte order mark. Files may start with it. It is not part of the first record.
 inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 inline constexpr std::string_view kJsonBlank = " \t\r\n";
 inline constexpr std::size_t kMaxJsonNesting = kMaxRecordBytes;  ///< deeper JSON is longer than a record may be

@@ -13,19 +13,21 @@
 namespace millrace::data {
 namespace {
 
-constexpr std::size_t kBlock = 512;
-/// Of a long name, and of pax headers: they may hold the map of a sparse file.
-constexpr std::size_t kMaxNameBytes = 64 * kKiB, kMaxPaxBytes = 4 * kMiB;
+constexpr std::size_t kBlock = 512;  // POSIX pax, "ustar Interchange Format"; so are the offsets in headers below
+/// The longest GNU long name. A guess: 16 times PATH_MAX of Linux.
+constexpr std::size_t kMaxNameBytes = 64 * kKiB;
+/// The most bytes of pax headers. A guess: they can hold the map of a sparse file with some hundred thousand extents.
+constexpr std::size_t kMaxPaxBytes = 4 * kMiB;
 
-/// Of a header: text that ends at the first NUL or the end of its field.
+/// Returns a text field of a header. The text ends at the first NUL or at the end of the field.
 std::string_view TextAt(std::string_view header, std::size_t at, std::size_t size) {
   std::string_view field = header.substr(at, size);
   return field.substr(0, field.find('\0'));
 }
 
 bool ChecksumHolds(std::string_view header) {
-  constexpr std::size_t kAt = 148, kSize = 8;
-  std::int64_t sum = 0, of_signed = 0;  // some old programs summed signed bytes
+  constexpr std::size_t kAt = 148, kSize = 8;  // chksum; counts as blanks in its own sum
+  std::int64_t sum = 0, of_signed = 0;         // some old programs summed signed bytes
   for (std::size_t i = 0; i < kBlock; ++i) {
     const bool is_blank = i >= kAt && i < kAt + kSize;
     sum += is_blank ? ' ' : static_cast<unsigned char>(header[i]);
@@ -35,7 +37,7 @@ bool ChecksumHolds(std::string_view header) {
   return said && (static_cast<std::int64_t>(*said) == sum || static_cast<std::int64_t>(*said) == of_signed);
 }
 
-/// What pax headers say about the file behind them: "length key=value\n" each.
+/// The pax headers of a member. Each is "length key=value\n".
 struct PaxHeaders {
   std::string path;
   std::optional<std::uint64_t> size;
@@ -70,7 +72,7 @@ Status ReadPax(std::string_view records, PaxHeaders& headers) {
   return {};
 }
 
-/// Where a file belongs: its sample and its field there. An empty extension: nowhere.
+/// The sample of a file, and its field in the sample. Empty extension: the file is in no sample.
 struct SampleField {
   std::string_view key;
   std::string extension;
@@ -120,10 +122,10 @@ class TarSplitter final : public RecordSplitter {
   bool ended_ = false;
 };
 
-/// The lines of samples, file by file.
+/// Makes the lines of samples, file by file.
 class SampleLines {
  public:
-  /// The file belongs to the sample `key`, which ends the one before if that is another.
+  /// Adds a file. If it has another key than the file before, ends the sample first.
   Status Add(const SampleField& field, std::string_view data) {
     if (field.key != key_) {
       MR_TRY(Finish());
@@ -150,7 +152,7 @@ class SampleLines {
     return {};
   }
 
-  /// Ends the sample. One without fields is none: its files are not text.
+  /// Ends the sample. A sample without fields, whose files are not text, has no line.
   Status Finish() {
     if (!std::exchange(open_, false)) return {};
     lines_.Append("}");
@@ -160,7 +162,7 @@ class SampleLines {
   Buffer Take() { return lines_.Take(); }
 
  private:
-  /// A field follows.
+  /// Begins a field, and before the first field the line.
   void Begin() {
     if (!std::exchange(open_, true)) {
       lines_.Append("{\"__key__\":\"");
@@ -173,13 +175,14 @@ class SampleLines {
   void AddMembers(std::string_view object) {
     std::string members(object.size(), '\0');
     std::size_t size = 0;
-    // Only strings that are not closed fail here; as they are, they fail again where the line is parsed.
+    // minify fails only on a string that is not closed. Such members stay, and the line's parser rejects them.
     if (simdjson::minify(object.data(), object.size(), members.data(), size)) {
       members = object;
     } else {
       members.resize(size);
     }
-    // Inside of strings, where JSON allows no line ends: the line must stay one, and broken.
+    // A newline that is left is inside a string, where JSON does not allow it. Another invalid byte keeps the record
+    // on one line, and broken.
     std::ranges::replace(members, '\n', '\x01');
     std::string_view inside = std::string_view(members).substr(1, members.size() - 2);
     if (Trim(inside).empty()) return;
@@ -189,7 +192,7 @@ class SampleLines {
 
   RecordLines lines_;
   std::string key_;
-  bool open_ = false;  ///< a sample with a field
+  bool open_ = false;  ///< the current sample has a field
 };
 
 class Tar final : public Syntax {
@@ -225,7 +228,7 @@ std::string NameOf(std::string_view header, const std::string& long_name, const 
   return prefix.empty() ? std::string(name) : fmt::format("{}/{}", prefix, name);
 }
 
-/// False if the headers say what cannot be.
+/// Returns false if the headers of a sparse file contradict each other or its size.
 bool ApplyPaxSparse(const PaxSparse& sparse, TarMember& member) {
   if (!sparse.is_sparse || !member.is_file) return true;
   std::vector<std::uint64_t> map = sparse.map;

@@ -9,11 +9,11 @@ namespace millrace::data {
 namespace {
 
 constexpr std::size_t kTarBlock = 512;
-/// Of a header of type 'S': a map of four entries, whether blocks with more of it follow, and the file's size.
+// GNU tar's tar.h, struct oldgnu_header: offsets of sp, isextended and realsize, and the number of entries in sp.
 constexpr std::size_t kMapAt = 386, kMapEntries = 4, kMoreAt = 482, kSizeAt = 483;
-/// Of a block with more of the map.
+// struct sparse_header, a block with more of the map: entries, and the offset of isextended.
 constexpr std::size_t kBlockEntries = 21, kBlockMoreAt = 504;
-constexpr std::size_t kNumberBytes = 12;
+constexpr std::size_t kNumberBytes = 12;  // of an offset or length in a map
 
 std::optional<std::uint64_t> Decimal(std::string_view text) {
   std::uint64_t value = 0;
@@ -23,7 +23,7 @@ std::optional<std::uint64_t> Decimal(std::string_view text) {
   return parsed.ec == std::errc() && parsed.ptr == end ? std::optional(value) : std::nullopt;
 }
 
-/// Appends the entries of a map that are used.
+/// Appends the entries of a map, except unused ones. Returns false if one is invalid.
 bool ReadEntries(std::string_view block, std::size_t at, std::size_t entries, std::vector<std::uint64_t>& map) {
   for (std::size_t i = 0; i < entries; ++i, at += 2 * kNumberBytes) {
     if (block[at + kNumberBytes] == '\0') continue;

@@ -13,6 +13,7 @@ namespace millrace::data {
 namespace {
 
 constexpr std::string_view kIndexMagic = "MRINDEX3";
+// docs/formats/index.md has these sizes. kMaxHeaderBytes is a guess: the header names kMaxNamedBroken lines at most.
 constexpr std::size_t kEntryBytes = 28, kFrameBytes = 28, kMaxHeaderBytes = kMiB;
 constexpr int kHashBits = 16;
 
@@ -33,7 +34,7 @@ class BitWriter {
   int held_ = 0;
 };
 
-/// The caller has checked that the bytes suffice.
+/// Does not check bounds. REQUIRES: the bytes behind `at` hold all bits that are read.
 class BitReader {
  public:
   explicit BitReader(const std::byte* at) : at_(at) {}
@@ -174,7 +175,7 @@ Status RecordIndex::ParseHeader(std::string_view header, const IndexIdentity& ex
   return {};
 }
 
-/// A checksum guards against damage, not against a foreign writer: nothing below may lead a read out of its bounds.
+/// Checks that no block leads a read out of bounds. The file's checksum does not protect against a malicious writer.
 Status RecordIndex::CheckBlocks(std::uint64_t content_bytes) const {
   std::uint64_t records = 0, end = 0, tokens = 0;
   std::vector<RecordExtent> extents;

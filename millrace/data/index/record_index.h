@@ -142,6 +142,7 @@ class RecordIndexBuilder {
   Result<RecordIndex> Finish();
 
  private:
+  // Part of the format (docs/formats/index.md).
   static constexpr std::size_t kBlockRecords = 256;
   static constexpr std::uint64_t kMaxGap = 64 * kKiB, kMaxBlockBytes = 1ull << 31;
   void CloseBlock();

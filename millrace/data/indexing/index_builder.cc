@@ -18,10 +18,10 @@
 namespace millrace::data {
 namespace {
 
-constexpr std::uint64_t kPartBytes = 4 * kMiB;      ///< plain lines of one part
-constexpr std::uint64_t kExtendBytes = 256 * kKiB;  ///< read behind a part at a time, to find the end of its last line
+constexpr std::uint64_t kPartBytes = 4 * kMiB;      ///< plain lines of one part; as a frame (kFrameTarget)
+constexpr std::uint64_t kExtendBytes = 256 * kKiB;  ///< least read behind a part for the end of its last line; a guess
 constexpr std::uint64_t kMaxIndexBytes = 8 * kGiB;  ///< bounds the memory that a damaged index can take
-constexpr int kLoadThreads = 16;                    ///< small requests at a time
+constexpr int kLoadThreads = 16;                    ///< small requests at a time; a guess
 
 IndexIdentity IdentityOf(const DataObject& object, const IndexOptions& options) {
   return {object.info.etag,
@@ -32,7 +32,7 @@ IndexIdentity IdentityOf(const DataObject& object, const IndexOptions& options) 
           options.hashes};
 }
 
-/// A growing window onto one object version, from a fixed offset on.
+/// The bytes of an object from a fixed offset on, as far as they were read.
 class PartBytes {
  public:
   PartBytes(const DataObject& object, std::uint64_t offset) : object_(object), offset_(offset) {}
@@ -40,7 +40,7 @@ class PartBytes {
   std::uint64_t offset() const { return offset_; }
   std::uint64_t end() const { return offset_ + filled_; }
   bool at_object_end() const { return end() == object_.info.size; }
-  /// From absolute offset `from` to end().
+  /// Returns the bytes from `from`, an offset in the object, to end().
   std::string_view From(std::uint64_t from) const {
     return AsText(bytes_.span().subspan(from - offset_, end() - from));
   }
@@ -72,7 +72,7 @@ class PartIndexer {
     if (options.tokenizer) added_ = options.form->added_tokens(*options.tokenizer);
   }
 
-  /// Of a frame, as a part of its own: offsets count from its start.
+  /// Indexes a frame. Offsets count from its start.
   Result<RecordIndex> IndexFrame(Frame frame, const Buffer& content) {
     RecordIndexBuilder builder(options_.hashes);
     builder.SetFrame(std::move(frame), static_cast<std::uint32_t>(content.size()));
@@ -93,18 +93,18 @@ class PartIndexer {
   Result<RecordIndex> IndexRange(const DataObject& object, object::ByteRange part, object::Call call) {
     RecordIndexBuilder builder(options_.hashes);
     std::uint64_t part_end = part.offset + part.length;
-    // The byte before the part tells whether a line starts at its first one.
+    // A line starts at the part's first byte if the byte before is a newline.
     PartBytes bytes(object, part.offset == 0 ? 0 : part.offset - 1);
     MR_TRY(bytes.ExtendTo(part_end, call));
     std::uint64_t line = 0;
     if (part.offset > 0) {
       std::size_t newline = bytes.From(bytes.offset()).find('\n');
-      if (newline == std::string_view::npos) return builder.Finish();  // all of it belongs to a line that starts before
+      if (newline == std::string_view::npos) return builder.Finish();  // one line that starts before the part
       line = bytes.offset() + newline + 1;
     }
     while (line < part_end) {
       auto length = MR_TRY(LineLength(bytes, line, call));
-      if (!length) {  // it ends beyond this part, and what follows it belongs to another one
+      if (!length) {  // too long, so it ends behind this part
         builder.AddBroken(line, BrokenReason::kTooLong);
         break;
       }
@@ -115,7 +115,7 @@ class PartIndexer {
   }
 
  private:
-  /// Of the line that starts at `line`, with its newline; nothing when it is too long for a record.
+  /// Returns the length of the line at `line` with its newline. Nothing if it is too long for a record.
   Result<std::optional<std::uint64_t>> LineLength(PartBytes& bytes, std::uint64_t line, object::Call call) {
     std::size_t searched = 0;
     while (true) {
@@ -148,14 +148,14 @@ class PartIndexer {
   EncodedDocument document_;
 };
 
-/// One object on its way to an index. Parts arrive in any order, and how many there are is known when all were found.
+/// Collects the parts of one object's index. Parts arrive in any order. Their number is known once all are found.
 class ObjectBuild {
  public:
   ObjectBuild(std::size_t object, bool hashes) : object_(object), hashes_(hashes) {}
 
   std::size_t object() const { return object_; }
 
-  /// Both yield the whole index once nothing is missing any more.
+  /// The call that completes the object returns its index. Other calls return nothing.
   Result<std::optional<RecordIndex>> Deliver(std::size_t part, RecordIndex index) {
     MutexLock lock(mutex_);
     if (part >= parts_.size()) parts_.resize(part + 1);
@@ -186,7 +186,7 @@ class ObjectBuild {
   std::optional<std::size_t> count_ MR_GUARDED_BY(mutex_);
 };
 
-/// All that LoadOrBuildIndexes works on.
+/// One call of LoadOrBuildIndexes.
 class Indexing {
  public:
   Indexing(object::Connection& connection, std::span<const DataObject> objects, const IndexOptions& options,
@@ -212,7 +212,7 @@ class Indexing {
     });
   }
 
-  /// Leaves found_[i] empty when there is no index, or none that can be used.
+  /// Leaves found_[i] empty if there is no usable index.
   Status LoadOne(std::size_t i, object::Call call) {
     if (objects_[i].token_bytes > 0) {
       found_[i] = MR_TRY(IndexTokenFile(objects_[i], std::move(call)));
@@ -231,7 +231,7 @@ class Indexing {
     return {};
   }
 
-  /// A unit of work: a frame, with its content if it was decoded anyway, or a range of plain lines.
+  /// A unit of work: a range of plain lines, or a frame, with its content if finding it has decoded it.
   struct IndexingPart {
     ObjectBuild* build = nullptr;
     std::size_t number = 0;
@@ -316,7 +316,7 @@ class Indexing {
     return {};
   }
 
-  /// Records that cannot be used are never passed over in silence, and many of them are no accident.
+  /// Fails if more records are broken than max_broken allows. Names the first few.
   Status CheckBroken() const {
     std::uint64_t broken = 0, records = 0;
     for (const auto& index : found_) {
@@ -325,7 +325,7 @@ class Indexing {
     }
     const std::uint64_t limit = options_.max_broken.value_or(std::max<std::uint64_t>(100, (records + broken) / 1000));
     if (broken == 0 || (broken <= limit && records > 0) || limit == kAnyNumber) return {};
-    constexpr std::size_t kNamed = 5;
+    constexpr std::size_t kNamed = 5;  // a guess: the message stays short
     std::string first;
     std::size_t named = 0;
     for (std::size_t i = 0; i < found_.size(); ++i) {
@@ -348,7 +348,7 @@ class Indexing {
     return fmt::format("{} at byte {}{}", object.url, offset, object.content ? " of what it decodes to" : "");
   }
 
-  /// The index can be used whether or not it can be kept.
+  /// Stores the index. A failure is only logged, because this run can use the index anyway.
   void Save(const DataObject& object, const RecordIndex& index, object::Call call) {
     std::string bytes = index.Serialize(IdentityOf(object, options_));
     auto at = IndexLocation(connection_, object, options_);

@@ -9,9 +9,9 @@ namespace millrace::data {
 namespace {
 
 constexpr std::string_view kBinMagic{"MMIDIDX\0\0", 9};
-constexpr std::uint64_t kVersion = 1, kHeadBytes = 34;
+constexpr std::uint64_t kVersion = 1, kHeadBytes = 34;  // docs/formats/megatron.md
 constexpr std::uint8_t kInt32 = 4, kUint16 = 8;
-constexpr std::size_t kTableReadBytes = 8 * kMiB;
+constexpr std::size_t kTableReadBytes = 8 * kMiB;  // one read of an .idx; a guess
 
 DataObject TableOf(const DataObject& object) {
   return {.store = object.store, .info = *object.table, .url = TokenTableKey(object.url)};
@@ -42,14 +42,14 @@ Result<Head> ReadHead(const DataObject& table, object::Call call) {
   return head;
 }
 
-/// One array of a table, front to back, a window at a time.
+/// Reads one array of a table front to back, a window at a time.
 template <class T>
 class Column {
  public:
   Column(const DataObject& table, std::uint64_t offset, std::uint64_t count, object::Call call)
       : table_(table), offset_(offset), left_(count), call_(std::move(call)) {}
 
-  /// The next element; there must be one.
+  /// Returns the next element. REQUIRES: there is one.
   Result<T> Next() {
     if (at_ == window_.size()) {
       std::uint64_t count = std::min<std::uint64_t>(left_, kTableReadBytes / sizeof(T));
@@ -170,7 +170,7 @@ Result<RecordIndex> IndexTokenFile(const DataObject& object, object::Call call) 
 
   RecordIndexBuilder builder;
   builder.SetTokenBytes(object.token_bytes);
-  std::uint64_t end = 0;  // of the documents before, in the .bin
+  std::uint64_t end = 0;  // end of the last document, in the .bin
   if (MR_TRY(starts.Next()) != 0) return corrupt(0, "does not start with the first sequence");
   for (std::uint64_t document = 0, sequence = 0; document + 1 < head.documents; ++document) {
     std::int64_t next = MR_TRY(starts.Next());

@@ -15,9 +15,9 @@ namespace {
 
 constexpr std::string_view kPartMagic = "MRTOKEN1";
 constexpr std::size_t kPartHeadBytes = 24;         // magic, u64 documents, u32 crc32c of the lengths, u32 zero
-constexpr std::uint64_t kFirstRead = 256 * kKiB;   ///< holds the lengths of most parts
-constexpr std::uint64_t kUploadBytes = 16 * kMiB;  ///< of a part of the upload that is read and written
-constexpr std::uint64_t kMaxCopy = kGiB;           ///< of one copy inside the store
+constexpr std::uint64_t kFirstRead = 256 * kKiB;   ///< a guess: holds the lengths of most parts
+constexpr std::uint64_t kUploadBytes = 16 * kMiB;  ///< a part of the upload that is read and written; a guess
+constexpr std::uint64_t kMaxCopy = kGiB;           ///< one copy inside the store; a guess: S3 allows up to 5 GiB
 
 Status ReadPiece(object::Store& store, const object::ObjectInfo& info, object::ByteRange range, MutableByteSpan into,
                  const object::Call& call) {
@@ -28,7 +28,7 @@ Status ReadPiece(object::Store& store, const object::ObjectInfo& info, object::B
   return {};
 }
 
-/// A multipart upload that is given up unless it is completed.
+/// A multipart upload. The destructor aborts it unless it was completed.
 class Upload {
  public:
   static Result<Upload> Begin(object::Store& store, const std::string& key, const object::Call& call) {
@@ -59,7 +59,7 @@ class Upload {
   std::string key_, id_;
 };
 
-/// Uploads that a killed run has left take space and are of no use.
+/// Aborts the uploads of a killed run, because their parts take space.
 Status AbortLeftovers(object::Store& store, const std::string& key, const object::Call& call) {
   auto uploads = object::ListUploads(store, key, call);
   if (!uploads && uploads.error().code() == Code::kUnsupported) return {};

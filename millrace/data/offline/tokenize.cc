@@ -16,8 +16,9 @@
 namespace millrace::data {
 namespace {
 
-constexpr std::uint64_t kReadBytes = 4 * kMiB;  ///< neighbouring records that one read fetches
-/// Beyond, parts are made larger: a multipart upload has at most 10,000.
+constexpr std::uint64_t kReadBytes =
+    4 * kMiB;  ///< neighbouring records that one read fetches; as a frame (kFrameTarget)
+/// Larger inputs get larger parts instead of more, because a multipart upload has at most 10,000. 3,000 is a guess.
 constexpr std::uint64_t kMaxParts = 3000;
 
 /// Consecutive blocks of one object's index. A frame is never divided.
@@ -63,7 +64,7 @@ class PartTokenizer {
     std::vector<RecordExtent> extents;
     for (std::size_t b = part.first_block; b < part.end_block; ++b) index.Decode(b, extents);
     for (std::size_t i = 0; i < extents.size();) {
-      // What one read fetches: a frame, or neighbouring records.
+      // One read fetches a frame, or neighbouring records.
       std::uint64_t begin = extents[i].offset, end = begin;
       Buffer bytes;
       std::size_t next = i;
@@ -118,7 +119,7 @@ class PartTokenizer {
   std::vector<TokenId> ids_;
 };
 
-/// All that TokenizeToFile works on.
+/// One call of TokenizeToFile.
 class Tokenization {
  public:
   Tokenization(object::Connection& connection, const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& options,
@@ -175,7 +176,7 @@ class Tokenization {
     return {};
   }
 
-  /// Parts of other input or other options lie elsewhere.
+  /// Returns the folder of the parts. Another input or other options have another folder.
   std::string PartsFolder() const {
     std::string identity =
         fmt::format("1\n{}\n{}\n{}\n{} {} {}\n", options_.template_text, tokenizer_.fingerprint(),
@@ -246,7 +247,7 @@ class Tokenization {
     return stored;
   }
 
-  /// Those of runs with other options too: they were of the same output, which is another now.
+  /// Removes all parts of this output, also those of runs with other options, which nothing can use any more.
   Status RemoveParts() {
     std::vector<std::string> keys;
     auto visit = [&](const object::ListPage& page) {

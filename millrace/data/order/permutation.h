@@ -39,7 +39,7 @@ class Permutation {
   }
 
  private:
-  static constexpr int kRounds = 6;
+  static constexpr int kRounds = 6;  ///< a guess: twice the rounds of Luby and Rackoff's proof
 
   std::uint64_t Scatter(std::uint64_t i) const {
     std::uint64_t low = i & low_mask_, high = i >> low_bits_;

@@ -79,7 +79,7 @@ Result<Plan> Plan::Make(std::span<const RecordIndex> indexes, std::span<const st
 bool Plan::Selects(const RecordExtent& record) const {
   const HeldOutSplit& split = options_.split;
   if (split.held_out <= 0) return true;
-  // A permutation of the hashes: of their 65536 values exactly the wanted share is held out.
+  // Permutes the 65,536 values of the hashes, and holds out the wanted share of the values exactly.
   constexpr std::uint64_t kHashes = 65'536;
   auto held = static_cast<std::uint64_t>(std::llround(split.held_out * static_cast<double>(kHashes)));
   bool out = Permutation(kHashes, KeyOf(split.seed, Purpose::kSplit, 0))(record.hash) < held;
@@ -218,7 +218,7 @@ std::vector<FittedRow> Plan::FitRows(const Stream& stream, const ChunkGroup& gro
   return rows;
 }
 
-/// In proportion to what an epoch reads of each source, so that all windows together are no larger than one would be.
+/// Divides the limits of a shuffle window among the sources, in proportion to what an epoch reads of each.
 void Plan::ShareWindow(std::span<const DataSource> sources) {
   std::vector<double> bytes, records;
   double all_bytes = 0, all_records = 0;

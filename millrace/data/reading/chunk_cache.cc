@@ -9,6 +9,7 @@
 namespace millrace::data {
 namespace {
 
+/// Waits between attempts while a store does not answer: doubled from the first to the longest. Guesses.
 constexpr Duration kFirstWait = std::chrono::milliseconds(100), kLongestWait = std::chrono::seconds(5);
 
 }  // namespace
@@ -43,7 +44,7 @@ Result<std::shared_ptr<const LoadedChunk>> ChunkCache::Get(std::uint32_t chunk, 
 }
 
 void ChunkCache::FetchAhead(std::uint32_t stream, std::vector<Due> chunks) {
-  // A little is left to chunks of windows gone by that rows across the border still need.
+  // An eighth stays free for chunks of the last window, which rows across the border still need.
   const std::uint64_t shared = cache_bytes_ - cache_bytes_ / 8;
   std::uint64_t share = static_cast<std::uint64_t>(
       static_cast<double>(shared) *
@@ -145,7 +146,7 @@ void ChunkCache::FetchLoop(std::stop_token stop) {
     if (!more_.Wait(mutex_, stop, next) || stop.stop_requested()) return;
     ++fetching_;
     lock.Unlock();
-    // A failure here is nobody's: whoever needs the chunk fetches it again and reports what happens then.
+    // A failure is ignored here. The reader that needs the chunk fetches it again, and returns its error.
     if (!chunks_.Has(chunk)) (void)chunks_.Get(chunk, stop, [&] { return Fetch(chunk, {.stop = stop}); });
     lock.Lock();
     --fetching_;

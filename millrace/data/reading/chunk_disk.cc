@@ -10,8 +10,8 @@
 namespace millrace::data {
 namespace {
 
-constexpr std::uint64_t kBlockBytes = 1 * kMiB;  ///< as a mount's cache, which may be the same folder
-constexpr std::size_t kMostWaiting = 4096;       ///< chunks; kWaitingBytes is the limit that matters
+constexpr std::uint64_t kBlockBytes = 1 * kMiB;  ///< the block size of a mount's cache, which may share the folder
+constexpr std::size_t kMostWaiting = 4096;       ///< chunks; a guess: kWaitingBytes limits them first
 
 bool OnDiskAnyway(const DataObject& object) { return !object.content && object.url.starts_with('/'); }
 
@@ -65,7 +65,7 @@ ChunkDisk::~ChunkDisk() {
 std::optional<Buffer> ChunkDisk::Load(const ContentRange& range) const {
   if (OnDiskAnyway(*range.object) || range.bytes == 0) return std::nullopt;
   const std::string name = NameOf(range);
-  // Most misses are whole: nothing is allocated for them.
+  // Mostly either all blocks are there or none. Without the first block, nothing is allocated.
   if (!tier_->Has(IdOf(name, 0))) return std::nullopt;
   Buffer content(range.bytes);
   bool whole = EachBlock(content.span(), [&](std::uint64_t number, MutableByteSpan block) {

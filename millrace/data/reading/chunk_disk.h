@@ -29,7 +29,8 @@ struct ContentRange {
 /// another version and damaged bytes are never returned. Thread-safe.
 class ChunkDisk {
  public:
-  /// The most bytes that wait to be written, not counting a single larger chunk. Part of a loader's memory.
+  /// The most bytes that wait to be written, not counting a single larger chunk. Part of a loader's memory. A
+  /// guess: four frames.
   static constexpr std::uint64_t kWaitingBytes = 16 * kMiB;
 
   /// Errors: kBusy if the folder is in use with another size; others if it cannot be used.

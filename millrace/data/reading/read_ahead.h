@@ -12,8 +12,8 @@ namespace millrace::data {
 /// at the least that suffices, and follows when the consumer or the store changes. Arithmetic only; the owner locks.
 class ReadAheadDepth {
  public:
-  static constexpr int kLeast = 4;  ///< the depth at the start, and the least that it shrinks to
-  /// Chunks in time before a step down, at first and at most.
+  static constexpr int kLeast = 4;  ///< the depth at the start and the least depth; a guess
+  /// Chunks in time before a step down, at first and at most. Guesses: a step down is tried every few windows.
   static constexpr int kPatience = 64, kLongestPatience = 4096;
 
   /// `most` is the largest depth. It may be less than kLeast.

@@ -15,13 +15,14 @@ std::size_t RowWriter::Append(const EncodedDocument& document, std::size_t first
     auto positions = row_.positions.subspan(begin, inputs);
     std::iota(positions.begin(), positions.end(), 0);
   }
-  // The token at place p is the label of place p - 1.
+  // The token at position p is the label of position p - 1.
   if (count > 0 && begin > 0) row_.labels[begin - 1] = kIgnoreLabel;
   if (count > 1) std::fill_n(row_.labels.begin() + static_cast<std::ptrdiff_t>(begin), count - 1, kIgnoreLabel);
   for (TokenRange trained : document.trained) {
     std::size_t from = std::max<std::size_t>(trained.begin, first),
                 to = std::min<std::size_t>(trained.end, first + count);
-    // The first label of a row's first document is in nobody's row; that of another crosses over into it.
+    // Position 0 has no position in front of it. The first token of a later document is the label of the document
+    // before, which `boundaries` forbids.
     if (from == first && (begin == 0 || boundaries_)) ++from;
     for (std::size_t t = from; t < to; ++t) row_.labels[begin + (t - first) - 1] = document.ids[t];
   }

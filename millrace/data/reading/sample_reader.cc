@@ -145,7 +145,7 @@ Status SampleReader::EncodeText(const Reading& reading, const Chunk& chunk, cons
                                 std::string_view line, EncodedDocument& document) {
   const PlanOptions& options = corpus_->plan->options();
   const std::string& url = corpus_->objects[chunk.object].url;
-  // A row is cut after one token more than it has inputs.
+  // A row needs one token more than it has inputs, for its last label.
   std::size_t wanted = options.joins() || options.split_long ? SIZE_MAX : options.sequence_length + 1;
   auto encoder = BorrowEncoder();
   auto broken = MR_TRY(encoder->Encode(line, wanted, document, reading.trace));

@@ -28,7 +28,7 @@ class SampleReader final {
     std::uint64_t cache_bytes = 0;
     int read_ahead_threads = 0;  ///< fetch the chunks of the current window and of the next one; 0: none
   };
-  /// The part of cache_bytes that is for tokenized documents. Less if cache_bytes is small.
+  /// The part of cache_bytes that is for tokenized documents. Less if cache_bytes is small. A guess: 4 million tokens.
   static constexpr std::uint64_t kDocumentCacheBytes = 16 * kMiB;
 
   SampleReader(std::shared_ptr<const Corpus> corpus, Options options);
@@ -80,7 +80,7 @@ class SampleReader final {
   SingleFlightCache<PassKey, Rows> rows_{kRowCacheBytes};  ///< by stream and group
   SingleFlightCache<std::uint64_t, EncodedDocument> documents_;
 
-  static constexpr std::uint64_t kRowCacheBytes = 4 * kMiB;
+  static constexpr std::uint64_t kRowCacheBytes = 4 * kMiB;  ///< for the fitted rows of groups; a guess
   Mutex mutex_;
   // Guarded by mutex_.
   std::map<std::uint32_t, std::pair<std::uint64_t, std::size_t>> ahead_of_

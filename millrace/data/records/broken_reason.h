@@ -8,7 +8,7 @@
 
 namespace millrace::data {
 
-/// The longest record, in bytes. Longer lines are kTooLong.
+/// The longest record, in bytes. Longer lines are kTooLong. 16 MiB is a guess.
 inline constexpr std::uint64_t kMaxRecordBytes = 16ull << 20;
 
 enum class BrokenReason : std::uint8_t { kNotJson, kNotUtf8, kMissingField, kNotText, kEmpty, kTooLong, kNotChat };

@@ -13,7 +13,7 @@ namespace {
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-/// The value of four hexadecimal digits; nothing if they are none.
+/// Returns the value of the four hexadecimal digits at `at`. Nothing if they are not digits.
 std::optional<std::uint32_t> HexAt(std::string_view text, std::size_t at) {
   if (text.size() < at + 4) return std::nullopt;
   std::uint32_t value = 0;
@@ -22,7 +22,7 @@ std::optional<std::uint32_t> HexAt(std::string_view text, std::size_t at) {
   return parsed.ec == std::errc() && parsed.ptr == end ? std::optional(value) : std::nullopt;
 }
 
-/// One pass over a JSON text that keeps its brackets on a stack of its own, not on the thread's.
+/// Rewrites a JSON text in one pass. Keeps open brackets in a vector, so that deep nesting cannot overflow the stack.
 class PythonJsonRewriter {
  public:
   explicit PythonJsonRewriter(std::string_view text) : text_(text) { out_.reserve(text.size() + text.size() / 8); }
@@ -42,8 +42,8 @@ class PythonJsonRewriter {
   /// A bracket whose content is kept.
   struct KeptLevel {
     char close = 0;
-    bool drops_member = false;     ///< the member under way is left out
-    std::size_t member_begin = 0;  ///< in out_, with the comma before
+    bool drops_member = false;     ///< the current member is left out
+    std::size_t member_begin = 0;  ///< offset in out_ of the current member and its comma
   };
 
   void SkipSpace() {
@@ -111,7 +111,7 @@ class PythonJsonRewriter {
     if (c != ',') return false;
     ++at_;
     if (!muted()) kept_.back().member_begin = out_.size();
-    // A member that was left out at the beginning leaves no comma behind.
+    // No comma if all members so far were left out.
     if (muted() || (out_.back() != '{' && out_.back() != '[')) Emit(",");
     expected_ = close == '}' ? Expected::kName : Expected::kValue;
     return true;
@@ -145,7 +145,7 @@ class PythonJsonRewriter {
     return true;
   }
 
-  /// Behind a value.
+  /// Decides what may follow a value.
   void EndValue() {
     if (!muted() && kept_.empty()) {
       expected_ = Expected::kEnd;
@@ -171,7 +171,7 @@ class PythonJsonRewriter {
     return std::nullopt;
   }
 
-  /// Behind a backslash.
+  /// Takes an escape after its backslash.
   bool TakeEscape(bool& is_utf8) {
     if (at_ == text_.size()) return false;
     const char c = text_[at_++];
@@ -222,7 +222,7 @@ class PythonJsonRewriter {
     return true;
   }
 
-  /// Emits the number as it is where 64 bits hold it.
+  /// Emits the number unchanged if a 64-bit integer or a finite double holds it.
   void KeepNumber(std::string_view number, bool is_integer) {
     const char* const begin = number.data();
     const char* const end = begin + number.size();
@@ -240,7 +240,7 @@ class PythonJsonRewriter {
     Emit(number);
   }
 
-  /// What no 64 bits hold, as Python prints it.
+  /// Emits a number that simdjson cannot hold: `printed`, or null below the outermost object.
   void EmitNumber(std::string_view printed) {
     if (kept_.size() != 1 || kept_[0].close != '}') return Emit("null");
     Emit("\"");
@@ -268,7 +268,7 @@ class PythonJsonRewriter {
   std::size_t at_ = 0;
   Expected expected_ = Expected::kValue;
   std::vector<KeptLevel> kept_;
-  std::string muted_;  ///< what closes the brackets inside of kept_
+  std::string muted_;  ///< closing brackets of the open levels that are not kept
   std::string out_;
 };
 

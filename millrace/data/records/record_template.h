@@ -14,7 +14,7 @@
 namespace millrace::data {
 
 /// The longest text that a template or a layout makes of a record. A template may name a field any number of times, so
-/// a document can be longer than its record.
+/// a document can be longer than its record. Four times as long is a guess.
 inline constexpr std::uint64_t kMaxDocumentBytes = 4 * kMaxRecordBytes;
 
 /// "{title}\n\t\t{text}\n\n": literal text and the names of string fields in braces; "{{" and "}}" are braces.

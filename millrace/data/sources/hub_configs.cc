@@ -27,7 +27,7 @@ Result<std::vector<std::string>> Strings(const Node& node) {
   return strings;
 }
 
-/// A path, several, or maps of a split and its paths; or one map of splits to paths.
+/// Parses data_files: a path, a list of paths, a list of maps with a split and its paths, or a map of splits to paths.
 Status ParseDataFiles(const Node& files, HubConfig& config) {
   auto add = [&](std::string split, std::vector<std::string> patterns) -> Status {
     for (std::string& pattern : patterns) {
@@ -90,10 +90,10 @@ const HubConfig* Default(const std::vector<HubConfig>& configs) {
   return marked != configs.end() ? &*marked : Find(configs, kDefaultConfig);
 }
 
-/// Objects by split, each once, in the order of the patterns.
+/// The objects of each split, each object once, in the order of the patterns.
 using Splits = std::vector<std::pair<std::string, std::vector<object::ObjectInfo>>>;
 
-/// By the names of the objects in the folder.
+/// Finds splits by the names of the folder's objects.
 Splits SplitsByName(const std::vector<object::ObjectInfo>& listed, std::string_view folder) {
   std::vector<const object::ObjectInfo*> inside;
   std::vector<std::string_view> paths;
@@ -130,11 +130,11 @@ Result<std::vector<object::ObjectInfo>> Matching(const std::vector<object::Objec
   return matching;
 }
 
-/// Of a pattern: what one character, or with `repeats` any number of them, may be.
-struct Token {
-  std::string_view set;  ///< as between brackets
-  bool all_but = false;  ///< what is not in the set
-  bool slashes = false;  ///< '/' too
+/// A part of a pattern: the characters that it matches. With `repeats` it matches any number of them.
+struct GlobToken {
+  std::string_view set;  ///< the inside of "[…]"
+  bool all_but = false;  ///< matches the characters outside the set
+  bool slashes = false;  ///< matches '/', too
   bool repeats = false;
 
   bool IsSlash() const { return set == "/" && !all_but; }
@@ -150,8 +150,8 @@ struct Token {
   }
 };
 
-std::vector<Token> Tokens(std::string_view pattern) {
-  std::vector<Token> tokens;
+std::vector<GlobToken> Tokens(std::string_view pattern) {
+  std::vector<GlobToken> tokens;
   for (std::size_t i = 0; i < pattern.size();) {
     std::string_view rest = pattern.substr(i);
     const std::size_t close = rest[0] == '[' ? rest.find(']', rest.starts_with("[!") ? 3 : 2) : rest.npos;
@@ -184,7 +184,7 @@ Result<std::vector<HubConfig>> ParseHubConfigs(std::string_view readme, const st
     const bool mark = line == "---";
     if (number++ == 0) {
       if (!mark) return std::vector<HubConfig>{};
-      yaml += '\n';  // so that lines are counted as in the README
+      yaml += '\n';  // keeps the README's line numbers for messages
       continue;
     }
     closed = mark;
@@ -192,7 +192,7 @@ Result<std::vector<HubConfig>> ParseHubConfigs(std::string_view readme, const st
     yaml += line;
     yaml += '\n';
   }
-  // What declares nothing need not be read.
+  // A README without configurations may hold YAML that this parser does not support.
   if (!closed || !(yaml.starts_with("configs:") || yaml.find("\nconfigs:") != yaml.npos)) {
     return std::vector<HubConfig>{};
   }
@@ -247,26 +247,26 @@ Result<std::vector<object::ObjectInfo>> ChooseByConfig(const std::vector<HubConf
 }
 
 bool HubPatternMatches(std::string_view pattern, std::string_view path) {
-  const std::vector<Token> tokens = Tokens(pattern);
-  // Whether the path so far matches the tokens in front of each.
+  const std::vector<GlobToken> tokens = Tokens(pattern);
+  // at[i]: the path so far matches the first i tokens.
   std::vector<bool> at(tokens.size() + 1), next;
   at[0] = true;
-  auto skip_what_may_be_nothing = [&] {
+  auto skip_empty_matches = [&] {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       if (!at[i] || !tokens[i].repeats) continue;
       at[i + 1] = true;
-      // "a/**/b" is also "a/b".
+      // "a/**/b" also matches "a/b".
       if (tokens[i].slashes && i + 1 < tokens.size() && tokens[i + 1].IsSlash()) at[i + 2] = true;
     }
   };
-  skip_what_may_be_nothing();
+  skip_empty_matches();
   for (char c : path) {
     next.assign(at.size(), false);
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       if (at[i] && tokens[i].Takes(c)) next[tokens[i].repeats ? i : i + 1] = true;
     }
     at.swap(next);
-    skip_what_may_be_nothing();
+    skip_empty_matches();
   }
   return at.back();
 }

@@ -16,7 +16,7 @@ namespace millrace::data {
 namespace {
 
 constexpr std::array<std::string_view, 3> kDescriptions = {"dataset_dict.json", "dataset_info.json", "state.json"};
-/// What a folder or a file of a split may be called.
+/// The words in names of folders and files that stand for a split.
 constexpr std::pair<std::string_view, std::string_view> kWords[] = {
     {"train", "train"},      {"training", "train"}, {"validation", "validation"},
     {"valid", "validation"}, {"dev", "validation"}, {"val", "validation"},
@@ -30,7 +30,7 @@ bool AllDigits(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-/// "train" of "x-train-00000-of-00005.parquet"; empty where the name is not a shard's.
+/// Returns "train" for "x-train-00000-of-00005.parquet". Empty if the name is not of a shard.
 std::string_view ShardName(std::string_view name) {
   std::size_t of = name.find("-of-");
   if (of == name.npos) return {};
@@ -46,7 +46,7 @@ std::string_view ShardName(std::string_view name) {
 
 bool IsSeparator(char c) { return std::string_view("-._ 0123456789").contains(c); }
 
-/// True if the name has the word between separators. The name's own end counts as one of a folder, and not of a file.
+/// Returns true if the name has the word between separators. The end of a folder's name counts as a separator.
 bool HasWord(std::string_view name, std::string_view word, bool is_folder) {
   for (std::size_t at = name.find(word); at != name.npos; at = name.find(word, at + 1)) {
     const std::size_t end = at + word.size();
@@ -56,7 +56,7 @@ bool HasWord(std::string_view name, std::string_view word, bool is_folder) {
   return false;
 }
 
-/// Whether a folder on the path, or the file, is named after the split.
+/// Returns true if the name of the file, or with `by_folder` of a folder on its path, has a word of the split.
 bool NamesSplit(std::string_view path, std::string_view split, bool by_folder) {
   auto has = [&](std::string_view name) {
     return std::ranges::any_of(
@@ -68,9 +68,9 @@ bool NamesSplit(std::string_view path, std::string_view split, bool by_folder) {
   return std::ranges::any_of(parts, has);
 }
 
-/// True if "-00000-of-00005", then any, then a dot and any are at `at`.
+/// Returns true if "-00000-of-00005" is at `at`, and a dot behind it.
 bool IsShardEnd(std::string_view name, std::size_t at) {
-  constexpr std::size_t kDigits = 5;
+  constexpr std::size_t kDigits = 5;  // as datasets' push_to_hub writes them
   constexpr std::string_view kOf = "-of-";
   if (name.size() < at + 1 + 2 * kDigits + kOf.size() || name[at] != '-') return false;
   return AllDigits(name.substr(at + 1, kDigits)) && name.substr(at + 1 + kDigits).starts_with(kOf) &&
@@ -78,7 +78,7 @@ bool IsShardEnd(std::string_view name, std::size_t at) {
          name.find('.', at + 1 + 2 * kDigits + kOf.size()) != name.npos;
 }
 
-/// SPLIT of "data/SPLIT-00000-of-00005.parquet"; empty where the path is another.
+/// Returns SPLIT for "data/SPLIT-00000-of-00005.parquet". Empty for other paths.
 std::string_view ShardSplit(std::string_view path) {
   constexpr std::string_view kData = "data/";
   if (!path.starts_with(kData)) return {};
@@ -100,7 +100,7 @@ std::vector<NamedSplit> ShardSplits(const std::vector<std::string_view>& paths) 
   return splits;
 }
 
-/// Of a saved DatasetDict: the folders.
+/// Returns the splits of a saved DatasetDict, which has a folder for each.
 std::vector<NamedSplit> SplitsByFolder(const std::vector<std::string_view>& paths) {
   std::map<std::string, std::vector<std::size_t>, std::less<>> by_name;
   for (std::size_t i = 0; i < paths.size(); ++i) {

@@ -24,12 +24,12 @@ constexpr std::uint64_t kMaxListBytes = 64 * kMiB;  ///< of a list of URLs or a 
 constexpr int kListThreads = 16;                    ///< small requests at a time
 constexpr std::string_view kTokens = ".bin", kTable = ".idx", kReadme = "README.md", kSavedDict = "dataset_dict.json";
 
-/// Judges the part of the key that the listing found, not the folders that the user named.
+/// Looks only at the part of the key below the folders that the user named.
 bool IsHidden(std::string_view key, std::string_view prefix) {
   std::size_t slash = prefix.rfind('/');
   if (slash != prefix.npos) key.remove_prefix(slash + 1);
   if (key.starts_with('.') || key.contains("/.")) return true;
-  // Folders like __pycache__ and __MACOSX hold no data, as datasets has it.
+  // As in datasets, folders like __pycache__ and __MACOSX hold no data.
   const std::size_t special = key.starts_with("__") ? 0 : key.find("/__");
   return special != key.npos && key.find('/', special + 1) != key.npos;
 }
@@ -71,7 +71,7 @@ std::string UrlOfKey(const object::Url& source, std::string_view key) {
                                                    : fmt::format("/{}", key);
 }
 
-/// What a listing found.
+/// The result of a listing.
 struct Found {
   std::vector<object::ObjectInfo> objects;
   std::string folder;  ///< the folder that was listed, or the folder of the single object
@@ -81,7 +81,7 @@ struct Found {
 };
 Result<Found> Find(object::Store& store, const std::string& prefix, std::string_view pattern, object::Call call) {
   Found found{.folder = prefix.substr(0, prefix.rfind('/') + 1)};
-  // A pattern that says how names end picks what it matches; others pick what holds records.
+  // A glob with an ending takes every match. Other sources take the objects that hold records.
   const bool whole_names = !pattern.empty() && !pattern.ends_with('*');
   auto listed = [&](const object::ObjectInfo& info) {
     if (info.size == 0 || IsHidden(info.key, prefix)) return false;
@@ -244,7 +244,7 @@ Result<ResolvedSources> ResolveSources(object::Connection& connection, std::span
       if (object.token_bytes == 0) {
         object.content = MR_TRY(ContentFor(object, formats[i], fields));
       }
-      // Read in two formats, an object is two.
+      // An object that is read in two formats counts as two objects.
       std::string name = fmt::format("{} {}", object.url, object.content ? object.content->format() : "");
       auto [at, fresh] = known.try_emplace(std::move(name), static_cast<std::uint32_t>(resolved.objects.size()));
       if (fresh) resolved.objects.push_back(std::move(object));

@@ -12,13 +12,13 @@
 namespace millrace::data {
 namespace {
 
-constexpr int kBarWidth = 40;
+constexpr int kBarWidth = 40;  // characters; a guess: rows have about 80 columns
 
 struct Script {
   char32_t first, last;
   std::string_view name;
 };
-/// Blocks of letters, in their order; what lies between is no letter or too rare to tell.
+/// Blocks of letters, ascending. Characters between them are no letters, or of rare scripts.
 constexpr Script kScripts[] = {
     {'A', 'Z', "Latin"},          {'a', 'z', "Latin"},          {0xC0, 0x24F, "Latin"},
     {0x370, 0x3FF, "Greek"},      {0x400, 0x52F, "Cyrillic"},   {0x531, 0x58F, "Armenian"},
@@ -36,7 +36,7 @@ std::string_view ScriptOf(char32_t letter) {
   return std::prev(after)->name;
 }
 
-/// The next character of valid UTF-8; of anything else, some number.
+/// Returns the next character. Any number for invalid UTF-8.
 char32_t NextCharacter(std::string_view text, std::size_t& at) {
   auto lead = static_cast<unsigned char>(text[at++]);
   int more = lead < 0xC0 ? 0 : lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
@@ -116,7 +116,7 @@ std::string LengthHistogram::ToText(std::string_view of) const {
   std::uint64_t most = 1;
   for (const Bar& row : rows) most = std::max(most, row.count);
   for (const Bar& row : rows) {
-    // Whoever is there is seen.
+    // Rounded up, so that a count above 0 is visible.
     std::uint64_t width = (row.count * kBarWidth + most - 1) / most;
     std::string bar;
     for (std::uint64_t i = 0; i < width; ++i) bar += "█";
