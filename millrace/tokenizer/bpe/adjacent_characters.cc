@@ -23,7 +23,7 @@ std::size_t CutOff(std::string_view token) {
 void AdjacentCharacters::AddToken(std::string_view token) {
   std::size_t begin = 0;
   while (begin < token.size() && begin < 3 && Continues(token[begin])) ++begin;
-  std::string_view ending = token.substr(0, begin);  // of the character that the token begins in
+  std::string_view ending = token.substr(0, begin);  // the rest of a character that begins before the token
   std::string_view beginning = token.substr(token.size() - std::min(CutOff(token), token.size() - begin));
   std::string_view whole = token.substr(begin, token.size() - begin - beginning.size());
   if (!ending.empty() || !beginning.empty()) parts_ = true;
@@ -33,7 +33,7 @@ void AdjacentCharacters::AddToken(std::string_view token) {
   char32_t previous = kInvalid;
   for (const char* at = whole.data(); at != whole.data() + whole.size();) {
     DecodedCharacter character = DecodeUtf8(at, whole.data() + whole.size());
-    // Around an invalid byte nothing is noted: such a token is found in invalid text only, which is never cut there.
+    // Pairs with an invalid byte are not recorded, because text is never cut beside an invalid byte.
     if (character.code != kInvalid) {
       if (previous != kInvalid) AddPair(previous, character.code);
       if (at == whole.data() && !ending.empty()) sides_.At(character.code) |= kAfter;
@@ -57,7 +57,7 @@ void AdjacentCharacters::AddPair(char32_t left, char32_t right) {
 void AdjacentCharacters::AddEndingsOf(std::string_view ending) {
   char32_t low = 0;
   for (char byte : ending) low = low << 6 | (byte & 0x3F);
-  // All characters below U+10000 whose last bytes these are; those above are taken to join with everything.
+  // Records all characters below U+10000 that end with these bytes. Characters above join with everything.
   char32_t step = 1u << (6 * ending.size());
   for (char32_t code = low; code < 0x10000; code += step) {
     if (code >= 0x80) sides_.At(code) |= kBefore | kBeforeAny;

@@ -29,9 +29,9 @@ class AdjacentCharacters {
   }
 
  private:
-  // Of a character: it stands before (after) another character in some token.
+  // The character is before (after) another character in some token.
   static constexpr std::uint8_t kBefore = 1, kAfter = 2;
-  // … before (after) a character of which the token holds only some bytes, so it may be any.
+  // It is before (after) an incomplete character in some token, which may be any character.
   static constexpr std::uint8_t kBeforeAny = 4, kAfterAny = 8;
   static constexpr std::size_t kFilterBits = 1u << 19;  // 64 KiB; a wrong "may join" costs time, not correctness
 

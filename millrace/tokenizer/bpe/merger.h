@@ -19,7 +19,7 @@ class Merger {
   std::span<const Symbol> Run(const MergeTable& table, std::span<Symbol> symbols);
 
  private:
-  static constexpr std::size_t kLong = 64;
+  static constexpr std::size_t kLong = 64;  ///< a guess
   static constexpr std::uint32_t kNowhere = UINT32_MAX;
   static constexpr Symbol kNoSymbol = INT32_MIN;
 

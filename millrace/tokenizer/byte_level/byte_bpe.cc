@@ -96,7 +96,7 @@ class ByteBpe final : public VocabularyTokenizer {
         spec_.tokens.resize(at + 1);
       }
       added_at[at] = &added;
-      if (added.special) spec_.tokens[at].clear();  // no text merges to it
+      if (added.special) spec_.tokens[at].clear();  // so that no text merges to a special token
     }
     std::size_t bytes = 0;
     for (const std::string& token : spec_.tokens) {
@@ -153,7 +153,7 @@ class ByteBpe final : public VocabularyTokenizer {
     for (auto [left, right, id] : found) merges_.Add(left, right, {id, static_cast<std::uint32_t>(id)});
   }
 
-  /// Tokens that their bytes do not merge to: they must be looked for before anything is cut.
+  /// Finds tokens that merging their bytes does not yield. They must be looked up before a word is cut.
   void FindExceptions() {
     Merger merger;
     std::vector<Symbol> symbols;
@@ -192,8 +192,8 @@ class ByteBpe final : public VocabularyTokenizer {
     }
   }
 
-  /// Short words of ASCII are looked up as they are. Others are cut where no token reaches over: Chinese has no spaces,
-  /// so that words are long and seldom seen twice, but their characters are.
+  /// Looks short ASCII words up in the cache. Cuts other words where no token crosses, and looks up the parts. Chinese
+  /// has no spaces, so its words are long and rarely repeat, but their parts do.
   void EncodeSplitWord(std::string_view word, const char* end, EncodeWorkspace& workspace, IdWriter& ids) const {
     if (word.size() <= WordCache::kMaxBytes && IsAscii(word, end)) {
       return EncodeWord(word, end, workspace, ids,
@@ -208,7 +208,7 @@ class ByteBpe final : public VocabularyTokenizer {
       if (Exception(part) == kNoToken) {
         EncodeWord(part, end, workspace, ids, merge);
       } else {
-        merge(part);  // the cache holds what it is as a word
+        merge(part);  // not through the cache, which holds its ids as a word
       }
       begin = at;
     };
@@ -248,7 +248,7 @@ class ByteBpe final : public VocabularyTokenizer {
   Splitter splitter_;
   std::optional<Nfc> nfc_;
   AddedTokens added_to_normalized_;
-  bool finds_more_ = false;  ///< the one above has any
+  bool finds_more_ = false;  ///< added_to_normalized_ is not empty
   TokenStrings decoded_;     ///< special tokens are empty
   TokenIndex index_;
   std::array<TokenId, 256> bytes_{};

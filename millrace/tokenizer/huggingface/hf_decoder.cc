@@ -145,7 +145,7 @@ TokenDecoder::Tokens TokenDecoder::Apply(const Bytes&, Tokens tokens) {
     if (character.code != kInvalid) {
       text += rest.substr(0, length);
     } else {
-      // As Rust does it: one replacement for as much of a character as there is.
+      // As Rust: one U+FFFD for the longest beginning of a character.
       while (length < rest.size() && MayBecomeWhole(rest.substr(0, length + 1))) ++length;
       text += kReplacementBytes;
     }

@@ -57,9 +57,9 @@ Status ReadAddedTokens(TokenizerFile& file) {
   return {};
 }
 
-/// Which special tokens begin and end a text: those that the post-processor adds, else the usual names.
+/// Finds BOS and EOS: the special tokens that the post-processor adds, else tokens with the usual names.
 void FindEnds(TokenizerFile& file) {
-  // A file without a post-processor says thereby that nothing is added.
+  // Without a post-processor the library adds no tokens.
   bool adds_bos = false;
   for (const Json& processor : Steps(Member(file.json, "post_processor"), "processors")) {
     if (StringMember(processor, "type") == "TemplateProcessing") {
@@ -106,7 +106,7 @@ Result<std::vector<Merge>> ResolveMerges(const TokenizerFile& file) {
   return merges;
 }
 
-/// How a byte-level file splits text; nothing when its pre-tokenizer is of another kind.
+/// Reads how a byte-level file splits text. Returns false if its pre-tokenizer is not byte-level.
 Result<bool> ReadByteLevelSplit(const TokenizerFile& file, ByteBpeSpec& spec) {
   const Json& pre_tokenizer = Member(file.json, "pre_tokenizer");
   auto steps = Steps(pre_tokenizer, "pretokenizers");
@@ -126,7 +126,7 @@ Result<bool> ReadByteLevelSplit(const TokenizerFile& file, ByteBpeSpec& spec) {
   steps.pop_back();
   std::vector<std::string> patterns;
   for (const Json& step : steps) {
-    // Matches are words, and nothing is between them: whether what is between is kept or removed is all the same.
+    // The patterns match all text. So it does not matter whether text between matches is kept or removed.
     const bool inverted =
         steps.size() == 1 && BoolMember(step, "invert") && StringMember(step, "behavior") == "Removed";
     const bool isolated = !BoolMember(step, "invert") && StringMember(step, "behavior") == "Isolated";
@@ -145,7 +145,7 @@ Result<bool> ReadByteLevelSplit(const TokenizerFile& file, ByteBpeSpec& spec) {
   return true;
 }
 
-/// Whether all that the decoder does is to put bytes together.
+/// Returns true if the decoder only joins bytes.
 bool DecodesBytes(const TokenizerFile& file) {
   return StringMember(Member(file.json, "decoder"), "type") == "ByteLevel";
 }
@@ -174,7 +174,7 @@ Result<std::shared_ptr<const Tokenizer>> MakeByteLevel(const TokenizerFile& file
   return MakeByteBpe(std::move(spec), std::move(fingerprint));
 }
 
-/// Llama 2's: spaces become marks, with one in front of the text, and all of it is merged as one word.
+/// Reads files such as Llama 2's, which replace spaces by marks and merge the whole text as one word.
 Result<SentencePieceTraits> ReadSpaceMarks(const TokenizerFile& file) {
   SentencePieceTraits traits{
       .algorithm = SentencePieceTraits::Algorithm::kBpe, .add_dummy_prefix = false, .remove_extra_whitespaces = false};
@@ -192,7 +192,7 @@ Result<SentencePieceTraits> ReadSpaceMarks(const TokenizerFile& file) {
     }
   }
   const Json& pre_tokenizer = Member(file.json, "pre_tokenizer");
-  // Gemma's file splits at spaces when none are left.
+  // Gemma's file splits at spaces after its normalizer replaced all of them.
   bool splits_nothing = StringMember(pre_tokenizer, "type") == "Split" &&
                         StringMember(Member(pre_tokenizer, "pattern"), "String") == " " &&
                         !BoolMember(pre_tokenizer, "invert");
@@ -210,7 +210,7 @@ Result<SentencePieceTraits> ReadSpaceMarks(const TokenizerFile& file) {
   return traits;
 }
 
-/// Whether the decoder makes marks spaces and bytes characters, and takes the prefix away if there is one.
+/// Returns true if the decoder turns marks into spaces, joins bytes, and removes the prefix if there is one.
 bool DecodesMarks(const TokenizerFile& file, bool prefix) {
   const auto steps = Steps(Member(file.json, "decoder"), "decoders");
   auto is = [&](std::size_t at, std::string_view type) {
@@ -225,7 +225,7 @@ bool DecodesMarks(const TokenizerFile& file, bool prefix) {
          Member(steps[3], "start") == 1 && Member(steps[3], "stop") == 0;
 }
 
-/// The model's pieces, with the types that added tokens have.
+/// Adds the file's tokens to `model` as pieces. Added tokens decide the types of their pieces.
 Status AddPieces(const TokenizerFile& file, SentencePieceModel& model) {
   using Type = SentencePieceModel::Type;
   for (std::size_t id = 0; id < file.tokens.size(); ++id) {
@@ -239,7 +239,7 @@ Status AddPieces(const TokenizerFile& file, SentencePieceModel& model) {
     auto at = static_cast<std::size_t>(added.id);
     MR_TRY(CheckFoundEarly(added));
     if (at >= model.pieces.size()) {
-      // A piece of text would take part in merging, which an added token does not.
+      // As a piece, this token would take part in merging, which the library does not do.
       if (!added.special) return Fail(Code::kUnsupported, "added tokens that are text are not supported");
       model.pieces.resize(at + 1);
       model.pieces[at] = {added.text, 0, Type::kControl};
@@ -284,7 +284,8 @@ Result<std::shared_ptr<const Tokenizer>> MakeCharacterBpe(const TokenizerFile& f
   return MakeSentencePiece(model, std::move(fingerprint));
 }
 
-/// One of the quicker ways, for the files that they are exact for; an error for others.
+/// Makes a tokenizer with the faster code of byte_level or sentencepiece. Errors: kUnsupported for files that this code
+/// does not encode exactly.
 Result<std::shared_ptr<const Tokenizer>> MakeQuickBpe(const TokenizerFile& file, const std::string& fingerprint) {
   for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (!StringMember(Member(file.json, "model"), affix).empty()) return Unsupported("model", Json(affix));
@@ -306,7 +307,7 @@ Result<std::shared_ptr<const Tokenizer>> MakeBpe(TokenizerFile file, std::string
   return MakePipeline(std::move(file), std::move(fingerprint));
 }
 
-/// BERT's files, whose words are found and normalized in one go; an error for others.
+/// Makes a tokenizer with the faster code of wordpiece. Errors: kUnsupported for files that are not BERT's.
 Result<std::shared_ptr<const Tokenizer>> MakeQuickBert(const TokenizerFile& file, const std::string& fingerprint) {
   const Json &model = Member(file.json, "model"), &normalizer = Member(file.json, "normalizer");
   const Json& decoder = Member(file.json, "decoder");

@@ -139,7 +139,7 @@ class BpeModel final : public WordModel {
         if (std::exchange(pending_unknown, false)) symbols.push_back(unk_);
         symbols.push_back(id);
       } else if (!AddBytes(character, symbols) && unk_ != kNoToken) {
-        // As the library has it, bytes come in front of the unknown characters that wait here.
+        // As in the library, bytes come in front of a pending unknown character.
         if (std::exchange(pending_unknown, true) && !fuses_unknown_) symbols.push_back(unk_);
       }
     }
@@ -152,7 +152,7 @@ class BpeModel final : public WordModel {
  private:
   explicit BpeModel(const TokenizerFile& file) : vocabulary_(file) {}
 
-  /// False, and nothing added, if a byte has no token.
+  /// Appends the tokens of the character's bytes. Appends nothing and returns false if a byte has no token.
   bool AddBytes(std::string_view character, std::vector<Symbol>& symbols) const {
     const bool all =
         std::ranges::all_of(character, [&](char byte) { return bytes_[static_cast<std::uint8_t>(byte)] != kNoToken; });

@@ -12,7 +12,7 @@
 namespace millrace::tokenizer {
 namespace {
 
-constexpr std::size_t kWholeCluster = 6;  // bytes, from which on rules are for characters alone
+constexpr std::size_t kWholeCluster = 6;  // bytes; the library applies rules to whole clusters only below this length
 
 std::string WithoutInvalid(std::string_view text) {
   std::string valid;
@@ -24,7 +24,7 @@ std::string WithoutInvalid(std::string_view text) {
   return valid;
 }
 
-/// `text` with each character replaced by what map(code, to) appends.
+/// Returns `text` with each character replaced by the text that map(code, to) appends.
 template <class Map>
 std::string MapCharacters(std::string_view text, Map map) {
   std::string out;
@@ -37,7 +37,7 @@ std::string MapCharacters(std::string_view text, Map map) {
   return out;
 }
 
-/// Bytes of the first `count` characters.
+/// Returns the bytes of the first `count` characters.
 std::size_t BytesOfFirst(std::string_view text, std::size_t count) {
   std::size_t at = 0;
   while (at < text.size() && count-- > 0) at += DecodeUtf8(text.data() + at, text.data() + text.size()).length;
@@ -48,7 +48,7 @@ std::size_t CharactersIn(std::string_view text) {
   return static_cast<std::size_t>(std::ranges::count_if(text, [](char byte) { return (byte & 0xC0) != 0x80; }));
 }
 
-/// Bytes of the white space that `text` begins with.
+/// Returns the bytes of the white space at the start of `text`.
 std::size_t SpaceLength(std::string_view text) {
   std::size_t at = 0;
   while (at < text.size()) {
@@ -100,7 +100,7 @@ std::size_t HfNormalizer::HeadAfter(const Step& step, std::string_view before, s
   }
   if (const auto* prepend = std::get_if<Prepend>(&step)) return after.empty() ? 0 : head + prepend->text.size();
   if (const auto* precompiled = std::get_if<Precompiled>(&step)) return HeadAfter(*precompiled, before, head);
-  // What replaces a match is aligned with the match's last character.
+  // The library aligns a replacement with the last character of its match.
   std::size_t kept = 0, done = 0;
   bool within = true;
   auto edit = [&](std::size_t begin, std::size_t end, std::string_view to) {
@@ -125,10 +125,10 @@ std::size_t HfNormalizer::HeadAfter(const Step& step, std::string_view before, s
 template <class Visit>
 bool HfNormalizer::ForEachPart(const Precompiled& step, std::string_view text, Visit visit) const {
   std::string_view replacement;
-  // A rule never begins with a NUL: there the library stops looking.
+  // No rule matches at a NUL, which ends strings in the library.
   auto replaces = [&](std::string_view part) { return part[0] != '\0' && step.map.Shortest(part, replacement) > 0; };
   while (!text.empty()) {
-    // Printable ASCII in front of ASCII is a cluster of its own.
+    // A printable ASCII character in front of another ASCII character is a cluster.
     const bool plain =
         text[0] >= ' ' && text[0] < '\x7f' && text.size() > 1 && static_cast<std::uint8_t>(text[1]) < 0x80;
     const std::string_view cluster = text.substr(0, plain ? 1 : graphemes_.Length(text));
@@ -148,14 +148,14 @@ bool HfNormalizer::ForEachPart(const Precompiled& step, std::string_view text, V
 }
 
 std::size_t HfNormalizer::HeadAfter(const Precompiled& step, std::string_view before, std::size_t head) const {
-  // A character is aligned with the one in whose place it is. Where a rule makes more than there were, the last ones
-  // are aligned with the character in front of the place; where it makes fewer, the last one takes the rest with it,
-  // but what is dropped at the beginning of the text is not counted.
+  // The library aligns the n-th character of a replacement with the n-th character of the match. If the replacement is
+  // longer, its last characters are aligned with the character in front of the match. If it is shorter, its last
+  // character is aligned with the rest of the match. Characters dropped at the beginning of the text do not count.
   struct Change {
     std::size_t bytes;
-    std::ptrdiff_t more;  ///< characters than there were
+    std::ptrdiff_t more;  ///< characters of the replacement minus those of the match
   };
-  std::vector<Change> changes;  // of the last part
+  std::vector<Change> changes;  // of the latest part
   std::size_t at = 0, kept = 0;
   auto keep = [&] {
     for (const Change& change : std::exchange(changes, {})) {

@@ -48,7 +48,7 @@ class Pipeline final : public VocabularyTokenizer {
     MR_TRY(CheckId(id));
     if (IsHidden(id)) return {};
     if (!decoder_.goes_by_token()) {
-      // What a token is decoded to depends on all others: nothing is certain before the end.
+      // The text of a token depends on all other tokens, so no text is certain before the end.
       state.pending.append(AsText(std::as_bytes(std::span(&id, 1))));
       return {};
     }
@@ -172,9 +172,9 @@ class Pipeline final : public VocabularyTokenizer {
   const TokenDecoder decoder_;
   AddedTokens added_to_normalized_;
   TokenIndex index_;
-  TokenStrings decoded_;        ///< what the decoder gets
-  TokenStrings first_, later_;  ///< … makes of it, if it goes by token: at the beginning of a text and behind others
-  std::vector<bool> hidden_;    ///< special tokens, and ids without one: they decode to nothing
+  TokenStrings decoded_;        ///< the tokens as the decoder gets them
+  TokenStrings first_, later_;  ///< their text at the beginning and later, if the decoder goes by token
+  std::vector<bool> hidden_;    ///< special tokens and unused ids, which decode to nothing
   std::string_view kind_;
 };
 

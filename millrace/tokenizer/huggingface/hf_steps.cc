@@ -15,7 +15,7 @@ using Dividing = std::vector<HfPreTokenizer::Step>;
 using Behavior = HfPreTokenizer::Behavior;
 using CharacterKind = HfPreTokenizer::CharacterKind;
 
-constexpr int kMaxNesting = 16;  // of sequences
+constexpr int kMaxNesting = 16;  // of sequences; a guess, which bounds the stack
 
 Status AddReplace(const Json& json, Normalizing& steps) {
   const Json& pattern = Member(json, "pattern");

@@ -1,4 +1,4 @@
-// Unigram models as Hugging Face's tokenizer.json has them: T5, XLM-R, mBART and their like.
+// Unigram models of tokenizer.json files, such as T5, XLM-R and mBART.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -11,9 +11,9 @@
 namespace millrace::tokenizer::hf {
 namespace {
 
-constexpr double kUnknownCharacterPenalty = 10.0;
+constexpr double kUnknownCharacterPenalty = 10.0;  // the library's K_UNK_PENALTY
 
-/// The segmentation of the best sum of scores, for each word by itself.
+/// Finds the segmentation of each word with the best sum of scores (Viterbi).
 class UnigramModel final : public WordModel {
  public:
   UnigramModel(const TokenizerFile& file, TokenId unk) : vocabulary_(file), scores_(file.scores), unk_(unk) {
@@ -33,11 +33,11 @@ class UnigramModel final : public WordModel {
   void Encode(std::string_view word, EncodeWorkspace& workspace, IdWriter& ids) const override {
     std::vector<WordPathNode>& path = workspace.word_path;
     FindBestPath(word, path);
-    // From the end to the beginning, turning each link around.
+    // Reverses the links of the best path, from the end to the beginning.
     const auto end = static_cast<std::uint32_t>(word.size());
     std::uint32_t after = end;
     for (std::uint32_t at = end; at != 0;) after = std::exchange(at, std::exchange(path[at].start, after));
-    std::uint32_t unknown_from = end;  // where a run of unknown characters begins; end: there is none
+    std::uint32_t unknown_from = end;  // start of the current run of unknown characters; end: no run
     for (std::uint32_t begin = 0, at = after;; begin = std::exchange(at, path[at].start)) {
       const bool unknown = path[at].id == unk_;
       if (unknown && unknown_from == end) unknown_from = begin;
@@ -77,7 +77,7 @@ class UnigramModel final : public WordModel {
     }
   }
 
-  /// A run of unknown characters is looked up as a whole, in spite of its score.
+  /// Emits a run of unknown characters. As in the library, a token equal to the whole run counts.
   void EmitUnknown(std::string_view text, IdWriter& ids) const {
     if (const TokenId id = vocabulary_.Find(text); id != kNoToken) return ids.Append(id);
     auto has_token = [&](char byte) { return bytes_[static_cast<std::uint8_t>(byte)] != kNoToken; };

@@ -14,6 +14,7 @@ namespace {
 using Ranges = std::vector<std::pair<char32_t, char32_t>>;
 constexpr char32_t kLastCode = 0x10FFFF;
 constexpr std::uint32_t kUnbounded = UINT32_MAX;
+// Guesses, far above the patterns of published files. They bound the time and the stack that a hostile file can take.
 constexpr std::uint32_t kMaxRepeat = 64;   // longer counted repetitions make large programs
 constexpr std::size_t kMaxDepth = 32;      // of groups
 constexpr std::size_t kMaxProgram = 8192;  // instructions
@@ -50,7 +51,7 @@ Ranges BlankRanges() {
   return ranges;
 }
 
-/// The categories of \p{name}: one of two letters, or all that begin with one letter. None if there is no such name.
+/// Returns the ranges of \p{name}. A name of one letter stands for all categories with this first letter.
 std::optional<Ranges> CategoryRanges(std::string_view name) {
   constexpr std::string_view kNames = "CnCcCfCoCsLlLmLoLtLuMcMeMnNdNlNoPcPdPePfPiPoPsScSkSmSoZlZpZs";
   if (name.empty() || name.size() > 2 || name[0] == 'C') return std::nullopt;
@@ -69,11 +70,11 @@ struct RegexNode {
   Type type = Type::kSequence;
   Ranges ranges;
   std::vector<RegexNode> children;
-  std::uint32_t least = 0, most = 0;  ///< of a repetition
+  std::uint32_t least = 0, most = 0;  ///< bounds of a repetition
   bool lazy = false, possessive = false, negative = false;
 };
 
-/// Whether a match may be empty, and whether it holds a repetition without a bound.
+/// Returns true if a match may be empty.
 bool MayBeEmpty(const RegexNode& node) {
   using Type = RegexNode::Type;
   switch (node.type) {
@@ -232,7 +233,7 @@ class RegexParser {
     return {};
   }
 
-  /// Behind a backslash.
+  /// Parses an escape after its backslash.
   Result<Ranges> ParseEscape() {
     if (rest_.empty()) return Refuse("a backslash at its end");
     const char32_t code = TakeCharacter();
@@ -265,7 +266,7 @@ class RegexParser {
     return Ranges{{code, code}};
   }
 
-  /// Two digits of a byte of ASCII.
+  /// Parses the two digits of \x, for an ASCII character.
   Result<Ranges> ParseHexadecimal() {
     constexpr std::string_view kDigits = "0123456789abcdef0123456789ABCDEF";
     char32_t code = 0;
@@ -293,7 +294,7 @@ class RegexParser {
     return inverted ? Inverted(*std::move(ranges)) : *std::move(ranges);
   }
 
-  /// Behind the bracket.
+  /// Parses a set after its opening bracket.
   Result<Ranges> ParseSet(std::size_t depth) {
     if (depth > kMaxDepth) return Refuse("sets nested too deeply");
     const bool inverted = Take("^");

@@ -37,8 +37,8 @@ class Regex {
   enum class Op : std::uint8_t { kSet, kSplit, kJump, kLineBegin, kLineEnd, kTextEnd, kLook, kAtomic, kMatch };
   struct Instruction {
     Op op;
-    std::uint32_t first = 0;   ///< the set; where to go on; where a look or an atomic group ends
-    std::uint32_t second = 0;  ///< where else to go on; 1: the look is negative
+    std::uint32_t first = 0;   ///< index of the set; next instruction; end of a lookahead or atomic group
+    std::uint32_t second = 0;  ///< alternative instruction; 1: the lookahead is negative
   };
   /// Sorted ranges of code points.
   struct CharacterSet {
@@ -47,9 +47,9 @@ class Regex {
     bool Has(char32_t code) const;
   };
 
-  /// The end of the first match from `from` on, which begins at `begin`; npos if there is none.
+  /// Returns the end of the first match from `from` on, and its start in `begin`. npos if there is none.
   std::size_t Find(std::string_view text, std::size_t from, std::size_t& begin) const;
-  /// The end of what the program from `pc` on matches at `at`; npos if it does not.
+  /// Runs the program from `pc` on. Returns the end of its match at `at`. npos if it does not match.
   std::size_t Match(std::uint32_t pc, std::string_view text, std::size_t at) const;
 
   std::vector<Instruction> program_;

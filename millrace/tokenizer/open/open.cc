@@ -43,7 +43,7 @@ Result<std::shared_ptr<const Tokenizer>> OpenTokenizer(object::Connection& conne
   }
   auto model = checkpoint::ModelSource::Open(connection, url, std::nullopt, log, call);
   if (!model && model.error().code() == Code::kNotFound) {
-    // Without its bucket, a tokenizer is not what is missing.
+    // If the bucket is missing, returns that error instead.
     if (auto listed = object::List(*location.store, {.max_keys = 1}, call); !listed) return Fail(listed.error());
     return Fail(Code::kNotFound,
                 "there is no tokenizer at {}, nor a model that has one; make one with `millrace tokenizer train`", url);

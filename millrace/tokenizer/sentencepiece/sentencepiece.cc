@@ -154,7 +154,7 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     return {};
   }
 
-  /// Gemma has a piece for the tab in the place of its byte: where the character is a piece, no byte stands for it.
+  /// Checks that every byte has a piece. Gemma has the tab as a text piece instead, so such a piece is enough.
   Status CheckBytes(bool wanted) {
     for (int byte = 0; byte < 256; ++byte) {
       const bool there = bytes_[byte] != kNoToken;
@@ -166,7 +166,7 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     return {};
   }
 
-  /// Keeps what the token is as text: marks are spaces.
+  /// Adds the text that the piece decodes to, with spaces for marks.
   void AddDecoded(const SentencePieceModel::ScoredPiece& piece) {
     std::string text;
     Shape shape = Shape::kText;
@@ -203,7 +203,7 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     return {};
   }
 
-  /// As DecodeOne for each, and DecodeEnd; returns the end of what was written.
+  /// Writes the text of all ids to `to`. Returns its end.
   char* DecodeAll(std::span<const TokenId> ids, char* to) const {
     bool begun = false;
     for (std::size_t i = 0; i < ids.size();) {
@@ -220,7 +220,7 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     return to;
   }
 
-  /// Of all byte tokens from ids[i] on, which special tokens do not divide.
+  /// Decodes the run of byte tokens from ids[i] on. Special tokens do not end a run.
   char* DecodeBytes(std::span<const TokenId> ids, std::size_t& i, char* to) const {
     char* end = to;
     for (; i < ids.size() && shapes_[static_cast<std::size_t>(ids[i])] >= Shape::kByte; ++i) {
@@ -234,7 +234,7 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     return std::ranges::copy(text, to).out;
   }
 
-  /// The text of a token that nothing was decoded in front of.
+  /// Returns the text of the first token that decodes to text.
   std::string_view FirstText(TokenId id, bool& begun) const {
     std::string_view text = decoded_[id];
     bool marked = shapes_[static_cast<std::size_t>(id)] == Shape::kMarked;
@@ -254,8 +254,8 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     text += state.begun ? decoded_[id] : FirstText(id, state.begun);
   }
 
-  /// Moves characters from the pending bytes to the text, U+FFFD for what is none; without `all`, up to one that may
-  /// still become whole.
+  /// Moves characters from the pending bytes to the text, with U+FFFD for invalid bytes. Without `all`, keeps a
+  /// character that is still incomplete.
   void FlushBytes(DecodeState& state, bool all, std::string& text) const {
     if (whole_byte_runs_) {
       if (all) FlushRun(state, text);
@@ -277,7 +277,8 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     bytes.erase(0, at);
   }
 
-  /// Moves the pending bytes, which are a whole run, to the text: as Hugging Face's ByteFallback, all or none.
+  /// Moves a whole run of pending bytes to the text. As in Hugging Face's ByteFallback, either the run is UTF-8 or each
+  /// byte becomes U+FFFD.
   static void FlushRun(DecodeState& state, std::string& text) {
     state.begun = state.begun || !state.pending.empty();
     if (IsValidUtf8(state.pending)) {
@@ -290,13 +291,14 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
 
   TokenStrings decoded_;
   std::vector<Shape> shapes_;
-  TokenIndex reserved_, others_;  ///< control, unknown and byte pieces; the rest
+  TokenIndex reserved_, others_;  ///< reserved: control, unknown and byte pieces
   SpmNormalizer normalizer_;
-  std::optional<SpmBpe> bpe_;  ///< or
+  // One of the two, as the model's algorithm says.
+  std::optional<SpmBpe> bpe_;
   std::optional<SpmUnigram> unigram_;
   std::array<TokenId, 256> bytes_{};
   TokenId unknown_ = kNoToken;
-  bool strips_one_ = false, strips_all_ = false;  ///< spaces at the beginning of decoded text
+  bool strips_one_ = false, strips_all_ = false;  ///< removes one space, or all, at the beginning of a text
   bool prefix_every_part_ = true, prefix_marked_ = true;
   bool whole_byte_runs_ = false;
 };

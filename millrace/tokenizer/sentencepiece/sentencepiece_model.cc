@@ -21,7 +21,7 @@ class FieldReader {
 
   bool done() const { return rest_.empty(); }
 
-  /// Nothing when the bytes are not a protobuf message.
+  /// Returns nothing if the bytes are not a protobuf message.
   std::optional<Field> Next() {
     auto tag = Varint();
     if (!tag || *tag >> 3 == 0 || *tag >> 3 > 536'870'911) return std::nullopt;
@@ -68,7 +68,7 @@ class FieldReader {
   ByteSpan rest_;
 };
 
-/// False if the bytes are not a protobuf message.
+/// Returns false if the bytes are not a protobuf message.
 bool ForEachField(ByteSpan message, const std::function<void(const Field&)>& visit) {
   FieldReader reader(message);
   while (!reader.done()) {

@@ -13,7 +13,7 @@
 
 namespace millrace::tokenizer {
 
-/// Stands for a space in pieces: U+2581.
+/// U+2581, which stands for a space in pieces.
 inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
 inline constexpr char32_t kSpaceMarkCode = 0x2581;
 
@@ -50,16 +50,16 @@ struct SentencePieceModel {
   SentencePieceTraits traits;
   std::vector<ScoredPiece> pieces;
   std::optional<std::vector<Merge>> merges;  ///< in order of rank
-  /// Of models that list them; else every control and unknown piece is a special one.
+  /// The added tokens, if the model lists them. Else every control and unknown piece is a special token.
   std::optional<std::vector<AddedToken>> added;
   ByteSpan character_map;  ///< in the model's bytes
 };
 
-/// The piece with a space for each U+2581, which is how pieces write one.
+/// Returns the piece with a space for each U+2581.
 std::string MarksToSpaces(std::string_view piece);
 
-/// Fails with kInvalidArgument unless the bytes have the shape of a SentencePiece model. Never reads out of bounds. The
-/// result points into `model`.
+/// Parses the bytes of a model's file. The result points into `model`.
+/// Errors: kInvalidArgument if the bytes are not a SentencePiece model.
 Result<SentencePieceModel> ReadSentencePieceModel(ByteSpan model);
 
 }  // namespace millrace::tokenizer

@@ -15,7 +15,7 @@ using Type = SentencePieceModel::Type;
 
 bool IsText(const ScoredPiece& piece) { return piece.type == Type::kNormal || piece.type == Type::kUserDefined; }
 
-/// Ranks by falling score; equal scores have equal ranks, so that the leftmost of them merges first.
+/// Returns the ranks of pieces by falling score. Equal scores have equal ranks, so the leftmost of them merges first.
 std::vector<std::uint32_t> Ranks(const std::vector<ScoredPiece>& pieces) {
   std::vector<float> scores;
   for (const ScoredPiece& piece : pieces) {
@@ -50,7 +50,7 @@ SpmBpe::SpmBpe(const SentencePieceModel& model, const Options& options) : option
   frozen_ = ByteTrie(std::move(keys));
 }
 
-/// The library looks a finished piece up among control, unknown and byte pieces first, then among the others.
+/// As the library, looks for the id of a character among control, unknown and byte pieces first, then among the others.
 void SpmBpe::AddCharacters(const SentencePieceModel& model) {
   TokenStrings texts;
   for (const ScoredPiece& piece : model.pieces) texts.Add(piece.text);
@@ -120,7 +120,7 @@ void SpmBpe::AddMerges(const SentencePieceModel& model) {
   for (auto& [pair, merge] : found) merges_.Add(pair.first, pair.second, merge);
 }
 
-/// Where spaces become marks, a piece with a space is in no text.
+/// Returns true if the piece can occur in a text. A piece with a space cannot if spaces become marks.
 bool SpmBpe::Occurs(const SentencePieceModel::ScoredPiece& piece) const {
   return IsText(piece) && !(options_.space_is_mark && piece.text.find(' ') != piece.text.npos);
 }
@@ -129,7 +129,7 @@ void SpmBpe::AddAdjacent(std::string_view piece) {
   adjacent_.AddToken(piece);
   if (!options_.space_is_mark || piece.find(kSpaceMark) == piece.npos) return;
   adjacent_.AddToken(MarksToSpaces(piece));
-  adjacent_.AddToken("\xE2\x96\x81 ");  // in a run of both kinds
+  adjacent_.AddToken("\xE2\x96\x81 ");  // spaces and marks side by side
   adjacent_.AddToken(" \xE2\x96\x81");
 }
 
@@ -152,7 +152,7 @@ void SpmBpe::Encode(std::string_view text, bool prefix, EncodeWorkspace& workspa
     return EncodeStretch(text.substr(done), first, workspace, ids);
   }
   if (prefix) {
-    // The word that the space in front belongs to is put together, the rest of the text stays where it is.
+    // Copies only the first word, to put the prefix in front of it. The rest of the text is not copied.
     const char* end = text.data() + text.size();
     char32_t previous = ' ';
     const char* at = text.data();
@@ -184,7 +184,7 @@ void SpmBpe::EncodeStretch(std::string_view text, std::size_t first, EncodeWorks
     }
     word = at;
     if (options_.fallback.to_bytes || before == first) return;
-    // A run of unknown characters is one unknown token, over the ends of words too.
+    // A run of unknown characters is one unknown token, also across words.
     TokenId unk = options_.fallback.unk;
     if (*ids.from(before - 1) != unk || *ids.from(before) != unk) return;
     std::copy(ids.from(before + 1), ids.from(ids.size()), ids.from(before));

@@ -12,13 +12,14 @@ namespace {
 
 using Type = SentencePieceModel::Type;
 
+// Both are the library's.
 constexpr float kUnknownPenalty = 10.0F;
-constexpr float kLargestSum = 100'000.0F;  // the library's
+constexpr float kLargestSum = 100'000.0F;
 
-/// What a user-defined piece counts, by the library's length of it: more than any way through its parts.
+/// Returns the library's score of a user-defined piece, which beats every segmentation of its text.
 float UserDefinedScore(std::size_t bytes) { return static_cast<float>(0.1 * (static_cast<double>(bytes) - 1)); }
 
-/// Takes the sum at `start` from all there are beyond, so that long texts do not lose the low digits.
+/// Subtracts the sum at `start` from all later sums, so that sums of long texts keep their low digits.
 void StartSumsAfresh(std::size_t start, std::size_t frontier, std::vector<PathNode>& path) {
   float sum = path[start].score;
   for (std::size_t i = start; i <= frontier; ++i) {
@@ -40,7 +41,7 @@ SpmUnigram::SpmUnigram(const SentencePieceModel& model, const SpmFallback& fallb
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
     const auto& piece = model.pieces[id];
     if (piece.type != Type::kNormal && piece.type != Type::kUserDefined) continue;
-    // Where spaces become marks, a piece with a space is in no text.
+    // If spaces become marks, a piece with a space cannot occur.
     if (space_is_mark_ && piece.text.find(' ') != piece.text.npos) continue;
     texts[id] = space_is_mark_ ? MarksToSpaces(piece.text) : std::string(piece.text);
     keys.push_back({texts[id], static_cast<std::int32_t>(id)});
@@ -51,7 +52,7 @@ SpmUnigram::SpmUnigram(const SentencePieceModel& model, const SpmFallback& fallb
 
 void SpmUnigram::FindBestPath(std::string_view text, std::vector<PathNode>& path) const {
   path.assign(text.size() + 1, {});
-  std::size_t frontier = 0;  // nothing beyond was reached
+  std::size_t frontier = 0;  // no path reaches beyond this position
   for (std::size_t start = 0; start < text.size();) {
     if (std::abs(path[start].score) > kLargestSum) StartSumsAfresh(start, frontier, path);
     float before = path[start].score;
@@ -85,7 +86,7 @@ void SpmUnigram::Encode(std::string_view text, EncodeWorkspace& workspace, IdWri
   if (text.empty()) return;
   std::vector<PathNode>& path = workspace.path;
   FindBestPath(text, path);
-  // From the end to the beginning, turning each link around.
+  // Reverses the links of the best path, from the end to the beginning.
   std::uint32_t end = static_cast<std::uint32_t>(text.size()), after = end;
   for (std::uint32_t at = end; at != 0;) {
     std::uint32_t start = path[at].start;

@@ -5,7 +5,7 @@
 namespace millrace::tokenizer {
 namespace {
 
-constexpr int kLongestNumber = 3;
+constexpr int kLongestNumber = 3;  // \p{N}{1,3}
 constexpr char32_t kEastRanges[][2] = {{0x4E00, 0x9FA6}, {0x3040, 0x3100}};
 
 bool IsAsciiLetter(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'); }
@@ -54,12 +54,12 @@ const char* DeepSeekSplitter::Skip(bool east, CharacterKind kind, const char* at
   return at;
 }
 
-/// `at` is behind the first of them, or behind a space in front.
+/// Returns the end of a word of punctuation. `at` is behind its first character, or behind the space in front.
 const char* DeepSeekSplitter::PunctuationEnd(bool east, const char* at, const char* end) const {
   return Skip(east, kNewline, Skip(east, kPunctuation, at, end), end);
 }
 
-/// Of white space that does not belong to what follows.
+/// Returns the end of white space that does not belong to a following word.
 const char* DeepSeekSplitter::SpaceEnd(bool east, const char* at, const char* end) const {
   const char *last = at, *after = at, *behind_newline = nullptr;
   ClassifiedCharacter look = ClassifyWithin(east, after, end);
@@ -97,7 +97,7 @@ const char* DeepSeekSplitter::WordEnd(const char* at, const char* end) const {
   if (look.kind != kNewline && following.kind == kLetter) return Skip(east, kLetter, next, end);
   if (*at == ' ' && following.kind == kPunctuation) return PunctuationEnd(east, next, end);
   if (look.kind != kOther) return SpaceEnd(east, at, end);
-  // Up to what begins a word.
+  // Up to the beginning of a word.
   while (true) {
     const ClassifiedCharacter here = ClassifyWithin(east, next, end);
     if (here.kind != kOther || ClassifyWithin(east, next + here.length, end).kind == kLetter) return next;

@@ -11,7 +11,7 @@ namespace {
 struct CodeRange {
   char32_t first, last;
 };
-/// As the file lists them: neighbours are not always one range.
+/// In the order of DeepSeek's file, which does not join neighbouring ranges.
 constexpr CodeRange kCasedLetters[] = {
     // clang-format off
     {0x41, 0x5A}, {0x61, 0x7A}, {0xB5, 0xB5}, {0xC0, 0xD6}, {0xD8, 0xF6}, {0xF8, 0x1BA}, {0x1BC, 0x1BF},
@@ -78,7 +78,7 @@ RunSplitter::RunSplitter(Variant kind) : cuts_blank_ends_(kind == Variant::kLlm)
   for (char32_t code = 0; code <= 0x3000; ++code) {
     if (IsWhiteSpace(code)) bits_.At(code) |= kBlank;
   }
-  bits_.At('\r') = bits_.At('\n') = kLineEnd;  // where every other pattern stops
+  bits_.At('\r') = bits_.At('\n') = kLineEnd;  // no other pattern matches these
 }
 
 RunSplitter::ClassifiedCharacter RunSplitter::Classify(const char* at, const char* end) const {
@@ -88,15 +88,15 @@ RunSplitter::ClassifiedCharacter RunSplitter::Classify(const char* at, const cha
   return {bits, static_cast<std::uint8_t>(character.length)};
 }
 
-/// Whether what \s?L+ matches begins here, unless within what it matches.
+/// Returns true if \s?L+ matches at `at`. REQUIRES: `at` is not inside a match.
 bool RunSplitter::BeginsLetters(ClassifiedCharacter look, const char* at, const char* end) const {
   return look.Is(kLetters) || (look.Is(kBlank) && Classify(at + look.length, end).Is(kLetters));
 }
 
 struct RunSplitter::Word {
   ClassifiedCharacter first;
-  bool letters = false;  ///< within what \s?L+ matches, else between two of those
-  bool marks = false;    ///< within what \s?P+ matches of that, else between two of those
+  bool letters = false;  ///< a match of \s?L+, else the text between two matches
+  bool marks = false;    ///< a match of \s?P+ in that, else the text between two matches
 };
 
 RunSplitter::Word RunSplitter::Begin(const char* at, const char* end) const {
@@ -111,7 +111,7 @@ RunSplitter::Word RunSplitter::Begin(const char* at, const char* end) const {
   return word;
 }
 
-/// Whether the word, as the first three patterns make it, ends in front of a character that is not its first.
+/// Returns true if the first three patterns end the word in front of `at`. REQUIRES: `at` is not the word's start.
 bool RunSplitter::EndsAt(const Word& word, ClassifiedCharacter look, const char* at, const char* end) const {
   if (look.Is(kNothing | kLineEnd)) return true;
   if (word.letters ? !look.Is(kLetters) : BeginsLetters(look, at, end)) return true;
@@ -126,9 +126,9 @@ const char* RunSplitter::WordEnd(const char* at, const char* end) const {
   const Word word = Begin(at, end);
   const char* next = at + word.first.length;
   if (word.first.Is(kLineEnd | kDigit)) return next;
-  const char* blanks = nullptr;  // where those begin that the word ends in so far, if it is not all of them
+  const char* blanks = nullptr;  // start of the blanks at the word's end; null: none, or the whole word
   bool all_blank = word.first.Is(kBlank);
-  const char* cut = nullptr;  // by the patterns behind \s+$
+  const char* cut = nullptr;  // where the patterns after \s+$ cut the word
   while (true) {
     const ClassifiedCharacter look = Classify(next, end);
     if (EndsAt(word, look, next, end)) return cuts_blank_ends_ && blanks ? blanks : cut ? cut : next;

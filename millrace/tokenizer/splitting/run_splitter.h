@@ -43,7 +43,7 @@ class RunSplitter {
     std::uint8_t length = 0;
     bool Is(std::uint8_t any) const { return (bits & any) != 0; }
   };
-  struct Word;  ///< what there is to know of a word from its beginning on
+  struct Word;  ///< the properties of a word that its beginning decides
 
   ClassifiedCharacter Classify(const char* at, const char* end) const;
   bool BeginsLetters(ClassifiedCharacter look, const char* at, const char* end) const;

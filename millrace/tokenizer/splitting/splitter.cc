@@ -11,7 +11,7 @@ Splitter::Splitter(SplitPattern pattern)
   if (pattern == SplitPattern::kDeepSeek3) deepseek_.emplace();
   if (pattern == SplitPattern::kDeepSeek2) runs_.emplace(RunSplitter::Variant::kLlm);
   if (pattern == SplitPattern::kDeepSeekCoder) runs_.emplace(RunSplitter::Variant::kCoder);
-  if (pattern == SplitPattern::kGpt2Digits) {  // the one that begins with the pre-tokenizer Digits
+  if (pattern == SplitPattern::kGpt2Digits) {  // begins with the pre-tokenizer Digits
     for (char32_t code = 0; code < 0x110000; ++code) {
       if (IsUnicode17Number(code)) classes_.At(code) = kNumber;
     }
@@ -27,12 +27,12 @@ std::size_t Splitter::Contraction(const char* at, const char* end, bool any_case
   char first = letter(1), second = letter(2);
   if (first == 's' || first == 't' || first == 'm' || first == 'd') return 2;
   if ((first == 'r' && second == 'e') || (first == 'v' && second == 'e') || (first == 'l' && second == 'l')) return 3;
-  // Without case, U+017F is an s.
+  // (?i:s) also matches U+017F, the long s.
   if (any_case && first == '\xC5' && second == '\xBF') return 3;
   return 0;
 }
 
-/// Of a word of white space only; `at` holds a space that does not belong to what follows.
+/// Returns the end of a word of white space. The space at `at` does not belong to a following word.
 const char* Splitter::SpaceEnd(const char* at, const char* end) const {
   const char *last = at, *after = at;  // the last space of the run, and the first character behind it
   const char* behind_newline = nullptr;
@@ -46,7 +46,7 @@ const char* Splitter::SpaceEnd(const char* at, const char* end) const {
   if (after == end && (pattern_ == SplitPattern::kCl100k || is_gpt2_)) return end;
   if (behind_newline && !is_gpt2_) return behind_newline;
   if (pattern_ == SplitPattern::kGpt2Digits && (Classify(after, end).kind & kNumber))
-    return after;  // where the part ends
+    return after;  // Digits ends the part here
   if (after == end || last == at) return after;
   return last;  // the last one may belong to the next word
 }
@@ -82,7 +82,7 @@ const char* Splitter::Llama3WordEnd(const char* at, const char* end) const {
   return WithoutLettersEnd(at, look, end);
 }
 
-/// Of a word that has no letters; `look` is of its first character.
+/// Returns the end of a word without letters. `look` is its first character.
 const char* Splitter::WithoutLettersEnd(const char* at, ClassifiedCharacter look, const char* end) const {
   const char* next = at + look.length;
   if (look.kind & kNumber) {
@@ -115,7 +115,7 @@ Splitter::CasedRun Splitter::CasedEnd(const char* at, const char* end) const {
   const char* upper_end = skip_all_but(at, kLower, behind_caseless);
   const char* lower_end = skip_all_but(upper_end, kUpper, unused);
   if (lower_end != upper_end) return {lower_end, true};
-  // L+ is content with the last of what is both.
+  // L+ can match the last character that is both U and L.
   if (behind_caseless) return {behind_caseless, true};
   return {upper_end, false};
 }
@@ -123,10 +123,10 @@ Splitter::CasedRun Splitter::CasedEnd(const char* at, const char* end) const {
 const char* Splitter::O200kWordEnd(const char* at, const char* end) const {
   ClassifiedCharacter look = Classify(at, end);
   if (look.kind & (kNumber | kNewline)) return WithoutLettersEnd(at, look, end);
-  const char* begin = look.kind & kLetter ? at : at + look.length;  // one character of another kind may lead
+  const char* begin = look.kind & kLetter ? at : at + look.length;  // one other character may be in front
   CasedRun run = CasedEnd(begin, end);
   if ((look.kind & kMark) && !run.lower) {
-    run = CasedEnd(at, end);  // U*L+ from the mark on comes before U+L* behind it
+    run = CasedEnd(at, end);  // U*L+ from the mark on is the first alternative
   } else if (run.end == begin) {
     return WithoutLettersEnd(at, look, end);
   }

@@ -44,7 +44,7 @@ class ByteTrie::Builder {
     std::size_t lowest = children.front().first, tries = 0;
     std::size_t at = std::max(first_free_, lowest + 1);
     for (;; ++at) {
-      // A crowded beginning is given up after a while, so that building takes linear time.
+      // After 64 tries gives up the crowded beginning of the array, so that building takes linear time. A guess.
       if (++tries > 64 && first_free_ < at) first_free_ = std::max(first_free_, at - 64);
       if (std::ranges::all_of(children, [&](auto& child) { return Free(at - lowest + child.first); })) break;
     }

@@ -16,7 +16,7 @@ namespace {
 using hf::Member;
 using hf::StringMember;
 
-/// Of files up to version 7, which do not list them. The rest of the room is "<SPECIAL_20>" and so on.
+/// The special tokens of files up to version 7, which do not list them. The other ids are "<SPECIAL_20>" and so on.
 constexpr std::string_view kFirstSpecials[] = {"<unk>",
                                                "<s>",
                                                "</s>",
@@ -47,7 +47,7 @@ Result<std::size_t> ReadSize(const hf::Json& config, const char* key) {
   return size.get<std::size_t>();
 }
 
-/// Of the ids from 0 to `count`.
+/// Returns the special tokens, which have the ids from 0 to `count` - 1.
 Result<std::vector<AddedToken>> ReadSpecials(const hf::Json& json, std::size_t count) {
   std::vector<std::string> names(kFirstSpecials, std::end(kFirstSpecials));
   const hf::Json& listed = Member(json, "special_tokens");

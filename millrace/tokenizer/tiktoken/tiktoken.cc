@@ -14,7 +14,7 @@
 namespace millrace::tokenizer {
 namespace {
 
-constexpr TokenId kMaxRank = 1 << 22;
+constexpr TokenId kMaxRank = 1 << 22;  // as hf::kMaxVocabulary
 
 struct Line {
   std::string token;

@@ -58,8 +58,8 @@ class SentenceSample {
   std::priority_queue<Kept> kept_;
 };
 
-/// The length of the longest beginning of `line` that the trainer takes: up to a space where there is one, and never
-/// through the middle of a character.
+/// Returns the length of the longest beginning of `line` that the trainer takes. Cuts at a space if there is one, and
+/// never inside a character.
 std::size_t SentenceLength(std::string_view line) {
   if (line.size() <= kMaxSentenceBytes) return line.size();
   std::size_t space = line.rfind(' ', kMaxSentenceBytes);
@@ -92,7 +92,7 @@ class VectorIterator final : public sentencepiece::SentenceIterator {
   std::size_t at_ = 0;
 };
 
-/// Llama 2's settings, but for the size of the vocabulary and of the input.
+/// Returns Llama 2's settings, with the options' sizes of the vocabulary and of the input.
 std::unordered_map<std::string, std::string> TrainerArguments(const TrainOptions& options) {
   return {
       {"model_type", "bpe"},

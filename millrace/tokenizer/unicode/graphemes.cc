@@ -14,7 +14,7 @@ bool Extends(Grapheme kind) {
 
 }  // namespace
 
-/// What the rules ask of the characters in front of a place.
+/// The state of the rules, from the characters in front of a position.
 struct Graphemes::Context {
   Grapheme last = Grapheme::kOther;
   bool odd_regions = false;  ///< an odd number of regional indicators ends there

@@ -8,12 +8,12 @@
 namespace millrace::tokenizer {
 namespace {
 
-// Hangul: syllables are made of a leading consonant, a vowel, and perhaps a trailing consonant.
-constexpr char32_t kSyllable = 0xAC00, kLeading = 0x1100, kVowel = 0x1161, kTrailing = 0x11A7;  // no trailing one
+// Hangul syllables consist of a leading consonant, a vowel, and perhaps a trailing consonant. kTrailing means none.
+constexpr char32_t kSyllable = 0xAC00, kLeading = 0x1100, kVowel = 0x1161, kTrailing = 0x11A7;
 constexpr char32_t kLeadings = 19, kVowels = 21, kTrailings = 28;
 constexpr char32_t kSyllables = kLeadings * kVowels * kTrailings;
 
-/// All characters below U+0300 stand for themselves; so do all bytes below this one, wherever they are.
+/// The lead byte of U+0300. Text whose bytes are all smaller is in NFC already.
 constexpr std::uint8_t kFirstLead = 0xCC;
 
 }  // namespace
@@ -36,7 +36,7 @@ Nfc::Nfc() : traits_({}), pairs_(kNfcPairsCount / 3) {
     char32_t code = kNfcDecomposed[i] >> 3, length = kNfcDecomposed[i] & 7;
     Traits& traits = traits_.At(code);
     traits.decomposed = static_cast<std::uint16_t>(decomposed_.size());
-    traits.joins |= !std::ranges::binary_search(composed, code);  // it never comes out whole
+    traits.joins |= !std::ranges::binary_search(composed, code);  // composing never yields this character
     decomposed_.push_back(length);
     decomposed_.insert(decomposed_.end(), &kNfcDecomposed[i + 1], &kNfcDecomposed[i + 1 + length]);
     i += 1 + length;
@@ -109,7 +109,7 @@ char32_t Nfc::Compose(char32_t left, char32_t right) const {
   return found.rank == kNoRank ? 0 : static_cast<char32_t>(found.merged);
 }
 
-/// Puts each run of what has an order into it.
+/// Sorts each run of marks by combining class.
 void Nfc::Sort(std::vector<CombiningMark>& marks) {
   for (auto run = marks.begin(); run != marks.end();) {
     auto end = std::find_if(run + 1, marks.end(), [](const CombiningMark& mark) { return mark.order == 0; });
@@ -149,7 +149,7 @@ void Nfc::ComposeStretch(std::string_view stretch, std::vector<CombiningMark>& m
     at += character.length;
   }
   Sort(marks);
-  // Each joins the last that has no order, unless another of its own order or a later one stands between them.
+  // A mark composes with the last starter, unless a mark of the same or a higher class is between them.
   std::size_t kept = 0, base = SIZE_MAX;
   for (const CombiningMark& mark : marks) {
     bool next_to = base + 1 == kept;

@@ -9,7 +9,7 @@ bool MayBecomeWhole(std::string_view bytes) {
   auto lead = static_cast<std::uint8_t>(bytes[0]);
   std::size_t length = lead < 0xC2 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 1;
   if (length <= bytes.size()) return false;
-  // The lowest and the highest of what it can become, of which one is valid if any is.
+  // Completes the bytes to the lowest and the highest character. If any completion is valid, one of these is.
   char low[4], high[4];
   std::fill(std::copy(bytes.begin(), bytes.end(), low), low + length, '\x80');
   std::fill(std::copy(bytes.begin(), bytes.end(), high), high + length, '\xBF');

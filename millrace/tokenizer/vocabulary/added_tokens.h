@@ -42,8 +42,8 @@ class AddedTokens {
       std::size_t begin = at, end = at + match.length;
       if ((found.special && !specials) || !Widen(found, text, done, begin, end)) continue;
       if (done < begin && !part(text.substr(done, begin - done), done == 0)) return;
-      // As the library has it: nothing is left of a token that the white space of others took, but what begins behind
-      // it is found again if it takes no white space itself.
+      // As in the library, a token is dropped if the white space that the token before took covers all of it. `done`
+      // moves back to the end of the dropped token, so the text behind it is found again.
       if (begin < end && !token(found.id)) return;
       done = end;
     }

@@ -17,8 +17,8 @@ std::unique_ptr<EncodeWorkspace> WorkspacePool::Take() {
 }
 
 void WorkspacePool::Return(std::unique_ptr<EncodeWorkspace> workspace) {
-  // What one huge stretch of text took is kept once if it is moderate (some 50 MB), else not at all.
-  constexpr std::size_t kLarge = 1u << 18, kHuge = 1u << 20;
+  // Memory for one long text is kept in at most one workspace, and only up to kHuge (some 50 MB). Both are guesses.
+  constexpr std::size_t kLarge = 1u << 18, kHuge = 1u << 20;  // symbols
   MutexLock lock(mutex_);
   std::size_t largest = free_.empty() ? kHuge : kLarge;
   if (workspace->symbols.capacity() > largest) {

@@ -95,7 +95,7 @@ class WorkspacePool {
   };
 
  private:
-  static constexpr std::size_t kMaxKept = 64;  // about 72 MiB of caches
+  static constexpr std::size_t kMaxKept = 64;  // a guess: about 72 MiB of caches
 
   std::unique_ptr<EncodeWorkspace> Take();
   void Return(std::unique_ptr<EncodeWorkspace> workspace);

@@ -49,7 +49,7 @@ class VocabularyTokenizer : public Tokenizer {
  protected:
   static constexpr std::size_t kMaxPieceBytes = 4096;  // far above any published vocabulary; bounds work per position
 
-  /// A piece of text between added tokens.
+  /// The text between two added tokens.
   struct TextSegment {
     std::string_view text;  ///< not empty
     bool first;             ///< it begins where the whole text begins

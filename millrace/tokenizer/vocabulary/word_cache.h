@@ -101,7 +101,7 @@ class LongWordCache {
   }
 
  private:
-  static constexpr int kBits = 9;  // 128 KiB
+  static constexpr int kBits = 9;  // a guess: 128 KiB
   std::unique_ptr<CachedWord[]> entries_ = std::make_unique<CachedWord[]>(1u << kBits);
 };
 

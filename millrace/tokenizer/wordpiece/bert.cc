@@ -6,6 +6,7 @@
 namespace millrace::tokenizer {
 namespace {
 
+// The ranges of BertNormalizer's is_chinese_char.
 constexpr std::pair<char32_t, char32_t> kChinese[] = {{0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF},
                                                       {0x2A700, 0x2B73F}, {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF},
                                                       {0xF900, 0xFAFF},   {0x2F800, 0x2FA1F}};
@@ -31,8 +32,8 @@ CodePointMap<std::uint8_t> MakeBertClasses() {
     auto bits = static_cast<std::uint8_t>(kBertClasses[i] & 31);
     if (bits != 0) classes.Fill(kBertClasses[i] >> 5, end, bits);
   }
-  // No block is shared that the following change: whole blocks of one class are private use and unassigned characters,
-  // which are neither Chinese, blank nor marks.
+  // Fill() shares memory only among whole blocks of one class: private use and unassigned characters. None of them is
+  // Chinese, blank or a mark, so the changes below leave the shared blocks alone.
   for (auto [first, last] : kChinese) {
     for (char32_t code = first; code <= last; ++code) classes.At(code) |= kBertChinese;
   }

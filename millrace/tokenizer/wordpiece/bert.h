@@ -1,4 +1,5 @@
-// BERT's text before it is cut into pieces: Hugging Face's BertNormalizer and BertPreTokenizer, character by character.
+// Normalizes a text and splits it into words for BERT. Gives the words of Hugging Face's BertNormalizer and
+// BertPreTokenizer, in one pass over the characters.
 #pragma once
 
 #include <cstddef>
@@ -14,22 +15,24 @@
 
 namespace millrace::tokenizer {
 
-/// Bits of a character; the first five are the values of tools/bert_tables.py.
+/// The classes of a character, as bits. tools/bert_tables.py writes the first five.
 enum BertClass : std::uint8_t {
-  kBertRemoved = 1,      ///< by clean_text
-  kBertSpace = 2,        ///< a space after clean_text
+  kBertRemoved = 1,      ///< clean_text removes the character
+  kBertSpace = 2,        ///< clean_text replaces the character by a space
   kBertPunctuation = 4,  ///< a word of its own
-  kBertStripped = 8,     ///< an accent
-  kBertBarrier = 16,     ///< … that other marks are not sorted across
-  kBertChinese = 32,     ///< a word of its own for handle_chinese_chars
-  kBertBlank = 64,       ///< white space: between words
-  kBertMark = 128,       ///< stays when accents go, and is sorted among its like
+  kBertStripped = 8,     ///< an accent, which strip_accents removes
+  kBertBarrier = 16,     ///< an accent that is not reordered: marks on its two sides are sorted separately
+  kBertChinese = 32,     ///< a word of its own with handle_chinese_chars
+  kBertBlank = 64,       ///< white space, which divides words
+  kBertMark = 128,       ///< a combining mark that strip_accents keeps, and sorts by its combining class
 };
 
+/// Tables of bert_data.cc. Classes: code point << 5 | bits, at each change of the bits. Orders: code point << 8 |
+/// combining class. Maps: code point << 3 | length, followed by that many code points.
 extern const std::uint32_t kBertClasses[], kBertOrders[], kBertStrippedMap[], kBertLowered[];
 extern const std::size_t kBertClassesCount, kBertOrdersCount, kBertStrippedMapCount, kBertLoweredCount;
 
-/// BertClass bits by code point.
+/// Returns the BertClass bits of every code point.
 CodePointMap<std::uint8_t> MakeBertClasses();
 
 struct BertOptions {
@@ -39,13 +42,13 @@ struct BertOptions {
   bool lowercase = true;
 };
 
-/// Finds words and normalizes them. Immutable; any thread. A byte that is no part of valid UTF-8 is taken for U+FFFD,
-/// which clean_text removes.
+/// Finds the words of a text and normalizes them. An invalid byte counts as U+FFFD, which clean_text removes.
+/// Immutable; any thread.
 class BertWords {
  public:
   explicit BertWords(const BertOptions& options);
 
-  /// Calls visit(word) for each word of the text, in order, until it returns false. `word` is workspace.
+  /// Calls visit(word) for each word of the text, in order, until it returns false. `word` is working memory.
   template <class Visit>
   void ForEach(std::string_view text, std::string& word, Visit visit) const {
     Marks marks;
@@ -93,12 +96,13 @@ class BertWords {
   }
 
  private:
-  /// The marks at the end of a word, in order: combining class and code point.
+  /// The marks at the end of a word, sorted by combining class: class and code point.
   using Marks = std::vector<std::pair<std::uint32_t, char32_t>>;
 
-  /// Visits what a character becomes without accents and in lower case.
+  /// Visits the characters that replace `code`, as the options want accents and case.
   template <class Visit>
   void ForEachReplacement(char32_t code, Visit visit) const {
+    // Hangul syllables decompose by arithmetic (Unicode, section 3.12): 588 a leading consonant, 28 a vowel.
     constexpr char32_t kHangul = 0xAC00, kHangulEnd = 0xD7A4;
     if (options_.strip_accents && code >= kHangul && code < kHangulEnd) {
       char32_t index = code - kHangul, tail = index % 28;
@@ -114,10 +118,10 @@ class BertWords {
   void AppendMark(char32_t code, Marks& marks, std::string& word) const;
 
   BertOptions options_;
-  char plain_[128];  ///< what ASCII letters and digits and the like become; 0: look closer
+  char plain_[128];  ///< the replacement of an ASCII character without classes; 0: the character has classes
   CodePointMap<std::uint8_t> classes_;
-  CodePointMap<std::uint32_t> replacements_;   ///< 0: none; else where in the text below its length stands
-  std::vector<char32_t> replacement_text_{0};  ///< a length, as many code points, the next length, …
+  CodePointMap<std::uint32_t> replacements_;   ///< index of the replacement in replacement_text_; 0: none
+  std::vector<char32_t> replacement_text_{0};  ///< each replacement: its length, then its code points
 };
 
 }  // namespace millrace::tokenizer
