@@ -18,7 +18,7 @@
 namespace millrace::cli {
 namespace {
 
-/// A dataset and what it stands on, in the order in which they must go away.
+/// A data set and the objects that it uses. Members are destroyed from the last to the first.
 struct OpenData {
   std::unique_ptr<object::Connection> connection;
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
@@ -44,7 +44,7 @@ struct Indexed {
   bool counts_tokens = false;
 };
 
-/// Without a tokenizer, and for padding, tokens are not counted.
+/// Tokens are not counted without a tokenizer, and not for padding.
 Result<Indexed> LoadIndexes(const Context& context, const DataRequest& request,
                             std::optional<std::uint64_t> max_broken) {
   auto connection = MR_TRY(context.Connect());
@@ -138,9 +138,9 @@ void PrintObject(const Context& context, const data::DataObject& object, const d
   }
 }
 
-/// In one line: a folder may have many such.
+/// Prints the left-out objects in one line, because a folder may have many.
 void PrintLeftOut(const Context& context, const std::vector<std::string>& urls) {
-  constexpr std::size_t kNamed = 5;
+  constexpr std::size_t kNamed = 5;  // a guess: fits on a line
   if (urls.empty()) return;
   if (context.globals.json) return PrintJsonLine({{"event", "left_out"}, {"urls", urls}, {"reason", "name"}});
   std::string names;
@@ -173,7 +173,7 @@ struct PlanFlags : DataFlags {
   std::string simulate;
 };
 
-/// "bandwidth=100MB,latency=50ms,step=200ms": bytes a second, of a request, of the work on a batch.
+/// Parses "bandwidth=100MB,latency=50ms,step=200ms": bytes a second, the latency of a request, the work on a batch.
 Result<data::SimulationParameters> ParseSimulationParameters(std::string_view text) {
   data::SimulationParameters parameters;
   for (std::string_view word : Split(text, ',')) {
@@ -193,10 +193,10 @@ Result<data::SimulationParameters> ParseSimulationParameters(std::string_view te
   return parameters;
 }
 
-/// Prints what a rank would wait for its data in the first steps there.
+/// Prints how long a rank on another machine would wait for the data of its first steps.
 Status PrintForecast(const Context& context, const DataRequest& request, data::Dataset& dataset,
                      const std::string& text) {
-  constexpr std::uint64_t kBatches = 2000;
+  constexpr std::uint64_t kBatches = 2000;  // a guess
   data::SimulationParameters parameters = MR_TRY(ParseSimulationParameters(text));
   parameters.threads = request.options.threads;
   parameters.seconds_per_byte = MR_TRY(dataset.MeasureEncoding({.stop = context.stop}));

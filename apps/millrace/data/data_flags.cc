@@ -28,7 +28,7 @@ Result<DataRequest> FromJob(const std::string& path, const std::vector<std::stri
                       .steps = job.train.steps,
                       .epochs = job.train.epochs};
   request.options = job.data.dataset;
-  // The disk cache is for the run: commands that look at its data must not take its room, nor wait for its folder.
+  // The disk cache is for the run. Commands that inspect the data must not fill it, nor wait for its folder.
   request.options.disk_cache.clear();
   return request;
 }

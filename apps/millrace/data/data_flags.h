@@ -12,7 +12,7 @@
 
 namespace millrace::cli {
 
-/// Replaces "\n", "\t" and "\\", as typed on a command line, by the characters that they stand for.
+/// Replaces the escapes "\n", "\t" and "\\" by newline, tab and backslash.
 std::string Unescape(std::string_view text);
 
 /// Help for each flag that tokenizer::OpenTokenizer reads.
@@ -35,7 +35,7 @@ struct DataFlags {
 /// Adds the flags to a command. `flags` must outlive it.
 void AddDataFlags(CLI::App& command, DataFlags& flags);
 
-/// What they mean.
+/// The data that the flags or the job file ask for.
 struct DataRequest {
   data::DatasetOptions options;
   std::string tokenizer;  ///< URL; empty: none given

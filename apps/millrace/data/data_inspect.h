@@ -20,8 +20,8 @@ Status PrintLengths(const Context& context, std::span<const data::RecordIndex> i
 /// Reads every document of the sources and prints their scripts and duplicates.
 Status PrintSurvey(const Context& context, const data::DatasetOptions& options);
 
-/// A sample's tokens, a '│' between them, as their pieces; "‹…›" around those that no label asks for: masked answers
-/// and padding. Runs of one token are counted.
+/// Returns a sample's tokens as the vocabulary writes them, with '│' between them. Tokens that are not the label of
+/// another token, such as prompts and padding, are in "‹…›". A token that repeats is written once, with its count.
 Result<std::string> ShowTokens(const tokenizer::Tokenizer& tokenizer, std::span<const tokenizer::TokenId> inputs,
                                std::span<const tokenizer::TokenId> labels);
 

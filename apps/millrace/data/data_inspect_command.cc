@@ -1,4 +1,4 @@
-// millrace data inspect, beyond its list of objects: how long records are, their scripts, their duplicates.
+// millrace data inspect, after its list of objects: the lengths of records, their scripts and duplicates.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -71,7 +71,7 @@ Result<std::string> ShowTokens(const tokenizer::Tokenizer& tokenizer, std::span<
   std::string shown;
   bool masked = false;
   for (std::size_t t = 0; t < inputs.size();) {
-    // What is to be predicted before the row begins is not this row's to say.
+    // labels[at - 1] is the label for token `at`. The label for token 0 is not in this row; it counts as not masked.
     auto is_masked = [&](std::size_t at) { return at > 0 && labels[at - 1] == data::kIgnoreLabel; };
     std::size_t end = t + 1;
     while (end < inputs.size() && inputs[end] == inputs[t] && is_masked(end) == is_masked(t)) ++end;

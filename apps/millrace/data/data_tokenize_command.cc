@@ -60,7 +60,7 @@ Result<int> Tokenize(const Context& context, const TokenizeFlags& flags) {
     line = std::make_unique<ProgressLine>(counters);
   }
   auto progress = [&](std::uint64_t done, std::uint64_t known) {
-    // The first report is of what an earlier run did.
+    // The first report counts the parts that an earlier run finished.
     if (!counters.all_known.exchange(true)) counters.bytes_resumed = done;
     counters.bytes_known = known;
     counters.bytes_moved = done - counters.bytes_resumed;

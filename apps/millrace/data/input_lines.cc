@@ -14,8 +14,8 @@
 namespace millrace::cli {
 namespace {
 
-constexpr std::uint64_t kMaxLineBytes = 64 * kMiB;
-constexpr std::size_t kReadBytes = 256 * 1024;
+constexpr std::uint64_t kMaxLineBytes = 64 * kMiB;  // kMaxDocumentBytes: no longer document can be trained on
+constexpr std::size_t kReadBytes = 256 * 1024;      // a guess: four times a pipe's buffer
 
 bool IsReadable(int timeout_ms) {
   pollfd input{.fd = STDIN_FILENO, .events = POLLIN};
@@ -62,7 +62,7 @@ Result<bool> InputLines::NextBatch(std::size_t bytes, std::string& lines) {
 }
 
 Status InputLines::Read() {
-  constexpr int kPollMilliseconds = 200;
+  constexpr int kPollMilliseconds = 200;  // a guess: Ctrl-C ends the wait at once for a person
   if (pending_.size() > kMaxLineBytes) {
     return Fail(Code::kResourceExhausted, "a line of the input is longer than {}", FormatBytes(kMaxLineBytes));
   }

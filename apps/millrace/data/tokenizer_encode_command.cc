@@ -1,4 +1,4 @@
-// millrace tokenizer encode: batches of lines go through as many encoders as there are cores, and come out in order.
+// millrace tokenizer encode: one thread per core encodes batches of lines, and one thread writes them in order.
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,15 +28,15 @@ namespace {
 using tokenizer::TokenId;
 using tokenizer::Tokenizer;
 
-constexpr std::size_t kBatchBytes = 256 * 1024;  // of lines: enough to hide what handing them over costs
+constexpr std::size_t kBatchBytes = 256 * 1024;  // a guess: passing a batch to a thread costs little beside encoding it
 
 /// Lines that one encoder takes at a time.
 struct LineBatch {
-  std::string text;                ///< each line ends with a newline; that of the last may lack
-  std::uint64_t first_number = 1;  ///< of its first line, for messages
+  std::string text;                ///< each line ends with a newline, except perhaps the last
+  std::uint64_t first_number = 1;  ///< number of the first line, for messages
 };
 
-/// What became of a batch: its output up to the first line that failed, if one did.
+/// The output of a batch, up to the first line that failed.
 struct EncodedBatch {
   std::string output;
   Status status;
@@ -84,7 +84,7 @@ class LineEncoder {
   }
 
   void Append(const std::vector<TokenId>& ids, std::string& output) const {
-    constexpr std::size_t kMostBytes = 12;  // of a number and what divides it from the next
+    constexpr std::size_t kMostBytes = 12;  // of a number and its separator
     constexpr std::string_view kBegin = "{\"ids\":[", kEnd = "]}";
     const std::size_t before = output.size();
     output.resize_and_overwrite(before + kBegin.size() + kEnd.size() + 1 + kMostBytes * ids.size(),
@@ -117,7 +117,7 @@ Status WriteOutput(std::string_view text) {
   return {};
 }
 
-/// Writes what batches became, in order, on a thread of its own, until one fails.
+/// Writes the output of batches in order, on a thread of its own, until one fails.
 class OrderedWriter {
  public:
   /// `on_failure` is called on that thread.
@@ -138,7 +138,7 @@ class OrderedWriter {
   OrderedWriter(const OrderedWriter&) = delete;
   OrderedWriter& operator=(const OrderedWriter&) = delete;
 
-  /// Blocks while as many batches are under way as there may be. False after a failure.
+  /// Blocks while the limit of batches is under way. Returns false after a failure.
   bool Add(std::future<EncodedBatch> batch) { return batches_.Push(std::move(batch)); }
   /// Waits until all is written. Returns the failure, if there was one.
   Status Finish() {
@@ -149,7 +149,7 @@ class OrderedWriter {
 
  private:
   Channel<std::future<EncodedBatch>> batches_;
-  Status status_;  // the thread's, until it is joined
+  Status status_;  // only the thread uses it until it is joined
   TaskScope scope_;
 };
 
@@ -164,7 +164,7 @@ Status EncodeInput(const Context& context, const EncodeOptions& options) {
   std::stop_source failed;
   const std::stop_callback relay(context.stop, [&] { failed.request_stop(); });
   OrderedWriter writer(most, [&] { failed.request_stop(); });
-  ThreadPool pool("encode", threads, most);  // ends before what its tasks use
+  ThreadPool pool("encode", threads, most);  // destroyed before the objects that its tasks use
   InputLines input(failed.get_token());
   auto feed = [&]() -> Status {
     LineBatch batch;
