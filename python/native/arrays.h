@@ -8,8 +8,8 @@
 
 namespace millrace::python {
 
-/// The array owns the values. `shape` covers all of them; empty: one dimension. Strides are given in full: pybind11
-/// before 2.12 takes them from a structure that numpy 2 laid out anew.
+/// Returns an array that owns the values. An empty `shape` means one dimension. Passes strides explicitly, because
+/// pybind11 before 2.12 computes them from a structure that numpy 2 has changed.
 template <class T>
 pybind11::array AdoptArray(std::vector<T> values, std::vector<pybind11::ssize_t> shape = {}) {
   auto* owned = new std::vector<T>(std::move(values));

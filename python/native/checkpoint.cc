@@ -11,7 +11,7 @@
 namespace millrace::python {
 namespace {
 
-/// Ranks that agree by way of two functions of Python, called on the writer's thread.
+/// Exchanges data between ranks through two Python functions. The writer's thread calls them.
 class PythonGroup final : public checkpoint::RankExchange {
  public:
   PythonGroup(int rank, int size, py::object gather, py::object broadcast)
@@ -55,7 +55,7 @@ using BoxTuple = std::pair<std::vector<std::uint64_t>, std::vector<std::uint64_t
 
 checkpoint::Box BoxOf(BoxTuple box) { return {.offsets = std::move(box.first), .lengths = std::move(box.second)}; }
 
-/// Memory that Python keeps alive.
+/// Returns a span of memory that Python keeps alive.
 template <class Span>
 Span Borrowed(std::uintptr_t address, std::uint64_t bytes) {
   return {reinterpret_cast<typename Span::pointer>(address), bytes};
@@ -63,13 +63,13 @@ Span Borrowed(std::uintptr_t address, std::uint64_t bytes) {
 
 struct OpenWriter {
   OpenWriter(std::shared_ptr<Session> used) : session(std::move(used)) {}
-  /// Its thread may be calling Python.
+  /// Releases the interpreter's lock, because the writer's thread may be calling Python.
   ~OpenWriter() {
     py::gil_scoped_release release;
     writer.reset();
   }
   const std::shared_ptr<Session> session;
-  /// The snapshot's size is the state's, not a matter of choice.
+  /// Unlimited, because a snapshot always has the size of the state.
   MemoryBudget budget{std::numeric_limits<std::int64_t>::max()};
   std::unique_ptr<checkpoint::Writer> writer;
 };
@@ -133,7 +133,7 @@ using HeldTuple = std::tuple<std::string, std::string, std::vector<std::int64_t>
 /// (index of a piece, first element within it, elements)
 using ShareTuple = std::tuple<std::size_t, std::uint64_t, std::uint64_t>;
 
-/// For each rank what it writes of what it holds.
+/// Returns for each rank the ranges of its pieces that it writes.
 std::vector<std::vector<ShareTuple>> Balance(std::vector<std::vector<HeldTuple>> ranks) {
   std::vector<std::vector<checkpoint::HeldPiece>> held;
   for (auto& tuples : ranks) {

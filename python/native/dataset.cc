@@ -11,16 +11,15 @@ namespace {
 using data::kIgnoreLabel;
 using data::TokenId;
 
-/// How a row is laid out for the model.
+/// The form of a row for the model.
 struct Layout {
-  bool aligned =
-      true;           ///< labels[t] belongs to inputs[t], as transformers' models want them (they shift); else to t + 1
-  bool wide = true;   ///< int64, as torch's losses want labels; else int32
-  bool mask = false;  ///< with an attention mask
+  bool aligned = true;  ///< labels[t] is inputs[t], since transformers' models shift labels; else inputs[t + 1]
+  bool wide = true;     ///< int64, which torch's losses need; else int32
+  bool mask = false;    ///< rows have an attention mask
 };
 
-/// labels[t] was what follows inputs[t]; now it is what stands at t. The first of a row is never predicted; it
-/// is as its neighbour.
+/// Shifts labels from the position before a token to the token's own. No label exists for the first token of a row. It
+/// becomes its own label if the second token is trained.
 void Align(std::span<const TokenId> inputs, std::span<TokenId> labels, std::size_t columns) {
   for (std::size_t row = 0; row < inputs.size(); row += columns) {
     auto one = labels.subspan(row, columns);
@@ -30,7 +29,7 @@ void Align(std::span<const TokenId> inputs, std::span<TokenId> labels, std::size
   }
 }
 
-/// 1 for what belongs to a document, 0 for padding.
+/// Returns 1 for each token of a document and 0 for padding.
 std::vector<TokenId> MaskOf(std::span<const std::int32_t> lengths, std::size_t columns) {
   std::vector<TokenId> mask(lengths.size() * columns);
   for (std::size_t row = 0; row < lengths.size(); ++row) {
@@ -55,7 +54,7 @@ py::dict ToDict(data::Batch batch, const Layout& layout) {
   }
   if (!batch.positions.empty()) {
     dict["position_ids"] = ToArray(std::move(batch.positions), layout, rows, columns);
-    // Of whole batches; int32, as flash attention takes them.
+    // Only for whole batches. int32, which flash attention takes.
     if (!batch.cu_seqlens.empty()) dict["cu_seqlens"] = AdoptArray(std::move(batch.cu_seqlens));
   }
   return dict;
@@ -75,7 +74,7 @@ py::dict StateDict(const data::LoaderState& state) {
   return dict;
 }
 
-/// A dataset, and the session it reads through.
+/// A data set and the session that it reads through.
 struct OpenDataset {
   std::shared_ptr<Session> session;
   std::shared_ptr<data::Dataset> dataset;
@@ -83,7 +82,7 @@ struct OpenDataset {
 };
 using DatasetHandle = ProcessBound<OpenDataset>;
 
-/// A loader, and what must outlive it.
+/// A loader and the data set that must outlive it.
 struct OpenLoader {
   std::shared_ptr<OpenDataset> dataset;
   std::unique_ptr<data::Loader> loader;
@@ -167,7 +166,7 @@ LoaderHandle StartLoader(const DatasetHandle& dataset, const py::dict& options, 
 
 py::dict Next(const LoaderHandle& self) {
   OpenLoader& open = *self;
-  // A batch that is ready needs no other thread to be waited for.
+  // Tries without waiting first, because an interruptible wait costs a thread.
   std::stop_source at_once;
   at_once.request_stop();
   Result<data::Batch> batch = Fail(Code::kCancelled, "");

@@ -6,7 +6,7 @@
 namespace millrace::python {
 namespace {
 
-/// A reader, and what must outlive it.
+/// A reader and the objects that must outlive it.
 class Documents {
  public:
   static Result<std::shared_ptr<Documents>> Open(std::shared_ptr<Session> session,
@@ -19,7 +19,7 @@ class Documents {
     return made;
   }
 
-  /// Up to `count` documents, until the next call; none only at the end.
+  /// Returns up to `count` documents, valid until the next call. None only at the end.
   Result<std::span<const std::string_view>> Next(std::size_t count) { return reader_->NextSome(count); }
   bool ready() const { return reader_->ready(); }
 
@@ -33,7 +33,7 @@ class Documents {
   const data::RecordTemplate template_;
   std::optional<data::DocumentReader> reader_;
 };
-/// The reader's own thread reads ahead between calls: it stops by a source that outlives each of them.
+/// The reader's thread reads ahead between calls, so its stop source outlives each call.
 struct OpenDocuments {
   std::stop_source stop;
   std::shared_ptr<Documents> documents;
@@ -56,7 +56,7 @@ py::list Next(const DocumentsHandle& self, std::size_t count) {
   OpenDocuments& open = *self;
   using Some = std::span<const std::string_view>;
   auto next = [&] { return open.documents->Next(count); };
-  // What is there already needs no waiting, nor letting go of the interpreter.
+  // If documents are ready, keeps the interpreter's lock, since the call does not wait.
   Some some = open.documents->ready() ? Unwrap(next()) : Interruptible<Some>([&](std::stop_token interrupted) {
     std::stop_callback relay(std::move(interrupted), [&] { open.stop.request_stop(); });
     return next();

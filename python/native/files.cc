@@ -10,7 +10,8 @@
 namespace millrace::python {
 namespace {
 
-/// Reads of this size and less, in no order, are one request; what is read in order is fetched ahead.
+/// The size of a part. Random reads of at most this size are one request. Sequential reads are fetched ahead in parts.
+/// 8 MiB is a guess.
 constexpr std::uint64_t kPartBytes = 8 * kMiB;
 
 py::dict InfoDict(const object::ObjectInfo& info, const std::string& key) {
@@ -24,8 +25,8 @@ py::dict InfoDict(const object::ObjectInfo& info, const std::string& key) {
   return dict;
 }
 
-/// One version of an object, read at any offset by one thread at a time. The second read that begins where the one
-/// before ended starts fetching ahead.
+/// Reads one version of an object at any offset. One thread at a time. Fetches ahead from the second read on that
+/// begins where the read before ended.
 class ObjectReader {
  public:
   ObjectReader(std::shared_ptr<Session> session, object::Location at, object::ObjectInfo info)
@@ -76,7 +77,7 @@ class ObjectReader {
 };
 using ReaderHandle = ProcessBound<ObjectReader>;
 
-/// Writes an object front to back; it appears when Finish returns.
+/// Writes an object front to back. The object appears when Finish returns.
 class ObjectWriter {
  public:
   ObjectWriter(std::shared_ptr<Session> session, object::Location at, bool create)
@@ -146,7 +147,7 @@ py::str Finish(const WriterHandle& self) {
   return finished.etag;
 }
 
-/// Objects below the URL and, with a delimiter, the folders: all of them, as (infos, folders).
+/// Returns (infos, folders): all objects below the URL and, with a delimiter, all folders.
 py::tuple List(const SessionHandle& session, const std::string& url, bool deep) {
   object::Location at = Locate(session, url);
   std::vector<object::ObjectInfo> objects;
@@ -175,7 +176,7 @@ std::vector<std::string> Buckets(const SessionHandle& session) {
   return names;
 }
 
-/// Of one bucket: the first URL's.
+/// Deletes objects. REQUIRES: all are in the bucket of the first URL.
 void Delete(const SessionHandle& session, const std::vector<std::string>& urls) {
   if (urls.empty()) return;
   std::vector<std::string> keys;

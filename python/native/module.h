@@ -1,4 +1,4 @@
-// What each file of bindings adds to the module, in an order in which later ones may name earlier types.
+// The functions that add each file's bindings to the module. Call them in this order: later ones use earlier types.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace millrace::python {
 
-/// One endpoint with one identity, and the memory that what stands on it may take.
+/// A connection to one endpoint with one identity, and the memory budget of everything that uses it.
 struct Session {
   Session(std::unique_ptr<object::Connection> opened, std::uint64_t memory)
       : connection(std::move(opened)), budget(memory) {}
@@ -19,7 +19,7 @@ struct Session {
 };
 using SessionHandle = ProcessBound<Session>;
 
-/// URL, weight, format.
+/// URL, weight, format, split.
 using SourceTuple = std::tuple<std::string, double, std::string, std::string>;
 
 void AddFiles(py::module_& module);

@@ -36,8 +36,8 @@ void RunInterruptibly(const std::function<void(std::stop_token)>& work) {
     work({});
     return;
   }
-  // Python's handlers only set a flag; the main thread must come by to see it. So another one does the work.
-  constexpr auto kLook = std::chrono::milliseconds(50);
+  // Python's signal handlers only set a flag, which the main thread must check. So another thread does the work.
+  constexpr auto kLook = std::chrono::milliseconds(50);  // a guess: Ctrl-C ends the wait at once for a person
   std::mutex mutex;
   std::condition_variable finished;
   bool done = false, interrupted = false;

@@ -1,5 +1,5 @@
-// What all bindings share: errors as exceptions, waiting without the interpreter's lock, and objects that a fork must
-// not touch.
+// Helpers of all bindings: errors as exceptions, waits without the interpreter's lock, and objects that a forked child
+// must not touch.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -28,11 +28,11 @@ T Unwrap(Result<T> result) {
   if constexpr (!std::is_void_v<T>) return *std::move(result);
 }
 
-/// Registers the translator. Once, when the module is made.
+/// Registers the translator. Called once, when the module is initialized.
 void TranslateErrors();
 
-/// Runs `work` without the interpreter's lock. In the main thread an interrupt (Ctrl-C) stops it: `work` then sees its
-/// token and its outcome is dropped for the KeyboardInterrupt. `work` may not touch Python.
+/// Runs `work` without the interpreter's lock. In the main thread, Ctrl-C fires the stop token of `work`, and raises
+/// KeyboardInterrupt in place of the result. `work` must not use Python.
 void RunInterruptibly(const std::function<void(std::stop_token)>& work);
 
 template <class T>
@@ -42,8 +42,8 @@ T Interruptible(const std::function<Result<T>(std::stop_token)>& work) {
   return Unwrap(*std::move(outcome));
 }
 
-/// Owns an object with threads. In a forked child these threads do not exist and the object's destructor would wait for
-/// them: there it is left alone, and using it is an error.
+/// Owns an object with threads. In a forked child these threads do not exist, and the object's destructor would wait
+/// for them. So a child never destroys the object, and using it there is an error.
 template <class T>
 class ProcessBound {
  public:
@@ -54,7 +54,7 @@ class ProcessBound {
   ProcessBound& operator=(const ProcessBound&) = default;
   ProcessBound& operator=(ProcessBound&&) = default;
   ~ProcessBound() {
-    if (object_ && getpid() != process_) new std::shared_ptr<T>(std::move(object_));  // never freed, as promised above
+    if (object_ && getpid() != process_) new std::shared_ptr<T>(std::move(object_));  // leaked on purpose, see above
   }
 
   T& operator*() const { return *Get(); }

@@ -30,7 +30,7 @@ Result<std::vector<TokenId>> EncodeOne(const tokenizer::Tokenizer& tokenizer, st
   return ids;
 }
 
-/// The UTF-8 of a str, or the bytes of a bytes: borrowed from the object, which must stay alive.
+/// Returns the UTF-8 of a str, or the content of a bytes object. Borrows it from the object.
 std::string_view TextOf(py::handle object) {
   if (PyBytes_Check(object.ptr())) {
     return {PyBytes_AS_STRING(object.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(object.ptr()))};
@@ -75,7 +75,7 @@ py::list EncodeBatch(const TokenizerHandle& self, const std::vector<py::object>&
   return lists;
 }
 
-/// `ids`: contiguous int32.
+/// REQUIRES: `ids` is contiguous int32.
 py::str Decode(const TokenizerHandle& self, const py::buffer& ids) {
   py::buffer_info buffer = ids.request();
   if (buffer.itemsize != sizeof(TokenId)) throw py::type_error("ids must be int32");

@@ -6,7 +6,7 @@
 
 namespace millrace::python {
 
-/// No threads, hence no ProcessBound: a forked child may go on using it.
+/// Not ProcessBound, because a tokenizer has no threads. A forked child can use it.
 struct TokenizerHandle {
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
 };
