@@ -6,11 +6,11 @@
     for sample in data:
         ...
 
-``millrace.checkpoint`` saves states to the bucket while training goes on; ``millrace.dcp`` is the same for code that uses
-torch.distributed.checkpoint.
+``millrace.checkpoint`` saves states to the bucket while training goes on. ``millrace.dcp`` does the same for code that
+uses torch.distributed.checkpoint.
 
-``Dataset`` needs torch only for tensors; ``dcp`` needs it; ``register_s3`` and ``MillraceFileSystem`` need fsspec; ``StateCallback`` needs
-transformers. Importing this module imports none of them.
+``Dataset`` needs torch only to return tensors. ``dcp`` needs torch. ``register_s3`` and ``MillraceFileSystem`` need
+fsspec. ``StateCallback`` and ``CheckpointCallback`` need transformers. Importing this module imports none of them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ __all__ = [
     "register_s3",
 ]
 
-_LATER = {
+# Modules that need other packages are imported at the first use of their names.
+_LAZY_MODULES = {
     "Dataset": "dataset",
     "MillraceFileSystem": "filesystem",
     "register_s3": "filesystem",
@@ -64,6 +65,6 @@ def __getattr__(name: str) -> Any:
 
     if name in ("checkpoint", "dcp"):
         return importlib.import_module(f".{name}", __name__)
-    if name not in _LATER:
+    if name not in _LAZY_MODULES:
         raise AttributeError(f"module 'millrace' has no attribute '{name}'")
-    return getattr(importlib.import_module(f".{_LATER[name]}", __name__), name)
+    return getattr(importlib.import_module(f".{_LAZY_MODULES[name]}", __name__), name)

@@ -8,7 +8,15 @@ __version__: str
 
 class Session:
     def __init__(
-        self, *, endpoint_url: str, region: str, profile: str, ca_bundle: str, anonymous: bool, memory: int, log_level: str
+        self,
+        *,
+        endpoint_url: str,
+        region: str,
+        profile: str,
+        ca_bundle: str,
+        anonymous: bool,
+        memory: int,
+        log_level: str,
     ) -> None: ...
 
 class Reader:
@@ -50,7 +58,7 @@ class Dataset:
     def __init__(
         self,
         session: Session,
-        sources: Sequence[Tuple[str, float, str]],
+        sources: Sequence[Tuple[str, float, str, str]],
         tokenizer: Tokenizer,
         options: Dict[str, Any],
     ) -> None: ...
@@ -74,7 +82,7 @@ class Dataset:
 
 class Documents:
     def __init__(
-        self, session: Session, sources: Sequence[Tuple[str, float, str]], template: str
+        self, session: Session, sources: Sequence[Tuple[str, float, str, str]], template: str
     ) -> None: ...
     def next(self, count: int) -> List[str]: ...
     @property

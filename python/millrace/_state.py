@@ -1,8 +1,9 @@
-"""States as checkpoints hold them: every tensor and every plain value by a path, and what a rank has of a tensor.
+"""Divides a state into tensors and plain values with a path each, as checkpoints store them, and joins it again.
 
-A path's parts are joined by "/". A part is a dict's key, and with a mark in front an int key ("#3"), an index of a list ("@3")
-or of a tuple ("(3"). A list or tuple that holds no tensor is one value. What paths and values do not tell, the order of a
-dict's keys, OrderedDict, and which tensors were numpy arrays, is kept beside them (docs/formats/checkpoint.md).
+The parts of a path are joined by "/". A part is the str key of a dict, or with a mark in front an int key ("#3"), the
+index of a list ("@3") or of a tuple ("(3"). A list or tuple without a tensor is one value. ``Structure`` keeps what
+paths and values do not tell: the order of a dict's keys, which dicts are OrderedDicts, and which tensors are numpy
+arrays (docs/formats/checkpoint.md).
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import numpy as np
 from .errors import CorruptError, InvalidArgumentError, UnsupportedError
 
 _MARKS = "#@("
+# 2048: Python reads ints of up to 4,300 decimal digits, which are 14,000 bits. A guess that is far below.
 _MOST_INT_BITS = 2048
-# Types of numpy's scalars whose bytes are all of them: no objects, no records.
+# The kinds of numpy scalars that their bytes define. Objects and records are not among them.
 _PLAIN_SCALARS = "biufcSUmM"
 _SCALAR_TYPE = re.compile(r"[<>|=][biufcSUmM][0-9]{1,9}(\[[0-9]*[a-zA-Z]{1,2}\])?")
 _TORCH_NAMES = {
@@ -46,24 +48,26 @@ _NUMPY_NAMES = {name: numpy for name, numpy in _TORCH_NAMES.items() if name not 
 
 
 def _torch() -> Any:
-    """torch where the program uses it: it is not imported for its own sake."""
+    """Returns torch if the program has imported it, else None. Importing torch takes seconds."""
     return sys.modules.get("torch")
 
 
 def _is_tensor(value: Any) -> bool:
     torch = _torch()
-    return isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor)) or _is_sharded(value)
+    if isinstance(value, np.ndarray) or _is_sharded(value):
+        return True
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _is_sharded(value: Any) -> bool:
-    """A ShardedTensor of torch.distributed, which is no torch.Tensor."""
+    """Returns whether ``value`` is a ShardedTensor of torch.distributed, which is not a torch.Tensor."""
     return hasattr(value, "local_shards") and hasattr(value, "metadata")
 
 
 # Paths
 
 
-def _part(container: Any, key: Any) -> str:
+def _path_part(container: Any, key: Any) -> str:
     if isinstance(container, (list, tuple)):
         return ("@" if isinstance(container, list) else "(") + str(key)
     if _is_path_key(key) and isinstance(key, int):
@@ -72,7 +76,9 @@ def _part(container: Any, key: Any) -> str:
         raise UnsupportedError(f"a dict that holds tensors has the key {key!r}; keys are str or int")
     _check_text(key, "a key")
     escaped = key.replace("%", "%25").replace("/", "%2F")
-    return "%" + format(ord(escaped[0]), "02X") + escaped[1:] if escaped[:1] and escaped[0] in _MARKS else escaped or "%00"
+    if escaped and escaped[0] in _MARKS:
+        return "%" + format(ord(escaped[0]), "02X") + escaped[1:]
+    return escaped or "%00"
 
 
 def _is_path_key(key: Any) -> bool:
@@ -87,7 +93,7 @@ def _check_text(text: str, path: str) -> str:
     return text
 
 
-def _key(part: str) -> Any:
+def _key_of(part: str) -> Any:
     if part in ("", "%00"):
         return ""
     if part[0] in _MARKS:
@@ -107,8 +113,8 @@ def _holds_tensors(value: Any) -> bool:
     return isinstance(value, (dict, list, tuple)) and any(_holds_tensors(inner) for _, inner in _items(value))
 
 
-def _is_gone_through(value: Any) -> bool:
-    """Whether its parts have paths of their own."""
+def _has_inner_paths(value: Any) -> bool:
+    """Returns whether the elements of ``value`` have paths of their own."""
     if isinstance(value, dict) and value and all(_is_path_key(key) for key in value):
         return True
     return _holds_tensors(value)
@@ -117,7 +123,8 @@ def _is_gone_through(value: Any) -> bool:
 def _check_tuple(value: Any, path: str) -> None:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         raise UnsupportedError(
-            f'"{path}" is a {type(value).__qualname__}, a named tuple, which would come back as a tuple; save its _asdict()'
+            f'"{path}" is a {type(value).__qualname__}, a named tuple, which would come back as a tuple; '
+            "save its _asdict()"
         )
 
 
@@ -127,19 +134,19 @@ def _is_size(value: Any) -> bool:
 
 
 def name_of(path: Sequence[Any]) -> str:
-    """The path of keys of dicts (str) and indices of lists (int)."""
-    return "/".join(_part([] if isinstance(key, int) else {}, key) for key in path)
+    """Returns the name of a path of dict keys (str) and list indices (int)."""
+    return "/".join(_path_part([] if isinstance(key, int) else {}, key) for key in path)
 
 
 def path_of(name: str) -> Tuple[Any, ...]:
-    return tuple(_key(part) for part in name.split("/"))
+    return tuple(_key_of(part) for part in name.split("/"))
 
 
 # Plain values
 
 
 def encode_value(value: Any, path: str) -> Any:
-    """JSON that decode_value turns back into the same."""
+    """Returns JSON that decode_value turns back into ``value``. ``path`` is for messages."""
     if isinstance(value, np.generic):
         if value.dtype.kind not in _PLAIN_SCALARS:
             raise UnsupportedError(f'"{path}" is a numpy scalar of type {value.dtype}, which a checkpoint cannot hold')
@@ -150,7 +157,9 @@ def encode_value(value: Any, path: str) -> Any:
         return _check_text(value, path)
     if isinstance(value, int):
         if value.bit_length() >= _MOST_INT_BITS:
-            raise UnsupportedError(f'"{path}" is an int of {value.bit_length()} bits; a checkpoint holds less than {_MOST_INT_BITS}')
+            raise UnsupportedError(
+                f'"{path}" is an int of {value.bit_length()} bits; a checkpoint holds less than {_MOST_INT_BITS}'
+            )
         return value if -(2**63) <= value < 2**63 else {"int": str(value)}
     if isinstance(value, float):
         return value if math.isfinite(value) else {"float": repr(value)}
@@ -167,13 +176,13 @@ def encode_value(value: Any, path: str) -> Any:
     if torch is not None and isinstance(value, torch.dtype):
         return {"dtype": str(value).rsplit(".", 1)[-1]}
     raise UnsupportedError(
-        f'"{path}" is a {type(value).__module__}.{type(value).__qualname__}; a checkpoint holds tensors, None, bool, int, float, '
-        "str, bytes, and lists, tuples and dicts of these: save its state_dict() or its fields instead"
+        f'"{path}" is a {type(value).__module__}.{type(value).__qualname__}; a checkpoint holds tensors, None, bool, '
+        "int, float, str, bytes, and lists, tuples and dicts of these: save its state_dict() or its fields instead"
     )
 
 
 def decode_value(value: Any) -> Any:
-    """What encode_value was given. Runs nothing, whoever wrote the value: kCorrupt where it is none."""
+    """Returns the value that encode_value got. Never runs code of the value. Raises CorruptError if it is invalid."""
     try:
         return _decode(value)
     except (KeyError, TypeError, ValueError) as error:
@@ -236,19 +245,20 @@ def _scalar(name: str, data: str) -> Any:
 
 
 def unpickle(content: bytes) -> Any:
-    """A file of torch.save from a checkpoint. Only what torch takes for data is made: tensors, plain values, and classes
-    that this program itself has named to torch.serialization.add_safe_globals."""
+    """Loads a file of torch.save. Makes only tensors, plain values, and objects of the classes that this program passed
+    to torch.serialization.add_safe_globals."""
     torch = _torch()
     if torch is None:
         raise UnsupportedError("a value of the checkpoint was saved by torch; import torch first")
     try:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # of pickle's, zipfile's or torch's: the content decides which
+    except Exception as error:  # the class depends on the content: of pickle, zipfile or torch
         lines = str(error).splitlines() or [type(error).__name__]
         reason = next((line.strip() for line in lines if "Unsupported" in line or "GLOBAL" in line), lines[0])
         raise UnsupportedError(
-            "a value of the checkpoint is a pickle that is not loaded, because it could run code or is damaged: if you trust who "
-            f"wrote it and have its class, tell torch by torch.serialization.add_safe_globals([Class]). Torch says: {reason}"
+            "a value of the checkpoint is a pickle that is not loaded, because it could run code or is damaged: if you "
+            "trust who wrote it and have its class, tell torch by torch.serialization.add_safe_globals([Class]). "
+            f"Torch says: {reason}"
         ) from None
 
 
@@ -256,7 +266,7 @@ def unpickle(content: bytes) -> Any:
 
 
 def dtype_name(dtype: Any, of: str) -> str:
-    """The name that safetensors has for an element type of torch or numpy."""
+    """Returns safetensors' name of an element type of torch or numpy. ``of`` is for messages."""
     name = dtype.name if isinstance(dtype, np.dtype) else str(dtype).rsplit(".", 1)[-1]
     for ours, theirs in _TORCH_NAMES.items():
         if theirs == name:
@@ -269,8 +279,8 @@ def torch_dtype(name: str) -> Any:
 
 
 @dataclass
-class Piece:
-    """What this process has of a tensor: a box of it. Offsets and lengths empty: all of it."""
+class TensorShard:
+    """The box of a tensor that this process holds. Empty offsets and lengths: the whole tensor."""
 
     name: str
     dtype: str
@@ -281,22 +291,22 @@ class Piece:
 
     @property
     def held(self) -> Tuple[Any, ...]:
-        """As _native.balance_replicas wants it."""
+        """The shard as _native.balance_replicas takes it."""
         elements = self.local.size if isinstance(self.local, np.ndarray) else self.local.numel()
         return self.name, self.dtype, self.shape, (self.offsets, self.lengths), elements
 
     def run(self, begin: int, elements: int) -> Tuple[Tuple[Any, ...], Any]:
-        """Consecutive elements of it as CheckpointWriter.start wants them, and what keeps their memory."""
-        _, _, _, box, all_of_it = self.held
+        """Returns consecutive elements as CheckpointWriter.start takes them, and the owner of their memory."""
+        _, _, _, box, all_elements = self.held
         check_plain(self.local, self.name)
-        local = self.local if elements == all_of_it else self.local.reshape(-1)[begin : begin + elements]
+        local = self.local if elements == all_elements else self.local.reshape(-1)[begin : begin + elements]
         address, size, owner = memory_of(on_host(local, self.name))
         return (self.name, self.dtype, self.shape, begin, box, address, size), owner
 
 
 @dataclass
 class Leaf:
-    """A plain value, or what has no tensor inside."""
+    """A plain value, or a list or tuple without tensors."""
 
     name: str
     path: Tuple[Any, ...]  # keys from the top
@@ -315,7 +325,7 @@ class TensorLeaf(Leaf):
         return dtype_name(self.value.metadata().tensor_properties.dtype if sharded else self.value.dtype, self.name)
 
     def _local(self) -> List[Tuple[List[int], List[int], Any]]:
-        """The boxes of this process and their tensors."""
+        """Returns the boxes that this process holds: offsets, lengths and the local tensor."""
         if _is_sharded(self.value):
             return [
                 (list(shard.metadata.shard_offsets), list(shard.metadata.shard_sizes), shard.tensor)
@@ -333,11 +343,11 @@ class TensorLeaf(Leaf):
         lengths, offsets = compute_local_shape_and_global_offset(self.value.shape, mesh, placements)
         return [(list(offsets), list(lengths), self.value.to_local())] if math.prod(lengths) > 0 else []
 
-    def pieces(self) -> List[Piece]:
-        return [Piece(self.name, self.dtype, self.shape, *box) for box in self._local()]
+    def shards(self) -> List[TensorShard]:
+        return [TensorShard(self.name, self.dtype, self.shape, *box) for box in self._local()]
 
     def targets(self, dtype: str) -> Iterator[Tuple[Any, Callable[[], None]]]:
-        """What to read for each box, and what to do afterwards."""
+        """Yields for each box what CheckpointReader.read takes, and a function to call after the read."""
         for offsets, lengths, local in self._local():
             into, copy = target_of(dtype, local)
             address, size, _ = memory_of(into)
@@ -349,15 +359,17 @@ class TensorLeaf(Leaf):
 
     @staticmethod
     def empty(name: str, dtype: str, shape: Sequence[int], array: bool = False) -> "TensorLeaf":
-        """``array``: one of numpy's, if numpy has such elements."""
+        """``array``: make a numpy array if numpy has this element type."""
         like = np.empty(0) if array and dtype in _NUMPY_NAMES else None
         return TensorLeaf(name, (), _empty(dtype, list(shape), like))
 
 
 def target_of(dtype: str, local: Any) -> Tuple[Any, Callable[[], None]]:
-    """Memory to read elements of that type into, and what brings them to ``local`` afterwards."""
+    """Returns memory to read elements of type ``dtype`` into, and a function that then copies them to ``local``."""
     if getattr(local, "is_meta", False):
-        raise InvalidArgumentError("a tensor to be filled is on the meta device; give it memory first: to_empty(device=…)")
+        raise InvalidArgumentError(
+            "a tensor to be filled is on the meta device; give it memory first: to_empty(device=…)"
+        )
     if dtype_name(local.dtype, "a tensor to be filled") == dtype and _is_plain_memory(local):
         return local, lambda: None
     into = _empty(dtype, list(local.shape), local)
@@ -391,7 +403,7 @@ def _is_plain_memory(local: Any) -> bool:
 
 
 def check_plain(local: Any, name: str) -> None:
-    """Whether its elements can be saved."""
+    """Raises if the elements of ``local`` cannot be saved."""
     if isinstance(local, np.ndarray):
         return
     if local.layout != _torch().strided or local.is_quantized:
@@ -408,6 +420,7 @@ def on_host(local: Any, name: str) -> Any:
 
 
 def memory_of(value: Any) -> Tuple[int, int, Any]:
+    """Returns address, bytes and owner of a contiguous tensor's memory."""
     if isinstance(value, np.ndarray):
         return value.ctypes.data, value.nbytes, value
     return value.data_ptr(), value.numel() * value.element_size(), value
@@ -417,13 +430,13 @@ def memory_of(value: Any) -> Tuple[int, int, Any]:
 
 
 def leaves_of(state: Any, name: str = "", path: Tuple[Any, ...] = ()) -> Iterator[Leaf]:
-    """Dicts are gone through, lists and tuples only as far as they hold tensors."""
+    """Yields the leaves of a state. Enters every dict, and lists and tuples that hold tensors."""
     if _is_tensor(state):
         yield TensorLeaf(name, path, state)
-    elif _is_gone_through(state):
+    elif _has_inner_paths(state):
         _check_tuple(state, name)
         for key, inner in _items(state):
-            part = _part(state, key)
+            part = _path_part(state, key)
             yield from leaves_of(inner, f"{name}/{part}" if name else part, (*path, key))
     elif name:
         yield Leaf(name, path, state)
@@ -431,10 +444,10 @@ def leaves_of(state: Any, name: str = "", path: Tuple[Any, ...] = ()) -> Iterato
 
 @dataclass
 class Structure:
-    """What the paths of a state do not tell."""
+    """The properties of a state that its paths do not tell."""
 
-    parts: Dict[str, List[str]] = field(default_factory=dict)  # of the dict with this path, in its order
-    ordered: Set[str] = field(default_factory=set)  # paths of those that are OrderedDicts
+    parts: Dict[str, List[str]] = field(default_factory=dict)  # by path of a dict: its path parts in their order
+    ordered: Set[str] = field(default_factory=set)  # paths of OrderedDicts
     arrays: Set[str] = field(default_factory=set)  # names of tensors that are numpy arrays
 
     @staticmethod
@@ -448,9 +461,9 @@ class Structure:
             if isinstance(state, np.ndarray):
                 self.arrays.add(path)
             return
-        if not _is_gone_through(state):
+        if not _has_inner_paths(state):
             return
-        parts = [_part(state, key) for key, _ in _items(state)]
+        parts = [_path_part(state, key) for key, _ in _items(state)]
         if isinstance(state, dict):
             self.parts[path] = parts
             if isinstance(state, OrderedDict):
@@ -459,32 +472,32 @@ class Structure:
             self._add(inner, f"{path}/{part}" if path else part)
 
     def merge(self, other: "Structure") -> None:
-        """Adds what another rank has: its keys come behind those that are known."""
+        """Adds the structure of another rank's state. New keys come behind the known ones."""
         for path, parts in other.parts.items():
             known = self.parts.setdefault(path, [])
-            there = set(known)
-            known.extend(part for part in parts if part not in there)
+            present = set(known)
+            known.extend(part for part in parts if part not in present)
         self.ordered |= other.ordered
         self.arrays |= other.arrays
 
     def meta(self) -> Dict[str, Any]:
-        """As members of a checkpoint's meta. A dict whose keys are sorted, as most readers make it, needs no word."""
+        """Returns members of a checkpoint's meta. A dict with sorted keys needs none, because readers sort keys."""
         dicts: Dict[str, Any] = {}
         for path, parts in self.parts.items():
             in_order = sorted(parts)
-            told: Dict[str, Any] = {}
+            properties: Dict[str, Any] = {}
             if in_order != parts:
-                place = {part: index for index, part in enumerate(in_order)}
-                told["order"] = [place[part] for part in parts]
+                position = {part: index for index, part in enumerate(in_order)}
+                properties["order"] = [position[part] for part in parts]
             if path in self.ordered:
-                told["type"] = "OrderedDict"
-            if told:
-                dicts[path] = told
+                properties["type"] = "OrderedDict"
+            if properties:
+                dicts[path] = properties
         return {**({"dicts": dicts} if dicts else {}), **({"arrays": sorted(self.arrays)} if self.arrays else {})}
 
 
 def flatten(state: Any) -> Tuple[List[TensorLeaf], Dict[str, Any]]:
-    """Tensors, and plain values as JSON."""
+    """Returns the tensors of a state, and its plain values as JSON by path."""
     if not isinstance(state, dict):
         raise InvalidArgumentError(f"a state is a dict of tensors and values, not a {type(state).__name__}")
     tensors: List[TensorLeaf] = []
@@ -498,41 +511,43 @@ def flatten(state: Any) -> Tuple[List[TensorLeaf], Dict[str, Any]]:
 
 
 def nest(flat: Dict[str, Any], prefix: str = "", dicts: Any = None) -> Any:
-    """The state whose parts have these paths; of a path, what lies below ``prefix``. ``dicts``: that member of meta."""
+    """Returns the state that has these tensors and values by path, or the part of it below ``prefix``. ``dicts`` is the
+    member of meta with that name."""
     top: Dict[str, Any] = {}
     for name, value in flat.items():
         parts = (name[len(prefix) + 1 :] if prefix else name).split("/")
         node = top
         for part in parts[:-1]:
             node = node.setdefault(part, {})
-        node[parts[-1]] = _Done(value)
+        node[parts[-1]] = _NestedLeaf(value)
     return _build(top, prefix, dicts if isinstance(dicts, dict) else {})
 
 
 @dataclass
-class _Done:
+class _NestedLeaf:
     value: Any
 
 
 def _build(node: Any, path: str, dicts: Dict[str, Any]) -> Any:
-    if isinstance(node, _Done):
+    if isinstance(node, _NestedLeaf):
         return node.value
-    told = dicts.get(path)
-    told = told if isinstance(told, dict) else {}
-    parts, order = sorted(node), told.get("order")
-    # Another number of keys: the state was changed since, such as by leaving out a group.
-    if isinstance(order, list) and set(map(repr, order)) == set(map(repr, range(len(parts)))) and len(order) == len(parts):
+    properties = dicts.get(path)
+    properties = properties if isinstance(properties, dict) else {}
+    parts, order = sorted(node), properties.get("order")
+    # The order does not fit if keys were left out since, such as a group of tensors.
+    is_permutation = isinstance(order, list) and sorted(map(repr, order)) == sorted(map(repr, range(len(parts))))
+    if is_permutation:
         parts = [parts[index] for index in order]
-    built = {_key(part): _build(node[part], f"{path}/{part}" if path else part, dicts) for part in parts}
+    built = {_key_of(part): _build(node[part], f"{path}/{part}" if path else part, dicts) for part in parts}
     marks = {part[:1] for part in node}
     if marks and marks <= set("@("):
         items = [built[index] for index in sorted(built)]
         return items if marks == {"@"} else tuple(items)
-    return OrderedDict(built) if told.get("type") == "OrderedDict" else built
+    return OrderedDict(built) if properties.get("type") == "OrderedDict" else built
 
 
-def place(state: Any, leaf: Leaf, value: Any) -> Any:
-    """The state with another value for a leaf; containers are changed where they can be, tuples made anew."""
+def replace_leaf(state: Any, leaf: Leaf, value: Any) -> Any:
+    """Returns the state with another value for a leaf. Changes dicts and lists in place, and makes new tuples."""
 
     def put(node: Any, path: Tuple[Any, ...]) -> Any:
         if not path:

@@ -1,4 +1,4 @@
-"""For transformers' Trainer."""
+"""Callbacks for transformers' Trainer."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _NAME = "millrace_data.json"
 
 
 class StateCallback(TrainerCallback):
-    """Keeps the data's position in the Trainer's checkpoints, so that resuming costs nothing.
+    """Saves the data's position in the Trainer's checkpoints, so that resuming reads no data twice.
 
-    A Trainer that resumes asks for all batches it had before and drops them. Told where it stands, the data hand it empty
-    ones, and then exactly those it would have had::
+    A Trainer that resumes reads all batches before its position and drops them. ``restore`` tells the data set this
+    position. The data set then yields empty batches up to the position, and the right ones from there on::
 
         trainer = Trainer(model, args, train_dataset=data, callbacks=[millrace.StateCallback(data)])
         trainer.train(resume_from_checkpoint=millrace.StateCallback.restore(data, "out/checkpoint-500"))
@@ -31,7 +31,7 @@ class StateCallback(TrainerCallback):
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
-        self._batches = 0  # trained on since the epoch's iteration began; the DataLoader has taken more
+        self._batches = 0  # trained on in this iteration; the DataLoader has read ahead
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._batches = 0
@@ -50,28 +50,28 @@ class StateCallback(TrainerCallback):
         _write_position(folder, self.position(args))
 
     def position(self, args: Any) -> Dict[str, Any]:
-        """The data's state after the step that was made last."""
+        """Returns the data's state after the last step."""
         return self._dataset.state_at(self._batches * args.train_batch_size * args.world_size)
 
     @staticmethod
     def restore(dataset: Dataset, checkpoint: str) -> str:
-        """Tells the data how far the checkpoint is. Returns the checkpoint, for ``resume_from_checkpoint``."""
+        """Sets the data to the checkpoint's position. Returns ``checkpoint``, for ``resume_from_checkpoint``."""
         with open(os.path.join(checkpoint, _NAME), encoding="utf-8") as file:
             dataset.skip_to(json.load(file))
         return checkpoint
 
 
 class CheckpointCallback(TrainerCallback):
-    """Saves a Trainer's run to the bucket while it goes on: every ``every_steps`` steps, nothing on the local disk.
+    """Saves a Trainer's run to the bucket every ``every_steps`` steps, while training goes on. Writes no local files.
 
-    With ``save_strategy="no"`` it takes the place of the Trainer's own checkpoints::
+    With ``save_strategy="no"`` it replaces the Trainer's own checkpoints::
 
         saving = millrace.CheckpointCallback("s3://runs/tiny", every_steps=500, data=data)
         trainer = Trainer(model, args, train_dataset=data, callbacks=[saving])
         trainer.train(resume_from_checkpoint=millrace.CheckpointCallback.restore("s3://runs/tiny", "out", data=data))
 
-    ``data``: a millrace.Dataset whose position is kept too, as StateCallback does. Options as those of checkpoint.Saver. For runs
-    whose ranks hold the whole model (one process, DDP).
+    ``data``: a millrace.Dataset whose position is saved, too, as by StateCallback. Options: those of checkpoint.Saver.
+    For runs whose ranks hold the whole model (one process, DDP).
     """
 
     def __init__(self, url: str, every_steps: int, *, data: Optional[Dataset] = None, **options: Any) -> None:
@@ -94,7 +94,7 @@ class CheckpointCallback(TrainerCallback):
             self._save(args, state, **kwargs)
 
     def _save(self, args: Any, state: Any, model: Any, optimizer: Any, lr_scheduler: Any, **_: Any) -> None:
-        if self._saver is None:  # by now torch.distributed is as it will be
+        if self._saver is None:  # made here, because torch.distributed is started by now
             self._saver = checkpoints.Saver(self._url, **self._options)
         ours = f"rank{args.process_index}"
         self._saver.save(
@@ -123,8 +123,10 @@ class CheckpointCallback(TrainerCallback):
         data: Optional[Dataset] = None,
         connection: Optional[Options] = None,
     ) -> Optional[str]:
-        """Brings the newest checkpoint (or that of ``step``) into ``folder/checkpoint-STEP`` as the Trainer wants it, and tells the
-        data how far it is. Returns that folder, for ``resume_from_checkpoint``; None if there is no checkpoint yet.
+        """Writes the newest checkpoint, or that of ``step``, to ``folder/checkpoint-STEP`` in the Trainer's format.
+
+        Sets the data to its position. Returns the folder, for ``resume_from_checkpoint``. None if there is no
+        checkpoint yet.
         """
         if not checkpoints.ls(url, connection=connection):
             return None
@@ -147,7 +149,7 @@ def _write_position(folder: str, position: Dict[str, Any]) -> None:
 
 
 def _random_states() -> Dict[str, Any]:
-    """As the Trainer keeps them in rng_state.pth."""
+    """Returns the random states in the form of the Trainer's rng_state.pth."""
     kind, keys, position, has_gauss, cached = np.random.get_state()
     states: Dict[str, Any] = {
         "python": random.getstate(),

@@ -1,4 +1,4 @@
-"""Training data straight from the bucket, as torch's data loaders and transformers' Trainer want it."""
+"""Training data straight from the bucket, for torch's data loaders and transformers' Trainer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ try:
     import torch
     from torch.utils.data import IterableDataset as _Base
     from torch.utils.data import get_worker_info as _worker_info
-except ImportError:  # numpy arrays are then all there is
+except ImportError:  # a Dataset then returns numpy arrays
     torch = None  # type: ignore[assignment]
     _Base = object  # type: ignore[assignment,misc]
 
@@ -32,48 +32,52 @@ class SourceShare(NamedTuple):
 
 
 class Dataset(_Base):  # type: ignore[misc,valid-type]
-    """Records of a bucket as token sequences, in an order that depends on the data and ``shuffle_seed`` alone.
+    """Records of a bucket as token sequences, in an order that does not depend on ranks or threads.
 
-    Iterating yields this rank's share of an epoch; the next iteration is the next epoch. Reading, parsing and tokenizing
-    run on C++ threads, so no DataLoader workers are needed. They may be used all the same: the first one then has the
-    threads of all, and the others nothing to do, so that batches and ``len(DataLoader)`` are the same with any number of
-    them. Each sample is a dict of ``input_ids``, ``labels`` and, with ``mode="pad"``, ``attention_mask``.
-    ``data[5]`` is a sample, as ``data.sample(5)``.
+    Iterating yields this rank's share of an epoch. The next iteration is the next epoch. Each sample is a dict of
+    ``input_ids``, ``labels`` and, except with ``mode="pack"``, ``attention_mask``. ``data[5]`` is ``data.sample(5)``.
+
+    Reading, parsing and tokenizing run on C++ threads, so a DataLoader needs no workers. With workers, the first one
+    has the threads of all workers and yields all samples. So batches and ``len(DataLoader)`` do not depend on the
+    number of workers.
 
     Args:
-        sources: A URL (object, prefix ending in ``/``, or glob), several, or a mapping from URL to weight (passes over
-            it an epoch); or ``millrace.Source``s, which have formats of their own.
-        format: Of objects whose names do not say it; see ``millrace.Source``.
-        split: Of data sets of Hugging Face, ``"train"`` or the like, where URLs do not say it.
+        sources: A URL (object, prefix ending in ``/``, or glob), several URLs, or a mapping from URL to weight (passes
+            over the source in an epoch). Or ``millrace.Source`` objects, each with its own format.
+        format: The format of objects whose names do not tell it; see ``millrace.Source``.
+        split: The split of Hugging Face data sets whose URLs do not name one, such as ``"train"``.
         tokenizer: A ``millrace.Tokenizer``, or the URL of its model.
         template: The text of a record: fields of its JSON in braces.
-        sequence_length: Tokens a sample.
-        mode: ``"pack"`` joins documents and cuts them into full sequences; ``"pad"`` makes one sample of each document;
-            ``"sft"`` likewise of prompts and answers, with labels for the answers alone.
-        layout, response: What sft makes of a record: ``"alpaca"``, ``"guanaco"``, ``"llama2"``, ``"llama3"``,
-            ``"chatml"``, ``"zephyr"``, ``"gemma"``; without a layout ``template`` is the prompt, ``response`` the answer.
-        best_fit: pad and sft put several documents into a sample, without cutting them.
-        split_long: pad makes several samples of a document that is longer than one, instead of cutting it.
-        boundaries: Samples have ``position_ids`` that begin anew with each document, and batches made here ``cu_seqlens``, so
-            that attention can stay within documents; no label crosses into the next one.
-        held_out, part, split_seed: The share of the records that is held out, by a hash of their content, and which
-            ``part`` this is: ``"train"`` or ``"held_out"``.
-        batch_size: Nothing: iterating yields samples, for a DataLoader to collate. Else batches of so many, made in C++;
-            pass ``batch_size=None`` to the DataLoader then.
-        rank, world_size: Whose share this is. Left out, the dataset is whole, as accelerate and the Trainer want it.
-        labels: ``"aligned"``: ``labels[t]`` belongs to ``input_ids[t]`` (transformers' models shift them); ``"shifted"``:
-            to the position before.
-        dtype: ``"int64"``, or ``"int32"`` without a copy.
-        framework: ``"torch"`` or ``"numpy"``; left out: torch where it is installed.
-        max_broken: Records that may be unusable before that is an error; left out: 100, or a thousandth of all if that
-            is more. ``broken_records`` says how many there are.
-        index_cache: URL for record indexes when the data's own bucket cannot be written.
-        disk_cache, disk_cache_bytes: A local folder that keeps what was fetched and decoded for later epochs, and for
-            every process of yours on this machine that names it with the same size (``"20GiB"``). It must be new, empty
-            or made by Millrace, and no other user may write to it.
-        patience: Seconds for which a store that does not answer is asked again before reading fails.
-        threads: That read and tokenize. prefetch: batches (or samples) made ahead.
-        connection: How to reach the store; left out: as the environment says.
+        sequence_length: Tokens of a sample.
+        mode: ``"pack"`` joins documents and cuts them into full sequences. ``"pad"`` makes one sample of each document.
+            ``"sft"`` makes one sample of each prompt and answer, with labels only for the answer.
+        layout, response: How sft reads a record: ``"alpaca"``, ``"guanaco"``, ``"llama2"``, ``"llama3"``,
+            ``"chatml"``, ``"zephyr"`` or ``"gemma"``. Without a layout, ``template`` is the prompt and ``response``
+            the answer.
+        best_fit: Modes pad and sft put several whole documents into a sample.
+        split_long: Mode pad makes several samples of a document that is longer than a sample, instead of cutting it.
+        boundaries: Samples have ``position_ids`` that start at 0 for each document, and batches have ``cu_seqlens``, so
+            that attention can stay within documents. No label crosses into the next document.
+        held_out, part, split_seed: The share of the records to hold out, chosen by a hash of their content. ``part``
+            is the part that this data set reads: ``"train"`` or ``"held_out"``.
+        batch_size: None: iterating yields samples, and a DataLoader collates them. Else iterating yields batches of
+            this size, made in C++. Then pass ``batch_size=None`` to the DataLoader.
+        rank, world_size: The rank whose share this data set reads. The default is the whole data set, which accelerate
+            and the Trainer need.
+        labels: ``"aligned"``: ``labels[t]`` is ``input_ids[t]`` (transformers' models shift them). ``"shifted"``:
+            ``labels[t]`` is the token after ``input_ids[t]``.
+        dtype: ``"int64"``, or ``"int32"``, which needs no copy.
+        framework: ``"torch"`` or ``"numpy"``. None: torch if it is installed.
+        max_broken: The most unusable records that are not an error. None: 100, or a thousandth of all records if that
+            is more. ``broken_records`` is their number.
+        index_cache: URL for record indexes if the data's own bucket is read-only.
+        disk_cache, disk_cache_bytes: A local folder that keeps fetched and decoded content for later epochs. All your
+            processes on this machine that name the folder with the same size (``"20GiB"``) share it. The folder must be
+            new, empty or made by Millrace, and no other user may write to it.
+        patience: Seconds for which reading retries a store that does not answer, before it fails.
+        threads: Threads that read and tokenize.
+        prefetch: Batches, or without ``batch_size`` samples, that are made ahead.
+        connection: How to reach the store. None: as the environment says.
     """
 
     def __init__(
@@ -162,17 +166,17 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         self._rank, self._world_size = rank, world_size
         self._prefetch = prefetch or (8 if self._batched else 64)
         self._opened: Optional[Tuple[int, _native.Dataset]] = None
-        self._epoch, self._samples = 0, 0  # where the next iteration begins, in samples over all ranks
-        self._began = (0, 0)  # where the one under way began
+        self._epoch, self._samples = 0, 0  # the start of the next iteration, in samples of all ranks
+        self._began = (0, 0)  # epoch and sample at the start of the current iteration
         self._skipped = 0
         self._loader: Optional[_native.Loader] = None
-        self._dataset  # errors of the data are errors of this line, not of the first batch
+        self._dataset  # opens the data now, so that errors are raised here and not at the first batch
 
-    # --- what is known before the first batch
+    # --- properties of the data
 
     @property
     def samples_per_epoch(self) -> int:
-        """Over all ranks."""
+        """Samples of an epoch, of all ranks together."""
         return self._dataset.samples_per_epoch
 
     @property
@@ -185,22 +189,22 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
 
     @property
     def broken_records(self) -> int:
-        """Records left out because they cannot be used; ``millrace data inspect`` names them."""
+        """The number of unusable records, which are left out. ``millrace data inspect`` names them."""
         return self._dataset.broken_records
 
     @property
     def source_shares(self) -> List[SourceShare]:
-        """Of each source, in their order: its samples in one pass over it, and how many of them an epoch takes."""
+        """For each source, in their order: its samples in one pass, and its samples in an epoch."""
         return [SourceShare(*share) for share in self._dataset.source_shares]
 
     @property
     def truncated_documents(self) -> int:
-        """With ``best_fit``: documents cut because they are longer than a sample."""
+        """With ``best_fit``: the number of documents that are cut because they are longer than a sample."""
         return self._dataset.truncated_documents
 
     @property
     def fingerprint(self) -> str:
-        """What the order depends on."""
+        """Everything that the order depends on, as words "name=value"."""
         return self._dataset.fingerprint
 
     @property
@@ -208,15 +212,15 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         return self._tokenizer
 
     def __len__(self) -> int:
-        """Samples of this rank in an epoch, or batches where there is a ``batch_size``: the same for every rank."""
+        """Samples of this rank in an epoch, or with ``batch_size`` batches. The same for every rank."""
         return self.samples_per_epoch // (self._rows * self._world_size)
 
     def sample(self, index: int, epoch: int = 0) -> Dict[str, Any]:
-        """The ``index``-th sample of an epoch, over all ranks."""
+        """Returns sample ``index`` of an epoch, counted over all ranks."""
         return self._one(self._dataset.sample(epoch, index))
 
     def __getitem__(self, index: Any) -> Any:
-        """``sample(index)`` of the first epoch; negative indices count from its end, slices are lists of samples."""
+        """Returns ``sample(index)`` of the first epoch. Negative indices count from its end. A slice returns a list."""
         if isinstance(index, slice):
             return [self.sample(i) for i in range(*index.indices(self.samples_per_epoch))]
         at = operator.index(index)
@@ -228,13 +232,13 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
 
     def __iter__(self) -> Iterator[Dict[str, Any]]:
         worker = _worker_info()
-        # A DataLoader cuts what each worker yields into batches of its own. Only where one worker yields all are these
-        # as many as it says, and the same as without workers.
+        # A DataLoader collates batches from the samples of each worker separately. If one worker yields all samples,
+        # the batches and their number are the same as without workers.
         if worker is not None and worker.id != 0:
             return
         step = self._rows * self._world_size  # samples of all ranks in one step
         epoch, first, whole = self._epoch, self._samples // step, self._whole // step
-        skipped, self._skipped = self._skipped // step, 0  # steps that whoever asks drops again
+        skipped, self._skipped = self._skipped // step, 0  # steps whose batches the caller drops (skip_to)
         self._began = (epoch, self._samples)
         options = {
             "rank": self._rank,
@@ -250,7 +254,7 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         self._loader = loader
         for at in range(first, whole):
             batch = loader.next() if at >= skipped else self._empty
-            # Before it is handed out: a state taken by whoever got the batch is the position behind it.
+            # Advances before the yield, so that the caller's state_dict() is the position after this batch.
             self._epoch, self._samples = epoch, (at + 1) * step
             yield {name: self._tensor(rows) for name, rows in batch.items()} if self._batched else self._one(batch)
         if self._epoch == epoch:
@@ -258,32 +262,33 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         self._loader = None
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch, from its start; unless it is the one a restored position lies in."""
+        """Starts the next iteration at this epoch. Keeps a restored position if it is in this epoch."""
         if epoch != self._epoch:
             self._epoch, self._samples, self._skipped = epoch, 0, 0
 
     # --- state
 
     def state_dict(self) -> Dict[str, Any]:
-        """The position after the last sample that was handed out: the same on every rank that is as far. torchdata's
-        StatefulDataLoader keeps it for the worker that hands out."""
+        """Returns the position after the last sample that was yielded. The same on every rank that has yielded as many.
+        torchdata's StatefulDataLoader saves the state of the worker that yields the samples."""
         return self._state(self._epoch, min(self._samples, self._whole))
 
     def state_at(self, samples: int) -> Dict[str, Any]:
-        """The position after ``samples`` more samples, over all ranks, than when the iteration under way began: for
-        whoever counts what was trained on, which may be less than what was handed out."""
+        """Returns the position ``samples`` samples, of all ranks, after the start of the current iteration. For callers
+        that count trained samples, which can be fewer than the yielded ones."""
         return self._state(self._began[0], min(self._began[1] + samples, self._whole))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next iteration goes on there: on any number of ranks, threads and batch size that divides the position.
-        Raises ``PreconditionFailedError``, naming what differs, if the position belongs to other data or settings."""
+        """Continues at this position in the next iteration. The number of ranks and threads and the batch size may
+        differ, but a step must divide the position. Raises ``PreconditionFailedError``, naming the differences, if the
+        position belongs to other data or settings."""
         self._epoch, self._samples = self._position(state)
         self._skipped = 0
 
     def skip_to(self, state: Mapping[str, Any]) -> None:
-        """As ``load_state_dict``, for whoever skips by himself what he had before, as transformers' Trainer and
-        ``accelerate.skip_first_batches`` do: the next iteration is the whole epoch, but up to the position its samples
-        are empty (all zeros) and cost nothing."""
+        """As ``load_state_dict``, for callers that drop the samples before the position themselves, as transformers'
+        Trainer and ``accelerate.skip_first_batches`` do. The next iteration is the whole epoch. Its samples before the
+        position are all zeros and are not read."""
         self._epoch, self._skipped = self._position(state)
         self._samples = 0
 
@@ -303,21 +308,21 @@ class Dataset(_Base):  # type: ignore[misc,valid-type]
         return epoch, samples
 
     def stats(self) -> Dict[str, float]:
-        """Of the iteration under way: seconds that it waited for data (``waited_s``), and on what (``waited_on_network_s``,
-        ``_parse_s``, ``_tokenize_s``, ``_pack_s``)."""
+        """Returns statistics of the current iteration: ``batches``, ``tokens``, the seconds that it waited for data
+        (``waited_s``), and their causes (``waited_on_network_s``, ``_parse_s``, ``_tokenize_s``, ``_pack_s``)."""
         return self._loader.stats() if self._loader is not None else {}
 
     # --- inside
 
     @property
     def _whole(self) -> int:
-        """Samples of an epoch that make whole steps."""
+        """Samples of the whole steps of an epoch."""
         step = self._rows * self._world_size
         return self.samples_per_epoch // step * step
 
     @property
     def _dataset(self) -> "_native.Dataset":
-        # Threads do not survive a fork, so a DataLoader's worker opens the data itself; the index is there by then.
+        # Threads do not survive a fork, so a DataLoader's worker opens the data again, with the index that exists.
         if self._opened is None or self._opened[0] != os.getpid():
             opened = _native.Dataset(
                 session_of(self._connection), self._sources, self._tokenizer._native, self._options

@@ -1,12 +1,13 @@
-"""torch.distributed.checkpoint over Millrace's checkpoints: existing code changes one line.
+"""Storage for torch.distributed.checkpoint. Existing code changes one line:
 
     dcp.save(state_dict, storage_writer=millrace.dcp.Writer("s3://runs/llama", step))
     dcp.load(state_dict, storage_reader=millrace.dcp.Reader("s3://runs/llama"))
 
-What is saved so is what millrace.checkpoint saves: millrace.checkpoint.load reads it, and Reader reads what that saved.
+The checkpoints are those of millrace.checkpoint. So millrace.checkpoint.load reads those of a Writer, and a Reader
+reads those of a Saver.
 
-A Reader gives the planner no pickle that it has not made itself: torch's planners load pickles without ``weights_only``.
-What somebody's checkpoint holds as a pickle is first loaded as data, by torch's own list of what data are.
+torch's planners load pickles without ``weights_only``. So a Reader gives them only pickles that it has made itself. It
+first loads a pickle of a checkpoint with ``weights_only``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, SavePlan, SavePlanner, WriteItemType
+from torch.distributed.checkpoint.planner import (
+    LoadItemType,
+    LoadPlan,
+    LoadPlanner,
+    SavePlan,
+    SavePlanner,
+    WriteItemType,
+)
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
@@ -61,17 +69,18 @@ def _done(value: Any) -> "Future[Any]":
 
 
 def _pickled_by_torch(value: Any) -> Any:
-    """What no checkpoint can hold. It is loaded again only where torch takes it for data."""
+    """Returns a value that no checkpoint format can hold as a pickle. Loads only if torch accepts it with
+    ``weights_only``."""
     pickled = io.BytesIO()
     torch.save(value, pickled)
     return {"torch": encode_value(pickled.getvalue(), "")["bytes"]}
 
 
 class Writer(StorageWriter):
-    """Saves one state below ``url``, under ``step``; committed when dcp.save returns. Options as those of Saver, but nothing
-    is removed unless they say so.
+    """Saves one state below ``url`` as ``step``. It is committed when dcp.save returns. Options: those of Saver.
+    Removes no old checkpoints unless the options say so.
 
-    Make it where every rank does, on the main thread: the first for a URL opens process groups of its own.
+    Every rank must make its Writer at the same place, on the main thread: the first for a URL makes process groups.
     """
 
     def __init__(self, url: str, step: int, *, connection: Optional[Options] = None, **options: Any) -> None:
@@ -115,7 +124,7 @@ class Writer(StorageWriter):
             pieces.append((name, dtype_name(owner.dtype, name), size, 0, box, address, length))
             owners.append(owner)
             results.append(WriteResult(index=item.index, size_in_bytes=length, storage_data=None))
-        for others, of_rank in self._saver.everyones((values, structure)):
+        for others, of_rank in self._saver.exchange((values, structure)):
             values.update(others)
             structure.merge(of_rank)
         self._saver.start(self._step, pieces, owners, {"values": values, **structure.meta()})
@@ -127,13 +136,13 @@ class Writer(StorageWriter):
     def _add_value(
         name: str, value: Any, pieces: List[Any], owners: List[Any], values: Dict[str, Any], structure: Structure
     ) -> None:
-        """What torch takes for one object: a plain value, or a tuple with tensors in it."""
+        """Adds an object of torch's plan: a plain value, or a tuple with tensors in it."""
         plain: Dict[str, Any] = {}
         runs: List[Any] = []
         try:
             for leaf in leaves_of(value, name):
                 if isinstance(leaf, TensorLeaf):
-                    runs += [piece.run(0, piece.held[-1]) for piece in leaf.pieces()]
+                    runs += [shard.run(0, shard.held[-1]) for shard in leaf.shards()]
                 else:
                     plain[leaf.name] = encode_value(leaf.value, leaf.name)
         except UnsupportedError:
@@ -145,7 +154,7 @@ class Writer(StorageWriter):
         structure.merge(Structure.of(value, name))
 
     def finish(self, metadata: Metadata, results: List[List[WriteResult]]) -> None:
-        pass  # it was committed when all ranks had written
+        pass  # write_data has committed the checkpoint
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: _Path) -> bool:
@@ -154,30 +163,30 @@ class Writer(StorageWriter):
 
 @dataclass
 class _Opaque:
-    """A value that is decoded when a planner asks for it: decoding may fail, and nobody may want it."""
+    """A value that is decoded only when a planner asks for it, because decoding may fail."""
 
     encoded: Any
 
 
 @dataclass
 class _Array:
-    """Stands for an array of numpy's, which torch's planners take for one value."""
+    """A placeholder for a numpy array, which torch's planners treat as one plain value."""
 
     name: str
 
 
 class Reader(StorageReader):
-    """Loads the newest checkpoint below ``url``, or that of ``step``, into any sharding."""
+    """Loads the newest checkpoint below ``url``, or that of ``step``, in any sharding."""
 
     def __init__(self, url: str, step: Optional[int] = None, *, connection: Optional[Options] = None) -> None:
         super().__init__()
         self._url = url
         self._state = StoredState(_native.CheckpointReader(session_of(connection), url, step))
-        self._names: Dict[int, str] = {}  # of a tensor's stand-in, by its id
+        self._names: Dict[int, str] = {}  # by id of a placeholder: the tensor's name
         self._leaves, self._paths = self._flattened()
 
     def _flattened(self) -> Any:
-        """The state as torch's planners name its parts: a stand-in without memory for each tensor, and values."""
+        """Returns the state flattened as torch's planners do it. Tensors are placeholders without memory."""
         parts: Dict[str, Any] = {}
         for name, (dtype, shape) in self._state.tensors.items():
             if name in self._state.arrays:
@@ -189,13 +198,15 @@ class Reader(StorageReader):
             try:
                 opaque = isinstance(value, dict) and "torch" in value
                 parts[name] = _Opaque(value) if opaque else decode_value(value)
-            except UnsupportedError:  # a pickle somewhere in it: told to who asks for it
+            except UnsupportedError:  # it holds a pickle; raises again when a planner asks for it
                 parts[name] = _Opaque(value)
-        self._stand_ins = parts  # as long as their ids are of use
+        self._placeholders = parts  # keeps the ids in _names valid
         try:
             return flatten_state_dict(nest(parts, "", self._state.dicts))
         except ValueError as error:
-            raise InvalidArgumentError(f"{self._state.reader.name} has two entries that torch would name alike: {error}") from None
+            raise InvalidArgumentError(
+                f"{self._state.reader.name} has two entries that torch would name alike: {error}"
+            ) from None
 
     def reset(self, checkpoint_id: _Path = None) -> None:
         if checkpoint_id is not None and str(checkpoint_id) != self._url:
@@ -207,7 +218,7 @@ class Reader(StorageReader):
             if not isinstance(leaf, torch.Tensor):
                 described[fqn] = BytesStorageMetadata()
                 continue
-            # However it was saved, any box of it can be read.
+            # One chunk, because the reader can read any box of a tensor, whatever its shards were.
             whole = ChunkStorageMetadata(offsets=torch.Size([0] * leaf.dim()), sizes=leaf.shape)
             described[fqn] = TensorStorageMetadata(TensorProperties(dtype=leaf.dtype), leaf.shape, [whole])
         return Metadata(
@@ -244,14 +255,14 @@ class Reader(StorageReader):
         return _done(None)
 
     def _pickled(self, leaf: Any) -> io.BytesIO:
-        """As planners want plain values: pickled here, of what is data."""
+        """Returns a plain value as a pickle made here, which planners load."""
         pickled = io.BytesIO()
         torch.save(self._materialized(leaf), pickled)
         pickled.seek(0)
         return pickled
 
     def _materialized(self, value: Any) -> Any:
-        """With the tensors' content in place of the stand-ins."""
+        """Returns ``value`` with the tensors' content in place of the placeholders."""
         if isinstance(value, _Opaque):
             return decode_value(value.encoded)
         name = value.name if isinstance(value, _Array) else self._names.get(id(value))

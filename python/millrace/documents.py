@@ -11,24 +11,25 @@ from .session import Options, session_of
 
 
 class Source(NamedTuple):
-    """Data at one URL: an object, a prefix ending in ``/``, a glob, or ``@`` and the URL of a list of such; ``#split``,
-    ``#config`` or ``#config:split`` behind it chooses from a data set of Hugging Face."""
+    """Data at one URL: an object, a prefix ending in ``/``, a glob, or ``@`` and the URL of a list of these.
+    ``#split``, ``#config`` or ``#config:split`` at the end chooses from a Hugging Face data set."""
 
     url: str
     weight: float = 1.0
-    """Passes over it an epoch."""
+    """Passes over the source in an epoch."""
     format: str = ""
-    """Of its objects, when their names do not say it: ``"jsonl"``, ``"json"`` (one array; ``"json:data"``: the array in
-    that field), ``"objects"``, ``"lines"``, ``"text"``, ``"tar"``, ``"arrow"``, ``"parquet"``, with or without ``+gzip`` or ``+zstd``."""
+    """The format of the objects, if their names do not tell it: ``"jsonl"``, ``"json"`` (one array; ``"json:data"``:
+    the array in this field), ``"objects"``, ``"lines"``, ``"text"``, ``"tar"``, ``"arrow"`` or ``"parquet"``. ``+gzip``
+    or ``+zstd`` may follow."""
     split: str = ""
-    """Of a data set of Hugging Face, as ``#split`` behind the URL says it."""
+    """The split of a Hugging Face data set, the same as ``#split`` at the end of the URL."""
 
 
 Sources = Union[str, Sequence[Union[str, Tuple[str, float], Source]], Mapping[str, float]]
 
 
 def sources_of(sources: Sources, format: str = "", split: str = "") -> List[Source]:
-    """One URL, several, or URLs with weights; ``format`` and ``split`` are those of the ones that have none of their own."""
+    """Returns the sources as a list. ``format`` and ``split`` are the defaults of sources without their own."""
     if isinstance(sources, (str, os.PathLike, Source)):
         sources = [sources]  # type: ignore[list-item]
     elif isinstance(sources, Mapping):
@@ -52,16 +53,18 @@ def documents(
     at_once: int = 256,
     connection: Optional[Options] = None,
 ) -> Iterator[str]:
-    """The documents of all records, in the order of the sources, each once: for what needs the text once, such as
-    training a tokenizer or counting words. Reading, decompressing and parsing run ahead on C++ threads; up to ``at_once``
-    documents cross into Python together. Records that cannot be used are left out; more of them than ``max_broken`` raise
-    ``CorruptError``. ``format`` and ``split``: those of ``Source``."""
+    """Yields the document of each record once, in the order of the sources, for example to train a tokenizer.
+
+    Reading, decompressing and parsing run ahead on C++ threads. Python gets up to ``at_once`` documents at a time.
+    Unusable records are left out. More than ``max_broken`` of them raise ``CorruptError``. ``format`` and ``split``:
+    those of ``Source``."""
     native = _native.Documents(session_of(connection), sources_of(sources, format, split), template)
     while True:
         some = native.next(at_once)
         if max_broken is not None and native.broken > max_broken:
             raise CorruptError(
-                f"{native.broken:,} records cannot be used, and {max_broken:,} are allowed; `millrace data inspect` names them"
+                f"{native.broken:,} records cannot be used, and {max_broken:,} are allowed; "
+                "`millrace data inspect` names them"
             )
         if not some:
             return

@@ -10,14 +10,14 @@ from . import _native
 from .errors import AlreadyExistsError, PreconditionFailedError
 from .session import Options, session_of
 
-#: What a read of a few bytes fetches.
+#: Bytes that a small read fetches. A guess.
 READ_BUFFER = 1 << 20
-#: Smaller writes are gathered.
+#: Smaller writes are collected to this many bytes. A guess: saves calls into C++.
 WRITE_BUFFER = 1 << 20
 
 
 class ObjectReader(io.RawIOBase):
-    """One version of an object, fixed when it is opened: if it is replaced meanwhile, reads raise ``StaleError``."""
+    """Reads the version of an object that exists when it is opened. If it is replaced, reads raise ``StaleError``."""
 
     def __init__(self, url: str, *, connection: Optional[Options] = None) -> None:
         super().__init__()
@@ -78,8 +78,8 @@ class ObjectReader(io.RawIOBase):
 
 
 class ObjectWriter(io.RawIOBase):
-    """An object written front to back, in parallel parts. It appears, whole, when the file is closed; leaving a ``with``
-    block by an exception gives it up instead, and so does losing the file unclosed."""
+    """Writes an object front to back, in parallel parts. ``close`` publishes the whole object. An exception in a
+    ``with`` block aborts the upload, and so does deleting the file object without ``close``."""
 
     def __init__(self, url: str, *, create: bool = False, connection: Optional[Options] = None) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class ObjectWriter(io.RawIOBase):
         self._native: Optional[_native.Writer] = _native.Writer(session_of(connection), url, create)
         self._small = bytearray()
         self._at = 0
-        # TextIOWrapper writes a byte order mark where it finds itself at the beginning of what can be sought in.
+        # TextIOWrapper writes a byte order mark only if the file is seekable and at its beginning.
         self.begins_text = False
 
     def seekable(self) -> bool:
@@ -101,7 +101,7 @@ class ObjectWriter(io.RawIOBase):
         return self._at
 
     def write(self, data: Any) -> int:
-        """Takes all of ``data``."""
+        """Writes all of ``data``."""
         native = self._open()
         with memoryview(data) as view:
             count = view.nbytes
@@ -116,7 +116,7 @@ class ObjectWriter(io.RawIOBase):
         return count
 
     def abort(self) -> None:
-        """Gives the object up: nothing of it appears."""
+        """Aborts the upload. The object does not appear."""
         native, self._native = self._native, None
         if native is not None:
             native.abort()
@@ -143,7 +143,7 @@ class ObjectWriter(io.RawIOBase):
         self.close() if kind is None else self.abort()
 
     def __del__(self) -> None:
-        # io's own would publish what may be half of an object.
+        # The destructor of io.RawIOBase would close the file, and so publish half an object.
         if getattr(self, "_native", None) is not None:
             self.abort()
 
@@ -159,16 +159,16 @@ class ObjectWriter(io.RawIOBase):
 
 
 class ObjectTextWriter(io.TextIOWrapper):
-    """Text into an ObjectWriter, with its promise about exceptions."""
+    """Writes text into an ObjectWriter. An exception aborts the upload, too."""
 
     def __init__(self, raw: ObjectWriter, encoding: str, errors: Optional[str], newline: Optional[str]) -> None:
         raw.begins_text = True
-        super().__init__(raw, encoding, errors, newline)  # type: ignore[arg-type]  # it takes all of what is written
+        super().__init__(raw, encoding, errors, newline)  # type: ignore[arg-type]  # ObjectWriter.write takes all bytes
         raw.begins_text = False
         self._raw = raw
 
     def abort(self) -> None:
-        """Gives the object up: nothing of it appears."""
+        """Aborts the upload. The object does not appear."""
         self._raw.abort()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -190,10 +190,10 @@ def open(
 ) -> IO[Any]:
     """Opens an object (``s3://bucket/key``) or a file as a Python file.
 
-    ``mode``: ``r`` reads, with seeks, one version of the object; ``w`` writes it anew; ``x`` writes it only if it does not
-    exist, else raises FileExistsError, here or, if somebody else was faster, when the file is closed. With ``b`` bytes,
-    without it text: ``encoding`` (UTF-8 if none is given), ``errors`` and ``newline`` are those of Python's own open. Writing
-    is front to back, and the object appears when the file is closed. ``a`` and ``+`` need a mount.
+    ``mode``: ``r`` reads one version of the object and can seek. ``w`` replaces the object. ``x`` creates it. If it
+    exists already, ``x`` raises FileExistsError, here or when the file is closed. ``b`` is for bytes. Without ``b`` the
+    file is text: ``encoding`` (default UTF-8), ``errors`` and ``newline`` are those of Python's open. Writing is front
+    to back, and the object appears when the file is closed. ``a`` and ``+`` need a mount.
     """
     path = os.fspath(url)
     kind, text = mode.replace("b", "").replace("t", ""), "b" not in mode
@@ -202,7 +202,7 @@ def open(
     if not text and (encoding is not None or errors is not None or newline is not None):
         raise ValueError("encoding, errors and newline are for text; leave out the b of the mode")
     encoding = encoding or "utf-8"
-    if text:  # what is wrong with these is said before anything is asked of the store
+    if text:  # raises on wrong arguments before any request
         io.TextIOWrapper(io.BytesIO(), encoding, errors, newline).detach()
     if kind == "r":
         reader = io.BufferedReader(ObjectReader(path, connection=connection), READ_BUFFER)
@@ -219,18 +219,18 @@ def _named(file: Any, mode: str) -> Any:
 
 
 def _check_absent(url: str, connection: Optional[Options]) -> None:
-    """So that who writes much does not learn at the end that it was for nothing. The store has the last word."""
+    """Raises early if the object exists. The conditional write when the file is closed decides."""
     try:
         ObjectReader(url, connection=connection).close()
     except PermissionError:
-        return  # it may be allowed to write what it may not read
+        return  # writing may be allowed all the same
     except FileNotFoundError:
         return
     raise AlreadyExistsError(f"{url} exists already")
 
 
 def lines(url: Union[str, os.PathLike], *, connection: Optional[Options] = None) -> Iterator[str]:
-    """The lines of a text object, without their newlines."""
+    """Yields the lines of a text object, without their newlines."""
     with open(url, "r", connection=connection) as file:
         for line in file:
             yield line.rstrip("\n")

@@ -1,4 +1,4 @@
-"""An fsspec file system, so that pandas, pyarrow, datasets and others read and write through Millrace."""
+"""An fsspec file system. With it pandas, pyarrow, datasets and others read and write through Millrace."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .session import Options, session_of
 class MillraceFileSystem(AbstractFileSystem):
     """``millrace://bucket/key``; after ``millrace.register_s3()`` also ``s3://bucket/key``.
 
-    Folders are prefixes: there is no need to make them, and ``mkdir`` only checks that it could matter to nobody.
+    Folders are prefixes and need not be made, so ``mkdir`` does nothing.
     Keyword arguments are those of ``millrace.Options``, or s3fs's ``endpoint_url``, ``anon`` and ``profile``.
     """
 
@@ -64,11 +64,13 @@ class MillraceFileSystem(AbstractFileSystem):
             entries = [self._entry(bucket, info) for info in objects if not info["key"].endswith("/")]
             entries += [{"name": f"{bucket}/{name[:-1]}", "size": 0, "type": "directory"} for name in folders]
             if key and not objects and not folders:
-                entries = [self.info(path)]  # raises when there is nothing at all
+                entries = [self.info(path)]  # raises if nothing has this path
         entries.sort(key=lambda entry: entry["name"])
         return entries if detail else [entry["name"] for entry in entries]
 
-    def find(self, path: str, maxdepth: Optional[int] = None, withdirs: bool = False, detail: bool = False, **kwargs: Any):
+    def find(
+        self, path: str, maxdepth: Optional[int] = None, withdirs: bool = False, detail: bool = False, **kwargs: Any
+    ) -> Any:
         if maxdepth is not None or withdirs:
             return super().find(path, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **kwargs)
         path = self._strip_protocol(path).rstrip("/")
@@ -129,11 +131,11 @@ class MillraceFileSystem(AbstractFileSystem):
         paths = [path] if isinstance(path, str) else list(path)
         for one in paths:
             one = self._strip_protocol(one)
-            doomed = self.find(one, maxdepth=maxdepth) if recursive else [one]
+            names = self.find(one, maxdepth=maxdepth) if recursive else [one]
             if not recursive:
-                self.info(one)  # removing what is not there is an error, as with files
-            if doomed:
-                _native.delete(self._session, ["s3://" + name for name in doomed])
+                self.info(one)  # raises if the object does not exist
+            if names:
+                _native.delete(self._session, ["s3://" + name for name in names])
 
     def created(self, path: str) -> datetime:
         return self.modified(path)
@@ -142,19 +144,19 @@ class MillraceFileSystem(AbstractFileSystem):
         return self.info(path)["LastModified"]
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
-        """Nothing to do: a prefix exists as long as an object does."""
+        """Does nothing. A prefix exists as long as it has an object."""
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
     def rmdir(self, path: str) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
 
 fsspec.register_implementation("millrace", MillraceFileSystem, clobber=True)
 
 
 def register_s3() -> None:
-    """Makes Millrace what fsspec opens ``s3://`` with, in this process."""
+    """Registers Millrace as fsspec's file system for ``s3://``, in this process."""
     for protocol in ("s3", "s3a"):
         fsspec.register_implementation(protocol, MillraceFileSystem, clobber=True)

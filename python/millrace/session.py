@@ -1,4 +1,4 @@
-"""How a process reaches its store: one connection pool and one identity, shared by everything in it."""
+"""Connections to a store. All objects of a process with the same options share a connection pool and an identity."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SUFFIXES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def parse_bytes(size: Union[int, str]) -> int:
-    """512, "512MiB", "1 GiB", "64M": powers of two, as all of Millrace reads them."""
+    """Returns the bytes of 512, "512MiB", "1 GiB" or "64M". Units are powers of two."""
     if isinstance(size, int):
         return size
     text = size.strip().upper()
@@ -30,9 +30,9 @@ def parse_bytes(size: Union[int, str]) -> int:
 
 @dataclass(frozen=True)
 class Options:
-    """How to reach the store. What is empty comes from the environment and the shared AWS files, as in the AWS CLI.
+    """How to reach the store. Empty fields come from the environment and the shared AWS files, as in the AWS CLI.
 
-    ``memory`` bounds the data in flight of a process: parts on their way, shuffle windows, batches.
+    ``memory`` bounds the data that a process has in flight: parts of transfers, shuffle windows, batches.
     """
 
     endpoint_url: str = ""
@@ -48,7 +48,7 @@ _sessions: Dict[Tuple[int, Options], _native.Session] = {}
 
 
 def session_of(options: Optional[Options]) -> _native.Session:
-    """The session of this process for these options; opened at first use, and anew in a forked child."""
+    """Returns this process's session for the options. Opens it at the first use, and again in a forked child."""
     wanted = options or Options()
     key = (os.getpid(), wanted)
     if key not in _sessions:

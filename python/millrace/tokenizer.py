@@ -28,8 +28,8 @@ class Tokenizer:
                 raise
             raise type(error)(
                 f'tokenizer "{self.url}": there is no such file. A tokenizer is the URL or the path of a file '
-                "(tokenizer.json, tokenizer.model, vocab.txt, tekken.json or a .tiktoken). That of a model of the Hugging "
-                f'Face Hub is got by: huggingface_hub.hf_hub_download("{self.url}", "tokenizer.json")'
+                "(tokenizer.json, tokenizer.model, vocab.txt, tekken.json or a .tiktoken). That of a model of the "
+                f'Hugging Face Hub is got by: huggingface_hub.hf_hub_download("{self.url}", "tokenizer.json")'
             ) from None
 
     def __reduce__(self):
@@ -42,21 +42,21 @@ class Tokenizer:
         return self.vocab_size
 
     def encode(self, text: Union[str, bytes], *, bos: bool = False, eos: bool = False) -> "np.ndarray":
-        """The ids of ``text`` as an int32 array; ``bos`` and ``eos`` add those of the model, where it has them."""
+        """Returns the ids of ``text`` as an int32 array. ``bos`` and ``eos`` add these tokens if the model has them."""
         return self._native.encode(text, bos, eos)
 
     def encode_batch(
         self, texts: Sequence[Union[str, bytes]], *, bos: bool = False, eos: bool = False, threads: Optional[int] = None
     ) -> "List[np.ndarray]":
-        """``encode`` of many texts, on ``threads`` threads (default: as many as this process may use)."""
+        """Encodes many texts on ``threads`` threads (default: the cores that this process may use)."""
         return self._native.encode_batch(texts, bos, eos, threads or len(os.sched_getaffinity(0)))
 
     def decode(self, ids: "Union[Sequence[int], np.ndarray]") -> str:
-        """The text of ``ids``; special tokens yield nothing, bytes that are no UTF-8 become U+FFFD."""
+        """Returns the text of ``ids``. Special tokens yield nothing. Bytes that are not UTF-8 become U+FFFD."""
         return self._native.decode(np.ascontiguousarray(ids, dtype=np.int32))
 
     def piece(self, id: int) -> bytes:
-        """The piece as the model has it."""
+        """Returns the token as the model stores it."""
         return self._native.piece(id)
 
     @property
@@ -81,7 +81,7 @@ class Tokenizer:
 
     @property
     def fingerprint(self) -> str:
-        """Part of the identity of all that was tokenized with it."""
+        """A checksum of the model. Everything that was tokenized with the model records it."""
         return self._native.fingerprint
 
 

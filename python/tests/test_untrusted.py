@@ -65,8 +65,8 @@ def save_raw(root, values, meta=None):
     """A checkpoint with values as somebody else's program could write them."""
     with checkpoint.Saver(root) as saver:
         tensor = torch.ones(3)
-        piece = _state.Piece("w", "F32", [3], [], [], tensor)
-        run, owner = piece.run(0, 3)
+        shard = _state.TensorShard("w", "F32", [3], [], [], tensor)
+        run, owner = shard.run(0, 3)
         saver.start(1, [run], [owner], {"values": values, **(meta or {})})
         saver.wait_copied()
 
