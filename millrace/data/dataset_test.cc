@@ -1,4 +1,4 @@
-// What an epoch holds: rows, their order, their labels.
+// Tests the rows of an epoch, their order and their labels.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using testing::MakeTexts;
 using testing::PutText;
 using testing::ToJsonl;
 
-/// Packing as one would write it down: join, cut, shift.
+/// A simple implementation of packing: join, cut, shift.
 TEST_F(DatasetTest, PacksAsTheDefinitionSays) {
   auto texts = MakeTexts("a", 200, 90, 1);
   PutText(*store_, "a.jsonl", ToJsonl(texts));
@@ -93,7 +93,7 @@ TEST_F(DatasetTest, PaddedEpochIsAPermutationOfTheRecords) {
   EXPECT_EQ(seen, texts);
 }
 
-/// A row as one would write it down: tokens with the marks of their documents, joined, cut and shifted.
+/// A simple implementation of a row: the tokens of documents with their marks, joined, cut and shifted.
 struct Token {
   TokenId id;
   bool starts, learnt;
@@ -197,7 +197,7 @@ TEST_F(DatasetTest, FittedRowsHoldEveryDocumentWhole) {
       for (std::uint64_t i = 0; i < dataset->samples_per_epoch(); ++i) {
         RowValues row = ReadRow(*dataset, epoch, i);
         padding += 32 - row.length;
-        // What the row holds, from its tokens alone: the last one may only be a label.
+        // The row's tokens. The last one may only be a label.
         std::vector<Token> tokens;
         std::vector<TokenId> ids(row.inputs.begin(), row.inputs.begin() + row.length);
         if (row.length == 32 && ids.back() != 2) ids.push_back(row.labels.back());
@@ -256,7 +256,7 @@ TEST_F(DatasetTest, AnswersAloneAreLearnt) {
   EXPECT_EQ(learnt, expected) << "every answer, whole, whatever row it is in";
 }
 
-/// The parts have no record in common and miss none; which part a record is in depends on what it says alone.
+/// Each record is in exactly one part. Its content alone decides the part.
 TEST_F(DatasetTest, HeldOutRecordsStayHeldOutWhereverTheyGo) {
   auto texts = MakeTexts("a", 3000, 20, 1);
   PutText(*store_, "one/a.jsonl", ToJsonl(texts));
@@ -281,7 +281,7 @@ TEST_F(DatasetTest, HeldOutRecordsStayHeldOutWhereverTheyGo) {
   EXPECT_EQ(both, std::multiset<std::string>(texts.begin(), texts.end()));
   EXPECT_NE(texts_of(*part_of("s3://corpus/one/", SplitPart::kHeldOut, SequenceMode::kPad, 2)), held) << "another seed";
 
-  // The same records in another order, in other files, with other fields, and more of them.
+  // The same records in another order, in other files, with other fields, and further records.
   std::ranges::reverse(texts);
   std::vector<std::string> more = MakeTexts("b", 500, 20, 2);
   for (int file = 0; file < 3; ++file) {

@@ -59,7 +59,7 @@ class LoaderTest : public ::testing::Test {
     }
   }
 
-  /// What all ranks together see in `batches` global batches from `state` on, in the global order.
+  /// Returns the samples of all ranks in `batches` global batches from `state` on, in the global order.
   std::vector<BatchRow> Read(Loader::Options options, std::uint64_t batches, LoaderState state = {},
                              LoaderState* after = nullptr) {
     std::vector<BatchRow> rows;
@@ -77,7 +77,7 @@ class LoaderTest : public ::testing::Test {
     return rows;
   }
 
-  /// The definition: samples of the dataset one by one, partial batches at the end of an epoch left out.
+  /// A simple implementation: reads samples one by one, and leaves out partial batches at the end of an epoch.
   std::vector<BatchRow> Expected(std::uint64_t global_batch, std::uint64_t batches) {
     std::vector<BatchRow> rows;
     std::uint64_t per_epoch = dataset_->samples_per_epoch() / global_batch;
@@ -136,7 +136,7 @@ TEST_F(LoaderTest, StridedLoadersShareTheBatches) {
   std::vector<BatchRow> rows;
   for (std::uint64_t b = 0; b < batches; ++b) {
     auto& loader = loaders[b % kStride];
-    // Half of the way each goes on where its own state says.
+    // In the middle each loader continues from its own state.
     if (b / kStride == batches / kStride / 2) {
       LoaderState state = loader->state();
       loader = Start({.global_batch = 24, .micro_batch = 24, .stride = kStride}, state);
@@ -271,7 +271,7 @@ TEST_F(LoaderTest, ReadsEachChunkAndTokenizesEachDocumentOnce) {
   EXPECT_LE(faults->calls(object::Operation::kGet) - gets, chunks + 3);
 }
 
-/// All that makes rows differ, with two sources of which one takes more than an epoch to go through.
+/// Options that change rows. The tests use two sources; a pass over one of them takes more than an epoch.
 struct Settings {
   const char* name;
   SequenceMode mode;
@@ -303,8 +303,8 @@ class LoaderModes : public LoaderTest, public ::testing::WithParamInterface<Sett
   }
 };
 
-/// Kills at random places, between and within batches, each time going on with other ranks and threads: the rows, their
-/// order and their marks are those of a run that nothing disturbed.
+/// Stops at random places, between and within batches, and continues with other ranks and threads. The rows, their
+/// order and their marks are those of an undisturbed run.
 TEST_P(LoaderModes, KillsAndOtherRanksChangeNothing) {
   dataset_ = Reopen(Options());
   const std::uint64_t total = 2 * (dataset_->samples_per_epoch() / 24) + 5;
@@ -328,7 +328,7 @@ TEST_P(LoaderModes, KillsAndOtherRanksChangeNothing) {
       }
     }
     std::string saved = DumpJson(loaders[0]->state().ToJson());
-    // A batch that not all have had when the kill comes does not count.
+    // A batch that some ranks have not got does not count.
     if (ranks > 1 && done + batches < total) {
       EXPECT_TRUE(loaders[0]->Next().has_value());
       EXPECT_EQ(DumpJson(loaders[0]->state().ToJson()), saved);
@@ -385,7 +385,7 @@ INSTANTIATE_TEST_SUITE_P(All, LoaderModes,
                                            Settings{"sft", SequenceMode::kSft, false, false, true},
                                            Settings{"sft_fitted", SequenceMode::kSft, true}));
 
-/// The state is small whatever the data, and refused by other data in words that say what is other.
+/// The state is small for all data. Other data refuse it and name the differences.
 TEST_F(LoaderTest, AnyChangeIsRefusedByItsName) {
   DatasetOptions base{.sources = {}, .sequence_length = 16, .shuffle_window = 50};
   base.template_text = std::string(5000, 'x') + "{text}";
@@ -510,7 +510,7 @@ TEST(StageTrace, TellsWhatAThreadDidBetweenTwoMoments) {
   EXPECT_EQ(trace.Within(clock.Now(), clock.Now() + ms(6)), (Spent{ms(0), ms(0), ms(0), ms(6)}));
 }
 
-/// What the consumer waited for, if it did, is what its batch was waiting for: here time passes in one stage alone.
+/// The consumer's wait counts for the stage in which its batch was made. Here only one stage takes time.
 TEST_F(LoaderFaults, AWaitIsAccountedToItsStage) {
   struct Slow final : ByteTokenizer {
     explicit Slow(Clock& c) : clock(c) {}

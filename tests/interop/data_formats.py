@@ -23,7 +23,7 @@ VENV = pathlib.Path(os.environ.get("MILLRACE_PEERS", "/nonexistent")) / "venv/bi
 
 
 def need(*modules):
-    """Goes on with the Python of the peers where this one lacks a module."""
+    """Restarts with the Python of the peers if this one lacks a module."""
     try:
         for module in modules:
             __import__(module)
@@ -41,7 +41,7 @@ def make_texts(count, seed=7):
 
 
 class Data:
-    """`millrace data` on local folders, with a tokenizer that keeps every text as it is."""
+    """Runs `millrace data` on local folders, with a tokenizer that does not change a text."""
 
     def __init__(self, millrace, folder):
         self.millrace, self.folder = millrace, folder
@@ -56,7 +56,7 @@ class Data:
         return done.stderr if fails else done.stdout
 
     def texts(self, source, *more):
-        """The documents of a source in its order."""
+        """Returns the documents of a source in their order."""
         out = self.run("data", "cat", source, "--tokenizer", self.model, "--mode", "pad", "--sequence-length", "1500",
                        "--shuffle-window", "0", "--count", "1000000", "--json", *more)
         return [json.loads(line)["text"] for line in out.splitlines()]
@@ -71,7 +71,7 @@ class Data:
 
 
 def test_datasets(data):
-    """What Hugging Face's `datasets` leaves on disk."""
+    """Reads the files that Hugging Face's `datasets` writes."""
     need("datasets")
     import datasets
     texts, others = make_texts(700), make_texts(50, 8)
@@ -84,7 +84,7 @@ def test_datasets(data):
     data.expect(f"{data.folder}/dict#test", others)
     assert "say which" in data.run("data", "plan", data.folder / "dict", "--tokenizer", data.model, fails=True)
 
-    # A cache, as load_dataset makes it: one stream a split, and computations beside them.
+    # A cache of load_dataset: a stream for each split, and cached computations.
     (data.folder / "raw.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
     loaded = datasets.load_dataset("json", data_files=str(data.folder / "raw.jsonl"), split="train",
                                    cache_dir=str(data.folder / "cache"))
@@ -105,7 +105,7 @@ def test_datasets(data):
 
 
 def test_columns(data):
-    """Arrow and Parquet as pyarrow writes them, with every codec that text is compressed by."""
+    """Reads Arrow and Parquet of pyarrow, with every codec for text."""
     need("pyarrow")
     import pyarrow as pa
     import pyarrow.feather
@@ -137,7 +137,7 @@ def test_columns(data):
 
 
 def megatron(documents, width):
-    """The bytes of .bin and .idx by their definition."""
+    """Returns the bytes of .bin and .idx by their definition."""
     token = "<H" if width == 2 else "<i"
     lengths = [len(d) for d in documents if d]
     pointers, starts = [0], [0]
@@ -152,7 +152,7 @@ def megatron(documents, width):
 
 
 def test_tokens(data):
-    """`millrace data tokenize` against sentencepiece and the format's definition; killed again and again on its way."""
+    """Compares `millrace data tokenize` with sentencepiece and the format's definition. Kills it several times."""
     need("sentencepiece")
     import sentencepiece
     reference = sentencepiece.SentencePieceProcessor(model_file=str(data.model))
@@ -184,7 +184,7 @@ def test_tokens(data):
     assert (bin_file.read_bytes(), idx_file.read_bytes()) == expected, "other bytes than the definition's"
     assert done["documents"] == len(documents) and done["tokens"] == sum(map(len, documents)), done
     assert kills == 0 or done["resumed"] > 0 or done["parts"] == 0, done
-    # What a killed process had not finished writing is the file store's: it has names of its own and is in no listing.
+    # The file store keeps unfinished writes of a killed process under names that no listing shows.
     left = [path for path in output.parent.glob(".millrace/*/*") if not path.name.startswith(".millrace~")]
     assert not left, left
     print(f"ok: {done['tokens']} tokens after {kills} kills, {done['resumed']} of {done['parts']} parts taken over")

@@ -1,12 +1,12 @@
-// A tokenizer for scripts: reads texts from standard input and writes their ids, both in frames.
+// A tokenizer for scripts. Reads texts from standard input and writes their ids, both in frames.
 //
 //   tokenizer_ids MODEL encode|specials|decode|stream [PATTERN]
 //   tokenizer_ids - session
 //
-// A frame is a little-endian u32 count and as many bytes (text) or i32 numbers (ids); `stream` decodes one id at a
-// time. In a session every frame is bytes, of which the first says what to do with the rest: load (l) a model file,
-// encode (e), encode with special tokens (s), decode (d) or decode one by one (t) with the last one loaded. Answers
-// begin with + or, in front of an error's text, with -.
+// A frame is a little-endian u32 count, and then that many bytes (text) or i32 numbers (ids). `stream` decodes one id
+// at a time. In a session every frame is bytes. Its first byte is the command: load a model file (l), encode (e),
+// encode with special tokens (s), decode (d) or decode one by one (t). An answer begins with +, or with - and an
+// error's text.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>

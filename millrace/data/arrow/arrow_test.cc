@@ -1,4 +1,4 @@
-// Arrow and Parquet as Arrow's own writers make them, read by the plug-in.
+// Tests the plug-in with objects that Arrow's writers make.
 #include <arrow/array.h>
 #include <arrow/builder.h>
 #include <arrow/io/memory.h>
@@ -89,7 +89,7 @@ class ArrowTest : public ::testing::Test {
           return {};
         },
         {}));
-    // In any order: a frame needs none of the others.
+    // In another order, because frames are independent.
     std::vector<std::string> pieces(read.frames.size());
     for (std::size_t i = read.frames.size(); i-- > 0;) {
       pieces[i] = AsText(MR_TRY(content.ReadFrame(read.frames[i], {})));
@@ -97,7 +97,7 @@ class ArrowTest : public ::testing::Test {
     for (const std::string& piece : pieces) read.content += piece;
     return read;
   }
-  /// Of a table in every layout that there is; all must agree.
+  /// Returns the rows of a table. Expects the same rows from every layout.
   std::vector<std::string> LinesOf(const arrow::Table& table, std::vector<std::string> fields = {}) {
     auto stream = ReadAll(*Open(ToIpc(table), ArrowFormat::kIpc, fields)).value();
     auto file = ReadAll(*Open(ToIpc(table, true, 2), ArrowFormat::kIpc, fields)).value();
@@ -167,7 +167,7 @@ TEST_F(ArrowTest, DictionariesAreWhatTheyStandFor) {
   EXPECT_EQ(read.frames.size(), 2u);
 }
 
-/// Rows with texts of about 300 bytes.
+/// Returns rows with texts of about 300 bytes.
 std::shared_ptr<arrow::Table> Corpus(int rows, std::string* lines = nullptr) {
   Random random(5);
   arrow::StringBuilder texts, others;
@@ -219,7 +219,7 @@ TEST_F(ArrowTest, OnlyTheWantedColumnsOfParquetAreRead) {
   EXPECT_LT(bytes, parquet.size() / 2) << "the other column is more than half";
 }
 
-/// As ToParquet, in one row group of small pages.
+/// As ToParquet, with one row group of small pages.
 std::string ToPages(const arrow::Table& table, parquet::ParquetDataPageVersion version, bool index, bool dictionary) {
   auto out = arrow::io::BufferOutputStream::Create().ValueOrDie();
   parquet::WriterProperties::Builder builder;
@@ -239,7 +239,7 @@ TEST_F(ArrowTest, ALargeRowGroupIsReadByItsPages) {
   std::string lines;
   for (int i = 0; i < kRows; ++i) {
     std::string text = fmt::format("row {} ", i);
-    // Rows of all sizes: neither are pages evenly filled, nor do those of the columns begin at the same rows.
+    // Rows of all sizes, so that pages differ in rows, and pages of two columns begin at different rows.
     for (std::uint64_t n = random.Below(random.Below(50) == 0 ? 40'000 : 900); n > 0; --n) {
       text += static_cast<char>('a' + random.Below(26));
     }
@@ -354,7 +354,7 @@ TEST_F(ArrowTest, ALargeRecordBatchIsReadInSlices) {
       for (const Frame& frame : read->frames) EXPECT_LT(frame.bytes, 5 * kMiB);
     }
   }
-  // Damage, of the batch and of the index.
+  // Damaged batches and damaged indexes.
   const std::string bytes = ToIpc(*table, false, kRows);
   const auto frames = ReadAll(*Open(bytes, ArrowFormat::kIpc)).value().frames;
   for (int round = 0; round < 60; ++round) {
@@ -381,7 +381,7 @@ arrow::ipc::IpcWriteOptions CompressedBy(arrow::Compression::type codec) {
 constexpr arrow::Compression::type kIpcCodecs[] = {arrow::Compression::UNCOMPRESSED, arrow::Compression::LZ4_FRAME,
                                                    arrow::Compression::ZSTD};
 
-/// Texts of all lengths, as strings and as views, beside what no JSON has.
+/// Texts of all lengths, as strings and as views, beside values that JSON cannot hold.
 std::shared_ptr<arrow::Table> ViewsAndUnions(int rows) {
   Random random(23);
   arrow::StringBuilder texts;
@@ -422,14 +422,14 @@ TEST_F(ArrowTest, ColumnsThatAreNotAskedForCannotBeInTheWay) {
       EXPECT_GE(read->frames.size(), 2u) << "a batch of 36 MB is read in parts";
     }
   }
-  // Asked for, such columns are read as a whole.
+  // Such columns are read whole if they are wanted.
   auto all = ReadAll(*Open(ToIpc(*ViewsAndUnions(200)), ArrowFormat::kIpc));
   ASSERT_TRUE(all) << all.error().ToString();
   EXPECT_EQ(all->frames.size(), 1u);
   EXPECT_EQ(Lines(all->content).size(), 200u);
 }
 
-/// Where the words of 8 bytes are that describe the only record batch: its message's metadata, behind the schema.
+/// Returns the offsets of the 8-byte words in the metadata of the only record batch.
 std::vector<std::size_t> WordsOfBatch(const std::string& stream) {
   const std::byte* bytes = AsBytes(stream).data();
   const std::size_t schema = 8 + LoadLittle<std::uint32_t>(bytes + 4);
@@ -457,7 +457,7 @@ TEST_F(ArrowTest, ABatchThatLiesOfItsRowsAndPlacesIsAnErrorThatNamesTheFile) {
         const auto truth = LoadLittle<std::int64_t>(AsBytes(original).data() + at);
         for (std::int64_t lie : kLies) {
           if (lie == truth) continue;
-          // Of a large one, other words are tried once only, for each try reads all of it.
+          // Each try reads the whole batch, so a large batch gets one try for each of the other words.
           if (rows > 5 && truth != rows && (lie != (1 << 20) || codec != arrow::Compression::UNCOMPRESSED)) continue;
           std::string bytes = original;
           StoreLittle(std::as_writable_bytes(std::span(bytes)).data() + at, lie);
@@ -481,7 +481,7 @@ TEST_F(ArrowTest, ABatchThatLiesOfItsRowsAndPlacesIsAnErrorThatNamesTheFile) {
 TEST_F(ArrowTest, OffsetsThatOverflowAreDamage) {
   auto table = ViewsAndUnions(9000)->SelectColumns({1}).ValueOrDie();  // 10 MB: read in slices
   const std::string original = ToIpc(*table, false, 9000);
-  // The texts' offsets, by the first text's length.
+  // Finds the offsets of the texts by the length of the first text.
   const auto& texts = static_cast<const arrow::StringArray&>(*table->column(0)->chunk(0));
   std::string pattern(8, '\0');
   StoreLittle(std::as_writable_bytes(std::span(pattern)).data() + 4, texts.value_offset(1));
@@ -499,7 +499,7 @@ TEST_F(ArrowTest, OffsetsThatOverflowAreDamage) {
   }
 }
 
-/// Nor does damage to what such a group is read by.
+/// Damage to a row group that is read by pages yields an error or other text.
 TEST_F(ArrowTest, DamagedPagesAreAnErrorOrOtherText) {
   Random random(11);
   std::string bytes = ToPages(*Corpus(22'000), parquet::ParquetDataPageVersion::V1, false, false);
@@ -530,7 +530,7 @@ TEST_F(ArrowTest, ABadRowIsItsOwnAffair) {
   EXPECT_THAT(LinesOf(*table), ElementsAre(R"({"text":"good"})", "{\"text\":\"b\xff\xfe\"}", R"({"text":"fine"})"));
 }
 
-/// A column of lists of one word again and again: a few bytes that stand for `words` times 64 KiB in each row.
+/// A column of lists that repeat one word. A few bytes expand to `words` times 64 KiB in each row.
 std::shared_ptr<arrow::Table> MakeBomb(std::int64_t rows, std::int64_t words) {
   auto word = FromJson(arrow::utf8(), fmt::format(R"(["{}"])", std::string(64 << 10, 'w')));
   arrow::Int8Builder indices;
@@ -617,7 +617,7 @@ TEST_F(ArrowTest, SaysWhatIsWrong) {
   EXPECT_EQ(content->ReadFrame(frames[0], {}).error().code(), Code::kCorrupt);
 }
 
-/// No damage makes anything but an error, or other records.
+/// Damage yields only errors or other records.
 TEST_F(ArrowTest, DamageIsAnErrorOrOtherText) {
   auto table = MakeTable({
       {"text", FromJson(arrow::utf8(), R"(["one", "two", null, "four", "five"])")},

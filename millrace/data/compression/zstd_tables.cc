@@ -16,17 +16,18 @@ constexpr std::array<std::int16_t, 53> kMatchLengthCounts = {1, 4, 3, 2, 2, 2, 2
                                                              1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,  1,  1,  1,  1,  1,  1, 1,
                                                              1, 1, 1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1};
 
-/// Bits that follow a code, from code 16 and 32 on; none before.
+/// Extra bits of the codes from 16 (literal lengths) and 32 (match lengths) on (RFC 8878, section 3.1.1.3.2.1.1). Lower
+/// codes have none.
 constexpr std::array<std::uint8_t, 20> kLiteralLengthBits = {1, 1, 1, 1,  2,  2,  3,  3,  4,  6,
                                                              7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
 constexpr std::array<std::uint8_t, 21> kMatchLengthBits = {1, 1, 1, 1,  2,  2,  3,  3,  4,  4, 5,
                                                            7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
-/// By kind: the largest code and the largest table.
+/// The largest code and the largest table, by TableKind (RFC 8878, section 3.1.1.3.2.1).
 constexpr std::array<std::uint8_t, 3> kLargestCode = {35, 31, 52};
 constexpr std::array<int, 3> kLargestLog = {9, 8, 9};
-constexpr int kSmallestLog = 5;
-/// Blocks with so few sequences are read in any case, which is cheap. Very regular data never have more, and may name
-/// no new offset in their whole length.
+constexpr int kSmallestLog = 5;  // RFC 8878, section 4.1.1
+/// The sequences of smaller blocks are always read, which is cheap. Blocks of very regular data never have more, and
+/// such data may have no block with a new offset. 64 is a guess.
 constexpr std::uint32_t kFewSequences = 64;
 
 std::unexpected<Error> Damaged(std::string_view what) { return Fail(Code::kCorrupt, "a zstd block's {}", what); }
@@ -40,7 +41,8 @@ Result<ByteSpan> TakeBytes(ByteSpan& rest, std::size_t bytes) {
 
 std::uint32_t ByteAt(ByteSpan bytes, std::size_t at) { return std::to_integer<std::uint32_t>(bytes[at]); }
 
-/// Bits from the lowest of the first byte on. Behind the end there are zeros; used() tells.
+/// Reads bits forwards, from the lowest bit of the first byte on. Bits behind the end are zeros; used() counts them
+/// too.
 class ForwardBits {
  public:
   explicit ForwardBits(ByteSpan bytes) : bytes_(bytes) {}
@@ -65,14 +67,14 @@ class ForwardBits {
   std::size_t used_ = 0;
 };
 
-/// Bits from the last one on, which is the highest that is set in the last byte and not one of them.
+/// Reads bits backwards from the end. The highest set bit of the last byte only marks the end.
 class BackwardBits {
  public:
   explicit BackwardBits(ByteSpan bytes) : bytes_(bytes) {
     if (bytes.empty() || bytes.back() == std::byte{0}) return;
     left_ = 8 * (bytes.size() - 1) + static_cast<std::size_t>(std::bit_width(ByteAt(bytes, bytes.size() - 1))) - 1;
   }
-  /// Up to 32 of them. What lies in front of the first byte is zeros, and overrun() from then on.
+  /// Returns the next `bits`, at most 32. In front of the first byte returns zeros, and overrun() becomes true.
   std::uint32_t Read(int bits) {
     const auto wanted = static_cast<std::size_t>(bits);
     if (wanted > left_) {
@@ -94,7 +96,7 @@ class BackwardBits {
   bool overrun_ = false;
 };
 
-/// A table's description for counts of which none is 0; what ReadCounts reads.
+/// Returns the description of a table, as ReadCounts reads it. REQUIRES: no count is 0.
 std::string DescribeCounts(std::span<const std::int16_t> counts, int log) {
   std::string out;
   std::size_t used = 0;
@@ -120,7 +122,7 @@ std::string DescribeCounts(std::span<const std::int16_t> counts, int log) {
   return out;
 }
 
-/// How many cells of a table each code has; -1: one, and it is a rare code.
+/// Reads the number of cells that each code has in a table. -1: one cell, for a code of probability below 1.
 Status ReadCounts(ForwardBits& bits, int log, std::size_t most, std::vector<std::int16_t>& counts) {
   std::uint32_t remaining = 1U << log;
   while (remaining > 0) {
@@ -294,7 +296,7 @@ bool ZstdTables::Complete(std::size_t window) const {
 
 std::string ZstdTables::Dictionary(std::string_view window) {
   std::string out("\x37\xa4\x30\xec\x01\x00\x00\x00", 8);
-  // A dictionary has every table. Of what no block has used so far, no block can ask for again.
+  // A dictionary must have every table. Blocks cannot repeat a table that no block has used, so any table will do.
   out += huffman_.empty() ? std::string_view("\x80\x10", 2) : std::string_view(huffman_);
   for (TableKind kind : {kOffsets, kMatchLengths, kLiteralLengths}) {
     entered_without_[kind] = tables_[kind].description.empty();

@@ -36,7 +36,7 @@ class ZstdTables {
   enum TableKind { kLiteralLengths, kOffsets, kMatchLengths };
   static constexpr int kTableKinds = 3;
 
-  /// The counts that an FSE table is made of, or one symbol alone.
+  /// The counts of an FSE table, or its only symbol.
   struct FseTable {
     std::string description;  ///< as in a block or dictionary; empty for one symbol
     std::vector<std::int16_t> counts;

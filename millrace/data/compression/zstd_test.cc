@@ -1,4 +1,4 @@
-// Entries inside of zstd frames: what is decoded from any of them is what is decoded from the start.
+// Tests that decoding from any seek point inside a zstd frame yields the same bytes as decoding from the start.
 #include "millrace/data/compression/zstd.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ using testing::FindAll;
 using testing::RandomRecords;
 using testing::StoredObject;
 
-/// One frame of a length that its header does not tell, as programs write that compress a pipe.
+/// Returns one frame without its length in the header, as programs write it that compress a pipe.
 std::string Streamed(std::string_view text, int level, int window_log, bool checksum = true,
                      std::size_t flush_every = 0) {
   ZSTD_CCtx* context = ZSTD_createCCtx();
@@ -44,7 +44,7 @@ struct FoundSeekPoint {
   std::size_t at = 0;  ///< in what is decoded
 };
 
-/// All that decoder yields, and the entries it offers on the way.
+/// The decoded bytes, and the seek points on the way.
 std::string Drain(Decoder& decoder, std::size_t step_bytes, std::vector<FoundSeekPoint>* places = nullptr) {
   std::string text;
   while (true) {
@@ -58,7 +58,7 @@ std::string Drain(Decoder& decoder, std::size_t step_bytes, std::vector<FoundSee
   }
 }
 
-/// Enters `packed` everywhere it can be; returns at how many places inside of frames with a state of `kind`.
+/// Decodes `packed` from every seek point. Returns the number of seek points inside frames with a state of `kind`.
 int EnteredEverywhere(const std::string& packed, const std::string& text, std::uint64_t spacing, char kind = 1) {
   MemoryInputStream whole(AsBytes(packed));
   auto decoder = MakeZstdDecoder(whole, {}, spacing).value();
@@ -139,7 +139,7 @@ TEST(ZstdEntries, OneHugeFrameIsReadInParts) {
   EXPECT_TRUE(AsText(stored.object.content->ReadFrame(all.frames[1], {}).value()) == all.contents[1]);
 }
 
-/// Of data and of states, as a foreign index may hold them: an error or other bytes, and no more than that.
+/// Damaged data and damaged states, which a foreign index may hold, yield an error or other bytes.
 TEST(ZstdEntries, DamageInsideOfFramesIsHarmless) {
   Random random(16);
   const std::string text = RandomRecords(random, 500'000, 3000);

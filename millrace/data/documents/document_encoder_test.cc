@@ -13,14 +13,14 @@
 namespace millrace::data {
 namespace {
 
-/// One token per byte, and the special tokens of chat models.
+/// A tokenizer with one token for each byte, and the special tokens of chat models.
 class ChatTokenizer final : public testing::ByteTokenizer {
  public:
   TokenId IdOf(std::string_view piece) const override {
     auto at = std::ranges::find(kSpecials, piece);
     return at == kSpecials.end() ? tokenizer::kNoToken : 300 + static_cast<TokenId>(at - kSpecials.begin());
   }
-  /// With special tokens spelled out, and what is learnt between « and ».
+  /// Returns the text with special tokens spelled out, and trained tokens between « and ».
   static std::string Spell(const EncodedDocument& document, bool marked) {
     std::string text;
     for (std::size_t t = 0; t < document.ids.size(); ++t) {
@@ -53,7 +53,7 @@ DocumentForm Sft(std::string layout, std::string prompt = "{text}", std::string 
       .value();
 }
 
-/// The document of a record, as Spell writes it, or why there is none.
+/// Returns the document of a record, as Spell writes it, or the reason why it is broken.
 std::string Document(const DocumentForm& form, std::string_view record) {
   ChatTokenizer tokenizer;
   DocumentEncoder encoder(form, &tokenizer), judge(form, nullptr);
@@ -175,9 +175,9 @@ TEST(DocumentEncoder, StripsAsPythonDoes) {
   EXPECT_EQ(StripSpace(" \n"), "");
 }
 
-/// The boundary is the number of tokens of the prompt alone, whatever becomes of its last one within the whole.
+/// The boundary is the number of tokens of the prompt alone, even if its last token differs in the whole text.
 TEST(DocumentEncoder, MasksAsManyTokensAsThePromptHasAlone) {
-  /// Tokens are pairs of bytes; the last may be a single one.
+  /// A tokenizer whose tokens are pairs of bytes. The last token may be a single byte.
   struct Pairs final : testing::ByteTokenizer {
     Status Encode(std::string_view text, std::vector<TokenId>& ids) const override {
       for (std::size_t i = 0; i < text.size(); i += 2) ids.push_back(10 + text[i]);
@@ -210,7 +210,7 @@ TEST(DocumentEncoder, MasksAsManyTokensAsThePromptHasAlone) {
   }
 }
 
-/// Cutting must not be a way to spend hours: many answers in one huge text.
+/// Many answers in one huge text are refused instead of taking hours.
 TEST(DocumentEncoder, RefusesWhatWouldTakeTooLong) {
   std::string text;
   while (text.size() < 20'000) text += "### Human:a### Assistant:b";

@@ -9,7 +9,7 @@ namespace {
 
 std::uint64_t Megabyte(std::uint32_t) { return 1'000'000; }
 
-/// `count` batches, each of one new chunk and so many bytes.
+/// Returns `count` batches. Each needs one new chunk.
 std::vector<BatchNeeds> Batches(std::uint32_t count, std::uint64_t bytes) {
   std::vector<BatchNeeds> batches;
   for (std::uint32_t b = 0; b < count; ++b) batches.push_back({{b}, bytes});
@@ -49,7 +49,7 @@ TEST(Simulate, SlowTokenizingIsTheRateOfItsThreads) {
   EXPECT_NEAR(Simulate(Batches(100, 1000), Megabyte, parameters).seconds, 100 * 0.01 + 0.1, 0.15);
 }
 
-/// The more there is of anything, the less is waited.
+/// More of any resource never makes the wait longer.
 TEST(Simulate, MoreIsNeverWorse) {
   Random random(3);
   for (int round = 0; round < 100; ++round) {

@@ -108,7 +108,7 @@ TEST(Zstd, FramesOfAnySizeComeBack) {
   EXPECT_EQ(ReadBack(*StoredObject(Zstd(""), kZstandard).object.content), "");
 }
 
-/// Damage is an error that names the object and a byte, or does not matter: a wrong record never comes out.
+/// Damage is an error that names the object and a byte, or changes nothing. It never yields a wrong record.
 void DamageIsFound(const std::string& packed, const std::string& lines, DataFormat format) {
   Random random(5);
   for (int i = 0; i < 60; ++i) {
@@ -122,7 +122,7 @@ void DamageIsFound(const std::string& packed, const std::string& lines, DataForm
     if (all) {
       std::string text;
       for (const std::string& one : all->contents) text += one;
-      // A cut between members or frames leaves whole ones.
+      // A cut between two members or frames is no damage.
       EXPECT_TRUE(text == lines || (i % 3 == 0 && lines.starts_with(text.substr(0, text.size() - 1)))) << i;
       continue;
     }
@@ -157,14 +157,14 @@ TEST(Decoded, AFrameThatDecodesToSomethingElseIsRefused) {
     frame.state[at] ^= static_cast<char>(1 << random.Below(8));
     if (i % 3 == 0) frame.state.resize(random.Below(frame.state.size()));
     auto read = stored.object.content->ReadFrame(frame, {});
-    // A changed bit of the window that nothing refers to does no harm.
+    // A changed bit does no harm in a part of the window that no match uses.
     if (read) {
       EXPECT_TRUE(AsText(*read) == all.contents[1]);
     } else {
       EXPECT_EQ(read.error().code(), Code::kCorrupt);
     }
   }
-  // Another object under the same frames: what mattered is the bytes, not that something decodes.
+  // Another object with the same frames must fail, although it decodes.
   std::string other = lines;
   other[lines.size() / 2] ^= 1;
   StoredObject changed(Gzip(other, 1), kGzipped);
@@ -191,7 +191,7 @@ TEST(Text, EveryDocumentComesBackAsItWas) {
   RecordTemplate form = RecordTemplate::Parse("{text}").value();
   RecordParser parser(form);
   Random random(9);
-  // Around the limit of a record, where it must be cut, and where nothing can be cut.
+  // Sizes around the limit of a record, and text that cannot be cut.
   for (std::size_t size : {std::size_t{1}, std::size_t{5000}, std::size_t{15} << 20, std::size_t{18} << 20}) {
     std::string text;
     while (text.size() < size) {

@@ -56,7 +56,7 @@ Json RandomObject(Random& random) {
   return object;
 }
 
-/// As some program prints it: blanks wherever they may be, characters escaped or not.
+/// Prints JSON with random white space and random escapes.
 class Printer {
  public:
   explicit Printer(Random& random) : random_(random), loose_(random.Below(3) > 0), ascii_(random.Below(2) == 0) {}
@@ -92,7 +92,7 @@ class Printer {
   const bool loose_, ascii_;
 };
 
-/// What the lines say.
+/// Returns the parsed lines.
 std::vector<Json> Records(std::string_view lines) {
   std::vector<Json> records;
   for (std::string_view line : Split(lines, '\n')) {
@@ -101,7 +101,7 @@ std::vector<Json> Records(std::string_view lines) {
   return records;
 }
 
-/// The lines of data that become known bit by bit and are cut wherever somebody asks.
+/// Returns the lines of data that arrive in small steps and are cut at random positions.
 Result<std::string> CutAnywhere(Random& random, const Syntax& syntax, std::string_view data) {
   std::string lines;
   auto splitter = syntax.NewSplitter();

@@ -1,4 +1,4 @@
-// Against what people's own programs write.
+// Tests reading the output of other programs.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -18,7 +18,7 @@ using testing::StoredObject;
 
 class Programs : public ::testing::Test {
  protected:
-  /// What the shell prints when it runs `command` in the folder.
+  /// Returns the output of `command`, which runs in the folder.
   std::string Run(const std::string& command) {
     auto output = Subprocess::Run({.argv = {"sh", "-c", command}, .working_directory = folder_.path()}).value();
     EXPECT_TRUE(output.state.ok()) << command;
@@ -54,7 +54,7 @@ TEST_F(Programs, Zstd) {
   StoredObject one(Run("zstd -q -c a"), kZstd);
   EXPECT_EQ(FindAll(*one.object.content).value().frames.size(), 1u);
   EXPECT_TRUE(ReadBack(*one.object.content) == lines);
-  // What the error about huge frames advises.
+  // The command that the error about huge frames suggests.
   StoredObject many(Run("zstd -q -c a | zstd -dc | split -C 1M --filter='zstd -q -c'"), kZstd);
   EXPECT_EQ(FindAll(*many.object.content).value().frames.size(), 2u);
   EXPECT_TRUE(ReadBack(*many.object.content) == lines);
@@ -101,7 +101,7 @@ TEST_F(Programs, Tar) {
 
 TEST_F(Programs, SparseTar) {
   if (!Has("tar")) GTEST_SKIP() << "no tar";
-  // Stretches of text with holes between them: more than one header and one block of entries hold.
+  // Text with holes. The map has more entries than a header and one block hold.
   std::string holes;
   for (int i = 0; i < 40; ++i) {
     const std::string text = fmt::format("part {} ", i) + std::string(1 + random_.Below(1500), 'x');

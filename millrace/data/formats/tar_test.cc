@@ -137,7 +137,7 @@ TEST(Tar, MapsOfSparseFilesMustFit) {
   EXPECT_NE(read("0,2,x,4", "14").find("a pax header"), std::string::npos) << read("0,2,x,4", "14");
 }
 
-/// A kilobyte that stands for a terabyte is one record that is too long, and thousands of them an error.
+/// A sparse file of one terabyte is one record that is too long. Thousands of them are an error.
 TEST(Tar, SparseFilesAreNoWayAroundTheLimits) {
   const std::string pax = PaxRecord("GNU.sparse.size", "1099511627776") + PaxRecord("GNU.sparse.map", "0,1");
   const std::string bomb = Member("pax", pax, 'x');
@@ -161,7 +161,7 @@ TEST(Tar, HostileBytesDoNoHarm) {
     std::string damaged = archive;
     std::size_t block = random.Below(damaged.size() / 512) * 512;
     for (int n = 0; n < 4; ++n) damaged[block + random.Below(512)] = static_cast<char>(random.Below(256));
-    // With a checksum that holds.
+    // With a right checksum.
     damaged.replace(block + 148, 8, "        ");
     std::uint64_t sum = 0;
     for (std::size_t k = 0; k < 512; ++k) sum += static_cast<unsigned char>(damaged[block + k]);

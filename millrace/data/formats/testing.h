@@ -1,4 +1,4 @@
-// What tests of formats share: records of all sizes, compressors, and every frame of an object.
+// Helpers for tests of formats: records of all sizes, compressors, and the frames of an object.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 
 namespace millrace::data::testing {
 
-/// A line of JSON whose text is `size` bytes that compress about as English does.
+/// Returns a line of JSON with a text of `size` bytes, which compresses about as well as English.
 inline std::string RandomRecord(Random& random, std::size_t size) {
   static constexpr std::string_view kWords = "the of river mill water stone wheel and turns grain into flour slowly ";
   std::string text;
@@ -28,7 +28,7 @@ inline std::string RandomRecord(Random& random, std::size_t size) {
   return fmt::format("{{\"text\":\"{}\"}}\n", text);
 }
 
-/// Mostly small, now and then up to `longest`.
+/// Returns a random size: mostly small, sometimes up to `longest`.
 inline std::string RandomRecords(Random& random, std::size_t bytes, std::size_t longest) {
   std::string lines;
   while (lines.size() < bytes) {
@@ -63,7 +63,7 @@ inline std::string Zstd(std::string_view text, int level = 3, bool checksum = tr
   return out;
 }
 
-/// `pack` of pieces of up to `longest` bytes, cut anywhere.
+/// Returns `pack` of parts of up to `longest` bytes, cut at random.
 template <class Pack>
 std::string InPieces(Random& random, std::string_view text, std::size_t longest, Pack pack) {
   std::string out;
@@ -75,7 +75,7 @@ std::string InPieces(Random& random, std::string_view text, std::size_t longest,
   return out;
 }
 
-/// An object in memory, and its content.
+/// An object in memory and its content.
 struct StoredObject {
   std::shared_ptr<object::Store> store = object::MakeMemoryStore();
   DataObject object;
@@ -104,7 +104,7 @@ inline Result<FoundFrames> FindAll(const Content& content) {
   return all;
 }
 
-/// Finds the frames, reads each again, last first, and returns the content put together.
+/// Finds the frames, reads each again from the last to the first, and returns the joined content.
 inline std::string ReadBack(const Content& content) {
   auto all = FindAll(content);
   EXPECT_TRUE(all.has_value()) << all.error().ToString();

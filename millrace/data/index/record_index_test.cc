@@ -14,7 +14,7 @@ struct Model {
   std::uint64_t size = 0;
 };
 
-/// Lines of every size, with broken ones and long unusable stretches in between.
+/// Lines of every size, with broken lines and long unusable ranges between them.
 Model RandomModel(Random& random, int lines) {
   Model model;
   for (int i = 0; i < lines; ++i) {
@@ -173,7 +173,7 @@ TEST(RecordIndex, DamageIsFoundAndHostileBytesDoNoHarm) {
     std::string damaged = file;
     damaged[random.Below(file.size())] ^= static_cast<char>(1 + random.Below(255));
     EXPECT_FALSE(RecordIndex::Parse(damaged, identity).has_value());
-    // The same with a checksum that holds: bounds must be checked all the same.
+    // With a right checksum, bounds must still be checked.
     damaged.resize(damaged.size() - 4);
     std::uint32_t crc = Crc32c(AsBytes(damaged));
     damaged.append(reinterpret_cast<const char*>(&crc), 4);

@@ -58,7 +58,7 @@ class MegatronTest : public ::testing::Test {
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer_ = std::make_shared<ByteTokenizer>();
 };
 
-/// The bytes as the format's description gives them, put together by hand.
+/// Builds the bytes from the description of the format.
 TEST_F(MegatronTest, WritesTheBytesThatMegatronWrites) {
   Files files = Write({{1, 2, 300}, {}, {4, 2}}, 2);
   EXPECT_EQ(files.bin, std::string("\1\0\2\0\x2c\1\4\0\2\0", 10));
@@ -99,7 +99,7 @@ TEST_F(MegatronTest, ATableAloneMakesTheIndex) {
 
 TEST_F(MegatronTest, ASequenceASentenceIsADocumentAllTheSame) {
   Files files = Write({{5, 6}, {7}, {8, 9, 10}}, 2);
-  // Two documents: the first is sequences 0 and 1.
+  // Two documents. The first has the sequences 0 and 1.
   std::string idx = files.idx.substr(0, 34 + 36);
   idx[26] = 3;
   for (std::uint64_t start : {0, 2, 3}) idx.append(reinterpret_cast<const char*>(&start), 8);
@@ -142,7 +142,7 @@ TEST_F(MegatronTest, TextAndIdsMixInOneEpoch) {
   PutText(*store_, "text/a.jsonl", testing::ToJsonl({"abc", "defgh"}));
   Put("ids/t", Write({{10, 11, 2}, {12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 2}}, 4));
   auto dataset = OpenDataset({"s3://corpus/text/", "s3://corpus/ids/"}).value();
-  // Text: two documents with BOS and EOS; ids: as they are.
+  // Two documents of text with BOS and EOS, then ids without.
   EXPECT_EQ(dataset->samples_per_epoch(), (3 + 5 + 2 * 2 - 1) / 8u + (16 - 1) / 8u);
 }
 
@@ -165,7 +165,7 @@ TEST_F(MegatronTest, SaysWhatIsWrong) {
   EXPECT_EQ(Open(files).error().code(), Code::kCorrupt);
 }
 
-/// Whatever a table says, no record lies outside of the .bin.
+/// No damaged table makes a record outside the .bin.
 TEST_F(MegatronTest, DamagedTablesAreRefusedOrHarmless) {
   Random random(11);
   const Files good = Write({{3, 4, 5}, {6}, {}, {7, 8, 9, 10}, {11}}, 2);

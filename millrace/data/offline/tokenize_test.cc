@@ -47,7 +47,7 @@ class TokenizeTest : public ::testing::Test {
     EXPECT_TRUE(listed);
     return keys;
   }
-  /// What the output must be, by the definition.
+  /// Returns the output by the definition.
   std::pair<std::string, std::string> Expected(bool eod) {
     std::string bin, idx;
     TokenTableWriter table(2);
@@ -109,7 +109,7 @@ TEST_F(TokenizeTest, IsASourceThatNeedsNoMore) {
   }
 }
 
-/// Cut off from its store at one call or another, it goes on to the same bytes.
+/// After a failure of any call to the store, the next run yields the same bytes.
 TEST_F(TokenizeTest, GoesOnWhereverItWasStopped) {
   auto [bin, idx] = Expected(true);
   const auto inner = output_;
@@ -160,7 +160,7 @@ TEST_F(TokenizeTest, SaysWhatIsWrong) {
   EXPECT_THAT(Run(options).error().ToString(), HasSubstr("is tokenized already"));
 }
 
-/// Every byte once and in order, no upload too small but the last, long ranges copied.
+/// Every byte is uploaded once, in order. Only the last part is small. Long ranges are copied.
 TEST(TokenParts, UploadsAreCutByTheStoresLimits) {
   Random random(9);
   for (int round = 0; round < 300; ++round) {

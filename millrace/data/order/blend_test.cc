@@ -10,7 +10,7 @@
 namespace millrace::data {
 namespace {
 
-/// The definition: all samples sorted by (time, source), the times compared exactly.
+/// A simple implementation: sorts all samples by (time, source), with exact times.
 std::vector<SourceSample> Sorted(const std::vector<std::uint64_t>& counts) {
   std::vector<SourceSample> order;
   for (std::uint32_t s = 0; s < counts.size(); ++s) {
@@ -61,14 +61,14 @@ TEST(Blend, SharesAreRightAtEveryPrefix) {
   }
 }
 
-/// Nothing is counted up to: the first, the last and any sample of 10^10 take as long as those of ten.
+/// Finding any sample of 10^10 takes as long as finding one of ten.
 TEST(Blend, TenThousandMillionSamplesStartAnywhere) {
   std::vector<std::uint64_t> counts = {6'000'000'000, 3'999'000'000, 999'999, 1};
   Blend blend(counts);
   ASSERT_EQ(blend.samples(), 10'000'000'000u);
   Random random(3);
   for (int probe = 0; probe < 200; ++probe) {
-    // A stretch anywhere: each source's numbers follow each other, and the place says how many there were before.
+    // In any range, the numbers of each source are consecutive.
     std::uint64_t begin = random.Below(blend.samples() - 100);
     std::vector<std::uint64_t> next(counts.size(), UINT64_MAX);
     for (std::uint64_t i = begin; i < begin + 100; ++i) {

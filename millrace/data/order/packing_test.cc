@@ -10,7 +10,7 @@
 namespace millrace::data {
 namespace {
 
-/// Every item once, no bin too full, and few enough bins.
+/// Expects every item in one bin, no bin too full, and few bins.
 TEST(BestFitDecreasing, HoldsItsPromises) {
   Random random(1);
   for (int round = 0; round < 400; ++round) {
@@ -32,7 +32,7 @@ TEST(BestFitDecreasing, HoldsItsPromises) {
     ASSERT_EQ(std::ranges::count(seen, 1), std::ssize(seen));
     auto total = std::accumulate(lengths.begin(), lengths.end(), std::uint64_t{0});
     auto huge = std::ranges::count_if(lengths, [&](auto length) { return 2 * length > capacity; });
-    // No fewer bins than this can do; twice as many would mean that two half-empty ones were not joined.
+    // A lower bound of the bins. With twice as many, two half-empty bins would not have been joined.
     double least = std::max(static_cast<double>(total) / capacity, static_cast<double>(huge));
     ASSERT_LE(static_cast<double>(bins.size()), 2 * least + 1);
     ASSERT_EQ(BestFitDecreasing(lengths, capacity), bins);

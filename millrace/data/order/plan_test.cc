@@ -45,7 +45,7 @@ TEST(Permutation, NeverChanges) {
   EXPECT_EQ(images, (std::vector<std::uint64_t>{378, 421, 567, 523, 102, 728}));
 }
 
-/// Every element goes everywhere equally often, and so do pairs of neighbours: chi-squared over many keys.
+/// Over many keys, elements and pairs of neighbours are at every position equally often (chi-squared).
 TEST(Permutation, ScattersEvenly) {
   constexpr int kSize = 10, kKeys = 20'000;
   std::vector<int> places(kSize * kSize), pairs(kSize * kSize);
@@ -64,7 +64,7 @@ TEST(Permutation, ScattersEvenly) {
   EXPECT_LT(chi, 160) << "89 degrees of freedom";
 }
 
-/// Indexes of objects whose records have the given numbers of tokens; a record takes `bytes` bytes.
+/// Returns indexes of objects whose records have these numbers of tokens and `bytes` bytes each.
 RecordIndex MakeIndex(const std::vector<std::uint32_t>& tokens, std::uint64_t bytes) {
   RecordIndexBuilder builder;
   for (std::size_t i = 0; i < tokens.size(); ++i) builder.Add(i * bytes, bytes, tokens[i]);
@@ -78,7 +78,7 @@ std::vector<std::uint32_t> RandomTokens(std::size_t count, std::uint64_t seed) {
   return tokens;
 }
 
-/// The documents of a pass in order.
+/// Returns the documents of a pass in order.
 std::vector<DocumentLocation> Documents(const Plan& plan, std::uint32_t stream, std::uint64_t pass_number) {
   PassOrder pass = plan.OrderOf(stream, pass_number);
   std::vector<DocumentLocation> documents;
@@ -137,7 +137,7 @@ class PlanOrder : public ::testing::TestWithParam<PlanCase> {
                        .split_long = GetParam().split_long})
         .value();
   }
-  /// Of a document, as the definition has them.
+  /// Returns the units of a document by the definition.
   static std::uint64_t Units(const Plan& plan, DocumentLocation place) {
     std::uint64_t tokens = plan.Extents(place.chunk)[place.record].tokens + 2;
     if (GetParam().mode == SequenceMode::kPack) return tokens;
@@ -304,7 +304,7 @@ TEST(Plan, UnshuffledKeepsEachSourcesOrder) {
                          [](DocumentLocation a, auto b) { return a.chunk == b.first && a.record == b.second; }));
 }
 
-/// An order is arithmetic: a plan over 10^10 samples answers for any of them at once.
+/// Finding a sample takes no time proportional to its index, even among 10^10 samples.
 TEST(Plan, TenThousandMillionSamples) {
   std::vector<RecordIndex> indexes;
   indexes.push_back(MakeIndex(std::vector<std::uint32_t>(4000, 4'000'000'000u), 512 * kKiB));
@@ -321,8 +321,8 @@ TEST(Plan, TenThousandMillionSamples) {
   }
 }
 
-/// Where neighbours of the data land, as README.md tells it: any two as far apart as two picked at random out of one
-/// window, or out of the whole pass when their chunks are not neighbours.
+/// Measures the figures of README.md. Two records of one chunk are as far apart as two random places of a window.
+/// Records of other chunks are as far apart as two random places of the pass.
 TEST(Plan, NeighboursLandFarApart) {
   constexpr std::size_t kRecords = 40'000;
   constexpr std::uint64_t kWindow = 4'000;
@@ -354,7 +354,7 @@ TEST(Plan, NeighboursLandFarApart) {
   std::ranges::sort(distance);
   double window = kWindow + 50;  // up to a chunk more
   auto quantile = [&](double q) { return distance[static_cast<std::size_t>(q * (kRecords - 2))] / window; };
-  // Of two random places in a window: P(distance < d) = 1 - (1 - d)^2.
+  // For two random places in a window, P(distance < d) = 1 - (1 - d)^2.
   for (double q : {0.05, 0.25, 0.5, 0.75, 0.95}) EXPECT_NEAR(quantile(q), 1 - std::sqrt(1 - q), 0.03) << q;
   EXPECT_LT(next_to_each_other, kRecords / 1000) << "2 of a window's 4000 pairs are expected";
   EXPECT_NEAR(chunk_distance / static_cast<double>(chunk_pairs), kRecords / 3.0, kRecords * 0.04)

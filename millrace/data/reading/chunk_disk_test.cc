@@ -35,7 +35,7 @@ class ChunkDiskTest : public testing::DatasetTest {
   std::vector<std::vector<TokenId>> Expected() {
     return Rows(**Open(Options("s3://corpus/set/", SequenceMode::kPad, 500)), 0);
   }
-  /// From now on, nobody gets anything of the records.
+  /// From now on, all reads of records fail.
   void CutOff() {
     for (const char* key : {"set/a", "set/b"}) {
       faults_->Add({.operation = object::Operation::kGet,

@@ -7,7 +7,7 @@
 namespace millrace::data {
 namespace {
 
-/// A store that answers every request after some time, and a consumer that takes a chunk every so often.
+/// Simulates a store with a fixed latency, and a consumer that takes chunks at a fixed rate.
 class Model {
  public:
   explicit Model(int most) : depth_(most) {}
@@ -32,11 +32,11 @@ class Model {
   }
 
  private:
-  /// Requests go out whenever fewer than the depth are under way; what has arrived waits to be consumed.
+  /// Starts requests while fewer than the depth are under way. Chunks that have arrived wait for the consumer.
   void Fill(double latency) {
     constexpr std::size_t kWindow = 64;
     while (arrivals_.size() < kWindow) {
-      // The request that many places before must have been answered.
+      // The request `depth` places before must have been answered.
       double start = time_;
       if (arrivals_.size() >= static_cast<std::size_t>(depth_.now())) {
         start = std::max(start, arrivals_[arrivals_.size() - static_cast<std::size_t>(depth_.now())]);

@@ -1,4 +1,4 @@
-// What a dataset is made from: objects of all formats, broken records, indexes kept beside them.
+// Tests data sets of all formats, broken records, and stored indexes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ TEST_F(DatasetSourcesTest, BrokenRecordsAreSkippedAndCounted) {
   EXPECT_EQ(indexes[0].broken()[3].reason, BrokenReason::kNotText);
 }
 
-/// Parts of 4 MiB meet inside lines, at their ends, and inside a line longer than any record may be.
+/// Borders of 4 MiB parts are inside lines, at their ends, and inside a line that is too long for a record.
 TEST_F(DatasetSourcesTest, LinesAreFoundWhereverPartsMeet) {
   std::vector<std::string> texts;
   std::string lines;
@@ -93,7 +93,7 @@ class IndexReuse : public testing::DatasetTest {
     PutText(*store_, "wiki/a.jsonl", ToJsonl(MakeTexts("a", 100, 50, 1)));
     PutText(*store_, "wiki/b.jsonl", ToJsonl(MakeTexts("b", 100, 50, 2)));
   }
-  /// Ranged reads that Open needed, beyond those of the two indexes.
+  /// The ranged reads of Open, without those of the two indexes.
   std::uint64_t PartsRead() {
     std::uint64_t before = faults_->calls(object::Operation::kPut);
     EXPECT_TRUE(Open(Options("s3://corpus/wiki/")).has_value());
@@ -182,7 +182,7 @@ TEST_F(IndexReuse, ATokenizerThatCountsDifferentlyIsNoticed) {
   EXPECT_EQ(read.error().code(), Code::kCorrupt);
 }
 
-/// A mount that is told the order can have the files at hand in time.
+/// Announces the order of the files to a mount.
 TEST_F(DatasetSourcesTest, SmallFilesAreAnnouncedOnceInTheOrderOfReading) {
   std::set<std::string> small;
   for (int i = 0; i < 50; ++i) {
@@ -212,8 +212,8 @@ TEST_F(DatasetSourcesTest, SmallFilesAreAnnouncedOnceInTheOrderOfReading) {
   EXPECT_FALSE(std::ranges::is_sorted(announced));
 }
 
-/// The same documents, however they are stored: same tokens in the same order where nothing is shuffled, and nothing is
-/// lost where it is; also through an index that was kept.
+/// The format of an object does not change its documents: without shuffling the tokens and their order are the same,
+/// and with shuffling no document is lost. This also holds with a stored index.
 TEST_F(DatasetSourcesTest, CompressionChangesNothing) {
   auto texts = MakeTexts("a", 3000, 6000, 3);
   std::string lines = ToJsonl(texts), plain;
@@ -256,7 +256,7 @@ TEST_F(DatasetSourcesTest, AFolderIsReadForWhatHoldsRecords) {
   EXPECT_EQ(Open(Options("s3://corpus/set/*.md", SequenceMode::kPad)).error().code(), Code::kCorrupt) << "as asked for";
 }
 
-/// Whatever the sources are, and also when nobody reads on to the end.
+/// For all kinds of sources, and also if the caller stops before the end.
 TEST_F(DatasetSourcesTest, DocumentsOfEveryFormatAreReadFrontToBack) {
   auto texts = MakeTexts("d", 2000, 6000, 5);
   std::string lines = ToJsonl(texts);

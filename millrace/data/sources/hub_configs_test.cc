@@ -50,7 +50,7 @@ class HubConfigSources : public ::testing::Test {
     for (const char* key : keys) PutText(*store_, key, "{}\n");
   }
   void PutReadme(const std::string& yaml) { PutText(*store_, "d/README.md", "---\n" + yaml + "---\n# A data set\n"); }
-  /// What a source is, as keys in d/, or why it is nothing.
+  /// Returns the objects of a source as keys in d/, or the error.
   std::vector<std::string> Resolve(const std::string& wanted) {
     std::vector<DataSource> sources = {{.url = "s3://bucket/d" + wanted, .format = "jsonl"}};
     auto resolved = ResolveSources(connection_, sources);

@@ -12,7 +12,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::PutText;
 
-/// "train: a b; test: c" of the paths.
+/// Returns the splits of the paths as "train: a b; test: c".
 std::string Told(const std::vector<std::string_view>& paths) {
   std::string told;
   for (const NamedSplit& split : SplitsByNames(paths)) {
@@ -22,7 +22,7 @@ std::string Told(const std::vector<std::string_view>& paths) {
   return told;
 }
 
-/// Against datasets itself: python/tests/test_hub_folders.py.
+/// python/tests/test_hub_folders.py compares with datasets itself.
 TEST(HubFolder, NamesTellTheSplit) {
   EXPECT_EQ(Told({"testing1.jsonl", "Train.jsonl", "my_train.jsonl", "retrain.jsonl"}),
             "train: my_train.jsonl; test: testing1.jsonl");
@@ -52,7 +52,7 @@ class HubFolderSources : public ::testing::Test {
   void Put(std::initializer_list<const char*> keys) {
     for (const char* key : keys) PutText(*store_, key, "{}\n");
   }
-  /// What a source is, as keys, or why it is nothing.
+  /// Returns the objects of a source as keys, or the error.
   std::vector<std::string> Resolve(const std::string& url, const std::string& split = "") {
     std::vector<DataSource> sources = {{.url = url, .format = "jsonl", .split = split}};
     auto resolved = ResolveSources(connection_, sources);

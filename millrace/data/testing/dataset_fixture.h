@@ -1,4 +1,4 @@
-// A dataset over a corpus in memory, and what it yields.
+// A data set on a corpus in memory, and its rows.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ class DatasetTest : public ::testing::Test {
     return {.sources = {{std::move(url), 1.0}}, .sequence_length = 32, .mode = mode, .shuffle_window = window};
   }
 
-  /// The rows of an epoch, inputs and labels one after the other.
+  /// Returns the rows of an epoch: the inputs and labels of each row.
   static std::vector<std::vector<TokenId>> Rows(Dataset& dataset, std::uint64_t epoch) {
     std::vector<std::vector<TokenId>> rows;
     std::size_t length = dataset.options().sequence_length;
@@ -39,7 +39,7 @@ class DatasetTest : public ::testing::Test {
     return rows;
   }
 
-  /// The stream of an epoch put together again: all inputs, and the last label.
+  /// Returns the joined stream of an epoch: all inputs, and the last label.
   static std::vector<TokenId> Stream(Dataset& dataset, std::uint64_t epoch) {
     std::vector<TokenId> stream;
     auto rows = Rows(dataset, epoch);
@@ -49,7 +49,7 @@ class DatasetTest : public ::testing::Test {
     return stream;
   }
 
-  /// Cuts a stream at BOS and EOS into texts; the last may be cut short.
+  /// Cuts a stream at BOS and EOS into texts. The last text may be incomplete.
   std::vector<std::string> Texts(const std::vector<TokenId>& stream) {
     std::vector<std::string> texts;
     std::vector<TokenId> open;

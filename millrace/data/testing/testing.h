@@ -1,4 +1,4 @@
-// What the tests of this module share: a tokenizer that can be computed by hand, and corpora in memory.
+// Helpers for tests of this module: a tokenizer whose ids are easy to compute, and corpora in memory.
 #pragma once
 
 #include <map>
@@ -17,7 +17,7 @@
 
 namespace millrace::data::testing {
 
-/// One token per byte: its value plus 3.
+/// A tokenizer with one token for each byte: its value plus 3.
 class ByteTokenizer : public tokenizer::Tokenizer {
  public:
   explicit ByteTokenizer(TokenId bos = 1, TokenId eos = 2, std::string fingerprint = "bytes")
@@ -46,7 +46,7 @@ class ByteTokenizer : public tokenizer::Tokenizer {
   std::string fingerprint_;
 };
 
-/// Hands out one store for every URL's bucket of that name.
+/// A connection with one store for each name of a bucket.
 class TestConnection final : public object::Connection {
  public:
   std::shared_ptr<object::Store>& operator[](const std::string& bucket) { return stores_[bucket]; }
@@ -65,8 +65,7 @@ inline std::string RecordLine(std::string_view title, std::string_view text) {
   return DumpJson({{"id", 7}, {"title", title}, {"text", text}}) + "\n";
 }
 
-/// `count` documents with texts of up to `longest` characters; each names its source and number, so that no two are
-/// alike.
+/// Returns `count` documents with texts of up to `longest` characters. Each names its source and number, so all differ.
 inline std::vector<std::string> MakeTexts(std::string_view source, int count, int longest, std::uint64_t seed) {
   Random random(seed);
   std::vector<std::string> texts;

@@ -36,7 +36,7 @@ class OpenTokenizerTest : public checkpoint::testing::CheckpointTest {
   void Put(const std::string& key, std::string_view content) {
     ASSERT_TRUE(object::Put(*store_, key, AsBytes(content)));
   }
-  /// The kind of the tokenizer at `url`, or the error.
+  /// Returns the kind of the tokenizer at `url`, or the error.
   std::string KindAt(std::string_view url) {
     const auto opened = OpenTokenizer(connection_, url, {});
     return opened ? std::string((*opened)->kind()) : opened.error().ToString();

@@ -1,4 +1,4 @@
-// The patterns written out by hand, against examples; tests/interop holds them against the regular expressions.
+// Tests the patterns with examples. tests/interop compares them with the regular expressions.
 #include "millrace/tokenizer/splitting/splitter.h"
 
 #include <gtest/gtest.h>
@@ -107,7 +107,7 @@ TEST(Splitter, DeepSeek2AndCoder) {
   EXPECT_EQ(coder("ب ب+  \t"), (Strings{"ب", " ب", "+  \t"}));
 }
 
-/// Splits every part by what a matcher finds in it: the length of the match that begins at a place, or 0.
+/// Splits every part at its matches. `match` returns the length of the match at a position, or 0.
 template <class Match>
 Strings Apply(const Strings& parts, Match match) {
   Strings split;
@@ -129,7 +129,7 @@ Strings Apply(const Strings& parts, Match match) {
 }
 
 TEST(Splitter, DeepSeek2DoesOnePatternAfterTheOther) {
-  // A few characters of each kind and of what is several, by the definition.
+  // Characters of each kind, and characters of several kinds.
   const std::string kLetters = "aZéß", kMarks = "aZ!。　", kEast = "。　数は\u2003", kDigits = "1٣",
                     kSpaces = " \t　\u2003";
   const Strings kAlphabet = {"a",      "Z", "é", "ß", "!",  "。", "　", "数", "は",
