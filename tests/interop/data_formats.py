@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Data as other people's tools write them, read by `millrace data`, and token files as others define them, written by it.
+"""Tests that `millrace data` reads the files of other tools, and writes token files by their definition.
 
     data_formats.py (datasets|columns|tokens) --millrace PROGRAM
 
-Exit status: 0 all right, 77 what writes the data is not installed (the reason is printed), anything else a failure.
+Exit status: 0 success, 77 a tool that writes the data is not installed (printed), anything else a failure.
 """
 import argparse
 import json

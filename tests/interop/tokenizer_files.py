@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Makes tokenizer.json files of random components and options and holds what we make of them against Hugging Face's tokenizers.
+"""Makes tokenizer.json files of random components and options, and compares our tokenizers with Hugging Face's.
 
-Each file is one of three: equal (the same ids for every text, with and without special tokens, and the same decoded text),
-refused by name (kUnsupported), or different, which fails the run and is shrunk. Special tokens are never found by a model in our
-encoders, so that documents cannot forge them: the library gets files in which the model knows them by another name.
+Each file has one of three results. Equal: the same ids for every text, with and without special tokens, and the same
+decoded text. Refused: kUnsupported, with the name of the feature. Different: the run fails and shrinks the file. In our
+encoders a model never finds special tokens, so that documents cannot forge them. So the library gets files in which the
+model has other names for them.
 
     tokenizer_files.py --ids build/release/bin/tokenizer_ids [--seed 1] [--files 200] [--seconds 900] [--keep FOLDER]
 
@@ -49,7 +50,7 @@ def component(kind, **fields):
 
 
 class Maker:
-    """Random parts of files."""
+    """Makes random parts of files."""
 
     def __init__(self, rng, tokenizers, charsmap):
         self.rng, self.tokenizers, self.charsmap = rng, tokenizers, charsmap
@@ -133,7 +134,7 @@ class Maker:
         single = [{"SpecialToken": dict(id=one["content"], type_id=0)}, {"Sequence": dict(id="A", type_id=0)}, {"SpecialToken": dict(id=two["content"], type_id=0)}]
         return component(kind, single=single, pair=single + [{"Sequence": dict(id="B", type_id=1)}], special_tokens=tokens)
 
-    # Files whose parts go together, as models have them.
+    # Combinations of parts that published models have.
     def preset(self):
         prefix = self.flag()
         byte_level = component("ByteLevel", add_prefix_space=prefix, trim_offsets=True, use_regex=True)
@@ -178,7 +179,7 @@ class Maker:
         ])
 
     def model(self, kind, normalizer, pre_tokenizer, lines, alphabet):
-        """Trained on what the file makes of the lines, so that much is known and some is not."""
+        """Trains on the lines as the file normalizes and splits them. So many words are known, and some are not."""
         trainers, models = self.tokenizers.trainers, self.tokenizers.models
         unk = self.rng.choice(["<unk>", "[UNK]"])
         empty = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": normalizer, "pre_tokenizer": pre_tokenizer,
@@ -206,7 +207,7 @@ class Maker:
 
 
 def set_vocabulary(model, order):
-    """Numbers the tokens anew."""
+    """Gives the tokens new ids."""
     model["vocab"] = {token: i for i, token in enumerate(order)}
 
 
@@ -263,7 +264,7 @@ def added_tokens(rng, model, unk):
         contents.insert(0, unk)
     flag = lambda share: rng.random() < share
     for content in dict.fromkeys(contents):
-        # A special token that merges make is refused, for the library could not be held against.
+        # Files whose merges make a special token are refused, so a token of the vocabulary is rarely special.
         special = content == unk or flag(0.15 if content in vocabulary else 0.5)
         token = dict(id=vocabulary.get(content, size), content=content, single_word=flag(0.2), lstrip=flag(0.2), rstrip=flag(0.2),
                      normalized=flag(0.2), special=special)
@@ -305,7 +306,7 @@ def make_file(seed, tokenizers, charsmap, lines):
 # -- the two sides -------------------------------------------------------------------------------------------------------
 
 class Session:
-    """tokenizer_ids, kept between files."""
+    """The program tokenizer_ids, which runs on for all files."""
 
     def __init__(self, program):
         self.program, self.process = program, None
@@ -333,7 +334,7 @@ def unpack(data):
 
 
 def hide_specials(data):
-    """The file for a library whose model is not to find special tokens in texts."""
+    """Returns the file with other names of special tokens in the model, so that it does not find them in texts."""
     data = copy.deepcopy(data)
     names = {token["content"] for token in data["added_tokens"] if token["special"]}
     model = data["model"]
@@ -355,7 +356,7 @@ class Library:
             one.no_padding()
             one.no_truncation()
         self.ids = {self.hidden.token_to_id(token["content"]): self.whole.token_to_id(token["content"]) for token in data["added_tokens"]}
-        # Of these the library shows the normalized form; we hide all special tokens.
+        # The library decodes these to their normalized text. We decode all special tokens to nothing.
         self.shown = {token["id"] for token in data["added_tokens"] if token["special"] and token["normalized"]}
 
     def encode(self, text, specials):
@@ -372,7 +373,7 @@ class Difference(Exception):
 
 @contextlib.contextmanager
 def silence():
-    """What panics of the library write to standard error."""
+    """Hides what panics of the library write to standard error."""
     sys.stderr.flush()
     kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)
@@ -385,7 +386,7 @@ def silence():
 
 
 def quietly(call, *arguments):
-    """The result, or None where the library gives up, which it does by panicking as well."""
+    """Returns the result, or None if the library fails or panics."""
     try:
         with silence():
             return call(*arguments)
@@ -398,7 +399,7 @@ def quietly(call, *arguments):
 
 
 def compare(tokenizers, session, path, data, texts):
-    """Raises Difference; else says how it went."""
+    """Raises Difference if the results differ. Else returns a word for the result."""
     library = quietly(Library, tokenizers, data)
     path.write_text(json.dumps(data))
     loaded, said = session.ask("l", str(path).encode())
@@ -479,7 +480,7 @@ def smaller_files(data):
 
 
 def shrink(differs, data, text):
-    """A smaller file and text that still differ."""
+    """Returns a smaller file and text that still differ."""
     for _ in range(3):
         before = json.dumps([data, text])
         for candidates, put in ((shorter, lambda one: (data, one)), (smaller_files, lambda one: (one, text))):
@@ -499,7 +500,7 @@ def shrink(differs, data, text):
 # -- the run -------------------------------------------------------------------------------------------------------------
 
 def character_map():
-    """SentencePiece's rules, in base64."""
+    """Returns SentencePiece's character map, in base64."""
     import base64
     import io
     with contextlib.suppress(ImportError):
@@ -523,7 +524,7 @@ def texts_for(seed, data):
 
 
 def every_character(tokenizers, session, path):
-    """Each step that looks at single characters, over Unicode. Returns the number of steps that differ."""
+    """Tests each step that looks at single characters, over Unicode. Returns the number of steps that differ."""
     def alone(type, **options):
         return {"type": type, **options}
     split = [alone("Split", pattern={"Regex": regex}, behavior="Isolated", invert=False) for regex in (r"\p{N}", r"\p{L}", r"\p{P}", r"\s")]
@@ -532,7 +533,7 @@ def every_character(tokenizers, session, path):
                       alone("BertPreTokenizer")]
     normalizers = [alone(type) for type in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt")]
     normalizers.append(alone("BertNormalizer", clean_text=True, handle_chinese_chars=True, strip_accents=True, lowercase=True))
-    # Planes 2 to 13 hold ideographs and nothing, 15 and 16 are private: some of each.
+    # A sample of planes 2 to 13 (ideographs or unassigned) and of 15 and 16 (private use).
     codes = [chr(code) for code in (*range(0xD800), *range(0xE000, 0x20000), *range(0x20000, 0x110000, 61), *range(0xE0000, 0xE0200))]
     # A boundary shows by the unknown tokens that are not one; U+0378 is no character of any kind.
     texts = ["".join(f"{char}\u0378{char}a" for char in codes[at:at + 2048]) for at in range(0, len(codes), 2048)]
@@ -558,7 +559,7 @@ def every_character(tokenizers, session, path):
 
 
 def reason_of(said):
-    """A refusal without the names in it."""
+    """Returns an error message without the names in it."""
     said = said.rsplit("tokenizer.json: ", 1)[-1]
     return said if len(said) < 90 else said[:90] + "…"
 
@@ -573,7 +574,7 @@ def main():
     arguments = parser.parse_args()
     os.environ |= {"RUST_BACKTRACE": "0", "TOKENIZERS_PARALLELISM": "false"}
     tokenizers = require("tokenizers")
-    # A text that does not change: a seed makes the same file whatever else the repository holds.
+    # A text that rarely changes, so that a seed makes the same files with other versions of the repository.
     lines = [line for line in (ROOT / "LICENSE").read_text().splitlines() if line] + SAMPLES * 10 + OWN_TEXTS * 10
     charsmap = character_map()
     session = Session(arguments.ids)

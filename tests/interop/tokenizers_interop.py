@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Holds our tokenizers against the libraries whose ids they promise: tiktoken, Hugging Face tokenizers, SentencePiece.
+"""Compares the ids of our tokenizers with tiktoken, Hugging Face tokenizers and SentencePiece.
 
-Vocabularies are trained here, on this repository's own documents, and taken from $MILLRACE_ORACLE (llama2-tokenizer.model,
-r50k_base.tiktoken) and $MILLRACE_VOCABULARIES, else what install-peers has put into $MILLRACE_PEERS/vocab (whatever *.tiktoken,
-*.json, tekken*.json, *.model there are), where those folders are. Texts are
-natural language, code, Unicode soup and what tokenizers get wrong; --texts FOLDER adds *.jsonl of {"text": …}, of which --bytes
-are used. Exit status: 0 all the same, 77 a library is missing (named), 1 otherwise.
+Some vocabularies are trained here, on this repository's documents. Others come from $MILLRACE_ORACLE
+(llama2-tokenizer.model, r50k_base.tiktoken) and $MILLRACE_VOCABULARIES, else from $MILLRACE_PEERS/vocab, which
+install-peers fills (*.tiktoken, *.json, tekken*.json, *.model). Missing folders are skipped.
+
+Texts are natural language, code, Unicode soup and text that tokenizers often get wrong. --texts FOLDER adds *.jsonl files
+of {"text": …}, of which --bytes are used. Exit status: 0 equal, 77 a library is missing (named), 1 otherwise.
 
     tokenizers_interop.py LIBRARY --ids build/release/bin/tokenizer_ids [--texts FOLDER --bytes 1e9] [--only CASE]
 """
@@ -75,7 +76,7 @@ ODD += CLUSTERS
 
 
 def require(name):
-    """The package, of this Python or of the peers'."""
+    """Returns the package, of this Python or of the peers' Python."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -89,7 +90,7 @@ def require(name):
 # -- texts ---------------------------------------------------------------------------------------------------------------
 
 def soup(rng):
-    """Odd parts and characters from everywhere."""
+    """Returns a text of odd parts and random characters."""
     parts = []
     for _ in range(rng.randrange(1, 60)):
         kind = rng.randrange(7)
@@ -121,7 +122,7 @@ def own_files():
 
 
 def stored(folder, limit, rng):
-    """Documents of all files, in turn, until `limit` bytes; once through is enough."""
+    """Yields documents of all files in turn, each once, until `limit` bytes."""
     files = [path.open() for path in sorted(folder.glob("*.jsonl"))]
     total = 0
     while files and total < limit:
@@ -150,7 +151,7 @@ def texts(arguments, seed):
 # -- our side ------------------------------------------------------------------------------------------------------------
 
 class Ours:
-    """tokenizer_ids on one model; a thread feeds it, so that pipes never fill up."""
+    """The program tokenizer_ids with one model. A thread writes its input, so that full pipes cannot block it."""
 
     def __init__(self, program, model, mode, *pattern):
         self.process = subprocess.Popen([program, str(model), mode, *pattern], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -232,7 +233,7 @@ def is_tekken(path):
 
 
 def tekken_case(path):
-    """Mistral's own code does no more than this: special tokens come first, and are never found in texts."""
+    """The same as Mistral's code: special tokens have the first ids, and are never found in texts."""
     import base64
     data = json.loads(path.read_text())
     size, specials = data["config"]["default_vocab_size"], data["config"]["default_num_special_tokens"]
@@ -251,7 +252,7 @@ def tiktoken_cases(folder):
     small = {bytes([byte]): byte for byte in range(256)}
     words = sorted({word for text in itertools.chain(own_files(), SAMPLES) for word in text.split()})
     rng = random.Random(1)
-    # Any set of strings is a vocabulary; this one has tokens that their bytes do not merge to, and parts of characters.
+    # A vocabulary with parts of characters, and with tokens that merging their bytes does not yield.
     for _ in range(3000):
         data = (rng.choice(("", " ")) + rng.choice(words)).encode()
         start = rng.randrange(len(data))
@@ -353,7 +354,7 @@ def bert_json(tokenizers, lines, **options):
     tokenizer.decoder = decoders.WordPiece()
     tokenizer.train_from_iterator(lines, trainers.WordPieceTrainer(
         vocab_size=3000, show_progress=False, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
-        # So that what normalization makes of odd characters can be seen.
+        # Many characters, so that tokens show the normalization of odd characters.
         initial_alphabet=[chr(code) for code in range(0x21, 0x3000) if code % 3 and chr(code).isprintable() and not 0x41 <= code <= 0x5A]))
     return tokenizer.to_str()
 
@@ -364,8 +365,7 @@ def bert_vocabulary(text):
 
 
 def unigram_json(tokenizers, lines, folder, rules="nmt_nfkc", before=(), after=(), words=None, fallback=False):
-    """T5's and XLM-R's: a SentencePiece model's vocabulary and character map, and Metaspace. Without the names of special
-    tokens in the trie the library would find them in texts."""
+    """Returns a file like T5's and XLM-R's: a SentencePiece model's vocabulary and character map, and Metaspace."""
     import base64
     spm = require("sentencepiece")
     from sentencepiece import sentencepiece_model_pb2
@@ -388,7 +388,7 @@ def unigram_json(tokenizers, lines, folder, rules="nmt_nfkc", before=(), after=(
 
 
 def without_specials(text):
-    """The file for a library that is to take the names of special tokens for text: of a Unigram model it finds them all the same."""
+    """Returns the file with other names for the special tokens of a Unigram model, which the library finds in texts."""
     data = json.loads(text)
     if data["model"].get("type") == "Unigram":
         pieces = {piece[0]: piece for piece in data["model"]["vocab"]}
@@ -399,7 +399,7 @@ def without_specials(text):
 
 
 def with_added(text, only_raw=False, leave_out=(), **tokenizer):
-    """The file with added tokens of all kinds, and whatever else is to change."""
+    """Returns the file with added tokens of all kinds, and with the other changes."""
     data = json.loads(text) | tokenizer
     vocabulary = data["model"]["vocab"]
     if isinstance(vocabulary, list):
@@ -450,14 +450,14 @@ def hf_cases(folder):
         "mbart": unigram_json(tokenizers, lines, folder, before=[{"type": "Strip", "strip_left": True, "strip_right": True}],
                               after=[{"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}]),
         "albert": unigram_json(tokenizers, lines, folder, before=ALBERT, after=SINGLE_SPACES, words=ALBERT_WORDS),
-        # Bytes of what no piece has show what normalizing made of it.
+        # With byte fallback, the ids show the normalized form of unknown characters.
         "albert-bytes": unigram_json(tokenizers, lines, folder, fallback=True, rules="identity", before=ALBERT, after=SINGLE_SPACES),
         "unigram-nfd": unigram_json(tokenizers, lines, folder, fallback=True, rules="identity", before=[{"type": "NFD"}]),
         "unigram-lower": unigram_json(tokenizers, lines, folder, fallback=True, rules="identity",
                                       before=[{"type": "Lowercase"}, {"type": "StripAccents"}]),
         "t5-added": with_added(unigram_json(tokenizers, lines, folder)),
         "xlm-r-added": with_added(unigram_json(tokenizers, lines, folder, words=ALBERT_WORDS)),
-        # Which of two tokens that become one is found, is chance there.
+        # If two tokens have the same normalized text, the library finds one of them at random.
         "albert-added": with_added(unigram_json(tokenizers, lines, folder, before=ALBERT, fallback=True, rules="identity"), leave_out=["HELLO"]),
         "unigram-nfkc": unigram_json(tokenizers, lines, folder, rules="identity", fallback=True, before=[{"type": "NFKC"}, {
             "type": "Replace", "pattern": {"String": "``"}, "content": '"'}], words={
@@ -477,7 +477,7 @@ def hf_cases(folder):
         library = tokenizers.Tokenizer.from_file(str(path))
         plain = tokenizers.Tokenizer.from_str(without_specials(path.read_text()))
         plain.encode_special_tokens = True
-        for one in (library, plain):  # what a file says of batches is no matter of ours
+        for one in (library, plain):  # we ignore the file's settings for batches
             one.no_padding()
             one.no_truncation()
 
