@@ -1,4 +1,4 @@
-"""What the tests share: an S3 endpoint of Millrace's own, a corpus in it, and a tokenizer trained on it."""
+"""Fixtures: an S3 endpoint (millrace s3d), a corpus in it, and a tokenizer trained on the corpus."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def endpoint(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def corpus(endpoint, tmp_path_factory):
-    """The URL of two objects of records."""
+    """Returns the URL of two objects of records."""
     folder = tmp_path_factory.mktemp("corpus")
     for part in range(2):
         with open(folder / f"{part}.jsonl", "w", encoding="utf-8") as file:
@@ -61,7 +61,7 @@ def corpus(endpoint, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def model(corpus, tmp_path_factory):
-    """The URL of a tokenizer."""
+    """Returns the URL of a tokenizer."""
     millrace("tokenizer", "train", "--input", corpus, "--vocab-size", "400", "--output", "s3://corpus/tokenizer.model")
     return "s3://corpus/tokenizer.model"
 

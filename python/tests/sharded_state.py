@@ -1,4 +1,7 @@
-"""One rank of a job whose state is sharded in every way torch has; run by torchrun: URL save|load|dcp-save|dcp-load..."""
+"""One rank of a job with a state that is sharded in every way of torch. torchrun runs it.
+
+    sharded_state.py URL save|load|dcp-save|dcp-load...
+"""
 
 import atexit
 import os
@@ -15,7 +18,7 @@ import millrace.dcp
 
 
 def full(name, shape):
-    """What a tensor holds when it is saved: known to every rank."""
+    """Returns the saved content of a tensor, which every rank can compute."""
     generator = torch.Generator().manual_seed(hash_of(name))
     return torch.randn(shape, generator=generator)
 
@@ -25,7 +28,7 @@ def hash_of(name):
 
 
 def make(fill):
-    """A state sharded over all ranks; `fill`: with what it holds, else with zeros."""
+    """Returns a state that is sharded over all ranks. `fill`: with its content, else with zeros."""
     ranks = dist.get_world_size()
     mesh = init_device_mesh("cpu", (ranks,))
     two = init_device_mesh("cpu", (2, ranks // 2)) if ranks % 2 == 0 else None
@@ -44,7 +47,7 @@ def make(fill):
         "plain": full("plain", (4, 4)) if fill else torch.zeros(4, 4),
         "step": 17 if fill else 0,
     }
-    if fill:  # a stage's own
+    if fill:  # tensors that only this rank has
         state[f"stage{dist.get_rank()}"] = full(f"stage{dist.get_rank()}", (3, 2))
     return state
 

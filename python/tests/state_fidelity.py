@@ -1,7 +1,7 @@
-"""Random nested states through every way into a checkpoint and out of it again: what comes back is what was there.
+"""Saves random nested states in every way, loads them, and compares them with the originals.
 
-Types, types of keys, the order of dicts, and values, bit by bit. test_fidelity.py runs some hundred states with fixed seeds;
-by hand, with an endpoint of its own:
+Compares types, types of keys, the order of dicts, and values bit by bit. test_fidelity.py tests some hundred states with
+fixed seeds. To test more by hand, with an endpoint of its own:
 
     MILLRACE_BIN=build/release/bin PYTHONPATH=build/release/python python3 python/tests/state_fidelity.py --seconds 600
 """
@@ -30,7 +30,7 @@ DTYPES = [
 ]  # fmt: skip
 ARRAY_TYPES = ["<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "<u8", "<u4", "<u2", "|u1", "|b1"]
 SCALAR_TYPES = [*ARRAY_TYPES, "<c16", "<c8"]
-# Keys that need care: separators and marks of paths, what looks like an escape, digits, nothing, other scripts.
+# Keys that need care: separators and marks of paths, text like an escape, digits, an empty text, other scripts.
 KEYS = ["a", "b", "x/y", "%", "%2F", "%00", "#1", "@0", "(", "(3", "", " ", "ä", "水", "zz", "Z", "10", "step", "\x00", "a\nb"]
 TEXTS = ["", "text", "ä水🎉", "\x00\x7f", '"\\', "#1", "None"]
 
@@ -102,11 +102,11 @@ class States:
         ints = self.random.sample(range(-5, 200), count)
         kind = self.random.random()
         keys = texts if kind < 0.6 else ints if kind < 0.8 else [self.random.choice(pair) for pair in zip(texts, ints)]
-        # Torch's own format takes 10 and "10" for one.
+        # In torch's format 10 and "10" are the same key.
         return list({str(key): key for key in keys}.values())
 
     def odd_dict(self):
-        """Keys that are neither texts nor ints: such a dict holds no tensors."""
+        """Returns a dict with keys that are neither str nor int. Such a dict has no tensors."""
         keys = self.random.sample([True, 2.5, None, (1, "a"), b"k", 2**70, "t"], self.random.randint(1, 3))
         return {key: self.plain() for key in keys}
 
@@ -129,7 +129,7 @@ class States:
 
 
 def differs(a, b, path="state"):
-    """Where and how they differ; None if they do not."""
+    """Returns where and how two states differ. None if they are equal."""
     if type(a) is not type(b):
         return f"{path}: {type(a)} became {type(b)}"
     if isinstance(a, torch.Tensor):
@@ -156,7 +156,7 @@ def differs(a, b, path="state"):
 
 
 def mapped(value, change):
-    """With every leaf changed; containers as they are."""
+    """Returns the state with every leaf changed, in the same containers."""
     if isinstance(value, torch.Size):
         return change(value)
     if isinstance(value, dict):
@@ -175,7 +175,7 @@ def arrays_as_tensors(value):
 
 
 def without_odd_dicts(value):
-    """Torch names what lies in a dict by str(key); only texts and ints come back from that. Empty dicts it leaves out."""
+    """Returns the state without dicts that torch loses: empty ones, and ones with keys other than str and int."""
     if isinstance(value, dict):
         if not value:
             return type(value)(none=1)
@@ -187,7 +187,7 @@ def without_odd_dicts(value):
 
 
 def of_torch(value):
-    """As torch's own format has a state: keys are texts, and a dict is a dict. What lies in a tuple is pickled as it is."""
+    """Returns the state as torch's own format loads it, with str keys and plain dicts. It pickles tuples unchanged."""
     if isinstance(value, dict):
         return {str(key): of_torch(inner) for key, inner in value.items()}
     if type(value) is list:
@@ -231,7 +231,7 @@ def torch_to_torch(state, folder):
 
 
 def dcp_to_dcp(state, folder):
-    """Held against what torch itself gets back from its own folder: values below int keys come back below texts too."""
+    """Compares with torch's own format, in which int keys become str."""
     import millrace.dcp
 
     def loaded(**source):
@@ -254,7 +254,7 @@ def dcp_to_dcp(state, folder):
 
 
 def check(seed, count):
-    """So many states at a time, as parts of one. Returns what differs."""
+    """Tests several states as parts of one. Returns the differences."""
     states = States(seed)
     whole = {f"s{i}": states.state() for i in range(count)}
     for way in (saver_to_everywhere, torch_to_torch, dcp_to_dcp):

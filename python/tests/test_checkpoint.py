@@ -1,4 +1,4 @@
-"""Checkpoints of nested states: what comes back, from where, and what is refused."""
+"""Saving and loading nested states, and the errors."""
 
 import math
 import os
@@ -38,7 +38,7 @@ def same(a, b):
 
 
 def random_state(random_, depth=0):
-    """Any nesting of arrays and plain values, with keys that need escaping."""
+    """Returns a random nesting of arrays and plain values, with keys that need escaping."""
     keys = ["a", "b.c", "x/y", "%", "%2F", "#1", "@0", "(", "", "ä", 0, 7, -3]
     values = [None, True, 3, -(2**70), 1.5, float("nan"), float("-inf"), "text", b"\x00\xff", [], {}, (), [1, (2.5, None)], {5: "five"}]
     if depth < 3 and random_.random() < 0.6 or depth == 0:
@@ -89,7 +89,7 @@ def test_loads_into_what_is_there(root):
     assert loaded["n"] == {"lr": 0.5} and loaded["t"][1] == 9
     assert checkpoint.metadata(root) == {"job": "tiny", "step": 7, "metrics": {"loss": 2.5}}
 
-    columns = np.zeros((4, 3), np.float64).T  # neither contiguous nor of the type that was saved
+    columns = np.zeros((4, 3), np.float64).T  # not contiguous, and not of the saved type
     checkpoint.load(root, into={"w": columns})
     assert (columns == saved["w"]).all()
 
@@ -185,7 +185,7 @@ def test_damage_is_found(root, endpoint, tmp_path):
         checkpoint.load(root)
 
 
-# With torch, as far as it is installed
+# With torch, if it is installed
 
 
 def test_optimizers_and_models_resume_exactly(root):

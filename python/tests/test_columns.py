@@ -1,4 +1,4 @@
-"""Arrow and Parquet, where pyarrow is: written by it, read by Millrace."""
+"""Reads Arrow and Parquet that pyarrow has written, if pyarrow is installed."""
 
 import io
 

@@ -170,7 +170,7 @@ def test_a_split_is_said_in_the_url_or_beside_it(endpoint, tmp_path):
 
 @pytest.fixture(scope="module")
 def alpaca(endpoint, tmp_path_factory):
-    """The URL of one array of records, of which two cannot be used, under a name that says nothing."""
+    """Returns the URL of an array of records, two of them unusable, under a name without a format."""
     import json
 
     from conftest import millrace as run

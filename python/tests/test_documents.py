@@ -1,4 +1,4 @@
-"""Records as Python's own json and tar modules understand them. Longer: MILLRACE_GENERATE=100 times as many files."""
+"""Compares records with Python's json and tar modules. MILLRACE_GENERATE=100 tests 100 times as many files."""
 
 import json
 import os
@@ -17,7 +17,7 @@ TIMES = int(os.environ.get("MILLRACE_GENERATE", "1"))
 
 @pytest.fixture
 def no_limits():
-    """Python's limits of nesting and digits protect its stack and its time; they are not part of JSON."""
+    """Raises Python's limits of nesting and digits, which are not part of JSON."""
     depth, digits = sys.getrecursionlimit(), sys.get_int_max_str_digits()
     sys.setrecursionlimit(100_000)
     sys.set_int_max_str_digits(0)
@@ -87,7 +87,7 @@ def line(draw):
 
 def as_text(value):
     if isinstance(value, str):
-        value.encode("utf-8")  # half of a surrogate pair is no text
+        value.encode("utf-8")  # raises for half of a surrogate pair
         return value
     if isinstance(value, (bool, int, float)):
         return str(value)
@@ -95,7 +95,7 @@ def as_text(value):
 
 
 def document(line, fields=("a", "b")):
-    """Of a template that is the fields one after the other; None where Python has none."""
+    """Returns the document of a template that joins the fields. None if Python rejects the record."""
     try:
         record = json.loads(line.decode("utf-8"))
         if not isinstance(record, dict):

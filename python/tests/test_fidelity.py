@@ -1,4 +1,4 @@
-"""Random nested states through every way into a checkpoint and out of it again (state_fidelity.py)."""
+"""Saves and loads random nested states in every way (state_fidelity.py)."""
 
 import pytest
 

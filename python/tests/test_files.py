@@ -90,7 +90,7 @@ def test_create_does_not_replace(endpoint):
 
 
 def texts():
-    """Encodings, error handlers and newlines, with texts that tell them apart."""
+    """Yields encodings, error handlers and newlines, with texts on which they differ."""
     for encoding in (None, "utf-8", "utf-8-sig", "utf-16", "utf-32-le", "latin-1", "ascii", "shift_jis", "cp1252"):
         for errors in (None, "strict", "ignore", "replace", "backslashreplace", "surrogateescape", "xmlcharrefreplace"):
             for newline in (None, "", "\n", "\r", "\r\n"):
@@ -105,7 +105,7 @@ def outcome(action):
 
 
 def test_text_is_as_pythons_own_open_has_it(endpoint, tmp_path):
-    """Written and read with both, by every option: the same bytes, the same texts, the same errors."""
+    """Compares with Python's open, for every option: the bytes, the texts and the errors."""
     random_ = random.Random(11)
     pieces = ["a\nb", "\r", "\r\n", "\n\n", "ä€", "水", "\udcff", "\x85\u2028", "", "tail"]
 
@@ -208,7 +208,7 @@ def test_a_forked_child_opens_its_own(endpoint):
 
 
 def test_an_interrupt_ends_a_wait():
-    # A server that takes connections and never answers.
+    # A server that accepts connections and never answers.
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -1,4 +1,4 @@
-"""The blocks of docs/guide/python.md, as they are printed and in their order, in a folder and with buckets of their own."""
+"""Runs the code blocks of docs/guide/python.md in their order, in a temporary folder with temporary buckets."""
 
 import json
 import re
@@ -20,7 +20,7 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "python.md"
 
 
 def blocks():
-    """Each with the number of its first line, so that a failure names it."""
+    """Returns the blocks, each with the number of its first line for messages."""
     text = GUIDE.read_text(encoding="utf-8")
     for found in re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         yield text[: found.start(1)].count("\n"), found.group(1)

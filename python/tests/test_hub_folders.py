@@ -1,4 +1,4 @@
-"""Folders as Hugging Face's datasets finds splits in them. Longer: MILLRACE_GENERATE=100 times as many folders."""
+"""Compares the splits of folders with Hugging Face's datasets. MILLRACE_GENERATE=100 tests 100 times as many."""
 
 import os
 import random
@@ -53,7 +53,7 @@ def tree(draw):
 
 
 def theirs(root):
-    """Split to paths, or None where datasets finds no data or refuses a split's name."""
+    """Returns the paths of each split. None if datasets finds no data or rejects the name of a split."""
     try:
         found = DataFilesDict.from_patterns(get_data_patterns(root), base_path=root, allowed_extensions=[".jsonl"])
     except (FileNotFoundError, ValueError, AssertionError):
@@ -84,6 +84,6 @@ def test_splits_are_those_of_datasets(tmp_path):
         for split in expected:
             assert ours(root, split) == expected[split], f"{paths}: the split {split} of {expected}"
         for split in {"train", "validation", "test"} - set(expected):
-            if not any(f"/{split}/" in f"/{path}" for path in paths):  # such a folder can be asked for
+            if not any(f"/{split}/" in f"/{path}" for path in paths):  # a folder of this name would be chosen
                 assert ours(root, split) == set(), f"{paths}: {split}, while datasets has {expected}"
     assert compared > 40 * TIMES

@@ -1,4 +1,4 @@
-"""With the real torch, torchdata, accelerate and transformers, as far as they are installed."""
+"""Tests with torch, torchdata, accelerate and transformers, if they are installed."""
 
 import subprocess
 import sys
@@ -112,7 +112,7 @@ def test_trainer_knows_the_length_and_resumes_exactly(dataset, tmp_path):
     data = dataset()
     losses, state = train(data, tmp_path / "whole", num_train_epochs=2)
     batches = (len(data) + 7) // 8
-    assert state.global_step == 2 * ((batches + 1) // 2)  # no max_steps was computed by hand
+    assert state.global_step == 2 * ((batches + 1) // 2)  # the Trainer has computed max_steps from len()
     assert losses[state.global_step] < losses[1]
     for step in (5, state.global_step // 2 // 5 * 5 + 5):  # in the first epoch and in the second
         resumed = dataset()

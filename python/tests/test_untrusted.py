@@ -1,4 +1,4 @@
-"""Nothing that a checkpoint holds is run, whoever wrote it: pickles that would create a file, in every place that has bytes."""
+"""Loading never runs code of a checkpoint. The checkpoints hold pickles that would create a file."""
 
 import base64
 import io
@@ -23,7 +23,7 @@ def root(endpoint, request):
 
 
 class Malicious:
-    """Unpickled, it creates a file."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -33,7 +33,7 @@ class Malicious:
 
 
 class Own:
-    """A class that this program has."""
+    """A class of this program."""
 
     def __init__(self, number):
         self.number = number
@@ -43,7 +43,7 @@ class Own:
 
 
 def pickles(path):
-    """As torch.save writes it today and did before 1.6, as pickle does, and an archive that is no more than a pickle."""
+    """Returns pickles of torch.save of today and before 1.6, of pickle, and in archives."""
     made = {}
     for name, options in (("zip", {}), ("legacy", {"_use_new_zipfile_serialization": False})):
         file = io.BytesIO()
@@ -54,7 +54,7 @@ def pickles(path):
     torch.save({"inside": [torch.ones(2), (Malicious(path),)]}, file)
     made["nested"] = file.getvalue()
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:  # as torch.jit.save does: another way into torch.load
+    with zipfile.ZipFile(file, "w") as archive:  # as torch.jit.save writes it, which torch.load reads, too
         archive.writestr("archive/constants.pkl", pickle.dumps(Malicious(path)))
         archive.writestr("archive/data.pkl", pickle.dumps(Malicious(path)))
     made["script"] = file.getvalue()
@@ -62,7 +62,7 @@ def pickles(path):
 
 
 def save_raw(root, values, meta=None):
-    """A checkpoint with values as somebody else's program could write them."""
+    """Saves a checkpoint with values as another program could write them."""
     with checkpoint.Saver(root) as saver:
         tensor = torch.ones(3)
         shard = _state.TensorShard("w", "F32", [3], [], [], tensor)
@@ -77,7 +77,7 @@ def test_a_pickle_in_a_checkpoint_is_not_run(root, kind, tmp_path):
     raw = {"torch": base64.b64encode(pickles(target)[kind]).decode()}
     save_raw(root, {"evil": raw, "list": {"list": [raw]}, "good": 5})
 
-    # What does not ask for it loads.
+    # Other values load.
     state = {"w": torch.zeros(3), "good": 0}
     dcp.load(state, storage_reader=millrace.dcp.Reader(root))
     assert torch.equal(state["w"], torch.ones(3)) and state["good"] == 5
@@ -136,7 +136,7 @@ def test_a_class_that_the_program_names_is_loaded(root):
 
 
 def test_what_a_reader_hands_to_planners_is_pickled_here(root, monkeypatch):
-    """Planners load without weights_only: no byte of a checkpoint may reach them as a pickle."""
+    """Planners load pickles without weights_only, so they must not get a pickle of a checkpoint."""
     raw = io.BytesIO()
     torch.save({1, 2, 3}, raw, _use_new_zipfile_serialization=False)
     save_raw(root, {"set": {"torch": base64.b64encode(raw.getvalue()).decode()}, "n": 1})

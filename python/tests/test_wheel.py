@@ -1,4 +1,4 @@
-"""The wheel: made of the build in seconds, complete, and imported from where it is installed."""
+"""Builds the wheel from the build folder, checks its content, and imports the installed package."""
 
 import base64
 import hashlib
