@@ -367,7 +367,7 @@ TEST_F(ConvertTest, SaysWhatIsWrong) {
   Put("old.pt", std::string("\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.", 15));
   EXPECT_THAT(ImportFrom("old.pt", "s3://bucket/x").error().ToString(), HasSubstr("torch 1.6"));
   Put("dcp/.metadata", "\x80\x04}.");
-  EXPECT_THAT(ImportFrom("dcp", "s3://bucket/x").error().ToString(), HasSubstr("no metadata"));
+  EXPECT_THAT(ImportFrom("dcp", "s3://bucket/x").error().ToString(), HasSubstr("not a Metadata"));
   Put("evil/.metadata",
       "\x80\x02"
       "cposix\nsystem\nX\x02\0\0\0idq\0\x85R.");

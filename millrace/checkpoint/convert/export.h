@@ -1,4 +1,4 @@
-// From a checkpoint to the formats of others.
+// Exports: turns a checkpoint of Millrace into files of other programs.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +15,32 @@ namespace millrace::checkpoint {
 
 struct ExportOptions {
   ForeignFormat format = ForeignFormat::kHuggingFace;
-  /// Of kTorch and kDcp: only what lies below this path, without it ("model" gives a plain state_dict). Empty: all.
+  /// For kTorch and kDcp: the group to export. Its prefix is removed, so "model" gives a plain state_dict. Empty: all.
   std::string group;
-  std::uint64_t file_bytes = 5'000'000'000;  ///< of files of weights; only a tensor that is larger makes a larger one
+  /// The most tensor bytes in one file of weights; a larger tensor has a file of its own. 5 GB: the default
+  /// max_shard_size of transformers 4.
+  std::uint64_t file_bytes = 5'000'000'000;
   /// For kHuggingFace: small files to put beside the model, such as its tokenizer's, by name. A file of the same name
   /// in the checkpoint takes precedence.
   std::map<std::string, std::string> files;
 };
-/// Writes what `format` has of a checkpoint to `to`, a folder, or with kTorch a file:
+/// Writes the checkpoint, or a group of it, to `to`. `to` is a file for kTorch and a folder for the other formats:
 ///   kHuggingFace  kModelGroup as model.safetensors, or shards and an index, config.json, and the model's other files
 ///   kPeft         kAdapterGroup as adapter_model.safetensors, and adapter_config.json
 ///   kTorch        the state as one file that torch.load(weights_only=True) reads
-///   kDcp          the state as torch.distributed.checkpoint's FileSystemReader wants it
-/// Whoever opens the folder meanwhile finds what was there before, or all that is new: what names the others (index,
-/// .metadata) is replaced by one put after they are there, then weights that lay there before are removed. Only where a
-/// model's configuration or tokenizer changes do they go first, and there is no model meanwhile. Every byte is verified
-/// on its way; memory in flight is reserved in `budget`. kNotFound when the checkpoint lacks what the format needs.
-/// Blocks. `progress` counts bytes of tensors.
+///   kDcp          the state as a folder for the FileSystemReader of torch.distributed.checkpoint
+/// A program that opens the folder meanwhile finds the old checkpoint or the new one. New shards get new names. One put
+/// of the index, of .metadata or of the only file replaces the checkpoint. Then Export removes the old weights. If a
+/// model's configuration or tokenizer changes, Export removes the old weights first, and the folder has no model
+/// meanwhile.
+/// Checks every chunk that it reads. Reserves the memory in flight in `budget`. `progress` counts bytes of tensors.
+/// Blocks.
+/// Errors: kNotFound if the checkpoint lacks what the format needs; kUnsupported if a value has no form in the format.
 Result<ExportResult> Export(Reader& reader, const object::Location& to, MemoryBudget& budget,
                             const ExportOptions& options = {}, object::Call call = {},
                             const ByteProgress& progress = {});
 
-/// How many bytes of tensors an Export will read.
+/// Returns the bytes of all tensors that an Export with these options covers, as a total for its progress.
 std::uint64_t ExportBytes(const Manifest& manifest, const ExportOptions& options);
 
 }  // namespace millrace::checkpoint

@@ -17,39 +17,42 @@
 namespace millrace::checkpoint {
 namespace {
 
+/// The bytes of one checksum: as Writer::Options::chunk_bytes, so that imported and saved checkpoints read alike.
 constexpr std::uint64_t kChunkBytes = 1 * kMiB;
-/// Reading over a gap of this size costs less than beginning anew.
+/// The largest gap to read over. A guess: a new stream costs a request's latency.
 constexpr std::uint64_t kGap = 256 * kKiB;
+/// Requests in flight for reading. A guess: uploads run beside them and use the network too.
 constexpr int kParallel = 4;
 
 using Sink = std::function<Status(ByteSpan)>;
 
-/// Bytes of a file of the source.
+/// A byte range of a file of the source.
 struct SourceExtent {
   std::string_view file;
   std::uint64_t offset = 0, size = 0;
   std::uint64_t end() const { return offset + size; }
 };
 
-/// Streams extents that are announced beforehand; those that follow each other in a file come from one stream.
+/// Streams a list of extents, in order. Extents that are neighbours in a file share one read-ahead stream.
 class ExtentReader {
  public:
   ExtentReader(const ImportSource& source, MemoryBudget& budget, std::vector<SourceExtent> order, object::Call call)
       : source_(source), budget_(budget), order_(std::move(order)), call_(std::move(call)) {}
 
-  /// The next extent, in pieces.
+  /// Passes the bytes of the next extent to `sink`.
   Status Stream(const Sink& sink) {
     const SourceExtent& extent = order_[next_++];
     if (!reader_ || extent.file != file_ || extent.offset < position_ || extent.end() > end_) Open();
     MR_TRY(Take(extent.offset - position_, [](ByteSpan) { return Status(); }));
     return Take(extent.size, sink);
   }
-  /// Gives its memory back; to be called before the caller waits for much of it.
+  /// Releases the stream's memory. Call it before a large reservation, which would wait for that memory.
   void Close() { reader_.reset(); }
+  /// Skips the next extent.
   void Skip() { ++next_; }
 
  private:
-  /// A stream over the extent before next_ and those that follow it closely.
+  /// Opens a stream over extent next_ - 1 and over the extents that follow it with small gaps.
   void Open() {
     const SourceExtent& first = order_[next_ - 1];
     end_ = first.end();
@@ -68,12 +71,12 @@ class ExtentReader {
   Status Take(std::uint64_t size, const Sink& sink) {
     while (size > 0) {
       if (rest_.empty()) rest_ = MR_TRY(reader_->Next(call_));
-      if (rest_.empty()) return Fail(Code::kStale, "{}/{} is shorter than it was", source_.name, file_);
-      const ByteSpan piece = rest_.first(std::min<std::uint64_t>(size, rest_.size()));
-      MR_TRY(sink(piece));
-      rest_ = rest_.subspan(piece.size());
-      position_ += piece.size();
-      size -= piece.size();
+      if (rest_.empty()) return Fail(Code::kStale, "{}/{} became shorter", source_.name, file_);
+      const ByteSpan bytes = rest_.first(std::min<std::uint64_t>(size, rest_.size()));
+      MR_TRY(sink(bytes));
+      rest_ = rest_.subspan(bytes.size());
+      position_ += bytes.size();
+      size -= bytes.size();
     }
     return {};
   }
@@ -86,27 +89,27 @@ class ExtentReader {
   std::optional<transfer::RangedReader> reader_;
   std::string_view file_;
   std::uint64_t position_ = 0, end_ = 0;
-  ByteSpan rest_;  ///< of the piece that the reader gave last
+  ByteSpan rest_;  ///< bytes from the reader that are not consumed yet
 };
 
-/// A tensor's bytes once, however many tensors are made of them.
+/// Bytes that are written once. Several tensors may share them.
 struct TensorBlock {
-  const SourceBox* piece = nullptr;
-  SafetensorsEntry entry;                  ///< in the file that is written
-  std::size_t file = 0;                    ///< its number
-  const SourceChecksum* record = nullptr;  ///< whose bytes are the block's, no more and no less
-  std::uint64_t span = 0;                  ///< bytes from the first element to the last, with gaps
+  const SourceBox* source_box = nullptr;     ///< one of the boxes with these bytes
+  SafetensorsEntry entry;                    ///< in the written file
+  std::size_t file = 0;                      ///< number of the written file
+  const SourceChecksum* checksum = nullptr;  ///< the checksum of exactly these bytes; may be null
+  std::uint64_t span = 0;                    ///< bytes from the first element to the last, with gaps
 };
 
-std::uint64_t SpanOf(const SourceBox& piece, const TensorMeta& box) {
-  if (piece.strides.empty()) return box.bytes();
+std::uint64_t SpanOf(const SourceBox& source_box, const TensorMeta& box) {
+  if (source_box.strides.empty()) return box.bytes();
   std::uint64_t last = 0;
-  for (std::size_t d = 0; d < piece.strides.size(); ++d)
-    last += static_cast<std::uint64_t>(box.shape[d] - 1) * static_cast<std::uint64_t>(piece.strides[d]);
+  for (std::size_t d = 0; d < source_box.strides.size(); ++d)
+    last += static_cast<std::uint64_t>(box.shape[d] - 1) * static_cast<std::uint64_t>(source_box.strides[d]);
   return (last + 1) * DTypeBytes(box.dtype);
 }
 
-/// The elements of a view, brought into C order.
+/// Copies the elements of a strided view in C order.
 void GatherStrided(ByteSpan from, const TensorMeta& box, const std::vector<std::int64_t>& strides,
                    MutableByteSpan into) {
   const std::uint64_t element = DTypeBytes(box.dtype);
@@ -129,7 +132,7 @@ class Importer {
            ByteProgress progress)
       : source_(source), budget_(budget), options_(options), call_(std::move(call)), progress_(std::move(progress)) {}
 
-  /// What goes where; checked, but for the checksums of the files.
+  /// Plans the files and returns the manifest, complete but for the files' checksums. Checks coverage and extents.
   Result<Manifest> Plan() {
     manifest_.step = options_.step;
     manifest_.attempt = NewAttempt();
@@ -140,20 +143,21 @@ class Importer {
     for (const auto& [tensor, meta] : source_.tensors) MR_TRY(meta.Check(fmt::format("{}: {}", source_.name, tensor)));
     MR_TRY(PlanBlocks());
     PlanFiles();
-    for (const auto& [piece, block] : block_of_) {
+    for (const auto& [source_box, block] : block_of_) {
       const TensorBlock& from = blocks_[block];
       const std::uint64_t elements = from.entry.meta.elements();
-      manifest_.slices.push_back({piece->tensor, 0, elements, FileName(from.file), from.entry.offset,
-                                  Simplified(piece->box, source_.tensors.at(piece->tensor).shape)});
+      manifest_.slices.push_back({source_box->tensor, 0, elements, FileName(from.file), from.entry.offset,
+                                  Simplified(source_box->box, source_.tensors.at(source_box->tensor).shape)});
     }
     MR_TRY(manifest_.Check(source_.name));
     return manifest_;
   }
 
-  /// Writes the files of the plan and gives their checksums.
+  /// Writes the planned files and returns their checksums.
   Result<std::map<std::string, FileMeta>> Write(object::Store& store, const std::string& folder) {
     std::vector<SourceExtent> order;
-    for (const TensorBlock& block : blocks_) order.push_back({block.piece->file, block.piece->offset, block.span});
+    for (const TensorBlock& block : blocks_)
+      order.push_back({block.source_box->file, block.source_box->offset, block.span});
     ExtentReader reader(source_, budget_, std::move(order), call_);
     std::map<std::string, FileMeta> files;
     std::size_t next = 0;
@@ -183,9 +187,9 @@ class Importer {
  private:
   std::string FileName(std::size_t file) const { return RankFile(manifest_.attempt, static_cast<int>(file)); }
 
-  static SafetensorsEntry EntryOf(const SourceBox& piece, const TensorMeta& meta) {
-    SafetensorsEntry entry{piece.tensor, meta};
-    const Box box = Simplified(piece.box, meta.shape);
+  static SafetensorsEntry EntryOf(const SourceBox& source_box, const TensorMeta& meta) {
+    SafetensorsEntry entry{source_box.tensor, meta};
+    const Box box = Simplified(source_box.box, meta.shape);
     if (box.whole()) return entry;
     entry.name += fmt::format("[{}]", ToString(box));
     entry.meta.shape.assign(box.lengths.begin(), box.lengths.end());
@@ -193,36 +197,39 @@ class Importer {
   }
 
   Status PlanBlocks() {
-    using Same = std::tuple<std::string, std::uint64_t, std::vector<std::int64_t>, DType, std::vector<std::int64_t>>;
-    std::map<Same, std::size_t> known;
-    std::map<std::pair<std::string_view, std::uint64_t>, const SourceChecksum*> records;
-    for (const SourceChecksum& record : source_.records)
-      records.emplace(std::pair(std::string_view(record.file), record.offset), &record);
-    for (const SourceBox& piece : source_.pieces) {
-      const TensorMeta& meta = source_.tensors.at(piece.tensor);
-      if (Status inside = CheckBox(piece.box, meta.shape); !inside)
-        return Fail(inside.error().Context(fmt::format("{}: tensor {}", source_.name, piece.tensor)));
-      TensorBlock block{.piece = &piece, .entry = EntryOf(piece, meta)};
-      block.span = SpanOf(piece, block.entry.meta);
-      const auto file = source_.files.find(piece.file);
+    using BlockIdentity =
+        std::tuple<std::string, std::uint64_t, std::vector<std::int64_t>, DType, std::vector<std::int64_t>>;
+    std::map<BlockIdentity, std::size_t> known;
+    std::map<std::pair<std::string_view, std::uint64_t>, const SourceChecksum*> checksums;
+    for (const SourceChecksum& checksum : source_.checksums)
+      checksums.emplace(std::pair(std::string_view(checksum.file), checksum.offset), &checksum);
+    for (const SourceBox& source_box : source_.boxes) {
+      const TensorMeta& meta = source_.tensors.at(source_box.tensor);
+      if (Status inside = CheckBox(source_box.box, meta.shape); !inside)
+        return Fail(inside.error().Context(fmt::format("{}: tensor {}", source_.name, source_box.tensor)));
+      TensorBlock block{.source_box = &source_box, .entry = EntryOf(source_box, meta)};
+      block.span = SpanOf(source_box, block.entry.meta);
+      const auto file = source_.files.find(source_box.file);
       if (file == source_.files.end() || block.span > file->second.size ||
-          piece.offset > file->second.size - block.span)
-        return Fail(Code::kCorrupt, "{}: tensor {} does not lie inside {}", source_.name, piece.tensor, piece.file);
+          source_box.offset > file->second.size - block.span)
+        return Fail(Code::kCorrupt, "{}: tensor {} does not lie inside {}", source_.name, source_box.tensor,
+                    source_box.file);
       const auto [same, added] = known.emplace(
-          Same{piece.file, piece.offset, block.entry.meta.shape, meta.dtype, piece.strides}, blocks_.size());
-      block_index_.emplace_back(&piece, same->second);
+          BlockIdentity{source_box.file, source_box.offset, block.entry.meta.shape, meta.dtype, source_box.strides},
+          blocks_.size());
+      block_index_.emplace_back(&source_box, same->second);
       if (!added) continue;
-      auto record = records.find({piece.file, piece.offset});
-      if (record != records.end() && record->second->size == block.span) {
-        block.record = record->second;
-        covered_.push_back(block.record);
+      auto checksum = checksums.find({source_box.file, source_box.offset});
+      if (checksum != checksums.end() && checksum->second->size == block.span) {
+        block.checksum = checksum->second;
+        covered_.push_back(block.checksum);
       }
       blocks_.push_back(std::move(block));
     }
     return {};
   }
 
-  /// Sorts the blocks as they will lie, and cuts them into files.
+  /// Sorts the blocks in file order and splits them into files.
   void PlanFiles() {
     std::vector<std::size_t> order(blocks_.size()), place(blocks_.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -234,7 +241,7 @@ class Importer {
       sorted.push_back(std::move(blocks_[order[i]]));
     }
     blocks_ = std::move(sorted);
-    for (const auto& [piece, block] : block_index_) block_of_.emplace_back(piece, place[block]);
+    for (const auto& [source_box, block] : block_index_) block_of_.emplace_back(source_box, place[block]);
 
     for (std::size_t first = 0, last = 0; first < blocks_.size(); first = last) {
       std::vector<SafetensorsEntry> entries;
@@ -253,71 +260,73 @@ class Importer {
       manifest_.files[FileName(headers_.size() - 1)] = {.size = size};
     }
   }
-  /// Large elements first, so that all are aligned; then as they lie in the source.
+  /// The sort key of file order: large elements first, so that all are aligned, then the order of the source.
   static std::tuple<int, std::string_view, std::uint64_t> KeyOf(const TensorBlock& block) {
-    return {-static_cast<int>(DTypeBytes(block.entry.meta.dtype)), block.piece->file, block.piece->offset};
+    return {-static_cast<int>(DTypeBytes(block.entry.meta.dtype)), block.source_box->file, block.source_box->offset};
   }
 
   Status WriteBlock(const TensorBlock& block, ExtentReader& reader, const Sink& sink) {
     std::uint32_t crc = 0;
     const Sink checked = [&](ByteSpan bytes) {
-      if (block.record != nullptr) crc = ZipCrc32(bytes, crc);
-      if (block.piece->strides.empty() && progress_) progress_(bytes.size());
-      return block.piece->strides.empty() ? sink(bytes) : Status();
+      if (block.checksum != nullptr) crc = ZipCrc32(bytes, crc);
+      if (block.source_box->strides.empty() && progress_) progress_(bytes.size());
+      return block.source_box->strides.empty() ? sink(bytes) : Status();
     };
-    if (block.piece->strides.empty()) {
+    if (block.source_box->strides.empty()) {
       MR_TRY(reader.Stream(checked));
     } else {
       MR_TRY(WriteStrided(block, reader, checked, sink));
     }
-    if (block.record != nullptr && crc != block.record->crc32) return Fail(Damaged(*block.record));
+    if (block.checksum != nullptr && crc != block.checksum->crc32) return Fail(Damaged(*block.checksum));
     return {};
   }
 
   Status WriteStrided(const TensorBlock& block, ExtentReader& reader, const Sink& checked, const Sink& sink) {
     const std::uint64_t bytes = block.entry.meta.bytes();
     if (block.span + bytes > budget_.total() / 2) {
-      return Fail(Code::kResourceExhausted,
-                  "{}: tensor {} is not stored in C order; to bring its {} bytes into it takes more than half of the "
-                  "memory budget: raise --memory-budget, or save it .contiguous()",
-                  source_.name, block.piece->tensor, bytes);
+      return Fail(
+          Code::kResourceExhausted,
+          "{}: tensor {} is not in C order. To rearrange its {} bytes takes more than half of the memory budget: "
+          "raise --memory-budget, or save it .contiguous()",
+          source_.name, block.source_box->tensor, bytes);
     }
     reader.Close();
     reader.Skip();
     Reservation reserved = MR_TRY(budget_.Acquire(block.span + bytes, call_.stop));
     Buffer from(block.span), into(bytes);
-    MR_TRY(transfer::ReadInto(*source_.folder.store, source_.files.at(block.piece->file), block.piece->offset,
+    MR_TRY(transfer::ReadInto(*source_.folder.store, source_.files.at(block.source_box->file), block.source_box->offset,
                               from.span(), kParallel, 8 * kMiB, call_));
     MR_TRY(checked(from));
-    GatherStrided(from, block.entry.meta, block.piece->strides, into.span());
+    GatherStrided(from, block.entry.meta, block.source_box->strides, into.span());
     if (progress_) progress_(bytes);
     return sink(into);
   }
 
-  /// Bytes of records that no tensor was all of: several views of one storage, or what none shows.
+  /// Checks the checksums that no block has covered: storages that several views share, or that no tensor uses whole.
   Status VerifyRest() {
     std::sort(covered_.begin(), covered_.end());
     std::vector<SourceExtent> order;
     std::vector<const SourceChecksum*> rest;
-    for (const SourceChecksum& record : source_.records) {
-      if (std::binary_search(covered_.begin(), covered_.end(), &record)) continue;
-      rest.push_back(&record);
-      order.push_back({record.file, record.offset, record.size});
+    for (const SourceChecksum& checksum : source_.checksums) {
+      if (std::binary_search(covered_.begin(), covered_.end(), &checksum)) continue;
+      rest.push_back(&checksum);
+      order.push_back({checksum.file, checksum.offset, checksum.size});
     }
     ExtentReader reader(source_, budget_, std::move(order), call_);
-    for (const SourceChecksum* record : rest) {
+    for (const SourceChecksum* checksum : rest) {
       std::uint32_t crc = 0;
       MR_TRY(reader.Stream([&](ByteSpan bytes) {
         crc = ZipCrc32(bytes, crc);
         return Status();
       }));
-      if (crc != record->crc32) return Fail(Damaged(*record));
+      if (crc != checksum->crc32) return Fail(Damaged(*checksum));
     }
     return {};
   }
-  Error Damaged(const SourceChecksum& record) const {
-    return {Code::kCorrupt, fmt::format("{}/{}: bytes {} to {} are damaged: their CRC-32 is not that which torch wrote",
-                                        source_.name, record.file, record.offset, record.offset + record.size)};
+  Error Damaged(const SourceChecksum& checksum) const {
+    return {Code::kCorrupt,
+            fmt::format("{}/{}: bytes {} to {} are damaged: their CRC-32 is not the one that torch wrote", source_.name,
+                        checksum.file, checksum.offset, checksum.offset + checksum.size)};
   }
 
   ImportSource& source_;
@@ -332,7 +341,7 @@ class Importer {
   std::vector<std::string> headers_;  ///< of the files
 };
 
-/// Puts a group's name in front of all paths.
+/// Adds the group's prefix to all paths.
 void AddGroup(ImportSource& source, const std::string& group) {
   if (group.empty()) return;
   source.Rename([&](const std::string& tensor) { return std::optional(group + tensor); });
@@ -369,7 +378,7 @@ Result<Manifest> Import(object::Connection& connection, ImportSource source, std
     outcome.status = Fail(files.error());
   }
   if (outcome.status) return manifest;
-  // Best effort: what stays is garbage, and collected as such.
+  // Best effort: the garbage collection removes files that stay.
   if (!outcome.is_unknown) {
     std::vector<std::string> written;
     for (const std::string& file : importer.FileNames()) written.push_back(keys.StepFolder(options.step) + file);

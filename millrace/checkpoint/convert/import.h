@@ -1,4 +1,4 @@
-// From the formats of others to a checkpoint.
+// Imports: turns a checkpoint of another program into a checkpoint of Millrace.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,16 @@ namespace millrace::checkpoint {
 
 struct ImportOptions {
   std::uint64_t step = 0;
-  std::string group;                    ///< not empty: in front of every path, as "model/"
-  std::uint64_t file_bytes = 4 * kGiB;  ///< of the files that are written, but for tensors that are larger
+  std::string group;                    ///< prefix for every path, such as "model/"; may be empty
+  std::uint64_t file_bytes = 4 * kGiB;  ///< the most tensor bytes in one file; a larger tensor has a file of its own
 };
 
-/// Commits all of `source` as the checkpoint of a step below `url`: tensors bit by bit in their types and shapes, cut
-/// as they are cut there, plain values, and the files beside a model. Bytes with a checksum are compared with it.
-/// Streams: memory in flight is reserved in `budget`; only a tensor that is not stored in C order is put together in
-/// memory, and must fit half of it. kAlreadyExists when the step is committed. Blocks. `progress` counts the source's
-/// TensorBytes.
+/// Commits `source` as the checkpoint of options.step below `url`. Stores the tensors, the plain values and the files
+/// beside a model. Tensors keep their bits, types, shapes and boxes. Checks all bytes that have a checksum. Streams the
+/// bytes through memory that it reserves in `budget`. A tensor that is not in C order is rearranged in memory and must
+/// fit half of the budget. `progress` counts up to source.TensorBytes(). Blocks.
+/// Errors: kAlreadyExists if the step is committed; kCorrupt if `source` contradicts itself or a checksum differs;
+/// kResourceExhausted if a tensor does not fit; kStale if a file of the source changed.
 Result<Manifest> Import(object::Connection& connection, ImportSource source, std::string_view url, MemoryBudget& budget,
                         const ImportOptions& options = {}, object::Call call = {}, const ByteProgress& progress = {});
 

@@ -34,15 +34,15 @@ Result<ForeignFormat> DetectForeignFormat(object::Connection& connection, std::s
       return ForeignFormat::kTorch;
   }
   return Fail(Code::kNotFound,
-              "{} is nothing that can be imported: no folder with *.safetensors or pytorch_model.bin (Hugging Face), "
-              "adapter_config.json (PEFT) or .metadata (torch.distributed.checkpoint), and no file of torch.save's",
+              "{} cannot be imported: it is neither a folder with *.safetensors or pytorch_model.bin (Hugging Face), "
+              "adapter_config.json (PEFT) or .metadata (torch.distributed.checkpoint), nor a file of torch.save",
               NameOf(folder));
 }
 
 Result<ImportSource> OpenSource(object::Connection& connection, std::string_view url, ForeignFormat format,
                                 object::Call call) {
   if (format == ForeignFormat::kTorch) return OpenTorchFile(MR_TRY(object::Locate(connection, url)), std::move(call));
-  // One file of a folder stands for a folder that has nothing else.
+  // A single file of weights: its key does not end with a slash.
   if (url.ends_with(".safetensors"))
     return OpenHuggingFaceFolder(MR_TRY(object::Locate(connection, url)), format, std::move(call));
   const object::Location folder = MR_TRY(LocateFolder(connection, url));

@@ -1,4 +1,4 @@
-// Opening what other programs wrote, to import it.
+// Opens checkpoints of other programs for an import.
 #pragma once
 
 #include <string_view>
@@ -10,12 +10,15 @@
 
 namespace millrace::checkpoint {
 
-/// Finds out by the names of its files what `url` has; kNotFound where it is nothing known.
+/// Returns the format of the folder or file at `url`, as the names of its files tell it. Blocks.
+/// Errors: kNotFound if no format matches.
 Result<ForeignFormat> DetectForeignFormat(object::Connection& connection, std::string_view url, object::Call call = {});
 
-/// Opens what `url` has: reads headers, indexes and small entries, not the tensors' bytes. Tensors of a model are in
-/// kModelGroup, of an adapter in kAdapterGroup, all others under the paths that they have in the state. Nothing of a
-/// pickle is run. Blocks.
+/// Opens the folder or file at `url`. Reads headers, indexes and small entries, but no bytes of tensors. Runs nothing
+/// of a pickle. A model's tensors get names in kModelGroup and an adapter's in kAdapterGroup. All other tensors are
+/// named by their paths in the state. Blocks.
+/// Errors: kNotFound if the files of `format` are missing; kCorrupt if they are damaged; kUnsupported if they hold
+/// something that checkpoints cannot store.
 Result<ImportSource> OpenSource(object::Connection& connection, std::string_view url, ForeignFormat format,
                                 object::Call call = {});
 

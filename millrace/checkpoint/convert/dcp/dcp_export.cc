@@ -22,22 +22,23 @@ namespace {
 
 constexpr std::string_view kSuffix = ".distcp";
 
-/// One archive in a file.
-struct Stored {
+/// The place of one archive.
+struct ArchivePlace {
   std::string file;
   std::uint64_t offset = 0, length = 0;
 };
 /// A key of a dict, or an index of a list, on torch's path to an entry.
 using DcpKey = std::variant<std::string, std::int64_t>;
-struct Entry {
-  std::string fqn;
-  std::vector<DcpKey> path;
-  StateNode node;  ///< a tensor, or what torch takes for one value: that may hold tensors
-  Stored stored;
+/// An entry of the flattened state.
+struct DcpEntry {
+  std::string fqn;           ///< torch's name: fully qualified name
+  std::vector<DcpKey> path;  ///< torch's path
+  StateNode node;            ///< a tensor, or a node that torch saves as one value; such a value may hold tensors
+  ArchivePlace stored;
   const TensorMeta* tensor() const { return node.tensor; }
 };
 
-/// Python's keys, joined by dots, as torch names what it flattens.
+/// Returns torch's name of an entry: the keys of its path, joined by dots.
 std::string FqnOf(const std::vector<DcpKey>& path) {
   std::string fqn;
   for (std::size_t i = 0; i < path.size(); ++i) {
@@ -51,8 +52,9 @@ bool HasPathKeys(const StateNode& dict) {
   return std::ranges::none_of(dict.items, [](const StateNode::Item& item) { return item.part.empty(); });
 }
 
-/// Whether torch takes it for one value: traverse_state_dict of torch/distributed/checkpoint/_traverse.py. An empty
-/// dict, which torch leaves out, is one, so that an import finds it; so is a dict with other keys than texts and ints.
+/// Whether the node becomes one entry, as in traverse_state_dict of torch/distributed/checkpoint/_traverse.py. Empty
+/// dicts become entries too, which torch leaves out, so that an import finds them. A dict with other keys than texts
+/// and ints becomes one entry.
 bool IsTerminal(const StateNode& node) {
   if (node.kind == StateNode::NodeKind::kDict) return node.items.empty() || !HasPathKeys(node);
   if (node.kind != StateNode::NodeKind::kList) return true;
@@ -63,7 +65,7 @@ bool IsTerminal(const StateNode& node) {
   });
 }
 
-/// The tensors of a node, in the order in which its pickle names them.
+/// Adds the tensors of a node in the order of its pickle.
 void AddTensors(const StateNode& node, std::vector<const StateNode*>& tensors) {
   if (node.kind == StateNode::NodeKind::kTensor) tensors.push_back(&node);
   for (const StateNode::Item& item : node.items) AddTensors(*item, tensors);
@@ -74,14 +76,15 @@ std::vector<const StateNode*> TensorsOf(const StateNode& node) {
   return tensors;
 }
 
+/// Writes the pickle of .metadata.
 class MetadataWriter {
  public:
-  std::string Write(const std::vector<Entry>& entries) {
+  std::string Write(const std::vector<DcpEntry>& entries) {
     Begin(kDcpModule, "Metadata");
     out_.Text("state_dict_metadata");
     out_.EmptyDict();
     out_.Mark();
-    for (const Entry& entry : entries) {
+    for (const DcpEntry& entry : entries) {
       out_.Text(entry.fqn);
       entry.tensor() != nullptr ? Tensor(*entry.tensor()) : Plain();
     }
@@ -89,7 +92,7 @@ class MetadataWriter {
     out_.Text("planner_data");
     out_.EmptyDict();
     out_.Mark();
-    for (const Entry& entry : entries) {
+    for (const DcpEntry& entry : entries) {
       out_.Text(entry.fqn);
       Path(entry.path);
     }
@@ -97,7 +100,7 @@ class MetadataWriter {
     out_.Text("storage_data");
     out_.EmptyDict();
     out_.Mark();
-    for (const Entry& entry : entries) StorageOf(entry);
+    for (const DcpEntry& entry : entries) StorageOf(entry);
     out_.SetItems();
     out_.Text("storage_meta");
     Begin(kDcpModule, "StorageMeta");
@@ -115,7 +118,7 @@ class MetadataWriter {
   }
 
  private:
-  /// An object of a dataclass, whose members follow.
+  /// Begins an object of a dataclass. Its members follow.
   void Begin(std::string_view module, std::string_view name) {
     out_.Global(module, name);
     out_.EmptyTuple();
@@ -189,7 +192,7 @@ class MetadataWriter {
     }
     out_.Tuple();
   }
-  void StorageOf(const Entry& entry) {
+  void StorageOf(const DcpEntry& entry) {
     Begin(kDcpModule, "MetadataIndex");
     out_.Text("fqn");
     out_.Text(entry.fqn);
@@ -227,13 +230,13 @@ class DcpExport {
     MR_TRY(AddItems(std::move(state), {}));
     if (group_.empty()) MR_TRY(AddMeta(manifest, dicts));
     std::vector<std::string> order;
-    for (const Entry& entry : entries_)
+    for (const DcpEntry& entry : entries_)
       for (const StateNode* tensor : TensorsOf(entry.node)) order.push_back(std::string(group_) + tensor->path);
     stream_.Announce(order);
     auto old = MR_TRY(FilesOf(target_.to, stream_.call()));
     MR_TRY(WriteFiles());
     const std::string metadata = MetadataWriter().Write(entries_);
-    // The files have names of their own, so that this one put replaces an older checkpoint as a whole.
+    // No file has the name of an older export's file, so this one put replaces an older checkpoint as a whole.
     MR_TRY(object::Put(*target_.to.store, target_.to.key + std::string(kDcpMetadataFile), AsBytes(metadata), {},
                        stream_.call()));
     std::vector<std::string> stale;
@@ -247,7 +250,7 @@ class DcpExport {
   }
 
  private:
-  /// As torch flattens a state: dicts, and lists that hold tensors or dicts.
+  /// Flattens a container as torch does: dicts, and lists that hold tensors or dicts, become several entries.
   Status AddItems(StateNode container, const std::vector<DcpKey>& path) {
     const bool list = container.kind == StateNode::NodeKind::kList;
     for (std::size_t i = 0; i < container.items.size(); ++i) {
@@ -269,7 +272,7 @@ class DcpExport {
       return Fail(Code::kUnsupported, "two entries would be named {} by torch.distributed.checkpoint: export a group",
                   fqn);
     }
-    // Torch knows no dicts with ints for keys, and no parts that are tuples.
+    // An import derives the checkpoint's path from torch's path, but torch's path has neither int keys nor tuples.
     std::string plain;
     for (const DcpKey& key : path) {
       plain += plain.empty() ? "" : "/";
@@ -281,7 +284,7 @@ class DcpExport {
     return {};
   }
 
-  /// What the checkpoint's meta has besides, and what torch's names do not tell, for an import.
+  /// Adds the entry kMetaEntry: the rest of the checkpoint's meta, and the paths that an import cannot derive.
   Status AddMeta(const Manifest& manifest, const Json& dicts) {
     Json meta = manifest.meta.is_object() ? manifest.meta : Json::object();
     meta.erase(std::string(kMetaValues));
@@ -303,7 +306,7 @@ class DcpExport {
         return out.Write(bytes, stream_.call());
       };
       do {
-        Entry& entry = entries_[next++];
+        DcpEntry& entry = entries_[next++];
         const std::uint64_t begin = size;
         Status written = entry.tensor() != nullptr ? WriteTensorArchive(entry, sink) : WriteValueArchive(entry, sink);
         if (!written) return Fail(written.error().Context(entry.fqn));
@@ -314,20 +317,20 @@ class DcpExport {
     }
     return {};
   }
-  static std::uint64_t BytesOf(const Entry& entry) {
+  static std::uint64_t BytesOf(const DcpEntry& entry) {
     std::uint64_t bytes = 0;
     for (const StateNode* node : TensorsOf(entry.node)) bytes += node->tensor->bytes();
     return bytes;
   }
 
-  Status WriteTensorArchive(const Entry& entry, const ByteSink& sink) {
+  Status WriteTensorArchive(const DcpEntry& entry, const ByteSink& sink) {
     PickleWriter pickle;
     WriteTensor(pickle, *entry.tensor(), StorageKey(0));
     return WriteArchive(std::move(pickle).Finish(), {&entry.node}, sink);
   }
 
-  Status WriteValueArchive(const Entry& entry, const ByteSink& sink) {
-    // What only the program that saved it knows is an archive already.
+  Status WriteValueArchive(const DcpEntry& entry, const ByteSink& sink) {
+    // A value that only the program that saved it can read was kept as its archive.
     if (const Json* archive = JsonFind(entry.node.value, "torch"); archive != nullptr && archive->is_string())
       return sink(MR_TRY(Base64Decode(archive->get_ref<const std::string&>())));
     const auto tensors = TensorsOf(entry.node);
@@ -338,7 +341,7 @@ class DcpExport {
     return WriteArchive(std::move(pickle).Finish(), tensors, sink);
   }
 
-  /// With a storage for each tensor, in this order.
+  /// Writes an archive with one storage for each tensor, in this order.
   Status WriteArchive(std::string pickle, const std::vector<const StateNode*>& tensors, const ByteSink& sink) {
     ZipWriter zip(sink);
     MR_TRY(BeginTorchArchive(zip, std::move(pickle)));
@@ -353,9 +356,9 @@ class DcpExport {
   TensorStream& stream_;
   const ExportTarget& target_;
   const std::string_view group_;
-  const std::string save_;  ///< tells this export's files from those of every other
-  std::vector<Entry> entries_;
-  std::vector<std::pair<std::string, std::string>> paths_;  ///< fqn and path, where the one does not tell the other
+  const std::string save_;  ///< a random part of the files' names, different in every export
+  std::vector<DcpEntry> entries_;
+  std::vector<std::pair<std::string, std::string>> paths_;  ///< fqn → path, if an import cannot derive the path
   std::set<std::string> names_;
   ExportResult exported_;
 };

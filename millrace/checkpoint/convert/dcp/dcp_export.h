@@ -1,4 +1,4 @@
-// Exports as a folder of torch.distributed.checkpoint.
+// Exports a checkpoint as a folder of torch.distributed.checkpoint.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,8 @@
 
 namespace millrace::checkpoint {
 
-/// Writes the state below `group`; empty: all of it. Blocks.
+/// Writes the tensors and values below `group`, or all of them if it is empty. Blocks.
+/// Errors: kNotFound if the group has no tensors; kUnsupported if two entries would get the same name in torch.
 Result<ExportResult> ExportDcp(TensorStream& stream, const ExportTarget& target, std::string_view group);
 
 }  // namespace millrace::checkpoint

@@ -1,4 +1,4 @@
-// Names that torch.distributed.checkpoint gives to things. Only for the sources of this module.
+// Names of files and classes of torch.distributed.checkpoint. Only for the sources of this module.
 #pragma once
 
 #include <string_view>

@@ -20,10 +20,17 @@ namespace {
 using ValueKind = Pickle::ValueKind;
 using Value = Pickle::Value;
 
-constexpr std::uint64_t kMostMetadata = 256 * kMiB, kMostValue = 64 * kMiB;
-/// Of an archive: what lies in front of a tensor's bytes, or behind them. Of a plain value: mostly all of it.
-constexpr std::uint64_t kEdge = 4 * kKiB, kWhole = 16 * kKiB;
+/// The largest .metadata: Pickle::Limits::bytes.
+constexpr std::uint64_t kMostMetadata = 256 * kMiB;
+/// The largest value that is kept as a torch.save archive. A bound, since it becomes text in the manifest; a guess.
+constexpr std::uint64_t kMostValue = 64 * kMiB;
+/// The bytes to prefetch from both ends of a tensor's archive, where its headers and its directory are. A guess: they
+/// cover archives of one tensor.
+constexpr std::uint64_t kArchiveEnd = 4 * kKiB;
+/// The bytes to prefetch from the front of a plain value's archive. A guess: most archives of values are smaller.
+constexpr std::uint64_t kValueArchive = 16 * kKiB;
 
+/// The globals that .metadata may name, sorted.
 constexpr std::string_view kGlobals[] = {
     "collections.OrderedDict",
     "pathlib.PosixPath",
@@ -60,17 +67,17 @@ constexpr std::string_view kGlobals[] = {
     "torch.uint8",
 };
 
-/// Where one entry's archive lies.
-struct Item {
-  bool is_tensor = false;  ///< else it is a plain value, or a tuple with tensors
-  std::string path, fqn;
-  Box box;
+/// One archive of the folder: a chunk of a tensor, or another value.
+struct StoredArchive {
+  bool is_tensor = false;  ///< false for a plain value or a tuple with tensors
+  std::string path, fqn;   ///< the entry's path in the checkpoint and its name in torch
+  Box box;                 ///< of a tensor: the chunk
   std::string file;
   std::uint64_t offset = 0, length = 0;
 };
 
-/// The metadata as plain data.
-struct Described {
+/// The content of .metadata, besides the archives. An fqn is a fully qualified name, torch's name of an entry.
+struct DcpMetadata {
   std::map<std::string, TensorMeta> tensors;                                                       ///< by fqn
   std::map<std::string, std::map<std::vector<std::uint64_t>, std::vector<std::uint64_t>>> chunks;  ///< offset → sizes
   std::map<std::string, std::string> paths;                                                        ///< fqn → path
@@ -81,13 +88,13 @@ class MetadataReader {
  public:
   explicit MetadataReader(const Pickle& pickle) : pickle_(pickle) {}
 
-  Status Read(Described& described, std::vector<Item>& items) {
+  Status Read(DcpMetadata& described, std::vector<StoredArchive>& items) {
     const Value& root = pickle_.root();
     const Value* tensors = pickle_.Member(root, "state_dict_metadata");
     const Value* storage = pickle_.Member(root, "storage_data");
     if (!pickle_.IsCall(root, kDcpMetadata) || tensors == nullptr || storage == nullptr ||
         tensors->kind != ValueKind::kDict || storage->kind != ValueKind::kDict) {
-      return Fail(Code::kCorrupt, "it is no metadata of torch.distributed.checkpoint");
+      return Fail(Code::kCorrupt, "the pickle is not a Metadata of torch.distributed.checkpoint");
     }
     const Value* planner = pickle_.Member(root, "planner_data");
     if (planner != nullptr && planner->kind == ValueKind::kDict) MR_TRY(ReadPaths(*planner, described));
@@ -108,16 +115,16 @@ class MetadataReader {
 
  private:
   Result<std::string> Text(Pickle::Id id) const {
-    if (pickle_[id].kind != ValueKind::kText) return Fail(Code::kCorrupt, "a name is no text");
+    if (pickle_[id].kind != ValueKind::kText) return Fail(Code::kCorrupt, "an entry's name is not a text");
     return pickle_[id].text;
   }
   Result<std::vector<std::uint64_t>> Sizes(const Value* size) const {
     if (size == nullptr || !pickle_.IsCall(*size, "torch.Size") || pickle_.Arguments(*size).size() != 1)
-      return Fail(Code::kCorrupt, "a size is none");
+      return Fail(Code::kCorrupt, "a size or offset is not a torch.Size");
     std::vector<std::uint64_t> sizes;
     for (const Pickle::Id item : pickle_[pickle_.Arguments(*size)[0]].items) {
       if (pickle_[item].kind != ValueKind::kInt || pickle_[item].number < 0)
-        return Fail(Code::kCorrupt, "a size is none");
+        return Fail(Code::kCorrupt, "a size or offset is not a tuple of ints");
       sizes.push_back(static_cast<std::uint64_t>(pickle_[item].number));
     }
     return sizes;
@@ -125,18 +132,19 @@ class MetadataReader {
   Result<std::uint64_t> Number(const Value& from, std::string_view member) const {
     const Value* number = pickle_.Member(from, member);
     if (number == nullptr || number->kind != ValueKind::kInt || number->number < 0)
-      return Fail(Code::kCorrupt, "{} is no number", member);
+      return Fail(Code::kCorrupt, "{} is not a number", member);
     return static_cast<std::uint64_t>(number->number);
   }
 
-  Status ReadPaths(const Value& planner, Described& described) const {
+  Status ReadPaths(const Value& planner, DcpMetadata& described) const {
     for (std::size_t i = 0; i + 1 < planner.items.size(); i += 2) {
       const Value& path = pickle_[planner.items[i + 1]];
       if (path.kind != ValueKind::kTuple && path.kind != ValueKind::kList) continue;
       std::string name;
       for (const Pickle::Id item : path.items) {
         const Value& key = pickle_[item];
-        if (key.kind != ValueKind::kText && key.kind != ValueKind::kInt) return Fail(Code::kCorrupt, "a path is none");
+        if (key.kind != ValueKind::kText && key.kind != ValueKind::kInt)
+          return Fail(Code::kCorrupt, "a key of a path is neither a text nor an int");
         name += name.empty() ? "" : "/";
         name += key.kind == ValueKind::kText ? PathPart(key.text) : fmt::format("@{}", key.number);
       }
@@ -145,18 +153,18 @@ class MetadataReader {
     return {};
   }
 
-  Status ReadTensor(const Value& value, const std::string& fqn, Described& described) const {
+  Status ReadTensor(const Value& value, const std::string& fqn, DcpMetadata& described) const {
     if (pickle_.IsCall(value, kDcpBytes)) return {};
     const Value* properties = pickle_.Member(value, "properties");
     const Value* chunks = pickle_.Member(value, "chunks");
     if (!pickle_.IsCall(value, kDcpTensor) || properties == nullptr || chunks == nullptr ||
         chunks->kind != ValueKind::kList || properties->kind != ValueKind::kCall ||
         properties->state == Pickle::kNone || pickle_[properties->state].items.empty()) {
-      return Fail(Code::kCorrupt, "it is no tensor that torch describes");
+      return Fail(Code::kCorrupt, "the entry is not a TensorStorageMetadata of torch");
     }
     const std::string& type = pickle_[pickle_[properties->state].items[0]].text;
     const TorchDType* dtype = FindTorchDType(type);
-    if (dtype == nullptr) return Fail(Code::kUnsupported, "elements of {} are none that safetensors has", type);
+    if (dtype == nullptr) return Fail(Code::kUnsupported, "safetensors has no element type for {}", type);
     const auto size = MR_TRY(Sizes(pickle_.Member(value, "size")));
     TensorMeta meta{dtype->dtype, {size.begin(), size.end()}};
     MR_TRY(meta.Check(fqn));
@@ -168,11 +176,11 @@ class MetadataReader {
     return {};
   }
 
-  Result<Item> ReadItem(const Value& index, const Value& info, const Described& described) const {
+  Result<StoredArchive> ReadItem(const Value& index, const Value& info, const DcpMetadata& described) const {
     const Value* name = pickle_.Member(index, "fqn");
     const Value* file = pickle_.Member(info, "relative_path");
     if (name == nullptr || name->kind != ValueKind::kText || file == nullptr || file->kind != ValueKind::kText)
-      return Fail(Code::kCorrupt, "an entry has no name or no file");
+      return Fail(Code::kCorrupt, "an archive has no name or no file");
     const std::string& fqn = name->text;
     if (const Value* transforms = pickle_.Member(info, "transform_descriptors");
         transforms != nullptr && !transforms->items.empty()) {
@@ -181,7 +189,7 @@ class MetadataReader {
     auto path = described.paths.find(fqn);
     if (path == described.paths.end()) return Fail(Code::kCorrupt, "{} has bytes, but no description", fqn);
     const std::uint64_t offset = MR_TRY(Number(info, "offset")), length = MR_TRY(Number(info, "length"));
-    Item item{.file = file->text, .offset = offset, .length = length};
+    StoredArchive item{.file = file->text, .offset = offset, .length = length};
     item.fqn = fqn;
     item.path = path->second;
     if (!described.tensors.contains(fqn)) return item;
@@ -196,11 +204,11 @@ class MetadataReader {
   const Pickle& pickle_;
 };
 
-/// What an item's archive turned out to have.
-struct Opened {
-  std::vector<SourceBox> pieces;
-  std::vector<SourceChecksum> records;
-  std::map<std::string, TensorMeta> tensors;  ///< by path: those within a value
+/// The content of one archive.
+struct ArchiveContent {
+  std::vector<SourceBox> boxes;
+  std::vector<SourceChecksum> checksums;
+  std::map<std::string, TensorMeta> tensors;  ///< by path: tensors in a tuple
   std::map<std::string, Json> values, dicts;  ///< by path
 };
 
@@ -208,18 +216,18 @@ class DcpReader {
  public:
   DcpReader(ImportSource& source, object::Call call) : source_(source), call_(std::move(call)) {}
 
-  /// All items, in their order. What their archives have besides the tensors' bytes, one's end and the next one's
-  /// beginning, comes in few requests.
-  Result<std::vector<Opened>> OpenAll(const std::vector<Item>& items) const {
+  /// Opens all archives and returns their contents in the same order. Prefetches the headers of many archives in few
+  /// requests: the end of one archive and the start of the next one are neighbours.
+  Result<std::vector<ArchiveContent>> OpenAll(const std::vector<StoredArchive>& items) const {
     std::vector<std::size_t> order(items.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::ranges::sort(order, {},
                       [&](std::size_t i) { return std::pair(std::string_view(items[i].file), items[i].offset); });
-    std::vector<Opened> opened(items.size());
+    std::vector<ArchiveContent> opened(items.size());
     for (std::size_t begin = 0, end = 0; begin < order.size(); begin = end) {
-      std::vector<Prefetched::Part> parts;
-      for (; end < order.size() && parts.size() + 2 <= kPrefetch; ++end) MR_TRY(AddParts(items[order[end]], parts));
-      auto prefetched = MR_TRY(Prefetched::Get(*source_.folder.store, std::move(parts), call_));
+      std::vector<Prefetched::ObjectRange> ranges;
+      for (; end < order.size() && ranges.size() + 2 <= kPrefetch; ++end) MR_TRY(AddRanges(items[order[end]], ranges));
+      auto prefetched = MR_TRY(Prefetched::Get(*source_.folder.store, std::move(ranges), call_));
       const auto shared = std::make_shared<const Prefetched>(std::move(prefetched));
       for (std::size_t i = begin; i < end; ++i) opened[order[i]] = MR_TRY(Open(items[order[i]], shared));
     }
@@ -227,23 +235,24 @@ class DcpReader {
   }
 
  private:
-  Result<const object::ObjectInfo*> FileOf(const Item& item) const {
+  Result<const object::ObjectInfo*> FileOf(const StoredArchive& item) const {
     const auto file = source_.files.find(item.file);
     if (file == source_.files.end() || item.offset > file->second.size || item.length > file->second.size - item.offset)
       return Fail(Code::kCorrupt, "{}: {} is missing, or shorter than it was", source_.name, item.file);
     return &file->second;
   }
 
-  Status AddParts(const Item& item, std::vector<Prefetched::Part>& parts) const {
+  /// Adds the ranges at both ends of an archive.
+  Status AddRanges(const StoredArchive& item, std::vector<Prefetched::ObjectRange>& ranges) const {
     const object::ObjectInfo* file = MR_TRY(FileOf(item));
-    const std::uint64_t head = std::min(item.length, item.is_tensor ? kEdge : kWhole), rest = item.length - head;
-    const std::uint64_t tail = std::min(rest, kEdge);
-    if (head > 0) parts.push_back({file, item.offset, head});
-    if (tail > 0) parts.push_back({file, item.offset + item.length - tail, tail});
+    const std::uint64_t head = std::min(item.length, item.is_tensor ? kArchiveEnd : kValueArchive);
+    const std::uint64_t tail = std::min(item.length - head, kArchiveEnd);
+    if (head > 0) ranges.push_back({file, item.offset, head});
+    if (tail > 0) ranges.push_back({file, item.offset + item.length - tail, tail});
     return {};
   }
 
-  Result<Opened> Open(const Item& item, const std::shared_ptr<const Prefetched>& prefetched) const {
+  Result<ArchiveContent> Open(const StoredArchive& item, const std::shared_ptr<const Prefetched>& prefetched) const {
     const object::ObjectInfo* file = MR_TRY(FileOf(item));
     ObjectBytes bytes(*source_.folder.store, *file, item.offset, item.length, call_, prefetched);
     if (!item.is_tensor) return OpenValue(item, bytes);
@@ -252,24 +261,25 @@ class DcpReader {
     const TensorMeta& whole = source_.tensors.at(item.path);
     const std::vector<std::int64_t> shape(item.box.lengths.begin(), item.box.lengths.end());
     if (!tensor || tensor->meta.dtype != whole.dtype || tensor->meta.shape != shape)
-      return Fail(Code::kCorrupt, "{}: it is not the part of {} that .metadata says", bytes.name(), item.path);
-    if (tensor->meta.elements() == 0) return Opened{};
+      return Fail(Code::kCorrupt, "{}: not the chunk of {} that .metadata describes", bytes.name(), item.path);
+    if (tensor->meta.elements() == 0) return ArchiveContent{};
     const auto storage = archive.StorageOf(*tensor);
     if (!storage) return Fail(storage.error().Context(bytes.name()));
-    Opened opened;
-    opened.pieces.push_back(
+    ArchiveContent opened;
+    opened.boxes.push_back(
         {item.path, item.box, item.file, item.offset + storage->offset + tensor->offset, std::move(tensor->strides)});
-    AddRecord(item, *storage, opened);
+    AddChecksum(item, *storage, opened);
     return opened;
   }
 
-  static void AddRecord(const Item& item, const TorchArchive::Storage& storage, Opened& opened) {
+  static void AddChecksum(const StoredArchive& item, const TorchArchive::Storage& storage, ArchiveContent& opened) {
     if (storage.crc32 != 0)
-      opened.records.push_back({item.file, item.offset + storage.offset, storage.size, storage.crc32});
+      opened.checksums.push_back({item.file, item.offset + storage.offset, storage.size, storage.crc32});
   }
 
-  /// A plain value, a tuple with tensors, or all of its archive where only its program can make something of it.
-  static Result<Opened> OpenValue(const Item& item, RandomBytes& bytes) {
+  /// Reads a plain value or a tuple with tensors. Keeps the whole archive if only the program that saved it can read
+  /// it.
+  static Result<ArchiveContent> OpenValue(const StoredArchive& item, RandomBytes& bytes) {
     auto archive = TorchArchive::Open(bytes);
     auto state = archive ? PartOf(archive->pickle(), item.path) : Result<TorchState>(Fail(archive.error()));
     if (state) return OpenParts(item, bytes, *archive, *std::move(state));
@@ -278,22 +288,22 @@ class DcpReader {
       return Fail(Code::kResourceExhausted, "{}: a value of more than 64 MiB", bytes.name());
     std::string all(bytes.size(), '\0');
     MR_TRY(bytes.ReadAt(0, AsWritableBytes(all)));
-    Opened opened;
+    ArchiveContent opened;
     opened.values.emplace(item.path, Json{{"torch", Base64Encode(AsBytes(all))}});
     return opened;
   }
 
-  static Result<Opened> OpenParts(const Item& item, const RandomBytes& bytes, const TorchArchive& archive,
-                                  TorchState state) {
-    Opened opened{.values = std::move(state.values), .dicts = std::move(state.dicts)};
+  static Result<ArchiveContent> OpenParts(const StoredArchive& item, const RandomBytes& bytes,
+                                          const TorchArchive& archive, TorchState state) {
+    ArchiveContent opened{.values = std::move(state.values), .dicts = std::move(state.dicts)};
     const auto storages = MR_TRY(archive.StoragesOf(state.tensors));
-    for (const auto& [name, storage] : storages) AddRecord(item, storage, opened);
+    for (const auto& [name, storage] : storages) AddChecksum(item, storage, opened);
     for (auto& [path, tensor] : state.tensors) {
       if (tensor.meta.elements() > 0) {
         const TorchArchive::Storage& storage = storages.at(tensor.storage);
         if (storage.size != tensor.storage_bytes)
           return Fail(Code::kCorrupt, "{}: storage {} has two sizes", bytes.name(), tensor.storage);
-        opened.pieces.push_back(
+        opened.boxes.push_back(
             {path, {}, item.file, item.offset + storage.offset + tensor.offset, std::move(tensor.strides)});
       }
       opened.tensors.emplace(path, std::move(tensor.meta));
@@ -305,8 +315,8 @@ class DcpReader {
   const object::Call call_;
 };
 
-/// The order of the dicts' keys: that in which torch met them.
-std::map<std::string, Json> DictsOf(const Described& described) {
+/// Returns kMetaDicts. torch writes entries in the order in which it meets them, so their order is that of the dicts.
+std::map<std::string, Json> DictsOf(const DcpMetadata& described) {
   std::map<std::string, std::vector<std::string>> parts;  // of each dict, by its path
   std::set<std::string, std::less<>> known;
   for (const std::string& fqn : described.order) {
@@ -329,9 +339,10 @@ std::map<std::string, Json> DictsOf(const Described& described) {
   return dicts;
 }
 
-/// The paths that an export has kept because torch's names do not tell them.
-Status TakePaths(ImportSource& source, Described& described, std::vector<Item>& items, const object::Call& call) {
-  const auto meta = std::ranges::find(items, kMetaEntry, &Item::path);
+/// Replaces paths by those of kMetaPaths, which an export wrote because they do not follow from torch's names.
+Status TakePaths(ImportSource& source, DcpMetadata& described, std::vector<StoredArchive>& items,
+                 const object::Call& call) {
+  const auto meta = std::ranges::find(items, kMetaEntry, &StoredArchive::path);
   if (meta == items.end() || meta->is_tensor) return {};
   auto opened = MR_TRY(DcpReader(source, call).OpenAll({*meta}));
   const auto said = opened.front().values.find(std::string(kMetaEntry));
@@ -345,7 +356,7 @@ Status TakePaths(ImportSource& source, Described& described, std::vector<Item>& 
       return Fail(Code::kCorrupt, "{}: {} has no path", source.name, fqn);
     if (described.paths.contains(fqn)) described.paths[fqn] = text;
   }
-  for (Item& item : items) item.path = described.paths.at(item.fqn);
+  for (StoredArchive& item : items) item.path = described.paths.at(item.fqn);
   return {};
 }
 
@@ -358,13 +369,13 @@ Result<ImportSource> OpenDcpFolder(const object::Location& folder, object::Call 
   auto content = MR_TRY(object::GetAll(*folder.store, folder.key + std::string(kDcpMetadataFile), kMostMetadata, call));
   if (!content) {
     return Fail(Code::kNotFound,
-                "{} does not exist: no checkpoint of torch.distributed.checkpoint, or one whose save "
-                "was interrupted",
+                "{} does not exist: the folder is not a checkpoint of torch.distributed.checkpoint, or its save was "
+                "interrupted",
                 what);
   }
   const Pickle pickle = MR_TRY(Pickle::Read(content->bytes, kGlobals, what));
-  Described described;
-  std::vector<Item> items;
+  DcpMetadata described;
+  std::vector<StoredArchive> items;
   if (Status read = MetadataReader(pickle).Read(described, items); !read) return Fail(read.error().Context(what));
   MR_TRY(TakePaths(source, described, items, call));
   for (auto& [fqn, meta] : described.tensors) {
@@ -373,9 +384,9 @@ Result<ImportSource> OpenDcpFolder(const object::Location& folder, object::Call 
   }
   auto opened = MR_TRY(DcpReader(source, std::move(call)).OpenAll(items));
   std::map<std::string, Json> values, dicts = DictsOf(described);
-  for (Opened& one : opened) {
-    std::ranges::move(one.records, std::back_inserter(source.records));
-    std::ranges::move(one.pieces, std::back_inserter(source.pieces));
+  for (ArchiveContent& one : opened) {
+    std::ranges::move(one.checksums, std::back_inserter(source.checksums));
+    std::ranges::move(one.boxes, std::back_inserter(source.boxes));
     values.merge(one.values);
     dicts.merge(one.dicts);
     source.tensors.merge(one.tensors);

@@ -1,6 +1,5 @@
-// A folder of torch.distributed.checkpoint (FileSystemWriter) as an ImportSource. Its .metadata says which bytes of
-// which
-// *.distcp file are an archive of torch.save with a box of a tensor, or with another value.
+// Opens a folder of torch.distributed.checkpoint (FileSystemWriter) as an ImportSource. A *.distcp file is a sequence
+// of torch.save archives. Each archive holds a box of a tensor, or another value. The file .metadata lists them.
 #pragma once
 
 #include "millrace/base/result.h"
@@ -9,7 +8,9 @@
 
 namespace millrace::checkpoint {
 
-/// The folder's key is empty or ends with a slash. Blocks.
+/// Opens the folder. Reads .metadata and the headers of all archives, but not the tensors' bytes. Blocks.
+/// REQUIRES: the folder's key is empty or ends with a slash.
+/// Errors: kNotFound without .metadata; kCorrupt if the files contradict it; kUnsupported if it uses extensions.
 Result<ImportSource> OpenDcpFolder(const object::Location& folder, object::Call call);
 
 }  // namespace millrace::checkpoint

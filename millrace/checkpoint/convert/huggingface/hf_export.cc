@@ -17,10 +17,13 @@
 namespace millrace::checkpoint {
 namespace {
 
+/// The bytes that a comparison of two files reads at once. A guess: tokenizer files have a few MiB.
 constexpr std::uint64_t kCompared = 1 * kMiB;
-constexpr std::size_t kMark = 8;  ///< hex digits that tell an export's shards from those of the one before
+/// The hex digits in the names of shards that replace shards of an older export. A guess: 32 random bits do not
+/// collide among the few exports of one folder.
+constexpr std::size_t kMark = 8;
 
-/// "-00001-of-00003", or as exports over others name it "-5d1c0a9b-00001-of-00003".
+/// Whether the text is "-00001-of-00003" or, with the mark of a replacing export, "-5d1c0a9b-00001-of-00003".
 bool IsShardOf(std::string_view rest) {
   const auto digits = [&] {
     const std::size_t count = std::min(rest.find_first_not_of("0123456789"), rest.size());
@@ -74,7 +77,7 @@ class FolderExport {
     PlanShards(TensorsBelow(manifest, group_));
     if (shards_.empty()) return Fail(Code::kNotFound, "{} has no tensors named {}…", stream_.reader().name(), group_);
     if (config_ == nullptr) {
-      return Fail(Code::kNotFound, "{} says nothing of its model: its meta has no {} to write {} from",
+      return Fail(Code::kNotFound, "{} does not describe its model: its meta has no {} to write {} from",
                   stream_.reader().name(), config_key_, names_.config);
     }
     const auto files = TensorsBelow(manifest, kFilesGroup);
@@ -84,8 +87,8 @@ class FolderExport {
     const std::string config = MR_TRY(ConfigText());
     auto there = MR_TRY(FilesOf(target_.to, stream_.call()));
     std::vector<std::string> stale = StaleFiles(there);
-    // What follows replaces the weights at one stroke. Where tokenizer or configuration change with them, none are
-    // better than those of one model with the files of another.
+    // The put of the index replaces the weights alone, not the files beside them. If these change too, remove the old
+    // weights first: no model is better than the weights of one model with the tokenizer of another.
     if (!stale.empty() && !MR_TRY(SameBeside(there, files, config))) {
       MR_TRY(Remove(stale));
       for (const std::string& file : std::exchange(stale, {})) there.erase(file);
@@ -105,8 +108,8 @@ class FolderExport {
     if (sharded) {
       for (const Shard& shard : shards_) MR_TRY(WriteShard(shard));
     }
-    // The stroke: nobody has read the new shards so far, and the old ones are all there. One file comes before an index
-    // for some programs and behind it for others, and both are whole until the old one goes.
+    // The commit: up to here no program reads the new shards, and all old shards are there. If the folder has both a
+    // single file and an index, some programs prefer the one and some the other. Both are whole until Remove.
     MR_TRY(sharded ? WriteIndex() : WriteShard(shards_[0]));
     const std::string commit(sharded ? names_.index : names_.single);
     std::erase(stale, commit);
@@ -123,8 +126,7 @@ class FolderExport {
 
   using Files = std::map<std::string, object::ObjectInfo>;
 
-  /// Weights that lie in the folder: those first that a program would take as they are or that name others, then
-  /// what they name.
+  /// Returns the old files of weights in the order in which to remove them: single files and indexes before shards.
   std::vector<std::string> StaleFiles(const Files& there) const {
     std::vector<std::string> stale;
     for (const auto& [file, info] : there) {
@@ -138,7 +140,7 @@ class FolderExport {
     return stale;
   }
 
-  /// Whether all that is written beside the weights is there already, byte by byte.
+  /// Whether the folder already has all files beside the weights, with the same bytes.
   Result<bool> SameBeside(const Files& there, const std::map<std::string, TensorMeta>& files,
                           const std::string& config) const {
     const auto old = there.find(std::string(names_.config));
@@ -173,7 +175,8 @@ class FolderExport {
     return true;
   }
 
-  /// Large elements first, as safetensors' own writer sorts them; a new file where one would be too large.
+  /// Sorts tensors by element size, largest first, as the writer of safetensors does. Starts a new shard before one
+  /// grows beyond target_.file_bytes.
   void PlanShards(const std::map<std::string, TensorMeta>& tensors) {
     std::vector<SafetensorsEntry> entries;
     for (const auto& [name, meta] : tensors) entries.push_back({name, meta});
@@ -193,8 +196,8 @@ class FolderExport {
     }
   }
 
-  /// As Hugging Face's libraries do, and with a word in between where such a file is there: it belongs to the index
-  /// that is still to be replaced.
+  /// Names the shards as Hugging Face's libraries do. If a file of such a name exists, adds a random mark to all names:
+  /// the existing file belongs to the old index, which must stay whole until the new one replaces it.
   void NameShards(const Files& there) {
     if (shards_.size() == 1) {
       shards_[0].file = names_.single;
@@ -228,8 +231,8 @@ class FolderExport {
 
   Status CheckFile(const std::string& file, const TensorMeta& meta) const {
     if (IsModelFile(file) && meta.dtype == DType::kU8) return {};
-    return Fail(Code::kCorrupt, "{} has a file named \"{}\", which no model's folder may have", stream_.reader().name(),
-                file);
+    return Fail(Code::kCorrupt, "{} has a file named \"{}\", which is not allowed in a model's folder",
+                stream_.reader().name(), file);
   }
 
   Status WriteFile(const std::string& file, const TensorMeta& meta) {
@@ -241,7 +244,8 @@ class FolderExport {
     return Count(MR_TRY(out.Finish(stream_.call())).size);
   }
 
-  /// As it came, byte by byte, where it still says what the checkpoint does.
+  /// Returns the text of the configuration file. Prefers the imported file, byte for byte, if its JSON still equals the
+  /// checkpoint's meta.
   Result<std::string> ConfigText() const {
     std::string text = DumpJsonPretty(*config_) + "\n";
     const auto& tensors = stream_.reader().manifest().tensors;
@@ -284,7 +288,7 @@ class FolderExport {
   const WeightsNames names_;
   const std::string group_;
   const std::string_view config_key_;
-  std::map<std::string, std::string> further_;  ///< files beside the weights that are not the checkpoint's
+  std::map<std::string, std::string> further_;  ///< ExportOptions::files that the checkpoint does not have
   const Json* config_ = nullptr;
   std::vector<Shard> shards_;
   std::uint64_t parameters_ = 0, parameter_bytes_ = 0;

@@ -1,4 +1,4 @@
-// Exports in the formats of Hugging Face's libraries.
+// Exports a checkpoint as a folder of Hugging Face's transformers or of PEFT.
 #pragma once
 
 #include <map>
@@ -10,8 +10,9 @@
 
 namespace millrace::checkpoint {
 
-/// Writes the folder of a model, or with `adapter` that of a PEFT adapter. `files` are further files to write beside
-/// the weights, by name. Blocks.
+/// Writes a model's folder or, with `adapter`, a PEFT adapter's folder. Also writes `files`, keyed by name, beside the
+/// weights. Blocks.
+/// Errors: kNotFound if the checkpoint has no such weights or no configuration.
 Result<ExportResult> ExportFolder(TensorStream& stream, const ExportTarget& target, bool adapter,
                                   const std::map<std::string, std::string>& files);
 

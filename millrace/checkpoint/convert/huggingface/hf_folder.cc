@@ -6,16 +6,17 @@
 namespace millrace::checkpoint {
 namespace {
 
+/// Suffixes of files of weights and of their indexes, of any framework.
 constexpr std::string_view kWeights[] = {".safetensors", ".bin",  ".pt",  ".pth",        ".ckpt",   ".h5", ".msgpack",
                                          ".onnx",        ".gguf", ".npz", ".index.json", ".distcp", ".ot"};
+/// A model type of transformers.
 struct Family {
   std::string_view model_type;
-  std::string_view prefix;     ///< of the model below its head
-  std::string_view embedding;  ///< a tensor of that model, without the prefix
-  bool tied;                   ///< where config.json does not say
+  std::string_view prefix;     ///< of the base model's tensors in the class with a language-model head
+  std::string_view embedding;  ///< a tensor of the base model, without the prefix
+  bool tied;                   ///< the default of tie_word_embeddings
   std::array<std::string_view, 2> tied_names;
-  /// Ends of names of what is computed, not learned.
-  std::array<std::string_view, 3> computed;
+  std::array<std::string_view, 3> computed;  ///< suffixes of computed tensors, which are not parameters
 };
 constexpr Family kFamilies[] = {
     {"llama", "model.", "embed_tokens.weight", false, {"lm_head.weight"}, {".rotary_emb.inv_freq"}},

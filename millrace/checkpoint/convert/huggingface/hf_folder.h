@@ -1,4 +1,4 @@
-// Folders as Hugging Face's libraries keep them: names of files, and of tensors. Pure functions.
+// Names of files and tensors in folders of Hugging Face's libraries. Pure functions.
 #pragma once
 
 #include <optional>
@@ -11,36 +11,40 @@
 
 namespace millrace::checkpoint {
 
-/// The file that names of weights begin with: "model", "adapter_model"; and what the same was called as a pickle.
+/// The names of the files of weights and of the configuration. A name is empty if the library has no such file.
 struct WeightsNames {
-  std::string_view single, index, pickle, pickle_index, config;
+  std::string_view single, index;         ///< safetensors: one file, or the index of several
+  std::string_view pickle, pickle_index;  ///< the same for files of torch.save
+  std::string_view config;
 };
-inline constexpr std::uint64_t kMaxConfigBytes = 16 * kMiB;  ///< of a config.json or its like
+/// The largest config.json or adapter_config.json that is read. A guess: real ones have some kilobytes.
+inline constexpr std::uint64_t kMaxConfigBytes = 16 * kMiB;
 inline constexpr WeightsNames kModelFiles{"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
                                           "pytorch_model.bin.index.json", "config.json"};
 inline constexpr WeightsNames kAdapterFiles{"adapter_model.safetensors", "", "adapter_model.bin", "",
                                             "adapter_config.json"};
 
-/// Whether a folder's file has weights, or lists those that have: of any framework, in any sharding.
+/// Whether the name is that of a file of weights or of their index, of any framework.
 bool IsWeightsFile(std::string_view name);
-/// Whether it is a file to be kept with a model's weights: tokenizer, configuration, licence, template.
+/// Whether an import keeps the file beside the weights: tokenizer, configuration, licence, template.
 bool IsModelFile(std::string_view name);
 
-/// The name under which a tensor of a model of `config` is kept: that of the family's model with its language-model
-/// head, whatever class saved it ("wte.weight" → "transformer.wte.weight"). Nothing for tensors that no model has as a
-/// parameter, but that old versions saved: causal masks, frequencies of rotary embeddings, positions.
+/// Maps a tensor's name in the folder to its name in the checkpoint. The checkpoint has the names of the model class
+/// with a language-model head ("wte.weight" → "transformer.wte.weight"), whichever class saved the folder.
 class ModelNames {
  public:
-  /// `names` are all of the folder: whether they have the prefix tells which class saved them.
+  /// `config` is the folder's config.json. `names` are all tensors of the folder; they tell which class saved it.
   ModelNames(const Json& config, const std::vector<std::string>& names);
+  /// Returns the name in the checkpoint. Returns nothing for computed tensors that old versions saved: causal masks,
+  /// frequencies of rotary embeddings, position ids.
   std::optional<std::string> operator()(const std::string& name) const;
 
  private:
-  std::string prefix_;                      ///< to be put in front of names of the base model; may be empty
-  std::vector<std::string_view> computed_;  ///< ends of the names that are left out
+  std::string prefix_;                      ///< for the names of the base model; may be empty
+  std::vector<std::string_view> computed_;  ///< suffixes of computed tensors
 };
 
-/// Whether `name` is the second name of a matrix that `config` ties to another: one that no Hugging Face library saves.
+/// Whether `config` ties the tensor to another one. Hugging Face's libraries save a tied matrix under the other name.
 bool IsTiedName(const Json& config, std::string_view name);
 
 }  // namespace millrace::checkpoint

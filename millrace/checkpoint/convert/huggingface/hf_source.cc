@@ -13,8 +13,11 @@
 namespace millrace::checkpoint {
 namespace {
 
-constexpr std::uint64_t kMostIndex = 100 * kMiB, kFirstRead = 256 * kKiB;
-/// Larger ones are no tokenizer's: data, pictures, other programs.
+/// The largest index of shards. A guess: an entry takes about 100 bytes.
+constexpr std::uint64_t kMostIndex = 100 * kMiB;
+/// The first read of a shard. A guess: it covers the header of most shards, so that one request is enough.
+constexpr std::uint64_t kFirstRead = 256 * kKiB;
+/// The largest file beside the weights that is imported. A guess: larger files are not a tokenizer's.
 constexpr std::uint64_t kMostExtra = 256 * kMiB;
 
 class FolderSource {
@@ -39,7 +42,7 @@ class FolderSource {
     return std::move(source_);
   }
 
-  /// One file of weights, with a config.json beside it if there is one.
+  /// Reads one file of weights, and config.json beside it if it exists.
   Result<ImportSource> ReadFile(const std::string& file) {
     for (const std::string& name : {file, std::string(names_.config)}) {
       auto info = MR_TRY(object::Head(*source_.folder.store, source_.folder.key + name, call_));
@@ -58,7 +61,7 @@ class FolderSource {
 
   Result<std::string> ReadSmall(const std::string& file, std::uint64_t most) {
     auto content = MR_TRY(object::GetAll(*source_.folder.store, source_.folder.key + file, most, call_));
-    if (!content) return Fail(Code::kStale, "{} is gone", What(file));
+    if (!content) return Fail(Code::kStale, "{} was removed while the folder was read", What(file));
     return std::move(content->bytes);
   }
 
@@ -70,7 +73,7 @@ class FolderSource {
     return {};
   }
 
-  /// As transformers chooses: safetensors before pickles, one file before shards.
+  /// Chooses files as transformers does: safetensors before pickles, one file before shards.
   Result<std::set<std::string>> FindWeights() {
     for (auto [single, index] : {std::pair(names_.single, names_.index), {names_.pickle, names_.pickle_index}}) {
       if (source_.files.contains(std::string(single))) return std::set{std::string(single)};
@@ -117,10 +120,10 @@ class FolderSource {
     for (SafetensorsEntry& entry : entries) {
       if (!IsWanted(entry.name, file)) continue;
       std::string name = group_ + entry.name;
-      if (entry.meta.elements() > 0) source_.pieces.push_back({name, {}, file, entry.offset, {}});
+      if (entry.meta.elements() > 0) source_.boxes.push_back({name, {}, file, entry.offset, {}});
       if (!source_.tensors.emplace(name, std::move(entry.meta)).second)
-        return Fail(Code::kCorrupt, "{}: tensor {} is in another file too; an index must say which counts", What(file),
-                    entry.name);
+        return Fail(Code::kCorrupt, "{}: another file has tensor {} too; an index must name the file to use",
+                    What(file), entry.name);
     }
     return {};
   }
@@ -134,7 +137,7 @@ class FolderSource {
     return {};
   }
 
-  /// By the index, where there is one: which copy counts.
+  /// Whether the index names this file for the tensor. True without an index.
   bool IsWanted(const std::string& tensor, const std::string& file) const {
     if (wanted_.empty()) return true;
     auto found = wanted_.find(tensor);
@@ -143,11 +146,13 @@ class FolderSource {
   Status CheckWanted() {
     for (const auto& [tensor, file] : wanted_) {
       if (!source_.tensors.contains(group_ + tensor))
-        return Fail(Code::kCorrupt, "{}: {} should have tensor {}, but has not", source_.name, file, tensor);
+        return Fail(Code::kCorrupt, "{}: {} does not have tensor {}, which the index names", source_.name, file,
+                    tensor);
     }
     return {};
   }
 
+  /// Renames tensors by ModelNames. Leaves out computed tensors and second names of tied ones.
   void Normalize() {
     const Json* config = JsonFind(source_.meta, kMetaModelConfig);
     if (config == nullptr) return;
@@ -165,13 +170,13 @@ class FolderSource {
     source_.left_out = before - source_.tensors.size();
   }
 
-  /// Tensors that are the same bytes as another.
+  /// Returns the tensors that share their bytes with another one.
   std::set<std::string> AliasesOf() const {
     std::map<std::pair<std::string, std::uint64_t>, int> uses;
-    for (const SourceBox& piece : source_.pieces) ++uses[{piece.file, piece.offset}];
+    for (const SourceBox& box : source_.boxes) ++uses[{box.file, box.offset}];
     std::set<std::string> aliases;
-    for (const SourceBox& piece : source_.pieces)
-      if (uses.at({piece.file, piece.offset}) > 1) aliases.insert(piece.tensor);
+    for (const SourceBox& box : source_.boxes)
+      if (uses.at({box.file, box.offset}) > 1) aliases.insert(box.tensor);
     return aliases;
   }
 
@@ -180,14 +185,14 @@ class FolderSource {
       if (!IsModelFile(file) || info.size > kMostExtra) continue;
       const std::string name = std::string(kFilesGroup) + file;
       source_.tensors[name] = {DType::kU8, {static_cast<std::int64_t>(info.size)}};
-      if (info.size > 0) source_.pieces.push_back({name, {}, file, 0, {}});
+      if (info.size > 0) source_.boxes.push_back({name, {}, file, 0, {}});
     }
   }
 
   const WeightsNames names_;
   const std::string group_;
   const object::Call call_;
-  std::map<std::string, std::string> wanted_;  ///< tensor to file, where there is an index
+  std::map<std::string, std::string> wanted_;  ///< tensor → file by the index; empty without an index
   ImportSource source_;
 };
 

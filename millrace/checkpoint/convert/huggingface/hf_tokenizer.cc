@@ -8,10 +8,11 @@
 namespace millrace::checkpoint {
 namespace {
 
+/// The largest file of a tokenizer. A guess, far above real ones; the same bound as that of imports.
 constexpr std::uint64_t kMostFile = 256 * kMiB;
 constexpr std::string_view kConfig = "tokenizer_config.json", kFast = "tokenizer.json",
                            kSentencePiece = "tokenizer.model";
-/// All that transformers look for.
+/// All tokenizer files that transformers looks for.
 constexpr std::string_view kNames[] = {kFast,
                                        kSentencePiece,
                                        "vocab.txt",
@@ -22,7 +23,7 @@ constexpr std::string_view kNames[] = {kFast,
                                        "special_tokens_map.json",
                                        "chat_template.jinja"};
 
-/// The special tokens of a tokenizer.json that are called what they are for.
+/// Returns the roles of special tokens whose names tell them, such as "<s>".
 Json SpecialTokens(const Json& tokenizer) {
   Json special = Json::object();
   const Json* added = JsonFind(tokenizer, "added_tokens");
@@ -55,8 +56,8 @@ Json FastConfig(const Json& tokenizer) {
   return config;
 }
 
-/// As Llama 2's: its class makes of a SentencePiece model what the tokenizers library runs. Training puts a document's
-/// marks itself, so none are added.
+/// Returns a configuration as that of Llama 2: the class LlamaTokenizer converts a SentencePiece model for the
+/// tokenizers library. The tokenizer adds no bos and eos tokens, since training inserts them itself.
 Json SentencePieceConfig(std::string_view model) {
   Json config{{"tokenizer_class", "LlamaTokenizer"},
               {"legacy", false},
@@ -87,7 +88,7 @@ Result<std::map<std::string, std::string>> TokenizerFilesOf(std::string content,
   if (content.starts_with('{')) {
     const Json tokenizer = MR_TRY(ParseJson(content, name));
     if (JsonFind(tokenizer, "model") == nullptr)
-      return Fail(Code::kUnsupported, "{} is no tokenizer.json of the tokenizers library", name);
+      return Fail(Code::kUnsupported, "{} is not a tokenizer.json of the tokenizers library", name);
     files.emplace(kConfig, DumpJsonPretty(FastConfig(tokenizer)) + "\n");
     files.emplace(kFast, std::move(content));
     return files;

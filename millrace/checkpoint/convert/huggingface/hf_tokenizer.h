@@ -1,4 +1,5 @@
-// The files by which Hugging Face's libraries open a tokenizer. A trained checkpoint has none: it names its tokenizer.
+// The tokenizer files of an exported model. A checkpoint of a training run holds only the URL of its tokenizer.
+// Hugging Face's libraries need the tokenizer's files in the model's folder.
 #pragma once
 
 #include <map>
@@ -13,22 +14,22 @@
 
 namespace millrace::checkpoint {
 
-/// Where the run that made a checkpoint had its tokenizer, and what tells it from others.
+/// The tokenizer of the run that made a checkpoint: its URL, and the fingerprint of its content.
 struct TokenizerOrigin {
   std::string url, fingerprint;
 };
-/// Nothing where the checkpoint brings a tokenizer of its own, or was not made by a training run.
+/// Returns nothing if the checkpoint holds the tokenizer's files itself, or if no training run made it.
 std::optional<TokenizerOrigin> FindTokenizerOrigin(const Manifest& manifest);
 
-/// Reads the tokenizer at `url`, a file or a model that came with one, as files of a model's folder, by name: with a
-/// tokenizer_config.json, so that transformers' AutoTokenizer opens the folder without asking anybody.
+/// Reads the tokenizer at `url`, which is a tokenizer's file or a model that has one. Returns the tokenizer's files for
+/// a model's folder, by name. They include tokenizer_config.json, so AutoTokenizer of transformers opens the folder.
 /// Errors: kNotFound if there is none; kUnsupported if it is neither a tokenizer.json nor a SentencePiece model.
 /// Blocks.
 Result<std::map<std::string, std::string>> TokenizerFilesAt(object::Connection& connection, std::string_view url,
                                                             const Logger& log, object::Call call = {});
 
-/// The same from the content of the tokenizer's file, `name`: that file under the name that it has in a model's folder,
-/// and tokenizer_config.json. Pure.
+/// Returns the same files from the content of a tokenizer's file: the file itself, under its name in a model's folder,
+/// and tokenizer_config.json. `name` names the file in messages. Pure.
 Result<std::map<std::string, std::string>> TokenizerFilesOf(std::string content, std::string_view name);
 
 }  // namespace millrace::checkpoint

@@ -1,4 +1,4 @@
-// The formats of other programs.
+// The checkpoint formats of other programs.
 #pragma once
 
 #include <string_view>
@@ -9,6 +9,7 @@ namespace millrace::checkpoint {
 
 enum class ForeignFormat { kHuggingFace, kPeft, kTorch, kDcp };
 std::string_view ForeignFormatName(ForeignFormat format);  ///< "hf", "peft", "torch", "dcp"
+/// Errors: kInvalidArgument if `name` is unknown.
 Result<ForeignFormat> ParseForeignFormat(std::string_view name);
 
 }  // namespace millrace::checkpoint

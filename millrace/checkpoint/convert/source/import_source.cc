@@ -6,6 +6,7 @@
 namespace millrace::checkpoint {
 namespace {
 
+/// Bounds the memory for a listing. A guess: DCP writes about one file a rank.
 constexpr std::size_t kMostFiles = 100'000;
 
 }  // namespace
@@ -24,17 +25,17 @@ void ImportSource::Rename(const std::function<std::optional<std::string>(const s
     if (to) kept.emplace(*to, std::move(tensor_meta));
   }
   tensors = std::move(kept);
-  std::erase_if(pieces, [&](const SourceBox& piece) { return !names.at(piece.tensor); });
-  for (SourceBox& piece : pieces) piece.tensor = *names.at(piece.tensor);
+  std::erase_if(boxes, [&](const SourceBox& box) { return !names.at(box.tensor); });
+  for (SourceBox& box : boxes) box.tensor = *names.at(box.tensor);
 }
 
 Status TakeValues(std::map<std::string, Json> values, std::map<std::string, Json> dicts, ImportSource& source) {
   if (auto meta = values.extract(std::string(kMetaEntry)); !meta.empty()) {
-    if (!meta.mapped().is_string()) return Fail(Code::kCorrupt, "{}: its {} is no text", source.name, kMetaEntry);
+    if (!meta.mapped().is_string()) return Fail(Code::kCorrupt, "{}: {} is not a text", source.name, kMetaEntry);
     source.meta = MR_TRY(ParseJson(meta.mapped().get_ref<const std::string&>(), kMetaEntry));
-    if (!source.meta.is_object()) return Fail(Code::kCorrupt, "{}: its {} is no object", source.name, kMetaEntry);
+    if (!source.meta.is_object()) return Fail(Code::kCorrupt, "{}: {} is not a JSON object", source.name, kMetaEntry);
     source.meta.erase(std::string(kMetaPaths));
-    // What an export knew of the state's dicts, OrderedDicts among them, says more than the names of entries.
+    // The descriptions that an export wrote win: they also know OrderedDicts, which names of entries do not tell.
     if (const Json* kept = JsonFind(source.meta, kMetaDicts); kept != nullptr && kept->is_object()) {
       for (const auto& [path, described] : kept->items()) dicts[path] = described;
     }

@@ -1,4 +1,5 @@
-// What an import reads, whatever its format: where the bytes of every tensor lie, and what else there is to keep.
+// The description of a foreign checkpoint for an import. It says where the bytes of every tensor are, and which plain
+// values the checkpoint holds. Each format has a function that opens its files and returns an ImportSource.
 #pragma once
 
 #include <cstdint>
@@ -17,43 +18,49 @@
 
 namespace millrace::checkpoint {
 
-/// A box of a tensor, where it lies in a file.
+/// A box of a tensor and the place of its bytes in a file.
 struct SourceBox {
   std::string tensor;
-  Box box;  ///< by default all of it
+  Box box;  ///< by default the whole tensor
   std::string file;
-  std::uint64_t offset = 0;
+  std::uint64_t offset = 0;           ///< of the box's first element, in bytes
   std::vector<std::int64_t> strides;  ///< in elements; empty: C order without gaps
 };
-/// Bytes of a file that have a checksum.
+/// A byte range of a file and its CRC-32, which the program that wrote the file stored.
 struct SourceChecksum {
   std::string file;
   std::uint64_t offset = 0, size = 0;
   std::uint32_t crc32 = 0;
 };
+/// A foreign checkpoint, opened but not read. Plain data; it holds the store alive.
 struct ImportSource {
   ForeignFormat format = ForeignFormat::kHuggingFace;
-  object::Location folder;  ///< the key: in front of the files' names
-  std::string name;         ///< for messages
-  std::map<std::string, object::ObjectInfo> files;
-  std::map<std::string, TensorMeta> tensors;
-  std::vector<SourceBox> pieces;  ///< of the tensors that have elements; they may share bytes
-  std::vector<SourceChecksum> records;
-  Json meta = Json::object();
-  std::uint64_t left_out = 0;  ///< tensors that are none of the model's parameters: masks, tables of frequencies
+  object::Location folder;                          ///< its key is the prefix of all files' keys
+  std::string name;                                 ///< for messages
+  std::map<std::string, object::ObjectInfo> files;  ///< by name below the folder
+  std::map<std::string, TensorMeta> tensors;        ///< by name in the checkpoint
+  std::vector<SourceBox> boxes;                     ///< of all tensors that have elements; boxes may share bytes
+  std::vector<SourceChecksum> checksums;            ///< of the byte ranges that have one
+  Json meta = Json::object();                       ///< for the manifest
+  std::uint64_t left_out =
+      0;  ///< how many tensors are not the model's parameters, such as masks; they are not imported
 
+  /// Returns the bytes of all tensors. Bytes that tensors share count for each of them.
   std::uint64_t TensorBytes() const;
-  /// Puts another name in the place of a tensor's; nothing leaves the tensor out.
+  /// Renames every tensor to the result of `renamed`. Removes the tensor if the result is empty.
   void Rename(const std::function<std::optional<std::string>(const std::string&)>& renamed);
 };
 
-/// Puts the plain values of a state, by path, into the source's meta; kMetaEntry becomes meta itself.
+/// Adds the plain values and the dict descriptions of a state to source.meta. Both are keyed by path. The content of
+/// the entry kMetaEntry, if there is one, replaces source.meta first.
+/// Errors: kCorrupt if kMetaEntry is not the text of a JSON object.
 Status TakeValues(std::map<std::string, Json> values, std::map<std::string, Json> dicts, ImportSource& source);
-/// The files of a folder, those in folders below it not. kResourceExhausted beyond 100,000.
+/// Returns the files directly in a folder, by name. Ignores subfolders. Blocks.
+/// Errors: kResourceExhausted if there are more than 100,000.
 Result<std::map<std::string, object::ObjectInfo>> FilesOf(const object::Location& folder, const object::Call& call);
-/// The URL's place as a folder: an empty key, or one with a slash at its end.
+/// Returns the location of `url` as a folder: its key is empty or ends with a slash.
 Result<object::Location> LocateFolder(object::Connection& connection, std::string_view url);
-/// For messages: "s3://bucket/models/gpt2".
+/// Returns the folder's name for messages, such as "s3://bucket/models/gpt2".
 std::string NameOf(const object::Location& folder);
 
 }  // namespace millrace::checkpoint

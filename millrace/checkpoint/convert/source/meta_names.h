@@ -1,22 +1,22 @@
-// Names that imports and exports give to what other formats have and checkpoints of a training run lack.
+// Names of groups and meta members that only imports and exports use. The checkpoints of a training run lack them.
 #pragma once
 
 #include <string_view>
 
 namespace millrace::checkpoint {
 
-/// The weights of an adapter (LoRA), under the names that PEFT's files have.
+/// The group of an adapter's (LoRA) weights; the names behind it are PEFT's.
 inline constexpr std::string_view kAdapterGroup = "adapter/";
 /// The member of a checkpoint's meta that holds the adapter's adapter_config.json.
 inline constexpr std::string_view kMetaAdapterConfig = "adapter_config";
-/// The member of a checkpoint's meta that has the plain values of a state of Python, each by its path.
+/// The member of a checkpoint's meta that holds the plain values of a Python state, each by its path.
 inline constexpr std::string_view kMetaValues = "values";
-/// The member of a checkpoint's meta that has the order of the dicts' keys.
+/// The member of a checkpoint's meta that holds the key order of the state's dicts, and which are OrderedDicts.
 inline constexpr std::string_view kMetaDicts = "dicts";
-/// The entry of torch's formats that keeps what a checkpoint's meta has besides the values of the state.
+/// An entry of torch's formats: the checkpoint's meta as JSON text, without kMetaValues. A later import restores it.
 inline constexpr std::string_view kMetaEntry = "millrace_meta";
-/// In that entry of a folder of torch.distributed.checkpoint: the path in the checkpoint of each entry whose name does
-/// not tell it.
+/// A member of kMetaEntry in a folder of torch.distributed.checkpoint. It maps an entry's name to its path in the
+/// checkpoint, if the path does not follow from the name.
 inline constexpr std::string_view kMetaPaths = "dcp_paths";
 
 }  // namespace millrace::checkpoint

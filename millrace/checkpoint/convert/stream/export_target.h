@@ -1,4 +1,4 @@
-// Where an export writes, and what it wrote.
+// The destination of an export, and the counts of what it wrote.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 namespace millrace::checkpoint {
 
 struct ExportTarget {
-  object::Location to;  ///< a folder's key is empty or ends with a slash
-  MemoryBudget& budget;
-  std::uint64_t file_bytes;
+  object::Location to;       ///< a folder's key is empty or ends with a slash
+  MemoryBudget& budget;      ///< for the bytes in flight
+  std::uint64_t file_bytes;  ///< ExportOptions::file_bytes
 };
 
 struct ExportResult {

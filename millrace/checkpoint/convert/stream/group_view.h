@@ -1,4 +1,4 @@
-// What of a checkpoint lies in a group: below a path such as "model/". Pure functions.
+// The content of one group of a checkpoint, such as "model/". Pure functions.
 #pragma once
 
 #include <map>
@@ -10,11 +10,11 @@
 
 namespace millrace::checkpoint {
 
-/// The tensors of a group, by their names without the group's; all of them for an empty group.
+/// Returns the tensors of a group by their names without the group's prefix. An empty group is the whole checkpoint.
 std::map<std::string, TensorMeta> TensorsBelow(const Manifest& manifest, std::string_view group);
-/// The plain values below a group, by path; with all of a checkpoint also what its meta has besides, as kMetaEntry.
+/// Returns the plain values of a group by path. For an empty group, kMetaEntry holds the rest of the checkpoint's meta.
 Json ValuesBelow(const Manifest& manifest, std::string_view group);
-/// kMetaDicts of what lies below a group.
+/// Returns the part of kMetaDicts that describes the group's dicts, by path.
 Json DictsBelow(const Manifest& manifest, std::string_view group);
 
 }  // namespace millrace::checkpoint

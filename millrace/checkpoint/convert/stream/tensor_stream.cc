@@ -6,7 +6,9 @@
 namespace millrace::checkpoint {
 namespace {
 
+/// The window: one half is read while the other is written. A guess: each half takes several requests.
 constexpr std::uint64_t kWindow = 64 * kMiB, kLeastWindow = 1 * kMiB;
+/// Requests in flight: the default of Reader::ReadMany.
 constexpr int kReads = 8;
 
 }  // namespace
@@ -41,7 +43,7 @@ void TensorStream::Announce(const std::vector<std::string>& tensors) {
   });
 }
 
-/// `room`: what the last batch has left.
+/// `room`: the free bytes of the last batch.
 void TensorStream::AddToBatches(const std::string& tensor, std::uint64_t& room) {
   const TensorMeta& meta = reader_.manifest().tensors.at(tensor);
   const std::uint64_t element = DTypeBytes(meta.dtype), total = meta.elements();
@@ -59,9 +61,9 @@ void TensorStream::AddToBatches(const std::string& tensor, std::uint64_t& room) 
 
 Status TensorStream::Fetch(const Batch& batch, MutableByteSpan half) const {
   std::vector<Reader::TensorRange> wanted;
-  for (const StreamPiece& piece : batch) {
-    wanted.push_back({.tensor = piece.tensor, .begin = piece.begin, .into = half.first(piece.bytes)});
-    half = half.subspan(piece.bytes);
+  for (const BatchSlice& slice : batch) {
+    wanted.push_back({.tensor = slice.tensor, .begin = slice.begin, .into = half.first(slice.bytes)});
+    half = half.subspan(slice.bytes);
   }
   return reader_.ReadMany(wanted, kReads, call_);
 }
@@ -90,14 +92,14 @@ Status TensorStream::StreamAnnounced(const ByteSink& sink) {
       offset_ = 0;
     }
     const Batch& batch = batches_[batch_];
-    const StreamPiece& piece = batch[piece_++];
-    last = piece.last;
-    MR_TRY(Deliver(current_->subspan(offset_, piece.bytes), sink));
-    offset_ += piece.bytes;
-    if (piece_ < batch.size()) continue;
+    const BatchSlice& slice = batch[slice_++];
+    last = slice.is_last;
+    MR_TRY(Deliver(current_->subspan(offset_, slice.bytes), sink));
+    offset_ += slice.bytes;
+    if (slice_ < batch.size()) continue;
     free_.Push(*std::exchange(current_, std::nullopt));
     ++batch_;
-    piece_ = 0;
+    slice_ = 0;
   }
   return {};
 }

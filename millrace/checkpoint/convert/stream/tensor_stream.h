@@ -1,4 +1,4 @@
-// Tensors of a checkpoint as a stream of bytes, in bounded memory.
+// Reads the tensors of a checkpoint as a stream of bytes, in bounded memory. A background thread reads ahead.
 #pragma once
 
 #include <functional>
@@ -17,29 +17,33 @@ namespace millrace::checkpoint {
 
 using ByteSink = std::function<Status(ByteSpan)>;
 
-/// One thread. Has one of its own that reads what is announced, many tensors at a time, while the caller is busy with
-/// what came before.
+/// Streams tensors one after the other. A background thread prefetches announced tensors in batches of half the window.
+/// One caller thread. The reader and the budget must outlive the stream.
 class TensorStream {
  public:
-  /// Reserves a quarter of the budget, 64 MiB at most, for reading; what is written shares the rest.
+  /// Reserves a quarter of the budget, from 1 MiB to 64 MiB, as the read window. The export's writes use the rest.
   static Result<std::unique_ptr<TensorStream>> Open(Reader& reader, MemoryBudget& budget, object::Call call,
                                                     ByteProgress progress);
-  /// The calls of Stream that follow are for these tensors, in this order. Once, and from then on for no others.
+  /// Starts to prefetch these tensors. May be called once. From then on, Stream must be called for exactly these
+  /// tensors, in this order.
   void Announce(const std::vector<std::string>& tensors);
-  /// All bytes of a tensor in C order.
+  /// Passes all bytes of the tensor to `sink`, in C order. Blocks. Before Announce, reads without prefetching.
+  /// Errors: those of Reader::ReadMany and of `sink`.
   Status Stream(const std::string& tensor, const ByteSink& sink);
   Reader& reader() const { return reader_; }
   const object::Call& call() const { return call_; }
 
  private:
-  /// Bytes of one tensor in a batch.
-  struct StreamPiece {
+  /// A run of elements of one tensor in a batch.
+  struct BatchSlice {
     std::string tensor;
-    std::uint64_t begin = 0, bytes = 0;  ///< first element
-    bool last = false;                   ///< of its tensor
+    std::uint64_t begin = 0;  ///< the first element
+    std::uint64_t bytes = 0;
+    bool is_last = false;  ///< whether the run ends its tensor
   };
-  using Batch = std::vector<StreamPiece>;  ///< that fits half of the window
-  struct Fetched {
+  using Batch = std::vector<BatchSlice>;  ///< fits half of the window
+  /// A batch that was read, in one half of the window.
+  struct FetchedBatch {
     MutableByteSpan half;
     Status status;
   };
@@ -56,13 +60,14 @@ class TensorStream {
   const object::Call call_;
   const ByteProgress progress_;
   std::vector<Batch> batches_;
+  // The window has two halves. The background thread fills one while the caller empties the other.
   Channel<MutableByteSpan> free_{2};
-  Channel<Fetched> fetched_{1};
-  // The next piece that was announced; nothing of its batch is there as long as current_ is empty.
-  std::size_t batch_ = 0, piece_ = 0;
-  std::optional<MutableByteSpan> current_;
-  std::uint64_t offset_ = 0;  ///< of the piece, in current_
-  TaskScope reading_;         ///< last: it uses what is above
+  Channel<FetchedBatch> fetched_{1};
+  // The next slice to deliver, as an index into batches_ and into that batch.
+  std::size_t batch_ = 0, slice_ = 0;
+  std::optional<MutableByteSpan> current_;  ///< the bytes of batches_[batch_]; empty until the batch is fetched
+  std::uint64_t offset_ = 0;                ///< of the next slice, in current_
+  TaskScope reading_;                       ///< last: its thread uses the members above
 };
 
 }  // namespace millrace::checkpoint

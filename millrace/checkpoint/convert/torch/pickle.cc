@@ -12,10 +12,12 @@
 namespace millrace::checkpoint {
 namespace {
 
-constexpr std::size_t kLongestNumber = 9;  ///< bytes of an int that fits 64 bits with or without sign
-/// 256 bytes, 2,048 bits: more than keys and hashes have. Turning it into decimal digits takes the square of its
-/// length.
+/// The most bytes of an int that may fit 64 bits: an unsigned one has a ninth byte for the sign.
+constexpr std::size_t kLongestNumber = 9;
+/// The largest int: 256 bytes, or 2,048 bits. A bound, since the conversion to decimal takes quadratic time. A guess:
+/// hashes and most keys are smaller. 2^2047 has 617 decimal digits.
 constexpr std::size_t kLongestBigInt = 256, kMostDigits = 617;
+/// The longest module and name of a global together. A guess: those of torch have fewer than 70 characters.
 constexpr std::size_t kLongestGlobal = 512;
 
 template <class T>
@@ -23,7 +25,7 @@ T BigEndian(std::string_view bytes) {
   return std::byteswap(LoadLittle<T>(AsBytes(bytes).data()));
 }
 
-/// Two's complement, least significant byte first.
+/// Returns the negative of a two's complement number, least significant byte first.
 std::string Negated(std::string number) {
   int carry = 1;
   for (char& byte : number) {
@@ -34,7 +36,7 @@ std::string Negated(std::string number) {
   return number;
 }
 
-/// The value of a two's complement number, least significant byte first.
+/// Returns a two's complement number, least significant byte first, as decimal text.
 std::string DecimalOf(std::string_view bytes) {
   const bool negative = (bytes.back() & 0x80) != 0;
   std::string number(bytes);
@@ -58,7 +60,8 @@ std::string DecimalOf(std::string_view bytes) {
 
 }  // namespace
 
-/// The stack machine that a pickle is a program of, with those instructions that describe values.
+/// The stack machine that runs a pickle. Supports only instructions that build values. Instructions that call a Python
+/// object push a kCall value instead.
 class PickleMachine {
  public:
   PickleMachine(std::string_view bytes, std::span<const std::string_view> allowed, std::uint64_t most_values)
@@ -80,7 +83,7 @@ class PickleMachine {
   using Value = Pickle::Value;
 
   Result<std::string_view> Take(std::uint64_t bytes) {
-    if (bytes > rest_.size()) return Fail(Code::kCorrupt, "it is cut off");
+    if (bytes > rest_.size()) return Fail(Code::kCorrupt, "the pickle is cut off");
     std::string_view taken = rest_.substr(0, bytes);
     rest_.remove_prefix(bytes);
     return taken;
@@ -99,7 +102,7 @@ class PickleMachine {
 
   Status Push(Value value) {
     if (pickle_.values_.size() >= most_values_)
-      return Fail(Code::kResourceExhausted, "it describes more than {} values", most_values_);
+      return Fail(Code::kResourceExhausted, "the pickle describes more than {} values", most_values_);
     pickle_.values_.push_back(std::move(value));
     stack_.push_back(static_cast<Id>(pickle_.values_.size() - 1));
     return {};
@@ -121,7 +124,7 @@ class PickleMachine {
     return id;
   }
   std::size_t Floor() const { return marks_.empty() ? 0 : marks_.back(); }
-  /// What lies above the last mark.
+  /// Pops the last mark and all values above it.
   Result<std::vector<Id>> PopMark() {
     if (marks_.empty()) return Fail(Code::kCorrupt, "a mark is missing");
     std::vector<Id> items(stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back()), stack_.end());
@@ -138,14 +141,14 @@ class PickleMachine {
     if (stack_.size() <= Floor()) return Fail(Code::kCorrupt, "a container is missing");
     Value& container = pickle_.values_[stack_.back()];
     if (container.kind != to && container.kind != ValueKind::kCall)
-      return Fail(Code::kCorrupt, "items for what holds none");
-    if (to == ValueKind::kDict && items.size() % 2 != 0) return Fail(Code::kCorrupt, "a key without a value");
+      return Fail(Code::kCorrupt, "items are added to a value that is not a container");
+    if (to == ValueKind::kDict && items.size() % 2 != 0) return Fail(Code::kCorrupt, "a key has no value");
     container.items.insert(container.items.end(), items.begin(), items.end());
     return {};
   }
   Status Remember(std::uint64_t key) {
-    if (stack_.size() <= Floor()) return Fail(Code::kCorrupt, "nothing to remember");
-    if (memo_.size() >= most_values_) return Fail(Code::kResourceExhausted, "it remembers too much");
+    if (stack_.size() <= Floor()) return Fail(Code::kCorrupt, "the memo gets no value");
+    if (memo_.size() >= most_values_) return Fail(Code::kResourceExhausted, "the memo has too many values");
     memo_[key] = stack_.back();
     return {};
   }
@@ -163,12 +166,12 @@ class PickleMachine {
   const std::uint64_t most_values_;
   Pickle pickle_;
   std::vector<Id> stack_;
-  std::vector<std::size_t> marks_;  ///< heights of the stack
+  std::vector<std::size_t> marks_;  ///< stack heights at which marks were set
   std::map<std::uint64_t, Id> memo_;
 };
 
 Status PickleMachine::PushLong(std::string_view bytes) {
-  if (bytes.size() > kLongestBigInt) return Fail(Code::kUnsupported, "it has an int of more than 2,048 bits");
+  if (bytes.size() > kLongestBigInt) return Fail(Code::kUnsupported, "an int has more than 2,048 bits");
   if (bytes.size() > kLongestNumber) return Push({.kind = ValueKind::kBigInt, .text = DecimalOf(bytes)});
   __int128 number = 0;
   for (std::size_t i = bytes.size(); i-- > 0;) number = number * 256 + static_cast<unsigned char>(bytes[i]);
@@ -183,7 +186,7 @@ Status PickleMachine::PushGlobal(std::string_view module, std::string_view name)
   std::string global = fmt::format("{}.{}", module, name);
   if (!std::binary_search(allowed_.begin(), allowed_.end(), std::string_view(global))) {
     return Fail(Code::kUnsupported,
-                "it names {}, which could run code and is not among what checkpoints of tensors and plain values need: "
+                "the pickle names {}, which could run code. Checkpoints of tensors and plain values do not need it: "
                 "save the state_dict() instead of the object",
                 global);
   }
@@ -192,7 +195,7 @@ Status PickleMachine::PushGlobal(std::string_view module, std::string_view name)
 
 Status PickleMachine::PushAgain(std::uint64_t key) {
   auto known = memo_.find(key);
-  if (known == memo_.end()) return Fail(Code::kCorrupt, "it refers to what it never had");
+  if (known == memo_.end()) return Fail(Code::kCorrupt, "the memo has no value {}", key);
   stack_.push_back(known->second);
   return {};
 }
@@ -200,7 +203,7 @@ Status PickleMachine::PushAgain(std::uint64_t key) {
 Status PickleMachine::PushCall() {
   const Id arguments = MR_TRY(Pop()), callee = MR_TRY(Pop());
   if (pickle_.values_[callee].kind != ValueKind::kGlobal || pickle_.values_[arguments].kind != ValueKind::kTuple)
-    return Fail(Code::kCorrupt, "a call of what is no name");
+    return Fail(Code::kCorrupt, "a call does not consist of a global and a tuple");
   return Push({.kind = ValueKind::kCall, .items = {callee, arguments}});
 }
 
@@ -208,7 +211,7 @@ Status PickleMachine::Step(char code) {
   switch (static_cast<unsigned char>(code)) {
     case 0x80:  // PROTO
       if (const auto protocol = static_cast<unsigned char>(MR_TRY(Take(1))[0]); protocol > 5)
-        return Fail(Code::kUnsupported, "it is of protocol {}, this program reads up to 5", protocol);
+        return Fail(Code::kUnsupported, "the pickle has protocol {}, this program reads up to 5", protocol);
       return {};
     case 0x95:  // FRAME
       MR_TRY(Take(8));
@@ -271,8 +274,7 @@ Status PickleMachine::Step(char code) {
     case 'j':
       return StepMemo(code);
     default:
-      return Fail(Code::kUnsupported, "instruction {:#04x} is none that torch writes",
-                  static_cast<unsigned char>(code));
+      return Fail(Code::kUnsupported, "torch does not write the instruction {:#04x}", static_cast<unsigned char>(code));
   }
 }
 
@@ -297,7 +299,7 @@ Status PickleMachine::StepNumber(char code) {
   }
   const std::string_view line = MR_TRY(TakeLine());  // 'I': protocol 0
   if (line == "00" || line == "01") return Push({.kind = ValueKind::kBool, .number = line == "01"});
-  return Fail(Code::kUnsupported, "it is of protocol 0");
+  return Fail(Code::kUnsupported, "the pickle has protocol 0");
 }
 
 Status PickleMachine::StepText(char code) {
@@ -354,7 +356,7 @@ Status PickleMachine::StepObject(char code) {
       const Id name = MR_TRY(Pop()), module = MR_TRY(Pop());
       const Value &a = pickle_.values_[module], &b = pickle_.values_[name];
       if (a.kind != ValueKind::kText || b.kind != ValueKind::kText || a.text.size() + b.text.size() > kLongestGlobal)
-        return Fail(Code::kCorrupt, "a name is no text");
+        return Fail(Code::kCorrupt, "a global's name is not a short text");
       return PushGlobal(a.text, b.text);
     }
     case 'R':
@@ -362,9 +364,9 @@ Status PickleMachine::StepObject(char code) {
       return PushCall();
     case 'b': {
       const Id state = MR_TRY(Pop());
-      if (stack_.size() <= Floor()) return Fail(Code::kCorrupt, "a state of nothing");
+      if (stack_.size() <= Floor()) return Fail(Code::kCorrupt, "a state has no object");
       Value& object = pickle_.values_[stack_.back()];
-      if (object.kind != ValueKind::kCall) return Fail(Code::kCorrupt, "a state of what is no object");
+      if (object.kind != ValueKind::kCall) return Fail(Code::kCorrupt, "a state belongs to a value that has none");
       object.state = state;
       return {};
     }
@@ -451,7 +453,7 @@ void PickleWriter::BigInt(std::string_view decimal) {
   number += '\0';  // the sign
   if (negative) number = Negated(std::move(number));
   const auto size = static_cast<std::uint32_t>(number.size());
-  if (size < 256) {  // torch.load(weights_only=True) knows only this form
+  if (size < 256) {  // LONG1: the only form that torch.load(weights_only=True) reads
     out_ += '\x8a';
     out_ += static_cast<char>(size);
   } else {
@@ -481,7 +483,8 @@ void PickleWriter::Bytes(std::string_view bytes) {
     Reduce();
     return;
   }
-  // Protocol 2 has no bytes; Python writes them as the text of the same code points, and so does this.
+  // Protocol 2 has no instruction for bytes. As Python does, write a text with the bytes as code points, and a call
+  // that encodes it as latin1.
   std::string text;
   for (const char byte : bytes) {
     const auto code = static_cast<unsigned char>(byte);

@@ -1,4 +1,5 @@
-// Python's pickle as torch.save and torch.distributed.checkpoint use it: read without running anything, and written.
+// Reads and writes Python's pickle, as torch.save and torch.distributed.checkpoint use it. Reading runs no code: a call
+// in a pickle becomes a value that names the callable and its arguments.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +12,17 @@
 
 namespace millrace::checkpoint {
 
-/// What a pickle describes, as a graph of values. A callable is a name and a call of it a value of its own: nothing is
-/// looked up, imported or run. Immutable, therefore thread-safe.
+/// The content of a pickle: a graph of values that refer to each other by index. Immutable, therefore thread-safe.
 class Pickle {
  public:
-  using Id = std::uint32_t;  ///< of a value
-  static constexpr Id kNone = 0xffffffff;
+  using Id = std::uint32_t;                ///< index of a value
+  static constexpr Id kNone = 0xffffffff;  ///< no value
   enum class ValueKind : std::uint8_t {
     kNone,
     kBool,        ///< number
     kInt,         ///< number
-    kUnsigned,    ///< an int that only fits bits of `number` without a sign
-    kBigInt,      ///< an int of more than 64 bits: text, decimal
+    kUnsigned,    ///< an int from 2^63 to 2^64 - 1: the bits of `number`, as unsigned
+    kBigInt,      ///< an int that needs more than 64 bits: text, decimal
     kFloat,       ///< real
     kText,        ///< text, UTF-8
     kBytes,       ///< text
@@ -30,8 +30,8 @@ class Pickle {
     kTuple,       ///< items
     kDict,        ///< items: key, value, key, value, …
     kGlobal,      ///< text: "torch.FloatStorage"
-    kCall,        ///< what items[0], a kGlobal, makes of the kTuple items[1]; then as kDict or kList from items[2] on
-    kPersistent,  ///< what the archive knows by items[0]
+    kCall,        ///< items: a kGlobal, the kTuple of its arguments, then the items of the dict or list that it makes
+    kPersistent,  ///< items[0]: a persistent id, such as that of a storage in the archive
   };
   struct Value {
     ValueKind kind = ValueKind::kNone;
@@ -39,15 +39,17 @@ class Pickle {
     double real = 0;
     std::string text;
     std::vector<Id> items;
-    Id state = kNone;  ///< of a kCall: what __setstate__ would get
+    Id state = kNone;  ///< of a kCall: the argument of __setstate__
   };
 
+  /// Bounds on memory. Guesses, far above what states of models and optimizers need.
   struct Limits {
     std::uint64_t bytes = 256 * 1024 * 1024;  ///< of the pickle
     std::uint64_t values = 16'000'000;
   };
-  /// Reads one pickle. `allowed` are the names that a kGlobal may have, sorted; any other is kUnsupported and is named.
-  /// kCorrupt where the bytes are no pickle, kResourceExhausted beyond the limits. `name` names it in messages.
+  /// Reads one pickle. `allowed` lists the names that a kGlobal may have, sorted. `name` names the pickle in messages.
+  /// Errors: kUnsupported for another global, which the message names, and for other instructions than torch writes;
+  /// kCorrupt if the bytes are not a pickle; kResourceExhausted beyond the limits.
   static Result<Pickle> Read(std::string_view bytes, std::span<const std::string_view> allowed, std::string_view name,
                              Limits limits);
   static Result<Pickle> Read(std::string_view bytes, std::span<const std::string_view> allowed, std::string_view name) {
@@ -58,12 +60,14 @@ class Pickle {
   const Value& operator[](Id id) const { return values_[id]; }
   const Value& root() const { return values_[top_]; }
 
-  /// Of a kDict, or a kCall's state or items, the value of a text key; nullptr where there is none.
+  /// Returns the value of a text key in a kDict, in a kCall's state if it has one, or else in a kCall's items. Returns
+  /// nullptr if there is no such key.
   const Value* Member(const Value& dict, std::string_view key) const;
-  /// Whether it is a call of that name.
+  /// Whether the value is a call of `global`.
   bool IsCall(const Value& value, std::string_view global) const {
     return value.kind == ValueKind::kCall && values_[value.items[0]].text == global;
   }
+  /// REQUIRES: `call` is a kCall.
   std::span<const Id> Arguments(const Value& call) const { return values_[call.items[1]].items; }
 
  private:
@@ -72,10 +76,11 @@ class Pickle {
   Id top_ = kNone;
 };
 
-/// Whether it is an int in decimal digits, of a size that pickles are read and written with.
+/// Whether the text is a decimal int of at most 617 digits, the largest size that Pickle and PickleWriter support.
 bool IsBigInt(std::string_view decimal);
 
-/// Writes a pickle of protocol 2, value by value in the order in which a stack machine wants them. The caller balances.
+/// Writes a pickle of protocol 2. Each call appends one instruction of the pickle stack machine. The caller must call
+/// them in a valid order; the comments below show the stack before and after.
 class PickleWriter {
  public:
   PickleWriter() : out_("\x80\x02") {}
@@ -88,7 +93,7 @@ class PickleWriter {
   void Float(double value);
   void Text(std::string_view utf8);
   void Bytes(std::string_view bytes);
-  /// A name of Python's, looked up by who loads it: "torch", "FloatStorage".
+  /// A Python global that the loader looks up, such as "torch", "FloatStorage".
   void Global(std::string_view module, std::string_view name);
   void EmptyDict() { out_ += '}'; }
   void EmptyList() { out_ += ']'; }
@@ -97,17 +102,18 @@ class PickleWriter {
   void SetItems() { out_ += 'u'; }  ///< dict, Mark, key, value, … → dict
   void Appends() { out_ += 'e'; }   ///< list, Mark, item, … → list
   void Tuple() { out_ += 't'; }     ///< Mark, item, … → tuple
-  void Reduce() { out_ += 'R'; }    ///< callable, tuple → what it makes of it
+  void Reduce() { out_ += 'R'; }    ///< callable, tuple of arguments → result
   void NewObject() { out_ += '\x81'; }
   void Build() { out_ += 'b'; }         ///< object, state → object
-  void PersistentId() { out_ += 'Q'; }  ///< id → what the archive knows by it
-  /// Mark and Tuple around numbers.
+  void PersistentId() { out_ += 'Q'; }  ///< id → the object of that persistent id
+  /// A tuple of ints.
   template <class Numbers>
   void IntTuple(const Numbers& numbers) {
     Mark();
     for (auto number : numbers) Int(static_cast<std::int64_t>(number));
     Tuple();
   }
+  /// Ends the pickle and returns its bytes.
   std::string Finish() && {
     out_ += '.';
     return std::move(out_);

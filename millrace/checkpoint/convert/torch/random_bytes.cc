@@ -8,10 +8,13 @@
 namespace millrace::checkpoint {
 namespace {
 
+/// The bytes that a small read fetches. A guess: it covers the end records and the directory of a small archive.
 constexpr std::uint64_t kSmallWindow = 4 * kKiB;
-/// Reading over so many bytes takes a store less time than a request of its own.
+/// The largest gap between merged ranges. A guess: reading 32 KiB more takes less time than another request.
 constexpr std::uint64_t kSmallGap = 32 * kKiB;
+/// The largest merged request: the size of one part in ranged reads elsewhere.
 constexpr std::uint64_t kMostMerged = 8 * kMiB;
+/// Requests in flight. A guess: small requests wait for the store's latency, not for bandwidth.
 constexpr int kPrefetchParallel = 32;
 
 Status CheckRead(const Result<std::optional<object::GetResult>>& got, std::uint64_t size, std::string_view name) {
@@ -22,19 +25,19 @@ Status CheckRead(const Result<std::optional<object::GetResult>>& got, std::uint6
 
 }  // namespace
 
-Result<Prefetched> Prefetched::Get(object::Store& store, std::vector<Part> parts, const object::Call& call) {
-  std::ranges::sort(parts, {},
-                    [](const Part& part) { return std::pair(std::string_view(part.object->key), part.begin); });
+Result<Prefetched> Prefetched::Get(object::Store& store, std::vector<ObjectRange> ranges, const object::Call& call) {
+  std::ranges::sort(
+      ranges, {}, [](const ObjectRange& range) { return std::pair(std::string_view(range.object->key), range.begin); });
   Prefetched prefetched;
   transfer::Window window(kPrefetchParallel, call);
-  for (std::size_t first = 0, last = 0; first < parts.size(); first = last) {
-    const object::ObjectInfo& object = *parts[first].object;
-    const std::uint64_t begin = parts[first].begin;
+  for (std::size_t first = 0, last = 0; first < ranges.size(); first = last) {
+    const object::ObjectInfo& object = *ranges[first].object;
+    const std::uint64_t begin = ranges[first].begin;
     std::uint64_t end = begin;
-    for (; last < parts.size() && parts[last].object->key == object.key; ++last) {
-      const Part& part = parts[last];
-      if (last > first && (part.begin > end + kSmallGap || part.begin + part.size > begin + kMostMerged)) break;
-      end = std::max(end, part.begin + part.size);
+    for (; last < ranges.size() && ranges[last].object->key == object.key; ++last) {
+      const ObjectRange& range = ranges[last];
+      if (last > first && (range.begin > end + kSmallGap || range.begin + range.size > begin + kMostMerged)) break;
+      end = std::max(end, range.begin + range.size);
     }
     Buffer& buffer = prefetched.got_[{object.key, begin}];
     buffer = Buffer(end - begin);
@@ -50,9 +53,9 @@ Result<Prefetched> Prefetched::Get(object::Store& store, std::vector<Part> parts
 bool Prefetched::Copy(std::string_view key, std::uint64_t offset, MutableByteSpan into) const {
   auto after = got_.upper_bound({key, offset});
   if (after == got_.begin()) return false;
-  const auto& [place, buffer] = *std::prev(after);
-  if (place.first != key || offset + into.size() > place.second + buffer.size()) return false;
-  std::memcpy(into.data(), buffer.data() + (offset - place.second), into.size());
+  const auto& [start, buffer] = *std::prev(after);
+  if (start.first != key || offset + into.size() > start.second + buffer.size()) return false;
+  std::memcpy(into.data(), buffer.data() + (offset - start.second), into.size());
   return true;
 }
 
@@ -92,12 +95,12 @@ Status ObjectBytes::Fetch(std::uint64_t offset, MutableByteSpan into) {
 }
 
 Status ObjectBytes::WillRead(const std::vector<object::ByteRange>& ranges) {
-  std::vector<Prefetched::Part> parts;
+  std::vector<Prefetched::ObjectRange> of_object;
   for (const object::ByteRange& range : ranges) {
     if (range.offset >= size_) continue;
-    parts.push_back({&info_, begin_ + range.offset, std::min(range.length, size_ - range.offset)});
+    of_object.push_back({&info_, begin_ + range.offset, std::min(range.length, size_ - range.offset)});
   }
-  prefetched_ = std::make_shared<const Prefetched>(MR_TRY(Prefetched::Get(store_, std::move(parts), call_)));
+  prefetched_ = std::make_shared<const Prefetched>(MR_TRY(Prefetched::Get(store_, std::move(of_object), call_)));
   return {};
 }
 

@@ -1,4 +1,5 @@
-// Bytes that lie somewhere and can be read from any place: an object of a store, or a part of one.
+// Random access to the bytes of an object or of a part of it. Small reads are merged and cached, since each request to
+// a store costs milliseconds.
 #pragma once
 
 #include <array>
@@ -16,38 +17,43 @@
 
 namespace millrace::checkpoint {
 
-/// One thread at a time.
+/// A byte sequence that can be read at any offset. One thread at a time.
 class RandomBytes {
  public:
   virtual ~RandomBytes() = default;
   virtual std::uint64_t size() const = 0;
   virtual const std::string& name() const = 0;  ///< for messages
-  /// Fills `into`, which lies inside. Blocks.
+  /// Fills `into` with the bytes from `offset` on. Blocks.
+  /// REQUIRES: offset + into.size() <= size().
+  /// Errors: kStale if the object changed.
   virtual Status ReadAt(std::uint64_t offset, MutableByteSpan into) = 0;
-  /// Announces what will be read next, in place of what was announced before: as many ranges as kPrefetch, and small
-  /// ones. Blocks where that saves requests.
+  /// Prefetches ranges that the caller reads next. Drops what an earlier call prefetched. Blocks.
+  /// REQUIRES: at most kPrefetch small ranges.
   virtual Status WillRead(const std::vector<object::ByteRange>& ranges) = 0;
 };
 
-/// Small parts of objects, got beforehand: near ones in one request, and many requests at a time. Immutable.
+/// Prefetched small ranges of objects, in memory. Immutable.
 class Prefetched {
  public:
-  struct Part {
+  struct ObjectRange {
     const object::ObjectInfo* object = nullptr;  ///< must outlive the Prefetched
     std::uint64_t begin = 0, size = 0;           ///< inside the object
   };
-  /// Memory: all parts, and up to 32 KiB between any two. kStale where an object has changed. Blocks.
-  static Result<Prefetched> Get(object::Store& store, std::vector<Part> parts, const object::Call& call);
-  /// False, and `into` as it was, where not all of it is there.
+  /// Reads the ranges. Merges near ranges into one request, and keeps up to 32 requests in flight. Takes memory for
+  /// the ranges and for gaps of up to 32 KiB between them. Blocks.
+  /// Errors: kStale if an object changed.
+  static Result<Prefetched> Get(object::Store& store, std::vector<ObjectRange> ranges, const object::Call& call);
+  /// Fills `into` and returns true if all of its bytes were prefetched. Otherwise leaves `into` as it is.
   bool Copy(std::string_view key, std::uint64_t offset, MutableByteSpan into) const;
 
  private:
-  std::map<std::pair<std::string_view, std::uint64_t>, Buffer> got_;  ///< by key and offset; they do not overlap
+  /// By key and offset. The buffers do not overlap.
+  std::map<std::pair<std::string_view, std::uint64_t>, Buffer> got_;
 };
-/// So many parts at a time keep their memory below 64 MiB, and the requests in flight busy.
+/// The most ranges of one Prefetched. 1,024 ranges of up to 16 KiB, with gaps of up to 32 KiB, take less than 64 MiB.
 inline constexpr std::size_t kPrefetch = 1024;
 
-/// Memory of the caller's, which must outlive this.
+/// Memory that the caller owns. The memory must outlive this object.
 class MemoryBytes final : public RandomBytes {
  public:
   MemoryBytes(ByteSpan bytes, std::string name) : bytes_(bytes), name_(std::move(name)) {}
@@ -64,12 +70,12 @@ class MemoryBytes final : public RandomBytes {
   const std::string name_;
 };
 
-/// Bytes [begin, begin + size) of one version of an object. Small reads take a window of the object with them, of which
-/// the last two are kept: the head and the tail of a container come with a request each.
+/// Bytes [begin, begin + size) of one version of an object. A small read fetches a window of 4 KiB. The last two
+/// windows are cached, so reading the head and the tail of an archive takes one request each.
 class ObjectBytes final : public RandomBytes {
  public:
-  /// The part lies inside the object that `info` describes. The store must outlive this. What `prefetched` has is not
-  /// asked for again.
+  /// Bytes in `prefetched` are not requested again. The store must outlive this object.
+  /// REQUIRES: the range lies inside the object that `info` describes.
   ObjectBytes(object::Store& store, object::ObjectInfo info, std::uint64_t begin, std::uint64_t size, object::Call call,
               std::shared_ptr<const Prefetched> prefetched = nullptr);
   std::uint64_t size() const override { return size_; }
@@ -91,7 +97,7 @@ class ObjectBytes final : public RandomBytes {
   const std::string name_;
   std::shared_ptr<const Prefetched> prefetched_;
   std::array<Window, 2> windows_;
-  std::size_t oldest_ = 0;
+  std::size_t oldest_ = 0;  ///< the window that the next small read replaces
 };
 
 }  // namespace millrace::checkpoint

@@ -9,7 +9,7 @@ namespace {
 
 using NodeKind = StateNode::NodeKind;
 
-/// What lies at a path: a tensor, a value, or more paths.
+/// A node of the path tree: a tensor, a value, or an inner node.
 struct PathNode {
   std::map<std::string, PathNode, std::less<>> parts;
   const TensorMeta* tensor = nullptr;
@@ -21,11 +21,11 @@ Result<PathNode*> NodeAt(PathNode& top, std::string_view path) {
   PathNode* node = &top;
   int depth = 0;
   for (std::string_view part : Split(path, '/')) {
-    if (node->leaf()) return Fail(Code::kInvalidArgument, "{} lies below what is no dict", path);
-    if (++depth > kMaxNesting) return Fail(Code::kResourceExhausted, "{} is too deep", path);
+    if (node->leaf()) return Fail(Code::kInvalidArgument, "a parent of {} is not a container", path);
+    if (++depth > kMaxNesting) return Fail(Code::kResourceExhausted, "{} is nested too deeply", path);
     node = &node->parts[std::string(part)];
   }
-  if (node->leaf() || !node->parts.empty()) return Fail(Code::kInvalidArgument, "{} is both a value and a dict", path);
+  if (node->leaf() || !node->parts.empty()) return Fail(Code::kInvalidArgument, "{} is there twice", path);
   return node;
 }
 
@@ -33,7 +33,7 @@ std::string Below(std::string_view path, std::string_view part) {
   return path.empty() ? std::string(part) : fmt::format("{}/{}", path, part);
 }
 
-/// A value with the containers in it as nodes.
+/// Returns a plain value as a tree: containers in it become nodes.
 Result<StateNode> NodeOfValue(const Json& value, const std::string& path, int depth) {
   if (depth > kMaxNesting) return Fail(Code::kResourceExhausted, "{}: a value is nested too deeply", path);
   StateNode node{.path = path};
@@ -55,7 +55,8 @@ Result<StateNode> NodeOfValue(const Json& value, const std::string& path, int de
       item.part = fmt::format("{}{}", tag == "list" ? '@' : '(', index++);
       item.node.push_back(MR_TRY(NodeOfValue(inner, Below(path, item.part), depth + 1)));
     } else {
-      if (!inner.is_array() || inner.size() != 2) return Fail(Code::kCorrupt, "{}: an item of a dict is no pair", path);
+      if (!inner.is_array() || inner.size() != 2)
+        return Fail(Code::kCorrupt, "{}: an item of a dict is not a pair", path);
       item.key = inner[0];
       if (item.key.is_string()) item.part = PathPart(item.key.get_ref<const std::string&>());
       if (item.key.is_number_integer()) item.part = fmt::format("#{}", item.key.get<std::int64_t>());
@@ -66,9 +67,10 @@ Result<StateNode> NodeOfValue(const Json& value, const std::string& path, int de
   return node;
 }
 
-class Builder {
+/// Turns the path tree into the tree of Python containers.
+class StateTreeBuilder {
  public:
-  explicit Builder(const Json& dicts) {
+  explicit StateTreeBuilder(const Json& dicts) {
     if (!dicts.is_object()) return;
     for (const auto& [path, described] : dicts.items()) dicts_.emplace(path, &described);
   }
@@ -106,8 +108,8 @@ class Builder {
   }
 
  private:
-  /// Puts parts of a dict, which are sorted, in the order that is described. Where that is of another number of keys,
-  /// they stay.
+  /// Puts the sorted parts of a dict in the order that kMetaDicts has for it. Leaves them sorted if kMetaDicts has
+  /// none, or if its order is not a permutation of the parts.
   template <class Parts>
   void Arrange(const std::string& path, StateNode& node, Parts& parts) const {
     const auto described = dicts_.find(path);
@@ -172,7 +174,7 @@ Result<StateNode> BuildState(const std::map<std::string, TensorMeta>& tensors, c
   PathNode top;
   for (const auto& [path, tensor] : tensors) MR_TRY(NodeAt(top, path))->tensor = &tensor;
   for (const auto& [path, value] : values.items()) MR_TRY(NodeAt(top, path))->value = &value;
-  return Builder(dicts).Build(top, "");
+  return StateTreeBuilder(dicts).Build(top, "");
 }
 
 Status WriteState(PickleWriter& out, const StateNode& node, const std::map<std::string, std::string>& storages) {

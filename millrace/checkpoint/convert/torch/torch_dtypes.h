@@ -1,4 +1,4 @@
-// Element types under torch's names. Only for the sources of this module.
+// Torch's names of element types and of their storages. Only for the sources of this module.
 #pragma once
 
 #include <string_view>
@@ -9,8 +9,8 @@ namespace millrace::checkpoint {
 
 struct TorchDType {
   DType dtype;
-  std::string_view name;     ///< torch.NAME
-  std::string_view storage;  ///< torch.STORAGE; empty where tensors of the type have storages of bytes
+  std::string_view name;     ///< "float32" of torch.float32
+  std::string_view storage;  ///< "FloatStorage" of torch.FloatStorage; empty if torch saves an UntypedStorage
 };
 inline constexpr TorchDType kTorchDTypes[] = {
     {DType::kF64, "float64", "DoubleStorage"},
@@ -30,13 +30,13 @@ inline constexpr TorchDType kTorchDTypes[] = {
     {DType::kF8E5M2, "float8_e5m2", ""},
 };
 
-/// "torch.float32"; nullptr when there is none.
+/// Returns the type of a global such as "torch.float32"; nullptr if there is none.
 inline const TorchDType* FindTorchDType(std::string_view global) {
   for (const TorchDType& one : kTorchDTypes)
     if (global.starts_with("torch.") && global.substr(6) == one.name) return &one;
   return nullptr;
 }
-/// "torch.FloatStorage"
+/// Returns the type of a storage such as "torch.FloatStorage"; nullptr if there is none.
 inline const TorchDType* FindTorchStorage(std::string_view global) {
   for (const TorchDType& one : kTorchDTypes)
     if (!one.storage.empty() && global.starts_with("torch.") && global.substr(6) == one.storage) return &one;

@@ -12,7 +12,7 @@
 namespace millrace::checkpoint {
 namespace {
 
-/// Where a tensor's bytes are in the checkpoint: tensors of the same location share a storage.
+/// The places of a tensor's bytes in the checkpoint. Tensors of the same location share a storage.
 using TensorLocation = std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t, std::uint64_t, Box>>;
 
 std::map<std::string, TensorLocation> LocationsOf(const Manifest& manifest) {
@@ -30,9 +30,9 @@ Result<ExportResult> ExportTorchFile(TensorStream& stream, const ExportTarget& t
   const auto tensors = TensorsBelow(manifest, group);
   if (tensors.empty()) return Fail(Code::kNotFound, "{} has no tensors named {}…", stream.reader().name(), group);
   const auto locations = LocationsOf(manifest);
-  std::map<std::string, std::string> state;  // the storage of each tensor
+  std::map<std::string, std::string> state;  // path of a tensor → key of its storage
   std::map<std::tuple<TensorLocation, DType, std::vector<std::int64_t>>, std::string> known;
-  std::vector<std::string> storages;  // the tensor whose bytes each has
+  std::vector<std::string> storages;  // for each storage the tensor whose bytes it holds
   for (const auto& [path, meta] : tensors) {
     const std::string name = std::string(group) + path;
     std::string key = StorageKey(storages.size());

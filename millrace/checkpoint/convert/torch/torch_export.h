@@ -1,4 +1,4 @@
-// Exports as one file that torch.load reads.
+// Exports a checkpoint as one file for torch.load.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,8 @@
 
 namespace millrace::checkpoint {
 
-/// Writes the state below `group`; empty: all of it. Blocks.
+/// Writes the tensors and values below `group`, or all of them if it is empty. Blocks.
+/// Errors: kNotFound if the group has no tensors.
 Result<ExportResult> ExportTorchFile(TensorStream& stream, const ExportTarget& target, std::string_view group);
 
 }  // namespace millrace::checkpoint

@@ -8,17 +8,20 @@
 namespace millrace::checkpoint {
 namespace {
 
-constexpr std::uint64_t kMostPickle = 256 * kMiB, kMostSmall = 64;
+/// The largest pickle: Pickle::Limits::bytes.
+constexpr std::uint64_t kMostPickle = 256 * kMiB;
+/// The largest "byteorder" entry: it holds "little" or "big".
+constexpr std::uint64_t kMostSmall = 64;
 constexpr std::string_view kPickleName = "data.pkl", kArchive = "archive/";
 
-/// The folder in front of data.pkl, which torch names after the file.
+/// Returns the folder of data.pkl, with its slash. torch names the folder after the file.
 Result<std::string> FolderOf(const Zip& zip) {
   for (const ZipEntry& entry : zip.entries()) {
     const std::string_view name = entry.name;
     const std::size_t slash = name.find('/');
     if (slash != name.npos && name.substr(slash + 1) == kPickleName) return std::string(name.substr(0, slash + 1));
   }
-  return Fail(Code::kUnsupported, "it is a ZIP archive without data.pkl: not one that torch.save wrote");
+  return Fail(Code::kUnsupported, "a ZIP archive without data.pkl: torch.save did not write it");
 }
 
 }  // namespace
@@ -29,7 +32,7 @@ Result<TorchArchive> TorchArchive::Open(RandomBytes& bytes) {
   if (!folder) return Fail(folder.error().Context(bytes.name()));
   if (const ZipEntry* order = zip.Find(*folder + "byteorder")) {
     if (MR_TRY(zip.ReadAll(*order, kMostSmall)) != "little")
-      return Fail(Code::kUnsupported, "{}: it was written by a big-endian machine", bytes.name());
+      return Fail(Code::kUnsupported, "{}: a big-endian machine wrote it", bytes.name());
   }
   const std::string content = MR_TRY(zip.ReadAll(*zip.Find(*folder + std::string(kPickleName)), kMostPickle));
   Pickle pickle = MR_TRY(Pickle::Read(content, TorchGlobals(), bytes.name()));
@@ -52,7 +55,7 @@ Result<TorchArchive::Storage> TorchArchive::StorageOf(const TorchTensor& tensor)
 
 Result<std::map<std::string, TorchArchive::Storage>> TorchArchive::StoragesOf(
     const std::map<std::string, TorchTensor>& tensors) const {
-  std::map<std::string, const std::pair<const std::string, TorchTensor>*> users;  // one of each storage
+  std::map<std::string, const std::pair<const std::string, TorchTensor>*> users;  // one tensor of each storage
   for (const auto& tensor : tensors)
     if (tensor.second.meta.elements() > 0) users.emplace(tensor.second.storage, &tensor);
   std::map<std::string, Storage> storages;
@@ -78,7 +81,7 @@ Status AddTorchState(RandomBytes& bytes, const std::string& file, std::string_vi
   if (!state) return Fail(state.error().Context(bytes.name()));
   const auto storages = MR_TRY(archive.StoragesOf(state->tensors));
   for (const auto& [name, storage] : storages) {
-    if (storage.crc32 != 0) source.records.push_back({file, storage.offset, storage.size, storage.crc32});
+    if (storage.crc32 != 0) source.checksums.push_back({file, storage.offset, storage.size, storage.crc32});
   }
   for (auto& [path, tensor] : state->tensors) {
     std::string name = std::string(group) + path;
@@ -86,7 +89,7 @@ Status AddTorchState(RandomBytes& bytes, const std::string& file, std::string_vi
       const TorchArchive::Storage& storage = storages.at(tensor.storage);
       if (storage.size != tensor.storage_bytes)
         return Fail(Code::kCorrupt, "{}: storage {} has two sizes", bytes.name(), tensor.storage);
-      source.pieces.push_back({name, {}, file, storage.offset + tensor.offset, std::move(tensor.strides)});
+      source.boxes.push_back({name, {}, file, storage.offset + tensor.offset, std::move(tensor.strides)});
     }
     if (!source.tensors.emplace(name, std::move(tensor.meta)).second)
       return Fail(Code::kCorrupt, "{}: tensor {} is in another file too", bytes.name(), path);

@@ -1,4 +1,5 @@
-// Files of torch.save: ZIP archives of a pickle and of storages.
+// Reads and writes files of torch.save. Such a file is a ZIP archive: one entry is a pickle of the state, and each
+// other entry is a storage, the bytes of one or more tensors.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +15,23 @@
 
 namespace millrace::checkpoint {
 
-/// An archive of torch.save: its pickle, and where its storages are.
+/// An open archive of torch.save: its pickle and its directory. Thread-compatible; borrows the bytes.
 class TorchArchive {
  public:
-  /// Reads the directory and the pickle. `bytes` must outlive the archive.
+  /// Reads the directory and the pickle. `bytes` must outlive the archive. Blocks.
+  /// Errors: kCorrupt if the archive is damaged; kUnsupported if torch.save did not write it, or wrote it big-endian.
   static Result<TorchArchive> Open(RandomBytes& bytes);
   const Pickle& pickle() const { return pickle_; }
-  /// The bytes of a storage in the archive.
+  /// The byte range of a storage in the archive.
   struct Storage {
     std::uint64_t offset = 0, size = 0;
-    std::uint32_t crc32 = 0;  ///< 0: torch did not say
+    std::uint32_t crc32 = 0;  ///< 0 if torch stored no checksum
   };
-  /// kCorrupt where there is none of that name, or it has another size than `tensor` says.
+  /// Returns the storage of a tensor. Blocks for one small read.
+  /// Errors: kCorrupt if the archive has no such storage, or if its size is not tensor.storage_bytes.
   Result<Storage> StorageOf(const TorchTensor& tensor) const;
-  /// Those of many tensors, by name, whose headers are got together.
+  /// Returns the storages of all tensors that have elements, by TorchTensor::storage. Merges the reads. Fails as
+  /// StorageOf does.
   Result<std::map<std::string, Storage>> StoragesOf(const std::map<std::string, TorchTensor>& tensors) const;
 
  private:
@@ -36,20 +40,23 @@ class TorchArchive {
   const ZipEntry* EntryOf(const TorchTensor& tensor) const;
   RandomBytes* bytes_;
   Zip zip_;
-  std::string folder_;  ///< in front of the entries' names, with its slash
+  std::string folder_;  ///< prefix of the entries' names, with its slash
   Pickle pickle_;
 };
 
-/// Adds the tensors of a state-like archive that lies at `begin` of `file` to a source, under `group` and their paths.
+/// Adds the tensors and values of an archive to a source. `bytes` are those of `file`, one of source.files. A tensor's
+/// name is `group` and its path. Blocks.
+/// Errors: those of TorchArchive::Open and StateOf; kCorrupt if the source has a tensor of the same name.
 Status AddTorchState(RandomBytes& bytes, const std::string& file, std::string_view group, ImportSource& source);
 
-/// Opens one file of torch.save. Blocks.
+/// Opens one file of torch.save as a source. Blocks.
+/// Errors: kNotFound if there is no file; those of AddTorchState.
 Result<ImportSource> OpenTorchFile(const object::Location& file, object::Call call);
 
-/// What goes into an archive around its storages.
-std::string StorageKey(std::size_t number);
+/// To write an archive: call BeginTorchArchive, add one entry for each storage, then call EndTorchArchive.
 Status BeginTorchArchive(ZipWriter& zip, std::string_view pickle);
 Status EndTorchArchive(ZipWriter& zip);
-std::string StorageEntry(std::string_view key);  ///< "archive/data/0"
+std::string StorageKey(std::size_t number);      ///< the key of a storage in the pickle: "0"
+std::string StorageEntry(std::string_view key);  ///< the name of its entry: "archive/data/0"
 
 }  // namespace millrace::checkpoint

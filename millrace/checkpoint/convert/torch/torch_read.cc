@@ -16,7 +16,10 @@ namespace {
 using ValueKind = Pickle::ValueKind;
 using Value = Pickle::Value;
 
-constexpr std::size_t kMaxSteps = 1'000'000;  ///< of a walk: a pickle may say one thing often
+/// The most values that one walk visits. A pickle can refer to one value many times, so a short pickle can describe a
+/// tree of exponential size. A guess, far above real states.
+constexpr std::size_t kMaxSteps = 1'000'000;
+/// The most dimensions of a tensor or an array. 64: the limit of torch's tensor iterators and of numpy 2.
 constexpr std::size_t kMaxDimensions = 64;
 
 constexpr std::string_view kGlobals[] = {
@@ -68,11 +71,11 @@ constexpr std::string_view kGlobals[] = {
 
 Result<std::vector<std::int64_t>> Sizes(const Pickle& pickle, const Value& tuple) {
   if (tuple.kind != ValueKind::kTuple || tuple.items.size() > kMaxDimensions)
-    return Fail(Code::kCorrupt, "a tensor's size or stride is no tuple of ints");
+    return Fail(Code::kCorrupt, "a tensor's size or stride is not a tuple of ints");
   std::vector<std::int64_t> sizes;
   for (const Pickle::Id item : tuple.items) {
     if (pickle[item].kind != ValueKind::kInt || pickle[item].number < 0)
-      return Fail(Code::kCorrupt, "a tensor's size or stride is no tuple of ints");
+      return Fail(Code::kCorrupt, "a tensor's size or stride is not a tuple of ints");
     sizes.push_back(pickle[item].number);
   }
   return sizes;
@@ -80,7 +83,7 @@ Result<std::vector<std::int64_t>> Sizes(const Pickle& pickle, const Value& tuple
 
 /// The storage that a persistent id names: ("storage", type, key, location, elements).
 struct Storage {
-  std::optional<DType> dtype;  ///< nothing: bytes, whose type the tensor tells
+  std::optional<DType> dtype;  ///< empty for an UntypedStorage: the tensor has the type
   std::string key;
   std::uint64_t bytes = 0;
 };
@@ -91,23 +94,23 @@ Result<Storage> StorageOf(const Pickle& pickle, const Value& id) {
   if (parts.size() < 5 || pickle[parts[0]].text != "storage" || pickle[parts[1]].kind != ValueKind::kGlobal ||
       pickle[parts[2]].kind != ValueKind::kText || pickle[parts[4]].kind != ValueKind::kInt ||
       pickle[parts[4]].number < 0) {
-    return Fail(Code::kCorrupt, "a tensor's storage is none that torch writes");
+    return Fail(Code::kCorrupt, "a tensor's storage does not have the form that torch writes");
   }
   Storage storage{.key = pickle[parts[2]].text};
   std::uint64_t element = 1;
   if (const std::string& type = pickle[parts[1]].text; type != "torch.storage.UntypedStorage") {
     const TorchDType* found = FindTorchStorage(type);
-    if (found == nullptr) return Fail(Code::kUnsupported, "elements of {} are none that safetensors has", type);
+    if (found == nullptr) return Fail(Code::kUnsupported, "safetensors has no element type for {}", type);
     storage.dtype = found->dtype;
     element = DTypeBytes(found->dtype);
   }
   const auto elements = static_cast<std::uint64_t>(pickle[parts[4]].number);
-  if (elements > INT64_MAX / element) return Fail(Code::kCorrupt, "an impossibly large storage");
+  if (elements > INT64_MAX / element) return Fail(Code::kCorrupt, "a storage is impossibly large");
   storage.bytes = elements * element;
   return storage;
 }
 
-/// Drops strides that say nothing, and checks that the view lies inside its storage.
+/// Checks that the view lies inside its storage. Clears the strides if the tensor is in C order.
 Status SettleView(TorchTensor& tensor, std::int64_t offset) {
   MR_TRY(tensor.meta.Check("of the archive"));
   const auto& shape = tensor.meta.shape;
@@ -132,7 +135,7 @@ Status SettleView(TorchTensor& tensor, std::int64_t offset) {
   return {};
 }
 
-/// JSON of plain values, with a limit on how much is walked.
+/// Turns plain values into JSON. Bounds depth and number of the values that it visits.
 class ValueReader {
  public:
   explicit ValueReader(const Pickle& pickle) : pickle_(pickle) {}
@@ -203,7 +206,7 @@ class ValueReader {
     if (what.ends_with(".multiarray._reconstruct")) return Array(value);
     return Fail(Code::kUnsupported, "a value made by {} is neither a tensor nor plain", what);
   }
-  /// Nothing where the value is no bytes.
+  /// Returns the content of a bytes object; nothing if the value is not one.
   Result<std::optional<std::string>> BytesOf(const Value& value) const {
     if (value.kind == ValueKind::kBytes) return value.text;
     if (pickle_.IsCall(value, "_codecs.encode") && pickle_.Arguments(value).size() == 2)
@@ -212,13 +215,13 @@ class ValueReader {
     if (empty && pickle_.Arguments(value).empty()) return std::string();
     return std::optional<std::string>();
   }
-  /// Bytes that protocol 2 wrote as text: code points below 256.
+  /// Decodes bytes that protocol 2 wrote as text: each byte is a code point below 256.
   static Result<std::string> Encoded(std::string_view text) {
     std::string bytes;
     for (std::size_t i = 0; i < text.size(); ++i) {
       auto code = static_cast<unsigned char>(text[i]);
       if (code >= 0x80) {
-        if (code > 0xc3 || i + 1 == text.size()) return Fail(Code::kCorrupt, "bytes beyond 255");
+        if (code > 0xc3 || i + 1 == text.size()) return Fail(Code::kCorrupt, "bytes are written with a code above 255");
         code = static_cast<unsigned char>((code & 0x03) << 6 | (static_cast<unsigned char>(text[++i]) & 0x3f));
       }
       bytes += static_cast<char>(code);
@@ -226,7 +229,7 @@ class ValueReader {
     return bytes;
   }
 
-  /// "<f4" of numpy.dtype("f4", False, True) with the state (3, "<", None, …).
+  /// Returns the type string, such as "<f4" for numpy.dtype("f4", False, True) with the state (3, "<", None, …).
   Result<std::string> NumpyType(const Value& dtype) const {
     if (pickle_.IsCall(dtype, "numpy.dtype") && !pickle_.Arguments(dtype).empty() && dtype.state != Pickle::kNone) {
       const std::string& code = pickle_[pickle_.Arguments(dtype)[0]].text;
@@ -236,24 +239,24 @@ class ValueReader {
                          code.find_first_not_of("0123456789", 1) == code.npos;
       if (plain && (order == "<" || order == ">" || order == "|")) return order + code;
     }
-    return Fail(Code::kUnsupported, "a numpy value of a type that is neither a number nor text");
+    return Fail(Code::kUnsupported, "the type of a numpy value is neither a number nor text");
   }
   Result<Json> Scalar(std::span<const Pickle::Id> arguments) const {
-    if (arguments.size() != 2) return Fail(Code::kCorrupt, "a numpy scalar is none");
+    if (arguments.size() != 2) return Fail(Code::kCorrupt, "a numpy scalar does not have two arguments");
     const auto bytes = MR_TRY(BytesOf(pickle_[arguments[1]]));
     if (!bytes) return Fail(Code::kCorrupt, "a numpy scalar has no bytes");
     return Json{{"numpy", Json::array({MR_TRY(NumpyType(pickle_[arguments[0]])), Base64Encode(AsBytes(*bytes))})}};
   }
-  /// An array with the state (1, shape, dtype, whether in Fortran's order, bytes).
+  /// Reads an array with the state (1, shape, dtype, whether it is in Fortran order, bytes).
   Result<Json> Array(const Value& value) const {
     if (value.state == Pickle::kNone || pickle_[value.state].items.size() != 5)
-      return Fail(Code::kUnsupported, "a numpy array without its content");
+      return Fail(Code::kUnsupported, "a numpy array has no content");
     const auto& state = pickle_[value.state].items;
     std::vector<std::int64_t> shape = MR_TRY(Sizes(pickle_, pickle_[state[1]]));
     const auto bytes = MR_TRY(BytesOf(pickle_[state[4]]));
-    if (!bytes) return Fail(Code::kUnsupported, "a numpy array of objects");
+    if (!bytes) return Fail(Code::kUnsupported, "a numpy array holds objects");
     if (pickle_[state[3]].number != 0 && shape.size() > 1)
-      return Fail(Code::kUnsupported, "a numpy array in Fortran's order: save numpy.ascontiguousarray() of it");
+      return Fail(Code::kUnsupported, "a numpy array is in Fortran order: save numpy.ascontiguousarray() of it");
     return Json{{"ndarray",
                  Json::array({MR_TRY(NumpyType(pickle_[state[2]])), std::move(shape), Base64Encode(AsBytes(*bytes))})}};
   }
@@ -262,14 +265,14 @@ class ValueReader {
   std::size_t steps_ = 0;
 };
 
-/// Walks a state as millrace._state.leaves_of does.
+/// Walks a state as leaves_of of python/millrace/_state.py does.
 class StateReader {
  public:
   explicit StateReader(const Pickle& pickle) : pickle_(pickle), values_(pickle) {}
 
   Result<TorchState> Read() {
     if (!IsDict(pickle_.root()))
-      return Fail(Code::kUnsupported, "it holds no dict: save {{\"name\": tensor, …}} or a state_dict()");
+      return Fail(Code::kUnsupported, "the state is not a dict: save {{\"name\": tensor, …}} or a state_dict()");
     return ReadAt("");
   }
   Result<TorchState> ReadAt(const std::string& path) {
@@ -315,7 +318,7 @@ class StateReader {
     return {};
   }
 
-  /// Whether a dict's items have paths of their own: millrace._state._is_gone_through in C++.
+  /// Whether a dict's items get paths of their own. The same rule as _is_gone_through of python/millrace/_state.py.
   Result<bool> IsGoneThrough(const Value& dict, int depth) {
     bool path_keys = dict.items.size() > FirstItem(dict);
     for (std::size_t i = FirstItem(dict); i + 1 < dict.items.size(); i += 2) {
@@ -359,7 +362,7 @@ std::span<const std::string_view> TorchGlobals() { return kGlobals; }
 Result<std::optional<TorchTensor>> TensorOf(const Pickle& pickle, const Pickle::Value& value) {
   const Value* call = &value;
   for (int i = 0; i < 2 && pickle.IsCall(*call, "torch._utils._rebuild_parameter"); ++i) {
-    if (pickle.Arguments(*call).empty()) return Fail(Code::kCorrupt, "a parameter without a tensor");
+    if (pickle.Arguments(*call).empty()) return Fail(Code::kCorrupt, "a parameter has no tensor");
     call = &pickle[pickle.Arguments(*call)[0]];
   }
   const bool typed = pickle.IsCall(*call, "torch._utils._rebuild_tensor_v2");
@@ -367,16 +370,16 @@ Result<std::optional<TorchTensor>> TensorOf(const Pickle& pickle, const Pickle::
   const auto arguments = pickle.Arguments(*call);
   if (arguments.size() < (typed ? 4u : 7u) || pickle[arguments[1]].kind != ValueKind::kInt ||
       pickle[arguments[1]].number < 0) {
-    return Fail(Code::kCorrupt, "a tensor is none that torch writes");
+    return Fail(Code::kCorrupt, "a tensor does not have the form that torch writes");
   }
   Storage storage = MR_TRY(StorageOf(pickle, pickle[arguments[0]]));
   if (!typed) {
     const std::string& name = pickle[arguments[6]].text;
     const TorchDType* found = FindTorchDType(name);
-    if (found == nullptr) return Fail(Code::kUnsupported, "elements of {} are none that safetensors has", name);
+    if (found == nullptr) return Fail(Code::kUnsupported, "safetensors has no element type for {}", name);
     storage.dtype = found->dtype;
   }
-  if (!storage.dtype) return Fail(Code::kCorrupt, "a tensor without a type");
+  if (!storage.dtype) return Fail(Code::kCorrupt, "a tensor has no element type");
   std::vector<std::int64_t> shape = MR_TRY(Sizes(pickle, pickle[arguments[2]]));
   std::vector<std::int64_t> strides = MR_TRY(Sizes(pickle, pickle[arguments[3]]));
   TorchTensor tensor{.meta = {*storage.dtype, std::move(shape)},
@@ -398,9 +401,9 @@ std::optional<Json> DescribeDict(const std::vector<std::string>& parts, bool ord
   std::ranges::sort(order, {}, [&](std::size_t i) { return std::string_view(parts[i]); });
   Json described = Json::object();
   if (!std::ranges::is_sorted(order)) {
-    std::vector<std::size_t> place(parts.size());  // of each part among the sorted ones
-    for (std::size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
-    described["order"] = place;
+    std::vector<std::size_t> ranks(parts.size());  // of each part among the sorted parts
+    for (std::size_t i = 0; i < order.size(); ++i) ranks[order[i]] = i;
+    described["order"] = ranks;
   }
   if (ordered) described["type"] = "OrderedDict";
   return described.empty() ? std::nullopt : std::optional(std::move(described));

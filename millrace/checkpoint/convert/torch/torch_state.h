@@ -1,6 +1,6 @@
-// What torch saves, seen as a checkpoint has it: tensors by a path, and plain values as JSON; and back. The paths and
-// the JSON are those of python/millrace (docs/formats/checkpoint.md, "States of Python"). Bytes in, bytes out; no
-// stores.
+// Converts between pickled Python states and the form of checkpoints: tensors by path, and plain values as JSON by
+// path. docs/formats/checkpoint.md, "States of Python", defines paths and JSON; python/millrace/_state.py implements
+// the same rules. Works on memory only.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@
 
 namespace millrace::checkpoint {
 
-/// As deep as containers of a state may lie in each other.
+/// The deepest nesting of containers in a state. Bounds recursion. A guess, far above the nesting of real states.
 inline constexpr int kMaxNesting = 64;
 
-/// A tensor of an archive: a view of a storage.
+/// A tensor of an archive: a strided view of a storage.
 struct TorchTensor {
   TensorMeta meta;
   std::string storage;                ///< name of its entry below "data/"
@@ -30,44 +30,51 @@ struct TorchTensor {
   std::vector<std::int64_t> strides;  ///< in elements; empty: C order without gaps
 };
 
-/// Every name that torch.save writes for states of tensors and plain values, sorted.
+/// Returns every global that torch.save writes for states of tensors and plain values, sorted. For Pickle::Read.
 std::span<const std::string_view> TorchGlobals();
 
-/// Nothing where the value is no tensor. kCorrupt where it reaches beyond its storage, kUnsupported where its elements
-/// are of a type that safetensors lacks.
+/// Returns the tensor that the value describes; nothing if the value is not a tensor.
+/// Errors: kCorrupt if the tensor reaches beyond its storage; kUnsupported if safetensors lacks its element type.
 Result<std::optional<TorchTensor>> TensorOf(const Pickle& pickle, const Pickle::Value& value);
-/// A plain value as JSON: millrace._state.encode_value in C++. kUnsupported where it is none.
+/// Returns a plain value as JSON, as encode_value of python/millrace/_state.py does.
+/// Errors: kUnsupported if the value is not plain; kResourceExhausted if it is too large or nested too deeply.
 Result<Json> ValueOf(const Pickle& pickle, const Pickle::Value& value);
 
+/// A state in the form of checkpoints.
 struct TorchState {
   std::map<std::string, TorchTensor> tensors;  ///< by path
   std::map<std::string, Json> values;          ///< by path
-  std::map<std::string, Json> dicts;           ///< by path, of meta's member kMetaDicts
+  std::map<std::string, Json> dicts;           ///< by path: the content of kMetaDicts
 };
-/// A dict of tensors, plain values, and dicts, lists and tuples of them.
+/// Reads a state: a dict of tensors, plain values, and dicts, lists and tuples of them.
+/// Errors: kUnsupported if the pickle is not a dict or holds another value; kCorrupt if a path occurs twice;
+/// kResourceExhausted if the state is too large or nested too deeply.
 Result<TorchState> StateOf(const Pickle& pickle);
-/// The same for a part of a state, found at `path`: a tensor, a plain value, a dict, a list or a tuple.
+/// Reads a part of a state whose path is `path`. The part need not be a dict. Fails as StateOf does.
 Result<TorchState> PartOf(const Pickle& pickle, const std::string& path);
-/// What kMetaDicts says of a dict: the order of its parts where they are not sorted, and whether it is an OrderedDict.
-/// Nothing where there is nothing to say.
+/// Returns the entry of kMetaDicts for a dict with these path components, in the dict's order: the order if it is not
+/// sorted, and whether the dict is an OrderedDict. Returns nothing if the dict is sorted and plain.
 std::optional<Json> DescribeDict(const std::vector<std::string>& parts, bool ordered);
 
-/// One part of a path.
+/// Returns a text key as a path component, escaped.
 std::string PathPart(std::string_view key);
-/// A path's parts as Python's keys: text, or an int for those with a mark.
+/// A path component as a key or an index of Python.
 struct PathKey {
   enum class KeyKind { kKey, kIntKey, kListIndex, kTupleIndex };
   KeyKind kind = KeyKind::kKey;
-  std::string text;
-  std::int64_t number = 0;
+  std::string text;         ///< of a kKey
+  std::int64_t number = 0;  ///< of all other kinds
 };
+/// Splits a path into its components.
+/// Errors: kCorrupt if a component has a mark but no number.
 Result<std::vector<PathKey>> PathOf(std::string_view path);
 
-/// A tensor in C order that is all of storage `key`, for torch to load.
+/// Writes a tensor in C order that is the whole storage `key`.
 void WriteTensor(PickleWriter& out, const TensorMeta& meta, std::string_view key);
-/// The dtype's name in torch, "bfloat16", behind the module's.
+/// Writes an element type as a global, such as torch.bfloat16.
 void WriteDType(PickleWriter& out, DType dtype);
-/// One value that holds no others: kUnsupported where it is an object that only the program which saved it knows.
+/// Writes a plain value that is not a container.
+/// Errors: kUnsupported if only the program that saved the value can read it ("torch" in docs/formats/checkpoint.md).
 Status WriteValue(PickleWriter& out, const Json& value);
 
 }  // namespace millrace::checkpoint

@@ -26,18 +26,18 @@ std::optional<std::int64_t> Integer(std::string_view text) {
   return number;
 }
 
-/// The text of a value that is an object with one member.
+/// Returns the text of a JSON string; nothing for other JSON.
 std::optional<std::string_view> Text(const Json& inner) {
   if (!inner.is_string()) return std::nullopt;
   return inner.get_ref<const std::string&>();
 }
 
-/// numpy.dtype("f4", False, True) with its state, of "<f4". Of texts the state says how large they are.
+/// Writes the numpy.dtype of a type string such as "<f4". For text types the state also has the size of an element.
 Status WriteNumpyType(PickleWriter& out, std::string_view type) {
   const auto number = type.size() >= 3 ? Integer(type.substr(2)) : std::nullopt;
   if (!number || *number < 0 || *number > INT32_MAX / 4 || !std::string_view("<>|").contains(type[0]) ||
       !std::string_view("biufcSU").contains(type[1])) {
-    return Fail(Code::kUnsupported, "a numpy value of the type \"{}\" cannot be written here", type);
+    return Fail(Code::kUnsupported, "numpy values of the type \"{}\" are not supported", type);
   }
   out.Global("numpy", "dtype");
   out.Mark();
@@ -59,10 +59,10 @@ Status WriteNumpyType(PickleWriter& out, std::string_view type) {
   return {};
 }
 
-/// {"numpy": [type, content]}
+/// Writes {"numpy": [type, content]}.
 Status WriteScalar(PickleWriter& out, const Json& inner) {
   if (!inner.is_array() || inner.size() != 2 || !inner[0].is_string() || !inner[1].is_string())
-    return Fail(Code::kCorrupt, "a numpy scalar is none");
+    return Fail(Code::kCorrupt, "a numpy scalar is not [type, content]");
   out.Global("numpy._core.multiarray", "scalar");
   out.Mark();
   MR_TRY(WriteNumpyType(out, *Text(inner[0])));
@@ -73,13 +73,13 @@ Status WriteScalar(PickleWriter& out, const Json& inner) {
   return {};
 }
 
-/// {"ndarray": [type, shape, content]}
+/// Writes {"ndarray": [type, shape, content]}.
 Status WriteArray(PickleWriter& out, const Json& inner) {
   if (!inner.is_array() || inner.size() != 3 || !inner[0].is_string() || !inner[1].is_array() || !inner[2].is_string())
-    return Fail(Code::kCorrupt, "a numpy array is none");
+    return Fail(Code::kCorrupt, "a numpy array is not [type, shape, content]");
   std::vector<std::int64_t> shape;
   for (const Json& size : inner[1]) {
-    if (!size.is_number_integer()) return Fail(Code::kCorrupt, "a numpy array is none");
+    if (!size.is_number_integer()) return Fail(Code::kCorrupt, "a numpy array's shape is not a list of ints");
     shape.push_back(size.get<std::int64_t>());
   }
   out.Global("numpy._core.multiarray", "_reconstruct");
@@ -105,7 +105,7 @@ Status WriteTagged(PickleWriter& out, const std::string& tag, const Json& inner)
   if (tag == "numpy") return WriteScalar(out, inner);
   if (tag == "ndarray") return WriteArray(out, inner);
   const auto text = Text(inner);
-  if (!text) return Fail(Code::kUnsupported, "a value of the kind \"{}\" cannot be written", tag);
+  if (!text) return Fail(Code::kUnsupported, "values of the kind \"{}\" are not supported", tag);
   if (tag == "bytes") {
     const auto bytes = MR_TRY(Base64Decode(*text));
     out.Bytes(AsText(bytes));
@@ -126,7 +126,7 @@ Status WriteTagged(PickleWriter& out, const std::string& tag, const Json& inner)
     out.BigInt(*text);
     return {};
   }
-  return Fail(Code::kUnsupported, "a value of the kind \"{}\" cannot be written here", tag);
+  return Fail(Code::kUnsupported, "values of the kind \"{}\" are not supported", tag);
 }
 
 }  // namespace
@@ -146,7 +146,7 @@ Result<std::vector<PathKey>> PathOf(std::string_view path) {
     PathKey key;
     if (!part.empty() && kMarks.find(part[0]) != kMarks.npos) {
       const auto number = Integer(part.substr(1));
-      if (!number) return Fail(Code::kCorrupt, "\"{}\" is no part of a path", part);
+      if (!number) return Fail(Code::kCorrupt, "\"{}\" is not a valid part of a path", part);
       key.kind = part[0] == '#'   ? PathKey::KeyKind::kIntKey
                  : part[0] == '@' ? PathKey::KeyKind::kListIndex
                                   : PathKey::KeyKind::kTupleIndex;
@@ -214,7 +214,7 @@ Status WriteValue(PickleWriter& out, const Json& value) {
       if (value.size() == 1) return WriteTagged(out, value.begin().key(), value.begin().value());
       [[fallthrough]];
     default:
-      return Fail(Code::kUnsupported, "a value of a kind that this version does not know");
+      return Fail(Code::kUnsupported, "this version does not know the kind of a value");
   }
 }
 

@@ -8,13 +8,20 @@
 namespace millrace::checkpoint {
 namespace {
 
+// Signatures, sizes, ids and flags of PKWARE's APPNOTE.TXT, "General Format of a .ZIP file".
 constexpr std::uint32_t kLocalHeader = 0x04034b50, kCentralHeader = 0x02014b50, kDescriptor = 0x08074b50;
 constexpr std::uint32_t kEnd = 0x06054b50, kEnd64 = 0x06064b50, kLocator64 = 0x07064b50;
 constexpr std::size_t kLocalSize = 30, kCentralSize = 46, kEndSize = 22, kEnd64Size = 56, kLocatorSize = 20;
-constexpr std::uint32_t kNoSize = 0xffffffff;  ///< stands in a 32-bit field whose value is in a 64-bit one
-constexpr std::uint16_t kZip64Extra = 0x0001, kPaddingExtra = 0x4246;
+constexpr std::uint32_t kNoSize = 0xffffffff;  ///< in a 32-bit field: the value is in the 64-bit field
+constexpr std::uint16_t kZip64Extra = 0x0001;
 constexpr std::uint16_t kEncrypted = 0x0001, kHasDescriptor = 0x0008, kUtf8 = 0x0800;
-constexpr std::uint64_t kMostDirectory = 256 * kMiB, kMostName = 4096, kAlignment = 64;
+/// The extra field and the alignment that torch uses: "FB" in caffe2/serialize/inline_container.cc.
+constexpr std::uint16_t kPaddingExtra = 0x4246;
+constexpr std::uint64_t kAlignment = 64;
+/// Bounds on memory. Guesses, far above what torch writes.
+constexpr std::uint64_t kMostDirectory = 256 * kMiB, kMostName = 4096;
+/// The end record is the last thing in the archive. A comment of up to 65,535 bytes may follow it, but torch writes
+/// none, so the first attempt reads little.
 constexpr std::uint64_t kFirstTail = 4 * kKiB, kMostTail = 65'535 + kEndSize;
 
 template <class T>
@@ -26,7 +33,7 @@ void Append(std::string& to, T value) {
   to.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-/// The end record with the comment behind it, up to the last byte; npos where there is none.
+/// Returns the offset of the end record whose comment ends with the last byte; npos if there is none.
 std::size_t FindEnd(std::string_view tail) {
   if (tail.size() < kEndSize) return tail.npos;
   for (std::size_t at = tail.size() - kEndSize + 1; at-- > 0;) {
@@ -36,7 +43,7 @@ std::size_t FindEnd(std::string_view tail) {
   return tail.npos;
 }
 
-/// Puts the 64-bit values of an entry in the place of those that did not fit.
+/// Replaces the values of an entry that did not fit 32 bits by those of the 64-bit extra field.
 Status ReadZip64Extra(std::string_view extra, std::uint64_t& size, std::uint64_t& stored, std::uint64_t& header) {
   while (extra.size() >= 4) {
     const auto id = Field<std::uint16_t>(extra, 0);
@@ -69,10 +76,10 @@ Result<Zip> Zip::Open(RandomBytes& bytes) {
   auto open = [&]() -> Status {
     const Directory directory = MR_TRY(zip.FindDirectory());
     if (directory.offset > directory.end || directory.size > directory.end - directory.offset)
-      return Fail(Code::kCorrupt, "its directory does not lie inside it");
-    if (directory.size > kMostDirectory) return Fail(Code::kResourceExhausted, "its directory is larger than 256 MiB");
+      return Fail(Code::kCorrupt, "the directory does not lie inside the archive");
+    if (directory.size > kMostDirectory) return Fail(Code::kResourceExhausted, "the directory is larger than 256 MiB");
     if (directory.entries > directory.size / kCentralSize)
-      return Fail(Code::kCorrupt, "its directory is too short for {} entries", directory.entries);
+      return Fail(Code::kCorrupt, "the directory is too short for {} entries", directory.entries);
     std::string text(directory.size, '\0');
     MR_TRY(bytes.ReadAt(directory.offset, AsWritableBytes(text)));
     zip.directory_ = directory.offset;
@@ -103,7 +110,7 @@ Result<Zip::Directory> Zip::FindDirectory() const {
     return ReadZip64(Field<std::uint64_t>(locator, 8));
   }
   return Fail(Code::kCorrupt,
-              "it does not end as a ZIP archive does: cut off, or not written by torch.save of torch 1.6 "
+              "it does not end as a ZIP archive does: it is cut off, or not written by torch.save of torch 1.6 "
               "or later");
 }
 
@@ -206,8 +213,8 @@ Status ZipWriter::Begin(std::string name, std::uint64_t size) {
   Append(header, kLocalHeader);
   Append<std::uint16_t>(header, wide ? 45 : 20);
   Append<std::uint16_t>(header, kHasDescriptor | kUtf8);
-  header.append(2 + 4 + 4, '\0');          // stored; no time, no checksum yet
-  header.append(8, wide ? '\xff' : '\0');  // sizes: behind the data
+  header.append(2 + 4 + 4, '\0');          // method "stored", time, and the checksum, which the descriptor has
+  header.append(8, wide ? '\xff' : '\0');  // sizes: in the descriptor after the data
   Append(header, static_cast<std::uint16_t>(name.size()));
   const std::uint64_t zip64 = wide ? 20 : 0;
   const std::uint64_t fixed = written_ + kLocalSize + name.size() + zip64 + 4;

@@ -1,4 +1,5 @@
-// The container of torch.save: a ZIP archive whose entries are stored, not compressed, each at a multiple of 64 bytes.
+// Reads and writes the container of torch.save: a ZIP archive without compression. The data of every entry begin at a
+// multiple of 64 bytes.
 #pragma once
 
 #include <cstdint>
@@ -12,35 +13,41 @@
 
 namespace millrace::checkpoint {
 
+/// One file in the archive.
 struct ZipEntry {
   std::string name;
-  std::uint64_t header = 0;  ///< where its local header begins
+  std::uint64_t header = 0;  ///< offset of its local header
   std::uint64_t size = 0;
-  std::uint32_t crc32 = 0;  ///< 0 where torch was told to leave it out
+  std::uint32_t crc32 = 0;  ///< 0 if torch was told to leave the checksum out
 };
 
-/// What is in an archive: its central directory, checked. No entry is read, and none lies outside or over another.
+/// The central directory of an archive. All entries lie inside the archive, and none overlaps another.
 class Zip {
  public:
-  /// `bytes` must outlive the Zip. kCorrupt where it is no ZIP archive or one that contradicts itself; kUnsupported
-  /// where entries are compressed or encrypted, which torch never does.
+  /// Reads and checks the central directory, but no entry. `bytes` must outlive the Zip. Blocks.
+  /// Errors: kCorrupt if the bytes are not a ZIP archive or contradict each other; kUnsupported if entries are
+  /// compressed or encrypted, which torch.save never does; kResourceExhausted if the directory exceeds 256 MiB.
   static Result<Zip> Open(RandomBytes& bytes);
 
   const std::vector<ZipEntry>& entries() const { return entries_; }  ///< in the order of their headers
-  /// nullptr when there is none.
+  /// Returns the entry of that name, or nullptr.
   const ZipEntry* Find(std::string_view name) const;
-  /// What DataOffset reads.
+  /// Returns the range that DataOffset reads, for RandomBytes::WillRead.
   static object::ByteRange HeaderOf(const ZipEntry& entry);
-  /// Where the bytes of one of entries() begin.
+  /// Returns the offset of the entry's data. Blocks for one small read.
+  /// REQUIRES: `entry` is one of entries().
+  /// Errors: kCorrupt if the local header contradicts the directory.
   Result<std::uint64_t> DataOffset(const ZipEntry& entry) const;
-  /// A whole small entry, compared with its checksum. kResourceExhausted when it has more than `max_bytes`.
+  /// Returns the content of a small entry. Blocks.
+  /// Errors: kCorrupt if it does not match its CRC-32; kResourceExhausted if it has more than `max_bytes`.
   Result<std::string> ReadAll(const ZipEntry& entry, std::uint64_t max_bytes) const;
 
  private:
   explicit Zip(RandomBytes& bytes) : bytes_(&bytes) {}
+  /// The content of the end records.
   struct Directory {
     std::uint64_t offset = 0, size = 0, entries = 0;
-    std::uint64_t end = 0;  ///< where its end records begin
+    std::uint64_t end = 0;  ///< offset of the end records; the directory must end before it
   };
   Result<Directory> FindDirectory() const;
   Result<Directory> ReadZip64(std::uint64_t locator) const;
@@ -48,27 +55,28 @@ class Zip {
   Status CheckExtents(std::uint64_t end) const;
 
   RandomBytes* bytes_;
-  std::uint64_t directory_ = 0;  ///< where it begins
+  std::uint64_t directory_ = 0;  ///< offset of the central directory
   std::vector<ZipEntry> entries_;
   std::vector<std::size_t> by_name_;  ///< indices of entries_
 };
 
-/// The CRC-32 of ZIP and PNG (not that of checkpoints); `seed` is that of the bytes before.
+/// Returns the CRC-32 of ZIP, which is not the CRC-32C of checkpoints. `seed` is the CRC-32 of the bytes before.
 std::uint32_t ZipCrc32(ByteSpan bytes, std::uint32_t seed = 0);
 
-/// Writes an archive from front to back, as torch does. Sizes and places from `wide_from` on get 64-bit fields; what is
-/// smaller than 4 GiB needs none.
+/// Writes an archive from front to back, in the form that torch writes. Sizes and offsets of at least `wide_from` get
+/// 64-bit fields; tests set it lower than the limit of ZIP.
 class ZipWriter {
  public:
   using Sink = std::function<Status(ByteSpan)>;
   explicit ZipWriter(Sink sink, std::uint64_t wide_from = 0xffffffff) : sink_(std::move(sink)), wide_from_(wide_from) {}
 
-  /// An entry of exactly `size` bytes, which calls of Write give; then End.
+  /// Begins an entry. The following calls of Write must add up to `size` bytes; End ends the entry.
   Status Begin(std::string name, std::uint64_t size);
   Status Write(ByteSpan bytes);
   Status End();
+  /// Writes a whole entry.
   Status Add(std::string name, std::string_view content);
-  /// The central directory. Returns the size of the archive.
+  /// Writes the central directory. Returns the size of the archive.
   Result<std::uint64_t> Finish();
 
  private:
