@@ -62,7 +62,7 @@ class Bench {
     for (int i = 0; at < state_.size(); ++i) {
       const std::uint64_t bytes = std::min(kSizes[i / 3 % std::size(kSizes)], state_.size() - at);
       constexpr const char* kGroups[] = {"model", "optimizer/exp_avg", "optimizer/exp_avg_sq"};
-      pieces_.push_back({fmt::format("{}/layer.{}.weight", kGroups[i % 3], i / 3),
+      slices_.push_back({fmt::format("{}/layer.{}.weight", kGroups[i % 3], i / 3),
                          {checkpoint::DType::kF32, {static_cast<std::int64_t>(bytes / 4)}},
                          0,
                          state_.subspan(at, bytes)});
@@ -88,11 +88,11 @@ class Bench {
             [&](auto begin, auto end) { std::memcpy(copy_.data() + begin, state_.data() + begin, end - begin); });
       answer["ms"] = since();
     } else if (command == "save") {
-      MR_TRY(writer_->Save(++step_, pieces_, {}));
+      MR_TRY(writer_->Save(++step_, slices_, {}));
       Change();
       MR_TRY(Finish(answer));
     } else if (command == "overlap") {
-      MR_TRY(writer_->Start(++step_, pieces_, {}));
+      MR_TRY(writer_->Start(++step_, slices_, {}));
       const double started_in = since();
       Work();
       const double worked = since();
@@ -104,8 +104,8 @@ class Bench {
     } else if (command == "load") {
       auto reader = MR_TRY(Reader::Open(*connection_, url_));
       std::vector<Reader::TensorRange> wanted;
-      for (const auto& piece : pieces_)
-        wanted.push_back({piece.name, 0, copy_.subspan(piece.bytes.data() - state_.data(), piece.bytes.size())});
+      for (const auto& slice : slices_)
+        wanted.push_back({slice.name, 0, copy_.subspan(slice.bytes.data() - state_.data(), slice.bytes.size())});
       MR_TRY(reader->ReadMany(wanted));
       answer["ms"] = since();
       Change(-1);
@@ -127,8 +127,8 @@ class Bench {
  private:
   /// Stands for the optimizer's step: changes the bytes of every tensor.
   void Change(int by = 1) {
-    for (const auto& piece : pieces_) {
-      auto* first = const_cast<std::byte*>(piece.bytes.data());
+    for (const auto& slice : slices_) {
+      auto* first = const_cast<std::byte*>(slice.bytes.data());
       *first = static_cast<std::byte>(static_cast<int>(*first) + by);
     }
   }
@@ -154,7 +154,7 @@ class Bench {
 
   const std::string url_;
   const MutableByteSpan state_, copy_;
-  std::vector<checkpoint::SavePiece> pieces_;
+  std::vector<checkpoint::SaveSlice> slices_;
   MemoryBudget budget_;
   std::unique_ptr<object::Connection> connection_;
   std::unique_ptr<Writer> writer_;

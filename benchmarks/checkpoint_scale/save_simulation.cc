@@ -81,18 +81,18 @@ class Simulation {
 
   /// Adds the part of a state tensor that each rank of the group holds: the whole box, or its run of the flat buffer.
   void AddOptimizer(const Weight& weight, const Box& box, const std::string& name, std::uint64_t start,
-                    std::uint64_t total, std::vector<std::vector<HeldPiece>>& held) const {
+                    std::uint64_t total, std::vector<std::vector<HeldSlice>>& held) const {
     const std::uint64_t elements = ElementsOf(box, weight.shape), ranks = held.size();
     for (std::uint64_t rank = 0; rank < ranks; ++rank) {
-      HeldPiece piece{name + weight.name, {DType::kF32, weight.shape}, box, 0, elements};
+      HeldSlice slice{name + weight.name, {DType::kF32, weight.shape}, box, 0, elements};
       if (layout_.sharded_optimizer) {
         const std::uint64_t first = std::clamp(total * rank / ranks, start, start + elements);
         const std::uint64_t last = std::clamp(total * (rank + 1) / ranks, start, start + elements);
         if (first == last) continue;
-        piece.begin = first - start;
-        piece.elements = last - first;
+        slice.begin = first - start;
+        slice.elements = last - first;
       }
-      held[rank].push_back(std::move(piece));
+      held[rank].push_back(std::move(slice));
     }
   }
 
@@ -106,7 +106,7 @@ class Simulation {
       mine.emplace_back(&weight, MR_TRY(BoxOf(weight, tensor)));
       total += ElementsOf(mine.back().second, weight.shape);
     }
-    std::vector<std::vector<HeldPiece>> held(static_cast<std::size_t>(layout_.data));
+    std::vector<std::vector<HeldSlice>> held(static_cast<std::size_t>(layout_.data));
     std::uint64_t start = 0;
     for (const auto& [weight, box] : mine) {
       const std::uint64_t elements = ElementsOf(box, weight->shape);
@@ -121,15 +121,15 @@ class Simulation {
     return {};
   }
 
-  void AddFile(const std::vector<HeldPiece>& held, const std::vector<PieceShare>& shares) {
+  void AddFile(const std::vector<HeldSlice>& held, const std::vector<SliceShare>& shares) {
     Manifest part;
     FileMeta file{.chunk_bytes = system_.chunk_bytes};
     const std::string name = RankFile(std::string(16, '0'), static_cast<int>(manifest_.files.size()));
-    for (const PieceShare& share : shares) {
-      const HeldPiece& piece = held[share.piece];
-      part.tensors.emplace(piece.name, piece.meta);
-      part.slices.push_back({piece.name, piece.begin + share.begin, share.elements, name, file.size, piece.box});
-      file.size += share.elements * DTypeBytes(piece.meta.dtype);
+    for (const SliceShare& share : shares) {
+      const HeldSlice& slice = held[share.slice];
+      part.tensors.emplace(slice.name, slice.meta);
+      part.slices.push_back({slice.name, slice.begin + share.begin, share.elements, name, file.size, slice.box});
+      file.size += share.elements * DTypeBytes(slice.meta.dtype);
     }
     file.chunk_crc32c.resize((file.size + file.chunk_bytes - 1) / file.chunk_bytes, 0x5a5a5a5a);
     Count(file.size);

@@ -39,13 +39,13 @@ std::vector<StateTensor> StateTensors(engine::Model& model, engine::Adamw& optim
   return tensors;
 }
 
-std::vector<checkpoint::SavePiece> PiecesOf(const std::vector<StateTensor>& tensors) {
-  std::vector<checkpoint::SavePiece> pieces;
+std::vector<checkpoint::SaveSlice> SlicesOf(const std::vector<StateTensor>& tensors) {
+  std::vector<checkpoint::SaveSlice> slices;
   for (const StateTensor& state : tensors) {
-    pieces.push_back(
+    slices.push_back(
         {.name = state.name, .meta = MetaOf(state.tensor).value(), .bytes = engine::BytesOf(state.tensor)});
   }
-  return pieces;
+  return slices;
 }
 
 Json RunState::ToJson() const {

@@ -8,7 +8,7 @@
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
 #include "millrace/checkpoint/read/reader.h"
-#include "millrace/checkpoint/save/save_piece.h"
+#include "millrace/checkpoint/save/save_slice.h"
 #include "millrace/data/loader_state.h"
 #include "millrace/engine/model.h"
 #include "millrace/engine/optim/adamw.h"
@@ -22,8 +22,8 @@ struct StateTensor {
 };
 std::vector<StateTensor> StateTensors(engine::Model& model, engine::Adamw& optimizer);
 
-/// Returns the pieces that a rank saves: all of each tensor. They borrow the tensors' memory.
-std::vector<checkpoint::SavePiece> PiecesOf(const std::vector<StateTensor>& tensors);
+/// Returns the slices that a rank saves: all of each tensor. They borrow the tensors' memory.
+std::vector<checkpoint::SaveSlice> SlicesOf(const std::vector<StateTensor>& tensors);
 
 /// The metadata of a checkpoint, beside its tensors (docs/formats/training-state.md).
 struct RunState {

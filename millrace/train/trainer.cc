@@ -145,7 +145,7 @@ class Trainer {
   std::unique_ptr<engine::Adamw> optimizer_;
   std::unique_ptr<engine::GradientReducer> reducer_;
   std::vector<StateTensor> tensors_;
-  std::vector<checkpoint::SavePiece> pieces_;  ///< this rank's share of them
+  std::vector<checkpoint::SaveSlice> slices_;  ///< this rank's share of them
   engine::Schedule schedule_;
   Plan plan_;
   std::uint64_t step_ = 0;  ///< steps done
@@ -278,7 +278,7 @@ Status Trainer::Resume() {
 
 Status Trainer::OpenWriter() {
   if (options_.checkpoint_url.empty()) return {};
-  pieces_ = MR_TRY(checkpoint::ShareReplicas(*ranks_, PiecesOf(tensors_)));
+  slices_ = MR_TRY(checkpoint::ShareReplicas(*ranks_, SlicesOf(tensors_)));
   checkpoint::Writer::Options writer{.url = options_.checkpoint_url,
                                      .retention = options_.retention,
                                      .local = options_.local,
@@ -287,7 +287,7 @@ Status Trainer::OpenWriter() {
   writer.upload_limit = options_.checkpoint_upload_limit;
   writer.written_by = options_.written_by;
   writer.parent = parent_;
-  for (const checkpoint::SavePiece& piece : pieces_) writer.snapshot_bytes += piece.bytes.size();
+  for (const checkpoint::SaveSlice& slice : slices_) writer.snapshot_bytes += slice.bytes.size();
   writer.clock = options_.clock;
   writer.log = options_.log;
   if (leads()) writer.on_done = observer_.on_checkpoint;
@@ -508,7 +508,7 @@ void Trainer::StartSaving(const checkpoint::SaveOptions& save, bool last) {
   if (last) {  // whose end is the run's: nothing else may be under way beside it
     if (const auto before = writer_->Wait(); !before) tell(before.error());
   }
-  if (const auto held = writer_->Start(step_, pieces_, Meta(), save); !held) tell(held.error());
+  if (const auto held = writer_->Start(step_, slices_, Meta(), save); !held) tell(held.error());
   saved_step_ = step_;
   if (save.to_store) store_due_ = false;
 }

@@ -104,14 +104,14 @@ WriterHandle OpenCheckpointWriter(const SessionHandle& session, const std::strin
 }
 
 /// (name, dtype, shape, first element within the box, box, address, bytes)
-using PieceTuple = std::tuple<std::string, std::string, std::vector<std::int64_t>, std::uint64_t, BoxTuple,
+using SliceTuple = std::tuple<std::string, std::string, std::vector<std::int64_t>, std::uint64_t, BoxTuple,
                               std::uintptr_t, std::uint64_t>;
 
-double StartSaving(const WriterHandle& self, std::uint64_t step, std::vector<PieceTuple> tuples,
+double StartSaving(const WriterHandle& self, std::uint64_t step, std::vector<SliceTuple> tuples,
                    const std::string& meta, std::map<std::string, double> metrics, bool to_store, bool to_local) {
-  std::vector<checkpoint::SavePiece> pieces;
+  std::vector<checkpoint::SaveSlice> slices;
   for (auto& [name, dtype, shape, begin, box, address, bytes] : tuples) {
-    pieces.push_back({.name = std::move(name),
+    slices.push_back({.name = std::move(name),
                       .meta = {.dtype = Unwrap(checkpoint::ParseDType(dtype)), .shape = std::move(shape)},
                       .begin = begin,
                       .bytes = Borrowed<ByteSpan>(address, bytes),
@@ -122,7 +122,7 @@ double StartSaving(const WriterHandle& self, std::uint64_t step, std::vector<Pie
   Result<Duration> held = Fail(Code::kInternal, "");
   {
     py::gil_scoped_release release;
-    held = open.writer->Start(step, pieces, parsed,
+    held = open.writer->Start(step, slices, parsed,
                               {.metrics = std::move(metrics), .to_store = to_store, .to_local = to_local});
   }
   return std::chrono::duration<double>(Unwrap(std::move(held))).count();
@@ -130,16 +130,16 @@ double StartSaving(const WriterHandle& self, std::uint64_t step, std::vector<Pie
 
 /// (name, dtype, shape, box, elements)
 using HeldTuple = std::tuple<std::string, std::string, std::vector<std::int64_t>, BoxTuple, std::uint64_t>;
-/// (index of a piece, first element within it, elements)
+/// (index of a slice, first element within it, elements)
 using ShareTuple = std::tuple<std::size_t, std::uint64_t, std::uint64_t>;
 
 /// Returns for each rank the ranges of its pieces that it writes.
 std::vector<std::vector<ShareTuple>> Balance(std::vector<std::vector<HeldTuple>> ranks) {
-  std::vector<std::vector<checkpoint::HeldPiece>> held;
+  std::vector<std::vector<checkpoint::HeldSlice>> held;
   for (auto& tuples : ranks) {
-    auto& pieces = held.emplace_back();
+    auto& slices = held.emplace_back();
     for (auto& [name, dtype, shape, box, elements] : tuples) {
-      pieces.push_back({.name = std::move(name),
+      slices.push_back({.name = std::move(name),
                         .meta = {.dtype = Unwrap(checkpoint::ParseDType(dtype)), .shape = std::move(shape)},
                         .box = BoxOf(std::move(box)),
                         .elements = elements});
@@ -148,7 +148,7 @@ std::vector<std::vector<ShareTuple>> Balance(std::vector<std::vector<HeldTuple>>
   std::vector<std::vector<ShareTuple>> shares;
   for (const auto& mine : checkpoint::BalanceReplicas(held)) {
     auto& tuples = shares.emplace_back();
-    for (const checkpoint::PieceShare& share : mine) tuples.emplace_back(share.piece, share.begin, share.elements);
+    for (const checkpoint::SliceShare& share : mine) tuples.emplace_back(share.slice, share.begin, share.elements);
   }
   return shares;
 }

@@ -264,7 +264,7 @@ State StateOf(std::uint64_t step) {
   }
   return state;
 }
-std::vector<SavePiece> PiecesOf(const State& state, int rank) {
+std::vector<SaveSlice> SlicesOf(const State& state, int rank) {
   const auto& own = state.tensors.at(fmt::format("model/{}", rank));
   const auto& all = state.tensors.at("model/all");
   const std::uint64_t begin = kOwnBytes * rank / kRanks, end = kOwnBytes * (rank + 1) / kRanks;
@@ -321,10 +321,10 @@ class Rank {
     for (int save = 0; save < 2; ++save) {
       step += 10;
       const State state = StateOf(step);
-      auto pieces = PiecesOf(state, group_->rank());
+      auto slices = SlicesOf(state, group_->rank());
       if (beside != Beside::kNothing && step == 20) return SaveBeside(**writer, victim);
-      if (victim && step == 20) Arm(victim->point, pieces);
-      const bool started = (*writer)->Save(step, pieces, {}, {.to_local = true}).has_value();
+      if (victim && step == 20) Arm(victim->point, slices);
+      const bool started = (*writer)->Save(step, slices, {}, {.to_local = true}).has_value();
       if (!(*writer)->Wait() || !started) return false;
     }
     return true;
@@ -334,7 +334,7 @@ class Rank {
   /// Step 20 to the store, and step 30 to the disk meanwhile.
   bool SaveBeside(Writer& writer, const Phase* victim) {
     const State to_store = StateOf(20), to_disk = StateOf(30);
-    auto stored = PiecesOf(to_store, group_->rank()), kept = PiecesOf(to_disk, group_->rank());
+    auto stored = SlicesOf(to_store, group_->rank()), kept = SlicesOf(to_disk, group_->rank());
     const auto hang = [this] {
       beside_.count_down();
       while (true) pause();
@@ -358,10 +358,10 @@ class Rank {
     return writer.Wait() && saved;
   }
 
-  void Arm(const Point& point, std::vector<SavePiece>& pieces, bool in_disks_save = false) {
+  void Arm(const Point& point, std::vector<SaveSlice>& slices, bool in_disks_save = false) {
     switch (point.at) {
       case At::kCopy:
-        pieces[0].bytes = Trap(pieces[0].bytes);
+        slices[0].bytes = Trap(slices[0].bytes);
         break;
       case At::kFileSize: {  // the system ends a process that writes beyond it
         const rlimit limit{kPartBytes / 2, kPartBytes / 2};

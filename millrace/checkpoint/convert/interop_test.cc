@@ -35,13 +35,13 @@ a = AutoModelForCausalLM.from_pretrained(saved).state_dict()
 b = AutoModelForCausalLM.from_pretrained(exported).state_dict()
 assert a.keys() == b.keys(), (a.keys(), b.keys())
 assert all(torch.equal(a[k], b[k]) for k in a)
-pieces = {}
+slices = {}
 for path in glob.glob(checkpoint + "/step-00000005/*/*.safetensors"):
     with safe_open(path, "pt") as f:
-        for name in f.keys(): pieces[name] = f.get_tensor(name)
+        for name in f.keys(): slices[name] = f.get_tensor(name)
 for name, whole in a.items():
     half = whole.numel() // 2
-    parts = [pieces[f"model/{name}[0:{half}]"], pieces[f"model/{name}[{half}:{whole.numel()}]"]]
+    parts = [slices[f"model/{name}[0:{half}]"], slices[f"model/{name}[{half}:{whole.numel()}]"]]
     assert torch.equal(torch.cat(parts), whole.flatten()), name
 print("same")
 )";
@@ -75,7 +75,7 @@ TEST_F(InteropTest, TransformersLoadsWhatItSavedByWayOfACheckpoint) {
   ASSERT_TRUE(source) << source.error().ToString();
   // Two ranks, each with half of every tensor.
   std::map<std::string, std::vector<std::byte>> content;
-  std::vector<std::vector<SavePiece>> shares(2);
+  std::vector<std::vector<SaveSlice>> shares(2);
   for (const auto& [name, meta] : (*source)->manifest().tensors) {
     auto& bytes = content[name] = std::vector<std::byte>(meta.bytes());
     ASSERT_TRUE((*source)->Read(name, 0, bytes));

@@ -101,7 +101,7 @@ class Tiling {
   /// Of boxes that no plane separates.
   static Status CheckPairs(std::span<Box> boxes, const Box& region) {
     if (boxes.size() > kMaxTangled)
-      return Fail(Code::kUnsupported, "{} pieces that no cut through the tensor separates", boxes.size());
+      return Fail(Code::kUnsupported, "{} boxes that no cut through the tensor separates", boxes.size());
     std::uint64_t sum = 0;
     Box common;
     for (std::size_t i = 0; i < boxes.size(); ++i) {

@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kTokenBytes = 16, kSecretBytes = 32;
 /// What is written at a time of a file that another machine sends; more if the file would have too many parts.
-constexpr std::uint64_t kPiece = 8 * kMiB, kLargestPiece = 1 * kGiB;
+constexpr std::uint64_t kPartBytes = 8 * kMiB, kMostPartBytes = 1 * kGiB;
 /// Requests to other machines are repeated, for example if one has no free connection: for about a quarter of a minute.
 constexpr int kAttempts = 12;
 constexpr Duration kFirstPause = std::chrono::milliseconds(100), kLongestPause = std::chrono::seconds(2);
@@ -143,10 +143,10 @@ class FolderServer {
     const std::string upload = MR_TRY(object::CreateMultipart(*folder_.store, key));
     auto written = [&]() -> Status {
       std::vector<object::PartInfo> parts;
-      Buffer piece(std::clamp(size / parts_at_most + 1, std::min(kPiece, size), kLargestPiece));
-      while (const std::size_t got = MR_TRY(Fill(request, piece.span()))) {
+      Buffer part(std::clamp(size / parts_at_most + 1, std::min(kPartBytes, size), kMostPartBytes));
+      while (const std::size_t got = MR_TRY(Fill(request, part.span()))) {
         const int number = static_cast<int>(parts.size()) + 1;
-        parts.push_back(MR_TRY(object::UploadPart(*folder_.store, key, upload, number, piece.span().first(got))));
+        parts.push_back(MR_TRY(object::UploadPart(*folder_.store, key, upload, number, part.span().first(got))));
       }
       MR_TRY(object::CompleteMultipart(*folder_.store, key, upload, std::move(parts)));
       return {};

@@ -2,7 +2,7 @@
 #include "millrace/checkpoint/format/checkpoint_keys.h"
 #include "millrace/checkpoint/format/safetensors.h"
 #include "millrace/checkpoint/retention/collect.h"
-#include "millrace/checkpoint/save/save_piece.h"
+#include "millrace/checkpoint/save/save_slice.h"
 #include "millrace/checkpoint/testing/checkpoint_test_base.h"
 
 #include <gmock/gmock.h>
@@ -18,13 +18,13 @@ class ModelSourceTest : public testing::CheckpointTest {
  protected:
   /// A checkpoint as an import makes it.
   void SaveModel(std::uint64_t step, std::map<std::string, std::string> files) {
-    std::vector<SavePiece> pieces;
+    std::vector<SaveSlice> slices;
     files.emplace("model/weight", "abcd");
     for (const auto& [name, content] : files)
-      pieces.push_back({name, {DType::kU8, {static_cast<std::int64_t>(content.size())}}, 0, AsBytes(content)});
+      slices.push_back({name, {DType::kU8, {static_cast<std::int64_t>(content.size())}}, 0, AsBytes(content)});
     clock_.Advance(testing::kSecond);
     auto writer = Open();
-    ASSERT_TRUE(writer->Save(step, pieces, {{std::string(kMetaModelConfig), {{"model_type", "llama"}}}}));
+    ASSERT_TRUE(writer->Save(step, slices, {{std::string(kMetaModelConfig), {{"model_type", "llama"}}}}));
     ASSERT_TRUE(writer->Wait());
   }
   void PutFolder(const std::map<std::string, std::string>& files) {

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "millrace/checkpoint/read/reader.h"
-#include "millrace/checkpoint/save/save_piece.h"
+#include "millrace/checkpoint/save/save_slice.h"
 #include "millrace/checkpoint/testing/checkpoint_test_base.h"
 
 namespace millrace::checkpoint {
@@ -100,7 +100,7 @@ TEST_F(ReaderTest, AnyBoxesLoadAsAnyBoxes) {
 TEST_F(ReaderTest, AShardIsReadWithoutItsNeighbours) {
   State state;
   state.tensors["model/w"] = {{DType::kF32, {64, 4096}}, std::vector<std::byte>(1 << 20)};
-  std::vector<std::vector<SavePiece>> shares;
+  std::vector<std::vector<SaveSlice>> shares;
   std::vector<std::vector<std::byte>> columns(8);
   for (std::uint64_t rank = 0; rank < 8; ++rank) {
     const Box box{{0, rank * 512}, {64, 512}};

@@ -74,12 +74,12 @@ TEST_F(CommitTest, AFailureOfOneRankFailsAllAndLeavesTheOldCheckpoint) {
   auto too_many = shares, missing = shares, reshaped = shares;
   too_many[2].push_back(shares[0][0]);
   missing[1].pop_back();
-  for (auto& piece : reshaped[2]) piece.meta.shape.push_back(1);
-  auto bad_piece = shares;
-  bad_piece[1][0].bytes = bad_piece[1][0].bytes.first(bad_piece[1][0].bytes.size() / 2 | 1);
-  bad_piece[1][0].begin = ~0ull;
-  for (auto* pieces : {&too_many, &missing, &reshaped, &bad_piece}) {
-    for (auto& result : SaveOnRanks(2, *pieces)) {
+  for (auto& slice : reshaped[2]) slice.meta.shape.push_back(1);
+  auto bad_slice = shares;
+  bad_slice[1][0].bytes = bad_slice[1][0].bytes.first(bad_slice[1][0].bytes.size() / 2 | 1);
+  bad_slice[1][0].begin = ~0ull;
+  for (auto* slices : {&too_many, &missing, &reshaped, &bad_slice}) {
+    for (auto& result : SaveOnRanks(2, *slices)) {
       ASSERT_FALSE(result);
       EXPECT_EQ(result.error().code(), Code::kInvalidArgument) << result.error().ToString();
     }
@@ -223,9 +223,9 @@ TEST(ChunkSums, DoNotDependOnHowTheBytesCome) {
           Crc32c(ByteSpan(bytes).subspan(at, std::min<std::size_t>(512, bytes.size() - at))));
     ChunkSums sums(512);
     for (ByteSpan left = bytes; !left.empty();) {
-      ByteSpan piece = left.first(1 + random.Below(left.size()));
-      EXPECT_EQ(sums.Add(piece), Crc32c(piece));
-      left = left.subspan(piece.size());
+      ByteSpan run = left.first(1 + random.Below(left.size()));
+      EXPECT_EQ(sums.Add(run), Crc32c(run));
+      left = left.subspan(run.size());
     }
     EXPECT_EQ(sums.Finish(), expected);
   }

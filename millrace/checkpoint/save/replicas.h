@@ -1,4 +1,5 @@
-// Tensors that several ranks hold are written once, and all ranks write about the same number of bytes.
+// Distributes tensors that several ranks hold, so that each is written once and all ranks write about the same number
+// of bytes.
 #pragma once
 
 #include <cstdint>
@@ -6,32 +7,33 @@
 #include <vector>
 
 #include "millrace/checkpoint/exchange/rank_exchange.h"
-#include "millrace/checkpoint/save/save_piece.h"
+#include "millrace/checkpoint/save/save_slice.h"
 
 namespace millrace::checkpoint {
 
-/// A piece that a rank holds, as in SavePiece.
-struct HeldPiece {
+/// A slice in a rank's memory. As SaveSlice, without the bytes.
+struct HeldSlice {
   std::string name;
   TensorMeta meta;
   Box box;
   std::uint64_t begin = 0, elements = 0;
 };
-/// What a rank writes of one of its pieces: `elements` from `begin`, counted within the piece.
-struct PieceShare {
-  std::size_t piece = 0;
+/// The part of one of its slices that a rank writes: `elements` elements from `begin` on, counted within the slice.
+struct SliceShare {
+  std::size_t slice = 0;  ///< index of the slice among those of the rank
   std::uint64_t begin = 0, elements = 0;
-  bool operator==(const PieceShare&) const = default;
+  bool operator==(const SliceShare&) const = default;
 };
 
-/// Returns for each rank what it writes of the pieces that it holds. If several ranks hold the same piece (name, box,
-/// run), they write it once between them. The piece is cut if that balances bytes over ranks, into parts of at least
-/// `least_bytes` on average. Deterministic. Takes O(n log n) for n pieces.
-std::vector<std::vector<PieceShare>> BalanceReplicas(const std::vector<std::vector<HeldPiece>>& held,
+/// Returns the shares that each rank writes. `held` has the slices of each rank. If several ranks hold the same slice
+/// (name, box, run), each of its elements is written once. Splits a slice if that balances the bytes over ranks. The
+/// shares of a split slice have at least `least_bytes` on average. Deterministic. Takes O(n log n) for n slices.
+std::vector<std::vector<SliceShare>> BalanceReplicas(const std::vector<std::vector<HeldSlice>>& held,
                                                      std::uint64_t least_bytes = 1 * kMiB);
 
-/// Collective. Returns the pieces that this rank gives to Writer::Save, of those that it holds. Call it once for a
-/// layout, not before every save. Pieces of two ranks that overlap but differ stay as they are; the save then fails.
-Result<std::vector<SavePiece>> ShareReplicas(RankExchange& group, const std::vector<SavePiece>& held);
+/// Collective. Returns the slices that this rank passes to Writer::Save. `held` are the slices in its memory. Call it
+/// once for a layout, not before every save. If slices of two ranks overlap but differ, returns them as they are; the
+/// save then fails.
+Result<std::vector<SaveSlice>> ShareReplicas(RankExchange& group, const std::vector<SaveSlice>& held);
 
 }  // namespace millrace::checkpoint

@@ -16,26 +16,26 @@ constexpr std::uint64_t kParallelFrom = 16 * kMiB;
 /// A few cores saturate the memory of a machine.
 constexpr int kMaxCopyThreads = 4;
 
-Status CheckPiece(const SavePiece& piece) {
-  Status shape = piece.meta.Check(piece.name);
+Status CheckSlice(const SaveSlice& slice) {
+  Status shape = slice.meta.Check(slice.name);
   if (!shape) return Fail(shape.error().WithCode(Code::kInvalidArgument));
-  Status box = CheckBox(piece.box, piece.meta.shape);
-  if (!box) return Fail(box.error().WithCode(Code::kInvalidArgument).Context(fmt::format("tensor {}", piece.name)));
-  const std::uint64_t element = DTypeBytes(piece.meta.dtype), elements = piece.bytes.size() / element;
-  const std::uint64_t total = ElementsOf(piece.box, piece.meta.shape);
-  if (piece.bytes.size() % element != 0 || piece.begin > total || elements > total - piece.begin) {
+  Status box = CheckBox(slice.box, slice.meta.shape);
+  if (!box) return Fail(box.error().WithCode(Code::kInvalidArgument).Context(fmt::format("tensor {}", slice.name)));
+  const std::uint64_t element = DTypeBytes(slice.meta.dtype), elements = slice.bytes.size() / element;
+  const std::uint64_t total = ElementsOf(slice.box, slice.meta.shape);
+  if (slice.bytes.size() % element != 0 || slice.begin > total || elements > total - slice.begin) {
     return Fail(Code::kInvalidArgument,
-                "cannot save {} bytes from element {} of tensor {}: it has {} elements of {} bytes", piece.bytes.size(),
-                piece.begin, piece.name, total, element);
+                "cannot save {} bytes from element {} of tensor {}: it has {} elements of {} bytes", slice.bytes.size(),
+                slice.begin, slice.name, total, element);
   }
   return {};
 }
 
 /// Largest elements first, so that every tensor is aligned in the file.
-std::vector<const SavePiece*> InFileOrder(const std::vector<SavePiece>& pieces) {
-  std::vector<const SavePiece*> ordered;
-  for (const SavePiece& piece : pieces) ordered.push_back(&piece);
-  std::sort(ordered.begin(), ordered.end(), [](const SavePiece* a, const SavePiece* b) {
+std::vector<const SaveSlice*> InFileOrder(const std::vector<SaveSlice>& slices) {
+  std::vector<const SaveSlice*> ordered;
+  for (const SaveSlice& slice : slices) ordered.push_back(&slice);
+  std::sort(ordered.begin(), ordered.end(), [](const SaveSlice* a, const SaveSlice* b) {
     const std::uint64_t element_a = DTypeBytes(a->meta.dtype), element_b = DTypeBytes(b->meta.dtype);
     if (element_a != element_b) return element_a > element_b;
     return std::tie(a->name, a->box, a->begin) < std::tie(b->name, b->box, b->begin);
@@ -43,15 +43,15 @@ std::vector<const SavePiece*> InFileOrder(const std::vector<SavePiece>& pieces) 
   return ordered;
 }
 
-SafetensorsEntry EntryOf(const SavePiece& piece) {
-  const std::uint64_t elements = piece.bytes.size() / DTypeBytes(piece.meta.dtype);
-  SafetensorsEntry entry{piece.name, piece.meta};
-  if (const Box box = Simplified(piece.box, piece.meta.shape); !box.whole()) {
+SafetensorsEntry EntryOf(const SaveSlice& slice) {
+  const std::uint64_t elements = slice.bytes.size() / DTypeBytes(slice.meta.dtype);
+  SafetensorsEntry entry{slice.name, slice.meta};
+  if (const Box box = Simplified(slice.box, slice.meta.shape); !box.whole()) {
     entry.name += fmt::format("[{}]", ToString(box));
     entry.meta.shape.assign(box.lengths.begin(), box.lengths.end());
   }
   if (elements != entry.meta.elements()) {
-    entry.name += fmt::format("[{}:{}]", piece.begin, piece.begin + elements);
+    entry.name += fmt::format("[{}:{}]", slice.begin, slice.begin + elements);
     entry.meta.shape = {static_cast<std::int64_t>(elements)};
   }
   return entry;
@@ -79,58 +79,58 @@ Status Snapshot::Reserve(std::uint64_t bytes) {
   return buffer_.Grow(bytes);
 }
 
-bool Snapshot::FileLayout::Fits(const std::vector<SavePiece>& others) const {
-  if (id == 0 || others.size() != pieces.size()) return false;
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    const SavePiece &a = pieces[i], &b = others[i];
+bool Snapshot::FileLayout::Fits(const std::vector<SaveSlice>& others) const {
+  if (id == 0 || others.size() != slices.size()) return false;
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const SaveSlice &a = slices[i], &b = others[i];
     if (sizes[i] != b.bytes.size() || a.begin != b.begin || a.name != b.name || a.meta != b.meta || a.box != b.box)
       return false;
   }
   return true;
 }
 
-Status Snapshot::MakeFileLayout(const std::vector<SavePiece>& pieces) {
+Status Snapshot::MakeFileLayout(const std::vector<SaveSlice>& slices) {
   layout_ = {};
   FileLayout layout{.id = next_id_++};
-  layout.places.resize(pieces.size());
-  std::vector<const SavePiece*> ordered = InFileOrder(pieces);
+  layout.places.resize(slices.size());
+  std::vector<const SaveSlice*> ordered = InFileOrder(slices);
   std::vector<SafetensorsEntry> entries;
-  for (const SavePiece* piece : ordered) {
-    MR_TRY(CheckPiece(*piece));
-    auto [tensor, added] = layout.part.tensors.emplace(piece->name, piece->meta);
-    if (tensor->second != piece->meta)
-      return Fail(Code::kInvalidArgument, "tensor {} is given two shapes", piece->name);
-    entries.push_back(EntryOf(*piece));
+  for (const SaveSlice* slice : ordered) {
+    MR_TRY(CheckSlice(*slice));
+    auto [tensor, added] = layout.part.tensors.emplace(slice->name, slice->meta);
+    if (tensor->second != slice->meta)
+      return Fail(Code::kInvalidArgument, "tensor {} is given two shapes", slice->name);
+    entries.push_back(EntryOf(*slice));
   }
-  if (!pieces.empty()) {
+  if (!slices.empty()) {
     layout.header = MakeSafetensorsHeader(entries);
     layout.file_size = entries.back().offset + ordered.back()->bytes.size();
   }
   for (std::size_t i = 0; i < ordered.size(); ++i) {
-    const SavePiece& piece = *ordered[i];
-    layout.places[&piece - pieces.data()] = entries[i].offset;
-    if (piece.bytes.empty()) continue;
-    layout.part.slices.push_back({piece.name, piece.begin, piece.bytes.size() / DTypeBytes(piece.meta.dtype), "",
-                                  entries[i].offset, Simplified(piece.box, piece.meta.shape)});
+    const SaveSlice& slice = *ordered[i];
+    layout.places[&slice - slices.data()] = entries[i].offset;
+    if (slice.bytes.empty()) continue;
+    layout.part.slices.push_back({slice.name, slice.begin, slice.bytes.size() / DTypeBytes(slice.meta.dtype), "",
+                                  entries[i].offset, Simplified(slice.box, slice.meta.shape)});
   }
-  for (const SavePiece& piece : pieces) {
-    layout.sizes.push_back(piece.bytes.size());
-    layout.pieces.push_back({piece.name, piece.meta, piece.begin, {}, piece.box});
+  for (const SaveSlice& slice : slices) {
+    layout.sizes.push_back(slice.bytes.size());
+    layout.slices.push_back({slice.name, slice.meta, slice.begin, {}, slice.box});
   }
   layout_ = std::move(layout);
   return {};
 }
 
-Status Snapshot::Take(const std::vector<SavePiece>& pieces) {
+Status Snapshot::Take(const std::vector<SaveSlice>& slices) {
   file_ = {};
-  if (!layout_.Fits(pieces)) MR_TRY(MakeFileLayout(pieces));
-  if (pieces.empty()) return {};
+  if (!layout_.Fits(slices)) MR_TRY(MakeFileLayout(slices));
+  if (slices.empty()) return {};
   MR_TRY(Reserve(layout_.file_size));
   std::byte* file = buffer_.span().data();
   std::vector<CopyStep> copies{{file, AsBytes(layout_.header).data(), layout_.header.size()}};
-  for (std::size_t i = 0; i < pieces.size(); ++i)
-    if (!pieces[i].bytes.empty())
-      copies.push_back({file + layout_.places[i], pieces[i].bytes.data(), pieces[i].bytes.size()});
+  for (std::size_t i = 0; i < slices.size(); ++i)
+    if (!slices[i].bytes.empty())
+      copies.push_back({file + layout_.places[i], slices[i].bytes.data(), slices[i].bytes.size()});
   std::sort(copies.begin(), copies.end(), [](const CopyStep& a, const CopyStep& b) { return a.to < b.to; });
   RunCopies(copies);
   file_ = {file, layout_.file_size};

@@ -8,7 +8,7 @@
 #include "millrace/base/threads/memory_budget.h"
 #include "millrace/base/threads/task_scope.h"
 #include "millrace/checkpoint/save/page_buffer.h"
-#include "millrace/checkpoint/save/save_piece.h"
+#include "millrace/checkpoint/save/save_slice.h"
 
 namespace millrace::checkpoint {
 
@@ -23,30 +23,30 @@ class Snapshot {
   Status Reserve(std::uint64_t bytes);
   /// Writes to every page of the buffer.
   void Touch() { buffer_.Touch(); }
-  /// Copies the pieces. Plans the file's layout only if the pieces differ from those of the last call.
-  /// Errors: kInvalidArgument if a piece does not fit its tensor; those of Reserve.
-  Status Take(const std::vector<SavePiece>& pieces);
+  /// Copies the slices. Plans the file's layout only if the slices differ from those of the last call.
+  /// Errors: kInvalidArgument if a slice does not fit its tensor; those of Reserve.
+  Status Take(const std::vector<SaveSlice>& slices);
 
-  /// The file; empty if there were no pieces.
+  /// The file; empty if there were no slices.
   ByteSpan file() const { return file_; }
   /// Tensors and slices of the file. The slices' `file` is empty; the saver sets it.
   const Manifest& part() const { return layout_.part; }
-  /// A number that changes when the pieces' names, boxes or sizes change; never 0.
+  /// A number that changes when the slices' names, boxes or sizes change; never 0.
   std::uint64_t layout_id() const { return layout_.id; }
 
  private:
-  /// Where each piece lies in the file.
+  /// Where each slice lies in the file.
   struct FileLayout {
     std::uint64_t id = 0;
-    std::vector<SavePiece> pieces;      ///< without their bytes
-    std::vector<std::uint64_t> sizes;   ///< of each piece, in bytes
-    std::vector<std::uint64_t> places;  ///< of each piece in the file
+    std::vector<SaveSlice> slices;      ///< without their bytes
+    std::vector<std::uint64_t> sizes;   ///< of each slice, in bytes
+    std::vector<std::uint64_t> places;  ///< of each slice in the file
     std::string header;
     std::uint64_t file_size = 0;
     Manifest part;
-    bool Fits(const std::vector<SavePiece>& others) const;
+    bool Fits(const std::vector<SaveSlice>& others) const;
   };
-  Status MakeFileLayout(const std::vector<SavePiece>& pieces);
+  Status MakeFileLayout(const std::vector<SaveSlice>& slices);
   struct CopyStep {
     std::byte* to;
     const std::byte* from;

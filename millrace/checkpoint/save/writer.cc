@@ -30,7 +30,7 @@ struct TwoBudgets {
 /// One save under way.
 struct PendingSave {
   SaveJob save;
-  std::vector<SavePiece> pieces;
+  std::vector<SaveSlice> slices;
   std::vector<CheckpointTier> to;  ///< in this order
   TimePoint started;
 };
@@ -72,11 +72,11 @@ class TieredWriter final : public Writer {
     threads_.Join();
   }
 
-  Result<Duration> Start(std::uint64_t step, const std::vector<SavePiece>& pieces, const Json& meta,
+  Result<Duration> Start(std::uint64_t step, const std::vector<SaveSlice>& slices, const Json& meta,
                          const SaveOptions& save) override {
     if (save.to_local && !local_) return Fail(Code::kInvalidArgument, "this writer has no local folder to save to");
     if (!save.to_local && !save.to_store) return Fail(Code::kInvalidArgument, "a save needs a place to save to");
-    PendingSave job{.pieces = pieces, .to = TiersOf(save), .started = Now()};
+    PendingSave job{.slices = slices, .to = TiersOf(save), .started = Now()};
     job.save.step = step;
     if (leader_) {
       job.save.meta = meta;
@@ -190,7 +190,7 @@ class TieredWriter final : public Writer {
   }
 
   Status Copy(const PendingSave& job, std::size_t slot) {
-    Status taken = job.save.step <= kMaxStep ? snapshots_[slot].Take(job.pieces)
+    Status taken = job.save.step <= kMaxStep ? snapshots_[slot].Take(job.slices)
                                              : Fail(Code::kInvalidArgument, "step {} is too large", job.save.step);
     MutexLock lock(mutex_);
     slots_[slot].copying = false;
@@ -254,9 +254,9 @@ class TieredWriter final : public Writer {
 
 }  // namespace
 
-Result<Duration> Writer::Save(std::uint64_t step, const std::vector<SavePiece>& pieces, const Json& meta,
+Result<Duration> Writer::Save(std::uint64_t step, const std::vector<SaveSlice>& slices, const Json& meta,
                               const SaveOptions& options) {
-  auto started = Start(step, pieces, meta, options);
+  auto started = Start(step, slices, meta, options);
   const Duration copied = WaitCopied();
   if (!started) return started;
   return *started + copied;

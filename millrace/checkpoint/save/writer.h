@@ -16,7 +16,7 @@
 #include "millrace/checkpoint/exchange/rank_exchange.h"
 #include "millrace/checkpoint/format/manifest.h"
 #include "millrace/checkpoint/retention/retention.h"
-#include "millrace/checkpoint/save/save_piece.h"
+#include "millrace/checkpoint/save/save_slice.h"
 #include "millrace/checkpoint/tier/checkpoint_tier.h"
 #include "millrace/checkpoint/tier/local_tier_options.h"
 #include "millrace/checkpoint/tier/peer_replicator.h"
@@ -39,7 +39,7 @@ struct SaveOptions {
   bool to_local = false;  ///< if both are set, the local tier comes first
 };
 
-/// Saves checkpoints asynchronously. Copies the pieces into a buffer of its own; a background thread uploads and
+/// Saves checkpoints asynchronously. Copies the slices into a buffer of its own; a background thread uploads and
 /// commits. At most one save to each tier is under way. If memory has room for one buffer only (see local_group), at
 /// most one save at all is under way. The next save waits, unless the caller asks busy() first. One caller thread.
 /// Destruction waits for the saves under way.
@@ -84,18 +84,18 @@ class Writer {
   virtual ~Writer() = default;
 
   /// Starts a save. Collective: every rank calls it with the same step and options. Waits for a save under way if
-  /// busy() says so, then returns; the copy goes on in the background. The pieces' bytes must not change until
+  /// busy() says so, then returns; the copy goes on in the background. The slices' bytes must not change until
   /// WaitCopied returns. Returns how long the caller waited. `meta` is rank 0's; `millrace ckpt export` writes its
   /// member kMetaModelConfig as config.json. A save fails on all ranks, and nothing of it is committed, if any rank
-  /// fails or if the pieces of all ranks do not cover every tensor exactly once. It fails with kAlreadyExists if the
+  /// fails or if the slices of all ranks do not cover every tensor exactly once. It fails with kAlreadyExists if the
   /// step is committed already. Errors: that of an earlier save, if one failed and Wait has not returned its error. The
   /// new save is started all the same.
-  virtual Result<Duration> Start(std::uint64_t step, const std::vector<SavePiece>& pieces, const Json& meta,
+  virtual Result<Duration> Start(std::uint64_t step, const std::vector<SaveSlice>& slices, const Json& meta,
                                  const SaveOptions& options = {}) = 0;
-  /// Waits until the pieces of the last Start are copied and may change. Returns how long that took.
+  /// Waits until the slices of the last Start are copied and may change. Returns how long that took.
   virtual Duration WaitCopied() = 0;
   /// Start and WaitCopied.
-  Result<Duration> Save(std::uint64_t step, const std::vector<SavePiece>& pieces, const Json& meta,
+  Result<Duration> Save(std::uint64_t step, const std::vector<SaveSlice>& slices, const Json& meta,
                         const SaveOptions& options = {});
   /// Whether Start with these options would wait for a save that is under way. Ranks may differ; they must agree before
   /// they skip a save.

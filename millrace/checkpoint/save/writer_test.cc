@@ -154,7 +154,7 @@ TEST_F(WriterTest, WaitTellsOnceAndDestructionWaits) {
 TEST_F(WriterTest, TheFirstSaveFindsItsMemoryReady) {
   State state = State::Random(1);
   Writer::Options options = Options();
-  for (const SavePiece& piece : Whole(state)) options.snapshot_bytes += piece.bytes.size();
+  for (const SaveSlice& slice : Whole(state)) options.snapshot_bytes += slice.bytes.size();
   auto writer = Open(SingleRankExchange(), options);
   ASSERT_TRUE(writer->Wait());
   const std::uint64_t reserved = budget_.used();

@@ -75,7 +75,7 @@ class CheckpointTest : public ::testing::Test {
   std::unique_ptr<Writer> Open(std::shared_ptr<RankExchange> group = SingleRankExchange()) {
     return Open(std::move(group), Options());
   }
-  static std::vector<SavePiece> Whole(const State& state) { return state.Share(1, 0)[0]; }
+  static std::vector<SaveSlice> Whole(const State& state) { return state.Share(1, 0)[0]; }
 
   /// Saves and waits; every save has a time of its own.
   Status Save(Writer& writer, std::uint64_t step, const State& state, const Json& meta = {}) {
@@ -86,15 +86,15 @@ class CheckpointTest : public ::testing::Test {
     if (!waited) return Fail(waited.error());
     return {};
   }
-  /// All ranks, each on a thread, with `pieces[rank]`; yields what each rank got.
+  /// Saves `slices[rank]` on every rank and returns the result of each rank.
   std::vector<Result<std::optional<SaveStats>>> SaveOnRanks(std::uint64_t step,
-                                                            const std::vector<std::vector<SavePiece>>& pieces) {
+                                                            const std::vector<std::vector<SaveSlice>>& slices) {
     clock_.Advance(kSecond);
-    ThreadRanks ranks(static_cast<int>(pieces.size()));
+    ThreadRanks ranks(static_cast<int>(slices.size()));
     std::vector<std::unique_ptr<Writer>> writers;
-    for (std::size_t rank = 0; rank < pieces.size(); ++rank) {
+    for (std::size_t rank = 0; rank < slices.size(); ++rank) {
       writers.push_back(Open(ranks.Rank(static_cast<int>(rank))));
-      EXPECT_TRUE(writers.back()->Save(step, pieces[rank], {{"rank", rank}}));
+      EXPECT_TRUE(writers.back()->Save(step, slices[rank], {{"rank", rank}}));
     }
     std::vector<Result<std::optional<SaveStats>>> results;
     for (auto& writer : writers) results.push_back(writer->Wait());

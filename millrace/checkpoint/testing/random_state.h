@@ -1,4 +1,4 @@
-// A training state of random tensors, how ranks share it, and the proof that a reader gives it back: for tests.
+// A training state of random tensors, for tests. Splits the state among ranks, and checks that a reader returns it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include "millrace/base/hash/random.h"
 #include "millrace/checkpoint/read/reader.h"
-#include "millrace/checkpoint/save/save_piece.h"
+#include "millrace/checkpoint/save/save_slice.h"
 
 namespace millrace::checkpoint::testing {
 
@@ -37,10 +37,10 @@ struct State {
     return state;
   }
 
-  /// What each of `ranks` saves: every tensor cut at random places, pieces dealt at random.
-  std::vector<std::vector<SavePiece>> Share(int ranks, std::uint64_t seed) const {
+  /// Returns random slices for each of `ranks` that cover every tensor.
+  std::vector<std::vector<SaveSlice>> Share(int ranks, std::uint64_t seed) const {
     millrace::Random random(seed);
-    std::vector<std::vector<SavePiece>> shares(ranks);
+    std::vector<std::vector<SaveSlice>> shares(ranks);
     for (const auto& [name, tensor] : tensors) {
       const std::uint64_t total = tensor.meta.elements(), element = DTypeBytes(tensor.meta.dtype);
       std::uint64_t begin = 0;
@@ -55,12 +55,12 @@ struct State {
     return shares;
   }
 
-  /// As Share, but tensors are cut into boxes: the rows at random, then the columns of each; some boxes into runs.
-  /// `bytes` keeps the boxes' elements side by side.
-  std::vector<std::vector<SavePiece>> ShareBoxes(int ranks, std::uint64_t seed,
+  /// As Share, but splits tensors into random boxes, and some boxes into runs. `bytes` receives the boxes' elements and
+  /// must outlive the slices.
+  std::vector<std::vector<SaveSlice>> ShareBoxes(int ranks, std::uint64_t seed,
                                                  std::vector<std::vector<std::byte>>& bytes) const {
     millrace::Random random(seed);
-    std::vector<std::vector<SavePiece>> shares(ranks);
+    std::vector<std::vector<SaveSlice>> shares(ranks);
     for (const auto& [name, tensor] : tensors) {
       for (const Box& box : Grid(tensor.meta.shape, random)) {
         const std::uint64_t element = DTypeBytes(tensor.meta.dtype), total = ElementsOf(box, tensor.meta.shape);
@@ -76,7 +76,7 @@ struct State {
     }
     return shares;
   }
-  /// The box's elements, by the definition: one index after the other.
+  /// Returns the box's elements, computed from their indexes one by one.
   static std::vector<std::byte> BoxBytes(const Tensor& tensor, const Box& box) {
     if (box.whole()) return tensor.bytes;
     const std::uint64_t element = DTypeBytes(tensor.meta.dtype), total = ElementsOf(box, tensor.meta.shape);
@@ -92,7 +92,7 @@ struct State {
     }
     return bytes;
   }
-  /// Boxes that cover the shape: every dimension cut, or only the rows and then each row band by itself.
+  /// Returns random boxes that cover the shape: repeatedly splits a random box along a random dimension.
   static std::vector<Box> Grid(const std::vector<std::int64_t>& shape, millrace::Random& random) {
     std::vector<Box> boxes{Box{}};
     if (shape.empty()) return boxes;
@@ -111,7 +111,7 @@ struct State {
     return boxes;
   }
 
-  /// Reads everything as `ranks` ranks would, each a stretch of every tensor, and compares.
+  /// Reads every tensor in `ranks` runs, as that many ranks would, and compares the bytes.
   void ExpectReadBack(Reader& reader, int ranks) const {
     ASSERT_EQ(reader.manifest().tensors.size(), tensors.size());
     std::map<std::string, std::vector<std::byte>> read;

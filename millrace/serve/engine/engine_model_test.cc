@@ -142,19 +142,19 @@ class LoadModelTest : public testing::Test {
     auto writer = checkpoint::Writer::Open(*connection_, checkpoint::SingleRankExchange(), budget,
                                            {.url = url.empty() ? Path("run") : url});
     ASSERT_TRUE(writer) << writer.error().ToString();
-    std::vector<checkpoint::SavePiece> pieces;
+    std::vector<checkpoint::SaveSlice> slices;
     for (const auto& parameter : model_->Parameters()) {
       auto sizes = parameter.tensor.sizes();
-      pieces.push_back({.name = std::string(checkpoint::kModelGroup) + parameter.name,
+      slices.push_back({.name = std::string(checkpoint::kModelGroup) + parameter.name,
                         .meta = {.dtype = checkpoint::DType::kF32, .shape = {sizes.begin(), sizes.end()}},
                         .bytes = engine::BytesOf(parameter.tensor)});
     }
     for (const auto& [name, content] : files) {
-      pieces.push_back({.name = name,
+      slices.push_back({.name = name,
                         .meta = {.dtype = checkpoint::DType::kU8, .shape = {static_cast<std::int64_t>(content.size())}},
                         .bytes = AsBytes(content)});
     }
-    ASSERT_TRUE((*writer)->Save(step, pieces, meta));
+    ASSERT_TRUE((*writer)->Save(step, slices, meta));
     ASSERT_TRUE((*writer)->Wait());
   }
   Json Meta() const {

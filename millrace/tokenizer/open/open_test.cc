@@ -24,13 +24,13 @@ class OpenTokenizerTest : public checkpoint::testing::CheckpointTest {
  protected:
   /// Saves a checkpoint like those that an import makes.
   void SaveModel(std::uint64_t step, std::map<std::string, std::string_view> files) {
-    std::vector<checkpoint::SavePiece> pieces;
+    std::vector<checkpoint::SaveSlice> slices;
     files.emplace("model/weight", "abcd");
     for (const auto& [name, content] : files)
-      pieces.push_back({name, {DType::kU8, {static_cast<std::int64_t>(content.size())}}, 0, AsBytes(content)});
+      slices.push_back({name, {DType::kU8, {static_cast<std::int64_t>(content.size())}}, 0, AsBytes(content)});
     clock_.Advance(checkpoint::testing::kSecond);
     auto writer = Open();
-    ASSERT_TRUE(writer->Save(step, pieces, {{std::string(checkpoint::kMetaModelConfig), {{"model_type", "llama"}}}}));
+    ASSERT_TRUE(writer->Save(step, slices, {{std::string(checkpoint::kMetaModelConfig), {{"model_type", "llama"}}}}));
     ASSERT_TRUE(writer->Wait());
   }
   void Put(const std::string& key, std::string_view content) {

@@ -1,4 +1,4 @@
-// What a rank saves of a tensor.
+// A slice of a tensor that a rank saves: the input of Writer::Save.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace millrace::checkpoint {
 
-/// Consecutive elements, in C order, of a box of a tensor.
-struct SavePiece {
+/// Consecutive elements, in C order, of a box of a tensor. Borrows the bytes.
+struct SaveSlice {
   std::string name;
   TensorMeta meta;          ///< of the whole tensor
-  std::uint64_t begin = 0;  ///< first element, counted within the box
+  std::uint64_t begin = 0;  ///< the first element, counted within the box
   ByteSpan bytes;           ///< borrowed until the save has copied it
   Box box = {};             ///< of the tensor; by default all of it
 };
