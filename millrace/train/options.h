@@ -8,7 +8,7 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/log.h"
-#include "millrace/checkpoint/format/manifest.h"
+#include "millrace/checkpoint/format/provenance.h"
 #include "millrace/checkpoint/retention/retention.h"
 #include "millrace/checkpoint/tier/local_tier_options.h"
 #include "millrace/data/options/dataset_options.h"

@@ -1,11 +1,7 @@
 #include "millrace/checkpoint/format/manifest.h"
 
-#include <pwd.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <limits>
 #include <map>
 #include <tuple>
@@ -24,34 +20,16 @@ constexpr std::string_view kEnd = "\"}\n";
 constexpr std::size_t kCrcDigits = 8;
 constexpr std::size_t kTail = kCrcMember.size() + kCrcDigits + kEnd.size();
 
-constexpr std::uint64_t kMaxTensorBytes = std::numeric_limits<std::int64_t>::max();
+/// Sizes of files are signed 64-bit integers in many interfaces.
+constexpr std::uint64_t kMaxFileBytes = std::numeric_limits<std::int64_t>::max();
+/// The limits of Writer::Options::chunk_bytes. A guess: smaller chunks make large manifests, larger ones slow reads.
 constexpr std::uint64_t kLeastChunk = 4 * kKiB, kMostChunk = 1 * kGiB;
+/// A bound against damage. A guess: far more ranks than any job has.
 constexpr std::int64_t kMaxRanks = 1 << 20;
-constexpr std::size_t kMostValues = 64 * 1024 * 1024;  // of its JSON: 12 million slices
-constexpr std::size_t kMostName = 512;                 ///< bytes of a file's name
-
-struct DTypeInfo {
-  DType dtype;
-  std::string_view name;
-  std::uint64_t bytes;
-};
-constexpr std::array<DTypeInfo, kDTypes> kDTypeInfos{{{DType::kF32, "F32", 4},
-                                                      {DType::kF16, "F16", 2},
-                                                      {DType::kBF16, "BF16", 2},
-                                                      {DType::kI64, "I64", 8},
-                                                      {DType::kI32, "I32", 4},
-                                                      {DType::kU8, "U8", 1},
-                                                      {DType::kBool, "BOOL", 1},
-                                                      {DType::kF64, "F64", 8},
-                                                      {DType::kI16, "I16", 2},
-                                                      {DType::kI8, "I8", 1},
-                                                      {DType::kU64, "U64", 8},
-                                                      {DType::kU32, "U32", 4},
-                                                      {DType::kU16, "U16", 2},
-                                                      {DType::kF8E4M3, "F8_E4M3", 1},
-                                                      {DType::kF8E5M2, "F8_E5M2", 1}}};
-
-const DTypeInfo& InfoOf(DType dtype) { return kDTypeInfos[static_cast<std::size_t>(dtype)]; }
+/// Bounds the memory for the parsed JSON. 64 million values hold 12 million slices.
+constexpr std::size_t kMostValues = 64 * 1024 * 1024;
+/// The most bytes of a file's name. A guess: names of Millrace have about 40.
+constexpr std::size_t kMostName = 512;
 
 std::uint64_t ChunkCount(const FileMeta& file) {
   return file.size / file.chunk_bytes + (file.size % file.chunk_bytes != 0);
@@ -63,7 +41,7 @@ std::string EncodeCrcs(const std::vector<std::uint32_t>& crcs) {
 
 Result<std::vector<std::uint32_t>> DecodeCrcs(std::string_view text) {
   auto bytes = MR_TRY(Base64Decode(text));
-  if (bytes.size() % 4 != 0) return Fail(Code::kCorrupt, "{} bytes are no list of checksums", bytes.size());
+  if (bytes.size() % 4 != 0) return Fail(Code::kCorrupt, "{} bytes are not a list of checksums", bytes.size());
   std::vector<std::uint32_t> crcs(bytes.size() / 4);
   if (!crcs.empty()) std::memcpy(crcs.data(), bytes.data(), bytes.size());
   return crcs;
@@ -72,8 +50,8 @@ Result<std::vector<std::uint32_t>> DecodeCrcs(std::string_view text) {
 Status CheckFile(std::string_view name, const FileMeta& file) {
   MR_TRY(CheckConfined(name, "", "the manifest"));
   if (name.size() > kMostName || name.ends_with('/') || name.find('\\') != name.npos)
-    return Fail(Code::kCorrupt, "\"{}\" is no acceptable name of a file", name);
-  if (file.size > kMaxTensorBytes) return Fail(Code::kCorrupt, "file {}: impossible size {}", name, file.size);
+    return Fail(Code::kCorrupt, "\"{}\" is not an acceptable name of a file", name);
+  if (file.size > kMaxFileBytes) return Fail(Code::kCorrupt, "file {}: impossible size {}", name, file.size);
   if (file.chunk_crc32c.empty() && file.chunk_bytes == 0) return {};
   if (file.chunk_bytes < kLeastChunk || file.chunk_bytes > kMostChunk)
     return Fail(Code::kCorrupt, "file {}: impossible chunk size {}", name, file.chunk_bytes);
@@ -127,7 +105,7 @@ Status CheckCoverage(const std::string& name, const TensorMeta& meta, std::vecto
 Result<std::vector<std::uint64_t>> Integers(const Json& json, std::string_view what) {
   std::vector<std::uint64_t> values;
   for (const Json& value : json) {
-    if (!value.is_number_unsigned()) return Fail(Code::kCorrupt, "{} is no list of unsigned integers", what);
+    if (!value.is_number_unsigned()) return Fail(Code::kCorrupt, "{} is not a list of unsigned integers", what);
     values.push_back(value.get<std::uint64_t>());
   }
   return values;
@@ -144,7 +122,7 @@ Result<TensorMeta> ParseTensor(const Json& json, const std::string& name) {
   TensorMeta meta;
   meta.dtype = MR_TRY(ParseDType(MR_TRY(JsonString(json, "dtype"))));
   for (const Json& dimension : *MR_TRY(Member(json, "shape", Json::value_t::array))) {
-    if (!dimension.is_number_unsigned() || dimension.get<std::uint64_t>() > kMaxTensorBytes)
+    if (!dimension.is_number_unsigned() || dimension.get<std::uint64_t>() > INT64_MAX)
       return Fail(Code::kCorrupt, "tensor {}: impossible shape {}", name, DumpJson(json["shape"]));
     meta.shape.push_back(dimension.get<std::int64_t>());
   }
@@ -164,14 +142,14 @@ Status ParseFiles(const Json& files, Manifest& into, std::vector<std::string>& n
   return {};
 }
 
-/// [begin, elements, file, offset], or that and [first index, length] of each dimension of the box, one after the
-/// other.
+/// Parses [begin, elements, file, offset], with the box as an optional fifth item: a flat list of first index and
+/// length for each dimension.
 Result<Slice> ParseSlice(const Json& json, const std::string& tensor, const TensorMeta& meta,
                          const std::vector<std::string>& files) {
   constexpr std::size_t kPlain = 4;
   const bool boxed = json.is_array() && json.size() == kPlain + 1 && json[kPlain].is_array();
   if (!json.is_array() || (json.size() != kPlain && !boxed))
-    return Fail(Code::kCorrupt, "a slice of tensor {} is no list of {} integers", tensor, kPlain);
+    return Fail(Code::kCorrupt, "a slice of tensor {} is not a list of {} integers", tensor, kPlain);
   Slice slice{.tensor = tensor};
   if (boxed) {
     const auto pairs = MR_TRY(Integers(json[kPlain], "the box of a slice of tensor " + tensor));
@@ -185,7 +163,7 @@ Result<Slice> ParseSlice(const Json& json, const std::string& tensor, const Tens
   std::array<std::uint64_t, kPlain> values{};
   for (std::size_t i = 0; i < kPlain; ++i) {
     if (!json[i].is_number_unsigned())
-      return Fail(Code::kCorrupt, "a slice of tensor {} is no list of {} integers", tensor, kPlain);
+      return Fail(Code::kCorrupt, "a slice of tensor {} is not a list of {} integers", tensor, kPlain);
     values[i] = json[i].get<std::uint64_t>();
   }
   const auto& [begin, elements, file, offset] = values;
@@ -212,13 +190,13 @@ Status ParseTensors(const Json& tensors, const std::vector<std::string>& files, 
 Result<std::map<std::string, std::string>> Strings(const Json& json) {
   std::map<std::string, std::string> strings;
   for (const auto& [key, value] : json.items()) {
-    if (!value.is_string()) return Fail(Code::kCorrupt, "\"{}\" is no text", key);
+    if (!value.is_string()) return Fail(Code::kCorrupt, "\"{}\" is not a text", key);
     strings.emplace(key, value.get<std::string>());
   }
   return strings;
 }
 
-/// What came with version 2; any of it may be missing.
+/// Parses the members that version 2 added. Each of them may be missing.
 Status ParseHistory(const Json& json, Manifest& into) {
   if (const Json* writer = JsonFind(json, "writer")) {
     Provenance& by = into.written_by;
@@ -230,7 +208,7 @@ Status ParseHistory(const Json& json, Manifest& into) {
     into.parent = {MR_TRY(JsonUint(*parent, "step")), MR_TRY(JsonString(*parent, "attempt"))};
   if (JsonFind(json, "metrics") == nullptr) return {};
   for (const auto& [name, value] : MR_TRY(Member(json, "metrics", Json::value_t::object))->items()) {
-    if (!value.is_number()) return Fail(Code::kCorrupt, "metric \"{}\" is no number", name);
+    if (!value.is_number()) return Fail(Code::kCorrupt, "metric \"{}\" is not a number", name);
     into.metrics.emplace(name, value.get<double>());
   }
   return {};
@@ -269,50 +247,10 @@ Result<Manifest> FromJson(const Json& json) {
 
 }  // namespace
 
-Provenance LocalProvenance(std::string program, std::string version) {
-  Provenance by{.program = std::move(program), .version = std::move(version)};
-  char name[256] = {};
-  if (gethostname(name, sizeof name - 1) == 0) by.host = name;
-  passwd entry{}, *found = nullptr;
-  std::array<char, 4096> texts{};
-  if (getpwuid_r(geteuid(), &entry, texts.data(), texts.size(), &found) == 0 && found != nullptr)
-    by.user = found->pw_name;
-  return by;
-}
-
 std::uint64_t Manifest::FileBytes() const {
   std::uint64_t bytes = 0;
   for (const auto& [name, file] : files) bytes += file.size;
   return bytes;
-}
-
-std::string_view DTypeName(DType dtype) { return InfoOf(dtype).name; }
-std::uint64_t DTypeBytes(DType dtype) { return InfoOf(dtype).bytes; }
-
-Result<DType> ParseDType(std::string_view name) {
-  for (const DTypeInfo& info : kDTypeInfos)
-    if (info.name == name) return info.dtype;
-  std::string known;
-  for (const DTypeInfo& info : kDTypeInfos) known += fmt::format("{}{}", known.empty() ? "" : ", ", info.name);
-  return Fail(Code::kUnsupported, "element type \"{}\" is none of {}", name, known);
-}
-
-std::uint64_t TensorMeta::elements() const {
-  std::uint64_t product = 1;
-  for (std::int64_t dimension : shape) product *= static_cast<std::uint64_t>(dimension);
-  return product;
-}
-
-Status TensorMeta::Check(std::string_view name) const {
-  std::uint64_t bytes = DTypeBytes(dtype);
-  bool empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
-  for (std::int64_t dimension : shape) {
-    if (dimension < 0) return Fail(Code::kCorrupt, "tensor {}: negative dimension {}", name, dimension);
-    if (!empty && static_cast<std::uint64_t>(dimension) > kMaxTensorBytes / bytes)
-      return Fail(Code::kCorrupt, "tensor {}: impossibly large shape", name);
-    if (!empty) bytes *= static_cast<std::uint64_t>(dimension);
-  }
-  return {};
 }
 
 Status Manifest::Check(std::string_view name) const {
@@ -387,7 +325,7 @@ std::string Manifest::Serialize() const {
 Result<Manifest> Manifest::ParsePart(std::string_view text, std::string_view name) {
   std::string_view tail = text.size() > kTail ? text.substr(text.size() - kTail) : "";
   if (!tail.starts_with(kCrcMember) || !tail.ends_with(kEnd)) {
-    return Fail(Code::kCorrupt, "{} is no complete manifest: it does not end with its checksum", name);
+    return Fail(Code::kCorrupt, "{} is not a complete manifest: it does not end with its checksum", name);
   }
   std::string_view body = text.substr(0, text.size() - kTail);
   std::string_view stored = tail.substr(kCrcMember.size(), kCrcDigits);

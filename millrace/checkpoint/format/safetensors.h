@@ -1,4 +1,5 @@
-// The safetensors container: u64 length, JSON header, data without holes. Bytes in, bytes out; no stores, no threads.
+// The header of the safetensors container: a u64 length and JSON. The tensors' data follow it without holes. Works on
+// memory only.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 #include <vector>
 
 #include "millrace/base/result.h"
-#include "millrace/checkpoint/format/manifest.h"
+#include "millrace/checkpoint/format/tensor_meta.h"
 
 namespace millrace::checkpoint {
 
@@ -23,22 +24,24 @@ struct SafetensorsEntry {
 /// The longest header that readers accept, as in the reference implementation.
 inline constexpr std::uint64_t kMaxSafetensorsHeader = 100'000'000;
 
-/// Where each tensor goes, and the bytes in front of the data. Sets the entries' offsets. The header is padded so that
-/// the data start at a multiple of 8; entries sorted by size of their elements, largest first, are then all aligned.
+/// Returns the bytes in front of the data: length and header. Sets the entries' offsets. Pads the header so that the
+/// data begin at a multiple of 8. If the entries are sorted by element size, largest first, every tensor is aligned.
 /// `metadata` becomes the header's `__metadata__`.
 std::string MakeSafetensorsHeader(std::vector<SafetensorsEntry>& entries,
                                   const std::map<std::string, std::string>& metadata = {});
 
-/// The length of the JSON header that a file's first 8 bytes announce; kCorrupt when it cannot be. `name` names the
-/// file.
+/// Returns the length of the JSON header, which the first 8 bytes of a file hold. `name` names the file in messages.
+/// Errors: kCorrupt if the file or kMaxSafetensorsHeader is smaller.
 Result<std::uint64_t> ParseSafetensorsLength(ByteSpan first_8_bytes, std::uint64_t file_size, std::string_view name);
-/// The entries in order of offset. Fails with kCorrupt unless they fill the file exactly, without holes or overlaps,
-/// and with kUnsupported on an element type we do not have.
+/// Returns the entries in order of offset.
+/// Errors: kCorrupt unless they fill the file exactly, without holes or overlaps; kUnsupported for an element type that
+/// DType lacks.
 Result<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(std::string_view json, std::uint64_t file_size,
                                                              std::string_view name);
 
-/// Of files of which some are named as shards, "model-00001-of-00003.safetensors", the name of a shard that is missing;
-/// empty: none is. For folders without an index, as a copy or an export leaves one that was cut off.
+/// Returns the name of a missing shard, such as "model-00002-of-00003.safetensors" if `files` has the first shard only.
+/// Returns an empty text if no shard is missing. For folders without an index: an interrupted copy or export leaves
+/// such folders.
 std::string MissingShard(const std::set<std::string>& files);
 
 }  // namespace millrace::checkpoint

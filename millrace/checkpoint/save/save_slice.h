@@ -5,7 +5,8 @@
 #include <string>
 
 #include "millrace/base/bytes.h"
-#include "millrace/checkpoint/format/manifest.h"
+#include "millrace/checkpoint/format/box.h"
+#include "millrace/checkpoint/format/tensor_meta.h"
 
 namespace millrace::checkpoint {
 

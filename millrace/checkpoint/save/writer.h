@@ -15,6 +15,7 @@
 #include "millrace/base/threads/memory_budget.h"
 #include "millrace/checkpoint/exchange/rank_exchange.h"
 #include "millrace/checkpoint/format/manifest.h"
+#include "millrace/checkpoint/format/provenance.h"
 #include "millrace/checkpoint/retention/retention.h"
 #include "millrace/checkpoint/save/save_slice.h"
 #include "millrace/checkpoint/tier/checkpoint_tier.h"

@@ -11,7 +11,8 @@
 #include "millrace/checkpoint/convert/source/meta_names.h"
 #include "millrace/checkpoint/convert/torch/torch_dtypes.h"
 #include "millrace/checkpoint/convert/torch/torch_file.h"
-#include "millrace/checkpoint/format/manifest.h"
+#include "millrace/checkpoint/format/box.h"
+#include "millrace/checkpoint/format/tensor_meta.h"
 #include "millrace/object/blocking.h"
 
 namespace millrace::checkpoint {

@@ -1,13 +1,14 @@
 // Names of files and tensors in folders of Hugging Face's libraries. Pure functions.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "millrace/base/bytes.h"
 #include "millrace/base/json.h"
-#include "millrace/checkpoint/format/manifest.h"
 
 namespace millrace::checkpoint {
 

@@ -13,7 +13,8 @@
 
 #include "millrace/base/json.h"
 #include "millrace/checkpoint/convert/source/foreign_format.h"
-#include "millrace/checkpoint/format/manifest.h"
+#include "millrace/checkpoint/format/box.h"
+#include "millrace/checkpoint/format/tensor_meta.h"
 #include "millrace/object/connection.h"
 
 namespace millrace::checkpoint {

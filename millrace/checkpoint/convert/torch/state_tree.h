@@ -9,7 +9,7 @@
 
 #include "millrace/base/json.h"
 #include "millrace/checkpoint/convert/torch/torch_state.h"
-#include "millrace/checkpoint/format/manifest.h"
+#include "millrace/checkpoint/format/tensor_meta.h"
 
 namespace millrace::checkpoint {
 

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "millrace/checkpoint/format/manifest.h"
+#include "millrace/checkpoint/format/dtype.h"
 
 namespace millrace::checkpoint {
 

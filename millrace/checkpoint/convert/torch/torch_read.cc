@@ -8,7 +8,8 @@
 #include "millrace/checkpoint/convert/source/meta_names.h"
 #include "millrace/checkpoint/convert/torch/torch_dtypes.h"
 #include "millrace/checkpoint/convert/torch/torch_state.h"
-#include "millrace/checkpoint/format/manifest.h"
+#include "millrace/checkpoint/format/dtype.h"
+#include "millrace/checkpoint/format/tensor_meta.h"
 
 namespace millrace::checkpoint {
 namespace {

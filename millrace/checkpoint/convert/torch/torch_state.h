@@ -14,7 +14,8 @@
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
 #include "millrace/checkpoint/convert/torch/pickle.h"
-#include "millrace/checkpoint/format/manifest.h"
+#include "millrace/checkpoint/format/dtype.h"
+#include "millrace/checkpoint/format/tensor_meta.h"
 
 namespace millrace::checkpoint {
 

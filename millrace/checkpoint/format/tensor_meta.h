@@ -1,0 +1,23 @@
+// Element type and shape of a tensor.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "millrace/base/result.h"
+#include "millrace/checkpoint/format/dtype.h"
+
+namespace millrace::checkpoint {
+
+struct TensorMeta {
+  DType dtype = DType::kF32;
+  std::vector<std::int64_t> shape;  ///< empty: a scalar
+  std::uint64_t elements() const;
+  std::uint64_t bytes() const { return elements() * DTypeBytes(dtype); }
+  /// Fails with kCorrupt if a dimension is negative or if bytes() does not fit 63 bits. `name` is the tensor's.
+  Status Check(std::string_view name) const;
+  bool operator==(const TensorMeta&) const = default;
+};
+
+}  // namespace millrace::checkpoint
