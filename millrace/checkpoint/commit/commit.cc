@@ -6,7 +6,7 @@
 namespace millrace::checkpoint {
 namespace {
 
-/// " by ann@node-7 (millrace-train, 2026-…)", as far as the manifest says.
+/// Returns ", by ann@node-7 (millrace-train, 2026-…)"; an empty text if the manifest names no host.
 std::string WhoWrote(std::string_view manifest) {
   const auto parsed = Manifest::ParsePart(manifest, "what is there");
   if (!parsed || parsed->written_by.host.empty()) return "";
@@ -42,7 +42,7 @@ CommitOutcome CommitManifest(object::Store& store, const CheckpointKeys& keys, c
       store, key, AsBytes(text),
       {.if_match = expected_fence, .if_none_match = expected_fence.empty(), .content_type = "application/json"});
   if (put) return {};
-  // Whatever the error says, a request may have got through: what lies there now decides.
+  // The request may have succeeded whatever the error is. Read the key back to find out.
   auto there = object::GetAll(store, key, Manifest::kMaxBytes);
   if (there && *there) {
     const auto& [bytes, info] = **there;

@@ -15,7 +15,7 @@ Result<Json> DecideOnRank0(RankExchange& group, std::string mine,
       try {
         return DumpJson(MR_TRY(decide(said)));
       } catch (const Json::exception& error) {
-        return Fail(Code::kInternal, "a rank says what no rank would: {}", error.what());
+        return Fail(Code::kInternal, "a rank sent a message of an unknown form: {}", error.what());
       }
     }());
   }

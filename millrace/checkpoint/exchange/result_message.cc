@@ -6,12 +6,12 @@
 namespace millrace::checkpoint {
 namespace {
 
-/// The first byte of every message. Changes with the form, so that ranks of different versions do not misread each
-/// other. Above all codes: releases without this byte began with a code.
+/// The first byte of every message: the version of the form, so that ranks of different versions do not misread each
+/// other. It is greater than every code, since messages of old releases began with a code.
 constexpr auto kForm = static_cast<char>(0x81);
-/// Form and outcome.
+/// The bytes kForm and outcome.
 constexpr std::size_t kHeaderBytes = 2;
-/// The second byte: success, or an error's code above it.
+/// The second byte: kSuccess, or kFirstCode plus the error's code.
 constexpr std::uint8_t kSuccess = 0;
 constexpr std::uint8_t kFirstCode = 1, kLastCode = kFirstCode + static_cast<std::uint8_t>(Code::kInternal);
 

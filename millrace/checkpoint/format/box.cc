@@ -5,15 +5,17 @@
 namespace millrace::checkpoint {
 namespace {
 
+/// The most boxes for the check of all pairs: 8 million intersections, as a guess at what takes less than a second.
 constexpr std::size_t kMaxTangled = 4096;
-constexpr int kMaxCuts = 64;  ///< nested in each other
+/// The deepest nesting of cuts. Bounds recursion. A guess: parallel training cuts each dimension once or twice.
+constexpr int kMaxCuts = 64;
 
 Box Explicit(const Box& box, const std::vector<std::int64_t>& shape) {
   if (!box.whole()) return box;
   return {std::vector<std::uint64_t>(shape.size(), 0), {shape.begin(), shape.end()}};
 }
 
-/// How far apart neighbours along each dimension are.
+/// Returns the distance between neighbours along each dimension, in elements.
 std::vector<std::uint64_t> Strides(const std::vector<std::uint64_t>& lengths) {
   std::vector<std::uint64_t> strides(lengths.size(), 1);
   for (std::size_t i = lengths.size(); i-- > 1;) strides[i - 1] = strides[i] * lengths[i];
@@ -22,7 +24,7 @@ std::vector<std::uint64_t> Strides(const std::vector<std::uint64_t>& lengths) {
 
 std::uint64_t End(const Box& box, std::size_t dimension) { return box.offsets[dimension] + box.lengths[dimension]; }
 
-/// False where they have nothing in common.
+/// Sets `common` to the intersection. Returns false if it is empty.
 bool Intersect(const Box& a, const Box& b, Box& common) {
   common.offsets.resize(a.offsets.size());
   common.lengths.resize(a.offsets.size());
@@ -35,7 +37,7 @@ bool Intersect(const Box& a, const Box& b, Box& common) {
   return true;
 }
 
-/// Leaves of `common` the part along the first dimension that holds the run's elements. False: nothing.
+/// Shrinks `common` along the first dimension to the indexes that the run touches. Returns false if none is left.
 bool Narrow(Box& common, const Box& box, std::uint64_t stride, const BoxRun& run) {
   const std::uint64_t first = box.offsets[0] + run.begin / stride;
   const std::uint64_t last = box.offsets[0] + (run.begin + run.elements - 1) / stride;
@@ -50,15 +52,17 @@ Error Uncovered(const Box& region) {
   return Error(Code::kCorrupt, fmt::format("[{}] is covered by no file", ToString(region)));
 }
 
+/// Checks that boxes cover a region exactly once. Cuts the region recursively along planes that no box crosses.
 class Tiling {
  public:
-  /// `boxes` lie inside `region`. Sorts them.
+  /// Sorts the boxes.
+  /// REQUIRES: all `boxes` lie inside `region`.
   static Status Check(std::span<Box> boxes, const Box& region, int cuts_left) {
     if (boxes.empty()) return Fail(Uncovered(region));
     if (boxes.size() == 1) return boxes[0] == region ? Status() : Fail(Uncovered(region));
     for (std::size_t dimension = 0; dimension < region.offsets.size(); ++dimension) {
       const std::vector<std::size_t> groups = MR_TRY(Cut(boxes, region, dimension));
-      if (groups.size() == 2) continue;  // nothing but begin and end
+      if (groups.size() == 2) continue;  // one group: no plane separates the boxes
       if (cuts_left == 0) return Fail(Code::kUnsupported, "more than {} cuts inside each other", kMaxCuts);
       for (std::size_t group = 0; group + 1 < groups.size(); ++group) {
         auto part = boxes.subspan(groups[group], groups[group + 1] - groups[group]);
@@ -75,7 +79,8 @@ class Tiling {
   }
 
  private:
-  /// Sorts the boxes along a dimension; yields where groups begin that a plane separates, and the end of the last one.
+  /// Sorts the boxes along a dimension. Returns the index of the first box of each group, and boxes.size(). Planes
+  /// separate the groups.
   static Result<std::vector<std::size_t>> Cut(std::span<Box> boxes, const Box& region, std::size_t dimension) {
     std::sort(boxes.begin(), boxes.end(),
               [&](const Box& a, const Box& b) { return a.offsets[dimension] < b.offsets[dimension]; });
@@ -98,7 +103,7 @@ class Tiling {
     return groups;
   }
 
-  /// Of boxes that no plane separates.
+  /// Checks boxes that no plane separates: compares all pairs.
   static Status CheckPairs(std::span<Box> boxes, const Box& region) {
     if (boxes.size() > kMaxTangled)
       return Fail(Code::kUnsupported, "{} boxes that no cut through the tensor separates", boxes.size());
@@ -132,7 +137,7 @@ Status CheckBox(const Box& box, const std::vector<std::int64_t>& shape) {
     const auto length = static_cast<std::uint64_t>(shape[i]);
     inside = box.lengths[i] <= length && box.offsets[i] <= length - box.lengths[i];
   }
-  if (!inside) return Fail(Code::kCorrupt, "its part [{}] does not lie inside it", ToString(box));
+  if (!inside) return Fail(Code::kCorrupt, "its box [{}] does not lie inside it", ToString(box));
   return {};
 }
 
@@ -155,7 +160,7 @@ void ForEachCommon(const std::vector<std::int64_t>& shape, const BoxRun& a, cons
   Box common;
   if (a.elements == 0 || b.elements == 0 || !Intersect(box_a, box_b, common)) return;
   const auto strides_a = Strides(box_a.lengths), strides_b = Strides(box_b.lengths);
-  // Along `inner` and what lies below it the common elements are side by side in both.
+  // From dimension `inner` on, the common elements are contiguous in both boxes.
   std::size_t inner = common.lengths.empty() ? 0 : common.lengths.size() - 1;
   while (inner > 0 && common.lengths[inner] == box_a.lengths[inner] && common.lengths[inner] == box_b.lengths[inner])
     --inner;
@@ -170,7 +175,7 @@ void ForEachCommon(const std::vector<std::int64_t>& shape, const BoxRun& a, cons
       in_a += (index[i] - box_a.offsets[i]) * strides_a[i];
       in_b += (index[i] - box_b.offsets[i]) * strides_b[i];
     }
-    // What of the stretch both runs have.
+    // The part of the stretch that lies in both runs.
     const std::uint64_t skip_a = a.begin > in_a ? a.begin - in_a : 0, skip_b = b.begin > in_b ? b.begin - in_b : 0;
     const std::uint64_t left_a = a.begin + a.elements > in_a ? a.begin + a.elements - in_a : 0;
     const std::uint64_t left_b = b.begin + b.elements > in_b ? b.begin + b.elements - in_b : 0;

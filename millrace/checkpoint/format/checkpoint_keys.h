@@ -70,7 +70,7 @@ std::string RankFile(std::string_view attempt, int rank);
 std::string NewAttempt();
 /// Returns the content of a new fence, unlike any other one.
 std::string NewFence();
-/// Every whole manifest is at least this long; a shorter one was cut off.
+/// Every whole manifest is at least this long: its fixed members alone are longer. A shorter object was cut off.
 inline constexpr std::uint64_t kLeastManifestBytes = 128;
 /// Whether the content of an object under a manifest's key is a fence. A manifest that was cut to a fence's size is
 /// not.

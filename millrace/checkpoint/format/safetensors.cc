@@ -7,15 +7,15 @@
 namespace millrace::checkpoint {
 namespace {
 
-constexpr std::uint64_t kAlignment = 8;
+constexpr std::uint64_t kAlignment = 8;  // the size of the largest element type
 constexpr std::string_view kMetadata = "__metadata__";
 constexpr int kMaxDepth = 3;  // the header, a tensor, its shape
 
-/// In a tree, because members are looked up by name.
+/// Parses into nlohmann::json, whose objects find members by name in logarithmic time. Json's objects search linearly.
 Result<nlohmann::json> ParseHeaderJson(std::string_view text, std::string_view name) {
   auto json = ParseJsonTree(text, "its header", {.depth = kMaxDepth});
   if (json && json->is_object()) return json;
-  return Fail(Code::kCorrupt, "{}: its header is no safetensors header{}", name,
+  return Fail(Code::kCorrupt, "{}: its header is not a safetensors header{}", name,
               json ? "" : fmt::format(" ({})", json.error().message()));
 }
 
@@ -51,7 +51,7 @@ Result<TensorMeta> ParseMeta(const nlohmann::json& entry, const std::string& nam
 }
 
 Result<SafetensorsEntry> ParseEntry(const std::string& name, const nlohmann::json& json) {
-  if (!json.is_object()) return Fail(Code::kCorrupt, "it is no object");
+  if (!json.is_object()) return Fail(Code::kCorrupt, "it is not an object");
   Extent extent = MR_TRY(ParseOffsets(json));
   SafetensorsEntry entry{name, MR_TRY(ParseMeta(json, name)), extent.begin};
   if (entry.meta.bytes() != extent.end - extent.begin) {
@@ -115,7 +115,7 @@ Result<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(std::string_view js
       return Fail(Code::kCorrupt, "{}: tensor {} starts at data offset {}, the one before it ends at {}", name,
                   entry.name, entry.offset, end);
     }
-    end += entry.meta.bytes();  // each is below 2^63 and the sum is compared with the file below; see the check
+    end += entry.meta.bytes();  // cannot overflow: each is below 2^63, and the next line bounds the sum
     if (end > file_size) break;
     entry.offset += data;
   }
@@ -127,17 +127,17 @@ Result<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(std::string_view js
 
 std::string MissingShard(const std::set<std::string>& files) {
   constexpr std::string_view kOf = "-of-", kSuffix = ".safetensors";
-  constexpr std::size_t kMostDigits = 9;
+  constexpr std::size_t kMostDigits = 9;  // of a shard's number: fits 32 bits
   const auto number = [](std::string_view text) -> std::optional<std::uint64_t> {
     if (text.empty() || text.size() > kMostDigits || text.find_first_not_of("0123456789") != text.npos) return {};
     return std::strtoull(std::string(text).c_str(), nullptr, 10);
   };
-  struct Set {
+  struct ShardSet {
     std::uint64_t count = 0;
-    std::size_t width = 0;  ///< digits of a number
+    std::size_t width = 0;  ///< digits of a shard's number
     std::set<std::uint64_t> there;
   };
-  std::map<std::pair<std::string, std::string>, Set> sets;  // by what is in front of the number, and behind it
+  std::map<std::pair<std::string, std::string>, ShardSet> sets;  // by the text before and after the number
   for (const std::string& file : files) {
     if (!file.ends_with(kSuffix)) continue;
     const std::string_view stem = std::string_view(file).substr(0, file.size() - kSuffix.size());
@@ -145,7 +145,7 @@ std::string MissingShard(const std::set<std::string>& files) {
     if (dash == stem.npos) continue;
     const auto index = number(stem.substr(dash + 1, of - dash - 1)), count = number(stem.substr(of + kOf.size()));
     if (!index || !count) continue;
-    Set& set = sets[{file.substr(0, dash + 1), file.substr(of)}];
+    ShardSet& set = sets[{file.substr(0, dash + 1), file.substr(of)}];
     set.count = *count;
     set.width = of - dash - 1;
     set.there.insert(*index);

@@ -12,7 +12,8 @@
 namespace millrace::checkpoint {
 namespace {
 
-/// What lies in one machine's folder of the run: name below it, size, time, and what tells manifests of one step apart.
+/// Lists one machine's folder of the run: for each file its name below the folder, size, time and version. A manifest's
+/// version is its CRC-32C, which tells manifests of one step apart; other files have version 0.
 Result<Json> Inventory(const object::Location& own, const object::Call& call) {
   std::vector<object::ObjectInfo> files;
   MR_TRY(object::ListAll(
@@ -36,19 +37,19 @@ Result<Json> Inventory(const object::Location& own, const object::Call& call) {
   return list;
 }
 
-/// All machines' lists in one: of each name size, time, version, and who has it so.
+/// Merges the lists of all machines. Returns for each name its size, time, version, and the machines with that version.
 Result<Json> Merge(const std::vector<std::string>& said) {
   Json files = Json::object();
   for (const std::string& one : said) {
-    const Json told = MR_TRY(ParseJson(one, "what a machine has"));
-    for (const Json& file : told.at(1)) {
+    const Json listing = MR_TRY(ParseJson(one, "the files of a machine"));
+    for (const Json& file : listing.at(1)) {
       Json& known = files[file.at(0).get<std::string>()];
       const bool same = !known.is_null() && known[0] == file.at(1) && known[2] == file.at(3);
-      // The youngest manifest; of other files, which never change, the one that is not cut off.
+      // Of manifests the youngest wins. Other files never change: the larger one wins, as the other is cut off.
       const std::size_t by = file.at(3) == 0 ? 0 : 1;
       if (!same && !known.is_null() && known[by] >= file.at(by + 1)) continue;
       if (!same) known = {file.at(1), file.at(2), file.at(3), Json::array()};
-      known[3].push_back(told.at(0));
+      known[3].push_back(listing.at(0));
     }
   }
   return files;
@@ -58,16 +59,16 @@ Result<Json> Merge(const std::vector<std::string>& said) {
 
 Result<std::shared_ptr<DiskSurvey>> DiskSurvey::Take(RankExchange& group, std::shared_ptr<PeerMachines> machines,
                                                      const object::Location& own, const object::Call& call) {
-  // A folder that cannot be read has nothing.
+  // A folder that cannot be read counts as empty.
   const Json mine = machines->is_machine_leader() ? Inventory(own, call).value_or(Json::array()) : Json::array();
   const Json agreed = MR_TRY(DecideOnRank0(group, DumpJson({machines->index(), mine}), Merge));
   std::shared_ptr<DiskSurvey> survey(new DiskSurvey(std::move(machines), own));
   for (const auto& [name, file] : agreed.items()) {
     const std::string key = own.key + "/" + name;
-    survey->found_.emplace(key, Found{{.key = key,
-                                       .size = file[0].get<std::uint64_t>(),
-                                       .modified = WallTime(WallTime::duration(file[1].get<std::int64_t>()))},
-                                      file[3].get<std::vector<int>>()});
+    survey->found_.emplace(key, FoundFile{{.key = key,
+                                           .size = file[0].get<std::uint64_t>(),
+                                           .modified = WallTime(WallTime::duration(file[1].get<std::int64_t>()))},
+                                          file[3].get<std::vector<int>>()});
   }
   return survey;
 }
@@ -106,7 +107,7 @@ void DiskSurvey::GetTo(std::string key, object::GetOptions options, std::uint64_
   ReadStore::GetTo(std::move(key), std::move(options), limit, sink, std::move(call), std::move(done));
 }
 
-Result<std::optional<object::GetResult>> DiskSurvey::Fetch(const Found& found,
+Result<std::optional<object::GetResult>> DiskSurvey::Fetch(const FoundFile& found,
                                                            const std::optional<object::ByteRange>& range,
                                                            MutableByteSpan into, const object::Call& call) const {
   const std::uint64_t size = found.info.size, from = range ? std::min(range->offset, size) : 0;
@@ -114,7 +115,7 @@ Result<std::optional<object::GetResult>> DiskSurvey::Fetch(const Found& found,
   if (bytes > into.size())
     return Fail(Code::kInvalidArgument, "{}: {} bytes do not fit {}", found.info.key, bytes, into.size());
   const std::string name = found.info.key.substr(own_.key.size() + 1);
-  // PeerMachines without a copy share themselves out among those that have one.
+  // Spreads the machines without a copy over those that have one.
   const int from_machine = found.machines[static_cast<std::size_t>(machines_->index()) % found.machines.size()];
   MR_TRY(machines_->Fetch(from_machine, name, from, into.first(bytes), call));
   return object::GetResult{bytes, found.info};

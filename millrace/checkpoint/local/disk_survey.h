@@ -1,4 +1,4 @@
-// What the machines of a run have on their disks, as one store.
+// The checkpoint folders on the disks of all machines of a run, merged into one read-only store.
 #pragma once
 
 #include <map>
@@ -14,19 +14,19 @@
 
 namespace millrace::checkpoint {
 
-/// All that was in the run's folders, on any machine, when it was taken. Can be read and listed, by the keys that this
-/// rank's own folder would have; what lies there is read there, the rest from a machine that has it. Of different
-/// manifests of one step the youngest counts, as a machine may come back that has missed some saves. Thread-safe but
-/// for Distrust.
+/// The union of the run's folders on all machines, as they were when the survey was taken. Keys are those of this
+/// rank's own folder. Reads a file from this machine's disk if it is there, else from another machine. If machines have
+/// different manifests of a step, the youngest counts, since a machine may have missed saves. Thread-safe except for
+/// Distrust.
 class DiskSurvey final : public object::ReadStore {
  public:
-  /// Collective. `own`: this rank's folder of the run.
+  /// Collective. Lists the folders of all machines. `own` is this rank's folder of the run. Blocks.
   static Result<std::shared_ptr<DiskSurvey>> Take(RankExchange& group, std::shared_ptr<PeerMachines> machines,
                                                   const object::Location& own, const object::Call& call);
 
-  /// Whether this rank's machine has a copy.
+  /// Whether this rank's machine has a copy of the file.
   bool Here(const std::string& key) const;
-  /// From now on that machine's copy of the key counts as none. Not while anything is read.
+  /// Ignores that machine's copy of the file from now on. Must not be called while another call is under way.
   void Distrust(int machine, const std::string& key);
 
   std::string Describe() const override { return own_.store->Describe(); }
@@ -38,18 +38,18 @@ class DiskSurvey final : public object::ReadStore {
   void List(object::ListRequest request, object::Call call, object::Done<object::ListPage> done) override;
 
  private:
-  struct Found {
+  struct FoundFile {
     object::ObjectInfo info;    ///< without an ETag: each copy has its own
-    std::vector<int> machines;  ///< never empty
+    std::vector<int> machines;  ///< machines that have a copy; never empty
   };
   DiskSurvey(std::shared_ptr<PeerMachines> machines, object::Location own)
       : machines_(std::move(machines)), own_(own) {}
-  Result<std::optional<object::GetResult>> Fetch(const Found& found, const std::optional<object::ByteRange>& range,
+  Result<std::optional<object::GetResult>> Fetch(const FoundFile& found, const std::optional<object::ByteRange>& range,
                                                  MutableByteSpan into, const object::Call& call) const;
 
   const std::shared_ptr<PeerMachines> machines_;
   const object::Location own_;
-  std::map<std::string, Found> found_;  ///< by key
+  std::map<std::string, FoundFile> found_;  ///< by key
   object::WorkQueue queue_{"peer-disks",
                            PeerMachines::kReaders};  ///< last: its destruction ends calls that use the rest
 };

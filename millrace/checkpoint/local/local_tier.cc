@@ -40,7 +40,7 @@ Result<std::set<CheckpointId>> DecodeIds(std::string_view text) {
   return ids;
 }
 
-/// One rank's part in the choice. All ranks go through the same exchanges, whatever they find.
+/// Chooses the checkpoint together with the other ranks. All ranks make the same exchanges, whatever they find.
 class RestartChooser {
  public:
   RestartChooser(object::Connection& connection, RankExchange& group, std::string_view url,
@@ -67,7 +67,7 @@ class RestartChooser {
     auto candidates = InAll(gathered);
     const std::optional<std::uint64_t> stored = MR_TRY(NewestStored());
     while (true) {
-      // Rank 0 proposes the newest local checkpoint that is left, or nothing: then the store's is the choice.
+      // Rank 0 proposes the newest local checkpoint that is left. Without a proposal, the store's checkpoint is chosen.
       std::optional<CheckpointId> proposal;
       if (group_.rank() == 0 && !candidates.empty() && (!stored || candidates.rbegin()->step >= *stored))
         proposal = *candidates.rbegin();
@@ -90,7 +90,7 @@ class RestartChooser {
   }
 
  private:
-  /// Readers of all local checkpoints whose files are there.
+  /// Opens all local checkpoints whose files exist with the right sizes.
   void FindLocal() {
     if (!root_.store) return;
     auto entries = ListCheckpoints(root_, call_);
@@ -112,7 +112,7 @@ class RestartChooser {
     for (const auto& [id, reader] : found_) ids.insert(id);
     return ids;
   }
-  /// Rank 0: what every rank has found.
+  /// Rank 0: returns the checkpoints that every rank has found.
   std::set<CheckpointId> InAll(const std::vector<std::string>& gathered) const {
     std::set<CheckpointId> common;
     for (std::size_t rank = 0; rank < gathered.size(); ++rank) {
@@ -171,8 +171,8 @@ class RestartChooser {
     return Error(Code::kNotFound, fmt::format("step and attempt {} {} are not here", proposal.step, proposal.attempt));
   }
 
-  /// As Check, for machines with disks of their own. Every machine's ranks check what lies there. A damaged copy does
-  /// no harm while another machine has a good one.
+  /// As Check, for machines with disks of their own. The ranks of a machine check the copies on its disk. The survey
+  /// then ignores damaged copies. The checkpoint is damaged only if no machine has a good copy of a file.
   Result<std::optional<Error>> CheckOnMachines(const CheckpointId& proposal) const {
     const auto reader = found_.find(proposal);
     const bool here = reader != found_.end();
@@ -184,7 +184,7 @@ class RestartChooser {
       std::string absent;
       Json copies = Json::array();
       for (const std::string& one : said) {
-        const Json found = MR_TRY(ParseJson(one, "what a rank found"));
+        const Json found = MR_TRY(ParseJson(one, "a rank's check of local files"));
         if (found.at("absent") != "") absent = found.at("absent").get<std::string>();
         for (const Json& file : found.at("damaged"))
           copies.push_back({{"machine", found.at("machine")}, {"file", file.at("file")}, {"error", file.at("error")}});
@@ -205,7 +205,7 @@ class RestartChooser {
     }
     return damage;
   }
-  /// Returns this rank's share of the files that its machine has and that are damaged: their names and errors.
+  /// Checks this rank's share of the files on its machine. Returns names and errors of the damaged ones.
   Json DamagedHere(const StoreReader& reader) const {
     const PeerMachines& machines = *machines_;
     Json damaged = Json::array();
@@ -218,8 +218,8 @@ class RestartChooser {
     return damaged;
   }
 
-  /// Local ones that nobody can go on from stand in the way of the same steps' next saves. Rank 0 removes them, or the
-  /// first rank of each machine; on several machines no save begins before all of them have.
+  /// Removes the local checkpoints after `step`, because the run saves those steps again. Rank 0 removes them or, with
+  /// several machines, the first rank of each machine. Then no rank returns before all machines are done.
   Status RemoveLater(std::optional<std::uint64_t> step) {
     const bool mine = machines_ ? machines_->is_machine_leader() : group_.rank() == 0;
     if (mine && own_.store) {
@@ -243,7 +243,7 @@ class RestartChooser {
   const object::Call call_;
   object::Location own_;                                        ///< this rank's folder
   object::ReadLocation root_;                                   ///< where to look for checkpoints
-  std::shared_ptr<DiskSurvey> survey_;                          ///< of all machines' folders, where there are several
+  std::shared_ptr<DiskSurvey> survey_;                          ///< of all machines' folders; null for one machine
   std::map<CheckpointId, std::unique_ptr<StoreReader>> found_;  ///< local checkpoints that are whole
 };
 

@@ -25,15 +25,18 @@
 namespace millrace::checkpoint {
 namespace {
 
+/// Random bytes: 128 bits make tokens unique, 256 bits cannot be guessed.
 constexpr int kTokenBytes = 16, kSecretBytes = 32;
-/// What is written at a time of a file that another machine sends; more if the file would have too many parts.
+/// The buffer for a file that another machine sends. 8 MiB: the part size of uploads. Larger if the file would have too
+/// many parts, up to a bound on memory (a guess).
 constexpr std::uint64_t kPartBytes = 8 * kMiB, kMostPartBytes = 1 * kGiB;
-/// Requests to other machines are repeated, for example if one has no free connection: for about a quarter of a minute.
+/// A request to another machine is repeated for about 15 seconds, for example if that machine has no free connection.
+/// A guess.
 constexpr int kAttempts = 12;
 constexpr Duration kFirstPause = std::chrono::milliseconds(100), kLongestPause = std::chrono::seconds(2);
-/// Connections of a rank to each other machine.
+/// Connections of a rank to each other machine. A guess; half of kReaders.
 constexpr int kConnections = 4;
-/// All ranks of a large run may connect at once. An idle connection is closed soon, to make room for others.
+/// All ranks of a large run may connect at once. An idle connection is closed soon, to make room for others. A guess.
 constexpr int kMostConnections = 2048;
 constexpr Duration kIdle = std::chrono::seconds(1);
 constexpr char kFrom[] = "from", kBytes[] = "bytes";
@@ -64,10 +67,10 @@ Result<std::string> NumericAddress(const sockaddr* address, socklen_t length) {
 
 bool IsLoopback(std::string_view numeric) { return numeric.starts_with("127.") || numeric == "[::1]"; }
 
-/// The route from this machine to the address at which ranks meet.
+/// The two ends of the route from this machine to LocalTierOptions::meeting_point.
 struct Route {
   std::string from;  ///< this machine's address
-  std::string to;    ///< the other end's
+  std::string to;    ///< the meeting point's address
 };
 Result<Route> RouteToward(const std::string& host) {
   addrinfo hints{.ai_socktype = SOCK_DGRAM}, *found = nullptr;
@@ -76,7 +79,7 @@ Result<Route> RouteToward(const std::string& host) {
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
-    // Connecting a datagram socket sends nothing: it only chooses the route.
+    // Connecting a datagram socket sends no packet. It only chooses the route.
     const UniqueFd probe(::socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     sockaddr_storage here{};
     socklen_t length = sizeof here;
@@ -87,7 +90,7 @@ Result<Route> RouteToward(const std::string& host) {
     }
     return Route{MR_TRY(NumericAddress(generic, length)), MR_TRY(NumericAddress(one->ai_addr, one->ai_addrlen))};
   }
-  return Fail(Code::kUnavailable, "no way to the address that ranks meet at, {}", host);
+  return Fail(Code::kUnavailable, "no route to the address at which ranks meet, {}", host);
 }
 
 /// Serves one folder: GET /NAME?from=A&bytes=N and PUT /NAME.
@@ -109,7 +112,7 @@ class FolderServer {
       return Fail(Code::kPermissionDenied, "not one of this run's ranks");
     const std::string name = MR_TRY(PercentDecode(request.path().substr(1)));
     if (!CheckpointKeys("").ParseFileKey(name) && !CheckpointKeys("").StepOfManifest(name))
-      return Fail(Code::kInvalidArgument, "{} is no file of a checkpoint", name);
+      return Fail(Code::kInvalidArgument, "{} is not a file of a checkpoint", name);
     if (request.method() == "GET") return Read(name, request.query(), response);
     if (request.method() == "PUT") return Write(name, request, response);
     return Fail(Code::kUnsupported, "only GET and PUT");
@@ -120,7 +123,7 @@ class FolderServer {
     for (const auto& [key, value] : MR_TRY(http::ParseQuery(query))) {
       std::uint64_t& number = key == kFrom ? from : bytes;
       if (std::from_chars(value.data(), value.data() + value.size(), number).ptr != value.data() + value.size())
-        return Fail(Code::kInvalidArgument, "{} is no number", value);
+        return Fail(Code::kInvalidArgument, "{} is not a number", value);
     }
     const UniqueFd file = MR_TRY(root_.TryOpen(MR_TRY(object::PathOfKey(name)).Full(), O_RDONLY | O_NONBLOCK));
     struct stat status{};
@@ -139,7 +142,7 @@ class FolderServer {
     const auto parts_at_most = static_cast<std::uint64_t>(folder_.store->limits().max_parts);
     const std::uint64_t size = request.content_length().value_or(0);
     if (size == 0) return Fail(Code::kInvalidArgument, "{} has no length", name);
-    // An upload, so that the collector finds what a killed process leaves of it.
+    // A multipart upload: if the process is killed, the collector finds the unfinished upload and aborts it.
     const std::string upload = MR_TRY(object::CreateMultipart(*folder_.store, key));
     auto written = [&]() -> Status {
       std::vector<object::PartInfo> parts;
@@ -205,8 +208,8 @@ Result<std::shared_ptr<PeerMachines>> PeerMachines::Connect(RankExchange& group,
   made->authorization_ = "Bearer " + agreed.at("secret").get<std::string>();
 
   const Result<Route> route = RouteToward(tier.meeting_point);
-  // The machine that ranks meet on may know its own name as loopback (127.0.1.1). The others know the address by which
-  // it is reached, and there it listens: nowhere else.
+  // The machine at the meeting point may resolve its own name to loopback (127.0.1.1). The other machines know its
+  // network address. It listens on that address only.
   auto reached_at = [](const std::vector<std::string>& known) -> Result<Json> {
     const auto real = std::ranges::find_if(known, [](const auto& one) { return !one.empty() && !IsLoopback(one); });
     return Json(real == known.end() ? "" : *real);
@@ -256,7 +259,7 @@ Result<http::Response> PeerMachines::SendWithRetries(const http::Request& reques
   for (int attempt = 1;; ++attempt, pause = std::min(2 * pause, kLongestPause)) {
     auto answer = client_.Send(request, {.into = into}, {call.stop, call.deadline});
     if (answer && answer->status == 200) return answer;
-    // What the other side had to say of it is in the body.
+    // The body holds the error's text.
     Error error = answer ? Error(CodeFromHttpStatus(answer->status), fmt::format("{}: {}", request.url, answer->body))
                          : answer.error();
     const bool again = error.code() == Code::kUnavailable && attempt < kAttempts;

@@ -19,7 +19,7 @@ namespace millrace::checkpoint {
 /// the network on which ranks meet, and answers requests with a secret that rank 0 draws at every start. Thread-safe.
 class PeerMachines final : public PeerReplicator {
  public:
-  /// How many threads should call Fetch at a time.
+  /// How many threads should call Fetch at a time. A guess: as many as Reader::ReadMany has by default.
   static constexpr int kReaders = 8;
 
   /// Collective. All ranks give the same `tier`; only the path may differ. Returns null if `tier` asks for one copy, if

@@ -12,7 +12,7 @@ namespace millrace::checkpoint {
 
 namespace {
 
-/// Whether the object under a manifest's key is a fence, or is gone.
+/// Whether the object under a manifest's key is a fence or no longer exists.
 Result<bool> HasFence(object::ReadStore& store, const std::string& key, const object::Call& call) {
   const auto content = MR_TRY(object::GetAll(store, key, Manifest::kMaxBytes, call));
   return !content || IsFence(content->bytes);
@@ -23,7 +23,7 @@ Result<bool> HasFence(object::ReadStore& store, const std::string& key, const ob
 Result<std::vector<ListedCheckpoint>> ListCheckpoints(const object::ReadLocation& root, object::Call call) {
   const CheckpointKeys keys(root.key);
   std::vector<ListedCheckpoint> entries;
-  std::vector<ListedCheckpoint> like_fences;  // by their size
+  std::vector<ListedCheckpoint> like_fences;  // objects of a fence's size
   std::set<std::uint64_t> pinned;
   std::set<std::string, std::less<>> folders;
   MR_TRY(object::ListAll(
@@ -40,14 +40,14 @@ Result<std::vector<ListedCheckpoint>> ListCheckpoints(const object::ReadLocation
         return true;
       },
       call));
-  // A step that was removed has no files. One that has files and something of a fence's size may be a checkpoint whose
-  // manifest was cut to that size.
+  // A removed step has a fence and no files. If a step has files, an object of a fence's size may also be a damaged
+  // manifest that was cut to that size. Only its content tells.
   for (ListedCheckpoint& entry : like_fences) {
     if (!folders.contains(keys.StepFolder(entry.step))) continue;
     if (!MR_TRY(HasFence(*root.store, entry.key, call))) entries.push_back(std::move(entry));
   }
   for (ListedCheckpoint& entry : entries) entry.pinned = pinned.contains(entry.step);
-  // Keys sort by name; beyond eight digits that is not the order of the steps.
+  // The listing is sorted by key. For steps of more than eight digits that is not the order of the steps.
   std::sort(entries.begin(), entries.end(),
             [](const ListedCheckpoint& a, const ListedCheckpoint& b) { return a.step < b.step; });
   return entries;

@@ -1,4 +1,4 @@
-// Which checkpoints there are.
+// Lists the committed checkpoints of a run.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,8 @@ double HalfToDouble(std::uint16_t half) {
   return exponent == 0 ? sign * std::ldexp(mantissa, -24) : sign * std::ldexp(1024 + mantissa, exponent - 25);
 }
 
-/// OCP 8-bit Floating Point Specification 1.0: E5M2 as IEEE 754 has it; E4M3 has no infinities, and one NaN a sign.
+/// Converts E5M2 and E4M3 of the OCP 8-bit Floating Point Specification 1.0. E5M2 follows IEEE 754. E4M3 has no
+/// infinities, and one NaN for each sign.
 template <int kExponentBits, int kMantissaBits>
 double Float8ToDouble(std::uint8_t bits) {
   constexpr int kBias = (1 << (kExponentBits - 1)) - 1, kTop = (1 << kExponentBits) - 1, kOne = 1 << kMantissaBits;
@@ -66,7 +67,7 @@ double ValueAt(DType dtype, const std::byte* at) {
 
 double Greater(double a, double b) { return std::isnan(a) || a > b ? a : b; }
 
-/// The slices of each tensor in order.
+/// The slices of each tensor, sorted by box and first element.
 class SliceIndex {
  public:
   explicit SliceIndex(const Manifest& manifest) : manifest_(manifest) {
@@ -87,7 +88,7 @@ class SliceIndex {
   std::map<std::string_view, std::vector<const Slice*>> slices_;
 };
 
-/// Whether the chunks say that both slices have the same bytes.
+/// Whether the checksums of the chunks prove that both slices have the same bytes.
 bool HaveEqualChecksums(const Slice& a, const FileMeta& in_a, const Slice& b, const FileMeta& in_b,
                         std::uint64_t element) {
   if (std::tie(a.box, a.begin, a.elements, a.offset) != std::tie(b.box, b.begin, b.elements, b.offset)) return false;
@@ -95,7 +96,7 @@ bool HaveEqualChecksums(const Slice& a, const FileMeta& in_a, const Slice& b, co
   const std::uint64_t end = a.offset + a.elements * element;
   for (std::uint64_t chunk = a.offset / in_a.chunk_bytes; chunk * in_a.chunk_bytes < end; ++chunk) {
     const std::uint64_t begin = chunk * in_a.chunk_bytes;
-    // The last chunk of a file ends with it; elsewhere it would be another one's checksum.
+    // Compare checksums only of chunks of equal length: the last chunk of a file may be short.
     if (std::min(begin + in_a.chunk_bytes, in_a.size) != std::min(begin + in_b.chunk_bytes, in_b.size)) return false;
     if (chunk >= in_b.chunk_crc32c.size() || in_a.chunk_crc32c[chunk] != in_b.chunk_crc32c[chunk]) return false;
   }

@@ -1,4 +1,4 @@
-// What changed between two checkpoints.
+// Compares two checkpoints tensor by tensor.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct TensorDiff {
   enum class Change { kSame, kChanged, kReshaped, kRetyped, kOnlyInFirst, kOnlyInSecond };
   std::string name;
   Change change = Change::kSame;
-  TensorMeta first, second;          ///< if shape or element type differ (kRetyped: perhaps both)
+  TensorMeta first, second;          ///< set if shape or element type differ; for kRetyped both may differ
   bool by_checksum = false;          ///< whether equal checksums of all chunks proved kSame without reading
   std::uint64_t elements = 0;        ///< of a changed tensor: how many differ
   std::optional<double> max_change;  ///< the greatest |a - b|, if DiffOptions::values; NaN if one is NaN

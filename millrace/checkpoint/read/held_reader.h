@@ -1,4 +1,4 @@
-// A reader whose checkpoint collectors leave alone.
+// A reader with a hold: no collector removes its checkpoint.
 #pragma once
 
 #include <cstdint>

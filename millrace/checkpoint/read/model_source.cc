@@ -19,7 +19,7 @@ Result<ModelSource> ModelSource::Open(object::Connection& connection, std::strin
                 url);
   }
   if (!files) return Fail(files.error());
-  // The reader holds the store, which is the connection's.
+  // The reader keeps the store alive.
   object::Location folder = MR_TRY(object::Locate(connection, url));
   folder.key = (*files)->folder();
   return ModelSource(*std::move(files), std::move(folder));
@@ -41,7 +41,7 @@ Result<std::optional<std::string>> ModelSource::File(std::string_view name, std:
   const auto kept = tensors.find(fmt::format("{}{}", kFilesGroup, name));
   if (kept == tensors.end()) return std::optional<std::string>();
   if (kept->second.dtype != DType::kU8)
-    return Fail(Code::kCorrupt, "{}: {} is no file: its elements are no bytes", this->name(), kept->first);
+    return Fail(Code::kCorrupt, "{}: {} is not a file: its element type is not U8", this->name(), kept->first);
   if (kept->second.bytes() > most) {
     return Fail(Code::kResourceExhausted, "{}: {} has {} bytes, more than {}", this->name(), kept->first,
                 kept->second.bytes(), most);

@@ -15,9 +15,10 @@ constexpr std::string_view kSuffix = ".safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kConfig = "config.json";
+/// Bounds on memory. Guesses, far above real folders.
 constexpr std::size_t kMaxFiles = 10'000;
 constexpr std::uint64_t kMaxIndexBytes = 100 * kMiB, kMaxConfigBytes = 1 * kMiB;
-/// Enough for the header of most shards, so that it comes with the first request.
+/// The first read of a shard. A guess: it covers the header of most shards, so that one request is enough.
 constexpr std::uint64_t kFirstRead = 256 * kKiB;
 
 class FolderReader {
@@ -32,7 +33,7 @@ class FolderReader {
     return std::move(manifest_);
   }
 
-  /// The shards of the folder, by the rules in open_safetensors.h.
+  /// Returns the files to read, by the rules in open_safetensors.h.
   Result<std::vector<std::string>> FindFiles() {
     std::vector<std::string> files;
     bool indexed = false;
@@ -71,11 +72,11 @@ class FolderReader {
       return Fail(Code::kCorrupt, "{} has no weight_map", what);
     std::set<std::string> files;
     for (const auto& [tensor, file] : map->items()) {
-      if (!file.is_string()) return Fail(Code::kCorrupt, "{}: the file of {} is no string", what, tensor);
+      if (!file.is_string()) return Fail(Code::kCorrupt, "{}: the file of {} is not a string", what, tensor);
       std::string shard = file.get<std::string>();
       MR_TRY(CheckConfined(shard, "", what));
       if (shard.find('/') != shard.npos || !shard.ends_with(kSuffix))
-        return Fail(Code::kCorrupt, "{}: \"{}\" is no file of the folder", what, shard);
+        return Fail(Code::kCorrupt, "{}: \"{}\" is not a file of the folder", what, shard);
       wanted_.emplace(tensor, shard);
       files.insert(std::move(shard));
       if (files.size() > kMaxFiles)
@@ -108,14 +109,14 @@ class FolderReader {
   Status AddTensor(SafetensorsEntry entry, const std::string& file, const std::string& what) {
     if (!wanted_.empty()) {
       auto shard = wanted_.find(entry.name);
-      if (shard == wanted_.end() || shard->second != file) return {};  // the index says which copy counts
+      if (shard == wanted_.end() || shard->second != file) return {};  // the index names another file
     }
     std::string name = std::string(kModelGroup) + entry.name;
     const std::uint64_t elements = entry.meta.elements();
     if (elements > 0) manifest_.slices.push_back({name, 0, elements, file, entry.offset});
     if (!manifest_.tensors.emplace(std::move(name), std::move(entry.meta)).second) {
       return Fail(Code::kCorrupt,
-                  "{}: tensor {} is in another file of the folder too; an index file must say which counts", what,
+                  "{}: tensor {} is in another file of the folder too; an index file must name the file to use", what,
                   entry.name);
     }
     return {};
@@ -124,7 +125,7 @@ class FolderReader {
   Status AddConfig() {
     for (const auto& [tensor, file] : wanted_) {
       if (!manifest_.tensors.contains(std::string(kModelGroup) + tensor))
-        return Fail(Code::kCorrupt, "{}: {} should have tensor {}, but has not", name_, file, tensor);
+        return Fail(Code::kCorrupt, "{}: {} does not have tensor {}, which the index names", name_, file, tensor);
     }
     auto content = MR_TRY(object::GetAll(store_, folder_ + std::string(kConfig), kMaxConfigBytes, call_));
     manifest_.meta = Json::object();
@@ -137,7 +138,7 @@ class FolderReader {
   object::Store& store_;
   const std::string folder_, name_;
   const object::Call call_;
-  std::map<std::string, std::string> wanted_;  ///< tensor to shard, where there is an index
+  std::map<std::string, std::string> wanted_;  ///< tensor → shard by the index; empty without an index
   Manifest manifest_;
 };
 

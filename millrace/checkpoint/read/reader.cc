@@ -11,7 +11,7 @@ Result<std::unique_ptr<StoreReader>> OpenAt(const object::ReadLocation& root, st
   const CheckpointKeys keys(root.key);
   const std::string name = fmt::format("{}/{}", root.store->Describe(), keys.StepName(step));
   auto content = MR_TRY(object::GetAll(*root.store, keys.ManifestKey(step), Manifest::kMaxBytes, call));
-  if (!content || IsFence(content->bytes)) return Fail(Code::kNotFound, "{} is no committed checkpoint", name);
+  if (!content || IsFence(content->bytes)) return Fail(Code::kNotFound, "{} is not a committed checkpoint", name);
   Manifest manifest = MR_TRY(Manifest::Parse(content->bytes, name + ".json"));
   if (manifest.step != step) return Fail(Code::kCorrupt, "{}.json is the manifest of step {}", name, manifest.step);
   return std::make_unique<StoreReader>(root.store, keys.StepFolder(step), name, std::move(manifest));
@@ -20,8 +20,8 @@ Result<std::unique_ptr<StoreReader>> OpenAt(const object::ReadLocation& root, st
 Result<std::unique_ptr<Reader>> Reader::Open(object::Connection& connection, std::string_view url,
                                              std::optional<std::uint64_t> step, object::Call call) {
   const object::Location root = MR_TRY(object::Locate(connection, url));
-  // A checkpoint may be removed between the listing and the read; then there is a newer one.
-  constexpr int kAttempts = 5;
+  // A collector may remove the checkpoint between the listing and the read. It does so only if there is a newer one.
+  constexpr int kAttempts = 5;  // a guess: a second failure is already unlikely
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     std::uint64_t number = step.value_or(0);
     if (!step) {
@@ -33,7 +33,7 @@ Result<std::unique_ptr<Reader>> Reader::Open(object::Connection& connection, std
     if (reader || reader.error().code() != Code::kNotFound) return reader;
     if (step) return Fail(Code::kNotFound, "{} has no committed checkpoint of step {}", url, *step);
   }
-  return Fail(Code::kUnavailable, "checkpoints of {} disappear faster than they can be opened", url);
+  return Fail(Code::kUnavailable, "checkpoints of {} are removed faster than they can be opened", url);
 }
 
 }  // namespace millrace::checkpoint

@@ -11,21 +11,22 @@
 namespace millrace::checkpoint {
 namespace {
 
-/// What one request asks for (at least a chunk, where chunks are larger): many bytes, for each costs the store and us
-/// something, but few enough that all who fetch have some to do until the end.
+/// The bytes of one request, or one chunk if chunks are larger. Large requests cost less per byte. A guess.
 constexpr std::uint64_t kLeastRequest = 8 * kMiB, kLargestRequest = 32 * kMiB;
+/// The least number of requests for each thread, while they exceed kLeastRequest, so that threads finish at about the
+/// same time. A guess.
 constexpr int kRequestsEach = 8;
-/// How many requests a rank has under way that checks its share: the machine's other ranks do so too.
+/// The requests in flight of a rank that verifies its share. A guess: the other ranks of the machine verify too.
 constexpr int kVerifying = 2;
-/// Reading over a gap of this size costs less than another request.
+/// The largest gap between merged ranges. A guess: reading 1 MiB more takes less time than another request.
 constexpr std::uint64_t kGapBytes = 1 * kMiB;
 
-/// What a request is to ask for when `parallel` fetch `bytes`.
+/// Returns the bytes of one request when `parallel` threads read `bytes` in total.
 std::uint64_t RequestBytes(std::uint64_t bytes, int parallel) {
   return std::clamp(bytes / kRequestsEach / std::max(parallel, 1), kLeastRequest, kLargestRequest);
 }
 
-/// Requests never cross multiples of this.
+/// Returns the block size: requests never cross a multiple of it. A multiple of the chunk size.
 std::uint64_t BlockBytes(const FileMeta& file, std::uint64_t request) {
   if (file.chunk_bytes == 0) return request;
   return std::max<std::uint64_t>(request / file.chunk_bytes, 1) * file.chunk_bytes;
@@ -127,7 +128,7 @@ std::vector<StoreReader::RangeRequest> StoreReader::PlanRequests(Files::const_it
                                                                  std::uint64_t request) const {
   const FileMeta& meta = file->second;
   const std::uint64_t block = BlockBytes(meta, request), chunk = std::max<std::uint64_t>(meta.chunk_bytes, 1);
-  std::vector<CopyTarget> cut;  // at the borders of blocks
+  std::vector<CopyTarget> cut;  // the targets, split at the borders of blocks
   for (CopyTarget target : targets) {
     while (!target.into.empty()) {
       std::uint64_t take = std::min<std::uint64_t>(target.into.size(), block - target.offset % block);
@@ -150,14 +151,14 @@ std::vector<StoreReader::RangeRequest> StoreReader::PlanRequests(Files::const_it
   return requests;
 }
 
-/// Takes a request's bytes as they come: checks them chunk by chunk and copies them to where they belong while a core's
-/// cache still has them, so that memory is gone through once.
+/// Receives a request's bytes in order. Computes the chunks' checksums and copies the bytes to their targets while they
+/// are in the core's cache, so that they are read from memory once.
 class StoreReader::ChunkVerifier final : public object::Sink {
  public:
   ChunkVerifier(const StoreReader& reader, const RangeRequest& request) : reader_(reader), request_(request) {}
 
   Status Take(std::uint64_t offset, ByteSpan bytes) override {
-    if (offset == request_.begin) at_ = offset, crc_ = 0, first_ = 0;  // at the beginning, or once more
+    if (offset == request_.begin) at_ = offset, crc_ = 0, first_ = 0;  // the first bytes, also of a retry
     while (!bytes.empty()) {
       const std::uint64_t end = ChunkEnd();
       const ByteSpan next = bytes.first(std::min<std::uint64_t>(bytes.size(), end - at_));
@@ -173,7 +174,7 @@ class StoreReader::ChunkVerifier final : public object::Sink {
  private:
   bool checked() const { return !request_.file->second.chunk_crc32c.empty(); }
   std::uint64_t chunk_bytes() const { return request_.file->second.chunk_bytes; }
-  /// Of the chunk that `at_` is in. More bytes than were asked for never get here.
+  /// Returns the end of the chunk that holds `at_`, or the request's end if chunks are not checked.
   std::uint64_t ChunkEnd() const {
     return checked() ? std::min((at_ / chunk_bytes() + 1) * chunk_bytes(), request_.end) : request_.end;
   }
@@ -203,7 +204,7 @@ class StoreReader::ChunkVerifier final : public object::Sink {
   const RangeRequest& request_;
   std::uint64_t at_ = 0;
   std::uint32_t crc_ = 0;  ///< of the chunk's bytes before `at_`
-  std::size_t first_ = 0;  ///< no target before it reaches beyond `at_`
+  std::size_t first_ = 0;  ///< the first target that may end after `at_`; all before it are complete
 };
 
 Status StoreReader::Execute(const std::vector<RangeRequest>& requests, int parallel, const object::Call& call,

@@ -1,4 +1,4 @@
-// The reader behind both Reader::Open and OpenSafetensors: a manifest and the folder of its files.
+// The implementation of Reader, for checkpoints and for safetensors folders: a manifest and the folder of its files.
 #pragma once
 
 #include <cstdint>

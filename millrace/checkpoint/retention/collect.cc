@@ -19,11 +19,11 @@ struct Attempt {
   std::vector<object::UploadInfo> uploads;
   WallTime newest;
 };
-/// What lies under one step.
+/// All objects of one step.
 struct Step {
   std::optional<object::ObjectInfo> manifest, fence;  ///< never both
   std::map<std::string, Attempt, std::less<>> attempts;
-  std::vector<object::ObjectInfo> pins, holds, going;  ///< marks; of pins one at most
+  std::vector<object::ObjectInfo> pins, holds, going;  ///< marks; at most one pin
 };
 
 class Collector {
@@ -44,7 +44,7 @@ class Collector {
     if (committed.empty()) return collected_;
     const std::set<std::uint64_t> kept = Retained(committed, retention, MR_TRY(Metrics(retention)));
     for (const auto& [number, step] : steps_) {
-      if (Damaged(step)) continue;  // neither kept in place of a whole one nor removed: somebody may repair it
+      if (Damaged(step)) continue;  // does not count for retention and is not removed: an operator may repair it
       MR_TRY(RemoveStaleMarks(step));
       if (step.manifest && !kept.contains(number) && !Kept(step)) {
         MR_TRY(Retire(number, step));
@@ -66,7 +66,8 @@ class Collector {
   }
 
  private:
-  /// A fence that replaces whatever is there could replace the manifest of a save that has just committed.
+  /// Checks that the store honours conditions of writes. Without them, a fence could replace the manifest of a save
+  /// that has just committed.
   Status CheckStore() {
     return dry_run_ ? Status() : object::RequireConditions(store_, keys_.prefix(), kConditionAdvice, call_);
   }
@@ -88,12 +89,12 @@ class Collector {
         },
         call_));
     auto uploads = object::ListUploads(store_, keys_.StepsPrefix(), call_);
-    // Some services refuse to list uploads; their files are collected all the same.
+    // Some services refuse to list uploads. Their files are collected nevertheless.
     for (object::UploadInfo& upload : uploads.value_or(std::vector<object::UploadInfo>{}))
       if (Attempt* attempt = AttemptOf(upload.key, upload.initiated)) attempt->uploads.push_back(std::move(upload));
     return TellFencesFromDamage();
   }
-  /// A manifest that was cut to a fence's size is damage, not a fence.
+  /// Reads objects of a fence's size. One that is not a fence is a damaged manifest that was cut to that size.
   Status TellFencesFromDamage() {
     for (auto& [number, step] : steps_) {
       if (!step.fence || step.attempts.empty()) continue;
@@ -116,13 +117,14 @@ class Collector {
     if (kind == CheckpointKeys::MarkKind::kRemoval) step.going.push_back(object);
   }
   static bool Damaged(const Step& step) { return step.manifest && step.manifest->size < kLeastManifestBytes; }
-  /// Which marks still count: the newest commit is the latest moment of the store's clock that is known to have passed.
+  /// Returns a predicate: whether a mark has not expired. The time of the newest commit stands for the current time,
+  /// since only the store's clock dates marks.
   auto Live() const {
     return [this](const object::ObjectInfo& mark) { return mark.modified + kHoldTime >= newest_commit_; };
   }
   bool Kept(const Step& step) const { return !step.pins.empty() || std::ranges::any_of(step.holds, Live()); }
 
-  /// Those that readers and collectors left who have been killed.
+  /// Removes marks that killed readers and collectors left.
   Status RemoveStaleMarks(const Step& step) {
     std::vector<std::string> keys;
     auto add = [&](const std::vector<object::ObjectInfo>& marks, bool all) {
@@ -130,7 +132,7 @@ class Collector {
         if (all || !Live()(mark)) keys.push_back(mark.key);
     };
     add(step.holds, false);
-    add(step.going, !step.manifest);  // what was going has gone
+    add(step.going, !step.manifest);  // without a manifest the removal is complete
     if (!step.manifest) add(step.pins, false);
     return RemoveKeys(std::move(keys));
   }
@@ -141,7 +143,7 @@ class Collector {
     return {};
   }
 
-  /// The metric by which the best are kept, of all that have it.
+  /// Returns retention.metric of each step whose manifest has it.
   Result<std::map<std::uint64_t, double>> Metrics(const Retention& retention) {
     std::map<std::uint64_t, double> metrics;
     if (retention.keep_best <= 0) return metrics;
@@ -156,7 +158,8 @@ class Collector {
     return metrics;
   }
 
-  /// Whoever put a mark before this looks for them has kept the step; whoever puts one later sees that it is going.
+  /// Removes a checkpoint. Puts a `going` mark, then lists the marks. A pin or hold that was put before the listing
+  /// keeps the checkpoint. A program that puts one later finds the `going` mark.
   Status Retire(std::uint64_t number, const Step& step) {
     const std::string going = keys_.NewRemovalKey(number);
     if (!dry_run_) MR_TRY(object::Put(store_, going, AsBytes("{}\n"), {}, call_));
@@ -169,21 +172,21 @@ class Collector {
           return true;
         },
         call_));
-    // Only this collector's own: another one that is between its listing and its fence must stay visible.
+    // Remove only this collector's mark. Another collector may be between its listing and its fence.
     if (Kept(now) || !MR_TRY(PutFence(number, step.manifest->etag))) return RemoveKeys({going});
     collected_.removed_steps.push_back(number);
     for (const auto& [name, attempt] : step.attempts) MR_TRY(Remove(attempt));
-    // Behind the fence nobody can remove or mark this step any more: what killed collectors announced goes too.
+    // After the fence no program can mark or remove this step. So remove the marks of killed collectors too.
     std::vector<std::string> announced;
     for (const object::ObjectInfo& mark : now.going) announced.push_back(mark.key);
     return RemoveKeys(std::move(announced));
   }
 
-  /// In a step with a manifest no other attempt can commit any more.
+  /// Removes the files of attempts that lost: in a step with a manifest no other attempt can commit.
   Status RemoveLosers(const Step& step) {
     if (step.attempts.size() < 2) return {};
     auto content = MR_TRY(object::GetAll(store_, step.manifest->key, Manifest::kMaxBytes, call_));
-    if (!content || content->info.etag != step.manifest->etag) return {};  // somebody else is at work here
+    if (!content || content->info.etag != step.manifest->etag) return {};  // another collector removed it
     Manifest manifest = MR_TRY(Manifest::Parse(content->bytes, step.manifest->key));
     for (const auto& [name, attempt] : step.attempts)
       if (name != manifest.attempt) MR_TRY(Remove(attempt));
@@ -199,8 +202,9 @@ class Collector {
     return {};
   }
 
-  /// From then on no attempt whose files have been listed can commit. False: somebody was faster; the step is not ours
-  /// to clean. An error leaves it open whether the fence is there, so nothing may be deleted either.
+  /// Puts a fence, after which no attempt with listed files can commit. Returns false if another program changed the
+  /// key first: then the step must not be cleaned. After an error the fence may or may not be there, so nothing may be
+  /// deleted either.
   Result<bool> PutFence(std::uint64_t number, const std::string& replaces) {
     if (dry_run_) return true;
     auto put = object::Put(store_, keys_.ManifestKey(number), AsBytes(NewFence()),

@@ -7,7 +7,7 @@
 namespace millrace::checkpoint {
 namespace {
 
-/// Whether the step can be marked: kNotFound where it has no committed checkpoint, kBusy where a collector is at work.
+/// Fails with kNotFound if the step has no committed checkpoint, and with kBusy if a collector is removing it.
 Status CheckMarkable(object::Store& store, const CheckpointKeys& keys, std::uint64_t step, const object::Call& call) {
   bool committed = false, going = false;
   MR_TRY(object::ListAll(
@@ -23,8 +23,8 @@ Status CheckMarkable(object::Store& store, const CheckpointKeys& keys, std::uint
       call));
   if (!committed) return Fail(Code::kNotFound, "there is no committed checkpoint of step {}", step);
   if (!going) return {};
-  return Fail(Code::kBusy,
-              "step {} is being removed by garbage collection (a collector that was killed says so for a day)", step);
+  return Fail(Code::kBusy, "garbage collection is removing step {} (the mark of a killed collector stays for a day)",
+              step);
 }
 
 Status Put(object::Store& store, const std::string& key, const std::string& content, const object::Call& call) {
@@ -40,12 +40,11 @@ Status Pin(const object::Location& root, std::uint64_t step, std::string_view by
   const Json content{{"pinned", FormatIso8601(SystemClock().Wall())}, {"by", by}, {"reason", reason}};
   MR_TRY(CheckMarkable(*root.store, keys, step, call));
   MR_TRY(Put(*root.store, keys.PinKey(step), DumpJson(content) + "\n", call));
-  // A collector announces itself, then looks for marks; this puts the mark, then looks for collectors. So of the two at
-  // least one sees the other. The key is shared: to delete it here could remove a pin that somebody else has set.
+  // A collector puts its mark, then looks for pins. This function puts the pin, then looks for collectors. So at least
+  // one of the two sees the other. All pins share one key: deleting it here could remove another user's pin.
   Status markable = CheckMarkable(*root.store, keys, step, call);
   if (markable || markable.error().code() != Code::kBusy) return markable;
-  return Fail(markable.error().Context(
-      "the pin is set, but it is not known whether it came in time; pin again when that is over"));
+  return Fail(markable.error().Context("the pin is set, but it may be too late; pin again when the removal is over"));
 }
 
 Status Unpin(const object::Location& root, std::uint64_t step, object::Call call) {
@@ -58,7 +57,7 @@ Result<std::unique_ptr<Hold>> Hold::Take(const object::Location& root, std::uint
   const CheckpointKeys keys(root.key);
   std::unique_ptr<Hold> hold(new Hold(root.store, keys.NewHoldKey(step)));
   MR_TRY(Put(*root.store, hold->key_, "{}\n", call));
-  MR_TRY(CheckMarkable(*root.store, keys, step, call));  // else the hold's destructor takes the mark back
+  MR_TRY(CheckMarkable(*root.store, keys, step, call));  // if it fails, the hold's destructor removes the mark
   return hold;
 }
 

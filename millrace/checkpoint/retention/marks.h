@@ -35,7 +35,8 @@ class Hold {
   const std::shared_ptr<object::Store> store_;
   const std::string key_;
 };
-/// Longer than any load of a checkpoint takes; a killed reader delays the removal of a checkpoint by this time.
+/// How long a hold lasts. A guess: longer than any load of a checkpoint. The hold of a killed reader delays the removal
+/// of the checkpoint by this time.
 inline constexpr Duration kHoldTime = std::chrono::hours(24);
 
 }  // namespace millrace::checkpoint

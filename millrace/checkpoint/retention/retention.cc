@@ -15,7 +15,7 @@ std::set<std::uint64_t> Retained(const std::set<std::uint64_t>& committed, const
     for (std::uint64_t step : committed)
       if (step % retention.keep_every == 0) kept.insert(step);
   }
-  std::vector<std::pair<double, std::uint64_t>> ranked;  // the best last, of equals the newest
+  std::vector<std::pair<double, std::uint64_t>> ranked;  // ascending; of equal values the newest step last
   for (const auto& [step, value] : metric)
     if (committed.contains(step)) ranked.emplace_back(retention.greatest ? value : -value, step);
   std::sort(ranked.rbegin(), ranked.rend());

@@ -1,4 +1,4 @@
-// Which committed checkpoints stay. Pure functions.
+// The rules of retention: which committed checkpoints stay. Pure functions.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 namespace millrace::checkpoint {
 namespace {
 
-/// The first byte of an outcome.
+/// The first byte of an encoded outcome.
 enum class Certainty : std::uint8_t { kKnown = 1, kUnknown = 2 };
 
 }  // namespace

@@ -22,7 +22,7 @@ Saver::Saver(object::Location root, std::shared_ptr<RankExchange> group, const W
 std::string Saver::name() const { return fmt::format("{}/{}", store_->Describe(), root_); }
 
 Status Saver::Save(const SaveJob& job, const Snapshot& snapshot) {
-  std::string expected;  // the fence that the manifest replaces; rank 0 knows
+  std::string expected;  // the fence that the manifest must replace; on rank 0 only
   Result<std::string> begun = is_leader() ? BeginAttempt(job.step, expected) : std::string();
   std::string attempt = MR_TRY(DecodeResult(MR_TRY(group_->Broadcast(EncodeResult(begun)))));
 
@@ -31,7 +31,7 @@ Status Saver::Save(const SaveJob& job, const Snapshot& snapshot) {
   auto reports = group_->Gather(EncodeReport(report));
   CommitOutcome outcome;
   if (!is_leader()) {
-    // After a failed exchange rank 0 may have committed all the same: the file stays.
+    // After a failed exchange rank 0 may still have committed, so this rank's file stays.
     if (!reports) return Fail(reports.error().Context("reporting to rank 0"));
     auto heard = group_->Broadcast({});
     if (!heard) return Fail(heard.error().Context("hearing from rank 0"));
@@ -39,15 +39,15 @@ Status Saver::Save(const SaveJob& job, const Snapshot& snapshot) {
   } else {
     outcome = reports ? Commit(job, attempt, expected, *std::move(reports))
                       : CommitOutcome{Fail(reports.error().Context("hearing from all ranks"))};
-    auto told = group_->Broadcast(EncodeOutcome(outcome));
-    if (!told) options_.log.Warning("not all ranks know how a checkpoint ended", {{"error", told.error()}});
+    auto sent = group_->Broadcast(EncodeOutcome(outcome));
+    if (!sent) options_.log.Warning("not all ranks know how a checkpoint ended", {{"error", sent.error()}});
   }
   if (outcome.status) reported_ = {&snapshot, snapshot.layout_id()};
   if (!outcome.status && !outcome.is_unknown) RemoveOwnFile(snapshot, key);
   return outcome.status;
 }
 
-/// Rank 0: is the step free? Draws the attempt.
+/// Rank 0: checks that the step is free. Returns a new attempt.
 Result<std::string> Saver::BeginAttempt(std::uint64_t step, std::string& expected) {
   expected = MR_TRY(ExpectedFence(*store_, keys_, step));
   return NewAttempt();
@@ -62,7 +62,7 @@ Result<RankReport> Saver::Upload(const SaveJob& job, const Snapshot& snapshot, s
     object::Call call;
     if (options_.upload_limit > Duration::zero())
       call.deadline = Deadline::After(*options_.clock, options_.upload_limit);
-    ChunkSums sums(options_.chunk_bytes);  // of each part just before it goes out, while those before it travel
+    ChunkSums sums(options_.chunk_bytes);  // computed for each part while earlier parts are in flight
     auto before = [&](ByteSpan next) -> Result<std::uint32_t> {
       const std::uint32_t crc32c = sums.Add(next);
       pacer_.Pass(next.size());
@@ -82,7 +82,7 @@ Result<RankReport> Saver::Upload(const SaveJob& job, const Snapshot& snapshot, s
   return RankReport{RankReport::Contents::kFull, std::move(part)};
 }
 
-/// Rank 0: the commit point.
+/// Rank 0: merges the reports and commits.
 CommitOutcome Saver::Commit(const SaveJob& job, const std::string& attempt, const std::string& expected,
                             std::vector<std::string> reports) {
   auto manifest = Merge(job, attempt, std::move(reports));
@@ -93,7 +93,7 @@ CommitOutcome Saver::Commit(const SaveJob& job, const std::string& attempt, cons
   return outcome;
 }
 
-/// Rank 0: puts together what the ranks reported.
+/// Rank 0: merges the ranks' reports into a manifest and checks it.
 Result<Manifest> Saver::Merge(const SaveJob& job, const std::string& attempt, std::vector<std::string> reports) {
   Manifest manifest;
   manifest.step = job.step;
@@ -111,11 +111,11 @@ Result<Manifest> Saver::Merge(const SaveJob& job, const std::string& attempt, st
     MR_TRY(AddReport(rank, std::move(report), manifest));
   }
   if (!changed) {
-    manifest.tensors = tensors_;  // and they are covered as they were
+    manifest.tensors = tensors_;  // the layout is unchanged, so the tensors are still covered
     return manifest;
   }
   MR_TRY(MergeTensors(manifest));
-  auto complete = manifest.Check("what the ranks saved");
+  auto complete = manifest.Check("the ranks' slices");
   if (!complete) return Fail(complete.error().WithCode(Code::kInvalidArgument));
   tensors_ = manifest.tensors;
   return manifest;
@@ -149,7 +149,7 @@ Status Saver::MergeTensors(Manifest& manifest) {
   return {};
 }
 
-/// Best effort: what stays is garbage, and collected as such.
+/// Best effort: the garbage collection removes a file that stays.
 void Saver::RemoveOwnFile(const Snapshot& snapshot, const std::string& key) {
   auto removed = snapshot.file().empty() ? Status() : object::Delete(*store_, key);
   if (!removed) options_.log.Warning("file of a failed save stays for now", {{"key", key}, {"error", removed.error()}});
@@ -158,11 +158,12 @@ void Saver::RemoveOwnFile(const Snapshot& snapshot, const std::string& key) {
 void Saver::Collect() {
   if (peers_) DistributeManifest();
   if (is_collector()) CollectOld();
-  // Before all are through nobody begins the next save: its files would be older here than this one's manifest.
+  // Wait for all machines. On a machine that is late, files of the next save would be older than this manifest, and
+  // its collector would remove them as orphans.
   if (peers_) std::ignore = group_->Gather("");
 }
 
-/// Each machine gets the manifest, so that any of them can be lost.
+/// Puts the manifest on every machine's disk, so that the checkpoint survives the loss of a machine.
 void Saver::DistributeManifest() {
   const auto manifest = group_->Broadcast(std::move(last_manifest_));
   if (!manifest || is_leader() || !peers_->is_machine_leader()) return;
@@ -189,7 +190,8 @@ void Saver::CollectOld() {
   WarnOfOtherRuns(collected->committed);
 }
 
-/// Of the steps after the one that this run went on from, it has made only its last.
+/// Warns if the folder has steps after grandparent_ that this run did not save. Of these steps, this run has saved only
+/// parent_.
 void Saver::WarnOfOtherRuns(const std::vector<std::uint64_t>& committed) {
   if (!grandparent_) return;
   for (const std::uint64_t step : committed) {

@@ -16,12 +16,12 @@
 
 namespace millrace::checkpoint {
 
-/// What a save has beside the snapshot. `meta` and `metrics` are those of rank 0.
+/// The arguments of a save beside the snapshot. `meta` and `metrics` count on rank 0 only.
 struct SaveJob {
   std::uint64_t step = 0;
   Json meta;
   std::map<std::string, double> metrics;
-  Status snapshot;  ///< how this rank's copy went
+  Status snapshot;  ///< the result of Snapshot::Take on this rank
 };
 
 /// Saves to one tier, one save after the other. All ranks make the same exchanges in the same order. One thread at a
@@ -32,8 +32,8 @@ class Saver {
   Saver(object::Location root, std::shared_ptr<RankExchange> group, const Writer::Options& options,
         std::shared_ptr<PeerReplicator> peers = nullptr);
 
-  /// Collective. Makes the same three exchanges whatever fails in between, so that no rank waits for one that has given
-  /// up. Blocks until the save is committed or has failed on all ranks.
+  /// Collective. Makes the same three exchanges whatever fails in between, so no rank waits for a rank that has failed.
+  /// Blocks until the save is committed or has failed on all ranks.
   Status Save(const SaveJob& job, const Snapshot& snapshot);
   /// Removes what retention does not keep. Call it after a save; collective if there are `peers`. Rank 0 collects, or
   /// the first rank of each machine, after that rank has the manifest too. Logs failures; the next call tries again.
@@ -42,7 +42,7 @@ class Saver {
   std::string name() const;  ///< s3://runs/llama-demo
 
  private:
-  /// What a rank's file holds, by the rank's last full report.
+  /// The content of a rank's file, from the rank's last full report.
   struct RankLayout {
     std::map<std::string, TensorMeta> tensors;
     std::vector<Slice> slices;

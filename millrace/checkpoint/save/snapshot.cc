@@ -11,9 +11,9 @@
 namespace millrace::checkpoint {
 namespace {
 
-/// Below it one thread copies faster than several are woken.
+/// Files below this size are copied by one thread. A guess: waking threads takes longer than the copy.
 constexpr std::uint64_t kParallelFrom = 16 * kMiB;
-/// A few cores saturate the memory of a machine.
+/// A guess: a few cores saturate the memory bandwidth of a machine.
 constexpr int kMaxCopyThreads = 4;
 
 Status CheckSlice(const SaveSlice& slice) {
@@ -31,7 +31,7 @@ Status CheckSlice(const SaveSlice& slice) {
   return {};
 }
 
-/// Largest elements first, so that every tensor is aligned in the file.
+/// Returns the slices in file order: largest elements first, so that every tensor is aligned.
 std::vector<const SaveSlice*> InFileOrder(const std::vector<SaveSlice>& slices) {
   std::vector<const SaveSlice*> ordered;
   for (const SaveSlice& slice : slices) ordered.push_back(&slice);
@@ -92,7 +92,7 @@ bool Snapshot::FileLayout::Fits(const std::vector<SaveSlice>& others) const {
 Status Snapshot::MakeFileLayout(const std::vector<SaveSlice>& slices) {
   layout_ = {};
   FileLayout layout{.id = next_id_++};
-  layout.places.resize(slices.size());
+  layout.offsets.resize(slices.size());
   std::vector<const SaveSlice*> ordered = InFileOrder(slices);
   std::vector<SafetensorsEntry> entries;
   for (const SaveSlice* slice : ordered) {
@@ -108,7 +108,7 @@ Status Snapshot::MakeFileLayout(const std::vector<SaveSlice>& slices) {
   }
   for (std::size_t i = 0; i < ordered.size(); ++i) {
     const SaveSlice& slice = *ordered[i];
-    layout.places[&slice - slices.data()] = entries[i].offset;
+    layout.offsets[&slice - slices.data()] = entries[i].offset;
     if (slice.bytes.empty()) continue;
     layout.part.slices.push_back({slice.name, slice.begin, slice.bytes.size() / DTypeBytes(slice.meta.dtype), "",
                                   entries[i].offset, Simplified(slice.box, slice.meta.shape)});
@@ -130,7 +130,7 @@ Status Snapshot::Take(const std::vector<SaveSlice>& slices) {
   std::vector<CopyStep> copies{{file, AsBytes(layout_.header).data(), layout_.header.size()}};
   for (std::size_t i = 0; i < slices.size(); ++i)
     if (!slices[i].bytes.empty())
-      copies.push_back({file + layout_.places[i], slices[i].bytes.data(), slices[i].bytes.size()});
+      copies.push_back({file + layout_.offsets[i], slices[i].bytes.data(), slices[i].bytes.size()});
   std::sort(copies.begin(), copies.end(), [](const CopyStep& a, const CopyStep& b) { return a.to < b.to; });
   RunCopies(copies);
   file_ = {file, layout_.file_size};
@@ -141,7 +141,7 @@ void Snapshot::RunCopies(const std::vector<CopyStep>& copies) {
   const std::uint64_t total = static_cast<std::uint64_t>(copies.back().to - copies.front().to) + copies.back().bytes;
   const int threads = total < kParallelFrom ? 1 : threads_;
   const std::byte* start = copies.front().to;
-  // Thread i copies what falls into the i-th of equal parts of the file.
+  // Thread i copies the i-th of `threads` equal parts of the file.
   auto copy_part = [&](int i) {
     const std::byte* begin = start + total / threads * i;
     const std::byte* end = i + 1 == threads ? start + total : start + total / threads * (i + 1);

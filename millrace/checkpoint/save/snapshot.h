@@ -1,4 +1,4 @@
-// A copy of what one rank saves, laid out as the rank's file.
+// A copy of one rank's slices in memory, laid out as the rank's file.
 #pragma once
 
 #include <cstdint>
@@ -35,12 +35,12 @@ class Snapshot {
   std::uint64_t layout_id() const { return layout_.id; }
 
  private:
-  /// Where each slice lies in the file.
+  /// The place of each slice in the file.
   struct FileLayout {
     std::uint64_t id = 0;
-    std::vector<SaveSlice> slices;      ///< without their bytes
-    std::vector<std::uint64_t> sizes;   ///< of each slice, in bytes
-    std::vector<std::uint64_t> places;  ///< of each slice in the file
+    std::vector<SaveSlice> slices;       ///< without their bytes
+    std::vector<std::uint64_t> sizes;    ///< of each slice, in bytes
+    std::vector<std::uint64_t> offsets;  ///< of each slice in the file
     std::string header;
     std::uint64_t file_size = 0;
     Manifest part;

@@ -9,12 +9,13 @@
 namespace millrace::checkpoint {
 namespace {
 
-/// What the completions of parts in flight report to. The uploading thread waits for all of them before it lets go.
+/// Counts the parts in flight and collects their results. The uploading thread must call WaitForAll before it destroys
+/// this object.
 class PartsInFlight {
  public:
   explicit PartsInFlight(std::size_t parts) : parts_(parts) {}
 
-  /// Waits until fewer than `limit` are under way. False once a part has failed.
+  /// Waits until fewer than `limit` parts are in flight. Returns false once a part has failed.
   bool WaitBelow(int limit) {
     MutexLock lock(mutex_);
     while (in_flight_ >= limit) changed_.Wait(mutex_);
@@ -36,7 +37,7 @@ class PartsInFlight {
       error_ = part.error().Context(fmt::format("part {}", index + 1));
     }
     --in_flight_;
-    changed_.NotifyAll();  // under the lock: once it is free, this object may be gone
+    changed_.NotifyAll();  // under the lock: after the unlock the uploading thread may destroy this object
   }
   Result<std::vector<object::PartInfo>> WaitForAll() {
     WaitBelow(1);
@@ -89,7 +90,8 @@ Status UploadBytes(object::Store& store, const std::string& key, ByteSpan bytes,
     return {};
   };
   if (auto failed = complete(); !failed) {
-    // Without the caller's stop token, which may be what ended the upload. Garbage collection aborts what is left over.
+    // Without the caller's stop token, which may have ended the upload. If the abort fails, the garbage collection
+    // aborts the upload.
     std::ignore = object::AbortMultipart(store, key, upload_id, {});
     return failed;
   }

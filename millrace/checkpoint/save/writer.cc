@@ -16,10 +16,10 @@
 namespace millrace::checkpoint {
 namespace {
 
-/// For the header of a file with some thousand tensors, beside Options::snapshot_bytes.
+/// Memory for the file's header, beside Options::snapshot_bytes. A guess: enough for several thousand tensors.
 constexpr std::uint64_t kHeaderRoom = 1 * kMiB;
 
-/// Memory for two buffers, each with a budget of its own, so that neither ever waits for the other.
+/// Memory for two buffers. Each has a budget of its own, so that neither waits for the other.
 struct TwoBudgets {
   explicit TwoBudgets(Reservation both)
       : reserved(std::move(both)), first(reserved.bytes() / 2), second(first.total()) {}
@@ -35,14 +35,15 @@ struct PendingSave {
   TimePoint started;
 };
 std::vector<CheckpointTier> TiersOf(const SaveOptions& save) {
-  std::vector<CheckpointTier> places;
-  if (save.to_local) places.push_back(CheckpointTier::kLocal);
-  if (save.to_store) places.push_back(CheckpointTier::kStore);
-  return places;
+  std::vector<CheckpointTier> tiers;
+  if (save.to_local) tiers.push_back(CheckpointTier::kLocal);
+  if (save.to_store) tiers.push_back(CheckpointTier::kStore);
+  return tiers;
 }
 
-/// Has one or two slots; a slot is a buffer and the thread that saves from it. A tier takes one save at a time, in the
-/// order of the calls of Start. So all ranks make a tier's exchanges in the same order, however many slots each has.
+/// The implementation of Writer, with one or two slots. A slot is a buffer and the thread that saves from it. A tier
+/// takes one save at a time, in the order of the calls of Start. So all ranks make a tier's exchanges in the same
+/// order, also if their numbers of slots differ.
 class TieredWriter final : public Writer {
  public:
   TieredWriter(object::Location root, std::optional<object::Location> local, std::shared_ptr<RankExchange> group,
@@ -75,7 +76,7 @@ class TieredWriter final : public Writer {
   Result<Duration> Start(std::uint64_t step, const std::vector<SaveSlice>& slices, const Json& meta,
                          const SaveOptions& save) override {
     if (save.to_local && !local_) return Fail(Code::kInvalidArgument, "this writer has no local folder to save to");
-    if (!save.to_local && !save.to_store) return Fail(Code::kInvalidArgument, "a save needs a place to save to");
+    if (!save.to_local && !save.to_store) return Fail(Code::kInvalidArgument, "a save needs a tier to save to");
     PendingSave job{.slices = slices, .to = TiersOf(save), .started = Now()};
     job.save.step = step;
     if (leader_) {
@@ -129,26 +130,27 @@ class TieredWriter final : public Writer {
   /// The state of a buffer and its thread.
   struct SaveSlot {
     bool busy = false;
-    bool copying = false;  ///< or about to; the caller's tensors are in use
-    Duration blocked{0};   ///< the caller, by the save under way
+    bool copying = false;  ///< from Start until the copy is complete; the caller's tensors must not change
+    Duration blocked{0};   ///< how long the current save has blocked the caller
     std::optional<PendingSave> job = {};
   };
 
   TimePoint Now() const { return options_.clock->Now(); }
 
-  /// Returns the slot for a save to `places`; nothing while a save to one of them is under way, or all slots are busy.
-  /// Saves to the store prefer the first slot and saves to the disk the last, so that each finds its buffer's layout.
-  std::optional<std::size_t> FreeSlotFor(const std::vector<CheckpointTier>& places) const MR_REQUIRES(mutex_) {
-    for (const CheckpointTier tier : places)
+  /// Returns the slot for a save to `tiers`; nothing while a save to one of them is under way, or all slots are busy.
+  /// Saves to the store prefer the first slot and saves to the disk the last one. So a tier's saves mostly use the same
+  /// buffer, whose layout rank 0 knows.
+  std::optional<std::size_t> FreeSlotFor(const std::vector<CheckpointTier>& tiers) const MR_REQUIRES(mutex_) {
+    for (const CheckpointTier tier : tiers)
       if (busy_tiers_.contains(tier)) return std::nullopt;
     const std::size_t last = slots_.size() - 1;
-    const bool to_store = std::ranges::find(places, CheckpointTier::kStore) != places.end();
+    const bool to_store = std::ranges::find(tiers, CheckpointTier::kStore) != tiers.end();
     for (const std::size_t slot : {to_store ? 0 : last, to_store ? last : 0})
       if (!slots_[slot].busy) return slot;
     return std::nullopt;
   }
 
-  /// Waits for the background threads and takes what they have not told yet.
+  /// Waits for the background threads. Returns the result that no call has returned yet.
   LastResult WaitIdle() {
     MutexLock lock(mutex_);
     while (std::ranges::any_of(slots_, &SaveSlot::busy)) changed_.Wait(mutex_);
@@ -158,7 +160,7 @@ class TieredWriter final : public Writer {
   void WorkLoop(std::size_t slot, std::stop_token stop) {
     Snapshot& snapshot = snapshots_[slot];
     if (options_.snapshot_bytes > 0) {
-      // A failure is told by the first Save, which needs the same memory.
+      // On failure, the first Save reports the error: it needs the same memory.
       if (snapshot.Reserve(options_.snapshot_bytes + kHeaderRoom)) snapshot.Touch();
       FreeSlot(slot);
     }
@@ -176,7 +178,7 @@ class TieredWriter final : public Writer {
     changed_.Wait(mutex_, stop, [&]() MR_NO_THREAD_SAFETY_ANALYSIS { return slots_[slot].job.has_value(); });
     return std::exchange(slots_[slot].job, std::nullopt);
   }
-  /// A save is through with a place. What went wrong stays until it is told.
+  /// Records that a save to a tier has ended. An error stays in last_ until a call returns it.
   void FinishTier(CheckpointTier tier, LastResult stats) {
     MutexLock lock(mutex_);
     busy_tiers_.erase(tier);
@@ -220,7 +222,7 @@ class TieredWriter final : public Writer {
     if (saved) saver.Collect();
     return stats;
   }
-  /// What to do about a local disk that is full.
+  /// Returns advice if the local disk is full; else an empty text.
   std::string DiskFullAdvice(const Error& error) const {
     if (error.code() != Code::kNoSpace) return "";
     return fmt::format(
@@ -237,7 +239,7 @@ class TieredWriter final : public Writer {
   const bool leader_;
   const std::unique_ptr<TwoBudgets> two_budgets_;
 
-  Saver store_;  ///< used by the thread whose save is under way to the tier; so is local_
+  Saver store_;  ///< used by the thread that saves to the tier; the same holds for local_
   std::optional<Saver> local_;
   std::deque<Snapshot> snapshots_;  ///< one for each slot
 
@@ -279,7 +281,7 @@ Result<std::unique_ptr<Writer>> Writer::Open(object::Connection& connection, std
     if (both) {
       two_budgets = std::make_unique<TwoBudgets>(*std::move(both));
     } else {
-      options.log.Info("checkpoints on the disk wait for those to the store: no memory for two copies", {});
+      options.log.Info("saves to the disk wait for saves to the store: no memory for two copies", {});
     }
   }
   return std::make_unique<TieredWriter>(std::move(root), std::move(local), std::move(group), budget,

@@ -1,4 +1,4 @@
-// What tests of saving and reading share: a store in memory that fails as told, and writers and readers over it.
+// The fixture of tests of saving and reading: a memory store with injected faults, and writers and readers on it.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ namespace millrace::checkpoint::testing {
 constexpr const char* kUrl = "s3://bucket/runs/a";
 constexpr auto kSecond = std::chrono::seconds(1);
 
-/// Stops rank 0 on its way into exchange number `at` (0: attempt, 1: reports, 2: outcome) until the test lets it go on.
+/// Blocks rank 0 before exchange number `at` (0: attempt, 1: reports, 2: outcome) until the test calls Open.
 class GateGroup final : public RankExchange {
  public:
   explicit GateGroup(int at) : at_(at) {}
@@ -77,7 +77,7 @@ class CheckpointTest : public ::testing::Test {
   }
   static std::vector<SaveSlice> Whole(const State& state) { return state.Share(1, 0)[0]; }
 
-  /// Saves and waits; every save has a time of its own.
+  /// Saves and waits. Advances the clock first, so that every save has another time.
   Status Save(Writer& writer, std::uint64_t step, const State& state, const Json& meta = {}) {
     clock_.Advance(kSecond);
     auto saved = writer.Save(step, Whole(state), meta);

@@ -9,10 +9,12 @@
 namespace millrace::checkpoint {
 namespace {
 
+/// Hex digits of a run's folder: docs/formats/checkpoint.md, "The local tier".
 constexpr std::size_t kRunDigits = 16;
 
-/// A folder for each run; the machine's token, "-" and 16 digits behind it while it is made, and as WriteFileAtomic
-/// names what it writes for that.
+/// Classifies a name in the folder of local checkpoints. Allowed are folders of runs (16 hex digits), the machine's
+/// token, and two temporary names while a rank creates the token: the token's name with "-" and 16 hex digits, and the
+/// name that WriteFileAtomic adds to that.
 NameForm LocalTierNameForm(std::string_view name) {
   constexpr std::string_view kToken = kMachineToken, kTemporary = ".tmp";
   if (IsHexName(name, kRunDigits)) return NameForm::kFolder;

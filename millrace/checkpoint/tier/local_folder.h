@@ -1,4 +1,4 @@
-// Where a run's checkpoints lie on the machine's own disk.
+// The folder of a run's checkpoints on the machine's own disk.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// Checkpoints on the machine's own disk: what a job says of them.
+// A job's options for checkpoints on the machine's own disk.
 #pragma once
 
 #include <string>

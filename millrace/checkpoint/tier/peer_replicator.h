@@ -1,4 +1,4 @@
-// What a save needs of the machines that share a run, without the network that connects them.
+// The interface through which a save copies its files to other machines. It hides the network.
 #pragma once
 
 #include <string>
