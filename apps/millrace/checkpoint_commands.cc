@@ -1,4 +1,4 @@
-// millrace ckpt: what checkpoints there are, whether they are whole, what changed between them, and what may go.
+// millrace ckpt: lists, shows, verifies, compares, pins, removes, imports and exports checkpoints.
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -29,7 +29,7 @@ using checkpoint::ListedCheckpoint;
 using checkpoint::Manifest;
 using checkpoint::Reader;
 
-/// What the user typed; each command uses its share.
+/// The parsed arguments of all commands. Each command uses some of them.
 struct Arguments {
   std::string url, source, destination, other, reason;
   std::optional<std::uint64_t> step;
@@ -37,19 +37,19 @@ struct Arguments {
   std::uint64_t first = 0, second = 0;
   bool all = false, values = false;
   std::string mode = "min";
-  std::string format, group;     ///< of import and export; empty: found out, and all of it
-  std::uint64_t file_bytes = 0;  ///< 0: the format's own choice
+  std::string format, group;     ///< of import and export; empty: detected, and the whole checkpoint
+  std::uint64_t file_bytes = 0;  ///< 0: the default of ImportOptions or ExportOptions
   checkpoint::Retention retention{.keep_last = std::numeric_limits<int>::max()};
 };
 
-/// Requests of up to 8 MiB each that the memory budget allows.
+/// Returns how many requests of 8 MiB the memory budget allows, at most 16 (a guess).
 int Parallel(const Context& context) {
   return static_cast<int>(std::clamp<std::uint64_t>(context.DataBudget() / (8 * kMiB), 1, 16));
 }
 
 object::Call CallOf(const Context& context) { return {.stop = context.stop}; }
 
-/// How long ago, in the largest unit that fits.
+/// Returns the age in the largest unit that gives at least 2.
 std::string Age(std::chrono::seconds age) {
   const auto seconds = std::max<std::int64_t>(age.count(), 0);
   if (seconds < 120) return fmt::format("{} s", seconds);
@@ -94,7 +94,7 @@ Json Summary(const Reader& reader) {
   return summary;
 }
 
-/// Shows how far a long command is, where that is wanted.
+/// Shows the progress of a long command if the options ask for it.
 class Bar {
  public:
   Bar(const Context& context, std::uint64_t total) {
@@ -111,13 +111,13 @@ class Bar {
   std::optional<ProgressLine> line_;
 };
 
-/// A checkpoint to read all of.
+/// Opens a checkpoint with a hold, for commands that read it.
 Result<checkpoint::HeldReader> OpenHeld(const Context& context, object::Connection& connection, const std::string& url,
                                         std::optional<std::uint64_t> step) {
   return checkpoint::OpenHeld(connection, url, step, context.log(), CallOf(context));
 }
 
-/// After a command that names each damaged checkpoint and goes on with the next.
+/// Fails if a command has found damaged checkpoints. The command has reported them one by one.
 Status AllWhole(std::size_t damaged, std::size_t of) {
   if (damaged == 0) return {};
   return Fail(Code::kCorrupt, "{} of {} checkpoints {} damaged", damaged, of, damaged == 1 ? "is" : "are");
@@ -237,7 +237,7 @@ Status Verify(const Context& context, const Arguments& arguments) {
   return AllWhole(damaged, entries.size());
 }
 
-/// What the user named, or what the destination's name says.
+/// Returns the format that the user named; else the one that the destination's suffix suggests.
 Result<checkpoint::ForeignFormat> ExportFormat(const Arguments& arguments) {
   if (!arguments.format.empty()) return checkpoint::ParseForeignFormat(arguments.format);
   const std::string& to = arguments.destination;
@@ -245,8 +245,8 @@ Result<checkpoint::ForeignFormat> ExportFormat(const Arguments& arguments) {
   return file ? checkpoint::ForeignFormat::kTorch : checkpoint::ForeignFormat::kHuggingFace;
 }
 
-/// The tokenizer that a run was trained with, as files beside its model. A model without one is of use too, so what is
-/// wrong is said and nothing more.
+/// Returns the files of the tokenizer that the run was trained with. A model is useful without them, so errors are only
+/// logged.
 std::map<std::string, std::string> TokenizerFiles(const Context& context, object::Connection& connection,
                                                   const Manifest& manifest) {
   const auto origin = checkpoint::FindTokenizerOrigin(manifest);
@@ -419,7 +419,7 @@ Status Diff(const Context& context, const Arguments& arguments) {
 
 using Action = Status (*)(const Context&, const Arguments&);
 
-/// A command whose positional arguments are `positionals`, in that order.
+/// Adds a command with the given positional arguments, in that order.
 CLI::App* AddAction(CLI::App& parent, Context& context, std::shared_ptr<Arguments> arguments, std::string name,
                     std::string description, std::string examples, Action action,
                     std::initializer_list<std::string Arguments::*> positionals = {&Arguments::url}) {
@@ -440,7 +440,7 @@ CLI::App* AddAction(CLI::App& parent, Context& context, std::shared_ptr<Argument
   return command;
 }
 
-/// Import and export, with the options that they share.
+/// Adds import and export, and the options that they share.
 void AddConversions(CLI::App& ckpt, Context& context, const std::shared_ptr<Arguments>& arguments,
                     const std::function<CLI::Option*(CLI::App*, const char*)>& add_step) {
   const auto known = CLI::IsMember({"hf", "peft", "torch", "dcp"});
