@@ -67,10 +67,10 @@ TEST(Safetensors, RejectsBadHeaders) {
   };
   for (
       const Case& c : {
-          Case{"", 0, "no safetensors header"},
-          Case{"[]", 0, "no safetensors header"},
-          Case{"{\"a\":", 0, "no safetensors header"},
-          Case{R"({"a":{"dtype":[[[1]]],"shape":[],"data_offsets":[0,4]}})", 4, "no safetensors header"},
+          Case{"", 0, "not a safetensors header"},
+          Case{"[]", 0, "not a safetensors header"},
+          Case{"{\"a\":", 0, "not a safetensors header"},
+          Case{R"({"a":{"dtype":[[[1]]],"shape":[],"data_offsets":[0,4]}})", 4, "not a safetensors header"},
           Case{R"({"a":1})", 0, "is not an object"},
           Case{R"({"a":{"dtype":"F32","shape":[1]}})", 4, "no data_offsets"},
           Case{R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", 4, "backwards"},

@@ -98,10 +98,10 @@ TEST_F(OpenSafetensorsTest, SaysWhatIsWrong) {
   };
   for (const Case& c :
        {Case{"[]", "no weight_map"}, Case{"{", "not valid JSON"}, Case{R"({"weight_map":[]})", "no weight_map"},
-        Case{R"({"weight_map":{"one":5}})", "no string"},
+        Case{R"({"weight_map":{"one":5}})", "not a string"},
         Case{R"({"weight_map":{"one":"../a.safetensors"}})", "is refused"},
         Case{R"({"weight_map":{"one":"gone.safetensors"}})", "does not exist"},
-        Case{R"({"weight_map":{"one":"a.safetensors","two":"a.safetensors"}})", "should have tensor two"}}) {
+        Case{R"({"weight_map":{"one":"a.safetensors","two":"a.safetensors"}})", "does not have tensor two"}}) {
     Put("model.safetensors.index.json", c.index);
     auto opened = Open();
     ASSERT_FALSE(opened) << c.index;
