@@ -8,6 +8,7 @@
 #include <string>
 
 #include "millrace/base/hash/crc.h"
+#include "millrace/base/hash/digest.h"
 #include "millrace/cache/disk_tier.h"
 
 namespace {

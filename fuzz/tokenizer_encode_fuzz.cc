@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/tokenizer/load/load.h"
 #include "millrace/tokenizer/tokenizer.h"
 

@@ -6,7 +6,7 @@
 #include <cctype>
 
 #include "millrace/base/files/files.h"
-#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
 
 namespace millrace::cli {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 
+#include "millrace/base/hash/digest.h"
 #include "millrace/base/threads/channel.h"
 #include "millrace/base/threads/task_scope.h"
 #include "millrace/cache/disk_tier.h"

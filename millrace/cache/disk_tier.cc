@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "millrace/base/hash/crc.h"
+#include "millrace/base/hash/text_encoding.h"
 
 namespace millrace::cache {
 namespace {

@@ -11,6 +11,7 @@
 #include <csignal>
 #include <thread>
 
+#include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/random.h"
 
 namespace millrace::cache {

@@ -7,7 +7,7 @@
 
 #include "millrace/base/files/files.h"
 #include "millrace/base/hash/crc.h"
-#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/json.h"
 #include "millrace/base/process/subprocess.h"
 #include "millrace/base/text.h"

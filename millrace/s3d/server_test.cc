@@ -7,6 +7,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/random.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
 #include "millrace/http/client/client.h"
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/s3d/storage/blob.h"
 #include "millrace/s3d/storage/storage.h"
 #include "tests/mount/mount_program.h"

@@ -1,6 +1,6 @@
 // ls, du, head.
 #include "apps/millrace/objects/object_commands.h"
-#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
 #include "millrace/object/blocking.h"
 

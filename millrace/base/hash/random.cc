@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "millrace/base/bytes.h"
-#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 
 namespace millrace {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "millrace/base/files/confine.h"
 #include "millrace/base/hash/crc.h"
-#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 
 namespace millrace::checkpoint {
 namespace {

@@ -11,7 +11,7 @@
 #include <filesystem>
 
 #include "millrace/base/files/files.h"
-#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/constant_time.h"
 #include "millrace/base/hash/random.h"
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"

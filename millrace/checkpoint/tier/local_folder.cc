@@ -4,6 +4,7 @@
 
 #include "millrace/base/files/managed_folder.h"
 #include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/object/file/file_store.h"
 
 namespace millrace::checkpoint {

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
 #include "millrace/base/threads/parallel_for.h"
 #include "millrace/data/content/content.h"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "millrace/base/hash/digest.h"
 #include "millrace/data/content/content.h"
 
 namespace millrace::data {

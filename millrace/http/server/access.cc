@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "millrace/base/files/files.h"
+#include "millrace/base/hash/constant_time.h"
 #include "millrace/base/text.h"
 #include "millrace/http/server/request_head.h"
 

@@ -5,6 +5,7 @@
 
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/random.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/object/rules.h"
 #include "millrace/object/support/listing.h"

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
 #include "millrace/object/rules.h"
 #include "millrace/object/s3/protocol/checksums.h"

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/object/rules.h"
 #include "millrace/object/s3/protocol/checksums.h"
 #include "millrace/object/s3/protocol/xml.h"

@@ -6,7 +6,7 @@
 #include <latch>
 #include <map>
 
-#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/object/s3/protocol/checksums.h"
 #include "millrace/object/s3/testing/scripted_store.h"
 #include "millrace/object/support/early_pages.h"

@@ -5,6 +5,7 @@
 #include <future>
 
 #include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/object/s3/testing/scripted_store.h"
 
 namespace millrace::object::s3 {

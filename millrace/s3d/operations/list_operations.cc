@@ -1,4 +1,4 @@
-#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
 #include "millrace/s3d/operations/exchange.h"
 #include "millrace/xml/xml.h"

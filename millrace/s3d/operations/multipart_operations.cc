@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
 #include "millrace/s3d/operations/conditions.h"
 #include "millrace/s3d/operations/documents.h"

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
 #include "millrace/s3d/operations/conditions.h"
 #include "millrace/s3d/operations/documents.h"

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
+
 namespace millrace::s3d {
 namespace {
 

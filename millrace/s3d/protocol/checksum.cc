@@ -7,7 +7,7 @@
 #include <array>
 
 #include "millrace/base/hash/crc.h"
-#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
 
 namespace millrace::s3d {

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cstring>
 
+#include "millrace/base/hash/constant_time.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
 #include "millrace/http/server/request_head.h"
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/s3d/testing/fake_request.h"
 
 namespace millrace::s3d {

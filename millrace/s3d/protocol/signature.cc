@@ -4,6 +4,8 @@
 #include <charconv>
 #include <chrono>
 
+#include "millrace/base/hash/constant_time.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
 #include "millrace/s3d/protocol/cross_site.h"
 

@@ -12,6 +12,8 @@
 #include <iterator>
 #include <map>
 
+#include "millrace/base/hash/constant_time.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
 #include "millrace/s3d/protocol/signature.h"
 

@@ -8,6 +8,7 @@
 
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/random.h"
+#include "millrace/base/hash/text_encoding.h"
 
 namespace millrace::s3d {
 namespace {

@@ -8,8 +8,8 @@
 #include <set>
 #include <thread>
 
-#include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/random.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/tokenizer/load/load.h"
 
 namespace millrace::tokenizer {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/tokenizer/huggingface/regex.h"
 #include "millrace/tokenizer/load/load.h"
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/tokenizer/splitting/named_patterns.h"
 
 namespace millrace::tokenizer::hf {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/tokenizer/byte_level/byte_bpe.h"
 #include "millrace/tokenizer/huggingface/hf_file.h"
 #include "millrace/tokenizer/splitting/named_patterns.h"

@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/tokenizer/load/load.h"
 
 namespace millrace::tokenizer {

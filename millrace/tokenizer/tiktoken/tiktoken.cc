@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
 #include "millrace/tokenizer/byte_level/byte_bpe.h"
 

@@ -11,6 +11,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/random.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/fault/fault_store.h"

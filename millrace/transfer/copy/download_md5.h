@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "millrace/base/hash/digest.h"
 #include "millrace/base/result.h"
 #include "millrace/object/object_info.h"
 #include "millrace/transfer/copy/md5_pool.h"

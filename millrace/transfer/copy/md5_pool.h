@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "millrace/base/bytes.h"
+#include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/md5_lanes.h"
 #include "millrace/base/threads/sync.h"
 

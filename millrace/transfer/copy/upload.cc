@@ -3,6 +3,7 @@
 
 #include "millrace/base/hash/crc.h"
 #include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/transfer/copy/copy.h"
 #include "millrace/transfer/copy/multipart_job.h"
 #include "millrace/transfer/copy/verify.h"

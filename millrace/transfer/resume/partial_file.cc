@@ -14,6 +14,7 @@
 #include "millrace/base/hash/crc.h"
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/random.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
 #include "millrace/transfer/resume/resume.h"
 

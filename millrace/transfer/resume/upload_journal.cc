@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
 #include "millrace/transfer/resume/resume.h"

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/object/blocking.h"
 #include "millrace/object/rules.h"
 #include "millrace/transfer/stream/window.h"

@@ -6,7 +6,7 @@
 #include <charconv>
 #include <ctime>
 
-#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
 

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/vfs/metadata/attributes.h"
 #include "millrace/vfs/testing/driver.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/object/blocking.h"
 #include "millrace/vfs/write/writer.h"
 

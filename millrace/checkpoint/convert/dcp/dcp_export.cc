@@ -4,8 +4,8 @@
 #include <set>
 #include <variant>
 
-#include "millrace/base/hash/digest.h"
 #include "millrace/base/hash/random.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/checkpoint/convert/dcp/dcp_names.h"
 #include "millrace/checkpoint/convert/source/import_source.h"
 #include "millrace/checkpoint/convert/source/meta_names.h"

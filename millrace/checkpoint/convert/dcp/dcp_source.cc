@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/checkpoint/convert/dcp/dcp_names.h"
 #include "millrace/checkpoint/convert/source/foreign_format.h"
 #include "millrace/checkpoint/convert/source/meta_names.h"

@@ -3,7 +3,7 @@
 #include <charconv>
 #include <limits>
 
-#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
 #include "millrace/checkpoint/convert/torch/torch_dtypes.h"
 #include "millrace/checkpoint/convert/torch/torch_state.h"

@@ -6,6 +6,8 @@
 #include <map>
 
 #include "millrace/base/files/files.h"
+#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
 #include "millrace/http/client/client.h"

@@ -1,5 +1,7 @@
 #include "millrace/object/s3/credentials/credential_sources.h"
 
+#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
 #include "millrace/object/s3/protocol/xml.h"

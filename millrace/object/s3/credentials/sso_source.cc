@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/json.h"
 #include "millrace/base/text.h"
 #include "millrace/object/s3/credentials/credential_sources.h"

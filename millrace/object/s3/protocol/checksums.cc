@@ -8,6 +8,7 @@
 
 #include "millrace/base/hash/crc.h"
 #include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/xml/xml.h"
 
 namespace millrace::object::s3 {

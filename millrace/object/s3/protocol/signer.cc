@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
 
 namespace millrace::object::s3 {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "millrace/base/hash/text_encoding.h"
+
 namespace millrace::object::s3 {
 namespace {
 

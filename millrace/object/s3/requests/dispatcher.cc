@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "millrace/base/hash/digest.h"
+#include "millrace/base/hash/text_encoding.h"
 #include "millrace/base/text.h"
 #include "millrace/object/rules.h"
 #include "millrace/object/s3/protocol/checksums.h"
