@@ -13,7 +13,7 @@ namespace millrace::object {
 namespace {
 
 /// A name in a folder. Folders sort as the keys below them, by their segment with a final slash.
-struct Entry {
+struct FolderEntry {
   std::string order;  ///< the segment; with a trailing '/' for a folder
   bool folder = false;
   bool link = false;
@@ -35,7 +35,7 @@ struct TreeWalker::Folder {
   dev_t device = 0;
   ino_t inode = 0;
   std::unique_ptr<DIR, CloseDir> directory;
-  std::vector<Entry> entries;
+  std::vector<FolderEntry> entries;
   std::size_t next = 0;
 };
 
@@ -77,7 +77,7 @@ void TreeWalker::Position(Folder& folder) const {
   std::string_view rest = std::string_view(from_).substr(folder.key.size());
   auto begin = folder.entries.begin() + static_cast<std::ptrdiff_t>(folder.next);
   auto found = std::lower_bound(begin, folder.entries.end(), rest,
-                                [](const Entry& entry, std::string_view wanted) { return entry.order < wanted; });
+                                [](const FolderEntry& entry, std::string_view wanted) { return entry.order < wanted; });
   // The folder just before may contain the key.
   if (found != begin && std::prev(found)->folder && rest.starts_with(std::prev(found)->order)) --found;
   folder.next = static_cast<std::size_t>(found - folder.entries.begin());
@@ -135,7 +135,7 @@ Status TreeWalker::Enter(std::string key) {
     if (is_folder) *segment += '/';
     folder->entries.push_back({*std::move(segment), is_folder, link});
   }
-  std::ranges::sort(folder->entries, {}, &Entry::order);
+  std::ranges::sort(folder->entries, {}, &FolderEntry::order);
   Position(*folder);
   stack_.push_back(std::move(folder));
   return {};
@@ -148,7 +148,7 @@ bool TreeWalker::IsAncestor(const struct stat& status) const {
 
 Result<bool> TreeWalker::Look() {
   Folder& folder = *stack_.back();
-  const Entry& entry = folder.entries[folder.next++];
+  const FolderEntry& entry = folder.entries[folder.next++];
   std::string key = folder.key + entry.order;
   if (!key.starts_with(options_.prefix) && !options_.prefix.starts_with(key)) {
     if (key > options_.prefix) folder.next = folder.entries.size();

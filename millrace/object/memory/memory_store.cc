@@ -21,7 +21,7 @@ struct Object {
   ObjectInfo info;
 };
 
-struct Part {
+struct UploadedPart {
   SharedBytes content;
   PartInfo info;
 };
@@ -30,7 +30,7 @@ struct Upload {
   std::string key;
   PutOptions options;
   WallTime initiated;
-  std::map<int, Part> parts;
+  std::map<int, UploadedPart> parts;
 };
 
 class MemoryStore final : public Store {
@@ -240,7 +240,7 @@ class MemoryStore final : public Store {
     MutexLock lock(mutex_);
     Upload* upload = MR_TRY(FindUpload(key, id));
     PartInfo info{.number = number, .etag = NextETag(*content), .size = content->size()};
-    upload->parts[number] = Part{std::move(content), info};
+    upload->parts[number] = UploadedPart{std::move(content), info};
     return info;
   }
 

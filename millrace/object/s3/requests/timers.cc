@@ -15,44 +15,44 @@ Timers::~Timers() {
 }
 
 void Timers::After(Duration delay, std::stop_token stop, std::move_only_function<void()> work) {
-  auto entry = std::make_shared<Entry>();
-  entry->work = std::move(work);
+  auto timer = std::make_shared<Timer>();
+  timer->work = std::move(work);
   Key key;
   {
     MutexLock lock(mutex_);
     key = {clock_.Now() + delay, next_number_++};
-    bool first = entries_.empty() || key < entries_.begin()->first;
-    entries_.emplace(key, entry);
+    bool first = timers_.empty() || key < timers_.begin()->first;
+    timers_.emplace(key, timer);
     if (first) sleep_.request_stop();
   }
   arrived_.NotifyOne();
   // Without the lock: if the token has fired already, the constructor calls MakeDue, which takes it.
-  if (stop.stop_possible()) entry->on_stop.emplace(stop, Hasten{this, key});
+  if (stop.stop_possible()) timer->on_stop.emplace(stop, Hasten{this, key});
 }
 
 void Timers::MakeDue(Key key) {
   MutexLock lock(mutex_);
-  auto found = entries_.find(key);
-  if (found == entries_.end()) return;
-  auto entry = std::move(found->second);
-  entries_.erase(found);
-  entries_.emplace(Key{TimePoint{}, key.second}, std::move(entry));
+  auto found = timers_.find(key);
+  if (found == timers_.end()) return;
+  auto timer = std::move(found->second);
+  timers_.erase(found);
+  timers_.emplace(Key{TimePoint{}, key.second}, std::move(timer));
   sleep_.request_stop();
 }
 
-std::shared_ptr<Timers::Entry> Timers::Next() {
+std::shared_ptr<Timers::Timer> Timers::Next() {
   MutexLock lock(mutex_);
   while (true) {
-    if (entries_.empty()) {
+    if (timers_.empty()) {
       if (stopping_) return nullptr;
       arrived_.Wait(mutex_);
       continue;
     }
-    auto first = entries_.begin();
+    auto first = timers_.begin();
     if (stopping_ || first->first.first <= clock_.Now()) {
-      auto entry = std::move(first->second);
-      entries_.erase(first);
-      return entry;
+      auto timer = std::move(first->second);
+      timers_.erase(first);
+      return timer;
     }
     sleep_ = std::stop_source();
     std::stop_token wake = sleep_.get_token();
@@ -64,7 +64,7 @@ std::shared_ptr<Timers::Entry> Timers::Next() {
 }
 
 void Timers::Run() {
-  while (auto entry = Next()) std::exchange(entry->work, nullptr)();
+  while (auto timer = Next()) std::exchange(timer->work, nullptr)();
 }
 
 }  // namespace millrace::object::s3

@@ -29,22 +29,22 @@ class Timers {
     Key key;
     void operator()() const noexcept { timers->MakeDue(key); }
   };
-  struct Entry {
+  struct Timer {
     std::move_only_function<void()> work;
     std::optional<std::stop_callback<Hasten>> on_stop;
   };
 
   void MakeDue(Key key) MR_EXCLUDES(mutex_);
   void Run() MR_EXCLUDES(mutex_);
-  /// The next entry to run. Sleeps until it is due. Null if the timers are to stop.
-  std::shared_ptr<Entry> Next() MR_EXCLUDES(mutex_);
+  /// The next timer to run. Sleeps until it is due. Null at destruction.
+  std::shared_ptr<Timer> Next() MR_EXCLUDES(mutex_);
 
   Clock& clock_;
   Mutex mutex_;
   CondVar arrived_;
-  std::map<Key, std::shared_ptr<Entry>> entries_ MR_GUARDED_BY(mutex_);
+  std::map<Key, std::shared_ptr<Timer>> timers_ MR_GUARDED_BY(mutex_);
   std::uint64_t next_number_ MR_GUARDED_BY(mutex_) = 0;
-  std::stop_source sleep_ MR_GUARDED_BY(mutex_);  ///< ends the current sleep when an earlier entry arrives
+  std::stop_source sleep_ MR_GUARDED_BY(mutex_);  ///< ends the current sleep when an earlier timer arrives
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
