@@ -135,7 +135,7 @@ class FolderReader {
     return {};
   }
 
-  object::Store& store_;
+  object::ReadStore& store_;
   const std::string folder_, name_;
   const object::Call call_;
   std::map<std::string, std::string> wanted_;  ///< tensor → shard by the index; empty without an index

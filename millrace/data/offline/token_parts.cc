@@ -19,8 +19,8 @@ constexpr std::uint64_t kFirstRead = 256 * kKiB;   ///< a guess: holds the lengt
 constexpr std::uint64_t kUploadBytes = 16 * kMiB;  ///< a part of the upload that is read and written; a guess
 constexpr std::uint64_t kMaxCopy = kGiB;           ///< one copy inside the store; a guess: S3 allows up to 5 GiB
 
-Status ReadPiece(object::Store& store, const object::ObjectInfo& info, object::ByteRange range, MutableByteSpan into,
-                 const object::Call& call) {
+Status ReadPiece(object::ReadStore& store, const object::ObjectInfo& info, object::ByteRange range,
+                 MutableByteSpan into, const object::Call& call) {
   auto got = MR_TRY(object::Get(store, info.key, {.range = range, .if_match = info.etag}, into, call));
   if (!got || got->bytes != range.length) {
     return Fail(Code::kStale, "{}/{}: the finished part is gone or cut off; run again", store.Describe(), info.key);
@@ -70,7 +70,7 @@ Status AbortLeftovers(object::Store& store, const std::string& key, const object
   return {};
 }
 
-Result<Buffer> ReadRanges(object::Store& store, std::span<const StoredTokenPart> parts, const UploadStep& step,
+Result<Buffer> ReadRanges(object::ReadStore& store, std::span<const StoredTokenPart> parts, const UploadStep& step,
                           const object::Call& call) {
   Buffer bytes(step.bytes);
   MutableByteSpan into = bytes.span();
@@ -150,7 +150,7 @@ std::string TokenPart::Serialize() const {
   return bytes;
 }
 
-Result<StoredTokenPart> ReadStoredTokenPart(object::Store& store, object::ObjectInfo info, object::Call call) {
+Result<StoredTokenPart> ReadStoredTokenPart(object::ReadStore& store, object::ObjectInfo info, object::Call call) {
   auto corrupt = [&](std::string_view why) {
     return Fail(Code::kCorrupt, "{}/{}: {}; delete it and run again", store.Describe(), info.key, why);
   };

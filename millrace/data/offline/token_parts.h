@@ -28,7 +28,7 @@ struct StoredTokenPart {
   std::uint64_t tokens_at = 0;  ///< offset of the tokens, which reach to the end of the object
 };
 /// Reads all of a part but its tokens. Blocks. Errors: kCorrupt if it is damaged or not a part.
-Result<StoredTokenPart> ReadStoredTokenPart(object::Store& store, object::ObjectInfo info, object::Call call);
+Result<StoredTokenPart> ReadStoredTokenPart(object::ReadStore& store, object::ObjectInfo info, object::Call call);
 
 /// The bytes of one part of a multipart upload.
 struct UploadStep {

@@ -79,7 +79,7 @@ struct Found {
   bool readme = false;                     ///< the folder has a README.md, which may declare configurations
   std::vector<object::ObjectInfo> others;  ///< objects of a folder that hold no records by their names
 };
-Result<Found> Find(object::Store& store, const std::string& prefix, std::string_view pattern, object::Call call) {
+Result<Found> Find(object::ReadStore& store, const std::string& prefix, std::string_view pattern, object::Call call) {
   Found found{.folder = prefix.substr(0, prefix.rfind('/') + 1)};
   // A glob with an ending takes every match. Other sources take the objects that hold records.
   const bool whole_names = !pattern.empty() && !pattern.ends_with('*');

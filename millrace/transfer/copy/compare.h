@@ -1,13 +1,13 @@
 // Decides whether a copy is needed: does the destination have the source's content already?
 #pragma once
 
-#include "millrace/object/store.h"
+#include "millrace/object/read_store.h"
 
 namespace millrace::transfer {
 
 /// An object, or a local file, to compare with another. Borrows the store.
 struct ComparedItem {
-  object::Store* store = nullptr;
+  object::ReadStore* store = nullptr;
   bool local = false;  ///< a local file: its path is "/" + info.key
   object::ObjectInfo info;
 };

@@ -44,13 +44,13 @@ Status Upload(const std::string& path, object::Store& store, const std::string& 
 /// Downloads the version `info` of an object: writes a hidden sibling of `path`, sets the object's modification time
 /// and renames it. Makes missing folders. Errors: kStale if the object is replaced or deleted meanwhile; kCorrupt if
 /// the checksums differ.
-Status Download(object::Store& store, const object::ObjectInfo& info, const std::string& path,
+Status Download(object::ReadStore& store, const object::ObjectInfo& info, const std::string& path,
                 const CopySettings& settings, object::Call call);
 
 /// Copies an object inside the store, in parallel parts if it is larger than one request may copy. Keeps content type
 /// and metadata unless `options` replaces them. `from` is the store of the source. options.source_bucket is the
 /// source's bucket, empty if it is that of `to`.
-Status CopyObject(object::Store& from, const object::ObjectInfo& info, object::Store& to, const std::string& key,
+Status CopyObject(object::ReadStore& from, const object::ObjectInfo& info, object::Store& to, const std::string& key,
                   object::CopyOptions options, const CopySettings& settings, object::Call call);
 
 /// Copies a local file to another, by way of a hidden sibling as Download() does.

@@ -111,7 +111,7 @@ timespec ToTimespec(WallTime time) {
   return {since / 1'000'000'000, since % 1'000'000'000};
 }
 
-Status Verify(object::Store& store, const PartialFile& file, const object::ObjectInfo& info,
+Status Verify(object::ReadStore& store, const PartialFile& file, const object::ObjectInfo& info,
               const object::Checksum& expected, const object::Call& call) {
   if (expected.parts > 0) {
     MR_TRY(VerifyParts(file.fd(), store, info, expected, call));
@@ -125,7 +125,7 @@ Status Verify(object::Store& store, const PartialFile& file, const object::Objec
 }
 
 /// Downloads with one request. Its answer tells the checksum. There is no journal.
-Status DownloadWhole(object::Store& store, const object::ObjectInfo& info, const std::string& path,
+Status DownloadWhole(object::ReadStore& store, const object::ObjectInfo& info, const std::string& path,
                      const CopySettings& settings, Md5Pool& pool, const object::Call& call) {
   PartialFile file = MR_TRY(PartialFile::Open(path, {.size = info.size}));
   WholeSink sink(file, info.size, path, settings.verify ? &pool : nullptr);
@@ -174,7 +174,7 @@ constexpr int kManyDownloads = 8;
 struct RequestSizes {
   std::uint64_t request_bytes = 0, md5_part_bytes = 0;
 };
-Result<RequestSizes> ChooseRequests(object::Store& store, const object::ObjectInfo& info,
+Result<RequestSizes> ChooseRequests(object::ReadStore& store, const object::ObjectInfo& info,
                                     const object::Checksum& checksum, const CopySettings& settings, int downloads,
                                     const object::Call& call) {
   const std::uint64_t usual = PartBytesFor(info.size, settings);
@@ -190,7 +190,7 @@ Result<RequestSizes> ChooseRequests(object::Store& store, const object::ObjectIn
 }
 
 /// Downloads the parts that are not done yet, several at a time.
-Status FetchParts(object::Store& store, const object::ObjectInfo& info, PartialFile& file, PartsPlan& plan,
+Status FetchParts(object::ReadStore& store, const object::ObjectInfo& info, PartialFile& file, PartsPlan& plan,
                   const std::string& path, const CopySettings& settings, const object::Call& call) {
   std::deque<FileSink> sinks;  // a deque keeps addresses; declared before the window, so destroyed after it
   Window window(settings.parallel_parts, call);
@@ -230,7 +230,7 @@ Status FetchParts(object::Store& store, const object::ObjectInfo& info, PartialF
 
 }  // namespace
 
-Status Download(object::Store& store, const object::ObjectInfo& info, const std::string& path,
+Status Download(object::ReadStore& store, const object::ObjectInfo& info, const std::string& path,
                 const CopySettings& settings, object::Call call) {
   Md5Pool own_pool;
   Md5Pool& pool = settings.md5 ? *settings.md5 : own_pool;

@@ -9,7 +9,7 @@ namespace {
 /// The server copies the bytes itself. Parts of this size keep the number of requests small (400 for 100 GiB).
 constexpr std::uint64_t kServerPart = 256 * kMiB;
 
-Status CopyInParts(object::Store& from, const object::ObjectInfo& info, object::Store& to, const std::string& key,
+Status CopyInParts(object::ReadStore& from, const object::ObjectInfo& info, object::Store& to, const std::string& key,
                    const object::CopyOptions& options, const CopySettings& settings, const object::Call& call) {
   auto head = MR_TRY(object::Head(from, info.key, call));
   if (!head || head->etag != info.etag) return Fail(Code::kStale, "{} was replaced or deleted meanwhile", info.key);
@@ -43,7 +43,7 @@ Status CopyInParts(object::Store& from, const object::ObjectInfo& info, object::
 
 }  // namespace
 
-Status CopyObject(object::Store& from, const object::ObjectInfo& info, object::Store& to, const std::string& key,
+Status CopyObject(object::ReadStore& from, const object::ObjectInfo& info, object::Store& to, const std::string& key,
                   object::CopyOptions options, const CopySettings& settings, object::Call call) {
   options.source_if_match = info.etag;
   if (info.size > to.limits().max_put) return CopyInParts(from, info, to, key, options, settings, call);

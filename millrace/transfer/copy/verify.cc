@@ -98,8 +98,8 @@ std::optional<PartSizes> EvenParts(std::uint64_t size, std::uint64_t first, int 
 }
 
 /// Requests the sizes of parts `first` to `last`. Returns nothing if the store does not tell all of them.
-Result<std::optional<PartSizes>> AskForParts(object::Store& store, const object::ObjectInfo& info, int first, int last,
-                                             const object::Call& call) {
+Result<std::optional<PartSizes>> AskForParts(object::ReadStore& store, const object::ObjectInfo& info, int first,
+                                             int last, const object::Call& call) {
   constexpr int kAtOnce = 16;  // requests in flight: they are small, and an object may have 10,000 parts
   PartSizes sizes(static_cast<std::size_t>(last - first + 1));
   std::atomic<bool> told = true;
@@ -136,8 +136,8 @@ Status VerifyFile(int fd, std::uint64_t size, const object::Checksum& expected, 
   return std::unexpected(Mismatch(what, expected));
 }
 
-Result<bool> VerifyParts(int fd, object::Store& store, const object::ObjectInfo& info, const object::Checksum& expected,
-                         const object::Call& call) {
+Result<bool> VerifyParts(int fd, object::ReadStore& store, const object::ObjectInfo& info,
+                         const object::Checksum& expected, const object::Call& call) {
   std::optional<PartSizes> even(PartSizes{info.size});
   if (expected.parts > 1) {
     auto first = MR_TRY(AskForParts(store, info, 1, 1, call));
@@ -152,7 +152,7 @@ Result<bool> VerifyParts(int fd, object::Store& store, const object::ObjectInfo&
   return std::unexpected(Mismatch(info.key, expected));
 }
 
-Result<std::uint64_t> EvenPartBytes(object::Store& store, const object::ObjectInfo& info, int parts,
+Result<std::uint64_t> EvenPartBytes(object::ReadStore& store, const object::ObjectInfo& info, int parts,
                                     const object::Call& call) {
   if (parts == 1) return info.size;
   auto first = MR_TRY(AskForParts(store, info, 1, 1, call));

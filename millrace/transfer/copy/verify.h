@@ -7,7 +7,7 @@
 
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/result.h"
-#include "millrace/object/store.h"
+#include "millrace/object/read_store.h"
 
 namespace millrace::transfer {
 
@@ -22,8 +22,8 @@ Status VerifyFile(int fd, std::uint64_t size, const object::Checksum& expected, 
 /// Like VerifyFile(), for a checksum of an object's parts. Requests the sizes of the parts from the store. Returns
 /// false if the store does not tell them: the file is then neither right nor wrong. Blocks. Errors: kCorrupt if the
 /// checksums differ; kStale if the object was replaced.
-Result<bool> VerifyParts(int fd, object::Store& store, const object::ObjectInfo& info, const object::Checksum& expected,
-                         const object::Call& call);
+Result<bool> VerifyParts(int fd, object::ReadStore& store, const object::ObjectInfo& info,
+                         const object::Checksum& expected, const object::Call& call);
 
 /// The MD5s of an object's consecutive parts, each of `part_bytes` but the last.
 using PartDigests = std::vector<Md5Digest>;
@@ -31,7 +31,7 @@ using PartDigests = std::vector<Md5Digest>;
 /// Returns the size of an object's parts if all but the last are as long as the first. Nearly every client uploads such
 /// parts. Returns 0 if the sizes differ or the store does not tell them. Blocks.
 /// Errors: kStale if the object was replaced.
-Result<std::uint64_t> EvenPartBytes(object::Store& store, const object::ObjectInfo& info, int parts,
+Result<std::uint64_t> EvenPartBytes(object::ReadStore& store, const object::ObjectInfo& info, int parts,
                                     const object::Call& call);
 
 /// Returns whether the digests of all parts give the checksum.

@@ -66,7 +66,7 @@ Result<object::PutResult> CopyInParts(object::Store& store, UploadLedger* ledger
 
 /// Returns the version at the destination if it is the copy. If the answer to a copy is lost and the request is sent
 /// again, the store refuses the second request because of the first.
-std::optional<object::PutResult> FindCopy(object::Store& store, const object::ObjectInfo& source,
+std::optional<object::PutResult> FindCopy(object::ReadStore& store, const object::ObjectInfo& source,
                                           const std::string& destination, const UserMetadata& metadata,
                                           const VersionCopy& how, const object::Call& call) {
   auto info = object::Head(store, destination, call);

@@ -19,7 +19,7 @@ namespace millrace::vfs {
 /// arguments of the constructor must outlive it.
 class Resolver {
  public:
-  Resolver(object::Store& store, MetadataCache& cache, AttributeStore& attributes, FileReadahead& ahead,
+  Resolver(object::ReadStore& store, MetadataCache& cache, AttributeStore& attributes, FileReadahead& ahead,
            WalkAhead& walk, const Clock& clock)
       : store_(store), cache_(cache), attributes_(attributes), ahead_(ahead), walk_(walk), clock_(clock) {}
 
@@ -46,7 +46,7 @@ class Resolver {
   Result<Metadata> FindState(const std::string& path, const object::Call& call);
   Result<Metadata> AskStore(const std::string& path, const object::Call& call);
 
-  object::Store& store_;
+  object::ReadStore& store_;
   MetadataCache& cache_;
   AttributeStore& attributes_;
   FileReadahead& ahead_;

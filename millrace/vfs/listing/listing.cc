@@ -7,7 +7,8 @@
 
 namespace millrace::vfs {
 
-Listing::Listing(object::Store& store, MetadataCache& cache, const Clock& clock, std::string directory, Position from)
+Listing::Listing(object::ReadStore& store, MetadataCache& cache, const Clock& clock, std::string directory,
+                 Position from)
     : store_(store),
       cache_(cache),
       clock_(clock),

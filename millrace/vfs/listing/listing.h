@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/object/store.h"
+#include "millrace/object/read_store.h"
 #include "millrace/vfs/metadata/metadata_cache.h"
 
 namespace millrace::vfs {
@@ -27,7 +27,8 @@ class Listing {
   };
 
   /// `directory`: empty, or ends with '/'. The store and the cache must outlive the listing.
-  Listing(object::Store& store, MetadataCache& cache, const Clock& clock, std::string directory, Position from = {});
+  Listing(object::ReadStore& store, MetadataCache& cache, const Clock& clock, std::string directory,
+          Position from = {});
 
   /// Returns the next names, possibly none. Call until done(). Blocks.
   Result<std::vector<ListedName>> Next(object::Call call = {});
@@ -45,7 +46,7 @@ class Listing {
   void Add(ListedName next, std::vector<ListedName>& names);
   void ReleaseHeld(std::string_view next, std::vector<ListedName>& names);
 
-  object::Store& store_;
+  object::ReadStore& store_;
   MetadataCache& cache_;
   const Clock& clock_;
   const std::string directory_;

@@ -75,7 +75,7 @@ std::vector<std::string> GuessSplitKeys(std::string_view prefix, std::string_vie
   return best;
 }
 
-PageStream::PageStream(object::Store& store, const Clock& clock, std::string prefix, std::string after,
+PageStream::PageStream(object::ReadStore& store, const Clock& clock, std::string prefix, std::string after,
                        std::string until, Options options)
     : store_(store), clock_(clock), prefix_(std::move(prefix)), options_(options) {
   KeyRange& whole = ranges_.emplace_back();

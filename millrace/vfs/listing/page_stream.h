@@ -11,7 +11,7 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/threads/sync.h"
-#include "millrace/object/store.h"
+#include "millrace/object/read_store.h"
 
 namespace millrace::vfs {
 
@@ -52,7 +52,7 @@ class PageStream {
     bool last = false;
   };
   /// Lists the keys and common prefixes after `after`, up to and including `until` (empty: to the end).
-  PageStream(object::Store& store, const Clock& clock, std::string prefix, std::string after, std::string until,
+  PageStream(object::ReadStore& store, const Clock& clock, std::string prefix, std::string after, std::string until,
              Options options);
   ~PageStream();
   PageStream(const PageStream&) = delete;
@@ -97,7 +97,7 @@ class PageStream {
   void Split(const object::ListPage& page) MR_REQUIRES(mutex_);
   void CountPage() MR_REQUIRES(mutex_);
 
-  object::Store& store_;
+  object::ReadStore& store_;
   const Clock& clock_;
   const std::string prefix_;
   const Options options_;

@@ -10,7 +10,7 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/base/threads/sync.h"
-#include "millrace/object/store.h"
+#include "millrace/object/read_store.h"
 #include "millrace/vfs/listing/listing.h"
 #include "millrace/vfs/listing/page_stream.h"
 
@@ -31,7 +31,7 @@ class WalkAhead {
     std::size_t ahead_slow = 12;
   };
   /// Store and clock must outlive this.
-  WalkAhead(object::Store& store, const Clock& clock, Options options)
+  WalkAhead(object::ReadStore& store, const Clock& clock, Options options)
       : store_(store), clock_(clock), options_(options) {}
 
   /// Call when a listing of `directory` has shown these names. `first`: they are its first page.
@@ -67,7 +67,7 @@ class WalkAhead {
   StartedListings::iterator FindStarted(std::string_view directory) MR_REQUIRES(mutex_);
   void StartNext(const ChildDirectories& children, StartedListings& dropped) MR_REQUIRES(mutex_);
 
-  object::Store& store_;
+  object::ReadStore& store_;
   const Clock& clock_;
   const Options options_;
   Mutex mutex_;

@@ -16,7 +16,7 @@ constexpr std::size_t kMostGuesses = 1024;  ///< not opened yet; bounds the memo
 
 }  // namespace
 
-FileReadahead::FileReadahead(object::Store& store, cache::BlockCache& cache, MetadataCache& metadata,
+FileReadahead::FileReadahead(object::ReadStore& store, cache::BlockCache& cache, MetadataCache& metadata,
                              const AttributeStore& attributes, const Clock& clock, Options options)
     : store_(store),
       cache_(cache),

@@ -43,7 +43,7 @@ class FileReadahead {
   struct Stats {
     std::uint64_t guesses = 0, opened = 0;  ///< guesses that were opened
   };
-  FileReadahead(object::Store& store, cache::BlockCache& cache, MetadataCache& metadata,
+  FileReadahead(object::ReadStore& store, cache::BlockCache& cache, MetadataCache& metadata,
                 const AttributeStore& attributes, const Clock& clock, Options options);
   ~FileReadahead();
   FileReadahead(const FileReadahead&) = delete;
@@ -113,7 +113,7 @@ class FileReadahead {
   void BeginRequest() MR_EXCLUDES(mutex_);
   void EndRequest() MR_EXCLUDES(mutex_);
 
-  object::Store& store_;
+  object::ReadStore& store_;
   cache::BlockCache& cache_;
   MetadataCache& metadata_;
   const AttributeStore& attributes_;

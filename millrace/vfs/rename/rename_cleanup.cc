@@ -20,8 +20,8 @@ using Page = std::span<const object::ObjectInfo>;
 
 /// Visits the objects below `here`, page by page. Each page comes with the objects below `there` in the same range of
 /// names, which are listed just after the page.
-Status ForEachPage(object::Store& store, const std::string& here, const std::string& there, const object::Call& call,
-                   const std::function<Status(Page, const Names&)>& visit) {
+Status ForEachPage(object::ReadStore& store, const std::string& here, const std::string& there,
+                   const object::Call& call, const std::function<Status(Page, const Names&)>& visit) {
   std::string continuation, last;
   do {
     const object::ListPage page = MR_TRY(object::List(store, {.prefix = here, .continuation = continuation}, call));

@@ -25,7 +25,7 @@ Status CheckRead(const Result<std::optional<object::GetResult>>& got, std::uint6
 
 }  // namespace
 
-Result<Prefetched> Prefetched::Get(object::Store& store, std::vector<ObjectRange> ranges, const object::Call& call) {
+Result<Prefetched> Prefetched::Get(object::ReadStore& store, std::vector<ObjectRange> ranges, const object::Call& call) {
   std::ranges::sort(
       ranges, {}, [](const ObjectRange& range) { return std::pair(std::string_view(range.object->key), range.begin); });
   Prefetched prefetched;
@@ -59,7 +59,7 @@ bool Prefetched::Copy(std::string_view key, std::uint64_t offset, MutableByteSpa
   return true;
 }
 
-ObjectBytes::ObjectBytes(object::Store& store, object::ObjectInfo info, std::uint64_t begin, std::uint64_t size,
+ObjectBytes::ObjectBytes(object::ReadStore& store, object::ObjectInfo info, std::uint64_t begin, std::uint64_t size,
                          object::Call call, std::shared_ptr<const Prefetched> prefetched)
     : store_(store),
       info_(std::move(info)),

@@ -13,7 +13,7 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/result.h"
-#include "millrace/object/store.h"
+#include "millrace/object/read_store.h"
 
 namespace millrace::checkpoint {
 
@@ -42,7 +42,7 @@ class Prefetched {
   /// Reads the ranges. Merges near ranges into one request, and keeps up to 32 requests in flight. Takes memory for
   /// the ranges and for gaps of up to 32 KiB between them. Blocks.
   /// Errors: kStale if an object changed.
-  static Result<Prefetched> Get(object::Store& store, std::vector<ObjectRange> ranges, const object::Call& call);
+  static Result<Prefetched> Get(object::ReadStore& store, std::vector<ObjectRange> ranges, const object::Call& call);
   /// Fills `into` and returns true if all of its bytes were prefetched. Otherwise leaves `into` as it is.
   bool Copy(std::string_view key, std::uint64_t offset, MutableByteSpan into) const;
 
@@ -76,7 +76,7 @@ class ObjectBytes final : public RandomBytes {
  public:
   /// Bytes in `prefetched` are not requested again. The store must outlive this object.
   /// REQUIRES: the range lies inside the object that `info` describes.
-  ObjectBytes(object::Store& store, object::ObjectInfo info, std::uint64_t begin, std::uint64_t size, object::Call call,
+  ObjectBytes(object::ReadStore& store, object::ObjectInfo info, std::uint64_t begin, std::uint64_t size, object::Call call,
               std::shared_ptr<const Prefetched> prefetched = nullptr);
   std::uint64_t size() const override { return size_; }
   const std::string& name() const override { return name_; }
@@ -90,7 +90,7 @@ class ObjectBytes final : public RandomBytes {
   };
   Status Fetch(std::uint64_t offset, MutableByteSpan into);
 
-  object::Store& store_;
+  object::ReadStore& store_;
   const object::ObjectInfo info_;
   const std::uint64_t begin_, size_;
   const object::Call call_;
