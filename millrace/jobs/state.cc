@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMaxStatusBytes = 1 << 20;
+constexpr std::uint64_t kMaxStatusBytes = 1 << 20;  // bounds the memory; a rank adds some 100 bytes
 
 constexpr FolderRole kJobRole = {.what = "the folder of the job", .cure = "set MILLRACE_STATE_DIR to another place"};
 
@@ -56,8 +56,8 @@ bool IsHeld(const fs::path& folder) {
 }  // namespace
 
 std::uint64_t ProcessStart(std::int64_t pid) {
-  constexpr std::uint64_t kMaxStatBytes = 4096;
-  constexpr std::size_t kStartField = 19;  // counted from 0 behind the program's name, which may hold anything
+  constexpr std::uint64_t kMaxStatBytes = 4096;  // 52 fields of at most 20 digits are shorter (proc_pid_stat(5))
+  constexpr std::size_t kStartField = 19;        // counted from 0 behind the program's name, which may hold anything
   const auto stat = ReadFile(fmt::format("/proc/{}/stat", pid), kMaxStatBytes);
   const std::size_t name_end = stat ? stat->rfind(") ") : std::string::npos;
   if (name_end == std::string::npos) return 0;

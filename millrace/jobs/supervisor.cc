@@ -10,7 +10,7 @@
 namespace millrace::jobs {
 namespace {
 
-constexpr int kTailLines = 20;
+constexpr int kTailLines = 20;  // a guess: a stack trace and its message, on one screen
 
 double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 

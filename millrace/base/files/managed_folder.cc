@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxMarkerBytes = 4 * kKiB;  // a marker has some 80 bytes
 constexpr std::string_view kMarkerFormat = "millrace-folder";
-constexpr mode_t kFileMode = 0600, kFolderMode = 0700;
+constexpr mode_t kFileMode = 0600, kFolderMode = 0700;  // for the owner alone
 /// mkfs makes this folder in the top folder of a file system.
 constexpr std::string_view kLostAndFound = "lost+found";
 

@@ -30,7 +30,7 @@ std::vector<MountEntry> ParseMountTable(std::string_view text) {
   std::vector<MountEntry> mounts;
   for (std::string_view line : Split(text, '\n')) {
     // 36 35 0:45 / /mnt rw,nosuid master:1 - fuse.millrace s3://bucket rw,…  (optional fields before the dash)
-    constexpr std::size_t kFixedFields = 6;
+    constexpr std::size_t kFixedFields = 6;  // proc_pid_mountinfo(5)
     const auto fields = Split(line, ' ');
     if (fields.size() < kFixedFields) continue;
     const auto dash = std::find(fields.begin() + kFixedFields, fields.end(), "-");

@@ -20,8 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostLinks = 40;  // the kernel's own limit (path_resolution(7))
-constexpr mode_t kFolderMode = 0700;
+constexpr int kMostLinks = 40;        // the kernel's own limit (path_resolution(7))
+constexpr mode_t kFolderMode = 0700;  // for the owner alone
 constexpr mode_t kGroupMayWrite = S_IWGRP, kAllMayWrite = S_IWOTH;
 
 bool IsInGroup(gid_t group) {

@@ -10,6 +10,7 @@ namespace millrace {
 namespace {
 
 // Both checks are reflected: bit i of a word is the coefficient of x^(N-1-i), so "multiply by x" is a right shift.
+// CRC-32C: RFC 3720 section 12.1. CRC-64/NVME: "64b CRC" of the NVM Express NVM Command Set Specification.
 constexpr std::uint32_t kPoly32c = 0x82f63b78;
 constexpr std::uint64_t kPoly64Nvme = 0x9a6c9329ac4bc9b5;
 
@@ -147,7 +148,7 @@ __attribute__((target("pclmul,sse4.2"))) __m128i Fold64Nvme(__m128i remainder) {
 
 /// Keeps four independent remainders, so that the multiplier never waits for a result.
 __attribute__((target("pclmul,sse4.2"))) std::uint64_t Folded64Nvme(ByteSpan bytes, std::uint64_t crc) {
-  constexpr std::size_t kStep = 64;
+  constexpr std::size_t kStep = 64;  // four registers of 16 bytes
   if (bytes.size() < 2 * kStep) return Sliced<std::uint64_t>(bytes, crc, kTables64Nvme);
   auto load = [&](std::size_t at) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes.data() + at)); };
   __m128i lanes[4] = {_mm_xor_si128(load(0), _mm_set_epi64x(0, static_cast<long long>(crc))), load(16), load(32),

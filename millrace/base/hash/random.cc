@@ -11,7 +11,7 @@
 namespace millrace {
 namespace {
 
-constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15;
+constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15;  // 2^64 divided by the golden ratio, as in SplitMix64
 
 std::uint64_t RotateLeft(std::uint64_t x, int by) { return (x << by) | (x >> (64 - by)); }
 

@@ -40,7 +40,7 @@ std::string NameOf(std::string_view process) {
 std::string ProcessName() { return NameOf("self"); }
 
 std::optional<bool> IsProcessAlive(std::string_view name) {
-  constexpr std::size_t kParts = 4;
+  constexpr std::size_t kParts = 4;  // as NameOf() writes
   const auto parts = Split(name, ':');
   if (parts.size() != kParts || parts[0] == kUnknown || parts[0] != BootId()) return std::nullopt;
   if (parts[1] == kUnknown || parts[1] != PidNamespace() || parts[3] == kGone) return std::nullopt;

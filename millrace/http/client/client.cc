@@ -11,7 +11,8 @@ namespace millrace::http {
 namespace {
 
 int LoopsFor(const Client::Options& options) {
-  // A loop with fewer connections would mostly idle. The other cores are left to those who use the bytes.
+  // Guesses. A loop with fewer connections than kLeastConnections would mostly idle. The cores beyond kMost are left
+  // to those who use the bytes.
   constexpr int kMost = 4, kLeastConnections = 8;
   if (options.max_bytes_per_second > 0) return 1;
   if (options.loops > 0) return std::min(options.loops, options.max_connections);

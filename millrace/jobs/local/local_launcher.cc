@@ -16,7 +16,7 @@
 namespace millrace::jobs {
 namespace {
 
-constexpr Duration kLookInterval = std::chrono::milliseconds(100);
+constexpr Duration kLookInterval = std::chrono::milliseconds(100);  // a guess: log lines then seem immediate
 
 /// A port nobody listens on now. Somebody may take it before rank 0 does: the attempt then fails, and the next one gets
 /// another.

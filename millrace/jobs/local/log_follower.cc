@@ -9,6 +9,7 @@
 namespace millrace::jobs {
 namespace {
 
+// Both bound the memory. Lines of a log have some hundred bytes.
 constexpr std::size_t kMaxLine = 64 * kKiB;
 constexpr std::size_t kMaxTail = 16 * kKiB;
 

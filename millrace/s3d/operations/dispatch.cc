@@ -10,7 +10,7 @@ namespace millrace::s3d {
 namespace {
 
 using enum Route::Level;
-constexpr std::size_t kMaxKey = 1024;
+constexpr std::size_t kMaxKey = 1024;  // bytes; S3's limit
 
 constexpr Route kRoutes[] = {
     {"ListBuckets", kService, "GET", "", false, ListBuckets},

@@ -8,6 +8,7 @@
 namespace millrace::s3d {
 namespace {
 
+/// A guess: long enough that handing a piece to the hashing thread costs little, short enough for a core's cache.
 constexpr std::uint64_t kPiece = 512 * kKiB;
 
 /// Returns the size of a piece: kPiece, or less if the body is shorter.

@@ -19,7 +19,7 @@ constexpr std::uint64_t kPackBytes = 64 * kMiB;
 /// Writing a large body to the disk begins after each this many bytes, so that the final sync has little left to do.
 constexpr std::uint64_t kWriteBehind = 4 * kMiB;
 
-constexpr std::size_t kNameDigits = 16;
+constexpr std::size_t kNameDigits = 16;  // a 64-bit id in hexadecimal
 constexpr char kBlobsFolder[] = "blobs";
 
 std::string NameOf(std::uint64_t id) { return fmt::format("{:016x}", id); }

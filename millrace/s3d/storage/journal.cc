@@ -15,7 +15,7 @@ namespace millrace::s3d {
 namespace {
 
 constexpr std::string_view kMagic = "millrace-s3d 1\n";
-constexpr std::size_t kFrameBytes = 8;
+constexpr std::size_t kFrameBytes = 8;  // length and CRC-32C, 4 bytes each
 constexpr char kJournalFile[] = "journal";
 
 /// Reads the records of a file in pieces.

@@ -11,7 +11,7 @@ namespace {
 
 // S3 demands chunks of at least 8 KiB. Servers buffer a whole chunk, so it should not be large either.
 constexpr std::uint64_t kPiece = 64 * kKiB;
-constexpr std::string_view kHead = "10000\r\n", kEnd = "\r\n";
+constexpr std::string_view kHead = "10000\r\n", kEnd = "\r\n";  // kPiece in hexadecimal, as chunked coding demands
 constexpr std::uint64_t kStride = kHead.size() + kPiece + kEnd.size();
 constexpr std::string_view kField = "x-amz-checksum-crc32c";
 

@@ -15,9 +15,9 @@ void AdaptiveLimit::Throttled(TimePoint now) {
 }
 
 namespace {
-constexpr int kFirstUploads = 16;  // enough for a server nearby; for a distant one the limit grows
-constexpr int kLeastUploads = 4;   // fewer would leave a server idle between parts
-constexpr double kStep = 1.5;
+constexpr int kFirstUploads = 16;       // enough for a server nearby; for a distant one the limit grows
+constexpr int kLeastUploads = 4;        // fewer would leave a server idle between parts
+constexpr double kStep = 1.5;           // a guess: fewer steps than 1.1 needs, less overshoot than 2
 constexpr double kWorthMore = 1.1;      // a step up stays if it raises the rate to this multiple
 constexpr double kWorthLess = 0.98;     // a step down stays if it leaves this part of the rate
 constexpr int kRoundsBetweenSteps = 8;  // BBR probes once in eight round trips

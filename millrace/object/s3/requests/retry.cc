@@ -146,6 +146,7 @@ Duration Backoff::Wait(int attempt, Code code, std::optional<Duration> asked) {
 }
 
 Duration Backoff::LongWait() {
+  // Guesses: far longer than a first wait, and short enough that an operation goes on soon after an outage.
   constexpr Duration kLeast = std::chrono::seconds(5), kSpread = std::chrono::seconds(5);
   MutexLock lock(mutex_);
   return kLeast + std::chrono::duration_cast<Duration>(kSpread * random_.Uniform());

@@ -54,6 +54,7 @@ class RetryNotice {
   bool IsDue(TimePoint now, Duration taken) MR_EXCLUDES(mutex_);
 
  private:
+  // Guesses: a user begins to wonder after a second, and one line in ten seconds does not flood a terminal.
   static constexpr Duration kPatience = std::chrono::seconds(1), kEvery = std::chrono::seconds(10);
   Mutex mutex_;
   std::optional<TimePoint> last_ MR_GUARDED_BY(mutex_);
