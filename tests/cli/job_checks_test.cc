@@ -1,15 +1,12 @@
-// What `millrace train` and `millrace doctor` say before anything is started: the real program, an S3 endpoint in this
-// process.
+// Tests of the checks that `millrace train` and `millrace doctor` do before any rank starts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <filesystem>
 
-#include "millrace/base/files/files.h"
 #include "millrace/http/server/server.h"
-#include "millrace/s3d/server.h"
-#include "tests/support/program.h"
+#include "tests/cli/object_fixture.h"
 
 namespace millrace {
 namespace {
@@ -29,19 +26,12 @@ checkpoint: {url: "s3://runs/checked"}
 log: {tensorboard: "s3://runs/checked/tb"}
 )";
 
-class JobChecksTest : public testing::Test {
+class JobChecksTest : public ObjectFixture {
  protected:
   void SetUp() override {
-    if (!program_.available()) GTEST_SKIP() << "MILLRACE_BIN does not say where the program is";
-    auto server = s3d::Server::Start(
-        {.root = folder_.path() / "s3d", .access_key = "key", .secret_key = "secret-of-the-test", .sync = false});
-    ASSERT_TRUE(server) << server.error().ToString();
-    server_ = *std::move(server);
+    ObjectFixture::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
     for (const char* bucket : {"corpus", "runs"}) ASSERT_TRUE(server_->CreateBucket(bucket));
-    program_.env().insert({{"AWS_ENDPOINT_URL", server_->endpoint()},
-                           {"AWS_ACCESS_KEY_ID", "key"},
-                           {"AWS_SECRET_ACCESS_KEY", "secret-of-the-test"},
-                           {"AWS_REGION", "us-east-1"}});
     const char* source = std::getenv("MILLRACE_SOURCE");
     const fs::path testdata = fs::path(source != nullptr ? source : ".") / "millrace/train/testdata";
     program_.Write("job.yaml", kJobFile);
@@ -64,10 +54,6 @@ class JobChecksTest : public testing::Test {
       levels += fmt::format("{}={} ", finding.value("check", "?"), finding.value("level", "?"));
     return levels;
   }
-
-  TempDir folder_ = std::move(*TempDir::Create());
-  testing_support::Program program_;
-  std::unique_ptr<s3d::Server> server_;
 };
 
 TEST_F(JobChecksTest, ADryRunLooksAtAllThatAJobNeedsAndLeavesNothing) {

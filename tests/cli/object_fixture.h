@@ -1,4 +1,4 @@
-// What tests of the object verbs begin with: the real program, an S3 endpoint in this process, files on disk.
+// The fixture of tests that run the real program: an S3 endpoint in this process and files on disk.
 #pragma once
 
 #include <gtest/gtest.h>
