@@ -127,7 +127,7 @@ std::string FormatHttpDate(WallTime time) {
 std::string FormatAmzDate(WallTime time) { return Format(time, "%Y%m%dT%H%M%SZ"); }
 
 Result<WallTime> ParseIso8601(std::string_view text) {
-  // By hand: listings hold a thousand of them a page.
+  // Parsed by hand for speed: a page of a listing has a thousand dates.
   std::string_view rest = text = text.substr(0, 64);
   bool good = true;
   auto take = [&](std::size_t digits, char before) {

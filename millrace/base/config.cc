@@ -11,7 +11,8 @@
 #include "millrace/base/text.h"
 
 namespace millrace::config {
-/// A document with the positions of its values: yaml-cpp keeps those of parsed text, `assigned` those of assignments.
+/// A document with the positions of its values. yaml-cpp knows the positions of parsed text; `assigned` has the origins
+/// of assigned values.
 struct Tree {
   YAML::Node root;
   std::string file_name;

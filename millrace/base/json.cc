@@ -101,7 +101,7 @@ class JsonBuilder {
       const std::vector<bool> is_repeated = SettleDuplicates(keys, values);
       object.reserve(keys.size());
       for (std::size_t i = 0; i < keys.size(); ++i) {
-        // The vector's own method: that of the map looks the key up.
+        // The method of the vector: that of the map would search for the key.
         if (!is_repeated[i]) object.Container::emplace_back(std::move(keys[i]), std::move(values[i]));
       }
     } else {
@@ -111,7 +111,7 @@ class JsonBuilder {
     }
   }
 
-  /// Gives the first member of each name the last one's value; true for the others.
+  /// Gives the first member of each name the value of the last one. Returns true for the other members of that name.
   static std::vector<bool> SettleDuplicates(std::span<const std::string> keys, std::span<Value> values) {
     std::vector<std::size_t> order(keys.size());
     std::iota(order.begin(), order.end(), std::size_t{0});

@@ -24,7 +24,7 @@ class StderrSink final : public LogSink {
   }
 };
 
-/// Values with spaces, quotes or control characters are quoted, so that a line splits at spaces.
+/// Quotes values with spaces, quotes or control characters, so that a line can be split at spaces.
 void AppendValue(std::string& line, const std::string& value) {
   bool plain = !value.empty() && value.find_first_of(" \"=\\") == std::string::npos &&
                std::none_of(value.begin(), value.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });

@@ -21,7 +21,7 @@ namespace {
 constexpr Duration kLingerFor = std::chrono::seconds(3);  // a few round trips of the slowest link
 constexpr std::uint64_t kMaxSendfile = 1 * kGiB;          // sendfile(2) moves at most 2 GiB in a call
 
-/// Waits for `events` until `deadline`; false when it passed.
+/// Waits for `events` until `deadline`. Returns false if the deadline has passed.
 Result<bool> Await(int fd, short events, TimePoint deadline, const Clock& clock) {
   for (;;) {
     auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock.Now()).count();

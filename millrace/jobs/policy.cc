@@ -15,7 +15,7 @@ std::string AtStep(const std::optional<std::uint64_t>& step) {
   return step ? fmt::format("at step {}", *step) : "before its first step";
 }
 
-/// Exit statuses with which a program says that the same command cannot do better (see ToExitStatus).
+/// Exit statuses of failures that a restart cannot cure (see ToExitStatus).
 bool CannotHelp(const ExitState& exit) {
   return exit.signal == 0 && (exit.exit_code == 2 || exit.exit_code == 4 || exit.exit_code == 5);
 }
@@ -58,8 +58,8 @@ void Policy::Watch(TimePoint now, std::span<const RankState> ranks) {
   }
 }
 
-/// A rank that ended badly. When one dies, others may fail for the loss of it before anybody looks: a signal tells more
-/// than an exit status.
+/// Finds a rank that failed. After one rank dies, others may exit with an error before the next check. So a rank that a
+/// signal killed is blamed first.
 std::optional<Failure> Policy::FindFailure(TimePoint now, std::span<const RankState> ranks) const {
   const RankState* blamed = nullptr;
   for (const RankState& rank : ranks) {
@@ -141,7 +141,7 @@ Policy::Decision Policy::WhileRunning(TimePoint now, std::span<const RankState> 
   return {.until = NextSilence(ranks)};
 }
 
-/// The survivors wait in a collective for the one that is gone: nothing they could save would be whole.
+/// Kills the other ranks. They wait in a collective for the failed rank, so they cannot save a complete checkpoint.
 Policy::Decision Policy::Fail(TimePoint now, std::span<const RankState> ranks, Failure failure) {
   failure_ = std::move(failure);
   if (AllEnded(ranks)) return Settle(now, ranks);

@@ -166,7 +166,7 @@ class SpecReader {
     Refuse(node.Invalid(why).WithCode(code));
   }
 
-  /// After the last key: whatever else the map has is a mistake.
+  /// Call it after the last key. Refuses all other keys of the map.
   void Finish() {
     if (status_) status_ = node_.RejectUnknown(known_);
   }
@@ -330,7 +330,7 @@ Result<Spec> Spec::Parse(std::string_view yaml, std::string file_name, const std
   VisitSpec(reader, spec);
   reader.Finish();
   MR_TRY(std::move(status));
-  // Plain multi-head attention unless the file says otherwise.
+  // The default is plain multi-head attention.
   if (spec.model.from.empty() && !root["model"]["config"]["num_kv_heads"])
     spec.model.num_kv_heads = spec.model.num_heads;
 

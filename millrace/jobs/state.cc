@@ -47,7 +47,7 @@ Result<JobStatus> ReadStatusFile(const fs::path& folder) {
   return JobStatus::FromJson(MR_TRY(ParseJson(text, path.string())), path.string());
 }
 
-/// Does a supervisor hold the folder?
+/// Returns whether a supervisor has locked the folder.
 bool IsHeld(const fs::path& folder) {
   auto lock = OpenFile(folder / "lock", O_RDONLY);
   return lock && ::flock(lock->get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
@@ -133,7 +133,7 @@ Result<JobFolder> JobFolder::Claim(const fs::path& root, std::string_view name) 
   MR_TRY(OpenTrustedFolder(path, kJobRole, MissingFolder::kMake));
   UniqueFd lock = MR_TRY(OpenFile(path / "lock", O_RDWR | O_CREAT));
   while (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    // Who looks whether the job runs shares the lock for a moment. A supervisor never shares it.
+    // A process that checks whether the job runs holds a shared lock for a moment. A supervisor's lock is exclusive.
     if (errno == EWOULDBLOCK && ::flock(lock.get(), LOCK_SH | LOCK_NB) == 0) {
       ::sched_yield();
       continue;
@@ -197,12 +197,13 @@ Result<std::vector<JobStatus>> ListJobs(const fs::path& root) {
 Status StopJob(const fs::path& root, std::string_view name) {
   fs::path folder = MR_TRY(FolderOf(root, name));
   JobStatus status = MR_TRY(ReadJob(root, name));
-  // Nobody else may choose which process is signalled.
+  // No other user may choose the process that gets the signal.
   MR_TRY(OpenTrustedFolder(folder, kJobRole, MissingFolder::kFail));
   if (!IsHeld(folder)) return Fail(Code::kPreconditionFailed, "job \"{}\" does not run: it is {}", name, status.state);
-  // The descriptor first: from then on its process and the number's owner cannot be mixed up.
+  // Opens the descriptor before the check of the pid: if the pid is reused later, the descriptor still names the
+  // checked process.
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(status.pid), 0)));
-  // The status may still be that of the run before.
+  // The status may still be that of the previous run.
   const bool known = process && status.active() && status.pid > 1 && ProcessStart(status.pid) == status.pid_start;
   if (!known) return Fail(Code::kUnavailable, "job \"{}\" is just starting; try again", name);
   if (::syscall(SYS_pidfd_send_signal, process.get(), SIGTERM, nullptr, 0) != 0) {

@@ -47,7 +47,7 @@ Outcome Supervisor::Run(std::stop_token stop) {
         break;
       case Policy::Action::kWait:
         if (clock_.Now() >= next_status_) Publish(status_.state, status_.message);
-        // Once it has fired, the token would end every wait at once.
+        // A token that has fired would end every wait at once.
         ranks_ =
             launcher_.Wait(std::min(decision.until, next_status_), stop.stop_requested() ? std::stop_token{} : stop);
         break;
@@ -82,7 +82,7 @@ void Supervisor::Terminate() {
   Publish("stopping", sentence);
 }
 
-/// After a restart, tells how long it took until steps were made again.
+/// After a restart, reports the time from the failure to the first new step.
 void Supervisor::NoteSteps() {
   if (!failed_at_ || policy_.attempt() <= noted_failure_) return;
   auto stepping =
@@ -141,7 +141,7 @@ void Supervisor::Publish(std::string state, std::string message) {
   status_.ranks.clear();
   for (const RankState& rank : ranks_) {
     status_.ranks.push_back({rank.pid, DescribeState(rank), rank.step});
-    // The policy hears of a step after the ranks' states are read: the job is never behind its ranks.
+    // The policy sees a step later than this loop. The job must not show a lower step than its ranks.
     if (rank.step) status_.step = std::max(status_.step.value_or(0), *rank.step);
   }
   next_status_ = clock_.Now() + options_.status_interval;

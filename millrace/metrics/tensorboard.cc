@@ -12,7 +12,7 @@
 namespace millrace::metrics {
 namespace {
 
-/// Events that may wait for a flush; beyond it new ones are dropped, and the next flush says so.
+/// The bytes of events that may wait for a flush. Beyond this, new events are dropped, and the next flush reports it.
 constexpr std::uint64_t kMaxPending = 64 * kMiB;  // bounds memory while the store fails: some 100,000 steps
 
 // Protocol-buffer wire types.

@@ -156,7 +156,7 @@ class FolderWalk {
   }
 
   std::string Cure() const { return role_.cure.empty() ? std::string() : fmt::format("; {}", role_.cure); }
-  /// `joint`: between the reason, which may have a cure of its own, and the role's cure.
+  /// `joint` is the text between the reason and the role's cure. The reason may contain a cure of its own.
   std::unexpected<Error> Refuse(const std::string& why, std::string_view joint = ", or ") const {
     const std::string cure = role_.cure.empty() ? std::string() : fmt::format("{}{}", joint, role_.cure);
     return Fail(Code::kPermissionDenied, "{} {} is not used: {}{}", role_.what, path_.string(), why, cure);

@@ -1,4 +1,4 @@
-// Comparison of secrets in constant time, against attacks that measure time.
+// Comparison of secrets in constant time, against timing attacks.
 #pragma once
 
 #include <string_view>

@@ -31,7 +31,7 @@ Result<Reservation> MemoryBudget::Acquire(std::uint64_t bytes, std::stop_token s
     return waiting_.front() == ticket && used_ + bytes <= total_;
   });
   std::erase(waiting_, ticket);
-  // The next request may fit as well, or has become the first because this one gave up.
+  // The next request is the first now, whether this one got its memory or gave up. It may fit as well.
   freed_.NotifyAll();
   if (!granted) return Fail(Code::kCancelled, "cancelled while waiting for memory");
   Take(bytes);

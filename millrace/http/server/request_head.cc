@@ -92,7 +92,7 @@ std::expected<void, Refusal> ParseFields(std::string_view rest, RequestHead& hea
   return {};
 }
 
-/// Values of all fields called `name`, in order.
+/// Returns the values of all fields called `name`, in order.
 std::vector<std::string_view> All(const Headers& headers, std::string_view name) {
   std::vector<std::string_view> values;
   if (!headers.Has(name)) return values;

@@ -8,7 +8,7 @@
 namespace millrace::http {
 namespace {
 
-/// What is left of an unread body is read and thrown away up to here; beyond, the connection ends instead.
+/// The rest of an unread body is read and dropped up to this size. If more is left, the connection is closed.
 constexpr std::uint64_t kDrainLimit = 256 * kKiB;  // more takes longer than a new connection
 constexpr std::size_t kMaxChunkLine = 4 * kKiB;    // room for a signature of SigV4 in a chunk extension or trailer
 constexpr int kMaxTrailers = 64;                   // bounds the work; S3 sends two
@@ -112,7 +112,7 @@ class ResponseWriter final : public ServerResponse {
   bool keep_alive() const { return keep_alive_; }
 
  private:
-  /// The head's text. Framing is this class's business alone: such fields among `headers` are left out.
+  /// Returns the text of the head. Drops framing fields from `headers`, because this class alone does the framing.
   Result<std::string> Begin(int status, Headers headers, std::optional<std::uint64_t> length) {
     if (started_) return Fail(Code::kInternal, "the request was answered before");
     started_ = true;

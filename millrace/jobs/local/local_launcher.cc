@@ -18,8 +18,8 @@ namespace {
 
 constexpr Duration kLookInterval = std::chrono::milliseconds(100);  // a guess: log lines then seem immediate
 
-/// A port nobody listens on now. Somebody may take it before rank 0 does: the attempt then fails, and the next one gets
-/// another.
+/// Returns a port that no process listens on. If another process takes it before rank 0, the attempt fails, and the
+/// next attempt gets another port.
 Result<int> FreePort() {
   UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -109,7 +109,7 @@ std::span<const RankState> LocalLauncher::Wait(TimePoint until, std::stop_token 
   return states_;
 }
 
-/// Exits are looked at before heartbeats and logs, so that a rank's last step and last words are never missed.
+/// Reads exits before heartbeats and logs, so that it never misses the last step and the last lines of a rank.
 void LocalLauncher::Look() {
   for (int rank = 0; rank < static_cast<int>(children_.size()); ++rank) {
     RankState& state = states_[static_cast<std::size_t>(rank)];
@@ -140,7 +140,7 @@ void LocalLauncher::ReadHeartbeat(int rank) {
   ssize_t n = ::pread(file->get(), text, sizeof text, 0);
   std::uint64_t step = 0;
   auto [end, error] = std::from_chars(text, text + std::max<ssize_t>(n, 0), step);
-  // Without its newline the file is caught half written.
+  // Without a newline, the rank has not finished writing the file.
   if (n > 0 && error == std::errc{} && end < text + n && *end == '\n') state.step = step;
 }
 

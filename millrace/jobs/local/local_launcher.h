@@ -17,16 +17,14 @@ namespace millrace::jobs {
 
 /// Starts the same command once per rank. Each rank has its own process group, which is killed when this process dies.
 /// The environment of a rank has:
-///   - RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torch.distributed reads them.
-///   The
-///     port changes with each attempt.
+///   - RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as in torch.distributed.
+///     MASTER_PORT changes with each attempt.
 ///   - OMP_NUM_THREADS, unless this process has it and `threads` is 0.
 ///   - MILLRACE_HEARTBEAT_FILE. A rank writes "<steps done>\n" to it after each step. Writing it again unchanged shows
 ///     that the rank is alive.
 ///   - MILLRACE_ATTEMPT, from 1.
-///   - MILLRACE_LIFELINE: the number of an open descriptor, one end of a pipe. The other end is closed when this
-///   process
-///     ends. It is for programs that a rank starts, which the parent-death signal does not reach.
+///   - MILLRACE_LIFELINE: the number of an open descriptor, one end of a pipe. When this process ends, the other end
+///     is closed. It is for programs that a rank starts, which the parent-death signal does not reach.
 /// A rank writes to logs/rank-R.out and logs/rank-R.err in `folder`. `on_line` also gets the lines of rank 0. An exit
 /// wakes Wait() at once. Lines and heartbeats are read ten times a second.
 class LocalLauncher final : public Launcher {

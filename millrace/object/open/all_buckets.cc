@@ -10,7 +10,8 @@
 namespace millrace::object {
 namespace {
 
-/// Prefixes of continuations of one bucket's listing: it begins anew, or the bucket's own continuation follows.
+/// The first character of a continuation: the listing of a bucket starts from its beginning, or the bucket's own
+/// continuation follows.
 constexpr std::string_view kFromStart = "*", kContinued = "=";
 
 struct BucketKey {

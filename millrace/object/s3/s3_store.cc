@@ -58,7 +58,7 @@ std::optional<ContentRange> ParseContentRange(std::string_view text) {
   return range;
 }
 
-/// Whether this is the response to a Get of `range`.
+/// Checks that this is the response to a Get of `range`.
 Status CheckRange(const http::Response& response, const std::optional<ByteRange>& range) {
   if (response.status != 206) {
     if (range && range->offset > 0) return Fail(Code::kUnsupported, "the endpoint ignores ranges");
@@ -76,7 +76,7 @@ Status CheckRange(const http::Response& response, const std::optional<ByteRange>
   return {};
 }
 
-/// Likewise, with its bytes at the beginning of `into`.
+/// Does the same for a response whose bytes are at the beginning of `into`. Verifies the checksum of a whole object.
 Status CheckGot(const http::Response& response, const std::optional<ByteRange>& range, ByteSpan into) {
   MR_TRY(CheckRange(response, range));
   auto part = ParseContentRange(response.headers.Get("content-range"));
@@ -121,7 +121,7 @@ void SetCustomerKey(std::string_view prefix, const std::string& key, http::Heade
 
 Code CodeOf(const Outcome& outcome) { return outcome.response.error().code(); }
 
-/// Whether the key does not exist, although the bucket does.
+/// Whether the bucket exists but the key does not.
 bool IsAbsent(const Outcome& outcome) {
   return CodeOf(outcome) == Code::kNotFound && outcome.s3_code != "NoSuchBucket";
 }
@@ -407,8 +407,8 @@ void S3Store::PutFrom(std::string key, Source& body, PutOptions options, Call ca
           });
 }
 
-/// Makes `body` the operation's body, with its checksum behind it if `may_trail` and the endpoint allow it, else
-/// before.
+/// Makes `body` the operation's body. The checksum follows the body if `may_trail` and the endpoint allow it; else a
+/// header has it.
 Result<S3Store::SentBody> S3Store::AttachBody(Source& body, bool may_trail, Operation& operation) {
   if (may_trail && body.size() > 0 && session_->dispatcher().takes_trailers()) {
     auto trailing = std::make_shared<TrailingBody>(body);

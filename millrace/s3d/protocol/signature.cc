@@ -202,7 +202,7 @@ Reply<Authenticated> Authenticator::Verify(const http::ServerRequest& request, c
 
   auto path = PercentDecode(request.path());
   if (!path) return Refuse("InvalidURI", "Couldn't parse the specified URI.");
-  // Of a presigned request nothing but UNSIGNED-PAYLOAD or a hash given in a header is hashed in.
+  // For a presigned request, claim.content_sha256 is UNSIGNED-PAYLOAD or a hash from a header.
   std::string canonical =
       fmt::format("{}\n{}\n{}\n{}\n{}\n{}", request.method(), PercentEncode(*path, true), CanonicalQuery(query),
                   CanonicalHeaders(request.headers(), names), claim.signed_headers, claim.content_sha256);

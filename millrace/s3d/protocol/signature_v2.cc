@@ -80,8 +80,8 @@ std::string_view ValueOf(const QueryParameters& query, std::string_view name) {
   return found == query.end() ? std::string_view() : std::string_view(found->second);
 }
 
-/// boto3 repeats signed fields in the query. Amazon takes them from there; here they must be fields too, so that none
-/// is dropped silently.
+/// boto3 repeats signed fields in the query, and Amazon reads them there. This endpoint requires the header fields too,
+/// so that it drops none silently.
 Reply<void> CheckParameters(const http::Headers& headers, const QueryParameters& query) {
   for (const auto& [name, value] : query) {
     const bool is_field = name.starts_with("x-amz-") || name == "content-type" || name == "content-md5";

@@ -101,7 +101,7 @@ Error NoCredentials() {
                "--profile, or read public data with --no-sign-request");
 }
 
-/// The JSON that metadata services and credential_process agree on, but for the names of two members.
+/// Parses the JSON of metadata services and credential_process. They differ in the names of two members only.
 Result<Credentials> ParseJsonCredentials(std::string_view text, std::string_view what, std::string_view token_name) {
   Json json = MR_TRY(ParseJson(text, what));
   auto member = [&](std::string_view name) { return JsonString(json, name).value_or(""); };

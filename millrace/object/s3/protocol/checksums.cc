@@ -49,7 +49,8 @@ Result<std::string> EncodeCrc32c(http::BodySource& source) {
 
 namespace {
 
-/// "digest" or "digest-3": the digest, as `decode` reads it, and how many parts it covers. kNone if it is neither.
+/// Parses "digest" or "digest-3", where 3 is the number of parts. `decode` decodes the digest. Returns kNone for any
+/// other text.
 template <class Decode>
 Checksum ParseChecksum(Checksum::Algorithm algorithm, std::size_t size, std::string_view text, Decode decode) {
   std::size_t dash = text.find('-');

@@ -79,8 +79,8 @@ void Dispatcher::Run(Operation operation, Call call, std::move_only_function<voi
   Try(std::move(job));
 }
 
-/// The body's hash, unless TLS or the loopback interface protects the body. Hashing it a second time would cost both
-/// sides more CPU than the rest of the request.
+/// Returns the hash of the body, or UNSIGNED-PAYLOAD if TLS or the loopback interface protects the body. The hash would
+/// cost both sides more CPU than the rest of the request.
 Result<std::string> Dispatcher::PayloadHash(const Operation& operation) const {
   if (!signs_payloads()) return std::string(kUnsignedPayload);
   Hasher hasher(Hasher::Algorithm::kSha256);
