@@ -5,22 +5,42 @@
 namespace millrace {
 namespace {
 
-engine::ModelConfig ModelOf(const jobs::Spec& spec) {
+/// Returns the size of SwiGLU's inner layer: 8/3 of the hidden size, so that three matrices have as many weights as the
+/// two of a plain MLP (Shazeer 2020), rounded up to a multiple of 8 for the vector units.
+int LlamaInner(int hidden_size) { return (hidden_size * 8 / 3 + 7) / 8 * 8; }
+
+/// Returns the config.json of the model that the job file describes.
+Json ModelOf(const jobs::Spec& spec) {
   const jobs::ModelSpec& from = spec.model;
-  engine::ModelConfig model;
-  model.family = from.family;
-  model.vocab_size = from.vocab_size;
-  model.hidden_size = from.hidden_size;
-  model.intermediate_size = from.intermediate_size;
-  model.num_layers = from.num_layers;
-  model.num_heads = from.num_heads;
-  model.num_kv_heads = from.num_kv_heads;
-  model.max_positions =
+  const int positions =
       from.max_position_embeddings > 0 ? from.max_position_embeddings : spec.data.dataset.sequence_length;
-  model.rms_norm_eps = from.rms_norm_eps;
-  model.rope_theta = from.rope_theta;
-  model.tie_word_embeddings = from.tie_word_embeddings;
-  return model;
+  if (from.family == "llama") {
+    return {{"model_type", "llama"},
+            {"vocab_size", from.vocab_size},
+            {"hidden_size", from.hidden_size},
+            {"intermediate_size", from.intermediate_size.value_or(LlamaInner(from.hidden_size))},
+            {"num_hidden_layers", from.num_layers},
+            {"num_attention_heads", from.num_heads},
+            {"num_key_value_heads", from.num_kv_heads},
+            {"max_position_embeddings", positions},
+            {"rms_norm_eps", from.rms_norm_eps},
+            {"rope_theta", from.rope_theta},
+            {"tie_word_embeddings", from.tie_word_embeddings.value_or(false)}};
+  }
+  // GPT-2 and GPT-J have the same keys.
+  Json json = {
+      {"model_type", from.family},  {"vocab_size", from.vocab_size},
+      {"n_embd", from.hidden_size}, {"n_inner", from.intermediate_size.value_or(4 * from.hidden_size)},
+      {"n_layer", from.num_layers}, {"n_head", from.num_heads},
+      {"n_positions", positions},   {"tie_word_embeddings", from.tie_word_embeddings.value_or(from.family == "gpt2")}};
+  const auto set = [&](std::string_view key, const auto& value) {
+    if (value) json[std::string(key)] = *value;
+  };
+  set("rotary_dim", from.rotary_dim);
+  set("embd_pdrop", from.embd_pdrop);
+  set("attn_pdrop", from.attn_pdrop);
+  set("resid_pdrop", from.resid_pdrop);
+  return json;
 }
 
 }  // namespace
@@ -29,7 +49,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   const jobs::TrainSpec& from = spec.train;
   train::Options options;
   options.name = spec.name;
-  options.model = ModelOf(spec);
+  options.model_config = ModelOf(spec);
   options.model_url = spec.model.from;
   options.precision = from.precision == "bf16" ? at::kBFloat16 : at::kFloat;
   options.data = spec.data.dataset;
@@ -73,9 +93,6 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   options.tensorboard_url = spec.log.tensorboard;
   options.metrics_listen = spec.log.metrics_listen;
   options.metrics_access = {.key_file = spec.log.metrics_key_file, .insecure = spec.log.metrics_insecure};
-  if (spec.model.family != "llama") {
-    return Fail(Code::kUnsupported, "model.family {}: this version trains llama", spec.model.family);
-  }
   return options;
 }
 

@@ -10,6 +10,7 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/process/cpu.h"
+#include "millrace/engine/models/llama/llama.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/optim/adamw.h"
 #include "millrace/engine/runtime.h"
@@ -18,7 +19,7 @@ namespace millrace {
 namespace {
 
 struct Options {
-  engine::ModelConfig model;
+  std::shared_ptr<engine::LlamaConfig> model = std::make_shared<engine::LlamaConfig>();
   std::int64_t batch = 4, length = 512;
   std::int64_t document = 0;  ///< tokens per document of a row; the last may be shorter. 0: one document per row
   int threads = 2, steps = 5, warmup = 2;
@@ -50,7 +51,7 @@ int Run(const Options& options) {
   engine::Adamw optimizer(model.buffer(), {});
   const auto generator = at::detail::createCPUGenerator(1);
   const at::Tensor ids =
-      at::randint(options.model.vocab_size, {options.batch, options.length + 1}, generator, at::kLong);
+      at::randint(options.model->vocab_size, {options.batch, options.length + 1}, generator, at::kLong);
   const at::Tensor inputs = ids.narrow(1, 0, options.length).contiguous();
   const at::Tensor labels = ids.narrow(1, 1, options.length).contiguous();
   const std::vector<std::int32_t> documents = options.document > 0 ? Documents(options) : std::vector<std::int32_t>();
@@ -74,9 +75,9 @@ int Run(const Options& options) {
   std::ranges::sort(seconds);
   const double median = seconds[seconds.size() / 2];
   const double flops =
-      options.model.FlopsPerToken(static_cast<double>(options.document > 0 ? options.document : options.length));
+      options.model->FlopsPerToken(static_cast<double>(options.document > 0 ? options.document : options.length));
   fmt::print("{}\n", DumpJson({{"program", "millrace"},
-                               {"parameters", options.model.ParameterCount()},
+                               {"parameters", options.model->ParameterCount()},
                                {"step_s_min", seconds.front()},
                                {"step_s", median},
                                {"step_s_max", seconds.back()},
@@ -96,19 +97,18 @@ int main(int argc, char** argv) {
     return 1;
   }
   millrace::Options options;
-  options.model = {.vocab_size = 32000,
-                   .hidden_size = 512,
-                   .intermediate_size = 1376,
-                   .num_layers = 8,
-                   .num_heads = 8,
-                   .num_kv_heads = 8};
+  millrace::engine::LlamaConfig& model = *options.model;
+  model.hidden_size = 512;
+  model.intermediate_size = 1376;
+  model.num_layers = 8;
+  model.num_heads = model.num_kv_heads = 8;
   CLI::App app("Times training steps of a Llama on this CPU");
-  app.add_option("--hidden", options.model.hidden_size);
-  app.add_option("--intermediate", options.model.intermediate_size);
-  app.add_option("--layers", options.model.num_layers);
-  app.add_option("--heads", options.model.num_heads);
-  app.add_option("--kv-heads", options.model.num_kv_heads);
-  app.add_option("--vocab", options.model.vocab_size);
+  app.add_option("--hidden", options.model->hidden_size);
+  app.add_option("--intermediate", options.model->intermediate_size);
+  app.add_option("--layers", options.model->num_layers);
+  app.add_option("--heads", options.model->num_heads);
+  app.add_option("--kv-heads", options.model->num_kv_heads);
+  app.add_option("--vocab", options.model->vocab_size);
   app.add_option("--batch", options.batch);
   app.add_option("--length", options.length);
   app.add_option("--document", options.document);

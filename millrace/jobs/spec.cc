@@ -90,6 +90,10 @@ class SpecReader {
     Node node = Member(key);
     if (status_ && node) Take(node.Bool(), value);
   }
+  void OptionalFlag(std::string_view key, std::optional<bool>& value) {
+    Node node = Member(key);
+    if (status_ && node) Take(node.Bool(), value.emplace());
+  }
 
   void TwoNumbers(std::string_view key, double& first, double& second, double least, double most) {
     Node node = Member(key);
@@ -227,6 +231,9 @@ class SpecPrinter {
     if (value) Line(key, fmt::format("{}", *value));
   }
   void Flag(std::string_view key, bool& value) { Line(key, value ? "true" : "false"); }
+  void OptionalFlag(std::string_view key, std::optional<bool>& value) {
+    if (value) Line(key, *value ? "true" : "false");
+  }
   void TwoNumbers(std::string_view key, double& first, double& second, double, double) {
     Line(key, fmt::format("[{}, {}]", first, second));
   }
@@ -278,7 +285,13 @@ Status CheckModel(const Node& node, const Spec& spec) {
         fmt::format("{} should be a multiple of twice num_heads ({}): heads have an even number of channels",
                     model.hidden_size, model.num_heads)));
   }
-  if (model.num_heads % model.num_kv_heads != 0) {
+  constexpr int kUsualRotaryDim = 64;  // of GPT-J 6B; what the key has if it is left out
+  const int head_dim = model.hidden_size / model.num_heads, rotary_dim = model.rotary_dim.value_or(kUsualRotaryDim);
+  if (model.family == "gptj" && (rotary_dim > head_dim || rotary_dim % 2 != 0)) {
+    return Fail(config["rotary_dim"].Invalid(
+        fmt::format("{} should be even and at most hidden_size / num_heads ({})", rotary_dim, head_dim)));
+  }
+  if (model.family == "llama" && model.num_heads % model.num_kv_heads != 0) {
     return Fail(config["num_kv_heads"].Invalid(
         fmt::format("{} should divide num_heads ({})", model.num_kv_heads, model.num_heads)));
   }

@@ -17,11 +17,15 @@ namespace millrace::jobs {
 struct ModelSpec {
   std::string family = "llama";
   std::string from;  ///< Hugging Face folder; empty: random weights from the sizes below
-  int hidden_size = 256, num_layers = 4, num_heads = 4, num_kv_heads = 4, intermediate_size = 688;
-  int vocab_size = 0;               ///< 0: the tokenizer's
-  int max_position_embeddings = 0;  ///< 0: data.sequence_length
+  int hidden_size = 256, num_layers = 4, num_heads = 4, num_kv_heads = 4;
+  std::optional<int> intermediate_size;  ///< nothing: 8/3 of hidden_size (llama) or 4 times it
+  int vocab_size = 0;                    ///< 0: the tokenizer's
+  int max_position_embeddings = 0;       ///< 0: data.sequence_length
   double rms_norm_eps = 1e-5, rope_theta = 10000;
-  bool tie_word_embeddings = false;
+  std::optional<bool> tie_word_embeddings;  ///< nothing: true for gpt2, else false
+  // Of gpt2 and gptj; nothing: the default of transformers' configuration.
+  std::optional<int> rotary_dim;
+  std::optional<double> embd_pdrop, attn_pdrop, resid_pdrop;
   bool operator==(const ModelSpec&) const = default;
 };
 /// The key `tokenizer` beside the options of the data set, which have a key each (spec_fields.h).

@@ -39,6 +39,7 @@ enum class TextKind {
 //   - TwoNumbers(key, double&, double&, least, most)
 //   - Bytes(key, uint64&, least)
 //   - Flag(key, bool&)
+//   - OptionalFlag(key, optional&)
 //   - TimeLimit(key, optional<Duration>&, the word for nothing)
 //   - Section(key, f)
 //   - Sources(key, vector<DataSource>&)
@@ -47,7 +48,7 @@ enum class TextKind {
 
 template <class Visitor>
 void VisitModel(Visitor& v, ModelSpec& model) {
-  v.Word("family", model.family, {{"llama"}, {"gpt2", "gptj", "bert"}});
+  v.Word("family", model.family, {{"llama", "gpt2", "gptj"}, {"bert"}});
   v.Text("from", model.from, TextKind::kUrl, false);
   if (!model.from.empty()) {
     return v.Refused("config", Code::kInvalidArgument, "leave it out: the folder of model.from has a config.json");
@@ -56,13 +57,20 @@ void VisitModel(Visitor& v, ModelSpec& model) {
     c.Integer("hidden_size", model.hidden_size, 8, 65536);
     c.Integer("num_layers", model.num_layers, 1, 1024);
     c.Integer("num_heads", model.num_heads, 1, 1024);
-    c.Integer("num_kv_heads", model.num_kv_heads, 1, 1024);
-    c.Integer("intermediate_size", model.intermediate_size, 1, 1 << 20);
+    c.OptionalInteger("intermediate_size", model.intermediate_size, 1, 1 << 20);
     c.Integer("vocab_size", model.vocab_size, 0, 1 << 22);
     c.Integer("max_position_embeddings", model.max_position_embeddings, 0, 1 << 24);
-    c.Number("rms_norm_eps", model.rms_norm_eps, 1e-12, 1);
-    c.Number("rope_theta", model.rope_theta, 1, 1e12);
-    c.Flag("tie_word_embeddings", model.tie_word_embeddings);
+    c.OptionalFlag("tie_word_embeddings", model.tie_word_embeddings);
+    if (model.family == "llama") {
+      c.Integer("num_kv_heads", model.num_kv_heads, 1, 1024);
+      c.Number("rms_norm_eps", model.rms_norm_eps, 1e-12, 1);
+      c.Number("rope_theta", model.rope_theta, 1, 1e12);
+      return;
+    }
+    if (model.family == "gptj") c.OptionalInteger("rotary_dim", model.rotary_dim, 2, 4096);
+    c.OptionalNumber("embd_pdrop", model.embd_pdrop, 0, 0.999);
+    c.OptionalNumber("attn_pdrop", model.attn_pdrop, 0, 0.999);
+    c.OptionalNumber("resid_pdrop", model.resid_pdrop, 0, 0.999);
   });
 }
 

@@ -109,7 +109,7 @@ TEST(Spec, RefusesWithASentence) {
 
       Refusal{"name=../up", kInvalid, "letters, digits"},
       Refusal{"name=", kInvalid, "name"},
-      Refusal{"model.family=gpt2", kUnsupported, "use llama"},
+      Refusal{"model.family=bert", kUnsupported, "use llama"},
       Refusal{"model.family=lama", kInvalid, "one of llama"},
       Refusal{"model.config.hidden_size=100", kInvalid, "multiple of twice num_heads"},
       Refusal{"model.config.num_kv_heads=3", kInvalid, "divide num_heads"},
@@ -181,11 +181,19 @@ Spec RandomSpec(Random& random) {
   if (random.Below(3) == 0) {
     s.model.from = "s3://models/llama";
   } else {
-    s.model.num_kv_heads = static_cast<int>(1 + random.Below(4));
-    s.model.num_heads = s.model.num_kv_heads * static_cast<int>(1 + random.Below(4));
+    s.model.family = Pick<std::string>(random, {"llama", "gpt2", "gptj"});
+    s.model.num_heads = static_cast<int>(4 * (1 + random.Below(4)));
     s.model.hidden_size = 8 * s.model.num_heads;
-    s.model.rms_norm_eps = RandomNumber(random, 1e-9, 1e-3);
-    s.model.tie_word_embeddings = random.Below(2) == 0;
+    if (s.model.family == "llama") {
+      s.model.num_kv_heads = static_cast<int>(1 << random.Below(3));
+      s.model.rms_norm_eps = RandomNumber(random, 1e-9, 1e-3);
+    } else if (random.Below(2) == 0) {
+      s.model.attn_pdrop = RandomNumber(random, 0, 0.9);
+      s.model.resid_pdrop = RandomNumber(random, 0, 0.9);
+    }
+    if (s.model.family == "gptj") s.model.rotary_dim = static_cast<int>(2 * (1 + random.Below(4)));
+    if (random.Below(2) == 0) s.model.intermediate_size = static_cast<int>(1 + random.Below(1000));
+    if (random.Below(2) == 0) s.model.tie_word_embeddings = random.Below(2) == 0;
   }
   for (std::uint64_t i = 1 + random.Below(3); i > 0; --i) {
     s.data.dataset.sources.push_back({"s3://bucket/" + RandomText(random), RandomNumber(random, 0.1, 9)});

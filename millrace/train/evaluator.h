@@ -12,7 +12,7 @@
 #include "millrace/base/result.h"
 #include "millrace/data/batch/batch.h"
 #include "millrace/data/options/dataset_options.h"
-#include "millrace/engine/model.h"
+#include "millrace/engine/models/model.h"
 #include "millrace/engine/parallel/collective.h"
 #include "millrace/object/connection.h"
 #include "millrace/tokenizer/tokenizer.h"

@@ -7,12 +7,12 @@
 #include <string>
 
 #include "millrace/base/clock.h"
+#include "millrace/base/json.h"
 #include "millrace/base/log.h"
 #include "millrace/checkpoint/format/provenance.h"
 #include "millrace/checkpoint/retention/retention.h"
 #include "millrace/checkpoint/tier/local_tier_options.h"
 #include "millrace/data/options/dataset_options.h"
-#include "millrace/engine/model.h"
 #include "millrace/engine/optim/adamw.h"
 #include "millrace/engine/optim/schedule.h"
 #include "millrace/http/server/access.h"
@@ -21,8 +21,9 @@ namespace millrace::train {
 
 struct Options {
   std::string name;
-  /// Sizes of a model with random weights. vocab_size 0: the tokenizer's. Ignored where there is a `model_url`.
-  engine::ModelConfig model;
+  /// The config.json of a model with random weights. vocab_size 0: the tokenizer's. Ignored where there is a
+  /// `model_url`.
+  Json model_config;
   std::string model_url;  ///< checkpoint or Hugging Face folder to start from; empty: random weights
   at::ScalarType precision = at::kFloat;
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "millrace/engine/parameters/scalar_types.h"
+
 namespace millrace::train {
 namespace {
 

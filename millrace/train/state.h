@@ -10,7 +10,7 @@
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/checkpoint/save/save_slice.h"
 #include "millrace/data/loader_state.h"
-#include "millrace/engine/model.h"
+#include "millrace/engine/models/model.h"
 #include "millrace/engine/optim/adamw.h"
 
 namespace millrace::train {

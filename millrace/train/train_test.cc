@@ -34,13 +34,9 @@ class TrainTest : public testing::Test {
   Options Tiny(std::string_view run) const {
     Options options;
     options.name = run;
-    options.model = {.vocab_size = 0,
-                     .hidden_size = 32,
-                     .intermediate_size = 48,
-                     .num_layers = 2,
-                     .num_heads = 4,
-                     .num_kv_heads = 2,
-                     .max_positions = 32};
+    options.model_config = {{"model_type", "llama"},        {"hidden_size", 32},        {"intermediate_size", 48},
+                            {"num_hidden_layers", 2},       {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+                            {"max_position_embeddings", 32}};
     options.data.sources = {{.url = (folder_->path() / "*.jsonl").native()}};
     options.data.sequence_length = 32;
     options.tokenizer_url = (folder_->path() / "tokenizer.model").native();
@@ -241,8 +237,8 @@ TEST_F(TrainTest, DocumentsThatShareARowAreLearntAsIfAlone) {
   const std::string content = ReadFile(options.tokenizer_url).value();
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer = tokenizer::Load(AsBytes(content), "tokenizer.model").value();
   auto dataset = data::Dataset::Open(*connection, tokenizer, options.data, {}).value();
-  engine::ModelConfig config = options.model;
-  config.vocab_size = tokenizer->vocab_size();
+  options.model_config["vocab_size"] = tokenizer->vocab_size();
+  const auto config = engine::ParseModelConfig(options.model_config, "model.config").value();
   auto model = engine::MakeModel(config, at::kFloat, at::kCPU, options.seed).value();
   double loss = 0, labels = 0;
   int documents = 0;
@@ -434,10 +430,10 @@ TEST_F(TrainTest, RefusesWhatCannotWork) {
   options.tokenizer_url = (folder_->path() / "none.model").native();
   EXPECT_EQ(Run(options).outcome.error().code(), Code::kNotFound);
   options = Tiny("bad");
-  options.model.vocab_size = 10;
+  options.model_config["vocab_size"] = 10;
   EXPECT_EQ(Run(options).outcome.error().code(), Code::kInvalidArgument);
   options = Tiny("bad");
-  options.model.max_positions = 16;
+  options.model_config["max_position_embeddings"] = 16;
   EXPECT_EQ(Run(options).outcome.error().code(), Code::kInvalidArgument);
 }
 
@@ -446,8 +442,8 @@ TEST_F(TrainTest, RanksShareWhatIsSaved) {
   Options options = Tiny("shares");
   options.steps = 1;
   options.global_batch = 6;
-  options.model.hidden_size = 128;
-  options.model.intermediate_size = 344;
+  options.model_config["hidden_size"] = 128;
+  options.model_config["intermediate_size"] = 344;
   options.checkpoint_url = CheckpointUrl("shares");
   const Ran ran = RunRanks(options, 3);
   ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();

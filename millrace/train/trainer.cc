@@ -219,23 +219,28 @@ Result<checkpoint::ModelSource> Trainer::OpenSource() {
 }
 
 Status Trainer::OpenModel() {
-  engine::ModelConfig config = options_.model;
+  Json json = options_.model_config;
+  std::string what = "model.config";
   std::optional<checkpoint::ModelSource> source;
   if (!options_.model_url.empty()) {
     source = MR_TRY(OpenSource());
-    const Json* json = JsonFind(source->reader().manifest().meta, checkpoint::kMetaModelConfig);
-    if (json == nullptr) return Fail(Code::kNotFound, "{} has no config.json", options_.model_url);
-    config = MR_TRY(engine::ModelConfig::FromJson(*json, options_.model_url + "/config.json"));
+    const Json* stored = JsonFind(source->reader().manifest().meta, checkpoint::kMetaModelConfig);
+    if (stored == nullptr) return Fail(Code::kNotFound, "{} has no config.json", options_.model_url);
+    json = *stored;
+    what = options_.model_url + "/config.json";
+  } else if (json.value("vocab_size", 0) == 0) {
+    json["vocab_size"] = tokenizer_->vocab_size();
   }
-  if (config.vocab_size == 0) config.vocab_size = tokenizer_->vocab_size();
-  if (config.vocab_size < tokenizer_->vocab_size()) {
+  const auto config = MR_TRY(engine::ParseModelConfig(json, what));
+  const engine::ModelSizes sizes = config->sizes();
+  if (sizes.vocab_size < tokenizer_->vocab_size()) {
     return Fail(Code::kInvalidArgument,
-                "the model has {} tokens, the tokenizer {} makes {}; set model.config.vocab_size", config.vocab_size,
+                "the model has {} tokens, the tokenizer {} makes {}; set model.config.vocab_size", sizes.vocab_size,
                 options_.tokenizer_url, tokenizer_->vocab_size());
   }
-  if (config.max_positions < options_.data.sequence_length) {
+  if (sizes.max_positions < options_.data.sequence_length) {
     return Fail(Code::kInvalidArgument, "sequences of {} tokens are longer than the model's {} positions",
-                options_.data.sequence_length, config.max_positions);
+                options_.data.sequence_length, sizes.max_positions);
   }
   model_ = MR_TRY(engine::MakeModel(config, options_.precision, at::kCPU, options_.seed));
   if (source) {
@@ -320,6 +325,7 @@ Status Trainer::OpenMetrics() {
 
 void Trainer::MakePlan() {
   const engine::ModelConfig& config = model_->config();
+  const engine::ModelSizes sizes = config.sizes();
   const std::uint64_t per_epoch = loader_->batches_per_epoch();
   plan_.name = options_.name;
   plan_.precision = options_.precision == at::kFloat ? "f32" : "bf16";
@@ -346,8 +352,8 @@ void Trainer::MakePlan() {
   // Weights, gradients and moments are exact; activations are what a backward pass keeps of each layer.
   std::uint64_t state_bytes = model_->buffer().gradients().nbytes();
   for (const StateTensor& tensor : tensors_) state_bytes += tensor.tensor.nbytes();
-  const std::int64_t kept = config.num_layers * (5 * config.hidden_size + 3 * config.intermediate_size +
-                                                 3 * (config.num_heads + 2 * config.num_kv_heads) * config.HeadDim());
+  const std::int64_t kept = sizes.num_layers * (5 * sizes.hidden_size + 3 * sizes.intermediate_size +
+                                                3 * (sizes.num_heads + 2 * sizes.num_kv_heads) * sizes.head_dim);
   const std::int64_t tokens = static_cast<std::int64_t>(options_.micro_batch) * options_.data.sequence_length;
   const auto activations = static_cast<std::uint64_t>(tokens * kept) * at::elementSize(options_.precision);
   const std::uint64_t snapshot = snapshot_budget_ ? snapshot_budget_->total() : 0;
@@ -461,7 +467,14 @@ Result<Trainer::Sums> Trainer::ForwardBackward(StepReport& report) {
       const auto tensor = [&](std::vector<data::TokenId>& ids) {
         return at::from_blob(ids.data(), {batch.rows, batch.sequence_length}, at::kInt).to(at::kLong);
       };
-      const at::Tensor loss = model_->LossSum(tensor(batch.inputs), tensor(batch.labels), batch.cu_seqlens);
+      const engine::ops::DropoutRows dropout{.seed = options_.seed,
+                                             .step = step_,
+                                             .first_sample = batch.first_sample,
+                                             .row_length = batch.sequence_length};
+      const at::Tensor loss = model_->LossSum({.inputs = tensor(batch.inputs),
+                                               .labels = tensor(batch.labels),
+                                               .documents = batch.cu_seqlens,
+                                               .dropout = dropout});
       loss.backward();
       return loss.item<double>();
     }));

@@ -9,6 +9,7 @@
 
 #include "millrace/base/files/files.h"
 #include "millrace/engine/models/make_model.h"
+#include "millrace/engine/parameters/scalar_types.h"
 
 namespace millrace::engine {
 namespace {
@@ -44,7 +45,7 @@ struct Loaded {
 Result<Loaded> Load(std::string_view name, at::ScalarType dtype) {
   const Json json = MR_TRY(ParseJson(MR_TRY(ReadFile(Folder(name) / "config.json")), "config.json"));
   Loaded loaded;
-  loaded.model = MR_TRY(MakeModel(MR_TRY(ModelConfig::FromJson(json, "config.json")), dtype, at::kCPU, 1));
+  loaded.model = MR_TRY(MakeModel(MR_TRY(ParseModelConfig(json, "config.json")), dtype, at::kCPU, 1));
   Tensors weights = MR_TRY(LoadSafetensors(Folder(name) / "model.safetensors"));
   for (const NamedParameter& parameter : loaded.model->Parameters()) {
     const auto found = weights.find(parameter.name);

@@ -1,25 +1,36 @@
 #include "millrace/engine/models/make_model.h"
 
 #include "millrace/engine/errors.h"
-#include "millrace/engine/models/llama.h"
+#include "millrace/engine/layers/layer_factory.h"
+#include "millrace/engine/parameters/scalar_types.h"
 
 namespace millrace::engine {
 
-namespace {
+KvCache Model::MakeCache(std::int64_t rows, std::int64_t capacity) const {
+  const ModelSizes sizes = config_->sizes();
+  return {{.layers = sizes.num_layers,
+           .rows = rows,
+           .kv_heads = sizes.num_kv_heads,
+           .head_dim = sizes.head_dim,
+           .capacity = capacity},
+          buffer_->values().scalar_type(),
+          buffer_->values().device()};
+}
 
-constexpr double kInitialStddev = 0.02;  // initializer_range of transformers' LlamaConfig
-
-}  // namespace
-
-Result<std::unique_ptr<Model>> MakeModel(const ModelConfig& config, at::ScalarType dtype, at::Device device,
-                                         std::uint64_t seed) {
-  MR_TRY(config.Validate("model"));
+Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> config, at::ScalarType dtype,
+                                         at::Device device, std::uint64_t seed) {
+  MR_TRY(config->Validate("model"));
   if (dtype != at::kFloat && dtype != at::kBFloat16) {
     return Fail(Code::kUnsupported, "a model computes in F32 or BF16, not {}", ScalarTypeName(dtype));
   }
   return CatchTorch("creating the model", [&]() -> std::unique_ptr<Model> {
-    auto model = MakeLlama(config, dtype, device);
-    model->buffer().Initialize(seed, kInitialStddev);
+    auto buffer = std::make_unique<ParameterBuffer>();
+    LayerFactory make(*buffer, config->initializer_range());
+    std::unique_ptr<Model> model = config->Build(config, make);
+    model->buffer_ = std::move(buffer);
+    model->buffer_->Allocate(dtype, device);
+    model->buffer_->Initialize(seed);
+    model->Prepare(device);
     return model;
   });
 }

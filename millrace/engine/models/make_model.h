@@ -7,14 +7,14 @@
 #include <memory>
 
 #include "millrace/base/result.h"
-#include "millrace/engine/model.h"
+#include "millrace/engine/models/model.h"
 
 namespace millrace::engine {
 
-/// Makes a model of the family that `config` names, with random weights: N(0, 0.02) for matrices, ones for norms. The
-/// weights depend on `seed` only, so they are the same on every machine. Gradients are not enabled.
+/// Makes a model with random weights, as the family initialises them. The weights depend on `seed` only, so they are
+/// the same on every machine. Gradients are not enabled.
 /// Errors: those of ModelConfig::Validate; kUnsupported if `dtype` is neither kFloat nor kBFloat16.
-Result<std::unique_ptr<Model>> MakeModel(const ModelConfig& config, at::ScalarType dtype, at::Device device,
-                                         std::uint64_t seed);
+Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> config, at::ScalarType dtype,
+                                         at::Device device, std::uint64_t seed);
 
 }  // namespace millrace::engine

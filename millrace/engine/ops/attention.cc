@@ -1,14 +1,15 @@
-// Causal attention on a CPU. A thread takes one key-value head of a sequence and walks over blocks of queries. The
-// scores of a block against all keys up to its diagonal fit the cache, so softmax needs one pass, and nothing of size
+// Attention on a CPU. A thread takes one key-value head of a sequence and walks over blocks of queries. The
+// scores of a block against all keys that it sees fit the cache, so softmax needs one pass, and nothing of size
 // length² is stored. The backward pass recomputes the scores from queries, keys and the saved log-sum-exp (Dao et al.
 // 2022).
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 
+#include "millrace/engine/ops/attention.h"
+
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/node.h"
-#include "millrace/engine/ops/ops.h"
 #include "millrace/engine/ops/reference.h"
 
 extern "C" void sgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k,
@@ -37,18 +38,43 @@ void Multiply(Matrix a, Matrix b, float beta, float* c, std::int64_t m, std::int
          &beta, c, &columns);
 }
 
+/// What all threads share.
+struct AttentionPlan {
+  HeadLayout layout;
+  Sequences sequences;
+  AttentionMask mask;
+  DropoutSite dropout;
+};
+
 /// The unit of work of a thread: one key-value head of one sequence, with the query heads that share it.
 struct HeadTask {
-  const HeadLayout& layout;
-  std::int64_t tokens, begin, length, kv_head;  ///< of all sequences, and of this one
+  const AttentionPlan& plan;
+  std::int64_t sequence, kv_head;
 
-  std::int64_t group() const { return layout.heads / layout.kv_heads; }
+  const HeadLayout& layout() const { return plan.layout; }
+  std::int64_t begin() const { return plan.sequences.begin(sequence); }
+  std::int64_t length() const { return plan.sequences.length(sequence); }
+  std::int64_t group() const { return layout().heads / layout().kv_heads; }
   // Offsets of the sequence's first row in [N, columns], [N, heads·head_dim] and [heads, N].
-  std::int64_t Query(std::int64_t head) const { return begin * layout.columns() + head * layout.head_dim; }
-  std::int64_t Key() const { return Query(layout.heads + kv_head); }
-  std::int64_t Value() const { return Query(layout.heads + layout.kv_heads + kv_head); }
-  std::int64_t Out(std::int64_t head) const { return (begin * layout.heads + head) * layout.head_dim; }
-  std::int64_t Lse(std::int64_t head) const { return head * tokens + begin; }
+  std::int64_t Query(std::int64_t head) const { return begin() * layout().columns() + head * layout().head_dim; }
+  std::int64_t Key() const { return Query(layout().heads + kv_head); }
+  std::int64_t Value() const { return Query(layout().heads + layout().kv_heads + kv_head); }
+  std::int64_t Out(std::int64_t head) const { return (begin() * layout().heads + head) * layout().head_dim; }
+  std::int64_t Lse(std::int64_t head) const { return head * plan.sequences.tokens() + begin(); }
+};
+
+/// A block of queries of one head, and the keys that one of them at least sees.
+struct QueryBlock {
+  std::int64_t first, count;     ///< queries, counted within the sequence
+  std::int64_t first_key, keys;  ///< likewise
+  cpu::VisibleKeys visible;      ///< counted within the block's keys
+  QueryBlock(const HeadTask& task, std::int64_t first_query)
+      : first(first_query), count(std::min(kQueryBlock, task.length() - first_query)) {
+    const AttentionMask& mask = task.plan.mask;
+    first_key = mask.begin(first);
+    keys = mask.end(first + count - 1, task.length()) - first_key;
+    visible = {.keys = keys, .first_row = first - first_key, .window = mask.window, .causal = mask.causal};
+  }
 };
 
 /// One thread's workspace, in float32.
@@ -69,73 +95,92 @@ struct Scratch {
   }
 };
 
+/// Multiplies `rows` [block.count, block.keys] with the dropout's 0 or 1/(1-p).
+void DropProbabilities(const HeadTask& task, const QueryBlock& block, std::int64_t head, float* rows) {
+  const DropoutSite& site = task.plan.dropout;
+  const cpu::DropoutRow kernel = KernelOf(site);
+  const std::int64_t row_begin = task.begin() / site.rows.row_length * site.rows.row_length;
+  const std::int64_t sample = static_cast<std::int64_t>(site.rows.first_sample) + task.begin() / site.rows.row_length;
+  for (std::int64_t row = 0; row < block.count; ++row) {
+    const auto position = static_cast<std::uint32_t>(task.begin() - row_begin + block.first + row);
+    float* probabilities = rows + row * block.keys;
+    kernel.Run(probabilities, probabilities, block.first_key, block.keys, position, static_cast<std::uint32_t>(sample),
+               static_cast<std::uint32_t>(head));
+  }
+}
+
 template <class T>
-void ForwardHead(const T* qkv, T* out, float* lse, const HeadTask& at, Scratch& s) {
-  const std::int64_t dim = at.layout.head_dim, stride = at.layout.columns(), out_stride = at.layout.heads * dim;
+void ForwardHead(const T* qkv, T* out, float* lse, const HeadTask& task, Scratch& s) {
+  const HeadLayout& layout = task.layout();
+  const std::int64_t dim = layout.head_dim, stride = layout.columns(), out_stride = layout.heads * dim;
   const float scale = 1 / std::sqrt(static_cast<float>(dim));
-  cpu::PackRows(qkv + at.Key(), stride, s.keys.data(), at.length, dim, 1);
-  cpu::PackRows(qkv + at.Value(), stride, s.values.data(), at.length, dim, 1);
-  for (std::int64_t head = at.kv_head * at.group(); head < (at.kv_head + 1) * at.group(); ++head) {
-    for (std::int64_t first = 0; first < at.length; first += kQueryBlock) {
-      const std::int64_t count = std::min(kQueryBlock, at.length - first), keys = first + count;
-      cpu::PackRows(qkv + at.Query(head) + first * stride, stride, s.queries.data(), count, dim, scale);
-      Multiply({s.queries.data(), dim}, {s.keys.data(), dim, true}, 0, s.scores.data(), count, keys, dim);
-      cpu::CausalSoftmax(s.scores.data(), count, keys, first, s.sums.data(), lse + at.Lse(head) + first);
-      Multiply({s.scores.data(), keys}, {s.values.data(), dim}, 0, s.block.data(), count, dim, keys);
-      cpu::UnpackRows(s.block.data(), out + at.Out(head) + first * out_stride, out_stride, count, dim, s.sums.data(),
-                      1);
+  cpu::PackRows(qkv + task.Key(), stride, s.keys.data(), task.length(), dim, 1);
+  cpu::PackRows(qkv + task.Value(), stride, s.values.data(), task.length(), dim, 1);
+  for (std::int64_t head = task.kv_head * task.group(); head < (task.kv_head + 1) * task.group(); ++head) {
+    for (std::int64_t first = 0; first < task.length(); first += kQueryBlock) {
+      const QueryBlock block(task, first);
+      const float *keys = s.keys.data() + block.first_key * dim, *values = s.values.data() + block.first_key * dim;
+      cpu::PackRows(qkv + task.Query(head) + first * stride, stride, s.queries.data(), block.count, dim, scale);
+      Multiply({s.queries.data(), dim}, {keys, dim, true}, 0, s.scores.data(), block.count, block.keys, dim);
+      cpu::Softmax(s.scores.data(), block.count, block.visible, s.sums.data(), lse + task.Lse(head) + first);
+      if (task.plan.dropout.active()) DropProbabilities(task, block, head, s.scores.data());
+      Multiply({s.scores.data(), block.keys}, {values, dim}, 0, s.block.data(), block.count, dim, block.keys);
+      cpu::UnpackRows(s.block.data(), out + task.Out(head) + first * out_stride, out_stride, block.count, dim,
+                      s.sums.data(), 1);
     }
   }
 }
 
 template <class T>
-void BackwardHead(const T* dout, const T* qkv, const float* lse, T* dqkv, const HeadTask& at, Scratch& s) {
-  const std::int64_t dim = at.layout.head_dim, stride = at.layout.columns(), out_stride = at.layout.heads * dim;
+void BackwardHead(const T* dout, const T* qkv, const float* lse, T* dqkv, const HeadTask& task, Scratch& s) {
+  const HeadLayout& layout = task.layout();
+  const std::int64_t dim = layout.head_dim, stride = layout.columns(), out_stride = layout.heads * dim;
   const float scale = 1 / std::sqrt(static_cast<float>(dim));
-  cpu::PackRows(qkv + at.Key(), stride, s.keys.data(), at.length, dim, 1);
-  cpu::PackRows(qkv + at.Value(), stride, s.values.data(), at.length, dim, 1);
-  std::fill_n(s.dkeys.begin(), at.length * dim, 0.0F);
-  std::fill_n(s.dvalues.begin(), at.length * dim, 0.0F);
-  for (std::int64_t head = at.kv_head * at.group(); head < (at.kv_head + 1) * at.group(); ++head) {
-    for (std::int64_t first = 0; first < at.length; first += kQueryBlock) {
-      const std::int64_t count = std::min(kQueryBlock, at.length - first), keys = first + count;
-      cpu::PackRows(qkv + at.Query(head) + first * stride, stride, s.queries.data(), count, dim, scale);
-      cpu::PackRows(dout + at.Out(head) + first * out_stride, out_stride, s.dout.data(), count, dim, 1);
-      Multiply({s.queries.data(), dim}, {s.keys.data(), dim, true}, 0, s.scores.data(), count, keys, dim);
-      Multiply({s.dout.data(), dim}, {s.values.data(), dim, true}, 0, s.dscores.data(), count, keys, dim);
-      cpu::CausalSoftmaxBackward(s.scores.data(), s.dscores.data(), count, keys, first, lse + at.Lse(head) + first);
-      Multiply({s.scores.data(), keys, true}, {s.dout.data(), dim}, 1, s.dvalues.data(), keys, dim, count);
-      Multiply({s.dscores.data(), keys, true}, {s.queries.data(), dim}, 1, s.dkeys.data(), keys, dim, count);
-      Multiply({s.dscores.data(), keys}, {s.keys.data(), dim}, 0, s.block.data(), count, dim, keys);
-      cpu::UnpackRows(s.block.data(), dqkv + at.Query(head) + first * stride, stride, count, dim, nullptr, scale);
+  cpu::PackRows(qkv + task.Key(), stride, s.keys.data(), task.length(), dim, 1);
+  cpu::PackRows(qkv + task.Value(), stride, s.values.data(), task.length(), dim, 1);
+  std::fill_n(s.dkeys.begin(), task.length() * dim, 0.0F);
+  std::fill_n(s.dvalues.begin(), task.length() * dim, 0.0F);
+  for (std::int64_t head = task.kv_head * task.group(); head < (task.kv_head + 1) * task.group(); ++head) {
+    for (std::int64_t first = 0; first < task.length(); first += kQueryBlock) {
+      const QueryBlock block(task, first);
+      const std::int64_t count = block.count, keys = block.keys, skipped = block.first_key * dim;
+      cpu::PackRows(qkv + task.Query(head) + first * stride, stride, s.queries.data(), count, dim, scale);
+      cpu::PackRows(dout + task.Out(head) + first * out_stride, out_stride, s.dout.data(), count, dim, 1);
+      Multiply({s.queries.data(), dim}, {s.keys.data() + skipped, dim, true}, 0, s.scores.data(), count, keys, dim);
+      Multiply({s.dout.data(), dim}, {s.values.data() + skipped, dim, true}, 0, s.dscores.data(), count, keys, dim);
+      if (task.plan.dropout.active()) DropProbabilities(task, block, head, s.dscores.data());
+      cpu::SoftmaxBackward(s.scores.data(), s.dscores.data(), count, block.visible, lse + task.Lse(head) + first);
+      Multiply({s.dscores.data(), keys, true}, {s.queries.data(), dim}, 1, s.dkeys.data() + skipped, keys, dim, count);
+      Multiply({s.dscores.data(), keys}, {s.keys.data() + skipped, dim}, 0, s.block.data(), count, dim, keys);
+      cpu::UnpackRows(s.block.data(), dqkv + task.Query(head) + first * stride, stride, count, dim, nullptr, scale);
+      if (task.plan.dropout.active()) DropProbabilities(task, block, head, s.scores.data());
+      Multiply({s.scores.data(), keys, true}, {s.dout.data(), dim}, 1, s.dvalues.data() + skipped, keys, dim, count);
     }
   }
-  cpu::UnpackRows(s.dkeys.data(), dqkv + at.Key(), stride, at.length, dim, nullptr, 1);
-  cpu::UnpackRows(s.dvalues.data(), dqkv + at.Value(), stride, at.length, dim, nullptr, 1);
+  cpu::UnpackRows(s.dkeys.data(), dqkv + task.Key(), stride, task.length(), dim, nullptr, 1);
+  cpu::UnpackRows(s.dvalues.data(), dqkv + task.Value(), stride, task.length(), dim, nullptr, 1);
 }
 
 /// Calls `work` once for each HeadTask. Each thread takes the next task when it is free, so that sequences of different
 /// lengths keep all threads busy. No two tasks write the same memory, so the order does not change the results.
 template <class Work>
-void ForEachHead(const HeadLayout& layout, const Sequences& sequences, bool backward, Work&& work) {
-  const std::int64_t tasks = sequences.count() * layout.kv_heads;
+void ForEachHead(const AttentionPlan& plan, bool backward, Work&& work) {
+  const std::int64_t tasks = plan.sequences.count() * plan.layout.kv_heads;
   std::atomic<std::int64_t> next = 0;
   at::parallel_for(0, std::min<std::int64_t>(tasks, at::get_num_threads()), 1, [&](std::int64_t, std::int64_t) {
-    Scratch scratch(sequences.longest(), layout, backward);
+    Scratch scratch(plan.sequences.longest(), plan.layout, backward);
     for (std::int64_t i = next++; i < tasks; i = next++) {
-      const std::int64_t sequence = sequences.longest_first()[static_cast<std::size_t>(i / layout.kv_heads)];
-      work(HeadTask{layout, sequences.tokens(), sequences.begin(sequence), sequences.length(sequence),
-                    i % layout.kv_heads},
-           scratch);
+      const auto nth = static_cast<std::size_t>(i / plan.layout.kv_heads);
+      work(HeadTask{plan, plan.sequences.longest_first()[nth], i % plan.layout.kv_heads}, scratch);
     }
   });
 }
 
 at::Tensor AttentionBackward(const at::Tensor& dout, const at::Tensor& qkv, const at::Tensor& lse,
-                             const HeadLayout& layout, const Sequences& sequences) {
+                             const AttentionPlan& plan) {
   at::Tensor dqkv = at::empty_like(qkv);
   DispatchType(qkv, [&]<class T>(T) {
-    ForEachHead(layout, sequences, true, [&](const HeadTask& task, Scratch& scratch) {
+    ForEachHead(plan, true, [&](const HeadTask& task, Scratch& scratch) {
       BackwardHead(Data<T>(dout), Data<T>(qkv), Data<float>(lse), Data<T>(dqkv), task, scratch);
     });
   });
@@ -144,19 +189,21 @@ at::Tensor AttentionBackward(const at::Tensor& dout, const at::Tensor& qkv, cons
 
 }  // namespace
 
-at::Tensor CausalAttention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences) {
+at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
+                     const AttentionMask& mask, const DropoutSite& dropout) {
   TORCH_CHECK(qkv.size(0) == sequences.tokens(), qkv.size(0), " rows are not ", sequences.tokens(), " tokens");
-  if (!HasFused(qkv)) return reference::CausalAttention(qkv, layout, sequences);
+  if (!HasFused(qkv)) return reference::Attention(qkv, layout, sequences, mask, dropout);
+  const AttentionPlan plan{layout, sequences, mask, dropout};
   at::Tensor out = at::empty({qkv.size(0), layout.heads * layout.head_dim}, qkv.options());
   const at::Tensor lse = at::empty({layout.heads, sequences.tokens()}, at::kFloat);
   DispatchType(qkv, [&]<class T>(T) {
-    ForEachHead(layout, sequences, false, [&](const HeadTask& task, Scratch& scratch) {
+    ForEachHead(plan, false, [&](const HeadTask& task, Scratch& scratch) {
       ForwardHead(Data<T>(qkv), Data<T>(out), Data<float>(lse), task, scratch);
     });
   });
   if (Recording({qkv})) {
-    Connect("CausalAttention", {qkv}, {out}, [qkv = qkv.detach(), lse, layout, sequences](TensorList&& gradients) {
-      return TensorList{AttentionBackward(gradients[0].contiguous(), qkv, lse, layout, sequences)};
+    Connect("Attention", {qkv}, {out}, [qkv = qkv.detach(), lse, plan](TensorList&& gradients) {
+      return TensorList{AttentionBackward(gradients[0].contiguous(), qkv, lse, plan)};
     });
   }
   return out;

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "millrace/engine/ops/cpu/kernels.h"
+#include "millrace/engine/ops/dropout.h"
 
 namespace millrace::engine::ops {
 
@@ -33,6 +34,13 @@ T* Data(const at::Tensor& x) {
   if (!x.defined()) return nullptr;
   TORCH_INTERNAL_ASSERT(x.is_contiguous() && x.element_size() == sizeof(T));
   return static_cast<T*>(x.data_ptr());
+}
+
+/// Returns the kernel of a dropout site.
+inline cpu::DropoutRow KernelOf(const DropoutSite& site) {
+  return {.key = site.key(),
+          .threshold = static_cast<std::uint32_t>(site.probability * 0x1p32),
+          .scale = static_cast<float>(1 / (1 - site.probability))};
 }
 
 /// Runs `work(Rows)` over [0, rows), split among threads. Each thread gets at least about kGrainElements elements.

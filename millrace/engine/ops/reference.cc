@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "millrace/engine/ops/cpu/philox.h"
+#include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/node.h"
 
 namespace millrace::engine::ops::reference {
@@ -19,19 +21,56 @@ at::Tensor Tapped(const Weight& weight) {
   return alias;
 }
 
+/// Returns which keys the last `count` of `total` positions do not see: bool [count, total]; undefined if they see all.
+at::Tensor Hidden(std::int64_t count, std::int64_t total, const AttentionMask& mask) {
+  if (!mask.causal) return {};
+  const at::Tensor all = at::ones({count, total}, at::kBool);
+  const at::Tensor later = all.triu(total - count + 1);
+  return mask.window > 0 ? later.logical_or(all.tril(total - count - mask.window)) : later;
+}
+
+/// Returns 0 or 1/(1-p) for `columns` elements of one row, from the same random numbers as the fused ops.
+void FillKept(float* into, const cpu::DropoutRow& kernel, std::int64_t columns, std::uint32_t c1, std::uint32_t c2,
+              std::uint32_t c3) {
+  for (std::int64_t j = 0; j < columns; ++j) {
+    const cpu::PhiloxWords random = cpu::Philox(kernel.key, static_cast<std::uint32_t>(j / 4), c1, c2, c3);
+    into[j] = random.words[j % 4] < kernel.threshold ? 0 : kernel.scale;
+  }
+}
+
+/// Returns the factors of attention probabilities [1, heads, length, length] of one sequence.
+at::Tensor KeptProbabilities(const DropoutSite& site, const HeadLayout& layout, std::int64_t begin,
+                             std::int64_t length) {
+  at::Tensor kept = at::empty({1, layout.heads, length, length}, at::kFloat);
+  const std::int64_t row = begin / site.rows.row_length, position = begin % site.rows.row_length;
+  const std::uint64_t sample = site.rows.first_sample + static_cast<std::uint64_t>(row);
+  for (std::int64_t head = 0; head < layout.heads; ++head) {
+    for (std::int64_t query = 0; query < length; ++query) {
+      FillKept(kept.data_ptr<float>() + (head * length + query) * length, KernelOf(site), length,
+               static_cast<std::uint32_t>(position + query), static_cast<std::uint32_t>(sample),
+               static_cast<std::uint32_t>(head));
+    }
+  }
+  return kept;
+}
+
 /// Computes the attention of `rows` sequences of the same length.
-at::Tensor AttendEven(const at::Tensor& qkv, const HeadLayout& layout, std::int64_t rows) {
+at::Tensor AttendEven(const at::Tensor& qkv, const HeadLayout& layout, std::int64_t rows, const AttentionMask& mask,
+                      const at::Tensor& keep) {
   const at::Tensor all = qkv.view({rows, -1, layout.heads + 2 * layout.kv_heads, layout.head_dim}).transpose(1, 2);
   const at::Tensor queries = all.narrow(1, 0, layout.heads), keys = all.narrow(1, layout.heads, layout.kv_heads);
   const at::Tensor values = all.narrow(1, layout.heads + layout.kv_heads, layout.kv_heads);
-  return AttendCached(queries, keys, values).view({-1, layout.heads * layout.head_dim});
+  return AttendCached(queries, keys, values, mask, keep).view({-1, layout.heads * layout.head_dim});
 }
 
 }  // namespace
 
 at::Tensor Embedding(const Weight& table, const at::Tensor& ids) { return at::embedding(Tapped(table), ids); }
 
-at::Tensor Linear(const at::Tensor& x, const Weight& weight) { return at::mm(x, Tapped(weight).t()); }
+at::Tensor Linear(const at::Tensor& x, const Weight& weight, const Weight& bias) {
+  if (bias.defined()) return at::addmm(Tapped(bias), x, Tapped(weight).t());
+  return at::mm(x, Tapped(weight).t());
+}
 
 Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, double eps) {
   const at::Tensor sum = delta.defined() ? x + delta : x;
@@ -40,41 +79,79 @@ Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& we
   return {sum, Tapped(weight) * (wide * rstd).to(x.scalar_type())};
 }
 
-at::Tensor Rope(const at::Tensor& qkv, const RopeTable& table, const HeadLayout& layout, const Sequences& sequences) {
-  const std::int64_t turned = layout.heads + layout.kv_heads, half = layout.head_dim / 2;
+Normed AddLayerNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, const Weight& bias,
+                    double eps) {
+  const at::Tensor sum = delta.defined() ? x + delta : x;
+  const at::Tensor centred = sum.to(at::kFloat) - sum.to(at::kFloat).mean(-1, /*keepdim=*/true);
+  const at::Tensor rstd = at::rsqrt(centred.square().mean(-1, /*keepdim=*/true) + eps);
+  const at::Tensor out = centred * rstd * Tapped(weight).to(at::kFloat) + Tapped(bias).to(at::kFloat);
+  return {sum, out.to(x.scalar_type())};
+}
+
+at::Tensor Rotate(const at::Tensor& qkv, const RotaryTable& table, const HeadLayout& layout,
+                  const Sequences& sequences) {
+  const std::int64_t turned = layout.heads + layout.kv_heads, half = table.dim() / 2;
   const at::Tensor all = qkv.view({-1, turned + layout.kv_heads, layout.head_dim});
   const at::Tensor positions = sequences.positions().to(qkv.device());
   const at::Tensor cosine = table.cosine.index_select(0, positions).unsqueeze(1);
   const at::Tensor sine = table.sine.index_select(0, positions).unsqueeze(1);
-  const at::Tensor a = all.narrow(1, 0, turned).narrow(2, 0, half).to(at::kFloat);
-  const at::Tensor b = all.narrow(1, 0, turned).narrow(2, half, half).to(at::kFloat);
-  const at::Tensor rotated = at::cat({a * cosine - b * sine, b * cosine + a * sine}, 2).to(qkv.scalar_type());
-  return at::cat({rotated, all.narrow(1, turned, layout.kv_heads)}, 1).view(qkv.sizes());
+  const bool neighbours = table.pairs == RotaryPairs::kNeighbours;
+  const at::Tensor heads = all.narrow(1, 0, turned);
+  const at::Tensor pairs = heads.narrow(2, 0, table.dim()).to(at::kFloat);
+  const at::Tensor a = neighbours ? pairs.slice(2, 0, table.dim(), 2) : pairs.narrow(2, 0, half);
+  const at::Tensor b = neighbours ? pairs.slice(2, 1, table.dim(), 2) : pairs.narrow(2, half, half);
+  const at::Tensor first = a * cosine - b * sine, second = b * cosine + a * sine;
+  const at::Tensor rotated = neighbours ? at::stack({first, second}, 3).flatten(2) : at::cat({first, second}, 2);
+  const at::Tensor whole =
+      at::cat({rotated.to(qkv.scalar_type()), heads.narrow(2, table.dim(), layout.head_dim - table.dim())}, 2);
+  return at::cat({whole, all.narrow(1, turned, layout.kv_heads)}, 1).view(qkv.sizes());
 }
 
-at::Tensor AttendCached(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values) {
+at::Tensor AttendCached(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                        const AttentionMask& mask, const at::Tensor& keep) {
   const std::int64_t rows = queries.size(0), heads = queries.size(1), count = queries.size(2), dim = queries.size(3);
   const std::int64_t kv_heads = keys.size(1), total = keys.size(2), group = heads / kv_heads;
   // The query heads of a group become rows of one product. So keys and values are not repeated in memory.
   const at::Tensor grouped = queries.reshape({rows, kv_heads, group * count, dim}).to(at::kFloat);
   at::Tensor scores = at::matmul(grouped, keys.to(at::kFloat).transpose(2, 3)) / std::sqrt(static_cast<double>(dim));
-  if (count > 1) {
-    const at::Tensor hidden = at::ones({count, total}, queries.options().dtype(at::kBool))
-                                  .triu(total - count + 1);  // keys of later positions
-    scores = scores.view({rows, kv_heads, group, count, total}).masked_fill(hidden, -INFINITY);
+  if (const at::Tensor hidden = Hidden(count, total, mask); hidden.defined()) {
+    scores = scores.view({rows, kv_heads, group, count, total}).masked_fill(hidden.to(queries.device()), -INFINITY);
   }
-  const at::Tensor weights = at::softmax(scores, -1).view({rows, kv_heads, group * count, total});
+  at::Tensor weights = at::softmax(scores, -1).view({rows, kv_heads, group * count, total});
+  if (keep.defined()) weights = weights * keep.view({rows, kv_heads, group * count, total});
   const at::Tensor mixed = at::matmul(weights, values.to(at::kFloat)).to(queries.scalar_type());
   return mixed.view({rows, heads, count, dim}).transpose(1, 2).reshape({rows, count, heads * dim});
 }
 
-at::Tensor CausalAttention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences) {
-  if (sequences.even()) return AttendEven(qkv, layout, sequences.count());
+at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
+                     const AttentionMask& mask, const DropoutSite& dropout) {
+  if (sequences.even() && !dropout.active()) return AttendEven(qkv, layout, sequences.count(), mask, {});
   std::vector<std::int64_t> lengths;
   for (std::int64_t i = 0; i < sequences.count(); ++i) lengths.push_back(sequences.length(i));
   TensorList mixed;
-  for (const at::Tensor& one : qkv.split_with_sizes(lengths)) mixed.push_back(AttendEven(one, layout, 1));
+  for (const at::Tensor& one : qkv.split_with_sizes(lengths)) {
+    const auto i = static_cast<std::int64_t>(mixed.size());
+    at::Tensor keep;
+    if (dropout.active()) {
+      keep = KeptProbabilities(dropout, layout, sequences.begin(i), sequences.length(i)).to(qkv.device());
+    }
+    mixed.push_back(AttendEven(one, layout, 1, mask, keep));
+  }
   return at::cat(mixed);
+}
+
+at::Tensor Activate(const at::Tensor& x, Activation activation) {
+  switch (activation) {
+    case Activation::kGelu:
+      return at::gelu(x);
+    case Activation::kGeluTanh:
+      return at::gelu(x, "tanh");
+    case Activation::kRelu:
+      return at::relu(x);
+    case Activation::kSilu:
+      return at::silu(x);
+  }
+  TORCH_INTERNAL_ASSERT(false, "not an activation");
 }
 
 at::Tensor Swiglu(const at::Tensor& gate_up) {
@@ -82,8 +159,19 @@ at::Tensor Swiglu(const at::Tensor& gate_up) {
   return at::silu(gate_up.narrow(1, 0, columns)) * gate_up.narrow(1, columns, columns);
 }
 
-at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const at::Tensor& labels) {
-  const at::Tensor logits = Linear(x, head).to(at::kFloat);
+at::Tensor Dropout(const at::Tensor& x, const DropoutSite& site) {
+  at::Tensor kept = at::empty(x.sizes(), at::kFloat);
+  for (std::int64_t token = 0; token < x.size(0); ++token) {
+    const std::uint64_t sample = site.rows.first_sample + static_cast<std::uint64_t>(token / site.rows.row_length);
+    FillKept(kept.data_ptr<float>() + token * x.size(1), KernelOf(site), x.size(1),
+             static_cast<std::uint32_t>(token % site.rows.row_length), static_cast<std::uint32_t>(sample),
+             static_cast<std::uint32_t>(sample >> 32));
+  }
+  return (x.to(at::kFloat) * kept.to(x.device())).to(x.scalar_type());
+}
+
+at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels) {
+  const at::Tensor logits = Linear(x, head, bias).to(at::kFloat);
   return at::nll_loss(at::log_softmax(logits, 1), labels, /*weight=*/{}, at::Reduction::Sum, kIgnoreLabel);
 }
 

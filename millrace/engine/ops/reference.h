@@ -1,21 +1,35 @@
 // The ops as compositions of ATen calls that autograd differentiates. Tests compare the fused ops with them, and they
-// run on devices without fused ops. See ops.h for what each computes.
+// run on devices without fused ops. The ops' own headers say what each computes.
 #pragma once
 
-#include "millrace/engine/ops/ops.h"
+#include "millrace/engine/ops/activation.h"
+#include "millrace/engine/ops/attention.h"
+#include "millrace/engine/ops/cross_entropy.h"
+#include "millrace/engine/ops/dropout.h"
+#include "millrace/engine/ops/embedding.h"
+#include "millrace/engine/ops/linear.h"
+#include "millrace/engine/ops/norm.h"
+#include "millrace/engine/ops/rotary.h"
 
 namespace millrace::engine::ops::reference {
 
 at::Tensor Embedding(const Weight& table, const at::Tensor& ids);
-at::Tensor Linear(const at::Tensor& x, const Weight& weight);
+at::Tensor Linear(const at::Tensor& x, const Weight& weight, const Weight& bias = {});
 Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, double eps);
-at::Tensor Rope(const at::Tensor& qkv, const RopeTable& table, const HeadLayout& layout, const Sequences& sequences);
-at::Tensor CausalAttention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences);
+Normed AddLayerNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, const Weight& bias, double eps);
+at::Tensor Rotate(const at::Tensor& qkv, const RotaryTable& table, const HeadLayout& layout,
+                  const Sequences& sequences);
+at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
+                     const AttentionMask& mask = {}, const DropoutSite& dropout = {});
+at::Tensor Activate(const at::Tensor& x, Activation activation);
 at::Tensor Swiglu(const at::Tensor& gate_up);
-at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const at::Tensor& labels);
+at::Tensor Dropout(const at::Tensor& x, const DropoutSite& site);
+at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels);
 
-/// Returns the attention [rows, n, heads·head_dim] of queries [rows, heads, n, head_dim] at positions past … past+n-1
-/// over keys and values [rows, kv_heads, past + n, head_dim].
-at::Tensor AttendCached(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values);
+/// Returns the attention [rows, n, heads·head_dim] of queries [rows, heads, n, head_dim] at the last n of `total`
+/// positions over keys and values [rows, kv_heads, total, head_dim]. `keep` [rows, heads, n, total], if it is defined,
+/// multiplies the probabilities.
+at::Tensor AttendCached(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                        const AttentionMask& mask = {}, const at::Tensor& keep = {});
 
 }  // namespace millrace::engine::ops::reference

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "millrace/base/result.h"
-#include "millrace/engine/parameters.h"
+#include "millrace/engine/parameters/parameter_buffer.h"
 
 namespace millrace::engine {
 

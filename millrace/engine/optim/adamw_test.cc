@@ -11,10 +11,16 @@
 namespace millrace::engine {
 namespace {
 
-std::vector<ParameterSpec> Specs() {
-  return {{.name = "matrix", .shape = {7, 33}},
-          {.name = "scale", .shape = {33}, .init = ParameterSpec::Init::kOnes},
-          {.name = "other", .shape = {300, 401}}};
+/// Two matrices and a scale, with gradients.
+std::unique_ptr<ParameterBuffer> MakeBuffer(at::ScalarType dtype) {
+  auto buffer = std::make_unique<ParameterBuffer>();
+  buffer->Declare({.name = "matrix", .shape = {7, 33}, .stddev = 0.5});
+  buffer->Declare({.name = "scale", .shape = {33}, .init = ParameterSpec::Init::kOnes});
+  buffer->Declare({.name = "other", .shape = {300, 401}, .stddev = 0.5});
+  buffer->Allocate(dtype, at::kCPU);
+  buffer->Initialize(1);
+  buffer->EnableGradients();
+  return buffer;
 }
 
 /// The textbook, element by element in double.
@@ -31,9 +37,8 @@ struct Model {
 class AdamwTest : public testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(AdamwTest, FollowsTheTextbook) {
-  ParameterBuffer buffer(Specs(), GetParam(), at::kCPU);
-  buffer.Initialize(1, 0.5);
-  buffer.EnableGradients();
+  const auto made = MakeBuffer(GetParam());
+  ParameterBuffer& buffer = *made;
   const AdamwOptions options{.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
   Adamw optimizer(buffer, options);
   const at::Tensor start = buffer.values().to(at::kDouble);
@@ -73,7 +78,9 @@ INSTANTIATE_TEST_SUITE_P(Types, AdamwTest, testing::Values(at::kFloat, at::kBFlo
                          [](const auto& info) { return info.param == at::kFloat ? "F32" : "BF16"; });
 
 TEST(Adamw, MasterCopyKeepsWhatBf16WouldLose) {
-  ParameterBuffer buffer({{.name = "w", .shape = {4, 4}}}, at::kBFloat16, at::kCPU);
+  ParameterBuffer buffer;
+  buffer.Declare({.name = "w", .shape = {4, 4}});
+  buffer.Allocate(at::kBFloat16, at::kCPU);
   buffer.parameters()[0].tensor.fill_(1);
   buffer.EnableGradients();
   Adamw optimizer(buffer, {.weight_decay = 0});
@@ -85,8 +92,8 @@ TEST(Adamw, MasterCopyKeepsWhatBf16WouldLose) {
 }
 
 TEST(Adamw, NormDoesNotDependOnThreads) {
-  ParameterBuffer buffer(Specs(), at::kFloat, at::kCPU);
-  buffer.EnableGradients();
+  const auto made = MakeBuffer(at::kFloat);
+  ParameterBuffer& buffer = *made;
   buffer.gradients().copy_(at::randn({buffer.size()}, at::detail::createCPUGenerator(3)));
   const Adamw optimizer(buffer, {});
   const double expected = buffer.gradients().to(at::kDouble).norm().item<double>();

@@ -8,7 +8,7 @@
 #include "millrace/base/clock.h"
 #include "millrace/base/result.h"
 #include "millrace/engine/parallel/collective.h"
-#include "millrace/engine/parameters.h"
+#include "millrace/engine/parameters/parameter_buffer.h"
 
 namespace millrace::engine {
 

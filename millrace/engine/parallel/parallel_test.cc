@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "millrace/base/files/files.h"
+#include "millrace/engine/models/llama/llama.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/optim/adamw.h"
 #include "millrace/engine/parallel/collective.h"
@@ -99,15 +100,17 @@ TEST_P(CollectiveTest, ALostRankIsAnErrorSoon) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
 }
 
-ModelConfig Tiny(bool tied) {
-  return {.vocab_size = 97,
-          .hidden_size = 32,
-          .intermediate_size = 48,
-          .num_layers = 3,
-          .num_heads = 4,
-          .num_kv_heads = 2,
-          .max_positions = 64,
-          .tie_word_embeddings = tied};
+std::shared_ptr<LlamaConfig> Tiny(bool tied) {
+  auto config = std::make_shared<LlamaConfig>();
+  config->vocab_size = 97;
+  config->hidden_size = 32;
+  config->intermediate_size = 48;
+  config->num_layers = 3;
+  config->num_heads = 4;
+  config->num_kv_heads = 2;
+  config->max_positions = 64;
+  config->tie_word_embeddings = tied;
+  return config;
 }
 
 struct Trained {

@@ -8,7 +8,8 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/checkpoint/format/manifest.h"
-#include "millrace/engine/parameters.h"
+#include "millrace/engine/parameters/parameter_buffer.h"
+#include "millrace/engine/parameters/scalar_types.h"
 
 namespace millrace::engine {
 namespace {

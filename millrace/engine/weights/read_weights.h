@@ -3,7 +3,7 @@
 
 #include "millrace/base/result.h"
 #include "millrace/checkpoint/read/reader.h"
-#include "millrace/engine/model.h"
+#include "millrace/engine/models/model.h"
 #include "millrace/object/store.h"
 
 namespace millrace::engine {

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "millrace/engine/errors.h"
-#include "millrace/engine/model.h"
+#include "millrace/engine/models/model.h"
 
 namespace millrace::serve {
 namespace {
@@ -11,10 +11,7 @@ namespace {
 class EngineSequence final : public Sequence {
  public:
   EngineSequence(engine::Model& model, int capacity, int vocab_size)
-      : model_(model),
-        vocab_size_(vocab_size),
-        cache_(model.config(), /*rows=*/1, capacity, model.buffer().values().scalar_type(),
-               model.buffer().values().device()) {}
+      : model_(model), vocab_size_(vocab_size), cache_(model.MakeCache(/*rows=*/1, capacity)) {}
 
   Result<std::span<const float>> Append(std::span<const TokenId> tokens) override {
     if (cache_.length() + static_cast<std::int64_t>(tokens.size()) > cache_.capacity()) {
@@ -38,11 +35,11 @@ class EngineSequence final : public Sequence {
 class EngineModel final : public LanguageModel {
  public:
   EngineModel(std::unique_ptr<engine::Model> model, int vocab_size) : model_(std::move(model)) {
-    int rows = static_cast<int>(model_->config().vocab_size);
+    int rows = static_cast<int>(model_->config().sizes().vocab_size);
     vocab_size_ = vocab_size > 0 ? std::min(vocab_size, rows) : rows;
   }
   int vocab_size() const override { return vocab_size_; }
-  int context_length() const override { return static_cast<int>(model_->config().max_positions); }
+  int context_length() const override { return static_cast<int>(model_->config().sizes().max_positions); }
   Result<std::unique_ptr<Sequence>> NewSequence(int capacity) override {
     return engine::CatchTorch("starting a sequence", [&]() -> std::unique_ptr<Sequence> {
       return std::make_unique<EngineSequence>(*model_, capacity, vocab_size_);

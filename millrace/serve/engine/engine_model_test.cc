@@ -14,7 +14,9 @@
 #include "millrace/checkpoint/retention/collect.h"
 #include "millrace/checkpoint/save/writer.h"
 #include "millrace/checkpoint/testing/thread_group.h"
+#include "millrace/engine/models/llama/llama.h"
 #include "millrace/engine/models/make_model.h"
+#include "millrace/engine/parameters/scalar_types.h"
 #include "millrace/http/client/client.h"
 #include "millrace/object/fault/fault_store.h"
 #include "millrace/object/memory/memory_store.h"
@@ -28,18 +30,20 @@ namespace {
 
 using ::testing::HasSubstr;
 
-engine::ModelConfig Tiny(std::int64_t vocab_size = 258) {
-  return {.vocab_size = vocab_size,
-          .hidden_size = 32,
-          .intermediate_size = 48,
-          .num_layers = 2,
-          .num_heads = 4,
-          .num_kv_heads = 2,
-          .max_positions = 64,
-          .tie_word_embeddings = false};
+std::shared_ptr<engine::LlamaConfig> Tiny(std::int64_t vocab_size = 258) {
+  auto config = std::make_shared<engine::LlamaConfig>();
+  config->vocab_size = vocab_size;
+  config->hidden_size = 32;
+  config->intermediate_size = 48;
+  config->num_layers = 2;
+  config->num_heads = 4;
+  config->num_kv_heads = 2;
+  config->max_positions = 64;
+  return config;
 }
 
-std::unique_ptr<engine::Model> RandomModel(const engine::ModelConfig& config, std::uint64_t seed = 11) {
+std::unique_ptr<engine::Model> RandomModel(const std::shared_ptr<engine::LlamaConfig>& config,
+                                           std::uint64_t seed = 11) {
   auto model = *engine::MakeModel(config, at::kFloat, at::kCPU, seed);
   // The usual initial weights are so small that every token is as likely as the next.
   for (const auto& parameter : model->Parameters()) {

@@ -60,21 +60,22 @@ Result<LoadedModel> LoadModel(object::Connection& connection, const LoadOptions&
   const std::string& name = source.name();
   const Json* stored = JsonFind(source.reader().manifest().meta, checkpoint::kMetaModelConfig);
   if (stored == nullptr) return Fail(Code::kCorrupt, "{} does not say what model it holds (no config.json)", name);
-  auto config = MR_TRY(engine::ModelConfig::FromJson(*stored, name));
+  auto config = MR_TRY(engine::ParseModelConfig(*stored, name));
   auto tokenizer = MR_TRY(LoadTokenizer(connection, source, options, log, call));
-  if (tokenizer->vocab_size() > config.vocab_size) {
+  if (tokenizer->vocab_size() > config->sizes().vocab_size) {
     return Fail(Code::kPreconditionFailed, "the tokenizer has {} tokens, the model at {} only {}",
-                tokenizer->vocab_size(), name, config.vocab_size);
+                tokenizer->vocab_size(), name, config->sizes().vocab_size);
   }
   bool add_bos = MR_TRY(AddsBos(source, *tokenizer, call));
   auto type = options.precision == "bf16" ? at::kBFloat16 : at::kFloat;
   auto model = MR_TRY(engine::MakeModel(config, type, at::kCPU, /*seed=*/0));
   MR_TRY(engine::ReadWeights(source.reader(), *model, call));
-  log.Info("model loaded", {{"from", name}, {"parameters", config.ParameterCount()}, {"precision", options.precision}});
+  log.Info("model loaded",
+           {{"from", name}, {"parameters", config->ParameterCount()}, {"precision", options.precision}});
   return LoadedModel{.model = MakeEngineModel(std::move(model), tokenizer->vocab_size()),
                      .tokenizer = tokenizer,
                      .source = name,
-                     .parameters = config.ParameterCount(),
+                     .parameters = config->ParameterCount(),
                      .add_bos = add_bos};
 }
 

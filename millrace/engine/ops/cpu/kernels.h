@@ -35,16 +35,40 @@ struct RmsNormBackward {
   void Run(Rows rows, float* weight_gradient) const;
 };
 
-/// Rotates pairs (j, j + head_dim/2) of the first `heads` heads of each row by the angle of the row's position. Copies
-/// the remaining columns. cosine and sine have head_dim/2 values per position. `sign` -1 rotates back, which is also
-/// the backward pass.
+/// sum = x + delta (delta and sum may be null: sum is x); mean and rstd = 1/sqrt(variance + eps) of each row of the
+/// sum; out = (sum - mean) · rstd · weight + bias, rounded to T once.
 template <class T>
-struct Rope {
+struct LayerNormForward {
+  const T *x, *delta, *weight, *bias;
+  T *sum, *out;
+  float *mean, *rstd;
+  std::int64_t columns;
+  float eps;
+  void Run(Rows rows) const;
+};
+
+/// dx = dsum (may be null) + the gradient through the norm. Run() adds these rows' share to gradients [2, columns]: of
+/// the weight, then of the bias.
+template <class T>
+struct LayerNormBackward {
+  const T *dout, *dsum, *x, *weight;
+  const float *mean, *rstd;
+  T* dx;
+  std::int64_t columns;
+  void Run(Rows rows, float* gradients) const;
+};
+
+/// Rotates the first `dim` dimensions of the first `heads` heads of each row by the angle of the row's position: pairs
+/// (j, j + dim/2), or (2j, 2j + 1) with `neighbours`. Copies the other columns. cosine and sine have dim/2 values per
+/// position. `sign` -1 rotates back, which is also the backward pass.
+template <class T>
+struct Rotate {
   const T* x;
   T* out;
   const float *cosine, *sine;
   const std::int32_t* positions;
-  std::int64_t heads, head_dim, columns;
+  std::int64_t heads, head_dim, dim, columns;
+  bool neighbours;
   float sign;
   void Run(Rows rows) const;
 };
@@ -65,6 +89,37 @@ struct SwigluBackward {
   void Run(Rows rows) const;
 };
 
+/// The function of each element. One struct a function, so that each becomes a loop of its own.
+struct GeluErf {
+  static float Value(float x);
+  static float Slope(float x);
+};
+struct GeluTanh {
+  static float Value(float x);
+  static float Slope(float x);
+};
+struct Silu {
+  static float Value(float x);
+  static float Slope(float x);
+};
+/// out[i] = Function::Value(x[i]) for i in [begin, end).
+template <class Function, class T>
+void ActivateForward(const T* x, T* out, std::int64_t begin, std::int64_t end);
+/// dx[i] = dout[i] · Function::Slope(x[i]).
+template <class Function, class T>
+void ActivateBackward(const T* dout, const T* x, T* dx, std::int64_t begin, std::int64_t end);
+
+/// Multiplies elements first … first + n - 1 of a row with 0 or `scale`. Element j is dropped if random word j mod 4 of
+/// the counter (j / 4, c1, c2, c3) is below `threshold`. x and out point to element `first`; they may be the same.
+struct DropoutRow {
+  std::uint64_t key;
+  std::uint32_t threshold;
+  float scale;
+  template <class T>
+  void Run(const T* x, T* out, std::int64_t first, std::int64_t n, std::uint32_t c1, std::uint32_t c2,
+           std::uint32_t c3) const;
+};
+
 /// losses[row] = log(sum(exp(logits))) - logits[label]. With `gradient`, writes softmax - onehot(label) over the
 /// logits.
 template <class T>
@@ -77,16 +132,26 @@ struct CrossEntropy {
   void Run(Rows rows) const;
 };
 
-// The inner loops of attention over one block of scores [rows, keys]. Row r sees keys 0 … first_row + r.
+// The inner loops of attention over one block of scores [rows, keys]. Row r sees keys [begin(r), end(r)).
 
-/// Replaces each score by exp(score - max of its row), and by zero beyond the diagonal. Writes sums and log-sum-exp per
-/// row.
-void CausalSoftmax(float* scores, std::int64_t rows, std::int64_t keys, std::int64_t first_row, float* sums,
-                   float* lse);
-/// Replaces each score by its probability exp(score - lse), and by zero beyond the diagonal. Replaces dprobabilities by
-/// the gradient of the scores.
-void CausalSoftmaxBackward(float* scores, float* dprobabilities, std::int64_t rows, std::int64_t keys,
-                           std::int64_t first_row, const float* lse);
+/// Which keys of a block each of its rows sees. With `causal`, row r sees keys up to first_row + r, and of these the
+/// last `window` if that is not 0. Both count from the block's first key.
+struct VisibleKeys {
+  std::int64_t keys, first_row, window;
+  bool causal;
+  std::int64_t begin(std::int64_t row) const {
+    return window > 0 && first_row + row >= window ? first_row + row - window + 1 : 0;
+  }
+  std::int64_t end(std::int64_t row) const { return causal && first_row + row + 1 < keys ? first_row + row + 1 : keys; }
+};
+
+/// Replaces each score by exp(score - max of its row), and by zero where the row does not see the key. Writes sums and
+/// log-sum-exp per row.
+void Softmax(float* scores, std::int64_t rows, const VisibleKeys& visible, float* sums, float* lse);
+/// Replaces each score by its probability exp(score - lse), and by zero where the row does not see the key. Replaces
+/// dprobabilities by the gradient of the scores.
+void SoftmaxBackward(float* scores, float* dprobabilities, std::int64_t rows, const VisibleKeys& visible,
+                     const float* lse);
 /// out[r][c] = scale[r] · x[r][c] (scale null: `factor`), with row strides.
 template <class T>
 void PackRows(const T* x, std::int64_t x_stride, float* out, std::int64_t rows, std::int64_t columns, float factor);

@@ -1,0 +1,40 @@
+#include "millrace/engine/layers/attention.h"
+
+#include "millrace/engine/ops/reference.h"
+
+namespace millrace::engine {
+
+at::Tensor SelfAttention::Forward(const at::Tensor& x, const ForwardContext& context) const {
+  at::Tensor qkv = query_key_value.Forward(x);
+  if (query_norm) qkv = NormHeads(qkv);
+  if (rotary) qkv = ops::Rotate(qkv, *rotary, layout, context.sequences);
+  return output.Forward(Attend(qkv, context));
+}
+
+at::Tensor SelfAttention::NormHeads(const at::Tensor& qkv) const {
+  const std::int64_t queries = layout.heads * layout.head_dim, keys = layout.kv_heads * layout.head_dim;
+  const auto norm = [&](const Norm& each, std::int64_t begin, std::int64_t columns) {
+    const at::Tensor heads = qkv.narrow(1, begin, columns).reshape({-1, layout.head_dim});
+    return each.Forward(heads).out.view({qkv.size(0), columns});
+  };
+  return at::cat({norm(*query_norm, 0, queries), norm(*key_norm, queries, keys), qkv.narrow(1, queries + keys, keys)},
+                 1);
+}
+
+at::Tensor SelfAttention::Attend(const at::Tensor& qkv, const ForwardContext& context) const {
+  const ops::Sequences& sequences = context.sequences;
+  const ops::DropoutSite drop = context.DropoutAt(dropout_site, dropout);
+  if (context.cache == nullptr) return ops::Attention(qkv, layout, sequences, mask, drop);
+
+  const at::Tensor all =
+      qkv.view({sequences.count(), sequences.longest(), layout.heads + 2 * layout.kv_heads, layout.head_dim})
+          .transpose(1, 2);
+  const auto [keys, values] = context.cache->Append(layer, all.narrow(1, layout.heads, layout.kv_heads),
+                                                    all.narrow(1, layout.heads + layout.kv_heads, layout.kv_heads));
+  const at::Tensor mixed = context.cache->length() == 0
+                               ? ops::Attention(qkv, layout, sequences, mask)
+                               : ops::reference::AttendCached(all.narrow(1, 0, layout.heads), keys, values, mask);
+  return mixed.view({sequences.tokens(), layout.heads * layout.head_dim});
+}
+
+}  // namespace millrace::engine

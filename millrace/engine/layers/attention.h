@@ -1,0 +1,36 @@
+// Self-attention with its projections.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "millrace/engine/layers/forward_context.h"
+#include "millrace/engine/layers/linear.h"
+#include "millrace/engine/layers/norm.h"
+#include "millrace/engine/ops/attention.h"
+#include "millrace/engine/ops/rotary.h"
+
+namespace millrace::engine {
+
+/// x [N, hidden] → [N, hidden]: queries, keys and values, rotary positions if there is a table, softmax attention,
+/// output projection. A value type.
+struct SelfAttention {
+  std::int64_t layer = 0;  ///< index in the KvCache
+  ops::HeadLayout layout;
+  ops::AttentionMask mask;
+  const ops::RotaryTable* rotary = nullptr;  ///< borrowed from the model; null: no rotary positions
+  Linear query_key_value, output;
+  std::optional<Norm> query_norm, key_norm;  ///< of each head [head_dim], before the rotation (Qwen3)
+  double dropout = 0;                        ///< probability of dropping an attention probability
+  std::uint64_t dropout_site = 0;
+
+  at::Tensor Forward(const at::Tensor& x, const ForwardContext& context) const;
+
+ private:
+  at::Tensor NormHeads(const at::Tensor& qkv) const;
+  at::Tensor Attend(const at::Tensor& qkv, const ForwardContext& context) const;
+};
+
+}  // namespace millrace::engine

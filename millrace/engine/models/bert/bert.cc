@@ -1,0 +1,171 @@
+#include "millrace/engine/models/bert/bert.h"
+
+#include <fmt/format.h>
+
+#include "millrace/engine/layers/attention.h"
+#include "millrace/engine/layers/layer_factory.h"
+#include "millrace/engine/layers/mlp.h"
+#include "millrace/engine/models/model.h"
+#include "millrace/engine/ops/cross_entropy.h"
+#include "millrace/engine/ops/embedding.h"
+
+namespace millrace::engine {
+namespace {
+
+/// The places where elements are dropped: two of the model, three of each block.
+enum BertSite : std::uint64_t { kBertEmbedding, kBertPooled, kBertAttention, kBertAttentionOutput, kBertMlpOutput };
+constexpr std::uint64_t kBertSitesPerBlock = 3;
+
+struct BertBlock {
+  SelfAttention attention;
+  Norm attention_norm;
+  Mlp mlp;
+  Norm mlp_norm;
+  std::uint64_t first_site = 0;
+};
+
+class Bert final : public Model {
+ public:
+  using Model::LossSum;
+
+  Bert(std::shared_ptr<const ModelConfig> self, const BertConfig& config, LayerFactory& make)
+      : Model(std::move(self)), config_(config) {
+    const std::int64_t hidden = config.hidden_size;
+    const auto embedding = [&](std::string_view part) { return fmt::format("bert.embeddings.{}", part); };
+    const std::size_t table = make.MakeTable(embedding("word_embeddings.weight"), config.vocab_size, hidden);
+    tokens_ = make.Use(table);
+    positions_ = make.Use(make.MakeTable(embedding("position_embeddings.weight"), config.max_positions, hidden));
+    segments_ = make.Use(make.MakeTable(embedding("token_type_embeddings.weight"), config.segments, hidden));
+    embedding_norm_ = make.MakeLayerNorm(embedding("LayerNorm"), hidden, config.layer_norm_eps);
+    for (std::int64_t layer = 0; layer < config.num_layers; ++layer) blocks_.push_back(MakeBlock(layer, make));
+    if (PredictsRows()) pooler_ = make.MakeLinear({hidden, {{"bert.pooler.dense", hidden}}, true});
+    if (PredictsTokens()) {
+      transform_ = make.MakeLinear({hidden, {{"cls.predictions.transform.dense", hidden}}, true});
+      transform_norm_ = make.MakeLayerNorm("cls.predictions.transform.LayerNorm", hidden, config.layer_norm_eps);
+      decoder_ = Linear(make.UseAsMatrix(table), make.MakeBias("cls.predictions.bias", config.vocab_size));
+    }
+    if (config.heads == BertHeads::kPreTraining) {
+      row_head_ = make.MakeLinear({hidden, {{"cls.seq_relationship", 2}}, true});
+    } else if (config.heads == BertHeads::kClassification) {
+      row_head_ = make.MakeLinear({hidden, {{"classifier", config.num_labels}}, true});
+    }
+  }
+
+  at::Tensor LossSum(const ModelBatch& batch) override {
+    const std::int64_t rows = batch.inputs.size(0), length = batch.inputs.size(1);
+    const ForwardContext context{.sequences = batch.documents.empty()
+                                                  ? ops::Sequences::Even(rows, length)
+                                                  : ops::Sequences::Cut(batch.documents, batch.inputs.numel()),
+                                 .dropout = batch.dropout};
+    const at::Tensor hidden = Encode(batch.inputs, batch.segments, context);
+    at::Tensor loss;
+    if (PredictsTokens() && batch.labels.defined()) loss = TokenLoss(hidden, batch.labels.reshape({-1}));
+    if (PredictsRows() && batch.row_labels.defined()) {
+      const ops::DropoutSite drop = config_.heads == BertHeads::kClassification
+                                        ? context.DropoutAt(kBertPooled, config_.classifier_dropout)
+                                        : ops::DropoutSite{};
+      const at::Tensor pooled = Drop(Pool(hidden, rows), drop);
+      const at::Tensor row_loss =
+          ops::LinearCrossEntropy(pooled, row_head_.weight(), row_head_.bias(), batch.row_labels) *
+          batch.row_loss_weight;
+      loss = loss.defined() ? loss + row_loss : row_loss;
+    }
+    TORCH_CHECK(loss.defined(), "the batch has no labels for the heads of this model");
+    return loss;
+  }
+
+  /// Returns the scores of each token, or for a classifier those of each row: [rows, classes].
+  at::Tensor Logits(const at::Tensor& inputs, KvCache* cache) override {
+    TORCH_CHECK(cache == nullptr, "BERT does not generate text");
+    const at::NoGradGuard no_grad;
+    const std::int64_t rows = inputs.size(0), length = inputs.size(1);
+    const at::Tensor hidden = Encode(inputs, {}, {.sequences = ops::Sequences::Even(rows, length)});
+    if (!PredictsTokens()) return row_head_.Forward(Pool(hidden, rows)).to(at::kFloat);
+    return decoder_.Forward(Transform(hidden)).to(at::kFloat).view({rows, length, config_.vocab_size});
+  }
+  bool generates() const override { return false; }
+
+ private:
+  bool PredictsTokens() const { return config_.heads != BertHeads::kClassification; }
+  bool PredictsRows() const { return config_.heads != BertHeads::kMaskedLm; }
+
+  BertBlock MakeBlock(std::int64_t layer, LayerFactory& make) const {
+    const ModelSizes sizes = config_.sizes();
+    const std::int64_t hidden = config_.hidden_size, inner = config_.intermediate_size;
+    const auto name = [&](std::string_view part) { return fmt::format("bert.encoder.layer.{}.{}", layer, part); };
+    BertBlock block;
+    block.first_site = static_cast<std::uint64_t>(layer) * kBertSitesPerBlock;
+    block.attention = {.layer = layer,
+                       .layout = {sizes.num_heads, sizes.num_heads, sizes.head_dim},
+                       .mask = {.causal = false},
+                       .query_key_value = make.MakeLinear({hidden,
+                                                           {{name("attention.self.query"), hidden},
+                                                            {name("attention.self.key"), hidden},
+                                                            {name("attention.self.value"), hidden}},
+                                                           true}),
+                       .output = make.MakeLinear({hidden, {{name("attention.output.dense"), hidden}}, true}),
+                       .dropout = config_.attention_dropout,
+                       .dropout_site = block.first_site + kBertAttention};
+    block.attention_norm = make.MakeLayerNorm(name("attention.output.LayerNorm"), hidden, config_.layer_norm_eps);
+    block.mlp = {.up = make.MakeLinear({hidden, {{name("intermediate.dense"), inner}}, true}),
+                 .down = make.MakeLinear({inner, {{name("output.dense"), hidden}}, true}),
+                 .activation = config_.activation};
+    block.mlp_norm = make.MakeLayerNorm(name("output.LayerNorm"), hidden, config_.layer_norm_eps);
+    return block;
+  }
+
+  /// Returns the last block's output [N, hidden].
+  at::Tensor Encode(const at::Tensor& inputs, const at::Tensor& segments, const ForwardContext& context) const {
+    TORCH_CHECK(context.sequences.limit() <= config_.max_positions, "positions up to ", context.sequences.limit(),
+                " exceed the model's ", config_.max_positions);
+    const at::Tensor ids = inputs.reshape({-1});
+    const at::Tensor where = context.sequences.positions().to(inputs.device(), at::kLong);
+    const at::Tensor kinds = segments.defined() ? segments.reshape({-1}) : at::zeros_like(ids);
+    const at::Tensor embedded = ops::Embedding(*tokens_, ids) + ops::Embedding(*segments_, kinds);
+    at::Tensor x = embedding_norm_.Forward(embedded, ops::Embedding(*positions_, where)).out;
+    x = ops::Dropout(x, context.DropoutAt(kBertEmbedding, config_.hidden_dropout));
+    for (const BertBlock& block : blocks_) {
+      const auto drop = [&](const at::Tensor& y, BertSite site) {
+        return ops::Dropout(y, context.DropoutAt(block.first_site + site, config_.hidden_dropout));
+      };
+      x = block.attention_norm.Forward(x, drop(block.attention.Forward(x, context), kBertAttentionOutput)).out;
+      x = block.mlp_norm.Forward(x, drop(block.mlp.Forward(x), kBertMlpOutput)).out;
+    }
+    return x;
+  }
+
+  at::Tensor Transform(const at::Tensor& x) const {
+    return transform_norm_.Forward(ops::Activate(transform_.Forward(x), config_.activation)).out;
+  }
+  /// Only masked tokens reach the head: about one in seven.
+  at::Tensor TokenLoss(const at::Tensor& hidden, const at::Tensor& labels) const {
+    const at::Tensor masked = at::nonzero(labels != ops::kIgnoreLabel).view({-1});
+    return ops::LinearCrossEntropy(Transform(hidden.index_select(0, masked)), decoder_.weight(), decoder_.bias(),
+                                   labels.index_select(0, masked));
+  }
+  /// Returns [rows, hidden]: what the first token of each row says of the row.
+  at::Tensor Pool(const at::Tensor& hidden, std::int64_t rows) const {
+    const at::Tensor first = hidden.view({rows, -1, config_.hidden_size}).select(1, 0).contiguous();
+    return at::tanh(pooler_.Forward(first));
+  }
+  /// Dropout of one element a row: to Philox each row is a sample of one token.
+  static at::Tensor Drop(const at::Tensor& pooled, ops::DropoutSite site) {
+    site.rows.row_length = 1;
+    return ops::Dropout(pooled, site);
+  }
+
+  const BertConfig& config_;
+  WeightHandle tokens_, positions_, segments_;
+  Norm embedding_norm_;
+  std::vector<BertBlock> blocks_;
+  Linear pooler_, transform_, decoder_, row_head_;
+  Norm transform_norm_;
+};
+
+}  // namespace
+
+std::unique_ptr<Model> BertConfig::Build(std::shared_ptr<const ModelConfig> self, LayerFactory& make) const {
+  return std::make_unique<Bert>(std::move(self), *this, make);
+}
+
+}  // namespace millrace::engine

@@ -1,0 +1,140 @@
+#include "millrace/engine/models/bert/bert.h"
+#include "millrace/engine/models/config_fields.h"
+
+namespace millrace::engine {
+namespace {
+
+struct NamedHeads {
+  std::string_view architecture;
+  BertHeads heads;
+};
+constexpr NamedHeads kHeads[] = {{"BertForPreTraining", BertHeads::kPreTraining},
+                                 {"BertForMaskedLM", BertHeads::kMaskedLm},
+                                 {"BertForSequenceClassification", BertHeads::kClassification}};
+
+Result<BertHeads> ReadHeads(const Json& json, std::string_view what) {
+  const Json* architectures = JsonFind(json, "architectures");
+  if (architectures == nullptr || !architectures->is_array() || architectures->empty()) return BertHeads::kPreTraining;
+  const Json& first = architectures->front();
+  for (const NamedHeads& named : kHeads) {
+    if (first.is_string() && first.get<std::string>() == named.architecture) return named.heads;
+  }
+  return Fail(Code::kUnsupported,
+              "{}: architecture {} is not implemented; BertForPreTraining, BertForMaskedLM and "
+              "BertForSequenceClassification are",
+              what, DumpJson(first));
+}
+
+/// Returns the number of classes: transformers writes it as the number of names in id2label, if it is not 2.
+Result<std::int64_t> ReadLabels(const Json& json) {
+  const Json* names = JsonFind(json, "id2label");
+  const std::int64_t named = names != nullptr && names->is_object() ? static_cast<std::int64_t>(names->size()) : 2;
+  return OptionalInt(json, "num_labels", named);
+}
+
+Status RejectUnsupported(const Json& json, std::string_view what) {
+  const std::string positions = MR_TRY(OptionalText(json, "position_embedding_type", "absolute"));
+  if (positions != "absolute") {
+    return Fail(Code::kUnsupported, "{}: position_embedding_type \"{}\" is not implemented; absolute is", what,
+                positions);
+  }
+  for (const char* key : {"is_decoder", "add_cross_attention"}) {
+    if (MR_TRY(OptionalFlag(json, key, false))) return Fail(Code::kUnsupported, "{}: {} is not implemented", what, key);
+  }
+  if (!MR_TRY(OptionalFlag(json, "tie_word_embeddings", true))) {
+    return Fail(Code::kUnsupported, "{}: a head that is not tied to the embedding is not implemented", what);
+  }
+  return {};
+}
+
+}  // namespace
+
+ModelFamily BertFamily() {
+  static constexpr std::string_view kTypes[] = {"bert"};
+  return {kTypes, [](const Json& json, std::string_view what) -> Result<std::shared_ptr<const ModelConfig>> {
+            return std::shared_ptr<const ModelConfig>(MR_TRY(BertConfig::FromJson(json, what)));
+          }};
+}
+
+ModelSizes BertConfig::sizes() const {
+  return {.vocab_size = vocab_size,
+          .hidden_size = hidden_size,
+          .intermediate_size = intermediate_size,
+          .num_layers = num_layers,
+          .num_heads = num_heads,
+          .num_kv_heads = num_heads,
+          .head_dim = num_heads > 0 ? hidden_size / num_heads : 0,
+          .max_positions = max_positions};
+}
+
+Json BertConfig::ToJson() const {
+  std::string_view architecture;
+  for (const NamedHeads& named : kHeads) {
+    if (named.heads == heads) architecture = named.architecture;
+  }
+  Json json = {{"architectures", {architecture}},
+               {"model_type", "bert"},
+               {"vocab_size", vocab_size},
+               {"hidden_size", hidden_size},
+               {"intermediate_size", intermediate_size},
+               {"num_hidden_layers", num_layers},
+               {"num_attention_heads", num_heads},
+               {"max_position_embeddings", max_positions},
+               {"type_vocab_size", segments},
+               {"hidden_act", activation_name},
+               {"layer_norm_eps", layer_norm_eps},
+               {"initializer_range", initializer_stddev},
+               {"hidden_dropout_prob", hidden_dropout},
+               {"attention_probs_dropout_prob", attention_dropout},
+               {"classifier_dropout", classifier_dropout},
+               {"position_embedding_type", "absolute"}};
+  if (heads == BertHeads::kClassification) {
+    Json names = Json::object(), ids = Json::object();
+    for (std::int64_t i = 0; i < num_labels; ++i) {
+      const std::string name = fmt::format("LABEL_{}", i);
+      names[std::to_string(i)] = name;
+      ids[name] = i;
+    }
+    json["id2label"] = names;
+    json["label2id"] = ids;
+  }
+  return json;
+}
+
+Result<std::shared_ptr<BertConfig>> BertConfig::FromJson(const Json& json, std::string_view what) {
+  auto config = std::make_shared<BertConfig>();
+  BertConfig& c = *config;
+  MR_TRY(RejectUnsupported(json, what));
+  c.vocab_size = MR_TRY(OptionalInt(json, "vocab_size", c.vocab_size));
+  c.hidden_size = MR_TRY(OptionalInt(json, "hidden_size", c.hidden_size));
+  c.intermediate_size = MR_TRY(OptionalInt(json, "intermediate_size", c.intermediate_size));
+  c.num_layers = MR_TRY(OptionalInt(json, "num_hidden_layers", c.num_layers));
+  c.num_heads = MR_TRY(OptionalInt(json, "num_attention_heads", c.num_heads));
+  c.max_positions = MR_TRY(OptionalInt(json, "max_position_embeddings", c.max_positions));
+  c.segments = MR_TRY(OptionalInt(json, "type_vocab_size", c.segments));
+  c.activation_name = MR_TRY(OptionalText(json, "hidden_act", c.activation_name));
+  c.activation = MR_TRY(ops::ParseActivation(c.activation_name, what));
+  c.layer_norm_eps = MR_TRY(OptionalNumber(json, "layer_norm_eps", c.layer_norm_eps));
+  c.initializer_stddev = MR_TRY(OptionalNumber(json, "initializer_range", c.initializer_stddev));
+  c.hidden_dropout = MR_TRY(OptionalProbability(json, "hidden_dropout_prob", c.hidden_dropout, what));
+  c.attention_dropout = MR_TRY(OptionalProbability(json, "attention_probs_dropout_prob", c.attention_dropout, what));
+  c.classifier_dropout = MR_TRY(OptionalProbability(json, "classifier_dropout", c.hidden_dropout, what));
+  c.heads = MR_TRY(ReadHeads(json, what));
+  c.num_labels = MR_TRY(ReadLabels(json));
+  MR_TRY(c.Validate(what));
+  return config;
+}
+
+Status BertConfig::Validate(std::string_view what) const {
+  if (num_heads > 0 && hidden_size % num_heads != 0) {
+    return Fail(Code::kInvalidArgument, "{}: hidden_size {} is not a multiple of {} heads", what, hidden_size,
+                num_heads);
+  }
+  if (segments < 1 || segments > 1 << 10 || num_labels < 1 || num_labels > 1 << 20) {
+    return Fail(Code::kInvalidArgument, "{}: {} segments and {} labels", what, segments, num_labels);
+  }
+  if (!(layer_norm_eps > 0)) return Fail(Code::kInvalidArgument, "{}: layer_norm_eps must be positive", what);
+  return CheckSizes(sizes(), what);
+}
+
+}  // namespace millrace::engine

@@ -1,0 +1,28 @@
+// Reads and checks members of Hugging Face's config.json.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "millrace/base/json.h"
+#include "millrace/base/result.h"
+#include "millrace/engine/models/model_config.h"
+
+namespace millrace::engine {
+
+// A member that is absent or null has the value `absent`. Errors: kInvalidArgument if a member has another type.
+Result<std::int64_t> OptionalInt(const Json& json, std::string_view key, std::int64_t absent);
+Result<double> OptionalNumber(const Json& json, std::string_view key, double absent);
+Result<bool> OptionalFlag(const Json& json, std::string_view key, bool absent);
+Result<std::string> OptionalText(const Json& json, std::string_view key, std::string absent);
+
+/// Returns a probability of dropout: 0 … below 1. Errors: kInvalidArgument outside.
+Result<double> OptionalProbability(const Json& json, std::string_view key, double absent, std::string_view what);
+
+/// Checks that the sizes are positive and bounded, and that heads divide as they must.
+/// Errors: kInvalidArgument; the message names the size.
+Status CheckSizes(const ModelSizes& sizes, std::string_view what);
+
+}  // namespace millrace::engine

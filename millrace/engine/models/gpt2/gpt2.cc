@@ -1,0 +1,98 @@
+#include "millrace/engine/models/gpt2/gpt2.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "millrace/engine/layers/attention.h"
+#include "millrace/engine/layers/layer_factory.h"
+#include "millrace/engine/layers/mlp.h"
+#include "millrace/engine/models/decoder.h"
+#include "millrace/engine/ops/embedding.h"
+
+namespace millrace::engine {
+namespace {
+
+/// The places of a block where elements are dropped. Site 0 is the embedding.
+enum Gpt2Site : std::uint64_t { kGpt2Attention = 1, kGpt2AttentionOutput, kGpt2MlpOutput, kGpt2Sites };
+
+struct Gpt2Block {
+  Norm attention_norm, mlp_norm;
+  SelfAttention attention;
+  Mlp mlp;
+  std::uint64_t first_site = 0;
+};
+
+class Gpt2 final : public Decoder {
+ public:
+  Gpt2(std::shared_ptr<const ModelConfig> self, const Gpt2Config& config, LayerFactory& make)
+      : Decoder(std::move(self)), config_(config) {
+    const std::int64_t hidden = config.hidden_size;
+    const std::size_t table = make.MakeTable("transformer.wte.weight", config.vocab_size, hidden);
+    tokens_ = make.Use(table);
+    positions_ = make.Use(make.MakeTable("transformer.wpe.weight", config.max_positions, hidden));
+    for (std::int64_t layer = 0; layer < config.num_layers; ++layer) blocks_.push_back(MakeBlock(layer, make));
+    norm_ = make.MakeLayerNorm("transformer.ln_f", hidden, config.layer_norm_eps);
+    head_ = config.tie_word_embeddings ? Linear(make.UseAsMatrix(table), {})
+                                       : make.MakeLinear({hidden, {{"lm_head", config.vocab_size}}});
+  }
+
+ private:
+  Gpt2Block MakeBlock(std::int64_t layer, LayerFactory& make) const {
+    const ModelSizes sizes = config_.sizes();
+    const std::int64_t hidden = config_.hidden_size;
+    // As in the paper, so that the residual stream's variance does not grow with depth.
+    const double residual = config_.initializer_stddev / std::sqrt(2.0 * static_cast<double>(config_.num_layers));
+    const auto name = [&](std::string_view part) { return fmt::format("transformer.h.{}.{}", layer, part); };
+    const auto linear = [&](std::string_view part, std::int64_t in, std::int64_t out, double stddev = 0) {
+      return make.MakeLinear(
+          {.in_features = in, .outputs = {{name(part), out}}, .bias = true, .transposed = true, .stddev = stddev});
+    };
+    Gpt2Block block;
+    block.first_site = static_cast<std::uint64_t>(layer) * kGpt2Sites;
+    block.attention_norm = make.MakeLayerNorm(name("ln_1"), hidden, config_.layer_norm_eps);
+    block.attention = {.layer = layer,
+                       .layout = {sizes.num_heads, sizes.num_heads, sizes.head_dim},
+                       .query_key_value = linear("attn.c_attn", hidden, 3 * hidden),
+                       .output = linear("attn.c_proj", hidden, hidden, residual),
+                       .dropout = config_.attention_dropout,
+                       .dropout_site = block.first_site + kGpt2Attention};
+    block.mlp_norm = make.MakeLayerNorm(name("ln_2"), hidden, config_.layer_norm_eps);
+    block.mlp = {.up = linear("mlp.c_fc", hidden, sizes.intermediate_size),
+                 .down = linear("mlp.c_proj", sizes.intermediate_size, hidden, residual),
+                 .activation = config_.activation};
+    return block;
+  }
+
+  at::Tensor Hidden(const at::Tensor& inputs, const ForwardContext& context) const override {
+    TORCH_CHECK(context.sequences.limit() <= config_.max_positions, "positions up to ", context.sequences.limit(),
+                " exceed the model's ", config_.max_positions);
+    const at::Tensor where = context.sequences.positions().to(inputs.device(), at::kLong);
+    const at::Tensor embedded = ops::Embedding(*tokens_, inputs.reshape({-1})) + ops::Embedding(*positions_, where);
+    at::Tensor residual = ops::Dropout(embedded, context.DropoutAt(0, config_.embedding_dropout)), delta;
+    for (const Gpt2Block& block : blocks_) {
+      const auto drop = [&](const at::Tensor& x, Gpt2Site site) {
+        return ops::Dropout(x, context.DropoutAt(block.first_site + site, config_.residual_dropout));
+      };
+      const ops::Normed before = block.attention_norm.Forward(residual, delta);
+      const at::Tensor attended = drop(block.attention.Forward(before.out, context), kGpt2AttentionOutput);
+      const ops::Normed after = block.mlp_norm.Forward(before.sum, attended);
+      residual = after.sum;
+      delta = drop(block.mlp.Forward(after.out), kGpt2MlpOutput);
+    }
+    return norm_.Forward(residual, delta).out;
+  }
+
+  const Gpt2Config& config_;
+  WeightHandle tokens_, positions_;
+  std::vector<Gpt2Block> blocks_;
+  Norm norm_;
+};
+
+}  // namespace
+
+std::unique_ptr<Model> Gpt2Config::Build(std::shared_ptr<const ModelConfig> self, LayerFactory& make) const {
+  return std::make_unique<Gpt2>(std::move(self), *this, make);
+}
+
+}  // namespace millrace::engine

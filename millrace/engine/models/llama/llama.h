@@ -1,0 +1,62 @@
+// The Llama family (Touvron et al. 2023): pre-norm decoder with RMS norms, rotary positions, grouped-query attention
+// and SwiGLU. Its members differ in few places: Mistral sees a window of keys, Qwen2 has biases on queries, keys and
+// values, Qwen3 norms queries and keys. Names and numerics are those of transformers' LlamaForCausalLM and its kin.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "millrace/base/json.h"
+#include "millrace/base/result.h"
+#include "millrace/engine/models/families.h"
+#include "millrace/engine/models/model_config.h"
+
+namespace millrace::engine {
+
+/// How angles are changed for positions beyond those of the pre-training (transformers' rope_scaling).
+struct RopeScaling {
+  enum class Method {
+    kNone,
+    kLinear,  ///< all angles divided by `factor` (Chen et al. 2023)
+    kLlama3,  ///< slow rotations divided by `factor`, fast ones kept, a ramp between them (Llama 3.1)
+  };
+  Method method = Method::kNone;
+  double factor = 1, low_freq_factor = 1, high_freq_factor = 4;
+  std::int64_t original_max_positions = 8192;
+};
+
+/// The configuration of a model of this family.
+class LlamaConfig final : public ModelConfig {
+ public:
+  std::string model_type = "llama";  ///< llama, mistral, qwen2 or qwen3
+  std::int64_t vocab_size = 32000, hidden_size = 4096, intermediate_size = 11008;
+  std::int64_t num_layers = 32, num_heads = 32, num_kv_heads = 32, head_dim = 0;  ///< head_dim 0: hidden/heads
+  std::int64_t max_positions = 2048;
+  double rms_norm_eps = 1e-5, rope_theta = 10000, initializer_stddev = 0.02, attention_dropout = 0;
+  RopeScaling rope_scaling;
+  std::int64_t sliding_window = 0;  ///< keys that a query sees; 0: all
+  bool qkv_bias = false, output_bias = false, mlp_bias = false;
+  bool qk_norm = false;
+  bool tie_word_embeddings = false;
+
+  std::int64_t HeadDim() const { return head_dim ? head_dim : hidden_size / num_heads; }
+
+  /// Errors: kUnsupported on other activations, RoPE scalings and mixtures of window and full layers.
+  static Result<std::shared_ptr<LlamaConfig>> FromJson(const Json& json, std::string_view what);
+
+  std::string_view family() const override { return model_type; }
+  ModelSizes sizes() const override;
+  Json ToJson() const override;
+  Status Validate(std::string_view what) const override;
+  double initializer_range() const override { return initializer_stddev; }
+  std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self, LayerFactory& make) const override;
+};
+
+/// Returns the angle per position of each pair of a head's dimensions, after scaling.
+std::vector<float> LlamaFrequencies(const LlamaConfig& config);
+
+ModelFamily LlamaFamily();
+
+}  // namespace millrace::engine

@@ -1,0 +1,210 @@
+#include <cmath>
+#include <numbers>
+
+#include "millrace/engine/models/config_fields.h"
+#include "millrace/engine/models/llama/llama.h"
+#include "millrace/engine/ops/rotary.h"
+
+namespace millrace::engine {
+namespace {
+
+/// Returns the object with RoPE's settings: `rope_scaling` or, since transformers 5, `rope_parameters`; or null.
+const Json* RopeObject(const Json& json) {
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    const Json* rope = JsonFind(json, key);
+    if (rope != nullptr && rope->is_object()) return rope;
+  }
+  return nullptr;
+}
+
+Status ReadRope(const Json& json, std::string_view what, LlamaConfig& config) {
+  config.rope_theta = MR_TRY(OptionalNumber(json, "rope_theta", 10000));
+  const Json* rope = RopeObject(json);
+  if (rope == nullptr) return {};
+  config.rope_theta = MR_TRY(OptionalNumber(*rope, "rope_theta", config.rope_theta));
+  const std::string old_name = MR_TRY(OptionalText(*rope, "type", "default"));
+  const std::string type = MR_TRY(OptionalText(*rope, "rope_type", old_name));
+  RopeScaling& scaling = config.rope_scaling;
+  if (type == "default") return {};
+  if (type != "linear" && type != "llama3") {
+    return Fail(Code::kUnsupported, "{}: RoPE scaling of type \"{}\" is not implemented; linear and llama3 are", what,
+                type);
+  }
+  scaling.method = type == "linear" ? RopeScaling::Method::kLinear : RopeScaling::Method::kLlama3;
+  scaling.factor = MR_TRY(JsonNumber(*rope, "factor"));
+  if (type == "linear") return {};
+  scaling.low_freq_factor = MR_TRY(JsonNumber(*rope, "low_freq_factor"));
+  scaling.high_freq_factor = MR_TRY(JsonNumber(*rope, "high_freq_factor"));
+  scaling.original_max_positions = MR_TRY(JsonInt(*rope, "original_max_position_embeddings"));
+  return {};
+}
+
+/// Returns how many of its last keys a query sees; 0: all. Qwen's files name a window that is often switched off.
+Result<std::int64_t> ReadWindow(const Json& json, std::string_view what, const LlamaConfig& config) {
+  const bool is_qwen = config.model_type == "qwen2" || config.model_type == "qwen3";
+  if (is_qwen && !MR_TRY(OptionalFlag(json, "use_sliding_window", false))) return 0;
+  const std::int64_t window = MR_TRY(OptionalInt(json, "sliding_window", 0));
+  if (window < 0) return Fail(Code::kInvalidArgument, "{}: sliding_window is {}", what, window);
+  const std::int64_t full_layers = MR_TRY(OptionalInt(json, "max_window_layers", 0));
+  if (is_qwen && window > 0 && full_layers > 0) {
+    return Fail(Code::kUnsupported, "{}: a window in some layers only (max_window_layers {}) is not implemented", what,
+                full_layers);
+  }
+  return window;
+}
+
+Json RopeJson(const LlamaConfig& config) {
+  const RopeScaling& scaling = config.rope_scaling;
+  switch (scaling.method) {
+    case RopeScaling::Method::kNone:
+      return nullptr;
+    case RopeScaling::Method::kLinear:
+      return {{"rope_type", "linear"}, {"factor", scaling.factor}};
+    case RopeScaling::Method::kLlama3:
+      break;
+  }
+  return {{"rope_type", "llama3"},
+          {"factor", scaling.factor},
+          {"low_freq_factor", scaling.low_freq_factor},
+          {"high_freq_factor", scaling.high_freq_factor},
+          {"original_max_position_embeddings", scaling.original_max_positions}};
+}
+
+std::string_view ArchitectureOf(std::string_view model_type) {
+  if (model_type == "mistral") return "MistralForCausalLM";
+  if (model_type == "qwen2") return "Qwen2ForCausalLM";
+  if (model_type == "qwen3") return "Qwen3ForCausalLM";
+  return "LlamaForCausalLM";
+}
+
+Result<std::shared_ptr<const ModelConfig>> Parse(const Json& json, std::string_view what) {
+  return std::shared_ptr<const ModelConfig>(MR_TRY(LlamaConfig::FromJson(json, what)));
+}
+
+}  // namespace
+
+ModelFamily LlamaFamily() {
+  static constexpr std::string_view kTypes[] = {"llama", "mistral", "qwen2", "qwen3"};
+  return {kTypes, Parse};
+}
+
+ModelSizes LlamaConfig::sizes() const {
+  return {.vocab_size = vocab_size,
+          .hidden_size = hidden_size,
+          .intermediate_size = intermediate_size,
+          .num_layers = num_layers,
+          .num_heads = num_heads,
+          .num_kv_heads = num_kv_heads,
+          .head_dim = num_heads > 0 ? HeadDim() : 0,
+          .max_positions = max_positions};
+}
+
+Json LlamaConfig::ToJson() const {
+  Json json = {{"architectures", {ArchitectureOf(model_type)}},
+               {"model_type", model_type},
+               {"vocab_size", vocab_size},
+               {"hidden_size", hidden_size},
+               {"intermediate_size", intermediate_size},
+               {"num_hidden_layers", num_layers},
+               {"num_attention_heads", num_heads},
+               {"num_key_value_heads", num_kv_heads},
+               {"head_dim", HeadDim()},
+               {"max_position_embeddings", max_positions},
+               {"rms_norm_eps", rms_norm_eps},
+               {"rope_theta", rope_theta},
+               {"hidden_act", "silu"},
+               {"initializer_range", initializer_stddev},
+               {"attention_dropout", attention_dropout},
+               {"tie_word_embeddings", tie_word_embeddings}};
+  if (rope_scaling.method != RopeScaling::Method::kNone) json["rope_scaling"] = RopeJson(*this);
+  if (model_type == "llama" || model_type == "qwen3") json["attention_bias"] = qkv_bias;
+  if (model_type == "llama") json["mlp_bias"] = mlp_bias;
+  if (model_type == "mistral") json["sliding_window"] = sliding_window > 0 ? Json(sliding_window) : Json(nullptr);
+  if (model_type == "qwen2" || model_type == "qwen3") {
+    json["use_sliding_window"] = sliding_window > 0;
+    json["sliding_window"] = sliding_window > 0 ? Json(sliding_window) : Json(nullptr);
+    json["max_window_layers"] = sliding_window > 0 ? 0 : num_layers;
+  }
+  return json;
+}
+
+Result<std::shared_ptr<LlamaConfig>> LlamaConfig::FromJson(const Json& json, std::string_view what) {
+  auto config = std::make_shared<LlamaConfig>();
+  LlamaConfig& c = *config;
+  c.model_type = MR_TRY(JsonString(json, "model_type"));
+  c.vocab_size = MR_TRY(JsonInt(json, "vocab_size"));
+  c.hidden_size = MR_TRY(JsonInt(json, "hidden_size"));
+  c.intermediate_size = MR_TRY(JsonInt(json, "intermediate_size"));
+  c.num_layers = MR_TRY(JsonInt(json, "num_hidden_layers"));
+  c.num_heads = MR_TRY(JsonInt(json, "num_attention_heads"));
+  c.num_kv_heads = MR_TRY(OptionalInt(json, "num_key_value_heads", c.num_heads));
+  // Where transformers' class has a default of its own, a file may leave the member out.
+  c.head_dim = MR_TRY(OptionalInt(json, "head_dim", c.model_type == "qwen3" ? 128 : 0));
+  c.max_positions = MR_TRY(OptionalInt(json, "max_position_embeddings", 2048));
+  c.rms_norm_eps = MR_TRY(OptionalNumber(json, "rms_norm_eps", 1e-6));
+  c.initializer_stddev = MR_TRY(OptionalNumber(json, "initializer_range", 0.02));
+  c.attention_dropout = MR_TRY(OptionalProbability(json, "attention_dropout", 0, what));
+  MR_TRY(ReadRope(json, what, c));
+  const std::string activation = MR_TRY(OptionalText(json, "hidden_act", "silu"));
+  if (activation != "silu") {
+    return Fail(Code::kUnsupported, "{}: hidden_act \"{}\" is not implemented; silu is", what, activation);
+  }
+  const bool attention_bias = MR_TRY(OptionalFlag(json, "attention_bias", false));
+  c.qkv_bias = attention_bias || c.model_type == "qwen2";
+  c.output_bias = attention_bias && c.model_type != "qwen2";
+  c.mlp_bias = MR_TRY(OptionalFlag(json, "mlp_bias", false));
+  c.qk_norm = c.model_type == "qwen3";
+  c.sliding_window = MR_TRY(ReadWindow(json, what, c));
+  c.tie_word_embeddings = MR_TRY(OptionalFlag(json, "tie_word_embeddings", false));
+  MR_TRY(c.Validate(what));
+  return config;
+}
+
+Status LlamaConfig::Validate(std::string_view what) const {
+  if (head_dim == 0 && num_heads > 0 && hidden_size % num_heads != 0) {
+    return Fail(Code::kInvalidArgument,
+                "{}: hidden_size {} is not a multiple of {} heads, and head_dim does not say more", what, hidden_size,
+                num_heads);
+  }
+  MR_TRY(CheckSizes(sizes(), what));
+  if (HeadDim() % 2 != 0)
+    return Fail(Code::kInvalidArgument, "{}: head_dim {} is odd; RoPE rotates pairs", what, HeadDim());
+  if (!(rms_norm_eps > 0) || !(rope_theta > 0) || !(rope_scaling.factor > 0)) {
+    return Fail(Code::kInvalidArgument, "{}: rms_norm_eps, rope_theta and RoPE's factor must be positive", what);
+  }
+  if (rope_scaling.method == RopeScaling::Method::kLlama3 &&
+      (!(rope_scaling.low_freq_factor > 0) || !(rope_scaling.high_freq_factor > rope_scaling.low_freq_factor) ||
+       rope_scaling.original_max_positions < 1)) {
+    return Fail(Code::kInvalidArgument,
+                "{}: RoPE's high_freq_factor must be greater than low_freq_factor, and both positive", what);
+  }
+  return {};
+}
+
+/// The formula of transformers' _compute_llama3_parameters: a wave shorter than original/high keeps its frequency, one
+/// longer than original/low is slowed by the factor, and those between are interpolated.
+std::vector<float> LlamaFrequencies(const LlamaConfig& config) {
+  std::vector<float> frequencies = ops::RotaryFrequencies(config.HeadDim(), config.rope_theta);
+  const RopeScaling& scaling = config.rope_scaling;
+  if (scaling.method == RopeScaling::Method::kNone) return frequencies;
+  const auto factor = static_cast<float>(scaling.factor);
+  const auto original = static_cast<double>(scaling.original_max_positions);
+  for (float& frequency : frequencies) {
+    if (scaling.method == RopeScaling::Method::kLinear) {
+      frequency /= factor;
+      continue;
+    }
+    const double wavelength = 2 * std::numbers::pi / frequency;
+    if (wavelength < original / scaling.high_freq_factor) continue;
+    if (wavelength > original / scaling.low_freq_factor) {
+      frequency /= factor;
+      continue;
+    }
+    const double smooth =
+        (original / wavelength - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
+    frequency = static_cast<float>((1 - smooth) * frequency / factor + smooth * frequency);
+  }
+  return frequencies;
+}
+
+}  // namespace millrace::engine

@@ -1,0 +1,51 @@
+// A model's configuration, and what follows from it without weights.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "millrace/base/json.h"
+#include "millrace/base/result.h"
+
+namespace millrace::engine {
+
+class LayerFactory;
+class Model;
+
+/// The sizes that every family has.
+struct ModelSizes {
+  std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, num_layers = 0;
+  std::int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  std::int64_t max_positions = 0;  ///< of the longest sequence
+};
+
+/// The configuration of one model; a family derives its own. Immutable once it is shared. Thread-safe.
+class ModelConfig {
+ public:
+  virtual ~ModelConfig() = default;
+  virtual std::string_view family() const = 0;  ///< config.json's model_type
+  virtual ModelSizes sizes() const = 0;
+  /// Returns the configuration with the keys of Hugging Face's config.json.
+  virtual Json ToJson() const = 0;
+  /// Checks that sizes are positive, bounded and divide as they must. `what` names the configuration in errors.
+  virtual Status Validate(std::string_view what) const = 0;
+  /// Returns the standard deviation of initial weights.
+  virtual double initializer_range() const = 0;
+  /// Declares the parameters with `make` and returns a model of this configuration that uses them.
+  /// REQUIRES: Validate() succeeds.
+  virtual std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self, LayerFactory& make) const = 0;
+
+  /// REQUIRES of both: Validate() succeeds.
+  std::int64_t ParameterCount() const;
+  /// Returns the floating-point operations per trained token: 6·(matmul parameters, LM head included) +
+  /// 12·layers·heads·head_dim·length. `length` is the length of the sequence or document that the average token is in.
+  double FlopsPerToken(double length) const;
+};
+
+/// Reads a config.json. Its model_type names the family; `what` names it in errors.
+/// Errors: kUnsupported on families and options that change the numbers and are not implemented; kInvalidArgument on
+/// impossible sizes.
+Result<std::shared_ptr<const ModelConfig>> ParseModelConfig(const Json& json, std::string_view what);
+
+}  // namespace millrace::engine

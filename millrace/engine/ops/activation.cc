@@ -1,0 +1,97 @@
+#include "millrace/engine/ops/activation.h"
+
+#include <fmt/format.h>
+
+#include "millrace/engine/ops/dispatch.h"
+#include "millrace/engine/ops/node.h"
+#include "millrace/engine/ops/reference.h"
+
+namespace millrace::engine::ops {
+namespace {
+
+/// Calls `work` with a value of the kernel's type for the activation.
+template <class Work>
+void DispatchActivation(Activation activation, Work&& work) {
+  switch (activation) {
+    case Activation::kGelu:
+      return work(cpu::GeluErf{});
+    case Activation::kGeluTanh:
+      return work(cpu::GeluTanh{});
+    case Activation::kSilu:
+      return work(cpu::Silu{});
+    case Activation::kRelu:
+      break;
+  }
+  TORCH_INTERNAL_ASSERT(false, "no kernel for this activation");
+}
+
+}  // namespace
+
+Result<Activation> ParseActivation(std::string_view name, std::string_view what) {
+  struct Named {
+    std::string_view name;
+    Activation activation;
+  };
+  // transformers' ACT2FN. "gelu_fast" is the same function as "gelu_new" with its constant written out.
+  static constexpr Named kNames[] = {{"gelu", Activation::kGelu},          {"gelu_python", Activation::kGelu},
+                                     {"gelu_new", Activation::kGeluTanh},  {"gelu_pytorch_tanh", Activation::kGeluTanh},
+                                     {"gelu_fast", Activation::kGeluTanh}, {"relu", Activation::kRelu},
+                                     {"silu", Activation::kSilu},          {"swish", Activation::kSilu}};
+  for (const Named& known : kNames) {
+    if (known.name == name) return known.activation;
+  }
+  return Fail(Code::kUnsupported, "{}: activation \"{}\" is not implemented; gelu, gelu_new, relu and silu are", what,
+              name);
+}
+
+at::Tensor Activate(const at::Tensor& x, Activation activation) {
+  // ATen's ReLU is one pass already.
+  if (!HasFused(x) || activation == Activation::kRelu) return reference::Activate(x, activation);
+  at::Tensor out = at::empty_like(x);
+  DispatchActivation(activation, [&]<class Function>(Function) {
+    DispatchType(x, [&]<class T>(T) {
+      ParallelRows(x.numel(), 1, [&](cpu::Rows part) {
+        cpu::ActivateForward<Function>(Data<T>(x), Data<T>(out), part.begin, part.end);
+      });
+    });
+  });
+  if (Recording({x})) {
+    Connect("Activate", {x}, {out}, [x = x.detach(), activation](TensorList&& gradients) {
+      const at::Tensor dout = gradients[0].contiguous();
+      at::Tensor dx = at::empty_like(x);
+      DispatchActivation(activation, [&]<class Function>(Function) {
+        DispatchType(x, [&]<class T>(T) {
+          ParallelRows(x.numel(), 1, [&](cpu::Rows part) {
+            cpu::ActivateBackward<Function>(Data<T>(dout), Data<T>(x), Data<T>(dx), part.begin, part.end);
+          });
+        });
+      });
+      return TensorList{dx};
+    });
+  }
+  return out;
+}
+
+at::Tensor Swiglu(const at::Tensor& gate_up) {
+  if (!HasFused(gate_up)) return reference::Swiglu(gate_up);
+  const std::int64_t rows = gate_up.size(0), columns = gate_up.size(1) / 2;
+  at::Tensor out = at::empty({rows, columns}, gate_up.options());
+  DispatchType(gate_up, [&]<class T>(T) {
+    const cpu::SwigluForward<T> kernel{Data<T>(gate_up), Data<T>(out), columns};
+    ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
+  });
+  if (Recording({gate_up})) {
+    Connect("Swiglu", {gate_up}, {out}, [saved = gate_up.detach(), rows, columns](TensorList&& gradients) {
+      const at::Tensor dout = gradients[0].contiguous();
+      at::Tensor dgate_up = at::empty_like(saved);
+      DispatchType(saved, [&]<class T>(T) {
+        const cpu::SwigluBackward<T> kernel{Data<T>(dout), Data<T>(saved), Data<T>(dgate_up), columns};
+        ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
+      });
+      return TensorList{dgate_up};
+    });
+  }
+  return out;
+}
+
+}  // namespace millrace::engine::ops

@@ -1,0 +1,31 @@
+// Softmax attention.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+
+#include "millrace/engine/ops/dropout.h"
+#include "millrace/engine/ops/layout/head_layout.h"
+#include "millrace/engine/ops/layout/sequences.h"
+
+namespace millrace::engine::ops {
+
+/// Which keys a query sees.
+struct AttentionMask {
+  bool causal = true;       ///< only keys up to the query's own position
+  std::int64_t window = 0;  ///< with `causal`: only the last so many of them, the query's own included; 0: all
+  /// Returns the keys that a query at `position` of a sequence of `length` tokens sees: [begin, end).
+  std::int64_t begin(std::int64_t position) const {
+    return window > 0 && position >= window ? position - window + 1 : 0;
+  }
+  std::int64_t end(std::int64_t position, std::int64_t length) const { return causal ? position + 1 : length; }
+};
+
+/// Returns softmax attention within each sequence, with scale 1/sqrt(head_dim): [N, heads·head_dim]. Consecutive query
+/// heads share a key-value head. `dropout` drops attention probabilities. Works on blocks of queries, so that no
+/// [length, length] matrix is stored. Result and cost of a sequence do not depend on the other sequences, bit for bit.
+at::Tensor Attention(const at::Tensor& qkv, const HeadLayout& layout, const Sequences& sequences,
+                     const AttentionMask& mask = {}, const DropoutSite& dropout = {});
+
+}  // namespace millrace::engine::ops

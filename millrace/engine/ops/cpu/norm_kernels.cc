@@ -1,0 +1,120 @@
+#include <cmath>
+
+#include "millrace/engine/ops/cpu/rows_kernel.h"
+
+namespace millrace::engine::cpu {
+namespace {
+
+template <class T>
+MR_INLINE void RmsNormForwardBody(const RmsNormForward<T>& op, Rows rows) {
+  const std::int64_t n = op.columns;
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    const T* __restrict x = op.x + row * n;
+    if (op.delta != nullptr) {
+      const T* __restrict delta = op.delta + row * n;
+      T* __restrict sum = op.sum + row * n;
+#pragma omp simd
+      for (std::int64_t j = 0; j < n; ++j) sum[j] = FromFloat<T>(ToFloat(x[j]) + ToFloat(delta[j]));
+      x = sum;
+    }
+    float squares = 0;
+#pragma omp simd reduction(+ : squares)
+    for (std::int64_t j = 0; j < n; ++j) squares += ToFloat(x[j]) * ToFloat(x[j]);
+    const float rstd = 1 / std::sqrt(squares / static_cast<float>(n) + op.eps);
+    op.rstd[row] = rstd;
+    T* __restrict out = op.out + row * n;
+#pragma omp simd
+    for (std::int64_t j = 0; j < n; ++j) {
+      out[j] = FromFloat<T>(ToFloat(op.weight[j]) * ToFloat(FromFloat<T>(ToFloat(x[j]) * rstd)));
+    }
+  }
+}
+
+template <class T>
+MR_INLINE void RmsNormBackwardBody(const RmsNormBackward<T>& op, Rows rows, float* __restrict weight_gradient) {
+  const std::int64_t n = op.columns;
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    const T* __restrict dout = op.dout + row * n;
+    const T* __restrict x = op.x + row * n;
+    T* __restrict dx = op.dx + row * n;
+    const float rstd = op.rstd[row];
+    float dot = 0;
+#pragma omp simd reduction(+ : dot)
+    for (std::int64_t j = 0; j < n; ++j) dot += ToFloat(dout[j]) * ToFloat(op.weight[j]) * ToFloat(x[j]);
+    const float mean = dot * rstd * rstd / static_cast<float>(n);
+#pragma omp simd
+    for (std::int64_t j = 0; j < n; ++j) {
+      weight_gradient[j] += ToFloat(dout[j]) * ToFloat(x[j]) * rstd;
+      const float through = rstd * (ToFloat(dout[j]) * ToFloat(op.weight[j]) - ToFloat(x[j]) * mean);
+      dx[j] = FromFloat<T>(through + (op.dsum != nullptr ? ToFloat(op.dsum[row * n + j]) : 0.0F));
+    }
+  }
+}
+
+template <class T>
+MR_INLINE void LayerNormForwardBody(const LayerNormForward<T>& op, Rows rows) {
+  const std::int64_t n = op.columns;
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    const T* __restrict x = op.x + row * n;
+    if (op.delta != nullptr) {
+      const T* __restrict delta = op.delta + row * n;
+      T* __restrict sum = op.sum + row * n;
+#pragma omp simd
+      for (std::int64_t j = 0; j < n; ++j) sum[j] = FromFloat<T>(ToFloat(x[j]) + ToFloat(delta[j]));
+      x = sum;
+    }
+    float total = 0;
+#pragma omp simd reduction(+ : total)
+    for (std::int64_t j = 0; j < n; ++j) total += ToFloat(x[j]);
+    const float mean = total / static_cast<float>(n);
+    float squares = 0;  // of differences from the mean: a row's mean may be much larger than its spread
+#pragma omp simd reduction(+ : squares)
+    for (std::int64_t j = 0; j < n; ++j) squares += (ToFloat(x[j]) - mean) * (ToFloat(x[j]) - mean);
+    const float rstd = 1 / std::sqrt(squares / static_cast<float>(n) + op.eps);
+    op.mean[row] = mean;
+    op.rstd[row] = rstd;
+    T* __restrict out = op.out + row * n;
+#pragma omp simd
+    for (std::int64_t j = 0; j < n; ++j) {
+      out[j] = FromFloat<T>((ToFloat(x[j]) - mean) * rstd * ToFloat(op.weight[j]) + ToFloat(op.bias[j]));
+    }
+  }
+}
+
+template <class T>
+MR_INLINE void LayerNormBackwardBody(const LayerNormBackward<T>& op, Rows rows, float* __restrict gradients) {
+  const std::int64_t n = op.columns;
+  float* __restrict weight_gradient = gradients;
+  float* __restrict bias_gradient = gradients + n;
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    const T* __restrict dout = op.dout + row * n;
+    const T* __restrict x = op.x + row * n;
+    T* __restrict dx = op.dx + row * n;
+    const float mean = op.mean[row], rstd = op.rstd[row];
+    float sum = 0, dot = 0;
+#pragma omp simd reduction(+ : sum, dot)
+    for (std::int64_t j = 0; j < n; ++j) {
+      const float through = ToFloat(dout[j]) * ToFloat(op.weight[j]);
+      sum += through;
+      dot += through * (ToFloat(x[j]) - mean) * rstd;
+    }
+    const float mean_through = sum / static_cast<float>(n), mean_dot = dot / static_cast<float>(n);
+#pragma omp simd
+    for (std::int64_t j = 0; j < n; ++j) {
+      const float normed = (ToFloat(x[j]) - mean) * rstd;
+      weight_gradient[j] += ToFloat(dout[j]) * normed;
+      bias_gradient[j] += ToFloat(dout[j]);
+      const float through = rstd * (ToFloat(dout[j]) * ToFloat(op.weight[j]) - mean_through - normed * mean_dot);
+      dx[j] = FromFloat<T>(through + (op.dsum != nullptr ? ToFloat(op.dsum[row * n + j]) : 0.0F));
+    }
+  }
+}
+
+}  // namespace
+
+MR_ROWS_KERNEL(RmsNormForward)
+MR_ROWS_KERNEL(LayerNormForward)
+MR_ROWS_GRADIENT_KERNEL(RmsNormBackward)
+MR_ROWS_GRADIENT_KERNEL(LayerNormBackward)
+
+}  // namespace millrace::engine::cpu

@@ -1,0 +1,20 @@
+// The loss of predicted tokens or classes.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+
+#include "millrace/engine/parameters/weight.h"
+
+namespace millrace::engine::ops {
+
+inline constexpr std::int64_t kIgnoreLabel = -100;  // as in PyTorch's cross_entropy and in transformers
+
+/// Returns the sum of the cross-entropies of x [N, hidden] by head [vocab, hidden] and, if it is defined, bias [vocab],
+/// over labels (int64 [N]) that are not kIgnoreLabel: a float32 scalar. Logits exist for a chunk of rows at a time. The
+/// forward pass computes the gradients.
+/// Throws c10::Error if a label is outside the vocabulary.
+at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels);
+
+}  // namespace millrace::engine::ops

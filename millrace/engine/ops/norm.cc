@@ -1,0 +1,119 @@
+#include "millrace/engine/ops/norm.h"
+
+#include "millrace/engine/ops/dispatch.h"
+#include "millrace/engine/ops/node.h"
+#include "millrace/engine/ops/reference.h"
+#include "millrace/engine/ops/weight_gradient.h"
+
+namespace millrace::engine::ops {
+namespace {
+
+/// The number of blocks in which rows are summed. It does not depend on the number of threads, and blocks are added in
+/// order, so that the sum has the same bits on every machine.
+constexpr std::int64_t kNormBlocks = 32;
+
+/// What the forward pass keeps of each row.
+struct NormRows {
+  at::Tensor sum;         ///< [N, columns]: the input of the norm
+  at::Tensor mean, rstd;  ///< float32 [N]; mean is undefined for the root-mean-square norm
+};
+
+/// Returns dx. Fills `gradients`, float32 [columns] or, with a mean, [2, columns]: of the weight, then of the bias.
+at::Tensor NormBackward(const at::Tensor& dout, const at::Tensor& dsum, const NormRows& norm, const Weight& weight,
+                        at::Tensor& gradients) {
+  const std::int64_t rows = norm.sum.size(0), columns = norm.sum.size(1), width = norm.mean.defined() ? 2 : 1;
+  at::Tensor dx = at::empty_like(norm.sum);
+  const std::int64_t block = (rows + kNormBlocks - 1) / kNormBlocks;
+  const at::Tensor partial = at::zeros({kNormBlocks, width * columns}, at::kFloat);
+  DispatchType(norm.sum, [&]<class T>(T) {
+    const auto run = [&](const auto& kernel) {
+      at::parallel_for(0, kNormBlocks, 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t b = begin; b < end; ++b) {
+          const cpu::Rows part{std::min(rows, b * block), std::min(rows, (b + 1) * block)};
+          kernel.Run(part, Data<float>(partial) + b * width * columns);
+        }
+      });
+    };
+    const T *gradient = Data<T>(dout), *sum_gradient = Data<T>(dsum), *x = Data<T>(norm.sum),
+            *w = Data<T>(weight.value);
+    const float* rstd = Data<float>(norm.rstd);
+    if (norm.mean.defined()) {
+      run(cpu::LayerNormBackward<T>{gradient, sum_gradient, x, w, Data<float>(norm.mean), rstd, Data<T>(dx), columns});
+    } else {
+      run(cpu::RmsNormBackward<T>{gradient, sum_gradient, x, w, rstd, Data<T>(dx), columns});
+    }
+  });
+  gradients = partial.sum(0).view({width, columns});
+  return dx;
+}
+
+/// Makes `normed` the result of a norm of x + delta with a weight and perhaps a bias.
+void ConnectNorm(std::string name, const at::Tensor& x, const at::Tensor& delta, const Weight& weight,
+                 const Weight& bias, const Normed& normed, NormRows rows) {
+  rows.sum = normed.sum.detach();
+  auto backward = [weight, bias, rows, both = delta.defined()](TensorList&& gradients) {
+    const at::Tensor& dout = gradients[both ? 1 : 0];
+    const at::Tensor dsum = both ? gradients[0] : at::Tensor();
+    if (!dout.defined()) return TensorList{dsum, dsum, at::Tensor(), at::Tensor()};
+    at::Tensor each;
+    const at::Tensor dx =
+        NormBackward(dout.contiguous(), dsum.defined() ? dsum.contiguous() : dsum, rows, weight, each);
+    const at::Tensor dweight = AddOrReturn(weight, each[0]);
+    const at::Tensor dbias = bias.defined() ? AddOrReturn(bias, each[1]) : at::Tensor();
+    return TensorList{dx, both ? dx : at::Tensor(), dweight, dbias};
+  };
+  // Without a delta, `sum` is the input itself. Its other consumers use the input, not this op's output.
+  TensorList outputs = delta.defined() ? TensorList{normed.sum, normed.out} : TensorList{normed.out};
+  Connect(std::move(name), {x, delta, weight.value, bias.value}, std::move(outputs), std::move(backward));
+}
+
+}  // namespace
+
+Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, double eps) {
+  if (!HasFused(x)) return reference::AddRmsNorm(x, delta, weight, eps);
+  const std::int64_t rows = x.size(0), columns = x.size(1);
+  Normed normed{delta.defined() ? at::empty_like(x) : x, at::empty_like(x)};
+  const at::Tensor rstd = at::empty({rows}, at::kFloat);
+  DispatchType(x, [&]<class T>(T) {
+    const cpu::RmsNormForward<T> kernel{Data<T>(x),
+                                        Data<T>(delta),
+                                        Data<T>(weight.value),
+                                        delta.defined() ? Data<T>(normed.sum) : nullptr,
+                                        Data<T>(normed.out),
+                                        Data<float>(rstd),
+                                        columns,
+                                        static_cast<float>(eps)};
+    ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
+  });
+  if (Recording({x, delta, weight.value})) {
+    ConnectNorm("AddRmsNorm", x, delta, weight, {}, normed, {.rstd = rstd});
+  }
+  return normed;
+}
+
+Normed AddLayerNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, const Weight& bias,
+                    double eps) {
+  if (!HasFused(x)) return reference::AddLayerNorm(x, delta, weight, bias, eps);
+  const std::int64_t rows = x.size(0), columns = x.size(1);
+  Normed normed{delta.defined() ? at::empty_like(x) : x, at::empty_like(x)};
+  const at::Tensor mean = at::empty({rows}, at::kFloat), rstd = at::empty({rows}, at::kFloat);
+  DispatchType(x, [&]<class T>(T) {
+    const cpu::LayerNormForward<T> kernel{Data<T>(x),
+                                          Data<T>(delta),
+                                          Data<T>(weight.value),
+                                          Data<T>(bias.value),
+                                          delta.defined() ? Data<T>(normed.sum) : nullptr,
+                                          Data<T>(normed.out),
+                                          Data<float>(mean),
+                                          Data<float>(rstd),
+                                          columns,
+                                          static_cast<float>(eps)};
+    ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
+  });
+  if (Recording({x, delta, weight.value, bias.value})) {
+    ConnectNorm("AddLayerNorm", x, delta, weight, bias, normed, {.mean = mean, .rstd = rstd});
+  }
+  return normed;
+}
+
+}  // namespace millrace::engine::ops

@@ -1,0 +1,118 @@
+#include "millrace/engine/parameters/parameter_buffer.h"
+
+#include <ATen/Parallel.h>
+
+#include <cmath>
+#include <numbers>
+#include <span>
+
+#include "millrace/base/hash/random.h"
+
+namespace millrace::engine {
+namespace {
+
+constexpr std::int64_t kAlign = 16;  // elements: 64 bytes of float32, a cache line and an AVX-512 register
+
+std::int64_t Product(const std::vector<std::int64_t>& shape) {
+  std::int64_t elements = 1;
+  for (const std::int64_t extent : shape) elements *= extent;
+  return elements;
+}
+
+std::uint64_t HashName(std::uint64_t seed, std::string_view name) {
+  std::uint64_t hash = Mix64(seed);
+  for (const char c : name) hash = Mix64(hash ^ static_cast<unsigned char>(c));
+  return hash;
+}
+
+/// Uniform in (0, 1].
+double UnitInterval(std::uint64_t word) { return (static_cast<double>(word >> 11) + 1) * 0x1p-53; }
+
+/// Box and Muller's transform of a counter-based generator. Pair i depends only on key and i.
+void FillNormal(std::uint64_t key, double stddev, std::span<float> into) {
+  const auto pairs = static_cast<std::int64_t>((into.size() + 1) / 2);
+  at::parallel_for(0, pairs, 4096, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t pair = begin; pair < end; ++pair) {
+      const auto i = 2 * static_cast<std::uint64_t>(pair);
+      const double radius = stddev * std::sqrt(-2 * std::log(UnitInterval(Mix64(key + i))));
+      const double angle = 2 * std::numbers::pi * UnitInterval(Mix64(key + i + 1));
+      into[i] = static_cast<float>(radius * std::cos(angle));
+      if (i + 1 < into.size()) into[i + 1] = static_cast<float>(radius * std::sin(angle));
+    }
+  });
+}
+
+}  // namespace
+
+void Weight::GradientAdded() const {
+  if (owner != nullptr && owner->on_gradient) owner->on_gradient(begin, end);
+}
+
+const Weight& WeightHandle::operator*() const {
+  static const Weight kNone;
+  return weight_ != nullptr ? *weight_ : kNone;
+}
+
+std::size_t ParameterBuffer::Declare(ParameterSpec spec) {
+  TORCH_CHECK(!values_.defined(), "parameters are declared before they are allocated");
+  if (!spec.joins_previous) size_ = (size_ + kAlign - 1) / kAlign * kAlign;
+  parameters_.push_back({.name = spec.name, .begin = size_, .transposed = spec.transposed});
+  size_ += Product(spec.shape);
+  specs_.push_back(std::move(spec));
+  return specs_.size() - 1;
+}
+
+WeightHandle ParameterBuffer::Use(std::size_t first, std::size_t count) {
+  TORCH_CHECK(!values_.defined(), "uses of parameters are declared before they are allocated");
+  for (std::size_t i = first; i < first + count; ++i) ++parameters_[i].uses;
+  uses_.push_back({first, count, {}});
+  return WeightHandle(&uses_.back().weight);
+}
+
+void ParameterBuffer::Allocate(at::ScalarType dtype, at::Device device) {
+  values_ = at::zeros({size_}, at::TensorOptions().dtype(dtype).device(device));
+  for (std::size_t i = 0; i < specs_.size(); ++i) {
+    NamedParameter& parameter = parameters_[i];
+    parameter.tensor = values_.narrow(0, parameter.begin, Product(specs_[i].shape)).view(specs_[i].shape);
+  }
+  for (WeightUse& use : uses_) MakeViews(use);
+}
+
+void ParameterBuffer::Initialize(std::uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const ParameterSpec& spec = specs_[i];
+    if (spec.init != ParameterSpec::Init::kNormal) {
+      parameters_[i].tensor.fill_(spec.init == ParameterSpec::Init::kOnes ? 1 : 0);
+      continue;
+    }
+    at::Tensor host = at::empty({parameters_[i].elements()}, at::kFloat);
+    FillNormal(HashName(seed, spec.name), spec.stddev,
+               {host.data_ptr<float>(), static_cast<std::size_t>(host.numel())});
+    parameters_[i].tensor.copy_(host.view(spec.shape));
+  }
+}
+
+void ParameterBuffer::EnableGradients() {
+  if (gradients_.defined()) return;
+  gradients_ = at::zeros({size()}, values_.options().dtype(at::kFloat));
+  for (NamedParameter& parameter : parameters_) {
+    parameter.gradient = gradients_.narrow(0, parameter.begin, parameter.elements()).view(parameter.tensor.sizes());
+  }
+  for (WeightUse& use : uses_) MakeViews(use);
+}
+
+void ParameterBuffer::MakeViews(WeightUse& use) {
+  const NamedParameter& front = parameters_[use.first];
+  const NamedParameter& back = parameters_[use.first + use.count - 1];
+  Weight& weight = use.weight;
+  weight = {.owner = this, .begin = front.begin, .end = back.begin + back.elements()};
+  std::vector<std::int64_t> shape = front.tensor.sizes().vec();
+  if (use.count > 1) shape[0] = (weight.end - weight.begin) / (front.elements() / shape[0]);
+  weight.value = values_.narrow(0, weight.begin, weight.end - weight.begin).view(shape);
+  if (!gradients_.defined()) return;
+  weight.value.set_requires_grad(true);
+  weight.gradient = gradients_.narrow(0, weight.begin, weight.end - weight.begin).view(shape);
+}
+
+}  // namespace millrace::engine

@@ -1,0 +1,103 @@
+// The weights of a model in one block of memory, and their gradients in another.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "millrace/engine/parameters/weight.h"
+
+namespace millrace::engine {
+
+/// Name, shape and initial values of a parameter.
+struct ParameterSpec {
+  enum class Init { kNormal, kOnes, kZeros };
+  std::string name;  ///< Hugging Face's: "model.layers.0.self_attn.q_proj.weight"
+  std::vector<std::int64_t> shape;
+  Init init = Init::kNormal;
+  double stddev = 0.02;         ///< of kNormal
+  bool joins_previous = false;  ///< lies directly after the parameter before it, so that one GEMM can use both
+  bool transposed = false;      ///< Hugging Face's files hold the transpose of this matrix (GPT-2's Conv1D)
+  bool multiplies = false;      ///< each token is multiplied with this matrix; counts as FLOPs
+};
+
+/// A parameter of a ParameterBuffer. The tensors are views into it.
+struct NamedParameter {
+  std::string name;
+  at::Tensor tensor;       ///< shares storage with the model
+  at::Tensor gradient;     ///< float32; undefined until ParameterBuffer::EnableGradients
+  std::int64_t begin = 0;  ///< first element in ParameterBuffer::values() and gradients()
+  int uses = 0;            ///< the number of ops that add to its gradient in a backward pass (2: a tied embedding)
+  bool transposed = false;
+  std::int64_t elements() const { return tensor.numel(); }
+};
+
+/// A layer's reference to its weights. Valid as long as the ParameterBuffer that made it. A default handle refers to no
+/// weight, and its weight is undefined.
+class WeightHandle {
+ public:
+  WeightHandle() = default;
+  const Weight& operator*() const;
+  const Weight* operator->() const { return &**this; }
+
+ private:
+  friend class ParameterBuffer;
+  explicit WeightHandle(const Weight* weight) : weight_(weight) {}
+  const Weight* weight_ = nullptr;
+};
+
+/// Holds all parameters of a model in one tensor, in the order of their declaration. After EnableGradients() it also
+/// holds their gradients in another tensor of the same layout. So all-reduce, clipping, the optimizer and a snapshot
+/// are each one pass over memory. Parameters start on 64-byte boundaries unless joined; gaps are zero. Gradients are
+/// always float32. Cannot be copied or moved: ops keep pointers to it. One thread at a time.
+class ParameterBuffer {
+ public:
+  ParameterBuffer() = default;
+  ParameterBuffer(const ParameterBuffer&) = delete;
+  ParameterBuffer& operator=(const ParameterBuffer&) = delete;
+
+  /// Adds a parameter and returns its number.
+  /// REQUIRES: Allocate() was not called.
+  std::size_t Declare(ParameterSpec spec);
+  /// Declares that one more op uses `count` joined parameters from `first` on, as one weight. The handle can be
+  /// dereferenced after Allocate().
+  /// REQUIRES: Allocate() was not called.
+  WeightHandle Use(std::size_t first, std::size_t count = 1);
+  /// Declares that each token is multiplied with a parameter (ParameterSpec::multiplies).
+  void DeclareMatrix(std::size_t parameter) { specs_[parameter].multiplies = true; }
+  /// Allocates the parameters and sets them to zero.
+  void Allocate(at::ScalarType dtype, at::Device device);
+  /// Fills the parameters as their specs say. Each element depends only on seed, name and index.
+  void Initialize(std::uint64_t seed);
+  /// Allocates gradients, sets them to zero, and makes the values require grad.
+  void EnableGradients();
+
+  at::Tensor values() const { return values_; }        ///< [size]
+  at::Tensor gradients() const { return gradients_; }  ///< [size] float32, or undefined
+  std::int64_t size() const { return size_; }
+  const std::vector<ParameterSpec>& specs() const { return specs_; }
+  const std::vector<NamedParameter>& parameters() const { return parameters_; }
+
+  /// Called on the thread of the backward pass when an op has added to gradients [begin, end). May be empty.
+  std::function<void(std::int64_t begin, std::int64_t end)> on_gradient;
+
+ private:
+  /// One call of Use().
+  struct WeightUse {
+    std::size_t first, count;
+    Weight weight;
+  };
+  void MakeViews(WeightUse& use);
+
+  std::vector<ParameterSpec> specs_;
+  std::int64_t size_ = 0;
+  at::Tensor values_, gradients_;
+  std::vector<NamedParameter> parameters_;
+  std::deque<WeightUse> uses_;  ///< handles point into it
+};
+
+}  // namespace millrace::engine
