@@ -187,9 +187,10 @@ Spec RandomSpec(Random& random) {
     if (s.model.family == "llama") {
       s.model.num_kv_heads = static_cast<int>(1 << random.Below(3));
       s.model.rms_norm_eps = RandomNumber(random, 1e-9, 1e-3);
-    } else if (random.Below(2) == 0) {
-      s.model.attn_pdrop = RandomNumber(random, 0, 0.9);
-      s.model.resid_pdrop = RandomNumber(random, 0, 0.9);
+    } else {
+      s.model.num_kv_heads = s.model.num_heads;
+      if (random.Below(2) == 0) s.model.attn_pdrop = RandomNumber(random, 0, 0.9);
+      if (random.Below(2) == 0) s.model.resid_pdrop = RandomNumber(random, 0, 0.9);
     }
     if (s.model.family == "gptj") s.model.rotary_dim = static_cast<int>(2 * (1 + random.Below(4)));
     if (random.Below(2) == 0) s.model.intermediate_size = static_cast<int>(1 + random.Below(1000));

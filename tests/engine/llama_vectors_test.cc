@@ -3,66 +3,23 @@
 // folders.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <map>
 #include <span>
 
-#include "millrace/base/files/files.h"
-#include "millrace/engine/models/make_model.h"
-#include "millrace/engine/parameters/scalar_types.h"
+#include "tests/engine/vectors.h"
 
 namespace millrace::engine {
 namespace {
-
-std::filesystem::path Folder(std::string_view name) {
-  const char* source = std::getenv("MILLRACE_SOURCE");
-  return std::filesystem::path(source != nullptr ? source : ".") / "tests/engine/testdata" / name;
-}
-
-using Tensors = std::map<std::string, at::Tensor>;
-
-/// A whole safetensors file: 8 bytes of header length, a JSON header, data.
-Result<Tensors> LoadSafetensors(const std::filesystem::path& path) {
-  const std::string file = MR_TRY(ReadFile(path));
-  const auto header_bytes = LoadLittle<std::uint64_t>(AsBytes(file).data());
-  const Json header = MR_TRY(ParseJson(std::string_view(file).substr(8, header_bytes), path.native()));
-  Tensors tensors;
-  for (const auto& [name, entry] : header.items()) {
-    if (name == "__metadata__") continue;
-    const auto type = MR_TRY(ParseScalarType(entry["dtype"].get<std::string>()));
-    const auto offsets = entry["data_offsets"].get<std::vector<std::uint64_t>>();
-    at::Tensor tensor = at::empty(entry["shape"].get<std::vector<std::int64_t>>(), type);
-    MR_TRY(CopyInto(tensor, type, AsBytes(file).subspan(8 + header_bytes + offsets[0], offsets[1] - offsets[0])));
-    tensors[name] = tensor;
-  }
-  return tensors;
-}
 
 struct Loaded {
   std::unique_ptr<Model> model;
   Tensors expected, packed;
 };
 Result<Loaded> Load(std::string_view name, at::ScalarType dtype) {
-  const Json json = MR_TRY(ParseJson(MR_TRY(ReadFile(Folder(name) / "config.json")), "config.json"));
   Loaded loaded;
-  loaded.model = MR_TRY(MakeModel(MR_TRY(ParseModelConfig(json, "config.json")), dtype, at::kCPU, 1));
-  Tensors weights = MR_TRY(LoadSafetensors(Folder(name) / "model.safetensors"));
-  for (const NamedParameter& parameter : loaded.model->Parameters()) {
-    const auto found = weights.find(parameter.name);
-    if (found == weights.end()) return Fail(Code::kNotFound, "no weight {}", parameter.name);
-    parameter.tensor.copy_(found->second);
-    weights.erase(found);
-  }
-  if (!weights.empty()) return Fail(Code::kInvalidArgument, "unexpected weight {}", weights.begin()->first);
+  loaded.model = MR_TRY(LoadModel(Folder(name), dtype));
   loaded.expected = MR_TRY(LoadSafetensors(Folder(name) / "expected.safetensors"));
   loaded.packed = MR_TRY(LoadSafetensors(Folder(name) / "packed.safetensors"));
   return loaded;
-}
-
-void ExpectClose(const at::Tensor& got, const at::Tensor& want, double tolerance, const std::string& what) {
-  ASSERT_EQ(got.sizes(), want.sizes()) << what;
-  const double norm = want.to(at::kDouble).norm().item<double>();
-  EXPECT_LE((got - want).to(at::kDouble).norm().item<double>(), tolerance * norm) << what << ", norm " << norm;
 }
 
 struct Case {

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Writes what transformers makes of tiny random models of every family, for model_vectors_test.
+
+    make_model_vectors.py OUT        needs torch, transformers and safetensors; run once, the result is committed
+
+Each folder is a Hugging Face model (config.json, model.safetensors) with expected.safetensors beside it: input_ids, labels
+(-100 ignored; shifted for causal models), logits, loss (the sum over labels) and grad/<parameter> of that sum. Decoders have
+`generated`: the tokens that greedy decoding adds to the first row. BERT has token_type_ids, row_labels, attention_mask and
+documents: the bounds of what the mask lets see each other. Dropout is off.
+"""
+import json
+import pathlib
+import sys
+
+import torch
+import transformers as hf
+from safetensors.torch import save_file
+
+VOCAB = 101
+DECODER = dict(bos_token_id=1, eos_token_id=2)
+LLAMA = dict(vocab_size=VOCAB, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=6,
+             num_key_value_heads=2, head_dim=4, max_position_embeddings=64, **DECODER)
+GPT = dict(vocab_size=VOCAB, n_embd=24, n_layer=2, n_head=3, n_positions=64, embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0,
+           **DECODER)
+BERT = dict(vocab_size=VOCAB, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=3,
+            max_position_embeddings=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+LLAMA3_ROPE = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 16}
+LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+DECODERS = {
+    "llama3": hf.LlamaForCausalLM(hf.LlamaConfig(
+        rope_parameters=LLAMA3_ROPE, attention_bias=True, mlp_bias=True, **LLAMA)),
+    "mistral": hf.MistralForCausalLM(hf.MistralConfig(rope_parameters=LINEAR_ROPE, sliding_window=5, **LLAMA)),
+    "qwen2": hf.Qwen2ForCausalLM(hf.Qwen2Config(**{k: v for k, v in LLAMA.items() if k != "head_dim"})),
+    "qwen3": hf.Qwen3ForCausalLM(hf.Qwen3Config(tie_word_embeddings=True, **LLAMA)),
+    "gpt2": hf.GPT2LMHeadModel(hf.GPT2Config(**GPT)),
+    "gptj": hf.GPTJForCausalLM(hf.GPTJConfig(rotary_dim=4, **GPT)),
+}
+BERTS = {
+    "bert": hf.BertForPreTraining(hf.BertConfig(**BERT)),
+    "bert_masked": hf.BertForMaskedLM(hf.BertConfig(**BERT)),
+    "bert_classes": hf.BertForSequenceClassification(hf.BertConfig(num_labels=5, classifier_dropout=0.0, **BERT)),
+}
+
+
+def randomize(model: torch.nn.Module, folder: pathlib.Path, seed: int) -> torch.nn.Module:
+    """Weights larger than at initialisation, so that every part of the model matters; eager attention, float32."""
+    torch.manual_seed(seed)
+    model = model.float().eval()
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            scale_of_norm = name.endswith("weight") and parameter.dim() == 1
+            parameter.copy_(torch.randn_like(parameter) * 0.2 + (1.0 if scale_of_norm else 0.0))
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    return model
+
+
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), labels.flatten(), reduction="sum")
+
+
+def write(folder: pathlib.Path, model: torch.nn.Module, loss: torch.Tensor, expected: dict) -> None:
+    loss.backward()
+    expected["loss"] = loss.detach().reshape(1)
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            expected["grad/" + name] = parameter.grad.contiguous()
+    save_file({name: tensor.detach().contiguous() for name, tensor in expected.items()}, folder / "expected.safetensors")
+    print(folder.name, json.dumps({"loss": loss.item(), "bytes": sum(f.stat().st_size for f in folder.iterdir())}))
+
+
+def make_decoder(folder: pathlib.Path, model: torch.nn.Module, seed: int) -> None:
+    model = randomize(model, folder, seed)
+    input_ids, labels = torch.randint(3, VOCAB, (2, 17)), torch.randint(3, VOCAB, (2, 17))
+    labels[1, :5] = -100
+    generated = model.generate(input_ids[:1], max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0)
+    logits = model(input_ids).logits
+    write(folder, model, cross_entropy(logits, labels), {
+        "input_ids": input_ids, "labels": labels, "logits": logits, "generated": generated[0, 17:]})
+
+
+def make_bert(folder: pathlib.Path, model: torch.nn.Module, seed: int) -> None:
+    """Two rows of 17 tokens: the second has 11, then padding. One in three tokens is masked."""
+    model = randomize(model, folder, seed)
+    input_ids, labels = torch.randint(3, VOCAB, (2, 17)), torch.randint(3, VOCAB, (2, 17))
+    labels[torch.rand(2, 17) > 0.35] = -100
+    labels[1, 11:] = -100
+    segments = torch.tensor([[0] * 9 + [1] * 8, [0] * 4 + [1] * 7 + [0] * 6])
+    mask = torch.ones(2, 17, dtype=torch.long)
+    mask[1, 11:] = 0
+    expected = {"input_ids": input_ids, "labels": labels, "token_type_ids": segments,
+                "documents": torch.tensor([0, 17, 28, 34], dtype=torch.int32), "plain_logits": None}
+    plain = model(input_ids)
+    out = model(input_ids, attention_mask=mask, token_type_ids=segments)
+    if isinstance(model, hf.BertForPreTraining):
+        row_labels = torch.tensor([1, 0])
+        expected["plain_logits"] = plain.prediction_logits
+        loss = cross_entropy(out.prediction_logits, labels) + 2.5 * cross_entropy(out.seq_relationship_logits, row_labels)
+    elif isinstance(model, hf.BertForMaskedLM):
+        row_labels = torch.tensor([-100, -100])
+        expected["plain_logits"] = plain.logits
+        loss = cross_entropy(out.logits, labels)
+    else:
+        row_labels = torch.tensor([4, 2])
+        expected["plain_logits"] = plain.logits
+        loss = 2.5 * cross_entropy(out.logits, row_labels)
+    expected["logits"] = expected.pop("plain_logits")
+    write(folder, model, loss, expected | {"row_labels": row_labels})
+
+
+out = pathlib.Path(sys.argv[1])
+for number, (name, model) in enumerate(DECODERS.items()):
+    make_decoder(out / name, model, 40 + number)
+for number, (name, model) in enumerate(BERTS.items()):
+    make_bert(out / name, model, 60 + number)
