@@ -50,11 +50,21 @@ std::vector<checkpoint::SaveSlice> SlicesOf(const std::vector<StateTensor>& tens
   return slices;
 }
 
+std::vector<std::string> TransposedWeights(engine::Model& model) {
+  std::vector<std::string> names;
+  for (const auto& parameter : model.Parameters()) {
+    if (parameter.transposed) names.push_back(parameter.name);
+  }
+  return names;
+}
+
 Json RunState::ToJson() const {
-  return {{std::string(checkpoint::kMetaModelConfig), model_config},
-          {"tokenizer", {{"url", tokenizer_url}, {"fingerprint", tokenizer_fingerprint}}},
-          {"train", {{"step", step}, {"optimizer_steps", optimizer_steps}, {"seed", seed}}},
-          {"data", data.ToJson()}};
+  Json json = {{std::string(checkpoint::kMetaModelConfig), model_config},
+               {"tokenizer", {{"url", tokenizer_url}, {"fingerprint", tokenizer_fingerprint}}},
+               {"train", {{"step", step}, {"optimizer_steps", optimizer_steps}, {"seed", seed}}},
+               {"data", data.ToJson()}};
+  if (!transposed.empty()) json[std::string(checkpoint::kMetaTransposed)] = transposed;
+  return json;
 }
 
 Result<RunState> RunState::FromJson(const Json& meta, std::string_view name) {

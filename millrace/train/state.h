@@ -25,13 +25,17 @@ std::vector<StateTensor> StateTensors(engine::Model& model, engine::Adamw& optim
 /// Returns the slices that a rank saves: all of each tensor. They borrow the tensors' memory.
 std::vector<checkpoint::SaveSlice> SlicesOf(const std::vector<StateTensor>& tensors);
 
+/// Returns the names of the model's weights that Hugging Face's files hold transposed.
+std::vector<std::string> TransposedWeights(engine::Model& model);
+
 /// The metadata of a checkpoint, beside its tensors (docs/formats/training-state.md).
 struct RunState {
   std::uint64_t step = 0;
   std::int64_t optimizer_steps = 0;
   std::uint64_t seed = 0;
   data::LoaderState data;
-  Json model_config;  ///< Hugging Face's config.json
+  Json model_config;                    ///< Hugging Face's config.json
+  std::vector<std::string> transposed;  ///< weights that are stored as the transposes of Hugging Face's
   std::string tokenizer_url, tokenizer_fingerprint;
 
   Json ToJson() const;

@@ -224,6 +224,46 @@ TEST_F(TrainTest, AStoppedRunGoesOnBitForBit) {
   EXPECT_TRUE(third.losses.empty()) << "a finished job has nothing left to do";
 }
 
+/// Models with dropout and with transposed weights: a run that stops goes on with the same losses, ranks change
+/// nothing, and another run starts from its checkpoint.
+TEST_F(TrainTest, OtherFamiliesResumeBitForBit) {
+  for (const std::string_view family : {"gpt2", "gptj"}) {
+    const std::string run(family);
+    Options options = Tiny(run);
+    options.model_config = {{"model_type", family}, {"n_embd", 32},      {"n_layer", 2},
+                            {"n_head", 4},          {"n_positions", 32}, {"rotary_dim", 4},
+                            {"embd_pdrop", 0.1},    {"attn_pdrop", 0.1}, {"resid_pdrop", 0.1}};
+    const Ran whole = Run(options);
+    ASSERT_TRUE(whole.outcome) << whole.outcome.error().ToString();
+    EXPECT_LT(whole.losses.at(12), whole.losses.at(1));
+
+    options.checkpoint_url = CheckpointUrl(run);
+    const Ran first = Run(options, 5);
+    ASSERT_TRUE(first.outcome) << first.outcome.error().ToString();
+    const Ran second = Run(options);
+    ASSERT_TRUE(second.outcome) << second.outcome.error().ToString();
+    for (const auto& [step, loss] : second.losses) EXPECT_EQ(loss, whole.losses.at(step)) << run << " " << step;
+
+    // Dropout depends on the sample, not on the rank or the micro-batch.
+    Options spread = Tiny(run);
+    spread.model_config = options.model_config;
+    spread.micro_batch = 1;
+    const Ran ranks = RunRanks(spread, 2);
+    ASSERT_TRUE(ranks.outcome) << ranks.outcome.error().ToString();
+    for (const auto& [step, loss] : ranks.losses) {
+      EXPECT_NEAR(loss, whole.losses.at(step), 2e-6 * loss) << run << " " << step;
+    }
+
+    Options donated = Tiny(run + " donated");
+    donated.model_url = options.checkpoint_url;
+    donated.model_config = nullptr;
+    donated.steps = 1;
+    const Ran again = Run(donated);
+    ASSERT_TRUE(again.outcome) << again.outcome.error().ToString();
+    EXPECT_LT(again.losses.at(1), whole.losses.at(8)) << "it begins where the other ended";
+  }
+}
+
 /// The first global batch of a run that packs documents, whose boundaries it keeps: its loss is that of the documents,
 /// or the parts of them that sequences were cut into, one by one.
 TEST_F(TrainTest, DocumentsThatShareARowAreLearntAsIfAlone) {

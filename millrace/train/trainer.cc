@@ -366,6 +366,7 @@ Json Trainer::Meta() const {
                  .seed = options_.seed,
                  .data = loader_->state(),
                  .model_config = model_->config().ToJson(),
+                 .transposed = TransposedWeights(*model_),
                  .tokenizer_url = options_.tokenizer_url,
                  .tokenizer_fingerprint = tokenizer_->fingerprint()};
   state.model_config["torch_dtype"] = options_.precision == at::kFloat ? "float32" : "bfloat16";

@@ -220,6 +220,27 @@ TEST_F(ConvertTest, HuggingFaceInShardsAndBack) {
                                                 "hf/tokenizer.json"}));
 }
 
+/// A checkpoint may hold a matrix as the transpose of what Hugging Face's files have; its meta says so.
+TEST_F(ConvertTest, AnExportTurnsTransposedMatrices) {
+  constexpr std::int64_t kRows = 37, kColumns = 70;  // neither a multiple of the tiles
+  std::vector<std::byte> stored(kRows * kColumns * 2), turned(stored.size());
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    for (std::int64_t column = 0; column < kColumns; ++column) {
+      const auto value = static_cast<std::uint16_t>(row * kColumns + column);
+      StoreLittle(&stored[static_cast<std::size_t>(row * kColumns + column) * 2], value);
+      StoreLittle(&turned[static_cast<std::size_t>(column * kRows + row) * 2], value);
+    }
+  }
+  State state;
+  state.tensors["model/h.0.c_attn.weight"] = {{DType::kBF16, {kRows, kColumns}}, stored};
+  state.tensors["model/wte.weight"] = {{DType::kBF16, {kRows, kColumns}}, stored};
+  Save(state, {{"model_config", {{"model_type", "other"}}}, {"transposed", {"h.0.c_attn.weight"}}});
+  auto exported = ExportTo("hf", ForeignFormat::kHuggingFace);
+  ASSERT_TRUE(exported) << exported.error().ToString();
+  state.tensors["model/h.0.c_attn.weight"] = {{DType::kBF16, {kColumns, kRows}}, turned};
+  state.ExpectReadBack(**OpenSafetensors(connection_, "s3://bucket/hf"), 3);
+}
+
 /// Exports over older ones that are cut off anywhere.
 class ReplacedExport : public ConvertTest {
  protected:

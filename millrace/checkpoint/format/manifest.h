@@ -39,6 +39,8 @@ struct FileMeta {
 
 /// The member of Manifest::meta that holds the model's Hugging Face config.json.
 inline constexpr std::string_view kMetaModelConfig = "model_config";
+/// The member of Manifest::meta that lists the weights which are stored as the transposes of Hugging Face's matrices.
+inline constexpr std::string_view kMetaTransposed = "transposed";
 /// The group of the model's weights; the names behind it are Hugging Face's.
 inline constexpr std::string_view kModelGroup = "model/";
 /// Small files that came with a model, such as its tokenizer's, are tensors of bytes in this group.

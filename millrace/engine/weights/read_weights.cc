@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,27 +16,48 @@
 namespace millrace::engine {
 namespace {
 
-/// Weights whose type is converted pass through a buffer of about this size.
+/// Weights whose type is converted, or that are transposed, pass through a buffer of about this size.
 constexpr std::uint64_t kBatchBytes = 256 * kMiB;
 /// Requests in flight.
 constexpr int kParallelReads = 8;
 
-/// One parameter's bytes as stored: read in place where the types agree, else through `stored`.
-struct Pending {
+/// A parameter whose bytes are to be read: in place, or through `stored` if they must be converted or transposed.
+struct PendingRead {
   const NamedParameter* parameter = nullptr;
+  std::string name;  ///< in the checkpoint
   at::ScalarType type = at::kFloat;
+  bool transpose = false;
   Buffer stored;
+
+  at::Tensor target() const { return transpose ? parameter->tensor.t() : parameter->tensor; }
 };
 
-Status ReadBatch(checkpoint::Reader& reader, std::vector<Pending>& batch, const object::Call& call) {
+/// Returns the name under which the checkpoint has a weight. Files of the base model alone, such as GPT-2's on the hub,
+/// lack the first part ("transformer.wte.weight" is "wte.weight").
+std::optional<std::string> FindWeight(const checkpoint::Manifest& manifest, const std::string& name) {
+  const std::size_t dot = name.find('.');
+  for (const std::string& candidate : {name, name.substr(dot == name.npos ? 0 : dot + 1)}) {
+    std::string full = std::string(checkpoint::kModelGroup) + candidate;
+    if (manifest.tensors.contains(full)) return full;
+  }
+  return std::nullopt;
+}
+
+/// Returns whether the checkpoint stores this weight as Hugging Face's files do, and not as the model holds it.
+bool IsForeign(const checkpoint::Manifest& manifest, const std::string& name) {
+  const Json* ours = JsonFind(manifest.meta, checkpoint::kMetaTransposed);
+  return ours == nullptr || !ours->is_array() || std::ranges::find(*ours, Json(name)) == ours->end();
+}
+
+Status ReadBatch(checkpoint::Reader& reader, std::vector<PendingRead>& batch, const object::Call& call) {
   std::vector<checkpoint::Reader::TensorRange> wanted;
-  for (Pending& pending : batch) {
+  for (PendingRead& pending : batch) {
     auto into = pending.stored.empty() ? BytesOf(pending.parameter->tensor) : pending.stored.span();
-    wanted.push_back({.tensor = std::string(checkpoint::kModelGroup) + pending.parameter->name, .into = into});
+    wanted.push_back({.tensor = pending.name, .into = into});
   }
   MR_TRY(reader.ReadMany(wanted, kParallelReads, call));
-  for (Pending& pending : batch) {
-    if (!pending.stored.empty()) MR_TRY(CopyInto(pending.parameter->tensor, pending.type, pending.stored));
+  for (PendingRead& pending : batch) {
+    if (!pending.stored.empty()) MR_TRY(CopyInto(pending.target(), pending.type, pending.stored));
   }
   batch.clear();
   return {};
@@ -43,19 +66,23 @@ Status ReadBatch(checkpoint::Reader& reader, std::vector<Pending>& batch, const 
 }  // namespace
 
 Status ReadWeights(checkpoint::Reader& reader, Model& model, const object::Call& call) {
-  const auto& tensors = reader.manifest().tensors;
-  std::vector<Pending> batch;
+  const checkpoint::Manifest& manifest = reader.manifest();
+  std::vector<PendingRead> batch;
   std::uint64_t buffered = 0;
   for (const NamedParameter& parameter : model.Parameters()) {
-    auto found = tensors.find(std::string(checkpoint::kModelGroup) + parameter.name);
-    if (found == tensors.end()) return Fail(Code::kNotFound, "{} has no weight {}", reader.name(), parameter.name);
-    if (at::IntArrayRef(found->second.shape) != parameter.tensor.sizes()) {
+    auto name = FindWeight(manifest, parameter.name);
+    if (!name) return Fail(Code::kNotFound, "{} has no weight {}", reader.name(), parameter.name);
+    const checkpoint::TensorMeta& meta = manifest.tensors.at(*name);
+    PendingRead pending{.parameter = &parameter,
+                        .name = *std::move(name),
+                        .type = MR_TRY(ParseScalarType(checkpoint::DTypeName(meta.dtype))),
+                        .transpose = parameter.transposed && IsForeign(manifest, parameter.name)};
+    if (at::IntArrayRef(meta.shape) != pending.target().sizes()) {
       return Fail(Code::kCorrupt, "{}: the shape of {} is not what the model's sizes say", reader.name(),
                   parameter.name);
     }
-    Pending pending{&parameter, MR_TRY(ParseScalarType(checkpoint::DTypeName(found->second.dtype))), {}};
-    if (pending.type != parameter.tensor.scalar_type()) {
-      pending.stored = Buffer(found->second.bytes());
+    if (pending.transpose || pending.type != parameter.tensor.scalar_type()) {
+      pending.stored = Buffer(meta.bytes());
       buffered += pending.stored.size();
     }
     batch.push_back(std::move(pending));
