@@ -15,7 +15,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/base/process/cpu.h"
 #include "millrace/base/text.h"
-#include "millrace/engine/parallel/collective.h"
+#include "millrace/engine/parallel/connect.h"
 #include "millrace/engine/runtime.h"
 #include "millrace/object/open/open.h"
 #include "millrace/train/trainer.h"
@@ -24,7 +24,7 @@ namespace millrace {
 namespace {
 
 constexpr std::uint64_t kMaxJobFile = 4 * kMiB;
-/// A rank that dies closes its connections and is noticed at once; this bounds the wait for one that hangs or is slow
+/// A rank that dies is noticed at once; this bounds the wait for one that hangs or is slow
 /// to index its data. The supervisor's heartbeat notices earlier.
 constexpr auto kRankTimeout = std::chrono::minutes(30);
 
@@ -117,11 +117,7 @@ Result<int> Run(const Arguments& arguments, std::unique_ptr<engine::Collective>&
   if (const char* path = std::getenv("MILLRACE_HEARTBEAT_FILE")) options.heartbeat_file = path;
 
   engine::ConfigureRuntime(ThreadsOf(spec, info));
-  if (info.size == 1) {
-    group = std::move(engine::ConnectLocal(1)[0]);
-  } else {
-    group = MR_TRY(engine::ConnectGloo(info, kRankTimeout));
-  }
+  group = MR_TRY(engine::ConnectRanks(info, kRankTimeout));
   object::ConnectOptions connect = arguments.globals.connect;
   connect.log = options.log;
   const auto connection = MR_TRY(object::OpenConnection(std::move(connect)));

@@ -13,18 +13,20 @@ class RankGroup final : public checkpoint::RankExchange {
   int size() const override { return group_->size(); }
 
   Result<std::vector<std::string>> Gather(std::string mine) override {
-    const auto sizes = MR_TRY(group_->AllGather(at::scalar_tensor(static_cast<std::int64_t>(mine.size()), at::kLong)));
-    std::int64_t most = 0;
-    for (const at::Tensor& size : sizes) most = std::max(most, size.item<std::int64_t>());
-    if (most == 0) return std::vector<std::string>(rank() == 0 ? sizes.size() : 0);
+    const auto ranks = static_cast<std::size_t>(size());
+    std::vector<std::int64_t> sizes(ranks);
+    const at::Tensor all_sizes = at::from_blob(sizes.data(), {size()}, at::kLong);
+    MR_TRY(group_->AllGather(all_sizes, at::scalar_tensor(static_cast<std::int64_t>(mine.size()), at::kLong)));
+    const std::int64_t most = std::ranges::max(sizes);
+    if (most == 0) return std::vector<std::string>(rank() == 0 ? ranks : 0);
     const at::Tensor padded = at::zeros({most}, at::kByte);
     std::memcpy(padded.data_ptr(), mine.data(), mine.size());
-    const auto all = MR_TRY(group_->AllGather(padded));
+    const at::Tensor all = at::empty({size() * most}, at::kByte);
+    MR_TRY(group_->AllGather(all, padded));
     std::vector<std::string> strings;
     if (rank() != 0) return strings;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      strings.emplace_back(static_cast<const char*>(all[i].data_ptr()),
-                           static_cast<std::size_t>(sizes[i].item<std::int64_t>()));
+    for (std::size_t i = 0; i < ranks; ++i) {
+      strings.emplace_back(static_cast<const char*>(all.data_ptr()) + i * most, static_cast<std::size_t>(sizes[i]));
     }
     return strings;
   }

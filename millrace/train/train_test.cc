@@ -10,6 +10,7 @@
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/data/dataset.h"
 #include "millrace/engine/models/make_model.h"
+#include "millrace/engine/parallel/connect.h"
 #include "millrace/http/server/server.h"
 #include "millrace/object/open/open.h"
 #include "millrace/tokenizer/load/load.h"
@@ -79,7 +80,7 @@ class TrainTest : public testing::Test {
                                   if (ran.saved.empty()) held.wait();
                                   ran.saved.push_back(stats->step);
                                 }};
-    auto groups = engine::ConnectLocal(ranks);
+    auto groups = engine::ConnectThreads(ranks);
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank, group = std::move(groups[rank])] {

@@ -1,177 +1,136 @@
-// Collective over PyTorch's ProcessGroupGloo.
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include "millrace/engine/parallel/gloo.h"
 
-#include <charconv>
-#include <cstdlib>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <utility>
+#include <vector>
 
 #include "millrace/engine/errors.h"
-#include "millrace/engine/parallel/collective.h"
+#include "millrace/engine/parallel/direct_exchange.h"
 
 namespace millrace::engine {
 namespace {
 
 using Work = c10::intrusive_ptr<c10d::Work>;
 
-Error Lost(std::string_view operation, const Error& cause) {
-  return cause.WithCode(Code::kUnavailable)
-      .Context(fmt::format("{}: another rank is gone or does not answer", operation));
-}
+/// Gloo matches sends and receives of one tag in order. Operations of all ranks and messages have tags of their own,
+/// because they run side by side. Nothing is ever sent with kAbortTag.
+enum GlooTag : int { kCollectiveTag = 1, kMessageTag = 2, kAbortTag = 3 };
 
-Status Wait(std::string_view operation, const Work& work) {
-  const Status done = CatchTorch("gloo", [&] { work->wait(); });
-  if (!done) return Fail(Lost(operation, done.error()));
-  return {};
-}
-
-class PendingWork final : public Collective::Pending {
+/// PeerLink on one tag of a process group.
+class GlooLink final : public PeerLink {
  public:
-  explicit PendingWork(Work work) : work_(std::move(work)) {}
-  explicit PendingWork(Error error) : failed_(Fail(std::move(error))) {}
-  ~PendingWork() override {
-    if (work_) (void)Wait();
+  GlooLink(c10d::ProcessGroupGloo& group, GlooTag tag) : group_(group), tag_(tag) {}
+  int rank() const override { return group_.getRank(); }
+  int size() const override { return group_.getSize(); }
+
+  Result<std::unique_ptr<Transfer>> StartSend(ByteSpan bytes, int to) override {
+    return Start(to, [&] {
+      // Gloo's interface has no constant tensors; it only reads this one.
+      std::vector<at::Tensor> tensors{TensorOf(const_cast<std::byte*>(bytes.data()), bytes.size())};
+      return group_.send(tensors, to, tag_);
+    });
   }
-  Status Wait() override {
-    if (!work_) return failed_;
-    const Work work = std::exchange(work_, Work());
-    return failed_ = millrace::engine::Wait("all-reduce", work);
+  Result<std::unique_ptr<Transfer>> StartReceive(MutableByteSpan into, int from) override {
+    return Start(from, [&] {
+      std::vector<at::Tensor> tensors{TensorOf(into.data(), into.size())};
+      return group_.recv(tensors, from, tag_);
+    });
   }
 
  private:
-  Work work_;
-  Status failed_;
+  class GlooTransfer final : public Transfer {
+   public:
+    GlooTransfer(Work work, int peer) : work_(std::move(work)), peer_(peer) {}
+    Status Wait() override {
+      const Status done = CatchTorch("gloo", [&] { work_->wait(); });
+      if (!done) return Fail(Lost(peer_, done.error()));
+      return {};
+    }
+
+   private:
+    const Work work_;
+    const int peer_;
+  };
+
+  static Error Lost(int peer, const Error& cause) {
+    return cause.WithCode(Code::kUnavailable).Context(fmt::format("rank {} is gone or does not answer", peer));
+  }
+  static at::Tensor TensorOf(std::byte* data, std::size_t bytes) {
+    return at::from_blob(data, {static_cast<std::int64_t>(bytes)}, at::kByte);
+  }
+  template <class Post>
+  static Result<std::unique_ptr<Transfer>> Start(int peer, Post post) {
+    auto work = CatchTorch("gloo", std::move(post));
+    if (!work) return Fail(Lost(peer, work.error()));
+    return std::make_unique<GlooTransfer>(*std::move(work), peer);
+  }
+
+  c10d::ProcessGroupGloo& group_;
+  const GlooTag tag_;
 };
 
-class Gloo final : public Collective {
+class GlooTransport final : public Transport {
  public:
-  Gloo(c10::intrusive_ptr<c10d::Store> store, std::string name, RankInfo info, Duration timeout)
-      : store_(std::move(store)), info_(std::move(info)), timeout_(timeout) {
-    auto options =
-        c10d::ProcessGroupGloo::Options::create(std::chrono::duration_cast<std::chrono::milliseconds>(timeout));
-    const bool loopback = info_.master_address == "127.0.0.1" || info_.master_address == "localhost";
-    options->devices.push_back(loopback ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
-                                        : c10d::ProcessGroupGloo::createDefaultDevice());
-    options->threads = 2;
-    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(
-        c10::make_intrusive<c10d::PrefixStore>(std::move(name), store_), info_.rank, info_.size, options);
+  GlooTransport(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, GroupSplitter splitter)
+      : group_(std::move(group)), splitter_(std::move(splitter)) {}
+
+  int rank() const override { return group_->getRank(); }
+  int size() const override { return group_->getSize(); }
+
+  Status AllReduce(const at::Tensor& tensor, Reduction reduction) override {
+    return DirectAllReduce(collective_link_, tensor, reduction);
   }
-
-  int rank() const override { return info_.rank; }
-  int size() const override { return info_.size; }
-
-  std::unique_ptr<Pending> StartAllReduce(at::Tensor tensor) override {
-    auto work = CatchTorch("all-reduce", [&] {
-      std::vector<at::Tensor> tensors{std::move(tensor)};
-      return group_->allreduce(tensors);
-    });
-    if (!work) return std::make_unique<PendingWork>(Lost("all-reduce", work.error()));
-    return std::make_unique<PendingWork>(*std::move(work));
+  Status AllGather(const at::Tensor& all, const at::Tensor& mine) override {
+    return DirectAllGather(collective_link_, all, mine);
   }
-
-  Result<std::vector<at::Tensor>> AllGather(const at::Tensor& mine) override {
-    std::vector<std::vector<at::Tensor>> all(1);
-    for (int i = 0; i < size(); ++i) all[0].push_back(at::empty_like(mine));
-    MR_TRY(Run("all-gather", [&] {
-      std::vector<at::Tensor> inputs{mine};
-      return group_->allgather(all, inputs);
-    }));
-    return std::move(all[0]);
+  Status ReduceScatter(const at::Tensor& mine, const at::Tensor& all, Reduction reduction) override {
+    return DirectReduceScatter(collective_link_, mine, all, reduction);
   }
-
-  /// Gloo has no reduce-scatter. Every rank computes the whole sum and keeps its part.
-  Result<at::Tensor> ReduceScatter(const at::Tensor& all) override {
-    const at::Tensor sum = all.clone();
-    MR_TRY(AllReduce(sum));
-    const std::int64_t part = all.size(0) / size();
-    return sum.narrow(0, rank() * part, part).clone();
-  }
-
-  Status Broadcast(at::Tensor tensor, int root) override {
-    return Run("broadcast", [&] {
-      std::vector<at::Tensor> tensors{std::move(tensor)};
-      c10d::BroadcastOptions options;
-      options.rootRank = root;
-      return group_->broadcast(tensors, options);
-    });
+  Status Broadcast(const at::Tensor& tensor, int root) override {
+    return DirectBroadcast(collective_link_, tensor, root);
   }
   Status Send(const at::Tensor& tensor, int to) override {
-    return Run("send", [&] {
-      std::vector<at::Tensor> tensors{tensor};
-      return group_->send(tensors, to, 0);
+    GlooLink link(*group_, kMessageTag);
+    return DirectSend(link, tensor, to);
+  }
+  Status Receive(const at::Tensor& tensor, int from) override {
+    GlooLink link(*group_, kMessageTag);
+    return DirectReceive(link, tensor, from);
+  }
+
+  /// Closes all connections, so that the peers notice. Gloo closes them when a receive is late; so this one is made
+  /// late.
+  void Abort(const Error&) override {
+    (void)CatchTorch("gloo", [&] {
+      std::vector<at::Tensor> nothing{at::empty({1}, at::kByte)};
+      group_->recv(nothing, rank() == 0 ? 1 : 0, kAbortTag)->wait(std::chrono::milliseconds(1));
     });
   }
-  Status Receive(at::Tensor tensor, int from) override {
-    return Run("receive", [&] {
-      std::vector<at::Tensor> tensors{std::move(tensor)};
-      return group_->recv(tensors, from, 0);
-    });
-  }
-  Status Barrier() override { return AllReduce(at::zeros({1})); }
-  Result<std::unique_ptr<Collective>> Duplicate(std::string name) override {
-    return CatchTorch("connecting ranks", [&]() -> std::unique_ptr<Collective> {
-      return std::make_unique<Gloo>(store_, std::move(name), info_, timeout_);
-    });
+
+  Result<std::unique_ptr<Collective>> Split(const std::string& name, std::span<const int> members) override {
+    return splitter_(name, members);
   }
 
  private:
-  template <class Start>
-  Status Run(std::string_view operation, Start&& start) {
-    auto work = CatchTorch(operation, std::forward<Start>(start));
-    if (!work) return Fail(Lost(operation, work.error()));
-    return Wait(operation, *work);
-  }
-
-  const c10::intrusive_ptr<c10d::Store> store_;
-  const RankInfo info_;
-  const Duration timeout_;
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  const c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  const GroupSplitter splitter_;
+  GlooLink collective_link_{*group_, kCollectiveTag};
 };
-
-Result<int> EnvironmentInt(const char* name, int absent, int least, int most) {
-  const char* text = std::getenv(name);
-  if (text == nullptr) return absent;
-  const std::string_view view(text);
-  int value = 0;
-  const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), value);
-  if (error != std::errc() || end != view.data() + view.size() || value < least || value > most) {
-    return Fail(Code::kInvalidArgument, "{}={} in the environment: expected a number in {}…{}", name, view, least,
-                most);
-  }
-  return value;
-}
 
 }  // namespace
 
-Result<RankInfo> RankInfo::FromEnvironment() {
-  RankInfo info;
-  info.size = MR_TRY(EnvironmentInt("WORLD_SIZE", 1, 1, 1 << 20));
-  info.rank = MR_TRY(EnvironmentInt("RANK", 0, 0, info.size - 1));
-  info.local_size = MR_TRY(EnvironmentInt("LOCAL_WORLD_SIZE", info.size, 1, info.size));
-  info.local_rank = MR_TRY(EnvironmentInt("LOCAL_RANK", info.rank, 0, info.local_size - 1));
-  info.master_port = MR_TRY(EnvironmentInt("MASTER_PORT", 0, 0, 65'535));
-  if (const char* address = std::getenv("MASTER_ADDR")) info.master_address = address;
-  if (info.size > 1 && info.master_port == 0) {
-    return Fail(Code::kInvalidArgument,
-                "WORLD_SIZE is {} but MASTER_PORT is not set; start the ranks with `millrace job run`", info.size);
-  }
-  return info;
-}
-
-Result<std::unique_ptr<Collective>> ConnectGloo(const RankInfo& info, Duration timeout) {
-  const std::string what = fmt::format("connecting rank {} of {} through {}:{}", info.rank, info.size,
-                                       info.master_address, info.master_port);
-  auto group = CatchTorch(what, [&]() -> std::unique_ptr<Collective> {
-    c10d::TCPStoreOptions options;
-    options.port = static_cast<std::uint16_t>(info.master_port);
-    options.isServer = info.rank == 0;
-    options.numWorkers = static_cast<std::size_t>(info.size);
-    options.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
-    auto store = c10::make_intrusive<c10d::TCPStore>(info.master_address, options);
-    return std::make_unique<Gloo>(std::move(store), "train", info, timeout);
+Result<std::unique_ptr<Transport>> ConnectGlooTransport(c10::intrusive_ptr<c10d::Store> store, int rank, int ranks,
+                                                        bool loopback, Duration timeout, GroupSplitter splitter) {
+  return CatchTorch("connecting over Gloo", [&]() -> std::unique_ptr<Transport> {
+    auto options =
+        c10d::ProcessGroupGloo::Options::create(std::chrono::duration_cast<std::chrono::milliseconds>(timeout));
+    options->devices.push_back(loopback ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
+                                        : c10d::ProcessGroupGloo::createDefaultDevice());
+    options->threads = 1;  // for Gloo's own collectives, which are not used; it needs one
+    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(std::move(store), rank, ranks, options);
+    return std::make_unique<GlooTransport>(std::move(group), std::move(splitter));
   });
-  if (!group) return Fail(group.error().WithCode(Code::kUnavailable));
-  return group;
 }
 
 }  // namespace millrace::engine

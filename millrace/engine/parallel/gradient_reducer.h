@@ -43,7 +43,7 @@ class GradientReducer {
   std::vector<Bucket> buckets_;         ///< in order of completion
   std::vector<std::size_t> bucket_of_;  ///< per parameter
   std::size_t started_ = 0;
-  std::vector<std::unique_ptr<Collective::Pending>> pending_;
+  std::vector<Collective::Operation> pending_;
 };
 
 }  // namespace millrace::engine

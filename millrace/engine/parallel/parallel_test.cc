@@ -1,104 +1,18 @@
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
-#include <functional>
-#include <thread>
-
-#include "millrace/base/files/files.h"
 #include "millrace/engine/models/llama/llama.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/optim/adamw.h"
-#include "millrace/engine/parallel/collective.h"
+#include "millrace/engine/parallel/connect.h"
 #include "millrace/engine/parallel/gradient_reducer.h"
+#include "millrace/engine/parallel/testing/run_ranks.h"
 
 namespace millrace::engine {
 namespace {
 
-int FreePort() {
-  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-  socklen_t size = sizeof address;
-  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size) != 0) return 0;
-  ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size);
-  return ntohs(address.sin_port);
-}
-
 using Group = std::unique_ptr<Collective>;
 
-/// Runs `work` as every rank of a group of threads, over Gloo or locally.
-void RunRanks(bool gloo, int size, const std::function<void(Group)>& work) {
-  std::vector<Group> local;
-  if (!gloo) local = ConnectLocal(size);
-  const int port = gloo ? FreePort() : 0;
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      if (!gloo) return work(std::move(local[rank]));
-      const RankInfo info{.rank = rank, .size = size, .local_rank = rank, .local_size = size, .master_port = port};
-      auto group = ConnectGloo(info, std::chrono::seconds(20));
-      ASSERT_TRUE(group) << group.error().ToString();
-      work(*std::move(group));
-    });
-  }
-}
-
-class CollectiveTest : public testing::TestWithParam<bool> {};
-
-TEST_P(CollectiveTest, EveryOperation) {
-  RunRanks(GetParam(), 3, [](Group group) {
-    const int rank = group->rank();
-    at::Tensor x = at::full({1000}, rank + 1.0F);
-    ASSERT_TRUE(group->AllReduce(x));
-    EXPECT_TRUE(x.equal(at::full({1000}, 6.0F)));
-
-    std::vector<std::unique_ptr<Collective::Pending>> pending;
-    std::vector<at::Tensor> many;
-    for (int i = 0; i < 5; ++i)
-      pending.push_back(group->StartAllReduce(many.emplace_back(at::full({10 + i}, 1.0F * i))));
-    for (auto& p : pending) ASSERT_TRUE(p->Wait());
-    for (int i = 0; i < 5; ++i) EXPECT_EQ(many[i].sum().item<float>(), 3.0F * i * (10 + i));
-
-    const auto all = group->AllGather(at::full({2}, rank, at::kLong));
-    ASSERT_TRUE(all) << all.error().ToString();
-    for (int r = 0; r < 3; ++r) EXPECT_EQ((*all)[r][0].item<int>(), r);
-
-    const auto part = group->ReduceScatter(at::arange(6, at::kFloat));
-    ASSERT_TRUE(part) << part.error().ToString();
-    EXPECT_TRUE(part->equal(at::tensor({6.0F * rank, 6.0F * rank + 3})));
-
-    at::Tensor word = at::full({3}, rank * 10.0F);
-    ASSERT_TRUE(group->Broadcast(word, 2));
-    EXPECT_EQ(word[1].item<float>(), 20);
-
-    at::Tensor box = at::zeros({2});
-    if (rank == 0) {
-      ASSERT_TRUE(group->Send(at::full({2}, 7.0F), 1));
-    }
-    if (rank == 1) {
-      ASSERT_TRUE(group->Receive(box, 0));
-      EXPECT_EQ(box[0].item<float>(), 7);
-    }
-    auto second = group->Duplicate("second");
-    ASSERT_TRUE(second) << second.error().ToString();
-    at::Tensor y = at::ones({1});
-    ASSERT_TRUE((*second)->AllReduce(y));
-    EXPECT_EQ(y.item<float>(), 3);
-    ASSERT_TRUE(group->Barrier());
-  });
-}
-
-TEST_P(CollectiveTest, ALostRankIsAnErrorSoon) {
-  const auto start = std::chrono::steady_clock::now();
-  RunRanks(GetParam(), 2, [](Group group) {
-    ASSERT_TRUE(group->Barrier());
-    if (group->rank() == 1) return;  // leaves: its connections close
-    const Status status = group->AllReduce(at::ones({100'000}));
-    ASSERT_FALSE(status);
-    EXPECT_EQ(status.error().code(), Code::kUnavailable);
-  });
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
-}
+class GradientReducerTest : public testing::TestWithParam<GroupKind> {};
 
 std::shared_ptr<LlamaConfig> Tiny(bool tied) {
   auto config = std::make_shared<LlamaConfig>();
@@ -141,9 +55,9 @@ Trained Train(Collective& group, bool tied, std::int64_t micro) {
   return trained;
 }
 
-TEST_P(CollectiveTest, TwoRanksTrainAsOne) {
+TEST_P(GradientReducerTest, TwoRanksTrainAsOne) {
   for (const bool tied : {false, true}) {
-    const Trained one = Train(*ConnectLocal(1)[0], tied, 4);
+    const Trained one = Train(*ConnectThreads(1)[0], tied, 4);
     Trained two[2];
     RunRanks(GetParam(), 2, [&](Group group) { two[group->rank()] = Train(*group, tied, 1); });
     EXPECT_TRUE(two[0].weights.equal(two[1].weights)) << "ranks must not drift apart";
@@ -154,8 +68,7 @@ TEST_P(CollectiveTest, TwoRanksTrainAsOne) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, CollectiveTest, testing::Values(false, true),
-                         [](const auto& info) { return info.param ? "Gloo" : "Local"; });
+INSTANTIATE_TEST_SUITE_P(Over, GradientReducerTest, testing::ValuesIn(kEveryGroupKind), GroupKindName);
 
 TEST(RankInfo, ReadsWhatTorchrunSets) {
   ::setenv("WORLD_SIZE", "4", 1);

@@ -1,0 +1,279 @@
+#include "millrace/engine/parallel/background.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "millrace/base/threads/sync.h"
+#include "millrace/base/threads/task_scope.h"
+#include "millrace/engine/errors.h"
+
+namespace millrace::engine {
+namespace {
+
+/// Operations that a lane holds before Start…() blocks: far more than the buckets of a step, and a bound on memory if a
+/// caller never waits.
+constexpr std::size_t kLaneOperations = 4096;
+
+/// The outcome of one operation. Thread-safe.
+class Completion {
+ public:
+  void Finish(Status status) MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    status_ = std::move(status);
+    finished_.NotifyAll();
+  }
+  Status Wait() MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    while (!status_) finished_.Wait(mutex_);
+    return *status_;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar finished_;
+  std::optional<Status> status_ MR_GUARDED_BY(mutex_);
+};
+
+class BackgroundOperation final : public Collective::Pending {
+ public:
+  explicit BackgroundOperation(std::shared_ptr<Completion> completion) : completion_(std::move(completion)) {}
+  ~BackgroundOperation() override { (void)completion_->Wait(); }
+  Status Wait() override { return completion_->Wait(); }
+
+ private:
+  const std::shared_ptr<Completion> completion_;
+};
+
+class FinishedOperation final : public Collective::Pending {
+ public:
+  explicit FinishedOperation(Status status) : status_(std::move(status)) {}
+  Status Wait() override { return status_; }
+
+ private:
+  const Status status_;
+};
+
+Status CheckTensor(const char* operation, const at::Tensor& tensor) {
+  if (!tensor.defined()) return Fail(Code::kInvalidArgument, "{}: the tensor is undefined", operation);
+  if (!tensor.is_contiguous()) return Fail(Code::kInvalidArgument, "{}: the tensor is not contiguous", operation);
+  if (!tensor.device().is_cpu()) {
+    return Fail(Code::kInvalidArgument, "{}: the tensor is on {}, not on the CPU", operation, tensor.device().str());
+  }
+  return {};
+}
+
+Status CheckReducible(const char* operation, const at::Tensor& tensor) {
+  MR_TRY(CheckTensor(operation, tensor));
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+    case at::kBFloat16:
+    case at::kDouble:
+    case at::kLong:
+    case at::kInt:
+    case at::kByte:
+      return {};
+    default:
+      return Fail(Code::kInvalidArgument, "{}: no reduction of {}", operation, c10::toString(tensor.scalar_type()));
+  }
+}
+
+/// Checks that `all` is `ranks` times `mine`.
+Status CheckParts(const char* operation, const at::Tensor& all, const at::Tensor& mine, int ranks) {
+  MR_TRY(CheckTensor(operation, all));
+  MR_TRY(CheckTensor(operation, mine));
+  if (all.scalar_type() != mine.scalar_type()) {
+    return Fail(Code::kInvalidArgument, "{}: the whole is {}, the part {}", operation, c10::toString(all.scalar_type()),
+                c10::toString(mine.scalar_type()));
+  }
+  if (all.numel() != mine.numel() * ranks) {
+    return Fail(Code::kInvalidArgument, "{}: {} ranks × {} elements = {}, but the whole tensor has {}", operation,
+                ranks, mine.numel(), mine.numel() * ranks, all.numel());
+  }
+  return {};
+}
+
+Status CheckPeer(const char* operation, int peer, int self, int ranks) {
+  if (peer < 0 || peer >= ranks || peer == self) {
+    return Fail(Code::kInvalidArgument, "{}: rank {} is no peer of rank {} of {}", operation, peer, self, ranks);
+  }
+  return {};
+}
+
+class BackgroundCollective final : public Collective {
+ public:
+  explicit BackgroundCollective(std::unique_ptr<Transport> transport)
+      : transport_(std::move(transport)), collectives_("collectives", 1, kLaneOperations) {}
+  ~BackgroundCollective() override {
+    MutexLock lock(mutex_);
+    const bool busy = unfinished_ > 0;
+    lock.Unlock();
+    if (busy) Abandon(Error(Code::kUnavailable, fmt::format("rank {} destroyed its group", rank())));
+  }
+
+  int rank() const override { return transport_->rank(); }
+  int size() const override { return transport_->size(); }
+
+  Operation StartAllReduce(at::Tensor tensor, Reduction reduction) override {
+    Status valid = CheckReducible("all-reduce", tensor);
+    return Start(collectives_, std::move(valid),
+                 [this, tensor = std::move(tensor), reduction] { return transport_->AllReduce(tensor, reduction); });
+  }
+  Operation StartAllGather(at::Tensor all, at::Tensor mine) override {
+    Status valid = CheckParts("all-gather", all, mine, size());
+    return Start(collectives_, std::move(valid),
+                 [this, all = std::move(all), mine = std::move(mine)] { return transport_->AllGather(all, mine); });
+  }
+  Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction reduction) override {
+    Status valid = CheckParts("reduce-scatter", all, mine, size());
+    if (valid) valid = CheckReducible("reduce-scatter", mine);
+    return Start(collectives_, std::move(valid), [this, mine = std::move(mine), all = std::move(all), reduction] {
+      return transport_->ReduceScatter(mine, all, reduction);
+    });
+  }
+  Operation StartBroadcast(at::Tensor tensor, int root) override {
+    Status valid = CheckTensor("broadcast", tensor);
+    if (valid && root != rank()) valid = CheckPeer("broadcast", root, rank(), size());
+    return Start(collectives_, std::move(valid),
+                 [this, tensor = std::move(tensor), root] { return transport_->Broadcast(tensor, root); });
+  }
+  Operation StartSend(at::Tensor tensor, int to) override {
+    Status valid = CheckTensor("send", tensor);
+    if (valid) valid = CheckPeer("send", to, rank(), size());
+    return Start(Lane(sends_, "send", to), std::move(valid),
+                 [this, tensor = std::move(tensor), to] { return transport_->Send(tensor, to); });
+  }
+  Operation StartReceive(at::Tensor tensor, int from) override {
+    Status valid = CheckTensor("receive", tensor);
+    if (valid) valid = CheckPeer("receive", from, rank(), size());
+    return Start(Lane(receives_, "receive", from), std::move(valid),
+                 [this, tensor = std::move(tensor), from] { return transport_->Receive(tensor, from); });
+  }
+
+  Result<std::unique_ptr<Collective>> Split(std::string name, std::span<const int> members) override {
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      const auto rest = members.subspan(i + 1);
+      if (members[i] < 0 || members[i] >= size() || std::ranges::find(rest, members[i]) != rest.end()) {
+        return Fail(Code::kInvalidArgument, "split {}: {} are not distinct ranks below {}", name,
+                    fmt::join(members, ", "), size());
+      }
+    }
+    if (std::ranges::find(members, rank()) == members.end()) {
+      return Fail(Code::kInvalidArgument, "split {}: rank {} is not a member", name, rank());
+    }
+    if (members.size() == 1) return MakeSoloCollective();
+    MR_TRY(Failure());
+    return transport_->Split(name, members);
+  }
+
+ private:
+  using Lanes = std::map<int, ThreadPool>;
+
+  static ThreadPool& Lane(Lanes& lanes, const char* operation, int peer) {
+    return lanes.try_emplace(peer, fmt::format("{}-{}", operation, peer), 1, kLaneOperations).first->second;
+  }
+
+  template <class Run>
+  Operation Start(ThreadPool& lane, Status valid, Run run) {
+    auto completion = std::make_shared<Completion>();
+    {
+      MutexLock lock(mutex_);
+      ++unfinished_;
+    }
+    lane.Submit([this, completion, valid = std::move(valid), run = std::move(run)] {
+      Status status = Failure();
+      if (status) status = valid;
+      // at::Tensor's accessors throw, and so does the allocation of scratch memory.
+      if (status) {
+        auto ran = CatchTorch("collective", run);
+        status = ran ? *std::move(ran) : Status(Fail(ran.error()));
+      }
+      if (!status) Abandon(status.error());
+      {
+        MutexLock lock(mutex_);
+        --unfinished_;
+      }
+      completion->Finish(std::move(status));
+    });
+    return std::make_unique<BackgroundOperation>(std::move(completion));
+  }
+
+  Status Failure() MR_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return failure_;
+  }
+
+  /// Makes all later operations fail with the first `error`.
+  void Abandon(const Error& error) MR_EXCLUDES(mutex_) {
+    {
+      MutexLock lock(mutex_);
+      if (!failure_) return;
+      failure_ = Fail(error);
+    }
+    transport_->Abort(error);
+  }
+
+  const std::unique_ptr<Transport> transport_;
+  Mutex mutex_;
+  Status failure_ MR_GUARDED_BY(mutex_);
+  std::size_t unfinished_ MR_GUARDED_BY(mutex_) = 0;
+  // Destroyed first: their threads use the rest.
+  ThreadPool collectives_;
+  Lanes sends_, receives_;
+};
+
+class SoloCollective final : public Collective {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  Operation StartAllReduce(at::Tensor tensor, Reduction) override {
+    return std::make_unique<FinishedOperation>(CheckReducible("all-reduce", tensor));
+  }
+  Operation StartAllGather(at::Tensor all, at::Tensor mine) override {
+    return std::make_unique<FinishedOperation>(Copy("all-gather", all, mine, all, mine));
+  }
+  Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction) override {
+    Status done = CheckReducible("reduce-scatter", mine);
+    if (done) done = Copy("reduce-scatter", all, mine, mine, all);
+    return std::make_unique<FinishedOperation>(std::move(done));
+  }
+  Operation StartBroadcast(at::Tensor tensor, int root) override {
+    Status valid = CheckTensor("broadcast", tensor);
+    if (valid && root != 0) valid = CheckPeer("broadcast", root, 0, 1);
+    return std::make_unique<FinishedOperation>(std::move(valid));
+  }
+  Operation StartSend(at::Tensor, int to) override {
+    return std::make_unique<FinishedOperation>(CheckPeer("send", to, 0, 1));
+  }
+  Operation StartReceive(at::Tensor, int from) override {
+    return std::make_unique<FinishedOperation>(CheckPeer("receive", from, 0, 1));
+  }
+  Result<std::unique_ptr<Collective>> Split(std::string name, std::span<const int> members) override {
+    if (members.size() != 1 || members[0] != 0) {
+      return Fail(Code::kInvalidArgument, "split {}: the group has only rank 0", name);
+    }
+    return MakeSoloCollective();
+  }
+
+ private:
+  static Status Copy(const char* operation, const at::Tensor& all, const at::Tensor& mine, const at::Tensor& to,
+                     const at::Tensor& from) {
+    MR_TRY(CheckParts(operation, all, mine, 1));
+    if (to.data_ptr() != from.data_ptr()) {
+      MR_TRY(CatchTorch(operation, [&] { to.view({-1}).copy_(from.view({-1})); }));
+    }
+    return {};
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Collective> MakeCollective(std::unique_ptr<Transport> transport) {
+  return std::make_unique<BackgroundCollective>(std::move(transport));
+}
+
+std::unique_ptr<Collective> MakeSoloCollective() { return std::make_unique<SoloCollective>(); }
+
+}  // namespace millrace::engine

@@ -1,0 +1,23 @@
+// Collective operations between machines, over the TCP connections of Gloo.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <memory>
+
+#include "millrace/base/clock.h"
+#include "millrace/base/result.h"
+#include "millrace/engine/parallel/shared_memory.h"
+#include "millrace/engine/parallel/transport.h"
+
+namespace millrace::engine {
+
+/// Connects `rank` with the other ranks, which meet at `store`. Blocks until all are there or `timeout` has passed.
+/// `loopback`: all ranks are on this machine.
+///
+/// Gloo carries messages between pairs of ranks; the operations are ours (direct_exchange.h). Its own would sum
+/// bfloat16 in bfloat16, and it has no reduce-scatter.
+Result<std::unique_ptr<Transport>> ConnectGlooTransport(c10::intrusive_ptr<c10d::Store> store, int rank, int ranks,
+                                                        bool loopback, Duration timeout, GroupSplitter splitter);
+
+}  // namespace millrace::engine

@@ -1,0 +1,56 @@
+#include "millrace/engine/parallel/testing/counting.h"
+
+#include <utility>
+
+namespace millrace::engine {
+namespace {
+
+class CountingCollective final : public Collective {
+ public:
+  CountingCollective(std::unique_ptr<Collective> inner, std::shared_ptr<Traffic> traffic)
+      : inner_(std::move(inner)), traffic_(std::move(traffic)) {}
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+
+  Operation StartAllReduce(at::Tensor tensor, Reduction reduction) override {
+    traffic_->Add(Traffic::kAllReduce, tensor.nbytes());
+    return inner_->StartAllReduce(std::move(tensor), reduction);
+  }
+  Operation StartAllGather(at::Tensor all, at::Tensor mine) override {
+    traffic_->Add(Traffic::kAllGather, all.nbytes());
+    return inner_->StartAllGather(std::move(all), std::move(mine));
+  }
+  Operation StartReduceScatter(at::Tensor mine, at::Tensor all, Reduction reduction) override {
+    traffic_->Add(Traffic::kReduceScatter, all.nbytes());
+    return inner_->StartReduceScatter(std::move(mine), std::move(all), reduction);
+  }
+  Operation StartBroadcast(at::Tensor tensor, int root) override {
+    traffic_->Add(Traffic::kBroadcast, tensor.nbytes());
+    return inner_->StartBroadcast(std::move(tensor), root);
+  }
+  Operation StartSend(at::Tensor tensor, int to) override {
+    traffic_->Add(Traffic::kSend, tensor.nbytes());
+    return inner_->StartSend(std::move(tensor), to);
+  }
+  Operation StartReceive(at::Tensor tensor, int from) override {
+    traffic_->Add(Traffic::kReceive, tensor.nbytes());
+    return inner_->StartReceive(std::move(tensor), from);
+  }
+
+  Result<std::unique_ptr<Collective>> Split(std::string name, std::span<const int> members) override {
+    return MakeCounting(MR_TRY(inner_->Split(std::move(name), members)), traffic_);
+  }
+
+ private:
+  const std::unique_ptr<Collective> inner_;
+  const std::shared_ptr<Traffic> traffic_;
+};
+
+}  // namespace
+
+std::unique_ptr<Collective> MakeCounting(std::unique_ptr<Collective> inner, std::shared_ptr<Traffic> traffic) {
+  return std::make_unique<CountingCollective>(std::move(inner), std::move(traffic));
+}
+
+}  // namespace millrace::engine

@@ -1,0 +1,29 @@
+// A group that fails on purpose. Its faults follow a seed, so that every failure can be repeated.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "millrace/base/clock.h"
+#include "millrace/engine/parallel/collective.h"
+
+namespace millrace::engine {
+
+/// The faults of one rank. Operations are counted from 0, in the order in which they are started.
+struct FaultPlan {
+  std::uint64_t seed = 1;
+  /// Each operation starts late by a random time below this one.
+  Duration most_delay{};
+  /// This operation is not started, and the rank leaves its group, as if its process had ended.
+  std::optional<std::uint64_t> lost_at;
+  /// This operation runs, but this rank gets kInternal and leaves its group.
+  std::optional<std::uint64_t> fails_at;
+};
+
+/// Wraps a rank of a group. Groups that are split from it have the same plan, with a count of their own.
+/// Errors, beside those of `inner`: kUnavailable for all operations after a loss or a failure.
+/// Delays pass on `clock`, in Start…().
+std::unique_ptr<Collective> MakeFaulty(std::unique_ptr<Collective> inner, FaultPlan plan, Clock& clock = SystemClock());
+
+}  // namespace millrace::engine
