@@ -1,4 +1,4 @@
-// Two real ranks over Gloo, as a launcher starts them: killed, stopped and started again, their losses never change.
+// Two real ranks as processes, as a launcher starts them: killed, stopped and started again, their losses never change.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <signal.h>

@@ -21,9 +21,9 @@ namespace {
 /// Slots of a rank's outbox. An all-reduce has two chunks under way in each of its halves; with as many slots, no rank
 /// waits for a peer that is less than a step behind.
 constexpr std::uint32_t kOutboxSlots = 4;
-/// The outboxes of all ranks together. They pass through the last-level cache, which has some 2 MiB for each core on
-/// the servers of today, and must leave room in containers' /dev/shm (64 MiB unless configured).
-constexpr std::size_t kOutboxesBytes = 16 * kMiB;
+/// The outboxes of all ranks together. They must pass through the last-level cache, and several groups must fit into the
+/// /dev/shm of a container, which has 64 MiB unless configured.
+constexpr std::size_t kOutboxesBytes = 8 * kMiB;
 /// The largest slot: beyond 512 KiB an all-reduce gains nothing (benchmarks/all_reduce), and two of them fit into a
 /// second-level cache of 1 MiB. The smallest: copying 32 KiB takes as long as waking a peer, a few microseconds.
 constexpr std::size_t kMostSlotBytes = 512 * kKiB, kLeastSlotBytes = 32 * kKiB;
@@ -31,7 +31,7 @@ constexpr std::size_t kMostSlotBytes = 512 * kKiB, kLeastSlotBytes = 32 * kKiB;
 /// Slots of a channel for messages from one rank to another: one is written while the other is read.
 constexpr std::uint32_t kChannelSlots = 2;
 /// All channels together, for the same reason as above, and a slot's bounds: there are ranks² channels.
-constexpr std::size_t kChannelsBytes = 8 * kMiB;
+constexpr std::size_t kChannelsBytes = 4 * kMiB;
 constexpr std::size_t kMostChannelSlotBytes = 256 * kKiB, kLeastChannelSlotBytes = 4 * kKiB;
 
 /// How long a rank sleeps before it looks whether its peers live. 20 wake-ups a second cost nothing, and a lost rank is
