@@ -10,7 +10,7 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/process/cpu.h"
-#include "millrace/engine/models/llama/llama.h"
+#include "millrace/engine/families/llama/llama.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/optim/adamw.h"
 #include "millrace/engine/runtime.h"

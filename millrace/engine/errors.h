@@ -13,8 +13,25 @@
 
 namespace millrace::engine {
 
+/// Carries an error through code that throws, such as a backward pass, up to CatchTorch().
+class ErrorException final : public std::exception {
+ public:
+  explicit ErrorException(Error error) : error_(std::move(error)), text_(error_.ToString()) {}
+  const char* what() const noexcept override { return text_.c_str(); }
+  const Error& error() const { return error_; }
+
+ private:
+  Error error_;
+  std::string text_;
+};
+
+/// Throws the error of a failed operation.
+inline void ThrowIfFailed(const Status& status) {
+  if (!status) throw ErrorException(status.error());
+}
+
 /// Runs `work` and returns its result. Turns an exception into an error "`what`: first line of the exception".
-/// Errors: kResourceExhausted on std::bad_alloc; kInternal on other exceptions.
+/// Errors: the error in an ErrorException; kResourceExhausted on std::bad_alloc; kInternal on other exceptions.
 template <class Work>
 auto CatchTorch(std::string_view what, Work&& work) -> Result<std::invoke_result_t<Work>> {
   try {
@@ -24,6 +41,8 @@ auto CatchTorch(std::string_view what, Work&& work) -> Result<std::invoke_result
     } else {
       return std::forward<Work>(work)();
     }
+  } catch (const ErrorException& failed) {
+    return Fail(failed.error().Context(std::string(what)));
   } catch (const std::bad_alloc&) {
     return Fail(Code::kResourceExhausted, "{}: out of memory", what);
   } catch (const c10::Error& error) {

@@ -14,7 +14,7 @@ at::Tensor SelfAttention::Forward(const at::Tensor& x, const ForwardContext& con
 at::Tensor SelfAttention::NormHeads(const at::Tensor& qkv) const {
   const std::int64_t queries = layout.heads * layout.head_dim, keys = layout.kv_heads * layout.head_dim;
   const auto norm = [&](const Norm& each, std::int64_t begin, std::int64_t columns) {
-    const at::Tensor heads = qkv.narrow(1, begin, columns).reshape({-1, layout.head_dim});
+    const at::Tensor heads = qkv.narrow(1, begin, columns).reshape({-1, layout.head_dim}).contiguous();
     return each.Forward(heads).out.view({qkv.size(0), columns});
   };
   return at::cat({norm(*query_norm, 0, queries), norm(*key_norm, queries, keys), qkv.narrow(1, queries + keys, keys)},
@@ -23,7 +23,9 @@ at::Tensor SelfAttention::NormHeads(const at::Tensor& qkv) const {
 
 at::Tensor SelfAttention::Attend(const at::Tensor& qkv, const ForwardContext& context) const {
   const ops::Sequences& sequences = context.sequences;
-  const ops::DropoutSite drop = context.DropoutAt(dropout_site, dropout);
+  ops::DropoutSite drop = context.DropoutAt(dropout_site, dropout);
+  drop.first_token = 0;  // attention sees all tokens
+  drop.first_head = first_head;
   if (context.cache == nullptr) return ops::Attention(qkv, layout, sequences, mask, drop);
 
   const at::Tensor all =

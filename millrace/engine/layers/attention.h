@@ -25,6 +25,7 @@ struct SelfAttention {
   std::optional<Norm> query_norm, key_norm;  ///< of each head [head_dim], before the rotation (Qwen3)
   double dropout = 0;                        ///< probability of dropping an attention probability
   std::uint64_t dropout_site = 0;
+  std::int64_t first_head = 0;  ///< of this rank's heads
 
   at::Tensor Forward(const at::Tensor& x, const ForwardContext& context) const;
 

@@ -16,9 +16,11 @@ struct ForwardContext {
   KvCache* cache = nullptr;  ///< with a cache, each sequence is a row that follows the row's tokens in it
   std::optional<ops::DropoutRows> dropout = {};  ///< nothing: no element is dropped
 
+  std::int64_t first_token = 0;  ///< of this rank's rows of the residual stream; 0 unless ranks divide the tokens
+
   /// Returns the site where elements are dropped with this probability; an inactive one without dropout.
   ops::DropoutSite DropoutAt(std::uint64_t site, double probability) const {
-    return dropout ? ops::DropoutSite{probability, site, *dropout} : ops::DropoutSite{};
+    return dropout ? ops::DropoutSite{probability, site, *dropout, first_token} : ops::DropoutSite{};
   }
 };
 

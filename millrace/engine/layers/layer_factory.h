@@ -5,16 +5,20 @@
 #include <string>
 #include <vector>
 
+#include "millrace/engine/layers/embedding.h"
 #include "millrace/engine/layers/linear.h"
 #include "millrace/engine/layers/norm.h"
+#include "millrace/engine/parallel/tensor_ranks.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
 
 namespace millrace::engine {
 
 /// A linear layer. Several outputs lie side by side and are computed by one GEMM.
 struct LinearSpec {
+  /// The parameters are name.weight and name.bias. Consecutive outputs of the same name are rows of one parameter, such
+  /// as queries, keys and values of GPT-2.
   struct Output {
-    std::string name;  ///< the parameters are name.weight and name.bias
+    std::string name;
     std::int64_t features = 0;
   };
   std::int64_t in_features = 0;
@@ -22,30 +26,43 @@ struct LinearSpec {
   bool bias = false;
   bool transposed = false;  ///< Hugging Face's files hold weights as [in, out] (GPT-2's Conv1D)
   double stddev = 0;        ///< of the initial weights; 0: the factory's
+  LinearDivision division = LinearDivision::kNone;
 };
 
 /// Declares parameters in the order of the calls, which is the order of use in a forward pass. Then gradients complete
-/// from the end of the buffer in a backward pass. Borrows the buffer.
+/// from the end of the buffer in a backward pass. Divides layers among tensor-parallel ranks, and is the one place that
+/// knows how. Borrows the buffer.
 class LayerFactory {
  public:
   /// `stddev`: of initial weights (transformers' initializer_range).
-  LayerFactory(ParameterBuffer& buffer, double stddev) : buffer_(buffer), stddev_(stddev) {}
+  LayerFactory(ParameterBuffer& buffer, double stddev, TensorRanks ranks = {})
+      : buffer_(buffer), stddev_(stddev), ranks_(ranks) {}
+
+  const TensorRanks& ranks() const { return ranks_; }
+  /// Returns how many heads this rank has.
+  /// REQUIRES: CheckDivision() (make_model.h) found that they divide.
+  std::int64_t Share(std::int64_t heads) const { return heads / ranks_.size(); }
 
   Linear MakeLinear(const LinearSpec& spec);
-  /// A table [rows, columns] for ops::Embedding. Returns its number, for Use().
-  std::size_t MakeTable(std::string name, std::int64_t rows, std::int64_t columns);
-  /// Names one more op that uses a declared parameter, such as a LM head that is tied to the embedding.
-  WeightHandle Use(std::size_t parameter) { return buffer_.Use(parameter); }
-  /// Declares that a table is multiplied with each token, as a tied LM head is.
-  WeightHandle UseAsMatrix(std::size_t parameter);
-  WeightHandle MakeBias(std::string name, std::int64_t features);
+  /// A table of tokens [rows, columns], divided by rows.
+  Embedding MakeTokenEmbedding(std::string name, std::int64_t rows, std::int64_t columns);
+  /// A small table, of positions or segments, that every rank has.
+  Embedding MakeEmbedding(std::string name, std::int64_t rows, std::int64_t columns);
+  /// A LM head that predicts the tokens of an embedding with the embedding's weights. `bias` may be empty.
+  Linear MakeTiedHead(const Embedding& embedding, const std::string& bias);
   /// Names are name.weight and, for a layer norm, name.bias.
   Norm MakeRmsNorm(const std::string& name, std::int64_t columns, double eps);
   Norm MakeLayerNorm(const std::string& name, std::int64_t columns, double eps);
+  /// The RMS norm of heads, which every rank applies to its own ones.
+  Norm MakeHeadNorm(const std::string& name, std::int64_t head_dim, double eps);
 
  private:
+  WeightHandle Declare(ParameterSpec spec) { return buffer_.Use(buffer_.Declare(std::move(spec))); }
+  TensorSlice SliceOf(std::size_t dim, std::int64_t begin, std::int64_t extent) const;
+
   ParameterBuffer& buffer_;
   const double stddev_;
+  const TensorRanks ranks_;
 };
 
 }  // namespace millrace::engine

@@ -3,22 +3,42 @@
 
 #include <ATen/ATen.h>
 
+#include "millrace/engine/ops/exchange/exchange.h"
 #include "millrace/engine/ops/linear.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
 
 namespace millrace::engine {
 
-/// x [N, in] → [N, out]. A value type; LayerFactory makes it.
+/// How tensor-parallel ranks divide a linear layer [out, in].
+enum class LinearDivision {
+  kNone,     ///< every rank computes all of it
+  kColumns,  ///< a rank has some of the outputs: it sees all inputs, and its outputs stay with it
+  kRows,     ///< a rank has some of the inputs: its products are summed over the ranks
+};
+
+/// x [N, in] → [N, out], or a rank's part of them. A value type; LayerFactory makes it.
 class Linear {
  public:
   Linear() = default;
-  Linear(WeightHandle weight, WeightHandle bias) : weight_(weight), bias_(bias) {}
-  at::Tensor Forward(const at::Tensor& x) const { return ops::Linear(x, *weight_, *bias_); }
+  Linear(WeightHandle weight, WeightHandle bias, LinearDivision division = LinearDivision::kNone,
+         TensorRanks ranks = {})
+      : weight_(weight), bias_(bias), division_(division), ranks_(ranks) {}
+
+  at::Tensor Forward(const at::Tensor& x) const {
+    if (division_ == LinearDivision::kNone) return ops::Linear(x, *weight_, *bias_);
+    if (division_ == LinearDivision::kColumns) {
+      return ops::Linear(ops::EnterDividedLayer(x, ranks_), *weight_, *bias_);
+    }
+    const at::Tensor sum = ops::LeaveDividedLayer(ops::Linear(x, *weight_), ranks_);
+    return bias_->defined() ? ops::AddBias(sum, *bias_) : sum;  // once, not by every rank
+  }
   const Weight& weight() const { return *weight_; }
   const Weight& bias() const { return *bias_; }  ///< undefined if there is none
 
  private:
   WeightHandle weight_, bias_;
+  LinearDivision division_ = LinearDivision::kNone;
+  TensorRanks ranks_;
 };
 
 }  // namespace millrace::engine

@@ -1,19 +1,23 @@
 #include "millrace/engine/models/decoder.h"
 
 #include "millrace/engine/ops/cross_entropy.h"
+#include "millrace/engine/ops/exchange/exchange.h"
 
 namespace millrace::engine {
 
 at::Tensor Decoder::LossSum(const ModelBatch& batch) {
   const at::Tensor& inputs = batch.inputs;
-  const ForwardContext context{.sequences = batch.documents.empty()
-                                                ? ops::Sequences::Even(inputs.size(0), inputs.size(1))
-                                                : ops::Sequences::Cut(batch.documents, inputs.numel()),
-                               .dropout = batch.dropout};
-  return ops::LinearCrossEntropy(Hidden(inputs, context), head_.weight(), head_.bias(), batch.labels.reshape({-1}));
+  ForwardContext context{.sequences = batch.documents.empty() ? ops::Sequences::Even(inputs.size(0), inputs.size(1))
+                                                              : ops::Sequences::Cut(batch.documents, inputs.numel()),
+                         .dropout = batch.dropout};
+  if (ranks_.divides_tokens()) context.first_token = ranks_.rank() * (inputs.numel() / ranks_.size());
+  const at::Tensor hidden = ops::EnterDividedLayer(Hidden(inputs, context), ranks_);
+  return ops::DividedCrossEntropy(hidden, head_.weight(), head_.bias(), batch.labels.reshape({-1}),
+                                  config().sizes().vocab_size, ranks_);
 }
 
 at::Tensor Decoder::Logits(const at::Tensor& inputs, KvCache* cache) {
+  TORCH_CHECK(ranks_.size() == 1, "a model that is divided among ranks does not generate text");
   const at::NoGradGuard no_grad;
   const std::int64_t rows = inputs.size(0), length = inputs.size(1);
   const ForwardContext context{.sequences = ops::Sequences::Even(rows, length, cache != nullptr ? cache->length() : 0),

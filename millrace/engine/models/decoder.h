@@ -13,15 +13,17 @@ namespace millrace::engine {
 class Decoder : public Model {
  public:
   using Model::LossSum;
-  using Model::Model;
+  Decoder(std::shared_ptr<const ModelConfig> config, TensorRanks ranks) : Model(std::move(config)), ranks_(ranks) {}
   at::Tensor LossSum(const ModelBatch& batch) final;
   at::Tensor Logits(const at::Tensor& inputs, KvCache* cache) final;
   bool generates() const final { return true; }
 
  protected:
-  /// Returns the last norm's output [rows · length, hidden] for int64 inputs [rows, length].
+  /// Returns the last norm's output [rows · length, hidden] for int64 inputs [rows, length]; with sequence parallelism
+  /// this rank's rows of it.
   virtual at::Tensor Hidden(const at::Tensor& inputs, const ForwardContext& context) const = 0;
 
+  const TensorRanks ranks_;
   Linear head_;
 };
 

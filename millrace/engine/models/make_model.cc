@@ -18,14 +18,15 @@ KvCache Model::MakeCache(std::int64_t rows, std::int64_t capacity) const {
 }
 
 Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> config, at::ScalarType dtype,
-                                         at::Device device, std::uint64_t seed) {
+                                         at::Device device, std::uint64_t seed, TensorRanks ranks) {
   MR_TRY(config->Validate("model"));
+  MR_TRY(CheckDivision(*config, ranks.size()));
   if (dtype != at::kFloat && dtype != at::kBFloat16) {
     return Fail(Code::kUnsupported, "a model computes in F32 or BF16, not {}", ScalarTypeName(dtype));
   }
   return CatchTorch("creating the model", [&]() -> std::unique_ptr<Model> {
     auto buffer = std::make_unique<ParameterBuffer>();
-    LayerFactory make(*buffer, config->initializer_range());
+    LayerFactory make(*buffer, config->initializer_range(), ranks);
     std::unique_ptr<Model> model = config->Build(config, make);
     model->buffer_ = std::move(buffer);
     model->buffer_->Allocate(dtype, device);
@@ -33,6 +34,32 @@ Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> conf
     model->Prepare(device);
     return model;
   });
+}
+
+Status CheckDivision(const ModelConfig& config, int ranks) {
+  if (ranks == 1) return {};
+  const ModelSizes sizes = config.sizes();
+  if (!config.divides()) {
+    return Fail(Code::kUnsupported, "a {} model is not divided by tensor parallelism yet", config.family());
+  }
+  struct Divided {
+    std::string_view what;
+    std::int64_t count;
+  };
+  for (const Divided& each :
+       {Divided{"attention heads", sizes.num_heads}, Divided{"key-value heads", sizes.num_kv_heads},
+        Divided{"channels of the MLP", sizes.intermediate_size}}) {
+    if (each.count % ranks != 0) {
+      return Fail(Code::kInvalidArgument, "{} {} do not divide among {} tensor-parallel ranks", each.count, each.what,
+                  ranks);
+    }
+  }
+  const std::int64_t share = (sizes.vocab_size + ranks - 1) / ranks;
+  if (share * (ranks - 1) >= sizes.vocab_size) {
+    return Fail(Code::kInvalidArgument, "a vocabulary of {} leaves some of {} tensor-parallel ranks without tokens",
+                sizes.vocab_size, ranks);
+  }
+  return {};
 }
 
 }  // namespace millrace::engine

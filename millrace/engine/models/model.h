@@ -12,6 +12,7 @@
 #include "millrace/engine/layers/kv_cache.h"
 #include "millrace/engine/models/model_config.h"
 #include "millrace/engine/ops/dropout.h"
+#include "millrace/engine/parallel/tensor_ranks.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
 
 namespace millrace::engine {
@@ -69,7 +70,7 @@ class Model {
 
  private:
   friend Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> config, at::ScalarType dtype,
-                                                  at::Device device, std::uint64_t seed);
+                                                  at::Device device, std::uint64_t seed, TensorRanks ranks);
   const std::shared_ptr<const ModelConfig> config_;
   std::unique_ptr<ParameterBuffer> buffer_;
 };

@@ -1,7 +1,6 @@
 #include "millrace/engine/models/model_config.h"
 
 #include "millrace/engine/layers/layer_factory.h"
-#include "millrace/engine/models/families.h"
 #include "millrace/engine/models/model.h"
 
 namespace millrace::engine {
@@ -37,18 +36,6 @@ double ModelConfig::FlopsPerToken(double length) const {
   const ModelSizes size = sizes();
   return 6 * static_cast<double>(matmul) +
          12 * static_cast<double>(size.num_layers * size.num_heads * size.head_dim) * length;
-}
-
-Result<std::shared_ptr<const ModelConfig>> ParseModelConfig(const Json& json, std::string_view what) {
-  const std::string type = MR_TRY(JsonString(json, "model_type"));
-  std::string known;
-  for (const ModelFamily& family : ModelFamilies()) {
-    for (const std::string_view name : family.model_types) {
-      if (name == type) return family.parse(json, what);
-      known += known.empty() ? std::string(name) : fmt::format(", {}", name);
-    }
-  }
-  return Fail(Code::kUnsupported, "{}: model_type \"{}\" is not implemented; {} are", what, type, known);
 }
 
 }  // namespace millrace::engine

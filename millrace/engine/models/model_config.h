@@ -32,6 +32,8 @@ class ModelConfig {
   virtual Status Validate(std::string_view what) const = 0;
   /// Returns the standard deviation of initial weights.
   virtual double initializer_range() const = 0;
+  /// Returns whether tensor-parallel ranks can divide models of this family.
+  virtual bool divides() const { return true; }
   /// Declares the parameters with `make` and returns a model of this configuration that uses them.
   /// REQUIRES: Validate() succeeds.
   virtual std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self, LayerFactory& make) const = 0;
@@ -42,10 +44,5 @@ class ModelConfig {
   /// 12·layers·heads·head_dim·length. `length` is the length of the sequence or document that the average token is in.
   double FlopsPerToken(double length) const;
 };
-
-/// Reads a config.json. Its model_type names the family; `what` names it in errors.
-/// Errors: kUnsupported on families and options that change the numbers and are not implemented; kInvalidArgument on
-/// impossible sizes.
-Result<std::shared_ptr<const ModelConfig>> ParseModelConfig(const Json& json, std::string_view what);
 
 }  // namespace millrace::engine

@@ -105,7 +105,7 @@ void DropProbabilities(const HeadTask& task, const QueryBlock& block, std::int64
     const auto position = static_cast<std::uint32_t>(task.begin() - row_begin + block.first + row);
     float* probabilities = rows + row * block.keys;
     kernel.Run(probabilities, probabilities, block.first_key, block.keys, position, static_cast<std::uint32_t>(sample),
-               static_cast<std::uint32_t>(head));
+               static_cast<std::uint32_t>(site.first_head + head));
   }
 }
 

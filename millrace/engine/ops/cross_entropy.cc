@@ -1,5 +1,9 @@
 #include "millrace/engine/ops/cross_entropy.h"
 
+#include <cmath>
+#include <functional>
+
+#include "millrace/engine/errors.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/node.h"
 #include "millrace/engine/ops/reference.h"
@@ -17,9 +21,59 @@ struct LossAndGradients {
   at::Tensor dx, dhead, dbias;  ///< undefined unless asked for; dhead and dbias are float32
 };
 
+/// Computes the loss of a chunk's rows from its logits. Adds the rows' losses in double.
+/// With `gradient`, writes the gradient of the loss over the logits.
+using ChunkLoss =
+    std::function<void(const at::Tensor& logits, const std::int64_t* labels, double* losses, bool gradient)>;
+
+void WholeRows(const at::Tensor& logits, const std::int64_t* labels, double* losses, bool gradient) {
+  const std::int64_t rows = logits.size(0), columns = logits.size(1);
+  DispatchType(logits, [&]<class T>(T) {
+    const cpu::CrossEntropy<T> kernel{Data<T>(logits), labels, losses, columns, gradient};
+    ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
+  });
+}
+
+/// `first`: this rank's first column of all logits.
+void DividedRows(const at::Tensor& logits, const std::int64_t* labels, double* losses, bool gradient,
+                 std::int64_t first, const TensorRanks& ranks) {
+  const std::int64_t rows = logits.size(0), columns = logits.size(1);
+  std::vector<std::int64_t> local(labels, labels + rows);
+  for (std::int64_t& label : local) label -= first;
+  static_assert(sizeof(cpu::PartialSoftmax) == 3 * sizeof(float));
+  const at::Tensor all = at::empty({ranks.size(), rows, 3}, at::kFloat), mine = all[ranks.rank()];
+  const auto* partial = static_cast<const cpu::PartialSoftmax*>(all.data_ptr());
+  DispatchType(logits, [&]<class T>(T) {
+    const cpu::CrossEntropyScan<T> kernel{Data<T>(logits), local.data(),
+                                          static_cast<cpu::PartialSoftmax*>(mine.data_ptr()), columns};
+    ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
+  });
+  ThrowIfFailed(ranks.group->AllGather(all, mine));
+  std::vector<float> lse(static_cast<std::size_t>(rows));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const auto of = [&](int rank) -> const cpu::PartialSoftmax& { return partial[rank * rows + row]; };
+    float most = of(0).most;
+    double sum = 0, label = 0;
+    for (int rank = 1; rank < ranks.size(); ++rank) most = std::max(most, of(rank).most);
+    for (int rank = 0; rank < ranks.size(); ++rank) {
+      sum += static_cast<double>(of(rank).sum) * std::exp(static_cast<double>(of(rank).most) - most);
+      label += of(rank).label;
+    }
+    losses[row] = std::log(sum) + most - label;
+    lse[static_cast<std::size_t>(row)] = static_cast<float>(std::log(sum) + most);
+  }
+  if (!gradient) return;
+  DispatchType(logits, [&]<class T>(T) {
+    const cpu::CrossEntropyGradient<T> kernel{Data<T>(logits), local.data(), lse.data(), columns};
+    ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
+  });
+}
+
+/// `vocab` is the number of all ranks' rows of the head.
 LossAndGradients LossByChunks(const at::Tensor& x, const at::Tensor& head, const at::Tensor& bias,
-                              const at::Tensor& labels, bool gradients) {
-  const std::int64_t rows = x.size(0), vocab = head.size(0);
+                              const at::Tensor& labels, std::int64_t vocab, bool gradients,
+                              const ChunkLoss& chunk_loss) {
+  const std::int64_t rows = x.size(0);
   const std::int64_t* label = Data<std::int64_t>(labels);
   for (std::int64_t row = 0; row < rows; ++row) {
     TORCH_CHECK(label[row] >= 0 && label[row] < vocab, "label ", label[row], " is outside the vocabulary of ", vocab);
@@ -31,15 +85,13 @@ LossAndGradients LossByChunks(const at::Tensor& x, const at::Tensor& head, const
     if (bias.defined()) result.dbias = at::zeros(bias.sizes(), at::kFloat);
   }
   const at::Tensor losses = at::empty({rows}, at::kDouble);
+  // From the whole vocabulary, so that ranks that divide it have the same chunks.
   const std::int64_t chunk = std::max(kLeastChunkRows, kChunkElements / vocab);
   for (std::int64_t begin = 0; begin < rows; begin += chunk) {
     const std::int64_t count = std::min(chunk, rows - begin);
     const at::Tensor part = x.narrow(0, begin, count);
     const at::Tensor logits = bias.defined() ? at::addmm(bias, part, head.t()) : at::mm(part, head.t());
-    DispatchType(logits, [&]<class T>(T) {
-      const cpu::CrossEntropy<T> kernel{Data<T>(logits), label + begin, Data<double>(losses) + begin, vocab, gradients};
-      ParallelRows(count, vocab, [&](cpu::Rows r) { kernel.Run(r); });
-    });
+    chunk_loss(logits, label + begin, Data<double>(losses) + begin, gradients);
     if (!gradients) continue;
     at::Tensor dpart = result.dx.narrow(0, begin, count);
     at::mm_out(dpart, logits, head);
@@ -51,10 +103,9 @@ LossAndGradients LossByChunks(const at::Tensor& x, const at::Tensor& head, const
   return result;
 }
 
-}  // namespace
-
-at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels) {
-  if (!HasFused(x)) return reference::LinearCrossEntropy(x, head, bias, labels);
+/// The op, by whichever way the loss of a chunk is computed.
+at::Tensor CrossEntropyOf(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
+                          std::int64_t vocab, const ChunkLoss& chunk_loss) {
   const bool recording = Recording({x, head.value, bias.value});
   // Only rows with a label reach the head.
   const at::Tensor kept = at::nonzero(labels != kIgnoreLabel).view({-1});
@@ -64,7 +115,7 @@ at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Wei
   {
     const at::NoGradGuard no_grad;
     result = LossByChunks(all ? x : x.index_select(0, kept), head.value, bias.value,
-                          all ? labels.contiguous() : labels.index_select(0, kept), recording);
+                          all ? labels.contiguous() : labels.index_select(0, kept), vocab, recording, chunk_loss);
     loss = at::scalar_tensor(result.loss, at::kFloat);
   }
   if (!recording) return loss;
@@ -78,6 +129,24 @@ at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Wei
                               bias.defined() ? AddOrReturn(bias, result.dbias, scale) : at::Tensor()};
           });
   return loss;
+}
+
+}  // namespace
+
+at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels) {
+  if (!HasFused(x)) return reference::LinearCrossEntropy(x, head, bias, labels);
+  return CrossEntropyOf(x, head, bias, labels, head.value.size(0), WholeRows);
+}
+
+at::Tensor DividedCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
+                               std::int64_t vocab, const TensorRanks& ranks) {
+  if (ranks.size() == 1) return LinearCrossEntropy(x, head, bias, labels);
+  TORCH_CHECK(HasFused(x), "a divided LM head needs float32 or bfloat16 on a CPU");
+  const std::int64_t first = ranks.ShareOf(vocab).first;
+  return CrossEntropyOf(x, head, bias, labels, vocab,
+                        [&](const at::Tensor& logits, const std::int64_t* some, double* losses, bool gradient) {
+                          DividedRows(logits, some, losses, gradient, first, ranks);
+                        });
 }
 
 }  // namespace millrace::engine::ops

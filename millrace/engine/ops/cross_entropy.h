@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "millrace/engine/parallel/tensor_ranks.h"
 #include "millrace/engine/parameters/weight.h"
 
 namespace millrace::engine::ops {
@@ -16,5 +17,12 @@ inline constexpr std::int64_t kIgnoreLabel = -100;  // as in PyTorch's cross_ent
 /// forward pass computes the gradients.
 /// Throws c10::Error if a label is outside the vocabulary.
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels);
+
+/// The same where a rank of the tensor group has its ShareOf(vocab) of the rows of head and bias. All ranks pass the
+/// same x and labels, and get the same loss. The gradient of x is this rank's share of the sum; CopyToRanks or
+/// GatherRows before it adds the shares. No rank sees the logits of another: three numbers a row are exchanged. Throws
+/// ErrorException if the exchange fails.
+at::Tensor DividedCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
+                               std::int64_t vocab, const TensorRanks& ranks);
 
 }  // namespace millrace::engine::ops

@@ -14,9 +14,10 @@ at::Tensor DropRows(const at::Tensor& x, const DropoutSite& site) {
   const cpu::DropoutRow kernel = KernelOf(site);
   DispatchType(x, [&]<class T>(T) {
     ParallelRows(x.size(0), columns, [&](cpu::Rows part) {
-      for (std::int64_t token = part.begin; token < part.end; ++token) {
+      for (std::int64_t row = part.begin; row < part.end; ++row) {
+        const std::int64_t token = site.first_token + row;
         const std::uint64_t sample = site.rows.first_sample + static_cast<std::uint64_t>(token / length);
-        kernel.Run(Data<T>(x) + token * columns, Data<T>(out) + token * columns, 0, columns,
+        kernel.Run(Data<T>(x) + row * columns, Data<T>(out) + row * columns, 0, columns,
                    static_cast<std::uint32_t>(token % length), static_cast<std::uint32_t>(sample),
                    static_cast<std::uint32_t>(sample >> 32));
       }

@@ -28,4 +28,15 @@ at::Tensor Linear(const at::Tensor& x, const Weight& weight, const Weight& bias)
   return out;
 }
 
+at::Tensor AddBias(const at::Tensor& x, const Weight& bias) {
+  if (!HasFused(x) || !bias.gradient.defined()) return reference::AddBias(x, bias);
+  at::Tensor out = x.detach() + bias.value.detach();
+  if (Recording({x, bias.value})) {
+    Connect("AddBias", {x, bias.value}, {out}, [bias](TensorList&& gradients) {
+      return TensorList{gradients[0], AddOrReturn(bias, gradients[0].sum(0, /*keepdim=*/false, at::kFloat))};
+    });
+  }
+  return out;
+}
+
 }  // namespace millrace::engine::ops

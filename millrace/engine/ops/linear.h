@@ -11,4 +11,7 @@ namespace millrace::engine::ops {
 /// [N, out].
 at::Tensor Linear(const at::Tensor& x, const Weight& weight, const Weight& bias = {});
 
+/// Returns x [N, columns] plus a bias [columns].
+at::Tensor AddBias(const at::Tensor& x, const Weight& bias);
+
 }  // namespace millrace::engine::ops

@@ -48,7 +48,7 @@ at::Tensor KeptProbabilities(const DropoutSite& site, const HeadLayout& layout, 
     for (std::int64_t query = 0; query < length; ++query) {
       FillKept(kept.data_ptr<float>() + (head * length + query) * length, KernelOf(site), length,
                static_cast<std::uint32_t>(position + query), static_cast<std::uint32_t>(sample),
-               static_cast<std::uint32_t>(head));
+               static_cast<std::uint32_t>(site.first_head + head));
     }
   }
   return kept;
@@ -71,6 +71,8 @@ at::Tensor Linear(const at::Tensor& x, const Weight& weight, const Weight& bias)
   if (bias.defined()) return at::addmm(Tapped(bias), x, Tapped(weight).t());
   return at::mm(x, Tapped(weight).t());
 }
+
+at::Tensor AddBias(const at::Tensor& x, const Weight& bias) { return x + Tapped(bias); }
 
 Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, double eps) {
   const at::Tensor sum = delta.defined() ? x + delta : x;
@@ -161,9 +163,10 @@ at::Tensor Swiglu(const at::Tensor& gate_up) {
 
 at::Tensor Dropout(const at::Tensor& x, const DropoutSite& site) {
   at::Tensor kept = at::empty(x.sizes(), at::kFloat);
-  for (std::int64_t token = 0; token < x.size(0); ++token) {
+  for (std::int64_t row = 0; row < x.size(0); ++row) {
+    const std::int64_t token = site.first_token + row;
     const std::uint64_t sample = site.rows.first_sample + static_cast<std::uint64_t>(token / site.rows.row_length);
-    FillKept(kept.data_ptr<float>() + token * x.size(1), KernelOf(site), x.size(1),
+    FillKept(kept.data_ptr<float>() + row * x.size(1), KernelOf(site), x.size(1),
              static_cast<std::uint32_t>(token % site.rows.row_length), static_cast<std::uint32_t>(sample),
              static_cast<std::uint32_t>(sample >> 32));
   }

@@ -107,7 +107,8 @@ std::vector<NamedState> Adamw::State() {
   const auto add = [&](std::string_view kind, const at::Tensor& all) {
     for (const NamedParameter& parameter : parameters_.parameters()) {
       state.push_back({fmt::format("{}/{}", kind, parameter.name),
-                       all.narrow(0, parameter.begin, parameter.elements()).view(parameter.tensor.sizes())});
+                       all.narrow(0, parameter.begin, parameter.elements()).view(parameter.tensor.sizes()),
+                       &parameter});
     }
   };
   add("exp_avg", moment1_);

@@ -21,6 +21,7 @@ struct AdamwOptions {
 struct NamedState {
   std::string name;  ///< "exp_avg/model.norm.weight"
   at::Tensor tensor;
+  const NamedParameter* parameter = nullptr;  ///< whose slice it belongs to; valid as long as the buffer
 };
 
 /// Keeps two float32 moments per parameter, and for bfloat16 models a float32 master copy of the weights. One thread at

@@ -28,18 +28,33 @@ std::uint64_t HashName(std::uint64_t seed, std::string_view name) {
 /// Uniform in (0, 1].
 double UnitInterval(std::uint64_t word) { return (static_cast<double>(word >> 11) + 1) * 0x1p-53; }
 
-/// Box and Muller's transform of a counter-based generator. Pair i depends only on key and i.
-void FillNormal(std::uint64_t key, double stddev, std::span<float> into) {
-  const auto pairs = static_cast<std::int64_t>((into.size() + 1) / 2);
-  at::parallel_for(0, pairs, 4096, [&](std::int64_t begin, std::int64_t end) {
+/// Box and Muller's transform of a counter-based generator. Elements 2i and 2i + 1 depend only on key and i. Fills
+/// elements first … first + into.size() - 1.
+void FillNormal(std::uint64_t key, double stddev, std::int64_t first, std::span<float> into) {
+  const auto count = static_cast<std::int64_t>(into.size());
+  at::parallel_for(first / 2, (first + count + 1) / 2, 4096, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t pair = begin; pair < end; ++pair) {
       const auto i = 2 * static_cast<std::uint64_t>(pair);
       const double radius = stddev * std::sqrt(-2 * std::log(UnitInterval(Mix64(key + i))));
       const double angle = 2 * std::numbers::pi * UnitInterval(Mix64(key + i + 1));
-      into[i] = static_cast<float>(radius * std::cos(angle));
-      if (i + 1 < into.size()) into[i + 1] = static_cast<float>(radius * std::sin(angle));
+      const std::int64_t at = 2 * pair - first;
+      if (at >= 0) into[at] = static_cast<float>(radius * std::cos(angle));
+      if (at + 1 < count) into[at + 1] = static_cast<float>(radius * std::sin(angle));
     }
   });
+}
+
+/// Calls `each(first, count)` with the runs of consecutive elements of the whole tensor that make up a slice.
+template <class Each>
+void ForEachRun(const ParameterSpec& spec, Each&& each) {
+  if (spec.slice.whole()) return each(std::int64_t{0}, Product(spec.shape));
+  std::int64_t outer = 1, inner = 1;
+  for (std::size_t dim = 0; dim < spec.shape.size(); ++dim) {
+    (dim < spec.slice.dim ? outer : inner) *= dim == spec.slice.dim ? 1 : spec.shape[dim];
+  }
+  for (std::int64_t row = 0; row < outer; ++row) {
+    each((row * spec.shape[spec.slice.dim] + spec.slice.begin) * inner, spec.slice.extent * inner);
+  }
 }
 
 }  // namespace
@@ -56,8 +71,13 @@ const Weight& WeightHandle::operator*() const {
 std::size_t ParameterBuffer::Declare(ParameterSpec spec) {
   TORCH_CHECK(!values_.defined(), "parameters are declared before they are allocated");
   if (!spec.joins_previous) size_ = (size_ + kAlign - 1) / kAlign * kAlign;
-  parameters_.push_back({.name = spec.name, .begin = size_, .transposed = spec.transposed});
-  size_ += Product(spec.shape);
+  parameters_.push_back({.name = spec.name,
+                         .begin = size_,
+                         .transposed = spec.transposed,
+                         .partial_gradient = spec.partial_gradient,
+                         .whole_shape = spec.shape,
+                         .slice = spec.slice});
+  size_ += Product(spec.slice.ShapeOf(spec.shape));
   specs_.push_back(std::move(spec));
   return specs_.size() - 1;
 }
@@ -73,7 +93,8 @@ void ParameterBuffer::Allocate(at::ScalarType dtype, at::Device device) {
   values_ = at::zeros({size_}, at::TensorOptions().dtype(dtype).device(device));
   for (std::size_t i = 0; i < specs_.size(); ++i) {
     NamedParameter& parameter = parameters_[i];
-    parameter.tensor = values_.narrow(0, parameter.begin, Product(specs_[i].shape)).view(specs_[i].shape);
+    const std::vector<std::int64_t> shape = specs_[i].slice.ShapeOf(specs_[i].shape);
+    parameter.tensor = values_.narrow(0, parameter.begin, Product(shape)).view(shape);
   }
   for (WeightUse& use : uses_) MakeViews(use);
 }
@@ -86,10 +107,13 @@ void ParameterBuffer::Initialize(std::uint64_t seed) {
       parameters_[i].tensor.fill_(spec.init == ParameterSpec::Init::kOnes ? 1 : 0);
       continue;
     }
-    at::Tensor host = at::empty({parameters_[i].elements()}, at::kFloat);
-    FillNormal(HashName(seed, spec.name), spec.stddev,
-               {host.data_ptr<float>(), static_cast<std::size_t>(host.numel())});
-    parameters_[i].tensor.copy_(host.view(spec.shape));
+    at::Tensor host = at::empty(parameters_[i].tensor.sizes(), at::kFloat);
+    float* into = host.data_ptr<float>();
+    ForEachRun(spec, [&](std::int64_t first, std::int64_t count) {
+      FillNormal(HashName(seed, spec.name), spec.stddev, first, {into, static_cast<std::size_t>(count)});
+      into += count;
+    });
+    parameters_[i].tensor.copy_(host);
   }
 }
 

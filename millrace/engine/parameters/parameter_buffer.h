@@ -9,30 +9,36 @@
 #include <string>
 #include <vector>
 
+#include "millrace/engine/parameters/tensor_slice.h"
 #include "millrace/engine/parameters/weight.h"
 
 namespace millrace::engine {
 
-/// Name, shape and initial values of a parameter.
+/// What a rank holds of a parameter, and its initial values.
 struct ParameterSpec {
   enum class Init { kNormal, kOnes, kZeros };
-  std::string name;  ///< Hugging Face's: "model.layers.0.self_attn.q_proj.weight"
-  std::vector<std::int64_t> shape;
+  std::string name;                 ///< Hugging Face's: "model.layers.0.self_attn.q_proj.weight"
+  std::vector<std::int64_t> shape;  ///< of the whole tensor
+  TensorSlice slice = {};           ///< the part that this rank holds
   Init init = Init::kNormal;
-  double stddev = 0.02;         ///< of kNormal
-  bool joins_previous = false;  ///< lies directly after the parameter before it, so that one GEMM can use both
-  bool transposed = false;      ///< Hugging Face's files hold the transpose of this matrix (GPT-2's Conv1D)
-  bool multiplies = false;      ///< each token is multiplied with this matrix; counts as FLOPs
+  double stddev = 0.02;           ///< of kNormal
+  bool joins_previous = false;    ///< lies directly after the parameter before it, so that one GEMM can use both
+  bool transposed = false;        ///< Hugging Face's files hold the transpose of this matrix (GPT-2's Conv1D)
+  bool multiplies = false;        ///< each token is multiplied with this matrix; counts as FLOPs
+  bool partial_gradient = false;  ///< tensor ranks hold the same values, but each sees some of the tokens
 };
 
 /// A parameter of a ParameterBuffer. The tensors are views into it.
 struct NamedParameter {
   std::string name;
-  at::Tensor tensor;       ///< shares storage with the model
+  at::Tensor tensor;       ///< the slice; shares storage with the model
   at::Tensor gradient;     ///< float32; undefined until ParameterBuffer::EnableGradients
   std::int64_t begin = 0;  ///< first element in ParameterBuffer::values() and gradients()
   int uses = 0;            ///< the number of ops that add to its gradient in a backward pass (2: a tied embedding)
   bool transposed = false;
+  bool partial_gradient = false;
+  std::vector<std::int64_t> whole_shape = {};
+  TensorSlice slice = {};
   std::int64_t elements() const { return tensor.numel(); }
 };
 
@@ -71,7 +77,8 @@ class ParameterBuffer {
   void DeclareMatrix(std::size_t parameter) { specs_[parameter].multiplies = true; }
   /// Allocates the parameters and sets them to zero.
   void Allocate(at::ScalarType dtype, at::Device device);
-  /// Fills the parameters as their specs say. Each element depends only on seed, name and index.
+  /// Fills the parameters as their specs say. Each element depends only on seed, name and index in the whole tensor, so
+  /// it is the same under any division among ranks.
   void Initialize(std::uint64_t seed);
   /// Allocates gradients, sets them to zero, and makes the values require grad.
   void EnableGradients();

@@ -49,11 +49,24 @@ bool IsForeign(const checkpoint::Manifest& manifest, const std::string& name) {
   return ours == nullptr || !ours->is_array() || std::ranges::find(*ours, Json(name)) == ours->end();
 }
 
+/// Returns what the parameter is of the checkpoint's tensor.
+checkpoint::Box BoxOf(const NamedParameter& parameter, bool transposed) {
+  if (parameter.slice.whole()) return {};
+  std::vector<std::uint64_t> offsets(parameter.whole_shape.size());
+  std::vector<std::uint64_t> lengths(parameter.tensor.sizes().begin(), parameter.tensor.sizes().end());
+  offsets[parameter.slice.dim] = static_cast<std::uint64_t>(parameter.slice.begin);
+  if (transposed) {
+    std::swap(offsets[0], offsets[1]);
+    std::swap(lengths[0], lengths[1]);
+  }
+  return {.offsets = std::move(offsets), .lengths = std::move(lengths)};
+}
+
 Status ReadBatch(checkpoint::Reader& reader, std::vector<PendingRead>& batch, const object::Call& call) {
   std::vector<checkpoint::Reader::TensorRange> wanted;
   for (PendingRead& pending : batch) {
     auto into = pending.stored.empty() ? BytesOf(pending.parameter->tensor) : pending.stored.span();
-    wanted.push_back({.tensor = pending.name, .into = into});
+    wanted.push_back({.tensor = pending.name, .into = into, .box = BoxOf(*pending.parameter, pending.transpose)});
   }
   MR_TRY(reader.ReadMany(wanted, kParallelReads, call));
   for (PendingRead& pending : batch) {
@@ -77,12 +90,14 @@ Status ReadWeights(checkpoint::Reader& reader, Model& model, const object::Call&
                         .name = *std::move(name),
                         .type = MR_TRY(ParseScalarType(checkpoint::DTypeName(meta.dtype))),
                         .transpose = parameter.transposed && IsForeign(manifest, parameter.name)};
-    if (at::IntArrayRef(meta.shape) != pending.target().sizes()) {
+    std::vector<std::int64_t> whole = parameter.whole_shape;
+    if (pending.transpose) std::swap(whole[0], whole[1]);
+    if (meta.shape != whole) {
       return Fail(Code::kCorrupt, "{}: the shape of {} is not what the model's sizes say", reader.name(),
                   parameter.name);
     }
     if (pending.transpose || pending.type != parameter.tensor.scalar_type()) {
-      pending.stored = Buffer(meta.bytes());
+      pending.stored = Buffer(static_cast<std::size_t>(parameter.elements()) * checkpoint::DTypeBytes(meta.dtype));
       buffered += pending.stored.size();
     }
     batch.push_back(std::move(pending));

@@ -132,6 +132,31 @@ struct CrossEntropy {
   void Run(Rows rows) const;
 };
 
+/// What one rank knows of the softmax of a row of which it has some columns.
+struct PartialSoftmax {
+  float most;   ///< the greatest logit
+  float sum;    ///< of exp(logit - most)
+  float label;  ///< the label's logit; 0 if another rank has it
+};
+/// Fills `partial` [rows]. labels count from this rank's first column; others have labels outside [0, columns).
+template <class T>
+struct CrossEntropyScan {
+  const T* logits;
+  const std::int64_t* labels;
+  PartialSoftmax* partial;
+  std::int64_t columns;
+  void Run(Rows rows) const;
+};
+/// Writes exp(logit - lse) - onehot(label) over the logits.
+template <class T>
+struct CrossEntropyGradient {
+  T* logits;
+  const std::int64_t* labels;
+  const float* lse;
+  std::int64_t columns;
+  void Run(Rows rows) const;
+};
+
 // The inner loops of attention over one block of scores [rows, keys]. Row r sees keys [begin(r), end(r)).
 
 /// Which keys of a block each of its rows sees. With `causal`, row r sees keys up to first_row + r, and of these the

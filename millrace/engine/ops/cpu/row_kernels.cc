@@ -100,6 +100,35 @@ MR_INLINE void CrossEntropyBody(const CrossEntropy<T>& op, Rows rows) {
   }
 }
 
+template <class T>
+MR_INLINE void CrossEntropyScanBody(const CrossEntropyScan<T>& op, Rows rows) {
+  const std::int64_t n = op.columns;
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    const T* __restrict logits = op.logits + row * n;
+    const std::int64_t label = op.labels[row];
+    const float most = RowMax(logits, n);
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (std::int64_t j = 0; j < n; ++j) sum += Exp(ToFloat(logits[j]) - most);
+    op.partial[row] = {most, sum, label >= 0 && label < n ? ToFloat(logits[label]) : 0.0F};
+  }
+}
+
+template <class T>
+MR_INLINE void CrossEntropyGradientBody(const CrossEntropyGradient<T>& op, Rows rows) {
+  const std::int64_t n = op.columns;
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    T* __restrict logits = op.logits + row * n;
+    const std::int64_t label = op.labels[row];
+    const float lse = op.lse[row];
+    const bool mine = label >= 0 && label < n;
+    const float probability = mine ? Exp(ToFloat(logits[label]) - lse) : 0;
+#pragma omp simd
+    for (std::int64_t j = 0; j < n; ++j) logits[j] = FromFloat<T>(Exp(ToFloat(logits[j]) - lse));
+    if (mine) logits[label] = FromFloat<T>(probability - 1);
+  }
+}
+
 // The functions of an activation. `omp simd` vectorises the loops that inline them.
 
 MR_INLINE float Sigmoid(float x) { return 1 / (1 + Exp(-x)); }
@@ -173,6 +202,8 @@ MR_ROWS_KERNEL(Rotate)
 MR_ROWS_KERNEL(SwigluForward)
 MR_ROWS_KERNEL(SwigluBackward)
 MR_ROWS_KERNEL(CrossEntropy)
+MR_ROWS_KERNEL(CrossEntropyScan)
+MR_ROWS_KERNEL(CrossEntropyGradient)
 
 #define MR_ACTIVATION(Function, T)                                                                                    \
   MR_SIMD static void Forward##Function##T(const T* x, T* out, std::int64_t begin, std::int64_t end) {                \

@@ -1,4 +1,4 @@
-// The families of models that Millrace knows.
+// How a family of models is found and read.
 #pragma once
 
 #include <memory>
@@ -11,14 +11,11 @@
 
 namespace millrace::engine {
 
-/// How a family is found and read.
+/// A family of models. Each defines a function that returns its own.
 struct ModelFamily {
   std::span<const std::string_view> model_types;  ///< values of config.json's model_type
   /// Reads a config.json of one of these types, and validates it.
   Result<std::shared_ptr<const ModelConfig>> (*parse)(const Json& json, std::string_view what);
 };
-
-/// Returns all families. Valid as long as the process.
-std::span<const ModelFamily> ModelFamilies();
 
 }  // namespace millrace::engine

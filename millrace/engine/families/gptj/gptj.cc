@@ -1,4 +1,4 @@
-#include "millrace/engine/models/gptj/gptj.h"
+#include "millrace/engine/families/gptj/gptj.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,6 @@
 #include "millrace/engine/layers/layer_factory.h"
 #include "millrace/engine/layers/mlp.h"
 #include "millrace/engine/models/decoder.h"
-#include "millrace/engine/ops/embedding.h"
 
 namespace millrace::engine {
 namespace {
@@ -24,15 +23,16 @@ struct GptjBlock {
 class Gptj final : public Decoder {
  public:
   Gptj(std::shared_ptr<const ModelConfig> self, const GptjConfig& config, LayerFactory& make)
-      : Decoder(std::move(self)), config_(config) {
+      : Decoder(std::move(self), make.ranks()), config_(config) {
     const std::int64_t hidden = config.hidden_size;
-    const std::size_t table = make.MakeTable("transformer.wte.weight", config.vocab_size, hidden);
-    tokens_ = make.Use(table);
+    tokens_ = make.MakeTokenEmbedding("transformer.wte.weight", config.vocab_size, hidden);
     for (std::int64_t layer = 0; layer < config.num_layers; ++layer) blocks_.push_back(MakeBlock(layer, make));
     norm_ = make.MakeLayerNorm("transformer.ln_f", hidden, config.layer_norm_eps);
-    head_ = config.tie_word_embeddings
-                ? Linear(make.UseAsMatrix(table), make.MakeBias("lm_head.bias", config.vocab_size))
-                : make.MakeLinear({hidden, {{"lm_head", config.vocab_size}}, true});
+    head_ = config.tie_word_embeddings ? make.MakeTiedHead(tokens_, "lm_head.bias")
+                                       : make.MakeLinear({.in_features = hidden,
+                                                          .outputs = {{"lm_head", config.vocab_size}},
+                                                          .bias = true,
+                                                          .division = LinearDivision::kColumns});
   }
 
  private:
@@ -40,20 +40,30 @@ class Gptj final : public Decoder {
     const ModelSizes sizes = config_.sizes();
     const std::int64_t hidden = config_.hidden_size, inner = sizes.intermediate_size;
     const auto name = [&](std::string_view part) { return fmt::format("transformer.h.{}.{}", layer, part); };
+    const auto columns = [&](std::vector<LinearSpec::Output> outputs, bool bias) {
+      return make.MakeLinear(
+          {.in_features = hidden, .outputs = std::move(outputs), .bias = bias, .division = LinearDivision::kColumns});
+    };
+    const auto rows = [&](std::string_view part, std::int64_t in, bool bias) {
+      return make.MakeLinear(
+          {.in_features = in, .outputs = {{name(part), hidden}}, .bias = bias, .division = LinearDivision::kRows});
+    };
     GptjBlock block;
     block.first_site = static_cast<std::uint64_t>(layer) * kGptjSites;
     block.norm = make.MakeLayerNorm(name("ln_1"), hidden, config_.layer_norm_eps);
     block.attention = {
         .layer = layer,
-        .layout = {sizes.num_heads, sizes.num_heads, sizes.head_dim},
+        .layout = {make.Share(sizes.num_heads), make.Share(sizes.num_heads), sizes.head_dim},
         .rotary = &rotary_,
-        .query_key_value = make.MakeLinear(
-            {hidden, {{name("attn.q_proj"), hidden}, {name("attn.k_proj"), hidden}, {name("attn.v_proj"), hidden}}}),
-        .output = make.MakeLinear({hidden, {{name("attn.out_proj"), hidden}}}),
+        .query_key_value =
+            columns({{name("attn.q_proj"), hidden}, {name("attn.k_proj"), hidden}, {name("attn.v_proj"), hidden}},
+                    /*bias=*/false),
+        .output = rows("attn.out_proj", hidden, /*bias=*/false),
         .dropout = config_.attention_dropout,
-        .dropout_site = block.first_site + kGptjAttention};
-    block.mlp = {.up = make.MakeLinear({hidden, {{name("mlp.fc_in"), inner}}, true}),
-                 .down = make.MakeLinear({inner, {{name("mlp.fc_out"), hidden}}, true}),
+        .dropout_site = block.first_site + kGptjAttention,
+        .first_head = make.ranks().rank() * make.Share(sizes.num_heads)};
+    block.mlp = {.up = columns({{name("mlp.fc_in"), inner}}, /*bias=*/true),
+                 .down = rows("mlp.fc_out", inner, /*bias=*/true),
                  .activation = config_.activation};
     return block;
   }
@@ -64,7 +74,7 @@ class Gptj final : public Decoder {
   }
 
   at::Tensor Hidden(const at::Tensor& inputs, const ForwardContext& context) const override {
-    const at::Tensor embedded = ops::Embedding(*tokens_, inputs.reshape({-1}));
+    const at::Tensor embedded = tokens_.Forward(inputs.reshape({-1}));
     at::Tensor residual = ops::Dropout(embedded, context.DropoutAt(0, config_.embedding_dropout)), delta;
     for (const GptjBlock& block : blocks_) {
       const auto drop = [&](const at::Tensor& x, GptjSite site) {
@@ -80,7 +90,7 @@ class Gptj final : public Decoder {
 
   const GptjConfig& config_;
   ops::RotaryTable rotary_;
-  WeightHandle tokens_;
+  Embedding tokens_;
   std::vector<GptjBlock> blocks_;
   Norm norm_;
 };

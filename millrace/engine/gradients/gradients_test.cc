@@ -1,10 +1,10 @@
 #include <gtest/gtest.h>
 
-#include "millrace/engine/models/llama/llama.h"
+#include "millrace/engine/families/llama/llama.h"
+#include "millrace/engine/gradients/gradient_reducer.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/optim/adamw.h"
 #include "millrace/engine/parallel/connect.h"
-#include "millrace/engine/parallel/gradient_reducer.h"
 #include "millrace/engine/parallel/testing/run_ranks.h"
 
 namespace millrace::engine {

@@ -1,5 +1,5 @@
+#include "millrace/engine/families/gptj/gptj.h"
 #include "millrace/engine/models/config_fields.h"
-#include "millrace/engine/models/gptj/gptj.h"
 
 namespace millrace::engine {
 

@@ -1,8 +1,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "millrace/engine/families/llama/llama.h"
 #include "millrace/engine/models/config_fields.h"
-#include "millrace/engine/models/llama/llama.h"
 #include "millrace/engine/ops/rotary.h"
 
 namespace millrace::engine {

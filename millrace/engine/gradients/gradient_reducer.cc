@@ -1,4 +1,4 @@
-#include "millrace/engine/parallel/gradient_reducer.h"
+#include "millrace/engine/gradients/gradient_reducer.h"
 
 #include <algorithm>
 

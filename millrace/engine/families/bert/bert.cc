@@ -1,4 +1,4 @@
-#include "millrace/engine/models/bert/bert.h"
+#include "millrace/engine/families/bert/bert.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,6 @@
 #include "millrace/engine/layers/mlp.h"
 #include "millrace/engine/models/model.h"
 #include "millrace/engine/ops/cross_entropy.h"
-#include "millrace/engine/ops/embedding.h"
 
 namespace millrace::engine {
 namespace {
@@ -32,17 +31,16 @@ class Bert final : public Model {
       : Model(std::move(self)), config_(config) {
     const std::int64_t hidden = config.hidden_size;
     const auto embedding = [&](std::string_view part) { return fmt::format("bert.embeddings.{}", part); };
-    const std::size_t table = make.MakeTable(embedding("word_embeddings.weight"), config.vocab_size, hidden);
-    tokens_ = make.Use(table);
-    positions_ = make.Use(make.MakeTable(embedding("position_embeddings.weight"), config.max_positions, hidden));
-    segments_ = make.Use(make.MakeTable(embedding("token_type_embeddings.weight"), config.segments, hidden));
+    tokens_ = make.MakeTokenEmbedding(embedding("word_embeddings.weight"), config.vocab_size, hidden);
+    positions_ = make.MakeEmbedding(embedding("position_embeddings.weight"), config.max_positions, hidden);
+    segments_ = make.MakeEmbedding(embedding("token_type_embeddings.weight"), config.segments, hidden);
     embedding_norm_ = make.MakeLayerNorm(embedding("LayerNorm"), hidden, config.layer_norm_eps);
     for (std::int64_t layer = 0; layer < config.num_layers; ++layer) blocks_.push_back(MakeBlock(layer, make));
     if (PredictsRows()) pooler_ = make.MakeLinear({hidden, {{"bert.pooler.dense", hidden}}, true});
     if (PredictsTokens()) {
       transform_ = make.MakeLinear({hidden, {{"cls.predictions.transform.dense", hidden}}, true});
       transform_norm_ = make.MakeLayerNorm("cls.predictions.transform.LayerNorm", hidden, config.layer_norm_eps);
-      decoder_ = Linear(make.UseAsMatrix(table), make.MakeBias("cls.predictions.bias", config.vocab_size));
+      decoder_ = make.MakeTiedHead(tokens_, "cls.predictions.bias");
     }
     if (config.heads == BertHeads::kPreTraining) {
       row_head_ = make.MakeLinear({hidden, {{"cls.seq_relationship", 2}}, true});
@@ -121,8 +119,8 @@ class Bert final : public Model {
     const at::Tensor ids = inputs.reshape({-1});
     const at::Tensor where = context.sequences.positions().to(inputs.device(), at::kLong);
     const at::Tensor kinds = segments.defined() ? segments.reshape({-1}) : at::zeros_like(ids);
-    const at::Tensor embedded = ops::Embedding(*tokens_, ids) + ops::Embedding(*segments_, kinds);
-    at::Tensor x = embedding_norm_.Forward(embedded, ops::Embedding(*positions_, where)).out;
+    const at::Tensor embedded = tokens_.Forward(ids) + segments_.Forward(kinds);
+    at::Tensor x = embedding_norm_.Forward(embedded, positions_.Forward(where)).out;
     x = ops::Dropout(x, context.DropoutAt(kBertEmbedding, config_.hidden_dropout));
     for (const BertBlock& block : blocks_) {
       const auto drop = [&](const at::Tensor& y, BertSite site) {
@@ -155,7 +153,7 @@ class Bert final : public Model {
   }
 
   const BertConfig& config_;
-  WeightHandle tokens_, positions_, segments_;
+  Embedding tokens_, positions_, segments_;
   Norm embedding_norm_;
   std::vector<BertBlock> blocks_;
   Linear pooler_, transform_, decoder_, row_head_;

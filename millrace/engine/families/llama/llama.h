@@ -10,8 +10,8 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
-#include "millrace/engine/models/families.h"
 #include "millrace/engine/models/model_config.h"
+#include "millrace/engine/models/model_family.h"
 
 namespace millrace::engine {
 

@@ -1,4 +1,4 @@
-#include "millrace/engine/models/bert/bert.h"
+#include "millrace/engine/families/bert/bert.h"
 #include "millrace/engine/models/config_fields.h"
 
 namespace millrace::engine {

@@ -1,4 +1,4 @@
-#include "millrace/engine/models/gpt2/gpt2.h"
+#include "millrace/engine/families/gpt2/gpt2.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,6 @@
 #include "millrace/engine/layers/layer_factory.h"
 #include "millrace/engine/layers/mlp.h"
 #include "millrace/engine/models/decoder.h"
-#include "millrace/engine/ops/embedding.h"
 
 namespace millrace::engine {
 namespace {
@@ -26,15 +25,16 @@ struct Gpt2Block {
 class Gpt2 final : public Decoder {
  public:
   Gpt2(std::shared_ptr<const ModelConfig> self, const Gpt2Config& config, LayerFactory& make)
-      : Decoder(std::move(self)), config_(config) {
+      : Decoder(std::move(self), make.ranks()), config_(config) {
     const std::int64_t hidden = config.hidden_size;
-    const std::size_t table = make.MakeTable("transformer.wte.weight", config.vocab_size, hidden);
-    tokens_ = make.Use(table);
-    positions_ = make.Use(make.MakeTable("transformer.wpe.weight", config.max_positions, hidden));
+    tokens_ = make.MakeTokenEmbedding("transformer.wte.weight", config.vocab_size, hidden);
+    positions_ = make.MakeEmbedding("transformer.wpe.weight", config.max_positions, hidden);
     for (std::int64_t layer = 0; layer < config.num_layers; ++layer) blocks_.push_back(MakeBlock(layer, make));
     norm_ = make.MakeLayerNorm("transformer.ln_f", hidden, config.layer_norm_eps);
-    head_ = config.tie_word_embeddings ? Linear(make.UseAsMatrix(table), {})
-                                       : make.MakeLinear({hidden, {{"lm_head", config.vocab_size}}});
+    head_ = config.tie_word_embeddings ? make.MakeTiedHead(tokens_, "")
+                                       : make.MakeLinear({.in_features = hidden,
+                                                          .outputs = {{"lm_head", config.vocab_size}},
+                                                          .division = LinearDivision::kColumns});
   }
 
  private:
@@ -44,22 +44,34 @@ class Gpt2 final : public Decoder {
     // As in the paper, so that the residual stream's variance does not grow with depth.
     const double residual = config_.initializer_stddev / std::sqrt(2.0 * static_cast<double>(config_.num_layers));
     const auto name = [&](std::string_view part) { return fmt::format("transformer.h.{}.{}", layer, part); };
-    const auto linear = [&](std::string_view part, std::int64_t in, std::int64_t out, double stddev = 0) {
-      return make.MakeLinear(
-          {.in_features = in, .outputs = {{name(part), out}}, .bias = true, .transposed = true, .stddev = stddev});
+    const auto columns = [&](const std::vector<LinearSpec::Output>& outputs) {
+      return make.MakeLinear({.in_features = hidden,
+                              .outputs = outputs,
+                              .bias = true,
+                              .transposed = true,
+                              .division = LinearDivision::kColumns});
+    };
+    const auto rows = [&](std::string_view part, std::int64_t in) {
+      return make.MakeLinear({.in_features = in,
+                              .outputs = {{name(part), hidden}},
+                              .bias = true,
+                              .transposed = true,
+                              .stddev = residual,
+                              .division = LinearDivision::kRows});
     };
     Gpt2Block block;
     block.first_site = static_cast<std::uint64_t>(layer) * kGpt2Sites;
     block.attention_norm = make.MakeLayerNorm(name("ln_1"), hidden, config_.layer_norm_eps);
     block.attention = {.layer = layer,
-                       .layout = {sizes.num_heads, sizes.num_heads, sizes.head_dim},
-                       .query_key_value = linear("attn.c_attn", hidden, 3 * hidden),
-                       .output = linear("attn.c_proj", hidden, hidden, residual),
+                       .layout = {make.Share(sizes.num_heads), make.Share(sizes.num_heads), sizes.head_dim},
+                       .query_key_value = columns(std::vector<LinearSpec::Output>(3, {name("attn.c_attn"), hidden})),
+                       .output = rows("attn.c_proj", hidden),
                        .dropout = config_.attention_dropout,
-                       .dropout_site = block.first_site + kGpt2Attention};
+                       .dropout_site = block.first_site + kGpt2Attention,
+                       .first_head = make.ranks().rank() * make.Share(sizes.num_heads)};
     block.mlp_norm = make.MakeLayerNorm(name("ln_2"), hidden, config_.layer_norm_eps);
-    block.mlp = {.up = linear("mlp.c_fc", hidden, sizes.intermediate_size),
-                 .down = linear("mlp.c_proj", sizes.intermediate_size, hidden, residual),
+    block.mlp = {.up = columns({{name("mlp.c_fc"), sizes.intermediate_size}}),
+                 .down = rows("mlp.c_proj", sizes.intermediate_size),
                  .activation = config_.activation};
     return block;
   }
@@ -68,7 +80,7 @@ class Gpt2 final : public Decoder {
     TORCH_CHECK(context.sequences.limit() <= config_.max_positions, "positions up to ", context.sequences.limit(),
                 " exceed the model's ", config_.max_positions);
     const at::Tensor where = context.sequences.positions().to(inputs.device(), at::kLong);
-    const at::Tensor embedded = ops::Embedding(*tokens_, inputs.reshape({-1})) + ops::Embedding(*positions_, where);
+    const at::Tensor embedded = tokens_.Forward(inputs.reshape({-1})) + positions_.Forward(where);
     at::Tensor residual = ops::Dropout(embedded, context.DropoutAt(0, config_.embedding_dropout)), delta;
     for (const Gpt2Block& block : blocks_) {
       const auto drop = [&](const at::Tensor& x, Gpt2Site site) {
@@ -84,7 +96,7 @@ class Gpt2 final : public Decoder {
   }
 
   const Gpt2Config& config_;
-  WeightHandle tokens_, positions_;
+  Embedding tokens_, positions_;
   std::vector<Gpt2Block> blocks_;
   Norm norm_;
 };

@@ -10,8 +10,8 @@
 
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
-#include "millrace/engine/models/families.h"
 #include "millrace/engine/models/model_config.h"
+#include "millrace/engine/models/model_family.h"
 #include "millrace/engine/ops/activation.h"
 
 namespace millrace::engine {
@@ -38,6 +38,7 @@ class BertConfig final : public ModelConfig {
   Json ToJson() const override;
   Status Validate(std::string_view what) const override;
   double initializer_range() const override { return initializer_stddev; }
+  bool divides() const override { return false; }
   std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self, LayerFactory& make) const override;
 };
 

@@ -1,5 +1,5 @@
+#include "millrace/engine/families/gpt2/gpt2.h"
 #include "millrace/engine/models/config_fields.h"
-#include "millrace/engine/models/gpt2/gpt2.h"
 
 namespace millrace::engine {
 
