@@ -65,6 +65,7 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
       .min_lr = from.min_lr,
       .warmup_steps = from.warmup_steps};
   options.clip_norm = from.clip_norm;
+  options.parallel = {.tensor = from.tensor, .sequence = from.sequence, .placement = from.placement};
   options.seed = from.seed;
   options.checkpoint_url = spec.checkpoint.url;
   options.checkpoint_every = spec.checkpoint.every_steps;

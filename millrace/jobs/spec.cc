@@ -308,11 +308,21 @@ Status CheckTrain(const Node& node, const Spec& spec) {
   if (train.epochs.has_value() == train.steps.has_value()) {
     return Fail((train.steps ? node["steps"] : node).Invalid("give exactly one of epochs and steps"));
   }
-  std::int64_t together = std::int64_t{spec.ranks()} * train.micro_batch;
+  if (spec.ranks() % train.tensor != 0) {
+    return Fail(node["parallel"]["tensor"].Invalid(
+        fmt::format("{} should divide the number of ranks ({}: run.nodes times run.processes_per_node)", train.tensor,
+                    spec.ranks())));
+  }
+  const int data_ranks = spec.ranks() / train.tensor;
+  const std::int64_t together = std::int64_t{data_ranks} * train.micro_batch;
   if (train.global_batch % together != 0) {
-    return Fail(
-        node["global_batch"].Invalid(fmt::format("{} should be a multiple of {}: micro_batch ({}) on each of {} ranks",
-                                                 train.global_batch, together, train.micro_batch, spec.ranks())));
+    return Fail(node["global_batch"].Invalid(
+        train.tensor == 1
+            ? fmt::format("{} should be a multiple of {}: micro_batch ({}) on each of {} ranks", train.global_batch,
+                          together, train.micro_batch, spec.ranks())
+            : fmt::format(
+                  "{} should be a multiple of {}: micro_batch ({}) on each of {} groups of {} tensor-parallel ranks",
+                  train.global_batch, together, train.micro_batch, data_ranks, train.tensor)));
   }
   if (train.min_lr > train.lr) {
     return Fail(node["schedule"]["min_lr"].Invalid(

@@ -44,6 +44,9 @@ struct TrainSpec {
   std::string schedule = "cosine";  ///< cosine | constant
   std::uint64_t warmup_steps = 0;
   double min_lr = 0;
+  int tensor = 1;         ///< parallel.tensor: ranks that divide each layer
+  bool sequence = false;  ///< parallel.sequence
+  std::string placement = "cluster";
   std::uint64_t seed = 42;
   int threads = 0;  ///< per rank; 0: the machine's cores divided by the ranks on it
   bool operator==(const TrainSpec&) const = default;

@@ -149,11 +149,12 @@ void VisitTrain(Visitor& v, TrainSpec& train) {
     s.Integer("warmup_steps", train.warmup_steps, 0, std::int64_t{1} << 40);
     s.Number("min_lr", train.min_lr, 0, 10);
   });
-  v.Section("parallel", [](auto& p) {
+  v.Section("parallel", [&](auto& p) {
     p.Neutral("data", "auto");
-    p.Neutral("tensor", "1");
+    p.Integer("tensor", train.tensor, 1, 1024);
+    p.Flag("sequence", train.sequence);
+    p.Word("placement", train.placement, {{"cluster", "spread", "DPT", "DTP", "PDT", "PTD", "TDP", "TPD"}, {}});
     p.Neutral("pipeline", "1");
-    p.Neutral("sequence", "false");
     p.Neutral("zero", "0");
     p.Neutral("microbatches", "1");
     p.Neutral("recompute", "none");

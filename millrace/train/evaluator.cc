@@ -33,17 +33,18 @@ std::string EvalReport::ToText() const {
 Result<std::unique_ptr<Evaluator>> Evaluator::Open(object::Connection& connection,
                                                    std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
                                                    data::DatasetOptions options, std::uint64_t samples,
-                                                   engine::Collective& group, const Logger& log) {
+                                                   const RankLayout& layout, const Logger& log) {
   options.split.part = data::SplitPart::kHeldOut;
   std::shared_ptr<data::Dataset> dataset;
   const auto open = [&]() -> Status {
     dataset = MR_TRY(data::Dataset::Open(connection, std::move(tokenizer), options, log));
     return {};
   };
-  if (group.rank() == 0) MR_TRY(open());
-  MR_TRY(group.Barrier());
-  if (group.rank() != 0) MR_TRY(open());
-  const auto ranks = static_cast<std::uint64_t>(group.size());
+  engine::Collective& world = layout.world();
+  if (world.rank() == 0) MR_TRY(open());
+  MR_TRY(world.Barrier());
+  if (world.rank() != 0) MR_TRY(open());
+  const auto ranks = static_cast<std::uint64_t>(layout.data_ranks());
   const std::uint64_t share = std::min(samples, dataset->samples_per_epoch()) / ranks;
   if (share == 0) {
     return Fail(Code::kInvalidArgument,
@@ -52,12 +53,14 @@ Result<std::unique_ptr<Evaluator>> Evaluator::Open(object::Connection& connectio
                 dataset->samples_per_epoch(), ranks);
   }
   MemoryBudget budget(kCollectingBytes);
-  const data::Loader::Options loading{
-      .rank = group.rank(), .ranks = group.size(), .global_batch = group.size(), .threads = options.threads};
+  const data::Loader::Options loading{.rank = layout.data_rank(),
+                                      .ranks = layout.data_ranks(),
+                                      .global_batch = layout.data_ranks(),
+                                      .threads = options.threads};
   const auto loader = MR_TRY(data::Loader::Start(dataset, budget, loading, {}, log));
   std::vector<data::Batch> rows;
   while (rows.size() < share) rows.push_back(MR_TRY(loader->Next()));
-  return std::unique_ptr<Evaluator>(new Evaluator(std::move(rows), group));
+  return std::unique_ptr<Evaluator>(new Evaluator(std::move(rows), layout));
 }
 
 Result<EvalReport> Evaluator::Evaluate(engine::Model& model) const {
@@ -73,9 +76,10 @@ Result<EvalReport> Evaluator::Evaluate(engine::Model& model) const {
       labels += row.loss_tokens;
     }
   }));
-  const at::Tensor sums =
-      at::tensor({loss, static_cast<double>(labels), static_cast<double>(rows_.size())}, at::kDouble);
-  MR_TRY(group_.AllReduce(sums));
+  const double counts = layout_.counts_samples() ? 1 : 0;
+  const at::Tensor sums = at::tensor(
+      {counts * loss, counts * static_cast<double>(labels), counts * static_cast<double>(rows_.size())}, at::kDouble);
+  MR_TRY(layout_.world().AllReduce(sums));
   const double* all = sums.data_ptr<double>();
   return EvalReport{.loss = all[0] / std::max(1.0, all[1]),
                     .samples = static_cast<std::uint64_t>(all[2]),

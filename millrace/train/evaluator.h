@@ -13,9 +13,9 @@
 #include "millrace/data/batch/batch.h"
 #include "millrace/data/options/dataset_options.h"
 #include "millrace/engine/models/model.h"
-#include "millrace/engine/parallel/collective.h"
 #include "millrace/object/connection.h"
 #include "millrace/tokenizer/tokenizer.h"
+#include "millrace/train/layout.h"
 
 namespace millrace::train {
 
@@ -42,16 +42,16 @@ class Evaluator {
   static Result<std::unique_ptr<Evaluator>> Open(object::Connection& connection,
                                                  std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
                                                  data::DatasetOptions options, std::uint64_t samples,
-                                                 engine::Collective& group, const Logger& log);
+                                                 const RankLayout& layout, const Logger& log);
 
   /// Computes the loss. A collective operation. The caller sets step, seconds and tells_perplexity.
   Result<EvalReport> Evaluate(engine::Model& model) const;
 
  private:
-  Evaluator(std::vector<data::Batch> rows, engine::Collective& group) : rows_(std::move(rows)), group_(group) {}
+  Evaluator(std::vector<data::Batch> rows, const RankLayout& layout) : rows_(std::move(rows)), layout_(layout) {}
 
   mutable std::vector<data::Batch> rows_;  ///< one sequence each; the model reads them in place
-  engine::Collective& group_;
+  const RankLayout& layout_;
 };
 
 }  // namespace millrace::train

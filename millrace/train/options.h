@@ -19,6 +19,13 @@
 
 namespace millrace::train {
 
+/// How the ranks divide the work.
+struct ParallelOptions {
+  int tensor = 1;                     ///< ranks that divide each layer
+  bool sequence = false;              ///< they also divide the tokens between the layers
+  std::string placement = "cluster";  ///< engine::Mesh
+};
+
 struct Options {
   std::string name;
   /// The config.json of a model with random weights. vocab_size 0: the tokenizer's. Ignored where there is a
@@ -36,6 +43,7 @@ struct Options {
   engine::AdamwOptions optimizer;
   engine::Schedule schedule;  ///< its total_steps is computed
   double clip_norm = 1;       ///< 0: none
+  ParallelOptions parallel;
   std::uint64_t seed = 42;
 
   std::string checkpoint_url;  ///< empty: none are made

@@ -9,23 +9,32 @@
 namespace millrace::train {
 namespace {
 
-Result<checkpoint::TensorMeta> MetaOf(const at::Tensor& tensor) {
+Result<checkpoint::TensorMeta> MetaOf(const StateTensor& state) {
   checkpoint::TensorMeta meta;
-  meta.dtype = MR_TRY(checkpoint::ParseDType(engine::ScalarTypeName(tensor.scalar_type())));
-  meta.shape = tensor.sizes().vec();
+  meta.dtype = MR_TRY(checkpoint::ParseDType(engine::ScalarTypeName(state.tensor.scalar_type())));
+  meta.shape = state.whole_shape;
   return meta;
 }
 
+/// Returns this rank's part of the whole tensor.
+checkpoint::Box BoxOf(const StateTensor& state) {
+  if (state.slice.whole()) return {};
+  checkpoint::Box box{.offsets = std::vector<std::uint64_t>(state.whole_shape.size()),
+                      .lengths = {state.tensor.sizes().begin(), state.tensor.sizes().end()}};
+  box.offsets[state.slice.dim] = static_cast<std::uint64_t>(state.slice.begin);
+  return box;
+}
+
 /// The checkpoint's description of a tensor that the model has.
-Result<const checkpoint::TensorMeta*> FindTensor(const checkpoint::Reader& reader, const std::string& name,
-                                                 const at::Tensor& like) {
-  const auto found = reader.manifest().tensors.find(name);
+Result<const checkpoint::TensorMeta*> FindTensor(const checkpoint::Reader& reader, const StateTensor& state) {
+  const auto found = reader.manifest().tensors.find(state.name);
   if (found == reader.manifest().tensors.end()) {
-    return Fail(Code::kPreconditionFailed, "{} has no tensor {}: it belongs to another model", reader.name(), name);
+    return Fail(Code::kPreconditionFailed, "{} has no tensor {}: it belongs to another model", reader.name(),
+                state.name);
   }
-  if (found->second.shape != like.sizes().vec()) {
-    return Fail(Code::kPreconditionFailed, "{}: {} has the shape [{}], the model wants [{}]", reader.name(), name,
-                fmt::join(found->second.shape, ", "), fmt::join(like.sizes().vec(), ", "));
+  if (found->second.shape != state.whole_shape) {
+    return Fail(Code::kPreconditionFailed, "{}: {} has the shape [{}], the model wants [{}]", reader.name(), state.name,
+                fmt::join(found->second.shape, ", "), fmt::join(state.whole_shape, ", "));
   }
   return &found->second;
 }
@@ -35,17 +44,22 @@ Result<const checkpoint::TensorMeta*> FindTensor(const checkpoint::Reader& reade
 std::vector<StateTensor> StateTensors(engine::Model& model, engine::Adamw& optimizer) {
   std::vector<StateTensor> tensors;
   for (const auto& parameter : model.Parameters()) {
-    tensors.push_back({std::string(checkpoint::kModelGroup) + parameter.name, parameter.tensor});
+    tensors.push_back({std::string(checkpoint::kModelGroup) + parameter.name, parameter.tensor, parameter.whole_shape,
+                       parameter.slice});
   }
-  for (auto& state : optimizer.State()) tensors.push_back({"optimizer/" + state.name, state.tensor});
+  for (auto& state : optimizer.State()) {
+    tensors.push_back({"optimizer/" + state.name, state.tensor, state.parameter->whole_shape, state.parameter->slice});
+  }
   return tensors;
 }
 
 std::vector<checkpoint::SaveSlice> SlicesOf(const std::vector<StateTensor>& tensors) {
   std::vector<checkpoint::SaveSlice> slices;
   for (const StateTensor& state : tensors) {
-    slices.push_back(
-        {.name = state.name, .meta = MetaOf(state.tensor).value(), .bytes = engine::BytesOf(state.tensor)});
+    slices.push_back({.name = state.name,
+                      .meta = MetaOf(state).value(),
+                      .bytes = engine::BytesOf(state.tensor),
+                      .box = BoxOf(state)});
   }
   return slices;
 }
@@ -53,7 +67,8 @@ std::vector<checkpoint::SaveSlice> SlicesOf(const std::vector<StateTensor>& tens
 std::vector<std::string> TransposedWeights(engine::Model& model) {
   std::vector<std::string> names;
   for (const auto& parameter : model.Parameters()) {
-    if (parameter.transposed) names.push_back(parameter.name);
+    const bool is_new = names.empty() || names.back() != parameter.name;  // queries, keys and values are slices of one
+    if (parameter.transposed && is_new) names.push_back(parameter.name);
   }
   return names;
 }
@@ -89,13 +104,13 @@ Result<RunState> RunState::FromJson(const Json& meta, std::string_view name) {
 Status ReadState(checkpoint::Reader& reader, const std::vector<StateTensor>& tensors) {
   std::vector<checkpoint::Reader::TensorRange> wanted;
   for (const StateTensor& state : tensors) {
-    const auto* meta = MR_TRY(FindTensor(reader, state.name, state.tensor));
+    const auto* meta = MR_TRY(FindTensor(reader, state));
     if (checkpoint::DTypeName(meta->dtype) != engine::ScalarTypeName(state.tensor.scalar_type())) {
       return Fail(Code::kPreconditionFailed, "{}: {} is {}, this run computes it in {}; keep train.precision as it was",
                   reader.name(), state.name, checkpoint::DTypeName(meta->dtype),
                   engine::ScalarTypeName(state.tensor.scalar_type()));
     }
-    wanted.push_back({.tensor = state.name, .into = engine::BytesOf(state.tensor)});
+    wanted.push_back({.tensor = state.name, .into = engine::BytesOf(state.tensor), .box = BoxOf(state)});
   }
   return reader.ReadMany(wanted);
 }

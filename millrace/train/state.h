@@ -12,13 +12,16 @@
 #include "millrace/data/loader_state.h"
 #include "millrace/engine/models/model.h"
 #include "millrace/engine/optim/adamw.h"
+#include "millrace/engine/parameters/tensor_slice.h"
 
 namespace millrace::train {
 
 /// A tensor of the run by its name in checkpoints: "model/…", "optimizer/exp_avg/…".
 struct StateTensor {
   std::string name;
-  at::Tensor tensor;
+  at::Tensor tensor;                      ///< this rank's slice
+  std::vector<std::int64_t> whole_shape;  ///< of the tensor that all ranks have together
+  engine::TensorSlice slice = {};
 };
 std::vector<StateTensor> StateTensors(engine::Model& model, engine::Adamw& optimizer);
 

@@ -9,6 +9,7 @@
 #include "millrace/base/files/files.h"
 #include "millrace/checkpoint/read/reader.h"
 #include "millrace/data/dataset.h"
+#include "millrace/engine/families/families.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/parallel/connect.h"
 #include "millrace/http/server/server.h"
@@ -263,6 +264,74 @@ TEST_F(TrainTest, OtherFamiliesResumeBitForBit) {
     ASSERT_TRUE(again.outcome) << again.outcome.error().ToString();
     EXPECT_LT(again.losses.at(1), whole.losses.at(8)) << "it begins where the other ended";
   }
+}
+
+/// Tensor and sequence parallelism, with and without data parallelism, change nothing but the rounding. A checkpoint of
+/// one layout is resumed in another.
+TEST_F(TrainTest, LayoutsLearnTheSameAndResumeEachOther) {
+  for (const std::string_view family : {"llama", "gpt2"}) {
+    Options options = Tiny(family);
+    options.steps = 4;
+    options.checkpoint_every = 2;
+    if (family == "gpt2") {
+      options.model_config = {
+          {"model_type", "gpt2"}, {"n_embd", 32}, {"n_layer", 2}, {"n_head", 4}, {"n_positions", 32}};
+    }
+    const Ran one = Run(options);
+    ASSERT_TRUE(one.outcome) << one.outcome.error().ToString();
+    struct Layout {
+      int ranks, tensor;
+      bool sequence;
+    };
+    std::string latest;
+    for (const Layout& layout : {Layout{2, 2, false}, Layout{2, 2, true}, Layout{4, 2, true}}) {
+      const std::string what = fmt::format("{} {} {} {}", family, layout.ranks, layout.tensor, layout.sequence);
+      options.parallel = {.tensor = layout.tensor, .sequence = layout.sequence};
+      options.checkpoint_url = CheckpointUrl(what);
+      const Ran whole = RunRanks(options, layout.ranks);
+      ASSERT_TRUE(whole.outcome) << what << ": " << whole.outcome.error().ToString();
+      ASSERT_EQ(whole.losses.size(), one.losses.size()) << what;
+      for (const auto& [step, loss] : whole.losses) {
+        EXPECT_NEAR(loss, one.losses.at(step), 4e-6 * loss) << what << " step " << step;
+      }
+      // A part of the run in this layout, the rest on one rank.
+      options.checkpoint_url = CheckpointUrl(what + " first");
+      ASSERT_TRUE(RunRanks(options, layout.ranks, 1).outcome) << what;
+      options.parallel = {};
+      const Ran rest = Run(options);
+      ASSERT_TRUE(rest.outcome) << what << ": " << rest.outcome.error().ToString();
+      EXPECT_EQ(rest.losses.size(), 2u) << what;
+      for (const auto& [step, loss] : rest.losses) {
+        EXPECT_NEAR(loss, one.losses.at(step), 4e-6 * loss) << what << " step " << step;
+      }
+    }
+    // And the other way round; and bit for bit in the same layout.
+    options.checkpoint_url = CheckpointUrl(fmt::format("{} of one", family));
+    ASSERT_TRUE(Run(options, 1).outcome);
+    options.parallel = {.tensor = 2, .sequence = true};
+    const Ran rest = RunRanks(options, 4);
+    ASSERT_TRUE(rest.outcome) << rest.outcome.error().ToString();
+    for (const auto& [step, loss] : rest.losses) EXPECT_NEAR(loss, one.losses.at(step), 4e-6 * loss) << step;
+
+    options.checkpoint_url = "";
+    const Ran again = RunRanks(options, 4);
+    options.checkpoint_url = CheckpointUrl(fmt::format("{} twice", family));
+    ASSERT_TRUE(RunRanks(options, 4, 1).outcome);
+    const Ran second = RunRanks(options, 4);
+    ASSERT_TRUE(second.outcome) << second.outcome.error().ToString();
+    for (const auto& [step, loss] : second.losses) EXPECT_EQ(loss, again.losses.at(step)) << step;
+  }
+}
+
+TEST_F(TrainTest, RefusesLayoutsThatDoNotDivide) {
+  Options options = Tiny("layouts");
+  options.parallel = {.tensor = 3};
+  const Ran uneven = RunRanks(options, 4);
+  ASSERT_FALSE(uneven.outcome);
+  EXPECT_THAT(uneven.outcome.error().ToString(), testing::HasSubstr("4 ranks are not a multiple of"));
+  const Ran heads = RunRanks(options, 3);
+  ASSERT_FALSE(heads.outcome);
+  EXPECT_THAT(heads.outcome.error().ToString(), testing::HasSubstr("4 attention heads do not divide among 3"));
 }
 
 /// The first global batch of a run that packs documents, whose boundaries it keeps: its loss is that of the documents,

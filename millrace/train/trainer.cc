@@ -16,11 +16,14 @@
 #include "millrace/checkpoint/save/writer.h"
 #include "millrace/data/loader.h"
 #include "millrace/engine/errors.h"
+#include "millrace/engine/families/families.h"
+#include "millrace/engine/gradients/divided_gradients.h"
+#include "millrace/engine/gradients/gradient_reducer.h"
 #include "millrace/engine/models/make_model.h"
-#include "millrace/engine/parallel/gradient_reducer.h"
 #include "millrace/engine/weights/read_weights.h"
 #include "millrace/metrics/endpoint.h"
 #include "millrace/tokenizer/open/open.h"
+#include "millrace/train/layout.h"
 #include "millrace/train/rank_group.h"
 #include "millrace/train/state.h"
 #include "millrace/train/step_metrics.h"
@@ -112,6 +115,7 @@ class Trainer {
   };
 
   bool leads() const { return group_.rank() == 0; }
+  Status CheckBatch() const;
   Status OpenData();
   Result<checkpoint::ModelSource> OpenSource();
   Status OpenModel();
@@ -132,7 +136,8 @@ class Trainer {
   Json Meta() const;
 
   object::Connection& connection_;
-  engine::Collective& group_;
+  engine::Collective& group_;  ///< of all ranks
+  std::unique_ptr<RankLayout> layout_;
   const Options& options_;
   const Observer& observer_;
   Clock& clock_;
@@ -168,13 +173,15 @@ class Trainer {
 
 Status Trainer::Prepare() {
   heartbeat_ = MR_TRY(Heartbeat::Open(options_.heartbeat_file));
+  layout_ = MR_TRY(RankLayout::Make(group_, options_.parallel));
+  MR_TRY(CheckBatch());
   MR_TRY(OpenData());
   MR_TRY(OpenModel());
   MR_TRY(Resume());
   MR_TRY(OpenWriter());
   MR_TRY(OpenTelemetry());
-  const data::Loader::Options loader{.rank = group_.rank(),
-                                     .ranks = group_.size(),
+  const data::Loader::Options loader{.rank = layout_->data_rank(),
+                                     .ranks = layout_->data_ranks(),
                                      .global_batch = options_.global_batch,
                                      .micro_batch = options_.micro_batch,
                                      .threads = options_.data.threads};
@@ -182,9 +189,26 @@ Status Trainer::Prepare() {
   MakePlan();
   if (options_.eval_every > 0) {
     evaluator_ =
-        MR_TRY(Evaluator::Open(connection_, tokenizer_, options_.data, options_.eval_samples, group_, options_.log));
+        MR_TRY(Evaluator::Open(connection_, tokenizer_, options_.data, options_.eval_samples, *layout_, options_.log));
   }
   return OpenMetrics();
+}
+
+Status Trainer::CheckBatch() const {
+  const int rows = layout_->data_ranks() * options_.micro_batch;
+  if (options_.micro_batch < 1 || options_.global_batch < 1 || options_.global_batch % rows != 0) {
+    return Fail(Code::kInvalidArgument,
+                "train.global_batch {} is not a multiple of {} data-parallel ranks times train.micro_batch {}",
+                options_.global_batch, layout_->data_ranks(), options_.micro_batch);
+  }
+  const int tokens = options_.micro_batch * options_.data.sequence_length;
+  if (layout_->tensor().divides_tokens() && tokens % layout_->tensor().size() != 0) {
+    return Fail(Code::kInvalidArgument,
+                "train.parallel.sequence: {} tokens (train.micro_batch {} times data.sequence_length {}) do not divide "
+                "among {} tensor-parallel ranks",
+                tokens, options_.micro_batch, options_.data.sequence_length, layout_->tensor().size());
+  }
+  return {};
 }
 
 Status Trainer::OpenData() {
@@ -242,7 +266,7 @@ Status Trainer::OpenModel() {
     return Fail(Code::kInvalidArgument, "sequences of {} tokens are longer than the model's {} positions",
                 options_.data.sequence_length, sizes.max_positions);
   }
-  model_ = MR_TRY(engine::MakeModel(config, options_.precision, at::kCPU, options_.seed));
+  model_ = MR_TRY(engine::MakeModel(config, options_.precision, at::kCPU, options_.seed, layout_->tensor()));
   if (source) {
     MR_TRY(engine::ReadWeights(source->reader(), *model_));
     MR_TRY(group_.Barrier());  // rank 0 may hold the checkpoint for all
@@ -251,7 +275,7 @@ Status Trainer::OpenModel() {
     model_->buffer().EnableGradients();
     optimizer_ = std::make_unique<engine::Adamw>(model_->buffer(), options_.optimizer);
   }));
-  reducer_ = std::make_unique<engine::GradientReducer>(model_->buffer(), group_);
+  reducer_ = std::make_unique<engine::GradientReducer>(model_->buffer(), layout_->data());
   tensors_ = StateTensors(*model_, *optimizer_);
   return {};
 }
@@ -333,7 +357,8 @@ void Trainer::MakePlan() {
   plan_.global_batch = options_.global_batch;
   plan_.micro_batch = options_.micro_batch;
   plan_.sequence_length = options_.data.sequence_length;
-  plan_.accumulation = static_cast<std::uint64_t>(options_.global_batch / (group_.size() * options_.micro_batch));
+  plan_.accumulation =
+      static_cast<std::uint64_t>(options_.global_batch / (layout_->data_ranks() * options_.micro_batch));
   plan_.records = dataset_->records();
   plan_.data_bytes = dataset_->bytes();
   plan_.samples_per_epoch = dataset_->samples_per_epoch();
@@ -434,7 +459,8 @@ Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {
   // Gradients are of the sum of all losses; one factor makes them the mean's and clips them.
   const double scale = 1 / static_cast<double>(all.tokens);
   report.loss = all.loss * scale;
-  report.grad_norm = MR_TRY(engine::CatchTorch("gradient norm", [&] { return optimizer_->GradientNorm(scale); }));
+  report.grad_norm = MR_TRY(engine::CatchTorch(
+      "gradient norm", [&] { return engine::GradientNorm(model_->buffer(), scale, layout_->tensor()); }));
   if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) {
     return Fail(Code::kInternal,
                 "step {}: the loss is {} and the gradient norm {}; nothing of this step was kept. Try a lower learning "
@@ -481,11 +507,15 @@ Result<Trainer::Sums> Trainer::ForwardBackward(StepReport& report) {
     }));
   }
   report.comm_wait_s += SecondsOf(MR_TRY(reducer_->Finish()));
+  const Stopwatch waiting(clock_);
+  MR_TRY(engine::SumPartialGradients(model_->buffer(), layout_->tensor()));
+  report.comm_wait_s += waiting.Seconds();
   return sums;
 }
 
 Result<Trainer::Sums> Trainer::SumOverRanks(Sums mine, StepReport& report) {
   const Stopwatch waiting(clock_);
+  if (!layout_->counts_samples()) mine.loss = mine.context = static_cast<double>(mine.tokens = 0);
   const at::Tensor sums = at::tensor({mine.loss, static_cast<double>(mine.tokens), mine.context, mine.stop ? 1.0 : 0.0,
                                       mine.store_busy ? 1.0 : 0.0, mine.local_busy ? 1.0 : 0.0},
                                      at::kDouble);
@@ -562,12 +592,6 @@ Status Trainer::FinishSaving() {
 
 Result<Outcome> Train(object::Connection& connection, engine::Collective& group, const Options& options,
                       const Observer& observer, std::stop_token stop) {
-  const int rows = group.size() * options.micro_batch;
-  if (options.micro_batch < 1 || options.global_batch < 1 || options.global_batch % rows != 0) {
-    return Fail(Code::kInvalidArgument,
-                "train.global_batch {} is not a multiple of {} ranks times train.micro_batch {}", options.global_batch,
-                group.size(), options.micro_batch);
-  }
   if (options.steps.has_value() == options.epochs.has_value()) {
     return Fail(Code::kInvalidArgument, "a run takes either train.steps or train.epochs");
   }
