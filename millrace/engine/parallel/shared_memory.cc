@@ -24,8 +24,8 @@ constexpr std::uint32_t kOutboxSlots = 4;
 /// The outboxes of all ranks together. They must pass through the last-level cache, and several groups must fit into the
 /// /dev/shm of a container, which has 64 MiB unless configured.
 constexpr std::size_t kOutboxesBytes = 8 * kMiB;
-/// The largest slot: beyond 512 KiB an all-reduce gains nothing (benchmarks/all_reduce), and two of them fit into a
-/// second-level cache of 1 MiB. The smallest: copying 32 KiB takes as long as waking a peer, a few microseconds.
+/// The largest slot takes some 60 µs to copy, many times as long as waking a peer, and two of them fit into a
+/// second-level cache of 1 MiB. The smallest takes some 4 µs, about as long as waking a peer.
 constexpr std::size_t kMostSlotBytes = 512 * kKiB, kLeastSlotBytes = 32 * kKiB;
 
 /// Slots of a channel for messages from one rank to another: one is written while the other is read.
