@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "millrace/base/glob.h"
 #include "millrace/base/hash/random.h"
 
 namespace millrace {
@@ -71,6 +72,18 @@ TEST(Split, KeepsEmptyParts) {
   EXPECT_EQ(Split("", '/'), (std::vector<std::string_view>{""}));
   EXPECT_EQ(Trim("  x y \r\n"), "x y");
   EXPECT_EQ(Trim(" \t"), "");
+}
+
+TEST(Glob, MatchesAsShellsDoButAcrossSlashes) {
+  EXPECT_TRUE(GlobMatches("a/*.jsonl", "a/b.jsonl"));
+  EXPECT_TRUE(GlobMatches("a/*.jsonl", "a/b/c.jsonl"));
+  EXPECT_FALSE(GlobMatches("a/*.jsonl", "a/b.json"));
+  EXPECT_TRUE(GlobMatches("*", ""));
+  EXPECT_TRUE(GlobMatches("a?c*", "abc"));
+  EXPECT_FALSE(GlobMatches("a?c", "ac"));
+  EXPECT_TRUE(GlobMatches("*a*b*", "xxaxxbxx"));
+  EXPECT_FALSE(GlobMatches("*a*b", "ba"));
+  EXPECT_FALSE(GlobMatches(std::string(40, '*') + "b", std::string(5000, 'a'))) << "and in reasonable time";
 }
 
 }  // namespace

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "millrace/data/sources/sources.h"
-
 namespace millrace::data {
 namespace {
 
@@ -99,18 +97,6 @@ TEST(RecordTemplate, RejectsTemplatesThatCannotBeMeant) {
     EXPECT_EQ(parsed.error().code(), Code::kInvalidArgument);
   }
   EXPECT_NE(RecordTemplate::Parse("ab{c").error().message().find("column 3"), std::string::npos);
-}
-
-TEST(Glob, MatchesAsShellsDoButAcrossSlashes) {
-  EXPECT_TRUE(GlobMatches("a/*.jsonl", "a/b.jsonl"));
-  EXPECT_TRUE(GlobMatches("a/*.jsonl", "a/b/c.jsonl"));
-  EXPECT_FALSE(GlobMatches("a/*.jsonl", "a/b.json"));
-  EXPECT_TRUE(GlobMatches("*", ""));
-  EXPECT_TRUE(GlobMatches("a?c*", "abc"));
-  EXPECT_FALSE(GlobMatches("a?c", "ac"));
-  EXPECT_TRUE(GlobMatches("*a*b*", "xxaxxbxx"));
-  EXPECT_FALSE(GlobMatches("*a*b", "ba"));
-  EXPECT_FALSE(GlobMatches(std::string(40, '*') + "b", std::string(5000, 'a'))) << "and in reasonable time";
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "millrace/base/glob.h"
 #include "millrace/base/text.h"
 #include "millrace/base/threads/parallel_for.h"
 #include "millrace/data/formats/format.h"
@@ -205,25 +206,6 @@ Result<std::vector<DataFormat>> FormatsOf(const DataSource& source, std::span<co
 }
 
 }  // namespace
-
-bool GlobMatches(std::string_view pattern, std::string_view text) {
-  std::size_t p = 0, t = 0, star = pattern.npos, resume = 0;
-  while (t < text.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      resume = t;
-    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
-      ++p, ++t;
-    } else if (star != pattern.npos) {
-      p = star + 1;
-      t = ++resume;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
-}
 
 Result<ResolvedSources> ResolveSources(object::Connection& connection, std::span<const DataSource> sources,
                                        object::Call call, std::span<const std::string> fields) {

@@ -40,7 +40,4 @@ struct ResolvedSources {
 Result<ResolvedSources> ResolveSources(object::Connection& connection, std::span<const DataSource> sources,
                                        object::Call call = {}, std::span<const std::string> fields = {});
 
-/// Returns true if the glob `pattern` matches the whole of `text`.
-bool GlobMatches(std::string_view pattern, std::string_view text);
-
 }  // namespace millrace::data
