@@ -33,7 +33,8 @@ ModelBatch BatchOf(const at::Tensor& ids, std::span<const std::int32_t> document
   return {.inputs = ids.narrow(1, 0, 24).contiguous(),
           .labels = ids.narrow(1, 1, 24).contiguous(),
           .documents = documents,
-          .dropout = ops::DropoutRows{.seed = 5, .step = 3, .first_sample = 40, .row_length = 24}};
+          .dropout = ops::DropoutRows{.seed = 5, .step = 3, .first_sample = 40, .row_length = 24},
+          .loss = {.label_smoothing = 0.1, .z_loss = 1e-3}};
 }
 
 /// The loss, and of each parameter the gradient and the initial values, as whole tensors.

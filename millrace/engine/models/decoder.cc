@@ -13,7 +13,7 @@ at::Tensor Decoder::LossSum(const ModelBatch& batch) {
   if (ranks_.divides_tokens()) context.first_token = ranks_.rank() * (inputs.numel() / ranks_.size());
   const at::Tensor hidden = ops::EnterDividedLayer(Hidden(inputs, context), ranks_);
   return ops::DividedCrossEntropy(hidden, head_.weight(), head_.bias(), batch.labels.reshape({-1}),
-                                  config().sizes().vocab_size, ranks_);
+                                  config().sizes().vocab_size, ranks_, batch.loss);
 }
 
 at::Tensor Decoder::Logits(const at::Tensor& inputs, KvCache* cache) {

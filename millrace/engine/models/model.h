@@ -11,6 +11,7 @@
 
 #include "millrace/engine/layers/kv_cache.h"
 #include "millrace/engine/models/model_config.h"
+#include "millrace/engine/ops/cross_entropy.h"
 #include "millrace/engine/ops/dropout.h"
 #include "millrace/engine/parallel/tensor_ranks.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
@@ -32,6 +33,7 @@ struct ModelBatch {
   at::Tensor row_labels = {};  ///< [rows]: the class of each row, or -100; undefined: none
   double row_loss_weight = 1;  ///< the loss of a row's class counts this much beside that of one token
   std::optional<ops::DropoutRows> dropout = {};  ///< nothing: no element is dropped
+  ops::LossOptions loss = {};                    ///< what the gradient is of; the loss itself stays the cross-entropy
 };
 
 /// A model with its weights. Not thread-safe: one thread uses a model at a time. Calls may throw c10::Error (out of

@@ -26,17 +26,25 @@ struct LossAndGradients {
 using ChunkLoss =
     std::function<void(const at::Tensor& logits, const std::int64_t* labels, double* losses, bool gradient)>;
 
-void WholeRows(const at::Tensor& logits, const std::int64_t* labels, double* losses, bool gradient) {
+void WholeRows(const at::Tensor& logits, const std::int64_t* labels, double* losses, bool gradient,
+               const LossOptions& options) {
   const std::int64_t rows = logits.size(0), columns = logits.size(1);
   DispatchType(logits, [&]<class T>(T) {
-    const cpu::CrossEntropy<T> kernel{Data<T>(logits), labels, losses, columns, gradient};
+    const cpu::CrossEntropy<T> kernel{Data<T>(logits),
+                                      labels,
+                                      losses,
+                                      columns,
+                                      gradient,
+                                      static_cast<float>(options.label_smoothing),
+                                      static_cast<float>(options.z_loss)};
     ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
   });
 }
 
-/// `first`: this rank's first column of all logits.
+/// The logits have this rank's share of `vocab` columns.
 void DividedRows(const at::Tensor& logits, const std::int64_t* labels, double* losses, bool gradient,
-                 std::int64_t first, const TensorRanks& ranks) {
+                 const LossOptions& options, std::int64_t vocab, const TensorRanks& ranks) {
+  const std::int64_t first = ranks.ShareOf(vocab).first;
   const std::int64_t rows = logits.size(0), columns = logits.size(1);
   std::vector<std::int64_t> local(labels, labels + rows);
   for (std::int64_t& label : local) label -= first;
@@ -64,7 +72,13 @@ void DividedRows(const at::Tensor& logits, const std::int64_t* labels, double* l
   }
   if (!gradient) return;
   DispatchType(logits, [&]<class T>(T) {
-    const cpu::CrossEntropyGradient<T> kernel{Data<T>(logits), local.data(), lse.data(), columns};
+    const cpu::CrossEntropyGradient<T> kernel{Data<T>(logits),
+                                              local.data(),
+                                              lse.data(),
+                                              columns,
+                                              vocab,
+                                              static_cast<float>(options.label_smoothing),
+                                              static_cast<float>(options.z_loss)};
     ParallelRows(rows, columns, [&](cpu::Rows part) { kernel.Run(part); });
   });
 }
@@ -133,19 +147,22 @@ at::Tensor CrossEntropyOf(const at::Tensor& x, const Weight& head, const Weight&
 
 }  // namespace
 
-at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels) {
-  if (!HasFused(x)) return reference::LinearCrossEntropy(x, head, bias, labels);
-  return CrossEntropyOf(x, head, bias, labels, head.value.size(0), WholeRows);
+at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
+                              const LossOptions& options) {
+  if (!HasFused(x)) return reference::LinearCrossEntropy(x, head, bias, labels, options);
+  return CrossEntropyOf(x, head, bias, labels, head.value.size(0),
+                        [&](const at::Tensor& logits, const std::int64_t* some, double* losses, bool gradient) {
+                          WholeRows(logits, some, losses, gradient, options);
+                        });
 }
 
 at::Tensor DividedCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                               std::int64_t vocab, const TensorRanks& ranks) {
-  if (ranks.size() == 1) return LinearCrossEntropy(x, head, bias, labels);
+                               std::int64_t vocab, const TensorRanks& ranks, const LossOptions& options) {
+  if (ranks.size() == 1) return LinearCrossEntropy(x, head, bias, labels, options);
   TORCH_CHECK(HasFused(x), "a divided LM head needs float32 or bfloat16 on a CPU");
-  const std::int64_t first = ranks.ShareOf(vocab).first;
   return CrossEntropyOf(x, head, bias, labels, vocab,
                         [&](const at::Tensor& logits, const std::int64_t* some, double* losses, bool gradient) {
-                          DividedRows(logits, some, losses, gradient, first, ranks);
+                          DividedRows(logits, some, losses, gradient, options, vocab, ranks);
                         });
 }
 

@@ -12,17 +12,27 @@ namespace millrace::engine::ops {
 
 inline constexpr std::int64_t kIgnoreLabel = -100;  // as in PyTorch's cross_entropy and in transformers
 
+/// Changes what is minimised. With p = softmax(logits) over C classes, the objective of a token is
+///   (1 - label_smoothing) · -log p[label] + label_smoothing/C · sum of -log p + z_loss · logsumexp(logits)²:
+/// label smoothing as in torch.nn.functional.cross_entropy, z-loss as in PaLM (Chowdhery et al. 2022).
+struct LossOptions {
+  double label_smoothing = 0;  ///< 0 to 1
+  double z_loss = 0;           ///< PaLM: 1e-4
+};
+
 /// Returns the sum of the cross-entropies of x [N, hidden] by head [vocab, hidden] and, if it is defined, bias [vocab],
-/// over labels (int64 [N]) that are not kIgnoreLabel: a float32 scalar. Logits exist for a chunk of rows at a time. The
-/// forward pass computes the gradients.
+/// over labels (int64 [N]) that are not kIgnoreLabel: a float32 scalar. Its gradient is that of the objective in
+/// `options`. So the value can be compared between runs whatever their options. Logits exist for a chunk of rows at a
+/// time. The forward pass computes the gradients.
 /// Throws c10::Error if a label is outside the vocabulary.
-at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels);
+at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
+                              const LossOptions& options = {});
 
 /// The same where a rank of the tensor group has its ShareOf(vocab) of the rows of head and bias. All ranks pass the
 /// same x and labels, and get the same loss. The gradient of x is this rank's share of the sum; CopyToRanks or
 /// GatherRows before it adds the shares. No rank sees the logits of another: three numbers a row are exchanged. Throws
 /// ErrorException if the exchange fails.
 at::Tensor DividedCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                               std::int64_t vocab, const TensorRanks& ranks);
+                               std::int64_t vocab, const TensorRanks& ranks, const LossOptions& options = {});
 
 }  // namespace millrace::engine::ops

@@ -276,6 +276,34 @@ TEST_P(OpsTest, LinearCrossEntropy) {
   }
 }
 
+/// The gradient is torch's for label smoothing plus that of z-loss. The value is the plain cross-entropy.
+TEST_P(OpsTest, LinearCrossEntropySmoothsLabels) {
+  Case c(GetParam(), 8);
+  for (const LossOptions options : {LossOptions{.label_smoothing = 0.1}, LossOptions{.z_loss = 1e-2},
+                                    LossOptions{.label_smoothing = 0.3, .z_loss = 1e-3}}) {
+    const at::Tensor x = c.Random({90, 16}), x2 = Case::Copy(x), x3 = Case::Copy(x), w = c.Random({1000, 16}, 0.5);
+    const at::Tensor labels = c.Ids(90, 1000);
+    labels.narrow(0, 10, 30).fill_(kIgnoreLabel);
+    const Weight fused = Case::Buffered(w), plain{.value = Case::Copy(w)};
+    const at::Tensor got = LinearCrossEntropy(x, fused, {}, labels, options);
+    const at::Tensor want = reference::LinearCrossEntropy(x2, plain, {}, labels, options);
+    EXPECT_EQ(got.item<float>(), LinearCrossEntropy(x, fused, {}, labels).item<float>());
+    ExpectClose(got, want, c.tolerance(), "loss");
+    got.backward();
+    want.backward();
+    ExpectClose(x.grad(), x2.grad(), c.tolerance(), "dx");
+    ExpectClose(fused.gradient, plain.value.grad(), c.tolerance(), "dweight");
+
+    const at::Tensor logits = at::mm(x3, w.detach().t()).to(at::kFloat);
+    const at::Tensor squares = at::logsumexp(logits, 1).square().masked_fill(labels == kIgnoreLabel, 0).sum();
+    const at::Tensor objective =
+        at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum, kIgnoreLabel, options.label_smoothing) +
+        squares * options.z_loss;
+    objective.backward();
+    ExpectClose(x.grad(), x3.grad(), c.tolerance(), "dx of torch's objective");
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, OpsTest, testing::Values(at::kFloat, at::kBFloat16),
                          [](const auto& info) { return info.param == at::kFloat ? "F32" : "BF16"; });
 

@@ -173,9 +173,18 @@ at::Tensor Dropout(const at::Tensor& x, const DropoutSite& site) {
   return (x.to(at::kFloat) * kept.to(x.device())).to(x.scalar_type());
 }
 
-at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels) {
+at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
+                              const LossOptions& options) {
   const at::Tensor logits = Linear(x, head, bias).to(at::kFloat);
-  return at::nll_loss(at::log_softmax(logits, 1), labels, /*weight=*/{}, at::Reduction::Sum, kIgnoreLabel);
+  const at::Tensor log_p = at::log_softmax(logits, 1);
+  const at::Tensor plain = at::nll_loss(log_p, labels, /*weight=*/{}, at::Reduction::Sum, kIgnoreLabel);
+  if (options.label_smoothing == 0 && options.z_loss == 0) return plain;
+  const at::Tensor counts = (labels != kIgnoreLabel).to(at::kFloat);
+  const at::Tensor uniform = -(log_p.mean(1) * counts).sum();
+  const at::Tensor squares = (at::logsumexp(logits, 1).square() * counts).sum();
+  const at::Tensor objective =
+      plain * (1 - options.label_smoothing) + uniform * options.label_smoothing + squares * options.z_loss;
+  return objective + (plain - objective).detach();  // the value of the one, the gradient of the other
 }
 
 }  // namespace millrace::engine::ops::reference

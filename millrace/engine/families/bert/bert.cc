@@ -57,14 +57,14 @@ class Bert final : public Model {
                                  .dropout = batch.dropout};
     const at::Tensor hidden = Encode(batch.inputs, batch.segments, context);
     at::Tensor loss;
-    if (PredictsTokens() && batch.labels.defined()) loss = TokenLoss(hidden, batch.labels.reshape({-1}));
+    if (PredictsTokens() && batch.labels.defined()) loss = TokenLoss(hidden, batch.labels.reshape({-1}), batch.loss);
     if (PredictsRows() && batch.row_labels.defined()) {
       const ops::DropoutSite drop = config_.heads == BertHeads::kClassification
                                         ? context.DropoutAt(kBertPooled, config_.classifier_dropout)
                                         : ops::DropoutSite{};
       const at::Tensor pooled = Drop(Pool(hidden, rows), drop);
       const at::Tensor row_loss =
-          ops::LinearCrossEntropy(pooled, row_head_.weight(), row_head_.bias(), batch.row_labels) *
+          ops::LinearCrossEntropy(pooled, row_head_.weight(), row_head_.bias(), batch.row_labels, batch.loss) *
           batch.row_loss_weight;
       loss = loss.defined() ? loss + row_loss : row_loss;
     }
@@ -136,10 +136,10 @@ class Bert final : public Model {
     return transform_norm_.Forward(ops::Activate(transform_.Forward(x), config_.activation)).out;
   }
   /// Only masked tokens reach the head: about one in seven.
-  at::Tensor TokenLoss(const at::Tensor& hidden, const at::Tensor& labels) const {
+  at::Tensor TokenLoss(const at::Tensor& hidden, const at::Tensor& labels, const ops::LossOptions& options) const {
     const at::Tensor masked = at::nonzero(labels != ops::kIgnoreLabel).view({-1});
     return ops::LinearCrossEntropy(Transform(hidden.index_select(0, masked)), decoder_.weight(), decoder_.bias(),
-                                   labels.index_select(0, masked));
+                                   labels.index_select(0, masked), options);
   }
   /// Returns [rows, hidden]: what the first token of each row says of the row.
   at::Tensor Pool(const at::Tensor& hidden, std::int64_t rows) const {

@@ -120,8 +120,8 @@ struct DropoutRow {
            std::uint32_t c3) const;
 };
 
-/// losses[row] = log(sum(exp(logits))) - logits[label]. With `gradient`, writes softmax - onehot(label) over the
-/// logits.
+/// losses[row] = log(sum(exp(logits))) - logits[label]. With `gradient`, writes the gradient of LossOptions' objective
+/// over the logits (cross_entropy.h): softmax - onehot(label), if both options are 0.
 template <class T>
 struct CrossEntropy {
   T* logits;
@@ -129,6 +129,7 @@ struct CrossEntropy {
   double* losses;
   std::int64_t columns;
   bool gradient;
+  float label_smoothing, z_loss;
   void Run(Rows rows) const;
 };
 
@@ -147,13 +148,14 @@ struct CrossEntropyScan {
   std::int64_t columns;
   void Run(Rows rows) const;
 };
-/// Writes exp(logit - lse) - onehot(label) over the logits.
+/// Writes over this rank's logits what CrossEntropy writes. `vocab` is the number of all ranks' columns.
 template <class T>
 struct CrossEntropyGradient {
   T* logits;
   const std::int64_t* labels;
   const float* lse;
-  std::int64_t columns;
+  std::int64_t columns, vocab;
+  float label_smoothing, z_loss;
   void Run(Rows rows) const;
 };
 

@@ -90,13 +90,17 @@ MR_INLINE void CrossEntropyBody(const CrossEntropy<T>& op, Rows rows) {
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (std::int64_t j = 0; j < n; ++j) sum += Exp(ToFloat(logits[j]) - most);
-    op.losses[row] = std::log(static_cast<double>(sum)) + most - ToFloat(logits[label]);
+    const double log_sum = std::log(static_cast<double>(sum)) + most;
+    op.losses[row] = log_sum - ToFloat(logits[label]);
     if (!op.gradient) continue;
+    // Without smoothing and z-loss, `factor` is 1 and `floor` 0: the bits are those of softmax - onehot(label).
+    const float factor = 1 + 2 * op.z_loss * static_cast<float>(log_sum);
+    const float floor = op.label_smoothing / static_cast<float>(n);
     const float probability = Exp(ToFloat(logits[label]) - most) / sum;
-    const float inverse = 1 / sum;
+    const float inverse = 1 / sum * factor;
 #pragma omp simd
-    for (std::int64_t j = 0; j < n; ++j) logits[j] = FromFloat<T>(Exp(ToFloat(logits[j]) - most) * inverse);
-    logits[label] = FromFloat<T>(probability - 1);
+    for (std::int64_t j = 0; j < n; ++j) logits[j] = FromFloat<T>(Exp(ToFloat(logits[j]) - most) * inverse - floor);
+    logits[label] = FromFloat<T>(probability * factor - floor - (1 - op.label_smoothing));
   }
 }
 
@@ -121,11 +125,12 @@ MR_INLINE void CrossEntropyGradientBody(const CrossEntropyGradient<T>& op, Rows 
     T* __restrict logits = op.logits + row * n;
     const std::int64_t label = op.labels[row];
     const float lse = op.lse[row];
+    const float factor = 1 + 2 * op.z_loss * lse, floor = op.label_smoothing / static_cast<float>(op.vocab);
     const bool mine = label >= 0 && label < n;
     const float probability = mine ? Exp(ToFloat(logits[label]) - lse) : 0;
 #pragma omp simd
-    for (std::int64_t j = 0; j < n; ++j) logits[j] = FromFloat<T>(Exp(ToFloat(logits[j]) - lse));
-    if (mine) logits[label] = FromFloat<T>(probability - 1);
+    for (std::int64_t j = 0; j < n; ++j) logits[j] = FromFloat<T>(Exp(ToFloat(logits[j]) - lse) * factor - floor);
+    if (mine) logits[label] = FromFloat<T>(probability * factor - floor - (1 - op.label_smoothing));
   }
 }
 
