@@ -197,6 +197,34 @@ struct AdamwStep {
 template <class T>
 void Adamw(const AdamwStep& step, T* weights, float* master, float* gradients, float* moment1, float* moment2,
            std::int64_t count);
+
+/// Constants of one LAMB step.
+struct LambStep {
+  float beta1, beta2, eps;
+  float correction1, correction2;  ///< 1 - beta^t
+  float gradient_scale;
+};
+/// Sums of squares over some elements of a parameter.
+struct LambSquares {
+  double weight = 0, update = 0;
+};
+/// Updates the moments and replaces each gradient by the update, before the trust ratio. Returns what the trust ratio
+/// needs of these elements.
+LambSquares LambDirection(const LambStep& step, float weight_decay, const float* master, float* gradients,
+                          float* moment1, float* moment2, std::int64_t count);
+/// master -= rate · updates; zeroes the updates. `weights` as in Adamw.
+template <class T>
+void LambApply(float rate, T* weights, float* master, float* updates, std::int64_t count);
+
+/// Constants of one step of SGD.
+struct SgdStep {
+  float lr, momentum, weight_decay, gradient_scale;
+  bool nesterov;
+};
+/// Updates momentum (null: none) and master weights and zeroes the gradients in one pass. `weights` as in Adamw.
+template <class T>
+void Sgd(const SgdStep& step, T* weights, float* master, float* gradients, float* momentum, std::int64_t count);
+
 double SumOfSquares(const float* x, std::int64_t count);
 
 }  // namespace millrace::engine::cpu

@@ -1,0 +1,95 @@
+// What all optimizers have in common: the norm of gradients, state by names, a master copy of the weights, and which
+// parameters decay. MakeOptimizer (make_optimizer.h) makes one.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/engine/parameters/parameter_buffer.h"
+
+namespace millrace::engine {
+
+/// A tensor of the optimizer's state that belongs to one parameter. The tensor is a view.
+struct NamedState {
+  std::string name;  ///< "exp_avg/model.norm.weight"
+  at::Tensor tensor;
+};
+
+/// How strongly weights decay, and which of them.
+struct WeightDecay {
+  double rate = 0;
+  std::vector<std::string> no_decay = {};  ///< globs over parameter names
+  /// Returns the rate of a parameter. Parameters with fewer than two dimensions (biases, weights of norms) and those
+  /// that a glob of no_decay matches do not decay.
+  double RateOf(const NamedParameter& parameter) const;
+};
+
+/// Updates a model's weights from its gradients. Its state is float32. For models of another type it includes a float32
+/// master copy of the weights. Results do not depend on the number of threads. One thread at a time.
+/// REQUIRES: the ParameterBuffer has gradients and outlives this object.
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  /// Returns the name in job files and checkpoints: "adamw".
+  virtual std::string_view name() const = 0;
+  /// Returns the norm of all gradients times `scale`. Sums in double, in an order that does not depend on threads.
+  double GradientNorm(double scale) const;
+  /// Updates the weights with gradients · scale and zeroes the gradients. The caller includes clipping and the division
+  /// by the number of loss tokens in `scale`.
+  void Step(double lr, double scale);
+
+  /// Returns the number of updates so far. It is part of the state: bias correction depends on it.
+  std::int64_t steps() const { return steps_; }
+  /// Returns KIND/NAME of every parameter for each kind of state, and master/NAME if there is a master copy.
+  std::vector<NamedState> State();
+  /// Sets steps(). Call it after the tensors of State() have been filled from a checkpoint.
+  void Restore(std::int64_t steps) { steps_ = steps; }
+  /// Copies the model's weights into the master copy. Call it after the weights were replaced, but State() was not.
+  void TakeWeights();
+
+ protected:
+  /// Consecutive elements of the buffers under the same decay.
+  struct DecayRun {
+    std::int64_t begin, end;
+    double decay;
+  };
+
+  explicit Optimizer(ParameterBuffer& parameters);
+  /// Returns a new float32 tensor [parameters.size()] of zeros. State() has it as `kind`.
+  at::Tensor AddState(std::string kind);
+  /// Returns the parameters in runs that are as long as possible. A run may include the gaps between parameters, whose
+  /// gradients and weights are 0.
+  std::vector<DecayRun> RunsOf(const WeightDecay& decay) const;
+
+  ParameterBuffer& parameters() const { return parameters_; }
+  at::Tensor& master() { return master_; }
+  /// Returns whether the fused kernels can run.
+  bool HasFused() const;
+  /// Rounds elements [begin, end) of the master copy into the model's weights.
+  void RoundMaster(std::int64_t begin, std::int64_t end);
+
+ private:
+  /// Makes update number steps(). Without a graph.
+  virtual void Update(double lr, double scale) = 0;
+
+  struct StateKind {
+    std::string name;
+    at::Tensor values;
+  };
+  ParameterBuffer& parameters_;
+  std::int64_t steps_ = 0;
+  std::vector<StateKind> state_;
+  at::Tensor master_;  ///< [parameters.size()] float32; values() itself for float32 models
+};
+
+/// Returns the factor that scales a gradient of norm `norm` down to `limit`; 1 if it is not longer, or `limit` is 0.
+double ClipScale(double norm, double limit);
+
+}  // namespace millrace::engine

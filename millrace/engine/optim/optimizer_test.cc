@@ -1,0 +1,266 @@
+// Each optimizer against its textbook in double. float64 values have no fused kernel, so they test the reference.
+#include "millrace/engine/optim/optimizer.h"
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <vector>
+
+#include "millrace/engine/optim/make_optimizer.h"
+
+namespace millrace::engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Two joined matrices, a scale, and a matrix that is larger than a block, with gradients.
+std::unique_ptr<ParameterBuffer> MakeBuffer(at::ScalarType dtype) {
+  auto buffer = std::make_unique<ParameterBuffer>();
+  buffer->Declare({.name = "matrix", .shape = {7, 33}, .stddev = 0.5});
+  buffer->Declare({.name = "joined", .shape = {5, 33}, .stddev = 0.1, .joins_previous = true});
+  buffer->Declare({.name = "scale", .shape = {33}, .init = ParameterSpec::Init::kOnes});
+  buffer->Declare({.name = "other", .shape = {300, 401}, .stddev = 0.5});
+  buffer->Declare({.name = "table.plain", .shape = {9, 4}, .stddev = 0.5});
+  buffer->Allocate(dtype, at::kCPU);
+  buffer->Initialize(1);
+  buffer->EnableGradients();
+  return buffer;
+}
+
+/// One parameter tensor in double.
+struct Textbook {
+  std::vector<double> weight, first, second;
+  double decay = 0;
+};
+using TextbookStep = std::function<void(Textbook&, const std::vector<double>& gradient, double lr, int t)>;
+
+double Norm(const std::vector<double>& x) {
+  double sum = 0;
+  for (const double value : x) sum += value * value;
+  return std::sqrt(sum);
+}
+
+TextbookStep AdamwTextbook(const AdamwOptions& o) {
+  return [o](Textbook& p, const std::vector<double>& g, double lr, int t) {
+    for (std::size_t i = 0; i < g.size(); ++i) {
+      p.first[i] = o.beta1 * p.first[i] + (1 - o.beta1) * g[i];
+      p.second[i] = o.beta2 * p.second[i] + (1 - o.beta2) * g[i] * g[i];
+      const double m = p.first[i] / (1 - std::pow(o.beta1, t)), v = p.second[i] / (1 - std::pow(o.beta2, t));
+      p.weight[i] -= lr * (p.decay * p.weight[i] + m / (std::sqrt(v) + o.eps));
+    }
+  };
+}
+
+/// Algorithm 2 of the paper with φ the identity, and FusedLAMB's exception: no trust ratio without decay.
+TextbookStep LambTextbook(const LambOptions& o) {
+  return [o](Textbook& p, const std::vector<double>& g, double lr, int t) {
+    std::vector<double> update(g.size());
+    for (std::size_t i = 0; i < g.size(); ++i) {
+      p.first[i] = o.beta1 * p.first[i] + (1 - o.beta1) * g[i];
+      p.second[i] = o.beta2 * p.second[i] + (1 - o.beta2) * g[i] * g[i];
+      const double m = p.first[i] / (1 - std::pow(o.beta1, t)), v = p.second[i] / (1 - std::pow(o.beta2, t));
+      update[i] = m / (std::sqrt(v) + o.eps) + p.decay * p.weight[i];
+    }
+    const double ratio = p.decay > 0 ? Norm(p.weight) / Norm(update) : 1;
+    for (std::size_t i = 0; i < g.size(); ++i) p.weight[i] -= lr * ratio * update[i];
+  };
+}
+
+/// torch.optim.SGD, whose first step sets the momentum to the gradient.
+TextbookStep SgdTextbook(const SgdOptions& o) {
+  return [o](Textbook& p, const std::vector<double>& gradient, double lr, int t) {
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      double g = gradient[i] + p.decay * p.weight[i];
+      if (o.momentum > 0) {
+        p.first[i] = t == 1 ? g : o.momentum * p.first[i] + g;
+        g = o.nesterov ? g + o.momentum * p.first[i] : p.first[i];
+      }
+      p.weight[i] -= lr * g;
+    }
+  };
+}
+
+struct Method {
+  std::string name;
+  OptimizerOptions options;
+  TextbookStep textbook;
+  double decay = 0;
+  std::vector<std::string> state;  ///< kinds
+};
+
+std::vector<Method> Methods() {
+  const AdamwOptions adamw{.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+  const LambOptions lamb{.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6, .weight_decay = 0.05};
+  const SgdOptions plain{.momentum = 0, .weight_decay = 0.1}, heavy{.momentum = 0.9, .weight_decay = 0.1};
+  const SgdOptions nesterov{.momentum = 0.8, .nesterov = true, .weight_decay = 0.1};
+  const std::vector<std::string> no_decay = {"*.plain"};
+  return {{"adamw", {adamw, no_decay}, AdamwTextbook(adamw), 0.1, {"exp_avg", "exp_avg_sq"}},
+          {"lamb", {lamb, no_decay}, LambTextbook(lamb), 0.05, {"exp_avg", "exp_avg_sq"}},
+          {"sgd", {plain, no_decay}, SgdTextbook(plain), 0.1, {}},
+          {"sgd", {heavy, no_decay}, SgdTextbook(heavy), 0.1, {"momentum"}},
+          {"sgd", {nesterov, no_decay}, SgdTextbook(nesterov), 0.1, {"momentum"}}};
+}
+
+class OptimizerTest : public testing::TestWithParam<at::ScalarType> {};
+
+TEST_P(OptimizerTest, FollowsTheTextbook) {
+  for (const Method& method : Methods()) {
+    const auto buffer = MakeBuffer(GetParam());
+    const auto optimizer = MakeOptimizer(*buffer, method.options).value();
+    EXPECT_EQ(optimizer->name(), method.name);
+    const at::Tensor start = buffer->values().to(at::kDouble).clone();
+    std::vector<Textbook> textbooks;
+    for (const NamedParameter& p : buffer->parameters()) {
+      const double* values = start.data_ptr<double>() + p.begin;
+      Textbook& book = textbooks.emplace_back();
+      book.weight.assign(values, values + p.elements());
+      book.first.resize(p.elements());
+      book.second.resize(p.elements());
+      book.decay = p.tensor.dim() >= 2 && p.name != "table.plain" ? method.decay : 0;
+    }
+    const auto generator = at::detail::createCPUGenerator(7);
+    for (int t = 1; t <= 4; ++t) {
+      const double lr = 0.01 * t, scale = 0.5;
+      for (std::size_t i = 0; i < textbooks.size(); ++i) {
+        const NamedParameter& p = buffer->parameters()[i];
+        const at::Tensor gradient = at::randn({p.elements()}, generator);
+        p.gradient.copy_(gradient.view(p.tensor.sizes()));
+        const at::Tensor scaled = gradient.to(at::kDouble) * scale;
+        const double* g = scaled.data_ptr<double>();
+        method.textbook(textbooks[i], std::vector<double>(g, g + p.elements()), lr, t);
+      }
+      optimizer->Step(lr, scale);
+    }
+    EXPECT_EQ(optimizer->steps(), 4);
+    EXPECT_EQ(buffer->gradients().abs().sum().item<float>(), 0);
+    const double tolerance = GetParam() == at::kBFloat16 ? 1.0 / 128 : 3e-6;  // relative, of the rounded weights
+    const at::Tensor end = buffer->values().to(at::kDouble);
+    for (std::size_t k = 0; k < textbooks.size(); ++k) {
+      const NamedParameter& p = buffer->parameters()[k];
+      const double* values = end.data_ptr<double>() + p.begin;
+      for (std::size_t i = 0; i < textbooks[k].weight.size(); ++i) {
+        const double want = textbooks[k].weight[i];
+        ASSERT_NEAR(values[i], want, tolerance * (0.1 + std::abs(want))) << method.name << " " << p.name << " " << i;
+      }
+    }
+  }
+}
+
+TEST_P(OptimizerTest, MasterCopyKeepsWhatRoundingWouldLose) {
+  for (const OptimizerOptions& options :
+       {OptimizerOptions{AdamwOptions{.weight_decay = 0}}, OptimizerOptions{LambOptions{.weight_decay = 1e-9}},
+        OptimizerOptions{SgdOptions{.momentum = 0}}}) {
+    ParameterBuffer buffer;
+    buffer.Declare({.name = "w", .shape = {4, 4}});
+    buffer.Allocate(GetParam(), at::kCPU);
+    buffer.parameters()[0].tensor.fill_(1);
+    buffer.EnableGradients();
+    const auto optimizer = MakeOptimizer(buffer, options).value();
+    for (int i = 0; i < 100; ++i) {  // each step is below bfloat16's resolution at 1
+      buffer.gradients().fill_(1);
+      optimizer->Step(1e-4, 1);
+    }
+    EXPECT_NEAR(buffer.values()[0].item<double>(), 0.99, 0.004) << optimizer->name();
+  }
+}
+
+/// What a checkpoint has is the whole state: a second optimizer that is given it makes the same steps.
+TEST_P(OptimizerTest, StateIsAllOfIt) {
+  for (const Method& method : Methods()) {
+    const auto one = MakeBuffer(GetParam()), two = MakeBuffer(GetParam());
+    const auto first = MakeOptimizer(*one, method.options).value();
+    const auto step = [&](ParameterBuffer& buffer, Optimizer& optimizer, std::uint64_t seed) {
+      buffer.gradients().copy_(at::randn({buffer.size()}, at::detail::createCPUGenerator(seed)));
+      optimizer.Step(0.01, 0.5);
+    };
+    for (int t = 0; t < 3; ++t) step(*one, *first, t);
+    const auto second = MakeOptimizer(*two, method.options).value();
+    two->values().detach().copy_(one->values());
+    const std::vector<NamedState> from = first->State(), into = second->State();
+    const std::size_t kinds = method.state.size() + (GetParam() == at::kFloat ? 0 : 1);
+    ASSERT_EQ(from.size(), kinds * one->parameters().size());
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      EXPECT_EQ(from[i].name, into[i].name);
+      into[i].tensor.detach().copy_(from[i].tensor);
+    }
+    for (std::size_t k = 0; k < method.state.size(); ++k) {
+      EXPECT_EQ(from[k * one->parameters().size()].name, method.state[k] + "/matrix");
+    }
+    second->Restore(first->steps());
+    for (int t = 3; t < 5; ++t) {
+      step(*one, *first, t);
+      step(*two, *second, t);
+    }
+    EXPECT_TRUE(one->values().equal(two->values())) << method.name;
+  }
+}
+
+TEST_P(OptimizerTest, ThreadsDoNotChangeTheBits) {
+  const int threads = at::get_num_threads();
+  for (const Method& method : Methods()) {
+    at::Tensor values[2];
+    for (int run = 0; run < 2; ++run) {
+      at::set_num_threads(1 + 2 * run);
+      const auto buffer = MakeBuffer(GetParam());
+      const auto optimizer = MakeOptimizer(*buffer, method.options).value();
+      for (int t = 0; t < 3; ++t) {
+        buffer->gradients().copy_(at::randn({buffer->size()}, at::detail::createCPUGenerator(t)));
+        optimizer->Step(0.01, ClipScale(optimizer->GradientNorm(1), 1));
+      }
+      values[run] = buffer->values().detach().clone();
+    }
+    if (GetParam() != at::kDouble) EXPECT_TRUE(values[0].equal(values[1])) << method.name;
+  }
+  at::set_num_threads(threads);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, OptimizerTest, testing::Values(at::kFloat, at::kBFloat16, at::kDouble),
+                         [](const auto& info) {
+                           return info.param == at::kFloat ? "F32" : info.param == at::kBFloat16 ? "BF16" : "Reference";
+                         });
+
+TEST(Optimizer, NormDoesNotDependOnThreads) {
+  const auto made = MakeBuffer(at::kFloat);
+  ParameterBuffer& buffer = *made;
+  buffer.gradients().copy_(at::randn({buffer.size()}, at::detail::createCPUGenerator(3)));
+  const Adamw optimizer(buffer);
+  const double expected = buffer.gradients().to(at::kDouble).norm().item<double>();
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const double one = optimizer.GradientNorm(2);
+  at::set_num_threads(2);
+  EXPECT_EQ(optimizer.GradientNorm(2), one);
+  at::set_num_threads(threads);
+  EXPECT_NEAR(one, 2 * expected, 1e-9 * expected);
+}
+
+TEST(Lamb, ATensorOfZerosMoves) {
+  ParameterBuffer buffer;
+  buffer.Declare({.name = "w", .shape = {2, 2}, .init = ParameterSpec::Init::kZeros});
+  buffer.Allocate(at::kFloat, at::kCPU);
+  buffer.EnableGradients();
+  Lamb optimizer(buffer);
+  buffer.gradients().fill_(3);
+  optimizer.Step(0.1, 1);
+  EXPECT_NEAR(buffer.values()[0].item<float>(), -0.1, 1e-6) << "the ratio is 1: a step of Adam";
+}
+
+TEST(Optimizer, APatternThatMatchesNothingIsRefused) {
+  const auto buffer = MakeBuffer(at::kFloat);
+  const auto made = MakeOptimizer(*buffer, {.method = AdamwOptions(), .no_decay = {"*.plain", "*LayerNrm*"}});
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code(), Code::kInvalidArgument);
+  EXPECT_THAT(made.error().ToString(), HasSubstr("*LayerNrm*"));
+}
+
+TEST(ClipScale, OnlyShrinks) {
+  EXPECT_EQ(ClipScale(0.5, 1), 1);
+  EXPECT_EQ(ClipScale(4, 1), 0.25);
+  EXPECT_EQ(ClipScale(4, 0), 1);
+}
+
+}  // namespace
+}  // namespace millrace::engine

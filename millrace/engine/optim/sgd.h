@@ -1,0 +1,33 @@
+// Stochastic gradient descent with momentum, as torch.optim.SGD computes it without dampening.
+#pragma once
+
+#include "millrace/engine/optim/optimizer.h"
+
+namespace millrace::engine {
+
+struct SgdOptions {
+  double momentum = 0.9;  ///< 0: none, and no state is kept for it
+  bool nesterov = false;
+  double weight_decay = 0;  ///< coupled: added to the gradient, so that it enters the momentum
+};
+
+/// Keeps one tensor per parameter: momentum. With g = gradient + weight_decay · weight,
+///   momentum = options.momentum · momentum + g
+///   weight -= lr · momentum, or lr · (g + options.momentum · momentum) with nesterov.
+/// A step is one pass over memory.
+class Sgd final : public Optimizer {
+ public:
+  explicit Sgd(ParameterBuffer& parameters, SgdOptions options = {}, std::vector<std::string> no_decay = {});
+  std::string_view name() const override { return "sgd"; }
+
+ private:
+  void Update(double lr, double scale) override;
+  void UpdateFused(const DecayRun& run, double lr, double scale);
+  void UpdateReference(const DecayRun& run, double lr, double scale);
+
+  const SgdOptions options_;
+  const std::vector<DecayRun> runs_;
+  at::Tensor momentum_;  ///< [parameters.size()], or undefined
+};
+
+}  // namespace millrace::engine
