@@ -5,16 +5,25 @@
 
 namespace millrace::engine {
 
-/// A linear warm-up to `lr`, then a constant or a cosine. A value type.
+/// A linear warm-up to `lr`, then one of six shapes. A value type. README.md has the formulas and transformers' names.
 struct Schedule {
-  enum class Shape { kConstant, kCosine };
+  enum class Shape { kConstant, kCosine, kLinear, kPolynomial, kWarmupStableDecay, kInverseSqrt };
+  /// How the rate falls in the last phase of kWarmupStableDecay.
+  enum class Decay { kLinear, kOneMinusSqrt };
   Shape shape = Shape::kCosine;
-  double lr = 3e-4, min_lr = 0;
+  double lr = 3e-4;
+  double min_lr = 0;  ///< where it ends; for kInverseSqrt a lower bound; not of kConstant
   std::uint64_t warmup_steps = 0, total_steps = 0;
+  double power = 1;                    ///< of kPolynomial
+  double stable_share = 0.9;           ///< of kWarmupStableDecay: the share of total_steps before the decay
+  Decay decay = Decay::kOneMinusSqrt;  ///< of kWarmupStableDecay
+  std::uint64_t timescale = 0;         ///< of kInverseSqrt, in steps; 0: warmup_steps, or 10,000 without a warm-up
 
-  /// Returns the learning rate of step 0, 1, …. While warming up it is (step + 1)/warmup_steps of `lr`. Then it is `lr`
-  /// (kConstant), or falls along half a cosine to `min_lr` at total_steps (kCosine).
+  /// Returns the learning rate of step 0, 1, …. While warming up it is (step + 1)/warmup_steps of `lr`.
   double At(std::uint64_t step) const;
 };
+
+/// Returns the steps of a warm-up that is a share of the run, rounded up as in transformers.
+std::uint64_t WarmupSteps(double proportion, std::uint64_t total_steps);
 
 }  // namespace millrace::engine
