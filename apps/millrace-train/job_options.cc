@@ -1,6 +1,8 @@
 #include "apps/millrace-train/job_options.h"
 
 #include <algorithm>
+#include <map>
+#include <string_view>
 
 namespace millrace {
 namespace {
@@ -43,6 +45,42 @@ Json ModelOf(const jobs::Spec& spec) {
   return json;
 }
 
+/// Names were checked when the job file was parsed.
+engine::OptimizerOptions OptimizerOf(const jobs::OptimizerSpec& from) {
+  engine::OptimizerOptions options{.no_decay = from.no_decay};
+  if (from.name == "sgd") {
+    options.method = engine::SgdOptions{
+        .momentum = from.sgd.momentum, .nesterov = from.sgd.nesterov, .weight_decay = from.sgd.weight_decay};
+  } else if (from.name == "lamb") {
+    options.method = engine::LambOptions{.beta1 = from.lamb.beta1,
+                                         .beta2 = from.lamb.beta2,
+                                         .eps = from.lamb.eps,
+                                         .weight_decay = from.lamb.weight_decay};
+  } else {
+    options.method = engine::AdamwOptions{.beta1 = from.adamw.beta1,
+                                          .beta2 = from.adamw.beta2,
+                                          .eps = from.adamw.eps,
+                                          .weight_decay = from.adamw.weight_decay};
+  }
+  return options;
+}
+
+engine::Schedule ScheduleOf(const jobs::ScheduleSpec& from, double lr) {
+  using Shape = engine::Schedule::Shape;
+  const std::map<std::string_view, Shape> shapes = {
+      {"constant", Shape::kConstant},     {"cosine", Shape::kCosine},         {"linear", Shape::kLinear},
+      {"polynomial", Shape::kPolynomial}, {"wsd", Shape::kWarmupStableDecay}, {"inverse_sqrt", Shape::kInverseSqrt}};
+  using Decay = engine::Schedule::Decay;
+  return {.shape = shapes.at(from.name),
+          .lr = lr,
+          .min_lr = from.min_lr,
+          .warmup_steps = from.warmup_steps,
+          .power = from.power,
+          .stable_share = from.stable_share,
+          .decay = from.decay == "linear" ? Decay::kLinear : Decay::kOneMinusSqrt,
+          .timescale = from.timescale};
+}
+
 }  // namespace
 
 Result<train::Options> OptionsOf(const jobs::Spec& spec) {
@@ -58,13 +96,12 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   options.micro_batch = from.micro_batch;
   options.steps = from.steps;
   options.epochs = from.epochs;
-  options.optimizer = {.beta1 = from.beta1, .beta2 = from.beta2, .eps = from.eps, .weight_decay = from.weight_decay};
-  options.schedule = {
-      .shape = from.schedule == "constant" ? engine::Schedule::Shape::kConstant : engine::Schedule::Shape::kCosine,
-      .lr = from.lr,
-      .min_lr = from.min_lr,
-      .warmup_steps = from.warmup_steps};
-  options.clip_norm = from.clip_norm;
+  options.steps_this_run = from.steps_this_run;
+  options.optimizer = OptimizerOf(from.optimizer);
+  options.schedule = ScheduleOf(from.schedule, from.optimizer.lr);
+  options.warmup_proportion = from.schedule.warmup_proportion;
+  options.loss = {.label_smoothing = from.loss.label_smoothing, .z_loss = from.loss.z_loss};
+  options.clip_norm = from.optimizer.clip_norm;
   options.parallel = {.tensor = from.tensor, .sequence = from.sequence, .placement = from.placement};
   options.seed = from.seed;
   options.checkpoint_url = spec.checkpoint.url;

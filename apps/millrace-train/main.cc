@@ -55,11 +55,7 @@ class Reporter {
                 },
             .on_checkpoint = [this](const Result<checkpoint::SaveStats>& stats) { Checkpoint(stats); }};
   }
-  void Done(const train::Outcome& outcome) {
-    if (json_) return Print(DumpJson(outcome.ToJson()) + "\n");
-    Print(outcome.stopped ? fmt::format("stopped after step {}; run the job again to go on\n", outcome.step)
-                          : fmt::format("done: {} steps, loss {:.4f}\n", outcome.step, outcome.loss));
-  }
+  void Done(const train::Outcome& outcome) { Print((json_ ? DumpJson(outcome.ToJson()) : outcome.ToText()) + "\n"); }
 
  private:
   void Checkpoint(const Result<checkpoint::SaveStats>& stats) {

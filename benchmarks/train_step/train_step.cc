@@ -11,6 +11,7 @@
 #include "millrace/base/json.h"
 #include "millrace/base/process/cpu.h"
 #include "millrace/engine/families/llama/llama.h"
+#include "millrace/engine/gradients/divided_gradients.h"
 #include "millrace/engine/models/make_model.h"
 #include "millrace/engine/optim/adamw.h"
 #include "millrace/engine/runtime.h"
@@ -65,7 +66,7 @@ int Run(const Options& options) {
     const auto start = std::chrono::steady_clock::now();
     const at::Tensor sum = model.LossSum(inputs, labels, documents);
     sum.backward();
-    const double norm = optimizer.GradientNorm(1 / tokens);
+    const double norm = engine::GradientNorm(model.buffer(), 1 / tokens);
     optimizer.Step(3e-4, engine::ClipScale(norm, 1) / tokens);
     loss = sum.item<double>() / tokens;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;

@@ -68,6 +68,17 @@ class SpecReader {
     }
   }
 
+  void Texts(std::string_view key, std::vector<std::string>& values) {
+    Node node = Member(key);
+    if (!status_ || !node) return;
+    if (!node.IsSequence()) return Refuse(node.Invalid("should be a list"));
+    for (const Node& element : node.Elements()) {
+      Take(element.String(), values.emplace_back());
+      if (!status_) return;
+      if (values.back().empty() || !IsValidUtf8(values.back())) return Refuse(element.Invalid("is empty or not UTF-8"));
+    }
+  }
+
   template <class T>
   void Integer(std::string_view key, T& value, std::int64_t least, std::int64_t most) {
     Node node = Member(key);
@@ -218,6 +229,11 @@ class SpecPrinter {
   void Words(std::string_view key, std::vector<std::string>& values, const Choice&) {
     Line(key, fmt::format("[{}]", fmt::join(values, ", ")));
   }
+  void Texts(std::string_view key, std::vector<std::string>& values) {
+    std::vector<std::string> quoted;
+    for (const std::string& value : values) quoted.push_back(DumpJson(value));
+    Line(key, fmt::format("[{}]", fmt::join(quoted, ", ")));
+  }
   template <class T>
   void Integer(std::string_view key, T& value, std::int64_t, std::int64_t) {
     Line(key, fmt::format("{}", value));
@@ -324,9 +340,17 @@ Status CheckTrain(const Node& node, const Spec& spec) {
                   "{} should be a multiple of {}: micro_batch ({}) on each of {} groups of {} tensor-parallel ranks",
                   train.global_batch, together, train.micro_batch, data_ranks, train.tensor)));
   }
-  if (train.min_lr > train.lr) {
+  const OptimizerSpec& optimizer = train.optimizer;
+  if (optimizer.name == "sgd" && optimizer.sgd.nesterov && optimizer.sgd.momentum == 0) {
+    return Fail(node["optimizer"]["nesterov"].Invalid("needs a momentum above 0"));
+  }
+  const ScheduleSpec& schedule = train.schedule;
+  if (schedule.min_lr > optimizer.lr) {
     return Fail(node["schedule"]["min_lr"].Invalid(
-        fmt::format("{} should not be above optimizer.lr ({})", train.min_lr, train.lr)));
+        fmt::format("{} should not be above optimizer.lr ({})", schedule.min_lr, optimizer.lr)));
+  }
+  if (schedule.warmup_steps > 0 && schedule.warmup_proportion > 0) {
+    return Fail(node["schedule"]["warmup_proportion"].Invalid("give warmup_steps or warmup_proportion, not both"));
   }
   return {};
 }

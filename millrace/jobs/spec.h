@@ -34,16 +34,53 @@ struct DataSpec {
   std::string tokenizer;
   bool operator==(const DataSpec&) const = default;
 };
+/// Keys that only AdamW and LAMB have.
+struct AdamSpec {
+  double beta1, beta2, eps, weight_decay;
+  bool operator==(const AdamSpec&) const = default;
+};
+/// Keys that only SGD has.
+struct SgdSpec {
+  double momentum = 0.9;
+  bool nesterov = false;
+  double weight_decay = 0;
+  bool operator==(const SgdSpec&) const = default;
+};
+struct OptimizerSpec {
+  std::string name = "adamw";  ///< adamw | lamb | sgd
+  double lr = 3e-4;
+  AdamSpec adamw{.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+  AdamSpec lamb{.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-6, .weight_decay = 0.01};  ///< NVIDIA's defaults
+  SgdSpec sgd;
+  std::vector<std::string> no_decay;  ///< globs over parameter names
+  double clip_norm = 1.0;             ///< 0: no clipping
+  bool operator==(const OptimizerSpec&) const = default;
+};
+struct ScheduleSpec {
+  std::string name = "cosine";  ///< constant | cosine | linear | polynomial | wsd | inverse_sqrt
+  std::uint64_t warmup_steps = 0;
+  double warmup_proportion = 0;  ///< of all steps; at most one of the two is not 0
+  double min_lr = 0;
+  double power = 1;              ///< of polynomial
+  double stable_share = 0.9;     ///< of wsd
+  std::string decay = "1-sqrt";  ///< of wsd: linear | 1-sqrt
+  std::uint64_t timescale = 0;   ///< of inverse_sqrt; 0: warmup_steps
+  bool operator==(const ScheduleSpec&) const = default;
+};
+/// What is minimised beside the plain cross-entropy.
+struct LossSpec {
+  double label_smoothing = 0, z_loss = 0;
+  bool operator==(const LossSpec&) const = default;
+};
 struct TrainSpec {
   std::optional<double> epochs;
-  std::optional<std::uint64_t> steps;  ///< exactly one of the two
+  std::optional<std::uint64_t> steps;           ///< exactly one of the two
+  std::optional<std::uint64_t> steps_this_run;  ///< nothing: all that are left
   int global_batch = 8, micro_batch = 1;
   std::string precision = "f32";
-  double lr = 3e-4, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
-  double clip_norm = 1.0;           ///< 0: no clipping
-  std::string schedule = "cosine";  ///< cosine | constant
-  std::uint64_t warmup_steps = 0;
-  double min_lr = 0;
+  OptimizerSpec optimizer;
+  ScheduleSpec schedule;
+  LossSpec loss;
   int tensor = 1;         ///< parallel.tensor: ranks that divide each layer
   bool sequence = false;  ///< parallel.sequence
   std::string placement = "cluster";

@@ -1,7 +1,10 @@
 // The list of all keys of the job file. Reading, printing and the guide's test all use this one list.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <array>
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -32,6 +35,7 @@ enum class TextKind {
 //   - Text(key, string&, TextKind, required)
 //   - Word(key, string&, Choice)
 //   - Words(key, vector<string>&, Choice): at least one word
+//   - Texts(key, vector<string>&): any number of texts
 //   - Integer(key, integer&, least, most)
 //   - Number(key, double&, least, most)
 //   - OptionalInteger(key, optional&, least, most)
@@ -129,25 +133,75 @@ void VisitData(Visitor& v, DataSpec& spec) {
   v.Integer("threads", data.threads, 1, 256);
 }
 
+/// Refuses keys that belong only to other values of `name` in the same section.
+template <class Visitor>
+void RefuseKeys(Visitor& v, std::string_view name, std::initializer_list<std::string_view> keys) {
+  for (const std::string_view key : keys) {
+    v.Refused(key, Code::kInvalidArgument, fmt::format("leave it out: {} has no {}", name, key));
+  }
+}
+
+template <class Visitor>
+void VisitOptimizer(Visitor& v, OptimizerSpec& optimizer) {
+  v.Word("name", optimizer.name, {{"adamw", "lamb", "sgd"}, {}});
+  v.Number("lr", optimizer.lr, 1e-12, 10);
+  if (optimizer.name == "sgd") {
+    v.Number("momentum", optimizer.sgd.momentum, 0, 0.999999);
+    v.Flag("nesterov", optimizer.sgd.nesterov);
+    v.Number("weight_decay", optimizer.sgd.weight_decay, 0, 10);
+    RefuseKeys(v, optimizer.name, {"betas", "eps"});
+  } else {
+    AdamSpec& adam = optimizer.name == "lamb" ? optimizer.lamb : optimizer.adamw;
+    v.TwoNumbers("betas", adam.beta1, adam.beta2, 0, 0.999999);
+    v.Number("eps", adam.eps, 1e-20, 1);
+    v.Number("weight_decay", adam.weight_decay, 0, 10);
+    RefuseKeys(v, optimizer.name, {"momentum", "nesterov"});
+  }
+  v.Texts("no_decay", optimizer.no_decay);
+  v.Number("clip_norm", optimizer.clip_norm, 0, 1e9);
+}
+
+template <class Visitor>
+void VisitSchedule(Visitor& v, ScheduleSpec& schedule) {
+  v.Word("name", schedule.name, {{"cosine", "constant", "linear", "polynomial", "wsd", "inverse_sqrt"}, {}});
+  v.Integer("warmup_steps", schedule.warmup_steps, 0, std::int64_t{1} << 40);
+  v.Number("warmup_proportion", schedule.warmup_proportion, 0, 1);
+  if (schedule.name == "constant") {
+    RefuseKeys(v, schedule.name, {"min_lr"});
+  } else {
+    v.Number("min_lr", schedule.min_lr, 0, 10);
+  }
+  if (schedule.name == "polynomial") {
+    v.Number("power", schedule.power, 1e-3, 100);
+  } else {
+    RefuseKeys(v, schedule.name, {"power"});
+  }
+  if (schedule.name == "wsd") {
+    v.Number("stable_share", schedule.stable_share, 0, 1);
+    v.Word("decay", schedule.decay, {{"1-sqrt", "linear"}, {}});
+  } else {
+    RefuseKeys(v, schedule.name, {"stable_share", "decay"});
+  }
+  if (schedule.name == "inverse_sqrt") {
+    v.Integer("timescale", schedule.timescale, 0, std::int64_t{1} << 40);
+  } else {
+    RefuseKeys(v, schedule.name, {"timescale"});
+  }
+}
+
 template <class Visitor>
 void VisitTrain(Visitor& v, TrainSpec& train) {
   v.OptionalNumber("epochs", train.epochs, 1e-6, 1e6);
   v.OptionalInteger("steps", train.steps, 1, std::int64_t{1} << 40);
+  v.OptionalInteger("steps_this_run", train.steps_this_run, 1, std::int64_t{1} << 40);
   v.Integer("global_batch", train.global_batch, 1, 1 << 24);
   v.Integer("micro_batch", train.micro_batch, 1, 1 << 16);
   v.Word("precision", train.precision, {{"f32", "bf16"}, {"f16", "fp8"}});
-  v.Section("optimizer", [&](auto& o) {
-    o.Neutral("name", "adamw");
-    o.Number("lr", train.lr, 1e-12, 10);
-    o.TwoNumbers("betas", train.beta1, train.beta2, 0, 0.999999);
-    o.Number("eps", train.eps, 1e-20, 1);
-    o.Number("weight_decay", train.weight_decay, 0, 10);
-    o.Number("clip_norm", train.clip_norm, 0, 1e9);
-  });
-  v.Section("schedule", [&](auto& s) {
-    s.Word("name", train.schedule, {{"cosine", "constant"}, {"linear"}});
-    s.Integer("warmup_steps", train.warmup_steps, 0, std::int64_t{1} << 40);
-    s.Number("min_lr", train.min_lr, 0, 10);
+  v.Section("optimizer", [&](auto& s) { VisitOptimizer(s, train.optimizer); });
+  v.Section("schedule", [&](auto& s) { VisitSchedule(s, train.schedule); });
+  v.Section("loss", [&](auto& s) {
+    s.Number("label_smoothing", train.loss.label_smoothing, 0, 0.999);
+    s.Number("z_loss", train.loss.z_loss, 0, 1);
   });
   v.Section("parallel", [&](auto& p) {
     p.Neutral("data", "auto");

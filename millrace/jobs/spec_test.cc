@@ -55,7 +55,7 @@ train:
   micro_batch: 2
   precision: bf16
   optimizer: {name: adamw, lr: 3.0e-4, betas: [0.8, 0.9], eps: 1.0e-9, weight_decay: 0.2, clip_norm: 2.0}
-  schedule: {name: constant, warmup_steps: 2000, min_lr: 3.0e-5}
+  schedule: {name: linear, warmup_steps: 2000, min_lr: 3.0e-5}
   parallel: {data: auto, tensor: 1, pipeline: 1, sequence: false, zero: 0, microbatches: 1, recompute: none}
   seed: 43
 checkpoint: {url: "s3://runs/llama-demo", every_steps: 50, keep_last: 5, keep_every: 1000}
@@ -69,8 +69,8 @@ log: {every_steps: 10, tensorboard: "s3://runs/llama-demo/tb", metric_definition
   EXPECT_EQ(spec->data.dataset.sources[0].weight, 2.5);
   EXPECT_EQ(spec->data.dataset.shuffle_window, 1024u);
   EXPECT_EQ(spec->train.epochs, 1.5);
-  EXPECT_EQ(spec->train.beta2, 0.9);
-  EXPECT_EQ(spec->train.min_lr, 3e-5);
+  EXPECT_EQ(spec->train.optimizer.adamw.beta2, 0.9);
+  EXPECT_EQ(spec->train.schedule.min_lr, 3e-5);
   EXPECT_EQ(spec->run.hang_timeout, std::chrono::seconds(90));
   EXPECT_EQ(spec->ranks(), 2);
   EXPECT_EQ(spec->log.tensorboard, "s3://runs/llama-demo/tb");
@@ -79,9 +79,19 @@ log: {every_steps: 10, tensorboard: "s3://runs/llama-demo/tb", metric_definition
 TEST(Spec, SetOverridesTheFile) {
   auto spec = ParseSmall({"train.optimizer.lr=1e-4", "train.steps=7", "run.processes_per_node=4"});
   ASSERT_TRUE(spec) << spec.error().ToString();
-  EXPECT_EQ(spec->train.lr, 1e-4);
+  EXPECT_EQ(spec->train.optimizer.lr, 1e-4);
   EXPECT_EQ(spec->train.steps, 7u);
   EXPECT_EQ(spec->run.processes_per_node, 4);
+}
+
+TEST(Spec, EachOptimizerHasItsOwnDefaults) {
+  const auto adamw = ParseSmall({}), lamb = ParseSmall({"train.optimizer={name: lamb, lr: 6.0e-3}"});
+  const auto sgd = ParseSmall({"train.optimizer={name: sgd, nesterov: true, no_decay: [\"*bias\", \"*LayerNorm*\"]}"});
+  ASSERT_TRUE(adamw && lamb && sgd);
+  EXPECT_THAT(adamw->Render(), HasSubstr("betas: [0.9, 0.95]\n    eps: 1e-08\n    weight_decay: 0.1\n"));
+  EXPECT_THAT(lamb->Render(), HasSubstr("betas: [0.9, 0.999]\n    eps: 1e-06\n    weight_decay: 0.01\n"));
+  EXPECT_THAT(sgd->Render(), HasSubstr("momentum: 0.9\n    nesterov: true\n    weight_decay: 0\n    no_decay: "
+                                       "[\"*bias\", \"*LayerNorm*\"]\n"));
 }
 
 TEST(Spec, NamesTheNearestKeyAndThePlace) {
@@ -131,7 +141,22 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"train.epochs=1", kInvalid, "exactly one of epochs and steps"},
       Refusal{"train.steps=0", kInvalid, "from 1 to"},
       Refusal{"train.micro_batch=3", kInvalid, "multiple of 3"},
-      Refusal{"train.optimizer.name=sgd", kUnsupported, "only adamw"},
+      Refusal{"train.steps_this_run=0", kInvalid, "from 1 to"},
+      Refusal{"train.optimizer.name=adam", kInvalid, "adamw, lamb, sgd"},
+      Refusal{"train.optimizer.momentum=0.9", kInvalid, "adamw has no momentum"},
+      Refusal{"train.optimizer={name: lamb, nesterov: true}", kInvalid, "lamb has no nesterov"},
+      Refusal{"train.optimizer={name: sgd, betas: [0.9, 0.99]}", kInvalid, "sgd has no betas"},
+      Refusal{"train.optimizer={name: sgd, momentum: 0, nesterov: true}", kInvalid, "momentum above 0"},
+      Refusal{"train.optimizer.no_decay=bias", kInvalid, "list"},
+      Refusal{"train.optimizer.no_decay=[\"\"]", kInvalid, "empty"},
+      Refusal{"train.schedule.name=wsdd", kInvalid, "inverse_sqrt"},
+      Refusal{"train.schedule={name: constant, min_lr: 1.0e-5}", kInvalid, "constant has no min_lr"},
+      Refusal{"train.schedule.power=2", kInvalid, "cosine has no power"},
+      Refusal{"train.schedule={name: linear, stable_share: 0.8}", kInvalid, "linear has no stable_share"},
+      Refusal{"train.schedule={name: wsd, decay: cosine}", kInvalid, "1-sqrt, linear"},
+      Refusal{"train.schedule={name: wsd, timescale: 5}", kInvalid, "wsd has no timescale"},
+      Refusal{"train.schedule={warmup_steps: 5, warmup_proportion: 0.1}", kInvalid, "not both"},
+      Refusal{"train.loss.label_smoothing=1", kInvalid, "from 0 to"},
       Refusal{"train.optimizer.betas=0.9", kInvalid, "two numbers"},
       Refusal{"train.optimizer.lr=.nan", kInvalid, "number"},
       Refusal{"train.schedule.min_lr=1", kInvalid, "should not be above"},
@@ -174,6 +199,38 @@ std::string RandomText(Random& random) {
 }
 
 double RandomNumber(Random& random, double least, double most) { return least + (most - least) * random.Uniform(); }
+
+void SetRandomOptimizer(Random& random, OptimizerSpec& optimizer) {
+  optimizer.name = Pick<std::string>(random, {"adamw", "lamb", "sgd"});
+  optimizer.lr = RandomNumber(random, 1e-6, 1e-2);
+  if (optimizer.name == "sgd") {
+    optimizer.sgd.momentum = RandomNumber(random, 0.1, 0.99);
+    optimizer.sgd.nesterov = random.Below(2) == 0;
+    optimizer.sgd.weight_decay = RandomNumber(random, 0, 0.1);
+  } else {
+    AdamSpec& adam = optimizer.name == "lamb" ? optimizer.lamb : optimizer.adamw;
+    adam.beta1 = RandomNumber(random, 0, 0.99);
+    adam.eps = RandomNumber(random, 1e-12, 1e-6);
+    adam.weight_decay = RandomNumber(random, 0, 0.1);
+  }
+  for (std::uint64_t i = random.Below(3); i > 0; --i) optimizer.no_decay.push_back("*" + RandomText(random));
+}
+
+void SetRandomSchedule(Random& random, double lr, ScheduleSpec& schedule) {
+  schedule.name = Pick<std::string>(random, {"cosine", "constant", "linear", "polynomial", "wsd", "inverse_sqrt"});
+  if (random.Below(2) == 0) {
+    schedule.warmup_steps = random.Below(100);
+  } else {
+    schedule.warmup_proportion = random.Uniform();
+  }
+  if (schedule.name != "constant") schedule.min_lr = lr * random.Uniform();
+  if (schedule.name == "polynomial") schedule.power = RandomNumber(random, 0.5, 3);
+  if (schedule.name == "wsd") {
+    schedule.stable_share = random.Uniform();
+    schedule.decay = Pick<std::string>(random, {"1-sqrt", "linear"});
+  }
+  if (schedule.name == "inverse_sqrt") schedule.timescale = random.Below(1000);
+}
 
 /// A Spec anywhere in the space of valid ones.
 Spec RandomSpec(Random& random) {
@@ -232,10 +289,11 @@ Spec RandomSpec(Random& random) {
   s.train.micro_batch = static_cast<int>(1 + random.Below(8));
   s.train.global_batch = s.ranks() * s.train.micro_batch * static_cast<int>(1 + random.Below(8));
   s.train.precision = Pick<std::string>(random, {"f32", "bf16"});
-  s.train.lr = RandomNumber(random, 1e-6, 1e-2);
-  s.train.min_lr = s.train.lr * random.Uniform();
-  s.train.beta1 = RandomNumber(random, 0, 0.99);
-  s.train.eps = RandomNumber(random, 1e-12, 1e-6);
+  if (random.Below(2) == 0) s.train.steps_this_run = 1 + random.Below(1000);
+  SetRandomOptimizer(random, s.train.optimizer);
+  SetRandomSchedule(random, s.train.optimizer.lr, s.train.schedule);
+  s.train.loss.label_smoothing = RandomNumber(random, 0, 0.5);
+  s.train.loss.z_loss = RandomNumber(random, 0, 1e-3);
   s.train.seed = random.Next() >> 1;
   s.data.dataset.split.part =
       s.data.dataset.split.held_out > 0 && random.Below(2) == 0 ? data::SplitPart::kTrain : s.data.dataset.split.part;
@@ -288,8 +346,11 @@ TEST(Spec, TheGuideIsRight) {
     EXPECT_TRUE(spec) << spec.error().ToString() << "\n" << block;
   }
   EXPECT_GE(blocks, 2);
-  auto spec = Spec::Parse(kSmall, "job.yaml");
-  std::string rendered = spec->Render();
+  // Between them, these jobs have every key.
+  std::string rendered = ParseSmall({"train.steps_this_run=5"})->Render();
+  rendered += ParseSmall({"train.optimizer.name=sgd", "train.schedule.name=polynomial"})->Render();
+  rendered += ParseSmall({"train.schedule.name=wsd"})->Render();
+  rendered += ParseSmall({"train.schedule.name=inverse_sqrt"})->Render();
   for (std::size_t at = 0, end; (end = rendered.find('\n', at)) != std::string::npos; at = end + 1) {
     std::string line = rendered.substr(at, end - at);
     std::size_t start = line.find_first_not_of(" -"), colon = line.find(':');

@@ -13,7 +13,8 @@
 #include "millrace/checkpoint/retention/retention.h"
 #include "millrace/checkpoint/tier/local_tier_options.h"
 #include "millrace/data/options/dataset_options.h"
-#include "millrace/engine/optim/adamw.h"
+#include "millrace/engine/ops/cross_entropy.h"
+#include "millrace/engine/optim/make_optimizer.h"
 #include "millrace/engine/optim/schedule.h"
 #include "millrace/http/server/access.h"
 
@@ -40,9 +41,12 @@ struct Options {
   int global_batch = 8, micro_batch = 1;  ///< in sequences
   std::optional<std::uint64_t> steps;     ///< one of these two
   std::optional<double> epochs;
-  engine::AdamwOptions optimizer;
-  engine::Schedule schedule;  ///< its total_steps is computed
-  double clip_norm = 1;       ///< 0: none
+  std::optional<std::uint64_t> steps_this_run;  ///< stop after so many steps; the schedule keeps its length
+  engine::OptimizerOptions optimizer;
+  engine::Schedule schedule;     ///< its total_steps is computed
+  double warmup_proportion = 0;  ///< of all steps; if it is not 0, schedule.warmup_steps is computed
+  engine::ops::LossOptions loss;
+  double clip_norm = 1;  ///< 0: none
   ParallelOptions parallel;
   std::uint64_t seed = 42;
 

@@ -34,6 +34,7 @@ Json Plan::ToJson() const {
           {"steps_per_epoch", steps_per_epoch},
           {"steps", steps},
           {"resumed_from", resumed_from},
+          {"last_step", last_step},
           {"global_batch", global_batch},
           {"micro_batch", micro_batch},
           {"accumulation", accumulation},
@@ -58,6 +59,7 @@ std::string Plan::ToText() const {
       ranks == 1 ? "" : "s", accumulation, accumulation == 1 ? "" : "es", micro_batch, FormatBytes(memory_bytes));
   text += checkpoint_url.empty() ? "  no checkpoints\n" : fmt::format("  checkpoints to {}\n", checkpoint_url);
   if (resumed_from > 0) text += fmt::format("  goes on after step {}\n", FormatCount(resumed_from));
+  if (last_step < steps) text += fmt::format("  this run ends after step {}\n", FormatCount(last_step));
   return text;
 }
 
@@ -101,7 +103,19 @@ std::string StepReport::ToText(std::uint64_t steps) const {
 }
 
 Json Outcome::ToJson() const {
-  return {{"event", "done"}, {"step", step}, {"loss", NineDigits(loss)}, {"stopped", stopped}};
+  return {{"event", "done"},
+          {"step", step},
+          {"loss", NineDigits(loss)},
+          {"stopped", stopped},
+          {"ending", stopped      ? "stopped"
+                     : complete() ? "complete"
+                                  : "steps_this_run"}};
+}
+
+std::string Outcome::ToText() const {
+  if (stopped) return fmt::format("stopped after step {}; run the job again to go on", step);
+  if (complete()) return fmt::format("done: {} steps, loss {:.4f}", step, loss);
+  return fmt::format("done for this run: step {} of {}, loss {:.4f}; run the job again to go on", step, steps, loss);
 }
 
 }  // namespace millrace::train

@@ -23,8 +23,9 @@ struct Plan {
   int sequence_length = 0;
   std::uint64_t accumulation = 0;  ///< micro-batches a rank and step
   std::uint64_t records = 0, data_bytes = 0, samples_per_epoch = 0, tokens_per_epoch = 0, steps_per_epoch = 0;
-  std::uint64_t steps = 0;
+  std::uint64_t steps = 0;         ///< of the whole job
   std::uint64_t resumed_from = 0;  ///< steps already done
+  std::uint64_t last_step = 0;     ///< after which this run ends: `steps`, or fewer with train.steps_this_run
   std::int64_t parameters = 0;
   double flops_per_token = 0;      ///< for full sequences; separated documents need fewer
   std::uint64_t memory_bytes = 0;  ///< estimate for one rank, data in flight included
@@ -52,10 +53,14 @@ struct StepReport {
 
 /// How a run ended without an error.
 struct Outcome {
-  std::uint64_t step = 0;  ///< steps done since the beginning of the job
-  double loss = 0;         ///< of the last step made; 0 if none was
-  bool stopped = false;    ///< asked to leave before the last step
+  std::uint64_t step = 0;   ///< steps done since the beginning of the job
+  std::uint64_t steps = 0;  ///< of the whole job
+  double loss = 0;          ///< of the last step made; 0 if none was
+  bool stopped = false;     ///< asked to leave before the last step
+  /// Returns whether no step of the job is left.
+  bool complete() const { return step >= steps; }
   Json ToJson() const;
+  std::string ToText() const;  ///< one line
 };
 
 }  // namespace millrace::train

@@ -29,8 +29,8 @@ checkpoint::Box BoxOf(const StateTensor& state) {
 Result<const checkpoint::TensorMeta*> FindTensor(const checkpoint::Reader& reader, const StateTensor& state) {
   const auto found = reader.manifest().tensors.find(state.name);
   if (found == reader.manifest().tensors.end()) {
-    return Fail(Code::kPreconditionFailed, "{} has no tensor {}: it belongs to another model", reader.name(),
-                state.name);
+    return Fail(Code::kPreconditionFailed, "{} has no tensor {}: another model or other options of train.optimizer",
+                reader.name(), state.name);
   }
   if (found->second.shape != state.whole_shape) {
     return Fail(Code::kPreconditionFailed, "{}: {} has the shape [{}], the model wants [{}]", reader.name(), state.name,
@@ -41,7 +41,7 @@ Result<const checkpoint::TensorMeta*> FindTensor(const checkpoint::Reader& reade
 
 }  // namespace
 
-std::vector<StateTensor> StateTensors(engine::Model& model, engine::Adamw& optimizer) {
+std::vector<StateTensor> StateTensors(engine::Model& model, engine::Optimizer& optimizer) {
   std::vector<StateTensor> tensors;
   for (const auto& parameter : model.Parameters()) {
     tensors.push_back({std::string(checkpoint::kModelGroup) + parameter.name, parameter.tensor, parameter.whole_shape,
@@ -74,10 +74,11 @@ std::vector<std::string> TransposedWeights(engine::Model& model) {
 }
 
 Json RunState::ToJson() const {
-  Json json = {{std::string(checkpoint::kMetaModelConfig), model_config},
-               {"tokenizer", {{"url", tokenizer_url}, {"fingerprint", tokenizer_fingerprint}}},
-               {"train", {{"step", step}, {"optimizer_steps", optimizer_steps}, {"seed", seed}}},
-               {"data", data.ToJson()}};
+  Json json = {
+      {std::string(checkpoint::kMetaModelConfig), model_config},
+      {"tokenizer", {{"url", tokenizer_url}, {"fingerprint", tokenizer_fingerprint}}},
+      {"train", {{"step", step}, {"optimizer", optimizer}, {"optimizer_steps", optimizer_steps}, {"seed", seed}}},
+      {"data", data.ToJson()}};
   if (!transposed.empty()) json[std::string(checkpoint::kMetaTransposed)] = transposed;
   return json;
 }
@@ -92,6 +93,7 @@ Result<RunState> RunState::FromJson(const Json& meta, std::string_view name) {
   state.model_config = *MR_TRY(member(checkpoint::kMetaModelConfig));
   const Json& train = *MR_TRY(member("train"));
   state.step = MR_TRY(JsonUint(train, "step"));
+  if (JsonFind(train, "optimizer") != nullptr) state.optimizer = MR_TRY(JsonString(train, "optimizer"));
   state.optimizer_steps = MR_TRY(JsonInt(train, "optimizer_steps"));
   state.seed = MR_TRY(JsonUint(train, "seed"));
   state.data = MR_TRY(data::LoaderState::FromJson(*MR_TRY(member("data"))));

@@ -11,7 +11,7 @@
 #include "millrace/checkpoint/save/save_slice.h"
 #include "millrace/data/loader_state.h"
 #include "millrace/engine/models/model.h"
-#include "millrace/engine/optim/adamw.h"
+#include "millrace/engine/optim/optimizer.h"
 #include "millrace/engine/parameters/tensor_slice.h"
 
 namespace millrace::train {
@@ -23,7 +23,7 @@ struct StateTensor {
   std::vector<std::int64_t> whole_shape;  ///< of the tensor that all ranks have together
   engine::TensorSlice slice = {};
 };
-std::vector<StateTensor> StateTensors(engine::Model& model, engine::Adamw& optimizer);
+std::vector<StateTensor> StateTensors(engine::Model& model, engine::Optimizer& optimizer);
 
 /// Returns the slices that a rank saves: all of each tensor. They borrow the tensors' memory.
 std::vector<checkpoint::SaveSlice> SlicesOf(const std::vector<StateTensor>& tensors);
@@ -34,6 +34,7 @@ std::vector<std::string> TransposedWeights(engine::Model& model);
 /// The metadata of a checkpoint, beside its tensors (docs/formats/training-state.md).
 struct RunState {
   std::uint64_t step = 0;
+  std::string optimizer = "adamw";  ///< Optimizer::name(); checkpoints of older versions lack it and have AdamW's state
   std::int64_t optimizer_steps = 0;
   std::uint64_t seed = 0;
   data::LoaderState data;

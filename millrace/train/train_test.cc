@@ -501,6 +501,91 @@ TEST_F(TrainTest, Bf16RunsResumeToo) {
   EXPECT_THAT(Run(options).outcome.error().ToString(), HasSubstr("train.precision"));
 }
 
+/// Resumes bit for bit, and two ranks follow the run of one.
+TEST_F(TrainTest, EveryOptimizerResumesBitForBit) {
+  const std::pair<std::string, engine::OptimizerOptions> optimizers[] = {
+      {"lamb", {.method = engine::LambOptions(), .no_decay = {"*embed_tokens*"}}},
+      {"sgd", {.method = engine::SgdOptions{.nesterov = true, .weight_decay = 1e-3}}},
+      {"plain-sgd", {.method = engine::SgdOptions{.momentum = 0}}}};
+  for (const auto& [name, optimizer] : optimizers) {
+    SCOPED_TRACE(name);
+    Options options = Tiny(name);
+    options.optimizer = optimizer;
+    options.schedule.lr = name == "lamb" ? 2e-2 : 0.1;
+    options.steps = 8;
+    const Ran whole = Run(options);
+    ASSERT_TRUE(whole.outcome) << whole.outcome.error().ToString();
+    EXPECT_LT(whole.losses.at(8), whole.losses.at(1));
+    options.micro_batch = 1;
+    const Ran two = RunRanks(options, 2);
+    options.micro_batch = 2;
+    options.checkpoint_url = CheckpointUrl(name);
+    const Ran first = Run(options, 2), second = Run(options);
+    ASSERT_TRUE(two.outcome && first.outcome && second.outcome);
+    EXPECT_EQ(second.plan.resumed_from, 3u);
+    std::map<std::uint64_t, double> joined = first.losses;
+    joined.insert(second.losses.begin(), second.losses.end());
+    EXPECT_EQ(joined, whole.losses);
+    for (const auto& [step, loss] : two.losses) EXPECT_NEAR(whole.losses.at(step), loss, 2e-4 * loss) << step;
+  }
+}
+
+TEST_F(TrainTest, AnotherOptimizerIsRefusedByName) {
+  Options options = Tiny("other-optimizer");
+  options.steps = 4;
+  options.checkpoint_url = CheckpointUrl("other-optimizer");
+  ASSERT_TRUE(Run(options).outcome);
+  options.optimizer.method = engine::SgdOptions();
+  const Ran ran = Run(options);
+  ASSERT_FALSE(ran.outcome);
+  EXPECT_EQ(ran.outcome.error().code(), Code::kPreconditionFailed);
+  EXPECT_THAT(ran.outcome.error().ToString(), HasSubstr("with the optimizer adamw, this run has sgd"));
+}
+
+TEST_F(TrainTest, CheckpointsWithoutAnOptimizersNameHaveAdamw) {
+  const RunState state{.step = 3, .optimizer = "lamb", .optimizer_steps = 3, .model_config = Json::object()};
+  Json meta = state.ToJson();
+  EXPECT_EQ(RunState::FromJson(meta, "x")->optimizer, "lamb");
+  meta["train"].erase("optimizer");
+  EXPECT_EQ(RunState::FromJson(meta, "x")->optimizer, "adamw");
+}
+
+TEST_F(TrainTest, StepsOfThisRunKeepTheSchedule) {
+  Options options = Tiny("parts-of-a-run");
+  options.schedule.warmup_steps = 0;
+  options.warmup_proportion = 0.25;
+  const Ran whole = Run(options);
+  ASSERT_TRUE(whole.outcome) << whole.outcome.error().ToString();
+  options.checkpoint_url = CheckpointUrl("parts-of-a-run");
+  options.steps_this_run = 5;
+  std::map<std::uint64_t, double> joined;
+  std::vector<std::string> endings;
+  for (int part = 0; part < 3; ++part) {
+    const Ran ran = Run(options);
+    ASSERT_TRUE(ran.outcome) << ran.outcome.error().ToString();
+    EXPECT_EQ(ran.plan.steps, 12u);
+    EXPECT_EQ(ran.saved.back(), ran.outcome->step) << "the last step is saved";
+    EXPECT_FALSE(ran.outcome->stopped);
+    joined.insert(ran.losses.begin(), ran.losses.end());
+    endings.push_back(ran.outcome->ToJson()["ending"]);
+  }
+  EXPECT_EQ(joined, whole.losses) << "bit for bit, with the schedule of all 12 steps";
+  EXPECT_THAT(endings, testing::ElementsAre("steps_this_run", "steps_this_run", "complete"));
+  EXPECT_THAT((Outcome{.step = 5, .steps = 12}).ToText(), HasSubstr("step 5 of 12"));
+}
+
+/// The reported loss stays the plain cross-entropy, so the first step's is the same; the updates differ.
+TEST_F(TrainTest, LabelSmoothingChangesTheUpdatesOnly) {
+  Options options = Tiny("smooth");
+  options.steps = 3;
+  const Ran plain = Run(options);
+  options.loss = {.label_smoothing = 0.1, .z_loss = 1e-4};
+  const Ran smooth = Run(options);
+  ASSERT_TRUE(plain.outcome && smooth.outcome);
+  EXPECT_EQ(smooth.losses.at(1), plain.losses.at(1));
+  EXPECT_NE(smooth.losses.at(3), plain.losses.at(3));
+}
+
 TEST_F(TrainTest, StartsFromACheckpointOfAnotherRun) {
   Options options = Tiny("donor");
   options.checkpoint_url = CheckpointUrl("donor");

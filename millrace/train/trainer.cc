@@ -147,7 +147,7 @@ class Trainer {
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
   std::shared_ptr<data::Dataset> dataset_;
   std::unique_ptr<engine::Model> model_;
-  std::unique_ptr<engine::Adamw> optimizer_;
+  std::unique_ptr<engine::Optimizer> optimizer_;
   std::unique_ptr<engine::GradientReducer> reducer_;
   std::vector<StateTensor> tensors_;
   std::vector<checkpoint::SaveSlice> slices_;  ///< this rank's share of them
@@ -175,6 +175,13 @@ Status Trainer::Prepare() {
   heartbeat_ = MR_TRY(Heartbeat::Open(options_.heartbeat_file));
   layout_ = MR_TRY(RankLayout::Make(group_, options_.parallel));
   MR_TRY(CheckBatch());
+  if (layout_->tensor().size() > 1 && std::holds_alternative<engine::LambOptions>(options_.optimizer.method)) {
+    return Fail(
+        Code::kUnsupported,
+        "train.optimizer.name lamb does not work with train.parallel.tensor {} yet: its trust ratios need whole "
+        "matrices. Use adamw or sgd",
+        layout_->tensor().size());
+  }
   MR_TRY(OpenData());
   MR_TRY(OpenModel());
   MR_TRY(Resume());
@@ -271,10 +278,11 @@ Status Trainer::OpenModel() {
     MR_TRY(engine::ReadWeights(source->reader(), *model_));
     MR_TRY(group_.Barrier());  // rank 0 may hold the checkpoint for all
   }
-  MR_TRY(engine::CatchTorch("allocating gradients and optimizer state", [&] {
+  auto optimizer = MR_TRY(engine::CatchTorch("allocating gradients and optimizer state", [&] {
     model_->buffer().EnableGradients();
-    optimizer_ = std::make_unique<engine::Adamw>(model_->buffer(), options_.optimizer);
+    return engine::MakeOptimizer(model_->buffer(), options_.optimizer);
   }));
+  optimizer_ = MR_TRY(std::move(optimizer));
   reducer_ = std::make_unique<engine::GradientReducer>(model_->buffer(), layout_->data());
   tensors_ = StateTensors(*model_, *optimizer_);
   return {};
@@ -293,6 +301,12 @@ Status Trainer::Resume() {
   if (state.tokenizer_fingerprint != tokenizer_->fingerprint()) {
     return Fail(Code::kPreconditionFailed, "{} was trained with another tokenizer ({}); use another checkpoint.url",
                 reader->name(), state.tokenizer_url);
+  }
+  if (state.optimizer != optimizer_->name()) {
+    return Fail(Code::kPreconditionFailed,
+                "{} was trained with the optimizer {}, this run has {}; keep train.optimizer.name as it was, or use "
+                "another checkpoint.url",
+                reader->name(), state.optimizer, optimizer_->name());
   }
   MR_TRY(ReadState(*reader, tensors_));
   optimizer_->Restore(state.optimizer_steps);
@@ -368,11 +382,16 @@ void Trainer::MakePlan() {
                     ? *options_.steps
                     : static_cast<std::uint64_t>(std::ceil(*options_.epochs * static_cast<double>(per_epoch)));
   plan_.resumed_from = step_;
+  plan_.last_step = plan_.steps;
+  if (options_.steps_this_run) plan_.last_step = std::min(plan_.steps, step_ + *options_.steps_this_run);
   plan_.parameters = config.ParameterCount();
   plan_.flops_per_token = config.FlopsPerToken(options_.data.sequence_length);
   plan_.checkpoint_url = options_.checkpoint_url;
   schedule_ = options_.schedule;
   schedule_.total_steps = plan_.steps;
+  if (options_.warmup_proportion > 0) {
+    schedule_.warmup_steps = engine::WarmupSteps(options_.warmup_proportion, plan_.steps);
+  }
 
   // Weights, gradients and moments are exact; activations are what a backward pass keeps of each layer.
   std::uint64_t state_bytes = model_->buffer().gradients().nbytes();
@@ -387,6 +406,7 @@ void Trainer::MakePlan() {
 
 Json Trainer::Meta() const {
   RunState state{.step = step_,
+                 .optimizer = std::string(optimizer_->name()),
                  .optimizer_steps = optimizer_->steps(),
                  .seed = options_.seed,
                  .data = loader_->state(),
@@ -404,14 +424,14 @@ Json Trainer::Meta() const {
 
 Result<Outcome> Trainer::Run(std::stop_token stop) {
   if (leads() && observer_.on_plan) observer_.on_plan(plan_);
-  Outcome outcome{.step = step_};
-  while (step_ < plan_.steps && !outcome.stopped) {
+  Outcome outcome{.step = step_, .steps = plan_.steps};
+  while (step_ < plan_.last_step && !outcome.stopped) {
     const Stopwatch whole(clock_);
     Sums all;
     StepReport report = MR_TRY(Step(stop.stop_requested(), all));
     outcome.stopped = all.stop;
     quality_ = {{"loss", report.loss}};
-    const bool last = step_ == plan_.steps || outcome.stopped;
+    const bool last = step_ >= plan_.last_step || outcome.stopped;
     std::optional<EvalReport> evaluated;
     if (!outcome.stopped) evaluated = MR_TRY(EvaluateIfDue(last));
     if (evaluated) quality_["eval_loss"] = evaluated->loss;
@@ -428,7 +448,7 @@ Result<Outcome> Trainer::Run(std::stop_token stop) {
   }
   // A finished run whose last checkpoint never left the local disk has this one thing to do.
   if (writer_ && step_ == plan_.steps && saved_step_ != step_) StartSaving({.metrics = quality_}, /*last=*/true);
-  outcome.stopped = outcome.stopped && step_ < plan_.steps;
+  outcome.stopped = outcome.stopped && step_ < plan_.last_step;
   MR_TRY(FinishSaving());
   return outcome;
 }
@@ -501,7 +521,8 @@ Result<Trainer::Sums> Trainer::ForwardBackward(StepReport& report) {
       const at::Tensor loss = model_->LossSum({.inputs = tensor(batch.inputs),
                                                .labels = tensor(batch.labels),
                                                .documents = batch.cu_seqlens,
-                                               .dropout = dropout});
+                                               .dropout = dropout,
+                                               .loss = options_.loss});
       loss.backward();
       return loss.item<double>();
     }));

@@ -14,6 +14,6 @@ Status SumPartialGradients(ParameterBuffer& buffer, const TensorRanks& ranks);
 /// Returns the norm of all ranks' gradients times `scale`. A parameter that all ranks hold counts once. Sums in double,
 /// in an order that does not depend on threads. All ranks get the same bits.
 /// Throws ErrorException if a rank is lost.
-double GradientNorm(const ParameterBuffer& buffer, double scale, const TensorRanks& ranks);
+double GradientNorm(const ParameterBuffer& buffer, double scale, const TensorRanks& ranks = {});
 
 }  // namespace millrace::engine

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
 #include "millrace/base/glob.h"
 #include "millrace/engine/ops/dispatch.h"
@@ -42,17 +40,6 @@ std::vector<Optimizer::DecayRun> Optimizer::RunsOf(const WeightDecay& decay) con
   return runs;
 }
 
-double Optimizer::GradientNorm(double scale) const {
-  const at::Tensor gradients = parameters_.gradients();
-  if (!gradients.device().is_cpu()) return gradients.to(at::kDouble).norm().item<double>() * scale;
-  std::vector<double> partial((gradients.numel() + kOptimizerBlock - 1) / kOptimizerBlock);
-  const float* data = gradients.data_ptr<float>();
-  ForBlocks(0, gradients.numel(), [&](std::int64_t block, std::int64_t from, std::int64_t count) {
-    partial[block] = cpu::SumOfSquares(data + from, count);
-  });
-  return std::sqrt(std::accumulate(partial.begin(), partial.end(), 0.0)) * scale;
-}
-
 void Optimizer::Step(double lr, double scale) {
   const at::NoGradGuard no_grad;
   ++steps_;
@@ -64,7 +51,8 @@ std::vector<NamedState> Optimizer::State() {
   const auto add = [&](std::string_view kind, const at::Tensor& all) {
     for (const NamedParameter& parameter : parameters_.parameters()) {
       state.push_back({fmt::format("{}/{}", kind, parameter.name),
-                       all.narrow(0, parameter.begin, parameter.elements()).view(parameter.tensor.sizes())});
+                       all.narrow(0, parameter.begin, parameter.elements()).view(parameter.tensor.sizes()),
+                       &parameter});
     }
   };
   for (const StateKind& kind : state_) add(kind.name, kind.values);

@@ -1,4 +1,4 @@
-// What all optimizers have in common: the norm of gradients, state by names, a master copy of the weights, and which
+// What all optimizers have in common: state by names, a master copy of the weights, and which
 // parameters decay. MakeOptimizer (make_optimizer.h) makes one.
 #pragma once
 
@@ -17,6 +17,7 @@ namespace millrace::engine {
 struct NamedState {
   std::string name;  ///< "exp_avg/model.norm.weight"
   at::Tensor tensor;
+  const NamedParameter* parameter = nullptr;  ///< whose slice it belongs to; valid as long as the buffer
 };
 
 /// How strongly weights decay, and which of them.
@@ -39,8 +40,6 @@ class Optimizer {
 
   /// Returns the name in job files and checkpoints: "adamw".
   virtual std::string_view name() const = 0;
-  /// Returns the norm of all gradients times `scale`. Sums in double, in an order that does not depend on threads.
-  double GradientNorm(double scale) const;
   /// Updates the weights with gradients · scale and zeroes the gradients. The caller includes clipping and the division
   /// by the number of loss tokens in `scale`.
   void Step(double lr, double scale);

@@ -21,8 +21,8 @@ namespace {
 /// Slots of a rank's outbox. An all-reduce has two chunks under way in each of its halves; with as many slots, no rank
 /// waits for a peer that is less than a step behind.
 constexpr std::uint32_t kOutboxSlots = 4;
-/// The outboxes of all ranks together. They must pass through the last-level cache, and several groups must fit into the
-/// /dev/shm of a container, which has 64 MiB unless configured.
+/// The outboxes of all ranks together. They must pass through the last-level cache, and several groups must fit into
+/// the /dev/shm of a container, which has 64 MiB unless configured.
 constexpr std::size_t kOutboxesBytes = 8 * kMiB;
 /// The largest slot takes some 60 µs to copy, many times as long as waking a peer, and two of them fit into a
 /// second-level cache of 1 MiB. The smallest takes some 4 µs, about as long as waking a peer.
