@@ -322,12 +322,20 @@ def test_peft(millrace, folder):
 PROMPT = "the mill turns the stone and the grain is flour"
 
 
-def tiny_llama(transformers, vocabulary, silent):
+def tiny_model(transformers, family, vocabulary, silent):
     """Of random weights, yet sure of what it says; it never says `silent` tokens."""
     torch.manual_seed(3)
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
-        vocab_size=vocabulary, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=128, bos_token_id=0, eos_token_id=1, initializer_range=0.5))
+    common = dict(vocab_size=vocabulary, bos_token_id=0, eos_token_id=1, initializer_range=0.5)
+    llama = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                 max_position_embeddings=128, **common)
+    gpt = dict(n_embd=32, n_layer=2, n_head=4, n_positions=128, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **common)
+    model = {
+        "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**llama)),
+        "mistral": lambda: transformers.MistralForCausalLM(transformers.MistralConfig(sliding_window=8, **llama)),
+        "qwen3": lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(head_dim=8, **llama)),
+        "gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**gpt)),
+        "gptj": lambda: transformers.GPTJForCausalLM(transformers.GPTJConfig(rotary_dim=4, **gpt)),
+    }[family]()
     with torch.no_grad():
         model.lm_head.weight[silent] = 0
     return model.eval()
@@ -380,11 +388,38 @@ def fast_tokenizer(transformers, tokenizers):
     return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
 
 
+def train_one_step(millrace, folder, model, expected, source, ranks=1):
+    """A run that begins with a model and its tokenizer, of one step too small to change much, exported and served."""
+    name = f"tuned-{source}"
+    (folder / "job.yaml").write_text(f"""name: {name}
+model: {{from: "{BUCKET}/{source}"}}
+data: {{sources: [{{url: "{folder}/corpus.jsonl"}}], tokenizer: "{BUCKET}/{source}", sequence_length: 32}}
+train:
+  steps: 1
+  global_batch: 2
+  micro_batch: 2
+  optimizer: {{lr: 1.0e-12, weight_decay: 0}}
+  parallel: {{tensor: {ranks}, sequence: {"true" if ranks > 1 else "false"}}}
+  threads: 1
+checkpoint: {{url: "{BUCKET}/{name}", every_steps: 1}}
+run: {{processes_per_node: {ranks}}}
+""")
+    subprocess.run([millrace.path, "train", folder / "job.yaml"], env=millrace.environment, check=True,
+                   stdout=subprocess.DEVNULL)
+    millrace("export", folder / name, folder / f"{name}-back")
+    back, info = type(model).from_pretrained(folder / f"{name}-back", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"], info
+    for key, weight in model.state_dict().items():
+        assert torch.allclose(weight, back.state_dict()[key], rtol=0, atol=1e-11), key
+    with Server(millrace, f"{BUCKET}/{name}", "--add-bos", "on") as server:
+        assert server.complete(PROMPT)["choices"][0]["text"] == expected, source
+
+
 def test_serve(millrace, folder):
     transformers, tokenizers, sentencepiece = need("transformers"), need("tokenizers"), need("sentencepiece")
     tokenizer = fast_tokenizer(transformers, tokenizers)
     odd = [i for i in range(2, len(tokenizer)) if not tokenizer.decode([i]).isascii()]
-    model = tiny_llama(transformers, len(tokenizer), odd)
+    model = tiny_model(transformers, "llama", len(tokenizer), odd)
     model.save_pretrained(folder / "fast")
     tokenizer.save_pretrained(folder / "fast")
     millrace("import", folder / "fast", folder / "x")
@@ -397,22 +432,19 @@ def test_serve(millrace, folder):
         assert answer["usage"]["prompt_tokens"] == len(ids), answer
         assert server.complete(ids)["choices"][0]["text"] == expected, "the prompt as ids"
 
-    # A run that begins with it, of one step too small to change much, and with its tokenizer.
     (folder / "corpus.jsonl").write_text("".join(json.dumps({"text": PROMPT}) + "\n" for _ in range(50)))
-    (folder / "job.yaml").write_text(f"""name: tuned
-model: {{from: "{BUCKET}/x"}}
-data: {{sources: [{{url: "{folder}/corpus.jsonl"}}], tokenizer: "{BUCKET}/x", sequence_length: 32}}
-train: {{steps: 1, global_batch: 2, micro_batch: 2, precision: f32, optimizer: {{lr: 1.0e-12, weight_decay: 0}}, threads: 1}}
-checkpoint: {{url: "{BUCKET}/tuned", every_steps: 1}}
-""")
-    subprocess.run([millrace.path + "-train", folder / "job.yaml"], env=millrace.environment, check=True,
-                   stdout=subprocess.DEVNULL)
-    millrace("export", folder / "tuned", folder / "back")
-    back = transformers.LlamaForCausalLM.from_pretrained(folder / "back")
-    for name, weight in model.state_dict().items():
-        assert torch.allclose(weight, back.state_dict()[name], rtol=0, atol=1e-11), name
-    with Server(millrace, BUCKET + "/tuned", "--add-bos", "on") as server:
-        assert server.complete(PROMPT)["choices"][0]["text"] == expected
+    train_one_step(millrace, folder, model, expected, "x")
+
+    # Models of the other families, and a layout of two ranks that divide them.
+    for family in ("mistral", "qwen3", "gpt2", "gptj"):
+        model = tiny_model(transformers, family, len(tokenizer), odd)
+        model.save_pretrained(folder / family)
+        tokenizer.save_pretrained(folder / family)
+        millrace("import", folder / family, folder / f"{family}-run")
+        expected = tokenizer.decode(greedy(model, ids), skip_special_tokens=True)
+        with Server(millrace, f"{BUCKET}/{family}-run") as server:
+            assert server.complete(PROMPT)["choices"][0]["text"] == expected, family
+        train_one_step(millrace, folder, model, expected, f"{family}-run", ranks=2)
 
     # With SentencePiece's file alone.
     slow = folder / "slow"
@@ -420,7 +452,8 @@ checkpoint: {{url: "{BUCKET}/tuned", every_steps: 1}}
     millrace.run("tokenizer", "train", "--vocab-size", "290", "--input", folder / "corpus.jsonl", "--output",
                  slow / "tokenizer.model")
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(slow / "tokenizer.model"))
-    model = tiny_llama(transformers, pieces.get_piece_size(), [i for i in range(pieces.get_piece_size()) if pieces.is_byte(i)])
+    silent = [i for i in range(pieces.get_piece_size()) if pieces.is_byte(i)]
+    model = tiny_model(transformers, "llama", pieces.get_piece_size(), silent)
     model.generation_config.eos_token_id = pieces.eos_id()
     model.save_pretrained(slow)
     millrace("import", slow, folder / "slow-run")

@@ -8,7 +8,8 @@ namespace millrace::checkpoint {
 namespace {
 
 /// Fails with kNotFound if the step has no committed checkpoint, and with kBusy if a collector is removing it.
-Status CheckMarkable(object::ReadStore& store, const CheckpointKeys& keys, std::uint64_t step, const object::Call& call) {
+Status CheckMarkable(object::ReadStore& store, const CheckpointKeys& keys, std::uint64_t step,
+                     const object::Call& call) {
   bool committed = false, going = false;
   MR_TRY(object::ListAll(
       store, {.prefix = keys.MarksPrefix(step)},

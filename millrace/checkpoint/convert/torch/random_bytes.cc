@@ -25,7 +25,8 @@ Status CheckRead(const Result<std::optional<object::GetResult>>& got, std::uint6
 
 }  // namespace
 
-Result<Prefetched> Prefetched::Get(object::ReadStore& store, std::vector<ObjectRange> ranges, const object::Call& call) {
+Result<Prefetched> Prefetched::Get(object::ReadStore& store, std::vector<ObjectRange> ranges,
+                                   const object::Call& call) {
   std::ranges::sort(
       ranges, {}, [](const ObjectRange& range) { return std::pair(std::string_view(range.object->key), range.begin); });
   Prefetched prefetched;

@@ -76,8 +76,8 @@ class ObjectBytes final : public RandomBytes {
  public:
   /// Bytes in `prefetched` are not requested again. The store must outlive this object.
   /// REQUIRES: the range lies inside the object that `info` describes.
-  ObjectBytes(object::ReadStore& store, object::ObjectInfo info, std::uint64_t begin, std::uint64_t size, object::Call call,
-              std::shared_ptr<const Prefetched> prefetched = nullptr);
+  ObjectBytes(object::ReadStore& store, object::ObjectInfo info, std::uint64_t begin, std::uint64_t size,
+              object::Call call, std::shared_ptr<const Prefetched> prefetched = nullptr);
   std::uint64_t size() const override { return size_; }
   const std::string& name() const override { return name_; }
   Status ReadAt(std::uint64_t offset, MutableByteSpan into) override;
