@@ -26,6 +26,8 @@ Json Plan::ToJson() const {
   return {{"event", "plan"},
           {"name", name},
           {"ranks", ranks},
+          {"tensor", tensor},
+          {"sequence", sequence},
           {"precision", precision},
           {"records", records},
           {"data_bytes", data_bytes},
@@ -45,18 +47,31 @@ Json Plan::ToJson() const {
           {"checkpoint", checkpoint_url}};
 }
 
+namespace {
+
+/// "2 data-parallel ranks", or "2 data-parallel groups of 4 tensor-parallel ranks (sequence)".
+std::string Layout(const Plan& plan) {
+  const int data = plan.ranks / plan.tensor;
+  const std::string_view plural = data == 1 ? "" : "s";
+  if (plan.tensor == 1) return fmt::format("{} data-parallel rank{}", data, plural);
+  return fmt::format("{} data-parallel group{} of {} tensor-parallel ranks{}", data, plural, plan.tensor,
+                     plan.sequence ? " (sequence)" : "");
+}
+
+}  // namespace
+
 std::string Plan::ToText() const {
   std::string text = fmt::format(
       "plan of {}\n"
       "  data      {} records, {}: {} samples of {} tokens an epoch\n"
       "  steps     {} in all, {} an epoch; {} samples a step ({} tokens)\n"
       "  model     {} parameters in {}, {:.1f} MFLOP a token\n"
-      "  layout    {} data-parallel rank{}, {} micro-batch{} of {} each; about {} of memory a rank\n",
+      "  layout    {}, {} micro-batch{} of {} each; about {} of memory a rank\n",
       name, FormatCount(records), FormatBytes(data_bytes), FormatCount(samples_per_epoch), sequence_length,
       FormatCount(steps), FormatCount(steps_per_epoch), global_batch,
       FormatCount(static_cast<std::uint64_t>(global_batch) * static_cast<std::uint64_t>(sequence_length)),
-      FormatCount(static_cast<std::uint64_t>(parameters)), precision, flops_per_token / 1e6, ranks,
-      ranks == 1 ? "" : "s", accumulation, accumulation == 1 ? "" : "es", micro_batch, FormatBytes(memory_bytes));
+      FormatCount(static_cast<std::uint64_t>(parameters)), precision, flops_per_token / 1e6, Layout(*this),
+      accumulation, accumulation == 1 ? "" : "es", micro_batch, FormatBytes(memory_bytes));
   text += checkpoint_url.empty() ? "  no checkpoints\n" : fmt::format("  checkpoints to {}\n", checkpoint_url);
   if (resumed_from > 0) text += fmt::format("  goes on after step {}\n", FormatCount(resumed_from));
   if (last_step < steps) text += fmt::format("  this run ends after step {}\n", FormatCount(last_step));

@@ -19,6 +19,8 @@ Json NineDigits(double value);
 struct Plan {
   std::string name;
   std::string precision;
+  int tensor = 1;         ///< ranks that divide each layer
+  bool sequence = false;  ///< they also divide the tokens between layers
   int ranks = 1, global_batch = 0, micro_batch = 0;
   int sequence_length = 0;
   std::uint64_t accumulation = 0;  ///< micro-batches a rank and step

@@ -368,6 +368,8 @@ void Trainer::MakePlan() {
   plan_.name = options_.name;
   plan_.precision = options_.precision == at::kFloat ? "f32" : "bf16";
   plan_.ranks = group_.size();
+  plan_.tensor = layout_->tensor().size();
+  plan_.sequence = layout_->tensor().divides_tokens();
   plan_.global_batch = options_.global_batch;
   plan_.micro_batch = options_.micro_batch;
   plan_.sequence_length = options_.data.sequence_length;
@@ -396,8 +398,10 @@ void Trainer::MakePlan() {
   // Weights, gradients and moments are exact; activations are what a backward pass keeps of each layer.
   std::uint64_t state_bytes = model_->buffer().gradients().nbytes();
   for (const StateTensor& tensor : tensors_) state_bytes += tensor.tensor.nbytes();
-  const std::int64_t kept = sizes.num_layers * (5 * sizes.hidden_size + 3 * sizes.intermediate_size +
-                                                3 * (sizes.num_heads + 2 * sizes.num_kv_heads) * sizes.head_dim);
+  const std::int64_t stream = 5 * sizes.hidden_size / (plan_.sequence ? plan_.tensor : 1);
+  const std::int64_t inside =
+      3 * sizes.intermediate_size + 3 * (sizes.num_heads + 2 * sizes.num_kv_heads) * sizes.head_dim;
+  const std::int64_t kept = sizes.num_layers * (stream + inside / plan_.tensor);
   const std::int64_t tokens = static_cast<std::int64_t>(options_.micro_batch) * options_.data.sequence_length;
   const auto activations = static_cast<std::uint64_t>(tokens * kept) * at::elementSize(options_.precision);
   const std::uint64_t snapshot = snapshot_budget_ ? snapshot_budget_->total() : 0;
