@@ -153,7 +153,8 @@ class Trainer {
   std::vector<checkpoint::SaveSlice> slices_;  ///< this rank's share of them
   engine::Schedule schedule_;
   Plan plan_;
-  std::uint64_t step_ = 0;  ///< steps done
+  double flops_of_products_ = 0, flops_per_position_ = 0;  ///< of a trained token
+  std::uint64_t step_ = 0;                                 ///< steps done
   data::LoaderState data_state_;
   std::optional<std::uint64_t> saved_step_;
   std::optional<checkpoint::CheckpointId> parent_;
@@ -387,7 +388,10 @@ void Trainer::MakePlan() {
   plan_.last_step = plan_.steps;
   if (options_.steps_this_run) plan_.last_step = std::min(plan_.steps, step_ + *options_.steps_this_run);
   plan_.parameters = config.ParameterCount();
-  plan_.flops_per_token = config.FlopsPerToken(options_.data.sequence_length);
+  // FLOPs are linear in the length that a token attends within; a configuration counts its layers for each answer.
+  flops_of_products_ = config.FlopsPerToken(0);
+  flops_per_position_ = config.FlopsPerToken(1) - flops_of_products_;
+  plan_.flops_per_token = flops_of_products_ + flops_per_position_ * options_.data.sequence_length;
   plan_.checkpoint_url = options_.checkpoint_url;
   schedule_ = options_.schedule;
   schedule_.total_steps = plan_.steps;
@@ -478,7 +482,8 @@ Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {
   all = MR_TRY(SumOverRanks(mine, report));
   if (all.tokens == 0) return Fail(Code::kInvalidArgument, "step {}: no label of the batch counts", report.step);
 
-  report.flops_per_token = model_->config().FlopsPerToken(all.context / static_cast<double>(report.tokens));
+  const double context = all.context / static_cast<double>(report.tokens);
+  report.flops_per_token = flops_of_products_ + flops_per_position_ * context;
 
   // Gradients are of the sum of all losses; one factor makes them the mean's and clips them.
   const double scale = 1 / static_cast<double>(all.tokens);

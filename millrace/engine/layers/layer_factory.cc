@@ -9,47 +9,52 @@ TensorSlice LayerFactory::SliceOf(std::size_t dim, std::int64_t begin, std::int6
   return {.dim = dim, .begin = begin + first, .extent = count};
 }
 
-Linear LayerFactory::MakeLinear(const LinearSpec& spec) {
-  const auto features_of = [&](const std::string& name) {
-    std::int64_t features = 0;
-    for (const LinearSpec::Output& output : spec.outputs) features += output.name == name ? output.features : 0;
-    return features;
-  };
-  const bool divided = ranks_.size() > 1, by_columns = divided && spec.division == LinearDivision::kColumns;
-  const bool by_rows = divided && spec.division == LinearDivision::kRows;
-  /// Declares the weights or biases of all outputs. Returns the number of the first one, and how many there are.
-  const auto declare = [&](bool bias) {
-    const std::size_t first = buffer_.specs().size();
-    std::int64_t begin = 0;
-    for (const LinearSpec::Output& output : spec.outputs) {
-      const bool continues = &output != spec.outputs.data() && (&output - 1)->name == output.name;
-      if (!continues) begin = 0;
-      const std::int64_t rows = features_of(output.name);
-      const bool one_parameter = !by_columns && rows != output.features;
-      if (!(one_parameter && continues)) {
-        ParameterSpec parameter{.name = output.name + (bias ? ".bias" : ".weight"), .shape = {rows}};
-        if (by_columns) parameter.slice = SliceOf(0, begin, output.features);
-        if (bias) {
-          parameter.init = Init::kZeros;
-          parameter.partial_gradient = by_rows && ranks_.sequence_parallel;
-        } else {
-          parameter.shape.push_back(spec.in_features);
-          if (by_rows) parameter.slice = SliceOf(1, 0, spec.in_features);
-          parameter.stddev = spec.stddev > 0 ? spec.stddev : stddev_;
-          parameter.transposed = spec.transposed;
-          parameter.multiplies = true;
-          parameter.partial_gradient = spec.division == LinearDivision::kNone && ranks_.divides_tokens();
-        }
-        parameter.joins_previous = buffer_.specs().size() != first;
-        buffer_.Declare(std::move(parameter));
-      }
-      begin += output.features;
+std::vector<LayerFactory::OutputSlice> LayerFactory::SlicesOf(const std::vector<LinearSpec::Output>& outputs,
+                                                              bool divided) const {
+  std::vector<OutputSlice> slices;
+  for (std::size_t first = 0, last = 0; first < outputs.size(); first = last) {
+    const std::string& name = outputs[first].name;
+    std::int64_t rows = 0;
+    for (last = first; last < outputs.size() && outputs[last].name == name; ++last) rows += outputs[last].features;
+    if (!divided) {
+      slices.push_back({name, rows, {}});
+      continue;
     }
-    return buffer_.Use(first, buffer_.specs().size() - first);
-  };
-  const WeightHandle weights = declare(/*bias=*/false);
-  const WeightHandle biases = spec.bias ? declare(/*bias=*/true) : WeightHandle();
-  return {weights, biases, divided ? spec.division : LinearDivision::kNone, ranks_};
+    // Each output is divided by itself: a rank has some of the queries, of the keys and of the values.
+    std::int64_t begin = 0;
+    for (std::size_t i = first; i < last; begin += outputs[i++].features) {
+      slices.push_back({name, rows, SliceOf(0, begin, outputs[i].features)});
+    }
+  }
+  return slices;
+}
+
+Linear LayerFactory::MakeLinear(const LinearSpec& spec) {
+  const LinearDivision division = ranks_.size() > 1 ? spec.division : LinearDivision::kNone;
+  const std::vector<OutputSlice> slices = SlicesOf(spec.outputs, division == LinearDivision::kColumns);
+  const std::size_t first_weight = buffer_.specs().size();
+  for (const OutputSlice& slice : slices) {
+    buffer_.Declare({.name = slice.name + ".weight",
+                     .shape = {slice.rows, spec.in_features},
+                     .slice = division == LinearDivision::kRows ? SliceOf(1, 0, spec.in_features) : slice.slice,
+                     .stddev = spec.stddev > 0 ? spec.stddev : stddev_,
+                     .joins_previous = &slice != slices.data(),
+                     .transposed = spec.transposed,
+                     .multiplies = true,
+                     .partial_gradient = division == LinearDivision::kNone && ranks_.divides_tokens()});
+  }
+  const WeightHandle weights = buffer_.Use(first_weight, slices.size());
+  if (!spec.bias) return {weights, {}, division, ranks_};
+  const std::size_t first_bias = buffer_.specs().size();
+  for (const OutputSlice& slice : slices) {
+    buffer_.Declare({.name = slice.name + ".bias",
+                     .shape = {slice.rows},
+                     .slice = slice.slice,
+                     .init = Init::kZeros,
+                     .joins_previous = &slice != slices.data(),
+                     .partial_gradient = division != LinearDivision::kColumns && ranks_.divides_tokens()});
+  }
+  return {weights, buffer_.Use(first_bias, slices.size()), division, ranks_};
 }
 
 Embedding LayerFactory::MakeTokenEmbedding(std::string name, std::int64_t rows, std::int64_t columns) {

@@ -57,6 +57,13 @@ class LayerFactory {
   Norm MakeHeadNorm(const std::string& name, std::int64_t head_dim, double eps);
 
  private:
+  /// What this rank holds of the outputs of one name, or of one of them.
+  struct OutputSlice {
+    std::string name;
+    std::int64_t rows;  ///< of all outputs of that name
+    TensorSlice slice;
+  };
+  std::vector<OutputSlice> SlicesOf(const std::vector<LinearSpec::Output>& outputs, bool divided) const;
   WeightHandle Declare(ParameterSpec spec) { return buffer_.Use(buffer_.Declare(std::move(spec))); }
   TensorSlice SliceOf(std::size_t dim, std::int64_t begin, std::int64_t extent) const;
 
