@@ -18,6 +18,11 @@
 namespace millrace::engine {
 namespace {
 
+/// memcpy, also of no bytes: an empty tensor has no address.
+void CopyBytes(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
 /// Slots of a rank's outbox. An all-reduce has two chunks under way in each of its halves; with as many slots, no rank
 /// waits for a peer that is less than a step behind.
 constexpr std::uint32_t kOutboxSlots = 4;
@@ -174,8 +179,8 @@ class SharedMemoryTransport final : public Transport {
         MR_TRY(Post(label, [&](std::byte* slot) {
           for (int peer = 0; peer < size_; ++peer) {
             if (peer == rank_) continue;
-            std::memcpy(slot + PlaceInSlot(peer, rank_) * step.part * element, data + step.PartBegin(peer) * element,
-                        static_cast<std::size_t>(step.PartElements(peer) * element));
+            CopyBytes(slot + PlaceInSlot(peer, rank_) * step.part * element, data + step.PartBegin(peer) * element,
+                      static_cast<std::size_t>(step.PartElements(peer) * element));
           }
         }));
       }
@@ -188,7 +193,7 @@ class SharedMemoryTransport final : public Transport {
           }
           return Post(label, [&](std::byte* slot) {
             Combine(tensor.scalar_type(), reduction, slot, sources, step.PartElements(rank_));
-            std::memcpy(mine, slot, static_cast<std::size_t>(step.PartElements(rank_) * element));
+            CopyBytes(mine, slot, static_cast<std::size_t>(step.PartElements(rank_) * element));
           });
         }));
       }
@@ -197,8 +202,8 @@ class SharedMemoryTransport final : public Transport {
         for (int peer = 0; peer < size_; ++peer) {
           if (peer == rank_) continue;
           MR_TRY(Take(label, peer, [&](const std::byte* slot) {
-            std::memcpy(data + step.PartBegin(peer) * element, slot,
-                        static_cast<std::size_t>(step.PartElements(peer) * element));
+            CopyBytes(data + step.PartBegin(peer) * element, slot,
+                      static_cast<std::size_t>(step.PartElements(peer) * element));
           }));
         }
       }
@@ -221,8 +226,8 @@ class SharedMemoryTransport final : public Transport {
         MR_TRY(Post(label, [&](std::byte* slot) {
           for (int peer = 0; peer < size_; ++peer) {
             if (peer == rank_) continue;
-            std::memcpy(slot + PlaceInSlot(peer, rank_) * chunk * element, part_at(peer, turn),
-                        static_cast<std::size_t>(elements_of(turn) * element));
+            CopyBytes(slot + PlaceInSlot(peer, rank_) * chunk * element, part_at(peer, turn),
+                      static_cast<std::size_t>(elements_of(turn) * element));
           }
         }));
       }
@@ -251,16 +256,16 @@ class SharedMemoryTransport final : public Transport {
       if (turn < steps) {
         MR_TRY(Post(label, [&](std::byte* slot) {
           const std::byte* const from = BytesOf(mine) + turn * chunk;
-          std::memcpy(slot, from, bytes_of(turn));
-          if (own + turn * chunk != from) std::memcpy(own + turn * chunk, slot, bytes_of(turn));
+          CopyBytes(slot, from, bytes_of(turn));
+          if (own + turn * chunk != from) CopyBytes(own + turn * chunk, slot, bytes_of(turn));
         }));
       }
       if (turn == 0) continue;
       for (int peer = 0; peer < size_; ++peer) {
         if (peer == rank_) continue;
         MR_TRY(Take(label, peer, [&](const std::byte* slot) {
-          std::memcpy(BytesOf(all) + static_cast<std::size_t>(peer) * bytes + (turn - 1) * chunk, slot,
-                      bytes_of(turn - 1));
+          CopyBytes(BytesOf(all) + static_cast<std::size_t>(peer) * bytes + (turn - 1) * chunk, slot,
+                    bytes_of(turn - 1));
         }));
       }
     }
@@ -272,7 +277,7 @@ class SharedMemoryTransport final : public Transport {
     const std::size_t bytes = tensor.nbytes(), chunk = layout_.slot_bytes();
     const std::size_t steps = std::max<std::size_t>(1, (bytes + chunk - 1) / chunk);
     const auto copy = [&](std::byte* to, const std::byte* from, std::size_t step) {
-      std::memcpy(to, from, std::min(chunk, bytes - step * chunk));
+      CopyBytes(to, from, std::min(chunk, bytes - step * chunk));
     };
     for (std::size_t step = 0; step < steps; ++step) {
       std::byte* const data = BytesOf(tensor) + step * chunk;
@@ -301,7 +306,7 @@ class SharedMemoryTransport final : public Transport {
       MR_TRY(Await(channel.taken, sent + 1 - kChannelSlots, to));
       std::byte* const slot = layout_.ChannelSlot(base(), rank_, to, sent);
       std::memcpy(slot, &label, sizeof label);
-      std::memcpy(slot + kAlignment, data, bytes);
+      CopyBytes(slot + kAlignment, data, bytes);
       channel.sent.Raise(++sent);
       return {};
     });
@@ -315,7 +320,7 @@ class SharedMemoryTransport final : public Transport {
       MR_TRY(Await(channel.sent, taken + 1, from));
       const std::byte* const slot = layout_.ChannelSlot(base(), from, rank_, taken);
       MR_TRY(Compare(label, from, slot));
-      std::memcpy(data, slot + kAlignment, bytes);
+      CopyBytes(data, slot + kAlignment, bytes);
       channel.taken.Raise(++taken);
       return {};
     });
