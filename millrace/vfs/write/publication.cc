@@ -54,7 +54,10 @@ Status Publication::Run() {
 
 Result<std::string> Publication::Send() {
   auto etag = whole_ ? PutWhole() : PutParts();
-  if (!etag && may_be_published_ && MeansReplaced(etag.error().code())) {
+  // A store that lost its answer to a conditional write, and refuses the next try because of the first, says
+  // kUnavailable, too.
+  const bool answer_lost = !etag && etag.error().code() == Code::kUnavailable && !base_etag_.empty();
+  if (!etag && may_be_published_ && (answer_lost || MeansReplaced(etag.error().code()))) {
     if (auto published = FindPublished()) {
       (void)writer_.DropUpload(call_);
       return *std::move(published);

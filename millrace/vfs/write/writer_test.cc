@@ -178,6 +178,16 @@ TEST_F(WriterTest, AFailedPublishLosesNothing) {
   }
 }
 
+TEST_F(WriterTest, AReplacementWhoseAnswerWasLostIsFound) {
+  const std::string content = Noise(200, 3);
+  auto writer = Make({.key = "f", .base = PutObject(content)});
+  ASSERT_TRUE(writer->Write(content.size(), AsBytes("tail"), {}));
+  store->Add({.operation = Operation::kPut, .fault = {.code = Code::kUnavailable, .after_effect = true}});
+  const Status published = writer->Publish({});
+  ASSERT_TRUE(published) << published.error().ToString();
+  EXPECT_EQ(Object(), content + "tail");
+}
+
 TEST_F(WriterTest, AnUploadThatTheStoreGaveUpIsBegunAgain) {
   const std::string content = Noise(2000, 3);
   auto writer = Make({.key = "f"});
