@@ -22,10 +22,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!object::Put(*store, "f/.metadata", metadata) || !object::Put(*store, "f/__0_0.distcp", file)) std::abort();
   const auto source = OpenDcpFolder({store, "f/"}, {});
   if (!source) return 0;
-  for (const SourceChecksum& record : source->records)
-    if (record.offset > file.size() || record.size > file.size() - record.offset) std::abort();
-  for (const SourceBox& piece : source->pieces)
-    if (piece.offset > file.size() || !source->tensors.contains(piece.tensor)) std::abort();
+  for (const SourceChecksum& checksum : source->checksums)
+    if (checksum.offset > file.size() || checksum.size > file.size() - checksum.offset) std::abort();
+  for (const SourceBox& box : source->boxes)
+    if (box.offset > file.size() || !source->tensors.contains(box.tensor)) std::abort();
   // An import is refused unless an export could put the state together again.
   const Json* values = JsonFind(source->meta, kMetaValues);
   const Json* dicts = JsonFind(source->meta, kMetaDicts);

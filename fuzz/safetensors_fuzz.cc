@@ -1,6 +1,7 @@
 // Any header is either an error or describes tensors that fill a file of its size exactly.
 #include <cstdlib>
 
+#include "millrace/base/bytes.h"
 #include "millrace/checkpoint/format/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -16,9 +16,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   MemoryBytes bytes(all, "fuzz");
   ImportSource source;
   if (!AddTorchState(bytes, "fuzz", "", source)) return 0;
-  for (const SourceChecksum& record : source.records)
-    if (record.offset > size || record.size > size - record.offset) std::abort();
-  for (const SourceBox& piece : source.pieces)
-    if (piece.offset > size || !source.tensors.contains(piece.tensor)) std::abort();
+  for (const SourceChecksum& checksum : source.checksums)
+    if (checksum.offset > size || checksum.size > size - checksum.offset) std::abort();
+  for (const SourceBox& box : source.boxes)
+    if (box.offset > size || !source.tensors.contains(box.tensor)) std::abort();
   return 0;
 }

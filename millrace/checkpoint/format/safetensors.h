@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "millrace/base/bytes.h"
 #include "millrace/base/result.h"
 #include "millrace/checkpoint/format/tensor_meta.h"
 
