@@ -323,6 +323,15 @@ TEST_F(TrainTest, LayoutsLearnTheSameAndResumeEachOther) {
   }
 }
 
+TEST_F(TrainTest, RefusesModelsThatItCannotTrain) {
+  Options options = Tiny("bert");
+  options.model_config = {{"model_type", "bert"}};
+  const Ran ran = Run(options);
+  ASSERT_FALSE(ran.outcome);
+  EXPECT_EQ(ran.outcome.error().code(), Code::kUnsupported);
+  EXPECT_THAT(ran.outcome.error().ToString(), testing::HasSubstr("training of bert models"));
+}
+
 TEST_F(TrainTest, RefusesLayoutsThatDoNotDivide) {
   Options options = Tiny("layouts");
   options.parallel = {.tensor = 3};

@@ -260,10 +260,14 @@ Status Trainer::OpenModel() {
     if (stored == nullptr) return Fail(Code::kNotFound, "{} has no config.json", options_.model_url);
     json = *stored;
     what = options_.model_url + "/config.json";
-  } else if (json.value("vocab_size", 0) == 0) {
+  } else if (const Json* size = JsonFind(json, "vocab_size"); size == nullptr || *size == 0) {
     json["vocab_size"] = tokenizer_->vocab_size();
   }
   const auto config = MR_TRY(engine::ParseModelConfig(json, what));
+  if (!config->generates()) {
+    return Fail(Code::kUnsupported, "{}: training of {} models is not supported by this version", what,
+                config->family());
+  }
   const engine::ModelSizes sizes = config->sizes();
   if (sizes.vocab_size < tokenizer_->vocab_size()) {
     return Fail(Code::kInvalidArgument,

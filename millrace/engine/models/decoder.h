@@ -16,7 +16,6 @@ class Decoder : public Model {
   Decoder(std::shared_ptr<const ModelConfig> config, TensorRanks ranks) : Model(std::move(config)), ranks_(ranks) {}
   at::Tensor LossSum(const ModelBatch& batch) final;
   at::Tensor Logits(const at::Tensor& inputs, KvCache* cache) final;
-  bool generates() const final { return true; }
 
  protected:
   /// Returns the last norm's output [rows · length, hidden] for int64 inputs [rows, length]; with sequence parallelism

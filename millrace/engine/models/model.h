@@ -58,10 +58,8 @@ class Model {
   }
   /// Returns logits [rows, n, vocab] in float32 for int64 inputs [rows, n], without a graph. With a cache, the inputs
   /// continue the cached tokens, up to its capacity, and the result has the last position only: [rows, 1, vocab].
-  /// REQUIRES: generates(), if there is a cache.
+  /// REQUIRES: config().generates(), if there is a cache.
   virtual at::Tensor Logits(const at::Tensor& inputs, KvCache* cache = nullptr) = 0;
-  /// Returns whether the model predicts the next token, so that text can be generated.
-  virtual bool generates() const = 0;
 
   /// Returns an empty cache for `rows` sequences of up to `capacity` tokens.
   KvCache MakeCache(std::int64_t rows, std::int64_t capacity) const;

@@ -32,6 +32,8 @@ class ModelConfig {
   virtual Status Validate(std::string_view what) const = 0;
   /// Returns the standard deviation of initial weights.
   virtual double initializer_range() const = 0;
+  /// Returns whether models of this family predict the next token, so that text can be generated.
+  virtual bool generates() const { return true; }
   /// Returns whether tensor-parallel ranks can divide models of this family.
   virtual bool divides() const { return true; }
   /// Declares the parameters with `make` and returns a model of this configuration that uses them.

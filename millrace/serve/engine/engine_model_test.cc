@@ -212,6 +212,15 @@ TEST_F(LoadModelTest, FromAHuggingFaceFolder) {
   EXPECT_EQ(GreedyByScheduler(*rounded->model, {5, 6, 7, 270}, 20).size(), 20u);
 }
 
+TEST_F(LoadModelTest, AModelThatGeneratesNoTextIsRefused) {
+  SaveFolder();
+  Write("hf/config.json", R"({"model_type": "bert", "vocab_size": 300})");
+  const auto loaded = Load({.model_url = Path("hf")});
+  ASSERT_FALSE(loaded);
+  EXPECT_EQ(loaded.error().code(), Code::kUnsupported);
+  EXPECT_THAT(loaded.error().ToString(), HasSubstr("does not generate text"));
+}
+
 TEST_F(LoadModelTest, FromAnImportedCheckpointWithItsTokenizer) {
   Json meta = Meta();
   meta.erase("tokenizer");

@@ -62,6 +62,9 @@ Result<LoadedModel> LoadModel(object::Connection& connection, const LoadOptions&
   const Json* stored = JsonFind(source.reader().manifest().meta, checkpoint::kMetaModelConfig);
   if (stored == nullptr) return Fail(Code::kCorrupt, "{} does not say what model it holds (no config.json)", name);
   auto config = MR_TRY(engine::ParseModelConfig(*stored, name));
+  if (!config->generates()) {
+    return Fail(Code::kUnsupported, "{} is a {} model, which does not generate text", name, config->family());
+  }
   auto tokenizer = MR_TRY(LoadTokenizer(connection, source, options, log, call));
   if (tokenizer->vocab_size() > config->sizes().vocab_size) {
     return Fail(Code::kPreconditionFailed, "the tokenizer has {} tokens, the model at {} only {}",

@@ -81,7 +81,6 @@ class Bert final : public Model {
     if (!PredictsTokens()) return row_head_.Forward(Pool(hidden, rows)).to(at::kFloat);
     return decoder_.Forward(Transform(hidden)).to(at::kFloat).view({rows, length, config_.vocab_size});
   }
-  bool generates() const override { return false; }
 
  private:
   bool PredictsTokens() const { return config_.heads != BertHeads::kClassification; }

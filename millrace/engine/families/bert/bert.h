@@ -16,7 +16,8 @@
 
 namespace millrace::engine {
 
-/// What is predicted: masked tokens, whether the second segment follows the first one, or a class of the row.
+/// The heads of a model. kPreTraining predicts masked tokens, and whether the second segment follows the first one.
+/// kMaskedLm predicts masked tokens. kClassification predicts a class of each row.
 enum class BertHeads { kPreTraining, kMaskedLm, kClassification };
 
 class BertConfig final : public ModelConfig {
@@ -38,6 +39,7 @@ class BertConfig final : public ModelConfig {
   Json ToJson() const override;
   Status Validate(std::string_view what) const override;
   double initializer_range() const override { return initializer_stddev; }
+  bool generates() const override { return false; }
   bool divides() const override { return false; }
   std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self, LayerFactory& make) const override;
 };
