@@ -23,7 +23,8 @@ at::Tensor Tapped(const Weight& weight) {
 
 /// Returns which keys the last `count` of `total` positions do not see: bool [count, total]; undefined if they see all.
 at::Tensor Hidden(std::int64_t count, std::int64_t total, const AttentionMask& mask) {
-  if (!mask.causal) return {};
+  const bool sees_all = count == 1 && (mask.window == 0 || mask.window >= total);  // a token that is generated
+  if (!mask.causal || sees_all) return {};
   const at::Tensor all = at::ones({count, total}, at::kBool);
   const at::Tensor later = all.triu(total - count + 1);
   return mask.window > 0 ? later.logical_or(all.tril(total - count - mask.window)) : later;
