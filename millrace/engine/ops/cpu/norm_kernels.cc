@@ -1,22 +1,30 @@
 #include <cmath>
+#include <type_traits>
 
 #include "millrace/engine/ops/cpu/rows_kernel.h"
 
 namespace millrace::engine::cpu {
 namespace {
 
+/// Writes x + delta of a row, and returns the row that the norm is of: the sum, or x if there is no delta.
+template <class Op>
+MR_INLINE auto SumRow(const Op& op, std::int64_t row) -> decltype(op.x) {
+  using T = std::remove_pointer_t<decltype(op.sum)>;
+  const std::int64_t n = op.columns;
+  if (op.delta == nullptr) return op.x + row * n;
+  const T* __restrict x = op.x + row * n;
+  const T* __restrict delta = op.delta + row * n;
+  T* __restrict sum = op.sum + row * n;
+#pragma omp simd
+  for (std::int64_t j = 0; j < n; ++j) sum[j] = FromFloat<T>(ToFloat(x[j]) + ToFloat(delta[j]));
+  return sum;
+}
+
 template <class T>
 MR_INLINE void RmsNormForwardBody(const RmsNormForward<T>& op, Rows rows) {
   const std::int64_t n = op.columns;
   for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-    const T* __restrict x = op.x + row * n;
-    if (op.delta != nullptr) {
-      const T* __restrict delta = op.delta + row * n;
-      T* __restrict sum = op.sum + row * n;
-#pragma omp simd
-      for (std::int64_t j = 0; j < n; ++j) sum[j] = FromFloat<T>(ToFloat(x[j]) + ToFloat(delta[j]));
-      x = sum;
-    }
+    const T* __restrict x = SumRow(op, row);
     float squares = 0;
 #pragma omp simd reduction(+ : squares)
     for (std::int64_t j = 0; j < n; ++j) squares += ToFloat(x[j]) * ToFloat(x[j]);
@@ -55,14 +63,7 @@ template <class T>
 MR_INLINE void LayerNormForwardBody(const LayerNormForward<T>& op, Rows rows) {
   const std::int64_t n = op.columns;
   for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-    const T* __restrict x = op.x + row * n;
-    if (op.delta != nullptr) {
-      const T* __restrict delta = op.delta + row * n;
-      T* __restrict sum = op.sum + row * n;
-#pragma omp simd
-      for (std::int64_t j = 0; j < n; ++j) sum[j] = FromFloat<T>(ToFloat(x[j]) + ToFloat(delta[j]));
-      x = sum;
-    }
+    const T* __restrict x = SumRow(op, row);
     float total = 0;
 #pragma omp simd reduction(+ : total)
     for (std::int64_t j = 0; j < n; ++j) total += ToFloat(x[j]);
