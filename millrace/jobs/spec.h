@@ -23,7 +23,7 @@ struct ModelSpec {
   int max_position_embeddings = 0;       ///< 0: data.sequence_length
   double rms_norm_eps = 1e-5, rope_theta = 10000;
   std::optional<bool> tie_word_embeddings;  ///< nothing: true for gpt2, else false
-  // Of gpt2 and gptj; nothing: the default of transformers' configuration.
+  // Only for gpt2 and gptj. An absent value has the default of transformers' configuration.
   std::optional<int> rotary_dim;
   std::optional<double> embd_pdrop, attn_pdrop, resid_pdrop;
   bool operator==(const ModelSpec&) const = default;
@@ -67,7 +67,7 @@ struct ScheduleSpec {
   std::uint64_t timescale = 0;   ///< of inverse_sqrt; 0: warmup_steps
   bool operator==(const ScheduleSpec&) const = default;
 };
-/// What is minimised beside the plain cross-entropy.
+/// Terms that the training loss has beside the cross-entropy.
 struct LossSpec {
   double label_smoothing = 0, z_loss = 0;
   bool operator==(const LossSpec&) const = default;

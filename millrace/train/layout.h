@@ -26,7 +26,7 @@ class RankLayout {
 
   int data_rank() const { return mesh_.DataRank(world_.rank()); }
   int data_ranks() const { return mesh_.data_ranks(); }
-  /// Of the ranks that see the same samples, one counts their losses and labels.
+  /// Returns whether this rank counts the losses and labels of its samples. One rank of each tensor group does.
   bool counts_samples() const { return tensor().rank() == 0; }
 
  private:

@@ -45,7 +45,8 @@ Result<Json> Merge(const std::vector<std::string>& said) {
     for (const Json& file : listing.at(1)) {
       Json& known = files[file.at(0).get<std::string>()];
       const bool same = !known.is_null() && known[0] == file.at(1) && known[2] == file.at(3);
-      // Of manifests the youngest wins. Other files never change: the larger one wins, as the other is cut off.
+      // Of two manifests of a name, the younger one wins. Other files never change, so a smaller one was cut off, and
+      // the larger one wins.
       const std::size_t by = file.at(3) == 0 ? 0 : 1;
       if (!same && !known.is_null() && known[by] >= file.at(by + 1)) continue;
       if (!same) known = {file.at(1), file.at(2), file.at(3), Json::array()};

@@ -40,7 +40,8 @@ Result<std::set<CheckpointId>> DecodeIds(std::string_view text) {
   return ids;
 }
 
-/// Chooses the checkpoint together with the other ranks. All ranks make the same exchanges, whatever they find.
+/// Chooses the checkpoint together with the other ranks. Every rank makes the same exchanges, even after an
+/// error.
 class RestartChooser {
  public:
   RestartChooser(object::Connection& connection, RankExchange& group, std::string_view url,

@@ -188,7 +188,7 @@ TEST(Model, RowsThatAreDocumentsNeedNotBeToldApart) {
   EXPECT_TRUE(plain.gradients.equal(told.gradients));
 }
 
-/// Padding stands behind what counts and has no labels: whatever it is, the same is learnt.
+/// Padding follows the tokens that count, and has no labels. Its content does not change what is learnt.
 TEST(Model, PaddingChangesNothing) {
   auto model = MakeModel(Tiny(), at::kFloat, at::kCPU, 3).value();
   model->buffer().EnableGradients();

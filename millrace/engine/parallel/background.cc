@@ -97,7 +97,8 @@ Status CheckParts(const char* operation, const at::Tensor& all, const at::Tensor
 
 Status CheckPeer(const char* operation, int peer, int self, int ranks) {
   if (peer < 0 || peer >= ranks || peer == self) {
-    return Fail(Code::kInvalidArgument, "{}: rank {} is no peer of rank {} of {}", operation, peer, self, ranks);
+    return Fail(Code::kInvalidArgument, "{}: {} is not another rank; this is rank {} of {}", operation, peer, self,
+                ranks);
   }
   return {};
 }

@@ -470,10 +470,10 @@ class SharedMemoryTransport final : public Transport {
   const Duration timeout_;
   const int spins_;
   const GroupSplitter splitter_;
-  // Of the lane of collective operations.
+  // Used only by the lane of collective operations.
   std::uint32_t posted_ = 0;
   std::vector<std::uint32_t> taken_;  ///< per peer
-  // Of the lanes of messages.
+  // Each used only by the lanes of one peer.
   std::vector<ChannelProgress> channels_;  ///< per peer
   std::optional<PresenceHolder> presence_;
 };
