@@ -1,0 +1,50 @@
+#include "millrace/engine/layout/parallel_options.h"
+
+namespace millrace::engine {
+
+Result<MeshShape> ShapeOf(const ParallelOptions& options, int ranks) {
+  if (options.tensor < 1 || ranks % options.tensor != 0) {
+    return Fail(Code::kInvalidArgument, "{} ranks are not a multiple of train.parallel.tensor {}", ranks,
+                options.tensor);
+  }
+  const int rest = ranks / options.tensor;
+  if (options.pipeline < 1 || rest % options.pipeline != 0) {
+    return Fail(Code::kInvalidArgument,
+                "{} ranks divided by train.parallel.tensor {} are {}, not a multiple of "
+                "train.parallel.pipeline {}",
+                ranks, options.tensor, rest, options.pipeline);
+  }
+  const int data = rest / options.pipeline;
+  if (options.data != 0 && options.data != data) {
+    return Fail(Code::kInvalidArgument, "train.parallel.data is {}, but {} ranks / (tensor {} × pipeline {}) are {}",
+                options.data, ranks, options.tensor, options.pipeline, data);
+  }
+  const int shard = options.shard != 0 ? options.shard : options.zero > 0 ? data : 1;
+  if (shard < 1 || data % shard != 0) {
+    return Fail(Code::kInvalidArgument, "{} data-parallel ranks are not a multiple of train.parallel.shard {}", data,
+                shard);
+  }
+  if (options.zero < 0 || options.zero > 3) {
+    return Fail(Code::kInvalidArgument, "train.parallel.zero is {}, not 0 to 3", options.zero);
+  }
+  if (shard > 1 && options.zero == 0) {
+    return Fail(Code::kInvalidArgument, "train.parallel.shard is {}, but zero 0 divides nothing: set zero to 1, 2 or 3",
+                shard);
+  }
+  if (options.virtual_stages < 1 ||
+      (options.virtual_stages > 1) != (options.schedule == PipelineSchedule::kInterleaved)) {
+    return Fail(Code::kInvalidArgument,
+                "train.parallel.virtual_stages is {}: schedule interleaved takes 2 or more, "
+                "the others take 1",
+                options.virtual_stages);
+  }
+  if (options.virtual_stages > 1 && options.pipeline == 1) {
+    return Fail(Code::kInvalidArgument, "train.parallel.virtual_stages needs train.parallel.pipeline of 2 or more");
+  }
+  if (options.recompute_every < 1) {
+    return Fail(Code::kInvalidArgument, "train.parallel.recompute_every is {}, not 1 or more", options.recompute_every);
+  }
+  return MeshShape{.pipeline = options.pipeline, .replica = data / shard, .shard = shard, .tensor = options.tensor};
+}
+
+}  // namespace millrace::engine

@@ -1,0 +1,47 @@
+// How the ranks of a job divide the work: the job file's train.parallel.
+#pragma once
+
+#include <string>
+
+#include "millrace/base/result.h"
+#include "millrace/engine/parallel/mesh.h"
+
+namespace millrace::engine {
+
+/// The order in which a pipeline's stages work on the micro-batches of a step.
+enum class PipelineSchedule {
+  kSimple,       ///< all forward passes, then all backward passes (GPipe, Huang et al. 2018)
+  k1F1B,         ///< one forward, one backward pass in turn (PipeDream-Flush, Narayanan et al. 2021)
+  kInterleaved,  ///< 1F1B with several stages a rank (Narayanan et al. 2021)
+  kZeroBubble,   ///< 1F1B whose weight gradients fill the bubble (ZB-H1, Qi et al. 2023)
+};
+
+/// What a forward pass does not keep, so that the backward pass computes it again.
+enum class Recompute {
+  kNone,
+  kSelective,  ///< outputs of norms and of activation functions: cheap to compute, large to keep
+  kFull,       ///< all but the input of a block
+};
+
+struct ParallelOptions {
+  int data = 0;           ///< ranks that see different samples; 0: those that tensor and pipeline leave
+  int shard = 0;          ///< of these, ranks that divide state between them; 0: all with `zero`, else 1
+  int tensor = 1;         ///< ranks that divide each layer
+  bool sequence = false;  ///< they also divide the tokens between the layers
+  int pipeline = 1;       ///< ranks that have different layers
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  int virtual_stages = 1;  ///< stages a rank, with kInterleaved
+  /// What the ranks along `shard` divide (Rajbhandari et al. 2019). 1: the optimizer's state; 2: gradients, too;
+  /// 3: parameters, too.
+  int zero = 0;
+  bool reshard = true;  ///< with zero 3: a block's parameters are freed between its passes
+  Recompute recompute = Recompute::kNone;
+  int recompute_every = 1;            ///< with kFull: every so many blocks, one is computed again
+  std::string placement = "cluster";  ///< Mesh
+};
+
+/// Returns how many ranks there are along each axis.
+/// Errors: kInvalidArgument, with the arithmetic, if the options contradict each other or the number of ranks.
+Result<MeshShape> ShapeOf(const ParallelOptions& options, int ranks);
+
+}  // namespace millrace::engine
