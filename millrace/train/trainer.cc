@@ -278,7 +278,7 @@ Status Trainer::OpenModel() {
     return Fail(Code::kInvalidArgument, "sequences of {} tokens are longer than the model's {} positions",
                 options_.data.sequence_length, sizes.max_positions);
   }
-  model_ = MR_TRY(engine::MakeModel(config, options_.precision, at::kCPU, options_.seed, layout_->tensor()));
+  model_ = MR_TRY(engine::MakeModel(config, options_.precision, at::kCPU, options_.seed, {.ranks = layout_->tensor()}));
   if (source) {
     MR_TRY(engine::ReadWeights(source->reader(), *model_));
     MR_TRY(group_.Barrier());  // rank 0 may hold the checkpoint for all

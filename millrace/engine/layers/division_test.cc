@@ -63,7 +63,7 @@ Learnt Learn(const std::shared_ptr<const ModelConfig>& config, int size, bool se
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, group = std::move(groups[static_cast<std::size_t>(rank)])] {
-      auto made = MakeModel(config, at::kFloat, at::kCPU, 7, {group.get(), sequence_parallel});
+      auto made = MakeModel(config, at::kFloat, at::kCPU, 7, {.ranks = {group.get(), sequence_parallel}});
       ASSERT_TRUE(made) << made.error().ToString();
       Model& model = **made;
       model.buffer().EnableGradients();

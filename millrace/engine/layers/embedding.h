@@ -16,18 +16,15 @@ namespace millrace::engine {
 class Embedding {
  public:
   Embedding() = default;
-  Embedding(std::size_t parameter, WeightHandle table, std::int64_t rows, bool divided, TensorRanks ranks)
-      : parameter_(parameter), table_(table), rows_(rows), divided_(divided), ranks_(ranks) {}
+  Embedding(WeightHandle table, std::int64_t rows, bool divided, TensorRanks ranks)
+      : table_(table), rows_(rows), divided_(divided), ranks_(ranks) {}
 
   at::Tensor Forward(const at::Tensor& ids) const;
-  std::size_t parameter() const { return parameter_; }  ///< its number in the ParameterBuffer
-  std::int64_t rows() const { return rows_; }           ///< of the whole table
 
  private:
-  std::size_t parameter_ = 0;
   WeightHandle table_;
-  std::int64_t rows_ = 0;
-  bool divided_ = false;  ///< a rank has its ShareOf(rows)
+  std::int64_t rows_ = 0;  ///< of the whole table
+  bool divided_ = false;   ///< a rank has its ShareOf(rows)
   TensorRanks ranks_;
 };
 

@@ -57,11 +57,21 @@ Linear LayerFactory::MakeLinear(const LinearSpec& spec) {
   return {weights, buffer_.Use(first_bias, slices.size()), division, ranks_};
 }
 
-Embedding LayerFactory::MakeTokenEmbedding(std::string name, std::int64_t rows, std::int64_t columns) {
-  ParameterSpec spec{.name = std::move(name), .shape = {rows, columns}, .stddev = stddev_};
-  if (ranks_.size() > 1) spec.slice = SliceOf(0, 0, rows);
-  const std::size_t parameter = buffer_.Declare(std::move(spec));
-  return {parameter, buffer_.Use(parameter), rows, /*divided=*/true, ranks_};
+std::size_t LayerFactory::BeginPart() {
+  buffer_.BeginGroup();
+  return buffer_.groups().size() - 1;
+}
+
+std::size_t LayerFactory::DeclareTokens(const TokenTable& table) {
+  ParameterSpec spec{.name = table.name, .shape = {table.rows, table.columns}, .stddev = stddev_};
+  if (ranks_.size() > 1) spec.slice = SliceOf(0, 0, table.rows);
+  spec.shared_by_stages = table.tied && !both_ends_;
+  return buffer_.Declare(std::move(spec));
+}
+
+Embedding LayerFactory::MakeTokenEmbedding(const TokenTable& table) {
+  const std::size_t parameter = DeclareTokens(table);
+  return {buffer_.Use(parameter), table.rows, /*divided=*/true, ranks_};
 }
 
 Embedding LayerFactory::MakeEmbedding(std::string name, std::int64_t rows, std::int64_t columns) {
@@ -69,16 +79,17 @@ Embedding LayerFactory::MakeEmbedding(std::string name, std::int64_t rows, std::
                                                  .shape = {rows, columns},
                                                  .stddev = stddev_,
                                                  .partial_gradient = ranks_.divides_tokens()});
-  return {parameter, buffer_.Use(parameter), rows, /*divided=*/false, ranks_};
+  return {buffer_.Use(parameter), rows, /*divided=*/false, ranks_};
 }
 
-Linear LayerFactory::MakeTiedHead(const Embedding& embedding, const std::string& bias) {
-  buffer_.DeclareMatrix(embedding.parameter());
-  const WeightHandle weight = buffer_.Use(embedding.parameter());
+Linear LayerFactory::MakeTiedHead(const TokenTable& table, const std::string& bias) {
+  const std::size_t parameter = both_ends_ ? buffer_.Find(table.name) : DeclareTokens(table);
+  buffer_.DeclareMatrix(parameter);
+  const WeightHandle weight = buffer_.Use(parameter);
   WeightHandle biases;
   if (!bias.empty()) {
-    ParameterSpec spec{.name = bias, .shape = {embedding.rows()}, .init = Init::kZeros};
-    if (ranks_.size() > 1) spec.slice = SliceOf(0, 0, embedding.rows());
+    ParameterSpec spec{.name = bias, .shape = {table.rows}, .init = Init::kZeros};
+    if (ranks_.size() > 1) spec.slice = SliceOf(0, 0, table.rows);
     biases = Declare(std::move(spec));
   }
   return {weight, biases, ranks_.size() > 1 ? LinearDivision::kColumns : LinearDivision::kNone, ranks_};

@@ -29,27 +29,38 @@ struct LinearSpec {
   LinearDivision division = LinearDivision::kNone;
 };
 
+/// The embeddings of tokens [rows, columns].
+struct TokenTable {
+  std::string name;
+  std::int64_t rows = 0, columns = 0;
+  bool tied = false;  ///< the LM head has the same weights
+};
+
 /// Declares parameters in the order of the calls, which is the order of use in a forward pass. Then gradients complete
 /// from the end of the buffer in a backward pass. Divides layers among tensor-parallel ranks, and is the one place that
 /// knows how. Borrows the buffer.
 class LayerFactory {
  public:
   /// `stddev`: of initial weights (transformers' initializer_range).
-  LayerFactory(ParameterBuffer& buffer, double stddev, TensorRanks ranks = {})
-      : buffer_(buffer), stddev_(stddev), ranks_(ranks) {}
+  /// `both_ends`: this rank has the first and the last stage of the model.
+  LayerFactory(ParameterBuffer& buffer, double stddev, TensorRanks ranks = {}, bool both_ends = true)
+      : buffer_(buffer), stddev_(stddev), ranks_(ranks), both_ends_(both_ends) {}
 
   const TensorRanks& ranks() const { return ranks_; }
+  /// Begins a part of the model: the layers that are made from now on. Returns the number of their ParameterGroup.
+  std::size_t BeginPart();
   /// Returns how many heads this rank has.
   /// REQUIRES: CheckDivision() (make_model.h) found that they divide.
   std::int64_t Share(std::int64_t heads) const { return heads / ranks_.size(); }
 
   Linear MakeLinear(const LinearSpec& spec);
-  /// A table of tokens [rows, columns], divided by rows.
-  Embedding MakeTokenEmbedding(std::string name, std::int64_t rows, std::int64_t columns);
+  /// A table of tokens, divided by rows.
+  Embedding MakeTokenEmbedding(const TokenTable& table);
   /// A small table, of positions or segments, that every rank has.
   Embedding MakeEmbedding(std::string name, std::int64_t rows, std::int64_t columns);
-  /// A LM head that predicts the tokens of an embedding with the embedding's weights. `bias` may be empty.
-  Linear MakeTiedHead(const Embedding& embedding, const std::string& bias);
+  /// A LM head that predicts tokens with the weights of their embedding. If the embedding is on another rank's stage,
+  /// this rank has a copy. `bias` may be empty.
+  Linear MakeTiedHead(const TokenTable& table, const std::string& bias);
   /// Names are name.weight and, for a layer norm, name.bias.
   Norm MakeRmsNorm(const std::string& name, std::int64_t columns, double eps);
   Norm MakeLayerNorm(const std::string& name, std::int64_t columns, double eps);
@@ -64,12 +75,14 @@ class LayerFactory {
     TensorSlice slice;
   };
   std::vector<OutputSlice> SlicesOf(const std::vector<LinearSpec::Output>& outputs, bool divided) const;
+  std::size_t DeclareTokens(const TokenTable& table);
   WeightHandle Declare(ParameterSpec spec) { return buffer_.Use(buffer_.Declare(std::move(spec))); }
   TensorSlice SliceOf(std::size_t dim, std::int64_t begin, std::int64_t extent) const;
 
   ParameterBuffer& buffer_;
   const double stddev_;
   const TensorRanks ranks_;
+  const bool both_ends_;
 };
 
 }  // namespace millrace::engine

@@ -5,30 +5,16 @@
 
 namespace millrace::engine {
 
-at::Tensor Decoder::LossSum(const ModelBatch& batch) {
-  const at::Tensor& inputs = batch.inputs;
-  ForwardContext context{.sequences = batch.documents.empty() ? ops::Sequences::Even(inputs.size(0), inputs.size(1))
-                                                              : ops::Sequences::Cut(batch.documents, inputs.numel()),
-                         .dropout = batch.dropout};
-  if (ranks_.divides_tokens()) context.first_token = ranks_.rank() * (inputs.numel() / ranks_.size());
-  const at::Tensor hidden = ops::EnterDividedLayer(Hidden(inputs, context), ranks_);
+at::Tensor Decoder::Loss(const Stream& x, const ModelBatch& batch, const ForwardContext&) const {
+  const at::Tensor hidden = ops::EnterDividedLayer(norm_.Forward(x.residual, x.delta).out, ranks());
   return ops::DividedCrossEntropy(hidden, head_.weight(), head_.bias(), batch.labels.reshape({-1}),
-                                  config().sizes().vocab_size, ranks_, batch.loss);
+                                  config().sizes().vocab_size, ranks(), batch.loss);
 }
 
-at::Tensor Decoder::Logits(const at::Tensor& inputs, KvCache* cache) {
-  TORCH_CHECK(ranks_.size() == 1, "a model that is divided among ranks does not generate text");
-  const at::NoGradGuard no_grad;
-  const std::int64_t rows = inputs.size(0), length = inputs.size(1);
-  const ForwardContext context{.sequences = ops::Sequences::Even(rows, length, cache != nullptr ? cache->length() : 0),
-                               .cache = cache};
-  at::Tensor hidden = Hidden(inputs, context).view({rows, length, -1});
-  if (cache != nullptr) {
-    cache->Advance(length);
-    hidden = hidden.narrow(1, length - 1, 1);
-  }
-  const at::Tensor logits = head_.Forward(hidden.reshape({-1, hidden.size(2)}));
-  return logits.to(at::kFloat).view({rows, hidden.size(1), logits.size(1)});
+at::Tensor Decoder::Scores(const Stream& x, const ForwardContext&, const at::Tensor& rows) const {
+  at::Tensor hidden = norm_.Forward(x.residual, x.delta).out;
+  if (rows.defined()) hidden = hidden.index_select(0, rows);
+  return head_.Forward(hidden);
 }
 
 }  // namespace millrace::engine

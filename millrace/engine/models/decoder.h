@@ -1,28 +1,24 @@
-// What decoders share: the tokens' embeddings go through blocks, and a head predicts the next token.
+// What decoders share: a norm and a LM head that predict the next token.
 #pragma once
 
 #include <ATen/ATen.h>
 
-#include "millrace/engine/layers/forward_context.h"
 #include "millrace/engine/layers/linear.h"
+#include "millrace/engine/layers/norm.h"
 #include "millrace/engine/models/model.h"
 
 namespace millrace::engine {
 
-/// A family derives it, makes its layers in the constructor, and says what one forward pass is.
+/// A family derives it, and makes `norm_` and `head_` in MakeHead().
 class Decoder : public Model {
  public:
-  using Model::LossSum;
-  Decoder(std::shared_ptr<const ModelConfig> config, TensorRanks ranks) : Model(std::move(config)), ranks_(ranks) {}
-  at::Tensor LossSum(const ModelBatch& batch) final;
-  at::Tensor Logits(const at::Tensor& inputs, KvCache* cache) final;
+  using Model::Model;
 
  protected:
-  /// Returns the last norm's output [rows · length, hidden] for int64 inputs [rows, length]; with sequence parallelism
-  /// this rank's rows of it.
-  virtual at::Tensor Hidden(const at::Tensor& inputs, const ForwardContext& context) const = 0;
+  at::Tensor Loss(const Stream& x, const ModelBatch& batch, const ForwardContext& context) const final;
+  at::Tensor Scores(const Stream& x, const ForwardContext& context, const at::Tensor& rows) const final;
 
-  const TensorRanks ranks_;
+  Norm norm_;
   Linear head_;
 };
 

@@ -6,28 +6,20 @@
 
 namespace millrace::engine {
 
-KvCache Model::MakeCache(std::int64_t rows, std::int64_t capacity) const {
-  const ModelSizes sizes = config_->sizes();
-  return {{.layers = sizes.num_layers,
-           .rows = rows,
-           .kv_heads = sizes.num_kv_heads,
-           .head_dim = sizes.head_dim,
-           .capacity = capacity},
-          buffer_->values().scalar_type(),
-          buffer_->values().device()};
-}
-
 Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> config, at::ScalarType dtype,
-                                         at::Device device, std::uint64_t seed, TensorRanks ranks) {
+                                         at::Device device, std::uint64_t seed, ModelShare share) {
   MR_TRY(config->Validate("model"));
-  MR_TRY(CheckDivision(*config, ranks.size()));
+  MR_TRY(CheckDivision(*config, share.ranks.size()));
   if (dtype != at::kFloat && dtype != at::kBFloat16) {
     return Fail(Code::kUnsupported, "a model computes in F32 or BF16, not {}", ScalarTypeName(dtype));
   }
   return CatchTorch("creating the model", [&]() -> std::unique_ptr<Model> {
     auto buffer = std::make_unique<ParameterBuffer>();
-    LayerFactory make(*buffer, config->initializer_range(), ranks);
-    std::unique_ptr<Model> model = config->Build(config, make);
+    if (share.stages.empty()) share.stages = DivideModel(*config, 1);
+    const bool both_ends = share.stages.front().embeds && share.stages.back().predicts;
+    LayerFactory make(*buffer, config->initializer_range(), share.ranks, both_ends);
+    std::unique_ptr<Model> model = config->Build(config);
+    model->MakeLayers(std::move(share.stages), make);
     model->buffer_ = std::move(buffer);
     model->buffer_->Allocate(dtype, device);
     model->buffer_->Initialize(seed);

@@ -8,16 +8,15 @@
 
 #include "millrace/base/result.h"
 #include "millrace/engine/models/model.h"
-#include "millrace/engine/parallel/tensor_ranks.h"
 
 namespace millrace::engine {
 
 /// Makes a model with random weights, as the family initialises them. The weights depend on `seed` only, so they are
 /// the same on every machine. Gradients are not enabled.
-/// With `ranks`, the model has this rank's slices of the parameters; every rank of the group makes one.
+/// With `share`, the model has this rank's stages, and its slices of their parameters. Every rank makes its own.
 /// Errors: those of ModelConfig::Validate and CheckDivision; kUnsupported if `dtype` is neither kFloat nor kBFloat16.
 Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> config, at::ScalarType dtype,
-                                         at::Device device, std::uint64_t seed, TensorRanks ranks = {});
+                                         at::Device device, std::uint64_t seed, ModelShare share = {});
 
 /// Checks that `ranks` tensor-parallel ranks can divide the heads and the MLP between them.
 /// Errors: kInvalidArgument, with the arithmetic; kUnsupported for a family that is not divided.

@@ -9,8 +9,12 @@
 #include <span>
 #include <vector>
 
+#include "millrace/engine/layers/forward_context.h"
 #include "millrace/engine/layers/kv_cache.h"
+#include "millrace/engine/layers/layer_factory.h"
+#include "millrace/engine/layout/parallel_options.h"
 #include "millrace/engine/models/model_config.h"
+#include "millrace/engine/models/stages.h"
 #include "millrace/engine/ops/cross_entropy.h"
 #include "millrace/engine/ops/dropout.h"
 #include "millrace/engine/parallel/tensor_ranks.h"
@@ -36,8 +40,23 @@ struct ModelBatch {
   ops::LossOptions loss = {};                    ///< what the gradient is of; the loss itself stays the cross-entropy
 };
 
-/// A model with its weights. Not thread-safe: one thread uses a model at a time. Calls may throw c10::Error (out of
-/// memory, a bug). Callers that must not end wrap the calls in CatchTorch (errors.h).
+/// What a rank has of a model.
+struct ModelShare {
+  TensorRanks ranks = {};               ///< that divide each layer
+  std::vector<ModelStage> stages = {};  ///< this rank's, in order; empty: the whole model
+};
+
+/// The hidden states [N, hidden] between two parts of a model: residual + delta. The next norm adds them up. With
+/// sequence parallelism they are this rank's rows.
+struct Stream {
+  at::Tensor residual;
+  at::Tensor delta;  ///< undefined: nothing to add
+  at::Tensor Sum() const { return delta.defined() ? residual + delta : residual; }
+};
+
+/// A model with its weights, or some stages of one. A family derives it and says how each part is made and what it
+/// computes: the embedding, a block, the head. Not thread-safe: one thread uses a model at a time. Calls may throw
+/// c10::Error (out of memory, a bug). Callers that must not end wrap the calls in CatchTorch (errors.h).
 class Model {
  public:
   explicit Model(std::shared_ptr<const ModelConfig> config) : config_(std::move(config)) {}
@@ -49,30 +68,72 @@ class Model {
   ParameterBuffer& buffer() { return *buffer_; }
   /// Returns the parameters in a fixed order. A tied LM head appears once, as the embedding.
   const std::vector<NamedParameter>& Parameters() { return buffer().parameters(); }
+  /// Returns the stages that this rank has, in order. One that is the whole model, unless MakeModel was told otherwise.
+  const std::vector<ModelStage>& stages() const { return stages_; }
+  const TensorRanks& ranks() const { return ranks_; }
+
+  /// Which blocks keep less for the backward pass. The results have the same bits.
+  void SetRecompute(Recompute what, int every = 1);
+
+  /// Computes stage `stage` of stages(). `hidden` [N, hidden] is the result of the stage before (N: this rank's rows);
+  /// undefined for the first one. Returns the hidden states for the next stage or, from the last stage, what LossSum()
+  /// returns. To learn, `hidden` requires grad.
+  at::Tensor Forward(std::size_t stage, const ModelBatch& batch, const at::Tensor& hidden = {});
+  /// Goes back through a stage from what Forward() returned: adds to buffer().gradients() and to the gradient of
+  /// `hidden`. `gradient`: of the output; undefined for the loss.
+  void Backward(std::size_t stage, const at::Tensor& output, const at::Tensor& gradient = {});
 
   /// Returns the sum (float32 scalar) of the cross-entropies of all labels that are not -100, and of row_loss_weight
   /// times those of the row labels. With gradients enabled, backward() on the result adds to buffer().gradients().
-  virtual at::Tensor LossSum(const ModelBatch& batch) = 0;
+  /// REQUIRES: this rank has the whole model.
+  at::Tensor LossSum(const ModelBatch& batch) { return Forward(0, batch); }
   at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& labels, std::span<const std::int32_t> documents = {}) {
     return LossSum(ModelBatch{.inputs = inputs, .labels = labels, .documents = documents});
   }
   /// Returns logits [rows, n, vocab] in float32 for int64 inputs [rows, n], without a graph. With a cache, the inputs
   /// continue the cached tokens, up to its capacity, and the result has the last position only: [rows, 1, vocab].
-  /// REQUIRES: config().generates(), if there is a cache.
-  virtual at::Tensor Logits(const at::Tensor& inputs, KvCache* cache = nullptr) = 0;
+  /// REQUIRES: this rank has the whole model, undivided. config().generates(), if there is a cache.
+  at::Tensor Logits(const at::Tensor& inputs, KvCache* cache = nullptr);
 
   /// Returns an empty cache for `rows` sequences of up to `capacity` tokens.
   KvCache MakeCache(std::int64_t rows, std::int64_t capacity) const;
 
  protected:
+  // Make the layers of a part. They are called in the order of a forward pass, for the parts that this rank has.
+  virtual void MakeEmbedding(LayerFactory& make) = 0;
+  virtual void MakeBlock(std::int64_t layer, LayerFactory& make) = 0;
+  virtual void MakeHead(LayerFactory& make) = 0;
   /// Called once, after the parameters were allocated. Makes tables that are no parameters.
   virtual void Prepare(at::Device) {}
 
+  // Compute a part.
+  virtual Stream Embed(const at::Tensor& inputs, const at::Tensor& segments, const ForwardContext& context) const = 0;
+  virtual Stream Block(std::int64_t layer, const Stream& x, const ForwardContext& context) const = 0;
+  /// As LossSum().
+  virtual at::Tensor Loss(const Stream& x, const ModelBatch& batch, const ForwardContext& context) const = 0;
+  /// Returns the logits [n, classes] of the rows of `x` that `rows` names (int64; undefined: all of them).
+  virtual at::Tensor Scores(const Stream& x, const ForwardContext& context, const at::Tensor& rows) const = 0;
+
  private:
   friend Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> config, at::ScalarType dtype,
-                                                  at::Device device, std::uint64_t seed, TensorRanks ranks);
+                                                  at::Device device, std::uint64_t seed, ModelShare share);
+  friend class ModelConfig;
+  /// Makes the layers of the stages, each part with a group of its own.
+  void MakeLayers(std::vector<ModelStage> stages, LayerFactory& make);
+  ForwardContext ContextOf(const ModelBatch& batch) const;
+  Stream RunBlock(std::int64_t layer, const Stream& x, const std::shared_ptr<const ForwardContext>& context) const;
+  Stream RunAgainBackward(std::int64_t layer, const Stream& x,
+                          const std::shared_ptr<const ForwardContext>& context) const;
+  bool Recomputes(std::int64_t layer) const;
+
   const std::shared_ptr<const ModelConfig> config_;
   std::unique_ptr<ParameterBuffer> buffer_;
+  std::vector<ModelStage> stages_;
+  TensorRanks ranks_;
+  Recompute recompute_ = Recompute::kNone;
+  int recompute_every_ = 1;
+  std::size_t embedding_group_ = 0, head_group_ = 0;
+  std::vector<std::size_t> block_groups_;  ///< by layer; of those that this rank has
 };
 
 }  // namespace millrace::engine

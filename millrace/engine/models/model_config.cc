@@ -1,5 +1,7 @@
 #include "millrace/engine/models/model_config.h"
 
+#include <numeric>
+
 #include "millrace/engine/layers/layer_factory.h"
 #include "millrace/engine/models/model.h"
 
@@ -12,27 +14,38 @@ std::int64_t Elements(const ParameterSpec& spec) {
   return elements;
 }
 
-/// Calls `each` with the specs of a model's parameters. Nothing is allocated.
-template <class Each>
-void ForEachSpec(const ModelConfig& config, Each&& each) {
-  ParameterBuffer buffer;
-  LayerFactory make(buffer, config.initializer_range());
-  const auto unowned = std::shared_ptr<const ModelConfig>(std::shared_ptr<void>(), &config);
-  config.Build(unowned, make);
-  for (const ParameterSpec& spec : buffer.specs()) each(spec);
-}
-
 }  // namespace
 
+ParameterBuffer& ModelConfig::Declared(ParameterBuffer& buffer) const {
+  LayerFactory make(buffer, initializer_range());
+  const auto unowned = std::shared_ptr<const ModelConfig>(std::shared_ptr<void>(), this);
+  Build(unowned)->MakeLayers({{.first = 0, .last = sizes().num_layers}}, make);
+  return buffer;
+}
+
 std::int64_t ModelConfig::ParameterCount() const {
+  ParameterBuffer buffer;
   std::int64_t count = 0;
-  ForEachSpec(*this, [&](const ParameterSpec& spec) { count += Elements(spec); });
+  for (const ParameterSpec& spec : Declared(buffer).specs()) count += Elements(spec);
   return count;
 }
 
+std::vector<std::int64_t> ModelConfig::MultipliedParameters() const {
+  ParameterBuffer buffer;
+  Declared(buffer);
+  const auto& groups = buffer.groups();
+  std::vector<std::int64_t> counts(groups.size());
+  for (std::size_t i = 0, group = 0; i < buffer.specs().size(); ++i) {
+    while (buffer.parameters()[i].begin >= groups[group].end) ++group;
+    if (buffer.specs()[i].multiplies) counts[group] += Elements(buffer.specs()[i]);
+  }
+  counts.back() += std::exchange(counts.front(), 0);  // of the embedding only a tied table multiplies, at the head
+  return counts;
+}
+
 double ModelConfig::FlopsPerToken(double length) const {
-  std::int64_t matmul = 0;
-  ForEachSpec(*this, [&](const ParameterSpec& spec) { matmul += spec.multiplies ? Elements(spec) : 0; });
+  const std::vector<std::int64_t> parts = MultipliedParameters();
+  const std::int64_t matmul = std::reduce(parts.begin(), parts.end());
   const ModelSizes size = sizes();
   return 6 * static_cast<double>(matmul) +
          12 * static_cast<double>(size.num_layers * size.num_heads * size.head_dim) * length;

@@ -4,14 +4,15 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "millrace/base/json.h"
 #include "millrace/base/result.h"
 
 namespace millrace::engine {
 
-class LayerFactory;
 class Model;
+class ParameterBuffer;
 
 /// The sizes that every family has.
 struct ModelSizes {
@@ -36,15 +37,22 @@ class ModelConfig {
   virtual bool generates() const { return true; }
   /// Returns whether tensor-parallel ranks can divide models of this family.
   virtual bool divides() const { return true; }
-  /// Declares the parameters with `make` and returns a model of this configuration that uses them.
+  /// Returns a model of this configuration, without layers. MakeModel (make_model.h) completes it.
   /// REQUIRES: Validate() succeeds.
-  virtual std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self, LayerFactory& make) const = 0;
+  virtual std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self) const = 0;
 
-  /// REQUIRES of both: Validate() succeeds.
+  // REQUIRES of all: Validate() succeeds.
   std::int64_t ParameterCount() const;
+  /// Returns the parameters of the embedding, of each block and of the head that tokens are multiplied with. A tied
+  /// matrix counts where it multiplies, at the head.
+  std::vector<std::int64_t> MultipliedParameters() const;
   /// Returns the floating-point operations per trained token: 6·(matmul parameters, LM head included) +
   /// 12·layers·heads·head_dim·length. `length` is the length of the sequence or document that the average token is in.
   double FlopsPerToken(double length) const;
+
+ private:
+  /// Declares all parameters in `buffer`, without memory, and returns it.
+  ParameterBuffer& Declared(ParameterBuffer& buffer) const;
 };
 
 }  // namespace millrace::engine

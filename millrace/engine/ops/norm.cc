@@ -52,9 +52,8 @@ void ConnectNorm(std::string name, const at::Tensor& x, const at::Tensor& delta,
                  const Weight& bias, const Normed& normed, NormRows rows) {
   rows.sum = normed.sum.detach();
   auto backward = [weight, bias, rows, both = delta.defined()](TensorList&& gradients) {
-    const at::Tensor& dout = gradients[both ? 1 : 0];
-    const at::Tensor dsum = both ? gradients[0] : at::Tensor();
-    if (!dout.defined()) return TensorList{dsum, dsum, at::Tensor(), at::Tensor()};
+    const at::Tensor &dsum = gradients[0], &dout = gradients[1];
+    if (!dout.defined()) return TensorList{dsum, both ? dsum : at::Tensor(), at::Tensor(), at::Tensor()};
     at::Tensor each;
     const at::Tensor dx =
         NormBackward(dout.contiguous(), dsum.defined() ? dsum.contiguous() : dsum, rows, weight, each);
@@ -62,9 +61,7 @@ void ConnectNorm(std::string name, const at::Tensor& x, const at::Tensor& delta,
     const at::Tensor dbias = bias.defined() ? AddOrReturn(bias, each[1]) : at::Tensor();
     return TensorList{dx, both ? dx : at::Tensor(), dweight, dbias};
   };
-  // Without a delta, `sum` is the input itself. Its other consumers use the input, not this op's output.
-  TensorList outputs = delta.defined() ? TensorList{normed.sum, normed.out} : TensorList{normed.out};
-  Connect(std::move(name), {x, delta, weight.value, bias.value}, std::move(outputs), std::move(backward));
+  Connect(std::move(name), {x, delta, weight.value, bias.value}, {normed.sum, normed.out}, std::move(backward));
 }
 
 }  // namespace
@@ -72,7 +69,7 @@ void ConnectNorm(std::string name, const at::Tensor& x, const at::Tensor& delta,
 Normed AddRmsNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& weight, double eps) {
   if (!HasFused(x)) return reference::AddRmsNorm(x, delta, weight, eps);
   const std::int64_t rows = x.size(0), columns = x.size(1);
-  Normed normed{delta.defined() ? at::empty_like(x) : x, at::empty_like(x)};
+  Normed normed{delta.defined() ? at::empty_like(x) : x.detach(), at::empty_like(x)};
   const at::Tensor rstd = at::empty({rows}, at::kFloat);
   DispatchType(x, [&]<class T>(T) {
     const cpu::RmsNormForward<T> kernel{Data<T>(x),
@@ -95,7 +92,7 @@ Normed AddLayerNorm(const at::Tensor& x, const at::Tensor& delta, const Weight& 
                     double eps) {
   if (!HasFused(x)) return reference::AddLayerNorm(x, delta, weight, bias, eps);
   const std::int64_t rows = x.size(0), columns = x.size(1);
-  Normed normed{delta.defined() ? at::empty_like(x) : x, at::empty_like(x)};
+  Normed normed{delta.defined() ? at::empty_like(x) : x.detach(), at::empty_like(x)};
   const at::Tensor mean = at::empty({rows}, at::kFloat), rstd = at::empty({rows}, at::kFloat);
   DispatchType(x, [&]<class T>(T) {
     const cpu::LayerNormForward<T> kernel{Data<T>(x),

@@ -7,7 +7,7 @@
 
 namespace millrace::engine::ops {
 
-/// sum = x + delta (x itself if `delta` is undefined); out = the norm of the sum. Both are [N, hidden].
+/// sum = x + delta (an alias of x if `delta` is undefined); out = the norm of the sum. Both are [N, hidden].
 struct Normed {
   at::Tensor sum, out;
 };

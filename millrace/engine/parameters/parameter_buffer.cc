@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <span>
@@ -68,23 +69,43 @@ const Weight& WeightHandle::operator*() const {
   return weight_ != nullptr ? *weight_ : kNone;
 }
 
+void ParameterBuffer::BeginGroup() {
+  TORCH_CHECK(!values_.defined(), "groups are declared before they are allocated");
+  const std::int64_t begin = (size_ + kAlign - 1) / kAlign * kAlign;
+  size_ = begin;
+  groups_.push_back({.begin = begin, .end = begin, .uses = {groups_.size()}});
+}
+
 std::size_t ParameterBuffer::Declare(ParameterSpec spec) {
   TORCH_CHECK(!values_.defined(), "parameters are declared before they are allocated");
+  if (groups_.empty()) BeginGroup();
   if (!spec.joins_previous) size_ = (size_ + kAlign - 1) / kAlign * kAlign;
   parameters_.push_back({.name = spec.name,
                          .begin = size_,
                          .transposed = spec.transposed,
                          .partial_gradient = spec.partial_gradient,
+                         .shared_by_stages = spec.shared_by_stages,
                          .whole_shape = spec.shape,
                          .slice = spec.slice});
   size_ += Product(spec.slice.ShapeOf(spec.shape));
+  groups_.back().end = size_;
   specs_.push_back(std::move(spec));
   return specs_.size() - 1;
+}
+
+std::size_t ParameterBuffer::Find(std::string_view name) const {
+  const auto found = std::ranges::find(specs_, name, &ParameterSpec::name);
+  TORCH_CHECK(found != specs_.end(), "no parameter ", std::string(name));
+  return static_cast<std::size_t>(found - specs_.begin());
 }
 
 WeightHandle ParameterBuffer::Use(std::size_t first, std::size_t count) {
   TORCH_CHECK(!values_.defined(), "uses of parameters are declared before they are allocated");
   for (std::size_t i = first; i < first + count; ++i) ++parameters_[i].uses;
+  const auto owner = std::ranges::upper_bound(groups_, parameters_[first].begin, {}, &ParameterGroup::begin) - 1;
+  const auto group = static_cast<std::size_t>(owner - groups_.begin());
+  std::vector<std::size_t>& used = groups_.back().uses;
+  if (std::ranges::find(used, group) == used.end()) used.push_back(group);
   uses_.push_back({first, count, {}});
   return WeightHandle(&uses_.back().weight);
 }

@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "millrace/engine/parameters/tensor_slice.h"
@@ -26,6 +27,8 @@ struct ParameterSpec {
   bool transposed = false;        ///< Hugging Face's files hold the transpose of this matrix (GPT-2's Conv1D)
   bool multiplies = false;        ///< each token is multiplied with this matrix; counts as FLOPs
   bool partial_gradient = false;  ///< tensor ranks hold the same values, but each sees some of the tokens
+  /// The first and the last stage of a pipeline both hold it: a tied embedding. Each sees a part of its gradient.
+  bool shared_by_stages = false;
 };
 
 /// A parameter of a ParameterBuffer. The tensors are views into it.
@@ -37,9 +40,30 @@ struct NamedParameter {
   int uses = 0;            ///< the number of ops that add to its gradient in a backward pass (2: a tied embedding)
   bool transposed = false;
   bool partial_gradient = false;
+  bool shared_by_stages = false;
   std::vector<std::int64_t> whole_shape = {};
   TensorSlice slice = {};
   std::int64_t elements() const { return tensor.numel(); }
+};
+
+/// The parameters that one part of a model declares: its embedding, a block, or its head. They are consecutive.
+struct ParameterGroup {
+  std::int64_t begin = 0, end = 0;  ///< elements of the buffers
+  /// The groups whose parameters the part uses: its own one and, for a tied head, that of the embedding.
+  std::vector<std::size_t> uses = {};
+};
+
+/// Is told when a part of the model begins and ends to use a group. So parameters need to be there only while they are
+/// used, and gradients can go when they are complete. Calls come on the thread that runs the model. They may throw.
+class GroupHooks {
+ public:
+  virtual ~GroupHooks() = default;
+  /// A forward pass is about to read the group's parameters.
+  virtual void BeforeForward(std::size_t group) = 0;
+  virtual void AfterForward(std::size_t group) = 0;
+  /// A backward pass is about to read the group's parameters and to add to its gradients.
+  virtual void BeforeBackward(std::size_t group) = 0;
+  virtual void AfterBackward(std::size_t group) = 0;
 };
 
 /// A layer's reference to its weights. Valid as long as the ParameterBuffer that made it. A default handle refers to no
@@ -66,9 +90,14 @@ class ParameterBuffer {
   ParameterBuffer(const ParameterBuffer&) = delete;
   ParameterBuffer& operator=(const ParameterBuffer&) = delete;
 
+  /// Begins the group of the parameters that are declared from now on. Without a call there is one group.
+  /// REQUIRES: Allocate() was not called.
+  void BeginGroup();
   /// Adds a parameter and returns its number.
   /// REQUIRES: Allocate() was not called.
   std::size_t Declare(ParameterSpec spec);
+  /// Returns the number of the parameter with this name. Throws c10::Error if there is none.
+  std::size_t Find(std::string_view name) const;
   /// Declares that one more op uses `count` joined parameters from `first` on, as one weight. The handle can be
   /// dereferenced after Allocate().
   /// REQUIRES: Allocate() was not called.
@@ -88,9 +117,11 @@ class ParameterBuffer {
   std::int64_t size() const { return size_; }
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
+  const std::vector<ParameterGroup>& groups() const { return groups_; }
 
   /// Called on the thread of the backward pass when an op has added to gradients [begin, end). May be empty.
   std::function<void(std::int64_t begin, std::int64_t end)> on_gradient;
+  GroupHooks* hooks = nullptr;  ///< borrowed; may be null
 
  private:
   /// One call of Use().
@@ -104,6 +135,7 @@ class ParameterBuffer {
   std::int64_t size_ = 0;
   at::Tensor values_, gradients_;
   std::vector<NamedParameter> parameters_;
+  std::vector<ParameterGroup> groups_;
   std::deque<WeightUse> uses_;  ///< handles point into it
 };
 

@@ -25,72 +25,47 @@ struct BertBlock {
 
 class Bert final : public Model {
  public:
-  using Model::LossSum;
-
-  Bert(std::shared_ptr<const ModelConfig> self, const BertConfig& config, LayerFactory& make)
-      : Model(std::move(self)), config_(config) {
-    const std::int64_t hidden = config.hidden_size;
-    const auto embedding = [&](std::string_view part) { return fmt::format("bert.embeddings.{}", part); };
-    tokens_ = make.MakeTokenEmbedding(embedding("word_embeddings.weight"), config.vocab_size, hidden);
-    positions_ = make.MakeEmbedding(embedding("position_embeddings.weight"), config.max_positions, hidden);
-    segments_ = make.MakeEmbedding(embedding("token_type_embeddings.weight"), config.segments, hidden);
-    embedding_norm_ = make.MakeLayerNorm(embedding("LayerNorm"), hidden, config.layer_norm_eps);
-    for (std::int64_t layer = 0; layer < config.num_layers; ++layer) blocks_.push_back(MakeBlock(layer, make));
-    if (PredictsRows()) pooler_ = make.MakeLinear({hidden, {{"bert.pooler.dense", hidden}}, true});
-    if (PredictsTokens()) {
-      transform_ = make.MakeLinear({hidden, {{"cls.predictions.transform.dense", hidden}}, true});
-      transform_norm_ = make.MakeLayerNorm("cls.predictions.transform.LayerNorm", hidden, config.layer_norm_eps);
-      decoder_ = make.MakeTiedHead(tokens_, "cls.predictions.bias");
-    }
-    if (config.heads == BertHeads::kPreTraining) {
-      row_head_ = make.MakeLinear({hidden, {{"cls.seq_relationship", 2}}, true});
-    } else if (config.heads == BertHeads::kClassification) {
-      row_head_ = make.MakeLinear({hidden, {{"classifier", config.num_labels}}, true});
-    }
-  }
-
-  at::Tensor LossSum(const ModelBatch& batch) override {
-    const std::int64_t rows = batch.inputs.size(0), length = batch.inputs.size(1);
-    const ForwardContext context{.sequences = batch.documents.empty()
-                                                  ? ops::Sequences::Even(rows, length)
-                                                  : ops::Sequences::Cut(batch.documents, batch.inputs.numel()),
-                                 .dropout = batch.dropout};
-    const at::Tensor hidden = Encode(batch.inputs, batch.segments, context);
-    at::Tensor loss;
-    if (PredictsTokens() && batch.labels.defined()) loss = TokenLoss(hidden, batch.labels.reshape({-1}), batch.loss);
-    if (PredictsRows() && batch.row_labels.defined()) {
-      const ops::DropoutSite drop = config_.heads == BertHeads::kClassification
-                                        ? context.DropoutAt(kBertPooled, config_.classifier_dropout)
-                                        : ops::DropoutSite{};
-      const at::Tensor pooled = Drop(Pool(hidden, rows), drop);
-      const at::Tensor row_loss =
-          ops::LinearCrossEntropy(pooled, row_head_.weight(), row_head_.bias(), batch.row_labels, batch.loss) *
-          batch.row_loss_weight;
-      loss = loss.defined() ? loss + row_loss : row_loss;
-    }
-    TORCH_CHECK(loss.defined(), "the batch has no labels for the heads of this model");
-    return loss;
-  }
-
-  /// Returns the scores of each token, or for a classifier those of each row: [rows, classes].
-  at::Tensor Logits(const at::Tensor& inputs, KvCache* cache) override {
-    TORCH_CHECK(cache == nullptr, "BERT does not generate text");
-    const at::NoGradGuard no_grad;
-    const std::int64_t rows = inputs.size(0), length = inputs.size(1);
-    const at::Tensor hidden = Encode(inputs, {}, {.sequences = ops::Sequences::Even(rows, length)});
-    if (!PredictsTokens()) return row_head_.Forward(Pool(hidden, rows)).to(at::kFloat);
-    return decoder_.Forward(Transform(hidden)).to(at::kFloat).view({rows, length, config_.vocab_size});
-  }
+  Bert(std::shared_ptr<const ModelConfig> self, const BertConfig& config)
+      : Model(std::move(self)),
+        config_(config),
+        table_{.name = "bert.embeddings.word_embeddings.weight",
+               .rows = config.vocab_size,
+               .columns = config.hidden_size,
+               .tied = config.heads != BertHeads::kClassification},
+        blocks_(static_cast<std::size_t>(config.num_layers)) {}
 
  private:
   bool PredictsTokens() const { return config_.heads != BertHeads::kClassification; }
   bool PredictsRows() const { return config_.heads != BertHeads::kMaskedLm; }
 
-  BertBlock MakeBlock(std::int64_t layer, LayerFactory& make) const {
+  void MakeEmbedding(LayerFactory& make) override {
+    const std::int64_t hidden = config_.hidden_size;
+    tokens_ = make.MakeTokenEmbedding(table_);
+    positions_ = make.MakeEmbedding("bert.embeddings.position_embeddings.weight", config_.max_positions, hidden);
+    segments_ = make.MakeEmbedding("bert.embeddings.token_type_embeddings.weight", config_.segments, hidden);
+    embedding_norm_ = make.MakeLayerNorm("bert.embeddings.LayerNorm", hidden, config_.layer_norm_eps);
+  }
+
+  void MakeHead(LayerFactory& make) override {
+    const std::int64_t hidden = config_.hidden_size;
+    if (PredictsRows()) pooler_ = make.MakeLinear({hidden, {{"bert.pooler.dense", hidden}}, true});
+    if (PredictsTokens()) {
+      transform_ = make.MakeLinear({hidden, {{"cls.predictions.transform.dense", hidden}}, true});
+      transform_norm_ = make.MakeLayerNorm("cls.predictions.transform.LayerNorm", hidden, config_.layer_norm_eps);
+      decoder_ = make.MakeTiedHead(table_, "cls.predictions.bias");
+    }
+    if (config_.heads == BertHeads::kPreTraining) {
+      row_head_ = make.MakeLinear({hidden, {{"cls.seq_relationship", 2}}, true});
+    } else if (config_.heads == BertHeads::kClassification) {
+      row_head_ = make.MakeLinear({hidden, {{"classifier", config_.num_labels}}, true});
+    }
+  }
+
+  void MakeBlock(std::int64_t layer, LayerFactory& make) override {
     const ModelSizes sizes = config_.sizes();
     const std::int64_t hidden = config_.hidden_size, inner = config_.intermediate_size;
     const auto name = [&](std::string_view part) { return fmt::format("bert.encoder.layer.{}.{}", layer, part); };
-    BertBlock block;
+    BertBlock& block = blocks_[static_cast<std::size_t>(layer)];
     block.first_site = static_cast<std::uint64_t>(layer) * kBertSitesPerBlock;
     block.attention = {.layer = layer,
                        .layout = {sizes.num_heads, sizes.num_heads, sizes.head_dim},
@@ -108,27 +83,51 @@ class Bert final : public Model {
                  .down = make.MakeLinear({inner, {{name("output.dense"), hidden}}, true}),
                  .activation = config_.activation};
     block.mlp_norm = make.MakeLayerNorm(name("output.LayerNorm"), hidden, config_.layer_norm_eps);
-    return block;
   }
 
-  /// Returns the last block's output [N, hidden].
-  at::Tensor Encode(const at::Tensor& inputs, const at::Tensor& segments, const ForwardContext& context) const {
+  Stream Embed(const at::Tensor& inputs, const at::Tensor& segments, const ForwardContext& context) const override {
     TORCH_CHECK(context.sequences.limit() <= config_.max_positions, "positions up to ", context.sequences.limit(),
                 " exceed the model's ", config_.max_positions);
     const at::Tensor ids = inputs.reshape({-1});
     const at::Tensor where = context.sequences.positions().to(inputs.device(), at::kLong);
     const at::Tensor kinds = segments.defined() ? segments.reshape({-1}) : at::zeros_like(ids);
     const at::Tensor embedded = tokens_.Forward(ids) + segments_.Forward(kinds);
-    at::Tensor x = embedding_norm_.Forward(embedded, positions_.Forward(where)).out;
-    x = ops::Dropout(x, context.DropoutAt(kBertEmbedding, config_.hidden_dropout));
-    for (const BertBlock& block : blocks_) {
-      const auto drop = [&](const at::Tensor& y, BertSite site) {
-        return ops::Dropout(y, context.DropoutAt(block.first_site + site, config_.hidden_dropout));
-      };
-      x = block.attention_norm.Forward(x, drop(block.attention.Forward(x, context), kBertAttentionOutput)).out;
-      x = block.mlp_norm.Forward(x, drop(block.mlp.Forward(x), kBertMlpOutput)).out;
+    const at::Tensor x = embedding_norm_.Forward(embedded, positions_.Forward(where)).out;
+    return {.residual = ops::Dropout(x, context.DropoutAt(kBertEmbedding, config_.hidden_dropout))};
+  }
+
+  Stream Block(std::int64_t layer, const Stream& x, const ForwardContext& context) const override {
+    const BertBlock& block = blocks_[static_cast<std::size_t>(layer)];
+    const auto drop = [&](const at::Tensor& y, BertSite site) {
+      return ops::Dropout(y, context.DropoutAt(block.first_site + site, config_.hidden_dropout));
+    };
+    const at::Tensor attended = drop(block.attention.Forward(x.residual, context), kBertAttentionOutput);
+    const at::Tensor middle = block.attention_norm.Forward(x.residual, attended).out;
+    return {.residual = block.mlp_norm.Forward(middle, drop(block.mlp.Forward(middle), kBertMlpOutput)).out};
+  }
+
+  at::Tensor Loss(const Stream& x, const ModelBatch& batch, const ForwardContext& context) const override {
+    at::Tensor loss;
+    if (PredictsTokens() && batch.labels.defined()) {
+      loss = TokenLoss(x.residual, batch.labels.reshape({-1}), batch.loss);
     }
-    return x;
+    if (PredictsRows() && batch.row_labels.defined()) {
+      const ops::DropoutSite drop = config_.heads == BertHeads::kClassification
+                                        ? context.DropoutAt(kBertPooled, config_.classifier_dropout)
+                                        : ops::DropoutSite{};
+      const at::Tensor pooled = Drop(Pool(x.residual, batch.inputs.size(0)), drop);
+      const at::Tensor row_loss =
+          ops::LinearCrossEntropy(pooled, row_head_.weight(), row_head_.bias(), batch.row_labels, batch.loss) *
+          batch.row_loss_weight;
+      loss = loss.defined() ? loss + row_loss : row_loss;
+    }
+    TORCH_CHECK(loss.defined(), "the batch has no labels for the heads of this model");
+    return loss;
+  }
+
+  at::Tensor Scores(const Stream& x, const ForwardContext& context, const at::Tensor&) const override {
+    if (!PredictsTokens()) return row_head_.Forward(Pool(x.residual, context.sequences.count()));
+    return decoder_.Forward(Transform(x.residual));
   }
 
   at::Tensor Transform(const at::Tensor& x) const {
@@ -152,17 +151,18 @@ class Bert final : public Model {
   }
 
   const BertConfig& config_;
+  const TokenTable table_;
   Embedding tokens_, positions_, segments_;
   Norm embedding_norm_;
-  std::vector<BertBlock> blocks_;
+  std::vector<BertBlock> blocks_;  ///< by layer; those of other ranks are empty
   Linear pooler_, transform_, decoder_, row_head_;
   Norm transform_norm_;
 };
 
 }  // namespace
 
-std::unique_ptr<Model> BertConfig::Build(std::shared_ptr<const ModelConfig> self, LayerFactory& make) const {
-  return std::make_unique<Bert>(std::move(self), *this, make);
+std::unique_ptr<Model> BertConfig::Build(std::shared_ptr<const ModelConfig> self) const {
+  return std::make_unique<Bert>(std::move(self), *this);
 }
 
 }  // namespace millrace::engine

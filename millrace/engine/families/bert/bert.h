@@ -41,7 +41,7 @@ class BertConfig final : public ModelConfig {
   double initializer_range() const override { return initializer_stddev; }
   bool generates() const override { return false; }
   bool divides() const override { return false; }
-  std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self, LayerFactory& make) const override;
+  std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self) const override;
 };
 
 ModelFamily BertFamily();

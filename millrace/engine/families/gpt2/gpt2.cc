@@ -24,21 +24,30 @@ struct Gpt2Block {
 
 class Gpt2 final : public Decoder {
  public:
-  Gpt2(std::shared_ptr<const ModelConfig> self, const Gpt2Config& config, LayerFactory& make)
-      : Decoder(std::move(self), make.ranks()), config_(config) {
-    const std::int64_t hidden = config.hidden_size;
-    tokens_ = make.MakeTokenEmbedding("transformer.wte.weight", config.vocab_size, hidden);
-    positions_ = make.MakeEmbedding("transformer.wpe.weight", config.max_positions, hidden);
-    for (std::int64_t layer = 0; layer < config.num_layers; ++layer) blocks_.push_back(MakeBlock(layer, make));
-    norm_ = make.MakeLayerNorm("transformer.ln_f", hidden, config.layer_norm_eps);
-    head_ = config.tie_word_embeddings ? make.MakeTiedHead(tokens_, "")
-                                       : make.MakeLinear({.in_features = hidden,
-                                                          .outputs = {{"lm_head", config.vocab_size}},
-                                                          .division = LinearDivision::kColumns});
-  }
+  Gpt2(std::shared_ptr<const ModelConfig> self, const Gpt2Config& config)
+      : Decoder(std::move(self)),
+        config_(config),
+        table_{.name = "transformer.wte.weight",
+               .rows = config.vocab_size,
+               .columns = config.hidden_size,
+               .tied = config.tie_word_embeddings},
+        blocks_(static_cast<std::size_t>(config.num_layers)) {}
 
  private:
-  Gpt2Block MakeBlock(std::int64_t layer, LayerFactory& make) const {
+  void MakeEmbedding(LayerFactory& make) override {
+    tokens_ = make.MakeTokenEmbedding(table_);
+    positions_ = make.MakeEmbedding("transformer.wpe.weight", config_.max_positions, config_.hidden_size);
+  }
+
+  void MakeHead(LayerFactory& make) override {
+    norm_ = make.MakeLayerNorm("transformer.ln_f", config_.hidden_size, config_.layer_norm_eps);
+    head_ = config_.tie_word_embeddings ? make.MakeTiedHead(table_, "")
+                                        : make.MakeLinear({.in_features = config_.hidden_size,
+                                                           .outputs = {{"lm_head", config_.vocab_size}},
+                                                           .division = LinearDivision::kColumns});
+  }
+
+  void MakeBlock(std::int64_t layer, LayerFactory& make) override {
     const ModelSizes sizes = config_.sizes();
     const std::int64_t hidden = config_.hidden_size;
     // As in the paper, so that the residual stream's variance does not grow with depth.
@@ -59,7 +68,7 @@ class Gpt2 final : public Decoder {
                               .stddev = residual,
                               .division = LinearDivision::kRows});
     };
-    Gpt2Block block;
+    Gpt2Block& block = blocks_[static_cast<std::size_t>(layer)];
     block.first_site = static_cast<std::uint64_t>(layer) * kGpt2Sites;
     block.attention_norm = make.MakeLayerNorm(name("ln_1"), hidden, config_.layer_norm_eps);
     block.attention = {.layer = layer,
@@ -73,38 +82,37 @@ class Gpt2 final : public Decoder {
     block.mlp = {.up = columns({{name("mlp.c_fc"), sizes.intermediate_size}}),
                  .down = rows("mlp.c_proj", sizes.intermediate_size),
                  .activation = config_.activation};
-    return block;
   }
 
-  at::Tensor Hidden(const at::Tensor& inputs, const ForwardContext& context) const override {
+  Stream Embed(const at::Tensor& inputs, const at::Tensor&, const ForwardContext& context) const override {
     TORCH_CHECK(context.sequences.limit() <= config_.max_positions, "positions up to ", context.sequences.limit(),
                 " exceed the model's ", config_.max_positions);
     const at::Tensor where = context.sequences.positions().to(inputs.device(), at::kLong);
     const at::Tensor embedded = tokens_.Forward(inputs.reshape({-1})) + positions_.Forward(where);
-    at::Tensor residual = ops::Dropout(embedded, context.DropoutAt(0, config_.embedding_dropout)), delta;
-    for (const Gpt2Block& block : blocks_) {
-      const auto drop = [&](const at::Tensor& x, Gpt2Site site) {
-        return ops::Dropout(x, context.DropoutAt(block.first_site + site, config_.residual_dropout));
-      };
-      const ops::Normed before = block.attention_norm.Forward(residual, delta);
-      const at::Tensor attended = drop(block.attention.Forward(before.out, context), kGpt2AttentionOutput);
-      const ops::Normed after = block.mlp_norm.Forward(before.sum, attended);
-      residual = after.sum;
-      delta = drop(block.mlp.Forward(after.out), kGpt2MlpOutput);
-    }
-    return norm_.Forward(residual, delta).out;
+    return {.residual = ops::Dropout(embedded, context.DropoutAt(0, config_.embedding_dropout))};
+  }
+
+  Stream Block(std::int64_t layer, const Stream& x, const ForwardContext& context) const override {
+    const Gpt2Block& block = blocks_[static_cast<std::size_t>(layer)];
+    const auto drop = [&](const at::Tensor& y, Gpt2Site site) {
+      return ops::Dropout(y, context.DropoutAt(block.first_site + site, config_.residual_dropout));
+    };
+    const ops::Normed before = block.attention_norm.Forward(x.residual, x.delta);
+    const at::Tensor attended = drop(block.attention.Forward(before.out, context), kGpt2AttentionOutput);
+    const ops::Normed after = block.mlp_norm.Forward(before.sum, attended);
+    return {after.sum, drop(block.mlp.Forward(after.out), kGpt2MlpOutput)};
   }
 
   const Gpt2Config& config_;
+  const TokenTable table_;
   Embedding tokens_, positions_;
-  std::vector<Gpt2Block> blocks_;
-  Norm norm_;
+  std::vector<Gpt2Block> blocks_;  ///< by layer; those of other ranks are empty
 };
 
 }  // namespace
 
-std::unique_ptr<Model> Gpt2Config::Build(std::shared_ptr<const ModelConfig> self, LayerFactory& make) const {
-  return std::make_unique<Gpt2>(std::move(self), *this, make);
+std::unique_ptr<Model> Gpt2Config::Build(std::shared_ptr<const ModelConfig> self) const {
+  return std::make_unique<Gpt2>(std::move(self), *this);
 }
 
 }  // namespace millrace::engine

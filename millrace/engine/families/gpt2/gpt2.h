@@ -21,7 +21,7 @@ class Gpt2Config final : public GptConfig {
 
   std::string_view family() const override { return "gpt2"; }
   Json ToJson() const override;
-  std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self, LayerFactory& make) const override;
+  std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self) const override;
 };
 
 ModelFamily Gpt2Family();

@@ -22,21 +22,28 @@ struct GptjBlock {
 
 class Gptj final : public Decoder {
  public:
-  Gptj(std::shared_ptr<const ModelConfig> self, const GptjConfig& config, LayerFactory& make)
-      : Decoder(std::move(self), make.ranks()), config_(config) {
-    const std::int64_t hidden = config.hidden_size;
-    tokens_ = make.MakeTokenEmbedding("transformer.wte.weight", config.vocab_size, hidden);
-    for (std::int64_t layer = 0; layer < config.num_layers; ++layer) blocks_.push_back(MakeBlock(layer, make));
-    norm_ = make.MakeLayerNorm("transformer.ln_f", hidden, config.layer_norm_eps);
-    head_ = config.tie_word_embeddings ? make.MakeTiedHead(tokens_, "lm_head.bias")
-                                       : make.MakeLinear({.in_features = hidden,
-                                                          .outputs = {{"lm_head", config.vocab_size}},
-                                                          .bias = true,
-                                                          .division = LinearDivision::kColumns});
-  }
+  Gptj(std::shared_ptr<const ModelConfig> self, const GptjConfig& config)
+      : Decoder(std::move(self)),
+        config_(config),
+        table_{.name = "transformer.wte.weight",
+               .rows = config.vocab_size,
+               .columns = config.hidden_size,
+               .tied = config.tie_word_embeddings},
+        blocks_(static_cast<std::size_t>(config.num_layers)) {}
 
  private:
-  GptjBlock MakeBlock(std::int64_t layer, LayerFactory& make) const {
+  void MakeEmbedding(LayerFactory& make) override { tokens_ = make.MakeTokenEmbedding(table_); }
+
+  void MakeHead(LayerFactory& make) override {
+    norm_ = make.MakeLayerNorm("transformer.ln_f", config_.hidden_size, config_.layer_norm_eps);
+    head_ = config_.tie_word_embeddings ? make.MakeTiedHead(table_, "lm_head.bias")
+                                        : make.MakeLinear({.in_features = config_.hidden_size,
+                                                           .outputs = {{"lm_head", config_.vocab_size}},
+                                                           .bias = true,
+                                                           .division = LinearDivision::kColumns});
+  }
+
+  void MakeBlock(std::int64_t layer, LayerFactory& make) override {
     const ModelSizes sizes = config_.sizes();
     const std::int64_t hidden = config_.hidden_size, inner = sizes.intermediate_size;
     const auto name = [&](std::string_view part) { return fmt::format("transformer.h.{}.{}", layer, part); };
@@ -48,7 +55,7 @@ class Gptj final : public Decoder {
       return make.MakeLinear(
           {.in_features = in, .outputs = {{name(part), hidden}}, .bias = bias, .division = LinearDivision::kRows});
     };
-    GptjBlock block;
+    GptjBlock& block = blocks_[static_cast<std::size_t>(layer)];
     block.first_site = static_cast<std::uint64_t>(layer) * kGptjSites;
     block.norm = make.MakeLayerNorm(name("ln_1"), hidden, config_.layer_norm_eps);
     block.attention = {
@@ -65,7 +72,6 @@ class Gptj final : public Decoder {
     block.mlp = {.up = columns({{name("mlp.fc_in"), inner}}, /*bias=*/true),
                  .down = rows("mlp.fc_out", inner, /*bias=*/true),
                  .activation = config_.activation};
-    return block;
   }
 
   void Prepare(at::Device device) override {
@@ -73,32 +79,32 @@ class Gptj final : public Decoder {
     rotary_ = ops::RotaryTable::Make(config_.max_positions, frequencies, ops::RotaryPairs::kNeighbours, device);
   }
 
-  at::Tensor Hidden(const at::Tensor& inputs, const ForwardContext& context) const override {
+  Stream Embed(const at::Tensor& inputs, const at::Tensor&, const ForwardContext& context) const override {
     const at::Tensor embedded = tokens_.Forward(inputs.reshape({-1}));
-    at::Tensor residual = ops::Dropout(embedded, context.DropoutAt(0, config_.embedding_dropout)), delta;
-    for (const GptjBlock& block : blocks_) {
-      const auto drop = [&](const at::Tensor& x, GptjSite site) {
-        return ops::Dropout(x, context.DropoutAt(block.first_site + site, config_.residual_dropout));
-      };
-      const ops::Normed normed = block.norm.Forward(residual, delta);
-      residual = normed.sum;
-      delta = drop(block.attention.Forward(normed.out, context), kGptjAttentionOutput) +
-              drop(block.mlp.Forward(normed.out), kGptjMlpOutput);
-    }
-    return norm_.Forward(residual, delta).out;
+    return {.residual = ops::Dropout(embedded, context.DropoutAt(0, config_.embedding_dropout))};
+  }
+
+  Stream Block(std::int64_t layer, const Stream& x, const ForwardContext& context) const override {
+    const GptjBlock& block = blocks_[static_cast<std::size_t>(layer)];
+    const auto drop = [&](const at::Tensor& y, GptjSite site) {
+      return ops::Dropout(y, context.DropoutAt(block.first_site + site, config_.residual_dropout));
+    };
+    const ops::Normed normed = block.norm.Forward(x.residual, x.delta);
+    return {normed.sum, drop(block.attention.Forward(normed.out, context), kGptjAttentionOutput) +
+                            drop(block.mlp.Forward(normed.out), kGptjMlpOutput)};
   }
 
   const GptjConfig& config_;
+  const TokenTable table_;
   ops::RotaryTable rotary_;
   Embedding tokens_;
-  std::vector<GptjBlock> blocks_;
-  Norm norm_;
+  std::vector<GptjBlock> blocks_;  ///< by layer; those of other ranks are empty
 };
 
 }  // namespace
 
-std::unique_ptr<Model> GptjConfig::Build(std::shared_ptr<const ModelConfig> self, LayerFactory& make) const {
-  return std::make_unique<Gptj>(std::move(self), *this, make);
+std::unique_ptr<Model> GptjConfig::Build(std::shared_ptr<const ModelConfig> self) const {
+  return std::make_unique<Gptj>(std::move(self), *this);
 }
 
 }  // namespace millrace::engine

@@ -24,7 +24,7 @@ class GptjConfig final : public GptConfig {
   std::string_view family() const override { return "gptj"; }
   Json ToJson() const override;
   Status Validate(std::string_view what) const override;
-  std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self, LayerFactory& make) const override;
+  std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self) const override;
 };
 
 ModelFamily GptjFamily();

@@ -18,27 +18,34 @@ struct LlamaBlock {
 
 class Llama final : public Decoder {
  public:
-  Llama(std::shared_ptr<const ModelConfig> self, const LlamaConfig& config, LayerFactory& make)
-      : Decoder(std::move(self), make.ranks()), config_(config) {
-    const std::int64_t hidden = config.hidden_size;
-    embedding_ = make.MakeTokenEmbedding("model.embed_tokens.weight", config.vocab_size, hidden);
-    for (std::int64_t layer = 0; layer < config.num_layers; ++layer) blocks_.push_back(MakeBlock(layer, make));
-    norm_ = make.MakeRmsNorm("model.norm", hidden, config.rms_norm_eps);
-    head_ = config.tie_word_embeddings ? make.MakeTiedHead(embedding_, "")
-                                       : make.MakeLinear({.in_features = hidden,
-                                                          .outputs = {{"lm_head", config.vocab_size}},
-                                                          .division = LinearDivision::kColumns});
-  }
+  Llama(std::shared_ptr<const ModelConfig> self, const LlamaConfig& config)
+      : Decoder(std::move(self)),
+        config_(config),
+        table_{.name = "model.embed_tokens.weight",
+               .rows = config.vocab_size,
+               .columns = config.hidden_size,
+               .tied = config.tie_word_embeddings},
+        blocks_(static_cast<std::size_t>(config.num_layers)) {}
 
  private:
-  LlamaBlock MakeBlock(std::int64_t layer, LayerFactory& make) const {
+  void MakeEmbedding(LayerFactory& make) override { embedding_ = make.MakeTokenEmbedding(table_); }
+
+  void MakeHead(LayerFactory& make) override {
+    norm_ = make.MakeRmsNorm("model.norm", config_.hidden_size, config_.rms_norm_eps);
+    head_ = config_.tie_word_embeddings ? make.MakeTiedHead(table_, "")
+                                        : make.MakeLinear({.in_features = config_.hidden_size,
+                                                           .outputs = {{"lm_head", config_.vocab_size}},
+                                                           .division = LinearDivision::kColumns});
+  }
+
+  void MakeBlock(std::int64_t layer, LayerFactory& make) override {
     const std::int64_t hidden = config_.hidden_size, inner = config_.intermediate_size, dim = config_.HeadDim();
     const std::int64_t queries = config_.num_heads * dim, keys = config_.num_kv_heads * dim;
     const auto name = [&](std::string_view part) { return fmt::format("model.layers.{}.{}", layer, part); };
     const auto norm = [&](std::string_view part, std::int64_t columns) {
       return make.MakeRmsNorm(name(part), columns, config_.rms_norm_eps);
     };
-    LlamaBlock block;
+    LlamaBlock& block = blocks_[static_cast<std::size_t>(layer)];
     block.input_norm = norm("input_layernorm", hidden);
     block.attention = {.layer = layer,
                        .layout = {make.Share(config_.num_heads), make.Share(config_.num_kv_heads), dim},
@@ -70,7 +77,6 @@ class Llama final : public Decoder {
                                       .outputs = {{name("mlp.down_proj"), hidden}},
                                       .bias = config_.mlp_bias,
                                       .division = LinearDivision::kRows});
-    return block;
   }
 
   void Prepare(at::Device device) override {
@@ -78,30 +84,28 @@ class Llama final : public Decoder {
         ops::RotaryTable::Make(config_.max_positions, LlamaFrequencies(config_), ops::RotaryPairs::kHalves, device);
   }
 
-  at::Tensor Hidden(const at::Tensor& inputs, const ForwardContext& context) const override {
-    // The residual stream is residual + delta, where `delta` is the output of the block before. The next norm sums
-    // them.
-    at::Tensor residual = embedding_.Forward(inputs.reshape({-1})), delta;
-    for (const LlamaBlock& block : blocks_) {
-      const ops::Normed before = block.input_norm.Forward(residual, delta);
-      const ops::Normed after = block.post_norm.Forward(before.sum, block.attention.Forward(before.out, context));
-      residual = after.sum;
-      delta = block.mlp.Forward(after.out);
-    }
-    return norm_.Forward(residual, delta).out;
+  Stream Embed(const at::Tensor& inputs, const at::Tensor&, const ForwardContext&) const override {
+    return {.residual = embedding_.Forward(inputs.reshape({-1}))};
+  }
+
+  Stream Block(std::int64_t layer, const Stream& x, const ForwardContext& context) const override {
+    const LlamaBlock& block = blocks_[static_cast<std::size_t>(layer)];
+    const ops::Normed before = block.input_norm.Forward(x.residual, x.delta);
+    const ops::Normed after = block.post_norm.Forward(before.sum, block.attention.Forward(before.out, context));
+    return {after.sum, block.mlp.Forward(after.out)};
   }
 
   const LlamaConfig& config_;
+  const TokenTable table_;
   ops::RotaryTable rotary_;
   Embedding embedding_;
-  std::vector<LlamaBlock> blocks_;
-  Norm norm_;
+  std::vector<LlamaBlock> blocks_;  ///< by layer; those of other ranks are empty
 };
 
 }  // namespace
 
-std::unique_ptr<Model> LlamaConfig::Build(std::shared_ptr<const ModelConfig> self, LayerFactory& make) const {
-  return std::make_unique<Llama>(std::move(self), *this, make);
+std::unique_ptr<Model> LlamaConfig::Build(std::shared_ptr<const ModelConfig> self) const {
+  return std::make_unique<Llama>(std::move(self), *this);
 }
 
 }  // namespace millrace::engine

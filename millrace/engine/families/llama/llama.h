@@ -51,7 +51,7 @@ class LlamaConfig final : public ModelConfig {
   Json ToJson() const override;
   Status Validate(std::string_view what) const override;
   double initializer_range() const override { return initializer_stddev; }
-  std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self, LayerFactory& make) const override;
+  std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self) const override;
 };
 
 /// Returns the angle per position of each pair of a head's dimensions, after scaling.
