@@ -4,7 +4,7 @@
 
 namespace millrace::engine {
 
-at::Tensor SelfAttention::Forward(const at::Tensor& x, const ForwardContext& context) const {
+at::Tensor SelfAttention::Forward(const ops::LayerInput& x, const ForwardContext& context) const {
   at::Tensor qkv = query_key_value.Forward(x);
   if (query_norm) qkv = NormHeads(qkv);
   if (rotary) qkv = ops::Rotate(qkv, *rotary, layout, context.sequences);

@@ -27,7 +27,7 @@ struct SelfAttention {
   std::uint64_t dropout_site = 0;
   std::int64_t first_head = 0;  ///< of this rank's heads
 
-  at::Tensor Forward(const at::Tensor& x, const ForwardContext& context) const;
+  at::Tensor Forward(const ops::LayerInput& x, const ForwardContext& context) const;
 
  private:
   at::Tensor NormHeads(const at::Tensor& qkv) const;

@@ -16,6 +16,9 @@ struct ForwardContext {
   KvCache* cache = nullptr;  ///< with a cache, each sequence is a row that follows the row's tokens in it
   std::optional<ops::DropoutRows> dropout = {};  ///< nothing: no element is dropped
 
+  /// The outputs of norms and of activation functions are not kept for the backward pass, which computes them again.
+  bool selective_recompute = false;
+
   std::int64_t first_token = 0;  ///< of this rank's rows of the residual stream; 0 unless ranks divide the tokens
 
   /// Returns the site where elements are dropped with this probability; an inactive one without dropout.

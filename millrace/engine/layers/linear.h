@@ -24,11 +24,9 @@ class Linear {
          TensorRanks ranks = {})
       : weight_(weight), bias_(bias), division_(division), ranks_(ranks) {}
 
-  at::Tensor Forward(const at::Tensor& x) const {
+  at::Tensor Forward(const ops::LayerInput& x) const {
     if (division_ == LinearDivision::kNone) return ops::Linear(x, *weight_, *bias_);
-    if (division_ == LinearDivision::kColumns) {
-      return ops::Linear(ops::EnterDividedLayer(x, ranks_), *weight_, *bias_);
-    }
+    if (division_ == LinearDivision::kColumns) return ops::Linear(Entered(x), *weight_, *bias_);
     const at::Tensor sum = ops::LeaveDividedLayer(ops::Linear(x, *weight_), ranks_);
     return bias_->defined() ? ops::AddBias(sum, *bias_) : sum;  // once, not by every rank
   }
@@ -36,6 +34,13 @@ class Linear {
   const Weight& bias() const { return *bias_; }  ///< undefined if there is none
 
  private:
+  /// What is computed again is also exchanged again.
+  ops::LayerInput Entered(const ops::LayerInput& x) const {
+    at::Tensor entered = ops::EnterDividedLayer(x.value, ranks_);
+    if (!x.again) return entered;
+    return {std::move(entered), [again = x.again, ranks = ranks_] { return ops::EnterDividedLayer(again(), ranks); }};
+  }
+
   WeightHandle weight_, bias_;
   LinearDivision division_ = LinearDivision::kNone;
   TensorRanks ranks_;

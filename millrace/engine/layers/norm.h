@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include "millrace/engine/layers/forward_context.h"
+#include "millrace/engine/ops/linear.h"
 #include "millrace/engine/ops/norm.h"
 #include "millrace/engine/parameters/parameter_buffer.h"
 
@@ -17,6 +19,14 @@ class Norm {
   ops::Normed Forward(const at::Tensor& x, const at::Tensor& delta = {}) const {
     return bias_->defined() ? ops::AddLayerNorm(x, delta, *weight_, *bias_, eps_)
                             : ops::AddRmsNorm(x, delta, *weight_, eps_);
+  }
+  /// Returns what Forward() returned, as the input of a layer.
+  ops::LayerInput Output(const ops::Normed& normed, const ForwardContext& context) const {
+    if (!context.selective_recompute) return normed.out;
+    return {normed.out, [norm = *this, sum = normed.sum.detach()] {
+              const at::NoGradGuard no_grad;
+              return norm.Forward(sum).out;
+            }};
   }
 
  private:

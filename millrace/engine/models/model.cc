@@ -84,7 +84,8 @@ ForwardContext Model::ContextOf(const ModelBatch& batch) const {
   const at::Tensor& inputs = batch.inputs;
   ForwardContext context{.sequences = batch.documents.empty() ? ops::Sequences::Even(inputs.size(0), inputs.size(1))
                                                               : ops::Sequences::Cut(batch.documents, inputs.numel()),
-                         .dropout = batch.dropout};
+                         .dropout = batch.dropout,
+                         .selective_recompute = recompute_ == Recompute::kSelective};
   if (ranks_.divides_tokens()) context.first_token = ranks_.rank() * (inputs.numel() / ranks_.size());
   return context;
 }

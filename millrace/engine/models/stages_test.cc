@@ -8,6 +8,7 @@
 
 #include "millrace/engine/families/families.h"
 #include "millrace/engine/models/make_model.h"
+#include "millrace/engine/testing/memory_meter.h"
 
 namespace millrace::engine {
 namespace {
@@ -115,12 +116,28 @@ TEST_P(StagesTest, LearnAsTheWholeModelDoes) {
 TEST_P(StagesTest, RecomputedBlocksLearnTheSame) {
   const Learnt whole = LearnIn(Make(1));
   for (const std::int64_t count : {1, 2}) {
-    for (const int every : {1, 2}) {
+    for (const auto& [what, every] :
+         {std::pair{Recompute::kFull, 1}, {Recompute::kFull, 2}, {Recompute::kSelective, 1}}) {
       const Models models = Make(count);
-      for (const auto& model : models) model->SetRecompute(Recompute::kFull, every);
+      for (const auto& model : models) model->SetRecompute(what, every);
       ExpectSame(LearnIn(models), whole);
     }
   }
+}
+
+TEST_P(StagesTest, RecomputedBlocksKeepLess) {
+  const auto kept_by = [&](Recompute what) {
+    const Models models = Make(1);
+    models[0]->SetRecompute(what);
+    const Sample sample;
+    MemoryMeter meter;
+    const at::Tensor loss = models[0]->LossSum(sample.Batch());
+    return meter.bytes();
+  };
+  const std::int64_t all = kept_by(Recompute::kNone), few = kept_by(Recompute::kSelective);
+  const bool norms_are_outputs = std::get<0>(GetParam()) == "bert";  // only its activation function's result goes
+  EXPECT_LT(few, all * (norms_are_outputs ? 0.95 : 0.85));
+  EXPECT_LT(kept_by(Recompute::kFull), all * 0.5);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, StagesTest,

@@ -7,23 +7,27 @@
 
 namespace millrace::engine::ops {
 
-at::Tensor Linear(const at::Tensor& x, const Weight& weight, const Weight& bias) {
+at::Tensor Linear(const LayerInput& input, const Weight& weight, const Weight& bias) {
+  const at::Tensor& x = input.value;
   if (!HasFused(x) || !weight.gradient.defined()) return reference::Linear(x, weight, bias);
   const at::Tensor transposed = weight.value.detach().t();
   at::Tensor out =
       bias.defined() ? at::addmm(bias.value.detach(), x.detach(), transposed) : at::mm(x.detach(), transposed);
   if (Recording({x, weight.value})) {
-    Connect("Linear", {x, weight.value, bias.value}, {out}, [x = x.detach(), weight, bias](TensorList&& gradients) {
-      const at::Tensor& dout = gradients[0];
-      AddOuter(weight.gradient, dout, x);
-      weight.GradientAdded();
-      if (bias.defined()) {
-        at::Tensor into = bias.gradient;
-        into.add_(dout.sum(0, /*keepdim=*/false, at::kFloat));
-        bias.GradientAdded();
-      }
-      return TensorList{at::mm(dout, weight.value.detach()), at::Tensor(), at::Tensor()};
-    });
+    const at::Tensor kept = input.again ? at::Tensor() : x.detach();
+    Connect("Linear", {x, weight.value, bias.value}, {out},
+            [kept, again = input.again, weight, bias](TensorList&& gradients) {
+              const at::Tensor& dout = gradients[0];
+              const at::Tensor x = kept.defined() ? kept : again();
+              AddOuter(weight.gradient, dout, x);
+              weight.GradientAdded();
+              if (bias.defined()) {
+                at::Tensor into = bias.gradient;
+                into.add_(dout.sum(0, /*keepdim=*/false, at::kFloat));
+                bias.GradientAdded();
+              }
+              return TensorList{at::mm(dout, weight.value.detach()), at::Tensor(), at::Tensor()};
+            });
   }
   return out;
 }

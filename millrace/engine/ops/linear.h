@@ -3,13 +3,25 @@
 
 #include <ATen/ATen.h>
 
+#include <functional>
+#include <utility>
+
 #include "millrace/engine/parameters/weight.h"
 
 namespace millrace::engine::ops {
 
+/// The input of a layer. A backward pass needs it again. If `again` is there, the pass computes it with that, to the
+/// same bits, and it is not kept in between (selective recomputation, Korthikanti et al. 2022).
+struct LayerInput {
+  LayerInput(at::Tensor tensor, std::function<at::Tensor()> compute_again = {})  // NOLINT(google-explicit-constructor)
+      : value(std::move(tensor)), again(std::move(compute_again)) {}
+  at::Tensor value;
+  std::function<at::Tensor()> again;
+};
+
 /// Returns the product of x [N, in] and the transpose of a weight [out, in], plus a bias [out] if that is defined:
 /// [N, out].
-at::Tensor Linear(const at::Tensor& x, const Weight& weight, const Weight& bias = {});
+at::Tensor Linear(const LayerInput& x, const Weight& weight, const Weight& bias = {});
 
 /// Returns x [N, columns] plus a bias [columns].
 at::Tensor AddBias(const at::Tensor& x, const Weight& bias);

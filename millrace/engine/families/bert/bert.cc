@@ -103,7 +103,7 @@ class Bert final : public Model {
     };
     const at::Tensor attended = drop(block.attention.Forward(x.residual, context), kBertAttentionOutput);
     const at::Tensor middle = block.attention_norm.Forward(x.residual, attended).out;
-    return {.residual = block.mlp_norm.Forward(middle, drop(block.mlp.Forward(middle), kBertMlpOutput)).out};
+    return {.residual = block.mlp_norm.Forward(middle, drop(block.mlp.Forward(middle, context), kBertMlpOutput)).out};
   }
 
   at::Tensor Loss(const Stream& x, const ModelBatch& batch, const ForwardContext& context) const override {

@@ -98,9 +98,10 @@ class Gpt2 final : public Decoder {
       return ops::Dropout(y, context.DropoutAt(block.first_site + site, config_.residual_dropout));
     };
     const ops::Normed before = block.attention_norm.Forward(x.residual, x.delta);
-    const at::Tensor attended = drop(block.attention.Forward(before.out, context), kGpt2AttentionOutput);
+    const at::Tensor attended =
+        drop(block.attention.Forward(block.attention_norm.Output(before, context), context), kGpt2AttentionOutput);
     const ops::Normed after = block.mlp_norm.Forward(before.sum, attended);
-    return {after.sum, drop(block.mlp.Forward(after.out), kGpt2MlpOutput)};
+    return {after.sum, drop(block.mlp.Forward(block.mlp_norm.Output(after, context), context), kGpt2MlpOutput)};
   }
 
   const Gpt2Config& config_;

@@ -90,8 +90,9 @@ class Gptj final : public Decoder {
       return ops::Dropout(y, context.DropoutAt(block.first_site + site, config_.residual_dropout));
     };
     const ops::Normed normed = block.norm.Forward(x.residual, x.delta);
-    return {normed.sum, drop(block.attention.Forward(normed.out, context), kGptjAttentionOutput) +
-                            drop(block.mlp.Forward(normed.out), kGptjMlpOutput)};
+    const ops::LayerInput input = block.norm.Output(normed, context);
+    return {normed.sum, drop(block.attention.Forward(input, context), kGptjAttentionOutput) +
+                            drop(block.mlp.Forward(input, context), kGptjMlpOutput)};
   }
 
   const GptjConfig& config_;

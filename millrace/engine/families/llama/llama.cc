@@ -91,8 +91,9 @@ class Llama final : public Decoder {
   Stream Block(std::int64_t layer, const Stream& x, const ForwardContext& context) const override {
     const LlamaBlock& block = blocks_[static_cast<std::size_t>(layer)];
     const ops::Normed before = block.input_norm.Forward(x.residual, x.delta);
-    const ops::Normed after = block.post_norm.Forward(before.sum, block.attention.Forward(before.out, context));
-    return {after.sum, block.mlp.Forward(after.out)};
+    const ops::Normed after =
+        block.post_norm.Forward(before.sum, block.attention.Forward(block.input_norm.Output(before, context), context));
+    return {after.sum, block.mlp.Forward(block.post_norm.Output(after, context), context)};
   }
 
   const LlamaConfig& config_;
