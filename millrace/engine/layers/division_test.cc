@@ -23,8 +23,9 @@ std::shared_ptr<const ModelConfig> ConfigOf(std::string_view family) {
   } else {
     json.update({{"hidden_size", 32}, {"intermediate_size", 48}, {"num_hidden_layers", 2}, {"num_attention_heads", 4}});
     json.update({{"num_key_value_heads", family == "llama" ? 2 : 4}, {"head_dim", 8}, {"max_position_embeddings", 64}});
-    json.update({{"tie_word_embeddings", family == "qwen3"}, {"attention_dropout", 0.1}});
+    json.update({{"tie_word_embeddings", family == "qwen3" || family == "bert"}, {"attention_dropout", 0.1}});
     if (family == "llama") json["attention_bias"] = true;
+    if (family == "bert") json["architectures"] = {"BertForPreTraining"};
   }
   return ParseModelConfig(json, "config.json").value();
 }
@@ -33,6 +34,9 @@ ModelBatch BatchOf(const at::Tensor& ids, std::span<const std::int32_t> document
   return {.inputs = ids.narrow(1, 0, 24).contiguous(),
           .labels = ids.narrow(1, 1, 24).contiguous(),
           .documents = documents,
+          .segments = ids.narrow(1, 0, 24).remainder(2),
+          .row_labels = ids.select(1, 3).remainder(2),
+          .row_loss_weight = 1.5,
           .dropout = ops::DropoutRows{.seed = 5, .step = 3, .first_sample = 40, .row_length = 24},
           .loss = {.label_smoothing = 0.1, .z_loss = 1e-3}};
 }
@@ -101,7 +105,7 @@ TEST_P(Division, RanksLearnWhatOneLearns) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Division,
-                         testing::Combine(testing::Values("llama", "mistral", "qwen2", "qwen3", "gpt2", "gptj"),
+                         testing::Combine(testing::Values("llama", "mistral", "qwen2", "qwen3", "gpt2", "gptj", "bert"),
                                           testing::Values(2, 4), testing::Bool()),
                          [](const auto& info) {
                            return fmt::format("{}_{}{}", std::get<0>(info.param), std::get<1>(info.param),

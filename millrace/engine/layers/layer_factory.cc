@@ -41,7 +41,7 @@ Linear LayerFactory::MakeLinear(const LinearSpec& spec) {
                      .joins_previous = &slice != slices.data(),
                      .transposed = spec.transposed,
                      .multiplies = true,
-                     .partial_gradient = division == LinearDivision::kNone && ranks_.divides_tokens()});
+                     .partial_gradient = division == LinearDivision::kNone && sees_some_tokens()});
   }
   const WeightHandle weights = buffer_.Use(first_weight, slices.size());
   if (!spec.bias) return {weights, {}, division, ranks_};
@@ -52,13 +52,14 @@ Linear LayerFactory::MakeLinear(const LinearSpec& spec) {
                      .slice = slice.slice,
                      .init = Init::kZeros,
                      .joins_previous = &slice != slices.data(),
-                     .partial_gradient = division != LinearDivision::kColumns && ranks_.divides_tokens()});
+                     .partial_gradient = division != LinearDivision::kColumns && sees_some_tokens()});
   }
   return {weights, buffer_.Use(first_bias, slices.size()), division, ranks_};
 }
 
 std::size_t LayerFactory::BeginPart() {
   buffer_.BeginGroup();
+  whole_tokens_ = false;
   return buffer_.groups().size() - 1;
 }
 
@@ -75,10 +76,8 @@ Embedding LayerFactory::MakeTokenEmbedding(const TokenTable& table) {
 }
 
 Embedding LayerFactory::MakeEmbedding(std::string name, std::int64_t rows, std::int64_t columns) {
-  const std::size_t parameter = buffer_.Declare({.name = std::move(name),
-                                                 .shape = {rows, columns},
-                                                 .stddev = stddev_,
-                                                 .partial_gradient = ranks_.divides_tokens()});
+  const std::size_t parameter = buffer_.Declare(
+      {.name = std::move(name), .shape = {rows, columns}, .stddev = stddev_, .partial_gradient = sees_some_tokens()});
   return {buffer_.Use(parameter), rows, /*divided=*/false, ranks_};
 }
 
@@ -96,16 +95,15 @@ Linear LayerFactory::MakeTiedHead(const TokenTable& table, const std::string& bi
 }
 
 Norm LayerFactory::MakeRmsNorm(const std::string& name, std::int64_t columns, double eps) {
-  return {Declare({.name = name + ".weight",
-                   .shape = {columns},
-                   .init = Init::kOnes,
-                   .partial_gradient = ranks_.divides_tokens()}),
-          {},
-          eps};
+  return {
+      Declare(
+          {.name = name + ".weight", .shape = {columns}, .init = Init::kOnes, .partial_gradient = sees_some_tokens()}),
+      {},
+      eps};
 }
 
 Norm LayerFactory::MakeLayerNorm(const std::string& name, std::int64_t columns, double eps) {
-  const bool partial = ranks_.divides_tokens();
+  const bool partial = sees_some_tokens();
   const WeightHandle weight =
       Declare({.name = name + ".weight", .shape = {columns}, .init = Init::kOnes, .partial_gradient = partial});
   const WeightHandle bias =

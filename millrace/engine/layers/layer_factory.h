@@ -49,6 +49,9 @@ class LayerFactory {
   const TensorRanks& ranks() const { return ranks_; }
   /// Begins a part of the model: the layers that are made from now on. Returns the number of their ParameterGroup.
   std::size_t BeginPart();
+  /// The layers that are made from now on, up to the end of the part, see all tokens on every rank, even with sequence
+  /// parallelism (ops::JoinRows).
+  void SeeWholeTokens() { whole_tokens_ = true; }
   /// Returns how many heads this rank has.
   /// REQUIRES: CheckDivision() (make_model.h) found that they divide.
   std::int64_t Share(std::int64_t heads) const { return heads / ranks_.size(); }
@@ -76,6 +79,7 @@ class LayerFactory {
   };
   std::vector<OutputSlice> SlicesOf(const std::vector<LinearSpec::Output>& outputs, bool divided) const;
   std::size_t DeclareTokens(const TokenTable& table);
+  bool sees_some_tokens() const { return ranks_.divides_tokens() && !whole_tokens_; }
   WeightHandle Declare(ParameterSpec spec) { return buffer_.Use(buffer_.Declare(std::move(spec))); }
   TensorSlice SliceOf(std::size_t dim, std::int64_t begin, std::int64_t extent) const;
 
@@ -83,6 +87,7 @@ class LayerFactory {
   const double stddev_;
   const TensorRanks ranks_;
   const bool both_ends_;
+  bool whole_tokens_ = false;
 };
 
 }  // namespace millrace::engine

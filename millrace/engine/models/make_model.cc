@@ -31,9 +31,6 @@ Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> conf
 Status CheckDivision(const ModelConfig& config, int ranks) {
   if (ranks == 1) return {};
   const ModelSizes sizes = config.sizes();
-  if (!config.divides()) {
-    return Fail(Code::kUnsupported, "a {} model is not divided by tensor parallelism yet", config.family());
-  }
   struct Divided {
     std::string_view what;
     std::int64_t count;

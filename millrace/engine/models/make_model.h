@@ -19,7 +19,7 @@ Result<std::unique_ptr<Model>> MakeModel(std::shared_ptr<const ModelConfig> conf
                                          at::Device device, std::uint64_t seed, ModelShare share = {});
 
 /// Checks that `ranks` tensor-parallel ranks can divide the heads and the MLP between them.
-/// Errors: kInvalidArgument, with the arithmetic; kUnsupported for a family that is not divided.
+/// Errors: kInvalidArgument, with the arithmetic.
 Status CheckDivision(const ModelConfig& config, int ranks);
 
 }  // namespace millrace::engine

@@ -35,8 +35,6 @@ class ModelConfig {
   virtual double initializer_range() const = 0;
   /// Returns whether models of this family predict the next token, so that text can be generated.
   virtual bool generates() const { return true; }
-  /// Returns whether tensor-parallel ranks can divide models of this family.
-  virtual bool divides() const { return true; }
   /// Returns a model of this configuration, without layers. MakeModel (make_model.h) completes it.
   /// REQUIRES: Validate() succeeds.
   virtual std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self) const = 0;

@@ -48,6 +48,7 @@ class Bert final : public Model {
 
   void MakeHead(LayerFactory& make) override {
     const std::int64_t hidden = config_.hidden_size;
+    make.SeeWholeTokens();  // the heads are small: every rank computes all of them, but for the products with the table
     if (PredictsRows()) pooler_ = make.MakeLinear({hidden, {{"bert.pooler.dense", hidden}}, true});
     if (PredictsTokens()) {
       transform_ = make.MakeLinear({hidden, {{"cls.predictions.transform.dense", hidden}}, true});
@@ -67,20 +68,27 @@ class Bert final : public Model {
     const auto name = [&](std::string_view part) { return fmt::format("bert.encoder.layer.{}.{}", layer, part); };
     BertBlock& block = blocks_[static_cast<std::size_t>(layer)];
     block.first_site = static_cast<std::uint64_t>(layer) * kBertSitesPerBlock;
+    const auto columns = [&](std::vector<LinearSpec::Output> outputs) {
+      return make.MakeLinear(
+          {.in_features = hidden, .outputs = std::move(outputs), .bias = true, .division = LinearDivision::kColumns});
+    };
+    const auto rows = [&](std::string_view part, std::int64_t in) {
+      return make.MakeLinear(
+          {.in_features = in, .outputs = {{name(part), hidden}}, .bias = true, .division = LinearDivision::kRows});
+    };
     block.attention = {.layer = layer,
-                       .layout = {sizes.num_heads, sizes.num_heads, sizes.head_dim},
+                       .layout = {make.Share(sizes.num_heads), make.Share(sizes.num_heads), sizes.head_dim},
                        .mask = {.causal = false},
-                       .query_key_value = make.MakeLinear({hidden,
-                                                           {{name("attention.self.query"), hidden},
-                                                            {name("attention.self.key"), hidden},
-                                                            {name("attention.self.value"), hidden}},
-                                                           true}),
-                       .output = make.MakeLinear({hidden, {{name("attention.output.dense"), hidden}}, true}),
+                       .query_key_value = columns({{name("attention.self.query"), hidden},
+                                                   {name("attention.self.key"), hidden},
+                                                   {name("attention.self.value"), hidden}}),
+                       .output = rows("attention.output.dense", hidden),
                        .dropout = config_.attention_dropout,
-                       .dropout_site = block.first_site + kBertAttention};
+                       .dropout_site = block.first_site + kBertAttention,
+                       .first_head = make.ranks().rank() * make.Share(sizes.num_heads)};
     block.attention_norm = make.MakeLayerNorm(name("attention.output.LayerNorm"), hidden, config_.layer_norm_eps);
-    block.mlp = {.up = make.MakeLinear({hidden, {{name("intermediate.dense"), inner}}, true}),
-                 .down = make.MakeLinear({inner, {{name("output.dense"), hidden}}, true}),
+    block.mlp = {.up = columns({{name("intermediate.dense"), inner}}),
+                 .down = rows("output.dense", inner),
                  .activation = config_.activation};
     block.mlp_norm = make.MakeLayerNorm(name("output.LayerNorm"), hidden, config_.layer_norm_eps);
   }
@@ -107,15 +115,16 @@ class Bert final : public Model {
   }
 
   at::Tensor Loss(const Stream& x, const ModelBatch& batch, const ForwardContext& context) const override {
+    const at::Tensor hidden = ranks().divides_tokens() ? ops::JoinRows(x.residual, ranks()) : x.residual;
     at::Tensor loss;
     if (PredictsTokens() && batch.labels.defined()) {
-      loss = TokenLoss(x.residual, batch.labels.reshape({-1}), batch.loss);
+      loss = TokenLoss(hidden, batch.labels.reshape({-1}), batch.loss);
     }
     if (PredictsRows() && batch.row_labels.defined()) {
       const ops::DropoutSite drop = config_.heads == BertHeads::kClassification
                                         ? context.DropoutAt(kBertPooled, config_.classifier_dropout)
                                         : ops::DropoutSite{};
-      const at::Tensor pooled = Drop(Pool(x.residual, batch.inputs.size(0)), drop);
+      const at::Tensor pooled = Drop(Pool(hidden, batch.inputs.size(0)), drop);
       const at::Tensor row_loss =
           ops::LinearCrossEntropy(pooled, row_head_.weight(), row_head_.bias(), batch.row_labels, batch.loss) *
           batch.row_loss_weight;
@@ -136,8 +145,9 @@ class Bert final : public Model {
   /// Only masked tokens reach the head: about one in seven.
   at::Tensor TokenLoss(const at::Tensor& hidden, const at::Tensor& labels, const ops::LossOptions& options) const {
     const at::Tensor masked = at::nonzero(labels != ops::kIgnoreLabel).view({-1});
-    return ops::LinearCrossEntropy(Transform(hidden.index_select(0, masked)), decoder_.weight(), decoder_.bias(),
-                                   labels.index_select(0, masked), options);
+    const at::Tensor transformed = ops::CopyToRanks(Transform(hidden.index_select(0, masked)), ranks());
+    return ops::DividedCrossEntropy(transformed, decoder_.weight(), decoder_.bias(), labels.index_select(0, masked),
+                                    config_.vocab_size, ranks(), options);
   }
   /// Returns [rows, hidden]: what the first token of each row says of the row.
   at::Tensor Pool(const at::Tensor& hidden, std::int64_t rows) const {
@@ -147,6 +157,7 @@ class Bert final : public Model {
   /// Dropout of one element a row: to Philox each row is a sample of one token.
   static at::Tensor Drop(const at::Tensor& pooled, ops::DropoutSite site) {
     site.rows.row_length = 1;
+    site.first_token = 0;
     return ops::Dropout(pooled, site);
   }
 

@@ -40,7 +40,6 @@ class BertConfig final : public ModelConfig {
   Status Validate(std::string_view what) const override;
   double initializer_range() const override { return initializer_stddev; }
   bool generates() const override { return false; }
-  bool divides() const override { return false; }
   std::unique_ptr<Model> Build(std::shared_ptr<const ModelConfig> self) const override;
 };
 

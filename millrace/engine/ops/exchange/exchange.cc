@@ -68,6 +68,10 @@ at::Tensor DivideRows(const at::Tensor& x, const TensorRanks& ranks) {
   return Apply("DivideRows", x, ranks, OwnRows, Gathered);
 }
 
+at::Tensor JoinRows(const at::Tensor& x, const TensorRanks& ranks) {
+  return Apply("JoinRows", x, ranks, Gathered, OwnRows);
+}
+
 at::Tensor EnterDividedLayer(const at::Tensor& x, const TensorRanks& ranks) {
   return ranks.sequence_parallel ? GatherRows(x, ranks) : CopyToRanks(x, ranks);
 }

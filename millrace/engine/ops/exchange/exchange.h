@@ -20,6 +20,9 @@ at::Tensor SumAndDivideRows(const at::Tensor& x, const TensorRanks& ranks);
 /// This rank's rows of an x that all ranks have. The gradient is that of all ranks' rows.
 at::Tensor DivideRows(const at::Tensor& x, const TensorRanks& ranks);
 
+/// All rows of the ranks' rows x, where every rank computes the same from then on. The gradient is this rank's rows.
+at::Tensor JoinRows(const at::Tensor& x, const TensorRanks& ranks);
+
 /// What a layer divided by columns sees of the residual stream: GatherRows or CopyToRanks.
 at::Tensor EnterDividedLayer(const at::Tensor& x, const TensorRanks& ranks);
 /// What a layer divided by rows adds to the residual stream: SumAndDivideRows or SumOverRanks.
