@@ -1,19 +1,9 @@
 #include "millrace/train/trainer.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <chrono>
 #include <cmath>
 
-#include "millrace/base/files/files.h"
-#include "millrace/base/threads/task_scope.h"
-#include "millrace/checkpoint/local/local_tier.h"
-#include "millrace/checkpoint/local/peer_machines.h"
 #include "millrace/checkpoint/read/model_source.h"
 #include "millrace/checkpoint/read/reader.h"
-#include "millrace/checkpoint/save/replicas.h"
-#include "millrace/checkpoint/save/writer.h"
 #include "millrace/data/loader.h"
 #include "millrace/engine/errors.h"
 #include "millrace/engine/families/families.h"
@@ -23,61 +13,16 @@
 #include "millrace/engine/weights/read_weights.h"
 #include "millrace/metrics/endpoint.h"
 #include "millrace/tokenizer/open/open.h"
+#include "millrace/train/checkpointing.h"
+#include "millrace/train/heartbeat.h"
 #include "millrace/train/layout.h"
-#include "millrace/train/rank_group.h"
 #include "millrace/train/state.h"
 #include "millrace/train/step_metrics.h"
+#include "millrace/train/stopwatch.h"
 #include "millrace/train/telemetry.h"
 
 namespace millrace::train {
 namespace {
-
-double SecondsOf(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-/// Adds the time until its end to a total.
-class Stopwatch {
- public:
-  explicit Stopwatch(Clock& clock) : clock_(clock), start_(clock.Now()) {}
-  double Seconds() const { return SecondsOf(clock_.Now() - start_); }
-
- private:
-  Clock& clock_;
-  const TimePoint start_;
-};
-
-/// The file by which a supervisor sees that this rank makes progress.
-class Heartbeat {
- public:
-  static Result<Heartbeat> Open(const std::filesystem::path& path) {
-    Heartbeat heartbeat;
-    if (!path.empty()) heartbeat.file_ = MR_TRY(OpenFile(path, O_WRONLY | O_CREAT));
-    return heartbeat;
-  }
-  Status Beat(std::uint64_t step) {
-    if (!file_) return {};
-    const std::string text = fmt::format("{}\n", step);
-    return WriteFully(file_.get(), AsBytes(text), 0, "the heartbeat file");
-  }
-
- private:
-  UniqueFd file_;
-};
-
-/// While it lives, beats every few seconds though no step is made: waiting for an upload to end, which has time-outs of
-/// its own, may take longer than any step did and is no hang.
-class KeepBeating {
- public:
-  KeepBeating(Heartbeat& heartbeat, std::uint64_t step, Clock& clock) {
-    beating_.Spawn("heartbeat", [&heartbeat, step, &clock](std::stop_token stop) {
-      while (clock.SleepFor(std::chrono::seconds(5), stop)) {
-        if (!heartbeat.Beat(step)) return;  // the next step tells
-      }
-    });
-  }
-
- private:
-  TaskScope beating_;
-};
 
 /// Summed over a batch's tokens: the length of the row, or of the document in it, that a token attends within.
 double ContextOf(const data::Batch& batch) {
@@ -111,7 +56,7 @@ class Trainer {
     std::uint64_t tokens = 0;  ///< labels that count
     double context = 0;        ///< summed over all tokens: the length of the document that each attends within
     bool stop = false;
-    bool store_busy = false, local_busy = false;  ///< a checkpoint there would have to wait
+    SaversBusy busy;  ///< a checkpoint there would have to wait
   };
 
   bool leads() const { return group_.rank() == 0; }
@@ -120,7 +65,6 @@ class Trainer {
   Result<checkpoint::ModelSource> OpenSource();
   Status OpenModel();
   Status Resume();
-  Status OpenWriter();
   Status OpenTelemetry();
   Status OpenMetrics();
   void MakePlan();
@@ -129,10 +73,6 @@ class Trainer {
   Result<Sums> ForwardBackward(StepReport& report);
   Result<Sums> SumOverRanks(Sums mine, StepReport& report);
   Result<std::optional<EvalReport>> EvaluateIfDue(bool last);
-  Status SaveIfDue(StepReport& report, bool last, const Sums& all);
-  void Yield(checkpoint::SaveOptions& save, const Sums& all);
-  void StartSaving(const checkpoint::SaveOptions& save, bool last);
-  Status FinishSaving();
   Json Meta() const;
 
   object::Connection& connection_;
@@ -142,7 +82,7 @@ class Trainer {
   const Observer& observer_;
   Clock& clock_;
   MemoryBudget data_budget_;
-  std::unique_ptr<MemoryBudget> snapshot_budget_;
+  Heartbeat heartbeat_;
 
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
   std::shared_ptr<data::Dataset> dataset_;
@@ -150,26 +90,18 @@ class Trainer {
   std::unique_ptr<engine::Optimizer> optimizer_;
   std::unique_ptr<engine::GradientReducer> reducer_;
   std::vector<StateTensor> tensors_;
-  std::vector<checkpoint::SaveSlice> slices_;  ///< this rank's share of them
   engine::Schedule schedule_;
   Plan plan_;
   double flops_of_products_ = 0, flops_per_position_ = 0;  ///< of a trained token
   std::uint64_t step_ = 0;                                 ///< steps done
   data::LoaderState data_state_;
-  std::optional<std::uint64_t> saved_step_;
-  std::optional<checkpoint::CheckpointId> parent_;
   std::map<std::string, double> quality_;  ///< of the step that is done
-  bool store_due_ = false;                 ///< a checkpoint that was put off
   std::unique_ptr<data::Loader> loader_;
-  std::shared_ptr<checkpoint::RankExchange> ranks_;  ///< what checkpoints are agreed over
-  std::shared_ptr<checkpoint::PeerMachines>
-      machines_;  ///< that hold copies for each other; null: one local folder or none
-  std::unique_ptr<checkpoint::Writer> writer_;
+  std::unique_ptr<Checkpointing> checkpoints_;  ///< null: none are made
   std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<Telemetry> telemetry_;
   std::unique_ptr<StepMetrics> metrics_;
   std::unique_ptr<http::Server> metrics_server_;  ///< goes before what it tells
-  Heartbeat heartbeat_;
 };
 
 Status Trainer::Prepare() {
@@ -186,7 +118,6 @@ Status Trainer::Prepare() {
   MR_TRY(OpenData());
   MR_TRY(OpenModel());
   MR_TRY(Resume());
-  MR_TRY(OpenWriter());
   MR_TRY(OpenTelemetry());
   const data::Loader::Options loader{.rank = layout_->data_rank(),
                                      .ranks = layout_->data_ranks(),
@@ -295,56 +226,16 @@ Status Trainer::OpenModel() {
 
 Status Trainer::Resume() {
   if (options_.checkpoint_url.empty()) return {};
-  ranks_ = MakeRankGroup(MR_TRY(group_.Duplicate("checkpoint")));
-  const std::optional<checkpoint::LocalTierOptions>& local = options_.local;
-  if (local) machines_ = MR_TRY(checkpoint::PeerMachines::Connect(*ranks_, *local, options_.checkpoint_url, clock_));
-  const checkpoint::NewestCheckpoint newest =
-      MR_TRY(checkpoint::OpenNewest(connection_, *ranks_, options_.checkpoint_url, local, machines_, options_.log));
-  if (!newest.reader) return {};
-  const std::unique_ptr<checkpoint::Reader>& reader = newest.reader;
-  const RunState state = MR_TRY(RunState::FromJson(reader->manifest().meta, reader->name()));
-  if (state.tokenizer_fingerprint != tokenizer_->fingerprint()) {
-    return Fail(Code::kPreconditionFailed, "{} was trained with another tokenizer ({}); use another checkpoint.url",
-                reader->name(), state.tokenizer_url);
+  checkpoints_ = MR_TRY(Checkpointing::Open(connection_, group_, options_, heartbeat_, observer_.on_checkpoint));
+  const RunIdentity identity{.tokenizer_fingerprint = tokenizer_->fingerprint(),
+                             .optimizer = std::string(optimizer_->name())};
+  if (const auto resumed = MR_TRY(checkpoints_->Resume(tensors_, identity))) {
+    optimizer_->Restore(resumed->state.optimizer_steps);
+    step_ = resumed->state.step;
+    data_state_ = resumed->state.data;
+    quality_ = resumed->metrics;
   }
-  if (state.optimizer != optimizer_->name()) {
-    return Fail(Code::kPreconditionFailed,
-                "{} was trained with the optimizer {}, this run has {}; keep train.optimizer.name as it was, or use "
-                "another checkpoint.url",
-                reader->name(), state.optimizer, optimizer_->name());
-  }
-  MR_TRY(ReadState(*reader, tensors_));
-  optimizer_->Restore(state.optimizer_steps);
-  step_ = state.step;
-  if (newest.in_store) saved_step_ = state.step;
-  parent_ = reader->manifest().id();
-  quality_ = reader->manifest().metrics;
-  data_state_ = state.data;
-  options_.log.Info("going on from a checkpoint", {{"checkpoint", reader->name()}, {"step", step_}});
-  return {};
-}
-
-Status Trainer::OpenWriter() {
-  if (options_.checkpoint_url.empty()) return {};
-  slices_ = MR_TRY(checkpoint::ShareReplicas(*ranks_, SlicesOf(tensors_)));
-  checkpoint::Writer::Options writer{.url = options_.checkpoint_url,
-                                     .retention = options_.retention,
-                                     .local = options_.local,
-                                     .local_peers = machines_};
-  writer.bandwidth = options_.checkpoint_bandwidth;
-  writer.upload_limit = options_.checkpoint_upload_limit;
-  writer.written_by = options_.written_by;
-  writer.parent = parent_;
-  for (const checkpoint::SaveSlice& slice : slices_) writer.snapshot_bytes += slice.bytes.size();
-  writer.clock = options_.clock;
-  writer.log = options_.log;
-  if (leads()) writer.on_done = observer_.on_checkpoint;
-  const bool two_copies = options_.local && options_.local_beside;
-  if (two_copies) writer.local_group = MakeRankGroup(MR_TRY(group_.Duplicate("local checkpoint")));
-  // A snapshot's size is the model's, not a matter of choice; it has a budget of its own.
-  snapshot_budget_ = std::make_unique<MemoryBudget>((two_copies ? 2 : 1) * (writer.snapshot_bytes + kMiB));
-  writer_ = MR_TRY(checkpoint::Writer::Open(connection_, ranks_, *snapshot_budget_, std::move(writer)));
-  return {};
+  return checkpoints_->Prepare(tensors_);
 }
 
 Status Trainer::OpenTelemetry() {
@@ -412,7 +303,7 @@ void Trainer::MakePlan() {
   const std::int64_t kept = sizes.num_layers * (stream + inside / plan_.tensor);
   const std::int64_t tokens = static_cast<std::int64_t>(options_.micro_batch) * options_.data.sequence_length;
   const auto activations = static_cast<std::uint64_t>(tokens * kept) * at::elementSize(options_.precision);
-  const std::uint64_t snapshot = snapshot_budget_ ? snapshot_budget_->total() : 0;
+  const std::uint64_t snapshot = checkpoints_ ? checkpoints_->snapshot_bytes() : 0;
   plan_.memory_bytes = state_bytes + activations + snapshot + options_.memory_budget;
 }
 
@@ -448,7 +339,10 @@ Result<Outcome> Trainer::Run(std::stop_token stop) {
     if (!outcome.stopped) evaluated = MR_TRY(EvaluateIfDue(last));
     if (evaluated) quality_["eval_loss"] = evaluated->loss;
     if (evaluated) report.eval_loss = evaluated->loss;
-    MR_TRY(SaveIfDue(report, last, all));
+    if (checkpoints_) {
+      const SavePoint point{.step = step_, .last = last, .metrics = quality_, .busy = all.busy};
+      report.checkpoint_wait_s += checkpoints_->SaveIfDue(point, [this] { return Meta(); });
+    }
     report.step_s = whole.Seconds() - (evaluated ? evaluated->seconds : 0);
     outcome.step = step_;
     outcome.loss = report.loss;
@@ -458,10 +352,11 @@ Result<Outcome> Trainer::Run(std::stop_token stop) {
     if (leads() && observer_.on_step && (last || step_ % options_.log_every == 0)) observer_.on_step(report);
     if (leads() && observer_.on_eval && evaluated) observer_.on_eval(*evaluated);
   }
-  // A finished run whose last checkpoint never left the local disk has this one thing to do.
-  if (writer_ && step_ == plan_.steps && saved_step_ != step_) StartSaving({.metrics = quality_}, /*last=*/true);
   outcome.stopped = outcome.stopped && step_ < plan_.last_step;
-  MR_TRY(FinishSaving());
+  if (!checkpoints_) return outcome;
+  // A finished run whose last checkpoint never left the local disk has this one thing to do.
+  if (step_ == plan_.steps) checkpoints_->SaveFinished(step_, quality_, [this] { return Meta(); });
+  MR_TRY(checkpoints_->Finish(step_));
   return outcome;
 }
 
@@ -481,8 +376,7 @@ Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {
   report.tokens = static_cast<std::uint64_t>(options_.global_batch) * static_cast<std::uint64_t>(plan_.sequence_length);
   Sums mine = MR_TRY(ForwardBackward(report));
   mine.stop = stop_here;
-  mine.store_busy = writer_ && writer_->busy();
-  mine.local_busy = writer_ && writer_->busy({.to_store = false, .to_local = true});
+  if (checkpoints_) mine.busy = checkpoints_->busy();
   all = MR_TRY(SumOverRanks(mine, report));
   if (all.tokens == 0) return Fail(Code::kInvalidArgument, "step {}: no label of the batch counts", report.step);
 
@@ -501,7 +395,7 @@ Result<StepReport> Trainer::Step(bool stop_here, Sums& all) {
                 report.step, report.loss, report.grad_norm);
   }
   // What is being saved of the step before is copied beside the passes above; now it will change.
-  if (writer_) report.checkpoint_wait_s += SecondsOf(writer_->WaitCopied());
+  if (checkpoints_) report.checkpoint_wait_s += SecondsOf(checkpoints_->WaitCopied());
   MR_TRY(engine::CatchTorch("optimizer step", [&] {
     optimizer_->Step(report.lr, scale * engine::ClipScale(report.grad_norm, options_.clip_norm));
   }));
@@ -551,7 +445,7 @@ Result<Trainer::Sums> Trainer::SumOverRanks(Sums mine, StepReport& report) {
   const Stopwatch waiting(clock_);
   if (!layout_->counts_samples()) mine.loss = mine.context = static_cast<double>(mine.tokens = 0);
   const at::Tensor sums = at::tensor({mine.loss, static_cast<double>(mine.tokens), mine.context, mine.stop ? 1.0 : 0.0,
-                                      mine.store_busy ? 1.0 : 0.0, mine.local_busy ? 1.0 : 0.0},
+                                      mine.busy.store ? 1.0 : 0.0, mine.busy.local ? 1.0 : 0.0},
                                      at::kDouble);
   MR_TRY(group_.AllReduce(sums));
   report.comm_wait_s += waiting.Seconds();
@@ -560,66 +454,7 @@ Result<Trainer::Sums> Trainer::SumOverRanks(Sums mine, StepReport& report) {
               .tokens = static_cast<std::uint64_t>(all[1]),
               .context = all[2],
               .stop = all[3] > 0,
-              .store_busy = all[4] > 0,
-              .local_busy = all[5] > 0};
-}
-
-Status Trainer::SaveIfDue(StepReport& report, bool last, const Sums& all) {
-  if (!writer_ || saved_step_ == step_) return {};
-  checkpoint::SaveOptions save{.metrics = quality_};
-  save.to_store = last || store_due_ || step_ % options_.checkpoint_every == 0;
-  save.to_local = options_.local && step_ % options_.local_every == 0;
-  if (!last) Yield(save, all);
-  if (!save.to_store && !save.to_local) return {};
-  const Stopwatch waiting(clock_);
-  StartSaving(save, last);
-  report.checkpoint_wait_s += waiting.Seconds();
-  return {};
-}
-
-void Trainer::StartSaving(const checkpoint::SaveOptions& save, bool last) {
-  const KeepBeating beating(heartbeat_, step_, clock_);
-  // An observer knows how each ended. This one is under way, and the job lives on the newest that committed.
-  const auto tell = [&](const Error& earlier) {
-    options_.log.Warning("an earlier checkpoint was not committed", {{"error", earlier}});
-  };
-  if (last) {  // whose end is the run's: nothing else may be under way beside it
-    if (const auto before = writer_->Wait(); !before) tell(before.error());
-  }
-  if (const auto held = writer_->Start(step_, slices_, Meta(), save); !held) tell(held.error());
-  saved_step_ = step_;
-  if (save.to_store) store_due_ = false;
-}
-
-/// Takes out of a save, on all ranks alike, what would have to wait, where training is not to.
-void Trainer::Yield(checkpoint::SaveOptions& save, const Sums& all) {
-  if (options_.when_busy == Options::WhenBusy::kWait) return;
-  const auto tell = [&](std::string_view what) {
-    if (!leads()) return;
-    options_.log.Warning(
-        fmt::format("a checkpoint is {}: the one before is still on its way (save more rarely, or raise "
-                    "checkpoint.bandwidth)",
-                    what),
-        {{"step", step_}});
-  };
-  const bool store = save.to_store && all.store_busy, local = save.to_local && all.local_busy;
-  if (store && options_.when_busy == Options::WhenBusy::kDelay) {
-    if (!store_due_) tell("put off");
-    store_due_ = true;
-  } else if (store || local) {
-    tell("left out");
-  }
-  save.to_store = save.to_store && !store;
-  save.to_local = save.to_local && !local;
-}
-
-Status Trainer::FinishSaving() {
-  if (!writer_) return {};
-  const KeepBeating beating(heartbeat_, step_, clock_);
-  const auto done = writer_->Wait();
-  if (!done)
-    return Fail(done.error().Context(fmt::format("the checkpoint of step {}, the last, was not saved", step_)));
-  return {};
+              .busy = {.store = all[4] > 0, .local = all[5] > 0}};
 }
 
 }  // namespace

@@ -1,0 +1,136 @@
+#include "millrace/train/checkpointing.h"
+
+#include <fmt/format.h>
+
+#include "millrace/checkpoint/local/local_tier.h"
+#include "millrace/checkpoint/read/reader.h"
+#include "millrace/checkpoint/save/replicas.h"
+#include "millrace/train/rank_group.h"
+#include "millrace/train/stopwatch.h"
+
+namespace millrace::train {
+
+Result<std::unique_ptr<Checkpointing>> Checkpointing::Open(
+    object::Connection& connection, engine::Collective& world, const Options& options, Heartbeat& heartbeat,
+    std::function<void(const Result<checkpoint::SaveStats>&)> on_done) {
+  std::unique_ptr<Checkpointing> made(new Checkpointing(connection, world, options, heartbeat, std::move(on_done)));
+  made->ranks_ = MakeRankGroup(MR_TRY(world.Duplicate("checkpoint")));
+  if (options.local) {
+    made->machines_ = MR_TRY(
+        checkpoint::PeerMachines::Connect(*made->ranks_, *options.local, options.checkpoint_url, *options.clock));
+  }
+  return made;
+}
+
+Result<std::optional<Checkpointing::Resumed>> Checkpointing::Resume(const std::vector<StateTensor>& tensors,
+                                                                    const RunIdentity& identity) {
+  const checkpoint::NewestCheckpoint newest = MR_TRY(
+      checkpoint::OpenNewest(connection_, *ranks_, options_.checkpoint_url, options_.local, machines_, options_.log));
+  if (!newest.reader) return std::nullopt;
+  checkpoint::Reader& reader = *newest.reader;
+  RunState state = MR_TRY(RunState::FromJson(reader.manifest().meta, reader.name()));
+  if (state.tokenizer_fingerprint != identity.tokenizer_fingerprint) {
+    return Fail(Code::kPreconditionFailed, "{} was trained with another tokenizer ({}); use another checkpoint.url",
+                reader.name(), state.tokenizer_url);
+  }
+  if (state.optimizer != identity.optimizer) {
+    return Fail(Code::kPreconditionFailed,
+                "{} was trained with the optimizer {}, this run has {}; keep train.optimizer.name as it was, or use "
+                "another checkpoint.url",
+                reader.name(), state.optimizer, identity.optimizer);
+  }
+  MR_TRY(ReadState(reader, tensors));
+  if (newest.in_store) saved_step_ = state.step;
+  parent_ = reader.manifest().id();
+  options_.log.Info("going on from a checkpoint", {{"checkpoint", reader.name()}, {"step", state.step}});
+  return Resumed{.state = std::move(state), .metrics = reader.manifest().metrics};
+}
+
+Status Checkpointing::Prepare(const std::vector<StateTensor>& tensors) {
+  slices_ = MR_TRY(checkpoint::ShareReplicas(*ranks_, SlicesOf(tensors)));
+  checkpoint::Writer::Options writer{.url = options_.checkpoint_url,
+                                     .retention = options_.retention,
+                                     .local = options_.local,
+                                     .local_peers = machines_};
+  writer.bandwidth = options_.checkpoint_bandwidth;
+  writer.upload_limit = options_.checkpoint_upload_limit;
+  writer.written_by = options_.written_by;
+  writer.parent = parent_;
+  for (const checkpoint::SaveSlice& slice : slices_) writer.snapshot_bytes += slice.bytes.size();
+  writer.clock = options_.clock;
+  writer.log = options_.log;
+  if (leads()) writer.on_done = on_done_;
+  const bool two_copies = options_.local && options_.local_beside;
+  if (two_copies) writer.local_group = MakeRankGroup(MR_TRY(world_.Duplicate("local checkpoint")));
+  // A snapshot's size is the model's, not a matter of choice; it has a budget of its own.
+  snapshot_budget_ = std::make_unique<MemoryBudget>((two_copies ? 2 : 1) * (writer.snapshot_bytes + kMiB));
+  writer_ = MR_TRY(checkpoint::Writer::Open(connection_, ranks_, *snapshot_budget_, std::move(writer)));
+  return {};
+}
+
+SaversBusy Checkpointing::busy() const {
+  return {.store = writer_->busy(), .local = writer_->busy({.to_store = false, .to_local = true})};
+}
+
+double Checkpointing::SaveIfDue(const SavePoint& point, const std::function<Json()>& meta) {
+  if (saved_step_ == point.step) return 0;
+  checkpoint::SaveOptions save{.metrics = point.metrics};
+  save.to_store = point.last || store_due_ || point.step % options_.checkpoint_every == 0;
+  save.to_local = options_.local && point.step % options_.local_every == 0;
+  if (!point.last) Yield(save, point);
+  if (!save.to_store && !save.to_local) return 0;
+  const Stopwatch waiting(*options_.clock);
+  Start(point.step, save, point.last, meta);
+  return waiting.Seconds();
+}
+
+void Checkpointing::SaveFinished(std::uint64_t step, const std::map<std::string, double>& metrics,
+                                 const std::function<Json()>& meta) {
+  if (saved_step_ != step) Start(step, {.metrics = metrics}, /*last=*/true, meta);
+}
+
+void Checkpointing::Start(std::uint64_t step, const checkpoint::SaveOptions& save, bool last,
+                          const std::function<Json()>& meta) {
+  const KeepBeating beating(heartbeat_, step, *options_.clock);
+  // An observer knows how each ended. This one is under way, and the job lives on the newest that committed.
+  const auto tell = [&](const Error& earlier) {
+    options_.log.Warning("an earlier checkpoint was not committed", {{"error", earlier}});
+  };
+  if (last) {  // whose end is the run's: nothing else may be under way beside it
+    if (const auto before = writer_->Wait(); !before) tell(before.error());
+  }
+  if (const auto held = writer_->Start(step, slices_, meta(), save); !held) tell(held.error());
+  saved_step_ = step;
+  if (save.to_store) store_due_ = false;
+}
+
+/// Takes out of a save, on all ranks alike, what would have to wait, where training is not to.
+void Checkpointing::Yield(checkpoint::SaveOptions& save, const SavePoint& point) {
+  if (options_.when_busy == Options::WhenBusy::kWait) return;
+  const auto tell = [&](std::string_view what) {
+    if (!leads()) return;
+    options_.log.Warning(
+        fmt::format("a checkpoint is {}: the one before is still on its way (save more rarely, or raise "
+                    "checkpoint.bandwidth)",
+                    what),
+        {{"step", point.step}});
+  };
+  const bool store = save.to_store && point.busy.store, local = save.to_local && point.busy.local;
+  if (store && options_.when_busy == Options::WhenBusy::kDelay) {
+    if (!store_due_) tell("put off");
+    store_due_ = true;
+  } else if (store || local) {
+    tell("left out");
+  }
+  save.to_store = save.to_store && !store;
+  save.to_local = save.to_local && !local;
+}
+
+Status Checkpointing::Finish(std::uint64_t step) {
+  const KeepBeating beating(heartbeat_, step, *options_.clock);
+  const auto done = writer_->Wait();
+  if (!done) return Fail(done.error().Context(fmt::format("the checkpoint of step {}, the last, was not saved", step)));
+  return {};
+}
+
+}  // namespace millrace::train

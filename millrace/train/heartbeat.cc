@@ -1,0 +1,31 @@
+#include "millrace/train/heartbeat.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <string>
+
+namespace millrace::train {
+
+Result<Heartbeat> Heartbeat::Open(const std::filesystem::path& path) {
+  Heartbeat heartbeat;
+  if (!path.empty()) heartbeat.file_ = MR_TRY(OpenFile(path, O_WRONLY | O_CREAT));
+  return heartbeat;
+}
+
+Status Heartbeat::Beat(std::uint64_t step) {
+  if (!file_) return {};
+  const std::string text = fmt::format("{}\n", step);
+  return WriteFully(file_.get(), AsBytes(text), 0, "the heartbeat file");
+}
+
+KeepBeating::KeepBeating(Heartbeat& heartbeat, std::uint64_t step, Clock& clock) {
+  beating_.Spawn("heartbeat", [&heartbeat, step, &clock](std::stop_token stop) {
+    while (clock.SleepFor(std::chrono::seconds(5), stop)) {
+      if (!heartbeat.Beat(step)) return;  // the next step tells
+    }
+  });
+}
+
+}  // namespace millrace::train
