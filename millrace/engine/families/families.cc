@@ -5,15 +5,19 @@
 #include <array>
 #include <string>
 
-#include "millrace/engine/families/bert/bert.h"
-#include "millrace/engine/families/gpt2/gpt2.h"
-#include "millrace/engine/families/gptj/gptj.h"
-#include "millrace/engine/families/llama/llama.h"
-
 namespace millrace::engine {
 
+// CMakeLists.txt writes the list from the names of the folders.
+#define MILLRACE_FAMILY(Name) ModelFamily Name##Family();
+#include "family_list.inc"
+#undef MILLRACE_FAMILY
+
 std::span<const ModelFamily> ModelFamilies() {
-  static const std::array kFamilies = {LlamaFamily(), Gpt2Family(), GptjFamily(), BertFamily()};
+#define MILLRACE_FAMILY(Name) Name##Family(),
+  static const std::array kFamilies = {
+#include "family_list.inc"
+  };
+#undef MILLRACE_FAMILY
   return kFamilies;
 }
 
