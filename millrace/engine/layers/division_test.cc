@@ -44,6 +44,7 @@ ModelBatch BatchOf(const at::Tensor& ids, std::span<const std::int32_t> document
 /// The loss, and of each parameter the gradient and the initial values, as whole tensors.
 struct Learnt {
   double loss = 0;
+  Predictions predictions;
   std::map<std::string, at::Tensor> gradients, values;
 };
 
@@ -71,13 +72,17 @@ Learnt Learn(const std::shared_ptr<const ModelConfig>& config, int size, bool se
       ASSERT_TRUE(made) << made.error().ToString();
       Model& model = **made;
       model.buffer().EnableGradients();
-      const at::Tensor loss = model.LossSum(BatchOf(ids, documents));
+      Predictions predictions;
+      ModelBatch batch = BatchOf(ids, documents);
+      batch.predictions = &predictions;
+      const at::Tensor loss = model.LossSum(batch);
       loss.backward();
       for (const NamedParameter& parameter : model.Parameters()) {
         if (parameter.partial_gradient) ASSERT_TRUE(group->AllReduce(parameter.gradient));
       }
       const std::lock_guard lock(mutex);
       learnt.loss = loss.item<double>();
+      learnt.predictions = predictions;
       for (const NamedParameter& parameter : model.Parameters()) {
         Put(learnt.gradients, parameter, parameter.gradient);
         Put(learnt.values, parameter, parameter.tensor);
@@ -96,6 +101,8 @@ TEST_P(Division, RanksLearnWhatOneLearns) {
   if (!CheckDivision(*config, size)) return;
   const Learnt one = Learn(config, 1, false), many = Learn(config, size, sequence_parallel);
   EXPECT_NEAR(many.loss, one.loss, 2e-6 * one.loss);
+  EXPECT_EQ(many.predictions.tokens, one.predictions.tokens);
+  EXPECT_EQ(many.predictions.rows, one.predictions.rows);
   ASSERT_EQ(many.gradients.size(), one.gradients.size());
   for (const auto& [name, want] : one.gradients) {
     EXPECT_TRUE(many.values.at(name).equal(one.values.at(name))) << "initial values of " << name;

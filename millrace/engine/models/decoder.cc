@@ -8,7 +8,8 @@ namespace millrace::engine {
 at::Tensor Decoder::Loss(const Stream& x, const ModelBatch& batch, const ForwardContext&) const {
   const at::Tensor hidden = ops::EnterDividedLayer(norm_.Forward(x.residual, x.delta).out, ranks());
   return ops::DividedCrossEntropy(hidden, head_.weight(), head_.bias(), batch.labels.reshape({-1}),
-                                  config().sizes().vocab_size, ranks(), batch.loss);
+                                  config().sizes().vocab_size, ranks(), batch.loss,
+                                  batch.predictions != nullptr ? &batch.predictions->tokens : nullptr);
 }
 
 at::Tensor Decoder::Scores(const Stream& x, const ForwardContext&, const at::Tensor& rows) const {

@@ -22,6 +22,11 @@
 
 namespace millrace::engine {
 
+/// Counts the labels that a model predicts: those whose logit is the largest.
+struct Predictions {
+  std::int64_t tokens = 0, rows = 0;
+};
+
 /// What a model learns from in one pass. Tensors of int64. The call borrows it.
 struct ModelBatch {
   at::Tensor inputs;  ///< [rows, length]
@@ -37,6 +42,7 @@ struct ModelBatch {
   at::Tensor row_labels = {};  ///< [rows]: the class of each row, or -100; undefined: none
   double row_loss_weight = 1;  ///< the loss of a row's class counts this much beside that of one token
   std::optional<ops::DropoutRows> dropout = {};  ///< nothing: no element is dropped
+  Predictions* predictions = nullptr;            ///< what the model predicts is added to it; null: is not counted
   ops::LossOptions loss = {};                    ///< what the gradient is of; the loss itself stays the cross-entropy
 };
 

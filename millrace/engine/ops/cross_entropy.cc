@@ -27,8 +27,12 @@ using ChunkLoss =
     std::function<void(const at::Tensor& logits, const std::int64_t* labels, double* losses, bool gradient)>;
 
 void WholeRows(const at::Tensor& logits, const std::int64_t* labels, double* losses, bool gradient,
-               const LossOptions& options) {
+               const LossOptions& options, std::int64_t* correct) {
   const std::int64_t rows = logits.size(0), columns = logits.size(1);
+  if (correct != nullptr) {  // before the gradients take the place of the logits
+    const at::Tensor own = logits.gather(1, at::tensor(at::ArrayRef(labels, rows), at::kLong).unsqueeze(1));
+    *correct += own.squeeze(1).ge(std::get<0>(logits.max(1))).sum().item<std::int64_t>();
+  }
   DispatchType(logits, [&]<class T>(T) {
     const cpu::CrossEntropy<T> kernel{Data<T>(logits),
                                       labels,
@@ -43,7 +47,7 @@ void WholeRows(const at::Tensor& logits, const std::int64_t* labels, double* los
 
 /// The logits have this rank's share of `vocab` columns.
 void DividedRows(const at::Tensor& logits, const std::int64_t* labels, double* losses, bool gradient,
-                 const LossOptions& options, std::int64_t vocab, const TensorRanks& ranks) {
+                 const LossOptions& options, std::int64_t vocab, const TensorRanks& ranks, std::int64_t* correct) {
   const std::int64_t first = ranks.ShareOf(vocab).first;
   const std::int64_t rows = logits.size(0), columns = logits.size(1);
   std::vector<std::int64_t> local(labels, labels + rows);
@@ -67,6 +71,7 @@ void DividedRows(const at::Tensor& logits, const std::int64_t* labels, double* l
       sum += static_cast<double>(of(rank).sum) * std::exp(static_cast<double>(of(rank).most) - most);
       label += of(rank).label;
     }
+    if (correct != nullptr && static_cast<float>(label) >= most) ++*correct;
     losses[row] = std::log(sum) + most - label;
     lse[static_cast<std::size_t>(row)] = static_cast<float>(std::log(sum) + most);
   }
@@ -148,21 +153,22 @@ at::Tensor CrossEntropyOf(const at::Tensor& x, const Weight& head, const Weight&
 }  // namespace
 
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                              const LossOptions& options) {
-  if (!HasFused(x)) return reference::LinearCrossEntropy(x, head, bias, labels, options);
+                              const LossOptions& options, std::int64_t* correct) {
+  if (!HasFused(x)) return reference::LinearCrossEntropy(x, head, bias, labels, options, correct);
   return CrossEntropyOf(x, head, bias, labels, head.value.size(0),
                         [&](const at::Tensor& logits, const std::int64_t* some, double* losses, bool gradient) {
-                          WholeRows(logits, some, losses, gradient, options);
+                          WholeRows(logits, some, losses, gradient, options, correct);
                         });
 }
 
 at::Tensor DividedCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                               std::int64_t vocab, const TensorRanks& ranks, const LossOptions& options) {
-  if (ranks.size() == 1) return LinearCrossEntropy(x, head, bias, labels, options);
+                               std::int64_t vocab, const TensorRanks& ranks, const LossOptions& options,
+                               std::int64_t* correct) {
+  if (ranks.size() == 1) return LinearCrossEntropy(x, head, bias, labels, options, correct);
   TORCH_CHECK(HasFused(x), "a divided LM head needs float32 or bfloat16 on a CPU");
   return CrossEntropyOf(x, head, bias, labels, vocab,
                         [&](const at::Tensor& logits, const std::int64_t* some, double* losses, bool gradient) {
-                          DividedRows(logits, some, losses, gradient, options, vocab, ranks);
+                          DividedRows(logits, some, losses, gradient, options, vocab, ranks, correct);
                         });
 }
 

@@ -23,16 +23,18 @@ struct LossOptions {
 /// Returns the sum of the cross-entropies of x [N, hidden] by head [vocab, hidden] and, if it is defined, bias [vocab],
 /// over labels (int64 [N]) that are not kIgnoreLabel: a float32 scalar. Its gradient is that of the objective in
 /// `options`. So the value can be compared between runs whatever their options. Logits exist for a chunk of rows at a
-/// time. The forward pass computes the gradients.
+/// time. The forward pass computes the gradients. If `correct` is not null, the number of labels whose logit is the
+/// largest of their row is added to it.
 /// Throws c10::Error if a label is outside the vocabulary.
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                              const LossOptions& options = {});
+                              const LossOptions& options = {}, std::int64_t* correct = nullptr);
 
 /// The same where a rank of the tensor group has its ShareOf(vocab) of the rows of head and bias. All ranks pass the
 /// same x and labels, and get the same loss. The gradient of x is this rank's share of the sum; CopyToRanks or
 /// GatherRows before it adds the shares. No rank sees the logits of another: three numbers a row are exchanged. Throws
 /// ErrorException if the exchange fails.
 at::Tensor DividedCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                               std::int64_t vocab, const TensorRanks& ranks, const LossOptions& options = {});
+                               std::int64_t vocab, const TensorRanks& ranks, const LossOptions& options = {},
+                               std::int64_t* correct = nullptr);
 
 }  // namespace millrace::engine::ops

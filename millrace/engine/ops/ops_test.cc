@@ -257,12 +257,17 @@ TEST_P(OpsTest, LinearCrossEntropy) {
       const at::Tensor x = c.Random({90, 16}), x2 = Case::Copy(x), w = c.Random({70'000, 16}, 0.5),
                        b = c.Random({70'000});
       const at::Tensor labels = c.Ids(90, 70'000);
+      const at::Tensor scores = at::mm(x.detach(), w.detach().t()).to(at::kFloat);
+      labels.narrow(0, 0, 30).copy_((with_bias ? scores + b.detach() : scores).argmax(1).narrow(0, 0, 30));
       if (ignored) labels.narrow(0, 10, 30).fill_(kIgnoreLabel);
       const Weight fused = Case::Buffered(w), plain{.value = Case::Copy(w)};
       const Weight fused_bias = with_bias ? Case::Buffered(b) : Weight{};
       const Weight plain_bias = with_bias ? Weight{.value = Case::Copy(b)} : Weight{};
-      const at::Tensor got = LinearCrossEntropy(x, fused, fused_bias, labels);
-      const at::Tensor want = reference::LinearCrossEntropy(x2, plain, plain_bias, labels);
+      std::int64_t correct = 0, reference_correct = 0;
+      const at::Tensor got = LinearCrossEntropy(x, fused, fused_bias, labels, {}, &correct);
+      const at::Tensor want = reference::LinearCrossEntropy(x2, plain, plain_bias, labels, {}, &reference_correct);
+      EXPECT_GE(correct, ignored ? 8 : 25);
+      EXPECT_NEAR(correct, reference_correct, GetParam() == at::kFloat ? 0 : 5);
       ExpectClose(got, want, c.tolerance(), "loss");
       (got * 0.5).backward();
       (want * 0.5).backward();

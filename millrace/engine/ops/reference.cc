@@ -175,8 +175,13 @@ at::Tensor Dropout(const at::Tensor& x, const DropoutSite& site) {
 }
 
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const Weight& head, const Weight& bias, const at::Tensor& labels,
-                              const LossOptions& options) {
+                              const LossOptions& options, std::int64_t* correct) {
   const at::Tensor logits = Linear(x, head, bias).to(at::kFloat);
+  if (correct != nullptr) {
+    const at::Tensor own = logits.gather(1, labels.clamp_min(0).unsqueeze(1)).squeeze(1);
+    const at::Tensor most = std::get<0>(logits.max(1));
+    *correct += own.ge(most).logical_and(labels != kIgnoreLabel).sum().item<std::int64_t>();
+  }
   const at::Tensor log_p = at::log_softmax(logits, 1);
   const at::Tensor plain = at::nll_loss(log_p, labels, /*weight=*/{}, at::Reduction::Sum, kIgnoreLabel);
   if (options.label_smoothing == 0 && options.z_loss == 0) return plain;

@@ -118,7 +118,7 @@ class Bert final : public Model {
     const at::Tensor hidden = ranks().divides_tokens() ? ops::JoinRows(x.residual, ranks()) : x.residual;
     at::Tensor loss;
     if (PredictsTokens() && batch.labels.defined()) {
-      loss = TokenLoss(hidden, batch.labels.reshape({-1}), batch.loss);
+      loss = TokenLoss(hidden, batch);
     }
     if (PredictsRows() && batch.row_labels.defined()) {
       const ops::DropoutSite drop = config_.heads == BertHeads::kClassification
@@ -126,7 +126,8 @@ class Bert final : public Model {
                                         : ops::DropoutSite{};
       const at::Tensor pooled = Drop(Pool(hidden, batch.inputs.size(0)), drop);
       const at::Tensor row_loss =
-          ops::LinearCrossEntropy(pooled, row_head_.weight(), row_head_.bias(), batch.row_labels, batch.loss) *
+          ops::LinearCrossEntropy(pooled, row_head_.weight(), row_head_.bias(), batch.row_labels, batch.loss,
+                                  batch.predictions != nullptr ? &batch.predictions->rows : nullptr) *
           batch.row_loss_weight;
       loss = loss.defined() ? loss + row_loss : row_loss;
     }
@@ -143,11 +144,13 @@ class Bert final : public Model {
     return transform_norm_.Forward(ops::Activate(transform_.Forward(x), config_.activation)).out;
   }
   /// Only masked tokens reach the head: about one in seven.
-  at::Tensor TokenLoss(const at::Tensor& hidden, const at::Tensor& labels, const ops::LossOptions& options) const {
+  at::Tensor TokenLoss(const at::Tensor& hidden, const ModelBatch& batch) const {
+    const at::Tensor labels = batch.labels.reshape({-1});
     const at::Tensor masked = at::nonzero(labels != ops::kIgnoreLabel).view({-1});
     const at::Tensor transformed = ops::CopyToRanks(Transform(hidden.index_select(0, masked)), ranks());
     return ops::DividedCrossEntropy(transformed, decoder_.weight(), decoder_.bias(), labels.index_select(0, masked),
-                                    config_.vocab_size, ranks(), options);
+                                    config_.vocab_size, ranks(), batch.loss,
+                                    batch.predictions != nullptr ? &batch.predictions->tokens : nullptr);
   }
   /// Returns [rows, hidden]: what the first token of each row says of the row.
   at::Tensor Pool(const at::Tensor& hidden, std::int64_t rows) const {
