@@ -153,6 +153,8 @@ class BackgroundCollective final : public Collective {
                  [this, tensor = std::move(tensor), from] { return transport_->Receive(tensor, from); });
   }
 
+  void Abort(const Error& cause) override { Abandon(cause); }
+
   Result<std::unique_ptr<Collective>> Split(std::string name, std::span<const int> members) override {
     for (std::size_t i = 0; i < members.size(); ++i) {
       const auto rest = members.subspan(i + 1);
@@ -251,6 +253,7 @@ class SoloCollective final : public Collective {
   Operation StartReceive(at::Tensor, int from) override {
     return std::make_unique<FinishedOperation>(CheckPeer("receive", from, 0, 1));
   }
+  void Abort(const Error&) override {}  // nobody waits, and nothing is under way
   Result<std::unique_ptr<Collective>> Split(std::string name, std::span<const int> members) override {
     if (members.size() != 1 || members[0] != 0) {
       return Fail(Code::kInvalidArgument, "split {}: the group has only rank 0", name);

@@ -60,6 +60,10 @@ class Collective {
   virtual Operation StartSend(at::Tensor tensor, int to) = 0;
   virtual Operation StartReceive(at::Tensor tensor, int from) = 0;
 
+  /// Gives up: makes all operations of this rank fail, those under way too, and tells the other ranks that this rank
+  /// failed with `cause`. So none of them waits for it. A group of one rank has nobody to tell and goes on.
+  virtual void Abort(const Error& cause) = 0;
+
   Status AllReduce(at::Tensor tensor, Reduction reduction = Reduction::kSum) {
     return StartAllReduce(std::move(tensor), reduction)->Wait();
   }

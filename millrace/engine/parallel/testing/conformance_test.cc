@@ -221,6 +221,22 @@ TEST_P(CollectiveConformance, ALostRankIsAnErrorSoon) {
   });
 }
 
+TEST_P(CollectiveConformance, ARankThatGivesUpIsAnErrorSoon) {
+  Run(kRanks, [](Group group) {
+    ExpectDone(group->Barrier());
+    const TimePoint start = SystemClock().Now();
+    at::Tensor box = at::zeros({10});
+    const auto receive = group->StartReceive(box, (group->rank() + 1) % kRanks);  // nobody sends
+    if (group->rank() == 1) group->Abort(Error(Code::kNotFound, "no data"));
+    const Status status = receive->Wait();
+    ASSERT_FALSE(status);
+    EXPECT_NE(status.error().ToString().find(group->rank() == 1 ? "no data" : "rank"), std::string::npos)
+        << status.error().ToString();
+    EXPECT_LT(SystemClock().Now() - start, std::chrono::seconds(2));
+    EXPECT_FALSE(group->Barrier());
+  });
+}
+
 TEST_P(CollectiveConformance, AHungRankIsAnErrorAfterTheTimeout) {
   // Ranks that connect have the same time to find each other.
   const bool connects = GetParam() == GroupKind::kGloo || GetParam() == GroupKind::kSharedMemory;

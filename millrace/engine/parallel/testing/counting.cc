@@ -38,6 +38,8 @@ class CountingCollective final : public Collective {
     return inner_->StartReceive(std::move(tensor), from);
   }
 
+  void Abort(const Error& cause) override { inner_->Abort(cause); }
+
   Result<std::unique_ptr<Collective>> Split(std::string name, std::span<const int> members) override {
     return MakeCounting(MR_TRY(inner_->Split(std::move(name), members)), traffic_);
   }

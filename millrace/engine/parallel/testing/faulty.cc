@@ -54,6 +54,10 @@ class FaultyCollective final : public Collective {
     return Start([&] { return inner_->StartReceive(std::move(tensor), from); });
   }
 
+  void Abort(const Error& cause) override {
+    if (inner_) inner_->Abort(cause);
+  }
+
   Result<std::unique_ptr<Collective>> Split(std::string name, std::span<const int> members) override {
     if (!inner_) return Fail(Gone());
     return MakeFaulty(MR_TRY(inner_->Split(std::move(name), members)), plan_, clock_);
