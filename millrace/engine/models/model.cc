@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
+#include "millrace/engine/ops/deferred/deferred_work.h"
 #include "millrace/engine/ops/node.h"
 
 namespace millrace::engine {
@@ -36,7 +37,10 @@ class PartHooks {
   void BeforeForward() const { ForEach(&GroupHooks::BeforeForward); }
   void AfterForward() const { ForEach(&GroupHooks::AfterForward); }
   void BeforeBackward() const { ForEach(&GroupHooks::BeforeBackward); }
-  void AfterBackward() const { ForEach(&GroupHooks::AfterBackward); }
+  /// Behind the gradients of weights, if these are put off.
+  void AfterBackward() const {
+    if (hooks_ != nullptr) ops::RunOrDefer([*this] { ForEach(&GroupHooks::AfterBackward); });
+  }
 
  private:
   void ForEach(void (GroupHooks::*call)(std::size_t)) const {

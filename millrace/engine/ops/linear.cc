@@ -1,11 +1,25 @@
 #include "millrace/engine/ops/linear.h"
 
+#include "millrace/engine/ops/deferred/deferred_work.h"
 #include "millrace/engine/ops/dispatch.h"
 #include "millrace/engine/ops/node.h"
 #include "millrace/engine/ops/reference.h"
 #include "millrace/engine/ops/weight_gradient.h"
 
 namespace millrace::engine::ops {
+namespace {
+
+void AddLinearGradients(const at::Tensor& x, const Weight& weight, const Weight& bias, const at::Tensor& dout) {
+  AddOuter(weight.gradient, dout, x);
+  weight.GradientAdded();
+  if (bias.defined()) {
+    at::Tensor into = bias.gradient;
+    into.add_(dout.sum(0, /*keepdim=*/false, at::kFloat));
+    bias.GradientAdded();
+  }
+}
+
+}  // namespace
 
 at::Tensor Linear(const LayerInput& input, const Weight& weight, const Weight& bias) {
   const at::Tensor& x = input.value;
@@ -18,14 +32,7 @@ at::Tensor Linear(const LayerInput& input, const Weight& weight, const Weight& b
     Connect("Linear", {x, weight.value, bias.value}, {out},
             [kept, again = input.again, weight, bias](TensorList&& gradients) {
               const at::Tensor& dout = gradients[0];
-              const at::Tensor x = kept.defined() ? kept : again();
-              AddOuter(weight.gradient, dout, x);
-              weight.GradientAdded();
-              if (bias.defined()) {
-                at::Tensor into = bias.gradient;
-                into.add_(dout.sum(0, /*keepdim=*/false, at::kFloat));
-                bias.GradientAdded();
-              }
+              RunOrDefer([=] { AddLinearGradients(kept.defined() ? kept : again(), weight, bias, dout); });
               return TensorList{at::mm(dout, weight.value.detach()), at::Tensor(), at::Tensor()};
             });
   }

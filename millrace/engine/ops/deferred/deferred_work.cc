@@ -1,0 +1,27 @@
+#include "millrace/engine/ops/deferred/deferred_work.h"
+
+#include <utility>
+
+namespace millrace::engine::ops {
+namespace {
+
+thread_local DeferredWork* deferring_into = nullptr;
+
+}  // namespace
+
+void DeferredWork::Run() {
+  for (std::function<void()>& work : std::exchange(work_, {})) std::exchange(work, nullptr)();
+}
+
+DeferScope::DeferScope(DeferredWork& into) : outer_(std::exchange(deferring_into, &into)) {}
+DeferScope::~DeferScope() { deferring_into = outer_; }
+
+void RunOrDefer(std::function<void()> work) {
+  if (deferring_into == nullptr) {
+    work();
+  } else {
+    deferring_into->work_.push_back(std::move(work));
+  }
+}
+
+}  // namespace millrace::engine::ops
