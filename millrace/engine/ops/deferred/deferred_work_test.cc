@@ -1,0 +1,130 @@
+#include "millrace/engine/ops/deferred/deferred_work.h"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <thread>
+
+#include "millrace/engine/pipeline/tiny_pipeline.h"
+
+namespace millrace::engine::ops {
+namespace {
+
+TEST(DeferredWork, IsDoneLaterInOrder) {
+  std::string text;
+  const auto add = [&](char what) { RunOrDefer([&text, what] { text += what; }); };
+  DeferredWork first, second;
+  add('a');
+  {
+    const DeferScope outer(first);
+    add('b');
+    {
+      const DeferScope inner(second);
+      add('c');
+    }
+    add('d');
+    std::jthread([&] { add('e'); }).join();  // another thread defers nothing
+  }
+  add('f');
+  EXPECT_EQ(text, "aef");
+  second.Run();
+  first.Run();
+  EXPECT_EQ(text, "aefcbd");
+  EXPECT_TRUE(first.empty());
+  first.Run();
+  EXPECT_EQ(text, "aefcbd") << "work is done once";
+}
+
+TEST(DeferredWork, FreesWhatItKeepsAsItGoes) {
+  DeferredWork work;
+  const auto first = std::make_shared<int>(0), second = std::make_shared<int>(0);
+  {
+    const DeferScope defer(work);
+    RunOrDefer([kept = first] { ++*kept; });
+    RunOrDefer([kept = second, &first] {
+      EXPECT_EQ(first.use_count(), 1);
+      ++*kept;
+    });
+  }
+  EXPECT_EQ(first.use_count(), 2);
+  work.Run();
+  EXPECT_EQ(*first + *second, 2);
+  EXPECT_EQ(second.use_count(), 1);
+}
+
+/// Only matrices that tokens are multiplied with wait. Everything else has its gradient after the backward pass.
+TEST(DeferredWork, IsThatOfWeightMatrices) {
+  for (const std::string_view family : {"llama", "gpt2"}) {
+    const auto config = TinyConfig(family, 2);
+    const TinySample sample(1);
+    const auto now = TinyModel(config, at::kBFloat16, {}, 0), later = TinyModel(config, at::kBFloat16, {}, 0);
+    now->Backward(0, now->LossSum(sample.batch));
+    std::map<std::int64_t, int> reported;
+    later->buffer().on_gradient = [&](std::int64_t begin, std::int64_t) { ++reported[begin]; };
+    DeferredWork work;
+    {
+      const DeferScope defer(work);
+      later->Backward(0, later->LossSum(sample.batch));
+    }
+    const auto is_late = [](const NamedParameter& each) {
+      const bool in_block = each.name.find("layers.") != std::string::npos || each.name.find("h.") == 0 ||
+                            each.name.find(".h.") != std::string::npos;
+      const bool norm = each.name.find("norm") != std::string::npos || each.name.find("ln_") != std::string::npos;
+      return in_block && !norm;
+    };
+    int late = 0;
+    for (std::size_t i = 0; i < now->Parameters().size(); ++i) {
+      const NamedParameter &want = now->Parameters()[i], &got = later->Parameters()[i];
+      if (is_late(want)) {
+        ++late;
+        EXPECT_EQ(got.gradient.abs().sum().item<float>(), 0) << got.name;
+        EXPECT_FALSE(reported.contains(got.begin)) << got.name;
+      } else {
+        EXPECT_TRUE(got.gradient.equal(want.gradient)) << got.name;
+      }
+    }
+    EXPECT_GE(late, family == "llama" ? 14 : 16);
+    work.Run();
+    EXPECT_TRUE(later->buffer().gradients().equal(now->buffer().gradients())) << family;
+    EXPECT_FALSE(reported.empty());
+  }
+}
+
+/// Notes at which number of reported gradients each part was done.
+class DoneHooks final : public GroupHooks {
+ public:
+  explicit DoneHooks(const int& reported) : reported_(reported) {}
+  void BeforeForward(std::size_t) override {}
+  void AfterForward(std::size_t) override {}
+  void BeforeBackward(std::size_t) override {}
+  void AfterBackward(std::size_t group) override { done.emplace_back(group, reported_); }
+  std::vector<std::pair<std::size_t, int>> done;
+
+ private:
+  const int& reported_;
+};
+
+TEST(DeferredWork, IsDoneBeforeAPartOfTheModelIs) {
+  const auto model = TinyModel(TinyConfig("llama", 2), at::kFloat, {}, 0);
+  const TinySample sample(1);
+  int reported = 0;
+  DoneHooks hooks(reported);
+  model->buffer().on_gradient = [&](std::int64_t, std::int64_t) { ++reported; };
+  model->buffer().hooks = &hooks;
+  DeferredWork work;
+  {
+    const at::Tensor loss = model->LossSum(sample.batch);
+    const DeferScope defer(work);
+    model->Backward(0, loss);
+  }
+  EXPECT_TRUE(hooks.done.empty());
+  const int at_once = reported;  // head, norms, embedding
+  work.Run();
+  // Each block has four products: query-key-value, output, gate-up, down.
+  const std::vector<std::pair<std::size_t, int>> expected = {
+      {3, at_once}, {2, at_once + 4}, {1, at_once + 8}, {0, at_once + 8}};
+  EXPECT_EQ(hooks.done, expected);
+}
+
+}  // namespace
+}  // namespace millrace::engine::ops
