@@ -8,23 +8,25 @@
 #include "millrace/data/content/arrow_plugin.h"
 #include "millrace/data/formats/decoded_content.h"
 #include "millrace/data/formats/json_array.h"
+#include "millrace/data/formats/tsv.h"
 
 namespace millrace::data {
 namespace {
 
-constexpr std::array<std::string_view, 9> kLayouts = {"jsonl", "json",    "lines",    "text",   "tar",
-                                                      "arrow", "parquet", "megatron", "objects"};
+constexpr std::array<std::string_view, 10> kLayouts = {"jsonl", "json",    "lines",    "text",    "tar",
+                                                       "arrow", "parquet", "megatron", "objects", "tsv"};
 constexpr std::array<std::string_view, 3> kCompressions = {"none", "gzip", "zstd"};
 
 /// Objects with these names may be JSON lines, one array, or objects over several lines.
 constexpr std::array<std::string_view, 4> kJsonNames = {".json", ".json.gz", ".json.zst", ".json.zstd"};
 
-constexpr std::array<std::pair<std::string_view, RecordLayout>, 10> kSuffixes = {
+constexpr std::array<std::pair<std::string_view, RecordLayout>, 11> kSuffixes = {
     {{".jsonl", RecordLayout::kJsonLines},
      {".ndjson", RecordLayout::kJsonLines},
      {".jsonlist", RecordLayout::kJsonLines},
      {".json", RecordLayout::kJsonLines},
      {".txt", RecordLayout::kText},
+     {".tsv", RecordLayout::kTsv},
      {".tar", RecordLayout::kTar},
      {".arrow", RecordLayout::kArrow},
      {".feather", RecordLayout::kArrow},
@@ -94,7 +96,8 @@ Result<DataFormat> FormatOf(std::string_view declared, std::string_view key) {
   if (!declared.empty()) {
     auto word = std::ranges::find(kLayouts, declared);
     if (word == kLayouts.end()) {
-      return Fail(Code::kInvalidArgument, "{}; one of jsonl, json, objects, lines, text, tar, arrow, parquet, megatron",
+      return Fail(Code::kInvalidArgument,
+                  "{}; one of jsonl, json, objects, lines, text, tsv, tar, arrow, parquet, megatron",
                   UnknownName("format", declared, kLayouts));
     }
     format.layout = static_cast<RecordLayout>(word - kLayouts.begin());
@@ -115,7 +118,8 @@ Result<DataFormat> FormatOf(std::string_view declared, const DataObject& object,
   const bool by_name = declared.empty() || declared.starts_with('+');
   const std::string name = ToLower(object.info.key);
   const bool json = std::ranges::any_of(kJsonNames, [&](std::string_view ending) { return name.ends_with(ending); });
-  if (by_name && json) format.layout = MR_TRY(LookAtJson(object, format.compression, std::move(call)));
+  if (by_name && json) format.layout = MR_TRY(LookAtJson(object, format.compression, call));
+  if (format.layout == RecordLayout::kTsv) format.field = MR_TRY(ReadTsvHeader(object, format.compression, call));
   return format;
 }
 
@@ -146,6 +150,7 @@ Result<std::shared_ptr<const Content>> ContentFor(const DataObject& object, cons
     case RecordLayout::kObjects:
     case RecordLayout::kLines:
     case RecordLayout::kText:
+    case RecordLayout::kTsv:
     case RecordLayout::kTar:
       return MakeDecodedContent(object, format);
     case RecordLayout::kArrow:

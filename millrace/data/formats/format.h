@@ -24,27 +24,29 @@ enum class RecordLayout : std::uint8_t {
   kParquet,
   kMegatron,  ///< token ids, .bin with .idx
   kObjects,   ///< JSON objects one after another, over any number of lines each
+  kTsv,       ///< fields between tabs, without quotes; the first line has their names
 };
 
 struct DataFormat {
   RecordLayout layout = RecordLayout::kJsonLines;
   Compression compression = Compression::kNone;
-  std::string field =
-      {};  ///< kJson: the field of the outermost object that holds the array; empty: no object around it
+  /// kJson: the field of the outermost object that holds the array; empty: no object around it. kTsv: the first line.
+  std::string field = {};
   bool operator==(const DataFormat&) const = default;
   /// Returns "jsonl", "lines+gzip", "json+gzip:data" or the like, as FormatOf takes it.
   std::string Name() const;
 };
 
 /// Returns the format of the object called `key` in a source whose format is `declared`. `declared` is empty or one of
-/// jsonl, json, objects, lines, text, tar, arrow, parquet and megatron. "+gzip", "+zstd" or "+none" may follow, and
-/// after json a colon and the field that holds the array. What is not declared depends on the name: .jsonl .ndjson
-/// .json .jsonlist .txt .tar .arrow .parquet or .bin, followed by .gz or .zst. Other names are JSON lines. Errors:
+/// jsonl, json, objects, lines, text, tsv, tar, arrow, parquet and megatron. "+gzip", "+zstd" or "+none" may follow,
+/// and after json a colon and the field that holds the array. What is not declared depends on the name: .jsonl .ndjson
+/// .json .jsonlist .txt .tsv .tar .arrow .parquet or .bin, followed by .gz or .zst. Other names are JSON lines. Errors:
 /// kInvalidArgument if a word is unknown; kUnsupported if the name ends like another compressor's.
 Result<DataFormat> FormatOf(std::string_view declared, std::string_view key);
 
-/// As above. Reads the beginning of an object that is only called .json, to see whether it is an array. Then blocks.
-/// Errors: also those of LookAtJson (json_array.h).
+/// As above. Reads the beginning of an object that is only called .json, to see whether it is an array, and the first
+/// line of tsv. Then blocks.
+/// Errors: also those of LookAtJson (json_array.h) and ReadTsvHeader (tsv.h).
 Result<DataFormat> FormatOf(std::string_view declared, const DataObject& object, object::Call call);
 
 /// Returns false if the name of an object found in a folder says that it holds no records: names that begin with '.';

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "millrace/data/compression/object_beginning.h"
+
 namespace millrace::data {
 namespace {
 
@@ -215,25 +217,6 @@ class JsonArray final : public Syntax {
   const std::string field_;
 };
 
-/// Reads the beginning of an object in steps of 32 KiB. Reads nothing ahead.
-class ObjectBeginning final : public InputStream {
- public:
-  ObjectBeginning(const DataObject& object, object::Call call) : object_(object), call_(std::move(call)) {}
-  Result<ByteSpan> Next() override {
-    bytes_.Shrink(std::min<std::uint64_t>(bytes_.size(), object_.info.size - at_));
-    if (bytes_.empty()) return ByteSpan{};
-    MR_TRY(ReadRange(object_, at_, bytes_.span(), "looking at", call_));
-    at_ += bytes_.size();
-    return ByteSpan(bytes_);
-  }
-
- private:
-  const DataObject& object_;
-  const object::Call call_;
-  std::uint64_t at_ = 0;
-  Buffer bytes_{32 * kKiB};
-};
-
 /// Where the JSON object at the start of `text` ends: on its first line, on a later line, or behind the text.
 enum class ObjectExtent { kOneLine, kSeveralLines, kBeyondText };
 ObjectExtent ExtentOfObject(std::string_view text) {
@@ -262,15 +245,8 @@ std::unique_ptr<const Syntax> MakeJsonArraySyntax(std::string field) {
 }
 
 Result<RecordLayout> LookAtJson(const DataObject& object, Compression compression, object::Call call) {
-  ObjectBeginning input(object, std::move(call));
-  auto decoder = MR_TRY(MakeDecoder(compression, input, {}));
-  Buffer bytes(16 * kKiB);
-  const auto step = decoder->Decode(bytes.span(), false);
-  if (!step) {
-    const bool of_data = step.error().code() == Code::kCorrupt || step.error().code() == Code::kUnsupported;
-    return Fail(of_data ? step.error().Context(object.url) : step.error());
-  }
-  std::string_view text = AsText(bytes.span().first(step->bytes));
+  const Buffer bytes = MR_TRY(ReadBeginning(object, compression, 16 * kKiB, std::move(call)));
+  std::string_view text = AsText(bytes);
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   text.remove_prefix(std::min(text.find_first_not_of(kJsonBlank), text.size()));
   if (text.starts_with('[')) return RecordLayout::kJson;

@@ -43,7 +43,7 @@ class Syntax {
   virtual Result<Buffer> ToLines(Buffer records, std::uint64_t offset) const = 0;
 };
 
-/// REQUIRES: the layout is kJsonLines, kJson, kObjects, kLines, kText or kTar.
+/// REQUIRES: the layout is kJsonLines, kJson, kObjects, kLines, kText, kTsv or kTar.
 std::unique_ptr<const Syntax> MakeSyntax(const DataFormat& format);
 
 /// Returns a copy of a string's bytes.

@@ -1,0 +1,17 @@
+// The first bytes of an object, decoded, which tell its format.
+#pragma once
+
+#include <cstddef>
+
+#include "millrace/base/bytes.h"
+#include "millrace/base/result.h"
+#include "millrace/data/compression/compression.h"
+#include "millrace/data/content/data_object.h"
+
+namespace millrace::data {
+
+/// Returns the first `most` decoded bytes of an object, or all if there are fewer. Blocks.
+/// Errors: those of ReadRange and of decoders, with the object's URL.
+Result<Buffer> ReadBeginning(const DataObject& object, Compression compression, std::size_t most, object::Call call);
+
+}  // namespace millrace::data
