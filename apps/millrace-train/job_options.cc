@@ -85,6 +85,12 @@ engine::Schedule ScheduleOf(const jobs::ScheduleSpec& from, double lr) {
 
 Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   const jobs::TrainSpec& from = spec.train;
+  if (spec.data.dataset.objective != data::Objective::kCausalLm) {
+    return Fail(Code::kUnsupported,
+                "train.objective {} is not supported by this version: its data can be looked at (millrace data plan, "
+                "millrace data cat), and models cannot learn it yet",
+                data::ObjectiveName(spec.data.dataset.objective));
+  }
   train::Options options;
   options.name = spec.name;
   options.model_config = ModelOf(spec);

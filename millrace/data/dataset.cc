@@ -6,6 +6,7 @@
 #include "millrace/base/hash/digest.h"
 #include "millrace/base/text.h"
 #include "millrace/data/batch/stage_trace.h"
+#include "millrace/data/bert/bert_sampler.h"
 #include "millrace/data/compression/decoder.h"
 #include "millrace/data/content/content.h"
 #include "millrace/data/documents/document_encoder.h"
@@ -24,6 +25,13 @@ constexpr int kOrderVersion = 2;
 /// Longer lists of weights are hashed, so that a fingerprint stays below 700 bytes (loader_state.h).
 constexpr std::size_t kLongestSpelled = 64;
 
+/// Returns everything that samples of BERT's pre-training depend on beside the text.
+std::string MlmWords(const MlmOptions& mlm) {
+  return fmt::format("{},{},{},{},{}", mlm.probability,
+                     mlm.max_predictions ? fmt::to_string(*mlm.max_predictions) : "auto",
+                     mlm.whole_word ? "words" : "pieces", mlm.next_sentence ? "pairs" : "texts", mlm.short_sequences);
+}
+
 /// Returns the fingerprint. It depends on the objects' contents, not on their URLs, so data can move to another bucket.
 std::string Fingerprint(const ResolvedSources& resolved, const DatasetOptions& options, const DocumentForm& form,
                         const tokenizer::Tokenizer& tokenizer) {
@@ -40,9 +48,11 @@ std::string Fingerprint(const ResolvedSources& resolved, const DatasetOptions& o
   }
   if (weights.size() > kLongestSpelled) weights = ShortHash(weights);
   std::string_view mode = SequenceModeName(options.mode);
+  if (options.objective != Objective::kCausalLm) mode = ObjectiveName(options.objective);
   for (auto [set, name] : {std::pair{options.best_fit, "best_fit"}, {options.split_long, "split_long"}}) {
     if (set) rows += fmt::format("{}{}", rows.empty() ? "" : ",", name);
   }
+  if (options.objective == Objective::kMlm) rows = MlmWords(options.mlm);
   std::string split = "none";
   if (options.split.held_out > 0) {
     split = fmt::format("{},{},{}", options.split.held_out, SplitPartName(options.split.part), options.split.seed);
@@ -54,6 +64,16 @@ std::string Fingerprint(const ResolvedSources& resolved, const DatasetOptions& o
       kOrderVersion, ShortHash(contents), weights, ShortHash(form.identity()), tokenizer.fingerprint(), mode,
       rows.empty() ? "plain" : rows, options.boundaries ? "kept" : "none", options.sequence_length, split,
       options.shuffle_seed, options.shuffle_window);
+}
+
+/// Returns the options with the members that the objective does not leave open.
+DatasetOptions Settle(DatasetOptions options) {
+  if (options.objective == Objective::kCausalLm) return options;
+  options.mode = SequenceMode::kPad;
+  options.layout.clear();
+  options.best_fit = options.split_long = false;
+  options.boundaries = true;  // padding is a document of its own
+  return options;
 }
 
 Status CheckDatasetOptions(const DatasetOptions& options, const tokenizer::Tokenizer& tokenizer) {
@@ -95,7 +115,7 @@ Status RequireText(const ResolvedSources& resolved, std::string_view why) {
 
 struct Dataset::Rep {
   Rep(DatasetOptions o, std::shared_ptr<const tokenizer::Tokenizer> t)
-      : options(std::move(o)), tokenizer(std::move(t)) {}
+      : options(Settle(std::move(o))), tokenizer(std::move(t)) {}
 
   Status Build(object::Connection& connection, const Logger& log, object::Call call);
   void CountFetched(const DataObject& object, const RecordIndex& index, const Logger& log);
@@ -109,6 +129,7 @@ struct Dataset::Rep {
   const DatasetOptions options;
   const std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   std::optional<DocumentForm> form;
+  std::optional<BertSampler> bert;  ///< with an objective other than kCausalLm
   std::vector<RecordIndex> indexes;
   std::optional<Plan> plan;
   std::shared_ptr<const Corpus> corpus;
@@ -125,6 +146,10 @@ Status Dataset::Rep::Build(object::Connection& connection, const Logger& log, ob
   fingerprint = Fingerprint(resolved, options, *form, *tokenizer);
   if (options.mode == SequenceMode::kSft) {
     MR_TRY(RequireText(resolved, "do not tell prompts from answers; mode sft needs records"));
+  }
+  if (options.objective != Objective::kCausalLm) {
+    MR_TRY(RequireText(resolved, "are no text, which rows for BERT are made of"));
+    bert = MR_TRY(BertSampler::Make(options, *tokenizer));
   }
   if (options.split.held_out > 0) MR_TRY(RequireText(resolved, "cannot be split by what they say"));
   const bool counted = CountsTokens(options);
@@ -154,6 +179,7 @@ Status Dataset::Rep::Build(object::Connection& connection, const Logger& log, ob
                             .added_tokens = form->added_tokens(*tokenizer),
                             .best_fit = options.best_fit,
                             .split_long = options.split_long,
+                            .piece = options.objective == Objective::kMlm ? bert->text_tokens() : 0,
                             .split = options.split}));
   if (plan->truncated() > 0) {
     log.Warning("documents are cut because they are longer than a row",
@@ -169,6 +195,8 @@ Status Dataset::Rep::Build(object::Connection& connection, const Logger& log, ob
                                            .tokenizer = tokenizer.get(),
                                            .disk = std::move(disk),
                                            .counted = counted,
+                                           .bert = bert ? &*bert : nullptr,
+                                           .objective = options.objective,
                                            .boundaries = options.boundaries,
                                            .patience = options.patience,
                                            .clock = options.clock});
@@ -199,8 +227,8 @@ void Dataset::Rep::MeasureNeeds() {
 Result<std::shared_ptr<Dataset>> Dataset::Open(object::Connection& connection,
                                                std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
                                                DatasetOptions options, Logger log, object::Call call) {
-  MR_TRY(CheckDatasetOptions(options, *tokenizer));
   auto rep = std::make_unique<Rep>(std::move(options), std::move(tokenizer));
+  MR_TRY(CheckDatasetOptions(rep->options, *rep->tokenizer));
   MR_TRY(rep->Build(connection, log, std::move(call)));
   return std::shared_ptr<Dataset>(new Dataset(std::move(rep)));
 }

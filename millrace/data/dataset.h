@@ -47,6 +47,7 @@ class Dataset final {
   std::vector<SourceShare> source_shares() const;  ///< in the order of the sources
   /// Everything that the order depends on, as words "name=value".
   const std::string& fingerprint() const;
+  /// Returns the options with the members that the objective decides: mode kPad and boundaries for kMlm and others.
   const DatasetOptions& options() const;
 
   /// Fills `row` with sample `index` of the epoch's order. A pure function of (epoch, index).

@@ -319,6 +319,23 @@ Status CheckModel(const Node& node, const Spec& spec) {
   return {};
 }
 
+/// Checks what can be known without the model's folder.
+Status CheckObjective(const Node& root, const Spec& spec) {
+  const data::DatasetOptions& data = spec.data.dataset;
+  const bool causal = data.objective == data::Objective::kCausalLm, bert = spec.model.family == "bert";
+  if (spec.model.from.empty() && causal == bert) {
+    return Fail(root["train"]["objective"].Invalid(
+        fmt::format("a model of family {} cannot learn {}; {}", spec.model.family, data::ObjectiveName(data.objective),
+                    bert ? "it learns mlm and classification" : "name the folder of a BERT in model.from")));
+  }
+  if (data.objective == data::Objective::kMlm &&
+      data.mlm.max_predictions.value_or(0) > static_cast<std::uint32_t>(data.sequence_length)) {
+    return Fail(root["data"]["mlm"]["max_predictions"].Invalid(
+        fmt::format("{} should not be above sequence_length ({})", *data.mlm.max_predictions, data.sequence_length)));
+  }
+  return {};
+}
+
 Status CheckTrain(const Node& node, const Spec& spec) {
   const TrainSpec& train = spec.train;
   if (train.epochs.has_value() == train.steps.has_value()) {
@@ -373,6 +390,10 @@ Result<Spec> Spec::Parse(std::string_view yaml, std::string file_name, const std
 
   Spec spec;
   Status status;
+  // The keys of `data` depend on the objective, which stands behind them. A wrong word is refused where it is read.
+  if (auto objective = root["train"]["objective"].String()) {
+    spec.data.dataset.objective = data::ParseObjective(*objective).value_or(data::Objective::kCausalLm);
+  }
   SpecReader reader(root, status);
   VisitSpec(reader, spec);
   reader.Finish();
@@ -383,6 +404,7 @@ Result<Spec> Spec::Parse(std::string_view yaml, std::string file_name, const std
 
   MR_TRY(CheckName(root, spec.name));
   MR_TRY(CheckModel(root["model"], spec));
+  MR_TRY(CheckObjective(root, spec));
   MR_TRY(CheckTrain(root["train"], spec));
   MR_TRY(CheckEval(root["eval"], spec));
   return spec;

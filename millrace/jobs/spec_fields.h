@@ -94,24 +94,65 @@ void VisitSource(Visitor& v, data::DataSource& source) {
   v.Text("split", source.split, TextKind::kPlain, false);
 }
 
+/// Refuses keys that belong only to other values of `name` in the same section.
+template <class Visitor>
+void RefuseKeys(Visitor& v, std::string_view name, std::initializer_list<std::string_view> keys) {
+  for (const std::string_view key : keys) {
+    v.Refused(key, Code::kInvalidArgument, fmt::format("leave it out: {} has no {}", name, key));
+  }
+}
+
+/// Visits the keys of rows that one objective has and the others lack.
+template <class Visitor>
+void VisitRows(Visitor& v, data::DatasetOptions& data) {
+  const std::string objective = fmt::format("train.objective {}", data::ObjectiveName(data.objective));
+  if (data.objective != data::Objective::kMlm) RefuseKeys(v, objective, {"mlm"});
+  if (data.objective != data::Objective::kClassification) RefuseKeys(v, objective, {"classification"});
+  if (data.objective == data::Objective::kCausalLm) {
+    VisitWordOf(v, "mode", data.mode, {{"pack", "pad", "sft"}, {}}, data::SequenceModeName,
+                [&](const std::string& word) { return data::ParseSequenceMode(word).value_or(data.mode); });
+    VisitWordOf(
+        v, "layout", data.layout,
+        {{"template", "alpaca", "guanaco", "llama2", "llama3", "chatml", "zephyr", "gemma"}, {}},
+        [](const std::string& layout) { return layout.empty() ? "template" : layout; },
+        [](const std::string& word) { return word == "template" ? "" : word; });
+    v.Text("response", data.response_text, TextKind::kPlain, true);
+    v.Flag("best_fit", data.best_fit);
+    v.Flag("split_long", data.split_long);
+    v.Flag("boundaries", data.boundaries);
+    return;
+  }
+  RefuseKeys(v, objective, {"mode", "layout", "response", "best_fit", "split_long", "boundaries"});
+  if (data.objective == data::Objective::kMlm) {
+    v.Section("mlm", [&](auto& m) {
+      m.Number("probability", data.mlm.probability, 1e-6, 0.999);
+      m.OptionalInteger("max_predictions", data.mlm.max_predictions, 1, 1 << 20);
+      m.Flag("whole_word", data.mlm.whole_word);
+      m.Flag("next_sentence", data.mlm.next_sentence);
+      m.Number("short_sequences", data.mlm.short_sequences, 0, 1);
+    });
+  } else {
+    v.Section("classification", [&](auto& c) {
+      c.Text("text", data.classification.text, TextKind::kPlain, true);
+      c.Text("pair", data.classification.pair, TextKind::kPlain, false);
+      c.Text("label", data.classification.label, TextKind::kPlain, true);
+      c.Texts("classes", data.classification.classes);
+    });
+  }
+}
+
 template <class Visitor>
 void VisitData(Visitor& v, DataSpec& spec) {
   data::DatasetOptions& data = spec.dataset;
   v.Sources("sources", data.sources);
-  v.Text("template", data.template_text, TextKind::kPlain, true);
+  if (data.objective == data::Objective::kClassification) {
+    RefuseKeys(v, "train.objective classification", {"template"});
+  } else {
+    v.Text("template", data.template_text, TextKind::kPlain, true);
+  }
   v.Text("tokenizer", spec.tokenizer, TextKind::kUrl, true);
   v.Integer("sequence_length", data.sequence_length, 2, 1 << 20);
-  VisitWordOf(v, "mode", data.mode, {{"pack", "pad", "sft"}, {}}, data::SequenceModeName,
-              [&](const std::string& word) { return data::ParseSequenceMode(word).value_or(data.mode); });
-  VisitWordOf(
-      v, "layout", data.layout,
-      {{"template", "alpaca", "guanaco", "llama2", "llama3", "chatml", "zephyr", "gemma"}, {}},
-      [](const std::string& layout) { return layout.empty() ? "template" : layout; },
-      [](const std::string& word) { return word == "template" ? "" : word; });
-  v.Text("response", data.response_text, TextKind::kPlain, true);
-  v.Flag("best_fit", data.best_fit);
-  v.Flag("split_long", data.split_long);
-  v.Flag("boundaries", data.boundaries);
+  VisitRows(v, data);
   v.Section("split", [&](auto& s) {
     s.Number("held_out", data.split.held_out, 0, 0.999);
     VisitWordOf(s, "part", data.split.part, {{"train", "held_out"}, {}}, data::SplitPartName,
@@ -131,14 +172,6 @@ void VisitData(Visitor& v, DataSpec& spec) {
     c.Bytes("size", data.disk_cache_bytes, 3 * kMiB);
   });
   v.Integer("threads", data.threads, 1, 256);
-}
-
-/// Refuses keys that belong only to other values of `name` in the same section.
-template <class Visitor>
-void RefuseKeys(Visitor& v, std::string_view name, std::initializer_list<std::string_view> keys) {
-  for (const std::string_view key : keys) {
-    v.Refused(key, Code::kInvalidArgument, fmt::format("leave it out: {} has no {}", name, key));
-  }
 }
 
 template <class Visitor>
@@ -189,8 +222,11 @@ void VisitSchedule(Visitor& v, ScheduleSpec& schedule) {
   }
 }
 
+/// `objective` is a member of the data's options, because it decides what rows hold.
 template <class Visitor>
-void VisitTrain(Visitor& v, TrainSpec& train) {
+void VisitTrain(Visitor& v, TrainSpec& train, data::Objective& objective) {
+  VisitWordOf(v, "objective", objective, {{"causal_lm", "mlm", "classification"}, {"dpo"}}, data::ObjectiveName,
+              [&](const std::string& word) { return data::ParseObjective(word).value_or(objective); });
   v.OptionalNumber("epochs", train.epochs, 1e-6, 1e6);
   v.OptionalInteger("steps", train.steps, 1, std::int64_t{1} << 40);
   v.OptionalInteger("steps_this_run", train.steps_this_run, 1, std::int64_t{1} << 40);
@@ -273,7 +309,7 @@ void VisitSpec(Visitor& v, Spec& spec) {
   v.Text("name", spec.name, TextKind::kPlain, true);
   v.Section("model", [&](auto& s) { VisitModel(s, spec.model); });
   v.Section("data", [&](auto& s) { VisitData(s, spec.data); });
-  v.Section("train", [&](auto& s) { VisitTrain(s, spec.train); });
+  v.Section("train", [&](auto& s) { VisitTrain(s, spec.train, spec.data.dataset.objective); });
   v.Section("eval", [&](auto& s) { VisitEval(s, spec.eval); });
   v.Section("checkpoint", [&](auto& s) { VisitCheckpoint(s, spec.checkpoint); });
   v.Section("run", [&](auto& s) { VisitRun(s, spec.run); });

@@ -320,16 +320,62 @@ Spec RandomSpec(Random& random) {
   return s;
 }
 
+/// Data options that belong to one objective. The model is a folder, because random weights are causal models.
+void SetRandomObjective(Random& random, Spec& s) {
+  s.model = {.from = "s3://models/bert"};
+  data::DatasetOptions& data = s.data.dataset;
+  const data::DatasetOptions defaults;
+  data.mode = defaults.mode;
+  data.layout = defaults.layout;
+  data.response_text = defaults.response_text;
+  data.best_fit = data.split_long = data.boundaries = false;
+  if (random.Below(2) == 0) {
+    data.objective = data::Objective::kMlm;
+    data.mlm = {.probability = RandomNumber(random, 0.01, 0.9),
+                .whole_word = random.Below(2) == 0,
+                .next_sentence = random.Below(2) == 0,
+                .short_sequences = RandomNumber(random, 0, 1)};
+    if (random.Below(2) == 0) data.mlm.max_predictions = 1 + random.Below(data.sequence_length);
+  } else {
+    data.objective = data::Objective::kClassification;
+    data.template_text = defaults.template_text;
+    data.classification = {.text = Pick<std::string>(random, {"sentence", "a: \"b\""}),
+                           .pair = Pick<std::string>(random, {"", "sentence2"}),
+                           .label = Pick<std::string>(random, {"label", "gold"})};
+    if (random.Below(2) == 0) data.classification.classes = {"no", "yes, true"};
+  }
+}
+
 TEST(Spec, RenderParsesBackToTheSameSpec) {
   Random random(20240601);
   for (int i = 0; i < 300; ++i) {
     Spec spec = RandomSpec(random);
+    if (i % 3 == 0) SetRandomObjective(random, spec);
     std::string text = spec.Render();
     auto parsed = Spec::Parse(text, "rendered.yaml");
     ASSERT_TRUE(parsed) << parsed.error().ToString() << "\n" << text;
     ASSERT_TRUE(*parsed == spec) << text << "\nbecame\n" << parsed->Render();
     ASSERT_EQ(parsed->Render(), text);
   }
+}
+
+TEST(Spec, AnObjectiveHasKeysOfItsOwn) {
+  auto refusal = [](std::vector<std::string> overrides) {
+    auto spec = ParseSmall(std::move(overrides));
+    return spec ? "accepted" : spec.error().ToString();
+  };
+  const std::string bert = "model.from=s3://models/bert", mlm = "train.objective=mlm";
+  EXPECT_EQ(ParseSmall({bert, mlm})->data.dataset.objective, data::Objective::kMlm);
+  EXPECT_THAT(refusal({bert, mlm, "data.mode=pack"}), HasSubstr("train.objective mlm has no mode"));
+  EXPECT_THAT(refusal({bert, mlm, "data.classification.text=x"}), HasSubstr("has no classification"));
+  EXPECT_THAT(refusal({"data.mlm.whole_word=true"}), HasSubstr("train.objective causal_lm has no mlm"));
+  EXPECT_THAT(refusal({bert, "train.objective=classification", "data.template={x}"}), HasSubstr("has no template"));
+  EXPECT_THAT(refusal({mlm}), HasSubstr("family llama cannot learn mlm"));
+  EXPECT_THAT(refusal({"train.objective=classification", "model.family=gpt2"}), HasSubstr("family gpt2 cannot learn"));
+  EXPECT_THAT(refusal({bert, "train.objective=mlmm"}), HasSubstr("mlm"));
+  EXPECT_THAT(refusal({bert, mlm, "data.mlm.probability=1"}), HasSubstr("probability"));
+  EXPECT_THAT(refusal({bert, mlm, "data.mlm.max_predictions=257"}), HasSubstr("257 should not be above"));
+  EXPECT_THAT(refusal({bert, "train.objective=dpo"}), HasSubstr("not supported"));
 }
 
 /// The guide must show every key: it holds the rendered defaults, and its YAML blocks are valid job files.
@@ -350,6 +396,8 @@ TEST(Spec, TheGuideIsRight) {
   std::string rendered = ParseSmall({"train.steps_this_run=5"})->Render();
   rendered += ParseSmall({"train.optimizer.name=sgd", "train.schedule.name=polynomial"})->Render();
   rendered += ParseSmall({"train.schedule.name=wsd"})->Render();
+  rendered += ParseSmall({"train.objective=mlm", "model.from=s3://models/bert", "data.mlm.max_predictions=9"})->Render();
+  rendered += ParseSmall({"train.objective=classification", "model.from=s3://models/bert"})->Render();
   rendered += ParseSmall({"train.schedule.name=inverse_sqrt"})->Render();
   for (std::size_t at = 0, end; (end = rendered.find('\n', at)) != std::string::npos; at = end + 1) {
     std::string line = rendered.substr(at, end - at);

@@ -276,23 +276,58 @@ struct CatFlags : DataFlags {
   bool tokens = false;
 };
 
+/// Prints a sample of an objective for BERT.
+Status PrintBertSample(const Context& context, const OpenData& open, std::uint64_t epoch, std::uint64_t sample) {
+  std::vector<tokenizer::TokenId> inputs(open.dataset->options().sequence_length), labels(inputs.size());
+  std::vector<std::int32_t> segments(inputs.size());
+  data::SequenceRow row{.inputs = inputs, .labels = labels, .segments = segments};
+  MR_TRY(open.dataset->ReadSample(epoch, sample, row, {.stop = context.stop}));
+  const bool labelled = row.row_label != data::kIgnoreLabel;
+  if (context.globals.json) {
+    Json line{{"epoch", epoch},      {"sample", sample}, {"text", MR_TRY(open.tokenizer->Decode(inputs))},
+              {"inputs", inputs},    {"labels", labels}, {"segments", segments},
+              {"length", row.length}};
+    if (labelled) line["row_label"] = row.row_label;
+    PrintJsonListing(line);
+    return {};
+  }
+  std::string about;
+  if (open.dataset->options().objective == data::Objective::kClassification) {
+    about = fmt::format(", class {}", row.row_label);
+  } else if (labelled) {
+    about = row.row_label == 0 ? ", the second text follows the first" : ", the second text is a random one";
+  }
+  PrintListing("--- sample {}{}\n{}\n", sample, about, MR_TRY(ShowBertRow(*open.tokenizer, row)));
+  return {};
+}
+
+Status PrintSample(const Context& context, const CatFlags& flags, const OpenData& open, std::uint64_t sample) {
+  std::vector<tokenizer::TokenId> inputs(open.dataset->options().sequence_length), labels(inputs.size());
+  MR_TRY(open.dataset->ReadSample(flags.epoch, sample, inputs, labels, {.stop = context.stop}));
+  std::string text = flags.tokens && !context.globals.json ? MR_TRY(ShowTokens(*open.tokenizer, inputs, labels))
+                                                           : MR_TRY(open.tokenizer->Decode(inputs));
+  if (context.globals.json) {
+    PrintJsonListing(
+        {{"epoch", flags.epoch}, {"sample", sample}, {"text", text}, {"inputs", inputs}, {"labels", labels}});
+  } else {
+    PrintListing("--- sample {}\n{}\n", sample, text);
+  }
+  return {};
+}
+
 Result<int> Cat(const Context& context, const CatFlags& flags) {
   DataRequest request = MR_TRY(ResolveDataFlags(flags));
   OpenData open = MR_TRY(OpenDataset(context, request));
-  std::vector<tokenizer::TokenId> inputs(request.options.sequence_length), labels(inputs.size());
   std::uint64_t end = open.dataset->samples_per_epoch();
   if (flags.start >= end) {
     return Fail(Code::kInvalidArgument, "sample {} is beyond the epoch's {}", flags.start, end);
   }
   end = flags.start + std::min(flags.count, end - flags.start);
   for (std::uint64_t i = flags.start; i < end; ++i) {
-    MR_TRY(open.dataset->ReadSample(flags.epoch, i, inputs, labels, {.stop = context.stop}));
-    std::string text = flags.tokens && !context.globals.json ? MR_TRY(ShowTokens(*open.tokenizer, inputs, labels))
-                                                             : MR_TRY(open.tokenizer->Decode(inputs));
-    if (context.globals.json) {
-      PrintJsonListing({{"epoch", flags.epoch}, {"sample", i}, {"text", text}, {"inputs", inputs}, {"labels", labels}});
+    if (request.options.objective == data::Objective::kCausalLm) {
+      MR_TRY(PrintSample(context, flags, open, i));
     } else {
-      PrintListing("--- sample {}\n{}\n", i, text);
+      MR_TRY(PrintBertSample(context, open, flags.epoch, i));
     }
   }
   return kExitOk;

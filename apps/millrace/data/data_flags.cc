@@ -13,6 +13,11 @@ Result<data::SequenceMode> ParseMode(std::string_view name) {
   return Fail(Code::kUnsupported, "data mode \"{}\" is not known; use pack, pad or sft", name);
 }
 
+Result<data::Objective> ParseObjectiveFlag(std::string_view name) {
+  if (auto objective = data::ParseObjective(name)) return *objective;
+  return Fail(Code::kInvalidArgument, "objective \"{}\" is not known; use causal_lm, mlm or classification", name);
+}
+
 Result<data::SplitPart> ParsePart(std::string_view name) {
   if (auto part = data::ParseSplitPart(name == "held-out" ? "held_out" : name)) return *part;
   return Fail(Code::kInvalidArgument, "part \"{}\" of the split is not known; use train or held_out", name);
@@ -67,12 +72,14 @@ void AddDataFlags(CLI::App& command, DataFlags& flags) {
   command.add_option("--set", flags.set, "Change a key of the job file: data.sequence_length=512");
   command.add_option("--weight", flags.weights, "Passes over each source in an epoch, in the order of the sources");
   command.add_option("--format", flags.format,
-                     "jsonl, json[:FIELD], objects, lines, text, tar, arrow, parquet (default: as names say)");
+                     "jsonl, json[:FIELD], objects, lines, text, tsv, tar, arrow, parquet (default: as names say)");
   command.add_option("--split", flags.split,
                      "Split of a Hugging Face data set: train; or write #config:train behind the URL");
   command.add_option("--max-broken", flags.max_broken, "Most records that may be unusable (default 100, or 0.1 %)");
   command.add_option("--tokenizer", flags.tokenizer, kTokenizerHelp);
   command.add_option("--template", flags.template_text, "Fields in braces (default {text})");
+  command.add_option("--objective", flags.objective,
+                     "causal_lm, mlm or classification (default causal_lm); a job file has their settings");
   command.add_option("--mode", flags.mode, "pack, pad or sft (default pack)");
   command.add_option(
       "--layout", flags.layout,
@@ -99,6 +106,7 @@ Result<DataRequest> ResolveDataFlags(const DataFlags& flags) {
   data::DatasetOptions& options = request.options;
   if (!flags.tokenizer.empty()) request.tokenizer = flags.tokenizer;
   if (!flags.template_text.empty()) options.template_text = Unescape(flags.template_text);
+  if (!flags.objective.empty()) options.objective = MR_TRY(ParseObjectiveFlag(flags.objective));
   if (!flags.mode.empty()) options.mode = MR_TRY(ParseMode(flags.mode));
   if (!flags.layout.empty()) options.layout = flags.layout == "template" ? "" : flags.layout;
   if (!flags.response.empty()) options.response_text = Unescape(flags.response);

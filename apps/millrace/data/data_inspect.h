@@ -6,6 +6,7 @@
 
 #include "apps/millrace/cli/cli.h"
 #include "millrace/base/result.h"
+#include "millrace/data/batch/sequence_row.h"
 #include "millrace/data/index/record_index.h"
 #include "millrace/data/options/dataset_options.h"
 #include "millrace/tokenizer/tokenizer.h"
@@ -24,5 +25,9 @@ Status PrintSurvey(const Context& context, const data::DatasetOptions& options);
 /// another token, such as prompts and padding, are in "‹…›". A token that repeats is written once, with its count.
 Result<std::string> ShowTokens(const tokenizer::Tokenizer& tokenizer, std::span<const tokenizer::TokenId> inputs,
                                std::span<const tokenizer::TokenId> labels);
+
+/// Returns a row for BERT as the vocabulary writes its tokens, with spaces between them. A token that is to be
+/// predicted is in "‹…›" with what hides it: "‹cat: [MASK]›". Padding is left out.
+Result<std::string> ShowBertRow(const tokenizer::Tokenizer& tokenizer, const data::SequenceRow& row);
 
 }  // namespace millrace::cli

@@ -86,4 +86,18 @@ Result<std::string> ShowTokens(const tokenizer::Tokenizer& tokenizer, std::span<
   return masked ? shown + "›" : shown;
 }
 
+Result<std::string> ShowBertRow(const tokenizer::Tokenizer& tokenizer, const data::SequenceRow& row) {
+  std::string shown;
+  for (std::size_t t = 0; t < static_cast<std::size_t>(row.length); ++t) {
+    if (t > 0) shown += ' ';
+    const std::string piece = MR_TRY(tokenizer.Piece(row.inputs[t]));
+    if (row.labels[t] == data::kIgnoreLabel) {
+      shown += piece;
+    } else {
+      shown += fmt::format("‹{}: {}›", MR_TRY(tokenizer.Piece(row.labels[t])), piece);
+    }
+  }
+  return shown;
+}
+
 }  // namespace millrace::cli

@@ -12,7 +12,9 @@ namespace millrace::data {
 struct SequenceRow {
   std::span<TokenId> inputs, labels;       ///< sequence_length elements each
   std::span<std::int32_t> positions = {};  ///< sequence_length elements with DatasetOptions::boundaries, else none
+  std::span<std::int32_t> segments = {};   ///< sequence_length elements as in Batch, or none
   std::int32_t length = 0;                 ///< output: inputs in front of the padding
+  std::int32_t row_label = kIgnoreLabel;   ///< output: as in Batch
 };
 
 }  // namespace millrace::data

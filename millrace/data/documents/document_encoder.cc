@@ -7,6 +7,7 @@
 #include "millrace/data/batch/stage_trace.h"
 #include "millrace/data/documents/chat.h"
 #include "millrace/data/documents/document_script.h"
+#include "millrace/data/documents/labelled_record.h"
 
 namespace millrace::data {
 namespace {
@@ -35,7 +36,22 @@ DocumentForm DocumentForm::OfTemplate(RecordTemplate record_template) {
   return form;
 }
 
+DocumentForm DocumentForm::OfLabels(const ClassificationOptions& options) {
+  DocumentForm form;
+  form.layout_ = Layout::kLabelled;
+  form.classification_ = options;
+  form.identity_ = "classification";
+  form.fields_ = {options.text, options.label};
+  if (!options.pair.empty()) form.fields_.push_back(options.pair);
+  std::vector<std::string> words = {options.text, options.pair, options.label};
+  std::ranges::copy(options.classes, std::back_inserter(words));
+  for (const std::string& word : words) form.identity_ += fmt::format("\n{}:{}", word.size(), word);
+  return form;
+}
+
 Result<DocumentForm> DocumentForm::Make(const DatasetOptions& options) {
+  if (options.objective == Objective::kClassification) return OfLabels(options.classification);
+  if (options.objective == Objective::kMlm) return OfTemplate(MR_TRY(RecordTemplate::Parse(options.template_text)));
   if (options.mode != SequenceMode::kSft) {
     if (!options.layout.empty()) {
       return Fail(Code::kInvalidArgument, "layout {} is for mode sft; other modes use the template alone",
@@ -85,7 +101,11 @@ struct DocumentEncoder::Rep {
 
   Rep(const DocumentForm& f, const tokenizer::Tokenizer* t) : form(f), tokenizer(t), script(t) {
     for (const RecordTemplate& one : f.templates_) parsers.emplace_back(one);
-    if (f.templates_.empty()) conversations.emplace();
+    if (f.layout_ == Layout::kLabelled) {
+      labelled.emplace(f.classification_);
+    } else if (f.templates_.empty()) {
+      conversations.emplace();
+    }
   }
 
   Result<std::optional<BrokenReason>> EncodeText(std::string_view record, std::size_t wanted, EncodedDocument& document,
@@ -106,6 +126,24 @@ struct DocumentEncoder::Rep {
     return std::nullopt;
   }
 
+  Result<std::optional<BrokenReason>> EncodeLabelled(std::string_view record, std::size_t wanted,
+                                                     EncodedDocument& document, StageTrace* trace) {
+    document.Clear();
+    std::expected<LabelledRecord, BrokenReason> labelled_record;
+    {
+      ScopedStage parsing(trace, LoadStage::kParse);
+      labelled_record = labelled->Parse(record);
+    }
+    if (!labelled_record) return labelled_record.error();
+    content = record;
+    document.label = labelled_record->label;
+    if (!tokenizer) return std::nullopt;
+    MR_TRY(tokenizer->EncodeFirst(labelled_record->text, wanted, document.ids));
+    document.first_text = static_cast<std::uint32_t>(document.ids.size());
+    MR_TRY(tokenizer->EncodeFirst(labelled_record->pair, wanted, document.ids));
+    return std::nullopt;
+  }
+
   std::optional<BrokenReason> Answer(RecordParser& prompt, RecordParser& answer, std::string_view record) {
     auto asked = prompt.Parse(record);
     if (!asked) return asked.error();
@@ -122,6 +160,7 @@ struct DocumentEncoder::Rep {
   std::optional<BrokenReason> Write(std::string_view record) {
     switch (form.layout_) {
       case Layout::kText:
+      case Layout::kLabelled:
         break;
       case Layout::kResponse:
         return Answer(parsers[0], parsers[1], record);
@@ -154,6 +193,7 @@ struct DocumentEncoder::Rep {
   const tokenizer::Tokenizer* const tokenizer;
   std::vector<RecordParser> parsers;  ///< one for each of the form's templates
   std::optional<ConversationParser> conversations;
+  std::optional<LabelledRecordParser> labelled;
   DocumentScript script;
   std::string_view content;
 };
@@ -168,6 +208,7 @@ std::string_view DocumentEncoder::content() const { return rep_->content; }
 Result<std::optional<BrokenReason>> DocumentEncoder::Encode(std::string_view record, std::size_t wanted,
                                                             EncodedDocument& document, StageTrace* trace) {
   if (rep_->form.layout_ == Rep::Layout::kText) return rep_->EncodeText(record, wanted, document, trace);
+  if (rep_->form.layout_ == Rep::Layout::kLabelled) return rep_->EncodeLabelled(record, wanted, document, trace);
   rep_->script.Clear();
   {
     ScopedStage parsing(trace, LoadStage::kParse);

@@ -25,21 +25,26 @@ struct TokenRange {
 };
 
 struct EncodedDocument {
-  std::vector<TokenId> ids;         ///< BOS and EOS included
+  std::vector<TokenId> ids;         ///< BOS and EOS included; in classification both texts without special tokens
   std::vector<TokenRange> trained;  ///< ascending and disjoint: the tokens that the loss trains
+  std::uint32_t first_text = 0;     ///< classification: tokens of the first text
+  std::int32_t label = 0;           ///< classification: the class
   void Clear() {
     ids.clear();
     trained.clear();
+    first_text = 0;
+    label = 0;
   }
 };
 
-/// How a record becomes a document: by a template, or in mode sft by a layout of prompts and answers. data/README.md
-/// has the layouts and their masks. Immutable; any thread may read it.
+/// How a record becomes a document: by a template, in mode sft by a layout of prompts and answers, or in classification
+/// by the fields of texts and class. data/README.md has the layouts and their masks. Immutable; any thread may read it.
 class DocumentForm {
  public:
   /// Errors: kInvalidArgument if a template does not parse or the layout is unknown; names the known ones.
   static Result<DocumentForm> Make(const DatasetOptions& options);
   static DocumentForm OfTemplate(RecordTemplate record_template);
+  static DocumentForm OfLabels(const ClassificationOptions& options);
 
   /// Forms with equal identities make the same documents.
   const std::string& identity() const { return identity_; }
@@ -50,10 +55,11 @@ class DocumentForm {
 
  private:
   friend class DocumentEncoder;
-  enum class Layout { kText, kResponse, kAlpaca, kGuanaco, kLlama2, kLlama3, kChatml, kZephyr, kGemma };
+  enum class Layout { kText, kResponse, kAlpaca, kGuanaco, kLlama2, kLlama3, kChatml, kZephyr, kGemma, kLabelled };
   Layout layout_ = Layout::kText;
   /// kText and kGuanaco: the text; kResponse: prompt, answer; kAlpaca: input, prompt with it, prompt without, answer.
   std::vector<RecordTemplate> templates_;
+  ClassificationOptions classification_;  ///< kLabelled
   std::string identity_;
   std::vector<std::string> fields_;
 };
@@ -76,8 +82,9 @@ class DocumentEncoder {
     return Encode(record, static_cast<std::size_t>(-1), document);
   }
 
-  /// Returns what identifies the last usable record: the document's text, or in mode sft the record itself, since the
-  /// text around it depends on the tokenizer. Valid until the next call, and as long as the record.
+  /// Returns what identifies the last usable record: the document's text, or the record itself in mode sft, where
+  /// the text around it depends on the tokenizer, and in classification. Valid until the next call, and as long as the
+  /// record.
   std::string_view content() const;
 
  private:

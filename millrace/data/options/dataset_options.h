@@ -10,8 +10,11 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/base/clock.h"
+#include "millrace/data/options/classification_options.h"
 #include "millrace/data/options/data_source.h"
 #include "millrace/data/options/held_out_split.h"
+#include "millrace/data/options/mlm_options.h"
+#include "millrace/data/options/objective.h"
 #include "millrace/data/options/sequence_mode.h"
 
 namespace millrace::data {
@@ -21,6 +24,11 @@ struct DatasetOptions {
   std::vector<DataSource> sources;
   std::string template_text = "{text}";  ///< fields of the JSON record in braces; "{{" and "}}" are braces
   int sequence_length = 256;
+  /// Objectives other than kCausalLm ignore `mode`, `layout`, `response_text`, `best_fit` and `split_long`, and always
+  /// tell the boundaries.
+  Objective objective = Objective::kCausalLm;
+  MlmOptions mlm;                        ///< for Objective::kMlm
+  ClassificationOptions classification;  ///< for Objective::kClassification; ignores template_text
   SequenceMode mode = SequenceMode::kPack;
   /// How mode sft reads a record. "alpaca" and "guanaco" (of template_text) are layouts of data sets; "llama2",
   /// "llama3", "chatml", "zephyr" and "gemma" are chat templates of models. Empty: template_text is the prompt and

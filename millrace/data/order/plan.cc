@@ -142,6 +142,9 @@ std::vector<RecordExtent> Plan::Extents(std::uint32_t number) const {
 
 std::uint32_t Plan::UnitsOf(std::uint32_t tokens) const {
   if (options_.joins()) return tokens;
+  if (options_.piece > 0) {
+    return static_cast<std::uint32_t>((tokens - options_.added_tokens + options_.piece - 1) / options_.piece);
+  }
   if (!options_.split_long) return 1;
   // Samples overlap by one token: the last label of one is the first input of the next.
   return tokens < 2 ? 1 : static_cast<std::uint32_t>((tokens - 2) / options_.sequence_length + 1);
@@ -168,7 +171,7 @@ void Plan::MakeGroups(Stream& stream) {
       std::uint64_t units = chunk.records;
       if (options_.joins()) {
         units = TokensOf(chunk);
-      } else if (options_.split_long) {
+      } else if (options_.divides()) {
         units = 0;
         for (const RecordExtent& record : Extents(stream.chunks[i])) units += UnitsOf(TokensOf(chunk, record));
       }
@@ -299,7 +302,7 @@ WindowOrder Plan::OrderOf(std::uint32_t number, const PassOrder& pass, std::size
   for (std::uint32_t group : order.groups) order.starts.push_back(order.starts.back() + stream.groups[group].items);
   order.order = options_.shuffled() ? Permutation(order.items(), KeyOf(stream.key, Purpose::kItems, pass.pass, window))
                                     : Permutation::Identity(order.items());
-  if (!options_.joins() && !options_.split_long) return order;
+  if (!options_.joins() && !options_.divides()) return order;
 
   std::vector<std::uint32_t> units;
   units.reserve(order.items());

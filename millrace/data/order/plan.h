@@ -58,10 +58,14 @@ struct PlanOptions {
   std::uint32_t added_tokens = 0;  ///< BOS and EOS of a document of text, as far as the tokenizer has them
   bool best_fit = false;           ///< pad, sft: documents share rows
   bool split_long = false;         ///< pad: a long document is several samples
+  /// Not 0: a document of n tokens of text is ⌈n / piece⌉ samples (data/bert). BOS and EOS do not count.
+  std::uint64_t piece = 0;
   HeldOutSplit split;
   bool shuffled() const { return window > 1; }
   /// Returns true if a sample is a run of tokens of the stream. Else a sample is one unit.
   bool joins() const { return mode == SequenceMode::kPack; }
+  /// Returns true if a document may be several samples.
+  bool divides() const { return split_long || piece > 0; }
 };
 
 /// Consecutive groups of a pass, whose items are shuffled among themselves.

@@ -10,6 +10,7 @@
 #include "millrace/base/bytes.h"
 #include "millrace/base/threads/sync.h"
 #include "millrace/base/threads/task_scope.h"
+#include "millrace/data/bert/bert_sampler.h"
 #include "millrace/data/content/data_object.h"
 #include "millrace/data/documents/document_encoder.h"
 #include "millrace/data/order/plan.h"
@@ -27,8 +28,10 @@ struct Corpus {
   const tokenizer::Tokenizer* tokenizer = nullptr;
   std::shared_ptr<ChunkDisk> disk = nullptr;  ///< null: none
   bool counted = false;                       ///< the indexes hold token counts
-  bool boundaries = false;                    ///< rows tell where documents begin
-  Duration patience{};                        ///< how long a store that does not answer is retried
+  const BertSampler* bert = nullptr;          ///< makes the rows of objectives for BERT; null: of kCausalLm
+  Objective objective = Objective::kCausalLm;
+  bool boundaries = false;  ///< rows tell where documents begin
+  Duration patience{};      ///< how long a store that does not answer is retried
   Clock* clock = &SystemClock();
 };
 

@@ -22,7 +22,8 @@ Status SampleReader::Read(std::uint64_t epoch, std::uint64_t index, SequenceRow&
   const Plan& plan = *corpus_->plan;
   const std::uint64_t length = plan.options().sequence_length;
   bool fits = row.inputs.size() == length && row.labels.size() == length &&
-              (row.positions.empty() || row.positions.size() == length);
+              (row.positions.empty() || row.positions.size() == length) &&
+              (row.segments.empty() || row.segments.size() == length);
   if (index >= plan.samples() || !fits) {
     return Fail(Code::kInvalidArgument, "no sample {} of {} tokens in epochs of {} samples of {} tokens", index,
                 row.inputs.size(), plan.samples(), length);
@@ -30,6 +31,9 @@ Status SampleReader::Read(std::uint64_t epoch, std::uint64_t index, SequenceRow&
   ScopedStage packing(trace, LoadStage::kPack);
   SampleLocation at = plan.Locate(epoch, index);
   Reading reading{at.stream, MR_TRY(Pass(at.stream, at.pass, call.stop)), std::move(call), trace};
+  if (corpus_->bert) {
+    return FillBertRow(reading, at.sample, BertSampler::DrawOf(plan.options().seed, epoch, index), row);
+  }
   RowWriter writer(row, corpus_->boundaries);
   if (plan.options().joins()) {
     MR_TRY(AppendStream(reading, at.sample * length, writer));
@@ -62,10 +66,8 @@ Status SampleReader::AppendStream(const Reading& reading, std::uint64_t first, R
 
 Status SampleReader::AppendUnit(const Reading& reading, std::uint64_t unit, RowWriter& row) {
   const Plan& plan = *corpus_->plan;
-  auto window = MR_TRY(EnterWindow(reading, reading.pass->Find(unit), unit));
-  auto within = static_cast<std::uint32_t>(unit - window->first_unit);
-  auto hit = window->Find(within);
-  WindowOrder::Item item = window->At(hit.item);
+  const UnitLocation at = MR_TRY(FindUnit(reading, unit));
+  WindowOrder::Item item = at.window->At(at.item);
   if (plan.options().best_fit) {
     auto rows = MR_TRY(RowsOf(reading.stream, item.group, reading.call.stop));
     for (DocumentLocation place : (*rows)[item.number]) {
@@ -75,9 +77,67 @@ Status SampleReader::AppendUnit(const Reading& reading, std::uint64_t unit, RowW
     return {};
   }
   Document document = MR_TRY(DocumentAt(reading, plan.DocumentOf(reading.stream, item)));
-  std::uint64_t first = (within - hit.start) * plan.options().sequence_length;
-  row.Append(*document, first, document->ids.size());
+  row.Append(*document, at.part * plan.options().sequence_length, document->ids.size());
   return {};
+}
+
+Result<SampleReader::UnitLocation> SampleReader::FindUnit(const Reading& reading, std::uint64_t unit) {
+  auto window = MR_TRY(EnterWindow(reading, reading.pass->Find(unit), unit));
+  const auto within = static_cast<std::uint32_t>(unit - window->first_unit);
+  const auto hit = window->Find(within);
+  return UnitLocation{.window = std::move(window), .item = hit.item, .part = within - hit.start};
+}
+
+Status SampleReader::FillBertRow(const Reading& reading, std::uint64_t unit, Random draw, SequenceRow& row) {
+  const UnitLocation at = MR_TRY(FindUnit(reading, unit));
+  if (corpus_->objective == Objective::kMlm) return FillMaskedRow(reading, at, draw, row);
+  Document document = MR_TRY(DocumentAt(reading, corpus_->plan->DocumentOf(reading.stream, at.window->At(at.item))));
+  corpus_->bert->WriteClass(*document, row);
+  return {};
+}
+
+std::span<const TokenId> SampleReader::TextOf(const EncodedDocument& document) const {
+  const tokenizer::Tokenizer& tokenizer = *corpus_->tokenizer;
+  const std::size_t begin = tokenizer.bos() != tokenizer::kNoToken, end = tokenizer.eos() != tokenizer::kNoToken;
+  return std::span(document.ids).subspan(begin, document.ids.size() - begin - end);
+}
+
+Status SampleReader::FillMaskedRow(const Reading& reading, const UnitLocation& at, Random draw, SequenceRow& row) {
+  const BertSampler& bert = *corpus_->bert;
+  Document document = MR_TRY(DocumentAt(reading, corpus_->plan->DocumentOf(reading.stream, at.window->At(at.item))));
+  // The pieces of a document have nearly the same length, so that none is a leftover of some tokens.
+  const std::span<const TokenId> text = TextOf(*document);
+  const std::size_t pieces = (text.size() + bert.text_tokens() - 1) / bert.text_tokens();
+  const std::size_t begin = text.size() * at.part / pieces, end = text.size() * (at.part + 1) / pieces;
+  BertSampler::TextPair pair = bert.Cut(text.subspan(begin, end - begin), draw);
+  Document other;  // keeps the tokens that the pair refers to
+  if (pair.wanted > 0) {
+    other = MR_TRY(OtherDocument(reading, *at.window, at.item, draw));
+    if (other) {
+      bert.TakeRandom(TextOf(*other), pair, draw);
+    } else {
+      BertSampler::GiveUp(pair);
+    }
+  }
+  bert.WriteMasked(pair, draw, row);
+  return {};
+}
+
+Result<SampleReader::Document> SampleReader::OtherDocument(const Reading& reading, const WindowOrder& window,
+                                                           std::uint32_t item, Random& draw) {
+  // A window in random order has unrelated neighbours, which were encoded just now or will be soon. 64 is a guess.
+  constexpr std::uint64_t kNeighbours = 64;
+  const std::uint64_t others = window.items() - 1;
+  const std::uint64_t reach = corpus_->plan->options().shuffled() ? std::min(others, kNeighbours) : others;
+  const std::uint64_t first = reach > 0 ? draw.Below(reach) : 0;
+  for (std::uint64_t i = 0; i < others; ++i) {
+    // The first candidates are the neighbours in turn, then all others of the window.
+    const std::uint64_t distance = 1 + (i < reach ? (first + i) % reach : i);
+    const auto candidate = static_cast<std::uint32_t>((item + distance) % window.items());
+    if (window.ends[candidate] == (candidate == 0 ? 0 : window.ends[candidate - 1])) continue;  // no text
+    return DocumentAt(reading, corpus_->plan->DocumentOf(reading.stream, window.At(candidate)));
+  }
+  return Document();
 }
 
 Result<std::shared_ptr<const PassOrder>> SampleReader::Pass(std::uint32_t stream, std::uint64_t pass,
@@ -128,7 +188,7 @@ Result<SampleReader::MadeDocument> SampleReader::Encode(const Reading& reading, 
   auto document = std::make_shared<EncodedDocument>();
   if (object.token_bytes > 0) {
     const PlanOptions& options = corpus_->plan->options();
-    std::size_t wanted = options.joins() || options.split_long ? SIZE_MAX : options.sequence_length + 1;
+    std::size_t wanted = options.joins() || options.divides() ? SIZE_MAX : options.sequence_length + 1;
     MR_TRY(ParseTokens(bytes.first(std::uint64_t{extent.tokens} * object.token_bytes), object.token_bytes, wanted,
                        corpus_->tokenizer->vocab_size(),
                        fmt::format("{}: the document at byte {}", object.url, extent.offset), document->ids));
@@ -146,7 +206,7 @@ Status SampleReader::EncodeText(const Reading& reading, const Chunk& chunk, cons
   const PlanOptions& options = corpus_->plan->options();
   const std::string& url = corpus_->objects[chunk.object].url;
   // A row needs one token more than it has inputs, for its last label.
-  std::size_t wanted = options.joins() || options.split_long ? SIZE_MAX : options.sequence_length + 1;
+  std::size_t wanted = options.joins() || options.divides() ? SIZE_MAX : options.sequence_length + 1;
   auto encoder = BorrowEncoder();
   auto broken = MR_TRY(encoder->Encode(line, wanted, document, reading.trace));
   ReturnEncoder(std::move(encoder));

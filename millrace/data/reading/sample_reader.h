@@ -53,6 +53,21 @@ class SampleReader final {
   /// Appends the tokens of the pass from `first` on, until the row is full.
   Status AppendStream(const Reading& reading, std::uint64_t first, RowWriter& row);
   Status AppendUnit(const Reading& reading, std::uint64_t unit, RowWriter& row);
+  /// Where a unit of a pass lies.
+  struct UnitLocation {
+    std::shared_ptr<const WindowOrder> window;
+    std::uint32_t item = 0;  ///< for window->At
+    std::uint32_t part = 0;  ///< number of the unit among those of the item
+  };
+  Result<UnitLocation> FindUnit(const Reading& reading, std::uint64_t unit);
+
+  /// Fills a row for BERT. `draw` are the random numbers of the sample.
+  Status FillBertRow(const Reading& reading, std::uint64_t unit, Random draw, SequenceRow& row);
+  Status FillMaskedRow(const Reading& reading, const UnitLocation& at, Random draw, SequenceRow& row);
+  /// Returns a random document of the window other than `item` that has text. Null if there is none.
+  Result<Document> OtherDocument(const Reading& reading, const WindowOrder& window, std::uint32_t item, Random& draw);
+  /// Returns the document's tokens without BOS and EOS.
+  std::span<const TokenId> TextOf(const EncodedDocument& document) const;
 
   Result<std::shared_ptr<const PassOrder>> Pass(std::uint32_t stream, std::uint64_t pass, std::stop_token stop);
   /// Returns the order of a window. `unit` is about to be read: starts reading ahead if the window is new.

@@ -6,7 +6,7 @@ namespace millrace::data {
 namespace {
 
 constexpr std::array<std::string_view, kBrokenReasons> kBrokenReasonNames = {
-    "not_json", "not_utf8", "missing_field", "not_text", "empty", "too_long", "not_chat"};
+    "not_json", "not_utf8", "missing_field", "not_text", "empty", "too_long", "not_chat", "not_class"};
 
 }  // namespace
 

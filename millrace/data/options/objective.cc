@@ -1,0 +1,21 @@
+#include "millrace/data/options/objective.h"
+
+#include <algorithm>
+#include <array>
+
+namespace millrace::data {
+namespace {
+
+constexpr std::array<std::string_view, 3> kObjectives = {"causal_lm", "mlm", "classification"};
+
+}  // namespace
+
+std::string_view ObjectiveName(Objective objective) { return kObjectives[static_cast<std::size_t>(objective)]; }
+
+std::optional<Objective> ParseObjective(std::string_view name) {
+  const auto* at = std::ranges::find(kObjectives, name);
+  if (at == kObjectives.end()) return std::nullopt;
+  return static_cast<Objective>(at - kObjectives.begin());
+}
+
+}  // namespace millrace::data
