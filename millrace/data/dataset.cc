@@ -34,7 +34,7 @@ std::string MlmWords(const MlmOptions& mlm) {
 
 /// Returns the fingerprint. It depends on the objects' contents, not on their URLs, so data can move to another bucket.
 std::string Fingerprint(const ResolvedSources& resolved, const DatasetOptions& options, const DocumentForm& form,
-                        const tokenizer::Tokenizer& tokenizer) {
+                        const tokenizer::Tokenizer& tokenizer, bool stored_samples) {
   std::string contents, weights, rows;
   for (std::size_t s = 0; s < resolved.by_source.size(); ++s) {
     for (std::uint32_t i : resolved.by_source[s]) {
@@ -52,7 +52,7 @@ std::string Fingerprint(const ResolvedSources& resolved, const DatasetOptions& o
   for (auto [set, name] : {std::pair{options.best_fit, "best_fit"}, {options.split_long, "split_long"}}) {
     if (set) rows += fmt::format("{}{}", rows.empty() ? "" : ",", name);
   }
-  if (options.objective == Objective::kMlm) rows = MlmWords(options.mlm);
+  if (options.objective == Objective::kMlm) rows = stored_samples ? "stored" : MlmWords(options.mlm);
   std::string split = "none";
   if (options.split.held_out > 0) {
     split = fmt::format("{},{},{}", options.split.held_out, SplitPartName(options.split.part), options.split.seed);
@@ -111,6 +111,22 @@ Status RequireText(const ResolvedSources& resolved, std::string_view why) {
   return {};
 }
 
+/// Returns true if the sources are samples that were stored with their masks.
+/// Errors: kInvalidArgument, naming an object, if the objective has no use for them, or others are no such samples.
+Result<bool> HoldStoredSamples(const ResolvedSources& resolved, const DatasetOptions& options) {
+  const auto holds = [](const DataObject& object) { return object.content && object.content->holds_samples(); };
+  const auto first = std::ranges::find_if(resolved.objects, holds);
+  if (first == resolved.objects.end()) return false;
+  if (options.objective != Objective::kMlm) {
+    return Fail(Code::kInvalidArgument, "{}: HDF5 files hold samples for the objective mlm, not for {}", first->url,
+                ObjectiveName(options.objective));
+  }
+  const auto other = std::ranges::find_if_not(resolved.objects, holds);
+  if (other == resolved.objects.end()) return true;
+  return Fail(Code::kInvalidArgument, "{} holds samples with masks and {} does not; use sources of one kind",
+              first->url, other->url);
+}
+
 }  // namespace
 
 struct Dataset::Rep {
@@ -143,7 +159,8 @@ struct Dataset::Rep {
 Status Dataset::Rep::Build(object::Connection& connection, const Logger& log, object::Call call) {
   form = MR_TRY(DocumentForm::Make(options));
   ResolvedSources resolved = MR_TRY(ResolveSources(connection, options.sources, call, form->fields()));
-  fingerprint = Fingerprint(resolved, options, *form, *tokenizer);
+  const bool stored_samples = MR_TRY(HoldStoredSamples(resolved, options));
+  fingerprint = Fingerprint(resolved, options, *form, *tokenizer, stored_samples);
   if (options.mode == SequenceMode::kSft) {
     MR_TRY(RequireText(resolved, "do not tell prompts from answers; mode sft needs records"));
   }
@@ -152,7 +169,7 @@ Status Dataset::Rep::Build(object::Connection& connection, const Logger& log, ob
     bert = MR_TRY(BertSampler::Make(options, *tokenizer));
   }
   if (options.split.held_out > 0) MR_TRY(RequireText(resolved, "cannot be split by what they say"));
-  const bool counted = CountsTokens(options);
+  const bool counted = CountsTokens(options) && !stored_samples;
   IndexOptions index_options{.form = &*form,
                              .tokenizer = counted ? tokenizer.get() : nullptr,
                              .cache_url = options.cache_url,
@@ -179,7 +196,7 @@ Status Dataset::Rep::Build(object::Connection& connection, const Logger& log, ob
                             .added_tokens = form->added_tokens(*tokenizer),
                             .best_fit = options.best_fit,
                             .split_long = options.split_long,
-                            .piece = options.objective == Objective::kMlm ? bert->text_tokens() : 0,
+                            .piece = counted && options.objective == Objective::kMlm ? bert->text_tokens() : 0,
                             .split = options.split}));
   if (plan->truncated() > 0) {
     log.Warning("documents are cut because they are longer than a row",
@@ -197,6 +214,7 @@ Status Dataset::Rep::Build(object::Connection& connection, const Logger& log, ob
                                            .counted = counted,
                                            .bert = bert ? &*bert : nullptr,
                                            .objective = options.objective,
+                                           .stored_samples = stored_samples,
                                            .boundaries = options.boundaries,
                                            .patience = options.patience,
                                            .clock = options.clock});

@@ -15,6 +15,6 @@ constexpr ArrowPlugin kPlugin{.open = &Open};
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const ArrowPlugin* millrace_arrow_plugin_1() { return &kPlugin; }
+extern "C" __attribute__((visibility("default"))) const ArrowPlugin* millrace_arrow_plugin_2() { return &kPlugin; }
 
 }  // namespace millrace::data

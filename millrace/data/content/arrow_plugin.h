@@ -29,7 +29,7 @@ struct ArrowPlugin {
 };
 /// The library's only symbol, a function () → const ArrowPlugin*. Its number must change with the types above, so that
 /// a program does not load a library of another version.
-inline constexpr char kArrowPluginSymbol[] = "millrace_arrow_plugin_1";
+inline constexpr char kArrowPluginSymbol[] = "millrace_arrow_plugin_2";
 inline constexpr char kArrowPluginFile[] = "libmillrace_arrow.so";
 
 }  // namespace millrace::data

@@ -27,13 +27,15 @@ class Content {
   /// Returns the format's name ("jsonl+gzip", "parquet"). The name is part of an index's identity, because another
   /// reader would find other records.
   virtual std::string_view format() const = 0;
+  /// Returns true if the records are no lines but samples of a fixed size (hdf5/stored_sample.h).
+  virtual bool holds_samples() const { return false; }
   /// Calls `found` with all frames in order. Each holds whole records. An object without records has no frame. Formats
   /// with headers read only those. Others read the whole object once, front to back, and pass each frame's content.
   /// Blocks.
   /// Errors: kCorrupt, naming object and offset, if the object breaks the rules of its format; kStale if the object has
   /// changed; the first error of `found`.
   virtual Status FindFrames(const FrameSink& found, object::Call call) const = 0;
-  /// Returns the content of a frame: lines of JSON, each ended by '\n'. Always the same bytes. Blocks.
+  /// Returns the content of a frame: lines of JSON, each ended by '\n', or samples. Always the same bytes. Blocks.
   /// Errors: as FindFrames.
   virtual Result<Buffer> ReadFrame(const Frame& frame, object::Call call) const = 0;
 };

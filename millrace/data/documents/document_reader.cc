@@ -138,7 +138,10 @@ Result<DocumentReader> DocumentReader::Open(object::Connection& connection, std:
                                             const RecordTemplate& record_template, object::Call call) {
   ResolvedSources resolved = MR_TRY(ResolveSources(connection, sources, call, record_template.fields()));
   for (const DataObject& object : resolved.objects) {
-    if (object.token_bytes > 0) return Fail(Code::kInvalidArgument, "{}: token ids hold no text", object.url);
+    const bool samples = object.content && object.content->holds_samples();
+    if (object.token_bytes > 0 || samples) {
+      return Fail(Code::kInvalidArgument, "{}: {} hold no text", object.url, samples ? "stored samples" : "token ids");
+    }
   }
   return DocumentReader(std::make_unique<Rep>(std::move(resolved), record_template, std::move(call)));
 }

@@ -9,18 +9,19 @@
 #include "millrace/data/formats/decoded_content.h"
 #include "millrace/data/formats/json_array.h"
 #include "millrace/data/formats/tsv.h"
+#include "millrace/data/hdf5/sample_shard.h"
 
 namespace millrace::data {
 namespace {
 
-constexpr std::array<std::string_view, 10> kLayouts = {"jsonl", "json",    "lines",    "text",    "tar",
-                                                       "arrow", "parquet", "megatron", "objects", "tsv"};
+constexpr std::array<std::string_view, 11> kLayouts = {"jsonl",   "json",     "lines",   "text", "tar", "arrow",
+                                                       "parquet", "megatron", "objects", "tsv",  "hdf5"};
 constexpr std::array<std::string_view, 3> kCompressions = {"none", "gzip", "zstd"};
 
 /// Objects with these names may be JSON lines, one array, or objects over several lines.
 constexpr std::array<std::string_view, 4> kJsonNames = {".json", ".json.gz", ".json.zst", ".json.zstd"};
 
-constexpr std::array<std::pair<std::string_view, RecordLayout>, 11> kSuffixes = {
+constexpr std::array<std::pair<std::string_view, RecordLayout>, 13> kSuffixes = {
     {{".jsonl", RecordLayout::kJsonLines},
      {".ndjson", RecordLayout::kJsonLines},
      {".jsonlist", RecordLayout::kJsonLines},
@@ -31,6 +32,8 @@ constexpr std::array<std::pair<std::string_view, RecordLayout>, 11> kSuffixes = 
      {".arrow", RecordLayout::kArrow},
      {".feather", RecordLayout::kArrow},
      {".parquet", RecordLayout::kParquet},
+     {".hdf5", RecordLayout::kHdf5},
+     {".h5", RecordLayout::kHdf5},
      {".bin", RecordLayout::kMegatron}}};
 
 /// Removes the compressor's suffix from `name`.
@@ -97,7 +100,7 @@ Result<DataFormat> FormatOf(std::string_view declared, std::string_view key) {
     auto word = std::ranges::find(kLayouts, declared);
     if (word == kLayouts.end()) {
       return Fail(Code::kInvalidArgument,
-                  "{}; one of jsonl, json, objects, lines, text, tsv, tar, arrow, parquet, megatron",
+                  "{}; one of jsonl, json, objects, lines, text, tsv, tar, arrow, parquet, hdf5, megatron",
                   UnknownName("format", declared, kLayouts));
     }
     format.layout = static_cast<RecordLayout>(word - kLayouts.begin());
@@ -158,6 +161,9 @@ Result<std::shared_ptr<const Content>> ContentFor(const DataObject& object, cons
       if (!plain) break;
       return OpenArrowContent(object, format.layout == RecordLayout::kArrow ? ArrowFormat::kIpc : ArrowFormat::kParquet,
                               {fields.begin(), fields.end()});
+    case RecordLayout::kHdf5:
+      if (!plain) break;
+      return MakeSampleShard(object);
     case RecordLayout::kMegatron:
       break;  // token ids: no content
   }

@@ -25,6 +25,7 @@ enum class RecordLayout : std::uint8_t {
   kMegatron,  ///< token ids, .bin with .idx
   kObjects,   ///< JSON objects one after another, over any number of lines each
   kTsv,       ///< fields between tabs, without quotes; the first line has their names
+  kHdf5,      ///< samples of BERT's pre-training with their masks (hdf5/sample_shard.h)
 };
 
 struct DataFormat {
@@ -38,10 +39,11 @@ struct DataFormat {
 };
 
 /// Returns the format of the object called `key` in a source whose format is `declared`. `declared` is empty or one of
-/// jsonl, json, objects, lines, text, tsv, tar, arrow, parquet and megatron. "+gzip", "+zstd" or "+none" may follow,
+/// jsonl, json, objects, lines, text, tsv, tar, arrow, parquet,
+/// hdf5 and megatron. "+gzip", "+zstd" or "+none" may follow,
 /// and after json a colon and the field that holds the array. What is not declared depends on the name: .jsonl .ndjson
-/// .json .jsonlist .txt .tsv .tar .arrow .parquet or .bin, followed by .gz or .zst. Other names are JSON lines. Errors:
-/// kInvalidArgument if a word is unknown; kUnsupported if the name ends like another compressor's.
+/// .json .jsonlist .txt .tsv .tar .arrow .parquet .hdf5 or .bin, followed by .gz or .zst. Other names are JSON lines.
+/// Errors: kInvalidArgument if a word is unknown; kUnsupported if the name ends like another compressor's.
 Result<DataFormat> FormatOf(std::string_view declared, std::string_view key);
 
 /// As above. Reads the beginning of an object that is only called .json, to see whether it is an array, and the first

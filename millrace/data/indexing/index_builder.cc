@@ -12,6 +12,7 @@
 #include "millrace/base/threads/sync.h"
 #include "millrace/base/threads/task_scope.h"
 #include "millrace/data/content/content.h"
+#include "millrace/data/hdf5/stored_sample.h"
 #include "millrace/data/megatron/megatron.h"
 #include "millrace/object/blocking.h"
 
@@ -86,6 +87,19 @@ class PartIndexer {
         MR_TRY(AddLine(offset, line, builder));
       }
       offset += line.size();
+    }
+    return builder.Finish();
+  }
+
+  /// Indexes a frame of stored samples, which all have the same size. Needs their content only for hashes.
+  Result<RecordIndex> IndexSamples(Frame frame, const std::optional<Buffer>& content) {
+    const StoredSampleFrame samples = MR_TRY(StoredSampleFrame::Decode(frame.state));
+    const std::uint64_t bytes = samples.layout.bytes();
+    RecordIndexBuilder builder(options_.hashes);
+    builder.SetFrame(std::move(frame), static_cast<std::uint32_t>(samples.rows * bytes));
+    for (std::uint32_t row = 0; row < samples.rows; ++row) {
+      builder.Add(row * bytes, bytes, 0,
+                  options_.hashes ? DocumentHash(AsText(*content).substr(row * bytes, bytes)) : std::uint16_t{0});
     }
     return builder.Finish();
   }
@@ -299,9 +313,13 @@ class Indexing {
     PartIndexer indexer(options_);
     while (auto part = parts.Pop(call.stop)) {
       const DataObject& object = objects_[part->build->object()];
-      if (object.content && !part->content) part->content = MR_TRY(object.content->ReadFrame(part->frame, call));
-      RecordIndex index = object.content ? MR_TRY(indexer.IndexFrame(std::move(part->frame), *part->content))
-                                         : MR_TRY(indexer.IndexRange(object, part->range, call));
+      const bool samples = object.content && object.content->holds_samples();
+      if (object.content && !part->content && (!samples || options_.hashes)) {
+        part->content = MR_TRY(object.content->ReadFrame(part->frame, call));
+      }
+      RecordIndex index = samples          ? MR_TRY(indexer.IndexSamples(std::move(part->frame), part->content))
+                          : object.content ? MR_TRY(indexer.IndexFrame(std::move(part->frame), *part->content))
+                                           : MR_TRY(indexer.IndexRange(object, part->range, call));
       MR_TRY(Finish(*part->build, MR_TRY(part->build->Deliver(part->number, std::move(index))), call));
     }
     return {};

@@ -162,7 +162,9 @@ class Tokenization {
     template_ = MR_TRY(RecordTemplate::Parse(options_.template_text));
     sources_ = MR_TRY(ResolveSources(connection_, options_.sources, call_, template_->fields()));
     for (const DataObject& object : sources_.objects) {
-      if (object.token_bytes > 0) return Fail(Code::kInvalidArgument, "{}: is tokenized already", object.url);
+      if (object.token_bytes > 0 || (object.content && object.content->holds_samples())) {
+        return Fail(Code::kInvalidArgument, "{}: is tokenized already", object.url);
+      }
     }
     const DocumentForm form = DocumentForm::OfTemplate(*template_);
     indexes_ = MR_TRY(LoadOrBuildIndexes(

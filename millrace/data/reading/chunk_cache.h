@@ -30,8 +30,9 @@ struct Corpus {
   bool counted = false;                       ///< the indexes hold token counts
   const BertSampler* bert = nullptr;          ///< makes the rows of objectives for BERT; null: of kCausalLm
   Objective objective = Objective::kCausalLm;
-  bool boundaries = false;  ///< rows tell where documents begin
-  Duration patience{};      ///< how long a store that does not answer is retried
+  bool stored_samples = false;  ///< records are samples with their masks
+  bool boundaries = false;      ///< rows tell where documents begin
+  Duration patience{};          ///< how long a store that does not answer is retried
   Clock* clock = &SystemClock();
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "millrace/data/batch/stage_trace.h"
+#include "millrace/data/hdf5/stored_sample.h"
 #include "millrace/data/megatron/megatron.h"
 
 namespace millrace::data {
@@ -90,8 +91,10 @@ Result<SampleReader::UnitLocation> SampleReader::FindUnit(const Reading& reading
 
 Status SampleReader::FillBertRow(const Reading& reading, std::uint64_t unit, Random draw, SequenceRow& row) {
   const UnitLocation at = MR_TRY(FindUnit(reading, unit));
+  const DocumentLocation place = corpus_->plan->DocumentOf(reading.stream, at.window->At(at.item));
+  if (corpus_->stored_samples) return FillStoredRow(reading, place, row);
   if (corpus_->objective == Objective::kMlm) return FillMaskedRow(reading, at, draw, row);
-  Document document = MR_TRY(DocumentAt(reading, corpus_->plan->DocumentOf(reading.stream, at.window->At(at.item))));
+  Document document = MR_TRY(DocumentAt(reading, place));
   corpus_->bert->WriteClass(*document, row);
   return {};
 }
@@ -121,6 +124,26 @@ Status SampleReader::FillMaskedRow(const Reading& reading, const UnitLocation& a
   }
   bert.WriteMasked(pair, draw, row);
   return {};
+}
+
+Status SampleReader::FillStoredRow(const Reading& reading, DocumentLocation place, SequenceRow& row) {
+  const Chunk& chunk = corpus_->plan->chunks()[place.chunk];
+  const DataObject& object = corpus_->objects[chunk.object];
+  std::shared_ptr<const LoadedChunk> loaded;
+  {
+    ScopedStage fetching(reading.trace, LoadStage::kNetwork);
+    loaded = MR_TRY(chunks_.Get(place.chunk, reading.call));
+  }
+  const Frame& frame = corpus_->plan->index(chunk.object).FrameAt(chunk.offset).frame;
+  const StoredSampleLayout layout = MR_TRY(StoredSampleFrame::Decode(frame.state)).layout;
+  const RecordExtent& extent = loaded->extents[place.record];
+  const std::uint64_t begin = extent.offset - loaded->offset;
+  Status written = extent.bytes < layout.bytes()
+                       ? Fail(Code::kCorrupt, "the index is not of these samples; delete it to have it rebuilt")
+                       : WriteStoredSample(loaded->bytes.span().subspan(begin, extent.bytes), layout,
+                                           corpus_->bert->vocab_size(), corpus_->bert->tokens().pad, row);
+  if (written) return {};
+  return Fail(written.error().Context(fmt::format("{}: sample {}", object.url, extent.offset / layout.bytes())));
 }
 
 Result<SampleReader::Document> SampleReader::OtherDocument(const Reading& reading, const WindowOrder& window,

@@ -64,6 +64,8 @@ class SampleReader final {
   /// Fills a row for BERT. `draw` are the random numbers of the sample.
   Status FillBertRow(const Reading& reading, std::uint64_t unit, Random draw, SequenceRow& row);
   Status FillMaskedRow(const Reading& reading, const UnitLocation& at, Random draw, SequenceRow& row);
+  /// Fills a row with a sample that was stored with its masks.
+  Status FillStoredRow(const Reading& reading, DocumentLocation place, SequenceRow& row);
   /// Returns a random document of the window other than `item` that has text. Null if there is none.
   Result<Document> OtherDocument(const Reading& reading, const WindowOrder& window, std::uint32_t item, Random& draw);
   /// Returns the document's tokens without BOS and EOS.
