@@ -50,13 +50,14 @@ TEST_F(Classification, ReadsPairsWithNamedClasses) {
           R"({"premise":"the cat sat on the mat","hypothesis":"the red dog ran","label":"not_entailment"}
 {"premise":"the","hypothesis":"cat","label":"entailment"}
 {"premise":"the","hypothesis":"cat","label":"perhaps"}
+{"premise":"the the the the the the the the the the the the the the","hypothesis":"cat cat cat cat cat cat cat cat cat cat cat cat","label":"entailment"}
 {"premise":"the","label":"entailment"}
 )");
   auto options = Labelled("s3://corpus/rte.jsonl", 10);
   options.classification = {
       .text = "premise", .pair = "hypothesis", .label = "label", .classes = {"entailment", "not_entailment"}};
   auto dataset = Open(options).value();
-  EXPECT_EQ(dataset->samples_per_epoch(), 2u);
+  EXPECT_EQ(dataset->samples_per_epoch(), 3u);
   EXPECT_EQ(dataset->broken_records(), 2u);
   auto row = Read(*dataset, 0, 0);
   // Seven tokens of text: both texts have the same number, and what is left over goes to the longer one.
@@ -67,6 +68,7 @@ TEST_F(Classification, ReadsPairsWithNamedClasses) {
   EXPECT_EQ(row.words, "[CLS] the [SEP] cat [SEP] [PAD] [PAD] [PAD] [PAD] [PAD]");
   EXPECT_EQ(row.segments, (std::vector<std::int32_t>{0, 0, 0, 1, 1, 0, 0, 0, 0, 0}));
   EXPECT_EQ(row.row_label, 0);
+  EXPECT_EQ(Read(*dataset, 0, 2).words, "[CLS] the the the the [SEP] cat cat cat [SEP]") << "both longer than the row";
 }
 
 TEST_F(Classification, ShortensTheLongerTextFirst) {

@@ -138,6 +138,8 @@ struct DocumentEncoder::Rep {
     content = record;
     document.label = labelled_record->label;
     if (!tokenizer) return std::nullopt;
+    // How a pair is shortened depends on which text is longer.
+    if (!form.classification_.pair.empty()) wanted = SIZE_MAX;
     MR_TRY(tokenizer->EncodeFirst(labelled_record->text, wanted, document.ids));
     document.first_text = static_cast<std::uint32_t>(document.ids.size());
     MR_TRY(tokenizer->EncodeFirst(labelled_record->pair, wanted, document.ids));
