@@ -396,7 +396,8 @@ TEST(Spec, TheGuideIsRight) {
   std::string rendered = ParseSmall({"train.steps_this_run=5"})->Render();
   rendered += ParseSmall({"train.optimizer.name=sgd", "train.schedule.name=polynomial"})->Render();
   rendered += ParseSmall({"train.schedule.name=wsd"})->Render();
-  rendered += ParseSmall({"train.objective=mlm", "model.from=s3://models/bert", "data.mlm.max_predictions=9"})->Render();
+  rendered +=
+      ParseSmall({"train.objective=mlm", "model.from=s3://models/bert", "data.mlm.max_predictions=9"})->Render();
   rendered += ParseSmall({"train.objective=classification", "model.from=s3://models/bert"})->Render();
   rendered += ParseSmall({"train.schedule.name=inverse_sqrt"})->Render();
   for (std::size_t at = 0, end; (end = rendered.find('\n', at)) != std::string::npos; at = end + 1) {
