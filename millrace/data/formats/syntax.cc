@@ -84,7 +84,7 @@ class TextLines final : public Syntax {
 
 class TsvLines final : public Syntax {
  public:
-  explicit TsvLines(std::string header) : columns_(std::move(header)) {}
+  explicit TsvLines(const std::string& header) : columns_(header) {}
   std::unique_ptr<RecordSplitter> NewSplitter() const override { return std::make_unique<LineSplitter>(); }
   Result<Buffer> ToLines(Buffer records, std::uint64_t offset) const override {
     RecordLines lines;
