@@ -65,6 +65,20 @@ engine::OptimizerOptions OptimizerOf(const jobs::OptimizerSpec& from) {
   return options;
 }
 
+engine::ParallelOptions ParallelOf(const jobs::Spec& spec) { return spec.train.parallel.options; }
+
+/// Errors: kUnsupported if the training loop cannot run the layout.
+Status CheckLayout(const jobs::Spec& spec) {
+  const engine::ParallelOptions options = ParallelOf(spec);
+  if (!spec.train.parallel.automatic && options.pipeline == 1 && options.zero == 0 &&
+      options.recompute == engine::Recompute::kNone) {
+    return {};
+  }
+  return Fail(Code::kUnsupported,
+              "train.parallel: this version trains with data, tensor and sequence parallelism only; leave layout, "
+              "pipeline, zero and recompute out (millrace job plan knows them all)");
+}
+
 engine::Schedule ScheduleOf(const jobs::ScheduleSpec& from, double lr) {
   using Shape = engine::Schedule::Shape;
   const std::map<std::string_view, Shape> shapes = {
@@ -84,6 +98,7 @@ engine::Schedule ScheduleOf(const jobs::ScheduleSpec& from, double lr) {
 }  // namespace
 
 Result<train::Options> OptionsOf(const jobs::Spec& spec) {
+  MR_TRY(CheckLayout(spec));
   const jobs::TrainSpec& from = spec.train;
   if (spec.data.dataset.objective != data::Objective::kCausalLm) {
     return Fail(Code::kUnsupported,
@@ -108,7 +123,8 @@ Result<train::Options> OptionsOf(const jobs::Spec& spec) {
   options.warmup_proportion = from.schedule.warmup_proportion;
   options.loss = {.label_smoothing = from.loss.label_smoothing, .z_loss = from.loss.z_loss};
   options.clip_norm = from.optimizer.clip_norm;
-  options.parallel = {.tensor = from.tensor, .sequence = from.sequence, .placement = from.placement};
+  const engine::ParallelOptions parallel = ParallelOf(spec);
+  options.parallel = {.tensor = parallel.tensor, .sequence = parallel.sequence, .placement = parallel.placement};
   options.seed = from.seed;
   options.checkpoint_url = spec.checkpoint.url;
   options.checkpoint_every = spec.checkpoint.every_steps;

@@ -151,6 +151,54 @@ class SpecReader {
     inner.Finish();
   }
 
+  template <class Fields>
+  void SectionOr(std::string_view key, std::string_view word, bool& is_word, Fields fields) {
+    const Node node = node_[key];
+    if (!node.IsScalar()) return Section(key, fields);
+    known_.push_back(key);
+    const auto text = node.String();
+    is_word = text && *text == word;
+    if (!is_word && status_) Refuse(node.Invalid(fmt::format("should be {} or a map of keys", word)));
+  }
+
+  void Extent(std::string_view key, int& value, std::int64_t most) {
+    Node node = Member(key);
+    if (!status_ || !node) return;
+    if (const auto text = node.String(); text && *text == "auto") {
+      value = 0;
+    } else {
+      Take(node.Int(1, most), value);
+    }
+  }
+
+  void StagesOrSchedule(std::string_view key, int& stages, engine::PipelineSchedule& schedule, std::int64_t most) {
+    Node node = Member(key);
+    if (!status_ || !node) return;
+    const auto text = node.String();
+    if (!text || (*text != "simple" && *text != "interleaved")) return Take(node.Int(1, most), stages);
+    const auto word = *text == "simple" ? engine::PipelineSchedule::kSimple : engine::PipelineSchedule::k1F1B;
+    if (node_["schedule"] && schedule != word) {
+      return Refuse(node.Invalid(fmt::format("{} is schedule: {} here, but schedule says {}", *text,
+                                             PipelineScheduleName(word), PipelineScheduleName(schedule))));
+    }
+    schedule = word;
+  }
+
+  template <class Keys>
+  void OnlyRead(Keys keys) {
+    keys(*this);
+  }
+
+  /// Refuses keys that are other programs' words, and names ours.
+  void RefuseWords(std::span<const ForeignWord> words) {
+    if (!status_ || !node_.IsMap()) return;
+    for (const std::string& key : node_.Keys()) {
+      const ForeignWord* word = FindForeignWord(words, key);
+      if (word == nullptr) continue;
+      return Refuse(node_[key].Invalid(fmt::format("is a word of {}: {}", word->program, word->advice)));
+    }
+  }
+
   void Sources(std::string_view key, std::vector<data::DataSource>& sources) {
     Node node = Member(key);
     if (!status_) return;
@@ -263,6 +311,18 @@ class SpecPrinter {
     SpecPrinter inner(out_, indent_ + "  ");
     fields(inner);
   }
+  template <class Fields>
+  void SectionOr(std::string_view key, std::string_view, bool&, Fields fields) {
+    Section(key, fields);
+  }
+  void Extent(std::string_view key, int& value, std::int64_t) {
+    Line(key, value == 0 ? "auto" : fmt::format("{}", value));
+  }
+  void StagesOrSchedule(std::string_view key, int& stages, engine::PipelineSchedule&, std::int64_t) {
+    Line(key, fmt::format("{}", stages));
+  }
+  template <class Keys>
+  void OnlyRead(Keys) {}
   void Sources(std::string_view key, std::vector<data::DataSource>& sources) {
     Line(key, "");
     for (data::DataSource& source : sources) {
@@ -341,22 +401,6 @@ Status CheckTrain(const Node& node, const Spec& spec) {
   if (train.epochs.has_value() == train.steps.has_value()) {
     return Fail((train.steps ? node["steps"] : node).Invalid("give exactly one of epochs and steps"));
   }
-  if (spec.ranks() % train.tensor != 0) {
-    return Fail(node["parallel"]["tensor"].Invalid(
-        fmt::format("{} should divide the number of ranks ({}: run.nodes times run.processes_per_node)", train.tensor,
-                    spec.ranks())));
-  }
-  const int data_ranks = spec.ranks() / train.tensor;
-  const std::int64_t together = std::int64_t{data_ranks} * train.micro_batch;
-  if (train.global_batch % together != 0) {
-    return Fail(node["global_batch"].Invalid(
-        train.tensor == 1
-            ? fmt::format("{} should be a multiple of {}: micro_batch ({}) on each of {} ranks", train.global_batch,
-                          together, train.micro_batch, spec.ranks())
-            : fmt::format(
-                  "{} should be a multiple of {}: micro_batch ({}) on each of {} groups of {} tensor-parallel ranks",
-                  train.global_batch, together, train.micro_batch, data_ranks, train.tensor)));
-  }
   const OptimizerSpec& optimizer = train.optimizer;
   if (optimizer.name == "sgd" && optimizer.sgd.nesterov && optimizer.sgd.momentum == 0) {
     return Fail(node["optimizer"]["nesterov"].Invalid("needs a momentum above 0"));
@@ -372,6 +416,57 @@ Status CheckTrain(const Node& node, const Spec& spec) {
   return {};
 }
 
+/// Completes micro_batch, and checks that the ranks, the batch and the sequence divide as the layout says.
+Status CompleteParallel(const Node& node, Spec& spec) {
+  TrainSpec& train = spec.train;
+  const engine::ParallelOptions& options = train.parallel.options;
+  const std::optional<int>& microbatches = train.parallel.microbatches;
+  if (train.parallel.automatic) {
+    if (train.global_batch % train.micro_batch == 0) return {};
+    return Fail(node["global_batch"].Invalid(
+        fmt::format("{} should be a multiple of micro_batch ({})", train.global_batch, train.micro_batch)));
+  }
+  const auto shape = engine::ShapeOf(options, spec.ranks());
+  if (!shape) return Fail(node["parallel"].Invalid(shape.error().message()));
+  const std::int64_t data = std::int64_t{shape->replica} * shape->shard;
+  const std::string ranks = options.tensor * options.pipeline == 1
+                                ? fmt::format("{} ranks", data)
+                                : fmt::format("{} data-parallel ranks ({} ranks / (tensor {} × pipeline {}))", data,
+                                              spec.ranks(), options.tensor, options.pipeline);
+  if (microbatches && !node["micro_batch"]) {
+    const std::int64_t parts = data * *microbatches;
+    if (train.global_batch % parts != 0) {
+      return Fail(node["global_batch"].Invalid(
+          fmt::format("{} should be a multiple of {}: parallel.microbatches ({}) on each of {}", train.global_batch,
+                      parts, *microbatches, ranks)));
+    }
+    train.micro_batch = static_cast<int>(train.global_batch / parts);
+  }
+  const std::int64_t together = data * train.micro_batch;
+  if (train.global_batch % together != 0) {
+    return Fail(
+        node["global_batch"].Invalid(fmt::format("{} should be a multiple of {}: micro_batch ({}) on each of {}",
+                                                 train.global_batch, together, train.micro_batch, ranks)));
+  }
+  if (microbatches && train.global_batch != together * *microbatches) {
+    return Fail(node["parallel"]["microbatches"].Invalid(
+        fmt::format("{} × micro_batch ({}) × {} are {}, but global_batch is {}: give micro_batch or microbatches",
+                    *microbatches, train.micro_batch, ranks, together * *microbatches, train.global_batch)));
+  }
+  const std::int64_t tokens = std::int64_t{train.micro_batch} * spec.data.dataset.sequence_length;
+  if (options.sequence && tokens % options.tensor != 0) {
+    return Fail(node["parallel"]["sequence"].Invalid(
+        fmt::format("{} tokens (micro_batch {} × data.sequence_length {}) do not divide among tensor {} ranks", tokens,
+                    train.micro_batch, spec.data.dataset.sequence_length, options.tensor)));
+  }
+  return {};
+}
+
+Status CheckRun(const Node& node, const Spec& spec, SpecPurpose purpose) {
+  if (purpose == SpecPurpose::kPlan || spec.run.nodes == 1) return {};
+  return Fail(node["nodes"].Invalid("should be 1: the launcher local starts ranks on this machine only"));
+}
+
 Status CheckEval(const Node& node, const Spec& spec) {
   if (spec.eval.every_steps == 0) return {};
   const data::HeldOutSplit& split = spec.data.dataset.split;
@@ -383,7 +478,8 @@ Status CheckEval(const Node& node, const Spec& spec) {
 
 }  // namespace
 
-Result<Spec> Spec::Parse(std::string_view yaml, std::string file_name, const std::vector<std::string>& overrides) {
+Result<Spec> Spec::Parse(std::string_view yaml, std::string file_name, const std::vector<std::string>& overrides,
+                         SpecPurpose purpose) {
   config::Document document = MR_TRY(config::Document::Parse(yaml, std::move(file_name)));
   for (const std::string& assignment : overrides) MR_TRY(document.Set(assignment));
   Node root = document.Root();
@@ -406,6 +502,8 @@ Result<Spec> Spec::Parse(std::string_view yaml, std::string file_name, const std
   MR_TRY(CheckModel(root["model"], spec));
   MR_TRY(CheckObjective(root, spec));
   MR_TRY(CheckTrain(root["train"], spec));
+  MR_TRY(CompleteParallel(root["train"], spec));
+  MR_TRY(CheckRun(root["run"], spec, purpose));
   MR_TRY(CheckEval(root["eval"], spec));
   return spec;
 }

@@ -11,6 +11,7 @@
 #include "millrace/base/clock.h"
 #include "millrace/base/result.h"
 #include "millrace/data/options/dataset_options.h"
+#include "millrace/engine/layout/parallel_options.h"
 
 namespace millrace::jobs {
 
@@ -72,6 +73,15 @@ struct LossSpec {
   double label_smoothing = 0, z_loss = 0;
   bool operator==(const LossSpec&) const = default;
 };
+/// How the ranks divide the work. Words of other libraries are read as these (spec_parallel.h).
+struct ParallelSpec {
+  bool automatic = false;           ///< layout: auto. The planner chooses `options`, all but placement
+  engine::ParallelOptions options;  ///< as given
+  std::optional<int> microbatches;  ///< in a step, of each data-parallel rank; nothing: they follow from micro_batch
+  std::string optimize = "speed";   ///< what the planner looks for: speed | memory
+  std::optional<double> memory_weight;  ///< nothing: 0 for speed, 0.8 for memory
+  bool operator==(const ParallelSpec&) const = default;
+};
 struct TrainSpec {
   std::optional<double> epochs;
   std::optional<std::uint64_t> steps;           ///< exactly one of the two
@@ -81,9 +91,7 @@ struct TrainSpec {
   OptimizerSpec optimizer;
   ScheduleSpec schedule;
   LossSpec loss;
-  int tensor = 1;         ///< parallel.tensor: ranks that divide each layer
-  bool sequence = false;  ///< parallel.sequence
-  std::string placement = "cluster";
+  ParallelSpec parallel;
   std::uint64_t seed = 42;
   int threads = 0;  ///< per rank; 0: the machine's cores divided by the ranks on it
   bool operator==(const TrainSpec&) const = default;
@@ -127,6 +135,9 @@ struct LogSpec {
   bool operator==(const LogSpec&) const = default;
 };
 
+/// What a job file is read for. A plan may be made for machines that this version cannot start ranks on.
+enum class SpecPurpose { kRun, kPlan };
+
 /// A whole job. Plain data. A Spec that Parse() returned is valid and can be run.
 struct Spec {
   std::string name;
@@ -141,7 +152,7 @@ struct Spec {
   /// Parses a job file. `overrides` are the assignments of --set.
   /// Errors: kInvalidArgument, kUnsupported; messages have file, line and column, and suggest the nearest known key.
   static Result<Spec> Parse(std::string_view yaml, std::string file_name,
-                            const std::vector<std::string>& overrides = {});
+                            const std::vector<std::string>& overrides = {}, SpecPurpose purpose = SpecPurpose::kRun);
   /// Returns the job as YAML with all defaults. Parse() turns it back into the same Spec.
   std::string Render() const;
   /// Returns the number of ranks of the whole job.

@@ -11,6 +11,7 @@
 
 #include "millrace/base/bytes.h"
 #include "millrace/jobs/spec.h"
+#include "millrace/jobs/spec_parallel.h"
 
 namespace millrace::jobs {
 
@@ -31,6 +32,12 @@ enum class TextKind {
   kFolder,  ///< an absolute path of a folder or a file
 };
 
+inline constexpr int kMostRanks = 1 << 24, kMostStages = 1024, kMostMicrobatches = 1 << 20;
+/// Keys that `layout: auto` chooses the values of.
+inline constexpr std::string_view kChosenKeys[] = {
+    "data", "shard",   "tensor",    "sequence",        "schedule",     "pipeline",   "virtual_stages",
+    "zero", "reshard", "recompute", "recompute_every", "microbatches", "partitions", "active_microbatches"};
+
 // A Visitor has these members. Each gets the key's name and a reference to its value:
 //   - Text(key, string&, TextKind, required)
 //   - Word(key, string&, Choice)
@@ -46,6 +53,10 @@ enum class TextKind {
 //   - OptionalFlag(key, optional&)
 //   - TimeLimit(key, optional<Duration>&, the word for nothing)
 //   - Section(key, f)
+//   - SectionOr(key, word, flag&, f): a section, or the word, which sets the flag
+//   - Extent(key, integer&, most): a number of ranks, or "auto" for 0
+//   - StagesOrSchedule(key, integer&, PipelineSchedule&, most): a number of stages, or a schedule in SageMaker's words
+//   - OnlyRead(f): keys that are read as other keys, and never printed
 //   - Sources(key, vector<DataSource>&)
 //   - Neutral(key, value): a known key. This version supports only the value that changes nothing.
 //   - Refused(key, code, why): a known key that must be absent here, or an empty list.
@@ -222,6 +233,75 @@ void VisitSchedule(Visitor& v, ScheduleSpec& schedule) {
   }
 }
 
+template <class Visitor>
+void VisitPlacement(Visitor& v, std::string_view key, std::string& placement) {
+  v.Word(key, placement, {{"cluster", "spread", "DPT", "DTP", "PDT", "PTD", "TDP", "TPD"}, {}});
+}
+
+/// The words of SageMaker's model-parallel library.
+template <class Reader>
+void ReadSageMakerWords(Reader& r, ParallelSpec& parallel) {
+  engine::ParallelOptions& options = parallel.options;
+  std::optional<int> partitions, active;
+  std::optional<bool> ddp;
+  r.OptionalInteger("partitions", partitions, 1, kMostStages);
+  if (partitions && options.pipeline != 1 && options.pipeline != *partitions) {
+    return r.Refused("partitions", Code::kInvalidArgument, fmt::format("pipeline says {} stages", options.pipeline));
+  }
+  options.pipeline = partitions.value_or(options.pipeline);
+  VisitPlacement(r, "placement_strategy", options.placement);
+  r.OptionalFlag("ddp", ddp);
+  if (ddp == false) {
+    if (options.data > 1) return r.Refused("ddp", Code::kInvalidArgument, fmt::format("data says {}", options.data));
+    options.data = 1;
+  }
+  r.OptionalInteger("active_microbatches", active, 1, kMostMicrobatches);
+  const bool is_simple = options.schedule == engine::PipelineSchedule::kSimple;
+  const int in_flight = is_simple ? parallel.microbatches.value_or(kMostMicrobatches) : options.pipeline;
+  if (active && *active < in_flight) {
+    r.Refused("active_microbatches", Code::kInvalidArgument,
+              is_simple ? "schedule simple keeps all micro-batches of a step in flight; use schedule: 1f1b"
+                        : fmt::format("a pipeline of {} stages keeps up to {} micro-batches in flight",
+                                      options.pipeline, options.pipeline));
+  }
+  r.Neutral("overlapping_allreduce", "true");
+}
+
+template <class Visitor>
+void VisitParallel(Visitor& v, ParallelSpec& parallel) {
+  engine::ParallelOptions& options = parallel.options;
+  std::string layout = parallel.automatic ? "auto" : "given";
+  v.Word("layout", layout, {{"given", "auto"}, {}});
+  parallel.automatic = layout == "auto";
+  VisitPlacement(v, "placement", options.placement);
+  v.Word("optimize", parallel.optimize, {{"speed", "memory"}, {}});
+  v.OptionalNumber("memory_weight", parallel.memory_weight, 0, 1);
+  if (parallel.automatic) {
+    for (const std::string_view key : kChosenKeys)
+      v.Refused(key, Code::kInvalidArgument, "leave it out: layout auto chooses it");
+    return;
+  }
+  v.Extent("data", options.data, kMostRanks);
+  v.Extent("shard", options.shard, kMostRanks);
+  v.Integer("tensor", options.tensor, 1, 1024);
+  v.Flag("sequence", options.sequence);
+  VisitWordOf(v, "schedule", options.schedule, {{"1f1b", "simple", "interleaved", "zero_bubble"}, {}},
+              engine::PipelineScheduleName,
+              [&](const std::string& word) { return engine::ParsePipelineSchedule(word).value_or(options.schedule); });
+  v.StagesOrSchedule("pipeline", options.pipeline, options.schedule, kMostStages);
+  v.Integer("virtual_stages", options.virtual_stages, 1, 1024);
+  v.Integer("zero", options.zero, 0, 3);
+  v.Flag("reshard", options.reshard);
+  VisitWordOf(v, "recompute", options.recompute, {{"none", "selective", "full"}, {}}, engine::RecomputeName,
+              [&](const std::string& word) { return engine::ParseRecompute(word).value_or(options.recompute); });
+  v.Integer("recompute_every", options.recompute_every, 1, 1024);
+  v.OptionalInteger("microbatches", parallel.microbatches, 1, kMostMicrobatches);
+  v.OnlyRead([&](auto& r) {
+    ReadSageMakerWords(r, parallel);
+    r.RefuseWords(ForeignParallelWords());
+  });
+}
+
 /// `objective` is a member of the data's options, because it decides what rows hold.
 template <class Visitor>
 void VisitTrain(Visitor& v, TrainSpec& train, data::Objective& objective) {
@@ -239,16 +319,7 @@ void VisitTrain(Visitor& v, TrainSpec& train, data::Objective& objective) {
     s.Number("label_smoothing", train.loss.label_smoothing, 0, 0.999);
     s.Number("z_loss", train.loss.z_loss, 0, 1);
   });
-  v.Section("parallel", [&](auto& p) {
-    p.Neutral("data", "auto");
-    p.Integer("tensor", train.tensor, 1, 1024);
-    p.Flag("sequence", train.sequence);
-    p.Word("placement", train.placement, {{"cluster", "spread", "DPT", "DTP", "PDT", "PTD", "TDP", "TPD"}, {}});
-    p.Neutral("pipeline", "1");
-    p.Neutral("zero", "0");
-    p.Neutral("microbatches", "1");
-    p.Neutral("recompute", "none");
-  });
+  v.SectionOr("parallel", "auto", train.parallel.automatic, [&](auto& p) { VisitParallel(p, train.parallel); });
   v.Refused("lora", Code::kUnsupported, kNotYet);
   v.Integer("seed", train.seed, 0, kAnyCount);
   v.Integer("threads", train.threads, 0, 1024);
@@ -288,7 +359,7 @@ void VisitCheckpoint(Visitor& v, CheckpointSpec& checkpoint) {
 template <class Visitor>
 void VisitRun(Visitor& v, RunSpec& run) {
   v.Word("launcher", run.launcher, {{"local"}, {"slurm", "kubernetes"}});
-  v.Integer("nodes", run.nodes, 1, 1);
+  v.Integer("nodes", run.nodes, 1, 1 << 16);
   v.Integer("processes_per_node", run.processes_per_node, 1, 256);
   v.Integer("max_restarts", run.max_restarts, 0, 1 << 20);
   v.TimeLimit("hang_timeout", run.hang_timeout, "auto");

@@ -56,7 +56,7 @@ train:
   precision: bf16
   optimizer: {name: adamw, lr: 3.0e-4, betas: [0.8, 0.9], eps: 1.0e-9, weight_decay: 0.2, clip_norm: 2.0}
   schedule: {name: linear, warmup_steps: 2000, min_lr: 3.0e-5}
-  parallel: {data: auto, tensor: 1, pipeline: 1, sequence: false, zero: 0, microbatches: 1, recompute: none}
+  parallel: {data: auto, tensor: 1, pipeline: 1, sequence: false, zero: 0, microbatches: 64, recompute: none}
   seed: 43
 checkpoint: {url: "s3://runs/llama-demo", every_steps: 50, keep_last: 5, keep_every: 1000}
 run: {launcher: local, nodes: 1, processes_per_node: 2, max_restarts: 4, hang_timeout: 90s}
@@ -82,6 +82,40 @@ TEST(Spec, SetOverridesTheFile) {
   EXPECT_EQ(spec->train.optimizer.lr, 1e-4);
   EXPECT_EQ(spec->train.steps, 7u);
   EXPECT_EQ(spec->run.processes_per_node, 4);
+}
+
+TEST(Spec, ReadsTheWordsOfTheModelParallelLibrary) {
+  const auto spec =
+      ParseSmall({"train.global_batch=48", "run.processes_per_node=4",
+                  "train.parallel={microbatches: 12, partitions: 2, pipeline: interleaved, optimize: speed, "
+                  "placement_strategy: spread, ddp: true, active_microbatches: 4, memory_weight: 0.2, "
+                  "overlapping_allreduce: true}"});
+  ASSERT_TRUE(spec) << spec.error().ToString();
+  EXPECT_EQ(spec->train.parallel.options, (engine::ParallelOptions{.pipeline = 2, .placement = "spread"}));
+  EXPECT_EQ(spec->train.micro_batch, 2) << "48 / (12 × 2 data-parallel ranks)";
+  EXPECT_EQ(spec->train.parallel.memory_weight, 0.2);
+  EXPECT_THAT(spec->Render(), HasSubstr("schedule: 1f1b\n    pipeline: 2\n"));
+  const auto simple = ParseSmall({"run.processes_per_node=2", "train.parallel={partitions: 2, pipeline: simple}"});
+  ASSERT_TRUE(simple);
+  EXPECT_EQ(simple->train.parallel.options.schedule, engine::PipelineSchedule::kSimple);
+  EXPECT_FALSE(ParseSmall({"run.processes_per_node=4", "train.parallel={partitions: 2, ddp: false}"}));
+}
+
+TEST(Spec, ALayoutMayBeLeftToThePlanner) {
+  const auto word = ParseSmall({"train.parallel=auto", "run.processes_per_node=3"});
+  ASSERT_TRUE(word) << word.error().ToString();
+  const auto map = ParseSmall({"train.parallel={layout: auto, optimize: memory}", "run.processes_per_node=3"});
+  ASSERT_TRUE(map) << map.error().ToString();
+  EXPECT_TRUE(word->train.parallel.automatic && map->train.parallel.automatic);
+  EXPECT_EQ(map->train.parallel.optimize, "memory");
+}
+
+TEST(Spec, APlanMayBeForManyMachines) {
+  const std::vector<std::string> many = {"run.nodes=2048", "run.processes_per_node=8", "train.global_batch=16384"};
+  EXPECT_FALSE(Spec::Parse(kSmall, "job.yaml", many));
+  const auto spec = Spec::Parse(kSmall, "job.yaml", many, SpecPurpose::kPlan);
+  ASSERT_TRUE(spec) << spec.error().ToString();
+  EXPECT_EQ(spec->ranks(), 16384);
 }
 
 TEST(Spec, EachOptimizerHasItsOwnDefaults) {
@@ -123,8 +157,25 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"model.family=lama", kInvalid, "one of llama"},
       Refusal{"model.config.hidden_size=100", kInvalid, "multiple of twice num_heads"},
       Refusal{"model.config.num_kv_heads=3", kInvalid, "divide num_heads"},
-      Refusal{"train.parallel.tensor=3", kInvalid, "should divide the number of ranks"},
+      Refusal{"train.parallel.tensor=3", kInvalid, "1 ranks are not a multiple of train.parallel.tensor 3"},
       Refusal{"train.parallel.placement=DDT", kInvalid, "one of cluster"},
+      Refusal{"train.parallel.pipeline=gpipe", kInvalid, "whole number"},
+      Refusal{"train.parallel={schedule: 1f1b, pipeline: simple}", kInvalid, "schedule says 1f1b"},
+      Refusal{"train.parallel.schedule=gpipe", kInvalid, "zero_bubble"},
+      Refusal{"train.parallel.zero=4", kInvalid, "from 0 to 3"},
+      Refusal{"train.parallel.recompute=all", kInvalid, "selective"},
+      Refusal{"train.parallel.data=2", kInvalid, "1 ranks / (tensor 1 × pipeline 1) are 1"},
+      Refusal{"train.parallel=best", kInvalid, "auto or a map of keys"},
+      Refusal{"train.parallel={layout: auto, tensor: 2}", kInvalid, "layout auto chooses it"},
+      Refusal{"train.parallel.microbatches=3", kInvalid, "8 should be a multiple of 3: parallel.microbatches (3)"},
+      Refusal{"train={steps: 1, micro_batch: 2, parallel: {microbatches: 2}}", kInvalid,
+              "2 × micro_batch (2) × 1 ranks are 4, but global_batch is 8"},
+      Refusal{"train.parallel={partitions: 2, pipeline: 4}", kInvalid, "pipeline says 4 stages"},
+      Refusal{"train.parallel.overlapping_allreduce=false", kUnsupported, "only true"},
+      Refusal{"train.parallel={partitions: 4, active_microbatches: 3}", kInvalid, "up to 4 micro-batches in flight"},
+      Refusal{"train.parallel.tensor_parallel_degree=2", kInvalid, "write tensor"},
+      Refusal{"train.parallel.num-layers-per-virtual-pipeline-stage=2", kInvalid, "virtual_stages"},
+      Refusal{"train.parallel.use_distributed_optimizer=true", kInvalid, "a word of Megatron-LM: write zero: 1"},
       Refusal{"model.config.max_position_embeddings=16", kInvalid, "at least data.sequence_length"},
       Refusal{"model.config.hidden_size=big", kInvalid, "whole number"},
       Refusal{"model={from: \"s3://models/x\", config: {num_layers: 2}}", kInvalid, "leave it out"},
@@ -161,9 +212,6 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"train.optimizer.lr=.nan", kInvalid, "number"},
       Refusal{"train.schedule.min_lr=1", kInvalid, "should not be above"},
       Refusal{"train.precision=f16", kUnsupported, "f32, bf16"},
-      Refusal{"train.parallel.pipeline=2", kUnsupported, "only 1"},
-      Refusal{"train.parallel.zero=1", kUnsupported, "only 0"},
-      Refusal{"train.parallel.recompute=full", kUnsupported, "only none"},
       Refusal{"train.lora={r: 16}", kUnsupported, "lora"},
       Refusal{"log.metric_definitions=[a]", kUnsupported, "log"},
       Refusal{"eval.every_steps=5", kInvalid, "set data.split.held_out"},
@@ -171,7 +219,7 @@ TEST(Spec, RefusesWithASentence) {
       Refusal{"eval.metrics=[]", kInvalid, "a list of some of"},
       Refusal{"checkpoint.keep_last=0", kInvalid, "from 1 to"},
       Refusal{"run.launcher=slurm", kUnsupported, "local"},
-      Refusal{"run.nodes=2", kInvalid, "from 1 to 1"},
+      Refusal{"run.nodes=2", kInvalid, "on this machine only"},
       Refusal{"run.hang_timeout=soon", kInvalid, "auto or a time"},
       Refusal{"checkpoint.upload_limit=auto", kInvalid, "none or a time"},
       Refusal{"checkpoint.upload_limit=0s", kInvalid, "from 1s to 7d"},
@@ -232,6 +280,42 @@ void SetRandomSchedule(Random& random, double lr, ScheduleSpec& schedule) {
   if (schedule.name == "inverse_sqrt") schedule.timescale = random.Below(1000);
 }
 
+/// Sets the layout, the number of ranks, and a batch that they can divide.
+void SetRandomLayout(Random& random, Spec& s) {
+  using engine::PipelineSchedule, engine::Recompute;
+  ParallelSpec& parallel = s.train.parallel;
+  engine::ParallelOptions& options = parallel.options;
+  const int microbatches = static_cast<int>(1 + random.Below(8));
+  options.placement = Pick<std::string>(random, {"cluster", "spread", "PDT"});
+  parallel.optimize = Pick<std::string>(random, {"speed", "memory"});
+  if (random.Below(3) == 0) parallel.memory_weight = random.Uniform();
+  parallel.automatic = random.Below(4) == 0;
+  if (parallel.automatic) {
+    s.run.processes_per_node = static_cast<int>(1 + random.Below(8));
+    s.train.global_batch = s.train.micro_batch * microbatches;
+    return;
+  }
+  const int data = 1 << random.Below(3);
+  options.tensor = 1 << random.Below(3);
+  options.pipeline = 1 << random.Below(3);
+  options.sequence = random.Below(2) == 0;
+  if (random.Below(2) == 0) options.data = data;
+  options.schedule = Pick(random, {PipelineSchedule::kSimple, PipelineSchedule::k1F1B, PipelineSchedule::kZeroBubble});
+  if (options.pipeline > 1 && random.Below(2) == 0) {
+    options.schedule = PipelineSchedule::kInterleaved;
+    options.virtual_stages = static_cast<int>(2 + random.Below(3));
+  }
+  options.zero = static_cast<int>(random.Below(4));
+  if (options.zero > 0 && random.Below(2) == 0) options.shard = 1 + static_cast<int>(random.Below(data)) / 2;
+  if (options.shard == 0 || data % options.shard != 0) options.shard = 0;
+  options.reshard = random.Below(2) == 0;
+  options.recompute = Pick(random, {Recompute::kNone, Recompute::kSelective, Recompute::kFull});
+  options.recompute_every = static_cast<int>(1 + random.Below(4));
+  s.run.processes_per_node = data * options.tensor * options.pipeline;
+  s.train.global_batch = data * s.train.micro_batch * microbatches;
+  if (random.Below(2) == 0) parallel.microbatches = microbatches;
+}
+
 /// A Spec anywhere in the space of valid ones.
 Spec RandomSpec(Random& random) {
   Spec s;
@@ -285,9 +369,8 @@ Spec RandomSpec(Random& random) {
   } else {
     s.train.steps = 1 + random.Below(1000);
   }
-  s.run.processes_per_node = static_cast<int>(1 + random.Below(8));
   s.train.micro_batch = static_cast<int>(1 + random.Below(8));
-  s.train.global_batch = s.ranks() * s.train.micro_batch * static_cast<int>(1 + random.Below(8));
+  SetRandomLayout(random, s);
   s.train.precision = Pick<std::string>(random, {"f32", "bf16"});
   if (random.Below(2) == 0) s.train.steps_this_run = 1 + random.Below(1000);
   SetRandomOptimizer(random, s.train.optimizer);

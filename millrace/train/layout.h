@@ -5,7 +5,7 @@
 
 #include "millrace/base/result.h"
 #include "millrace/engine/parallel/collective.h"
-#include "millrace/engine/parallel/mesh.h"
+#include "millrace/engine/layout/mesh.h"
 #include "millrace/engine/parallel/tensor_ranks.h"
 #include "millrace/train/options.h"
 

@@ -1,6 +1,32 @@
 #include "millrace/engine/layout/parallel_options.h"
 
+#include <array>
+
 namespace millrace::engine {
+namespace {
+
+/// In the order of the enumerations.
+constexpr std::array<std::string_view, 4> kScheduleNames = {"simple", "1f1b", "interleaved", "zero_bubble"};
+constexpr std::array<std::string_view, 3> kRecomputeNames = {"none", "selective", "full"};
+
+template <class Enum, std::size_t count>
+std::optional<Enum> ParseName(const std::array<std::string_view, count>& names, std::string_view name) {
+  for (std::size_t i = 0; i < count; ++i) {
+    if (names[i] == name) return static_cast<Enum>(i);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string_view PipelineScheduleName(PipelineSchedule schedule) {
+  return kScheduleNames[static_cast<std::size_t>(schedule)];
+}
+std::optional<PipelineSchedule> ParsePipelineSchedule(std::string_view name) {
+  return ParseName<PipelineSchedule>(kScheduleNames, name);
+}
+std::string_view RecomputeName(Recompute recompute) { return kRecomputeNames[static_cast<std::size_t>(recompute)]; }
+std::optional<Recompute> ParseRecompute(std::string_view name) { return ParseName<Recompute>(kRecomputeNames, name); }
 
 Result<MeshShape> ShapeOf(const ParallelOptions& options, int ranks) {
   if (options.tensor < 1 || ranks % options.tensor != 0) {

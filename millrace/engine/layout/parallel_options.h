@@ -1,10 +1,12 @@
 // How the ranks of a job divide the work: the job file's train.parallel.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "millrace/base/result.h"
-#include "millrace/engine/parallel/mesh.h"
+#include "millrace/engine/layout/mesh.h"
 
 namespace millrace::engine {
 
@@ -15,6 +17,8 @@ enum class PipelineSchedule {
   kInterleaved,  ///< 1F1B with several stages a rank (Narayanan et al. 2021)
   kZeroBubble,   ///< 1F1B whose weight gradients fill the bubble (ZB-H1, Qi et al. 2023)
 };
+std::string_view PipelineScheduleName(PipelineSchedule schedule);  ///< "simple", "1f1b", "interleaved", "zero_bubble"
+std::optional<PipelineSchedule> ParsePipelineSchedule(std::string_view name);
 
 /// What a forward pass does not keep, so that the backward pass computes it again.
 enum class Recompute {
@@ -22,6 +26,8 @@ enum class Recompute {
   kSelective,  ///< outputs of norms and of activation functions: cheap to compute, large to keep
   kFull,       ///< all but the input of a block
 };
+std::string_view RecomputeName(Recompute recompute);  ///< "none", "selective", "full"
+std::optional<Recompute> ParseRecompute(std::string_view name);
 
 struct ParallelOptions {
   int data = 0;           ///< ranks that see different samples; 0: those that tensor and pipeline leave
@@ -38,6 +44,7 @@ struct ParallelOptions {
   Recompute recompute = Recompute::kNone;
   int recompute_every = 1;            ///< with kFull: every so many blocks, one is computed again
   std::string placement = "cluster";  ///< Mesh
+  bool operator==(const ParallelOptions&) const = default;
 };
 
 /// Returns how many ranks there are along each axis.

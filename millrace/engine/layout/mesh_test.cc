@@ -1,4 +1,4 @@
-#include "millrace/engine/parallel/mesh.h"
+#include "millrace/engine/layout/mesh.h"
 
 #include <gtest/gtest.h>
 
