@@ -1,0 +1,54 @@
+// A training job as a plan sees it, and one way of dividing it among ranks.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "millrace/base/result.h"
+#include "millrace/engine/layout/mesh.h"
+#include "millrace/engine/layout/parallel_options.h"
+#include "millrace/engine/layout/stage_division.h"
+#include "millrace/plan/model_shape.h"
+
+namespace millrace::plan {
+
+/// What is trained, on how many ranks. Plain data.
+struct TrainingSetup {
+  ModelShape model;
+  int ranks = 1, ranks_per_machine = 1;
+  std::int64_t global_batch = 8, micro_batch = 1, sequence_length = 256;  ///< in sequences; in tokens
+  bool bf16 = false;  ///< weights and activations are bfloat16, with a float32 master copy of the weights
+  int moments = 2;    ///< float32 tensors that the optimizer keeps for each parameter
+  int snapshots = 0;  ///< copies of the state in memory that checkpoints are made from
+  std::int64_t data_bytes = 64 << 20;  ///< of samples that are read ahead
+
+  std::int64_t element_bytes() const { return bf16 ? 2 : 4; }
+  std::int64_t micro_tokens() const { return micro_batch * sequence_length; }
+};
+
+/// A valid layout of a setup.
+struct Layout {
+  engine::ParallelOptions options;
+  engine::MeshShape shape;
+  std::int64_t microbatches = 1;  ///< in a step, of each data-parallel rank
+
+  int data_ranks() const { return shape.replica * shape.shard; }
+  /// Returns the stages of all ranks, in order; rank s of the pipeline has the stages s, s + pipeline, …
+  std::vector<engine::BlockRange> Stages(const ModelShape& model) const;
+};
+
+/// Errors: kInvalidArgument, with the arithmetic, if ranks, batch, heads, tokens or blocks do not divide; kUnsupported
+/// if the family is not divided by tensor parallelism.
+Result<Layout> MakeLayout(const TrainingSetup& setup, const engine::ParallelOptions& options);
+
+/// Ranks that communicate: where they are.
+struct RankSpan {
+  std::int64_t ranks = 1;
+  std::int64_t per_machine = 1;  ///< of the group
+  std::int64_t machines() const { return (ranks + per_machine - 1) / per_machine; }
+};
+
+/// Returns the span of the ranks along an axis, for most ranks. kReplica stands for all data-parallel ranks together.
+RankSpan SpanOf(const Layout& layout, engine::MeshAxis axis, int ranks_per_machine);
+
+}  // namespace millrace::plan

@@ -1,0 +1,77 @@
+#include "millrace/plan/layout_cost.h"
+
+#include <algorithm>
+
+namespace millrace::plan {
+
+using engine::PipelineSchedule;
+using engine::Recompute;
+
+LayoutCost CostOfLayout(const TrainingSetup& setup, const engine::ParallelOptions& options, const Machine* machine,
+                        int tensor_rank) {
+  PartDivision division{.tensor = options.tensor,
+                        .tensor_rank = tensor_rank,
+                        .sequence = options.sequence && options.tensor > 1,
+                        .recompute = options.recompute};
+  const auto cost = [&](const std::vector<Layer>& part) { return CostOf(part, setup, division, machine); };
+  LayoutCost costs{.block = cost(setup.model.block)};
+  division.recompute = Recompute::kNone;
+  costs.embedding = cost(setup.model.embedding);
+  costs.head = cost(setup.model.head);
+  costs.whole_block = cost(setup.model.block);
+  division.owns_tied_table = true;
+  costs.head_with_table = cost(setup.model.head);
+  return costs;
+}
+
+std::vector<RankShare> SharesOf(const TrainingSetup& setup, const Layout& layout, const LayoutCost& cost) {
+  const engine::ParallelOptions& options = layout.options;
+  std::vector<RankShare> shares(static_cast<std::size_t>(options.pipeline));
+  const std::vector<engine::BlockRange> stages = layout.Stages(setup.model);
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    RankShare& share = shares[i % shares.size()];
+    share.blocks += stages[i].count();
+    if (options.recompute != Recompute::kFull) continue;
+    const auto before = [&](std::int64_t layer) {  // recomputed blocks among the first `layer`
+      return (layer + options.recompute_every - 1) / options.recompute_every;
+    };
+    share.recomputed += before(stages[i].last) - before(stages[i].first);
+  }
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    RankShare& share = shares[i];
+    share.rank = static_cast<int>(i);
+    share.embeds = i == 0;
+    share.predicts = i + 1 == shares.size();
+    if (share.predicts) share.head = share.embeds ? &cost.head : &cost.head_with_table;
+    const PartCost& head = share.embeds ? cost.head : cost.head_with_table;
+    share.elements = BufferElements(cost.embedding, cost.block, head, share.blocks, share.embeds, share.predicts);
+    share.largest_part = std::max({share.blocks > 0 ? cost.block.elements : 0,
+                                   share.embeds ? cost.embedding.elements : 0, share.predicts ? head.elements : 0});
+  }
+  return shares;
+}
+
+double MicrobatchesInFlight(const Layout& layout, int rank) {
+  const engine::ParallelOptions& options = layout.options;
+  const auto all = static_cast<double>(layout.microbatches);
+  const double behind = options.pipeline - rank;  // this rank among them
+  switch (options.schedule) {
+    case PipelineSchedule::kSimple:
+      return all;
+    case PipelineSchedule::kInterleaved: {
+      const double stages = options.virtual_stages;
+      return std::min(all * stages, 2 * (behind - 1) + (stages - 1) * options.pipeline + 1) / stages;
+    }
+    case PipelineSchedule::k1F1B:
+    case PipelineSchedule::kZeroBubble:
+      break;
+  }
+  return std::min(all, behind);
+}
+
+double MicrobatchesOfWeights(const Layout& layout, int rank) {
+  if (layout.options.schedule != PipelineSchedule::kZeroBubble) return 0;
+  return std::min<double>(static_cast<double>(layout.microbatches), rank);
+}
+
+}  // namespace millrace::plan

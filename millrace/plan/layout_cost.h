@@ -1,0 +1,41 @@
+// The parts of a model under one layout, and what each rank of a pipeline has of them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "millrace/plan/part_cost.h"
+
+namespace millrace::plan {
+
+/// The costs of a model's parts under one division of its layers.
+struct LayoutCost {
+  PartCost embedding, block, head, head_with_table;
+  PartCost whole_block;  ///< a block that keeps all that its backward pass needs; as `block` without recomputation
+};
+
+/// Returns the costs on the tensor-parallel rank `tensor_rank`. `machine` may be null: then no times are given.
+LayoutCost CostOfLayout(const TrainingSetup& setup, const engine::ParallelOptions& options, const Machine* machine,
+                        int tensor_rank = 0);
+
+/// What rank `rank` of a pipeline has.
+struct RankShare {
+  int rank = 0;
+  std::int64_t blocks = 0;
+  std::int64_t recomputed = 0;    ///< of these, blocks of which only the input is kept
+  std::int64_t elements = 0;      ///< of its parameter buffer
+  std::int64_t largest_part = 0;  ///< elements of its largest part
+  bool embeds = false, predicts = false;
+  const PartCost* head = nullptr;  ///< borrowed from the LayoutCost; null unless it predicts
+};
+
+/// Returns the shares of a pipeline's ranks, in order.
+std::vector<RankShare> SharesOf(const TrainingSetup& setup, const Layout& layout, const LayoutCost& cost);
+
+/// Returns how many micro-batches' activations, of all stages of the rank together, a rank of a pipeline keeps at most.
+/// A fraction where a rank has several stages. simple: Huang et al. 2018; 1f1b and interleaved: Narayanan et al. 2021.
+double MicrobatchesInFlight(const Layout& layout, int rank);
+/// Returns how many more wait for their weight gradients, with ZB-H1 (Qi et al. 2023).
+double MicrobatchesOfWeights(const Layout& layout, int rank);
+
+}  // namespace millrace::plan

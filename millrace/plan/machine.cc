@@ -1,0 +1,92 @@
+#include "millrace/plan/machine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "millrace/base/bytes.h"
+#include "millrace/base/config.h"
+#include "millrace/base/files/files.h"
+#include "millrace/plan/built_in_machines.h"
+
+namespace millrace::plan {
+namespace {
+
+using config::Node;
+
+constexpr std::uint64_t kMostBytes = 64 * kKiB;  // of a description
+constexpr double kMost = 1e9;
+
+Result<double> Required(const Node& node, double least) {
+  if (!node) return Fail(node.Invalid("is required"));
+  return node.Number(least, kMost);
+}
+
+Result<Link> ReadLink(const Node& node) {
+  if (!node) return Fail(node.Invalid("is required: bandwidth in GB/s and latency in microseconds"));
+  MR_TRY(node.RejectUnknown({"bandwidth", "latency"}));
+  return Link{.bandwidth = 1e9 * MR_TRY(Required(node["bandwidth"], 1e-6)),
+              .latency = 1e-6 * MR_TRY(Required(node["latency"], 0))};
+}
+
+}  // namespace
+
+double Machine::RankMemory(int ranks) const { return accelerators > 0 ? memory : memory / ranks; }
+double Machine::RankBandwidth(int ranks) const {
+  return accelerators > 0 ? memory_bandwidth : memory_bandwidth / ranks;
+}
+double Machine::RankRate(bool bf16, int ranks) const {
+  const double rate = bf16 ? bf16_rate : f32_rate;
+  return accelerators > 0 ? rate : rate * cores / ranks;
+}
+
+Result<Machine> Machine::Parse(std::string_view yaml, std::string what) {
+  const config::Document document = MR_TRY(config::Document::Parse(yaml, std::move(what)));
+  const Node root = document.Root();
+  MR_TRY(root.RejectUnknown({"name", "sources", "accelerators", "cores", "memory", "f32", "bf16", "memory_bandwidth",
+                             "process_memory", "operation", "overlap", "link", "network"}));
+  Machine machine;
+  machine.name = MR_TRY(root["name"].String());
+  if (const Node node = root["accelerators"]) machine.accelerators = static_cast<int>(MR_TRY(node.Int(0, 1024)));
+  if (const Node node = root["cores"]) machine.cores = static_cast<int>(MR_TRY(node.Int(1, 4096)));
+  machine.memory = 1e9 * MR_TRY(Required(root["memory"], 1e-3));
+  machine.f32_rate = 1e9 * MR_TRY(Required(root["f32"], 1e-3));
+  machine.bf16_rate = 1e9 * MR_TRY(Required(root["bf16"], 1e-3));
+  machine.memory_bandwidth = 1e9 * MR_TRY(Required(root["memory_bandwidth"], 1e-3));
+  machine.process_memory = 1e9 * MR_TRY(Required(root["process_memory"], 0));
+  machine.operation = 1e-6 * MR_TRY(Required(root["operation"], 0));
+  machine.overlap = MR_TRY(Required(root["overlap"], 0));
+  if (machine.overlap > 1) return Fail(root["overlap"].Invalid("is a share: from 0 to 1"));
+  machine.link = MR_TRY(ReadLink(root["link"]));
+  machine.network = MR_TRY(ReadLink(root["network"]));
+  return machine;
+}
+
+Result<Machine> Machine::Find(const std::string& name_or_file) {
+  if (name_or_file.empty()) return ThisMachine();
+  for (const BuiltInMachine& machine : kBuiltInMachines) {
+    if (machine.name == name_or_file) return Parse(machine.yaml, fmt::format("{}.yaml", name_or_file));
+  }
+  const auto text = ReadFile(name_or_file, kMostBytes);
+  if (text) return Parse(*text, name_or_file);
+  if (text.error().code() != Code::kNotFound) return Fail(text.error());
+  return Fail(Code::kNotFound, "no machine \"{}\": give a file, or one of {}", name_or_file,
+              fmt::join(MachineNames(), ", "));
+}
+
+Machine Machine::ThisMachine() {
+  Machine machine = Find("cpu").value();
+  machine.name = "this machine";
+  machine.cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  machine.memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  return machine;
+}
+
+std::vector<std::string_view> MachineNames() {
+  std::vector<std::string_view> names;
+  for (const BuiltInMachine& machine : kBuiltInMachines) names.push_back(machine.name);
+  return names;
+}
+
+}  // namespace millrace::plan

@@ -1,0 +1,76 @@
+#include "millrace/plan/memory.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace millrace::plan {
+namespace {
+
+constexpr std::int64_t kGradientBytes = 4, kStateBytes = 4;
+
+std::int64_t Part(std::int64_t all, std::int64_t ranks) { return (all + ranks - 1) / ranks; }
+
+/// Returns the bytes that one micro-batch keeps of all blocks of a rank.
+std::int64_t BlockBytes(const TrainingSetup& setup, const Layout& layout, const LayoutCost& cost,
+                        const RankShare& share) {
+  const bool divides_tokens = layout.options.sequence && layout.options.tensor > 1;
+  const std::int64_t rows = setup.micro_tokens() / (divides_tokens ? layout.options.tensor : 1);
+  const std::int64_t input = setup.model.stream * rows * setup.model.hidden_size * setup.element_bytes();
+  return share.recomputed * input + (share.blocks - share.recomputed) * cost.block.kept_bytes;
+}
+
+}  // namespace
+
+std::string_view MemoryKindName(MemoryKind kind) {
+  static constexpr std::array<std::string_view, kMemoryKinds> kNames = {
+      "weights",     "gathered", "gradients", "optimizer", "master",
+      "activations", "working",  "snapshot",  "data",      "process"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+std::int64_t MemoryUse::total() const { return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}); }
+
+MemoryUse MemoryOf(const TrainingSetup& setup, const Layout& layout, const LayoutCost& cost, const RankShare& share,
+                   const Machine& machine) {
+  const int zero = layout.options.zero;
+  const std::int64_t all = share.elements, element = setup.element_bytes();
+  const auto held = [&](int from) { return zero >= from ? Part(all, layout.shape.shard) : all; };
+  MemoryUse use;
+  use[MemoryKind::kWeights] = held(3) * element;
+  use[MemoryKind::kGradients] = held(2) * kGradientBytes;
+  use[MemoryKind::kOptimizer] = held(1) * kStateBytes * setup.moments;
+  use[MemoryKind::kMaster] = setup.bf16 ? held(1) * kStateBytes : 0;
+  // A part that computes, and the one that is fetched ahead; without reshard, all parts. Gradients of a part wait for
+  // their reduce-scatter.
+  if (zero == 3) {
+    const std::int64_t parts = layout.options.reshard ? std::min(all, 2 * share.largest_part) : all;
+    use[MemoryKind::kGathered] += parts * element;
+  }
+  if (zero >= 2) use[MemoryKind::kGathered] += std::min(all, 2 * share.largest_part) * kGradientBytes;
+
+  const double in_flight = MicrobatchesInFlight(layout, share.rank);
+  const double of_weights = MicrobatchesOfWeights(layout, share.rank);
+  const std::int64_t blocks = BlockBytes(setup, layout, cost, share);
+  const std::int64_t ends = share.embeds ? cost.embedding.kept_bytes : 0;
+  use[MemoryKind::kActivations] =
+      static_cast<std::int64_t>(in_flight * static_cast<double>(blocks + ends) +
+                                of_weights * static_cast<double>(share.blocks * cost.block.weight_pass_bytes));
+  // The head's part is gone before the blocks go back, one of which may be computed again.
+  std::int64_t backward = 0;
+  if (share.blocks > 0) {
+    backward = cost.block.working_bytes;
+    if (layout.options.recompute == engine::Recompute::kSelective || share.recomputed > 0) {
+      const std::int64_t kept = share.recomputed > 0 ? 0 : cost.block.kept_bytes;
+      backward += cost.whole_block.kept_bytes - kept;
+    }
+  }
+  const std::int64_t head = share.head != nullptr ? share.head->kept_bytes + share.head->working_bytes : 0;
+  use[MemoryKind::kWorking] = std::max({backward, head, share.embeds ? cost.embedding.working_bytes : 0});
+  const std::int64_t state = element + kStateBytes * setup.moments + (setup.bf16 ? kStateBytes : 0);
+  use[MemoryKind::kSnapshot] = setup.snapshots * Part(all * state, layout.data_ranks());
+  use[MemoryKind::kData] = setup.data_bytes;
+  use[MemoryKind::kProcess] = static_cast<std::int64_t>(machine.process_memory);
+  return use;
+}
+
+}  // namespace millrace::plan

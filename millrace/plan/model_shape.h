@@ -1,0 +1,64 @@
+// What a plan must know of a model: its layers in the order of a forward pass, without weights. Parameters,
+// activations, exchanges and floating-point operations all follow from this one list.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "millrace/base/json.h"
+#include "millrace/base/result.h"
+
+namespace millrace::plan {
+
+enum class LayerKind {
+  kTokenTable,  ///< embeddings of tokens [outputs, in], divided by rows
+  kTable,       ///< embeddings of positions or segments [outputs, in], which every rank has
+  kNorm,        ///< of the residual stream [in], which it also adds up
+  kHeadNorm,    ///< of single heads [in]
+  kColumns,     ///< linear [in → outputs]; a rank has some of the outputs
+  kRows,        ///< linear [in → outputs]; a rank has some of the inputs
+  kWhole,       ///< linear [in → outputs] that is not divided
+  kAttention,   ///< of queries, keys and values
+  kActivation,  ///< of `in` elements
+  kGated,       ///< SwiGLU of 2 · `in` elements
+  kTokenHead,   ///< linear [in → outputs] and cross-entropy of tokens, divided by outputs
+};
+
+struct Layer {
+  LayerKind kind;
+  std::int64_t in = 0;                ///< elements a token
+  std::vector<std::int64_t> outputs;  ///< elements a token; several lie side by side and are one product
+  bool bias = false;                  ///< of norms: a layer norm
+  bool cheap_input = false;           ///< its input is the output of a norm or an activation
+  bool shares_input = false;          ///< an earlier layer of the part keeps the same input
+  bool tied = false;                  ///< of the head: the weights are the token table's
+  std::int64_t out() const;           ///< all outputs together
+};
+
+struct ModelShape {
+  std::string family;
+  std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, num_layers = 0;
+  std::int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0, max_positions = 0;
+  std::vector<Layer> embedding, block, head;  ///< all blocks are the same
+  bool causal = true;
+  bool divides = true;        ///< by tensor parallelism
+  std::int64_t stream = 2;    ///< tensors [N, hidden] between blocks: the residual stream, and what is to be added
+  std::int64_t dropouts = 0;  ///< of a block, with a probability above 0
+
+  std::int64_t queries() const { return num_heads * head_dim; }
+  std::int64_t keys() const { return num_kv_heads * head_dim; }
+  bool tied() const;                    ///< the head has the token table's weights
+  std::int64_t ParameterCount() const;  ///< of the whole model
+  /// Returns the matrix elements that each token is multiplied with in a part.
+  std::int64_t Multiplied(const std::vector<Layer>& part) const;
+  /// Returns 6 · (multiplied elements) + 12 · layers · heads · head_dim · length, as engine::ModelConfig.
+  double FlopsPerToken(double length) const;
+};
+
+/// Reads a config.json of Hugging Face. `what` names it in errors.
+/// Errors: kUnsupported on other families; kInvalidArgument on missing or impossible sizes.
+Result<ModelShape> ParseModelShape(const Json& config, std::string_view what);
+
+}  // namespace millrace::plan

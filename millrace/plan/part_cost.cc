@@ -1,0 +1,269 @@
+#include "millrace/plan/part_cost.h"
+
+#include <algorithm>
+
+namespace millrace::plan {
+namespace {
+
+using Kind = LayerKind;
+
+constexpr std::int64_t kAlign = 16;  // elements: engine::ParameterBuffer starts parameters on 64-byte boundaries
+constexpr std::int64_t kChunkLogits = 4 << 20;  // engine/ops/cross_entropy.cc makes about so many logits at a time
+constexpr std::int64_t kLeastChunkRows = 64;
+constexpr std::int64_t kFloat = 4, kIndex = 8;  // bytes
+constexpr double kAttentionRate = 0.5;          // of the rate of large products
+
+/// Adds up one part's costs, layer by layer.
+class PartCounter {
+ public:
+  PartCounter(const TrainingSetup& setup, const PartDivision& division, const Machine* machine)
+      : setup_(setup),
+        division_(division),
+        tensor_(division.tensor),
+        tokens_(setup.micro_tokens()),
+        rows_(division.sequence ? tokens_ / tensor_ : tokens_),
+        bytes_(setup.element_bytes()),
+        selective_(division.recompute == engine::Recompute::kSelective) {
+    if (machine == nullptr) return;
+    rate_ = machine->RankRate(setup.bf16, setup.ranks_per_machine);
+    bandwidth_ = machine->RankBandwidth(setup.ranks_per_machine);
+    operation_ = machine->operation;
+  }
+
+  void Add(const Layer& layer) {
+    AddParameters(layer);
+    switch (layer.kind) {
+      case Kind::kTokenTable:
+        cost_.kept_bytes += kIndex * tokens_;
+        Leave(layer.in);
+        Pass(2 * rows_ * layer.in);
+        break;
+      case Kind::kTable:
+        cost_.kept_bytes += kIndex * tokens_;
+        Pass(2 * rows_ * layer.in);
+        break;
+      case Kind::kNorm:
+        Keep(rows_ * layer.in * bytes_ + rows_ * kFloat * (layer.bias ? 2 : 1));
+        Pass(4 * rows_ * layer.in);
+        break;
+      case Kind::kHeadNorm:
+        Keep(tokens_ * layer.out() / tensor_ * bytes_ + tokens_ * layer.out() / layer.in / tensor_ * kFloat);
+        Pass(4 * tokens_ * layer.out() / tensor_);
+        break;
+      case Kind::kColumns:
+        Enter(layer.in);
+        KeepInput(layer, layer.in);
+        Multiply(layer.in, layer.out() / tensor_);
+        break;
+      case Kind::kRows:
+        KeepInput(layer, layer.in / tensor_);
+        Multiply(layer.in / tensor_, layer.out());
+        Leave(layer.out());
+        break;
+      case Kind::kWhole:
+        KeepInput(layer, layer.in);
+        Multiply(layer.in, layer.out());
+        break;
+      case Kind::kAttention:
+        AddAttention();
+        break;
+      case Kind::kActivation:
+      case Kind::kGated: {
+        const std::int64_t inputs = (layer.kind == Kind::kGated ? 2 : 1) * layer.in / tensor_;
+        Keep(tokens_ * inputs * bytes_);
+        Pass(tokens_ * (inputs + layer.in / tensor_));
+        Work(tokens_ * (inputs + layer.in / tensor_ + 2 * setup_.model.hidden_size) * bytes_);
+        break;
+      }
+      case Kind::kTokenHead:
+        AddTokenHead(layer);
+        break;
+    }
+  }
+
+  PartCost Finish() {
+    cost_.last_gap = Aligned(cost_.elements) - cost_.elements;
+    cost_.elements += cost_.last_gap;
+    if (setup_.bf16) cost_.working_bytes += cost_.largest_matrix * bytes_;  // the product before it is added
+    return cost_;
+  }
+
+ private:
+  static std::int64_t Aligned(std::int64_t elements) { return (elements + kAlign - 1) / kAlign * kAlign; }
+  /// As engine::TensorRanks::ShareOf.
+  std::int64_t Share(std::int64_t all) const {
+    const std::int64_t each = (all + tensor_ - 1) / tensor_, first = std::min(all, division_.tensor_rank * each);
+    return std::min(all, first + each) - first;
+  }
+
+  void Declare(std::int64_t elements, bool partial) {
+    cost_.elements = Aligned(cost_.elements) + elements;
+    if (partial) cost_.partial_elements += elements;
+  }
+  /// Mirrors engine::LayerFactory.
+  void AddParameters(const Layer& layer) {
+    const bool some_tokens = division_.sequence && tensor_ > 1;
+    switch (layer.kind) {
+      case Kind::kAttention:
+      case Kind::kActivation:
+      case Kind::kGated:
+        return;
+      case Kind::kNorm:
+        Declare(layer.in, some_tokens);
+        if (layer.bias) Declare(layer.in, some_tokens);
+        return;
+      case Kind::kHeadNorm:
+        return Declare(layer.in, tensor_ > 1);
+      case Kind::kTable:
+        return Declare(layer.out() * layer.in, some_tokens);
+      case Kind::kTokenTable:
+      case Kind::kTokenHead: {
+        if (!layer.tied || division_.owns_tied_table) Declare(Share(layer.out()) * layer.in, false);
+        if (layer.bias) Declare(Share(layer.out()), false);
+        cost_.largest_matrix = std::max(cost_.largest_matrix, Share(layer.out()) * layer.in);
+        return;
+      }
+      case Kind::kColumns:
+      case Kind::kRows:
+      case Kind::kWhole:
+        break;
+    }
+    const std::int64_t weights = layer.kind == Kind::kWhole ? layer.in * layer.out() : layer.in * layer.out() / tensor_;
+    Declare(weights, layer.kind == Kind::kWhole && some_tokens);
+    if (layer.bias) {
+      Declare(layer.kind == Kind::kColumns ? layer.out() / tensor_ : layer.out(),
+              layer.kind != Kind::kColumns && some_tokens);
+    }
+    cost_.largest_matrix = std::max(cost_.largest_matrix, weights);
+  }
+
+  void Keep(std::int64_t bytes) { cost_.kept_bytes += bytes; }
+  void Work(std::int64_t bytes) { cost_.working_bytes = std::max(cost_.working_bytes, bytes); }
+  void KeepInput(const Layer& layer, std::int64_t columns) {
+    cost_.weight_pass_bytes += tokens_ * columns * bytes_;
+    // Where ranks divide the tokens, each divided layer gathers its own input.
+    if (layer.shares_input && !division_.sequence) return;
+    if (selective_ && layer.cheap_input) return;
+    Keep(tokens_ * columns * bytes_);
+  }
+
+  /// What a layer that is divided by columns exchanges: ops::EnterDividedLayer.
+  void Enter(std::int64_t columns) {
+    if (tensor_ == 1) return;
+    const std::int64_t bytes = tokens_ * columns * bytes_;
+    if (!division_.sequence) return cost_.backward.all_reduce.Add(1, bytes);
+    cost_.forward.all_gather.Add(1, bytes);
+    cost_.backward.reduce_scatter.Add(1, bytes);
+    if (selective_) cost_.backward.all_gather.Add(1, bytes);  // its input is made again
+  }
+  /// What a layer that is divided by rows exchanges: ops::LeaveDividedLayer.
+  void Leave(std::int64_t columns) {
+    if (tensor_ == 1) return;
+    const std::int64_t bytes = tokens_ * columns * bytes_;
+    if (!division_.sequence) return cost_.forward.all_reduce.Add(1, bytes);
+    cost_.forward.reduce_scatter.Add(1, bytes);
+    cost_.backward.all_gather.Add(1, bytes);
+  }
+
+  // Times. A product takes the time of its arithmetic or, if that is longer, of reading and writing its matrices.
+  double ProductSeconds(double rows, double in, double out) const {
+    if (rate_ == 0) return 0;
+    const double moved = (rows * in + rows * out + in * out) * static_cast<double>(bytes_);
+    return std::max(2 * rows * in * out / rate_, moved / bandwidth_) + operation_;
+  }
+  void Multiply(std::int64_t in, std::int64_t out) {
+    const double seconds =
+        ProductSeconds(static_cast<double>(tokens_), static_cast<double>(in), static_cast<double>(out));
+    cost_.forward_s += seconds;
+    // The gradient is read and written, in float32.
+    const double add = rate_ > 0 ? 2 * static_cast<double>(in * out * kFloat) / bandwidth_ : 0;
+    cost_.backward_s += 2 * seconds + add;
+    cost_.weights_s += seconds + add;
+    cost_.weight_pass_bytes += tokens_ * out * bytes_;
+  }
+  /// An operation that is bound by memory: `elements` read and written. Its backward pass reads and writes twice that.
+  void Pass(std::int64_t elements) {
+    if (rate_ == 0) return;
+    const double seconds = static_cast<double>(elements * bytes_) / bandwidth_ + operation_;
+    cost_.forward_s += seconds;
+    cost_.backward_s += 2 * seconds;
+    if (selective_) cost_.backward_s += seconds;
+  }
+
+  void AddAttention() {
+    const ModelShape& model = setup_.model;
+    const std::int64_t columns = (model.queries() + 2 * model.keys()) / tensor_;
+    Keep(tokens_ * (columns * bytes_ + model.num_heads / tensor_ * kFloat));
+    Work(tokens_ * (columns + 2 * model.queries() / tensor_ + model.hidden_size) * bytes_);
+    Pass(tokens_ * (columns + model.queries() / tensor_));
+    Pass(2 * tokens_ * columns);  // rotary positions
+    if (rate_ == 0) return;
+    const double seen = static_cast<double>(setup_.sequence_length) / (model.causal ? 2 : 1);
+    const double forward =
+        4 * static_cast<double>(tokens_ * model.queries() / tensor_) * seen / (kAttentionRate * rate_);
+    cost_.forward_s += forward;
+    cost_.backward_s += 2.5 * forward;  // it computes the scores again
+  }
+
+  void AddTokenHead(const Layer& layer) {
+    const std::int64_t share = Share(layer.out()), hidden = layer.in;
+    const std::int64_t chunk = std::min(tokens_, std::max(kLeastChunkRows, kChunkLogits / layer.out()));
+    const std::int64_t chunks = (tokens_ + chunk - 1) / chunk;
+    Enter(hidden);
+    if (tensor_ > 1) {
+      cost_.forward.all_gather.operations += chunks;
+      cost_.forward.all_gather.bytes += tensor_ * tokens_ * 3 * kFloat;  // most, sum and label of each row
+    }
+    // The forward pass makes the gradients of its input and of its weights.
+    Keep(tokens_ * hidden * bytes_ + share * (hidden + (layer.bias ? 1 : 0)) * kFloat + kIndex * tokens_);
+    Work((2 * chunk * share + tokens_ * hidden) * bytes_);
+    const double product =
+        ProductSeconds(static_cast<double>(tokens_), static_cast<double>(hidden), static_cast<double>(share));
+    cost_.forward_s += 3 * product;
+    if (rate_ > 0) cost_.forward_s += 4 * static_cast<double>(tokens_ * share * bytes_) / bandwidth_;
+  }
+
+  const TrainingSetup& setup_;
+  const PartDivision& division_;
+  const std::int64_t tensor_, tokens_;
+  const std::int64_t rows_;   ///< of the residual stream on this rank
+  const std::int64_t bytes_;  ///< of an element
+  const bool selective_;
+  double rate_ = 0, bandwidth_ = 0, operation_ = 0;
+  PartCost cost_;
+};
+
+}  // namespace
+
+void Exchanges::Add(const Exchanges& other, std::int64_t times) {
+  const auto add = [&](Count& to, const Count& from) {
+    to.operations += times * from.operations;
+    to.bytes += times * from.bytes;
+  };
+  add(all_reduce, other.all_reduce);
+  add(all_gather, other.all_gather);
+  add(reduce_scatter, other.reduce_scatter);
+}
+
+PartCost CostOf(const std::vector<Layer>& part, const TrainingSetup& setup, const PartDivision& division,
+                const Machine* machine) {
+  PartCounter counter(setup, division, machine);
+  for (const Layer& layer : part) counter.Add(layer);
+  return counter.Finish();
+}
+
+std::int64_t BufferElements(const PartCost& embedding, const PartCost& block, const PartCost& head, std::int64_t blocks,
+                            bool has_embedding, bool has_head) {
+  std::int64_t elements = blocks * block.elements, last_gap = blocks > 0 ? block.last_gap : 0;
+  if (has_embedding) {
+    elements += embedding.elements;
+    if (blocks == 0) last_gap = embedding.last_gap;
+  }
+  if (has_head && head.elements > 0) {
+    elements += head.elements;
+    last_gap = head.last_gap;
+  }
+  return elements - last_gap;
+}
+
+}  // namespace millrace::plan

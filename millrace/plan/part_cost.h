@@ -1,0 +1,53 @@
+// What one part of a model costs a rank: the embedding, a block or the head, for one micro-batch.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "millrace/plan/layout.h"
+#include "millrace/plan/machine.h"
+
+namespace millrace::plan {
+
+/// Operations between ranks, by kind, with the bytes of their tensors; of a gather or a scatter, of the whole tensor.
+struct Exchanges {
+  struct Count {
+    std::int64_t operations = 0, bytes = 0;
+    void Add(std::int64_t count, std::int64_t each) { operations += count, bytes += count * each; }
+  };
+  Count all_reduce, all_gather, reduce_scatter;
+
+  void Add(const Exchanges& other, std::int64_t times = 1);
+};
+
+/// How tensor-parallel ranks divide a part.
+struct PartDivision {
+  int tensor = 1, tensor_rank = 0;
+  bool sequence = false;
+  engine::Recompute recompute = engine::Recompute::kNone;
+  bool owns_tied_table = false;  ///< of the head: it has a copy of the token table, because the table is elsewhere
+};
+
+struct PartCost {
+  std::int64_t elements = 0;           ///< of the parameter buffer, with the gaps between parameters
+  std::int64_t last_gap = 0;           ///< of these, behind the last parameter: not there if the part is the last one
+  std::int64_t partial_elements = 0;   ///< of parameters whose gradients the tensor ranks add up
+  std::int64_t largest_matrix = 0;     ///< elements
+  std::int64_t kept_bytes = 0;         ///< from the forward to the backward pass
+  std::int64_t weight_pass_bytes = 0;  ///< what a pass for weight gradients alone needs of them, and gradients
+  std::int64_t working_bytes = 0;      ///< at most, while a pass runs, beside what is kept
+  Exchanges forward, backward;         ///< along the tensor axis
+  // Seconds on one rank, without exchanges. `weights`: of the backward pass, for the gradients of weights.
+  double forward_s = 0, backward_s = 0, weights_s = 0;
+};
+
+/// Returns the cost of a part's layers. `machine` may be null: then no times are given.
+PartCost CostOf(const std::vector<Layer>& part, const TrainingSetup& setup, const PartDivision& division,
+                const Machine* machine);
+
+/// Returns the elements of a parameter buffer with these parts in order.
+std::int64_t BufferElements(const PartCost& embedding, const PartCost& block, const PartCost& head, std::int64_t blocks,
+                            bool has_embedding, bool has_head);
+
+}  // namespace millrace::plan

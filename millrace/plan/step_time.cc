@@ -1,0 +1,107 @@
+#include "millrace/plan/step_time.h"
+
+#include <algorithm>
+
+namespace millrace::plan {
+namespace {
+
+using engine::PipelineSchedule;
+
+/// Of one micro-batch on one rank, in seconds.
+struct PassTimes {
+  double forward = 0, backward = 0, weights = 0;
+  double compute() const { return forward + backward; }
+};
+
+PassTimes PassesOf(const LayoutCost& cost, const RankShare& share) {
+  PassTimes times;
+  const auto add = [&](const PartCost& part, std::int64_t count) {
+    times.forward += static_cast<double>(count) * part.forward_s;
+    times.backward += static_cast<double>(count) * part.backward_s;
+    times.weights += static_cast<double>(count) * part.weights_s;
+  };
+  add(cost.block, share.blocks);
+  times.backward += static_cast<double>(share.recomputed) * cost.block.forward_s;
+  if (share.embeds) add(cost.embedding, 1);
+  if (share.head != nullptr) add(*share.head, 1);
+  return times;
+}
+
+double OptimizerSeconds(const TrainingSetup& setup, const Layout& layout, const RankShare& share, double bandwidth) {
+  // Gradients are read and zeroed, moments and weights read and written; bfloat16 weights are written besides. Before,
+  // the gradients' norm reads them.
+  const double per_element = 8 + 8 * setup.moments + 8 + (setup.bf16 ? 2 : 0);
+  const auto all = static_cast<double>(share.elements);
+  const double own = layout.options.zero >= 1 ? all / layout.shape.shard : all;
+  return (own * per_element + (layout.options.zero >= 2 ? own : all) * 4) / bandwidth;
+}
+
+/// Adds the exchanges of one rank.
+void AddExchanges(const TrainingSetup& setup, const Layout& layout, const std::vector<TrafficLine>& lines,
+                  const PassTimes& passes, const Machine& machine, StepTime& time) {
+  const auto m = static_cast<double>(layout.microbatches);
+  for (const TrafficLine& line : lines) {
+    const double seconds = line.Seconds(machine, setup.ranks_per_machine);
+    if (line.axis == "tensor") {
+      time.tensor += seconds;
+    } else if (line.axis == "pipeline" && line.kind == ExchangeKind::kSend) {
+      // While the pipeline fills and drains, each message is waited for.
+      const double each = seconds / static_cast<double>(line.operations);
+      time.messages += 2 * (layout.options.pipeline - 1) * each + (1 - machine.overlap) * seconds;
+    } else if (line.purpose == "gradients" || line.purpose == "weights") {
+      // Each micro-batch hides what happens in it; otherwise the last backward or the next forward pass does. The last
+      // bucket has nothing behind it.
+      const bool gathers = line.kind == ExchangeKind::kAllGather;
+      const double window = line.microbatches > 1 ? m * (gathers ? passes.compute() : passes.backward)
+                            : gathers             ? passes.forward
+                                                  : passes.backward;
+      time.gradients += std::max(seconds / static_cast<double>(line.operations), seconds - machine.overlap * window);
+    } else {
+      time.gradients += seconds;
+    }
+  }
+}
+
+double BubbleOf(const Layout& layout, double pass, double weights) {
+  const double others = layout.options.pipeline - 1;
+  switch (layout.options.schedule) {
+    case PipelineSchedule::kInterleaved:
+      return others * pass / layout.options.virtual_stages;
+    case PipelineSchedule::kZeroBubble:
+      return others * std::max(0.0, pass - 2 * weights);
+    case PipelineSchedule::kSimple:
+    case PipelineSchedule::k1F1B:
+      break;
+  }
+  return others * pass;
+}
+
+}  // namespace
+
+double StepTime::bubble_share() const {
+  const double passes = compute + tensor + bubble;
+  return passes > 0 ? bubble / passes : 0;
+}
+
+StepTime TimeOf(const TrainingSetup& setup, const Layout& layout, const LayoutCost& cost,
+                const std::vector<RankShare>& shares, const Machine& machine) {
+  const double bandwidth = machine.RankBandwidth(setup.ranks_per_machine);
+  const auto m = static_cast<double>(layout.microbatches);
+  // Ranks between the first and the last differ in their number of blocks only.
+  const RankShare* fullest = &shares.front();
+  for (const RankShare& share : shares) {
+    if (share.blocks > fullest->blocks) fullest = &share;
+  }
+  StepTime worst;
+  for (const RankShare* share : {&shares.front(), fullest, &shares.back()}) {
+    const PassTimes passes = PassesOf(cost, *share);
+    StepTime time{.compute = m * passes.compute()};
+    AddExchanges(setup, layout, TrafficOf(setup, layout, cost, *share), passes, machine, time);
+    time.bubble = BubbleOf(layout, passes.compute() + time.tensor / m, passes.weights);
+    time.optimizer = OptimizerSeconds(setup, layout, *share, bandwidth);
+    if (time.total() > worst.total()) worst = time;
+  }
+  return worst;
+}
+
+}  // namespace millrace::plan
