@@ -11,6 +11,7 @@ namespace {
 using engine::ParallelOptions, engine::PipelineSchedule, engine::Recompute;
 
 constexpr int kMostVirtualStages = 16;
+constexpr int kMostUnevenStages = 8;  // beyond, only numbers that divide the blocks evenly
 
 std::vector<int> Divisors(int number) {
   std::vector<int> divisors;
@@ -78,7 +79,8 @@ class LayoutSearch {
     options.schedule = PipelineSchedule::kInterleaved;
     const auto most = std::min<std::int64_t>(kMostVirtualStages, setup_.model.num_layers / options.pipeline);
     for (options.virtual_stages = 2; options.virtual_stages <= most; ++options.virtual_stages) {
-      if (setup_.model.num_layers % (std::int64_t{options.pipeline} * options.virtual_stages) == 0) {
+      const bool even = setup_.model.num_layers % (std::int64_t{options.pipeline} * options.virtual_stages) == 0;
+      if (even || options.virtual_stages <= kMostUnevenStages) {
         TryShards(options, cost, data);
       }
     }
