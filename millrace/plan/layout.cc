@@ -10,9 +10,6 @@ using engine::MeshAxis;
 
 Status CheckTensor(const ModelShape& model, std::int64_t ranks) {
   if (ranks == 1) return {};
-  if (!model.divides) {
-    return Fail(Code::kUnsupported, "a {} model is not divided by tensor parallelism yet", model.family);
-  }
   struct Divided {
     std::string_view what;
     std::int64_t count;

@@ -37,8 +37,7 @@ struct Layout {
   std::vector<engine::BlockRange> Stages(const ModelShape& model) const;
 };
 
-/// Errors: kInvalidArgument, with the arithmetic, if ranks, batch, heads, tokens or blocks do not divide; kUnsupported
-/// if the family is not divided by tensor parallelism.
+/// Errors: kInvalidArgument, with the arithmetic, if ranks, batch, heads, tokens or blocks do not divide.
 Result<Layout> MakeLayout(const TrainingSetup& setup, const engine::ParallelOptions& options);
 
 /// Ranks that communicate: where they are.

@@ -8,6 +8,8 @@ namespace {
 using Kind = LayerKind;
 using Layers = std::vector<Layer>;
 
+constexpr double kMaskedShare = 0.15;  // Devlin et al. 2018
+
 std::int64_t IntOr(const Json& json, std::string_view key, std::int64_t absent) {
   const Json* value = JsonFind(json, key);
   return value != nullptr && value->is_number_integer() ? value->get<std::int64_t>() : absent;
@@ -59,19 +61,19 @@ void DescribeLlama(const Json& json, ModelShape& model) {
 }
 
 /// The layers of an attention and an MLP with an activation, as GPT-2, GPT-J and BERT have them.
-Layers PlainAttention(const ModelShape& model, bool bias) {
+Layers PlainAttention(const ModelShape& model, bool bias, bool cheap_input) {
   const std::int64_t h = model.hidden_size;
-  return {{.kind = Kind::kColumns, .in = h, .outputs = {h, h, h}, .bias = bias, .cheap_input = true},
+  return {{.kind = Kind::kColumns, .in = h, .outputs = {h, h, h}, .bias = bias, .cheap_input = cheap_input},
           {.kind = Kind::kAttention},
           {.kind = Kind::kRows, .in = h, .outputs = {h}, .bias = bias}};
 }
-Layers PlainMlp(const ModelShape& model, bool shares_input) {
+Layers PlainMlp(const ModelShape& model, bool cheap_input, bool shares_input) {
   const std::int64_t h = model.hidden_size, inner = model.intermediate_size;
   return {{.kind = Kind::kColumns,
            .in = h,
            .outputs = {inner},
            .bias = true,
-           .cheap_input = true,
+           .cheap_input = cheap_input,
            .shares_input = shares_input},
           {.kind = Kind::kActivation, .in = inner},
           {.kind = Kind::kRows, .in = inner, .outputs = {h}, .bias = true, .cheap_input = true}};
@@ -87,7 +89,7 @@ void DescribeGpt2(const Json& json, ModelShape& model) {
   const Layer norm{.kind = Kind::kNorm, .in = hidden, .bias = true};
   model.embedding = {{.kind = Kind::kTokenTable, .in = hidden, .outputs = {model.vocab_size}},
                      {.kind = Kind::kTable, .in = hidden, .outputs = {model.max_positions}}};
-  model.block = Join({{norm}, PlainAttention(model, true), {norm}, PlainMlp(model, false)});
+  model.block = Join({{norm}, PlainAttention(model, true, true), {norm}, PlainMlp(model, true, false)});
   model.head = {norm, TokenHead(model, false, FlagOr(json, "tie_word_embeddings", true))};
   model.dropouts = 2 * Drops(json, "resid_pdrop", 0.1) + Drops(json, "attn_pdrop", 0.1);
 }
@@ -96,7 +98,7 @@ void DescribeGptj(const Json& json, ModelShape& model) {
   const std::int64_t hidden = model.hidden_size;
   const Layer norm{.kind = Kind::kNorm, .in = hidden, .bias = true};
   model.embedding = {{.kind = Kind::kTokenTable, .in = hidden, .outputs = {model.vocab_size}}};
-  model.block = Join({{norm}, PlainAttention(model, false), PlainMlp(model, true)});
+  model.block = Join({{norm}, PlainAttention(model, false, true), PlainMlp(model, true, true)});
   model.head = {norm, TokenHead(model, true, FlagOr(json, "tie_word_embeddings", false))};
   model.dropouts = 2 * Drops(json, "resid_pdrop", 0) + Drops(json, "attn_pdrop", 0);
 }
@@ -105,7 +107,7 @@ void DescribeBert(const Json& json, ModelShape& model) {
   const std::int64_t hidden = model.hidden_size;
   const Layer norm{.kind = Kind::kNorm, .in = hidden, .bias = true};
   const auto whole = [&](std::int64_t out) {
-    return Layer{.kind = Kind::kWhole, .in = hidden, .outputs = {out}, .bias = true};
+    return Layer{.kind = Kind::kWhole, .in = hidden, .outputs = {out}, .bias = true, .predicted_only = true};
   };
   const Json* architectures = JsonFind(json, "architectures");
   const std::string named = architectures != nullptr ? architectures->dump() : "";
@@ -115,16 +117,19 @@ void DescribeBert(const Json& json, ModelShape& model) {
                      {.kind = Kind::kTable, .in = hidden, .outputs = {IntOr(json, "type_vocab_size", 2)}},
                      norm};
   // Of the norms behind attention and MLP, the second one's output is the next block's input.
-  model.block = Join({PlainAttention(model, true), {norm}, PlainMlp(model, false), {norm}});
+  model.block = Join({PlainAttention(model, true, false), {norm}, PlainMlp(model, false, false), {norm}});
+  model.head = {{.kind = Kind::kJoinRows, .in = hidden}};
   if (!masked_only) model.head.push_back(whole(hidden));
   if (!classifies) {
     model.head.push_back(whole(hidden));
-    model.head.push_back(norm);
-    model.head.push_back(TokenHead(model, true, true));
+    model.head.push_back({.kind = Kind::kNorm, .in = hidden, .bias = true, .predicted_only = true});
+    Layer tokens = TokenHead(model, true, true);
+    tokens.predicted_only = true;
+    model.head.push_back(std::move(tokens));
   }
   if (!masked_only) model.head.push_back(whole(classifies ? IntOr(json, "num_labels", 2) : 2));
   model.causal = false;
-  model.divides = false;
+  model.predicted = kMaskedShare;
   model.stream = 1;
   model.dropouts = 2 * Drops(json, "hidden_dropout_prob", 0.1) + Drops(json, "attention_probs_dropout_prob", 0.1);
 }
@@ -162,6 +167,7 @@ std::int64_t Elements(const Layer& layer) {
     case Kind::kAttention:
     case Kind::kActivation:
     case Kind::kGated:
+    case Kind::kJoinRows:
       return 0;
     default:
       return layer.out() * ((layer.tied ? 0 : layer.in) + (layer.bias ? 1 : 0));

@@ -23,6 +23,7 @@ enum class LayerKind {
   kAttention,   ///< of queries, keys and values
   kActivation,  ///< of `in` elements
   kGated,       ///< SwiGLU of 2 · `in` elements
+  kJoinRows,    ///< where ranks divide the tokens, each gets all of them [in]
   kTokenHead,   ///< linear [in → outputs] and cross-entropy of tokens, divided by outputs
 };
 
@@ -34,6 +35,7 @@ struct Layer {
   bool cheap_input = false;           ///< its input is the output of a norm or an activation
   bool shares_input = false;          ///< an earlier layer of the part keeps the same input
   bool tied = false;                  ///< of the head: the weights are the token table's
+  bool predicted_only = false;        ///< it sees all predicted tokens, and no others, on every rank
   std::int64_t out() const;           ///< all outputs together
 };
 
@@ -43,7 +45,7 @@ struct ModelShape {
   std::int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0, max_positions = 0;
   std::vector<Layer> embedding, block, head;  ///< all blocks are the same
   bool causal = true;
-  bool divides = true;        ///< by tensor parallelism
+  double predicted = 1;       ///< share of the tokens that are predicted
   std::int64_t stream = 2;    ///< tensors [N, hidden] between blocks: the residual stream, and what is to be added
   std::int64_t dropouts = 0;  ///< of a block, with a probability above 0
 

@@ -1,6 +1,7 @@
 #include "millrace/plan/part_cost.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace millrace::plan {
 namespace {
@@ -32,6 +33,9 @@ class PartCounter {
 
   void Add(const Layer& layer) {
     AddParameters(layer);
+    if (layer.predicted_only) {
+      tokens_ = rows_ = std::llround(setup_.model.predicted * static_cast<double>(setup_.micro_tokens()));
+    }
     switch (layer.kind) {
       case Kind::kTokenTable:
         cost_.kept_bytes += kIndex * tokens_;
@@ -75,6 +79,9 @@ class PartCounter {
         Work(tokens_ * (inputs + layer.in / tensor_ + 2 * setup_.model.hidden_size) * bytes_);
         break;
       }
+      case Kind::kJoinRows:
+        if (division_.sequence) cost_.forward.all_gather.Add(1, tokens_ * layer.in * bytes_);
+        break;
       case Kind::kTokenHead:
         AddTokenHead(layer);
         break;
@@ -102,11 +109,12 @@ class PartCounter {
   }
   /// Mirrors engine::LayerFactory.
   void AddParameters(const Layer& layer) {
-    const bool some_tokens = division_.sequence && tensor_ > 1;
+    const bool some_tokens = division_.sequence && tensor_ > 1 && !layer.predicted_only;
     switch (layer.kind) {
       case Kind::kAttention:
       case Kind::kActivation:
       case Kind::kGated:
+      case Kind::kJoinRows:
         return;
       case Kind::kNorm:
         Declare(layer.in, some_tokens);
@@ -209,7 +217,11 @@ class PartCounter {
     const std::int64_t share = Share(layer.out()), hidden = layer.in;
     const std::int64_t chunk = std::min(tokens_, std::max(kLeastChunkRows, kChunkLogits / layer.out()));
     const std::int64_t chunks = (tokens_ + chunk - 1) / chunk;
-    Enter(hidden);
+    if (layer.predicted_only && tensor_ > 1) {
+      cost_.backward.all_reduce.Add(1, tokens_ * hidden * bytes_);
+    } else {
+      Enter(hidden);
+    }
     if (tensor_ > 1) {
       cost_.forward.all_gather.operations += chunks;
       cost_.forward.all_gather.bytes += tensor_ * tokens_ * 3 * kFloat;  // most, sum and label of each row
@@ -225,8 +237,9 @@ class PartCounter {
 
   const TrainingSetup& setup_;
   const PartDivision& division_;
-  const std::int64_t tensor_, tokens_;
-  const std::int64_t rows_;   ///< of the residual stream on this rank
+  const std::int64_t tensor_;
+  std::int64_t tokens_;
+  std::int64_t rows_;         ///< of the residual stream on this rank
   const std::int64_t bytes_;  ///< of an element
   const bool selective_;
   double rate_ = 0, bandwidth_ = 0, operation_ = 0;
